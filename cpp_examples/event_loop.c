@@ -83,7 +83,7 @@ static void completed(struct program *program, const rdzv_event *event) {
 }
 
 static void turn(struct program *program) {
-  check(rdzv_loop_turn(program->loop, &error));
+  check(rdzv_loop_poll(program->loop, &error));
   for (;;) {
     rdzv_event event = {.struct_size = sizeof event};
     check(rdzv_loop_next_event(program->loop, &event, &error));

@@ -46,7 +46,7 @@ int supervise(const std::string& self) {
   const auto result = agent.run([](const rdzv::agent_event& event) {
     switch (event.kind) {
       case rdzv::agent_event_kind::phase:
-        std::printf("%s: %s\n", rdzv::name(event.to).data(), event.words.c_str());
+        std::printf("%s: %s\n", rdzv::name(event.to).data(), event.message.c_str());
         break;
       case rdzv::agent_event_kind::running:
         std::printf("attempt %llu runs: %lld us to meet, %lld us to start\n",
@@ -54,7 +54,7 @@ int supervise(const std::string& self) {
                     static_cast<long long>(event.start.count()));
         break;
       case rdzv::agent_event_kind::workers_failed:
-        std::printf("%s\n", event.words.c_str());
+        std::printf("%s\n", event.message.c_str());
         break;
       default: break;
     }

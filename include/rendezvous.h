@@ -1451,13 +1451,13 @@ rdzv_status rdzv_store_new_custom(const rdzv_context *context,
 #define RDZV_EVENT_COMPLETED 1
 
 // Stores that live in an event loop of yours. Put `rdzv_loop_fd` into your poll, epoll or select; when it
-// is readable, call `rdzv_loop_turn` and then `rdzv_loop_next_event` until it gives `RDZV_EVENT_NONE`.
+// is readable, call `rdzv_loop_poll` and then `rdzv_loop_next_event` until it gives `RDZV_EVENT_NONE`.
 // Deadlines, pauses and name look-ups make the descriptor readable too, so no timer of yours is needed.
 // One thread at a time. Code of yours that a call on the loop runs may not use the loop: that is
 // `RDZV_REENTRANT`, and what would lend something gives NULL. Such code is: within `rdzv_loop_rpc_call` and
 // `_notify` an inline handler of a worker that calls itself, a backend of your own, and `release`, which
 // `rdzv_loop_cancel` may run, too; and the `done` of `rdzv_rpc_call_with` and `rdzv_rpc_handlers_dispatch`
-// for requests that end without an answer, within `rdzv_loop_next_event`, `rdzv_loop_turn`,
+// for requests that end without an answer, within `rdzv_loop_next_event`, `rdzv_loop_poll`,
 // `rdzv_loop_rpc_shutdown`, `rdzv_loop_remove_rpc` and `rdzv_loop_free`. It may free the loop, which goes
 // when the call returns and shows no event, and remove RPC workers, of which no event is shown.
 typedef struct rdzv_loop rdzv_loop;
@@ -1507,14 +1507,14 @@ rdzv_status rdzv_loop_new(const rdzv_context *context, rdzv_loop **out, rdzv_err
 // not called any more. Not for a forked child, where workers and requests are the parent's. NULL is ignored.
 void rdzv_loop_free(rdzv_loop *event_loop);
 
-// The descriptor that is readable when `rdzv_loop_turn` has something to do. The same for the loop's life;
+// The descriptor that is readable when `rdzv_loop_poll` has something to do. The same for the loop's life;
 // not yours to read or close. -1 for NULL.
 int32_t rdzv_loop_fd(const rdzv_loop *event_loop);
 
 // Does what there is to do. Never blocks.
 //
 // Errors: `RDZV_IO` when the system's event queue failed.
-rdzv_status rdzv_loop_turn(rdzv_loop *event_loop, rdzv_error **error);
+rdzv_status rdzv_loop_poll(rdzv_loop *event_loop, rdzv_error **error);
 
 // The next thing that happened goes to `*event`, of which `struct_size` must be set; its kind is
 // `RDZV_EVENT_NONE` when there is none.
@@ -1909,7 +1909,7 @@ rdzv_status rdzv_parse_config(const uint8_t *config,
 #define RDZV_ROUND_EVENT_RUN_CLOSED 4
 
 // Round `round` was formed without this node, which is in the run no more and may join like any other.
-#define RDZV_ROUND_EVENT_LEFT_BEHIND 5
+#define RDZV_ROUND_EVENT_EXCLUDED 5
 
 // Another process joined under this node's name; this one is in the run no more, and must not come back.
 #define RDZV_ROUND_EVENT_REPLACED 6
@@ -1991,11 +1991,11 @@ typedef struct {
 } rdzv_round_event;
 
 // Tells an event in words, such as `node host-3 (rank 3 of round 1) died: heartbeats were missed`; they
-// replace the content of `words`. `name` is what `rdzv_rendezvous_handler_next_event` gave with the event.
+// replace the content of `message`. `name` is what `rdzv_rendezvous_handler_next_event` gave with the event.
 rdzv_status rdzv_round_event_describe(const rdzv_round_event *event,
                                       const uint8_t *name,
                                       size_t name_len,
-                                      rdzv_buffer *words,
+                                      rdzv_buffer *message,
                                       rdzv_error **error);
 
 // -----------------------------------------------------------------------------------------------------------
@@ -2222,9 +2222,9 @@ typedef struct {
   int32_t (*shutdown)(void *user_data);
   // The callers of the functions that are under way have gone: end what they wait for. May be NULL.
   void (*cancel)(void *user_data);
-  // Closes the rendezvous since the job has failed, and has the other nodes told `words` (UTF-8, not
+  // Closes the rendezvous since the job has failed, and has the other nodes told `message` (UTF-8, not
   // NUL-terminated), as `RDZV_ROUND_EVENT_JOB_FAILED`. NULL: `set_closed` does.
-  rdzv_status (*fail)(void *user_data, const uint8_t *words, size_t len, rdzv_rendezvous_answer *answer);
+  rdzv_status (*fail)(void *user_data, const uint8_t *message, size_t len, rdzv_rendezvous_answer *answer);
   // This node goes in the middle of the round, with its work undone: the other nodes are to hear of it as of
   // a death. It may be called twice; `shutdown` follows. May be NULL.
   void (*abandon)(void *user_data);
@@ -2377,12 +2377,12 @@ rdzv_status rdzv_rendezvous_handler_is_closed(const rdzv_rendezvous_handler *han
 // Closes the rendezvous, for good: nobody may join any more, for as long as the server remembers the run.
 rdzv_status rdzv_rendezvous_handler_set_closed(const rdzv_rendezvous_handler *handler, rdzv_error **error);
 
-// Closes the rendezvous since the job has failed, and has the other nodes told `words` (UTF-8, at most 1,024
-// bytes): those of the live round as `RDZV_ROUND_EVENT_JOB_FAILED`, whoever is refused from now on in its
-// error. The first words stay. Backends that cannot tell them close the rendezvous only.
+// Closes the rendezvous because the job has failed. Nodes of the live round get `message` (UTF-8, at most
+// 1,024 bytes) as `RDZV_ROUND_EVENT_JOB_FAILED`; nodes that are refused from now on get it in their error.
+// The first message stays. Backends that cannot pass it on only close the rendezvous.
 rdzv_status rdzv_rendezvous_handler_fail(const rdzv_rendezvous_handler *handler,
-                                         const uint8_t *words,
-                                         size_t words_len,
+                                         const uint8_t *message,
+                                         size_t message_len,
                                          rdzv_error **error);
 
 // How many nodes wait for the next round; the number goes to `*count`.
@@ -2706,8 +2706,8 @@ rdzv_status rdzv_loop_node_set_closed(rdzv_loop *event_loop,
 // Submits the news that the job has failed, as `rdzv_rendezvous_handler_fail`.
 rdzv_status rdzv_loop_node_fail(rdzv_loop *event_loop,
                                 uint32_t node,
-                                const uint8_t *words,
-                                size_t words_len,
+                                const uint8_t *message,
+                                size_t message_len,
                                 int64_t timeout_ms,
                                 uint64_t *operation,
                                 rdzv_error **error);
@@ -3198,10 +3198,10 @@ rdzv_status rdzv_agent_options_set_tee(rdzv_agent_options *options,
 rdzv_status rdzv_agent_options_set_console_filters(rdzv_agent_options *options,
                                                    const uint8_t *local_ranks,
                                                    size_t local_ranks_len,
-                                                   const uint8_t *stdout_words,
-                                                   size_t stdout_words_len,
-                                                   const uint8_t *stderr_words,
-                                                   size_t stderr_words_len,
+                                                   const uint8_t *stdout_filters,
+                                                   size_t stdout_filters_len,
+                                                   const uint8_t *stderr_filters,
+                                                   size_t stderr_filters_len,
                                                    rdzv_error **error);
 
 // Workers may set timers through a pipe, which is made at `path` and removed with the agent, by the protocol
@@ -3217,7 +3217,7 @@ rdzv_status rdzv_agent_options_set_timer_file(rdzv_agent_options *options,
                                               rdzv_error **error);
 
 // When a worker has hung in the kernel (state D), where no signal reaches it, for this long, the group is
-// `RDZV_WORKERS_UNHEALTHY`, and the agent ends with `RDZV_VERDICT_FAILED`: no restart mends that. 0, the
+// `RDZV_WORKERS_UNHEALTHY`, and the agent ends with `RDZV_OUTCOME_FAILED`: no restart mends that. 0, the
 // default: nobody looks.
 rdzv_status rdzv_agent_options_set_stuck_timeout_ms(rdzv_agent_options *options,
                                                     int64_t stuck_timeout_ms,
@@ -3246,7 +3246,7 @@ rdzv_status rdzv_agent_options_set_stuck_timeout_ms(rdzv_agent_options *options,
 #define RDZV_PHASE_RESTARTING 5
 
 // They have succeeded, and it waits for the other agents.
-#define RDZV_PHASE_PARTING 6
+#define RDZV_PHASE_EXIT_BARRIER 6
 
 // It stops whatever still lives, for good.
 #define RDZV_PHASE_ENDING 7
@@ -3257,32 +3257,32 @@ rdzv_status rdzv_agent_options_set_stuck_timeout_ms(rdzv_agent_options *options,
 // It is done.
 #define RDZV_PHASE_OVER 9
 
-// The agent went from phase `from` to `to`; why is in `words`.
+// The agent went from phase `from` to `to`; why is in `message`.
 #define RDZV_AGENT_EVENT_PHASE 1
 
 // All workers of `attempt` run; what that took is in the five times.
 #define RDZV_AGENT_EVENT_RUNNING 2
 
-// The worker `local_rank` ended with `exit_code`; `was_told` tells whether the agent had told it to.
+// The worker `local_rank` ended with `exit_code`; `was_stopped` tells whether the agent had told it to.
 #define RDZV_AGENT_EVENT_EXITED 3
 
-// What lives is killed; why is in `words`.
+// What lives is killed; why is in `message`.
 #define RDZV_AGENT_EVENT_KILLING 4
 
 // Processes that outlived that are left to themselves, after `stop_us`.
 #define RDZV_AGENT_EVENT_GAVE_UP 5
 
-// Workers of one start failed, and nothing of it lives any more; the report is in `words`.
+// Workers of one start failed, and nothing of it lives any more; the report is in `message`.
 #define RDZV_AGENT_EVENT_WORKERS_FAILED 6
 
 // The agent is done: `rdzv_agent_get_result` says how.
 #define RDZV_AGENT_EVENT_OVER 7
 
-// A timer that a worker had set has expired; which and whose is in `words`. `local_rank` is the worker's, or
-// 4294967295 when the process that had set it has left its worker.
+// A timer that a worker had set has expired; `message` names timer and worker. `local_rank` is the worker's,
+// or 4294967295 when the process that had set it has left its worker.
 #define RDZV_AGENT_EVENT_TIMER_EXPIRED 8
 
-// Something that changes nothing and that the user should know is in `words`.
+// Something that changes nothing and that the user should know is in `message`.
 #define RDZV_AGENT_EVENT_REMARK 9
 
 // Something that happened to an agent.
@@ -3303,7 +3303,7 @@ typedef struct {
   // Its exit code; minus the number of the signal that ended it.
   int32_t exit_code;
   // 1 or 0.
-  int32_t was_told;
+  int32_t was_stopped;
   // How often the group may still be started again after a failure of its own workers.
   uint32_t restarts_left;
   // Microseconds from the death of a worker to its being noticed.
@@ -3317,9 +3317,9 @@ typedef struct {
   // Until all workers were started.
   int64_t start_us;
   // UTF-8, not NUL-terminated; lent as long as the event.
-  const uint8_t *words;
+  const uint8_t *message;
   // Its length.
-  size_t words_len;
+  size_t message_len;
   // The workers as they were then: `rdzv_agent_get_worker_group` may be ahead of it. Lent as long as the
   // event; not to be freed.
   const rdzv_worker_group *group;
@@ -3337,19 +3337,19 @@ const char *rdzv_agent_phase_name(int32_t phase);
 // -----------------------------------------------------------------------------------------------------------
 
 // All workers ended well.
-#define RDZV_VERDICT_SUCCEEDED 0
+#define RDZV_OUTCOME_SUCCEEDED 0
 
 // The agent stood by, and was not needed: a success, too.
-#define RDZV_VERDICT_NOT_NEEDED 1
+#define RDZV_OUTCOME_NOT_NEEDED 1
 
 // Somebody asked it to stop.
-#define RDZV_VERDICT_STOPPED 2
+#define RDZV_OUTCOME_STOPPED 2
 
 // Its workers failed too often, or something else did that no restart mends.
-#define RDZV_VERDICT_FAILED 3
+#define RDZV_OUTCOME_FAILED 3
 
 // It lost sight of its workers.
-#define RDZV_VERDICT_LOST_SIGHT 4
+#define RDZV_OUTCOME_GUARD_LOST 4
 
 // How an agent ended. It does not change; any thread may read it. What it lends lives as long as it does.
 typedef struct rdzv_agent_result rdzv_agent_result;
@@ -3394,8 +3394,8 @@ typedef struct {
 // Frees a result. NULL is ignored.
 void rdzv_agent_result_free(rdzv_agent_result *result);
 
-// One of `RDZV_VERDICT_SUCCEEDED` and so on; -1 for NULL.
-int32_t rdzv_agent_result_verdict(const rdzv_agent_result *result);
+// One of `RDZV_OUTCOME_SUCCEEDED` and so on; -1 for NULL.
+int32_t rdzv_agent_result_outcome(const rdzv_agent_result *result);
 
 // Why, in words, their length in `*len` unless `len` is NULL. Of a success it may tell that not all other
 // agents came to the end. Not NUL-terminated. NULL for NULL.
@@ -3574,17 +3574,17 @@ rdzv_status rdzv_loop_agent_event(rdzv_loop *event_loop, rdzv_agent_event *out, 
 // A worker was started: `pid` is its process, or whatever number stands for it.
 #define RDZV_WORKER_STARTED 1
 
-// It could not be started: `words` tell why. `may_help` is 1 if another try may, else 0.
+// It could not be started: `message` tell why. `may_help` is 1 if another try may, else 0.
 #define RDZV_WORKER_NOT_STARTED 2
 
-// It ended, and nothing of it lives: `exit_code`, `returned`, and in `words` what went wrong, if that is
+// It ended, and nothing of it lives: `exit_code`, `returned`, and in `message` what went wrong, if that is
 // known.
 #define RDZV_WORKER_EXITED 3
 
 // It has hung for `since_ms`, and no signal reaches it.
 #define RDZV_WORKER_STUCK 4
 
-// None of the workers can be seen any more: `words` tell why. It ends the agent.
+// None of the workers can be seen any more: `message` tell why. It ends the agent.
 #define RDZV_WORKERS_LOST 5
 
 // What is to be started. Valid during the call only.
@@ -3616,9 +3616,9 @@ typedef struct {
   // Its length.
   size_t returned_len;
   // UTF-8, not NUL-terminated; may be left out.
-  const uint8_t *words;
+  const uint8_t *message;
   // Its length.
-  size_t words_len;
+  size_t message_len;
   // Where it runs, for reports. UTF-8, not NUL-terminated; left out, the agent's own host.
   const uint8_t *host;
   // Its length.
@@ -3667,9 +3667,9 @@ rdzv_status rdzv_worker_start_environment(const rdzv_worker_start *start,
 
 // Tells the agent of something that happened to a worker. From any thread; what comes when the agent is gone
 // is dropped. `event` is copied.
-rdzv_status rdzv_workers_told(const rdzv_workers *workers,
-                              const rdzv_worker_event *event,
-                              rdzv_error **error);
+rdzv_status rdzv_workers_notify(const rdzv_workers *workers,
+                                const rdzv_worker_event *event,
+                                rdzv_error **error);
 
 // Frees a handle that `begin` was given, at any time. NULL is ignored.
 void rdzv_workers_free(rdzv_workers *workers);
@@ -3826,9 +3826,9 @@ rdzv_status rdzv_rpc_options_set_device_count(rdzv_rpc_options *options,
                                               size_t kind_len,
                                               rdzv_error **error);
 
-// The options in words, which replace the content of `words`: as a log names them.
+// The options in words, which replace the content of `message`: as a log names them.
 rdzv_status rdzv_rpc_options_describe(const rdzv_rpc_options *options,
-                                      rdzv_buffer *words,
+                                      rdzv_buffer *message,
                                       rdzv_error **error);
 
 // How long a call may take, in milliseconds; 0: as long as it likes, and for NULL.
@@ -4024,8 +4024,8 @@ rdzv_status rdzv_rpc_responder_answer(rdzv_rpc_responder *responder,
 // returns. The caller gets `RDZV_RPC_HANDLER_FAILED`. A text of more than 16 KiB is cut, and ends with
 // ` [cut: N bytes, at most 16384]`, where N is its length.
 rdzv_status rdzv_rpc_responder_fail(rdzv_rpc_responder *responder,
-                                    const uint8_t *words,
-                                    size_t words_len,
+                                    const uint8_t *message,
+                                    size_t message_len,
                                     rdzv_error **error);
 
 // Tells that a call of a backend of yours failed with any status of this header, and frees the responder,
@@ -4033,8 +4033,8 @@ rdzv_status rdzv_rpc_responder_fail(rdzv_rpc_responder *responder,
 // handler cannot read its request; with any other it gets `RDZV_RPC_HANDLER_FAILED` and the words.
 rdzv_status rdzv_rpc_responder_fail_with(rdzv_rpc_responder *responder,
                                          rdzv_status status,
-                                         const uint8_t *words,
-                                         size_t words_len,
+                                         const uint8_t *message,
+                                         size_t message_len,
                                          rdzv_error **error);
 
 // Whether the caller still waits for the answer, 1 or 0: 0 once the call was cancelled or its time is up, for
@@ -4101,7 +4101,7 @@ const uint8_t *rdzv_rpc_workers_address(const rdzv_rpc_workers *workers, size_t 
 // Deaths are told no more as they happen: this worker's session with the store's server has ended, or what
 // tells of the others has failed otherwise. Told once. The group goes on, and calls work; a call to a dead
 // worker fails when it is made.
-#define RDZV_RPC_EVENT_SIGHT_LOST 5
+#define RDZV_RPC_EVENT_WATCH_LOST 5
 
 // A worker of an RPC group. Any thread may use it, several at a time.
 typedef struct rdzv_rpc rdzv_rpc;
@@ -4229,11 +4229,11 @@ rdzv_status rdzv_rpc_worker_name(const rdzv_rpc *rpc, uint16_t id, rdzv_buffer *
 // Errors: `RDZV_UNSUPPORTED` with a backend of yours.
 rdzv_status rdzv_rpc_devices(const rdzv_rpc *rpc, rdzv_list *names, rdzv_error **error);
 
-// The worker's reverse maps in words, which replace the content of `words`: for each caller that has a map
+// The worker's reverse maps in words, which replace the content of `message`: for each caller that has a map
 // for this worker, where answers go. As Python writes dictionaries.
 //
 // Errors: `RDZV_UNSUPPORTED` with a backend of yours.
-rdzv_status rdzv_rpc_reverse_maps(const rdzv_rpc *rpc, rdzv_buffer *words, rdzv_error **error);
+rdzv_status rdzv_rpc_reverse_maps(const rdzv_rpc *rpc, rdzv_buffer *message, rdzv_error **error);
 
 // The reverse map for a caller, where answers to it go, replaces the content of the two lists: `from[i]`
 // here is `to[i]` there, sorted by `from`. Both are empty where the caller has no map for this worker.
@@ -4452,7 +4452,7 @@ typedef struct {
   void *user_data;
   // Looks at options of the backend's own, as texts, and may change `options`, which have timeout and
   // way to meet. Without any it must succeed: it is asked so whenever a backend is looked for. The
-  // texts are kept with the options (`rdzv_rpc_options_list_own`). May be NULL, when there are no
+  // texts are kept with the options (`rdzv_rpc_options_list_extra`). May be NULL, when there are no
   // options of its own. It must not ask this library for options or workers: that is `RDZV_REENTRANT`.
   rdzv_status (*construct_options)(void *user_data,
                                    rdzv_rpc_options *options,
@@ -4518,10 +4518,10 @@ rdzv_status rdzv_context_list_rpc_backends(const rdzv_context *context, rdzv_lis
 
 // The options of the backend's own that these options were made with: names and values replace the content
 // of the two lists. For the `init` of a backend of yours.
-rdzv_status rdzv_rpc_options_list_own(const rdzv_rpc_options *options,
-                                      rdzv_list *names,
-                                      rdzv_list *values,
-                                      rdzv_error **error);
+rdzv_status rdzv_rpc_options_list_extra(const rdzv_rpc_options *options,
+                                        rdzv_list *names,
+                                        rdzv_list *values,
+                                        rdzv_error **error);
 
 // Tells in words why the function failed, in UTF-8; they are the error's message. For use within the
 // functions of a backend of yours, as those that follow.
@@ -4540,19 +4540,19 @@ void rdzv_rpc_answer_set_agent(rdzv_rpc_answer *answer, const rdzv_rpc_agent_vta
 // -----------------------------------------------------------------------------------------------------------
 
 // Nothing was seen.
-#define RDZV_RPC_SIGHT_NONE 0
+#define RDZV_RPC_OBSERVATION_NONE 0
 
 // The group has begun, and is a static one.
-#define RDZV_RPC_SIGHT_STATIC 1
+#define RDZV_RPC_OBSERVATION_STATIC 1
 
 // The group has begun, and is a dynamic one.
-#define RDZV_RPC_SIGHT_DYNAMIC 2
+#define RDZV_RPC_OBSERVATION_DYNAMIC 2
 
 // A worker is there. One that comes back elsewhere has gone before.
-#define RDZV_RPC_SIGHT_CAME 3
+#define RDZV_RPC_OBSERVATION_JOINED 3
 
 // A worker is there no more. One that died is seen until others strike it out.
-#define RDZV_RPC_SIGHT_WENT 4
+#define RDZV_RPC_OBSERVATION_LEFT 4
 
 // Sees who is in a group, PyTorch's or ours, from its keys alone. It writes nothing, and nobody in the group
 // knows of it. Any thread may use it.
@@ -4560,15 +4560,15 @@ typedef struct rdzv_rpc_observer rdzv_rpc_observer;
 
 // What an observer saw.
 typedef struct {
-  // Set it to `sizeof(rdzv_rpc_sight)` before the call; afterwards it tells how many bytes were filled.
+  // Set it to `sizeof(rdzv_rpc_observation)` before the call; afterwards it tells how many bytes were filled.
   uint32_t struct_size;
-  // One of `RDZV_RPC_SIGHT_NONE` and so on; there may be more one day.
+  // One of `RDZV_RPC_OBSERVATION_NONE` and so on; there may be more one day.
   int32_t kind;
   // The number of the worker that it is about; -1 where there is none.
   int32_t id;
   // Not used; 0.
   uint32_t reserved;
-} rdzv_rpc_sight;
+} rdzv_rpc_observation;
 
 // Looks at the group whose keys are those of `store`: those of a job's first group are beneath
 // `rpc_prefix_0`, which `rdzv_store_with_prefix` goes to. It has a connection and a thread of its own, looks
@@ -4581,16 +4581,16 @@ rdzv_status rdzv_rpc_observer_new(const rdzv_store *store, rdzv_rpc_observer **o
 // Ends an observer and frees it. No other call on it may be under way. NULL is ignored.
 void rdzv_rpc_observer_free(rdzv_rpc_observer *observer);
 
-// Waits up to `timeout_ms` (0 looks once; -1: 300,000) for the next thing that is seen, and fills
-// `*sight`, of which `struct_size` must be set; its kind is `RDZV_RPC_SIGHT_NONE` when nothing was. The
-// name of the worker that it is about replaces the content of `name`, and where that takes calls that of
-// `address`; both may be NULL. Each sight is told once, to one thread.
+// Waits up to `timeout_ms` (0 looks once; -1: 300,000) for the next observation and fills `*observation`,
+// whose `struct_size` must be set. Without one, its kind is `RDZV_RPC_OBSERVATION_NONE`. The name of the
+// worker that it is about replaces the content of `name`, and its address, where it has one, that of
+// `address`; both may be NULL. Each observation is given once, to one thread.
 //
 // Errors, told once: `RDZV_SERVER_GONE` (the store failed), `RDZV_RPC_MEMBERSHIP` (the keys are none of a
 // group). `RDZV_CANCELLED` after `rdzv_rpc_observer_cancel`.
 rdzv_status rdzv_rpc_observer_next(const rdzv_rpc_observer *observer,
                                    int64_t timeout_ms,
-                                   rdzv_rpc_sight *sight,
+                                   rdzv_rpc_observation *observation,
                                    rdzv_buffer *name,
                                    rdzv_buffer *address,
                                    rdzv_error **error);

@@ -45,7 +45,7 @@ enum class agent_phase : std::int32_t {
   starting = RDZV_PHASE_STARTING,
   running = RDZV_PHASE_RUNNING,
   restarting = RDZV_PHASE_RESTARTING,
-  parting = RDZV_PHASE_PARTING,
+  parting = RDZV_PHASE_EXIT_BARRIER,
   ending = RDZV_PHASE_ENDING,
   closing = RDZV_PHASE_CLOSING,
   over = RDZV_PHASE_OVER,
@@ -56,12 +56,12 @@ inline std::string_view name(agent_phase phase) { return rdzv_agent_phase_name(s
 
 /// How an agent ended.
 enum class verdict : std::int32_t {
-  succeeded = RDZV_VERDICT_SUCCEEDED,
+  succeeded = RDZV_OUTCOME_SUCCEEDED,
   /// It stood by, and was not needed: a success, too.
-  not_needed = RDZV_VERDICT_NOT_NEEDED,
-  stopped = RDZV_VERDICT_STOPPED,
-  failed = RDZV_VERDICT_FAILED,
-  lost_sight = RDZV_VERDICT_LOST_SIGHT,
+  not_needed = RDZV_OUTCOME_NOT_NEEDED,
+  stopped = RDZV_OUTCOME_STOPPED,
+  failed = RDZV_OUTCOME_FAILED,
+  lost_sight = RDZV_OUTCOME_GUARD_LOST,
 };
 
 /// The workers of an agent at one moment.
@@ -149,10 +149,10 @@ struct agent_event {
   /// Minus the number of the signal that ended the worker.
   std::int32_t exit_code = 0;
   /// Whether the agent had told it to end.
-  bool was_told = false;
+  bool was_stopped = false;
   microseconds detect{0}, stop{0}, rendezvous{0}, assign{0}, start{0};
   /// A reason, or a report.
-  std::string words;
+  std::string message;
   /// How often the group may still be started again after a failure of its own workers.
   std::uint32_t restarts_left = 0;
   /// The workers as they were then; those of `agent::worker_group` may be ahead of it.
@@ -170,13 +170,13 @@ inline agent_event cpp_event(const rdzv_agent_event& event) {
   told.attempt = event.attempt;
   told.local_rank = event.local_rank;
   told.exit_code = event.exit_code;
-  told.was_told = event.was_told != 0;
+  told.was_stopped = event.was_stopped != 0;
   told.detect = microseconds(event.detect_us);
   told.stop = microseconds(event.stop_us);
   told.rendezvous = microseconds(event.rendezvous_us);
   told.assign = microseconds(event.assign_us);
   told.start = microseconds(event.start_us);
-  told.words = text(event.words, event.words_len);
+  told.message = text(event.message, event.message_len);
   told.restarts_left = event.restarts_left;
   if (auto group = worker_group::read(event.group)) told.group = *std::move(group);
   return told;
@@ -204,7 +204,7 @@ struct worker_failure {
 /// How an agent ended.
 class agent_result {
  public:
-  rdzv::verdict verdict() const noexcept { return static_cast<rdzv::verdict>(rdzv_agent_result_verdict(c_handle())); }
+  rdzv::verdict verdict() const noexcept { return static_cast<rdzv::verdict>(rdzv_agent_result_outcome(c_handle())); }
   bool succeeded() const noexcept {
     return verdict() == rdzv::verdict::succeeded || verdict() == rdzv::verdict::not_needed;
   }
@@ -361,8 +361,8 @@ inline result<agent_options_handle> c_options(const agent_options& options,
   const auto set = [&](auto setter, auto... arguments) {
     if (!failure) failure = failure_of(setter, raw, arguments...);
   };
-  const auto set_text = [&](auto setter, std::string_view words) {
-    if (!words.empty()) set(setter, bytes(words), words.size());
+  const auto set_text = [&](auto setter, std::string_view message) {
+    if (!message.empty()) set(setter, bytes(message), message.size());
   };
   const auto arguments = views(options.arguments);
   if (!options.program.empty()) {

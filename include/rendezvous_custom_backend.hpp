@@ -239,10 +239,10 @@ inline void rendezvous_answer::set_handler(std::unique_ptr<custom_handler> made)
 #endif
   };
   vtable.cancel = detail::told<custom_handler, &custom_handler::cancel>;
-  vtable.fail = [](void* user_data, const std::uint8_t* words, std::size_t words_len, rdzv_rendezvous_answer* told) {
+  vtable.fail = [](void* user_data, const std::uint8_t* message, std::size_t message_len, rdzv_rendezvous_answer* told) {
     return detail::caught(told, [&](rendezvous_answer& answer) {
       return static_cast<detail::handler_code*>(user_data)->call([&](custom_handler& code) {
-        return code.fail(std::string_view(reinterpret_cast<const char*>(words), words_len), answer);
+        return code.fail(std::string_view(reinterpret_cast<const char*>(message), message_len), answer);
       });
     });
   };

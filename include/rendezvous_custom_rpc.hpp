@@ -229,7 +229,7 @@ inline rdzv_status construct_options(void* user_data, rdzv_rpc_options* options,
 
 inline result<rpc_own_options> own_options_of(const rdzv_rpc_options* options) {
   const list names, values;
-  if (auto failure = failure_of(rdzv_rpc_options_list_own, options, names.get(), values.get()))
+  if (auto failure = failure_of(rdzv_rpc_options_list_extra, options, names.get(), values.get()))
     return std::move(*failure);
   return pairs(names, values);
 }

@@ -91,13 +91,13 @@ class worker_teller {
     event.host_len = host.size();
     return event;
   }
-  result<void> tell_with(rdzv_worker_event event, std::string_view words) const {
-    event.words = detail::bytes(words);
-    event.words_len = words.size();
+  result<void> tell_with(rdzv_worker_event event, std::string_view message) const {
+    event.message = detail::bytes(message);
+    event.message_len = message.size();
     return tell(event);
   }
   result<void> tell(const rdzv_worker_event& event) const {
-    return detail::call(rdzv_workers_told, handle_.get(), &event);
+    return detail::call(rdzv_workers_notify, handle_.get(), &event);
   }
 
   detail::handle<rdzv_workers, rdzv_workers_free> handle_;

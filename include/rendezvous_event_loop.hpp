@@ -149,7 +149,7 @@ class event_loop {
   /// The descriptor to watch; the same for the loop's life, and not yours to close.
   int fd() const noexcept { return rdzv_loop_fd(handle_.get()); }
   /// Does what there is to do. Never blocks.
-  result<void> turn() { return detail::call(rdzv_loop_turn, c_handle()); }
+  result<void> turn() { return detail::call(rdzv_loop_poll, c_handle()); }
 
   /// The next operation that is over; nothing when there is none.
   result<std::optional<loop_event>> next_event() {
@@ -362,8 +362,8 @@ class event_loop {
     return submit(rdzv_loop_node_set_closed, node, detail::count(timeout));
   }
   /// The same since the job has failed; the others are told why.
-  result<operation> fail(store_id node, std::string_view words, milliseconds timeout = default_timeout) {
-    return submit(rdzv_loop_node_fail, node, detail::bytes(words), words.size(), detail::count(timeout));
+  result<operation> fail(store_id node, std::string_view message, milliseconds timeout = default_timeout) {
+    return submit(rdzv_loop_node_fail, node, detail::bytes(message), message.size(), detail::count(timeout));
   }
   result<operation> run_info(store_id node, milliseconds timeout = default_timeout) {
     return submit(rdzv_loop_node_run_info, node, detail::count(timeout));

@@ -39,10 +39,10 @@ inline rdzv_config_value c_value(const config_value& value) {
   } else if (const double* fraction = std::get_if<double>(&value)) {
     made.kind = RDZV_CONFIG_FLOAT;
     made.fraction = *fraction;
-  } else if (const std::string* words = std::get_if<std::string>(&value)) {
+  } else if (const std::string* message = std::get_if<std::string>(&value)) {
     made.kind = RDZV_CONFIG_TEXT;
-    made.text = bytes(*words);
-    made.text_len = words->size();
+    made.text = bytes(*message);
+    made.text_len = message->size();
   }
   return made;
 }
@@ -111,10 +111,10 @@ class rendezvous_parameters {
     } else {
       if constexpr (std::is_unsigned_v<Number> && sizeof(Number) >= sizeof(std::int64_t)) {
         if (value > static_cast<Number>(std::numeric_limits<std::int64_t>::max())) {
-          const std::string words = "the option '" + std::string(key) + "' is " + std::to_string(value) +
+          const std::string message = "the option '" + std::string(key) + "' is " + std::to_string(value) +
                                     ", above 9223372036854775807, the largest integer that an option can have";
           const rdzv_status code = RDZV_INVALID_ARGUMENT;
-          return error(code, rdzv_error_new(code, detail::bytes(words), words.size()));
+          return error(code, rdzv_error_new(code, detail::bytes(message), message.size()));
         }
       }
       return set(key, config_value(static_cast<std::int64_t>(value)));
@@ -197,10 +197,10 @@ struct endpoint {
 };
 
 /// Reads `host`, `host:port`, `[address]` or `[address]:port`; nothing at all is `localhost`.
-inline result<endpoint> parse_endpoint(std::string_view words) {
+inline result<endpoint> parse_endpoint(std::string_view message) {
   detail::buffer host;
   std::int32_t port = -1;
-  if (auto failure = detail::failure_of(rdzv_parse_endpoint, detail::bytes(words), words.size(), host.get(), &port))
+  if (auto failure = detail::failure_of(rdzv_parse_endpoint, detail::bytes(message), message.size(), host.get(), &port))
     return std::move(*failure);
   endpoint read{host.str(), std::nullopt};
   if (port >= 0) read.port = static_cast<std::uint16_t>(port);
@@ -208,9 +208,9 @@ inline result<endpoint> parse_endpoint(std::string_view words) {
 }
 
 /// Reads `key=value,key=value` into pairs, in the order of their keys.
-inline result<std::vector<std::pair<std::string, std::string>>> parse_config(std::string_view words) {
+inline result<std::vector<std::pair<std::string, std::string>>> parse_config(std::string_view message) {
   detail::list keys, values;
-  auto failure = detail::failure_of(rdzv_parse_config, detail::bytes(words), words.size(), keys.get(), values.get());
+  auto failure = detail::failure_of(rdzv_parse_config, detail::bytes(message), message.size(), keys.get(), values.get());
   if (failure) return std::move(*failure);
   std::vector<std::pair<std::string, std::string>> pairs;
   const auto names = keys.strs(), contents = values.strs();
@@ -264,7 +264,7 @@ enum class round_event_kind : std::int32_t {
   peer_died = RDZV_ROUND_EVENT_PEER_DIED,
   round_over = RDZV_ROUND_EVENT_ROUND_OVER,
   run_closed = RDZV_ROUND_EVENT_RUN_CLOSED,
-  left_behind = RDZV_ROUND_EVENT_LEFT_BEHIND,
+  left_behind = RDZV_ROUND_EVENT_EXCLUDED,
   replaced = RDZV_ROUND_EVENT_REPLACED,
   job_failed = RDZV_ROUND_EVENT_JOB_FAILED,
 };
@@ -293,11 +293,11 @@ struct round_event {
   /// In words.
   result<std::string> describe() const {
     const rdzv_round_event event = c_event();
-    detail::buffer words;
+    detail::buffer message;
     auto failure =
-        detail::failure_of(rdzv_round_event_describe, &event, detail::bytes(name), name.size(), words.get());
+        detail::failure_of(rdzv_round_event_describe, &event, detail::bytes(name), name.size(), message.get());
     if (failure) return std::move(*failure);
-    return words.str();
+    return message.str();
   }
 
   rdzv_round_event c_event() const {
@@ -348,8 +348,8 @@ class rendezvous_handler {
   /// Nobody may join any more.
   result<void> set_closed() { return detail::call(rdzv_rendezvous_handler_set_closed, c_handle()); }
   /// The same since the job has failed; the others are told why.
-  result<void> fail(std::string_view words) {
-    return detail::call(rdzv_rendezvous_handler_fail, c_handle(), detail::bytes(words), words.size());
+  result<void> fail(std::string_view message) {
+    return detail::call(rdzv_rendezvous_handler_fail, c_handle(), detail::bytes(message), message.size());
   }
   /// How many wait for the next round.
   result<std::int64_t> num_nodes_waiting() const {

@@ -35,7 +35,7 @@ template <class T>
 using answered = std::conditional_t<std::is_same_v<T, rpc_bytes>, std::string, T>;
 
 /// What went wrong with a call, as the library tells it: the message begins with handler and callee.
-inline error error_of(const rpc_called& call, status code, std::string_view words) {
+inline error error_of(const rpc_called& call, status code, std::string_view why) {
   rdzv_rpc_call_spec named{};
   named.struct_size = sizeof named;
   named.callee_id = call.callee_id;
@@ -45,7 +45,7 @@ inline error error_of(const rpc_called& call, status code, std::string_view word
   }
   std::string message = call.handler + " at ";
   message += call.callee_id < 0 ? call.callee : "id " + std::to_string(call.callee_id);
-  message.append(": ").append(words);
+  message.append(": ").append(why);
   const auto number = static_cast<rdzv_status>(code);
   return error(number, rdzv_error_new_of_call(number, bytes(message), message.size(), &named));
 }
@@ -372,7 +372,7 @@ enum class rpc_event_kind : std::int32_t {
   /// This worker is of its group no more.
   over = RDZV_RPC_EVENT_OVER,
   /// Deaths are told no more as they happen; the group goes on.
-  sight_lost = RDZV_RPC_EVENT_SIGHT_LOST,
+  sight_lost = RDZV_RPC_EVENT_WATCH_LOST,
 };
 
 /// What happened to a group.
@@ -576,9 +576,9 @@ class rpc {
   }
   /// For each caller that has a map for this worker, where answers go; as Python writes dictionaries.
   result<std::string> reverse_maps() const {
-    detail::buffer words;
-    if (auto failure = detail::failure_of(rdzv_rpc_reverse_maps, c_handle(), words.get())) return std::move(*failure);
-    return words.str();
+    detail::buffer message;
+    if (auto failure = detail::failure_of(rdzv_rpc_reverse_maps, c_handle(), message.get())) return std::move(*failure);
+    return message.str();
   }
 
   /// That for one caller: which device here is which there, sorted by those here; empty where it has no map.
@@ -678,10 +678,10 @@ class rpc {
 };
 
 enum class rpc_sight_kind : std::int32_t {
-  static_group = RDZV_RPC_SIGHT_STATIC,
-  dynamic_group = RDZV_RPC_SIGHT_DYNAMIC,
-  came = RDZV_RPC_SIGHT_CAME,
-  went = RDZV_RPC_SIGHT_WENT,
+  static_group = RDZV_RPC_OBSERVATION_STATIC,
+  dynamic_group = RDZV_RPC_OBSERVATION_DYNAMIC,
+  came = RDZV_RPC_OBSERVATION_JOINED,
+  went = RDZV_RPC_OBSERVATION_LEFT,
 };
 
 /// What an observer saw.
@@ -703,14 +703,14 @@ class rpc_observer {
   }
   /// The next thing that is seen; nothing when there was nothing new in time.
   result<std::optional<rpc_sight>> next(std::chrono::milliseconds timeout = default_timeout) const {
-    rdzv_rpc_sight sight{};
+    rdzv_rpc_observation sight{};
     sight.struct_size = sizeof sight;
     detail::buffer name, address;
     const rdzv_rpc_observer* observer = handle_.get();
     if (auto failure = detail::failure_of(rdzv_rpc_observer_next, observer, detail::count(timeout), &sight, name.get(),
                                           address.get()))
       return std::move(*failure);
-    if (sight.kind == RDZV_RPC_SIGHT_NONE) return std::optional<rpc_sight>();
+    if (sight.kind == RDZV_RPC_OBSERVATION_NONE) return std::optional<rpc_sight>();
     return std::optional<rpc_sight>(
         rpc_sight{static_cast<rpc_sight_kind>(sight.kind), name.str(), sight.id, address.str()});
   }

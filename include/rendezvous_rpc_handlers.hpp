@@ -96,9 +96,9 @@ struct passing {
   ~passing() { pass(); }
 };
 
-inline error make_error(status code, std::string_view words) {
+inline error make_error(status code, std::string_view message) {
   const auto number = static_cast<rdzv_status>(code);
-  return error(number, rdzv_error_new(number, bytes(words), words.size()));
+  return error(number, rdzv_error_new(number, bytes(message), message.size()));
 }
 
 }  // namespace detail
@@ -133,16 +133,16 @@ class rpc_responder {
   void answer_value(const T& value) && {
     std::move(*this).answer(detail::typed_payload(value));
   }
-  void fail(std::string_view words) && {
+  void fail(std::string_view message) && {
     const detail::passing guard;
-    rdzv_rpc_responder_fail(responder_.release(), detail::bytes(words), words.size(), nullptr);
+    rdzv_rpc_responder_fail(responder_.release(), detail::bytes(message), message.size(), nullptr);
   }
   /// Of a call that a backend of yours makes: it failed so. The caller of a handler hears the words, and of the statuses
   /// only `status::rpc_malformed`.
-  void fail_with(status code, std::string_view words) && {
+  void fail_with(status code, std::string_view message) && {
     const detail::passing guard;
-    rdzv_rpc_responder_fail_with(responder_.release(), static_cast<rdzv_status>(code), detail::bytes(words),
-                                 words.size(), nullptr);
+    rdzv_rpc_responder_fail_with(responder_.release(), static_cast<rdzv_status>(code), detail::bytes(message),
+                                 message.size(), nullptr);
   }
   /// Whether it is still here: not after an answer, nor once it was moved.
   explicit operator bool() const noexcept { return static_cast<bool>(responder_); }
@@ -195,9 +195,9 @@ struct signature {
     std::string_view types;
     const bool is_typed = read_types(in, types);
     if (!is_typed || types != taken) {
-      const std::string words = "the types of the arguments do not match: " + request.handler() + " takes (" +
+      const std::string message = "the types of the arguments do not match: " + request.handler() + " takes (" +
                                 std::string(taken) + "), was called with " + described_types(is_typed, types);
-      return std::move(responder).fail_with(status::rpc_malformed, words);
+      return std::move(responder).fail_with(status::rpc_malformed, message);
     }
     std::size_t read = 0;
     const bool are_read = std::apply(
@@ -212,12 +212,12 @@ struct signature {
         },
         arguments);
     if (!are_read || in.left() > 0) {
-      std::string words = "the request cannot be read: " + request.handler();
-      words += are_read ? ": " + std::to_string(in.left()) + " bytes follow its " +
+      std::string message = "the request cannot be read: " + request.handler();
+      message += are_read ? ": " + std::to_string(in.left()) + " bytes follow its " +
                               std::to_string(sizeof...(Arguments)) + " arguments"
                         : ": argument " + std::to_string(read + 1) + " of " + std::to_string(sizeof...(Arguments)) +
                               " is cut off or of no value of its type";
-      return std::move(responder).fail_with(status::rpc_malformed, words);
+      return std::move(responder).fail_with(status::rpc_malformed, message);
     }
     const auto invoke = [&]() -> Return {
       return std::apply(

@@ -83,8 +83,8 @@ inline result<void> elastic_barrier(store& shared, std::string_view prefix, std:
 #if defined(__cpp_exceptions)
     try {
 #endif
-      const std::string words = (*static_cast<decltype(tracing::name_of)*>(user_data))(rank);
-      out[words.copy(out, size - 1)] = '\0';
+      const std::string message = (*static_cast<decltype(tracing::name_of)*>(user_data))(rank);
+      out[message.copy(out, size - 1)] = '\0';
 #if defined(__cpp_exceptions)
     } catch (...) {
       out[std::string_view("(its name threw)").copy(out, size - 1)] = '\0';

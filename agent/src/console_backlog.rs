@@ -14,7 +14,7 @@ pub enum Need {
     /// The console is all there is.
     OnlyConsole,
     /// It is kept in a file, or its end must not be missed.
-    Elsewhere,
+    Stored,
 }
 
 /// The machine of one console.
@@ -93,7 +93,7 @@ impl ConsoleBacklog {
     /// Whether more may be read of a stream that is shown here.
     #[must_use]
     pub fn lets_read(&self, now: Instant, need: Need) -> bool {
-        !self.is_full() || (need == Need::Elsewhere && self.stalls_at().is_some_and(|at| now >= at))
+        !self.is_full() || (need == Need::Stored && self.stalls_at().is_some_and(|at| now >= at))
     }
 
     /// From when on it counts as standing still, unless it takes something.
@@ -106,7 +106,7 @@ impl ConsoleBacklog {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use Need::{Elsewhere, OnlyConsole};
+    use Need::{OnlyConsole, Stored};
     use alloc::vec;
 
     const START: Instant = Instant::from_millis(5000);
@@ -133,16 +133,16 @@ mod tests {
     fn all_wait_for_a_slow_console_and_none_with_a_file_for_one_that_stands_still() {
         let mut backlog = full();
         let stalled = START + CONSOLE_STALL;
-        for (now, elsewhere) in [(START, false), (stalled, true)] {
+        for (now, external) in [(START, false), (stalled, true)] {
             assert!(!backlog.lets_read(now, OnlyConsole), "it waits as long as it takes");
-            assert_eq!(backlog.lets_read(now, Elsewhere), elsewhere);
+            assert_eq!(backlog.lets_read(now, Stored), external);
         }
         assert_eq!(backlog.stalls_at(), Some(stalled));
         // It took one byte, and something came for it.
         backlog.took(stalled, 1);
         backlog.add(stalled, b"xx");
         assert_eq!(backlog.stalls_at(), Some(stalled + CONSOLE_STALL));
-        assert!(!backlog.lets_read(stalled, Elsewhere));
+        assert!(!backlog.lets_read(stalled, Stored));
         backlog.took(stalled, 2);
         assert!(backlog.lets_read(stalled, OnlyConsole));
     }
@@ -152,7 +152,7 @@ mod tests {
         let mut backlog = ConsoleBacklog::default();
         let later = START + CONSOLE_STALL * 10;
         backlog.add(later, &vec![b'x'; CONSOLE_FULL_BYTES]);
-        assert!(!backlog.lets_read(later, Elsewhere));
+        assert!(!backlog.lets_read(later, Stored));
     }
 
     #[test]
@@ -170,17 +170,17 @@ mod tests {
         );
         backlog.add(START, &line);
         let kept = backlog.unsent().len();
-        let mut shown = Vec::new();
+        let mut visible = Vec::new();
         while !backlog.is_empty() {
-            let piece = backlog.unsent().len().min(4096);
-            shown.extend_from_slice(&backlog.unsent()[..piece]);
-            backlog.took(START, piece);
+            let chunk = backlog.unsent().len().min(4096);
+            visible.extend_from_slice(&backlog.unsent()[..chunk]);
+            backlog.took(START, chunk);
             if backlog.is_full() {
                 backlog.add(START, b"!");
             }
             assert!(backlog.bytes.len() <= CONSOLE_BYTES_MAX + line.len() + 100);
         }
-        let note = &shown[kept..];
+        let note = &visible[kept..];
         assert!(
             note.starts_with(b"\nrdzv: 21") && note.ends_with(b" did not take them\n"),
             "once, where they are missing"

@@ -120,8 +120,8 @@ fn device_of(local_rank: u32, agent_has: &dyn Fn(&str) -> Option<String>) -> Res
     let Some((variable, list)) = listed.filter(|(_, list)| !list.is_empty()) else {
         return Ok(local_rank.to_string());
     };
-    let place = usize::try_from(local_rank).unwrap_or(usize::MAX);
-    match list.split(',').nth(place) {
+    let index = usize::try_from(local_rank).unwrap_or(usize::MAX);
+    match list.split(',').nth(index) {
         Some(device) => Ok(device.trim().to_owned()),
         None => Err(NoDevice { local_rank, variable, list }),
     }
@@ -203,25 +203,25 @@ mod tests {
     fn what_the_agent_has_is_passed_on() {
         let variables = set(&job(), &[("TORCH_NCCL_ASYNC_ERROR_HANDLING", "0")]).expect("set");
         assert_eq!(variables["TORCH_NCCL_ASYNC_ERROR_HANDLING"], "0");
-        let own = Job { agent_store: AgentStore::OfRankZero, timer_file: Some("/run/timer"), ..job() };
-        let variables = set(&own, &[]).expect("set");
+        let local = Job { agent_store: AgentStore::OfRankZero, timer_file: Some("/run/timer"), ..job() };
+        let variables = set(&local, &[]).expect("set");
         assert_eq!(variables["TORCHELASTIC_USE_AGENT_STORE"], "False");
         assert_eq!(variables["TORCHELASTIC_TIMER_FILE"], "/run/timer");
     }
 
     #[test]
     fn a_worker_with_a_device_of_its_own_takes_it_for_the_first() {
-        let own = Job { devices: Devices::OneEach, ..job() };
-        let variables = set(&own, &[]).expect("set");
+        let local = Job { devices: Devices::OneEach, ..job() };
+        let variables = set(&local, &[]).expect("set");
         assert_eq!((&*variables["LOCAL_RANK"], &*variables["CUDA_VISIBLE_DEVICES"]), ("0", "1"));
         assert!(!variables.contains_key("HIP_VISIBLE_DEVICES"), "{variables:?}");
-        let variables = set(&own, &[("CUDA_VISIBLE_DEVICES", "4,6")]).expect("set");
+        let variables = set(&local, &[("CUDA_VISIBLE_DEVICES", "4,6")]).expect("set");
         assert_eq!(&*variables["CUDA_VISIBLE_DEVICES"], "6");
         assert!(!variables.contains_key("HIP_VISIBLE_DEVICES"), "{variables:?}");
         let both = [("CUDA_VISIBLE_DEVICES", "4,6"), ("HIP_VISIBLE_DEVICES", "0, 3")];
-        let variables = set(&own, &both).expect("set");
+        let variables = set(&local, &both).expect("set");
         assert_eq!((&*variables["CUDA_VISIBLE_DEVICES"], &*variables["HIP_VISIBLE_DEVICES"]), ("3", "3"));
-        let error = set(&own, &[("CUDA_VISIBLE_DEVICES", "4")]).expect_err("too few");
+        let error = set(&local, &[("CUDA_VISIBLE_DEVICES", "4")]).expect_err("too few");
         assert_eq!(error.to_string(), "local_rank 1 exceeds available GPUs in CUDA_VISIBLE_DEVICES=4");
     }
 }

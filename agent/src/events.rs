@@ -8,7 +8,7 @@ use super::failure::WorkerGroupFailure;
 use super::group::{Worker, WorkerGroup};
 use super::observer::Happened;
 use super::phase::Phase;
-use super::supervisor::{Notice, Supervisor, Verdict};
+use super::supervisor::{Notice, Outcome, Supervisor};
 use super::watchdog::ExpiredTimer;
 use alloc::borrow::ToOwned;
 use alloc::collections::BTreeMap;
@@ -129,7 +129,7 @@ impl EventRecorder {
                 self.watchdog("watchdog started", None, scribe);
             }
             Phase::Restarting => self.has_failed = true,
-            Phase::Ending => self.has_failed |= from != Phase::Parting,
+            Phase::Ending => self.has_failed |= from != Phase::ExitBarrier,
             _ => {}
         }
         // Nothing lives any more of what was started.
@@ -137,8 +137,8 @@ impl EventRecorder {
             self.ended(scribe);
         }
         if to == Phase::Over {
-            let state = match scribe.machine.verdict() {
-                Some(Verdict::Succeeded { .. } | Verdict::NotNeeded) => "SUCCEEDED",
+            let state = match scribe.machine.outcome() {
+                Some(Outcome::Succeeded { .. } | Outcome::NotNeeded) => "SUCCEEDED",
                 _ => "FAILED",
             };
             scribe.status(state, &self.facts, Detail::default());

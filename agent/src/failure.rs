@@ -40,7 +40,7 @@ pub struct WorkerEnd {
 
 /// Whose workers they are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Place<'a> {
+pub struct NodeIdentity<'a> {
     /// The name of the host.
     pub host: &'a str,
     /// The rank of the agent; a host may have several.
@@ -81,10 +81,10 @@ pub struct ProcessFailure {
 impl ProcessFailure {
     /// The failure that an end is.
     #[must_use]
-    pub fn new(place: Place<'_>, end: WorkerEnd) -> Self {
+    pub fn new(node: NodeIdentity<'_>, end: WorkerEnd) -> Self {
         let mut failure = Self {
-            host: place.host.to_string(),
-            group_rank: place.group_rank,
+            host: node.host.to_string(),
+            group_rank: node.group_rank,
             local_rank: end.local_rank,
             global_rank: end.global_rank,
             pid: end.pid,

@@ -17,7 +17,7 @@ pub const REQUEST_BYTES_MAX: usize = 4096;
 
 /// Whether an agent without progress is ill.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Vigilance {
+pub enum LivenessPolicy {
     /// It may have nothing to do.
     #[default]
     Trusting,
@@ -25,7 +25,7 @@ pub enum Vigilance {
     Watchful,
 }
 
-impl From<Watched> for Vigilance {
+impl From<Watched> for LivenessPolicy {
     fn from(watched: Watched) -> Self {
         match watched {
             Watched::No => Self::Trusting,
@@ -48,27 +48,32 @@ pub struct Health {
     /// How often its workers were started anew because they failed.
     pub restarts: u32,
     /// Whether it must show progress.
-    pub vigilance: Vigilance,
+    pub liveness_policy: LivenessPolicy,
 }
 
 impl Health {
     /// An agent that gets on at `now`.
     #[must_use]
-    pub const fn new(phase: Phase, now: Instant, group: &WorkerGroup, vigilance: Vigilance) -> Self {
+    pub const fn new(
+        phase: Phase,
+        now: Instant,
+        group: &WorkerGroup,
+        liveness_policy: LivenessPolicy,
+    ) -> Self {
         Self {
             phase,
             progress: now,
             round: group.round,
             attempt: group.attempt,
             restarts: group.restart_count,
-            vigilance,
+            liveness_policy,
         }
     }
 
     /// Whether it has made progress lately, as far as it must.
     #[must_use]
     pub fn is_well(&self, now: Instant) -> bool {
-        let must = self.vigilance == Vigilance::Watchful && self.phase == Phase::Running;
+        let must = self.liveness_policy == LivenessPolicy::Watchful && self.phase == Phase::Running;
         !must || now.since(self.progress) <= PROGRESS_MAX
     }
 
@@ -149,22 +154,22 @@ impl Request {
 mod tests {
     use super::*;
 
-    fn health(phase: Phase, vigilance: Vigilance) -> Health {
+    fn health(phase: Phase, liveness_policy: LivenessPolicy) -> Health {
         let group = WorkerGroup { round: Some(4), attempt: 2, restart_count: 1, ..WorkerGroup::default() };
-        Health::new(phase, Instant::from_millis(1000), &group, vigilance)
+        Health::new(phase, Instant::from_millis(1000), &group, liveness_policy)
     }
 
     #[test]
     fn only_who_watches_running_workers_must_get_on() {
         let late = Instant::from_millis(61_001);
-        for (phase, vigilance, is_well) in [
-            (Phase::Running, Vigilance::Watchful, false),
-            (Phase::Running, Vigilance::Trusting, true),
-            (Phase::Meeting, Vigilance::Watchful, true),
-            (Phase::Parting, Vigilance::Watchful, true),
+        for (phase, liveness_policy, is_well) in [
+            (Phase::Running, LivenessPolicy::Watchful, false),
+            (Phase::Running, LivenessPolicy::Trusting, true),
+            (Phase::Meeting, LivenessPolicy::Watchful, true),
+            (Phase::ExitBarrier, LivenessPolicy::Watchful, true),
         ] {
-            let health = health(phase, vigilance);
-            assert_eq!(health.is_well(late), is_well, "{phase:?} {vigilance:?}");
+            let health = health(phase, liveness_policy);
+            assert_eq!(health.is_well(late), is_well, "{phase:?} {liveness_policy:?}");
             assert!(health.is_well(Instant::from_millis(61_000)));
         }
         assert!(PROGRESS_INTERVAL * 4 < PROGRESS_MAX);
@@ -172,7 +177,7 @@ mod tests {
 
     #[test]
     fn the_answer_says_how_it_is() {
-        let health = health(Phase::Running, Vigilance::Watchful);
+        let health = health(Phase::Running, LivenessPolicy::Watchful);
         let answer = Request::Get.answer(&health, Instant::from_millis(1012)).expect("an answer");
         let (head, body) = answer.split_once("\r\n\r\n").expect("a head and a body");
         assert!(head.starts_with("HTTP/1.1 200 OK\r\n"), "{head}");

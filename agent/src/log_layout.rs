@@ -80,15 +80,15 @@ impl LogSettings {
     pub fn destination(&self, local_rank: u32, stream: Stream) -> Destination {
         let is_tee = self.tee.of(local_rank).includes(stream);
         let is_file = is_tee || self.redirects.of(local_rank).includes(stream);
-        let is_shown = self.local_ranks.lets_pass(local_rank);
-        let is_told = stream == Stream::Stderr;
+        let is_visible = self.local_ranks.lets_pass(local_rank);
+        let is_reported = stream == Stream::Stderr;
         match self.files {
-            Files::Kept if is_tee && is_shown => Destination::FileAndConsole,
+            Files::Kept if is_tee && is_visible => Destination::FileAndConsole,
             Files::Kept if is_file => Destination::File,
-            Files::Discarded if is_tee && is_shown => Destination::Console,
-            _ if is_shown && !is_file && is_told => Destination::PassedOn,
-            _ if is_shown && !is_file => Destination::Inherit,
-            _ if is_told => Destination::Kept,
+            Files::Discarded if is_tee && is_visible => Destination::Console,
+            _ if is_visible && !is_file && is_reported => Destination::PassedOn,
+            _ if is_visible && !is_file => Destination::Inherit,
+            _ if is_reported => Destination::Kept,
             _ => Destination::Null,
         }
     }
@@ -112,8 +112,8 @@ impl LogSettings {
 /// The folder of one run. A run id may hold anything; of a name, letters, digits and `._-` stay, and all else is `_`.
 #[must_use]
 pub fn run_folder(run_id: &str, random: u32) -> String {
-    let is_safe = |letter: char| letter.is_ascii_alphanumeric() || "._-".contains(letter);
-    let safe = run_id.chars().map(|letter| if is_safe(letter) { letter } else { '_' });
+    let is_safe = |character: char| character.is_ascii_alphanumeric() || "._-".contains(character);
+    let safe = run_id.chars().map(|character| if is_safe(character) { character } else { '_' });
     let mut name: String = safe.take(RUN_FOLDER_BYTES_MAX).collect();
     // Neither hidden nor an option to some program.
     if name.starts_with(['.', '-']) {

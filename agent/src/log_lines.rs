@@ -16,7 +16,7 @@ use rendezvous_core::limits::{LINE_BYTES_MAX, TAIL_LINE_BYTES_MAX, TAIL_LINES};
 
 /// Where lines go; whoever owns it empties it.
 #[derive(Debug, Default)]
-pub struct Shown {
+pub struct LineOutput {
     /// All lines, each behind its prefix.
     pub console: Vec<u8>,
     /// Those of them that contain a needle.
@@ -75,28 +75,28 @@ impl LogLines {
     }
 
     /// Takes what has come, and shows the lines that it completes.
-    pub fn push(&mut self, mut bytes: &[u8], shown: &mut Shown) {
+    pub fn push(&mut self, mut bytes: &[u8], out: &mut LineOutput) {
         while !bytes.is_empty() {
-            let room = LINE_BYTES_MAX - self.pending.len();
-            let reach = &bytes[..room.min(bytes.len())];
+            let capacity = LINE_BYTES_MAX - self.pending.len();
+            let reach = &bytes[..capacity.min(bytes.len())];
             let Some(at) = reach.iter().position(|&byte| byte == b'\n' || byte == b'\r') else {
                 self.pending.extend_from_slice(reach);
                 bytes = &bytes[reach.len()..];
                 if self.pending.len() == LINE_BYTES_MAX {
-                    self.end(End::Full, &[], shown);
+                    self.end(End::Full, &[], out);
                 }
                 continue;
             };
             let end = if bytes[at] == b'\n' { End::LineFeed } else { End::CarriageReturn };
-            self.end(end, &bytes[..at], shown);
+            self.end(end, &bytes[..at], out);
             bytes = &bytes[at + 1..];
         }
     }
 
     /// Shows what has come of a line that nothing ended: nothing more will come.
-    pub fn finish(&mut self, shown: &mut Shown) {
+    pub fn finish(&mut self, out: &mut LineOutput) {
         if !self.pending.is_empty() {
-            self.end(End::LineFeed, &[], shown);
+            self.end(End::LineFeed, &[], out);
         }
     }
 
@@ -116,7 +116,7 @@ impl LogLines {
         self.pending.len()
     }
 
-    fn end(&mut self, end: End, last: &[u8], shown: &mut Shown) {
+    fn end(&mut self, end: End, last: &[u8], out: &mut LineOutput) {
         let mut pending = core::mem::take(&mut self.pending);
         // Most lines come whole, and are not copied together first.
         let whole = if pending.is_empty() {
@@ -126,14 +126,14 @@ impl LogLines {
             &pending[..]
         };
         // A letter of several bytes stays whole.
-        let keep = if end == End::Full { whole_letters(whole) } else { whole.len() };
+        let keep = if end == End::Full { whole_characters(whole) } else { whole.len() };
         let (whole, rest) = whole.split_at(keep);
         let is_empty_end = match end {
             End::LineFeed => self.line != LineState::Nothing,
             End::CarriageReturn | End::Full => true,
         };
         if !(whole.is_empty() && is_empty_end) {
-            self.show(whole, shown);
+            self.show(whole, out);
             self.tail.add(whole, self.line);
         }
         self.line = match end {
@@ -156,7 +156,7 @@ impl LogLines {
         self.pending = pending;
     }
 
-    fn show(&self, line: &[u8], shown: &mut Shown) {
+    fn show(&self, line: &[u8], out: &mut LineOutput) {
         let Some(prefix) = &self.prefix else { return };
         let write = |to: &mut Vec<u8>| {
             to.reserve(prefix.len() + line.len() + 1);
@@ -164,24 +164,24 @@ impl LogLines {
             to.extend_from_slice(line);
             to.push(b'\n');
         };
-        write(&mut shown.console);
+        write(&mut out.console);
         if self.needles.iter().any(|needle| contains(line, needle)) {
-            write(&mut shown.filtered);
+            write(&mut out.filtered);
         }
     }
 }
 
 /// How many bytes of a text that was cut anywhere are whole letters. What is no UTF-8 is taken as it is.
-fn whole_letters(text: &[u8]) -> usize {
-    let behind = text.iter().rev().take(3).take_while(|&&byte| byte & 0xc0 == 0x80).count();
-    let Some(first) = text.len().checked_sub(behind + 1) else { return text.len() };
+fn whole_characters(text: &[u8]) -> usize {
+    let trailing = text.iter().rev().take(3).take_while(|&&byte| byte & 0xc0 == 0x80).count();
+    let Some(first) = text.len().checked_sub(trailing + 1) else { return text.len() };
     let length = match text[first] {
         0xc0..0xe0 => 2,
         0xe0..0xf0 => 3,
         0xf0..0xf8 => 4,
         _ => return text.len(),
     };
-    if first > 0 && behind + 1 < length { first } else { text.len() }
+    if first > 0 && trailing + 1 < length { first } else { text.len() }
 }
 
 fn contains(line: &[u8], needle: &[u8]) -> bool {
@@ -242,7 +242,7 @@ impl TailLine {
         if self.left_out == 0 {
             return String::from_utf8_lossy(&self.bytes).into_owned();
         }
-        let kept = &self.bytes[..whole_letters(&self.bytes)];
+        let kept = &self.bytes[..whole_characters(&self.bytes)];
         let left_out = self.left_out + (self.bytes.len() - kept.len()) as u64;
         alloc::format!("{} ... ({left_out} bytes left out)", String::from_utf8_lossy(kept))
     }
@@ -262,22 +262,22 @@ mod tests {
     }
 
     /// What is shown of an output that comes in these pieces, and its last lines.
-    fn shown_of(pieces: &[&[u8]], needles: &[&str]) -> (Shown, Vec<String>) {
-        let (mut lines, mut shown) = (machine(needles), Shown::default());
-        for piece in pieces {
-            lines.push(piece, &mut shown);
+    fn shown_of(pieces: &[&[u8]], needles: &[&str]) -> (LineOutput, Vec<String>) {
+        let (mut lines, mut out) = (machine(needles), LineOutput::default());
+        for chunk in pieces {
+            lines.push(chunk, &mut out);
             assert!(lines.pending_bytes() < LINE_BYTES_MAX);
         }
-        lines.finish(&mut shown);
-        (shown, lines.tail())
+        lines.finish(&mut out);
+        (out, lines.tail())
     }
 
     #[track_caller]
     fn shows(output: &str, expected: &str, last: &[&str]) {
-        let (shown, tail) = shown_of(&[output.as_bytes()], &[]);
-        assert_eq!(String::from_utf8_lossy(&shown.console), expected, "{output:?}");
+        let (out, tail) = shown_of(&[output.as_bytes()], &[]);
+        assert_eq!(String::from_utf8_lossy(&out.console), expected, "{output:?}");
         assert_eq!(tail, last, "{output:?}");
-        assert!(shown.filtered.is_empty());
+        assert!(out.filtered.is_empty());
     }
 
     #[test]
@@ -302,16 +302,16 @@ mod tests {
 
     #[test]
     fn a_draft_is_shown_at_once() {
-        let (mut lines, mut shown) = (machine(&[]), Shown::default());
-        lines.push(b"10%\r", &mut shown);
-        assert_eq!(shown.console, b"P:10%\n");
-        lines.push(b"20", &mut shown);
+        let (mut lines, mut out) = (machine(&[]), LineOutput::default());
+        lines.push(b"10%\r", &mut out);
+        assert_eq!(out.console, b"P:10%\n");
+        lines.push(b"20", &mut out);
         assert_eq!(lines.tail(), ["20"], "what has not ended counts, too");
-        lines.push(b"%\nx", &mut shown);
+        lines.push(b"%\nx", &mut out);
         assert_eq!(lines.tail(), ["20%", "x"]);
-        lines.push(b"y", &mut shown);
+        lines.push(b"y", &mut out);
         assert_eq!(lines.tail(), ["20%", "xy"]);
-        assert_eq!(shown.console, b"P:10%\nP:20%\n");
+        assert_eq!(out.console, b"P:10%\nP:20%\n");
     }
 
     #[test]
@@ -332,24 +332,23 @@ mod tests {
     #[test]
     fn a_long_line_is_passed_on_in_pieces_between_letters() {
         let line = ["x", &"é".repeat(LINE_BYTES_MAX), "\nnext\n"].concat();
-        let (shown, _) = shown_of(&[line.as_bytes()], &[]);
-        let shown = String::from_utf8(shown.console).expect("no letter is cut");
-        let pieces: Vec<&str> =
-            shown.lines().map(|line| line.strip_prefix("P:").expect("a prefix")).collect();
+        let (out, _) = shown_of(&[line.as_bytes()], &[]);
+        let out = String::from_utf8(out.console).expect("no letter is cut");
+        let pieces: Vec<&str> = out.lines().map(|line| line.strip_prefix("P:").expect("a prefix")).collect();
         assert_eq!(pieces.len(), 4);
         assert_eq!(pieces[..3].concat(), line[..line.len() - 6]);
         assert_eq!([pieces[0].len(), pieces[1].len()], [LINE_BYTES_MAX - 1, LINE_BYTES_MAX]);
         // One that ends where a piece does has no empty piece behind it.
         let exact = "x".repeat(LINE_BYTES_MAX) + "\nnext\n";
-        let (shown, _) = shown_of(&[exact.as_bytes()], &[]);
-        assert_eq!(shown.console.len(), exact.len() + 4);
+        let (out, _) = shown_of(&[exact.as_bytes()], &[]);
+        assert_eq!(out.console.len(), exact.len() + 4);
     }
 
     #[test]
     fn what_is_no_text_is_passed_on_as_it_is() {
         for byte in [0x80, 0xc3, 0xff, 0xf0, 0] {
-            let (shown, _) = shown_of(&[&vec![byte; 3 * LINE_BYTES_MAX]], &[]);
-            let bytes = shown.console.iter().filter(|&&found| found == byte).count();
+            let (out, _) = shown_of(&[&vec![byte; 3 * LINE_BYTES_MAX]], &[]);
+            let bytes = out.console.iter().filter(|&&found| found == byte).count();
             assert_eq!(bytes, 3 * LINE_BYTES_MAX, "{byte:x}");
         }
     }
@@ -357,21 +356,21 @@ mod tests {
     #[test]
     fn lines_with_a_needle_are_duplicated() {
         let output = "an apple\nnothing\noranges\nappl\ne\naapple";
-        let (shown, _) = shown_of(&[output.as_bytes()], &["apple", "orange"]);
-        assert_eq!(String::from_utf8_lossy(&shown.filtered), "P:an apple\nP:oranges\nP:aapple\n");
+        let (out, _) = shown_of(&[output.as_bytes()], &["apple", "orange"]);
+        assert_eq!(String::from_utf8_lossy(&out.filtered), "P:an apple\nP:oranges\nP:aapple\n");
         assert!(contains(b"aab", b"ab") && contains(b"x", b"") && !contains(b"", b"a"));
     }
 
     #[test]
     fn however_much_comes_without_a_line_feed_little_is_kept() {
-        let (mut lines, mut shown) = (machine(&[]), Shown::default());
-        let piece = vec![b'x'; 1 << 20];
+        let (mut lines, mut out) = (machine(&[]), LineOutput::default());
+        let chunk = vec![b'x'; 1 << 20];
         let mut passed = 0;
         for _ in 0..64 {
-            lines.push(&piece, &mut shown);
-            passed += shown.console.len();
-            shown.console.clear();
-            assert!(lines.pending.capacity() <= 2 * LINE_BYTES_MAX && shown.console.capacity() < 4 << 20);
+            lines.push(&chunk, &mut out);
+            passed += out.console.len();
+            out.console.clear();
+            assert!(lines.pending.capacity() <= 2 * LINE_BYTES_MAX && out.console.capacity() < 4 << 20);
         }
         assert!(passed > 64 << 20);
         assert_eq!(lines.tail().len(), 1);
@@ -379,23 +378,23 @@ mod tests {
 
     #[test]
     fn what_is_not_shown_has_last_lines_too() {
-        let (mut lines, mut shown) = (LogLines::unshown(), Shown::default());
-        lines.push(b"loading\nstep 1\rstep 2", &mut shown);
+        let (mut lines, mut out) = (LogLines::unshown(), LineOutput::default());
+        lines.push(b"loading\nstep 1\rstep 2", &mut out);
         assert_eq!(lines.tail(), ["loading", "step 2"]);
-        lines.finish(&mut shown);
+        lines.finish(&mut out);
         assert_eq!(lines.tail(), ["loading", "step 2"]);
-        assert!(shown.console.is_empty() && shown.filtered.is_empty());
+        assert!(out.console.is_empty() && out.filtered.is_empty());
     }
 
     /// Any cut of the same bytes shows the same lines.
     #[test]
     fn lines_do_not_depend_on_pieces() {
-        let letters: [&[u8]; 8] = [b"\n", b"\r", b"\r\n", b"a", b"needle", "é".as_bytes(), b"\xff", b"ne"];
+        let characters: [&[u8]; 8] = [b"\n", b"\r", b"\r\n", b"a", b"needle", "é".as_bytes(), b"\xff", b"ne"];
         for seed in 0..300 {
             let mut rng = Rng::new(seed);
             let mut output = Vec::new();
             for _ in 0..rng.below(60) {
-                let chosen = letters[usize::try_from(rng.below(8)).expect("small")];
+                let chosen = characters[usize::try_from(rng.below(8)).expect("small")];
                 output.extend_from_slice(chosen);
                 if rng.below(40) == 0 {
                     output.resize(output.len() + LINE_BYTES_MAX - 3 + chosen.len(), b'-');

@@ -4,7 +4,7 @@
 use super::observer::Happened;
 use super::phase::Phase;
 use super::reason::Reason;
-use super::supervisor::{Notice, Supervisor, Timing, Verdict};
+use super::supervisor::{Notice, Outcome, Supervisor, Timing};
 use alloc::format;
 use core::fmt;
 use rendezvous_core::time::{Duration, Instant};
@@ -48,7 +48,7 @@ struct Step {
     /// It begins with this phase; where there are two, with the first that comes.
     begins: &'static [Phase],
     /// It goes on through these.
-    goes_on: &'static [Phase],
+    continues_in: &'static [Phase],
     /// With one of these it is done; with any other it has failed.
     done: &'static [Phase],
 }
@@ -59,32 +59,37 @@ const STEPS: [Step; 6] = [
     Step {
         name: "SimpleElasticAgent._rendezvous",
         begins: &[Meeting],
-        goes_on: &[Assigning],
+        continues_in: &[Assigning],
         done: &[Starting],
     },
     Step {
         name: "SimpleElasticAgent._assign_worker_ranks",
         begins: &[Assigning],
-        goes_on: &[],
+        continues_in: &[],
         done: &[Starting],
     },
-    Step { name: "LocalElasticAgent._start_workers", begins: &[Starting], goes_on: &[], done: &[Running] },
+    Step {
+        name: "LocalElasticAgent._start_workers",
+        begins: &[Starting],
+        continues_in: &[],
+        done: &[Running],
+    },
     Step {
         name: "SimpleElasticAgent._initialize_workers",
         begins: &[Meeting],
-        goes_on: &[Assigning, Starting],
+        continues_in: &[Assigning, Starting],
         done: &[Running],
     },
     Step {
         name: "LocalElasticAgent._stop_workers",
         begins: &[Restarting, Ending],
-        goes_on: &[Ending],
+        continues_in: &[Ending],
         done: &[Meeting, Closing],
     },
     Step {
         name: "SimpleElasticAgent._restart_workers",
         begins: &[Restarting],
-        goes_on: &[Meeting, Assigning, Starting],
+        continues_in: &[Meeting, Assigning, Starting],
         done: &[Running],
     },
 ];
@@ -127,9 +132,9 @@ impl Metrics {
     fn state(&self, machine: &Supervisor, to: Phase, reason: &Reason, sink: &mut dyn MetricSink) {
         let state = match (to, reason) {
             (Running, _) => "healthy",
-            (Phase::Parting, _) => "succeeded",
+            (Phase::ExitBarrier, _) => "succeeded",
             (_, Reason::Stuck { .. }) => "unhealthy",
-            (_, Reason::LostSight { .. }) => "unknown",
+            (_, Reason::GuardLost { .. }) => "unknown",
             (
                 _,
                 Reason::WorkerFailed { .. }
@@ -147,7 +152,7 @@ impl Metrics {
 
     fn steps(&mut self, now: Instant, from: Phase, to: Phase, sink: &mut dyn MetricSink) {
         for (step, began) in STEPS.iter().zip(&mut self.steps) {
-            if let Some(since) = began.filter(|_| from != to && !step.goes_on.contains(&to)) {
+            if let Some(since) = began.filter(|_| from != to && !step.continues_in.contains(&to)) {
                 put_step(step.name, step.done.contains(&to), now.since(since), sink);
                 *began = None;
             }
@@ -158,8 +163,8 @@ impl Metrics {
     }
 
     fn end(&self, now: Instant, machine: &Supervisor, sink: &mut dyn MetricSink) {
-        let verdict = machine.verdict();
-        let is_failed = !matches!(verdict, Some(Verdict::Succeeded { .. } | Verdict::NotNeeded));
+        let outcome = machine.outcome();
+        let is_failed = !matches!(outcome, Some(Outcome::Succeeded { .. } | Outcome::NotNeeded));
         let (max, left) = (i64::from(machine.spec().max_restarts), i64::from(machine.restarts_left()));
         let flakiness = if is_failed { 100 } else { 100 * (max - left) / (max + 1) };
         of_role(machine, "flakiness", flakiness, sink);
@@ -173,7 +178,7 @@ impl Metrics {
             of_role(machine, name, i64::from(is_failed == failed && (left < max) == retried), sink);
         }
         // PyTorch's function ends by an exception where there is no result.
-        let has_result = !is_failed || matches!(verdict, Some(Verdict::Failed { .. }));
+        let has_result = !is_failed || matches!(outcome, Some(Outcome::Failed { .. }));
         let took = self.began.map_or(Duration::ZERO, |began| now.since(began));
         put_step("SimpleElasticAgent.run", has_result, took, sink);
     }

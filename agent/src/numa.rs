@@ -121,11 +121,11 @@ pub fn bind(binding: NumaBinding, workers: u32, host: &Host<'_>) -> Result<Vec<C
     let node_of = |worker: usize| worker * nodes.len() / count.max(1);
     let mut bound = Vec::new();
     for worker in 0..count {
-        let place = node_of(worker);
-        let (node, cpus) = &nodes[place];
+        let node_index = node_of(worker);
+        let (node, cpus) = &nodes[node_index];
         // Its place among the workers of its node.
-        let first = (0..worker).rfind(|other| node_of(*other) != place).map_or(0, |other| other + 1);
-        let beside = (first..count).take_while(|other| node_of(*other) == place).count();
+        let first = (0..worker).rfind(|other| node_of(*other) != node_index).map_or(0, |other| other + 1);
+        let beside = (first..count).take_while(|other| node_of(*other) == node_index).count();
         bound.push(match binding {
             NumaBinding::Node => cpus.clone(),
             NumaBinding::Socket => host.of_socket(cpus, &nodes)?,
@@ -166,10 +166,10 @@ impl Host<'_> {
             let cpu = cpus.first().copied().unwrap_or(0);
             self.list(&format!("/sys/devices/system/cpu/cpu{cpu}/topology/physical_package_id"))
         };
-        let own = socket_of(cpus)?;
+        let socket = socket_of(cpus)?;
         let mut all = Cpus::new();
         for (_, others) in nodes {
-            if socket_of(others)? == own {
+            if socket_of(others)? == socket {
                 all.extend(others);
             }
         }

@@ -17,7 +17,7 @@ pub enum Phase {
     /// It stops them, to meet again.
     Restarting,
     /// They have succeeded, and it waits for the other agents.
-    Parting,
+    ExitBarrier,
     /// It stops whatever still lives beneath it, for good.
     Ending,
     /// It tells the rendezvous that it goes.
@@ -53,12 +53,12 @@ pub enum PhaseEvent {
     Close,
 }
 
-use Phase::{Assigning, Closing, Ending, Idle, Meeting, Over, Parting, Restarting, Running, Starting};
+use Phase::{Assigning, Closing, Ending, ExitBarrier, Idle, Meeting, Over, Restarting, Running, Starting};
 
 impl Phase {
     /// All there are.
     pub const ALL: [Self; 10] =
-        [Idle, Meeting, Assigning, Starting, Running, Restarting, Parting, Ending, Closing, Over];
+        [Idle, Meeting, Assigning, Starting, Running, Restarting, ExitBarrier, Ending, Closing, Over];
 
     /// The phase after `event`; `None` where the event has no place.
     #[must_use]
@@ -69,10 +69,10 @@ impl Phase {
             (Meeting, E::Meet) => Assigning,
             (Assigning, E::Assign) => Starting,
             (Starting, E::Start) => Running,
-            (Starting | Running | Parting, E::Renew) => Restarting,
-            (Running, E::Succeed) => Parting,
-            (Parting, E::Part) => Ending,
-            (Idle | Meeting | Assigning | Starting | Running | Restarting | Parting, E::GiveUp) => Ending,
+            (Starting | Running | ExitBarrier, E::Renew) => Restarting,
+            (Running, E::Succeed) => ExitBarrier,
+            (ExitBarrier, E::Part) => Ending,
+            (Idle | Meeting | Assigning | Starting | Running | Restarting | ExitBarrier, E::GiveUp) => Ending,
             (Ending, E::Excuse) => Restarting,
             (Ending, E::Clear) => Closing,
             (Closing, E::Close) => Over,
@@ -90,7 +90,7 @@ impl Phase {
             Starting => "starting",
             Running => "running",
             Restarting => "restarting",
-            Parting => "parting",
+            ExitBarrier => "parting",
             Ending => "ending",
             Closing => "closing",
             Over => "over",

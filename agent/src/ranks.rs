@@ -111,21 +111,21 @@ pub fn assign(role_infos: &[Vec<u8>]) -> Result<Vec<Ranks>, RanksError> {
     let mut ranks = Vec::with_capacity(agents.len());
     let mut world_size = 0_u64;
     for (role, size) in &agents {
-        let place = roles.iter().position(|(known, _)| known == role);
-        let place = place.unwrap_or_else(|| {
+        let index = roles.iter().position(|(known, _)| known == role);
+        let index = index.unwrap_or_else(|| {
             roles.push((role, 0));
             roles.len() - 1
         });
-        let in_role = &mut roles[place].1;
-        ranks.push((place, world_size, *in_role));
+        let in_role = &mut roles[index].1;
+        ranks.push((index, world_size, *in_role));
         *in_role = in_role.checked_add(*size).ok_or(RanksError::TooMany)?;
         world_size = world_size.checked_add(*size).ok_or(RanksError::TooMany)?;
     }
-    let whole = |(place, global_rank_first, role_rank_first): (usize, u64, u64)| Ranks {
+    let whole = |(index, global_rank_first, role_rank_first): (usize, u64, u64)| Ranks {
         global_rank_first,
         world_size,
         role_rank_first,
-        role_world_size: roles[place].1,
+        role_world_size: roles[index].1,
     };
     Ok(ranks.into_iter().map(whole).collect())
 }
@@ -181,13 +181,13 @@ mod tests {
             .map(|(&(role, size), rank)| role_info(role, rank, size))
             .collect();
         let ranks = assign(&infos).expect("sense");
-        let told = |global_rank_first, role_rank_first, role_world_size| Ranks {
+        let event = |global_rank_first, role_rank_first, role_world_size| Ranks {
             global_rank_first,
             world_size: 6,
             role_rank_first,
             role_world_size,
         };
-        assert_eq!(ranks, [told(0, 0, 5), told(2, 0, 1), told(3, 2, 5)]);
+        assert_eq!(ranks, [event(0, 0, 5), event(2, 0, 1), event(3, 2, 5)]);
         for (ranks, group_rank) in ranks.iter().zip(0..) {
             assert_eq!(read_assigned(group_rank, &assigned(ranks)), Ok(*ranks));
         }

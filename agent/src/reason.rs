@@ -12,12 +12,12 @@ pub enum StopCause {
     /// A signal came, which is passed on to the workers.
     Signal(i32),
     /// The program asked.
-    Asked,
+    Requested,
 }
 
 /// Why a worker could not be started.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Hindrance {
+pub enum StartFailure {
     /// There is no such program, or it may not be run: it will be so the next time.
     Lasting,
     /// The system has no room for it now.
@@ -37,7 +37,7 @@ pub enum NoRound {
 
 /// Why what agents do together in the round's store came to nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum InVain {
+pub enum WaitFailure {
     /// The round is over. What ended it is heard by another way, before this or soon after.
     RoundOver,
     /// Anything else.
@@ -68,9 +68,9 @@ pub enum Reason {
         /// The worker.
         worker: WorkerRanks,
         /// Whether another try may help.
-        hindrance: Hindrance,
+        start_failure: StartFailure,
         /// What went wrong.
-        words: Box<str>,
+        message: Box<str>,
     },
     /// A worker has hung in the kernel for too long.
     Stuck {
@@ -94,60 +94,60 @@ pub enum Reason {
     /// Another member of the round died.
     PeerDied {
         /// Who, and how that was noticed.
-        words: Box<str>,
+        message: Box<str>,
     },
     /// The round is over.
     RoundOver {
         /// Why.
-        words: Box<str>,
+        message: Box<str>,
     },
     /// The next round was formed without this agent.
-    LeftBehind,
+    Excluded,
     /// Another process joined under this agent's name.
     Replaced,
     /// Another agent's workers failed for good.
     JobFailed {
         /// What that agent said.
-        words: Box<str>,
+        message: Box<str>,
     },
     /// The server ended the session of this agent.
     SessionEnded {
         /// Why.
-        words: Box<str>,
+        message: Box<str>,
     },
     /// The rendezvous is lost.
     ServerLost {
         /// How.
-        words: Box<str>,
+        message: Box<str>,
     },
     /// There is no round.
     NoRound {
         /// Which sort of failure.
         kind: NoRound,
         /// What went wrong.
-        words: Box<str>,
+        message: Box<str>,
     },
     /// The ranks could not be learnt.
     NoRanks {
         /// What went wrong.
-        words: Box<str>,
+        message: Box<str>,
     },
     /// The agent lost what supervises its workers, and the workers with it.
     GroupLost {
         /// What has happened.
-        words: Box<str>,
+        message: Box<str>,
     },
     /// The agent no longer sees its workers.
-    LostSight {
+    GuardLost {
         /// How.
-        words: Box<str>,
+        message: Box<str>,
     },
     /// Somebody asked the agent to stop.
     Stop(StopCause),
     /// Not all agents came to the exit barrier.
     NotAllParted {
         /// Who did not, as far as it is known.
-        words: Box<str>,
+        message: Box<str>,
     },
     /// All workers ended well.
     Succeeded,
@@ -179,7 +179,7 @@ impl fmt::Display for Reason {
             Self::Begun => f.write_str("begun"),
             Self::Done => f.write_str("done"),
             Self::WorkerFailed { worker, exit } => write!(f, "{worker} {exit}"),
-            Self::NotStarted { worker, words, .. } => write!(f, "{worker} was not started: {words}"),
+            Self::NotStarted { worker, message, .. } => write!(f, "{worker} was not started: {message}"),
             Self::Stuck { worker, since } => {
                 write!(f, "{worker} has hung in the kernel for {} s", since.as_secs())
             }
@@ -190,20 +190,20 @@ impl fmt::Display for Reason {
             Self::ErrorWritten { worker } => write!(f, "{worker} has failed, as its error file says"),
             Self::NodesWaiting { nodes: 1 } => f.write_str("a node waits for the next round"),
             Self::NodesWaiting { nodes } => write!(f, "{nodes} nodes wait for the next round"),
-            Self::PeerDied { words }
-            | Self::RoundOver { words }
-            | Self::JobFailed { words }
-            | Self::GroupLost { words } => f.write_str(words),
-            Self::LeftBehind => f.write_str("the next round was formed without this agent"),
+            Self::PeerDied { message }
+            | Self::RoundOver { message }
+            | Self::JobFailed { message }
+            | Self::GroupLost { message } => f.write_str(message),
+            Self::Excluded => f.write_str("the next round was formed without this agent"),
             Self::Replaced => f.write_str("another process joined under this agent's name"),
-            Self::SessionEnded { words } => write!(f, "this node's session is over: {words}"),
-            Self::ServerLost { words } => write!(f, "the rendezvous is lost: {words}"),
-            Self::NoRound { words, .. } => write!(f, "no round: {words}"),
-            Self::NoRanks { words } => write!(f, "the workers got no ranks: {words}"),
-            Self::LostSight { words } => write!(f, "the agent lost sight of its workers: {words}"),
+            Self::SessionEnded { message } => write!(f, "this node's session is over: {message}"),
+            Self::ServerLost { message } => write!(f, "the rendezvous is lost: {message}"),
+            Self::NoRound { message, .. } => write!(f, "no round: {message}"),
+            Self::NoRanks { message } => write!(f, "the workers got no ranks: {message}"),
+            Self::GuardLost { message } => write!(f, "the agent lost sight of its workers: {message}"),
             Self::Stop(StopCause::Signal(signal)) => write!(f, "signal {signal}"),
-            Self::Stop(StopCause::Asked) => f.write_str("asked to stop"),
-            Self::NotAllParted { words } => write!(f, "not all agents ended with this one: {words}"),
+            Self::Stop(StopCause::Requested) => f.write_str("asked to stop"),
+            Self::NotAllParted { message } => write!(f, "not all agents ended with this one: {message}"),
             Self::Succeeded => f.write_str("all workers succeeded"),
             Self::StopTimeout => f.write_str("the stop timeout has passed"),
             Self::LeftoverTimeout => {

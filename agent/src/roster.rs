@@ -24,8 +24,8 @@ impl Roster {
     /// Whether this is a worker of the start that has not ended.
     #[must_use]
     pub fn has(&self, attempt: u64, local_rank: u32) -> bool {
-        let place = usize::try_from(local_rank).unwrap_or(usize::MAX);
-        attempt == self.attempt && self.lives.get(place).is_some_and(|lives| *lives)
+        let index = usize::try_from(local_rank).unwrap_or(usize::MAX);
+        attempt == self.attempt && self.lives.get(index).is_some_and(|lives| *lives)
     }
 
     /// A worker ended, or was not started; whether it is one of these, and had not ended before.

@@ -155,8 +155,8 @@ mod tests {
             (WorkerSpec { stop_signal: 65, ..good.clone() }, "the stop signal (65) must be from 1 to 64"),
             (WorkerSpec { role: "a\0b".into(), ..good }, "the role \"a\\0b\" contains a NUL byte"),
         ];
-        for (spec, words) in wrong {
-            assert_eq!(spec.check().expect_err("refused").to_string(), words);
+        for (spec, message) in wrong {
+            assert_eq!(spec.check().expect_err("refused").to_string(), message);
         }
     }
 }

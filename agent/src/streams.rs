@@ -169,10 +169,10 @@ impl LocalRanksFilter {
 pub fn parse_needles(text: &str) -> Vec<String> {
     let mut needles = Vec::new();
     let mut needle = String::new();
-    let mut letters = text.chars().peekable();
-    while let Some(letter) = letters.next() {
-        if letter != ',' || letters.next_if_eq(&',').is_some() {
-            needle.push(letter);
+    let mut characters = text.chars().peekable();
+    while let Some(character) = characters.next() {
+        if character != ',' || characters.next_if_eq(&',').is_some() {
+            needle.push(character);
         } else {
             needles.push(core::mem::take(&mut needle));
         }

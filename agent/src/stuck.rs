@@ -14,7 +14,7 @@ pub struct StuckWatch {
 #[derive(Clone, Copy, Debug)]
 struct Hang {
     since: Instant,
-    is_told: bool,
+    is_reported: bool,
 }
 
 /// What a look at a worker has shown.
@@ -56,9 +56,10 @@ impl StuckWatch {
             self.since.remove(&local_rank);
             return None;
         }
-        let hang = self.since.entry(local_rank).or_insert(Hang { since: now, is_told: false });
+        let hang = self.since.entry(local_rank).or_insert(Hang { since: now, is_reported: false });
         let hangs = now.since(hang.since);
-        let is_news = hangs >= self.timeout && !core::mem::replace(&mut hang.is_told, hangs >= self.timeout);
+        let is_news =
+            hangs >= self.timeout && !core::mem::replace(&mut hang.is_reported, hangs >= self.timeout);
         is_news.then_some(hangs)
     }
 

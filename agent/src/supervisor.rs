@@ -4,23 +4,23 @@
 
 mod backoff;
 mod blame;
+mod exit_barrier;
 mod input;
-mod parting;
+mod outcome;
 mod stopping;
 #[cfg(test)]
 mod tests;
-mod verdict;
 
 pub use input::{
-    Failed, Farewell, Input, InputError, Left, Membership, Notice, Output, Round, Timing, Verdict,
+    Failed, Input, InputError, LeaveMode, Left, Membership, Notice, Outcome, Output, Round, Timing,
 };
 
 use self::backoff::Backoff;
-use self::parting::{Arrival, Unexplained};
+use self::exit_barrier::{Arrival, Unexplained};
 use self::stopping::{Leftovers, StopStep, Stopping};
 use super::group::{ExitStatus, WorkerGroup, WorkerState};
 use super::phase::{Phase, PhaseEvent};
-use super::reason::{Hindrance, InVain, NoRound, Reason, StopCause};
+use super::reason::{NoRound, Reason, StartFailure, StopCause, WaitFailure};
 use super::spec::{SpecError, WorkerSpec};
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
@@ -31,7 +31,7 @@ use rendezvous_core::time::{Duration, Instant, PauseDetector, Poller};
 
 /// A failure with no restart left, which ends the job unless it came of a peer's death.
 #[derive(Debug)]
-struct Doubt {
+struct PendingFailure {
     reason: Reason,
     /// If no death is heard until then, it came of none. It is as long on each agent, so that the first of those that fail
     /// is still the first that says so.
@@ -54,7 +54,7 @@ struct Due {
 
 /// The room that the system has for starts.
 #[derive(Clone, Copy, Debug, Default)]
-struct Room {
+struct StartCapacity {
     /// How often in a row there was none.
     lacks: u32,
     /// The last start that lacked it, by its number from 1 on.
@@ -62,8 +62,8 @@ struct Room {
 }
 
 /// How long to wait before another start when the system had no room for the last one; doubled each time in a row.
-const ROOM_PATIENCE: Duration = Duration::from_secs(1);
-const ROOM_PATIENCE_DOUBLINGS_MAX: u32 = 5;
+const RESOURCE_BACKOFF: Duration = Duration::from_secs(1);
+const RESOURCE_BACKOFF_DOUBLINGS_MAX: u32 = 5;
 
 /// What has to be known of a start until the next one.
 #[derive(Clone, Copy, Debug, Default)]
@@ -91,10 +91,10 @@ pub struct Supervisor {
     due: Option<Due>,
     unexplained: Option<Unexplained>,
     /// While it ends: whether it must.
-    doubt: Option<Doubt>,
+    suspicion: Option<PendingFailure>,
     /// Whether the group is stopped for a failure that has cost a restart and may have come of a peer's death.
     is_excusable: bool,
-    room: Room,
+    start_capacity: StartCapacity,
     backoff: Backoff,
     /// The group as it was when the workers of its last start had succeeded, and it was to meet again.
     done: Option<WorkerGroup>,
@@ -103,7 +103,7 @@ pub struct Supervisor {
     /// Whether the rendezvous tells of deaths by itself.
     tells_of_deaths: bool,
     /// Whether somebody asked the agent to stop.
-    is_asked: bool,
+    is_stop_requested: bool,
     /// Of this start, in the order in which they happened.
     failures: Vec<Failed>,
     /// Workers of this start whose timers have ended them: whenever that is heard, it is their failure.
@@ -112,7 +112,7 @@ pub struct Supervisor {
     errors: Vec<(u32, Instant)>,
     /// Workers of this start that did not come to be.
     absent: usize,
-    verdict: Option<Verdict>,
+    outcome: Option<Outcome>,
     /// Whether the others were told that the job has failed.
     is_announced: bool,
     clocks: Clocks,
@@ -140,19 +140,19 @@ impl Supervisor {
             stopping: None,
             due: None,
             unexplained: None,
-            doubt: None,
+            suspicion: None,
             is_excusable: false,
-            room: Room::default(),
+            start_capacity: StartCapacity::default(),
             backoff: Backoff::default(),
             done: None,
             arrival: Arrival::Unknown,
             tells_of_deaths: false,
-            is_asked: false,
+            is_stop_requested: false,
             failures: Vec::new(),
             overdue: Vec::new(),
             errors: Vec::new(),
             absent: 0,
-            verdict: None,
+            outcome: None,
             is_announced: false,
             clocks: Clocks::default(),
             pause_detector: PauseDetector::new(Instant::ORIGIN, Poller::Program),
@@ -186,8 +186,8 @@ impl Supervisor {
 
     /// How it ended, once that is certain.
     #[must_use]
-    pub const fn verdict(&self) -> Option<&Verdict> {
-        self.verdict.as_ref()
+    pub const fn outcome(&self) -> Option<&Outcome> {
+        self.outcome.as_ref()
     }
 
     /// What is to be done next.
@@ -208,9 +208,9 @@ impl Supervisor {
             Leftovers::WorkersLive | Leftovers::Named => stopping.until,
         });
         let news = self.unexplained.as_ref().map(|unexplained| unexplained.until);
-        let doubt = self.doubt.as_ref().map(|doubt| doubt.until);
+        let suspicion = self.suspicion.as_ref().map(|suspicion| suspicion.until);
         let due = self.due.as_ref().map(|due| due.at);
-        [stopping, news, doubt, due].into_iter().flatten().min()
+        [stopping, news, suspicion, due].into_iter().flatten().min()
     }
 
     /// Brings its deadlines up to date: where it is called much later than it asked for, its process was not running, and
@@ -227,25 +227,25 @@ impl Supervisor {
         }
         let stopping = self.stopping.as_mut().map(|stopping| &mut stopping.until);
         let news = self.unexplained.as_mut().map(|unexplained| &mut unexplained.until);
-        let doubt = self.doubt.as_mut().map(|doubt| &mut doubt.until);
+        let suspicion = self.suspicion.as_mut().map(|suspicion| &mut suspicion.until);
         let due = self.due.as_mut().map(|due| &mut due.at);
-        [stopping, news, doubt, due].into_iter().flatten().for_each(|at| *at = *at + span);
+        [stopping, news, suspicion, due].into_iter().flatten().for_each(|at| *at = *at + span);
     }
 
     /// Time has passed.
     pub fn handle_timeout(&mut self, now: Instant) {
         self.wake(now);
-        if let Some(Unexplained { words, .. }) = self.unexplained.take_if(|news| news.until <= now) {
-            self.part_early(now, Reason::NotAllParted { words });
+        if let Some(Unexplained { message, .. }) = self.unexplained.take_if(|news| news.until <= now) {
+            self.part_early(now, Reason::NotAllParted { message });
         }
-        if self.doubt.as_ref().is_some_and(|doubt| doubt.until <= now) {
+        if self.suspicion.as_ref().is_some_and(|suspicion| suspicion.until <= now) {
             self.settle(now);
         }
         if let Some(due) = self.due.take_if(|due| due.at <= now) {
             match self.phase {
                 Phase::Starting => self.spend(now, due.reason),
                 Phase::Restarting => self.go_on(now, due.reason),
-                Phase::Parting => self.wait_no_more(now, due.reason),
+                Phase::ExitBarrier => self.wait_no_more(now, due.reason),
                 _ => {}
             }
         }
@@ -257,17 +257,17 @@ impl Supervisor {
         }
         let Some(stopping) = self.stopping.filter(|stopping| stopping.until <= now) else { return };
         match stopping.step {
-            StopStep::Told(_) if planted::has(Bug::SparedWorkers) => {
+            StopStep::Signalled(_) if planted::has(Bug::SparedWorkers) => {
                 self.stopping = Some(Stopping { until: now + self.spec.kill_timeout, ..stopping });
             }
-            StopStep::Told(_) if stopping.leftovers == Leftovers::WorkersLive => {
+            StopStep::Signalled(_) if stopping.leftovers == Leftovers::WorkersLive => {
                 self.kill(now, Reason::StopTimeout);
             }
-            StopStep::Told(_) => self.kill(now, Reason::LeftoverTimeout),
+            StopStep::Signalled(_) => self.kill(now, Reason::LeftoverTimeout),
             StopStep::Killed => {
                 let living = self.group.workers.iter().filter(|worker| worker.exit.is_none());
                 let left = Left(living.filter_map(|worker| worker.pid).collect());
-                self.tell(Notice::GaveUp { since: now.since(stopping.began), left });
+                self.notify(Notice::GaveUp { since: now.since(stopping.began), left });
                 self.clear(now, Reason::GaveUp);
             }
         }
@@ -288,9 +288,9 @@ impl Supervisor {
             Input::Begin if self.phase == Phase::Idle => self.enter(now, PhaseEvent::Begin, Reason::Begun),
             Input::Begin => return Err(InputError::BegunBefore),
             Input::Met { call, round } if self.takes(call, Phase::Meeting) => self.met(now, round),
-            Input::NotMet { call, kind, words } if self.takes(call, Phase::Meeting) => {
-                let reason = Reason::NoRound { kind, words };
-                self.stand_by_the_last_round(now, reason);
+            Input::NotMet { call, kind, message } if self.takes(call, Phase::Meeting) => {
+                let reason = Reason::NoRound { kind, message };
+                self.conclude_with_last_round(now, reason);
             }
             Input::Assigned { call, .. }
                 if planted::has(Bug::FormerRanks)
@@ -305,23 +305,23 @@ impl Supervisor {
                 self.group.workers = ranks.workers(self.spec.local_world_size);
                 self.enter(now, PhaseEvent::Assign, Reason::Done);
             }
-            Input::NotAssigned { call, kind, words } if self.takes(call, Phase::Assigning) => match kind {
-                InVain::RoundOver => self.renew(now, Reason::RoundOver { words }),
-                InVain::Failed => self.spend(now, Reason::NoRanks { words }),
+            Input::NotAssigned { call, kind, message } if self.takes(call, Phase::Assigning) => match kind {
+                WaitFailure::RoundOver => self.renew(now, Reason::RoundOver { message }),
+                WaitFailure::Failed => self.spend(now, Reason::NoRanks { message }),
             },
-            Input::Parted { call } if self.takes(call, Phase::Parting) => {
+            Input::Parted { call } if self.takes(call, Phase::ExitBarrier) => {
                 self.enter(now, PhaseEvent::Part, Reason::Done);
             }
             Input::NotParted { call, .. }
-                if planted::has(Bug::BlindParting) && self.takes(call, Phase::Parting) =>
+                if planted::has(Bug::BlindExitBarrier) && self.takes(call, Phase::ExitBarrier) =>
             {
                 self.enter(now, PhaseEvent::Part, Reason::Done);
             }
-            Input::NotParted { call, kind, words } if self.takes(call, Phase::Parting) => {
-                self.not_parted(now, kind, words);
+            Input::NotParted { call, kind, message } if self.takes(call, Phase::ExitBarrier) => {
+                self.not_parted(now, kind, message);
             }
             Input::Arrived { call } => {
-                if self.phase == Phase::Parting && self.call == Some(call) {
+                if self.phase == Phase::ExitBarrier && self.call == Some(call) {
                     self.arrived(now);
                 }
             }
@@ -337,8 +337,8 @@ impl Supervisor {
             | Input::NotParted { .. }
             | Input::Closed { .. } => {}
             Input::Started { local_rank, pid } => self.started(now, local_rank, pid),
-            Input::NotStarted { local_rank, hindrance, words } => {
-                self.not_started(now, local_rank, hindrance, words);
+            Input::NotStarted { local_rank, start_failure, message } => {
+                self.not_started(now, local_rank, start_failure, message);
             }
             Input::Exited { local_rank, exit, at, was_ending } => {
                 self.exited(now, local_rank, exit, at, was_ending);
@@ -348,12 +348,12 @@ impl Supervisor {
                     self.errors.push((local_rank, at));
                 }
             }
-            Input::Leftovers { words } => {
+            Input::Leftovers { message } => {
                 if let Some(stopping) = self.stopping.filter(|stopping| stopping.step != StopStep::Killed) {
                     let left = stopping.until.since(now).as_millis();
                     let (seconds, tenths) = (left / 1000, left % 1000 / 100);
-                    let words = format!("{words}; killed in {seconds}.{tenths} s").into();
-                    self.tell(Notice::Remark { words });
+                    let message = format!("{message}; killed in {seconds}.{tenths} s").into();
+                    self.notify(Notice::Remark { message });
                 }
             }
             Input::Stuck { local_rank, since } => {
@@ -371,8 +371,8 @@ impl Supervisor {
                     self.clear(now, Reason::Done);
                 }
             }
-            Input::GroupLost { words } => self.group_lost(now, words),
-            Input::LostSight { words } => self.lost_sight(now, words),
+            Input::GroupLost { message } => self.group_lost(now, message),
+            Input::GuardLost { message } => self.guard_lost(now, message),
             Input::Member(membership) => self.member(now, membership),
             Input::Stop(cause) => self.stop(now, cause),
             Input::Pass { signal } => {
@@ -393,8 +393,8 @@ impl Supervisor {
         self.group.workers.get_mut(usize::try_from(local_rank).ok()?)
     }
 
-    fn tell(&mut self, notice: Notice) {
-        self.outputs.push_back(Output::Tell(notice));
+    fn notify(&mut self, notice: Notice) {
+        self.outputs.push_back(Output::Notify(notice));
     }
 
     /// The one door between phases. Whoever calls it has asked whether the event has its place.
@@ -414,12 +414,12 @@ impl Supervisor {
         }
         match to {
             Phase::Running => self.group.state = WorkerState::Healthy,
-            Phase::Parting => self.group.state = WorkerState::Succeeded,
+            Phase::ExitBarrier => self.group.state = WorkerState::Succeeded,
             Phase::Meeting if from == Phase::Idle => self.group.state = WorkerState::Init,
             Phase::Meeting => self.group.state = WorkerState::Stopped,
             _ => {}
         }
-        self.tell(Notice::Phase { from, to, reason: reason.clone() });
+        self.notify(Notice::Phase { from, to, reason: reason.clone() });
         match to {
             Phase::Meeting => {
                 if !planted::has(Bug::FormerRanks) {
@@ -431,22 +431,22 @@ impl Supervisor {
             Phase::Assigning => self.ask(|call| Output::Assign { call }),
             Phase::Starting => self.start(now),
             Phase::Running => {
-                self.room.lacks = 0;
+                self.start_capacity.lacks = 0;
                 let timing = self.clocks.timing;
-                self.tell(Notice::Running { attempt: self.group.attempt, timing });
+                self.notify(Notice::Running { attempt: self.group.attempt, timing });
                 self.clocks.timing = Timing::default();
             }
             Phase::Restarting | Phase::Ending => self.begin_stop(now, &reason),
-            Phase::Parting => {
+            Phase::ExitBarrier => {
                 self.arrival = Arrival::Unknown;
                 self.ask(|call| Output::Part { call });
             }
             Phase::Closing => {
                 // Only who knows that the job is over closes the run.
                 let is_over =
-                    self.is_announced || matches!(self.verdict, Some(Verdict::Succeeded { missing: None }));
-                let farewell = if is_over { Farewell::Close } else { Farewell::Leave };
-                self.ask(|call| Output::Close { call, farewell });
+                    self.is_announced || matches!(self.outcome, Some(Outcome::Succeeded { missing: None }));
+                let leave_mode = if is_over { LeaveMode::Close } else { LeaveMode::Leave };
+                self.ask(|call| Output::Close { call, leave_mode });
             }
             Phase::Over => self.outputs.push_back(Output::Over),
             Phase::Idle => {}
@@ -508,18 +508,19 @@ impl Supervisor {
         }
     }
 
-    fn not_started(&mut self, now: Instant, local_rank: u32, hindrance: Hindrance, words: Box<str>) {
+    fn not_started(&mut self, now: Instant, local_rank: u32, start_failure: StartFailure, message: Box<str>) {
         self.absent += 1;
         let (Phase::Starting, Some(worker)) = (self.phase, self.group.ranks_of(local_rank)) else {
             return self.look_whether_only_leftovers_live(now);
         };
-        let reason = Reason::NotStarted { worker, hindrance, words };
-        match hindrance {
-            Hindrance::Passing => {
-                self.room = Room { lacks: self.room.lacks + 1, lacked_by: self.starts };
+        let reason = Reason::NotStarted { worker, start_failure, message };
+        match start_failure {
+            StartFailure::Passing => {
+                self.start_capacity =
+                    StartCapacity { lacks: self.start_capacity.lacks + 1, lacked_by: self.starts };
                 self.spend(now, reason);
             }
-            Hindrance::Lasting => self.give_up(now, reason),
+            StartFailure::Lasting => self.give_up(now, reason),
         }
     }
 
@@ -539,15 +540,17 @@ impl Supervisor {
                 let has_run = self.phase == Phase::Running;
                 let ran = if has_run { now.since(self.clocks.phase_began) } else { Duration::ZERO };
                 // A system without room has pauses of its own, and a failure before the start is followed by none.
-                let lacks_room = matches!(reason, Reason::NotStarted { hindrance: Hindrance::Passing, .. });
-                if matches!(self.phase, Phase::Starting | Phase::Running) && !lacks_room {
+                let lacks_resources =
+                    matches!(reason, Reason::NotStarted { start_failure: StartFailure::Passing, .. });
+                if matches!(self.phase, Phase::Starting | Phase::Running) && !lacks_resources {
                     self.backoff.failed(ran, self.spec.restart_backoff);
                 }
                 self.is_excusable = is_excusable;
                 self.renew(now, reason);
             }
             None if is_excusable && self.tells_of_deaths => {
-                self.doubt = Some(Doubt { reason: reason.clone(), until: now + DEATH_NEWS_DELAY_MAX });
+                self.suspicion =
+                    Some(PendingFailure { reason: reason.clone(), until: now + DEATH_NEWS_DELAY_MAX });
                 self.enter(now, PhaseEvent::GiveUp, reason);
             }
             None => self.give_up(now, reason),
@@ -560,30 +563,32 @@ impl Supervisor {
         if core::mem::take(&mut self.is_excusable) {
             self.restarts_left += 1;
             self.backoff.excused();
-            self.tell(Notice::Remark { words: format!("{death}: what failed here costs no restart").into() });
+            self.notify(Notice::Remark {
+                message: format!("{death}: what failed here costs no restart").into(),
+            });
         }
-        if self.doubt.take().is_some() {
+        if self.suspicion.take().is_some() {
             self.enter(now, PhaseEvent::Excuse, death);
         }
     }
 
     /// If it was in doubt whether the job has failed, it has.
     fn settle(&mut self, now: Instant) {
-        if self.conclude_if_in_doubt() && self.stopping.is_none() {
+        if self.conclude_if_pending() && self.stopping.is_none() {
             self.enter(now, PhaseEvent::Clear, Reason::Done);
         }
     }
 
     /// Whether it was in doubt.
-    fn conclude_if_in_doubt(&mut self) -> bool {
-        let Some(Doubt { reason, .. }) = self.doubt.take() else { return false };
+    fn conclude_if_pending(&mut self) -> bool {
+        let Some(PendingFailure { reason, .. }) = self.suspicion.take() else { return false };
         self.conclude(reason);
         true
     }
 
     fn renew(&mut self, now: Instant, reason: Reason) {
         self.cancel();
-        if self.phase == Phase::Parting {
+        if self.phase == Phase::ExitBarrier {
             self.done = Some(self.group.clone());
         }
         self.enter(now, PhaseEvent::Renew, reason);
@@ -593,7 +598,7 @@ impl Supervisor {
         if self.phase.on(PhaseEvent::GiveUp).is_none() {
             return;
         }
-        if self.abandons(&Verdict::of(&reason)) {
+        if self.abandons(&Outcome::of(&reason)) {
             // Before its peers' workers miss this one's: what is no failure should not look like one. And before the join
             // is taken back, after which nobody would be told.
             self.outputs.push_back(Output::Abandon);
@@ -605,51 +610,51 @@ impl Supervisor {
 
     /// Whether the others would wait for it in vain, and have not been told why. While it meets, it may be in a round already
     /// of which it has not heard, or still in the one that it comes from.
-    fn abandons(&self, verdict: &Verdict) -> bool {
-        match verdict {
-            Verdict::Stopped { .. } => self.is_needed() || self.phase == Phase::Meeting,
-            Verdict::LostSight { .. } => self.phase == Phase::Meeting,
+    fn abandons(&self, outcome: &Outcome) -> bool {
+        match outcome {
+            Outcome::Stopped { .. } => self.is_needed() || self.phase == Phase::Meeting,
+            Outcome::GuardLost { .. } => self.phase == Phase::Meeting,
             // Backends that do not see that by themselves are told.
-            Verdict::Failed {
+            Outcome::Failed {
                 reason: Reason::SessionEnded { .. } | Reason::ServerLost { .. } | Reason::NoRound { .. },
             } => self.starts > 0,
-            Verdict::Succeeded { .. } | Verdict::NotNeeded | Verdict::Failed { .. } => false,
+            Outcome::Succeeded { .. } | Outcome::NotNeeded | Outcome::Failed { .. } => false,
         }
     }
 
     /// It is certain how it ends, and the others hear what concerns them.
     fn conclude(&mut self, reason: Reason) {
-        let verdict = Verdict::of(&reason);
-        self.group.state = verdict.state();
-        if verdict.concerns_all() && self.group.group_rank.is_some() {
+        let outcome = Outcome::of(&reason);
+        self.group.state = outcome.state();
+        if outcome.concerns_all() && self.group.group_rank.is_some() {
             self.is_announced = true;
             self.outputs.push_back(Output::Announce { reason });
         }
-        self.verdict = Some(verdict);
+        self.outcome = Some(outcome);
     }
 
     /// Workers that run are a group that failed. Those that have succeeded have done so, and those that are being stopped
     /// have ended.
-    fn group_lost(&mut self, now: Instant, words: Box<str>) {
+    fn group_lost(&mut self, now: Instant, message: Box<str>) {
         match self.phase {
             Phase::Starting | Phase::Running => {
                 self.group.state = WorkerState::Failed;
-                self.spend(now, Reason::GroupLost { words });
+                self.spend(now, Reason::GroupLost { message });
             }
             Phase::Over => {}
-            _ => self.tell(Notice::Remark { words }),
+            _ => self.notify(Notice::Remark { message }),
         }
     }
 
-    fn lost_sight(&mut self, now: Instant, words: Box<str>) {
+    fn guard_lost(&mut self, now: Instant, message: Box<str>) {
         match self.phase {
-            Phase::Parting if self.is_leaving() => {}
-            Phase::Parting => self.leave_the_others(now, Reason::LostSight { words }),
+            Phase::ExitBarrier if self.is_leaving() => {}
+            Phase::ExitBarrier => self.leave_the_others(now, Reason::GuardLost { message }),
             // There will be no other start.
             Phase::Ending => self.settle(now),
-            Phase::Restarting => self.stand_by_the_last_round(now, Reason::LostSight { words }),
+            Phase::Restarting => self.conclude_with_last_round(now, Reason::GuardLost { message }),
             Phase::Closing | Phase::Over => {}
-            _ => self.give_up(now, Reason::LostSight { words }),
+            _ => self.give_up(now, Reason::GuardLost { message }),
         }
     }
 
@@ -659,27 +664,27 @@ impl Supervisor {
     }
 
     fn member(&mut self, now: Instant, membership: Membership) {
-        if !self.is_needed() && self.phase != Phase::Parting && self.doubt.is_none() {
+        if !self.is_needed() && self.phase != Phase::ExitBarrier && self.suspicion.is_none() {
             return;
         }
         let (reason, is_final) = match membership {
             Membership::NodesWaiting { nodes: 0 } => return,
             Membership::NodesWaiting { nodes } => (Reason::NodesWaiting { nodes }, false),
-            Membership::PeerDied { words } => (Reason::PeerDied { words }, false),
-            Membership::RoundOver { words } => (Reason::RoundOver { words }, false),
-            Membership::LeftBehind => (Reason::LeftBehind, false),
+            Membership::PeerDied { message } => (Reason::PeerDied { message }, false),
+            Membership::RoundOver { message } => (Reason::RoundOver { message }, false),
+            Membership::Excluded => (Reason::Excluded, false),
             Membership::Replaced => (Reason::Replaced, true),
-            Membership::JobFailed { words } => (Reason::JobFailed { words }, true),
-            Membership::SessionEnded { words } => (Reason::SessionEnded { words }, false),
-            Membership::ServerLost { words } => (Reason::ServerLost { words }, true),
+            Membership::JobFailed { message } => (Reason::JobFailed { message }, true),
+            Membership::SessionEnded { message } => (Reason::SessionEnded { message }, false),
+            Membership::ServerLost { message } => (Reason::ServerLost { message }, true),
         };
         match (self.phase, is_final) {
             // It goes as soon as it is known whether they wait for it.
-            (Phase::Parting, false) if self.is_leaving() => {}
+            (Phase::ExitBarrier, false) if self.is_leaving() => {}
             // Its own workers are done, and their result stands. Who comes back wants a round, and cannot have it alone;
             // who died does not come.
-            (Phase::Parting, true) => self.part_early(now, reason),
-            (Phase::Parting, false)
+            (Phase::ExitBarrier, true) => self.part_early(now, reason),
+            (Phase::ExitBarrier, false)
                 if matches!(reason, Reason::PeerDied { .. } | Reason::SessionEnded { .. }) =>
             {
                 self.part_early(now, reason);
@@ -695,7 +700,7 @@ impl Supervisor {
             // Its round is over for the others, and the fault is on this side.
             (_, false) if matches!(reason, Reason::SessionEnded { .. }) => self.spend(now, reason),
             (_, false) => self.renew(now, reason),
-            (_, true) => self.stand_by_the_last_round(now, reason),
+            (_, true) => self.conclude_with_last_round(now, reason),
         }
     }
 
@@ -712,19 +717,23 @@ impl Supervisor {
                 self.settle(now);
                 let step = self.stopping.map(|stopping| stopping.step);
                 match (step, cause) {
-                    (Some(StopStep::Told(_)), _) if self.is_asked => self.kill(now, Reason::Stop(cause)),
-                    (Some(StopStep::Told(told)), StopCause::Signal(signal)) if signal != told => {
-                        self.tell_to_stop(signal);
+                    (Some(StopStep::Signalled(_)), _) if self.is_stop_requested => {
+                        self.kill(now, Reason::Stop(cause))
+                    }
+                    (Some(StopStep::Signalled(signal_sent)), StopCause::Signal(signal))
+                        if signal != signal_sent =>
+                    {
+                        self.send_stop(signal);
                     }
                     _ => {}
                 }
             }
             // Whoever asks twice will not wait.
-            Phase::Parting if self.is_asked => self.wait_no_more(now, Reason::Stop(cause)),
-            Phase::Parting => self.leave_the_others(now, Reason::Stop(cause)),
+            Phase::ExitBarrier if self.is_stop_requested => self.wait_no_more(now, Reason::Stop(cause)),
+            Phase::ExitBarrier => self.leave_the_others(now, Reason::Stop(cause)),
             _ => self.give_up(now, Reason::Stop(cause)),
         }
-        self.is_asked = true;
+        self.is_stop_requested = true;
     }
 }
 

@@ -126,9 +126,9 @@ impl Watchdog {
     /// yet; what others than workers say has no effect.
     pub fn read(&mut self, mut bytes: &[u8], admits: &mut dyn FnMut(u32) -> bool) {
         while let Some(end) = bytes.iter().position(|byte| *byte == b'\n') {
-            let (piece, rest) = bytes.split_at(end);
+            let (chunk, rest) = bytes.split_at(end);
             bytes = &rest[1..];
-            self.keep(piece);
+            self.keep(chunk);
             let line = core::mem::take(&mut self.partial);
             if !core::mem::take(&mut self.is_overlong) && !line.is_empty() {
                 self.line(&line, admits);
@@ -137,16 +137,16 @@ impl Watchdog {
         self.keep(bytes);
     }
 
-    fn keep(&mut self, piece: &[u8]) {
+    fn keep(&mut self, chunk: &[u8]) {
         if self.is_overlong {
             return;
         }
-        if self.partial.len() + piece.len() > LINE_BYTES_MAX {
+        if self.partial.len() + chunk.len() > LINE_BYTES_MAX {
             self.partial = Vec::new();
             self.is_overlong = true;
             return self.refuse(Refusal::TooLong);
         }
-        self.partial.extend_from_slice(piece);
+        self.partial.extend_from_slice(chunk);
     }
 
     fn line(&mut self, line: &[u8], admits: &mut dyn FnMut(u32) -> bool) {

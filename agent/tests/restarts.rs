@@ -9,7 +9,7 @@ use rendezvous_agent::log_layout::LogSettings;
 use rendezvous_agent::phase::Phase;
 use rendezvous_agent::reason::Reason;
 use rendezvous_agent::spec::WorkerSpec;
-use rendezvous_agent::supervisor::{Notice, Verdict};
+use rendezvous_agent::supervisor::{Notice, Outcome};
 use rendezvous_core::driver::rendezvous::Context;
 use rendezvous_core::driver::server::{Server, ServerOptions};
 use rendezvous_core::rendezvous::parameters::RendezvousParameters;
@@ -87,7 +87,7 @@ fn ten_thousand_restarts_leave_nothing_behind() {
         }
     });
     fs::remove_dir_all(&folder).ok();
-    assert!(matches!(result.expect("the system does its part").verdict, Verdict::Failed { .. }));
+    assert!(matches!(result.expect("the system does its part").outcome, Outcome::Failed { .. }));
     assert_eq!(failures, RESTARTS + 1);
     // A connection or a server of the last round may still be on its way out.
     let (early, late) = (&samples[10..30], &samples[samples.len() - 20..]);

@@ -5,7 +5,7 @@ use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_m
 use rendezvous_benches::frame;
 use rendezvous_core::ids::ConnId;
 use rendezvous_core::limits::{EngineLimits, HistoryLimits, ServerLimits};
-use rendezvous_core::node::server::{Birth, Input, Output, Server};
+use rendezvous_core::node::server::{Input, Output, Server, ServerInstance};
 use rendezvous_core::store::engine::Engine;
 use rendezvous_core::store::op::{Key, Request};
 use rendezvous_core::time::Instant;
@@ -26,19 +26,21 @@ fn engine(criterion: &mut Criterion) {
             let request = Request::Set { key: Key::raw(name.as_bytes()), value: &[7; 64] };
             engine.apply(conn(0), &request).expect("there is room");
         }
-        let mut turn = 0;
+        let mut position = 0;
         group.bench_function(BenchmarkId::new("get", keys), |bencher| {
             bencher.iter(|| {
-                turn = (turn + 7919) % keys;
+                position = (position + 7919) % keys;
                 black_box(
-                    engine.apply(conn(0), &Request::Get { key: Key::raw(names[turn].as_bytes()) }).is_ok(),
+                    engine
+                        .apply(conn(0), &Request::Get { key: Key::raw(names[position].as_bytes()) })
+                        .is_ok(),
                 )
             });
         });
         group.bench_function(BenchmarkId::new("set", keys), |bencher| {
             bencher.iter(|| {
-                turn = (turn + 7919) % keys;
-                let request = Request::Set { key: Key::raw(names[turn].as_bytes()), value: &[7; 64] };
+                position = (position + 7919) % keys;
+                let request = Request::Set { key: Key::raw(names[position].as_bytes()), value: &[7; 64] };
                 black_box(engine.apply(conn(0), &request).is_ok())
             });
         });
@@ -51,8 +53,8 @@ fn engine(criterion: &mut Criterion) {
         });
         group.bench_function(BenchmarkId::new("set_fresh_and_delete", keys), |bencher| {
             bencher.iter(|| {
-                turn = (turn + 7919) % keys;
-                let name = format!("/key/{turn}/fresh");
+                position = (position + 7919) % keys;
+                let name = format!("/key/{position}/fresh");
                 let key = Key::raw(name.as_bytes());
                 engine.apply(conn(0), &Request::Set { key, value: &[7; 64] }).expect("there is room");
                 black_box(engine.apply(conn(0), &Request::Delete { key }).is_ok())
@@ -91,7 +93,7 @@ struct Rig(Server);
 
 impl Rig {
     fn new(connections: usize) -> Self {
-        let mut rig = Self(Server::new(ServerLimits::default(), Birth::from_seed(1)));
+        let mut rig = Self(Server::new(ServerLimits::default(), ServerInstance::from_seed(1)));
         let peer = "127.0.0.1:1".parse().expect("an address");
         for index in 0..connections {
             rig.feed(Input::Accepted { conn: conn(index), peer });

@@ -84,7 +84,7 @@ fn session_threads(criterion: &mut Criterion) {
 
 /// Waits for the next event of a loop; whether a call was answered.
 fn completes(events: &mut Loop) -> bool {
-    events.turn().expect("a turn");
+    events.poll().expect("a turn");
     let Some(event) = events.next_event() else {
         let mut fd = libc::pollfd { fd: events.fd(), events: libc::POLLIN, revents: 0 };
         // SAFETY: one descriptor of a loop that lives on.

@@ -52,8 +52,8 @@ struct Command {
 };
 
 bool parse(const std::string& line, Command& command) {
-  std::istringstream words(line);
-  if (!(words >> command.name >> command.threads >> command.rounds)) return false;
+  std::istringstream message(line);
+  if (!(message >> command.name >> command.threads >> command.rounds)) return false;
   if (command.threads < 1 || command.rounds < 1) return false;
   const std::vector<std::string> names = {"barrier", "legacy", "add", "get"};
   const auto found = std::find(names.begin(), names.end(), command.name);

@@ -170,8 +170,8 @@ fn compare(arguments: &BenchArguments) -> Result<(), Failure> {
             report::table(work, &plan, &rows)
         };
         say(format_args!("{text}"))?;
-        if let Some(doubt) = report::doubt(&rows) {
-            complain(&format_args!("warning: {}: {doubt}", work.name()));
+        if let Some(unreliable) = report::unreliable(&rows) {
+            complain(&format_args!("warning: {}: {unreliable}", work.name()));
         }
     }
     Ok(())

@@ -19,8 +19,8 @@ Exit codes:
   6  anything else, such as a value over a limit";
 
 /// A line on stderr. One that is closed is no reason to end otherwise.
-pub(crate) fn complain(words: &dyn std::fmt::Display) {
-    writeln!(std::io::stderr(), "{words}").ok();
+pub(crate) fn complain(text: &dyn std::fmt::Display) {
+    writeln!(std::io::stderr(), "{text}").ok();
 }
 
 /// Text or JSON.

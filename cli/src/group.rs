@@ -8,7 +8,7 @@ use rendezvous_core::driver::store_client::StoreOptions;
 use rendezvous_core::error::ErrorKind;
 use rendezvous_rpc::device_map::GroupKind;
 use rendezvous_rpc::driver::group::{GroupObserver, ObserverOptions, ObservingError};
-use rendezvous_rpc::membership::observer::{ObserverError, Sight};
+use rendezvous_rpc::membership::observer::{Observation, ObserverError};
 use serde_json::json;
 use std::io::{self, Write};
 use std::process::ExitCode;
@@ -16,7 +16,7 @@ use std::time::Duration;
 
 /// See who is in an RPC group, and who comes and goes: one of ours, or of PyTorch's
 ///
-/// Nothing is written to the store. One line for each sight: what kind of group there is, then `came NAME ID ADDRESS` and
+/// Nothing is written to the store. One line for each sight: what kind of group there is, then `arrived NAME ID ADDRESS` and
 /// `went NAME ID`.
 #[derive(Args)]
 #[command(after_help = EXIT_CODES)]
@@ -26,7 +26,7 @@ pub(crate) struct GroupArguments {
     endpoint: Endpoint,
     /// What stands before the group's keys: the second group of a process is beneath rpc_prefix_1
     #[arg(long, value_name = "PREFIX", default_value = "rpc_prefix_0")]
-    beneath: String,
+    prefix: String,
     /// End when nothing was seen for so long; 0 goes on
     #[arg(long, value_name = "N", default_value_t = 0)]
     quiet_ms: u64,
@@ -54,7 +54,7 @@ fn watch(arguments: &GroupArguments) -> Result<(), Failure> {
     let options = StoreOptions { connect_timeout, ..StoreOptions::default() };
     let store = Store::connect(&arguments.endpoint.host, arguments.endpoint.port, options)?;
     let options = ObserverOptions { pause: Duration::from_millis(arguments.pause_ms) };
-    let observer = GroupObserver::start(&store.with_prefix(arguments.beneath.as_bytes()), options);
+    let observer = GroupObserver::start(&store.with_prefix(arguments.prefix.as_bytes()), options);
     let observer = observer.map_err(|error| match error {
         ObservingError::Store(error) => error.into(),
         ObservingError::Thread(_) => Failure::new(ErrorKind::Io, error.to_string()),
@@ -65,8 +65,8 @@ fn watch(arguments: &GroupArguments) -> Result<(), Failure> {
     };
     loop {
         match observer.next(quiet).map_err(|error| unseen(&error))? {
-            Some(sight) => {
-                let line = if arguments.json { json_of(&sight) } else { text_of(&sight) };
+            Some(observation) => {
+                let line = if arguments.json { json_of(&observation) } else { text_of(&observation) };
                 if writeln!(io::stdout().lock(), "{line}").is_err() {
                     // Nobody reads on.
                     return Ok(());
@@ -94,21 +94,21 @@ const fn kind_name(kind: GroupKind) -> &'static str {
     }
 }
 
-fn text_of(sight: &Sight) -> String {
-    match sight {
-        Sight::Begun(kind) => kind_name(*kind).into(),
-        Sight::Came(seen) => format!("came {} {} {}", seen.worker.name, seen.worker.id, seen.address),
-        Sight::Went(worker) => format!("went {} {}", worker.name, worker.id),
+fn text_of(observation: &Observation) -> String {
+    match observation {
+        Observation::Begun(kind) => kind_name(*kind).into(),
+        Observation::Joined(seen) => format!("came {} {} {}", seen.worker.name, seen.worker.id, seen.address),
+        Observation::Left(worker) => format!("went {} {}", worker.name, worker.id),
     }
 }
 
-fn json_of(sight: &Sight) -> String {
-    match sight {
-        Sight::Begun(kind) => json!({ "group": kind_name(*kind) }),
-        Sight::Came(seen) => {
+fn json_of(observation: &Observation) -> String {
+    match observation {
+        Observation::Begun(kind) => json!({ "group": kind_name(*kind) }),
+        Observation::Joined(seen) => {
             json!({ "came": seen.worker.name.as_str(), "id": seen.worker.id, "address": &*seen.address })
         }
-        Sight::Went(worker) => json!({ "went": worker.name.as_str(), "id": worker.id }),
+        Observation::Left(worker) => json!({ "went": worker.name.as_str(), "id": worker.id }),
     }
     .to_string()
 }
@@ -123,6 +123,6 @@ mod tests {
         let roster = parse_roster(b"nobody,").expect_err("no number");
         assert_eq!(unseen(&roster.into()).kind, ErrorKind::Corrupt);
         assert_eq!(unseen(&ObserverError::Kind { value: "maybe".into() }).kind, ErrorKind::Corrupt);
-        assert_eq!(unseen(&ObserverError::Store { words: "reset".into() }).kind, ErrorKind::ServerGone);
+        assert_eq!(unseen(&ObserverError::Store { message: "reset".into() }).kind, ErrorKind::ServerGone);
     }
 }

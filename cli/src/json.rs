@@ -15,10 +15,10 @@ fn base64(bytes: &[u8]) -> String {
     const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
     let mut text = String::with_capacity(bytes.len().div_ceil(3) * 4);
     for group in bytes.chunks(3) {
-        let word = group.iter().fold(0, |word, &byte| word << 8 | u32::from(byte)) << (8 * (3 - group.len()));
-        for place in 0..4 {
-            let digit = word >> (18 - 6 * place) & 63;
-            text.push(if place <= group.len() { char::from(ALPHABET[digit as usize]) } else { '=' });
+        let bits = group.iter().fold(0, |bits, &byte| bits << 8 | u32::from(byte)) << (8 * (3 - group.len()));
+        for index in 0..4 {
+            let digit = bits >> (18 - 6 * index) & 63;
+            text.push(if index <= group.len() { char::from(ALPHABET[digit as usize]) } else { '=' });
         }
     }
     text

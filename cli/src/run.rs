@@ -27,7 +27,7 @@ use rendezvous_agent::environment::Devices;
 use rendezvous_agent::events::EventFacts;
 use rendezvous_agent::failure::ProcessFailure;
 use rendezvous_agent::spec::WorkerSpec;
-use rendezvous_agent::supervisor::Verdict;
+use rendezvous_agent::supervisor::Outcome;
 use rendezvous_core::driver::rendezvous::{Context, HandlerError, RendezvousHandler, host_name};
 use report::Report;
 use screen::Screen;
@@ -45,16 +45,16 @@ pub(crate) fn run(arguments: &RunArguments) -> ExitCode {
         Ok(report) => {
             let ended = supervise(arguments, &mut screen);
             if let Err(error) = &ended {
-                screen.trouble(&error.to_string());
+                screen.warn(&error.to_string());
             }
             // The job is over, whoever wants to read of it: its exit code stays.
-            if let Err(words) = report.end(ended.as_ref().map_err(ToString::to_string)) {
-                screen.trouble(&words);
+            if let Err(message) = report.end(ended.as_ref().map_err(ToString::to_string)) {
+                screen.warn(&message);
             }
             ended.map_or_else(|error| ExitCode::from(if error.is::<Usage>() { 2 } else { 1 }), exit_code)
         }
-        Err(words) => {
-            screen.trouble(&words);
+        Err(message) => {
+            screen.warn(&message);
             ExitCode::FAILURE
         }
     };
@@ -122,7 +122,7 @@ fn supervise(arguments: &RunArguments, screen: &mut Screen) -> Result<AgentResul
     signals.direct_to(agent.control());
     screen.joining(&handler, &rendezvous.parameters)?;
     let result = agent.run(|agent, event| screen.show(agent, &event))?;
-    if let (Verdict::Failed { .. }, Some(failure)) = (&result.verdict, &result.failure) {
+    if let (Outcome::Failed { .. }, Some(failure)) = (&result.outcome, &result.failure) {
         hand_on(&failure.root, screen);
     }
     Ok(result)
@@ -156,17 +156,17 @@ fn spec(arguments: &RunArguments, workers: u32) -> Result<WorkerSpec, Failure> {
 
 /// An agent may be a worker itself: it leaves the root cause's error file where it was told to leave its own.
 fn hand_on(root: &ProcessFailure, screen: &Screen) {
-    let own = surroundings::variable("TORCHELASTIC_ERROR_FILE").filter(|path| !path.is_empty());
-    let (Some(own), Some(from)) = (own, &root.error_file) else { return };
-    if let Err(error) = hand_on_error_file(from.as_ref(), own.as_ref(), root.exit_code) {
+    let error_path = surroundings::variable("TORCHELASTIC_ERROR_FILE").filter(|path| !path.is_empty());
+    let (Some(error_path), Some(from)) = (error_path, &root.error_file) else { return };
+    if let Err(error) = hand_on_error_file(from.as_ref(), error_path.as_ref(), root.exit_code) {
         screen.note(&format!("the error file is not handed on: {error}"));
     }
 }
 
 /// As torchrun has it: 1 for whatever is no success.
 fn exit_code(result: AgentResult) -> ExitCode {
-    match result.verdict {
-        Verdict::Succeeded { .. } | Verdict::NotNeeded => ExitCode::SUCCESS,
-        Verdict::Stopped { .. } | Verdict::Failed { .. } | Verdict::LostSight { .. } => ExitCode::FAILURE,
+    match result.outcome {
+        Outcome::Succeeded { .. } | Outcome::NotNeeded => ExitCode::SUCCESS,
+        Outcome::Stopped { .. } | Outcome::Failed { .. } | Outcome::GuardLost { .. } => ExitCode::FAILURE,
     }
 }

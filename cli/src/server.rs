@@ -136,7 +136,7 @@ const LAST_LINES_TIMEOUT: Duration = Duration::from_secs(1);
 impl Log {
     fn start() -> std::io::Result<Self> {
         let (lines, queued) = mpsc::sync_channel::<String>(LINES_MAX);
-        let (tell, done) = mpsc::channel();
+        let (notify, done) = mpsc::channel();
         let dropped = Arc::new(AtomicU64::new(0));
         let lost = Arc::clone(&dropped);
         std::thread::Builder::new().name("rdzv-log".into()).spawn(move || {
@@ -151,7 +151,7 @@ impl Log {
                     }
                 }
             }
-            tell.send(()).ok();
+            notify.send(()).ok();
         })?;
         Ok(Self { lines, dropped, done })
     }
@@ -177,7 +177,7 @@ impl Log {
 fn line(level: LogLevel, event: &Event) -> Option<String> {
     let (least, severity) = match event.severity() {
         Severity::Routine | Severity::Notable => (LogLevel::Info, "info"),
-        Severity::Trouble => (LogLevel::Warn, "warn"),
+        Severity::Warning => (LogLevel::Warn, "warn"),
     };
     (level >= least).then(|| format!("{severity} {event}"))
 }

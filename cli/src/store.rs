@@ -26,7 +26,7 @@ use std::time::Duration;
 /// environment nothing has to be said.
 ///
 /// Keys are those that PyTorch's TCPStore users see (on the wire each has a '/' before it). In PyTorch's
-/// PrefixStore("p", store), key "k" is "p/k" here, or "k" with --beneath p.
+/// PrefixStore("p", store), key "k" is "p/k" here, or "k" with --prefix p.
 #[derive(Args)]
 #[command(
     subcommand_value_name = "OPERATION",
@@ -61,7 +61,7 @@ pub(crate) struct StoreArguments {
     file: Option<PathBuf>,
     /// Keys are those beneath this prefix, as in PyTorch's PrefixStore; a second one stands behind the first
     #[arg(long, global = true, value_name = "PREFIX")]
-    beneath: Vec<OsString>,
+    prefixes: Vec<OsString>,
     /// How long the operation may take; 0 looks once and does not wait for what is missing
     #[arg(long, global = true, value_name = "N", env = "RDZV_TIMEOUT_MS", default_value_t = 300_000)]
     timeout_ms: u64,
@@ -198,21 +198,21 @@ enum Operation {
 
 pub(crate) fn run(mut arguments: StoreArguments) -> ExitCode {
     let format = arguments.format();
-    let performed = arguments.place().and_then(|place| {
+    let performed = arguments.location().and_then(|location| {
         arguments.operation.prepare(&mut io::stdin().lock())?;
         let options = arguments.options();
-        let store = match place {
-            Place::Server(endpoint) => Store::connect(&endpoint.host, endpoint.port, options)?,
-            Place::File(path) => {
+        let store = match location {
+            StoreLocation::Server(endpoint) => Store::connect(&endpoint.host, endpoint.port, options)?,
+            StoreLocation::File(path) => {
                 let timeouts = options.timeouts();
                 Store::open_file(&path, FileStoreOptions { timeouts, ..FileStoreOptions::default() })?
             }
         };
-        let beneath = arguments.beneath.iter();
-        let store = beneath.fold(store, |store, prefix| store.with_prefix(prefix.as_bytes()));
+        let prefixes = arguments.prefixes.iter();
+        let store = prefixes.fold(store, |store, prefix| store.with_prefix(prefix.as_bytes()));
         arguments.operation.perform(&store, Timeout::Default)
     });
-    let told = performed.and_then(|answer| {
+    let outcome = performed.and_then(|answer| {
         let written = answer.write(format, &mut BufWriter::new(io::stdout().lock()));
         written.map_err(|error| {
             Failure::new(
@@ -222,11 +222,11 @@ pub(crate) fn run(mut arguments: StoreArguments) -> ExitCode {
         })?;
         Ok(answer.exit_code())
     });
-    told.unwrap_or_else(|failure| failure.report("rdzv store", arguments.report()))
+    outcome.unwrap_or_else(|failure| failure.report("rdzv store", arguments.report()))
 }
 
 /// Where the store is.
-enum Place {
+enum StoreLocation {
     Server(Endpoint),
     File(PathBuf),
 }
@@ -253,12 +253,12 @@ impl StoreArguments {
     }
 
     #[expect(clippy::disallowed_methods, reason = "this is the command line")]
-    fn place(&self) -> Result<Place, Failure> {
+    fn location(&self) -> Result<StoreLocation, Failure> {
         if let Some(path) = &self.file {
-            return Ok(Place::File(path.clone()));
+            return Ok(StoreLocation::File(path.clone()));
         }
         if let Some(endpoint) = &self.endpoint {
-            return Ok(Place::Server(endpoint.clone()));
+            return Ok(StoreLocation::Server(endpoint.clone()));
         }
         let (Ok(host), Ok(port)) = (std::env::var("MASTER_ADDR"), std::env::var("MASTER_PORT")) else {
             return Err(Failure::new(
@@ -268,7 +268,7 @@ impl StoreArguments {
             ));
         };
         Endpoint::new(&host, &port)
-            .map(Place::Server)
+            .map(StoreLocation::Server)
             .map_err(|problem| Failure::new(ErrorKind::InvalidArgument, format!("MASTER_PORT: {problem}")))
     }
 }

@@ -198,15 +198,15 @@ impl<K: Id, V: Number> Index<K, V> {
     }
 
     pub fn iter(&self) -> impl Iterator<Item = (K, V)> + Clone {
-        self.within((0, 0), (u64::MAX, u64::MAX))
+        self.with_timeout((0, 0), (u64::MAX, u64::MAX))
     }
 
     /// Those whose first number is this one.
     pub fn of(&self, first: impl Number) -> impl Iterator<Item = (K, V)> + Clone {
-        self.within((first.number(), 0), (first.number(), u64::MAX))
+        self.with_timeout((first.number(), 0), (first.number(), u64::MAX))
     }
 
-    fn within(&self, from: Pair, through: Pair) -> impl Iterator<Item = (K, V)> + Clone {
+    fn with_timeout(&self, from: Pair, through: Pair) -> impl Iterator<Item = (K, V)> + Clone {
         let steps = self.tree.range(Bound::Included(&from), Bound::Included(&through));
         steps.map(|(&key, number)| (K::from_pair(key), V::from_number(number)))
     }
@@ -302,12 +302,12 @@ impl<K: Ord + Clone, V> List<K, V> {
     where
         K: Borrow<Q>,
     {
-        let place = usize::from_number(self.places.get(key)?);
-        self.entries.get_mut(place).map(|(_, value)| value)
+        let index = usize::from_number(self.places.get(key)?);
+        self.entries.get_mut(index).map(|(_, value)| value)
     }
 
-    fn at(&self, place: u64) -> Option<&(K, V)> {
-        self.entries.get(usize::from_number(place))
+    fn at(&self, index: u64) -> Option<&(K, V)> {
+        self.entries.get(usize::from_number(index))
     }
 
     fn insert(&mut self, key: K, value: V) -> Option<V> {
@@ -325,10 +325,10 @@ impl<K: Ord + Clone, V> List<K, V> {
     where
         K: Borrow<Q>,
     {
-        let place = self.places.remove(key)?;
-        let (_, value) = self.entries.swap_remove(usize::from_number(place));
-        if let Some((moved, _)) = self.at(place) {
-            self.places.insert(moved.clone(), place);
+        let index = self.places.remove(key)?;
+        let (_, value) = self.entries.swap_remove(usize::from_number(index));
+        if let Some((moved, _)) = self.at(index) {
+            self.places.insert(moved.clone(), index);
         }
         if self.entries.capacity() > PLACES_KEPT && self.entries.len() < self.entries.capacity() / 4 {
             self.entries.shrink_to(self.entries.len() * 2);
@@ -340,7 +340,7 @@ impl<K: Ord + Clone, V> List<K, V> {
     where
         K: Borrow<Q>,
     {
-        self.places.range(from, through).filter_map(|(_, place)| self.at(place))
+        self.places.range(from, through).filter_map(|(_, index)| self.at(index))
     }
 }
 
@@ -455,7 +455,7 @@ impl<V> Named<V> {
     }
 
     /// Removes all whose names begin so.
-    pub fn remove_beneath(&mut self, prefix: &[u8]) {
+    pub fn remove_prefix(&mut self, prefix: &[u8]) {
         let first = |names: &Self| names.range(prefix..).next().map(|(name, _)| Arc::<[u8]>::from(name));
         while let Some(name) = first(self).filter(|name| name.starts_with(prefix)) {
             self.remove(&name);
@@ -507,21 +507,21 @@ mod tests {
                 assert_eq!(named.insert(name, step), by_name.insert(name.to_vec(), step), "{step}");
                 set.insert(key);
             }
-            let asked = (step % 32, step % 10);
-            let found = tree.get(&asked).copied();
-            assert_eq!((map.get(asked).copied(), index.get(asked)), (found, found), "{step}");
-            assert_eq!(index.contains(asked), found.is_some());
+            let request = (step % 32, step % 10);
+            let found = tree.get(&request).copied();
+            assert_eq!((map.get(request).copied(), index.get(request)), (found, found), "{step}");
+            assert_eq!(index.contains(request), found.is_some());
             assert_eq!(named.get(name), by_name.get(name), "{step}");
             if step % 50 == 0 {
                 assert!(map.iter().map(|(key, &value)| (key, value)).eq(tree.clone()), "{step}");
                 assert!(index.iter().eq(tree.clone()) && set.iter().eq(tree.keys().copied()), "{step}");
                 assert!(named.iter().eq(by_name.iter().map(|(name, value)| (&**name, value))), "{step}");
                 assert_eq!(set.first(), tree.first_key_value().map(|(&key, _)| key), "{step}");
-                let of = tree.range((asked.0, 0)..=(asked.0, u64::MAX)).map(|(&key, _)| key);
-                assert!(set.of(asked.0).eq(of), "{step}");
-                let behind = (Bound::Excluded(name), Bound::Unbounded);
-                let expected = by_name.range::<[u8], _>(behind).map(|(name, value)| (&**name, value));
-                assert!(named.range(behind).eq(expected), "{step}");
+                let of = tree.range((request.0, 0)..=(request.0, u64::MAX)).map(|(&key, _)| key);
+                assert!(set.of(request.0).eq(of), "{step}");
+                let rest = (Bound::Excluded(name), Bound::Unbounded);
+                let expected = by_name.range::<[u8], _>(rest).map(|(name, value)| (&**name, value));
+                assert!(named.range(rest).eq(expected), "{step}");
             }
             assert_eq!((map.len(), index.len(), set.len()), (tree.len(), tree.len(), tree.len()));
             assert_eq!(named.len(), by_name.len());

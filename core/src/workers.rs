@@ -2,7 +2,7 @@
 //! to know that all are there looks at the count. Nothing tells a client that a number has grown, so it looks again
 //! after a moment.
 
-use crate::store::call::{Call, Outcome, Patience};
+use crate::store::call::{Call, Outcome, WaitMode};
 use crate::store::op::{Key, Request};
 use crate::time::{Duration, Instant};
 
@@ -42,16 +42,16 @@ enum State {
 #[derive(Clone, Copy, Debug)]
 pub struct WorkersWait {
     world_size: i64,
-    patience: Patience,
+    wait_mode: WaitMode,
     deadline: Instant,
     state: State,
 }
 
 impl WorkersWait {
-    /// A wait until `world_size` have checked in. With [`Patience::Once`], it looks once.
+    /// A wait until `world_size` have checked in. With [`WaitMode::Once`], it looks once.
     #[must_use]
-    pub const fn new(world_size: i64, patience: Patience, deadline: Instant) -> Self {
-        Self { world_size, patience, deadline, state: State::Looking }
+    pub const fn new(world_size: i64, wait_mode: WaitMode, deadline: Instant) -> Self {
+        Self { world_size, wait_mode, deadline, state: State::Looking }
     }
 
     /// What is to be done.
@@ -66,7 +66,7 @@ impl WorkersWait {
         match self.state {
             // Once: a get that waits would tell of the first worker and of no other.
             State::Looking => {
-                WorkersStep::Look(Call::Store(Request::Get { key: WORKERS_KEY }, Patience::Once))
+                WorkersStep::Look(Call::Store(Request::Get { key: WORKERS_KEY }, WaitMode::Once))
             }
             State::Pausing(until) => WorkersStep::PauseUntil(until),
             State::Complete => WorkersStep::Complete,
@@ -79,7 +79,7 @@ impl WorkersWait {
         let count = if outcome == Outcome::Value { decimal(text) } else { None };
         self.state = if count.is_some_and(|count| count >= self.world_size) {
             State::Complete
-        } else if self.patience == Patience::Once || now >= self.deadline {
+        } else if self.wait_mode == WaitMode::Once || now >= self.deadline {
             State::TooFew
         } else {
             State::Pausing((now + LOOK_INTERVAL).min(self.deadline))
@@ -99,12 +99,12 @@ mod tests {
     const MS: fn(u64) -> Instant = Instant::from_millis;
 
     fn is_look(step: WorkersStep) -> bool {
-        step == WorkersStep::Look(Call::Store(Request::Get { key: WORKERS_KEY }, Patience::Once))
+        step == WorkersStep::Look(Call::Store(Request::Get { key: WORKERS_KEY }, WaitMode::Once))
     }
 
     #[test]
     fn it_looks_until_all_are_there() {
-        let mut wait = WorkersWait::new(2, Patience::Wait, MS(1000));
+        let mut wait = WorkersWait::new(2, WaitMode::Wait, MS(1000));
         assert!(is_look(wait.next_step(MS(0))));
         wait.looked(MS(1), Outcome::Missing, b"");
         assert_eq!(wait.next_step(MS(5)), WorkersStep::PauseUntil(MS(11)));
@@ -118,11 +118,11 @@ mod tests {
 
     #[test]
     fn it_ends_at_its_deadline_without_a_look_that_has_no_time() {
-        let mut wait = WorkersWait::new(2, Patience::Wait, MS(15));
+        let mut wait = WorkersWait::new(2, WaitMode::Wait, MS(15));
         wait.looked(MS(10), Outcome::Value, b"1");
         assert_eq!(wait.next_step(MS(10)), WorkersStep::PauseUntil(MS(15)));
         assert_eq!(wait.next_step(MS(15)), WorkersStep::TooFew);
-        let mut late = WorkersWait::new(2, Patience::Wait, MS(15));
+        let mut late = WorkersWait::new(2, WaitMode::Wait, MS(15));
         late.looked(MS(16), Outcome::Value, b"1");
         assert_eq!(late.next_step(MS(16)), WorkersStep::TooFew);
     }
@@ -137,7 +137,7 @@ mod tests {
             (Outcome::Value, b"2", WorkersStep::Complete),
             (Outcome::Value, b"3", WorkersStep::Complete),
         ] {
-            let mut wait = WorkersWait::new(2, Patience::Once, MS(1000));
+            let mut wait = WorkersWait::new(2, WaitMode::Once, MS(1000));
             wait.looked(MS(1), outcome, text);
             assert_eq!(wait.next_step(MS(1)), expected, "{text:?}");
         }

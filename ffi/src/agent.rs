@@ -1,9 +1,9 @@
 //! Agents: worker processes of a node, supervised.
 
-use crate::agent_event::{ShownEvent, rdzv_agent_listener};
+use crate::agent_event::{AgentEventView, rdzv_agent_listener};
 use crate::agent_options::rdzv_agent_options;
 use crate::agent_result::{rdzv_agent_result, result_handle};
-use crate::argument::{invalid, place, reference};
+use crate::argument::{invalid, out_pointer, reference};
 use crate::context::{Home, home, rdzv_context};
 use crate::fault::{Fault, rdzv_error};
 use crate::guard::{self, Poison};
@@ -86,7 +86,7 @@ fn local_fault(error: &LocalError) -> Fault {
         LocalError::Guard(GuardError::NotStarted(_, number)) => (RDZV_EXHAUSTED, *number),
         LocalError::Guard(_) => (RDZV_IO, 0),
         LocalError::Logs(error) => (RDZV_IO, error.errno()),
-        LocalError::Vigil(cause) => (RDZV_EXHAUSTED, cause.raw_os_error().unwrap_or(0)),
+        LocalError::WorkerMonitor(cause) => (RDZV_EXHAUSTED, cause.raw_os_error().unwrap_or(0)),
         LocalError::Timers(_) => (RDZV_IO, 0),
     };
     Fault::new(status, error.to_string()).with(|known| known.os_error = os_error)
@@ -166,7 +166,7 @@ pub unsafe extern "C" fn rdzv_agent_new(
     // SAFETY: the pointers are NULL or as the header wants them; NULL is refused where it must be.
     unsafe {
         guard::call(error, || {
-            let out = place(out, "out")?;
+            let out = out_pointer(out, "out")?;
             let home = home(context)?;
             let options = reference(options, "options")?;
             let handler = &reference(handler, "handler")?.handler;
@@ -186,7 +186,7 @@ pub unsafe extern "C" fn rdzv_agent_new(
                 let workers = options.spec.local_world_size;
                 let mut workers = LocalWorkers::new(local, handler.run_id(), workers)?;
                 if let Some(timeout) = options.stuck_timeout {
-                    workers.tell_of_stuck(timeout)?;
+                    workers.watch_stuck(timeout)?;
                 }
                 if let Some(path) = &options.timer_file {
                     workers.take_timers(Some(path))?;
@@ -229,9 +229,9 @@ pub unsafe extern "C" fn rdzv_agent_run(
     unsafe {
         operate(agent, error, |agent| {
             agent.refuse_loop()?;
-            let result = agent.enter()?.run(|agent, event| hear(listener, user_data, agent, &event));
+            let result = agent.enter()?.run(|agent, event| handle_event(listener, user_data, agent, &event));
             let result = result.map_err(|error| agent_fault(&error))?;
-            if let Ok(out) = place(out, "out") {
+            if let Ok(out) = out_pointer(out, "out") {
                 out.put(result_handle(result));
             }
             Ok(())
@@ -239,12 +239,12 @@ pub unsafe extern "C" fn rdzv_agent_run(
     }
 }
 
-fn hear(listener: rdzv_agent_listener, user_data: *mut c_void, agent: &Agent, event: &AgentEvent) {
+fn handle_event(listener: rdzv_agent_listener, user_data: *mut c_void, agent: &Agent, event: &AgentEvent) {
     let Some(listener) = listener else { return };
-    let shown = ShownEvent::new(event, agent.moment());
-    let lent = shown.lent();
+    let view = AgentEventView::new(event, agent.moment());
+    let borrowed = view.borrowed();
     // SAFETY: the listener was given for this, and the event lives until it returns.
-    unsafe { listener(user_data, &raw const lent) };
+    unsafe { listener(user_data, &raw const borrowed) };
 }
 
 /// How the agent ended, once it is over; see `rdzv_agent_run`.
@@ -259,7 +259,7 @@ pub unsafe extern "C" fn rdzv_agent_get_result(
     // SAFETY: the pointers are NULL or as the header wants them; NULL is refused.
     unsafe {
         operate(agent, error, |agent| {
-            let out = place(out, "out")?;
+            let out = out_pointer(out, "out")?;
             let result = agent.enter()?.result();
             let not_over = || Fault::new(RDZV_UNSUPPORTED, "the agent is not over");
             out.put(result_handle(result.ok_or_else(not_over)?));
@@ -326,7 +326,7 @@ pub unsafe extern "C" fn rdzv_agent_get_worker_group(
     // SAFETY: the pointers are NULL or as the header wants them; NULL is refused.
     unsafe {
         operate(agent, error, |agent| {
-            place(out, "out")?.put(group_handle(agent.control.worker_group()));
+            out_pointer(out, "out")?.put(group_handle(agent.control.worker_group()));
             Ok(())
         })
     }

@@ -26,7 +26,7 @@ pub const RDZV_PHASE_RUNNING: i32 = 4;
 /// It stops them, to meet again.
 pub const RDZV_PHASE_RESTARTING: i32 = 5;
 /// They have succeeded, and it waits for the other agents.
-pub const RDZV_PHASE_PARTING: i32 = 6;
+pub const RDZV_PHASE_EXIT_BARRIER: i32 = 6;
 /// It stops whatever still lives, for good.
 pub const RDZV_PHASE_ENDING: i32 = 7;
 /// It tells the rendezvous that it goes.
@@ -34,24 +34,24 @@ pub const RDZV_PHASE_CLOSING: i32 = 8;
 /// It is done.
 pub const RDZV_PHASE_OVER: i32 = 9;
 
-/// The agent went from phase `from` to `to`; why is in `words`.
+/// The agent went from phase `from` to `to`; why is in `message`.
 pub const RDZV_AGENT_EVENT_PHASE: i32 = 1;
 /// All workers of `attempt` run; what that took is in the five times.
 pub const RDZV_AGENT_EVENT_RUNNING: i32 = 2;
-/// The worker `local_rank` ended with `exit_code`; `was_told` tells whether the agent had told it to.
+/// The worker `local_rank` ended with `exit_code`; `was_stopped` tells whether the agent had told it to.
 pub const RDZV_AGENT_EVENT_EXITED: i32 = 3;
-/// What lives is killed; why is in `words`.
+/// What lives is killed; why is in `message`.
 pub const RDZV_AGENT_EVENT_KILLING: i32 = 4;
 /// Processes that outlived that are left to themselves, after `stop_us`.
 pub const RDZV_AGENT_EVENT_GAVE_UP: i32 = 5;
-/// Workers of one start failed, and nothing of it lives any more; the report is in `words`.
+/// Workers of one start failed, and nothing of it lives any more; the report is in `message`.
 pub const RDZV_AGENT_EVENT_WORKERS_FAILED: i32 = 6;
 /// The agent is done: `rdzv_agent_get_result` says how.
 pub const RDZV_AGENT_EVENT_OVER: i32 = 7;
-/// A timer that a worker had set has expired; which and whose is in `words`. `local_rank` is the worker's, or
-/// 4294967295 when the process that had set it has left its worker.
+/// A timer that a worker had set has expired; `message` names timer and worker. `local_rank` is the worker's,
+/// or 4294967295 when the process that had set it has left its worker.
 pub const RDZV_AGENT_EVENT_TIMER_EXPIRED: i32 = 8;
-/// Something that changes nothing and that the user should know is in `words`.
+/// Something that changes nothing and that the user should know is in `message`.
 pub const RDZV_AGENT_EVENT_REMARK: i32 = 9;
 
 /// Something that happened to an agent.
@@ -74,7 +74,7 @@ pub struct rdzv_agent_event {
     /// Its exit code; minus the number of the signal that ended it.
     pub exit_code: i32,
     /// 1 or 0.
-    pub was_told: i32,
+    pub was_stopped: i32,
     /// How often the group may still be started again after a failure of its own workers.
     pub restarts_left: u32,
     /// Microseconds from the death of a worker to its being noticed.
@@ -88,9 +88,9 @@ pub struct rdzv_agent_event {
     /// Until all workers were started.
     pub start_us: i64,
     /// UTF-8, not NUL-terminated; lent as long as the event.
-    pub words: *const u8,
+    pub message: *const u8,
     /// Its length.
-    pub words_len: usize,
+    pub message_len: usize,
     /// The workers as they were then: `rdzv_agent_get_worker_group` may be ahead of it. Lent as long as the
     /// event; not to be freed.
     pub group: *const rdzv_worker_group,
@@ -107,15 +107,15 @@ const NO_EVENT: rdzv_agent_event = rdzv_agent_event {
     attempt: 0,
     local_rank: 0,
     exit_code: 0,
-    was_told: 0,
+    was_stopped: 0,
     restarts_left: 0,
     detect_us: 0,
     stop_us: 0,
     rendezvous_us: 0,
     assign_us: 0,
     start_us: 0,
-    words: null(),
-    words_len: 0,
+    message: null(),
+    message_len: 0,
     group: null(),
 };
 
@@ -125,8 +125,8 @@ pub type rdzv_agent_listener =
     Option<unsafe extern "C" fn(user_data: *mut c_void, event: *const rdzv_agent_event)>;
 
 fn number_of(phase: Phase) -> i32 {
-    let place = Phase::ALL.iter().position(|known| *known == phase);
-    place.and_then(|place| i32::try_from(place).ok()).unwrap_or(-1)
+    let index = Phase::ALL.iter().position(|known| *known == phase);
+    index.and_then(|index| i32::try_from(index).ok()).unwrap_or(-1)
 }
 
 fn micros(span: Duration) -> i64 {
@@ -135,25 +135,25 @@ fn micros(span: Duration) -> i64 {
 
 /// An event with what it lends.
 #[derive(Debug)]
-pub(crate) struct ShownEvent {
+pub(crate) struct AgentEventView {
     event: rdzv_agent_event,
-    words: String,
+    message: String,
     group: rdzv_worker_group,
 }
 
-impl ShownEvent {
+impl AgentEventView {
     pub(crate) fn new(event: &AgentEvent, moment: &Moment) -> Self {
-        let (event, words) = projected(event, &moment.group);
+        let (event, message) = projected(event, &moment.group);
         let event = rdzv_agent_event { restarts_left: moment.restarts_left, ..event };
-        Self { event, words, group: rdzv_worker_group { group: Arc::clone(&moment.group) } }
+        Self { event, message, group: rdzv_worker_group { group: Arc::clone(&moment.group) } }
     }
 
     /// As it is shown, as long as this lives where it is.
-    pub(crate) fn lent(&self) -> rdzv_agent_event {
+    pub(crate) fn borrowed(&self) -> rdzv_agent_event {
         rdzv_agent_event {
             struct_size: struct_size::<rdzv_agent_event>(),
-            words: self.words.as_ptr(),
-            words_len: self.words.len(),
+            message: self.message.as_ptr(),
+            message_len: self.message.len(),
             group: &raw const self.group,
             ..self.event
         }
@@ -169,7 +169,7 @@ fn projected(event: &AgentEvent, group: &WorkerGroup) -> (rdzv_agent_event, Stri
             (rdzv_agent_event { from, to, ..of(RDZV_AGENT_EVENT_PHASE) }, reason.to_string())
         }
         AgentEvent::Notice(Notice::Running { attempt, timing }) => {
-            let shown = rdzv_agent_event {
+            let view = rdzv_agent_event {
                 attempt: *attempt,
                 detect_us: micros(timing.detect),
                 stop_us: micros(timing.stop),
@@ -178,16 +178,16 @@ fn projected(event: &AgentEvent, group: &WorkerGroup) -> (rdzv_agent_event, Stri
                 start_us: micros(timing.start),
                 ..of(RDZV_AGENT_EVENT_RUNNING)
             };
-            (shown, String::new())
+            (view, String::new())
         }
-        AgentEvent::Notice(Notice::Exited { local_rank, exit, was_told }) => {
-            let shown = rdzv_agent_event {
+        AgentEvent::Notice(Notice::Exited { local_rank, exit, was_stopped }) => {
+            let view = rdzv_agent_event {
                 local_rank: *local_rank,
                 exit_code: exit.exit_code(),
-                was_told: i32::from(*was_told),
+                was_stopped: i32::from(*was_stopped),
                 ..of(RDZV_AGENT_EVENT_EXITED)
             };
-            (shown, String::new())
+            (view, String::new())
         }
         AgentEvent::Notice(Notice::TimerExpired(timer)) => {
             let worker = timer.local_rank.and_then(|local_rank| group.ranks_of(local_rank));
@@ -195,7 +195,7 @@ fn projected(event: &AgentEvent, group: &WorkerGroup) -> (rdzv_agent_event, Stri
             let local_rank = timer.local_rank.unwrap_or(u32::MAX);
             (rdzv_agent_event { local_rank, ..of(RDZV_AGENT_EVENT_TIMER_EXPIRED) }, reason.to_string())
         }
-        AgentEvent::Notice(Notice::Remark { words }) => (of(RDZV_AGENT_EVENT_REMARK), words.to_string()),
+        AgentEvent::Notice(Notice::Remark { message }) => (of(RDZV_AGENT_EVENT_REMARK), message.to_string()),
         AgentEvent::Notice(Notice::Killing { reason }) => (of(RDZV_AGENT_EVENT_KILLING), reason.to_string()),
         AgentEvent::Notice(Notice::GaveUp { since, left }) => {
             let stop_us = micros(*since);
@@ -222,7 +222,7 @@ pub extern "C" fn rdzv_agent_phase_name(phase: i32) -> *const c_char {
             c"closing",
             c"over",
         ];
-        let name = usize::try_from(phase).ok().and_then(|place| NAMES.get(place));
+        let name = usize::try_from(phase).ok().and_then(|index| NAMES.get(index));
         name.map_or(c"unknown".as_ptr(), |name| name.as_ptr())
     })
 }
@@ -240,7 +240,7 @@ mod tests {
             RDZV_PHASE_STARTING,
             RDZV_PHASE_RUNNING,
             RDZV_PHASE_RESTARTING,
-            RDZV_PHASE_PARTING,
+            RDZV_PHASE_EXIT_BARRIER,
             RDZV_PHASE_ENDING,
             RDZV_PHASE_CLOSING,
             RDZV_PHASE_OVER,

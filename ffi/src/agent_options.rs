@@ -1,6 +1,6 @@
 //! What an agent is to supervise, and how.
 
-use crate::argument::{bytes, invalid, list, place, rdzv_bytes, reference_mut, text};
+use crate::argument::{bytes, invalid, list, out_pointer, rdzv_bytes, reference_mut, text};
 use crate::fault::{Fault, rdzv_error};
 use crate::guard;
 use crate::rendezvous_fault::invalid_fault;
@@ -88,7 +88,7 @@ pub unsafe extern "C" fn rdzv_agent_options_new(
     // SAFETY: the pointers are NULL or as the header wants them; NULL is refused.
     unsafe {
         guard::call(error, || {
-            let out = place(out, "out")?;
+            let out = out_pointer(out, "out")?;
             let spec = WorkerSpec::new(local_world_size);
             spec.check().map_err(|error| invalid_fault(&error))?;
             out.put(Box::into_raw(Box::new(rdzv_agent_options {
@@ -578,22 +578,22 @@ pub unsafe extern "C" fn rdzv_agent_options_set_console_filters(
     options: *mut rdzv_agent_options,
     local_ranks: *const u8,
     local_ranks_len: usize,
-    stdout_words: *const u8,
-    stdout_words_len: usize,
-    stderr_words: *const u8,
-    stderr_words_len: usize,
+    stdout_filters: *const u8,
+    stdout_filters_len: usize,
+    stderr_filters: *const u8,
+    stderr_filters_len: usize,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
     // SAFETY: the pointers are NULL or as the header wants them; NULL is refused.
     unsafe {
         set(options, error, |options| {
-            let stdout_words = text(stdout_words, stdout_words_len, "stdout_words")?;
-            let stderr_words = text(stderr_words, stderr_words_len, "stderr_words")?;
+            let stdout_filters = text(stdout_filters, stdout_filters_len, "stdout_words")?;
+            let stderr_filters = text(stderr_filters, stderr_filters_len, "stderr_words")?;
             let local_ranks = text(local_ranks, local_ranks_len, "local_ranks")?;
             options.logs.local_ranks =
                 LocalRanksFilter::parse(local_ranks).map_err(|error| invalid_fault(&error))?;
-            options.logs.stdout_needles = parse_needles(stdout_words);
-            options.logs.stderr_needles = parse_needles(stderr_words);
+            options.logs.stdout_needles = parse_needles(stdout_filters);
+            options.logs.stderr_needles = parse_needles(stderr_filters);
             Ok(())
         })
     }
@@ -623,7 +623,7 @@ pub unsafe extern "C" fn rdzv_agent_options_set_timer_file(
 }
 
 /// When a worker has hung in the kernel (state D), where no signal reaches it, for this long, the group is
-/// `RDZV_WORKERS_UNHEALTHY`, and the agent ends with `RDZV_VERDICT_FAILED`: no restart mends that. 0, the
+/// `RDZV_WORKERS_UNHEALTHY`, and the agent ends with `RDZV_OUTCOME_FAILED`: no restart mends that. 0, the
 /// default: nobody looks.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_agent_options_set_stuck_timeout_ms(

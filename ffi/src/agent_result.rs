@@ -1,7 +1,7 @@
 //! How an agent ended.
 
 use crate::argument::{invalid, reference};
-use crate::buffer::lent;
+use crate::buffer::borrowed;
 use crate::fault::rdzv_error;
 use crate::guard;
 use crate::sized;
@@ -9,19 +9,19 @@ use crate::status::rdzv_status;
 use rendezvous_agent::driver::agent::AgentResult;
 use rendezvous_agent::failure::{ProcessFailure, WorkerGroupFailure};
 use rendezvous_agent::reason::Reason;
-use rendezvous_agent::supervisor::Verdict;
+use rendezvous_agent::supervisor::Outcome;
 use std::ptr::null;
 
 /// All workers ended well.
-pub const RDZV_VERDICT_SUCCEEDED: i32 = 0;
+pub const RDZV_OUTCOME_SUCCEEDED: i32 = 0;
 /// The agent stood by, and was not needed: a success, too.
-pub const RDZV_VERDICT_NOT_NEEDED: i32 = 1;
+pub const RDZV_OUTCOME_NOT_NEEDED: i32 = 1;
 /// Somebody asked it to stop.
-pub const RDZV_VERDICT_STOPPED: i32 = 2;
+pub const RDZV_OUTCOME_STOPPED: i32 = 2;
 /// Its workers failed too often, or something else did that no restart mends.
-pub const RDZV_VERDICT_FAILED: i32 = 3;
+pub const RDZV_OUTCOME_FAILED: i32 = 3;
 /// It lost sight of its workers.
-pub const RDZV_VERDICT_LOST_SIGHT: i32 = 4;
+pub const RDZV_OUTCOME_GUARD_LOST: i32 = 4;
 
 /// How an agent ended. It does not change; any thread may read it. What it lends lives as long as it does.
 #[derive(Debug)]
@@ -83,12 +83,12 @@ impl rdzv_agent_result {
     }
 }
 
-fn words(verdict: &Verdict) -> String {
-    match verdict {
-        Verdict::Succeeded { missing } => missing.as_ref().unwrap_or(&Reason::Succeeded).to_string(),
-        Verdict::NotNeeded => "this agent stood by, and was not needed".into(),
-        Verdict::Stopped { cause } => Reason::Stop(*cause).to_string(),
-        Verdict::Failed { reason } | Verdict::LostSight { reason } => reason.to_string(),
+fn message(outcome: &Outcome) -> String {
+    match outcome {
+        Outcome::Succeeded { missing } => missing.as_ref().unwrap_or(&Reason::Succeeded).to_string(),
+        Outcome::NotNeeded => "this agent stood by, and was not needed".into(),
+        Outcome::Stopped { cause } => Reason::Stop(*cause).to_string(),
+        Outcome::Failed { reason } | Outcome::GuardLost { reason } => reason.to_string(),
     }
 }
 
@@ -96,7 +96,7 @@ pub(crate) fn result_handle(result: AgentResult) -> *mut rdzv_agent_result {
     let failure = result.failure.as_ref();
     let report = failure.map_or_else(String::new, WorkerGroupFailure::to_string);
     let report_json = failure.map_or_else(|| "null".into(), |failure| failure.to_json().to_string());
-    let reason = words(&result.verdict);
+    let reason = message(&result.outcome);
     Box::into_raw(Box::new(rdzv_agent_result { result, reason, report, report_json }))
 }
 
@@ -107,17 +107,17 @@ pub unsafe extern "C" fn rdzv_agent_result_free(result: *mut rdzv_agent_result) 
     unsafe { guard::free(result) };
 }
 
-/// One of `RDZV_VERDICT_SUCCEEDED` and so on; -1 for NULL.
+/// One of `RDZV_OUTCOME_SUCCEEDED` and so on; -1 for NULL.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn rdzv_agent_result_verdict(result: *const rdzv_agent_result) -> i32 {
+pub unsafe extern "C" fn rdzv_agent_result_outcome(result: *const rdzv_agent_result) -> i32 {
     // SAFETY: as the header wants it.
     unsafe {
-        guard::read(result, -1, |of| match of.result.verdict {
-            Verdict::Succeeded { .. } => RDZV_VERDICT_SUCCEEDED,
-            Verdict::NotNeeded => RDZV_VERDICT_NOT_NEEDED,
-            Verdict::Stopped { .. } => RDZV_VERDICT_STOPPED,
-            Verdict::Failed { .. } => RDZV_VERDICT_FAILED,
-            Verdict::LostSight { .. } => RDZV_VERDICT_LOST_SIGHT,
+        guard::read(result, -1, |of| match of.result.outcome {
+            Outcome::Succeeded { .. } => RDZV_OUTCOME_SUCCEEDED,
+            Outcome::NotNeeded => RDZV_OUTCOME_NOT_NEEDED,
+            Outcome::Stopped { .. } => RDZV_OUTCOME_STOPPED,
+            Outcome::Failed { .. } => RDZV_OUTCOME_FAILED,
+            Outcome::GuardLost { .. } => RDZV_OUTCOME_GUARD_LOST,
         })
     }
 }
@@ -130,7 +130,7 @@ pub unsafe extern "C" fn rdzv_agent_result_reason(
     len: *mut usize,
 ) -> *const u8 {
     // SAFETY: as the header wants it.
-    unsafe { guard::read(result, null(), |of| lent(of.reason.as_bytes(), len)) }
+    unsafe { guard::read(result, null(), |of| borrowed(of.reason.as_bytes(), len)) }
 }
 
 /// Of how many workers there is what they returned: all of this agent, when they were functions and ended
@@ -154,10 +154,10 @@ pub unsafe extern "C" fn rdzv_agent_result_returned(
     unsafe {
         guard::read(result, null(), |of| {
             let Some((rank, bytes)) = of.result.returned.iter().nth(index) else { return null() };
-            if let Some(place) = global_rank.as_mut() {
-                *place = *rank;
+            if let Some(target) = global_rank.as_mut() {
+                *target = *rank;
             }
-            lent(bytes, len)
+            borrowed(bytes, len)
         })
     }
 }
@@ -192,7 +192,7 @@ pub unsafe extern "C" fn rdzv_agent_result_failure(
                 .ok_or_else(|| invalid(format!("the result has no failure of index {index}")))?;
             let (signal, callstack) =
                 (of.signal().unwrap_or_default(), of.callstack.as_deref().unwrap_or_default());
-            let shown = rdzv_worker_failure {
+            let view = rdzv_worker_failure {
                 struct_size: 0,
                 local_rank: of.local_rank,
                 global_rank: of.global_rank,
@@ -210,7 +210,7 @@ pub unsafe extern "C" fn rdzv_agent_result_failure(
                 callstack_len: callstack.len(),
                 stderr_line_count: of.stderr_tail.len(),
             };
-            sized::put(failure, given, &shown);
+            sized::put(failure, given, &view);
             Ok(())
         })
     }
@@ -229,7 +229,7 @@ pub unsafe extern "C" fn rdzv_agent_result_stderr_line(
     unsafe {
         guard::read(result, null(), |of| {
             let line = of.failure(index).and_then(|failure| failure.stderr_tail.get(line));
-            line.map_or(null(), |line| lent(line.as_bytes(), len))
+            line.map_or(null(), |line| borrowed(line.as_bytes(), len))
         })
     }
 }
@@ -242,7 +242,7 @@ pub unsafe extern "C" fn rdzv_agent_result_report(
     len: *mut usize,
 ) -> *const u8 {
     // SAFETY: as the header wants it.
-    unsafe { guard::read(result, null(), |of| lent(of.report.as_bytes(), len)) }
+    unsafe { guard::read(result, null(), |of| borrowed(of.report.as_bytes(), len)) }
 }
 
 /// The same as JSON, of which docs/agent.md has the schema; `null` when there were none.
@@ -252,5 +252,5 @@ pub unsafe extern "C" fn rdzv_agent_result_report_json(
     len: *mut usize,
 ) -> *const u8 {
     // SAFETY: as the header wants it.
-    unsafe { guard::read(result, null(), |of| lent(of.report_json.as_bytes(), len)) }
+    unsafe { guard::read(result, null(), |of| borrowed(of.report_json.as_bytes(), len)) }
 }

@@ -1,7 +1,7 @@
 //! What is seen of an agent beside its events: its health, its metrics and the records of its life.
 
 use crate::agent::rdzv_agent;
-use crate::argument::{invalid, place, reference, text};
+use crate::argument::{invalid, out_pointer, reference, text};
 use crate::fault::{Fault, rdzv_error};
 use crate::guard;
 use crate::sized;
@@ -161,7 +161,7 @@ pub unsafe extern "C" fn rdzv_agent_serve_health(
                 Fault::new(RDZV_IO, format!("health cannot be served at {address}: {cause}"))
                     .with(|known| known.os_error = cause.raw_os_error().unwrap_or(0))
             })?;
-            if let Ok(bound) = place(bound, "bound") {
+            if let Ok(bound) = out_pointer(bound, "bound") {
                 bound.put(served.port());
             }
             Ok(())

@@ -39,14 +39,14 @@ pub(crate) unsafe fn reference_mut<'a, T>(pointer: *mut T, name: &str) -> Result
 }
 
 /// A place for a result: must not be NULL.
-pub(crate) fn place<T>(pointer: *mut T, name: &str) -> Result<Place<T>, Fault> {
-    if pointer.is_null() { Err(is_null(name)) } else { Ok(Place(pointer)) }
+pub(crate) fn out_pointer<T>(pointer: *mut T, name: &str) -> Result<OutPointer<T>, Fault> {
+    if pointer.is_null() { Err(is_null(name)) } else { Ok(OutPointer(pointer)) }
 }
 
 /// A place for a result, found to be there before anything is done.
-pub(crate) struct Place<T>(*mut T);
+pub(crate) struct OutPointer<T>(*mut T);
 
-impl<T> Place<T> {
+impl<T> OutPointer<T> {
     pub(crate) unsafe fn put(self, value: T) {
         // SAFETY: the caller of the C function promises that a non-NULL output can be written.
         unsafe { self.0.write(value) };

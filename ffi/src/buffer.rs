@@ -104,11 +104,11 @@ pub unsafe extern "C" fn rdzv_list_item(list: *const rdzv_list, index: usize, le
 
 /// One of several byte strings, for C: NULL beyond the last.
 pub(crate) fn item(items: &[Vec<u8>], index: usize, len: *mut usize) -> *const u8 {
-    items.get(index).map_or_else(null, |item| lent(item, len))
+    items.get(index).map_or_else(null, |item| borrowed(item, len))
 }
 
 /// Bytes that a handle keeps, for C.
-pub(crate) fn lent(bytes: &[u8], len: *mut usize) -> *const u8 {
+pub(crate) fn borrowed(bytes: &[u8], len: *mut usize) -> *const u8 {
     if !len.is_null() {
         // SAFETY: the caller of the C function promises that a non-NULL output can be written.
         unsafe { len.write(bytes.len()) };

@@ -1,6 +1,6 @@
 //! The context: what the handles of one user of the library share, and nobody else.
 
-use crate::argument::{invalid, place, reference};
+use crate::argument::{invalid, out_pointer, reference};
 use crate::fault::{Fault, rdzv_error};
 use crate::guard::{self, Poison};
 use crate::loop_rpc::RpcSlot;
@@ -230,7 +230,7 @@ pub unsafe extern "C" fn rdzv_context_new(
     // SAFETY: the pointers are NULL or as the header wants them; NULL is refused.
     unsafe {
         guard::call(error, || {
-            let out = place(out, "out")?;
+            let out = out_pointer(out, "out")?;
             out.put(Box::into_raw(Box::new(rdzv_context {
                 poison: Poison::default(),
                 home: Arc::default(),

@@ -1,6 +1,6 @@
 //! Stores in code of yours.
 
-use crate::argument::{bytes, invalid, place, rdzv_bytes};
+use crate::argument::{bytes, invalid, out_pointer, rdzv_bytes};
 use crate::context::{rdzv_context, shared, struct_size};
 use crate::fault::rdzv_error;
 use crate::guard;
@@ -182,13 +182,13 @@ const fn number_of(operation: Operation) -> i32 {
 
 impl Plugin for Code {
     fn ask(&self, question: &Question) -> Result<PluginAnswer, PluginError> {
-        let unsupported = PluginError { kind: ErrorKind::Unsupported, words: None };
+        let unsupported = PluginError { kind: ErrorKind::Unsupported, message: None };
         let answer_function = self.0.answer.ok_or(unsupported)?;
         let views = |items: &[Vec<u8>]| -> Vec<rdzv_bytes> {
             items.iter().map(|item| rdzv_bytes { data: item.as_ptr(), len: item.len() }).collect()
         };
         let (keys, values) = (views(&question.keys), views(&question.values));
-        let asked = rdzv_store_question {
+        let request = rdzv_store_question {
             struct_size: struct_size::<rdzv_store_question>(),
             operation: number_of(question.operation),
             keys: keys.as_ptr(),
@@ -198,14 +198,14 @@ impl Plugin for Code {
             number: question.number,
             timeout_ms: i64::try_from(question.timeout.as_millis()).unwrap_or(i64::MAX),
         };
-        let mut told = rdzv_store_answer::default();
+        let mut parsed_answer = rdzv_store_answer::default();
         // SAFETY: the vtable was given for this; what is passed lives until the function returns.
-        let status = unsafe { answer_function(self.0.user_data, &raw const asked, &raw mut told) };
+        let status = unsafe { answer_function(self.0.user_data, &raw const request, &raw mut parsed_answer) };
         if status == RDZV_OK {
-            return Ok(told.answer);
+            return Ok(parsed_answer.answer);
         }
         let kind = kind_of(status);
-        Err(PluginError { kind, words: told.message.map(String::into_boxed_str) })
+        Err(PluginError { kind, message: parsed_answer.message.map(String::into_boxed_str) })
     }
 }
 
@@ -268,7 +268,7 @@ pub unsafe extern "C" fn rdzv_store_new_custom(
     // SAFETY: the pointers are NULL or as the header wants them; NULL is refused where it must be.
     unsafe {
         guard::call(error, || {
-            let out = place(out, "out")?;
+            let out = out_pointer(out, "out")?;
             let shared = shared(context)?;
             let given = sized::given_size(vtable, VTABLE_FIRST_SIZE, "vtable")?;
             let given = sized::get(vtable, given, NO_VTABLE);

@@ -2,7 +2,7 @@
 
 use crate::agent::{host_of, made, rdzv_agent};
 use crate::agent_options::rdzv_agent_options;
-use crate::argument::{bytes, invalid, place, reference, reference_mut};
+use crate::argument::{bytes, invalid, out_pointer, reference, reference_mut};
 use crate::buffer::rdzv_list;
 use crate::context::{home, rdzv_context};
 use crate::fault::{Fault, rdzv_error};
@@ -13,10 +13,10 @@ use crate::sized;
 use crate::status::{RDZV_EXHAUSTED, RDZV_OK, RDZV_TIMED_OUT, name_of, rdzv_status};
 use crate::worker_group::rdzv_worker_group;
 use rendezvous_agent::driver::agent::{
-    ForeignEvent, ForeignWorkers, StartOrder, WorkerEvent, WorkerHooks, WorkersTeller,
+    ForeignEvent, ForeignWorkers, StartOrder, WorkerEvent, WorkerEventSender, WorkerHooks,
 };
 use rendezvous_agent::group::ExitStatus;
-use rendezvous_agent::reason::Hindrance;
+use rendezvous_agent::reason::StartFailure;
 use rendezvous_core::driver::reply::{Awaited, ask};
 use std::ffi::c_void;
 use std::ptr::null;
@@ -25,14 +25,14 @@ use std::time::Duration;
 
 /// A worker was started: `pid` is its process, or whatever number stands for it.
 pub const RDZV_WORKER_STARTED: i32 = 1;
-/// It could not be started: `words` tell why. `may_help` is 1 if another try may, else 0.
+/// It could not be started: `message` tell why. `may_help` is 1 if another try may, else 0.
 pub const RDZV_WORKER_NOT_STARTED: i32 = 2;
-/// It ended, and nothing of it lives: `exit_code`, `returned`, and in `words` what went wrong, if that is
+/// It ended, and nothing of it lives: `exit_code`, `returned`, and in `message` what went wrong, if that is
 /// known.
 pub const RDZV_WORKER_EXITED: i32 = 3;
 /// It has hung for `since_ms`, and no signal reaches it.
 pub const RDZV_WORKER_STUCK: i32 = 4;
-/// None of the workers can be seen any more: `words` tell why. It ends the agent.
+/// None of the workers can be seen any more: `message` tell why. It ends the agent.
 pub const RDZV_WORKERS_LOST: i32 = 5;
 
 /// What is to be started. Valid during the call only.
@@ -45,7 +45,7 @@ pub struct rdzv_worker_start {
 /// By which code of yours tells an agent of its workers, from any thread.
 #[derive(Debug)]
 pub struct rdzv_workers {
-    teller: WorkersTeller,
+    sender: WorkerEventSender,
 }
 
 /// Something that happened to a worker.
@@ -73,9 +73,9 @@ pub struct rdzv_worker_event {
     /// Its length.
     pub returned_len: usize,
     /// UTF-8, not NUL-terminated; may be left out.
-    pub words: *const u8,
+    pub message: *const u8,
     /// Its length.
-    pub words_len: usize,
+    pub message_len: usize,
     /// Where it runs, for reports. UTF-8, not NUL-terminated; left out, the agent's own host.
     pub host: *const u8,
     /// Its length.
@@ -138,8 +138,8 @@ const NO_EVENT: rdzv_worker_event = rdzv_worker_event {
     since_ms: 0,
     returned: null(),
     returned_len: 0,
-    words: null(),
-    words_len: 0,
+    message: null(),
+    message_len: 0,
     host: null(),
     host_len: 0,
 };
@@ -168,30 +168,30 @@ impl Drop for Code {
 }
 
 impl WorkerHooks for Code {
-    fn begin(&mut self, teller: WorkersTeller) {
+    fn begin(&mut self, sender: WorkerEventSender) {
         self.is_owned = self.gate.take().is_some_and(|gate| gate.wait(GATE_TIMEOUT).is_ok());
         if let Some(begin) = self.vtable.begin.filter(|_| self.is_owned) {
             // SAFETY: the vtable was given for this; the handle is the code's from now on.
-            unsafe { begin(self.vtable.user_data, Box::into_raw(Box::new(rdzv_workers { teller }))) };
+            unsafe { begin(self.vtable.user_data, Box::into_raw(Box::new(rdzv_workers { sender }))) };
         }
     }
 
-    fn start(&mut self, order: &StartOrder) -> Result<(), (Hindrance, Box<str>)> {
+    fn start(&mut self, order: &StartOrder) -> Result<(), (StartFailure, Box<str>)> {
         let Some(start) = self.vtable.start.filter(|_| self.is_owned) else { return Ok(()) };
-        let lent = rdzv_worker_start {
+        let borrowed = rdzv_worker_start {
             group: rdzv_worker_group { group: Arc::new(order.group.clone()) },
             environments: order.environments.clone(),
         };
         // SAFETY: the vtable was given for this; what is passed lives until the function returns.
-        let status = unsafe { start(self.vtable.user_data, &raw const lent) };
+        let status = unsafe { start(self.vtable.user_data, &raw const borrowed) };
         if status == RDZV_OK {
             return Ok(());
         }
-        let hindrance = match status {
-            RDZV_EXHAUSTED | RDZV_TIMED_OUT => Hindrance::Passing,
-            _ => Hindrance::Lasting,
+        let start_failure = match status {
+            RDZV_EXHAUSTED | RDZV_TIMED_OUT => StartFailure::Passing,
+            _ => StartFailure::Lasting,
         };
-        Err((hindrance, name_of(status).to_string_lossy().into()))
+        Err((start_failure, name_of(status).to_string_lossy().into()))
     }
 
     fn signal(&mut self, signal: i32) {
@@ -243,7 +243,7 @@ pub unsafe extern "C" fn rdzv_worker_start_environment(
             let start = reference(start, "start")?;
             let (names, values) = (reference_mut(names, "names")?, reference_mut(values, "values")?);
             let environment =
-                usize::try_from(local_rank).ok().and_then(|place| start.environments.get(place));
+                usize::try_from(local_rank).ok().and_then(|index| start.environments.get(index));
             let environment =
                 environment.ok_or_else(|| invalid(format!("there is no worker {local_rank}")))?;
             names.items = environment.iter().map(|(name, _)| name.clone().into_bytes()).collect();
@@ -256,7 +256,7 @@ pub unsafe extern "C" fn rdzv_worker_start_environment(
 /// Tells the agent of something that happened to a worker. From any thread; what comes when the agent is gone
 /// is dropped. `event` is copied.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn rdzv_workers_told(
+pub unsafe extern "C" fn rdzv_workers_notify(
     workers: *const rdzv_workers,
     event: *const rdzv_worker_event,
     error: *mut *mut rdzv_error,
@@ -264,52 +264,54 @@ pub unsafe extern "C" fn rdzv_workers_told(
     // SAFETY: the pointers are NULL or as the header wants them; NULL is refused.
     unsafe {
         guard::call(error, || {
-            let teller = &reference(workers, "workers")?.teller;
+            let sender = &reference(workers, "workers")?.sender;
             let given = sized::given_size(event, EVENT_FIRST_SIZE, "event")?;
-            let told = sized::get(event, given, NO_EVENT);
-            let event = parsed(&told, teller)?;
-            let host = words(told.host, told.host_len, "event.host")?;
-            let message = words(told.words, told.words_len, "event.words")?;
-            teller.tell(ForeignEvent { attempt: told.attempt, event, host, message });
+            let given_event = sized::get(event, given, NO_EVENT);
+            let event = parsed(&given_event, sender)?;
+            let host = event_text(given_event.host, given_event.host_len, "event.host")?;
+            let message = event_text(given_event.message, given_event.message_len, "event.message")?;
+            sender.notify(ForeignEvent { attempt: given_event.attempt, event, host, message });
             Ok(())
         })
     }
 }
 
-unsafe fn words(data: *const u8, len: usize, name: &str) -> Result<Box<str>, Fault> {
+unsafe fn event_text(data: *const u8, len: usize, name: &str) -> Result<Box<str>, Fault> {
     // SAFETY: passed on as it came.
     Ok(String::from_utf8_lossy(unsafe { bytes(data, len, name) }?).into())
 }
 
-unsafe fn parsed(told: &rdzv_worker_event, teller: &WorkersTeller) -> Result<WorkerEvent, Fault> {
-    let local_rank = told.local_rank;
+unsafe fn parsed(given_event: &rdzv_worker_event, sender: &WorkerEventSender) -> Result<WorkerEvent, Fault> {
+    let local_rank = given_event.local_rank;
     // SAFETY: as the header wants it.
-    let why = || unsafe { words(told.words, told.words_len, "event.words") };
-    Ok(match told.kind {
-        RDZV_WORKER_STARTED => WorkerEvent::Started { local_rank, pid: told.pid },
+    let why = || unsafe { event_text(given_event.message, given_event.message_len, "event.message") };
+    Ok(match given_event.kind {
+        RDZV_WORKER_STARTED => WorkerEvent::Started { local_rank, pid: given_event.pid },
         RDZV_WORKER_NOT_STARTED => {
-            let hindrance = if told.may_help == 0 { Hindrance::Lasting } else { Hindrance::Passing };
-            WorkerEvent::NotStarted { local_rank, hindrance, words: why()? }
+            let start_failure =
+                if given_event.may_help == 0 { StartFailure::Lasting } else { StartFailure::Passing };
+            WorkerEvent::NotStarted { local_rank, start_failure, message: why()? }
         }
         RDZV_WORKER_EXITED => {
             // SAFETY: as the header wants it.
-            let returned = unsafe { bytes(told.returned, told.returned_len, "event.returned") }?;
+            let returned =
+                unsafe { bytes(given_event.returned, given_event.returned_len, "event.returned") }?;
             WorkerEvent::Exited {
                 local_rank,
-                exit: match told.exit_code {
+                exit: match given_event.exit_code {
                     signal @ i32::MIN..0 => ExitStatus::Signal(signal.saturating_neg()),
                     code => ExitStatus::Code(code),
                 },
-                at: teller.now(),
+                at: sender.now(),
                 was_ending: false,
-                returned: (!told.returned.is_null()).then(|| returned.to_vec()),
+                returned: (!given_event.returned.is_null()).then(|| returned.to_vec()),
             }
         }
         RDZV_WORKER_STUCK => {
-            let since = Duration::from_millis(u64::try_from(told.since_ms).unwrap_or(0));
+            let since = Duration::from_millis(u64::try_from(given_event.since_ms).unwrap_or(0));
             WorkerEvent::Stuck { local_rank, since }
         }
-        RDZV_WORKERS_LOST => WorkerEvent::LostSight { words: why()? },
+        RDZV_WORKERS_LOST => WorkerEvent::GuardLost { message: why()? },
         kind => return Err(invalid(format!("`event.kind` is {kind}, not an RDZV_WORKER_ kind"))),
     })
 }
@@ -336,7 +338,7 @@ pub unsafe extern "C" fn rdzv_agent_new_custom(
     // SAFETY: the pointers are NULL or as the header wants them; NULL is refused where it must be.
     unsafe {
         guard::call(error, || {
-            let out = place(out, "out")?;
+            let out = out_pointer(out, "out")?;
             let home = home(context)?;
             let options = reference(options, "options")?;
             let handler = &reference(handler, "handler")?.handler;

@@ -21,13 +21,13 @@ pub unsafe extern "C" fn rdzv_error_new(
     message: *const u8,
     message_len: usize,
 ) -> *mut rdzv_error {
-    let words = || {
+    let description = || {
         // SAFETY: as the header wants it.
         let message = unsafe { crate::argument::bytes(message, message_len, "message") };
         message.map(String::from_utf8_lossy).unwrap_or_default()
     };
     guard::quiet(std::ptr::null_mut(), || {
-        Box::into_raw(Box::new(rdzv_error::new(Fault::new(status, words()))))
+        Box::into_raw(Box::new(rdzv_error::new(Fault::new(status, description()))))
     })
 }
 

@@ -1,18 +1,18 @@
 //! Stores in an event loop of the caller's: no callback, no call that blocks.
 
-use crate::argument::{bytes, invalid, list, participants, place, rdzv_bytes, reference};
+use crate::argument::{bytes, invalid, list, out_pointer, participants, rdzv_bytes, reference};
+use crate::batch::Answers;
 use crate::context::{Home, home, rdzv_context};
 use crate::fault::{Fault, rdzv_error};
 use crate::guard;
 use crate::loop_agent::ToldAgent;
 use crate::loop_gate::{self, Gate};
-use crate::loop_node::Shown;
-use crate::loop_rpc::ToldRpc;
+use crate::loop_node::NodeEventView;
+use crate::loop_rpc::LastRpcEvent;
 use crate::sized;
 use crate::status::{RDZV_EXHAUSTED, RDZV_INVALID_ARGUMENT, RDZV_IO, RDZV_OK, rdzv_status};
 use crate::store::{call_fault, timeout};
 use crate::store_options::rdzv_store_options;
-use crate::turn::Answers;
 use rendezvous_core::driver::loop_client::{Loop, LoopEvent, MemberId, Session, StoreId, SubmitError};
 use rendezvous_core::driver::native_client::{Joined, MemberInfo, RunInfo};
 use rendezvous_core::driver::store::Timeout;
@@ -28,13 +28,13 @@ pub const RDZV_EVENT_NONE: i32 = 0;
 pub const RDZV_EVENT_COMPLETED: i32 = 1;
 
 /// Stores that live in an event loop of yours. Put `rdzv_loop_fd` into your poll, epoll or select; when it
-/// is readable, call `rdzv_loop_turn` and then `rdzv_loop_next_event` until it gives `RDZV_EVENT_NONE`.
+/// is readable, call `rdzv_loop_poll` and then `rdzv_loop_next_event` until it gives `RDZV_EVENT_NONE`.
 /// Deadlines, pauses and name look-ups make the descriptor readable too, so no timer of yours is needed.
 /// One thread at a time. Code of yours that a call on the loop runs may not use the loop: that is
 /// `RDZV_REENTRANT`, and what would lend something gives NULL. Such code is: within `rdzv_loop_rpc_call` and
 /// `_notify` an inline handler of a worker that calls itself, a backend of your own, and `release`, which
 /// `rdzv_loop_cancel` may run, too; and the `done` of `rdzv_rpc_call_with` and `rdzv_rpc_handlers_dispatch`
-/// for requests that end without an answer, within `rdzv_loop_next_event`, `rdzv_loop_turn`,
+/// for requests that end without an answer, within `rdzv_loop_next_event`, `rdzv_loop_poll`,
 /// `rdzv_loop_rpc_shutdown`, `rdzv_loop_remove_rpc` and `rdzv_loop_free`. It may free the loop, which goes
 /// when the call returns and shows no event, and remove RPC workers, of which no event is shown.
 #[derive(Debug)]
@@ -42,7 +42,7 @@ pub struct rdzv_loop {
     pub(crate) stores: Loop,
     home: Arc<Home>,
     /// What the last event lends out.
-    pub(crate) told: Told,
+    pub(crate) last_event: LastEvent,
     /// The last to go: until then, code of the program's that the others run is refused.
     pub(crate) gate: Arc<Gate>,
 }
@@ -54,11 +54,11 @@ impl rdzv_loop {
 }
 
 #[derive(Debug, Default)]
-pub(crate) struct Told {
+pub(crate) struct LastEvent {
     pub(crate) value: Vec<u8>,
     pub(crate) items: Vec<Vec<u8>>,
     pub(crate) error: Option<Box<rdzv_error>>,
-    pub(crate) seat: Option<Joined>,
+    pub(crate) joined_round: Option<Joined>,
     pub(crate) round_event: Option<RoundEvent>,
     pub(crate) run_info: Option<RunInfo>,
     pub(crate) members: Vec<MemberInfo>,
@@ -66,7 +66,7 @@ pub(crate) struct Told {
     /// Keys that the removal of a prefix left.
     pub(crate) left: usize,
     pub(crate) agent: ToldAgent,
-    pub(crate) rpc: ToldRpc,
+    pub(crate) rpc: LastRpcEvent,
 }
 
 /// What happened in a loop. All that it points to is lent until the next call on the loop.
@@ -134,14 +134,14 @@ pub unsafe extern "C" fn rdzv_loop_new(
     // SAFETY: the pointers are NULL or as the header wants them; NULL is refused where it must be.
     unsafe {
         guard::call(error, || {
-            let out = place(out, "out")?;
+            let out = out_pointer(out, "out")?;
             let home = home(context)?;
             let stores = Loop::new().map_err(|cause| {
                 Fault::new(RDZV_EXHAUSTED, format!("no descriptors for an event loop: {cause}"))
                     .with(|known| known.os_error = cause.raw_os_error().unwrap_or(0))
             })?;
             let gate = Gate::new(stores.fd());
-            let made = rdzv_loop { stores, home, told: Told::default(), gate };
+            let made = rdzv_loop { stores, home, last_event: LastEvent::default(), gate };
             out.put(Box::into_raw(Box::new(made)));
             Ok(())
         })
@@ -158,7 +158,7 @@ pub unsafe extern "C" fn rdzv_loop_free(event_loop: *mut rdzv_loop) {
     guard::quiet((), || unsafe { loop_gate::free(event_loop) });
 }
 
-/// The descriptor that is readable when `rdzv_loop_turn` has something to do. The same for the loop's life;
+/// The descriptor that is readable when `rdzv_loop_poll` has something to do. The same for the loop's life;
 /// not yours to read or close. -1 for NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_loop_fd(event_loop: *const rdzv_loop) -> i32 {
@@ -170,14 +170,14 @@ pub unsafe extern "C" fn rdzv_loop_fd(event_loop: *const rdzv_loop) -> i32 {
 ///
 /// Errors: `RDZV_IO` when the system's event queue failed.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn rdzv_loop_turn(
+pub unsafe extern "C" fn rdzv_loop_poll(
     event_loop: *mut rdzv_loop,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
     // SAFETY: passed on as they came.
     unsafe {
         loop_gate::operate(event_loop, error, |this| {
-            this.stores.turn().map_err(|cause| {
+            this.stores.poll().map_err(|cause| {
                 Fault::new(RDZV_IO, format!("the event queue failed: {cause}"))
                     .during("turn")
                     .with(|known| known.os_error = cause.raw_os_error().unwrap_or(0))
@@ -198,20 +198,20 @@ pub unsafe extern "C" fn rdzv_loop_next_event(
     unsafe {
         loop_gate::operate(event_loop, error, |this| {
             let given = sized::given_size(event, EVENT_FIRST_SIZE, "event")?;
-            let shown = loop {
+            let view = loop {
                 let next = this.stores.next_event();
-                let shown = this.told.tell(&mut this.stores, next);
+                let view = this.last_event.show(&mut this.stores, next);
                 // To take an event may run code of the program's, which may remove the worker that it is of.
-                let was_removed = loop_gate::remove_now(this, Some(MemberId::from_u32(shown.store)));
+                let was_removed = loop_gate::remove_now(this, Some(MemberId::from_u32(view.store)));
                 // What it lends would go with the loop.
-                if this.gate.is_doomed() {
+                if this.gate.is_freed_on_leave() {
                     break NO_EVENT;
                 }
                 if !was_removed {
-                    break shown;
+                    break view;
                 }
             };
-            sized::put(event, given, &shown);
+            sized::put(event, given, &view);
             Ok(())
         })
     }
@@ -227,7 +227,7 @@ pub unsafe extern "C" fn rdzv_loop_item(
 ) -> *const u8 {
     // SAFETY: as the header wants it.
     guard::quiet(null(), || unsafe {
-        loop_gate::read(event_loop, null(), |this| crate::buffer::item(&this.told.items, index, len))
+        loop_gate::read(event_loop, null(), |this| crate::buffer::item(&this.last_event.items, index, len))
     })
 }
 
@@ -245,7 +245,7 @@ pub unsafe extern "C" fn rdzv_loop_add_store(
     // SAFETY: passed on as they came.
     unsafe {
         loop_gate::operate(event_loop, error, |this| {
-            let (store, options) = (place(store, "store")?, reference(options, "options")?);
+            let (store, options) = (out_pointer(store, "store")?, reference(options, "options")?);
             let (host, port) = options.endpoint()?;
             store.put(this.stores.add_store(host, port, options.options.clone()).as_u32());
             Ok(())
@@ -288,57 +288,57 @@ pub unsafe extern "C" fn rdzv_loop_cancel(
     }
 }
 
-impl Told {
+impl LastEvent {
     /// Keeps what an event lends out, and shows it.
-    fn tell(&mut self, stores: &mut Loop, event: Option<LoopEvent>) -> rdzv_event {
+    fn show(&mut self, stores: &mut Loop, event: Option<LoopEvent>) -> rdzv_event {
         *self = Self::default();
-        let mut shown = NO_EVENT;
+        let mut view = NO_EVENT;
         let event = match event {
-            None => return shown,
+            None => return view,
             Some(LoopEvent::Store(event)) => event,
             Some(LoopEvent::Member(member, event)) => {
-                shown.store = member.as_u32();
-                if let Err(event) = self.keep_agent(&mut shown, event)
-                    && let Some(fault) = self.keep_rpc(&mut shown, event)
+                view.store = member.as_u32();
+                if let Err(event) = self.keep_agent(&mut view, event)
+                    && let Some(fault) = self.keep_rpc(&mut view, event)
                 {
-                    self.fail(&mut shown, fault);
+                    self.fail(&mut view, fault);
                 }
-                return shown;
+                return view;
             }
             Some(LoopEvent::Session(session, event)) => {
                 let member = stores.session(session);
                 let run_id = member.as_ref().and_then(Session::run_id);
                 let node = member.as_ref().map_or("", Session::node);
                 let peer = member.as_ref().map_or("", Session::peer);
-                let Shown { kind, operation, number, revision, fault } =
+                let NodeEventView { kind, operation, number, revision, fault } =
                     self.keep((run_id, node, peer), event);
-                (shown.kind, shown.operation, shown.number) = (kind, operation, number);
-                (shown.store, shown.revision) = (session.as_u32(), revision);
-                shown.item_count = self.members.len() + self.items.len() + self.answers.count() + self.left;
+                (view.kind, view.operation, view.number) = (kind, operation, number);
+                (view.store, view.revision) = (session.as_u32(), revision);
+                view.item_count = self.members.len() + self.items.len() + self.answers.count() + self.left;
                 if !self.value.is_empty() {
-                    (shown.data, shown.len) = (self.value.as_ptr(), self.value.len());
+                    (view.data, view.len) = (self.value.as_ptr(), self.value.len());
                 }
                 if let Some(fault) = fault {
-                    self.fail(&mut shown, fault);
+                    self.fail(&mut view, fault);
                 }
-                return shown;
+                return view;
             }
         };
-        shown.kind = RDZV_EVENT_COMPLETED;
-        shown.operation = event.call.0;
-        shown.store = event.store.as_u32();
+        view.kind = RDZV_EVENT_COMPLETED;
+        view.operation = event.call.0;
+        view.store = event.store.as_u32();
         match event.result {
             Ok(answer) => match answer.outcome {
-                Outcome::Number(number) => shown.number = number,
-                Outcome::Ready => shown.number = 1,
+                Outcome::Number(number) => view.number = number,
+                Outcome::Ready => view.number = 1,
                 Outcome::Value => {
                     self.value = answer.values.into_iter().next().unwrap_or_default();
-                    shown.data = self.value.as_ptr();
-                    shown.len = self.value.len();
+                    view.data = self.value.as_ptr();
+                    view.len = self.value.len();
                 }
                 Outcome::Values(_) => {
                     self.items = answer.values;
-                    shown.item_count = self.items.len();
+                    view.item_count = self.items.len();
                 }
                 Outcome::Applied
                 | Outcome::Alive
@@ -347,15 +347,15 @@ impl Told {
                 | Outcome::Missing
                 | Outcome::QueueEmpty => {}
             },
-            Err(failure) => self.fail(&mut shown, call_fault(&failure).with(|known| known.keys = event.keys)),
+            Err(failure) => self.fail(&mut view, call_fault(&failure).with(|known| known.keys = event.keys)),
         }
-        shown
+        view
     }
 
-    fn fail(&mut self, shown: &mut rdzv_event, fault: Fault) {
+    fn fail(&mut self, view: &mut rdzv_event, fault: Fault) {
         let error = self.error.insert(Box::new(rdzv_error::new(fault)));
-        shown.status = error.status();
-        shown.error = &raw const **error;
+        view.status = error.status();
+        view.error = &raw const **error;
     }
 }
 
@@ -394,7 +394,7 @@ unsafe fn submitted(
     // SAFETY: passed on as they came.
     unsafe {
         loop_gate::operate(event_loop, error, |this| {
-            let (operation, timeout) = (place(operation, "operation")?, timeout(timeout_ms)?);
+            let (operation, timeout) = (out_pointer(operation, "operation")?, timeout(timeout_ms)?);
             let store = StoreId::from_u32(store);
             let scope = this.stores.scope(store).map(Box::<[u8]>::from);
             let scope = scope.ok_or_else(|| invalid(SubmitError::UnknownStore.to_string()))?;

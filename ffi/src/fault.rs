@@ -44,8 +44,8 @@ impl Fault {
     }
 
     /// The same with more that is known.
-    pub(crate) fn with(mut self, tell: impl FnOnce(&mut Details)) -> Self {
-        tell(&mut self.0);
+    pub(crate) fn with(mut self, notify: impl FnOnce(&mut Details)) -> Self {
+        notify(&mut self.0);
         self
     }
 }

@@ -69,8 +69,8 @@ fn caught(job: &mut dyn Run) -> Result<(), String> {
 fn is_ours(panic: &PanicHookInfo<'_>) -> bool {
     // A thread that ends may have lost its thread-locals already.
     let is_guarded = GUARDED.try_with(Cell::get).unwrap_or(false);
-    if let (true, Some(place)) = (is_guarded, panic.location()) {
-        PANICKED_AT.try_with(|at| *at.borrow_mut() = format!(" ({}:{})", place.file(), place.line())).ok();
+    if let (true, Some(origin)) = (is_guarded, panic.location()) {
+        PANICKED_AT.try_with(|at| *at.borrow_mut() = format!(" ({}:{})", origin.file(), origin.line())).ok();
     }
     is_guarded || std::thread::current().name().is_some_and(|name| name.starts_with("rdzv-"))
 }

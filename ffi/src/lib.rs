@@ -33,7 +33,7 @@ mod store_kinds;
 
 mod native_store;
 
-mod turn;
+mod batch;
 
 mod watch;
 
@@ -151,6 +151,7 @@ pub use agent_result::*;
 #[cfg(feature = "agent")]
 pub use agent_watch::*;
 pub use argument::rdzv_bytes;
+pub use batch::*;
 pub use buffer::*;
 pub use context::*;
 pub use custom_store::*;
@@ -200,7 +201,6 @@ pub use store_info::*;
 pub use store_kinds::*;
 pub use store_options::*;
 pub use store_utilities::*;
-pub use turn::*;
 pub use version::*;
 pub use watch::*;
 #[cfg(feature = "agent")]

@@ -1,9 +1,9 @@
 //! Agents in an event loop of the caller's.
 
 use crate::agent::rdzv_agent;
-use crate::agent_event::{EVENT_FIRST_SIZE, ShownEvent, rdzv_agent_event};
-use crate::argument::{invalid, place, reference};
-use crate::event_loop::{Told, rdzv_event, rdzv_loop};
+use crate::agent_event::{AgentEventView, EVENT_FIRST_SIZE, rdzv_agent_event};
+use crate::argument::{invalid, out_pointer, reference};
+use crate::event_loop::{LastEvent, rdzv_event, rdzv_loop};
 use crate::fault::{Fault, rdzv_error};
 use crate::loop_gate;
 use crate::sized;
@@ -15,21 +15,21 @@ use rendezvous_core::driver::loop_client::{MemberEvent, MemberId};
 pub const RDZV_EVENT_AGENT: i32 = 10;
 
 /// What the last event lends out of an agent.
-pub(crate) type ToldAgent = Option<ShownEvent>;
+pub(crate) type ToldAgent = Option<AgentEventView>;
 
-impl Told {
+impl LastEvent {
     /// Keeps what an event of an agent lends out, and shows the rest.
     ///
     /// # Errors
     /// It is no event of an agent, and comes back.
     pub(crate) fn keep_agent(
         &mut self,
-        shown: &mut rdzv_event,
+        view: &mut rdzv_event,
         event: MemberEvent,
     ) -> Result<(), MemberEvent> {
         let LoopAgentEvent { event, moment } = *event.downcast()?;
-        shown.kind = RDZV_EVENT_AGENT;
-        self.agent = Some(ShownEvent::new(&event, &moment));
+        view.kind = RDZV_EVENT_AGENT;
+        self.agent = Some(AgentEventView::new(&event, &moment));
         Ok(())
     }
 }
@@ -50,7 +50,7 @@ pub unsafe extern "C" fn rdzv_loop_add_agent(
     // SAFETY: passed on as they came.
     unsafe {
         loop_gate::operate(event_loop, error, |this| {
-            let (number, agent) = (place(number, "number")?, reference(agent, "agent")?);
+            let (number, agent) = (out_pointer(number, "number")?, reference(agent, "agent")?);
             let added = this.stores.add_agent(agent.for_loop()?).map_err(|cause| {
                 Fault::new(RDZV_EXHAUSTED, format!("the agent cannot be watched: {cause}"))
                     .with(|known| known.os_error = cause.raw_os_error().unwrap_or(0))
@@ -90,8 +90,8 @@ pub unsafe extern "C" fn rdzv_loop_agent_event(
     unsafe {
         loop_gate::operate(event_loop, error, |this| {
             let given = sized::given_size(out, EVENT_FIRST_SIZE, "out")?;
-            let shown = this.told.agent.as_ref().ok_or_else(|| invalid("the last event has none"))?;
-            sized::put(out, given, &shown.lent());
+            let view = this.last_event.agent.as_ref().ok_or_else(|| invalid("the last event has none"))?;
+            sized::put(out, given, &view.borrowed());
             Ok(())
         })
     }

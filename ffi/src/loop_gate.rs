@@ -17,12 +17,12 @@ use std::thread::ThreadId;
 pub(crate) struct Gate {
     pub(crate) poison: Poison,
     fd: i32,
-    room: Mutex<Room>,
+    users: Mutex<LoopUsers>,
 }
 
 /// Who is in, and what is to be done when they leave.
 #[derive(Debug, Default)]
-struct Room {
+struct LoopUsers {
     state: State,
     /// Workers that code within has removed.
     removed: Vec<MemberId>,
@@ -35,69 +35,69 @@ enum State {
     /// This thread is in.
     Busy(ThreadId),
     /// This thread is in, and frees the loop on leaving it.
-    Doomed(ThreadId),
+    FreeOnLeave(ThreadId),
 }
 
 impl Gate {
     pub(crate) fn new(fd: i32) -> Arc<Self> {
-        Arc::new(Self { poison: Poison::default(), fd, room: Mutex::default() })
+        Arc::new(Self { poison: Poison::default(), fd, users: Mutex::default() })
     }
 
-    fn room(&self) -> MutexGuard<'_, Room> {
-        self.room.lock().unwrap_or_else(PoisonError::into_inner)
+    fn users(&self) -> MutexGuard<'_, LoopUsers> {
+        self.users.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Comes in, if nobody is.
     fn shut(&self) -> bool {
-        let mut room = self.room();
-        let is_free = room.state == State::Free;
+        let mut users = self.users();
+        let is_free = users.state == State::Free;
         if is_free {
-            room.state = State::Busy(std::thread::current().id());
+            users.state = State::Busy(std::thread::current().id());
         }
         is_free
     }
 
     /// Leaves, and lets the next one in; but for a loop that is to be freed.
     fn open(&self) -> bool {
-        let mut room = self.room();
-        let is_busy = matches!(room.state, State::Busy(_));
+        let mut users = self.users();
+        let is_busy = matches!(users.state, State::Busy(_));
         if is_busy {
-            room.state = State::Free;
+            users.state = State::Free;
         }
         is_busy
     }
 
     /// Has whoever is in free the loop on leaving it. Whether that is the one who asks, since nobody was.
     fn doom(&self) -> bool {
-        let mut room = self.room();
-        let (thread, is_free) = match room.state {
+        let mut users = self.users();
+        let (thread, is_free) = match users.state {
             State::Free => (std::thread::current().id(), true),
-            State::Busy(thread) | State::Doomed(thread) => (thread, false),
+            State::Busy(thread) | State::FreeOnLeave(thread) => (thread, false),
         };
-        room.state = State::Doomed(thread);
+        users.state = State::FreeOnLeave(thread);
         is_free
     }
 
     /// Whether the loop goes as soon as whoever is in leaves it.
-    pub(crate) fn is_doomed(&self) -> bool {
-        matches!(self.room().state, State::Doomed(_))
+    pub(crate) fn is_freed_on_leave(&self) -> bool {
+        matches!(self.users().state, State::FreeOnLeave(_))
     }
 
     /// Has a worker removed on leaving, if this thread is in.
     fn removes_later(&self, worker: MemberId) -> bool {
-        let mut room = self.room();
-        let is_within = match room.state {
+        let mut users = self.users();
+        let is_inside = match users.state {
             State::Free => false,
-            State::Busy(thread) | State::Doomed(thread) => thread == std::thread::current().id(),
+            State::Busy(thread) | State::FreeOnLeave(thread) => thread == std::thread::current().id(),
         };
-        if is_within {
-            room.removed.push(worker);
+        if is_inside {
+            users.removed.push(worker);
         }
-        is_within
+        is_inside
     }
 
     fn next_removed(&self) -> Option<MemberId> {
-        self.room().removed.pop()
+        self.users().removed.pop()
     }
 }
 
@@ -189,8 +189,8 @@ unsafe fn enter(
     body: &mut dyn Work,
 ) -> Result<(), Fault> {
     if gate.is_some_and(|gate| !gate.shut()) {
-        let words = "the event loop is in use, by another thread or around this call";
-        return Err(Fault::new(RDZV_REENTRANT, words));
+        let message = "the event loop is in use, by another thread or around this call";
+        return Err(Fault::new(RDZV_REENTRANT, message));
     }
     let inside = gate.map(|gate| Leaving(Inside { gate: Arc::clone(gate), event_loop }));
     // SAFETY: NULL, which is refused, or a live loop that nobody else uses.

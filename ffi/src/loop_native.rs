@@ -1,6 +1,7 @@
 //! What native stores have beyond the others, in an event loop of the caller's.
 
-use crate::argument::{bytes, invalid, list, place, rdzv_bytes, reference, zero_or_more_ms};
+use crate::argument::{bytes, invalid, list, out_pointer, rdzv_bytes, reference, zero_or_more_ms};
+use crate::batch::{ANSWER_FIRST_SIZE, rdzv_answer, rdzv_batch, rdzv_txn};
 use crate::event_loop::{rdzv_loop, submit_fault};
 use crate::fault::{Fault, rdzv_error};
 use crate::loop_gate;
@@ -8,7 +9,6 @@ use crate::sized;
 use crate::status::rdzv_status;
 use crate::store::timeout;
 use crate::store_options::rdzv_store_options;
-use crate::turn::{ANSWER_FIRST_SIZE, rdzv_answer, rdzv_batch, rdzv_txn};
 use rendezvous_core::driver::loop_client::{Session, StoreId, SubmitError};
 use rendezvous_core::driver::store::Timeout;
 use rendezvous_core::error::Operation;
@@ -41,7 +41,7 @@ pub unsafe extern "C" fn rdzv_loop_add_native_store(
     // SAFETY: the pointers are NULL or as the header wants them; NULL is refused.
     unsafe {
         loop_gate::operate(event_loop, error, |this| {
-            let (store, options) = (place(store, "store")?, reference(options, "options")?);
+            let (store, options) = (out_pointer(store, "store")?, reference(options, "options")?);
             let (host, port) = options.endpoint()?;
             store.put(this.stores.add_session(host, port, options.native()).as_u32());
             Ok(())
@@ -94,7 +94,7 @@ unsafe fn submitted(
     // SAFETY: the pointers are NULL or as the header wants them; NULL is refused.
     unsafe {
         loop_gate::operate(event_loop, error, |this| {
-            let (operation, timeout) = (place(operation, "operation")?, timeout(timeout_ms)?);
+            let (operation, timeout) = (out_pointer(operation, "operation")?, timeout(timeout_ms)?);
             let mut session = this.stores.native(StoreId::from_u32(store), which).map_err(submit_fault)?;
             operation.put(begin.run(&mut session, timeout)?.map_err(submit_fault)?.0);
             Ok(())
@@ -315,8 +315,8 @@ pub unsafe extern "C" fn rdzv_loop_answer(
     unsafe {
         loop_gate::operate(event_loop, error, |this| {
             let given = sized::given_size(out, ANSWER_FIRST_SIZE, "out")?;
-            let shown = this.told.answers.shown(index);
-            sized::put(out, given, &shown.ok_or_else(|| invalid("the last event has no such answer"))?);
+            let view = this.last_event.answers.view(index);
+            sized::put(out, given, &view.ok_or_else(|| invalid("the last event has no such answer"))?);
             Ok(())
         })
     }

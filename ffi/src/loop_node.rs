@@ -1,7 +1,8 @@
 //! Nodes of a rendezvous in an event loop of the caller's.
 
-use crate::argument::{bytes, invalid, list, place, reference, text};
-use crate::event_loop::{Told, rdzv_loop, submit_fault};
+use crate::argument::{bytes, invalid, list, out_pointer, reference, text};
+use crate::batch::Answers;
+use crate::event_loop::{LastEvent, rdzv_loop, submit_fault};
 use crate::fault::{Fault, rdzv_error};
 use crate::loop_gate;
 use crate::loop_native::{RDZV_EVENT_CHANGE, RDZV_EVENT_LEASE_OVER, RDZV_EVENT_WATCH_OVER};
@@ -12,7 +13,6 @@ use crate::rendezvous_parameters::rdzv_rendezvous_parameters;
 use crate::sized;
 use crate::status::rdzv_status;
 use crate::store::{call_fault, of_keys, timeout};
-use crate::turn::Answers;
 use crate::watch::watch_fault;
 use rendezvous_core::driver::loop_client::{Session, SessionAnswer, SessionEvent, SessionId, SubmitError};
 use rendezvous_core::driver::native_client::{NativeError, NodeEvent};
@@ -129,7 +129,7 @@ pub unsafe extern "C" fn rdzv_loop_add_node(
     // SAFETY: passed on as they came.
     unsafe {
         loop_gate::operate(event_loop, error, |this| {
-            let (node, parameters) = (place(node, "node")?, reference(parameters, "parameters")?);
+            let (node, parameters) = (out_pointer(node, "node")?, reference(parameters, "parameters")?);
             let added = this.stores.add_node(&parameters.parameters);
             node.put(added.map_err(|error| handler_fault(&error))?.as_u32());
             Ok(())
@@ -201,7 +201,7 @@ unsafe fn submitted(
     // SAFETY: passed on as they came.
     unsafe {
         loop_gate::operate(event_loop, error, |this| {
-            let (operation, timeout) = (place(operation, "operation")?, timeout(timeout_ms)?);
+            let (operation, timeout) = (out_pointer(operation, "operation")?, timeout(timeout_ms)?);
             let mut session = this.stores.session(SessionId::from_u32(node));
             let session = session.as_mut().ok_or_else(|| invalid("the loop has no node of this number"))?;
             let run_id = session.run_id().unwrap_or_default().to_string();
@@ -276,17 +276,17 @@ pub unsafe extern "C" fn rdzv_loop_node_set_closed(
 pub unsafe extern "C" fn rdzv_loop_node_fail(
     event_loop: *mut rdzv_loop,
     node: u32,
-    words: *const u8,
-    words_len: usize,
+    message: *const u8,
+    message_len: usize,
     timeout_ms: i64,
     operation: *mut u64,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
     // SAFETY: the pointers are NULL or as the header wants them; NULL is refused.
     unsafe {
-        let told = text(words, words_len, "words");
+        let last_event = text(message, message_len, "message");
         submit((event_loop, node), timeout_ms, operation, error, |session, run_id, timeout| {
-            Ok(session.fail_run(run_id.as_bytes(), told?, timeout))
+            Ok(session.fail_run(run_id.as_bytes(), last_event?, timeout))
         })
     }
 }
@@ -377,14 +377,14 @@ unsafe fn show<T: Copy>(
     event_loop: *mut rdzv_loop,
     (out, first_size): (*mut T, usize),
     error: *mut *mut rdzv_error,
-    read: impl FnOnce(&Told) -> Option<T>,
+    read: impl FnOnce(&LastEvent) -> Option<T>,
 ) -> rdzv_status {
     // SAFETY: the pointers are NULL or as the header wants them; NULL is refused.
     unsafe {
         loop_gate::operate(event_loop, error, |this| {
             let given = sized::given_size(out, first_size, "out")?;
-            let shown = read(&this.told).ok_or_else(|| invalid("the last event has none"))?;
-            sized::put(out, given, &shown);
+            let view = read(&this.last_event).ok_or_else(|| invalid("the last event has none"))?;
+            sized::put(out, given, &view);
             Ok(())
         })
     }
@@ -399,20 +399,20 @@ pub unsafe extern "C" fn rdzv_loop_round(
 ) -> rdzv_status {
     // SAFETY: passed on as they came.
     unsafe {
-        show(event_loop, (out, ROUND_FIRST_SIZE), error, |told| {
-            let seat = told.seat.as_ref()?;
+        show(event_loop, (out, ROUND_FIRST_SIZE), error, |last_event| {
+            let joined_round = last_event.joined_round.as_ref()?;
             // Keys of a node stand beneath a slash.
-            let prefix = seat.namespace.strip_prefix(b"/").unwrap_or(&seat.namespace);
+            let prefix = joined_round.namespace.strip_prefix(b"/").unwrap_or(&joined_round.namespace);
             Some(rdzv_round {
                 struct_size: 0,
-                node_rank: seat.node_rank,
-                round: seat.round,
-                nodes: seat.nodes,
+                node_rank: joined_round.node_rank,
+                round: joined_round.round,
+                nodes: joined_round.nodes,
                 reserved: 0,
-                rank_first: seat.rank_first,
-                world_size: seat.world_size,
-                leader: seat.leader.as_ptr(),
-                leader_len: seat.leader.len(),
+                rank_first: joined_round.rank_first,
+                world_size: joined_round.world_size,
+                leader: joined_round.leader.as_ptr(),
+                leader_len: joined_round.leader.len(),
                 key_prefix: prefix.as_ptr(),
                 key_prefix_len: prefix.len(),
             })
@@ -429,8 +429,8 @@ pub unsafe extern "C" fn rdzv_loop_round_event(
 ) -> rdzv_status {
     // SAFETY: passed on as they came.
     unsafe {
-        show(event_loop, (out, EVENT_FIRST_SIZE), error, |told| {
-            told.round_event.as_ref().map(|event| projected(Some(event)).0)
+        show(event_loop, (out, EVENT_FIRST_SIZE), error, |last_event| {
+            last_event.round_event.as_ref().map(|event| projected(Some(event)).0)
         })
     }
 }
@@ -444,8 +444,8 @@ pub unsafe extern "C" fn rdzv_loop_run_info(
 ) -> rdzv_status {
     // SAFETY: passed on as they came.
     unsafe {
-        show(event_loop, (out, RUN_INFO_FIRST_SIZE), error, |told| {
-            let info = told.run_info?;
+        show(event_loop, (out, RUN_INFO_FIRST_SIZE), error, |last_event| {
+            let info = last_event.run_info?;
             Some(rdzv_run_info {
                 struct_size: 0,
                 complete: i32::from(info.complete),
@@ -469,8 +469,8 @@ pub unsafe extern "C" fn rdzv_loop_member(
 ) -> rdzv_status {
     // SAFETY: passed on as they came.
     unsafe {
-        show(event_loop, (out, MEMBER_FIRST_SIZE), error, |told| {
-            let member = told.members.get(index)?;
+        show(event_loop, (out, MEMBER_FIRST_SIZE), error, |last_event| {
+            let member = last_event.members.get(index)?;
             Some(rdzv_member {
                 struct_size: 0,
                 node_rank: member.node_rank,
@@ -487,7 +487,7 @@ pub unsafe extern "C" fn rdzv_loop_member(
 }
 
 /// What there is to tell of a node's event, beside what is kept to be lent out.
-pub(crate) struct Shown {
+pub(crate) struct NodeEventView {
     pub(crate) kind: i32,
     pub(crate) operation: u64,
     pub(crate) number: i64,
@@ -495,19 +495,19 @@ pub(crate) struct Shown {
     pub(crate) fault: Option<Fault>,
 }
 
-impl Told {
+impl LastEvent {
     /// Keeps what an event of a node or a native store of this server lends out. A node has a run.
     pub(crate) fn keep(
         &mut self,
         (run_id, node, peer): (Option<&str>, &str, &str),
         event: SessionEvent,
-    ) -> Shown {
-        let plain = |kind| Shown { kind, operation: 0, number: 0, revision: 0, fault: None };
+    ) -> NodeEventView {
+        let plain = |kind| NodeEventView { kind, operation: 0, number: 0, revision: 0, fault: None };
         match event {
             SessionEvent::Open => plain(RDZV_EVENT_NODE_OPEN),
             SessionEvent::Node(NodeEvent::Seated) => plain(RDZV_EVENT_NODE_SEATED),
-            SessionEvent::Node(NodeEvent::StandingBy { ahead }) => {
-                Shown { number: ahead.into(), ..plain(RDZV_EVENT_NODE_STANDING_BY) }
+            SessionEvent::Node(NodeEvent::Standby { ahead }) => {
+                NodeEventView { number: ahead.into(), ..plain(RDZV_EVENT_NODE_STANDING_BY) }
             }
             SessionEvent::Node(event) => {
                 let event = event.into_round_event();
@@ -520,65 +520,68 @@ impl Told {
                     Some(run_id) => fault_of(error, (run_id, node)),
                     None => native_fault(&error),
                 });
-                Shown { fault, ..plain(RDZV_EVENT_NODE_OVER) }
+                NodeEventView { fault, ..plain(RDZV_EVENT_NODE_OVER) }
             }
             SessionEvent::Completed { call, operation, key, elapsed, result } => {
-                let mut shown = Shown { operation: call.0, ..plain(crate::event_loop::RDZV_EVENT_COMPLETED) };
+                let mut view =
+                    NodeEventView { operation: call.0, ..plain(crate::event_loop::RDZV_EVENT_COMPLETED) };
                 match result {
                     Ok(answer) => {
-                        self.answered(&mut shown, answer, (key.as_deref().unwrap_or(b""), elapsed), peer)
+                        self.answered(&mut view, answer, (key.as_deref().unwrap_or(b""), elapsed), peer)
                     }
                     Err(error) if operation.is_of_the_rendezvous() => {
-                        shown.fault = Some(fault_of(error, (run_id.unwrap_or_default(), node)));
+                        view.fault = Some(fault_of(error, (run_id.unwrap_or_default(), node)));
                     }
                     Err(error) => {
                         let keys: Vec<&[u8]> = key.iter().map(Vec::as_slice).collect();
-                        shown.fault = Some(of_keys(native_fault(&error), &keys));
+                        view.fault = Some(of_keys(native_fault(&error), &keys));
                     }
                 }
-                shown
+                view
             }
             SessionEvent::Changed(call, change) => {
                 (self.value, self.items) = (change.key, change.value.into_iter().collect());
-                Shown { operation: call.0, revision: change.revision, ..plain(RDZV_EVENT_CHANGE) }
+                NodeEventView { operation: call.0, revision: change.revision, ..plain(RDZV_EVENT_CHANGE) }
             }
             SessionEvent::WatchOver(call, error) => {
                 let fault = Some(watch_fault(&error));
-                Shown { operation: call.0, fault, ..plain(RDZV_EVENT_WATCH_OVER) }
+                NodeEventView { operation: call.0, fault, ..plain(RDZV_EVENT_WATCH_OVER) }
             }
-            SessionEvent::LeaseOver { call, why, .. } => {
-                Shown { operation: call.0, number: why.number().into(), ..plain(RDZV_EVENT_LEASE_OVER) }
-            }
+            SessionEvent::LeaseOver { call, why, .. } => NodeEventView {
+                operation: call.0,
+                number: why.number().into(),
+                ..plain(RDZV_EVENT_LEASE_OVER)
+            },
         }
     }
 
     fn answered(
         &mut self,
-        shown: &mut Shown,
+        view: &mut NodeEventView,
         answer: SessionAnswer,
         (key, elapsed): (&[u8], Duration),
         peer: &str,
     ) {
         match answer {
             SessionAnswer::Done => {}
-            SessionAnswer::Joined(seat) => self.seat = Some(seat),
+            SessionAnswer::Joined(joined_round) => self.joined_round = Some(joined_round),
             SessionAnswer::RunInfo(info) => self.run_info = Some(info),
             SessionAnswer::Members(members) => self.members = members,
             SessionAnswer::Barrier(end) => match barrier_end(end, key, elapsed, peer) {
-                Ok(generation) => shown.number = i64::try_from(generation).unwrap_or(i64::MAX),
+                Ok(generation) => view.number = i64::try_from(generation).unwrap_or(i64::MAX),
                 Err(fault) => {
-                    shown.number = i64::try_from(fault.generation).unwrap_or(i64::MAX);
-                    shown.fault = Some(fault);
+                    view.number = i64::try_from(fault.generation).unwrap_or(i64::MAX);
+                    view.fault = Some(fault);
                 }
             },
-            SessionAnswer::Watching(revision) => shown.revision = revision,
-            SessionAnswer::Number(number) => shown.number = number,
+            SessionAnswer::Watching(revision) => view.revision = revision,
+            SessionAnswer::Number(number) => view.number = number,
             SessionAnswer::Removed(PrefixRemoved { removed, left }) => {
-                shown.number = i64::try_from(removed).unwrap_or(i64::MAX);
+                view.number = i64::try_from(removed).unwrap_or(i64::MAX);
                 self.left = usize::try_from(left).unwrap_or(usize::MAX);
             }
             SessionAnswer::Txn(done) => {
-                (shown.number, shown.revision) = (i64::from(done.holds), done.revision);
+                (view.number, view.revision) = (i64::from(done.holds), done.revision);
             }
             SessionAnswer::Batch(answers) => self.answers = Answers::new(answers),
         }
@@ -588,8 +591,9 @@ impl Told {
 fn fault_of(error: NativeError, (run_id, node): (&str, &str)) -> Fault {
     let known = call_fault(error.call());
     let elapsed = error.call().elapsed();
-    let told = handler_fault(&refusal(error, (run_id, node), elapsed));
+    let last_event = handler_fault(&refusal(error, (run_id, node), elapsed));
     known.with(|known| {
-        (known.status, known.message, known.cause) = (told.status, told.message.clone(), told.cause.clone());
+        (known.status, known.message, known.cause) =
+            (last_event.status, last_event.message.clone(), last_event.cause.clone());
     })
 }

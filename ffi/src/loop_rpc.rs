@@ -1,15 +1,15 @@
 //! Workers of RPC groups in an event loop of the caller's.
 
-use crate::argument::{invalid, place, reference, text};
+use crate::argument::{invalid, out_pointer, reference, text};
 use crate::buffer::rdzv_buffer;
 use crate::context::{Home, home, rdzv_context};
-use crate::event_loop::{RDZV_EVENT_COMPLETED, Told, rdzv_event, rdzv_loop};
+use crate::event_loop::{LastEvent, RDZV_EVENT_COMPLETED, rdzv_event, rdzv_loop};
 use crate::fault::{Fault, rdzv_error};
 use crate::guard;
 use crate::loop_gate;
 use crate::rpc::{
-    EVENT_FIRST_SIZE, HandleEnd, Making, Named, RDZV_RPC_EVENT_OVER, end_words, put_event, rdzv_rpc,
-    rdzv_rpc_event, shown,
+    EVENT_FIRST_SIZE, HandleEnd, Making, Named, RDZV_RPC_EVENT_OVER, describe_end, put_event, rdzv_rpc,
+    rdzv_rpc_event, view,
 };
 use crate::rpc_call_spec::{naming, rdzv_rpc_call_spec, spec, spec_of};
 use crate::rpc_end::shutdown_of;
@@ -25,7 +25,7 @@ use rendezvous_rpc::agent::GroupEvent;
 use rendezvous_rpc::driver::calls::handling::Responder;
 use rendezvous_rpc::driver::group::CallSpec;
 use rendezvous_rpc::driver::group::RpcContext;
-use rendezvous_rpc::driver::loop_member::{Called, RpcAskError, RpcDesk, RpcEvent, RpcHome, RpcLoop};
+use rendezvous_rpc::driver::loop_member::{Called, RpcAskError, RpcEvent, RpcHome, RpcLoop, RpcRequestQueue};
 use std::any::Any;
 use std::ptr::null;
 use std::sync::{Arc, OnceLock};
@@ -63,7 +63,7 @@ pub(crate) fn remove(stores: &mut Loop, worker: MemberId) {
 
 /// What the last event lends out of a worker.
 #[derive(Debug, Default)]
-pub(crate) struct ToldRpc {
+pub(crate) struct LastRpcEvent {
     request: Option<rdzv_rpc_request>,
     responder: Option<Responder>,
     event: Option<Happened>,
@@ -78,16 +78,16 @@ enum Happened {
     Over(String),
 }
 
-impl Told {
+impl LastEvent {
     /// Keeps what an event of a worker lends out, and shows the rest; what went wrong comes back.
-    pub(crate) fn keep_rpc(&mut self, shown: &mut rdzv_event, event: MemberEvent) -> Option<Fault> {
+    pub(crate) fn keep_rpc(&mut self, view: &mut rdzv_event, event: MemberEvent) -> Option<Fault> {
         match *event.downcast().ok()? {
             RpcEvent::Joined(joined) => {
-                shown.kind = RDZV_EVENT_RPC_JOINED;
+                view.kind = RDZV_EVENT_RPC_JOINED;
                 return joined.err().map(|error| init_fault(&error));
             }
             RpcEvent::Completed(call, called, result) => {
-                (shown.kind, shown.operation) = (RDZV_EVENT_COMPLETED, call.0);
+                (view.kind, view.operation) = (RDZV_EVENT_COMPLETED, call.0);
                 // The names do not move with their owner.
                 self.rpc.called = called.map(|called| (spec_of(&called), called));
                 match result {
@@ -100,21 +100,21 @@ impl Told {
                         });
                     }
                 }
-                (shown.data, shown.len) = (self.value.as_ptr(), self.value.len());
+                (view.data, view.len) = (self.value.as_ptr(), self.value.len());
             }
-            RpcEvent::Asked(request, responder) => {
-                shown.kind = RDZV_EVENT_RPC_REQUEST;
+            RpcEvent::Request(request, responder) => {
+                view.kind = RDZV_EVENT_RPC_REQUEST;
                 // The bytes do not move with their owner.
-                (shown.data, shown.len) = self.rpc.request.insert(rdzv_rpc_request::of(request)).parts();
+                (view.data, view.len) = self.rpc.request.insert(rdzv_rpc_request::of(request)).parts();
                 self.rpc.responder = Some(responder);
             }
             RpcEvent::Group(event) => {
-                shown.kind = RDZV_EVENT_RPC;
+                view.kind = RDZV_EVENT_RPC;
                 self.rpc.event = Some(Happened::Group(event));
             }
             RpcEvent::Over(end) => {
-                shown.kind = RDZV_EVENT_RPC;
-                self.rpc.event = Some(Happened::Over(end_words(&end)));
+                view.kind = RDZV_EVENT_RPC;
+                self.rpc.event = Some(Happened::Over(describe_end(&end)));
                 return end.err().map(|error| agent_fault(&error).during("shutdown"));
             }
         }
@@ -137,9 +137,10 @@ unsafe fn init(
     making: impl FnOnce() -> Result<(Arc<Home>, Making), Fault>,
     number: *mut u32,
 ) -> Result<(), Fault> {
-    let number = place(number, "number")?;
+    let number = out_pointer(number, "number")?;
     let (home, making) = making()?;
-    let make = Box::new(move |desk: &RpcDesk, canceller: Canceller| making.run_for(desk, canceller));
+    let make =
+        Box::new(move |queue: &RpcRequestQueue, canceller: Canceller| making.run_for(queue, canceller));
     let made = this.stores.init_rpc(home, make).map_err(|cause| {
         Fault::new(RDZV_EXHAUSTED, format!("no thread to make the RPC worker: {cause}"))
             .with(|known| known.os_error = cause.raw_os_error().unwrap_or(0))
@@ -231,7 +232,7 @@ pub unsafe extern "C" fn rdzv_loop_add_rpc(
     // SAFETY: passed on as they came; NULL is refused.
     unsafe {
         loop_gate::operate(event_loop, error, |this| {
-            let (number, rpc) = (place(number, "number")?, reference(rpc, "rpc")?);
+            let (number, rpc) = (out_pointer(number, "number")?, reference(rpc, "rpc")?);
             let home = Arc::clone(&rpc.home);
             let added = this.stores.add_rpc(home, Arc::clone(&rpc.agent)).map_err(|_| {
                 Fault::new(RDZV_ALREADY_REGISTERED, format!("{} is in a loop already", rpc.agent.me()))
@@ -273,7 +274,7 @@ pub unsafe extern "C" fn rdzv_loop_rpc_handle(
     // SAFETY: passed on as they came; NULL is refused.
     unsafe {
         loop_gate::operate(event_loop, error, |this| {
-            let (out, id) = (place(out, "out")?, MemberId::from_u32(number));
+            let (out, id) = (out_pointer(out, "out")?, MemberId::from_u32(number));
             let home = this.stores.rpc_home(id).map(|home| home as Arc<dyn Any + Send + Sync>);
             let home = home.and_then(|home| home.downcast::<Home>().ok());
             let (Some(agent), Some(home)) = (this.stores.rpc(id), home) else {
@@ -321,7 +322,7 @@ pub unsafe extern "C" fn rdzv_loop_rpc_call(
     // SAFETY: passed on as they came; NULL is refused.
     unsafe {
         call_on(event_loop, call, error, |this, spec| {
-            let operation = place(operation, "operation")?;
+            let operation = out_pointer(operation, "operation")?;
             let made = this.stores.rpc_call(MemberId::from_u32(number), spec);
             operation.put(made.map_err(|error| ask_fault(&error))?.0);
             Ok(())
@@ -363,7 +364,7 @@ pub unsafe extern "C" fn rdzv_loop_rpc_add_handler(
     unsafe {
         loop_gate::operate(event_loop, error, |this| {
             let (id, name) = (MemberId::from_u32(number), text(name, name_len, "name")?);
-            let (Some(agent), Some(desk)) = (this.stores.rpc(id), this.stores.rpc_desk(id)) else {
+            let (Some(agent), Some(queue)) = (this.stores.rpc(id), this.stores.rpc_request_queue(id)) else {
                 return Err(invalid("the loop has no member of a group of this number"));
             };
             let tcp = agent.tcp().ok_or_else(|| {
@@ -372,7 +373,7 @@ pub unsafe extern "C" fn rdzv_loop_rpc_add_handler(
                     "a backend of the program's own takes its handlers when it is made",
                 )
             })?;
-            Entry { name: name.into(), code: Code::Desk(desk) }.register(tcp.handling())
+            Entry { name: name.into(), code: Code::RequestQueue(queue) }.register(tcp.handling())
         })
     }
 }
@@ -407,7 +408,7 @@ pub unsafe extern "C" fn rdzv_loop_rpc_called(event_loop: *const rdzv_loop) -> *
     // SAFETY: as the header wants it.
     guard::quiet(null(), || unsafe {
         loop_gate::read(event_loop, null(), |this| {
-            this.told.rpc.called.as_ref().map_or_else(null, |(shown, _)| std::ptr::from_ref(shown))
+            this.last_event.rpc.called.as_ref().map_or_else(null, |(view, _)| std::ptr::from_ref(view))
         })
     })
 }
@@ -427,12 +428,12 @@ pub unsafe extern "C" fn rdzv_loop_rpc_event(
     unsafe {
         loop_gate::operate(event_loop, error, |this| {
             let given = sized::given_size(event, EVENT_FIRST_SIZE, "event")?;
-            let told = match &this.told.rpc.event {
-                Some(Happened::Group(event)) => shown(Some(event)),
-                Some(Happened::Over(words)) => (RDZV_RPC_EVENT_OVER, None, &**words),
+            let last_event = match &this.last_event.rpc.event {
+                Some(Happened::Group(event)) => view(Some(event)),
+                Some(Happened::Over(message)) => (RDZV_RPC_EVENT_OVER, None, &**message),
                 None => return Err(invalid("the last event has none")),
             };
-            put_event(told, event, given, name, why);
+            put_event(last_event, event, given, name, why);
             Ok(())
         })
     }
@@ -445,7 +446,7 @@ pub unsafe extern "C" fn rdzv_loop_rpc_request(event_loop: *const rdzv_loop) -> 
     // SAFETY: as the header wants it.
     guard::quiet(null(), || unsafe {
         loop_gate::read(event_loop, null(), |this| {
-            this.told.rpc.request.as_ref().map_or_else(null, std::ptr::from_ref)
+            this.last_event.rpc.request.as_ref().map_or_else(null, std::ptr::from_ref)
         })
     })
 }
@@ -464,8 +465,8 @@ pub unsafe extern "C" fn rdzv_loop_rpc_responder(
     // SAFETY: passed on as they came; NULL is refused.
     unsafe {
         loop_gate::operate(event_loop, error, |this| {
-            let out = place(out, "out")?;
-            let responder = this.told.rpc.responder.take();
+            let out = out_pointer(out, "out")?;
+            let responder = this.last_event.rpc.responder.take();
             let responder = responder.ok_or_else(|| invalid("the last event has none, or it was given"))?;
             out.put(Box::into_raw(Box::new(rdzv_rpc_responder::of_caller(responder))));
             Ok(())

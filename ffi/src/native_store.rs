@@ -1,6 +1,6 @@
 //! Stores over the native protocol: revisions, prefixes, pages, barriers by name.
 
-use crate::argument::{bytes, list, place, rdzv_bytes, reference, reference_mut};
+use crate::argument::{bytes, list, out_pointer, rdzv_bytes, reference, reference_mut};
 use crate::buffer::{rdzv_buffer, rdzv_list};
 use crate::context::{rdzv_context, shared};
 use crate::fault::{Fault, rdzv_error};
@@ -87,7 +87,7 @@ pub unsafe extern "C" fn rdzv_store_connect_native(
     // SAFETY: the pointers are NULL or as the header wants them; NULL is refused where it must be.
     unsafe {
         guard::call(error, || {
-            let out = place(out, "out")?;
+            let out = out_pointer(out, "out")?;
             let shared = shared(context)?;
             let options = reference(options, "options")?;
             let (host, port) = options.endpoint()?;
@@ -144,7 +144,7 @@ pub unsafe extern "C" fn rdzv_store_get_with_revision(
     unsafe {
         operate(store, Operation::MultiGet, timeout_ms, error, |client, timeout| {
             let key = bytes(key, key_len, "key")?;
-            let (value, revision) = (reference_mut(value, "value")?, place(revision, "revision")?);
+            let (value, revision) = (reference_mut(value, "value")?, out_pointer(revision, "revision")?);
             let found = read(client, &[key], timeout)?.pop().unwrap_or_default();
             value.put(&found.value);
             revision.put(found.revision);
@@ -170,7 +170,7 @@ pub unsafe extern "C" fn rdzv_store_multi_get_with_revisions(
         operate(store, Operation::MultiGet, timeout_ms, error, |client, timeout| {
             let keys = list(keys, key_count, "keys")?;
             let values = reference_mut(values, "values")?;
-            place(revisions, "revisions")?;
+            out_pointer(revisions, "revisions")?;
             let found = read(client, &keys, timeout)?;
             for (at, versioned) in found.iter().take(key_count).enumerate() {
                 revisions.add(at).write(versioned.revision);
@@ -201,7 +201,7 @@ pub unsafe extern "C" fn rdzv_store_list_keys_page(
     unsafe {
         operate(store, Operation::ListKeys, timeout_ms, error, |client, timeout| {
             let (prefix, after) = (bytes(prefix, prefix_len, "prefix")?, bytes(after, after_len, "after")?);
-            let (keys, more) = (reference_mut(keys, "keys")?, place(more, "more")?);
+            let (keys, more) = (reference_mut(keys, "keys")?, out_pointer(more, "more")?);
             let page = client.list_page(prefix, after, count_max, timeout);
             let page = page.map_err(|error| native_fault(&error))?;
             keys.items = page.keys;
@@ -228,12 +228,12 @@ pub unsafe extern "C" fn rdzv_store_delete_prefix(
     // SAFETY: the pointers are NULL or as the header wants them; NULL is refused where it must be.
     unsafe {
         operate(store, Operation::DeletePrefix, timeout_ms, error, |client, timeout| {
-            let (prefix, count) = (bytes(prefix, prefix_len, "prefix")?, place(count, "count")?);
+            let (prefix, count) = (bytes(prefix, prefix_len, "prefix")?, out_pointer(count, "count")?);
             let removed = client.delete_prefix(prefix, timeout);
             let done = removed.map_err(|error| of_keys(native_fault(&error), &[prefix]))?;
             let number = |keys| i64::try_from(keys).unwrap_or(i64::MAX);
             count.put(number(done.removed));
-            if let Ok(left) = place(left, "left") {
+            if let Ok(left) = out_pointer(left, "left") {
                 left.put(number(done.left));
             }
             Ok(())
@@ -277,7 +277,7 @@ pub unsafe extern "C" fn rdzv_store_named_barrier(
             let end = client.barrier(key, generation, name, participants(count, &names), timeout);
             let end = end.map_err(|error| of_keys(native_fault(&error), &[key]))?;
             let generation = barrier_end(end, key, clock.now().since(began), client.peer())?;
-            if let Ok(released) = place(released, "released") {
+            if let Ok(released) = out_pointer(released, "released") {
                 released.put(generation);
             }
             Ok(())
@@ -302,7 +302,7 @@ pub unsafe extern "C" fn rdzv_store_cancel_named_barrier(
     unsafe {
         operate(store, Operation::BarrierCancel, timeout_ms, error, |client, timeout| {
             let (key, name) = (bytes(key, key_len, "key")?, bytes(name, name_len, "name")?);
-            let waited = place(waited, "waited")?;
+            let waited = out_pointer(waited, "waited")?;
             let cancelled = client.barrier_cancel(key, name, timeout);
             let somebody = cancelled.map_err(|error| of_keys(native_fault(&error), &[key]))?;
             waited.put(i32::from(somebody));
@@ -318,8 +318,8 @@ pub(crate) fn barrier_end(
     elapsed: Duration,
     peer: &str,
 ) -> Result<u64, Fault> {
-    let failed = |status, generation, words: (&str, String), nodes: Vec<Vec<u8>>| {
-        let (what, why) = words;
+    let failed = |status, generation, description: (&str, String), nodes: Vec<Vec<u8>>| {
+        let (what, why) = description;
         let (key_text, after) = (Key::raw(key), Span(elapsed));
         let message = format!("barrier \"{key_text}\" at {peer} {what} after {after} while waiting{why}");
         Err(of_keys(Fault::new(status, message).during("barrier"), &[key]).with(|known| {
@@ -330,21 +330,21 @@ pub(crate) fn barrier_end(
     };
     match end {
         BarrierResult::Released { generation } => Ok(generation),
-        BarrierResult::Broken { generation, who, why } => {
-            let words = ("was broken", format!(": {who} died: {why}"));
-            failed(RDZV_BARRIER_BROKEN, generation, words, vec![who.as_bytes().to_vec()])
+        BarrierResult::Broken { generation, participant, why } => {
+            let description = ("was broken", format!(": {participant} died: {why}"));
+            failed(RDZV_BARRIER_BROKEN, generation, description, vec![participant.as_bytes().to_vec()])
         }
         BarrierResult::TimedOut { generation, absent_count, absent } => {
-            let mut words = format!(": {absent_count} did not come");
+            let mut description = format!(": {absent_count} did not come");
             if !absent.is_empty() {
-                words = format!("{words}: {}", absent.join(", "));
+                description = format!("{description}: {}", absent.join(", "));
             }
             let nodes = absent.iter().map(|name| name.as_bytes().to_vec()).collect();
-            failed(RDZV_TIMED_OUT, generation, ("timed out", words), nodes)
+            failed(RDZV_TIMED_OUT, generation, ("timed out", description), nodes)
         }
         BarrierResult::Cancelled { generation, by } => {
-            let words = ("was cancelled", format!(", by {by}"));
-            failed(RDZV_CANCELLED, generation, words, Vec::new())
+            let description = ("was cancelled", format!(", by {by}"));
+            failed(RDZV_CANCELLED, generation, description, Vec::new())
         }
     }
 }

@@ -20,7 +20,7 @@ pub const RDZV_ROUND_EVENT_ROUND_OVER: i32 = 3;
 /// The run is closed for good, by the node of that name, if it has one.
 pub const RDZV_ROUND_EVENT_RUN_CLOSED: i32 = 4;
 /// Round `round` was formed without this node, which is in the run no more and may join like any other.
-pub const RDZV_ROUND_EVENT_LEFT_BEHIND: i32 = 5;
+pub const RDZV_ROUND_EVENT_EXCLUDED: i32 = 5;
 /// Another process joined under this node's name; this one is in the run no more, and must not come back.
 pub const RDZV_ROUND_EVENT_REPLACED: i32 = 6;
 
@@ -117,11 +117,11 @@ pub(crate) fn projected(event: Option<&RoundEvent>) -> (rdzv_round_event, &str) 
         Some(RoundEvent::RunClosed { by }) => {
             (rdzv_round_event { kind: RDZV_ROUND_EVENT_RUN_CLOSED, ..NO_EVENT }, by)
         }
-        Some(RoundEvent::JobFailed { words }) => {
-            (rdzv_round_event { kind: RDZV_ROUND_EVENT_JOB_FAILED, ..NO_EVENT }, words)
+        Some(RoundEvent::JobFailed { message }) => {
+            (rdzv_round_event { kind: RDZV_ROUND_EVENT_JOB_FAILED, ..NO_EVENT }, message)
         }
-        Some(&RoundEvent::LeftBehind { round }) => {
-            (rdzv_round_event { kind: RDZV_ROUND_EVENT_LEFT_BEHIND, round, ..NO_EVENT }, "")
+        Some(&RoundEvent::Excluded { round }) => {
+            (rdzv_round_event { kind: RDZV_ROUND_EVENT_EXCLUDED, round, ..NO_EVENT }, "")
         }
         Some(RoundEvent::Replaced) => (rdzv_round_event { kind: RDZV_ROUND_EVENT_REPLACED, ..NO_EVENT }, ""),
     }
@@ -147,30 +147,30 @@ pub(crate) unsafe fn parsed(event: *const rdzv_round_event, name: &str) -> Resul
         }
         RDZV_ROUND_EVENT_ROUND_OVER => RoundEvent::RoundOver { round, why: why()? },
         RDZV_ROUND_EVENT_RUN_CLOSED => RoundEvent::RunClosed { by: name.into() },
-        RDZV_ROUND_EVENT_JOB_FAILED => RoundEvent::JobFailed { words: name.into() },
-        RDZV_ROUND_EVENT_LEFT_BEHIND => RoundEvent::LeftBehind { round },
+        RDZV_ROUND_EVENT_JOB_FAILED => RoundEvent::JobFailed { message: name.into() },
+        RDZV_ROUND_EVENT_EXCLUDED => RoundEvent::Excluded { round },
         RDZV_ROUND_EVENT_REPLACED => RoundEvent::Replaced,
         kind => return Err(invalid(format!("`event.kind` is {kind}, not an RDZV_ROUND_EVENT_ kind"))),
     }))
 }
 
 /// Tells an event in words, such as `node host-3 (rank 3 of round 1) died: heartbeats were missed`; they
-/// replace the content of `words`. `name` is what `rdzv_rendezvous_handler_next_event` gave with the event.
+/// replace the content of `message`. `name` is what `rdzv_rendezvous_handler_next_event` gave with the event.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_round_event_describe(
     event: *const rdzv_round_event,
     name: *const u8,
     name_len: usize,
-    words: *mut rdzv_buffer,
+    message: *mut rdzv_buffer,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
     // SAFETY: the pointers are NULL or as the header wants them; NULL is refused.
     unsafe {
         guard::call(error, || {
             let event = parsed(event, text(name, name_len, "name")?)?;
-            let words = reference_mut(words, "words")?;
-            let told = event.map_or_else(|| "nothing happened".to_string(), |event| event.to_string());
-            words.put(told.as_bytes());
+            let message = reference_mut(message, "message")?;
+            let description = event.map_or_else(|| "nothing happened".to_string(), |event| event.to_string());
+            message.put(description.as_bytes());
             Ok(())
         })
     }
@@ -213,8 +213,8 @@ mod tests {
             RoundEvent::RoundOver { round: 1, why: Why::Other(4000) },
             RoundEvent::RunClosed { by: "host-0".into() },
             RoundEvent::RunClosed { by: "".into() },
-            RoundEvent::JobFailed { words: "host-0: exit code 1".into() },
-            RoundEvent::LeftBehind { round: 4 },
+            RoundEvent::JobFailed { message: "host-0: exit code 1".into() },
+            RoundEvent::Excluded { round: 4 },
             RoundEvent::Replaced,
         ] {
             let (mut there, name) = projected(Some(&event));

@@ -25,9 +25,10 @@ const fn status_of_rendezvous(kind: RendezvousErrorKind) -> rdzv_status {
 }
 
 /// A failure that foreign code tells of by its status.
-pub(crate) fn told_by(who: &str, status: rdzv_status, words: Option<String>) -> HandlerError {
-    let words = words.unwrap_or_else(|| format!("{who} failed: {}", name_of(status).to_string_lossy()));
-    let words = words.into();
+pub(crate) fn reported_by(plugin: &str, status: rdzv_status, message: Option<String>) -> HandlerError {
+    let message =
+        message.unwrap_or_else(|| format!("{plugin} failed: {}", name_of(status).to_string_lossy()));
+    let message = message.into();
     let kind = match status {
         RDZV_RENDEZVOUS_CLOSED => RendezvousErrorKind::Closed,
         RDZV_RENDEZVOUS_TIMED_OUT => RendezvousErrorKind::Timeout,
@@ -35,9 +36,9 @@ pub(crate) fn told_by(who: &str, status: rdzv_status, words: Option<String>) -> 
         RDZV_RENDEZVOUS_STATE => RendezvousErrorKind::State,
         RDZV_RENDEZVOUS_GRACEFUL_EXIT => RendezvousErrorKind::GracefulExit,
         RDZV_RENDEZVOUS_REPLACED => RendezvousErrorKind::Replaced,
-        _ => return HandlerError::Plugin { kind: kind_of(status), words },
+        _ => return HandlerError::Plugin { kind: kind_of(status), message },
     };
-    RendezvousError::Told { kind, words }.into()
+    RendezvousError::Refused { kind, message }.into()
 }
 
 pub(crate) fn invalid_fault(error: &dyn Error) -> Fault {

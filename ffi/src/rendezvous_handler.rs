@@ -1,7 +1,7 @@
 //! One node's part in a rendezvous.
 
-use crate::argument::{place, reference, reference_mut, text};
-use crate::buffer::{lent, rdzv_buffer};
+use crate::argument::{out_pointer, reference, reference_mut, text};
+use crate::buffer::{borrowed, rdzv_buffer};
 use crate::context::{Home, home, rdzv_context};
 use crate::fault::{Fault, rdzv_error};
 use crate::guard::{self, Poison};
@@ -65,7 +65,7 @@ pub unsafe extern "C" fn rdzv_rendezvous_handler_new(
     // SAFETY: the pointers are NULL or as the header wants them; NULL is refused where it must be.
     unsafe {
         guard::call(error, || {
-            let out = place(out, "out")?;
+            let out = out_pointer(out, "out")?;
             let home = home(context)?;
             let parameters = reference(parameters, "parameters")?;
             let handler = home.rendezvous().create_handler(&parameters.parameters);
@@ -95,7 +95,7 @@ pub unsafe extern "C" fn rdzv_rendezvous_handler_backend(
     len: *mut usize,
 ) -> *const u8 {
     // SAFETY: as the header wants it.
-    unsafe { guard::read(handler, null(), |of| lent(of.handler.backend().as_bytes(), len)) }
+    unsafe { guard::read(handler, null(), |of| borrowed(of.handler.backend().as_bytes(), len)) }
 }
 
 /// The run that this rendezvous is for, as `rdzv_rendezvous_handler_backend` gives the name.
@@ -105,7 +105,7 @@ pub unsafe extern "C" fn rdzv_rendezvous_handler_run_id(
     len: *mut usize,
 ) -> *const u8 {
     // SAFETY: as the header wants it.
-    unsafe { guard::read(handler, null(), |of| lent(of.handler.run_id().as_bytes(), len)) }
+    unsafe { guard::read(handler, null(), |of| borrowed(of.handler.run_id().as_bytes(), len)) }
 }
 
 /// Whether the ranks that this node starts shall use the store that the nodes met over, 1 or 0; 0 for NULL.
@@ -135,7 +135,7 @@ pub unsafe extern "C" fn rdzv_rendezvous_handler_next_rendezvous(
     // SAFETY: the pointers are NULL or as the header wants them; NULL is refused.
     unsafe {
         operate(handler, error, |of| {
-            let out = place(out, "out")?;
+            let out = out_pointer(out, "out")?;
             let joined = of.handler.next_rendezvous();
             Ok(joined.map(|info| out.put(info_handle(info, Arc::clone(of.home.shared())))))
         })
@@ -155,7 +155,7 @@ pub unsafe extern "C" fn rdzv_rendezvous_handler_is_closed(
     // SAFETY: the pointers are NULL or as the header wants them; NULL is refused.
     unsafe {
         operate(handler, error, |of| {
-            let closed = place(closed, "closed")?;
+            let closed = out_pointer(closed, "closed")?;
             Ok(of.handler.is_closed().map(|is_closed| closed.put(i32::from(is_closed))))
         })
     }
@@ -171,20 +171,20 @@ pub unsafe extern "C" fn rdzv_rendezvous_handler_set_closed(
     unsafe { operate(handler, error, |of| Ok(of.handler.set_closed())) }
 }
 
-/// Closes the rendezvous since the job has failed, and has the other nodes told `words` (UTF-8, at most 1,024
-/// bytes): those of the live round as `RDZV_ROUND_EVENT_JOB_FAILED`, whoever is refused from now on in its
-/// error. The first words stay. Backends that cannot tell them close the rendezvous only.
+/// Closes the rendezvous because the job has failed. Nodes of the live round get `message` (UTF-8, at most
+/// 1,024 bytes) as `RDZV_ROUND_EVENT_JOB_FAILED`; nodes that are refused from now on get it in their error.
+/// The first message stays. Backends that cannot pass it on only close the rendezvous.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_rendezvous_handler_fail(
     handler: *const rdzv_rendezvous_handler,
-    words: *const u8,
-    words_len: usize,
+    message: *const u8,
+    message_len: usize,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
     // SAFETY: the pointers are NULL or as the header wants them; NULL is refused.
     unsafe {
-        let told = text(words, words_len, "words");
-        operate(handler, error, |of| Ok(of.handler.fail(told?)))
+        let reason = text(message, message_len, "message");
+        operate(handler, error, |of| Ok(of.handler.fail(reason?)))
     }
 }
 
@@ -198,7 +198,7 @@ pub unsafe extern "C" fn rdzv_rendezvous_handler_num_nodes_waiting(
     // SAFETY: the pointers are NULL or as the header wants them; NULL is refused.
     unsafe {
         operate(handler, error, |of| {
-            let count = place(count, "count")?;
+            let count = out_pointer(count, "count")?;
             let waiting = of.handler.num_nodes_waiting();
             Ok(waiting.map(|waiting| count.put(i64::try_from(waiting).unwrap_or(i64::MAX))))
         })
@@ -226,8 +226,8 @@ pub unsafe extern "C" fn rdzv_rendezvous_handler_next_event(
             let given = sized::given_size(event, EVENT_FIRST_SIZE, "event")?;
             let timeout = span(timeout_ms, Timeouts::default().call)?;
             Ok(of.handler.next_event(timeout).map(|happened| {
-                let (told, about) = projected(happened.as_ref());
-                sized::put(event, given, &told);
+                let (reason, about) = projected(happened.as_ref());
+                sized::put(event, given, &reason);
                 if let Ok(name) = reference_mut(name, "name") {
                     name.put(about.as_bytes());
                 }
@@ -248,7 +248,7 @@ pub unsafe extern "C" fn rdzv_rendezvous_handler_shutdown(
     unsafe {
         operate(handler, error, |of| {
             let is_clean = of.handler.shutdown();
-            if let Ok(clean) = place(clean, "clean") {
+            if let Ok(clean) = out_pointer(clean, "clean") {
                 clean.put(i32::from(is_clean));
             }
             Ok(Ok(()))

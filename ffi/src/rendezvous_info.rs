@@ -1,14 +1,14 @@
 //! What a node learns when it has joined.
 
-use crate::argument::{place, reference};
-use crate::buffer::lent;
+use crate::argument::{out_pointer, reference};
+use crate::buffer::borrowed;
 use crate::context::Shared;
 use crate::fault::rdzv_error;
 use crate::guard;
 use crate::status::rdzv_status;
 use crate::store::{node_handle, rdzv_store};
 use rendezvous_core::driver::rendezvous::NodeStore;
-use rendezvous_core::rendezvous::store_info::{RendezvousInfo, RoundPlace};
+use rendezvous_core::rendezvous::store_info::{RendezvousInfo, RoundPosition};
 use std::ptr::null;
 use std::sync::Arc;
 
@@ -20,8 +20,8 @@ pub struct rdzv_rendezvous_info {
 }
 
 impl rdzv_rendezvous_info {
-    fn placed(&self, number: impl FnOnce(&RoundPlace) -> u64) -> i64 {
-        known(self.info.place.as_ref().map(number))
+    fn placed(&self, number: impl FnOnce(&RoundPosition) -> u64) -> i64 {
+        known(self.info.position.as_ref().map(number))
     }
 }
 
@@ -57,7 +57,7 @@ pub unsafe extern "C" fn rdzv_rendezvous_info_store(
     unsafe {
         guard::call(error, || {
             let of = reference(info, "info")?;
-            place(out, "out")?.put(node_handle(Arc::clone(&of.info.store), Arc::clone(&of.shared)));
+            out_pointer(out, "out")?.put(node_handle(Arc::clone(&of.info.store), Arc::clone(&of.shared)));
             Ok(())
         })
     }
@@ -85,7 +85,9 @@ pub unsafe extern "C" fn rdzv_rendezvous_info_master_addr(
     len: *mut usize,
 ) -> *const u8 {
     // SAFETY: as the header wants it.
-    unsafe { guard::read(info, null(), |of| lent(of.info.bootstrap_store_info.master_addr.as_bytes(), len)) }
+    unsafe {
+        guard::read(info, null(), |of| borrowed(of.info.bootstrap_store_info.master_addr.as_bytes(), len))
+    }
 }
 
 /// The port there; 0 of a rendezvous by URL, and for NULL.
@@ -115,14 +117,14 @@ pub unsafe extern "C" fn rdzv_rendezvous_info_round(info: *const rdzv_rendezvous
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_rendezvous_info_rank_first(info: *const rdzv_rendezvous_info) -> i64 {
     // SAFETY: as the header wants it.
-    unsafe { guard::read(info, -1, |of| of.placed(|place| place.rank_first)) }
+    unsafe { guard::read(info, -1, |of| of.placed(|index| index.rank_first)) }
 }
 
 /// How many workers all nodes of the round have; -1 where the backend does not know it, and for NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_rendezvous_info_worker_count(info: *const rdzv_rendezvous_info) -> i64 {
     // SAFETY: as the header wants it.
-    unsafe { guard::read(info, -1, |of| of.placed(|place| place.world_size)) }
+    unsafe { guard::read(info, -1, |of| of.placed(|index| index.world_size)) }
 }
 
 /// What the keys of the round begin with at its server, with a slash at the end: a client that puts it before
@@ -137,7 +139,7 @@ pub unsafe extern "C" fn rdzv_rendezvous_info_key_prefix(
     // SAFETY: as the header wants it.
     unsafe {
         guard::read(info, null(), |of| {
-            of.info.place.as_ref().map_or(null(), |place| lent(place.key_prefix.as_bytes(), len))
+            of.info.position.as_ref().map_or(null(), |index| borrowed(index.key_prefix.as_bytes(), len))
         })
     }
 }
@@ -152,7 +154,7 @@ pub unsafe extern "C" fn rdzv_rendezvous_info_leader(
     // SAFETY: as the header wants it.
     unsafe {
         guard::read(info, null(), |of| {
-            of.info.place.as_ref().map_or(null(), |place| lent(place.leader.as_bytes(), len))
+            of.info.position.as_ref().map_or(null(), |index| borrowed(index.leader.as_bytes(), len))
         })
     }
 }

@@ -1,7 +1,7 @@
 //! What a node says when it asks for a rendezvous handler.
 
-use crate::argument::{invalid, place, reference, reference_mut, text};
-use crate::buffer::{lent, rdzv_buffer, rdzv_list};
+use crate::argument::{invalid, out_pointer, reference, reference_mut, text};
+use crate::buffer::{borrowed, rdzv_buffer, rdzv_list};
 use crate::fault::{Fault, rdzv_error};
 use crate::guard;
 use crate::rendezvous_fault::invalid_fault;
@@ -100,7 +100,7 @@ unsafe fn parsed(value: *const rdzv_config_value, name: &str) -> Result<Option<C
 }
 
 /// The stand-in for an option that is missing; NULL is none.
-unsafe fn stand_in(value: *const rdzv_config_value) -> Result<Option<ConfigValue>, Fault> {
+unsafe fn read_default(value: *const rdzv_config_value) -> Result<Option<ConfigValue>, Fault> {
     // SAFETY: as the header wants it.
     if value.is_null() { Ok(None) } else { unsafe { parsed(value, "default_value") } }
 }
@@ -127,7 +127,7 @@ pub unsafe extern "C" fn rdzv_rendezvous_parameters_new(
     // SAFETY: the pointers are NULL or as the header wants them; NULL is refused where it must be.
     unsafe {
         guard::call(error, || {
-            let out = place(out, "out")?;
+            let out = out_pointer(out, "out")?;
             let backend = text(backend, backend_len, "backend")?;
             let endpoint = text(endpoint, endpoint_len, "endpoint")?;
             let run_id = text(run_id, run_id_len, "run_id")?;
@@ -259,7 +259,7 @@ pub unsafe extern "C" fn rdzv_rendezvous_parameters_backend(
     len: *mut usize,
 ) -> *const u8 {
     // SAFETY: as the header wants it.
-    unsafe { guard::read(parameters, null(), |of| lent(of.parameters.backend().as_bytes(), len)) }
+    unsafe { guard::read(parameters, null(), |of| borrowed(of.parameters.backend().as_bytes(), len)) }
 }
 
 /// Where the rendezvous is held.
@@ -269,7 +269,7 @@ pub unsafe extern "C" fn rdzv_rendezvous_parameters_endpoint(
     len: *mut usize,
 ) -> *const u8 {
     // SAFETY: as the header wants it.
-    unsafe { guard::read(parameters, null(), |of| lent(of.parameters.endpoint().as_bytes(), len)) }
+    unsafe { guard::read(parameters, null(), |of| borrowed(of.parameters.endpoint().as_bytes(), len)) }
 }
 
 /// The run's name.
@@ -279,7 +279,7 @@ pub unsafe extern "C" fn rdzv_rendezvous_parameters_run_id(
     len: *mut usize,
 ) -> *const u8 {
     // SAFETY: as the header wants it.
-    unsafe { guard::read(parameters, null(), |of| lent(of.parameters.run_id().as_bytes(), len)) }
+    unsafe { guard::read(parameters, null(), |of| borrowed(of.parameters.run_id().as_bytes(), len)) }
 }
 
 /// Where the others reach this node; NULL when that was not set.
@@ -291,7 +291,7 @@ pub unsafe extern "C" fn rdzv_rendezvous_parameters_local_addr(
     // SAFETY: as the header wants it.
     unsafe {
         guard::read(parameters, null(), |of| {
-            of.parameters.local_addr().map_or(null(), |address| lent(address.as_bytes(), len))
+            of.parameters.local_addr().map_or(null(), |address| borrowed(address.as_bytes(), len))
         })
     }
 }
@@ -375,12 +375,12 @@ pub unsafe extern "C" fn rdzv_rendezvous_parameters_get_as_bool(
         guard::call(error, || {
             let of = reference(parameters, "parameters")?;
             let key = text(key, key_len, "key")?;
-            let default_value = stand_in(default_value)?;
-            let (found, place) = (place(found, "found")?, place(value, "value")?);
+            let default_value = read_default(default_value)?;
+            let (found, index) = (out_pointer(found, "found")?, out_pointer(value, "value")?);
             let value = of.parameters.get_as_bool(key, default_value.as_ref());
             let value = value.map_err(|error| invalid_fault(&error))?;
             found.put(i32::from(value.is_some()));
-            place.put(i32::from(value.unwrap_or_default()));
+            index.put(i32::from(value.unwrap_or_default()));
             Ok(())
         })
     }
@@ -406,12 +406,12 @@ pub unsafe extern "C" fn rdzv_rendezvous_parameters_get_as_int(
         guard::call(error, || {
             let of = reference(parameters, "parameters")?;
             let key = text(key, key_len, "key")?;
-            let default_value = stand_in(default_value)?;
-            let (found, place) = (place(found, "found")?, place(value, "value")?);
+            let default_value = read_default(default_value)?;
+            let (found, index) = (out_pointer(found, "found")?, out_pointer(value, "value")?);
             let value = of.parameters.get_as_int(key, default_value.as_ref());
             let value = value.map_err(|error| invalid_fault(&error))?;
             found.put(i32::from(value.is_some()));
-            place.put(value.unwrap_or_default());
+            index.put(value.unwrap_or_default());
             Ok(())
         })
     }
@@ -434,7 +434,7 @@ pub unsafe extern "C" fn rdzv_parse_endpoint(
     unsafe {
         guard::call(error, || {
             let endpoint = text(endpoint, endpoint_len, "endpoint")?;
-            let (host, port) = (reference_mut(host, "host")?, place(port, "port")?);
+            let (host, port) = (reference_mut(host, "host")?, out_pointer(port, "port")?);
             let parsed = Endpoint::parse(endpoint).map_err(|error| invalid_fault(&error))?;
             host.put(parsed.host.as_bytes());
             port.put(parsed.port.map_or(-1, i32::from));

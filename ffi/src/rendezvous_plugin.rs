@@ -6,7 +6,7 @@ use crate::context::{rdzv_context, struct_size};
 use crate::fault::{Fault, rdzv_error};
 use crate::guard;
 use crate::rendezvous_event::{parsed, rdzv_round_event};
-use crate::rendezvous_fault::{registry_fault, told_by};
+use crate::rendezvous_fault::{registry_fault, reported_by};
 use crate::rendezvous_parameters::rdzv_rendezvous_parameters;
 use crate::sized;
 use crate::status::{RDZV_OK, rdzv_status};
@@ -122,12 +122,12 @@ pub struct rdzv_rendezvous_handler_vtable {
     pub shutdown: Option<unsafe extern "C" fn(user_data: *mut c_void) -> i32>,
     /// The callers of the functions that are under way have gone: end what they wait for. May be NULL.
     pub cancel: Option<unsafe extern "C" fn(user_data: *mut c_void)>,
-    /// Closes the rendezvous since the job has failed, and has the other nodes told `words` (UTF-8, not
+    /// Closes the rendezvous since the job has failed, and has the other nodes told `message` (UTF-8, not
     /// NUL-terminated), as `RDZV_ROUND_EVENT_JOB_FAILED`. NULL: `set_closed` does.
     pub fail: Option<
         unsafe extern "C" fn(
             user_data: *mut c_void,
-            words: *const u8,
+            message: *const u8,
             len: usize,
             answer: *mut rdzv_rendezvous_answer,
         ) -> rdzv_status,
@@ -288,41 +288,41 @@ impl Drop for Owned {
     }
 }
 
-/// Asks code of the program's, which `who` names.
+/// Asks code of the program's, which `plugin` names.
 fn ask(
-    who: &str,
+    plugin: &str,
     function: impl FnOnce(*mut rdzv_rendezvous_answer) -> rdzv_status,
 ) -> Result<rdzv_rendezvous_answer, HandlerError> {
     let mut answer = rdzv_rendezvous_answer::default();
     let status = function(&raw mut answer);
-    answered(who, status, answer)
+    checked_answer(plugin, status, answer)
 }
 
 #[inline(never)]
-fn answered(
-    who: &str,
+fn checked_answer(
+    plugin: &str,
     status: rdzv_status,
     mut answer: rdzv_rendezvous_answer,
 ) -> Result<rdzv_rendezvous_answer, HandlerError> {
     if status != RDZV_OK {
-        return Err(told_by(who, status, answer.message));
+        return Err(reported_by(plugin, status, answer.message));
     }
     match answer.flaw.take() {
-        Some(flaw) => Err(unfit(who, ErrorKind::InvalidArgument, &flaw)),
+        Some(flaw) => Err(unfit(plugin, ErrorKind::InvalidArgument, &flaw)),
         None => Ok(answer),
     }
 }
 
 #[cold]
 #[inline(never)]
-fn unfit(who: &str, kind: ErrorKind, words: &str) -> HandlerError {
-    HandlerError::Plugin { kind, words: format!("{who}: {words}").into() }
+fn unfit(plugin: &str, kind: ErrorKind, message: &str) -> HandlerError {
+    HandlerError::Plugin { kind, message: format!("{plugin}: {message}").into() }
 }
 
 #[cold]
 #[inline(never)]
-fn gave_no(who: &str, what: &str) -> HandlerError {
-    unfit(who, ErrorKind::WrongProtocol, &format!("it gave no {what}"))
+fn gave_no(plugin: &str, what: &str) -> HandlerError {
+    unfit(plugin, ErrorKind::WrongProtocol, &format!("it gave no {what}"))
 }
 
 struct BackendCode {
@@ -343,10 +343,10 @@ impl CreateHandler for BackendCode {
 
     fn create(&self, parameters: &RendezvousParameters) -> Result<Box<dyn RendezvousHandler>, HandlerError> {
         let create = self.vtable.create.ok_or_else(|| gave_no(&self.name, "function"))?;
-        let lent = rdzv_rendezvous_parameters { parameters: parameters.clone() };
+        let borrowed = rdzv_rendezvous_parameters { parameters: parameters.clone() };
         // SAFETY: the vtable was given for this; what is passed lives until the function returns.
         let answer =
-            ask(&self.name, |answer| unsafe { create(self.owned.user_data, &raw const lent, answer) })?;
+            ask(&self.name, |answer| unsafe { create(self.owned.user_data, &raw const borrowed, answer) })?;
         let mut handler = answer.handler.ok_or_else(|| gave_no(&self.name, "handler"))?;
         if handler.run_id.is_none() {
             handler.run_id = Some(parameters.run_id().into());
@@ -421,10 +421,11 @@ impl RendezvousHandler for HandlerCode {
         ask(&self.backend, function).map(|answer| answer.event)
     }
 
-    fn fail(&self, words: &str) -> Result<(), HandlerError> {
+    fn fail(&self, message: &str) -> Result<(), HandlerError> {
         let Some(fail) = self.vtable.fail else { return self.set_closed() };
         // SAFETY: the vtable was given for this.
-        let function = |answer| unsafe { fail(self.owned.user_data, words.as_ptr(), words.len(), answer) };
+        let function =
+            |answer| unsafe { fail(self.owned.user_data, message.as_ptr(), message.len(), answer) };
         ask(&self.backend, function).map(drop)
     }
 
@@ -608,7 +609,7 @@ pub unsafe extern "C" fn rdzv_context_register_url_scheme(
 }
 
 /// Fills an answer; what is wrong is told to whoever asked. NULL is nobody's answer.
-unsafe fn tell(
+unsafe fn respond(
     answer: *mut rdzv_rendezvous_answer,
     body: impl FnOnce(&mut rdzv_rendezvous_answer) -> Result<(), Fault>,
 ) {
@@ -629,7 +630,7 @@ pub unsafe extern "C" fn rdzv_rendezvous_answer_set_number(answer: *mut rdzv_ren
         Ok(())
     };
     // SAFETY: as the header wants it.
-    unsafe { tell(answer, body) };
+    unsafe { respond(answer, body) };
 }
 
 /// Tells in words why the operation failed, in UTF-8; they are the error's message.
@@ -646,7 +647,7 @@ pub unsafe extern "C" fn rdzv_rendezvous_answer_set_message(
         Ok(())
     };
     // SAFETY: as the header wants it.
-    unsafe { tell(answer, body) };
+    unsafe { respond(answer, body) };
 }
 
 /// Answers the group: the store that its nodes share, of which a reference is kept, so that you may free
@@ -679,12 +680,12 @@ pub unsafe extern "C" fn rdzv_rendezvous_answer_set_group(
             world_size,
             bootstrap_store_info: RendezvousStoreInfo { master_addr: master_addr.into(), master_port },
             round: None,
-            place: None,
+            position: None,
         });
         Ok(())
     };
     // SAFETY: as the header wants it.
-    unsafe { tell(answer, body) };
+    unsafe { respond(answer, body) };
 }
 
 /// Answers an event; `name` is that of the node that died, or that closed the run.
@@ -701,7 +702,7 @@ pub unsafe extern "C" fn rdzv_rendezvous_answer_set_event(
         Ok(())
     };
     // SAFETY: as the header wants it.
-    unsafe { tell(answer, body) };
+    unsafe { respond(answer, body) };
 }
 
 /// Answers a handler; `vtable` is copied, and the library owns its `user_data`, until it calls `destroy`,
@@ -734,7 +735,7 @@ pub unsafe extern "C" fn rdzv_rendezvous_answer_set_handler(
         Ok(())
     };
     // SAFETY: as the header wants it.
-    unsafe { tell(answer, body) };
+    unsafe { respond(answer, body) };
 }
 
 /// Answers a rendezvous by URL that has begun; `vtable` is copied, and its `user_data` owned as that of a
@@ -759,7 +760,7 @@ pub unsafe extern "C" fn rdzv_rendezvous_answer_set_rendezvous(
         Ok(())
     };
     // SAFETY: as the header wants it.
-    unsafe { tell(answer, body) };
+    unsafe { respond(answer, body) };
 }
 
 /// The names of the backends of this context, in order; they replace the content of `names`.

@@ -1,6 +1,6 @@
 //! Rendezvous by URL.
 
-use crate::argument::{invalid, place, positive_ms, reference_mut, text};
+use crate::argument::{invalid, out_pointer, positive_ms, reference_mut, text};
 use crate::context::{Home, home, rdzv_context};
 use crate::fault::{Fault, rdzv_error};
 use crate::guard::{self, Poison};
@@ -44,7 +44,7 @@ pub unsafe extern "C" fn rdzv_rendezvous_url_options_new(
     // SAFETY: the pointers are NULL or as the header wants them; NULL is refused.
     unsafe {
         guard::call(error, || {
-            place(out, "out")?.put(Box::into_raw(Box::default()));
+            out_pointer(out, "out")?.put(Box::into_raw(Box::default()));
             Ok(())
         })
     }
@@ -204,7 +204,7 @@ pub unsafe extern "C" fn rdzv_rendezvous_url_begin(
     // SAFETY: the pointers are NULL or as the header wants them; NULL is refused where it must be.
     unsafe {
         guard::call(error, || {
-            let out = place(out, "out")?;
+            let out = out_pointer(out, "out")?;
             let home = home(context)?;
             let url = text(url, url_len, "url")?;
             let canceller = Canceller::default();
@@ -244,19 +244,19 @@ pub unsafe extern "C" fn rdzv_rendezvous_url_next(
         guard::call_on(rendezvous.as_ref().map(|of| &of.poison), error, || {
             let of = crate::argument::reference(rendezvous, "rendezvous")?;
             of.home.refuse_sink()?;
-            let out = place(out, "out")?;
-            let mut under_way = match of.rendezvous.try_lock() {
-                Ok(under_way) => under_way,
-                Err(TryLockError::Poisoned(under_way)) => under_way.into_inner(),
+            let out = out_pointer(out, "out")?;
+            let mut in_flight = match of.rendezvous.try_lock() {
+                Ok(in_flight) => in_flight,
+                Err(TryLockError::Poisoned(in_flight)) => in_flight.into_inner(),
                 Err(TryLockError::WouldBlock) => {
                     return Err(Fault::new(RDZV_REENTRANT, "another call is under way on this rendezvous"));
                 }
             };
             let Meeting { store, rank, world_size } =
-                under_way.next().map_err(|error| handler_fault(&error))?;
+                in_flight.next().map_err(|error| handler_fault(&error))?;
             let bootstrap_store_info = RendezvousStoreInfo { master_addr: String::new(), master_port: 0 };
             let info =
-                RendezvousInfo { store, rank, world_size, bootstrap_store_info, round: None, place: None };
+                RendezvousInfo { store, rank, world_size, bootstrap_store_info, round: None, position: None };
             out.put(info_handle(info, Arc::clone(of.home.shared())));
             Ok(())
         })

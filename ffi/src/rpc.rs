@@ -1,7 +1,7 @@
 //! A worker of an RPC group.
 
-use crate::argument::{invalid, place, reference, reference_mut, text};
-use crate::buffer::{lent, rdzv_buffer, rdzv_list};
+use crate::argument::{invalid, out_pointer, reference, reference_mut, text};
+use crate::buffer::{borrowed, rdzv_buffer, rdzv_list};
 use crate::context::{Home, home, rdzv_context};
 use crate::fault::{Fault, rdzv_error};
 use crate::guard::{self, Poison};
@@ -23,9 +23,9 @@ use rendezvous_core::rendezvous::url::RankEnvironment;
 use rendezvous_rpc::agent::{AgentError, GroupEvent, NotCallable, unless_abandoned};
 use rendezvous_rpc::driver::calls::handling::Handling;
 use rendezvous_rpc::driver::group::{
-    Agency, Callee, GroupCallError, RpcAgent, RpcInit, RpcInitError, TcpOptions,
+    Callee, GroupCallError, RpcAgent, RpcInit, RpcInitError, RpcWorker, TcpOptions,
 };
-use rendezvous_rpc::driver::loop_member::RpcDesk;
+use rendezvous_rpc::driver::loop_member::RpcRequestQueue;
 use rendezvous_rpc::name::WorkerInfo;
 use rendezvous_rpc::options::RpcOptions;
 use rendezvous_rpc::registry::{BaseOptions, DEFAULT_BACKEND};
@@ -47,7 +47,7 @@ pub const RDZV_RPC_EVENT_OVER: i32 = 4;
 /// Deaths are told no more as they happen: this worker's session with the store's server has ended, or what
 /// tells of the others has failed otherwise. Told once. The group goes on, and calls work; a call to a dead
 /// worker fails when it is made.
-pub const RDZV_RPC_EVENT_SIGHT_LOST: i32 = 5;
+pub const RDZV_RPC_EVENT_WATCH_LOST: i32 = 5;
 
 /// What happened to a group.
 #[repr(C)]
@@ -68,7 +68,7 @@ pub(crate) const EVENT_FIRST_SIZE: usize = 16;
 /// A worker of an RPC group. Any thread may use it, several at a time.
 pub struct rdzv_rpc {
     pub(crate) poison: Poison,
-    pub(crate) agent: Arc<dyn Agency>,
+    pub(crate) agent: Arc<dyn RpcWorker>,
     pub(crate) home: Arc<Home>,
     /// Ends calls that wait, from another thread.
     pub(crate) canceller: Canceller,
@@ -105,7 +105,7 @@ pub(crate) enum Calls<'a> {
 }
 
 impl rdzv_rpc {
-    pub(crate) fn new(agent: Arc<dyn Agency>, home: Arc<Home>, end: HandleEnd) -> Self {
+    pub(crate) fn new(agent: Arc<dyn RpcWorker>, home: Arc<Home>, end: HandleEnd) -> Self {
         Self { poison: Poison::default(), agent, home, canceller: Canceller::default(), end }
     }
 
@@ -215,38 +215,47 @@ impl Making {
     }
 
     /// Makes it for a loop, which may give that up, too.
-    pub(crate) fn run_for(self, desk: &RpcDesk, joining: Canceller) -> Result<Arc<dyn Agency>, RpcInitError> {
+    pub(crate) fn run_for(
+        self,
+        queue: &RpcRequestQueue,
+        joining: Canceller,
+    ) -> Result<Arc<dyn RpcWorker>, RpcInitError> {
         let (making, cancels) = (self.making.clone(), joining.clone());
         let _watch = making.watch(move || cancels.cancel());
-        self.make(Some(desk), joining)
+        self.make(Some(queue), joining)
     }
 
     /// Makes it for none.
-    fn run(self) -> Result<Arc<dyn Agency>, RpcInitError> {
+    fn run(self) -> Result<Arc<dyn RpcWorker>, RpcInitError> {
         let canceller = self.making.for_parts();
         self.make(None, canceller)
     }
 
-    fn make(self, desk: Option<&RpcDesk>, canceller: Canceller) -> Result<Arc<dyn Agency>, RpcInitError> {
+    fn make(
+        self,
+        queue: Option<&RpcRequestQueue>,
+        canceller: Canceller,
+    ) -> Result<Arc<dyn RpcWorker>, RpcInitError> {
         let Self { home, store, name, rank, world_size, mut options, mut tcp, entries, .. } = self;
         let refused = |fault: Fault| RpcInitError::Foreign {
             status: fault.status,
-            words: fault.message.as_str().into(),
+            message: fault.message.as_str().into(),
         };
-        let entries: Result<Vec<Entry>, Fault> = entries.iter().map(|entry| entry.at(desk)).collect();
+        let entries: Result<Vec<Entry>, Fault> = entries.iter().map(|entry| entry.at(queue)).collect();
         let entries = entries.map_err(refused)?;
         if &*options.kind().0 == DEFAULT_BACKEND {
             let threads = usize::try_from(options.worker_threads()).unwrap_or(usize::MAX);
             let handling = Handling::new(threads);
             entries.iter().try_for_each(|entry| entry.register(&handling)).map_err(refused)?;
             tcp.handling = Some(handling);
-            options.set_own(Box::new(tcp));
+            options.set_extra(Box::new(tcp));
         } else {
-            let own = options.own::<Given>().map(|given| given.own.clone()).unwrap_or_default();
-            options.set_own(Box::new(Given {
+            let extra_options =
+                options.extra_options::<Given>().map(|given| given.extra_options.clone()).unwrap_or_default();
+            options.set_extra(Box::new(Given {
                 entries,
                 shared: Some(Arc::clone(home.shared())),
-                own,
+                extra_options,
                 ..Given::default()
             }));
         }
@@ -282,24 +291,24 @@ unsafe fn init(
 }
 
 /// What C is told of a change of the group, where there was one: its kind, whom it is about, and what is known.
-pub(crate) fn shown(event: Option<&GroupEvent>) -> (i32, Option<&WorkerInfo>, &str) {
+pub(crate) fn view(event: Option<&GroupEvent>) -> (i32, Option<&WorkerInfo>, &str) {
     match event {
         None => (RDZV_RPC_EVENT_NONE, None, ""),
         Some(GroupEvent::Joined(worker)) => (RDZV_RPC_EVENT_JOINED, Some(worker), ""),
         Some(GroupEvent::Left(worker)) => (RDZV_RPC_EVENT_LEFT, Some(worker), ""),
         Some(GroupEvent::PeerDied { worker, why }) => (RDZV_RPC_EVENT_DIED, Some(worker), why),
-        Some(GroupEvent::SightLost { why }) => (RDZV_RPC_EVENT_SIGHT_LOST, None, why),
+        Some(GroupEvent::WatchLost { why }) => (RDZV_RPC_EVENT_WATCH_LOST, None, why),
     }
 }
 
 /// How a worker ended, in words; none, if it did as it should.
-pub(crate) fn end_words(end: &Result<(), AgentError>) -> String {
+pub(crate) fn describe_end(end: &Result<(), AgentError>) -> String {
     end.as_ref().err().map(ToString::to_string).unwrap_or_default()
 }
 
 /// Tells C so.
 pub(crate) unsafe fn put_event(
-    (kind, worker, words): (i32, Option<&WorkerInfo>, &str),
+    (kind, worker, message): (i32, Option<&WorkerInfo>, &str),
     event: *mut rdzv_rpc_event,
     given: usize,
     name: *mut rdzv_buffer,
@@ -313,7 +322,7 @@ pub(crate) unsafe fn put_event(
             name.put(worker.map_or(&[][..], |worker| worker.name.as_bytes()));
         }
         if let Ok(why) = reference_mut(why, "why") {
-            why.put(words.as_bytes());
+            why.put(message.as_bytes());
         }
     }
 }
@@ -348,7 +357,7 @@ pub unsafe extern "C" fn rdzv_rpc_init(
     // SAFETY: the pointers are NULL or as the header wants them; NULL is refused where it must be.
     unsafe {
         guard::call(error, || {
-            let out = place(out, "out")?;
+            let out = out_pointer(out, "out")?;
             let named = Named { name, name_len, rank, world_size };
             out.put(init(home(context)?, None, named, options, handlers)?);
             Ok(())
@@ -375,7 +384,7 @@ pub unsafe extern "C" fn rdzv_rpc_init_over_store(
     // SAFETY: the pointers are NULL or as the header wants them; NULL is refused where it must be.
     unsafe {
         guard::call(error, || {
-            let out = place(out, "out")?;
+            let out = out_pointer(out, "out")?;
             let store = reference(store, "store")?;
             let named = Named { name, name_len, rank, world_size };
             out.put(init(home(context)?, Some(store), named, options, handlers)?);
@@ -425,7 +434,7 @@ pub unsafe extern "C" fn rdzv_rpc_shutdown(
         operate(rpc, error, |of| {
             let how = shutdown_of(how)?;
             if let Ok(Calls::Foreign(code)) = of.calls() {
-                code.refuse_own_code()?;
+                code.refuse_recursion()?;
             }
             let ended = of.home.rpc().end(&of.agent, how);
             ended.map_err(|error| agent_fault(&error).during("shutdown"))
@@ -449,7 +458,7 @@ pub unsafe extern "C" fn rdzv_rpc_cancel(rpc: *const rdzv_rpc) {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_rpc_name(rpc: *const rdzv_rpc, len: *mut usize) -> *const u8 {
     // SAFETY: as the header wants it.
-    unsafe { guard::read(rpc, null(), |of| lent(of.agent.me().name.as_bytes(), len)) }
+    unsafe { guard::read(rpc, null(), |of| borrowed(of.agent.me().name.as_bytes(), len)) }
 }
 
 /// The worker's own number; -1 for NULL.
@@ -465,7 +474,7 @@ pub unsafe extern "C" fn rdzv_rpc_address(rpc: *const rdzv_rpc, len: *mut usize)
     // SAFETY: as the header wants it.
     unsafe {
         guard::read(rpc, null(), |of| {
-            of.agent.tcp().map_or(null(), |tcp| lent(tcp.address().as_bytes(), len))
+            of.agent.tcp().map_or(null(), |tcp| borrowed(tcp.address().as_bytes(), len))
         })
     }
 }
@@ -484,7 +493,7 @@ pub unsafe extern "C" fn rdzv_rpc_list_workers(
     // SAFETY: passed on as they came; NULL is refused.
     unsafe {
         operate(rpc, error, |of| {
-            let out = place(out, "out")?;
+            let out = out_pointer(out, "out")?;
             let workers = match of.agent.tcp() {
                 Some(tcp) => rdzv_rpc_workers::of_seen(tcp.places()),
                 None => rdzv_rpc_workers::of_group(of.agent.workers().map_err(|error| agent_fault(&error))?),
@@ -525,7 +534,7 @@ pub unsafe extern "C" fn rdzv_rpc_worker_id(
     // SAFETY: passed on as they came; NULL is refused.
     unsafe {
         operate(rpc, error, |of| {
-            let id = place(id, "id")?;
+            let id = out_pointer(id, "id")?;
             id.put(find(of, Callee::Name(text(name, name_len, "name")?))?.id);
             Ok(())
         })
@@ -572,21 +581,21 @@ pub unsafe extern "C" fn rdzv_rpc_devices(
     }
 }
 
-/// The worker's reverse maps in words, which replace the content of `words`: for each caller that has a map
+/// The worker's reverse maps in words, which replace the content of `message`: for each caller that has a map
 /// for this worker, where answers go. As Python writes dictionaries.
 ///
 /// Errors: `RDZV_UNSUPPORTED` with a backend of yours.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_rpc_reverse_maps(
     rpc: *const rdzv_rpc,
-    words: *mut rdzv_buffer,
+    message: *mut rdzv_buffer,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
     // SAFETY: passed on as they came; NULL is refused.
     unsafe {
         operate(rpc, error, |of| {
             let maps = of.tcp("device maps")?.reverse_maps();
-            reference_mut(words, "words")?.put(maps.to_string().as_bytes());
+            reference_mut(message, "message")?.put(maps.to_string().as_bytes());
             Ok(())
         })
     }
@@ -668,7 +677,7 @@ pub unsafe extern "C" fn rdzv_rpc_remove_handler(
     unsafe {
         operate(rpc, error, |of| {
             let was_there = of.tcp("handlers")?.handling().remove(text(name, name_len, "name")?);
-            if let Ok(found) = place(found, "found") {
+            if let Ok(found) = out_pointer(found, "found") {
                 found.put(i32::from(was_there));
             }
             Ok(())
@@ -700,25 +709,25 @@ pub unsafe extern "C" fn rdzv_rpc_next_event(
             let given = sized::given_size(event, EVENT_FIRST_SIZE, "event")?;
             let tcp = of.tcp("events")?;
             let cancellable = of.canceller.begin();
-            let patience = span(timeout_ms, Timeouts::default().call)?;
-            let happened = tcp.next_event_unless(patience, &cancellable);
+            let timeout = span(timeout_ms, Timeouts::default().call)?;
+            let happened = tcp.next_event_unless(timeout, &cancellable);
             if happened.is_none() && cancellable.is_cancelled() {
-                let words = "waiting for an event was cancelled";
-                return Err(Fault::new(RDZV_CANCELLED, words).during("next_event"));
+                let message = "waiting for an event was cancelled";
+                return Err(Fault::new(RDZV_CANCELLED, message).during("next_event"));
             }
             let end = if happened.is_none() { tcp.end().map(unless_abandoned) } else { None };
-            let words = end.as_ref().map(end_words);
-            if let Some(words) = &words
-                && tcp.tell_end().is_none()
+            let message = end.as_ref().map(describe_end);
+            if let Some(message) = &message
+                && tcp.take_end().is_none()
             {
-                let words = format!("the worker has ended, and its end was told before: {words}");
-                return Err(Fault::new(RDZV_RPC_NO_MEMBER, words).during("next_event"));
+                let message = format!("the worker has ended, and its end was told before: {message}");
+                return Err(Fault::new(RDZV_RPC_NO_MEMBER, message).during("next_event"));
             }
-            let told = match &words {
-                Some(words) => (RDZV_RPC_EVENT_OVER, None, &**words),
-                None => shown(happened.as_ref()),
+            let ending = match &message {
+                Some(message) => (RDZV_RPC_EVENT_OVER, None, &**message),
+                None => view(happened.as_ref()),
             };
-            put_event(told, event, given, name, why);
+            put_event(ending, event, given, name, why);
             Ok(())
         })
     }

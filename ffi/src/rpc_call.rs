@@ -1,6 +1,6 @@
 //! Calls between workers of an RPC group.
 
-use crate::argument::{invalid, place, reference, reference_mut};
+use crate::argument::{invalid, out_pointer, reference, reference_mut};
 use crate::buffer::rdzv_buffer;
 use crate::fault::{Fault, rdzv_error};
 use crate::guard::{self, Poison};
@@ -12,9 +12,9 @@ use crate::status::*;
 use rendezvous_core::driver::reply::{Awaited, Reply, ask};
 use rendezvous_rpc::connection::CallKind;
 use rendezvous_rpc::driver::calls::handling::Wanted;
-use rendezvous_rpc::driver::calls::within::may_wait;
+use rendezvous_rpc::driver::calls::reentrancy::may_wait;
 use rendezvous_rpc::driver::group::{
-    CallCanceller, CallSpec, CallTold, GroupCall, GroupCallError, GroupResult, Whom,
+    CallCanceller, CallSpec, CalleeName, GroupCall, GroupCallError, GroupResult, OnResult,
 };
 use rendezvous_rpc::driver::loop_member::Called;
 use std::ffi::c_void;
@@ -97,11 +97,11 @@ impl std::fmt::Debug for Open {
 }
 
 enum State {
-    UnderWay(Pending),
+    InFlight(Pending),
     /// A thread waits for it, and has it meanwhile.
     Awaited,
     Ended(Outcome),
-    Told,
+    Taken,
 }
 
 enum Pending {
@@ -112,9 +112,9 @@ enum Pending {
 impl std::fmt::Debug for State {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(match self {
-            Self::UnderWay(_) | Self::Awaited => "under way",
+            Self::InFlight(_) | Self::Awaited => "under way",
             Self::Ended(_) => "ended",
-            Self::Told => "told",
+            Self::Taken => "told",
         })
     }
 }
@@ -138,14 +138,14 @@ impl Drop for Foreign {
 const FOREVER: Duration = Duration::from_secs(1 << 31);
 
 impl Foreign {
-    fn look(&self, patience: Duration) -> Option<Outcome> {
+    fn look(&self, wait: Duration) -> Option<Outcome> {
         let left = self.until.map_or(FOREVER, |until| until.saturating_duration_since(now()));
-        let outcome = match self.awaited.look(patience.min(left)) {
+        let outcome = match self.awaited.look(wait.min(left)) {
             Some(Ok(outcome)) => outcome,
             Some(Err(_)) => {
                 Err(Fault::new(RDZV_RPC_HANDLER_FAILED, format!("{}: no answer", self.open.called)))
             }
-            None if left <= patience => {
+            None if left <= wait => {
                 let (call, elapsed) = (self.open.called.to_string().into(), self.timeout);
                 Err(group_call_fault(&GroupCallError::Late { call, elapsed }))
             }
@@ -161,21 +161,19 @@ fn now() -> Instant {
 }
 
 impl Pending {
-    /// What came of it, if that is known within `patience`.
-    fn look(&mut self, patience: Duration) -> Option<Outcome> {
+    /// What came of it, if that is known within `wait`.
+    fn look(&mut self, wait: Duration) -> Option<Outcome> {
         match self {
-            Self::Tcp(call) => {
-                call.look(patience).map(|result| result.map_err(|error| group_call_fault(&error)))
-            }
-            Self::Foreign(call) => call.look(patience),
+            Self::Tcp(call) => call.look(wait).map(|result| result.map_err(|error| group_call_fault(&error))),
+            Self::Foreign(call) => call.look(wait),
         }
     }
 
     /// The same, as what becomes of it.
-    fn after(mut self, patience: Duration) -> State {
-        match self.look(patience) {
+    fn after(mut self, wait: Duration) -> State {
+        match self.look(wait) {
             Some(outcome) => State::Ended(outcome),
-            None => State::UnderWay(self),
+            None => State::InFlight(self),
         }
     }
 }
@@ -185,15 +183,15 @@ impl rdzv_rpc_future {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What came of it, if that is known within `patience`. The lock is held for moments only: whoever looks once, and
+    /// What came of it, if that is known within `wait`. The lock is held for moments only: whoever looks once, and
     /// whoever has little time, is not held up by one who has more.
-    fn wait(&self, patience: Duration) -> Result<Option<Outcome>, Fault> {
-        let until = now() + patience;
+    fn wait(&self, wait: Duration) -> Result<Option<Outcome>, Fault> {
+        let until = now() + wait;
         let is_awaited = |state: &mut State| matches!(state, State::Awaited);
-        let waited = self.given_back.wait_timeout_while(self.lock(), patience, is_awaited);
+        let waited = self.given_back.wait_timeout_while(self.lock(), wait, is_awaited);
         let mut state = waited.unwrap_or_else(PoisonError::into_inner).0;
-        if let State::UnderWay(_) = &*state {
-            let State::UnderWay(pending) = std::mem::replace(&mut *state, State::Awaited) else {
+        if let State::InFlight(_) = &*state {
+            let State::InFlight(pending) = std::mem::replace(&mut *state, State::Awaited) else {
                 return Ok(None);
             };
             drop(state);
@@ -203,11 +201,11 @@ impl rdzv_rpc_future {
             self.given_back.notify_all();
         }
         match &*state {
-            State::UnderWay(_) | State::Awaited => return Ok(None),
-            State::Told => return Err(invalid("what came of this call was told already")),
+            State::InFlight(_) | State::Awaited => return Ok(None),
+            State::Taken => return Err(invalid("what came of this call was told already")),
             State::Ended(_) => {}
         }
-        match std::mem::replace(&mut *state, State::Told) {
+        match std::mem::replace(&mut *state, State::Taken) {
             State::Ended(outcome) => Ok(Some(outcome)),
             _ => Ok(None),
         }
@@ -228,19 +226,20 @@ fn start(of: &rdzv_rpc, spec: CallSpec<'_>) -> Result<rdzv_rpc_future, Fault> {
             let called = Called { callee: spec.callee.into(), handler: spec.handler.into() };
             let timeout = spec.timeout.or(code.rpc_timeout());
             let until = timeout.map(|timeout| now() + timeout);
-            let wanted = Wanted::new(CallKind::Answered);
+            let wanted = Wanted::new(CallKind::Responded);
             let open = Arc::new(Open { reply: Mutex::new(Some(reply)), called, wanted: wanted.clone() });
-            let told = Arc::clone(&open);
-            let tell = move |result: GroupResult| {
-                told.answer(result.map_err(|error| group_call_fault(&error)));
+            let completion = Arc::clone(&open);
+            let on_result = move |result: GroupResult| {
+                completion.answer(result.map_err(|error| group_call_fault(&error)));
             };
-            code.call(&spec, Some((Box::new(tell), wanted))).map_err(|error| group_call_fault(&error))?;
+            code.call(&spec, Some((Box::new(on_result), wanted)))
+                .map_err(|error| group_call_fault(&error))?;
             let timeout = timeout.unwrap_or_default();
             let foreign = Foreign { awaited, until, timeout, open: Arc::clone(&open) };
             (Pending::Foreign(foreign), Ends::Foreign(open))
         }
     };
-    let state = Mutex::new(State::UnderWay(pending));
+    let state = Mutex::new(State::InFlight(pending));
     Ok(rdzv_rpc_future { poison: Poison::default(), state, given_back: Condvar::new(), canceller })
 }
 
@@ -309,7 +308,7 @@ pub unsafe extern "C" fn rdzv_rpc_start_call(
     // SAFETY: passed on as they came; NULL is refused.
     unsafe {
         call_on(rpc, call, error, |of, spec| {
-            let out = place(out, "out")?;
+            let out = out_pointer(out, "out")?;
             out.put(Box::into_raw(Box::new(start(of, spec)?)));
             Ok(())
         })
@@ -343,23 +342,25 @@ pub unsafe extern "C" fn rdzv_rpc_call_with(
             if done.is_none() {
                 return Err(invalid("`done` is NULL"));
             }
-            let tell = listener(done, user_data);
+            let on_result = listener(done, user_data);
             match of.calls()? {
                 Calls::Tcp(tcp) => {
-                    let told = move |result: Result<Vec<u8>, _>| {
-                        tell(result.map_err(|error| group_call_fault(&error)));
+                    let completion = move |result: Result<Vec<u8>, _>| {
+                        on_result(result.map_err(|error| group_call_fault(&error)));
                     };
-                    tcp.call_with(spec.callee, spec.handler, spec.payload, spec.timeout, told)
+                    tcp.call_with(spec.callee, spec.handler, spec.payload, spec.timeout, completion)
                         .map(drop)
                         .map_err(|error| group_call_fault(&error))
                 }
                 Calls::Foreign(code) => {
-                    let whom = Whom::from(spec.callee);
+                    let callee_name = CalleeName::from(spec.callee);
                     let named = move |result: GroupResult| {
-                        tell(result.map_err(|error| naming(group_call_fault(&error), whom.callee())));
+                        on_result(
+                            result.map_err(|error| naming(group_call_fault(&error), callee_name.callee())),
+                        );
                     };
-                    let told = Some((Box::new(named) as CallTold, Wanted::new(CallKind::Answered)));
-                    code.call(&spec, told).map_err(|error| group_call_fault(&error))
+                    let completion = Some((Box::new(named) as OnResult, Wanted::new(CallKind::Responded)));
+                    code.call(&spec, completion).map_err(|error| group_call_fault(&error))
                 }
             }
         })
@@ -418,10 +419,10 @@ pub unsafe extern "C" fn rdzv_rpc_future_wait(
     unsafe {
         guard::call_on(future.as_ref().map(|future| &future.poison), error, || {
             let future = reference(future, "future")?;
-            let ended = place(ended, "ended")?;
-            let patience = crate::store::span(timeout_ms, FOREVER)?;
-            let waits_in_vain = !patience.is_zero() && !may_wait();
-            let waited = future.wait(if waits_in_vain { Duration::ZERO } else { patience })?;
+            let ended = out_pointer(ended, "ended")?;
+            let wait = crate::store::span(timeout_ms, FOREVER)?;
+            let waits_in_vain = !wait.is_zero() && !may_wait();
+            let waited = future.wait(if waits_in_vain { Duration::ZERO } else { wait })?;
             let Some(outcome) = waited else {
                 if waits_in_vain {
                     return Err(vain_wait());
@@ -447,12 +448,12 @@ pub unsafe extern "C" fn rdzv_rpc_future_is_ready(future: *const rdzv_rpc_future
     unsafe {
         guard::read(future, 0, |of| {
             let mut state = of.lock();
-            if let State::UnderWay(pending) = &mut *state
+            if let State::InFlight(pending) = &mut *state
                 && let Some(outcome) = pending.look(Duration::ZERO)
             {
                 *state = State::Ended(outcome);
             }
-            i32::from(matches!(&*state, State::Ended(_) | State::Told))
+            i32::from(matches!(&*state, State::Ended(_) | State::Taken))
         })
     }
 }

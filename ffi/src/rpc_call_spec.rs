@@ -9,7 +9,7 @@ use crate::sized;
 use crate::status::rdzv_status;
 use crate::store::timeout;
 use rendezvous_core::driver::store::Timeout;
-use rendezvous_rpc::driver::group::{CallSpec, Callee, Whom};
+use rendezvous_rpc::driver::group::{CallSpec, Callee, CalleeName};
 use rendezvous_rpc::driver::loop_member::Called;
 use std::ffi::c_void;
 use std::ptr::{null, null_mut};
@@ -70,8 +70,10 @@ pub(crate) fn spec_of(called: &Called) -> rdzv_rpc_call_spec {
         ..NO_SPEC
     };
     match &called.callee {
-        Whom::Name(name) => rdzv_rpc_call_spec { callee: name.as_ptr(), callee_len: name.len(), ..spec },
-        Whom::Id(id) => rdzv_rpc_call_spec { callee_id: (*id).into(), ..spec },
+        CalleeName::Name(name) => {
+            rdzv_rpc_call_spec { callee: name.as_ptr(), callee_len: name.len(), ..spec }
+        }
+        CalleeName::Id(id) => rdzv_rpc_call_spec { callee_id: (*id).into(), ..spec },
     }
 }
 
@@ -87,8 +89,9 @@ pub unsafe extern "C" fn rdzv_error_new_of_call(
 ) -> *mut rdzv_error {
     // SAFETY: as the header wants it; what makes no sense is passed over.
     guard::quiet(null_mut(), || unsafe {
-        let words = bytes(message, message_len, "message").map(String::from_utf8_lossy).unwrap_or_default();
-        let fault = Fault::new(status, words).during("call");
+        let description =
+            bytes(message, message_len, "message").map(String::from_utf8_lossy).unwrap_or_default();
+        let fault = Fault::new(status, description).during("call");
         let given =
             sized::given_size(call, SPEC_FIRST_SIZE, "call").map(|size| sized::get(call, size, NO_SPEC));
         let fault = match given.as_ref().map_or(None, |given| callee_of(given).ok()) {

@@ -43,8 +43,8 @@ pub(crate) fn name_fault(error: &HandlerError) -> Fault {
     Fault::new(status, error.to_string())
 }
 
-fn system_fault(error: &io::Error, words: String) -> Fault {
-    Fault::new(RDZV_EXHAUSTED, words).with(|known| known.os_error = error.raw_os_error().unwrap_or(0))
+fn system_fault(error: &io::Error, message: String) -> Fault {
+    Fault::new(RDZV_EXHAUSTED, message).with(|known| known.os_error = error.raw_os_error().unwrap_or(0))
 }
 
 const fn status_of_membership(error: &MembershipError) -> rdzv_status {
@@ -99,7 +99,7 @@ pub(crate) fn init_fault(error: &RpcInitError) -> Fault {
         RpcInitError::Rank { .. } => invalid_fault(error),
         RpcInitError::Listen(error) => start_fault(error),
         RpcInitError::Store(error) => call_fault(error),
-        RpcInitError::Signs(error) => match error {
+        RpcInitError::LivenessWatcher(error) => match error {
             SignsError::Native(error) => native_fault(error),
             SignsError::Store(error) => call_fault(error),
             SignsError::Watch(error) => watch_fault(error),
@@ -131,12 +131,16 @@ const fn status_of_call(error: &CallError) -> rdzv_status {
             Status::Deadline | Status::Stalled => RDZV_TIMED_OUT,
             Status::TooLong => RDZV_LIMIT_EXCEEDED,
             Status::Leaving => RDZV_RPC_LEAVING,
-            Status::NoRoom => RDZV_EXHAUSTED,
+            Status::Exhausted => RDZV_EXHAUSTED,
             Status::Malformed => RDZV_RPC_MALFORMED,
         },
-        CallFailure::OwnEnd(_) | CallFailure::Unsent(ConnectionError::OwnEnd(_)) => RDZV_RPC_NO_MEMBER,
+        CallFailure::CallerEnded(_) | CallFailure::Unsent(ConnectionError::CallerEnded(_)) => {
+            RDZV_RPC_NO_MEMBER
+        }
         CallFailure::Panicked(_) | CallFailure::Unsent(ConnectionError::Panicked(_)) => RDZV_PANIC,
-        CallFailure::PeerGone(_) | CallFailure::Unsent(ConnectionError::GivenUp(_)) => RDZV_RPC_PEER_DIED,
+        CallFailure::ConnectionLost(_) | CallFailure::Unsent(ConnectionError::GivenUp(_)) => {
+            RDZV_RPC_PEER_DIED
+        }
         CallFailure::Unsent(_) if tells_of_an_end(error) => RDZV_RPC_PEER_DIED,
         CallFailure::Unsent(_) => RDZV_RPC_UNREACHED,
     }
@@ -162,16 +166,16 @@ const fn callee_of(error: &GroupCallError) -> Option<&WorkerInfo> {
 #[cold]
 #[inline(never)]
 pub(crate) fn foreign_error(call: &str, fault: &Fault) -> GroupCallError {
-    let mut words = fault.message.clone();
+    let mut message = fault.message.clone();
     let mut cause = fault.cause.clone();
     if fault.status == RDZV_RPC_HANDLER_FAILED {
-        cause = words;
-        words = format!("the handler failed: {cause}");
+        cause = message;
+        message = format!("the handler failed: {cause}");
     }
     GroupCallError::Foreign {
         call: call.into(),
         status: fault.status,
-        words: words.into(),
+        message: message.into(),
         cause: cause.into(),
     }
 }
@@ -212,14 +216,14 @@ pub(crate) fn group_call_fault(error: &GroupCallError) -> Fault {
                 CallFailure::DeadlinePassed { elapsed, .. } => {
                     known.elapsed_ms = i64::try_from(elapsed.as_millis()).unwrap_or(i64::MAX);
                 }
-                CallFailure::Remote { words, .. } => known.cause = words.to_string(),
+                CallFailure::Remote { message, .. } => known.cause = message.to_string(),
                 _ => {}
             }
         }
         match error {
             GroupCallError::Foreign { cause, .. } => known.cause = cause.to_string(),
             GroupCallError::Late { elapsed, .. } => {
-                known.phase = CallPhase::UnderWay.name().into();
+                known.phase = CallPhase::InFlight.name().into();
                 known.elapsed_ms = i64::try_from(elapsed.as_millis()).unwrap_or(i64::MAX);
             }
             _ => {}
@@ -261,10 +265,10 @@ mod tests {
     #[test]
     fn each_failure_of_a_call_has_its_status_and_names_handler_and_worker() {
         use CallFailure::*;
-        let refused = |why| ConnectionError::Refused { why, words: "".into() };
-        let remote = |status| Remote { status, words: "no luck".into() };
+        let refused = |why| ConnectionError::Refused { why, message: "".into() };
+        let remote = |status| Remote { status, message: "no luck".into() };
         let lost = || ConnectionError::Lost("reset".into());
-        for (why, status, words) in [
+        for (why, status, message) in [
             (NotOpen, RDZV_RPC_LEAVING, "the connection is not open yet"),
             (Leaving, RDZV_RPC_LEAVING, "it takes no further calls"),
             (TooMany { count: 3 }, RDZV_LIMIT_EXCEEDED, "3 calls to it are under way, and that is the limit"),
@@ -282,7 +286,7 @@ mod tests {
             (Reentrant, RDZV_REENTRANT, "it cannot be awaited in an inline handler or in a callback"),
             (NoMemory, RDZV_EXHAUSTED, "there is no memory for the answer"),
             (
-                DeadlinePassed { elapsed: Duration::from_millis(1500), phase: CallPhase::UnderWay },
+                DeadlinePassed { elapsed: Duration::from_millis(1500), phase: CallPhase::InFlight },
                 RDZV_TIMED_OUT,
                 "no answer in 1.5s",
             ),
@@ -301,19 +305,19 @@ mod tests {
             (remote(Status::NoHandler), RDZV_RPC_NO_HANDLER, "there is no such handler: no luck"),
             (remote(Status::TooLong), RDZV_LIMIT_EXCEEDED, "the payload is over the limit: no luck"),
             (remote(Status::Leaving), RDZV_RPC_LEAVING, "the worker takes no further requests: no luck"),
-            (remote(Status::NoRoom), RDZV_EXHAUSTED, "the worker has no room for it: no luck"),
+            (remote(Status::Exhausted), RDZV_EXHAUSTED, "the worker has no room for it: no luck"),
             (remote(Status::Malformed), RDZV_RPC_MALFORMED, "no luck"),
             (remote(Status::Stalled), RDZV_TIMED_OUT, "the rest of the request did not come: no luck"),
-            (PeerGone(lost()), RDZV_RPC_PEER_DIED, "the worker is gone: the connection ended: reset"),
+            (ConnectionLost(lost()), RDZV_RPC_PEER_DIED, "the worker is gone: the connection ended: reset"),
             (Unsent(lost()), RDZV_RPC_PEER_DIED, "not sent: the connection ended: reset"),
             (
                 Unsent(ConnectionError::GivenUp("its lease ended".into())),
                 RDZV_RPC_PEER_DIED,
                 "not sent: its lease ended",
             ),
-            (OwnEnd("it was shut down".into()), RDZV_RPC_NO_MEMBER, "it was shut down"),
+            (CallerEnded("it was shut down".into()), RDZV_RPC_NO_MEMBER, "it was shut down"),
             (
-                Unsent(ConnectionError::OwnEnd("it was shut down".into())),
+                Unsent(ConnectionError::CallerEnded("it was shut down".into())),
                 RDZV_RPC_NO_MEMBER,
                 "not sent: it was shut down",
             ),
@@ -324,7 +328,7 @@ mod tests {
                 "not sent: a thread panicked",
             ),
             (
-                Unsent(ConnectionError::NobodyListens("refused".into())),
+                Unsent(ConnectionError::NotListening("refused".into())),
                 RDZV_RPC_PEER_DIED,
                 "not sent: nobody listens at its address: refused",
             ),
@@ -342,17 +346,18 @@ mod tests {
             let error = why.of("push", &worker("ps", 3)).at("host:1");
             let phase = error.phase().map_or("", CallPhase::name);
             let fault = group_call_fault(&GroupCallError::Call(error));
-            let is_of_the_way = !phase.is_empty() && !words.ends_with("no luck");
-            let callee = if is_of_the_way { "push at ps (id 3, host:1)" } else { "push at ps (id 3)" };
-            assert_eq!((fault.status, &*fault.message), (status, &*format!("{callee}: {words}")));
-            assert_eq!((&*fault.operation, nodes(&fault)), ("call", vec!["ps"]), "{words}");
-            assert_eq!((&*fault.peer, &*fault.phase), ("host:1", phase), "{words}");
-            let is_told_unsent = words.contains("not sent: ") || words.ends_with(" yet");
-            assert_eq!(phase == "connecting", is_told_unsent, "{words}");
-            let is_timed = status == RDZV_TIMED_OUT && !words.ends_with("no luck");
-            assert_eq!(fault.elapsed_ms, if is_timed { 1500 } else { 0 }, "{words}");
-            let cause = if words.ends_with("no luck") { "no luck" } else { "" };
-            assert_eq!(fault.cause, cause, "{words}");
+            let is_connection_failure = !phase.is_empty() && !message.ends_with("no luck");
+            let callee =
+                if is_connection_failure { "push at ps (id 3, host:1)" } else { "push at ps (id 3)" };
+            assert_eq!((fault.status, &*fault.message), (status, &*format!("{callee}: {message}")));
+            assert_eq!((&*fault.operation, nodes(&fault)), ("call", vec!["ps"]), "{message}");
+            assert_eq!((&*fault.peer, &*fault.phase), ("host:1", phase), "{message}");
+            let is_told_unsent = message.contains("not sent: ") || message.ends_with(" yet");
+            assert_eq!(phase == "connecting", is_told_unsent, "{message}");
+            let is_timed = status == RDZV_TIMED_OUT && !message.ends_with("no luck");
+            assert_eq!(fault.elapsed_ms, if is_timed { 1500 } else { 0 }, "{message}");
+            let cause = if message.ends_with("no luck") { "no luck" } else { "" };
+            assert_eq!(fault.cause, cause, "{message}");
         }
         let unnamed = Handler { bytes: 0 }.of("", &worker("ps", 3));
         let fault = group_call_fault(&GroupCallError::Call(unnamed));
@@ -363,23 +368,27 @@ mod tests {
     #[test]
     fn each_call_that_was_not_made_has_its_status_and_names_whom_it_was_for() {
         let ps = || worker("ps", 3);
-        let words = || Box::<str>::from("words");
+        let message = || Box::<str>::from("message");
         for (error, status, named) in [
             (NotCallable::UnknownName { name: "x".into() }.into(), RDZV_RPC_UNKNOWN_WORKER, vec!["x"]),
             (NotCallable::UnknownId { id: 9 }.into(), RDZV_RPC_UNKNOWN_WORKER, vec![]),
-            (NotCallable::Dead { worker: ps(), why: words() }.into(), RDZV_RPC_PEER_DIED, vec!["ps"]),
+            (NotCallable::Dead { worker: ps(), why: message() }.into(), RDZV_RPC_PEER_DIED, vec!["ps"]),
             (NotCallable::NoMember.into(), RDZV_RPC_NO_MEMBER, vec![]),
-            (NotCallable::Over { words: words() }.into(), RDZV_RPC_NO_MEMBER, vec![]),
-            (GroupCallError::Address { worker: ps(), address: words() }, RDZV_RPC_UNREACHED, vec!["ps"]),
-            (GroupCallError::System { worker: ps(), words: words() }, RDZV_EXHAUSTED, vec!["ps"]),
-            (GroupCallError::Panicked { words: words() }, RDZV_PANIC, vec![]),
+            (NotCallable::Over { message: message() }.into(), RDZV_RPC_NO_MEMBER, vec![]),
+            (GroupCallError::Address { worker: ps(), address: message() }, RDZV_RPC_UNREACHED, vec!["ps"]),
+            (GroupCallError::System { worker: ps(), message: message() }, RDZV_EXHAUSTED, vec!["ps"]),
+            (GroupCallError::Panicked { message: message() }, RDZV_PANIC, vec![]),
             (
-                GroupCallError::Foreign { call: words(), status: 77, words: words(), cause: words() },
+                GroupCallError::Foreign { call: message(), status: 77, message: message(), cause: message() },
                 77,
                 vec![],
             ),
-            (GroupCallError::Cancelled { call: words() }, RDZV_CANCELLED, vec![]),
-            (GroupCallError::Late { call: words(), elapsed: Duration::from_secs(1) }, RDZV_TIMED_OUT, vec![]),
+            (GroupCallError::Cancelled { call: message() }, RDZV_CANCELLED, vec![]),
+            (
+                GroupCallError::Late { call: message(), elapsed: Duration::from_secs(1) },
+                RDZV_TIMED_OUT,
+                vec![],
+            ),
             (GroupCallError::Untaken { calls_max: 1 }, RDZV_LIMIT_EXCEEDED, vec![]),
         ] {
             let fault = group_call_fault(&error);
@@ -397,18 +406,18 @@ mod tests {
     fn each_end_of_a_worker_has_its_status_and_names_who_is_to_blame() {
         let absent = || Absent::of([1, 4].into_iter(), Duration::from_secs(5));
         let named = || Absent { names: vec![worker("b", 1).name, worker("e", 4).name], ..absent() };
-        let (ps, words) = (|| worker("ps", 3), || Box::<str>::from("words"));
+        let (ps, message) = (|| worker("ps", 3), || Box::<str>::from("message"));
         let name = || ps().name;
         for (error, status, named, ranks) in [
             (
-                MembershipError::Mixed { stored: words(), own: true }.into(),
+                MembershipError::Mixed { stored: message(), local: true }.into(),
                 RDZV_RPC_MIXED_GROUP,
                 vec![],
                 vec![],
             ),
             (MembershipError::Rank { rank: 2, world_size: 2 }.into(), RDZV_INVALID_ARGUMENT, vec![], vec![]),
             (
-                MembershipError::WorldSize { stored: words(), own: 2 }.into(),
+                MembershipError::WorldSize { stored: message(), local: 2 }.into(),
                 RDZV_INVALID_ARGUMENT,
                 vec![],
                 vec![],
@@ -420,15 +429,15 @@ mod tests {
                 vec!["ps"],
                 vec![0, 1],
             ),
-            (MembershipError::IdTaken { id: 1, by: words() }.into(), RDZV_RPC_NAME_TAKEN, vec![], vec![1]),
+            (MembershipError::IdTaken { id: 1, by: message() }.into(), RDZV_RPC_NAME_TAKEN, vec![], vec![1]),
             (
-                MembershipError::Held { worker: ps(), address: words() }.into(),
+                MembershipError::Held { worker: ps(), address: message() }.into(),
                 RDZV_RPC_NAME_TAKEN,
                 vec!["ps"],
                 vec![3],
             ),
             (
-                MembershipError::Begun { worker: ps(), address: words() }.into(),
+                MembershipError::Begun { worker: ps(), address: message() }.into(),
                 RDZV_RPC_NAME_TAKEN,
                 vec!["ps"],
                 vec![3],
@@ -451,37 +460,37 @@ mod tests {
                 vec![],
             ),
             (
-                MembershipError::Unanswered { worker: ps(), words: words() }.into(),
+                MembershipError::Unanswered { worker: ps(), message: message() }.into(),
                 RDZV_RPC_UNREACHED,
                 vec!["ps"],
                 vec![],
             ),
             (MembershipError::Contended.into(), RDZV_RPC_MEMBERSHIP, vec![], vec![]),
             (
-                MembershipError::Absent { came: 3, world_size: 5, absent: absent() }.into(),
+                MembershipError::Absent { arrived: 3, world_size: 5, absent: absent() }.into(),
                 RDZV_TIMED_OUT,
                 vec![],
                 vec![1, 4],
             ),
             (
-                MembershipError::AbsentAtShutdown { came: 3, world_size: 5, absent: named() }.into(),
+                MembershipError::AbsentAtShutdown { arrived: 3, world_size: 5, absent: named() }.into(),
                 RDZV_TIMED_OUT,
                 vec!["b", "e"],
                 vec![1, 4],
             ),
             (MembershipError::TokenLost.into(), RDZV_RPC_EVICTED, vec![], vec![]),
-            (MembershipError::Evicted { by: words() }.into(), RDZV_RPC_EVICTED, vec![], vec![]),
+            (MembershipError::Evicted { by: message() }.into(), RDZV_RPC_EVICTED, vec![], vec![]),
             (MembershipError::Cancelled.into(), RDZV_CANCELLED, vec![], vec![]),
-            (MembershipError::Store { words: words() }.into(), RDZV_SERVER_GONE, vec![], vec![]),
+            (MembershipError::Store { message: message() }.into(), RDZV_SERVER_GONE, vec![], vec![]),
             (
-                AgentError::NotMet { leader: ps(), came: 3, world_size: 5, absent: named() },
+                AgentError::NotMet { leader: ps(), arrived: 3, world_size: 5, absent: named() },
                 RDZV_TIMED_OUT,
                 vec!["b", "e"],
                 vec![1, 4],
             ),
-            (AgentError::Leader { leader: ps(), words: words() }, RDZV_RPC_UNREACHED, vec!["ps"], vec![]),
+            (AgentError::Leader { leader: ps(), message: message() }, RDZV_RPC_UNREACHED, vec!["ps"], vec![]),
             (
-                AgentError::PeerDied { worker: ps(), phase: "joining", why: words() },
+                AgentError::PeerDied { worker: ps(), phase: "joining", why: message() },
                 RDZV_RPC_PEER_DIED,
                 vec!["ps"],
                 vec![],
@@ -493,10 +502,10 @@ mod tests {
                 vec!["ps", "b"],
                 vec![],
             ),
-            (AgentError::Stuck { store: words() }, RDZV_TIMED_OUT, vec![], vec![]),
-            (AgentError::Panicked { words: words() }, RDZV_PANIC, vec![], vec![]),
+            (AgentError::Stuck { store: message() }, RDZV_TIMED_OUT, vec![], vec![]),
+            (AgentError::Panicked { message: message() }, RDZV_PANIC, vec![], vec![]),
             (AgentError::Reentrant, RDZV_REENTRANT, vec![], vec![]),
-            (AgentError::Foreign { status: 77, words: words() }, 77, vec![], vec![]),
+            (AgentError::Foreign { status: 77, message: message() }, 77, vec![], vec![]),
         ] {
             let fault = agent_fault(&error);
             assert_eq!((fault.status, nodes(&fault), &fault.ranks), (status, named, &ranks), "{error}");

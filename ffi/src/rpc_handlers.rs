@@ -1,7 +1,7 @@
 //! Handlers of a worker of an RPC group.
 
-use crate::argument::{bytes, invalid, place, reference, reference_mut, text};
-use crate::buffer::{lent, rdzv_buffer};
+use crate::argument::{bytes, invalid, out_pointer, reference, reference_mut, text};
+use crate::buffer::{borrowed, rdzv_buffer};
 use crate::fault::{Fault, rdzv_error};
 use crate::guard;
 use crate::rpc_fault::name_fault;
@@ -11,7 +11,7 @@ use crate::status::*;
 use rendezvous_rpc::connection::{CallFailure, CallKind, Status};
 use rendezvous_rpc::driver::calls::handling::{HandlerFn, Handling, Request, Responder, Run, Wanted};
 use rendezvous_rpc::driver::calls::{Payload, Received};
-use rendezvous_rpc::driver::loop_member::RpcDesk;
+use rendezvous_rpc::driver::loop_member::RpcRequestQueue;
 use rendezvous_rpc::handlers::{Handlers, Owner};
 use rendezvous_rpc::name::{WorkerInfo, WorkerName};
 use std::ffi::c_void;
@@ -43,9 +43,9 @@ pub struct rdzv_rpc_request {
 /// The bytes of a request.
 #[derive(Debug)]
 enum Bytes {
-    Own(Received),
+    Local(Received),
     /// Of a backend of the program's own, which keeps them as long as the request lives.
-    Lent(*const u8, usize),
+    Borrowed(*const u8, usize),
 }
 
 // SAFETY: nobody changes what is lent.
@@ -54,16 +54,16 @@ unsafe impl Send for Bytes {}
 impl Bytes {
     fn get(&self) -> &[u8] {
         match self {
-            Self::Own(bytes) => bytes,
+            Self::Local(bytes) => bytes,
             // SAFETY: they were a slice when they were lent.
-            Self::Lent(data, len) => unsafe { std::slice::from_raw_parts(*data, *len) },
+            Self::Borrowed(data, len) => unsafe { std::slice::from_raw_parts(*data, *len) },
         }
     }
 
     fn into_vec(self) -> Vec<u8> {
         match self {
-            Self::Own(bytes) => bytes.into_vec(),
-            Self::Lent(..) => self.get().to_vec(),
+            Self::Local(bytes) => bytes.into_vec(),
+            Self::Borrowed(..) => self.get().to_vec(),
         }
     }
 }
@@ -71,7 +71,7 @@ impl Bytes {
 impl rdzv_rpc_request {
     pub(crate) fn of(request: Request) -> Self {
         let Request { caller, handler, payload, kind, time_left } = request;
-        let (bytes, caller_id) = (Mutex::new(Bytes::Own(payload)), caller.id);
+        let (bytes, caller_id) = (Mutex::new(Bytes::Local(payload)), caller.id);
         Self { caller: caller.name.as_str().into(), caller_id, handler, bytes, kind, time_left }
     }
 
@@ -102,38 +102,38 @@ pub(crate) type Outcome = Result<Vec<u8>, Fault>;
 enum Back {
     Caller(Responder),
     /// To code of the program's, or to a call of a backend of the program's own.
-    Told(Told),
+    Completion(Completion),
 }
 
 /// Reports the outcome of a call once. Dropped before that, it reports that there is no answer.
-pub(crate) struct Told {
-    tell: Option<Box<dyn FnOnce(Outcome) + Send>>,
+pub(crate) struct Completion {
+    on_done: Option<Box<dyn FnOnce(Outcome) + Send>>,
     wanted: Wanted,
 }
 
-impl Told {
-    pub(crate) fn new(tell: Box<dyn FnOnce(Outcome) + Send>, wanted: Wanted) -> Self {
-        Self { tell: Some(tell), wanted }
+impl Completion {
+    pub(crate) fn new(on_done: Box<dyn FnOnce(Outcome) + Send>, wanted: Wanted) -> Self {
+        Self { on_done: Some(on_done), wanted }
     }
 
-    pub(crate) fn tell(mut self, outcome: Outcome) {
-        if let Some(tell) = self.tell.take() {
-            tell(outcome);
+    pub(crate) fn on_done(mut self, outcome: Outcome) {
+        if let Some(on_done) = self.on_done.take() {
+            on_done(outcome);
         }
     }
 }
 
-impl Drop for Told {
+impl Drop for Completion {
     fn drop(&mut self) {
-        if let Some(tell) = self.tell.take() {
-            tell(Err(failed("it gave no answer".into())));
+        if let Some(on_done) = self.on_done.take() {
+            on_done(Err(failed("it gave no answer".into())));
         }
     }
 }
 
 impl rdzv_rpc_responder {
-    pub(crate) const fn of(told: Told) -> Self {
-        Self(Back::Told(told))
+    pub(crate) const fn of(completion: Completion) -> Self {
+        Self(Back::Completion(completion))
     }
 
     pub(crate) const fn of_caller(responder: Responder) -> Self {
@@ -142,28 +142,28 @@ impl rdzv_rpc_responder {
 
     /// Nobody is told anything.
     pub(crate) fn forget(self) {
-        if let Back::Told(mut told) = self.0 {
-            told.tell = None;
+        if let Back::Completion(mut completion) = self.0 {
+            completion.on_done = None;
         }
     }
 }
 
 /// A handler that failed in these words.
-fn failed(words: String) -> Fault {
-    fault_of(RDZV_RPC_HANDLER_FAILED, words)
+fn failed(message: String) -> Fault {
+    fault_of(RDZV_RPC_HANDLER_FAILED, message)
 }
 
 /// A failure of a handler whose words are the cause.
-fn fault_of(status: rdzv_status, words: String) -> Fault {
-    Fault::new(status, words.clone()).with(|known| known.cause = words)
+fn fault_of(status: rdzv_status, message: String) -> Fault {
+    Fault::new(status, message.clone()).with(|known| known.cause = message)
 }
 
 /// What a backend of the program's is told of a handler that did not answer.
 fn fault_of_handler(failure: CallFailure) -> Fault {
     match failure {
-        CallFailure::Remote { status: Status::Failed, words } => failed(words.into()),
-        CallFailure::Remote { status: Status::Malformed, words } => {
-            fault_of(RDZV_RPC_MALFORMED, words.into())
+        CallFailure::Remote { status: Status::Failed, message } => failed(message.into()),
+        CallFailure::Remote { status: Status::Malformed, message } => {
+            fault_of(RDZV_RPC_MALFORMED, message.into())
         }
         // What a backend cannot tell apart, the words do.
         failure => failed(failure.to_string()),
@@ -213,7 +213,7 @@ pub(crate) enum Code {
     /// The event loop of a worker that is still to be made.
     Loop,
     /// The event loop that has this desk.
-    Desk(RpcDesk),
+    RequestQueue(RpcRequestQueue),
 }
 
 /// A handler and how it is called.
@@ -225,15 +225,15 @@ pub(crate) struct Entry {
 
 impl Entry {
     fn wants_loop(&self) -> Fault {
-        let words = "a handler whose requests are events is for a worker that is made for an event loop";
-        invalid(format!("{}: {words}", self.name))
+        let message = "a handler whose requests are events is for a worker that is made for an event loop";
+        invalid(format!("{}: {message}", self.name))
     }
 
     /// The same for a worker that is made now: for the loop of this desk, or for none.
-    pub(crate) fn at(&self, desk: Option<&RpcDesk>) -> Result<Self, Fault> {
-        let code = match (&self.code, desk) {
+    pub(crate) fn at(&self, queue: Option<&RpcRequestQueue>) -> Result<Self, Fault> {
+        let code = match (&self.code, queue) {
             (Code::Loop, None) => return Err(self.wants_loop()),
-            (Code::Loop, Some(desk)) => Code::Desk(desk.clone()),
+            (Code::Loop, Some(queue)) => Code::RequestQueue(queue.clone()),
             (code, _) => code.clone(),
         };
         Ok(Self { name: self.name.clone(), code })
@@ -250,7 +250,7 @@ impl Entry {
                 (*run, Box::new(call))
             }
             Code::Loop => return Err(self.wants_loop()),
-            Code::Desk(desk) => (Run::Inline, desk.handler()),
+            Code::RequestQueue(queue) => (Run::Inline, queue.handler()),
         };
         let registered = handling.register_as(Owner::Program, &self.name, run, call);
         registered.map_err(|error| name_fault(&error))
@@ -326,7 +326,7 @@ pub unsafe extern "C" fn rdzv_rpc_handlers_new(
     // SAFETY: the pointers are NULL or as the header wants them; NULL is refused.
     unsafe {
         guard::call(error, || {
-            place(out, "out")?.put(Box::into_raw(Box::default()));
+            out_pointer(out, "out")?.put(Box::into_raw(Box::default()));
             Ok(())
         })
     }
@@ -344,7 +344,7 @@ pub unsafe extern "C" fn rdzv_rpc_handlers_clone(
         guard::call(error, || {
             let handlers = reference(handlers, "handlers")?;
             let copy = rdzv_rpc_handlers::of(&handlers.entries, Arc::clone(&handlers.has_ended));
-            place(out, "out")?.put(Box::into_raw(Box::new(copy)));
+            out_pointer(out, "out")?.put(Box::into_raw(Box::new(copy)));
             Ok(())
         })
     }
@@ -411,11 +411,11 @@ impl rdzv_rpc_handlers {
     /// Has a handler answer. `answer_to` makes the way back, once it is sure that the handler is called.
     fn dispatch(
         &self,
-        asked: &Incoming<'_>,
+        incoming: &Incoming<'_>,
         kind: CallKind,
         answer_to: impl FnOnce() -> rdzv_rpc_responder,
     ) -> Result<(), Fault> {
-        let Incoming { caller, caller_id, handler, payload, time_left_ms } = *asked;
+        let Incoming { caller, caller_id, handler, payload, time_left_ms } = *incoming;
         let time_left = match time_left_ms {
             -1 => None,
             millis => Some(crate::argument::zero_or_more_ms(millis, "time_left_ms")?),
@@ -429,31 +429,31 @@ impl rdzv_rpc_handlers {
         let handler: Arc<str> = handler.into();
         match &found.code {
             Code::Program(_, code) => {
-                let bytes = Mutex::new(Bytes::Lent(payload.as_ptr(), payload.len()));
+                let bytes = Mutex::new(Bytes::Borrowed(payload.as_ptr(), payload.len()));
                 let caller = caller.into();
                 let request = rdzv_rpc_request { caller, caller_id, handler, bytes, kind, time_left };
                 let code = Arc::clone(code);
                 outside_workers(|| code.call(&request, answer_to()));
             }
             Code::Loop => return Err(found.wants_loop()),
-            Code::Desk(desk) => {
+            Code::RequestQueue(queue) => {
                 let name = WorkerName::new(caller).map_err(|error| invalid(error.to_string()))?;
                 let responder = match answer_to().0 {
                     Back::Caller(responder) => responder,
-                    Back::Told(told) => {
-                        let wanted = told.wanted.clone();
+                    Back::Completion(completion) => {
+                        let wanted = completion.wanted.clone();
                         let answered = move |answer: Result<Payload, CallFailure>| {
                             let answer = answer.map(|payload| payload.bytes().to_vec());
-                            told.tell(answer.map_err(fault_of_handler));
+                            completion.on_done(answer.map_err(fault_of_handler));
                         };
-                        Responder::elsewhere(Arc::clone(&handler), Box::new(answered), wanted)
+                        Responder::external(Arc::clone(&handler), Box::new(answered), wanted)
                     }
                 };
                 let caller = WorkerInfo { name, id: caller_id };
                 let payload = payload.to_vec().into();
                 let request = Request { caller, handler, payload, kind, time_left };
                 // One that is refused is answered here.
-                outside_workers(|| desk.ask(request, responder));
+                outside_workers(|| queue.ask(request, responder));
             }
         }
         Ok(())
@@ -500,12 +500,12 @@ pub unsafe extern "C" fn rdzv_rpc_handlers_dispatch(
             let payload = bytes(payload, payload_len, "payload")?;
             let kind = match (answer_is_wanted, done) {
                 (0, _) => CallKind::OneWay,
-                (_, Some(_)) => CallKind::Answered,
+                (_, Some(_)) => CallKind::Responded,
                 (_, None) => return Err(invalid("`done` is NULL")),
             };
-            let asked = Incoming { caller, caller_id, handler, payload, time_left_ms };
-            handlers.dispatch(&asked, kind, || {
-                rdzv_rpc_responder::of(Told::new(listener(done, user_data), Wanted::new(kind)))
+            let incoming = Incoming { caller, caller_id, handler, payload, time_left_ms };
+            handlers.dispatch(&incoming, kind, || {
+                rdzv_rpc_responder::of(Completion::new(listener(done, user_data), Wanted::new(kind)))
             })
         })
     }
@@ -537,11 +537,11 @@ pub unsafe extern "C" fn rdzv_rpc_handlers_dispatch_to(
             let caller = text(caller, caller_len, "caller")?;
             let handler = text(handler, handler_len, "handler")?;
             let payload = bytes(payload, payload_len, "payload")?;
-            let kind = if responder.is_null() { CallKind::OneWay } else { CallKind::Answered };
-            let asked = Incoming { caller, caller_id, handler, payload, time_left_ms };
-            handlers.dispatch(&asked, kind, || {
+            let kind = if responder.is_null() { CallKind::OneWay } else { CallKind::Responded };
+            let incoming = Incoming { caller, caller_id, handler, payload, time_left_ms };
+            handlers.dispatch(&incoming, kind, || {
                 if responder.is_null() {
-                    rdzv_rpc_responder::of(Told::new(Box::new(drop), Wanted::new(kind)))
+                    rdzv_rpc_responder::of(Completion::new(Box::new(drop), Wanted::new(kind)))
                 } else {
                     *Box::from_raw(responder)
                 }
@@ -596,7 +596,7 @@ pub unsafe extern "C" fn rdzv_rpc_request_caller(
     len: *mut usize,
 ) -> *const u8 {
     // SAFETY: as the header wants it.
-    unsafe { guard::read(request, null(), |of| lent(of.caller.as_bytes(), len)) }
+    unsafe { guard::read(request, null(), |of| borrowed(of.caller.as_bytes(), len)) }
 }
 
 /// The caller's number. 0 for NULL.
@@ -613,7 +613,7 @@ pub unsafe extern "C" fn rdzv_rpc_request_handler(
     len: *mut usize,
 ) -> *const u8 {
     // SAFETY: as the header wants it.
-    unsafe { guard::read(request, null(), |of| lent(of.handler.as_bytes(), len)) }
+    unsafe { guard::read(request, null(), |of| borrowed(of.handler.as_bytes(), len)) }
 }
 
 /// The bytes of the request, their number in `*len` unless `len` is NULL; none once they were taken. NULL for
@@ -624,7 +624,7 @@ pub unsafe extern "C" fn rdzv_rpc_request_payload(
     len: *mut usize,
 ) -> *const u8 {
     // SAFETY: as the header wants it.
-    unsafe { guard::read(request, null(), |of| lent(of.bytes().get(), len)) }
+    unsafe { guard::read(request, null(), |of| borrowed(of.bytes().get(), len)) }
 }
 
 /// Makes the bytes of the request yours, for who answers later: they replace the content of `out` without
@@ -644,7 +644,7 @@ pub unsafe extern "C" fn rdzv_rpc_request_take(
     unsafe {
         guard::call(error, || {
             let (request, out) = (reference(request, "request")?, reference_mut(out, "out")?);
-            let none = Bytes::Own(Vec::new().into());
+            let none = Bytes::Local(Vec::new().into());
             out.take(std::mem::replace(&mut *request.bytes(), none).into_vec());
             Ok(())
         })
@@ -655,7 +655,7 @@ pub unsafe extern "C" fn rdzv_rpc_request_take(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_rpc_request_answer_is_wanted(request: *const rdzv_rpc_request) -> i32 {
     // SAFETY: as the header wants it.
-    unsafe { guard::read(request, 0, |of| i32::from(of.kind == CallKind::Answered)) }
+    unsafe { guard::read(request, 0, |of| i32::from(of.kind == CallKind::Responded)) }
 }
 
 /// How long the caller waits, in milliseconds, from when the handler was called; -1: as long as it takes. 0
@@ -688,8 +688,10 @@ unsafe fn respond(
                     _ = responder.refuse_malformed(&fault.message);
                 }
                 (Back::Caller(responder), Err(fault)) => _ = responder.fail(&fault.message),
-                (Back::Told(told), Ok(payload)) => told.tell(Ok(payload.bytes().to_vec())),
-                (Back::Told(told), Err(fault)) => told.tell(Err(fault)),
+                (Back::Completion(completion), Ok(payload)) => {
+                    completion.on_done(Ok(payload.bytes().to_vec()))
+                }
+                (Back::Completion(completion), Err(fault)) => completion.on_done(Err(fault)),
             }
             Ok(())
         })
@@ -724,15 +726,15 @@ pub unsafe extern "C" fn rdzv_rpc_responder_answer(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_rpc_responder_fail(
     responder: *mut rdzv_rpc_responder,
-    words: *const u8,
-    words_len: usize,
+    message: *const u8,
+    message_len: usize,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
     // SAFETY: passed on as they came.
     unsafe {
         respond(responder, error, || {
-            let words = bytes(words, words_len, "words")?;
-            Ok(Err(failed(String::from_utf8_lossy(words).into_owned())))
+            let message = bytes(message, message_len, "message")?;
+            Ok(Err(failed(String::from_utf8_lossy(message).into_owned())))
         })
     }
 }
@@ -744,18 +746,18 @@ pub unsafe extern "C" fn rdzv_rpc_responder_fail(
 pub unsafe extern "C" fn rdzv_rpc_responder_fail_with(
     responder: *mut rdzv_rpc_responder,
     status: rdzv_status,
-    words: *const u8,
-    words_len: usize,
+    message: *const u8,
+    message_len: usize,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
     // SAFETY: passed on as they came.
     unsafe {
         respond(responder, error, || {
-            let words = String::from_utf8_lossy(bytes(words, words_len, "words")?).into_owned();
+            let message = String::from_utf8_lossy(bytes(message, message_len, "message")?).into_owned();
             let status = if status == RDZV_OK { RDZV_RPC_HANDLER_FAILED } else { status };
             Ok(Err(match status {
-                RDZV_RPC_MALFORMED => fault_of(status, words),
-                _ => Fault::new(status, words),
+                RDZV_RPC_MALFORMED => fault_of(status, message),
+                _ => Fault::new(status, message),
             }))
         })
     }
@@ -769,7 +771,7 @@ pub unsafe extern "C" fn rdzv_rpc_responder_is_wanted(responder: *const rdzv_rpc
     unsafe {
         guard::read(responder, 0, |of| match &of.0 {
             Back::Caller(responder) => i32::from(responder.is_wanted()),
-            Back::Told(told) => i32::from(told.wanted.get()),
+            Back::Completion(completion) => i32::from(completion.wanted.get()),
         })
     }
 }

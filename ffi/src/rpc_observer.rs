@@ -1,6 +1,6 @@
 //! Who is in an RPC group, seen from outside.
 
-use crate::argument::{place, reference, reference_mut};
+use crate::argument::{out_pointer, reference, reference_mut};
 use crate::buffer::rdzv_buffer;
 use crate::context::Shared;
 use crate::fault::{Fault, rdzv_error};
@@ -14,27 +14,27 @@ use rendezvous_core::driver::canceller::Canceller;
 use rendezvous_core::driver::store::Timeouts;
 use rendezvous_rpc::device_map::GroupKind;
 use rendezvous_rpc::driver::group::{GroupObserver, ObserverOptions};
-use rendezvous_rpc::membership::observer::Sight;
+use rendezvous_rpc::membership::observer::Observation;
 use std::sync::Arc;
 
 /// Nothing was seen.
-pub const RDZV_RPC_SIGHT_NONE: i32 = 0;
+pub const RDZV_RPC_OBSERVATION_NONE: i32 = 0;
 /// The group has begun, and is a static one.
-pub const RDZV_RPC_SIGHT_STATIC: i32 = 1;
+pub const RDZV_RPC_OBSERVATION_STATIC: i32 = 1;
 /// The group has begun, and is a dynamic one.
-pub const RDZV_RPC_SIGHT_DYNAMIC: i32 = 2;
+pub const RDZV_RPC_OBSERVATION_DYNAMIC: i32 = 2;
 /// A worker is there. One that comes back elsewhere has gone before.
-pub const RDZV_RPC_SIGHT_CAME: i32 = 3;
+pub const RDZV_RPC_OBSERVATION_JOINED: i32 = 3;
 /// A worker is there no more. One that died is seen until others strike it out.
-pub const RDZV_RPC_SIGHT_WENT: i32 = 4;
+pub const RDZV_RPC_OBSERVATION_LEFT: i32 = 4;
 
 /// What an observer saw.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
-pub struct rdzv_rpc_sight {
-    /// Set it to `sizeof(rdzv_rpc_sight)` before the call; afterwards it tells how many bytes were filled.
+pub struct rdzv_rpc_observation {
+    /// Set it to `sizeof(rdzv_rpc_observation)` before the call; afterwards it tells how many bytes were filled.
     pub struct_size: u32,
-    /// One of `RDZV_RPC_SIGHT_NONE` and so on; there may be more one day.
+    /// One of `RDZV_RPC_OBSERVATION_NONE` and so on; there may be more one day.
     pub kind: i32,
     /// The number of the worker that it is about; -1 where there is none.
     pub id: i32,
@@ -42,7 +42,7 @@ pub struct rdzv_rpc_sight {
     pub reserved: u32,
 }
 
-const SIGHT_FIRST_SIZE: usize = 16;
+const OBSERVATION_FIRST_SIZE: usize = 16;
 
 /// Sees who is in a group, PyTorch's or ours, from its keys alone. It writes nothing, and nobody in the group
 /// knows of it. Any thread may use it.
@@ -72,7 +72,7 @@ pub unsafe extern "C" fn rdzv_rpc_observer_new(
         guard::call(error, || {
             let store = reference(store, "store")?;
             store.shared.refuse_sink()?;
-            let out = place(out, "out")?;
+            let out = out_pointer(out, "out")?;
             let observer = GroupObserver::start(&store.store, ObserverOptions::default());
             let observer = observer.map_err(|error| observing_fault(&error))?;
             let (poison, shared) = (Poison::default(), Arc::clone(&store.shared));
@@ -90,10 +90,10 @@ pub unsafe extern "C" fn rdzv_rpc_observer_free(observer: *mut rdzv_rpc_observer
     unsafe { guard::free(observer) };
 }
 
-/// Waits up to `timeout_ms` (0 looks once; -1: 300,000) for the next thing that is seen, and fills
-/// `*sight`, of which `struct_size` must be set; its kind is `RDZV_RPC_SIGHT_NONE` when nothing was. The
-/// name of the worker that it is about replaces the content of `name`, and where that takes calls that of
-/// `address`; both may be NULL. Each sight is told once, to one thread.
+/// Waits up to `timeout_ms` (0 looks once; -1: 300,000) for the next observation and fills `*observation`,
+/// whose `struct_size` must be set. Without one, its kind is `RDZV_RPC_OBSERVATION_NONE`. The name of the
+/// worker that it is about replaces the content of `name`, and its address, where it has one, that of
+/// `address`; both may be NULL. Each observation is given once, to one thread.
 ///
 /// Errors, told once: `RDZV_SERVER_GONE` (the store failed), `RDZV_RPC_MEMBERSHIP` (the keys are none of a
 /// group). `RDZV_CANCELLED` after `rdzv_rpc_observer_cancel`.
@@ -101,7 +101,7 @@ pub unsafe extern "C" fn rdzv_rpc_observer_free(observer: *mut rdzv_rpc_observer
 pub unsafe extern "C" fn rdzv_rpc_observer_next(
     observer: *const rdzv_rpc_observer,
     timeout_ms: i64,
-    sight: *mut rdzv_rpc_sight,
+    observation: *mut rdzv_rpc_observation,
     name: *mut rdzv_buffer,
     address: *mut rdzv_buffer,
     error: *mut *mut rdzv_error,
@@ -111,27 +111,29 @@ pub unsafe extern "C" fn rdzv_rpc_observer_next(
         guard::call_on(observer.as_ref().map(|of| &of.poison), error, || {
             let of = reference(observer, "observer")?;
             of.shared.refuse_sink()?;
-            let given = sized::given_size(sight, SIGHT_FIRST_SIZE, "sight")?;
+            let given = sized::given_size(observation, OBSERVATION_FIRST_SIZE, "sight")?;
             let cancellable = of.canceller.begin();
             let next = of.observer.next_unless(span(timeout_ms, Timeouts::default().call)?, &cancellable);
             let next = next.map_err(|error| observer_fault(&error))?;
             if next.is_none() && cancellable.is_cancelled() {
                 return Err(Fault::new(RDZV_CANCELLED, "waiting for a sight was cancelled").during("observe"));
             }
-            let (kind, worker, place) = match &next {
-                None => (RDZV_RPC_SIGHT_NONE, None, ""),
-                Some(Sight::Begun(GroupKind::Static)) => (RDZV_RPC_SIGHT_STATIC, None, ""),
-                Some(Sight::Begun(GroupKind::Dynamic)) => (RDZV_RPC_SIGHT_DYNAMIC, None, ""),
-                Some(Sight::Came(seen)) => (RDZV_RPC_SIGHT_CAME, Some(&seen.worker), &*seen.address),
-                Some(Sight::Went(worker)) => (RDZV_RPC_SIGHT_WENT, Some(worker), ""),
+            let (kind, worker, index) = match &next {
+                None => (RDZV_RPC_OBSERVATION_NONE, None, ""),
+                Some(Observation::Begun(GroupKind::Static)) => (RDZV_RPC_OBSERVATION_STATIC, None, ""),
+                Some(Observation::Begun(GroupKind::Dynamic)) => (RDZV_RPC_OBSERVATION_DYNAMIC, None, ""),
+                Some(Observation::Joined(seen)) => {
+                    (RDZV_RPC_OBSERVATION_JOINED, Some(&seen.worker), &*seen.address)
+                }
+                Some(Observation::Left(worker)) => (RDZV_RPC_OBSERVATION_LEFT, Some(worker), ""),
             };
             let id = worker.map_or(-1, |worker| i32::from(worker.id));
-            sized::put(sight, given, &rdzv_rpc_sight { struct_size: 0, kind, id, reserved: 0 });
+            sized::put(observation, given, &rdzv_rpc_observation { struct_size: 0, kind, id, reserved: 0 });
             if let Ok(name) = reference_mut(name, "name") {
                 name.put(worker.map_or(&[][..], |worker| worker.name.as_bytes()));
             }
             if let Ok(address) = reference_mut(address, "address") {
-                address.put(place.as_bytes());
+                address.put(index.as_bytes());
             }
             Ok(())
         })
@@ -157,7 +159,7 @@ pub unsafe extern "C" fn rdzv_rpc_observer_list(
     unsafe {
         guard::call_on(observer.as_ref().map(|of| &of.poison), error, || {
             let of = reference(observer, "observer")?;
-            let out = place(out, "out")?;
+            let out = out_pointer(out, "out")?;
             out.put(Box::into_raw(Box::new(rdzv_rpc_workers::of_seen(of.observer.seen()))));
             Ok(())
         })

@@ -1,6 +1,6 @@
 //! Options of a worker of an RPC group.
 
-use crate::argument::{invalid, list, place, positive_ms, rdzv_bytes, reference, reference_mut, text};
+use crate::argument::{invalid, list, out_pointer, positive_ms, rdzv_bytes, reference, reference_mut, text};
 use crate::buffer::{rdzv_buffer, rdzv_list};
 use crate::context::{Shared, home, rdzv_context};
 use crate::fault::{Fault, rdzv_error};
@@ -46,9 +46,9 @@ impl rdzv_rpc_options {
     fn tcp(&mut self, what: &str) -> Result<&mut TcpOptions, Fault> {
         let backend = &self.options.kind().0;
         if &**backend != DEFAULT_BACKEND {
-            let words =
+            let message =
                 format!("`{what}` is an option of the backend {DEFAULT_BACKEND}, and these are of {backend}");
-            return Err(Fault::new(RDZV_UNSUPPORTED, words));
+            return Err(Fault::new(RDZV_UNSUPPORTED, message));
         }
         Ok(&mut self.tcp)
     }
@@ -60,7 +60,7 @@ impl rdzv_rpc_options {
 pub(crate) struct Given {
     pub(crate) entries: Vec<Entry>,
     pub(crate) shared: Option<Arc<Shared>>,
-    pub(crate) own: Vec<(String, String)>,
+    pub(crate) extra_options: Vec<(String, String)>,
     /// What `construct_options` said of the way to meet besides the URL.
     pub(crate) environment: RankEnvironment,
     pub(crate) listen_host: Option<String>,
@@ -114,7 +114,7 @@ pub unsafe extern "C" fn rdzv_rpc_options_new(
     // SAFETY: the pointers are NULL or as the header wants them; NULL is refused where it must be.
     unsafe {
         guard::call(error, || {
-            let out = place(out, "out")?;
+            let out = out_pointer(out, "out")?;
             let home = home(context)?;
             refuse_reentry()?;
             let mut base = BaseOptions::default();
@@ -128,13 +128,13 @@ pub unsafe extern "C" fn rdzv_rpc_options_new(
                 true => DEFAULT_BACKEND,
                 false => text(backend, backend_len, "backend")?,
             };
-            let own: Vec<_> =
+            let extra_options: Vec<_> =
                 texts(names, count, "names")?.into_iter().zip(texts(values, count, "values")?).collect();
-            let options = home.rpc().construct_options(name, base, &own);
+            let options = home.rpc().construct_options(name, base, &extra_options);
             let options = options.map_err(|error| backend_fault(&error))?;
             let mut made = rdzv_rpc_options::new(options);
             // What a backend of the program's own said besides, which only the C interface knows.
-            if let Some(given) = made.options.own::<Given>() {
+            if let Some(given) = made.options.extra_options::<Given>() {
                 (made.environment, made.listen_host) = (given.environment.clone(), given.listen_host.clone());
             }
             out.put(Box::into_raw(Box::new(made)));
@@ -402,18 +402,18 @@ pub unsafe extern "C" fn rdzv_rpc_options_set_device_count(
     }
 }
 
-/// The options in words, which replace the content of `words`: as a log names them.
+/// The options in words, which replace the content of `message`: as a log names them.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_rpc_options_describe(
     options: *const rdzv_rpc_options,
-    words: *mut rdzv_buffer,
+    message: *mut rdzv_buffer,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
     // SAFETY: the pointers are NULL or as the header wants them; NULL is refused.
     unsafe {
         guard::call(error, || {
             let options = reference(options, "options")?;
-            reference_mut(words, "words")?.put(options.options.to_string().as_bytes());
+            reference_mut(message, "message")?.put(options.options.to_string().as_bytes());
             Ok(())
         })
     }

@@ -7,7 +7,7 @@ use std::ffi::c_void;
 use std::sync::Arc;
 
 /// Bytes of the program's that the library reads in place and releases when it no longer needs them.
-struct Lent {
+struct Borrowed {
     data: *const u8,
     len: usize,
     release: unsafe extern "C" fn(user_data: *mut c_void),
@@ -15,11 +15,11 @@ struct Lent {
 }
 
 // SAFETY: the header tells that the bytes are read, and given back, on any thread.
-unsafe impl Send for Lent {}
+unsafe impl Send for Borrowed {}
 // SAFETY: as above; no thread changes them.
-unsafe impl Sync for Lent {}
+unsafe impl Sync for Borrowed {}
 
-impl AsRef<[u8]> for Lent {
+impl AsRef<[u8]> for Borrowed {
     fn as_ref(&self) -> &[u8] {
         if self.len == 0 {
             return &[];
@@ -29,7 +29,7 @@ impl AsRef<[u8]> for Lent {
     }
 }
 
-impl Drop for Lent {
+impl Drop for Borrowed {
     fn drop(&mut self) {
         // SAFETY: the function was given for this, and is called once.
         unsafe { (self.release)(self.user_data) };
@@ -42,11 +42,11 @@ pub(crate) unsafe fn payload(
     release: Option<unsafe extern "C" fn(user_data: *mut c_void)>,
     user_data: *mut c_void,
 ) -> Result<Payload, Fault> {
-    let lent = release.map(|release| Lent { data, len, release, user_data });
+    let borrowed = release.map(|release| Borrowed { data, len, release, user_data });
     // SAFETY: as the header wants it.
     let copied = unsafe { bytes(data, len, "payload") }?;
-    Ok(match lent {
-        Some(lent) => Payload::foreign(Arc::new(lent)),
+    Ok(match borrowed {
+        Some(borrowed) => Payload::foreign(Arc::new(borrowed)),
         None => copied.into(),
     })
 }

@@ -8,9 +8,9 @@ use crate::guard;
 use crate::rpc_call_spec::rdzv_rpc_call_spec;
 use crate::rpc_end::how_of;
 use crate::rpc_fault::{backend_fault, foreign_error};
-use crate::rpc_handlers::{Outcome, Told, rdzv_rpc_handlers, rdzv_rpc_responder};
+use crate::rpc_handlers::{Completion, Outcome, rdzv_rpc_handlers, rdzv_rpc_responder};
 use crate::rpc_options::{Given, rdzv_rpc_options};
-use crate::rpc_reentry::{Inside, enter, is_within, making_options, refuse_reentry};
+use crate::rpc_reentry::{Inside, enter, is_inside, making_options, refuse_reentry};
 use crate::sized;
 use crate::status::*;
 use crate::store::{handle, rdzv_store};
@@ -20,7 +20,7 @@ use rendezvous_rpc::agent::AgentError;
 use rendezvous_rpc::connection::CallKind;
 use rendezvous_rpc::driver::calls::handling::Wanted;
 use rendezvous_rpc::driver::group::{
-    Agency, AnyRpcBackend, Begun, CallSpec, CallTold, Callee, GroupCallError, RpcInitError, Shutdown,
+    AnyRpcBackend, Begun, CallSpec, Callee, GroupCallError, OnResult, RpcInitError, RpcWorker, Shutdown,
 };
 use rendezvous_rpc::driver::loop_member::Called;
 use rendezvous_rpc::name::{WorkerInfo, WorkerName};
@@ -81,7 +81,7 @@ pub struct rdzv_rpc_backend_vtable {
     pub user_data: *mut c_void,
     /// Looks at options of the backend's own, as texts, and may change `options`, which have timeout and
     /// way to meet. Without any it must succeed: it is asked so whenever a backend is looked for. The
-    /// texts are kept with the options (`rdzv_rpc_options_list_own`). May be NULL, when there are no
+    /// texts are kept with the options (`rdzv_rpc_options_list_extra`). May be NULL, when there are no
     /// options of its own. It must not ask this library for options or workers: that is `RDZV_REENTRANT`.
     pub construct_options: Option<
         unsafe extern "C" fn(
@@ -203,33 +203,37 @@ unsafe impl Send for BackendCode {}
 unsafe impl Sync for BackendCode {}
 
 /// Why code of the program's did not do it, if it did not.
-fn refusal(who: &str, status: rdzv_status, answer: &mut rdzv_rpc_answer) -> Option<(rdzv_status, Box<str>)> {
+fn refusal(
+    plugin: &str,
+    status: rdzv_status,
+    answer: &mut rdzv_rpc_answer,
+) -> Option<(rdzv_status, Box<str>)> {
     if status != RDZV_OK {
-        let words = answer
+        let message = answer
             .message
             .take()
-            .unwrap_or_else(|| format!("RPC backend {who}: {}", name_of(status).to_string_lossy()));
-        return Some((status, words.into()));
+            .unwrap_or_else(|| format!("RPC backend {plugin}: {}", name_of(status).to_string_lossy()));
+        return Some((status, message.into()));
     }
-    answer.flaw.take().map(|flaw| (RDZV_INVALID_ARGUMENT, format!("RPC backend {who}: {flaw}").into()))
+    answer.flaw.take().map(|flaw| (RDZV_INVALID_ARGUMENT, format!("RPC backend {plugin}: {flaw}").into()))
 }
 
 impl RpcBackend for BackendCode {
     type Store = Store;
     type Call = Cancellable;
-    type Agent = Arc<dyn Agency>;
+    type Agent = Arc<dyn RpcWorker>;
     type Error = RpcInitError;
 
     fn construct_options(
         &self,
         base: BaseOptions<'_>,
-        own: &[(&str, &str)],
+        extra_options: &[(&str, &str)],
     ) -> Result<RpcOptions, OptionsError> {
         let mut options = rdzv_rpc_options::new(base.options(&self.name)?);
         let text = |text: &str| rdzv_bytes { data: text.as_ptr(), len: text.len() };
-        let names: Vec<_> = own.iter().map(|(name, _)| text(name)).collect();
-        let values: Vec<_> = own.iter().map(|(_, value)| text(value)).collect();
-        match (self.vtable.construct_options, own.first()) {
+        let names: Vec<_> = extra_options.iter().map(|(name, _)| text(name)).collect();
+        let values: Vec<_> = extra_options.iter().map(|(_, value)| text(value)).collect();
+        match (self.vtable.construct_options, extra_options.first()) {
             (Some(construct), _) => {
                 let mut answer = rdzv_rpc_answer::default();
                 // SAFETY: the vtable was given for this; what is passed lives until the function returns.
@@ -239,12 +243,12 @@ impl RpcBackend for BackendCode {
                         &raw mut options,
                         names.as_ptr(),
                         values.as_ptr(),
-                        own.len(),
+                        extra_options.len(),
                         &raw mut answer,
                     )
                 });
-                if let Some((_, words)) = refusal(&self.name, status, &mut answer) {
-                    return Err(OptionsError::Foreign { words });
+                if let Some((_, message)) = refusal(&self.name, status, &mut answer) {
+                    return Err(OptionsError::Foreign { message });
                 }
             }
             (None, Some((option, _))) => {
@@ -253,9 +257,10 @@ impl RpcBackend for BackendCode {
             }
             (None, None) => {}
         }
-        let own = own.iter().map(|(name, value)| (name.to_string(), value.to_string())).collect();
+        let extra_options =
+            extra_options.iter().map(|(name, value)| (name.to_string(), value.to_string())).collect();
         let rdzv_rpc_options { mut options, environment, listen_host, .. } = options;
-        options.set_own(Box::new(Given { own, environment, listen_host, ..Given::default() }));
+        options.set_extra(Box::new(Given { extra_options, environment, listen_host, ..Given::default() }));
         Ok(options)
     }
 
@@ -263,13 +268,13 @@ impl RpcBackend for BackendCode {
         &self,
         request: InitRequest<Store, Cancellable>,
         options: RpcOptions,
-    ) -> Result<Arc<dyn Agency>, RpcInitError> {
-        let failed = |status, words: &str| RpcInitError::Foreign { status, words: words.into() };
+    ) -> Result<Arc<dyn RpcWorker>, RpcInitError> {
+        let failed = |status, message: &str| RpcInitError::Foreign { status, message: message.into() };
         let missing =
             || failed(RDZV_WRONG_PROTOCOL, &format!("RPC backend {}: it gave no worker", self.name));
         let init = self.vtable.init.ok_or_else(missing)?;
         let InitRequest { store, worker, world_size, call } = request;
-        let given = options.own::<Given>().cloned().unwrap_or_default();
+        let given = options.extra_options::<Given>().cloned().unwrap_or_default();
         let has_ended = Arc::<AtomicBool>::default();
         let handlers = rdzv_rpc_handlers::of(&given.entries, Arc::clone(&has_ended));
         // What the code waits for at its store ends; where else it waits is its own affair.
@@ -278,7 +283,7 @@ impl RpcBackend for BackendCode {
         let store = handle(store, given.shared.unwrap_or_default());
         let rpc_timeout = options.rpc_timeout();
         let options = rdzv_rpc_options::new(options);
-        let asked = rdzv_rpc_init_request {
+        let init_request = rdzv_rpc_init_request {
             struct_size: struct_size::<rdzv_rpc_init_request>(),
             id: worker.id.into(),
             world_size: world_size.map_or(-1, i32::from),
@@ -292,7 +297,7 @@ impl RpcBackend for BackendCode {
         let status = unsafe {
             init(
                 self.owned.user_data,
-                &raw const asked,
+                &raw const init_request,
                 &raw const options,
                 &raw const handlers,
                 &raw mut answer,
@@ -300,8 +305,8 @@ impl RpcBackend for BackendCode {
         };
         // SAFETY: it was made above, and is lent no more.
         unsafe { guard::free(store) };
-        if let Some((status, words)) = refusal(&self.name, status, &mut answer) {
-            return Err(RpcInitError::Foreign { status, words });
+        if let Some((status, message)) = refusal(&self.name, status, &mut answer) {
+            return Err(RpcInitError::Foreign { status, message });
         }
         let Made { owned, vtable } = answer.agent.ok_or_else(missing)?;
         let backend = self.name.clone();
@@ -339,32 +344,34 @@ impl AgentCode {
 
     /// # Errors
     /// One of this worker's own functions is the caller: it would call itself without end.
-    pub(crate) fn refuse_own_code(&self) -> Result<(), Fault> {
-        if !is_within(std::ptr::from_ref(self).addr()) {
+    pub(crate) fn refuse_recursion(&self) -> Result<(), Fault> {
+        if !is_inside(std::ptr::from_ref(self).addr()) {
             return Ok(());
         }
-        let words =
+        let message =
             format!("RPC backend {}: a function of {} used the worker that it is of", self.backend, self.me);
-        Err(Fault::new(RDZV_REENTRANT, words))
+        Err(Fault::new(RDZV_REENTRANT, message))
     }
 
     /// Goes into this worker's own code.
     fn enter(&self) -> Result<Inside, Fault> {
-        self.refuse_own_code()?;
+        self.refuse_recursion()?;
         Ok(enter(std::ptr::from_ref(self).addr()))
     }
 
     fn enter_for(&self) -> Result<Inside, AgentError> {
-        let foreign =
-            |fault: Fault| AgentError::Foreign { status: fault.status, words: fault.message.as_str().into() };
+        let foreign = |fault: Fault| AgentError::Foreign {
+            status: fault.status,
+            message: fault.message.as_str().into(),
+        };
         self.enter().map_err(foreign)
     }
 
-    /// Begins a call; `told` is told its outcome, unless this fails. Errors name handler and callee.
+    /// Begins a call; `completion` is told its outcome, unless this fails. Errors name handler and callee.
     pub(crate) fn call(
         &self,
         spec: &CallSpec<'_>,
-        told: Option<(CallTold, Wanted)>,
+        completion: Option<(OnResult, Wanted)>,
     ) -> Result<(), GroupCallError> {
         let Some(call) = self.vtable.call else { return Ok(()) };
         let called = Called { callee: spec.callee.into(), handler: spec.handler.into() }.to_string();
@@ -379,7 +386,7 @@ impl AgentCode {
             Callee::Id(id) => (None, i32::from(id)),
         };
         let payload = spec.payload.bytes();
-        let lent = rdzv_rpc_call_spec {
+        let borrowed = rdzv_rpc_call_spec {
             struct_size: struct_size::<rdzv_rpc_call_spec>(),
             callee_id: id,
             callee: name.map_or(std::ptr::null(), str::as_ptr),
@@ -392,16 +399,16 @@ impl AgentCode {
             release: None,
             user_data: null_mut(),
         };
-        let responder = told.map_or(null_mut(), |(told, wanted)| {
+        let responder = completion.map_or(null_mut(), |(completion, wanted)| {
             let called = called.clone();
-            let tell = move |outcome: Outcome| {
-                told(outcome.map_err(|fault| foreign_error(&called, &fault)));
+            let on_done = move |outcome: Outcome| {
+                completion(outcome.map_err(|fault| foreign_error(&called, &fault)));
             };
-            let told = Told::new(Box::new(tell), wanted);
-            Box::into_raw(Box::new(rdzv_rpc_responder::of(told)))
+            let completion = Completion::new(Box::new(on_done), wanted);
+            Box::into_raw(Box::new(rdzv_rpc_responder::of(completion)))
         });
         // SAFETY: the vtable was given for this; what is passed lives until the function returns.
-        let status = unsafe { call(self.owned.user_data, &raw const lent, responder) };
+        let status = unsafe { call(self.owned.user_data, &raw const borrowed, responder) };
         drop(inside);
         if status == RDZV_OK {
             return Ok(());
@@ -411,12 +418,12 @@ impl AgentCode {
             unsafe { Box::from_raw(responder) }.forget();
         }
         let mut none = rdzv_rpc_answer::default();
-        let (status, words) = refusal(&self.backend, status, &mut none).unwrap_or((status, Box::default()));
-        Err(foreign_error(&called, &Fault::new(status, words)))
+        let (status, message) = refusal(&self.backend, status, &mut none).unwrap_or((status, Box::default()));
+        Err(foreign_error(&called, &Fault::new(status, message)))
     }
 }
 
-impl Agency for AgentCode {
+impl RpcWorker for AgentCode {
     fn me(&self) -> &WorkerInfo {
         &self.me
     }
@@ -428,8 +435,8 @@ impl Agency for AgentCode {
         // SAFETY: the vtable was given for this.
         let status = unsafe { list_workers(self.owned.user_data, &raw mut answer) };
         drop(inside);
-        if let Some((status, words)) = refusal(&self.backend, status, &mut answer) {
-            return Err(AgentError::Foreign { status, words });
+        if let Some((status, message)) = refusal(&self.backend, status, &mut answer) {
+            return Err(AgentError::Foreign { status, message });
         }
         answer.workers.sort_unstable_by_key(|worker| worker.id);
         Ok(answer.workers)
@@ -444,12 +451,12 @@ impl Agency for AgentCode {
         self.has_ended.store(true, Ordering::Release);
         drop(inside);
         refusal(&self.backend, status, &mut answer)
-            .map_or(Ok(()), |(status, words)| Err(AgentError::Foreign { status, words }))
+            .map_or(Ok(()), |(status, message)| Err(AgentError::Foreign { status, message }))
     }
 
-    fn begin_call(&self, call: CallSpec<'_>, told: CallTold) -> Result<Begun, GroupCallError> {
-        let wanted = Wanted::new(CallKind::Answered);
-        self.call(&call, Some((told, wanted.clone())))?;
+    fn begin_call(&self, call: CallSpec<'_>, completion: OnResult) -> Result<Begun, GroupCallError> {
+        let wanted = Wanted::new(CallKind::Responded);
+        self.call(&call, Some((completion, wanted.clone())))?;
         Ok(Begun::Loose(call.timeout.or(self.rpc_timeout), wanted))
     }
 
@@ -522,7 +529,7 @@ pub unsafe extern "C" fn rdzv_context_list_rpc_backends(
 /// The options of the backend's own that these options were made with: names and values replace the content
 /// of the two lists. For the `init` of a backend of yours.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn rdzv_rpc_options_list_own(
+pub unsafe extern "C" fn rdzv_rpc_options_list_extra(
     options: *const rdzv_rpc_options,
     names: *mut rdzv_list,
     values: *mut rdzv_list,
@@ -532,17 +539,23 @@ pub unsafe extern "C" fn rdzv_rpc_options_list_own(
     unsafe {
         guard::call(error, || {
             let options = &reference(options, "options")?.options;
-            let own = options.own::<Given>().map(|given| given.own.as_slice()).unwrap_or_default();
+            let extra_options = options
+                .extra_options::<Given>()
+                .map(|given| given.extra_options.as_slice())
+                .unwrap_or_default();
             let (names, values) = (reference_mut(names, "names")?, reference_mut(values, "values")?);
-            names.items = own.iter().map(|(name, _)| name.clone().into_bytes()).collect();
-            values.items = own.iter().map(|(_, value)| value.clone().into_bytes()).collect();
+            names.items = extra_options.iter().map(|(name, _)| name.clone().into_bytes()).collect();
+            values.items = extra_options.iter().map(|(_, value)| value.clone().into_bytes()).collect();
             Ok(())
         })
     }
 }
 
 /// Fills an answer; what is wrong is told to whoever asked. NULL is nobody's answer.
-unsafe fn tell(answer: *mut rdzv_rpc_answer, body: impl FnOnce(&mut rdzv_rpc_answer) -> Result<(), Fault>) {
+unsafe fn on_done(
+    answer: *mut rdzv_rpc_answer,
+    body: impl FnOnce(&mut rdzv_rpc_answer) -> Result<(), Fault>,
+) {
     guard::quiet((), || {
         // SAFETY: NULL, or the answer of the call that is under way.
         let Some(answer) = (unsafe { answer.as_mut() }) else { return };
@@ -562,7 +575,7 @@ pub unsafe extern "C" fn rdzv_rpc_answer_set_message(
 ) {
     // SAFETY: as the header wants it.
     unsafe {
-        tell(answer, |answer| {
+        on_done(answer, |answer| {
             let message = bytes(message, message_len, "message")?;
             answer.message = Some(String::from_utf8_lossy(message).into_owned());
             Ok(())
@@ -580,7 +593,7 @@ pub unsafe extern "C" fn rdzv_rpc_answer_add_worker(
 ) {
     // SAFETY: as the header wants it.
     unsafe {
-        tell(answer, |answer| {
+        on_done(answer, |answer| {
             let name = WorkerName::new(text(name, name_len, "name")?);
             let name = name.map_err(|error| invalid(error.to_string()))?;
             answer.workers.push(WorkerInfo { name, id });
@@ -599,7 +612,7 @@ pub unsafe extern "C" fn rdzv_rpc_answer_set_agent(
 ) {
     // SAFETY: as the header wants it.
     unsafe {
-        tell(answer, |answer| {
+        on_done(answer, |answer| {
             let given = sized::given_size(vtable, AGENT_FIRST_SIZE, "vtable")?;
             let vtable = sized::get(vtable, given, NO_AGENT);
             let is_missing = [

@@ -43,7 +43,7 @@ pub(crate) fn enter(worker: usize) -> Inside {
 }
 
 /// Whether this thread is in the own code of the worker with this address.
-pub(crate) fn is_within(worker: usize) -> bool {
+pub(crate) fn is_inside(worker: usize) -> bool {
     IN_CODE_OF.with_borrow(|inside| inside.contains(&worker))
 }
 

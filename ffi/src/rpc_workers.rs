@@ -1,6 +1,6 @@
 //! Lists of workers of an RPC group.
 
-use crate::buffer::lent;
+use crate::buffer::borrowed;
 use crate::guard;
 use rendezvous_rpc::membership::observer::Seen;
 use rendezvous_rpc::name::WorkerInfo;
@@ -65,7 +65,7 @@ pub unsafe extern "C" fn rdzv_rpc_workers_name(
     // SAFETY: as the header wants it.
     unsafe {
         guard::read(workers, null(), |of| {
-            of.workers.get(index).map_or_else(null, |worker| lent(worker.name.as_bytes(), len))
+            of.workers.get(index).map_or_else(null, |worker| borrowed(worker.name.as_bytes(), len))
         })
     }
 }
@@ -88,7 +88,7 @@ pub unsafe extern "C" fn rdzv_rpc_workers_address(
     // SAFETY: as the header wants it.
     unsafe {
         guard::read(workers, null(), |of| {
-            of.workers.get(index).map_or_else(null, |worker| lent(worker.address.as_bytes(), len))
+            of.workers.get(index).map_or_else(null, |worker| borrowed(worker.address.as_bytes(), len))
         })
     }
 }

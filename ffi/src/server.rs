@@ -1,6 +1,6 @@
 //! A store server inside the caller's process.
 
-use crate::argument::{place, reference};
+use crate::argument::{out_pointer, reference};
 use crate::context::{RDZV_LOG_DEBUG, RDZV_LOG_INFO, RDZV_LOG_WARN, Shared, rdzv_context, shared};
 use crate::fault::{Fault, rdzv_error};
 use crate::guard::{self, Poison};
@@ -97,7 +97,7 @@ pub unsafe extern "C" fn rdzv_server_start(
     // SAFETY: the pointers are NULL or as the header wants them; NULL is refused where it must be.
     unsafe {
         guard::call(error, || {
-            let out = place(out, "out")?;
+            let out = out_pointer(out, "out")?;
             let shared = shared(context)?;
             let defaults = rdzv_server_options::default();
             let projected = options.as_ref().unwrap_or(&defaults).project();
@@ -111,8 +111,8 @@ pub unsafe extern "C" fn rdzv_server_start(
 }
 
 pub(crate) fn start(shared: Arc<Shared>, mut options: ServerOptions) -> Result<*mut rdzv_server, Fault> {
-    let told = Arc::clone(&shared);
-    options.observer = Box::new(move |event| log(&told, event));
+    let log_target = Arc::clone(&shared);
+    options.observer = Box::new(move |event| log(&log_target, event));
     let server = Server::start(options).map_err(|error| start_fault(&error))?;
     let local = server.local_addr();
     shared.log(RDZV_LOG_INFO, c"server", || format!("listening on {local}"));
@@ -133,7 +133,7 @@ fn log(shared: &Shared, event: &Event) {
     let level = match event.severity() {
         Severity::Routine => RDZV_LOG_DEBUG,
         Severity::Notable => RDZV_LOG_INFO,
-        Severity::Trouble => RDZV_LOG_WARN,
+        Severity::Warning => RDZV_LOG_WARN,
     };
     shared.log(level, c"server", || event.to_string());
 }

@@ -1,6 +1,6 @@
 //! How a server is set up.
 
-use crate::argument::{invalid, place, positive_ms, reference_mut, text};
+use crate::argument::{invalid, out_pointer, positive_ms, reference_mut, text};
 use crate::fault::{Fault, rdzv_error};
 use crate::guard;
 use crate::status::rdzv_status;
@@ -65,7 +65,7 @@ pub unsafe extern "C" fn rdzv_server_options_new(
     // SAFETY: the pointers are NULL or as the header wants them; NULL is refused.
     unsafe {
         guard::call(error, || {
-            place(out, "out")?.put(Box::into_raw(Box::default()));
+            out_pointer(out, "out")?.put(Box::into_raw(Box::default()));
             Ok(())
         })
     }

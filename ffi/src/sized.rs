@@ -64,20 +64,20 @@ mod tests {
         let ours = Grown { struct_size: 16, old: 1, new: 2 };
         // An older program has less room: what stands behind it is not touched.
         let mut older = [First { struct_size: 8, old: 0 }, First { struct_size: 77, old: 78 }];
-        let place: *mut Grown = older.as_mut_ptr().cast();
+        let index: *mut Grown = older.as_mut_ptr().cast();
         // SAFETY: as many bytes are there as `struct_size` says.
         unsafe {
-            let given = given_size(place, 8, "x").expect("large enough");
-            put(place, given, &ours);
+            let given = given_size(index, 8, "x").expect("large enough");
+            put(index, given, &ours);
             assert_eq!(older, [First { struct_size: 8, old: 1 }, First { struct_size: 77, old: 78 }]);
             let read = get(older.as_ptr().cast(), 8, Grown { struct_size: 0, old: 0, new: 9 });
             assert_eq!(read, Grown { struct_size: 8, old: 1, new: 9 });
         }
         // A newer one learns how much was filled.
         let mut newer = (Grown { struct_size: 24, old: 0, new: 0 }, 79_u64);
-        let place = (&raw mut newer).cast::<Grown>();
+        let index = (&raw mut newer).cast::<Grown>();
         // SAFETY: as above.
-        unsafe { put(place, 24, &ours) };
+        unsafe { put(index, 24, &ours) };
         assert_eq!(newer, (ours, 79));
         // SAFETY: as above; NULL is refused.
         unsafe {

@@ -1,6 +1,8 @@
 //! A client of a store.
 
-use crate::argument::{bytes, invalid, list, participants, place, rdzv_bytes, reference, reference_mut};
+use crate::argument::{
+    bytes, invalid, list, out_pointer, participants, rdzv_bytes, reference, reference_mut,
+};
 use crate::buffer::{rdzv_buffer, rdzv_list};
 use crate::context::{Shared, rdzv_context, shared};
 use crate::fault::{Fault, rdzv_error};
@@ -201,7 +203,7 @@ pub unsafe extern "C" fn rdzv_store_connect(
     // SAFETY: the pointers are NULL or as the header wants them; NULL is refused where it must be.
     unsafe {
         guard::call(error, || {
-            let out = place(out, "out")?;
+            let out = out_pointer(out, "out")?;
             let shared = shared(context)?;
             let options = reference(options, "options")?;
             let (host, port) = options.endpoint()?;
@@ -227,7 +229,7 @@ pub unsafe extern "C" fn rdzv_store_clone(
         guard::call_on(store.as_ref().map(|store| &store.poison), error, || {
             let store = reference(store, "store")?;
             store.shared.refuse_sink()?;
-            let out = place(out, "out")?;
+            let out = out_pointer(out, "out")?;
             let twin = store.store.duplicate().map_err(|error| call_fault(&error))?;
             let twin = NodeStore::new(twin, store.store.server().cloned());
             out.put(node_handle(Arc::new(twin), Arc::clone(&store.shared)));
@@ -330,7 +332,7 @@ pub unsafe extern "C" fn rdzv_store_add(
     unsafe {
         operate(store, timeout_ms, error, |store, timeout| {
             let key = bytes(key, key_len, "key")?;
-            let sum = place(sum, "sum")?;
+            let sum = out_pointer(sum, "sum")?;
             done(store.add(key, delta, timeout).map(|total| sum.put(total)), &[key])
         })
     }
@@ -398,7 +400,7 @@ pub unsafe extern "C" fn rdzv_store_check(
     unsafe {
         operate(store, timeout_ms, error, |store, timeout| {
             let keys = list(keys, key_count, "keys")?;
-            let ready = place(ready, "ready")?;
+            let ready = out_pointer(ready, "ready")?;
             done(store.check(&keys, timeout).map(|all| ready.put(i32::from(all))), &keys)
         })
     }
@@ -418,7 +420,7 @@ pub unsafe extern "C" fn rdzv_store_delete_key(
     unsafe {
         operate(store, timeout_ms, error, |store, timeout| {
             let key = bytes(key, key_len, "key")?;
-            let deleted = place(deleted, "deleted")?;
+            let deleted = out_pointer(deleted, "deleted")?;
             done(store.delete(key, timeout).map(|was_there| deleted.put(i32::from(was_there))), &[key])
         })
     }
@@ -436,7 +438,7 @@ pub unsafe extern "C" fn rdzv_store_num_keys(
     // SAFETY: the pointers are NULL or as the header wants them; NULL is refused.
     unsafe {
         operate(store, timeout_ms, error, |store, timeout| {
-            let count = place(count, "count")?;
+            let count = out_pointer(count, "count")?;
             done(store.num_keys(timeout).map(|number| count.put(number)), &[])
         })
     }
@@ -578,7 +580,7 @@ pub unsafe extern "C" fn rdzv_store_queue_len(
     unsafe {
         operate(store, timeout_ms, error, |store, timeout| {
             let key = bytes(key, key_len, "key")?;
-            let length = place(length, "length")?;
+            let length = out_pointer(length, "length")?;
             done(store.queue_len(key, timeout).map(|number| length.put(number)), &[key])
         })
     }
@@ -640,7 +642,7 @@ pub unsafe extern "C" fn rdzv_store_check_in(
     // SAFETY: the pointers are NULL or as the header wants them; NULL is refused.
     unsafe {
         operate(store, timeout_ms, error, |store, timeout| {
-            let count = place(count, "count")?;
+            let count = out_pointer(count, "count")?;
             done(store.check_in(timeout).map(|number| count.put(number)), &[])
         })
     }

@@ -1,7 +1,7 @@
 //! Where the ranks of a job find their store.
 
-use crate::argument::{invalid, place, reference, reference_mut, text};
-use crate::buffer::lent;
+use crate::argument::{invalid, out_pointer, reference, reference_mut, text};
+use crate::buffer::borrowed;
 use crate::context::{rdzv_context, shared};
 use crate::fault::{Fault, rdzv_error};
 use crate::guard;
@@ -41,7 +41,7 @@ pub unsafe extern "C" fn rdzv_store_info_new(
     // SAFETY: the pointers are NULL or as the header wants them; NULL is refused.
     unsafe {
         guard::call(error, || {
-            let out = place(out, "out")?;
+            let out = out_pointer(out, "out")?;
             let master_addr = text(master_addr, master_addr_len, "master_addr")?.into();
             let info = RendezvousStoreInfo { master_addr, master_port };
             out.put(Box::into_raw(Box::new(rdzv_store_info { info, reserved: None })));
@@ -78,7 +78,7 @@ pub unsafe extern "C" fn rdzv_store_info_build(
         guard::call_on(store.as_ref().map(|store| &store.poison), error, || {
             let store = reference(store, "store")?;
             store.shared.refuse_sink()?;
-            let out = place(out, "out")?;
+            let out = out_pointer(out, "out")?;
             if rank < 0 {
                 return Err(invalid(format!("`rank` is {rank}; it must be 0 or above")));
             }
@@ -107,7 +107,7 @@ pub unsafe extern "C" fn rdzv_store_info_master_addr(
     len: *mut usize,
 ) -> *const u8 {
     // SAFETY: as the header wants it.
-    unsafe { guard::read(info, null(), |of| lent(of.info.master_addr.as_bytes(), len)) }
+    unsafe { guard::read(info, null(), |of| borrowed(of.info.master_addr.as_bytes(), len)) }
 }
 
 /// The port; 0 for NULL.
@@ -138,7 +138,7 @@ pub unsafe extern "C" fn rdzv_store_info_take_socket(
     unsafe {
         guard::call(error, || {
             let info = reference_mut(info, "info")?;
-            let fd = place(fd, "fd")?;
+            let fd = out_pointer(fd, "fd")?;
             fd.put(info.reserved.take().ok_or_else(nothing_reserved)?.into_socket().into_raw_fd());
             Ok(())
         })
@@ -162,7 +162,7 @@ pub unsafe extern "C" fn rdzv_store_info_serve(
     unsafe {
         guard::call(error, || {
             let info = reference_mut(info, "info")?;
-            let out = place(out, "out")?;
+            let out = out_pointer(out, "out")?;
             let shared = shared(context)?;
             let defaults = rdzv_server_options::default();
             let mut options = options.as_ref().unwrap_or(&defaults).project().map_err(|cause| {

@@ -1,6 +1,6 @@
 //! Stores without a server, and prefixes.
 
-use crate::argument::{bytes, invalid, place, positive_ms, reference};
+use crate::argument::{bytes, invalid, out_pointer, positive_ms, reference};
 use crate::context::{rdzv_context, shared};
 use crate::fault::{Fault, rdzv_error};
 use crate::guard;
@@ -49,7 +49,7 @@ pub unsafe extern "C" fn rdzv_store_open_file(
     // SAFETY: the pointers are NULL or as the header wants them; NULL is refused where it must be.
     unsafe {
         guard::call(error, || {
-            let out = place(out, "out")?;
+            let out = out_pointer(out, "out")?;
             let shared = shared(context)?;
             let path = bytes(path, path_len, "path")?;
             if path.is_empty() || path.contains(&0) {
@@ -87,7 +87,7 @@ pub unsafe extern "C" fn rdzv_store_new_hash(
     // SAFETY: the pointers are NULL or as the header wants them; NULL is refused where it must be.
     unsafe {
         guard::call(error, || {
-            let out = place(out, "out")?;
+            let out = out_pointer(out, "out")?;
             let shared = shared(context)?;
             let options = HashStoreOptions { timeouts: timeouts(timeout_ms)?, ..HashStoreOptions::default() };
             out.put(handle(Store::in_process(options), shared));
@@ -115,10 +115,10 @@ pub unsafe extern "C" fn rdzv_store_with_prefix(
         guard::call_on(store.as_ref().map(|store| &store.poison), error, || {
             let store = reference(store, "store")?;
             store.shared.refuse_sink()?;
-            let out = place(out, "out")?;
+            let out = out_pointer(out, "out")?;
             let prefix = bytes(prefix, prefix_len, "prefix")?;
-            let beneath = NodeStore::new(store.store.with_prefix(prefix), store.store.server().cloned());
-            out.put(node_handle(Arc::new(beneath), Arc::clone(&store.shared)));
+            let with_scope = NodeStore::new(store.store.with_prefix(prefix), store.store.server().cloned());
+            out.put(node_handle(Arc::new(with_scope), Arc::clone(&store.shared)));
             Ok(())
         })
     }

@@ -1,6 +1,6 @@
 //! How a client is set up.
 
-use crate::argument::{invalid, place, positive_ms, reference_mut, text, zero_or_more_ms};
+use crate::argument::{invalid, out_pointer, positive_ms, reference_mut, text, zero_or_more_ms};
 use crate::fault::{Fault, rdzv_error};
 use crate::guard;
 use crate::server_options::keep_alive;
@@ -55,7 +55,7 @@ pub unsafe extern "C" fn rdzv_store_options_new(
     // SAFETY: the pointers are NULL or as the header wants them; NULL is refused.
     unsafe {
         guard::call(error, || {
-            place(out, "out")?.put(Box::into_raw(Box::default()));
+            out_pointer(out, "out")?.put(Box::into_raw(Box::default()));
             Ok(())
         })
     }

@@ -1,6 +1,6 @@
 //! How ranks exchange data and meet over a store.
 
-use crate::argument::{bytes, invalid, place, positive_ms, reference, reference_mut, text};
+use crate::argument::{bytes, invalid, out_pointer, positive_ms, reference, reference_mut, text};
 use crate::buffer::rdzv_list;
 use crate::fault::{Fault, rdzv_error};
 use crate::guard;
@@ -49,7 +49,7 @@ pub unsafe extern "C" fn rdzv_store_set_timeout_ms(
             let store = reference(store, "store")?;
             store.shared.refuse_sink()?;
             let old = store.store.set_timeout(positive_ms(timeout_ms, "timeout_ms")?);
-            if let Ok(before) = place(before, "before") {
+            if let Ok(before) = out_pointer(before, "before") {
                 before.put(i64::try_from(old.as_nanos().div_ceil(1_000_000)).unwrap_or(i64::MAX));
             }
             Ok(())

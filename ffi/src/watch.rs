@@ -1,6 +1,6 @@
 //! Watches and leases: what a native server goes on telling of.
 
-use crate::argument::{bytes, list, place, rdzv_bytes, reference, reference_mut, zero_or_more_ms};
+use crate::argument::{bytes, list, out_pointer, rdzv_bytes, reference, reference_mut, zero_or_more_ms};
 use crate::buffer::rdzv_buffer;
 use crate::context::Shared;
 use crate::fault::{Fault, rdzv_error};
@@ -77,7 +77,7 @@ unsafe fn open<T>(
         guard::call_on(store.as_ref().map(|store| &store.poison), error, || {
             let store = reference(store, "store")?;
             let client = native(store, operation)?;
-            let (out, timeout) = (place(out, "out")?, timeout(timeout_ms)?);
+            let (out, timeout) = (out_pointer(out, "out")?, timeout(timeout_ms)?);
             let made = make(&client, timeout, store.store.timeout(), Arc::clone(&store.shared))?;
             out.put(Box::into_raw(Box::new(made)));
             Ok(())
@@ -187,12 +187,12 @@ pub unsafe extern "C" fn rdzv_watch_next(
                 Some(Change { value: None, revision, .. }) => (RDZV_CHANGE_DELETE, *revision),
                 Some(Change { value: Some(_), revision, .. }) => (RDZV_CHANGE_PUT, *revision),
             };
-            let told = next.unwrap_or_default();
+            let next_change = next.unwrap_or_default();
             if let Ok(key) = reference_mut(key, "key") {
-                key.put(&told.key);
+                key.put(&next_change.key);
             }
             if let Ok(value) = reference_mut(value, "value") {
-                value.put(&told.value.unwrap_or_default());
+                value.put(&next_change.value.unwrap_or_default());
             }
             sized::put(change, given, &rdzv_change { struct_size: 0, kind, revision });
             Ok(())
@@ -313,7 +313,7 @@ pub unsafe extern "C" fn rdzv_lease_revoke(
     unsafe {
         on_lease(lease, error, |of| {
             let removed = of.lease.revoke(timeout(timeout_ms)?).map_err(|error| native_fault(&error))?;
-            if let Ok(count) = place(count, "count") {
+            if let Ok(count) = out_pointer(count, "count") {
                 count.put(removed);
             }
             Ok(())
@@ -336,7 +336,7 @@ pub unsafe extern "C" fn rdzv_lease_wait_over(
     // SAFETY: the pointers are NULL or as the header wants them; NULL is refused.
     unsafe {
         on_lease(lease, error, |of| {
-            let (why, span) = (place(why, "why")?, span(timeout_ms, of.default)?);
+            let (why, span) = (out_pointer(why, "why")?, span(timeout_ms, of.default)?);
             let over = of.lease.wait_over(span).map_err(|error| native_fault(&error))?;
             why.put(over.map_or(0, |over| i32::from(over.number())));
             Ok(())

@@ -1,12 +1,12 @@
 //! In the place of `loop_agent` where the library is built without agents.
 
-use crate::event_loop::{Told, rdzv_event};
+use crate::event_loop::{Known, rdzv_event};
 use rendezvous_core::driver::loop_client::MemberEvent;
 
 /// No event lends anything out of an agent.
 pub(crate) type ToldAgent = ();
 
-impl Told {
+impl Known {
     /// Gives the event back: none is an agent's.
     pub(crate) fn keep_agent(&mut self, _: &mut rdzv_event, event: MemberEvent) -> Result<(), MemberEvent> {
         Err(event)

@@ -1,6 +1,6 @@
 //! What a worker leaves for its agent when it fails.
 
-use crate::argument::{place, text};
+use crate::argument::{out_pointer, text};
 use crate::fault::{Fault, rdzv_error};
 use crate::guard;
 use crate::status::{RDZV_IO, rdzv_status};
@@ -34,7 +34,7 @@ pub unsafe extern "C" fn rdzv_record_error(
                     Fault::new(RDZV_IO, cause.to_string()).with(|known| known.os_error = cause.errno())
                 })?;
             }
-            if let Ok(recorded) = place(recorded, "recorded") {
+            if let Ok(recorded) = out_pointer(recorded, "recorded") {
                 recorded.put(i32::from(file.is_some()));
             }
             Ok(())

@@ -1,7 +1,7 @@
 //! Workers that are functions of the program's own.
 
 use crate::argument::bytes;
-use crate::buffer::lent;
+use crate::buffer::borrowed;
 use crate::guard;
 use rendezvous_agent::driver::process::Registered;
 use std::ffi::c_void;
@@ -62,7 +62,7 @@ pub unsafe extern "C" fn rdzv_worker_call_argument(
 ) -> *const u8 {
     // SAFETY: as the header wants it.
     unsafe {
-        guard::read(call, null(), |call| call.arguments.get(index).map_or(null(), |text| lent(text, len)))
+        guard::read(call, null(), |call| call.arguments.get(index).map_or(null(), |text| borrowed(text, len)))
     }
 }
 

@@ -1,7 +1,7 @@
 //! The workers of an agent at one moment.
 
 use crate::argument::{invalid, reference};
-use crate::buffer::lent;
+use crate::buffer::borrowed;
 use crate::fault::rdzv_error;
 use crate::guard;
 use crate::sized;
@@ -113,7 +113,7 @@ pub unsafe extern "C" fn rdzv_worker_group_get_info(
             let group = &reference(group, "group")?.group;
             let given = sized::given_size(info, INFO_FIRST_SIZE, "info")?;
             let state = WorkerState::ALL.iter().position(|state| *state == group.state).unwrap_or(0);
-            let shown = rdzv_worker_group_info {
+            let view = rdzv_worker_group_info {
                 struct_size: 0,
                 state: i32::try_from(state).unwrap_or(RDZV_WORKERS_UNKNOWN),
                 group_rank: signed(group.group_rank),
@@ -123,7 +123,7 @@ pub unsafe extern "C" fn rdzv_worker_group_get_info(
                 restart_count: group.restart_count,
                 worker_count: u32::try_from(group.workers.len()).unwrap_or(u32::MAX),
             };
-            sized::put(info, given, &shown);
+            sized::put(info, given, &view);
             Ok(())
         })
     }
@@ -146,9 +146,9 @@ pub unsafe extern "C" fn rdzv_worker_group_worker(
             let given = sized::given_size(worker, WORKER_FIRST_SIZE, "worker")?;
             let of: &Worker = usize::try_from(local_rank)
                 .ok()
-                .and_then(|place| group.workers.get(place))
+                .and_then(|index| group.workers.get(index))
                 .ok_or_else(|| invalid(format!("the group has no worker {local_rank}")))?;
-            let shown = rdzv_worker {
+            let view = rdzv_worker {
                 struct_size: 0,
                 local_rank: of.local_rank,
                 global_rank: of.global_rank,
@@ -160,7 +160,7 @@ pub unsafe extern "C" fn rdzv_worker_group_worker(
                 exit_code: of.exit.map_or(0, |exit| exit.exit_code()),
                 reserved: 0,
             };
-            sized::put(worker, given, &shown);
+            sized::put(worker, given, &view);
             Ok(())
         })
     }
@@ -174,7 +174,7 @@ pub unsafe extern "C" fn rdzv_worker_group_role(
     len: *mut usize,
 ) -> *const u8 {
     // SAFETY: as the header wants it.
-    unsafe { guard::read(group, null(), |of| lent(of.group.role.as_bytes(), len)) }
+    unsafe { guard::read(group, null(), |of| borrowed(of.group.role.as_bytes(), len)) }
 }
 
 /// The name of a state, such as `HEALTHY`; `UNKNOWN` for any other number. Never NULL; static.
@@ -183,8 +183,8 @@ pub extern "C" fn rdzv_worker_state_name(state: i32) -> *const c_char {
     guard::quiet(c"UNKNOWN".as_ptr(), || {
         const NAMES: [&CStr; 7] =
             [c"UNKNOWN", c"INIT", c"HEALTHY", c"UNHEALTHY", c"STOPPED", c"SUCCEEDED", c"FAILED"];
-        let place = usize::try_from(state).unwrap_or(0);
-        NAMES.get(place).unwrap_or(&NAMES[0]).as_ptr()
+        let index = usize::try_from(state).unwrap_or(0);
+        NAMES.get(index).unwrap_or(&NAMES[0]).as_ptr()
     })
 }
 
@@ -203,8 +203,8 @@ mod tests {
             RDZV_WORKERS_SUCCEEDED,
             RDZV_WORKERS_FAILED,
         ];
-        for (place, (number, state)) in numbers.into_iter().zip(WorkerState::ALL).enumerate() {
-            assert_eq!(usize::try_from(number), Ok(place));
+        for (index, (number, state)) in numbers.into_iter().zip(WorkerState::ALL).enumerate() {
+            assert_eq!(usize::try_from(number), Ok(index));
             // SAFETY: the names are static.
             let name = unsafe { CStr::from_ptr(rdzv_worker_state_name(number)) };
             assert_eq!(name.to_str(), Ok(state.name()));

@@ -12,7 +12,7 @@
 
 mod error;
 mod life;
-pub mod sign;
+pub mod liveness_key;
 
 pub use error::{AgentError, Callees, NotAdmitted, NotCallable, has_left, unless_abandoned};
 pub use life::{Life, LifeEvent};
@@ -20,8 +20,8 @@ pub use life::{Life, LifeEvent};
 use super::connection::{CallError, CallFailure, ConnectionError, Refusal, Status};
 use super::device::DeviceKind;
 use super::device_map::Group;
-use super::membership::change::{Change, Departed, Members, encode_change};
-use super::membership::changing::{self, ChangingGroup, ChangingOptions, NoAnswer, Presence};
+use super::membership::change::{Change, Members, WorkerLocation, encode_change};
+use super::membership::changing::{self, ChangingGroup, ChangingOptions, MemberPresence, NoAnswer};
 use super::membership::error::{Absent, MembershipError};
 use super::membership::fixed::{FixedGroup, FixedOutput};
 use super::membership::token::TokenTimes;
@@ -32,10 +32,10 @@ use alloc::collections::VecDeque;
 use alloc::format;
 use alloc::string::ToString;
 use alloc::vec::Vec;
-use changes::Told;
-use deaths::{Death, SIGN_OUTLASTS};
+use changes::Notified;
+use deaths::{Death, LIVENESS_GRACE};
+use liveness_key::{LivenessKey, LivenessWatcher};
 use rendezvous_core::time::{Duration, Instant};
-use sign::{Sign, Signs};
 
 /// Answers with the worker's card.
 pub const CARD_HANDLER: &str = "rdzv/card";
@@ -83,14 +83,14 @@ pub enum Input {
     Ended(u64, Result<Box<[u8]>, NoAnswer>),
     /// A worker calls one of [`HANDLERS`]; it is answered with [`Output::Respond`], by this number.
     Called(u64, Called),
-    /// Beneath [`sign::PREFIX`] a key, which is told without it, has this value, or none any more.
-    Sign(Box<str>, Option<Box<[u8]>>),
+    /// Beneath [`liveness_key::PREFIX`] a key, which is told without it, has this value, or none any more.
+    LivenessKey(Box<str>, Option<Box<[u8]>>),
     /// Signs are told no more, for this reason.
-    SignsLost(Box<str>),
+    LivenessLost(Box<str>),
     /// These are all signs that there are, each with its value: some may have come and vanished unseen.
-    Signs(Vec<(Box<str>, Box<[u8]>)>),
+    LivenessWatcher(Vec<(Box<str>, Box<[u8]>)>),
     /// A call of the program's to the worker at this address failed so that it may be dead: [`tells_of_an_end`].
-    Lost(Departed),
+    Lost(WorkerLocation),
     /// The worker is to leave, once it has no more calls under way.
     Leave,
     /// It has none.
@@ -132,14 +132,14 @@ pub enum Output {
     /// Whatever is under way ends with this reason, and nobody is called any more.
     EndCalls(Box<str>),
     /// The worker there is gone: calls to it end with this reason.
-    EndCallsTo(Departed, Box<str>),
+    EndCallsTo(WorkerLocation, Box<str>),
     /// The worker there has left, and answers what it was asked: calls to it that are under way go on, and no others are
     /// made.
-    PartWith(Departed),
+    PartWith(WorkerLocation),
     /// Ask [`Agent::admit`] again of everybody who is connected, and end the connections of those who are refused.
     AdmitAgain,
     /// The sign of this worker says from now on that it goes.
-    SignOff,
+    MarkLeaving,
     /// This worker is a member.
     Joined,
     /// Something happened to the group.
@@ -154,7 +154,7 @@ pub struct ControlCall {
     /// Its number.
     pub number: u64,
     /// Whom.
-    pub to: Departed,
+    pub to: WorkerLocation,
     /// Which handler.
     pub handler: &'static str,
     /// With what.
@@ -179,7 +179,7 @@ pub enum GroupEvent {
     },
     /// Deaths are told no more as they happen: this worker does not see the others' signs any longer. The group goes on;
     /// who is dead is found out by whoever calls it.
-    SightLost {
+    WatchLost {
         /// Why.
         why: Box<str>,
     },
@@ -189,10 +189,10 @@ pub enum GroupEvent {
 #[must_use]
 pub const fn tells_of_an_end(error: &CallError) -> bool {
     match &error.why {
-        CallFailure::PeerGone(why) | CallFailure::Unsent(why) => matches!(
+        CallFailure::ConnectionLost(why) | CallFailure::Unsent(why) => matches!(
             why,
             ConnectionError::Lost(_)
-                | ConnectionError::NobodyListens(_)
+                | ConnectionError::NotListening(_)
                 | ConnectionError::Impostor { .. }
                 // Somebody else is there now, or nobody any more but its process.
                 | ConnectionError::Refused { why: Refusal::Group | Refusal::NotMe | Refusal::Over, .. }
@@ -206,7 +206,7 @@ pub const fn tells_of_an_end(error: &CallError) -> bool {
 /// What a call that failed tells of the worker that was called.
 #[must_use]
 pub fn no_answer(error: &CallError) -> NoAnswer {
-    if tells_of_an_end(error) { NoAnswer::Gone } else { NoAnswer::Unknown(error.to_string().into()) }
+    if tells_of_an_end(error) { NoAnswer::Dead } else { NoAnswer::Unknown(error.to_string().into()) }
 }
 
 /// Whether a bug is planted here, for the tests to find.
@@ -229,13 +229,13 @@ enum Purpose {
     Card(WorkerName),
     /// To see whether it is a member of whose name somebody had the token, and died.
     Victim(WorkerName),
-    Tell(WorkerName),
+    Notify(WorkerName),
     /// To try the way to a newcomer; whoever told of it waits for the answer with this number.
     Reach(u64),
     /// To see whether this member is there, whose place is taken by the change with this number.
-    Doubt(u64, Departed),
+    CheckAlive(u64, WorkerLocation),
     /// To see whether this member is there, at whom a call failed.
-    Suspect(Departed),
+    Suspect(WorkerLocation),
     Ready,
 }
 
@@ -247,11 +247,11 @@ enum Membership {
 
 /// Whether the signs of the others are seen, as far as there are any.
 #[derive(Clone, Debug)]
-enum Sight {
+enum WatchState {
     Clear,
     /// No more; the user has not heard of it.
     Lost(Box<str>),
-    ToldLost,
+    ReportedLost,
 }
 
 /// One worker of a group.
@@ -266,13 +266,13 @@ pub struct Agent {
     last_call: u64,
     /// Who has called the leader, and by which number it is answered. Empty where this worker is none.
     ready: Vec<(u64, WorkerInfo)>,
-    signs: Signs,
-    sight: Sight,
+    liveness_watcher: LivenessWatcher,
+    watch_state: WatchState,
     deaths: Vec<Death>,
     /// Members at whose address nobody listens, though their signs are there, and since when that is known.
-    suspects: Vec<(Departed, Instant)>,
+    suspects: Vec<(WorkerLocation, Instant)>,
     /// Changes that others told of, and that this worker has not agreed to yet.
-    told: Vec<Told>,
+    notified: Vec<Notified>,
     /// Once it is over: how that came.
     end: Box<str>,
     /// At whom calls were under way when the time to finish them was up.
@@ -308,11 +308,11 @@ impl Agent {
             calls: Vec::new(),
             last_call: 0,
             ready: Vec::new(),
-            signs: Signs::default(),
-            sight: Sight::Clear,
+            liveness_watcher: LivenessWatcher::default(),
+            watch_state: WatchState::Clear,
             deaths: Vec::new(),
             suspects: Vec::new(),
-            told: Vec::new(),
+            notified: Vec::new(),
             end: Box::default(),
             cut: Callees::default(),
             outputs: VecDeque::new(),
@@ -377,7 +377,7 @@ impl Agent {
     ) -> Result<&'a Member, NotCallable> {
         if !matches!(self.life, Life::Member | Life::Draining | Life::Leaving) {
             return Err(match self.life {
-                Life::Over => NotCallable::Over { words: self.end.clone() },
+                Life::Over => NotCallable::Over { message: self.end.clone() },
                 _ => NotCallable::NoMember,
             });
         }
@@ -410,8 +410,8 @@ impl Agent {
 
     /// The key of this worker's sign, beneath the group's prefix.
     #[must_use]
-    pub fn sign(&self) -> Sign {
-        Sign { name: self.me.worker.name.clone(), address: self.me.address.clone() }
+    pub fn liveness_key(&self) -> LivenessKey {
+        LivenessKey { name: self.me.worker.name.clone(), address: self.me.address.clone() }
     }
 
     /// The next thing to be done.
@@ -422,14 +422,14 @@ impl Agent {
     /// When time alone changes something.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Instant> {
-        let own = matches!(self.life, Life::Meeting | Life::Draining).then_some(self.deadline);
+        let local_deadline = matches!(self.life, Life::Meeting | Life::Draining).then_some(self.deadline);
         let of_group = match &self.membership {
             Membership::Changing(group) if self.life != Life::Over => group.poll_timeout(),
             _ => None,
         };
         let suspects = self.suspects.first().filter(|_| self.life != Life::Over);
-        let doubts = suspects.map(|&(_, since)| since + SIGN_OUTLASTS);
-        [own, of_group, doubts].into_iter().flatten().min()
+        let doubts = suspects.map(|&(_, since)| since + LIVENESS_GRACE);
+        [local_deadline, of_group, doubts].into_iter().flatten().min()
     }
 
     /// Takes in what happened. What comes too late means nothing.
@@ -443,24 +443,25 @@ impl Agent {
                 Membership::Changing(group) => group.handle(now, changing::Input::Stored(reply)),
             },
             Input::Ended(number, answer) => self.ended(now, number, answer),
-            Input::Sign(key, value) => {
-                let value = value.filter(|value| **value != *sign::GOING || !planted!(self, UnheardGoing));
-                match self.signs.changed(&key, value.as_deref()) {
-                    Some(gone) => self.vanished(gone),
-                    None if value.as_deref() == Some(sign::GOING) => self.bury_those_who_gave_up(),
+            Input::LivenessKey(key, value) => {
+                let value =
+                    value.filter(|value| **value != *liveness_key::GOING || !planted!(self, UnheardGoing));
+                match self.liveness_watcher.changed(&key, value.as_deref()) {
+                    Some(departed) => self.vanished(departed),
+                    None if value.as_deref() == Some(liveness_key::GOING) => self.report_early_leavers(),
                     None => {}
                 }
             }
-            Input::SignsLost(why) => self.lose_sight(why),
-            Input::Signs(all) => {
-                let gone = self.signs.all(&all);
+            Input::LivenessLost(why) => self.watch_lost(why),
+            Input::LivenessWatcher(all) => {
+                let departed = self.liveness_watcher.all(&all);
                 match (&self.membership, self.life) {
                     // They may have ended as they should, and said so unheard.
-                    (Membership::Fixed(_), Life::Leaving) => self.signs.went(gone),
-                    _ => gone.into_iter().for_each(|gone| self.vanished(gone)),
+                    (Membership::Fixed(_), Life::Leaving) => self.liveness_watcher.went(departed),
+                    _ => departed.into_iter().for_each(|departed| self.vanished(departed)),
                 }
             }
-            Input::Lost(place) => self.suspect(now, place),
+            Input::Lost(location) => self.suspect(now, location),
             Input::Leave => self.leave(now),
             Input::Drained => self.drained(now),
             Input::Cut(callees) => self.cut = Callees::of(callees),
@@ -489,22 +490,22 @@ impl Agent {
         if self.go(LifeEvent::Fault) {
             if matches!(self.membership, Membership::Fixed(_)) && error != AgentError::Abandoned {
                 // That it ends is no death: the others see for themselves what it failed for.
-                self.outputs.push_back(Output::SignOff);
+                self.outputs.push_back(Output::MarkLeaving);
             }
-            let words: Box<str> = error.to_string().into();
+            let message: Box<str> = error.to_string().into();
             for (number, _) in core::mem::take(&mut self.ready) {
-                self.outputs.push_back(Output::Respond(number, Err(words.clone())));
+                self.outputs.push_back(Output::Respond(number, Err(message.clone())));
             }
-            self.finish(words, Err(error));
+            self.finish(message, Err(error));
         }
     }
 
-    fn finish(&mut self, words: Box<str>, end: Result<(), AgentError>) {
+    fn finish(&mut self, message: Box<str>, end: Result<(), AgentError>) {
         self.calls.clear();
-        let told = core::mem::take(&mut self.told);
-        self.outputs.extend(told.iter().map(|told| Output::Decline(told.number())));
-        self.end.clone_from(&words);
-        self.outputs.push_back(Output::EndCalls(words));
+        let notified = core::mem::take(&mut self.notified);
+        self.outputs.extend(notified.iter().map(|notified| Output::Decline(notified.number())));
+        self.end.clone_from(&message);
+        self.outputs.push_back(Output::EndCalls(message));
         if !has_left(&end) {
             // Who ends as it should answers those first who wait for an answer.
             self.outputs.push_back(Output::AdmitAgain);
@@ -529,18 +530,18 @@ impl Agent {
                         let purpose = Purpose::Card(of.worker.name.clone());
                         self.call(of, CARD_HANDLER, Vec::new(), self.deadline.max(now), purpose);
                     }
-                    Some(changing::Output::Doubt(of, until)) => {
+                    Some(changing::Output::CheckAlive(of, until)) => {
                         let purpose = Purpose::Victim(of.worker.name.clone());
                         self.call(of, REACH_HANDLER, Vec::new(), until, purpose);
                     }
-                    Some(changing::Output::Tell(to, change)) => {
-                        let purpose = Purpose::Tell(to.worker.name.clone());
+                    Some(changing::Output::Notify(to, change)) => {
+                        let purpose = Purpose::Notify(to.worker.name.clone());
                         // Who takes its entry back, since time was up, tells of that all the same.
                         let until = self.deadline.max(now + REACH_TIMEOUT);
                         self.call(to, CHANGE_HANDLER, encode_change(&change), until, purpose);
                     }
                     Some(changing::Output::Joined) => self.joined(),
-                    Some(changing::Output::Changed(change)) => self.tell_of(&change),
+                    Some(changing::Output::Changed(change)) => self.report_change(&change),
                     Some(changing::Output::Left) => self.left(),
                     Some(changing::Output::Failed(error)) => self.fail(error.into()),
                 },
@@ -550,7 +551,7 @@ impl Agent {
 
     fn call(
         &mut self,
-        to: Departed,
+        to: WorkerLocation,
         handler: &'static str,
         payload: Vec<u8>,
         until: Instant,
@@ -584,7 +585,7 @@ impl Agent {
         } else {
             // The leader says who is missing when its time is up, and then that has to come here.
             self.deadline = self.deadline + ANSWER_SLACK;
-            let to = Departed { worker: leader.worker, address: leader.address };
+            let to = WorkerLocation { worker: leader.worker, address: leader.address };
             self.call(to, READY_HANDLER, Vec::new(), self.deadline, Purpose::Ready);
         }
         self.bury();
@@ -598,10 +599,11 @@ impl Agent {
     /// Who has not called the leader, which this worker is.
     fn not_ready(&self) -> Vec<u16> {
         // They are members, as is looked at when they call.
-        let mut came: Vec<u16> = self.ready.iter().map(|(_, of)| of.id).chain([self.me.worker.id]).collect();
-        came.sort_unstable();
+        let mut arrived: Vec<u16> =
+            self.ready.iter().map(|(_, of)| of.id).chain([self.me.worker.id]).collect();
+        arrived.sort_unstable();
         let ids = self.members().iter().map(|member| member.worker.id);
-        let mut missing: Vec<u16> = ids.filter(|id| came.binary_search(id).is_err()).collect();
+        let mut missing: Vec<u16> = ids.filter(|id| arrived.binary_search(id).is_err()).collect();
         missing.sort_unstable();
         missing
     }
@@ -625,19 +627,19 @@ impl Agent {
             self.outputs.push_back(Output::Joined);
             // Who came and died while this worker came is known to nobody.
             let mut deaths = core::mem::take(&mut self.deaths);
-            deaths.retain(|death| self.has_member_at(&death.place));
+            deaths.retain(|death| self.has_member_at(&death.location));
             self.deaths = deaths;
-            for Death { place, why } in self.deaths.clone() {
-                self.outputs.push_back(Output::Event(GroupEvent::PeerDied { worker: place.worker, why }));
+            for Death { location, why } in self.deaths.clone() {
+                self.outputs.push_back(Output::Event(GroupEvent::PeerDied { worker: location.worker, why }));
             }
             self.bury();
-            self.tell_of_sight();
+            self.report_watch();
         }
     }
 
     fn left(&mut self) {
         if self.go(LifeEvent::Left) {
-            self.outputs.push_back(Output::SignOff);
+            self.outputs.push_back(Output::MarkLeaving);
             let callees = core::mem::take(&mut self.cut);
             let is_cut = callees.count > 0 && !planted!(self, UntoldCut);
             let end = if is_cut { Err(AgentError::CallsCut { callees }) } else { Ok(()) };
@@ -688,15 +690,15 @@ impl Agent {
                 let error = if leader == self.me.worker {
                     let (missing, world_size) = (self.not_ready(), self.members().len());
                     let absent = Absent::of(missing.iter().copied(), self.timeout).named(self.members());
-                    AgentError::NotMet { leader, came: world_size - missing.len(), world_size, absent }
+                    AgentError::NotMet { leader, arrived: world_size - missing.len(), world_size, absent }
                 } else {
-                    AgentError::Leader { leader, words: "it did not answer by the deadline".into() }
+                    AgentError::Leader { leader, message: "it did not answer by the deadline".into() }
                 };
                 self.fail(error);
             }
             Life::Draining => {
-                let words = "this worker leaves its group, and the time for its calls is up";
-                self.outputs.push_back(Output::CutCalls(words.into()));
+                let message = "this worker leaves its group, and the time for its calls is up";
+                self.outputs.push_back(Output::CutCalls(message.into()));
                 self.drained(now);
             }
             _ => {}
@@ -709,7 +711,7 @@ impl Agent {
             return self.outputs.push_back(Output::Decline(number));
         }
         match &*called.handler {
-            REACH_HANDLER => self.respond(number, Ok(self.standing().into())),
+            REACH_HANDLER => self.respond(number, Ok(self.membership_state().into())),
             CARD_HANDLER => {
                 let card = crate::exchange::encode_card(&self.me.worker, &self.me.devices);
                 self.respond(number, Ok(card.into()));
@@ -723,7 +725,7 @@ impl Agent {
             }
             // The answer to the first call may have been lost.
             READY_HANDLER => self.respond(number, Ok(Box::default())),
-            CHANGE_HANDLER => self.told_of(now, number, called),
+            CHANGE_HANDLER => self.notified_of(now, number, called),
             other => self.respond(number, Err(format!("there is no handler {other}").into())),
         }
     }
@@ -733,8 +735,8 @@ impl Agent {
     }
 
     fn refuse_stranger(&mut self, number: u64, claimed: &WorkerInfo) {
-        let words = NotAdmitted::Stranger { claimed: claimed.clone() }.to_string();
-        self.respond(number, Err(words.into()));
+        let message = NotAdmitted::Stranger { claimed: claimed.clone() }.to_string();
+        self.respond(number, Err(message.into()));
     }
 
     fn respond(&mut self, number: u64, answer: Result<Box<[u8]>, Box<str>>) {
@@ -742,24 +744,25 @@ impl Agent {
     }
 
     fn ended(&mut self, now: Instant, number: u64, answer: Result<Box<[u8]>, NoAnswer>) {
-        let Some(place) = self.calls.iter().position(|&(known, _)| known == number) else { return };
-        let (_, purpose) = self.calls.swap_remove(place);
+        let Some(location) = self.calls.iter().position(|&(known, _)| known == number) else { return };
+        let (_, purpose) = self.calls.swap_remove(location);
         match purpose {
-            Purpose::Card(name) => self.hand_on(now, changing::Input::Answered(name, answer)),
+            Purpose::Card(name) => self.hand_on(now, changing::Input::MemberAnswered(name, answer)),
             Purpose::Victim(name) => {
-                let is_settled = answer.is_ok_and(|standing| *standing == *changes::SETTLED);
-                let presence = if is_settled { Presence::Settled } else { Presence::Unsettled };
-                self.hand_on(now, changing::Input::Doubted(name, presence));
+                let is_settled = answer.is_ok_and(|membership_state| *membership_state == *changes::SETTLED);
+                let member_presence =
+                    if is_settled { MemberPresence::Settled } else { MemberPresence::Unsettled };
+                self.hand_on(now, changing::Input::Suspected(name, member_presence));
             }
-            Purpose::Tell(name) => self.hand_on(now, changing::Input::Told(name, answer.map(drop))),
-            Purpose::Reach(told) => self.reached(now, told, answer),
-            Purpose::Doubt(told, place) => self.doubted(now, told, &place, answer),
-            Purpose::Suspect(place) => self.suspected(now, place, &answer),
+            Purpose::Notify(name) => self.hand_on(now, changing::Input::Announced(name, answer.map(drop))),
+            Purpose::Reach(notified) => self.reached(now, notified, answer),
+            Purpose::CheckAlive(notified, location) => self.mark_suspected(now, notified, &location, answer),
+            Purpose::Suspect(location) => self.suspected(now, location, &answer),
             Purpose::Ready => match (answer, self.leader()) {
                 (Ok(_), _) => self.met(),
                 (Err(why), Some(leader)) => {
-                    let (leader, words) = (leader.worker, why.to_string().into());
-                    self.fail(AgentError::Leader { leader, words });
+                    let (leader, message) = (leader.worker, why.to_string().into());
+                    self.fail(AgentError::Leader { leader, message });
                 }
                 (Err(_), None) => {}
             },
@@ -767,17 +770,17 @@ impl Agent {
     }
 
     /// The group has changed, and the user hears of it. Calls to the dead have ended; who left answers what it was asked.
-    fn tell_of(&mut self, change: &Change) {
-        for place in &change.left {
+    fn report_change(&mut self, change: &Change) {
+        for location in &change.left {
             let before = self.deaths.len();
-            self.deaths.retain(|death| death.place.worker.name != place.worker.name);
+            self.deaths.retain(|death| death.location.worker.name != location.worker.name);
             if self.deaths.len() == before {
-                self.outputs.push_back(if planted!(self, AbruptParting) {
-                    Output::EndCallsTo(place.clone(), "it has left the group".into())
+                self.outputs.push_back(if planted!(self, AbruptLeave) {
+                    Output::EndCallsTo(location.clone(), "it has left the group".into())
                 } else {
-                    Output::PartWith(place.clone())
+                    Output::PartWith(location.clone())
                 });
-                self.outputs.push_back(Output::Event(GroupEvent::Left(place.worker.clone())));
+                self.outputs.push_back(Output::Event(GroupEvent::Left(location.worker.clone())));
             }
         }
         if let Some(member) = &change.joined {

@@ -22,7 +22,7 @@ pub use outgoing::ToWrite;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CallKind {
     /// It is.
-    Answered,
+    Responded,
     /// Nobody waits for an answer.
     OneWay,
 }

@@ -51,7 +51,7 @@ impl DeviceKind {
     #[must_use]
     pub fn new(name: &str) -> Option<Self> {
         let of_a_name = |byte: u8| matches!(byte, b'a'..=b'z' | b'0'..=b'9' | b'_');
-        let is_one = name.starts_with(|letter: char| letter.is_ascii_lowercase())
+        let is_one = name.starts_with(|character: char| character.is_ascii_lowercase())
             && name.bytes().all(of_a_name)
             && name != "cpu";
         let mut bytes = [0; KIND_BYTES_MAX];
@@ -168,7 +168,7 @@ mod tests {
             assert_eq!(text.parse::<Device>().map(|device| device.to_string()), Ok(text.into()));
         }
         assert_eq!("cpu:0".parse(), Ok(Device::Cpu));
-        for (text, words) in [
+        for (text, message) in [
             ("", "Invalid device string: ''"),
             ("cuda:", "Invalid device string: 'cuda:'"),
             ("cuda:-1", "Invalid device string: 'cuda:-1'"),
@@ -182,21 +182,21 @@ mod tests {
             ("cuda", "Device string 'cuda' has no index, as `cuda:0` has"),
             ("cuda:128", "Device index 128 is over the limit of 127"),
         ] {
-            assert_eq!(text.parse::<Device>().map_err(|error| error.to_string()), Err(words.into()));
+            assert_eq!(text.parse::<Device>().map_err(|error| error.to_string()), Err(message.into()));
         }
     }
 
     #[test]
     fn indices_are_neither_negative_nor_too_high() {
         assert_eq!(Device::new(DeviceKind::CUDA, 127), "cuda:127".parse());
-        for (index, words) in [
+        for (index, message) in [
             (-1, "Device index must not be negative"),
             (i64::MIN, "Device index must not be negative"),
             (128, "Device index 128 is over the limit of 127"),
             (i64::MAX, "Device index 9223372036854775807 is over the limit of 127"),
         ] {
             let error = Device::new(DeviceKind::CUDA, index).expect_err("no such index");
-            assert_eq!(error.to_string(), words);
+            assert_eq!(error.to_string(), message);
         }
     }
 

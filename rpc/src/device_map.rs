@@ -122,8 +122,8 @@ impl DeviceMap {
 impl fmt::Debug for DeviceMap {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("{")?;
-        for (place, (from, to)) in self.iter().enumerate() {
-            write!(f, "{}{from}: {to}", if place == 0 { "" } else { ", " })?;
+        for (index, (from, to)) in self.iter().enumerate() {
+            write!(f, "{}{from}: {to}", if index == 0 { "" } else { ", " })?;
         }
         f.write_str("}")
     }
@@ -185,8 +185,8 @@ impl FromIterator<(WorkerName, DeviceMap)> for DeviceMaps {
 impl fmt::Debug for DeviceMaps {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("{")?;
-        for (place, (name, map)) in self.iter().enumerate() {
-            write!(f, "{}{name:?}: {map}", if place == 0 { "" } else { ", " })?;
+        for (index, (name, map)) in self.iter().enumerate() {
+            write!(f, "{}{name:?}: {map}", if index == 0 { "" } else { ", " })?;
         }
         f.write_str("}")
     }
@@ -316,19 +316,19 @@ impl Group {
             return Err(DeviceMapError::InvalidTargetNames { node: node.clone(), maps, names });
         }
         for (target, map) in said.maps.iter() {
-            let own = || (node.clone(), target.clone(), map.clone());
+            let current_options = || (node.clone(), target.clone(), map.clone());
             if has_duplicates(map.targets().collect()) {
-                let (node, target, map) = own();
+                let (node, target, map) = current_options();
                 return Err(DeviceMapError::DuplicatedTargets { node, target, map });
             }
             match self.reaches(said, map.sources()) {
                 Reach::All => {}
                 Reach::BeyondList => {
-                    let ((node, target, map), devices) = (own(), said.devices.clone());
+                    let ((node, target, map), devices) = (current_options(), said.devices.clone());
                     return Err(DeviceMapError::UnexpectedSources { node, target, map, devices });
                 }
                 Reach::BeyondCount => {
-                    let ((node, target, map), count) = (own(), said.count);
+                    let ((node, target, map), count) = (current_options(), said.count);
                     return Err(DeviceMapError::InvalidSources { node, target, map, count });
                 }
             }
@@ -336,11 +336,11 @@ impl Group {
             match self.reaches(other, map.targets()) {
                 Reach::All => {}
                 Reach::BeyondList => {
-                    let ((node, target, map), devices) = (own(), other.devices.clone());
+                    let ((node, target, map), devices) = (current_options(), other.devices.clone());
                     return Err(DeviceMapError::UnexpectedTargets { node, target, map, devices });
                 }
                 Reach::BeyondCount => {
-                    let ((node, target, map), count) = (own(), other.count);
+                    let ((node, target, map), count) = (current_options(), other.count);
                     return Err(DeviceMapError::InvalidTargets { node, target, map, count });
                 }
             }

@@ -13,7 +13,7 @@ pub struct FairQueue<T> {
 }
 
 /// Room that an empty queue of a source keeps, in entries.
-const ROOM_KEPT: usize = 64;
+const CAPACITY_KEPT: usize = 64;
 
 impl<T> Default for FairQueue<T> {
     fn default() -> Self {
@@ -56,7 +56,7 @@ impl<T> FairQueue<T> {
         self.len -= 1;
         if !queue.is_empty() {
             self.turns.push_back(source);
-        } else if queue.capacity() > ROOM_KEPT {
+        } else if queue.capacity() > CAPACITY_KEPT {
             *queue = VecDeque::new();
         }
         Some(item)

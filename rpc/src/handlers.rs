@@ -93,7 +93,7 @@ mod tests {
     fn a_name_is_one_handlers_and_some_are_the_librarys() {
         let mut handlers = Handlers::new();
         let long = "x".repeat(1025);
-        for (owner, name, words) in [
+        for (owner, name, message) in [
             (Owner::Program, "add", None),
             (Owner::Program, "add", Some("there is a handler add already")),
             (Owner::Program, "rdzv/x", Some("the name of a handler must not begin with rdzv/: rdzv/x")),
@@ -105,8 +105,8 @@ mod tests {
                 Some("the name of a handler has 1025 bytes; it needs one, and may have 1024"),
             ),
         ] {
-            let told = handlers.register(owner, name, name.len()).err();
-            assert_eq!(told.map(|error| error.to_string()).as_deref(), words);
+            let event = handlers.register(owner, name, name.len()).err();
+            assert_eq!(event.map(|error| error.to_string()).as_deref(), message);
         }
         assert_eq!(
             (handlers.get("add"), handlers.get("rdzv/x"), handlers.get("sub")),

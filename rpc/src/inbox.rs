@@ -92,7 +92,7 @@ enum Kind {
 pub struct Inbox<T> {
     limits: InboxLimits,
     stage: Stage,
-    letters: VecDeque<(Kind, T)>,
+    items: VecDeque<(Kind, T)>,
     /// How many of them this turn has.
     ripe: usize,
     /// The loop knows that there is something.
@@ -124,7 +124,7 @@ impl<T> Inbox<T> {
         Self {
             limits,
             stage,
-            letters: VecDeque::new(),
+            items: VecDeque::new(),
             ripe: 0,
             is_announced: false,
             calls: Index::new(),
@@ -137,8 +137,8 @@ impl<T> Inbox<T> {
         }
     }
 
-    fn put(&mut self, kind: Kind, letter: T) -> Put<T> {
-        self.letters.push_back((kind, letter));
+    fn put(&mut self, kind: Kind, item: T) -> Put<T> {
+        self.items.push_back((kind, item));
         self.announce()
     }
 
@@ -152,12 +152,12 @@ impl<T> Inbox<T> {
     }
 
     /// The worker is a member. What becomes of it otherwise is told afterwards.
-    pub fn joined(&mut self, letter: T) -> Put<T> {
+    pub fn joined(&mut self, item: T) -> Put<T> {
         if self.stage == Stage::Closed {
-            return Put::Refused(letter);
+            return Put::Refused(item);
         }
         self.stage = Stage::Member;
-        self.letters.push_front((Kind::Life, letter));
+        self.items.push_front((Kind::Life, item));
         self.announce()
     }
 
@@ -179,12 +179,12 @@ impl<T> Inbox<T> {
     /// The worker has ended, or did not become a member. Requests that nobody has taken come out before
     /// ([`Inbox::take_requests`]), and calls that have not ended are answered ([`Inbox::first_call`]), under the same lock:
     /// what came in between would be told by nobody.
-    pub fn over(&mut self, letter: T) -> Put<T> {
+    pub fn over(&mut self, item: T) -> Put<T> {
         if matches!(self.stage, Stage::Over | Stage::Closed) {
-            return Put::Refused(letter);
+            return Put::Refused(item);
         }
         self.stage = Stage::Over;
-        self.put(Kind::Life, letter)
+        self.put(Kind::Life, item)
     }
 
     /// A call begins: its number.
@@ -215,9 +215,9 @@ impl<T> Inbox<T> {
     /// It was not made. If it has ended all the same, nobody hears so.
     pub fn forget(&mut self, call: u64) {
         if !self.close_call(call)
-            && let Some(place) = self.letters.iter().position(|(kind, _)| *kind == Kind::Answer(call))
+            && let Some(index) = self.items.iter().position(|(kind, _)| *kind == Kind::Answer(call))
         {
-            self.remove(place);
+            self.remove(index);
         }
     }
 
@@ -231,12 +231,12 @@ impl<T> Inbox<T> {
     }
 
     /// What came of a call; nothing, if it has ended before.
-    pub fn answered(&mut self, call: u64, letter: T) -> Put<T> {
+    pub fn put_answer(&mut self, call: u64, item: T) -> Put<T> {
         if !self.close_call(call) {
-            return Put::Refused(letter);
+            return Put::Refused(item);
         }
         self.answers += 1;
-        self.put(Kind::Answer(call), letter)
+        self.put(Kind::Answer(call), item)
     }
 
     /// A call that has not ended, if there is any.
@@ -258,32 +258,32 @@ impl<T> Inbox<T> {
     }
 
     /// A handler of the loop's is asked, with so many bytes.
-    pub fn asked(&mut self, bytes: u64, letter: T) -> Put<T> {
+    pub fn put_request(&mut self, bytes: u64, item: T) -> Put<T> {
         match self.stage {
-            Stage::Closed => return Put::Closed(letter),
-            Stage::Over => return Put::Refused(letter),
+            Stage::Closed => return Put::Closed(item),
+            Stage::Over => return Put::Refused(item),
             Stage::Joining | Stage::Member | Stage::Parted => {}
         }
-        if !self.intake.has_room() {
-            return Put::Full(letter);
+        if !self.intake.has_capacity() {
+            return Put::Full(item);
         }
         self.intake.enter(bytes);
-        self.put(Kind::Request(bytes), letter)
+        self.put(Kind::Request(bytes), item)
     }
 
     /// The group has changed.
-    pub fn changed(&mut self, letter: T) -> Put<T> {
+    pub fn changed(&mut self, item: T) -> Put<T> {
         if matches!(self.stage, Stage::Over | Stage::Closed) {
-            return Put::Refused(letter);
+            return Put::Refused(item);
         }
         if self.changes == self.limits.changes_max
-            && let Some(place) = self.letters.iter().position(|(kind, _)| *kind == Kind::Change)
+            && let Some(index) = self.items.iter().position(|(kind, _)| *kind == Kind::Change)
         {
-            self.remove(place);
+            self.remove(index);
             self.changes_lost += 1;
         }
         self.changes += 1;
-        self.put(Kind::Change, letter)
+        self.put(Kind::Change, item)
     }
 
     /// How many changes were lost.
@@ -295,21 +295,21 @@ impl<T> Inbox<T> {
     /// A turn begins: it has what is there now.
     pub fn ripen(&mut self) {
         self.is_announced = false;
-        self.ripe = if self.stage == Stage::Joining { 0 } else { self.letters.len() };
+        self.ripe = if self.stage == Stage::Joining { 0 } else { self.items.len() };
     }
 
     /// The next letter of this turn.
     pub fn take(&mut self) -> Option<T> {
         self.ripe = self.ripe.checked_sub(1)?;
-        let (kind, letter) = self.letters.pop_front()?;
+        let (kind, item) = self.items.pop_front()?;
         self.taken(kind);
-        Some(letter)
+        Some(item)
     }
 
     /// Nobody will take this one.
-    fn remove(&mut self, place: usize) {
-        if let Some((kind, _)) = self.letters.remove(place) {
-            self.ripe -= usize::from(place < self.ripe);
+    fn remove(&mut self, index: usize) {
+        if let Some((kind, _)) = self.items.remove(index) {
+            self.ripe -= usize::from(index < self.ripe);
             self.taken(kind);
         }
     }
@@ -327,14 +327,14 @@ impl<T> Inbox<T> {
     pub fn take_requests(&mut self) -> Vec<T> {
         let mut requests = Vec::new();
         let mut ripe = core::mem::take(&mut self.ripe);
-        for (kind, letter) in core::mem::take(&mut self.letters) {
+        for (kind, item) in core::mem::take(&mut self.items) {
             let was_ripe = ripe.checked_sub(1).inspect(|&left| ripe = left).is_some();
             if matches!(kind, Kind::Request(_)) {
                 self.taken(kind);
-                requests.push(letter);
+                requests.push(item);
             } else {
                 self.ripe += usize::from(was_ripe);
-                self.letters.push_back((kind, letter));
+                self.items.push_back((kind, item));
             }
         }
         requests
@@ -346,7 +346,7 @@ impl<T> Inbox<T> {
         self.ripe = 0;
         self.calls = Index::new();
         self.deadlines = Set::new();
-        core::mem::take(&mut self.letters).into_iter().map(|(_, letter)| letter).collect()
+        core::mem::take(&mut self.items).into_iter().map(|(_, item)| item).collect()
     }
 }
 

@@ -37,7 +37,7 @@ impl Load {
 
 /// Whether something that is done with makes room.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Room {
+pub enum Released {
     /// There was room before, or there is none.
     AsBefore,
     /// A connection that was held up may be read again.
@@ -53,7 +53,7 @@ impl Intake {
 
     /// Whether more may be taken in.
     #[must_use]
-    pub const fn has_room(&self) -> bool {
+    pub const fn has_capacity(&self) -> bool {
         let limit = Load { requests: self.limits.requests_max, bytes: self.limits.bytes_max };
         self.held.is_below(limit)
     }
@@ -64,10 +64,10 @@ impl Intake {
     }
 
     /// It is done with.
-    pub const fn leave(&mut self, payload_bytes: u64) -> Room {
-        let had_room = self.has_room();
+    pub const fn leave(&mut self, payload_bytes: u64) -> Released {
+        let had_capacity = self.has_capacity();
         self.held.subtract(payload_bytes);
-        if !had_room && self.has_room() { Room::Again } else { Room::AsBefore }
+        if !had_capacity && self.has_capacity() { Released::Again } else { Released::AsBefore }
     }
 
     /// Requests and bytes that are taken in.
@@ -91,7 +91,7 @@ impl QuotaId {
 
 /// What a connection has under way.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct UnderWay {
+pub struct InFlight {
     /// Requests that their caller waits for, and those that are not complete.
     pub awaited: Load,
     /// Whether a request that was taken in is not complete.
@@ -122,7 +122,7 @@ pub struct FairIntake {
     free: Vec<usize>,
     /// Answers that callers have not taken, in bytes.
     unread_bytes: u64,
-    has_room_again: bool,
+    has_capacity_again: bool,
 }
 
 impl FairIntake {
@@ -135,19 +135,19 @@ impl FairIntake {
             quotas: Vec::new(),
             free: Vec::new(),
             unread_bytes: 0,
-            has_room_again: false,
+            has_capacity_again: false,
         }
     }
 
     /// A connection begins.
     pub fn open(&mut self) -> QuotaId {
         let quota = Quota { held: Load::default(), is_open: true, resumes_below: None };
-        let place = self.free.pop().unwrap_or(self.quotas.len());
-        match self.quotas.get_mut(place) {
+        let slot = self.free.pop().unwrap_or(self.quotas.len());
+        match self.quotas.get_mut(slot) {
             Some(free) => *free = quota,
             None => self.quotas.push(quota),
         }
-        QuotaId(place)
+        QuotaId(slot)
     }
 
     /// The connection ended.
@@ -169,24 +169,24 @@ impl FairIntake {
     }
 
     /// It is done with.
-    pub fn leave(&mut self, id: QuotaId, payload_bytes: u64) -> Room {
-        let mut room = self.total.leave(payload_bytes);
+    pub fn leave(&mut self, id: QuotaId, payload_bytes: u64) -> Released {
+        let mut released = self.total.leave(payload_bytes);
         if let Some(quota) = self.quotas.get_mut(id.0) {
             quota.held.subtract(payload_bytes);
             if quota.resumes_below.is_some_and(|limit| quota.held.is_below(limit)) {
                 quota.resumes_below = None;
-                room = Room::Again;
+                released = Released::Again;
             }
             if !quota.is_open && quota.held.requests == 0 {
                 self.free.push(id.0);
             }
         }
-        self.has_room_again |= room == Room::Again;
-        room
+        self.has_capacity_again |= released == Released::Again;
+        released
     }
 
     /// Whether a connection may be read. If not, [`FairIntake::leave`] tells when to ask again.
-    pub fn may_read(&mut self, id: QuotaId, UnderWay { awaited, is_receiving }: UnderWay) -> bool {
+    pub fn may_read(&mut self, id: QuotaId, InFlight { awaited, is_receiving }: InFlight) -> bool {
         let limits = &self.limits;
         let (requests, bytes) = (limits.unawaited_requests_max, limits.unawaited_bytes_max);
         let over = |requests, bytes| Load {
@@ -200,16 +200,16 @@ impl FairIntake {
             return false;
         }
         let reserved = Load { requests: limits.reserved_requests, bytes: limits.reserved_bytes };
-        if is_receiving || self.total.has_room() || quota.held.is_below(reserved) {
+        if is_receiving || self.total.has_capacity() || quota.held.is_below(reserved) {
             return true;
         }
         quota.resumes_below = Some(reserved);
         false
     }
 
-    /// Whether [`Room::Again`] was told since this was asked.
-    pub const fn take_room(&mut self) -> bool {
-        core::mem::replace(&mut self.has_room_again, false)
+    /// Whether [`Released::Again`] was told since this was asked.
+    pub const fn take_capacity(&mut self) -> bool {
+        core::mem::replace(&mut self.has_capacity_again, false)
     }
 
     /// Requests and bytes that are taken in.

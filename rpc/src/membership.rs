@@ -17,7 +17,7 @@ use crate::device_map::NodeDevices;
 use crate::name::WorkerInfo;
 use alloc::boxed::Box;
 use alloc::vec::Vec;
-use change::Departed;
+use change::WorkerLocation;
 use rendezvous_core::time::Instant;
 
 /// What is to be asked of the store. Keys are beneath the prefix of the group.
@@ -86,7 +86,7 @@ pub struct Member {
 impl Member {
     /// Who it is, and where.
     #[must_use]
-    pub fn place(&self) -> Departed {
-        Departed { worker: self.worker.clone(), address: self.address.clone() }
+    pub fn location(&self) -> WorkerLocation {
+        WorkerLocation { worker: self.worker.clone(), address: self.address.clone() }
     }
 }

@@ -118,9 +118,9 @@ mod tests {
             (&*"\u{20ac}".repeat(50), &*"\u{20ac}".repeat(42)),
         ] {
             let error = WorkerName::new(name).expect_err("no name");
-            let words = "Worker name must match ^[A-Za-z0-9-_:]*$, and must be non-empty and shorter than 128 chars, \
+            let message = "Worker name must match ^[A-Za-z0-9-_:]*$, and must be non-empty and shorter than 128 chars, \
                          but got ";
-            assert_eq!(error.to_string(), format!("{words}{got}"));
+            assert_eq!(error.to_string(), format!("{message}{got}"));
         }
     }
 }

@@ -77,10 +77,10 @@ pub enum OptionsError {
         value: Box<str>,
     },
     /// A backend of the program's own refuses them.
-    #[error("{words}")]
+    #[error("{message}")]
     Foreign {
         /// Its words.
-        words: Box<str>,
+        message: Box<str>,
     },
 }
 
@@ -105,7 +105,7 @@ pub struct RpcOptions {
     channels: Option<Vec<Box<str>>>,
     device_maps: DeviceMaps,
     devices: Vec<Device>,
-    own: Option<Arc<dyn Any + Send + Sync>>,
+    extra_options: Option<Arc<dyn Any + Send + Sync>>,
 }
 
 impl RpcOptions {
@@ -121,7 +121,7 @@ impl RpcOptions {
             channels: None,
             device_maps: DeviceMaps::default(),
             devices: Vec::new(),
-            own: None,
+            extra_options: None,
         }
     }
 
@@ -175,13 +175,13 @@ impl RpcOptions {
 
     /// What a backend of one's own keeps with its options.
     #[must_use]
-    pub fn own<T: 'static>(&self) -> Option<&T> {
-        self.own.as_deref().and_then(|own| own.downcast_ref())
+    pub fn extra_options<T: 'static>(&self) -> Option<&T> {
+        self.extra_options.as_deref().and_then(|extra_options| extra_options.downcast_ref())
     }
 
     /// Keeps something of a backend's own.
-    pub fn set_own(&mut self, own: Box<dyn Any + Send + Sync>) {
-        self.own = Some(own.into());
+    pub fn set_extra(&mut self, extra_options: Box<dyn Any + Send + Sync>) {
+        self.extra_options = Some(extra_options.into());
     }
 
     /// Sets how long a call may take, in seconds; 0: as long as it likes.
@@ -326,8 +326,8 @@ mod tests {
         assert_eq!(options.channels(), Some(&[][..]), "no channel is not the same as any");
         options.set_rpc_timeout_s(0.0).expect("as long as it likes");
         assert_eq!(options.rpc_timeout(), None);
-        options.set_own(Box::new(7_u8));
-        assert_eq!((options.own::<u8>(), options.own::<u16>()), (Some(&7), None));
+        options.set_extra(Box::new(7_u8));
+        assert_eq!((options.extra_options::<u8>(), options.extra_options::<u16>()), (Some(&7), None));
     }
 
     #[test]
@@ -336,7 +336,7 @@ mod tests {
         let before = options.to_string();
         let worker = WorkerName::new("w").expect("a name");
         let (zero, one) = (device("cuda:0"), device("cuda:1"));
-        for (result, words) in [
+        for (result, message) in [
             (
                 options.set_rpc_timeout_s(-1.0),
                 "rpc_timeout must be a number of seconds that is not negative, got -1",
@@ -364,7 +364,7 @@ mod tests {
                 "`set_devices` expect a list of CUDA devices, but got device type cpu.",
             ),
         ] {
-            assert_eq!(result.expect_err(words).to_string(), words);
+            assert_eq!(result.expect_err(message).to_string(), message);
         }
         assert_eq!(options.to_string(), before);
         options.set_device_map(&worker, [(zero, one)]).expect("one to one");

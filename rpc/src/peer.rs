@@ -106,7 +106,7 @@ impl Peer {
     pub fn is_at_rest(&self) -> bool {
         match &self.line {
             Line::Up(caller) => {
-                let is_expected = self.under_way() > 0 || caller.poll_timeout().is_some();
+                let is_expected = self.in_flight() > 0 || caller.poll_timeout().is_some();
                 caller.is_open() && !is_expected && self.events.is_empty()
             }
             Line::Down | Line::Connecting(_) => false,
@@ -121,10 +121,10 @@ impl Peer {
 
     /// How many calls are under way or wait.
     #[must_use]
-    pub fn under_way(&self) -> usize {
+    pub fn in_flight(&self) -> usize {
         self.waiting.len()
             + match &self.line {
-                Line::Up(caller) => caller.under_way(),
+                Line::Up(caller) => caller.in_flight(),
                 Line::Down | Line::Connecting(_) => 0,
             }
     }
@@ -200,11 +200,11 @@ impl Peer {
     }
 
     fn give_up(&mut self, id: u64, why: CallFailure) -> bool {
-        let under_way = match &mut self.line {
+        let in_flight = match &mut self.line {
             Line::Up(caller) => caller.cancel(id),
             Line::Down | Line::Connecting(_) => None,
         };
-        let handler = under_way.or_else(|| self.waiting.take(id).map(|waiting| waiting.handler));
+        let handler = in_flight.or_else(|| self.waiting.take(id).map(|waiting| waiting.handler));
         let was_there = handler.is_some();
         if let Some(handler) = handler {
             self.failed(id, why, handler);
@@ -250,15 +250,15 @@ impl Peer {
     }
 
     /// Calls of the program's fail at once, in these words. Those of the library's own go on, and so does the connection.
-    pub fn cut(&mut self, words: &str) {
+    pub fn cut(&mut self, message: &str) {
         if let Line::Up(caller) = &self.line {
             for id in caller.ids_of(is_of_the_program) {
-                self.give_up(id, CallFailure::OwnEnd(words.into()));
+                self.give_up(id, CallFailure::CallerEnded(message.into()));
             }
         }
         for id in self.waiting.ids() {
             if self.waiting.get(id).is_some_and(|waiting| is_of_the_program(&waiting.handler)) {
-                self.give_up(id, CallFailure::Unsent(ConnectionError::OwnEnd(words.into())));
+                self.give_up(id, CallFailure::Unsent(ConnectionError::CallerEnded(message.into())));
             }
         }
     }

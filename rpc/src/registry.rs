@@ -39,14 +39,14 @@ pub trait RpcBackend {
     /// Why it could not.
     type Error;
 
-    /// Makes options. `base` has the timeout and the way to meet; `own` are options of the backend's own, as texts.
+    /// Makes options. `base` has the timeout and the way to meet; `extra_options` are options of the backend's own, as texts.
     ///
     /// # Errors
     /// An option makes no sense.
     fn construct_options(
         &self,
         base: BaseOptions<'_>,
-        own: &[(&str, &str)],
+        extra_options: &[(&str, &str)],
     ) -> Result<RpcOptions, OptionsError>;
 
     /// Makes a member's agent, which is of the group when this returns.
@@ -93,9 +93,12 @@ impl BaseOptions<'_> {
 ///
 /// # Errors
 /// An option is unknown or makes no sense.
-pub fn tcp_options(base: BaseOptions<'_>, own: &[(&str, &str)]) -> Result<RpcOptions, OptionsError> {
+pub fn tcp_options(
+    base: BaseOptions<'_>,
+    extra_options: &[(&str, &str)],
+) -> Result<RpcOptions, OptionsError> {
     let mut options = base.options(DEFAULT_BACKEND)?;
-    for &(option, value) in own {
+    for &(option, value) in extra_options {
         let names = || value.split(',').filter(|name| !name.is_empty()).collect::<Vec<_>>();
         match option {
             "num_worker_threads" => {
@@ -261,9 +264,9 @@ impl<B: RpcBackend + ?Sized> RpcBackendRegistry<B> {
         &self,
         name: &str,
         base: BaseOptions<'_>,
-        own: &[(&str, &str)],
+        extra_options: &[(&str, &str)],
     ) -> Result<RpcOptions, BackendError> {
-        Ok(self.find(name)?.backend.construct_options(base, own)?)
+        Ok(self.find(name)?.backend.construct_options(base, extra_options)?)
     }
 
     /// The first backend, the newest before the others, whose options are of the kind of these.
@@ -335,13 +338,13 @@ mod tests {
         fn construct_options(
             &self,
             base: BaseOptions<'_>,
-            own: &[(&str, &str)],
+            extra_options: &[(&str, &str)],
         ) -> Result<RpcOptions, OptionsError> {
             if self.0 == "tcp" {
-                return tcp_options(base, own);
+                return tcp_options(base, extra_options);
             }
             let mut options = base.options(self.0)?;
-            options.set_own(Box::new(own.len()));
+            options.set_extra(Box::new(extra_options.len()));
             Ok(options)
         }
 
@@ -393,19 +396,22 @@ mod tests {
         registry.register("UCX", Arc::new(Stub("ucx"))).expect("free");
         let base = BaseOptions { rpc_timeout: Duration::from_secs(7), init_method: "tcp://h:1" };
         let options = registry.construct_options("UCX", base, &[("a", "b"), ("c", "d")]).expect("made");
-        assert_eq!((options.own::<usize>(), options.init_method()), (Some(&2), "tcp://h:1"));
+        assert_eq!((options.extra_options::<usize>(), options.init_method()), (Some(&2), "tcp://h:1"));
         assert_eq!(options.rpc_timeout(), Some(Duration::from_secs(7)));
-        let own = [("num_worker_threads", "3"), ("transports", "uv,shm"), ("channels", "")];
-        let options = registry.construct_options("tcp", BaseOptions::default(), &own).expect("made");
+        let extra_options = [("num_worker_threads", "3"), ("transports", "uv,shm"), ("channels", "")];
+        let options =
+            registry.construct_options("tcp", BaseOptions::default(), &extra_options).expect("made");
         assert_eq!((options.worker_threads(), options.channels()), (3, Some(&[][..])));
         assert_eq!(options.transports(), Some(&["uv".into(), "shm".into()][..]));
-        for (own, words) in [
+        for (extra_options, message) in [
             (("threads", "3"), "RPC backend tcp: unknown option threads"),
             (("num_worker_threads", "many"), "RPC backend tcp: option num_worker_threads cannot be many"),
             (("num_worker_threads", "0"), "num_worker_threads must be from 1 to 1024, got 0"),
         ] {
-            let error = registry.construct_options("tcp", BaseOptions::default(), &[own]).expect_err(words);
-            assert_eq!(error.to_string(), words);
+            let error = registry
+                .construct_options("tcp", BaseOptions::default(), &[extra_options])
+                .expect_err(message);
+            assert_eq!(error.to_string(), message);
         }
         let nowhere = BaseOptions { init_method: "", ..BaseOptions::default() };
         registry.construct_options("UCX", nowhere, &[]).expect_err("no way to meet");

@@ -22,7 +22,7 @@ impl<K: Ord, V> SortedMap<K, V> {
         Self(Vec::new())
     }
 
-    fn place<Q: Ord + ?Sized>(&self, key: &Q) -> Result<usize, usize>
+    fn search<Q: Ord + ?Sized>(&self, key: &Q) -> Result<usize, usize>
     where
         K: Borrow<Q>,
     {
@@ -35,8 +35,8 @@ impl<K: Ord, V> SortedMap<K, V> {
     where
         K: Borrow<Q>,
     {
-        let place = self.place(key).ok()?;
-        self.0.get(place).map(|(_, value)| value)
+        let index = self.search(key).ok()?;
+        self.0.get(index).map(|(_, value)| value)
     }
 
     /// The same, to be changed.
@@ -44,8 +44,8 @@ impl<K: Ord, V> SortedMap<K, V> {
     where
         K: Borrow<Q>,
     {
-        let place = self.place(key).ok()?;
-        self.0.get_mut(place).map(|(_, value)| value)
+        let index = self.search(key).ok()?;
+        self.0.get_mut(index).map(|(_, value)| value)
     }
 
     /// Whether something stands by a key.
@@ -54,15 +54,15 @@ impl<K: Ord, V> SortedMap<K, V> {
     where
         K: Borrow<Q>,
     {
-        self.place(key).is_ok()
+        self.search(key).is_ok()
     }
 
     /// Puts a value by a key, and hands out what stood there.
     pub fn insert(&mut self, key: K, value: V) -> Option<V> {
-        match self.place(&key) {
-            Ok(place) => self.0.get_mut(place).map(|(_, old)| core::mem::replace(old, value)),
-            Err(place) => {
-                self.0.insert(place, (key, value));
+        match self.search(&key) {
+            Ok(index) => self.0.get_mut(index).map(|(_, old)| core::mem::replace(old, value)),
+            Err(index) => {
+                self.0.insert(index, (key, value));
                 None
             }
         }
@@ -73,8 +73,8 @@ impl<K: Ord, V> SortedMap<K, V> {
     where
         K: Borrow<Q>,
     {
-        let place = self.place(key).ok()?;
-        Some(self.0.remove(place).1)
+        let index = self.search(key).ok()?;
+        Some(self.0.remove(index).1)
     }
 
     /// Keys and values, in order.
@@ -109,10 +109,10 @@ impl<K: Ord, V> FromIterator<(K, V)> for SortedMap<K, V> {
     /// Of two with the same key the later one counts.
     fn from_iter<I: IntoIterator<Item = (K, V)>>(entries: I) -> Self {
         let mut entries: Vec<Option<(K, V)>> = entries.into_iter().map(Some).collect();
-        let key = |place: usize| entries.get(place).and_then(Option::as_ref).map(|(key, _)| key);
+        let key = |index: usize| entries.get(index).and_then(Option::as_ref).map(|(key, _)| key);
         let places = in_order(entries.len(), &|one, other| key(one).cmp(&key(other)));
         let mut sorted: Vec<(K, V)> = Vec::with_capacity(entries.len());
-        for (key, value) in places.into_iter().filter_map(|place| entries.get_mut(place)?.take()) {
+        for (key, value) in places.into_iter().filter_map(|index| entries.get_mut(index)?.take()) {
             match sorted.last_mut() {
                 Some(last) if last.0 == key => last.1 = value,
                 _ => sorted.push((key, value)),

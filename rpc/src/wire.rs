@@ -139,7 +139,7 @@ pub fn encode_frame(out: &mut impl Sink, id: u64, frame: &impl Message) -> Resul
 }
 
 /// A part of the bytes of a connection.
-pub type Piece<'b> = split::Piece<'b, Header>;
+pub type Chunk<'b> = split::Chunk<'b, Header>;
 
 /// Takes frames apart as their bytes arrive, and keeps none but those of a header.
 #[derive(Clone, Copy, Debug)]
@@ -177,7 +177,7 @@ impl Splitter {
     ///
     /// # Errors
     /// What no frame may be.
-    pub fn next<'b>(&mut self, bytes: &mut &'b [u8]) -> Result<Option<Piece<'b>>, FrameError> {
+    pub fn next<'b>(&mut self, bytes: &mut &'b [u8]) -> Result<Option<Chunk<'b>>, FrameError> {
         while self.magic > 0 {
             let Some((&first, rest)) = bytes.split_first() else { return Ok(None) };
             if MAGIC.get(MAGIC.len() - self.magic) != Some(&first) {

@@ -71,8 +71,8 @@ static void hear(void *user_data, const rdzv_agent_event *event) {
   switch (event->kind) {
     case RDZV_AGENT_EVENT_PHASE:
       if (event->to == RDZV_PHASE_RESTARTING)
-        snprintf(heard->restart_reason, sizeof heard->restart_reason, "%.*s", (int)event->words_len,
-                 (const char *)event->words);
+        snprintf(heard->restart_reason, sizeof heard->restart_reason, "%.*s", (int)event->message_len,
+                 (const char *)event->message);
       break;
     case RDZV_AGENT_EVENT_RUNNING:
       CHECK_NUMBER((long long)event->attempt, heard->running);
@@ -90,7 +90,7 @@ static void hear(void *user_data, const rdzv_agent_event *event) {
     case RDZV_AGENT_EVENT_KILLING: heard->killing += 1; break;
     case RDZV_AGENT_EVENT_WORKERS_FAILED:
       heard->failed += 1;
-      CHECK(event->words_len > 100);
+      CHECK(event->message_len > 100);
       break;
     case RDZV_AGENT_EVENT_OVER: heard->over += 1; break;
     default: FAIL("event %d", event->kind);
@@ -129,7 +129,7 @@ void agent_restarts_its_workers_and_succeeds(void) {
   rdzv_agent_result *result = NULL;
   FAILS(RDZV_UNSUPPORTED, rdzv_agent_get_result(agent, &result, &error));
   OK(rdzv_agent_run(agent, hear, &heard, &result, &error));
-  CHECK_NUMBER(rdzv_agent_result_verdict(result), RDZV_VERDICT_SUCCEEDED);
+  CHECK_NUMBER(rdzv_agent_result_outcome(result), RDZV_OUTCOME_SUCCEEDED);
   size_t len = 0;
   CHECK_LENT(rdzv_agent_result_reason(result, &len), len, "all workers succeeded");
   CHECK_LENT(rdzv_agent_result_report(result, &len), len, "");
@@ -176,7 +176,7 @@ void agent_tells_the_root_cause(void) {
   rdzv_agent_result *result = NULL;
   OK(rdzv_agent_run(agent, NULL, NULL, &result, &error));
   rdzv_agent_free(agent);
-  CHECK_NUMBER(rdzv_agent_result_verdict(result), RDZV_VERDICT_FAILED);
+  CHECK_NUMBER(rdzv_agent_result_outcome(result), RDZV_OUTCOME_FAILED);
   size_t len = 0;
   CHECK_LENT(rdzv_agent_result_reason(result, &len), len, "rank 1 (local rank 1) was ended by SIGSEGV");
   CHECK_NUMBER((long long)rdzv_agent_result_failure_count(result), 1);
@@ -204,7 +204,7 @@ void agent_tells_the_root_cause(void) {
 struct watched {
   uint16_t health_port;
   int restarts_left, metrics, records, timers, gone;
-  char words[100];
+  char message[100];
 };
 
 static void put_metric(void *user_data, const uint8_t *name, size_t name_len, int64_t value) {
@@ -247,7 +247,7 @@ static void listen_to_timers(void *user_data, const rdzv_agent_event *event) {
   if (event->kind != RDZV_AGENT_EVENT_TIMER_EXPIRED) return;
   watched->timers += 1;
   CHECK_NUMBER(event->local_rank, 0);
-  snprintf(watched->words, sizeof watched->words, "%.*s", (int)event->words_len, (const char *)event->words);
+  snprintf(watched->message, sizeof watched->message, "%.*s", (int)event->message_len, (const char *)event->message);
 }
 
 static int skipped_under_valgrind(void) {
@@ -281,15 +281,15 @@ void agents_are_watched(void) {
   OK(rdzv_agent_add_sink(agent, &sink, &error));
   rdzv_agent_result *result = NULL;
   OK(rdzv_agent_run(agent, listen_to_timers, &watched, &result, &error));
-  CHECK_NUMBER(rdzv_agent_result_verdict(result), RDZV_VERDICT_SUCCEEDED);
+  CHECK_NUMBER(rdzv_agent_result_outcome(result), RDZV_OUTCOME_SUCCEEDED);
   rdzv_agent_result_free(result);
   CHECK_NUMBER(watched.gone, 0);
   rdzv_agent_free(agent);
   CHECK(watched.gone == 1 && watched.timers == 1 && watched.restarts_left == 0);
   CHECK(watched.metrics > 20 && watched.records > 2);
   const char *timer = "watchdog: timer step (set for 0.0 s by pid ";
-  CHECK(strncmp(watched.words, timer, strlen(timer)) == 0);
-  CHECK(strstr(watched.words, ") of rank 0 (local rank 0) expired") != NULL);
+  CHECK(strncmp(watched.message, timer, strlen(timer)) == 0);
+  CHECK(strstr(watched.message, ") of rank 0 (local rank 0) expired") != NULL);
   rdzv_server_free(server);
 }
 
@@ -323,7 +323,7 @@ void agent_is_stopped_by_another_thread(void) {
   rdzv_agent_result *result = NULL;
   OK(rdzv_agent_run(agent, NULL, NULL, &result, &error));
   CHECK(pthread_join(stopper, NULL) == 0);
-  CHECK_NUMBER(rdzv_agent_result_verdict(result), RDZV_VERDICT_STOPPED);
+  CHECK_NUMBER(rdzv_agent_result_outcome(result), RDZV_OUTCOME_STOPPED);
   rdzv_agent_result_free(result);
   rdzv_agent_free(agent);
   rdzv_server_free(server);
@@ -334,7 +334,7 @@ static rdzv_agent_event next_of(rdzv_loop *loop, uint32_t number) {
   const long long deadline_ms = now_ms() + PATIENCE_MS;
   rdzv_event event = {.struct_size = sizeof event};
   for (;;) {
-    OK(rdzv_loop_turn(loop, &error));
+    OK(rdzv_loop_poll(loop, &error));
     OK(rdzv_loop_next_event(loop, &event, &error));
     if (event.kind != RDZV_EVENT_NONE) break;
     struct pollfd polled = {rdzv_loop_fd(loop), POLLIN, 0};
@@ -370,12 +370,12 @@ void agents_live_in_a_loop(void) {
   OK(rdzv_agent_pass_signal(agent, SIGUSR1, &error));
   do event = next_of(loop, number);
   while (event.kind != RDZV_AGENT_EVENT_EXITED);
-  CHECK(event.exit_code == 0 && event.was_told == 0 && event.local_rank == 0);
+  CHECK(event.exit_code == 0 && event.was_stopped == 0 && event.local_rank == 0);
   do event = next_of(loop, number);
   while (event.kind != RDZV_AGENT_EVENT_OVER);
   rdzv_agent_result *result = NULL;
   OK(rdzv_agent_get_result(agent, &result, &error));
-  CHECK_NUMBER(rdzv_agent_result_verdict(result), RDZV_VERDICT_SUCCEEDED);
+  CHECK_NUMBER(rdzv_agent_result_outcome(result), RDZV_OUTCOME_SUCCEEDED);
   rdzv_agent_result_free(result);
   OK(rdzv_loop_remove_agent(loop, number, &error));
   OK(rdzv_loop_remove_agent(loop, number, &error));
@@ -397,10 +397,10 @@ static int32_t returns_its_rank(void *user_data, rdzv_worker_call *call) {
   size_t len = 0;
   const char *argument = (const char *)rdzv_worker_call_argument(call, 0, &len);
   if (argument == NULL || rdzv_worker_call_argument(call, 1, NULL) != NULL) return 2;
-  char words[64];
-  const int count = snprintf(words, sizeof words, "%s %.*s of %s", (const char *)user_data, (int)len, argument,
+  char message[64];
+  const int count = snprintf(message, sizeof message, "%s %.*s of %s", (const char *)user_data, (int)len, argument,
                              getenv("WORLD_SIZE"));
-  rdzv_worker_call_return(call, (const uint8_t *)words, (size_t)count);
+  rdzv_worker_call_return(call, (const uint8_t *)message, (size_t)count);
   return 0;
 }
 
@@ -420,7 +420,7 @@ void functions_are_workers(void) {
   rdzv_agent_result *result = NULL;
   OK(rdzv_agent_run(agent, NULL, NULL, &result, &error));
   word[0] = 'r';
-  CHECK_NUMBER(rdzv_agent_result_verdict(result), RDZV_VERDICT_SUCCEEDED);
+  CHECK_NUMBER(rdzv_agent_result_outcome(result), RDZV_OUTCOME_SUCCEEDED);
   CHECK_NUMBER((long long)rdzv_agent_result_returned_count(result), 2);
   uint64_t rank = 77;
   size_t len = 0;
@@ -455,7 +455,7 @@ void functions_return_long_values(void) {
   rdzv_agent *agent = new_agent(server, options, "2");
   rdzv_agent_result *result = NULL;
   OK(rdzv_agent_run(agent, NULL, NULL, &result, &error));
-  CHECK_NUMBER(rdzv_agent_result_verdict(result), RDZV_VERDICT_SUCCEEDED);
+  CHECK_NUMBER(rdzv_agent_result_outcome(result), RDZV_OUTCOME_SUCCEEDED);
   CHECK_NUMBER((long long)rdzv_agent_result_returned_count(result), 2);
   for (size_t worker = 0; worker < 2; ++worker) {
     size_t got = 0, wrong = 0;
@@ -477,7 +477,7 @@ void functions_return_long_values(void) {
   OK(rdzv_agent_options_set_master(options, TEXT("127.0.0.1"), 1234, &error));
   agent = new_agent(server, options, "1");
   OK(rdzv_agent_run(agent, NULL, NULL, &result, &error));
-  CHECK_NUMBER(rdzv_agent_result_verdict(result), RDZV_VERDICT_FAILED);
+  CHECK_NUMBER(rdzv_agent_result_outcome(result), RDZV_OUTCOME_FAILED);
   CHECK_NUMBER((long long)rdzv_agent_result_returned_count(result), 0);
   rdzv_worker_failure failure = {.struct_size = sizeof failure};
   OK(rdzv_agent_result_failure(result, 0, &failure, &error));
@@ -499,18 +499,18 @@ struct cluster {
   int destroyed[2];  // a pipe
 };
 
-static void tell(const struct cluster *of, int32_t kind, uint32_t local_rank, int32_t code, const char *words) {
+static void tell(const struct cluster *of, int32_t kind, uint32_t local_rank, int32_t code, const char *message) {
   const rdzv_worker_event event = {.struct_size = sizeof event,
                                    .kind = kind,
                                    .attempt = of->attempt,
                                    .local_rank = local_rank,
                                    .pid = 100 + local_rank,
                                    .exit_code = code,
-                                   .words = (const uint8_t *)words,
-                                   .words_len = strlen(words),
+                                   .message = (const uint8_t *)message,
+                                   .message_len = strlen(message),
                                    .host = (const uint8_t *)"far",
                                    .host_len = 3};
-  OK(rdzv_workers_told(of->workers, &event, &error));
+  OK(rdzv_workers_notify(of->workers, &event, &error));
 }
 
 static void begin(void *user_data, rdzv_workers *workers) { ((struct cluster *)user_data)->workers = workers; }
@@ -601,14 +601,14 @@ void own_code_supervises_workers(void) {
   rdzv_server *server = start_server(NULL);
   struct cluster cluster = {.workers = NULL};
   rdzv_agent_result *result = run_cluster(server, &cluster);
-  CHECK_NUMBER(rdzv_agent_result_verdict(result), RDZV_VERDICT_SUCCEEDED);
+  CHECK_NUMBER(rdzv_agent_result_outcome(result), RDZV_OUTCOME_SUCCEEDED);
   CHECK(cluster.starts == 2 && cluster.signals >= 1 && cluster.kills == 0 && cluster.passes == 0);
   rdzv_agent_result_free(result);
 
   rdzv_server *other = start_server(NULL);
   struct cluster full = {.can_start = RDZV_EXHAUSTED};
   result = run_cluster(other, &full);
-  CHECK_NUMBER(rdzv_agent_result_verdict(result), RDZV_VERDICT_FAILED);
+  CHECK_NUMBER(rdzv_agent_result_outcome(result), RDZV_OUTCOME_FAILED);
   CHECK(full.starts == 2);
   size_t len = 0;
   const char *reason = (const char *)rdzv_agent_result_reason(result, &len);
@@ -658,7 +658,7 @@ void agent_runs_the_program_that_was_found(void) {
     rdzv_agent *agent = new_agent(server, options, "1");
     rdzv_agent_result *result = NULL;
     OK(rdzv_agent_run(agent, NULL, NULL, &result, &error));
-    CHECK_NUMBER(rdzv_agent_result_verdict(result), RDZV_VERDICT_SUCCEEDED);
+    CHECK_NUMBER(rdzv_agent_result_outcome(result), RDZV_OUTCOME_SUCCEEDED);
     rdzv_agent_result_free(result);
     rdzv_agent_free(agent);
     rdzv_server_free(server);
@@ -740,7 +740,7 @@ void agents_refuse_bad_arguments(void) {
   OK(rdzv_agent_stop_by_signal(agent, SIGINT, &error));
   rdzv_agent_result *result = NULL;
   OK(rdzv_agent_run(agent, NULL, NULL, &result, &error));
-  CHECK_NUMBER(rdzv_agent_result_verdict(result), RDZV_VERDICT_STOPPED);
+  CHECK_NUMBER(rdzv_agent_result_outcome(result), RDZV_OUTCOME_STOPPED);
   size_t len = 0;
   CHECK_LENT(rdzv_agent_result_reason(result, &len), len, "signal 2");
   rdzv_worker_failure failure = {.struct_size = 8};
@@ -755,7 +755,7 @@ void agents_refuse_bad_arguments(void) {
   FAILS(RDZV_INVALID_ARGUMENT, rdzv_loop_remove_agent(NULL, 1, &error));
   rdzv_loop_free(loop);
   rdzv_agent_free(agent);
-  FAILS(RDZV_INVALID_ARGUMENT, rdzv_workers_told(NULL, NULL, &error));
+  FAILS(RDZV_INVALID_ARGUMENT, rdzv_workers_notify(NULL, NULL, &error));
   FAILS(RDZV_INVALID_ARGUMENT, rdzv_worker_start_environment(NULL, 0, NULL, NULL, &error));
   rdzv_worker_group_info info = {.struct_size = sizeof info};
   FAILS(RDZV_INVALID_ARGUMENT, rdzv_worker_group_get_info(NULL, &info, &error));
@@ -769,10 +769,10 @@ void agents_refuse_bad_arguments(void) {
   rdzv_agent_stop(NULL);
   rdzv_worker_call_return(NULL, NULL, 0);
   CHECK(rdzv_worker_start_group(NULL) == NULL && rdzv_worker_call_argument(NULL, 0, NULL) == NULL);
-  CHECK(rdzv_agent_result_verdict(NULL) == -1 && rdzv_agent_result_report(NULL, NULL) == NULL);
+  CHECK(rdzv_agent_result_outcome(NULL) == -1 && rdzv_agent_result_report(NULL, NULL) == NULL);
   CHECK_TEXT(rdzv_worker_state_name(RDZV_WORKERS_HEALTHY), "HEALTHY");
   CHECK_TEXT(rdzv_worker_state_name(99), "UNKNOWN");
-  CHECK_TEXT(rdzv_agent_phase_name(RDZV_PHASE_PARTING), "parting");
+  CHECK_TEXT(rdzv_agent_phase_name(RDZV_PHASE_EXIT_BARRIER), "parting");
   CHECK_TEXT(rdzv_agent_phase_name(-1), "unknown");
   rdzv_server_free(server);
 }

@@ -136,7 +136,7 @@ static rdzv_status submit_operation(const struct operation *operation, const str
 // Nothing was submitted, so nothing happens.
 static void check_quiet(const struct arguments *good) {
   rdzv_event event = {.struct_size = sizeof event};
-  OK(rdzv_loop_turn(good->loop, &error));
+  OK(rdzv_loop_poll(good->loop, &error));
   OK(rdzv_loop_next_event(good->loop, &event, &error));
   CHECK_NUMBER(event.kind, RDZV_EVENT_NONE);
 }

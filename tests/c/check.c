@@ -116,7 +116,7 @@ rdzv_event await_event(rdzv_loop *loop) {
   const long long deadline_ms = now_ms() + PATIENCE_MS;
   rdzv_event event = {.struct_size = sizeof event};
   for (;;) {
-    OK(rdzv_loop_turn(loop, &error));
+    OK(rdzv_loop_poll(loop, &error));
     OK(rdzv_loop_next_event(loop, &event, &error));
     CHECK_NUMBER(event.struct_size, sizeof event);
     if (event.kind != RDZV_EVENT_NONE) return event;

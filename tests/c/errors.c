@@ -76,9 +76,9 @@ void errors_of_native_stores_name_operation_and_key(void) {
   rdzv_answer answer = {.struct_size = sizeof answer};
   OK(rdzv_answers_get(answers, 1, &answer, &error));
   CHECK_NUMBER(answer.status, RDZV_INVALID_ARGUMENT);
-  char words[256] = {0};
-  memcpy(words, answer.data, answer.len < sizeof words ? answer.len : sizeof words - 1);
-  if (strstr(words, "batch \"/text\"") == NULL) FAIL("no key: %s", words);
+  char message[256] = {0};
+  memcpy(message, answer.data, answer.len < sizeof message ? answer.len : sizeof message - 1);
+  if (strstr(message, "batch \"/text\"") == NULL) FAIL("no key: %s", message);
   rdzv_answers_free(answers);
   rdzv_batch_free(batch);
   rdzv_store_free(store);

@@ -70,9 +70,9 @@ static void panic_within_a_turn_of_a_loop_poisons_loop_and_agent(void) {
   OK(rdzv_loop_add_agent(events, agent, &number, &error));
   struct pollfd polled = {rdzv_loop_fd(events), POLLIN, 0};
   rdzv_status status = RDZV_OK;
-  while (status == RDZV_OK && poll(&polled, 1, PATIENCE_MS) == 1) status = rdzv_loop_turn(events, NULL);
+  while (status == RDZV_OK && poll(&polled, 1, PATIENCE_MS) == 1) status = rdzv_loop_poll(events, NULL);
   CHECK_NUMBER(status, RDZV_PANIC);
-  FAILS(RDZV_POISONED, rdzv_loop_turn(events, &error));
+  FAILS(RDZV_POISONED, rdzv_loop_poll(events, &error));
   rdzv_loop_free(events);
   rdzv_worker_group *group = NULL;
   FAILS(RDZV_POISONED, rdzv_agent_get_worker_group(agent, &group, &error));
@@ -206,12 +206,12 @@ static void panic_within_the_reactor_ends_that_server_only(void) {
 
 int main(void) {
   // The library writes nothing to stdout or stderr, not even when it panics: both lead into a file meanwhile.
-  FILE *words = tmpfile();
+  FILE *message = tmpfile();
   const int out = dup(STDOUT_FILENO);
   const int err = dup(STDERR_FILENO);
   words_go_to = fdopen(err, "w");
-  CHECK(words != NULL && out >= 0 && words_go_to != NULL);
-  CHECK(dup2(fileno(words), STDOUT_FILENO) >= 0 && dup2(fileno(words), STDERR_FILENO) >= 0);
+  CHECK(message != NULL && out >= 0 && words_go_to != NULL);
+  CHECK(dup2(fileno(message), STDOUT_FILENO) >= 0 && dup2(fileno(message), STDERR_FILENO) >= 0);
   panic_within_a_call_poisons_the_handle();
   panic_within_a_call_poisons_the_agent();
   panic_within_a_turn_of_a_loop_poisons_loop_and_agent();
@@ -219,10 +219,10 @@ int main(void) {
   panic_without_a_place_for_details_is_no_trouble();
   panic_within_the_reactor_ends_that_server_only();
   CHECK(dup2(out, STDOUT_FILENO) >= 0 && dup2(err, STDERR_FILENO) >= 0);
-  rewind(words);
+  rewind(message);
   char line[256];
-  if (fgets(line, sizeof line, words) != NULL) FAIL("the library wrote: %s", line);
-  fclose(words);
+  if (fgets(line, sizeof line, message) != NULL) FAIL("the library wrote: %s", line);
+  fclose(message);
   fclose(words_go_to);
   close(out);
   return 0;

@@ -97,7 +97,7 @@ void programs() {
       CHECK(event.group.workers.size() == 2 && event.group.state == rdzv::worker_state::healthy);
       CHECK(event.restarts_left == 2u - static_cast<unsigned>(running));
     }
-    if (event.kind == rdzv::agent_event_kind::workers_failed) reports += event.words.empty() ? 0 : 1;
+    if (event.kind == rdzv::agent_event_kind::workers_failed) reports += event.message.empty() ? 0 : 1;
   }));
   CHECK(running == 2 && reports == 2 && seen.metrics > 0 && seen.records > 2);
   CHECK(!result.succeeded() && result.verdict() == rdzv::verdict::failed);
@@ -181,10 +181,10 @@ void functions() {
 }
 
 // A cluster manager whose workers are nothing but words.
-class words final : public rdzv::custom_workers {
+class message final : public rdzv::custom_workers {
  public:
-  explicit words(std::promise<void> gone) : gone_(std::move(gone)) {}
-  ~words() override { gone_.set_value(); }
+  explicit message(std::promise<void> gone) : gone_(std::move(gone)) {}
+  ~message() override { gone_.set_value(); }
   rdzv::status start(const rdzv::worker_start& given) override {
     const auto group = VALUE(given.group());
     attempt_ = group.attempt;
@@ -211,10 +211,10 @@ void own_workers() {
   auto is_gone = gone.get_future();
   {
     auto agent =
-        VALUE(rdzv::custom_agent(options_of_two(), handler_of_one(2), std::make_unique<words>(std::move(gone))));
+        VALUE(rdzv::custom_agent(options_of_two(), handler_of_one(2), std::make_unique<message>(std::move(gone))));
     std::string report;
     auto result = VALUE(agent.run([&](const rdzv::agent_event& event) {
-      if (event.kind == rdzv::agent_event_kind::workers_failed) report = event.words;
+      if (event.kind == rdzv::agent_event_kind::workers_failed) report = event.message;
     }));
     CHECK(result.succeeded() && result.returned().size() == 2 && result.returned()[1].second == "done");
     CHECK(report.find("host      : far") != std::string::npos && report.find("out of paper") != std::string::npos);

@@ -275,12 +275,12 @@ void members_of_a_loop(const rdzv::server& server) {
 template <class Exception, class Value>
 void throws(rdzv::result<Value> failed) {
   CHECK(!failed.has_value());
-  const std::string words = failed.error().message();
+  const std::string message = failed.error().message();
   try {
     static_cast<void>(std::move(failed).or_throw());
     CHECK(!"it went well");
   } catch (const Exception& caught) {
-    CHECK(caught.what() == words && caught.error().message() == words);
+    CHECK(caught.what() == message && caught.error().message() == message);
   }
 }
 #endif

@@ -219,9 +219,9 @@ class own_handler : public rdzv::custom_handler {
     return rdzv::status::io;
 #endif
   }
-  rdzv::status fail(std::string_view words, rdzv::rendezvous_answer& answer) override {
+  rdzv::status fail(std::string_view message, rdzv::rendezvous_answer& answer) override {
     in_order();
-    answer.set_message(words);
+    answer.set_message(message);
     return rdzv::status::rendezvous_closed;
   }
   rdzv::status num_nodes_waiting(rdzv::rendezvous_answer& answer) override {

@@ -27,9 +27,9 @@ static_assert(is_move_only<rdzv::rpc> && is_move_only<rdzv::rpc_handlers> && is_
 rdzv::rpc_handlers handlers() {
   auto made = VALUE(rdzv::rpc_handlers::create());
   CHECK(made.on("add", [](int a, int b) { return a + b; }, rdzv::rpc_run::on_reactor));
-  CHECK(made.on("greet", [](const rdzv::rpc_request& request, const std::string& words) {
+  CHECK(made.on("greet", [](const rdzv::rpc_request& request, const std::string& message) {
     CHECK(request.handler() == "greet" && request.answer_is_wanted() && request.time_left());
-    return request.caller() + " " + std::to_string(request.caller_id()) + " says " + words;
+    return request.caller() + " " + std::to_string(request.caller_id()) + " says " + message;
   }));
   CHECK(made.on("flip", [](point p) { return point{p.y, p.x}; }));
   CHECK(made.on("double", [](named given) -> named {
@@ -163,16 +163,16 @@ void workers_call_each_other(const rdzv::rpc& one, const rdzv::rpc& two) {
 // Somebody who is told what came of a call, on another thread.
 class listener {
  public:
-  void tell(std::string words) {
+  void tell(std::string message) {
     const std::lock_guard<std::mutex> lock(mutex_);
-    words_ = std::move(words);
+    words_ = std::move(message);
     told_.notify_all();
   }
   std::string next() {
     std::unique_lock<std::mutex> lock(mutex_);
     CHECK(told_.wait_for(lock, patience, [this] { return words_.has_value(); }));
-    std::string words = *std::exchange(words_, std::nullopt);
-    return words;
+    std::string message = *std::exchange(words_, std::nullopt);
+    return message;
   }
 
  private:
@@ -420,11 +420,11 @@ struct network {
   std::optional<rdzv::rpc_responder> kept;
 };
 
-[[noreturn]] void complain(const char* words) {
+[[noreturn]] void complain(const char* message) {
 #if defined(__cpp_exceptions)
-  throw std::runtime_error(words);
+  throw std::runtime_error(message);
 #else
-  std::fprintf(stderr, "%s\n", words);
+  std::fprintf(stderr, "%s\n", message);
   std::_Exit(1);
 #endif
 }

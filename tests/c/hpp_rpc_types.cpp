@@ -147,13 +147,13 @@ rdzv::rpc_handlers handlers() {
 
 // A call whose types are not the handler's fails with both lists, whatever its bytes would have meant.
 void types_are_compared(const rdzv::rpc& one) {
-  const auto refused = [](const auto& outcome, const std::string& words) {
+  const auto refused = [](const auto& outcome, const std::string& message) {
     CHECK(outcome.error().code() == rdzv::status::rpc_malformed);
     CHECK(outcome.error().nodes() == std::vector<std::string>{"two"});
     CHECK(outcome.error().message().find(" at two (id 2): the ") != std::string::npos);
     CHECK(outcome.error().message().find("failed") == std::string::npos);
-    if (outcome.error().message().find(words) == std::string::npos) std::puts(outcome.error().message().c_str());
-    CHECK(outcome.error().message().find(words) != std::string::npos);
+    if (outcome.error().message().find(message) == std::string::npos) std::puts(outcome.error().message().c_str());
+    CHECK(outcome.error().message().find(message) != std::string::npos);
   };
   refused(one.call<int>("two", "add", std::int64_t{5}), ": the types of the arguments do not match: add takes (i32,i32), was called with (i64)");
   refused(one.call<float>("two", "halve", 1), "halve takes (f32), was called with (i32)");

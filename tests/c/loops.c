@@ -112,7 +112,7 @@ void loops_do_every_operation(void) {
   OK(rdzv_loop_remove_store(loop, store, &error));
   OK(rdzv_loop_remove_store(loop, store, &error));
   rdzv_event last = {.struct_size = sizeof last};
-  OK(rdzv_loop_turn(loop, &error));
+  OK(rdzv_loop_poll(loop, &error));
   OK(rdzv_loop_next_event(loop, &last, &error));
   CHECK_NUMBER(last.kind, RDZV_EVENT_NONE);
   FAILS(RDZV_INVALID_ARGUMENT, rdzv_loop_store_ping(loop, store, -1, &gone, &error));
@@ -166,7 +166,7 @@ void loop_events_tell_of_failures(void) {
   rdzv_server_stats stats = {.struct_size = sizeof stats};
   while (stats.waiting == 0) {
     CHECK(now_ms() < deadline_ms);
-    OK(rdzv_loop_turn(at.loop, &error));
+    OK(rdzv_loop_poll(at.loop, &error));
     OK(rdzv_server_get_stats(server, &stats, &error));
   }
   OK(rdzv_server_stop(server, &error));
@@ -191,7 +191,7 @@ void loops_refuse_bad_arguments(void) {
   uint64_t operation = 77;
   FAILS(INVALID, rdzv_loop_new(NULL, NULL, &error));
   OK(rdzv_loop_new(NULL, &loop, &error));
-  FAILS(INVALID, rdzv_loop_turn(NULL, &error));
+  FAILS(INVALID, rdzv_loop_poll(NULL, &error));
   rdzv_event event = {.struct_size = sizeof event, .number = 77};
   FAILS(INVALID, rdzv_loop_next_event(NULL, &event, &error));
   FAILS(INVALID, rdzv_loop_next_event(loop, NULL, &error));

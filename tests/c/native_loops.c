@@ -145,7 +145,7 @@ void loops_have_native_stores(void) {
   const long long began_ms = now_ms();
   grant(silent, sleeper, 0, "dir/silent");
   OK(rdzv_loop_store_set(silent, sleeper, TEXT("dir/silent"), TEXT("v"), -1, &operation, &error));
-  while (rdzv_loop_turn(silent, NULL) == RDZV_OK) {
+  while (rdzv_loop_poll(silent, NULL) == RDZV_OK) {
     rdzv_event set = {.struct_size = sizeof set};
     OK(rdzv_loop_next_event(silent, &set, &error));
     if (set.kind != RDZV_EVENT_NONE) break;

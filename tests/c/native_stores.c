@@ -417,10 +417,10 @@ void batches_answer_each_request(void) {
   answer_at(answers, 1, RDZV_OK, 0);
   // One that fails says why, and the others are done.
   rdzv_answer answer = answer_at(answers, 2, INVALID, 0);
-  char words[256];
-  snprintf(words, sizeof words, "batch \"/a\" at %s got an argument that makes no sense: %s", rdzv_server_address(server),
+  char message[256];
+  snprintf(message, sizeof message, "batch \"/a\" at %s got an argument that makes no sense: %s", rdzv_server_address(server),
            "the value is not a decimal number of 64 bits");
-  check_bytes(__FILE__, __LINE__, answer.data, answer.len, words);
+  check_bytes(__FILE__, __LINE__, answer.data, answer.len, message);
   CHECK(answer_at(answers, 3, RDZV_OK, 3).data == NULL);
   answer = answer_at(answers, 4, RDZV_OK, 0);
   check_bytes(__FILE__, __LINE__, answer.data, answer.len, "new");
@@ -542,7 +542,7 @@ void named_barriers_tell_who_is_missing(void) {
   const long long deadline_ms = now_ms() + PATIENCE_MS;
   for (rdzv_server_stats stats = {.struct_size = sizeof stats}; stats.waiting != 2;) {
     CHECK(now_ms() < deadline_ms);
-    OK(rdzv_loop_turn(loop, &error));
+    OK(rdzv_loop_poll(loop, &error));
     OK(rdzv_server_get_stats(server, &stats, &error));
   }
   rdzv_loop_free(loop);

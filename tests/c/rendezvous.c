@@ -9,7 +9,7 @@
 #include <unistd.h>
 
 #define INVALID RDZV_INVALID_ARGUMENT
-#define SAYS(words) ((struct failure){.status = INVALID, .message_part = (words)})
+#define SAYS(message) ((struct failure){.status = INVALID, .message_part = (message)})
 
 static rdzv_rendezvous_parameters *parameters_for(const char *backend, const char *endpoint, int64_t nodes) {
   rdzv_rendezvous_parameters *made = NULL;
@@ -206,7 +206,7 @@ void endpoints_and_configurations_are_parsed(void) {
               {"h:65535", "h", 65535}, {"h:0", "h", 0},         {"[::1]", "::1", -1}, {"[::1]:5", "::1", 5},
               {"::1", "::1", -1},      {"h_x:3", "h_x", 3}};
   static const struct {
-    const char *text, *words;
+    const char *text, *message;
   } bad[] = {
       {"h:", "The port number of the rendezvous endpoint 'h:' must be an integer between 0 and 65536."},
       {"h:65536", "The port number of the rendezvous endpoint 'h:65536' must be an integer"},
@@ -226,7 +226,7 @@ void endpoints_and_configurations_are_parsed(void) {
     CHECK_NUMBER(port, good[i].port);
   }
   for (size_t i = 0; i < sizeof bad / sizeof *bad; ++i) {
-    FAILS_LIKE(SAYS(bad[i].words), rdzv_parse_endpoint(TEXT(bad[i].text), host, &port, &error));
+    FAILS_LIKE(SAYS(bad[i].message), rdzv_parse_endpoint(TEXT(bad[i].text), host, &port, &error));
   }
   FAILS(INVALID, rdzv_parse_endpoint(NULL, 1, host, &port, &error));
   FAILS(INVALID, rdzv_parse_endpoint(TEXT("h"), NULL, &port, &error));
@@ -485,13 +485,13 @@ void node_of_a_round_knows_its_place(void) {
   OK(rdzv_rendezvous_handler_next_event(node.handler, PATIENCE_MS, &event, NULL, &error));
   CHECK_NUMBER(event.kind, RDZV_ROUND_EVENT_RUN_CLOSED);
   // Why it failed can still be said, and once.
-  rdzv_buffer *words = rdzv_buffer_new();
+  rdzv_buffer *message = rdzv_buffer_new();
   OK(rdzv_rendezvous_handler_fail(node.handler, (const uint8_t *)"code 1", 6, &error));
   OK(rdzv_rendezvous_handler_fail(node.handler, (const uint8_t *)"code 2", 6, &error));
-  OK(rdzv_rendezvous_handler_next_event(node.handler, PATIENCE_MS, &event, words, &error));
+  OK(rdzv_rendezvous_handler_next_event(node.handler, PATIENCE_MS, &event, message, &error));
   CHECK_NUMBER(event.kind, RDZV_ROUND_EVENT_JOB_FAILED);
-  CHECK_BUFFER(words, "code 1");
-  rdzv_buffer_free(words);
+  CHECK_BUFFER(message, "code 1");
+  rdzv_buffer_free(message);
   rdzv_rendezvous_info *again = NULL;
   FAILS(RDZV_RENDEZVOUS_CLOSED, rdzv_rendezvous_handler_next_rendezvous(node.handler, &again, &error));
   rdzv_store_free(node.store);
@@ -511,7 +511,7 @@ void handlers_that_cannot_be(void) {
   const struct {
     rdzv_rendezvous_parameters *parameters;
     rdzv_status status;
-    const char *words;
+    const char *message;
   } refused[] = {
       {parameters_for("nobody", "h:1", 2), RDZV_NOT_REGISTERED,
        "The rendezvous backend 'nobody' is not registered. Did you forget to call `register`?"},
@@ -524,7 +524,7 @@ void handlers_that_cannot_be(void) {
       {with_rank("h:1", 2), INVALID, "The rank (2) must be at least 0 and less than the number of nodes (2)."},
   };
   for (size_t i = 0; i < sizeof refused / sizeof *refused; ++i) {
-    const struct failure wanted = {.status = refused[i].status, .message_part = refused[i].words};
+    const struct failure wanted = {.status = refused[i].status, .message_part = refused[i].message};
     FAILS_LIKE(wanted, rdzv_rendezvous_handler_new(NULL, refused[i].parameters, &handler, &error));
     rdzv_rendezvous_parameters_free(refused[i].parameters);
   }
@@ -574,12 +574,12 @@ void handlers_that_cannot_be(void) {
   // What stands in a node's way when it joins.
   uint16_t port = 0;
   const int taken = refusing_socket(&port);
-  char words[64];
-  snprintf(words, sizeof words, "cannot host the store at %s", peer_text(port));
+  char message[64];
+  snprintf(message, sizeof message, "cannot host the store at %s", peer_text(port));
   struct node nodes[] = {{.handler = static_handler(NULL, port, 0, 1, 20)},
                          {.handler = static_handler(NULL, port, 1, 2, 1)},
                          {.handler = static_handler(NULL, free_port(), 0, 2, 1)}};
-  const struct failure wanted[] = {{.status = RDZV_ADDRESS_IN_USE, .message_part = words},
+  const struct failure wanted[] = {{.status = RDZV_ADDRESS_IN_USE, .message_part = message},
                                    {.status = RDZV_RENDEZVOUS_CONNECTION, .peer = peer_text(port)},
                                    {.status = RDZV_RENDEZVOUS_TIMED_OUT, .message_part = "missing node rank: 1"}};
   for (size_t i = 0; i < 3; ++i) {

@@ -13,7 +13,7 @@ struct plan {
   const char *flaw;
   // What joining does: it returns this, with these words; or it waits.
   rdzv_status outcome;
-  const char *words;
+  const char *message;
   bool waits;
   rdzv_round_event event;
   // Whom the event is about; NULL: host-2.
@@ -94,7 +94,7 @@ static rdzv_status own_join(void *user_data, rdzv_rendezvous_answer *answer) {
     await(own, &own->is_released);
     return RDZV_CANCELLED;
   }
-  if (plan.words != NULL) rdzv_rendezvous_answer_set_message(answer, TEXT(plan.words));
+  if (plan.message != NULL) rdzv_rendezvous_answer_set_message(answer, TEXT(plan.message));
   if (plan.outcome == RDZV_OK) {
     const bool has_port = plan.flaw == NULL || strcmp(plan.flaw, "port") != 0;
     rdzv_rendezvous_answer_set_group(answer, own->store, 1, 3, TEXT("node-0"), has_port ? 29500 : 65536);
@@ -132,10 +132,10 @@ static rdzv_status own_next_event(void *user_data, int64_t timeout_ms, rdzv_rend
   return RDZV_OK;
 }
 
-static rdzv_status own_fail(void *user_data, const uint8_t *words, size_t words_len, rdzv_rendezvous_answer *answer) {
+static rdzv_status own_fail(void *user_data, const uint8_t *message, size_t message_len, rdzv_rendezvous_answer *answer) {
   (void)user_data;
   // It comes back as the error's message.
-  rdzv_rendezvous_answer_set_message(answer, words, words_len);
+  rdzv_rendezvous_answer_set_message(answer, message, message_len);
   return RDZV_RENDEZVOUS_CLOSED;
 }
 
@@ -320,11 +320,11 @@ void own_backend_fails_in_every_way(void) {
       RDZV_CANCELLED,         RDZV_LIMIT_EXCEEDED,           RDZV_CORRUPT};
   for (size_t i = 0; i < sizeof statuses / sizeof *statuses; ++i) {
     PLAN(&own, outcome, statuses[i]);
-    const char *words = "in the code's own words";
-    PLAN(&own, words, words);
-    FAILS_LIKE(((struct failure){.status = statuses[i], .message_part = words}),
+    const char *message = "in the code's own words";
+    PLAN(&own, message, message);
+    FAILS_LIKE(((struct failure){.status = statuses[i], .message_part = message}),
                rdzv_rendezvous_handler_next_rendezvous(own.handle, &info, &error));
-    PLAN(&own, words, NULL);
+    PLAN(&own, message, NULL);
     FAILS_LIKE(((struct failure){.status = statuses[i], .message_part = rdzv_status_name(statuses[i])}),
                rdzv_rendezvous_handler_next_rendezvous(own.handle, &info, &error));
     CHECK(strcmp(rdzv_status_name(statuses[i]), "unknown status") != 0);
@@ -343,7 +343,7 @@ void own_backend_fails_in_every_way(void) {
   static const struct {
     const char *flaw;
     rdzv_status status;
-    const char *words;
+    const char *message;
   } flaws[] = {
       {"nothing", RDZV_WRONG_PROTOCOL, "the test's code: it gave no handler"},
       {"refusal", RDZV_RENDEZVOUS_CLOSED, "no room"},
@@ -360,7 +360,7 @@ void own_backend_fails_in_every_way(void) {
   rdzv_rendezvous_parameters *parameters = own_parameters();
   for (size_t i = 0; i < sizeof flaws / sizeof *flaws; ++i) {
     PLAN(&flawed, flaw, flaws[i].flaw);
-    FAILS_LIKE(((struct failure){.status = flaws[i].status, .message_part = flaws[i].words}),
+    FAILS_LIKE(((struct failure){.status = flaws[i].status, .message_part = flaws[i].message}),
                rdzv_rendezvous_handler_new(flawed.context, parameters, &flawed.handle, &error));
     CHECK(flawed.handle == NULL);
   }
@@ -399,7 +399,7 @@ void own_backend_tells_what_happened(void) {
   make(&own, -1);
   static const struct {
     rdzv_round_event event;
-    const char *name, *words;
+    const char *name, *message;
   } events[] = {
       {{.kind = RDZV_ROUND_EVENT_NODES_WAITING, .nodes = 3}, "", "3 nodes wait for the next round"},
       {{.kind = RDZV_ROUND_EVENT_PEER_DIED, .round = 1, .node_rank = 2, .why = RDZV_WHY_HEARTBEAT},
@@ -409,7 +409,7 @@ void own_backend_tells_what_happened(void) {
        "",
        "round 7 is over: fewer nodes are left than it needs to go on"},
       {{.kind = RDZV_ROUND_EVENT_RUN_CLOSED}, "host-2", "the run was closed by host-2"},
-      {{.kind = RDZV_ROUND_EVENT_LEFT_BEHIND, .round = 2}, "", "round 2 was formed without this node"},
+      {{.kind = RDZV_ROUND_EVENT_EXCLUDED, .round = 2}, "", "round 2 was formed without this node"},
       {{.kind = RDZV_ROUND_EVENT_REPLACED}, "", "another process joined under this node's name"},
       {{.kind = RDZV_ROUND_EVENT_JOB_FAILED}, "host-2", "host-2"},
       {{.kind = RDZV_ROUND_EVENT_PEER_DIED, .round = 1, .why = RDZV_WHY_REFUSED},
@@ -417,7 +417,7 @@ void own_backend_tells_what_happened(void) {
        "node host-2 (rank 0 of round 1) is gone: it wanted another round, and the run is closed"},
       {{.kind = RDZV_ROUND_EVENT_NONE}, "", "nothing happened"},
   };
-  rdzv_buffer *name = rdzv_buffer_new(), *words = rdzv_buffer_new();
+  rdzv_buffer *name = rdzv_buffer_new(), *message = rdzv_buffer_new();
   for (size_t i = 0; i < sizeof events / sizeof *events; ++i) {
     rdzv_round_event planned = events[i].event;
     planned.struct_size = sizeof planned;
@@ -432,8 +432,8 @@ void own_backend_tells_what_happened(void) {
     CHECK(told.round == events[i].event.round && told.nodes == events[i].event.nodes);
     CHECK(told.node_rank == events[i].event.node_rank && told.why == events[i].event.why);
     CHECK_BUFFER(name, events[i].name);
-    OK(rdzv_round_event_describe(&told, rdzv_buffer_data(name), rdzv_buffer_len(name), words, &error));
-    CHECK_BUFFER(words, events[i].words);
+    OK(rdzv_round_event_describe(&told, rdzv_buffer_data(name), rdzv_buffer_len(name), message, &error));
+    CHECK_BUFFER(message, events[i].message);
   }
   // Events that are none.
   rdzv_round_event told = {.struct_size = sizeof told, .kind = 77};
@@ -446,14 +446,14 @@ void own_backend_tells_what_happened(void) {
   FAILS_LIKE(((struct failure){.status = INVALID, .message_part = "`event.why` is 0"}),
              rdzv_rendezvous_handler_next_event(own.handle, 30, &told, name, &error));
   CHECK_NUMBER(told.kind, 77);
-  FAILS(INVALID, rdzv_round_event_describe(NULL, NULL, 0, words, &error));
-  FAILS(INVALID, rdzv_round_event_describe(&bad, NULL, 0, words, &error));
+  FAILS(INVALID, rdzv_round_event_describe(NULL, NULL, 0, message, &error));
+  FAILS(INVALID, rdzv_round_event_describe(&bad, NULL, 0, message, &error));
   bad.why = 1;
-  FAILS(INVALID, rdzv_round_event_describe(&bad, NULL, 1, words, &error));
+  FAILS(INVALID, rdzv_round_event_describe(&bad, NULL, 1, message, &error));
   FAILS(INVALID, rdzv_round_event_describe(&bad, NULL, 0, NULL, &error));
-  CHECK_BUFFER(words, "nothing happened");
+  CHECK_BUFFER(message, "nothing happened");
   rdzv_buffer_free(name);
-  rdzv_buffer_free(words);
+  rdzv_buffer_free(message);
   end(&own, 1);
 }
 

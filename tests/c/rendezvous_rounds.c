@@ -313,9 +313,9 @@ void minimum_to_continue_is_at_least_one(void) {
       rdzv_rendezvous_handler_free(handler);
       handler = NULL;
     } else {
-      char words[96];
-      snprintf(words, sizeof words, "option 'min_to_continue' is %d, not from 1 to 2", (int)minimum);
-      FAILS_LIKE(((struct failure){.status = RDZV_INVALID_ARGUMENT, .message_part = words}),
+      char message[96];
+      snprintf(message, sizeof message, "option 'min_to_continue' is %d, not from 1 to 2", (int)minimum);
+      FAILS_LIKE(((struct failure){.status = RDZV_INVALID_ARGUMENT, .message_part = message}),
                  rdzv_rendezvous_handler_new(NULL, parameters, &handler, &error));
       CHECK(handler == NULL);
     }

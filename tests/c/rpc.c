@@ -503,16 +503,16 @@ void workers_are_made_as_they_are_told(void) {
   OK(rdzv_rpc_options_set_device_count(options, 2, NULL, 0, &error));
   OK(rdzv_rpc_options_set_devices(options, devices, 2, &error));
   OK(rdzv_rpc_options_set_device_map(options, TEXT("alone"), &devices[0], &devices[1], 1, &error));
-  rdzv_buffer *words = rdzv_buffer_new();
-  OK(rdzv_rpc_options_describe(options, words, &error));
-  CHECK_BUFFER(words,
+  rdzv_buffer *message = rdzv_buffer_new();
+  OK(rdzv_rpc_options_describe(options, message, &error));
+  CHECK_BUFFER(message,
                "<tcp: rpc_timeout=20.0, init_method='env://', num_worker_threads=2, "
                "device_maps={'alone': {cuda:1: cuda:0}}, devices=[cuda:1, cuda:0]>");
 
   // All of it can be read, as a backend of the program's own has to.
   rdzv_list *left = rdzv_list_new(), *right = rdzv_list_new();
-  OK(rdzv_rpc_options_init_method(options, words, &error));
-  CHECK_BUFFER(words, "env://");
+  OK(rdzv_rpc_options_init_method(options, message, &error));
+  CHECK_BUFFER(message, "env://");
   OK(rdzv_rpc_options_list_devices(options, left, &error));
   CHECK_NUMBER(rdzv_list_count(left), 2);
   CHECK_ITEM(left, 0, "cuda:1");
@@ -525,7 +525,7 @@ void workers_are_made_as_they_are_told(void) {
   CHECK_ITEM(right, 0, "cuda:0");
   OK(rdzv_rpc_options_list_device_map(options, TEXT("nobody"), left, right, &error));
   CHECK_NUMBER(rdzv_list_count(left) + rdzv_list_count(right), 0);
-  FAILS(INVALID, rdzv_rpc_options_init_method(NULL, words, &error));
+  FAILS(INVALID, rdzv_rpc_options_init_method(NULL, message, &error));
   FAILS(INVALID, rdzv_rpc_options_list_devices(options, NULL, &error));
   FAILS(INVALID, rdzv_rpc_options_list_mapped_workers(NULL, left, &error));
   FAILS(INVALID, rdzv_rpc_options_list_device_map(options, TEXT("alone"), left, NULL, &error));
@@ -549,8 +549,8 @@ void workers_are_made_as_they_are_told(void) {
   OK(rdzv_rpc_devices(rpc, used, &error));
   CHECK_ITEM(used, 0, "cuda:0");
   CHECK_ITEM(used, 1, "cuda:1");
-  OK(rdzv_rpc_reverse_maps(rpc, words, &error));
-  CHECK_BUFFER(words, "{'alone': {cuda:0: cuda:1}}");
+  OK(rdzv_rpc_reverse_maps(rpc, message, &error));
+  CHECK_BUFFER(message, "{'alone': {cuda:0: cuda:1}}");
   OK(rdzv_rpc_shutdown(rpc, RDZV_RPC_GRACEFUL, &error));
   // The first is over; its handle does not end the next one.
   OK(rdzv_rpc_options_set_init_method(options, TEXT(url), &error));
@@ -596,7 +596,7 @@ void workers_are_made_as_they_are_told(void) {
   rdzv_list_free(used);
   rdzv_list_free(transports);
   rdzv_list_free(channels);
-  rdzv_buffer_free(words);
+  rdzv_buffer_free(message);
   rdzv_rpc_options_free(options);
   rdzv_context_free(context);
   rdzv_server_free(server);
@@ -658,7 +658,7 @@ void rpc_handles_may_be_null(void) {
   CHECK_NUMBER(rdzv_rpc_events_lost(NULL), 0);
   FAILS(INVALID, rdzv_rpc_options_describe(NULL, buffer, &error));
   FAILS(INVALID, rdzv_rpc_options_lists(NULL, list, list, &error));
-  FAILS(INVALID, rdzv_rpc_options_list_own(NULL, list, list, &error));
+  FAILS(INVALID, rdzv_rpc_options_list_extra(NULL, list, list, &error));
   FAILS(INVALID, rdzv_rpc_handlers_new(NULL, &error));
   FAILS(INVALID, rdzv_rpc_handlers_clone(NULL, &handlers, &error));
   FAILS(INVALID, rdzv_rpc_responder_fail(NULL, TEXT("x"), &error));

@@ -60,7 +60,7 @@ void device_maps_are_exchanged_and_checked(void) {
   static const struct {
     struct devices devices;
     bool is_static;
-    const char *words;
+    const char *message;
   } faults[] = {
       {{2, {"cuda:1", "cuda:1"}, NULL, {NULL}, {NULL}}, false,
        "Node three has duplicated devices: devices = [cuda:1, cuda:1]"},
@@ -91,7 +91,7 @@ void device_maps_are_exchanged_and_checked(void) {
     rdzv_rpc_options *options = options_of(&faults[i].devices);
     const bool is_static = faults[i].is_static;
     rdzv_rpc *three = NULL;
-    FAILS_LIKE(((struct failure){.status = RDZV_RPC_DEVICE_MAP, .message_part = faults[i].words}),
+    FAILS_LIKE(((struct failure){.status = RDZV_RPC_DEVICE_MAP, .message_part = faults[i].message}),
                rdzv_rpc_init_over_store(NULL, is_static ? elsewhere : store, TEXT("three"), is_static ? 0 : 3,
                                         is_static ? 1 : -1, options, NULL, &three, &error));
     CHECK(three == NULL);

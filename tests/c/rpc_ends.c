@@ -14,7 +14,7 @@ static rdzv_rpc *swap_rpc(struct kept *kept, rdzv_rpc *rpc) {
 }
 
 // What its own code may not do with a worker: two ways to end it, and two to wait for a call.
-static void dare(struct kept *kept, int64_t timeout_ms, char *words, size_t words_len) {
+static void dare(struct kept *kept, int64_t timeout_ms, char *message, size_t message_len) {
   rdzv_rpc *rpc = swap_rpc(kept, NULL);
   CHECK(rpc != NULL && swap_rpc(kept, rpc) == NULL);
   rdzv_rpc_call_spec call = call_of("two", "later", "");
@@ -27,21 +27,21 @@ static void dare(struct kept *kept, int64_t timeout_ms, char *words, size_t word
   OK(rdzv_rpc_start_call(rpc, &call, &future, &error));
   const rdzv_status waited = rdzv_rpc_future_wait(future, -1, &ended, NULL, NULL);
   rdzv_rpc_future_free(future);
-  snprintf(words, words_len, "%d %d %d %d", graceful, abrupt, called, waited);
+  snprintf(message, message_len, "%d %d %d %d", graceful, abrupt, called, waited);
 }
 
 static void dare_inline(void *user_data, const rdzv_rpc_request *request, rdzv_rpc_responder *responder) {
-  char words[100];
+  char message[100];
   (void)request;
-  dare(user_data, PATIENCE_MS, words, sizeof words);
-  OK(rdzv_rpc_responder_answer(responder, TEXT(words), NULL, NULL, &error));
+  dare(user_data, PATIENCE_MS, message, sizeof message);
+  OK(rdzv_rpc_responder_answer(responder, TEXT(message), NULL, NULL, &error));
 }
 
 static void dare_pooled(void *user_data, const rdzv_rpc_request *request, rdzv_rpc_responder *responder) {
-  char words[100];
+  char message[100];
   (void)request;
-  dare(user_data, 20, words, sizeof words);
-  OK(rdzv_rpc_responder_answer(responder, TEXT(words), NULL, NULL, &error));
+  dare(user_data, 20, message, sizeof message);
+  OK(rdzv_rpc_responder_answer(responder, TEXT(message), NULL, NULL, &error));
 }
 
 static void dare_when_done(void *user_data, rdzv_status status, const uint8_t *data, size_t len,
@@ -51,7 +51,7 @@ static void dare_when_done(void *user_data, rdzv_status status, const uint8_t *d
   (void)data;
   (void)len;
   (void)error;
-  dare(kept, PATIENCE_MS, kept->words, sizeof kept->words);
+  dare(kept, PATIENCE_MS, kept->message, sizeof kept->message);
   count_up(kept, &kept->told);
 }
 
@@ -74,7 +74,7 @@ void workers_are_not_shut_down_and_calls_not_awaited_by_their_own_code(void) {
   call = call_of("two", "who", "");
   OK(rdzv_rpc_call_with(pair.one, &call, dare_when_done, &kept, &error));
   await_count(&kept, &kept.told, 1);
-  CHECK_TEXT(kept.words, refused);
+  CHECK_TEXT(kept.message, refused);
   CHECK(swap_rpc(&kept, NULL) == pair.one);
   OK(rdzv_rpc_shutdown(pair.one, RDZV_RPC_GRACEFUL, &error));
   rdzv_rpc_responder_free(take_responder(&kept));
@@ -179,8 +179,8 @@ void workers_go_on_without_the_server_and_hear_of_it(void) {
   struct pair pair = new_pair(&kept);
   await_group_event(pair.one, RDZV_RPC_EVENT_JOINED, "two", NULL);
   OK(rdzv_server_stop(pair.server, &error));
-  await_group_event(pair.one, RDZV_RPC_EVENT_SIGHT_LOST, "", "lost its server");
-  await_group_event(pair.two, RDZV_RPC_EVENT_SIGHT_LOST, "", "lost its server");
+  await_group_event(pair.one, RDZV_RPC_EVENT_WATCH_LOST, "", "lost its server");
+  await_group_event(pair.two, RDZV_RPC_EVENT_WATCH_LOST, "", "lost its server");
   rdzv_rpc_call_spec call = call_of("two", "echo", "still there");
   rdzv_buffer *answer = rdzv_buffer_new();
   OK(rdzv_rpc_call(pair.one, &call, answer, &error));

@@ -4,12 +4,12 @@
 
 static void fail_at_length(void *user_data, const rdzv_rpc_request *request, rdzv_rpc_responder *responder) {
   const size_t len = 20000;
-  char *words = malloc(len);
+  char *message = malloc(len);
   (void)user_data;
   (void)request;
-  memset(words, 'x', len);
-  OK(rdzv_rpc_responder_fail(responder, (const uint8_t *)words, len, &error));
-  free(words);
+  memset(message, 'x', len);
+  OK(rdzv_rpc_responder_fail(responder, (const uint8_t *)message, len, &error));
+  free(message);
 }
 
 void lent_bytes_are_given_back_before_a_call_returns(void) {

@@ -500,7 +500,7 @@ static void meddle(void *user_data, const rdzv_rpc_request *request, rdzv_rpc_re
   rdzv_event event = {.struct_size = sizeof event};
   const rdzv_rpc_call_spec call = call_of("one", "meddle", "");
   uint64_t operation = 0;
-  FAILS(RDZV_REENTRANT, rdzv_loop_turn(at->loop, &error));
+  FAILS(RDZV_REENTRANT, rdzv_loop_poll(at->loop, &error));
   FAILS(RDZV_REENTRANT, rdzv_loop_next_event(at->loop, &event, &error));
   FAILS(RDZV_REENTRANT, rdzv_loop_rpc_call(at->loop, at->one, &call, &operation, &error));
   FAILS(RDZV_REENTRANT, rdzv_loop_rpc_init_over_store(at->loop, NULL, at->store, TEXT("x"), 9, -1, NULL, NULL, &number, &error));

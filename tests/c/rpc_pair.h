@@ -20,7 +20,7 @@ struct kept {
   const uint8_t *lay_at;
   int calls, destroyed, released, told;
   rdzv_status status;
-  char words[200];
+  char message[200];
 };
 
 static inline struct kept new_kept(void) {
@@ -74,12 +74,12 @@ static inline void who(void *user_data, const rdzv_rpc_request *request, rdzv_rp
   const char *caller = (const char *)rdzv_rpc_request_caller(request, &caller_len);
   const char *handler = (const char *)rdzv_rpc_request_handler(request, &handler_len);
   const int64_t left_ms = rdzv_rpc_request_time_left_ms(request);
-  char words[200];
+  char message[200];
   (void)user_data;
   CHECK(rdzv_rpc_responder_is_wanted(responder) == 1);
-  snprintf(words, sizeof words, "%.*s %d %.*s %d %s", (int)caller_len, caller, rdzv_rpc_request_caller_id(request),
+  snprintf(message, sizeof message, "%.*s %d %.*s %d %s", (int)caller_len, caller, rdzv_rpc_request_caller_id(request),
            (int)handler_len, handler, rdzv_rpc_request_answer_is_wanted(request), left_ms > 0 ? "in time" : "for ever");
-  OK(rdzv_rpc_responder_answer(responder, TEXT(words), NULL, NULL, &error));
+  OK(rdzv_rpc_responder_answer(responder, TEXT(message), NULL, NULL, &error));
 }
 
 static inline void refuse(void *user_data, const rdzv_rpc_request *request, rdzv_rpc_responder *responder) {
@@ -118,9 +118,9 @@ static inline void done(void *user_data, rdzv_status status, const uint8_t *data
   CHECK(pthread_mutex_lock(&kept->mutex) == 0);
   kept->status = status;
   if (error == NULL) {
-    snprintf(kept->words, sizeof kept->words, "%.*s", (int)len, (const char *)data);
+    snprintf(kept->message, sizeof kept->message, "%.*s", (int)len, (const char *)data);
   } else {
-    snprintf(kept->words, sizeof kept->words, "%s", rdzv_error_message(error));
+    snprintf(kept->message, sizeof kept->message, "%s", rdzv_error_message(error));
   }
   CHECK(pthread_mutex_unlock(&kept->mutex) == 0);
   count_up(kept, &kept->told);
@@ -131,7 +131,7 @@ static inline void is_told(struct kept *kept, int count, rdzv_status status, con
   await_count(kept, &kept->told, count);
   CHECK(pthread_mutex_lock(&kept->mutex) == 0);
   CHECK_NUMBER(kept->status, status);
-  if (strstr(kept->words, part) == NULL) CHECK_TEXT(kept->words, part);
+  if (strstr(kept->message, part) == NULL) CHECK_TEXT(kept->message, part);
   CHECK(pthread_mutex_unlock(&kept->mutex) == 0);
 }
 
@@ -212,9 +212,9 @@ static inline void await_group_event(const rdzv_rpc *rpc, int32_t kind, const ch
   if (why_part == NULL) {
     CHECK_NUMBER(rdzv_buffer_len(why), 0);
   } else {
-    char words[200];
-    snprintf(words, sizeof words, "%.*s", (int)rdzv_buffer_len(why), (const char *)rdzv_buffer_data(why));
-    if (words[0] == '\0' || strstr(words, why_part) == NULL) CHECK_TEXT(words, why_part);
+    char message[200];
+    snprintf(message, sizeof message, "%.*s", (int)rdzv_buffer_len(why), (const char *)rdzv_buffer_data(why));
+    if (message[0] == '\0' || strstr(message, why_part) == NULL) CHECK_TEXT(message, why_part);
   }
   rdzv_buffer_free(who_it_is);
   rdzv_buffer_free(why);

@@ -29,8 +29,8 @@ static void answered(void *user_data, rdzv_status status, const uint8_t *data, s
   if (status == RDZV_OK) {
     OK(rdzv_rpc_responder_answer(responder, data, len, NULL, NULL, &error));
   } else {
-    const char *words = rdzv_error_message(failure);
-    OK(rdzv_rpc_responder_fail_with(responder, status, TEXT(words), &error));
+    const char *message = rdzv_error_message(failure);
+    OK(rdzv_rpc_responder_fail_with(responder, status, TEXT(message), &error));
   }
 }
 
@@ -153,7 +153,7 @@ static rdzv_status own_init(void *user_data, const rdzv_rpc_init_request *reques
   check_bytes(__FILE__, __LINE__, request->name, request->name_len, "me");
   CHECK_NUMBER(rdzv_rpc_options_worker_threads(options), 5);
   rdzv_list *names = rdzv_list_new(), *values = rdzv_list_new();
-  OK(rdzv_rpc_options_list_own(options, names, values, &error));
+  OK(rdzv_rpc_options_list_extra(options, names, values, &error));
   CHECK_ITEM(names, 0, "colour");
   CHECK_ITEM(values, 0, "red");
   rdzv_list_free(names);
@@ -450,8 +450,8 @@ static void call_on(void *user_data, const rdzv_rpc_request *request, rdzv_rpc_r
   rdzv_error *fault = NULL;
   (void)request;
   const rdzv_status status = rdzv_rpc_call(user_data, &call, NULL, &fault);
-  const char *words = status == RDZV_REENTRANT ? "re-entrant" : rdzv_error_message(fault);
-  OK(rdzv_rpc_responder_answer(responder, TEXT(words), NULL, NULL, &error));
+  const char *message = status == RDZV_REENTRANT ? "re-entrant" : rdzv_error_message(fault);
+  OK(rdzv_rpc_responder_answer(responder, TEXT(message), NULL, NULL, &error));
   rdzv_error_free(fault);
 }
 
@@ -562,11 +562,11 @@ void own_rpc_backend_fails_in_every_way(void) {
 
 static void await_sight(const rdzv_rpc_observer *observer, int32_t kind, const char *name) {
   rdzv_buffer *who = rdzv_buffer_new(), *address = rdzv_buffer_new();
-  rdzv_rpc_sight sight = {.struct_size = sizeof sight};
+  rdzv_rpc_observation sight = {.struct_size = sizeof sight};
   OK(rdzv_rpc_observer_next(observer, PATIENCE_MS, &sight, who, address, &error));
   CHECK_NUMBER(sight.kind, kind);
   CHECK_BUFFER(who, name);
-  CHECK((rdzv_buffer_len(address) > 0) == (kind == RDZV_RPC_SIGHT_CAME));
+  CHECK((rdzv_buffer_len(address) > 0) == (kind == RDZV_RPC_OBSERVATION_JOINED));
   rdzv_buffer_free(who);
   rdzv_buffer_free(address);
 }
@@ -578,7 +578,7 @@ struct watcher {
 
 static void *watch_until_cancelled(void *argument) {
   const struct watcher *watcher = argument;
-  rdzv_rpc_sight sight = {.struct_size = sizeof sight};
+  rdzv_rpc_observation sight = {.struct_size = sizeof sight};
   FAILS(RDZV_CANCELLED, rdzv_rpc_observer_next(watcher->observer, PATIENCE_MS, &sight, NULL, NULL, &error));
   atomic_store(watcher->given_up, 1);
   return NULL;
@@ -591,8 +591,8 @@ void observers_see_who_is_in_a_group(void) {
   OK(rdzv_rpc_observer_new(store, &observer, &error));
   rdzv_rpc *rpc = NULL;
   OK(rdzv_rpc_init_over_store(NULL, store, TEXT("seen"), 3, -1, NULL, NULL, &rpc, &error));
-  await_sight(observer, RDZV_RPC_SIGHT_DYNAMIC, "");
-  await_sight(observer, RDZV_RPC_SIGHT_CAME, "seen");
+  await_sight(observer, RDZV_RPC_OBSERVATION_DYNAMIC, "");
+  await_sight(observer, RDZV_RPC_OBSERVATION_JOINED, "seen");
   rdzv_rpc_workers *workers = NULL;
   size_t len = 0, address_len = 0;
   OK(rdzv_rpc_observer_list(observer, &workers, &error));
@@ -602,10 +602,10 @@ void observers_see_who_is_in_a_group(void) {
   rdzv_rpc_workers_free(workers);
   OK(rdzv_rpc_shutdown(rpc, RDZV_RPC_GRACEFUL, &error));
   rdzv_rpc_free(rpc);
-  await_sight(observer, RDZV_RPC_SIGHT_WENT, "seen");
-  rdzv_rpc_sight sight = {.struct_size = sizeof sight};
+  await_sight(observer, RDZV_RPC_OBSERVATION_LEFT, "seen");
+  rdzv_rpc_observation sight = {.struct_size = sizeof sight};
   OK(rdzv_rpc_observer_next(observer, 0, &sight, NULL, NULL, &error));
-  CHECK_NUMBER(sight.kind, RDZV_RPC_SIGHT_NONE);
+  CHECK_NUMBER(sight.kind, RDZV_RPC_OBSERVATION_NONE);
   FAILS(INVALID, rdzv_rpc_observer_next(observer, 0, NULL, NULL, NULL, &error));
   FAILS(INVALID, rdzv_rpc_observer_next(NULL, 0, &sight, NULL, NULL, &error));
   pthread_t thread;

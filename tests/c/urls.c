@@ -16,7 +16,7 @@ struct bad_url {
   // The environment: RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT; NULL is not set.
   const char *variables[4];
   rdzv_status status;
-  const char *words;
+  const char *message;
 };
 
 static const char *const VARIABLES[] = {"RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"};
@@ -80,7 +80,7 @@ void urls_that_make_no_sense(void) {
     rdzv_error *details = NULL;
     rdzv_status outcome = rdzv_rendezvous_url_begin(NULL, TEXT(bad->url), options, &url, &details);
     if (outcome == RDZV_OK) outcome = rdzv_rendezvous_url_next(url, &info, &details);
-    const struct failure wanted = {.status = bad->status, .message_part = bad->words};
+    const struct failure wanted = {.status = bad->status, .message_part = bad->message};
     check_failure(__FILE__, (int)i, bad->url, outcome, details, wanted);
     CHECK(info == NULL);
     rdzv_error_free(details);

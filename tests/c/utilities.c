@@ -176,7 +176,7 @@ void meetings_are_cancelled_and_checked(void) {
   const rdzv_bytes key = BYTES("kept");
   OK(rdzv_store_set(store, TEXT("kept"), TEXT("v"), -1, &error));
   OK(rdzv_store_multi_get(store, &key, 1, -1, values, &error));
-#define SAYS(words) ((struct failure){.status = INVALID, .message_part = (words)})
+#define SAYS(message) ((struct failure){.status = INVALID, .message_part = (message)})
   FAILS_LIKE(SAYS("The world size (0) must be greater than zero."),
              rdzv_store_get_all(store, 0, TEXT("p"), 0, -1, values, &error));
   FAILS_LIKE(SAYS("The rank (2) must be at least 0 and less than the world size (2)."),

@@ -50,22 +50,22 @@ void work(const rdzv::rendezvous_info& info) {
     }
 }
 
-void by_url(char** words) {
+void by_url(char** message) {
     rdzv::url_options options;
-    options.rank = number(words[1]);
-    options.is_dynamic = std::string(words[2]) == "dynamic";
-    options.world_size = options.is_dynamic ? -1 : number(words[2]);
+    options.rank = number(message[1]);
+    options.is_dynamic = std::string(message[2]) == "dynamic";
+    options.world_size = options.is_dynamic ? -1 : number(message[2]);
     options.timeout = patience;
     options.read_environment();
-    auto meeting = rdzv::url_rendezvous::begin(words[0], options).or_throw();
+    auto meeting = rdzv::url_rendezvous::begin(message[0], options).or_throw();
     work(meeting.next().or_throw());
     auto again = meeting.next();
     std::printf("again: %s\n", again ? "met twice" : again.error().message().c_str());
 }
 
-void by_static(char** words) {
-    auto parameters = rdzv::rendezvous_parameters::create("static", words[0], words[1], 1, number(words[3])).or_throw();
-    parameters.set("rank", words[2]).or_throw();
+void by_static(char** message) {
+    auto parameters = rdzv::rendezvous_parameters::create("static", message[0], message[1], 1, number(message[3])).or_throw();
+    parameters.set("rank", message[2]).or_throw();
     parameters.set("timeout", "30").or_throw();
     auto handler = rdzv::rendezvous_handler::create(parameters).or_throw();
     const auto info = handler.next_rendezvous().or_throw();
@@ -73,26 +73,26 @@ void by_static(char** words) {
     work(info);
 }
 
-rdzv::store connect(char** words) {
+rdzv::store connect(char** message) {
     rdzv::store_options options;
     options.timeout = patience;
     options.connect_timeout = patience;
-    return rdzv::store::connect(words[0], static_cast<std::uint16_t>(number(words[1])), options).or_throw();
+    return rdzv::store::connect(message[0], static_cast<std::uint16_t>(number(message[1])), options).or_throw();
 }
 
-void one_barrier(char** words) {
-    rdzv::store store = connect(words);
+void one_barrier(char** message) {
+    rdzv::store store = connect(message);
     rdzv::tracing traced;
-    traced.rank = number(words[2]);
-    traced.trace_timeout = std::chrono::milliseconds(number(words[5]));
+    traced.rank = number(message[2]);
+    traced.trace_timeout = std::chrono::milliseconds(number(message[5]));
     traced.name_of = [](std::int64_t rank) { return "host" + std::to_string(rank); };
-    const auto met = rdzv::elastic_barrier(store, "tr", number(words[3]), std::chrono::milliseconds(number(words[4])), traced);
+    const auto met = rdzv::elastic_barrier(store, "tr", number(message[3]), std::chrono::milliseconds(number(message[4])), traced);
     std::printf("%s\n", met ? "met" : met.error().message().c_str());
 }
 
-void publish(char** words) {
-    rdzv::store store = connect(words);
-    const auto info = rdzv::store_info::build(store, number(words[2]), "node-0.example").or_throw();
+void publish(char** message) {
+    rdzv::store store = connect(message);
+    const auto info = rdzv::store_info::build(store, number(message[2]), "node-0.example").or_throw();
     std::printf("%s:%u\n", info.master_addr().c_str(), static_cast<unsigned>(info.master_port()));
 }
 

@@ -11,13 +11,13 @@ use std::time::Duration;
 
 const HINT: &str =
     "if the change is wanted, run these tests with RDZV_UPDATE_ABI=1, and see whether RDZV_ABI_VERSION grows";
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 /// The most that the stripped library may have: near what it has. The decision on its size (ADR-0008) allows 3.05 MB
 /// until the C API is redesigned.
 const STRIPPED_BYTES_MAX: u64 = 3_050_000;
 
 fn exported() -> BTreeSet<String> {
-    let listed = run(Command::new("nm").args(["-D", "--defined-only"]).arg(library::shipped()), PATIENCE);
+    let listed = run(Command::new("nm").args(["-D", "--defined-only"]).arg(library::shipped()), TIMEOUT);
     let listed = listed.or_fail("nm of binutils");
     let names = listed.stdout.lines().filter_map(|line| line.split(' ').nth(2));
     names.map(String::from).collect()
@@ -67,7 +67,7 @@ fn layout_of_c() -> String {
     let source = folder.join("layout.c");
     std::fs::write(&source, layout_program(&header::text())).expect("the folder of this test");
     let program = c_programs::Build::c11("layout", &[source]).plain();
-    run(&mut Command::new(program), PATIENCE).or_fail("the program that prints the layout").stdout
+    run(&mut Command::new(program), TIMEOUT).or_fail("the program that prints the layout").stdout
 }
 
 macro_rules! numbers {
@@ -119,17 +119,17 @@ fn layout_of_rust() -> String {
     numbers!(text, RDZV_WORKERS_UNKNOWN RDZV_WORKERS_INIT RDZV_WORKERS_HEALTHY RDZV_WORKERS_UNHEALTHY
         RDZV_WORKERS_STOPPED RDZV_WORKERS_SUCCEEDED RDZV_WORKERS_FAILED);
     numbers!(text, RDZV_PHASE_IDLE RDZV_PHASE_MEETING RDZV_PHASE_ASSIGNING RDZV_PHASE_STARTING RDZV_PHASE_RUNNING
-        RDZV_PHASE_RESTARTING RDZV_PHASE_PARTING RDZV_PHASE_ENDING RDZV_PHASE_CLOSING RDZV_PHASE_OVER);
+        RDZV_PHASE_RESTARTING RDZV_PHASE_EXIT_BARRIER RDZV_PHASE_ENDING RDZV_PHASE_CLOSING RDZV_PHASE_OVER);
     numbers!(text, RDZV_AGENT_EVENT_PHASE RDZV_AGENT_EVENT_RUNNING RDZV_AGENT_EVENT_EXITED RDZV_AGENT_EVENT_KILLING
         RDZV_AGENT_EVENT_GAVE_UP RDZV_AGENT_EVENT_WORKERS_FAILED RDZV_AGENT_EVENT_OVER RDZV_AGENT_EVENT_TIMER_EXPIRED RDZV_AGENT_EVENT_REMARK);
-    numbers!(text, RDZV_VERDICT_SUCCEEDED RDZV_VERDICT_NOT_NEEDED RDZV_VERDICT_STOPPED RDZV_VERDICT_FAILED
-        RDZV_VERDICT_LOST_SIGHT);
+    numbers!(text, RDZV_OUTCOME_SUCCEEDED RDZV_OUTCOME_NOT_NEEDED RDZV_OUTCOME_STOPPED RDZV_OUTCOME_FAILED
+        RDZV_OUTCOME_GUARD_LOST);
     numbers!(text, RDZV_WORKER_STARTED RDZV_WORKER_NOT_STARTED RDZV_WORKER_EXITED RDZV_WORKER_STUCK
         RDZV_WORKERS_LOST);
     numbers!(text, RDZV_CONFIG_MISSING RDZV_CONFIG_NONE RDZV_CONFIG_BOOL RDZV_CONFIG_INT RDZV_CONFIG_FLOAT
         RDZV_CONFIG_TEXT);
     numbers!(text, RDZV_ROUND_EVENT_NONE RDZV_ROUND_EVENT_NODES_WAITING RDZV_ROUND_EVENT_PEER_DIED
-        RDZV_ROUND_EVENT_ROUND_OVER RDZV_ROUND_EVENT_RUN_CLOSED RDZV_ROUND_EVENT_LEFT_BEHIND
+        RDZV_ROUND_EVENT_ROUND_OVER RDZV_ROUND_EVENT_RUN_CLOSED RDZV_ROUND_EVENT_EXCLUDED
         RDZV_ROUND_EVENT_REPLACED RDZV_ROUND_EVENT_JOB_FAILED);
     numbers!(text, RDZV_WHY_LEFT RDZV_WHY_CONNECTION RDZV_WHY_HEARTBEAT RDZV_WHY_HOST_SILENT RDZV_WHY_SERVER_STOPPED
         RDZV_WHY_DEADLINE RDZV_WHY_CANCELLED RDZV_WHY_SUPERSEDED RDZV_WHY_PROTOCOL RDZV_WHY_LIMIT RDZV_WHY_CLOSED
@@ -137,9 +137,9 @@ fn layout_of_rust() -> String {
         RDZV_WHY_STALLED RDZV_WHY_REPLACED RDZV_WHY_REFUSED RDZV_WHY_GAVE_UP);
     numbers!(text, RDZV_RPC_INLINE RDZV_RPC_POOLED RDZV_RPC_LOOP RDZV_RPC_GRACEFUL RDZV_RPC_ABRUPT);
     numbers!(text, RDZV_RPC_EVENT_NONE RDZV_RPC_EVENT_JOINED RDZV_RPC_EVENT_LEFT RDZV_RPC_EVENT_DIED
-        RDZV_RPC_EVENT_OVER RDZV_RPC_EVENT_SIGHT_LOST);
-    numbers!(text, RDZV_RPC_SIGHT_NONE RDZV_RPC_SIGHT_STATIC RDZV_RPC_SIGHT_DYNAMIC RDZV_RPC_SIGHT_CAME
-        RDZV_RPC_SIGHT_WENT);
+        RDZV_RPC_EVENT_OVER RDZV_RPC_EVENT_WATCH_LOST);
+    numbers!(text, RDZV_RPC_OBSERVATION_NONE RDZV_RPC_OBSERVATION_STATIC RDZV_RPC_OBSERVATION_DYNAMIC RDZV_RPC_OBSERVATION_JOINED
+        RDZV_RPC_OBSERVATION_LEFT);
     layout!(text, rdzv_bytes { data len });
     layout!(text, rdzv_event {
         struct_size kind operation store status number data len item_count error revision
@@ -184,20 +184,20 @@ fn layout_of_rust() -> String {
         struct_size local_rank global_rank role_rank world_size role_world_size pid has_exited exit_code reserved
     });
     layout!(text, rdzv_agent_event {
-        struct_size kind from to attempt local_rank exit_code was_told restarts_left detect_us stop_us rendezvous_us
-        assign_us start_us words words_len group
+        struct_size kind from to attempt local_rank exit_code was_stopped restarts_left detect_us stop_us rendezvous_us
+        assign_us start_us message message_len group
     });
     layout!(text, rdzv_worker_failure {
         struct_size local_rank global_rank group_rank pid exit_code timestamp_s signal
         signal_len host host_len message message_len callstack callstack_len stderr_line_count
     });
     layout!(text, rdzv_worker_event {
-        struct_size kind attempt local_rank pid exit_code may_help since_ms returned returned_len words words_len
+        struct_size kind attempt local_rank pid exit_code may_help since_ms returned returned_len message message_len
         host host_len
     });
     layout!(text, rdzv_agent_sink { struct_size reserved user_data metric record destroy });
     layout!(text, rdzv_rpc_event { struct_size kind id reserved });
-    layout!(text, rdzv_rpc_sight { struct_size kind id reserved });
+    layout!(text, rdzv_rpc_observation { struct_size kind id reserved });
     layout!(text, rdzv_rpc_call_spec {
         struct_size callee_id callee callee_len handler handler_len payload payload_len timeout_ms release user_data
     });
@@ -228,7 +228,7 @@ fn layout_is_that_of_the_list_in_c_and_in_rust() {
 #[test]
 fn stripped_library_stays_within_its_bound() {
     let stripped = c_programs::folder("stripped").join("librendezvous.so");
-    run(Command::new("strip").arg("-o").arg(&stripped).arg(library::shipped()), PATIENCE)
+    run(Command::new("strip").arg("-o").arg(&stripped).arg(library::shipped()), TIMEOUT)
         .or_fail("strip of binutils");
     let bytes = std::fs::metadata(&stripped).expect("the stripped library").len();
     assert!(bytes <= STRIPPED_BYTES_MAX, "{bytes} bytes, and {STRIPPED_BYTES_MAX} are allowed");
@@ -243,23 +243,23 @@ fn alike_functions_are_folded_where_the_linker_can() {
     let script = out.join("script");
     let source = crate::repository().join("ffi/build.rs");
     let mut rustc = Command::new("rustc");
-    run(rustc.args(["--edition=2024", "-o"]).arg(&script).arg(source), PATIENCE).or_fail("rustc");
+    run(rustc.args(["--edition=2024", "-o"]).arg(&script).arg(source), TIMEOUT).or_fail("rustc");
     for flags in ["-Clink-arg=-fuse-ld=bfd", "-Clinker=no-such-linker"] {
         let mut script = Command::new(&script);
-        let told = run(script.env("OUT_DIR", &out).env("CARGO_ENCODED_RUSTFLAGS", flags), PATIENCE);
-        let told = told.or_fail("the build script").stdout;
-        assert!(told.contains("-soname,librendezvous.so."), "{told}");
-        assert!(!told.contains("--icf"), "{flags}: {told}");
+        let reported = run(script.env("OUT_DIR", &out).env("CARGO_ENCODED_RUSTFLAGS", flags), TIMEOUT);
+        let reported = reported.or_fail("the build script").stdout;
+        assert!(reported.contains("-soname,librendezvous.so."), "{reported}");
+        assert!(!reported.contains("--icf"), "{flags}: {reported}");
     }
 }
 
 #[test]
 fn library_needs_libc_libm_and_libgcc_only() {
-    let told = run(Command::new("readelf").arg("-dW").arg(library::shipped()), PATIENCE);
-    let told = told.or_fail("readelf of binutils").stdout;
-    let mut needed = told.lines().filter(|line| line.contains("(NEEDED)"));
+    let reported = run(Command::new("readelf").arg("-dW").arg(library::shipped()), TIMEOUT);
+    let reported = reported.or_fail("readelf of binutils").stdout;
+    let mut needed = reported.lines().filter(|line| line.contains("(NEEDED)"));
     let allowed = ["[libc.so.6]", "[libm.so.6]", "[libgcc_s.so.1]", "[ld-linux"];
-    assert!(needed.clone().count() > 0, "readelf shows nothing: {told}");
+    assert!(needed.clone().count() > 0, "readelf shows nothing: {reported}");
     let odd = needed.find(|line| !allowed.iter().any(|name| line.contains(name)));
     assert_eq!(odd, None, "a library that no program should have to bring");
 }
@@ -268,9 +268,9 @@ fn library_needs_libc_libm_and_libgcc_only() {
 #[test]
 fn library_bears_the_name_of_its_abi() {
     let name = format!("librendezvous.so.{}", rendezvous::RDZV_ABI_VERSION);
-    let told = run(Command::new("readelf").arg("-dW").arg(library::shipped()), PATIENCE);
-    let told = told.or_fail("readelf of binutils").stdout;
-    let line = told.lines().find(|line| line.contains("(SONAME)")).unwrap_or_default();
+    let reported = run(Command::new("readelf").arg("-dW").arg(library::shipped()), TIMEOUT);
+    let reported = reported.or_fail("readelf of binutils").stdout;
+    let line = reported.lines().find(|line| line.contains("(SONAME)")).unwrap_or_default();
     assert!(line.contains(&format!("[{name}]")), "{line}");
     let link = library::shipped().with_file_name(&name);
     let (link, library) = (link.canonicalize(), library::shipped().canonicalize());

@@ -121,20 +121,20 @@ fn rdzv_server_closes_on_bad_bytes_and_logs_whose_they_were() {
 
 /// A server that tells why it closes, with these limits.
 fn watched(limits: ServerLimits) -> (Server, mpsc::Receiver<CloseReason>) {
-    let (reasons, told) = mpsc::channel();
+    let (reasons, reported) = mpsc::channel();
     let observer = Box::new(move |event: &Event| {
         if let Event::Closed { reason, .. } = event {
             reasons.send(*reason).ok();
         }
     });
     let options = ServerOptions { limits, observer, ..ServerOptions::on("127.0.0.1", 0) };
-    (Server::start(options).expect("a free port"), told)
+    (Server::start(options).expect("a free port"), reported)
 }
 
 #[test]
 fn silence_before_or_within_the_greeting_ends_the_connection() {
     let limits = ServerLimits { handshake_timeout: Duration::from_secs(1), ..ServerLimits::default() };
-    let (server, told) = watched(limits);
+    let (server, reported) = watched(limits);
     let mut greeted = Client::greet(server.local_addr());
     let greeting = frames::greeting();
     let clients: Vec<Client> = (0..greeting.len())
@@ -146,7 +146,7 @@ fn silence_before_or_within_the_greeting_ends_the_connection() {
         .collect();
     for mut client in clients {
         assert!(client.rest().is_empty());
-        assert_eq!(told.recv(), Ok(CloseReason::HandshakeTimeout));
+        assert_eq!(reported.recv(), Ok(CloseReason::HandshakeTimeout));
     }
     greeted.is_served();
     let stats = until(&server, |stats| stats.connections == 1);
@@ -156,7 +156,7 @@ fn silence_before_or_within_the_greeting_ends_the_connection() {
 #[test]
 fn a_frame_cut_anywhere_and_then_silence_ends_the_connection() {
     let limits = ServerLimits { frame_timeout: Duration::from_millis(100), ..ServerLimits::default() };
-    let (server, told) = watched(limits);
+    let (server, reported) = watched(limits);
     let mut between_frames = Client::greet(server.local_addr());
     let key = Key::raw(b"/k");
     let keys = Keys::scoped(b"/", &[b"a", b"b"]);
@@ -185,7 +185,7 @@ fn a_frame_cut_anywhere_and_then_silence_ends_the_connection() {
         .collect();
     for mut client in clients {
         assert_eq!(client.rest(), frames::string(b""));
-        assert_eq!(told.recv(), Ok(CloseReason::FrameTimeout));
+        assert_eq!(reported.recv(), Ok(CloseReason::FrameTimeout));
     }
     between_frames.is_served();
     let stats = until(&server, |stats| stats.connections == 1);
@@ -223,7 +223,7 @@ fn half_close_answers_what_was_asked_and_abandons_the_wait() {
 
 #[test]
 fn counting_on_a_value_that_is_no_number_closes_that_connection_only() {
-    let (server, told) = watched(ServerLimits::default());
+    let (server, reported) = watched(ServerLimits::default());
     let mut neighbour = Client::greet(server.local_addr());
     let key = Key::raw(b"/k");
     for value in [&b"abc"[..], b"", b"-", b"9223372036854775808"] {
@@ -233,7 +233,7 @@ fn counting_on_a_value_that_is_no_number_closes_that_connection_only() {
             let mut client = Client::greet(server.local_addr());
             client.send(&frames::request(request));
             assert!(client.rest().is_empty());
-            assert!(matches!(told.recv(), Ok(CloseReason::Refused(_))));
+            assert!(matches!(reported.recv(), Ok(CloseReason::Refused(_))));
             neighbour.send(&frames::get(b"/k"));
             assert_eq!(neighbour.receive(8 + value.len()), frames::string(value), "the value is untouched");
         }

@@ -8,7 +8,7 @@ use std::process::Command;
 use std::time::Duration;
 
 /// For one compilation or one program on a machine that does other things too.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
+pub(crate) const TIMEOUT: Duration = Duration::from_secs(120);
 /// Much C++ with checks of a sanitizer in it takes minutes on a busy machine.
 const COMPILER_PATIENCE: Duration = Duration::from_secs(600);
 const WARNINGS: [&str; 5] = ["-Wall", "-Wextra", "-Wpedantic", "-Wshadow", "-Werror"];
@@ -87,7 +87,7 @@ impl Build {
     }
 
     fn run_plain(self) -> Ran {
-        run(&mut Command::new(self.plain()), PATIENCE).or_fail(&self.name)
+        run(&mut Command::new(self.plain()), TIMEOUT).or_fail(&self.name)
     }
 
     /// With the checks of memory, leaks and undefined behaviour; the library itself stays as it is.
@@ -97,7 +97,7 @@ impl Build {
         let mut command = Command::new(built.plain());
         command.env("ASAN_OPTIONS", "detect_leaks=1:strict_string_checks=1:detect_stack_use_after_return=1");
         command.env("UBSAN_OPTIONS", "print_stacktrace=1");
-        run(&mut command, PATIENCE).or_fail(&built.name);
+        run(&mut command, TIMEOUT).or_fail(&built.name);
     }
 
     /// The library is not instrumented, so what it does is not looked at: races of the program's own, and of the inline
@@ -107,7 +107,7 @@ impl Build {
         let built = self.with(&["-fsanitize=thread"]);
         let mut command = Command::new(built.plain());
         command.env("TSAN_OPTIONS", "ignore_noninstrumented_modules=1:halt_on_error=1");
-        run(&mut command, PATIENCE).or_fail(&built.name);
+        run(&mut command, TIMEOUT).or_fail(&built.name);
     }
 
     fn run_under_valgrind(mut self) {
@@ -125,7 +125,7 @@ impl Build {
         ]);
         command.arg(format!("--suppressions={}", folder_of("tests/c/valgrind.supp").display()));
         command.arg("--errors-for-leak-kinds=definite,indirect").arg("--fair-sched=yes").arg(self.plain());
-        run(&mut command, PATIENCE).or_fail(&self.name);
+        run(&mut command, TIMEOUT).or_fail(&self.name);
     }
 }
 
@@ -141,14 +141,14 @@ pub(crate) fn syntax_of(test: &str, standard: &str, text: &str, flags: &[&str]) 
     std::fs::write(&source, text).expect("the folder of this test");
     let mut command = compiler(standard);
     command.args(flags).arg("-fsyntax-only").arg(source);
-    run(&mut command, PATIENCE).or_fail(&format!("{test}, {standard}, {flags:?}"));
+    run(&mut command, TIMEOUT).or_fail(&format!("{test}, {standard}, {flags:?}"));
 }
 
 /// Compiles what must not compile, for this reason.
 fn is_refused(test: &str, standard: &str, text: &str, reason: &str) {
     let source = folder(test).join(format!("unit_{standard}.cpp"));
     std::fs::write(&source, text).expect("the folder of this test");
-    let ran = run(compiler(standard).arg("-fsyntax-only").arg(source), PATIENCE);
+    let ran = run(compiler(standard).arg("-fsyntax-only").arg(source), TIMEOUT);
     assert!(!ran.status.success(), "{test}, {standard}: it compiles");
     assert!(ran.stderr.contains(reason), "{test}, {standard}: {reason} is not in\n{}", ran.stderr);
 }
@@ -299,23 +299,23 @@ fn hpp_test_passes_as_cpp20_without_exceptions() {
 /// Units with and without exceptions in one program, in both orders: the linker must not mix up their code.
 #[test]
 fn units_with_and_without_exceptions_live_in_one_program() {
-    let place = folder("mixed");
+    let index = folder("mixed");
     let unit = |name: &str, flags: &[&str]| {
-        let object = place.join(name);
+        let object = index.join(name);
         let mut command = compiler("c++17");
         command.args(flags).arg("-c").arg(folder_of("tests/c").join("mixed.cpp")).arg("-o").arg(&object);
-        run(&mut command, PATIENCE).or_fail(name);
+        run(&mut command, TIMEOUT).or_fail(name);
         object
     };
     let (with, without) = (unit("with.o", &[]), unit("without.o", &["-fno-exceptions"]));
     let library = library::shipped().parent().expect("a folder");
     for (name, units) in [("first", [&with, &without]), ("second", [&without, &with])] {
-        let program = place.join(name);
+        let program = index.join(name);
         let mut command = Command::new("g++");
         command.args(units).arg("-o").arg(&program).arg("-L").arg(library).arg("-lrendezvous");
         command.arg(format!("-Wl,-rpath,{}", library.display()));
-        run(&mut command, PATIENCE).or_fail("linking");
-        run(&mut Command::new(&program), PATIENCE).or_fail(name);
+        run(&mut command, TIMEOUT).or_fail("linking");
+        run(&mut Command::new(&program), TIMEOUT).or_fail(name);
     }
 }
 
@@ -359,7 +359,7 @@ fn examples_of_one_source_run() {
         let mut command = Command::new(program);
         // What they leave among temporary files stays in the folder of this test.
         command.env("TMPDIR", folder("examples")).current_dir(crate::repository());
-        run(&mut command, PATIENCE).or_fail(name);
+        run(&mut command, TIMEOUT).or_fail(name);
     }
 }
 
@@ -367,14 +367,14 @@ fn examples_of_one_source_run() {
 fn example_parameter_server_survives_the_death_of_a_trainer() {
     let mut command = Command::new(example("killed_trainer", "parameter_server.cpp"));
     let ran =
-        run(command.arg("--kill").current_dir(crate::repository()), PATIENCE).or_fail("parameter_server");
+        run(command.arg("--kill").current_dir(crate::repository()), TIMEOUT).or_fail("parameter_server");
     let lines: Vec<_> = ran.stdout.lines().collect();
-    let told = |name: &str, what: &str| {
+    let reported = |name: &str, what: &str| {
         let line = format!("trainer-{name} {what} after ");
         lines.iter().filter(|found| found.starts_with(&line)).count()
     };
     for (trainer, end) in [("0", "left"), ("1", "died"), ("2", "left")] {
-        assert_eq!((told(trainer, "joined"), told(trainer, end)), (1, 1), "{}", ran.stdout);
+        assert_eq!((reported(trainer, "joined"), reported(trainer, end)), (1, 1), "{}", ran.stdout);
     }
     // The others have learned on, and the server has waited for them.
     assert!(lines.last().is_some_and(|line| line.starts_with("test accuracy ")), "{}", ran.stdout);
@@ -396,7 +396,7 @@ impl Launcher {
     fn run(&self, count: usize, program: &[&str]) -> Ran {
         let mut command = Command::new(&self.launcher);
         command.arg("-n").arg(count.to_string()).args(program).current_dir(crate::repository());
-        run(&mut command, PATIENCE)
+        run(&mut command, TIMEOUT)
     }
 
     /// Runs a line of shell as each rank, with the trainer as `$0`.
@@ -433,14 +433,14 @@ fn example_trainer_goes_on_from_its_checkpoint() {
     let trainer = example("demo", "digits_trainer");
     let mut command = Command::new("cpp_examples/run_demo.sh");
     command.arg(&trainer).env("RDZV", crate::rdzv::program()).current_dir(crate::repository());
-    let ran = run(&mut command, PATIENCE).or_fail("run_demo.sh");
-    for told in [
+    let ran = run(&mut command, TIMEOUT).or_fail("run_demo.sh");
+    for reported in [
         "rank 3 (local rank 3), pid ",
         "start 1: ranks 0 to 3 of 4",
         "goes on after epoch 11",
         "to the last bit",
     ] {
-        assert!(ran.stdout.contains(told), "no {told:?} in {}", ran.stdout);
+        assert!(ran.stdout.contains(reported), "no {reported:?} in {}", ran.stdout);
     }
 
     let nonsense = folder("demo").join("nonsense");
@@ -448,7 +448,7 @@ fn example_trainer_goes_on_from_its_checkpoint() {
         std::fs::write(&nonsense, bytes).expect("the folder of this test");
         let mut command = Command::new(crate::rdzv::program());
         command.args(["run", "--log", "warn"]).arg(&trainer).arg("--checkpoint").arg(&nonsense);
-        let ran = run(command.current_dir(crate::repository()), PATIENCE);
+        let ran = run(command.current_dir(crate::repository()), TIMEOUT);
         assert_eq!(ran.status.code(), Some(1), "{}", ran.stderr);
         assert!(ran.stderr.contains("nonsense is no checkpoint of this network"), "{}", ran.stderr);
     }

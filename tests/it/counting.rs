@@ -88,7 +88,7 @@ fn allocations_are_counted() {
     assert_eq!(allocations(|| assert_eq!(kept.pop(), Some(1))), 0);
     let (made, held) = held_bytes(|| vec![0_u8; 100]);
     assert_eq!((held, held_bytes(|| drop(made)).1), (100, -100));
-    let elsewhere =
+    let external =
         || std::thread::scope(|scope| scope.spawn(|| vec![1; 10]).join().map(drop).expect("a thread"));
-    assert!(allocations_of_all_threads(elsewhere) > allocations(|| ()), "those of another thread count, too");
+    assert!(allocations_of_all_threads(external) > allocations(|| ()), "those of another thread count, too");
 }

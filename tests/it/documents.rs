@@ -220,7 +220,7 @@ fn snippets_compile() {
         let [Entry(_, _, Check::Compiled { before, after })] = entry_of(&block)[..] else { continue };
         let name = format!(
             "{}_{}",
-            block.document.replace(|letter: char| !letter.is_alphanumeric(), "_"),
+            block.document.replace(|character: char| !character.is_alphanumeric(), "_"),
             block.line
         );
         unit += &format!("namespace {name} {{\n{before}\n{}\n{after}\n}}\n", block.text);
@@ -240,14 +240,14 @@ fn commands_have_flags_that_exist() {
     for block in blocks() {
         let [Entry(_, _, Check::Commands)] = entry_of(&block)[..] else { continue };
         for line in block.text.lines().map(|line| line.split(" # ").next().unwrap_or(line)) {
-            let words: Vec<&str> = line.split_whitespace().collect();
-            assert_eq!(words.first(), Some(&"rdzv"), "{line}");
+            let message: Vec<&str> = line.split_whitespace().collect();
+            assert_eq!(message.first(), Some(&"rdzv"), "{line}");
             // What is asked for after the last flag of ours is the help, which is given only if all before it is right.
             let is_program = |word: &&str| word.starts_with("./") || word.ends_with(".py");
-            let end = words.iter().position(is_program).unwrap_or(words.len());
+            let end = message.iter().position(is_program).unwrap_or(message.len());
             let mut command = Command::new(crate::rdzv::program());
-            command.args(&words[1..end]).arg("--help");
-            crate::process::run(&mut command, crate::net::PATIENCE).or_fail(line);
+            command.args(&message[1..end]).arg("--help");
+            crate::process::run(&mut command, crate::net::TIMEOUT).or_fail(line);
             count += 1;
         }
     }

@@ -106,9 +106,9 @@ impl Pieces {
                 Self::OneByOne => 1,
                 Self::Random(_) => 1 + usize::try_from(rng.below(rest.len() as u64)).expect("below a length"),
             };
-            let (piece, behind) = rest.split_at(length);
-            pieces.push(piece);
-            rest = behind;
+            let (chunk, remaining) = rest.split_at(length);
+            pieces.push(chunk);
+            rest = remaining;
         }
         pieces
     }
@@ -135,8 +135,8 @@ impl World for Machine {
     }
 
     fn send(&mut self, conn: usize, bytes: &[u8]) {
-        for piece in self.pieces.cut(bytes, &mut self.rng) {
-            self.rig.send(self.conns[conn].0, piece);
+        for chunk in self.pieces.cut(bytes, &mut self.rng) {
+            self.rig.send(self.conns[conn].0, chunk);
         }
     }
 
@@ -174,8 +174,8 @@ impl World for Sockets {
     }
 
     fn send(&mut self, conn: usize, bytes: &[u8]) {
-        for piece in self.pieces.cut(bytes, &mut Rng::new(1)) {
-            self.clients[conn].try_send(piece);
+        for chunk in self.pieces.cut(bytes, &mut Rng::new(1)) {
+            self.clients[conn].try_send(chunk);
         }
     }
 

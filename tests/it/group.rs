@@ -44,7 +44,7 @@ fn workers_are_listed_and_those_who_come_and_go_are_seen() {
 
     // A group of another kind, beneath other keys.
     let alone = join(&server, "second", "alone", 0, Some(1));
-    let mut second = follow(&server, &["--beneath", "second"]);
+    let mut second = follow(&server, &["--prefix", "second"]);
     assert_eq!(second.next_line(), "static");
     assert_eq!(second.next_line(), format!("came alone 0 {}", alone.address()));
     alone.shutdown(Shutdown::Graceful).expect("alone");
@@ -56,11 +56,11 @@ fn where_nobody_is_nothing_is_seen() {
     let endpoint = server.address().to_string();
     let mut command = Command::new(program());
     command.args(["group", "--endpoint", &endpoint, "--quiet-ms", "1"]);
-    let ran = run(&mut command, crate::net::PATIENCE).or_fail("nothing was seen for so long");
+    let ran = run(&mut command, crate::net::TIMEOUT).or_fail("nothing was seen for so long");
     assert_eq!((ran.stdout.as_str(), ran.stderr.as_str()), ("", ""));
     drop(server);
     let mut command = Command::new(program());
     command.args(["group", "--endpoint", &endpoint, "--connect-timeout-ms", "0"]);
-    let ran = run(&mut command, crate::net::PATIENCE);
+    let ran = run(&mut command, crate::net::TIMEOUT);
     assert!(!ran.status.success() && ran.stderr.contains(&endpoint), "{ran:?}");
 }

@@ -27,17 +27,17 @@ fn died(name: &str, rank: u32, round: u32, why: &str) -> String {
 
 /// A server that tells what happens to it.
 fn watched(limits: ServerLimits) -> (Server, mpsc::Receiver<Event>) {
-    let (tell, told) = mpsc::channel();
-    let observer = Box::new(move |event: &Event| drop(tell.send(event.clone())));
+    let (notify, reported) = mpsc::channel();
+    let observer = Box::new(move |event: &Event| drop(notify.send(event.clone())));
     let options = ServerOptions { limits, observer, ..ServerOptions::on("127.0.0.1", 0) };
-    (Server::start(options).expect("a free port"), told)
+    (Server::start(options).expect("a free port"), reported)
 }
 
 /// Waits until the server tells of something, and returns what was wanted of it.
 #[track_caller]
-fn hears<T>(told: &mpsc::Receiver<Event>, wanted: impl Fn(&Event) -> Option<T>) -> T {
+fn hears<T>(reported: &mpsc::Receiver<Event>, wanted: impl Fn(&Event) -> Option<T>) -> T {
     loop {
-        let event = told.recv_timeout(crate::net::PATIENCE).expect("it happens in time");
+        let event = reported.recv_timeout(crate::net::TIMEOUT).expect("it happens in time");
         if let Some(found) = wanted(&event) {
             return found;
         }
@@ -45,8 +45,8 @@ fn hears<T>(told: &mpsc::Receiver<Event>, wanted: impl Fn(&Event) -> Option<T>) 
 }
 
 /// How the next connection ended.
-fn next_close(told: &mpsc::Receiver<Event>) -> CloseReason {
-    hears(told, |event| match event {
+fn next_close(reported: &mpsc::Receiver<Event>) -> CloseReason {
+    hears(reported, |event| match event {
         Event::Closed { reason, .. } => Some(*reason),
         _ => None,
     })
@@ -54,7 +54,7 @@ fn next_close(told: &mpsc::Receiver<Event>) -> CloseReason {
 
 #[test]
 fn a_killed_process_ends_a_round_that_needs_it_and_its_heir_gets_its_rank() {
-    let (server, told) = watched(ServerLimits::default());
+    let (server, reported) = watched(ServerLimits::default());
     let address = server.local_addr();
     let mut a = Node::start(address, "n0", &THREE);
     let mut b = Node::start(address, "n1", &THREE);
@@ -62,7 +62,7 @@ fn a_killed_process_ends_a_round_that_needs_it_and_its_heir_gets_its_rank() {
     meet(&mut [&mut a, &mut b, &mut c], 0);
     // Nothing is unread, so its kernel says that it will send no more.
     b.kill();
-    assert_eq!(next_close(&told), CloseReason::PeerClosed);
+    assert_eq!(next_close(&reported), CloseReason::PeerClosed);
     for node in [&mut a, &mut c] {
         node.says_next(&died("n1", 1, 0, CONNECTION));
         node.says_next(TOO_FEW);
@@ -73,15 +73,15 @@ fn a_killed_process_ends_a_round_that_needs_it_and_its_heir_gets_its_rank() {
 
 #[test]
 fn a_process_that_dies_before_its_round_is_formed_leaves_its_seat_to_others() {
-    let (server, told) = watched(ServerLimits::default());
+    let (server, reported) = watched(ServerLimits::default());
     let address = server.local_addr();
     // With a grace, it is dead when that is over.
     for grace in ["grace_ms=0", "grace_ms=500"] {
         let mut dead = Node::start(address, "n0", &[&THREE[..], &[grace]].concat());
-        dead.told("join");
+        dead.reported("join");
         dead.says("seated");
         dead.kill();
-        let why = hears(&told, |event| match event {
+        let why = hears(&reported, |event| match event {
             Event::SessionEnded { why, .. } => Some(*why),
             _ => None,
         });
@@ -96,28 +96,28 @@ fn a_process_that_dies_before_its_round_is_formed_leaves_its_seat_to_others() {
 
 #[test]
 fn a_process_that_is_killed_with_unread_bytes_has_died_just_the_same() {
-    let (server, told) = watched(ServerLimits::default());
+    let (server, reported) = watched(ServerLimits::default());
     let address = server.local_addr();
     let mut a = Node::start(address, "n0", &THREE_OR_TWO);
     let mut b = Node::start(address, "n1", &THREE_OR_TWO);
     let mut c = Node::start(address, "n2", &THREE_OR_TWO);
     meet(&mut [&mut a, &mut b, &mut c], 0);
-    b.told("watch news/");
+    b.reported("watch news/");
     b.says("watching");
     b.stop();
-    a.told("set news/1 unread");
+    a.reported("set news/1 unread");
     a.says("set done");
     b.leaves_bytes_unread();
     b.kill();
     // Its kernel throws away what it has not read, and says so: a reset.
-    assert_eq!(next_close(&told), CloseReason::Lost(libc::ECONNRESET));
+    assert_eq!(next_close(&reported), CloseReason::Lost(libc::ECONNRESET));
     for node in [&mut a, &mut c] {
         node.says_next(&died("n1", 1, 0, CONNECTION));
     }
     // Two are enough to go on, so it is for them to decide. The first that comes back ends the round for the other.
-    a.told("join");
+    a.reported("join");
     c.says_next(TOO_FEW);
-    c.told("join");
+    c.reported("join");
     a.says("joined round 1 as 0/2");
     c.says("joined round 1 as 1/2");
 }
@@ -136,19 +136,19 @@ fn a_process_that_hangs_misses_heartbeats_and_may_come_back_when_it_wakes() {
         node.says_next(TOO_FEW);
     }
     // The survivors ask at once; the round waits for a third.
-    a.told("join");
-    c.told("join");
+    a.reported("join");
+    c.reported("join");
     b.signal(libc::SIGCONT);
     let over = b.says("session failed");
     assert!(over.starts_with("session failed: SessionEnded"), "{over}");
     assert!(over.ends_with("the server ended the session: heartbeats were missed"), "{over}");
     // Nothing of the old session does anything any more, and it is clear why.
-    b.told("join");
+    b.reported("join");
     let refused = b.says("join failed");
     assert!(refused.contains("SessionEnded") && refused.ends_with("heartbeats were missed"), "{refused}");
-    b.told("open");
+    b.reported("open");
     b.says("open");
-    b.told("join");
+    b.reported("join");
     a.says("joined round 1 as 0/3");
     b.says("joined round 1 as 1/3");
     c.says("joined round 1 as 2/3");
@@ -168,7 +168,7 @@ fn a_server_that_is_told_to_stop_tells_every_node() {
             meet(&mut [a, b, c], 0);
         } else {
             for node in [&mut *a, b] {
-                node.told("join");
+                node.reported("join");
                 node.says("seated");
             }
         }
@@ -179,7 +179,7 @@ fn a_server_that_is_told_to_stop_tells_every_node() {
             assert!(over.contains(&peer) && over.ends_with(stopped), "{over}");
             // Who waited for a round was told the same; who asks now is told it, too.
             if !is_waiting {
-                node.told("join");
+                node.reported("join");
             }
             let refused = node.has_said("join failed: ServerGone");
             assert!(refused.contains(&peer) && refused.ends_with(stopped), "{refused}");
@@ -193,8 +193,8 @@ fn a_killed_server_is_named_to_those_whose_connection_it_was() {
     let peer = server.address().to_string();
     let mut a = Node::start(server.address(), "n0", &THREE);
     let mut b = Node::start(server.address(), "n1", &THREE);
-    b.told("get never");
-    a.told("join");
+    b.reported("get never");
+    a.reported("join");
     a.says("seated");
     server.end_with(libc::SIGKILL);
     for (node, what) in [(&mut a, "join"), (&mut b, "get")] {
@@ -214,7 +214,7 @@ fn a_server_that_was_started_anew_does_not_know_the_sessions_of_the_one_before()
     let mut nodes = ["n0", "n1", "n2"].map(|name| Node::start(address, name, &settings));
     let [a, b, c] = &mut nodes;
     meet(&mut [a, b, c], 0);
-    a.told("get never");
+    a.reported("get never");
     server.end_with(libc::SIGKILL);
     let server = RdzvServer::with(&["--bind", &address.to_string()], None);
     let unknown = "the server does not know the session";
@@ -223,7 +223,7 @@ fn a_server_that_was_started_anew_does_not_know_the_sessions_of_the_one_before()
     for node in [a, b, c] {
         let over = node.has_said("session failed: SessionEnded");
         assert!(over.contains(&address.to_string()) && over.ends_with(unknown), "{over}");
-        node.told("open");
+        node.reported("open");
         node.says("open");
     }
     // The new server counts from the beginning: it is another store.
@@ -240,7 +240,7 @@ fn who_reads_nothing_of_a_flood_is_ended_for_it_and_costs_the_others_nothing() {
     let unsent_bytes_high = 256 * 1024;
     let stall_timeout = Duration::from_secs(2);
     let limits = ServerLimits { unsent_bytes_high, stall_timeout, history, ..ServerLimits::default() };
-    let (server, told) = watched(limits);
+    let (server, reported) = watched(limits);
     let address = server.local_addr();
     // It is not missed for any other reason.
     let patient = [&THREE_OR_TWO[..], &["heartbeat_ms=3600000"]].concat();
@@ -248,9 +248,9 @@ fn who_reads_nothing_of_a_flood_is_ended_for_it_and_costs_the_others_nothing() {
     let mut b = Node::start(address, "n1", &patient);
     let mut c = Node::start(address, "n2", &THREE_OR_TWO);
     meet(&mut [&mut a, &mut b, &mut c], 0);
-    b.told("watch flood/");
+    b.reported("watch flood/");
     b.says("watching");
-    c.told("watch calm/");
+    c.reported("watch calm/");
     c.says("watching");
     b.stop();
     let (mut flooder, mut neighbour) = (Client::greet(address), Client::greet(address));
@@ -263,7 +263,7 @@ fn who_reads_nothing_of_a_flood_is_ended_for_it_and_costs_the_others_nothing() {
         flooder.is_served();
         neighbour.is_served();
         most_bytes = most_bytes.max(server.stats().expect("it runs").buffered_bytes);
-        is_ended = told
+        is_ended = reported
             .try_iter()
             .any(|event| matches!(event, Event::Closed { reason: CloseReason::StallTimeout, .. }));
         assert!(!deadline.has_passed(), "the stalled reader is still there");
@@ -273,7 +273,7 @@ fn who_reads_nothing_of_a_flood_is_ended_for_it_and_costs_the_others_nothing() {
     for node in [&mut a, &mut c] {
         node.says_next(&died("n1", 1, 0, "it stopped reading"));
     }
-    a.told("set calm/1 x");
+    a.reported("set calm/1 x");
     a.says("set done");
     c.says_next("changed calm/1");
     let stats = until(&server, |stats| stats.sessions == 2);
@@ -286,7 +286,7 @@ fn who_reads_nothing_of_a_flood_is_ended_for_it_and_costs_the_others_nothing() {
 
 #[test]
 fn workers_of_a_dead_round_read_its_keys_and_write_them_no_more() {
-    let (server, told) = watched(ServerLimits::default());
+    let (server, reported) = watched(ServerLimits::default());
     let address = server.local_addr();
     let mut a = Node::start(address, "n0", &["nodes_min=2", "nodes_max=2"]);
     let mut b = Node::start(address, "n1", &["nodes_min=2", "nodes_max=2"]);
@@ -298,7 +298,7 @@ fn workers_of_a_dead_round_read_its_keys_and_write_them_no_more() {
     b.kill();
     a.says_next(&died("n1", 1, 0, CONNECTION));
     a.says_next(TOO_FEW);
-    hears(&told, |event| matches!(event, Event::Closed { .. }).then_some(()));
+    hears(&reported, |event| matches!(event, Event::Closed { .. }).then_some(()));
     let stale = [
         frames::set(&first, b"late"),
         frames::add(&first, 1),
@@ -309,7 +309,7 @@ fn workers_of_a_dead_round_read_its_keys_and_write_them_no_more() {
         let mut orphan = Client::greet(address);
         orphan.send(write);
         assert!(orphan.rest().is_empty(), "c10d has no words for it: the connection ends");
-        let reason = next_close(&told).to_string();
+        let reason = next_close(&reported).to_string();
         assert!(reason.starts_with("request refused: round 0 is over"), "{reason}");
         assert_eq!(until(&server, |stats| stats.connections == 2).stale_writes, count);
     }
@@ -317,7 +317,7 @@ fn workers_of_a_dead_round_read_its_keys_and_write_them_no_more() {
     worker.send(&frames::get(&first));
     assert_eq!(worker.receive(8 + 10), frames::string(b"of round 0"));
     // Keys of a node stand beneath a slash.
-    a.told(&format!("set {}k late", &prefix[1..]));
+    a.reported(&format!("set {}k late", &prefix[1..]));
     let refused = a.says("set failed");
     assert!(refused.starts_with("set failed: StaleRound"), "{refused}");
     let mut heir = Node::start(address, "n1", &["nodes_min=2", "nodes_max=2"]);
@@ -326,6 +326,6 @@ fn workers_of_a_dead_round_read_its_keys_and_write_them_no_more() {
     worker.send(&frames::set(&second, b"of round 1"));
     worker.send(&frames::get(&second));
     assert_eq!(worker.receive(8 + 10), frames::string(b"of round 1"));
-    a.told(&format!("get {}k", &prefix[1..]));
+    a.reported(&format!("get {}k", &prefix[1..]));
     a.says_next(&format!("got {}k = of round 1", &prefix[1..]));
 }

@@ -8,7 +8,7 @@ use rendezvous_core::driver::store::{Store, Timeout};
 use rendezvous_core::driver::store_client::StoreOptions;
 use rendezvous_core::ids::ConnId;
 use rendezvous_core::limits::{EngineLimits, HistoryLimits, KEY_COST_BYTES, ServerLimits};
-use rendezvous_core::node::server::{Birth, Input, Output, Server};
+use rendezvous_core::node::server::{Input, Output, Server, ServerInstance};
 use rendezvous_core::store::engine::Engine;
 use rendezvous_core::store::op::{Key, Keys, Request};
 use rendezvous_core::time::Instant;
@@ -126,8 +126,11 @@ struct Wire {
 impl Wire {
     fn new() -> Self {
         let conn = ConnId { index: 0, generation: 0 };
-        let mut wire =
-            Self { server: Server::new(ServerLimits::default(), Birth::from_seed(1)), conn, answered: 0 };
+        let mut wire = Self {
+            server: Server::new(ServerLimits::default(), ServerInstance::from_seed(1)),
+            conn,
+            answered: 0,
+        };
         wire.feed(Input::Accepted { conn, peer: PEER });
         wire.receive(&frames::greeting());
         wire
@@ -184,7 +187,7 @@ fn steady_requests_on_existing_keys_allocate_nothing_in_the_server() {
         mix.iter().for_each(|frame| wire.receive(frame));
         wire.receive(&pipelined);
         // In pieces that end within a frame.
-        pipelined.chunks(97).for_each(|piece| wire.receive(piece));
+        pipelined.chunks(97).for_each(|chunk| wire.receive(chunk));
     };
     (0..3).for_each(|_| round(&mut wire));
     let before = (wire.answered, wire.server.stats().requests);

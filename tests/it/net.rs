@@ -9,7 +9,7 @@ use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
 /// When a test gives up. Nothing is measured by it.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
+pub(crate) const TIMEOUT: Duration = Duration::from_secs(20);
 
 /// A moment after which a test gives up.
 pub(crate) struct Deadline(Instant);
@@ -17,7 +17,7 @@ pub(crate) struct Deadline(Instant);
 impl Deadline {
     #[expect(clippy::disallowed_methods, reason = "a test that waits for the outside world needs a clock")]
     pub(crate) fn new() -> Self {
-        Self(Instant::now() + PATIENCE)
+        Self(Instant::now() + TIMEOUT)
     }
 
     #[expect(clippy::disallowed_methods, reason = "a test that waits for the outside world needs a clock")]
@@ -52,7 +52,7 @@ impl Client {
     /// Connects and says nothing.
     pub(crate) fn dial(address: SocketAddr) -> Self {
         let stream = TcpStream::connect(address).expect("the server listens");
-        stream.set_read_timeout(Some(PATIENCE)).expect("a timeout can be set");
+        stream.set_read_timeout(Some(TIMEOUT)).expect("a timeout can be set");
         stream.set_nodelay(true).expect("the option can be set");
         Self(stream)
     }

@@ -50,15 +50,15 @@ fn build(canary: &str, own_arguments: &[&str]) -> Output {
 
 fn sings(canary: &str) {
     let built = build(canary, &[]);
-    let told = String::from_utf8_lossy(&built.stderr);
-    assert!(built.status.success(), "{canary}: something needs what the core must do without:\n{told}");
+    let reported = String::from_utf8_lossy(&built.stderr);
+    assert!(built.status.success(), "{canary}: something needs what the core must do without:\n{reported}");
 }
 
 fn is_alive(canary: &str, trip: &str, due: &str) {
     let built = build(canary, &["--cfg", trip]);
-    let told = String::from_utf8_lossy(&built.stderr);
+    let reported = String::from_utf8_lossy(&built.stderr);
     assert!(!built.status.success(), "{canary} does not notice {trip}: it proves nothing");
-    assert!(told.contains(due), "{canary} with {trip} failed, but not as it should:\n{told}");
+    assert!(reported.contains(due), "{canary} with {trip} failed, but not as it should:\n{reported}");
 }
 
 #[test]

@@ -26,11 +26,11 @@ fn every_bug_that_is_planted_in_the_machines_is_found_and_none_ships() {
         .current_dir(crate::repository().join("tests/planted"))
         .output()
         .expect("cargo runs");
-    let told = String::from_utf8_lossy(&output.stdout);
+    let reported = String::from_utf8_lossy(&output.stdout);
     let complaints = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{told}\n{complaints}");
-    let found = told.lines().filter(|line| line.contains(": seed ")).count();
-    assert!(found >= 19 && told.contains(&format!("{found} bugs found; without them ")), "{told}");
+    assert!(output.status.success(), "{reported}\n{complaints}");
+    let found = reported.lines().filter(|line| line.contains(": seed ")).count();
+    assert!(found >= 19 && reported.contains(&format!("{found} bugs found; without them ")), "{reported}");
 
     assert!(is_marked(&target.join("debug/sim")), "the search for the mark proves nothing");
     assert!(!is_marked(crate::library::shipped()), "bugs can be planted in the library that ships");

@@ -24,9 +24,9 @@ impl Ran {
     }
 }
 
-/// Runs a program to its end; one that is not done when `patience` is over is killed, and the test fails.
+/// Runs a program to its end; one that is not done when `timeout` is over is killed, and the test fails.
 #[track_caller]
-pub(crate) fn run(command: &mut Command, patience: Duration) -> Ran {
+pub(crate) fn run(command: &mut Command, timeout: Duration) -> Ran {
     let mut child = command
         // cargo points it to the library of the tests' own profile, which is not the one that a program was linked with.
         .env_remove("LD_LIBRARY_PATH")
@@ -38,18 +38,18 @@ pub(crate) fn run(command: &mut Command, patience: Duration) -> Ran {
     let (done, ends) = channel();
     let stdout = collect(child.stdout.take().expect("a pipe"), done.clone());
     let stderr = collect(child.stderr.take().expect("a pipe"), done);
-    let in_time = (0..2).all(|_| ends.recv_timeout(patience).is_ok());
+    let in_time = (0..2).all(|_| ends.recv_timeout(timeout).is_ok());
     if !in_time {
         child.kill().ok();
     }
     let status = child.wait().expect("a child of ours");
     // What a killed program started may hold its pipes for ever: its words are taken only if they ended.
-    let text = |words: std::thread::JoinHandle<Vec<u8>>| match in_time || words.is_finished() {
-        true => String::from_utf8_lossy(&words.join().expect("a reader")).into_owned(),
+    let text = |message: std::thread::JoinHandle<Vec<u8>>| match in_time || message.is_finished() {
+        true => String::from_utf8_lossy(&message.join().expect("a reader")).into_owned(),
         false => "(still open)".into(),
     };
     let (stdout, stderr) = (text(stdout), text(stderr));
-    assert!(in_time, "{command:?} was not done in {patience:?}\n--- stdout\n{stdout}\n--- stderr\n{stderr}");
+    assert!(in_time, "{command:?} was not done in {timeout:?}\n--- stdout\n{stdout}\n--- stderr\n{stderr}");
     Ran { status, stdout, stderr }
 }
 
@@ -58,10 +58,10 @@ fn collect(
     done: std::sync::mpsc::Sender<()>,
 ) -> std::thread::JoinHandle<Vec<u8>> {
     std::thread::spawn(move || {
-        let mut words = Vec::new();
-        pipe.read_to_end(&mut words).ok();
+        let mut message = Vec::new();
+        pipe.read_to_end(&mut message).ok();
         done.send(()).ok();
-        words
+        message
     })
 }
 

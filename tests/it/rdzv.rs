@@ -1,6 +1,6 @@
 //! `rdzv` as a process: built when needed, started, told to stop, and never left behind.
 
-use crate::net::PATIENCE;
+use crate::net::TIMEOUT;
 use crate::process;
 use std::io::Read;
 use std::net::SocketAddr;
@@ -159,7 +159,7 @@ fn spawn(arguments: &[&str], descriptors_max: Option<u64>) -> Child {
 /// Waits until there is something to read, or the end of it.
 fn wait_readable(pipe: &impl AsRawFd) {
     let mut poll = libc::pollfd { fd: pipe.as_raw_fd(), events: libc::POLLIN, revents: 0 };
-    let timeout_ms = libc::c_int::try_from(PATIENCE.as_millis()).expect("a few seconds");
+    let timeout_ms = libc::c_int::try_from(TIMEOUT.as_millis()).expect("a few seconds");
     // SAFETY: `poll` is one valid structure, and one is what the call is told of.
     let ready = unsafe { libc::poll(&raw mut poll, 1, timeout_ms) };
     assert_eq!(ready, 1, "rdzv neither wrote nor ended in time");

@@ -1,6 +1,6 @@
 //! RPC groups whose workers are processes that are killed, stopped and started again.
 
-use crate::net::PATIENCE;
+use crate::net::TIMEOUT;
 use crate::process;
 use crate::rdzv::RdzvServer;
 use rendezvous_core::driver::store::{Store, Timeout};
@@ -24,20 +24,20 @@ impl Worker {
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("it starts");
         let stdin = child.stdin.take().expect("a pipe");
         let stdout = BufReader::new(child.stdout.take().expect("a pipe"));
-        let (tell, lines) = channel();
+        let (notify, lines) = channel();
         std::thread::spawn(move || {
-            stdout.lines().map_while(Result::ok).try_for_each(|line| tell.send(line)).ok();
+            stdout.lines().map_while(Result::ok).try_for_each(|line| notify.send(line)).ok();
         });
         Self { name: name.into(), child, stdin, lines }
     }
 
-    fn told(&mut self, command: &str) {
+    fn reported(&mut self, command: &str) {
         writeln!(self.stdin, "{command}").unwrap_or_else(|error| panic!("{}: {error}", self.name));
     }
 
     #[track_caller]
     fn next_line(&self) -> String {
-        let line = self.lines.recv_timeout(PATIENCE);
+        let line = self.lines.recv_timeout(TIMEOUT);
         line.unwrap_or_else(|error| panic!("{} says nothing more: {error}", self.name))
     }
 
@@ -54,10 +54,10 @@ impl Worker {
 
     /// Waits for an event with these words.
     #[track_caller]
-    fn hears(&self, words: &str) {
+    fn hears(&self, message: &str) {
         loop {
             let line = self.next_line();
-            if line.starts_with("event ") && line.contains(words) {
+            if line.starts_with("event ") && line.contains(message) {
                 return;
             }
         }
@@ -104,10 +104,10 @@ fn a_static_group_that_has_begun_refuses_a_second_worker_of_a_name() {
     assert!(second.starts_with(refusal), "{second}");
     // Its end counts for nobody's.
     for worker in &mut workers {
-        worker.told("call w2");
+        worker.reported("call w2");
         assert_eq!(worker.says(), "answered", "{}", worker.name);
     }
-    workers.iter_mut().for_each(|worker| worker.told("leave"));
+    workers.iter_mut().for_each(|worker| worker.reported("leave"));
     workers.iter().for_each(|worker| assert_eq!(worker.says(), "left", "{}", worker.name));
 }
 
@@ -134,7 +134,7 @@ fn a_killed_worker_of_a_dynamic_group_joins_anew() {
     second.kill();
     let again = Worker::start(&url, "second", 1, 0, &[]);
     assert_eq!(again.says(), "joined");
-    first.told("call second");
+    first.reported("call second");
     assert_eq!(first.says(), "answered");
 }
 
@@ -147,10 +147,10 @@ fn a_death_while_a_static_group_meets_is_told_at_once() {
     let waiting = Worker::start(&url, "w0", 0, 3, &["3600"]);
     let mut dying = Worker::start(&url, "w1", 1, 3, &["3600"]);
     let keys: [&[u8]; 2] = [b"rpc_prefix_0/rdzv/cards/0", b"rpc_prefix_0/rdzv/cards/1"];
-    store.wait(&keys, Timeout::After(PATIENCE)).expect("both wait for the third");
+    store.wait(&keys, Timeout::After(TIMEOUT)).expect("both wait for the third");
     dying.kill();
-    let words = "failed: w1 (id 1) died while the group met: its session with the store's server ended";
-    assert_eq!(waiting.says(), words);
+    let message = "failed: w1 (id 1) died while the group met: its session with the store's server ended";
+    assert_eq!(waiting.says(), message);
 }
 
 /// Workers that are busy with each other hear of the end of one that failed for a death before they hear of the death.
@@ -160,10 +160,10 @@ fn the_dead_worker_is_named_while_a_static_group_ends() {
         let server = RdzvServer::start();
         let mut workers = begun(&url_of(&server), 4);
         for (worker, callee) in [(1, "w0"), (2, "w1")] {
-            workers[worker].told(&format!("busy {callee}"));
-            workers[worker].told("leave");
+            workers[worker].reported(&format!("busy {callee}"));
+            workers[worker].reported("leave");
         }
-        workers[0].told("leave");
+        workers[0].reported("leave");
         workers[3].kill();
         for worker in &workers[..3] {
             let mut line = worker.next_line();
@@ -185,7 +185,7 @@ fn the_store_of_a_group_stays_until_all_have_left() {
         let mut workers: Vec<Worker> =
             (0..6).map(|id| Worker::start(&url, &format!("w{id}"), id, size, &["60"])).collect();
         workers.iter().for_each(|worker| assert_eq!(worker.says(), "joined", "{}", worker.name));
-        workers.iter_mut().for_each(|worker| worker.told("leave"));
+        workers.iter_mut().for_each(|worker| worker.reported("leave"));
         workers.iter().for_each(|worker| assert_eq!(worker.says(), "left", "{}", worker.name));
     }
 }
@@ -197,13 +197,13 @@ fn a_worker_joins_a_group_whose_host_has_left_and_waits() {
     assert_eq!(host.says(), "joined");
     let mut guest = Worker::start(&url, "guest", 1, 0, &["60"]);
     assert_eq!(guest.says(), "joined");
-    host.told("leave");
+    host.reported("leave");
     guest.hears("Left(WorkerInfo { name: 'host'");
     // The store is there still.
     let mut late = Worker::start(&url, "late", 2, 0, &["60"]);
     assert_eq!(late.says(), "joined");
     for worker in [&mut guest, &mut late] {
-        worker.told("leave");
+        worker.reported("leave");
         assert_eq!(worker.says(), "left", "{}", worker.name);
     }
     assert_eq!(host.says(), "left");
@@ -217,9 +217,9 @@ fn a_host_waits_for_the_others_until_its_time_is_up() {
     assert_eq!(host.says(), "joined");
     let mut guest = Worker::start(&url, "guest", 1, 0, &["60"]);
     assert_eq!(guest.says(), "joined");
-    host.told("leave");
+    host.reported("leave");
     assert_eq!(host.says(), "left");
-    guest.told("leave");
+    guest.reported("leave");
     assert!(guest.says().starts_with("failed: the store failed"));
 }
 
@@ -238,16 +238,16 @@ fn a_frozen_member_of_a_dynamic_group_holds_up_nobody() {
     assert_eq!(third.says(), "joined");
     let again = Worker::start(&url, "frozen", 1, 0, &["20"]);
     assert_eq!(again.says(), "joined");
-    third.told("call frozen");
+    third.reported("call frozen");
     assert_eq!(third.says(), "answered");
-    third.told("leave");
+    third.reported("leave");
     assert_eq!(third.says(), "left");
     // It goes on, without a session, and the others have gone on without it.
     process::signal(&frozen.child, libc::SIGCONT);
     frozen.hears("SightLost");
     let mut frozen = frozen;
-    frozen.told("leave");
+    frozen.reported("leave");
     assert_eq!(frozen.says(), "left");
-    first.told("workers");
+    first.reported("workers");
     assert_eq!(first.says(), "workers first frozen");
 }

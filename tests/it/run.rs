@@ -16,7 +16,7 @@ mod signals;
 mod terminal;
 mod unread;
 
-use crate::net::PATIENCE;
+use crate::net::TIMEOUT;
 use crate::process;
 use crate::rdzv::program;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -68,9 +68,9 @@ impl Launch {
     fn start(mut self) -> Launched {
         self.command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = self.command.spawn().expect("rdzv starts");
-        let (tell, lines) = channel();
-        forward(child.stdout.take().expect("a pipe"), tell.clone());
-        forward(child.stderr.take().expect("a pipe"), tell);
+        let (notify, lines) = channel();
+        forward(child.stdout.take().expect("a pipe"), notify.clone());
+        forward(child.stderr.take().expect("a pipe"), notify);
         Launched { child, lines, seen: Vec::new() }
     }
 
@@ -97,23 +97,23 @@ struct Finished {
 impl Launched {
     /// Waits until so many lines have these words in them, and returns the last of those.
     #[track_caller]
-    fn until(&mut self, count: usize, words: &str) -> String {
+    fn until(&mut self, count: usize, message: &str) -> String {
         loop {
-            if let Some(line) = self.seen.iter().filter(|line| line.contains(words)).nth(count - 1) {
+            if let Some(line) = self.seen.iter().filter(|line| line.contains(message)).nth(count - 1) {
                 return line.clone();
             }
-            match self.lines.recv_timeout(PATIENCE) {
+            match self.lines.recv_timeout(TIMEOUT) {
                 Ok(line) => self.seen.push(line),
-                Err(error) => panic!("{error}: not {count} lines with {words:?} in {:#?}", self.seen),
+                Err(error) => panic!("{error}: not {count} lines with {message:?} in {:#?}", self.seen),
             }
         }
     }
 
     /// The number behind these words, in a line that begins with them.
     #[track_caller]
-    fn number(&mut self, words: &str) -> i32 {
-        let line = self.until(1, words);
-        let number = line.strip_prefix(words).map(str::trim);
+    fn number(&mut self, message: &str) -> i32 {
+        let line = self.until(1, message);
+        let number = line.strip_prefix(message).map(str::trim);
         number.and_then(|number| number.parse().ok()).unwrap_or_else(|| panic!("{line:?} has no number"))
     }
 
@@ -125,7 +125,7 @@ impl Launched {
     #[track_caller]
     fn finish(mut self) -> Finished {
         loop {
-            match self.lines.recv_timeout(PATIENCE) {
+            match self.lines.recv_timeout(TIMEOUT) {
                 Ok(line) => self.seen.push(line),
                 Err(RecvTimeoutError::Disconnected) => break,
                 Err(RecvTimeoutError::Timeout) => panic!("not over in time: {:#?}", self.seen),
@@ -152,25 +152,28 @@ impl Finished {
 
     /// Has so many lines with these words.
     #[track_caller]
-    fn says(&self, count: usize, words: &str) -> &Self {
-        let found = self.lines.iter().filter(|line| line.contains(words)).count();
-        assert_eq!(found, count, "lines with {words:?} in {self:#?}");
+    fn says(&self, count: usize, message: &str) -> &Self {
+        let found = self.lines.iter().filter(|line| line.contains(message)).count();
+        assert_eq!(found, count, "lines with {message:?} in {self:#?}");
         self
     }
 
     /// Has one line or more with these words.
     #[track_caller]
-    fn tells(&self, words: &str) -> &Self {
-        assert!(self.lines.iter().any(|line| line.contains(words)), "no line with {words:?} in {self:#?}");
+    fn tells(&self, message: &str) -> &Self {
+        assert!(
+            self.lines.iter().any(|line| line.contains(message)),
+            "no line with {message:?} in {self:#?}"
+        );
         self
     }
 }
 
-fn forward(pipe: impl Read + Send + 'static, tell: Sender<String>) {
+fn forward(pipe: impl Read + Send + 'static, notify: Sender<String>) {
     std::thread::spawn(move || {
         for line in BufReader::new(pipe).split(b'\n').map_while(Result::ok) {
             // A test that has ended listens no more.
-            tell.send(String::from_utf8_lossy(&line).into_owned()).ok();
+            notify.send(String::from_utf8_lossy(&line).into_owned()).ok();
         }
     });
 }
@@ -186,7 +189,7 @@ fn until_gone(pid: libc::pid_t) {
     }
     let mut poll =
         libc::pollfd { fd: fd.try_into().expect("a descriptor"), events: libc::POLLIN, revents: 0 };
-    let timeout_ms = libc::c_int::try_from(PATIENCE.as_millis()).expect("a few seconds");
+    let timeout_ms = libc::c_int::try_from(TIMEOUT.as_millis()).expect("a few seconds");
     // SAFETY: `poll` is one valid structure, and one is what the call is told of.
     let ready = unsafe { libc::poll(&raw mut poll, 1, timeout_ms) };
     // SAFETY: it was opened above, and nobody else knows it.

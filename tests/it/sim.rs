@@ -146,11 +146,11 @@ fn every_sabotage_of_nodes_is_noticed() {
         let options = Options { sabotage, ..ELASTIC };
         let mut others = Vec::new();
         let found = (0..RUNS).filter_map(|seed| run(seed, &options).err()).find(|failure| {
-            let is_own = failure.what.contains(own_reason);
-            if !is_own {
+            let is_local = failure.what.contains(own_reason);
+            if !is_local {
                 others.push(failure.what.clone());
             }
-            is_own
+            is_local
         });
         assert!(found.is_some(), "{sabotage:?} was not found, but for {others:#?}");
     }

@@ -1,6 +1,6 @@
 //! What is seen of `rdzv run` beside its screen, and what its variables and flags ask for.
 
-use crate::net::PATIENCE;
+use crate::net::TIMEOUT;
 use crate::process::{Ran, run};
 use crate::rdzv::program;
 use std::os::unix::fs::PermissionsExt;
@@ -12,7 +12,7 @@ fn launch(flags: &[&str], variables: &[(&str, &str)], script: &str) -> Ran {
     let mut command = Command::new(program());
     command.arg("run").args(flags).args(["sh", "-c", script]);
     command.env("OMP_NUM_THREADS", "1").envs(variables.iter().copied());
-    run(&mut command, PATIENCE)
+    run(&mut command, TIMEOUT)
 }
 
 /// A folder of a test's own.
@@ -71,20 +71,21 @@ fn events_and_metrics_go_where_they_are_asked_to() {
 fn what_cannot_be_written_is_told_once_and_ends_nothing() {
     let flags = ["--event-log-handler=file:/dev/full", "--metrics=file:/nonexistent/metrics"];
     let ran = launch(&flags, &[], "exit 0").or_fail("a job");
-    let told: Vec<&str> = ran.stderr.lines().filter(|line| line.contains("no more are written")).collect();
-    assert_eq!(told.len(), 2, "{told:?}");
+    let reported: Vec<&str> =
+        ran.stderr.lines().filter(|line| line.contains("no more are written")).collect();
+    assert_eq!(reported.len(), 2, "{reported:?}");
     assert!(
-        told.iter().any(|line| line.starts_with("rdzv run: events: /dev/full: No space left")),
-        "{told:?}"
+        reported.iter().any(|line| line.starts_with("rdzv run: events: /dev/full: No space left")),
+        "{reported:?}"
     );
     assert!(
-        told.iter().any(|line| line.starts_with("rdzv run: metrics: /nonexistent/metrics: No such file"))
+        reported.iter().any(|line| line.starts_with("rdzv run: metrics: /nonexistent/metrics: No such file"))
     );
 }
 
 #[test]
 fn names_that_there_are_not_are_wrong_usage() {
-    for (flag, words) in [
+    for (flag, message) in [
         ("--event-log-handler=kafka", "--event-log-handler kafka: there are null, console, and file:PATH"),
         ("--event_log_handler=file:", "--event-log-handler file:: there are null, console, and file:PATH"),
         ("--metrics=x", "--metrics x: there are null, console, and file:PATH"),
@@ -92,7 +93,7 @@ fn names_that_there_are_not_are_wrong_usage() {
     ] {
         let ran = launch(&[flag], &[], "exit 0");
         assert_eq!(ran.status.code(), Some(2), "{flag}");
-        assert!(ran.stderr.contains(words), "{}", ran.stderr);
+        assert!(ran.stderr.contains(message), "{}", ran.stderr);
     }
 }
 
@@ -104,11 +105,11 @@ fn what_variables_ask_for_and_cannot_be_is_told_and_ends_nothing() {
         ("TORCHELASTIC_ENABLE_FILE_TIMER", "0"),
     ];
     let ran = launch(&[], &variables, "test -z \"$TORCHELASTIC_TIMER_FILE\"").or_fail("a job");
-    for words in [
+    for message in [
         "TORCHELASTIC_HEALTH_CHECK_PORT: \"http\" is no port; no health is served",
         "TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT is soon, and no number of seconds: it is left out",
     ] {
-        assert!(ran.stderr.contains(words), "{}", ran.stderr);
+        assert!(ran.stderr.contains(message), "{}", ran.stderr);
     }
 }
 

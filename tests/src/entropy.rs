@@ -49,6 +49,6 @@ impl<'a> Entropy<'a> {
 #[must_use]
 pub fn noise(seed: u64, length: usize) -> Vec<u8> {
     let mut rng = Rng::new(seed);
-    let words = core::iter::repeat_with(|| rng.next_u64().to_le_bytes());
-    words.flatten().take(length).collect()
+    let message = core::iter::repeat_with(|| rng.next_u64().to_le_bytes());
+    message.flatten().take(length).collect()
 }

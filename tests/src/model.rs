@@ -34,7 +34,7 @@ impl Held {
 
 /// What one request brings about.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Turn {
+pub struct Iteration {
     /// The reply on the wire; empty when there is none, or none yet.
     pub answer: Vec<u8>,
     /// Whose waits ended, in the order in which they began.
@@ -104,18 +104,18 @@ impl Model {
     ///
     /// # Errors
     /// It was refused.
-    pub fn apply(&mut self, conn: ConnId, request: &Request<'_>) -> Result<Turn, Refused> {
-        let mut turn = Turn::default();
+    pub fn apply(&mut self, conn: ConnId, request: &Request<'_>) -> Result<Iteration, Refused> {
+        let mut poll = Iteration::default();
         match *request {
             Request::Set { key, value } => {
-                self.room_in_place(&[(key, value.len())])?;
-                self.put(joined(key), Held::Text(value.to_vec()), &mut turn);
+                self.capacity_to_replace(&[(key, value.len())])?;
+                self.put(joined(key), Held::Text(value.to_vec()), &mut poll);
             }
             Request::MultiSet { pairs } => {
                 let wanted: Vec<_> = pairs.iter().map(|(key, value)| (key, value.len())).collect();
-                self.room_in_place(&wanted)?;
+                self.capacity_to_replace(&wanted)?;
                 for (key, value) in pairs.iter() {
-                    self.put(joined(key), Held::Text(value.to_vec()), &mut turn);
+                    self.put(joined(key), Held::Text(value.to_vec()), &mut poll);
                 }
             }
             Request::CompareSet { key, expected, desired } => {
@@ -123,86 +123,86 @@ impl Model {
                 let sets = current.as_deref().unwrap_or_default() == expected && current.is_some()
                     || current.is_none() && expected.is_empty();
                 if sets {
-                    self.room_in_place(&[(key, desired.len())])?;
-                    self.put(joined(key), Held::Text(desired.to_vec()), &mut turn);
-                    turn.answer = string(desired);
+                    self.capacity_to_replace(&[(key, desired.len())])?;
+                    self.put(joined(key), Held::Text(desired.to_vec()), &mut poll);
+                    poll.answer = string(desired);
                 } else {
-                    turn.answer = string(current.as_deref().unwrap_or(expected));
+                    poll.answer = string(current.as_deref().unwrap_or(expected));
                 }
             }
-            Request::Get { key } => turn.answer = string(&self.read(key)),
+            Request::Get { key } => poll.answer = string(&self.read(key)),
             Request::MultiGet { keys } => {
-                turn.answer = keys.iter().flat_map(|key| string(&self.read(key))).collect();
+                poll.answer = keys.iter().flat_map(|key| string(&self.read(key))).collect();
             }
             Request::Add { key, delta } => {
-                self.room_in_place(&[(key, 20)])?;
+                self.capacity_to_replace(&[(key, 20)])?;
                 let sum = self.count_of(key)?.wrapping_add(delta);
-                self.put(joined(key), Held::Count(sum), &mut turn);
-                turn.answer = number(sum);
+                self.put(joined(key), Held::Count(sum), &mut poll);
+                poll.answer = number(sum);
             }
             Request::Append { key, value } => {
-                self.room_beside(key, value.len() as u64)?;
+                self.check_capacity_beside(key, value.len() as u64)?;
                 let text = [self.read(key), value.to_vec()].concat();
-                self.put(joined(key), Held::Text(text), &mut turn);
+                self.put(joined(key), Held::Text(text), &mut poll);
             }
             Request::Check { keys } => {
                 let ready = keys.iter().all(|key| self.is_ready(&joined(key)));
-                turn.answer = vec![if ready { READY } else { NOT_READY }];
+                poll.answer = vec![if ready { READY } else { NOT_READY }];
             }
             Request::Wait { keys } => {
                 let missing: Vec<Vec<u8>> =
                     keys.iter().map(joined).filter(|key| !self.is_ready(key)).collect();
                 if missing.is_empty() {
-                    turn.answer = vec![STOP_WAITING];
+                    poll.answer = vec![STOP_WAITING];
                 } else {
                     let wanted: Vec<_> = keys.iter().map(|key| (key, 0)).collect();
-                    self.room_in_place(&wanted)?;
+                    self.capacity_to_replace(&wanted)?;
                     self.room_to_wait(conn, keys.len())?;
                     self.waits.push(Wait { conn, missing });
                 }
             }
             Request::Barrier { key, world_size } => {
-                self.room_in_place(&[(key, 20)])?;
+                self.capacity_to_replace(&[(key, 20)])?;
                 self.room_to_wait(conn, 1)?;
                 let arrived = self.count_of(key)?.wrapping_add(1);
                 self.values.insert(joined(key), Held::Count(arrived));
                 if arrived >= world_size {
-                    self.wake_all(&joined(key), &mut turn);
-                    turn.answer = vec![STOP_WAITING];
+                    self.wake_all(&joined(key), &mut poll);
+                    poll.answer = vec![STOP_WAITING];
                 } else {
                     self.waits.push(Wait { conn, missing: vec![joined(key)] });
                 }
             }
             Request::CancelWait => {
                 self.forget(conn);
-                turn.answer = vec![WAIT_CANCELED];
+                poll.answer = vec![WAIT_CANCELED];
             }
-            Request::NumKeys => turn.answer = number_of(self.values.len()),
+            Request::NumKeys => poll.answer = number_of(self.values.len()),
             Request::Delete { key } => {
-                turn.answer = number(i64::from(self.values.remove(&joined(key)).is_some()));
+                poll.answer = number(i64::from(self.values.remove(&joined(key)).is_some()));
             }
             Request::QueuePush { key, value } => {
-                self.room_beside(key, value.len() as u64 + ITEM_COST_BYTES)?;
+                self.check_capacity_beside(key, value.len() as u64 + ITEM_COST_BYTES)?;
                 self.queues.entry(joined(key)).or_default().push_back(value.to_vec());
-                self.wake_one(&joined(key), &mut turn);
+                self.wake_one(&joined(key), &mut poll);
             }
             Request::QueuePop { key } => {
                 let queue = self.queues.entry(joined(key)).or_default();
-                turn.answer = number_of(queue.len());
+                poll.answer = number_of(queue.len());
                 if let Some(item) = queue.pop_front() {
-                    turn.answer.extend(string(&item));
+                    poll.answer.extend(string(&item));
                 }
                 self.queues.retain(|_, queue| !queue.is_empty());
             }
             Request::QueueLen { key } => {
-                turn.answer = number_of(self.queues.get(&joined(key)).map_or(0, VecDeque::len));
+                poll.answer = number_of(self.queues.get(&joined(key)).map_or(0, VecDeque::len));
             }
             Request::ListKeys => {
-                turn.answer = number_of(self.values.len());
-                turn.answer.extend(self.values.keys().flat_map(|key| string(key)));
+                poll.answer = number_of(self.values.len());
+                poll.answer.extend(self.values.keys().flat_map(|key| string(key)));
             }
         }
-        Ok(turn)
+        Ok(poll)
     }
 
     fn names(&self) -> BTreeSet<&[u8]> {
@@ -215,15 +215,15 @@ impl Model {
     }
 
     /// Room for values of these lengths in place of what is there: what does not grow needs none.
-    fn room_in_place(&self, wanted: &[(Key<'_>, usize)]) -> Result<(), Refused> {
+    fn capacity_to_replace(&self, wanted: &[(Key<'_>, usize)]) -> Result<(), Refused> {
         let gross: u64 = wanted.iter().map(|&(key, bytes)| cost(key, bytes)).sum();
         let held: u64 = wanted.iter().map(|&(key, bytes)| self.held(key).min(cost(key, bytes))).sum();
-        self.room_for(gross - held)
+        self.check_capacity(gross - held)
     }
 
     /// Room for so much beside what is there.
-    fn room_beside(&self, key: Key<'_>, more: u64) -> Result<(), Refused> {
-        self.room_for(cost(key, 0) + more - self.held(key).min(cost(key, 0)))
+    fn check_capacity_beside(&self, key: Key<'_>, more: u64) -> Result<(), Refused> {
+        self.check_capacity(cost(key, 0) + more - self.held(key).min(cost(key, 0)))
     }
 
     /// What is charged for a key and its value now.
@@ -233,13 +233,13 @@ impl Model {
         if self.names().contains(name.as_slice()) { name.len() as u64 + KEY_COST_BYTES + value } else { 0 }
     }
 
-    fn room_for(&self, more: u64) -> Result<(), Refused> {
+    fn check_capacity(&self, more: u64) -> Result<(), Refused> {
         if self.stored_bytes() + more > self.limits.stored_bytes_max { Err(Refused) } else { Ok(()) }
     }
 
     fn room_to_wait(&self, conn: ConnId, keys: usize) -> Result<(), Refused> {
-        let own = self.waits.iter().filter(|wait| wait.conn == conn).count();
-        let full = own >= self.limits.waits_per_connection_max
+        let local = self.waits.iter().filter(|wait| wait.conn == conn).count();
+        let full = local >= self.limits.waits_per_connection_max
             || self.registrations() + keys > self.limits.registrations_max;
         if full { Err(Refused) } else { Ok(()) }
     }
@@ -256,27 +256,27 @@ impl Model {
         self.values.get(&joined(key)).map_or(Ok(0), |held| leading_number(&held.text()).ok_or(Refused))
     }
 
-    fn put(&mut self, key: Vec<u8>, held: Held, turn: &mut Turn) {
-        self.wake_all(&key, turn);
+    fn put(&mut self, key: Vec<u8>, held: Held, poll: &mut Iteration) {
+        self.wake_all(&key, poll);
         self.values.insert(key, held);
     }
 
-    fn wake_all(&mut self, key: &[u8], turn: &mut Turn) {
-        while self.wake_oldest(key, turn) {}
+    fn wake_all(&mut self, key: &[u8], poll: &mut Iteration) {
+        while self.wake_oldest(key, poll) {}
     }
 
     /// The oldest wait that misses nothing else; those before it have seen the key, too.
-    fn wake_one(&mut self, key: &[u8], turn: &mut Turn) {
-        while turn.released.is_empty() && self.wake_oldest(key, turn) {}
+    fn wake_one(&mut self, key: &[u8], poll: &mut Iteration) {
+        while poll.released.is_empty() && self.wake_oldest(key, poll) {}
     }
 
     /// Whether anybody waited for the key.
-    fn wake_oldest(&mut self, key: &[u8], turn: &mut Turn) -> bool {
+    fn wake_oldest(&mut self, key: &[u8], poll: &mut Iteration) -> bool {
         let waits_for_key = |wait: &Wait| wait.missing.iter().any(|missing| missing == key);
         let Some(oldest) = self.waits.iter().position(waits_for_key) else { return false };
         self.waits[oldest].missing.retain(|missing| missing != key);
         if self.waits[oldest].missing.is_empty() {
-            turn.released.push(self.waits.remove(oldest).conn);
+            poll.released.push(self.waits.remove(oldest).conn);
         }
         true
     }
@@ -305,7 +305,7 @@ fn number_of(count: usize) -> Vec<u8> {
 /// As C's `strtoll` reads it, base 10; `None` without a digit, and outside of 64 bits.
 fn leading_number(text: &[u8]) -> Option<i64> {
     let text: Vec<char> = text.iter().map(|&byte| char::from(byte)).collect();
-    let behind_blanks = text.iter().skip_while(|letter| matches!(letter, ' ' | '\t'..='\r'));
+    let behind_blanks = text.iter().skip_while(|character| matches!(character, ' ' | '\t'..='\r'));
     let word: String = behind_blanks.collect();
     let sign_length = usize::from(word.starts_with(['+', '-']));
     let digits = word[sign_length..].chars().take_while(char::is_ascii_digit).count();

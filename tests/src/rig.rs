@@ -3,7 +3,7 @@
 use crate::frames;
 use rendezvous_core::ids::ConnId;
 use rendezvous_core::limits::ServerLimits;
-use rendezvous_core::node::server::{Birth, CloseReason, Event, Input, Output, Server};
+use rendezvous_core::node::server::{CloseReason, Event, Input, Output, Server, ServerInstance};
 use rendezvous_core::time::{Duration, Instant};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -40,7 +40,7 @@ impl Rig {
     #[must_use]
     pub fn new(limits: ServerLimits) -> Self {
         Self {
-            server: Server::new(limits, Birth::from_seed(1)),
+            server: Server::new(limits, ServerInstance::from_seed(1)),
             now: Instant::ORIGIN,
             clients: BTreeMap::new(),
             closing: BTreeSet::new(),

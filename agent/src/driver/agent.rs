@@ -4,33 +4,33 @@
 //! meets the other agents in the round's store. What they learn comes back through a channel that makes the agent's
 //! descriptor readable.
 
-mod asked;
+mod blocking_thread;
 mod control;
-mod errand;
 mod foreign;
 mod health;
+mod input;
+mod last_call;
 mod local;
 mod membership;
 mod numbering;
-mod told;
 mod workers;
 
 #[cfg(test)]
 mod tests;
 
 pub use control::AgentControl;
-pub use foreign::{ForeignEvent, ForeignWorkers, StartOrder, WorkerHooks, WorkersTeller};
+pub use foreign::{ForeignEvent, ForeignWorkers, StartOrder, WorkerEventSender, WorkerHooks};
 pub use local::{LocalEntry, LocalError, LocalOptions, LocalWorkers, TimerError};
 pub use workers::{Reach, Start, WorkerEvent, Workers};
 
 use crate::environment::AgentStore;
 use crate::failure::WorkerGroupFailure;
 use crate::group::{Worker, WorkerGroup};
-use crate::health::{Health, PROGRESS_INTERVAL, Vigilance};
+use crate::health::{Health, LivenessPolicy, PROGRESS_INTERVAL};
 use crate::observer::Happened;
 use crate::phase::Phase;
 use crate::spec::{SpecError, WorkerSpec};
-use crate::supervisor::{Input, Membership, Notice, Output, Round, Supervisor, Verdict};
+use crate::supervisor::{Input, Membership, Notice, Outcome, Output, Round, Supervisor};
 use crate::watchdog::ExpiredTimer;
 use crate::worker_store::{Named, WorkerStores};
 use alloc::boxed::Box;
@@ -39,11 +39,12 @@ use alloc::format;
 use alloc::string::String;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
-use asked::{Asked, Asker, farewell_timeout};
+use blocking_thread::BlockingThread;
 use control::Snapshot;
 use crossbeam_channel::{Receiver, unbounded};
-use errand::Errands;
 use health::HealthServer;
+use input::{AgentInput, EventSender};
+use last_call::{CallSource, LastCall, leave_timeout};
 use membership::{CurrentStore, Info, Member};
 use numbering::{Numbered, Numbering};
 use rendezvous_core::driver::event_loop::{EventLoop, Interest, Token, Watch};
@@ -54,7 +55,6 @@ use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, RawFd};
 use std::sync::PoisonError;
-use told::{Teller, Told};
 
 /// How an agent is to be.
 #[derive(Clone, Debug)]
@@ -110,7 +110,7 @@ pub struct Moment {
 #[derive(Clone, Debug, PartialEq)]
 pub struct AgentResult {
     /// How the agent ended.
-    pub verdict: Verdict,
+    pub outcome: Outcome,
     /// What its workers returned, by global rank, where they were functions and all ended well.
     pub returned: BTreeMap<u64, Arc<Vec<u8>>>,
     /// The failures of the last start, if there were any.
@@ -119,7 +119,7 @@ pub struct AgentResult {
 
 const WORKERS: Token = Token(0);
 /// How soon a call is interrupted again that the last time was missed.
-const PRESS_INTERVAL: Duration = Duration::from_millis(2);
+const INTERRUPT_INTERVAL: Duration = Duration::from_millis(2);
 
 /// One agent. One thread turns it; others have its [`AgentControl`].
 ///
@@ -130,8 +130,8 @@ pub struct Agent {
     machine: Supervisor,
     entry_name: String,
     // The threads go before what they interrupt.
-    membership: Errands<membership::Ask>,
-    numbering: Errands<numbering::Ask>,
+    membership: BlockingThread<membership::Ask>,
+    numbering: BlockingThread<numbering::Ask>,
     // A watch goes before what it watches.
     #[expect(dead_code, reason = "held: the descriptor becomes readable by it")]
     watch: Watch,
@@ -139,15 +139,15 @@ pub struct Agent {
     events: EventLoop,
     handler: Arc<dyn RendezvousHandler>,
     store: CurrentStore,
-    told: Receiver<Told>,
-    teller: Teller,
+    inputs: Receiver<AgentInput>,
+    event_sender: EventSender,
     snapshot: Arc<Snapshot>,
     /// The machine's last call.
-    asked: Option<Asked>,
+    last_call: Option<LastCall>,
     /// What there was to say of a thread that panicked: it answers nothing any more.
-    fallen: Vec<(Asker, Box<str>)>,
+    fallen: Vec<(CallSource, Box<str>)>,
     /// When the farewell is given up.
-    farewell_until: Option<Instant>,
+    leave_until: Option<Instant>,
     info: Option<Arc<Info>>,
     numbered: Option<Box<Numbered>>,
     returned: BTreeMap<u32, Arc<Vec<u8>>>,
@@ -158,7 +158,7 @@ pub struct Agent {
     /// That of the event that was told last.
     moment: Moment,
     observers: Vec<Observer>,
-    health: Option<(HealthServer, Vigilance)>,
+    health: Option<(HealthServer, LivenessPolicy)>,
 }
 
 impl core::fmt::Debug for Agent {
@@ -181,26 +181,26 @@ impl Agent {
         let mut events = EventLoop::new()?;
         workers.begin(*events.clock());
         let watch = events.watch(workers.fd(), Interest::Read, WORKERS)?;
-        let (sender, told) = unbounded();
-        let teller = Teller::new(sender, events.waker());
+        let (sender, inputs) = unbounded();
+        let event_sender = EventSender::new(sender, events.waker());
         let store = CurrentStore::default();
         let member = Member {
             handler: Arc::clone(&handler),
             monitor_interval: options.spec.monitor_interval,
             name: options.name,
             store: Arc::clone(&store),
-            teller: teller.clone(),
+            event_sender: event_sender.clone(),
         };
         let (interrupted, its_store) = (Arc::clone(&handler), Arc::clone(&store));
         let interrupt = move || {
             interrupted.cancel();
             cancel(&its_store);
         };
-        let membership = Errands::start(
+        let membership = BlockingThread::start(
             "rdzv-member",
             interrupt,
-            move |asks| member.run(&asks),
-            fell(&teller, Asker::Member),
+            move |tasks| member.run(&tasks),
+            fell(&event_sender, CallSource::Member),
         )?;
         let named = if options.master.is_some() { Named::Yes } else { Named::No };
         let of_rendezvous =
@@ -212,15 +212,15 @@ impl Agent {
             tells_of_deaths: handler.tells_of_deaths(),
             local_addr: options.local_addr,
             reach: workers.reach(),
-            teller: teller.clone(),
+            event_sender: event_sender.clone(),
         };
         let its_store = Arc::clone(&store);
         let interrupt = move || cancel(&its_store);
-        let numbering = Errands::start(
+        let numbering = BlockingThread::start(
             "rdzv-number",
             interrupt,
-            move |asks| numbering.run(&asks),
-            fell(&teller, Asker::Numbering),
+            move |tasks| numbering.run(&tasks),
+            fell(&event_sender, CallSource::Numbering),
         )?;
         let snapshot = Arc::new(Snapshot::new(machine.group().clone()));
         let moment =
@@ -237,12 +237,12 @@ impl Agent {
             events,
             handler,
             store,
-            told,
-            teller,
+            inputs,
+            event_sender,
             snapshot,
-            asked: None,
+            last_call: None,
             fallen: Vec::new(),
-            farewell_until: None,
+            leave_until: None,
             info: None,
             numbered: None,
             returned: BTreeMap::new(),
@@ -258,7 +258,7 @@ impl Agent {
     /// For other threads.
     #[must_use]
     pub fn control(&self) -> AgentControl {
-        AgentControl::new(self.teller.clone(), Arc::clone(&self.snapshot))
+        AgentControl::new(self.event_sender.clone(), Arc::clone(&self.snapshot))
     }
 
     /// The machine, to look at.
@@ -282,8 +282,11 @@ impl Agent {
     /// How the agent is; its last progress is now.
     #[must_use]
     pub fn health(&self) -> Health {
-        let vigilance = self.health.as_ref().map_or_else(Vigilance::default, |(_, vigilance)| *vigilance);
-        Health::new(self.machine.phase(), self.now(), self.machine.group(), vigilance)
+        let liveness_policy = self
+            .health
+            .as_ref()
+            .map_or_else(LivenessPolicy::default, |(_, liveness_policy)| *liveness_policy);
+        Health::new(self.machine.phase(), self.now(), self.machine.group(), liveness_policy)
     }
 
     /// Answers over HTTP how the agent is, at `address`, where port 0 is any that is free, on a thread of its own until the
@@ -292,10 +295,14 @@ impl Agent {
     ///
     /// # Errors
     /// The address is not to be had, or there is no room for a thread.
-    pub fn serve_health(&mut self, address: SocketAddr, vigilance: Vigilance) -> io::Result<SocketAddr> {
+    pub fn serve_health(
+        &mut self,
+        address: SocketAddr,
+        liveness_policy: LivenessPolicy,
+    ) -> io::Result<SocketAddr> {
         let server = HealthServer::start(address, *self.events.clock(), self.health())?;
         let address = server.address();
-        self.health = Some((server, vigilance));
+        self.health = Some((server, liveness_policy));
         Ok(address)
     }
 
@@ -304,14 +311,14 @@ impl Agent {
     ///
     /// # Errors
     /// That of the system.
-    pub fn turn(&mut self) -> Result<(), AgentError> {
+    pub fn poll(&mut self) -> Result<(), AgentError> {
         // Whoever is ready is asked anyway.
         for _ in self.events.poll()? {}
         self.progress();
         Ok(())
     }
 
-    /// As [`Agent::turn`], for a thread that has nothing else to do: it waits until there is something to do.
+    /// As [`Agent::poll`], for a thread that has nothing else to do: it waits until there is something to do.
     ///
     /// # Errors
     /// That of the system.
@@ -338,25 +345,25 @@ impl Agent {
     /// What came of it, once it is over.
     #[must_use]
     pub fn result(&self) -> Option<AgentResult> {
-        let verdict = self.machine.verdict().filter(|_| self.is_over())?.clone();
+        let outcome = self.machine.outcome().filter(|_| self.is_over())?.clone();
         let mut returned = BTreeMap::new();
-        if matches!(verdict, Verdict::Succeeded { .. }) {
+        if matches!(outcome, Outcome::Succeeded { .. }) {
             let ranks = self.machine.group().workers.iter();
             let of =
                 |worker: &Worker| Some((worker.global_rank, self.returned.get(&worker.local_rank)?.clone()));
             returned.extend(ranks.filter_map(of));
         }
-        Some(AgentResult { verdict, returned, failure: self.failure.clone() })
+        Some(AgentResult { outcome, returned, failure: self.failure.clone() })
     }
 
-    /// Turns the agent until it is over. `tell` hears of everything as it happens.
+    /// Turns the agent until it is over. `notify` hears of everything as it happens.
     ///
     /// # Errors
     /// That of the system.
-    pub fn run(&mut self, mut tell: impl FnMut(&mut Self, AgentEvent)) -> Result<AgentResult, AgentError> {
+    pub fn run(&mut self, mut notify: impl FnMut(&mut Self, AgentEvent)) -> Result<AgentResult, AgentError> {
         loop {
             while let Some(event) = self.next_event() {
-                tell(self, event);
+                notify(self, event);
             }
             if let Some(result) = self.result() {
                 return Ok(result);
@@ -375,35 +382,35 @@ impl Agent {
 
     /// When something is to be done although nothing happens.
     fn deadline(&self) -> Option<Instant> {
-        let is_behind = self.membership.is_behind() || self.numbering.is_behind();
-        let press = is_behind.then(|| self.now() + PRESS_INTERVAL);
-        let farewell = self.farewell_until;
-        let is_watchful = matches!(self.health, Some((_, Vigilance::Watchful)));
+        let is_busy = self.membership.is_busy() || self.numbering.is_busy();
+        let interrupt_call = is_busy.then(|| self.now() + INTERRUPT_INTERVAL);
+        let leave_mode = self.leave_until;
+        let is_watchful = matches!(self.health, Some((_, LivenessPolicy::Watchful)));
         let progress = is_watchful.then(|| self.now() + PROGRESS_INTERVAL);
         let machine = self.machine.poll_timeout();
-        [press, progress, farewell, machine, self.workers.deadline()].into_iter().flatten().min()
+        [interrupt_call, progress, leave_mode, machine, self.workers.deadline()].into_iter().flatten().min()
     }
 
     fn progress(&mut self) {
         loop {
-            if let Ok(told) = self.told.try_recv() {
-                self.hear(told);
+            if let Ok(inputs) = self.inputs.try_recv() {
+                self.handle_event(inputs);
             } else if let Some(event) = self.workers.next_event() {
                 self.saw(event);
             } else if self.machine.phase() == Phase::Idle {
                 self.give(Input::Begin);
             } else if self.machine.poll_timeout().is_some_and(|due| due <= self.now()) {
                 self.machine.handle_timeout(self.now());
-            } else if self.farewell_until.is_some_and(|until| until <= self.now()) {
-                self.end_farewell();
+            } else if self.leave_until.is_some_and(|until| until <= self.now()) {
+                self.end_leave();
             } else {
                 break;
             }
             self.perform_all();
         }
         self.perform_all();
-        self.membership.press();
-        self.numbering.press();
+        self.membership.interrupt_call();
+        self.numbering.interrupt_call();
         self.snapshot.publish(self.machine.group());
         if let Some((server, _)) = &self.health {
             server.show(self.health());
@@ -418,10 +425,10 @@ impl Agent {
         self.machine.handle(self.now(), input).ok();
     }
 
-    fn hear(&mut self, told: Told) {
-        match told {
-            Told::Input(input) => self.give(input),
-            Told::Met { call, info } => {
+    fn handle_event(&mut self, inputs: AgentInput) {
+        match inputs {
+            AgentInput::Input(input) => self.give(input),
+            AgentInput::Met { call, info } => {
                 let round = Round {
                     group_rank: info.rank.unsigned_abs(),
                     group_world_size: info.world_size.unsigned_abs(),
@@ -431,17 +438,17 @@ impl Agent {
                 self.info = Some(info);
                 self.give(Input::Met { call, round });
             }
-            Told::Numbered { call, numbered } => {
+            AgentInput::Numbered { call, numbered } => {
                 let ranks = numbered.ranks;
                 self.numbered = Some(numbered);
                 self.give(Input::Assigned { call, ranks });
             }
-            Told::Fell { asker, words } => {
-                let words: Box<str> = format!("the thread that waits there panicked: {words}").into();
-                self.fallen.push((asker, words.clone()));
+            AgentInput::Fell { asker, message } => {
+                let message: Box<str> = format!("the thread that waits there panicked: {message}").into();
+                self.fallen.push((asker, message.clone()));
                 self.answer_for_the_fallen();
-                if asker == Asker::Member {
-                    self.give(Input::Member(Membership::ServerLost { words }));
+                if asker == CallSource::Member {
+                    self.give(Input::Member(Membership::ServerLost { message }));
                 }
             }
         }
@@ -449,27 +456,27 @@ impl Agent {
 
     /// Whoever would answer the machine's call is no more.
     fn answer_for_the_fallen(&mut self) {
-        let Some(asked) = self.asked else { return };
-        let fallen = self.fallen.iter().find(|(asker, _)| *asker == asked.asker());
-        if let Some(words) = fallen.map(|(_, words)| words.clone()) {
-            self.give(asked.unanswered(words));
+        let Some(last_call) = self.last_call else { return };
+        let fallen = self.fallen.iter().find(|(asker, _)| *asker == last_call.asker());
+        if let Some(message) = fallen.map(|(_, message)| message.clone()) {
+            self.give(last_call.unanswered(message));
         }
     }
 
     /// Nobody answers to the farewell: the agent goes without it.
-    fn end_farewell(&mut self) {
-        self.farewell_until = None;
-        if let Some(asked @ Asked::Close { .. }) = self.asked {
+    fn end_leave(&mut self) {
+        self.leave_until = None;
+        if let Some(last_call @ LastCall::Close { .. }) = self.last_call {
             self.membership.ask(membership::Ask::Rest);
-            self.give(asked.unanswered(Box::default()));
+            self.give(last_call.unanswered(Box::default()));
         }
     }
 
     fn saw(&mut self, event: WorkerEvent) {
         let input = match event {
             WorkerEvent::Started { local_rank, pid } => Input::Started { local_rank, pid },
-            WorkerEvent::NotStarted { local_rank, hindrance, words } => {
-                Input::NotStarted { local_rank, hindrance, words }
+            WorkerEvent::NotStarted { local_rank, start_failure, message } => {
+                Input::NotStarted { local_rank, start_failure, message }
             }
             WorkerEvent::Exited { local_rank, exit, at, was_ending, returned } => {
                 if let Some(returned) = returned {
@@ -478,18 +485,18 @@ impl Agent {
                 Input::Exited { local_rank, exit, at, was_ending }
             }
             WorkerEvent::ErrorWritten { local_rank, at } => Input::ErrorWritten { local_rank, at },
-            WorkerEvent::Leftovers { words } => Input::Leftovers { words },
+            WorkerEvent::Leftovers { message } => Input::Leftovers { message },
             WorkerEvent::Stuck { local_rank, since } => Input::Stuck { local_rank, since },
             WorkerEvent::TimerExpired(timer) => {
                 self.expired.extend((timer.signal > 0).then(|| timer.clone()));
                 Input::TimerExpired(timer)
             }
-            WorkerEvent::Remark { words } => {
-                return self.happen(AgentEvent::Notice(Notice::Remark { words }));
+            WorkerEvent::Remark { message } => {
+                return self.happen(AgentEvent::Notice(Notice::Remark { message }));
             }
             WorkerEvent::Empty => Input::Empty,
-            WorkerEvent::GroupLost { words } => Input::GroupLost { words },
-            WorkerEvent::LostSight { words } => Input::LostSight { words },
+            WorkerEvent::GroupLost { message } => Input::GroupLost { message },
+            WorkerEvent::GuardLost { message } => Input::GuardLost { message },
         };
         self.give(input);
     }
@@ -504,24 +511,24 @@ impl Agent {
         match output {
             Output::Meet { call } => {
                 self.membership.ask(membership::Ask::Meet { call });
-                self.ask(Asked::Meet { call });
+                self.ask(LastCall::Meet { call });
             }
-            Output::Close { call, farewell } => {
-                self.membership.ask(membership::Ask::Close { call, farewell });
-                self.farewell_until = Some(self.now() + farewell_timeout(farewell));
-                self.ask(Asked::Close { call });
+            Output::Close { call, leave_mode } => {
+                self.membership.ask(membership::Ask::Close { call, leave_mode });
+                self.leave_until = Some(self.now() + leave_timeout(leave_mode));
+                self.ask(LastCall::Close { call });
             }
             Output::Assign { call } => {
                 // The server of the last start goes now, when its workers are gone: the next one may want its port.
                 self.numbered = None;
-                self.ask_for_numbers(Asked::Assign { call }, |info| numbering::Ask::Assign { call, info });
+                self.ask_for_numbers(LastCall::Assign { call }, |info| numbering::Ask::Assign { call, info });
             }
             Output::Part { call } => {
-                self.ask_for_numbers(Asked::Part { call }, |info| numbering::Ask::Part { call, info });
+                self.ask_for_numbers(LastCall::Part { call }, |info| numbering::Ask::Part { call, info });
             }
-            Output::Cancel { .. } => match self.asked.map(Asked::asker) {
-                Some(Asker::Member) => self.membership.ask(membership::Ask::Rest),
-                Some(Asker::Numbering) => self.numbering.ask(numbering::Ask::Rest),
+            Output::Cancel { .. } => match self.last_call.map(LastCall::asker) {
+                Some(CallSource::Member) => self.membership.ask(membership::Ask::Rest),
+                Some(CallSource::Numbering) => self.numbering.ask(numbering::Ask::Rest),
                 None => {}
             },
             Output::Abandon => self.handler.abandon(),
@@ -544,9 +551,9 @@ impl Agent {
                     self.happen(AgentEvent::WorkersFailed(failure));
                 }
             }
-            Output::Tell(notice) => self.happen(AgentEvent::Notice(notice)),
+            Output::Notify(notice) => self.happen(AgentEvent::Notice(notice)),
             Output::Over => {
-                self.farewell_until = None;
+                self.leave_until = None;
                 self.numbered = None;
                 self.info = None;
                 *self.store.lock().unwrap_or_else(PoisonError::into_inner) = None;
@@ -569,16 +576,16 @@ impl Agent {
         self.happened.push_back((event, Moment { group, restarts_left: self.machine.restarts_left() }));
     }
 
-    fn ask(&mut self, asked: Asked) {
-        self.asked = Some(asked);
+    fn ask(&mut self, last_call: LastCall) {
+        self.last_call = Some(last_call);
         self.answer_for_the_fallen();
     }
 
-    fn ask_for_numbers(&mut self, asked: Asked, ask: impl FnOnce(Arc<Info>) -> numbering::Ask) {
+    fn ask_for_numbers(&mut self, last_call: LastCall, ask: impl FnOnce(Arc<Info>) -> numbering::Ask) {
         // The machine asks for them in a round only.
         let Some(info) = self.info.clone() else { return };
         self.numbering.ask(ask(info));
-        self.ask(asked);
+        self.ask(last_call);
     }
 
     fn start(&mut self) {
@@ -594,16 +601,16 @@ impl Agent {
 }
 
 impl AsRawFd for Agent {
-    /// Readable whenever [`Agent::turn`] has something to do; the same for the agent's life.
+    /// Readable whenever [`Agent::poll`] has something to do; the same for the agent's life.
     fn as_raw_fd(&self) -> RawFd {
         self.events.fd()
     }
 }
 
 /// What is to be done when a thread panics.
-fn fell(teller: &Teller, asker: Asker) -> impl FnOnce(String) + Send + 'static {
-    let teller = teller.clone();
-    move |words| teller.tell(Told::Fell { asker, words })
+fn fell(event_sender: &EventSender, asker: CallSource) -> impl FnOnce(String) + Send + 'static {
+    let event_sender = event_sender.clone();
+    move |message| event_sender.notify(AgentInput::Fell { asker, message })
 }
 
 fn cancel(store: &CurrentStore) {

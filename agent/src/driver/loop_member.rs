@@ -37,7 +37,7 @@ impl WatchedAgent {
         Ok(Self { _watch: watch, agent })
     }
 
-    fn tell(&self, events: &mut MemberEvents<'_>) {
+    fn notify(&self, events: &mut MemberEvents<'_>) {
         let mut agent = self.agent.lock().unwrap_or_else(PoisonError::into_inner);
         while let Some(event) = agent.next_event() {
             events.push(Box::new(LoopAgentEvent { event, moment: agent.moment().clone() }));
@@ -47,8 +47,8 @@ impl WatchedAgent {
 
 impl Member for WatchedAgent {
     fn ready(&mut self, _: Ready, events: &mut MemberEvents<'_>) -> io::Result<()> {
-        let turned = self.agent.lock().unwrap_or_else(PoisonError::into_inner).turn();
-        self.tell(events);
+        let turned = self.agent.lock().unwrap_or_else(PoisonError::into_inner).poll();
+        self.notify(events);
         turned.or_else(|error| match error {
             AgentError::System(error) => Err(error),
             // It was checked when the agent was made.
@@ -74,7 +74,7 @@ impl AgentLoop for Loop {
     fn add_agent(&mut self, agent: LoopAgent) -> io::Result<MemberId> {
         let id = self.add_member(|context| WatchedAgent::new(context, agent))?;
         // What it has done before is told, too.
-        self.with_member(id, |agent: &mut WatchedAgent, events| agent.tell(events));
+        self.with_member(id, |agent: &mut WatchedAgent, events| agent.notify(events));
         Ok(id)
     }
 

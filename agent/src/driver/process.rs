@@ -36,10 +36,10 @@ pub use program::{Entry, Program, Stdio};
 use alloc::collections::VecDeque;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
+use guard::memory::GuardMemory;
 use guard::packet::{self, Report, Request, report, request, stdio};
-use guard::room::Room;
 use guard::system::{self, check};
-use guard::{Birth, keep};
+use guard::{GuardConfig, keep};
 use libc::{c_int, pid_t};
 use line::{Line, Queued};
 use program::Parcel;
@@ -86,7 +86,7 @@ const REPORT_TIMEOUT: Duration = Duration::from_secs(20);
 const LAST_MOMENT: Duration = Duration::from_secs(1);
 
 /// How soon a request is sent again for which the system had no room.
-const ROOM_INTERVAL: Duration = Duration::from_millis(5);
+const SEND_RETRY_INTERVAL: Duration = Duration::from_millis(5);
 
 const SOCKET: Token = Token(0);
 const GUARD: Token = Token(1);
@@ -144,24 +144,24 @@ impl Guard {
     /// [`GuardError::NotStarted`].
     pub fn start(options: &GuardOptions) -> Result<Self, GuardError> {
         let prepare = |errno| GuardError::NotStarted(StartStep::Prepare, errno);
-        let room = Room::new(options.workers_max).map_err(prepare)?;
+        let memory = GuardMemory::new(options.workers_max).map_err(prepare)?;
         let (ours, theirs) = socket_pair().map_err(prepare)?;
         let events = EventLoop::new().map_err(|error| prepare(number_of(&error)))?;
         // Without it, the guard sees the end of the agent by its socket alone.
         let agent = pidfd_of(std::process::id().cast_signed()).map_err(prepare)?;
-        let birth = Birth {
-            room: &room,
+        let config = GuardConfig {
+            memory: &memory,
             socket: theirs.as_raw_fd(),
             agent: agent.as_ref().map_or(-1, AsRawFd::as_raw_fd),
             held: options.held.unwrap_or(-1),
-            name: own_name(),
+            name: process_name(),
             function: options.function.as_ref().map(|function| Arc::as_ptr(&function.0)),
             returned_bytes_max: options.returned_bytes_max,
         };
         // The child runs with the agent's handlers until it has taken them away, so no signal may come to it before.
         // SAFETY: the child calls nothing but `keep`, which neither allocates nor takes locks, and never returns.
         let forked = with_signals_blocked(|| match unsafe { libc::fork() } {
-            0 => keep(&birth),
+            0 => keep(&config),
             pid => check(pid),
         });
         let pid = forked.map_err(|errno| GuardError::NotStarted(StartStep::Fork, errno))?;
@@ -320,22 +320,22 @@ impl Inner {
         if self.workers.len() >= self.options.workers_max as usize {
             return Err(GuardError::TooMany(self.options.workers_max));
         }
-        let mut asked = Request { kind: request::START_PROGRAM, worker, ..Request::default() };
+        let mut command = Request { kind: request::START_PROGRAM, worker, ..Request::default() };
         for &signal in program.blocked {
-            asked.blocked |= 1 << (valid(signal)? - 1);
+            command.blocked |= 1 << (valid(signal)? - 1);
         }
         let parcel = Parcel::pack(program)?;
-        asked.block_bytes = parcel.bytes;
+        command.block_bytes = parcel.bytes;
         let mut returned = None;
         if program.entry == Entry::Function {
             if self.options.function.is_none() {
                 return Err(GuardError::NoFunction);
             }
-            asked.kind = request::START_FUNCTION;
+            command.kind = request::START_FUNCTION;
             returned = Some(ReturnFile::new()?);
         }
         let mut beside: Vec<BorrowedFd<'_>> = Vec::from([parcel.file.as_fd()]);
-        asked.stdio = [program.stdin, program.stdout, program.stderr].map(|stream| match stream {
+        command.stdio = [program.stdin, program.stdout, program.stderr].map(|stream| match stream {
             Stdio::Inherit => stdio::INHERIT,
             Stdio::Null => stdio::NULL,
             Stdio::Fd(fd) => {
@@ -344,31 +344,31 @@ impl Inner {
             }
         });
         beside.extend(returned.as_ref().map(AsFd::as_fd));
-        self.line.ask(asked, &beside).map_err(|errno| self.or_lost(errno))?;
+        self.line.ask(command, &beside).map_err(|errno| self.or_lost(errno))?;
         self.workers.ask(worker, returned);
         Ok(())
     }
 
     /// Starts that the guard has not heard of yet will not be.
-    fn stop(&mut self, asked: Request) -> Result<(), GuardError> {
+    fn stop(&mut self, command: Request) -> Result<(), GuardError> {
         for Queued { request, .. } in self.line.take_back_starts() {
             let (worker, step) = (request.worker, SpawnStep::Stopping);
             self.workers.forget(worker);
             self.happened.push_back(GuardEvent::NotStarted { worker, step, errno: libc::ECANCELED });
         }
-        self.ask(asked)
+        self.ask(command)
     }
 
-    fn ask(&mut self, asked: Request) -> Result<(), GuardError> {
-        let asked = self.line.ask(asked, &[]).map_err(|errno| self.or_lost(errno));
-        self.look_for_room();
-        asked
+    fn ask(&mut self, command: Request) -> Result<(), GuardError> {
+        let command = self.line.ask(command, &[]).map_err(|errno| self.or_lost(errno));
+        self.retry_send();
+        command
     }
 
     /// Nobody tells when there is room again.
-    fn look_for_room(&mut self) {
-        if self.line.has_no_room() {
-            self.events.wake_at(self.events.clock().now() + ROOM_INTERVAL);
+    fn retry_send(&mut self) {
+        if self.line.is_out_of_buffers() {
+            self.events.wake_at(self.events.clock().now() + SEND_RETRY_INTERVAL);
         }
     }
 
@@ -391,7 +391,7 @@ impl Inner {
             // Whoever has ended has said all by now.
             let has_ended = self.has_ended();
             match self.line.receive() {
-                Ok(Some((told, carried))) => self.hear(&told, carried),
+                Ok(Some((from_guard, carried))) => self.handle_event(&from_guard, carried),
                 Ok(None) => return self.lose(),
                 Err(libc::EAGAIN) if has_ended => return self.lose(),
                 Err(libc::EAGAIN) => {
@@ -400,7 +400,7 @@ impl Inner {
                     if self.line.flush().is_err() {
                         return self.lose();
                     }
-                    self.look_for_room();
+                    self.retry_send();
                     return Ok(None);
                 }
                 Err(_) => return self.lose(),
@@ -409,26 +409,27 @@ impl Inner {
     }
 
     /// Takes what the guard told.
-    fn hear(&mut self, told: &Report, mut carried: packet::Carried) {
-        let Report { worker, value, .. } = *told;
-        let pid = told.pid.cast_unsigned();
-        match told.kind {
+    fn handle_event(&mut self, from_guard: &Report, mut carried: packet::Carried) {
+        let Report { worker, value, .. } = *from_guard;
+        let pid = from_guard.pid.cast_unsigned();
+        match from_guard.kind {
             report::STARTED => {
                 // SAFETY: it came with the packet, and nobody else has taken it.
                 let pidfd = carried.take(0).map(|fd| unsafe { OwnedFd::from_raw_fd(fd) });
-                self.line.was_answered();
+                self.line.start_confirmed();
                 self.workers.started(worker, pidfd);
                 self.happened.push_back(GuardEvent::Started { worker, pid });
             }
             report::NOT_STARTED => {
-                self.line.was_answered();
+                self.line.start_confirmed();
                 self.workers.forget(worker);
-                let step = SpawnStep::from_wire(told.how);
+                let step = SpawnStep::from_wire(from_guard.how);
                 self.happened.push_back(GuardEvent::NotStarted { worker, step, errno: value });
             }
             report::EXITED => {
                 let returned = self.workers.ended(worker, self.options.returned_bytes_max);
-                let (status, at_ns, was_ending) = (ExitStatus::of(told), told.at_ns, told.was_ending != 0);
+                let (status, at_ns, was_ending) =
+                    (ExitStatus::of(from_guard), from_guard.at_ns, from_guard.was_ending != 0);
                 self.happened.push_back(GuardEvent::Exited {
                     worker,
                     pid,
@@ -439,7 +440,7 @@ impl Inner {
                 });
             }
             // Another one comes when it has taken what was asked since.
-            report::EMPTY if self.line.has_seen_all(told.seen) => {
+            report::EMPTY if self.line.has_seen_all(from_guard.seen) => {
                 self.happened.push_back(GuardEvent::Empty);
             }
             report::LOST => {
@@ -448,12 +449,13 @@ impl Inner {
                 self.happened.push_back(GuardEvent::Lost { pid, signal: value });
                 // The next guard answers when there is nobody. That the line has ended is seen behind what was told.
                 self.line.ask(Request { kind: request::KILL, ..Request::default() }, &[]).ok();
-                self.look_for_room();
+                self.retry_send();
             }
-            report::READY => self.guard_is(told.pid),
-            report::NOT_READY => self.not_restarted = Some((StartStep::from_wire(told.how), value)),
+            report::READY => self.guard_is(from_guard.pid),
+            report::NOT_READY => self.not_restarted = Some((StartStep::from_wire(from_guard.how), value)),
             report::SURVIVORS => {
-                let pids = told.pids.iter().filter(|pid| **pid > 0).map(|pid| pid.cast_unsigned()).collect();
+                let pids =
+                    from_guard.pids.iter().filter(|pid| **pid > 0).map(|pid| pid.cast_unsigned()).collect();
                 self.happened.push_back(GuardEvent::Survivors { pids, count: value.cast_unsigned() });
             }
             _ => {}
@@ -484,8 +486,8 @@ impl Inner {
             return lost;
         }
         // What was told before is told before that, and may say why.
-        while let Ok(Some((told, carried))) = self.line.receive() {
-            self.hear(&told, carried);
+        while let Ok(Some((from_guard, carried))) = self.line.receive() {
+            self.handle_event(&from_guard, carried);
         }
         self.workers.kill_groups();
         self.await_end(LAST_MOMENT);
@@ -585,7 +587,7 @@ fn socket_pair() -> Result<(OwnedFd, OwnedFd), c_int> {
 }
 
 /// The name of this thread's process among processes.
-fn own_name() -> [u8; 16] {
+fn process_name() -> [u8; 16] {
     let mut name = [0; 16];
     if let Ok(text) = std::fs::read("/proc/self/comm") {
         let text = text.trim_ascii_end();

@@ -92,7 +92,7 @@ pub struct Attempt {
     /// What each worker is given, in the order asked for.
     pub workers: Vec<WorkerOutputs>,
     /// Why this attempt has no files although it was to have some. It has been told on the console.
-    pub trouble: Option<LogError>,
+    pub log_error: Option<LogError>,
 }
 
 /// A stream that something still held open.
@@ -126,7 +126,7 @@ enum Tail {
 }
 
 /// How long a thread that waits for a disk is waited for.
-const PATIENCE: Duration = Duration::from_secs(1);
+const TIMEOUT: Duration = Duration::from_secs(1);
 
 impl fmt::Debug for WorkerLogs {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -182,7 +182,7 @@ impl WorkerLogs {
     /// now is read, and their streams are closed.
     ///
     /// The first attempt needs its files. A later one goes without, if the disk has filled up meanwhile: the workers'
-    /// restart matters more; see [`Attempt::trouble`].
+    /// restart matters more; see [`Attempt::log_error`].
     ///
     /// # Errors
     /// A file or a folder of the first attempt cannot be made, or the system has no descriptors.
@@ -191,7 +191,7 @@ impl WorkerLogs {
             Err(error) if self.has_started && error.path().is_some() => {
                 let mut made = self.make(Files::Discarded, attempt, workers)?;
                 made.group.note = Some(format!("rdzv: {error}; this attempt has no log files\n"));
-                made.attempt.trouble = Some(error);
+                made.attempt.log_error = Some(error);
                 made
             }
             made => made?,
@@ -199,9 +199,9 @@ impl WorkerLogs {
         self.has_started = true;
         self.tails = made.tails;
         let (done, started) = bounded(1);
-        self.tell(Command::Start { group: made.group, done });
+        self.send_command(Command::Start { group: made.group, done });
         // One that does not answer in time has a disk to wait for, and comes back to it.
-        match started.recv_timeout(PATIENCE) {
+        match started.recv_timeout(TIMEOUT) {
             Ok(Err(error)) => Err(LogError::not_carried(&error)),
             _ => Ok(made.attempt),
         }
@@ -210,17 +210,17 @@ impl WorkerLogs {
     /// Waits until everything that the workers wrote has been read: until all their streams have ended, or for so long.
     /// Then the streams are closed. Returns those that had not ended: most likely a process that a worker left behind
     /// holds them.
-    pub fn finish_attempt(&mut self, patience: Duration) -> Vec<OpenStream> {
+    pub fn finish_attempt(&mut self, timeout: Duration) -> Vec<OpenStream> {
         let (done, finished) = bounded(1);
-        self.tell(Command::Finish { until: self.clock.now() + patience, done });
-        finished.recv_timeout(patience + PATIENCE).unwrap_or_default()
+        self.send_command(Command::Finish { until: self.clock.now() + timeout, done });
+        finished.recv_timeout(timeout + TIMEOUT).unwrap_or_default()
     }
 
     /// Waits until the consoles have taken everything, for so long at most.
-    pub fn flush(&self, patience: Duration) {
+    pub fn flush(&self, timeout: Duration) {
         let (done, flushed) = bounded(1);
-        self.tell(Command::Flush { until: self.clock.now() + patience, done });
-        let _ = flushed.recv_timeout(patience + PATIENCE);
+        self.send_command(Command::Flush { until: self.clock.now() + timeout, done });
+        let _ = flushed.recv_timeout(timeout + TIMEOUT);
     }
 
     /// The last lines of a worker's standard error, the oldest first; at most [`rendezvous_core::limits::TAIL_LINES`], each of at
@@ -231,8 +231,8 @@ impl WorkerLogs {
         match self.tails.iter().find(|(of, _)| *of == local_rank) {
             Some((_, Tail::Lines(lines))) => {
                 let (done, drained) = bounded(1);
-                self.tell(Command::Drain { local_rank, done });
-                let _ = drained.recv_timeout(PATIENCE);
+                self.send_command(Command::Drain { local_rank, done });
+                let _ = drained.recv_timeout(TIMEOUT);
                 pump::lock(lines).tail()
             }
             Some((_, Tail::File(file))) => files::tail(file),
@@ -240,7 +240,7 @@ impl WorkerLogs {
         }
     }
 
-    fn tell(&self, command: Command) {
+    fn send_command(&self, command: Command) {
         // A thread that has ended answers nothing, which whoever asks notices.
         drop(self.commands.send(command));
         self.waker.wake();
@@ -261,7 +261,7 @@ impl WorkerLogs {
                 group.filtered[stream as usize] = Some(LogFile::create(folder.join(filtered_file(stream)))?);
             }
         }
-        let attempt = Attempt { number, folder, workers: Vec::with_capacity(workers.len()), trouble: None };
+        let attempt = Attempt { number, folder, workers: Vec::with_capacity(workers.len()), log_error: None };
         let mut made = Made { attempt, group, tails: Vec::new() };
         for worker in workers {
             made.add(&settings, worker)?;
@@ -276,9 +276,9 @@ impl Drop for WorkerLogs {
         if !thread.is_here() {
             return thread.join();
         }
-        self.tell(Command::Stop { until: self.clock.now() + PATIENCE });
+        self.send_command(Command::Stop { until: self.clock.now() + TIMEOUT });
         // One that waits for a disk is not waited for.
-        let ended = self.ended.recv_timeout(PATIENCE * 2);
+        let ended = self.ended.recv_timeout(TIMEOUT * 2);
         if ended == Err(crossbeam_channel::RecvTimeoutError::Disconnected) {
             thread.join();
         }

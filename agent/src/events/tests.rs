@@ -113,7 +113,7 @@ fn who_is_stopped_is_terminated_and_who_was_never_started_ends_never() {
         ["TERMINATED 4 100", "TERMINATED 5 101", "FAILED"]
     );
     let early = recorded(Watched::No, |stage| {
-        stage.after(0, Input::Begin).meets(0).after(0, Input::Stop(StopCause::Asked)).closes(0);
+        stage.after(0, Input::Begin).meets(0).after(0, Input::Stop(StopCause::Requested)).closes(0);
     });
     assert_eq!(early.iter().map(brief).collect::<Vec<_>>(), ["RENDEZVOUS", "ASSIGN_WORKER_RANKS", "FAILED"]);
 }
@@ -135,8 +135,8 @@ fn the_watchdog_tells_of_itself() {
     };
     let events = recorded(Watched::ByTimers, play);
     let names: Vec<_> = events.iter().filter_map(|event| event["name"].as_str()).collect();
-    let own: Vec<_> = names.iter().filter(|name| !name.starts_with("torchelastic")).copied().collect();
-    assert_eq!(own, ["watchdog started", "timer expired", "kill worker process", "watchdog stopped"]);
+    let local: Vec<_> = names.iter().filter(|name| !name.starts_with("torchelastic")).copied().collect();
+    assert_eq!(local, ["watchdog started", "timer expired", "kill worker process", "watchdog stopped"]);
     let expired = events.iter().find(|event| event["name"] == "timer expired").expect("it is there");
     assert_eq!(expired["metadata"]["state"], "RUNNING");
     let inner = expired["metadata"]["metadata"].as_str().expect("JSON in a text");

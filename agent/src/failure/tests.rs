@@ -18,7 +18,7 @@ fn file(text: &str) -> ErrorFile {
     ErrorFile::Read { path: "logs/0/error.json".into(), content: parse(text.as_bytes()) }
 }
 
-const PLACE: Place<'_> = Place { host: "n1", group_rank: 4 };
+const PLACE: NodeIdentity<'_> = NodeIdentity { host: "n1", group_rank: 4 };
 
 fn failure(end: WorkerEnd) -> ProcessFailure {
     ProcessFailure::new(PLACE, end)
@@ -43,15 +43,15 @@ fn ends_without_error_files_say_what_pytorch_says() {
 
 #[test]
 fn error_files_say_more_and_strange_ones_hide_nothing() {
-    let told = WorkerEnd {
+    let reported = WorkerEnd {
         error_file: file(
             r#"{"message": {"message": "boom", "extraInfo": {"py_callstack": "at x", "timestamp": "5"}}}"#,
         ),
         ..end(0, 1, 9)
     };
-    let told = failure(told);
+    let reported = failure(reported);
     assert_eq!(
-        (told.message.as_str(), told.callstack.as_deref(), told.timestamp_s),
+        (reported.message.as_str(), reported.callstack.as_deref(), reported.timestamp_s),
         ("boom", Some("at x"), 5)
     );
     let cut = failure(WorkerEnd { error_file: file("{\"mess"), ..end(0, -9, 9) });

@@ -1,7 +1,7 @@
 use super::*;
 use crate::group::ExitStatus;
 use crate::observer::stage::Stage;
-use crate::reason::{InVain, StopCause};
+use crate::reason::{StopCause, WaitFailure};
 use crate::supervisor::{Input, Membership};
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -63,7 +63,7 @@ fn steps_that_fail_say_so() {
     // No ranks: the agents meet again; then a signal comes.
     let seen = measured(1, |stage| {
         stage.after(0, Input::Begin).meets(10);
-        stage.after(7, Input::NotAssigned { call: 2, kind: InVain::Failed, words: "lost".into() });
+        stage.after(7, Input::NotAssigned { call: 2, kind: WaitFailure::Failed, message: "lost".into() });
         stage.after(3, Input::Stop(StopCause::Signal(15))).closes(1);
     });
     let wanted = "\
@@ -93,9 +93,9 @@ fn each_state_is_counted() {
             Some("failed=1"),
         ),
         (Input::Stuck { local_rank: 0, since: Duration::from_secs(9) }, Some("unhealthy=1")),
-        (Input::LostSight { words: "gone".into() }, Some("unknown=1")),
+        (Input::GuardLost { message: "gone".into() }, Some("unknown=1")),
         (Input::Member(Membership::NodesWaiting { nodes: 1 }), None),
-        (Input::Stop(StopCause::Asked), None),
+        (Input::Stop(StopCause::Requested), None),
     ];
     for (input, state) in states {
         assert_eq!(last(input.clone()).as_deref(), state, "{input:?}");

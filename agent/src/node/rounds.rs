@@ -1,7 +1,7 @@
 //! Between a node's part in a run and the agent that it belongs to: what happens to the round is told in the agent's words,
 //! and what agents tell each other in the round's store has its place here.
 
-use crate::reason::{InVain, NoRound, Reason};
+use crate::reason::{NoRound, Reason, WaitFailure};
 use crate::supervisor::Membership;
 use alloc::boxed::Box;
 use alloc::format;
@@ -22,7 +22,7 @@ pub enum Meaning {
     /// Nothing.
     Nothing,
     /// This.
-    Told(Membership),
+    Known(Membership),
     /// So many nodes wait, if they still do: that is to be asked.
     NodesMayWait {
         /// As many as did.
@@ -35,39 +35,41 @@ pub enum Meaning {
 /// What an event means for an agent in round `current`. Events of earlier rounds may come late, and mean nothing.
 #[must_use]
 pub fn meaning(event: &RoundEvent, current: Option<u64>) -> Meaning {
-    let words = || event.to_string().into();
+    let message = || event.to_string().into();
     match *event {
         RoundEvent::NodesWaiting { nodes: 0 } => Meaning::Nothing,
         RoundEvent::NodesWaiting { nodes } => Meaning::NodesMayWait { nodes: nodes.into() },
         // It cannot come back, and nobody gets a round without it: there are no more.
         RoundEvent::PeerDied { round, why: Why::Refused, .. } if Some(round) == current => {
-            Meaning::Told(Membership::JobFailed { words: words() })
+            Meaning::Known(Membership::JobFailed { message: message() })
         }
         RoundEvent::PeerDied { round, .. } if Some(round) == current => {
-            Meaning::Told(Membership::PeerDied { words: words() })
+            Meaning::Known(Membership::PeerDied { message: message() })
         }
         RoundEvent::RoundOver { round, .. } if Some(round) == current => {
-            Meaning::Told(Membership::RoundOver { words: words() })
+            Meaning::Known(Membership::RoundOver { message: message() })
         }
-        RoundEvent::LeftBehind { round } if current.is_none_or(|current| round > current) => {
-            Meaning::Told(Membership::LeftBehind)
+        RoundEvent::Excluded { round } if current.is_none_or(|current| round > current) => {
+            Meaning::Known(Membership::Excluded)
         }
-        RoundEvent::PeerDied { .. } | RoundEvent::RoundOver { .. } | RoundEvent::LeftBehind { .. } => {
+        RoundEvent::PeerDied { .. } | RoundEvent::RoundOver { .. } | RoundEvent::Excluded { .. } => {
             Meaning::Nothing
         }
         RoundEvent::RunClosed { .. } => Meaning::JobMayHaveFailed,
-        RoundEvent::JobFailed { ref words } => Meaning::Told(Membership::JobFailed { words: words.clone() }),
-        RoundEvent::Replaced => Meaning::Told(Membership::Replaced),
+        RoundEvent::JobFailed { ref message } => {
+            Meaning::Known(Membership::JobFailed { message: message.clone() })
+        }
+        RoundEvent::Replaced => Meaning::Known(Membership::Replaced),
     }
 }
 
 /// What it means for an agent in a round that its handler tells it nothing more, of a failure of this kind.
 #[must_use]
-pub fn lost(kind: Option<ErrorKind>, words: Box<str>) -> Membership {
+pub fn lost(kind: Option<ErrorKind>, message: Box<str>) -> Membership {
     match kind {
         // The server lives: the agent may join again.
-        Some(ErrorKind::SessionEnded) => Membership::SessionEnded { words },
-        _ => Membership::ServerLost { words },
+        Some(ErrorKind::SessionEnded) => Membership::SessionEnded { message },
+        _ => Membership::ServerLost { message },
     }
 }
 
@@ -87,8 +89,8 @@ pub const fn no_round(kind: RendezvousErrorKind) -> NoRound {
 /// What it means for an agent that a call in the round's store failed; of failures that are none of the store's, nothing
 /// is known.
 #[must_use]
-pub fn in_vain(kind: Option<ErrorKind>) -> InVain {
-    if kind == Some(ErrorKind::StaleRound) { InVain::RoundOver } else { InVain::Failed }
+pub fn wait_failure(kind: Option<ErrorKind>) -> WaitFailure {
+    if kind == Some(ErrorKind::StaleRound) { WaitFailure::RoundOver } else { WaitFailure::Failed }
 }
 
 /// The longest that an agent says, in bytes.
@@ -96,10 +98,10 @@ pub const FAILURE_BYTES_MAX: usize = 1024;
 
 /// What an agent says when its workers failed for good, to whoever hears of it and at [`FAILURE_KEY`].
 #[must_use]
-pub fn failure_words(agent: &str, group_rank: i64, reason: &Reason) -> String {
-    let mut words = format!("{agent} (group rank {group_rank}): {reason}");
-    words.truncate(words.floor_char_boundary(FAILURE_BYTES_MAX));
-    words
+pub fn failure_message(agent: &str, group_rank: i64, reason: &Reason) -> String {
+    let mut message = format!("{agent} (group rank {group_rank}): {reason}");
+    message.truncate(message.floor_char_boundary(FAILURE_BYTES_MAX));
+    message
 }
 
 #[cfg(test)]
@@ -108,19 +110,22 @@ mod tests {
 
     #[test]
     fn that_the_round_is_over_is_no_failure_of_the_agent() {
-        assert_eq!(in_vain(Some(ErrorKind::StaleRound)), InVain::RoundOver);
+        assert_eq!(wait_failure(Some(ErrorKind::StaleRound)), WaitFailure::RoundOver);
         for kind in [None, Some(ErrorKind::TimedOut), Some(ErrorKind::ServerGone), Some(ErrorKind::Cancelled)]
         {
-            assert_eq!(in_vain(kind), InVain::Failed, "{kind:?}");
+            assert_eq!(wait_failure(kind), WaitFailure::Failed, "{kind:?}");
         }
     }
 
     #[test]
     fn a_server_that_ended_the_session_is_not_lost() {
-        let words = || Box::from("w");
-        assert_eq!(lost(Some(ErrorKind::SessionEnded), words()), Membership::SessionEnded { words: words() });
+        let message = || Box::from("w");
+        assert_eq!(
+            lost(Some(ErrorKind::SessionEnded), message()),
+            Membership::SessionEnded { message: message() }
+        );
         for kind in [None, Some(ErrorKind::ServerGone), Some(ErrorKind::TimedOut)] {
-            assert_eq!(lost(kind, words()), Membership::ServerLost { words: words() }, "{kind:?}");
+            assert_eq!(lost(kind, message()), Membership::ServerLost { message: message() }, "{kind:?}");
         }
     }
 
@@ -131,31 +136,28 @@ mod tests {
         let refused =
             |round| RoundEvent::PeerDied { round, node_rank: 1, node: "b".into(), why: Why::Refused };
         let over = |round| RoundEvent::RoundOver { round, why: Why::Connection };
-        let told = |event: &RoundEvent| event.to_string().into();
+        let reported = |event: &RoundEvent| event.to_string().into();
         for (event, meant) in [
             (RoundEvent::NodesWaiting { nodes: 0 }, Meaning::Nothing),
             (RoundEvent::NodesWaiting { nodes: 2 }, Meaning::NodesMayWait { nodes: 2 }),
             (died(3), Meaning::Nothing),
-            (died(4), Meaning::Told(Membership::PeerDied { words: told(&died(4)) })),
+            (died(4), Meaning::Known(Membership::PeerDied { message: reported(&died(4)) })),
             (refused(3), Meaning::Nothing),
-            (refused(4), Meaning::Told(Membership::JobFailed { words: told(&refused(4)) })),
+            (refused(4), Meaning::Known(Membership::JobFailed { message: reported(&refused(4)) })),
             (over(3), Meaning::Nothing),
-            (over(4), Meaning::Told(Membership::RoundOver { words: told(&over(4)) })),
-            (RoundEvent::LeftBehind { round: 4 }, Meaning::Nothing),
-            (RoundEvent::LeftBehind { round: 5 }, Meaning::Told(Membership::LeftBehind)),
+            (over(4), Meaning::Known(Membership::RoundOver { message: reported(&over(4)) })),
+            (RoundEvent::Excluded { round: 4 }, Meaning::Nothing),
+            (RoundEvent::Excluded { round: 5 }, Meaning::Known(Membership::Excluded)),
             (RoundEvent::RunClosed { by: "b".into() }, Meaning::JobMayHaveFailed),
             (
-                RoundEvent::JobFailed { words: "a: exit code 1".into() },
-                Meaning::Told(Membership::JobFailed { words: "a: exit code 1".into() }),
+                RoundEvent::JobFailed { message: "a: exit code 1".into() },
+                Meaning::Known(Membership::JobFailed { message: "a: exit code 1".into() }),
             ),
-            (RoundEvent::Replaced, Meaning::Told(Membership::Replaced)),
+            (RoundEvent::Replaced, Meaning::Known(Membership::Replaced)),
         ] {
             assert_eq!(meaning(&event, Some(4)), meant, "{event}");
         }
         // Of backends without rounds, nothing can be of another one.
-        assert_eq!(
-            meaning(&RoundEvent::LeftBehind { round: 0 }, None),
-            Meaning::Told(Membership::LeftBehind)
-        );
+        assert_eq!(meaning(&RoundEvent::Excluded { round: 0 }, None), Meaning::Known(Membership::Excluded));
     }
 }

@@ -2,7 +2,7 @@
 
 use super::Happened;
 use crate::error_file::ErrorFile;
-use crate::failure::{Place, ProcessFailure, WorkerEnd, WorkerGroupFailure};
+use crate::failure::{NodeIdentity, ProcessFailure, WorkerEnd, WorkerGroupFailure};
 use crate::group::ExitStatus;
 use crate::ranks::Ranks;
 use crate::spec::WorkerSpec;
@@ -33,7 +33,7 @@ impl<F: FnMut(Instant, &Supervisor, Happened<'_>)> Stage<F> {
                 | Output::Assign { call }
                 | Output::Part { call }
                 | Output::Close { call, .. } => self.call = call,
-                Output::Tell(notice) => (self.watch)(self.now, &self.machine, Happened::Notice(&notice)),
+                Output::Notify(notice) => (self.watch)(self.now, &self.machine, Happened::Notice(&notice)),
                 Output::Report { group, failures } => {
                     let end = |failed: &crate::supervisor::Failed| WorkerEnd {
                         local_rank: failed.local_rank,
@@ -44,9 +44,9 @@ impl<F: FnMut(Instant, &Supervisor, Happened<'_>)> Stage<F> {
                         error_file: ErrorFile::Absent,
                         stderr_tail: Vec::new(),
                     };
-                    let place = Place { host: "n1", group_rank: 1 };
+                    let node = NodeIdentity { host: "n1", group_rank: 1 };
                     let ends = failures.iter().map(end);
-                    let failures: Vec<_> = ends.map(|end| ProcessFailure::new(place, end)).collect();
+                    let failures: Vec<_> = ends.map(|end| ProcessFailure::new(node, end)).collect();
                     let failure = WorkerGroupFailure::new("train.py", failures).expect("a failure");
                     (self.watch)(self.now, &self.machine, Happened::Failed(&failure));
                 }

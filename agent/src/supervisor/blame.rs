@@ -21,11 +21,11 @@ enum Suspicion {
 }
 
 fn suspicion(failed: &Failed, stopping: Option<Stopping>) -> Suspicion {
-    let was_told = stopping.is_some_and(|stopping| stopping.began < failed.at);
+    let was_stopped = stopping.is_some_and(|stopping| stopping.began < failed.at);
     match failed.exit {
         // Nobody is killed because a peer ended, or because he was told to end; peers may end first, though.
         exit if exit.is_killed() => Suspicion::Cause,
-        exit if exit.is_crash() && was_told => Suspicion::Aftermath,
+        exit if exit.is_crash() && was_stopped => Suspicion::Aftermath,
         exit if exit.is_violent() => Suspicion::Cause,
         _ => Suspicion::Unsure,
     }
@@ -64,15 +64,15 @@ impl Supervisor {
         let began = self.stopping.filter(|_| was_ending || error_at.is_some()).map(|stopping| stopping.began);
         let detect = now.since(at);
         let at = [Some(at), error_at, began].into_iter().flatten().min().unwrap_or(at);
-        let was_told =
+        let was_stopped =
             self.stopping.is_some_and(|stopping| stopping.began < at && stopping.accounts_for(exit))
                 && !self.overdue.contains(&local_rank)
                 && !planted::has(Bug::BlamedVictim);
-        self.tell(Notice::Exited { local_rank, exit, was_told });
+        self.notify(Notice::Exited { local_rank, exit, was_stopped });
         if exit.is_success() && !(was_stopping && error_at.is_some()) {
             self.look_whether_all_started(now);
             self.look_whether_all_succeeded(now);
-        } else if !was_told {
+        } else if !was_stopped {
             let failed = Failed { local_rank, pid, exit, at };
             let index = self.failures.partition_point(|other| other.at <= at);
             self.failures.insert(index, failed);
@@ -105,7 +105,7 @@ impl Supervisor {
     /// The group does not wait for the end of the worker that is overdue: it may take its time, or be no worker.
     pub(super) fn timer_expired(&mut self, now: Instant, timer: ExpiredTimer) {
         let is_failure = timer.signal > 0 && matches!(self.phase, Phase::Starting | Phase::Running);
-        self.tell(Notice::TimerExpired(timer.clone()));
+        self.notify(Notice::TimerExpired(timer.clone()));
         if is_failure {
             self.overdue.extend(timer.local_rank);
             self.group.state = WorkerState::Failed;

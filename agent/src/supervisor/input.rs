@@ -3,7 +3,7 @@
 use crate::group::{ExitStatus, WorkerGroup};
 use crate::phase::Phase;
 use crate::ranks::Ranks;
-use crate::reason::{Hindrance, InVain, NoRound, Reason, StopCause};
+use crate::reason::{NoRound, Reason, StartFailure, StopCause, WaitFailure};
 use crate::watchdog::ExpiredTimer;
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -30,19 +30,19 @@ pub enum Membership {
     /// So many nodes wait for the next round.
     NodesWaiting { nodes: u64 },
     /// Another member died.
-    PeerDied { words: Box<str> },
+    PeerDied { message: Box<str> },
     /// The round is over.
-    RoundOver { words: Box<str> },
+    RoundOver { message: Box<str> },
     /// The next round was formed without this agent.
-    LeftBehind,
+    Excluded,
     /// Another process joined under this agent's name.
     Replaced,
     /// Another agent's workers failed for good.
-    JobFailed { words: Box<str> },
+    JobFailed { message: Box<str> },
     /// The server ended this agent's session, and goes on. Most often the agent was silent for too long.
-    SessionEnded { words: Box<str> },
+    SessionEnded { message: Box<str> },
     /// The rendezvous is lost, and will not come back in time.
-    ServerLost { words: Box<str> },
+    ServerLost { message: Box<str> },
 }
 
 /// Something happened.
@@ -64,7 +64,7 @@ pub enum Input {
         /// Which sort of failure.
         kind: NoRound,
         /// What went wrong.
-        words: Box<str>,
+        message: Box<str>,
     },
     /// The ranks are known: the answer to [`Output::Assign`].
     Assigned {
@@ -78,9 +78,9 @@ pub enum Input {
         /// Which call this answers.
         call: u64,
         /// Which sort of failure.
-        kind: InVain,
+        kind: WaitFailure,
         /// What went wrong.
-        words: Box<str>,
+        message: Box<str>,
     },
     /// A worker was started: part of the answer to [`Output::Start`].
     Started {
@@ -94,9 +94,9 @@ pub enum Input {
         /// Which.
         local_rank: u32,
         /// Whether another try may help.
-        hindrance: Hindrance,
+        start_failure: StartFailure,
         /// What went wrong.
-        words: Box<str>,
+        message: Box<str>,
     },
     /// A worker's process ended.
     Exited {
@@ -119,7 +119,7 @@ pub enum Input {
     /// Processes that outlive the workers: the answer to [`Output::NameLeftovers`], if there are any.
     Leftovers {
         /// Their numbers and commands.
-        words: Box<str>,
+        message: Box<str>,
     },
     /// A worker hangs in the kernel for too long.
     Stuck {
@@ -137,12 +137,12 @@ pub enum Input {
     /// started; [`Input::Empty`] follows.
     GroupLost {
         /// What has happened.
-        words: Box<str>,
+        message: Box<str>,
     },
     /// The workers cannot be seen any more.
-    LostSight {
+    GuardLost {
         /// Why.
-        words: Box<str>,
+        message: Box<str>,
     },
     /// Something is heard of the round.
     Member(Membership),
@@ -161,9 +161,9 @@ pub enum Input {
         /// Which call this answers.
         call: u64,
         /// Which sort of failure.
-        kind: InVain,
+        kind: WaitFailure,
         /// Who is missing, as far as it is known.
-        words: Box<str>,
+        message: Box<str>,
     },
     /// The rendezvous was told, or cannot be: the answer to [`Output::Close`].
     Closed {
@@ -210,7 +210,7 @@ pub enum InputError {
 
 /// How the rendezvous is left.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Farewell {
+pub enum LeaveMode {
     /// The job is over: nobody may join any more.
     Close,
     /// Only this agent goes.
@@ -247,7 +247,7 @@ pub struct Timing {
 
 /// How an agent ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Verdict {
+pub enum Outcome {
     /// All its workers ended well.
     Succeeded {
         /// Why it did not wait until all other agents' had.
@@ -266,7 +266,7 @@ pub enum Verdict {
         reason: Reason,
     },
     /// It lost sight of its workers.
-    LostSight {
+    GuardLost {
         /// How.
         reason: Reason,
     },
@@ -298,14 +298,14 @@ pub enum Notice {
         /// How.
         exit: ExitStatus,
         /// Whether the agent had told it to.
-        was_told: bool,
+        was_stopped: bool,
     },
     /// A worker's timer has expired.
     TimerExpired(ExpiredTimer),
     /// Something that changes nothing and that the user should know.
     Remark {
         /// What.
-        words: Box<str>,
+        message: Box<str>,
     },
     /// What lives beneath is killed.
     Killing {
@@ -362,7 +362,7 @@ pub enum Output {
         /// The answer names it.
         call: u64,
         /// What to tell it.
-        farewell: Farewell,
+        leave_mode: LeaveMode,
     },
     /// End this call; its answer does not matter any more.
     Cancel {
@@ -405,7 +405,7 @@ pub enum Output {
         failures: Vec<Failed>,
     },
     /// Tell whoever listens.
-    Tell(Notice),
-    /// The agent is done: [`super::Supervisor::verdict`] says how.
+    Notify(Notice),
+    /// The agent is done: [`super::Supervisor::outcome`] says how.
     Over,
 }

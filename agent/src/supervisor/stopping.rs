@@ -2,8 +2,8 @@
 
 use super::blame::by_suspicion;
 use super::{
-    Due, Notice, Output, Phase, PhaseEvent, ROOM_PATIENCE, ROOM_PATIENCE_DOUBLINGS_MAX, Reason, StopCause,
-    Supervisor, Verdict,
+    Due, Notice, Outcome, Output, Phase, PhaseEvent, RESOURCE_BACKOFF, RESOURCE_BACKOFF_DOUBLINGS_MAX,
+    Reason, StopCause, Supervisor,
 };
 use crate::group::ExitStatus;
 use alloc::format;
@@ -35,7 +35,7 @@ const NAMING_DELAY: Duration = Duration::from_millis(100);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum StopStep {
     /// They were told, by this signal.
-    Told(i32),
+    Signalled(i32),
     /// They were killed.
     Killed,
 }
@@ -44,16 +44,18 @@ impl Stopping {
     /// Whether a worker may end so because it is being stopped.
     pub(super) const fn accounts_for(&self, exit: ExitStatus) -> bool {
         match (self.step, exit) {
-            (StopStep::Told(told), ExitStatus::Signal(signal)) => told == signal || !exit.is_crash(),
-            (StopStep::Told(_), ExitStatus::Code(_)) | (StopStep::Killed, _) => true,
+            (StopStep::Signalled(signal_sent), ExitStatus::Signal(signal)) => {
+                signal_sent == signal || !exit.is_crash()
+            }
+            (StopStep::Signalled(_), ExitStatus::Code(_)) | (StopStep::Killed, _) => true,
         }
     }
 }
 
 impl Supervisor {
     pub(super) fn begin_stop(&mut self, now: Instant, reason: &Reason) {
-        if self.phase == Phase::Ending && self.verdict.is_none() && self.doubt.is_none() {
-            self.verdict = Some(Verdict::Succeeded { missing: None });
+        if self.phase == Phase::Ending && self.outcome.is_none() && self.suspicion.is_none() {
+            self.outcome = Some(Outcome::Succeeded { missing: None });
         }
         let signal = match reason {
             Reason::Stop(StopCause::Signal(signal)) => *signal,
@@ -62,27 +64,27 @@ impl Supervisor {
         if let Some(stopping) = self.stopping {
             // They are being stopped already, and their time runs; another signal may say more to them.
             if stopping.step != StopStep::Killed && signal != self.spec.stop_signal {
-                self.tell_to_stop(signal);
+                self.send_stop(signal);
             }
         } else if !self.is_inhabited {
             self.clear(now, Reason::Done);
         } else {
             let until = now + self.spec.stop_timeout;
-            let (step, leftovers) = (StopStep::Told(signal), Leftovers::WorkersLive);
+            let (step, leftovers) = (StopStep::Signalled(signal), Leftovers::WorkersLive);
             self.stopping = Some(Stopping { began: now, until, step, leftovers });
             if self.spec.stop_timeout.is_zero() {
                 self.kill(now, Reason::StopTimeout);
             } else {
-                self.tell_to_stop(signal);
+                self.send_stop(signal);
                 self.look_whether_only_leftovers_live(now);
             }
         }
     }
 
-    pub(super) fn tell_to_stop(&mut self, signal: i32) {
+    pub(super) fn send_stop(&mut self, signal: i32) {
         self.outputs.push_back(Output::Signal { signal });
         if let Some(stopping) = &mut self.stopping {
-            stopping.step = StopStep::Told(signal);
+            stopping.step = StopStep::Signalled(signal);
         }
     }
 
@@ -94,7 +96,7 @@ impl Supervisor {
             return;
         }
         if let Some(stopping) = &mut self.stopping
-            && matches!(stopping.step, StopStep::Told(_))
+            && matches!(stopping.step, StopStep::Signalled(_))
             && stopping.leftovers == Leftovers::WorkersLive
         {
             stopping.until = stopping.until.min(now + self.spec.leftover_timeout);
@@ -106,7 +108,7 @@ impl Supervisor {
         let Some(stopping) = &mut self.stopping else { return };
         stopping.step = StopStep::Killed;
         stopping.until = now + self.spec.kill_timeout;
-        self.tell(Notice::Killing { reason });
+        self.notify(Notice::Killing { reason });
         self.outputs.push_back(Output::Kill);
     }
 
@@ -119,12 +121,12 @@ impl Supervisor {
             self.outputs.push_back(Output::Report { group: self.group.clone(), failures });
         }
         let is_excusable = core::mem::take(&mut self.is_excusable);
-        if self.room.lacked_by != self.starts {
-            self.room.lacks = 0;
+        if self.start_capacity.lacked_by != self.starts {
+            self.start_capacity.lacks = 0;
         }
         if reason == Reason::GaveUp {
             // Whatever is heard now, there is no other start.
-            self.conclude_if_in_doubt();
+            self.conclude_if_pending();
         }
         match self.phase {
             // What was given up may hold what the next start needs: devices, ports, a place among the processes.
@@ -134,7 +136,7 @@ impl Supervisor {
                 self.is_excusable = is_excusable;
                 self.rest(now, reason);
             }
-            _ if self.doubt.is_some() => {}
+            _ if self.suspicion.is_some() => {}
             _ => self.enter(now, PhaseEvent::Clear, reason),
         }
     }
@@ -147,13 +149,14 @@ impl Supervisor {
 
     /// Goes on to the next start, after a pause where the last ones failed at once.
     pub(super) fn rest(&mut self, now: Instant, reason: Reason) {
-        let doublings = self.room.lacks.saturating_sub(1).min(ROOM_PATIENCE_DOUBLINGS_MAX);
-        let for_room = if self.room.lacks > 0 { ROOM_PATIENCE * (1 << doublings) } else { Duration::ZERO };
-        let span = self.backoff.take_pause().max(for_room);
+        let doublings = self.start_capacity.lacks.saturating_sub(1).min(RESOURCE_BACKOFF_DOUBLINGS_MAX);
+        let for_resources =
+            if self.start_capacity.lacks > 0 { RESOURCE_BACKOFF * (1 << doublings) } else { Duration::ZERO };
+        let span = self.backoff.take_pause().max(for_resources);
         if span.is_zero() {
             return self.go_on(now, reason);
         }
-        self.tell(Notice::Remark { words: format!("the next start is in {} s", Seconds(span)).into() });
+        self.notify(Notice::Remark { message: format!("the next start is in {} s", Seconds(span)).into() });
         self.due = Some(Due { at: now + span, reason });
     }
 }

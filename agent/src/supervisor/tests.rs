@@ -8,7 +8,7 @@ use core::fmt::Write;
 
 mod backoff;
 mod blame;
-mod parting;
+mod exit_barrier;
 mod pauses;
 
 const STOP: Duration = Duration::from_secs(30);
@@ -100,13 +100,13 @@ impl Play {
         self.give(Input::Begin).met().assigned().started()
     }
 
-    fn parting(&mut self) -> &mut Self {
+    fn exit_barrier(&mut self) -> &mut Self {
         self.running().exited(0, ExitStatus::Code(0)).exited(1, ExitStatus::Code(0)).give(Input::Empty)
     }
 
     /// What came out since the last look, without what is only told.
     fn deeds(&mut self) -> Vec<Output> {
-        self.outputs.drain(..).filter(|output| !matches!(output, Output::Tell(_))).collect()
+        self.outputs.drain(..).filter(|output| !matches!(output, Output::Notify(_))).collect()
     }
 
     fn phase(&self) -> Phase {
@@ -124,11 +124,11 @@ fn in_phase(phase: Phase) -> Play {
         Phase::Starting => play.give(Input::Begin).met().assigned(),
         Phase::Running => play.running(),
         Phase::Restarting => play.running().give(Input::Member(Membership::NodesWaiting { nodes: 1 })),
-        Phase::Parting => play.parting(),
-        Phase::Ending => play.running().give(Input::Stop(StopCause::Asked)),
-        Phase::Closing => play.running().give(Input::Stop(StopCause::Asked)).give(Input::Empty),
+        Phase::ExitBarrier => play.exit_barrier(),
+        Phase::Ending => play.running().give(Input::Stop(StopCause::Requested)),
+        Phase::Closing => play.running().give(Input::Stop(StopCause::Requested)).give(Input::Empty),
         Phase::Over => {
-            play.running().give(Input::Stop(StopCause::Asked)).give(Input::Empty);
+            play.running().give(Input::Stop(StopCause::Requested)).give(Input::Empty);
             let call = play.call;
             play.give(Input::Closed { call })
         }
@@ -143,12 +143,12 @@ fn timer(signal: i32) -> ExpiredTimer {
     ExpiredTimer { pid: 101, local_rank: Some(1), scope: "a#1".into(), expires: STOP, span, signal }
 }
 
-fn not_parted(call: u64, kind: InVain) -> Input {
-    Input::NotParted { call, kind, words: "round 0 is over".into() }
+fn not_parted(call: u64, kind: WaitFailure) -> Input {
+    Input::NotParted { call, kind, message: "round 0 is over".into() }
 }
 
 fn inputs(play: &Play) -> Vec<(&'static str, Input)> {
-    let words = || "words".into();
+    let message = || "words".into();
     let (call, late) = (play.call, play.call.wrapping_sub(1));
     let round = Round { group_rank: 1, group_world_size: 3, number: Some(7), tells_of_deaths: true };
     let ranks = Ranks { global_rank_first: 0, world_size: 2, role_rank_first: 0, role_world_size: 2 };
@@ -156,23 +156,23 @@ fn inputs(play: &Play) -> Vec<(&'static str, Input)> {
     vec![
         ("met", Input::Met { call, round }),
         ("met, late", Input::Met { call: late, round }),
-        ("not met: not needed", Input::NotMet { call, kind: NoRound::NotNeeded, words: words() }),
-        ("not met: closed", Input::NotMet { call, kind: NoRound::Closed, words: words() }),
+        ("not met: not needed", Input::NotMet { call, kind: NoRound::NotNeeded, message: message() }),
+        ("not met: closed", Input::NotMet { call, kind: NoRound::Closed, message: message() }),
         ("assigned", Input::Assigned { call, ranks }),
         ("assigned, late", Input::Assigned { call: late, ranks }),
-        ("not assigned", Input::NotAssigned { call, kind: InVain::Failed, words: words() }),
+        ("not assigned", Input::NotAssigned { call, kind: WaitFailure::Failed, message: message() }),
         (
             "not assigned: the round is over",
-            Input::NotAssigned { call, kind: InVain::RoundOver, words: words() },
+            Input::NotAssigned { call, kind: WaitFailure::RoundOver, message: message() },
         ),
         ("started 0", Input::Started { local_rank: 0, pid: 7 }),
         (
             "not started: for lack of room",
-            Input::NotStarted { local_rank: 0, hindrance: Hindrance::Passing, words: words() },
+            Input::NotStarted { local_rank: 0, start_failure: StartFailure::Passing, message: message() },
         ),
         (
             "not started: no such program",
-            Input::NotStarted { local_rank: 0, hindrance: Hindrance::Lasting, words: words() },
+            Input::NotStarted { local_rank: 0, start_failure: StartFailure::Lasting, message: message() },
         ),
         (
             "exited 0 well",
@@ -184,30 +184,30 @@ fn inputs(play: &Play) -> Vec<(&'static str, Input)> {
             Input::Exited { local_rank: 0, exit: died, at: play.now + STOP, was_ending: false },
         ),
         ("error written by 1", Input::ErrorWritten { local_rank: 1, at: play.now }),
-        ("leftovers", Input::Leftovers { words: words() }),
+        ("leftovers", Input::Leftovers { message: message() }),
         ("stuck", Input::Stuck { local_rank: 1, since: STOP }),
         ("timer expired", Input::TimerExpired(timer(9))),
         ("timer expired, without a signal", Input::TimerExpired(timer(0))),
         ("empty", Input::Empty),
-        ("group lost", Input::GroupLost { words: words() }),
-        ("lost sight", Input::LostSight { words: words() }),
+        ("group lost", Input::GroupLost { message: message() }),
+        ("lost sight", Input::GuardLost { message: message() }),
         ("nodes waiting", Input::Member(Membership::NodesWaiting { nodes: 2 })),
         ("no nodes waiting", Input::Member(Membership::NodesWaiting { nodes: 0 })),
-        ("peer died", Input::Member(Membership::PeerDied { words: words() })),
-        ("round over", Input::Member(Membership::RoundOver { words: words() })),
-        ("left behind", Input::Member(Membership::LeftBehind)),
+        ("peer died", Input::Member(Membership::PeerDied { message: message() })),
+        ("round over", Input::Member(Membership::RoundOver { message: message() })),
+        ("left behind", Input::Member(Membership::Excluded)),
         ("replaced", Input::Member(Membership::Replaced)),
-        ("job failed", Input::Member(Membership::JobFailed { words: words() })),
-        ("session ended", Input::Member(Membership::SessionEnded { words: words() })),
-        ("server lost", Input::Member(Membership::ServerLost { words: words() })),
+        ("job failed", Input::Member(Membership::JobFailed { message: message() })),
+        ("session ended", Input::Member(Membership::SessionEnded { message: message() })),
+        ("server lost", Input::Member(Membership::ServerLost { message: message() })),
         ("parted", Input::Parted { call }),
         ("arrived", Input::Arrived { call }),
         ("arrived, late", Input::Arrived { call: late }),
-        ("not parted", not_parted(call, InVain::Failed)),
-        ("not parted: the round is over", not_parted(call, InVain::RoundOver)),
+        ("not parted", not_parted(call, WaitFailure::Failed)),
+        ("not parted: the round is over", not_parted(call, WaitFailure::RoundOver)),
         ("closed", Input::Closed { call }),
         ("signal", Input::Stop(StopCause::Signal(2))),
-        ("asked to stop", Input::Stop(StopCause::Asked)),
+        ("asked to stop", Input::Stop(StopCause::Requested)),
         ("to pass on", Input::Pass { signal: 10 }),
     ]
 }
@@ -217,7 +217,7 @@ fn brief(output: &Output) -> String {
         Output::Meet { .. } => "meet".into(),
         Output::Assign { .. } => "assign".into(),
         Output::Part { .. } => "part".into(),
-        Output::Close { farewell, .. } => format!("{farewell:?}").to_lowercase(),
+        Output::Close { leave_mode, .. } => format!("{leave_mode:?}").to_lowercase(),
         Output::Cancel { .. } => "cancel".into(),
         Output::Announce { .. } => "announce".into(),
         Output::Start { attempt } => format!("start {attempt}"),
@@ -229,7 +229,7 @@ fn brief(output: &Output) -> String {
             let ranks: Vec<_> = failures.iter().map(|failed| failed.local_rank).collect();
             format!("report {ranks:?}")
         }
-        Output::Tell(_) => unreachable!("left out"),
+        Output::Notify(_) => unreachable!("left out"),
         Output::Abandon => "abandon".into(),
         Output::Over => "over".into(),
     }
@@ -240,7 +240,7 @@ fn brief(output: &Output) -> String {
 enum Situation {
     In(Phase),
     Excusable,
-    Doubt,
+    PendingFailure,
 }
 
 /// The ranks of a worker after [`Play::assigned`].
@@ -253,13 +253,13 @@ fn every_input_in_every_phase_is_in_the_snapshot() {
     let mut table = String::new();
     let in_phases = Phase::ALL.into_iter().map(|phase| (format!("{phase:?}"), Situation::In(phase)));
     let excusable =
-        [("Restarting for a failure", Situation::Excusable), ("Ending in doubt", Situation::Doubt)];
+        [("Restarting for a failure", Situation::Excusable), ("Ending in doubt", Situation::PendingFailure)];
     for (phase, situation) in in_phases.chain(excusable.map(|(name, situation)| (name.into(), situation))) {
         let mut silent = Vec::new();
         let begin = || match situation {
             Situation::In(phase) => in_phase(phase),
             Situation::Excusable => excusable_restart(),
-            Situation::Doubt => in_doubt(),
+            Situation::PendingFailure => suspects(),
         };
         let (was_in, spent) = (begin().phase(), begin().agent.restarts_left());
         for number in 0..inputs(&begin()).len() {
@@ -271,8 +271,8 @@ fn every_input_in_every_phase_is_in_the_snapshot() {
                 Ok(()) => format!("{:?}", play.phase()),
                 Err(error) => format!("error: {error}"),
             };
-            for deed in play.deeds() {
-                row += &format!(" · {}", brief(&deed));
+            for sim_operation in play.deeds() {
+                row += &format!(" · {}", brief(&sim_operation));
             }
             let left = play.agent.restarts_left();
             if left < spent {
@@ -311,10 +311,10 @@ fn a_failure_spends_the_budget_and_a_newcomer_does_not() {
     let (call, group) = (play.call, play.agent.group().clone());
     assert_eq!(
         play.deeds(),
-        [Output::Report { group, failures }, Output::Close { call, farewell: Farewell::Close }]
+        [Output::Report { group, failures }, Output::Close { call, leave_mode: LeaveMode::Close }]
     );
     play.give(Input::Closed { call });
-    assert_eq!(play.agent.verdict(), Some(&Verdict::Failed { reason }));
+    assert_eq!(play.agent.outcome(), Some(&Outcome::Failed { reason }));
     assert_eq!(play.agent.group().state, WorkerState::Failed);
 }
 
@@ -333,27 +333,27 @@ fn what_workers_leave_behind_is_named_and_has_a_short_time() {
     play.pass(Duration::from_millis(1));
     assert_eq!(play.deeds(), [Output::NameLeftovers]);
     play.outputs.clear();
-    play.give(Input::Leftovers { words: "pid 7 (sleep)".into() });
-    let words = "pid 7 (sleep); killed in 2.9 s".into();
-    assert_eq!(play.outputs.pop(), Some(Output::Tell(Notice::Remark { words })));
+    play.give(Input::Leftovers { message: "pid 7 (sleep)".into() });
+    let message = "pid 7 (sleep); killed in 2.9 s".into();
+    assert_eq!(play.outputs.pop(), Some(Output::Notify(Notice::Remark { message })));
     play.pass(Duration::from_millis(2899));
     assert_eq!(play.deeds(), []);
     play.pass(Duration::from_millis(1));
-    let killing = Output::Tell(Notice::Killing { reason: Reason::LeftoverTimeout });
+    let killing = Output::Notify(Notice::Killing { reason: Reason::LeftoverTimeout });
     assert_eq!(play.outputs, [killing, Output::Kill]);
 }
 
 #[test]
 fn what_workers_leave_behind_has_no_longer_than_the_stop() {
     let mut play = Play::new(spec());
-    play.running().give(Input::Stop(StopCause::Asked)).pass(Duration::from_secs(28));
+    play.running().give(Input::Stop(StopCause::Requested)).pass(Duration::from_secs(28));
     play.outputs.clear();
     play.exited(0, ExitStatus::Code(0)).exited(1, ExitStatus::Code(0));
     play.pass(Duration::from_millis(100)).pass(Duration::from_millis(1900));
     assert_eq!(play.deeds(), [Output::NameLeftovers, Output::Kill]);
     // Nobody is told of what is killed by then.
     play.outputs.clear();
-    play.give(Input::Leftovers { words: "pid 7 (sleep)".into() });
+    play.give(Input::Leftovers { message: "pid 7 (sleep)".into() });
     assert_eq!(play.outputs, []);
 }
 
@@ -374,14 +374,14 @@ fn a_daemon_delays_a_success_for_a_short_time() {
 #[test]
 fn what_workers_that_were_stopped_as_they_started_leave_has_a_short_time_too() {
     let mut play = Play::new(spec());
-    play.give(Input::Begin).met().assigned().give(Input::Stop(StopCause::Asked));
+    play.give(Input::Begin).met().assigned().give(Input::Stop(StopCause::Requested));
     // One of them did not come to be.
     play.give(Input::Started { local_rank: 0, pid: 100 }).exited(0, ExitStatus::Code(0));
     play.outputs.clear();
     play.pass(Duration::from_secs(5));
     assert_eq!(play.deeds(), [], "the other one may come up yet");
-    let words = "a stop was asked for".into();
-    play.give(Input::NotStarted { local_rank: 1, hindrance: Hindrance::Passing, words });
+    let message = "a stop was asked for".into();
+    play.give(Input::NotStarted { local_rank: 1, start_failure: StartFailure::Passing, message });
     play.pass(Duration::from_millis(100)).pass(Duration::from_millis(2900));
     assert_eq!(play.deeds(), [Output::NameLeftovers, Output::Kill]);
 }
@@ -407,8 +407,8 @@ fn a_worker_whose_timer_expired_has_failed_however_it_ends_then() {
     let failures = report.expect("a report");
     assert_eq!(failures.iter().map(|failed| failed.local_rank).collect::<Vec<_>>(), [1]);
     assert_eq!(
-        play.agent.verdict(),
-        Some(&Verdict::Failed { reason }),
+        play.agent.outcome(),
+        Some(&Outcome::Failed { reason }),
         "who was killed has failed by itself"
     );
 }
@@ -423,7 +423,7 @@ fn a_budget_of_none_is_legal() {
 #[test]
 fn who_does_not_listen_is_killed_and_who_outlives_that_is_given_up() {
     let mut play = Play::new(spec());
-    play.running().give(Input::Member(Membership::RoundOver { words: "over".into() }));
+    play.running().give(Input::Member(Membership::RoundOver { message: "over".into() }));
     assert_eq!(play.agent.deadline(), Some(play.now + STOP));
     play.outputs.clear();
     play.pass(STOP - Duration::from_millis(1));
@@ -434,11 +434,11 @@ fn who_does_not_listen_is_killed_and_who_outlives_that_is_given_up() {
     let left = Left(vec![101]);
     assert_eq!(left.to_string(), "the worker of pid 101 is still there");
     assert!(
-        play.outputs.contains(&Output::Tell(Notice::GaveUp { since: STOP + Duration::from_secs(5), left }))
+        play.outputs.contains(&Output::Notify(Notice::GaveUp { since: STOP + Duration::from_secs(5), left }))
     );
     // What lives on may hold what another start needs.
     assert_eq!((play.phase(), play.agent.deadline()), (Phase::Closing, None));
-    assert_eq!(play.agent.verdict(), Some(&Verdict::Failed { reason: Reason::GaveUp }));
+    assert_eq!(play.agent.outcome(), Some(&Outcome::Failed { reason: Reason::GaveUp }));
     assert!(play.deeds().contains(&Output::Announce { reason: Reason::GaveUp }));
 }
 
@@ -447,11 +447,11 @@ fn what_is_given_up_in_doubt_is_given_up_for_good() {
     let (stop_timeout, kill_timeout) = (Duration::from_millis(100), Duration::from_millis(100));
     let mut play = Play::new(WorkerSpec { max_restarts: 0, stop_timeout, kill_timeout, ..spec() });
     play.running().exited(0, ExitStatus::Code(1));
-    assert_eq!((play.phase(), play.agent.verdict()), (Phase::Ending, None), "a peer may have died");
+    assert_eq!((play.phase(), play.agent.outcome()), (Phase::Ending, None), "a peer may have died");
     play.pass(stop_timeout).pass(kill_timeout);
     assert_eq!(play.phase(), Phase::Closing);
-    play.give(Input::Member(Membership::PeerDied { words: "b".into() }));
-    assert!(matches!(play.agent.verdict(), Some(Verdict::Failed { .. })));
+    play.give(Input::Member(Membership::PeerDied { message: "b".into() }));
+    assert!(matches!(play.agent.outcome(), Some(Outcome::Failed { .. })));
 }
 
 #[test]
@@ -474,8 +474,8 @@ fn a_system_without_room_is_not_asked_again_at_once() {
         play.met().assigned();
         play.give(Input::NotStarted {
             local_rank: 0,
-            hindrance: Hindrance::Passing,
-            words: "no more processes".into(),
+            start_failure: StartFailure::Passing,
+            message: "no more processes".into(),
         });
         play.give(Input::Empty);
     };
@@ -491,7 +491,7 @@ fn a_system_without_room_is_not_asked_again_at_once() {
     assert_eq!(play.phase(), Phase::Meeting, "workers that fail are started anew at once");
     not_started(&mut play);
     assert_eq!(play.agent.deadline(), Some(play.now + Duration::from_secs(1)));
-    play.give(Input::Stop(StopCause::Asked));
+    play.give(Input::Stop(StopCause::Requested));
     assert_eq!(play.phase(), Phase::Closing);
 }
 
@@ -510,14 +510,14 @@ fn the_first_signal_leaves_those_their_time_who_end_anyway() {
     play.running().exited(0, ExitStatus::Code(1)).pass(DEATH_NEWS_DELAY_MAX).outputs.clear();
     play.give(Input::Stop(StopCause::Signal(2)));
     assert_eq!(play.deeds(), [Output::Signal { signal: 2 }], "another signal may say more to them");
-    assert!(matches!(play.agent.verdict(), Some(Verdict::Failed { .. })));
+    assert!(matches!(play.agent.outcome(), Some(Outcome::Failed { .. })));
 }
 
 #[test]
 fn who_ended_has_started_whether_or_not_that_was_told() {
     let mut play = in_phase(Phase::Starting);
     play.exited(0, ExitStatus::Code(0)).exited(1, ExitStatus::Code(0));
-    assert_eq!(play.phase(), Phase::Parting);
+    assert_eq!(play.phase(), Phase::ExitBarrier);
 }
 
 #[test]
@@ -540,10 +540,10 @@ fn a_second_signal_ends_it_at_once() {
     assert_eq!(play.deeds(), []);
     play.give(Input::Empty);
     let call = play.call;
-    assert_eq!(play.deeds(), [Output::Close { call, farewell: Farewell::Leave }]);
+    assert_eq!(play.deeds(), [Output::Close { call, leave_mode: LeaveMode::Leave }]);
     play.give(Input::Stop(StopCause::Signal(2)));
     assert_eq!(play.deeds(), [Output::Cancel { call }, Output::Over]);
-    assert_eq!(play.agent.verdict(), Some(&Verdict::Stopped { cause: StopCause::Signal(2) }));
+    assert_eq!(play.agent.outcome(), Some(&Outcome::Stopped { cause: StopCause::Signal(2) }));
 }
 
 #[test]
@@ -564,16 +564,16 @@ fn only_who_is_stopped_with_work_undone_abandons_the_round() {
         (Phase::Starting, true),
         (Phase::Running, true),
         (Phase::Restarting, true),
-        (Phase::Parting, false),
+        (Phase::ExitBarrier, false),
         (Phase::Ending, false),
         (Phase::Closing, false),
     ] {
         let mut play = in_phase(phase);
-        play.give(Input::Stop(StopCause::Asked));
+        play.give(Input::Stop(StopCause::Requested));
         assert_eq!(play.deeds().contains(&Output::Abandon), abandons, "{phase:?}");
         if phase == Phase::Meeting {
             let mut play = in_phase(phase);
-            play.give(Input::LostSight { words: "blind".into() });
+            play.give(Input::GuardLost { message: "blind".into() });
             assert!(play.deeds().contains(&Output::Abandon), "it cannot announce anything");
         }
     }
@@ -590,7 +590,7 @@ fn workers_that_end_before_all_are_started_count() {
     play.give(Input::Started { local_rank: 1, pid: 8 });
     assert_eq!(play.phase(), Phase::Running);
     play.exited(1, ExitStatus::Code(0));
-    assert_eq!(play.phase(), Phase::Parting);
+    assert_eq!(play.phase(), Phase::ExitBarrier);
     let mut play = in_phase(Phase::Starting);
     play.give(Input::Started { local_rank: 0, pid: 7 }).exited(0, ExitStatus::Code(0));
     play.give(Input::Started { local_rank: 1, pid: 8 }).exited(1, ExitStatus::Code(2));
@@ -599,26 +599,26 @@ fn workers_that_end_before_all_are_started_count() {
 
 #[test]
 fn success_is_told_to_all_and_closes_the_run() {
-    let mut play = in_phase(Phase::Parting);
+    let mut play = in_phase(Phase::ExitBarrier);
     let call = play.call;
     play.give(Input::Parted { call });
     let call = play.call;
-    assert_eq!(play.deeds(), [Output::Close { call, farewell: Farewell::Close }]);
+    assert_eq!(play.deeds(), [Output::Close { call, leave_mode: LeaveMode::Close }]);
     play.give(Input::Closed { call });
-    assert_eq!(play.agent.verdict(), Some(&Verdict::Succeeded { missing: None }));
+    assert_eq!(play.agent.outcome(), Some(&Outcome::Succeeded { missing: None }));
     assert_eq!(play.agent.group().state, WorkerState::Succeeded);
 }
 
 #[test]
 fn a_restart_that_a_peers_death_has_cost_is_given_back() {
-    let died = || Input::Member(Membership::PeerDied { words: "node b died".into() });
+    let died = || Input::Member(Membership::PeerDied { message: "node b died".into() });
     let mut play = Play::new(spec());
     play.running().exited(1, ExitStatus::Code(1));
     assert_eq!((play.phase(), play.agent.restarts_left()), (Phase::Restarting, 0));
     play.give(died()).give(died());
     assert_eq!((play.phase(), play.agent.restarts_left()), (Phase::Restarting, 1), "once");
-    let words = "node b died: what failed here costs no restart".into();
-    assert!(play.outputs.contains(&Output::Tell(Notice::Remark { words })));
+    let message = "node b died: what failed here costs no restart".into();
+    assert!(play.outputs.contains(&Output::Notify(Notice::Remark { message })));
     play.give(Input::Empty).met().assigned().started();
     assert_eq!((play.agent.group().attempt, play.agent.group().restart_count), (1, 0));
     // Nobody is killed for missing a peer, and who makes room for another round has not died.
@@ -652,11 +652,11 @@ fn excusable_restart() -> Play {
 }
 
 /// An agent of several, with no restart left, one of whose workers has failed.
-fn in_doubt() -> Play {
+fn suspects() -> Play {
     let mut play = Play::new(WorkerSpec { max_restarts: 0, ..spec() });
     play.running().outputs.clear();
     play.exited(0, ExitStatus::Code(1));
-    assert_eq!((play.phase(), play.agent.verdict()), (Phase::Ending, None));
+    assert_eq!((play.phase(), play.agent.outcome()), (Phase::Ending, None));
     assert_eq!(play.deeds(), [Output::Signal { signal: 15 }], "nobody hears of it yet");
     assert_eq!(play.agent.deadline(), Some(play.now + DEATH_NEWS_DELAY_MAX));
     play
@@ -664,15 +664,15 @@ fn in_doubt() -> Play {
 
 #[test]
 fn a_peers_death_saves_the_job_that_its_consequence_would_have_ended() {
-    let died = || Input::Member(Membership::PeerDied { words: "node b died".into() });
-    let mut play = in_doubt();
+    let died = || Input::Member(Membership::PeerDied { message: "node b died".into() });
+    let mut play = suspects();
     play.give(died());
     assert_eq!((play.phase(), play.deeds()), (Phase::Restarting, vec![]));
     assert_eq!(play.agent.deadline(), Some(play.now + STOP), "they are being stopped still");
     play.give(Input::Empty);
     assert_eq!(play.phase(), Phase::Meeting);
     // The same when nothing lives any more.
-    let mut play = in_doubt();
+    let mut play = suspects();
     play.exited(1, ExitStatus::Signal(15)).give(Input::Empty);
     assert_eq!(play.phase(), Phase::Ending, "the word may come");
     play.give(died());
@@ -683,32 +683,32 @@ fn a_peers_death_saves_the_job_that_its_consequence_would_have_ended() {
 #[test]
 fn without_a_death_the_job_fails_soon_whatever_its_workers_do() {
     let reason = Reason::WorkerFailed { worker: ranks(0), exit: ExitStatus::Code(1) };
-    let failed = Some(Verdict::Failed { reason: reason.clone() });
+    let failed = Some(Outcome::Failed { reason: reason.clone() });
     let announced = Output::Announce { reason };
-    let mut play = in_doubt();
+    let mut play = suspects();
     play.pass(DEATH_NEWS_DELAY_MAX);
     assert_eq!(play.deeds(), core::slice::from_ref(&announced), "nobody waits for workers that do not end");
-    assert_eq!((play.phase(), play.agent.verdict()), (Phase::Ending, failed.as_ref()));
+    assert_eq!((play.phase(), play.agent.outcome()), (Phase::Ending, failed.as_ref()));
     play.give(Input::Empty);
     assert_eq!(play.phase(), Phase::Closing);
-    let mut play = in_doubt();
+    let mut play = suspects();
     play.give(Input::Empty).outputs.clear();
     play.pass(DEATH_NEWS_DELAY_MAX);
     let call = play.call;
-    assert_eq!(play.deeds(), [announced.clone(), Output::Close { call, farewell: Farewell::Close }]);
+    assert_eq!(play.deeds(), [announced.clone(), Output::Close { call, leave_mode: LeaveMode::Close }]);
     // What makes it certain before.
     let crashed = Input::Exited { local_rank: 1, exit: ExitStatus::Signal(11), at: at(0), was_ending: false };
-    let lost = Input::Member(Membership::ServerLost { words: "gone".into() });
-    let others = Input::Member(Membership::JobFailed { words: "b".into() });
-    let unseen = Input::LostSight { words: "the guard is gone".into() };
-    for input in [crashed, lost, others, unseen, Input::Stop(StopCause::Asked)] {
-        let mut play = in_doubt();
+    let lost = Input::Member(Membership::ServerLost { message: "gone".into() });
+    let others = Input::Member(Membership::JobFailed { message: "b".into() });
+    let unseen = Input::GuardLost { message: "the guard is gone".into() };
+    for input in [crashed, lost, others, unseen, Input::Stop(StopCause::Requested)] {
+        let mut play = suspects();
         play.give(input);
-        assert_eq!((play.deeds().first(), play.agent.verdict()), (Some(&announced), failed.as_ref()));
+        assert_eq!((play.deeds().first(), play.agent.outcome()), (Some(&announced), failed.as_ref()));
     }
-    let mut play = in_doubt();
-    play.give(Input::Member(Membership::RoundOver { words: "over".into() }));
-    assert_eq!((play.phase(), play.agent.verdict()), (Phase::Ending, None), "that is no death");
+    let mut play = suspects();
+    play.give(Input::Member(Membership::RoundOver { message: "over".into() }));
+    assert_eq!((play.phase(), play.agent.outcome()), (Phase::Ending, None), "that is no death");
 }
 
 #[test]
@@ -716,8 +716,8 @@ fn the_end_of_a_round_costs_no_restart_however_it_is_heard() {
     let mut play = Play::new(WorkerSpec { max_restarts: 0, ..spec() });
     play.give(Input::Begin).met();
     let call = play.call;
-    play.give(Input::NotAssigned { call, kind: InVain::RoundOver, words: "round 0 is over".into() });
-    assert_eq!((play.phase(), play.agent.verdict()), (Phase::Meeting, None));
+    play.give(Input::NotAssigned { call, kind: WaitFailure::RoundOver, message: "round 0 is over".into() });
+    assert_eq!((play.phase(), play.agent.outcome()), (Phase::Meeting, None));
     let call = play.call;
     assert_eq!(play.deeds().pop(), Some(Output::Meet { call }));
 }
@@ -731,30 +731,33 @@ fn without_news_of_deaths_nothing_is_in_doubt() {
     play.give(Input::Met { call, round }).assigned().started();
     play.exited(0, ExitStatus::Code(1));
     let reason = Reason::WorkerFailed { worker: ranks(0), exit: ExitStatus::Code(1) };
-    assert_eq!(play.agent.verdict(), Some(&Verdict::Failed { reason }));
+    assert_eq!(play.agent.outcome(), Some(&Outcome::Failed { reason }));
     // A restart that was spent is given back all the same to who happens to hear of a death.
     let mut play = Play::new(spec());
     play.give(Input::Begin);
     let call = play.call;
     play.give(Input::Met { call, round }).assigned().started().exited(0, ExitStatus::Code(1));
     let left = play.agent.restarts_left();
-    play.give(Input::Member(Membership::PeerDied { words: "b died".into() }));
+    play.give(Input::Member(Membership::PeerDied { message: "b died".into() }));
     assert_eq!(play.agent.restarts_left(), left + 1);
 }
 
 #[test]
 fn a_start_that_lacks_nothing_waits_for_no_room() {
-    let no_room =
-        || Input::NotStarted { local_rank: 0, hindrance: Hindrance::Passing, words: "no processes".into() };
+    let no_room = || Input::NotStarted {
+        local_rank: 0,
+        start_failure: StartFailure::Passing,
+        message: "no processes".into(),
+    };
     let mut play = Play::new(WorkerSpec { max_restarts: 9, ..spec() });
     play.give(Input::Begin).met().assigned().give(no_room()).give(Input::Empty);
-    assert_eq!((play.phase(), play.agent.deadline()), (Phase::Restarting, Some(play.now + ROOM_PATIENCE)));
+    assert_eq!((play.phase(), play.agent.deadline()), (Phase::Restarting, Some(play.now + RESOURCE_BACKOFF)));
     // The next one has room, and ends for another reason before all run.
-    play.pass(ROOM_PATIENCE).met().assigned().exited(0, ExitStatus::Code(1)).give(Input::Empty);
+    play.pass(RESOURCE_BACKOFF).met().assigned().exited(0, ExitStatus::Code(1)).give(Input::Empty);
     assert_eq!(play.phase(), Phase::Meeting);
     // So the row has ended.
     play.met().assigned().give(no_room()).give(Input::Empty);
-    assert_eq!(play.agent.deadline(), Some(play.now + ROOM_PATIENCE));
+    assert_eq!(play.agent.deadline(), Some(play.now + RESOURCE_BACKOFF));
 }
 
 #[test]
@@ -767,7 +770,7 @@ fn the_time_of_each_phase_of_a_restart_is_told() {
     play.outputs.clear();
     play.pass(ms(11)).started();
     let timing = Timing { detect: ms(2), stop: ms(3), rendezvous: ms(5), assign: ms(7), start: ms(11) };
-    assert!(play.outputs.contains(&Output::Tell(Notice::Running { attempt: 1, timing })));
+    assert!(play.outputs.contains(&Output::Notify(Notice::Running { attempt: 1, timing })));
     assert_eq!(timing.total(), ms(28));
 }
 

@@ -10,7 +10,7 @@ fn line(pid: u32, scope: &str, expires: f64, signal: i32) -> String {
     )
 }
 
-fn told(lines: &[String]) -> Watchdog {
+fn reported(lines: &[String]) -> Watchdog {
     let mut watchdog = Watchdog::default();
     watchdog.read(lines.concat().as_bytes(), &mut |_| true);
     assert_eq!(watchdog.next_refusal(), None);
@@ -29,7 +29,7 @@ fn expired(pid: u32, scope: &str, expires: f64, signal: i32) -> ExpiredTimer {
 
 #[test]
 fn a_timer_expires_at_its_time_and_not_before() {
-    let mut watchdog = told(&[line(7, "train.py#12", 1_700_000_060.5, 9)]);
+    let mut watchdog = reported(&[line(7, "train.py#12", 1_700_000_060.5, 9)]);
     assert_eq!((watchdog.due(), watchdog.len()), (Some(at(1_700_000_060.5)), 1));
     assert_eq!(watchdog.next_expired(at(1_700_000_060.4)), None);
     let timer = expired(7, "train.py#12", 1_700_000_060.5, 9);
@@ -48,7 +48,7 @@ fn what_pytorchs_client_writes_is_understood() {
 
 #[test]
 fn timers_are_by_process_and_scope() {
-    let mut watchdog = told(&[
+    let mut watchdog = reported(&[
         line(1, "a", 10.0, 9),
         line(1, "b", 20.0, 9),
         line(2, "a", 30.0, 9),
@@ -67,7 +67,7 @@ fn timers_are_by_process_and_scope() {
 
 #[test]
 fn the_first_with_a_signal_decides_and_all_of_its_process_are_gone() {
-    let mut watchdog = told(&[
+    let mut watchdog = reported(&[
         line(1, "silent", 10.0, 0),
         line(1, "later", 12.0, 15),
         line(1, "first", 11.0, 10),
@@ -81,15 +81,15 @@ fn the_first_with_a_signal_decides_and_all_of_its_process_are_gone() {
 
 #[test]
 fn only_those_who_are_admitted_set_timers() {
-    let mut asked = Vec::new();
+    let mut request = Vec::new();
     let mut watchdog = Watchdog::default();
     let lines =
         [line(1, "a", 9.0, 9), line(2, "a", 9.0, 9), line(1, "b", 9.0, 9), line(2, "a", -1.0, 0)].concat();
     watchdog.read(lines.as_bytes(), &mut |pid| {
-        asked.push(pid);
+        request.push(pid);
         pid == 1
     });
-    assert_eq!((asked, watchdog.len()), (vec![1, 2], 2), "once for each process");
+    assert_eq!((request, watchdog.len()), (vec![1, 2], 2), "once for each process");
 }
 
 #[test]
@@ -97,7 +97,7 @@ fn lines_come_in_pieces() {
     let text = [line(1, "größe", 10.0, 9), line(2, "b", 20.0, 9)].concat();
     for size in 1..text.len() {
         let mut watchdog = Watchdog::default();
-        text.as_bytes().chunks(size).for_each(|piece| watchdog.read(piece, &mut |_| true));
+        text.as_bytes().chunks(size).for_each(|chunk| watchdog.read(chunk, &mut |_| true));
         assert_eq!((watchdog.len(), watchdog.next_refusal()), (2, None), "{size}");
     }
 }
@@ -216,7 +216,7 @@ fn thousands_of_timers_are_as_a_plain_list_has_them() {
 
 #[test]
 fn a_pause_of_the_agent_costs_no_timer_its_time() {
-    let mut watchdog = told(&[line(1, "a", 10.0, 9), line(1, "b", 30.0, 9), line(2, "a", 20.0, 9)]);
+    let mut watchdog = reported(&[line(1, "a", 10.0, 9), line(1, "b", 30.0, 9), line(2, "a", 20.0, 9)]);
     let looks = |watchdog: &mut Watchdog, millis| {
         watchdog.wake(Instant::from_millis(millis), at(1.0));
         watchdog.rest(Instant::from_millis(millis));

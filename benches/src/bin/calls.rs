@@ -27,14 +27,14 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 const ECHO_BYTES: usize = 64;
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 type Outcome<T> = Result<T, Box<dyn std::error::Error + Send + Sync>>;
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
-    let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
-    let done = match words.as_slice() {
+    let args: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    let done = match args.as_slice() {
         ["serve"] => serve(None),
         ["serve", port] => port.parse().map_err(Into::into).and_then(|port| serve(Some(port))),
         ["floor-echo"] => floor(None),
@@ -147,8 +147,8 @@ fn load() -> Outcome<()> {
     let mut workers: Vec<(String, Arc<RpcAgent>)> = Vec::new();
     for line in io::stdin().lock().lines() {
         let line = line?;
-        let words: Vec<&str> = line.split_whitespace().collect();
-        let samples = match words.as_slice() {
+        let args: Vec<&str> = line.split_whitespace().collect();
+        let samples = match args.as_slice() {
             ["floor-echo", port, calls] => floor_echo(port, calls.parse()?)?,
             ["floor-sink", port, calls, bytes] => floor_sink(port, calls.parse()?, bytes.parse()?)?,
             ["death", calls] => (0..calls.parse()?).map(|_| death()).collect::<Outcome<_>>()?,
@@ -173,13 +173,13 @@ fn load() -> Outcome<()> {
             }
             _ => return Err(format!("what is {line:?}?").into()),
         };
-        say(&told(samples))?;
+        say(&samples_line(samples))?;
     }
     Ok(())
 }
 
 /// The times of single calls, in microseconds, as a line of JSON.
-fn told(mut samples: Vec<f64>) -> String {
+fn samples_line(mut samples: Vec<f64>) -> String {
     samples.sort_by(f64::total_cmp);
     let at = |share: usize| samples[(samples.len() - 1) * share / 100];
     let mean = samples.iter().sum::<f64>() / f64::from(u32::try_from(samples.len()).unwrap_or(u32::MAX));
@@ -250,11 +250,11 @@ fn payload(worker: &RpcAgent, calls: usize, bytes: usize) -> Outcome<Vec<f64>> {
 
 /// One chain of calls, of which each is made when the one before is answered.
 fn chain(worker: &Arc<RpcAgent>, handler: &'static str, left: usize, done: Sender<Result<(), String>>) {
-    let (next, told) = (Arc::clone(worker), done.clone());
+    let (next, samples_line) = (Arc::clone(worker), done.clone());
     let began = worker.call_with("b", handler, vec![7; ECHO_BYTES], None, move |result| match result {
-        Ok(_) if left > 1 => chain(&next, handler, left - 1, told),
-        Ok(_) => _ = told.send(Ok(())),
-        Err(error) => _ = told.send(Err(error.to_string())),
+        Ok(_) if left > 1 => chain(&next, handler, left - 1, samples_line),
+        Ok(_) => _ = samples_line.send(Ok(())),
+        Err(error) => _ = samples_line.send(Err(error.to_string())),
     });
     if let Err(error) = began {
         done.send(Err(error.to_string())).ok();
@@ -264,13 +264,13 @@ fn chain(worker: &Arc<RpcAgent>, handler: &'static str, left: usize, done: Sende
 /// The time of each call where so many are in flight: that of all, shared out.
 fn many(worker: &Arc<RpcAgent>, handler: &'static str, calls: usize, depth: usize) -> Outcome<Vec<f64>> {
     let each = calls.div_ceil(depth);
-    let (tell, told) = channel();
+    let (sender, samples_line) = channel();
     let began = now();
     for _ in 0..depth {
-        chain(worker, handler, each, tell.clone());
+        chain(worker, handler, each, sender.clone());
     }
     for _ in 0..depth {
-        told.recv_timeout(PATIENCE)??;
+        samples_line.recv_timeout(TIMEOUT)??;
     }
     let all = u32::try_from(each * depth)?;
     Ok(vec![began.elapsed().as_secs_f64() * 1e6 / f64::from(all)])
@@ -285,20 +285,20 @@ fn death() -> Outcome<f64> {
     let mut line = String::new();
     io::BufReader::new(child.stdout.take().ok_or("no stdout")?).read_line(&mut line)?;
     let worker = join(port, "a", 0, Handling::new(1))?;
-    let pending = worker.start_call("b", "hold", &b""[..], Some(PATIENCE))?;
-    worker.call("b", "echo", &b""[..], Some(PATIENCE))?;
+    let pending = worker.start_call("b", "hold", &b""[..], Some(TIMEOUT))?;
+    worker.call("b", "echo", &b""[..], Some(TIMEOUT))?;
     let ended = Arc::new(Mutex::new(None));
-    let told = Arc::clone(&ended);
-    let (tell, heard) = channel();
+    let samples_line = Arc::clone(&ended);
+    let (sender, results) = channel();
     std::thread::scope(|scope| {
         scope.spawn(move || {
             let result = pending.wait();
-            *told.lock().expect("no panic") = Some(now());
-            tell.send(result).ok();
+            *samples_line.lock().expect("no panic") = Some(now());
+            sender.send(result).ok();
         });
         let began = now();
         child.kill()?;
-        let result = heard.recv_timeout(PATIENCE)?;
+        let result = results.recv_timeout(TIMEOUT)?;
         child.wait()?;
         let ended = ended.lock().expect("no panic").ok_or("no end")?;
         if result.is_ok() { Err("it was answered".into()) } else { Ok((ended - began).as_secs_f64() * 1e6) }

@@ -63,10 +63,11 @@ fn take_part(endpoint: &str, name: &str, id: &str) -> io::Result<()> {
     let (agent, took) = join(endpoint, name, id)?;
     say(&format!("joined {}\n", took.as_nanos()))?;
     let (agent, has_done) = (Arc::new(agent), Arc::new(AtomicBool::new(false)));
-    let (told, ends) = (Arc::clone(&agent), Arc::clone(&has_done));
+    let (observer, ends) = (Arc::clone(&agent), Arc::clone(&has_done));
     let listener = thread::spawn(move || {
         while !ends.load(Ordering::Acquire) {
-            if let Some(GroupEvent::PeerDied { worker, .. }) = told.next_event(Duration::from_millis(100)) {
+            if let Some(GroupEvent::PeerDied { worker, .. }) = observer.next_event(Duration::from_millis(100))
+            {
                 say(&format!("died {} {}\n", worker.name, now_ns())).ok();
             }
         }

@@ -63,7 +63,7 @@ fn tasks(folder: &Path) -> io::Result<BTreeSet<PathBuf>> {
 
 fn on_cpu(task: &Path) -> io::Result<Duration> {
     let text = fs::read_to_string(task.join("schedstat"))?;
-    let nanos = text.split(' ').next().and_then(|word| word.parse().ok());
+    let nanos = text.split(' ').next().and_then(|field| field.parse().ok());
     nanos.map(Duration::from_nanos).ok_or_else(|| io::ErrorKind::InvalidData.into())
 }
 

@@ -76,7 +76,7 @@ pub(super) struct Arrival<'a> {
 
 /// How the connections of a group speak.
 #[derive(Debug)]
-pub(super) enum Tongue {
+pub(super) enum Protocol {
     C10d,
     /// Ids grow on each connection. Those of one group count together, so that they can send the same bytes.
     Native {
@@ -84,7 +84,7 @@ pub(super) enum Tongue {
     },
 }
 
-impl Tongue {
+impl Protocol {
     pub(super) const fn new(language: Language) -> Self {
         match language {
             Language::C10d => Self::C10d,
@@ -125,28 +125,28 @@ impl Frames {
     }
 
     /// One operation.
-    pub(super) fn one(tongue: &mut Tongue, operation: Operation<'_>) -> Self {
+    pub(super) fn one(protocol: &mut Protocol, operation: Operation<'_>) -> Self {
         let mut frames = Self::default();
-        frames.push(tongue, operation);
+        frames.push(protocol, operation);
         frames
     }
 
     /// A SET and a WAIT for it, as one operation.
-    pub(super) fn set_and_wait(tongue: &mut Tongue, name: &str) -> Self {
+    pub(super) fn set_and_wait(protocol: &mut Protocol, name: &str) -> Self {
         let mut frames = Self::default();
-        match tongue {
+        match protocol {
             // The WAIT answers both.
-            Tongue::C10d => frames.c10d_set_unanswered(name, b"1"),
-            Tongue::Native { .. } => frames.push(tongue, Operation::Set { name, value: b"1" }),
+            Protocol::C10d => frames.c10d_set_unanswered(name, b"1"),
+            Protocol::Native { .. } => frames.push(protocol, Operation::Set { name, value: b"1" }),
         }
-        frames.push(tongue, Operation::Wait { name });
+        frames.push(protocol, Operation::Wait { name });
         frames.ends.drain(..frames.ends.len() - 1);
         frames
     }
 
     /// The arrivals of so many connections, each at the place of its connection; they may send the same.
     pub(super) fn arrivals(
-        tongue: &mut Tongue,
+        protocol: &mut Protocol,
         key: &str,
         generation: u64,
         world_size: usize,
@@ -158,9 +158,9 @@ impl Frames {
             frames.end_operation();
             Rc::new(frames)
         };
-        match tongue {
-            Tongue::C10d => vec![one(&|frames| frames.c10d_barrier(arrival)); world_size],
-            Tongue::Native { last_id } => {
+        match protocol {
+            Protocol::C10d => vec![one(&|frames| frames.c10d_barrier(arrival)); world_size],
+            Protocol::Native { last_id } => {
                 *last_id += 1;
                 let id = *last_id;
                 let of_line = |line| one(&|frames| frames.native_barrier(id, Arrival { line, ..arrival }));
@@ -170,10 +170,10 @@ impl Frames {
     }
 
     /// One more operation.
-    pub(super) fn push(&mut self, tongue: &mut Tongue, operation: Operation<'_>) {
-        match tongue {
-            Tongue::C10d => self.c10d_operation(operation),
-            Tongue::Native { last_id } => {
+    pub(super) fn push(&mut self, protocol: &mut Protocol, operation: Operation<'_>) {
+        match protocol {
+            Protocol::C10d => self.c10d_operation(operation),
+            Protocol::Native { last_id } => {
                 *last_id += 1;
                 self.native_operation(*last_id, operation);
             }
@@ -228,22 +228,22 @@ mod tests {
     #[test]
     fn a_batch_can_be_cut_behind_any_operation() {
         let mut frames = Frames::default();
-        let mut tongue = Tongue::C10d;
-        frames.push(&mut tongue, Operation::Set { name: "k", value: b"value" });
-        frames.push(&mut tongue, Operation::Get { name: "k", value: b"value" });
-        let (set, answered) = frames.first(1);
-        assert_eq!((set.len(), answered), (1 + 8 + 2 + 8 + 5 + 5, 4));
-        let (both, answered) = frames.first(2);
-        assert_eq!((both.len(), answered), (set.len() + 1 + 8 + 2, 4 + 8 + 5));
+        let mut protocol = Protocol::C10d;
+        frames.push(&mut protocol, Operation::Set { name: "k", value: b"value" });
+        frames.push(&mut protocol, Operation::Get { name: "k", value: b"value" });
+        let (set, done) = frames.first(1);
+        assert_eq!((set.len(), done), (1 + 8 + 2 + 8 + 5 + 5, 4));
+        let (both, done) = frames.first(2);
+        assert_eq!((both.len(), done), (set.len() + 1 + 8 + 2, 4 + 8 + 5));
     }
 
     #[test]
     fn a_wrong_answer_is_seen_where_it_is_known_beforehand() {
         let mut frames = Frames::default();
-        let mut tongue = Tongue::C10d;
-        frames.push(&mut tongue, Operation::Check { name: "k" });
-        frames.push(&mut tongue, Operation::Add { name: "k" });
-        frames.push(&mut tongue, Operation::Check { name: "k" });
+        let mut protocol = Protocol::C10d;
+        frames.push(&mut protocol, Operation::Check { name: "k" });
+        frames.push(&mut protocol, Operation::Add { name: "k" });
+        frames.push(&mut protocol, Operation::Check { name: "k" });
         assert_eq!(frames.first(3).1, 10);
         assert!(frames.allow(0, &[0, 1, 2, 3, 4, 5, 6, 7, 8, 0]));
         assert!(frames.allow(1, &[1, 2, 3]));

@@ -6,7 +6,7 @@ mod line;
 pub(super) use awaited::Awaited;
 pub(super) use line::Task;
 
-use super::frames::Tongue;
+use super::frames::Protocol;
 use super::work::Language;
 use line::Line;
 use mio::net::TcpStream;
@@ -24,14 +24,14 @@ const BUFFER_BYTES: usize = 64 * 1024;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Dial {
     /// One connection after another, then all greetings.
-    InTurn,
+    Sequential,
     /// All connects are issued before any is waited for.
     AllAtOnce,
 }
 
 /// Why a load cannot go on.
 #[derive(Debug)]
-pub(super) enum Trouble {
+pub(super) enum LoadError {
     /// So many connections wait, and no answer came in time.
     Silent { waiting: usize },
     /// The server closed a connection.
@@ -51,7 +51,7 @@ pub(super) struct Group {
     events: Events,
     lines: Vec<Line>,
     /// How they speak.
-    pub(super) tongue: Tongue,
+    pub(super) protocol: Protocol,
     /// Lines that wait for an answer.
     waiting: usize,
     buffer: Box<[u8]>,
@@ -61,7 +61,7 @@ pub(super) struct Group {
 
 /// One task that is done.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Answered {
+pub(super) struct TaskDone {
     /// Which connection.
     pub(super) line: usize,
     /// From when it was given to its last byte.
@@ -87,12 +87,12 @@ impl Group {
         door: &Door,
         greetings: Vec<Task>,
         mut greeted: impl FnMut(Duration),
-    ) -> Result<Self, Trouble> {
+    ) -> Result<Self, LoadError> {
         let mut group = Self {
-            poll: Poll::new().map_err(Trouble::Connect)?,
+            poll: Poll::new().map_err(LoadError::Connect)?,
             events: Events::with_capacity(EVENTS_MAX),
             lines: Vec::with_capacity(greetings.len()),
-            tongue: Tongue::new(door.language),
+            protocol: Protocol::new(door.language),
             waiting: 0,
             buffer: vec![0; BUFFER_BYTES].into(),
             timeout: door.timeout,
@@ -101,8 +101,8 @@ impl Group {
         let mut connects = Vec::with_capacity(greetings.len());
         for _ in &greetings {
             connects.push(group.clock.now());
-            group.connect(door.address).map_err(Trouble::Connect)?;
-            if door.dial == Dial::InTurn {
+            group.connect(door.address).map_err(LoadError::Connect)?;
+            if door.dial == Dial::Sequential {
                 group.await_connected()?;
             }
         }
@@ -110,8 +110,8 @@ impl Group {
             group.ask(line, greeting)?;
         }
         let clock = group.clock;
-        group.run(|answered| {
-            greeted(clock.now().since(connects[answered.line]));
+        group.run(|done| {
+            greeted(clock.now().since(connects[done.line]));
             None
         })?;
         Ok(group)
@@ -127,14 +127,14 @@ impl Group {
     }
 
     /// Gives a task to a connection that has nothing under way.
-    pub(super) fn ask(&mut self, line: usize, task: Task) -> Result<(), Trouble> {
+    pub(super) fn ask(&mut self, line: usize, task: Task) -> Result<(), LoadError> {
         let at = self.clock.now();
         self.waiting += 1;
         self.lines[line].ask(task, at)
     }
 
     /// Runs until all that was asked is answered. After each answer, `next` says what its connection asks then.
-    pub(super) fn run(&mut self, mut next: impl FnMut(Answered) -> Next) -> Result<(), Trouble> {
+    pub(super) fn run(&mut self, mut next: impl FnMut(TaskDone) -> Next) -> Result<(), LoadError> {
         let mut last_answer = self.clock.now();
         while self.waiting > 0 {
             self.wait_for_events(last_answer)?;
@@ -145,11 +145,11 @@ impl Group {
                 let Some(line) = self.lines.get_mut(index) else { continue };
                 line.send()?;
                 let closing = event.is_read_closed() || event.is_error();
-                let Some(asked_at) = line.receive(&mut self.buffer, closing)? else { continue };
+                let Some(sent_at) = line.receive(&mut self.buffer, closing)? else { continue };
                 last_answer = self.clock.now();
                 self.waiting -= 1;
-                let span = last_answer.since(asked_at);
-                if let Some(task) = next(Answered { line: index, span }) {
+                let span = last_answer.since(sent_at);
+                if let Some(task) = next(TaskDone { line: index, span }) {
                     self.ask(index, task)?;
                 }
             }
@@ -167,7 +167,7 @@ impl Group {
     }
 
     /// Waits for the newest connection.
-    fn await_connected(&mut self) -> Result<(), Trouble> {
+    fn await_connected(&mut self) -> Result<(), LoadError> {
         let began = self.clock.now();
         loop {
             let Some(line) = self.lines.last_mut() else { return Ok(()) };
@@ -179,15 +179,15 @@ impl Group {
     }
 
     /// Waits for events, at most until `timeout` after `since`.
-    fn wait_for_events(&mut self, since: Instant) -> Result<(), Trouble> {
+    fn wait_for_events(&mut self, since: Instant) -> Result<(), LoadError> {
         loop {
             let left = self.timeout.saturating_sub(self.clock.now().since(since));
             match self.poll.poll(&mut self.events, Some(left)) {
                 Ok(()) if !self.events.is_empty() => return Ok(()),
-                Ok(()) if left.is_zero() => return Err(Trouble::Silent { waiting: self.waiting.max(1) }),
+                Ok(()) if left.is_zero() => return Err(LoadError::Silent { waiting: self.waiting.max(1) }),
                 Ok(()) => {}
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => return Err(Trouble::Lost(error)),
+                Err(error) => return Err(LoadError::Lost(error)),
             }
         }
     }

@@ -1,7 +1,7 @@
 //! From a kind of load to samples of each target.
 
-use super::frames::{Frames, Names, Operation, Tongue};
-use super::group::{Dial, Door, Group, Next, Task, Trouble};
+use super::frames::{Frames, Names, Operation, Protocol};
+use super::group::{Dial, Door, Group, LoadError, Next, Task};
 use super::histogram::Histogram;
 use super::sample::{Done, Sample, median};
 use super::target::Target;
@@ -35,8 +35,8 @@ pub(super) fn run(
     let mut visits: Vec<Visit> = targets.iter().map(|_| new()).collect();
     // The first repetition warms up.
     for repetition in 0..=plan.repetitions {
-        for turn in 0..targets.len() {
-            let index = (turn + repetition) % targets.len();
+        for position in 0..targets.len() {
+            let index = (position + repetition) % targets.len();
             let (visit, target) = (&mut visits[index], &targets[index]);
             if repetition == 1 {
                 visit.samples.clear();
@@ -65,14 +65,14 @@ impl Visit {
         names: &mut Names,
         target: &Target,
     ) -> Result<(), Failure> {
-        let fail = |trouble| failure(work, target, plan, trouble);
-        let dial = if work == Work::Connect { Dial::InTurn } else { Dial::AllAtOnce };
+        let fail = |load_error| failure(work, target, plan, load_error);
+        let dial = if work == Work::Connect { Dial::Sequential } else { Dial::AllAtOnce };
         let (address, language, timeout) = (target.address, work.language(plan.language), plan.timeout);
         let door = Door { address, language, dial, timeout };
         let mut group = match self.group.take() {
             None if !work.connects_anew() => {
                 prepare(work, plan, names, target)?;
-                let door = Door { dial: Dial::InTurn, ..door };
+                let door = Door { dial: Dial::Sequential, ..door };
                 Some(connect(&door, plan, |_| ()).map_err(fail)?)
             }
             group => group,
@@ -84,7 +84,7 @@ impl Visit {
             (Work::Barrier, Some(group)) => meet(&meetings, group, latencies, barrier_round),
             (Work::Legacy, Some(group)) => meet(&meetings, group, latencies, legacy_round),
             (_, Some(group)) => {
-                let batches = batches(work, plan, names, &mut group.tongue);
+                let batches = batches(work, plan, names, &mut group.protocol);
                 closed_loop(&batches, plan, group, latencies)
             }
             (work, None) if work.is_rendezvous() => {
@@ -131,12 +131,12 @@ fn value(plan: &Plan) -> Vec<u8> {
     vec![b'x'; plan.value_bytes]
 }
 
-fn connect(door: &Door, plan: &Plan, greeted: impl FnMut(Duration)) -> Result<Group, Trouble> {
+fn connect(door: &Door, plan: &Plan, greeted: impl FnMut(Duration)) -> Result<Group, LoadError> {
     let greeting = Task::one(Rc::new(Frames::greeting(door.language)));
     Group::dial(door, vec![greeting; plan.connections], greeted)
 }
 
-fn connects(door: &Door, plan: &Plan, latencies: &mut Histogram) -> Result<Done, Trouble> {
+fn connects(door: &Door, plan: &Plan, latencies: &mut Histogram) -> Result<Done, LoadError> {
     let clock = Clock::new();
     let began = clock.now();
     let group = connect(door, plan, |span| latencies.record(span))?;
@@ -169,8 +169,8 @@ fn meet(
     meetings: &[Meeting],
     group: &mut Group,
     latencies: &mut Histogram,
-    mut round: impl FnMut(&Meeting, &mut Group) -> Result<Duration, Trouble>,
-) -> Result<Done, Trouble> {
+    mut round: impl FnMut(&Meeting, &mut Group) -> Result<Duration, LoadError>,
+) -> Result<Done, LoadError> {
     let mut spans = Vec::with_capacity(meetings.len());
     for meeting in meetings {
         let span = round(meeting, group)?;
@@ -182,9 +182,9 @@ fn meet(
     Ok(Done { time, unit_ns, units: meetings.len(), cpu_units })
 }
 
-fn barrier_round(meeting: &Meeting, group: &mut Group) -> Result<Duration, Trouble> {
+fn barrier_round(meeting: &Meeting, group: &mut Group) -> Result<Duration, LoadError> {
     let world_size = group.len();
-    let arrivals = Frames::arrivals(&mut group.tongue, &meeting.key, meeting.generation, world_size);
+    let arrivals = Frames::arrivals(&mut group.protocol, &meeting.key, meeting.generation, world_size);
     let clock = Clock::new();
     let began = clock.now();
     for (line, arrival) in arrivals.into_iter().enumerate() {
@@ -202,12 +202,12 @@ fn release(key: &str) -> String {
     format!("{key}/last_member")
 }
 
-fn legacy_round(meeting: &Meeting, group: &mut Group) -> Result<Duration, Trouble> {
+fn legacy_round(meeting: &Meeting, group: &mut Group) -> Result<Duration, LoadError> {
     let (arrivals, release) = (arrivals(&meeting.key), release(&meeting.key));
-    let tongue = &mut group.tongue;
-    let add = Task::one(Rc::new(Frames::one(tongue, Operation::Add { name: &arrivals })));
-    let wait = Task::one(Rc::new(Frames::one(tongue, Operation::Wait { name: &release })));
-    let last = Task::one(Rc::new(Frames::set_and_wait(tongue, &release)));
+    let protocol = &mut group.protocol;
+    let add = Task::one(Rc::new(Frames::one(protocol, Operation::Add { name: &arrivals })));
+    let wait = Task::one(Rc::new(Frames::one(protocol, Operation::Wait { name: &release })));
+    let last = Task::one(Rc::new(Frames::set_and_wait(protocol, &release)));
     let (members, mut arrived) = (group.len(), 0);
     let mut has_arrived = vec![false; members];
     let clock = Clock::new();
@@ -215,8 +215,8 @@ fn legacy_round(meeting: &Meeting, group: &mut Group) -> Result<Duration, Troubl
     for line in 0..members {
         group.ask(line, add.clone())?;
     }
-    group.run(|answered| {
-        if std::mem::replace(&mut has_arrived[answered.line], true) {
+    group.run(|answer| {
+        if std::mem::replace(&mut has_arrived[answer.line], true) {
             return None;
         }
         arrived += 1;
@@ -243,14 +243,14 @@ impl Batches {
     }
 }
 
-fn batches(work: Work, plan: &Plan, names: &Names, tongue: &mut Tongue) -> Batches {
+fn batches(work: Work, plan: &Plan, names: &Names, protocol: &mut Protocol) -> Batches {
     let kinds = match work {
         Work::Mixed => vec![Work::Set, Work::Add, Work::Get, Work::Check],
         kind => vec![kind],
     };
     let (value_name, count_name, value) = (names.value(), names.count(), value(plan));
     let (name, value) = (value_name.as_str(), value.as_slice());
-    let batch = |first: usize, tongue: &mut Tongue| {
+    let batch = |first: usize, protocol: &mut Protocol| {
         let mut frames = Frames::default();
         for kind in kinds.iter().cycle().skip(first % kinds.len()).take(plan.depth) {
             let operation = match kind {
@@ -259,15 +259,15 @@ fn batches(work: Work, plan: &Plan, names: &Names, tongue: &mut Tongue) -> Batch
                 Work::Add => Operation::Add { name: &count_name },
                 _ => Operation::Check { name },
             };
-            frames.push(tongue, operation);
+            frames.push(protocol, operation);
         }
         Rc::new(frames)
     };
     match plan.language {
-        Language::C10d => Batches::Cycle((0..kinds.len()).map(|first| batch(first, tongue)).collect()),
+        Language::C10d => Batches::Cycle((0..kinds.len()).map(|first| batch(first, protocol)).collect()),
         Language::Native => {
             let begins = (0..plan.operations).step_by(plan.depth);
-            Batches::Once(begins.map(|first| batch(first, tongue)).collect())
+            Batches::Once(begins.map(|first| batch(first, protocol)).collect())
         }
     }
 }
@@ -278,7 +278,7 @@ fn closed_loop(
     plan: &Plan,
     group: &mut Group,
     latencies: &mut Histogram,
-) -> Result<Done, Trouble> {
+) -> Result<Done, LoadError> {
     let mut done: Vec<usize> = vec![0; group.len()];
     let mut next = |line: usize| -> Next {
         let begin = done[line];
@@ -294,26 +294,26 @@ fn closed_loop(
             group.ask(line, task)?;
         }
     }
-    group.run(|answered| {
-        latencies.record(answered.span);
-        next(answered.line)
+    group.run(|answer| {
+        latencies.record(answer.span);
+        next(answer.line)
     })?;
     let operations = plan.operations * group.len();
     Ok(Done { time: clock.now().since(began), unit_ns: None, units: operations, cpu_units: operations })
 }
 
-fn failure(work: Work, target: &Target, plan: &Plan, trouble: Trouble) -> Failure {
-    let (kind, what) = match trouble {
-        Trouble::Silent { waiting } => {
+fn failure(work: Work, target: &Target, plan: &Plan, load_error: LoadError) -> Failure {
+    let (kind, what) = match load_error {
+        LoadError::Silent { waiting } => {
             let (timeout_ms, connections) = (plan.timeout.as_millis(), plan.connections);
             let what = format!(
                 "no answer came within {timeout_ms} ms, {waiting} of {connections} connections are waiting"
             );
             (ErrorKind::TimedOut, what)
         }
-        Trouble::Closed => (ErrorKind::ServerGone, "the server closed a connection".into()),
-        Trouble::Garbage => (ErrorKind::WrongProtocol, "the server sent what is no answer".into()),
-        Trouble::Connect(error) => {
+        LoadError::Closed => (ErrorKind::ServerGone, "the server closed a connection".into()),
+        LoadError::Garbage => (ErrorKind::WrongProtocol, "the server sent what is no answer".into()),
+        LoadError::Connect(error) => {
             let kind = match error.kind() {
                 io::ErrorKind::ConnectionRefused => ErrorKind::Refused,
                 io::ErrorKind::HostUnreachable | io::ErrorKind::NetworkUnreachable => ErrorKind::Unreachable,
@@ -323,7 +323,7 @@ fn failure(work: Work, target: &Target, plan: &Plan, trouble: Trouble) -> Failur
             };
             (kind, format!("cannot connect: {error}"))
         }
-        Trouble::Lost(error) => (ErrorKind::ServerGone, format!("a connection was lost: {error}")),
+        LoadError::Lost(error) => (ErrorKind::ServerGone, format!("a connection was lost: {error}")),
     };
     Failure::new(kind, format!("{} on {} at {}: {what}", work.name(), target.name, target.address))
 }

@@ -1,7 +1,7 @@
 //! Loads on the rendezvous: nodes that meet, one that dies, and those left who meet again.
 
 use super::frames::{NodeTerms, leave};
-use super::group::{Awaited, Door, Group, Task, Trouble};
+use super::group::{Awaited, Door, Group, LoadError, Task};
 use super::histogram::Histogram;
 use super::sample::Done;
 use super::work::Work;
@@ -25,7 +25,7 @@ pub(super) fn repetition(
     connections: usize,
     run_id: &str,
     latencies: &mut Histogram,
-) -> Result<Done, Trouble> {
+) -> Result<Done, LoadError> {
     let run = Run::new(work, run_id, connections);
     let openings = run.openings();
     if work == Work::Join {
@@ -48,7 +48,7 @@ pub(super) fn repetition(
     for (line, death) in deaths.into_iter().enumerate() {
         group.ask(line, death)?;
     }
-    group.run(|answered| joins[answered.line].take())?;
+    group.run(|done| joins[done.line].take())?;
     let time = clock.now().since(began);
     latencies.record(time);
     run.leave(&mut group)?;
@@ -90,7 +90,7 @@ impl Run {
     }
 
     /// All leave in peace: whose connection just ended would be told of to all others, each.
-    fn leave(&self, group: &mut Group) -> Result<(), Trouble> {
+    fn leave(&self, group: &mut Group) -> Result<(), LoadError> {
         let task = Task::Until { request: leave(LEAVE, &self.id), awaited: Awaited::Done };
         for line in 0..group.len() {
             group.ask(line, task.clone())?;

@@ -77,7 +77,7 @@ fn reference_again(rows: &[Row]) -> Option<(&Row, &Row)> {
 }
 
 /// Why the figures are not to be trusted, if so.
-pub(super) fn doubt(rows: &[Row]) -> Option<String> {
+pub(super) fn unreliable(rows: &[Row]) -> Option<String> {
     let (reference, again) = reference_again(rows)?;
     (!STEADY.contains(&again.time_ratio)).then(|| {
         format!(
@@ -225,13 +225,13 @@ mod tests {
         let reference = || ("a", samples([1000.0; 3], None));
         let steady =
             measured(&[reference(), ("b", samples([3000.0; 3], None)), ("a2", samples([1040.0; 3], None))]);
-        assert_eq!(doubt(&steady), None);
+        assert_eq!(unreliable(&steady), None);
         assert_eq!(json(Work::Add, &PLAN, &steady)["reference_steady"], json!(true));
         let unsteady = measured(&[reference(), ("a2", samples([1060.0; 3], None))]);
-        assert!(doubt(&unsteady).unwrap().starts_with("a2 came out at 1.06 of a"));
+        assert!(unreliable(&unsteady).unwrap().starts_with("a2 came out at 1.06 of a"));
         assert_eq!(json(Work::Add, &PLAN, &unsteady)["reference_steady"], json!(false));
         let alone = measured(&[reference(), ("b", samples([3000.0; 3], None))]);
-        assert_eq!(doubt(&alone), None);
+        assert_eq!(unreliable(&alone), None);
         assert_eq!(json(Work::Add, &PLAN, &alone).get("reference_steady"), None);
     }
 }

@@ -31,19 +31,20 @@ impl FromStr for TargetName {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let (name, place) = text.split_once('=').map_or((None, text), |(name, place)| (Some(name), place));
+        let (name, address) =
+            text.split_once('=').map_or((None, text), |(name, address)| (Some(name), address));
         if name == Some("") {
             return Err("a name is missing: NAME=HOST:PORT[:PID] is expected".into());
         }
         // A PID stands behind the second colon of what follows the host.
-        let host_bytes = if place.starts_with('[') { place.find(']').unwrap_or(0) } else { 0 };
-        let (endpoint, pid) = match place[host_bytes..].match_indices(':').nth(1) {
+        let host_bytes = if address.starts_with('[') { address.find(']').unwrap_or(0) } else { 0 };
+        let (endpoint, pid) = match address[host_bytes..].match_indices(':').nth(1) {
             Some((colon, _)) => {
-                let (endpoint, pid) = (&place[..host_bytes + colon], &place[host_bytes + colon + 1..]);
+                let (endpoint, pid) = (&address[..host_bytes + colon], &address[host_bytes + colon + 1..]);
                 let number = pid.parse().map_err(|_| format!("\"{pid}\" is not a process id"))?;
                 (endpoint, Some(number))
             }
-            None => (place, None),
+            None => (address, None),
         };
         let endpoint: Endpoint = endpoint.parse()?;
         Ok(Self { name: name.map_or_else(|| endpoint.to_string(), str::to_owned), endpoint, pid })

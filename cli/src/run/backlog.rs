@@ -10,17 +10,17 @@ use std::time::Duration;
 const WAITING_BYTES_MAX: usize = 1 << 20;
 
 /// One thing to write.
-enum Piece {
+enum Output {
     /// Lines, which stay.
     Lines(String),
     /// What stands in the last line from now on, until something else is written; empty: nothing.
-    Standing(String),
+    StatusLine(String),
 }
 
-impl Piece {
+impl Output {
     /// What it takes to keep it.
     fn cost(&self) -> usize {
-        let (Self::Lines(text) | Self::Standing(text)) = self;
+        let (Self::Lines(text) | Self::StatusLine(text)) = self;
         text.len() + size_of::<Self>()
     }
 }
@@ -37,7 +37,7 @@ struct Shared {
 
 #[derive(Default)]
 struct Queue {
-    pieces: VecDeque<Piece>,
+    pieces: VecDeque<Output>,
     cost: usize,
     /// Lines that were left out, and belong behind all pieces.
     left_out: usize,
@@ -48,7 +48,7 @@ struct Queue {
 enum Writer {
     /// There is none yet: what comes, waits.
     #[default]
-    ToCome,
+    Waiting,
     /// It has nothing to do.
     Idle,
     /// It writes, or waits until it can.
@@ -67,7 +67,7 @@ impl Backlog {
         self.0.lock().writer = Writer::Busy;
         let started = std::thread::Builder::new().name("rdzv-screen".into()).spawn(move || shared.write(to));
         if started.is_err() {
-            self.0.lock().writer = Writer::ToCome;
+            self.0.lock().writer = Writer::Waiting;
         }
         started.map(drop)
     }
@@ -79,37 +79,37 @@ impl Backlog {
             queue.left_out += lines.lines().count();
             return;
         }
-        queue.tell_of_gap();
-        queue.push(Piece::Lines(lines));
+        queue.report_gap();
+        queue.push(Output::Lines(lines));
         self.0.changed.notify_all();
     }
 
     /// Has this stand in the last line of a terminal. What is written next takes it away.
-    pub(super) fn standing(&self, text: String) {
+    pub(super) fn status_line(&self, text: String) {
         let mut queue = self.0.lock();
-        if matches!(queue.pieces.back(), Some(Piece::Standing(_))) {
+        if matches!(queue.pieces.back(), Some(Output::StatusLine(_))) {
             queue.pop_back();
         } else if queue.cost >= WAITING_BYTES_MAX {
             // Lines wait, and nothing stands there once they are written.
             return;
         }
-        queue.push(Piece::Standing(text));
+        queue.push(Output::StatusLine(text));
         self.0.changed.notify_all();
     }
 
     /// Waits until all is written, for so long at most. Without a writer there is one now.
-    pub(super) fn finish<W: Write + Send + 'static>(&self, open: impl Fn() -> W, patience: Duration) {
+    pub(super) fn finish<W: Write + Send + 'static>(&self, open: impl Fn() -> W, timeout: Duration) {
         let writer = self.0.lock().writer;
-        if writer == Writer::ToCome && self.begin(open()).is_err() {
+        if writer == Writer::Waiting && self.begin(open()).is_err() {
             // The system has no threads, which is what is to be told: better late than never.
             let mut pen = Pen::new(open());
-            while let Some(piece) = self.0.lock().take() {
-                pen.write(piece);
+            while let Some(chunk) = self.0.lock().take() {
+                pen.write(chunk);
             }
             return;
         }
         let is_left = |queue: &mut Queue| !queue.is_empty() || queue.writer == Writer::Busy;
-        drop(self.0.changed.wait_timeout_while(self.0.lock(), patience, is_left));
+        drop(self.0.changed.wait_timeout_while(self.0.lock(), timeout, is_left));
     }
 }
 
@@ -118,32 +118,32 @@ impl Queue {
         self.pieces.is_empty() && self.left_out == 0
     }
 
-    fn push(&mut self, piece: Piece) {
-        self.cost += piece.cost();
-        self.pieces.push_back(piece);
+    fn push(&mut self, chunk: Output) {
+        self.cost += chunk.cost();
+        self.pieces.push_back(chunk);
     }
 
     fn pop_back(&mut self) {
-        self.cost -= self.pieces.pop_back().map_or(0, |piece| piece.cost());
+        self.cost -= self.pieces.pop_back().map_or(0, |chunk| chunk.cost());
     }
 
     /// What was left out is told of where it is missing.
-    fn tell_of_gap(&mut self) {
-        let words = match std::mem::take(&mut self.left_out) {
+    fn report_gap(&mut self) {
+        let text = match std::mem::take(&mut self.left_out) {
             0 => return,
             1 => "rdzv run: 1 line was not shown: nobody took it\n".into(),
             count => format!("rdzv run: {count} lines were not shown: nobody took them\n"),
         };
-        self.push(Piece::Lines(words));
+        self.push(Output::Lines(text));
     }
 
-    fn take(&mut self) -> Option<Piece> {
+    fn take(&mut self) -> Option<Output> {
         if self.pieces.is_empty() {
-            self.tell_of_gap();
+            self.report_gap();
         }
-        let piece = self.pieces.pop_front()?;
-        self.cost -= piece.cost();
-        Some(piece)
+        let chunk = self.pieces.pop_front()?;
+        self.cost -= chunk.cost();
+        Some(chunk)
     }
 }
 
@@ -153,12 +153,12 @@ impl Shared {
     }
 
     /// The next piece, once there is one.
-    fn next(&self) -> Piece {
+    fn next(&self) -> Output {
         let mut queue = self.lock();
         loop {
-            if let Some(piece) = queue.take() {
+            if let Some(chunk) = queue.take() {
                 queue.writer = Writer::Busy;
-                return piece;
+                return chunk;
             }
             queue.writer = Writer::Idle;
             self.changed.notify_all();
@@ -178,24 +178,24 @@ impl Shared {
 struct Pen<W> {
     to: W,
     /// Whether something stands in the last line.
-    stands: bool,
+    has_status: bool,
 }
 
 impl<W: Write> Pen<W> {
     fn new(to: W) -> Self {
-        Self { to, stands: false }
+        Self { to, has_status: false }
     }
 
-    fn write(&mut self, piece: Piece) {
-        let stood = std::mem::take(&mut self.stands);
-        let text = match piece {
-            Piece::Standing(text) if text.is_empty() && !stood => return,
-            Piece::Standing(text) => {
-                self.stands = !text.is_empty();
+    fn write(&mut self, chunk: Output) {
+        let had_status = std::mem::take(&mut self.has_status);
+        let text = match chunk {
+            Output::StatusLine(text) if text.is_empty() && !had_status => return,
+            Output::StatusLine(text) => {
+                self.has_status = !text.is_empty();
                 format!("\r\x1b[K{text}")
             }
-            Piece::Lines(lines) if stood => format!("\r\x1b[K{lines}"),
-            Piece::Lines(lines) => lines,
+            Output::Lines(lines) if had_status => format!("\r\x1b[K{lines}"),
+            Output::Lines(lines) => lines,
         };
         // Where nobody can read it, the job goes on all the same.
         self.to.write_all(text.as_bytes()).and_then(|()| self.to.flush()).ok();
@@ -223,32 +223,32 @@ mod tests {
     }
 
     fn reader() -> (Reader, Receiver<String>) {
-        let (tell, told) = sync_channel(0);
-        (Reader(tell), told)
+        let (notify, event) = sync_channel(0);
+        (Reader(notify), event)
     }
 
-    const PATIENCE: Duration = Duration::from_secs(20);
+    const TIMEOUT: Duration = Duration::from_secs(20);
 
     #[track_caller]
     fn reads(read: &Receiver<String>, expected: &str) {
-        assert_eq!(read.recv_timeout(PATIENCE).as_deref(), Ok(expected));
+        assert_eq!(read.recv_timeout(TIMEOUT).as_deref(), Ok(expected));
     }
 
     #[test]
     fn lines_stay_in_order_and_what_stands_is_taken_away() {
         let backlog = Backlog::new();
         let (to, read) = reader();
-        backlog.standing(String::new());
+        backlog.status_line(String::new());
         backlog.lines("one\n".into());
-        backlog.standing("waits".into());
-        backlog.standing("waits, 1 s".into());
+        backlog.status_line("waits".into());
+        backlog.status_line("waits, 1 s".into());
         backlog.lines("two\n".into());
-        backlog.standing("more".into());
+        backlog.status_line("more".into());
         backlog.begin(to).expect("a thread");
         for expected in ["one\n", "\r\x1b[Kwaits, 1 s", "\r\x1b[Ktwo\n", "\r\x1b[Kmore"] {
             reads(&read, expected);
         }
-        backlog.standing(String::new());
+        backlog.status_line(String::new());
         reads(&read, "\r\x1b[K");
         backlog.lines("three\n".into());
         reads(&read, "three\n");
@@ -264,7 +264,7 @@ mod tests {
         }
         assert!(backlog.0.lock().cost > WAITING_BYTES_MAX);
         backlog.lines("lost\nlost\n".into());
-        backlog.standing("lost".into());
+        backlog.status_line("lost".into());
         backlog.lines("lost\n".into());
         backlog.begin(to).expect("a thread");
         reads(&read, &line);
@@ -289,12 +289,12 @@ mod tests {
         backlog.finish(open, Duration::from_millis(1));
         let reading = std::thread::spawn(move || read.iter().take(2).collect::<String>());
         backlog.lines("last\n".into());
-        backlog.finish(io::sink, PATIENCE);
+        backlog.finish(io::sink, TIMEOUT);
         assert!(backlog.0.lock().is_empty());
         assert_eq!(reading.join().expect("a reader"), "first\nlast\n");
         // Who does not read any more holds up nobody.
         backlog.lines("to nobody\n".into());
-        backlog.finish(io::sink, PATIENCE);
+        backlog.finish(io::sink, TIMEOUT);
         assert!(backlog.0.lock().is_empty());
     }
 }

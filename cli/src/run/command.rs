@@ -71,15 +71,15 @@ mod tests {
 
     #[test]
     fn python_runs_what_is_its_own() {
-        for (by, told) in [
+        for (by, event) in [
             (By::Itself, &["train.py", "-x"][..]),
             (By::Python, &["python3", "-u", "train.py", "-x"]),
             (By::PythonModule, &["python3", "-u", "-m", "train.py", "-x"]),
         ] {
             let found = |name: &OsStr| Ok(Path::new("/bin").join(name));
             let command = WorkerCommand::new(by, "train.py".as_ref(), &["-x".into()], &found).expect("found");
-            assert_eq!(command.arguments, told);
-            assert_eq!(command.path, Path::new("/bin").join(told[0]));
+            assert_eq!(command.arguments, event);
+            assert_eq!(command.path, Path::new("/bin").join(event[0]));
             assert_eq!(command.name, "train.py");
         }
     }

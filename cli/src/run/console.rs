@@ -1,7 +1,7 @@
 //! Standard error: lines below each other and, on a terminal, below them one that is written anew in its place.
 
 use super::backlog::Backlog;
-use super::waiting::Words;
+use super::waiting::StatusLine;
 use super::{plain, surroundings};
 use std::io::{self, IsTerminal, Write};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
@@ -10,7 +10,7 @@ use std::time::Duration;
 /// What a line is to whoever reads it.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Weight {
-    Trouble,
+    Warning,
     Ordinary,
 }
 
@@ -41,7 +41,7 @@ struct Awaited<T> {
     /// How often that has changed.
     changes: u64,
     /// What stands on the terminal's last line, or was the last thing told of it elsewhere.
-    told: String,
+    last_line: String,
 }
 
 /// How long the last lines may take.
@@ -58,7 +58,7 @@ impl<T: Clone> Console<T> {
             Some(_) => Look::Terminal(Colour::No),
             None => Look::Terminal(Colour::Yes),
         };
-        let awaited = Awaited { what: None, changes: 0, told: String::new() };
+        let awaited = Awaited { what: None, changes: 0, last_line: String::new() };
         Self { look, backlog: Backlog::new(), awaited: Mutex::new(awaited), changed: Condvar::new() }
     }
 
@@ -74,25 +74,25 @@ impl<T: Clone> Console<T> {
     }
 
     /// A line, or several.
-    pub(super) fn line(&self, weight: Weight, words: &str) {
+    pub(super) fn line(&self, weight: Weight, text: &str) {
         let mut awaited = self.lock();
         if self.look != Look::Plain {
             // A line takes it away.
-            awaited.told.clear();
+            awaited.last_line.clear();
         }
         let (on, off) = match (self.look, weight) {
-            (Look::Terminal(Colour::Yes), Weight::Trouble) => ("\x1b[31m", "\x1b[0m"),
+            (Look::Terminal(Colour::Yes), Weight::Warning) => ("\x1b[31m", "\x1b[0m"),
             (Look::Terminal(Colour::Yes), Weight::Ordinary) => ("\x1b[2m", "\x1b[0m"),
             _ => ("", ""),
         };
-        self.backlog.lines(format!("{on}{}{off}\n", plain::lines(words)));
+        self.backlog.lines(format!("{on}{}{off}\n", plain::lines(text)));
     }
 
     /// From now on this is waited for.
     pub(super) fn wait_for(&self, what: Option<T>) {
         let mut awaited = self.lock();
         self.erase(&mut awaited);
-        awaited.told.clear();
+        awaited.last_line.clear();
         awaited.what = what;
         awaited.changes += 1;
         self.changed.notify_all();
@@ -100,15 +100,15 @@ impl<T: Clone> Console<T> {
 
     /// Tells again and again what `say` knows of what is waited for: what is new, and how long it takes. A terminal shows
     /// both; elsewhere there is a line for what is new.
-    pub(super) fn tell(&self, mut say: impl FnMut(&T) -> Words) -> ! {
+    pub(super) fn run(&self, mut say: impl FnMut(&T) -> StatusLine) -> ! {
         loop {
             let (what, changes) = self.next();
             // Whatever comes at once is not worth a word.
             while self.is_still(changes) {
-                let words = say(&what);
+                let text = say(&what);
                 let mut awaited = self.lock();
                 if awaited.changes == changes {
-                    self.show(&mut awaited, &words);
+                    self.show(&mut awaited, &text);
                 }
             }
         }
@@ -132,27 +132,28 @@ impl<T: Clone> Console<T> {
         waited.unwrap_or_else(PoisonError::into_inner).0.changes == changes
     }
 
-    fn show(&self, awaited: &mut Awaited<T>, Words { what, time, who }: &Words) {
+    fn show(&self, awaited: &mut Awaited<T>, StatusLine { what, time, node_names }: &StatusLine) {
         let Look::Terminal(colour) = self.look else {
-            let news = format!("{what}{who}");
-            if awaited.told != news {
+            let news = format!("{what}{node_names}");
+            if awaited.last_line != news {
                 self.backlog.lines(format!("{}\n", plain::lines(&news)));
-                awaited.told = news;
+                awaited.last_line = news;
             }
             return;
         };
         let (on, off) = if colour == Colour::Yes { ("\x1b[36m", "\x1b[0m") } else { ("", "") };
         // One that goes over the edge could not be taken back.
-        let line: String = format!("{what}{time}{who}").chars().take(columns().saturating_sub(1)).collect();
-        self.backlog.standing(format!("{on}{}{off}", plain::word(&line)));
-        awaited.told = line;
+        let line: String =
+            format!("{what}{time}{node_names}").chars().take(columns().saturating_sub(1)).collect();
+        self.backlog.status_line(format!("{on}{}{off}", plain::label(&line)));
+        awaited.last_line = line;
     }
 
     /// Takes the line back that is written anew in its place.
     fn erase(&self, awaited: &mut Awaited<T>) {
-        if self.look != Look::Plain && !awaited.told.is_empty() {
-            self.backlog.standing(String::new());
-            awaited.told.clear();
+        if self.look != Look::Plain && !awaited.last_line.is_empty() {
+            self.backlog.status_line(String::new());
+            awaited.last_line.clear();
         }
     }
 
@@ -171,9 +172,9 @@ impl Write for Stderr {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
                 written => return written,
             }
-            let mut asked = libc::pollfd { fd: libc::STDERR_FILENO, events: libc::POLLOUT, revents: 0 };
+            let mut poll_fd = libc::pollfd { fd: libc::STDERR_FILENO, events: libc::POLLOUT, revents: 0 };
             // SAFETY: one valid `pollfd`, and one is what the call is told of.
-            unsafe { libc::poll(&raw mut asked, 1, -1) };
+            unsafe { libc::poll(&raw mut poll_fd, 1, -1) };
         }
     }
 
@@ -186,6 +187,6 @@ impl Write for Stderr {
 fn columns() -> usize {
     let mut size = libc::winsize { ws_row: 0, ws_col: 0, ws_xpixel: 0, ws_ypixel: 0 };
     // SAFETY: `size` is valid for writing.
-    let told = unsafe { libc::ioctl(libc::STDERR_FILENO, libc::TIOCGWINSZ, &raw mut size) };
-    if told == 0 && size.ws_col > 0 { usize::from(size.ws_col) } else { COLUMNS_DEFAULT }
+    let last_line = unsafe { libc::ioctl(libc::STDERR_FILENO, libc::TIOCGWINSZ, &raw mut size) };
+    if last_line == 0 && size.ws_col > 0 { usize::from(size.ws_col) } else { COLUMNS_DEFAULT }
 }

@@ -138,14 +138,14 @@ mod tests {
 
     /// Takes one line, and then there is no room any more.
     struct Full {
-        tell: std::sync::mpsc::Sender<String>,
+        notify: std::sync::mpsc::Sender<String>,
         left: usize,
     }
 
     impl Write for Full {
         fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
             self.left = self.left.checked_sub(1).ok_or(io::ErrorKind::StorageFull)?;
-            self.tell.send(String::from_utf8_lossy(bytes).into_owned()).expect("awaited");
+            self.notify.send(String::from_utf8_lossy(bytes).into_owned()).expect("awaited");
             Ok(bytes.len())
         }
 
@@ -156,12 +156,12 @@ mod tests {
 
     #[test]
     fn what_is_full_is_told_of_once_and_holds_up_nobody() {
-        let (tell, told) = channel();
+        let (notify, event) = channel();
         let (complain, complaints) = channel();
         let lines = Lines::start(
             "events",
-            move || Ok(Box::new(Full { tell, left: 1 })),
-            move |words| complain.send(words.to_string()).expect("awaited"),
+            move || Ok(Box::new(Full { notify, left: 1 })),
+            move |message| complain.send(message.to_string()).expect("awaited"),
         )
         .expect("a thread");
         let put = lines.sender();
@@ -170,7 +170,7 @@ mod tests {
         }
         drop(put);
         drop(lines);
-        assert_eq!(told.iter().collect::<Vec<_>>(), ["0\n"]);
+        assert_eq!(event.iter().collect::<Vec<_>>(), ["0\n"]);
         assert_eq!(complaints.iter().collect::<Vec<_>>(), ["events: no storage space; no more are written"]);
     }
 }

@@ -63,12 +63,12 @@ mod tests {
     fn words_and_numbers() {
         assert_eq!(workers("3").expect("a number"), 3);
         assert!(workers("cpu").expect("at least one") > 0);
-        for (said, told) in [
+        for (said, event) in [
             ("0", "--nproc-per-node must be at least 1"),
             ("many", "Unsupported nproc_per_node value: many"),
             ("-1", "Unsupported nproc_per_node value: -1"),
         ] {
-            assert_eq!(workers(said).expect_err("refused").0, told);
+            assert_eq!(workers(said).expect_err("refused").0, event);
         }
     }
 

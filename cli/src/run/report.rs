@@ -3,7 +3,7 @@
 use rendezvous_agent::driver::agent::AgentResult;
 use rendezvous_agent::failure::{REPORT_VERSION, WorkerGroupFailure, signal_name};
 use rendezvous_agent::reason::{Reason, StopCause};
-use rendezvous_agent::supervisor::Verdict;
+use rendezvous_agent::supervisor::Outcome;
 use serde_json::{Value, json};
 use std::io;
 use std::path::{Path, PathBuf};
@@ -11,14 +11,14 @@ use std::sync::mpsc::sync_channel;
 use std::time::Duration;
 
 /// How long the last words may take: a disk or a pipe may stand still.
-const PATIENCE: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A file, if one is asked for.
 pub(super) struct Report(Option<PathBuf>);
 
 /// How a run ended.
 struct Ending<'a> {
-    verdict: &'static str,
+    outcome: &'static str,
     reason: String,
     failure: Option<&'a WorkerGroupFailure>,
 }
@@ -32,7 +32,7 @@ impl Report {
             let is_special = path.metadata().is_ok_and(|of| !of.is_file() && !of.is_dir());
             if !is_special {
                 let reason = "the run has not ended".into();
-                let running = Ending { verdict: "running", reason, failure: None };
+                let running = Ending { outcome: "running", reason, failure: None };
                 std::fs::write(path, running.text()).map_err(|error| refused(path, &error))?;
             }
         }
@@ -44,15 +44,15 @@ impl Report {
         let Some(path) = self.0.clone() else { return Ok(()) };
         let ending = match ended {
             Ok(result) => Ending::of(result),
-            Err(reason) => Ending { verdict: "failed", reason, failure: None },
+            Err(reason) => Ending { outcome: "failed", reason, failure: None },
         };
         let text = ending.text();
-        let (tell, told) = sync_channel(1);
+        let (sender, done) = sync_channel(1);
         let at = path.clone();
         let writer = std::thread::Builder::new().name("rdzv-report".into());
-        let written = writer.spawn(move || tell.send(std::fs::write(&at, text))).and_then(|_| {
-            told.recv_timeout(PATIENCE).unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
-        });
+        let written = writer
+            .spawn(move || sender.send(std::fs::write(&at, text)))
+            .and_then(|_| done.recv_timeout(TIMEOUT).unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into())));
         written.map_err(|error| refused(&path, &error))
     }
 }
@@ -63,23 +63,23 @@ fn refused(path: &Path, error: &io::Error) -> String {
 
 impl<'a> Ending<'a> {
     fn of(result: &'a AgentResult) -> Self {
-        let (verdict, reason) = match &result.verdict {
-            Verdict::Succeeded { missing } => {
+        let (outcome, reason) = match &result.outcome {
+            Outcome::Succeeded { missing } => {
                 ("succeeded", missing.as_ref().unwrap_or(&Reason::Succeeded).to_string())
             }
-            Verdict::NotNeeded => ("not_needed", "this node stood by, and was not needed".into()),
-            Verdict::Stopped { cause } => ("stopped", stopped(*cause)),
-            Verdict::Failed { reason } => ("failed", reason.to_string()),
-            Verdict::LostSight { reason } => ("lost_sight", reason.to_string()),
+            Outcome::NotNeeded => ("not_needed", "this node stood by, and was not needed".into()),
+            Outcome::Stopped { cause } => ("stopped", stopped(*cause)),
+            Outcome::Failed { reason } => ("failed", reason.to_string()),
+            Outcome::GuardLost { reason } => ("lost_sight", reason.to_string()),
         };
-        Self { verdict, reason, failure: result.failure.as_ref() }
+        Self { outcome, reason, failure: result.failure.as_ref() }
     }
 
     fn text(&self) -> String {
         let failure = self.failure.map_or(Value::Null, WorkerGroupFailure::to_json);
         let report = json!({
             "version": REPORT_VERSION,
-            "verdict": self.verdict,
+            "verdict": self.outcome,
             "reason": self.reason,
             "failure": failure,
         });
@@ -92,6 +92,6 @@ fn stopped(cause: StopCause) -> String {
         StopCause::Signal(signal) => {
             signal_name(signal).map_or_else(|| format!("signal {signal} came"), |name| format!("{name} came"))
         }
-        StopCause::Asked => Reason::Stop(cause).to_string(),
+        StopCause::Requested => Reason::Stop(cause).to_string(),
     }
 }

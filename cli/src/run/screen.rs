@@ -1,13 +1,13 @@
 //! What the user sees: a line for each thing that happens, and on a terminal what the agent waits for.
 
 use super::console::{Console, Weight};
-use super::waiting::{Awaited, Waiting, Words};
+use super::waiting::{Awaited, StatusLine, Waiting};
 use clap::ValueEnum;
 use rendezvous_agent::driver::agent::{Agent, AgentEvent, Moment};
 use rendezvous_agent::failure::signal_name;
 use rendezvous_agent::phase::Phase;
 use rendezvous_agent::reason::{Reason, StopCause};
-use rendezvous_agent::supervisor::{Notice, Timing, Verdict};
+use rendezvous_agent::supervisor::{Notice, Outcome, Timing};
 use rendezvous_core::driver::clock::Clock;
 use rendezvous_core::driver::rendezvous::RendezvousHandler;
 use rendezvous_core::rendezvous::parameters::RendezvousParameters;
@@ -46,18 +46,18 @@ impl Screen {
         self.console.finish();
     }
 
-    pub(super) fn trouble(&self, words: &str) {
-        self.line(Weight::Trouble, words);
+    pub(super) fn warn(&self, message: &str) {
+        self.line(Weight::Warning, message);
     }
 
     /// The same for other threads.
     pub(super) fn complaints(&self) -> impl Fn(&str) + Send + use<> {
         let console = Arc::clone(&self.console);
-        move |words| console.line(Weight::Trouble, &format!("rdzv run: {words}"))
+        move |message| console.line(Weight::Warning, &format!("rdzv run: {message}"))
     }
 
-    pub(super) fn note(&self, words: &str) {
-        self.line(Weight::Ordinary, words);
+    pub(super) fn note(&self, message: &str) {
+        self.line(Weight::Ordinary, message);
     }
 
     /// The agent joins with this handler; what it waits for is told from now on.
@@ -77,7 +77,7 @@ impl Screen {
         let (console, handler, clock) = (Arc::clone(&self.console), Arc::clone(handler), self.clock);
         std::thread::Builder::new().name("rdzv-waits".into()).spawn(move || {
             let mut enough_since = None;
-            console.tell(|waiting| {
+            console.run(|waiting| {
                 let (failed, progress) = match waiting.awaited {
                     Awaited::Round => match handler.failed_try() {
                         // Nothing is known of a rendezvous that is not reached, and to ask takes its time.
@@ -90,33 +90,33 @@ impl Screen {
                 // What was so in an earlier wait is over.
                 let since = enough_since.filter(|&since| since > waiting.began).unwrap_or(now);
                 enough_since = waiting.is_enough(progress.as_ref()).then_some(since);
-                let words = waiting.words(now, failed.as_deref(), progress.as_ref(), enough_since);
-                Words { what: format!("rdzv run: {}", words.what), ..words }
+                let message = waiting.status_line(now, failed.as_deref(), progress.as_ref(), enough_since);
+                StatusLine { what: format!("rdzv run: {}", message.what), ..message }
             })
         })?;
         Ok(())
     }
 
-    fn line(&self, weight: Weight, words: &str) {
-        if weight == Weight::Trouble || self.level == LogLevel::Info {
-            self.console.line(weight, &format!("rdzv run: {words}"));
+    fn line(&self, weight: Weight, message: &str) {
+        if weight == Weight::Warning || self.level == LogLevel::Info {
+            self.console.line(weight, &format!("rdzv run: {message}"));
         }
     }
 
     pub(super) fn show(&self, agent: &Agent, event: &AgentEvent) {
         match event {
             AgentEvent::Notice(notice) => {
-                if let Some((weight, words)) = words_of(agent, notice) {
-                    self.line(weight, &words);
+                if let Some((weight, message)) = describe(agent, notice) {
+                    self.line(weight, &message);
                 }
                 if let Notice::Phase { to, .. } = notice {
                     self.wait(*to);
                 }
             }
-            AgentEvent::WorkersFailed(failure) => self.console.line(Weight::Trouble, &failure.to_string()),
+            AgentEvent::WorkersFailed(failure) => self.console.line(Weight::Warning, &failure.to_string()),
             AgentEvent::Over => {
-                if let Some((weight, words)) = agent.supervisor().verdict().map(verdict) {
-                    self.line(weight, &words);
+                if let Some((weight, message)) = agent.supervisor().outcome().map(outcome) {
+                    self.line(weight, &message);
                 }
             }
         }
@@ -126,7 +126,7 @@ impl Screen {
     fn wait(&self, phase: Phase) {
         let awaited = match phase {
             Phase::Meeting => Some(Awaited::Round),
-            Phase::Parting if self.nodes.1 > 1 => Some(Awaited::OthersToEnd),
+            Phase::ExitBarrier if self.nodes.1 > 1 => Some(Awaited::OthersToEnd),
             _ => None,
         };
         let (nodes_min, nodes_max) = self.nodes;
@@ -135,7 +135,7 @@ impl Screen {
     }
 }
 
-fn words_of(agent: &Agent, notice: &Notice) -> Option<(Weight, String)> {
+fn describe(agent: &Agent, notice: &Notice) -> Option<(Weight, String)> {
     let Moment { group, restarts_left } = agent.moment();
     let workers = || counted(group.workers.len(), "worker");
     Some(match notice {
@@ -145,7 +145,7 @@ fn words_of(agent: &Agent, notice: &Notice) -> Option<(Weight, String)> {
             (Weight::Ordinary, format!("{round}{nodes}, this one is {}", group.group_rank.unwrap_or(0)))
         }
         Notice::Phase { to: Phase::Restarting, reason, .. } => {
-            let weight = if is_failure(reason) { Weight::Trouble } else { Weight::Ordinary };
+            let weight = if is_failure(reason) { Weight::Warning } else { Weight::Ordinary };
             (
                 weight,
                 format!(
@@ -156,9 +156,9 @@ fn words_of(agent: &Agent, notice: &Notice) -> Option<(Weight, String)> {
             )
         }
         Notice::Phase { to: Phase::Meeting, from, reason } if *from == Phase::Assigning => {
-            (Weight::Trouble, format!("{reason}: joining again"))
+            (Weight::Warning, format!("{reason}: joining again"))
         }
-        Notice::Phase { to: Phase::Parting, .. } if group.group_world_size > 1 => {
+        Notice::Phase { to: Phase::ExitBarrier, .. } if group.group_world_size > 1 => {
             (Weight::Ordinary, format!("{} ended well; waiting for the other nodes", workers()))
         }
         Notice::Phase { to: Phase::Ending, reason: Reason::Stop(StopCause::Signal(signal)), .. } => {
@@ -167,7 +167,7 @@ fn words_of(agent: &Agent, notice: &Notice) -> Option<(Weight, String)> {
             (Weight::Ordinary, format!("{signal} came{stop}"))
         }
         Notice::Phase { to: Phase::Ending, reason, .. } if *reason != Reason::Done => {
-            (if is_failure(reason) { Weight::Trouble } else { Weight::Ordinary }, reason.to_string())
+            (if is_failure(reason) { Weight::Warning } else { Weight::Ordinary }, reason.to_string())
         }
         Notice::Phase { .. } => return None,
         Notice::Running { attempt, timing } => {
@@ -182,10 +182,10 @@ fn words_of(agent: &Agent, notice: &Notice) -> Option<(Weight, String)> {
             let text = format!("start {attempt}: {ranks} of {all} run ({})", spans(timing));
             (Weight::Ordinary, text)
         }
-        Notice::Exited { local_rank, exit, was_told: false } if !exit.is_success() => {
+        Notice::Exited { local_rank, exit, was_stopped: false } if !exit.is_success() => {
             let worker = group.workers.get(usize::try_from(*local_rank).ok()?)?;
             let pid = worker.pid.map_or_else(String::new, |pid| format!(", pid {pid}"));
-            (Weight::Trouble, format!("{}{pid} {exit}", worker.ranks()))
+            (Weight::Warning, format!("{}{pid} {exit}", worker.ranks()))
         }
         Notice::Exited { .. } => return None,
         Notice::TimerExpired(timer) => {
@@ -195,29 +195,29 @@ fn words_of(agent: &Agent, notice: &Notice) -> Option<(Weight, String)> {
                 Some(name) => format!("it gets {name}"),
                 None => "it goes on".into(),
             };
-            (Weight::Trouble, format!("watchdog: {timer}{whose} expired: {what}"))
+            (Weight::Warning, format!("watchdog: {timer}{whose} expired: {what}"))
         }
-        Notice::Remark { words } => (Weight::Ordinary, words.to_string()),
-        Notice::Killing { reason } => (Weight::Trouble, format!("{reason}: killing what is left")),
+        Notice::Remark { message } => (Weight::Ordinary, message.to_string()),
+        Notice::Killing { reason } => (Weight::Warning, format!("{reason}: killing what is left")),
         Notice::GaveUp { since, left } => {
-            (Weight::Trouble, format!("{left} after {}, and left alone", span(*since)))
+            (Weight::Warning, format!("{left} after {}, and left alone", span(*since)))
         }
     })
 }
 
-fn verdict(verdict: &Verdict) -> (Weight, String) {
-    match verdict {
-        Verdict::Succeeded { missing: None } => (Weight::Ordinary, "done".into()),
-        Verdict::Succeeded { missing: Some(reason) } => {
+fn outcome(outcome: &Outcome) -> (Weight, String) {
+    match outcome {
+        Outcome::Succeeded { missing: None } => (Weight::Ordinary, "done".into()),
+        Outcome::Succeeded { missing: Some(reason) } => {
             (Weight::Ordinary, format!("this node's workers ended well; {reason}"))
         }
-        Verdict::NotNeeded => (Weight::Ordinary, "this node stood by, and was not needed".into()),
-        Verdict::Stopped { cause: StopCause::Signal(signal) } => {
-            (Weight::Trouble, format!("stopped by {}", signal_name(*signal).unwrap_or("a signal")))
+        Outcome::NotNeeded => (Weight::Ordinary, "this node stood by, and was not needed".into()),
+        Outcome::Stopped { cause: StopCause::Signal(signal) } => {
+            (Weight::Warning, format!("stopped by {}", signal_name(*signal).unwrap_or("a signal")))
         }
-        Verdict::Stopped { cause: StopCause::Asked } => (Weight::Trouble, "stopped".into()),
-        Verdict::Failed { reason } | Verdict::LostSight { reason } => {
-            (Weight::Trouble, format!("failed: {reason}"))
+        Outcome::Stopped { cause: StopCause::Requested } => (Weight::Warning, "stopped".into()),
+        Outcome::Failed { reason } | Outcome::GuardLost { reason } => {
+            (Weight::Warning, format!("failed: {reason}"))
         }
     }
 }
@@ -226,7 +226,7 @@ const fn is_failure(reason: &Reason) -> bool {
     !matches!(
         reason,
         Reason::NodesWaiting { .. }
-            | Reason::LeftBehind
+            | Reason::Excluded
             | Reason::RoundOver { .. }
             | Reason::Stop(_)
             | Reason::Succeeded

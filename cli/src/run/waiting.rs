@@ -15,13 +15,13 @@ pub(super) enum Awaited {
 
 /// What stands on the screen: one line.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Words {
+pub(super) struct StatusLine {
     /// What is waited for.
     pub(super) what: String,
     /// How long it has taken or will take; it changes all the time.
     pub(super) time: String,
     /// Who is in.
-    pub(super) who: String,
+    pub(super) node_names: String,
 }
 
 /// One wait for one thing.
@@ -36,43 +36,46 @@ pub(super) struct Waiting {
 impl Waiting {
     /// What is known. `failed` is how the last try to reach the rendezvous failed, while it is not reached;
     /// `enough_since` is when there were first enough nodes.
-    pub(super) fn words(
+    pub(super) fn status_line(
         &self,
         now: Instant,
         failed: Option<&str>,
         progress: Option<&Progress>,
         enough_since: Option<Instant>,
-    ) -> Words {
-        let mut who = String::new();
+    ) -> StatusLine {
+        let mut node_names = String::new();
         let waited = format!(", {} s", now.since(self.began).as_secs());
-        let words = match (self.awaited, progress) {
+        let status_line = match (self.awaited, progress) {
             (Awaited::OthersToEnd, _) => "waiting for the other nodes' workers to end".to_string(),
             (Awaited::Round, None) => match failed {
                 Some(failed) => format!("waiting for the rendezvous at {failed}"),
                 None => "waiting for the rendezvous".to_string(),
             },
-            (Awaited::Round, Some(Progress { stage: Stage::StandingBy, nodes, .. })) => {
+            (Awaited::Round, Some(Progress { stage: Stage::Standby, nodes, .. })) => {
                 format!("standing by: all places are taken ({nodes} of {})", self.nodes_max)
             }
             (Awaited::Round, Some(Progress { stage: Stage::Live, nodes, .. })) => {
                 format!("waiting for the next round; nodes still in this one: {nodes}")
             }
-            (Awaited::Round, Some(Progress { stage: Stage::Forming, nodes, last_call, comers, .. })) => {
-                who = names(comers, *nodes);
+            (
+                Awaited::Round,
+                Some(Progress { stage: Stage::Forming, nodes, last_call, waiting_nodes, .. }),
+            ) => {
+                node_names = names(waiting_nodes, *nodes);
                 let (min, max) = (self.nodes_min, self.nodes_max);
                 let least = if min < max { format!(" (min {min})") } else { String::new() };
-                let words = format!("waiting for nodes {nodes}/{max}{least}");
+                let status_line = format!("waiting for nodes {nodes}/{max}{least}");
                 let ends = enough_since.zip(*last_call).map(|(since, span)| since + span);
                 return match ends {
                     Some(ends) => {
                         let time = format!(", last call ends in {} s", seconds_up(ends.since(now)));
-                        Words { what: words, time, who }
+                        StatusLine { what: status_line, time, node_names }
                     }
-                    None => Words { what: words, time: waited, who },
+                    None => StatusLine { what: status_line, time: waited, node_names },
                 };
             }
         };
-        Words { what: words, time: waited, who }
+        StatusLine { what: status_line, time: waited, node_names }
     }
 
     /// Whether there are enough nodes for a round.
@@ -82,14 +85,14 @@ impl Waiting {
 }
 
 /// The nodes that are in, as far as they are told.
-fn names(comers: &[Box<str>], nodes: u32) -> String {
-    if comers.is_empty() {
+fn names(waiting_nodes: &[Box<str>], nodes: u32) -> String {
+    if waiting_nodes.is_empty() {
         return String::new();
     }
-    let told: Vec<String> = comers.iter().map(|name| plain::word(name)).collect();
-    let more = (nodes as usize).saturating_sub(told.len());
+    let listed: Vec<String> = waiting_nodes.iter().map(|name| plain::label(name)).collect();
+    let more = (nodes as usize).saturating_sub(listed.len());
     let more = if more > 0 { format!(" and {more} more") } else { String::new() };
-    format!(": {}{more}", told.join(", "))
+    format!(": {}{more}", listed.join(", "))
 }
 
 /// Begun seconds count.
@@ -111,19 +114,21 @@ mod tests {
             nodes_waiting: 0,
             stage,
             last_call,
-            comers: ["a".into(), "b\x1b[m".into()].into(),
+            waiting_nodes: ["a".into(), "b\x1b[m".into()].into(),
         });
         let now = at(114) + Duration::from_millis(400);
-        let Words { what, time, who } = waiting.words(now, None, progress.as_ref(), enough_since_s.map(at));
-        assert_eq!(what + &time + &who, expected);
+        let StatusLine { what, time, node_names } =
+            waiting.status_line(now, None, progress.as_ref(), enough_since_s.map(at));
+        assert_eq!(what + &time + &node_names, expected);
     }
 
     #[test]
     fn a_rendezvous_that_is_not_reached() {
         let waiting = Waiting { awaited: Awaited::Round, began: Instant::ORIGIN, nodes_min: 1, nodes_max: 2 };
         let now = Instant::ORIGIN + Duration::from_secs(3);
-        let Words { what, time, who } = waiting.words(now, Some("h:1: refused"), None, None);
-        assert_eq!((what + &time + &who).as_str(), "waiting for the rendezvous at h:1: refused, 3 s");
+        let StatusLine { what, time, node_names } =
+            waiting.status_line(now, Some("h:1: refused"), None, None);
+        assert_eq!((what + &time + &node_names).as_str(), "waiting for the rendezvous at h:1: refused, 3 s");
     }
 
     #[test]
@@ -144,7 +149,7 @@ mod tests {
             "waiting for nodes 3/8 (min 2), last call ends in 0 s: a, b?[m and 1 more",
         );
         says(Round, Some(Stage::Live), None, "waiting for the next round; nodes still in this one: 3, 14 s");
-        says(Round, Some(Stage::StandingBy), None, "standing by: all places are taken (3 of 8), 14 s");
+        says(Round, Some(Stage::Standby), None, "standing by: all places are taken (3 of 8), 14 s");
         says(OthersToEnd, None, None, "waiting for the other nodes' workers to end, 14 s");
     }
 }

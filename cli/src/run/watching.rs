@@ -53,7 +53,7 @@ pub(super) fn look_after(workers: &mut LocalWorkers, screen: &Screen) -> Result<
     let name = "TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT";
     if let Some(text) = surroundings::text(name) {
         match text.parse().ok().and_then(|seconds| Duration::try_from_secs_f64(seconds).ok()) {
-            Some(timeout) if !timeout.is_zero() => workers.tell_of_stuck(timeout)?,
+            Some(timeout) if !timeout.is_zero() => workers.watch_stuck(timeout)?,
             Some(_) => {}
             None => screen.note(&format!("{name} is {text}, and no number of seconds: it is left out")),
         }
@@ -74,7 +74,7 @@ pub(super) fn serve_health(agent: &mut Agent, watched: Watched, screen: &Screen)
     let host = surroundings::text("RDZV_HEALTH_CHECK_HOST");
     let address = match health_address(host.as_deref(), &text) {
         Ok(address) => address,
-        Err(words) => return screen.note(&format!("{name}: {words}; no health is served")),
+        Err(message) => return screen.note(&format!("{name}: {message}; no health is served")),
     };
     match agent.serve_health(address, watched.into()) {
         Ok(address) => screen.note(&format!("health is served at http://{address}/")),

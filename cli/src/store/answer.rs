@@ -60,16 +60,16 @@ impl Answer {
         out.flush()
     }
 
-    fn write_items(&self, behind_one: &[u8], behind_each: &[u8], out: &mut impl Write) -> io::Result<()> {
-        let mut one = |bytes: &[u8]| out.write_all(bytes).and_then(|()| out.write_all(behind_one));
+    fn write_items(&self, after_one: &[u8], after_each: &[u8], out: &mut impl Write) -> io::Result<()> {
+        let mut one = |bytes: &[u8]| out.write_all(bytes).and_then(|()| out.write_all(after_one));
         match &self.said {
             Said::Done => Ok(()),
             Said::Alive => one(b"alive"),
             Said::Present(present) => one(present.to_string().as_bytes()),
             Said::Number(_, number) => one(number.to_string().as_bytes()),
             Said::Value(value) => one(value),
-            Said::Keys(items) => write_each(items.iter(), behind_each, out),
-            Said::Pairs(pairs) => write_each(pairs.iter().map(|(_, value)| value), behind_each, out),
+            Said::Keys(items) => write_each(items.iter(), after_each, out),
+            Said::Pairs(pairs) => write_each(pairs.iter().map(|(_, value)| value), after_each, out),
         }
     }
 
@@ -99,10 +99,10 @@ impl Answer {
 
 fn write_each<'a>(
     mut items: impl Iterator<Item = &'a Vec<u8>>,
-    behind_each: &[u8],
+    after_each: &[u8],
     out: &mut impl Write,
 ) -> io::Result<()> {
-    items.try_for_each(|item| out.write_all(item).and_then(|()| out.write_all(behind_each)))
+    items.try_for_each(|item| out.write_all(item).and_then(|()| out.write_all(after_each)))
 }
 
 #[cfg(test)]

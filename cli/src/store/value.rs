@@ -46,10 +46,10 @@ fn fill(value: &mut OsString, stdin: &mut impl Read) -> Result<(), Failure> {
 /// `KEY=VALUE`; the key ends before the first `=`.
 pub(super) fn split_pair(text: &OsStr) -> Result<(&[u8], &[u8]), Failure> {
     let bytes = text.as_bytes();
-    let place = bytes.iter().position(|&byte| byte == b'=');
-    let place =
-        place.ok_or_else(|| misused(&format!("\"{}\" is not of the form KEY=VALUE", text.display())))?;
-    Ok((&bytes[..place], &bytes[place + 1..]))
+    let index = bytes.iter().position(|&byte| byte == b'=');
+    let index =
+        index.ok_or_else(|| misused(&format!("\"{}\" is not of the form KEY=VALUE", text.display())))?;
+    Ok((&bytes[..index], &bytes[index + 1..]))
 }
 
 fn misused(message: &str) -> Failure {

@@ -129,14 +129,14 @@ fn targets_are_compared_with_the_first() {
 fn without_a_target_it_loads_a_server_of_its_own() {
     let ended = run(&mut bench(&["--work", "mixed"]));
     assert_eq!((ended.code, ended.stderr.as_str()), (0, ""));
-    for words in [
+    for message in [
         "no target: loading a server of our own",
         "127.0.0.1:",
         "embedded",
         "mixed, c10d: 3 connections",
         "p99 us",
     ] {
-        assert!(ended.text().contains(words), "no {words:?} in\n{}", ended.text());
+        assert!(ended.text().contains(message), "no {message:?} in\n{}", ended.text());
     }
     if cfg!(target_os = "linux") {
         assert!(ended.text().contains("server CPU us"), "{}", ended.text());
@@ -159,10 +159,10 @@ fn values_that_no_socket_takes_at_once_get_through() {
 }
 
 /// An error of this code, with these words.
-fn expect_error(command: &mut Command, code: i32, words: &str) {
+fn expect_error(command: &mut Command, code: i32, message: &str) {
     let ended = run(command);
     assert_eq!(ended.code, code, "{}", ended.stderr);
-    assert!(ended.stderr.starts_with("rdzv bench: ") && ended.stderr.contains(words), "{}", ended.stderr);
+    assert!(ended.stderr.starts_with("rdzv bench: ") && ended.stderr.contains(message), "{}", ended.stderr);
 }
 
 #[test]

@@ -4,7 +4,7 @@ use super::process::{rdzv, run};
 
 #[test]
 fn help_of_every_command_teaches() {
-    for (command, words) in [
+    for (command, message) in [
         (&["server"][..], &["--bind", "RDZV_BIND", "listening on", "Examples:"][..]),
         (
             &["store"],
@@ -53,7 +53,7 @@ fn help_of_every_command_teaches() {
     ] {
         let ended = run(rdzv(command).arg("--help"));
         assert_eq!((ended.code, ended.stderr.as_str()), (0, ""), "{command:?}");
-        for word in words {
+        for word in message {
             assert!(ended.text().contains(word), "{command:?}: no {word} in\n{}", ended.text());
         }
         assert!(
@@ -73,8 +73,8 @@ fn help_of_run_leaves_no_flag_unexplained_and_shows_the_exit_codes() {
     }
     let flags = text.split("\n\n").filter(|block| block.trim_start().starts_with('-'));
     let count = flags.inspect(|block| {
-        let words = block.lines().nth(1).unwrap_or_default().trim_start();
-        assert!(words.starts_with(char::is_alphabetic), "nothing is said of\n{block}");
+        let message = block.lines().nth(1).unwrap_or_default().trim_start();
+        assert!(message.starts_with(char::is_alphabetic), "nothing is said of\n{block}");
     });
     assert!(count.count() > 30, "{text}");
     // torchrun's own switch is taken, and not shown as if it did something.

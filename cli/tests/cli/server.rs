@@ -58,8 +58,8 @@ fn a_port_in_use_is_a_clear_error() {
     let address = server.local_addr().to_string();
     let ended = run(&mut rdzv(&["server", "--bind", &address]));
     assert_eq!((ended.code, ended.text()), (1, ""));
-    let words = format!("rdzv server: cannot listen on {address}: the address is in use");
-    assert!(ended.stderr.starts_with(&words), "{}", ended.stderr);
+    let message = format!("rdzv server: cannot listen on {address}: the address is in use");
+    assert!(ended.stderr.starts_with(&message), "{}", ended.stderr);
 }
 
 #[test]

@@ -7,7 +7,7 @@ use std::io::{Read, Write};
 use std::process::Command;
 
 /// A port of this host that nobody listens on: it is kept for a service of the past.
-const NOBODY: &str = "127.0.0.1:1";
+const NO_CONNECTION: &str = "127.0.0.1:1";
 
 fn store(endpoint: impl ToString, arguments: &[&str]) -> Command {
     let mut command = rdzv(&["store", "--endpoint", &endpoint.to_string()]);
@@ -16,11 +16,11 @@ fn store(endpoint: impl ToString, arguments: &[&str]) -> Command {
 }
 
 /// An error of this code, whose sentence has these words.
-fn expect_error(ended: &Ended, code: i32, words: &[&str]) {
+fn expect_error(ended: &Ended, code: i32, message: &[&str]) {
     assert_eq!((ended.code, ended.text()), (code, ""), "{}", ended.stderr);
     let sentence = ended.stderr.strip_prefix("rdzv store: ").unwrap_or_else(|| panic!("{}", ended.stderr));
     assert_eq!(sentence.matches('\n').count(), 1, "{sentence}");
-    for word in words {
+    for word in message {
         assert!(sentence.contains(word), "no {word:?} in {sentence}");
     }
 }
@@ -39,7 +39,7 @@ fn expect_json_error(command: &mut Command, code: i32, kind: &str) -> Value {
 fn what_does_not_come_in_time_is_code_3() {
     let server = start_server();
     let endpoint = server.local_addr();
-    for (arguments, words) in [
+    for (arguments, message) in [
         (&["get", "missing"][..], &["get \"/missing\"", "timed out", "the key was not set"][..]),
         (&["wait", "a", "b"], &["wait \"/a\" and 1 more key", "timed out"]),
         (&["multi-get", "a", "b"], &["multi_get", "timed out"]),
@@ -48,7 +48,7 @@ fn what_does_not_come_in_time_is_code_3() {
         (&["barrier", "gate-by-keys", "2", "--by-keys"], &["not all have arrived"]),
     ] {
         let ended = run(store(endpoint, arguments).args(["--timeout-ms", "50"]));
-        expect_error(&ended, 3, words);
+        expect_error(&ended, 3, message);
         assert!(ended.stderr.contains(&endpoint.to_string()), "{}", ended.stderr);
     }
     let error =
@@ -77,9 +77,9 @@ fn to_look_once_ends_at_once() {
 
 #[test]
 fn no_connection_is_code_4() {
-    let refused = run(&mut store(NOBODY, &["get", "key", "--connect-timeout-ms", "100"]));
+    let refused = run(&mut store(NO_CONNECTION, &["get", "key", "--connect-timeout-ms", "100"]));
     expect_error(&refused, 4, &["connect to 127.0.0.1:1 was refused"]);
-    let mut command = store(NOBODY, &["ping"]);
+    let mut command = store(NO_CONNECTION, &["ping"]);
     let error = expect_json_error(command.env("RDZV_CONNECT_TIMEOUT_MS", "0"), 4, "refused");
     assert_eq!((&error["operation"], &error["phase"]), (&"connect".into(), &"connecting".into()));
     let unresolved = run(&mut store("no..host:1", &["ping", "--connect-timeout-ms", "0"]));

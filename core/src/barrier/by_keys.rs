@@ -3,7 +3,7 @@
 //! protocol, section 4.4), so the two can meet each other; with a native BARRIER they cannot.
 
 use crate::error::Effect;
-use crate::store::call::{Call, Outcome, Patience};
+use crate::store::call::{Call, Outcome, WaitMode};
 use crate::store::op::{Key, Keys, Request};
 
 /// What stands behind the key of a barrier where its arrivals are counted.
@@ -40,15 +40,15 @@ pub struct UnexpectedOutcome {
 #[derive(Clone, Copy, Debug)]
 pub struct KeyBarrier {
     world_size: i64,
-    patience: Patience,
+    wait_mode: WaitMode,
     state: KeyBarrierState,
 }
 
 impl KeyBarrier {
-    /// An arrival at a barrier of `world_size`. With [`Patience::Once`] it counts, and looks once whether all are there.
+    /// An arrival at a barrier of `world_size`. With [`WaitMode::Once`] it counts, and looks once whether all are there.
     #[must_use]
-    pub const fn new(world_size: i64, patience: Patience) -> Self {
-        Self { world_size, patience, state: KeyBarrierState::Arriving }
+    pub const fn new(world_size: i64, wait_mode: WaitMode) -> Self {
+        Self { world_size, wait_mode, state: KeyBarrierState::Arriving }
     }
 
     /// The call that is due, on the keys beneath `key` (which has no suffix of its own); `None`: it is
@@ -62,7 +62,7 @@ impl KeyBarrier {
             KeyBarrierState::Waiting => Request::Wait { keys: Keys::one(last) },
             KeyBarrierState::Released | KeyBarrierState::Missed => return None,
         };
-        Some(Call::Store(request, self.patience))
+        Some(Call::Store(request, self.wait_mode))
     }
 
     /// The call that was due has ended so.
@@ -122,7 +122,7 @@ mod tests {
     #[test]
     fn arrivals_send_what_a_prefix_store_sends() {
         let key = Key::scoped(b"/pre/", b"bb");
-        let mut barrier = KeyBarrier::new(1, Patience::Wait);
+        let mut barrier = KeyBarrier::new(1, WaitMode::Wait);
         let mut sent = String::new();
         for outcome in [Outcome::Number(1), Outcome::Applied] {
             sent += &wire_text(barrier.next_call(key).expect("a call is due"));
@@ -135,7 +135,7 @@ mod tests {
         );
         assert_eq!((barrier.state(), barrier.next_call(key)), (KeyBarrierState::Released, None));
 
-        let mut waiting = KeyBarrier::new(2, Patience::Wait);
+        let mut waiting = KeyBarrier::new(2, WaitMode::Wait);
         waiting.handle(Outcome::Number(1)).expect("fits");
         assert_eq!(
             wire_text(waiting.next_call(Key::scoped(b"/pre/", b"bb2")).expect("a call is due")),
@@ -146,7 +146,7 @@ mod tests {
     #[test]
     fn an_arrival_stays_counted() {
         let key = Key::raw(b"/b");
-        let mut barrier = KeyBarrier::new(2, Patience::Once);
+        let mut barrier = KeyBarrier::new(2, WaitMode::Once);
         for effect in [Effect::None, Effect::Possible] {
             assert_eq!(
                 barrier.effect_when_given_up(effect),
@@ -175,13 +175,13 @@ mod tests {
             Outcome::Released,
             Outcome::Missing,
         ];
-        let ways: [&[Outcome]; 4] =
+        let routes: [&[Outcome]; 4] =
             [&[], &[Outcome::Number(2)], &[Outcome::Number(1)], &[Outcome::Number(1), Outcome::Released]];
         let mut table = Vec::new();
-        for way in ways {
+        for method in routes {
             for outcome in outcomes {
-                let mut barrier = KeyBarrier::new(2, Patience::Wait);
-                way.iter().for_each(|&step| barrier.handle(step).expect("fits"));
+                let mut barrier = KeyBarrier::new(2, WaitMode::Wait);
+                method.iter().for_each(|&step| barrier.handle(step).expect("fits"));
                 let before = barrier.state();
                 if barrier.handle(outcome).is_ok() {
                     table.push(format!("{before:?} {outcome:?} -> {:?}", barrier.state()));

@@ -48,13 +48,13 @@ pub struct BarrierStatus {
 
 /// Where somebody waits, and as whom.
 #[derive(Clone, Copy, Debug)]
-struct Seat {
+struct Waiter {
     barrier: BarrierId,
     member: MemberId,
 }
 
 /// The limits keep both tables far below 2^32 places.
-impl Number for Seat {
+impl Number for Waiter {
     fn number(self) -> u64 {
         self.barrier.number() << 32 | self.member.number()
     }
@@ -75,10 +75,10 @@ pub struct Barriers {
     barriers: Slab<Barrier>,
     keys: Named<BarrierId>,
     /// Those who wait.
-    arrivals: Index<ArrivalId, Seat>,
+    arrivals: Index<ArrivalId, Waiter>,
     deadlines: Set<(Instant, BarrierId)>,
     /// Those who wait less long than their generation may take.
-    early: Set<(Instant, Seat)>,
+    early: Set<(Instant, Waiter)>,
     /// The barriers at which somebody waits for names. Sessions end rarely enough for a look at each of them.
     open_lists: Set<BarrierId>,
     /// The barriers at which nobody waits, by when that began.
@@ -210,14 +210,14 @@ impl Barriers {
                 self.recall(id, generation, arrive, is_as_before);
                 Ok(())
             }
-            Found::Place if self.barriers[id].phase == Phase::Open => {
+            Found::NotYet if self.barriers[id].phase == Phase::Open => {
                 if !is_as_before && !planted!(self, ConflictUnchecked) {
                     return Err(self.barriers[id].conflict());
                 }
                 self.arrive_next(now, id, arrive)
             }
-            Found::Place if is_as_before => self.arrive_again(now, id, arrive),
-            Found::Place => self.arrive_first(now, Some(id), arrive),
+            Found::NotYet if is_as_before => self.arrive_again(now, id, arrive),
+            Found::NotYet => self.arrive_first(now, Some(id), arrive),
         }
     }
 
@@ -284,11 +284,11 @@ impl Barriers {
         }
         self.check_arrivals()?;
         if id.is_none() {
-            self.make_place()?;
+            self.make_slot()?;
         }
         let key_bytes = if id.is_none() { arrive.key.len() as u64 + BARRIER_COST_BYTES } else { 0 };
         let name_bytes = if listed.is_none() { members::cost(arrive.name) } else { 0 };
-        self.make_room(key_bytes + members.bytes() + name_bytes, id)?;
+        self.free_capacity(key_bytes + members.bytes() + name_bytes, id)?;
         let id = id.unwrap_or_else(|| self.insert(arrive.key));
         let barrier = &mut self.barriers[id];
         barrier.awaited = awaited;
@@ -306,12 +306,12 @@ impl Barriers {
             return Err(Refusal::NotAParticipant);
         }
         if arrive.timeout.is_zero() && barrier.participants() > 1 {
-            self.tell_absent(id, member, arrive.arrival);
+            self.report_absent(id, member, arrive.arrival);
             return Ok(());
         }
         self.check_arrivals()?;
         if member.is_none() {
-            self.make_room(members::cost(arrive.name), Some(id))?;
+            self.free_capacity(members::cost(arrive.name), Some(id))?;
         }
         self.begin(now, id, member, arrive);
         Ok(())
@@ -330,7 +330,7 @@ impl Barriers {
             if let Some(earlier) = earlier {
                 self.outputs.push_back(Output::Superseded { arrival: earlier, by: arrive.arrival });
             }
-            self.tell_absent(id, member, arrive.arrival);
+            self.report_absent(id, member, arrive.arrival);
             if let Some(earlier) = earlier {
                 self.take_back(earlier);
             }
@@ -340,9 +340,9 @@ impl Barriers {
             self.check_arrivals()?;
         }
         if member.is_none() {
-            self.make_room(members::cost(arrive.name), Some(id))?;
+            self.free_capacity(members::cost(arrive.name), Some(id))?;
         }
-        self.seat(now, id, member, arrive);
+        self.waiter(now, id, member, arrive);
         Ok(())
     }
 
@@ -358,11 +358,11 @@ impl Barriers {
         if barrier.awaited == Awaited::Listed {
             self.open_lists.insert(id);
         }
-        self.seat(now, id, known, arrive);
+        self.waiter(now, id, known, arrive);
     }
 
     /// One more waits, whose name is known if it has a place; the last one releases all.
-    fn seat(&mut self, now: Instant, id: BarrierId, known: Option<MemberId>, arrive: &Arrive<'_>) {
+    fn waiter(&mut self, now: Instant, id: BarrierId, known: Option<MemberId>, arrive: &Arrive<'_>) {
         if planted!(self, DeadlineMoves) && self.barriers[id].phase == Phase::Open {
             let barrier = &mut self.barriers[id];
             self.deadlines.remove((barrier.deadline, id));
@@ -379,14 +379,14 @@ impl Barriers {
             barrier.set_by = member;
         }
         barrier.step(PhaseEvent::Arrived);
-        let earlier = barrier.members.place(member, arrive.arrival);
+        let earlier = barrier.members.start_waiting(member, arrive.arrival);
         if let Some(earlier) = earlier {
             self.arrivals.remove(earlier);
             self.outputs.push_back(Output::Superseded { arrival: earlier, by: arrive.arrival });
         }
-        self.arrivals.insert(arrive.arrival, Seat { barrier: id, member });
+        self.arrivals.insert(arrive.arrival, Waiter { barrier: id, member });
         let until = now + arrive.timeout;
-        let is_early = until < barrier.deadline && !planted!(self, OwnTimeIgnored);
+        let is_early = until < barrier.deadline && !planted!(self, DeadlineIgnored);
         self.set_until(id, member, is_early.then_some(until));
         let barrier = &self.barriers[id];
         let missing = barrier.participants() - barrier.members.waiting();
@@ -400,7 +400,7 @@ impl Barriers {
     }
 
     /// Tells one who waits no longer who is missing.
-    fn tell_absent(&mut self, id: BarrierId, member: Option<MemberId>, arrival: ArrivalId) {
+    fn report_absent(&mut self, id: BarrierId, member: Option<MemberId>, arrival: ArrivalId) {
         let (generation, end) = (self.barriers[id].over() + 1, self.missed(id, member));
         self.outputs.push_back(Output::Over { arrival, generation, end });
     }
@@ -418,13 +418,13 @@ impl Barriers {
         let is_news = barrier.phase != Phase::Open && generation == barrier.over() && *end != End::Released;
         if is_news && is_as_before && barrier.was_theirs {
             let known = barrier.members.find(arrive.name, &self.hasher);
-            let has_room = barrier.members.len() < barrier.members_max()
+            let has_capacity = barrier.members.len() < barrier.members_max()
                 && self.stored_bytes + members::cost(arrive.name) <= self.limits.stored_bytes_max;
-            let may_stay = barrier.awaited != Awaited::Listed && has_room;
+            let may_stay = barrier.awaited != Awaited::Listed && has_capacity;
             let member =
                 known.or_else(|| may_stay.then(|| barrier.members.insert(arrive.name, &self.hasher)));
             if let Some(member) = member {
-                barrier.members.hear(member, generation);
+                barrier.members.notify_of_end(member, generation);
             }
             self.charge(id);
         }
@@ -435,7 +435,7 @@ impl Barriers {
         if planted!(self, WithdrawnStays) {
             return;
         }
-        let Some(Seat { barrier: id, member }) = self.arrivals.remove(arrival) else { return };
+        let Some(Waiter { barrier: id, member }) = self.arrivals.remove(arrival) else { return };
         self.set_until(id, member, None);
         let barrier = &mut self.barriers[id];
         barrier.members.take_back(member);
@@ -456,13 +456,13 @@ impl Barriers {
         if let Some(id) = open {
             self.conclude(id, PhaseEvent::CancelRequested, Arc::new(End::Cancelled { by: by.into() }), None);
         }
-        self.outputs.push_back(Output::CancelAnswered { request, somebody_waited: open.is_some() });
+        self.outputs.push_back(Output::CancelDone { request, had_waiters: open.is_some() });
         Ok(())
     }
 
     fn ended(&mut self, owner: OwnerId, node: Option<&[u8]>, why: Why) {
-        let mine: Vec<(ArrivalId, Seat)> = self.arrivals.of(owner).collect();
-        for (arrival, Seat { barrier: id, member }) in mine {
+        let mine: Vec<(ArrivalId, Waiter)> = self.arrivals.of(owner).collect();
+        for (arrival, Waiter { barrier: id, member }) in mine {
             // It may have gone with another one at the same barrier.
             if !self.waits(arrival) {
                 continue;
@@ -472,7 +472,7 @@ impl Barriers {
             if why == Why::Left && is_counted && !planted!(self, LeavingBreaks) {
                 self.take_back(arrival);
             } else if let Some(member) = barrier.members.get(member) {
-                let end = Arc::new(End::Broken { who: member.name.clone(), why });
+                let end = Arc::new(End::Broken { participant: member.name.clone(), why });
                 self.conclude(id, PhaseEvent::Lost, end, Some(owner));
             }
         }
@@ -484,20 +484,20 @@ impl Barriers {
         };
         let awaiting: Vec<BarrierId> = self.open_lists.iter().filter(awaits).collect();
         for id in awaiting {
-            let end = Arc::new(End::Broken { who: node.into(), why });
+            let end = Arc::new(End::Broken { participant: node.into(), why });
             self.conclude(id, PhaseEvent::Lost, end, None);
         }
     }
 
     /// The generation is over. All who wait are told, but for those of a session that is no more.
-    fn conclude(&mut self, id: BarrierId, event: PhaseEvent, end: Arc<End>, gone: Option<OwnerId>) {
+    fn conclude(&mut self, id: BarrierId, event: PhaseEvent, end: Arc<End>, departed: Option<OwnerId>) {
         let forgets_one = planted!(self, WaiterForgotten);
         let Self { barriers, arrivals, early, outputs, hasher, .. } = self;
         let barrier = &mut barriers[id];
         barrier.step(event);
         let generation = barrier.generation;
         outputs.reserve(barrier.members.waiting() as usize);
-        let mut told = 0;
+        let mut notified = 0;
         // Nobody waits elsewhere, as a rule; then they need not be taken out one by one.
         let all_are_here = arrivals.len() == barrier.members.waiting() as usize;
         if all_are_here {
@@ -505,18 +505,18 @@ impl Barriers {
         }
         barrier.members.conclude(generation, |member, arrival, until| {
             if let Some(until) = until {
-                early.remove((until, Seat { barrier: id, member }));
+                early.remove((until, Waiter { barrier: id, member }));
             }
             if !all_are_here {
                 arrivals.remove(arrival);
             }
-            told += 1;
-            if Some(arrival.owner) != gone && !(forgets_one && told == 3) {
+            notified += 1;
+            if Some(arrival.owner) != departed && !(forgets_one && notified == 3) {
                 outputs.push_back(Output::Over { arrival, generation, end: end.clone() });
             }
         });
         if barrier.awaited != Awaited::Listed {
-            barrier.members.retain(hasher, |_, member| member.heard == generation);
+            barrier.members.retain(hasher, |_, member| member.last_seen_generation == generation);
         }
         barrier.was_theirs = true;
         barrier.record(end, self.limits.ends_kept_max);
@@ -574,7 +574,7 @@ impl Barriers {
     }
 
     /// Makes place for a barrier more.
-    fn make_place(&mut self) -> Result<(), Refusal> {
+    fn make_slot(&mut self) -> Result<(), Refusal> {
         let limit = self.limits.barriers_max;
         while self.barriers.len() >= limit {
             if !self.forget_oldest(None) {
@@ -585,7 +585,7 @@ impl Barriers {
     }
 
     /// Makes room for so many bytes at the barrier `but`, or a new one.
-    fn make_room(&mut self, bytes: u64, but: Option<BarrierId>) -> Result<(), Refusal> {
+    fn free_capacity(&mut self, bytes: u64, but: Option<BarrierId>) -> Result<(), Refusal> {
         let limit = self.limits.stored_bytes_max;
         while self.stored_bytes + bytes > limit {
             if !self.forget_oldest(but) {

@@ -8,7 +8,7 @@ use crate::driver::pauses::Paused;
 use crate::driver::take::Take;
 use crate::driver::timeout::Timeouts;
 use crate::error::{Cause, Effect, ErrorKind, Failure, Phase};
-use crate::store::call::{Call, Outcome, Patience};
+use crate::store::call::{Call, Outcome, WaitMode};
 use crate::time::{Duration, Instant};
 use alloc::sync::Arc;
 
@@ -20,7 +20,7 @@ pub struct Span {
     /// When it must be over.
     pub deadline: Instant,
     /// Whether it waits for what is not there.
-    pub patience: Patience,
+    pub wait_mode: WaitMode,
     /// For a call of several: cancelling ends it also between them. `None`: it begins now.
     pub epoch: Option<u64>,
 }

@@ -22,7 +22,7 @@ struct Inner {
     peer: Box<str>,
     failure: Failure,
     /// What a store's own code said of it.
-    words: Option<Box<str>>,
+    message: Option<Box<str>>,
 }
 
 /// A call that a store did not perform.
@@ -31,12 +31,12 @@ pub struct Refusal {
     /// How it failed.
     pub failure: Failure,
     /// What the store's own code said of it.
-    pub words: Option<Box<str>>,
+    pub message: Option<Box<str>>,
 }
 
 impl From<Failure> for Refusal {
     fn from(failure: Failure) -> Self {
-        Self { failure, words: None }
+        Self { failure, message: None }
     }
 }
 
@@ -50,13 +50,13 @@ impl CallError {
         failure: Failure,
     ) -> Self {
         let key = key.map(|key| shortened(key.to_string()));
-        Self(Box::new(Inner { operation, key, keys_count, peer: peer.into(), failure, words: None }))
+        Self(Box::new(Inner { operation, key, keys_count, peer: peer.into(), failure, message: None }))
     }
 
     /// The same with what a store's own code said of it.
     #[must_use]
-    pub fn with_words(mut self, words: Option<Box<str>>) -> Self {
-        self.0.words = words;
+    pub fn with_message(mut self, message: Option<Box<str>>) -> Self {
+        self.0.message = message;
         self
     }
 
@@ -132,7 +132,7 @@ fn shortened(mut text: String) -> Box<str> {
 
 impl fmt::Display for CallError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Inner { operation, key, keys_count, peer, failure, words } = &*self.0;
+        let Inner { operation, key, keys_count, peer, failure, message } = &*self.0;
         let os_text = match failure.cause {
             Cause::Os(number) => Some(std::io::Error::from_raw_os_error(number).to_string()),
             Cause::Resolver(number) => Some(error_text(number)),
@@ -147,7 +147,7 @@ impl fmt::Display for CallError {
             os_text: os_text.as_ref().map(|text| text as &dyn fmt::Display),
         };
         fmt::Display::fmt(&sentence, f)?;
-        words.as_ref().map_or(Ok(()), |words| write!(OneLine(f), ": {words}"))
+        message.as_ref().map_or(Ok(()), |message| write!(OneLine(f), ": {message}"))
     }
 }
 

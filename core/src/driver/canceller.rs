@@ -74,8 +74,8 @@ impl Canceller {
 
     fn forget(&self, hook: &Arc<Hook>) {
         let mut hooks = self.lock();
-        let place = hooks.iter().position(|known| Arc::ptr_eq(known, hook));
-        let hook = place.map(|place| hooks.swap_remove(place));
+        let index = hooks.iter().position(|known| Arc::ptr_eq(known, hook));
+        let hook = index.map(|index| hooks.swap_remove(index));
         // What the hook holds may be the last of something that takes its time to go.
         drop(hooks);
         drop(hook);
@@ -153,45 +153,45 @@ mod tests {
 
     #[test]
     fn calls_are_cancelled_that_have_begun() {
-        let (canceller, told) = (Canceller::default(), Arc::new(AtomicU64::new(0)));
-        let tell = || {
-            let told = Arc::clone(&told);
+        let (canceller, event) = (Canceller::default(), Arc::new(AtomicU64::new(0)));
+        let notify = || {
+            let event = Arc::clone(&event);
             move || {
-                told.fetch_add(1, Ordering::Relaxed);
+                event.fetch_add(1, Ordering::Relaxed);
             }
         };
         let call = canceller.begin();
-        let watch = call.watch(tell());
-        assert_eq!((call.is_cancelled(), told.load(Ordering::Relaxed)), (false, 0));
+        let watch = call.watch(notify());
+        assert_eq!((call.is_cancelled(), event.load(Ordering::Relaxed)), (false, 0));
         canceller.clone().cancel();
-        assert_eq!((call.is_cancelled(), told.load(Ordering::Relaxed)), (true, 1));
+        assert_eq!((call.is_cancelled(), event.load(Ordering::Relaxed)), (true, 1));
         // Who begins to watch too late hears of it at once.
-        drop(call.watch(tell()));
-        assert_eq!(told.load(Ordering::Relaxed), 2);
+        drop(call.watch(notify()));
+        assert_eq!(event.load(Ordering::Relaxed), 2);
         drop(watch);
         let later = canceller.begin();
         assert!(!later.for_parts().begin().is_cancelled());
         assert!(call.for_parts().begin().is_cancelled(), "what is a part of it began with it");
         canceller.cancel();
-        assert_eq!((later.is_cancelled(), told.load(Ordering::Relaxed)), (true, 2));
-        assert_eq!(Arc::strong_count(&told), 1);
+        assert_eq!((later.is_cancelled(), event.load(Ordering::Relaxed)), (true, 2));
+        assert_eq!(Arc::strong_count(&event), 1);
     }
 
     #[test]
     fn a_hook_may_come_back_to_its_canceller_and_is_not_called_within_itself() {
-        let (canceller, told) = (Canceller::default(), Arc::new(AtomicU64::new(0)));
+        let (canceller, event) = (Canceller::default(), Arc::new(AtomicU64::new(0)));
         let call = canceller.begin();
-        let (own, count) = (canceller.clone(), Arc::clone(&told));
+        let (local, count) = (canceller.clone(), Arc::clone(&event));
         let watch = call.watch(move || {
             count.fetch_add(1, Ordering::Relaxed);
-            let inner = own.begin();
+            let inner = local.begin();
             let ended = inner.watch(|| ());
-            own.cancel();
+            local.cancel();
             assert!(inner.is_cancelled());
             drop(ended);
         });
         canceller.cancel();
-        assert_eq!(told.load(Ordering::Relaxed), 1);
+        assert_eq!(event.load(Ordering::Relaxed), 1);
         drop(watch);
     }
 

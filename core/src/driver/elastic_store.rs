@@ -3,8 +3,8 @@
 use super::call_error::CallError;
 use super::clock::Clock;
 use super::store::{Store, Timeout};
-use crate::elastic_store::barrier::{BarrierOptions, BarrierTimeout, TracedBarrier, Verdict};
-use crate::elastic_store::get_all::{DataSearch, ExchangeTimeout, Farewell, Lacking, data_key, data_keys};
+use crate::elastic_store::barrier::{BarrierOptions, BarrierOutcome, BarrierTimeout, TracedBarrier};
+use crate::elastic_store::get_all::{DataSearch, ExchangeTimeout, Lacking, LeaveMode, data_key, data_keys};
 use crate::elastic_store::{GroupError, IGNORED_VALUE, Step, UnexpectedOutcome, check_group};
 use crate::error::{Cause, ErrorKind};
 use crate::store::call::Outcome;
@@ -79,17 +79,17 @@ pub fn get_all(
         }
         data => data?,
     };
-    let mut farewell = Farewell::new(prefix, rank, world_size, timeout);
-    while let Some(step) = farewell.next_step() {
+    let mut leave_mode = LeaveMode::new(prefix, rank, world_size, timeout);
+    while let Some(step) = leave_mode.next_step() {
         let outcome = match perform(store, &step, clock.now(), timeout) {
             Err(error) if is_in_vain(&error) && matches!(step, Step::Wait { .. }) => {
-                let counted = perform_within(store, &farewell.count_step(), clock.now(), SEARCH_TIMEOUT);
+                let counted = perform_timeout(store, &leave_mode.count_step(), clock.now(), SEARCH_TIMEOUT);
                 let Ok(Outcome::Number(count)) = counted else { return Err(error.into()) };
                 return Err(timed_out(Lacking::Reading(world_size - count)).into());
             }
             outcome => outcome?,
         };
-        farewell.handle(clock.now(), outcome)?;
+        leave_mode.handle(clock.now(), outcome)?;
     }
     Ok(data)
 }
@@ -103,7 +103,7 @@ fn is_in_vain(error: &CallError) -> bool {
 fn lacking_data(store: &Store, prefix: &str, world_size: i64, now: Instant) -> Option<Lacking> {
     let mut search = DataSearch::new(prefix, world_size);
     while let Some(step) = search.next_step() {
-        search.handle(perform_within(store, &step, now, SEARCH_TIMEOUT).ok()?);
+        search.handle(perform_timeout(store, &step, now, SEARCH_TIMEOUT).ok()?);
     }
     search.lacking()
 }
@@ -155,17 +155,17 @@ pub fn arrive(
 ) -> Result<(), MeetingError> {
     let mut machine = TracedBarrier::new(options.clone())?;
     let (clock, store) = (Clock::new(), &store.for_one_call());
-    let mut in_vain = None;
+    let mut wait_failure = None;
     while let Some(step) = machine.next_step() {
         // What tracing asks is answered at once, or is bounded by its own deadline.
         let outcome = match perform(store, &step, clock.now(), options.timeout) {
             Err(error) if error.kind() == ErrorKind::TimedOut && matches!(step, Step::Wait { .. }) => {
-                in_vain.get_or_insert(error);
+                wait_failure.get_or_insert(error);
                 Outcome::Missing
             }
             // A search that fails hides nothing: the wait was in vain, and that is told.
             Err(error) => {
-                let first = in_vain.filter(|_| machine.is_tracing());
+                let first = wait_failure.filter(|_| machine.is_tracing());
                 return Err(first.unwrap_or(error).into());
             }
             Ok(outcome) => outcome,
@@ -173,21 +173,21 @@ pub fn arrive(
         let was_awaited = !machine.has_arrived();
         machine.handle(clock.now(), outcome)?;
         // Who opens the door itself is told so by the end of this.
-        if was_awaited && machine.has_arrived() && machine.verdict().is_none() {
+        if was_awaited && machine.has_arrived() && machine.barrier_outcome().is_none() {
             arrived();
         }
     }
-    let verdict = machine.verdict().unwrap_or(&Verdict::Released);
+    let barrier_outcome = machine.barrier_outcome().unwrap_or(&BarrierOutcome::Released);
     let by_number = |rank: i64| rank.to_string();
-    match (BarrierTimeout::of(options, verdict, rank_name.unwrap_or(&by_number)), in_vain) {
+    match (BarrierTimeout::of(options, barrier_outcome, rank_name.unwrap_or(&by_number)), wait_failure) {
         (Some(missing), _) => Err(missing.into()),
-        (None, Some(error)) if *verdict == Verdict::TimedOut => {
-            let counted = perform_within(store, &machine.count_step(), clock.now(), SEARCH_TIMEOUT);
-            let words = match counted {
+        (None, Some(error)) if *barrier_outcome == BarrierOutcome::TimedOut => {
+            let counted = perform_timeout(store, &machine.count_step(), clock.now(), SEARCH_TIMEOUT);
+            let message = match counted {
                 Ok(Outcome::Number(count)) => Some(format!("{count} of {} have arrived", options.world_size)),
                 _ => None,
             };
-            Err(error.with_words(words.map(Into::into)).into())
+            Err(error.with_message(message.map(Into::into)).into())
         }
         _ => Ok(()),
     }
@@ -199,10 +199,15 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
 const SEARCH_TIMEOUT: Duration = Duration::from_secs(1);
 
 fn perform(store: &Store, step: &Step, now: Instant, timeout: Duration) -> Result<Outcome, CallError> {
-    perform_within(store, step, now, timeout.max(ANSWER_TIMEOUT))
+    perform_timeout(store, step, now, timeout.max(ANSWER_TIMEOUT))
 }
 
-fn perform_within(store: &Store, step: &Step, now: Instant, timeout: Duration) -> Result<Outcome, CallError> {
+fn perform_timeout(
+    store: &Store,
+    step: &Step,
+    now: Instant,
+    timeout: Duration,
+) -> Result<Outcome, CallError> {
     let timeout = Timeout::After(timeout);
     Ok(match step {
         Step::Add { key, delta } => Outcome::Number(store.add(key.as_bytes(), *delta, timeout)?),

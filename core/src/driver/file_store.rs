@@ -23,7 +23,7 @@ use crate::driver::take::Take;
 use crate::driver::timeout::{Timeout, Timeouts};
 use crate::error::{Cause, ErrorKind, Failure, Operation, Phase};
 use crate::limits::{FrameLimits, LogLimits};
-use crate::store::call::{Call, Outcome, Patience};
+use crate::store::call::{Call, Outcome, WaitMode};
 use crate::store::file_log::{KEY_SCOPE, Log, LogError, Remains, Reply};
 use crate::store::op::Request;
 use crate::time::{Duration, Instant};
@@ -31,7 +31,7 @@ use alloc::boxed::Box;
 use alloc::string::ToString;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
-use catching_up::Turn;
+use catching_up::FileAccess;
 use locked::{Access, Identity, Locked, removed};
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -95,15 +95,16 @@ impl FileStore {
     ) -> Result<Self, CallError> {
         let (clock, pauses, peer) = (Clock::new(), Pauses::default(), path.to_string_lossy());
         let began = clock.now();
-        let (after, patience) = options.timeouts.patience(Timeout::Default);
-        let span = Span { began, deadline: began + after, patience, epoch: None };
+        let (after, wait_mode) = options.timeouts.wait_budget(Timeout::Default);
+        let span = Span { began, deadline: began + after, wait_mode, epoch: None };
         let fail = |failure: Failure| {
             let failure = Failure { elapsed: clock.now().since(began), ..failure };
             CallError::new(Operation::Open, (None, 0), &peer, failure)
         };
-        let turn = Turn { clock: &clock, pauses: &pauses, deadline: span.deadline, epoch: pauses.epoch() };
+        let file_access =
+            FileAccess { clock: &clock, pauses: &pauses, deadline: span.deadline, epoch: pauses.epoch() };
         let state = Mutex::new(State::new(options.log));
-        let (locked, mut held) = turn.begin(path, access, expected, &state).map_err(fail)?;
+        let (locked, mut held) = file_access.begin(path, access, expected, &state).map_err(fail)?;
         let identity = locked.identity();
         let State { log, records, .. } = &mut *held;
         log.enter(records).map_err(log_failure).map_err(fail)?;
@@ -121,11 +122,11 @@ impl FileStore {
         &self.options
     }
 
-    const fn until(&self, deadline: Instant, epoch: u64) -> Turn<'_> {
-        Turn { clock: &self.clock, pauses: &self.pauses, deadline, epoch }
+    const fn until(&self, deadline: Instant, epoch: u64) -> FileAccess<'_> {
+        FileAccess { clock: &self.clock, pauses: &self.pauses, deadline, epoch }
     }
 
-    fn carry(&self, call: &Call<'_>, span: Span, take: &mut dyn Take) -> Result<Outcome, Failure> {
+    fn drive(&self, call: &Call<'_>, span: Span, take: &mut dyn Take) -> Result<Outcome, Failure> {
         let epoch = span.epoch.unwrap_or_else(|| self.pauses.epoch());
         call.check_limits(&self.options.frame).map_err(|limit| Failure {
             kind: ErrorKind::LimitExceeded,
@@ -135,19 +136,21 @@ impl FileStore {
         })?;
         let request = match call {
             Call::Ping => {
-                return self.turn(&Request::NumKeys, Access::Read, span, epoch, take).map(|_| Outcome::Alive);
+                return self
+                    .file_access(&Request::NumKeys, Access::Read, span, epoch, take)
+                    .map(|_| Outcome::Alive);
             }
             Call::Store(request, _) => request,
         };
         let (access, waits) = match request {
             Request::Get { .. } | Request::Wait { .. } | Request::MultiGet { .. } => {
-                (Access::Read, call.patience() == Patience::Wait)
+                (Access::Read, call.wait_mode() == WaitMode::Wait)
             }
             Request::Check { .. } | Request::NumKeys | Request::ListKeys => (Access::Read, false),
             _ => (Access::Write, false),
         };
         let (mut pause, longest) = (PAUSES[0], PAUSES[1]);
-        let (mut outcome, mut seen) = self.turn(request, access, span, epoch, take)?;
+        let (mut outcome, mut seen) = self.file_access(request, access, span, epoch, take)?;
         while outcome == Outcome::Missing && waits {
             let left = span.deadline.since(self.clock.now());
             if left.is_zero() {
@@ -158,7 +161,7 @@ impl FileStore {
             }
             pause = longest.min(pause * 2);
             if self.has_grown(seen)? {
-                (outcome, seen) = self.turn(request, access, span, epoch, take)?;
+                (outcome, seen) = self.file_access(request, access, span, epoch, take)?;
             }
         }
         Ok(outcome)
@@ -172,7 +175,7 @@ impl FileStore {
     }
 
     /// One look at the file, or one change of it, under its lock; and how long the file was then.
-    fn turn(
+    fn file_access(
         &self,
         request: &Request<'_>,
         access: Access,
@@ -180,8 +183,8 @@ impl FileStore {
         epoch: u64,
         take: &mut dyn Take,
     ) -> Result<(Outcome, u64), Failure> {
-        let turn = self.until(span.deadline, epoch);
-        let (locked, mut state) = turn.begin(&self.path, access, Some(self.identity), &self.state)?;
+        let file_access = self.until(span.deadline, epoch);
+        let (locked, mut state) = file_access.begin(&self.path, access, Some(self.identity), &self.state)?;
         let outcome = state.answer(request, take)?;
         if !state.records.is_empty()
             && let Err(failure) = state.append(&locked)
@@ -193,7 +196,7 @@ impl FileStore {
         drop(state);
         drop(locked);
         if has_written {
-            self.pauses.nudge();
+            self.pauses.recheck_cancellation();
         }
         Ok((outcome, seen))
     }
@@ -201,8 +204,9 @@ impl FileStore {
     /// Counts this store out, and removes the file if nobody is left who wants it. No limit stands in the way.
     fn close(&self) -> Result<(), Failure> {
         lock_state(&self.state).log.keep_counters_only();
-        let turn = self.until(self.clock.now() + CLOSE_MAX, self.pauses.epoch());
-        let (locked, mut state) = turn.begin(&self.path, Access::Write, Some(self.identity), &self.state)?;
+        let file_access = self.until(self.clock.now() + CLOSE_MAX, self.pauses.epoch());
+        let (locked, mut state) =
+            file_access.begin(&self.path, Access::Write, Some(self.identity), &self.state)?;
         let State { log, records, .. } = &mut *state;
         let remains = log.leave(self.options.world_size, records).map_err(log_failure)?;
         state.append(&locked)?;
@@ -252,7 +256,7 @@ impl State {
         let end = offset + self.records.len() as u64;
         let replayed = self.log.replay(&self.records, end).map_err(log_failure);
         self.records.clear();
-        self.records.shrink_to(locked::PIECE_BYTES);
+        self.records.shrink_to(locked::CHUNK_BYTES);
         replayed.map(drop)
     }
 }
@@ -290,7 +294,7 @@ impl Backend for FileStore {
     }
 
     fn perform(&self, call: &Call<'_>, span: Span, take: &mut dyn Take) -> Result<Outcome, Refusal> {
-        self.carry(call, span, take).map_err(Refusal::from).map_err(|refusal| {
+        self.drive(call, span, take).map_err(Refusal::from).map_err(|refusal| {
             match (refusal.failure.kind, call) {
                 (ErrorKind::Unsupported, Call::Store(Request::Barrier { .. } | Request::CancelWait, _)) => {
                     Failure { cause: Cause::NoOperation, ..refusal.failure }.into()

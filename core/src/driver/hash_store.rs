@@ -15,7 +15,7 @@ use crate::driver::timeout::Timeouts;
 use crate::error::{Cause, ErrorKind, Failure, LimitError, Operation, Phase};
 use crate::ids::{ConnId, WaiterId};
 use crate::limits::{EngineLimits, FrameLimits};
-use crate::store::call::{Call, Outcome, Patience};
+use crate::store::call::{Call, Outcome, WaitMode};
 use crate::store::engine::{Answer, Applied, ApplyError, Engine, Readiness};
 use crate::store::op::{Key, Keys, Request};
 use crate::time::Duration;
@@ -88,13 +88,13 @@ impl HashStore {
         self.shared.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn carry(&self, call: &Call<'_>, span: Span, take: &mut dyn Take) -> Result<Outcome, Failure> {
+    fn drive(&self, call: &Call<'_>, span: Span, take: &mut dyn Take) -> Result<Outcome, Failure> {
         call.check_limits(&self.options.frame).map_err(over)?;
-        let Call::Store(request, patience) = call else { return Ok(Outcome::Alive) };
+        let Call::Store(request, wait_mode) = call else { return Ok(Outcome::Alive) };
         let epoch = span.epoch.unwrap_or_else(|| self.epoch());
         let mut state = self.lock();
         if let Request::QueuePop { key } = *request {
-            return self.pop(state, key, *patience, span, epoch, take);
+            return self.pop(state, key, *wait_mode, span, epoch, take);
         }
         loop {
             let awaited = match *request {
@@ -109,7 +109,7 @@ impl HashStore {
             if is_ready {
                 return self.apply(state, request, span, epoch, take);
             }
-            if *patience == Patience::Once {
+            if *wait_mode == WaitMode::Once {
                 return Ok(Outcome::Missing);
             }
             let Some(keys) = awaited else { return Ok(Outcome::Missing) };
@@ -126,25 +126,27 @@ impl HashStore {
         &self,
         mut state: MutexGuard<'_, State>,
         key: Key<'_>,
-        patience: Patience,
+        wait_mode: WaitMode,
         span: Span,
         epoch: u64,
         take: &mut dyn Take,
     ) -> Result<Outcome, Failure> {
         let whole: Box<[u8]> = key.pieces().concat().into();
         let ticket = state.next_ticket;
-        if patience == Patience::Once {
-            return match state.is_turn(key, &whole, ticket)? {
-                true => state.turn(NOBODY, &Request::QueuePop { key }, &mut |answer| outcome(answer, take)),
+        if wait_mode == WaitMode::Once {
+            return match state.is_first_in_line(key, &whole, ticket)? {
+                true => state.iteration(NO_CONNECTION, &Request::QueuePop { key }, &mut |answer| {
+                    outcome(answer, take)
+                }),
                 false => Ok(Outcome::QueueEmpty),
             };
         }
         state.next_ticket += 1;
         state.poppers.push(Popper { ticket, key: whole.clone() });
-        let turn = loop {
-            match state.is_turn(key, &whole, ticket) {
+        let iteration = loop {
+            match state.is_first_in_line(key, &whole, ticket) {
                 Ok(false) => {}
-                turn => break turn.map(Some),
+                iteration => break iteration.map(Some),
             }
             if self.epoch.load(Ordering::Acquire) != epoch {
                 break Err(CANCELLED);
@@ -157,8 +159,9 @@ impl HashStore {
         };
         state.poppers.retain(|popper| popper.ticket != ticket);
         // Who gives up had no item, so those behind have none by moving up.
-        match turn? {
-            Some(_) => state.turn(NOBODY, &Request::QueuePop { key }, &mut |answer| outcome(answer, take)),
+        match iteration? {
+            Some(_) => state
+                .iteration(NO_CONNECTION, &Request::QueuePop { key }, &mut |answer| outcome(answer, take)),
             None => Ok(Outcome::Missing),
         }
     }
@@ -173,21 +176,22 @@ impl HashStore {
     ) -> Result<(MutexGuard<'s, State>, Outcome), Failure> {
         let slot = state.waiting.insert(());
         let conn = ConnId { index: u32::try_from(slot).unwrap_or(u32::MAX), generation: 0 };
-        let begun = state.turn(conn, request, &mut |answer| matches!(answer, Answer::Parked));
+        let begun = state.iteration(conn, request, &mut |answer| matches!(answer, Answer::Parked));
         if state.was_released(conn) {
             self.shared.changed.notify_all();
         }
         let ended = match begun {
             Ok(true) => loop {
-                if let Some(place) = state.released.iter().position(|&released| released == conn.into()) {
-                    state.released.swap_remove(place);
+                if let Some(queue_index) = state.released.iter().position(|&released| released == conn.into())
+                {
+                    state.released.swap_remove(queue_index);
                     break Ok(Outcome::Released);
                 }
                 if self.epoch.load(Ordering::Acquire) != epoch {
                     break Err(CANCELLED);
                 }
                 let left = span.deadline.since(self.clock.now());
-                if left.is_zero() || span.patience == Patience::Once {
+                if left.is_zero() || span.wait_mode == WaitMode::Once {
                     break Ok(Outcome::Missing);
                 }
                 state =
@@ -220,7 +224,7 @@ impl HashStore {
         if let Request::Barrier { .. } = request {
             return self.park(state, request, span, epoch).map(|(_, outcome)| outcome);
         }
-        let outcome = state.turn(NOBODY, request, &mut |answer| outcome(answer, take));
+        let outcome = state.iteration(NO_CONNECTION, request, &mut |answer| outcome(answer, take));
         let may_feed = matches!(
             request,
             Request::QueuePush { .. }
@@ -240,11 +244,11 @@ impl HashStore {
 }
 
 /// Who asks and does not wait.
-const NOBODY: ConnId = ConnId { index: u32::MAX, generation: 0 };
+const NO_CONNECTION: ConnId = ConnId { index: u32::MAX, generation: 0 };
 
 impl State {
     /// One turn of the engine.
-    fn turn<R>(
+    fn iteration<R>(
         &mut self,
         conn: ConnId,
         request: &Request<'_>,
@@ -261,9 +265,9 @@ impl State {
 
     /// Whether there is an item for whoever has this ticket. A plain value under a queue's name ends a pop too, which finds
     /// the queue empty then: as over TCP.
-    fn is_turn(&mut self, key: Key<'_>, whole: &[u8], ticket: u64) -> Result<bool, Failure> {
+    fn is_first_in_line(&mut self, key: Key<'_>, whole: &[u8], ticket: u64) -> Result<bool, Failure> {
         let length = |answer: Answer<'_>| if let Answer::Number(length) = answer { length } else { 0 };
-        let items = self.turn(NOBODY, &Request::QueueLen { key }, &mut { length })?;
+        let items = self.iteration(NO_CONNECTION, &Request::QueueLen { key }, &mut { length })?;
         if items == 0 {
             return self.is_ready(Keys::one(key));
         }
@@ -273,7 +277,7 @@ impl State {
 
     fn is_ready(&mut self, keys: Keys<'_>) -> Result<bool, Failure> {
         let ready = |answer: Answer<'_>| matches!(answer, Answer::Readiness(Readiness::Ready));
-        self.turn(NOBODY, &Request::Check { keys }, &mut { ready })
+        self.iteration(NO_CONNECTION, &Request::Check { keys }, &mut { ready })
     }
 }
 
@@ -356,7 +360,7 @@ impl Backend for HashStore {
     }
 
     fn perform(&self, call: &Call<'_>, span: Span, take: &mut dyn Take) -> Result<Outcome, Refusal> {
-        self.carry(call, span, take).map_err(Refusal::from)
+        self.drive(call, span, take).map_err(Refusal::from)
     }
 
     fn duplicate(&self, _call: &Cancellable) -> Result<Arc<dyn Backend>, CallError> {

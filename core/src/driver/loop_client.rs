@@ -1,6 +1,6 @@
 //! Stores, sessions and other members inside somebody else's event loop: no callback, no call that blocks.
 //!
-//! Put [`Loop::fd`] into the program's own poll; when it is readable, call [`Loop::turn`] and take the
+//! Put [`Loop::fd`] into the program's own poll; when it is readable, call [`Loop::poll`] and take the
 //! [`Loop::next_event`]s. Deadlines, pauses and look-ups make the descriptor readable too.
 
 mod line;
@@ -23,7 +23,7 @@ use super::store::{Timeout, Timeouts};
 use super::store_client::StoreOptions;
 use crate::error::{Cause, Effect, ErrorKind, Failure, Operation, Phase};
 use crate::node::multi_client::{Answer, Input};
-use crate::store::call::{Call, CallId, Patience};
+use crate::store::call::{Call, CallId, WaitMode};
 use crate::store::op::{Key, Request};
 use crate::time::Duration;
 use alloc::boxed::Box;
@@ -155,7 +155,7 @@ impl Loop {
         })
     }
 
-    /// The descriptor that is readable when [`Loop::turn`] has something to do. It is the same for the loop's life.
+    /// The descriptor that is readable when [`Loop::poll`] has something to do. It is the same for the loop's life.
     #[must_use]
     pub fn fd(&self) -> RawFd {
         self.events.fd()
@@ -197,8 +197,8 @@ impl Loop {
         request: Request<'_>,
         timeout: Timeout,
     ) -> Result<CallId, SubmitError> {
-        let (span, patience) = self.timeouts(store).ok_or(SubmitError::UnknownStore)?.patience(timeout);
-        self.submit_call(store, &Call::Store(request, patience), span)
+        let (span, wait_mode) = self.timeouts(store).ok_or(SubmitError::UnknownStore)?.wait_budget(timeout);
+        self.submit_call(store, &Call::Store(request, wait_mode), span)
     }
 
     /// As [`Loop::submit`], for a call with a patience of its own: a pop that does not wait, or a PING.
@@ -214,7 +214,7 @@ impl Loop {
         let now = self.events.clock().now();
         if let Some(session) = self.sessions.get_mut(SessionId(store.0)) {
             let id = session.begin_call(now, call, span)?;
-            session.carry_out(&self.events, &mut self.happened);
+            session.execute(&self.events, &mut self.happened);
             self.changed();
             return Ok(id);
         }
@@ -230,7 +230,7 @@ impl Loop {
             };
             CallError::of_call(call, &member.peer, failure)
         })?;
-        member.carry_out(&mut self.events, &mut self.happened);
+        member.execute(&mut self.events, &mut self.happened);
         self.changed();
         Ok(id)
     }
@@ -240,7 +240,7 @@ impl Loop {
     /// # Errors
     /// As [`Loop::submit`].
     pub fn ping(&mut self, store: StoreId, timeout: Timeout) -> Result<CallId, SubmitError> {
-        let (span, _) = self.timeouts(store).ok_or(SubmitError::UnknownStore)?.patience(timeout);
+        let (span, _) = self.timeouts(store).ok_or(SubmitError::UnknownStore)?.wait_budget(timeout);
         self.submit_call(store, &Call::Ping, span)
     }
 
@@ -254,8 +254,8 @@ impl Loop {
         key: Key<'_>,
         timeout: Timeout,
     ) -> Result<CallId, SubmitError> {
-        let (span, _) = self.timeouts(store).ok_or(SubmitError::UnknownStore)?.patience(timeout);
-        self.submit_call(store, &Call::Store(Request::QueuePop { key }, Patience::Once), span)
+        let (span, _) = self.timeouts(store).ok_or(SubmitError::UnknownStore)?.wait_budget(timeout);
+        self.submit_call(store, &Call::Store(Request::QueuePop { key }, WaitMode::Once), span)
     }
 
     /// What stands before the keys of a store, or of a session's.
@@ -275,10 +275,10 @@ impl Loop {
         let now = self.events.clock().now();
         if let Some(member) = self.stores.get_mut(store) {
             member.client.cancel(now, call);
-            member.carry_out(&mut self.events, &mut self.happened);
+            member.execute(&mut self.events, &mut self.happened);
         } else if let Some(session) = self.sessions.get_mut(SessionId(store.0)) {
             session.cancel(call, &mut self.happened);
-            session.carry_out(&self.events, &mut self.happened);
+            session.execute(&self.events, &mut self.happened);
         } else {
             self.members.cancel(MemberId::from_u32(store.0), call);
         }
@@ -289,22 +289,22 @@ impl Loop {
     ///
     /// # Errors
     /// That of the system.
-    pub fn turn(&mut self) -> io::Result<()> {
+    pub fn poll(&mut self) -> io::Result<()> {
         // Before the look: what had come by now is read before anybody is told that nothing came.
         let now = self.events.clock().now();
         let ready = self.events.poll()?;
-        self.sessions.values_mut().for_each(|session| session.carrier.wake());
+        self.sessions.values_mut().for_each(|session| session.driver.wake());
         for member in self.stores.values_mut() {
             member.flush_all(now);
-            member.carry_out(&mut self.events, &mut self.happened);
+            member.execute(&mut self.events, &mut self.happened);
         }
         for one in ready {
             if let Some(member) = self.stores.get_mut(LoopStore::of_token(one.token)) {
                 member.ready(now, one, &mut self.buffer);
-                member.carry_out(&mut self.events, &mut self.happened);
+                member.execute(&mut self.events, &mut self.happened);
             } else if let Some(session) = self.sessions.get_mut(SessionId(LoopStore::of_token(one.token).0)) {
                 session.ready(one, &mut self.buffer);
-                session.carry_out(&self.events, &mut self.happened);
+                session.execute(&self.events, &mut self.happened);
             } else {
                 self.members.ready(one, &mut self.happened)?;
             }
@@ -313,22 +313,22 @@ impl Loop {
             // The store may be gone by now.
             if let Some(member) = self.stores.get_mut(lookup.store) {
                 member.looked_up(now, &lookup);
-                member.carry_out(&mut self.events, &mut self.happened);
+                member.execute(&mut self.events, &mut self.happened);
             }
         }
         for member in self.stores.values_mut() {
             if member.client.poll_timeout().is_some_and(|due| due <= now) {
                 member.client.handle(now, Input::Tick);
-                member.carry_out(&mut self.events, &mut self.happened);
+                member.execute(&mut self.events, &mut self.happened);
             }
         }
         for session in self.sessions.values_mut() {
-            if session.carrier.is_due(now) {
-                session.carrier.turn(now);
-                session.carry_out(&self.events, &mut self.happened);
+            if session.driver.is_due(now) {
+                session.driver.step(now);
+                session.execute(&self.events, &mut self.happened);
             }
         }
-        self.members.turn(now);
+        self.members.poll(now);
         self.arm();
         Ok(())
     }
@@ -347,7 +347,7 @@ impl Loop {
     /// How many calls of a store are under way.
     #[must_use]
     pub fn pending(&self, store: StoreId) -> usize {
-        let of_session = || self.sessions.get(SessionId(store.0)).map(|session| session.carrier.pending());
+        let of_session = || self.sessions.get(SessionId(store.0)).map(|session| session.driver.pending());
         self.stores.get(store).map(|member| member.client.pending()).or_else(of_session).unwrap_or(0)
     }
 
@@ -361,7 +361,7 @@ impl Loop {
 
     fn arm(&mut self) {
         let stores = self.stores.values().filter_map(|member| member.client.poll_timeout());
-        let sessions = self.sessions.values().filter_map(|session| session.carrier.poll_timeout());
+        let sessions = self.sessions.values().filter_map(|session| session.driver.poll_timeout());
         if let Some(due) = stores.chain(sessions).chain(self.members.poll_timeout()).min() {
             self.events.wake_at(due);
         }

@@ -4,21 +4,21 @@
 //! while nobody listens, and a call that waits holds up no other. Calls block until they are answered or their deadline
 //! passes.
 
+mod batch;
 pub(in crate::driver) mod calls;
-pub(in crate::driver) mod carrier;
 mod inbox;
 mod node;
 mod ops;
 mod options;
 mod session;
-mod turn;
+pub(in crate::driver) mod session_driver;
 mod watch;
 
+pub use batch::{Batch, BatchStep, Branch, Step, Test, Txn};
 pub use node::{Joined, MemberInfo, NodeEvent, RunInfo};
 pub(in crate::driver) use ops::removed_in;
 pub use ops::{BarrierResult, BatchAnswer, KeysPage, TxnResult, Versioned, participants};
 pub use options::NativeClientOptions;
-pub use turn::{Batch, BatchStep, Branch, Step, Test, Txn};
 pub use watch::{Change, Lease, Watch, WatchError};
 
 use crate::driver::call_error::CallError;
@@ -36,7 +36,7 @@ use crate::driver::timeout::Timeouts;
 use crate::error::{Cause, Effect, ErrorKind, Failure, LimitError, Operation, Phase};
 use crate::limits::{FrameLimits, RendezvousLimits};
 use crate::node::native_client::Ending;
-use crate::node::native_client::fault::{EndWords, Words, failure_of};
+use crate::node::native_client::fault::{Describe, DescribeEnd, failure_of};
 use crate::store::op::Key;
 use crate::time::Duration;
 use crate::wire::native::{ClientFrame, Fault, FaultCode, Message, ServerFrame};
@@ -46,12 +46,12 @@ use alloc::string::{String, ToString};
 use alloc::sync::{Arc, Weak};
 use alloc::vec;
 use alloc::vec::Vec;
-use carrier::Asked;
 use core::fmt;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crossbeam_channel::{Sender, unbounded};
-use inbox::{Inbox, Room, Weighed};
+use inbox::{Inbox, InboxLimit, Weighted};
 use session::Session;
+use session_driver::EncodedRequest;
 use std::io;
 use std::sync::{Mutex, OnceLock, PoisonError};
 
@@ -162,23 +162,23 @@ impl Loss {
         keys: (Option<Key<'_>>, usize),
         peer: &str,
     ) -> NativeError {
-        let mut words = self.words();
+        let mut message = self.message();
         if let (Some(limit), Some(key)) = (self.key_limit(), keys.0) {
             // The server counts what stands before the key's name as well.
             let beside = (key.len() - key.name().len()) as u64;
             let (bytes, bytes_max) = (limit.0.saturating_sub(beside), limit.1.saturating_sub(beside));
             self.failure.cause = Cause::Limit(LimitError::Key { bytes, bytes_max });
-            words = None;
+            message = None;
         }
         let call = match (operation, &self.fault) {
             // Of the keys of a transaction, the server names the one that it is about.
             (Operation::Txn, Some(fault)) if !fault.text.is_empty() => {
-                words = None;
+                message = None;
                 CallError::new(operation, (Some(Key::raw(&fault.text)), 1), peer, self.failure)
             }
             _ => CallError::new(operation, keys, peer, self.failure),
         };
-        NativeError { call: call.with_words(words), fault: self.fault }
+        NativeError { call: call.with_message(message), fault: self.fault }
     }
 
     /// The length of a key that the server found too long, and the limit.
@@ -188,26 +188,26 @@ impl Loss {
     }
 
     /// What is known beyond the failure.
-    fn words(&self) -> Option<Box<str>> {
-        let words = match (&self.fault, self.ending.as_deref()) {
-            (Some(fault), _) => Words(fault.as_fault()).to_string(),
-            (None, Some(Ending::Session(end, _))) => EndWords(*end).to_string(),
+    fn message(&self) -> Option<Box<str>> {
+        let message = match (&self.fault, self.ending.as_deref()) {
+            (Some(fault), _) => Describe(fault.as_fault()).to_string(),
+            (None, Some(Ending::Session(end, _))) => DescribeEnd(*end).to_string(),
             (None, Some(Ending::Left)) => "the session was closed".to_string(),
             (None, Some(Ending::Dialling(_)) | None) => String::new(),
         };
-        (!words.is_empty()).then(|| words.into())
+        (!message.is_empty()).then(|| message.into())
     }
 }
 
 /// The answer to a call: a frame whose bytes are its own.
 #[derive(Clone, Debug)]
-pub(in crate::driver) struct Answered {
+pub(in crate::driver) struct OwnedFrame {
     pub(in crate::driver) id: u64,
     kind: u16,
     body: Vec<u8>,
 }
 
-impl Answered {
+impl OwnedFrame {
     pub(in crate::driver) fn frame<'a>(&'a self, limits: &'a FrameLimits) -> Option<ServerFrame<'a>> {
         // It was read once when it came, so it can be read again.
         ServerFrame::parse(self.kind, &self.body, limits).ok().flatten()
@@ -221,7 +221,7 @@ impl Answered {
     }
 }
 
-impl Weighed for Answered {
+impl Weighted for OwnedFrame {
     fn bytes(&self) -> usize {
         size_of::<Self>() + self.body.len()
     }
@@ -229,7 +229,7 @@ impl Weighed for Answered {
 
 /// Which part of a session's machine a call goes through.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::driver) enum Way {
+pub(in crate::driver) enum SubmitPath {
     Plain,
     Join,
     Leave,
@@ -238,16 +238,16 @@ pub(in crate::driver) enum Way {
 
 /// A call on its way to the session's thread.
 struct Submitted {
-    asked: Asked,
+    encoded: EncodedRequest,
     span: Duration,
-    way: Way,
+    submit_path: SubmitPath,
     /// The number of the calls that it is cancelled with.
     calls: u64,
     /// By which it is cancelled alone.
     ticket: Option<u64>,
     /// Where its pushes go.
-    inbox: Option<Arc<Inbox<Answered>>>,
-    reply: Option<Reply<Result<Answered, Loss>>>,
+    inbox: Option<Arc<Inbox<OwnedFrame>>>,
+    reply: Option<Reply<Result<OwnedFrame, Loss>>>,
 }
 
 enum Command {
@@ -267,11 +267,11 @@ enum Command {
 #[derive(Debug)]
 struct Shared {
     /// Why the session is over.
-    fate: OnceLock<Ending>,
+    ending_cell: OnceLock<Ending>,
     /// What happens to the node.
     events: Inbox<NodeEvent>,
     /// Whether the node stood by at any time since it last asked to join.
-    stood_by: AtomicBool,
+    was_standby: AtomicBool,
     /// Whether another session joined under the node's name.
     was_replaced: AtomicBool,
     /// Whether the server has ever greeted.
@@ -279,15 +279,15 @@ struct Shared {
     /// How the last try to connect failed.
     last_try: LastTry,
     /// Where watches and leases wait; those that are gone are passed over.
-    streams: Mutex<Vec<Weak<Inbox<Answered>>>>,
+    streams: Mutex<Vec<Weak<Inbox<OwnedFrame>>>>,
 }
 
 impl Shared {
-    fn new(room: Room) -> Self {
+    fn new(limit: InboxLimit) -> Self {
         Self {
-            fate: OnceLock::new(),
-            events: Inbox::new(room),
-            stood_by: AtomicBool::new(false),
+            ending_cell: OnceLock::new(),
+            events: Inbox::new(limit),
+            was_standby: AtomicBool::new(false),
             was_replaced: AtomicBool::new(false),
             has_opened: AtomicBool::new(false),
             last_try: LastTry::default(),
@@ -296,8 +296,8 @@ impl Shared {
     }
 
     /// Room for the pushes of one more watch or lease.
-    fn stream(&self, room: Room) -> Arc<Inbox<Answered>> {
-        let inbox = Arc::new(Inbox::new(room));
+    fn stream(&self, limit: InboxLimit) -> Arc<Inbox<OwnedFrame>> {
+        let inbox = Arc::new(Inbox::new(limit));
         let mut streams = self.streams.lock().unwrap_or_else(PoisonError::into_inner);
         streams.retain(|stream| stream.strong_count() > 0);
         streams.push(Arc::downgrade(&inbox));
@@ -305,10 +305,10 @@ impl Shared {
     }
 
     /// Has those who wait for pushes see whether they are cancelled.
-    fn nudge(&self) {
-        self.events.nudge();
+    fn recheck_cancellation(&self) {
+        self.events.recheck_cancellation();
         let streams = self.streams.lock().unwrap_or_else(PoisonError::into_inner);
-        streams.iter().filter_map(Weak::upgrade).for_each(|stream| stream.nudge());
+        streams.iter().filter_map(Weak::upgrade).for_each(|stream| stream.recheck_cancellation());
     }
 }
 
@@ -384,7 +384,7 @@ const PENDING: usize = 256;
 type Machine = crate::node::native_client::NativeClient<PENDING>;
 
 /// Beyond this, a session's thread that does not answer is taken for dead.
-const THREAD_PATIENCE: Duration = Duration::from_secs(60);
+const THREAD_TIMEOUT: Duration = Duration::from_secs(60);
 
 impl NativeClient {
     /// Sets out to the server at `host` (a name or an address) and `port`, and does not wait for it: without a grace,
@@ -401,25 +401,25 @@ impl NativeClient {
     /// # Errors
     /// Why it is not.
     pub fn connect(host: &str, port: u16, options: NativeClientOptions) -> Result<Self, NativeError> {
-        Self::connect_within(host, port, options, &Canceller::default().begin())
+        Self::connect_cancellable(host, port, options, &Canceller::default().begin())
     }
 
     /// The same as a part of `call`: whoever cancels that ends the connecting, too.
     ///
     /// # Errors
     /// As [`NativeClient::connect`], or [`ErrorKind::Cancelled`].
-    pub fn connect_within(
+    pub fn connect_cancellable(
         host: &str,
         port: u16,
         options: NativeClientOptions,
         call: &Cancellable,
     ) -> Result<Self, NativeError> {
         let (reply, opened) = ask();
-        let patience = options.connect_timeout + options.timeouts.answer + THREAD_PATIENCE;
+        let wait_mode = options.connect_timeout + options.timeouts.answer + THREAD_TIMEOUT;
         let client = Self::spawn(host, port, options, Some(reply))?;
         let given_up = client.clone();
         let _watch = call.watch(move || given_up.abandon());
-        let loss = match opened.wait(patience) {
+        let loss = match opened.wait(wait_mode) {
             _ if call.is_cancelled() => return Err(client.cancelled(Operation::Connect)),
             Ok(Ok(())) => return Ok(client),
             Ok(Err(ending)) => Loss::of_ending(ending),
@@ -436,7 +436,7 @@ impl NativeClient {
     ) -> Result<Self, NativeError> {
         let peer: Box<str> = endpoint_text(host, port).into();
         let answer_limits = Machine::answer_limits(&options.limits);
-        let shared = Arc::new(Shared::new(options.room()));
+        let shared = Arc::new(Shared::new(options.limit()));
         let (commands, inbox) = unbounded();
         let begun = Session::new((host, port), &options, random_seed(), Arc::clone(&shared), inbox, opened)
             .and_then(|mut session| {
@@ -473,7 +473,7 @@ impl NativeClient {
     /// The same session with the keys beneath another scope, and with other timeouts of its own. Calls of both are
     /// cancelled together.
     #[must_use]
-    pub fn beneath(&self, scope: &[u8], timeouts: Timeouts) -> Self {
+    pub fn with_scope(&self, scope: &[u8], timeouts: Timeouts) -> Self {
         let view = View { scope: scope.into(), timeouts };
         Self(Arc::clone(&self.0), Arc::new(view), Arc::clone(&self.2))
     }
@@ -499,7 +499,7 @@ impl NativeClient {
     /// Whether the session is over.
     #[must_use]
     pub fn is_over(&self) -> bool {
-        self.0.shared.fate.get().is_some()
+        self.0.shared.ending_cell.get().is_some()
     }
 
     /// Whether the server has ever greeted this session. One that has not may never hear of it.
@@ -518,7 +518,7 @@ impl NativeClient {
     /// [`ErrorKind::Cancelled`], and so their waits for pushes and events. Later calls are as ever.
     pub fn cancel(&self) {
         self.2.pauses.cancel();
-        self.0.shared.nudge();
+        self.0.shared.recheck_cancellation();
         self.0.thread.send(Command::CancelAll(self.2.number));
     }
 
@@ -540,13 +540,13 @@ impl NativeClient {
     ///
     /// # Errors
     /// Why the server did not hear it.
-    pub fn close_within(&self, timeout: Duration, call: &Cancellable) -> Result<(), NativeError> {
+    pub fn close_cancellable(&self, timeout: Duration, call: &Cancellable) -> Result<(), NativeError> {
         self.close_until(timeout, Some(call))
     }
 
     fn close_until(&self, timeout: Duration, call: Option<&Cancellable>) -> Result<(), NativeError> {
         let bye = ClientFrame::Bye {};
-        match self.exchange(Operation::Bye, &bye, timeout, Way::Bye, None, call) {
+        match self.exchange(Operation::Bye, &bye, timeout, SubmitPath::Bye, None, call) {
             Ok(_) => Ok(()),
             Err(loss) if loss.ending.as_deref() == Some(&Ending::Left) => Ok(()),
             Err(loss) => Err(self.error(Operation::Bye, (None, 0), loss)),
@@ -568,15 +568,15 @@ impl NativeClient {
     /// # Errors
     /// Why there is none.
     pub fn duplicate(&self) -> Result<Self, NativeError> {
-        self.duplicate_within(&Canceller::default().begin())
+        self.duplicate_cancellable(&Canceller::default().begin())
     }
 
     /// As [`NativeClient::duplicate`], until `call` is cancelled.
     ///
     /// # Errors
     /// Why there is none.
-    pub fn duplicate_within(&self, call: &Cancellable) -> Result<Self, NativeError> {
-        Self::connect_within(&self.0.host, self.0.port, self.0.options.clone(), call)
+    pub fn duplicate_cancellable(&self, call: &Cancellable) -> Result<Self, NativeError> {
+        Self::connect_cancellable(&self.0.host, self.0.port, self.0.options.clone(), call)
     }
 
     /// Asks, and waits for the answer.
@@ -586,21 +586,21 @@ impl NativeClient {
         frame: &ClientFrame<'_>,
         span: Duration,
         keys: (Option<Key<'_>>, usize),
-    ) -> Result<Answered, NativeError> {
-        self.exchange(operation, frame, span, Way::Plain, None, None)
+    ) -> Result<OwnedFrame, NativeError> {
+        self.exchange(operation, frame, span, SubmitPath::Plain, None, None)
             .map_err(|loss| self.error(operation, keys, loss))
     }
 
     /// As [`NativeClient::ask`], until `call` is cancelled.
-    fn ask_within(
+    fn ask_cancellable(
         &self,
         operation: Operation,
         frame: &ClientFrame<'_>,
         span: Duration,
         keys: (Option<Key<'_>>, usize),
         call: &Cancellable,
-    ) -> Result<Answered, NativeError> {
-        self.exchange(operation, frame, span, Way::Plain, None, Some(call))
+    ) -> Result<OwnedFrame, NativeError> {
+        self.exchange(operation, frame, span, SubmitPath::Plain, None, Some(call))
             .map_err(|loss| self.error(operation, keys, loss))
     }
 
@@ -609,40 +609,40 @@ impl NativeClient {
         operation: Operation,
         frame: &ClientFrame<'_>,
         span: Duration,
-        way: Way,
-        inbox: Option<Arc<Inbox<Answered>>>,
+        submit_path: SubmitPath,
+        inbox: Option<Arc<Inbox<OwnedFrame>>>,
         call: Option<&Cancellable>,
-    ) -> Result<Answered, Loss> {
-        self.exchange_asked(Asked::new(operation, frame), span, way, inbox, call)
+    ) -> Result<OwnedFrame, Loss> {
+        self.exchange_encoded(EncodedRequest::new(operation, frame), span, submit_path, inbox, call)
     }
 
     /// As [`NativeClient::exchange`], of a request that is encoded already.
-    fn exchange_asked(
+    fn exchange_encoded(
         &self,
-        asked: Asked,
+        encoded: EncodedRequest,
         span: Duration,
-        way: Way,
-        inbox: Option<Arc<Inbox<Answered>>>,
+        submit_path: SubmitPath,
+        inbox: Option<Arc<Inbox<OwnedFrame>>>,
         call: Option<&Cancellable>,
-    ) -> Result<Answered, Loss> {
-        if let Some(&ending) = self.0.shared.fate.get() {
+    ) -> Result<OwnedFrame, Loss> {
+        if let Some(&ending) = self.0.shared.ending_cell.get() {
             return Err(Loss::of_ending(ending));
         }
         let (reply, answer) = ask();
         // A node that stands by waits for as long as it is needed.
-        let patience = match way {
-            Way::Join => Duration::MAX,
-            _ => span + self.0.options.answer_slack + THREAD_PATIENCE,
+        let wait_mode = match submit_path {
+            SubmitPath::Join => Duration::MAX,
+            _ => span + self.0.options.answer_slack + THREAD_TIMEOUT,
         };
         let ticket = call.map(|_| self.0.tickets.fetch_add(1, Ordering::Relaxed));
         let calls = self.2.number;
-        self.submit(Submitted { asked, span, way, calls, ticket, inbox, reply: Some(reply) });
+        self.submit(Submitted { encoded, span, submit_path, calls, ticket, inbox, reply: Some(reply) });
         // Behind the call in the channel, also when it was cancelled before: so it is never lost.
         let _watch = call.zip(ticket).map(|(call, ticket)| {
             let client = self.clone();
             call.watch(move || client.0.thread.send(Command::Cancel(ticket)))
         });
-        match answer.wait(patience) {
+        match answer.wait(wait_mode) {
             Ok(result) => result,
             Err(none) => Err(self.no_answer(none)),
         }
@@ -654,10 +654,10 @@ impl NativeClient {
 
     /// The session's thread gave no answer: it is over, or hangs.
     fn no_answer(&self, none: NoAnswer) -> Loss {
-        match (none, self.0.shared.fate.get()) {
+        match (none, self.0.shared.ending_cell.get()) {
             (_, Some(&ending)) => Loss::of_ending(ending),
             (none, None) => {
-                let kind = if none == NoAnswer::Gone { ErrorKind::ServerGone } else { ErrorKind::TimedOut };
+                let kind = if none == NoAnswer::Closed { ErrorKind::ServerGone } else { ErrorKind::TimedOut };
                 Loss::of(plain(kind))
             }
         }
@@ -686,7 +686,7 @@ impl NativeClient {
     /// What a whole key of the server's is to users of this handle.
     #[must_use]
     pub fn name_of(&self, key: &[u8]) -> Vec<u8> {
-        name_beneath(&self.1.scope, &Key::raw(key))
+        strip_scope(&self.1.scope, &Key::raw(key))
     }
 
     pub(in crate::driver) fn clock(&self) -> Clock {
@@ -709,7 +709,7 @@ pub(in crate::driver) fn check_reason(reason: &str) -> Result<(), Loss> {
 }
 
 /// What a key of the server's is to those whose keys stand beneath `scope`.
-pub(in crate::driver) fn name_beneath(scope: &[u8], key: &Key<'_>) -> Vec<u8> {
+pub(in crate::driver) fn strip_scope(scope: &[u8], key: &Key<'_>) -> Vec<u8> {
     let whole = key.pieces().concat();
     whole.strip_prefix(scope).map(<[u8]>::to_vec).unwrap_or(whole)
 }

@@ -71,7 +71,7 @@ impl Backend for NativeStore {
     }
 
     fn duplicate(&self, call: &Cancellable) -> Result<Arc<dyn Backend>, CallError> {
-        Ok(Arc::new(Self(self.0.duplicate_within(call)?)))
+        Ok(Arc::new(Self(self.0.duplicate_cancellable(call)?)))
     }
 
     fn cancel(&self) {

@@ -54,7 +54,7 @@ impl Pauses {
     }
 
     /// Ends the pauses of now.
-    pub(in crate::driver) fn nudge(&self) {
+    pub(in crate::driver) fn recheck_cancellation(&self) {
         self.lock().nudges += 1;
         self.changed.notify_all();
     }

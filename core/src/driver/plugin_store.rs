@@ -14,7 +14,7 @@ use crate::driver::timeout::Timeouts;
 use crate::driver::workers::{Ended, Workers};
 use crate::error::{Cause, Effect, ErrorKind, Failure, Operation, Phase};
 use crate::limits::{ClientLimits, FrameLimits};
-use crate::store::call::{Call, Outcome, Patience};
+use crate::store::call::{Call, Outcome, WaitMode};
 use crate::store::op::{Key, Keys, Request};
 use crate::time::Duration;
 use alloc::boxed::Box;
@@ -53,7 +53,7 @@ pub struct PluginError {
     /// an item is not, and [`ErrorKind::Unsupported`] that it does not have the operation.
     pub kind: ErrorKind,
     /// What there is to say of it.
-    pub words: Option<Box<str>>,
+    pub message: Option<Box<str>>,
 }
 
 /// A store's own code.
@@ -119,16 +119,16 @@ impl PluginStore {
         Self { plugin, workers, options, clock: Clock::new(), pauses: Pauses::default() }
     }
 
-    fn carry(&self, call: &Call<'_>, span: Span, take: &mut dyn Take) -> Result<Outcome, Refusal> {
+    fn drive(&self, call: &Call<'_>, span: Span, take: &mut dyn Take) -> Result<Outcome, Refusal> {
         call.check_limits(&self.options.frame).map_err(|limit| Failure {
             kind: ErrorKind::LimitExceeded,
             cause: Cause::Limit(limit),
             phase: Phase::Calling,
             ..NOT_RELEASED
         })?;
-        let Call::Store(request, patience) = call else { return Ok(Outcome::Alive) };
+        let Call::Store(request, wait_mode) = call else { return Ok(Outcome::Alive) };
         let epoch = span.epoch.unwrap_or_else(|| self.pauses.epoch());
-        let asking = Asking { store: self, span, epoch, patience: *patience };
+        let asking = Asking { store: self, span, epoch, wait_mode: *wait_mode };
         let operation = call.operation();
         match *request {
             Request::Set { key, value }
@@ -169,10 +169,10 @@ impl PluginStore {
                 if let Some(done) = supported(asking.ask(operation, &keys, &values, 0)) {
                     return done.map(|_| Outcome::Applied);
                 }
-                for (place, (key, value)) in pairs.iter().enumerate() {
+                for (index, (key, value)) in pairs.iter().enumerate() {
                     asking.ask(Operation::Set, &[key], &[value], 0).map_err(|mut refusal| {
                         // Those before it are stored.
-                        if place > 0 {
+                        if index > 0 {
                             refusal.failure.effect = Effect::Possible;
                         }
                         refusal
@@ -185,10 +185,10 @@ impl PluginStore {
                     Err(refusal) if refusal.failure.kind == ErrorKind::QueueEmpty => {}
                     other => return one(other?, take),
                 }
-                match (patience, asking.pause()?) {
-                    (Patience::Once, _) => return Ok(Outcome::QueueEmpty),
-                    (Patience::Wait, Paused::Over) => {}
-                    (Patience::Wait, Paused::Cancelled) => return Ok(Outcome::Missing),
+                match (wait_mode, asking.pause()?) {
+                    (WaitMode::Once, _) => return Ok(Outcome::QueueEmpty),
+                    (WaitMode::Wait, Paused::Over) => {}
+                    (WaitMode::Wait, Paused::Cancelled) => return Ok(Outcome::Missing),
                 }
             },
             Request::CancelWait | Request::Barrier { .. } => Err(no_operation().into()),
@@ -201,7 +201,7 @@ struct Asking<'a> {
     store: &'a PluginStore,
     span: Span,
     epoch: u64,
-    patience: Patience,
+    wait_mode: WaitMode,
 }
 
 impl Asking<'_> {
@@ -249,7 +249,7 @@ impl Asking<'_> {
                 };
                 Err(Refusal {
                     failure: Failure { kind: error.kind, cause, phase, effect, ..base },
-                    words: error.words,
+                    message: error.message,
                 })
             }
             // A wait that its deadline ended is no silence: its key was not set.
@@ -272,7 +272,7 @@ impl Asking<'_> {
             }
             Err(Ended::Panicked) => {
                 let failure = Failure { kind: ErrorKind::Io, cause: Cause::Unknown, effect, ..base };
-                Err(Refusal { failure, words: Some("it panicked".into()) })
+                Err(Refusal { failure, message: Some("it panicked".into()) })
             }
         }
     }
@@ -290,7 +290,7 @@ impl Asking<'_> {
 
     /// Waits until all keys are there; whether they are.
     fn wait(&self, keys: Keys<'_>) -> Result<bool, Refusal> {
-        if self.patience == Patience::Once {
+        if self.wait_mode == WaitMode::Once {
             return self.has_all(keys);
         }
         let all: Vec<Key<'_>> = keys.iter().collect();
@@ -314,7 +314,7 @@ impl Asking<'_> {
         if left.is_zero() {
             return Ok(Paused::Cancelled);
         }
-        if self.patience == Patience::Once {
+        if self.wait_mode == WaitMode::Once {
             return Ok(Paused::Over);
         }
         match self.store.pauses.pause(self.epoch, LOOK_INTERVAL.min(left)) {
@@ -348,8 +348,8 @@ impl Asking<'_> {
 }
 
 /// Nothing when the store's own code does not have the operation.
-fn supported<T>(asked: Result<T, Refusal>) -> Option<Result<T, Refusal>> {
-    match asked {
+fn supported<T>(result: Result<T, Refusal>) -> Option<Result<T, Refusal>> {
+    match result {
         Err(refusal) if refusal.failure.kind == ErrorKind::Unsupported => None,
         other => Some(other),
     }
@@ -365,7 +365,7 @@ fn one(answer: PluginAnswer, take: &mut dyn Take) -> Result<Outcome, Refusal> {
     }
 }
 
-fn unfit(words: &str) -> Refusal {
+fn unfit(message: &str) -> Refusal {
     let failure = Failure {
         kind: ErrorKind::WrongProtocol,
         phase: Phase::Calling,
@@ -373,7 +373,7 @@ fn unfit(words: &str) -> Refusal {
         effect: Effect::Possible,
         ..NOT_RELEASED
     };
-    Refusal { failure, words: Some(words.into()) }
+    Refusal { failure, message: Some(message.into()) }
 }
 
 fn no_operation() -> Failure {
@@ -406,7 +406,7 @@ impl Backend for PluginStore {
     }
 
     fn perform(&self, call: &Call<'_>, span: Span, take: &mut dyn Take) -> Result<Outcome, Refusal> {
-        self.carry(call, span, take)
+        self.drive(call, span, take)
     }
 
     fn duplicate(&self, _call: &Cancellable) -> Result<Arc<dyn Backend>, CallError> {

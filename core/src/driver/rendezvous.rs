@@ -8,7 +8,7 @@ mod handler;
 mod host_name;
 mod hosting;
 mod last_rounds;
-mod own_process;
+mod process_claim;
 mod rdzv_backend;
 mod reserved_port;
 mod static_backend;
@@ -18,7 +18,7 @@ mod url;
 pub use context::Context;
 pub use foreign::{ForeignBackend, ForeignOptions, ForeignUrls};
 pub use handler::{
-    COMERS_TOLD_MAX, CreateHandler, HandlerError, NodeStore, Progress, RendezvousHandler, Stage,
+    CreateHandler, HandlerError, NODE_NAMES_MAX, NodeStore, Progress, RendezvousHandler, Stage,
 };
 pub use host_name::host_name;
 pub use hosting::{HostedServers, HostingError};

@@ -19,8 +19,8 @@ enum State<T> {
     /// There is none yet, and nobody waits for it: nobody has to be woken, which would be a system call.
     Open,
     Awaited,
-    Answered(T),
-    Gone,
+    Answer(T),
+    Closed,
 }
 
 /// Why there is no answer.
@@ -29,7 +29,7 @@ pub enum NoAnswer {
     /// The time is up.
     TimedOut,
     /// The other side is gone.
-    Gone,
+    Closed,
 }
 
 /// Both ends of a question.
@@ -44,7 +44,7 @@ impl<T> Shared<T> {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         let before = match &*state {
             State::Open | State::Awaited => core::mem::replace(&mut *state, end),
-            State::Answered(_) | State::Gone => return,
+            State::Answer(_) | State::Closed => return,
         };
         drop(state);
         if let State::Awaited = before {
@@ -56,29 +56,29 @@ impl<T> Shared<T> {
 impl<T> Reply<T> {
     /// Answers. Nobody may be waiting any more.
     pub fn answer(self, answer: T) {
-        self.0.end(State::Answered(answer));
+        self.0.end(State::Answer(answer));
     }
 }
 
 impl<T> Drop for Reply<T> {
     fn drop(&mut self) {
-        self.0.end(State::Gone);
+        self.0.end(State::Closed);
     }
 }
 
 impl<T> Awaited<T> {
-    /// The answer, or why there will be none, if that is known within `patience`. It is told once.
-    pub fn look(&self, patience: Duration) -> Option<Result<T, NoAnswer>> {
+    /// The answer, or why there will be none, if that is known within `timeout`. It is told once.
+    pub fn look(&self, timeout: Duration) -> Option<Result<T, NoAnswer>> {
         let mut state = self.0.state.lock().unwrap_or_else(PoisonError::into_inner);
-        if let (State::Open, false) = (&*state, patience.is_zero()) {
+        if let (State::Open, false) = (&*state, timeout.is_zero()) {
             *state = State::Awaited;
             let waits = |state: &mut State<T>| matches!(state, State::Awaited);
-            let waited = self.0.changed.wait_timeout_while(state, patience, waits);
+            let waited = self.0.changed.wait_timeout_while(state, timeout, waits);
             state = waited.unwrap_or_else(PoisonError::into_inner).0;
         }
-        match core::mem::replace(&mut *state, State::Gone) {
-            State::Answered(answer) => Some(Ok(answer)),
-            State::Gone => Some(Err(NoAnswer::Gone)),
+        match core::mem::replace(&mut *state, State::Closed) {
+            State::Answer(answer) => Some(Ok(answer)),
+            State::Closed => Some(Err(NoAnswer::Closed)),
             State::Open | State::Awaited => {
                 *state = State::Open;
                 None
@@ -90,8 +90,8 @@ impl<T> Awaited<T> {
     ///
     /// # Errors
     /// Why there is none.
-    pub fn wait(self, patience: Duration) -> Result<T, NoAnswer> {
-        self.look(patience).unwrap_or(Err(NoAnswer::TimedOut))
+    pub fn wait(self, timeout: Duration) -> Result<T, NoAnswer> {
+        self.look(timeout).unwrap_or(Err(NoAnswer::TimedOut))
     }
 }
 
@@ -123,7 +123,7 @@ mod tests {
         let (reply, awaited) = ask::<u8>();
         std::thread::scope(|scope| {
             scope.spawn(|| drop(reply));
-            assert_eq!(awaited.wait(SOON), Err(NoAnswer::Gone));
+            assert_eq!(awaited.wait(SOON), Err(NoAnswer::Closed));
         });
         let (reply, awaited) = ask::<u8>();
         assert_eq!(awaited.wait(Duration::from_millis(1)), Err(NoAnswer::TimedOut));

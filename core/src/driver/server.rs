@@ -97,7 +97,7 @@ pub enum ServerFailure {
 /// How long the server thread may take to answer a question of its handle.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 
-type Fate = Arc<OnceLock<ServerFailure>>;
+type FailureCell = Arc<OnceLock<ServerFailure>>;
 
 /// A running server. Dropping it stops it.
 #[derive(Debug)]
@@ -107,7 +107,7 @@ pub struct Server {
     waker: Arc<mio::Waker>,
     thread: Mutex<Option<Thread>>,
     thread_id: ThreadId,
-    fate: Fate,
+    failure_cell: FailureCell,
 }
 
 impl Server {
@@ -121,8 +121,8 @@ impl Server {
         let (commands, inbox) = unbounded();
         let mut reactor = Reactor::new(listener, options.limits, inbox, options.observer)
             .map_err(|cause| StartError::io(&options.listen, cause))?;
-        let (waker, fate) = (reactor.waker(), Fate::default());
-        let told = Arc::clone(&fate);
+        let (waker, failure_cell) = (reactor.waker(), FailureCell::default());
+        let thread_failure = Arc::clone(&failure_cell);
         let thread = threads::spawn("rdzv-server", move || {
             // The reactor is owned by the closure: when it unwinds, every socket closes.
             let end = std::panic::catch_unwind(std::panic::AssertUnwindSafe(move || reactor.run()));
@@ -131,11 +131,11 @@ impl Server {
                 Ok(Err(error)) => ServerFailure::Poll(error.raw_os_error().unwrap_or(0)),
                 Err(panic) => ServerFailure::Panicked(panic_text(&*panic)),
             };
-            told.set(failure).ok();
+            thread_failure.set(failure).ok();
         });
         let thread = thread.map_err(|cause| StartError::io(&Listen::on(local_addr), cause))?;
         let thread_id = thread.id();
-        Ok(Self { local_addr, commands, waker, thread: Mutex::new(Some(thread)), thread_id, fate })
+        Ok(Self { local_addr, commands, waker, thread: Mutex::new(Some(thread)), thread_id, failure_cell })
     }
 
     /// The address it is bound to, with the port that the system chose.
@@ -147,13 +147,13 @@ impl Server {
     /// Why the server is no more; `None` while it runs.
     #[must_use]
     pub fn failure(&self) -> Option<ServerFailure> {
-        self.fate.get().cloned()
+        self.failure_cell.get().cloned()
     }
 
     /// Blocks until the server is no more, and tells why.
     #[must_use]
     pub fn wait(&self) -> ServerFailure {
-        self.fate.wait().clone()
+        self.failure_cell.wait().clone()
     }
 
     /// Counts and sizes at this moment.
@@ -166,7 +166,7 @@ impl Server {
         answer.wait(ANSWER_TIMEOUT).map_err(|none| match none {
             NoAnswer::TimedOut => ServerFailure::Unresponsive,
             // The reactor is gone, and its thread is about to tell why.
-            NoAnswer::Gone => self.wait(),
+            NoAnswer::Closed => self.wait(),
         })
     }
 
@@ -190,7 +190,7 @@ impl Server {
     }
 
     fn send(&self, command: Command) {
-        // A reactor that is gone takes no commands; `fate` tells why.
+        // A reactor that is gone takes no commands; `failure_cell` tells why.
         self.commands.send(command).ok();
         self.waker.wake().ok();
     }

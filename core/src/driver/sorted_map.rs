@@ -14,28 +14,28 @@ impl<K, V> Default for SortedMap<K, V> {
 }
 
 impl<K: Ord + Copy, V> SortedMap<K, V> {
-    fn place(&self, key: K) -> Result<usize, usize> {
+    fn search(&self, key: K) -> Result<usize, usize> {
         self.0.binary_search_by_key(&key, |&(key, _)| key)
     }
 
     pub(super) fn get(&self, key: K) -> Option<&V> {
-        self.place(key).ok().map(|place| &self.0[place].1)
+        self.search(key).ok().map(|index| &self.0[index].1)
     }
 
     pub(super) fn get_mut(&mut self, key: K) -> Option<&mut V> {
-        self.place(key).ok().map(|place| &mut self.0[place].1)
+        self.search(key).ok().map(|index| &mut self.0[index].1)
     }
 
     /// Puts an entry in, in the place of one that had its key.
     pub(super) fn insert(&mut self, key: K, value: V) {
-        match self.place(key) {
-            Ok(place) => self.0[place].1 = value,
-            Err(place) => self.0.insert(place, (key, value)),
+        match self.search(key) {
+            Ok(index) => self.0[index].1 = value,
+            Err(index) => self.0.insert(index, (key, value)),
         }
     }
 
     pub(super) fn remove(&mut self, key: K) -> Option<V> {
-        self.place(key).ok().map(|place| self.0.remove(place).1)
+        self.search(key).ok().map(|index| self.0.remove(index).1)
     }
 
     pub(super) fn retain(&mut self, mut keep: impl FnMut(K) -> bool) {

@@ -22,7 +22,7 @@ use crate::driver::native_store::NativeStore;
 use crate::driver::store_client::{Client, StoreOptions};
 use crate::driver::take::{List, NoValue, OneValue, Take, strip_scope};
 use crate::error::{Cause, Effect, ErrorKind, Failure, Operation, Phase};
-use crate::store::call::{Call, Outcome, Patience};
+use crate::store::call::{Call, Outcome, WaitMode};
 use crate::store::number::parse_leading;
 use crate::store::op::{Key, Keys, Pairs, Request};
 use crate::time::Duration;
@@ -78,19 +78,19 @@ impl Store {
     ///
     /// # Errors
     /// As [`Store::connect`], or [`ErrorKind::Cancelled`].
-    pub fn connect_within(
+    pub fn connect_cancellable(
         host: &str,
         port: u16,
         options: StoreOptions,
         call: &Cancellable,
     ) -> Result<Self, CallError> {
-        Client::connect_within(host, port, options, call).map(|client| Self::over(Arc::new(client)))
+        Client::connect_cancellable(host, port, options, call).map(|client| Self::over(Arc::new(client)))
     }
 
     /// The same, and keeps in `last_try` how the last try failed.
     ///
     /// # Errors
-    /// As [`Store::connect_within`].
+    /// As [`Store::connect_cancellable`].
     pub fn connect_telling(
         host: &str,
         port: u16,
@@ -140,9 +140,9 @@ impl Store {
     #[must_use]
     pub fn with_prefix(&self, prefix: &[u8]) -> Self {
         let scope = [&self.scope, prefix, b"/"].concat().into();
-        let beneath = Self { scope, meeting: Meeting::ByKeys, ..Self::over(Arc::clone(&self.backend)) };
-        beneath.set_timeout(self.timeout());
-        beneath
+        let with_scope = Self { scope, meeting: Meeting::ByKeys, ..Self::over(Arc::clone(&self.backend)) };
+        with_scope.set_timeout(self.timeout());
+        with_scope
     }
 
     /// A second, independent handle of the same store, with the same prefix and default timeout.
@@ -150,14 +150,14 @@ impl Store {
     /// # Errors
     /// As those of whatever made the first.
     pub fn duplicate(&self) -> Result<Self, CallError> {
-        self.duplicate_within(&Canceller::default().begin())
+        self.duplicate_cancellable(&Canceller::default().begin())
     }
 
     /// The same as a part of `call`: whoever cancels that ends the connecting, too.
     ///
     /// # Errors
     /// As [`Store::duplicate`], or [`ErrorKind::Cancelled`].
-    pub fn duplicate_within(&self, call: &Cancellable) -> Result<Self, CallError> {
+    pub fn duplicate_cancellable(&self, call: &Cancellable) -> Result<Self, CallError> {
         Ok(self.on_another(self.backend.duplicate(call)?))
     }
 
@@ -185,7 +185,7 @@ impl Store {
     /// [`ErrorKind::Unsupported`], of this operation, with the store's kind: it is of another one.
     pub fn native(&self, operation: Operation) -> Result<NativeClient, CallError> {
         match self.backend.native() {
-            Some(client) => Ok(client.beneath(&self.scope, self.timeouts())),
+            Some(client) => Ok(client.with_scope(&self.scope, self.timeouts())),
             None => Err(not_native(operation, self.peer(), self.backend.kind())),
         }
     }
@@ -362,8 +362,8 @@ impl Store {
     /// # Errors
     /// [`ErrorKind::QueueEmpty`] when there is none.
     pub fn queue_try_pop(&self, key: &[u8], value: &mut Vec<u8>, timeout: Timeout) -> Result<(), CallError> {
-        let span = Span { patience: Patience::Once, ..self.span(timeout) };
-        let call = Call::Store(Request::QueuePop { key: self.key(key) }, Patience::Once);
+        let span = Span { wait_mode: WaitMode::Once, ..self.span(timeout) };
+        let call = Call::Store(Request::QueuePop { key: self.key(key) }, WaitMode::Once);
         self.finish(&call, span, &mut OneValue(value)).map(drop)
     }
 
@@ -399,11 +399,11 @@ impl Store {
         }
         let began = self.clock.now();
         let span =
-            Span { deadline: began + COUNT_TIMEOUT, began, patience: Patience::Once, epoch: self.epoch };
+            Span { deadline: began + COUNT_TIMEOUT, began, wait_mode: WaitMode::Once, epoch: self.epoch };
         let (look, mut count) = (Request::Get { key: counter }, Vec::new());
-        let found = self.perform(&Call::Store(look, Patience::Once), span, &mut OneValue(&mut count));
+        let found = self.perform(&Call::Store(look, WaitMode::Once), span, &mut OneValue(&mut count));
         let arrived = found.ok().filter(|&outcome| outcome == Outcome::Value).and(parse_leading(&count));
-        error.with_words(arrived.map(|arrived| format!("{arrived} of {world_size} have arrived").into()))
+        error.with_message(arrived.map(|arrived| format!("{arrived} of {world_size} have arrived").into()))
     }
 
     /// As [`Store::barrier`], out of plain keys beneath `key` with every kind of store.
@@ -423,7 +423,7 @@ impl Store {
     ) -> Result<(), CallError> {
         let (epoch, key) = (self.epoch.unwrap_or_else(|| self.backend.epoch()), self.key(key));
         let span = Span { epoch: Some(epoch), ..self.span(timeout) };
-        let mut barrier = KeyBarrier::new(world_size, span.patience);
+        let mut barrier = KeyBarrier::new(world_size, span.wait_mode);
         let ended = loop {
             let Some(call) = barrier.next_call(key) else {
                 let released = barrier.state() == KeyBarrierState::Released;
@@ -470,7 +470,7 @@ impl Store {
 
     fn count_workers(&self, request: Request<'static>, timeout: Timeout) -> Result<i64, CallError> {
         let span = self.span(timeout);
-        let call = Call::Store(request, span.patience);
+        let call = Call::Store(request, span.wait_mode);
         match self.perform(&call, span, &mut NoValue) {
             Ok(Outcome::Number(count)) => Ok(count),
             // The answer to such a call is a number only.
@@ -486,7 +486,7 @@ impl Store {
     pub fn wait_for_workers(&self, world_size: i64, timeout: Timeout) -> Result<(), CallError> {
         let epoch = self.epoch.unwrap_or_else(|| self.backend.epoch());
         let span = Span { epoch: Some(epoch), ..self.span(timeout) };
-        let (mut wait, mut text) = (WorkersWait::new(world_size, span.patience, span.deadline), Vec::new());
+        let (mut wait, mut text) = (WorkersWait::new(world_size, span.wait_mode, span.deadline), Vec::new());
         let refusal = loop {
             let now = self.clock.now();
             match wait.next_step(now) {
@@ -509,7 +509,7 @@ impl Store {
         Err(match error.cause() {
             Cause::NotReleased => {
                 let count = parse_leading(&text).unwrap_or(0);
-                error.with_words(Some(format!("{count} of {world_size} have checked in").into()))
+                error.with_message(Some(format!("{count} of {world_size} have checked in").into()))
             }
             _ => error,
         })
@@ -542,7 +542,7 @@ impl Store {
         take: &mut dyn Take,
     ) -> Result<Outcome, CallError> {
         let span = self.span(timeout);
-        self.finish(&Call::Store(request, span.patience), span, take)
+        self.finish(&Call::Store(request, span.wait_mode), span, take)
     }
 
     /// Makes a call, and tells of its failure.
@@ -574,13 +574,13 @@ impl Store {
     ) -> CallError {
         let elapsed = self.clock.now().since(span.began);
         let failure = Failure { elapsed, ..refusal.failure };
-        CallError::new(operation, keys, self.peer(), failure).with_words(refusal.words)
+        CallError::new(operation, keys, self.peer(), failure).with_message(refusal.message)
     }
 
     fn span(&self, timeout: Timeout) -> Span {
         let began = self.clock.now();
-        let (after, patience) = self.timeouts().patience(timeout);
-        Span { began, deadline: began + after, patience, epoch: self.epoch }
+        let (after, wait_mode) = self.timeouts().wait_budget(timeout);
+        Span { began, deadline: began + after, wait_mode, epoch: self.epoch }
     }
 
     /// The same deadline for the next of several calls: each counts its time from a fresh reading of the clock.
@@ -598,7 +598,7 @@ pub(super) fn not_native(operation: Operation, peer: &str, kind: &str) -> CallEr
     let (kind_of_error, cause, phase) = (ErrorKind::Unsupported, Cause::NoOperation, Phase::Sending);
     let failure = Failure { kind: kind_of_error, cause, phase, ..NOT_RELEASED };
     CallError::new(operation, (None, 0), peer, failure)
-        .with_words(Some(alloc::format!("it is {kind}").into()))
+        .with_message(Some(alloc::format!("it is {kind}").into()))
 }
 
 fn nanos(span: Duration) -> u64 {

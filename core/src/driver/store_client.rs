@@ -22,7 +22,7 @@ use crate::driver::timeout::{Timeout, Timeouts};
 use crate::error::{Cause, Failure, Operation};
 use crate::limits::ClientLimits;
 use crate::rng::Rng;
-use crate::store::call::{Call, Outcome, Patience};
+use crate::store::call::{Call, Outcome, WaitMode};
 use crate::store::dial::{DialOptions, Rounds};
 use crate::time::Duration;
 use alloc::boxed::Box;
@@ -73,10 +73,10 @@ impl StoreOptions {
 
     /// What [`StoreOptions::connect_timeout`] means: the time until the deadline, and how often each address is tried.
     #[must_use]
-    pub const fn connect_patience(&self) -> (Duration, Rounds) {
-        match self.timeouts().patience(Timeout::After(self.connect_timeout)) {
-            (span, Patience::Once) => (span, Rounds::One),
-            (span, Patience::Wait) => (span, Rounds::UntilDeadline),
+    pub const fn connect_budget(&self) -> (Duration, Rounds) {
+        match self.timeouts().wait_budget(Timeout::After(self.connect_timeout)) {
+            (span, WaitMode::Once) => (span, Rounds::One),
+            (span, WaitMode::Wait) => (span, Rounds::UntilDeadline),
         }
     }
 }
@@ -110,7 +110,7 @@ impl Client {
     ///
     /// # Errors
     /// As [`Client::connect`].
-    pub fn connect_within(
+    pub fn connect_cancellable(
         host: &str,
         port: u16,
         options: StoreOptions,
@@ -122,7 +122,7 @@ impl Client {
     /// The same, and keeps in `last_try` how the last try failed.
     ///
     /// # Errors
-    /// As [`Client::connect_within`].
+    /// As [`Client::connect_cancellable`].
     pub fn connect_telling(
         host: &str,
         port: u16,
@@ -208,11 +208,11 @@ impl Backend for Client {
     }
 
     fn perform(&self, call: &Call<'_>, span: Span, take: &mut dyn Take) -> Result<Outcome, Refusal> {
-        self.carry(call, span, take).map_err(Refusal::from)
+        self.drive(call, span, take).map_err(Refusal::from)
     }
 
     fn duplicate(&self, call: &Cancellable) -> Result<Arc<dyn Backend>, CallError> {
-        Ok(Arc::new(Self::connect_within(&self.host, self.port, self.options.clone(), call)?))
+        Ok(Arc::new(Self::connect_cancellable(&self.host, self.port, self.options.clone(), call)?))
     }
 
     fn cancel(&self) {

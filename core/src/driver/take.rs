@@ -3,10 +3,10 @@
 use alloc::vec::Vec;
 
 /// The most room that a value gets before its bytes are there: the length is only the peer's word.
-const ROOM_BYTES_MAX: u64 = 16 << 20;
+const PREALLOCATION_BYTES_MAX: u64 = 16 << 20;
 
-fn room(bytes: u64) -> usize {
-    usize::try_from(bytes.min(ROOM_BYTES_MAX)).unwrap_or_default()
+fn capacity(bytes: u64) -> usize {
+    usize::try_from(bytes.min(PREALLOCATION_BYTES_MAX)).unwrap_or_default()
 }
 
 /// Of the keys that a server lists, those of this scope, as its users know them.
@@ -41,7 +41,7 @@ impl Take for OneValue<'_> {
 
     fn start(&mut self, bytes: u64) {
         self.0.clear();
-        self.0.reserve(room(bytes));
+        self.0.reserve(capacity(bytes));
     }
 
     fn chunk(&mut self, bytes: &[u8]) {
@@ -59,11 +59,11 @@ pub(in crate::driver) struct List(pub(in crate::driver) Vec<Vec<u8>>);
 
 impl Take for List {
     fn count(&mut self, count: u64) {
-        self.0.reserve(room(count).min(1 << 16));
+        self.0.reserve(capacity(count).min(1 << 16));
     }
 
     fn start(&mut self, bytes: u64) {
-        self.0.push(Vec::with_capacity(room(bytes)));
+        self.0.push(Vec::with_capacity(capacity(bytes)));
     }
 
     fn chunk(&mut self, bytes: &[u8]) {

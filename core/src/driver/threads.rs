@@ -48,16 +48,16 @@ impl Thread {
         }
     }
 
-    /// Waits until it has ended, for so long at most, and calls `press` now and then; whether it has. One that has not is
+    /// Waits until it has ended, for so long at most, and calls `interrupt` now and then; whether it has. One that has not is
     /// left behind, with all that it holds; and nobody waits for itself.
-    pub fn join_within(self, patience: Duration, mut press: impl FnMut()) -> bool {
+    pub fn join_timeout(self, timeout: Duration, mut interrupt: impl FnMut()) -> bool {
         let clock = Clock::new();
-        let until = clock.now() + patience;
+        let until = clock.now() + timeout;
         while !self.has_ended() {
             if clock.now() >= until || self.id() == std::thread::current().id() {
                 return false;
             }
-            press();
+            interrupt();
             std::thread::park_timeout(LOOK_INTERVAL);
         }
         self.join();
@@ -113,9 +113,9 @@ mod tests {
     #[test]
     fn threads_of_the_library_take_no_signals_and_the_starter_keeps_its_own_mask() {
         let before = blocked();
-        let (tell, told) = mpsc::channel();
-        spawn("rdzv-test", move || tell.send(blocked()).expect("awaited")).expect("a thread").join();
-        let mask = u64::from_str_radix(&told.recv().expect("told"), 16).expect("hexadecimal");
+        let (notify, event) = mpsc::channel();
+        spawn("rdzv-test", move || notify.send(blocked()).expect("awaited")).expect("a thread").join();
+        let mask = u64::from_str_radix(&event.recv().expect("told"), 16).expect("hexadecimal");
         let of_the_program = [libc::SIGTERM, libc::SIGINT, libc::SIGUSR1, libc::SIGALRM, libc::SIGCHLD];
         // These come from its own writes, and would end the program.
         let of_the_thread = [libc::SIGPIPE, libc::SIGXFSZ];

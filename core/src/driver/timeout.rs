@@ -1,6 +1,6 @@
 //! How long calls may take.
 
-use crate::store::call::Patience;
+use crate::store::call::WaitMode;
 use crate::time::Duration;
 
 /// How long a call may take.
@@ -33,12 +33,12 @@ impl Default for Timeouts {
 impl Timeouts {
     /// What a timeout means here: the time until the deadline, and whether the call waits.
     #[must_use]
-    pub const fn patience(&self, timeout: Timeout) -> (Duration, Patience) {
+    pub const fn wait_budget(&self, timeout: Timeout) -> (Duration, WaitMode) {
         match timeout {
-            Timeout::Default if self.call.is_zero() => (self.answer, Patience::Once),
-            Timeout::Default => (self.call, Patience::Wait),
-            Timeout::Once | Timeout::After(Duration::ZERO) => (self.answer, Patience::Once),
-            Timeout::After(span) => (span, Patience::Wait),
+            Timeout::Default if self.call.is_zero() => (self.answer, WaitMode::Once),
+            Timeout::Default => (self.call, WaitMode::Wait),
+            Timeout::Once | Timeout::After(Duration::ZERO) => (self.answer, WaitMode::Once),
+            Timeout::After(span) => (span, WaitMode::Wait),
         }
     }
 }

@@ -49,9 +49,9 @@ impl fmt::Debug for Workers {
 struct Shared {
     state: Mutex<State>,
     /// Told of questions.
-    asked: Condvar,
+    job_added: Condvar,
     /// Told of answers, and of calls that are to look whether they were cancelled.
-    answered: Condvar,
+    result_ready: Condvar,
 }
 
 #[derive(Default)]
@@ -82,10 +82,10 @@ impl Workers {
     pub(super) fn ask<T: Send + 'static>(
         &self,
         job: impl FnOnce() -> T + Send + 'static,
-        patience: Duration,
+        wait_mode: Duration,
         is_cancelled: impl Fn() -> bool,
     ) -> Result<T, Ended> {
-        let answer = self.ask_any(Box::new(|| Box::new(job()) as Answer), patience, &is_cancelled)?;
+        let answer = self.ask_any(Box::new(|| Box::new(job()) as Answer), wait_mode, &is_cancelled)?;
         // The job's answer has the type that the job has.
         answer.downcast::<T>().map(|answer| *answer).map_err(|_| Ended::Panicked)
     }
@@ -94,18 +94,18 @@ impl Workers {
     pub(super) fn ask_any(
         &self,
         job: Job,
-        patience: Duration,
+        wait_mode: Duration,
         is_cancelled: &dyn Fn() -> bool,
     ) -> Result<Answer, Ended> {
-        let until = from_now(patience);
+        let until = from_now(wait_mode);
         let mut state = self.shared.lock();
         if state.threads.contains(&std::thread::current().id()) {
             return Err(Ended::CalledBack);
         }
         let number = self.give(&mut state, job)?;
         loop {
-            if let Some(place) = state.answers.iter().position(|&(of, _)| of == number) {
-                return state.answers.swap_remove(place).1.ok_or(Ended::Panicked);
+            if let Some(index) = state.answers.iter().position(|&(of, _)| of == number) {
+                return state.answers.swap_remove(index).1.ok_or(Ended::Panicked);
             }
             let left = until.saturating_duration_since(std::time::Instant::now());
             let ended = if is_cancelled() {
@@ -113,12 +113,12 @@ impl Workers {
             } else if left.is_zero() {
                 Ended::TimeUp
             } else {
-                let waited = self.shared.answered.wait_timeout(state, left);
+                let waited = self.shared.result_ready.wait_timeout(state, left);
                 state = waited.unwrap_or_else(PoisonError::into_inner).0;
                 continue;
             };
             let given_up = state.questions.iter().position(|task| task.number == number);
-            let given_up = given_up.map(|place| state.questions.swap_remove(place));
+            let given_up = given_up.map(|index| state.questions.swap_remove(index));
             if given_up.is_none() {
                 state.abandoned.push(number);
             }
@@ -131,13 +131,13 @@ impl Workers {
 
     /// Has `job` done, and waits for nothing.
     pub(super) fn start(&self, job: impl FnOnce() + Send + 'static) {
-        let answered = || {
+        let result_ready = || {
             job();
             Box::new(()) as Answer
         };
         let mut state = self.shared.lock();
         // Without a thread for it, there is nobody to tell.
-        if let Ok(number) = self.give(&mut state, Box::new(answered)) {
+        if let Ok(number) = self.give(&mut state, Box::new(result_ready)) {
             state.abandoned.push(number);
         }
     }
@@ -149,7 +149,7 @@ impl Workers {
             self.add_thread(state)?;
         }
         state.questions.push(Task { number, job });
-        self.shared.asked.notify_one();
+        self.shared.job_added.notify_one();
         Ok(number)
     }
 
@@ -168,7 +168,7 @@ impl Workers {
     /// Makes the calls look whether they were cancelled.
     pub(super) fn look_up(&self) {
         drop(self.shared.lock());
-        self.shared.answered.notify_all();
+        self.shared.result_ready.notify_all();
     }
 }
 
@@ -179,7 +179,7 @@ impl Drop for Workers {
         let mut state = self.shared.lock();
         state.is_closing = true;
         drop(state);
-        self.shared.asked.notify_all();
+        self.shared.job_added.notify_all();
     }
 }
 
@@ -202,21 +202,21 @@ impl Shared {
                 state = self.lock();
                 state.idle += 1;
                 match state.abandoned.iter().position(|&of| of == number) {
-                    Some(place) => {
-                        state.abandoned.swap_remove(place);
+                    Some(index) => {
+                        state.abandoned.swap_remove(index);
                         drop(state);
                         drop(answer);
                         state = self.lock();
                     }
                     None => state.answers.push((number, answer)),
                 }
-                self.answered.notify_all();
+                self.result_ready.notify_all();
             } else if state.is_closing {
                 let this = std::thread::current().id();
                 state.threads.retain(|&thread| thread != this);
                 return;
             } else {
-                state = self.asked.wait(state).unwrap_or_else(PoisonError::into_inner);
+                state = self.job_added.wait(state).unwrap_or_else(PoisonError::into_inner);
             }
         }
     }

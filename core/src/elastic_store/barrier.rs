@@ -57,7 +57,7 @@ impl BarrierOptions {
 
 /// How a barrier ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Verdict {
+pub enum BarrierOutcome {
     /// All have come.
     Released,
     /// Not all came in time, and that is all that is known.
@@ -79,7 +79,7 @@ enum State {
     Pausing(Look, Pause),
     Gated { until: Instant },
     Opening(Vec<i64>),
-    Done(Verdict),
+    Done(BarrierOutcome),
 }
 
 /// Looks at the traces, one after the other.
@@ -114,7 +114,7 @@ impl TracedBarrier {
         Ok(Self { options, state: State::Arriving })
     }
 
-    /// The step that is due; `None`: there is a [`TracedBarrier::verdict`].
+    /// The step that is due; `None`: there is a [`TracedBarrier::barrier_outcome`].
     #[must_use]
     pub fn next_step(&self) -> Option<Step> {
         let prefix = &*self.options.key_prefix;
@@ -144,9 +144,9 @@ impl TracedBarrier {
 
     /// How it ended.
     #[must_use]
-    pub const fn verdict(&self) -> Option<&Verdict> {
+    pub const fn barrier_outcome(&self) -> Option<&BarrierOutcome> {
         match &self.state {
-            State::Done(verdict) => Some(verdict),
+            State::Done(barrier_outcome) => Some(barrier_outcome),
             _ => None,
         }
     }
@@ -175,24 +175,24 @@ impl TracedBarrier {
             (State::Arriving, Number(count)) if count >= world_size => State::Announcing,
             (State::Arriving, Number(_)) => State::Waiting { until: now + timeout },
             (State::Announcing, Applied) | (State::Waiting { .. }, Released) => {
-                State::Done(Verdict::Released)
+                State::Done(BarrierOutcome::Released)
             }
-            (State::Waiting { .. }, Missing) if rank.is_none() => State::Done(Verdict::TimedOut),
+            (State::Waiting { .. }, Missing) if rank.is_none() => State::Done(BarrierOutcome::TimedOut),
             (State::Waiting { .. }, Missing) => State::Tracing,
             (State::Tracing, Applied) => {
                 // Rank 0 looks for all, as long as it was told; whom it keeps waiting must not pay with more than their
                 // own timeout for one who may not even be there.
-                let patience = if rank == Some(0) { trace_timeout } else { trace_timeout.min(timeout) };
-                State::Counting(Look { arrivals: 0, until: now + patience, interval: LOOK_INTERVALS.0 })
+                let wait = if rank == Some(0) { trace_timeout } else { trace_timeout.min(timeout) };
+                State::Counting(Look { arrivals: 0, until: now + wait, interval: LOOK_INTERVALS.0 })
             }
             (&State::Counting(look), Number(arrivals)) => {
                 State::Looking(Look { arrivals, ..look }, Survey::new(world_size))
             }
             (State::Looking(look, survey), Ready | NotReady) => {
                 let mut survey = survey.clone();
-                let is_rank_zero_asked = survey.next() == Some(0..1);
+                let includes_rank_zero = survey.next() == Some(0..1);
                 survey.answer(outcome == Ready);
-                if is_rank_zero_asked && outcome == Ready && rank != Some(0) {
+                if includes_rank_zero && outcome == Ready && rank != Some(0) {
                     State::Gated { until: now + trace_timeout + GATE_MARGIN }
                 } else {
                     self.looked(now, *look, survey)
@@ -202,8 +202,8 @@ impl TracedBarrier {
                 let interval = (look.interval * 2).min(LOOK_INTERVALS.1);
                 State::Counting(Look { interval, ..look })
             }
-            (State::Gated { .. }, Released | Missing) => State::Done(Verdict::AskRankZero),
-            (State::Opening(missing), Applied) => State::Done(Verdict::Missing(missing.clone())),
+            (State::Gated { .. }, Released | Missing) => State::Done(BarrierOutcome::AskRankZero),
+            (State::Opening(missing), Applied) => State::Done(BarrierOutcome::Missing(missing.clone())),
             (_, outcome) => return Err(UnexpectedOutcome { step: self.next_step(), outcome }),
         };
         self.state = next;
@@ -223,7 +223,7 @@ impl TracedBarrier {
                 State::Pausing(look, Pause { for_rank, until })
             }
             _ if self.options.rank == Some(0) => State::Opening(missing.to_vec()),
-            _ => State::Done(Verdict::Missing(missing.to_vec())),
+            _ => State::Done(BarrierOutcome::Missing(missing.to_vec())),
         }
     }
 
@@ -258,13 +258,15 @@ impl BarrierTimeout {
     #[must_use]
     pub fn of(
         options: &BarrierOptions,
-        verdict: &Verdict,
+        barrier_outcome: &BarrierOutcome,
         rank_name: &dyn Fn(i64) -> String,
     ) -> Option<Self> {
-        let (missing, names) = match verdict {
-            Verdict::Released | Verdict::TimedOut => return None,
-            Verdict::Missing(ranks) => (ranks.clone(), ranks.iter().map(|&rank| rank_name(rank)).collect()),
-            Verdict::AskRankZero => {
+        let (missing, names) = match barrier_outcome {
+            BarrierOutcome::Released | BarrierOutcome::TimedOut => return None,
+            BarrierOutcome::Missing(ranks) => {
+                (ranks.clone(), ranks.iter().map(|&rank| rank_name(rank)).collect())
+            }
+            BarrierOutcome::AskRankZero => {
                 let name = rank_name(0);
                 (vec![], vec![["[<check rank 0 (", &name, ") for missing rank info>]"].concat()])
             }

@@ -65,8 +65,8 @@ impl fmt::Display for ExchangeTimeout {
             Lacking::Data { ranks, more } => {
                 let at_least = if *more { "at least " } else { "" };
                 write!(f, "{at_least}{} of {world_size} ranks gave no data: ", ranks.len())?;
-                for (place, rank) in ranks.iter().enumerate() {
-                    write!(f, "{}{rank}", if place == 0 { "" } else { ", " })?;
+                for (index, rank) in ranks.iter().enumerate() {
+                    write!(f, "{}{rank}", if index == 0 { "" } else { ", " })?;
                 }
                 if *more { f.write_str(", ...") } else { Ok(()) }
             }
@@ -96,8 +96,8 @@ impl DataSearch {
     /// The step that is due; `None`: [`DataSearch::lacking`] tells.
     #[must_use]
     pub fn next_step(&self) -> Option<Step> {
-        let asked = self.survey.next()?;
-        Some(Step::Check { keys: asked.map(|rank| data_key(&self.prefix, rank)).collect() })
+        let range = self.survey.next()?;
+        Some(Step::Check { keys: range.map(|rank| data_key(&self.prefix, rank)).collect() })
     }
 
     /// The step that was due has ended so.
@@ -123,7 +123,7 @@ enum State {
 
 /// The steps after the data was read.
 #[derive(Clone, Debug)]
-pub struct Farewell {
+pub struct LeaveMode {
     prefix: Box<str>,
     rank: i64,
     world_size: i64,
@@ -131,7 +131,7 @@ pub struct Farewell {
     state: State,
 }
 
-impl Farewell {
+impl LeaveMode {
     /// The farewell of `rank` to an exchange under `prefix`; rank 0 waits `timeout` for the others.
     #[must_use]
     pub fn new(prefix: &str, rank: i64, world_size: i64, timeout: Duration) -> Self {
@@ -182,11 +182,11 @@ mod tests {
     const NOW: Instant = Instant::from_millis(5);
 
     fn steps(rank: i64, outcomes: &[Outcome]) -> Vec<Option<Step>> {
-        let mut farewell = Farewell::new("data/", rank, 3, Duration::from_millis(7));
-        let mut steps = alloc::vec![farewell.next_step()];
+        let mut leave_mode = LeaveMode::new("data/", rank, 3, Duration::from_millis(7));
+        let mut steps = alloc::vec![leave_mode.next_step()];
         for &outcome in outcomes {
-            farewell.handle(NOW, outcome).expect("belongs to the step");
-            steps.push(farewell.next_step());
+            leave_mode.handle(NOW, outcome).expect("belongs to the step");
+            steps.push(leave_mode.next_step());
         }
         steps
     }
@@ -206,11 +206,11 @@ mod tests {
 
     #[test]
     fn outcomes_of_other_steps_are_refused() {
-        let mut farewell = Farewell::new("data", 0, 3, Duration::ZERO);
-        let error = farewell.handle(NOW, Outcome::Applied).expect_err("a number was due");
-        assert_eq!(error.step, farewell.next_step());
-        farewell.handle(NOW, Outcome::Number(1)).expect("fits");
-        farewell.handle(NOW, Outcome::Missing).expect_err("the caller's error");
+        let mut leave_mode = LeaveMode::new("data", 0, 3, Duration::ZERO);
+        let error = leave_mode.handle(NOW, Outcome::Applied).expect_err("a number was due");
+        assert_eq!(error.step, leave_mode.next_step());
+        leave_mode.handle(NOW, Outcome::Number(1)).expect("fits");
+        leave_mode.handle(NOW, Outcome::Missing).expect_err("the caller's error");
     }
 
     #[test]

@@ -32,12 +32,12 @@ impl Survey {
 
     /// Whether all of the ranks that were asked for left their marks.
     pub(super) fn answer(&mut self, all_there: bool) {
-        let Some(asked) = self.open.pop() else { return };
-        let middle = asked.start + (asked.end - asked.start) / 2;
-        match asked.end - asked.start {
+        let Some(range) = self.open.pop() else { return };
+        let middle = range.start + (range.end - range.start) / 2;
+        match range.end - range.start {
             _ if all_there => {}
-            1 => self.missing.push(asked.start),
-            _ => self.open.extend([middle..asked.end, asked.start..middle]),
+            1 => self.missing.push(range.start),
+            _ => self.open.extend([middle..range.end, range.start..middle]),
         }
     }
 
@@ -59,9 +59,9 @@ mod tests {
     fn survey(world_size: i64, absent: &[i64]) -> (Vec<i64>, bool, usize) {
         let mut survey = Survey::new(world_size);
         let mut questions = 0;
-        while let Some(asked) = survey.next() {
+        while let Some(range) = survey.next() {
             questions += 1;
-            survey.answer(!absent.iter().any(|rank| asked.contains(rank)));
+            survey.answer(!absent.iter().any(|rank| range.contains(rank)));
         }
         (survey.missing().to_vec(), survey.is_complete(), questions)
     }
@@ -77,17 +77,17 @@ mod tests {
             (1000, &[0], 2),
             (1000, &[617], 22),
         ] {
-            let (missing, is_complete, asked) = survey(world_size, absent);
-            assert_eq!((missing.as_slice(), is_complete, asked), (absent, true, questions), "{world_size}");
+            let (missing, is_complete, range) = survey(world_size, absent);
+            assert_eq!((missing.as_slice(), is_complete, range), (absent, true, questions), "{world_size}");
         }
     }
 
     #[test]
     fn it_stops_when_enough_are_found() {
         let absent: Vec<i64> = (3..1000).collect();
-        let (missing, is_complete, asked) = survey(1000, &absent);
+        let (missing, is_complete, range) = survey(1000, &absent);
         assert_eq!(missing, (3..19).collect::<Vec<_>>());
-        assert!(!is_complete && asked < 60, "{asked}");
+        assert!(!is_complete && range < 60, "{range}");
         let sixteen: Vec<i64> = (984..1000).collect();
         assert_eq!(survey(1000, &sixteen).0, sixteen);
     }

@@ -17,7 +17,7 @@ pub enum Sent {
 
 /// What becomes of a call whose connection ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Verdict {
+pub enum RetryDecision {
     /// It is begun again on a fresh connection, in this mode.
     Again(GetMode),
     /// Its answer is known, and the peer drops connections that ask for missing keys.
@@ -49,20 +49,20 @@ pub const fn after_loss(
     age: Age,
     sent: Sent,
     loss: &Loss,
-) -> Verdict {
+) -> RetryDecision {
     let untouched = matches!(sent, Sent::Nothing);
     match (loss.finding, mode, age) {
-        (Finding::Answered(outcome), _, _) => return Verdict::Answer(outcome),
+        (Finding::Responded(outcome), _, _) => return RetryDecision::Answer(outcome),
         (Finding::DropsOnMissing, GetMode::Pipelined, Age::Fresh) if !untouched => {
-            return Verdict::Again(GetMode::WaitThenGet);
+            return RetryDecision::Again(GetMode::WaitThenGet);
         }
         _ => {}
     }
     let unanswered = operation.reads_only() && matches!(loss.phase, Phase::Waiting);
     if retries == 0 && (untouched || unanswered) {
-        return Verdict::Again(mode);
+        return RetryDecision::Again(mode);
     }
-    Verdict::Fail(if untouched { Effect::None } else { loss.effect })
+    RetryDecision::Fail(if untouched { Effect::None } else { loss.effect })
 }
 
 #[cfg(test)]
@@ -70,14 +70,14 @@ mod tests {
     use super::*;
     use crate::store::call::CallId;
 
-    fn verdict(
+    fn retry_decision(
         operation: Operation,
         retries: u32,
         age: Age,
         sent: Sent,
         finding: Finding,
         phase: Phase,
-    ) -> Verdict {
+    ) -> RetryDecision {
         let effect = if operation.reads_only() { Effect::None } else { Effect::Possible };
         let loss = Loss { id: CallId(1), phase, effect, finding };
         after_loss(operation, GetMode::Pipelined, retries, age, sent, &loss)
@@ -86,21 +86,21 @@ mod tests {
     #[test]
     fn what_left_no_trace_is_begun_again_once() {
         use {Operation as O, Phase::Receiving, Phase::Waiting};
-        let (again, gone) = (Verdict::Again(GetMode::Pipelined), Verdict::Fail(Effect::None));
-        let maybe = Verdict::Fail(Effect::Possible);
+        let (again, departed) = (RetryDecision::Again(GetMode::Pipelined), RetryDecision::Fail(Effect::None));
+        let maybe = RetryDecision::Fail(Effect::Possible);
         for (operation, retries, sent, phase, expected) in [
             (O::Wait, 0, Sent::Something, Waiting, again),
-            (O::Wait, 1, Sent::Something, Waiting, gone),
-            (O::MultiGet, 0, Sent::Something, Receiving, gone),
+            (O::Wait, 1, Sent::Something, Waiting, departed),
+            (O::MultiGet, 0, Sent::Something, Receiving, departed),
             (O::NumKeys, 0, Sent::Nothing, Waiting, again),
             (O::Add, 0, Sent::Nothing, Waiting, again),
-            (O::Add, 1, Sent::Nothing, Waiting, gone),
+            (O::Add, 1, Sent::Nothing, Waiting, departed),
             (O::Add, 0, Sent::Something, Waiting, maybe),
             (O::Set, 0, Sent::Something, Waiting, maybe),
             (O::QueuePop, 0, Sent::Something, Waiting, maybe),
         ] {
             for age in [Age::Fresh, Age::Used] {
-                let got = verdict(operation, retries, age, sent, Finding::None, phase);
+                let got = retry_decision(operation, retries, age, sent, Finding::None, phase);
                 assert_eq!(got, expected, "{operation:?} {retries} {sent:?} {phase:?}");
             }
         }
@@ -109,15 +109,15 @@ mod tests {
     #[test]
     fn a_dropped_get_is_asked_the_slow_way_only_after_a_fresh_connection() {
         let get = |retries, age, sent| {
-            verdict(Operation::Get, retries, age, sent, Finding::DropsOnMissing, Phase::Waiting)
+            retry_decision(Operation::Get, retries, age, sent, Finding::DropsOnMissing, Phase::Waiting)
         };
-        let slow = Verdict::Again(GetMode::WaitThenGet);
-        assert_eq!(get(0, Age::Used, Sent::Something), Verdict::Again(GetMode::Pipelined));
+        let slow = RetryDecision::Again(GetMode::WaitThenGet);
+        assert_eq!(get(0, Age::Used, Sent::Something), RetryDecision::Again(GetMode::Pipelined));
         assert_eq!(get(1, Age::Fresh, Sent::Something), slow);
         assert_eq!(get(0, Age::Fresh, Sent::Something), slow);
-        assert_eq!(get(1, Age::Fresh, Sent::Nothing), Verdict::Fail(Effect::None));
-        let known = Finding::Answered(Outcome::Missing);
-        let answered = verdict(Operation::Get, 0, Age::Used, Sent::Something, known, Phase::Receiving);
-        assert_eq!(answered, Verdict::Answer(Outcome::Missing));
+        assert_eq!(get(1, Age::Fresh, Sent::Nothing), RetryDecision::Fail(Effect::None));
+        let known = Finding::Responded(Outcome::Missing);
+        let answered = retry_decision(Operation::Get, 0, Age::Used, Sent::Something, known, Phase::Receiving);
+        assert_eq!(answered, RetryDecision::Answer(Outcome::Missing));
     }
 }

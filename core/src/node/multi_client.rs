@@ -11,7 +11,7 @@
 //!
 //! The machine owns requests and answers, and no socket: see [`Input`] and [`Output`].
 
-mod lanes;
+mod connections;
 mod outgoing;
 
 use crate::error::{Cause, Effect, ErrorKind, Failure, LimitError, Operation, Phase};
@@ -19,7 +19,7 @@ use crate::ids::ConnId;
 use crate::limits::ClientLimits;
 use crate::ordered::{Map, Number, Set};
 use crate::rng::Rng;
-use crate::store::call::{Call, CallId, GetMode, Outcome, Patience};
+use crate::store::call::{Call, CallId, GetMode, Outcome, WaitMode};
 use crate::store::client_conn::GiveUp;
 use crate::store::dial::{DialOptions, Family, Rounds};
 use crate::time::{Duration, Instant};
@@ -27,7 +27,7 @@ use crate::wire::c10d::{Frame, encode_frame, parse_frame};
 use crate::wire::sink::{Fill, Length};
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
-use lanes::Lanes;
+use connections::Lanes;
 
 /// How a client behaves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -118,7 +118,7 @@ impl FailedCall {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct OwnedCall {
     frame: Vec<u8>,
-    patience: Patience,
+    wait_mode: WaitMode,
 }
 
 impl OwnedCall {
@@ -130,12 +130,12 @@ impl OwnedCall {
             frame.resize(length.0, 0);
             encode_frame(&mut Fill::new(&mut frame), &Frame::Request(*request));
         }
-        Self { frame, patience: call.patience() }
+        Self { frame, wait_mode: call.wait_mode() }
     }
 
     fn call(&self) -> Call<'_> {
         match parse_frame(&self.frame) {
-            Some(Frame::Request(request)) => Call::Store(request, self.patience),
+            Some(Frame::Request(request)) => Call::Store(request, self.wait_mode),
             _ => Call::Ping,
         }
     }
@@ -149,7 +149,7 @@ struct Operating {
     began: Instant,
     deadline: Instant,
     retries: u32,
-    place: Place,
+    call_position: CallPosition,
     values: Vec<Vec<u8>>,
     /// How its connection ended, if it was begun again.
     lost: Option<Failure>,
@@ -157,7 +157,7 @@ struct Operating {
 
 /// Where a call is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Place {
+enum CallPosition {
     /// In a queue.
     Queued,
     /// On a connection, from this byte of all that is sent there.
@@ -259,7 +259,7 @@ impl MultiClient {
             began: now,
             deadline,
             retries: 0,
-            place: Place::Queued,
+            call_position: CallPosition::Queued,
             values: Vec::new(),
             lost: None,
         };
@@ -285,7 +285,7 @@ impl MultiClient {
 
     /// Takes in what happened. Then drain [`MultiClient::poll_output`].
     pub fn handle(&mut self, now: Instant, input: Input<'_>) {
-        self.lane_input(now, input);
+        self.connection_input(now, input);
         if matches!(input, Input::Tick) {
             while let Some((deadline, id)) = self.deadlines.first()
                 && deadline <= now
@@ -341,8 +341,8 @@ impl MultiClient {
     /// Ends a call before its answer.
     fn give_up(&mut self, now: Instant, id: CallId, kind: ErrorKind) {
         let Some(operating) = self.operations.get(id) else { return };
-        let failure = match operating.place {
-            Place::Queued => {
+        let failure = match operating.call_position {
+            CallPosition::Queued => {
                 self.queues.of(operating).remove(id);
                 match operating.lost.or_else(|| self.lanes.dial_failure(now)) {
                     Some(failure) if kind == ErrorKind::TimedOut => failure,
@@ -350,7 +350,7 @@ impl MultiClient {
                     None => failure_of(kind, Phase::Connecting, Cause::Unknown, Effect::None),
                 }
             }
-            Place::On(conn, _) => {
+            CallPosition::On(conn, _) => {
                 let phase = self.lanes.phase(conn, id);
                 let (cause, effect) = match self.lanes.give_up(conn, id) {
                     GiveUp::Close(effect) => (Cause::NoAnswer, effect),
@@ -376,7 +376,7 @@ impl MultiClient {
             // The faster way did not, or the call would not have come to this one.
             self.mode = GetMode::WaitThenGet;
         }
-        if let Place::On(conn, _) = operating.place {
+        if let CallPosition::On(conn, _) = operating.call_position {
             self.lanes.call_ended(conn);
         }
         let failed = |outcome: Outcome| outcome.failure(operating.operation).map_or(Ok(outcome), Err);

@@ -21,13 +21,13 @@
 mod event;
 pub mod fault;
 mod identify;
+mod join_requests;
 mod pending;
-mod wishes;
 
 pub use event::{BeginError, Ending, Event, Failed, Input, Output, Taken, ToWrite};
 use identify::Identification;
 pub use identify::{IDENTIFY_NONCE, Unanswered};
-use pending::{Awaited, Pending, Stage, Turn};
+use pending::{Awaited, Pending, Stage, SubmitWhen};
 
 use crate::error::{Cause, Effect, ErrorKind, Failure, LimitError, Operation, Phase};
 use crate::limits::FrameLimits;
@@ -195,8 +195,8 @@ impl<const PENDING: usize> NativeClient<PENDING> {
     /// Gives a call up: its caller wants no more of it. `None`: it is over already.
     pub fn cancel(&mut self, now: Instant, id: u64) -> Option<Failed> {
         let is_it = |call: &Pending| call.call == id && call.awaited == Awaited::Yes;
-        let place = self.pending.iter().position(is_it)?;
-        Some(self.give_up(now, place, ErrorKind::Cancelled))
+        let index = self.pending.iter().position(is_it)?;
+        Some(self.give_up(now, index, ErrorKind::Cancelled))
     }
 
     /// Nobody reads the pushes of this watch any more, which was answered before: the server is told so, now or once there
@@ -229,7 +229,9 @@ impl<const PENDING: usize> NativeClient<PENDING> {
         }
         self.session.paused(span);
         self.dialer.paused(span);
-        self.identification.iter_mut().for_each(|asked| asked.until = asked.until + span);
+        self.identification.iter_mut().for_each(|pending_identification| {
+            pending_identification.until = pending_identification.until + span
+        });
         self.pending.iter_mut().for_each(|call| call.deadline = call.deadline + span);
     }
 
@@ -271,8 +273,10 @@ impl<const PENDING: usize> NativeClient<PENDING> {
         let is_ready = self.dialer.state() == DialState::Ready;
         let session = if is_ready { [self.session.poll_timeout(), self.next_heartbeat()] } else { [None; 2] };
         // While the peer is asked who it is, the dialer waits for that.
-        let dialer =
-            self.identification.map_or_else(|| self.dialer.poll_timeout(), |asked| Some(asked.until));
+        let dialer = self.identification.map_or_else(
+            || self.dialer.poll_timeout(),
+            |pending_identification| Some(pending_identification.until),
+        );
         [deadline, session[0], session[1], dialer].into_iter().flatten().min()
     }
 
@@ -280,16 +284,17 @@ impl<const PENDING: usize> NativeClient<PENDING> {
     fn given_up_at(&self, call: &Pending) -> Instant {
         let is_ready = self.dialer.state() == DialState::Ready;
         call.given_up_at(
-            self.session.heard_at(),
+            self.session.last_received_at(),
             if is_ready { self.options.answer_slack } else { Duration::ZERO },
         )
     }
 
     /// When the server is to be asked for a sign of life, for the sake of a call whose deadline comes near.
     fn next_heartbeat(&self) -> Option<Instant> {
-        let told = self.session.heard_at().max(self.session.heartbeat_at());
+        let activity_at = self.session.last_received_at().max(self.session.heartbeat_at());
         let waiting = |call: &&Pending| call.awaited == Awaited::Yes && call.stage == Stage::Sent;
-        let due = self.pending.iter().filter(waiting).map(Pending::heartbeat_at).filter(|&at| at > told);
+        let due =
+            self.pending.iter().filter(waiting).map(Pending::heartbeat_at).filter(|&at| at > activity_at);
         due.min().filter(|_| self.session.state() == ClientState::Live)
     }
 
@@ -308,24 +313,24 @@ impl<const PENDING: usize> NativeClient<PENDING> {
                 failure: Failure { effect, ..failure },
             });
         }
-        if let Some(place) = self.held().filter(|_| self.turn() == Turn::Never) {
+        if let Some(index) = self.held().filter(|_| self.submit_when() == SubmitWhen::Never) {
             let is_replaced = self.participant.part() == Part::Replaced;
             // Otherwise it was taken back by a later wish to be let go.
             let kind = if is_replaced { ErrorKind::Replaced } else { ErrorKind::Cancelled };
-            return Some(self.give_up(now, place, kind));
+            return Some(self.give_up(now, index, kind));
         }
         if let Some(failed) = self.next_lost(now) {
             return Some(failed);
         }
         let is_due = |call: &Pending| call.awaited == Awaited::Yes && self.given_up_at(call) <= now;
-        let place = self.pending.iter().position(is_due)?;
-        Some(self.give_up(now, place, ErrorKind::TimedOut))
+        let index = self.pending.iter().position(is_due)?;
+        Some(self.give_up(now, index, ErrorKind::TimedOut))
     }
 
     /// The next call that was lost with a connection that ended before WELCOME.
     fn next_lost(&mut self, now: Instant) -> Option<Failed> {
-        let place = self.pending.iter().position(|call| matches!(call.stage, Stage::Lost(_)))?;
-        let Pending { call, operation, began, stage, .. } = self.pending.remove(place);
+        let index = self.pending.iter().position(|call| matches!(call.stage, Stage::Lost(_)))?;
+        let Pending { call, operation, began, stage, .. } = self.pending.remove(index);
         let cause = if let Stage::Lost(cause) = stage { cause } else { Cause::Unknown };
         let (kind, phase, effect) = (ErrorKind::ServerGone, Phase::Greeting, effect_of(operation));
         let failure = Failure { kind, phase, elapsed: now.since(began), cause, effect };
@@ -337,8 +342,8 @@ impl<const PENDING: usize> NativeClient<PENDING> {
         if self.ending.is_some() {
             return None;
         }
-        if let Some(asked) = &mut self.identification {
-            return core::mem::take(&mut asked.is_due).then_some(ToWrite::Identify);
+        if let Some(pending_identification) = &mut self.identification {
+            return core::mem::take(&mut pending_identification.is_due).then_some(ToWrite::Identify);
         }
         if let Some((identity, label)) = self.opening.take() {
             return Some(ToWrite::Opening(label, identity));
@@ -352,8 +357,8 @@ impl<const PENDING: usize> NativeClient<PENDING> {
         self.release();
         let next = self.session.next_to_send().or_else(|| self.cancellation(now));
         let id = next.or_else(|| self.leave_of_unwanted_round(now))?;
-        let place = self.place(id)?;
-        let call = &mut self.pending[place];
+        let index = self.index(id)?;
+        let call = &mut self.pending[index];
         call.stage = Stage::Sent;
         let (label, call) = (self.session.label(now, id), *call);
         Some(match call.awaited {
@@ -396,12 +401,12 @@ impl<const PENDING: usize> NativeClient<PENDING> {
             return Taken::Over;
         }
         if self.identification.is_some() {
-            return self.identification_answered(now, bytes);
+            return self.peer_identified(now, bytes);
         }
         let (header, length) = match scan(bytes, From::Server, limits) {
             Ok(Scan::Partial { bytes: whole }) => {
                 if bytes.len() > self.partial_bytes {
-                    self.session.heard(now);
+                    self.session.note_received(now);
                 }
                 self.partial_bytes = bytes.len();
                 return Taken::Partial(whole);
@@ -446,7 +451,7 @@ impl<const PENDING: usize> NativeClient<PENDING> {
                 self.connection_ended(now, Cause::Closed);
                 return None;
             }
-            Received::Push(id) if self.participant.is_own(id) => match self.participant.push(id, &frame) {
+            Received::Push(id) if self.participant.is_local(id) => match self.participant.push(id, &frame) {
                 Some(event) if self.pace(now, id, &event) => Event::Node(None, event),
                 _ => Event::Nothing,
             },
@@ -458,13 +463,13 @@ impl<const PENDING: usize> NativeClient<PENDING> {
     /// While a node stands by, no time counts; with a seat, its time begins anew. Whether the event is anybody's: where a
     /// wish stands that was given up concerns nobody.
     fn pace(&mut self, now: Instant, id: u64, event: &participant::Event<'_>) -> bool {
-        let Some(place) = self.place(id) else { return true };
-        let call = &mut self.pending[place];
+        let Some(index) = self.index(id) else { return true };
+        let call = &mut self.pending[index];
         if call.awaited != Awaited::Yes {
-            return !matches!(event, participant::Event::StandingBy { .. } | participant::Event::Seated);
+            return !matches!(event, participant::Event::Standby { .. } | participant::Event::Seated);
         }
         match event {
-            participant::Event::StandingBy { .. } => call.deadline = Instant::MAX,
+            participant::Event::Standby { .. } => call.deadline = Instant::MAX,
             participant::Event::Seated if call.deadline == Instant::MAX => {
                 call.deadline = now + call.span;
             }
@@ -480,7 +485,7 @@ impl<const PENDING: usize> NativeClient<PENDING> {
             self.over(Ending::Left);
             return Event::Nothing;
         }
-        if self.participant.is_own(id) {
+        if self.participant.is_local(id) {
             return match self.participant.answer(id, &frame) {
                 Ok(Some(event)) => {
                     if matches!(event, participant::Event::Formed(_)) {
@@ -496,7 +501,7 @@ impl<const PENDING: usize> NativeClient<PENDING> {
         match frame {
             _ if !is_awaited => Event::Nothing,
             ServerFrame::Error { .. } => Self::failed(now, &call, frame),
-            _ => Event::Answered(id, frame),
+            _ => Event::Completed(id, frame),
         }
     }
 
@@ -574,17 +579,17 @@ impl<const PENDING: usize> NativeClient<PENDING> {
         if self.session.state() != ClientState::Live {
             return None;
         }
-        let place = self.pending.iter().position(|call| call.awaited == Awaited::CancelDue)?;
-        let cancels = Awaited::Cancels(self.pending[place].id);
+        let index = self.pending.iter().position(|call| call.awaited == Awaited::CancelDue)?;
+        let cancels = Awaited::Cancels(self.pending[index].id);
         let id = self.enter(now, Operation::CancelWait, Duration::ZERO, cancels)?;
-        self.pending[place].awaited = Awaited::No;
+        self.pending[index].awaited = Awaited::No;
         Some(id)
     }
 
     /// The round that nobody waited for is left, once there is room for one more request; unless it is over by then, and
     /// its seat with it.
     fn leave_of_unwanted_round(&mut self, now: Instant) -> Option<u64> {
-        self.leave_due &= !planted::has(Bug::KeptSeat);
+        self.leave_due &= !planted::has(Bug::KeptSlot);
         if !self.owes_leave() || self.session.state() != ClientState::Live {
             return None;
         }
@@ -607,23 +612,23 @@ impl<const PENDING: usize> NativeClient<PENDING> {
         Some(id)
     }
 
-    fn place(&self, id: u64) -> Option<usize> {
+    fn index(&self, id: u64) -> Option<usize> {
         self.pending.binary_search_by_key(&id, |call| call.id).ok()
     }
 
     fn settle(&mut self, id: u64) -> Option<Pending> {
-        self.place(id).map(|place| self.pending.remove(place))
+        self.index(id).map(|index| self.pending.remove(index))
     }
 
     /// Ends a call before its answer. If the server may have it, its place stays until that has answered.
-    fn give_up(&mut self, now: Instant, place: usize, kind: ErrorKind) -> Failed {
-        let Pending { id, call, operation, began, stage, .. } = self.pending[place];
+    fn give_up(&mut self, now: Instant, index: usize, kind: ErrorKind) -> Failed {
+        let Pending { id, call, operation, began, stage, .. } = self.pending[index];
         let withdrawn = stage == Stage::Held || self.session.withdraw(id);
         if withdrawn {
-            self.pending.remove(place);
+            self.pending.remove(index);
             self.participant.withdraw(id);
         } else {
-            self.pending[place].awaited = Awaited::CancelDue;
+            self.pending[index].awaited = Awaited::CancelDue;
         }
         let (phase, cause) = match self.dialer.state() {
             DialState::Ready if stage == Stage::Sent => (Phase::Waiting, Cause::NoAnswer),
@@ -671,7 +676,7 @@ impl<const PENDING: usize> NativeClient<PENDING> {
             DialState::Ready => {
                 (self.opening, self.heartbeat) = (None, None);
                 if self.bye != 0
-                    && self.place(self.bye).is_some_and(|place| self.pending[place].stage == Stage::Sent)
+                    && self.index(self.bye).is_some_and(|index| self.pending[index].stage == Stage::Sent)
                 {
                     return self.over(Ending::Left);
                 }

@@ -3,14 +3,14 @@
 //! Feed it with [`Server::handle`], then drain [`Server::poll_output`], then sleep until [`Server::poll_timeout`] or
 //! the next event. The driver and the simulator run this same type.
 
-mod birth;
 mod conns;
 mod deadlines;
 mod event;
+mod instance;
 mod native;
 
-pub use birth::Birth;
 pub use event::{CloseReason, Event, Input, InputError, Output, Severity, Stats};
+pub use instance::ServerInstance;
 
 use crate::ids::{ConnId, WaiterId};
 use crate::limits::ServerLimits;
@@ -24,7 +24,7 @@ use alloc::vec::Vec;
 use conns::{Conn, Conns, Language, Life};
 use core::net::SocketAddr;
 use deadlines::{Deadline, Deadlines};
-use native::{Desk, Native};
+use native::{Native, ServerContext};
 
 /// What is left of an input when its requests have been carried out.
 #[derive(Clone, Copy, Debug)]
@@ -42,7 +42,7 @@ const DEADLINES_KEPT: usize = 1024;
 #[derive(Debug)]
 pub struct Server {
     limits: ServerLimits,
-    birth: Birth,
+    instance: ServerInstance,
     /// The time of the server's deadlines, which stands still while its process does not run.
     now: Instant,
     /// How far that is behind the process's clock.
@@ -61,14 +61,14 @@ pub struct Server {
 impl Server {
     /// A server with an empty store.
     #[must_use]
-    pub fn new(limits: ServerLimits, birth: Birth) -> Self {
+    pub fn new(limits: ServerLimits, instance: ServerInstance) -> Self {
         Self {
             limits,
-            birth,
+            instance,
             now: Instant::ORIGIN,
             paused: Duration::ZERO,
             pause_detector: PauseDetector::new(Instant::ORIGIN, Poller::Thread),
-            engine: Engine::new(limits.engine, birth.hash_seed),
+            engine: Engine::new(limits.engine, instance.hash_seed),
             conns: Conns::default(),
             deadlines: Deadlines::default(),
             closes: VecDeque::new(),
@@ -202,7 +202,7 @@ impl Server {
         let mut kept = core::mem::take(&mut conn.inbox);
         let mut fresh = bytes;
         // A frame that has begun is given what it lacks and no more, so that all behind it is read where it stands.
-        let verdict = loop {
+        let outcome = loop {
             let from_inbox = !kept.is_empty();
             let input: &[u8] = if from_inbox { &kept } else { fresh };
             let (used, rest) = match self.serve(id, input) {
@@ -216,15 +216,15 @@ impl Server {
             kept.drain(..used);
             match rest {
                 Rest::Lacks(bytes) if !fresh.is_empty() => {
-                    let (more, behind) = fresh.split_at(bytes.min(fresh.len()));
+                    let (more, following) = fresh.split_at(bytes.min(fresh.len()));
                     kept.extend_from_slice(more);
-                    fresh = behind;
+                    fresh = following;
                 }
                 Rest::Nothing if !fresh.is_empty() => {}
                 _ => break Ok(()),
             }
         };
-        if let Err(reason) = verdict {
+        if let Err(reason) = outcome {
             self.conns.pool.give(kept);
             self.stats.expelled += u64::from(reason.is_expulsion());
             self.close_when_sent(id, reason);
@@ -241,10 +241,10 @@ impl Server {
         let Some(conn) = self.conns.at(id) else { return };
         conn.inbox = kept;
         if !conn.inbox.is_empty() {
-            conn.heard = self.now;
+            conn.last_received_at = self.now;
             if let Language::Native(Some(_)) = conn.language {
                 // Within a frame its client can say nothing else.
-                self.with_native(|native, desk| native.heard_part(desk, id));
+                self.with_native(|native, context| native.partial_frame_received(context, id));
             }
             let Some(conn) = self.conns.at(id) else { return };
             if !conn.frame_armed && conn.language.has_greeted() {
@@ -263,7 +263,7 @@ impl Server {
         let Some(conn) = self.conns.at(id) else { return Ok((0, Rest::Nothing)) };
         if let (Language::Unknown, Some(&first)) = (&conn.language, input.first()) {
             conn.language = if first == MAGIC[0] {
-                self.native.get_or_insert_with(|| Box::new(Native::new(&self.limits, self.birth)));
+                self.native.get_or_insert_with(|| Box::new(Native::new(&self.limits, self.instance)));
                 Language::Native(None)
             } else {
                 Language::C10d(ServerConn::default())
@@ -313,9 +313,9 @@ impl Server {
             for &waiter in applied.released {
                 match waiter {
                     WaiterId::Conn(other) => conns.release(other),
-                    WaiterId::Request(place) => {
+                    WaiterId::Request(index) => {
                         if let Some(native) = native {
-                            native.released(place);
+                            native.released(index);
                         }
                     }
                 }
@@ -345,8 +345,8 @@ impl Server {
             if conn.outbox.unsent().len() >= limits.unsent_bytes_high {
                 return Ok((used, Rest::Resting));
             }
-            let mut desk = Desk { now: *now, limits, engine, conns, stats, events };
-            match native.next(&mut desk, id, &input[used..])? {
+            let mut context = ServerContext { now: *now, limits, engine, conns, stats, events };
+            match native.next(&mut context, id, &input[used..])? {
                 native::Next::Served { bytes } => used += bytes,
                 native::Next::Partial { bytes } => {
                     return Ok((used, Rest::Lacks(bytes.saturating_sub(input.len() - used))));
@@ -356,17 +356,17 @@ impl Server {
     }
 
     /// Does something with what native clients have here; nothing when there never was one.
-    fn with_native(&mut self, act: impl FnOnce(&mut Native, &mut Desk<'_>)) {
+    fn with_native(&mut self, serve: impl FnOnce(&mut Native, &mut ServerContext<'_>)) {
         let Self { now, conns, engine, limits, stats, native, events, .. } = self;
         if let Some(native) = native {
-            act(native, &mut Desk { now: *now, limits, engine, conns, stats, events });
+            serve(native, &mut ServerContext { now: *now, limits, engine, conns, stats, events });
         }
     }
 
     /// What follows for native clients from an input, whoever it came from.
     fn settle(&mut self) {
-        self.with_native(Native::tell_watchers);
-        self.keep_within_buffers();
+        self.with_native(Native::push_to_watchers);
+        self.enforce_buffer_limit();
         while let Some((conn, reason)) = self.native.as_mut().and_then(|native| native.next_to_close()) {
             self.stats.expelled += u64::from(reason.is_expulsion());
             self.close_when_sent(conn, reason);
@@ -392,9 +392,9 @@ impl Server {
         }
         if is_native && bytes > 0 {
             if was_full {
-                self.with_native(|native, desk| native.reads_again(desk, id));
+                self.with_native(|native, context| native.reads_again(context, id));
             }
-            self.with_native(|native, desk| native.made_room(desk, id));
+            self.with_native(|native, context| native.writable(context, id));
         }
         let Some(conn) = self.conns.at(id) else { return };
         if !conn.inbox.is_empty() && unsent < self.limits.unsent_bytes_high {
@@ -430,7 +430,7 @@ impl Server {
     fn charge(&mut self, id: ConnId) {
         let Some(change) = self.conns.charge(id) else { return };
         self.stats.buffered_bytes = self.stats.buffered_bytes.saturating_add_signed(change);
-        self.keep_within_buffers();
+        self.enforce_buffer_limit();
     }
 
     /// What connections and sessions hold together.
@@ -439,13 +439,13 @@ impl Server {
     }
 
     /// Where the buffered bytes pass their limit, those who hold most are ended.
-    fn keep_within_buffers(&mut self) {
+    fn enforce_buffer_limit(&mut self) {
         while self.buffered_bytes() > self.limits.buffered_bytes_max {
             let conn = self.conns.greediest();
             let session = self.native.as_ref().and_then(|native| native.greediest());
             match (conn, session) {
                 (conn, Some((session, held))) if conn.is_none_or(|(_, charged)| charged < held) => {
-                    self.with_native(|native, desk| native.expel(desk, session));
+                    self.with_native(|native, context| native.expel(context, session));
                 }
                 (Some((conn, _)), _) => {
                     self.stats.expelled += 1;
@@ -485,7 +485,7 @@ impl Server {
         self.conns.want_to_send(id);
         self.charge(id);
         if is_native {
-            self.with_native(|native, desk| native.lost(desk, id, reason.why()));
+            self.with_native(|native, context| native.lost(context, id, reason.why()));
         }
     }
 
@@ -502,7 +502,7 @@ impl Server {
         self.closes.push_back(id);
         self.events.push_back(Event::Closed { conn: id, peer: conn.peer, reason });
         if let Language::Native(_) = conn.language {
-            self.with_native(|native, desk| native.lost(desk, id, reason.why()));
+            self.with_native(|native, context| native.lost(context, id, reason.why()));
         }
     }
 
@@ -511,7 +511,7 @@ impl Server {
         while let Some((deadline, id)) = self.deadlines.expired(now) {
             let limits = self.limits;
             let Ok(conn) = self.conns.find(id) else { continue };
-            let (armed, since, patience, reason) = match deadline {
+            let (armed, since, timeout, reason) = match deadline {
                 Deadline::Handshake => {
                     if !conn.language.has_greeted() {
                         self.stats.expelled += 1;
@@ -522,7 +522,7 @@ impl Server {
                 Deadline::Frame => {
                     let incomplete = !conn.inbox.is_empty() && conn.outbox.unsent().is_empty();
                     conn.frame_armed = incomplete;
-                    (incomplete, conn.heard, limits.frame_timeout, CloseReason::FrameTimeout)
+                    (incomplete, conn.last_received_at, limits.frame_timeout, CloseReason::FrameTimeout)
                 }
                 Deadline::Stall => {
                     conn.stall_armed = conn.stalled_since.is_some();
@@ -530,11 +530,11 @@ impl Server {
                     (conn.stall_armed, since, limits.stall_timeout, CloseReason::StallTimeout)
                 }
             };
-            if armed && since + patience <= now {
+            if armed && since + timeout <= now {
                 self.stats.expelled += 1;
                 self.remove(id, reason);
             } else if armed {
-                self.arm(since + patience, deadline, id);
+                self.arm(since + timeout, deadline, id);
             }
         }
         self.with_native(Native::tick);

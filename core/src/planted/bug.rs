@@ -25,15 +25,15 @@ pub enum Bug {
     /// `node::server`: leases do not end with their session.
     UndyingLease,
     /// `node::native_client`: a round that nobody waits for is not left.
-    KeptSeat,
+    KeptSlot,
     /// `agent::supervisor`: a change of membership spends the budget.
     PaidNewcomer,
     /// `agent::supervisor`: who is asked to stop while it meets goes on.
     UnheardStop,
     /// `agent::supervisor`: that not all have come to the exit barrier is taken for that all have.
-    BlindParting,
+    BlindExitBarrier,
     /// `agent::supervisor`: who leaves the exit barrier before it was counted there says nothing.
-    SilentParting,
+    SilentLeave,
     /// `agent::supervisor`: workers are started with the ranks that they had in the round before.
     FormerRanks,
     /// `agent::supervisor`: a peer's death excuses nothing.

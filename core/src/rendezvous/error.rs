@@ -107,9 +107,9 @@ pub enum RendezvousError {
     },
     /// Some nodes did not come to a round in time.
     #[error(
-        "The rendezvous '{run_id}' timed out: {came} of {nodes} nodes came to round {round} within {} s; missing {}",
+        "The rendezvous '{run_id}' timed out: {arrived} of {nodes} nodes came to round {round} within {} s; missing {}",
         Seconds(*timeout),
-        Ranks(missing, nodes - came)
+        Ranks(missing, nodes - arrived)
     )]
     Incomplete {
         /// Which rendezvous.
@@ -117,7 +117,7 @@ pub enum RendezvousError {
         /// Which round; 0 is the first.
         round: u64,
         /// How many came.
-        came: u64,
+        arrived: u64,
         /// How many there are.
         nodes: u64,
         /// The ranks of those who did not come, or of some.
@@ -162,12 +162,12 @@ pub enum RendezvousError {
         node: Box<str>,
     },
     /// One of the kinds, in the words of a backend that is not of this library.
-    #[error("{words}")]
-    Told {
+    #[error("{message}")]
+    Refused {
         /// Which kind.
         kind: RendezvousErrorKind,
         /// What there is to say of it.
-        words: Box<str>,
+        message: Box<str>,
     },
 }
 
@@ -182,8 +182,8 @@ impl fmt::Display for Ranks<'_> {
             1 => f.write_str("node rank: ")?,
             _ => f.write_str("node ranks: ")?,
         }
-        for (place, rank) in self.0.iter().enumerate() {
-            write!(f, "{}{rank}", if place == 0 { "" } else { ", " })?;
+        for (index, rank) in self.0.iter().enumerate() {
+            write!(f, "{}{rank}", if index == 0 { "" } else { ", " })?;
         }
         match self.1.saturating_sub(self.0.len() as u64) {
             0 => Ok(()),
@@ -203,7 +203,7 @@ impl RendezvousError {
             Self::State { .. } => RendezvousErrorKind::State,
             Self::GracefulExit { .. } => RendezvousErrorKind::GracefulExit,
             Self::Replaced { .. } => RendezvousErrorKind::Replaced,
-            Self::Told { kind, .. } => *kind,
+            Self::Refused { kind, .. } => *kind,
         }
     }
 }
@@ -237,7 +237,7 @@ mod tests {
                 RendezvousError::Incomplete {
                     run_id: run_id(),
                     round: 1,
-                    came: 1,
+                    arrived: 1,
                     nodes: 4,
                     missing: [1, 3].into(),
                     timeout,
@@ -250,7 +250,7 @@ mod tests {
                 RendezvousError::Incomplete {
                     run_id: run_id(),
                     round: 0,
-                    came: 2,
+                    arrived: 2,
                     nodes: 3,
                     missing: [1, 2].into(),
                     timeout,
@@ -297,7 +297,7 @@ mod tests {
                 None,
             ),
             (
-                RendezvousError::Told { kind: RendezvousErrorKind::Closed, words: "no more".into() },
+                RendezvousError::Refused { kind: RendezvousErrorKind::Closed, message: "no more".into() },
                 RendezvousErrorKind::Closed,
                 "no more",
                 None,

@@ -44,15 +44,15 @@ impl fmt::Display for Quoted<'_> {
         use fmt::Write;
         let quote = if self.0.contains('\'') && !self.0.contains('"') { '"' } else { '\'' };
         f.write_char(quote)?;
-        for letter in self.0.chars() {
-            match letter {
+        for character in self.0.chars() {
+            match character {
                 '\n' => f.write_str("\\n")?,
                 '\r' => f.write_str("\\r")?,
                 '\t' => f.write_str("\\t")?,
                 '\\' => f.write_str("\\\\")?,
-                letter if letter == quote => write!(f, "\\{letter}")?,
-                letter if letter.is_control() => write!(f, "\\x{:02x}", u32::from(letter))?,
-                letter => f.write_char(letter)?,
+                character if character == quote => write!(f, "\\{character}")?,
+                character if character.is_control() => write!(f, "\\x{:02x}", u32::from(character))?,
+                character => f.write_char(character)?,
             }
         }
         f.write_char(quote)

@@ -59,16 +59,16 @@ impl Config {
     /// Sets an option; a later one of the same name wins.
     pub fn insert(&mut self, key: String, value: ConfigValue) {
         match self.0.binary_search_by(|(known, _)| known.cmp(&key)) {
-            Ok(place) => self.0[place].1 = value,
-            Err(place) => self.0.insert(place, (key, value)),
+            Ok(index) => self.0[index].1 = value,
+            Err(index) => self.0.insert(index, (key, value)),
         }
     }
 
     /// The value of an option.
     #[must_use]
     pub fn get(&self, key: &str) -> Option<&ConfigValue> {
-        let place = self.0.binary_search_by(|(known, _)| known.as_str().cmp(key)).ok()?;
-        Some(&self.0[place].1)
+        let index = self.0.binary_search_by(|(known, _)| known.as_str().cmp(key)).ok()?;
+        Some(&self.0[index].1)
     }
 
     /// How many options there are.
@@ -172,8 +172,8 @@ struct Names<'a>(&'a [&'a str]);
 
 impl fmt::Display for Names<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (place, name) in self.0.iter().enumerate() {
-            write!(f, "{}{name}", if place == 0 { "" } else { ", " })?;
+        for (index, name) in self.0.iter().enumerate() {
+            write!(f, "{}{name}", if index == 0 { "" } else { ", " })?;
         }
         Ok(())
     }
@@ -324,7 +324,7 @@ impl RendezvousParameters {
         default: Option<&ConfigValue>,
     ) -> Result<Option<bool>, ParametersError> {
         let is_one_of =
-            |text: &str, words: [&str; 5]| words.iter().any(|word| text.eq_ignore_ascii_case(word));
+            |text: &str, message: [&str; 5]| message.iter().any(|word| text.eq_ignore_ascii_case(word));
         match self.get(key).or(default) {
             None | Some(ConfigValue::None) => Ok(None),
             Some(&ConfigValue::Bool(value)) => Ok(Some(value)),

@@ -100,7 +100,7 @@ impl Endpoint {
             None => None,
         };
         let host = if is_bracketed(host) { &host[1..host.len() - 1] } else { host };
-        let of_a_host = |letter: char| letter.is_alphanumeric() || "_.:-".contains(letter);
+        let of_a_host = |character: char| character.is_alphanumeric() || "_.:-".contains(character);
         if host.is_empty() || !host.chars().all(of_a_host) {
             return Err(EndpointError::Host { endpoint: endpoint.into() });
         }

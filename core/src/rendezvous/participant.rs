@@ -17,7 +17,7 @@ pub enum Part {
     /// Has a seat in the round that forms.
     Seated,
     /// Stands by: there was no seat, or it wants none yet.
-    StandingBy,
+    Standby,
     /// In a round.
     InRound,
     /// In the last round of a closed run.
@@ -40,7 +40,7 @@ pub enum PartEvent {
     /// It asks for a place.
     Ask,
     /// It has a seat.
-    Seat,
+    Slot,
     /// It stands by.
     Park,
     /// Its round is formed.
@@ -52,7 +52,7 @@ pub enum PartEvent {
     /// The same, in the last round of a closed run.
     KeepLastRound,
     /// The same, and its round is over: its seat is kept still.
-    KeepSeat,
+    KeepSlot,
     /// Its wish is moot: the run is closed.
     Dismiss,
     /// Its round is over.
@@ -60,7 +60,7 @@ pub enum PartEvent {
     /// The run was closed while it was in a round.
     CloseRun,
     /// The next round was formed without it.
-    LeaveBehind,
+    Exclude,
     /// Another session joined under its name.
     Replace,
     /// It asks to be let go.
@@ -72,7 +72,7 @@ pub enum PartEvent {
 }
 
 use Part::{
-    Between, Closed, InLastRound, InRound, Joining, Leaving, Lost, Outside, Replaced, Seated, StandingBy,
+    Between, Closed, InLastRound, InRound, Joining, Leaving, Lost, Outside, Replaced, Seated, Standby,
 };
 
 /// From any of these, on this event, to that.
@@ -80,23 +80,23 @@ type Transitions = &'static [(&'static [Part], PartEvent, Part)];
 
 const PARTS: Transitions = &[
     (&[Outside, InRound, InLastRound, Between, Lost, Closed], PartEvent::Ask, Joining),
-    (&[Joining, Seated, StandingBy], PartEvent::Seat, Seated),
-    (&[Joining, Seated, StandingBy], PartEvent::Park, StandingBy),
-    (&[Joining, Seated, StandingBy], PartEvent::Form, InRound),
-    (&[Joining, Seated, StandingBy], PartEvent::Refuse, Outside),
+    (&[Joining, Seated, Standby], PartEvent::Slot, Seated),
+    (&[Joining, Seated, Standby], PartEvent::Park, Standby),
+    (&[Joining, Seated, Standby], PartEvent::Form, InRound),
+    (&[Joining, Seated, Standby], PartEvent::Refuse, Outside),
     (&[Joining], PartEvent::KeepRound, InRound),
     (&[Joining], PartEvent::KeepLastRound, InLastRound),
-    (&[Joining], PartEvent::KeepSeat, Between),
-    (&[Joining, Seated, StandingBy], PartEvent::Dismiss, Closed),
+    (&[Joining], PartEvent::KeepSlot, Between),
+    (&[Joining, Seated, Standby], PartEvent::Dismiss, Closed),
     (&[InRound], PartEvent::EndRound, Between),
     (&[InLastRound], PartEvent::EndRound, Closed),
     (&[InRound], PartEvent::CloseRun, InLastRound),
     (&[Between], PartEvent::CloseRun, Closed),
-    (&[InRound, Between], PartEvent::LeaveBehind, Outside),
-    (&[Joining, Seated, StandingBy, InRound, InLastRound, Between, Leaving], PartEvent::Replace, Replaced),
-    (&[Joining, Seated, StandingBy, InRound, InLastRound, Between], PartEvent::AskToLeave, Leaving),
+    (&[InRound, Between], PartEvent::Exclude, Outside),
+    (&[Joining, Seated, Standby, InRound, InLastRound, Between, Leaving], PartEvent::Replace, Replaced),
+    (&[Joining, Seated, Standby, InRound, InLastRound, Between], PartEvent::AskToLeave, Leaving),
     (&[Leaving], PartEvent::Go, Outside),
-    (&[Joining, Seated, StandingBy, InRound, InLastRound, Between, Leaving], PartEvent::EndSession, Lost),
+    (&[Joining, Seated, Standby, InRound, InLastRound, Between, Leaving], PartEvent::EndSession, Lost),
 ];
 
 impl Part {
@@ -109,7 +109,7 @@ impl Part {
     /// Whether it waits for a round.
     #[must_use]
     pub const fn is_waiting(self) -> bool {
-        matches!(self, Joining | Seated | StandingBy)
+        matches!(self, Joining | Seated | Standby)
     }
 }
 
@@ -181,7 +181,7 @@ impl<'a> Entry<'a> {
 
 /// What a node is told of its round.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Seat<'b> {
+pub struct Assignment<'b> {
     /// Which round.
     pub round: u64,
     /// Its rank among the nodes.
@@ -205,9 +205,9 @@ pub enum Event<'b> {
     /// It has a seat in the round that forms.
     Seated,
     /// It stands by, and so many before it.
-    StandingBy { ahead: u32 },
+    Standby { ahead: u32 },
     /// Its round is formed.
-    Formed(Seat<'b>),
+    Formed(Assignment<'b>),
     /// It did not get in.
     Refused(Fault<'b>),
     /// It did not get in, or may not come back: the run is closed.
@@ -221,9 +221,9 @@ pub enum Event<'b> {
     /// Its round is over.
     RoundOver { round: u64, why: Why },
     /// Another node has said that the job has failed.
-    JobFailed { words: &'b [u8] },
+    JobFailed { message: &'b [u8] },
     /// The next round was formed without it.
-    LeftBehind { round: u64 },
+    Excluded { round: u64 },
     /// Another session joined under its name.
     Replaced { session: u64 },
     /// It was let go.
@@ -233,7 +233,7 @@ pub enum Event<'b> {
 /// The node may not ask for that where it stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("a node that is {0:?} may not ask for that")]
-pub struct OutOfTurn(pub Part);
+pub struct InvalidState(pub Part);
 
 /// The server answered with something that is no answer to the request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -242,7 +242,7 @@ pub struct NoAnswerToThat;
 
 /// Where a node that asks to come back stands until the server has granted that.
 #[derive(Clone, Copy, Debug)]
-struct Footing {
+struct Rejoin {
     part: Part,
     /// The request under which it got there.
     join: u64,
@@ -253,9 +253,9 @@ struct Footing {
 pub struct Participant {
     part: Part,
     /// While it asks to be let go: where it would stand otherwise.
-    beneath: Part,
+    with_scope: Part,
     /// While it asks to come back, and has no word of that.
-    footing: Option<Footing>,
+    rejoin: Option<Rejoin>,
     /// The last request to join; pushes come under its id. 0: there was none.
     join: u64,
     /// The last request to be let go.
@@ -273,7 +273,7 @@ impl Participant {
     /// A node that has not joined.
     #[must_use]
     pub const fn new() -> Self {
-        Self { part: Outside, beneath: Outside, footing: None, join: 0, leave: 0, round: None }
+        Self { part: Outside, with_scope: Outside, rejoin: None, join: 0, leave: 0, round: None }
     }
 
     /// Where it stands.
@@ -290,20 +290,20 @@ impl Participant {
 
     /// Whether a request is one of its own.
     #[must_use]
-    pub const fn is_own(&self, id: u64) -> bool {
-        let is_footing = matches!(self.footing, Some(Footing { join, .. }) if join == id);
-        id != 0 && (id == self.join || id == self.leave || is_footing)
+    pub const fn is_local(&self, id: u64) -> bool {
+        let is_rejoin = matches!(self.rejoin, Some(Rejoin { join, .. }) if join == id);
+        id != 0 && (id == self.join || id == self.leave || is_rejoin)
     }
 
     /// It asks for a place, with the request `id`. A node of a live round comes back with it.
     ///
     /// # Errors
     /// It waits for a place already, is leaving, or must not come back.
-    pub fn join(&mut self, id: u64) -> Result<(), OutOfTurn> {
+    pub fn join(&mut self, id: u64) -> Result<(), InvalidState> {
         let before = self.part;
-        self.step(PartEvent::Ask).ok_or(OutOfTurn(self.part))?;
-        self.footing = matches!(before, InRound | InLastRound | Between)
-            .then_some(Footing { part: before, join: self.join });
+        self.step(PartEvent::Ask).ok_or(InvalidState(self.part))?;
+        self.rejoin = matches!(before, InRound | InLastRound | Between)
+            .then_some(Rejoin { part: before, join: self.join });
         self.join = id;
         Ok(())
     }
@@ -312,10 +312,10 @@ impl Participant {
     ///
     /// # Errors
     /// It is in no run.
-    pub fn leave(&mut self, id: u64) -> Result<(), OutOfTurn> {
+    pub fn leave(&mut self, id: u64) -> Result<(), InvalidState> {
         let before = self.part;
-        self.part = before.on_event(PartEvent::AskToLeave).ok_or(OutOfTurn(before))?;
-        (self.leave, self.beneath) = (id, before);
+        self.part = before.on_event(PartEvent::AskToLeave).ok_or(InvalidState(before))?;
+        (self.leave, self.with_scope) = (id, before);
         Ok(())
     }
 
@@ -340,12 +340,13 @@ impl Participant {
         if id != self.join {
             return Ok(None);
         }
-        let (event, told) = match *frame {
+        let (event, node_event) = match *frame {
             ServerFrame::Round {
                 round, node_rank, nodes, rank_first, world_size, leader, namespace, ..
             } => {
-                let seat = Seat { round, node_rank, nodes, rank_first, world_size, leader, namespace };
-                (PartEvent::Form, Event::Formed(seat))
+                let position =
+                    Assignment { round, node_rank, nodes, rank_first, world_size, leader, namespace };
+                (PartEvent::Form, Event::Formed(position))
             }
             ServerFrame::Error { fault } => match fault.code {
                 FaultCode::RunClosed => (PartEvent::Dismiss, Event::Closed { by: fault.text }),
@@ -357,48 +358,46 @@ impl Participant {
             _ => return Err(NoAnswerToThat),
         };
         Ok(self.step(event).map(|()| {
-            if let Event::Formed(seat) = told {
-                self.round = Some(seat.round);
+            if let Event::Formed(position) = node_event {
+                self.round = Some(position.round);
             }
-            told
+            node_event
         }))
     }
 
     /// A push of the request `id`. `None`: it means nothing, or nothing any more. While the node asks to come back, it is
     /// still told of the round that it is in.
     pub fn push<'b>(&mut self, id: u64, frame: &ServerFrame<'b>) -> Option<Event<'b>> {
-        let is_footing = self.footing.is_some_and(|footing| footing.join == id);
-        if id != self.join && !is_footing {
+        let is_rejoin = self.rejoin.is_some_and(|rejoin| rejoin.join == id);
+        if id != self.join && !is_rejoin {
             return None;
         }
-        let (event, told) = match *frame {
-            ServerFrame::Placed { seated: true, .. } => (PartEvent::Seat, Event::Seated),
-            ServerFrame::Placed { seated: false, ahead, .. } => {
-                (PartEvent::Park, Event::StandingBy { ahead })
-            }
+        let (event, node_event) = match *frame {
+            ServerFrame::Placed { seated: true, .. } => (PartEvent::Slot, Event::Seated),
+            ServerFrame::Placed { seated: false, ahead, .. } => (PartEvent::Park, Event::Standby { ahead }),
             ServerFrame::RoundOver { round, why, .. } => {
                 (PartEvent::EndRound, Event::RoundOver { round, why })
             }
             ServerFrame::RunClosed { by, .. } => (PartEvent::CloseRun, Event::Closed { by }),
-            ServerFrame::LeftBehind { round, .. } => (PartEvent::LeaveBehind, Event::LeftBehind { round }),
+            ServerFrame::Excluded { round, .. } => (PartEvent::Exclude, Event::Excluded { round }),
             ServerFrame::Replaced { session, .. } => (PartEvent::Replace, Event::Replaced { session }),
             // These move nobody.
             ServerFrame::NodesWaiting { nodes, .. } => {
                 return self.in_round(id, Event::NodesWaiting { nodes });
             }
-            ServerFrame::JobFailed { words, .. } => return self.in_round(id, Event::JobFailed { words }),
+            ServerFrame::JobFailed { message, .. } => return self.in_round(id, Event::JobFailed { message }),
             ServerFrame::PeerDied { round, node_rank, node, why, .. } => {
                 return self.in_round(id, Event::PeerDied { round, node_rank, node, why });
             }
             _ => return None,
         };
         let is_leaving = self.part == Leaving;
-        if let Some(footing) = self.footing.as_mut().filter(|_| is_footing) {
+        if let Some(rejoin) = self.rejoin.as_mut().filter(|_| is_rejoin) {
             // It asks to come back, but it may have to stay there: what happens to that round concerns it until then.
-            footing.part = footing.part.on_event(event)?;
-            return (!is_leaving).then_some(told);
+            rejoin.part = rejoin.part.on_event(event)?;
+            return (!is_leaving).then_some(node_event);
         }
-        self.step(event).map(|()| told)
+        self.step(event).map(|()| node_event)
     }
 
     /// The request `id` was taken back before the server had it.
@@ -407,7 +406,7 @@ impl Participant {
             self.leave = 0;
             if self.part == Leaving {
                 // The server knows nothing of its wish.
-                self.part = self.beneath;
+                self.part = self.with_scope;
             }
         } else if id != 0 && id == self.join {
             let event = self.fall_back();
@@ -417,27 +416,27 @@ impl Participant {
 
     /// Its session has ended; whether that took it out of a run.
     pub fn session_ended(&mut self) -> bool {
-        (self.join, self.leave, self.footing) = (0, 0, None);
+        (self.join, self.leave, self.rejoin) = (0, 0, None);
         self.step(PartEvent::EndSession).is_some()
     }
 
-    fn in_round<'b>(&self, id: u64, told: Event<'b>) -> Option<Event<'b>> {
-        let part = match self.footing {
-            Some(footing) if footing.join == id && self.part != Leaving => footing.part,
+    fn in_round<'b>(&self, id: u64, node_event: Event<'b>) -> Option<Event<'b>> {
+        let part = match self.rejoin {
+            Some(rejoin) if rejoin.join == id && self.part != Leaving => rejoin.part,
             _ => self.part,
         };
-        matches!(part, InRound | InLastRound).then_some(told)
+        matches!(part, InRound | InLastRound).then_some(node_event)
     }
 
     /// Its wish came to nothing, and the server has it where it stood, under the request that brought it there; the
     /// event that says so.
     fn fall_back(&mut self) -> PartEvent {
-        let Some(Footing { part, join }) = self.footing else { return PartEvent::Refuse };
+        let Some(Rejoin { part, join }) = self.rejoin else { return PartEvent::Refuse };
         self.join = join;
         match part {
             InRound => PartEvent::KeepRound,
             InLastRound => PartEvent::KeepLastRound,
-            Between => PartEvent::KeepSeat,
+            Between => PartEvent::KeepSlot,
             // What it was told meanwhile.
             Closed => PartEvent::Dismiss,
             Replaced => PartEvent::Replace,
@@ -448,13 +447,13 @@ impl Participant {
     fn step(&mut self, event: PartEvent) -> Option<()> {
         let after = self.part.on_event(event);
         if self.part == Leaving {
-            self.beneath = self.beneath.on_event(event).unwrap_or(self.beneath);
+            self.with_scope = self.with_scope.on_event(event).unwrap_or(self.with_scope);
         }
         self.part = after.unwrap_or(self.part);
-        let wish = if self.part == Leaving { self.beneath } else { self.part };
-        if wish != Joining {
+        let intent = if self.part == Leaving { self.with_scope } else { self.part };
+        if intent != Joining {
             // The server has its wish, or has put it down.
-            self.footing = None;
+            self.rejoin = None;
         }
         after.map(|_| ())
     }

@@ -60,14 +60,14 @@ pub enum RdzvError {
     #[error("The run id must be a non-empty string.")]
     RunId,
     /// An option is none of the words that it may be.
-    #[error("The rendezvous configuration option '{key}' is '{value}', not one of: {words}.")]
-    Word {
+    #[error("The rendezvous configuration option '{key}' is '{value}', not one of: {message}.")]
+    Keyword {
         /// Which option.
         key: &'static str,
         /// What was given.
         value: Box<str>,
         /// What it may be.
-        words: &'static str,
+        message: &'static str,
     },
     /// An option is out of its range.
     #[error("The rendezvous configuration option '{key}' is {value}, not from {least} to {most}.")]
@@ -89,7 +89,7 @@ pub enum Hosting {
     /// This node.
     Here,
     /// Somebody else.
-    Elsewhere,
+    Stored,
     /// The first on the endpoint's host that finds its port free.
     WhereTheEndpointIs,
 }
@@ -171,10 +171,10 @@ impl RdzvSettings {
         )?;
         let hosting = match parameters.get_as_bool("is_host", None)? {
             Some(true) => Hosting::Here,
-            Some(false) => Hosting::Elsewhere,
+            Some(false) => Hosting::Stored,
             None => Hosting::WhereTheEndpointIs,
         };
-        let last_call = read.word(
+        let last_call = read.keyword(
             "last_call",
             &[
                 ("fixed", LastCall::Fixed),
@@ -183,7 +183,7 @@ impl RdzvSettings {
             ],
             "fixed, last_arrival, none",
         )?;
-        let rank_order = read.word(
+        let rank_order = read.keyword(
             "rank_order",
             &[
                 ("sticky", RankOrder::Sticky),
@@ -305,16 +305,20 @@ impl Reader<'_> {
     }
 
     /// The first of the words is the default.
-    fn word<T: Copy>(
+    fn keyword<T: Copy>(
         &self,
         key: &'static str,
         known: &[(&str, T)],
-        words: &'static str,
+        message: &'static str,
     ) -> Result<T, RdzvError> {
         let given = self.text(key);
         let wanted = given.as_deref().map_or(known[0].0, str::trim);
-        let found = known.iter().find(|(word, _)| word.eq_ignore_ascii_case(wanted));
-        found.map(|&(_, value)| value).ok_or_else(|| RdzvError::Word { key, value: wanted.into(), words })
+        let found = known.iter().find(|(keyword, _)| keyword.eq_ignore_ascii_case(wanted));
+        found.map(|&(_, value)| value).ok_or_else(|| RdzvError::Keyword {
+            key,
+            value: wanted.into(),
+            message,
+        })
     }
 }
 

@@ -121,8 +121,8 @@ fn get<'a, C>(entries: &'a [(Box<str>, C)], name: &str) -> Option<&'a C> {
 
 /// There are few: they stay in the order of their names.
 fn insert<C>(entries: &mut Vec<(Box<str>, C)>, name: &str, entry: C) {
-    let place = entries.partition_point(|(known, _)| **known < *name);
-    entries.insert(place, (name.into(), entry));
+    let index = entries.partition_point(|(known, _)| **known < *name);
+    entries.insert(index, (name.into(), entry));
 }
 
 /// Whether a new handler is of the backend that was asked for.

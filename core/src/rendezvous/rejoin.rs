@@ -55,7 +55,7 @@ pub enum Waited {
     /// The node was on its way into a round all the time.
     Counted,
     /// It stood by for a while, where no time counts.
-    StandingBy,
+    Standby,
 }
 
 /// What happened.
@@ -119,7 +119,7 @@ impl Rejoin {
     pub fn handle(&mut self, now: Instant, input: Input) {
         let (event, reason) = match input {
             Input::Failed(ErrorKind::ServerGone | ErrorKind::SessionEnded, waited) => {
-                if waited == Waited::StandingBy {
+                if waited == Waited::Standby {
                     // No time counted, so the node has its whole time again.
                     self.began = now;
                 }
@@ -240,7 +240,7 @@ mod tests {
     #[test]
     fn who_stood_by_has_the_whole_time_again() {
         let mut rejoin = Rejoin::new(AT(0), SECOND);
-        rejoin.handle(AT(60_000), Input::Failed(ErrorKind::ServerGone, Waited::StandingBy));
+        rejoin.handle(AT(60_000), Input::Failed(ErrorKind::ServerGone, Waited::Standby));
         assert_eq!(rejoin.decide(), (Action::Rest(AT(60_050)), Reason::SessionLost));
         rejoin.handle(AT(60_050), Input::Tick);
         assert_eq!(rejoin.left(AT(60_050)), Duration::from_millis(950));

@@ -38,10 +38,10 @@ pub enum RoundEvent {
     /// Another node has said that the job has failed, and why. The run is closed for good.
     JobFailed {
         /// What it said.
-        words: Box<str>,
+        message: Box<str>,
     },
     /// The next round was formed without this node, which may join like anybody else.
-    LeftBehind {
+    Excluded {
         /// The round that was formed.
         round: u64,
     },
@@ -63,8 +63,8 @@ impl fmt::Display for RoundEvent {
             Self::RoundOver { round, why } => write!(f, "round {round} is over: {why}"),
             Self::RunClosed { by } if by.is_empty() => f.write_str("the run was closed"),
             Self::RunClosed { by } => write!(f, "the run was closed by {by}"),
-            Self::JobFailed { words } => f.write_str(words),
-            Self::LeftBehind { round } => write!(f, "round {round} was formed without this node"),
+            Self::JobFailed { message } => f.write_str(message),
+            Self::Excluded { round } => write!(f, "round {round} was formed without this node"),
             Self::Replaced => f.write_str("another process joined under this node's name"),
         }
     }

@@ -22,10 +22,10 @@ mod tests;
 pub use event::{Event, Input, InputError, Join, JoinFailure, Loss, Output, Shortfall};
 pub use node::{NodeName, natural};
 pub use policy::{Action, CoolDown, FastQuorum, LastCall, RankOrder, Reason, View, decide};
-pub use round::{Comer, EndReason, Fate, Namespace, Round, RoundMember};
+pub use round::{EndReason, MemberState, Namespace, Round, RoundMember, WaitingNode};
 pub use run::Counts;
 pub use settings::{RunSettings, SettingsDifference, SettingsError, validate_run_id};
-pub use state::{Phase, PhaseEvent, Place, PlaceEvent};
+pub use state::{NodeState, NodeStateEvent, Phase, PhaseEvent};
 
 use crate::limits::RendezvousLimits;
 use crate::ordered::{Index, Named, Number, Set};
@@ -33,7 +33,7 @@ use crate::rendezvous::timeouts::TimeoutError;
 use crate::time::Instant;
 use alloc::sync::Arc;
 use core::fmt;
-use run::{Departure, Effects, Rest, Run, Wish};
+use run::{Departure, Effects, JoinIntent, Rest, Run};
 use slab::Slab;
 
 /// The name of a run.
@@ -81,19 +81,19 @@ pub struct RunStatus {
 pub const ROUND_MIN_MAX: u64 = 1 << 53;
 
 /// Where a run stands in the table; it stays while the run does.
-type RunPlace = usize;
+type RunIndex = usize;
 
 /// The rendezvous of all runs of a server.
 #[derive(Debug)]
 pub struct Rendezvous {
     limits: RendezvousLimits,
     runs: Slab<Run>,
-    places: Named<RunPlace>,
-    participants: Index<ParticipantId, RunPlace>,
-    timers: Set<(Instant, RunPlace)>,
+    places: Named<RunIndex>,
+    participants: Index<ParticipantId, RunIndex>,
+    timers: Set<(Instant, RunIndex)>,
     /// The runs that nobody is in, in the order in which they are forgotten: those that are closed, and then the others,
     /// each from when that began.
-    resting: Index<(Rest, u64), RunPlace>,
+    resting: Index<(Rest, u64), RunIndex>,
     rested: u64,
     /// No forgotten run had a round of this number or above.
     first_round: u64,
@@ -123,8 +123,8 @@ impl Rendezvous {
     /// What was asked for cannot be done; see [`InputError`].
     pub fn handle(&mut self, now: Instant, input: Input) -> Result<(), InputError> {
         match input {
-            Input::Join { participant, join } => self.enter(now, participant, join, Wish::Seat),
-            Input::Standby { participant, join } => self.enter(now, participant, join, Wish::Spare),
+            Input::Join { participant, join } => self.enter(now, participant, join, JoinIntent::Slot),
+            Input::Standby { participant, join } => self.enter(now, participant, join, JoinIntent::Spare),
             Input::Leave { participant } => {
                 let run = self.participants.get(participant);
                 let run = run.ok_or(InputError::UnknownParticipant(participant))?;
@@ -138,21 +138,21 @@ impl Rendezvous {
             }
             Input::Close { participant, run_id } => {
                 self.check_run_id(&run_id)?;
-                let run = self.place_for(&run_id)?;
-                self.turn(now, run, &mut |run, fx| {
+                let run = self.index_for(&run_id)?;
+                self.update_run(now, run, &mut |run, fx| {
                     run.close(participant, fx);
                     Ok(())
                 })
             }
-            Input::Fail { participant, run_id, words } => {
+            Input::Fail { participant, run_id, message } => {
                 self.check_run_id(&run_id)?;
                 let limit = self.limits.failure_bytes_max;
-                if words.len() > limit {
-                    return Err(over("bytes of a failure", words.len(), limit));
+                if message.len() > limit {
+                    return Err(over("bytes of a failure", message.len(), limit));
                 }
-                let run = self.place_for(&run_id)?;
-                self.turn(now, run, &mut |run, fx| {
-                    run.fail(participant, &words, fx);
+                let run = self.index_for(&run_id)?;
+                self.update_run(now, run, &mut |run, fx| {
+                    run.fail(participant, &message, fx);
                     Ok(())
                 })
             }
@@ -160,7 +160,7 @@ impl Rendezvous {
                 while let Some((when, run)) = self.timers.first()
                     && when <= now
                 {
-                    self.turn(now, run, &mut |_, _| Ok(()))?;
+                    self.update_run(now, run, &mut |_, _| Ok(()))?;
                 }
                 Ok(())
             }
@@ -207,9 +207,9 @@ impl Rendezvous {
     /// The round that is to be formed next, and the nodes that have come for it so far, in an order that means nothing;
     /// `None`: the run is unknown.
     #[must_use]
-    pub fn comers(&self, run_id: &str) -> Option<(u64, impl Iterator<Item = Comer<'_>>)> {
+    pub fn waiting_nodes(&self, run_id: &str) -> Option<(u64, impl Iterator<Item = WaitingNode<'_>>)> {
         let run = self.run(run_id)?;
-        Some((run.next_round, run.comers()))
+        Some((run.next_round, run.waiting_nodes()))
     }
 
     /// What is to be done with a run at `now`, and why; `None`: nobody is in it.
@@ -220,9 +220,9 @@ impl Rendezvous {
 
     /// The run in which a participant is, and where it stands there.
     #[must_use]
-    pub fn place(&self, participant: ParticipantId) -> Option<(&RunId, Place)> {
+    pub fn node_state(&self, participant: ParticipantId) -> Option<(&RunId, NodeState)> {
         let run = self.runs.get(self.participants.get(participant)?)?;
-        Some((&run.id, run.place_of(participant)))
+        Some((&run.id, run.state_of(participant)))
     }
 
     fn run(&self, run_id: &str) -> Option<&Run> {
@@ -234,7 +234,7 @@ impl Rendezvous {
         now: Instant,
         participant: ParticipantId,
         join: Join,
-        wish: Wish,
+        join_intent: JoinIntent,
     ) -> Result<(), InputError> {
         self.check_join(&join)?;
         if let Some(run) = self.participants.get(participant).and_then(|run| self.runs.get(run))
@@ -245,9 +245,9 @@ impl Rendezvous {
             return Err(InputError::OtherIdentity { participant, run_id, node });
         }
         let nodes_max = self.limits.nodes_per_run_max;
-        let run = self.place_for(&join.run_id)?;
+        let run = self.index_for(&join.run_id)?;
         let mut join = Some(join);
-        let result = self.turn(now, run, &mut |run, fx| {
+        let result = self.update_run(now, run, &mut |run, fx| {
             let Some(join) = join.take() else { return Ok(()) };
             let admitted = run.admits(now, participant, &join);
             if matches!(admitted, Err(InputError::Closed { .. })) {
@@ -257,7 +257,7 @@ impl Rendezvous {
             if run.nodes() >= nodes_max && run.node_of(participant).is_none() && !run.has_node(&join.node) {
                 return Err(over("nodes of one run", run.nodes() + 1, nodes_max));
             }
-            run.enter(now, participant, join, wish, fx);
+            run.enter(now, participant, join, join_intent, fx);
             Ok(())
         });
         if self.runs.get(run).is_some_and(|run| run.node_of(participant).is_some()) {
@@ -270,11 +270,11 @@ impl Rendezvous {
         &mut self,
         now: Instant,
         participant: ParticipantId,
-        run: RunPlace,
+        run: RunIndex,
         how: Departure,
     ) -> Result<(), InputError> {
         let failed_hosts_max = self.limits.failed_hosts_max;
-        self.turn(now, run, &mut |run, fx| {
+        self.update_run(now, run, &mut |run, fx| {
             run.node_of(participant).ok_or(InputError::UnknownParticipant(participant))?;
             run.depart(now, participant, how, failed_hosts_max, fx);
             Ok(())
@@ -282,9 +282,9 @@ impl Rendezvous {
     }
 
     /// Where the run of this name stands, from now on if it is new. It goes with its next turn if that leaves it blank.
-    fn place_for(&mut self, run_id: &str) -> Result<RunPlace, InputError> {
-        if let Some(&place) = self.places.get(run_id.as_bytes()) {
-            return Ok(place);
+    fn index_for(&mut self, run_id: &str) -> Result<RunIndex, InputError> {
+        if let Some(&index) = self.places.get(run_id.as_bytes()) {
+            return Ok(index);
         }
         if self.runs.len() >= self.limits.runs_max {
             self.forget_one();
@@ -292,49 +292,49 @@ impl Rendezvous {
         if self.runs.len() >= self.limits.runs_max {
             return Err(over("runs", self.runs.len() + 1, self.limits.runs_max));
         }
-        let place = self.runs.insert(Run::new(run_id.into(), self.first_round));
-        self.places.insert(run_id.as_bytes(), place);
-        Ok(place)
+        let index = self.runs.insert(Run::new(run_id.into(), self.first_round));
+        self.places.insert(run_id.as_bytes(), index);
+        Ok(index)
     }
 
     /// Forgets the run that has had nobody in it for longest, of those that are closed if there is one.
     fn forget_one(&mut self) {
-        let Some((_, place)) = self.resting.first() else { return };
-        let run = self.remove(place);
+        let Some((_, index)) = self.resting.first() else { return };
+        let run = self.remove(index);
         self.effects.outputs.extend(run.kept().map(Output::Delete));
         self.first_round = self.first_round.max(run.next_round);
         self.effects.outputs.push_back(Output::Forgotten(run.id));
     }
 
-    fn remove(&mut self, place: RunPlace) -> Run {
-        let run = self.runs.remove(place);
+    fn remove(&mut self, index: RunIndex) -> Run {
+        let run = self.runs.remove(index);
         self.places.remove(run.id.as_bytes());
         if let Some(rests) = run.rests {
             self.resting.remove(rests);
         }
         if let Some(armed) = run.armed {
-            self.timers.remove((armed, place));
+            self.timers.remove((armed, index));
         }
         run
     }
 
     /// One turn of one run: first what time has brought, then what happened, then what follows.
-    fn turn(
+    fn update_run(
         &mut self,
         now: Instant,
-        place: RunPlace,
+        index: RunIndex,
         happened: &mut dyn FnMut(&mut Run, &mut Effects) -> Result<(), InputError>,
     ) -> Result<(), InputError> {
-        let Some(run) = self.runs.get_mut(place) else { return Ok(()) };
+        let Some(run) = self.runs.get_mut(index) else { return Ok(()) };
         run.settle(now, &mut self.effects);
         let result = happened(run, &mut self.effects);
         let wake = run.settle(now, &mut self.effects);
         if run.armed != wake {
             if let Some(old) = run.armed {
-                self.timers.remove((old, place));
+                self.timers.remove((old, index));
             }
             if let Some(new) = wake {
-                self.timers.insert((new, place));
+                self.timers.insert((new, index));
             }
             run.armed = wake;
         }
@@ -346,11 +346,11 @@ impl Rendezvous {
             if let Some(rest) = rest {
                 self.rested += 1;
                 run.rests = Some((rest, self.rested));
-                self.resting.insert((rest, self.rested), place);
+                self.resting.insert((rest, self.rested), index);
             }
         }
         if run.is_blank() {
-            self.remove(place);
+            self.remove(index);
         }
         for participant in self.effects.departed.drain(..) {
             self.participants.remove(participant);

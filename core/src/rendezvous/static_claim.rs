@@ -61,11 +61,11 @@ pub enum ClaimDecision {
 #[derive(Clone, Copy, Debug)]
 pub struct ClaimView<'a> {
     /// This node's claim.
-    pub own: &'a Claim,
+    pub local_claim: &'a Claim,
     /// What stands at the key; empty where nothing does.
-    pub standing: &'a [u8],
+    pub current: &'a [u8],
     /// Whether this node's claim stood there before.
-    pub was_own: bool,
+    pub was_local: bool,
     /// Whether all nodes have come to the first round.
     pub is_complete: bool,
 }
@@ -77,24 +77,24 @@ impl ClaimView<'_> {
     /// complete: until then nobody can tell it from a second node with the same rank.
     #[must_use]
     pub fn decide(&self, runs_here: impl FnOnce(&Claim) -> bool) -> ClaimDecision {
-        let Some(standing) = Claim::parse(self.standing) else { return ClaimDecision::Take };
-        if standing == *self.own {
+        let Some(current) = Claim::parse(self.current) else { return ClaimDecision::Take };
+        if current == *self.local_claim {
             ClaimDecision::Keep
-        } else if self.was_own {
-            ClaimDecision::Refuse(standing)
-        } else if standing.host == self.own.host {
-            if runs_here(&standing) { ClaimDecision::Refuse(standing) } else { ClaimDecision::Take }
+        } else if self.was_local {
+            ClaimDecision::Refuse(current)
+        } else if current.host == self.local_claim.host {
+            if runs_here(&current) { ClaimDecision::Refuse(current) } else { ClaimDecision::Take }
         } else if self.is_complete {
             ClaimDecision::Take
         } else {
-            ClaimDecision::Refuse(standing)
+            ClaimDecision::Refuse(current)
         }
     }
 
     /// The error of a node whose rank another process has.
     #[must_use]
     pub fn refusal(&self, other: &Claim, rank: u64, run_id: &str) -> StaticError {
-        let (one, two) = if self.was_own { (self.own, other) } else { (other, self.own) };
+        let (one, two) = if self.was_local { (self.local_claim, other) } else { (other, self.local_claim) };
         let (one, two): (Box<str>, Box<str>) = (one.to_string().into(), two.to_string().into());
         StaticError::RankTaken { rank, run_id: run_id.into(), one, two }
     }
@@ -120,22 +120,24 @@ mod tests {
 
     #[test]
     fn a_rank_is_refused_while_another_process_has_it() {
-        let (own, other) = (claim("a", 1), claim("a", 2));
-        let elsewhere = claim("b", 1);
-        let decide = |standing: &str, was_own, is_complete, runs_here| {
-            let view = ClaimView { own: &own, standing: standing.as_bytes(), was_own, is_complete };
+        let (local_claim, other) = (claim("a", 1), claim("a", 2));
+        let external = claim("b", 1);
+        let decide = |current: &str, was_local, is_complete, runs_here| {
+            let view =
+                ClaimView { local_claim: &local_claim, current: current.as_bytes(), was_local, is_complete };
             view.decide(|_| runs_here)
         };
         assert_eq!(decide("", false, false, false), ClaimDecision::Take);
-        assert_eq!(decide(&own.text(), false, false, true), ClaimDecision::Keep);
+        assert_eq!(decide(&local_claim.text(), false, false, true), ClaimDecision::Keep);
         assert_eq!(decide(&other.text(), false, true, true), ClaimDecision::Refuse(other.clone()));
         assert_eq!(decide(&other.text(), false, false, false), ClaimDecision::Take);
         assert_eq!(decide(&other.text(), true, true, false), ClaimDecision::Refuse(other.clone()));
-        assert_eq!(decide(&elsewhere.text(), false, false, true), ClaimDecision::Refuse(elsewhere.clone()));
-        assert_eq!(decide(&elsewhere.text(), false, true, true), ClaimDecision::Take);
-        let view = ClaimView { own: &own, standing: b"", was_own: false, is_complete: false };
+        assert_eq!(decide(&external.text(), false, false, true), ClaimDecision::Refuse(external.clone()));
+        assert_eq!(decide(&external.text(), false, true, true), ClaimDecision::Take);
+        let view =
+            ClaimView { local_claim: &local_claim, current: b"", was_local: false, is_complete: false };
         assert_eq!(
-            view.refusal(&elsewhere, 3, "job").to_string(),
+            view.refusal(&external, 3, "job").to_string(),
             "b (pid 1) and a (pid 1) both have node rank 3 of run 'job'. Give each node a node rank of its own: \
              --node-rank of rdzv run, the option 'rank' elsewhere."
         );

@@ -25,7 +25,7 @@ pub fn log_key(round: u64) -> String {
 
 /// What is there once the log says how the round's wait ends.
 #[must_use]
-pub fn told_key(round: u64) -> String {
+pub fn ended_key(round: u64) -> String {
     key(round, "told")
 }
 
@@ -43,9 +43,9 @@ fn key(round: u64, part: &str) -> String {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Entry {
     /// The node is there.
-    Comes,
+    Arrive,
     /// It waits no longer.
-    Goes,
+    Leave,
     /// Nobody may come any more.
     Closes,
 }
@@ -54,18 +54,18 @@ impl Entry {
     /// The bytes to append, for the node of this rank.
     #[must_use]
     pub fn text(self, rank: u64) -> String {
-        let sign = match self {
-            Self::Comes => '+',
-            Self::Goes => '-',
+        let liveness_key = match self {
+            Self::Arrive => '+',
+            Self::Leave => '-',
             Self::Closes => 'x',
         };
-        format!("{sign}{rank} ")
+        format!("{liveness_key}{rank} ")
     }
 }
 
 /// Where a round stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Standing {
+pub enum RoundState {
     /// Some are missing.
     Open,
     /// All have come.
@@ -80,29 +80,29 @@ pub struct Attendance {
     world_size: u64,
     /// Who is there, in order.
     present: Vec<u64>,
-    standing: Standing,
+    round_state: RoundState,
 }
 
 impl Attendance {
     /// Of a round of so many nodes. What makes no sense says nothing.
     #[must_use]
     pub fn read(log: &[u8], world_size: u64) -> Self {
-        let mut attendance = Self { world_size, present: Vec::new(), standing: Standing::Open };
+        let mut attendance = Self { world_size, present: Vec::new(), round_state: RoundState::Open };
         for entry in log.split(|&byte| byte == b' ') {
-            let Some((&sign, digits)) = entry.split_first() else { continue };
+            let Some((&liveness_key, digits)) = entry.split_first() else { continue };
             let rank = core::str::from_utf8(digits).ok().and_then(|digits| digits.parse().ok());
             let Some(rank) = rank.filter(|&rank| rank < world_size) else { continue };
-            match (sign, attendance.present.binary_search(&rank)) {
-                (b'+', Err(place)) => attendance.present.insert(place, rank),
-                (b'-', Ok(place)) => drop(attendance.present.remove(place)),
-                (b'x', _) => attendance.standing = Standing::Closed,
+            match (liveness_key, attendance.present.binary_search(&rank)) {
+                (b'+', Err(index)) => attendance.present.insert(index, rank),
+                (b'-', Ok(index)) => drop(attendance.present.remove(index)),
+                (b'x', _) => attendance.round_state = RoundState::Closed,
                 _ => {}
             }
-            if attendance.came() == world_size && attendance.standing == Standing::Open {
-                attendance.standing = Standing::Whole;
+            if attendance.arrived() == world_size && attendance.round_state == RoundState::Open {
+                attendance.round_state = RoundState::Whole;
             }
             // What comes behind the decision changes nothing.
-            if attendance.standing != Standing::Open {
+            if attendance.round_state != RoundState::Open {
                 break;
             }
         }
@@ -111,13 +111,13 @@ impl Attendance {
 
     /// Where the round stands.
     #[must_use]
-    pub const fn standing(&self) -> Standing {
-        self.standing
+    pub const fn round_state(&self) -> RoundState {
+        self.round_state
     }
 
     /// How many are there.
     #[must_use]
-    pub const fn came(&self) -> u64 {
+    pub const fn arrived(&self) -> u64 {
         self.present.len() as u64
     }
 
@@ -131,8 +131,8 @@ impl Attendance {
         self.present.binary_search(&rank).is_ok()
     }
 
-    fn missing_but(&self, own: u64) -> Vec<u64> {
-        (0..self.world_size).filter(|&rank| rank != own && !self.is_there(rank)).take(MISSING_MAX).collect()
+    fn missing_but(&self, claim: u64) -> Vec<u64> {
+        (0..self.world_size).filter(|&rank| rank != claim && !self.is_there(rank)).take(MISSING_MAX).collect()
     }
 }
 
@@ -142,7 +142,7 @@ pub struct Shortfall {
     /// To which round.
     pub round: u64,
     /// How many were there, with this node.
-    pub came: u64,
+    pub arrived: u64,
     /// Who was not; [`MISSING_MAX`] at most.
     pub missing: Vec<u64>,
 }
@@ -193,7 +193,7 @@ pub enum Step {
         round: u64,
     },
     /// Tell those who wait for the round to read its log, and say [`StaticRounds::done`].
-    Tell {
+    Notify {
         /// Which round.
         round: u64,
     },
@@ -224,7 +224,7 @@ enum Stage {
     /// It takes its check-in to the first round back.
     CheckingOut,
     /// It looks whether it went too late.
-    Parting,
+    Leaving,
     /// The others are to be told that the round is whole.
     Telling,
     Over(Outcome),
@@ -240,7 +240,7 @@ pub struct StaticRounds {
     /// One that it may be on the log of, and has not entered.
     pending: Option<u64>,
     /// Whether this process may have appended to the first round's log.
-    has_come: bool,
+    has_arrived: bool,
     /// Whether this node counts among those that have checked in to the first round, as far as it knows.
     is_counted: bool,
     /// The round that the wish is about.
@@ -261,7 +261,7 @@ impl StaticRounds {
             world_size,
             entered: None,
             pending: None,
-            has_come: false,
+            has_arrived: false,
             is_counted: false,
             round: 0,
             stage: Stage::Looking,
@@ -294,17 +294,17 @@ impl StaticRounds {
     pub fn next_step(&self) -> Step {
         let round = self.round;
         match &self.stage {
-            Stage::Looking | Stage::Surveying | Stage::Confirming | Stage::Settling | Stage::Parting => {
+            Stage::Looking | Stage::Surveying | Stage::Confirming | Stage::Settling | Stage::Leaving => {
                 Step::Read { round }
             }
             Stage::CheckingIn => Step::CheckIn,
             Stage::Gathering => Step::Gather,
             Stage::Claiming => Step::KeepClaim,
             Stage::CheckingOut => Step::CheckOut,
-            Stage::Coming => Step::Append { round, entry: Entry::Comes },
-            Stage::Going => Step::Append { round, entry: Entry::Goes },
+            Stage::Coming => Step::Append { round, entry: Entry::Arrive },
+            Stage::Going => Step::Append { round, entry: Entry::Leave },
             Stage::Waiting => Step::Wait { round },
-            Stage::Telling => Step::Tell { round },
+            Stage::Telling => Step::Notify { round },
             Stage::Over(outcome) => Step::Over(outcome.clone()),
         }
     }
@@ -313,40 +313,40 @@ impl StaticRounds {
     pub fn saw(&mut self, log: &[u8]) {
         let attendance = Attendance::read(log, self.world_size);
         self.missing = attendance.missing_but(self.rank);
-        match (&self.stage, attendance.standing) {
-            (Stage::Looking, Standing::Whole) if self.pending == Some(self.round) => self.whole(),
-            (Stage::Looking, Standing::Whole) => self.round += 1,
-            (Stage::Looking, Standing::Open) if self.round == 0 && attendance.is_there(self.rank) => {
+        match (&self.stage, attendance.round_state) {
+            (Stage::Looking, RoundState::Whole) if self.pending == Some(self.round) => self.whole(),
+            (Stage::Looking, RoundState::Whole) => self.round += 1,
+            (Stage::Looking, RoundState::Open) if self.round == 0 && attendance.is_there(self.rank) => {
                 if self.entered.is_some() {
                     self.enter();
                 } else {
                     // A process that died was counted under this rank.
-                    self.is_counted |= !self.has_come;
+                    self.is_counted |= !self.has_arrived;
                     self.pending = Some(0);
                     self.gather();
                 }
             }
-            (Stage::Surveying, Standing::Open) => self.stage = Stage::Gathering,
-            (Stage::Looking, Standing::Open) => {
+            (Stage::Surveying, RoundState::Open) => self.stage = Stage::Gathering,
+            (Stage::Looking, RoundState::Open) => {
                 self.pending = Some(self.round);
                 self.stage = Stage::Coming;
             }
-            (Stage::Surveying | Stage::Confirming | Stage::Settling | Stage::Parting, Standing::Whole) => {
+            (Stage::Surveying | Stage::Confirming | Stage::Settling | Stage::Leaving, RoundState::Whole) => {
                 self.whole();
             }
-            (Stage::Confirming, Standing::Open) => self.stage = Stage::Waiting,
+            (Stage::Confirming, RoundState::Open) => self.stage = Stage::Waiting,
             // Nobody has reason to tell that; there is nothing to wait for any more.
-            (Stage::Settling, Standing::Open) => self.stage = Stage::Going,
-            (Stage::Parting, Standing::Open) => {
+            (Stage::Settling, RoundState::Open) => self.stage = Stage::Going,
+            (Stage::Leaving, RoundState::Open) => {
                 self.pending = None;
                 let missing = self.missing.clone();
                 // Nodes of PyTorch check in to the first round, and are not in its log.
-                let came = (attendance.came() + 1).max(self.checked_in);
-                self.stage = Stage::Over(Outcome::Short(Shortfall { round: self.round, came, missing }));
+                let arrived = (attendance.arrived() + 1).max(self.checked_in);
+                self.stage = Stage::Over(Outcome::Short(Shortfall { round: self.round, arrived, missing }));
             }
             (
-                Stage::Looking | Stage::Surveying | Stage::Confirming | Stage::Settling | Stage::Parting,
-                Standing::Closed,
+                Stage::Looking | Stage::Surveying | Stage::Confirming | Stage::Settling | Stage::Leaving,
+                RoundState::Closed,
             ) => self.stage = Stage::Over(Outcome::Closed),
             (
                 Stage::Coming
@@ -367,7 +367,7 @@ impl StaticRounds {
     pub fn done(&mut self) {
         match self.stage {
             Stage::Coming if self.round == 0 => {
-                self.has_come = true;
+                self.has_arrived = true;
                 self.gather();
             }
             Stage::CheckingIn => {
@@ -379,10 +379,10 @@ impl StaticRounds {
             Stage::Coming => self.stage = Stage::Confirming,
             Stage::Waiting => self.stage = Stage::Settling,
             Stage::Going if self.round == 0 && self.is_counted => self.stage = Stage::CheckingOut,
-            Stage::Going => self.stage = Stage::Parting,
+            Stage::Going => self.stage = Stage::Leaving,
             Stage::CheckingOut => {
                 self.is_counted = false;
-                self.stage = Stage::Parting;
+                self.stage = Stage::Leaving;
             }
             Stage::Telling => self.enter(),
             _ => {}
@@ -406,7 +406,7 @@ impl StaticRounds {
     pub fn gave_up(&mut self, effect: Effect) {
         let may_be_done = effect != Effect::None;
         match self.stage {
-            Stage::Coming => self.has_come |= self.round == 0,
+            Stage::Coming => self.has_arrived |= self.round == 0,
             Stage::CheckingIn => self.is_counted = may_be_done,
             Stage::CheckingOut => self.is_counted = !may_be_done,
             _ => {}
@@ -452,8 +452,8 @@ mod tests {
 
     #[test]
     fn a_log_says_the_same_to_everybody() {
-        use Standing::{Closed, Open, Whole};
-        for (log, standing, came) in [
+        use RoundState::{Closed, Open, Whole};
+        for (log, round_state, arrived) in [
             ("", Open, 0),
             ("+0 ", Open, 1),
             ("+1 +1 +1 ", Open, 1),
@@ -468,10 +468,10 @@ mod tests {
             ("+3 +99999999999999999999 +x ?1 +  y +0", Open, 1),
         ] {
             let attendance = Attendance::read(log.as_bytes(), 3);
-            assert_eq!((attendance.standing(), attendance.came()), (standing, came), "{log}");
+            assert_eq!((attendance.round_state(), attendance.arrived()), (round_state, arrived), "{log}");
         }
-        assert_eq!(Attendance::read(b"+0 ", 1).standing(), Whole);
-        assert_eq!(Entry::Comes.text(3) + &Entry::Goes.text(12) + &Entry::Closes.text(0), "+3 -12 x0 ");
+        assert_eq!(Attendance::read(b"+0 ", 1).round_state(), Whole);
+        assert_eq!(Entry::Arrive.text(3) + &Entry::Leave.text(12) + &Entry::Closes.text(0), "+3 -12 x0 ");
     }
 
     /// Goes on from round 0 with these logs, as node 1 of 2, until there is something to do that changes them.
@@ -490,7 +490,7 @@ mod tests {
 
     #[test]
     fn where_a_wish_leads() {
-        let comes = |round| Step::Append { round, entry: Entry::Comes };
+        let comes = |round| Step::Append { round, entry: Entry::Arrive };
         let entered = |round| Step::Over(Outcome::Entered { round });
         for (in_round, logs, step) in [
             // The first to come, the last to come, and who came before.
@@ -520,15 +520,15 @@ mod tests {
         rounds.saw(b"+2 +1 ");
         assert_eq!(rounds.next_step(), Step::Wait { round: 1 });
         rounds.gave_up(Effect::None);
-        assert_eq!(rounds.next_step(), Step::Append { round: 1, entry: Entry::Goes });
+        assert_eq!(rounds.next_step(), Step::Append { round: 1, entry: Entry::Leave });
         rounds.done();
         let mut too_late = rounds.clone();
         rounds.saw(b"+2 +1 -1 ");
-        let shortfall = Shortfall { round: 1, came: 2, missing: vec![0] };
+        let shortfall = Shortfall { round: 1, arrived: 2, missing: vec![0] };
         assert_eq!(rounds.next_step(), Step::Over(Outcome::Short(shortfall)));
         // The last one came just before.
         too_late.saw(b"+2 +1 +0 -1 ");
-        assert_eq!(too_late.next_step(), Step::Tell { round: 1 });
+        assert_eq!(too_late.next_step(), Step::Notify { round: 1 });
         too_late.done();
         assert_eq!(too_late.next_step(), Step::Over(Outcome::Entered { round: 1 }));
     }
@@ -537,21 +537,21 @@ mod tests {
     fn a_wish_that_was_left_in_the_middle_is_gone_on_with() {
         let mut rounds = StaticRounds { entered: Some(0), ..StaticRounds::new(1, 2) };
         let whole = "+0 +1 ";
-        assert_eq!(looking(&mut rounds, &[whole]), Step::Append { round: 1, entry: Entry::Comes });
+        assert_eq!(looking(&mut rounds, &[whole]), Step::Append { round: 1, entry: Entry::Arrive });
         // Nobody knows whether that had its effect, nor whether this has.
         rounds.gave_up(Effect::Possible);
-        assert_eq!(rounds.next_step(), Step::Append { round: 1, entry: Entry::Goes });
+        assert_eq!(rounds.next_step(), Step::Append { round: 1, entry: Entry::Leave });
         rounds.gave_up(Effect::Possible);
         assert_eq!(rounds.next_step(), Step::Over(Outcome::GivenUp));
         // The others have met it there meanwhile: the round after is not for it.
         let mut met = rounds.clone();
-        assert_eq!(looking(&mut met, &[whole, "+1 +0 "]), Step::Tell { round: 1 });
-        assert_eq!(looking(&mut rounds, &[whole, "+1 "]), Step::Append { round: 1, entry: Entry::Comes });
+        assert_eq!(looking(&mut met, &[whole, "+1 +0 "]), Step::Notify { round: 1 });
+        assert_eq!(looking(&mut rounds, &[whole, "+1 "]), Step::Append { round: 1, entry: Entry::Arrive });
     }
 
     #[test]
     fn the_first_round_is_complete_when_all_have_checked_in_or_are_in_its_log() {
-        let came = || {
+        let arrived = || {
             let mut rounds = StaticRounds::new(1, 4);
             looking(&mut rounds, &["+0 "]);
             rounds.done();
@@ -565,26 +565,29 @@ mod tests {
             rounds
         };
         let entered = Step::Over(Outcome::Entered { round: 0 });
-        let mut by_log = came();
+        let mut by_log = arrived();
         by_log.saw(b"+0 +1 +3 +2 ");
         assert_eq!(by_log.next_step(), entered);
-        let mut by_count = came();
+        let mut by_count = arrived();
         by_count.saw(b"+0 +1 ");
         assert_eq!((by_count.next_step(), by_count.missing()), (Step::Gather, &[2, 3][..]));
-        let mut in_vain = by_count.clone();
+        let mut wait_failure = by_count.clone();
         by_count.done();
         assert_eq!(by_count.next_step(), entered);
         // Who gives up takes back that it came, also here. One of those who checked in is PyTorch's.
-        in_vain.gave_up(Effect::None);
-        assert_eq!(in_vain.next_step(), Step::Append { round: 0, entry: Entry::Goes });
-        in_vain.done();
-        assert_eq!(in_vain.next_step(), Step::CheckOut);
-        in_vain.checked_out_of(3);
-        in_vain.done();
-        in_vain.saw(b"+0 +1 -1 ");
-        let shortfall = Shortfall { round: 0, came: 3, missing: vec![2, 3] };
-        assert_eq!(in_vain.next_step(), Step::Over(Outcome::Short(shortfall)));
-        assert_eq!(looking(&mut in_vain, &["+0 +1 -1 "]), Step::Append { round: 0, entry: Entry::Comes });
+        wait_failure.gave_up(Effect::None);
+        assert_eq!(wait_failure.next_step(), Step::Append { round: 0, entry: Entry::Leave });
+        wait_failure.done();
+        assert_eq!(wait_failure.next_step(), Step::CheckOut);
+        wait_failure.checked_out_of(3);
+        wait_failure.done();
+        wait_failure.saw(b"+0 +1 -1 ");
+        let shortfall = Shortfall { round: 0, arrived: 3, missing: vec![2, 3] };
+        assert_eq!(wait_failure.next_step(), Step::Over(Outcome::Short(shortfall)));
+        assert_eq!(
+            looking(&mut wait_failure, &["+0 +1 -1 "]),
+            Step::Append { round: 0, entry: Entry::Arrive }
+        );
     }
 
     /// Which step of node 1 of 2 fails on the way to the first round, with which effect, and what it takes back.
@@ -592,8 +595,8 @@ mod tests {
     fn what_is_taken_back_is_what_was_done() {
         let [none, possible] = [Effect::None, Effect::Possible];
         for (log, step, effect, takes_back) in [
-            ("", Step::Append { round: 0, entry: Entry::Comes }, none, false),
-            ("", Step::Append { round: 0, entry: Entry::Comes }, possible, false),
+            ("", Step::Append { round: 0, entry: Entry::Arrive }, none, false),
+            ("", Step::Append { round: 0, entry: Entry::Arrive }, possible, false),
             ("", Step::CheckIn, none, false),
             ("", Step::CheckIn, possible, true),
             ("", Step::Gather, none, true),
@@ -609,7 +612,7 @@ mod tests {
                 if rounds.next_step() == Step::Gather { rounds.not_all_yet() } else { rounds.done() }
             }
             rounds.gave_up(effect);
-            assert_eq!(rounds.next_step(), Step::Append { round: 0, entry: Entry::Goes }, "{step:?}");
+            assert_eq!(rounds.next_step(), Step::Append { round: 0, entry: Entry::Leave }, "{step:?}");
             rounds.done();
             assert_eq!(rounds.next_step() == Step::CheckOut, takes_back, "{step:?} {effect:?}");
         }
@@ -629,7 +632,7 @@ mod tests {
         rounds.done();
         // It is off the log, and still counted.
         rounds.gave_up(Effect::None);
-        assert_eq!(looking(&mut rounds, &["+1 -1 "]), Step::Append { round: 0, entry: Entry::Comes });
+        assert_eq!(looking(&mut rounds, &["+1 -1 "]), Step::Append { round: 0, entry: Entry::Arrive });
         rounds.done();
         assert_eq!(rounds.next_step(), Step::Gather);
     }
@@ -638,10 +641,10 @@ mod tests {
     fn named_are_not_more_than_enough() {
         let mut rounds = StaticRounds { entered: Some(0), pending: Some(1), ..StaticRounds::new(5, 1 << 40) };
         rounds.begin();
-        (rounds.stage, rounds.round) = (Stage::Parting, 1);
+        (rounds.stage, rounds.round) = (Stage::Leaving, 1);
         rounds.saw(b"+0 ");
         let Step::Over(Outcome::Short(shortfall)) = rounds.next_step() else { panic!("it is over") };
-        assert_eq!((shortfall.came, shortfall.missing.len()), (2, MISSING_MAX));
+        assert_eq!((shortfall.arrived, shortfall.missing.len()), (2, MISSING_MAX));
         assert_eq!(shortfall.missing[..5], [1, 2, 3, 4, 6]);
     }
 
@@ -653,12 +656,12 @@ mod tests {
         for seed in 0..3000 {
             let mut rng = Rng::new(seed);
             let mut logs: BTreeMap<u64, String> = BTreeMap::new();
-            let mut told: BTreeSet<u64> = BTreeSet::new();
+            let mut event: BTreeSet<u64> = BTreeSet::new();
             let mut nodes: Vec<StaticRounds> =
                 (0..NODES).map(|rank| StaticRounds::new(rank, NODES)).collect();
             // All come to the first round.
             while nodes.iter().any(|node| !matches!(node.next_step(), Step::Over(_))) {
-                nodes.iter_mut().for_each(|node| step(node, &mut logs, &mut told));
+                nodes.iter_mut().for_each(|node| step(node, &mut logs, &mut event));
             }
             nodes.iter_mut().for_each(StaticRounds::begin);
             for _ in 0..200 {
@@ -666,12 +669,12 @@ mod tests {
                 match node.next_step() {
                     Step::Over(Outcome::Entered { round }) => {
                         let attendance = Attendance::read(logs[&round].as_bytes(), NODES);
-                        assert_eq!(attendance.standing(), Standing::Whole, "seed {seed}: {logs:?}");
+                        assert_eq!(attendance.round_state(), RoundState::Whole, "seed {seed}: {logs:?}");
                         node.begin();
                     }
                     Step::Over(_) => node.begin(),
                     _ if rng.next_u64().is_multiple_of(20) => node.gave_up(Effect::None),
-                    _ => step(node, &mut logs, &mut told),
+                    _ => step(node, &mut logs, &mut event),
                 }
             }
             // Nobody gives up any more: all come to the same round, and on.
@@ -683,27 +686,27 @@ mod tests {
                 for node in &mut nodes {
                     match node.next_step() {
                         Step::Over(_) if node.entered < Some(last + 1) => node.begin(),
-                        _ => step(node, &mut logs, &mut told),
+                        _ => step(node, &mut logs, &mut event),
                     }
                 }
             }
         }
     }
 
-    fn step(node: &mut StaticRounds, logs: &mut BTreeMap<u64, String>, told: &mut BTreeSet<u64>) {
+    fn step(node: &mut StaticRounds, logs: &mut BTreeMap<u64, String>, event: &mut BTreeSet<u64>) {
         match node.next_step() {
             Step::Read { round } => node.saw(logs.entry(round).or_default().as_bytes()),
             Step::Append { round, entry } => {
                 *logs.entry(round).or_default() += &entry.text(node.rank);
                 node.done();
             }
-            Step::Tell { round } => {
-                told.insert(round);
+            Step::Notify { round } => {
+                event.insert(round);
                 node.done();
             }
             Step::CheckIn | Step::CheckOut | Step::KeepClaim => node.done(),
             Step::Gather => node.not_all_yet(),
-            Step::Wait { round } if told.contains(&round) => node.done(),
+            Step::Wait { round } if event.contains(&round) => node.done(),
             Step::Wait { .. } | Step::Over(_) => {}
         }
     }

@@ -61,12 +61,12 @@ pub struct RendezvousInfo<S> {
     /// Which round the store is of, where each has its own; 0 is the first.
     pub round: Option<u64>,
     /// Where this node stands in the round, of backends whose server knows the workers.
-    pub place: Option<RoundPlace>,
+    pub position: Option<RoundPosition>,
 }
 
 /// Where a node stands in a round.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct RoundPlace {
+pub struct RoundPosition {
     /// The global rank of the node's first worker.
     pub rank_first: u64,
     /// How many workers all nodes have.

@@ -94,8 +94,8 @@ struct Again<'a>(&'a str);
 impl fmt::Display for Again<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         // PyTorch spells it without the hyphen for files.
-        let word = if self.0 == "file" { "rerendezvous" } else { "re-rendezvous" };
-        write!(f, "Unable to perform {word} using {}:// method", self.0)
+        let keyword = if self.0 == "file" { "rerendezvous" } else { "re-rendezvous" };
+        write!(f, "Unable to perform {keyword} using {}:// method", self.0)
     }
 }
 

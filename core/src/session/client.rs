@@ -107,7 +107,7 @@ pub struct ClientSession<const PENDING: usize> {
     /// The highest sequence received.
     received: u64,
     /// The highest sequence that the server was told of on this connection.
-    told: u64,
+    acknowledged: u64,
     /// Bytes received since.
     untold_bytes: u64,
     window_frames: u32,
@@ -115,7 +115,7 @@ pub struct ClientSession<const PENDING: usize> {
     heartbeat: Duration,
     silence_max: Duration,
     said: Instant,
-    heard: Instant,
+    received_at: Instant,
     /// When the last heartbeat was due.
     last_heartbeat: Instant,
 }
@@ -133,14 +133,14 @@ impl<const PENDING: usize> ClientSession<PENDING> {
             sent: 0,
             sent_ever: 0,
             received: 0,
-            told: 0,
+            acknowledged: 0,
             untold_bytes: 0,
             window_frames: 0,
             window_bytes: 0,
             heartbeat: Duration::ZERO,
             silence_max: Duration::ZERO,
             said: Instant::ORIGIN,
-            heard: Instant::ORIGIN,
+            received_at: Instant::ORIGIN,
             last_heartbeat: Instant::ORIGIN,
         }
     }
@@ -175,8 +175,8 @@ impl<const PENDING: usize> ClientSession<PENDING> {
     /// The session has a connection already, or is over.
     pub fn hello(&mut self, now: Instant) -> Result<(Identity, Label), SessionError> {
         self.step(ClientEvent::Connected)?;
-        (self.said, self.heard) = (now, now);
-        (self.told, self.untold_bytes) = (self.received, 0);
+        (self.said, self.received_at) = (now, now);
+        (self.acknowledged, self.untold_bytes) = (self.received, 0);
         Ok((self.identity, Label { id: 0, sequence: self.received, flags: 0 }))
     }
 
@@ -197,10 +197,10 @@ impl<const PENDING: usize> ClientSession<PENDING> {
     pub fn withdraw(&mut self, id: u64) -> bool {
         // After WELCOME it is known what has arrived on earlier connections.
         let is_known = matches!(self.state, ClientState::Live);
-        let Ok(place) = self.pending.binary_search(&id) else { return false };
+        let Ok(index) = self.pending.binary_search(&id) else { return false };
         let is_unsent = id > self.sent_ever || (is_known && id > self.sent);
         if is_unsent {
-            self.pending.remove(place);
+            self.pending.remove(index);
         }
         is_unsent
     }
@@ -216,8 +216,8 @@ impl<const PENDING: usize> ClientSession<PENDING> {
             ClientState::Greeting => self.options.grace_ms == 0,
             _ => false,
         };
-        let place = self.pending.partition_point(|&id| id <= self.sent);
-        self.pending.get(place).copied().filter(|_| ready)
+        let index = self.pending.partition_point(|&id| id <= self.sent);
+        self.pending.get(index).copied().filter(|_| ready)
     }
 
     /// The label of the request that [`Self::next_to_send`] named, which is now written; or, with the id 0, of any
@@ -227,27 +227,27 @@ impl<const PENDING: usize> ClientSession<PENDING> {
         if id != 0 {
             (self.sent, self.sent_ever) = (id, self.sent_ever.max(id));
         }
-        (self.said, self.told, self.untold_bytes) = (now, self.received, 0);
+        (self.said, self.acknowledged, self.untold_bytes) = (now, self.received, 0);
         Label { id, sequence: self.received, flags }
     }
 
     /// Whether an Acknowledge is due: half of the window was received since the server was last told.
     #[must_use]
     pub const fn owes_acknowledge(&self) -> bool {
-        let frames = self.received - self.told;
+        let frames = self.received - self.acknowledged;
         let frames_due = frames > 0 && frames >= self.window_frames as u64 / 2;
         matches!(self.state, ClientState::Live)
             && (frames_due || (frames > 0 && self.untold_bytes >= self.window_bytes / 2))
     }
 
     /// A part of a frame has come, which is a sign of life as well.
-    pub const fn heard(&mut self, now: Instant) {
-        self.heard = now;
+    pub const fn note_received(&mut self, now: Instant) {
+        self.received_at = now;
     }
 
     /// A frame has come.
     pub fn receive(&mut self, now: Instant, header: &Header, frame: &ServerFrame<'_>) -> Received {
-        self.heard = now;
+        self.received_at = now;
         match *frame {
             ServerFrame::Welcome { .. } => self.welcome(frame),
             ServerFrame::HeartbeatEcho { .. } => Received::Nothing,
@@ -275,13 +275,13 @@ impl<const PENDING: usize> ClientSession<PENDING> {
 
     /// The process was not running for so long: the server had no chance to be heard.
     pub fn paused(&mut self, span: Duration) {
-        self.heard = self.heard + span;
+        self.received_at = self.received_at + span;
     }
 
     /// When the server last gave a sign of life on this connection, or the connection was made.
     #[must_use]
-    pub const fn heard_at(&self) -> Instant {
-        self.heard
+    pub const fn last_received_at(&self) -> Instant {
+        self.received_at
     }
 
     /// When the last heartbeat was begun.
@@ -304,14 +304,14 @@ impl<const PENDING: usize> ClientSession<PENDING> {
     pub fn poll_timeout(&self) -> Option<Instant> {
         let counts = self.state == ClientState::Live && !self.heartbeat.is_zero();
         // Who talks without an answer, since all he asks for waits, still has to find out whether the server lives.
-        let quiet = self.said.min(self.heard).max(self.last_heartbeat);
-        counts.then(|| (quiet + self.heartbeat).min(self.heard + self.silence_max))
+        let quiet = self.said.min(self.received_at).max(self.last_heartbeat);
+        counts.then(|| (quiet + self.heartbeat).min(self.received_at + self.silence_max))
     }
 
     /// What is due at `now`. The nonce is the time.
     pub fn tick(&mut self, now: Instant) -> Option<Due> {
         self.poll_timeout().filter(|&due| due <= now)?;
-        if self.heard + self.silence_max <= now {
+        if self.received_at + self.silence_max <= now {
             return Some(Due::ServerSilent);
         }
         self.begin_heartbeat(now).map(Due::Heartbeat)
@@ -375,8 +375,8 @@ impl<const PENDING: usize> ClientSession<PENDING> {
             return Received::Push(header.id);
         }
         match self.pending.binary_search(&header.id) {
-            Ok(place) => {
-                self.pending.remove(place);
+            Ok(index) => {
+                self.pending.remove(index);
                 Received::Answer(header.id)
             }
             Err(_) => self.end(ClientEvent::Refused, End::Protocol),

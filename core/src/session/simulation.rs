@@ -2,7 +2,7 @@
 
 use super::client::{ClientSession, Due, End, Received, SessionOptions};
 use super::life::ClientState;
-use super::table::{Granted, Hello, Input, Output, SessionId, Sessions, Verdict};
+use super::table::{Granted, Hello, Input, Outcome, Output, SessionId, Sessions};
 use crate::ids::ConnId;
 use crate::limits::{FrameLimits, SessionLimits};
 use crate::rng::Rng;
@@ -353,31 +353,31 @@ impl World {
                 None
             }
             ClientFrame::Heartbeat { nonce } => {
-                let heard = self.sessions.heard(now, conn, header.sequence);
-                if heard.is_ok() {
+                let receipt = self.sessions.note_received(now, conn, header.sequence);
+                if receipt.is_ok() {
                     self.send_down(conn, encoded(Label::default(), &ServerFrame::HeartbeatEcho { nonce }));
                 }
-                heard.err()
+                receipt.err()
             }
-            ClientFrame::Acknowledge {} => self.sessions.heard(now, conn, header.sequence).err(),
+            ClientFrame::Acknowledge {} => self.sessions.note_received(now, conn, header.sequence).err(),
             ClientFrame::Add { delta, .. } => {
                 let operation = u64::try_from(delta).expect("it was one");
-                let verdict = self.sessions.request(now, conn, header.id, header.sequence);
-                let fresh = match verdict {
-                    Ok(Verdict::Fresh(session)) => Ok(Some(session)),
-                    Ok(Verdict::Pending) => Ok(None),
-                    Ok(Verdict::Repeat(bytes)) => {
+                let outcome = self.sessions.request(now, conn, header.id, header.sequence);
+                let fresh = match outcome {
+                    Ok(Outcome::Fresh(session)) => Ok(Some(session)),
+                    Ok(Outcome::Pending) => Ok(None),
+                    Ok(Outcome::Repeat(bytes)) => {
                         let bytes = bytes.to_vec();
                         self.seen.repeated += 1;
                         self.send_down(conn, bytes);
                         Ok(None)
                     }
-                    Ok(Verdict::Forgotten(fault)) => {
+                    Ok(Outcome::Forgotten(fault)) => {
                         let label = Label { id: header.id, ..Label::default() };
                         self.send_down(conn, encoded(label, &ServerFrame::Error { fault }));
                         Ok(None)
                     }
-                    Ok(Verdict::Refuse(_, fault)) => return Err(format!("{fault:?}")),
+                    Ok(Outcome::Refuse(_, fault)) => return Err(format!("{fault:?}")),
                     Err(fault) => Err(fault),
                 };
                 if let Ok(Some(session)) = fresh {
@@ -400,7 +400,7 @@ impl World {
             }
             self.close(conn, &ServerFrame::Error { fault });
         }
-        self.carry_out()
+        self.execute()
     }
 
     fn close(&mut self, conn: ConnId, last: &ServerFrame<'_>) {
@@ -408,7 +408,7 @@ impl World {
         self.links[Self::link_of(conn)].open_at_server = false;
     }
 
-    fn carry_out(&mut self) -> Result<(), String> {
+    fn execute(&mut self) -> Result<(), String> {
         while let Some(output) = self.sessions.poll_output() {
             match output {
                 Output::Welcome { conn, session, token, resumed, request_last, granted } => {
@@ -488,7 +488,7 @@ impl World {
         }
         if self.sessions.poll_timeout().is_some_and(|due| due <= now) {
             self.sessions.handle(now, Input::Tick).expect("always legal");
-            self.carry_out()?;
+            self.execute()?;
         }
         // Often enough, since a session that keeps too much goes on doing so.
         for session in (0..=self.links.len() as u64).filter(|_| self.now_ms.is_multiple_of(16)) {
@@ -560,7 +560,7 @@ impl World {
                     // A connection whose HELLO was lost with it has no session.
                     let known = self.sessions.of(Self::conn(link)).is_some();
                     assert_eq!(self.sessions.handle(self.now(), input).is_ok(), known);
-                    self.carry_out()?;
+                    self.execute()?;
                 }
             }
         }

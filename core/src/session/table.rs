@@ -7,7 +7,7 @@
 mod event;
 mod small;
 
-pub use event::{FrameRefused, Granted, Hello, Input, InputError, Output, SessionId, Verdict};
+pub use event::{FrameRefused, Granted, Hello, Input, InputError, Outcome, Output, SessionId};
 
 use super::life::{ServerAction, ServerEvent, ServerState};
 use crate::ids::ConnId;
@@ -36,7 +36,7 @@ struct Session {
     state: ServerState,
     conn: Option<ConnId>,
     granted: Granted,
-    heard: Instant,
+    last_received_at: Instant,
     /// Where it stands in the deadlines.
     armed: Option<Instant>,
     /// Why its connection ended, while it is detached.
@@ -96,8 +96,8 @@ impl Sink for Scratch {
 
 impl Buffer for Scratch {
     fn overwrite(&mut self, at: usize, bytes: &[u8]) {
-        if let Some(place) = self.0.get_mut(at..at + bytes.len()) {
-            place.copy_from_slice(bytes);
+        if let Some(target) = self.0.get_mut(at..at + bytes.len()) {
+            target.copy_from_slice(bytes);
         }
     }
 
@@ -261,11 +261,16 @@ impl Sessions {
     ///
     /// # Errors
     /// What the client is told before its connection is closed.
-    pub fn heard(&mut self, now: Instant, conn: ConnId, received: u64) -> Result<SessionId, Fault<'static>> {
-        self.hear(now, conn, received).map(|(id, _)| id)
+    pub fn note_received(
+        &mut self,
+        now: Instant,
+        conn: ConnId,
+        received: u64,
+    ) -> Result<SessionId, Fault<'static>> {
+        self.receive(now, conn, received).map(|(id, _)| id)
     }
 
-    fn hear(
+    fn receive(
         &mut self,
         now: Instant,
         conn: ConnId,
@@ -273,7 +278,7 @@ impl Sessions {
     ) -> Result<(SessionId, &mut Session), Fault<'static>> {
         let id = self.of(conn).ok_or(Fault::session_ended(None))?;
         let session = self.sessions.get_mut(id).ok_or(Fault::session_ended(None))?;
-        session.heard = now;
+        session.last_received_at = now;
         self.held_bytes -= session.acknowledge(received)?;
         Ok((id, session))
     }
@@ -288,15 +293,15 @@ impl Sessions {
         conn: ConnId,
         id: u64,
         received: u64,
-    ) -> Result<Verdict<'_>, Fault<'static>> {
+    ) -> Result<Outcome<'_>, Fault<'static>> {
         #[cfg(test)]
         let executes_again = self.flaw == Some(super::simulation::Flaw::ExecutesAgain);
         let pending_max = self.limits.pending_max;
-        let (session_id, session) = self.hear(now, conn, received)?;
+        let (session_id, session) = self.receive(now, conn, received)?;
         #[cfg(test)]
         if executes_again && id <= session.request_last && !session.pending.contains(id) {
             session.pending.insert(id);
-            return Ok(Verdict::Fresh(session_id));
+            return Ok(Outcome::Fresh(session_id));
         }
         if id > session.request_last {
             session.request_last = id;
@@ -304,22 +309,22 @@ impl Sessions {
             session.pending.insert(id);
             return Ok(if full {
                 let fault = Fault::new(FaultCode::TooManyPending, pending_max as u64, 0);
-                Verdict::Refuse(session_id, fault)
+                Outcome::Refuse(session_id, fault)
             } else {
-                Verdict::Fresh(session_id)
+                Outcome::Fresh(session_id)
             });
         }
         if id == 0 {
-            return Err(Fault::new(FaultCode::OutOfPlace, 0, 0));
+            return Err(Fault::new(FaultCode::UnexpectedFrame, 0, 0));
         }
         if session.pending.contains(id) {
-            return Ok(Verdict::Pending);
+            return Ok(Outcome::Pending);
         }
         let oldest = session.oldest();
         let kept = session.window.iter().find(|kept| kept.is_answer && kept.id == id);
         Ok(match kept {
-            Some(kept) => Verdict::Repeat(&kept.bytes),
-            None => Verdict::Forgotten(Fault::new(FaultCode::RequestForgotten, oldest, 0)),
+            Some(kept) => Outcome::Repeat(&kept.bytes),
+            None => Outcome::Forgotten(Fault::new(FaultCode::RequestForgotten, oldest, 0)),
         })
     }
 
@@ -422,7 +427,7 @@ impl Sessions {
             state: ServerState::Attached,
             conn: Some(conn),
             granted,
-            heard: now,
+            last_received_at: now,
             armed: None,
             lost: Why::Connection,
             request_last: 0,
@@ -446,7 +451,7 @@ impl Sessions {
             grace_ms: hello.grace_ms.min(millis(self.limits.grace_max)),
             heartbeat_ms: match hello.heartbeat_ms {
                 0 => millis(self.limits.heartbeat_default),
-                asked => asked.clamp(millis(self.limits.heartbeat_min), heartbeat_max),
+                interval => interval.clamp(millis(self.limits.heartbeat_min), heartbeat_max),
             },
             heartbeats_missed_max: hello.heartbeats_missed_max.clamp(1, self.limits.heartbeats_missed_max),
         }
@@ -484,7 +489,7 @@ impl Sessions {
         if planted::has(Bug::RepeatedRequest) {
             session.request_last = session.request_last.saturating_sub(1);
         }
-        session.heard = now;
+        session.last_received_at = now;
         if let Some(old) = session.conn.replace(conn) {
             debug_assert_eq!(action, ServerAction::Supersede);
             #[cfg(test)]
@@ -524,7 +529,7 @@ impl Sessions {
         match action {
             ServerAction::Wait => {
                 session.lost = why;
-                session.heard = now;
+                session.last_received_at = now;
                 if let Some(conn) = session.conn.take() {
                     self.of_conn.remove(conn);
                 }
@@ -563,10 +568,10 @@ impl Sessions {
         if let Some(due) = session.armed.take() {
             self.deadlines.remove((due, id));
         }
-        if let Some(span) = session.patience() {
+        if let Some(span) = session.heartbeat_timeout() {
             let due = match session.granted.heartbeat_ms {
-                0 => session.heard + span,
-                millis => (session.heard + span).min(now + Duration::from_millis(millis.into())),
+                0 => session.last_received_at + span,
+                millis => (session.last_received_at + span).min(now + Duration::from_millis(millis.into())),
             };
             session.armed = Some(due);
             self.deadlines.insert((due, id));
@@ -579,7 +584,7 @@ impl Sessions {
                 self.deadlines.remove((due, id));
                 continue;
             };
-            if session.patience().is_some_and(|span| session.heard + span > now) {
+            if session.heartbeat_timeout().is_some_and(|span| session.last_received_at + span > now) {
                 self.arm(now, id);
             } else if session.state == ServerState::Attached {
                 self.event(now, id, ServerEvent::Silent, Why::Heartbeat);
@@ -626,7 +631,7 @@ impl Session {
     }
 
     /// How long it may be silent, or away; `None` without end.
-    fn patience(&self) -> Option<Duration> {
+    fn heartbeat_timeout(&self) -> Option<Duration> {
         let Granted { grace_ms, heartbeat_ms, heartbeats_missed_max } = self.granted;
         let millis = match self.state {
             ServerState::Attached => u64::from(heartbeat_ms) * u64::from(heartbeats_missed_max),

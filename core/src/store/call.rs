@@ -11,7 +11,7 @@ pub struct CallId(pub u64);
 
 /// Whether a call that finds nothing waits for it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Patience {
+pub enum WaitMode {
     /// Look once and say what is there.
     Once,
     /// Wait until it is there or the deadline passes.
@@ -36,7 +36,7 @@ pub enum Call<'a> {
     /// Asks the server for a sign of life.
     Ping,
     /// Asks something of the store.
-    Store(Request<'a>, Patience),
+    Store(Request<'a>, WaitMode),
 }
 
 impl<'a> Call<'a> {
@@ -69,17 +69,17 @@ impl<'a> Call<'a> {
 
     /// Whether it waits for what is not there.
     #[must_use]
-    pub const fn patience(&self) -> Patience {
+    pub const fn wait_mode(&self) -> WaitMode {
         match self {
-            Self::Ping => Patience::Once,
-            Self::Store(_, patience) => *patience,
+            Self::Ping => WaitMode::Once,
+            Self::Store(_, wait_mode) => *wait_mode,
         }
     }
 
     /// Whether the server may answer much later: when something happens there.
     #[must_use]
     pub const fn may_wait(&self) -> bool {
-        let Self::Store(request, Patience::Wait) = self else { return false };
+        let Self::Store(request, WaitMode::Wait) = self else { return false };
         matches!(
             request,
             Request::Get { .. }

@@ -17,7 +17,7 @@ mod step;
 
 use crate::error::{Due, Effect, LimitError, Operation, Phase, Violation};
 use crate::limits::ClientLimits;
-use crate::store::call::{Call, CallId, GetMode, Outcome, Patience};
+use crate::store::call::{Call, CallId, GetMode, Outcome, WaitMode};
 use crate::store::op::Request;
 use crate::wire::c10d::{Frame, MAGIC, NOT_READY, Opcode, READY, STOP_WAITING, WAIT_CANCELED, encode_frame};
 use crate::wire::sink::{Fill, Length};
@@ -121,14 +121,14 @@ pub enum Finding {
     /// [`GetMode::WaitThenGet`].
     DropsOnMissing,
     /// As before, and the answer is known nevertheless.
-    Answered(Outcome),
+    Responded(Outcome),
 }
 
 #[derive(Clone, Copy, Debug)]
 struct Entry {
     id: CallId,
     operation: Operation,
-    patience: Patience,
+    wait_mode: WaitMode,
     mode: GetMode,
     step: Step,
     /// It has the connection for itself: no call may begin behind it while somebody waits for it.
@@ -152,7 +152,7 @@ struct Entry {
 
 /// The next piece of a reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Piece {
+enum ReplyPart {
     /// The answer to a CANCEL_WAIT before the step.
     Prefix,
     /// The answer to a CANCEL_WAIT behind the step, after the reply that is given.
@@ -180,7 +180,7 @@ enum Piece {
     Queued,
 }
 
-impl Piece {
+impl ReplyPart {
     const fn width(self) -> usize {
         match self {
             Self::Prefix | Self::Suffix | Self::Flag | Self::Stop => 1,
@@ -198,7 +198,7 @@ pub struct ClientConn<const PENDING: usize> {
     entries: Deque<Entry, PENDING>,
     limits: ClientLimits,
     /// What of the front entry's reply comes next; `None`: none of it has come.
-    piece: Option<Piece>,
+    part: Option<ReplyPart>,
     head: [u8; 9],
     head_bytes: usize,
     /// Bytes of the current reply's values.
@@ -215,7 +215,7 @@ impl<const PENDING: usize> ClientConn<PENDING> {
         Self {
             entries: Deque::new(),
             limits,
-            piece: None,
+            part: None,
             head: [0; 9],
             head_bytes: 0,
             reply_bytes: 0,
@@ -310,18 +310,18 @@ impl<const PENDING: usize> ClientConn<PENDING> {
 
     /// Gives a call up, because its deadline has passed or its caller wants no more of it. No event of it follows.
     pub fn give_up(&mut self, id: CallId) -> GiveUp {
-        let receiving_value = matches!(self.piece, Some(Piece::Body { .. } | Piece::Length { .. }));
-        let Some(place) = self.entries.iter().position(|entry| entry.id == id && !entry.mute) else {
+        let receiving_value = matches!(self.part, Some(ReplyPart::Body { .. } | ReplyPart::Length { .. }));
+        let Some(index) = self.entries.iter().position(|entry| entry.id == id && !entry.mute) else {
             return GiveUp::Nothing;
         };
-        let Some(entry) = self.entries.iter_mut().nth(place) else { return GiveUp::Nothing };
+        let Some(entry) = self.entries.iter_mut().nth(index) else { return GiveUp::Nothing };
         if entry.parked {
             // It is the only one: it blocks, and all before it are answered.
             self.entries.pop_front();
             return GiveUp::Nothing;
         }
         entry.mute = true;
-        if entry.step.waits() && !(place == 0 && receiving_value) {
+        if entry.step.waits() && !(index == 0 && receiving_value) {
             entry.cancelled = true;
             self.stale = false;
             let effect = entry.operation.effect_when_given_up();
@@ -342,8 +342,8 @@ impl<const PENDING: usize> ClientConn<PENDING> {
                 _ if bytes.is_empty() => return Ok(None),
                 _ => return Err(Violation { due: Due::Silence, seen: u64::from(bytes[0]) }),
             };
-            let piece = self.piece.unwrap_or_else(|| entry.first_piece());
-            if let Piece::Body { bytes: body_bytes, left, of } = piece
+            let part = self.part.unwrap_or_else(|| entry.first_part());
+            if let ReplyPart::Body { bytes: body_bytes, left, of } = part
                 && body_bytes > 0
             {
                 let taken = bytes.len().min(usize::try_from(body_bytes).unwrap_or(usize::MAX));
@@ -352,24 +352,24 @@ impl<const PENDING: usize> ClientConn<PENDING> {
                 }
                 let (chunk, rest) = bytes.split_at(taken);
                 *bytes = rest;
-                self.piece = Some(Piece::Body { bytes: body_bytes - taken as u64, left, of });
+                self.part = Some(ReplyPart::Body { bytes: body_bytes - taken as u64, left, of });
                 if !entry.mute {
                     return Ok(Some(Event::ValueChunk { id: entry.id, bytes: chunk }));
                 }
                 continue;
             }
-            let wanted = piece.width() - self.head_bytes;
+            let wanted = part.width() - self.head_bytes;
             let taken = wanted.min(bytes.len());
             let (head, rest) = bytes.split_at(taken);
             *bytes = rest;
             self.head[self.head_bytes..][..taken].copy_from_slice(head);
             self.head_bytes += taken;
             if taken < wanted {
-                self.piece = Some(piece);
+                self.part = Some(part);
                 return Ok(None);
             }
             self.head_bytes = 0;
-            if let Some(event) = self.piece_came(piece)? {
+            if let Some(event) = self.part_received(part)? {
                 return Ok(Some(event));
             }
         }
@@ -378,8 +378,8 @@ impl<const PENDING: usize> ClientConn<PENDING> {
     /// The bytes of the value that is being received which are still to come: a caller may size its buffer by it.
     #[must_use]
     pub fn value_bytes_due(&self) -> u64 {
-        match self.piece {
-            Some(Piece::Body { bytes, .. }) => bytes,
+        match self.part {
+            Some(ReplyPart::Body { bytes, .. }) => bytes,
             _ => 0,
         }
     }
@@ -399,8 +399,9 @@ impl<const PENDING: usize> ClientConn<PENDING> {
     /// How far a call has come.
     #[must_use]
     pub fn phase(&self, id: CallId) -> Option<Phase> {
-        let place = self.entries.iter().position(|entry| entry.id == id && !entry.mute)?;
-        let receives = place == 0 && matches!(self.piece, Some(Piece::Body { .. } | Piece::Length { .. }));
+        let index = self.entries.iter().position(|entry| entry.id == id && !entry.mute)?;
+        let receives =
+            index == 0 && matches!(self.part, Some(ReplyPart::Body { .. } | ReplyPart::Length { .. }));
         Some(if receives { Phase::Receiving } else { Phase::Waiting })
     }
 
@@ -408,22 +409,22 @@ impl<const PENDING: usize> ClientConn<PENDING> {
     pub fn lose(&mut self) -> Option<Loss> {
         loop {
             let entry = self.entries.pop_front()?;
-            let (piece, head_bytes) = (self.piece.take(), core::mem::take(&mut self.head_bytes));
-            let receives = matches!(piece, Some(Piece::Body { .. } | Piece::Length { .. }));
+            let (part, head_bytes) = (self.part.take(), core::mem::take(&mut self.head_bytes));
+            let receives = matches!(part, Some(ReplyPart::Body { .. } | ReplyPart::Length { .. }));
             if entry.mute || entry.step == Step::Greet {
                 continue;
             }
-            let value_untouched = head_bytes == 0 || piece == Some(Piece::Head);
-            let finding = match (entry.step, entry.ready, entry.patience) {
+            let value_untouched = head_bytes == 0 || part == Some(ReplyPart::Head);
+            let finding = match (entry.step, entry.ready, entry.wait_mode) {
                 // Eight bytes are the empty value of a GET: a peer that answers so does not drop.
                 (Step::WaitGet, ..) if !receives && head_bytes <= 1 => Finding::DropsOnMissing,
-                (Step::CheckGet, Some(false), Patience::Once) if value_untouched => {
-                    Finding::Answered(Outcome::Missing)
+                (Step::CheckGet, Some(false), WaitMode::Once) if value_untouched => {
+                    Finding::Responded(Outcome::Missing)
                 }
-                (Step::CheckGet, Some(false), Patience::Wait) if value_untouched => Finding::DropsOnMissing,
+                (Step::CheckGet, Some(false), WaitMode::Wait) if value_untouched => Finding::DropsOnMissing,
                 _ => Finding::None,
             };
-            let begun = head_bytes > 0 && !matches!(piece, Some(Piece::Prefix | Piece::Head));
+            let begun = head_bytes > 0 && !matches!(part, Some(ReplyPart::Prefix | ReplyPart::Head));
             let replied = entry.replied || begun;
             let phase = if replied { Phase::Receiving } else { Phase::Waiting };
             return Some(Loss { id: entry.id, phase, effect: entry.effect(), finding });
@@ -453,9 +454,9 @@ impl<const PENDING: usize> ClientConn<PENDING> {
     }
 
     /// The piece that was due is complete, in `self.head`.
-    fn piece_came(&mut self, piece: Piece) -> Result<Option<Event<'static>>, Violation> {
+    fn part_received(&mut self, part: ReplyPart) -> Result<Option<Event<'static>>, Violation> {
         let byte = self.head[0];
-        let word = u64::from_le_bytes([
+        let number = u64::from_le_bytes([
             self.head[0],
             self.head[1],
             self.head[2],
@@ -467,55 +468,55 @@ impl<const PENDING: usize> ClientConn<PENDING> {
         ]);
         let violation = |due, seen| Err(Violation { due, seen });
         let Some(entry) = self.entries.front_mut() else { return Ok(None) };
-        entry.replied |= piece != Piece::Prefix;
-        match piece {
-            Piece::Prefix if byte != WAIT_CANCELED => violation(Due::WaitCanceled, u64::from(byte)),
-            Piece::Prefix => {
-                self.piece = Some(entry.step_piece());
+        entry.replied |= part != ReplyPart::Prefix;
+        match part {
+            ReplyPart::Prefix if byte != WAIT_CANCELED => violation(Due::WaitCanceled, u64::from(byte)),
+            ReplyPart::Prefix => {
+                self.part = Some(entry.step_part());
                 Ok(None)
             }
-            Piece::Suffix if byte != WAIT_CANCELED => violation(Due::WaitCanceled, u64::from(byte)),
-            Piece::Suffix if entry.step == Step::BarrierOnce => self.reply_came(Reply::Released),
-            Piece::Suffix => Ok(self.forget()),
-            Piece::Echo => {
-                let seen = word & u64::from(u32::MAX);
+            ReplyPart::Suffix if byte != WAIT_CANCELED => violation(Due::WaitCanceled, u64::from(byte)),
+            ReplyPart::Suffix if entry.step == Step::BarrierOnce => self.reply_complete(Reply::Released),
+            ReplyPart::Suffix => Ok(self.forget()),
+            ReplyPart::Echo => {
+                let seen = number & u64::from(u32::MAX);
                 if seen == u64::from(entry.nonce) {
-                    self.reply_came(Reply::Echo)
+                    self.reply_complete(Reply::Echo)
                 } else {
                     violation(Due::Echo(entry.nonce), seen)
                 }
             }
-            Piece::Number => self.reply_came(Reply::Number(word.cast_signed())),
-            Piece::Flag => {
+            ReplyPart::Number => self.reply_complete(Reply::Number(number.cast_signed())),
+            ReplyPart::Flag => {
                 let reply = match byte {
                     READY => Reply::Ready,
                     NOT_READY => Reply::NotReady,
                     _ => return violation(Due::CheckAnswer, u64::from(byte)),
                 };
                 if entry.step != Step::CheckGet {
-                    return self.reply_came(reply);
+                    return self.reply_complete(reply);
                 }
                 entry.ready = Some(byte == READY);
-                self.piece = Some(Piece::Length { left: 0, of: 1 });
+                self.part = Some(ReplyPart::Length { left: 0, of: 1 });
                 Ok(None)
             }
-            Piece::Stop => match (byte, entry.cancelled, entry.operation) {
-                (WAIT_CANCELED, false, Operation::CancelWait) => self.reply_came(Reply::Canceled),
+            ReplyPart::Stop => match (byte, entry.cancelled, entry.operation) {
+                (WAIT_CANCELED, false, Operation::CancelWait) => self.reply_complete(Reply::Canceled),
                 (_, _, Operation::CancelWait) => violation(Due::WaitCanceled, u64::from(byte)),
                 (STOP_WAITING, true, _) => {
-                    self.piece = Some(Piece::Suffix);
+                    self.part = Some(ReplyPart::Suffix);
                     Ok(None)
                 }
-                (STOP_WAITING, false, _) => self.reply_came(Reply::Released),
+                (STOP_WAITING, false, _) => self.reply_complete(Reply::Released),
                 (WAIT_CANCELED, true, _) if entry.mute => Ok(self.forget()),
-                (WAIT_CANCELED, true, _) => self.reply_came(Reply::Canceled),
+                (WAIT_CANCELED, true, _) => self.reply_complete(Reply::Canceled),
                 _ => violation(Due::StopWaiting, u64::from(byte)),
             },
-            Piece::Head => self.head_came(),
-            Piece::Length { left, of } => self.length_came(word, left, of),
-            Piece::Body { left: 0, of, .. } => {
+            ReplyPart::Head => self.head_received(),
+            ReplyPart::Length { left, of } => self.length_received(number, left, of),
+            ReplyPart::Body { left: 0, of, .. } => {
                 if entry.cancelled {
-                    self.piece = Some(Piece::Suffix);
+                    self.part = Some(ReplyPart::Suffix);
                     return Ok(None);
                 }
                 let reply = match (entry.operation, self.reply_bytes, entry.ready) {
@@ -524,35 +525,35 @@ impl<const PENDING: usize> ClientConn<PENDING> {
                     (_, 0, _) => Reply::Empty,
                     _ => Reply::Value,
                 };
-                self.reply_came(reply)
+                self.reply_complete(reply)
             }
-            Piece::Body { left, of, .. } => {
-                self.piece = Some(Piece::Length { left: left - 1, of });
+            ReplyPart::Body { left, of, .. } => {
+                self.part = Some(ReplyPart::Length { left: left - 1, of });
                 Ok(None)
             }
-            Piece::Count => {
+            ReplyPart::Count => {
                 let count_max = self.limits.reply_bytes_max / 8;
-                if word > count_max {
-                    return violation(Due::Count(count_max), word);
+                if number > count_max {
+                    return violation(Due::Count(count_max), number);
                 }
                 let (id, mute) = (entry.id, entry.mute);
-                if word == 0 {
-                    return self.reply_came(Reply::Values(0));
+                if number == 0 {
+                    return self.reply_complete(Reply::Values(0));
                 }
-                self.piece = Some(Piece::Length { left: word - 1, of: word });
-                Ok((!mute).then_some(Event::Count { id, count: word }))
+                self.part = Some(ReplyPart::Length { left: number - 1, of: number });
+                Ok((!mute).then_some(Event::Count { id, count: number }))
             }
-            Piece::Queued if word.cast_signed() < 0 => violation(Due::Count(i64::MAX as u64), word),
-            Piece::Queued if word == 0 => self.reply_came(Reply::NothingQueued),
-            Piece::Queued => {
-                self.piece = Some(Piece::Length { left: 0, of: 1 });
+            ReplyPart::Queued if number.cast_signed() < 0 => violation(Due::Count(i64::MAX as u64), number),
+            ReplyPart::Queued if number == 0 => self.reply_complete(Reply::NothingQueued),
+            ReplyPart::Queued => {
+                self.part = Some(ReplyPart::Length { left: 0, of: 1 });
                 Ok(None)
             }
         }
     }
 
     /// The nine bytes of WAIT and GET.
-    fn head_came(&mut self) -> Result<Option<Event<'static>>, Violation> {
+    fn head_received(&mut self) -> Result<Option<Event<'static>>, Violation> {
         let (first, rest) = (self.head[0], &self.head[1..]);
         let length = rest.iter().rev().fold(0, |sum, byte| sum << 8 | u64::from(*byte));
         let Some(entry) = self.entries.front() else { return Ok(None) };
@@ -563,18 +564,23 @@ impl<const PENDING: usize> ClientConn<PENDING> {
             // Eight zeros are the empty value of a GET that came too early; then the cancelled wait's end.
             (CANCELED_IN_HEAD, true) => Ok(self.forget()),
             (0, true) => {
-                self.piece = Some(Piece::Suffix);
+                self.part = Some(ReplyPart::Suffix);
                 Ok(None)
             }
             (0, false) => {
                 self.stale = true;
-                self.reply_came(Reply::Empty)
+                self.reply_complete(Reply::Empty)
             }
-            (length, _) => self.length_came(length, 0, 1),
+            (length, _) => self.length_received(length, 0, 1),
         }
     }
 
-    fn length_came(&mut self, length: u64, left: u64, of: u64) -> Result<Option<Event<'static>>, Violation> {
+    fn length_received(
+        &mut self,
+        length: u64,
+        left: u64,
+        of: u64,
+    ) -> Result<Option<Event<'static>>, Violation> {
         let Some(entry) = self.entries.front() else { return Ok(None) };
         let bytes_max = self.limits.reply_bytes_max.saturating_sub(self.reply_bytes);
         if length > bytes_max {
@@ -583,13 +589,13 @@ impl<const PENDING: usize> ClientConn<PENDING> {
         self.reply_bytes += length;
         let silent = entry.mute || (length == 0 && entry.hides_empty_value());
         let event = Event::ValueStart { id: entry.id, bytes: length };
-        self.piece = Some(Piece::Body { bytes: length, left, of });
+        self.part = Some(ReplyPart::Body { bytes: length, left, of });
         Ok((!silent).then_some(event))
     }
 
     /// All replies of the front entry's step are in.
-    fn reply_came(&mut self, reply: Reply) -> Result<Option<Event<'static>>, Violation> {
-        self.piece = None;
+    fn reply_complete(&mut self, reply: Reply) -> Result<Option<Event<'static>>, Violation> {
+        self.part = None;
         self.reply_bytes = 0;
         let Some(entry) = self.entries.front_mut() else { return Ok(None) };
         let id = entry.id;
@@ -601,7 +607,7 @@ impl<const PENDING: usize> ClientConn<PENDING> {
         if entry.mute {
             return Ok(self.forget());
         }
-        let mut next = after(entry.operation, entry.patience, entry.mode, entry.step, reply);
+        let mut next = after(entry.operation, entry.wait_mode, entry.mode, entry.step, reply);
         if next == Some(After::Next(Step::MultiGet)) && entry.keys_count == 0 {
             next = Some(After::Done(Outcome::Values(0)));
         }
@@ -616,14 +622,14 @@ impl<const PENDING: usize> ClientConn<PENDING> {
                 entry.ready = None;
                 Ok(Some(Event::Proceed { id }))
             }
-            // `first_piece` reads no reply that the table of steps does not know: a test goes through them all.
+            // `first_part` reads no reply that the table of steps does not know: a test goes through them all.
             None => Err(Violation { due: Due::Silence, seen: u64::from(self.head[0]) }),
         }
     }
 
     /// Takes a mute entry out of the table.
     fn forget(&mut self) -> Option<Event<'static>> {
-        self.piece = None;
+        self.part = None;
         self.reply_bytes = 0;
         self.entries.pop_front();
         None
@@ -638,7 +644,7 @@ impl Entry {
         Self {
             id,
             operation: call.operation(),
-            patience: call.patience(),
+            wait_mode: call.wait_mode(),
             mode,
             step,
             exclusive: call.is_exclusive(mode),
@@ -653,25 +659,25 @@ impl Entry {
         }
     }
 
-    const fn first_piece(&self) -> Piece {
-        if self.prefix { Piece::Prefix } else { self.step_piece() }
+    const fn first_part(&self) -> ReplyPart {
+        if self.prefix { ReplyPart::Prefix } else { self.step_part() }
     }
 
-    const fn step_piece(&self) -> Piece {
+    const fn step_part(&self) -> ReplyPart {
         match (self.step, self.operation) {
-            (Step::Greet | Step::Ping | Step::Confirm, _) => Piece::Echo,
-            (Step::WaitGet, _) => Piece::Head,
-            (Step::CheckGet | Step::Check, _) => Piece::Flag,
+            (Step::Greet | Step::Ping | Step::Confirm, _) => ReplyPart::Echo,
+            (Step::WaitGet, _) => ReplyPart::Head,
+            (Step::CheckGet | Step::Check, _) => ReplyPart::Flag,
             (Step::Wait | Step::Barrier | Step::BarrierOnce, _) | (Step::Plain, Operation::CancelWait) => {
-                Piece::Stop
+                ReplyPart::Stop
             }
-            (Step::Get, _) | (Step::Plain, Operation::CompareSet) => Piece::Length { left: 0, of: 1 },
+            (Step::Get, _) | (Step::Plain, Operation::CompareSet) => ReplyPart::Length { left: 0, of: 1 },
             (Step::MultiGet, _) => {
-                Piece::Length { left: self.keys_count.saturating_sub(1), of: self.keys_count }
+                ReplyPart::Length { left: self.keys_count.saturating_sub(1), of: self.keys_count }
             }
-            (Step::Pop, _) => Piece::Queued,
-            (Step::Plain, Operation::ListKeys) => Piece::Count,
-            (Step::Plain, _) => Piece::Number,
+            (Step::Pop, _) => ReplyPart::Queued,
+            (Step::Plain, Operation::ListKeys) => ReplyPart::Count,
+            (Step::Plain, _) => ReplyPart::Number,
         }
     }
 

@@ -26,7 +26,7 @@ pub enum Family {
 /// The order in which to try addresses: that of the resolver within a family, the families in turn, beginning with that
 /// of the resolver's first choice. Addresses beyond [`ADDRESSES_MAX`] are left out.
 #[must_use]
-pub fn in_turn(families: &[Family]) -> Vec<u8, ADDRESSES_MAX> {
+pub fn alternate_families(families: &[Family]) -> Vec<u8, ADDRESSES_MAX> {
     let mut order = Vec::new();
     let Some(&first) = families.first() else { return order };
     let indexes = |wanted_first: bool| {
@@ -143,7 +143,7 @@ pub struct Dialer {
     until: Instant,
     pause: Duration,
     order: Vec<u8, ADDRESSES_MAX>,
-    place: usize,
+    table_index: usize,
     last: Option<(ErrorKind, Phase, Cause)>,
     outputs: Deque<DialOutput, 4>,
 }
@@ -162,7 +162,7 @@ impl Dialer {
             until: deadline,
             pause: options.pause_first.min(options.pause_max),
             order: Vec::new(),
-            place: 0,
+            table_index: 0,
             last: None,
             outputs: Deque::new(),
         };
@@ -177,8 +177,8 @@ impl Dialer {
             (Ready | Failed, _) => {}
             (_, DialInput::Tick) => self.tick(now),
             (Resolving, DialInput::Resolved(families)) => {
-                self.order = in_turn(families);
-                self.place = 0;
+                self.order = alternate_families(families);
+                self.table_index = 0;
                 if self.order.is_empty() {
                     self.round_failed(now, ErrorKind::Unresolved, Cause::Resolver(0));
                 } else {
@@ -241,7 +241,7 @@ impl Dialer {
     /// The index of the address that is being tried.
     #[must_use]
     pub fn current(&self) -> Option<u8> {
-        self.order.get(self.place).copied()
+        self.order.get(self.table_index).copied()
     }
 
     /// How the last try failed, where there was one and there is no connection.
@@ -281,22 +281,26 @@ impl Dialer {
     fn connect(&mut self, now: Instant) {
         self.state = DialState::Connecting;
         self.until = self.attempt_end(now).min(now + self.options.connect_attempt_max);
-        if let Some(&index) = self.order.get(self.place) {
+        if let Some(&index) = self.order.get(self.table_index) {
             self.emit(DialOutput::Connect(index));
         }
     }
 
     /// An address that is not the last may use half of what time is left.
     fn attempt_end(&self, now: Instant) -> Instant {
-        if self.place + 1 < self.order.len() { now + self.deadline.since(now) / 2 } else { self.deadline }
+        if self.table_index + 1 < self.order.len() {
+            now + self.deadline.since(now) / 2
+        } else {
+            self.deadline
+        }
     }
 
     fn attempt_failed(&mut self, now: Instant, kind: ErrorKind, cause: Cause) {
         self.note(kind, cause);
-        self.place += 1;
+        self.table_index += 1;
         if now >= self.deadline {
             self.fail(now);
-        } else if self.place < self.order.len() {
+        } else if self.table_index < self.order.len() {
             self.connect(now);
         } else {
             self.pause(now);
@@ -385,7 +389,7 @@ mod tests {
             (&[V4], &[0]),
             (&[V6; 40], &[0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15]),
         ] {
-            assert_eq!(in_turn(families).as_slice(), expected);
+            assert_eq!(alternate_families(families).as_slice(), expected);
         }
     }
 
@@ -505,13 +509,13 @@ mod tests {
             DialInput::Violated(Violation { due: Due::Silence, seen: 0 }),
             DialInput::Tick,
         ];
-        let ways: [&[DialInput<'_>]; 5] =
+        let routes: [&[DialInput<'_>]; 5] =
             [&[], &[inputs[0]], &[inputs[0], inputs[3]], &[inputs[2]], &[inputs[0], inputs[3], inputs[5]]];
         let mut table = alloc::string::String::new();
-        for way in ways {
+        for method in routes {
             for input in inputs {
                 let mut dialer = dialer(1000, Rounds::UntilDeadline);
-                for &step in way {
+                for &step in method {
                     dialer.handle(MS(0), step);
                 }
                 outputs(&mut dialer);

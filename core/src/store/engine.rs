@@ -111,7 +111,7 @@ impl<'a> Values<'a> {
     pub fn iter(&self) -> impl Iterator<Item = ValueRef<'a>> + use<'a> {
         let slots = self.slots;
         let mut joined = Vec::new();
-        self.keys.iter().map(move |key| slots.value(one_piece(key, &mut joined)))
+        self.keys.iter().map(move |key| slots.value(contiguous_key(key, &mut joined)))
     }
 }
 
@@ -221,14 +221,10 @@ impl Engine {
         waiter: impl Into<WaiterId>,
         request: &Request<'a>,
     ) -> Result<Applied<'a>, ApplyError> {
-        self.carry_out(waiter.into(), request)
+        self.execute(waiter.into(), request)
     }
 
-    fn carry_out<'a>(
-        &'a mut self,
-        waiter: WaiterId,
-        request: &Request<'a>,
-    ) -> Result<Applied<'a>, ApplyError> {
+    fn execute<'a>(&'a mut self, waiter: WaiterId, request: &Request<'a>) -> Result<Applied<'a>, ApplyError> {
         self.released.clear();
         if self.fences.is_some() {
             self.check_fences(request)?;
@@ -239,7 +235,7 @@ impl Engine {
                 return self.compare_set(key, expected, desired);
             }
             Request::Get { key } => {
-                let value = self.slots.value(one_piece(key, &mut self.joined));
+                let value = self.slots.value(contiguous_key(key, &mut self.joined));
                 return Ok(Applied { answer: Answer::Value(value), released: &self.released });
             }
             Request::Add { key, delta } => self.add(key, delta)?,
@@ -285,20 +281,20 @@ impl Engine {
     }
 
     fn set(&mut self, key: Key<'_>, value: &[u8]) -> Result<Answer<'static>, ApplyError> {
-        self.room_in_place(key, value.len())?;
-        let slot = self.slots.find_or_insert(one_piece(key, &mut self.joined));
+        self.capacity_to_replace(key, value.len())?;
+        let slot = self.slots.find_or_insert(contiguous_key(key, &mut self.joined));
         self.store(slot, value);
         Ok(Answer::Nothing)
     }
 
     fn multi_set(&mut self, pairs: Pairs<'_>) -> Result<Answer<'static>, ApplyError> {
         let gross = pairs.iter().map(|(key, value)| cost(key, value.len())).sum();
-        if self.room_for(gross).is_err() {
+        if self.check_capacity(gross).is_err() {
             let held = pairs.iter().map(|(key, value)| self.held(key).min(cost(key, value.len()))).sum();
-            self.room_for(gross.saturating_sub(held))?;
+            self.check_capacity(gross.saturating_sub(held))?;
         }
         for (key, value) in pairs.iter() {
-            let slot = self.slots.find_or_insert(one_piece(key, &mut self.joined));
+            let slot = self.slots.find_or_insert(contiguous_key(key, &mut self.joined));
             self.store(slot, value);
         }
         Ok(Answer::Nothing)
@@ -310,18 +306,18 @@ impl Engine {
         expected: &'a [u8],
         desired: &'a [u8],
     ) -> Result<Applied<'a>, ApplyError> {
-        let whole = one_piece(key, &mut self.joined);
+        let whole = contiguous_key(key, &mut self.joined);
         let found = self.slots.find(whole).filter(|&slot| !matches!(self.slots[slot].value, Value::Absent));
         let answer = match found {
             Some(slot) if self.slots[slot].value.as_ref().equals(expected) => {
-                self.room_in_place(key, desired.len())?;
+                self.capacity_to_replace(key, desired.len())?;
                 self.store(slot, desired);
                 ValueRef::Bytes(desired)
             }
             Some(slot) => self.slots[slot].value.as_ref(),
             None if expected.is_empty() => {
-                self.room_in_place(key, desired.len())?;
-                let slot = self.slots.find_or_insert(one_piece(key, &mut self.joined));
+                self.capacity_to_replace(key, desired.len())?;
+                let slot = self.slots.find_or_insert(contiguous_key(key, &mut self.joined));
                 self.store(slot, desired);
                 ValueRef::Bytes(desired)
             }
@@ -333,7 +329,7 @@ impl Engine {
 
     #[inline]
     fn add(&mut self, key: Key<'_>, delta: i64) -> Result<Answer<'static>, ApplyError> {
-        self.room_in_place(key, number::DIGITS_MAX)?;
+        self.capacity_to_replace(key, number::DIGITS_MAX)?;
         let (slot, current) = self.counter(key)?;
         let sum = current.wrapping_add(delta);
         self.count(slot, sum);
@@ -342,8 +338,8 @@ impl Engine {
     }
 
     fn append(&mut self, key: Key<'_>, more: &[u8]) -> Result<Answer<'static>, ApplyError> {
-        self.room_beside(key, more.len() as u64)?;
-        let slot = self.slots.find_or_insert(one_piece(key, &mut self.joined));
+        self.check_capacity_beside(key, more.len() as u64)?;
+        let slot = self.slots.find_or_insert(contiguous_key(key, &mut self.joined));
         self.revision += 1;
         self.slots.change(slot, self.revision, |value| value.append(more));
         self.changed(slot);
@@ -352,7 +348,9 @@ impl Engine {
     }
 
     fn delete(&mut self, key: Key<'_>) -> Answer<'static> {
-        let Some(slot) = self.slots.find(one_piece(key, &mut self.joined)) else { return Answer::Number(0) };
+        let Some(slot) = self.slots.find(contiguous_key(key, &mut self.joined)) else {
+            return Answer::Number(0);
+        };
         if matches!(self.slots[slot].value, Value::Absent) {
             return Answer::Number(0);
         }
@@ -370,7 +368,7 @@ impl Engine {
 
     fn check(&mut self, keys: Keys<'_>) -> Readiness {
         for key in keys.iter() {
-            if !self.slots.is_ready(one_piece(key, &mut self.joined)) {
+            if !self.slots.is_ready(contiguous_key(key, &mut self.joined)) {
                 return Readiness::NotReady;
             }
         }
@@ -380,24 +378,24 @@ impl Engine {
     fn wait(&mut self, waiter: WaiterId, keys: Keys<'_>) -> Result<Answer<'static>, ApplyError> {
         let mut wait = None;
         for key in keys.iter() {
-            if self.slots.is_ready(one_piece(key, &mut self.joined)) {
+            if self.slots.is_ready(contiguous_key(key, &mut self.joined)) {
                 continue;
             }
             let id = match wait {
                 Some(id) => id,
                 None => {
                     let gross = keys.iter().map(|key| cost(key, 0)).sum();
-                    if self.room_for(gross).is_err() {
+                    if self.check_capacity(gross).is_err() {
                         let held = keys.iter().map(|key| self.held(key).min(cost(key, 0))).sum();
-                        self.room_for(gross.saturating_sub(held))?;
+                        self.check_capacity(gross.saturating_sub(held))?;
                     }
                     self.waits
-                        .room_for(waiter, keys.len(), &self.limits)
+                        .check_capacity(waiter, keys.len(), &self.limits)
                         .map_err(ApplyError::TooManyWaits)?;
                     *wait.insert(self.waits.open(waiter))
                 }
             };
-            let slot = self.slots.find_or_insert(one_piece(key, &mut self.joined));
+            let slot = self.slots.find_or_insert(contiguous_key(key, &mut self.joined));
             self.waits.register(id, slot, &mut self.slots);
         }
         Ok(if wait.is_some() { Answer::Parked } else { Answer::Released })
@@ -409,8 +407,8 @@ impl Engine {
         key: Key<'_>,
         world_size: i64,
     ) -> Result<Answer<'static>, ApplyError> {
-        self.room_in_place(key, number::DIGITS_MAX)?;
-        self.waits.room_for(waiter, 1, &self.limits).map_err(ApplyError::TooManyWaits)?;
+        self.capacity_to_replace(key, number::DIGITS_MAX)?;
+        self.waits.check_capacity(waiter, 1, &self.limits).map_err(ApplyError::TooManyWaits)?;
         let (slot, arrived) = self.counter(key)?;
         let arrived = arrived.wrapping_add(1);
         self.count(slot, arrived);
@@ -424,8 +422,8 @@ impl Engine {
     }
 
     fn queue_push(&mut self, key: Key<'_>, item: &[u8]) -> Result<Answer<'static>, ApplyError> {
-        self.room_beside(key, item.len() as u64 + ITEM_COST_BYTES)?;
-        let slot = self.slots.find_or_insert(one_piece(key, &mut self.joined));
+        self.check_capacity_beside(key, item.len() as u64 + ITEM_COST_BYTES)?;
+        let slot = self.slots.find_or_insert(contiguous_key(key, &mut self.joined));
         self.slots.push_item(slot, item);
         self.revision += 1;
         self.waits.release_first(slot, &mut self.slots, &mut self.released);
@@ -433,7 +431,7 @@ impl Engine {
     }
 
     fn queue_pop(&mut self, key: Key<'_>) -> Answer<'static> {
-        let Some(slot) = self.slots.find(one_piece(key, &mut self.joined)) else {
+        let Some(slot) = self.slots.find(contiguous_key(key, &mut self.joined)) else {
             return Answer::Popped { length_before: 0, item: None };
         };
         let length_before = self.slots.queue_len(slot);
@@ -444,14 +442,14 @@ impl Engine {
     }
 
     fn queue_len(&mut self, key: Key<'_>) -> Answer<'static> {
-        let slot = self.slots.find(one_piece(key, &mut self.joined));
+        let slot = self.slots.find(contiguous_key(key, &mut self.joined));
         Answer::Number(slot.map_or(0, |slot| self.slots.queue_len(slot)))
     }
 
     /// The number under `key`, 0 when there is none; its slot is made.
     #[inline]
     fn counter(&mut self, key: Key<'_>) -> Result<(SlotId, i64), ApplyError> {
-        let slot = self.slots.find_or_insert(one_piece(key, &mut self.joined));
+        let slot = self.slots.find_or_insert(contiguous_key(key, &mut self.joined));
         let current = self.slots[slot].value.as_number().ok_or(ApplyError::NotANumber)?;
         Ok((slot, current))
     }
@@ -486,30 +484,30 @@ impl Engine {
 
     /// Room for `bytes` bytes in place of what is under `key` now: what does not grow needs none.
     #[inline]
-    fn room_in_place(&mut self, key: Key<'_>, bytes: usize) -> Result<(), ApplyError> {
+    fn capacity_to_replace(&mut self, key: Key<'_>, bytes: usize) -> Result<(), ApplyError> {
         let gross = cost(key, bytes);
-        self.room_for(gross).or_else(|_| {
+        self.check_capacity(gross).or_else(|_| {
             let held = self.held(key);
-            self.room_for(gross.saturating_sub(held))
+            self.check_capacity(gross.saturating_sub(held))
         })
     }
 
     /// Room for `more` beside what is under `key` now.
-    fn room_beside(&mut self, key: Key<'_>, more: u64) -> Result<(), ApplyError> {
-        self.room_for(cost(key, 0) + more).or_else(|_| {
+    fn check_capacity_beside(&mut self, key: Key<'_>, more: u64) -> Result<(), ApplyError> {
+        self.check_capacity(cost(key, 0) + more).or_else(|_| {
             let held = self.held(key).min(cost(key, 0));
-            self.room_for(cost(key, 0) + more - held)
+            self.check_capacity(cost(key, 0) + more - held)
         })
     }
 
     /// What is charged for a key and its value now.
     fn held(&mut self, key: Key<'_>) -> u64 {
-        let slot = self.slots.find(one_piece(key, &mut self.joined));
+        let slot = self.slots.find(contiguous_key(key, &mut self.joined));
         slot.map_or(0, |slot| cost(key, self.slots[slot].value.len()))
     }
 
     #[inline]
-    const fn room_for(&self, more: u64) -> Result<(), ApplyError> {
+    const fn check_capacity(&self, more: u64) -> Result<(), ApplyError> {
         if self.slots.stored_bytes().saturating_add(more) > self.limits.stored_bytes_max {
             return Err(ApplyError::Full(self.limits.stored_bytes_max));
         }
@@ -525,12 +523,12 @@ const fn cost(key: Key<'_>, value_bytes: usize) -> u64 {
 
 /// The key in one piece; it is joined in `joined` if it came in several.
 #[inline]
-fn one_piece<'k>(key: Key<'k>, joined: &'k mut Vec<u8>) -> &'k [u8] {
-    match key.as_one_piece() {
+fn contiguous_key<'k>(key: Key<'k>, joined: &'k mut Vec<u8>) -> &'k [u8] {
+    match key.as_contiguous() {
         Some(whole) => whole,
         None => {
             joined.clear();
-            key.pieces().into_iter().for_each(|piece| joined.extend_from_slice(piece));
+            key.pieces().into_iter().for_each(|part| joined.extend_from_slice(part));
             joined
         }
     }

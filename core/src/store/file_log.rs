@@ -154,7 +154,7 @@ impl Log {
                         bytes = &[];
                         continue;
                     }
-                    None => return self.room_to_read(wanted).map(|()| wanted),
+                    None => return self.check_readable(wanted).map(|()| wanted),
                 },
             };
             if record.bytes > left {
@@ -162,21 +162,21 @@ impl Log {
             }
             self.apply(&record)?;
             self.offset += record.bytes;
-            bytes = record.behind;
+            bytes = record.tail;
         }
     }
 
     /// How long the record at the front is, if no byte of it matters beyond those that are there.
     fn passed_over(&self, bytes: &[u8], left: u64) -> Option<u64> {
-        let (key, behind) = split_run(bytes, LENGTHS_BYTES).ok()?;
+        let (key, tail) = split_run(bytes, LENGTHS_BYTES).ok()?;
         let matters = self.keeps == Keeps::Everything || is_counter(key);
-        let value_bytes = u32::from_le_bytes(*behind.first_chunk::<4>()?);
+        let value_bytes = u32::from_le_bytes(*tail.first_chunk::<4>()?);
         let record_bytes = LENGTHS_BYTES + key.len() as u64 + u64::from(value_bytes);
         (!matters && record_bytes <= left).then_some(record_bytes)
     }
 
     /// Nobody needs to read what may not be kept.
-    fn room_to_read(&self, wanted: u64) -> Result<(), LogError> {
+    fn check_readable(&self, wanted: u64) -> Result<(), LogError> {
         let bytes_max = self.limits.stored_bytes_max;
         if wanted > bytes_max.max(READ_BYTES_MIN) {
             Err(LimitError::Stored { bytes_max }.into())
@@ -218,7 +218,7 @@ impl Log {
     }
 
     /// The whole keys that begin with `scope`, in order.
-    pub fn keys_beneath<'a>(&'a self, scope: &'a [u8]) -> impl Iterator<Item = &'a [u8]> {
+    pub fn keys_with_prefix<'a>(&'a self, scope: &'a [u8]) -> impl Iterator<Item = &'a [u8]> {
         let from = (Bound::Included(scope), Bound::Unbounded);
         let keys = self.values.range(from).map(|(key, _)| key);
         keys.take_while(move |key| key.starts_with(scope))
@@ -375,30 +375,30 @@ struct Record<'a> {
     value: &'a [u8],
     /// Of the whole record.
     bytes: u64,
-    behind: &'a [u8],
+    tail: &'a [u8],
 }
 
 /// The record at the front, or how many bytes it takes at least.
 fn split_record(bytes: &[u8]) -> Result<Record<'_>, u64> {
-    let (key, behind) = split_run(bytes, LENGTHS_BYTES)?;
-    let before_value = (bytes.len() - behind.len()) as u64;
-    let (value, behind) = split_run(behind, LENGTHS_BYTES / 2).map_err(|wanted| before_value + wanted)?;
-    Ok(Record { key, value, bytes: (bytes.len() - behind.len()) as u64, behind })
+    let (key, tail) = split_run(bytes, LENGTHS_BYTES)?;
+    let before_value = (bytes.len() - tail.len()) as u64;
+    let (value, tail) = split_run(tail, LENGTHS_BYTES / 2).map_err(|wanted| before_value + wanted)?;
+    Ok(Record { key, value, bytes: (bytes.len() - tail.len()) as u64, tail })
 }
 
 /// Bytes behind their length, or how many bytes are wanted in all; `least` is what a record takes from here on.
 fn split_run(bytes: &[u8], least: u64) -> Result<(&[u8], &[u8]), u64> {
-    let (length, behind) = bytes.split_first_chunk::<4>().ok_or(least)?;
+    let (length, tail) = bytes.split_first_chunk::<4>().ok_or(least)?;
     let length = u32::from_le_bytes(*length);
-    let split = usize::try_from(length).ok().and_then(|length| behind.split_at_checked(length));
+    let split = usize::try_from(length).ok().and_then(|length| tail.split_at_checked(length));
     split.ok_or(least + u64::from(length))
 }
 
 fn push_record(records: &mut Vec<u8>, key: &[&[u8]], value: &[u8]) {
-    let key_bytes = key.iter().map(|piece| piece.len()).sum();
+    let key_bytes = key.iter().map(|part| part.len()).sum();
     records.reserve(key_bytes + value.len() + 8);
     records.extend_from_slice(&length_of(key_bytes));
-    key.iter().for_each(|piece| records.extend_from_slice(piece));
+    key.iter().for_each(|part| records.extend_from_slice(part));
     records.extend_from_slice(&length_of(value.len()));
     records.extend_from_slice(value);
 }
@@ -409,7 +409,7 @@ fn length_of(bytes: usize) -> [u8; 4] {
 }
 
 fn joined(key: Key<'_>) -> Cow<'_, [u8]> {
-    match key.as_one_piece() {
+    match key.as_contiguous() {
         Some(whole) => Cow::Borrowed(whole),
         None => Cow::Owned(key.pieces().concat()),
     }

@@ -60,7 +60,7 @@ impl<'a> Key<'a> {
 
     /// The whole key, when it is in one piece.
     #[must_use]
-    pub const fn as_one_piece(&self) -> Option<&'a [u8]> {
+    pub const fn as_contiguous(&self) -> Option<&'a [u8]> {
         match (self.scope.is_empty(), self.name.is_empty(), self.suffix.is_empty()) {
             (true, _, true) => Some(self.name),
             (false, true, true) => Some(self.scope),
@@ -81,7 +81,7 @@ impl Eq for Key<'_> {}
 
 impl fmt::Display for Key<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.pieces().into_iter().try_for_each(|piece| write_lossy(f, piece))
+        self.pieces().into_iter().try_for_each(|part| write_lossy(f, part))
     }
 }
 
@@ -218,10 +218,10 @@ impl<'a> Pairs<'a> {
 }
 
 fn split_packed<'a>(rest: &mut &'a [u8]) -> Option<&'a [u8]> {
-    let (length, behind) = rest.split_first_chunk::<8>()?;
+    let (length, tail) = rest.split_first_chunk::<8>()?;
     let length = usize::try_from(u64::from_le_bytes(*length)).ok()?;
-    let (item, behind) = behind.split_at_checked(length)?;
-    *rest = behind;
+    let (item, tail) = tail.split_at_checked(length)?;
+    *rest = tail;
     Some(item)
 }
 
@@ -300,9 +300,9 @@ mod tests {
         let whole = Key::raw(b"/pre/k/num_members");
         let pieces = Key::scoped(b"/pre/", b"k").with_suffix(b"/num_members");
         assert_eq!(whole, pieces);
-        assert_eq!(whole.as_one_piece(), Some(&b"/pre/k/num_members"[..]));
-        assert_eq!(pieces.as_one_piece(), None);
-        assert_eq!(Key::scoped(b"/", b"").as_one_piece(), Some(&b"/"[..]));
+        assert_eq!(whole.as_contiguous(), Some(&b"/pre/k/num_members"[..]));
+        assert_eq!(pieces.as_contiguous(), None);
+        assert_eq!(Key::scoped(b"/", b"").as_contiguous(), Some(&b"/"[..]));
         assert_eq!(format!("{pieces}"), "/pre/k/num_members");
         assert_eq!(format!("{}", Key::raw(b"\xffa")), "\u{fffd}a");
         assert_ne!(Key::raw(b"ab"), Key::raw(b"abc"));

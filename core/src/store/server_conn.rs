@@ -158,9 +158,9 @@ fn encode_answer(out: &mut impl Sink, answer: &Answer<'_>) {
     match answer {
         Answer::Nothing | Answer::Parked => {}
         Answer::Number(number) => out.put(&number.to_le_bytes()),
-        Answer::Value(value) => value.read(|bytes| string(&mut |piece| out.put(piece), bytes)),
+        Answer::Value(value) => value.read(|bytes| string(&mut |part| out.put(part), bytes)),
         Answer::Values(values) => {
-            values.iter().for_each(|value| value.read(|bytes| string(&mut |piece| out.put(piece), bytes)))
+            values.iter().for_each(|value| value.read(|bytes| string(&mut |part| out.put(part), bytes)))
         }
         Answer::Readiness(Readiness::Ready) => out.put(&[READY]),
         Answer::Readiness(Readiness::NotReady) => out.put(&[NOT_READY]),
@@ -169,12 +169,12 @@ fn encode_answer(out: &mut impl Sink, answer: &Answer<'_>) {
         Answer::Popped { length_before, item } => {
             out.put(&length_before.to_le_bytes());
             if let Some(item) = item {
-                string(&mut |piece| out.put(piece), item);
+                string(&mut |part| out.put(part), item);
             }
         }
         Answer::KeyList(list) => {
             out.put(&(list.len() as u64).to_le_bytes());
-            list.iter().for_each(|key| string(&mut |piece| out.put(piece), key));
+            list.iter().for_each(|key| string(&mut |part| out.put(part), key));
         }
     }
 }

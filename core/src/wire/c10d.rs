@@ -82,9 +82,9 @@ impl Opcode {
 
     /// The fields behind the opcode, in order.
     const fn fields(self) -> &'static [Field] {
-        use Field::{Keys, Number, Pairs, Word};
+        use Field::{Keys, Number, Pairs, U32};
         match self {
-            Self::Validate | Self::Ping => &[Word],
+            Self::Validate | Self::Ping => &[U32],
             Self::Set | Self::Append | Self::QueuePush => &[Field::Key, Field::Value],
             Self::CompareSet => &[Field::Key, Field::Value, Field::Value],
             Self::Get | Self::Delete | Self::QueuePop | Self::QueueLen => &[Field::Key],
@@ -106,7 +106,7 @@ enum Field {
     /// An `i64`.
     Number,
     /// A `u32`.
-    Word,
+    U32,
     /// A `u64` count and as many keys.
     Keys,
     /// A `u64` count and as many keys, each followed by its value.

@@ -118,13 +118,13 @@ impl Header {
     /// What no frame may be.
     pub fn read(bytes: &[u8; HEADER_BYTES], from: From, limits: &FrameLimits) -> Result<Self, FrameError> {
         let at = |index: usize| bytes[index];
-        let word = |index: usize| u64::from_le_bytes(core::array::from_fn(|byte| at(index + byte)));
+        let u64_at = |index: usize| u64::from_le_bytes(core::array::from_fn(|byte| at(index + byte)));
         let header = Self {
             body_bytes: u32::from_le_bytes(core::array::from_fn(at)),
             kind: u16::from_le_bytes([at(4), at(5)]),
             flags: u16::from_le_bytes([at(6), at(7)]),
-            id: word(8),
-            sequence: word(16),
+            id: u64_at(8),
+            sequence: u64_at(16),
         };
         if header.flags & FLAGS_CRITICAL != 0 {
             return Err(FrameError::Flags(header.flags));
@@ -172,13 +172,13 @@ pub fn scan_opening(bytes: &[u8], limits: &FrameLimits) -> Result<Scan, FrameErr
     if bytes[..known] != MAGIC[..known] {
         return Err(FrameError::Magic);
     }
-    let Some(behind) = bytes.get(MAGIC.len()..) else {
+    let Some(tail) = bytes.get(MAGIC.len()..) else {
         return Ok(Scan::Partial { bytes: MAGIC.len() + HEADER_BYTES });
     };
-    match scan(behind, From::Client, limits)? {
+    match scan(tail, From::Client, limits)? {
         Scan::Whole { header, .. } if header.kind != HELLO => Err(FrameError::NotHello(header.kind)),
         Scan::Partial { bytes: lacks } => {
-            if let Some(&[low, high]) = behind.get(4..6).and_then(|kind| kind.first_chunk())
+            if let Some(&[low, high]) = tail.get(4..6).and_then(|kind| kind.first_chunk())
                 && u16::from_le_bytes([low, high]) != HELLO
             {
                 return Err(FrameError::NotHello(u16::from_le_bytes([low, high])));
@@ -260,7 +260,7 @@ pub fn append_frame(
 }
 
 /// A part of the bytes of a connection.
-pub type Piece<'b> = split::Piece<'b, Header>;
+pub type Chunk<'b> = split::Chunk<'b, Header>;
 
 /// Takes frames apart as their bytes arrive, and keeps none but those of a header: for a reader that has no room for
 /// the longest frame.
@@ -285,7 +285,7 @@ impl Splitter {
         &mut self,
         bytes: &mut &'b [u8],
         limits: &FrameLimits,
-    ) -> Result<Option<Piece<'b>>, FrameError> {
+    ) -> Result<Option<Chunk<'b>>, FrameError> {
         let from = self.from;
         self.split
             .next(bytes, |head| Header::read(head, from, limits).map(|header| (header, header.body_bytes)))

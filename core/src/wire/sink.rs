@@ -42,9 +42,9 @@ impl<'b> Fill<'b> {
 impl Sink for Fill<'_> {
     fn put(&mut self, bytes: &[u8]) {
         if self.used == self.wanted
-            && let Some(place) = self.buffer.get_mut(self.used..self.used + bytes.len())
+            && let Some(target) = self.buffer.get_mut(self.used..self.used + bytes.len())
         {
-            place.copy_from_slice(bytes);
+            target.copy_from_slice(bytes);
             self.used += bytes.len();
         }
         self.wanted += bytes.len();

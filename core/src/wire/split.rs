@@ -2,7 +2,7 @@
 
 /// A part of the bytes of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Piece<'b, H> {
+pub enum Chunk<'b, H> {
     /// A frame begins.
     Head(H),
     /// Bytes of its body, as they lie in the buffer that they were received in.
@@ -57,32 +57,32 @@ impl<const N: usize> Split<N> {
         &mut self,
         bytes: &mut &'b [u8],
         read: impl FnOnce(&[u8; N]) -> Result<(H, u32), E>,
-    ) -> Result<Option<Piece<'b, H>>, E> {
+    ) -> Result<Option<Chunk<'b, H>>, E> {
         match self.left {
             Some(0) => {
                 self.left = None;
-                Ok(Some(Piece::End))
+                Ok(Some(Chunk::End))
             }
             Some(_) if bytes.is_empty() => Ok(None),
             Some(left) => {
-                let (piece, rest) = bytes.split_at((left as usize).min(bytes.len()));
+                let (chunk, rest) = bytes.split_at((left as usize).min(bytes.len()));
                 *bytes = rest;
                 // The piece is no longer than `left`, which is a `u32`.
-                self.left = Some(left - u32::try_from(piece.len()).unwrap_or(left));
-                Ok(Some(Piece::Body(piece)))
+                self.left = Some(left - u32::try_from(chunk.len()).unwrap_or(left));
+                Ok(Some(Chunk::Body(chunk)))
             }
             None => {
-                let (piece, rest) = bytes.split_at((N - self.have).min(bytes.len()));
+                let (chunk, rest) = bytes.split_at((N - self.have).min(bytes.len()));
                 *bytes = rest;
-                self.head[self.have..self.have + piece.len()].copy_from_slice(piece);
-                self.have += piece.len();
+                self.head[self.have..self.have + chunk.len()].copy_from_slice(chunk);
+                self.have += chunk.len();
                 if self.have < N {
                     return Ok(None);
                 }
                 self.have = 0;
                 let (header, body_bytes) = read(&self.head)?;
                 self.left = Some(body_bytes);
-                Ok(Some(Piece::Head(header)))
+                Ok(Some(Chunk::Head(header)))
             }
         }
     }

@@ -7,7 +7,7 @@
 use super::{Agent, CHANGE_HANDLER, Called, Life, Membership, Purpose};
 use super::{REACH_HANDLER, REACH_TIMEOUT};
 use crate::membership::Member;
-use crate::membership::change::{Change, Departed, decode_change};
+use crate::membership::change::{Change, WorkerLocation, decode_change};
 use crate::membership::changing::{self, NoAnswer};
 use crate::name::WorkerInfo;
 use alloc::boxed::Box;
@@ -22,7 +22,7 @@ pub(super) const SETTLED: &[u8] = b"\x01";
 pub(super) const UNSETTLED: &[u8] = b"\x00";
 /// A change that this worker has not agreed to yet.
 #[derive(Clone, Debug)]
-pub(super) struct Told {
+pub(super) struct Notified {
     /// By which number whoever told of it is answered.
     number: u64,
     change: Change,
@@ -31,7 +31,7 @@ pub(super) struct Told {
     calls: usize,
 }
 
-impl Told {
+impl Notified {
     pub(super) const fn number(&self) -> u64 {
         self.number
     }
@@ -43,23 +43,23 @@ fn is_named_as(newcomer: &Member, member: &Member) -> bool {
 }
 
 /// The same, and is another one.
-fn takes_the_place_of(newcomer: &Member, member: &Member) -> bool {
-    is_named_as(newcomer, member) && newcomer.place() != member.place()
+fn replaces(newcomer: &Member, member: &Member) -> bool {
+    is_named_as(newcomer, member) && newcomer.location() != member.location()
 }
 
 impl Agent {
     /// Whether it is a member that neither comes nor goes: nobody strikes it out but by mistake.
-    pub(super) fn standing(&self) -> &'static [u8] {
+    pub(super) fn membership_state(&self) -> &'static [u8] {
         if matches!(self.life, Life::Member | Life::Draining) { SETTLED } else { UNSETTLED }
     }
 
     /// Another worker tells of a change.
-    pub(super) fn told_of(&mut self, now: Instant, number: u64, called: &Called) {
+    pub(super) fn notified_of(&mut self, now: Instant, number: u64, called: &Called) {
         match self.judge(called) {
-            Err(words) => self.respond(number, Err(words)),
+            Err(message) => self.respond(number, Err(message)),
             Ok(None) => self.respond(number, Ok(Box::default())),
             Ok(Some(change)) => {
-                self.try_change(now, Told { number, change, by: called.from.clone(), calls: 0 })
+                self.try_change(now, Notified { number, change, by: called.from.clone(), calls: 0 })
             }
         }
     }
@@ -71,15 +71,15 @@ impl Agent {
         if matches!(self.membership, Membership::Fixed(_)) {
             return Err(format!("{CHANGE_HANDLER}: the group is static").into());
         }
-        let is_me = |place: &Departed| place.is(&self.me);
-        if self.standing() == SETTLED && change.left.iter().any(is_me) {
+        let is_me = |location: &WorkerLocation| location.is(&self.me);
+        if self.membership_state() == SETTLED && change.left.iter().any(is_me) {
             return Err(format!("{by} strikes out {}, which lives", self.me.worker).into());
         }
         match &change.joined {
             Some(newcomer) if newcomer.worker != *by => {
                 Err(format!("{by} tells of {}", newcomer.worker).into())
             }
-            Some(newcomer) if takes_the_place_of(newcomer, &self.me) => {
+            Some(newcomer) if replaces(newcomer, &self.me) => {
                 Err(format!("{by} takes the place of {}, which lives", self.me.worker).into())
             }
             Some(_) => Ok(Some(change)),
@@ -94,34 +94,35 @@ impl Agent {
     }
 
     /// Before a worker agrees, it tries the way to a newcomer, and whether those are gone whose places are taken.
-    fn try_change(&mut self, now: Instant, mut told: Told) {
-        let (number, until) = (told.number, now + REACH_TIMEOUT);
-        let newcomer = told.change.joined.as_ref().map(Member::place).filter(|_| !planted!(self, UntriedWay));
-        let doubts = self.doubts(&told.change);
-        told.calls = doubts.len() + newcomer.iter().len();
-        self.told.push(told);
+    fn try_change(&mut self, now: Instant, mut notified: Notified) {
+        let (number, until) = (notified.number, now + REACH_TIMEOUT);
+        let newcomer =
+            notified.change.joined.as_ref().map(Member::location).filter(|_| !planted!(self, UntriedRoute));
+        let doubts = self.doubts(&notified.change);
+        notified.calls = doubts.len() + newcomer.iter().len();
+        self.notified.push(notified);
         if let Some(newcomer) = newcomer {
             self.call(newcomer, REACH_HANDLER, Vec::new(), until, Purpose::Reach(number));
         }
-        for place in doubts {
-            let purpose = Purpose::Doubt(number, place.clone());
-            self.call(place, REACH_HANDLER, Vec::new(), until, purpose);
+        for location in doubts {
+            let purpose = Purpose::CheckAlive(number, location.clone());
+            self.call(location, REACH_HANDLER, Vec::new(), until, purpose);
         }
-        self.look_at_told(now, number);
+        self.check_notified(now, number);
     }
 
     /// Members who are not known to be dead and whose places a change takes.
-    fn doubts(&self, change: &Change) -> Vec<Departed> {
+    fn doubts(&self, change: &Change) -> Vec<WorkerLocation> {
         if planted!(self, BlindFaith) {
             return Vec::new();
         }
         let newcomer = change.joined.as_ref();
         let is_touched = |member: &&Member| {
-            change.left.iter().any(|place| place.is(member))
-                || newcomer.is_some_and(|newcomer| takes_the_place_of(newcomer, member))
+            change.left.iter().any(|location| location.is(member))
+                || newcomer.is_some_and(|newcomer| replaces(newcomer, member))
         };
         let is_doubtful = |member: &&Member| member.worker != self.me.worker && self.death(member).is_none();
-        self.members().iter().filter(is_touched).filter(is_doubtful).map(Member::place).collect()
+        self.members().iter().filter(is_touched).filter(is_doubtful).map(Member::location).collect()
     }
 
     /// The way to a newcomer was tried.
@@ -129,85 +130,93 @@ impl Agent {
         match answer {
             Ok(_) => self.answered_for(now, number),
             Err(why) => {
-                let Some(told) = self.take_told(number) else { return };
-                let address = told.change.joined.map_or("".into(), |member| member.address);
-                let words = format!("it cannot call {} at {address}: {why}", told.by);
-                self.respond(number, Err(words.into()));
+                let Some(notified) = self.take_notified(number) else { return };
+                let address = notified.change.joined.map_or("".into(), |member| member.address);
+                let message = format!("it cannot call {} at {address}: {why}", notified.by);
+                self.respond(number, Err(message.into()));
             }
         }
     }
 
     /// A member whose place is taken was asked whether it is there.
-    pub(super) fn doubted(
+    pub(super) fn mark_suspected(
         &mut self,
         now: Instant,
         number: u64,
-        place: &Departed,
+        location: &WorkerLocation,
         answer: Result<Box<[u8]>, NoAnswer>,
     ) {
-        let is_known = self.members().get(&place.worker.name).is_some_and(|known| known.place() == *place);
-        let Some(told) = self.told.iter_mut().find(|told| told.number == number) else { return };
-        let is_struck = told.change.left.iter().any(|left| {
-            left.worker.name == place.worker.name
-                && (left.address.is_empty() || left.address == place.address)
+        let is_known =
+            self.members().get(&location.worker.name).is_some_and(|known| known.location() == *location);
+        let Some(notified) = self.notified.iter_mut().find(|notified| notified.number == number) else {
+            return;
+        };
+        let is_struck = notified.change.left.iter().any(|left| {
+            left.worker.name == location.worker.name
+                && (left.address.is_empty() || left.address == location.address)
         });
-        let by = told.by.clone();
+        let by = notified.by.clone();
         let does = if is_struck { "strikes out" } else { "takes the place of" };
         let refusal = match answer {
-            Err(NoAnswer::Gone) if !is_struck => {
-                told.change.left.push(place.clone());
+            Err(NoAnswer::Dead) if !is_struck => {
+                notified.change.left.push(location.clone());
                 None
             }
-            Err(NoAnswer::Gone) => None,
-            Ok(standing) if *standing == *SETTLED => {
-                Some(format!("{by} {does} {} at {}, which lives", place.worker, place.address))
+            Err(NoAnswer::Dead) => None,
+            Ok(membership_state) if *membership_state == *SETTLED => {
+                Some(format!("{by} {does} {} at {}, which lives", location.worker, location.address))
             }
             // It goes, or lost the right to come; or whoever changes the group waited for it in vain, as this one did.
             Ok(_) | Err(NoAnswer::Unknown(_)) if is_struck || !is_known => None,
-            Ok(_) => Some(format!("{by} {does} {}, which goes, and is there still", place.worker)),
-            Err(why) => Some(format!("{by} {does} {}, which may live: {why}", place.worker)),
+            Ok(_) => Some(format!("{by} {does} {}, which goes, and is there still", location.worker)),
+            Err(why) => Some(format!("{by} {does} {}, which may live: {why}", location.worker)),
         };
         match refusal {
             None => self.answered_for(now, number),
-            Some(words) => {
-                if self.take_told(number).is_some() {
-                    self.respond(number, Err(words.into()));
+            Some(message) => {
+                if self.take_notified(number).is_some() {
+                    self.respond(number, Err(message.into()));
                 }
             }
         }
     }
 
     fn answered_for(&mut self, now: Instant, number: u64) {
-        if let Some(told) = self.told.iter_mut().find(|told| told.number == number) {
-            told.calls = told.calls.saturating_sub(1);
-            self.look_at_told(now, number);
+        if let Some(notified) = self.notified.iter_mut().find(|notified| notified.number == number) {
+            notified.calls = notified.calls.saturating_sub(1);
+            self.check_notified(now, number);
         }
     }
 
-    fn take_told(&mut self, number: u64) -> Option<Told> {
-        let place = self.told.iter().position(|told| told.number == number)?;
-        Some(self.told.swap_remove(place))
+    fn take_notified(&mut self, number: u64) -> Option<Notified> {
+        let location = self.notified.iter().position(|notified| notified.number == number)?;
+        Some(self.notified.swap_remove(location))
     }
 
-    fn look_at_told(&mut self, now: Instant, number: u64) {
-        if self.told.iter().any(|told| told.number == number && told.calls == 0)
-            && let Some(told) = self.take_told(number)
+    fn check_notified(&mut self, now: Instant, number: u64) {
+        if self.notified.iter().any(|notified| notified.number == number && notified.calls == 0)
+            && let Some(notified) = self.take_notified(number)
         {
-            self.apply(now, told.change, &told.by);
+            self.apply(now, notified.change, &notified.by);
             self.respond(number, Ok(Box::default()));
         }
     }
 
     /// Newcomers who are gone again, by their own word where it is one's, before this worker agreed to them.
-    fn withdraw(&mut self, left: &[Departed], by: Option<&WorkerInfo>) {
-        let is_gone = |told: &Told| {
-            let newcomer = told.change.joined.as_ref().filter(|_| by.is_none_or(|by| told.by == *by));
+    fn withdraw(&mut self, left: &[WorkerLocation], by: Option<&WorkerInfo>) {
+        let is_dead = |notified: &Notified| {
+            let newcomer = notified.change.joined.as_ref().filter(|_| by.is_none_or(|by| notified.by == *by));
             !planted!(self, GhostOfNewcomer)
-                && newcomer.is_some_and(|newcomer| left.iter().any(|place| place.is(newcomer)))
+                && newcomer.is_some_and(|newcomer| left.iter().any(|location| location.is(newcomer)))
         };
-        let gone: Vec<u64> = self.told.iter().filter(|told| is_gone(told)).map(|told| told.number).collect();
-        for number in gone {
-            self.take_told(number);
+        let departed: Vec<u64> = self
+            .notified
+            .iter()
+            .filter(|notified| is_dead(notified))
+            .map(|notified| notified.number)
+            .collect();
+        for number in departed {
+            self.take_notified(number);
             self.respond(number, Err("the newcomer was taken back".into()));
         }
     }
@@ -217,25 +226,26 @@ impl Agent {
         if let Some(newcomer) = &change.joined {
             // Who is known to be dead has no place that could not be taken, be it by one that came back where it was.
             let taken = self.members().iter().filter(|member| is_named_as(newcomer, member));
-            let taken = taken.filter(|member| self.death(member).is_some()).map(Member::place);
-            let more: Vec<Departed> = taken.filter(|place| !change.left.contains(place)).collect();
+            let taken = taken.filter(|member| self.death(member).is_some()).map(Member::location);
+            let more: Vec<WorkerLocation> =
+                taken.filter(|location| !change.left.contains(location)).collect();
             change.left.extend(more);
         }
-        for place in &change.left {
+        for location in &change.left {
             // One says of itself that it goes. Whoever is struck out otherwise is dead.
             let why = match &change.joined {
-                None if place.worker == *by => continue,
-                Some(newcomer) if place.worker == *by => format!("it came back at {}", newcomer.address),
+                None if location.worker == *by => continue,
+                Some(newcomer) if location.worker == *by => format!("it came back at {}", newcomer.address),
                 _ => format!("{by} found nobody at its address"),
             };
-            self.mourn(&place.worker.name, &place.address, &why);
+            self.mark_dead(&location.worker.name, &location.address, &why);
         }
         self.withdraw(&change.left, None);
-        let newcomer = change.joined.as_ref().map(Member::place);
+        let newcomer = change.joined.as_ref().map(Member::location);
         self.hand_on(now, changing::Input::Changed(change));
         if self.life == Life::Leaving {
             // Who leaves hears no more of who comes. But who came back lives.
-            self.deaths.retain(|death| Some(&death.place) != newcomer.as_ref());
+            self.deaths.retain(|death| Some(&death.location) != newcomer.as_ref());
         }
     }
 }

@@ -34,8 +34,8 @@ impl Callees {
 
 impl fmt::Display for Callees {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (place, worker) in self.listed.iter().enumerate() {
-            write!(f, "{}{worker}", if place == 0 { "" } else { ", " })?;
+        for (location, worker) in self.listed.iter().enumerate() {
+            write!(f, "{}{worker}", if location == 0 { "" } else { ", " })?;
         }
         match self.count.saturating_sub(self.listed.len()) {
             0 => Ok(()),
@@ -68,24 +68,24 @@ pub enum AgentError {
     #[error(transparent)]
     Membership(#[from] MembershipError),
     /// Members of a static group did not call in time whoever waits for all of them.
-    #[error("{came} of {world_size} workers called {leader} in {}s; missing: {absent}", Seconds(.absent.waited))]
+    #[error("{arrived} of {world_size} workers called {leader} in {}s; missing: {absent}", Seconds(.absent.waited))]
     NotMet {
         /// Who waits for all: the one whose name is the first.
         leader: WorkerInfo,
         /// How many did, that one among them.
-        came: usize,
+        arrived: usize,
         /// How many there are.
         world_size: usize,
         /// Who did not.
         absent: Absent,
     },
     /// Whoever waits for all of a static group cannot be called, or did not hear from all.
-    #[error("{leader}, which hears from all workers before any of them begins: {words}")]
+    #[error("{leader}, which hears from all workers before any of them begins: {message}")]
     Leader {
         /// Who it is.
         leader: WorkerInfo,
         /// What happened.
-        words: Box<str>,
+        message: Box<str>,
     },
     /// A worker of a static group died where all have to agree.
     #[error("{worker} died while {phase}: {why}")]
@@ -115,21 +115,21 @@ pub enum AgentError {
         store: Box<str>,
     },
     /// A thread of the library's own panicked, or failed, and the worker ended. That is a defect of the library.
-    #[error("the worker ended: {words}")]
+    #[error("the worker ended: {message}")]
     Panicked {
         /// Which thread, and what the panic said.
-        words: Box<str>,
+        message: Box<str>,
     },
     /// The worker was to be ended by a handler or a callback of its own, and goes on: it would have waited for itself.
     #[error("a worker cannot be ended within one of its own handlers or callbacks")]
     Reentrant,
     /// What a backend of the program's own says of how it ended.
-    #[error("{words}")]
+    #[error("{message}")]
     Foreign {
         /// Its own number for it.
         status: i32,
         /// Its words.
-        words: Box<str>,
+        message: Box<str>,
     },
 }
 
@@ -194,10 +194,10 @@ pub enum NotCallable {
     #[error("this worker is no member of its group")]
     NoMember,
     /// This worker is of its group no more.
-    #[error("no member of the group any more: {words}")]
+    #[error("no member of the group any more: {message}")]
     Over {
         /// How that came.
-        words: Box<str>,
+        message: Box<str>,
     },
 }
 

@@ -76,7 +76,7 @@ struct World {
 /// Where those are who come back.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Addressing {
-    Elsewhere,
+    Stored,
     WhereTheyWere,
 }
 
@@ -114,7 +114,7 @@ impl World {
             answers: Vec::new(),
             has_signs,
             unreachable: "".into(),
-            addressing: Addressing::Elsewhere,
+            addressing: Addressing::Stored,
         }
     }
 
@@ -139,7 +139,7 @@ impl World {
     }
 
     fn spawn_as(&mut self, name: &'static str, member: Member, world_size: Option<u16>) -> usize {
-        let (place, address) = (self.nodes.len(), member.address.clone());
+        let (location, address) = (self.nodes.len(), member.address.clone());
         let options = AgentOptions {
             member,
             world_size,
@@ -150,7 +150,7 @@ impl World {
             nonce: self.rng.next_u64(),
         };
         let agent = Agent::new(self.now, options).expect("a worker of the group");
-        let sign = agent.sign();
+        let liveness_key = agent.liveness_key();
         self.nodes.push(Node {
             name,
             address,
@@ -169,39 +169,39 @@ impl World {
         });
         if self.has_signs == Signing::Native {
             for (key, value) in self.store.clone() {
-                if let Some(key) = key.strip_prefix(sign::PREFIX) {
-                    self.input(place, Input::Sign(key.into(), Some(value)));
+                if let Some(key) = key.strip_prefix(liveness_key::PREFIX) {
+                    self.input(location, Input::LivenessKey(key.into(), Some(value)));
                 }
             }
-            self.set_sign(&sign, Some(sign::here(worker(name).id).as_bytes()));
+            self.set_sign(&liveness_key, Some(liveness_key::here(worker(name).id).as_bytes()));
         }
-        self.drain(place);
-        place
+        self.drain(location);
+        location
     }
 
-    fn set_sign(&mut self, sign: &Sign, value: Option<&[u8]>) {
-        let key = sign.key();
+    fn set_sign(&mut self, liveness_key: &LivenessKey, value: Option<&[u8]>) {
+        let key = liveness_key.key();
         match value {
             Some(value) => drop(self.store.insert(key.clone(), value.into())),
             None => drop(self.store.remove(&key)),
         }
-        let short: Box<str> = key.strip_prefix(sign::PREFIX).expect("a sign").into();
+        let short: Box<str> = key.strip_prefix(liveness_key::PREFIX).expect("a sign").into();
         // As over one connection of each, in order.
-        for place in 0..self.nodes.len() {
-            let input = Input::Sign(short.clone(), value.map(Box::from));
-            self.at(self.now + Duration::from_millis(2), Happening::Input(place, input));
+        for location in 0..self.nodes.len() {
+            let input = Input::LivenessKey(short.clone(), value.map(Box::from));
+            self.at(self.now + Duration::from_millis(2), Happening::Input(location, input));
         }
     }
 
-    fn drain(&mut self, place: usize) {
-        while let Some(output) = self.nodes[place].agent.poll_output() {
+    fn drain(&mut self, location: usize) {
+        while let Some(output) = self.nodes[location].agent.poll_output() {
             match output {
-                Output::Store(step) => self.send(Happening::Apply(place, step)),
-                Output::Call(call) => self.send(Happening::Arrives(place, call)),
+                Output::Store(step) => self.send(Happening::Apply(location, step)),
+                Output::Call(call) => self.send(Happening::Arrives(location, call)),
                 Output::Decline(ticket) => {
                     if let Some(at) = self.open.iter().position(|(known, ..)| *known == ticket) {
                         let (_, caller, number, _) = self.open.swap_remove(at);
-                        self.send(Happening::Input(caller, Input::Ended(number, Err(NoAnswer::Gone))));
+                        self.send(Happening::Input(caller, Input::Ended(number, Err(NoAnswer::Dead))));
                     }
                 }
                 Output::Respond(ticket, answer) => {
@@ -213,26 +213,26 @@ impl World {
                     let answer = answer.map_err(NoAnswer::Unknown);
                     self.send(Happening::Input(caller, Input::Ended(number, answer)));
                 }
-                Output::Drain if self.nodes[place].busy_at.is_empty() => {
-                    self.send(Happening::Input(place, Input::Drained));
+                Output::Drain if self.nodes[location].busy_at.is_empty() => {
+                    self.send(Happening::Input(location, Input::Drained));
                 }
                 Output::Drain | Output::EndCalls(_) | Output::AdmitAgain => {}
                 Output::CutCalls(_) => {
-                    let callees = core::mem::take(&mut self.nodes[place].busy_at);
-                    self.at(self.now, Happening::Input(place, Input::Cut(callees)));
+                    let callees = core::mem::take(&mut self.nodes[location].busy_at);
+                    self.at(self.now, Happening::Input(location, Input::Cut(callees)));
                 }
-                Output::PartWith(to) => self.nodes[place].parted.push(to.worker.name.to_string()),
+                Output::PartWith(to) => self.nodes[location].parted.push(to.worker.name.to_string()),
                 Output::EndCallsTo(to, why) => {
-                    let told = (self.now, format!("{}: {why}", to.worker.name));
-                    self.nodes[place].ended_calls.push(told);
+                    let reported = (self.now, format!("{}: {why}", to.worker.name));
+                    self.nodes[location].ended_calls.push(reported);
                 }
-                Output::SignOff if self.has_signs == Signing::Native => {
-                    let sign = self.nodes[place].agent.sign();
-                    self.set_sign(&sign, Some(sign::GOING));
+                Output::MarkLeaving if self.has_signs == Signing::Native => {
+                    let liveness_key = self.nodes[location].agent.liveness_key();
+                    self.set_sign(&liveness_key, Some(liveness_key::GOING));
                 }
-                Output::SignOff => {}
+                Output::MarkLeaving => {}
                 Output::Joined => {
-                    let node = &mut self.nodes[place];
+                    let node = &mut self.nodes[location];
                     node.joined_at = Some(self.now);
                     let names = node.agent.members().iter().map(|member| member.worker.name.to_string());
                     node.met = names.collect();
@@ -242,59 +242,61 @@ impl World {
                         GroupEvent::Joined(worker) => format!("+{}", worker.name),
                         GroupEvent::Left(worker) => format!("-{}", worker.name),
                         GroupEvent::PeerDied { worker, .. } => format!("x{}", worker.name),
-                        GroupEvent::SightLost { why } => format!("blind: {why}"),
+                        GroupEvent::WatchLost { why } => format!("blind: {why}"),
                     };
-                    self.nodes[place].events.push(text);
+                    self.nodes[location].events.push(text);
                 }
                 Output::Over(end) => {
-                    self.nodes[place].over = Some(end);
-                    self.end(place);
+                    self.nodes[location].over = Some(end);
+                    self.end(location);
                 }
             }
         }
-        if let Some(at) = self.nodes[place].agent.poll_timeout().filter(|_| self.nodes[place].is_alive) {
-            self.at(at, Happening::Input(place, Input::Tick));
+        if let Some(at) = self.nodes[location].agent.poll_timeout().filter(|_| self.nodes[location].is_alive)
+        {
+            self.at(at, Happening::Input(location, Input::Tick));
         }
     }
 
-    fn end_session(&mut self, place: usize) {
-        for key in core::mem::take(&mut self.nodes[place].session_keys) {
+    fn end_session(&mut self, location: usize) {
+        for key in core::mem::take(&mut self.nodes[location].session_keys) {
             self.store.remove(&key);
         }
-        let sign = self.nodes[place].agent.sign();
-        self.set_sign(&sign, None);
+        let liveness_key = self.nodes[location].agent.liveness_key();
+        self.set_sign(&liveness_key, None);
     }
 
     /// The process is no more.
-    fn end(&mut self, place: usize) {
-        if !core::mem::take(&mut self.nodes[place].is_alive) {
+    fn end(&mut self, location: usize) {
+        if !core::mem::take(&mut self.nodes[location].is_alive) {
             return;
         }
         if self.has_signs == Signing::Native {
-            self.end_session(place);
+            self.end_session(location);
         }
-        let (gone, open) = core::mem::take(&mut self.open).into_iter().partition(|(.., at)| *at == place);
+        let (departed, open) =
+            core::mem::take(&mut self.open).into_iter().partition(|(.., at)| *at == location);
         self.open = open;
-        let gone: Vec<(u64, usize, u64, usize)> = gone;
-        for (_, caller, number, _) in gone {
-            self.send(Happening::Input(caller, Input::Ended(number, Err(NoAnswer::Gone))));
+        let departed: Vec<(u64, usize, u64, usize)> = departed;
+        for (_, caller, number, _) in departed {
+            self.send(Happening::Input(caller, Input::Ended(number, Err(NoAnswer::Dead))));
         }
     }
 
-    fn input(&mut self, place: usize, input: Input) {
-        let is_of_the_dead = !self.nodes[place].is_alive || self.nodes[place].is_frozen;
+    fn input(&mut self, location: usize, input: Input) {
+        let is_of_the_dead = !self.nodes[location].is_alive || self.nodes[location].is_frozen;
         if !is_of_the_dead {
-            self.nodes[place].agent.handle(self.now, input);
-            self.drain(place);
+            self.nodes[location].agent.handle(self.now, input);
+            self.drain(location);
         }
     }
 
     /// What a worker answers to somebody who says that it is `from`, and tells of a change.
-    fn told(&mut self, place: usize, from: &WorkerInfo, change: &Change) -> Result<(), String> {
+    fn reported(&mut self, location: usize, from: &WorkerInfo, change: &Change) -> Result<(), String> {
         let number = 1_000_000 + self.answers.len() as u64;
         let payload = encode_change(change).into();
         let called = Called { from: from.clone(), handler: CHANGE_HANDLER.into(), payload };
-        self.input(place, Input::Called(number, called));
+        self.input(location, Input::Called(number, called));
         self.run_for(10_000);
         let answer = self.answers.iter().find(|(known, _)| *known == number).expect("it is answered");
         answer.1.clone()
@@ -309,26 +311,26 @@ impl World {
         self.waits = waits;
         self.store.insert(key, value);
         let woken: Vec<(usize, Box<str>)> = woken;
-        for (place, _) in woken {
-            self.send(Happening::Input(place, Input::Stored(Reply::Released)));
+        for (location, _) in woken {
+            self.send(Happening::Input(location, Input::Stored(Reply::Released)));
         }
     }
 
-    fn apply(&mut self, place: usize, step: StoreStep) {
+    fn apply(&mut self, location: usize, step: StoreStep) {
         if let StoreStep::Wait { key, until } = &step
             && !self.store.contains_key(key)
         {
-            self.waits.push((place, key.clone()));
-            return self.at(*until, Happening::WaitEnds(place, key.clone()));
+            self.waits.push((location, key.clone()));
+            return self.at(*until, Happening::WaitEnds(location, key.clone()));
         }
         if let (StoreStep::SetForSession { key, .. }, Signing::Native) = (&step, self.has_signs) {
-            self.nodes[place].session_keys.push(key.clone());
+            self.nodes[location].session_keys.push(key.clone());
         }
-        let reply = self.carry_out(step);
-        self.send(Happening::Input(place, Input::Stored(reply)));
+        let reply = self.execute(step);
+        self.send(Happening::Input(location, Input::Stored(reply)));
     }
 
-    fn carry_out(&mut self, step: StoreStep) -> Reply {
+    fn execute(&mut self, step: StoreStep) -> Reply {
         match step {
             StoreStep::CompareSet { key, expected, desired } => {
                 if *self.value(&key) == *expected.as_bytes() {
@@ -367,21 +369,21 @@ impl World {
         let number = call.number;
         let target = self.nodes.iter().position(|node| node.address == call.to.address && node.is_alive);
         let Some(at) = target.filter(|_| call.to.address != self.unreachable) else {
-            return self.send(Happening::Input(from, Input::Ended(number, Err(NoAnswer::Gone))));
+            return self.send(Happening::Input(from, Input::Ended(number, Err(NoAnswer::Dead))));
         };
         if self.nodes[at].is_frozen {
             let (until, why) = (call.until.min(self.now + Duration::from_secs(10)), "no greeting");
             let answer = Err(NoAnswer::Unknown(why.into()));
             return self.at(until, Happening::Input(from, Input::Ended(number, answer)));
         }
-        let who = self.nodes[from].agent.me().worker.clone();
-        if let Err(words) = self.nodes[at].agent.admit(&who) {
-            let answer = Err(NoAnswer::Unknown(words.to_string().into()));
+        let participant = self.nodes[from].agent.me().worker.clone();
+        if let Err(message) = self.nodes[at].agent.admit(&participant) {
+            let answer = Err(NoAnswer::Unknown(message.to_string().into()));
             return self.send(Happening::Input(from, Input::Ended(number, answer)));
         }
         self.order += 1;
         self.open.push((self.order, from, number, at));
-        let called = Called { from: who, handler: call.handler.into(), payload: call.payload };
+        let called = Called { from: participant, handler: call.handler.into(), payload: call.payload };
         self.input(at, Input::Called(self.order, called));
         let late = Err(NoAnswer::Unknown("the deadline passed".into()));
         self.at(call.until, Happening::Input(from, Input::Ended(number, late)));
@@ -389,24 +391,24 @@ impl World {
 
     fn step(&mut self, happening: Happening) {
         match happening {
-            Happening::Apply(place, step) => self.apply(place, step),
-            Happening::WaitEnds(place, key) => {
-                if let Some(at) = self.waits.iter().position(|wait| *wait == (place, key.clone())) {
+            Happening::Apply(location, step) => self.apply(location, step),
+            Happening::WaitEnds(location, key) => {
+                if let Some(at) = self.waits.iter().position(|wait| *wait == (location, key.clone())) {
                     self.waits.remove(at);
-                    self.send(Happening::Input(place, Input::Stored(Reply::TimedOut)));
+                    self.send(Happening::Input(location, Input::Stored(Reply::TimedOut)));
                 }
             }
             Happening::Arrives(from, call) if self.nodes[from].is_alive => self.arrive(from, call),
             Happening::Arrives(..) => {}
-            Happening::Input(place, input) => self.input(place, input),
+            Happening::Input(location, input) => self.input(location, input),
             Happening::Spawn(name, size) => {
                 if !self.nodes.iter().any(|node| node.name == name && node.is_alive) {
                     self.spawn(name, size);
                 }
             }
-            Happening::Kill(place) => {
-                self.nodes[place].was_killed = true;
-                self.end(place);
+            Happening::Kill(location) => {
+                self.nodes[location].was_killed = true;
+                self.end(location);
             }
         }
     }
@@ -422,11 +424,11 @@ impl World {
     }
 
     fn living(&self) -> Vec<usize> {
-        (0..self.nodes.len()).filter(|&place| self.nodes[place].is_alive).collect()
+        (0..self.nodes.len()).filter(|&location| self.nodes[location].is_alive).collect()
     }
 
-    fn error(&self, place: usize) -> String {
-        let Some(Err(error)) = &self.nodes[place].over else { panic!("worker {place} did not fail") };
+    fn error(&self, location: usize) -> String {
+        let Some(Err(error)) = &self.nodes[location].over else { panic!("worker {location} did not fail") };
         error.to_string()
     }
 }
@@ -434,8 +436,8 @@ impl World {
 #[test]
 fn a_static_group_begins_together_and_ends_together() {
     for seed in 0..50 {
-        let signs = if seed % 2 == 0 { Signing::None } else { Signing::Native };
-        let mut world = World::new(seed, signs);
+        let liveness_watcher = if seed % 2 == 0 { Signing::None } else { Signing::Native };
+        let mut world = World::new(seed, liveness_watcher);
         for name in NAMES {
             world.spawn(name, Some(6));
         }
@@ -448,8 +450,8 @@ fn a_static_group_begins_together_and_ends_together() {
             let unknown = node.agent.callee("x").expect_err("nobody").to_string();
             assert_eq!(unknown, "there is no worker x in the group");
         }
-        for place in 0..5 {
-            world.input(place, Input::Leave);
+        for location in 0..5 {
+            world.input(location, Input::Leave);
         }
         world.run_for(10_000);
         assert_eq!(world.living().len(), 6, "all wait for the one that calls still");
@@ -508,8 +510,8 @@ fn a_sign_that_vanishes_ends_a_group_that_has_not_begun_and_calls_in_one_that_ha
     }
     world.end(2);
     world.run_for(30);
-    let words = "c (id 2) died while the group began: its session with the store's server ended";
-    assert_eq!(world.error(0), words);
+    let message = "c (id 2) died while the group began: its session with the store's server ended";
+    assert_eq!(world.error(0), message);
 
     let mut world = World::new(3, Signing::Native);
     for name in NAMES {
@@ -519,11 +521,11 @@ fn a_sign_that_vanishes_ends_a_group_that_has_not_begun_and_calls_in_one_that_ha
     let died_at = world.now;
     world.end(2);
     world.run_for(10);
-    for place in [0, 1, 3, 4, 5] {
-        let node = &world.nodes[place];
+    for location in [0, 1, 3, 4, 5] {
+        let node = &world.nodes[location];
         assert_eq!(node.events, ["xc"]);
-        let [(at, words)] = &node.ended_calls[..] else { panic!("{:?}", node.ended_calls) };
-        assert_eq!(words, "c: its session with the store's server ended");
+        let [(at, message)] = &node.ended_calls[..] else { panic!("{:?}", node.ended_calls) };
+        assert_eq!(message, "c: its session with the store's server ended");
         assert!(at.since(died_at) < Duration::from_millis(10));
         let error = node.agent.callee("c").expect_err("dead").to_string();
         assert_eq!(error, "c (id 2) is dead: its session with the store's server ended");
@@ -563,13 +565,13 @@ fn who_takes_a_members_name_or_number_is_not_of_the_group() {
     world.run_for(2000);
     let agent = &world.nodes[0].agent;
     assert_eq!(agent.admit(&claim("b", 1)), Ok(()));
-    for (claimed, words) in [
+    for (claimed, message) in [
         (claim("b", 2), "b (id 2) claims to be b (id 1)"),
         (claim("x", 1), "x (id 1) claims to be b (id 1)"),
         (claim("x", 9), "x (id 9) is no member of this group"),
     ] {
         let error = agent.admit(&claimed).expect_err("taken");
-        assert_eq!(error.to_string(), words);
+        assert_eq!(error.to_string(), message);
     }
 
     let mut world = World::new(5, Signing::None);
@@ -577,17 +579,17 @@ fn who_takes_a_members_name_or_number_is_not_of_the_group() {
     world.spawn("b", None);
     world.run_for(2000);
     assert_eq!(world.nodes[0].agent.admit(&claim("new", 9)), Ok(()));
-    let place = world.spawn_as(
+    let location = world.spawn_as(
         "a",
         Member { worker: worker("a"), address: "else".into(), devices: NodeDevices::default() },
         None,
     );
     world.run_for(10_000);
-    assert_eq!(world.error(place), "RPC worker name a is not unique.");
+    assert_eq!(world.error(location), "RPC worker name a is not unique.");
     let taken = Member { worker: claim("z", 1), address: "else".into(), devices: NodeDevices::default() };
-    let place = world.spawn_as("b", taken, None);
+    let location = world.spawn_as("b", taken, None);
     world.run_for(10_000);
-    assert_eq!(world.error(place), "RPC worker id 1 is not unique: b has it.");
+    assert_eq!(world.error(location), "RPC worker id 1 is not unique: b has it.");
 }
 
 #[test]
@@ -600,8 +602,8 @@ fn a_shut_down_worker_answers_nobody_and_calls_that_do_not_end_are_ended() {
     assert_eq!((agent.life(), agent.poll_output()), (Life::Draining, Some(Output::Drain)));
     let at = agent.poll_timeout().expect("a deadline");
     agent.handle(at, Input::Tick);
-    let words = "this worker leaves its group, and the time for its calls is up".into();
-    assert_eq!((agent.life(), agent.poll_output()), (Life::Leaving, Some(Output::CutCalls(words))));
+    let message = "this worker leaves its group, and the time for its calls is up".into();
+    assert_eq!((agent.life(), agent.poll_output()), (Life::Leaving, Some(Output::CutCalls(message))));
     agent.handle(at, Input::Abandon);
     let outputs: Vec<Output> = core::iter::from_fn(|| agent.poll_output()).collect();
     assert_eq!(outputs.last(), Some(&Output::Over(Err(AgentError::Abandoned))));
@@ -610,13 +612,13 @@ fn a_shut_down_worker_answers_nobody_and_calls_that_do_not_end_are_ended() {
         agent.handle(at, Input::Called(7, called));
         assert_eq!(agent.poll_output(), Some(Output::Decline(7)));
     }
-    let words = "this worker was shut down".into();
-    assert_eq!(agent.callee("a").map(drop), Err(NotCallable::Over { words }));
+    let message = "this worker was shut down".into();
+    assert_eq!(agent.callee("a").map(drop), Err(NotCallable::Over { message }));
     assert_eq!(agent.admit(&worker("b")), Err(NotAdmitted::Over));
 }
 
-fn place_of(name: &str, address: &str) -> Departed {
-    Departed { worker: worker(name), address: address.into() }
+fn state_of(name: &str, address: &str) -> WorkerLocation {
+    WorkerLocation { worker: worker(name), address: address.into() }
 }
 
 fn newcomer(name: &str, id: u16, address: &str) -> Option<Member> {
@@ -639,13 +641,13 @@ fn who_was_heard_before_a_static_group_was_complete_is_asked_for_again() {
     while world.nodes[0].agent.life() == Life::Joining {
         world.run_for(1);
     }
-    let words = "e (id 4) is no member of this group";
-    assert_eq!(world.answers, [(1_000_001, Err(words.into()))]);
+    let message = "e (id 4) is no member of this group";
+    assert_eq!(world.answers, [(1_000_001, Err(message.into()))]);
     let agent = &mut world.nodes[0].agent;
     agent.handle(now, ready("e", 2));
     agent.handle(now, Input::Abandon);
     outputs.extend(core::iter::from_fn(|| agent.poll_output()));
-    assert_eq!(outputs[0], Output::Respond(2, Err(words.into())));
+    assert_eq!(outputs[0], Output::Respond(2, Err(message.into())));
     assert_eq!(outputs.iter().filter(|output| **output == Output::AdmitAgain).count(), 1);
 
     let member = newcomer("a", 0, "a@0").expect("a member");
@@ -664,7 +666,7 @@ fn who_was_heard_before_a_static_group_was_complete_is_asked_for_again() {
     while agent.life() != Life::Member {
         match agent.poll_output().expect("it goes on") {
             Output::Store(step) => {
-                let reply = world.carry_out(step);
+                let reply = world.execute(step);
                 agent.handle(world.now, Input::Stored(reply));
             }
             other => panic!("{other:?}"),
@@ -684,10 +686,10 @@ fn what_is_no_call_of_a_members_changes_nothing() {
     let agent = &mut world.nodes[0].agent;
     let newcomer = Member { worker: worker("c"), address: "c".into(), devices: NodeDevices::default() };
     let of_another = encode_change(&Change { joined: Some(newcomer), left: Vec::new() });
-    let gone = Departed { worker: worker("a"), address: "a@0".into() };
-    let of_stranger = encode_change(&Change { joined: None, left: [gone].to_vec() });
-    let gone = Departed { worker: worker("e"), address: "e@0".into() };
-    let of_nobody = encode_change(&Change { joined: None, left: [gone].to_vec() });
+    let departed = WorkerLocation { worker: worker("a"), address: "a@0".into() };
+    let of_stranger = encode_change(&Change { joined: None, left: [departed].to_vec() });
+    let departed = WorkerLocation { worker: worker("e"), address: "e@0".into() };
+    let of_nobody = encode_change(&Change { joined: None, left: [departed].to_vec() });
     for (handler, payload, answer) in [
         ("rdzv/none", Vec::new(), Err("there is no handler rdzv/none")),
         (CHANGE_HANDLER, of_another, Err("b (id 1) tells of c (id 2)")),
@@ -713,7 +715,7 @@ pub(super) enum Flaw {
     /// The leader lets all begin though not all have called.
     HastyLeader,
     /// Whoever is told of a newcomer does not try the way to it.
-    UntriedWay,
+    UntriedRoute,
     /// A sign that says that its worker goes is not heard.
     UnheardGoing,
     /// Deaths of those who were not known yet are forgotten.
@@ -727,7 +729,7 @@ pub(super) enum Flaw {
     /// Who takes itself back before it was agreed to is taken in all the same.
     GhostOfNewcomer,
     /// Calls to who leaves end as those to the dead do.
-    AbruptParting,
+    AbruptLeave,
     /// That calls were cut is not told.
     UntoldCut,
 }

@@ -9,7 +9,7 @@ use alloc::vec::Vec;
 pub struct ByNumber<C>(VecDeque<(u64, C)>);
 
 /// Room that it keeps though there is nothing in it, in entries.
-const ROOM_KEPT: usize = 2048;
+const CAPACITY_KEPT: usize = 2048;
 
 impl<C> Default for ByNumber<C> {
     fn default() -> Self {
@@ -36,7 +36,7 @@ impl<C> ByNumber<C> {
         self.0.is_empty()
     }
 
-    fn place(&self, number: u64) -> Result<usize, usize> {
+    fn search(&self, number: u64) -> Result<usize, usize> {
         match self.0.back() {
             Some(&(last, _)) if last >= number => self.0.binary_search_by_key(&number, |&(known, _)| known),
             _ => Err(self.0.len()),
@@ -52,22 +52,22 @@ impl<C> ByNumber<C> {
     /// The one of this number.
     #[must_use]
     pub fn get(&self, number: u64) -> Option<&C> {
-        let place = self.place(number).ok()?;
-        self.0.get(place).map(|(_, entry)| entry)
+        let index = self.search(number).ok()?;
+        self.0.get(index).map(|(_, entry)| entry)
     }
 
     /// The same, to be changed.
     pub fn get_mut(&mut self, number: u64) -> Option<&mut C> {
-        let place = self.place(number).ok()?;
-        self.0.get_mut(place).map(|(_, entry)| entry)
+        let index = self.search(number).ok()?;
+        self.0.get_mut(index).map(|(_, entry)| entry)
     }
 
     /// Puts one in, and hands out what had the number.
     pub fn insert(&mut self, number: u64, entry: C) -> Option<C> {
-        match self.place(number) {
-            Ok(place) => self.0.get_mut(place).map(|(_, old)| core::mem::replace(old, entry)),
-            Err(place) => {
-                self.0.insert(place, (number, entry));
+        match self.search(number) {
+            Ok(index) => self.0.get_mut(index).map(|(_, old)| core::mem::replace(old, entry)),
+            Err(index) => {
+                self.0.insert(index, (number, entry));
                 None
             }
         }
@@ -75,9 +75,9 @@ impl<C> ByNumber<C> {
 
     /// Takes one out.
     pub fn remove(&mut self, number: u64) -> Option<C> {
-        let place = self.place(number).ok()?;
-        let (_, entry) = self.0.remove(place)?;
-        if self.0.is_empty() && self.0.capacity() > ROOM_KEPT {
+        let index = self.search(number).ok()?;
+        let (_, entry) = self.0.remove(index)?;
+        if self.0.is_empty() && self.0.capacity() > CAPACITY_KEPT {
             self.0 = VecDeque::new();
         }
         Some(entry)
@@ -106,8 +106,8 @@ mod tests {
             } else {
                 assert_eq!(list.remove(number), tree.remove(&number));
             }
-            let asked = rng.below(step + 1);
-            assert_eq!(list.get(asked), tree.get(&asked));
+            let request = rng.below(step + 1);
+            assert_eq!(list.get(request), tree.get(&request));
             assert_eq!(list.get_mut(number), tree.get_mut(&number));
             assert_eq!(list.first(), tree.first_key_value().map(|(number, entry)| (*number, entry)));
             assert_eq!((list.len(), list.is_empty()), (tree.len(), tree.is_empty()));

@@ -1,6 +1,6 @@
 //! The end that is called.
 
-use super::frames_in::{Came, FramesIn};
+use super::frames_in::{FramePart, FramesIn};
 use super::in_flight::InFlight;
 use super::outgoing::{Outgoing, ToWrite};
 use super::{CallKind, ConnectionError, PoolLoad, Refusal, Status, cut_failure_text};
@@ -54,7 +54,7 @@ pub enum CalleeEvent<'b> {
     /// Nobody waits for it any more: it need not be carried out, and its answer is dropped.
     Over(u64, Ending),
     /// An answer has been handed out as a whole.
-    Answered(u64),
+    Responded(u64),
     /// The caller asked whether this worker lives: [`Callee::exhausted`] adds what it may wait for.
     Pinged,
     /// The caller makes no further requests.
@@ -90,7 +90,7 @@ enum Reading {
 
 /// What becomes of the last bytes, when there is nothing else to be done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Farewell {
+enum LeaveMode {
     NotYet,
     /// They are on their way since then, at least.
     Since(Instant),
@@ -103,11 +103,11 @@ struct Request {
     /// What is to come of it, but for the part that is coming.
     left: u64,
     is_complete: bool,
-    answered: Answered,
+    answer_event: Responded,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Answered {
+enum Responded {
     No,
     /// With a payload of so many bytes.
     Sending(u64),
@@ -131,7 +131,7 @@ pub struct Callee {
     looked_at_progress: Instant,
     /// Whether anything but a ping came since then, or the connection was not read for a while. Parts of payloads take
     /// turns on the connection, so what comes of one request alone says nothing.
-    has_gone_on: bool,
+    has_progressed: bool,
     /// That frame at the last look.
     unfinished_frame: Option<(u64, u32)>,
     /// Payloads of answers that were not handed out as a whole, in bytes.
@@ -142,7 +142,7 @@ pub struct Callee {
     ponged: Option<Instant>,
     /// When time was last looked at.
     looked: Instant,
-    farewell: Farewell,
+    leave_mode: LeaveMode,
     events: VecDeque<CalleeEvent<'static>>,
     /// What is out with the write at hand.
     out: Vec<u64>,
@@ -164,14 +164,14 @@ impl Callee {
             last_id: 0,
             unfinished: 0,
             looked_at_progress: now,
-            has_gone_on: false,
+            has_progressed: false,
             unfinished_frame: None,
             unread_bytes: 0,
             began: now,
             reading: Reading::On,
             ponged: None,
             looked: now,
-            farewell: Farewell::NotYet,
+            leave_mode: LeaveMode::NotYet,
             events: VecDeque::new(),
             out: Vec::new(),
         }
@@ -185,7 +185,7 @@ impl Callee {
 
     /// How many requests are under way.
     #[must_use]
-    pub fn under_way(&self) -> usize {
+    pub fn in_flight(&self) -> usize {
         self.requests.len()
     }
 
@@ -231,12 +231,12 @@ impl Callee {
     }
 
     /// The caller is not taken in; it is told why.
-    pub fn refuse(&mut self, why: Refusal, words: &str) {
+    pub fn refuse(&mut self, why: Refusal, message: &str) {
         if matches!(self.state, State::Greeting | State::Claimed) {
-            let end = words.floor_char_boundary(1024);
-            let words = words.get(..end).unwrap_or_default();
-            self.end(ConnectionError::Refused { why, words: words.into() });
-            self.outgoing.frame(0, &CalleeFrame::Refused { why: why.number(), words: words.as_bytes() });
+            let end = message.floor_char_boundary(1024);
+            let message = message.get(..end).unwrap_or_default();
+            self.end(ConnectionError::Refused { why, message: message.into() });
+            self.outgoing.frame(0, &CalleeFrame::Refused { why: why.number(), message: message.as_bytes() });
         }
     }
 
@@ -245,22 +245,22 @@ impl Callee {
     pub fn answer(&mut self, call: u64, payload_bytes: u64) -> bool {
         if payload_bytes > self.limits.payload_bytes_max {
             let bytes_max = self.limits.payload_bytes_max;
-            let words = alloc::format!("an answer of {payload_bytes} bytes, of at most {bytes_max}");
-            return self.fail(call, Status::TooLong, &words);
+            let message = alloc::format!("an answer of {payload_bytes} bytes, of at most {bytes_max}");
+            return self.fail(call, Status::TooLong, &message);
         }
         let Some(request) = self.waiting(call) else { return false };
-        request.answered = Answered::Sending(payload_bytes);
+        request.answer_event = Responded::Sending(payload_bytes);
         self.unread_bytes += payload_bytes;
-        self.outgoing.frame(call, &CalleeFrame::Response { status: 0, payload_bytes, words: b"" });
+        self.outgoing.frame(call, &CalleeFrame::Response { status: 0, payload_bytes, message: b"" });
         self.outgoing.payload(call, payload_bytes);
         true
     }
 
     /// A request failed. Whether anybody waits for its answer.
-    pub fn fail(&mut self, call: u64, status: Status, words: &str) -> bool {
+    pub fn fail(&mut self, call: u64, status: Status, message: &str) -> bool {
         let Some(request) = self.waiting(call) else { return false };
-        request.answered = Answered::Sending(0);
-        self.respond(call, status, words);
+        request.answer_event = Responded::Sending(0);
+        self.respond(call, status, message);
         true
     }
 
@@ -268,7 +268,7 @@ impl Callee {
     #[must_use]
     pub fn waits_for(&self, call: u64) -> bool {
         let waits =
-            |request: &Request| request.kind == CallKind::Answered && request.answered == Answered::No;
+            |request: &Request| request.kind == CallKind::Responded && request.answer_event == Responded::No;
         self.requests.get(call).is_some_and(waits)
     }
 
@@ -277,10 +277,10 @@ impl Callee {
         if self.waits_for(call) { self.requests.get_mut(call) } else { None }
     }
 
-    fn respond(&mut self, call: u64, status: Status, words: &str) {
-        let words = cut_failure_text(words);
-        let (status, words) = (status.number(), words.as_bytes());
-        self.outgoing.frame(call, &CalleeFrame::Response { status, payload_bytes: 0, words });
+    fn respond(&mut self, call: u64, status: Status, message: &str) {
+        let message = cut_failure_text(message);
+        let (status, message) = (status.number(), message.as_bytes());
+        self.outgoing.frame(call, &CalleeFrame::Response { status, payload_bytes: 0, message });
         self.outgoing.payload(call, 0);
     }
 
@@ -316,7 +316,7 @@ impl Callee {
     /// It is no longer under way.
     fn count_out(&mut self, request: &Request) {
         self.unfinished -= usize::from(!request.is_complete);
-        if let Answered::Sending(bytes) = request.answered {
+        if let Responded::Sending(bytes) = request.answer_event {
             self.unread_bytes -= bytes;
         }
     }
@@ -371,7 +371,7 @@ impl Callee {
     pub fn go_on(&mut self) {
         if self.reading == Reading::HeldUp {
             self.reading = Reading::On;
-            self.has_gone_on = true;
+            self.has_progressed = true;
         }
     }
 
@@ -382,16 +382,16 @@ impl Callee {
     }
 
     /// When the next sign of life is due.
-    fn sign_due(&self) -> Option<Instant> {
+    fn heartbeat_due(&self) -> Option<Instant> {
         let is_due = self.is_held_up() && matches!(self.state, State::Open | State::Leaving);
         is_due.then(|| self.ponged.map_or(Instant::ORIGIN, |at| at + self.limits.ping_interval))
     }
 
     fn live(&mut self, now: Instant) {
-        if self.sign_due().is_some_and(|at| at <= now) {
+        if self.heartbeat_due().is_some_and(|at| at <= now) {
             self.ponged = Some(now);
             // To whoever has not taken the last one, one more is of no use.
-            if self.outgoing.is_asked_for() {
+            if self.outgoing.is_flow_controlled() {
                 self.outgoing.frame(0, &CalleeFrame::Pong { nonce: 0 });
             }
         }
@@ -399,22 +399,22 @@ impl Callee {
 
     /// When it is looked at whether the last bytes were taken. That all are handed out is noticed while it is written, where
     /// there is no time; so it is looked again and again from the goodbye on.
-    fn farewell_due(&self) -> Option<Instant> {
-        let since = match (self.state, self.farewell) {
-            (State::Leaving, _) | (State::Drained | State::Ended, Farewell::NotYet) => self.looked,
-            (State::Drained | State::Ended, Farewell::Since(at)) => at,
+    fn drain_check_due(&self) -> Option<Instant> {
+        let since = match (self.state, self.leave_mode) {
+            (State::Leaving, _) | (State::Drained | State::Ended, LeaveMode::NotYet) => self.looked,
+            (State::Drained | State::Ended, LeaveMode::Since(at)) => at,
             _ => return None,
         };
         Some(since + self.limits.ping_timeout)
     }
 
-    fn look_at_farewell(&mut self, now: Instant) {
-        let is_due = self.farewell_due().is_some_and(|at| at <= now);
+    fn check_drained(&mut self, now: Instant) {
+        let is_due = self.drain_check_due().is_some_and(|at| at <= now);
         self.looked = now;
-        match (self.state, self.farewell) {
-            (State::Drained | State::Ended, Farewell::NotYet) => self.farewell = Farewell::Since(now),
-            (State::Drained | State::Ended, Farewell::Since(_)) if is_due => {
-                self.farewell = Farewell::GivenUp;
+        match (self.state, self.leave_mode) {
+            (State::Drained | State::Ended, LeaveMode::NotYet) => self.leave_mode = LeaveMode::Since(now),
+            (State::Drained | State::Ended, LeaveMode::Since(_)) if is_due => {
+                self.leave_mode = LeaveMode::GivenUp;
                 self.events.push_back(CalleeEvent::Unread);
             }
             _ => {}
@@ -424,13 +424,13 @@ impl Callee {
     /// What is to be written next, when the socket takes bytes.
     pub fn poll_write(&mut self) -> Option<ToWrite> {
         // While that lasted, the caller was not read.
-        self.has_gone_on |= self.outgoing.is_backed_up();
+        self.has_progressed |= self.outgoing.is_backed_up();
         let next = self.outgoing.poll(&mut self.out);
         let mut out = core::mem::take(&mut self.out);
         for call in out.drain(..) {
             if let Some(request) = self.requests.take(call) {
                 self.count_out(&request);
-                self.events.push_back(CalleeEvent::Answered(call));
+                self.events.push_back(CalleeEvent::Responded(call));
             }
         }
         self.out = out;
@@ -443,7 +443,7 @@ impl Callee {
     pub fn poll_timeout(&self) -> Option<Instant> {
         let first = self.requests.first_deadline();
         let greeting = (self.state == State::Greeting).then(|| self.began + self.limits.greeting_timeout);
-        let due = [first, greeting, self.sign_due(), self.farewell_due(), self.progress_due()];
+        let due = [first, greeting, self.heartbeat_due(), self.drain_check_due(), self.progress_due()];
         due.into_iter().flatten().min()
     }
 
@@ -453,7 +453,7 @@ impl Callee {
             self.outgoing.drop_payload(call);
             self.count_out(&request);
             // An answer that has begun is cut off: its caller has given it up.
-            if request.kind == CallKind::Answered && request.answered == Answered::No {
+            if request.kind == CallKind::Responded && request.answer_event == Responded::No {
                 self.respond(call, Status::Deadline, "");
             }
             self.events.push_back(CalleeEvent::Over(call, Ending::Deadline));
@@ -464,7 +464,7 @@ impl Callee {
         self.look_at_progress(now);
         self.live(now);
         self.look_for_the_end();
-        self.look_at_farewell(now);
+        self.check_drained(now);
     }
 
     /// When it is looked whether unfinished requests and frames go on.
@@ -480,9 +480,9 @@ impl Callee {
         self.looked_at_progress = now;
         let frame = self.incoming.unfinished();
         let is_frame_as_before = core::mem::replace(&mut self.unfinished_frame, frame) == frame;
-        let has_gone_on = core::mem::take(&mut self.has_gone_on) || !is_frame_as_before;
+        let has_progressed = core::mem::take(&mut self.has_progressed) || !is_frame_as_before;
         // A caller that is not read cannot go on. Where this process stood still, so may the caller's have done.
-        if has_gone_on || !self.is_read() || now >= due + self.limits.stall_timeout {
+        if has_progressed || !self.is_read() || now >= due + self.limits.stall_timeout {
             return;
         }
         if frame.is_some() {
@@ -493,7 +493,7 @@ impl Callee {
                 continue;
             }
             let Some(request) = self.take(call) else { continue };
-            if request.kind == CallKind::Answered && request.answered == Answered::No {
+            if request.kind == CallKind::Responded && request.answer_event == Responded::No {
                 let text = format!("no byte came in {}s", Seconds(self.limits.stall_timeout));
                 self.respond(call, Status::Stalled, &text);
             }
@@ -510,7 +510,7 @@ impl Callee {
 
     /// So many bytes of what is due came, and are where they belong. No event tells of them.
     pub const fn filled(&mut self, bytes: u32) {
-        self.has_gone_on = true;
+        self.has_progressed = true;
         self.incoming.filled(bytes);
     }
 
@@ -531,7 +531,7 @@ impl Callee {
             }
             match self.incoming.next(bytes) {
                 Ok(None) => return self.events.pop_front(),
-                Ok(Some(came)) => match self.came(now, came) {
+                Ok(Some(frame_part)) => match self.frame_part(now, frame_part) {
                     Ok(None) => {}
                     Ok(Some(event)) => return Some(event),
                     Err(error) => self.end(error),
@@ -541,15 +541,21 @@ impl Callee {
         }
     }
 
-    fn came<'b>(&mut self, now: Instant, came: Came<'b>) -> Result<Option<CalleeEvent<'b>>, ConnectionError> {
-        match came {
-            Came::Data(..) if self.state == State::Greeting => Err(ConnectionError::OutOfPlace(DATA)),
-            Came::Data(call, bytes) => {
-                self.has_gone_on = true;
+    fn frame_part<'b>(
+        &mut self,
+        now: Instant,
+        frame_part: FramePart<'b>,
+    ) -> Result<Option<CalleeEvent<'b>>, ConnectionError> {
+        match frame_part {
+            FramePart::Data(..) if self.state == State::Greeting => {
+                Err(ConnectionError::UnexpectedFrame(DATA))
+            }
+            FramePart::Data(call, bytes) => {
+                self.has_progressed = true;
                 let Some(request) = self.requests.get_mut(call) else {
                     // It was answered, is over, or was never taken.
                     return if call == 0 || call > self.last_id {
-                        Err(ConnectionError::OutOfPlace(DATA))
+                        Err(ConnectionError::UnexpectedFrame(DATA))
                     } else {
                         Ok(None)
                     };
@@ -558,18 +564,18 @@ impl Callee {
                 request.left = left.ok_or(ConnectionError::TooMuchData(call))?;
                 Ok(None)
             }
-            Came::Bytes(call, bytes) => {
-                self.has_gone_on = true;
+            FramePart::Bytes(call, bytes) => {
+                self.has_progressed = true;
                 let is_wanted = self.requests.get(call).is_some();
                 Ok(is_wanted.then_some(CalleeEvent::Bytes(call, bytes)))
             }
-            Came::DataEnd(call) => {
+            FramePart::DataEnd(call) => {
                 if self.requests.get(call).is_some_and(|request| request.left == 0) {
                     self.complete(call);
                 }
                 Ok(None)
             }
-            Came::Frame(header, body) => match CallerFrame::parse(header.kind, &body)? {
+            FramePart::Frame(header, body) => match CallerFrame::parse(header.kind, &body)? {
                 Some(frame) => self.frame(now, header.id, header.kind, frame),
                 None => Ok(None),
             },
@@ -595,13 +601,15 @@ impl Callee {
         kind: u16,
         frame: CallerFrame<'_>,
     ) -> Result<Option<CalleeEvent<'b>>, ConnectionError> {
-        self.has_gone_on |= !matches!(frame, CallerFrame::Ping { .. });
+        self.has_progressed |= !matches!(frame, CallerFrame::Ping { .. });
         match (frame, self.state) {
             (
                 CallerFrame::Hello { version_min, version_max, group, caller, caller_id, callee, callee_id },
                 State::Greeting,
             ) => self.greeted((version_min, version_max), group, (caller, caller_id), (callee, callee_id)),
-            (_, State::Greeting) | (CallerFrame::Hello { .. }, _) => Err(ConnectionError::OutOfPlace(kind)),
+            (_, State::Greeting) | (CallerFrame::Hello { .. }, _) => {
+                Err(ConnectionError::UnexpectedFrame(kind))
+            }
             (CallerFrame::Ping { nonce }, _) => {
                 self.outgoing.frame(0, &CalleeFrame::Pong { nonce });
                 Ok(Some(CalleeEvent::Pinged))
@@ -622,7 +630,7 @@ impl Callee {
                 Ok(None)
             }
             (CallerFrame::Request { deadline_ms, payload_bytes, handler }, _) => {
-                self.request(now, (id, kind), CallKind::Answered, deadline_ms, payload_bytes, handler)
+                self.request(now, (id, kind), CallKind::Responded, deadline_ms, payload_bytes, handler)
             }
             (CallerFrame::Notice { deadline_ms, payload_bytes, handler }, _) => {
                 self.request(now, (id, kind), CallKind::OneWay, deadline_ms, payload_bytes, handler)
@@ -665,7 +673,7 @@ impl Callee {
         handler: &[u8],
     ) -> Result<Option<CalleeEvent<'b>>, ConnectionError> {
         if id <= self.last_id {
-            return Err(ConnectionError::OutOfPlace(frame_kind));
+            return Err(ConnectionError::UnexpectedFrame(frame_kind));
         }
         self.last_id = id;
         let bytes = self.requests.bytes_with(payload_bytes);
@@ -674,15 +682,16 @@ impl Callee {
         let refusal = match () {
             () if self.state != State::Open => Some(Status::Leaving),
             () if payload_bytes > self.limits.payload_bytes_max => Some(Status::TooLong),
-            () if is_full => return Err(ConnectionError::TooMuchUnderWay),
+            () if is_full => return Err(ConnectionError::TooManyInFlight),
             () => None,
         };
         if let Some(status) = refusal {
-            if kind == CallKind::Answered {
+            if kind == CallKind::Responded {
                 let bytes_max = self.limits.payload_bytes_max;
                 let is_long = status == Status::TooLong;
-                let words = is_long.then(|| alloc::format!("{payload_bytes} bytes, of at most {bytes_max}"));
-                self.respond(id, status, words.as_deref().unwrap_or_default());
+                let message =
+                    is_long.then(|| alloc::format!("{payload_bytes} bytes, of at most {bytes_max}"));
+                self.respond(id, status, message.as_deref().unwrap_or_default());
             }
             return Ok(None);
         }
@@ -691,7 +700,7 @@ impl Callee {
             self.looked_at_progress = now;
         }
         self.unfinished += 1;
-        let request = Request { kind, left: payload_bytes, is_complete: false, answered: Answered::No };
+        let request = Request { kind, left: payload_bytes, is_complete: false, answer_event: Responded::No };
         self.requests.insert(id, payload_bytes, deadline, request);
         let handler = String::from_utf8_lossy(handler).into();
         self.events.push_back(CalleeEvent::Request { call: id, handler, payload_bytes, deadline, kind });

@@ -1,6 +1,6 @@
 //! The end that calls.
 
-use super::frames_in::{Came, FramesIn};
+use super::frames_in::{FramePart, FramesIn};
 use super::in_flight::InFlight;
 use super::outgoing::{Outgoing, ToWrite};
 use super::{CallError, CallFailure, CallKind, CallPhase, ConnectionError, PoolLoad, Refusal, Status};
@@ -91,7 +91,7 @@ pub struct Caller {
     pinged: Option<Instant>,
     pings: u64,
     /// It was asked for its load, and is not asked again before then.
-    asked_until: Option<Instant>,
+    ask_again_at: Option<Instant>,
     /// When it said to that that it had no handler thread free, and what it said.
     load: Option<(Instant, PoolLoad)>,
     events: VecDeque<CallerEvent<'static>>,
@@ -146,7 +146,7 @@ impl Caller {
             has_given_up: false,
             pinged: None,
             pings: 0,
-            asked_until: None,
+            ask_again_at: None,
             load: None,
             events: VecDeque::new(),
             out: Vec::new(),
@@ -167,7 +167,7 @@ impl Caller {
 
     /// How many calls are under way.
     #[must_use]
-    pub fn under_way(&self) -> usize {
+    pub fn in_flight(&self) -> usize {
         self.calls.len()
     }
 
@@ -215,7 +215,7 @@ impl Caller {
             left.map_or(0, |left| u64::try_from(left.as_millis()).unwrap_or(u64::MAX).saturating_add(1));
         let (payload_bytes, handler) = (call.payload_bytes, call.handler.as_bytes());
         match call.kind {
-            CallKind::Answered => {
+            CallKind::Responded => {
                 self.outgoing.frame(id, &CallerFrame::Request { deadline_ms, payload_bytes, handler })
             }
             CallKind::OneWay => {
@@ -276,7 +276,7 @@ impl Caller {
     }
 
     /// Something came.
-    fn heard(&mut self, now: Instant) {
+    fn note_received(&mut self, now: Instant) {
         (self.silent_since, self.pinged, self.has_given_up) = (Some(now), None, false);
         self.look_for_rest();
     }
@@ -327,15 +327,15 @@ impl Caller {
     fn ask_due(&self) -> Option<Instant> {
         let (deadline, call) = self.calls.first_due()?;
         let is_awaited =
-            matches!(self.state, State::Open | State::Leaving) && call.kind == CallKind::Answered;
+            matches!(self.state, State::Open | State::Leaving) && call.kind == CallKind::Responded;
         let due = call.began + deadline.since(call.began) / 4 * 3;
-        let due = self.asked_until.map_or(due, |until| due.max(until));
+        let due = self.ask_again_at.map_or(due, |until| due.max(until));
         (is_awaited && due < deadline).then_some(due)
     }
 
     fn ask(&mut self, now: Instant) {
         if self.ask_due().is_some_and(|due| due <= now) {
-            self.asked_until = self.calls.first_deadline();
+            self.ask_again_at = self.calls.first_deadline();
             self.pings += 1;
             self.outgoing.frame(0, &CallerFrame::Ping { nonce: self.pings });
         }
@@ -345,8 +345,8 @@ impl Caller {
     /// in the second half of the call's time: it may have frozen since. Calls that end soon after each other share it.
     fn late_phase(&self, now: Instant, began: Instant) -> CallPhase {
         let half = began + now.since(began) / 2;
-        let load = self.load.filter(|&(told, _)| told >= half);
-        load.map_or(CallPhase::UnderWay, |(_, load)| CallPhase::Exhausted(load))
+        let load = self.load.filter(|&(announced, _)| announced >= half);
+        load.map_or(CallPhase::InFlight, |(_, load)| CallPhase::Exhausted(load))
     }
 
     /// When time alone changes something.
@@ -399,7 +399,7 @@ impl Caller {
 
     /// So many bytes of what is due came, and are where they belong. No event tells of them.
     pub fn filled(&mut self, now: Instant, bytes: u32) {
-        self.heard(now);
+        self.note_received(now);
         self.incoming.filled(bytes);
     }
 
@@ -414,12 +414,12 @@ impl Caller {
                 return None;
             }
             if !bytes.is_empty() {
-                self.heard(now);
+                self.note_received(now);
             }
             // A frame's end takes no bytes of its own, so that the codec is asked though there are none.
             match self.incoming.next(bytes) {
                 Ok(None) => return self.events.pop_front(),
-                Ok(Some(came)) => match self.came(now, came) {
+                Ok(Some(frame_part)) => match self.frame_part(now, frame_part) {
                     Ok(None) => {}
                     Ok(Some(event)) => return Some(event),
                     Err(error) => self.end(error),
@@ -429,24 +429,28 @@ impl Caller {
         }
     }
 
-    fn came<'b>(&mut self, now: Instant, came: Came<'b>) -> Result<Option<CallerEvent<'b>>, ConnectionError> {
-        match came {
-            Came::Data(id, bytes) => {
+    fn frame_part<'b>(
+        &mut self,
+        now: Instant,
+        frame_part: FramePart<'b>,
+    ) -> Result<Option<CallerEvent<'b>>, ConnectionError> {
+        match frame_part {
+            FramePart::Data(id, bytes) => {
                 let Some(call) = self.calls.get_mut(id) else { return self.late(id, DATA) };
-                let left = call.left.ok_or(ConnectionError::OutOfPlace(DATA))?;
+                let left = call.left.ok_or(ConnectionError::UnexpectedFrame(DATA))?;
                 let left = left.checked_sub(u64::from(bytes)).ok_or(ConnectionError::TooMuchData(id))?;
                 call.left = Some(left);
                 Ok(None)
             }
-            Came::Bytes(id, bytes) => {
+            FramePart::Bytes(id, bytes) => {
                 let is_wanted = self.calls.get(id).is_some_and(|call| call.left.is_some());
                 Ok(is_wanted.then_some(CallerEvent::Bytes(id, bytes)))
             }
-            Came::DataEnd(id) => {
+            FramePart::DataEnd(id) => {
                 self.look_at_answer(id);
                 Ok(None)
             }
-            Came::Frame(header, body) => match CalleeFrame::parse(header.kind, &body)? {
+            FramePart::Frame(header, body) => match CalleeFrame::parse(header.kind, &body)? {
                 Some(frame) => self.frame(now, header.id, header.kind, frame),
                 None => Ok(None),
             },
@@ -455,7 +459,7 @@ impl Caller {
 
     /// Something comes for a call that is not under way: it was given up, or there never was one.
     const fn late<'b>(&self, id: u64, kind: u16) -> Result<Option<CallerEvent<'b>>, ConnectionError> {
-        if id == 0 || id > self.last_id { Err(ConnectionError::OutOfPlace(kind)) } else { Ok(None) }
+        if id == 0 || id > self.last_id { Err(ConnectionError::UnexpectedFrame(kind)) } else { Ok(None) }
     }
 
     fn look_at_answer(&mut self, id: u64) {
@@ -476,15 +480,15 @@ impl Caller {
     ) -> Result<Option<CallerEvent<'b>>, ConnectionError> {
         let text = |bytes: &[u8]| -> Box<str> { String::from_utf8_lossy(bytes).into() };
         match (frame, self.state) {
-            (CalleeFrame::Refused { why, words }, _) => {
-                Err(ConnectionError::Refused { why: Refusal::from_number(why), words: text(words) })
+            (CalleeFrame::Refused { why, message }, _) => {
+                Err(ConnectionError::Refused { why: Refusal::from_number(why), message: text(message) })
             }
             (
                 CalleeFrame::Welcome { version, callee, callee_id, requests_max, bytes_max },
                 State::Greeting,
             ) => {
                 if !(VERSION_MIN..=VERSION_MAX).contains(&version) {
-                    return Err(ConnectionError::OutOfPlace(kind));
+                    return Err(ConnectionError::UnexpectedFrame(kind));
                 }
                 if callee != self.peer.name.as_bytes() || callee_id != self.peer.id {
                     let got = format!("{} (id {callee_id})", text(callee)).into();
@@ -498,7 +502,9 @@ impl Caller {
                 self.state = State::Open;
                 Ok(Some(CallerEvent::Open))
             }
-            (_, State::Greeting) | (CalleeFrame::Welcome { .. }, _) => Err(ConnectionError::OutOfPlace(kind)),
+            (_, State::Greeting) | (CalleeFrame::Welcome { .. }, _) => {
+                Err(ConnectionError::UnexpectedFrame(kind))
+            }
             (CalleeFrame::Pong { .. }, _) => {
                 self.load = None;
                 Ok(None)
@@ -513,8 +519,8 @@ impl Caller {
                 Ok(Some(CallerEvent::PeerLeaving))
             }
             (CalleeFrame::Goodbye {}, _) => Ok(None),
-            (CalleeFrame::Response { status, payload_bytes, words }, _) => {
-                self.response(now, (id, kind), status, payload_bytes, words)
+            (CalleeFrame::Response { status, payload_bytes, message }, _) => {
+                self.response(now, (id, kind), status, payload_bytes, message)
             }
         }
     }
@@ -525,11 +531,11 @@ impl Caller {
         (id, kind): (u64, u16),
         status: u16,
         bytes: u64,
-        words: &[u8],
+        message: &[u8],
     ) -> Result<Option<CallerEvent<'b>>, ConnectionError> {
         let Some(call) = self.calls.get_mut(id) else { return self.late(id, kind) };
         if call.left.is_some() || call.kind == CallKind::OneWay {
-            return Err(ConnectionError::OutOfPlace(kind));
+            return Err(ConnectionError::UnexpectedFrame(kind));
         }
         // The callee has read enough of it.
         self.outgoing.drop_payload(id);
@@ -544,7 +550,7 @@ impl Caller {
                     let (elapsed, phase) = (now.since(call.began), self.late_phase(now, call.began));
                     CallFailure::DeadlinePassed { elapsed, phase }
                 }
-                status => CallFailure::Remote { status, words: String::from_utf8_lossy(words).into() },
+                status => CallFailure::Remote { status, message: String::from_utf8_lossy(message).into() },
             };
             return Ok(Some(CallerEvent::Failed(id, why.of(call.handler, &self.peer))));
         }

@@ -25,7 +25,7 @@ open_choice! {
         /// It takes no further requests.
         5 Leaving: "the worker takes no further requests",
         /// It has no room for it now. No handler has seen it.
-        6 NoRoom: "the worker has no room for it",
+        6 Exhausted: "the worker has no room for it",
         /// Nothing more of its payload came.
         7 Stalled: "the rest of the request did not come",
         /// Its bytes are not those that the handler takes.
@@ -57,7 +57,7 @@ pub enum ConnectionError {
     Frame(#[from] FrameError),
     /// The peer sent a frame where it may not be.
     #[error("a frame of kind {0:#06x} is out of its place")]
-    OutOfPlace(u16),
+    UnexpectedFrame(u16),
     /// More of a payload came than there is.
     #[error("call {0} has more bytes than it said")]
     TooMuchData(u64),
@@ -66,7 +66,7 @@ pub enum ConnectionError {
     NothingAllowed,
     /// More is under way than was allowed.
     #[error("more requests or bytes are under way than were allowed")]
-    TooMuchUnderWay,
+    TooManyInFlight,
     /// A name or number in a greeting is none.
     #[error("the greeting names no worker")]
     NoWorker,
@@ -79,12 +79,12 @@ pub enum ConnectionError {
         got: Box<str>,
     },
     /// The callee did not take the caller in.
-    #[error("refused: {why}{}{words}", if words.is_empty() { "" } else { ": " })]
+    #[error("refused: {why}{}{message}", if message.is_empty() { "" } else { ": " })]
     Refused {
         /// Why.
         why: Refusal,
         /// In its own words.
-        words: Box<str>,
+        message: Box<str>,
     },
     /// There was no greeting in time.
     #[error("no greeting in {}s", Seconds(*.0))]
@@ -103,13 +103,13 @@ pub enum ConnectionError {
     Unreachable(Box<str>),
     /// The host is there, and nobody listens at the address: who was there is gone.
     #[error("nobody listens at its address: {0}")]
-    NobodyListens(Box<str>),
+    NotListening(Box<str>),
     /// Whoever knows better said that the peer is gone.
     #[error("{0}")]
     GivenUp(Box<str>),
     /// The worker that calls has ended, or gives up its calls; nothing is known against the peer.
     #[error("{0}")]
-    OwnEnd(Box<str>),
+    CallerEnded(Box<str>),
     /// A thread of the worker's that calls has panicked; nothing is known against the peer.
     #[error("{0}")]
     Panicked(Box<str>),
@@ -126,7 +126,7 @@ pub enum CallPhase {
     /// It waits until others are done with. It has not been sent.
     Queued,
     /// It may have been sent, and may be carried out.
-    UnderWay,
+    InFlight,
     /// The same, and when the callee was last asked, it had no handler thread free.
     Exhausted(PoolLoad),
 }
@@ -147,7 +147,7 @@ impl CallPhase {
         match self {
             Self::Connecting => "connecting",
             Self::Queued => "sending",
-            Self::UnderWay | Self::Exhausted(_) => "waiting",
+            Self::InFlight | Self::Exhausted(_) => "waiting",
         }
     }
 }
@@ -204,12 +204,12 @@ pub enum CallFailure {
         phase: CallPhase,
     },
     /// The callee did not carry it out.
-    #[error("{}", RemoteText(*.status, .words))]
+    #[error("{}", RemoteText(*.status, .message))]
     Remote {
         /// Why.
         status: Status,
         /// In its own words.
-        words: Box<str>,
+        message: Box<str>,
     },
     /// One of the two takes part no longer.
     #[error("it takes no further calls")]
@@ -219,10 +219,10 @@ pub enum CallFailure {
     Unsent(ConnectionError),
     /// The connection ended under it, so nobody knows whether it was carried out.
     #[error("the worker is gone: {0}")]
-    PeerGone(ConnectionError),
+    ConnectionLost(ConnectionError),
     /// The worker that made it has ended, or gave it up, so nobody knows whether it was carried out.
     #[error("{0}")]
-    OwnEnd(Box<str>),
+    CallerEnded(Box<str>),
     /// A thread of the worker's that made it has panicked, so nobody knows whether it was carried out.
     #[error("{0}")]
     Panicked(Box<str>),
@@ -233,9 +233,9 @@ impl ConnectionError {
     #[must_use]
     pub fn of_sent(self) -> CallFailure {
         match self {
-            Self::OwnEnd(words) => CallFailure::OwnEnd(words),
-            Self::Panicked(words) => CallFailure::Panicked(words),
-            why => CallFailure::PeerGone(why),
+            Self::CallerEnded(message) => CallFailure::CallerEnded(message),
+            Self::Panicked(message) => CallFailure::Panicked(message),
+            why => CallFailure::ConnectionLost(why),
         }
     }
 }
@@ -261,8 +261,8 @@ impl fmt::Display for RemoteText<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match *self {
             Self(status, "") => write!(f, "{status}"),
-            Self(Status::Malformed, words) => f.write_str(words),
-            Self(status, words) => write!(f, "{status}: {words}"),
+            Self(Status::Malformed, message) => f.write_str(message),
+            Self(status, message) => write!(f, "{status}: {message}"),
         }
     }
 }
@@ -276,7 +276,7 @@ impl fmt::Display for Late {
         match self.1 {
             CallPhase::Connecting => write!(f, "not sent in {span}s: there is no connection yet"),
             CallPhase::Queued => write!(f, "not sent in {span}s"),
-            CallPhase::UnderWay => write!(f, "no answer in {span}s"),
+            CallPhase::InFlight => write!(f, "no answer in {span}s"),
             CallPhase::Exhausted(PoolLoad { threads, waiting }) => {
                 write!(
                     f,
@@ -299,8 +299,8 @@ impl fmt::Display for Callee<'_> {
         } else {
             write!(f, "{handler} at ")?;
         }
-        let is_of_the_way = self.0.phase().is_some() && !matches!(why, CallFailure::Remote { .. });
-        if is_of_the_way && !address.is_empty() {
+        let is_connection_failure = self.0.phase().is_some() && !matches!(why, CallFailure::Remote { .. });
+        if is_connection_failure && !address.is_empty() {
             write!(f, "{} (id {}, {address})", peer.name, peer.id)
         } else {
             write!(f, "{peer}")
@@ -341,11 +341,11 @@ impl CallError {
         match &self.why {
             CallFailure::DeadlinePassed { phase, .. } => Some(*phase),
             CallFailure::NotOpen | CallFailure::Unsent(_) => Some(CallPhase::Connecting),
-            CallFailure::PeerGone(_)
-            | CallFailure::OwnEnd(_)
+            CallFailure::ConnectionLost(_)
+            | CallFailure::CallerEnded(_)
             | CallFailure::Panicked(_)
             | CallFailure::Remote { .. }
-            | CallFailure::NoMemory => Some(CallPhase::UnderWay),
+            | CallFailure::NoMemory => Some(CallPhase::InFlight),
             CallFailure::TooMany { .. }
             | CallFailure::TooMuch { .. }
             | CallFailure::TooLong { .. }

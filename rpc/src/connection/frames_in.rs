@@ -1,6 +1,6 @@
 //! Frames as they come: small ones are kept until they are whole, parts of payloads are not kept at all.
 
-use crate::wire::{DATA, FrameError, Header, Piece, Splitter};
+use crate::wire::{Chunk, DATA, FrameError, Header, Splitter};
 use alloc::vec::Vec;
 
 #[derive(Clone, Debug)]
@@ -14,7 +14,7 @@ pub(super) struct FramesIn {
 
 /// What came.
 #[derive(Debug)]
-pub(super) enum Came<'b> {
+pub(super) enum FramePart<'b> {
     /// Data of this length for this call begins.
     Data(u64, u32),
     /// A part of it.
@@ -49,27 +49,27 @@ impl FramesIn {
         self.splitter.pass_over(bytes);
     }
 
-    pub(super) fn next<'b>(&mut self, bytes: &mut &'b [u8]) -> Result<Option<Came<'b>>, FrameError> {
-        while let Some(piece) = self.splitter.next(bytes)? {
-            match (piece, self.header) {
-                (Piece::Head(header), _) => {
+    pub(super) fn next<'b>(&mut self, bytes: &mut &'b [u8]) -> Result<Option<FramePart<'b>>, FrameError> {
+        while let Some(chunk) = self.splitter.next(bytes)? {
+            match (chunk, self.header) {
+                (Chunk::Head(header), _) => {
                     self.header = Some(header);
                     self.count += 1;
                     if header.kind == DATA {
-                        return Ok(Some(Came::Data(header.id, header.body_bytes)));
+                        return Ok(Some(FramePart::Data(header.id, header.body_bytes)));
                     }
                 }
-                (Piece::Body(bytes), Some(header)) if header.kind == DATA => {
-                    return Ok(Some(Came::Bytes(header.id, bytes)));
+                (Chunk::Body(bytes), Some(header)) if header.kind == DATA => {
+                    return Ok(Some(FramePart::Bytes(header.id, bytes)));
                 }
-                (Piece::Body(bytes), _) => self.body.extend_from_slice(bytes),
-                (Piece::End, Some(header)) if header.kind == DATA => {
-                    return Ok(Some(Came::DataEnd(header.id)));
+                (Chunk::Body(bytes), _) => self.body.extend_from_slice(bytes),
+                (Chunk::End, Some(header)) if header.kind == DATA => {
+                    return Ok(Some(FramePart::DataEnd(header.id)));
                 }
-                (Piece::End, Some(header)) => {
-                    return Ok(Some(Came::Frame(header, core::mem::take(&mut self.body))));
+                (Chunk::End, Some(header)) => {
+                    return Ok(Some(FramePart::Frame(header, core::mem::take(&mut self.body))));
                 }
-                (Piece::End, None) => {}
+                (Chunk::End, None) => {}
             }
         }
         Ok(None)

@@ -31,7 +31,7 @@ impl Sink for Growing<'_> {
     }
 }
 
-const SMALL_ROOM_BYTES: usize = 256;
+const SMALL_CAPACITY_BYTES: usize = 256;
 /// Small frames that nobody asks for, in bytes. Behind them stands what was asked for and the socket has not taken.
 const BACKLOG_BYTES_MAX: usize = 256 * 1024;
 
@@ -53,7 +53,7 @@ impl Outgoing {
     pub(super) fn frame(&mut self, id: u64, frame: &impl Message) -> bool {
         // Room for a frame with its header and a short payload behind it.
         if self.small.capacity() == 0 {
-            self.small.reserve(SMALL_ROOM_BYTES);
+            self.small.reserve(SMALL_CAPACITY_BYTES);
         }
         encode_frame(&mut Growing(&mut self.small), id, frame).is_ok()
     }
@@ -82,7 +82,7 @@ impl Outgoing {
     }
 
     /// Whether all small frames were asked for.
-    pub(super) const fn is_asked_for(&self) -> bool {
+    pub(super) const fn is_flow_controlled(&self) -> bool {
         self.small.is_empty()
     }
 

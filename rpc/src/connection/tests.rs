@@ -80,25 +80,25 @@ impl Pair {
         }
     }
 
-    /// One write of the caller's reaches the other end, in pieces of up to `piece` bytes. Whether there was one.
-    fn step_there(&mut self, piece: usize) -> bool {
+    /// One write of the caller's reaches the other end, in pieces of up to `chunk` bytes. Whether there was one.
+    fn step_there(&mut self, chunk: usize) -> bool {
         let Some(write) = self.caller.poll_write() else { return self.hear_caller(b"") };
         self.hear_caller(b"");
         Self::write(&write, &mut self.there);
         let bytes = core::mem::take(&mut self.there);
-        for piece in bytes.chunks(piece) {
-            self.hear_callee(piece);
+        for chunk in bytes.chunks(chunk) {
+            self.hear_callee(chunk);
         }
         true
     }
 
-    fn step_back(&mut self, piece: usize) -> bool {
+    fn step_back(&mut self, chunk: usize) -> bool {
         let Some(write) = self.callee.poll_write() else { return self.hear_callee(b"") };
         self.hear_callee(b"");
         Self::write(&write, &mut self.back);
         let bytes = core::mem::take(&mut self.back);
-        for piece in bytes.chunks(piece) {
-            self.hear_caller(piece);
+        for chunk in bytes.chunks(chunk) {
+            self.hear_caller(chunk);
         }
         true
     }
@@ -122,7 +122,7 @@ impl Pair {
                 }
                 CalleeEvent::Complete(call) => format!("complete {call}"),
                 CalleeEvent::Over(call, ending) => format!("over {call} {ending:?}"),
-                CalleeEvent::Answered(call) => format!("answered {call}"),
+                CalleeEvent::Responded(call) => format!("answered {call}"),
                 CalleeEvent::Pinged => {
                     self.pings += 1;
                     if let Some(load) = self.load {
@@ -172,7 +172,7 @@ impl Pair {
     }
 
     fn call(&mut self, handler: &str, payload_bytes: u64) -> Result<u64, CallFailure> {
-        self.begin(NewCall { handler, payload_bytes, deadline: None, kind: CallKind::Answered })
+        self.begin(NewCall { handler, payload_bytes, deadline: None, kind: CallKind::Responded })
     }
 
     fn begin(&mut self, call: NewCall<'_>) -> Result<u64, CallFailure> {
@@ -190,15 +190,15 @@ impl Pair {
 fn a_call_is_answered() {
     let mut pair = Pair::open();
     assert_eq!(pair.call("add", 3), Ok(1));
-    pair.expect(&["request 1 add 3 Answered 0", "complete 1"]);
+    pair.expect(&["request 1 add 3 Responded 0", "complete 1"]);
     assert_eq!(pair.got[&(true, 1)], [byte_at(1, 0), byte_at(1, 1), byte_at(1, 2)]);
     assert!(pair.callee.answer(1, 5) && !pair.callee.answer(1, 5));
     pair.expect(&["answer 1 5", "answered 1", "done 1"]);
     assert_eq!(pair.got[&(false, 1)].len(), 5);
-    assert_eq!((pair.caller.under_way(), pair.callee.under_way(), pair.caller.poll_timeout()), (0, 0, None));
+    assert_eq!((pair.caller.in_flight(), pair.callee.in_flight(), pair.caller.poll_timeout()), (0, 0, None));
     // Neither needs a payload.
     assert_eq!(pair.call("ping", 0), Ok(2));
-    pair.expect(&["request 2 ping 0 Answered 0", "complete 2"]);
+    pair.expect(&["request 2 ping 0 Responded 0", "complete 2"]);
     pair.callee.answer(2, 0);
     pair.expect(&["answered 2", "answer 2 0", "done 2"]);
 }
@@ -216,7 +216,7 @@ fn a_long_payload_holds_up_nobody() {
     }
     assert_eq!(
         pair.take_log(),
-        ["request 1 long 5242881 Answered 0", "request 2 short 2 Answered 0", "complete 2"]
+        ["request 1 long 5242881 Responded 0", "request 2 short 2 Responded 0", "complete 2"]
     );
     pair.callee.answer(2, long);
     pair.run();
@@ -275,7 +275,7 @@ fn who_gives_up_hears_no_more_of_it() {
     let back = core::mem::take(&mut pair.back);
     pair.hear_caller(&back);
     pair.expect(&["answered 2"]);
-    assert_eq!((pair.caller.under_way(), pair.callee.under_way()), (0, 0));
+    assert_eq!((pair.caller.in_flight(), pair.callee.in_flight()), (0, 0));
 }
 
 #[test]
@@ -286,7 +286,7 @@ fn a_late_call_says_that_no_handler_thread_was_free() {
         handler: "h",
         payload_bytes: 0,
         deadline: Some(at(millis)),
-        kind: CallKind::Answered,
+        kind: CallKind::Responded,
     };
     pair.begin(call(400)).expect("made");
     pair.begin(call(420)).expect("made");
@@ -332,9 +332,9 @@ fn a_late_call_says_that_no_handler_thread_was_free() {
 fn deadlines_pass_at_both_ends() {
     let mut pair = Pair::open();
     let deadline = Some(NOW + Duration::from_millis(500));
-    let call = NewCall { handler: "slow", payload_bytes: 0, deadline, kind: CallKind::Answered };
+    let call = NewCall { handler: "slow", payload_bytes: 0, deadline, kind: CallKind::Responded };
     pair.begin(call).expect("made");
-    pair.expect(&["request 1 slow 0 Answered 501", "complete 1"]);
+    pair.expect(&["request 1 slow 0 Responded 501", "complete 1"]);
     assert_eq!(
         pair.caller.poll_timeout(),
         Some(NOW + Duration::from_millis(375)),
@@ -373,13 +373,13 @@ fn nobody_answers_a_notice() {
     ]);
     assert!(!pair.callee.answer(1, 0) && !pair.callee.fail(2, Status::Failed, "no"));
     pair.expect(&[]);
-    assert_eq!((pair.caller.under_way(), pair.callee.under_way()), (0, 0));
+    assert_eq!((pair.caller.in_flight(), pair.callee.in_flight()), (0, 0));
 }
 
 #[test]
 fn failures_are_told_in_the_callees_words() {
     let mut pair = Pair::open();
-    for (status, words, told) in [
+    for (status, message, reported) in [
         (Status::Failed, "no", "failed 1: f at b (id 2): the handler failed: no"),
         (Status::NoHandler, "", "failed 2: f at b (id 2): there is no such handler"),
         (Status::Other(77), "odd", "failed 3: f at b (id 2): reason 77: odd"),
@@ -387,17 +387,17 @@ fn failures_are_told_in_the_callees_words() {
         let call = pair.call("f", 0).expect("made");
         pair.run();
         pair.take_log();
-        assert!(pair.callee.fail(call, status, words));
+        assert!(pair.callee.fail(call, status, message));
         pair.run();
-        assert_eq!(pair.take_log().last().map(String::as_str), Some(told));
+        assert_eq!(pair.take_log().last().map(String::as_str), Some(reported));
     }
     let call = pair.call("f", 0).expect("made");
     pair.run();
     pair.callee.fail(call, Status::Failed, &"\u{e4}".repeat(60_000));
     pair.run();
-    let told = pair.take_log().pop().expect("an end");
+    let reported = pair.take_log().pop().expect("an end");
     let mark = "\u{e4} [cut: 120000 bytes, at most 16384]";
-    assert!(told.len() < 17_000 && told.ends_with(mark), "{} bytes", told.len());
+    assert!(reported.len() < 17_000 && reported.ends_with(mark), "{} bytes", reported.len());
     // An answer may come before the request is whole.
     let call = pair.call("f", 3 * u64::from(DATA_BYTES_MAX)).expect("made");
     pair.step_there(usize::MAX);
@@ -415,7 +415,7 @@ fn what_a_worker_said_of_its_load_long_ago_explains_no_late_call() {
         handler: "h",
         payload_bytes: 0,
         deadline: Some(at(millis)),
-        kind: CallKind::Answered,
+        kind: CallKind::Responded,
     };
     pair.begin(call(400)).expect("made");
     pair.begin(call(401)).expect("made");
@@ -484,7 +484,7 @@ fn a_caller_that_sends_more_is_cut_off() {
     assert_eq!(
         pair.take_log(),
         [
-            "request 1 f 0 Answered 0",
+            "request 1 f 0 Responded 0",
             "complete 1",
             "over 1 Lost",
             "callee ended: more requests or bytes are under way than were allowed",
@@ -511,7 +511,7 @@ fn who_leaves_answers_what_it_has() {
     pair.call("f", 0).expect("made");
     pair.caller.goodbye();
     assert_eq!(pair.call("h", 0), Err(CallFailure::Leaving));
-    pair.expect(&["request 1 f 0 Answered 0", "complete 1", "caller leaves"]);
+    pair.expect(&["request 1 f 0 Responded 0", "complete 1", "caller leaves"]);
     pair.callee.answer(1, 0);
     pair.expect(&["answered 1", "callee drained", "answer 1 0", "done 1", "caller drained"]);
     // Who has nothing under way is done at once; who has not even greeted has nothing to say.
@@ -529,7 +529,7 @@ fn nobody_speaks_under_anothers_name() {
     let limits = RpcLimits::default();
     let (a, b, c) = (worker("a", 1), worker("b", 2), worker("c", 3));
     let group = b"group";
-    for (caller, callee, words) in [
+    for (caller, callee, message) in [
         (
             Caller::new(NOW, &a, c.clone(), group, limits),
             Callee::new(NOW, b.clone(), group, limits),
@@ -549,8 +549,8 @@ fn nobody_speaks_under_anothers_name() {
         let mut pair = Pair { caller, callee, ..Pair::with(limits) };
         pair.run();
         let log = pair.take_log();
-        assert!(log.contains(&format!("caller ended: {words}")), "{log:?}");
-        assert!(log.contains(&format!("callee ended: {words}")), "{log:?}");
+        assert!(log.contains(&format!("caller ended: {message}")), "{log:?}");
+        assert!(log.contains(&format!("callee ended: {message}")), "{log:?}");
     }
     // Whoever lets callers in decides who they may be.
     let mut pair = Pair::with(limits);
@@ -578,13 +578,13 @@ fn nobody_speaks_under_anothers_name() {
         callee: b"b",
         callee_id: 2,
     };
-    for (hello, words) in [
+    for (hello, message) in [
         (hello(2, b"a"), "callee ended: refused: no version in common"),
         (hello(1, b"a*"), "callee ended: the greeting names no worker"),
     ] {
         let mut pair = Pair::with(limits);
         pair.hear_callee(&[b"RRPC", &encoded(0, &hello)[..]].concat());
-        assert_eq!(pair.take_log(), [words]);
+        assert_eq!(pair.take_log(), [message]);
     }
 }
 
@@ -611,15 +611,15 @@ fn frames_out_of_their_place_end_the_connection() {
     let request = |id, payload_bytes| {
         encoded(id, &CallerFrame::Request { deadline_ms: 0, payload_bytes, handler: b"f" })
     };
-    for (bytes, words) in [
+    for (bytes, message) in [
         (request(1, 0), "a frame of kind 0x0002 is out of its place"),
         (data(1, b"x"), "a frame of kind 0x0010 is out of its place"),
     ] {
         let mut pair = Pair::with(RpcLimits::default());
         pair.hear_callee(&[b"RRPC", &bytes[..]].concat());
-        assert_eq!(pair.take_log(), [format!("callee ended: {words}")]);
+        assert_eq!(pair.take_log(), [format!("callee ended: {message}")]);
     }
-    for (bytes, words) in [
+    for (bytes, message) in [
         (data(1, b"x"), "a frame of kind 0x0010 is out of its place"),
         ([request(1, 2), data(1, b"xyz")].concat(), "call 1 has more bytes than it said"),
         ([request(2, 0), request(2, 0)].concat(), "a frame of kind 0x0002 is out of its place"),
@@ -646,30 +646,31 @@ fn frames_out_of_their_place_end_the_connection() {
     ] {
         let mut pair = Pair::open();
         pair.hear_callee(&bytes);
-        assert_eq!(pair.take_log().pop(), Some(format!("callee ended: {words}")));
+        assert_eq!(pair.take_log().pop(), Some(format!("callee ended: {message}")));
     }
-    let answer = |payload_bytes| encoded(1, &CalleeFrame::Response { status: 0, payload_bytes, words: b"" });
-    for (bytes, words) in [
+    let answer =
+        |payload_bytes| encoded(1, &CalleeFrame::Response { status: 0, payload_bytes, message: b"" });
+    for (bytes, message) in [
         (data(1, b"x"), "a frame of kind 0x0010 is out of its place"),
         (data(2, b"x"), "a frame of kind 0x0010 is out of its place"),
         ([answer(1), data(1, b"xy")].concat(), "call 1 has more bytes than it said"),
         ([answer(1), answer(1)].concat(), "a frame of kind 0x8002 is out of its place"),
         (
-            encoded(9, &CalleeFrame::Response { status: 0, payload_bytes: 0, words: b"" }),
+            encoded(9, &CalleeFrame::Response { status: 0, payload_bytes: 0, message: b"" }),
             "a frame of kind 0x8002 is out of its place",
         ),
     ] {
         let mut pair = Pair::open();
         pair.call("f", 0).expect("made");
         pair.hear_caller(&bytes);
-        assert_eq!(pair.take_log().pop(), Some(format!("caller ended: {words}")));
+        assert_eq!(pair.take_log().pop(), Some(format!("caller ended: {message}")));
     }
     // What a later version has is passed over.
     let mut pair = Pair::open();
     pair.hear_callee(b"\x02\0\0\0\x99\0\x01\0\x01\0\0\0\0\0\0\0hi");
     pair.hear_caller(b"\x02\0\0\0\x99\x80\x01\0\x01\0\0\0\0\0\0\0hi");
     pair.call("f", 0).expect("made");
-    pair.expect(&["request 1 f 0 Answered 0", "complete 1"]);
+    pair.expect(&["request 1 f 0 Responded 0", "complete 1"]);
 }
 
 /// Calls of all kinds at random, in pieces of any size: each ends once, and brings what was sent.
@@ -686,7 +687,7 @@ fn every_call_ends_once_and_brings_its_bytes() {
             let size = if rng.below(40) == 0 { 1_200_000 } else { size };
             match rng.below(10) {
                 0..3 if step < 150 => {
-                    let kind = if rng.below(4) == 0 { CallKind::OneWay } else { CallKind::Answered };
+                    let kind = if rng.below(4) == 0 { CallKind::OneWay } else { CallKind::Responded };
                     let deadline =
                         (rng.below(5) == 0).then(|| pair.now + Duration::from_millis(1 + rng.below(30)));
                     let call = NewCall { handler: "f", payload_bytes: size, deadline, kind };
@@ -737,7 +738,7 @@ fn every_call_ends_once_and_brings_its_bytes() {
         look(&mut pair, &mut open, &mut ended);
         ended.sort_unstable();
         assert_eq!(ended, made, "seed {seed}");
-        assert_eq!((pair.caller.under_way(), pair.callee.under_way()), (0, 0), "seed {seed}");
+        assert_eq!((pair.caller.in_flight(), pair.callee.in_flight()), (0, 0), "seed {seed}");
         for ((there, id), bytes) in &pair.got {
             let expected = sizes.get(&(*there, *id)).copied().unwrap_or_default();
             assert!(bytes.len() as u64 <= expected, "seed {seed}: {there} {id}");
@@ -752,8 +753,8 @@ fn every_call_ends_once_and_brings_its_bytes() {
 /// What both ends told: who can be answered, and what has ended.
 fn look(pair: &mut Pair, open: &mut Vec<u64>, ended: &mut Vec<u64>) {
     for line in pair.take_log() {
-        let mut words = line.split([' ', ':']);
-        let (what, id) = (words.next().unwrap_or_default(), words.next().and_then(|id| id.parse().ok()));
+        let mut message = line.split([' ', ':']);
+        let (what, id) = (message.next().unwrap_or_default(), message.next().and_then(|id| id.parse().ok()));
         match (what, id) {
             ("complete", Some(id)) => open.push(id),
             ("done", Some(id)) | ("failed", Some(id)) => ended.push(id),

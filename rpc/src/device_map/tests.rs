@@ -65,7 +65,7 @@ fn a_map_is_one_to_one() {
 fn faults_have_their_words() {
     use GroupKind::{Dynamic, Static};
     let plain = || node(2, &[], &[]);
-    for (nodes, words) in [
+    for (nodes, message) in [
         (
             [("a", node(4, &[], &["cuda:1", "cuda:1"])), ("b", plain())],
             "Node a has duplicated devices: devices = [cuda:1, cuda:1]",
@@ -109,8 +109,8 @@ fn faults_have_their_words() {
              device map = {cuda:0: cuda:2}, device count = 2",
         ),
     ] {
-        let error = group(Static, &nodes).check().expect_err(words);
-        assert_eq!(error.to_string(), words);
+        let error = group(Static, &nodes).check().expect_err(message);
+        assert_eq!(error.to_string(), message);
         let in_dynamic = group(Dynamic, &nodes).check();
         if matches!(error, DeviceMapError::InvalidTargetNames { .. }) {
             assert_eq!(in_dynamic, Ok(()), "it may still come");
@@ -236,9 +236,9 @@ proptest! {
                 let devices = group.devices(node);
                 prop_assert!(devices.iter().is_sorted_by_key(|device| device.index()));
                 for (to, map) in said.maps.iter() {
-                    let (own, theirs) = (group.devices(node), group.devices(to));
+                    let (current_options, theirs) = (group.devices(node), group.devices(to));
                     let there = |device: Device, list: &[Device]| device == Device::Cpu || list.contains(&device);
-                    prop_assert!(map.sources().all(|device| there(device, &own)));
+                    prop_assert!(map.sources().all(|device| there(device, &current_options)));
                     prop_assert!(map.targets().all(|device| there(device, &theirs)));
                     let back = group.reverse_maps(to);
                     prop_assert_eq!(back.get(node), Some(&map.inverted()));

@@ -3,19 +3,19 @@
 //! Each has one thread for all its connections. A blocking call that is alone on its connection is made by the thread that
 //! makes it, and pooled handlers answer from their own threads; so neither is handed from thread to thread on its way.
 
+mod borrowed;
 pub mod calling;
 pub mod handling;
-mod lent;
 mod line;
 mod link;
-mod own;
+mod local_call;
 mod received;
+pub mod reentrancy;
 pub mod serving;
-pub mod within;
 
 pub use received::Received;
 
-use lent::Lent;
+use borrowed::BorrowedBuffer;
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -28,14 +28,14 @@ pub struct Payload(Kept);
 #[derive(Clone)]
 enum Kept {
     Bytes(Arc<Vec<u8>>),
-    Foreign(Lent),
+    Foreign(BorrowedBuffer),
 }
 
 impl Payload {
     /// Bytes that somebody else keeps. They may be dropped on any thread; nothing of the library's is locked then.
     #[must_use]
     pub fn foreign(bytes: Arc<dyn AsRef<[u8]> + Send + Sync>) -> Self {
-        Self(Kept::Foreign(Lent::new(bytes)))
+        Self(Kept::Foreign(BorrowedBuffer::new(bytes)))
     }
 
     /// The bytes.
@@ -43,7 +43,7 @@ impl Payload {
     pub fn bytes(&self) -> &[u8] {
         match &self.0 {
             Kept::Bytes(bytes) => bytes,
-            Kept::Foreign(lent) => lent.bytes(),
+            Kept::Foreign(borrowed) => borrowed.bytes(),
         }
     }
 
@@ -51,7 +51,7 @@ impl Payload {
     fn into_bytes(self) -> Vec<u8> {
         match self.0 {
             Kept::Bytes(bytes) => Arc::try_unwrap(bytes).unwrap_or_else(|shared| shared.to_vec()),
-            Kept::Foreign(lent) => lent.bytes().to_vec(),
+            Kept::Foreign(borrowed) => borrowed.bytes().to_vec(),
         }
     }
 }

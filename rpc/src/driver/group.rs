@@ -2,20 +2,20 @@
 
 mod context;
 mod hosting;
+mod liveness_watcher;
 mod mailbox;
 mod observing;
-mod own_store;
 mod shared;
-mod signs;
 mod steps;
-mod turning;
+mod store_connection;
 mod worker;
+mod worker_threads;
 
 pub use crate::shutdown::Shutdown;
 pub use context::{AnyRpcBackend, RpcContext, RpcInit, TcpBackend};
+pub use liveness_watcher::SignsError;
 pub use observing::{GroupObserver, ObserverOptions, ObservingError};
-pub use shared::{Callee, GroupCallError, Whom};
-pub use signs::SignsError;
+pub use shared::{Callee, CalleeName, GroupCallError};
 pub use worker::{CallCanceller, GroupCall, RpcAgent, TcpOptions};
 
 use crate::agent::{AgentError, GroupEvent};
@@ -51,7 +51,7 @@ pub struct CallSpec<'a> {
 }
 
 /// Who is told what came of a call, once, on any thread. It must not block.
-pub type CallTold = Box<dyn FnOnce(GroupResult) + Send>;
+pub type OnResult = Box<dyn FnOnce(GroupResult) + Send>;
 
 /// How a call that was begun ends, when it is not answered.
 #[derive(Debug)]
@@ -63,7 +63,7 @@ pub enum Begun {
 }
 
 /// Hears what happens to a worker, on threads of the library's. It must not block.
-pub trait Ear: Send + Sync {
+pub trait Listener: Send + Sync {
     /// Somebody came, went or died. How many such events are lost, since there is no room for them.
     fn changed(&self, event: GroupEvent) -> u64;
 
@@ -73,10 +73,10 @@ pub trait Ear: Send + Sync {
 
 /// Somebody hears already what happens to the worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Heard;
+pub struct AlreadyObserved;
 
 /// A worker of whatever backend, as a context keeps it.
-pub trait Agency: Send + Sync {
+pub trait RpcWorker: Send + Sync {
     /// Who it is.
     fn me(&self) -> &WorkerInfo;
 
@@ -106,7 +106,7 @@ pub trait Agency: Send + Sync {
     ///
     /// # Errors
     /// It was not begun.
-    fn begin_call(&self, call: CallSpec<'_>, told: CallTold) -> Result<Begun, GroupCallError>;
+    fn begin_call(&self, call: CallSpec<'_>, on_result: OnResult) -> Result<Begun, GroupCallError>;
 
     /// Calls what nobody answers.
     ///
@@ -119,8 +119,8 @@ pub trait Agency: Send + Sync {
     ///
     /// # Errors
     /// Somebody does already.
-    fn listen(&self, ear: Arc<dyn Ear>) -> Result<(), Heard> {
-        drop(ear);
+    fn listen(&self, group_listener: Arc<dyn Listener>) -> Result<(), AlreadyObserved> {
+        drop(group_listener);
         Ok(())
     }
 
@@ -164,7 +164,7 @@ pub enum RpcInitError {
     Store(#[from] CallError),
     /// The worker's sign of life could not be set.
     #[error(transparent)]
-    Signs(#[from] SignsError),
+    LivenessWatcher(#[from] SignsError),
     /// The system has no descriptors or threads left.
     #[error("the system has no room for an RPC worker: {0}")]
     System(io::Error),
@@ -181,12 +181,12 @@ pub enum RpcInitError {
         store: Box<str>,
     },
     /// What a backend of the program's own says.
-    #[error("{words}")]
+    #[error("{message}")]
     Foreign {
         /// Its own number for it.
         status: i32,
         /// Its words.
-        words: Box<str>,
+        message: Box<str>,
     },
 }
 

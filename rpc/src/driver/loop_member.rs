@@ -4,10 +4,10 @@ use crate::agent::{AgentError, GroupEvent, NotCallable, unless_abandoned};
 use crate::connection::Status;
 use crate::driver::calls::handling::{HandlerFn, Request, Responder, Wanted};
 use crate::driver::group::{
-    Agency, Begun, CallCanceller, CallSpec, Ear, GroupCallError, GroupResult, Heard, RpcContext,
-    RpcInitError, Shutdown, Whom,
+    AlreadyObserved, Begun, CallCanceller, CallSpec, CalleeName, GroupCallError, GroupResult, Listener,
+    RpcContext, RpcInitError, RpcWorker, Shutdown,
 };
-use crate::inbox::ending::{Ending, Keeper, Standing, Step};
+use crate::inbox::ending::{Ending, GroupState, Keeper, Step};
 use crate::inbox::{Inbox, InboxLimits, NotBegun, Put};
 use alloc::boxed::Box;
 use alloc::format;
@@ -38,7 +38,7 @@ pub enum RpcEvent {
     /// That call is over.
     Completed(CallId, Option<Called>, GroupResult),
     /// A handler of the loop's is asked. Dropped without an answer, the responder tells the caller so.
-    Asked(Request, Responder),
+    Request(Request, Responder),
     /// Somebody came, went or died.
     Group(GroupEvent),
     /// It has ended, and this is the last that is heard of it.
@@ -49,7 +49,7 @@ pub enum RpcEvent {
 #[derive(Clone, Debug)]
 pub struct Called {
     /// Whom it was for.
-    pub callee: Whom,
+    pub callee: CalleeName,
     /// The name of the handler.
     pub handler: Box<str>,
 }
@@ -74,7 +74,8 @@ impl RpcHome for RpcContext {
 
 /// Makes a worker, on a thread of its own. The desk is for handlers of the loop's; with the canceller the loop gives up to
 /// make the worker, which may have happened before this begins.
-pub type MakeRpc = Box<dyn FnOnce(&RpcDesk, Canceller) -> Result<Arc<dyn Agency>, RpcInitError> + Send>;
+pub type MakeRpc =
+    Box<dyn FnOnce(&RpcRequestQueue, Canceller) -> Result<Arc<dyn RpcWorker>, RpcInitError> + Send>;
 
 /// Why a worker of a loop does not do what it is asked.
 #[derive(Debug, thiserror::Error)]
@@ -93,27 +94,27 @@ pub enum RpcAskError {
 /// How soon an end is tried again for which there was no thread.
 const RETRY_INTERVAL: Duration = Duration::from_millis(50);
 
-enum Letter {
-    Joined(Result<Arc<dyn Agency>, RpcInitError>),
+enum QueueItem {
+    Joined(Result<Arc<dyn RpcWorker>, RpcInitError>),
     Answer(u64, GroupResult),
-    Asked(Request, Responder),
+    Request(Request, Responder),
     Group(GroupEvent),
     Over(Result<(), AgentError>),
 }
 
 /// Where a worker's threads leave what the loop is to take.
-struct Desk {
-    inbox: Mutex<Inbox<Letter>>,
+struct RequestQueue {
+    inbox: Mutex<Inbox<QueueItem>>,
     waker: Waker,
 }
 
-impl Desk {
-    fn lock(&self) -> MutexGuard<'_, Inbox<Letter>> {
+impl RequestQueue {
+    fn lock(&self) -> MutexGuard<'_, Inbox<QueueItem>> {
         self.inbox.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Puts a letter there.
-    fn put(&self, put: impl FnOnce(&mut Inbox<Letter>) -> Put<Letter>) -> Put<Letter> {
+    fn put(&self, put: impl FnOnce(&mut Inbox<QueueItem>) -> Put<QueueItem>) -> Put<QueueItem> {
         let put = put(&mut self.lock());
         if let Put::Wakes = put {
             self.waker.wake();
@@ -122,31 +123,31 @@ impl Desk {
     }
 
     fn answer(&self, call: u64, result: GroupResult) {
-        self.put(|inbox| inbox.answered(call, Letter::Answer(call, result)));
+        self.put(|inbox| inbox.put_answer(call, QueueItem::Answer(call, result)));
     }
 
     fn ask(&self, request: Request, responder: Responder) {
         let bytes = request.payload.len() as u64;
-        match self.put(|inbox| inbox.asked(bytes, Letter::Asked(request, responder))) {
+        match self.put(|inbox| inbox.put_request(bytes, QueueItem::Request(request, responder))) {
             Put::Wakes | Put::Quiet => {}
-            Put::Closed(letter) => refuse([letter], Status::NoHandler, LOOP_GONE),
-            Put::Refused(letter) => refuse([letter], Status::Leaving, ""),
-            Put::Full(letter) => refuse([letter], Status::NoRoom, "its event loop has too many to take"),
+            Put::Closed(item) => refuse([item], Status::NoHandler, LOOP_CLOSED),
+            Put::Refused(item) => refuse([item], Status::Leaving, ""),
+            Put::Full(item) => refuse([item], Status::Exhausted, "its event loop has too many to take"),
         }
     }
 
     /// Tells the last thing, and before it what becomes of all that waits.
-    fn over(&self, last: Letter) {
+    fn over(&self, last: QueueItem) {
         loop {
             let mut inbox = self.lock();
             let requests = inbox.take_requests();
             if requests.is_empty() {
                 let why = match &last {
-                    Letter::Over(Err(error)) => NotCallable::Over { words: error.to_string().into() },
+                    QueueItem::Over(Err(error)) => NotCallable::Over { message: error.to_string().into() },
                     _ => NotCallable::NoMember,
                 };
                 while let Some(call) = inbox.first_call() {
-                    inbox.answered(call, Letter::Answer(call, Err(why.clone().into())));
+                    inbox.put_answer(call, QueueItem::Answer(call, Err(why.clone().into())));
                 }
                 inbox.over(last);
                 break;
@@ -162,29 +163,29 @@ impl Desk {
 /// Runs code of the program's, or of the library's; a panic in it is told as the end of a worker.
 fn caught<T>(what: &str, code: impl FnOnce() -> T) -> Result<T, AgentError> {
     catch_unwind(AssertUnwindSafe(code)).map_err(|panic| {
-        let words = format!("the thread that {what} panicked: {}", panic_text(&*panic));
-        AgentError::Panicked { words: words.into() }
+        let message = format!("the thread that {what} panicked: {}", panic_text(&*panic));
+        AgentError::Panicked { message: message.into() }
     })
 }
 
 /// What callers of a handler hear whose loop takes requests no more, though the worker may live.
-const LOOP_GONE: &str = "its event loop is gone";
+const LOOP_CLOSED: &str = "its event loop is gone";
 
 /// Answers requests that nobody will take.
-fn refuse(letters: impl IntoIterator<Item = Letter>, why: Status, words: &str) {
-    for letter in letters {
-        if let Letter::Asked(_, responder) = letter {
-            responder.decline(why, words);
+fn refuse(items: impl IntoIterator<Item = QueueItem>, why: Status, message: &str) {
+    for item in items {
+        if let QueueItem::Request(_, responder) = item {
+            responder.decline(why, message);
         }
     }
 }
 
-impl Ear for Desk {
+impl Listener for RequestQueue {
     fn changed(&self, event: GroupEvent) -> u64 {
         let mut lost = 0;
         self.put(|inbox| {
             let before = inbox.changes_lost();
-            let put = inbox.changed(Letter::Group(event));
+            let put = inbox.changed(QueueItem::Group(event));
             lost = inbox.changes_lost() - before;
             put
         });
@@ -201,20 +202,20 @@ impl Ear for Desk {
 
 /// Takes requests to a loop.
 #[derive(Clone)]
-pub struct RpcDesk(Arc<Desk>);
+pub struct RpcRequestQueue(Arc<RequestQueue>);
 
-impl fmt::Debug for RpcDesk {
+impl fmt::Debug for RpcRequestQueue {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("RpcDesk")
     }
 }
 
-impl RpcDesk {
+impl RpcRequestQueue {
     /// A handler, inline, whose requests are events of the loop.
     #[must_use]
     pub fn handler(&self) -> Box<HandlerFn> {
-        let desk = Arc::clone(&self.0);
-        Box::new(move |request, responder| desk.ask(request, responder))
+        let queue = Arc::clone(&self.0);
+        Box::new(move |request, responder| queue.ask(request, responder))
     }
 
     /// Takes one request.
@@ -227,16 +228,16 @@ impl RpcDesk {
 struct Made {
     called: Called,
     /// How it ends when it is given up.
-    way: Way,
+    cancellation: Cancellation,
 }
 
-enum Way {
+enum Cancellation {
     Kept(CallCanceller),
     /// Here, after so long.
     Loose(Option<Duration>, Wanted),
 }
 
-impl Drop for Way {
+impl Drop for Cancellation {
     fn drop(&mut self) {
         if let Self::Loose(_, wanted) = self {
             wanted.give_up();
@@ -254,10 +255,10 @@ impl Made {
 struct LoopRpc {
     id: MemberId,
     clock: Clock,
-    desk: Arc<Desk>,
+    queue: Arc<RequestQueue>,
     home: Arc<dyn RpcHome>,
     /// There once that it is a member was told.
-    agent: Option<Arc<dyn Agency>>,
+    agent: Option<Arc<dyn RpcWorker>>,
     joining: Canceller,
     calls: Map<u64, Made>,
     ending: Ending,
@@ -268,11 +269,11 @@ struct LoopRpc {
 }
 
 impl LoopRpc {
-    fn new(context: &MemberContext, inbox: Inbox<Letter>, home: Arc<dyn RpcHome>, keeper: Keeper) -> Self {
+    fn new(context: &MemberContext, inbox: Inbox<QueueItem>, home: Arc<dyn RpcHome>, keeper: Keeper) -> Self {
         Self {
             id: context.id,
             clock: context.clock,
-            desk: Arc::new(Desk { inbox: Mutex::new(inbox), waker: context.waker.clone() }),
+            queue: Arc::new(RequestQueue { inbox: Mutex::new(inbox), waker: context.waker.clone() }),
             home,
             agent: None,
             joining: Canceller::default(),
@@ -286,21 +287,21 @@ impl LoopRpc {
 
     /// Begins to make it.
     fn make(&mut self, make: MakeRpc) -> io::Result<()> {
-        let (desk, home) = (Arc::clone(&self.desk), Arc::clone(&self.home));
+        let (queue, home) = (Arc::clone(&self.queue), Arc::clone(&self.home));
         let joining = self.joining.begin().for_parts();
         let thread = threads::spawn("rdzv-rpc-join", move || {
-            let made = caught("makes it", || make(&RpcDesk(Arc::clone(&desk)), joining));
+            let made = caught("makes it", || make(&RpcRequestQueue(Arc::clone(&queue)), joining));
             let agent = match made.unwrap_or_else(|error| Err(error.into())) {
                 Ok(agent) => agent,
-                Err(error) => return desk.over(Letter::Joined(Err(error))),
+                Err(error) => return queue.over(QueueItem::Joined(Err(error))),
             };
-            let told = Letter::Joined(Ok(Arc::clone(&agent)));
-            if let Put::Refused(_) = desk.put(|inbox| inbox.joined(told)) {
+            let joined_event = QueueItem::Joined(Ok(Arc::clone(&agent)));
+            if let Put::Refused(_) = queue.put(|inbox| inbox.joined(joined_event)) {
                 // The loop is gone, or has this worker no more. Nobody hears how it ends.
                 home.context().end(&agent, Shutdown::Abrupt).ok();
             } else {
                 // Nobody else has it yet.
-                agent.listen(desk).ok();
+                agent.listen(queue).ok();
             }
         })?;
         self.threads.push(thread);
@@ -310,21 +311,22 @@ impl LoopRpc {
     /// The program wishes it to end so.
     fn end(&mut self, how: Shutdown) -> io::Result<()> {
         let before = self.ending;
-        self.ending.wish(how);
+        self.ending.end_request(how);
         self.go_on().inspect_err(|_| self.ending = before)
     }
 
     /// Does what is to be done for its end.
     fn go_on(&mut self) -> io::Result<()> {
-        let standing = match &self.agent {
-            None => Standing::Joining,
-            Some(_) if self.desk.lock().has_parted() => Standing::Parted,
-            Some(_) => Standing::Member,
+        let group_state = match &self.agent {
+            None => GroupState::Joining,
+            Some(_) if self.queue.lock().has_parted() => GroupState::Parted,
+            Some(_) => GroupState::Member,
         };
-        let Some(step) = self.ending.next(standing) else { return Ok(()) };
+        let Some(step) = self.ending.next(group_state) else { return Ok(()) };
         match (step, &self.agent) {
             (Step::End(how), Some(agent)) => {
-                let (desk, home, agent) = (Arc::clone(&self.desk), Arc::clone(&self.home), Arc::clone(agent));
+                let (queue, home, agent) =
+                    (Arc::clone(&self.queue), Arc::clone(&self.home), Arc::clone(agent));
                 self.threads.push(threads::spawn("rdzv-rpc-end", move || {
                     let end = caught("ends it", || home.context().end(&agent, how));
                     if end.is_err() {
@@ -333,11 +335,11 @@ impl LoopRpc {
                     }
                     let end = end.and_then(|end| end);
                     drop(agent);
-                    desk.over(Letter::Over(unless_abandoned(end)));
+                    queue.over(QueueItem::Over(unless_abandoned(end)));
                 })?);
             }
-            (Step::Tell, Some(agent)) => self.desk.over(Letter::Over(agent.end().unwrap_or(Ok(())))),
-            (Step::GiveUp | Step::End(_) | Step::Tell, _) => self.joining.cancel(),
+            (Step::Notify, Some(agent)) => self.queue.over(QueueItem::Over(agent.end().unwrap_or(Ok(())))),
+            (Step::GiveUp | Step::End(_) | Step::Notify, _) => self.joining.cancel(),
         }
         self.ending.begun(step);
         Ok(())
@@ -345,26 +347,26 @@ impl LoopRpc {
 
     fn call(&mut self, spec: CallSpec<'_>) -> Result<CallId, GroupCallError> {
         let agent = self.agent.clone().ok_or(NotCallable::NoMember)?;
-        let begun = self.desk.lock().begin();
+        let begun = self.queue.lock().begin();
         let call = begun.map_err(|error| match error {
             NotBegun::Over => NotCallable::NoMember.into(),
             NotBegun::TooMany { calls_max } => GroupCallError::Untaken { calls_max },
         })?;
         let called = Called { callee: spec.callee.into(), handler: spec.handler.into() };
-        let desk = Arc::clone(&self.desk);
-        let told = Box::new(move |result| desk.answer(call, result));
-        match agent.begin_call(spec, told) {
+        let queue = Arc::clone(&self.queue);
+        let joined_event = Box::new(move |result| queue.answer(call, result));
+        match agent.begin_call(spec, joined_event) {
             Ok(Begun::Kept(canceller)) => {
-                self.calls.insert(call, Made { called, way: Way::Kept(canceller) });
+                self.calls.insert(call, Made { called, cancellation: Cancellation::Kept(canceller) });
             }
             Ok(Begun::Loose(time, wanted)) => {
                 if let Some(time) = time {
-                    self.desk.lock().set_deadline(call, self.clock.now() + time);
+                    self.queue.lock().set_deadline(call, self.clock.now() + time);
                 }
-                self.calls.insert(call, Made { called, way: Way::Loose(time, wanted) });
+                self.calls.insert(call, Made { called, cancellation: Cancellation::Loose(time, wanted) });
             }
             Err(error) => {
-                self.desk.lock().forget(call);
+                self.queue.lock().forget(call);
                 return Err(error);
             }
         }
@@ -372,22 +374,22 @@ impl LoopRpc {
     }
 
     fn take(&mut self) -> Option<RpcEvent> {
-        let letter = self.desk.lock().take()?;
-        Some(match letter {
-            Letter::Joined(Ok(agent)) => {
+        let item = self.queue.lock().take()?;
+        Some(match item {
+            QueueItem::Joined(Ok(agent)) => {
                 self.agent = Some(agent);
                 // It may have been wished to end before.
-                self.desk.waker.wake();
+                self.queue.waker.wake();
                 RpcEvent::Joined(Ok(()))
             }
-            Letter::Joined(Err(error)) => RpcEvent::Joined(Err(error)),
-            Letter::Answer(call, result) => {
+            QueueItem::Joined(Err(error)) => RpcEvent::Joined(Err(error)),
+            QueueItem::Answer(call, result) => {
                 let called = self.calls.remove(call).map(|made| made.called);
                 RpcEvent::Completed(self.id.call(call), called, result)
             }
-            Letter::Asked(request, responder) => RpcEvent::Asked(request, responder),
-            Letter::Group(event) => RpcEvent::Group(event),
-            Letter::Over(end) => RpcEvent::Over(end),
+            QueueItem::Request(request, responder) => RpcEvent::Request(request, responder),
+            QueueItem::Group(event) => RpcEvent::Group(event),
+            QueueItem::Over(end) => RpcEvent::Over(end),
         })
     }
 }
@@ -402,35 +404,35 @@ impl Member for LoopRpc {
     fn cancel(&mut self, name: CallId) {
         let call = self.id.number_of(name);
         let Some(made) = self.calls.get(call) else { return };
-        match &made.way {
-            Way::Kept(canceller) => _ = canceller.cancel(),
-            Way::Loose(_, wanted) => {
+        match &made.cancellation {
+            Cancellation::Kept(canceller) => _ = canceller.cancel(),
+            Cancellation::Loose(_, wanted) => {
                 wanted.give_up();
-                self.desk.answer(call, Err(GroupCallError::Cancelled { call: made.what() }));
+                self.queue.answer(call, Err(GroupCallError::Cancelled { call: made.what() }));
             }
         }
     }
 
-    fn turn(&mut self, now: Instant) {
+    fn poll(&mut self, now: Instant) {
         loop {
-            let late = self.desk.lock().late_call(now);
+            let late = self.queue.lock().late_call(now);
             let Some(call) = late else { break };
             let (what, elapsed) = match self.calls.get(call) {
-                Some(made @ Made { way: Way::Loose(time, wanted), .. }) => {
+                Some(made @ Made { cancellation: Cancellation::Loose(time, wanted), .. }) => {
                     wanted.give_up();
                     (made.what(), time.unwrap_or_default())
                 }
                 _ => Default::default(),
             };
-            self.desk.answer(call, Err(GroupCallError::Late { call: what, elapsed }));
+            self.queue.answer(call, Err(GroupCallError::Late { call: what, elapsed }));
         }
-        self.desk.lock().ripen();
+        self.queue.lock().ripen();
         // Where there is no thread for it now, there may be one soon.
         self.retry_at = self.go_on().is_err().then(|| now + RETRY_INTERVAL);
     }
 
     fn poll_timeout(&self) -> Option<Instant> {
-        let late = self.desk.lock().poll_timeout();
+        let late = self.queue.lock().poll_timeout();
         late.into_iter().chain(self.retry_at).min()
     }
 
@@ -446,11 +448,11 @@ impl Member for LoopRpc {
 
     /// Nobody hears of it any more. What has to end begins to.
     fn leave(&mut self) {
-        let letters = self.desk.lock().close();
-        for letter in letters {
-            match letter {
-                Letter::Joined(Ok(agent)) => self.agent = Some(agent),
-                other => refuse([other], Status::NoHandler, LOOP_GONE),
+        let items = self.queue.lock().close();
+        for item in items {
+            match item {
+                QueueItem::Joined(Ok(agent)) => self.agent = Some(agent),
+                other => refuse([other], Status::NoHandler, LOOP_CLOSED),
             }
         }
         if let Some(agent) = &self.agent {
@@ -489,17 +491,21 @@ pub trait RpcLoop {
     ///
     /// # Errors
     /// It is in a loop.
-    fn add_rpc(&mut self, home: Arc<dyn RpcHome>, agent: Arc<dyn Agency>) -> Result<MemberId, Heard>;
+    fn add_rpc(
+        &mut self,
+        home: Arc<dyn RpcHome>,
+        agent: Arc<dyn RpcWorker>,
+    ) -> Result<MemberId, AlreadyObserved>;
 
     /// Forgets a worker: no event of it follows, and what it is asked is refused. One that was made for the loop ends
     /// abruptly, on a thread of its own.
     fn remove_rpc(&mut self, worker: MemberId);
 
     /// The worker, once it was told that it is a member.
-    fn rpc(&mut self, worker: MemberId) -> Option<Arc<dyn Agency>>;
+    fn rpc(&mut self, worker: MemberId) -> Option<Arc<dyn RpcWorker>>;
 
     /// Where requests of the worker's handlers are taken to this loop.
-    fn rpc_desk(&mut self, worker: MemberId) -> Option<RpcDesk>;
+    fn rpc_request_queue(&mut self, worker: MemberId) -> Option<RpcRequestQueue>;
 
     /// Where the worker is made and ended.
     fn rpc_home(&mut self, worker: MemberId) -> Option<Arc<dyn RpcHome>>;
@@ -538,11 +544,15 @@ impl RpcLoop for Loop {
         })
     }
 
-    fn add_rpc(&mut self, home: Arc<dyn RpcHome>, agent: Arc<dyn Agency>) -> Result<MemberId, Heard> {
+    fn add_rpc(
+        &mut self,
+        home: Arc<dyn RpcHome>,
+        agent: Arc<dyn RpcWorker>,
+    ) -> Result<MemberId, AlreadyObserved> {
         self.add_member(|context| {
             let inbox = Inbox::of_member(InboxLimits::default());
             let mut member = LoopRpc::new(context, inbox, home, Keeper::Others);
-            agent.listen(Arc::clone(&member.desk) as Arc<dyn Ear>)?;
+            agent.listen(Arc::clone(&member.queue) as Arc<dyn Listener>)?;
             member.agent = Some(agent);
             Ok(member)
         })
@@ -552,12 +562,12 @@ impl RpcLoop for Loop {
         self.remove_member::<LoopRpc>(worker);
     }
 
-    fn rpc(&mut self, worker: MemberId) -> Option<Arc<dyn Agency>> {
+    fn rpc(&mut self, worker: MemberId) -> Option<Arc<dyn RpcWorker>> {
         with(self, worker, |member| member.agent.clone())?
     }
 
-    fn rpc_desk(&mut self, worker: MemberId) -> Option<RpcDesk> {
-        with(self, worker, |member| RpcDesk(Arc::clone(&member.desk)))
+    fn rpc_request_queue(&mut self, worker: MemberId) -> Option<RpcRequestQueue> {
+        with(self, worker, |member| RpcRequestQueue(Arc::clone(&member.queue)))
     }
 
     fn rpc_home(&mut self, worker: MemberId) -> Option<Arc<dyn RpcHome>> {

@@ -13,7 +13,7 @@ pub enum Keeper {
 
 /// What a worker is to its group, as the loop was told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Standing {
+pub enum GroupState {
     /// Its program has not heard yet that it is a member.
     Joining,
     /// It is a member.
@@ -30,14 +30,14 @@ pub enum Step {
     /// It is to be ended so.
     End(Shutdown),
     /// That it has ended is to be told; somebody else sees to it.
-    Tell,
+    Notify,
 }
 
 /// The end of one worker.
 #[derive(Clone, Copy, Debug)]
 pub struct Ending {
     keeper: Keeper,
-    wish: Option<Shutdown>,
+    end_request: Option<Shutdown>,
     begun: Option<Step>,
 }
 
@@ -45,7 +45,7 @@ impl Ending {
     /// Of a worker that nobody ends yet.
     #[must_use]
     pub const fn new(keeper: Keeper) -> Self {
-        Self { keeper, wish: None, begun: None }
+        Self { keeper, end_request: None, begun: None }
     }
 
     /// Who ends it, if nobody wishes anything.
@@ -55,25 +55,25 @@ impl Ending {
     }
 
     /// The program wishes it to end so. Who wished an abrupt end wishes no other.
-    pub fn wish(&mut self, how: Shutdown) {
-        if self.wish != Some(Shutdown::Abrupt) {
-            self.wish = Some(how);
+    pub fn end_request(&mut self, how: Shutdown) {
+        if self.end_request != Some(Shutdown::Abrupt) {
+            self.end_request = Some(how);
         }
     }
 
     /// What is to be done now, if anything. It is asked again until that has [`begun`](Self::begun).
     #[must_use]
-    pub fn next(&self, standing: Standing) -> Option<Step> {
-        let step = match (standing, self.wish, self.keeper) {
-            (Standing::Joining, Some(_), _) => Step::GiveUp,
+    pub fn next(&self, group_state: GroupState) -> Option<Step> {
+        let step = match (group_state, self.end_request, self.keeper) {
+            (GroupState::Joining, Some(_), _) => Step::GiveUp,
             (_, Some(how), _) => Step::End(how),
             // It has said its last word to the group: what is left is to answer those who have asked.
-            (Standing::Parted, None, Keeper::Loop) => Step::End(Shutdown::Graceful),
-            (Standing::Parted, None, Keeper::Others) => Step::Tell,
-            (Standing::Joining | Standing::Member, None, _) => return None,
+            (GroupState::Parted, None, Keeper::Loop) => Step::End(Shutdown::Graceful),
+            (GroupState::Parted, None, Keeper::Others) => Step::Notify,
+            (GroupState::Joining | GroupState::Member, None, _) => return None,
         };
         let is_begun = match (self.begun, step) {
-            (Some(Step::Tell | Step::End(Shutdown::Abrupt)), _) => true,
+            (Some(Step::Notify | Step::End(Shutdown::Abrupt)), _) => true,
             (Some(Step::End(Shutdown::Graceful)), _) => step != Step::End(Shutdown::Abrupt),
             (Some(Step::GiveUp), _) => step == Step::GiveUp,
             (None, _) => false,
@@ -95,7 +95,7 @@ mod tests {
     use core::fmt::Write;
     use std::format;
 
-    const STANDINGS: [Standing; 3] = [Standing::Joining, Standing::Member, Standing::Parted];
+    const STANDINGS: [GroupState; 3] = [GroupState::Joining, GroupState::Member, GroupState::Parted];
     const WISHES: [Option<Shutdown>; 3] = [None, Some(Shutdown::Graceful), Some(Shutdown::Abrupt)];
 
     /// What is begun in a state is not begun again, and only an abrupt end comes after another one.
@@ -103,21 +103,21 @@ mod tests {
     fn each_state_has_its_steps() {
         let mut table = String::new();
         for keeper in [Keeper::Loop, Keeper::Others] {
-            for wish in WISHES {
-                for standing in STANDINGS {
+            for end_request in WISHES {
+                for group_state in STANDINGS {
                     let mut ending = Ending::new(keeper);
-                    wish.into_iter().for_each(|how| ending.wish(how));
+                    end_request.into_iter().for_each(|how| ending.end_request(how));
                     let mut steps = Vec::new();
-                    while let Some(step) = ending.next(standing) {
+                    while let Some(step) = ending.next(group_state) {
                         steps.push(format!("{step:?}"));
                         ending.begun(step);
                     }
                     // The program changes its mind.
-                    ending.wish(Shutdown::Abrupt);
-                    let later = ending.next(standing);
-                    let wish = wish.map_or("nothing".into(), |how| format!("{how:?}"));
+                    ending.end_request(Shutdown::Abrupt);
+                    let later = ending.next(group_state);
+                    let end_request = end_request.map_or("nothing".into(), |how| format!("{how:?}"));
                     let steps = steps.join(", ");
-                    writeln!(table, "{keeper:?} {standing:?} {wish}: [{steps}] then {later:?}")
+                    writeln!(table, "{keeper:?} {group_state:?} {end_request}: [{steps}] then {later:?}")
                         .expect("text");
                 }
             }
@@ -137,7 +137,7 @@ Loop Member Abrupt: [End(Abrupt)] then None
 Loop Parted Abrupt: [End(Abrupt)] then None
 Others Joining nothing: [] then Some(GiveUp)
 Others Member nothing: [] then Some(End(Abrupt))
-Others Parted nothing: [Tell] then None
+Others Parted nothing: [Notify] then None
 Others Joining Graceful: [GiveUp] then None
 Others Member Graceful: [End(Graceful)] then Some(End(Abrupt))
 Others Parted Graceful: [End(Graceful)] then Some(End(Abrupt))
@@ -149,10 +149,10 @@ Others Parted Abrupt: [End(Abrupt)] then None
     #[test]
     fn who_has_given_up_and_became_a_member_all_the_same_is_ended() {
         let mut ending = Ending::new(Keeper::Loop);
-        ending.wish(Shutdown::Abrupt);
-        ending.wish(Shutdown::Graceful);
+        ending.end_request(Shutdown::Abrupt);
+        ending.end_request(Shutdown::Graceful);
         ending.begun(Step::GiveUp);
-        assert_eq!(ending.next(Standing::Joining), None);
-        assert_eq!(ending.next(Standing::Member), Some(Step::End(Shutdown::Abrupt)));
+        assert_eq!(ending.next(GroupState::Joining), None);
+        assert_eq!(ending.next(GroupState::Member), Some(Step::End(Shutdown::Abrupt)));
     }
 }

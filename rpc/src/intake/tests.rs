@@ -4,12 +4,12 @@ use super::*;
 fn there_is_room_until_a_limit_is_reached_and_again_below_it() {
     let mut intake = Intake::new(IntakeLimits { requests_max: 2, bytes_max: 100, ..IntakeLimits::default() });
     intake.enter(99);
-    assert!(intake.has_room());
+    assert!(intake.has_capacity());
     intake.enter(50);
-    assert!(!intake.has_room());
-    assert_eq!((intake.leave(50), intake.has_room()), (Room::Again, true));
+    assert!(!intake.has_capacity());
+    assert_eq!((intake.leave(50), intake.has_capacity()), (Released::Again, true));
     intake.enter(1);
-    assert_eq!((intake.leave(99), intake.leave(1)), (Room::Again, Room::AsBefore));
+    assert_eq!((intake.leave(99), intake.leave(1)), (Released::Again, Released::AsBefore));
     assert_eq!(intake.held(), (0, 0));
 }
 
@@ -26,7 +26,7 @@ fn limits() -> IntakeLimits {
     }
 }
 
-const NOTHING: UnderWay = UnderWay { awaited: Load { requests: 0, bytes: 0 }, is_receiving: false };
+const NOTHING: InFlight = InFlight { awaited: Load { requests: 0, bytes: 0 }, is_receiving: false };
 
 #[test]
 fn a_caller_with_its_quota_of_requests_that_it_does_not_wait_for_is_held_up_alone() {
@@ -35,17 +35,20 @@ fn a_caller_with_its_quota_of_requests_that_it_does_not_wait_for_is_held_up_alon
     (0..4).for_each(|_| intake.enter(one, 1));
     assert!(!intake.may_read(one, NOTHING) && intake.may_read(two, NOTHING));
     // Those that it waits for do not count.
-    assert!(intake.may_read(one, UnderWay { awaited: Load { requests: 1, bytes: 1 }, ..NOTHING }));
-    assert!(!intake.may_read(one, UnderWay { is_receiving: true, ..NOTHING }));
+    assert!(intake.may_read(one, InFlight { awaited: Load { requests: 1, bytes: 1 }, ..NOTHING }));
+    assert!(!intake.may_read(one, InFlight { is_receiving: true, ..NOTHING }));
     assert!(!intake.may_read(one, NOTHING));
-    assert!(!intake.take_room());
-    assert_eq!((intake.leave(one, 1), intake.leave(one, 1)), (Room::AsBefore, Room::AsBefore));
-    assert_eq!((intake.leave(one, 1), intake.take_room(), intake.take_room()), (Room::Again, true, false));
+    assert!(!intake.take_capacity());
+    assert_eq!((intake.leave(one, 1), intake.leave(one, 1)), (Released::AsBefore, Released::AsBefore));
+    assert_eq!(
+        (intake.leave(one, 1), intake.take_capacity(), intake.take_capacity()),
+        (Released::Again, true, false)
+    );
     assert!(intake.may_read(one, NOTHING));
     // So it is with bytes.
     intake.enter(one, 399);
     assert!(!intake.may_read(one, NOTHING));
-    assert_eq!((intake.leave(one, 1), intake.leave(one, 399)), (Room::AsBefore, Room::Again));
+    assert_eq!((intake.leave(one, 1), intake.leave(one, 399)), (Released::AsBefore, Released::Again));
 }
 
 #[test]
@@ -58,10 +61,10 @@ fn a_caller_with_little_there_is_read_when_others_have_filled_the_worker() {
     intake.enter(newcomer, 100);
     assert!(!intake.may_read(newcomer, NOTHING));
     // It has little again, though the others have as much as before.
-    assert_eq!(intake.leave(newcomer, 100), Room::Again);
+    assert_eq!(intake.leave(newcomer, 100), Released::Again);
     assert!(intake.may_read(newcomer, NOTHING));
-    assert_eq!(intake.leave(many[1], 0), Room::AsBefore);
-    assert_eq!(intake.leave(many[1], 0), Room::Again);
+    assert_eq!(intake.leave(many[1], 0), Released::AsBefore);
+    assert_eq!(intake.leave(many[1], 0), Released::Again);
     assert!(intake.may_read(many[0], NOTHING));
     assert_eq!(intake.held(), (19, 0));
 }
@@ -73,11 +76,14 @@ fn a_caller_whose_payload_is_under_way_is_read_on_below_its_quota_though_the_wor
     let one = intake.open();
     (0..4).for_each(|_| intake.enter(one, 1));
     intake.enter(one, 10_000);
-    let under_way = UnderWay { awaited: Load { requests: 1, bytes: 10_000 }, is_receiving: true };
-    assert!(!intake.may_read(one, under_way), "it has its quota");
-    assert_eq!([(); 3].map(|()| intake.leave(one, 1)), [Room::AsBefore, Room::AsBefore, Room::Again]);
-    assert!(!intake.may_read(one, UnderWay { is_receiving: false, ..under_way }), "the worker is full");
-    assert!(intake.may_read(one, under_way));
+    let in_flight = InFlight { awaited: Load { requests: 1, bytes: 10_000 }, is_receiving: true };
+    assert!(!intake.may_read(one, in_flight), "it has its quota");
+    assert_eq!(
+        [(); 3].map(|()| intake.leave(one, 1)),
+        [Released::AsBefore, Released::AsBefore, Released::Again]
+    );
+    assert!(!intake.may_read(one, InFlight { is_receiving: false, ..in_flight }), "the worker is full");
+    assert!(intake.may_read(one, in_flight));
 }
 
 #[test]

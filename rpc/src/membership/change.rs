@@ -13,14 +13,14 @@ use rendezvous_core::wire::sink::{Fill, Length};
 
 /// A member that is gone.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Departed {
+pub struct WorkerLocation {
     /// Its name and number.
     pub worker: WorkerInfo,
     /// Where it was; empty where nobody knows. Another worker of the same name elsewhere stays.
     pub address: Box<str>,
 }
 
-impl Departed {
+impl WorkerLocation {
     /// Whether it is this member, and not another one of its name.
     #[must_use]
     pub fn is(&self, member: &Member) -> bool {
@@ -35,7 +35,7 @@ pub struct Change {
     /// Who came.
     pub joined: Option<Member>,
     /// Who went, or died.
-    pub left: Vec<Departed>,
+    pub left: Vec<WorkerLocation>,
 }
 
 /// The change as it is sent.
@@ -83,7 +83,7 @@ pub fn decode_change(bytes: &[u8]) -> Result<Change, ExchangeError> {
     let departed = |departure: Departure<'_>| {
         let name = core::str::from_utf8(departure.name).map_err(|_| ExchangeError::Text)?;
         let worker = WorkerInfo { name: WorkerName::new(name)?, id: departure.id };
-        Ok(Departed { worker, address: text(departure.address)? })
+        Ok(WorkerLocation { worker, address: text(departure.address)? })
     };
     let left = update.departures.iter().map(departed).collect::<Result<_, ExchangeError>>()?;
     Ok(Change { joined, left })
@@ -104,21 +104,21 @@ impl Members {
         let mut news = Change::default();
         let newcomer = change.joined.as_ref();
         let known = newcomer.and_then(|newcomer| self.get(&newcomer.worker.name));
-        let is_known = known.map(Member::place) == newcomer.map(Member::place);
+        let is_known = known.map(Member::location) == newcomer.map(Member::location);
         for departed in &change.left {
             // Whoever came in the place of one that went, without an address, does not go by the same word. One with the
             // newcomer's own address was there before it, and died.
-            let came = departed.address.is_empty()
+            let arrived = departed.address.is_empty()
                 && newcomer.is_some_and(|newcomer| is_known && departed.is(newcomer));
-            if !came && self.get(&departed.worker.name).is_some_and(|known| departed.is(known)) {
-                let gone = self.0.remove(&*departed.worker.name);
-                news.left.extend(gone.map(|member| member.place()));
+            if !arrived && self.get(&departed.worker.name).is_some_and(|known| departed.is(known)) {
+                let removed = self.0.remove(&*departed.worker.name);
+                news.left.extend(removed.map(|member| member.location()));
             }
         }
         if let Some(member) = newcomer {
             let before = self.0.insert(member.worker.name.clone(), member.clone());
-            let before = before.map(|member| member.place());
-            if before.as_ref() != Some(&member.place()) {
+            let before = before.map(|member| member.location());
+            if before.as_ref() != Some(&member.location()) {
                 news.left.extend(before);
                 news.joined = Some(member.clone());
             }
@@ -176,8 +176,8 @@ mod tests {
         }
     }
 
-    fn departed(name: &str, id: u16, address: &str) -> Departed {
-        Departed { worker: member(name, id, address).worker, address: address.into() }
+    fn departed(name: &str, id: u16, address: &str) -> WorkerLocation {
+        WorkerLocation { worker: member(name, id, address).worker, address: address.into() }
     }
 
     #[test]

@@ -9,7 +9,7 @@ mod phase;
 
 pub use phase::{Phase, PhaseEvent};
 
-use super::change::{Change, Departed, Members};
+use super::change::{Change, Members, WorkerLocation};
 use super::error::MembershipError;
 use super::keys::{self, Aim};
 use super::token::{Token, TokenState, TokenTimes};
@@ -47,14 +47,14 @@ pub struct ChangingOptions {
 const ABSENCE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// How long the one may take to answer from whom the right to change the group was taken: it is dead, most likely.
-const DOUBT_TIMEOUT: Duration = Duration::from_secs(5);
+const SUSPICION_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Why another member gave no answer.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NoAnswer {
     /// Nobody is there: its address refuses connections, or the one that there was ended.
     #[error("nobody is there")]
-    Gone,
+    Dead,
     /// Something else. That is no proof of death.
     #[error("{0}")]
     Unknown(Box<str>),
@@ -62,7 +62,7 @@ pub enum NoAnswer {
 
 /// Whether a worker of which it is in doubt is of the group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Presence {
+pub enum MemberPresence {
     /// It is a member, and neither comes nor goes.
     Settled,
     /// It comes or goes, or does not say.
@@ -76,12 +76,12 @@ pub enum Input {
     Tick,
     /// The step that was asked for ended so.
     Stored(Reply),
-    /// A worker answered, or not, to [`Output::Doubt`].
-    Doubted(WorkerName, Presence),
+    /// A worker answered, or not, to [`Output::CheckAlive`].
+    Suspected(WorkerName, MemberPresence),
     /// A member answered to [`Output::Ask`], with its card.
-    Answered(WorkerName, Result<Box<[u8]>, NoAnswer>),
-    /// A member has taken in, or not, what [`Output::Tell`] was to tell it.
-    Told(WorkerName, Result<(), NoAnswer>),
+    MemberAnswered(WorkerName, Result<Box<[u8]>, NoAnswer>),
+    /// A member has taken in, or not, what [`Output::Notify`] was to tell it.
+    Announced(WorkerName, Result<(), NoAnswer>),
     /// Another member tells of a change. Only whom the group knows can be told: others are to be refused.
     Changed(Change),
     /// This member is to leave.
@@ -96,11 +96,11 @@ pub enum Output {
     /// Ask this of the store, and report [`Input::Stored`]; nothing else is asked until then.
     Store(StoreStep),
     /// Ask the worker there whether it is a member that neither comes nor goes, until then.
-    Doubt(Departed, Instant),
+    CheckAlive(WorkerLocation, Instant),
     /// Ask the worker there for its card.
-    Ask(Departed),
+    Ask(WorkerLocation),
     /// Tell the worker there.
-    Tell(Departed, Change),
+    Notify(WorkerLocation, Change),
     /// This worker is a member; these are the others.
     Joined,
     /// The group has changed.
@@ -119,12 +119,12 @@ enum Owner {
 }
 
 #[derive(Clone, Debug)]
-enum Standing {
+enum PeerState {
     /// The right to change the group was taken from one of its name, or its liveness key is gone, and it has not said that
     /// it is there.
-    Doubted,
+    Suspected,
     /// It was asked, or told, and has not answered.
-    Asked,
+    BeingAsked,
     /// It is a member, and was not asked for its devices.
     Settled,
     /// It is there, with these devices.
@@ -137,21 +137,21 @@ enum Standing {
 struct Peer {
     worker: WorkerInfo,
     address: Box<str>,
-    standing: Standing,
+    peer_state: PeerState,
     /// Whether it knows of this member.
-    told: Told,
+    announced: Announced,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Told {
+enum Announced {
     Nothing,
     Pending,
     Everything,
 }
 
 impl Peer {
-    fn place(&self) -> Departed {
-        Departed { worker: self.worker.clone(), address: self.address.clone() }
+    fn location(&self) -> WorkerLocation {
+        WorkerLocation { worker: self.worker.clone(), address: self.address.clone() }
     }
 }
 
@@ -171,9 +171,9 @@ pub struct ChangingGroup {
     /// When those are dead of whom it is in doubt still.
     doubts_until: Instant,
     /// Who is struck out, and has to be told of.
-    departed: Vec<Departed>,
+    departed: Vec<WorkerLocation>,
     /// Members that are dead, as far as is known, and have not been struck out.
-    dead: Vec<Departed>,
+    dead: Vec<WorkerLocation>,
     races: u32,
     members: Members,
     failure: Option<MembershipError>,
@@ -243,10 +243,10 @@ impl ChangingGroup {
     /// When time alone changes something.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Instant> {
-        let waits = matches!(self.phase, Phase::Asking | Phase::Telling | Phase::Parting);
+        let waits = matches!(self.phase, Phase::Asking | Phase::Telling | Phase::Leaving);
         let token =
             self.token.poll_timeout().filter(|_| self.phase != Phase::Member && self.in_flight.is_none());
-        let doubts = self.is_in_doubt().then_some(self.doubts_until);
+        let doubts = self.has_suspects().then_some(self.doubts_until);
         [token, waits.then_some(self.deadline), doubts].into_iter().flatten().min()
     }
 
@@ -255,9 +255,9 @@ impl ChangingGroup {
         match input {
             Input::Tick => {}
             Input::Stored(reply) => self.stored(now, reply),
-            Input::Doubted(name, presence) => self.doubted(&name, presence),
-            Input::Answered(name, answer) => self.answered(&name, answer),
-            Input::Told(name, answer) => self.told(&name, answer),
+            Input::Suspected(name, member_presence) => self.mark_suspected(&name, member_presence),
+            Input::MemberAnswered(name, answer) => self.member_answered(&name, answer),
+            Input::Announced(name, answer) => self.announced(&name, answer),
             Input::Changed(change) => self.changed(change),
             Input::Leave => self.leave(now),
             Input::Cancel => self.cancel(now),
@@ -266,11 +266,11 @@ impl ChangingGroup {
     }
 
     /// A member is dead: nobody tells it of anything, and whoever changes the group next strikes it out.
-    pub fn died(&mut self, place: Departed) {
-        if self.members.get(&place.worker.name).is_some_and(|member| member.place() == place)
-            && !self.dead.contains(&place)
+    pub fn died(&mut self, location: WorkerLocation) {
+        if self.members.get(&location.worker.name).is_some_and(|member| member.location() == location)
+            && !self.dead.contains(&location)
         {
-            self.dead.push(place);
+            self.dead.push(location);
         }
     }
 
@@ -362,9 +362,9 @@ impl ChangingGroup {
                 self.lose(MembershipError::NotUnique { name });
             }
             TokenState::GaveUp if waits => {
-                let (holder, signs) = self.token.holder();
+                let (holder, liveness_watcher) = self.token.holder();
                 let holder = holder.into();
-                self.lose(MembershipError::TokenTimedOut { holder, signs });
+                self.lose(MembershipError::TokenTimedOut { holder, liveness_watcher });
             }
             TokenState::Lost if self.phase != Phase::Member => {
                 // Who goes is helped out by whoever took it for dead.
@@ -376,7 +376,7 @@ impl ChangingGroup {
                         | Phase::Verifying
                         | Phase::Delisting
                         | Phase::Wiping
-                        | Phase::Parting
+                        | Phase::Leaving
                         | Phase::Closing
                 );
                 if !goes {
@@ -390,47 +390,48 @@ impl ChangingGroup {
 
     fn look_at_peers(&mut self, now: Instant) {
         let is_late = now >= self.deadline;
-        if self.is_in_doubt() && now >= self.doubts_until {
-            let in_doubt = self.peers.iter_mut().filter(|peer| matches!(peer.standing, Standing::Doubted));
-            in_doubt.for_each(|peer| peer.standing = Standing::Dead);
+        if self.has_suspects() && now >= self.doubts_until {
+            let suspects =
+                self.peers.iter_mut().filter(|peer| matches!(peer.peer_state, PeerState::Suspected));
+            suspects.for_each(|peer| peer.peer_state = PeerState::Dead);
         }
         match self.phase {
             Phase::Asking => {
                 let is_waited_for =
-                    |peer: &&Peer| matches!(peer.standing, Standing::Asked | Standing::Doubted);
+                    |peer: &&Peer| matches!(peer.peer_state, PeerState::BeingAsked | PeerState::Suspected);
                 let missing = self.peers.iter().find(is_waited_for);
                 match missing.map(|peer| peer.worker.clone()) {
                     Some(worker) if is_late => self.unanswered(worker, "not by the deadline"),
                     Some(_) => {}
-                    None => self.all_asked(),
+                    None => self.asked_everyone(),
                 }
             }
             Phase::Telling => {
-                let missing = self.peers.iter().find(|peer| peer.told == Told::Pending);
+                let missing = self.peers.iter().find(|peer| peer.announced == Announced::Pending);
                 match missing.map(|peer| peer.worker.clone()) {
                     Some(worker) if is_late => self.unanswered(worker, "not by the deadline"),
                     Some(_) => {}
                     None if self.strike_out_the_dead() => self.go(PhaseEvent::FoundDead),
-                    None => self.go(PhaseEvent::Answered),
+                    None => self.go(PhaseEvent::AllAnswered),
                 }
             }
-            Phase::Doubting if !self.is_in_doubt() => {
+            Phase::Doubting if !self.has_suspects() => {
                 self.strike_out_the_dead();
-                self.go(PhaseEvent::Answered);
+                self.go(PhaseEvent::AllAnswered);
             }
-            Phase::Parting => {
-                let is_waited_for = self.peers.iter().any(|peer| peer.told == Told::Pending);
+            Phase::Leaving => {
+                let is_waited_for = self.peers.iter().any(|peer| peer.announced == Announced::Pending);
                 // Who could not join has nothing to wait for: the others hear of it or never heard of the rest.
                 if !is_waited_for || is_late || self.failure.is_some() {
-                    self.go(PhaseEvent::Answered);
+                    self.go(PhaseEvent::AllAnswered);
                 }
             }
             _ => {}
         }
     }
 
-    fn unanswered(&mut self, worker: WorkerInfo, words: &str) {
-        self.fail(MembershipError::Unanswered { worker, words: words.into() });
+    fn unanswered(&mut self, worker: WorkerInfo, message: &str) {
+        self.fail(MembershipError::Unanswered { worker, message: message.into() });
     }
 
     /// A phase begins: what it tells others, and the world.
@@ -443,13 +444,14 @@ impl ChangingGroup {
             }
             Phase::Probing if !self.has_to_probe() => self.go(PhaseEvent::Done),
             Phase::Asking => {
-                self.doubt_all();
-                let asked = self.peers.iter().filter(|peer| matches!(peer.standing, Standing::Asked));
-                self.outputs.extend(asked.map(|peer| Output::Ask(peer.place())));
+                self.suspect_all();
+                let being_asked =
+                    self.peers.iter().filter(|peer| matches!(peer.peer_state, PeerState::BeingAsked));
+                self.outputs.extend(being_asked.map(|peer| Output::Ask(peer.location())));
             }
-            Phase::Doubting => self.doubt_all(),
-            Phase::Telling => self.tell_all(),
-            Phase::Parting => self.part(),
+            Phase::Doubting => self.suspect_all(),
+            Phase::Telling => self.push_all(),
+            Phase::Leaving => self.part(),
             Phase::Unlocking => self.enter(),
             Phase::Member => self.outputs.push_back(Output::Joined),
             Phase::Over => {
@@ -466,11 +468,11 @@ impl ChangingGroup {
     fn ask_store(&mut self) {
         let step = match self.phase {
             Phase::Member | Phase::Over => None,
-            Phase::Checking => self.own_step().map(|step| (Owner::Group(self.phase), step)),
+            Phase::Checking => self.local_step().map(|step| (Owner::Group(self.phase), step)),
             _ => {
                 let token = self.token.next_step().map(|step| (Owner::Token, step));
                 token.or_else(|| {
-                    let step = self.own_step().filter(|_| self.token.is_held())?;
+                    let step = self.local_step().filter(|_| self.token.is_held())?;
                     Some((Owner::Group(self.phase), step))
                 })
             }
@@ -481,7 +483,7 @@ impl ChangingGroup {
         }
     }
 
-    fn own_step(&self) -> Option<StoreStep> {
+    fn local_step(&self) -> Option<StoreStep> {
         let me = &self.options.member;
         Some(match self.phase {
             Phase::Checking => StoreStep::CompareSet {
@@ -514,7 +516,7 @@ impl ChangingGroup {
             | Phase::Unlocking
             | Phase::Member
             | Phase::LeaveQueueing
-            | Phase::Parting
+            | Phase::Leaving
             | Phase::Closing
             | Phase::Over => return None,
         })

@@ -1,6 +1,6 @@
 //! Why a member is not of its group, or no more.
 
-use super::token::Signs;
+use super::token::LivenessWatcher;
 use crate::device_map::DeviceMapError;
 use crate::exchange::ExchangeError;
 use crate::membership::change::Members;
@@ -45,9 +45,9 @@ impl Absent {
 
 impl fmt::Display for Absent {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (place, id) in self.listed.iter().enumerate() {
-            let gap = if place == 0 { "" } else { ", " };
-            match self.names.get(place) {
+        for (location, id) in self.listed.iter().enumerate() {
+            let gap = if location == 0 { "" } else { ", " };
+            match self.names.get(location) {
                 Some(name) => write!(f, "{gap}{name} (id {id})")?,
                 None => write!(f, "{gap}{id}")?,
             }
@@ -65,13 +65,13 @@ pub enum MembershipError {
     /// The others said that the group is of the other kind.
     #[error(
         "RPC group mixes statically and dynamically initialized members which is not supported. Static group property \
-         is initialized as {stored} and is trying to be set as {own}"
+         is initialized as {stored} and is trying to be set as {local}"
     )]
     Mixed {
         /// What they said.
         stored: Box<str>,
         /// What this member says.
-        own: bool,
+        local: bool,
     },
     /// A group without members, or a number that none of them has.
     #[error("The rank ({rank}) must be less than the world size ({world_size}).")]
@@ -82,10 +82,10 @@ pub enum MembershipError {
         world_size: u16,
     },
     /// The others said that the group is of another size.
-    #[error("world_size argument {own} doesn't match pg size {stored}")]
+    #[error("world_size argument {local} doesn't match pg size {stored}")]
     WorldSize {
         /// What this member says.
-        own: u16,
+        local: u16,
         /// What they said.
         stored: Box<str>,
     },
@@ -137,10 +137,10 @@ pub enum MembershipError {
     #[error(transparent)]
     Devices(#[from] DeviceMapError),
     /// What a worker says of its devices cannot be read.
-    #[error("what {who} says of its devices: {why}")]
+    #[error("what {subject} says of its devices: {why}")]
     Card {
         /// Which one.
-        who: Box<str>,
+        subject: Box<str>,
         /// What is wrong.
         why: ExchangeError,
     },
@@ -156,12 +156,12 @@ pub enum MembershipError {
     #[error(transparent)]
     Roster(#[from] RosterError),
     /// Somebody else had the right to change the group for too long.
-    #[error("{} has been held by {holder} until the deadline; {}", super::keys::TOKEN, Words(.signs))]
+    #[error("{} has been held by {holder} until the deadline; {}", super::keys::TOKEN, Words(.liveness_watcher))]
     TokenTimedOut {
         /// The token that stands there; nothing when its owner never came to be tried.
         holder: Box<str>,
         /// What is known of its owner.
-        signs: Signs,
+        liveness_watcher: LivenessWatcher,
     },
     /// This member was taken for dead while it changed the group.
     #[error(
@@ -169,21 +169,21 @@ pub enum MembershipError {
     )]
     TokenLost,
     /// A member does not answer, and is not known to be dead.
-    #[error("{worker} did not answer: {words}")]
+    #[error("{worker} did not answer: {message}")]
     Unanswered {
         /// Who.
         worker: WorkerInfo,
         /// What happened.
-        words: Box<str>,
+        message: Box<str>,
     },
     /// Somebody changes the list of members again and again without having the right to.
     #[error("{} was changed by others without the token", super::keys::ALL_WORKERS)]
     Contended,
     /// Not all members came in time.
-    #[error("{came} of {world_size} workers came in {}s; missing: {absent}", Seconds(.absent.waited))]
+    #[error("{arrived} of {world_size} workers came in {}s; missing: {absent}", Seconds(.absent.waited))]
     Absent {
         /// How many came.
-        came: usize,
+        arrived: usize,
         /// How many there are.
         world_size: u16,
         /// Who did not.
@@ -191,12 +191,12 @@ pub enum MembershipError {
     },
     /// Not all members ended in time.
     #[error(
-        "{came} of {world_size} workers had done with their calls in {}s; still busy, or dead: {absent}",
+        "{arrived} of {world_size} workers had done with their calls in {}s; still busy, or dead: {absent}",
         Seconds(.absent.waited)
     )]
     AbsentAtShutdown {
         /// How many had.
-        came: usize,
+        arrived: usize,
         /// How many there are.
         world_size: u16,
         /// Who had not.
@@ -212,10 +212,10 @@ pub enum MembershipError {
     #[error("the worker gave up joining")]
     Cancelled,
     /// The store failed.
-    #[error("the store failed: {words}")]
+    #[error("the store failed: {message}")]
     Store {
         /// What it said.
-        words: Box<str>,
+        message: Box<str>,
     },
 }
 
@@ -257,13 +257,13 @@ impl MembershipError {
     }
 }
 
-struct Words<'a>(&'a Signs);
+struct Words<'a>(&'a LivenessWatcher);
 
 impl fmt::Display for Words<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self.0 {
-            Signs::Alive => "its owner lives",
-            Signs::None => {
+            LivenessWatcher::Alive => "its owner lives",
+            LivenessWatcher::None => {
                 "its owner gives no signs of life, as PyTorch's workers do not, so it was left in peace"
             }
         })

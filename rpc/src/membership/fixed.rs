@@ -19,9 +19,9 @@ use alloc::vec::Vec;
 use rendezvous_core::time::{Duration, Instant};
 
 /// Where members are counted who have written everything, and where the last one says so. Ours, as are all beneath `rdzv/`.
-const CAME: [&str; 2] = ["rdzv/came", "rdzv/all_came"];
+const ARRIVED_KEYS: [&str; 2] = ["rdzv/came", "rdzv/all_came"];
 /// The same for those who have done with their calls.
-const WENT: [&str; 2] = ["rdzv/went", "rdzv/all_went"];
+const LEFT_KEYS: [&str; 2] = ["rdzv/went", "rdzv/all_went"];
 
 /// Where a member stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,9 +53,9 @@ pub enum FixedState {
     /// Is a member.
     Member,
     /// Writes that it has done with its calls.
-    Marking,
+    MarkingDone,
     /// Is counted.
-    Parting,
+    Leaving,
     /// Is the last, and says so.
     Closing,
     /// Waits for the others.
@@ -105,10 +105,10 @@ impl FixedState {
             (Self::Announcing, E::Done) | (Self::Waiting | Self::Missing, E::Waited) => Self::Collecting,
             (Self::Collecting, E::Incomplete) => Self::Missing,
             (Self::Collecting, E::Complete) => Self::Member,
-            (Self::Member, E::Leave) => Self::Marking,
-            (Self::Marking, E::Done) => Self::Parting,
-            (Self::Parting, E::Done) => Self::Staying,
-            (Self::Parting, E::Last) => Self::Closing,
+            (Self::Member, E::Leave) => Self::MarkingDone,
+            (Self::MarkingDone, E::Done) => Self::Leaving,
+            (Self::Leaving, E::Done) => Self::Staying,
+            (Self::Leaving, E::Last) => Self::Closing,
             (Self::Staying, E::Incomplete) => Self::Surveying,
             (Self::Over, _) => return None,
             (_, E::End) => Self::Over,
@@ -241,8 +241,8 @@ impl FixedGroup {
             FixedState::Addressing => compare(keys::address_of(&me.worker.name), &me.address),
             FixedState::Contested => StoreStep::Peek {
                 keys: [
-                    CAME[1].into(),
-                    WENT[1].into(),
+                    ARRIVED_KEYS[1].into(),
+                    LEFT_KEYS[1].into(),
                     keys::card_of(me.worker.id),
                     keys::liveness_of(&me.worker.name, &self.other),
                 ]
@@ -253,15 +253,15 @@ impl FixedGroup {
                 let joined = Change { joined: Some(me.clone()), left: Vec::new() };
                 set(keys::card_of(me.worker.id), &encode_change(&joined))
             }
-            FixedState::Counting => StoreStep::Add { key: CAME[0].into(), delta: 1 },
-            FixedState::Announcing => set(CAME[1].into(), b"1"),
-            FixedState::Waiting => StoreStep::Wait { key: CAME[1].into(), until: self.deadline },
+            FixedState::Counting => StoreStep::Add { key: ARRIVED_KEYS[0].into(), delta: 1 },
+            FixedState::Announcing => set(ARRIVED_KEYS[1].into(), b"1"),
+            FixedState::Waiting => StoreStep::Wait { key: ARRIVED_KEYS[1].into(), until: self.deadline },
             FixedState::Collecting => StoreStep::Peek { keys: ids().map(keys::card_of).collect() },
             FixedState::Missing => StoreStep::Wait { key: self.missing.clone(), until: self.deadline },
-            FixedState::Marking => set(went_of(me.worker.id), b"1"),
-            FixedState::Parting => StoreStep::Add { key: WENT[0].into(), delta: 1 },
-            FixedState::Closing => set(WENT[1].into(), b"1"),
-            FixedState::Staying => StoreStep::Wait { key: WENT[1].into(), until: self.deadline },
+            FixedState::MarkingDone => set(went_of(me.worker.id), b"1"),
+            FixedState::Leaving => StoreStep::Add { key: LEFT_KEYS[0].into(), delta: 1 },
+            FixedState::Closing => set(LEFT_KEYS[1].into(), b"1"),
+            FixedState::Staying => StoreStep::Wait { key: LEFT_KEYS[1].into(), until: self.deadline },
             FixedState::Surveying => StoreStep::Peek { keys: ids().map(went_of).collect() },
             FixedState::Member | FixedState::Over => return None,
         })
@@ -271,17 +271,17 @@ impl FixedGroup {
     pub fn handle(&mut self, now: Instant, reply: Reply) {
         let event = match (self.state, reply) {
             (FixedState::Member | FixedState::Over, _) => return,
-            (_, Reply::Failed(words)) => return self.fail(MembershipError::Store { words }),
+            (_, Reply::Failed(message)) => return self.fail(MembershipError::Store { message }),
             (FixedState::Checking, Reply::Value(value)) if &*value == b"true" => FixedEvent::Done,
             (FixedState::Checking, Reply::Value(value)) => {
                 let stored = String::from_utf8_lossy(&value).into();
-                return self.fail(MembershipError::Mixed { stored, own: true });
+                return self.fail(MembershipError::Mixed { stored, local: true });
             }
             (FixedState::Sizing, Reply::Value(value)) => {
                 let stored = String::from_utf8_lossy(&value);
                 if *stored != self.world_size.to_string() {
-                    let (own, stored) = (self.world_size, stored.into());
-                    return self.fail(MembershipError::WorldSize { own, stored });
+                    let (local, stored) = (self.world_size, stored.into());
+                    return self.fail(MembershipError::WorldSize { local, stored });
                 }
                 FixedEvent::Done
             }
@@ -303,7 +303,7 @@ impl FixedGroup {
                 Some(error) => return self.fail(error),
                 None => FixedEvent::Done,
             },
-            (FixedState::Counting | FixedState::Parting, Reply::Number(count)) => {
+            (FixedState::Counting | FixedState::Leaving, Reply::Number(count)) => {
                 if count >= i64::from(self.world_size) { FixedEvent::Last } else { FixedEvent::Done }
             }
             (FixedState::Waiting | FixedState::Missing, Reply::Released | Reply::TimedOut) => {
@@ -315,19 +315,22 @@ impl FixedGroup {
             (FixedState::Staying, Reply::Released) | (FixedState::Closing, Reply::Done) => FixedEvent::End,
             (FixedState::Staying, Reply::TimedOut) => FixedEvent::Incomplete,
             (FixedState::Surveying, Reply::Values(marks)) if self.is_of_all(&marks) => {
-                let (came, absent) = absent(&marks, self.timeout);
+                let (arrived, absent) = absent(&marks, self.timeout);
                 if absent.count == 0 {
                     FixedEvent::End
                 } else {
                     let (world_size, absent) = (self.world_size, absent.named(&self.members));
-                    return self.fail(MembershipError::AbsentAtShutdown { came, world_size, absent });
+                    return self.fail(MembershipError::AbsentAtShutdown { arrived, world_size, absent });
                 }
             }
             (
-                FixedState::Readdressing | FixedState::Carding | FixedState::Announcing | FixedState::Marking,
+                FixedState::Readdressing
+                | FixedState::Carding
+                | FixedState::Announcing
+                | FixedState::MarkingDone,
                 Reply::Done,
             ) => FixedEvent::Done,
-            _ => return self.fail(MembershipError::Store { words: "it answered another question".into() }),
+            _ => return self.fail(MembershipError::Store { message: "it answered another question".into() }),
         };
         self.go(event);
     }
@@ -335,15 +338,15 @@ impl FixedGroup {
     /// Why this worker may not come in the place of one of its name: the group has begun with that one, or it lives. One
     /// that died before the group began is replaced, and so is one that came to a group that has ended.
     fn contested(&self, values: &[Box<[u8]>]) -> Option<MembershipError> {
-        let [came, went, card, sign] = values else {
-            return Some(MembershipError::Store { words: "it answered another question".into() });
+        let [arrived, left, card, liveness_key] = values else {
+            return Some(MembershipError::Store { message: "it answered another question".into() });
         };
         let (worker, address) = (self.member.worker.clone(), self.other.clone());
-        if !came.is_empty() && went.is_empty() {
+        if !arrived.is_empty() && left.is_empty() {
             return Some(MembershipError::Begun { worker, address });
         }
         // Without a card under its number, the name may be one that two workers with different numbers share.
-        let lives = !card.is_empty() && went.is_empty() && sign.starts_with(keys::HERE.as_bytes());
+        let lives = !card.is_empty() && left.is_empty() && liveness_key.starts_with(keys::HERE.as_bytes());
         lives.then_some(MembershipError::Held { worker, address })
     }
 
@@ -352,11 +355,11 @@ impl FixedGroup {
     }
 
     fn collected(&mut self, now: Instant, cards: &[Box<[u8]>]) {
-        let (came, absent) = absent(cards, self.timeout);
+        let (arrived, absent) = absent(cards, self.timeout);
         if let Some(&first) = absent.listed.first() {
             if now >= self.deadline {
                 let world_size = self.world_size;
-                return self.fail(MembershipError::Absent { came, world_size, absent });
+                return self.fail(MembershipError::Absent { arrived, world_size, absent });
             }
             self.missing = keys::card_of(first);
             return self.go(FixedEvent::Incomplete);
@@ -373,7 +376,8 @@ impl FixedGroup {
     fn read(&mut self, cards: &[Box<[u8]>]) -> Result<(), MembershipError> {
         let mut ids: SortedMap<WorkerName, u16> = SortedMap::new();
         for (id, card) in (0_u16..).zip(cards) {
-            let card_error = |why| MembershipError::Card { who: alloc::format!("worker {id}").into(), why };
+            let card_error =
+                |why| MembershipError::Card { subject: alloc::format!("worker {id}").into(), why };
             let change = decode_change(card).map_err(card_error)?;
             let member = change.joined.ok_or(ExchangeError::NoCard).map_err(card_error)?;
             let worker = member.worker.clone();

@@ -24,11 +24,11 @@ pub fn ask(nonce: u64) -> StoreStep {
 ///
 /// # Errors
 /// The store did not say.
-pub fn answered(scope: &[u8], reply: Reply) -> Result<Vec<u8>, MembershipError> {
+pub fn group_id_from(scope: &[u8], reply: Reply) -> Result<Vec<u8>, MembershipError> {
     match reply {
         Reply::Value(id) if !id.is_empty() => Ok([scope, b"#", &id].concat()),
-        Reply::Failed(words) => Err(MembershipError::Store { words }),
-        _ => Err(MembershipError::Store { words: "it answered another question".into() }),
+        Reply::Failed(message) => Err(MembershipError::Store { message }),
+        _ => Err(MembershipError::Store { message: "it answered another question".into() }),
     }
 }
 
@@ -41,14 +41,14 @@ mod tests {
     fn a_group_is_known_by_its_prefix_and_a_number_that_the_first_member_chose() {
         let StoreStep::CompareSet { key, expected, desired } = ask(7) else { panic!("a compare-set") };
         assert_eq!((&*key, &*expected, &*desired), ("rdzv/group", "", "0000000000000007"));
-        let group = answered(b"rpc_prefix_0/", Reply::Value(b"0000000000000009"[..].into()));
+        let group = group_id_from(b"rpc_prefix_0/", Reply::Value(b"0000000000000009"[..].into()));
         assert_eq!(group, Ok(b"rpc_prefix_0/#0000000000000009".to_vec()));
-        for (reply, words) in [
+        for (reply, message) in [
             (Reply::Failed("gone".into()), "the store failed: gone"),
             (Reply::Value([].into()), "the store failed: it answered another question"),
             (Reply::Done, "the store failed: it answered another question"),
         ] {
-            assert_eq!(answered(b"", reply).expect_err("no id").to_string(), words);
+            assert_eq!(group_id_from(b"", reply).expect_err("no id").to_string(), message);
         }
     }
 }

@@ -30,13 +30,13 @@ pub struct Seen {
 
 /// What an observer tells.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Sight {
+pub enum Observation {
     /// The group is of this kind: somebody has begun it.
     Begun(GroupKind),
     /// A worker is there. One that comes back elsewhere has gone before.
-    Came(Seen),
+    Joined(Seen),
     /// A worker is there no more.
-    Went(WorkerInfo),
+    Left(WorkerInfo),
 }
 
 /// Why nothing can be seen.
@@ -52,10 +52,10 @@ pub enum ObserverError {
         value: Box<str>,
     },
     /// The store failed.
-    #[error("the store failed: {words}")]
+    #[error("the store failed: {message}")]
     Store {
         /// What it said.
-        words: Box<str>,
+        message: Box<str>,
     },
 }
 
@@ -65,7 +65,7 @@ pub enum ObserverOutput {
     /// Ask this of the store, and report the reply.
     Store(StoreStep),
     /// Something was seen.
-    Sight(Sight),
+    Observation(Observation),
     /// Nothing will be seen any more.
     Failed(ObserverError),
 }
@@ -146,7 +146,7 @@ impl Observer {
     }
 
     /// Somebody who watches the keys says that they changed.
-    pub fn nudge(&mut self) {
+    pub fn recheck_cancellation(&mut self) {
         if matches!(self.state, State::Resting(_)) {
             self.look();
         } else {
@@ -200,7 +200,7 @@ impl Observer {
     fn take(&mut self, now: Instant, reply: Reply) -> Result<(), ObserverError> {
         match (self.state, reply) {
             (State::Over | State::Resting(_), _) => {}
-            (_, Reply::Failed(words)) => return Err(ObserverError::Store { words }),
+            (_, Reply::Failed(message)) => return Err(ObserverError::Store { message }),
             (State::Asking, Reply::Value(value)) if value.is_empty() => self.rest(now),
             (State::Asking, Reply::Value(value)) => {
                 let kind = match &*value {
@@ -211,7 +211,7 @@ impl Observer {
                     }
                 };
                 self.kind = Some(kind);
-                self.outputs.push_back(ObserverOutput::Sight(Sight::Begun(kind)));
+                self.outputs.push_back(ObserverOutput::Observation(Observation::Begun(kind)));
                 self.look();
             }
             (State::Reading, Reply::Value(value)) => {
@@ -236,7 +236,7 @@ impl Observer {
                 self.compare(now, &values);
                 self.rest(now);
             }
-            _ => return Err(ObserverError::Store { words: "it answered another question".into() }),
+            _ => return Err(ObserverError::Store { message: "it answered another question".into() }),
         }
         Ok(())
     }
@@ -274,11 +274,11 @@ impl Observer {
         let is_same = |one: &Seen, other: &Seen| {
             one.worker == other.worker && (one.address == other.address || one.address.is_empty())
         };
-        for gone in self.seen.iter().filter(|one| !found.iter().any(|other| is_same(one, other))) {
-            self.outputs.push_back(ObserverOutput::Sight(Sight::Went(gone.worker.clone())));
+        for departed in self.seen.iter().filter(|one| !found.iter().any(|other| is_same(one, other))) {
+            self.outputs.push_back(ObserverOutput::Observation(Observation::Left(departed.worker.clone())));
         }
         for new in found.iter().filter(|other| !self.seen.iter().any(|one| is_same(one, other))) {
-            self.outputs.push_back(ObserverOutput::Sight(Sight::Came(new.clone())));
+            self.outputs.push_back(ObserverOutput::Observation(Observation::Joined(new.clone())));
         }
         self.seen = found;
     }
@@ -312,7 +312,7 @@ mod tests {
 
         /// What is seen until it rests.
         fn see(&mut self) -> String {
-            let mut told = Vec::new();
+            let mut event = Vec::new();
             while let Some(output) = self.observer.poll_output() {
                 let read = |key: &str| self.store.get(key).cloned().unwrap_or_default().into();
                 match output {
@@ -327,15 +327,17 @@ mod tests {
                         };
                         self.observer.handle(self.now, reply);
                     }
-                    ObserverOutput::Sight(Sight::Begun(kind)) => told.push(format!("{kind:?}")),
-                    ObserverOutput::Sight(Sight::Came(seen)) => {
-                        told.push(format!("+{} {}", seen.worker.name, seen.address));
+                    ObserverOutput::Observation(Observation::Begun(kind)) => event.push(format!("{kind:?}")),
+                    ObserverOutput::Observation(Observation::Joined(seen)) => {
+                        event.push(format!("+{} {}", seen.worker.name, seen.address));
                     }
-                    ObserverOutput::Sight(Sight::Went(worker)) => told.push(format!("-{}", worker.name)),
-                    ObserverOutput::Failed(error) => told.push(error.to_string()),
+                    ObserverOutput::Observation(Observation::Left(worker)) => {
+                        event.push(format!("-{}", worker.name))
+                    }
+                    ObserverOutput::Failed(error) => event.push(error.to_string()),
                 }
             }
-            told.join(", ")
+            event.join(", ")
         }
 
         fn later(&mut self) -> String {
@@ -364,7 +366,7 @@ mod tests {
         assert_eq!(scene.later(), "+a-x h:0");
         assert_eq!(scene.observer.seen().len(), 2);
         scene.set(keys::ALL_WORKERS, "a-x-0,");
-        scene.observer.nudge();
+        scene.observer.recheck_cancellation();
         assert_eq!(scene.see(), "-b", "at once when somebody says so");
         scene.set("addrs/a-x", "h:9");
         assert_eq!(scene.later(), "-a-x, +a-x h:9", "it came back elsewhere");
@@ -379,13 +381,13 @@ mod tests {
         scene.set(keys::ALL_WORKERS, "a-0,");
         assert_eq!(scene.see(), "Dynamic");
         let began = scene.now;
-        let told = loop {
-            let told = scene.later();
-            if !told.is_empty() {
-                break told;
+        let event = loop {
+            let event = scene.later();
+            if !event.is_empty() {
+                break event;
             }
         };
-        assert_eq!((told.as_str(), scene.now), ("+a ", began + ADDRESS_TIMEOUT));
+        assert_eq!((event.as_str(), scene.now), ("+a ", began + ADDRESS_TIMEOUT));
         scene.set("addrs/a", "h:0");
         assert_eq!((scene.later().as_str(), &*scene.observer.seen()[0].address), ("", "h:0"));
         assert_eq!(scene.observer.poll_timeout(), Some(scene.now + PAUSE), "it looks as often as ever");
@@ -395,17 +397,17 @@ mod tests {
     fn what_changes_while_one_looks_is_looked_at_again() {
         let mut scene = Scene::new();
         scene.set(keys::IS_STATIC, "false");
-        scene.observer.nudge();
+        scene.observer.recheck_cancellation();
         let before = scene.steps;
         assert_eq!(scene.see(), "Dynamic");
         assert_eq!(scene.steps - before, 2, "the kind, and the list once");
         let Some(ObserverOutput::Store(_)) = ({
-            scene.observer.nudge();
+            scene.observer.recheck_cancellation();
             scene.observer.poll_output()
         }) else {
             panic!("it looks")
         };
-        scene.observer.nudge();
+        scene.observer.recheck_cancellation();
         scene.observer.handle(scene.now, Reply::Value(Box::default()));
         assert!(scene.observer.poll_timeout().is_none(), "it looks once more");
     }
@@ -424,7 +426,7 @@ mod tests {
 
     #[test]
     fn what_is_no_group_is_told() {
-        for (key, value, words) in [
+        for (key, value, message) in [
             (keys::IS_STATIC, "maybe", "rpcIsStaticGroup holds \"maybe\", which is neither true nor false"),
             (
                 keys::ALL_WORKERS,
@@ -435,7 +437,7 @@ mod tests {
             let mut scene = Scene::new();
             scene.set(keys::IS_STATIC, "false");
             scene.set(key, value);
-            assert_eq!(scene.see(), words);
+            assert_eq!(scene.see(), message);
             assert_eq!(scene.observer.poll_timeout(), None);
         }
         for reply in [Reply::Failed("gone".into()), Reply::Done] {

@@ -19,7 +19,7 @@ use rendezvous_core::rng::Rng;
 use rendezvous_core::time::{Duration, Instant};
 
 /// How what stands in the place of a sign of life that was taken away begins; behind it, who took it.
-const DOOMED: &str = "doomed:";
+const REVOKED: &str = "doomed:";
 
 /// How often signs of life come and are looked at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,7 +47,7 @@ impl Default for TokenTimes {
 
 /// What is known of the holder that is waited for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Signs {
+pub enum LivenessWatcher {
     /// It shows that it lives.
     Alive,
     /// It shows nothing, as PyTorch's members do: nobody can know whether it is dead.
@@ -58,8 +58,8 @@ pub enum Signs {
 #[derive(Clone, Debug)]
 pub struct Token {
     state: TokenState,
-    own: Box<str>,
-    own_alive: Box<str>,
+    local: Box<str>,
+    local_alive: Box<str>,
     times: TokenTimes,
     deadline: Instant,
     nonce: u64,
@@ -68,7 +68,7 @@ pub struct Token {
     expected: Box<str>,
     /// Who has the token, as far as is known.
     holder: Box<str>,
-    signs: Signs,
+    liveness_watcher: LivenessWatcher,
     /// The holder whose mark was seen, so that it is an old one if the same holds the token still.
     marked: Option<Box<str>>,
     /// The sign of life that was last seen, of whom, and since when.
@@ -91,18 +91,18 @@ impl Token {
     /// A member's way to the token, until `deadline`. `nonce` tells it from others of its name; it is random.
     #[must_use]
     pub fn new(now: Instant, name: &str, aim: Aim, times: TokenTimes, deadline: Instant, nonce: u64) -> Self {
-        let own = keys::token(name, aim);
+        let local = keys::token(name, aim);
         Self {
             state: TokenState::Claiming,
-            own_alive: keys::alive(&own),
-            own,
+            local_alive: keys::alive(&local),
+            local,
             times,
             deadline,
             nonce,
             beats: 0,
             expected: "".into(),
             holder: "".into(),
-            signs: Signs::None,
+            liveness_watcher: LivenessWatcher::None,
             marked: None,
             seen: None,
             victim: None,
@@ -136,12 +136,12 @@ impl Token {
 
     /// Who has the token, as it stands at the key, and what is known of it.
     #[must_use]
-    pub fn holder(&self) -> (&str, Signs) {
-        (&self.holder, self.signs)
+    pub fn holder(&self) -> (&str, LivenessWatcher) {
+        (&self.holder, self.liveness_watcher)
     }
 
     fn doom(&self) -> Box<str> {
-        format!("{DOOMED}{:016x}", self.nonce).into()
+        format!("{REVOKED}{:016x}", self.nonce).into()
     }
 
     /// Whether it was not so long ago that others may have acted meanwhile. What another worker of a name may do after
@@ -163,29 +163,29 @@ impl Token {
             desired: desired.into(),
         };
         let victim = self.victim.as_deref().unwrap_or(&self.holder);
-        let next_beat = || compare(&self.own_alive, &self.beat(self.beats), &self.beat(self.beats + 1));
+        let next_beat = || compare(&self.local_alive, &self.beat(self.beats), &self.beat(self.beats + 1));
         Some(match self.state {
-            TokenState::Claiming => compare(&self.own_alive, &self.expected, &self.beat(1)),
-            TokenState::Trying => compare(keys::TOKEN, "", &self.own),
+            TokenState::Claiming => compare(&self.local_alive, &self.expected, &self.beat(1)),
+            TokenState::Trying => compare(keys::TOKEN, "", &self.local),
             TokenState::Waiting => StoreStep::Wait { key: self.holder.clone(), until: self.wakes_at },
             TokenState::Refreshing | TokenState::Proving | TokenState::Beating | TokenState::Confirming => {
                 next_beat()
             }
             TokenState::Looking => StoreStep::Get { key: keys::alive(&self.holder) },
             TokenState::Dooming => compare(&keys::alive(&self.holder), self.seen_beat(), &self.doom()),
-            TokenState::Seizing => compare(keys::TOKEN, &self.holder, &self.own),
+            TokenState::Seizing => compare(keys::TOKEN, &self.holder, &self.local),
             TokenState::Tidying => {
                 StoreStep::Forget { key: keys::alive(&self.holder), expected: self.doom() }
             }
             TokenState::Waking => StoreStep::Set { key: victim.into(), value: keys::DONE.as_bytes().into() },
             TokenState::Clearing => StoreStep::Forget { key: keys::alive(victim), expected: self.doom() },
-            TokenState::Unmarking => StoreStep::Delete { keys: Vec::from([self.own.clone()]) },
-            TokenState::Releasing => compare(keys::TOKEN, &self.own, ""),
+            TokenState::Unmarking => StoreStep::Delete { keys: Vec::from([self.local.clone()]) },
+            TokenState::Releasing => compare(keys::TOKEN, &self.local, ""),
             TokenState::Announcing => {
-                StoreStep::SetForSession { key: self.own.clone(), value: keys::DONE.as_bytes().into() }
+                StoreStep::SetForSession { key: self.local.clone(), value: keys::DONE.as_bytes().into() }
             }
             TokenState::Forgetting | TokenState::Withdrawing => {
-                StoreStep::Forget { key: self.own_alive.clone(), expected: self.beat(self.beats) }
+                StoreStep::Forget { key: self.local_alive.clone(), expected: self.beat(self.beats) }
             }
             TokenState::Outwaiting
             | TokenState::Pausing
@@ -275,10 +275,10 @@ impl Token {
         self.looks_at = now + self.times.beat;
         let beat = core::str::from_utf8(beat).unwrap_or_default();
         if beat.is_empty() {
-            (self.seen, self.signs) = (None, Signs::None);
+            (self.seen, self.liveness_watcher) = (None, LivenessWatcher::None);
             return TokenEvent::NotSilent;
         }
-        self.signs = Signs::Alive;
+        self.liveness_watcher = LivenessWatcher::Alive;
         match &self.seen {
             Some((holder, known, since)) if !is_late && *holder == self.holder && **known == *beat => {
                 if now.since(*since) >= self.times.silence {
@@ -303,7 +303,7 @@ impl Token {
                 TokenEvent::Mine
             }
             TokenState::Claiming => self.claimed_by(now, value),
-            TokenState::Trying if *value == *self.own => TokenEvent::Mine,
+            TokenState::Trying if *value == *self.local => TokenEvent::Mine,
             TokenState::Trying => self.held_by(now, value),
             TokenState::Refreshing | TokenState::Proving | TokenState::Beating | TokenState::Confirming => {
                 let next = self.beat(self.beats + 1);
@@ -319,12 +319,12 @@ impl Token {
                 }
             }
             TokenState::Dooming if *value == *self.doom() => TokenEvent::Mine,
-            TokenState::Seizing if *value == *self.own => {
+            TokenState::Seizing if *value == *self.local => {
                 self.victim = Some(self.holder.clone());
                 TokenEvent::MineOfDead
             }
             // A key that is gone holds nobody's token, whatever the store answers then.
-            TokenState::Releasing if value.is_empty() || *value == *self.own => TokenEvent::Mine,
+            TokenState::Releasing if value.is_empty() || *value == *self.local => TokenEvent::Mine,
             TokenState::Dooming | TokenState::Seizing | TokenState::Releasing => TokenEvent::Others,
             _ => return None,
         })
@@ -334,8 +334,8 @@ impl Token {
     fn claimed_by(&mut self, now: Instant, beat: &str) -> TokenEvent {
         // PyTorch's server answers what was expected where the key is gone. Where it is not, it would be this one's now.
         let beat = if *beat == *self.expected { "" } else { beat };
-        let is_sign = |text: &str| !text.is_empty() && !text.starts_with(DOOMED);
-        if is_sign(&self.expected) && is_sign(beat) && *beat != *self.expected {
+        let is_liveness = |text: &str| !text.is_empty() && !text.starts_with(REVOKED);
+        if is_liveness(&self.expected) && is_liveness(beat) && *beat != *self.expected {
             return TokenEvent::OthersAlive;
         }
         self.expected = beat.into();
@@ -351,7 +351,8 @@ impl Token {
         let is_another = *holder != *self.holder;
         if is_another {
             self.holder = holder.into();
-            (self.signs, self.pause, self.marked) = (Signs::None, self.times.pause_min, None);
+            (self.liveness_watcher, self.pause, self.marked) =
+                (LivenessWatcher::None, self.times.pause_min, None);
         }
         if now >= self.deadline {
             return TokenEvent::Deadline;

@@ -22,24 +22,24 @@ fn peer() -> Peer {
 }
 
 fn call(peer: &mut Peer) -> Result<u64, CallError> {
-    let call = NewCall { handler: "f", payload_bytes: 0, deadline: None, kind: CallKind::Answered };
+    let call = NewCall { handler: "f", payload_bytes: 0, deadline: None, kind: CallKind::Responded };
     peer.begin(NOW, call)
 }
 
-fn told(peer: &mut Peer, mut bytes: &[u8]) -> Vec<String> {
-    let mut told = Vec::new();
+fn reported(peer: &mut Peer, mut bytes: &[u8]) -> Vec<String> {
+    let mut reported = Vec::new();
     while let Some(event) = peer.next_event(NOW, &mut bytes) {
-        told.push(match event {
+        reported.push(match event {
             PeerEvent::Failed(id, error) => format!("failed {id}: {error}"),
             event => format!("{event:?}"),
         });
     }
-    told
+    reported
 }
 
 /// Carries bytes between the two until nothing goes on, and admits everybody. What the callee was asked.
 fn talk(peer: &mut Peer, callee: &mut Callee) -> (Vec<u64>, Vec<String>) {
-    let (mut asked, mut heard) = (Vec::new(), Vec::new());
+    let (mut request, mut last_received_at) = (Vec::new(), Vec::new());
     loop {
         let there = peer.poll_write();
         if let Some(ToWrite::Bytes(bytes)) = &there {
@@ -47,17 +47,17 @@ fn talk(peer: &mut Peer, callee: &mut Callee) -> (Vec<u64>, Vec<String>) {
             while let Some(event) = callee.next_event(NOW, &mut bytes) {
                 match event {
                     CalleeEvent::Claimed(_) => callee.admit(),
-                    CalleeEvent::Request { call, .. } => asked.push(call),
+                    CalleeEvent::Request { call, .. } => request.push(call),
                     _ => {}
                 }
             }
         }
         let back = callee.poll_write();
         if let Some(ToWrite::Bytes(bytes)) = &back {
-            heard.extend(told(peer, bytes));
+            last_received_at.extend(reported(peer, bytes));
         }
         if there.is_none() && back.is_none() {
-            return (asked, heard);
+            return (request, last_received_at);
         }
     }
 }
@@ -79,7 +79,7 @@ fn encoded(frame: &impl Message) -> Vec<u8> {
 fn open() -> (Peer, Callee) {
     let (mut peer, mut callee) = (peer(), callee());
     assert_eq!(call(&mut peer), Ok(1));
-    assert_eq!(told(&mut peer, b""), ["Connect"]);
+    assert_eq!(reported(&mut peer, b""), ["Connect"]);
     peer.connected(NOW);
     assert_eq!(talk(&mut peer, &mut callee), (alloc::vec![1], Vec::new()));
     (peer, callee)
@@ -96,17 +96,17 @@ fn calls_wait_for_the_connection_and_for_room_on_it() {
     for id in 2..=5 {
         assert_eq!(call(&mut peer), Ok(id));
     }
-    let words = "f at b (id 2): 3 calls to it are under way, and that is the limit";
-    assert_eq!(call(&mut peer).expect_err("too many").to_string(), words);
+    let message = "f at b (id 2): 3 calls to it are under way, and that is the limit";
+    assert_eq!(call(&mut peer).expect_err("too many").to_string(), message);
     assert_eq!(talk(&mut peer, &mut callee), (alloc::vec![2], Vec::new()));
     assert!(peer.cancel(4) && !peer.cancel(4));
-    assert_eq!(told(&mut peer, b""), ["failed 4: f at b (id 2): it was cancelled"]);
+    assert_eq!(reported(&mut peer, b""), ["failed 4: f at b (id 2): it was cancelled"]);
     for id in [1, 2, 3, 5] {
         assert!(callee.answer(id, 0), "{id}");
-        let (_, heard) = talk(&mut peer, &mut callee);
-        assert_eq!(heard, [format!("Answer({id}, 0)"), format!("Done({id})")]);
+        let (_, last_received_at) = talk(&mut peer, &mut callee);
+        assert_eq!(last_received_at, [format!("Answer({id}, 0)"), format!("Done({id})")]);
     }
-    assert!(peer.is_at_rest() && peer.under_way() == 0);
+    assert!(peer.is_at_rest() && peer.in_flight() == 0);
 }
 
 /// The callee says nothing of a call that was given up, and may say nothing of any other.
@@ -127,28 +127,28 @@ fn a_call_that_is_given_up_makes_room_for_those_that_wait() {
     (2..=3).for_each(|id| assert_eq!(call(&mut peer), Ok(id)));
     assert_eq!(talk(&mut peer, &mut callee).0, [2]);
     assert!(peer.cancel(1));
-    assert_eq!(told(&mut peer, b""), ["failed 1: f at b (id 2): it was cancelled"]);
+    assert_eq!(reported(&mut peer, b""), ["failed 1: f at b (id 2): it was cancelled"]);
     assert_eq!(talk(&mut peer, &mut callee).0, [3]);
 }
 
 #[test]
 fn calls_of_the_librarys_own_outlive_those_of_the_program() {
     let (mut peer, mut callee) = open();
-    let own = NewCall { handler: "rdzv/x", payload_bytes: 0, deadline: None, kind: CallKind::Answered };
-    assert_eq!(peer.begin(NOW, own), Ok(2));
+    let local = NewCall { handler: "rdzv/x", payload_bytes: 0, deadline: None, kind: CallKind::Responded };
+    assert_eq!(peer.begin(NOW, local), Ok(2));
     assert_eq!(call(&mut peer), Ok(3));
-    assert_eq!(peer.begin(NOW, own), Ok(4));
+    assert_eq!(peer.begin(NOW, local), Ok(4));
     assert_eq!(talk(&mut peer, &mut callee).0, [2]);
     peer.cut("its time is up");
     let failed =
         ["failed 1: f at b (id 2): its time is up", "failed 3: f at b (id 2): not sent: its time is up"];
-    assert_eq!(told(&mut peer, b""), failed);
+    assert_eq!(reported(&mut peer, b""), failed);
     assert_eq!(talk(&mut peer, &mut callee).0, [4]);
     for id in [2, 4] {
         assert!(callee.answer(id, 0), "{id}");
         assert_eq!(talk(&mut peer, &mut callee).1, [format!("Answer({id}, 0)"), format!("Done({id})")]);
     }
-    assert!(peer.takes_calls() && peer.under_way() == 0);
+    assert!(peer.takes_calls() && peer.in_flight() == 0);
 }
 
 #[test]
@@ -157,37 +157,38 @@ fn what_was_not_sent_goes_over_the_next_connection_and_nothing_is_sent_twice() {
     (2..=4).for_each(|id| assert_eq!(call(&mut peer), Ok(id)));
     talk(&mut peer, &mut first);
     peer.lost(ConnectionError::Lost("reset".into()));
-    let gone = |id| format!("failed {id}: f at b (id 2): the worker is gone: the connection ended: reset");
-    assert_eq!(told(&mut peer, b""), [gone(1), gone(2), "HangUp".into(), "Connect".into()]);
+    let departed =
+        |id| format!("failed {id}: f at b (id 2): the worker is gone: the connection ended: reset");
+    assert_eq!(reported(&mut peer, b""), [departed(1), departed(2), "HangUp".into(), "Connect".into()]);
     peer.connected(NOW);
     let mut second = callee();
     assert_eq!(talk(&mut peer, &mut second).0, [3, 4]);
     // Where there is no next one, they fail.
     assert_eq!(call(&mut peer), Ok(5));
     peer.lost(ConnectionError::Lost("reset".into()));
-    assert_eq!(told(&mut peer, b""), [gone(3), gone(4), "HangUp".into(), "Connect".into()]);
+    assert_eq!(reported(&mut peer, b""), [departed(3), departed(4), "HangUp".into(), "Connect".into()]);
     peer.unreachable(&ConnectionError::Unreachable("connection refused".into()));
-    let words = "failed 5: f at b (id 2): not sent: it cannot be reached: connection refused";
-    assert_eq!(told(&mut peer, b""), ["HangUp", words]);
-    assert_eq!((peer.under_way(), peer.poll_timeout()), (0, None));
+    let message = "failed 5: f at b (id 2): not sent: it cannot be reached: connection refused";
+    assert_eq!(reported(&mut peer, b""), ["HangUp", message]);
+    assert_eq!((peer.in_flight(), peer.poll_timeout()), (0, None));
 }
 
 #[test]
 fn an_attempt_that_takes_too_long_is_given_up_and_so_are_calls_whose_time_is_up() {
     let mut peer = peer();
     let deadline = Some(NOW + Duration::from_secs(1));
-    let call = NewCall { handler: "f", payload_bytes: 0, deadline, kind: CallKind::Answered };
+    let call = NewCall { handler: "f", payload_bytes: 0, deadline, kind: CallKind::Responded };
     assert_eq!(peer.begin(NOW, call), Ok(1));
     assert_eq!(peer.begin(NOW, NewCall { deadline: None, ..call }), Ok(2));
     assert_eq!(peer.poll_timeout(), deadline);
     peer.tick(NOW + Duration::from_secs(1));
     assert_eq!(
-        told(&mut peer, b""),
+        reported(&mut peer, b""),
         ["Connect", "failed 1: f at b (id 2): not sent in 1s: there is no connection yet"]
     );
     peer.tick(NOW + Duration::from_secs(10));
-    let words = "failed 2: f at b (id 2): not sent: it cannot be reached: no connection in 10s";
-    assert_eq!(told(&mut peer, b""), ["HangUp", words]);
+    let message = "failed 2: f at b (id 2): not sent: it cannot be reached: no connection in 10s";
+    assert_eq!(reported(&mut peer, b""), ["HangUp", message]);
     let late = peer.begin(NOW, NewCall { deadline: Some(NOW), ..call }).expect_err("late");
     assert_eq!(late.to_string(), "f at b (id 2): not sent in 0s: there is no connection yet");
 }
@@ -198,27 +199,27 @@ fn how_long_a_call_took_is_told_from_its_beginning() {
     let (mut peer, mut callee) = open();
     for id in 2..=4 {
         let deadline = Some(at(if id == 4 { 55 } else { 60 }));
-        let call = NewCall { handler: "f", payload_bytes: 0, deadline, kind: CallKind::Answered };
+        let call = NewCall { handler: "f", payload_bytes: 0, deadline, kind: CallKind::Responded };
         assert_eq!(peer.begin(NOW, call), Ok(id));
     }
     talk(&mut peer, &mut callee);
     // One more begins late, and for another one it is too late then.
     assert!(callee.answer(1, 0));
     let Some(ToWrite::Bytes(answer)) = callee.poll_write() else { panic!("an answer") };
-    let (mut answer, mut told) = (&answer[..], Vec::new());
+    let (mut answer, mut reported) = (&answer[..], Vec::new());
     while let Some(event) = peer.next_event(at(55), &mut answer) {
-        told.push(event);
+        reported.push(event);
     }
-    assert_eq!(told, [PeerEvent::Answer(1, 0), PeerEvent::Done(1)]);
+    assert_eq!(reported, [PeerEvent::Answer(1, 0), PeerEvent::Done(1)]);
     assert!(peer.cancel(2));
-    let mut told = Vec::new();
+    let mut reported = Vec::new();
     while let Some(event) = peer.next_event(at(55), &mut &[][..]) {
-        told.push(event);
+        reported.push(event);
     }
-    let [PeerEvent::Failed(2, _), PeerEvent::Failed(4, late)] = &told[..] else { panic!("{told:?}") };
+    let [PeerEvent::Failed(2, _), PeerEvent::Failed(4, late)] = &reported[..] else { panic!("{reported:?}") };
     assert_eq!(late.to_string(), "f at b (id 2): not sent in 55s");
     peer.tick(at(60));
-    assert_eq!(self::told(&mut peer, b""), ["failed 3: f at b (id 2): no answer in 60s"]);
+    assert_eq!(self::reported(&mut peer, b""), ["failed 3: f at b (id 2): no answer in 60s"]);
 }
 
 /// One call takes all the room, and others come and go in vain.
@@ -231,7 +232,7 @@ fn what_waited_and_is_gone_leaves_nothing() {
     for id in 4..10_000 {
         assert_eq!(call(&mut peer), Ok(id));
         assert!(peer.cancel(id));
-        told(&mut peer, b"");
+        reported(&mut peer, b"");
     }
     assert_eq!((first, peer.waiting.len()), (Some(3), 1));
 }
@@ -241,13 +242,13 @@ fn what_waited_and_is_gone_leaves_nothing() {
 fn a_connection_that_took_no_call_is_no_reason_for_the_next_one() {
     let mut peer = peer();
     assert_eq!(call(&mut peer), Ok(1));
-    assert_eq!(told(&mut peer, b""), ["Connect"]);
+    assert_eq!(reported(&mut peer, b""), ["Connect"]);
     peer.connected(NOW);
     let welcome =
         CalleeFrame::Welcome { version: 1, callee: b"b", callee_id: 2, requests_max: 0, bytes_max: 1 };
-    let words = "failed 1: f at b (id 2): not sent: the welcome allows no request at all";
-    assert_eq!(told(&mut peer, &encoded(&welcome)), ["HangUp", words]);
-    assert!(!peer.is_at_rest() && peer.under_way() == 0);
+    let message = "failed 1: f at b (id 2): not sent: the welcome allows no request at all";
+    assert_eq!(reported(&mut peer, &encoded(&welcome)), ["HangUp", message]);
+    assert!(!peer.is_at_rest() && peer.in_flight() == 0);
 }
 
 #[test]
@@ -257,12 +258,12 @@ fn who_is_said_to_be_gone_is_called_in_vain_until_the_next_connection() {
     talk(&mut peer, &mut callee);
     peer.abort(&ConnectionError::GivenUp("its lease ended".into()));
     let failed = |id, why| format!("failed {id}: f at b (id 2): {why}: its lease ended");
-    let (unsent, gone) = (|id| failed(id, "not sent"), |id| failed(id, "the worker is gone"));
-    assert_eq!(told(&mut peer, b""), [unsent(3), gone(1), gone(2), "HangUp".into()]);
+    let (unsent, departed) = (|id| failed(id, "not sent"), |id| failed(id, "the worker is gone"));
+    assert_eq!(reported(&mut peer, b""), [unsent(3), departed(1), departed(2), "HangUp".into()]);
     assert_eq!(call(&mut peer), Ok(4));
-    assert_eq!(told(&mut peer, b""), ["Connect"]);
+    assert_eq!(reported(&mut peer, b""), ["Connect"]);
     peer.abort(&ConnectionError::GivenUp("its lease ended".into()));
-    assert_eq!(told(&mut peer, b""), [unsent(4), "HangUp".into()]);
+    assert_eq!(reported(&mut peer, b""), [unsent(4), "HangUp".into()]);
 }
 
 #[test]
@@ -270,26 +271,26 @@ fn who_is_gone_for_good_is_called_no_more() {
     let (mut peer, mut callee) = open();
     (2..=3).for_each(|id| assert_eq!(call(&mut peer), Ok(id)));
     talk(&mut peer, &mut callee);
-    peer.end(&ConnectionError::OwnEnd("it was shut down".into()));
+    peer.end(&ConnectionError::CallerEnded("it was shut down".into()));
     let failed = |id, why: &str| format!("failed {id}: f at b (id 2): {why}it was shut down");
-    let heard = told(&mut peer, b"");
+    let last_received_at = reported(&mut peer, b"");
     assert_eq!(
-        heard,
+        last_received_at,
         [failed(3, "not sent: "), failed(1, ""), failed(2, ""), "HangUp".into(), "Left".into()]
     );
     let refused = |peer: &mut Peer| call(peer).expect_err("nobody is called").why;
-    let why = CallFailure::Unsent(ConnectionError::OwnEnd("it was shut down".into()));
+    let why = CallFailure::Unsent(ConnectionError::CallerEnded("it was shut down".into()));
     assert_eq!((refused(&mut peer), peer.takes_calls()), (why.clone(), false));
     // The first reason stays, and a goodbye changes nothing.
     peer.goodbye();
     peer.end(&ConnectionError::GivenUp("it died".into()));
-    assert_eq!((refused(&mut peer), told(&mut peer, b"")), (why, Vec::<String>::new()));
+    assert_eq!((refused(&mut peer), reported(&mut peer, b"")), (why, Vec::<String>::new()));
     // Who waits for the last answers may still hear that there will be none.
     let (mut peer, _callee) = open();
     peer.goodbye();
     peer.end(&ConnectionError::GivenUp("it died".into()));
-    let gone = "failed 1: f at b (id 2): the worker is gone: it died";
-    assert_eq!(told(&mut peer, b""), [gone, "HangUp", "Left"]);
+    let departed = "failed 1: f at b (id 2): the worker is gone: it died";
+    assert_eq!(reported(&mut peer, b""), [departed, "HangUp", "Left"]);
 }
 
 #[test]
@@ -298,13 +299,13 @@ fn a_goodbye_waits_for_what_is_under_way() {
     (2..=3).for_each(|id| assert_eq!(call(&mut peer), Ok(id)));
     talk(&mut peer, &mut callee);
     peer.goodbye();
-    assert_eq!(told(&mut peer, b""), ["failed 3: f at b (id 2): it takes no further calls"]);
+    assert_eq!(reported(&mut peer, b""), ["failed 3: f at b (id 2): it takes no further calls"]);
     assert_eq!(call(&mut peer), Err(CallFailure::Leaving.of("f", &worker("b", 2))));
     assert!(callee.answer(1, 0) && callee.answer(2, 0));
-    let (_, heard) = talk(&mut peer, &mut callee);
-    assert_eq!(heard, ["Answer(1, 0)", "Done(1)", "Answer(2, 0)", "Done(2)", "HangUp", "Left"]);
+    let (_, last_received_at) = talk(&mut peer, &mut callee);
+    assert_eq!(last_received_at, ["Answer(1, 0)", "Done(1)", "Answer(2, 0)", "Done(2)", "HangUp", "Left"]);
     // Who has no connection has left at once.
     let mut peer = self::peer();
     peer.goodbye();
-    assert_eq!(told(&mut peer, b""), ["Left"]);
+    assert_eq!(reported(&mut peer, b""), ["Left"]);
 }

@@ -80,13 +80,13 @@ frames! {
         /// Takes the caller in: which version, who it is, and how much may be under way.
         0x8001 Welcome { version: u16, callee: &'a [u8], callee_id: u16, requests_max: u32, bytes_max: u64 }
         /// Answers: a status (0: as many bytes follow as data as it says), and words where it is none.
-        0x8002 Response { status: u16, payload_bytes: u64, words: &'a [u8] }
+        0x8002 Response { status: u16, payload_bytes: u64, message: &'a [u8] }
         /// Answers a ping.
         0x8003 Pong { nonce: u64 }
         /// Takes no further requests, and answers those that it has.
         0x8004 Goodbye {}
         /// Does not take the caller in, or has to end: why, as a number and in words.
-        0x8005 Refused { why: u16, words: &'a [u8] }
+        0x8005 Refused { why: u16, message: &'a [u8] }
         /// Behind a Pong: all handler threads are busy, and so many requests wait for one.
         0x8006 Exhausted { threads: u32, waiting: u32 }
     }

@@ -46,8 +46,8 @@ fn frames_have_these_bytes() {
         requests_max: 1024,
         bytes_max: 1 << 32,
     };
-    let answer = CalleeFrame::Response { status: 0, payload_bytes: 3, words: b"" };
-    let failure = CalleeFrame::Response { status: 1, payload_bytes: 0, words: b"no" };
+    let answer = CalleeFrame::Response { status: 0, payload_bytes: 3, message: b"" };
+    let failure = CalleeFrame::Response { status: 1, payload_bytes: 0, message: b"no" };
     let data = [&Header::of_data(7, 3).to_bytes()[..], b"\x01\x02\x03"].concat();
     for (name, bytes, expected) in [
         (
@@ -97,7 +97,7 @@ fn frames_have_these_bytes() {
         ("Goodbye", encoded(0, &CalleeFrame::Goodbye {}), "00000000048000000000000000000000"),
         (
             "Refused",
-            encoded(0, &CalleeFrame::Refused { why: 3, words: b"no" }),
+            encoded(0, &CalleeFrame::Refused { why: 3, message: b"no" }),
             "0c000000058000000000000000000000030002000000000000006e6f",
         ),
         (
@@ -124,14 +124,14 @@ fn the_tables_in_the_guide_are_those_of_the_code() {
     }
 }
 
-fn whole(piece: &[u8]) -> (Header, Vec<u8>) {
+fn whole(chunk: &[u8]) -> (Header, Vec<u8>) {
     let mut splitter = Splitter::from_callee();
-    let (mut rest, mut header, mut body) = (piece, None, Vec::new());
-    while let Some(piece) = splitter.next(&mut rest).expect("a frame") {
-        match piece {
-            Piece::Head(head) => header = Some(head),
-            Piece::Body(bytes) => body.extend_from_slice(bytes),
-            Piece::End => return (header.expect("a head"), body),
+    let (mut rest, mut header, mut body) = (chunk, None, Vec::new());
+    while let Some(chunk) = splitter.next(&mut rest).expect("a frame") {
+        match chunk {
+            Chunk::Head(head) => header = Some(head),
+            Chunk::Body(bytes) => body.extend_from_slice(bytes),
+            Chunk::End => return (header.expect("a head"), body),
         }
     }
     panic!("the frame does not end")
@@ -162,9 +162,9 @@ fn bad_beginnings_and_long_bodies_are_refused_at_once() {
     let too_long = FrameError::TooLong { kind: 2, bytes: SMALL_BYTES_MAX + 1 };
     assert_eq!(read(head(2, SMALL_BYTES_MAX + 1, 0)), Err(too_long));
     assert_eq!(read(head(2, 0, 0x0100)), Err(FrameError::Flags(0x0100)));
-    let words = vec![0; 64 * 1024];
+    let message = vec![0; 64 * 1024];
     let mut out = Bytes(Vec::new());
-    encode_frame(&mut out, 1, &CalleeFrame::Refused { why: 1, words: &words }).expect_err("too long");
+    encode_frame(&mut out, 1, &CalleeFrame::Refused { why: 1, message: &message }).expect_err("too long");
     assert!(out.0.is_empty());
 }
 
@@ -180,10 +180,10 @@ fn the_highest_version_in_common_is_spoken() {
 fn data_is_borrowed() {
     let bytes = [&Header::of_data(3, 5).to_bytes()[..], b"hello"].concat();
     let (mut splitter, mut rest) = (Splitter::from_callee(), &bytes[..]);
-    assert_eq!(splitter.next(&mut rest), Ok(Some(Piece::Head(Header::of_data(3, 5)))));
-    let Ok(Some(Piece::Body(piece))) = splitter.next(&mut rest) else { panic!("a body") };
-    assert_eq!(piece.as_ptr(), bytes[HEADER_BYTES..].as_ptr());
-    assert_eq!(splitter.next(&mut rest), Ok(Some(Piece::End)));
+    assert_eq!(splitter.next(&mut rest), Ok(Some(Chunk::Head(Header::of_data(3, 5)))));
+    let Ok(Some(Chunk::Body(chunk))) = splitter.next(&mut rest) else { panic!("a body") };
+    assert_eq!(chunk.as_ptr(), bytes[HEADER_BYTES..].as_ptr());
+    assert_eq!(splitter.next(&mut rest), Ok(Some(Chunk::End)));
 }
 
 proptest! {
@@ -195,13 +195,13 @@ proptest! {
         }
         let read = |pieces: &[&[u8]]| {
             let (mut splitter, mut seen) = (Splitter::from_caller(), Vec::new());
-            for piece in pieces {
-                let mut rest = *piece;
+            for chunk in pieces {
+                let mut rest = *chunk;
                 loop {
                     match splitter.next(&mut rest) {
-                        Ok(Some(Piece::Head(header))) => seen.push(format!("{header:?} ")),
-                        Ok(Some(Piece::Body(body))) => seen.push(hex(body)),
-                        Ok(Some(Piece::End)) => seen.push("end ".into()),
+                        Ok(Some(Chunk::Head(header))) => seen.push(format!("{header:?} ")),
+                        Ok(Some(Chunk::Body(body))) => seen.push(hex(body)),
+                        Ok(Some(Chunk::End)) => seen.push("end ".into()),
                         Ok(None) => break,
                         Err(error) => {
                             seen.push(format!("{error:?}"));

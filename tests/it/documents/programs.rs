@@ -1,7 +1,7 @@
 //! Programs and commands of README and guides, run as a reader runs them.
 
 use super::blocks::block;
-use crate::c_programs::{Build, PATIENCE, folder};
+use crate::c_programs::{Build, TIMEOUT, folder};
 use crate::library;
 use crate::process::{Ran, run};
 use rendezvous_core::driver::rendezvous::Context;
@@ -63,7 +63,7 @@ impl Clone {
         }
         script += "wait $!\n";
         let script = script.replace("29500", &crate::run::free_port());
-        run(Command::new("sh").arg("-c").arg(script).current_dir(&self.folder), PATIENCE).or_fail(commands)
+        run(Command::new("sh").arg("-c").arg(script).current_dir(&self.folder), TIMEOUT).or_fail(commands)
     }
 }
 
@@ -76,7 +76,7 @@ fn the_commands_of_the_readme_do_what_it_says() {
         assert!(ran.stdout.contains(&line), "{}", ran.stdout);
     }
     let program = program("README.md", "// hello.cpp", "readme_alone");
-    let ran = run(Command::new(&program).env_remove("RANK").env("WORLD_SIZE", "1"), PATIENCE);
+    let ran = run(Command::new(&program).env_remove("RANK").env("WORLD_SIZE", "1"), TIMEOUT);
     assert!(ran.stderr.contains("RANK is not set"), "{}", ran.stderr);
 }
 
@@ -125,10 +125,10 @@ fn nodes_of_the_guide_stay_in_one_round_while_all_are_well() {
         .stdout(Stdio::piped())
         .spawn()
         .expect("it starts");
-    let (tell, lines) = channel();
+    let (notify, lines) = channel();
     let stdout = child.stdout.take().expect("a pipe");
     std::thread::spawn(move || {
-        BufReader::new(stdout).lines().map_while(Result::ok).try_for_each(|line| tell.send(line))
+        BufReader::new(stdout).lines().map_while(Result::ok).try_for_each(|line| notify.send(line))
     });
     let node = |name: &str| {
         let parameters = RendezvousParameters::new("rdzv", &endpoint, "my-run", 2, 2).expect("valid");
@@ -142,8 +142,11 @@ fn nodes_of_the_guide_stay_in_one_round_while_all_are_well() {
     assert_eq!(first.next_event(Span::from_secs(4)).expect("the round goes on"), None);
     assert!(lines.try_recv().is_err(), "it has nothing to tell");
     first.abandon();
-    let told = lines.recv_timeout(crate::net::PATIENCE).expect("it hears of the death");
-    assert!(told.starts_with("node first (rank ") && told.contains(" of round 0) died: "), "{told}");
+    let reported = lines.recv_timeout(crate::net::TIMEOUT).expect("it hears of the death");
+    assert!(
+        reported.starts_with("node first (rank ") && reported.contains(" of round 0) died: "),
+        "{reported}"
+    );
     let second = node("second");
     assert_eq!(second.next_rendezvous().expect("both meet again").round, Some(1));
     assert_eq!(second.next_event(Span::from_secs(2)).expect("the round goes on"), None);
@@ -166,9 +169,7 @@ fn program_of_native_stores_elects_one_leader_after_the_other() {
         store.expect("it runs").with_prefix(b"election")
     };
     let elect = |name: &str| {
-        run(Command::new(&program).args(["127.0.0.1", &port.to_string(), name]), PATIENCE)
-            .or_fail(name)
-            .stdout
+        run(Command::new(&program).args(["127.0.0.1", &port.to_string(), name]), TIMEOUT).or_fail(name).stdout
     };
     let (leader, witness) = (connect(), connect());
     let lease = leader.native(Operation::LeaseGrant).expect("native").lease(Span::ZERO, Timeout::Default);
@@ -178,20 +179,21 @@ fn program_of_native_stores_elects_one_leader_after_the_other() {
     }
     let alive = witness.native(Operation::Watch).expect("native");
     let alive = alive.watch_prefix(b"alive/ada/", 0, Timeout::Default).expect("begun");
-    let words = std::thread::scope(|scope| {
+    let message = std::thread::scope(|scope| {
         let follower = scope.spawn(|| elect("ada"));
         assert!(alive.next(Span::from_secs(20)).expect("it goes on").is_some(), "ada comes");
         drop(leader);
         follower.join().expect("it ends")
     });
-    let lines: Vec<_> = words.lines().collect();
+    let lines: Vec<_> = message.lines().collect();
     assert!(
         lines.last().is_some_and(|line| line.starts_with("ada/") && line.contains(" leads in term ")),
-        "{words}"
+        "{message}"
     );
-    let term = |words: &str| words.trim_end().rsplit(' ').next().and_then(|term| term.parse::<u64>().ok());
+    let term =
+        |message: &str| message.trim_end().rsplit(' ').next().and_then(|term| term.parse::<u64>().ok());
     let plan = witness.get_owned(b"plan", Timeout::Once).expect("it is there");
     assert!(plan.starts_with(b"by ada/"), "{plan:?}");
     let next = elect("bob");
-    assert!(next.starts_with("bob/") && next.contains(" leads") && term(&next) > term(&words), "{next}");
+    assert!(next.starts_with("bob/") && next.contains(" leads") && term(&next) > term(&message), "{next}");
 }

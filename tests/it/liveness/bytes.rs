@@ -29,7 +29,7 @@ struct Raw(Client);
 
 /// What came.
 #[derive(Debug, PartialEq, Eq)]
-enum Came {
+enum Joined {
     Welcome { resumed: bool },
     Done { id: u64, sequence: u64 },
     Number { id: u64, number: i64 },
@@ -38,8 +38,8 @@ enum Came {
     Error { id: u64, sequence: u64, code: FaultCode, first: u64, second: u64 },
 }
 
-fn error(id: u64, code: FaultCode, first: u64, second: u64) -> Came {
-    Came::Error { id, sequence: 0, code, first, second }
+fn error(id: u64, code: FaultCode, first: u64, second: u64) -> Joined {
+    Joined::Error { id, sequence: 0, code, first, second }
 }
 
 impl Raw {
@@ -55,8 +55,8 @@ impl Raw {
     fn open(server: &Server, grace_ms: u32) -> (Self, Identity) {
         let mut raw = Self::dial(server);
         raw.0.send(&hello(Identity::default(), 0, (1, 1), grace_ms));
-        let (came, identity) = raw.receive();
-        assert_eq!(came, Came::Welcome { resumed: false });
+        let (arrived, identity) = raw.receive();
+        assert_eq!(arrived, Joined::Welcome { resumed: false });
         (raw, identity)
     }
 
@@ -68,12 +68,12 @@ impl Raw {
         self.send(id, sequence, &ClientFrame::Add { key: key(b"/n"), delta: 1 });
     }
 
-    fn came(&mut self) -> Came {
+    fn arrived(&mut self) -> Joined {
         self.receive().0
     }
 
     /// The next frame.
-    fn receive(&mut self) -> (Came, Identity) {
+    fn receive(&mut self) -> (Joined, Identity) {
         let limits = FrameLimits::default();
         let head = self.0.receive(HEADER_BYTES);
         let length = u32::from_le_bytes(head[..4].try_into().expect("four bytes"));
@@ -83,21 +83,21 @@ impl Raw {
         let Header { id, sequence, kind, .. } = header;
         let mut identity = Identity::default();
         let frame = ServerFrame::parse(kind, &all[HEADER_BYTES..], &limits).expect("readable");
-        let came = match frame.expect("known") {
+        let arrived = match frame.expect("known") {
             ServerFrame::Welcome { incarnation, session, token, resumed, .. } => {
                 identity = Identity { incarnation, session, token };
-                Came::Welcome { resumed }
+                Joined::Welcome { resumed }
             }
-            ServerFrame::Done { .. } => Came::Done { id, sequence },
-            ServerFrame::Number { number, .. } => Came::Number { id, number },
-            ServerFrame::HeartbeatEcho { nonce } => Came::Echo(nonce),
-            ServerFrame::SessionOver { why } => Came::SessionOver(why),
+            ServerFrame::Done { .. } => Joined::Done { id, sequence },
+            ServerFrame::Number { number, .. } => Joined::Number { id, number },
+            ServerFrame::HeartbeatEcho { nonce } => Joined::Echo(nonce),
+            ServerFrame::SessionOver { why } => Joined::SessionOver(why),
             ServerFrame::Error { fault } => {
-                Came::Error { id, sequence, code: fault.code, first: fault.first, second: fault.second }
+                Joined::Error { id, sequence, code: fault.code, first: fault.first, second: fault.second }
             }
             other => panic!("{other:?}"),
         };
-        (came, identity)
+        (arrived, identity)
     }
 
     /// The server has closed, and said nothing more before.
@@ -110,7 +110,7 @@ impl Raw {
     #[track_caller]
     fn is_served(&mut self) {
         self.heartbeat(77);
-        assert_eq!(self.came(), Came::Echo(77));
+        assert_eq!(self.arrived(), Joined::Echo(77));
     }
 }
 
@@ -159,14 +159,14 @@ fn header(body_bytes: u32, kind: u16, flags: u16, id: u64) -> Vec<u8> {
 fn begun() -> (Server, Receiver<Event>, Raw) {
     // So few frames are kept that they are pushed out soon.
     let session = SessionLimits { window_frames: 2, ..SessionLimits::default() };
-    let (server, told) = watched(ServerLimits { session, ..ServerLimits::default() });
+    let (server, reported) = watched(ServerLimits { session, ..ServerLimits::default() });
     let (neighbour, _) = Raw::open(&server, 0);
-    (server, told, neighbour)
+    (server, reported, neighbour)
 }
 
 #[test]
 fn openings_that_are_none_are_refused_with_the_reason_or_without_a_word() {
-    let (server, told, mut neighbour) = begun();
+    let (server, reported, mut neighbour) = begun();
     let zeros = Identity::default();
     let long = u32::try_from(HELLO_BYTES_MAX).expect("a small number") + 1;
     let set = ClientFrame::Set { key: key(b"/k"), value: b"v" };
@@ -209,10 +209,10 @@ fn openings_that_are_none_are_refused_with_the_reason_or_without_a_word() {
         let mut raw = Raw::dial(&server);
         raw.0.send(&bytes);
         for due in due {
-            assert_eq!(raw.came(), due, "{what}");
+            assert_eq!(raw.arrived(), due, "{what}");
         }
         raw.is_closed();
-        let reason = next_close(&told);
+        let reason = next_close(&reported);
         assert!(reason.is_expulsion(), "{what}: {reason}");
         neighbour.is_served();
     }
@@ -222,10 +222,10 @@ fn openings_that_are_none_are_refused_with_the_reason_or_without_a_word() {
 
 #[test]
 fn a_session_is_its_owners() {
-    let (server, told, mut neighbour) = begun();
+    let (server, reported, mut neighbour) = begun();
     let (mut owner, identity) = Raw::open(&server, 20_000);
     owner.add(1, 0);
-    assert_eq!(owner.came(), Came::Number { id: 1, number: 1 });
+    assert_eq!(owner.arrived(), Joined::Number { id: 1, number: 1 });
     let mut token = identity.token;
     token[15] ^= 1;
     for (what, claimed, sequence, due) in [
@@ -252,9 +252,9 @@ fn a_session_is_its_owners() {
     ] {
         let mut raw = Raw::dial(&server);
         raw.0.send(&hello(claimed, sequence, (1, 1), 20_000));
-        assert_eq!(raw.came(), due, "{what}");
+        assert_eq!(raw.arrived(), due, "{what}");
         raw.is_closed();
-        assert!(matches!(next_close(&told), CloseReason::SessionRefused(_)), "{what}");
+        assert!(matches!(next_close(&reported), CloseReason::SessionRefused(_)), "{what}");
         // The session goes on undisturbed, on its own connection.
         owner.is_served();
         neighbour.is_served();
@@ -262,77 +262,84 @@ fn a_session_is_its_owners() {
     // The owner itself may come back by another way; the first one is told.
     let mut again = Raw::dial(&server);
     again.0.send(&hello(identity, 1, (1, 1), 20_000));
-    assert_eq!(again.came(), Came::Welcome { resumed: true });
-    assert_eq!(owner.came(), Came::SessionOver(Why::Superseded));
+    assert_eq!(again.arrived(), Joined::Welcome { resumed: true });
+    assert_eq!(owner.arrived(), Joined::SessionOver(Why::Superseded));
     owner.is_closed();
-    assert_eq!(next_close(&told), CloseReason::SessionOver(Why::Superseded));
+    assert_eq!(next_close(&reported), CloseReason::SessionOver(Why::Superseded));
     // Whoever left may not come back, and is told what became of the session.
     again.send(2, 1, &ClientFrame::Bye {});
-    assert_eq!(again.came(), Came::Done { id: 2, sequence: 2 });
-    assert_eq!(again.came(), Came::SessionOver(Why::Left));
+    assert_eq!(again.arrived(), Joined::Done { id: 2, sequence: 2 });
+    assert_eq!(again.arrived(), Joined::SessionOver(Why::Left));
     again.is_closed();
     let mut stale = Raw::dial(&server);
     stale.0.send(&hello(identity, 2, (1, 1), 20_000));
-    assert_eq!(stale.came(), error(0, FaultCode::SessionEnded, Why::Left.number().into(), 0));
+    assert_eq!(stale.arrived(), error(0, FaultCode::SessionEnded, Why::Left.number().into(), 0));
     stale.is_closed();
     neighbour.is_served();
 }
 
 #[test]
 fn what_is_gone_from_the_window_is_said_to_be_gone_and_not_done_twice() {
-    let (server, told, mut neighbour) = begun();
+    let (server, reported, mut neighbour) = begun();
     let (mut owner, identity) = Raw::open(&server, 20_000);
     for id in 1..=4 {
         owner.add(id, 0);
-        assert_eq!(owner.came(), Came::Number { id, number: i64::try_from(id).expect("small") });
+        assert_eq!(owner.arrived(), Joined::Number { id, number: i64::try_from(id).expect("small") });
     }
     // The last two are kept: such a request is answered again, the others are not, and none is carried out again.
     owner.add(4, 0);
-    assert_eq!(owner.came(), Came::Number { id: 4, number: 4 });
+    assert_eq!(owner.arrived(), Joined::Number { id: 4, number: 4 });
     owner.add(1, 0);
-    assert_eq!(owner.came(), error(1, FaultCode::RequestForgotten, 3, 0));
+    assert_eq!(owner.arrived(), error(1, FaultCode::RequestForgotten, 3, 0));
     owner.add(5, 0);
-    assert_eq!(owner.came(), Came::Number { id: 5, number: 5 });
+    assert_eq!(owner.arrived(), Joined::Number { id: 5, number: 5 });
     // Who has received only the first cannot be told what came behind it.
-    let mut behind = Raw::dial(&server);
-    behind.0.send(&hello(identity, 1, (1, 1), 20_000));
-    assert_eq!(behind.came(), error(0, FaultCode::WindowPassed, 1, 4));
-    behind.is_closed();
-    assert_eq!(next_close(&told), CloseReason::SessionRefused(FaultCode::WindowPassed));
+    let mut remaining = Raw::dial(&server);
+    remaining.0.send(&hello(identity, 1, (1, 1), 20_000));
+    assert_eq!(remaining.arrived(), error(0, FaultCode::WindowPassed, 1, 4));
+    remaining.is_closed();
+    assert_eq!(next_close(&reported), CloseReason::SessionRefused(FaultCode::WindowPassed));
     owner.is_served();
     neighbour.is_served();
 }
 
 #[test]
 fn within_a_session_bad_frames_end_it_or_fail_alone_as_documented() {
-    let (server, told, mut neighbour) = begun();
+    let (server, reported, mut neighbour) = begun();
     let too_long = u32::MAX;
     for (what, bytes, due) in [
-        ("a second greeting", hello(Identity::default(), 0, (1, 1), 0)[4..].to_vec(), FaultCode::OutOfPlace),
+        (
+            "a second greeting",
+            hello(Identity::default(), 0, (1, 1), 0)[4..].to_vec(),
+            FaultCode::UnexpectedFrame,
+        ),
         ("flags of tomorrow", header(0, 0x10, 0x8000, 1), FaultCode::UnknownFlags),
         ("a body over all limits", header(too_long, 0x10, 0, 1), FaultCode::TooLong),
         ("an answer from a client", header(0, 0x8010, 0, 1), FaultCode::UnknownRequest),
     ] {
         let (mut raw, _) = Raw::open(&server, 0);
         raw.0.send(&bytes);
-        let came = raw.came();
-        assert!(matches!(came, Came::Error { code, .. } if code == due), "{what}: {came:?}");
+        let arrived = raw.arrived();
+        assert!(matches!(arrived, Joined::Error { code, .. } if code == due), "{what}: {arrived:?}");
         if due == FaultCode::UnknownRequest {
             raw.is_served();
             continue;
         }
         raw.is_closed();
-        let reason = next_close(&told);
+        let reason = next_close(&reported);
         assert!(reason.is_expulsion(), "{what}: {reason}");
         neighbour.is_served();
     }
     let (mut raw, _) = Raw::open(&server, 0);
     // What is wrong within a body concerns its request only.
     raw.0.send(&[header(2, 0x10, 0, 1), vec![1, 2]].concat());
-    let came = raw.came();
-    assert!(matches!(came, Came::Error { id: 1, code: FaultCode::Malformed, first: 0x10, .. }), "{came:?}");
+    let arrived = raw.arrived();
+    assert!(
+        matches!(arrived, Joined::Error { id: 1, code: FaultCode::Malformed, first: 0x10, .. }),
+        "{arrived:?}"
+    );
     raw.add(2, 0);
-    assert_eq!(raw.came(), Came::Number { id: 2, number: 1 });
+    assert_eq!(raw.arrived(), Joined::Number { id: 2, number: 1 });
     neighbour.is_served();
 }
 
@@ -353,10 +360,10 @@ fn a_server_that_was_stopped_blames_nobody_for_the_time() {
     };
     let mut sessions: Vec<Raw> = (0..MANY).map(greeted).collect();
     for session in &mut sessions {
-        assert_eq!(session.came(), Came::Welcome { resumed: false });
+        assert_eq!(session.arrived(), Joined::Welcome { resumed: false });
     }
     sessions.iter_mut().for_each(|session| session.heartbeat(1));
-    sessions.iter_mut().for_each(|session| assert_eq!(session.came(), Came::Echo(1)));
+    sessions.iter_mut().for_each(|session| assert_eq!(session.arrived(), Joined::Echo(1)));
     server.stop();
     sessions.iter_mut().for_each(|session| session.heartbeat(2));
     // It waits longer for the server than the server may wait for the others.
@@ -365,6 +372,6 @@ fn a_server_that_was_stopped_blames_nobody_for_the_time() {
     server.signal(libc::SIGCONT);
     // Their signs of life came in time, and had only not been read.
     for session in &mut sessions {
-        assert_eq!(session.came(), Came::Echo(2));
+        assert_eq!(session.arrived(), Joined::Echo(2));
     }
 }

@@ -1,6 +1,6 @@
 //! Nodes as processes, and what is known of them from outside.
 
-use crate::net::{Deadline, PATIENCE};
+use crate::net::{Deadline, TIMEOUT};
 use crate::process;
 use std::io::{BufRead, BufReader, Write};
 use std::iter;
@@ -41,15 +41,15 @@ impl Node {
         let mut child = command.spawn().expect("node starts");
         let stdin = child.stdin.take().expect("a pipe");
         let stdout = BufReader::new(child.stdout.take().expect("a pipe"));
-        let (tell, lines) = channel();
+        let (notify, lines) = channel();
         std::thread::spawn(move || {
-            stdout.lines().map_while(Result::ok).try_for_each(|line| tell.send(line)).ok();
+            stdout.lines().map_while(Result::ok).try_for_each(|line| notify.send(line)).ok();
         });
         Self { name: name.to_owned(), child, stdin, lines, said: Vec::new() }
     }
 
     /// Gives it a command.
-    pub(super) fn told(&mut self, command: &str) {
+    pub(super) fn reported(&mut self, command: &str) {
         writeln!(self.stdin, "{command}").expect("it listens");
     }
 
@@ -82,7 +82,7 @@ impl Node {
 
     #[track_caller]
     fn next_line(&mut self) -> String {
-        let Ok(line) = self.lines.recv_timeout(PATIENCE) else {
+        let Ok(line) = self.lines.recv_timeout(TIMEOUT) else {
             panic!("{} says nothing more; so far {:#?}", self.name, self.said)
         };
         self.said.push(line.clone());
@@ -125,9 +125,9 @@ impl Node {
         let table = std::fs::read_to_string(format!("{process}/net/tcp")).expect("it lives");
         let unread = table.lines().skip(1).filter_map(|line| {
             let columns: Vec<&str> = line.split_whitespace().collect();
-            let is_own = sockets.iter().any(|socket| columns.get(9) == Some(&socket.as_str()));
+            let is_local = sockets.iter().any(|socket| columns.get(9) == Some(&socket.as_str()));
             let (_, received) = columns.get(4)?.split_once(':')?;
-            is_own.then(|| u64::from_str_radix(received, 16).ok())?
+            is_local.then(|| u64::from_str_radix(received, 16).ok())?
         });
         unread.sum()
     }
@@ -157,7 +157,7 @@ pub(super) fn enter(command: &mut Command, namespace: Option<&std::fs::File>) {
 /// Lets nodes meet; they have these names, in this order, and get these ranks. Returns what the keys of their round begin
 /// with.
 pub(super) fn meet(nodes: &mut [&mut Node], round: u32) -> String {
-    nodes.iter_mut().for_each(|node| node.told("join"));
+    nodes.iter_mut().for_each(|node| node.reported("join"));
     let (count, mut prefixes) = (nodes.len(), Vec::new());
     for (rank, node) in nodes.iter_mut().enumerate() {
         let due = format!("joined round {round} as {rank}/{count} beneath ");

@@ -92,10 +92,10 @@ impl Hosts {
 }
 
 fn serve(keep_alive: KeepAlive) -> (Server, mpsc::Receiver<Event>) {
-    let (tell, told) = mpsc::channel();
-    let observer = Box::new(move |event: &Event| drop(tell.send(event.clone())));
+    let (notify, reported) = mpsc::channel();
+    let observer = Box::new(move |event: &Event| drop(notify.send(event.clone())));
     let options = ServerOptions { observer, keep_alive: Some(keep_alive), ..ServerOptions::on(NEAR, 0) };
-    (Server::start(options).expect("a free port"), told)
+    (Server::start(options).expect("a free port"), reported)
 }
 
 /// Waits until all that was sent in this namespace has been acknowledged: what is on its way is another case.
@@ -130,13 +130,13 @@ fn a_host_that_falls_silent_is_noticed_by_the_kernel_before_heartbeats_are_misse
         return;
     };
     // All as usual: this is what a user gets who sets nothing.
-    let (server, told) = serve(KeepAlive::default());
+    let (server, reported) = serve(KeepAlive::default());
     let mut near = Node::start(server.local_addr(), "n0", &TWO);
     let mut far = hosts.node_far_away(&server, "n1", &TWO);
     super::meet(&mut [&mut near, &mut far], 0);
     all_has_arrived();
     hosts.far("link set far down");
-    hears(&told, host_fell_silent);
+    hears(&reported, host_fell_silent);
     near.says_next(&died("n1", 1, 0, "the host fell silent"));
     near.says_next(super::TOO_FEW);
     // The process over there lives, and finds that it is alone.
@@ -152,7 +152,7 @@ fn a_host_that_falls_silent_with_bytes_on_their_way_is_given_up_when_they_are_ov
         return;
     };
     // Neither probes nor heartbeats would tell of it within the patience of a test.
-    let (server, told) = serve(KeepAlive {
+    let (server, reported) = serve(KeepAlive {
         idle: Duration::from_secs(3600),
         unacknowledged_max: Some(Duration::from_secs(2)),
         ..KeepAlive::default()
@@ -161,13 +161,13 @@ fn a_host_that_falls_silent_with_bytes_on_their_way_is_given_up_when_they_are_ov
     let mut near = Node::start(server.local_addr(), "n0", &TWO);
     let mut far = hosts.node_far_away(&server, "n1", &patient);
     super::meet(&mut [&mut near, &mut far], 0);
-    far.told("watch news/");
+    far.reported("watch news/");
     far.says("watching");
     all_has_arrived();
     hosts.far("link set far down");
-    near.told("set news/1 lost");
+    near.reported("set news/1 lost");
     near.says("set done");
-    hears(&told, host_fell_silent);
+    hears(&reported, host_fell_silent);
     near.says_next(&died("n1", 1, 0, "the host fell silent"));
     near.says_next(super::TOO_FEW);
 }
@@ -181,14 +181,14 @@ fn a_node_whose_server_falls_silent_is_told_by_its_own_deadlines() {
     let brief = [&TWO[..], &["heartbeat_ms=300", "heartbeats_missed_max=5"]].concat();
     let mut asking = hosts.node_far_away(&server, "n1", &brief);
     let mut faithful = hosts.node_far_away(&server, "n2", &[&TWO[..], &["grace_ms=1000"]].concat());
-    waiting.told("join");
+    waiting.reported("join");
     waiting.says("seated");
     for node in [&mut asking, &mut faithful] {
-        node.told("get never");
+        node.reported("get never");
     }
     all_has_arrived();
     hosts.near("link set near down");
-    for (node, beginning, peer, words) in [
+    for (node, beginning, peer, message) in [
         // Its heartbeats are not answered.
         (
             &mut asking,
@@ -212,7 +212,7 @@ fn a_node_whose_server_falls_silent_is_told_by_its_own_deadlines() {
         ),
     ] {
         let failed = node.says(beginning);
-        assert!(failed.contains(&peer) && failed.contains(words), "{failed}");
+        assert!(failed.contains(&peer) && failed.contains(message), "{failed}");
         let over = node.has_said("session failed");
         assert!(over.contains(&server.local_addr().to_string()), "{over}");
     }

@@ -90,7 +90,7 @@ fn a_worker_is_named_by_both_of_its_ranks_everywhere() {
     one.tells("rank 3 (local rank 1), pid ").tells("failed: rank 3 (local rank 1) ended with exit code 5");
     let lines = one.lines.iter().filter(|line| line.contains("exit code 5"));
     assert!(lines.into_iter().all(|line| line.contains("rank 3 (local rank 1)")), "{one:#?}");
-    let told = std::fs::read_to_string(&report).expect("a report");
-    assert!(told.contains("\"rank 3 (local rank 1) ended with exit code 5\""), "{told}");
+    let reported = std::fs::read_to_string(&report).expect("a report");
+    assert!(reported.contains("\"rank 3 (local rank 1) ended with exit code 5\""), "{reported}");
     zero.finish().with(1).tells("rank 3 (local rank 1) ended with exit code 5");
 }

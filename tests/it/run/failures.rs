@@ -12,9 +12,9 @@ fn the_worker_that_failed_first_is_the_root_cause() {
     const RUNS: u32 = 5;
     let mut command = Command::new(env!("CARGO_BIN_EXE_cascade"));
     command.arg("--rdzv").arg(program()).args(["--runs", &RUNS.to_string()]);
-    let table = crate::process::run(&mut command, crate::net::PATIENCE * 10).or_fail("the jobs").stdout;
-    for way in ["exit-3", "abort", "segv", "kill", "error-file"] {
-        let row = table.lines().find(|row| row.starts_with(way)).unwrap_or_else(|| panic!("{table}"));
+    let table = crate::process::run(&mut command, crate::net::TIMEOUT * 10).or_fail("the jobs").stdout;
+    for method in ["exit-3", "abort", "segv", "kill", "error-file"] {
+        let row = table.lines().find(|row| row.starts_with(method)).unwrap_or_else(|| panic!("{table}"));
         let numbers = row.split_whitespace().skip(1).take(3).map(|number| number.parse().expect("a number"));
         let [runs, first, listed] = numbers.collect::<Vec<u32>>()[..] else { panic!("{table}") };
         assert_eq!((runs, listed), (RUNS, RUNS), "runs, listed: {table}");

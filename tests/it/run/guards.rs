@@ -31,7 +31,7 @@ fn parent_of(pid: libc::pid_t) -> libc::pid_t {
     parent.trim().parse().expect("a number")
 }
 
-fn is_gone(pid: libc::pid_t) -> bool {
+fn is_dead(pid: libc::pid_t) -> bool {
     // SAFETY: no memory is involved.
     unsafe { libc::kill(pid, 0) != 0 }
 }
@@ -49,7 +49,7 @@ fn a_guard_that_is_killed_leaves_nothing_and_costs_a_restart() {
     kill(guard);
     // The next workers start when nothing of the first ones lives.
     launched.until(1, "again");
-    assert!(left.into_iter().all(is_gone));
+    assert!(left.into_iter().all(is_dead));
     let ran = launched.finish().with(0);
     ran.says(2, "again").says(1, "start 1:").says(2, "left ");
     ran.tells(&format!("the guard of the workers (process {guard}) was ended by SIGKILL"));

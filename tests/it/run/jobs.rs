@@ -53,7 +53,7 @@ fn flags_have_two_spellings_and_take_their_defaults_from_the_environment() {
 
 #[test]
 fn wrong_usage_is_2_and_says_what_is_wrong() {
-    for (flags, words) in [
+    for (flags, expected) in [
         (&["--bogus"][..], "--bogus"),
         (&["--nnodes", "3:1"], "0 < MIN <= MAX must hold"),
         (&["--nnodes", "two"], "nnodes=two is not in \"MIN:MAX\" format"),
@@ -69,7 +69,7 @@ fn wrong_usage_is_2_and_says_what_is_wrong() {
         (&["--rdzv-conf", "a"], "must have a value specified"),
         (&["--rdzv-backend", "none-such", "--rdzv-endpoint", "h"], "none-such"),
     ] {
-        Launch::of(flags, &["true"]).run().with(2).tells(words);
+        Launch::of(flags, &["true"]).run().with(2).tells(expected);
     }
     Launch::of(&[], &[]).run().with(2).tells("COMMAND");
 }
@@ -157,9 +157,9 @@ fn output_goes_where_the_flags_say() {
     for rank in ["0", "1"] {
         let error_file = std::fs::read_to_string(logs.join(format!("error_file.{rank}"))).expect("told");
         let folder = std::path::Path::new(error_file.trim()).parent().expect("a folder");
-        for (file, words) in [("stdout.log", "out"), ("stderr.log", "err")] {
+        for (file, expected) in [("stdout.log", "out"), ("stderr.log", "err")] {
             let path = folder.join(file);
-            assert_eq!(std::fs::read_to_string(path).expect("a file"), format!("{words} {rank}\n"));
+            assert_eq!(std::fs::read_to_string(path).expect("a file"), format!("{expected} {rank}\n"));
         }
     }
 }
@@ -203,7 +203,7 @@ fn what_a_worker_leaves_behind_ends_with_the_job() {
 
 #[test]
 fn error_files_good_and_bad() {
-    for (file, words) in [
+    for (file, expected) in [
         (r#"{"message": "boom", "timestamp": 1}"#, "traceback : boom"),
         (r#"{"message": "#, "the error file is no JSON"),
         ("", "the error file is empty"),
@@ -211,7 +211,7 @@ fn error_files_good_and_bad() {
     ] {
         let launch =
             Launch::shell(&[], "printf %s \"$FILE\" > $TORCHELASTIC_ERROR_FILE; exit 7").env("FILE", file);
-        launch.run().with(1).tells(words).tells("exitcode  : 7");
+        launch.run().with(1).tells(expected).tells("exitcode  : 7");
     }
 }
 
@@ -230,15 +230,15 @@ fn paths_that_are_no_text_reach_the_workers_as_they_are() {
 
 #[test]
 fn an_agent_hands_the_root_cause_on() {
-    let own = folder("handed_on").join("error.json");
+    let local = folder("handed_on").join("error.json");
     let script = r#"printf '{"message": {"message": "boom", "extraInfo": {"timestamp": "1"}}}' > $TORCHELASTIC_ERROR_FILE; exit 7"#;
-    Launch::shell(&[], script).env("TORCHELASTIC_ERROR_FILE", &own).run().with(1);
-    let told: serde_json::Value =
-        serde_json::from_slice(&std::fs::read(&own).expect("an error file")).expect("JSON");
+    Launch::shell(&[], script).env("TORCHELASTIC_ERROR_FILE", &local).run().with(1);
+    let reported: serde_json::Value =
+        serde_json::from_slice(&std::fs::read(&local).expect("an error file")).expect("JSON");
     assert_eq!(
-        (&told["message"]["message"], &told["message"]["errorCode"]),
+        (&reported["message"]["message"], &reported["message"]["errorCode"]),
         (&"boom".into(), &7.into()),
-        "{told}"
+        "{reported}"
     );
 }
 
@@ -249,9 +249,9 @@ fn each_start_has_a_store_of_its_own_even_at_a_port_that_is_named() {
         \"$0\" store --endpoint $at set left$TORCHELASTIC_RESTART_COUNT x || exit 2; exit $((1 - TORCHELASTIC_RESTART_COUNT))";
     let port = super::free_port();
     for flags in [&[][..], &["--master-addr=127.0.0.1"], &["--standalone"]] {
-        let own = ["--max-restarts=1", "--master-port", &port];
+        let local = ["--max-restarts=1", "--master-port", &port];
         let ran =
-            Launch::shell(&[&own[..], flags].concat(), script).arg(crate::rdzv::program()).run().with(0);
+            Launch::shell(&[&local[..], flags].concat(), script).arg(crate::rdzv::program()).run().with(0);
         ran.says(2, &format!(":{port}")).says(1, "exitcode  : 1").says(0, "left0");
     }
 }
@@ -267,9 +267,9 @@ fn listens_at(pid: u32) -> Vec<String> {
     let lists = lists.map(Result::unwrap_or_default);
     let fields = lists.iter().flat_map(|list| list.lines()).map(|line| line.split_ascii_whitespace());
     let fields = fields.map(Iterator::collect::<Vec<_>>);
-    let own = fields.filter(|fields| fields.len() > 9 && fields[3] == "0A");
-    let own = own.filter(|fields| links.contains(&format!("socket:[{}]", fields[9])));
-    own.map(|fields| fields[1].to_string()).collect()
+    let local = fields.filter(|fields| fields.len() > 9 && fields[3] == "0A");
+    let local = local.filter(|fields| links.contains(&format!("socket:[{}]", fields[9])));
+    local.map(|fields| fields[1].to_string()).collect()
 }
 
 #[test]
@@ -281,7 +281,7 @@ fn a_job_of_one_node_listens_to_nobody_else() {
         assert_eq!(addresses.len(), 2, "the rendezvous and the workers' store: {addresses:?}");
         for address in &addresses {
             let loopback = ["0100007F:", "00000000000000000000000001000000:"];
-            assert!(loopback.iter().any(|own| address.starts_with(own)), "{addresses:?}");
+            assert!(loopback.iter().any(|local| address.starts_with(local)), "{addresses:?}");
         }
         launched.signal(libc::SIGTERM);
         launched.finish();

@@ -65,8 +65,9 @@ fn a_failure_anywhere_restarts_everybody_and_each_agent_pays_for_its_own() {
         launched.signal(libc::SIGTERM);
         launched.finish().with(1)
     });
-    let say =
-        |words: &str| ended.iter().filter(|ran| ran.lines.iter().any(|line| line.contains(words))).count();
+    let say = |message: &str| {
+        ended.iter().filter(|ran| ran.lines.iter().any(|line| line.contains(message))).count()
+    };
     assert_eq!((say("Root Cause"), say("paid 1")), (1, 1), "{ended:#?}");
 }
 
@@ -315,13 +316,13 @@ fn a_rank_that_two_nodes_were_given_is_refused_and_both_are_named() {
     one.until(1, "waiting for nodes 2/3");
     for (first, rank) in [(&one, "1"), (&zero, "0")] {
         let second = start(rank);
-        let (held, asked) =
+        let (held, request) =
             (format!("(pid {}) and ", first.child.id()), format!("(pid {}) both", second.child.id()));
         let second = second.finish().with(1);
         second
             .says(0, "started")
             .tells(&held)
-            .tells(&asked)
+            .tells(&request)
             .tells(&format!("both have node rank {rank} of run"));
     }
     // The others go on.

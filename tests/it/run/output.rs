@@ -39,10 +39,10 @@ fn a_gibibyte_without_a_line_feed_leaves_the_agent_as_small_as_it_was() {
         "echo begun; read -r _ < $GATE; head -c 1073741824 /dev/zero >&2; echo told; exec sleep 600";
     let gate = super::Gate::new("endless_line");
     let mut launch = Launch::shell(&[], SCRIPT).env("GATE", &gate.path);
-    let (tell, lines) = std::sync::mpsc::channel();
+    let (notify, lines) = std::sync::mpsc::channel();
     launch.command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
     let mut child = launch.command.spawn().expect("rdzv starts");
-    forward(child.stdout.take().expect("a pipe"), tell);
+    forward(child.stdout.take().expect("a pipe"), notify);
     let mut launched = Launched { child, lines, seen: Vec::new() };
     launched.until(1, "begun");
     let before = largest_kib(&launched);

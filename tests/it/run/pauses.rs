@@ -83,7 +83,7 @@ fn one_node(gate: &Gate) -> Launched {
 }
 
 #[track_caller]
-fn goes_on(mut launched: Launched, gate: &Gate) {
+fn continues_in(mut launched: Launched, gate: &Gate) {
     // What the pause would end, it ends within the time of a silence.
     launched.is_silent_for(PAUSE);
     gate.open();
@@ -100,7 +100,7 @@ fn a_job_of_one_node_goes_on_after_all_of_it_was_stopped() {
     signal_all(&processes, libc::SIGSTOP);
     launched.is_silent_for(PAUSE);
     signal_all(&processes, libc::SIGCONT);
-    goes_on(launched, &gate);
+    continues_in(launched, &gate);
 }
 
 #[test]
@@ -113,7 +113,7 @@ fn a_job_of_one_node_goes_on_after_its_agent_was_stopped() {
         launched.is_silent_for(PAUSE);
         launched.signal(libc::SIGCONT);
     }
-    goes_on(launched, &gate);
+    continues_in(launched, &gate);
 }
 
 #[test]

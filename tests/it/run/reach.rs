@@ -88,10 +88,10 @@ fn a_peer_of_another_protocol_is_told() {
 fn a_store_of_pytorch_is_told_as_what_it_is() {
     let address = serve(free(), as_tcp_store);
     let mut node = node(&address.to_string());
-    let told = format!(
+    let reported = format!(
         "waiting for the rendezvous at {address}: wrong protocol: a PyTorch TCPStore: perhaps a torchrun agent"
     );
-    node.until(1, &told);
+    node.until(1, &reported);
     node.signal(libc::SIGTERM);
-    node.finish().with(1).says(1, &told);
+    node.finish().with(1).says(1, &reported);
 }

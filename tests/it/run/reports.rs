@@ -12,20 +12,20 @@ fn report(test: &str) -> PathBuf {
 /// What the report says, and that it says no more and no less than it should.
 #[track_caller]
 fn read(path: &Path) -> Value {
-    let told: Value = serde_json::from_slice(&std::fs::read(path).expect("a report")).expect("JSON");
-    let mut names: Vec<&String> = told.as_object().expect("an object").keys().collect();
+    let reported: Value = serde_json::from_slice(&std::fs::read(path).expect("a report")).expect("JSON");
+    let mut names: Vec<&String> = reported.as_object().expect("an object").keys().collect();
     names.sort();
-    assert_eq!(names, ["failure", "reason", "verdict", "version"], "{told}");
-    assert_eq!(told["version"], 1);
-    told
+    assert_eq!(names, ["failure", "reason", "verdict", "version"], "{reported}");
+    assert_eq!(reported["version"], 1);
+    reported
 }
 
 #[track_caller]
-fn says(path: &Path, verdict: &str, reason: &str) -> Value {
-    let told = read(path);
-    let found = told["reason"].as_str().expect("text").contains(reason);
-    assert!(told["verdict"] == verdict && found, "not {verdict}, {reason}: {told}");
-    told["failure"].clone()
+fn says(path: &Path, outcome: &str, reason: &str) -> Value {
+    let reported = read(path);
+    let found = reported["reason"].as_str().expect("text").contains(reason);
+    assert!(reported["verdict"] == outcome && found, "not {outcome}, {reason}: {reported}");
+    reported["failure"].clone()
 }
 
 #[test]

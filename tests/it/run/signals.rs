@@ -38,12 +38,12 @@ fn the_signals_that_stop_are_the_users_choice() {
 #[test]
 fn workers_are_told_which_signals_stop() {
     let script = "echo stops: $TORCHELASTIC_SIGNALS_TO_HANDLE";
-    for (flags, told) in [
+    for (flags, reported) in [
         (&[][..], "stops: SIGTERM,SIGINT,SIGHUP,SIGQUIT"),
         (&["--signals-to-handle=SIGTERM,SIGUSR1"], "stops: SIGTERM,SIGUSR1"),
     ] {
         let launch = Launch::shell(flags, script).env("TORCHELASTIC_SIGNALS_TO_HANDLE", "overruled");
-        assert!(launch.run().with(0).lines.contains(&told.into()), "no {told}");
+        assert!(launch.run().with(0).lines.contains(&reported.into()), "no {reported}");
     }
 }
 

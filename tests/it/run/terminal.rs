@@ -1,7 +1,7 @@
 //! What a user sees on a terminal, and what goes into a pipe in its place.
 
 use super::{Launch, Launched};
-use crate::net::PATIENCE;
+use crate::net::TIMEOUT;
 use crate::rdzv::RdzvServer;
 use std::fs::File;
 use std::io::Read;
@@ -37,16 +37,16 @@ impl Terminal {
 
     /// Waits until this has been written.
     #[track_caller]
-    fn until(&mut self, words: &str) {
-        while !self.seen.contains(words) {
+    fn until(&mut self, message: &str) {
+        while !self.seen.contains(message) {
             let mut poll = libc::pollfd { fd: self.end.as_raw_fd(), events: libc::POLLIN, revents: 0 };
-            let timeout_ms = libc::c_int::try_from(PATIENCE.as_millis()).expect("a few seconds");
+            let timeout_ms = libc::c_int::try_from(TIMEOUT.as_millis()).expect("a few seconds");
             // SAFETY: `poll` is one valid structure, and one is what the call is told of.
             let ready = unsafe { libc::poll(&raw mut poll, 1, timeout_ms) };
-            assert_eq!(ready, 1, "no {words:?} in {:?}", self.seen);
+            assert_eq!(ready, 1, "no {message:?} in {:?}", self.seen);
             let mut buffer = [0; 4096];
             let count = self.end.read(&mut buffer);
-            let count = count.unwrap_or_else(|error| panic!("{error}: no {words:?} in {:?}", self.seen));
+            let count = count.unwrap_or_else(|error| panic!("{error}: no {message:?} in {:?}", self.seen));
             self.seen += &String::from_utf8_lossy(&buffer[..count]);
         }
     }
@@ -55,11 +55,11 @@ impl Terminal {
 /// An agent with a terminal for its standard error.
 fn start_on(terminal: OwnedFd, mut launch: Launch) -> Launched {
     // Only the agent gets it: a terminal tells of its end when the last one closes it.
-    let (tell, lines) = std::sync::mpsc::channel();
+    let (notify, lines) = std::sync::mpsc::channel();
     launch.command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(terminal);
     let mut child = launch.command.spawn().expect("rdzv starts");
     drop(launch);
-    super::forward(child.stdout.take().expect("a pipe"), tell);
+    super::forward(child.stdout.take().expect("a pipe"), notify);
     Launched { child, lines, seen: Vec::new() }
 }
 
@@ -94,8 +94,8 @@ fn a_pipe_gets_a_line_for_each_thing_that_is_new() {
     let flags = ["--nnodes=2", "--rdzv-id=run", "--rdzv-endpoint", &endpoint];
     let launch = || Launch::of(&flags, &["true"]).env("TERM", "xterm");
     let mut first = launch().start();
-    let told = first.until(1, "waiting");
-    assert!(told.starts_with("rdzv run: waiting for nodes 1/2: "), "{told}");
+    let reported = first.until(1, "waiting");
+    assert!(reported.starts_with("rdzv run: waiting for nodes 1/2: "), "{reported}");
     let quiet = launch().env("RDZV_LOG", "warn").start();
     let ran = first.finish().with(0);
     ran.says(1, "waiting for nodes").says(0, "\x1b").says(0, "\r");

@@ -1,7 +1,7 @@
 //! Nobody reads what the launcher says: supervision goes on.
 
 use super::{Launch, Launched, forward};
-use crate::net::PATIENCE;
+use crate::net::TIMEOUT;
 use std::io::{ErrorKind, PipeReader, PipeWriter, Read, Write};
 use std::os::fd::AsRawFd;
 use std::process::Stdio;
@@ -25,12 +25,12 @@ fn set_flags(pipe: &PipeWriter, flags: libc::c_int) {
 
 /// Starts an agent with this for its standard error; its standard output is read.
 fn start_beside(mut launch: Launch, stderr: impl Into<Stdio>) -> Launched {
-    let (tell, lines) = std::sync::mpsc::channel();
+    let (notify, lines) = std::sync::mpsc::channel();
     launch.command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(stderr);
     let mut child = launch.command.spawn().expect("rdzv starts");
     // Only what was started holds the other end now.
     drop(launch);
-    forward(child.stdout.take().expect("a pipe"), tell);
+    forward(child.stdout.take().expect("a pipe"), notify);
     Launched { child, lines, seen: Vec::new() }
 }
 
@@ -72,16 +72,16 @@ fn who_reads_late_gets_all_lines_in_order() {
 fn is_read_late(mut near: PipeReader, far: PipeWriter) {
     let mut launched = start_beside(Launch::shell(&["--max-restarts=1"], FAILS_ONCE), far);
     launched.until(1, "attempt 1");
-    let (tell, told) = std::sync::mpsc::channel();
+    let (notify, reported) = std::sync::mpsc::channel();
     std::thread::spawn(move || {
-        let mut words = String::new();
-        near.read_to_string(&mut words).expect("text");
-        tell.send(words).ok();
+        let mut message = String::new();
+        near.read_to_string(&mut message).expect("text");
+        notify.send(message).ok();
     });
     launched.signal(libc::SIGTERM);
     launched.finish().with(1);
-    let words = told.recv_timeout(PATIENCE).expect("nothing holds it open");
-    let mut rest = words.trim_start_matches('.');
+    let message = reported.recv_timeout(TIMEOUT).expect("nothing holds it open");
+    let mut rest = message.trim_start_matches('.');
     assert!(rest.starts_with("rdzv run: joining run "), "{rest}");
     for part in ["round 0", "exit code 3", "FAILED", "exitcode  : 3", "round 1", "stopped by SIGTERM"] {
         let at = rest.find(part).unwrap_or_else(|| panic!("no {part:?} in {rest:?}"));

@@ -5,8 +5,8 @@ use super::{File, Rule};
 /// The lines of a section of a manifest, as names and what is said of them.
 fn section<'a>(manifest: &'a str, header: &str) -> Vec<(&'a str, &'a str)> {
     let lines = manifest.lines().skip_while(|line| line.trim() != header).skip(1);
-    let own = lines.take_while(|line| !line.starts_with('['));
-    let entries = own.filter(|line| !line.trim_start().starts_with('#'));
+    let local = lines.take_while(|line| !line.starts_with('['));
+    let entries = local.filter(|line| !line.trim_start().starts_with('#'));
     entries.filter_map(|line| line.split_once('=')).map(|(name, said)| (name.trim(), said.trim())).collect()
 }
 
@@ -30,10 +30,10 @@ const DEPENDENCIES: Rule = Rule {
             ("rpc/Cargo.toml", &["rendezvous-agent"]),
         ] {
             let is_strange = |(name, _): &(&str, &str)| strangers.contains(name);
-            let own = section(text(path), "[dependencies]").into_iter();
-            let own = own.filter(|entry| wrong(entry) || is_strange(entry));
+            let local = section(text(path), "[dependencies]").into_iter();
+            let local = local.filter(|entry| wrong(entry) || is_strange(entry));
             let in_tests = section(text(path), "[dev-dependencies]").into_iter().filter(is_strange);
-            broken.extend(own.chain(in_tests).map(|(name, said)| format!("{path}: {name} = {said}")));
+            broken.extend(local.chain(in_tests).map(|(name, said)| format!("{path}: {name} = {said}")));
         }
         broken
     },
@@ -43,9 +43,10 @@ const DEPENDENCIES: Rule = Rule {
 fn the_crates_depend_on_no_default_features_and_in_one_direction() {
     let shared =
         "[workspace.dependencies]\nbare = { version = \"1\", default-features = false }\nrich = \"1\"\n";
-    let with = |own: &str| {
-        let own = format!("[package]\nname = \"core\"\n[dependencies]\n{own}\n[lints]\nworkspace = true\n");
-        [File::new("core/Cargo.toml", &own), File::new("Cargo.toml", shared)]
+    let with = |local: &str| {
+        let local =
+            format!("[package]\nname = \"core\"\n[dependencies]\n{local}\n[lints]\nworkspace = true\n");
+        [File::new("core/Cargo.toml", &local), File::new("Cargo.toml", shared)]
     };
     DEPENDENCIES.notices_in(&with("rich = { workspace = true }"));
     DEPENDENCIES.notices_in(&with("bare = { workspace = true, default-features = true }"));
@@ -53,8 +54,8 @@ fn the_crates_depend_on_no_default_features_and_in_one_direction() {
     DEPENDENCIES.notices_in(&with("unknown = { workspace = true }"));
     let shared = "[workspace.dependencies]\nrendezvous-rpc = { path = \"rpc\", default-features = false }\n";
     for (path, of) in [("agent/Cargo.toml", "[dependencies]"), ("core/Cargo.toml", "[dev-dependencies]")] {
-        let own = File::new(path, &format!("{of}\nrendezvous-rpc = {{ workspace = true }}\n"));
-        DEPENDENCIES.notices_in(&[own, File::new("Cargo.toml", shared)]);
+        let local = File::new(path, &format!("{of}\nrendezvous-rpc = {{ workspace = true }}\n"));
+        DEPENDENCIES.notices_in(&[local, File::new("Cargo.toml", shared)]);
     }
     DEPENDENCIES.allows_in(&with("# why\nbare = { workspace = true, optional = true, features = [\"x\"] }"));
     let found = super::repository();
@@ -67,7 +68,7 @@ const PLANTED: Rule = Rule {
     sentence: "Bugs can be planted in tests/planted and nowhere else: no other manifest, and no recipe, asks for the \
                core's feature planted-bugs.",
     check: |files| {
-        let asks = |file: &&File| {
+        let tasks = |file: &&File| {
             let builds = ["Cargo.toml", "Makefile"].iter().any(|name| file.path.ends_with(name));
             (builds || file.path.starts_with(".ci/")) && file.path != "tests/planted/Cargo.toml"
         };
@@ -77,7 +78,7 @@ const PLANTED: Rule = Rule {
             let lines = lines.filter(|(_, line)| !line.starts_with('#') && !is_its_own(line));
             lines.map(|(number, line)| file.at(number, line)).collect::<Vec<_>>()
         };
-        files.iter().filter(asks).flat_map(broken).collect()
+        files.iter().filter(tasks).flat_map(broken).collect()
     },
 };
 
@@ -125,8 +126,8 @@ const GUARDS: Rule = Rule {
 
 /// How often a function begins a guard, by itself or by what guards.
 fn guards(function: &Function, guarding: &[String]) -> usize {
-    let own = function.body.matches("guard::").count();
-    own + guarding.iter().map(|call| function.body.matches(call.as_str()).count()).sum::<usize>()
+    let local = function.body.matches("guard::").count();
+    local + guarding.iter().map(|call| function.body.matches(call.as_str()).count()).sum::<usize>()
 }
 
 /// Calls that run what they are given in one guard: those of helpers of the same file, and the shared ones.
@@ -136,8 +137,8 @@ fn guarding(functions: &[Function], shared: &[String]) -> Vec<String> {
     // A helper may rest on another one: as many rounds as there are helpers find them all.
     for _ in 0..helpers.len() {
         let found = helpers.iter().filter(|helper| guards(helper, &guarding) == 1);
-        let own = found.map(|helper| format!(" {}(", helper.name));
-        guarding = shared.iter().cloned().chain(own).collect();
+        let local = found.map(|helper| format!(" {}(", helper.name));
+        guarding = shared.iter().cloned().chain(local).collect();
     }
     guarding
 }
@@ -145,8 +146,8 @@ fn guarding(functions: &[Function], shared: &[String]) -> Vec<String> {
 /// The calls of a file's own guarding helpers, as other files write them.
 fn shared_guards(file: &File, functions: &[Function]) -> Vec<String> {
     let module = file.path.trim_start_matches("ffi/src/").trim_end_matches(".rs");
-    let own = guarding(functions, &[]).into_iter();
-    own.map(|call| format!(" {module}::{}", call.trim_start())).collect()
+    let local = guarding(functions, &[]).into_iter();
+    local.map(|call| format!(" {module}::{}", call.trim_start())).collect()
 }
 
 struct Function {
@@ -166,14 +167,14 @@ fn functions(file: &File) -> Vec<Function> {
             is_outermost && before.split_whitespace().all(|word| !word.ends_with(['=', ':', '<', '(']))
         });
         let mut body = code;
-        if let Some((before, behind)) = signature {
-            let end = behind
-                .find(|letter: char| !letter.is_alphanumeric() && letter != '_')
-                .unwrap_or(behind.len());
-            let (name, is_exported) = (behind[..end].to_owned(), before.contains("extern \"C\""));
+        if let Some((before, remaining)) = signature {
+            let end = remaining
+                .find(|character: char| !character.is_alphanumeric() && character != '_')
+                .unwrap_or(remaining.len());
+            let (name, is_exported) = (remaining[..end].to_owned(), before.contains("extern \"C\""));
             found.push(Function { line, name, is_exported, body: String::new() });
             is_open = true;
-            body = &behind[end..];
+            body = &remaining[end..];
         }
         if let Some(function) = found.last_mut().filter(|_| is_open) {
             function.body.push_str(body);

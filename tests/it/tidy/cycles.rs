@@ -47,7 +47,7 @@ fn graph(modules: &Modules<'_>) -> Graph {
     let edges = known.iter().map(|&module| {
         let code: String = modules[module].code().map(|(_, line)| format!("{line}\n")).collect();
         let targets = imports(&code, module).into_iter().map(|target| longest_known(&known, target));
-        let others = targets.filter(|target| !is_within(target, module) && !is_within(module, target));
+        let others = targets.filter(|target| !is_inside(target, module) && !is_inside(module, target));
         (module.to_owned(), others.collect())
     });
     edges.collect()
@@ -77,9 +77,9 @@ fn longest_known(known: &BTreeSet<&str>, mut path: String) -> String {
 }
 
 /// Whether a module is `ancestor`, or stands in it.
-fn is_within(module: &str, ancestor: &str) -> bool {
+fn is_inside(module: &str, ancestor: &str) -> bool {
     ancestor.is_empty()
-        || module.strip_prefix(ancestor).is_some_and(|behind| behind.is_empty() || behind.starts_with("::"))
+        || module.strip_prefix(ancestor).is_some_and(|remaining| remaining.is_empty() || remaining.starts_with("::"))
 }
 
 /// The shortest way from a module back to it, if no module before it in the alphabet is on the way: a circle is
@@ -96,12 +96,12 @@ fn cycle<'a>(graph: &'a Graph, start: &'a str) -> Option<Vec<&'a str>> {
             queue.push_back(target);
         }
     }
-    let mut way = vec![start, *before.get(start)?];
-    while let Some(&last) = way.last().filter(|&&last| last != start) {
-        way.push(before[last]);
+    let mut method = vec![start, *before.get(start)?];
+    while let Some(&last) = method.last().filter(|&&last| last != start) {
+        method.push(before[last]);
     }
-    way.reverse();
-    way.iter().all(|&module| module >= start).then_some(way)
+    method.reverse();
+    method.iter().all(|&module| module >= start).then_some(method)
 }
 
 #[test]

@@ -9,11 +9,11 @@ const CRATES: [&str; 3] = ["core", "agent", "rpc"];
 struct Module {
     path: &'static str,
     layer: u8,
-    room: &'static str,
+    capacity: &'static str,
 }
 
-const fn module(path: &'static str, layer: u8, room: &'static str) -> Module {
-    Module { path, layer, room }
+const fn module(path: &'static str, layer: u8, capacity: &'static str) -> Module {
+    Module { path, layer, capacity }
 }
 
 /// The lowest layer whose rooms are machines without I/O; none of them knows another.
@@ -68,10 +68,10 @@ const LAYERS: Rule = Rule {
 };
 
 fn find(path: &str) -> Option<&'static Module> {
-    let within = |module: &&Module| {
+    let with_timeout = |module: &&Module| {
         path.strip_prefix(module.path).is_some_and(|rest| rest.is_empty() || rest.starts_with("::"))
     };
-    MODULES.iter().find(within)
+    MODULES.iter().find(with_timeout)
 }
 
 fn wrong_arrows(file: &File) -> Vec<String> {
@@ -79,14 +79,14 @@ fn wrong_arrows(file: &File) -> Vec<String> {
     if matches!(own_path.as_str(), "" | "store" | "node") {
         return Vec::new();
     }
-    let Some(own) = find(&own_path) else {
+    let Some(local) = find(&own_path) else {
         return vec![format!("{}: {own_path} has no place in the table", file.path)];
     };
     let code: String = file.code().map(|(_, line)| format!("{line}\n")).collect();
     let wrong = |target: &String| match find(target) {
         Some(other) => {
-            let is_foreign = !["", root_of(own.path)].contains(&root_of(other.path));
-            is_foreign || other.room != own.room && other.layer >= own.layer
+            let is_foreign = !["", root_of(local.path)].contains(&root_of(other.path));
+            is_foreign || other.capacity != local.capacity && other.layer >= local.layer
         }
         // A module that only holds others says nothing by itself; anything else has no place in the table.
         None => !matches!(target.as_str(), "" | "store" | "node"),
@@ -100,11 +100,11 @@ fn module_path(path: &str) -> Option<String> {
     let (name, path) = path.split_once("/src/")?;
     let path = path.strip_suffix(".rs").filter(|_| CRATES.contains(&name))?;
     let path = path.strip_suffix("/mod").unwrap_or(path);
-    let within = if path == "lib" { String::new() } else { path.replace('/', "::") };
-    Some(match (name, within.as_str()) {
-        ("core", _) => within,
+    let with_timeout = if path == "lib" { String::new() } else { path.replace('/', "::") };
+    Some(match (name, with_timeout.as_str()) {
+        ("core", _) => with_timeout,
         (_, "") => name.to_owned(),
-        _ => format!("{name}::{within}"),
+        _ => format!("{name}::{with_timeout}"),
     })
 }
 
@@ -129,16 +129,16 @@ fn imports(code: &str, own_path: &str) -> Vec<String> {
     let mut rest = code;
     while let Some(at) = first(rest) {
         let starts_a_path =
-            !rest[..at].ends_with(|letter: char| letter.is_alphanumeric() || "_:$".contains(letter));
+            !rest[..at].ends_with(|character: char| character.is_alphanumeric() || "_:$".contains(character));
         let (mut base, mut tail) = (String::new(), &rest[at..]);
         if let Some((start, root)) = starts.iter().find(|(start, _)| tail.starts_with(start)) {
             base = (*root).to_owned();
             tail = &tail[start.len()..];
         } else {
             let mut modules: Vec<_> = own_path.split("::").collect();
-            while let Some(behind) = tail.strip_prefix("super::") {
+            while let Some(remaining) = tail.strip_prefix("super::") {
                 modules.pop();
-                tail = behind;
+                tail = remaining;
             }
             base.push_str(&modules.join("::"));
         }
@@ -154,13 +154,13 @@ fn collect(base: &str, tail: &str, found: &mut Vec<String>) {
     let join = |name: &str| if base.is_empty() { name.to_owned() } else { format!("{base}::{name}") };
     if let Some(group) = tail.strip_prefix('{') {
         let (mut depth, mut start) = (0, 0);
-        for (at, letter) in group.char_indices() {
-            match letter {
+        for (at, character) in group.char_indices() {
+            match character {
                 '{' => depth += 1,
                 ',' | '}' if depth == 0 => {
                     collect(base, group[start..at].trim(), found);
                     start = at + 1;
-                    if letter == '}' {
+                    if character == '}' {
                         return;
                     }
                 }
@@ -170,11 +170,12 @@ fn collect(base: &str, tail: &str, found: &mut Vec<String>) {
         }
         return;
     }
-    let length = tail.find(|letter: char| !letter.is_alphanumeric() && letter != '_').unwrap_or(tail.len());
-    let (name, behind) = tail.split_at(length);
+    let length =
+        tail.find(|character: char| !character.is_alphanumeric() && character != '_').unwrap_or(tail.len());
+    let (name, remaining) = tail.split_at(length);
     // Types and functions are not modules: the path ends before them.
-    let is_module = !name.is_empty() && name.chars().all(|letter| !letter.is_uppercase());
-    match behind.strip_prefix("::") {
+    let is_module = !name.is_empty() && name.chars().all(|character| !character.is_uppercase());
+    match remaining.strip_prefix("::") {
         Some(deeper) if is_module => collect(&join(name), deeper, found),
         _ if is_module && name != "self" => found.push(join(name)),
         _ => found.push(base.to_owned()),
@@ -226,7 +227,8 @@ const OUTSIDE: Rule = Rule {
         };
         let names = ["std", "mio", "libc", "socket2"];
         let names_one = |line: &str| {
-            let mut words = line.split(|letter: char| !letter.is_alphanumeric() && !"_:".contains(letter));
+            let mut words =
+                line.split(|character: char| !character.is_alphanumeric() && !"_:".contains(character));
             words.any(|word| {
                 let first = word.trim_start_matches(':').split("::").next().unwrap_or_default();
                 names.contains(&first)
@@ -269,8 +271,8 @@ const FEATURES: Rule = Rule {
         let mut broken = Vec::new();
         for name in CRATES {
             let (folder, root) = (format!("{name}/"), format!("{name}/src/lib.rs"));
-            let own = files.iter().filter(|file| file.path.starts_with(&folder) && file.is_rust());
-            broken.extend(own.filter(|file| file.path != root).flat_map(gates));
+            let local = files.iter().filter(|file| file.path.starts_with(&folder) && file.is_rust());
+            broken.extend(local.filter(|file| file.path != root).flat_map(gates));
             let lib = files.iter().find(|file| file.path == root);
             if lib.is_some_and(|file| !file.text.lines().any(|line| line == "#![no_std]")) {
                 broken.push(format!("{root}: #![no_std] is missing, or has a condition"));

@@ -18,12 +18,12 @@ fn has_word(line: &str, word: &str, part_before: fn(char) -> bool, part_behind: 
     })
 }
 
-fn of_a_word(letter: char) -> bool {
-    letter.is_alphanumeric() || letter == '_'
+fn of_a_word(character: char) -> bool {
+    character.is_alphanumeric() || character == '_'
 }
 
-fn of_a_path(letter: char) -> bool {
-    letter.is_alphanumeric() || "_-.})$*".contains(letter)
+fn of_a_path(character: char) -> bool {
+    character.is_alphanumeric() || "_-.})$*".contains(character)
 }
 
 const FOLDERS: [&str; 5] = [
@@ -88,7 +88,7 @@ const LEFTOVERS: Rule = Rule {
     sentence: "Nothing is left for later in the code: finish it, or leave it out.",
     check: |files| {
         lines_with(files, |_, line| {
-            MARKS.iter().any(|mark| has_word(line, mark, of_a_word, |letter| letter == '_'))
+            MARKS.iter().any(|mark| has_word(line, mark, of_a_word, |character| character == '_'))
         })
     },
 };

@@ -24,11 +24,11 @@ const fn world(bug: Bug) -> Kind {
         | Bug::ReopenedRun
         | Bug::EarlyBarrier
         | Bug::UndyingLease
-        | Bug::KeptSeat => Kind::Elastic,
+        | Bug::KeptSlot => Kind::Elastic,
         Bug::PaidNewcomer
         | Bug::UnheardStop
-        | Bug::BlindParting
-        | Bug::SilentParting
+        | Bug::BlindExitBarrier
+        | Bug::SilentLeave
         | Bug::FormerRanks
         | Bug::UnforgivenFailure
         | Bug::SparedWorkers
@@ -58,7 +58,7 @@ const fn own_reason(bug: Bug) -> &'static str {
         Bug::ForgottenWaiter => "was not answered in time",
         // It has a gap in the numbers of its frames.
         Bug::LostAnswer => "breach of the protocol",
-        Bug::KeptSeat => "stays in a round",
+        Bug::KeptSlot => "stays in a round",
         Bug::RepeatedRequest => "refused: AlreadyJoined",
         Bug::ReusedRound => "was formed behind",
         Bug::UntoldSurvivor => "was not told that",
@@ -67,8 +67,8 @@ const fn own_reason(bug: Bug) -> &'static str {
         Bug::UndyingLease => "outlives the session that it hangs on",
         Bug::PaidNewcomer => "paid for Some(Member(",
         Bug::UnheardStop => "was asked to stop at",
-        Bug::BlindParting => "closes round",
-        Bug::SilentParting => "is Parting at the end of time",
+        Bug::BlindExitBarrier => "closes round",
+        Bug::SilentLeave => "is ExitBarrier at the end of time",
         Bug::FormerRanks => "ranks: ",
         Bug::UnforgivenFailure => "paid for the death of a peer",
         Bug::SparedWorkers => "at the end of time",
@@ -113,18 +113,18 @@ fn hunt(count: u64) -> ExitCode {
     for bug in Bug::ALL {
         plant(Some(bug));
         let count = seeds(world(bug), count);
-        let is_own = |failure: &Failure| failure.what.contains(own_reason(bug));
-        let (mut first, mut own) = (None, None);
+        let is_local = |failure: &Failure| failure.what.contains(own_reason(bug));
+        let (mut first, mut local) = (None, None);
         for seed in 0..count {
             if let Err(failure) = run(seed, &options(world(bug))) {
                 first.get_or_insert(seed);
-                if is_own(&failure) {
-                    own = Some(failure);
+                if is_local(&failure) {
+                    local = Some(failure);
                     break;
                 }
             }
         }
-        match (own, first) {
+        match (local, first) {
             (Some(Failure { seed, what, .. }), first) => {
                 println!("{bug:?}: seed {seed}: {what}; first noticed at {}", first.unwrap_or(seed));
                 played.push((world(bug), seed + 1));

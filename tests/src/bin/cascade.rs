@@ -22,7 +22,7 @@ const FAILING: u64 = 5;
 const WAYS: [&str; 5] = ["exit-3", "abort", "segv", "kill", "error-file"];
 /// How long the worker that wrote an error file takes to end.
 const TEARDOWN: Duration = Duration::from_millis(300);
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 type Outcome<T> = Result<T, Box<dyn Error>>;
 
@@ -30,7 +30,7 @@ fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
     let outcome = match arguments[..] {
-        ["worker", way] => work(way),
+        ["worker", method] => work(method),
         _ => launch(&arguments),
     };
     if let Err(error) = outcome {
@@ -42,52 +42,52 @@ fn main() -> ExitCode {
 
 /// Runs the jobs, and prints the table.
 fn launch(arguments: &[&str]) -> Outcome<()> {
-    let (mut rdzv, mut runs, mut ways) = (None, 100_u32, Vec::new());
+    let (mut rdzv, mut runs, mut routes) = (None, 100_u32, Vec::new());
     for pair in arguments.chunks(2) {
         match *pair {
             ["--rdzv", path] => rdzv = Some(PathBuf::from(path)),
             ["--runs", number] => runs = number.parse()?,
-            ["--way", way] if WAYS.contains(&way) => ways.push(way),
+            ["--way", method] if WAYS.contains(&method) => routes.push(method),
             _ => return Err(USAGE.into()),
         }
     }
     let rdzv = rdzv.ok_or(USAGE)?;
-    if ways.is_empty() {
-        ways.extend(WAYS);
+    if routes.is_empty() {
+        routes.extend(WAYS);
     }
     let report = std::env::temp_dir().join(format!("cascade-{}.json", std::process::id()));
     println!("{:<12} {:>5} {:>12} {:>8} {:>12}", "rank 5", "runs", "named first", "listed", "median");
-    for way in ways {
+    for method in routes {
         let (mut first, mut listed, mut took) = (0, 0, Vec::new());
         for _ in 0..runs {
             let began = Instant::now();
-            let ranks = run(&rdzv, way, &report)?;
+            let ranks = run(&rdzv, method, &report)?;
             took.push(began.elapsed());
             first += u32::from(ranks.first() == Some(&FAILING));
             listed += u32::from(ranks.contains(&FAILING));
         }
         took.sort();
         let median = took.get(took.len() / 2).map_or(0, Duration::as_millis);
-        println!("{way:<12} {runs:>5} {first:>12} {listed:>8} {median:>9} ms");
+        println!("{method:<12} {runs:>5} {first:>12} {listed:>8} {median:>9} ms");
     }
     std::fs::remove_file(&report).ok();
     Ok(())
 }
 
 /// Runs one job: the ranks that its report names, in its order.
-fn run(rdzv: &PathBuf, way: &str, report: &PathBuf) -> Outcome<Vec<u64>> {
+fn run(rdzv: &PathBuf, method: &str, report: &PathBuf) -> Outcome<Vec<u64>> {
     let mut command = Command::new(rdzv);
     command.args(["run", "--nproc-per-node", &WORKERS.to_string(), "--max-restarts", "0", "--log", "warn"]);
-    command.arg("--report").arg(report).arg(std::env::current_exe()?).args(["worker", way]);
+    command.arg("--report").arg(report).arg(std::env::current_exe()?).args(["worker", method]);
     command.env("OMP_NUM_THREADS", "1").stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
     let status = command.status()?;
-    let told: Value = serde_json::from_slice(&std::fs::read(report)?)?;
-    let failure = &told["failure"];
+    let reported: Value = serde_json::from_slice(&std::fs::read(report)?)?;
+    let failure = &reported["failure"];
     let others = failure["other_failures"].as_array().cloned().unwrap_or_default();
     let ranks = [failure["root_cause"].clone()].into_iter().chain(others);
     let ranks: Vec<u64> = ranks.filter_map(|one| one["global_rank"].as_u64()).collect();
     if status.code() != Some(1) || ranks.is_empty() {
-        return Err(format!("a job that fails ended with {status}: {told}").into());
+        return Err(format!("a job that fails ended with {status}: {reported}").into());
     }
     Ok(ranks)
 }
@@ -97,18 +97,18 @@ fn number(name: &str) -> Outcome<u64> {
 }
 
 /// One worker.
-fn work(way: &str) -> Outcome<()> {
+fn work(method: &str) -> Outcome<()> {
     let rank = number("RANK")?;
     let mut peers = connect(rank)?;
     if rank == FAILING {
-        fail(way, peers);
+        fail(method, peers);
     }
     // The connection to the failing rank: whatever comes of it, this worker cannot go on.
     let at = peers.iter().position(|(peer, _)| *peer == FAILING).ok_or("no connection")?;
     let mut byte = [0];
     let end = peers[at].1.read(&mut byte);
     eprintln!("rank {rank}: the connection to rank {FAILING} is lost: {end:?}");
-    if way == "error-file" {
+    if method == "error-file" {
         leave_error_file("a peer is lost");
     }
     std::process::exit(1)
@@ -116,7 +116,7 @@ fn work(way: &str) -> Outcome<()> {
 
 /// Connections to all other workers, when all have them.
 fn connect(rank: u64) -> Outcome<Vec<(u64, TcpStream)>> {
-    let options = StoreOptions { timeout: PATIENCE, ..StoreOptions::default() };
+    let options = StoreOptions { timeout: TIMEOUT, ..StoreOptions::default() };
     let (host, port) = (std::env::var("MASTER_ADDR")?, number("MASTER_PORT")?);
     let store = Store::connect(&host, u16::try_from(port)?, options)?;
     let listener = TcpListener::bind("127.0.0.1:0")?;
@@ -144,8 +144,8 @@ fn connect(rank: u64) -> Outcome<Vec<(u64, TcpStream)>> {
 }
 
 /// The worker's own end.
-fn fail(way: &str, peers: Vec<(u64, TcpStream)>) -> ! {
-    match way {
+fn fail(method: &str, peers: Vec<(u64, TcpStream)>) -> ! {
+    match method {
         "abort" => std::process::abort(),
         "segv" => raise(libc::SIGSEGV),
         "kill" => raise(libc::SIGKILL),

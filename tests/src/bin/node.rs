@@ -31,7 +31,7 @@ commands, a line each:
 
 /// The one run of these tests.
 const RUN: &[u8] = b"run";
-const PATIENCE: Duration = Duration::from_secs(40);
+const TIMEOUT: Duration = Duration::from_secs(40);
 /// How long one look for events takes; nothing depends on it.
 const LOOK: Duration = Duration::from_secs(3600);
 
@@ -61,7 +61,7 @@ impl Settings {
             port: port.parse()?,
             client: NativeClientOptions {
                 node: node.clone(),
-                connect_timeout: PATIENCE,
+                connect_timeout: TIMEOUT,
                 ..NativeClientOptions::default()
             },
             terms: Terms {
@@ -78,7 +78,7 @@ impl Settings {
                 cool_down_pause_ms: 0,
                 cool_down_pause_ms_max: 0,
             },
-            join_ms: u64::try_from(PATIENCE.as_millis())?,
+            join_ms: u64::try_from(TIMEOUT.as_millis())?,
         };
         for setting in settings {
             let (name, number) = setting.split_once('=').ok_or(USAGE)?;
@@ -147,16 +147,16 @@ fn run() -> Result<(), Box<dyn Error>> {
     let mut client = open(&settings);
     for line in std::io::stdin().lock().lines() {
         let line = line?;
-        let words: Vec<&str> = line.split(' ').collect();
-        if words == ["exit"] {
+        let message: Vec<&str> = line.split(' ').collect();
+        if message == ["exit"] {
             return Ok(());
         }
-        if words == ["open"] {
+        if message == ["open"] {
             client = open(&settings);
             continue;
         }
         let Some(client) = client.clone() else { return Err("there is no session".into()) };
-        obey(&settings, client, &words)?;
+        obey(&settings, client, &message)?;
     }
     // Whoever holds stdin is gone: nobody is left who could tell this process to end.
     Ok(())
@@ -172,10 +172,10 @@ fn open(settings: &Settings) -> Option<NativeClient> {
         }
     };
     say("open");
-    let told = client.clone();
+    let reported = client.clone();
     std::thread::spawn(move || {
         loop {
-            match told.next_event(LOOK) {
+            match reported.next_event(LOOK) {
                 Ok(None) => {}
                 Ok(Some(NodeEvent::Seated)) => say("seated"),
                 Ok(Some(NodeEvent::Round(event))) => say(&event.to_string()),
@@ -188,27 +188,27 @@ fn open(settings: &Settings) -> Option<NativeClient> {
 }
 
 /// What may wait does so on a thread of its own, so that the next command is heard.
-fn obey(settings: &Arc<Settings>, client: NativeClient, words: &[&str]) -> Result<(), Box<dyn Error>> {
-    let told = |what: &str, outcome: Result<(), NativeError>| match outcome {
+fn obey(settings: &Arc<Settings>, client: NativeClient, message: &[&str]) -> Result<(), Box<dyn Error>> {
+    let reported = |what: &str, outcome: Result<(), NativeError>| match outcome {
         Ok(()) => say(&format!("{what} done")),
         Err(error) => say_failed(what, &error),
     };
-    match *words {
+    match *message {
         ["join" | "standby"] => {
-            let role = if words == ["join"] { Role::Member } else { Role::Spare };
+            let role = if message == ["join"] { Role::Member } else { Role::Spare };
             let settings = Arc::clone(settings);
             std::thread::spawn(move || settings.join(&client, role));
         }
-        ["leave"] => told("leave", client.leave(RUN, PATIENCE)),
-        ["close"] => told("close", client.close_run(RUN, PATIENCE)),
-        ["bye"] => told("bye", client.close(PATIENCE)),
+        ["leave"] => reported("leave", client.leave(RUN, TIMEOUT)),
+        ["close"] => reported("close", client.close_run(RUN, TIMEOUT)),
+        ["bye"] => reported("bye", client.close(TIMEOUT)),
         ["set", key, value] => match store(&client).set(key.as_bytes(), value.as_bytes(), Timeout::Default) {
             Ok(()) => say("set done"),
             Err(error) => say(&format!("set failed: {:?}: {error}", error.kind())),
         },
         ["get", key] => {
             let (key, store) = (key.to_owned(), store(&client));
-            std::thread::spawn(move || match store.get_owned(key.as_bytes(), Timeout::After(PATIENCE)) {
+            std::thread::spawn(move || match store.get_owned(key.as_bytes(), Timeout::After(TIMEOUT)) {
                 Ok(value) => say(&format!("got {key} = {}", String::from_utf8_lossy(&value))),
                 Err(error) => say(&format!("get failed: {:?}: {error}", error.kind())),
             });

@@ -26,7 +26,7 @@ usage: rank url URL RANK WORLD_SIZE                  meet by URL; -1: it or the 
 
 type Outcome = Result<(), Box<dyn Error>>;
 
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -66,7 +66,7 @@ fn by_url(url: &str, rank: &str, world_size: &str) -> Outcome {
         use_agent_store: variable("TORCHELASTIC_USE_AGENT_STORE"),
     };
     let (rank, world_size) = (rank.parse()?, world_size_of(world_size)?);
-    let options = UrlOptions { rank, world_size, timeout: PATIENCE, environment, ..UrlOptions::default() };
+    let options = UrlOptions { rank, world_size, timeout: TIMEOUT, environment, ..UrlOptions::default() };
     let mut rendezvous = Context::default().rendezvous(url, options)?;
     let meeting = rendezvous.next()?;
     work(&meeting.store, meeting.rank, meeting.world_size)?;
@@ -93,13 +93,13 @@ fn by_static(endpoint: &str, run_id: &str, rank: &str, nodes: &str) -> Outcome {
 fn work(store: &Arc<NodeStore>, rank: i64, world_size: i64) -> Outcome {
     let role = if store.server().is_some() { "host" } else { "client" };
     println!("joined as {rank}/{world_size}, {role}");
-    let own = format!("data of rank {rank} in Rust");
-    let data = synchronize(store, own.as_bytes(), rank, world_size, "exchange/", PATIENCE)?;
+    let local = format!("data of rank {rank} in Rust");
+    let data = synchronize(store, local.as_bytes(), rank, world_size, "exchange/", TIMEOUT)?;
     for value in data {
         println!("{}", String::from_utf8_lossy(&value));
     }
     let door =
-        BarrierOptions { rank: Some(rank), timeout: PATIENCE, ..BarrierOptions::new(world_size, "door") };
+        BarrierOptions { rank: Some(rank), timeout: TIMEOUT, ..BarrierOptions::new(world_size, "door") };
     barrier(store, &door, None)?;
     println!("met");
     // The store lives as long as its host: the others leave first.
@@ -113,7 +113,7 @@ fn work(store: &Arc<NodeStore>, rank: i64, world_size: i64) -> Outcome {
 }
 
 fn connect(host: &str, port: &str) -> Result<Store, Box<dyn Error>> {
-    let options = StoreOptions { timeout: PATIENCE, connect_timeout: PATIENCE, ..StoreOptions::default() };
+    let options = StoreOptions { timeout: TIMEOUT, connect_timeout: TIMEOUT, ..StoreOptions::default() };
     Ok(Store::connect(host, port.parse()?, options)?)
 }
 
@@ -190,12 +190,12 @@ fn read_url(
     environment: &RankEnvironment,
 ) -> Result<String, UrlError> {
     let url = RendezvousUrl::parse(url, rank, world_size, environment)?;
-    let shown = |TcpRendezvous { host, port, rank, world_size, role }: TcpRendezvous| {
+    let visible = |TcpRendezvous { host, port, rank, world_size, role }: TcpRendezvous| {
         format!("{role:?} {host} {port} {rank}/{world_size}")
     };
     match url.scheme() {
-        "tcp" => url.tcp(environment).map(shown),
-        "env" => url.env(environment).map(shown),
+        "tcp" => url.tcp(environment).map(visible),
+        "env" => url.env(environment).map(visible),
         "file" => url.file().map(|file| format!("{} {}/{}", file.path, file.rank, file.world_size)),
         scheme => Err(UrlError::NoHandler { scheme: scheme.into() }),
     }

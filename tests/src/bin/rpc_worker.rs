@@ -55,7 +55,7 @@ fn run() -> Result<(), Box<dyn Error>> {
         tcp.membership_timeout = Some(Duration::from_secs(seconds.parse()?));
     }
     let mut options = RpcOptions::new("tcp");
-    options.set_own(Box::new(tcp));
+    options.set_extra(Box::new(tcp));
     let context = Arc::new(RpcContext::default());
     let (rank, world_size) = (Some(id.parse()?), Some(size.parse()?));
     let init = |options| RpcInit { name, rank, world_size, options: Some(options), ..RpcInit::default() };
@@ -69,9 +69,9 @@ fn run() -> Result<(), Box<dyn Error>> {
         context.init_over(Arc::new(store), init(options))?
     };
     say("joined");
-    let heard = Arc::clone(&worker);
+    let last_received_at = Arc::clone(&worker);
     std::thread::spawn(move || {
-        while let Some(event) = heard.tcp().and_then(|tcp| tcp.next_event(LOOK)) {
+        while let Some(event) = last_received_at.tcp().and_then(|tcp| tcp.next_event(LOOK)) {
             say(&format!("event {event:?}"));
         }
     });

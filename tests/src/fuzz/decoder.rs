@@ -29,7 +29,7 @@ fn decode(bytes: &[u8], limits: &FrameLimits) {
                 wanted = bytes;
                 None
             }
-            verdict => Some(verdict),
+            outcome => Some(outcome),
         });
         assert_eq!(piecewise.unwrap_or(Ok(Scan::Partial { bytes: wanted })), at_once);
         let Ok(Scan::Whole { bytes: length }) = at_once else {

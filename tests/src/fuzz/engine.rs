@@ -2,7 +2,7 @@
 
 use super::{Lists, any_request};
 use crate::entropy::Entropy;
-use crate::model::{Model, Refused, Turn};
+use crate::model::{Iteration, Model, Refused};
 use rendezvous_core::ids::{ConnId, WaiterId};
 use rendezvous_core::limits::EngineLimits;
 use rendezvous_core::store::engine::{Answer, Engine, Readiness};
@@ -30,7 +30,7 @@ pub fn engine(bytes: &[u8]) {
             let request = any_request(&mut entropy, &mut lists);
             let before = engine.revision();
             let due = model.apply(conn, &request);
-            let done = engine.apply(conn, &request).map_err(|_| Refused).map(|applied| Turn {
+            let done = engine.apply(conn, &request).map_err(|_| Refused).map(|applied| Iteration {
                 answer: answer_bytes(&applied.answer),
                 released: applied.released.iter().filter_map(|waiter| conn_of(*waiter)).collect(),
             });

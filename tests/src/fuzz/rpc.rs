@@ -38,30 +38,30 @@ fn callee(pieces: &[&[u8]]) -> Vec<String> {
     let Some(ToWrite::Bytes(hello)) = greeting.poll_write() else { panic!("a greeting comes first") };
     let limits = RpcLimits { requests_max: 4, ..RpcLimits::default() };
     let mut callee = Callee::new(NOW, b, b"", limits);
-    let mut told = Vec::new();
+    let mut reported = Vec::new();
     let mut parts = Parts::default();
-    for piece in [&hello[..]].into_iter().chain(pieces.iter().copied()) {
-        let mut rest = piece;
+    for chunk in [&hello[..]].into_iter().chain(pieces.iter().copied()) {
+        let mut rest = chunk;
         while let Some(event) = callee.next_event(NOW, &mut rest) {
             match event {
                 CalleeEvent::Claimed(_) => callee.admit(),
                 CalleeEvent::Bytes(call, bytes) => parts.add(call, bytes),
                 other => {
-                    parts.end(&mut told);
+                    parts.end(&mut reported);
                     if let CalleeEvent::Complete(call) = other {
                         callee.answer(call, 1);
                     }
-                    told.push(format!("{other:?}"));
+                    reported.push(format!("{other:?}"));
                 }
             }
         }
         assert!(rest.is_empty());
     }
-    parts.end(&mut told);
+    parts.end(&mut reported);
     callee.lost(rendezvous_rpc::connection::ConnectionError::Closed);
     while callee.next_event(NOW, &mut &[][..]).is_some() {}
-    assert_eq!((callee.under_way(), callee.poll_write()), (0, None));
-    told
+    assert_eq!((callee.in_flight(), callee.poll_write()), (0, None));
+    reported
 }
 
 /// The same for the calling end, which has two calls under way.
@@ -73,33 +73,33 @@ fn caller(pieces: &[&[u8]]) -> Vec<String> {
     while answering.next_event(NOW, &mut &hello[..]).is_none() {}
     answering.admit();
     let Some(ToWrite::Bytes(welcome)) = answering.poll_write() else { panic!("a welcome follows") };
-    let mut told = Vec::new();
+    let mut reported = Vec::new();
     let mut parts = Parts::default();
-    for piece in [&welcome[..]].into_iter().chain(pieces.iter().copied()) {
-        let mut rest = piece;
+    for chunk in [&welcome[..]].into_iter().chain(pieces.iter().copied()) {
+        let mut rest = chunk;
         while let Some(event) = caller.next_event(NOW, &mut rest) {
             match event {
                 CallerEvent::Open => {
                     for payload_bytes in [0, 3] {
-                        let kind = CallKind::Answered;
+                        let kind = CallKind::Responded;
                         let call = NewCall { handler: "f", payload_bytes, deadline: None, kind };
                         caller.begin(NOW, caller.next_id(), NOW, call).expect("it is open");
                     }
                 }
                 CallerEvent::Bytes(call, bytes) => parts.add(call, bytes),
                 other => {
-                    parts.end(&mut told);
-                    told.push(format!("{other:?}"));
+                    parts.end(&mut reported);
+                    reported.push(format!("{other:?}"));
                 }
             }
         }
         assert!(rest.is_empty());
     }
-    parts.end(&mut told);
+    parts.end(&mut reported);
     caller.lost(rendezvous_rpc::connection::ConnectionError::Closed);
     while caller.next_event(NOW, &mut &[][..]).is_some() {}
-    assert_eq!((caller.under_way(), caller.poll_write()), (0, None));
-    told
+    assert_eq!((caller.in_flight(), caller.poll_write()), (0, None));
+    reported
 }
 
 /// Parts of one payload that follow each other.
@@ -118,9 +118,9 @@ impl Parts {
         }
     }
 
-    fn end(&mut self, told: &mut Vec<String>) {
-        told.append(&mut self.1);
-        told.extend(self.0.take().map(|(call, part)| format!("{call}: {part:?}")));
+    fn end(&mut self, reported: &mut Vec<String>) {
+        reported.append(&mut self.1);
+        reported.extend(self.0.take().map(|(call, part)| format!("{call}: {part:?}")));
     }
 }
 
@@ -156,12 +156,12 @@ pub fn rpc_talk(seed: u64) -> Vec<u8> {
             ),
             (3, true) => encode_frame(&mut out, id, &CallerFrame::Cancel {}),
             (0 | 1, false) => {
-                encode_frame(&mut out, id, &CalleeFrame::Response { status: 0, payload_bytes, words: b"" })
+                encode_frame(&mut out, id, &CalleeFrame::Response { status: 0, payload_bytes, message: b"" })
             }
             (2, false) => encode_frame(
                 &mut out,
                 id,
-                &CalleeFrame::Response { status: 1, payload_bytes: 0, words: b"no" },
+                &CalleeFrame::Response { status: 1, payload_bytes: 0, message: b"no" },
             ),
             (3, false) => encode_frame(&mut out, 0, &CalleeFrame::Pong { nonce: id }),
             _ => {

@@ -50,7 +50,7 @@ struct Client {
     /// Sent by the client, and not delivered yet.
     on_the_way: Vec<u8>,
     /// Delivered, and not a whole frame yet.
-    heard: Vec<u8>,
+    last_received_at: Vec<u8>,
     greeted: bool,
     /// All that it is to be answered.
     due: Vec<u8>,
@@ -64,7 +64,7 @@ enum Ending {
     /// It ends when all that is due has left.
     WhenSent,
     /// It is gone.
-    Gone,
+    Dead,
 }
 
 impl World {
@@ -83,7 +83,7 @@ impl World {
             2 => client.on_the_way.extend(frames::ping(u32::from(entropy.byte()))),
             3 | 4 => self.rig.open_window(conn, entropy.choose(&[0, 1, 9, 100, usize::MAX])),
             5 if entropy.below(4) == 0 => {
-                client.ending = Ending::Gone;
+                client.ending = Ending::Dead;
                 self.forget(conn);
                 self.rig.feed(Input::Lost { conn, os_error: 104 });
             }
@@ -102,8 +102,8 @@ impl World {
             }
             _ => {
                 let most = entropy.choose(&[1, 3, 20, usize::MAX]);
-                let piece: Vec<u8> = client.on_the_way.drain(..most.min(client.on_the_way.len())).collect();
-                self.deliver(conn, &piece);
+                let chunk: Vec<u8> = client.on_the_way.drain(..most.min(client.on_the_way.len())).collect();
+                self.deliver(conn, &chunk);
             }
         }
     }
@@ -114,16 +114,16 @@ impl World {
         }
     }
 
-    fn deliver(&mut self, conn: ConnId, piece: &[u8]) {
+    fn deliver(&mut self, conn: ConnId, chunk: &[u8]) {
         let client = self.clients.get_mut(&conn).expect("an open one");
-        if piece.is_empty() || client.ending != Ending::No || !self.rig.server.wants_read(conn) {
+        if chunk.is_empty() || client.ending != Ending::No || !self.rig.server.wants_read(conn) {
             return;
         }
-        client.heard.extend_from_slice(piece);
+        client.last_received_at.extend_from_slice(chunk);
         while let Some(frame) = self.next_frame(conn) {
             self.expect(conn, &frame);
         }
-        self.rig.send(conn, piece);
+        self.rig.send(conn, chunk);
     }
 
     /// The next whole frame that has been delivered, unless the client has broken the protocol.
@@ -133,16 +133,21 @@ impl World {
             return None;
         }
         let greeting = frames::greeting();
-        let verdict = if client.greeted {
-            let scan = Scanner::default().scan(&client.heard, &FrameLimits::default());
+        let outcome = if client.greeted {
+            let scan = Scanner::default().scan(&client.last_received_at, &FrameLimits::default());
             scan.map_err(|_| ()).map(|scan| if let Scan::Whole { bytes } = scan { Some(bytes) } else { None })
-        } else if client.heard.iter().zip(&greeting).any(|(heard, due)| heard != due) {
+        } else if client
+            .last_received_at
+            .iter()
+            .zip(&greeting)
+            .any(|(last_received_at, due)| last_received_at != due)
+        {
             Err(())
         } else {
-            Ok((client.heard.len() >= greeting.len()).then_some(greeting.len()))
+            Ok((client.last_received_at.len() >= greeting.len()).then_some(greeting.len()))
         };
-        match verdict {
-            Ok(whole) => whole.map(|bytes| client.heard.drain(..bytes).collect()),
+        match outcome {
+            Ok(whole) => whole.map(|bytes| client.last_received_at.drain(..bytes).collect()),
             Err(()) => {
                 client.ending = Ending::WhenSent;
                 self.forget(conn);
@@ -154,7 +159,7 @@ impl World {
     /// What the model makes of a frame goes to those whom it concerns.
     fn expect(&mut self, conn: ConnId, frame: &[u8]) {
         let client = self.clients.get_mut(&conn).expect("an open one");
-        let turn = match parse_frame(frame).expect("a whole frame") {
+        let poll = match parse_frame(frame).expect("a whole frame") {
             Frame::Validate { .. } if !client.greeted => return client.greeted = true,
             Frame::Validate { .. } => None,
             Frame::Ping { nonce } => return client.due.extend(nonce.to_le_bytes()),
@@ -163,14 +168,14 @@ impl World {
                 None => return,
             },
         };
-        let Some(turn) = turn else {
+        let Some(poll) = poll else {
             client.ending = Ending::WhenSent;
             return self.forget(conn);
         };
-        for waiter in turn.released {
+        for waiter in poll.released {
             self.clients.get_mut(&waiter).expect("whoever waits is there").due.push(0);
         }
-        self.clients.get_mut(&conn).expect("an open one").due.extend(turn.answer);
+        self.clients.get_mut(&conn).expect("an open one").due.extend(poll.answer);
     }
 
     fn check(&self) {
@@ -189,7 +194,7 @@ impl World {
                 assert!(client.ending == Ending::No || !unsent.is_empty(), "{conn:?} ought to be closed");
             } else {
                 assert!(client.ending != Ending::No, "{conn:?} was closed: {:?}", self.rig.closed(conn));
-                let all = client.ending == Ending::Gone || got.len() == client.due.len();
+                let all = client.ending == Ending::Dead || got.len() == client.due.len();
                 assert!(
                     all && client.due.starts_with(got),
                     "{conn:?} was closed before its answers had left"

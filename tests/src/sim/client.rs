@@ -3,18 +3,18 @@
 
 mod line;
 
-use super::deed::{Deed, End};
-use super::dice::Dice;
 use super::history::{DeedId, Wrong};
 use super::network::{Notice, Read, Route, Side, Stream};
 use super::script::{Next, Order, Script};
+use super::sim_operation::{End, SimOperation};
+use super::sim_rng::SimRng;
 use super::world::{Happening, Stage};
 use line::{Line, LineEvent};
 use rendezvous_core::barrier::by_keys::{KeyBarrier, KeyBarrierState};
 use rendezvous_core::error::{Cause, Effect, ErrorKind};
 use rendezvous_core::node::client::link::{LinkInput, LinkOutput};
-use rendezvous_core::node::client::{Age, Sent, Verdict, after_loss};
-use rendezvous_core::store::call::{CallId, GetMode, Outcome, Patience};
+use rendezvous_core::node::client::{Age, RetryDecision, Sent, after_loss};
+use rendezvous_core::store::call::{CallId, GetMode, Outcome, WaitMode};
 use rendezvous_core::store::client_conn::{BeginError, GiveUp};
 use rendezvous_core::store::dial::{DialState, Family, Rounds};
 use rendezvous_core::time::{Duration, Instant};
@@ -50,7 +50,7 @@ struct Flight {
 #[derive(Debug)]
 struct Task {
     id: DeedId,
-    deed: Deed,
+    sim_operation: SimOperation,
     barrier: Option<KeyBarrier>,
     deadline: Instant,
     cancel_at: Option<Instant>,
@@ -66,7 +66,7 @@ struct Task {
 
 pub(super) struct Client {
     number: usize,
-    dice: Dice,
+    sim_rng: SimRng,
     manner: Manner,
     health: Health,
     pub(super) script: Script,
@@ -83,11 +83,11 @@ pub(super) struct Client {
 }
 
 impl Client {
-    pub(super) fn new(number: usize, dice: Dice, manner: Manner, health: Health) -> Self {
+    pub(super) fn new(number: usize, sim_rng: SimRng, manner: Manner, health: Health) -> Self {
         let get_mode = manner.get_mode;
         Self {
             number,
-            dice,
+            sim_rng,
             manner,
             health,
             script: Script::Idle,
@@ -117,7 +117,7 @@ impl Client {
     }
 
     /// Time for what is due, and for what the script wants next.
-    pub(super) fn turn(&mut self, stage: &mut Stage) -> Result<(), Wrong> {
+    pub(super) fn poll(&mut self, stage: &mut Stage) -> Result<(), Wrong> {
         if self.due.is_some_and(|due| due <= stage.now) {
             self.due = None;
         }
@@ -135,7 +135,7 @@ impl Client {
     }
 
     pub(super) fn resolved(&mut self, stage: &mut Stage, number: u32) -> Result<(), Wrong> {
-        let found = !stage.stormy || !self.dice.percent(4);
+        let found = !stage.stormy || !self.sim_rng.percent(4);
         let families: Vec<Family> = self.manner.routes.iter().map(|(_, family)| *family).collect();
         if let Some(line) = self.lines.iter_mut().find(|line| line.number == number) {
             // -2 is EAI_NONAME.
@@ -228,7 +228,7 @@ impl Client {
 
     fn ask_script(&mut self, stage: &mut Stage) {
         while self.pauses_until <= stage.now && self.script.wants_turn(self.tasks.len()) {
-            match self.script.next(&mut self.dice) {
+            match self.script.next(&mut self.sim_rng) {
                 Next::Do(order) => self.take_order(stage, order),
                 Next::Pause(span) => self.pauses_until = stage.now + span,
                 Next::Over => return,
@@ -237,18 +237,18 @@ impl Client {
     }
 
     fn take_order(&mut self, stage: &mut Stage, order: Order) {
-        let Order { deed, timeout, cancel_after } = order;
-        let id = stage.history.begin(self.number, deed.clone());
-        stage.note(format_args!("c{} begins {id} {deed} within {timeout:?}", self.number));
-        let barrier = match &deed {
-            Deed::KeyBarrier { world_size, .. } => Some(KeyBarrier::new(*world_size, Patience::Wait)),
+        let Order { sim_operation, timeout, cancel_after } = order;
+        let id = stage.history.begin(self.number, sim_operation.clone());
+        stage.note(format_args!("c{} begins {id} {sim_operation} within {timeout:?}", self.number));
+        let barrier = match &sim_operation {
+            SimOperation::KeyBarrier { world_size, .. } => Some(KeyBarrier::new(*world_size, WaitMode::Wait)),
             _ => None,
         };
-        stage.sabotage_deed(&deed);
+        stage.sabotage_deed(&sim_operation);
         self.tasks.push(Task {
             id,
             barrier,
-            deed,
+            sim_operation,
             deadline: stage.now + timeout,
             cancel_at: cancel_after.map(|span| stage.now + span),
             mode: self.get_mode,
@@ -261,18 +261,19 @@ impl Client {
     }
 
     fn begin_calls(&mut self, stage: &mut Stage) -> Result<(), Wrong> {
-        for place in 0..self.tasks.len() {
-            if self.tasks[place].flight.is_some() {
+        for slot in 0..self.tasks.len() {
+            if self.tasks[slot].flight.is_some() {
                 continue;
             }
             let Some(line) = self.lines.iter_mut().find_map(Line::if_free) else {
                 return self.dial_if_allowed(stage);
             };
             self.calls += 1;
-            let (task, call) = (&mut self.tasks[place], CallId(self.calls));
+            let (task, call) = (&mut self.tasks[slot], CallId(self.calls));
             let age = if line.used { Age::Used } else { Age::Fresh };
             let start = line.taken;
-            let begun = task.deed.with_call(task.barrier.as_ref(), |made| line.begin(call, made, task.mode));
+            let begun =
+                task.sim_operation.with_call(task.barrier.as_ref(), |made| line.begin(call, made, task.mode));
             begun.map_err(|error| Wrong(format!("c{} cannot begin {}: {error}", self.number, task.id)))?;
             task.flight = Some(Flight { line: line.number, call, start, age });
             task.epoch = line.epoch;
@@ -288,7 +289,7 @@ impl Client {
         }
         self.dials += 1;
         let timeout = if stage.stormy { self.manner.dial_timeout } else { CALM_DIAL_TIMEOUT };
-        let seed = self.dice.seed();
+        let seed = self.sim_rng.seed();
         self.lines.push(Line::dial(self.dials, stage.now, timeout, self.manner.rounds, seed));
         stage.note(format_args!("c{} dials l{} within {timeout:?}", self.number, self.dials));
         self.drain(stage, self.dials)
@@ -301,7 +302,7 @@ impl Client {
             let Some(output) = line.link.poll_output() else { return Ok(()) };
             match output {
                 LinkOutput::Resolve => {
-                    let at = stage.now + self.dice.span(Duration::ZERO, Duration::from_millis(20));
+                    let at = stage.now + self.sim_rng.span(Duration::ZERO, Duration::from_millis(20));
                     stage.agenda.enter(at, Happening::Resolved(self.number, number));
                 }
                 LinkOutput::Connect(index) => {
@@ -328,8 +329,8 @@ impl Client {
                         }
                         stays
                     });
-                    if let Some(place) = self.tasks.iter().position(|task| task.flight.is_none()) {
-                        self.end(stage, place, End::Failed(failure.kind, Effect::None))?;
+                    if let Some(slot) = self.tasks.iter().position(|task| task.flight.is_none()) {
+                        self.end(stage, slot, End::Failed(failure.kind, Effect::None))?;
                     }
                 }
             }
@@ -338,7 +339,7 @@ impl Client {
 
     fn read(&mut self, stage: &mut Stage, number: u32, stream: Stream) -> Result<(), Wrong> {
         // A reader that is slow leaves something for later.
-        for _ in 0..1 + self.dice.index(4) {
+        for _ in 0..1 + self.sim_rng.index(4) {
             match stage.network.read(stage.now, stream, Side::Client) {
                 Read::Nothing => return Ok(()),
                 Read::End => return self.line_ended(stage, number, Cause::Closed),
@@ -366,12 +367,12 @@ impl Client {
                 return if all_read { Ok(()) } else { Err(Wrong("bytes were left unread".to_owned())) };
             };
             let LineEvent { call, what } = LineEvent::of(event);
-            let under_way =
+            let in_flight =
                 |task: &Task| task.flight.as_ref().is_some_and(|at| at.line == number && at.call == call);
-            let Some(place) = self.tasks.iter().position(under_way) else {
+            let Some(slot) = self.tasks.iter().position(in_flight) else {
                 return Err(Wrong(format!("c{} is told of {call:?}, which is not under way", self.number)));
             };
-            let task = &mut self.tasks[place];
+            let task = &mut self.tasks[slot];
             match what {
                 line::What::Count => {}
                 line::What::Value(bytes) => task.values.push(Vec::with_capacity(bytes.min(1 << 16))),
@@ -381,17 +382,17 @@ impl Client {
                 },
                 line::What::Proceed => {
                     let proceeded =
-                        task.deed.with_call(task.barrier.as_ref(), |made| line.proceed(call, made));
+                        task.sim_operation.with_call(task.barrier.as_ref(), |made| line.proceed(call, made));
                     proceeded.map_err(|error| Wrong(format!("{} cannot go on: {error}", task.id)))?;
                 }
-                line::What::Done(outcome) => self.call_done(stage, place, outcome)?,
+                line::What::Done(outcome) => self.call_done(stage, slot, outcome)?,
             }
         }
     }
 
-    fn call_done(&mut self, stage: &mut Stage, place: usize, mut outcome: Outcome) -> Result<(), Wrong> {
-        let task = &mut self.tasks[place];
-        if let (Some(barrier), Deed::KeyBarrier { .. }) = (&mut task.barrier, &task.deed) {
+    fn call_done(&mut self, stage: &mut Stage, slot: usize, mut outcome: Outcome) -> Result<(), Wrong> {
+        let task = &mut self.tasks[slot];
+        if let (Some(barrier), SimOperation::KeyBarrier { .. }) = (&mut task.barrier, &task.sim_operation) {
             barrier.handle(outcome).map_err(|error| Wrong(format!("{}: {error}", task.id)))?;
             let over = barrier.state() == KeyBarrierState::Released;
             task.left_trace = true;
@@ -404,22 +405,22 @@ impl Client {
             outcome = Outcome::Released;
         }
         let values = core::mem::take(&mut task.values);
-        let Some(answer) = task.deed.answer(outcome, values) else {
+        let Some(answer) = task.sim_operation.answer(outcome, values) else {
             return Err(Wrong(format!("{} ended with {outcome:?}, which is no answer to it", task.id)));
         };
-        self.end(stage, place, End::Answered(answer))
+        self.end(stage, slot, End::Responded(answer))
     }
 
     /// A connection ended under its link.
     fn line_ended(&mut self, stage: &mut Stage, number: u32, cause: Cause) -> Result<(), Wrong> {
-        let Some(place) = self.lines.iter().position(|line| line.number == number) else { return Ok(()) };
+        let Some(slot) = self.lines.iter().position(|line| line.number == number) else { return Ok(()) };
         stage.note(format_args!("c{} l{number} ended: {cause:?}", self.number));
-        if self.lines[place].is_ready() {
-            let line = self.lines.remove(place);
+        if self.lines[slot].is_ready() {
+            let line = self.lines.remove(slot);
             return self.bury(stage, line);
         }
-        self.lines[place].hang_up(stage);
-        self.lines[place].link.handle(stage.now, LinkInput::Ended(cause));
+        self.lines[slot].hang_up(stage);
+        self.lines[slot].link.handle(stage.now, LinkInput::Ended(cause));
         self.drain(stage, number)
     }
 
@@ -428,18 +429,18 @@ impl Client {
         let left = line.left();
         line.hang_up(stage);
         while let Some(loss) = line.link.conn().lose() {
-            let under_way = |task: &Task| {
+            let in_flight = |task: &Task| {
                 task.flight.as_ref().is_some_and(|at| at.line == line.number && at.call == loss.id)
             };
-            let Some(place) = self.tasks.iter().position(under_way) else {
+            let Some(slot) = self.tasks.iter().position(in_flight) else {
                 return Err(Wrong(format!("c{} lost {:?}, which is not under way", self.number, loss.id)));
             };
-            let task = &mut self.tasks[place];
+            let task = &mut self.tasks[slot];
             let Some(flight) = task.flight.take() else { continue };
             let sent = if left > flight.start { Sent::Something } else { Sent::Nothing };
-            let operation = task.deed.with_call(task.barrier.as_ref(), |call| call.operation());
+            let operation = task.sim_operation.with_call(task.barrier.as_ref(), |call| call.operation());
             match after_loss(operation, task.mode, task.retries, flight.age, sent, &loss) {
-                Verdict::Again(mode) => {
+                RetryDecision::Again(mode) => {
                     if mode == task.mode {
                         task.retries += 1;
                     } else {
@@ -448,12 +449,12 @@ impl Client {
                     stage.note(format_args!("c{} repeats {} as {mode:?}", self.number, task.id));
                     task.mode = mode;
                 }
-                Verdict::Answer(outcome) => {
+                RetryDecision::Answer(outcome) => {
                     task.values.clear();
-                    self.call_done(stage, place, outcome)?;
+                    self.call_done(stage, slot, outcome)?;
                 }
-                Verdict::Fail(effect) => {
-                    self.end(stage, place, End::Failed(ErrorKind::ServerGone, effect))?;
+                RetryDecision::Fail(effect) => {
+                    self.end(stage, slot, End::Failed(ErrorKind::ServerGone, effect))?;
                 }
             }
         }
@@ -471,11 +472,11 @@ impl Client {
         loop {
             let now = stage.now;
             let due = |task: &Task| task.deadline <= now || task.cancel_at.is_some_and(|at| at <= now);
-            let Some(place) = self.tasks.iter().position(due) else { return Ok(()) };
-            let task = &mut self.tasks[place];
+            let Some(slot) = self.tasks.iter().position(due) else { return Ok(()) };
+            let task = &mut self.tasks[slot];
             let kind = if task.deadline <= now { ErrorKind::TimedOut } else { ErrorKind::Cancelled };
             let Some(flight) = task.flight.take() else {
-                self.end(stage, place, End::Failed(kind, Effect::None))?;
+                self.end(stage, slot, End::Failed(kind, Effect::None))?;
                 continue;
             };
             let Some(line) = self.lines.iter().position(|line| line.number == flight.line) else {
@@ -487,11 +488,11 @@ impl Client {
                 }
                 GiveUp::Send(bytes, effect) => {
                     self.lines[line].push(&bytes);
-                    self.end(stage, place, End::Failed(kind, effect))?;
+                    self.end(stage, slot, End::Failed(kind, effect))?;
                     self.drop_if_full(stage, line);
                 }
                 GiveUp::Close(effect) => {
-                    self.end(stage, place, End::Failed(kind, effect))?;
+                    self.end(stage, slot, End::Failed(kind, effect))?;
                     let line = self.lines.remove(line);
                     stage.note(format_args!("c{} hangs up l{}", self.number, line.number));
                     self.bury(stage, line)?;
@@ -501,19 +502,19 @@ impl Client {
     }
 
     /// A line whose table holds nothing but calls that were given up is of no use.
-    fn drop_if_full(&mut self, stage: &mut Stage, place: usize) {
-        let line = &mut self.lines[place];
+    fn drop_if_full(&mut self, stage: &mut Stage, slot: usize) {
+        let line = &mut self.lines[slot];
         let in_use =
             self.tasks.iter().any(|task| task.flight.as_ref().is_some_and(|at| at.line == line.number));
         if !in_use && line.link.conn().may_begin() == Err(BeginError::Full) {
             stage.note(format_args!("c{} hangs up l{}, which is full", self.number, line.number));
             line.hang_up(stage);
-            self.lines.remove(place);
+            self.lines.remove(slot);
         }
     }
 
-    fn end(&mut self, stage: &mut Stage, place: usize, end: End) -> Result<(), Wrong> {
-        let task = self.tasks.remove(place);
+    fn end(&mut self, stage: &mut Stage, slot: usize, end: End) -> Result<(), Wrong> {
+        let task = self.tasks.remove(slot);
         let end = match end {
             End::Failed(kind, _) if task.left_trace => End::Failed(kind, Effect::Possible),
             other => other,
@@ -522,7 +523,7 @@ impl Client {
         if stage.now > task.deadline {
             return Err(Wrong(format!("{} ended after its deadline", task.id)));
         }
-        self.script.told(&task.deed, &end)?;
+        self.script.reported(&task.sim_operation, &end)?;
         stage.history.end(task.id, end, task.epoch)
     }
 }

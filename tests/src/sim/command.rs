@@ -128,8 +128,8 @@ fn many(from: u64, count: u64, options: Options) -> bool {
     }
     if options.world == Kind::Agents {
         let all = reports.iter().fold(Sights::default(), |sum, report| sum.and(&report.sights)).all();
-        let told: Vec<String> = all.iter().map(|(what, count)| format!("{count} {what}")).collect();
-        println!("{}", told.join(", "));
+        let reported: Vec<String> = all.iter().map(|(what, count)| format!("{count} {what}")).collect();
+        println!("{}", reported.join(", "));
     }
     failed == 0
 }

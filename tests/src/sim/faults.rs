@@ -1,7 +1,7 @@
 //! What goes wrong: in the world, which is allowed, and in the library, which is not and must be noticed.
 
-use super::deed::Deed;
-use super::dice::Dice;
+use super::sim_operation::SimOperation;
+use super::sim_rng::SimRng;
 use crate::frames;
 use rendezvous_core::store::op::{Key, Request};
 use rendezvous_core::time::{Duration, Instant};
@@ -22,22 +22,22 @@ pub(super) enum Fault {
 }
 
 /// The storm: faults with their times, all over before `end`.
-pub(super) fn plan(dice: &mut Dice, end: Duration) -> Vec<(Instant, Fault)> {
-    let roughness = dice.pick(&[0, 1, 3, 10]);
+pub(super) fn plan(sim_rng: &mut SimRng, end: Duration) -> Vec<(Instant, Fault)> {
+    let roughness = sim_rng.pick(&[0, 1, 3, 10]);
     let mut faults = Vec::new();
     for _ in 0..roughness * 3 {
-        let at = dice.span(Duration::ZERO, end);
+        let at = sim_rng.span(Duration::ZERO, end);
         let left = end - at;
-        let fault = match dice.index(20) {
+        let fault = match sim_rng.index(20) {
             0..9 => Fault::Cut,
-            9..13 => Fault::Clog(dice.span(Duration::ZERO, left)),
-            13..18 => Fault::Partition(dice.span(Duration::ZERO, left)),
-            _ => Fault::Restart(dice.span(Duration::ZERO, left.min(Duration::from_secs(1)))),
+            9..13 => Fault::Clog(sim_rng.span(Duration::ZERO, left)),
+            13..18 => Fault::Partition(sim_rng.span(Duration::ZERO, left)),
+            _ => Fault::Restart(sim_rng.span(Duration::ZERO, left.min(Duration::from_secs(1)))),
         };
         faults.push((Instant::ORIGIN + at, fault));
     }
-    for _ in 0..dice.index(4) {
-        faults.push((Instant::ORIGIN + dice.span(Duration::ZERO, end), Fault::HalfCloser));
+    for _ in 0..sim_rng.index(4) {
+        faults.push((Instant::ORIGIN + sim_rng.span(Duration::ZERO, end), Fault::HalfCloser));
     }
     faults
 }
@@ -122,26 +122,32 @@ impl Sabotage {
     ];
 
     /// What the saboteur asks of the store when a client does this, and how much later.
-    pub(super) fn aside(self, deed: &Deed, dice: &mut Dice) -> Option<(Duration, Vec<u8>)> {
-        let soon = Duration::from_millis(dice.between(0, 200));
-        if !dice.percent(30) {
+    pub(super) fn aside(
+        self,
+        sim_operation: &SimOperation,
+        sim_rng: &mut SimRng,
+    ) -> Option<(Duration, Vec<u8>)> {
+        let soon = Duration::from_millis(sim_rng.between(0, 200));
+        if !sim_rng.percent(30) {
             return None;
         }
-        Some(match (self, deed) {
-            (Self::DoubledAdd, Deed::Add { name, delta }) if *delta != 0 => {
+        Some(match (self, sim_operation) {
+            (Self::DoubledAdd, SimOperation::Add { name, delta }) if *delta != 0 => {
                 (soon, frames::add(&on_wire(name), *delta))
             }
-            (Self::LostSet, Deed::Set { name, .. }) => {
+            (Self::LostSet, SimOperation::Set { name, .. }) => {
                 (soon, frames::request(Request::Delete { key: key(name) }))
             }
-            (Self::StaleSet, Deed::Set { name, value }) => (soon * 10, frames::set(&on_wire(name), value)),
-            (Self::DoubledArrival, Deed::Barrier { name, world_size, .. }) => {
+            (Self::StaleSet, SimOperation::Set { name, value }) => {
+                (soon * 10, frames::set(&on_wire(name), value))
+            }
+            (Self::DoubledArrival, SimOperation::Barrier { name, world_size, .. }) => {
                 (soon, frames::request(Request::Barrier { key: key(name), world_size: *world_size }))
             }
-            (Self::LostItem, Deed::Push { name, .. }) => {
+            (Self::LostItem, SimOperation::Push { name, .. }) => {
                 (soon, frames::request(Request::QueuePop { key: key(name) }))
             }
-            (Self::LeakedWait, Deed::Wait { .. }) => (soon, frames::wait(b"/never")),
+            (Self::LeakedWait, SimOperation::Wait { .. }) => (soon, frames::wait(b"/never")),
             _ => return None,
         })
     }

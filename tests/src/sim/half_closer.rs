@@ -1,8 +1,8 @@
 //! A client without machines that sends all it has to ask, closes its sending half, and reads what is answered.
 
-use super::deed::{Answer, Deed, End};
 use super::history::{DeedId, Wrong};
 use super::network::{Notice, Read, Route, Side, Stream};
+use super::sim_operation::{Answer, End, SimOperation};
 use super::world::Stage;
 use crate::frames;
 use rendezvous_core::error::{Effect, ErrorKind};
@@ -40,12 +40,12 @@ impl HalfCloser {
             Notice::Refused(_) => self.finish(stage, stream, Read::Reset),
             Notice::Connected(_) => {
                 self.out = frames::greeting();
-                for _ in 0..stage.dice.index(20) {
-                    let name = format!("n/{}", stage.dice.index(stage.field.counters));
+                for _ in 0..stage.sim_rng.index(20) {
+                    let name = format!("n/{}", stage.sim_rng.index(stage.field.counters));
                     self.out.extend(frames::add(format!("/{name}").as_bytes(), 1));
-                    self.deeds.push(stage.history.begin(self.number, Deed::Add { name, delta: 1 }));
+                    self.deeds.push(stage.history.begin(self.number, SimOperation::Add { name, delta: 1 }));
                 }
-                if stage.dice.percent(50) {
+                if stage.sim_rng.percent(50) {
                     // Nobody ever sets it, and a client that sends no more waits no more.
                     self.out.extend(frames::wait(b"/never"));
                 }
@@ -85,12 +85,12 @@ impl HalfCloser {
             return Err(Wrong(format!("c{} closed by halves, and got {got} of {due} bytes", self.number)));
         }
         let mut answers = self.got.chunks_exact(8);
-        for &deed in &self.deeds {
+        for &sim_operation in &self.deeds {
             let end = match answers.next().map(<[u8; 8]>::try_from) {
-                Some(Ok(number)) => End::Answered(Answer::Number(i64::from_le_bytes(number))),
+                Some(Ok(number)) => End::Responded(Answer::Number(i64::from_le_bytes(number))),
                 _ => End::Failed(ErrorKind::ServerGone, Effect::Possible),
             };
-            stage.history.end(deed, end, epoch)?;
+            stage.history.end(sim_operation, end, epoch)?;
         }
         Ok(())
     }

@@ -1,6 +1,6 @@
 //! Who did what, from when to when, and what came of it: all that the oracle knows.
 
-use super::deed::{Deed, End};
+use super::sim_operation::{End, SimOperation};
 
 /// Names one deed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -10,7 +10,7 @@ pub(super) struct DeedId(usize);
 #[derive(Debug)]
 pub(super) struct Record {
     pub(super) actor: usize,
-    pub(super) deed: Deed,
+    pub(super) sim_operation: SimOperation,
     pub(super) began: u64,
     pub(super) ended: Option<(u64, End)>,
     /// The life of the server which answered, or which the request may have reached.
@@ -24,9 +24,9 @@ pub(super) struct History {
 }
 
 impl History {
-    pub(super) fn begin(&mut self, actor: usize, deed: Deed) -> DeedId {
+    pub(super) fn begin(&mut self, actor: usize, sim_operation: SimOperation) -> DeedId {
         self.moments += 1;
-        self.records.push(Record { actor, deed, began: self.moments, ended: None, epoch: None });
+        self.records.push(Record { actor, sim_operation, began: self.moments, ended: None, epoch: None });
         DeedId(self.records.len() - 1)
     }
 

@@ -1,16 +1,16 @@
 //! The server's process: it carries bytes between the network and the server machine, as the socket driver does, and it
 //! can die and come back empty.
 
-use super::dice::Dice;
 use super::elastic::{Clock, Cue};
 use super::faults::Sabotage;
 use super::history::Wrong;
 use super::network::{Notice, Read, Side, Stream};
+use super::sim_rng::SimRng;
 use super::world::{Happening, Stage};
 use crate::frames;
 use rendezvous_core::ids::ConnId;
 use rendezvous_core::limits::ServerLimits;
-use rendezvous_core::node::server::{Birth, CloseReason, Event, Input, Output, Server};
+use rendezvous_core::node::server::{CloseReason, Event, Input, Output, Server, ServerInstance};
 use rendezvous_core::store::engine::ApplyError;
 use rendezvous_core::time::{Duration, Instant};
 use rendezvous_core::wire::native::FaultCode;
@@ -37,7 +37,7 @@ pub(super) enum Guests {
 }
 
 pub(super) struct Host {
-    dice: Dice,
+    sim_rng: SimRng,
     guests: Guests,
     limits: ServerLimits,
     machine: Option<Server>,
@@ -65,16 +65,16 @@ pub(super) const fn incarnation(epoch: u32) -> u64 {
     epoch as u64 + 1
 }
 
-fn birth(dice: &mut Dice, epoch: u32) -> Birth {
-    Birth { incarnation: incarnation(epoch), ..Birth::from_seed(dice.seed()) }
+fn instance(sim_rng: &mut SimRng, epoch: u32) -> ServerInstance {
+    ServerInstance { incarnation: incarnation(epoch), ..ServerInstance::from_seed(sim_rng.seed()) }
 }
 
 impl Host {
-    pub(super) fn new(mut dice: Dice, limits: ServerLimits, sabotage: Sabotage, guests: Guests) -> Self {
-        let clock = if guests == Guests::Late { Clock::any(&mut dice) } else { Clock::WORLD };
-        let machine = Some(Server::new(limits, birth(&mut dice, 0)));
+    pub(super) fn new(mut sim_rng: SimRng, limits: ServerLimits, sabotage: Sabotage, guests: Guests) -> Self {
+        let clock = if guests == Guests::Late { Clock::any(&mut sim_rng) } else { Clock::WORLD };
+        let machine = Some(Server::new(limits, instance(&mut sim_rng, 0)));
         Self {
-            dice,
+            sim_rng,
             guests,
             limits,
             machine,
@@ -116,7 +116,7 @@ impl Host {
             }
         }
         for (stream, _) in core::mem::take(&mut self.conns) {
-            if self.dice.percent(50) {
+            if self.sim_rng.percent(50) {
                 stage.network.abort(stage.now, stream, Side::Server);
             } else {
                 stage.network.close(stage.now, stream, Side::Server);
@@ -135,10 +135,10 @@ impl Host {
         stage.note(format_args!("the server comes back, for its life {}", self.epoch));
         stage.network.listening = true;
         if self.guests == Guests::Late {
-            self.clock = Clock::any(&mut self.dice);
+            self.clock = Clock::any(&mut self.sim_rng);
         }
         self.due = None;
-        self.machine = Some(Server::new(self.limits, birth(&mut self.dice, self.epoch)));
+        self.machine = Some(Server::new(self.limits, instance(&mut self.sim_rng, self.epoch)));
     }
 
     /// The process does nothing any more, for a while; whether there is one.
@@ -295,7 +295,7 @@ impl Host {
 
     fn read(&mut self, stage: &mut Stage, stream: Stream) -> Result<(), Wrong> {
         // One turn has a budget; the rest is read in the next.
-        for _ in 0..1 + self.dice.index(4) {
+        for _ in 0..1 + self.sim_rng.index(4) {
             let Some(&conn) = self.conns.get(&stream) else { return Ok(()) };
             if !self.machine.as_ref().is_some_and(|machine| machine.wants_read(conn)) {
                 return Ok(());
@@ -324,7 +324,7 @@ impl Host {
     /// The saboteur keeps the end of a session's connection to himself, and speaks in its name.
     fn hides_the_end_of(&mut self, stage: &mut Stage, conn: ConnId) -> bool {
         let may_hide = self.sabotage == Sabotage::UndyingSession && self.sessions.contains(&conn);
-        if may_hide && !self.undying.contains(&conn) && self.dice.percent(50) {
+        if may_hide && !self.undying.contains(&conn) && self.sim_rng.percent(50) {
             self.undying.push(conn);
             stage.agenda.enter(stage.now, Happening::Elastic(Cue::GhostBeat));
         }
@@ -352,7 +352,7 @@ impl Host {
             return Ok(());
         }
         let length = unsent.len();
-        let spoilt = spoilt(self.sabotage, &mut self.dice, unsent);
+        let spoilt = spoilt(self.sabotage, &mut self.sim_rng, unsent);
         let written =
             stage.network.write(stage.now, stream, Side::Server, spoilt.as_deref().unwrap_or(unsent));
         let input = match written {
@@ -390,8 +390,8 @@ impl Host {
                     _ => {}
                 },
                 Output::Close { conn } => {
-                    let place = &mut self.places[conn.index as usize];
-                    match place.take() {
+                    let slot = &mut self.places[conn.index as usize];
+                    match slot.take() {
                         Some(Peer::Stream(stream)) if self.conns.remove(&stream) == Some(conn) => {
                             stage.network.close(stage.now, stream, Side::Server);
                         }
@@ -460,19 +460,19 @@ impl Guests {
 }
 
 /// What a saboteur makes of bytes that leave the server, now and then.
-fn spoilt(sabotage: Sabotage, dice: &mut Dice, bytes: &[u8]) -> Option<Vec<u8>> {
+fn spoilt(sabotage: Sabotage, sim_rng: &mut SimRng, bytes: &[u8]) -> Option<Vec<u8>> {
     let wanted = matches!(sabotage, Sabotage::DroppedByte | Sabotage::DoubledByte | Sabotage::FlippedBit);
-    if !wanted || !dice.percent(5) {
+    if !wanted || !sim_rng.percent(5) {
         return None;
     }
     let mut spoilt = bytes.to_vec();
-    let at = dice.index(spoilt.len());
+    let at = sim_rng.index(spoilt.len());
     match sabotage {
         Sabotage::DroppedByte => {
             spoilt.remove(at);
         }
         Sabotage::DoubledByte => spoilt.insert(at, bytes[at]),
-        _ => spoilt[at] ^= 1 << dice.index(8),
+        _ => spoilt[at] ^= 1 << sim_rng.index(8),
     }
     Some(spoilt)
 }

@@ -9,11 +9,11 @@ use std::collections::BTreeSet;
 pub(super) enum Act {
     Write(Vec<u32>),
     Append(u32),
-    /// `told` is what came back, if anything did.
+    /// `reported` is what came back, if anything did.
     CompareSet {
         expected: Vec<u32>,
         desired: Vec<u32>,
-        told: Option<Vec<u32>>,
+        reported: Option<Vec<u32>>,
     },
     /// Whether there was something to delete, if that is known.
     Delete(Option<bool>),
@@ -61,7 +61,7 @@ pub(super) fn judge(operations: &[Operation]) -> Judgement {
         .iter()
         .enumerate()
         .filter(|(_, operation)| operation.ended.is_some())
-        .fold(0, |mask, (place, _)| mask | 1_u128 << place);
+        .fold(0, |mask, (slot, _)| mask | 1_u128 << slot);
     let mut seen = BTreeSet::new();
     let mut open: Vec<(u128, State)> = vec![(0, None)];
     let mut steps = 0;
@@ -69,8 +69,8 @@ pub(super) fn judge(operations: &[Operation]) -> Judgement {
         // What only looks, and sees what it was told, may as well look now.
         let mut now = possible(operations, done);
         loop {
-            let looks = |place: &usize| follow(&operations[*place].act, &state).as_ref() == Some(&state);
-            let looked = places(now & answered).filter(looks).fold(0, |mask, place| mask | 1_u128 << place);
+            let looks = |slot: &usize| follow(&operations[*slot].act, &state).as_ref() == Some(&state);
+            let looked = places(now & answered).filter(looks).fold(0, |mask, slot| mask | 1_u128 << slot);
             if looked == 0 {
                 break;
             }
@@ -89,11 +89,11 @@ pub(super) fn judge(operations: &[Operation]) -> Judgement {
         }
         // Those that need not have happened are tried last.
         for wanted in [now & !answered, now & answered] {
-            for place in places(wanted) {
-                if let Some(next) = follow(&operations[place].act, &state)
-                    && (answered & (1 << place) != 0 || next != state)
+            for slot in places(wanted) {
+                if let Some(next) = follow(&operations[slot].act, &state)
+                    && (answered & (1 << slot) != 0 || next != state)
                 {
-                    open.push((done | 1 << place, next));
+                    open.push((done | 1 << slot, next));
                 }
             }
         }
@@ -104,9 +104,9 @@ pub(super) fn judge(operations: &[Operation]) -> Judgement {
 /// The places of the ones in a mask.
 fn places(mut mask: u128) -> impl Iterator<Item = usize> {
     core::iter::from_fn(move || {
-        let place = mask.trailing_zeros();
+        let slot = mask.trailing_zeros();
         mask &= mask.wrapping_sub(1);
-        (place < u128::BITS).then_some(place as usize)
+        (slot < u128::BITS).then_some(slot as usize)
     })
 }
 
@@ -115,13 +115,13 @@ fn places(mut mask: u128) -> impl Iterator<Item = usize> {
 fn possible(operations: &[Operation], done: u128) -> u128 {
     let mut first_end = u64::MAX;
     let mut possible = 0;
-    for (place, operation) in operations.iter().enumerate() {
+    for (slot, operation) in operations.iter().enumerate() {
         // Whatever ends before this one began has begun before it, too.
         if operation.began > first_end {
             break;
         }
-        if done & (1 << place) == 0 {
-            possible |= 1 << place;
+        if done & (1 << slot) == 0 {
+            possible |= 1 << slot;
             first_end = first_end.min(operation.ended.unwrap_or(u64::MAX));
         }
     }
@@ -134,8 +134,8 @@ fn follow(act: &Act, state: &State) -> Option<State> {
     let pieces = state.as_deref().unwrap_or_default();
     match act {
         Act::Write(value) => Some(Some(value.clone())),
-        Act::Append(piece) | Act::Push(piece) => Some(Some([pieces, &[*piece]].concat())),
-        Act::CompareSet { expected, desired, told } => {
+        Act::Append(chunk) | Act::Push(chunk) => Some(Some([pieces, &[*chunk]].concat())),
+        Act::CompareSet { expected, desired, reported } => {
             let (next, answer) = match state {
                 Some(value) if value == expected => (Some(desired.clone()), desired),
                 Some(value) => (state.clone(), value),
@@ -143,7 +143,7 @@ fn follow(act: &Act, state: &State) -> Option<State> {
                 // As if it had been stored: PyTorch answers so, and so do we.
                 None => (None, expected),
             };
-            told.as_ref().is_none_or(|told| told == answer).then_some(next)
+            reported.as_ref().is_none_or(|reported| reported == answer).then_some(next)
         }
         Act::Delete(removed) => removed.is_none_or(|removed| removed == state.is_some()).then_some(None),
         // The protocol has no word for a missing value. A client that gets an empty one asks with a second request
@@ -151,10 +151,10 @@ fn follow(act: &Act, state: &State) -> Option<State> {
         Act::Read(value) => fits(pieces == value),
         Act::Present => fits(state.is_some()),
         Act::Absent => fits(state.is_none()),
-        Act::Pop(told) => {
+        Act::Pop(reported) => {
             let front = pieces.first().copied();
             let rest = pieces.get(1..).filter(|rest| !rest.is_empty()).map(<[u32]>::to_vec);
-            told.is_none_or(|told| told == front).then_some(rest)
+            reported.is_none_or(|reported| reported == front).then_some(rest)
         }
         Act::Length(length) => fits(pieces.len() == *length),
     }
@@ -174,12 +174,12 @@ mod tests {
 
     use Judgement::{Broken, InOrder};
 
-    fn write(piece: u32) -> Act {
-        Act::Write(vec![piece])
+    fn write(chunk: u32) -> Act {
+        Act::Write(vec![chunk])
     }
 
-    fn read(piece: u32) -> Act {
-        Act::Read(vec![piece])
+    fn read(chunk: u32) -> Act {
+        Act::Read(vec![chunk])
     }
 
     #[test]
@@ -209,8 +209,10 @@ mod tests {
 
     #[test]
     fn compare_set_stores_once() {
-        let set = |told| Act::CompareSet { expected: vec![], desired: vec![1], told: Some(vec![told]) };
-        let other = |told| Act::CompareSet { expected: vec![], desired: vec![2], told: Some(vec![told]) };
+        let set =
+            |reported| Act::CompareSet { expected: vec![], desired: vec![1], reported: Some(vec![reported]) };
+        let other =
+            |reported| Act::CompareSet { expected: vec![], desired: vec![2], reported: Some(vec![reported]) };
         check(&[(1, Some(4), set(1)), (2, Some(3), other(1))], InOrder);
         check(&[(1, Some(4), set(2)), (2, Some(3), other(1))], Broken);
     }

@@ -10,8 +10,6 @@ mod agenda;
 mod agents;
 mod client;
 pub mod command;
-mod deed;
-mod dice;
 mod elastic;
 mod faults;
 mod half_closer;
@@ -22,6 +20,8 @@ mod network;
 mod oracle;
 pub mod replay;
 mod script;
+mod sim_operation;
+mod sim_rng;
 mod trace;
 mod world;
 

@@ -6,7 +6,7 @@
 //! cut ends a connection with a reset, behind a prefix of what was under way.
 
 use super::agenda::Agenda;
-use super::dice::Dice;
+use super::sim_rng::SimRng;
 use rendezvous_core::time::{Duration, Instant};
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
@@ -49,7 +49,7 @@ pub(super) enum Route {
 
 /// How the network treats what is sent.
 #[derive(Clone, Debug)]
-pub(super) struct Weather {
+pub(super) struct NetworkModel {
     pub(super) latency_min: Duration,
     pub(super) latency_max: Duration,
     pub(super) segment_bytes_max: usize,
@@ -152,8 +152,8 @@ impl Link {
 }
 
 pub(super) struct Network {
-    dice: Dice,
-    weather: Weather,
+    sim_rng: SimRng,
+    network_model: NetworkModel,
     agenda: Agenda<Event>,
     links: BTreeMap<Stream, Link>,
     /// What goes to each client, and what comes from it.
@@ -164,10 +164,10 @@ pub(super) struct Network {
 }
 
 impl Network {
-    pub(super) fn new(dice: Dice, weather: Weather, clients: usize) -> Self {
+    pub(super) fn new(sim_rng: SimRng, network_model: NetworkModel, clients: usize) -> Self {
         Self {
-            dice,
-            weather,
+            sim_rng,
+            network_model,
             agenda: Agenda::new(),
             links: BTreeMap::new(),
             partitioned_until: vec![[Instant::ORIGIN; 2]; clients],
@@ -211,7 +211,7 @@ impl Network {
             inbox: VecDeque::new(),
             fin: false,
             reset: false,
-            window: self.weather.window_bytes,
+            window: self.network_model.window_bytes,
             starved: false,
             ready_due: false,
             coming: VecDeque::new(),
@@ -243,11 +243,11 @@ impl Network {
         end.starved = count < bytes.len();
         let mut rest = &bytes[..count];
         // What is long is not cut as finely: it would take most of the time and show nothing more.
-        let most = self.weather.segment_bytes_max.max(count / 32);
+        let most = self.network_model.segment_bytes_max.max(count / 32);
         while !rest.is_empty() {
             let most = most.min(rest.len());
-            let (segment, behind) = rest.split_at(self.dice.size(1, most));
-            rest = behind;
+            let (segment, remaining) = rest.split_at(self.sim_rng.size(1, most));
+            rest = remaining;
             self.dispatch(now, stream, side.other(), Segment::Bytes(segment.to_vec()));
         }
         Ok(count)
@@ -255,7 +255,7 @@ impl Network {
 
     /// Reads what has come, up to a size of the network's choosing.
     pub(super) fn read(&mut self, now: Instant, stream: Stream, side: Side) -> Read {
-        let most = self.dice.size(1, self.weather.read_bytes_max);
+        let most = self.sim_rng.size(1, self.network_model.read_bytes_max);
         let latency = self.latency();
         let Some(link) = self.links.get_mut(&stream) else { return Read::Reset };
         let end = link.end(side);
@@ -313,8 +313,8 @@ impl Network {
             let Some(link) = self.links.get_mut(&stream) else { return };
             let end = link.end(side);
             if loss == Loss::Tail {
-                let under_way: usize = end.coming.iter().map(Segment::len).sum();
-                let mut kept = self.dice.index(under_way + 1);
+                let in_flight: usize = end.coming.iter().map(Segment::len).sum();
+                let mut kept = self.sim_rng.index(in_flight + 1);
                 end.coming.retain_mut(|segment| segment.keep(&mut kept));
             }
             end.cut = true;
@@ -463,7 +463,7 @@ impl Network {
 
     /// Tells a reader, unless it will be told anyway.
     fn wake(&mut self, now: Instant, stream: Stream, side: Side) {
-        let delay = self.dice.span(Duration::ZERO, self.weather.reader_delay_max);
+        let delay = self.sim_rng.span(Duration::ZERO, self.network_model.reader_delay_max);
         let Some(link) = self.links.get_mut(&stream) else { return };
         let end = link.end(side);
         if !end.ready_due {
@@ -486,7 +486,7 @@ impl Network {
     }
 
     fn latency(&mut self) -> Duration {
-        self.dice.span(self.weather.latency_min, self.weather.latency_max)
+        self.sim_rng.span(self.network_model.latency_min, self.network_model.latency_max)
     }
 }
 

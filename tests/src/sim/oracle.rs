@@ -6,43 +6,44 @@
 //! - Counters: each answered ADD counts once, and one that was not answered at most once.
 //! - Barriers: nobody is released before enough have set out.
 
-use super::deed::{Answer, Deed, End, piece};
 use super::history::{Record, Wrong};
 use super::linear::{self, Act, Judgement, Operation};
+use super::sim_operation::{Answer, End, SimOperation, chunk};
 use rendezvous_core::error::Effect;
 use std::collections::BTreeMap;
 
 /// What a sound history left open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Verdict {
+pub(super) struct Outcome {
     /// Histories of one key that were too long to be decided.
     pub(super) undecided: usize,
 }
 
 /// Which store a deed was for: one of the server's lives.
-type Place<'a> = (u32, &'a str);
+type NodeState<'a> = (u32, &'a str);
 
-pub(super) fn judge(records: &[Record]) -> Result<Verdict, Wrong> {
-    let mut objects: BTreeMap<Place<'_>, Vec<Operation>> = BTreeMap::new();
-    let mut counters: BTreeMap<Place<'_>, Vec<Addition>> = BTreeMap::new();
-    let mut barriers: BTreeMap<Place<'_>, Vec<&Record>> = BTreeMap::new();
+pub(super) fn judge(records: &[Record]) -> Result<Outcome, Wrong> {
+    let mut objects: BTreeMap<NodeState<'_>, Vec<Operation>> = BTreeMap::new();
+    let mut counters: BTreeMap<NodeState<'_>, Vec<Addition>> = BTreeMap::new();
+    let mut barriers: BTreeMap<NodeState<'_>, Vec<&Record>> = BTreeMap::new();
     for record in records {
         let Some((_, end)) = &record.ended else {
-            return Err(Wrong(format!("{} of c{} never ended", record.deed, record.actor)));
+            return Err(Wrong(format!("{} of c{} never ended", record.sim_operation, record.actor)));
         };
         let Some(epoch) = record.epoch else { continue };
-        match &record.deed {
-            Deed::Barrier { name, .. } => barriers.entry((epoch, name)).or_default().push(record),
+        match &record.sim_operation {
+            SimOperation::Barrier { name, .. } => barriers.entry((epoch, name)).or_default().push(record),
             // Its parts may meet in different lives; taken together, its arrivals are bounded all the same.
-            Deed::KeyBarrier { name, .. } => barriers.entry((0, name)).or_default().push(record),
-            Deed::ListKeys => listed(record)?,
-            Deed::Add { name, delta } => {
+            SimOperation::KeyBarrier { name, .. } => barriers.entry((0, name)).or_default().push(record),
+            SimOperation::ListKeys => listed(record)?,
+            SimOperation::Add { name, delta } => {
                 let addition = Addition::of(record, *delta);
                 counters.entry((epoch, name)).or_default().extend(addition);
             }
-            deed => {
+            sim_operation => {
                 // In calm weather the answer to each deed is known beforehand, and the script compares.
-                for (name, act) in acts(deed, end)?.into_iter().filter(|(name, _)| !name.starts_with("calm/"))
+                for (name, act) in
+                    acts(sim_operation, end)?.into_iter().filter(|(name, _)| !name.starts_with("calm/"))
                 {
                     let ended = record.answered_at();
                     objects.entry((epoch, name)).or_default().push(Operation {
@@ -54,107 +55,110 @@ pub(super) fn judge(records: &[Record]) -> Result<Verdict, Wrong> {
             }
         }
     }
-    counters.iter().try_for_each(|(place, additions)| judge_counter(place, additions))?;
-    barriers.iter().try_for_each(|(place, arrivals)| judge_barrier(place, arrivals))?;
+    counters.iter().try_for_each(|(slot, additions)| judge_counter(slot, additions))?;
+    barriers.iter().try_for_each(|(slot, arrivals)| judge_barrier(slot, arrivals))?;
     let mut undecided = 0;
     for ((epoch, name), operations) in &objects {
         match linear::judge(operations) {
             Judgement::InOrder => {}
             Judgement::Undecided => undecided += 1,
             Judgement::Broken => {
-                let told = operations.iter().map(|operation| {
+                let reported = operations.iter().map(|operation| {
                     let ended = operation.ended.map_or("never".to_owned(), |ended| ended.to_string());
                     format!("\n    {:>5} to {ended:>5} {:?}", operation.began, operation.act)
                 });
-                let told: String = told.collect();
-                return Err(Wrong(format!("{name} in life {epoch} has no order that explains{told}")));
+                let reported: String = reported.collect();
+                return Err(Wrong(format!("{name} in life {epoch} has no order that explains{reported}")));
             }
         }
     }
-    Ok(Verdict { undecided })
+    Ok(Outcome { undecided })
 }
 
 impl Record {
     pub(super) const fn is_answered(&self) -> bool {
-        matches!(self.ended, Some((_, End::Answered(_))))
+        matches!(self.ended, Some((_, End::Responded(_))))
     }
 
     const fn answered_at(&self) -> Option<u64> {
         match self.ended {
-            Some((at, End::Answered(_))) => Some(at),
+            Some((at, End::Responded(_))) => Some(at),
             _ => None,
         }
     }
 }
 
 /// What a deed did to which object, as far as it is known to have done, or may have done, anything.
-fn acts<'a>(deed: &'a Deed, end: &End) -> Result<Vec<(&'a str, Act)>, Wrong> {
+fn acts<'a>(sim_operation: &'a SimOperation, end: &End) -> Result<Vec<(&'a str, Act)>, Wrong> {
     let answer = match end {
-        End::Answered(answer) => Some(answer),
+        End::Responded(answer) => Some(answer),
         End::Failed(_, Effect::None) => return Ok(Vec::new()),
         End::Failed(_, Effect::Possible | Effect::Kept) => None,
     };
     let numbers = |name: &str, value: &[u8]| {
-        piece::numbers(name, value)
-            .ok_or_else(|| Wrong(format!("{deed}: {end}, and nobody wrote that there")))
+        chunk::numbers(name, value)
+            .ok_or_else(|| Wrong(format!("{sim_operation}: {end}, and nobody wrote that there")))
     };
     let one = |name: &str, value: &[u8]| numbers(name, value).map(|numbers| numbers[0]);
-    Ok(match (deed, answer) {
-        (Deed::Set { name, value }, _) => vec![(name, Act::Write(numbers(name, value)?))],
-        (Deed::Append { name, value }, _) => vec![(name, Act::Append(one(name, value)?))],
-        (Deed::CompareSet { name, expected, desired }, answer) => {
-            let told = match answer {
+    Ok(match (sim_operation, answer) {
+        (SimOperation::Set { name, value }, _) => vec![(name, Act::Write(numbers(name, value)?))],
+        (SimOperation::Append { name, value }, _) => vec![(name, Act::Append(one(name, value)?))],
+        (SimOperation::CompareSet { name, expected, desired }, answer) => {
+            let reported = match answer {
                 Some(Answer::Value(value)) => Some(numbers(name, value)?),
                 _ => None,
             };
             let (expected, desired) = (numbers(name, expected)?, numbers(name, desired)?);
-            vec![(name, Act::CompareSet { expected, desired, told })]
+            vec![(name, Act::CompareSet { expected, desired, reported })]
         }
         // Keys of the other kinds are deleted when the store is cleared, and nothing happens to them afterwards.
-        (Deed::Delete { name }, _) if !name.starts_with("r/") => Vec::new(),
-        (Deed::Delete { name }, answer) => {
+        (SimOperation::Delete { name }, _) if !name.starts_with("r/") => Vec::new(),
+        (SimOperation::Delete { name }, answer) => {
             let removed = match answer {
                 Some(Answer::Number(number @ (0 | 1))) => Some(*number == 1),
                 None => None,
-                Some(answer) => return Err(Wrong(format!("{deed}: {answer}"))),
+                Some(answer) => return Err(Wrong(format!("{sim_operation}: {answer}"))),
             };
             vec![(name, Act::Delete(removed))]
         }
-        (Deed::Get { name, .. }, Some(Answer::Value(value))) => {
+        (SimOperation::Get { name, .. }, Some(Answer::Value(value))) => {
             vec![(name, Act::Read(numbers(name, value)?))]
         }
-        (Deed::Get { name, .. }, Some(Answer::Missing)) | (Deed::Check { name }, Some(Answer::NotReady)) => {
+        (SimOperation::Get { name, .. }, Some(Answer::Missing))
+        | (SimOperation::Check { name }, Some(Answer::NotReady)) => {
             vec![(name, Act::Absent)]
         }
-        (Deed::Check { name }, Some(Answer::Ready)) => vec![(name, Act::Present)],
+        (SimOperation::Check { name }, Some(Answer::Ready)) => vec![(name, Act::Present)],
         // Each key has been there at some time while it lasted, not all of them at once.
-        (Deed::Wait { names }, Some(Answer::Done)) => {
+        (SimOperation::Wait { names }, Some(Answer::Done)) => {
             names.iter().map(|name| (name.as_str(), Act::Present)).collect()
         }
-        (Deed::MultiSet { pairs }, _) => {
+        (SimOperation::MultiSet { pairs }, _) => {
             let name = pair_of(&pairs[0].0);
             let numbers = if name.starts_with("calm/") { Vec::new() } else { numbers(name, &pairs[0].1)? };
             vec![(name, Act::Write(numbers))]
         }
-        (Deed::MultiGet { names, .. }, Some(Answer::Missing)) => vec![(pair_of(&names[0]), Act::Absent)],
-        (Deed::MultiGet { names, .. }, Some(Answer::Values(values))) => {
+        (SimOperation::MultiGet { names, .. }, Some(Answer::Missing)) => {
+            vec![(pair_of(&names[0]), Act::Absent)]
+        }
+        (SimOperation::MultiGet { names, .. }, Some(Answer::Values(values))) => {
             let name = pair_of(&names[0]);
             if name.starts_with("calm/") {
                 return Ok(Vec::new());
             }
             if values[0] != values[1] {
-                return Err(Wrong(format!("{deed}: {end}: half of what was set together")));
+                return Err(Wrong(format!("{sim_operation}: {end}: half of what was set together")));
             }
             vec![(name, Act::Read(numbers(name, &values[0])?))]
         }
-        (Deed::Push { name, value }, _) => vec![(name, Act::Push(one(name, value)?))],
-        (Deed::Pop { name, .. }, Some(Answer::Value(value))) => {
+        (SimOperation::Push { name, value }, _) => vec![(name, Act::Push(one(name, value)?))],
+        (SimOperation::Pop { name, .. }, Some(Answer::Value(value))) => {
             vec![(name, Act::Pop(Some(Some(one(name, value)?))))]
         }
-        (Deed::Pop { name, .. }, Some(_)) => vec![(name, Act::Pop(Some(None)))],
-        (Deed::Pop { name, .. }, None) => vec![(name, Act::Pop(None))],
-        (Deed::QueueLen { name }, Some(Answer::Number(number))) => {
-            let length = usize::try_from(*number).map_err(|_| Wrong(format!("{deed}: {number}")))?;
+        (SimOperation::Pop { name, .. }, Some(_)) => vec![(name, Act::Pop(Some(None)))],
+        (SimOperation::Pop { name, .. }, None) => vec![(name, Act::Pop(None))],
+        (SimOperation::QueueLen { name }, Some(Answer::Number(number))) => {
+            let length = usize::try_from(*number).map_err(|_| Wrong(format!("{sim_operation}: {number}")))?;
             vec![(name, Act::Length(length))]
         }
         _ => Vec::new(),
@@ -168,7 +172,7 @@ fn pair_of(name: &str) -> &str {
 
 /// Keys have the scope before them and are sorted, and each stands there once.
 fn listed(record: &Record) -> Result<(), Wrong> {
-    let Some((_, End::Answered(Answer::Values(keys)))) = &record.ended else { return Ok(()) };
+    let Some((_, End::Responded(Answer::Values(keys)))) = &record.ended else { return Ok(()) };
     let known = keys.iter().all(|key| {
         [
             &b"/r/"[..],
@@ -202,7 +206,7 @@ struct Addition {
 impl Addition {
     fn of(record: &Record, delta: i64) -> Option<Self> {
         let answered = match record.ended.as_ref()? {
-            (at, End::Answered(Answer::Number(sum))) => Some((*at, *sum)),
+            (at, End::Responded(Answer::Number(sum))) => Some((*at, *sum)),
             (_, End::Failed(_, Effect::Possible)) => None,
             _ => return None,
         };
@@ -210,7 +214,7 @@ impl Addition {
     }
 }
 
-fn judge_counter((epoch, name): &Place<'_>, additions: &[Addition]) -> Result<(), Wrong> {
+fn judge_counter((epoch, name): &NodeState<'_>, additions: &[Addition]) -> Result<(), Wrong> {
     let wrong =
         |sum: i64, why: String| Err(Wrong(format!("counter {name} in life {epoch} said {sum}, and {why}")));
     for this in additions {
@@ -245,12 +249,14 @@ fn judge_counter((epoch, name): &Place<'_>, additions: &[Addition]) -> Result<()
     Ok(())
 }
 
-fn judge_barrier((epoch, name): &Place<'_>, arrivals: &[&Record]) -> Result<(), Wrong> {
+fn judge_barrier((epoch, name): &NodeState<'_>, arrivals: &[&Record]) -> Result<(), Wrong> {
     for arrival in arrivals {
-        let (Deed::Barrier { world_size, .. } | Deed::KeyBarrier { world_size, .. }) = &arrival.deed else {
+        let (SimOperation::Barrier { world_size, .. } | SimOperation::KeyBarrier { world_size, .. }) =
+            &arrival.sim_operation
+        else {
             continue;
         };
-        let Some((ended, End::Answered(answer))) = &arrival.ended else { continue };
+        let Some((ended, End::Responded(answer))) = &arrival.ended else { continue };
         let set_out = arrivals.iter().filter(|other| other.began < *ended).count();
         let counted = arrivals
             .iter()

@@ -2,11 +2,11 @@
 //! recorded elsewhere.
 
 use super::Options;
-use super::dice::Dice;
 use super::faults::Sabotage;
 use super::host::{Guests, Host};
 use super::network::{Network, Notice, Read, Route, Side, Stream};
 use super::script::Field;
+use super::sim_rng::SimRng;
 use super::world::{Stage, any_weather};
 use rendezvous_core::limits::ServerLimits;
 
@@ -30,10 +30,10 @@ impl Replay {
     /// A server that has just started, on a network of the seed's making.
     #[must_use]
     pub fn new(seed: u64) -> Self {
-        let weather = any_weather(&mut Dice::new(seed, 0));
-        let network = Network::new(Dice::new(seed, 1), weather, 1);
-        let host = Host::new(Dice::new(seed, 2), ServerLimits::default(), Sabotage::None, Guests::Any);
-        let stage = Stage::new(network, Dice::new(seed, 3), Field::default(), &Options::default());
+        let network_model = any_weather(&mut SimRng::new(seed, 0));
+        let network = Network::new(SimRng::new(seed, 1), network_model, 1);
+        let host = Host::new(SimRng::new(seed, 2), ServerLimits::default(), Sabotage::None, Guests::Any);
+        let stage = Stage::new(network, SimRng::new(seed, 3), Field::default(), &Options::default());
         Self { stage, host, peers: Vec::new() }
     }
 
@@ -107,8 +107,8 @@ impl Replay {
                 }
             },
             _ => {
-                let told = self.host.noticed(&mut self.stage, notice);
-                assert_eq!(told, Ok(()), "the server and its driver agree");
+                let reported = self.host.noticed(&mut self.stage, notice);
+                assert_eq!(reported, Ok(()), "the server and its driver agree");
             }
         }
         true

@@ -2,16 +2,16 @@
 
 use super::agenda::Agenda;
 use super::client::{Client, Health, Manner};
-use super::deed::Deed;
-use super::dice::Dice;
 use super::elastic::Cue;
 use super::faults::{Fault, Sabotage, plan};
 use super::half_closer::HalfCloser;
 use super::history::{History, Wrong};
 use super::host::{Guests, Host};
-use super::network::{Loss, Network, Notice, Route, Side, Weather};
+use super::network::{Loss, Network, NetworkModel, Notice, Route, Side};
 use super::oracle;
 use super::script::{Clearing, Field, Habits, Job, Script, Storm};
+use super::sim_operation::SimOperation;
+use super::sim_rng::SimRng;
 use super::trace::Trace;
 use super::{Failure, Kind, Options, Report, Sights};
 use rendezvous_core::limits::ServerLimits;
@@ -44,21 +44,21 @@ pub(super) struct Stage {
     pub(super) network: Network,
     pub(super) agenda: Agenda<Happening>,
     pub(super) history: History,
-    pub(super) dice: Dice,
+    pub(super) sim_rng: SimRng,
     pub(super) field: Field,
     pub(super) trace: Trace,
     pub(super) sabotage: Sabotage,
 }
 
 impl Stage {
-    pub(super) fn new(network: Network, dice: Dice, field: Field, options: &Options) -> Self {
+    pub(super) fn new(network: Network, sim_rng: SimRng, field: Field, options: &Options) -> Self {
         Self {
             now: Instant::ORIGIN,
             stormy: true,
             network,
             agenda: Agenda::new(),
             history: History::default(),
-            dice,
+            sim_rng,
             field,
             trace: Trace::new(options.voice),
             sabotage: options.sabotage,
@@ -70,8 +70,8 @@ impl Stage {
     }
 
     /// Gives the saboteur his chance.
-    pub(super) fn sabotage_deed(&mut self, deed: &Deed) {
-        if let Some((later, frame)) = self.sabotage.aside(deed, &mut self.dice) {
+    pub(super) fn sabotage_deed(&mut self, sim_operation: &SimOperation) {
+        if let Some((later, frame)) = self.sabotage.aside(sim_operation, &mut self.sim_rng) {
             self.agenda.enter(self.now + later, Happening::Aside(frame));
         }
     }
@@ -105,9 +105,9 @@ const HALF_CLOSERS_MAX: usize = 4;
 
 impl World {
     pub(super) fn new(seed: u64, options: &Options) -> Self {
-        let mut dice = Dice::new(seed, 0);
-        let clients = dice.size(2, 64);
-        let deeds = dice.size(4, 400 / clients + 4);
+        let mut sim_rng = SimRng::new(seed, 0);
+        let clients = sim_rng.size(2, 64);
+        let deeds = sim_rng.size(4, 400 / clients + 4);
         let keys = |share: usize| 1 + clients * deeds * share / 100 / 24;
         let field = Field {
             registers: keys(44),
@@ -117,23 +117,24 @@ impl World {
             barriers: keys(10),
             clients,
         };
-        let storm_ends = Instant::ORIGIN + dice.span(Duration::from_millis(100), Duration::from_secs(8));
-        let weather = any_weather(&mut dice);
-        let network = Network::new(Dice::new(seed, 1), weather, clients + HALF_CLOSERS_MAX);
-        let mut stage = Stage::new(network, Dice::new(seed, 3), field, options);
-        for (at, fault) in plan(&mut dice, storm_ends.since(Instant::ORIGIN)) {
+        let storm_ends = Instant::ORIGIN + sim_rng.span(Duration::from_millis(100), Duration::from_secs(8));
+        let network_model = any_weather(&mut sim_rng);
+        let network = Network::new(SimRng::new(seed, 1), network_model, clients + HALF_CLOSERS_MAX);
+        let mut stage = Stage::new(network, SimRng::new(seed, 3), field, options);
+        for (at, fault) in plan(&mut sim_rng, storm_ends.since(Instant::ORIGIN)) {
             stage.agenda.enter(at, Happening::Fault(fault));
         }
         stage.agenda.enter(storm_ends, Happening::Act);
-        let host = Host::new(Dice::new(seed, 2), server_limits(&mut dice), options.sabotage, Guests::Polite);
-        let pause_max = dice.span(Duration::from_millis(1), Duration::from_secs(1));
-        let value_bytes_max = dice.pick(&[300, 1000, 1000, 10_000, 10_000, 10_000, 400_000]);
+        let host =
+            Host::new(SimRng::new(seed, 2), server_limits(&mut sim_rng), options.sabotage, Guests::Polite);
+        let pause_max = sim_rng.span(Duration::from_millis(1), Duration::from_secs(1));
+        let value_bytes_max = sim_rng.pick(&[300, 1000, 1000, 10_000, 10_000, 10_000, 400_000]);
         let clients = (0..clients).map(|number| {
             let sleepy = options.sabotage == Sabotage::SleepyClient && number == 0;
             let health = if sleepy { Health::Sleepy } else { Health::Sound };
-            let manner = manner(&mut dice);
-            let mut client = Client::new(number, Dice::new(seed, 100 + number as u64), manner, health);
-            let habits = Habits { deeds, depth: 1 + dice.index(4), pause_max, value_bytes_max };
+            let manner = manner(&mut sim_rng);
+            let mut client = Client::new(number, SimRng::new(seed, 100 + number as u64), manner, health);
+            let habits = Habits { deeds, depth: 1 + sim_rng.index(4), pause_max, value_bytes_max };
             client.script = Script::Storm(Storm::new(number, field, habits));
             stage.agenda.enter(Instant::ORIGIN, Happening::ClientDue(number));
             client
@@ -147,14 +148,14 @@ impl World {
         let played = self.run().and_then(|()| oracle::judge(self.stage.history.records()));
         let Stage { now, history, trace, sabotage, .. } = self.stage;
         match played {
-            Ok(verdict) => Ok(Report {
+            Ok(outcome) => Ok(Report {
                 trace_hash: trace.hash(),
                 trace_lines: trace.lines(),
                 events: self.events,
                 deeds: history.records().len(),
                 answered: history.records().iter().filter(|record| record.is_answered()).count(),
                 clients: self.clients.len(),
-                undecided: verdict.undecided,
+                undecided: outcome.undecided,
                 virtual_time: now.since(Instant::ORIGIN),
                 rounds: 0,
                 resumed: 0,
@@ -221,7 +222,7 @@ impl World {
     fn happen(&mut self, happening: Happening) -> Result<(), Wrong> {
         let stage = &mut self.stage;
         match happening {
-            Happening::ClientDue(number) => self.clients[number].turn(stage),
+            Happening::ClientDue(number) => self.clients[number].poll(stage),
             Happening::Resolved(number, line) => self.clients[number].resolved(stage, line),
             Happening::HostDue => self.host.tick(stage),
             // Whoever comes when all have left would be found for that alone.
@@ -247,20 +248,20 @@ impl World {
         let streams: Vec<_> = stage.network.streams().collect();
         match fault {
             Fault::Cut if !streams.is_empty() => {
-                let loss = if stage.dice.percent(30) { Loss::Nothing } else { Loss::Tail };
-                let stream = stage.dice.pick(&streams);
+                let loss = if stage.sim_rng.percent(30) { Loss::Nothing } else { Loss::Tail };
+                let stream = stage.sim_rng.pick(&streams);
                 stage.note(format_args!("{stream} is cut, {loss:?} of what is under way is lost"));
                 stage.network.cut(stage.now, stream, loss);
             }
             Fault::Clog(span) if !streams.is_empty() => {
-                let to = if stage.dice.percent(50) { Side::Client } else { Side::Server };
-                let stream = stage.dice.pick(&streams);
+                let to = if stage.sim_rng.percent(50) { Side::Client } else { Side::Server };
+                let stream = stage.sim_rng.pick(&streams);
                 stage.note(format_args!("{stream} is clogged towards the {to:?}"));
                 stage.network.clog(stream, to, stage.now + span);
             }
             Fault::Cut | Fault::Clog(_) => {}
             Fault::Partition(span) => {
-                let client = stage.dice.index(self.clients.len());
+                let client = stage.sim_rng.index(self.clients.len());
                 stage.note(format_args!("c{client} is cut off"));
                 stage.network.partition(client, None, stage.now + span);
             }
@@ -284,8 +285,8 @@ impl World {
         match late {
             None => Ok(()),
             Some((_, id)) => {
-                let deed = &self.stage.history.get(id).deed;
-                Err(Wrong(format!("{id} {deed} outlives its deadline")))
+                let sim_operation = &self.stage.history.get(id).sim_operation;
+                Err(Wrong(format!("{id} {sim_operation} outlives its deadline")))
             }
         }
     }
@@ -314,14 +315,14 @@ impl World {
                 for (number, client) in self.clients.iter_mut().enumerate() {
                     client.stop_dialling(stage);
                     client.script = Script::Job(Job::new(number, clients));
-                    client.turn(stage)?;
+                    client.poll(stage)?;
                 }
             }
             Act::Job if done => {
                 self.act = Act::Clearing;
                 stage.note(format_args!("the store is cleared"));
                 self.clients[0].script = Script::Clearing(Clearing::new(stage.field));
-                self.clients[0].turn(stage)?;
+                self.clients[0].poll(stage)?;
             }
             Act::Clearing if done => {
                 self.act = Act::Leaving;
@@ -338,40 +339,40 @@ impl World {
 }
 
 /// Some network.
-pub(super) fn any_weather(dice: &mut Dice) -> Weather {
-    let latency_min = dice.span(Duration::from_micros(1), Duration::from_millis(5));
-    Weather {
+pub(super) fn any_weather(sim_rng: &mut SimRng) -> NetworkModel {
+    let latency_min = sim_rng.span(Duration::from_micros(1), Duration::from_millis(5));
+    NetworkModel {
         latency_min,
-        latency_max: latency_min + dice.span(Duration::from_micros(1), Duration::from_millis(40)),
-        segment_bytes_max: dice.size(1, 4096),
-        window_bytes: dice.size(256, 1 << 18),
-        reader_delay_max: dice.span(Duration::from_micros(1), Duration::from_millis(20)),
-        read_bytes_max: dice.size(16, 1 << 16),
+        latency_max: latency_min + sim_rng.span(Duration::from_micros(1), Duration::from_millis(40)),
+        segment_bytes_max: sim_rng.size(1, 4096),
+        window_bytes: sim_rng.size(256, 1 << 18),
+        reader_delay_max: sim_rng.span(Duration::from_micros(1), Duration::from_millis(20)),
+        read_bytes_max: sim_rng.size(16, 1 << 16),
     }
 }
 
-pub(super) fn manner(dice: &mut Dice) -> Manner {
+pub(super) fn manner(sim_rng: &mut SimRng) -> Manner {
     let v4 = (Route::Server, Family::V4);
-    let routes = match dice.index(6) {
+    let routes = match sim_rng.index(6) {
         0 => vec![(Route::Nowhere, Family::V6), v4],
         1 => vec![(Route::Closed, Family::V6), v4],
         2 => vec![(Route::Server, Family::V6), v4],
         _ => vec![v4],
     };
     Manner {
-        lines_max: 1 + dice.index(3),
-        get_mode: if dice.percent(80) { GetMode::Pipelined } else { GetMode::WaitThenGet },
-        rounds: if dice.percent(60) { Rounds::UntilDeadline } else { Rounds::One },
-        dial_timeout: dice.span(Duration::from_millis(100), Duration::from_secs(5)),
+        lines_max: 1 + sim_rng.index(3),
+        get_mode: if sim_rng.percent(80) { GetMode::Pipelined } else { GetMode::WaitThenGet },
+        rounds: if sim_rng.percent(60) { Rounds::UntilDeadline } else { Rounds::One },
+        dial_timeout: sim_rng.span(Duration::from_millis(100), Duration::from_secs(5)),
         routes,
     }
 }
 
-pub(super) fn server_limits(dice: &mut Dice) -> ServerLimits {
+pub(super) fn server_limits(sim_rng: &mut SimRng) -> ServerLimits {
     ServerLimits {
-        unsent_bytes_high: dice.size(64, 1 << 20),
-        frame_timeout: dice.span(Duration::from_millis(500), Duration::from_secs(60)),
-        stall_timeout: dice.span(Duration::from_millis(500), Duration::from_secs(300)),
+        unsent_bytes_high: sim_rng.size(64, 1 << 20),
+        frame_timeout: sim_rng.span(Duration::from_millis(500), Duration::from_secs(60)),
+        stall_timeout: sim_rng.span(Duration::from_millis(500), Duration::from_secs(300)),
         ..ServerLimits::default()
     }
 }

@@ -1,6 +1,6 @@
 //! What other threads may do to an agent.
 
-use super::told::Teller;
+use super::input::EventSender;
 use crate::group::WorkerGroup;
 use crate::reason::StopCause;
 use crate::supervisor::Input;
@@ -18,24 +18,24 @@ impl Snapshot {
 
     /// Copies only what has changed.
     pub(super) fn publish(&self, group: &WorkerGroup) -> Arc<WorkerGroup> {
-        let mut shown = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if **shown != *group {
-            *shown = Arc::new(group.clone());
+        let mut current = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if **current != *group {
+            *current = Arc::new(group.clone());
         }
-        Arc::clone(&shown)
+        Arc::clone(&current)
     }
 }
 
 /// An agent's handle for other threads, which outlives it.
 #[derive(Clone, Debug)]
 pub struct AgentControl {
-    teller: Teller,
+    event_sender: EventSender,
     snapshot: Arc<Snapshot>,
 }
 
 impl AgentControl {
-    pub(super) const fn new(teller: Teller, snapshot: Arc<Snapshot>) -> Self {
-        Self { teller, snapshot }
+    pub(super) const fn new(event_sender: EventSender, snapshot: Arc<Snapshot>) -> Self {
+        Self { event_sender, snapshot }
     }
 
     /// The workers at this moment; what is returned never changes.
@@ -46,16 +46,16 @@ impl AgentControl {
 
     /// Has the agent stop its workers and end. The second time it no longer waits for them.
     pub fn stop(&self) {
-        self.teller.input(Input::Stop(StopCause::Asked));
+        self.event_sender.input(Input::Stop(StopCause::Requested));
     }
 
     /// Has the agent stop its workers with this signal, and end, as when the agent's process had got it.
     pub fn stop_by_signal(&self, signal: i32) {
-        self.teller.input(Input::Stop(StopCause::Signal(signal)));
+        self.event_sender.input(Input::Stop(StopCause::Signal(signal)));
     }
 
     /// Sends a signal to the workers, and changes nothing else.
     pub fn pass(&self, signal: i32) {
-        self.teller.input(Input::Pass { signal });
+        self.event_sender.input(Input::Pass { signal });
     }
 }

@@ -6,9 +6,9 @@
 use super::workers::{Start, WorkerEvent, Workers};
 use crate::environment::{Devices, Job, Variable, of_worker};
 use crate::error_file::ErrorFile;
-use crate::failure::{Place, ProcessFailure, WorkerEnd};
+use crate::failure::{NodeIdentity, ProcessFailure, WorkerEnd};
 use crate::group::WorkerGroup;
-use crate::reason::Hindrance;
+use crate::reason::StartFailure;
 use crate::roster::Roster;
 use crate::supervisor::Failed;
 use alloc::boxed::Box;
@@ -25,7 +25,7 @@ use std::io;
 use std::os::fd::RawFd;
 
 /// How long the end of the hooks is waited for.
-const HOOKS_PATIENCE: Duration = Duration::from_secs(5);
+const HOOKS_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// What is to be started, to keep.
 #[derive(Clone, Debug)]
@@ -52,13 +52,13 @@ pub struct ForeignEvent {
 /// Who starts and watches foreign workers. Each call has a moment: the agent's stop and kill timeouts run on meanwhile.
 pub trait WorkerHooks: Send {
     /// Called once, before anything else.
-    fn begin(&mut self, teller: WorkersTeller);
+    fn begin(&mut self, event_sender: WorkerEventSender);
 
     /// Starts all workers of the order. Of each, [`WorkerEvent::Started`] or [`WorkerEvent::NotStarted`] is told.
     ///
     /// # Errors
     /// None of them can be started.
-    fn start(&mut self, order: &StartOrder) -> Result<(), (Hindrance, Box<str>)>;
+    fn start(&mut self, order: &StartOrder) -> Result<(), (StartFailure, Box<str>)>;
 
     /// Sends a signal to all workers that live, and to what they have started.
     fn signal(&mut self, signal: i32);
@@ -72,16 +72,16 @@ pub trait WorkerHooks: Send {
 
 /// Tells an agent of its foreign workers, from any thread. It outlives the agent, and is not heard any more then.
 #[derive(Clone, Debug)]
-pub struct WorkersTeller {
-    told: Sender<ForeignEvent>,
+pub struct WorkerEventSender {
+    reported: Sender<ForeignEvent>,
     waker: Waker,
     clock: Clock,
 }
 
-impl WorkersTeller {
+impl WorkerEventSender {
     /// Tells of an event.
-    pub fn tell(&self, event: ForeignEvent) {
-        if self.told.send(event).is_ok() {
+    pub fn notify(&self, event: ForeignEvent) {
+        if self.reported.send(event).is_ok() {
             self.waker.wake();
         }
     }
@@ -95,7 +95,7 @@ impl WorkersTeller {
 
 #[derive(Debug)]
 enum Command {
-    Begin(WorkersTeller),
+    Begin(WorkerEventSender),
     Start(Box<StartOrder>),
     Signal(i32),
     Kill,
@@ -110,7 +110,7 @@ pub struct ForeignWorkers {
     commands: Option<Sender<Command>>,
     thread: Option<Thread>,
     sender: Sender<ForeignEvent>,
-    told: Receiver<ForeignEvent>,
+    reported: Receiver<ForeignEvent>,
     events: EventLoop,
     clock: Clock,
     roster: Roster,
@@ -134,15 +134,15 @@ impl ForeignWorkers {
     /// No descriptors or threads.
     pub fn new(hooks: Box<dyn WorkerHooks>, host: String, devices: Devices) -> io::Result<Self> {
         let events = EventLoop::new()?;
-        let (sender, told) = unbounded();
-        let (commands, asked) = unbounded();
-        let thread = threads::spawn("rdzv-workers", move || call_hooks(hooks, &asked))?;
+        let (sender, reported) = unbounded();
+        let (commands, commands_in) = unbounded();
+        let thread = threads::spawn("rdzv-workers", move || call_hooks(hooks, &commands_in))?;
         let clock = *events.clock();
         Ok(Self {
             commands: Some(commands),
             thread: Some(thread),
             sender,
-            told,
+            reported,
             events,
             clock,
             roster: Roster::default(),
@@ -165,14 +165,14 @@ impl ForeignWorkers {
         if let Ok(ready) = self.events.poll() {
             drop(ready);
         }
-        let told = self.told.try_recv().ok()?;
+        let reported = self.reported.try_recv().ok()?;
         self.events.waker().wake();
-        Some(told)
+        Some(reported)
     }
 
     /// What was told, if it is about a worker of this start.
-    fn heard(&mut self, told: ForeignEvent) -> Option<WorkerEvent> {
-        let ForeignEvent { attempt, event, host, message } = told;
+    fn take_event(&mut self, reported: ForeignEvent) -> Option<WorkerEvent> {
+        let ForeignEvent { attempt, event, host, message } = reported;
         let local_rank = match event {
             WorkerEvent::Started { local_rank, .. } | WorkerEvent::Stuck { local_rank, .. } => {
                 self.roster.has(attempt, local_rank).then_some(local_rank)
@@ -183,7 +183,7 @@ impl ForeignWorkers {
             WorkerEvent::NotStarted { local_rank, .. } | WorkerEvent::Exited { local_rank, .. } => {
                 self.roster.end(attempt, local_rank).then_some(local_rank)
             }
-            WorkerEvent::TimerExpired(_) | WorkerEvent::Remark { .. } | WorkerEvent::LostSight { .. } => {
+            WorkerEvent::TimerExpired(_) | WorkerEvent::Remark { .. } | WorkerEvent::GuardLost { .. } => {
                 return Some(event);
             }
             WorkerEvent::GroupLost { .. } | WorkerEvent::Leftovers { .. } | WorkerEvent::Empty => {
@@ -218,21 +218,23 @@ impl ForeignWorkers {
 }
 
 /// The life of the thread that calls hooks.
-fn call_hooks(mut hooks: Box<dyn WorkerHooks>, asked: &Receiver<Command>) {
-    let mut teller = None;
-    for command in asked {
+fn call_hooks(mut hooks: Box<dyn WorkerHooks>, commands_in: &Receiver<Command>) {
+    let mut event_sender = None;
+    for command in commands_in {
         match command {
             Command::Begin(line) => {
-                teller = Some(line.clone());
+                event_sender = Some(line.clone());
                 hooks.begin(line);
             }
             Command::Start(order) => {
-                if let (Err((hindrance, words)), Some(teller)) = (hooks.start(&order), &teller) {
+                if let (Err((start_failure, message)), Some(event_sender)) =
+                    (hooks.start(&order), &event_sender)
+                {
                     for worker in &order.group.workers {
-                        let (local_rank, words) = (worker.local_rank, words.clone());
-                        let event = WorkerEvent::NotStarted { local_rank, hindrance, words };
+                        let (local_rank, message) = (worker.local_rank, message.clone());
+                        let event = WorkerEvent::NotStarted { local_rank, start_failure, message };
                         let attempt = order.group.attempt;
-                        teller.tell(ForeignEvent {
+                        event_sender.notify(ForeignEvent {
                             attempt,
                             event,
                             host: Box::default(),
@@ -260,15 +262,16 @@ impl Drop for ForeignWorkers {
         }
         // The thread ends when nobody asks any more.
         self.commands = None;
-        thread.join_within(HOOKS_PATIENCE, || {});
+        thread.join_timeout(HOOKS_TIMEOUT, || {});
     }
 }
 
 impl Workers for ForeignWorkers {
     fn begin(&mut self, clock: Clock) {
         self.clock = clock;
-        let teller = WorkersTeller { told: self.sender.clone(), waker: self.events.waker(), clock };
-        self.ask(Command::Begin(teller));
+        let event_sender =
+            WorkerEventSender { reported: self.sender.clone(), waker: self.events.waker(), clock };
+        self.ask(Command::Begin(event_sender));
     }
 
     fn fd(&self) -> RawFd {
@@ -283,11 +286,11 @@ impl Workers for ForeignWorkers {
                 let order = StartOrder { group: start.group.clone(), environments };
                 self.ask(Command::Start(Box::new(order)));
             }
-            Err((local_rank, words)) => {
+            Err((local_rank, message)) => {
                 // Nothing was asked for, so nothing lives.
                 self.roster.start(start.group.attempt, 0);
-                let hindrance = Hindrance::Lasting;
-                self.happened.push_back(WorkerEvent::NotStarted { local_rank, hindrance, words });
+                let start_failure = StartFailure::Lasting;
+                self.happened.push_back(WorkerEvent::NotStarted { local_rank, start_failure, message });
                 self.events.waker().wake();
             }
         }
@@ -318,8 +321,8 @@ impl Workers for ForeignWorkers {
             if self.roster.poll_empty() {
                 return Some(WorkerEvent::Empty);
             }
-            let told = self.told.try_recv().ok().or_else(|| self.latecomer())?;
-            if let Some(event) = self.heard(told) {
+            let reported = self.reported.try_recv().ok().or_else(|| self.latecomer())?;
+            if let Some(event) = self.take_event(reported) {
                 return Some(event);
             }
         }
@@ -330,7 +333,7 @@ impl Workers for ForeignWorkers {
             let worker = group.workers.get(usize::try_from(failed.local_rank).ok()?)?;
             let (host, message) = self.notes.get(&failed.local_rank).cloned().unwrap_or_default();
             let host = if host.is_empty() { self.host.as_str() } else { &host };
-            let place = Place { host, group_rank: group.group_rank.unwrap_or(0) };
+            let node = NodeIdentity { host, group_rank: group.group_rank.unwrap_or(0) };
             let end = WorkerEnd {
                 local_rank: failed.local_rank,
                 global_rank: worker.global_rank,
@@ -340,7 +343,7 @@ impl Workers for ForeignWorkers {
                 error_file: ErrorFile::Absent,
                 stderr_tail: Vec::new(),
             };
-            let mut failure = ProcessFailure::new(place, end);
+            let mut failure = ProcessFailure::new(node, end);
             if !message.is_empty() {
                 failure.message = message.into();
             }
@@ -365,22 +368,22 @@ mod tests {
     /// Says what it is asked.
     struct Said {
         said: mpsc::Sender<String>,
-        tellers: mpsc::Sender<WorkersTeller>,
-        can_start: Result<(), (Hindrance, Box<str>)>,
+        tellers: mpsc::Sender<WorkerEventSender>,
+        can_start: Result<(), (StartFailure, Box<str>)>,
     }
 
     impl WorkerHooks for Said {
-        fn begin(&mut self, teller: WorkersTeller) {
-            self.tellers.send(teller).unwrap_or_default();
+        fn begin(&mut self, event_sender: WorkerEventSender) {
+            self.tellers.send(event_sender).unwrap_or_default();
         }
-        fn start(&mut self, order: &StartOrder) -> Result<(), (Hindrance, Box<str>)> {
+        fn start(&mut self, order: &StartOrder) -> Result<(), (StartFailure, Box<str>)> {
             let has = |variable: &str| {
                 let found = order.environments[1].iter().find(|(name, _)| name == variable);
                 found.map_or("", |(_, value)| value.as_str())
             };
-            let words =
+            let message =
                 alloc::format!("start {} {} {}", order.group.attempt, has("RANK"), has("MASTER_PORT"));
-            self.said.send(words).unwrap_or_default();
+            self.said.send(message).unwrap_or_default();
             self.can_start.clone()
         }
         fn signal(&mut self, signal: i32) {
@@ -398,8 +401,8 @@ mod tests {
     struct Slow(mpsc::Receiver<()>, #[expect(dead_code, reason = "held: its end is heard")] mpsc::Sender<()>);
 
     impl WorkerHooks for Slow {
-        fn begin(&mut self, _: WorkersTeller) {}
-        fn start(&mut self, _: &StartOrder) -> Result<(), (Hindrance, Box<str>)> {
+        fn begin(&mut self, _: WorkerEventSender) {}
+        fn start(&mut self, _: &StartOrder) -> Result<(), (StartFailure, Box<str>)> {
             Ok(())
         }
         fn signal(&mut self, _: i32) {}
@@ -412,18 +415,18 @@ mod tests {
     struct Rig {
         workers: ForeignWorkers,
         said: mpsc::Receiver<String>,
-        teller: WorkersTeller,
+        event_sender: WorkerEventSender,
         group: WorkerGroup,
     }
 
     impl Rig {
-        fn new(can_start: Result<(), (Hindrance, Box<str>)>) -> Self {
-            let ((say, said), (tell, tellers)) = (mpsc::channel(), mpsc::channel());
-            let hooks = Said { said: say, tellers: tell, can_start };
+        fn new(can_start: Result<(), (StartFailure, Box<str>)>) -> Self {
+            let ((say, said), (notify, tellers)) = (mpsc::channel(), mpsc::channel());
+            let hooks = Said { said: say, tellers: notify, can_start };
             let mut workers =
                 ForeignWorkers::new(Box::new(hooks), "here".into(), Devices::All).expect("room");
             workers.begin(Clock::new());
-            let teller = tellers.recv_timeout(SOON).expect("it begins");
+            let event_sender = tellers.recv_timeout(SOON).expect("it begins");
             let worker = |local_rank: u32| Worker {
                 local_rank,
                 global_rank: 4 + u64::from(local_rank),
@@ -439,7 +442,7 @@ mod tests {
                 workers: [0, 1].map(worker).into(),
                 ..WorkerGroup::default()
             };
-            Self { workers, said, teller, group }
+            Self { workers, said, event_sender, group }
         }
 
         fn start(&mut self) {
@@ -453,13 +456,13 @@ mod tests {
             });
         }
 
-        fn heard(&self) -> String {
+        fn take_event(&self) -> String {
             self.said.recv_timeout(SOON).expect("it is asked")
         }
 
-        fn tell(&self, attempt: u64, event: WorkerEvent) {
+        fn notify(&self, attempt: u64, event: WorkerEvent) {
             let (host, message) = ("far".into(), "out of paper".into());
-            self.teller.tell(ForeignEvent { attempt, event, host, message });
+            self.event_sender.notify(ForeignEvent { attempt, event, host, message });
         }
 
         fn next(&mut self) -> WorkerEvent {
@@ -482,20 +485,20 @@ mod tests {
     fn hooks_are_asked_and_what_they_tell_is_heard() {
         let mut rig = Rig::new(Ok(()));
         rig.start();
-        assert_eq!(rig.heard(), "start 7 5 99");
+        assert_eq!(rig.take_event(), "start 7 5 99");
         let started = WorkerEvent::Started { local_rank: 1, pid: 12 };
-        rig.tell(6, WorkerEvent::Started { local_rank: 0, pid: 11 });
-        rig.tell(7, started.clone());
+        rig.notify(6, WorkerEvent::Started { local_rank: 0, pid: 11 });
+        rig.notify(7, started.clone());
         assert_eq!(rig.next(), started, "what is told of another start is passed over");
         rig.workers.pass(10);
-        assert_eq!(rig.heard(), "pass 10");
-        rig.tell(7, exited(1, 3));
+        assert_eq!(rig.take_event(), "pass 10");
+        rig.notify(7, exited(1, 3));
         assert_eq!(rig.next(), exited(1, 3));
         assert_eq!(rig.workers.next_event(), None);
         rig.workers.signal(15);
-        assert_eq!(rig.heard(), "signal 15");
-        rig.tell(7, exited(1, 0));
-        rig.tell(7, exited(0, 0));
+        assert_eq!(rig.take_event(), "signal 15");
+        rig.notify(7, exited(1, 0));
+        rig.notify(7, exited(0, 0));
         assert_eq!(rig.next(), exited(0, 0), "an end is heard once");
         assert_eq!(rig.workers.next_event(), Some(WorkerEvent::Empty));
         assert_eq!(rig.workers.next_event(), None);
@@ -503,7 +506,7 @@ mod tests {
         rig.workers.signal(15);
         assert_eq!(rig.workers.next_event(), Some(WorkerEvent::Empty));
         rig.workers.pass(12);
-        assert_eq!(rig.heard(), "pass 12");
+        assert_eq!(rig.take_event(), "pass 12");
         let failed = Failed { local_rank: 1, pid: Some(12), exit: ExitStatus::Code(3), at: Instant::ORIGIN };
         let group = rig.group.clone();
         let failures = rig.workers.failures(&group, &[failed]);
@@ -513,15 +516,15 @@ mod tests {
 
     #[test]
     fn whoever_cannot_start_them_says_so_once() {
-        let mut rig = Rig::new(Err((Hindrance::Passing, "no nodes".into())));
+        let mut rig = Rig::new(Err((StartFailure::Passing, "no nodes".into())));
         rig.start();
-        assert_eq!(rig.heard(), "start 7 5 99");
+        assert_eq!(rig.take_event(), "start 7 5 99");
         for local_rank in 0..2 {
-            let (hindrance, words) = (Hindrance::Passing, "no nodes".into());
-            assert_eq!(rig.next(), WorkerEvent::NotStarted { local_rank, hindrance, words });
+            let (start_failure, message) = (StartFailure::Passing, "no nodes".into());
+            assert_eq!(rig.next(), WorkerEvent::NotStarted { local_rank, start_failure, message });
         }
         rig.workers.kill();
-        assert_eq!(rig.heard(), "kill");
+        assert_eq!(rig.take_event(), "kill");
         assert_eq!(rig.workers.next_event(), Some(WorkerEvent::Empty));
     }
 
@@ -529,14 +532,14 @@ mod tests {
     fn workers_that_are_dropped_are_killed_and_their_hooks_gone() {
         let mut rig = Rig::new(Ok(()));
         rig.start();
-        assert_eq!(rig.heard(), "start 7 5 99");
-        let Rig { workers, said, teller, .. } = rig;
+        assert_eq!(rig.take_event(), "start 7 5 99");
+        let Rig { workers, said, event_sender, .. } = rig;
         drop(workers);
         // The program may end now.
         assert_eq!(said.try_recv().as_deref(), Ok("kill"));
         assert_eq!(said.try_recv(), Err(mpsc::TryRecvError::Disconnected), "the hooks are dropped");
         // Nobody listens, and that is no trouble.
-        teller.tell(ForeignEvent {
+        event_sender.notify(ForeignEvent {
             attempt: 7,
             event: exited(0, 0),
             host: Box::default(),
@@ -546,20 +549,24 @@ mod tests {
 
     #[test]
     fn hooks_that_do_not_come_back_are_left_behind() {
-        let ((go, wait), (held, gone)) = (mpsc::channel(), mpsc::channel());
+        let ((go, wait), (held, departed)) = (mpsc::channel(), mpsc::channel());
         let mut rig = Rig::new(Ok(()));
         rig.workers =
             ForeignWorkers::new(Box::new(Slow(wait, held)), "here".into(), Devices::All).expect("room");
         rig.start();
-        let (tell, told) = mpsc::channel();
+        let (notify, reported) = mpsc::channel();
         let workers = rig.workers;
         std::thread::spawn(move || {
             drop(workers);
-            tell.send(()).unwrap_or_default();
+            notify.send(()).unwrap_or_default();
         });
-        told.recv_timeout(SOON).expect("it is dropped");
-        assert_eq!(gone.try_recv(), Err(mpsc::TryRecvError::Empty), "they are called still");
+        reported.recv_timeout(SOON).expect("it is dropped");
+        assert_eq!(departed.try_recv(), Err(mpsc::TryRecvError::Empty), "they are called still");
         drop(go);
-        assert_eq!(gone.recv_timeout(SOON), Err(mpsc::RecvTimeoutError::Disconnected), "they are dropped");
+        assert_eq!(
+            departed.recv_timeout(SOON),
+            Err(mpsc::RecvTimeoutError::Disconnected),
+            "they are dropped"
+        );
     }
 }

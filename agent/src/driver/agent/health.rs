@@ -27,7 +27,7 @@ const CONNECTION_TIMEOUT: Duration = Duration::from_secs(2);
 /// What the agent shows, and its thread reads.
 #[derive(Debug)]
 struct Board {
-    shown: Mutex<Health>,
+    shared_health: Mutex<Health>,
     is_over: AtomicBool,
 }
 
@@ -41,15 +41,16 @@ pub(super) struct HealthServer {
 }
 
 impl HealthServer {
-    pub(super) fn start(address: SocketAddr, clock: Clock, shown: Health) -> io::Result<Self> {
+    pub(super) fn start(address: SocketAddr, clock: Clock, shared_health: Health) -> io::Result<Self> {
         let listener = TcpListener::bind(address)?;
         listener.set_nonblocking(true)?;
         let address = listener.local_addr()?;
         let events = EventLoop::new()?;
         let watch = events.watch(listener.as_raw_fd(), Interest::Read, LISTENER)?;
         let waker = events.waker();
-        let board = Arc::new(Board { shown: Mutex::new(shown), is_over: AtomicBool::new(false) });
-        let desk = Desk {
+        let board =
+            Arc::new(Board { shared_health: Mutex::new(shared_health), is_over: AtomicBool::new(false) });
+        let context = HealthListener {
             watch: Some(watch),
             rests_until: None,
             listener,
@@ -59,7 +60,7 @@ impl HealthServer {
             clock,
             events,
         };
-        let thread = threads::spawn("rdzv-health", move || desk.serve())?;
+        let thread = threads::spawn("rdzv-health", move || context.serve())?;
         Ok(Self { board, address, waker, thread: Some(thread) })
     }
 
@@ -68,7 +69,7 @@ impl HealthServer {
     }
 
     pub(super) fn show(&self, health: Health) {
-        *self.board.shown.lock().unwrap_or_else(PoisonError::into_inner) = health;
+        *self.board.shared_health.lock().unwrap_or_else(PoisonError::into_inner) = health;
     }
 }
 
@@ -83,7 +84,7 @@ impl Drop for HealthServer {
 }
 
 /// The thread's end.
-struct Desk {
+struct HealthListener {
     // Watches go before what they watch. `None` while nobody is let in.
     watch: Option<Watch>,
     rests_until: Option<Instant>,
@@ -100,7 +101,7 @@ struct Visit {
     watch: Watch,
     stream: TcpStream,
     until: Instant,
-    asked: Vec<u8>,
+    request_bytes: Vec<u8>,
     answer: String,
     /// Of the answer, in bytes.
     sent: usize,
@@ -113,7 +114,7 @@ enum Then {
     Close,
 }
 
-impl Desk {
+impl HealthListener {
     fn serve(mut self) {
         while !self.board.is_over.load(Ordering::Acquire) {
             let until = self.visits.values().map(|visit| visit.until).chain(self.rests_until).min();
@@ -122,7 +123,7 @@ impl Desk {
                 if ready.token == LISTENER {
                     self.accept();
                 } else if let Some(visit) = self.visits.get_mut(&ready.token.0)
-                    && visit.turn(&self.board, &self.clock) == Then::Close
+                    && visit.step(&self.board, &self.clock) == Then::Close
                 {
                     self.visits.remove(&ready.token.0);
                 }
@@ -160,8 +161,8 @@ impl Desk {
                 .and_then(|()| self.events.watch(stream.as_raw_fd(), Interest::Read, token));
             if let Ok(watch) = watched {
                 let until = self.events.clock().now() + CONNECTION_TIMEOUT;
-                let (asked, answer) = (Vec::new(), String::new());
-                self.visits.insert(token.0, Visit { watch, stream, until, asked, answer, sent: 0 });
+                let (request_bytes, answer) = (Vec::new(), String::new());
+                self.visits.insert(token.0, Visit { watch, stream, until, request_bytes, answer, sent: 0 });
             }
         }
         if self.visits.len() >= CONNECTIONS_MAX {
@@ -171,7 +172,7 @@ impl Desk {
 }
 
 impl Visit {
-    fn turn(&mut self, board: &Board, clock: &Clock) -> Then {
+    fn step(&mut self, board: &Board, clock: &Clock) -> Then {
         if self.answer.is_empty() && self.listen(board, clock) == Then::Close {
             return Then::Close;
         }
@@ -193,21 +194,21 @@ impl Visit {
 
     /// Takes what has come, and finds the answer once there is enough of it.
     fn listen(&mut self, board: &Board, clock: &Clock) -> Then {
-        let mut room = [0; 1024];
+        let mut buffer = [0; 1024];
         loop {
-            match self.stream.read(&mut room) {
+            match self.stream.read(&mut buffer) {
                 Ok(0) => return Then::Close,
-                Ok(count) => self.asked.extend_from_slice(&room[..count]),
+                Ok(count) => self.request_bytes.extend_from_slice(&buffer[..count]),
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return Then::Stay,
                 Err(_) => return Then::Close,
             }
-            let health = board.shown.lock().unwrap_or_else(PoisonError::into_inner).clone();
-            if let Some(answer) = Request::of(&self.asked).answer(&health, clock.now()) {
+            let health = board.shared_health.lock().unwrap_or_else(PoisonError::into_inner).clone();
+            if let Some(answer) = Request::of(&self.request_bytes).answer(&health, clock.now()) {
                 self.answer = answer;
                 return Then::Stay;
             }
-            debug_assert!(self.asked.len() < REQUEST_BYTES_MAX, "that is nonsense by now");
+            debug_assert!(self.request_bytes.len() < REQUEST_BYTES_MAX, "that is nonsense by now");
         }
     }
 }
@@ -216,12 +217,13 @@ impl Visit {
 mod tests {
     use super::*;
     use crate::group::WorkerGroup;
-    use crate::health::Vigilance;
+    use crate::health::LivenessPolicy;
     use crate::phase::Phase;
 
     fn start() -> HealthServer {
         let clock = Clock::new();
-        let health = Health::new(Phase::Running, clock.now(), &WorkerGroup::default(), Vigilance::Trusting);
+        let health =
+            Health::new(Phase::Running, clock.now(), &WorkerGroup::default(), LivenessPolicy::Trusting);
         HealthServer::start(([127, 0, 0, 1], 0).into(), clock, health).expect("a server")
     }
 
@@ -233,8 +235,8 @@ mod tests {
 
     fn ask(server: &HealthServer, pieces: &[&[u8]]) -> String {
         let mut stream = connect(server);
-        for piece in pieces {
-            stream.write_all(piece).expect("it reads");
+        for chunk in pieces {
+            stream.write_all(chunk).expect("it reads");
         }
         let mut answer = String::new();
         stream.read_to_string(&mut answer).expect("it answers and closes");
@@ -250,7 +252,7 @@ mod tests {
             "{answer}"
         );
         let group = WorkerGroup::default();
-        server.show(Health::new(Phase::Parting, Instant::ORIGIN, &group, Vigilance::Watchful));
+        server.show(Health::new(Phase::ExitBarrier, Instant::ORIGIN, &group, LivenessPolicy::Watchful));
         assert!(ask(&server, &[b"GET / HTTP/1.1\r\n\r\n"]).contains("\"phase\":\"parting\""));
         assert!(ask(&server, &[b"PUT / HTTP/1.1\r\n\r\n"]).starts_with("HTTP/1.1 405 "));
         assert!(ask(&server, &[b"\x16\x03"]).starts_with("HTTP/1.1 400 "));

@@ -1,8 +1,8 @@
 //! Workers that are processes of this host, beneath a guard.
 
 mod error_watch;
+mod monitor;
 mod timers;
-mod vigil;
 
 pub use timers::TimerError;
 
@@ -16,10 +16,10 @@ use crate::driver::worker_logs::{
 };
 use crate::environment::{Devices, Job, of_worker};
 use crate::error_file::ErrorFile;
-use crate::failure::{Place, ProcessFailure, WorkerEnd, signal_name};
+use crate::failure::{NodeIdentity, ProcessFailure, WorkerEnd, signal_name};
 use crate::group::{ExitStatus, Worker, WorkerGroup};
 use crate::log_layout::LogSettings;
-use crate::reason::Hindrance;
+use crate::reason::StartFailure;
 use crate::supervisor::Failed;
 use crate::template::{self, Origin};
 use alloc::boxed::Box;
@@ -28,13 +28,13 @@ use alloc::format;
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 use error_watch::ErrorWatch;
+use monitor::{Running, WorkerMonitor};
 use rendezvous_core::driver::clock::Clock;
 use rendezvous_core::time::{Duration, Instant};
 use std::ffi::OsString;
 use std::os::fd::{AsFd, AsRawFd, RawFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
-use vigil::{Running, Vigil};
 
 /// What each worker runs.
 #[derive(Clone, Debug)]
@@ -78,14 +78,14 @@ pub enum LocalError {
     Logs(#[from] LogError),
     /// They cannot be looked after.
     #[error("the workers cannot be looked after: {0}")]
-    Vigil(#[from] std::io::Error),
+    WorkerMonitor(#[from] std::io::Error),
     /// Their timers cannot be taken.
     #[error(transparent)]
     Timers(#[from] TimerError),
 }
 
 /// How long the output of workers that are gone is waited for: something that left them may hold it open for ever.
-const DRAIN_PATIENCE: Duration = Duration::from_secs(1);
+const DRAIN_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// A program that runs the workers' own.
 #[derive(Debug)]
@@ -99,7 +99,7 @@ struct Through {
 #[derive(Debug)]
 pub struct LocalWorkers {
     // Goes before the guard, which it watches.
-    vigil: Option<Vigil>,
+    monitor: Option<WorkerMonitor>,
     running: Running,
     through: Option<Through>,
     guard: Guard,
@@ -146,7 +146,7 @@ impl LocalWorkers {
         let logs = WorkerLogs::open(options.logs.clone(), run_id, folder, Consoles::standard())?;
         let clock = Clock::new();
         Ok(Self {
-            vigil: None,
+            monitor: None,
             running: Running::default(),
             through: None,
             guard,
@@ -182,22 +182,22 @@ impl LocalWorkers {
     pub fn take_timers(&mut self, path: Option<&Path>) -> Result<PathBuf, LocalError> {
         // A guard may be lost, and then there is another one beneath its keeper.
         let keeper = self.guard.keeper_pid();
-        Ok(self.vigil()?.take_timers(path, keeper)?)
+        Ok(self.monitor()?.take_timers(path, keeper)?)
     }
 
     /// Tells of workers that hang in the system, where no signal reaches them, for `timeout`, which is above 0.
     ///
     /// # Errors
     /// The system has no room for that.
-    pub fn tell_of_stuck(&mut self, timeout: Duration) -> Result<(), LocalError> {
-        self.vigil()?.take_stuck(timeout);
+    pub fn watch_stuck(&mut self, timeout: Duration) -> Result<(), LocalError> {
+        self.monitor()?.take_stuck(timeout);
         Ok(())
     }
 
-    fn vigil(&mut self) -> Result<&mut Vigil, LocalError> {
-        match &mut self.vigil {
-            Some(vigil) => Ok(vigil),
-            none => Ok(none.insert(Vigil::new(self.guard.as_raw_fd())?)),
+    fn monitor(&mut self) -> Result<&mut WorkerMonitor, LocalError> {
+        match &mut self.monitor {
+            Some(monitor) => Ok(monitor),
+            none => Ok(none.insert(WorkerMonitor::new(self.guard.as_raw_fd())?)),
         }
     }
 
@@ -228,9 +228,9 @@ impl LocalWorkers {
         start: &Start<'_>,
         worker: &Worker,
         outputs: &WorkerOutputs,
-    ) -> Result<(), (Hindrance, Box<str>)> {
-        let lasting = |words: String| (Hindrance::Lasting, words.into());
-        let timer_path = self.vigil.as_ref().and_then(Vigil::timer_file);
+    ) -> Result<(), (StartFailure, Box<str>)> {
+        let lasting = |message: String| (StartFailure::Lasting, message.into());
+        let timer_path = self.monitor.as_ref().and_then(WorkerMonitor::timer_file);
         let timer_file = timer_path.map(Path::to_string_lossy);
         let job = Job {
             run_id: start.run_id,
@@ -255,8 +255,8 @@ impl LocalWorkers {
             ("TORCHELASTIC_TIMER_FILE", timer_path),
         ];
         let paths = paths.into_iter().filter_map(|(name, path)| Some((name.into(), path?.into())));
-        let own = self.options.environment.iter().cloned();
-        let environment = merged(&self.inherited, set.chain(paths).chain(own));
+        let local_entries = self.options.environment.iter().cloned();
+        let environment = merged(&self.inherited, set.chain(paths).chain(local_entries));
         let mut arguments: Vec<OsString> = self
             .options
             .arguments
@@ -270,8 +270,9 @@ impl LocalWorkers {
         if let (Some(through), LocalEntry::Program(path)) = (&self.through, &self.options.entry)
             && let Some(before) = through.arguments.get(worker.local_rank as usize)
         {
-            let own = [path.clone().into_os_string()];
-            arguments = before.iter().cloned().chain(own).chain(arguments.into_iter().skip(1)).collect();
+            let local_entries = [path.clone().into_os_string()];
+            arguments =
+                before.iter().cloned().chain(local_entries).chain(arguments.into_iter().skip(1)).collect();
             entry = Entry::Path(&through.program);
         }
         let program = Program {
@@ -284,7 +285,7 @@ impl LocalWorkers {
         };
         let number = self.first.wrapping_add(worker.local_rank);
         self.guard.spawn(number, &program).map_err(|error| match error {
-            GuardError::NotPrepared(errno) => (hindrance(errno), error.to_string().into()),
+            GuardError::NotPrepared(errno) => (start_failure(errno), error.to_string().into()),
             _ => lasting(error.to_string()),
         })
     }
@@ -292,17 +293,17 @@ impl LocalWorkers {
     fn saw(&mut self, event: GuardEvent) -> Option<WorkerEvent> {
         Some(match event {
             GuardEvent::Started { worker, pid } => {
-                let local_rank = self.heard_of(worker)?;
+                let local_rank = self.confirm_start(worker)?;
                 self.running.ranks.insert(pid, local_rank);
                 WorkerEvent::Started { local_rank, pid }
             }
             GuardEvent::NotStarted { worker, step, errno } => WorkerEvent::NotStarted {
-                local_rank: self.heard_of(worker)?,
-                hindrance: hindrance(errno),
-                words: self.not_started(step, errno),
+                local_rank: self.confirm_start(worker)?,
+                start_failure: start_failure(errno),
+                message: self.not_started(step, errno),
             },
             GuardEvent::Exited { worker, status, at_ns, was_ending, returned, .. } => {
-                let local_rank = self.gone(worker)?;
+                let local_rank = self.departed(worker)?;
                 let exit = match status {
                     // It has to count as a failure also where it is the agent that cannot take the value.
                     process::ExitStatus::Code(0) if returned.failure().is_some() => {
@@ -316,7 +317,7 @@ impl LocalWorkers {
                 }
                 let at = Instant::from_nanos(at_ns.saturating_sub(self.origin_ns));
                 if exit == ExitStatus::Code(NOT_RETURNED) {
-                    self.not_returned.extend(returned.failure().map(|words| (local_rank, words)));
+                    self.not_returned.extend(returned.failure().map(|message| (local_rank, message)));
                 }
                 let returned = if let Returned::Bytes(bytes) = returned { Some(bytes) } else { None };
                 self.happened.push_back(WorkerEvent::Exited { local_rank, exit, at, was_ending, returned });
@@ -324,30 +325,30 @@ impl LocalWorkers {
             }
             GuardEvent::Empty => {
                 // Before anybody asks for the last lines, or starts the next ones.
-                self.logs.finish_attempt(DRAIN_PATIENCE);
+                self.logs.finish_attempt(DRAIN_TIMEOUT);
                 WorkerEvent::Empty
             }
             GuardEvent::Lost { pid, signal } => {
                 self.running = Running::default();
-                WorkerEvent::GroupLost { words: lost_by(pid, signal) }
+                WorkerEvent::GroupLost { message: lost_by(pid, signal) }
             }
             GuardEvent::Survivors { count: 0, .. } => return None,
-            GuardEvent::Survivors { pids, count } => WorkerEvent::Leftovers { words: named(&pids, count) },
+            GuardEvent::Survivors { pids, count } => WorkerEvent::Leftovers { message: named(&pids, count) },
         })
     }
 
     /// The local rank of a worker of which it is clear now whether it was started.
-    fn heard_of(&mut self, number: u32) -> Option<u32> {
+    fn confirm_start(&mut self, number: u32) -> Option<u32> {
         let local_rank = self.local_rank(number)?;
         self.running.awaited = self.running.awaited.saturating_sub(1);
         Some(local_rank)
     }
 
     /// The local rank of a worker that does not run any more.
-    fn gone(&mut self, number: u32) -> Option<u32> {
-        let gone = self.local_rank(number)?;
-        self.running.ranks.retain(|_, local_rank| *local_rank != gone);
-        Some(gone)
+    fn departed(&mut self, number: u32) -> Option<u32> {
+        let departed = self.local_rank(number)?;
+        self.running.ranks.retain(|_, local_rank| *local_rank != departed);
+        Some(departed)
     }
 
     fn error_file(&self, local_rank: u32) -> ErrorFile {
@@ -375,9 +376,9 @@ impl LocalWorkers {
     }
 
     /// What was asked of a guard that is gone for good, has been done: the system kills workers whose guard has ended.
-    fn tell_if_lost(&mut self, told: Result<(), GuardError>) {
+    fn report_if_lost(&mut self, worker_events: Result<(), GuardError>) {
         // A signal that there is not reaches nobody.
-        if let Err(GuardError::Lost(lost)) = told {
+        if let Err(GuardError::Lost(lost)) = worker_events {
             self.lose(lost);
         }
     }
@@ -390,7 +391,7 @@ impl LocalWorkers {
         }
         if !self.is_lost {
             self.is_lost = true;
-            self.happened.push_back(WorkerEvent::LostSight { words: lost.to_string().into() });
+            self.happened.push_back(WorkerEvent::GuardLost { message: lost.to_string().into() });
         }
         self.happened.push_back(WorkerEvent::Empty);
     }
@@ -410,18 +411,18 @@ fn lost_by(pid: u32, signal: i32) -> Box<str> {
 
 /// Processes by their numbers and commands.
 fn named(pids: &[u32], count: u32) -> Box<str> {
-    let mut words = match count {
+    let mut message = match count {
         1 => String::from("a process outlives the workers: "),
         count => format!("{count} processes outlive the workers: "),
     };
-    for (place, pid) in pids.iter().enumerate() {
+    for (index, pid) in pids.iter().enumerate() {
         let command = process::command_of(*pid);
-        words += &format!("{}pid {pid} ({command})", if place == 0 { "" } else { ", " });
+        message += &format!("{}pid {pid} ({command})", if index == 0 { "" } else { ", " });
     }
     if (pids.len() as u64) < u64::from(count) {
-        words += ", ...";
+        message += ", ...";
     }
-    words.into()
+    message.into()
 }
 
 fn stdio(output: &Output) -> Stdio<'_> {
@@ -433,7 +434,7 @@ fn stdio(output: &Output) -> Stdio<'_> {
 }
 
 /// Whether another try may help.
-const fn hindrance(errno: i32) -> Hindrance {
+const fn start_failure(errno: i32) -> StartFailure {
     match errno {
         libc::EAGAIN
         | libc::ENOMEM
@@ -441,8 +442,8 @@ const fn hindrance(errno: i32) -> Hindrance {
         | libc::ENFILE
         | libc::ENOSPC
         | libc::ETXTBSY
-        | libc::ECANCELED => Hindrance::Passing,
-        _ => Hindrance::Lasting,
+        | libc::ECANCELED => StartFailure::Passing,
+        _ => StartFailure::Lasting,
     }
 }
 
@@ -476,11 +477,11 @@ impl Workers for LocalWorkers {
     }
 
     fn fd(&self) -> RawFd {
-        self.vigil.as_ref().map_or_else(|| self.guard.as_raw_fd(), Vigil::fd)
+        self.monitor.as_ref().map_or_else(|| self.guard.as_raw_fd(), WorkerMonitor::fd)
     }
 
     fn deadline(&self) -> Option<Instant> {
-        self.vigil.as_ref()?.deadline(self.clock.now(), &self.running)
+        self.monitor.as_ref()?.deadline(self.clock.now(), &self.running)
     }
 
     fn start(&mut self, start: &Start<'_>) {
@@ -489,22 +490,26 @@ impl Workers for LocalWorkers {
         self.running = Running::default();
         self.is_stopping = false;
         self.not_returned.clear();
-        if let Some(vigil) = &mut self.vigil {
-            vigil.begin();
+        if let Some(monitor) = &mut self.monitor {
+            monitor.begin();
         }
         let attempt = match self.outputs(start) {
             Ok(attempt) => attempt,
             Err(error) => {
-                let (hindrance, words) = (Hindrance::Lasting, error.to_string().into());
-                return self.happened.push_back(WorkerEvent::NotStarted { local_rank: 0, hindrance, words });
+                let (start_failure, message) = (StartFailure::Lasting, error.to_string().into());
+                return self.happened.push_back(WorkerEvent::NotStarted {
+                    local_rank: 0,
+                    start_failure,
+                    message,
+                });
             }
         };
         for (worker, outputs) in start.group.workers.iter().zip(&attempt.workers) {
             match self.start_one(start, worker, outputs) {
                 Ok(()) => self.running.awaited += 1,
-                Err((hindrance, words)) => {
+                Err((start_failure, message)) => {
                     let local_rank = worker.local_rank;
-                    self.happened.push_back(WorkerEvent::NotStarted { local_rank, hindrance, words });
+                    self.happened.push_back(WorkerEvent::NotStarted { local_rank, start_failure, message });
                 }
             }
         }
@@ -513,24 +518,24 @@ impl Workers for LocalWorkers {
 
     fn signal(&mut self, signal: i32) {
         self.is_stopping = true;
-        let told = self.guard.signal(signal);
-        self.tell_if_lost(told);
+        let worker_events = self.guard.signal(signal);
+        self.report_if_lost(worker_events);
     }
 
     fn kill(&mut self) {
         self.is_stopping = true;
-        let told = self.guard.kill();
-        self.tell_if_lost(told);
+        let worker_events = self.guard.kill();
+        self.report_if_lost(worker_events);
     }
 
     fn name_leftovers(&mut self) {
-        let told = self.guard.survivors();
-        self.tell_if_lost(told);
+        let worker_events = self.guard.survivors();
+        self.report_if_lost(worker_events);
     }
 
     fn pass(&mut self, signal: i32) {
-        let told = self.guard.pass(signal);
-        self.tell_if_lost(told);
+        let worker_events = self.guard.pass(signal);
+        self.report_if_lost(worker_events);
     }
 
     fn next_event(&mut self) -> Option<WorkerEvent> {
@@ -540,8 +545,8 @@ impl Workers for LocalWorkers {
             }
             match self.guard.next_event() {
                 Ok(None) => {
-                    if let Some(vigil) = &mut self.vigil {
-                        vigil.look(self.clock.now(), &self.running, &mut self.happened);
+                    if let Some(monitor) = &mut self.monitor {
+                        monitor.look(self.clock.now(), &self.running, &mut self.happened);
                     }
                     return self.happened.pop_front();
                 }
@@ -557,7 +562,7 @@ impl Workers for LocalWorkers {
     }
 
     fn failures(&mut self, group: &WorkerGroup, failed: &[Failed]) -> Vec<ProcessFailure> {
-        let place = Place { host: &self.options.host, group_rank: group.group_rank.unwrap_or(0) };
+        let index = NodeIdentity { host: &self.options.host, group_rank: group.group_rank.unwrap_or(0) };
         let failure = |failed: &Failed| {
             let worker = group.workers.get(usize::try_from(failed.local_rank).ok()?)?;
             let end = WorkerEnd {
@@ -569,9 +574,9 @@ impl Workers for LocalWorkers {
                 error_file: self.error_file(failed.local_rank),
                 stderr_tail: self.logs.tail(failed.local_rank),
             };
-            let mut failure = ProcessFailure::new(place, end);
-            if let Some(words) = self.not_returned.get(&failed.local_rank) {
-                failure.name_cause(words);
+            let mut failure = ProcessFailure::new(index, end);
+            if let Some(message) = self.not_returned.get(&failed.local_rank) {
+                failure.name_cause(message);
             }
             Some(failure)
         };

@@ -1,10 +1,12 @@
 //! The thread that stands in the rendezvous for the agent: it joins, listens while the round lasts, and goes.
 
-use super::errand::{Asks, Errand, Haste};
-use super::told::{Teller, Told};
-use crate::node::rounds::{FAILURE_BYTES_MAX, FAILURE_KEY, Meaning, failure_words, lost, meaning, no_round};
+use super::blocking_thread::{BlockingTask, CancelPolicy, TaskQueue};
+use super::input::{AgentInput, EventSender};
+use crate::node::rounds::{
+    FAILURE_BYTES_MAX, FAILURE_KEY, Meaning, failure_message, lost, meaning, no_round,
+};
 use crate::reason::{NoRound, Reason};
-use crate::supervisor::{Farewell, Input, Membership};
+use crate::supervisor::{Input, LeaveMode, Membership};
 use alloc::boxed::Box;
 use alloc::format;
 use alloc::string::{String, ToString};
@@ -39,18 +41,18 @@ pub(super) enum Ask {
     },
     Close {
         call: u64,
-        farewell: Farewell,
+        leave_mode: LeaveMode,
     },
     /// Nothing: what was asked before is not wanted any more.
     Rest,
 }
 
-impl Errand for Ask {
-    fn haste(&self) -> Haste {
+impl BlockingTask for Ask {
+    fn cancel_policy(&self) -> CancelPolicy {
         match self {
             // Others wait for it, and it has deadlines of its own.
-            Self::Announce { .. } => Haste::Finished,
-            Self::Meet { .. } | Self::Close { .. } | Self::Rest => Haste::GivenUp,
+            Self::Announce { .. } => CancelPolicy::Finished,
+            Self::Meet { .. } | Self::Close { .. } | Self::Rest => CancelPolicy::GivenUp,
         }
     }
 }
@@ -65,25 +67,25 @@ pub(super) struct Member {
     /// What this agent calls itself when it tells others.
     pub(super) name: String,
     pub(super) store: CurrentStore,
-    pub(super) teller: Teller,
+    pub(super) event_sender: EventSender,
 }
 
 impl Member {
-    pub(super) fn run(self, asks: &Asks<Ask>) {
+    pub(super) fn run(self, tasks: &TaskQueue<Ask>) {
         let mut info: Option<Arc<Info>> = None;
-        while let Some(ask) = asks.next() {
+        while let Some(ask) = tasks.next() {
             match ask {
                 Ask::Meet { call } => {
                     self.keep(None);
                     info = self.meet(call, info.take().as_deref());
                     if let Some(info) = &info {
-                        self.listen(asks, info);
+                        self.listen(tasks, info);
                     }
                 }
                 Ask::Announce { reason } => self.announce(info.as_deref(), &reason),
-                Ask::Close { call, farewell } => {
-                    self.close(farewell);
-                    self.teller.input(Input::Closed { call });
+                Ask::Close { call, leave_mode } => {
+                    self.close(leave_mode);
+                    self.event_sender.input(Input::Closed { call });
                 }
                 Ask::Rest => {}
             }
@@ -99,36 +101,36 @@ impl Member {
             Ok(info) => {
                 let info = Arc::new(info);
                 self.keep(Some(Arc::clone(&info.store)));
-                self.teller.tell(Told::Met { call, info: Arc::clone(&info) });
+                self.event_sender.notify(AgentInput::Met { call, info: Arc::clone(&info) });
                 Some(info)
             }
             Err(error) => {
                 let kind = kind_of(&error);
                 // Who closed the run may have said why, in the round that this agent was in.
                 let cause = last.filter(|_| kind == NoRound::Closed);
-                let words = words_of(&error);
-                let words = match cause.and_then(|last| failure_told(last, Timeout::Once)) {
-                    Some(told) if !words.contains(&*told) => format!("{error} {told}").into(),
-                    _ => words,
+                let message = describe(&error);
+                let message = match cause.and_then(|last| reported_failure(last, Timeout::Once)) {
+                    Some(recorded) if !message.contains(&*recorded) => format!("{error} {recorded}").into(),
+                    _ => message,
                 };
-                self.teller.input(Input::NotMet { call, kind, words });
+                self.event_sender.input(Input::NotMet { call, kind, message });
                 None
             }
         }
     }
 
     /// Until something else is asked.
-    fn listen(&self, asks: &Asks<Ask>, info: &Info) {
-        while !asks.is_wanted() {
+    fn listen(&self, tasks: &TaskQueue<Ask>, info: &Info) {
+        while !tasks.is_wanted() {
             let membership = match self.handler.next_event(LISTEN_INTERVAL) {
                 Ok(None) => continue,
                 Ok(Some(event)) => self.of_event(&event, info),
-                Err(HandlerError::NoEvents { .. }) => return self.poll(asks, info),
+                Err(HandlerError::NoEvents { .. }) => return self.poll(tasks, info),
                 Err(error) if error.is_cancelled() => continue,
                 Err(error) => return self.lost(&error),
             };
             if let Some(membership) = membership {
-                self.teller.member(membership);
+                self.event_sender.member(membership);
             }
         }
     }
@@ -136,7 +138,7 @@ impl Member {
     fn of_event(&self, event: &RoundEvent, info: &Info) -> Option<Membership> {
         match meaning(event, info.round) {
             Meaning::Nothing => None,
-            Meaning::Told(membership) => Some(membership),
+            Meaning::Known(membership) => Some(membership),
             Meaning::NodesMayWait { nodes } => match self.handler.num_nodes_waiting() {
                 Ok(nodes) => Some(Membership::NodesWaiting { nodes }),
                 // It is not told again.
@@ -145,27 +147,27 @@ impl Member {
                 Err(_) => None,
             },
             Meaning::JobMayHaveFailed => {
-                failure_told(info, Timeout::Once).map(|words| Membership::JobFailed { words })
+                reported_failure(info, Timeout::Once).map(|message| Membership::JobFailed { message })
             }
         }
     }
 
     /// For backends that tell nothing: looks, and meanwhile waits for the one key that may tell.
-    fn poll(&self, asks: &Asks<Ask>, info: &Info) {
+    fn poll(&self, tasks: &TaskQueue<Ask>, info: &Info) {
         let clock = Clock::new();
-        while !asks.is_wanted() {
+        while !tasks.is_wanted() {
             let until = clock.now() + self.monitor_interval;
-            if let Some(words) = failure_told(info, Timeout::After(self.monitor_interval)) {
-                return self.teller.member(Membership::JobFailed { words });
+            if let Some(message) = reported_failure(info, Timeout::After(self.monitor_interval)) {
+                return self.event_sender.member(Membership::JobFailed { message });
             }
             // A store that is gone says so at once, every time.
-            asks.rest(until.since(clock.now()));
-            if asks.is_wanted() {
+            tasks.rest(until.since(clock.now()));
+            if tasks.is_wanted() {
                 return;
             }
             match self.handler.num_nodes_waiting() {
                 Ok(0) => {}
-                Ok(nodes) => self.teller.member(Membership::NodesWaiting { nodes }),
+                Ok(nodes) => self.event_sender.member(Membership::NodesWaiting { nodes }),
                 Err(error) if error.is_cancelled() => {}
                 Err(error) => return self.lost(&error),
             }
@@ -178,33 +180,34 @@ impl Member {
             HandlerError::Plugin { kind, .. } => Some(*kind),
             _ => inner_kind(error),
         };
-        self.teller.member(lost(kind, words_of(error)));
+        self.event_sender.member(lost(kind, describe(error)));
     }
 
     /// Tells the others why they wait in vain, and closes the run. That nobody is left to hear it changes nothing.
     fn announce(&self, info: Option<&Info>, reason: &Reason) {
         let Some(info) = info else { return };
-        let words = failure_words(&self.name, info.rank, reason);
+        let message = failure_message(&self.name, info.rank, reason);
         let clock = Clock::new();
         let until = clock.now() + ANNOUNCE_TIMEOUT;
         // The other thread's calls go to the same store, and may be cancelled just now.
-        let (mut is_cancelled, mut standing) = (true, Vec::new());
+        let (mut is_cancelled, mut previous) = (true, Vec::new());
         while is_cancelled && clock.now() < until {
             let timeout = Timeout::After(until.since(clock.now()));
-            let told = info.store.compare_set(FAILURE_KEY, b"", words.as_bytes(), &mut standing, timeout);
-            is_cancelled = told.is_err_and(|error| error.kind() == ErrorKind::Cancelled);
+            let recorded =
+                info.store.compare_set(FAILURE_KEY, b"", message.as_bytes(), &mut previous, timeout);
+            is_cancelled = recorded.is_err_and(|error| error.kind() == ErrorKind::Cancelled);
         }
         // Who was first is told by all.
-        let mut standing = String::from_utf8_lossy(&standing).into_owned();
-        standing.truncate(standing.floor_char_boundary(FAILURE_BYTES_MAX));
-        let words = if standing.is_empty() { &words } else { &standing };
-        if self.handler.fail(words).is_err() {
+        let mut previous = String::from_utf8_lossy(&previous).into_owned();
+        previous.truncate(previous.floor_char_boundary(FAILURE_BYTES_MAX));
+        let message = if previous.is_empty() { &message } else { &previous };
+        if self.handler.fail(message).is_err() {
             self.handler.set_closed().ok();
         }
     }
 
-    fn close(&self, farewell: Farewell) {
-        if farewell == Farewell::Close {
+    fn close(&self, leave_mode: LeaveMode) {
+        if leave_mode == LeaveMode::Close {
             self.handler.set_closed().ok();
         }
         self.handler.shutdown();
@@ -212,17 +215,17 @@ impl Member {
 }
 
 /// What an agent said whose workers failed for good.
-fn failure_told(info: &Info, timeout: Timeout) -> Option<Box<str>> {
-    let words = info.store.get_owned(FAILURE_KEY, timeout).ok()?;
-    Some(String::from_utf8_lossy(&words).into())
+fn reported_failure(info: &Info, timeout: Timeout) -> Option<Box<str>> {
+    let message = info.store.get_owned(FAILURE_KEY, timeout).ok()?;
+    Some(String::from_utf8_lossy(&message).into())
 }
 
 /// The error and, where it only says what sort it is of, what lies behind it.
-fn words_of(error: &HandlerError) -> Box<str> {
-    let words = error.to_string();
+fn describe(error: &HandlerError) -> Box<str> {
+    let message = error.to_string();
     match core::error::Error::source(error).map(ToString::to_string) {
-        Some(cause) if !words.contains(&cause) => format!("{words} {cause}").into(),
-        _ => words.into(),
+        Some(cause) if !message.contains(&cause) => format!("{message} {cause}").into(),
+        _ => message.into(),
     }
 }
 

@@ -1,12 +1,12 @@
 //! The thread that meets the other agents in the round's store: there the workers get their numbers and their own store,
 //! and there the agents part.
 
-use super::errand::{Asks, Errand, Haste};
+use super::blocking_thread::{BlockingTask, CancelPolicy, TaskQueue};
+use super::input::{AgentInput, EventSender};
 use super::membership::Info;
-use super::told::{Teller, Told};
 use super::workers::Reach;
 use crate::environment::AgentStore;
-use crate::node::rounds::{EXIT_BARRIER_PREFIX, in_vain};
+use crate::node::rounds::{EXIT_BARRIER_PREFIX, wait_failure};
 use crate::ranks::{
     Ranks, RanksError, assign, assigned, assigned_ranks_key, read_assigned, role_info, role_info_key,
 };
@@ -45,9 +45,9 @@ pub(super) enum Ask {
     Rest,
 }
 
-impl Errand for Ask {
-    fn haste(&self) -> Haste {
-        Haste::GivenUp
+impl BlockingTask for Ask {
+    fn cancel_policy(&self) -> CancelPolicy {
+        CancelPolicy::GivenUp
     }
 }
 
@@ -107,21 +107,23 @@ pub(super) struct Numbering {
     pub(super) local_addr: Option<String>,
     /// Where the workers may be.
     pub(super) reach: Reach,
-    pub(super) teller: Teller,
+    pub(super) event_sender: EventSender,
 }
 
 impl Numbering {
-    pub(super) fn run(mut self, asks: &Asks<Ask>) {
-        while let Some(ask) = asks.next() {
+    pub(super) fn run(mut self, tasks: &TaskQueue<Ask>) {
+        while let Some(ask) = tasks.next() {
             match ask {
                 Ask::Assign { call, info } => match self.number(&info) {
-                    Ok(numbered) => self.teller.tell(Told::Numbered { call, numbered: Box::new(numbered) }),
+                    Ok(numbered) => {
+                        self.event_sender.notify(AgentInput::Numbered { call, numbered: Box::new(numbered) })
+                    }
                     Err(error) => {
-                        let (kind, words) = (in_vain(error.of_store()), error.to_string().into());
-                        self.teller.input(Input::NotAssigned { call, kind, words });
+                        let (kind, message) = (wait_failure(error.of_store()), error.to_string().into());
+                        self.event_sender.input(Input::NotAssigned { call, kind, message });
                     }
                 },
-                Ask::Part { call, info } => self.teller.input(self.part(call, &info)),
+                Ask::Part { call, info } => self.event_sender.input(self.part(call, &info)),
                 Ask::Rest => {}
             }
         }
@@ -134,7 +136,7 @@ impl Numbering {
         let (master, server) = match (store, &self.master) {
             (WorkerStore::OfTheRound, _) => self.publish(info, timeout)?,
             (WorkerStore::OfTheStart, _) => {
-                let master_addr = match self.own_addr(info) {
+                let master_addr = match self.published_addr(info) {
                     Some(address) if self.local_addr.is_none() => address,
                     _ => info.bootstrap_store_info.master_addr.clone(),
                 };
@@ -156,7 +158,7 @@ impl Numbering {
 
     /// Where the workers find a store of this agent's, as far as the rendezvous has no say in that: nobody else is to
     /// reach the store of workers that are all here.
-    fn own_addr(&self, info: &Info) -> Option<String> {
+    fn published_addr(&self, info: &Info) -> Option<String> {
         let is_alone = info.world_size == 1 && self.reach == Reach::ThisHost;
         self.local_addr.clone().or_else(|| is_alone.then(|| LOOPBACK.into()))
     }
@@ -169,11 +171,11 @@ impl Numbering {
         timeout: Timeout,
     ) -> Result<(RendezvousStoreInfo, Option<Arc<Server>>), NumberingError> {
         let mut server = None;
-        let mut host = self.own_addr(info);
+        let mut host = self.published_addr(info);
         if info.rank == 0 {
-            let (address, listen_host) = match (&host, &info.place) {
+            let (address, listen_host) = match (&host, &info.position) {
                 (Some(address), _) => (address.clone(), None),
-                (None, Some(place)) if !place.leader.is_empty() => (place.leader.clone(), None),
+                (None, Some(index)) if !index.leader.is_empty() => (index.leader.clone(), None),
                 (None, Some(_)) => (host_name()?, None),
                 // The nodes met at this host, and the workers will as well.
                 (None, None) => (info.bootstrap_store_info.master_addr.clone(), listening(info)),
@@ -200,14 +202,14 @@ impl Numbering {
             let keys: Vec<String> = (0..world_size).map(role_info_key).collect();
             let keys: Vec<&[u8]> = keys.iter().map(String::as_bytes).collect();
             let ranks = assign(&store.multi_get(&keys, timeout)?)?;
-            let told: Vec<(String, Vec<u8>)> = ranks
+            let addresses: Vec<(String, Vec<u8>)> = ranks
                 .iter()
                 .zip(0..)
                 .map(|(ranks, rank)| (assigned_ranks_key(rank), assigned(ranks)))
                 .collect();
-            let told: Vec<(&[u8], &[u8])> =
-                told.iter().map(|(key, value)| (key.as_bytes(), value.as_slice())).collect();
-            store.multi_set(&told, timeout)?;
+            let addresses: Vec<(&[u8], &[u8])> =
+                addresses.iter().map(|(key, value)| (key.as_bytes(), value.as_slice())).collect();
+            store.multi_set(&addresses, timeout)?;
         }
         let value = store.get_owned(assigned_ranks_key(rank).as_bytes(), timeout)?;
         Ok(read_assigned(rank, &value)?)
@@ -217,12 +219,12 @@ impl Numbering {
         // Where deaths are told, they end the wait: a healthy job may take its time.
         let timeout = if self.tells_of_deaths { FOR_EVER } else { self.spec.exit_barrier_timeout };
         let options = BarrierOptions { timeout, ..BarrierOptions::new(info.world_size, EXIT_BARRIER_PREFIX) };
-        let arrived = || self.teller.input(Input::Arrived { call });
+        let arrived = || self.event_sender.input(Input::Arrived { call });
         let Err(error) = arrive(&info.store, &options, None, &arrived) else { return Input::Parted { call } };
         let of_store = match &error {
             MeetingError::Store(error) => Some(error.kind()),
             _ => None,
         };
-        Input::NotParted { call, kind: in_vain(of_store), words: error.to_string().into() }
+        Input::NotParted { call, kind: wait_failure(of_store), message: error.to_string().into() }
     }
 }

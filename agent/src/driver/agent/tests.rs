@@ -6,7 +6,7 @@ use crate::driver::testing::becomes_readable;
 use crate::group::{ExitStatus, WorkerRanks, WorkerState};
 use crate::log_layout::LogSettings;
 use crate::phase::Phase;
-use crate::reason::{Hindrance, Reason, StopCause};
+use crate::reason::{Reason, StartFailure, StopCause};
 use alloc::format;
 use alloc::string::ToString;
 use rendezvous_core::driver::loop_client::{Loop, LoopEvent};
@@ -53,13 +53,13 @@ impl Folder {
         assert!(made.success());
         // Open for writing, too: it does not end when nobody else writes.
         let pipe = fs::File::options().read(true).write(true).open(path).expect("a pipe");
-        let (tell, told) = mpsc::channel();
+        let (notify, reported) = mpsc::channel();
         thread::spawn(move || {
             for line in io::BufRead::lines(io::BufReader::new(pipe)) {
-                let Ok(()) = tell.send(line.expect("read")) else { return };
+                let Ok(()) = notify.send(line.expect("read")) else { return };
             }
         });
-        told
+        reported
     }
 }
 
@@ -181,10 +181,10 @@ struct Running {
 
 impl Running {
     fn new(mut agent: Agent) -> Self {
-        let (tell, events) = mpsc::channel();
+        let (notify, events) = mpsc::channel();
         let control = agent.control();
         let thread = thread::spawn(move || {
-            agent.run(|_, event| tell.send(event).unwrap_or_default()).expect("the system does its part")
+            agent.run(|_, event| notify.send(event).unwrap_or_default()).expect("the system does its part")
         });
         Self { control, events, thread }
     }
@@ -226,7 +226,7 @@ fn spec(workers: u32) -> WorkerSpec {
 mod observed;
 mod rendezvous_trouble;
 
-const SUCCEEDED: Verdict = Verdict::Succeeded { missing: None };
+const SUCCEEDED: Outcome = Outcome::Succeeded { missing: None };
 
 #[test]
 fn workers_find_what_they_need_in_their_environment() {
@@ -234,7 +234,7 @@ fn workers_find_what_they_need_in_their_environment() {
     let script = "echo $1 $LOCAL_RANK $RANK $WORLD_SIZE $LOCAL_WORLD_SIZE $GROUP_RANK $MASTER_ADDR \
                   $TORCHELASTIC_RUN_ID $TORCHELASTIC_USE_AGENT_STORE >> said; test $MASTER_PORT -gt 0";
     let result = job.run("a", (1, 1), spec(2), script).result();
-    assert_eq!(result, AgentResult { verdict: SUCCEEDED, returned: BTreeMap::new(), failure: None });
+    assert_eq!(result, AgentResult { outcome: SUCCEEDED, returned: BTreeMap::new(), failure: None });
     assert_eq!(
         job.folder.lines("said"),
         ["0 0 0 2 2 0 127.0.0.1 run True", "1 1 1 2 2 0 127.0.0.1 run True"]
@@ -265,7 +265,7 @@ fn a_worker_that_fails_is_started_again_with_all_others() {
     assert_eq!(failure.others, []);
     assert_eq!(agent.until_running(), 1);
     let result = agent.result();
-    assert_eq!((result.verdict, result.failure), (SUCCEEDED, None));
+    assert_eq!((result.outcome, result.failure), (SUCCEEDED, None));
     // Of the first start, some may have been stopped before they said anything.
     let said = job.folder.lines("said");
     assert_eq!(said[said.len() - 3..], ["1 0", "1 1", "1 2"]);
@@ -280,7 +280,7 @@ fn a_node_by_itself_whose_ranks_are_given_has_a_new_store_for_each_start() {
         test $TORCHELASTIC_RESTART_COUNT = 2";
     let spec = WorkerSpec { max_restarts: 2, ..spec(1) };
     let agent = Running::new(job.agent_by(Arc::from(handler), "a", spec, script, |_| {}));
-    assert_eq!(agent.result().verdict, SUCCEEDED);
+    assert_eq!(agent.result().outcome, SUCCEEDED);
     let mut said = job.folder.lines("said");
     said.dedup();
     assert_eq!(said.len(), 3, "each is another: {said:?}");
@@ -299,7 +299,7 @@ fn is_open_to_others(port: &str) -> bool {
     });
     let listening: Vec<&str> = listening.collect();
     assert!(!listening.is_empty(), "nobody listens at {port}");
-    listening.iter().any(|local| !loopback.iter().any(|own| own == local))
+    listening.iter().any(|local| !loopback.iter().any(|address| address == local))
 }
 
 #[test]
@@ -351,7 +351,7 @@ fn when_the_budget_is_spent_the_failure_is_told() {
         worker: WorkerRanks { global_rank: 1, local_rank: 1 },
         exit: ExitStatus::Signal(11),
     };
-    assert_eq!(result.verdict, Verdict::Failed { reason });
+    assert_eq!(result.outcome, Outcome::Failed { reason });
     let failure = result.failure.expect("there is one");
     assert_eq!((failure.root.signal(), failure.root.host.as_str()), (Some("SIGSEGV"), "a"));
     assert_eq!(failure.root.stderr_tail, ["what went wrong"]);
@@ -382,13 +382,16 @@ fn a_program_that_is_not_there_ends_the_agent_at_once() {
         master: None,
     };
     let agent = Agent::new(options, job.handler("a", (1, 1), 2), Box::new(workers)).expect("an agent");
-    let Verdict::Failed { reason: Reason::NotStarted { hindrance, words, .. } } =
-        Running::new(agent).result().verdict
+    let Outcome::Failed { reason: Reason::NotStarted { start_failure, message, .. } } =
+        Running::new(agent).result().outcome
     else {
         panic!("it failed otherwise")
     };
-    assert_eq!(hindrance, Hindrance::Lasting);
-    assert_eq!(&*words, "/nonexistent/trainer: running the program: No such file or directory (os error 2)");
+    assert_eq!(start_failure, StartFailure::Lasting);
+    assert_eq!(
+        &*message,
+        "/nonexistent/trainer: running the program: No such file or directory (os error 2)"
+    );
 }
 
 #[test]
@@ -421,7 +424,7 @@ fn another_thread_stops_the_agent() {
     }
     agent.control.stop();
     let control = agent.control.clone();
-    assert_eq!(agent.result().verdict, Verdict::Stopped { cause: StopCause::Asked });
+    assert_eq!(agent.result().outcome, Outcome::Stopped { cause: StopCause::Requested });
     assert_eq!(control.worker_group().state, WorkerState::Stopped);
     assert_eq!(job.folder.lines("said"), ["told", "told"]);
     // It only left: the others go on.
@@ -441,7 +444,7 @@ fn who_does_not_stop_in_time_is_killed() {
     agent.until(|event| {
         matches!(event, AgentEvent::Notice(Notice::Killing { reason: Reason::StopTimeout })).then_some(())
     });
-    assert_eq!(agent.result().verdict, Verdict::Stopped { cause: StopCause::Asked });
+    assert_eq!(agent.result().outcome, Outcome::Stopped { cause: StopCause::Requested });
 }
 
 #[test]
@@ -455,7 +458,7 @@ fn a_node_that_comes_later_makes_a_round_of_all() {
     let second = job.run("b", (1, 2), spec(1), script);
     assert!(matches!(first.until_restarting(), Reason::NodesWaiting { nodes: 1 } | Reason::RoundOver { .. }));
     assert_eq!(first.until_running(), 1);
-    assert_eq!((first.result().verdict, second.result().verdict), (SUCCEEDED, SUCCEEDED));
+    assert_eq!((first.result().outcome, second.result().outcome), (SUCCEEDED, SUCCEEDED));
     let said = job.folder.lines("said2");
     let ports: Vec<&str> = said.iter().filter_map(|line| line.split(' ').nth(2)).collect();
     assert_eq!(ports.len(), 2);
@@ -467,24 +470,24 @@ fn a_failure_that_is_final_ends_the_others_with_its_words() {
     let job = Job::new();
     let script = "test $GROUP_RANK = 1 && exit 9; exec sleep 1000";
     let (first, second) = (job.run("a", (2, 2), spec(1), script), job.run("b", (2, 2), spec(1), script));
-    let verdicts = [first.result().verdict, second.result().verdict];
-    let mut own = 0;
-    for verdict in verdicts {
-        match verdict {
-            Verdict::Failed { reason: Reason::WorkerFailed { exit, .. } } => {
-                own += 1;
+    let verdicts = [first.result().outcome, second.result().outcome];
+    let mut address = 0;
+    for outcome in verdicts {
+        match outcome {
+            Outcome::Failed { reason: Reason::WorkerFailed { exit, .. } } => {
+                address += 1;
                 assert_eq!(exit, ExitStatus::Code(9));
             }
-            Verdict::Failed { reason: Reason::JobFailed { words } } => {
+            Outcome::Failed { reason: Reason::JobFailed { message } } => {
                 assert!(
-                    words.contains("(group rank 1): rank 1 (local rank 0) ended with exit code 9"),
-                    "{words}"
+                    message.contains("(group rank 1): rank 1 (local rank 0) ended with exit code 9"),
+                    "{message}"
                 );
             }
             other => panic!("{other:?}"),
         }
     }
-    assert_eq!(own, 1);
+    assert_eq!(address, 1);
 }
 
 #[test]
@@ -500,7 +503,7 @@ fn a_node_that_dies_makes_the_others_meet_again() {
     }
     fs::write(job.folder.0.join("died"), "").expect("room");
     drop(second);
-    assert_eq!(first.result().verdict, SUCCEEDED);
+    assert_eq!(first.result().outcome, SUCCEEDED);
 }
 
 #[test]
@@ -521,9 +524,9 @@ fn a_node_that_is_stopped_makes_the_others_meet_again() {
     });
     first.until_running();
     assert_eq!(first.control.worker_group().group_world_size, 1);
-    assert_eq!(second.result().verdict, Verdict::Stopped { cause: StopCause::Asked });
+    assert_eq!(second.result().outcome, Outcome::Stopped { cause: StopCause::Requested });
     first.control.stop();
-    assert_eq!(first.result().verdict, Verdict::Stopped { cause: StopCause::Asked });
+    assert_eq!(first.result().outcome, Outcome::Stopped { cause: StopCause::Requested });
 }
 
 #[test]
@@ -533,9 +536,9 @@ fn a_server_that_is_lost_ends_the_agent_with_the_reason() {
     agent.until_running();
     let Job { server, folder } = job;
     drop(server);
-    let verdict = agent.result().verdict;
-    let Verdict::Failed { reason: Reason::ServerLost { words } } = verdict else { panic!("{verdict:?}") };
-    assert!(words.contains("127.0.0.1"), "{words}");
+    let outcome = agent.result().outcome;
+    let Outcome::Failed { reason: Reason::ServerLost { message } } = outcome else { panic!("{outcome:?}") };
+    assert!(message.contains("127.0.0.1"), "{message}");
     drop(folder);
 }
 
@@ -548,7 +551,7 @@ struct Relay {
 impl Relay {
     fn to(port: u16) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
-        let own = listener.local_addr().expect("bound").port();
+        let address = listener.local_addr().expect("bound").port();
         let streams = Arc::new(Mutex::new(Vec::new()));
         let broken = Arc::clone(&streams);
         thread::spawn(move || {
@@ -566,7 +569,7 @@ impl Relay {
                 }
             }
         });
-        Self { port: own, streams }
+        Self { port: address, streams }
     }
 
     /// How many it broke.
@@ -600,7 +603,7 @@ fn a_connection_that_breaks_and_comes_back_within_its_grace_changes_nothing() {
     assert!(matches!(agent.until_restarting(), Reason::NodesWaiting { .. } | Reason::RoundOver { .. }));
     assert_eq!(agent.until_running(), 1, "the breaks made no start");
     fs::write(go, "").expect("room");
-    assert_eq!((agent.result().verdict, second.result().verdict), (SUCCEEDED, SUCCEEDED));
+    assert_eq!((agent.result().outcome, second.result().outcome), (SUCCEEDED, SUCCEEDED));
 }
 
 #[test]
@@ -613,24 +616,24 @@ fn a_peer_that_starts_anew_takes_those_along_that_are_done() {
         let first = job.run("a", (2, 2), spec(1), "exit 0");
         let second = job.run("b", (2, 2), WorkerSpec { max_restarts: 1, ..spec(1) }, script);
         first.until(|event| {
-            matches!(event, AgentEvent::Notice(Notice::Phase { to: Phase::Parting, .. })).then_some(())
+            matches!(event, AgentEvent::Notice(Notice::Phase { to: Phase::ExitBarrier, .. })).then_some(())
         });
         fs::write(job.folder.0.join("parting"), "").expect("room");
-        assert_eq!((first.result().verdict, second.result().verdict), (SUCCEEDED, SUCCEEDED));
+        assert_eq!((first.result().outcome, second.result().outcome), (SUCCEEDED, SUCCEEDED));
     }
 }
 
 #[test]
 fn who_is_done_waits_as_long_as_the_others_take() {
     let job = Job::new();
-    let patience = WorkerSpec { exit_barrier_timeout: Duration::ZERO, ..spec(1) };
-    let first = job.run("a", (2, 2), patience, "exit 0");
+    let timeout = WorkerSpec { exit_barrier_timeout: Duration::ZERO, ..spec(1) };
+    let first = job.run("a", (2, 2), timeout, "exit 0");
     let second = job.run("b", (2, 2), spec(1), "until test -e go; do sleep 0.01; done");
     first.until(|event| {
-        matches!(event, AgentEvent::Notice(Notice::Phase { to: Phase::Parting, .. })).then_some(())
+        matches!(event, AgentEvent::Notice(Notice::Phase { to: Phase::ExitBarrier, .. })).then_some(())
     });
     fs::write(job.folder.0.join("go"), "").expect("room");
-    assert_eq!((first.result().verdict, second.result().verdict), (SUCCEEDED, SUCCEEDED));
+    assert_eq!((first.result().outcome, second.result().outcome), (SUCCEEDED, SUCCEEDED));
 }
 
 #[test]
@@ -639,19 +642,19 @@ fn a_loop_turns_agents_and_forgets_them() {
     let mut events = Loop::new().expect("descriptors");
     let agent = Arc::new(std::sync::Mutex::new(job.agent("a", (1, 1), spec(1), "exit 0")));
     let id = events.add_agent(Arc::clone(&agent)).expect("watched");
-    let mut told = Vec::new();
-    while told.last() != Some(&AgentEvent::Over) {
-        assert!(becomes_readable(events.fd(), SOON), "it gets on: {told:?}");
-        events.turn().expect("the system does its part");
+    let mut reported = Vec::new();
+    while reported.last() != Some(&AgentEvent::Over) {
+        assert!(becomes_readable(events.fd(), SOON), "it gets on: {reported:?}");
+        events.poll().expect("the system does its part");
         while let Some(LoopEvent::Member(of, event)) = events.next_event() {
             assert_eq!(of, id);
-            told.push(event.downcast::<LoopAgentEvent>().expect("of an agent").event);
+            reported.push(event.downcast::<LoopAgentEvent>().expect("of an agent").event);
         }
     }
-    assert_eq!(agent.lock().expect("whole").result().expect("over").verdict, SUCCEEDED);
+    assert_eq!(agent.lock().expect("whole").result().expect("over").outcome, SUCCEEDED);
     events.remove_agent(id);
     assert_eq!(Arc::strong_count(&agent), 1);
-    events.turn().expect("the system does its part");
+    events.poll().expect("the system does its part");
     assert!(events.next_event().is_none());
 }
 

@@ -3,7 +3,7 @@
 use crate::environment::AgentStore;
 use crate::failure::ProcessFailure;
 use crate::group::{ExitStatus, WorkerGroup};
-use crate::reason::Hindrance;
+use crate::reason::StartFailure;
 use crate::supervisor::Failed;
 use crate::watchdog::ExpiredTimer;
 use alloc::boxed::Box;
@@ -42,9 +42,9 @@ pub enum WorkerEvent {
         /// Which.
         local_rank: u32,
         /// Whether another try may help.
-        hindrance: Hindrance,
+        start_failure: StartFailure,
         /// What went wrong.
-        words: Box<str>,
+        message: Box<str>,
     },
     /// A worker ended.
     Exited {
@@ -69,7 +69,7 @@ pub enum WorkerEvent {
     /// Processes have outlived the workers: the answer to [`Workers::name_leftovers`], if there are any.
     Leftovers {
         /// Their numbers and commands.
-        words: Box<str>,
+        message: Box<str>,
     },
     /// A worker hangs where no signal reaches it.
     Stuck {
@@ -83,7 +83,7 @@ pub enum WorkerEvent {
     /// Something that changes nothing and that the user should know.
     Remark {
         /// What.
-        words: Box<str>,
+        message: Box<str>,
     },
     /// Nothing lives any more of what was started, and nothing is to be started. It is told after each
     /// [`Workers::signal`] and [`Workers::kill`], as soon as it is so.
@@ -92,12 +92,12 @@ pub enum WorkerEvent {
     /// nothing else is told of them. Others can be started after [`WorkerEvent::Empty`], which follows.
     GroupLost {
         /// What has happened.
-        words: Box<str>,
+        message: Box<str>,
     },
     /// The workers cannot be seen any more.
-    LostSight {
+    GuardLost {
         /// Why.
-        words: Box<str>,
+        message: Box<str>,
     },
 }
 

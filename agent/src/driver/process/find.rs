@@ -35,8 +35,8 @@ impl core::fmt::Display for Places<'_> {
         if self.0.is_empty() {
             return f.write_str("nothing: there is no search path");
         }
-        self.0.iter().enumerate().try_for_each(|(number, place)| {
-            write!(f, "{}{}", if number == 0 { "" } else { ", " }, place.display())
+        self.0.iter().enumerate().try_for_each(|(number, index)| {
+            write!(f, "{}{}", if number == 0 { "" } else { ", " }, index.display())
         })
     }
 }
@@ -64,7 +64,7 @@ pub fn find_program(name: &OsStr, path_env: Option<&OsStr>) -> Result<PathBuf, F
     }
     let mut looked_at = Vec::new();
     let mut unusable = None;
-    for folder in path_env.unwrap_or_default().as_bytes().split(|letter| *letter == b':') {
+    for folder in path_env.unwrap_or_default().as_bytes().split(|character| *character == b':') {
         if path_env.is_none() {
             break;
         }
@@ -145,7 +145,7 @@ pub(in crate::driver) fn command_of(pid: u32) -> String {
         if command.is_empty() { [b"[", file("comm").trim_ascii_end(), b"]"].concat() } else { command };
     let text = String::from_utf8_lossy(&command).into_owned();
     let is_long = text.chars().count() > COMMAND_CHARS_MAX;
-    let printable = |letter: char| if letter.is_control() { ' ' } else { letter };
+    let printable = |character: char| if character.is_control() { ' ' } else { character };
     let text: String = text.chars().take(COMMAND_CHARS_MAX).map(printable).collect();
     if is_long { text + "..." } else { text }
 }

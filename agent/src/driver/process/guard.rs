@@ -2,16 +2,16 @@
 //!
 //! Everything in this room runs in a process that was forked from a program with any number of threads. So it neither
 //! allocates nor takes locks, calls nothing that might, and does not panic; its memory is there before it begins
-//! ([`room`]). What ends it is the end of the agent or of its [`keeper`], and then it ends everything beneath it first.
+//! ([`memory`]). What ends it is the end of the agent or of its [`keeper`], and then it ends everything beneath it first.
 
-mod beneath;
 pub(crate) mod block;
+mod descendants;
 mod keeper;
 mod launch;
-mod letters;
 mod lifeline;
+pub(crate) mod memory;
 pub(crate) mod packet;
-pub(crate) mod room;
+mod report_queue;
 mod set_up;
 pub(crate) mod stat;
 pub(crate) mod system;
@@ -22,17 +22,17 @@ pub(crate) use set_up::step as set_up_step;
 
 use crate::driver::process::function::Function;
 use launch::Ground;
-use letters::Letters;
 use libc::{c_int, pid_t};
+use memory::{GuardMemory, Slot, Stage};
 use packet::{Carried, Report, Request, report, request};
-use room::{Room, Slot, Stage};
+use report_queue::ReportQueue;
 use set_up::{AGENT, CHILDREN, Descriptors, FIRST_WORKER, SOCKET};
 use stat::Stat;
 use std::os::fd::RawFd;
 
 /// What a guard is born with.
-pub(crate) struct Birth<'a> {
-    pub(crate) room: &'a Room,
+pub(crate) struct GuardConfig<'a> {
+    pub(crate) memory: &'a GuardMemory,
     pub(crate) socket: RawFd,
     /// Readable when the agent's process has ended; -1 where the system has no such thing.
     pub(crate) agent: RawFd,
@@ -49,50 +49,50 @@ pub(crate) struct Birth<'a> {
 /// what requests to this guard have, and none to one that was before it.
 ///
 /// Nothing unwinds out of it: that would be the end of the process.
-extern "C" fn live(birth: &Birth<'_>, keeper: pid_t, generation: u8) -> ! {
-    let mut descriptors = match set_up::set_up(c"rdzv-guard", birth.socket, birth.agent, -1) {
+extern "C" fn live(config: &GuardConfig<'_>, keeper: pid_t, generation: u8) -> ! {
+    let mut descriptors = match set_up::set_up(c"rdzv-guard", config.socket, config.agent, -1) {
         Ok(descriptors) => descriptors,
-        Err(failed) => set_up::fail(birth.socket, &failed),
+        Err(failed) => set_up::fail(config.socket, &failed),
     };
     if !set_up::watch_keeper(&mut descriptors, keeper) {
         // SAFETY: ends this process at once.
         unsafe { libc::_exit(0) }
     }
     // SAFETY: this is the guard, and this is where it begins.
-    let rooms = unsafe { birth.room.open() };
+    let rooms = unsafe { config.memory.open() };
     let ground = Ground {
         stack_top: rooms.stack_top,
-        name: birth.name,
-        function: birth.function,
-        returned_bytes_max: birth.returned_bytes_max,
+        name: config.name,
+        function: config.function,
+        returned_bytes_max: config.returned_bytes_max,
         // SAFETY: it has no arguments and cannot fail.
         guard: unsafe { libc::getpid() },
         lifeline: lifeline::number(),
     };
-    let mut warden = Warden {
-        letters: Letters::new(rooms.letters, descriptors.socket),
+    let mut process = GuardProcess {
+        reports: ReportQueue::new(rooms.reports, descriptors.socket),
         descriptors,
         generation,
         ground,
         slots: rooms.slots,
-        children: rooms.beneath,
-        told: rooms.told,
-        told_count: 0,
-        told_at: 0,
+        children: rooms.descendants,
+        signalled: rooms.signalled,
+        signalled_count: 0,
+        signalled_at: 0,
         held_until_ns: 0,
         live: 0,
         seen: 0,
         stop: Stop::None,
         agent: Agent::Lives,
         has_children: false,
-        empty_is_told: true,
+        empty_is_reported: true,
         interest: libc::EPOLLIN | libc::EPOLLRDHUP,
     };
-    let ready = Report { kind: report::READY, pid: warden.ground.guard, ..Report::default() };
-    warden.post(&ready, letters::NO_SLOT);
-    warden.send_letters();
+    let ready = Report { kind: report::READY, pid: process.ground.guard, ..Report::default() };
+    process.post(&ready, report_queue::NO_SLOT);
+    process.send_reports();
     loop {
-        warden.turn();
+        process.step();
     }
 }
 
@@ -110,22 +110,22 @@ enum Stop {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Agent {
     Lives,
-    Gone,
+    Dead,
 }
 
-struct Warden {
+struct GuardProcess {
     descriptors: Descriptors,
     generation: u8,
     ground: Ground,
     slots: &'static mut [Slot],
-    letters: Letters,
+    reports: ReportQueue,
     /// Room for a list of children.
     children: &'static mut [pid_t],
     /// Process groups that got the signal of this stop, and processes that came to one of those later.
-    told: &'static mut [pid_t],
-    told_count: usize,
+    signalled: &'static mut [pid_t],
+    signalled_count: usize,
     /// When that signal was sent first, as [`system::since_boot`] has it.
-    told_at: u64,
+    signalled_at: u64,
     /// A failure waits so long for the end of a worker that had begun to end before; 0: none waits.
     held_until_ns: u64,
     /// Workers whose end has not become a letter yet.
@@ -136,7 +136,7 @@ struct Warden {
     agent: Agent,
     has_children: bool,
     /// The agent knows that nothing lives beneath.
-    empty_is_told: bool,
+    empty_is_reported: bool,
     /// What is waited for at the socket.
     interest: c_int,
 }
@@ -151,8 +151,8 @@ const LOOK_AGAIN_MS: c_int = 50;
 /// How long a worker that was seen to be ending may take until it has, before ends that began later are told.
 const HELD_NS_MAX: u64 = 20_000_000;
 
-impl Warden {
-    fn turn(&mut self) {
+impl GuardProcess {
+    fn step(&mut self) {
         let millis = match (self.stop, self.held_until_ns) {
             (Stop::None, 0) => -1,
             (Stop::None, until) => {
@@ -164,15 +164,15 @@ impl Warden {
         if self.look(millis) && self.agent == Agent::Lives {
             self.take_request();
         }
-        if self.agent == Agent::Gone && self.stop != Stop::Kill {
+        if self.agent == Agent::Dead && self.stop != Stop::Kill {
             self.begin_end();
         }
         self.sweep();
         self.go_on_stopping();
         if !self.has_children {
-            self.nobody_is_left();
+            self.all_ended();
         }
-        self.send_letters();
+        self.send_reports();
     }
 
     /// Waits so long for what happens, and takes it; true: there is a request.
@@ -187,9 +187,9 @@ impl Warden {
         for event in ready {
             let token = event.u64;
             match token {
-                AGENT => self.agent = Agent::Gone,
+                AGENT => self.agent = Agent::Dead,
                 CHILDREN => system::take_signal(self.descriptors.children),
-                SOCKET => self.agent = if event.events & ENDED == 0 { self.agent } else { Agent::Gone },
+                SOCKET => self.agent = if event.events & ENDED == 0 { self.agent } else { Agent::Dead },
                 _ if token >= first_lifeline => {
                     self.hung_up(usize::try_from(token.wrapping_sub(first_lifeline)).unwrap_or(usize::MAX));
                 }
@@ -205,46 +205,46 @@ impl Warden {
         set_up::leave_agent(&self.descriptors);
     }
 
-    fn nobody_is_left(&mut self) {
-        if self.agent == Agent::Gone {
+    fn all_ended(&mut self) {
+        if self.agent == Agent::Dead {
             // SAFETY: ends this process at once.
             unsafe { libc::_exit(0) }
         }
         self.stop = Stop::None;
-        if !self.empty_is_told {
-            self.empty_is_told = true;
-            self.post(&Report { kind: report::EMPTY, ..Report::default() }, letters::NO_SLOT);
+        if !self.empty_is_reported {
+            self.empty_is_reported = true;
+            self.post(&Report { kind: report::EMPTY, ..Report::default() }, report_queue::NO_SLOT);
         }
     }
 
     fn post(&mut self, report: &Report, slot: usize) {
         let at_ns = if report.at_ns == 0 { system::now_ns() } else { report.at_ns };
-        self.letters.add(Report { at_ns, seen: self.seen, ..*report }, slot);
+        self.reports.add(Report { at_ns, seen: self.seen, ..*report }, slot);
     }
 
     fn take_request(&mut self) {
         match packet::receive::<Request>(self.descriptors.socket) {
             // The agent did not know yet that this is another guard.
-            Ok(Some((asked, _))) if asked.generation != self.generation => {}
-            Ok(Some((asked, carried))) => {
+            Ok(Some((command, _))) if command.generation != self.generation => {}
+            Ok(Some((command, carried))) => {
                 self.seen = self.seen.wrapping_add(1);
-                self.empty_is_told = false;
-                self.serve(&asked, &carried);
+                self.empty_is_reported = false;
+                self.serve(&command, &carried);
             }
             Err(libc::EAGAIN) => {}
-            Ok(None) | Err(_) => self.agent = Agent::Gone,
+            Ok(None) | Err(_) => self.agent = Agent::Dead,
         }
     }
 
-    fn serve(&mut self, asked: &Request, carried: &Carried) {
-        match asked.kind {
-            request::START_PROGRAM | request::START_FUNCTION => self.start(asked, carried),
+    fn serve(&mut self, command: &Request, carried: &Carried) {
+        match command.kind {
+            request::START_PROGRAM | request::START_FUNCTION => self.start(command, carried),
             request::SIGNAL => {
                 self.see_the_ending();
-                if self.stop != Stop::Kill && self.stop != Stop::Signal(asked.signal) {
-                    self.told_count = 0;
-                    self.told_at = system::since_boot();
-                    self.stop = Stop::Signal(asked.signal);
+                if self.stop != Stop::Kill && self.stop != Stop::Signal(command.signal) {
+                    self.signalled_count = 0;
+                    self.signalled_at = system::since_boot();
+                    self.stop = Stop::Signal(command.signal);
                 }
             }
             request::KILL => {
@@ -253,16 +253,16 @@ impl Warden {
             }
             request::PASS => {
                 for worker in self.slots.iter().filter(|slot| slot.lives()) {
-                    beneath::signal_group(worker.pid, asked.signal);
+                    descendants::signal_group(worker.pid, command.signal);
                 }
             }
-            request::SURVIVORS => self.tell_survivors(),
+            request::SURVIVORS => self.report_survivors(),
             _ => {}
         }
     }
 
-    fn start(&mut self, asked: &Request, carried: &Carried) {
-        let mut answer = Report { kind: report::NOT_STARTED, worker: asked.worker, ..Report::default() };
+    fn start(&mut self, command: &Request, carried: &Carried) {
+        let mut answer = Report { kind: report::NOT_STARTED, worker: command.worker, ..Report::default() };
         let free = self.slots.iter().position(|slot| slot.stage == Stage::Free);
         let mut ends = [-1; 2];
         let started = match (self.stop, free) {
@@ -270,7 +270,7 @@ impl Warden {
                 if self.ground.lifeline >= 0 {
                     ends = lifeline::open();
                 }
-                launch::start(&self.ground, asked, carried, ends[1]).map(|pid| (free, pid))
+                launch::start(&self.ground, command, carried, ends[1]).map(|pid| (free, pid))
             }
             (Stop::None, None) => Err(launch::Failed { step: step::REQUEST, errno: libc::ENOSPC }),
             _ => Err(launch::Failed { step: step::STOPPING, errno: libc::ECANCELED }),
@@ -280,8 +280,8 @@ impl Warden {
             system::close(theirs);
         }
         match started {
-            Ok((place, pid)) => {
-                let token = FIRST_WORKER.wrapping_add(place as u64);
+            Ok((index, pid)) => {
+                let token = FIRST_WORKER.wrapping_add(index as u64);
                 let pidfd = set_up::watch_worker(self.descriptors.events, pid, token);
                 let stage = if pidfd < 0 { Stage::Unwatched } else { Stage::Watched };
                 if lifeline >= 0 {
@@ -289,13 +289,13 @@ impl Warden {
                     // Its end is told of unasked.
                     set_up::control(self.descriptors.events, libc::EPOLL_CTL_ADD, lifeline, 0, token).ok();
                 }
-                if let Some(slot) = self.slots.get_mut(place) {
-                    *slot = Slot { worker: asked.worker, pid, pidfd, stage, lifeline, ending_ns: 0 };
+                if let Some(slot) = self.slots.get_mut(index) {
+                    *slot = Slot { worker: command.worker, pid, pidfd, stage, lifeline, ending_ns: 0 };
                 }
                 self.live = self.live.wrapping_add(1);
                 answer.kind = report::STARTED;
                 answer.pid = pid;
-                self.post(&answer, place);
+                self.post(&answer, index);
             }
             Err(failed) => {
                 if lifeline >= 0 {
@@ -303,15 +303,15 @@ impl Warden {
                 }
                 answer.how = failed.step;
                 answer.value = failed.errno;
-                self.post(&answer, letters::NO_SLOT);
+                self.post(&answer, report_queue::NO_SLOT);
             }
         }
     }
 
     /// A worker's end of its lifeline is closed: it ends, most likely.
-    fn hung_up(&mut self, place: usize) {
+    fn hung_up(&mut self, index: usize) {
         let stop = self.stop;
-        let Some(slot) = self.slots.get_mut(place).filter(|slot| slot.lifeline >= 0) else { return };
+        let Some(slot) = self.slots.get_mut(index).filter(|slot| slot.lifeline >= 0) else { return };
         // It is watched no more when it is closed: nobody else has it.
         system::close(slot.lifeline);
         slot.lifeline = -1;
@@ -334,8 +334,8 @@ impl Warden {
     }
 
     /// A worker has ended, as its pidfd or the system's list of the dead says.
-    fn reap(&mut self, place: usize) {
-        let Some(slot) = self.slots.get_mut(place) else { return };
+    fn reap(&mut self, index: usize) {
+        let Some(slot) = self.slots.get_mut(index) else { return };
         if !slot.lives() {
             return;
         }
@@ -364,8 +364,8 @@ impl Warden {
             at_ns,
             ..Report::default()
         };
-        self.post(&exited, place);
-        self.letters.put_in_order();
+        self.post(&exited, index);
+        self.reports.put_in_order();
     }
 
     /// Whether what there is to tell waits for the end of a worker that began to end first.
@@ -391,8 +391,8 @@ impl Warden {
                     let is_it = |slot: &Slot| slot.pid == dead.pid && slot.stage != Stage::Free;
                     match self.slots.iter().rposition(|slot| is_it(slot) && slot.stage != Stage::Ended) {
                         None => drop(system::wait(libc::P_PID, dead.pid.cast_unsigned(), libc::WNOHANG)),
-                        Some(place) => match self.slots.get(place).map(|slot| slot.stage) {
-                            Some(Stage::Unwatched) => self.reap(place),
+                        Some(index) => match self.slots.get(index).map(|slot| slot.stage) {
+                            Some(Stage::Unwatched) => self.reap(index),
                             // The next turn comes at once, with all that died until then in its order.
                             _ => break,
                         },
@@ -402,7 +402,7 @@ impl Warden {
             }
             break;
         }
-        self.empty_is_told &= !self.has_children;
+        self.empty_is_reported &= !self.has_children;
     }
 
     /// Tells those who have not been told: what was adopted since the last look belongs to them. No process is told twice:
@@ -411,65 +411,65 @@ impl Warden {
         if self.stop == Stop::None || !self.has_children {
             return;
         }
-        let children = beneath::list(self.children, &*self.slots);
+        let children = descendants::list(self.children, &*self.slots);
         for child in children.iter().copied() {
-            let group = beneath::group_of(child);
+            let group = descendants::group_of(child);
             match (self.stop, group) {
                 (Stop::None, _) => {}
                 (Stop::Kill, group) => {
                     if let Some(group) = group {
-                        beneath::signal_group(group, libc::SIGKILL);
+                        descendants::signal_group(group, libc::SIGKILL);
                     }
-                    beneath::signal_child(child, libc::SIGKILL);
+                    descendants::signal_child(child, libc::SIGKILL);
                 }
                 (Stop::Signal(signal), group) => {
-                    let mut who = group.unwrap_or(child);
-                    let told = self.told.get(..self.told_count).unwrap_or(&[]);
-                    let is_newer = |child| Stat::of(child).is_ok_and(|stat| stat.started > self.told_at);
+                    let mut target = group.unwrap_or(child);
+                    let signalled = self.signalled.get(..self.signalled_count).unwrap_or(&[]);
+                    let is_newer = |child| Stat::of(child).is_ok_and(|stat| stat.started > self.signalled_at);
                     match group {
-                        _ if told.contains(&child) => continue,
-                        Some(group) if told.contains(&group) => {
+                        _ if signalled.contains(&child) => continue,
+                        Some(group) if signalled.contains(&group) => {
                             if self.slots.iter().any(|slot| slot.lives() && slot.pid == child)
                                 || !is_newer(child)
                             {
                                 continue;
                             }
-                            who = child;
-                            beneath::signal_child(child, signal);
+                            target = child;
+                            descendants::signal_child(child, signal);
                         }
-                        Some(group) => beneath::signal_group(group, signal),
-                        None => beneath::signal_child(child, signal),
+                        Some(group) => descendants::signal_group(group, signal),
+                        None => descendants::signal_child(child, signal),
                     }
-                    if let Some(place) = self.told.get_mut(self.told_count) {
-                        *place = who;
-                        self.told_count = self.told_count.wrapping_add(1);
+                    if let Some(index) = self.signalled.get_mut(self.signalled_count) {
+                        *index = target;
+                        self.signalled_count = self.signalled_count.wrapping_add(1);
                     }
                 }
             }
         }
     }
 
-    fn tell_survivors(&mut self) {
-        let children = beneath::list(self.children, &*self.slots);
+    fn report_survivors(&mut self) {
+        let children = descendants::list(self.children, &*self.slots);
         let mut answer = Report { kind: report::SURVIVORS, ..Report::default() };
         answer.value = c_int::try_from(children.len()).unwrap_or(c_int::MAX);
-        for (place, child) in answer.pids.iter_mut().zip(children) {
-            *place = *child;
+        for (index, child) in answer.pids.iter_mut().zip(children) {
+            *index = *child;
         }
-        self.post(&answer, letters::NO_SLOT);
+        self.post(&answer, report_queue::NO_SLOT);
     }
 
-    fn send_letters(&mut self) {
+    fn send_reports(&mut self) {
         if self.is_held() {
             return;
         }
-        if self.agent == Agent::Lives && self.letters.send(self.slots).is_err() {
-            self.agent = Agent::Gone;
+        if self.agent == Agent::Lives && self.reports.send(self.slots).is_err() {
+            self.agent = Agent::Dead;
             // The next turn, which comes at once: a closed socket is readable.
             return;
         }
         // Nothing is taken on for which there might be no room: each worker that lives will have a last word.
-        let wants = match (self.letters.room() > self.live.wrapping_add(RESERVE), self.letters.is_empty()) {
+        let wants = match (self.reports.memory() > self.live.wrapping_add(RESERVE), self.reports.is_empty()) {
             (true, true) => libc::EPOLLIN,
             (true, false) => libc::EPOLLIN | libc::EPOLLOUT,
             (false, _) => libc::EPOLLOUT,

@@ -31,12 +31,12 @@ pub(super) struct Line {
     sent: u64,
     /// Which guard is at the other end.
     generation: u8,
-    room: Room,
+    send_state: SendState,
 }
 
 /// Whether the system takes more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Room {
+enum SendState {
     /// As far as is known.
     Free,
     /// No, and nothing is under way whose answer would make some.
@@ -45,7 +45,14 @@ enum Room {
 
 impl Line {
     pub(super) const fn new(socket: OwnedFd) -> Self {
-        Self { socket, queue: VecDeque::new(), starts: 0, sent: 0, generation: 0, room: Room::Free }
+        Self {
+            socket,
+            queue: VecDeque::new(),
+            starts: 0,
+            sent: 0,
+            generation: 0,
+            send_state: SendState::Free,
+        }
     }
 
     pub(super) fn fd(&self) -> RawFd {
@@ -86,8 +93,8 @@ impl Line {
     }
 
     /// Whether something was kept for which no answer will make room: it is to be tried again soon.
-    pub(super) const fn has_no_room(&self) -> bool {
-        matches!(self.room, Room::None)
+    pub(super) const fn is_out_of_buffers(&self) -> bool {
+        matches!(self.send_state, SendState::None)
     }
 
     /// False: there is no room. If starts are under way there is some again when the guard has answered; it takes requests
@@ -97,7 +104,7 @@ impl Line {
         if is_start && self.starts >= STARTS_MAX {
             return Ok(false);
         }
-        self.room = Room::Free;
+        self.send_state = SendState::Free;
         match packet::send(self.socket.as_raw_fd(), request, fds) {
             Ok(()) => {
                 self.sent += 1;
@@ -107,7 +114,7 @@ impl Line {
             Err(libc::EAGAIN | libc::ETOOMANYREFS) if self.starts > 0 => Ok(false),
             // A stop must not be lost for want of memory.
             Err(libc::EAGAIN | libc::ENOBUFS | libc::ENOMEM) if !is_start => {
-                self.room = Room::None;
+                self.send_state = SendState::None;
                 Ok(false)
             }
             Err(errno) => Err(errno),
@@ -120,7 +127,7 @@ impl Line {
     }
 
     /// A start was answered.
-    pub(super) fn was_answered(&mut self) {
+    pub(super) fn start_confirmed(&mut self) {
         self.starts = self.starts.saturating_sub(1);
     }
 

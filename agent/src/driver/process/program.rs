@@ -92,9 +92,9 @@ impl Parcel {
 /// Lists of offsets, then the texts that they point to.
 fn block(program: &Program<'_>) -> Result<Vec<u8>, GuardError> {
     const WORD: usize = size_of::<u64>();
-    let words = program.arguments.len() + 1 + program.environment.len() + 1;
-    let mut texts = Texts { start: size_of::<Head>() + words * WORD, bytes: Vec::new() };
-    let mut list = Vec::with_capacity(words);
+    let word_count = program.arguments.len() + 1 + program.environment.len() + 1;
+    let mut texts = Texts { start: size_of::<Head>() + word_count * WORD, bytes: Vec::new() };
+    let mut list = Vec::with_capacity(word_count);
     for argument in program.arguments {
         list.push(texts.add(&[argument], Part::Argument)?);
     }

@@ -68,12 +68,12 @@ const fn killed_by(signal: i32) -> ExitStatus {
     ExitStatus::Signal { signal, core_dumped: false }
 }
 
-fn words(words: &[&str]) -> Vec<OsString> {
-    words.iter().map(OsString::from).collect()
+fn message(message: &[&str]) -> Vec<OsString> {
+    message.iter().map(OsString::from).collect()
 }
 
 fn shell(script: &str) -> Vec<OsString> {
-    words(&["sh", "-c", script])
+    message(&["sh", "-c", script])
 }
 
 const SHELL: &str = "/bin/sh";
@@ -110,24 +110,24 @@ fn take(from: &mut PipeReader, count: usize) -> Vec<u8> {
 #[track_caller]
 fn rest(from: &mut PipeReader) -> Vec<u8> {
     let mut taken = Vec::new();
-    let mut room = [0; 4096];
+    let mut capacity = [0; 4096];
     loop {
         assert!(becomes_readable(from.as_raw_fd(), SOON), "the pipe's last writer is gone");
-        match from.read(&mut room).expect("a pipe") {
+        match from.read(&mut capacity).expect("a pipe") {
             0 => return taken,
-            count => taken.extend_from_slice(&room[..count]),
+            count => taken.extend_from_slice(&capacity[..count]),
         }
     }
 }
 
 /// The processes that tell of themselves.
 #[track_caller]
-fn told(from: &mut PipeReader, count: usize) -> Vec<u32> {
+fn reported(from: &mut PipeReader, count: usize) -> Vec<u32> {
     let bytes = take(from, 4 * count);
     bytes.as_chunks().0.iter().map(|number| u32::from_le_bytes(*number)).collect()
 }
 
-fn is_gone(pid: u32) -> bool {
+fn is_dead(pid: u32) -> bool {
     process_state(pid).is_err_and(|error| error.kind() == io::ErrorKind::NotFound)
 }
 
@@ -165,7 +165,7 @@ fn a_worker_starts_and_ends_and_how_it_ended_is_told() {
             other => panic!("{script}: {other:?}"),
         }
         assert_eq!(next(&mut guard), GuardEvent::Empty);
-        assert!(is_gone(process), "somebody has waited for it");
+        assert!(is_dead(process), "somebody has waited for it");
     }
     assert_eq!(guard.next_event(), Ok(None));
 }
@@ -173,23 +173,23 @@ fn a_worker_starts_and_ends_and_how_it_ended_is_told() {
 #[test]
 fn a_worker_has_what_was_asked_for_and_nothing_else() {
     let environment = [("A", "1"), ("LONG NAME", "a=b\nc"), ("EMPTY", "")].map(|(n, v)| (n.into(), v.into()));
-    let arguments = words(&["env", "-0"]);
+    let arguments = message(&["env", "-0"]);
     let env = at("/usr/bin/env");
     let program = Program { environment: &environment, arguments: &arguments, ..Program::new(env) };
     assert_eq!(said_by(&program), "A=1\0LONG NAME=a=b\nc\0EMPTY=\0");
 
-    let arguments = words(&["sh", "-c", "printf '%s|' \"$0\" \"$@\"", "zero", "", "a b", "\u{e4}"]);
+    let arguments = message(&["sh", "-c", "printf '%s|' \"$0\" \"$@\"", "zero", "", "a b", "\u{e4}"]);
     assert_eq!(said_by(&Program { arguments: &arguments, ..Program::new(at(SHELL)) }), "zero||a b|\u{e4}|");
 
-    let pwd = words(&["pwd"]);
-    let place = std::env::temp_dir().canonicalize().expect("a folder");
-    let in_place = Program { directory: Some(&place), arguments: &pwd, ..Program::new(at("/bin/pwd")) };
-    assert_eq!(said_by(&in_place).trim_end(), place.to_str().expect("text"));
-    let own = std::env::current_dir().expect("a folder");
-    assert_eq!(said_by(&Program { directory: None, ..in_place }).trim_end(), own.to_str().expect("text"));
+    let pwd = message(&["pwd"]);
+    let index = std::env::temp_dir().canonicalize().expect("a folder");
+    let in_target = Program { directory: Some(&index), arguments: &pwd, ..Program::new(at("/bin/pwd")) };
+    assert_eq!(said_by(&in_target).trim_end(), index.to_str().expect("text"));
+    let local = std::env::current_dir().expect("a folder");
+    assert_eq!(said_by(&Program { directory: None, ..in_target }).trim_end(), local.to_str().expect("text"));
 
     // The listing's own descriptor is the fourth; the lifeline is where nothing else comes to be.
-    let list = words(&["ls", "/proc/self/fd"]);
+    let list = message(&["ls", "/proc/self/fd"]);
     let ls = at("/bin/ls");
     assert_eq!(
         said_by(&Program { arguments: &list, stdin: Stdio::Null, ..Program::new(ls) }),
@@ -254,7 +254,7 @@ fn what_cannot_be_started_is_told_by_step_and_number() {
         (orphan.path(), libc::ENOENT),
         (text.path(), libc::ENOEXEC),
     ] {
-        let arguments = words(&["program"]);
+        let arguments = message(&["program"]);
         let program = Program { arguments: &arguments, ..Program::new(Entry::Path(path)) };
         assert_eq!(refusal(&program), (SpawnStep::Exec, errno), "{}", path.display());
     }
@@ -264,9 +264,9 @@ fn what_cannot_be_started_is_told_by_step_and_number() {
         (SpawnStep::Exec, libc::E2BIG)
     );
     for entry in [at(SHELL), Entry::Function] {
-        for (place, errno) in [(Path::new("/nowhere"), libc::ENOENT), (plain.path(), libc::ENOTDIR)] {
-            let program = Program { directory: Some(place), ..Program::new(entry) };
-            assert_eq!(refusal(&program), (SpawnStep::Directory, errno), "{}", place.display());
+        for (index, errno) in [(Path::new("/nowhere"), libc::ENOENT), (plain.path(), libc::ENOTDIR)] {
+            let program = Program { directory: Some(index), ..Program::new(entry) };
+            assert_eq!(refusal(&program), (SpawnStep::Directory, errno), "{}", index.display());
         }
     }
     guard.spawn(3, &Program { arguments: &shell("exit 0"), ..Program::new(at(SHELL)) }).expect("asked");
@@ -279,7 +279,7 @@ fn what_is_wrong_by_itself_is_told_at_once() {
     let mut guard =
         Guard::start(&GuardOptions { workers_max: 1, ..GuardOptions::default() }).expect("a guard");
     assert_eq!(guard.spawn(1, &Program::new(Entry::Function)), Err(GuardError::NoFunction));
-    let zero = words(&["a\0b"]);
+    let zero = message(&["a\0b"]);
     let program = Program { arguments: &zero, ..Program::new(at(SHELL)) };
     assert_eq!(guard.spawn(1, &program), Err(GuardError::ZeroByte(Part::Argument)));
     let program = Program::new(at("a\0b"));
@@ -322,8 +322,8 @@ fn misplaced_program() -> Vec<u8> {
     head.extend(0_u32.to_le_bytes());
     head.extend([64_u16, 56, 1, 0, 0, 0].iter().flat_map(|half| half.to_le_bytes()));
     head.extend([1_u32, 5].iter().flat_map(|word| word.to_le_bytes()));
-    let place = 0xffff_8000_0000_0000_u64;
-    head.extend([0, place, place, 120, 120, 4096].iter().flat_map(|word| word.to_le_bytes()));
+    let index = 0xffff_8000_0000_0000_u64;
+    head.extend([0, index, index, 120, 120, 4096].iter().flat_map(|word| word.to_le_bytes()));
     head
 }
 
@@ -342,7 +342,7 @@ fn a_function_returns_bytes() {
     let mut guard = start();
     let (_ours, theirs) = pipe().expect("a pipe");
     for (count, code) in [(0, 0), (1, 9), (100_000, 1), (1 << 20, 255), (40 << 20, 0)] {
-        let scene = words(&["return", &count.to_string(), &code.to_string()]);
+        let scene = message(&["return", &count.to_string(), &code.to_string()]);
         guard.spawn(count, &playing(&scene, &theirs)).expect("asked");
         started(&mut guard, count);
         let (status, returned) = ended(&mut guard, count);
@@ -351,7 +351,7 @@ fn a_function_returns_bytes() {
         assert_eq!(next(&mut guard), GuardEvent::Empty);
     }
     let mut end_of = |scene: &[&str]| {
-        guard.spawn(1, &playing(&words(scene), &theirs)).expect("asked");
+        guard.spawn(1, &playing(&message(scene), &theirs)).expect("asked");
         started(&mut guard, 1);
         let ended = ended(&mut guard, 1);
         guard.kill().expect("asked");
@@ -372,7 +372,7 @@ fn what_a_function_returns_arrives_whole_or_fails() {
     let mut guard = Guard::start(&options).expect("a guard");
     let (_ours, theirs) = pipe().expect("a pipe");
     let mut end_of = |scene: &[&str]| {
-        guard.spawn(1, &playing(&words(scene), &theirs)).expect("asked");
+        guard.spawn(1, &playing(&message(scene), &theirs)).expect("asked");
         started(&mut guard, 1);
         let ended = ended(&mut guard, 1);
         assert_eq!(next(&mut guard), GuardEvent::Empty);
@@ -408,10 +408,10 @@ fn what_a_function_returns_arrives_whole_or_fails() {
 fn a_function_has_its_call_and_a_world_of_its_own() {
     let mut guard = start();
     let (_ours, theirs) = pipe().expect("a pipe");
-    let place = std::env::temp_dir().canonicalize().expect("a folder");
+    let index = std::env::temp_dir().canonicalize().expect("a folder");
     let environment = [(OsString::from("A"), OsString::from("1"))];
-    let scene = words(&["world", "", "\u{e4}"]);
-    let program = Program { environment: &environment, directory: Some(&place), ..playing(&scene, &theirs) };
+    let scene = message(&["world", "", "\u{e4}"]);
+    let program = Program { environment: &environment, directory: Some(&index), ..playing(&scene, &theirs) };
     guard.spawn(77, &program).expect("asked");
     let pid = started(&mut guard, 77);
     let (status, Returned::Bytes(seen)) = ended(&mut guard, 77) else { panic!("it returns") };
@@ -419,7 +419,7 @@ fn a_function_has_its_call_and_a_world_of_its_own() {
     // Of descriptors there are the standard ones, the file for what it returns, that of the listing itself, and the
     // lifeline.
     let seen = String::from_utf8(seen).expect("text");
-    let expected = std::format!("77|world,,\u{e4}|A=1|{}|0,1,2,3,4,1023|{pid},{pid}", place.display());
+    let expected = std::format!("77|world,,\u{e4}|A=1|{}|0,1,2,3,4,1023|{pid},{pid}", index.display());
     assert_eq!(seen, expected);
 }
 
@@ -436,12 +436,12 @@ fn programs_are_found_as_a_shell_finds_them() {
     // What is beneath a relative path or a relative folder is found for every directory.
     let here = std::env::current_dir().expect("a directory");
     let up = "../".repeat(here.components().count());
-    let beneath = |path: &Path| Path::new(&up).join(path.strip_prefix("/").expect("absolute"));
+    let with_scope = |path: &Path| Path::new(&up).join(path.strip_prefix("/").expect("absolute"));
     for found in [
-        find_program(beneath(program.path()).as_os_str(), None),
-        find_program(&name_of(&program), Some(beneath(&folder).as_os_str())),
+        find_program(with_scope(program.path()).as_os_str(), None),
+        find_program(&name_of(&program), Some(with_scope(&folder).as_os_str())),
     ] {
-        assert_eq!(found, Ok(here.join(beneath(program.path()))));
+        assert_eq!(found, Ok(here.join(with_scope(program.path()))));
     }
     let not = FindError::NotExecutable(plain.path().into());
     assert_eq!(find_program(&name_of(&plain), Some(&search)), Err(not.clone()));
@@ -452,7 +452,7 @@ fn programs_are_found_as_a_shell_finds_them() {
     let places = [Path::new("/nowhere").join("no-such"), folder.join("no-such")];
     assert_eq!(error, FindError::NotFound { name: "no-such".into(), looked_at: places.clone().into() });
     let sentence = error.to_string();
-    assert!(places.iter().all(|place| sentence.contains(place.to_str().expect("text"))), "{sentence}");
+    assert!(places.iter().all(|index| sentence.contains(index.to_str().expect("text"))), "{sentence}");
     for (name, search) in [("", Some(search.as_os_str())), ("no-such", None)] {
         let Err(FindError::NotFound { looked_at, .. }) = find_program(OsStr::new(name), search) else {
             panic!("there is none")

@@ -15,14 +15,14 @@ use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 #[derive(Debug)]
 pub struct Console {
     file: File,
-    way: Way,
+    write_mode: WriteMode,
 }
 
 /// How not to wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Way {
+enum WriteMode {
     /// It was opened anew, for us alone, and does not block.
-    OwnOpening,
+    Reopened,
     /// Sockets can be told with each write.
     Socket,
     /// It is asked before each write whether there is room, which is then for as much as a pipe takes at once.
@@ -58,35 +58,37 @@ impl Console {
         let file = File::from(fd.try_clone_to_owned()?);
         let kind = file.metadata()?.file_type();
         if kind.is_socket() {
-            return Ok(Self { file, way: Way::Socket });
+            return Ok(Self { file, write_mode: WriteMode::Socket });
         }
         // A file has one place to write at, which goes with its opening, and does not block.
         if kind.is_fifo() || kind.is_char_device() {
             let path = format!("/proc/self/fd/{}", file.as_raw_fd());
             let flags = libc::O_NONBLOCK | libc::O_NOCTTY;
             if let Ok(file) = OpenOptions::new().write(true).custom_flags(flags).open(path) {
-                return Ok(Self { file, way: Way::OwnOpening });
+                return Ok(Self { file, write_mode: WriteMode::Reopened });
             }
         }
-        Ok(Self { file, way: Way::Asking })
+        Ok(Self { file, write_mode: WriteMode::Asking })
     }
 
     /// Writes some, or says that it would block.
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        match self.way {
-            Way::OwnOpening => self.file.write(bytes),
-            Way::Socket => {
+        match self.write_mode {
+            WriteMode::Reopened => self.file.write(bytes),
+            WriteMode::Socket => {
                 SockRef::from(&self.file).send_with_flags(bytes, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL)
             }
-            Way::Asking if self.has_room() => self.file.write(&bytes[..bytes.len().min(libc::PIPE_BUF)]),
-            Way::Asking => Err(io::ErrorKind::WouldBlock.into()),
+            WriteMode::Asking if self.has_capacity() => {
+                self.file.write(&bytes[..bytes.len().min(libc::PIPE_BUF)])
+            }
+            WriteMode::Asking => Err(io::ErrorKind::WouldBlock.into()),
         }
     }
 
-    fn has_room(&self) -> bool {
-        let mut asked = libc::pollfd { fd: self.file.as_raw_fd(), events: libc::POLLOUT, revents: 0 };
+    fn has_capacity(&self) -> bool {
+        let mut poll_fd = libc::pollfd { fd: self.file.as_raw_fd(), events: libc::POLLOUT, revents: 0 };
         // SAFETY: one valid `pollfd`; it does not block.
-        unsafe { libc::poll(&raw mut asked, 1, 0) == 1 }
+        unsafe { libc::poll(&raw mut poll_fd, 1, 0) == 1 }
     }
 }
 
@@ -139,7 +141,7 @@ impl Shower {
 impl Console {
     /// As if it could not be opened anew.
     pub(super) fn ask(&mut self) {
-        self.way = Way::Asking;
+        self.write_mode = WriteMode::Asking;
     }
 
     pub(super) fn put(&mut self, bytes: &[u8]) -> io::Result<usize> {

@@ -3,7 +3,7 @@
 use super::error::{LogError, errno};
 use super::{LogFolder, attempt_folder};
 use crate::log_layout::run_folder;
-use crate::log_lines::{LogLines, Shown};
+use crate::log_lines::{LineOutput, LogLines};
 use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -38,10 +38,10 @@ impl RunFolder {
         let (path, temporary) = match folder {
             LogFolder::Temporary => {
                 let all = temporary_folder();
-                let own = make_new(DirBuilder::new().mode(0o700), &all, |random| {
+                let new_folder = make_new(DirBuilder::new().mode(0o700), &all, |random| {
                     format!("torchelastic_{random:08x}")
                 })?;
-                (in_new(&own)?, Some(own))
+                (in_new(&new_folder)?, Some(new_folder))
             }
             LogFolder::In(folder) => (in_new(&make_folders(folder)?)?, None),
             LogFolder::OfRun(folder) => (make_folders(folder)?, None),
@@ -74,8 +74,8 @@ impl RunFolder {
 
 impl Drop for RunFolder {
     fn drop(&mut self) {
-        if let Some(own) = self.temporary.take().filter(|_| self.owner == std::process::id()) {
-            remove_bare(own);
+        if let Some(new_folder) = self.temporary.take().filter(|_| self.owner == std::process::id()) {
+            remove_bare(new_folder);
         }
     }
 }
@@ -178,7 +178,7 @@ impl LogFile {
 pub(super) fn tail(file: &File) -> Vec<String> {
     let mut lines = LogLines::unshown();
     if let Ok(end) = end_of(file) {
-        lines.push(&end, &mut Shown::default());
+        lines.push(&end, &mut LineOutput::default());
     }
     lines.tail()
 }

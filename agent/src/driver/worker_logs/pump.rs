@@ -5,7 +5,7 @@ use super::console::{Consoles, Shower};
 use super::files::LogFile;
 use crate::console_backlog::Need;
 use crate::log_layout::Destination;
-use crate::log_lines::{LogLines, Shown};
+use crate::log_lines::{LineOutput, LogLines};
 use crate::streams::Stream;
 use alloc::collections::BTreeMap;
 use alloc::string::String;
@@ -100,12 +100,12 @@ struct Outlets {
     /// By stream.
     consoles: [Shower; 2],
     filtered: [Option<LogFile>; 2],
-    shown: Shown,
+    output: LineOutput,
 }
 
 /// How a read went.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Came {
+enum ReadResult {
     Bytes(usize),
     Nothing,
     End,
@@ -121,7 +121,7 @@ impl Pump {
             commands,
             streams: BTreeMap::new(),
             next_token: FIRST_PIPE,
-            outlets: Outlets { consoles, filtered: [None, None], shown: Shown::default() },
+            outlets: Outlets { consoles, filtered: [None, None], output: LineOutput::default() },
             gates: None,
             finish: None,
             flushes: Vec::new(),
@@ -151,7 +151,7 @@ impl Pump {
             self.outlets.flush(self.now, &self.events);
             self.pause_and_resume();
             self.answer();
-            if self.stop.is_some_and(|until| self.outlets.have_shown_all() || self.now >= until) {
+            if self.stop.is_some_and(|until| self.outlets.have_drained() || self.now >= until) {
                 return;
             }
         }
@@ -192,7 +192,7 @@ impl Pump {
     fn start(&mut self, group: Group) -> io::Result<()> {
         self.outlets.filtered = group.filtered;
         if let Some(note) = &group.note {
-            self.outlets.tell(self.now, note);
+            self.outlets.print_note(self.now, note);
         }
         self.gates = None;
         for piped in group.streams {
@@ -207,7 +207,7 @@ impl Pump {
     /// Whether the stream's console lets more come.
     fn may_read(&self, Reading { piped, .. }: &Reading) -> bool {
         let need =
-            if piped.file.is_some() || self.finish.is_some() { Need::Elsewhere } else { Need::OnlyConsole };
+            if piped.file.is_some() || self.finish.is_some() { Need::Stored } else { Need::OnlyConsole };
         let console = &self.outlets.consoles[piped.name.stream as usize].backlog;
         piped.destination == Destination::Kept || console.lets_read(self.now, need)
     }
@@ -216,7 +216,7 @@ impl Pump {
     fn pause_and_resume(&mut self) {
         let gates = [0, 1].map(|console: usize| {
             let backlog = &self.outlets.consoles[console].backlog;
-            [Need::OnlyConsole, Need::Elsewhere].map(|need| backlog.lets_read(self.now, need))
+            [Need::OnlyConsole, Need::Stored].map(|need| backlog.lets_read(self.now, need))
         });
         if self.gates.replace(gates) == Some(gates) {
             return;
@@ -240,17 +240,17 @@ impl Pump {
         self.streams = streams;
     }
 
-    fn read(&mut self, token: u64) -> Came {
-        let Some(Reading { piped, .. }) = self.streams.get_mut(&token) else { return Came::End };
-        let came = match piped.near.read(&mut self.buffer) {
-            Ok(0) => Came::End,
-            Ok(count) => Came::Bytes(count),
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Came::Nothing,
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => Came::Bytes(0),
-            Err(_) => Came::End,
+    fn read(&mut self, token: u64) -> ReadResult {
+        let Some(Reading { piped, .. }) = self.streams.get_mut(&token) else { return ReadResult::End };
+        let received = match piped.near.read(&mut self.buffer) {
+            Ok(0) => ReadResult::End,
+            Ok(count) => ReadResult::Bytes(count),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => ReadResult::Nothing,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => ReadResult::Bytes(0),
+            Err(_) => ReadResult::End,
         };
-        match came {
-            Came::Bytes(count) => {
+        match received {
+            ReadResult::Bytes(count) => {
                 let had_file = piped.file.is_some();
                 self.outlets.take(self.now, piped, &self.buffer[..count]);
                 if had_file && piped.file.is_none() {
@@ -260,10 +260,10 @@ impl Pump {
                     self.outlets.flush(self.now, &self.events);
                 }
             }
-            Came::Nothing => {}
-            Came::End => self.close(token),
+            ReadResult::Nothing => {}
+            ReadResult::End => self.close(token),
         }
-        came
+        received
     }
 
     /// Reads what is there, whether the console has room for it or not: the last lines matter.
@@ -273,7 +273,7 @@ impl Pump {
         for token in tokens {
             let mut count = 0;
             while count < DRAIN_BYTES_MAX
-                && let Came::Bytes(more) = self.read(token)
+                && let ReadResult::Bytes(more) = self.read(token)
             {
                 count += more;
             }
@@ -309,9 +309,9 @@ impl Pump {
                 self.finish = Some((until, done));
             }
         }
-        let has_shown_all = self.outlets.have_shown_all();
+        let has_drained = self.outlets.have_drained();
         self.flushes.retain(|(until, done)| {
-            let is_over = has_shown_all || now >= *until;
+            let is_over = has_drained || now >= *until;
             if is_over {
                 let _ = done.send(());
             }
@@ -323,38 +323,38 @@ impl Pump {
 impl Outlets {
     fn take(&mut self, now: Instant, piped: &mut Piped, bytes: &[u8]) {
         if let Some(note) = LogFile::write(&mut piped.file, bytes) {
-            self.tell(now, &note);
+            self.print_note(now, &note);
         }
         if piped.destination == Destination::PassedOn {
             self.consoles[piped.name.stream as usize].show(now, bytes);
         }
-        lock(&piped.lines).push(bytes, &mut self.shown);
+        lock(&piped.lines).push(bytes, &mut self.output);
         self.show_lines(now, piped.name.stream);
     }
 
     /// Nothing more comes from the stream.
     fn finish(&mut self, now: Instant, piped: &Piped) {
-        lock(&piped.lines).finish(&mut self.shown);
+        lock(&piped.lines).finish(&mut self.output);
         self.show_lines(now, piped.name.stream);
     }
 
     fn show_lines(&mut self, now: Instant, stream: Stream) {
-        if !self.shown.console.is_empty() {
-            self.consoles[stream as usize].show(now, &self.shown.console);
-            if let Some(note) = LogFile::write(&mut self.filtered[stream as usize], &self.shown.filtered) {
-                self.tell(now, &note);
+        if !self.output.console.is_empty() {
+            self.consoles[stream as usize].show(now, &self.output.console);
+            if let Some(note) = LogFile::write(&mut self.filtered[stream as usize], &self.output.filtered) {
+                self.print_note(now, &note);
             }
         }
-        self.shown.console.clear();
-        self.shown.filtered.clear();
+        self.output.console.clear();
+        self.output.filtered.clear();
         // A burst of short lines does not keep its memory for ever.
-        if self.shown.console.capacity() > CONSOLE_FULL_BYTES {
-            self.shown = Shown::default();
+        if self.output.console.capacity() > CONSOLE_FULL_BYTES {
+            self.output = LineOutput::default();
         }
     }
 
     /// A line of the agent's own.
-    fn tell(&mut self, now: Instant, line: &str) {
+    fn print_note(&mut self, now: Instant, line: &str) {
         self.consoles[Stream::Stderr as usize].show(now, line.as_bytes());
     }
 
@@ -364,7 +364,7 @@ impl Outlets {
         }
     }
 
-    fn have_shown_all(&self) -> bool {
+    fn have_drained(&self) -> bool {
         self.consoles.iter().all(|console| console.backlog.is_empty())
     }
 }

@@ -107,7 +107,7 @@ impl Output {
 /// The outputs of the only worker of an attempt.
 fn start_one(logs: &mut WorkerLogs) -> (File, File) {
     let mut attempt = logs.start_attempt(0, &[origin(0)]).expect("started");
-    assert_eq!(attempt.trouble, None);
+    assert_eq!(attempt.log_error, None);
     let worker = attempt.workers.remove(0);
     (worker.stdout.file(), worker.stderr.file())
 }
@@ -165,9 +165,9 @@ fn tees_go_into_files_as_they_are_and_to_the_console_behind_prefixes() {
     let expected =
         ["[w0]:loss 0.5", "[w0]:no end", "[w0]:step 1", "[w12]:loss 0.5", "[w12]:no end", "[w12]:step 1"];
     assert_eq!(lines, expected);
-    let mut shown = Vec::new();
-    screen.stderr.read_to_end(&mut shown).expect("shown");
-    assert_eq!(shown, b"[w0]:warning\n[w0]:\xff\n[w12]:warning\n[w12]:\xff\n");
+    let mut visible = Vec::new();
+    screen.stderr.read_to_end(&mut visible).expect("shown");
+    assert_eq!(visible, b"[w0]:warning\n[w0]:\xff\n[w12]:warning\n[w12]:\xff\n");
     assert_eq!(names(&run.join("attempt_0")), ["0", "12", "filtered_stdout.log"]);
     assert_eq!(names(&run.join("attempt_0/12")), ["stderr.log", "stdout.log"]);
     assert_eq!(text(run.join("attempt_0/0/stdout.log")), "step 1\r\nloss 0.5\nno end");
@@ -221,9 +221,9 @@ fn without_settings_standard_output_is_inherited_and_standard_error_is_passed_on
     assert!(matches!((first.stdout, second.stdout), (Output::Inherit, Output::Inherit)));
     let (mut first, second) = (first.stderr.file(), second.stderr.file());
     first.write_all(b"50 %").expect("written");
-    let mut shown = [0; 4];
-    screen.stderr.read_exact(&mut shown).expect("it comes without an end of the line");
-    assert_eq!(&shown, b"50 %");
+    let mut visible = [0; 4];
+    screen.stderr.read_exact(&mut visible).expect("it comes without an end of the line");
+    assert_eq!(&visible, b"50 %");
     assert_eq!(logs.tail(0), ["50 %"]);
     first.write_all(b"\r100 %\nboom").expect("written");
     assert_eq!(logs.tail(0), ["100 %", "boom"]);
@@ -270,11 +270,11 @@ fn without_files_there_are_consoles_only() {
 fn a_folder_for_temporary_files_is_the_users_own() {
     let logs = WorkerLogs::open(LogSettings::default(), "a/b", LogFolder::Temporary, Consoles::default());
     let logs = logs.expect("opened");
-    let own = logs.run_folder().expect("a folder").parent().expect("a parent").to_path_buf();
-    assert!(own.starts_with(std::env::temp_dir()), "{}", own.display());
-    assert!(own.file_name().is_some_and(|name| name.to_string_lossy().starts_with("torchelastic_")));
-    assert_eq!(own.metadata().expect("a folder").permissions().mode() & 0o777, 0o700);
-    fs::remove_dir_all(own).expect("removed");
+    let local = logs.run_folder().expect("a folder").parent().expect("a parent").to_path_buf();
+    assert!(local.starts_with(std::env::temp_dir()), "{}", local.display());
+    assert!(local.file_name().is_some_and(|name| name.to_string_lossy().starts_with("torchelastic_")));
+    assert_eq!(local.metadata().expect("a folder").permissions().mode() & 0o777, 0o700);
+    fs::remove_dir_all(local).expect("removed");
 }
 
 #[test]
@@ -286,22 +286,22 @@ fn a_folder_for_temporary_files_goes_if_nothing_came_into_it() {
         for number in 0..3 {
             logs.start_attempt(number, &[origin(0), origin(1)]).expect("started");
         }
-        let own = logs.run_folder().and_then(Path::parent).expect("a folder").to_path_buf();
-        (logs, own)
+        let local = logs.run_folder().and_then(Path::parent).expect("a folder").to_path_buf();
+        (logs, local)
     };
-    let (logs, own) = start();
-    assert!(own.is_dir());
+    let (logs, local) = start();
+    assert!(local.is_dir());
     drop(logs);
-    assert!(!own.exists(), "{}", own.display());
+    assert!(!local.exists(), "{}", local.display());
     // One file is reason enough to leave all of it as it is.
-    let (mut logs, own) = start();
+    let (mut logs, local) = start();
     let attempt = logs.start_attempt(3, &[origin(0)]).expect("started");
     let error_file = attempt.workers[0].error_file.clone().expect("a path");
     fs::write(&error_file, "").expect("written");
     drop((logs, attempt));
     assert!(error_file.exists());
     assert_eq!(fs::read_dir(error_file.ancestors().nth(3).expect("the run's")).expect("a folder").count(), 4);
-    fs::remove_dir_all(own).expect("removed");
+    fs::remove_dir_all(local).expect("removed");
     // A folder that was asked for stays.
     let folder = TemporaryFolder::new();
     let (logs, _screen) = open(LogSettings::default(), &folder);
@@ -334,8 +334,8 @@ fn attempts_are_numbered_and_none_is_ever_erased() {
     );
     let mut logs = again.expect("opened");
     assert_eq!(logs.run_folder(), Some(&*run));
-    for (asked, given) in [(0, 2), (1, 3), (2, 4), (3, 6), (10, 10)] {
-        assert_eq!(write(logs.start_attempt(asked, &[origin(0)]).expect("started"), "after"), given);
+    for (request, given) in [(0, 2), (1, 3), (2, 4), (3, 6), (10, 10)] {
+        assert_eq!(write(logs.start_attempt(request, &[origin(0)]).expect("started"), "after"), given);
     }
     for number in [0, 1, 5] {
         assert_eq!(text(run.join(format!("attempt_{number}/0/stdout.log"))), "before");
@@ -351,9 +351,9 @@ fn a_file_in_the_place_of_the_folder_is_named() {
     let folder = TemporaryFolder::new();
     let file = folder.path().join("logs");
     fs::write(&file, "").expect("written");
-    for asked in [&file, &file.join("of/job")] {
-        for within in [LogFolder::In(asked), LogFolder::OfRun(asked)] {
-            let error = WorkerLogs::open(LogSettings::default(), "job", within, Consoles::default());
+    for request in [&file, &file.join("of/job")] {
+        for with_timeout in [LogFolder::In(request), LogFolder::OfRun(request)] {
+            let error = WorkerLogs::open(LogSettings::default(), "job", with_timeout, Consoles::default());
             let error = error.expect_err("refused");
             assert_eq!(error, LogError::NotAFolder { path: file.clone() });
             assert_eq!(error.to_string(), format!("log_dir: {} is a file", file.display()));
@@ -467,8 +467,8 @@ fn a_slow_console_gets_everything_and_who_has_nothing_else_waits() {
     finished(&mut logs);
     logs.flush(SOON);
     drop(logs);
-    let [shown, _] = reader.join().expect("read");
-    assert!(shown == ["[w0]:", &line].concat().repeat(count));
+    let [visible, _] = reader.join().expect("read");
+    assert!(visible == ["[w0]:", &line].concat().repeat(count));
 }
 
 #[test]
@@ -486,9 +486,13 @@ fn who_has_a_file_does_without_a_console_that_stands_still() {
     let reader = thread::spawn(|| screen.rest());
     logs.flush(SOON);
     drop(logs);
-    let [shown, _] = reader.join().expect("read");
-    assert!(shown.len() > CONSOLE_FULL_BYTES && shown.len() < CONSOLE_BYTES_MAX + 200_000, "{}", shown.len());
-    assert!(shown.ends_with(" bytes of workers' output are missing here: the console did not take them\n"));
+    let [visible, _] = reader.join().expect("read");
+    assert!(
+        visible.len() > CONSOLE_FULL_BYTES && visible.len() < CONSOLE_BYTES_MAX + 200_000,
+        "{}",
+        visible.len()
+    );
+    assert!(visible.ends_with(" bytes of workers' output are missing here: the console did not take them\n"));
 }
 
 /// The worker is dead, its last words are in its pipe, and the console takes none of them.
@@ -533,8 +537,8 @@ fn an_attempt_is_over_before_its_console_is() {
     let reader = thread::spawn(|| screen.rest());
     logs.flush(SOON);
     drop(logs);
-    let [_, shown] = reader.join().expect("read");
-    assert_eq!(shown.len(), CONSOLE_FULL_BYTES + 100 * 1024, "and nothing is lost");
+    let [_, visible] = reader.join().expect("read");
+    assert_eq!(visible.len(), CONSOLE_FULL_BYTES + 100 * 1024, "and nothing is lost");
 }
 
 #[test]
@@ -550,9 +554,9 @@ fn a_gibibyte_without_a_line_feed_takes_little_memory() {
     let mut worker = attempt.workers.remove(0).stdout.file();
     let before = resident();
     let writer = thread::spawn(move || {
-        let piece = vec![b'x'; 1 << 20];
+        let chunk = vec![b'x'; 1 << 20];
         for _ in 0..1024 {
-            worker.write_all(&piece).expect("it is read");
+            worker.write_all(&chunk).expect("it is read");
         }
     });
     let reader = thread::spawn(move || {
@@ -636,9 +640,9 @@ fn consoles_are_what_the_agent_has() {
     // It writes where the agent's own writing goes on.
     file.write_all(b"after\n").expect("written");
     assert_eq!(text(&path), ["before\n", &"[w0]:much\n".repeat(3000), "after\n"].concat());
-    let mut shown = [0; 9];
-    near.read_exact(&mut shown).expect("shown");
-    assert_eq!(&shown, b"[w0]:err\n");
+    let mut visible = [0; 9];
+    near.read_exact(&mut visible).expect("shown");
+    assert_eq!(&visible, b"[w0]:err\n");
     // A socket that is closed, and one that takes nothing.
     near.shutdown(Shutdown::Both).expect("shut");
     let (stdout, mut stderr) = start_one(&mut logs);
@@ -685,9 +689,9 @@ fn a_terminal_that_is_paused_holds_up_nobody_but_workers() {
     finished(&mut logs);
     logs.flush(Duration::from_millis(50));
     flow(libc::TCOON);
-    let mut shown = [0; 4];
-    near.read_exact(&mut shown).expect("shown");
-    assert_eq!(&shown, b"boom");
+    let mut visible = [0; 4];
+    near.read_exact(&mut visible).expect("shown");
+    assert_eq!(&visible, b"boom");
     // One that goes away for good.
     drop(near);
     let mut attempt = logs.start_attempt(1, &[origin(0)]).expect("started");
@@ -701,17 +705,17 @@ fn consoles_that_cannot_be_opened_anew_are_asked_for_room() {
     let (near, far) = io::pipe().expect("a pipe");
     let mut console = Console::new(far.as_fd()).expect("a console");
     console.ask();
-    let piece = vec![b'x'; 100_000];
+    let chunk = vec![b'x'; 100_000];
     let mut count = 0;
     let error = loop {
-        match console.put(&piece) {
+        match console.put(&chunk) {
             Ok(more) => count += more,
             Err(error) => break error,
         }
     };
     assert_eq!((error.kind(), count), (io::ErrorKind::WouldBlock, 64 * 1024), "as much as a pipe holds");
     drop(near);
-    assert_eq!(console.put(&piece).expect_err("closed").kind(), io::ErrorKind::BrokenPipe);
+    assert_eq!(console.put(&chunk).expect_err("closed").kind(), io::ErrorKind::BrokenPipe);
 }
 
 #[test]
@@ -753,9 +757,9 @@ fn the_root_causes_file_is_handed_on() {
     fs::write(&to, "what was there is replaced").expect("written");
     read(&from).expect("handed on");
     assert_eq!(text(&to), r#"{"message":{"errorCode":-9,"message":"boom"}}"#);
-    let elsewhere = folder.path().join("none/to");
-    let error = hand_on_error_file(&from, &elsewhere, 1).expect_err("no such folder");
-    assert_eq!((error.path(), error.errno()), (Some(&*elsewhere), libc::ENOENT));
+    let external = folder.path().join("none/to");
+    let error = hand_on_error_file(&from, &external, 1).expect_err("no such folder");
+    assert_eq!((error.path(), error.errno()), (Some(&*external), libc::ENOENT));
     assert_eq!(names(folder.path()), ["from", "to"]);
 }
 
@@ -768,8 +772,8 @@ fn a_worker_leaves_its_error_for_the_agent() {
     let ErrorFile::Read { content: Ok(error), .. } = read_error_file(&to) else { panic!("it is there") };
     assert_eq!((error.message.as_str(), error.callstack.as_deref()), ("boom", Some("boom\nmain.c:7")));
     assert!(error.timestamp_s > 1_700_000_000);
-    let elsewhere = folder.path().join("none/error.json");
-    let error = write_error_file(&elsewhere, "boom", "").expect_err("no such folder");
-    assert_eq!((error.path(), error.errno()), (Some(&*elsewhere), libc::ENOENT));
+    let external = folder.path().join("none/error.json");
+    let error = write_error_file(&external, "boom", "").expect_err("no such folder");
+    assert_eq!((error.path(), error.errno()), (Some(&*external), libc::ENOENT));
     assert_eq!(names(folder.path()), ["error.json"]);
 }

@@ -40,7 +40,11 @@ fn failures_before_the_start_leave_no_pause_behind() {
     for _ in 0..5 {
         play.met();
         let call = play.call;
-        play.give(Input::NotAssigned { call, kind: InVain::Failed, words: "the store is full".into() });
+        play.give(Input::NotAssigned {
+            call,
+            kind: WaitFailure::Failed,
+            message: "the store is full".into(),
+        });
     }
     assert_eq!(fails_after(&mut play, Duration::ZERO), Duration::ZERO, "the first start that failed");
 }
@@ -59,7 +63,7 @@ fn who_is_stopped_during_the_pause_ends_at_once() {
     fails_after(&mut play, Duration::ZERO);
     play.met().assigned().started().exited(0, ExitStatus::Signal(9)).give(Input::Empty);
     assert_eq!(play.phase(), Phase::Restarting);
-    play.give(Input::Stop(StopCause::Asked));
+    play.give(Input::Stop(StopCause::Requested));
     assert_eq!(play.phase(), Phase::Closing);
 }
 
@@ -72,7 +76,7 @@ fn a_peers_death_that_is_heard_during_the_pause_gives_the_restart_back() {
     play.met().assigned().started().exited(0, ExitStatus::Code(1)).exited(1, ExitStatus::Code(1));
     play.give(Input::Empty);
     assert_eq!((play.phase(), play.agent.restarts_left()), (Phase::Restarting, left - 1));
-    play.give(Input::Member(Membership::PeerDied { words: "b".into() }));
+    play.give(Input::Member(Membership::PeerDied { message: "b".into() }));
     assert_eq!(play.agent.restarts_left(), left);
 }
 
@@ -82,7 +86,7 @@ fn a_failure_that_came_of_a_peers_death_does_not_count() {
     play.give(Input::Begin);
     fails_after(&mut play, Duration::ZERO);
     play.met().assigned().started().exited(0, ExitStatus::Code(1));
-    play.give(Input::Member(Membership::PeerDied { words: "b".into() })).give(Input::Empty);
+    play.give(Input::Member(Membership::PeerDied { message: "b".into() })).give(Input::Empty);
     assert_eq!(play.phase(), Phase::Meeting, "no pause");
     assert_eq!(fails_after(&mut play, Duration::ZERO).as_millis(), 100);
 }

@@ -11,7 +11,7 @@ fn who_was_killed_is_the_root_cause_although_its_peers_ended_first() {
     // These end as they are told to, each in its way.
     play.exited(1, ExitStatus::Signal(15)).exited(2, ExitStatus::Signal(6)).give(Input::Empty);
     let exits = play.outputs.iter().filter_map(|output| match output {
-        Output::Tell(Notice::Exited { local_rank, was_told: false, .. }) => Some(*local_rank),
+        Output::Notify(Notice::Exited { local_rank, was_stopped: false, .. }) => Some(*local_rank),
         _ => None,
     });
     assert_eq!(exits.collect::<Vec<_>>(), [0, 3, 2], "an abort is no way to obey");
@@ -116,7 +116,7 @@ fn a_worker_that_had_written_an_error_file_has_failed_however_it_ends() {
         assert_eq!(named(&mut play), [2, 0]);
         play.pass(Duration::from_millis(500));
         let reason = Reason::ErrorWritten { worker: ranks(2) };
-        assert_eq!(play.agent.verdict(), Some(&Verdict::Failed { reason }));
+        assert_eq!(play.agent.outcome(), Some(&Outcome::Failed { reason }));
     }
     // An error file of its own does not make a crash a consequence of another's.
     let mut play = Play::new(WorkerSpec { local_world_size: 3, max_restarts: 0, ..spec() });

@@ -5,7 +5,7 @@ use super::*;
 #[test]
 fn a_pause_costs_workers_none_of_their_time_to_end() {
     let mut play = Play::new(spec());
-    play.running().give(Input::Stop(StopCause::Asked));
+    play.running().give(Input::Stop(StopCause::Requested));
     // Half of the time passes, then the process is stopped for an hour.
     play.pass(STOP / 2).pause(Duration::from_secs(3600));
     assert!(!play.outputs.contains(&Output::Kill), "{:?}", play.outputs);
@@ -17,7 +17,7 @@ fn a_pause_costs_workers_none_of_their_time_to_end() {
 #[test]
 fn what_comes_after_a_pause_finds_no_deadline_passed() {
     let mut play = Play::new(spec());
-    play.running().give(Input::Stop(StopCause::Asked));
+    play.running().give(Input::Stop(StopCause::Requested));
     play.now = play.now + Duration::from_secs(3600);
     play.give(Input::Pass { signal: 10 }).pass(Duration::ZERO);
     assert!(!play.outputs.contains(&Output::Kill), "{:?}", play.outputs);
@@ -25,7 +25,7 @@ fn what_comes_after_a_pause_finds_no_deadline_passed() {
 }
 
 fn given_up() -> Input {
-    Input::Member(Membership::SessionEnded { words: "heartbeats were missed".into() })
+    Input::Member(Membership::SessionEnded { message: "heartbeats were missed".into() })
 }
 
 #[test]
@@ -42,8 +42,8 @@ fn without_a_restart_left_it_ends_alone_and_the_job_goes_on() {
     let mut play = Play::new(WorkerSpec { max_restarts: 0, ..spec() });
     play.running().give(given_up());
     assert_eq!(play.agent.phase(), Phase::Ending);
-    let reason = Reason::SessionEnded { words: "heartbeats were missed".into() };
-    assert_eq!(play.agent.verdict(), Some(&Verdict::Failed { reason }));
+    let reason = Reason::SessionEnded { message: "heartbeats were missed".into() };
+    assert_eq!(play.agent.outcome(), Some(&Outcome::Failed { reason }));
     assert!(
         !play.outputs.iter().any(|output| matches!(output, Output::Announce { .. })),
         "{:?}",
@@ -54,8 +54,8 @@ fn without_a_restart_left_it_ends_alone_and_the_job_goes_on() {
 #[test]
 fn a_node_whose_workers_have_succeeded_keeps_its_result() {
     let mut play = Play::new(spec());
-    play.parting();
-    assert_eq!(play.agent.phase(), Phase::Parting);
+    play.exit_barrier();
+    assert_eq!(play.agent.phase(), Phase::ExitBarrier);
     play.give(given_up());
-    assert!(matches!(play.agent.verdict(), Some(Verdict::Succeeded { missing: Some(_) })));
+    assert!(matches!(play.agent.outcome(), Some(Outcome::Succeeded { missing: Some(_) })));
 }

@@ -79,7 +79,7 @@ impl Frames {
             }
             Operation::Check { name } => {
                 put(&mut self.requests, id, &ClientFrame::Check { keys: Keys::one(key(name)) });
-                self.native_due(id, &ServerFrame::Verdict { holds: true, revision }, Some(1..9));
+                self.native_due(id, &ServerFrame::Outcome { holds: true, revision }, Some(1..9));
             }
             Operation::Wait { name } => {
                 let request = ClientFrame::Wait { timeout_ms: WAIT_MS, keys: Keys::one(key(name)) };
@@ -183,7 +183,7 @@ fn put(out: &mut Bytes, id: u64, frame: &ClientFrame<'_>) {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Language, Tongue};
+    use super::super::{Language, Protocol};
     use super::*;
 
     fn answer(id: u64, sequence: u64, frame: &ServerFrame<'_>) -> Vec<u8> {
@@ -194,12 +194,12 @@ mod tests {
 
     #[test]
     fn ids_grow_and_answers_must_have_them() {
-        let mut tongue = Tongue::new(Language::Native);
+        let mut protocol = Protocol::new(Language::Native);
         let mut frames = Frames::default();
-        frames.push(&mut tongue, Operation::Check { name: "k" });
-        frames.push(&mut tongue, Operation::Get { name: "k", value: b"v" });
+        frames.push(&mut protocol, Operation::Check { name: "k" });
+        frames.push(&mut protocol, Operation::Get { name: "k", value: b"v" });
         let (_, both) = frames.first(2);
-        let check = |id, holds| answer(id, 70, &ServerFrame::Verdict { holds, revision: 5 });
+        let check = |id, holds| answer(id, 70, &ServerFrame::Outcome { holds, revision: 5 });
         let get = |value| answer(2, 71, &ServerFrame::Value { revision: 4, value: Some(value) });
         assert_eq!(both, check(1, true).len() + get(b"v").len());
         assert!(frames.allow(0, &[check(1, true), get(b"v")].concat()));
@@ -211,8 +211,8 @@ mod tests {
 
     #[test]
     fn each_arrival_has_a_name_of_its_own_and_the_generation_is_checked() {
-        let mut tongue = Tongue::new(Language::Native);
-        let arrivals = Frames::arrivals(&mut tongue, "k", 3, 2);
+        let mut protocol = Protocol::new(Language::Native);
+        let arrivals = Frames::arrivals(&mut protocol, "k", 3, 2);
         let [(one, length), (other, _)] = [arrivals[0].first(1), arrivals[1].first(1)];
         assert_eq!((one.len(), one == other), (other.len(), false));
         let over =

@@ -1,6 +1,6 @@
 //! One connection under load.
 
-use super::Trouble;
+use super::LoadError;
 use super::awaited::{Awaited, Judged};
 use crate::bench::frames::Frames;
 use mio::net::TcpStream;
@@ -38,7 +38,7 @@ pub(super) struct Line {
     stream: TcpStream,
     state: LineState,
     /// What was asked and is not yet answered.
-    asked: Option<Asked>,
+    pending: Option<PendingRequest>,
     /// Of one that also gets what it did not ask for: the start of a frame.
     inbox: Option<Vec<u8>>,
 }
@@ -50,7 +50,7 @@ enum LineState {
 }
 
 #[derive(Debug)]
-struct Asked {
+struct PendingRequest {
     task: Task,
     sent: usize,
     received: usize,
@@ -59,115 +59,115 @@ struct Asked {
 
 impl Line {
     pub(super) const fn new(stream: TcpStream) -> Self {
-        Self { stream, state: LineState::Connecting, asked: None, inbox: None }
+        Self { stream, state: LineState::Connecting, pending: None, inbox: None }
     }
 
-    pub(super) fn ask(&mut self, task: Task, at: Instant) -> Result<(), Trouble> {
+    pub(super) fn ask(&mut self, task: Task, at: Instant) -> Result<(), LoadError> {
         if let Task::Until { .. } = task {
             self.inbox.get_or_insert_default();
         }
-        self.asked = Some(Asked { task, sent: 0, received: 0, at });
+        self.pending = Some(PendingRequest { task, sent: 0, received: 0, at });
         self.send()
     }
 
-    pub(super) fn is_connected(&mut self) -> Result<bool, Trouble> {
+    pub(super) fn is_connected(&mut self) -> Result<bool, LoadError> {
         if self.state == LineState::Connecting {
-            if let Some(error) = self.stream.take_error().map_err(Trouble::Connect)? {
-                return Err(Trouble::Connect(error));
+            if let Some(error) = self.stream.take_error().map_err(LoadError::Connect)? {
+                return Err(LoadError::Connect(error));
             }
             match self.stream.peer_addr() {
                 Ok(_) => {}
                 Err(error) if error.kind() == io::ErrorKind::NotConnected => return Ok(false),
-                Err(error) => return Err(Trouble::Connect(error)),
+                Err(error) => return Err(LoadError::Connect(error)),
             }
-            self.stream.set_nodelay(true).map_err(Trouble::Connect)?;
+            self.stream.set_nodelay(true).map_err(LoadError::Connect)?;
             self.state = LineState::Connected;
         }
         Ok(true)
     }
 
     /// Sends what the socket takes of what was asked.
-    pub(super) fn send(&mut self) -> Result<(), Trouble> {
+    pub(super) fn send(&mut self) -> Result<(), LoadError> {
         if !self.is_connected()? {
             return Ok(());
         }
-        let Some(Asked { task, sent, .. }) = &mut self.asked else { return Ok(()) };
+        let Some(PendingRequest { task, sent, .. }) = &mut self.pending else { return Ok(()) };
         let request = task.request();
         while *sent < request.len() {
             match self.stream.write(&request[*sent..]) {
                 Ok(more) => *sent += more,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => return Err(Trouble::Lost(error)),
+                Err(error) => return Err(LoadError::Lost(error)),
             }
         }
         Ok(())
     }
 
     /// Receives what is there, and tells when what was asked was so when it is answered whole.
-    pub(super) fn receive(&mut self, buffer: &mut [u8], closing: bool) -> Result<Option<Instant>, Trouble> {
+    pub(super) fn receive(&mut self, buffer: &mut [u8], closing: bool) -> Result<Option<Instant>, LoadError> {
         if self.state == LineState::Connecting {
             return Ok(None);
         }
-        let mut answered = None;
+        let mut had_reply = None;
         loop {
             let got = match self.stream.read(buffer) {
-                Ok(0) => return Err(Trouble::Closed),
+                Ok(0) => return Err(LoadError::Closed),
                 Ok(got) => got,
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(answered),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(had_reply),
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
-                Err(error) => return Err(Trouble::Lost(error)),
+                Err(error) => return Err(LoadError::Lost(error)),
             };
-            answered = answered.or(self.take(&buffer[..got])?);
+            had_reply = had_reply.or(self.take(&buffer[..got])?);
             // Events come once for each arrival of bytes. A read that leaves room took all there were, and the next
             // ones are a new event; but an end that came with them is not.
-            if got < buffer.len() && (answered.is_some() || !closing) {
-                return Ok(answered);
+            if got < buffer.len() && (had_reply.is_some() || !closing) {
+                return Ok(had_reply);
             }
         }
     }
 
     /// Takes bytes in.
-    fn take(&mut self, bytes: &[u8]) -> Result<Option<Instant>, Trouble> {
+    fn take(&mut self, bytes: &[u8]) -> Result<Option<Instant>, LoadError> {
         if let Some(inbox) = &mut self.inbox {
             inbox.extend_from_slice(bytes);
             return self.take_frames();
         }
-        match &mut self.asked {
-            Some(Asked { task: Task::Batch { frames, operations }, received, .. }) => {
+        match &mut self.pending {
+            Some(PendingRequest { task: Task::Batch { frames, operations }, received, .. }) => {
                 let (_, due) = frames.first(*operations);
                 if bytes.len() > due - *received || !frames.allow(*received, bytes) {
-                    return Err(Trouble::Garbage);
+                    return Err(LoadError::Garbage);
                 }
                 *received += bytes.len();
                 let is_whole = *received == due;
-                Ok(self.asked.take_if(|_| is_whole).map(|asked| asked.at))
+                Ok(self.pending.take_if(|_| is_whole).map(|pending| pending.at))
             }
-            _ => Err(Trouble::Garbage),
+            _ => Err(LoadError::Garbage),
         }
     }
 
-    fn take_frames(&mut self) -> Result<Option<Instant>, Trouble> {
+    fn take_frames(&mut self) -> Result<Option<Instant>, LoadError> {
         let Some(inbox) = &mut self.inbox else { return Ok(None) };
         let limits = FrameLimits::default();
-        let (mut answered, mut begin) = (None, 0);
+        let (mut had_reply, mut begin) = (None, 0);
         while let Scan::Whole { header, bytes } =
-            native::scan(&inbox[begin..], From::Server, &limits).map_err(|_| Trouble::Garbage)?
+            native::scan(&inbox[begin..], From::Server, &limits).map_err(|_| LoadError::Garbage)?
         {
             let body = &inbox[begin + HEADER_BYTES..begin + bytes];
-            let awaited = match &self.asked {
-                Some(Asked { task: Task::Until { awaited, .. }, .. }) => awaited,
-                Some(_) => return Err(Trouble::Garbage),
+            let awaited = match &self.pending {
+                Some(PendingRequest { task: Task::Until { awaited, .. }, .. }) => awaited,
+                Some(_) => return Err(LoadError::Garbage),
                 None => &Awaited::Nothing,
             };
             match awaited.judge(header.kind, body, &limits) {
-                Judged::Awaited => answered = self.asked.take().map(|asked| asked.at),
+                Judged::Awaited => had_reply = self.pending.take().map(|pending| pending.at),
                 Judged::Other => {}
-                Judged::Wrong => return Err(Trouble::Garbage),
+                Judged::Wrong => return Err(LoadError::Garbage),
             }
             begin += bytes;
         }
         inbox.drain(..begin);
-        Ok(answered)
+        Ok(had_reply)
     }
 }

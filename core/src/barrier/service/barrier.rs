@@ -43,7 +43,7 @@ pub(super) struct Barrier {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Found {
     /// Its generation is open, or can be begun.
-    Place,
+    NotYet,
     /// Its generation is over.
     Recorded(u64),
 }
@@ -100,7 +100,7 @@ impl Barrier {
 
     pub(super) fn awaits(&self, participants: &Participants<'_>, hasher: &SeedableRandomState) -> bool {
         match (self.awaited, participants) {
-            (Awaited::Count(own), Participants::Count(others)) => own == *others,
+            (Awaited::Count(mine), Participants::Count(others)) => mine == *others,
             (Awaited::Listed, Participants::Names(names)) => self.members.are(*names, hasher),
             _ => false,
         }
@@ -115,18 +115,18 @@ impl Barrier {
     ) -> Result<Found, Refusal> {
         let over = self.over();
         match arrive.generation {
-            0 if self.phase == Phase::Open => Ok(Found::Place),
+            0 if self.phase == Phase::Open => Ok(Found::NotYet),
             0 => {
                 let failed = self.was_theirs && self.end(over).is_some_and(|end| **end != End::Released);
                 let member =
                     self.members.find(arrive.name, hasher).and_then(|member| self.members.get(member));
                 let is_awaited = self.awaited != Awaited::Listed || member.is_some();
-                let has_heard = member.is_some_and(|member| member.heard == over);
-                let is_late = failed && is_as_before && is_awaited && !has_heard;
-                Ok(if is_late { Found::Recorded(over) } else { Found::Place })
+                let has_seen_end = member.is_some_and(|member| member.last_seen_generation == over);
+                let is_late = failed && is_as_before && is_awaited && !has_seen_end;
+                Ok(if is_late { Found::Recorded(over) } else { Found::NotYet })
             }
-            asked if asked == over + 1 => Ok(Found::Place),
-            asked if self.end(asked).is_some() => Ok(Found::Recorded(asked)),
+            wanted if wanted == over + 1 => Ok(Found::NotYet),
+            wanted if self.end(wanted).is_some() => Ok(Found::Recorded(wanted)),
             _ => {
                 let oldest = if over == 0 { 0 } else { over + 1 - self.ends.len() as u64 };
                 Err(Refusal::UnknownGeneration { oldest, next: over + 1 })
@@ -145,20 +145,22 @@ impl Barrier {
 
     /// How many are missing, but for the one who asks, and the first of their names. Who is missing of a number is known
     /// when all who are there were released together the last time, and nobody has come in another's place.
-    pub(super) fn absent(&self, asks: Option<Option<MemberId>>, named_max: usize) -> (u32, Names) {
-        let own = asks.flatten();
-        let asking = own.and_then(|own| self.members.get(own));
-        let own_waits = asking.is_some_and(|own| own.arrival.is_some());
-        let own_place = u32::from(asks.is_some() && !own_waits);
-        let count = self.participants() - self.members.waiting() - own_place;
+    pub(super) fn absent(&self, includes_caller: Option<Option<MemberId>>, named_max: usize) -> (u32, Names) {
+        let mine = includes_caller.flatten();
+        let asking = mine.and_then(|mine| self.members.get(mine));
+        let is_waiting = asking.is_some_and(|mine| mine.arrival.is_some());
+        let own_slot_count = u32::from(includes_caller.is_some() && !is_waiting);
+        let count = self.participants() - self.members.waiting() - own_slot_count;
         match self.awaited {
-            Awaited::Listed => (count, named(&self.members, named_max, |id, _| Some(id) != own)),
+            Awaited::Listed => (count, named(&self.members, named_max, |id, _| Some(id) != mine)),
             Awaited::Count(_) => {
                 let over = self.over();
-                let was_there = |id, heard| Some(id) != own && over > 0 && heard == over;
+                let was_there =
+                    |id, last_seen_generation| Some(id) != mine && over > 0 && last_seen_generation == over;
                 let were_released = self.end(over).is_some_and(|end| **end == End::Released);
-                let own_is_away = !own_waits && asking.is_some_and(|own| over > 0 && own.heard == over);
-                if were_released && count == self.members.away() - u32::from(own_is_away) {
+                let is_away =
+                    !is_waiting && asking.is_some_and(|mine| over > 0 && mine.last_seen_generation == over);
+                if were_released && count == self.members.away() - u32::from(is_away) {
                     (count, named(&self.members, named_max, was_there))
                 } else {
                     (count, Names::default())
@@ -186,7 +188,7 @@ impl Barrier {
         if self.members.len() >= self.members_max() {
             let (over, set_by) = (self.over(), self.set_by);
             self.members.retain(hasher, |id, member| {
-                member.arrival.is_some() || id == set_by || (over > 0 && member.heard == over)
+                member.arrival.is_some() || id == set_by || (over > 0 && member.last_seen_generation == over)
             });
         }
     }
@@ -199,7 +201,8 @@ impl Barrier {
 
 /// The first names of those who do not wait and for whom `is_meant` holds.
 pub(super) fn named(members: &Members, named_max: usize, is_meant: impl Fn(MemberId, u64) -> bool) -> Names {
-    let absent =
-        members.iter().filter(|(id, member)| member.arrival.is_none() && is_meant(*id, member.heard));
+    let absent = members
+        .iter()
+        .filter(|(id, member)| member.arrival.is_none() && is_meant(*id, member.last_seen_generation));
     absent.take(named_max).map(|(_, member)| &*member.name).collect()
 }

@@ -1,6 +1,6 @@
 //! What happens when time is up: for a whole generation, or for one who has less time than the others.
 
-use super::{ArrivalId, BarrierId, Barriers, End, MemberId, Output, PhaseEvent, Seat};
+use super::{ArrivalId, BarrierId, Barriers, End, MemberId, Output, PhaseEvent, Waiter};
 use crate::time::Instant;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -30,17 +30,17 @@ impl Barriers {
     fn give_up(&mut self, is_due: impl Fn(Instant) -> bool) {
         let due = self.early.iter().take_while(|&(until, _)| is_due(until));
         // Until then, all of them were there.
-        let due: Vec<(Seat, Option<ArrivalId>)> = due
-            .map(|(_, seat)| {
-                let place = self.barriers[seat.barrier].members.get(seat.member);
-                (seat, place.and_then(|place| place.arrival))
+        let due: Vec<(Waiter, Option<ArrivalId>)> = due
+            .map(|(_, waiter)| {
+                let waiting_member = self.barriers[waiter.barrier].members.get(waiter.member);
+                (waiter, waiting_member.and_then(|waiting_member| waiting_member.arrival))
             })
             .collect();
-        let mut told: Option<(BarrierId, Arc<End>)> = None;
-        for &(Seat { barrier: id, member }, arrival) in &due {
+        let mut notified: Option<(BarrierId, Arc<End>)> = None;
+        for &(Waiter { barrier: id, member }, arrival) in &due {
             if let Some(arrival) = arrival {
-                let known = told.take().filter(|&(barrier, _)| barrier == id);
-                let (_, end) = told.insert(known.unwrap_or_else(|| (id, self.missed(id, Some(member)))));
+                let known = notified.take().filter(|&(barrier, _)| barrier == id);
+                let (_, end) = notified.insert(known.unwrap_or_else(|| (id, self.missed(id, Some(member)))));
                 let (generation, end) = (self.barriers[id].over() + 1, Arc::clone(end));
                 self.outputs.push_back(Output::Over { arrival, generation, end });
             }
@@ -51,13 +51,13 @@ impl Barriers {
 
     /// Until when one waits, if that is before the deadline of all.
     pub(super) fn set_until(&mut self, id: BarrierId, member: MemberId, until: Option<Instant>) {
-        let Some(place) = self.barriers[id].members.get_mut(member) else { return };
-        let seat = Seat { barrier: id, member };
-        if let Some(before) = core::mem::replace(&mut place.until, until) {
-            self.early.remove((before, seat));
+        let Some(waiting_member) = self.barriers[id].members.get_mut(member) else { return };
+        let waiter = Waiter { barrier: id, member };
+        if let Some(before) = core::mem::replace(&mut waiting_member.until, until) {
+            self.early.remove((before, waiter));
         }
         if let Some(until) = until {
-            self.early.insert((until, seat));
+            self.early.insert((until, waiter));
         }
     }
 }

@@ -120,11 +120,11 @@ pub enum Output {
         by: ArrivalId,
     },
     /// A cancel was carried out; those who waited have had their answers.
-    CancelAnswered {
+    CancelDone {
         /// Whose answer this is.
         request: ArrivalId,
         /// Whether there were any.
-        somebody_waited: bool,
+        had_waiters: bool,
     },
 }
 
@@ -136,7 +136,7 @@ pub enum End {
     /// A participant's session ended.
     Broken {
         /// Who.
-        who: Box<[u8]>,
+        participant: Box<[u8]>,
         /// Why.
         why: Why,
     },
@@ -160,7 +160,7 @@ impl End {
     pub fn as_wire(&self) -> BarrierEnd<'_> {
         match self {
             Self::Released => BarrierEnd::Released,
-            Self::Broken { who, why } => BarrierEnd::Broken { who, why: *why },
+            Self::Broken { participant, why } => BarrierEnd::Broken { participant, why: *why },
             Self::TimedOut { absent_count, absent } => {
                 BarrierEnd::TimedOut { absent_count: *absent_count, absent: absent.as_keys() }
             }
@@ -172,7 +172,7 @@ impl End {
     pub(super) const fn bytes(&self) -> usize {
         match self {
             Self::Released => 0,
-            Self::Broken { who: name, .. } | Self::Cancelled { by: name } => name.len(),
+            Self::Broken { participant: name, .. } | Self::Cancelled { by: name } => name.len(),
             Self::TimedOut { absent, .. } => absent.packed.len(),
         }
     }
@@ -182,7 +182,7 @@ impl fmt::Display for End {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Released => f.write_str("all were there"),
-            Self::Broken { who, why } => write!(f, "{} is gone: {why}", Key::raw(who)),
+            Self::Broken { participant, why } => write!(f, "{} is gone: {why}", Key::raw(participant)),
             Self::TimedOut { absent_count, absent } => {
                 write!(f, "the time was up, and {absent_count} were missing")?;
                 for (at, name) in absent.as_keys().iter().enumerate() {

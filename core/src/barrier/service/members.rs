@@ -25,7 +25,7 @@ pub(super) struct Member {
     /// Until when it waits, if that is before the generation's deadline.
     pub(super) until: Option<Instant>,
     /// The last generation whose end it has heard; 0: none.
-    pub(super) heard: u64,
+    pub(super) last_seen_generation: u64,
 }
 
 #[derive(Debug, Default)]
@@ -48,8 +48,8 @@ pub(super) const fn cost(name: &[u8]) -> u64 {
     name.len() as u64 + MEMBER_COST_BYTES
 }
 
-fn in_one_piece(key: Key<'_>) -> Cow<'_, [u8]> {
-    key.as_one_piece()
+fn contiguous(key: Key<'_>) -> Cow<'_, [u8]> {
+    key.as_contiguous()
         .map_or_else(|| Cow::Owned(key.pieces().into_iter().flatten().copied().collect()), Cow::Borrowed)
 }
 
@@ -62,7 +62,7 @@ impl Members {
     ) -> Result<Self, Refusal> {
         let mut listed = Self::default();
         for name in names.iter() {
-            let name = in_one_piece(name);
+            let name = contiguous(name);
             if name.is_empty() {
                 return Err(Refusal::Invalid("a name in the list is empty"));
             }
@@ -82,7 +82,7 @@ impl Members {
         if names.len() != self.members.len() {
             return false;
         }
-        let same = |(name, (_, member)): (Key<'_>, (_, &Member))| match name.as_one_piece() {
+        let same = |(name, (_, member)): (Key<'_>, (_, &Member))| match name.as_contiguous() {
             Some(name) => *name == *member.name,
             None => name == Key::raw(&member.name),
         };
@@ -92,7 +92,7 @@ impl Members {
         // They fill the table without a gap, and as many different ones are all of them.
         let mut seen = vec![false; self.members.len()];
         names.iter().all(|name| {
-            self.find(&in_one_piece(name), hasher).is_some_and(|id| !core::mem::replace(&mut seen[id], true))
+            self.find(&contiguous(name), hasher).is_some_and(|id| !core::mem::replace(&mut seen[id], true))
         })
     }
 
@@ -109,14 +109,14 @@ impl Members {
         self.away
     }
 
-    const fn was_there(&self, heard: u64) -> bool {
-        heard != 0 && heard == self.over
+    const fn was_there(&self, last_seen_generation: u64) -> bool {
+        last_seen_generation != 0 && last_seen_generation == self.over
     }
 
     /// One that does not wait has heard the end of `generation`.
-    pub(super) fn hear(&mut self, id: MemberId, generation: u64) {
+    pub(super) fn notify_of_end(&mut self, id: MemberId, generation: u64) {
         let Some(member) = self.members.get_mut(id) else { return };
-        let before = core::mem::replace(&mut member.heard, generation);
+        let before = core::mem::replace(&mut member.last_seen_generation, generation);
         self.away += u32::from(self.was_there(generation) && !self.was_there(before));
     }
 
@@ -148,41 +148,42 @@ impl Members {
     /// A name that is not there yet.
     pub(super) fn insert(&mut self, name: &[u8], hasher: &SeedableRandomState) -> MemberId {
         let Self { members, index, .. } = self;
-        let id = members.insert(Member { name: name.into(), arrival: None, until: None, heard: 0 });
+        let id =
+            members.insert(Member { name: name.into(), arrival: None, until: None, last_seen_generation: 0 });
         index.insert_unique(hasher.hash_one(name), id, |&id| hasher.hash_one(&*members[id].name));
         self.name_bytes += name.len() as u64;
         id
     }
 
     /// One of them waits from now on; returns the request that waited in its place.
-    pub(super) fn place(&mut self, id: MemberId, arrival: ArrivalId) -> Option<ArrivalId> {
+    pub(super) fn start_waiting(&mut self, id: MemberId, arrival: ArrivalId) -> Option<ArrivalId> {
         let member = self.members.get_mut(id)?;
-        let (earlier, heard) = (member.arrival.replace(arrival), member.heard);
+        let (earlier, last_seen_generation) = (member.arrival.replace(arrival), member.last_seen_generation);
         self.waiting += u32::from(earlier.is_none());
-        self.away -= u32::from(earlier.is_none() && self.was_there(heard));
+        self.away -= u32::from(earlier.is_none() && self.was_there(last_seen_generation));
         earlier
     }
 
     /// One of them waits no more.
     pub(super) fn take_back(&mut self, id: MemberId) -> Option<ArrivalId> {
         let member = self.members.get_mut(id)?;
-        let (earlier, heard) = (member.arrival.take(), member.heard);
+        let (earlier, last_seen_generation) = (member.arrival.take(), member.last_seen_generation);
         self.waiting -= u32::from(earlier.is_some());
-        self.away += u32::from(earlier.is_some() && self.was_there(heard));
+        self.away += u32::from(earlier.is_some() && self.was_there(last_seen_generation));
         earlier
     }
 
-    /// Those who waited have heard the end of `generation`; each of them is told to `tell`, and until when it would have
+    /// Those who waited have heard the end of `generation`; each of them is told to `notify`, and until when it would have
     /// waited.
     pub(super) fn conclude(
         &mut self,
         generation: u64,
-        mut tell: impl FnMut(MemberId, ArrivalId, Option<Instant>),
+        mut notify: impl FnMut(MemberId, ArrivalId, Option<Instant>),
     ) {
         for (id, member) in &mut self.members {
             if let Some(arrival) = member.arrival.take() {
-                member.heard = generation;
-                tell(id, arrival, member.until.take());
+                member.last_seen_generation = generation;
+                notify(id, arrival, member.until.take());
             }
         }
         (self.over, self.away, self.waiting) = (generation, self.waiting, 0);
@@ -190,13 +191,13 @@ impl Members {
 
     /// Forgets those for whom `keep` does not hold.
     pub(super) fn retain(&mut self, hasher: &SeedableRandomState, keep: impl Fn(MemberId, &Member) -> bool) {
-        let gone: Vec<MemberId> =
+        let departed: Vec<MemberId> =
             self.members.iter().filter(|&(id, member)| !keep(id, member)).map(|(id, _)| id).collect();
-        for id in gone {
+        for id in departed {
             let member = self.members.remove(id);
             self.name_bytes -= member.name.len() as u64;
             self.waiting -= u32::from(member.arrival.is_some());
-            self.away -= u32::from(member.arrival.is_none() && self.was_there(member.heard));
+            self.away -= u32::from(member.arrival.is_none() && self.was_there(member.last_seen_generation));
             if let Ok(entry) = self.index.find_entry(hasher.hash_one(&*member.name), |&other| other == id) {
                 entry.remove();
             }

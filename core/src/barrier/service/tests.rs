@@ -17,7 +17,7 @@ pub(super) enum Flaw {
     ConflictUnchecked,
     TryStays,
     DeadlineMoves,
-    OwnTimeIgnored,
+    DeadlineIgnored,
     NameCountsTwice,
     ReleasedTooEarly,
     WithdrawnStays,
@@ -87,9 +87,9 @@ impl World {
         match self.barriers.handle(self.now, input) {
             Ok(()) => self.drain(),
             Err(error) => {
-                let told = self.drain();
-                let separator = if told.is_empty() { "" } else { "; " };
-                format!("{told}{separator}error: {error}")
+                let reported = self.drain();
+                let separator = if reported.is_empty() { "" } else { "; " };
+                format!("{reported}{separator}error: {error}")
             }
         }
     }
@@ -151,11 +151,11 @@ impl World {
     }
 
     fn drain(&mut self) -> String {
-        let mut told = alloc::vec::Vec::new();
+        let mut reported = alloc::vec::Vec::new();
         while let Some(output) = self.barriers.poll_output() {
-            told.push(tell(&output));
+            reported.push(notify(&output));
         }
-        told.join("; ")
+        reported.join("; ")
     }
 
     fn status(&self) -> String {
@@ -168,7 +168,7 @@ impl World {
     }
 }
 
-fn tell(output: &Output) -> String {
+fn notify(output: &Output) -> String {
     match output {
         Output::Over { arrival, generation, end } => {
             format!("{} is told of {generation}: {end}", name(arrival.owner))
@@ -176,8 +176,8 @@ fn tell(output: &Output) -> String {
         Output::Superseded { arrival, by } => {
             format!("{} is replaced by {}", name(arrival.owner), name(by.owner))
         }
-        Output::CancelAnswered { request, somebody_waited } => {
-            format!("{} cancelled: {somebody_waited}", name(request.owner))
+        Output::CancelDone { request, had_waiters } => {
+            format!("{} cancelled: {had_waiters}", name(request.owner))
         }
     }
 }

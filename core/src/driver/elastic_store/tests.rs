@@ -29,7 +29,7 @@ fn options(world_size: i64, rank: Option<i64>, timeout_ms: u64) -> BarrierOption
 fn meet(world_size: i64, ranks: &[i64], timeout_ms: u64) -> (Vec<String>, Duration) {
     let (server, _) = server();
     let clock = Clock::new();
-    let told = thread::scope(|scope| {
+    let reported = thread::scope(|scope| {
         let threads: Vec<_> = ranks
             .iter()
             .map(|&rank| {
@@ -43,7 +43,7 @@ fn meet(world_size: i64, ranks: &[i64], timeout_ms: u64) -> (Vec<String>, Durati
         let ended = threads.into_iter().map(|thread| thread.join().expect("no panic"));
         ended.map(|result| result.map_or_else(|error| error.to_string(), |()| "met".to_string())).collect()
     });
-    (told, clock.now().since(Instant::ORIGIN))
+    (reported, clock.now().since(Instant::ORIGIN))
 }
 
 #[test]
@@ -60,12 +60,12 @@ fn the_missing_are_named() {
         )
     };
     let ask = "[<check rank 0 (host0) for missing rank info>]";
-    let (told, took) = meet(4, &[0, 2], 300);
-    assert_eq!(told, [text(0, "host1, host3"), text(2, ask)]);
+    let (reported, took) = meet(4, &[0, 2], 300);
+    assert_eq!(reported, [text(0, "host1, host3"), text(2, ask)]);
     assert!(took < SOON, "the trace timeout was not waited out: {took:?}");
     // A missing rank 0 is named, and costs no second wait.
-    let (told, took) = meet(4, &[1, 2, 3], 300);
-    assert_eq!(told, [1, 2, 3].map(|rank| text(rank, "host0")));
+    let (reported, took) = meet(4, &[1, 2, 3], 300);
+    assert_eq!(reported, [1, 2, 3].map(|rank| text(rank, "host0")));
     assert!(took < SOON, "{took:?}");
 }
 

@@ -1,7 +1,7 @@
 //! How an operation gets the lock with all that was appended read: in steps that end with its deadline. Much is read
 //! without the lock, so that nobody waits for a reader of a large file; a step under the lock is a short one.
 
-use super::locked::{Access, Identity, Locked, PIECE_BYTES, read_at};
+use super::locked::{Access, CHUNK_BYTES, Identity, Locked, read_at};
 use super::{CANCELLED, Clock, NOT_RELEASED, Pauses, State, lock_state, log_failure};
 use crate::error::{Cause, ErrorKind, Failure, Phase};
 use crate::time::Instant;
@@ -12,17 +12,17 @@ use std::path::Path;
 use std::sync::{Mutex, MutexGuard};
 
 /// What is read at once where most can be passed over.
-const HEADER_PIECE_BYTES: u64 = 4096;
+const HEADER_CHUNK_BYTES: u64 = 4096;
 
 /// One operation: until when, and what ends it before.
-pub(super) struct Turn<'a> {
+pub(super) struct FileAccess<'a> {
     pub(super) clock: &'a Clock,
     pub(super) pauses: &'a Pauses,
     pub(super) deadline: Instant,
     pub(super) epoch: u64,
 }
 
-impl Turn<'_> {
+impl FileAccess<'_> {
     /// Opens and locks the file, with all read that stands there. If one is `expected`, it is that one; if not, one that
     /// has this name.
     pub(super) fn begin<'s>(
@@ -46,7 +46,7 @@ impl Turn<'_> {
             if begun.as_ref().is_some_and(|&(_, identity)| identity != locked.identity()) {
                 held.log.restart();
             }
-            if locked.bytes().saturating_sub(held.log.offset()) <= PIECE_BYTES as u64 {
+            if locked.bytes().saturating_sub(held.log.offset()) <= CHUNK_BYTES as u64 {
                 held.catch_up(&locked)?;
                 return Ok((locked, held));
             }
@@ -61,7 +61,7 @@ impl Turn<'_> {
     /// Reads up to `end`, where the file has ended before.
     fn read_ahead(&self, file: &File, end: u64, state: &Mutex<State>) -> Result<(), Failure> {
         let (mut buffer, mut start, mut wanted) = (Vec::new(), u64::MAX, 0);
-        let mut piece_bytes = PIECE_BYTES as u64;
+        let mut chunk_bytes = CHUNK_BYTES as u64;
         loop {
             let offset = lock_state(state).log.offset();
             if offset >= end {
@@ -73,12 +73,12 @@ impl Turn<'_> {
                 (start, wanted) = (offset, 0);
                 buffer.clear();
             }
-            let behind = start + buffer.len() as u64;
-            let piece = read_at(file, behind, piece_bytes.min(end - behind))?;
+            let read_end = start + buffer.len() as u64;
+            let chunk = read_at(file, read_end, chunk_bytes.min(end - read_end))?;
             if buffer.is_empty() {
-                buffer = piece;
+                buffer = chunk;
             } else {
-                buffer.extend_from_slice(&piece);
+                buffer.extend_from_slice(&chunk);
             }
             let mut held = lock_state(state);
             if (buffer.len() as u64) < wanted || held.log.offset() != start {
@@ -90,10 +90,10 @@ impl Turn<'_> {
             if read <= buffer.len() {
                 buffer.drain(..read);
                 start += read as u64;
-                piece_bytes = (piece_bytes * 2).min(PIECE_BYTES as u64);
+                chunk_bytes = (chunk_bytes * 2).min(CHUNK_BYTES as u64);
             } else {
                 // Little is read to find out what else can be passed over.
-                piece_bytes = HEADER_PIECE_BYTES;
+                chunk_bytes = HEADER_CHUNK_BYTES;
             }
         }
     }

@@ -1,6 +1,6 @@
 //! The file of a store while this process has its lock.
 
-use super::{CANCELLED, NOT_RELEASED, Paused, Turn};
+use super::{CANCELLED, FileAccess, NOT_RELEASED, Paused};
 use crate::error::{Cause, ErrorKind, Failure, Phase};
 use crate::store::file_log::append;
 use crate::time::Duration;
@@ -14,7 +14,7 @@ use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
 /// The most that is read at once.
-pub(super) const PIECE_BYTES: usize = 256 * 1024;
+pub(super) const CHUNK_BYTES: usize = 256 * 1024;
 /// The most that one write takes (write(2)).
 const WRITE_BYTES_MAX: usize = 0x7fff_f000;
 /// The first pause before the lock is tried again, and the longest.
@@ -93,7 +93,7 @@ impl Drop for Locked {
 
 impl Locked {
     /// Waits for the lock until the deadline.
-    pub(super) fn take(file: File, access: Access, turn: &Turn<'_>) -> Result<Self, Failure> {
+    pub(super) fn take(file: File, access: Access, file_access: &FileAccess<'_>) -> Result<Self, Failure> {
         let (mut pause, longest) = (PAUSES[0], PAUSES[1]);
         loop {
             // SAFETY: the descriptor is that of an open file; `flock` touches no memory.
@@ -106,11 +106,11 @@ impl Locked {
                 Some(libc::EINTR) => continue,
                 _ => return Err(os(Phase::Locking, &error)),
             }
-            let left = turn.deadline.since(turn.clock.now());
+            let left = file_access.deadline.since(file_access.clock.now());
             if left.is_zero() {
                 return Err(Failure { phase: Phase::Locking, cause: Cause::Locked, ..NOT_RELEASED });
             }
-            if turn.pauses.pause(turn.epoch, pause.min(left)) == Paused::Cancelled {
+            if file_access.pauses.pause(file_access.epoch, pause.min(left)) == Paused::Cancelled {
                 return Err(Failure { phase: Phase::Locking, ..CANCELLED });
             }
             pause = longest.min(pause * 2);
@@ -192,9 +192,9 @@ impl Locked {
 
 /// Reads so many bytes at `offset` of the file, which had them before.
 pub(super) fn read_at(file: &File, offset: u64, bytes: u64) -> Result<Vec<u8>, Failure> {
-    let mut piece = vec![0; usize::try_from(bytes).unwrap_or(PIECE_BYTES)];
-    match file.read_exact_at(&mut piece, offset) {
-        Ok(()) => Ok(piece),
+    let mut chunk = vec![0; usize::try_from(bytes).unwrap_or(CHUNK_BYTES)];
+    match file.read_exact_at(&mut chunk, offset) {
+        Ok(()) => Ok(chunk),
         Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Err(Failure {
             kind: ErrorKind::ServerGone,
             cause: Cause::FileReplaced,

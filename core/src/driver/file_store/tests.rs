@@ -101,8 +101,12 @@ fn a_torn_record_is_refused_with_its_offset_and_nothing_is_written() {
         ];
         for attempt in attempts {
             let error = attempt.expect_err("a torn record");
-            let told = (error.kind(), error.cause(), error.phase());
-            assert_eq!(told, (ErrorKind::Corrupt, Cause::TornRecord(offset), Phase::Reading), "cut at {cut}");
+            let reported = (error.kind(), error.cause(), error.phase());
+            assert_eq!(
+                reported,
+                (ErrorKind::Corrupt, Cause::TornRecord(offset), Phase::Reading),
+                "cut at {cut}"
+            );
             let text = error.to_string();
             assert!(text.ends_with(&std::format!(": a torn record at offset {offset}")), "{text}");
             assert!(text.contains(&*file.path().to_string_lossy()), "{text}");
@@ -122,7 +126,7 @@ fn hex_record(key: &[u8], value: &[u8]) -> Vec<u8> {
 
 #[test]
 fn a_file_that_goes_is_noticed_at_once() {
-    let told = |error: CallError| (error.kind(), error.cause(), error.phase());
+    let reported = |error: CallError| (error.kind(), error.cause(), error.phase());
     let file = TemporaryFile::new("gone");
     let store = open(&file);
     std::thread::scope(|scope| {
@@ -130,7 +134,7 @@ fn a_file_that_goes_is_noticed_at_once() {
         store.set(b"k", b"v", DEFAULT).expect("set");
         fs::remove_file(file.path()).expect("removed");
         let error = waiting.join().expect("no panic").expect_err("the file is gone");
-        assert_eq!(told(error), (ErrorKind::ServerGone, Cause::FileRemoved, Phase::Opening));
+        assert_eq!(reported(error), (ErrorKind::ServerGone, Cause::FileRemoved, Phase::Opening));
     });
     let error = store.set(b"k", b"v", DEFAULT).expect_err("gone");
     assert!(error.to_string().contains(" lost its file after 0 ms while opening: it was removed"), "{error}");
@@ -139,11 +143,11 @@ fn a_file_that_goes_is_noticed_at_once() {
     // A file in its place is another one, even where numbers of files are given out again.
     let other = open(&file);
     let error = store.get_owned(b"k", DEFAULT).expect_err("replaced");
-    assert_eq!(told(error), (ErrorKind::ServerGone, Cause::FileReplaced, Phase::Opening));
+    assert_eq!(reported(error), (ErrorKind::ServerGone, Cause::FileReplaced, Phase::Opening));
     other.set(b"k", b"v", DEFAULT).expect("set");
     OpenOptions::new().write(true).open(file.path()).expect("the file").set_len(1).expect("cut");
     let error = other.get_owned(b"k", DEFAULT).expect_err("cut short");
-    assert_eq!(told(error), (ErrorKind::ServerGone, Cause::FileReplaced, Phase::Reading));
+    assert_eq!(reported(error), (ErrorKind::ServerGone, Cause::FileReplaced, Phase::Reading));
 }
 
 /// Holds the lock until it is dropped.
@@ -167,8 +171,8 @@ fn a_lock_that_nobody_gives_back_costs_the_deadline_and_no_more() {
         store.barrier(b"b", 1, short),
     ] {
         let error = attempt.expect_err("locked");
-        let told = (error.kind(), error.cause(), error.phase());
-        assert_eq!(told, (ErrorKind::TimedOut, Cause::Locked, Phase::Locking), "{error}");
+        let reported = (error.kind(), error.cause(), error.phase());
+        assert_eq!(reported, (ErrorKind::TimedOut, Cause::Locked, Phase::Locking), "{error}");
         assert!(error.elapsed() >= Duration::from_millis(79) && error.elapsed() < Duration::from_secs(5));
         assert!(error.to_string().ends_with("another process keeps the file locked"), "{error}");
     }
@@ -252,7 +256,7 @@ fn reading_a_large_file_ends_with_the_deadline_and_goes_on_with_the_next_call() 
     let before = fs::metadata(file.path()).expect("the file").len();
     let short = Timeouts { call: Duration::from_millis(20), answer: SOON };
     let late = Store::open_file(file.path(), FileStoreOptions { timeouts: short, ..options(None) });
-    let told = |error: &CallError| match (error.kind(), error.phase(), error.cause()) {
+    let reported = |error: &CallError| match (error.kind(), error.phase(), error.cause()) {
         (ErrorKind::TimedOut, Phase::Reading, Cause::ReadUpTo(offset)) => {
             let text = error.to_string();
             assert!(text.ends_with(&std::format!(": its records were read up to offset {offset}")), "{text}");
@@ -261,7 +265,7 @@ fn reading_a_large_file_ends_with_the_deadline_and_goes_on_with_the_next_call() 
         }
         _ => panic!("{error}"),
     };
-    assert!(told(&late.expect_err("there is too much to read")) < before);
+    assert!(reported(&late.expect_err("there is too much to read")) < before);
     assert_eq!(
         fs::metadata(file.path()).expect("the file").len(),
         before,
@@ -272,7 +276,7 @@ fn reading_a_large_file_ends_with_the_deadline_and_goes_on_with_the_next_call() 
         match store.set(b"k", b"v", Timeout::After(Duration::from_millis(20))) {
             Ok(()) => break,
             Err(error) => {
-                let reached = told(&error);
+                let reached = reported(&error);
                 assert!(reached >= offset, "each goes on where the last one ended: {reached} after {offset}");
                 offset = reached;
             }
@@ -290,10 +294,11 @@ fn reading_a_large_file_keeps_nobody_out_and_can_be_cancelled() {
     let small = lock_state(&store.state).log.offset();
     append_much(&file);
     let end = fs::metadata(file.path()).expect("the file").len();
-    let span = Span { began: Instant::ORIGIN, deadline: Instant::MAX, patience: Patience::Wait, epoch: None };
-    let call = Call::Store(Request::NumKeys, Patience::Wait);
+    let span =
+        Span { began: Instant::ORIGIN, deadline: Instant::MAX, wait_mode: WaitMode::Wait, epoch: None };
+    let call = Call::Store(Request::NumKeys, WaitMode::Wait);
     std::thread::scope(|scope| {
-        let reading = scope.spawn(|| store.carry(&call, span, &mut crate::driver::take::NoValue));
+        let reading = scope.spawn(|| store.drive(&call, span, &mut crate::driver::take::NoValue));
         while lock_state(&store.state).log.offset() == small {
             std::thread::yield_now();
         }
@@ -317,8 +322,8 @@ fn a_file_of_zeros_is_no_store() {
         store.set(b"k", b"v", DEFAULT).expect_err("zeros"),
         Store::open_file(file.path(), options(None)).expect_err("zeros"),
     ] {
-        let told = (error.kind(), error.cause(), error.phase());
-        assert_eq!(told, (ErrorKind::Corrupt, Cause::NamelessRecord(offset), Phase::Reading), "{error}");
+        let reported = (error.kind(), error.cause(), error.phase());
+        assert_eq!(reported, (ErrorKind::Corrupt, Cause::NamelessRecord(offset), Phase::Reading), "{error}");
         assert!(
             error.to_string().ends_with(&std::format!(": a record without a key at offset {offset}")),
             "{error}"
@@ -349,9 +354,9 @@ fn the_count_is_right_however_full_the_store_is() {
     let first = limited(0).expect("counting needs no room");
     assert_eq!(counters(&file), [1, 0]);
     let full = |error: CallError, bytes_max| {
-        let told = (error.kind(), error.cause());
+        let reported = (error.kind(), error.cause());
         assert_eq!(
-            told,
+            reported,
             (ErrorKind::LimitExceeded, Cause::Limit(LimitError::Stored { bytes_max })),
             "{error}"
         );

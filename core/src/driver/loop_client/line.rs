@@ -101,7 +101,7 @@ impl LoopStore {
         seed: u64,
         lookups: Lookups,
     ) -> Self {
-        let (connect_timeout, rounds) = options.connect_patience();
+        let (connect_timeout, rounds) = options.connect_budget();
         let machine =
             MultiClientOptions { connect_timeout, rounds, dial: options.dial, limits: options.limits };
         let mut client = MultiClient::new(machine, seed);
@@ -136,7 +136,7 @@ impl LoopStore {
     }
 
     /// Does what the machine asks for, and hands out what is over.
-    pub(super) fn carry_out(&mut self, events: &mut EventLoop, happened: &mut VecDeque<LoopEvent>) {
+    pub(super) fn execute(&mut self, events: &mut EventLoop, happened: &mut VecDeque<LoopEvent>) {
         while let Some(output) = self.client.poll_output() {
             let now = events.clock().now();
             match output {
@@ -175,17 +175,17 @@ impl LoopStore {
             }
         }
         self.addresses.retain(|conn| self.client.is_dialling(conn));
-        self.watch_for_room();
+        self.update_interest();
     }
 
     fn resolve(&mut self, now: Instant, conn: ConnId, events: &EventLoop) {
         if let Some(address) = literal(&self.host, self.port).or(self.known) {
             return self.resolved(now, conn, Ok(alloc::vec![address]));
         }
-        let under_way = !self.resolving.is_empty();
+        let in_flight = !self.resolving.is_empty();
         self.resolving.retain(|&conn| self.client.is_dialling(conn));
         self.resolving.push(conn);
-        if under_way {
+        if in_flight {
             return;
         }
         let (store, lookups, waker) = (self.id, self.lookups.clone(), events.waker());
@@ -321,7 +321,7 @@ impl LoopStore {
     }
 
     /// Watches each socket for what its connection waits for.
-    fn watch_for_room(&mut self) {
+    fn update_interest(&mut self) {
         for (conn, line) in self.lines.iter_mut() {
             let wanted = match line.state {
                 LineState::Connecting => Interest::Write,
@@ -358,7 +358,7 @@ mod tests {
     fn turn_until(events: &mut Loop, mut done: impl FnMut(&mut Loop) -> bool) {
         while !done(events) {
             assert!(becomes_readable(events.fd(), SOON), "nothing happens any more");
-            events.turn().expect("a turn");
+            events.poll().expect("a turn");
         }
     }
 
@@ -381,7 +381,7 @@ mod tests {
         member.looked_up(now, &lookup);
         assert!(member.resolving.is_empty());
         assert_eq!(member.addresses.len(), 3, "each goes its way");
-        member.carry_out(&mut events.events, &mut events.happened);
+        member.execute(&mut events.events, &mut events.happened);
         let set = Request::Set { key: Key::raw(b"/k"), value: b"v" };
         events.submit(store, set, Timeout::After(SOON)).expect("submitted");
         // The calls may be over while a connection that none of them needs any more is still being made.

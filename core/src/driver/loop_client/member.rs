@@ -92,8 +92,8 @@ pub trait Member: Any + fmt::Debug + Send {
         Ok(())
     }
 
-    /// Called once in each call of [`Loop::turn`], after everything else.
-    fn turn(&mut self, now: Instant) {
+    /// Called once in each call of [`Loop::poll`], after everything else.
+    fn poll(&mut self, now: Instant) {
         let _ = now;
     }
 
@@ -127,26 +127,26 @@ pub trait Member: Any + fmt::Debug + Send {
 }
 
 /// How long the end of a loop waits for threads of its members.
-const LAST_PATIENCE: Duration = Duration::from_secs(5);
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The members of a loop.
 #[derive(Debug, Default)]
 pub(super) struct Members {
     members: Vec<(MemberId, Box<dyn Member>)>,
     /// Who comes next, so that each does.
-    turn: usize,
+    poll: usize,
     /// Threads of members that the loop has no more.
     left: Vec<Thread>,
 }
 
 impl Members {
-    fn place(&self, id: MemberId) -> Option<usize> {
+    fn index(&self, id: MemberId) -> Option<usize> {
         self.members.iter().position(|(member, _)| *member == id)
     }
 
     fn get(&mut self, id: MemberId) -> Option<&mut dyn Member> {
-        let place = self.place(id)?;
-        Some(&mut *self.members[place].1)
+        let index = self.index(id)?;
+        Some(&mut *self.members[index].1)
     }
 
     fn get_as<M: Member>(&mut self, id: MemberId) -> Option<&mut M> {
@@ -159,8 +159,8 @@ impl Members {
         self.get(id).map_or(Ok(()), |member| member.ready(ready, &mut MemberEvents { id, queue }))
     }
 
-    pub(super) fn turn(&mut self, now: Instant) {
-        self.members.iter_mut().for_each(|(_, member)| member.turn(now));
+    pub(super) fn poll(&mut self, now: Instant) {
+        self.members.iter_mut().for_each(|(_, member)| member.poll(now));
     }
 
     pub(super) fn poll_timeout(&self) -> Option<Instant> {
@@ -175,9 +175,9 @@ impl Members {
 
     pub(super) fn next_event(&mut self) -> Option<LoopEvent> {
         for _ in 0..self.members.len() {
-            let place = self.turn % self.members.len();
-            self.turn = place + 1;
-            let (id, member) = &mut self.members[place];
+            let index = self.poll % self.members.len();
+            self.poll = index + 1;
+            let (id, member) = &mut self.members[index];
             let Some(event) = member.next_event() else { continue };
             let (id, is_over) = (*id, member.is_over());
             if is_over {
@@ -189,8 +189,8 @@ impl Members {
     }
 
     fn forget(&mut self, id: MemberId) {
-        let Some(place) = self.place(id) else { return };
-        let (_, mut member) = self.members.remove(place);
+        let Some(index) = self.index(id) else { return };
+        let (_, mut member) = self.members.remove(index);
         self.left.retain(|thread| !thread.has_ended());
         self.left.append(&mut member.take_threads());
     }
@@ -203,9 +203,9 @@ impl Drop for Members {
             self.left.append(&mut member.take_threads());
         }
         let clock = Clock::new();
-        let until = clock.now() + LAST_PATIENCE;
+        let until = clock.now() + CLOSE_TIMEOUT;
         for thread in self.left.drain(..) {
-            thread.join_within(until.since(clock.now()), || {});
+            thread.join_timeout(until.since(clock.now()), || {});
         }
     }
 }

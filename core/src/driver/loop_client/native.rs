@@ -3,8 +3,8 @@
 use super::node::Session;
 use super::{Loop, SessionId, StoreId, SubmitError};
 use crate::driver::call_error::CallError;
-use crate::driver::native_client::carrier::Asked;
-use crate::driver::native_client::{Batch, Loss, Txn, Way, millis};
+use crate::driver::native_client::session_driver::EncodedRequest;
+use crate::driver::native_client::{Batch, Loss, SubmitPath, Txn, millis};
 use crate::driver::store::{Timeout, not_native};
 use crate::error::Operation;
 use crate::limits::FrameLimits;
@@ -33,10 +33,10 @@ impl Session<'_> {
         self.events.sessions.get(self.id).map(|member| member.options.scope.clone()).unwrap_or_default()
     }
 
-    fn begin_asked(&mut self, asked: Asked, timeout: Timeout) -> Result<CallId, SubmitError> {
+    fn begin_encoded(&mut self, encoded: EncodedRequest, timeout: Timeout) -> Result<CallId, SubmitError> {
         let span = self.span(timeout);
         let member = self.events.sessions.get_mut(self.id).ok_or(SubmitError::UnknownStore)?;
-        let id = member.begin_asked(asked, (None, 0), span, Way::Plain)?;
+        let id = member.begin_encoded(encoded, (None, 0), span, SubmitPath::Plain)?;
         self.events.session_changed(self.id);
         Ok(id)
     }
@@ -55,7 +55,7 @@ impl Session<'_> {
     ) -> Result<CallId, SubmitError> {
         let (scope, span) = (self.scope(), self.span(timeout));
         let watch = ClientFrame::WatchKey { key: Key::scoped(&scope, key), from_revision };
-        self.begin(Operation::Watch, &watch, span, Way::Plain)
+        self.begin(Operation::Watch, &watch, span, SubmitPath::Plain)
     }
 
     /// Watches all keys beneath a prefix, as [`Session::watch_key`].
@@ -70,7 +70,7 @@ impl Session<'_> {
     ) -> Result<CallId, SubmitError> {
         let (scope, span) = (self.scope(), self.span(timeout));
         let watch = ClientFrame::WatchPrefix { prefix: Key::scoped(&scope, prefix), from_revision };
-        self.begin(Operation::Watch, &watch, span, Way::Plain)
+        self.begin(Operation::Watch, &watch, span, SubmitPath::Plain)
     }
 
     /// Makes a lease for `ttl` (zero: for as long as the session lives). The answer is its number;
@@ -80,7 +80,7 @@ impl Session<'_> {
     /// As [`Session::close_run`].
     pub fn lease(&mut self, ttl: Duration, timeout: Timeout) -> Result<CallId, SubmitError> {
         let grant = ClientFrame::LeaseGrant { ttl_ms: millis(ttl) };
-        self.begin(Operation::LeaseGrant, &grant, self.span(timeout), Way::Plain)
+        self.begin(Operation::LeaseGrant, &grant, self.span(timeout), SubmitPath::Plain)
     }
 
     /// Lets keys vanish with a lease.
@@ -95,7 +95,7 @@ impl Session<'_> {
     ) -> Result<CallId, SubmitError> {
         let (scope, span) = (self.scope(), self.span(timeout));
         let attach = ClientFrame::LeaseAttach { lease, keys: Keys::scoped(&scope, keys) };
-        self.begin(Operation::LeaseAttach, &attach, span, Way::Plain)
+        self.begin(Operation::LeaseAttach, &attach, span, SubmitPath::Plain)
     }
 
     /// Gives a lease its whole time again.
@@ -104,7 +104,7 @@ impl Session<'_> {
     /// As [`Session::close_run`].
     pub fn lease_renew(&mut self, lease: u64, timeout: Timeout) -> Result<CallId, SubmitError> {
         let renew = ClientFrame::LeaseRenew { lease };
-        self.begin(Operation::LeaseRenew, &renew, self.span(timeout), Way::Plain)
+        self.begin(Operation::LeaseRenew, &renew, self.span(timeout), SubmitPath::Plain)
     }
 
     /// Ends a lease, and removes its keys; the answer is how many that were.
@@ -113,7 +113,7 @@ impl Session<'_> {
     /// As [`Session::close_run`].
     pub fn lease_revoke(&mut self, lease: u64, timeout: Timeout) -> Result<CallId, SubmitError> {
         let revoke = ClientFrame::LeaseRevoke { lease };
-        self.begin(Operation::LeaseRevoke, &revoke, self.span(timeout), Way::Plain)
+        self.begin(Operation::LeaseRevoke, &revoke, self.span(timeout), SubmitPath::Plain)
     }
 
     /// Removes all keys beneath a prefix, and queues too; the answer is how many keys that were.
@@ -123,7 +123,7 @@ impl Session<'_> {
     pub fn delete_prefix(&mut self, prefix: &[u8], timeout: Timeout) -> Result<CallId, SubmitError> {
         let (scope, span) = (self.scope(), self.span(timeout));
         let delete = ClientFrame::DeletePrefix { prefix: Key::scoped(&scope, prefix) };
-        self.begin(Operation::DeletePrefix, &delete, span, Way::Plain)
+        self.begin(Operation::DeletePrefix, &delete, span, SubmitPath::Plain)
     }
 
     /// If all tests of the transaction hold, does its writes, otherwise those of its other branch, in one turn.
@@ -133,7 +133,7 @@ impl Session<'_> {
     pub fn commit(&mut self, txn: &Txn, timeout: Timeout) -> Result<CallId, SubmitError> {
         let scope = self.scope();
         self.refuse_long_key(Operation::Txn, txn.check_keys(&scope, &FrameLimits::default()))?;
-        self.begin_asked(txn.asked(&scope), timeout)
+        self.begin_encoded(txn.encode(&scope), timeout)
     }
 
     /// Carries out the requests of a batch in order in one turn, each for itself.
@@ -143,7 +143,7 @@ impl Session<'_> {
     pub fn batch(&mut self, batch: &Batch, timeout: Timeout) -> Result<CallId, SubmitError> {
         let scope = self.scope();
         self.refuse_long_key(Operation::Batch, batch.check_keys(&scope, &FrameLimits::default()))?;
-        self.begin_asked(batch.asked(&scope), timeout)
+        self.begin_encoded(batch.encode(&scope), timeout)
     }
 
     fn refuse_long_key(

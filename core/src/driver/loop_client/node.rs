@@ -3,8 +3,8 @@
 use super::session::{LoopSession, SessionEvent};
 use super::{Loop, LoopEvent, SessionId, SubmitError};
 use crate::driver::call_error::CallError;
-use crate::driver::native_client::calls::patient_millis;
-use crate::driver::native_client::{NativeClientOptions, Way, check_reason, participants};
+use crate::driver::native_client::calls::wait_millis;
+use crate::driver::native_client::{NativeClientOptions, SubmitPath, check_reason, participants};
 use crate::driver::random::random_seed;
 use crate::driver::rendezvous::{HandlerError, entry_of, host_name, labels_of, session_options};
 use crate::driver::socket::endpoint_text;
@@ -75,7 +75,7 @@ impl Loop {
 
     pub(super) fn session_changed(&mut self, session: SessionId) {
         if let Some(member) = self.sessions.get_mut(session) {
-            member.carry_out(&self.events, &mut self.happened);
+            member.execute(&self.events, &mut self.happened);
         }
         self.changed();
     }
@@ -94,17 +94,17 @@ impl Session<'_> {
         operation: Operation,
         frame: &ClientFrame<'_>,
         span: Duration,
-        way: Way,
+        submit_path: SubmitPath,
     ) -> Result<CallId, SubmitError> {
         let member = self.events.sessions.get_mut(self.id).ok_or(SubmitError::UnknownStore)?;
-        let id = member.begin(operation, frame, span, way)?;
+        let id = member.begin(operation, frame, span, submit_path)?;
         self.events.session_changed(self.id);
         Ok(id)
     }
 
     pub(super) fn span(&self, timeout: Timeout) -> Duration {
         let member = self.events.sessions.get(self.id);
-        member.map_or(Duration::ZERO, |member| member.options.timeouts.patience(timeout).0)
+        member.map_or(Duration::ZERO, |member| member.options.timeouts.wait_budget(timeout).0)
     }
 
     /// Joins a run; the answer is [`super::SessionAnswer::Joined`], and the entry says how long that may take; while the
@@ -117,9 +117,9 @@ impl Session<'_> {
             Role::Member => Operation::Join,
             Role::Spare => Operation::Standby,
         };
-        let (span, way) = (Duration::from_millis(entry.join_timeout_ms), Way::Join);
+        let (span, submit_path) = (Duration::from_millis(entry.join_timeout_ms), SubmitPath::Join);
         let member = self.events.sessions.get_mut(self.id).ok_or(SubmitError::UnknownStore)?;
-        let id = member.begin(operation, &entry.frame(role), span, way)?;
+        let id = member.begin(operation, &entry.frame(role), span, submit_path)?;
         let of_before = |event: &LoopEvent| matches!(event, LoopEvent::Session(of, SessionEvent::Node(_)) if *of == self.id);
         self.events.happened.retain(|event| !of_before(event));
         self.events.session_changed(self.id);
@@ -134,8 +134,8 @@ impl Session<'_> {
         let member = self.events.sessions.get_mut(self.id)?;
         let (settings, address, rounds) = member.settings.take()?;
         let (labels, node) = (labels_of(&settings), member.options.node.clone());
-        let within = (settings.timeouts.join, rounds.next(&settings));
-        let (entry, role) = entry_of(&settings, (&node, &address), &labels, within);
+        let with_timeout = (settings.timeouts.join, rounds.next(&settings));
+        let (entry, role) = entry_of(&settings, (&node, &address), &labels, with_timeout);
         let begun = self.join(&entry, role);
         if let Some(member) = self.events.sessions.get_mut(self.id) {
             member.settings = Some((settings, address, rounds));
@@ -167,7 +167,7 @@ impl Session<'_> {
     /// The node is in no run, the session is over, or a limit does not hold.
     pub fn leave(&mut self, run_id: &[u8], timeout: Timeout) -> Result<CallId, SubmitError> {
         let leave = ClientFrame::Leave { run_id: Key::raw(run_id) };
-        self.begin(Operation::Leave, &leave, self.span(timeout), Way::Leave)
+        self.begin(Operation::Leave, &leave, self.span(timeout), SubmitPath::Leave)
     }
 
     /// Closes a run for good.
@@ -176,21 +176,26 @@ impl Session<'_> {
     /// The session is over, or a limit does not hold. So with those that follow.
     pub fn close_run(&mut self, run_id: &[u8], timeout: Timeout) -> Result<CallId, SubmitError> {
         let close = ClientFrame::Close { run_id: Key::raw(run_id) };
-        self.begin(Operation::Close, &close, self.span(timeout), Way::Plain)
+        self.begin(Operation::Close, &close, self.span(timeout), SubmitPath::Plain)
     }
 
     /// Closes a run, and has its nodes told why the job has failed; at most 1,024 bytes.
     ///
     /// # Errors
     /// As [`Session::close_run`].
-    pub fn fail_run(&mut self, run_id: &[u8], words: &str, timeout: Timeout) -> Result<CallId, SubmitError> {
-        if let Err(loss) = check_reason(words) {
+    pub fn fail_run(
+        &mut self,
+        run_id: &[u8],
+        message: &str,
+        timeout: Timeout,
+    ) -> Result<CallId, SubmitError> {
+        if let Err(loss) = check_reason(message) {
             let peer = self.events.sessions.get(self.id).map_or("", |member| &member.peer);
             let error = loss.into_error(Operation::Close, (Some(Key::raw(run_id)), 1), peer);
             return Err(CallError::from(error).into());
         }
-        let fail = ClientFrame::Fail { run_id: Key::raw(run_id), words: words.as_bytes() };
-        self.begin(Operation::Close, &fail, self.span(timeout), Way::Plain)
+        let fail = ClientFrame::Fail { run_id: Key::raw(run_id), message: message.as_bytes() };
+        self.begin(Operation::Close, &fail, self.span(timeout), SubmitPath::Plain)
     }
 
     /// Asks how a run stands.
@@ -199,7 +204,7 @@ impl Session<'_> {
     /// As [`Session::close_run`].
     pub fn run_info(&mut self, run_id: &[u8], timeout: Timeout) -> Result<CallId, SubmitError> {
         let ask = ClientFrame::RunInfo { run_id: Key::raw(run_id) };
-        self.begin(Operation::RunInfo, &ask, self.span(timeout), Way::Plain)
+        self.begin(Operation::RunInfo, &ask, self.span(timeout), SubmitPath::Plain)
     }
 
     /// Asks for members of a round, from `first` on in the order of their ranks, at most `count_max` of them.
@@ -215,7 +220,7 @@ impl Session<'_> {
     ) -> Result<CallId, SubmitError> {
         let run_id = Key::raw(run_id);
         let ask = ClientFrame::Members { run_id, round, first_node_rank: first, count_max };
-        self.begin(Operation::Members, &ask, self.span(timeout), Way::Plain)
+        self.begin(Operation::Members, &ask, self.span(timeout), SubmitPath::Plain)
     }
 
     /// Arrives at a barrier under the session's name and waits for the others: those of these names, or `count` of them
@@ -231,12 +236,12 @@ impl Session<'_> {
         timeout: Timeout,
     ) -> Result<CallId, SubmitError> {
         let member = self.events.sessions.get(self.id).ok_or(SubmitError::UnknownStore)?;
-        let (span, patience) = member.options.timeouts.patience(timeout);
-        let (timeout_ms, participants) = (patient_millis(span, patience), participants(count, names));
+        let (span, wait_mode) = member.options.timeouts.wait_budget(timeout);
+        let (timeout_ms, participants) = (wait_millis(span, wait_mode), participants(count, names));
         let (scope, name) = (member.options.scope.clone(), member.options.node.clone());
         let (key, name) = (Key::scoped(&scope, key), name.as_bytes());
         let barrier = ClientFrame::Barrier { key, generation, name, timeout_ms, participants };
-        self.begin(Operation::NamedBarrier, &barrier, span, Way::Plain)
+        self.begin(Operation::NamedBarrier, &barrier, span, SubmitPath::Plain)
     }
 
     /// Ends the session with a word to the server, so that nobody takes the node for dead.
@@ -244,7 +249,7 @@ impl Session<'_> {
     /// # Errors
     /// As [`Session::close_run`].
     pub fn close(&mut self, timeout: Timeout) -> Result<CallId, SubmitError> {
-        self.begin(Operation::Bye, &ClientFrame::Bye {}, self.span(timeout), Way::Bye)
+        self.begin(Operation::Bye, &ClientFrame::Bye {}, self.span(timeout), SubmitPath::Bye)
     }
 
     /// Gives a call up; its event is an error of kind [`crate::error::ErrorKind::Cancelled`], unless it is over already.
@@ -256,18 +261,18 @@ impl Session<'_> {
     #[must_use]
     pub fn part(&self) -> Part {
         let member = self.events.sessions.get(self.id);
-        member.map_or(Part::Outside, |member| member.carrier.machine().participant().part())
+        member.map_or(Part::Outside, |member| member.driver.machine().participant().part())
     }
 
     /// Whether the session is open and has a connection.
     #[must_use]
     pub fn is_live(&self) -> bool {
-        self.events.sessions.get(self.id).is_some_and(|member| member.carrier.machine().is_live())
+        self.events.sessions.get(self.id).is_some_and(|member| member.driver.machine().is_live())
     }
 
     /// Why it is over.
     #[must_use]
     pub fn ending(&self) -> Option<Ending> {
-        self.events.sessions.get(self.id).and_then(|member| member.carrier.ending())
+        self.events.sessions.get(self.id).and_then(|member| member.driver.ending())
     }
 }

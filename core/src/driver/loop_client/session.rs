@@ -4,10 +4,10 @@ use super::{CALLS_PER_MEMBER_BITS, CallOver, LoopEvent, SessionId, StoreId, name
 use crate::driver::call_error::CallError;
 use crate::driver::event_loop::{EventLoop, Ready, Token};
 use crate::driver::native_client::calls::{Listing, call_of, check, frame_of, settle};
-use crate::driver::native_client::carrier::{Asked, Carrier, Told};
+use crate::driver::native_client::session_driver::{EncodedRequest, SessionDriver, SessionOutput};
 use crate::driver::native_client::{
-    Answered, BarrierResult, BatchAnswer, Change, Joined, Loss, MemberInfo, NativeClientOptions, NativeError,
-    NodeEvent, RunInfo, TxnResult, WatchError, Way, plain, removed_in,
+    BarrierResult, BatchAnswer, Change, Joined, Loss, MemberInfo, NativeClientOptions, NativeError,
+    NodeEvent, OwnedFrame, RunInfo, SubmitPath, TxnResult, WatchError, plain, removed_in,
 };
 use crate::driver::rendezvous::LastRounds;
 use crate::driver::sorted_map::SortedMap;
@@ -56,7 +56,7 @@ impl SessionAnswer {
     /// What an answer means; `None` when it is none to that.
     fn of(
         operation: Operation,
-        answer: &Answered,
+        answer: &OwnedFrame,
         limits: &FrameLimits,
         peer: &str,
         key_of: &dyn Fn(usize) -> Vec<u8>,
@@ -136,7 +136,7 @@ pub(super) struct LoopSession {
     began: Instant,
     pub(super) peer: Box<str>,
     pub(super) options: NativeClientOptions,
-    pub(super) carrier: Carrier,
+    pub(super) driver: SessionDriver,
     /// What a node was added with, where the others reach it, and the rounds that the loop's nodes were in.
     pub(super) settings: Option<(RdzvSettings, Box<str>, Arc<LastRounds>)>,
     /// By the request for the page that is awaited.
@@ -192,13 +192,13 @@ impl LoopSession {
         seed: u64,
     ) -> Self {
         let (clock, token) = (*events.clock(), Token(u64::from(id.as_u32()) << 32));
-        let carrier = Carrier::new(server, &options, (clock, seed), (token, Poller::Program));
+        let driver = SessionDriver::new(server, &options, (clock, seed), (token, Poller::Program));
         Self {
             id,
             began: clock.now(),
             peer,
             options,
-            carrier,
+            driver,
             settings: None,
             listed: SortedMap::default(),
             watches: BTreeMap::new(),
@@ -219,21 +219,21 @@ impl LoopSession {
         operation: Operation,
         frame: &ClientFrame<'_>,
         span: Duration,
-        way: Way,
+        submit_path: SubmitPath,
     ) -> Result<CallId, CallError> {
-        self.begin_asked(Asked::new(operation, frame), keys_of(frame), span, way)
+        self.begin_encoded(EncodedRequest::new(operation, frame), keys_of(frame), span, submit_path)
     }
 
     /// Begins a call that is encoded already.
-    pub(super) fn begin_asked(
+    pub(super) fn begin_encoded(
         &mut self,
-        asked: Asked,
+        encoded: EncodedRequest,
         keys: (Option<Key<'_>>, usize),
         span: Duration,
-        way: Way,
+        submit_path: SubmitPath,
     ) -> Result<CallId, CallError> {
-        let operation = asked.operation;
-        match self.carrier.begin(asked, span, way) {
+        let operation = encoded.operation;
+        match self.driver.begin(encoded, span, submit_path) {
             Ok(request) => Ok(self.call_id(request)),
             Err(loss) => Err(loss.into_error(operation, keys, &self.peer).into()),
         }
@@ -258,7 +258,9 @@ impl LoopSession {
                 }
                 _ => Ok(()),
             })
-            .and_then(|()| self.carrier.begin(Asked::new(call.operation(), &frame), span, Way::Plain));
+            .and_then(|()| {
+                self.driver.begin(EncodedRequest::new(call.operation(), &frame), span, SubmitPath::Plain)
+            });
         let request = begun.map_err(|loss| loss.into_error(call.operation(), call.keys(), &self.peer))?;
         let id = self.call_id(request);
         if is_listing {
@@ -274,7 +276,7 @@ impl LoopSession {
         let page = self.listed.iter_mut().find(|(_, listed)| listed.call == call).map(|(request, _)| request);
         let first = self.request_of(call);
         if let Some(watched) = self.watches.remove(&first) {
-            self.carrier.forget(first);
+            self.driver.forget(first);
             let cancelled = Loss::of(plain(ErrorKind::Cancelled));
             let keys = (Some(Key::raw(&watched.key)), 1);
             let cancelled = cancelled.into_error(Operation::Watch, keys, &self.peer);
@@ -282,52 +284,52 @@ impl LoopSession {
             happened.push_back(LoopEvent::Session(self.id, over));
             return;
         }
-        self.carrier.cancel(page.unwrap_or(first));
+        self.driver.cancel(page.unwrap_or(first));
     }
 
     /// Takes in that the socket is ready.
     pub(super) fn ready(&mut self, ready: Ready, buffer: &mut [u8]) {
-        self.carrier.ready(ready, buffer);
+        self.driver.ready(ready, buffer);
     }
 
     /// Does what there is to do, and hands out what came of it.
-    pub(super) fn carry_out(&mut self, events: &EventLoop, happened: &mut VecDeque<LoopEvent>) {
+    pub(super) fn execute(&mut self, events: &EventLoop, happened: &mut VecDeque<LoopEvent>) {
         loop {
-            self.carrier.carry_out(events);
-            let Some(told) = self.carrier.next_told() else { return };
-            self.hear(events.clock().now(), told, happened);
-            while let Some(told) = self.carrier.next_told() {
-                self.hear(events.clock().now(), told, happened);
+            self.driver.execute(events);
+            let Some(output) = self.driver.next_output() else { return };
+            self.handle_event(events.clock().now(), output, happened);
+            while let Some(output) = self.driver.next_output() {
+                self.handle_event(events.clock().now(), output, happened);
             }
         }
     }
 
-    fn hear(&mut self, now: Instant, told: Told, happened: &mut VecDeque<LoopEvent>) {
-        let event = match told {
-            Told::Open => SessionEvent::Open,
-            Told::Answered(asked, answer) => {
+    fn handle_event(&mut self, now: Instant, output: SessionOutput, happened: &mut VecDeque<LoopEvent>) {
+        let event = match output {
+            SessionOutput::Open => SessionEvent::Open,
+            SessionOutput::OwnedFrame(encoded, answer) => {
                 let id = answer.id;
                 if let Some((settings, _, rounds)) = &self.settings
-                    && let Some(joined) = answer.frame(self.carrier.limits()).as_ref().and_then(Joined::of)
+                    && let Some(joined) = answer.frame(self.driver.limits()).as_ref().and_then(Joined::of)
                 {
                     rounds.entered(settings, joined.round);
                 }
-                happened.extend(self.ended(now, id, &asked, Ok(answer)));
+                happened.extend(self.ended(now, id, &encoded, Ok(answer)));
                 return;
             }
-            Told::Failed(id, asked, loss) => {
-                happened.extend(self.ended(now, id, &asked, Err(loss)));
+            SessionOutput::Failed(id, encoded, loss) => {
+                happened.extend(self.ended(now, id, &encoded, Err(loss)));
                 return;
             }
-            Told::Pushed(push) => return self.pushed(&push, happened),
-            Told::Node(event) => SessionEvent::Node(event),
-            Told::Over(ending) => SessionEvent::Over(self.over(now, ending)),
+            SessionOutput::Pushed(push) => return self.pushed(&push, happened),
+            SessionOutput::Node(event) => SessionEvent::Node(event),
+            SessionOutput::Over(ending) => SessionEvent::Over(self.over(now, ending)),
         };
         happened.push_back(LoopEvent::Session(self.id, event));
     }
 
-    fn pushed(&mut self, push: &Answered, happened: &mut VecDeque<LoopEvent>) {
-        let (call, limits) = (self.call_id(push.id), *self.carrier.limits());
+    fn pushed(&mut self, push: &OwnedFrame, happened: &mut VecDeque<LoopEvent>) {
+        let (call, limits) = (self.call_id(push.id), *self.driver.limits());
         let event = match push.frame(&limits) {
             Some(ServerFrame::LeaseOver { lease, why }) => SessionEvent::LeaseOver { call, lease, why },
             // What was under way when the watch was given up is told no more.
@@ -335,15 +337,15 @@ impl LoopSession {
                 let Some(Watched { key, untaken }) = self.watches.get_mut(&push.id) else { return };
                 if *untaken < self.options.pushed_bytes_max {
                     let changes = changes.iter().map(|change| Change::of(&change, &self.options.scope));
-                    let told = changes.map(|change| {
+                    let output = changes.map(|change| {
                         *untaken += change.bytes();
                         LoopEvent::Session(self.id, SessionEvent::Changed(call, change))
                     });
-                    return happened.extend(told);
+                    return happened.extend(output);
                 }
                 let overrun = WatchError::overrun(Key::raw(key), &self.peer);
                 self.watches.remove(&push.id);
-                self.carrier.forget(push.id);
+                self.driver.forget(push.id);
                 SessionEvent::WatchOver(call, overrun)
             }
             Some(ServerFrame::WatchOver { why, oldest }) => {
@@ -380,13 +382,13 @@ impl LoopSession {
         &mut self,
         now: Instant,
         request: u64,
-        asked: &Asked,
-        answer: Result<Answered, Loss>,
+        encoded: &EncodedRequest,
+        answer: Result<OwnedFrame, Loss>,
     ) -> Option<LoopEvent> {
-        let limits = *self.carrier.limits();
-        let (operation, frame) = (asked.operation, asked.frame(&limits)?);
+        let limits = *self.driver.limits();
+        let (operation, frame) = (encoded.operation, encoded.frame(&limits)?);
         if let Some(call) = call_of(operation, &frame) {
-            return self.call_ended(now, request, (asked, &call), answer);
+            return self.call_ended(now, request, (encoded, &call), answer);
         }
         let scope = &*self.options.scope;
         let (first, count) = keys_of(&frame);
@@ -394,9 +396,9 @@ impl LoopSession {
         if let (Operation::Watch, Ok(_), Some(key)) = (operation, &answer, &first) {
             self.watches.insert(request, Watched { key: key.clone(), untaken: 0 });
         }
-        let key_of = |place: usize| match &frame {
+        let key_of = |index: usize| match &frame {
             ClientFrame::Batch { requests } => {
-                let request = requests.iter().nth(place).and_then(|Batched(request)| keys_of(&request).0);
+                let request = requests.iter().nth(index).and_then(|Batched(request)| keys_of(&request).0);
                 request.map(|key| key.pieces().concat()).unwrap_or_default()
             }
             _ => Vec::new(),
@@ -405,14 +407,14 @@ impl LoopSession {
             Ok(answer) => SessionAnswer::of(operation, &answer, &limits, &self.peer, &key_of)
                 .ok_or_else(|| Loss::of_wrong_answer(operation)),
             // Closing is done when the session is over, however the server said so.
-            Err(loss) if operation == Operation::Bye && self.carrier.ending() == Some(Ending::Left) => {
+            Err(loss) if operation == Operation::Bye && self.driver.ending() == Some(Ending::Left) => {
                 drop(loss);
                 Ok(SessionAnswer::Done)
             }
             Err(loss) => Err(loss),
         };
         let result = answer.map_err(|mut loss| {
-            loss.failure.elapsed = asked.since_begun(now);
+            loss.failure.elapsed = encoded.since_begun(now);
             // Where the keys are a store's, its scope is not what the caller counts.
             let key = first.as_deref().map(|key| match key.strip_prefix(scope) {
                 Some(name) => Key::scoped(scope, name),
@@ -421,10 +423,10 @@ impl LoopSession {
             loss.into_error(operation, (key, count), &self.peer)
         });
         // Of a transaction, the key that its error names.
-        let told = result.as_ref().err().and_then(|error| error.fault().map(|fault| fault.text.to_vec()));
-        let key = if operation == Operation::Txn { told.filter(|key| !key.is_empty()) } else { first };
+        let output = result.as_ref().err().and_then(|error| error.fault().map(|fault| fault.text.to_vec()));
+        let key = if operation == Operation::Txn { output.filter(|key| !key.is_empty()) } else { first };
         let key = key.map(|key| key.strip_prefix(scope).map(<[u8]>::to_vec).unwrap_or(key));
-        let (call, elapsed) = (self.call_id(request), asked.since_begun(now));
+        let (call, elapsed) = (self.call_id(request), encoded.since_begun(now));
         let event = SessionEvent::Completed { call, operation, key, elapsed, result };
         Some(LoopEvent::Session(self.id, event))
     }
@@ -433,15 +435,16 @@ impl LoopSession {
         &mut self,
         now: Instant,
         request: u64,
-        (asked, call): (&Asked, &Call<'_>),
-        answer: Result<Answered, Loss>,
+        (encoded, call): (&EncodedRequest, &Call<'_>),
+        answer: Result<OwnedFrame, Loss>,
     ) -> Option<LoopEvent> {
-        let limits = *self.carrier.limits();
+        let limits = *self.driver.limits();
         let (mut id, mut values) = (self.call_id(request), List::default());
         let outcome = match self.listed.remove(request) {
             Some(mut listed) => {
                 id = listed.call;
-                let page = answer.and_then(|answer| listed.listing.turn(&answer, &limits, &mut listed.keys));
+                let page =
+                    answer.and_then(|answer| listed.listing.turn_page(&answer, &limits, &mut listed.keys));
                 match page {
                     Ok(Some(outcome)) => {
                         values = listed.keys;
@@ -464,7 +467,7 @@ impl LoopSession {
         let (keys, result) = match outcome {
             Ok(outcome) => (Vec::new(), Ok(Answer { outcome, values: values.0 })),
             Err(mut loss) => {
-                loss.failure.elapsed = asked.since_begun(now);
+                loss.failure.elapsed = encoded.since_begun(now);
                 let error = loss.into_error(call.operation(), call.keys(), &self.peer).into();
                 (names_of(call, &self.options.scope), Err(error))
             }
@@ -474,8 +477,8 @@ impl LoopSession {
     }
 
     fn next_page(&mut self, now: Instant, listed: Listed) -> Result<(), Loss> {
-        let asked = Asked::new(Operation::ListKeys, &listed.listing.page());
-        let request = self.carrier.begin(asked, listed.deadline.since(now), Way::Plain)?;
+        let encoded = EncodedRequest::new(Operation::ListKeys, &listed.listing.page());
+        let request = self.driver.begin(encoded, listed.deadline.since(now), SubmitPath::Plain)?;
         self.listed.insert(request, listed);
         Ok(())
     }

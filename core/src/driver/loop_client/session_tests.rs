@@ -42,7 +42,7 @@ fn next(events: &mut Loop) -> LoopEvent {
             return event;
         }
         assert!(becomes_readable(events.fd(), SOON), "nothing happens any more");
-        events.turn().expect("a turn");
+        events.poll().expect("a turn");
     }
 }
 
@@ -97,9 +97,9 @@ fn join_all(events: &mut Loop, sessions: &[(String, SessionId)], terms: Terms<'_
     while joined.iter().any(Option::is_none) {
         match next_of(events).1 {
             SessionEvent::Completed { call, result, .. } => {
-                let place = calls.iter().position(|&one| one == call).expect("one of them");
-                let SessionAnswer::Joined(seat) = result.expect("a round") else { panic!("no seat") };
-                joined[place] = Some(seat);
+                let index = calls.iter().position(|&one| one == call).expect("one of them");
+                let SessionAnswer::Joined(joined_round) = result.expect("a round") else { panic!("no seat") };
+                joined[index] = Some(joined_round);
             }
             SessionEvent::Node(NodeEvent::Round(
                 RoundEvent::NodesWaiting { .. } | RoundEvent::RoundOver { .. },
@@ -123,12 +123,12 @@ fn nodes_of_one_loop_become_a_numbered_group() {
     let mut events = Loop::new().expect("a loop");
     let sessions = add_all(&mut events, &server, 5);
     let joined = join_all(&mut events, &sessions, nodes(5, 5));
-    let mut ranks: Vec<u32> = joined.iter().map(|seat| seat.node_rank).collect();
+    let mut ranks: Vec<u32> = joined.iter().map(|joined_round| joined_round.node_rank).collect();
     ranks.sort_unstable();
     assert_eq!(ranks, [0, 1, 2, 3, 4]);
-    for seat in &joined {
-        assert_eq!((seat.round, seat.nodes, seat.world_size), (0, 5, 10));
-        assert_eq!(seat.rank_first, 2 * u64::from(seat.node_rank));
+    for joined_round in &joined {
+        assert_eq!((joined_round.round, joined_round.nodes, joined_round.world_size), (0, 5, 10));
+        assert_eq!(joined_round.rank_first, 2 * u64::from(joined_round.node_rank));
     }
     let (name, session) = &sessions[2];
     assert_eq!(of(&mut events, *session).part(), Part::InRound);
@@ -175,7 +175,10 @@ fn a_death_is_told_and_the_survivors_meet_again() {
         assert_eq!(died, RoundEvent::PeerDied { round: 0, node_rank, node, why: Why::Connection });
     }
     let joined = join_all(&mut events, &sessions, terms);
-    assert!(joined.iter().all(|seat| (seat.round, seat.nodes) == (1, 2)), "{joined:?}");
+    assert!(
+        joined.iter().all(|joined_round| (joined_round.round, joined_round.nodes) == (1, 2)),
+        "{joined:?}"
+    );
 }
 
 #[test]
@@ -223,11 +226,11 @@ fn a_spare_stands_by_for_as_long_as_it_is_needed() {
     let entry = Entry { join_timeout_ms: 1, ..as_node("spare", nodes(2, 2)) };
     let standby = of(&mut events, spare).join(&entry, Role::Spare).expect("submitted");
     let (_, event) = next_of(&mut events);
-    assert!(matches!(event, SessionEvent::Node(NodeEvent::StandingBy { ahead: 0 })), "{event:?}");
+    assert!(matches!(event, SessionEvent::Node(NodeEvent::Standby { ahead: 0 })), "{event:?}");
     let (closer, other) = (sessions[0].1, sessions[1].1);
     let close = of(&mut events, closer).close_run(b"run", WHILE).expect("submitted");
-    let (mut closed, mut sent_home, mut told) = (false, false, 0);
-    while !(closed && sent_home && told == 2) {
+    let (mut closed, mut sent_home, mut output) = (false, false, 0);
+    while !(closed && sent_home && output == 2) {
         match next_of(&mut events) {
             (_, SessionEvent::Completed { call, result, .. }) if call == close => {
                 closed = result.expect("closed") == SessionAnswer::Done;
@@ -238,7 +241,7 @@ fn a_spare_stands_by_for_as_long_as_it_is_needed() {
             }
             (session, SessionEvent::Node(NodeEvent::Round(RoundEvent::RunClosed { by }))) => {
                 assert!([closer, other].contains(&session) && &*by == "n0");
-                told += 1;
+                output += 1;
             }
             other => panic!("{other:?}"),
         }
@@ -256,10 +259,10 @@ fn who_is_replaced_hears_so() {
     while !matches!(next(&mut events), LoopEvent::Session(_, SessionEvent::Node(NodeEvent::Seated))) {}
     let twin = add(&mut events, &server, "n0");
     join(&mut events, twin, "n0", terms);
-    let (mut is_told, mut is_refused) = (false, false);
-    while !(is_told && is_refused) {
+    let (mut is_reported, mut is_refused) = (false, false);
+    while !(is_reported && is_refused) {
         match next_of(&mut events) {
-            (session, SessionEvent::Node(NodeEvent::Replaced { .. })) => is_told = session == first,
+            (session, SessionEvent::Node(NodeEvent::Replaced { .. })) => is_reported = session == first,
             (_, SessionEvent::Completed { call, result, .. }) if call == lost => {
                 is_refused = result.expect_err("replaced").kind() == ErrorKind::Replaced;
             }
@@ -415,7 +418,7 @@ fn watches_leases_and_turns_are_events_of_a_loop() {
     batch.push(b"n", Step::Add { delta: 2 });
     batch.push(b"n", BatchStep::Check);
     let call = of(&mut events, session).batch(&batch, WHILE).expect("submitted");
-    let answers = alloc::vec![BatchAnswer::Number(2), BatchAnswer::Verdict(true)];
+    let answers = alloc::vec![BatchAnswer::Number(2), BatchAnswer::Outcome(true)];
     assert_eq!(end_of(&mut events, call).expect("done"), SessionAnswer::Batch(answers));
 
     // From a revision on, and no more once it was given up.
@@ -468,7 +471,7 @@ fn a_watch_whose_changes_nobody_takes_is_ended() {
         events.submit(session.store(), set, WHILE).expect("submitted");
         while events.pending(session.store()) > 0 {
             assert!(becomes_readable(events.fd(), SOON), "nothing happens any more");
-            events.turn().expect("a turn");
+            events.poll().expect("a turn");
         }
     };
     let taken = |events: &mut Loop| {
@@ -549,7 +552,7 @@ fn within_the_grace_a_broken_connection_costs_nothing() {
     let sessions = [("n0".to_string(), session), ("n1".to_string(), other)];
     let joined = join_all(&mut events, &sessions, nodes(2, 2));
     let key = Key::scoped(b"/", b"n");
-    for turn in 1..=5 {
+    for poll in 1..=5 {
         for _ in 0..20 {
             events.submit(store, Request::Add { key, delta: 1 }, WHILE).expect("submitted");
         }
@@ -565,7 +568,7 @@ fn within_the_grace_a_broken_connection_costs_nothing() {
                 other => panic!("{other:?}"),
             }
         }
-        assert!(sums.iter().copied().eq((turn - 1) * 20 + 1..=turn * 20), "each counts once: {sums:?}");
+        assert!(sums.iter().copied().eq((poll - 1) * 20 + 1..=poll * 20), "each counts once: {sums:?}");
     }
     // Nobody died: the round is what it was.
     let call = of(&mut events, other).run_info(b"run", WHILE).expect("submitted");
@@ -590,9 +593,9 @@ fn a_loop_that_is_turned_lives_and_one_that_is_not_dies() {
     join(&mut still, hanging, "hanging", nodes(2, 2));
     let mut is_joined = false;
     while !is_joined {
-        still.turn().expect("a turn");
+        still.poll().expect("a turn");
         becomes_readable(turned.fd(), Duration::from_millis(10));
-        turned.turn().expect("a turn");
+        turned.poll().expect("a turn");
         while let Some(event) = turned.next_event() {
             is_joined |= matches!(event, LoopEvent::Session(_, SessionEvent::Completed { .. }));
         }
@@ -621,10 +624,10 @@ fn nodes_join_by_parameters() {
     }
     for _ in nodes {
         let (_, event) = next_of(&mut events);
-        let SessionEvent::Completed { result: Ok(SessionAnswer::Joined(seat)), .. } = event else {
+        let SessionEvent::Completed { result: Ok(SessionAnswer::Joined(joined_round)), .. } = event else {
             panic!("{event:?}")
         };
-        assert_eq!((seat.nodes, seat.world_size), (2, 2));
+        assert_eq!((joined_round.nodes, joined_round.world_size), (2, 2));
     }
     let session = add(&mut events, &server, "n0");
     assert!(of(&mut events, session).next_round().is_none());
@@ -644,9 +647,12 @@ fn loops_and_threads_meet() {
     let other = std::thread::spawn(move || {
         client.join(&as_node("threaded", nodes(2, 2)), Role::Member).map(|joined| (client, joined))
     });
-    let SessionAnswer::Joined(seat) = end_of(&mut events, call).expect("a round") else { panic!() };
+    let SessionAnswer::Joined(joined_round) = end_of(&mut events, call).expect("a round") else { panic!() };
     let (client, joined) = other.join().expect("no panic").expect("a round");
-    assert_eq!((seat.round, seat.nodes, seat.node_rank + joined.node_rank), (joined.round, 2, 1));
+    assert_eq!(
+        (joined_round.round, joined_round.nodes, joined_round.node_rank + joined.node_rank),
+        (joined.round, 2, 1)
+    );
     drop(client);
     let (_, event) = next_of(&mut events);
     assert!(matches!(event, SessionEvent::Node(NodeEvent::Round(RoundEvent::PeerDied { .. }))), "{event:?}");

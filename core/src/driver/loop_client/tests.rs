@@ -24,7 +24,7 @@ fn next(events: &mut Loop) -> CallOver {
             None => {}
         }
         assert!(becomes_readable(events.fd(), SOON), "nothing happens any more");
-        events.turn().expect("a turn");
+        events.poll().expect("a turn");
     }
 }
 
@@ -124,8 +124,8 @@ fn cancelling_and_removing_end_calls() {
     events.submit(store, Request::Get { key: key(b"k") }, Timeout::Default).expect("submitted");
     events.remove_store(store);
     assert!(events.next_event().is_none());
-    let gone = events.submit(store, Request::NumKeys, Timeout::Default);
-    assert!(matches!(gone, Err(SubmitError::UnknownStore)));
+    let departed = events.submit(store, Request::NumKeys, Timeout::Default);
+    assert!(matches!(departed, Err(SubmitError::UnknownStore)));
 }
 
 #[test]
@@ -175,7 +175,7 @@ fn a_refused_further_connection_is_tried_once() {
     while is_waiting.try_recv().is_err() {
         assert!(events.events.clock().now().since(began) < SOON, "the wait never arrives");
         becomes_readable(events.fd(), Duration::from_millis(20));
-        events.turn().expect("a turn");
+        events.poll().expect("a turn");
     }
     let after = Timeout::After(Duration::from_secs(2));
     events.submit(store, Request::Add { key: key(b"n"), delta: 1 }, after).expect("submitted");

@@ -1,10 +1,10 @@
 //! A store's calls as native requests, and what the answers to them mean: as on the c10d protocol.
 
-use super::{Answered, Loss, millis, plain};
+use super::{Loss, OwnedFrame, millis, plain};
 use crate::driver::take::Take;
 use crate::error::{Cause, ErrorKind, Failure, Operation, Phase};
 use crate::limits::FrameLimits;
-use crate::store::call::{Call, Outcome, Patience};
+use crate::store::call::{Call, Outcome, WaitMode};
 use crate::store::op::{Key, Keys, Request};
 use crate::time::Duration;
 use crate::wire::native::{ClientFrame, FaultCode, ServerFrame};
@@ -13,10 +13,10 @@ use alloc::vec::Vec;
 /// Keys that one answer lists.
 const PAGE_KEYS: u32 = 4096;
 
-pub(in crate::driver) fn patient_millis(span: Duration, patience: Patience) -> u64 {
-    match patience {
-        Patience::Once => 0,
-        Patience::Wait => millis(span),
+pub(in crate::driver) fn wait_millis(span: Duration, wait_mode: WaitMode) -> u64 {
+    match wait_mode {
+        WaitMode::Once => 0,
+        WaitMode::Wait => millis(span),
     }
 }
 
@@ -31,7 +31,7 @@ pub(in crate::driver) fn check(call: &Call<'_>, limits: &FrameLimits) -> Result<
 /// How a call ended, by the answer to its request.
 pub(in crate::driver) fn settle(
     call: &Call<'_>,
-    answer: Result<Answered, Loss>,
+    answer: Result<OwnedFrame, Loss>,
     limits: &FrameLimits,
     take: &mut dyn Take,
 ) -> Result<Outcome, Loss> {
@@ -42,10 +42,10 @@ pub(in crate::driver) fn settle(
         }
         Err(loss) => loss,
     };
-    match (loss.fault.as_ref().map(|fault| fault.code), call.patience()) {
+    match (loss.fault.as_ref().map(|fault| fault.code), call.wait_mode()) {
         // A call that looks once and finds nothing has not failed.
-        (Some(FaultCode::NotFound | FaultCode::TimedOut), Patience::Once) => return Ok(Outcome::Missing),
-        (Some(FaultCode::TimedOut), Patience::Wait) => {
+        (Some(FaultCode::NotFound | FaultCode::TimedOut), WaitMode::Once) => return Ok(Outcome::Missing),
+        (Some(FaultCode::TimedOut), WaitMode::Wait) => {
             loss.failure.cause = Cause::NotReleased;
             // Of several keys, the server says which are missing.
             if call.keys().1 < 2 {
@@ -72,9 +72,9 @@ impl Listing {
     }
 
     /// Takes a page; `None`: there is another one.
-    pub(in crate::driver) fn turn(
+    pub(in crate::driver) fn turn_page(
         &mut self,
-        answer: &Answered,
+        answer: &OwnedFrame,
         limits: &FrameLimits,
         take: &mut dyn Take,
     ) -> Result<Option<Outcome>, Loss> {
@@ -98,40 +98,40 @@ impl Listing {
 
 /// The call that made this request; `None` when it was none of a store's.
 pub(in crate::driver) fn call_of<'a>(operation: Operation, frame: &ClientFrame<'a>) -> Option<Call<'a>> {
-    let patient = |timeout_ms| if timeout_ms == 0 { Patience::Once } else { Patience::Wait };
-    let (request, patience) = match *frame {
+    let patient = |timeout_ms| if timeout_ms == 0 { WaitMode::Once } else { WaitMode::Wait };
+    let (request, wait_mode) = match *frame {
         ClientFrame::Check { .. } if operation == Operation::Ping => return Some(Call::Ping),
         ClientFrame::Check { keys } if operation == Operation::Wait => {
-            (Request::Wait { keys }, Patience::Once)
+            (Request::Wait { keys }, WaitMode::Once)
         }
-        ClientFrame::Check { keys } => (Request::Check { keys }, Patience::Wait),
+        ClientFrame::Check { keys } => (Request::Check { keys }, WaitMode::Wait),
         ClientFrame::Wait { timeout_ms, keys } => (Request::Wait { keys }, patient(timeout_ms)),
         ClientFrame::Get { timeout_ms, key } => (Request::Get { key }, patient(timeout_ms)),
         ClientFrame::MultiGet { timeout_ms, keys } => (Request::MultiGet { keys }, patient(timeout_ms)),
         ClientFrame::QueuePop { timeout_ms, key } => (Request::QueuePop { key }, patient(timeout_ms)),
-        ClientFrame::Set { key, value } => (Request::Set { key, value }, Patience::Wait),
+        ClientFrame::Set { key, value } => (Request::Set { key, value }, WaitMode::Wait),
         ClientFrame::CompareSet { key, expected, desired } => {
-            (Request::CompareSet { key, expected, desired }, Patience::Wait)
+            (Request::CompareSet { key, expected, desired }, WaitMode::Wait)
         }
-        ClientFrame::Add { key, delta } => (Request::Add { key, delta }, Patience::Wait),
-        ClientFrame::Delete { key } => (Request::Delete { key }, Patience::Wait),
-        ClientFrame::Append { key, value } => (Request::Append { key, value }, Patience::Wait),
-        ClientFrame::MultiSet { pairs } => (Request::MultiSet { pairs }, Patience::Wait),
-        ClientFrame::QueuePush { key, value } => (Request::QueuePush { key, value }, Patience::Wait),
-        ClientFrame::QueueLen { key } => (Request::QueueLen { key }, Patience::Wait),
-        ClientFrame::NumKeys {} => (Request::NumKeys, Patience::Wait),
-        ClientFrame::ListKeys { .. } => (Request::ListKeys, Patience::Wait),
+        ClientFrame::Add { key, delta } => (Request::Add { key, delta }, WaitMode::Wait),
+        ClientFrame::Delete { key } => (Request::Delete { key }, WaitMode::Wait),
+        ClientFrame::Append { key, value } => (Request::Append { key, value }, WaitMode::Wait),
+        ClientFrame::MultiSet { pairs } => (Request::MultiSet { pairs }, WaitMode::Wait),
+        ClientFrame::QueuePush { key, value } => (Request::QueuePush { key, value }, WaitMode::Wait),
+        ClientFrame::QueueLen { key } => (Request::QueueLen { key }, WaitMode::Wait),
+        ClientFrame::NumKeys {} => (Request::NumKeys, WaitMode::Wait),
+        ClientFrame::ListKeys { .. } => (Request::ListKeys, WaitMode::Wait),
         _ => return None,
     };
-    Some(Call::Store(request, patience))
+    Some(Call::Store(request, wait_mode))
 }
 
 /// The request that a call makes.
 pub(in crate::driver) fn frame_of<'a>(call: &Call<'a>, span: Duration) -> ClientFrame<'a> {
-    let Call::Store(request, patience) = *call else {
+    let Call::Store(request, wait_mode) = *call else {
         return ClientFrame::Check { keys: Keys::packed(0, b"") };
     };
-    let timeout_ms = patient_millis(span, patience);
+    let timeout_ms = wait_millis(span, wait_mode);
     match request {
         Request::Set { key, value } => ClientFrame::Set { key, value },
         Request::CompareSet { key, expected, desired } => ClientFrame::CompareSet { key, expected, desired },
@@ -139,7 +139,7 @@ pub(in crate::driver) fn frame_of<'a>(call: &Call<'a>, span: Duration) -> Client
         Request::Add { key, delta } => ClientFrame::Add { key, delta },
         Request::Check { keys } => ClientFrame::Check { keys },
         // A wait that does not wait is a look.
-        Request::Wait { keys } if patience == Patience::Once => ClientFrame::Check { keys },
+        Request::Wait { keys } if wait_mode == WaitMode::Once => ClientFrame::Check { keys },
         Request::Wait { keys } => ClientFrame::Wait { timeout_ms, keys },
         Request::Delete { key } => ClientFrame::Delete { key },
         Request::Append { key, value } => ClientFrame::Append { key, value },
@@ -166,11 +166,11 @@ fn outcome_of(call: &Call<'_>, frame: &ServerFrame<'_>, take: &mut dyn Take) -> 
             | Request::QueuePush { .. },
             ServerFrame::Done { .. },
         ) => Outcome::Applied,
-        (Request::Wait { .. }, ServerFrame::Done { .. } | ServerFrame::Verdict { holds: true, .. }) => {
+        (Request::Wait { .. }, ServerFrame::Done { .. } | ServerFrame::Outcome { holds: true, .. }) => {
             Outcome::Released
         }
-        (Request::Wait { .. }, ServerFrame::Verdict { holds: false, .. }) => Outcome::Missing,
-        (Request::Check { .. }, ServerFrame::Verdict { holds, .. }) => {
+        (Request::Wait { .. }, ServerFrame::Outcome { holds: false, .. }) => Outcome::Missing,
+        (Request::Check { .. }, ServerFrame::Outcome { holds, .. }) => {
             if holds {
                 Outcome::Ready
             } else {

@@ -11,18 +11,18 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 pub(super) struct Inbox<T> {
     state: Mutex<State<T>>,
     changed: Condvar,
-    room: Room,
+    limit: InboxLimit,
 }
 
 /// How much an inbox keeps: when there is so much of either, nothing more.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Room {
+pub(super) struct InboxLimit {
     pub(super) places: usize,
     pub(super) bytes: usize,
 }
 
 /// Something that takes so many bytes beside its place.
-pub(super) trait Weighed {
+pub(super) trait Weighted {
     fn bytes(&self) -> usize;
 }
 
@@ -39,7 +39,7 @@ pub(super) struct Queue<T> {
     bytes: usize,
 }
 
-impl<T: Weighed> Queue<T> {
+impl<T: Weighted> Queue<T> {
     pub(super) fn pop_front(&mut self) -> Option<T> {
         let item = self.items.pop_front()?;
         self.bytes -= item.bytes();
@@ -51,8 +51,8 @@ impl<T: Weighed> Queue<T> {
         self.items.push_back(item);
     }
 
-    fn is_full(&self, room: Room) -> bool {
-        self.items.len() >= room.places || self.bytes >= room.bytes
+    fn is_full(&self, limit: InboxLimit) -> bool {
+        self.items.len() >= limit.places || self.bytes >= limit.bytes
     }
 }
 
@@ -74,10 +74,10 @@ pub(super) enum Put {
     Full,
 }
 
-impl<T: Weighed> Inbox<T> {
-    pub(super) const fn new(room: Room) -> Self {
+impl<T: Weighted> Inbox<T> {
+    pub(super) const fn new(limit: InboxLimit) -> Self {
         let state = State { queue: Queue { items: VecDeque::new(), bytes: 0 }, last: None };
-        Self { state: Mutex::new(state), changed: Condvar::new(), room }
+        Self { state: Mutex::new(state), changed: Condvar::new(), limit }
     }
 
     fn lock(&self) -> MutexGuard<'_, State<T>> {
@@ -88,7 +88,7 @@ impl<T: Weighed> Inbox<T> {
     /// Adds one at the end. Where there is no room, the queue ends.
     pub(super) fn put(&self, item: T) -> Put {
         let mut state = self.lock();
-        if state.queue.is_full(self.room) {
+        if state.queue.is_full(self.limit) {
             state.last.get_or_insert(Last::Overrun);
             return Put::Full;
         }
@@ -101,7 +101,7 @@ impl<T: Weighed> Inbox<T> {
     /// Adds one at the end; where there is no room, the first goes.
     pub(super) fn put_over(&self, item: T) {
         let mut state = self.lock();
-        while state.queue.is_full(self.room) && state.queue.pop_front().is_some() {}
+        while state.queue.is_full(self.limit) && state.queue.pop_front().is_some() {}
         state.queue.push_back(item);
         drop(state);
         self.changed.notify_all();
@@ -111,7 +111,7 @@ impl<T: Weighed> Inbox<T> {
     pub(super) fn retain(&self, keep: impl FnMut(&T) -> bool) {
         let mut state = self.lock();
         state.queue.items.retain(keep);
-        state.queue.bytes = state.queue.items.iter().map(Weighed::bytes).sum();
+        state.queue.bytes = state.queue.items.iter().map(Weighted::bytes).sum();
     }
 
     pub(super) fn end(&self, ending: Ending) {
@@ -119,7 +119,7 @@ impl<T: Weighed> Inbox<T> {
         self.changed.notify_all();
     }
 
-    /// The next one; waits up to `span` for it, and until `is_cancelled`, which is asked again after [`Inbox::nudge`].
+    /// The next one; waits up to `span` for it, and until `is_cancelled`, which is asked again after [`Inbox::recheck_cancellation`].
     pub(super) fn next_unless(
         &self,
         span: Duration,
@@ -129,7 +129,7 @@ impl<T: Weighed> Inbox<T> {
     }
 
     /// Has those who wait see whether they are cancelled.
-    pub(super) fn nudge(&self) {
+    pub(super) fn recheck_cancellation(&self) {
         // Who has asked already waits once the lock is free.
         drop(self.lock());
         self.changed.notify_all();

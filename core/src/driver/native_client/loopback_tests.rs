@@ -68,7 +68,7 @@ fn next_round_event(client: &NativeClient) -> RoundEvent {
     loop {
         match client.next_event(SOON).expect("alive").expect("something happens") {
             NodeEvent::Round(event) => return event,
-            NodeEvent::Seated | NodeEvent::StandingBy { .. } => {}
+            NodeEvent::Seated | NodeEvent::Standby { .. } => {}
             other => panic!("{other:?}"),
         }
     }
@@ -119,10 +119,10 @@ fn a_death_is_told_at_once_and_the_survivors_meet_again() {
     assert_eq!(ranks, [("n0", 1, 2), ("n2", 1, 2)]);
     // The keys of the round before are fenced, whichever protocol asks.
     let store = Store::over(Arc::new(NativeStore::new(&all[0].1)));
-    let beneath = |namespace: &[u8]| store.with_prefix(&namespace[1..namespace.len() - 1]);
-    let error = beneath(&former.namespace).set(b"k", b"v", NOW).expect_err("it is over");
+    let with_scope = |namespace: &[u8]| store.with_prefix(&namespace[1..namespace.len() - 1]);
+    let error = with_scope(&former.namespace).set(b"k", b"v", NOW).expect_err("it is over");
     assert_eq!(error.kind(), ErrorKind::StaleRound, "{error}");
-    beneath(&all[0].2.namespace).set(b"k", b"v", NOW).expect("it is live");
+    with_scope(&all[0].2.namespace).set(b"k", b"v", NOW).expect("it is live");
 }
 
 #[test]
@@ -165,7 +165,7 @@ fn a_spare_slips_in_or_is_sent_home_and_a_left_node_is_no_loss() {
     let entry = Entry { join_timeout_ms: 1, ..as_node("spare", terms) };
     thread::scope(|scope| {
         let joining = scope.spawn(|| spare.join(&entry, Role::Spare));
-        assert_eq!(spare.next_event(SOON).expect("alive"), Some(NodeEvent::StandingBy { ahead: 0 }));
+        assert_eq!(spare.next_event(SOON).expect("alive"), Some(NodeEvent::Standby { ahead: 0 }));
         let (_, dead, _) = &all[1];
         dead.close(SOON).expect("heard");
         // It left, so nobody is told; the round goes on until the other one comes back.
@@ -186,7 +186,7 @@ fn a_spare_slips_in_or_is_sent_home_and_a_left_node_is_no_loss() {
     let idle = session(&server, "idle");
     thread::scope(|scope| {
         let joining = scope.spawn(|| idle.join(&as_node("idle", terms), Role::Spare));
-        assert_eq!(idle.next_event(SOON).expect("alive"), Some(NodeEvent::StandingBy { ahead: 0 }));
+        assert_eq!(idle.next_event(SOON).expect("alive"), Some(NodeEvent::Standby { ahead: 0 }));
         spare.close_run(b"run", SOON).expect("closed");
         let error = joining.join().expect("no panic").expect_err("not needed");
         assert_eq!(error.fault().map(|fault| fault.code), Some(FaultCode::NotNeeded));
@@ -233,7 +233,7 @@ fn what_makes_no_sense_is_refused_with_the_reason() {
         let error = other.join(&entry, Role::Member).expect_err("refused");
         (error.kind(), error.call().to_string())
     };
-    for (entry, kind, words) in [
+    for (entry, kind, message) in [
         (as_node("n1", nodes(3, 2)), ErrorKind::InvalidArgument, "(2) must be greater than or equal to"),
         (as_node("n1", nodes(0, 2)), ErrorKind::InvalidArgument, "(0) must be greater than zero"),
         (
@@ -254,17 +254,17 @@ fn what_makes_no_sense_is_refused_with_the_reason() {
         ),
     ] {
         let (found, text) = bad(entry);
-        assert!(found == kind && text.contains(words), "{found:?}: {text}");
+        assert!(found == kind && text.contains(message), "{found:?}: {text}");
     }
     // The same name again: the later one takes the place, and the former is told.
     let twin = session(&server, "n0");
     let replacing = thread::spawn(move || twin.join(&as_node("n0", nodes(2, 4)), Role::Member));
     let error = joining.join().expect("no panic").expect_err("replaced");
     assert_eq!(error.kind(), ErrorKind::Replaced, "{error}");
-    let mut told = Vec::new();
+    let mut reported = Vec::new();
     while let Some(event) = begun.next_event(SOON).expect("alive") {
-        told.push(event);
-        if matches!(told.last(), Some(NodeEvent::Replaced { .. })) {
+        reported.push(event);
+        if matches!(reported.last(), Some(NodeEvent::Replaced { .. })) {
             break;
         }
     }
@@ -289,7 +289,7 @@ impl Cut {
         let address = listener.local_addr().expect("an address");
         let target = Arc::new(Mutex::new(server.local_addr()));
         let shared = Arc::clone(&target);
-        let (tell, cuts) = mpsc::channel();
+        let (notify, cuts) = mpsc::channel();
         thread::spawn(move || {
             while let Ok((near, _)) = listener.accept() {
                 let target = *shared.lock().expect("no panic");
@@ -309,7 +309,7 @@ impl Cut {
                         from.shutdown(Shutdown::Both).ok();
                     });
                 }
-                if tell.send(near).is_err() {
+                if notify.send(near).is_err() {
                     return;
                 }
             }
@@ -334,22 +334,22 @@ fn within_the_grace_a_broken_connection_costs_nothing() {
     let lease = client.lease(Duration::ZERO, WHILE).expect("granted");
     lease.attach(&[b"mine"], WHILE).expect("attached");
     store.set(b"mine", b"1", WHILE).expect("set");
-    for turn in 1..=5 {
+    for poll in 1..=5 {
         thread::scope(|scope| {
             let adding = scope.spawn(|| (0..20).try_for_each(|_| store.add(b"n", 1, WHILE).map(drop)));
             cut.cut();
             adding.join().expect("no panic").expect("each comes through");
         });
-        assert_eq!(store.add(b"n", 0, WHILE).expect("a number"), turn * 20, "each counts once");
+        assert_eq!(store.add(b"n", 0, WHILE).expect("a number"), poll * 20, "each counts once");
     }
     let mut last = Change { revision: 0, key: Vec::new(), value: None };
     for count in 1..=100 {
         let change = watch.next(SOON).expect("alive").expect("each change is told");
         assert!(change.revision > last.revision);
         last = change;
-        let told = last.value.as_deref().and_then(|value| core::str::from_utf8(value).ok());
+        let reported = last.value.as_deref().and_then(|value| core::str::from_utf8(value).ok());
         // Adding 0 is a change, too, at the end of each turn.
-        assert!(told.and_then(|text| text.parse::<i64>().ok()).is_some_and(|number| number <= count));
+        assert!(reported.and_then(|text| text.parse::<i64>().ok()).is_some_and(|number| number <= count));
     }
     assert!(store.check(&[b"mine"], WHILE).expect("asked"), "the session lived on, and its lease with it");
     client.close(SOON).expect("heard");
@@ -446,10 +446,10 @@ fn handles_beneath_a_prefix_have_keys_revisions_and_a_default_timeout_of_their_o
     let server = server();
     let options = options(Duration::ZERO);
     let store = Store::connect_native("127.0.0.1", server.local_addr().port(), options).expect("connected");
-    let beneath = store.with_prefix(b"job");
-    beneath.set_timeout(Duration::from_millis(20));
+    let with_scope = store.with_prefix(b"job");
+    with_scope.set_timeout(Duration::from_millis(20));
     let whole = store.native(Operation::Watch).expect("native");
-    let client = beneath.native(Operation::Watch).expect("native");
+    let client = with_scope.native(Operation::Watch).expect("native");
     let watch = client.watch_prefix(b"", 0, WHILE).expect("begun");
     let lease = client.lease(Duration::ZERO, WHILE).expect("granted");
     lease.attach(&[b"mine"], WHILE).expect("attached");
@@ -458,7 +458,7 @@ fn handles_beneath_a_prefix_have_keys_revisions_and_a_default_timeout_of_their_o
     txn.push(Branch::Then, b"mine", Step::Set { value: b"v"[..].into() });
     let revision = client.commit(&txn, WHILE).expect("done").revision;
     store.set(b"other", b"o", WHILE).expect("set");
-    beneath.set(b"two", b"2", WHILE).expect("set");
+    with_scope.set(b"two", b"2", WHILE).expect("set");
     let value = |value: &[u8], revision| Versioned { revision, value: value.to_vec() };
     let absent = Versioned::default();
     assert_eq!(whole.read(&[b"job/mine", b"mine"], NOW).expect("read"), [value(b"v", revision), absent]);
@@ -470,9 +470,9 @@ fn handles_beneath_a_prefix_have_keys_revisions_and_a_default_timeout_of_their_o
     assert_eq!(rest, KeysPage { keys: vec![b"two".to_vec()], more: false });
     assert_eq!(lease.revoke(WHILE).expect("ended"), 1);
     assert_eq!(client.delete_prefix(b"", WHILE).expect("removed").removed, 1);
-    let told: Vec<Vec<u8>> =
+    let reported: Vec<Vec<u8>> =
         (0..4).map(|_| watch.next(SOON).expect("alive").expect("a change").key).collect();
-    assert_eq!(told, [&b"mine"[..], b"two", b"mine", b"two"]);
+    assert_eq!(reported, [&b"mine"[..], b"two", b"mine", b"two"]);
 
     let c10d = Store::connect("127.0.0.1", server.local_addr().port(), StoreOptions::default());
     let error = c10d.expect("connected").native(Operation::Txn).expect_err("another kind");
@@ -507,14 +507,17 @@ fn transactions_batches_prefixes_watches_and_leases() {
     );
     let BatchAnswer::Failed(error) = &answers[3] else { panic!("{answers:?}") };
     assert_eq!(error.fault().map(|fault| fault.code), Some(FaultCode::NotANumber));
-    let words = error.to_string();
-    assert!(words.starts_with("batch ") && words.ends_with("not a decimal number of 64 bits"), "{words}");
+    let message = error.to_string();
+    assert!(
+        message.starts_with("batch ") && message.ends_with("not a decimal number of 64 bits"),
+        "{message}"
+    );
     assert_eq!(client.delete_prefix(b"dir/", NOW).expect("removed").removed, 3);
     let changes: Vec<Change> = (0..9).map(|_| watch.next(SOON).expect("alive").expect("a change")).collect();
-    let told: Vec<(&[u8], Option<&[u8]>)> =
+    let reported: Vec<(&[u8], Option<&[u8]>)> =
         changes.iter().map(|change| (&change.key[..], change.value.as_deref())).collect();
-    assert_eq!(told[..3], [(&b"dir/a"[..], Some(&b"1"[..])), (b"dir/b", Some(b"2")), (b"dir/a", None)]);
-    assert!(told[6..].iter().all(|(_, value)| value.is_none()), "{told:?}");
+    assert_eq!(reported[..3], [(&b"dir/a"[..], Some(&b"1"[..])), (b"dir/b", Some(b"2")), (b"dir/a", None)]);
+    assert!(reported[6..].iter().all(|(_, value)| value.is_none()), "{reported:?}");
     assert!(changes.is_sorted_by_key(|change| change.revision));
     let again = client.watch_prefix(b"dir/", changes[3].revision, NOW).expect("it is remembered");
     assert_eq!(again.next(SOON).expect("alive").expect("again"), changes[3]);
@@ -589,14 +592,14 @@ fn to_cancel_what_a_store_was_asked_is_to_cancel_nothing_else() {
     let client = session(&server, "a");
     let store = || Store::over(Arc::new(NativeStore::new(&client)));
     let (cancelled, spared) = (store(), store());
-    let beneath = cancelled.with_prefix(b"beneath");
+    let with_scope = cancelled.with_prefix(b"beneath");
     thread::scope(|scope| {
         let joining = scope.spawn(|| client.join(&as_node("a", nodes(2, 2)), Role::Member));
         while client.next_event(SOON).expect("alive") != Some(NodeEvent::Seated) {}
         let hearing = scope.spawn(|| client.next_event(SOON));
         let reading = scope.spawn(|| spared.get_owned(b"k", WHILE));
         let mut waiting =
-            [&cancelled, &beneath].map(|store| Some(scope.spawn(|| store.get_owned(b"k", WHILE))));
+            [&cancelled, &with_scope].map(|store| Some(scope.spawn(|| store.get_owned(b"k", WHILE))));
         while waiting.iter().flatten().any(|waiting| !waiting.is_finished()) {
             cancelled.cancel();
             thread::yield_now();
@@ -612,8 +615,11 @@ fn to_cancel_what_a_store_was_asked_is_to_cancel_nothing_else() {
         cancelled.set(b"k", b"v", WHILE).expect("later calls are as ever");
         assert_eq!(reading.join().expect("no panic").expect("set"), b"v");
         drop(other);
-        let heard = hearing.join().expect("no panic").expect("alive");
-        assert!(matches!(heard, Some(NodeEvent::Round(RoundEvent::PeerDied { .. }))), "{heard:?}");
+        let last_received_at = hearing.join().expect("no panic").expect("alive");
+        assert!(
+            matches!(last_received_at, Some(NodeEvent::Round(RoundEvent::PeerDied { .. }))),
+            "{last_received_at:?}"
+        );
     });
 }
 
@@ -636,8 +642,8 @@ fn who_has_less_time_than_others_at_a_barrier_is_told_who_is_missing() {
         }
         assert_eq!(absent(Timeout::After(Duration::from_millis(30))), missing);
         assert!(b.barrier_cancel(b"epoch", b"b", WHILE).expect("told"), "a waits on");
-        let told = waiting.join().expect("no panic").expect("told");
-        assert!(matches!(told, BarrierResult::Cancelled { .. }), "{told:?}");
+        let reported = waiting.join().expect("no panic").expect("told");
+        assert!(matches!(reported, BarrierResult::Cancelled { .. }), "{reported:?}");
     });
 }
 
@@ -675,8 +681,8 @@ fn a_barrier_says_how_it_ended() {
         };
         drop(b);
         let broken = waiting.join().expect("no panic").expect("told");
-        let who = "b".into();
-        assert_eq!(broken, BarrierResult::Broken { generation: 1, who, why: Why::Connection });
+        let participant = "b".into();
+        assert_eq!(broken, BarrierResult::Broken { generation: 1, participant, why: Why::Connection });
         odd
     });
     assert_eq!(error.kind(), ErrorKind::Conflict);

@@ -1,7 +1,7 @@
 //! A node's part in a run.
 
-use super::inbox::{Last, Weighed};
-use super::{Answered, Loss, NativeClient, NativeError, Way, check_reason, plain, text_of};
+use super::inbox::{Last, Weighted};
+use super::{Loss, NativeClient, NativeError, OwnedFrame, SubmitPath, check_reason, plain, text_of};
 use crate::driver::canceller::Cancellable;
 use crate::error::{ErrorKind, Operation};
 use crate::rendezvous::participant::{Entry, Event, Role};
@@ -52,14 +52,14 @@ pub enum NodeEvent {
     /// It has a seat in the round that forms.
     Seated,
     /// It stands by, and so many before it.
-    StandingBy {
+    Standby {
         /// So many.
         ahead: u32,
     },
     /// Something happened to its round, or to the run.
     Round(RoundEvent),
     /// The next round was formed without it; it may join like anybody else.
-    LeftBehind {
+    Excluded {
         /// The round that was formed.
         round: u64,
     },
@@ -76,43 +76,43 @@ impl NodeEvent {
     pub fn into_round_event(self) -> Option<RoundEvent> {
         Some(match self {
             Self::Round(event) => event,
-            Self::LeftBehind { round } => RoundEvent::LeftBehind { round },
+            Self::Excluded { round } => RoundEvent::Excluded { round },
             Self::Replaced { .. } => RoundEvent::Replaced,
-            Self::Seated | Self::StandingBy { .. } => return None,
+            Self::Seated | Self::Standby { .. } => return None,
         })
     }
 
     /// Whether it concerns no round, but the way to one.
     pub(super) const fn is_before_round(&self) -> bool {
-        matches!(self, Self::Seated | Self::StandingBy { .. })
+        matches!(self, Self::Seated | Self::Standby { .. })
     }
 
     /// As something that is kept; `None` where the answer to a call tells it.
     pub(super) fn of(event: &Event<'_>) -> Option<Self> {
         Some(match *event {
             Event::Seated => Self::Seated,
-            Event::StandingBy { ahead } => Self::StandingBy { ahead },
+            Event::Standby { ahead } => Self::Standby { ahead },
             Event::NodesWaiting { nodes } => Self::Round(RoundEvent::NodesWaiting { nodes }),
             Event::PeerDied { round, node_rank, node, why } => {
                 Self::Round(RoundEvent::PeerDied { round, node_rank, node: text_of(node), why })
             }
             Event::RoundOver { round, why } => Self::Round(RoundEvent::RoundOver { round, why }),
             Event::Closed { by } => Self::Round(RoundEvent::RunClosed { by: text_of(by) }),
-            Event::JobFailed { words } => Self::Round(RoundEvent::JobFailed { words: text_of(words) }),
-            Event::LeftBehind { round } => Self::LeftBehind { round },
+            Event::JobFailed { message } => Self::Round(RoundEvent::JobFailed { message: text_of(message) }),
+            Event::Excluded { round } => Self::Excluded { round },
             Event::Replaced { session } => Self::Replaced { session },
             Event::Formed(_) | Event::Refused(_) | Event::NotNeeded | Event::Left => return None,
         })
     }
 }
 
-impl Weighed for NodeEvent {
+impl Weighted for NodeEvent {
     fn bytes(&self) -> usize {
         let text = match self {
             Self::Round(
                 RoundEvent::PeerDied { node: text, .. }
                 | RoundEvent::RunClosed { by: text }
-                | RoundEvent::JobFailed { words: text },
+                | RoundEvent::JobFailed { message: text },
             ) => text.len(),
             _ => 0,
         };
@@ -184,11 +184,11 @@ impl NativeClient {
     /// # Errors
     /// Why there is no round: [`NativeError::fault`] has the server's own words.
     pub fn join(&self, entry: &Entry<'_>, role: Role) -> Result<Joined, NativeError> {
-        self.join_within(entry, role, None)
+        self.join_cancellable(entry, role, None)
     }
 
     /// As [`NativeClient::join`], until `call` is cancelled.
-    pub(in crate::driver) fn join_within(
+    pub(in crate::driver) fn join_cancellable(
         &self,
         entry: &Entry<'_>,
         role: Role,
@@ -198,17 +198,17 @@ impl NativeClient {
             Role::Member => Operation::Join,
             Role::Spare => Operation::Standby,
         };
-        let (span, way) = (Duration::from_millis(entry.join_timeout_ms), Way::Join);
+        let (span, submit_path) = (Duration::from_millis(entry.join_timeout_ms), SubmitPath::Join);
         let keys = (Some(Key::raw(entry.run_id)), 1);
-        let answer = self.exchange(operation, &entry.frame(role), span, way, None, call);
-        let answer: Answered = answer.map_err(|loss| self.error(operation, keys, loss))?;
+        let answer = self.exchange(operation, &entry.frame(role), span, submit_path, None, call);
+        let answer: OwnedFrame = answer.map_err(|loss| self.error(operation, keys, loss))?;
         let frame = answer.frame(&self.0.answer_limits);
         frame.as_ref().and_then(Joined::of).ok_or_else(|| self.odd(operation))
     }
 
     /// Whether the node stood by at any time since it last asked to join.
-    pub(in crate::driver) fn stood_by(&self) -> bool {
-        self.0.shared.stood_by.load(Ordering::Acquire)
+    pub(in crate::driver) fn was_standby(&self) -> bool {
+        self.0.shared.was_standby.load(Ordering::Acquire)
     }
 
     /// Whether another session joined under the node's name: then this one must not come back.
@@ -227,13 +227,13 @@ impl NativeClient {
     }
 
     /// As [`NativeClient::next_event`], until `call` is cancelled.
-    pub(in crate::driver) fn next_event_within(
+    pub(in crate::driver) fn next_event_cancellable(
         &self,
         timeout: Duration,
         call: &Cancellable,
     ) -> Result<Option<NodeEvent>, NativeError> {
         let shared = Arc::clone(&self.0.shared);
-        let _watch = call.watch(move || shared.events.nudge());
+        let _watch = call.watch(move || shared.events.recheck_cancellation());
         let cancelled = self.cancelled_since();
         self.event(self.0.shared.events.next_unless(timeout, || call.is_cancelled() || cancelled()))
     }
@@ -255,7 +255,7 @@ impl NativeClient {
     /// The node is in no run, or the server did not answer.
     pub fn leave(&self, run_id: &[u8], timeout: Duration) -> Result<(), NativeError> {
         let leave = ClientFrame::Leave { run_id: Key::raw(run_id) };
-        let left = self.exchange(Operation::Leave, &leave, timeout, Way::Leave, None, None);
+        let left = self.exchange(Operation::Leave, &leave, timeout, SubmitPath::Leave, None, None);
         left.map(drop).map_err(|loss| self.error(Operation::Leave, (Some(Key::raw(run_id)), 1), loss))
     }
 
@@ -270,7 +270,7 @@ impl NativeClient {
     }
 
     /// As [`NativeClient::close_run`], until `call` is cancelled.
-    pub(in crate::driver) fn close_run_within(
+    pub(in crate::driver) fn close_run_cancellable(
         &self,
         run_id: &[u8],
         timeout: Duration,
@@ -278,25 +278,25 @@ impl NativeClient {
     ) -> Result<(), NativeError> {
         let run_id = Key::raw(run_id);
         let close = ClientFrame::Close { run_id };
-        self.ask_within(Operation::Close, &close, timeout, (Some(run_id), 1), call).map(drop)
+        self.ask_cancellable(Operation::Close, &close, timeout, (Some(run_id), 1), call).map(drop)
     }
 
     /// Closes the run, and has its nodes told why the job has failed; at most 1,024 bytes.
     ///
     /// # Errors
     /// Why it is not closed.
-    pub(in crate::driver) fn fail_run_within(
+    pub(in crate::driver) fn fail_run_cancellable(
         &self,
         run_id: &[u8],
-        words: &str,
+        message: &str,
         timeout: Duration,
         call: &Cancellable,
     ) -> Result<(), NativeError> {
         let run_id = Key::raw(run_id);
         let keys = (Some(run_id), 1);
-        check_reason(words).map_err(|loss| self.error(Operation::Close, keys, loss))?;
-        let fail = ClientFrame::Fail { run_id, words: words.as_bytes() };
-        self.ask_within(Operation::Close, &fail, timeout, keys, call).map(drop)
+        check_reason(message).map_err(|loss| self.error(Operation::Close, keys, loss))?;
+        let fail = ClientFrame::Fail { run_id, message: message.as_bytes() };
+        self.ask_cancellable(Operation::Close, &fail, timeout, keys, call).map(drop)
     }
 
     /// Asks how a run stands.
@@ -310,7 +310,7 @@ impl NativeClient {
     }
 
     /// As [`NativeClient::run_info`], until `call` is cancelled.
-    pub(in crate::driver) fn run_info_within(
+    pub(in crate::driver) fn run_info_cancellable(
         &self,
         run_id: &[u8],
         timeout: Duration,
@@ -318,10 +318,10 @@ impl NativeClient {
     ) -> Result<RunInfo, NativeError> {
         let run_id = Key::raw(run_id);
         let ask = ClientFrame::RunInfo { run_id };
-        self.run_state(&self.ask_within(Operation::RunInfo, &ask, timeout, (Some(run_id), 1), call)?)
+        self.run_state(&self.ask_cancellable(Operation::RunInfo, &ask, timeout, (Some(run_id), 1), call)?)
     }
 
-    fn run_state(&self, answer: &Answered) -> Result<RunInfo, NativeError> {
+    fn run_state(&self, answer: &OwnedFrame) -> Result<RunInfo, NativeError> {
         let frame = answer.frame(&self.0.answer_limits);
         frame.as_ref().and_then(RunInfo::of).ok_or_else(|| self.odd(Operation::RunInfo))
     }

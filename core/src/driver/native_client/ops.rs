@@ -1,14 +1,14 @@
 //! What a native server's store can do, beyond what every [`Store`](crate::driver::store::Store) has, and the calls
 //! that such a store is made of.
 
-use super::calls::{Listing, check, frame_of, patient_millis, settle};
-use super::turn::{Batch, Txn};
-use super::{Answered, Loss, NativeClient, NativeError, Way, name_beneath, text_of};
+use super::batch::{Batch, Txn};
+use super::calls::{Listing, check, frame_of, settle, wait_millis};
+use super::{Loss, NativeClient, NativeError, OwnedFrame, SubmitPath, strip_scope, text_of};
 use crate::driver::call_error::Refusal;
 use crate::driver::take::Take;
 use crate::driver::timeout::Timeout;
 use crate::error::Operation;
-use crate::store::call::{Call, Outcome, Patience};
+use crate::store::call::{Call, Outcome, WaitMode};
 use crate::store::engine::PrefixRemoved;
 use crate::store::op::{Key, Keys, Request};
 use crate::time::Duration;
@@ -29,7 +29,7 @@ pub enum BarrierResult {
         /// Of the barrier.
         generation: u64,
         /// Who.
-        who: Box<str>,
+        participant: Box<str>,
         /// How that was noticed.
         why: Why,
     },
@@ -57,7 +57,9 @@ impl BarrierResult {
         let ServerFrame::BarrierOver { generation, end } = *frame else { return None };
         Some(match end {
             BarrierEnd::Released => Self::Released { generation },
-            BarrierEnd::Broken { who, why } => Self::Broken { generation, who: text_of(who), why },
+            BarrierEnd::Broken { participant, why } => {
+                Self::Broken { generation, participant: text_of(participant), why }
+            }
             BarrierEnd::TimedOut { absent_count, absent } => {
                 let absent = absent.iter().map(|name| text_of(&name.pieces().concat())).collect();
                 Self::TimedOut { generation, absent_count, absent }
@@ -86,7 +88,7 @@ pub enum BatchAnswer {
     /// A value, if there is one.
     Value(Option<Vec<u8>>),
     /// Whether it holds.
-    Verdict(bool),
+    Outcome(bool),
     /// It failed; the others did not.
     Failed(NativeError),
 }
@@ -100,13 +102,13 @@ impl BatchAnswer {
         key_of: &dyn Fn(usize) -> Vec<u8>,
     ) -> Option<Vec<Self>> {
         let ServerFrame::BatchDone { answers } = frame else { return None };
-        let answers = answers.iter().enumerate().map(|(place, Batched(answer))| match answer {
+        let answers = answers.iter().enumerate().map(|(index, Batched(answer))| match answer {
             ServerFrame::Done { .. } => Some(Self::Done),
             ServerFrame::Number { number, .. } => Some(Self::Number(number)),
             ServerFrame::Value { value, .. } => Some(Self::Value(value.map(<[u8]>::to_vec))),
-            ServerFrame::Verdict { holds, .. } => Some(Self::Verdict(holds)),
+            ServerFrame::Outcome { holds, .. } => Some(Self::Outcome(holds)),
             ServerFrame::Error { fault } => {
-                let key = key_of(place);
+                let key = key_of(index);
                 let keys = (Some(Key::raw(&key)), 1);
                 let error = Loss::of_fault(&fault).into_error(Operation::Batch, keys, peer);
                 Some(Self::Failed(error))
@@ -130,7 +132,7 @@ impl TxnResult {
     /// What the answer to a transaction tells; `None` when it is none.
     pub(in crate::driver) const fn of(frame: &ServerFrame<'_>) -> Option<Self> {
         match *frame {
-            ServerFrame::Verdict { holds, revision } => Some(Self { holds, revision }),
+            ServerFrame::Outcome { holds, revision } => Some(Self { holds, revision }),
             _ => None,
         }
     }
@@ -166,11 +168,11 @@ pub struct KeysPage {
 }
 
 impl NativeClient {
-    pub(super) fn span(&self, timeout: Timeout) -> (Duration, Patience) {
-        self.1.timeouts.patience(timeout)
+    pub(super) fn span(&self, timeout: Timeout) -> (Duration, WaitMode) {
+        self.1.timeouts.wait_budget(timeout)
     }
 
-    pub(super) fn number_in(&self, operation: Operation, answer: &Answered) -> Result<i64, NativeError> {
+    pub(super) fn number_in(&self, operation: Operation, answer: &OwnedFrame) -> Result<i64, NativeError> {
         match answer.frame(&self.0.answer_limits) {
             Some(ServerFrame::Number { number, .. }) => Ok(number),
             _ => Err(self.odd(operation)),
@@ -196,9 +198,9 @@ impl NativeClient {
     /// # Errors
     /// They were not all set in time, or why else they are not known.
     pub fn read(&self, keys: &[&[u8]], timeout: Timeout) -> Result<Vec<Versioned>, NativeError> {
-        let (span, patience) = self.span(timeout);
+        let (span, wait_mode) = self.span(timeout);
         let keys = Keys::scoped(&self.1.scope, keys);
-        let read = ClientFrame::MultiGet { timeout_ms: patient_millis(span, patience), keys };
+        let read = ClientFrame::MultiGet { timeout_ms: wait_millis(span, wait_mode), keys };
         let answer = self.ask(Operation::MultiGet, &read, span, (keys.iter().next(), keys.len()))?;
         let Some(ServerFrame::Values { values }) = answer.frame(&self.0.answer_limits) else {
             return Err(self.odd(Operation::MultiGet));
@@ -229,7 +231,7 @@ impl NativeClient {
         let Some(ServerFrame::KeyList { more, keys }) = answer.frame(&self.0.answer_limits) else {
             return Err(self.odd(Operation::ListKeys));
         };
-        Ok(KeysPage { keys: keys.iter().map(|key| name_beneath(&self.1.scope, &key)).collect(), more })
+        Ok(KeysPage { keys: keys.iter().map(|key| strip_scope(&self.1.scope, &key)).collect(), more })
     }
 
     /// If all tests of the transaction hold, does its writes, otherwise those of its other branch, in one turn.
@@ -240,8 +242,8 @@ impl NativeClient {
     pub fn commit(&self, txn: &Txn, timeout: Timeout) -> Result<TxnResult, NativeError> {
         let too_long = txn.check_keys(&self.1.scope, &self.0.options.limits);
         too_long.map_err(|(key, loss)| self.error(Operation::Txn, (Some(self.key(key)), 1), loss))?;
-        let asked = txn.asked(&self.1.scope);
-        let answer = self.exchange_asked(asked, self.span(timeout).0, Way::Plain, None, None);
+        let encoded = txn.encode(&self.1.scope);
+        let answer = self.exchange_encoded(encoded, self.span(timeout).0, SubmitPath::Plain, None, None);
         let answer = answer.map_err(|loss| self.error(Operation::Txn, (None, 0), loss))?;
         let frame = answer.frame(&self.0.answer_limits);
         frame.as_ref().and_then(TxnResult::of).ok_or_else(|| self.odd(Operation::Txn))
@@ -255,14 +257,14 @@ impl NativeClient {
     pub fn batch(&self, batch: &Batch, timeout: Timeout) -> Result<Vec<BatchAnswer>, NativeError> {
         let too_long = batch.check_keys(&self.1.scope, &self.0.options.limits);
         too_long.map_err(|(key, loss)| self.error(Operation::Batch, (Some(self.key(key)), 1), loss))?;
-        let asked = batch.asked(&self.1.scope);
-        let answer = self.exchange_asked(asked, self.span(timeout).0, Way::Plain, None, None);
+        let encoded = batch.encode(&self.1.scope);
+        let answer = self.exchange_encoded(encoded, self.span(timeout).0, SubmitPath::Plain, None, None);
         let answer = answer.map_err(|loss| self.error(Operation::Batch, (None, 0), loss))?;
         let frame = answer.frame(&self.0.answer_limits);
         frame
             .as_ref()
             .and_then(|frame| {
-                let key_of = |place| [&*self.1.scope, batch.key(place)].concat();
+                let key_of = |index| [&*self.1.scope, batch.key(index)].concat();
                 BatchAnswer::list_of(frame, &self.0.peer, &key_of)
             })
             .ok_or_else(|| self.odd(Operation::Batch))
@@ -282,9 +284,9 @@ impl NativeClient {
         participants: Participants<'_>,
         timeout: Timeout,
     ) -> Result<BarrierResult, NativeError> {
-        let (span, patience) = self.span(timeout);
-        let timeout_ms = patient_millis(span, patience);
-        let (key, name) = (self.key(key), self.name_or_own(name));
+        let (span, wait_mode) = self.span(timeout);
+        let timeout_ms = wait_millis(span, wait_mode);
+        let (key, name) = (self.key(key), self.name_or_default(name));
         let barrier = ClientFrame::Barrier { key, generation, name, timeout_ms, participants };
         let answer = self.ask(Operation::NamedBarrier, &barrier, span, (Some(key), 1))?;
         let frame = answer.frame(&self.0.answer_limits);
@@ -296,17 +298,17 @@ impl NativeClient {
     /// # Errors
     /// Why that is not known.
     pub fn barrier_cancel(&self, key: &[u8], name: &[u8], timeout: Timeout) -> Result<bool, NativeError> {
-        let (key, name) = (self.key(key), self.name_or_own(name));
+        let (key, name) = (self.key(key), self.name_or_default(name));
         let cancel = ClientFrame::BarrierCancel { key, name };
         let answer = self.ask(Operation::BarrierCancel, &cancel, self.span(timeout).0, (Some(key), 1))?;
         match answer.frame(&self.0.answer_limits) {
-            Some(ServerFrame::Verdict { holds, .. }) => Ok(holds),
+            Some(ServerFrame::Outcome { holds, .. }) => Ok(holds),
             _ => Err(self.odd(Operation::BarrierCancel)),
         }
     }
 
     /// Who says something under no name says it under the session's.
-    fn name_or_own<'a>(&'a self, name: &'a [u8]) -> &'a [u8] {
+    fn name_or_default<'a>(&'a self, name: &'a [u8]) -> &'a [u8] {
         if name.is_empty() { self.0.options.node.as_bytes() } else { name }
     }
 
@@ -317,23 +319,25 @@ impl NativeClient {
         span: Duration,
         take: &mut dyn Take,
     ) -> Result<Outcome, Refusal> {
-        self.carry(call, span, take).map_err(|loss| Refusal { words: loss.words(), failure: loss.failure })
+        self.drive(call, span, take)
+            .map_err(|loss| Refusal { message: loss.message(), failure: loss.failure })
     }
 
-    fn carry(&self, call: &Call<'_>, span: Duration, take: &mut dyn Take) -> Result<Outcome, Loss> {
+    fn drive(&self, call: &Call<'_>, span: Duration, take: &mut dyn Take) -> Result<Outcome, Loss> {
         check(call, &self.0.options.limits)?;
         let limits = &self.0.answer_limits;
         if let Call::Store(Request::ListKeys, _) = call {
             let mut listing = Listing::default();
             loop {
                 let answer =
-                    self.exchange(call.operation(), &listing.page(), span, Way::Plain, None, None)?;
-                if let Some(outcome) = listing.turn(&answer, limits, take)? {
+                    self.exchange(call.operation(), &listing.page(), span, SubmitPath::Plain, None, None)?;
+                if let Some(outcome) = listing.turn_page(&answer, limits, take)? {
                     return Ok(outcome);
                 }
             }
         }
-        let answer = self.exchange(call.operation(), &frame_of(call, span), span, Way::Plain, None, None);
+        let answer =
+            self.exchange(call.operation(), &frame_of(call, span), span, SubmitPath::Plain, None, None);
         settle(call, answer, limits, take)
     }
 }

@@ -1,6 +1,6 @@
 //! How a client of a native server behaves.
 
-use super::inbox::Room;
+use super::inbox::InboxLimit;
 use crate::driver::socket::KeepAlive;
 use crate::driver::timeout::Timeouts;
 use crate::limits::FrameLimits;
@@ -65,8 +65,8 @@ impl Default for NativeClientOptions {
 }
 
 impl NativeClientOptions {
-    pub(super) const fn room(&self) -> Room {
-        Room { places: self.pushes_max, bytes: self.pushed_bytes_max }
+    pub(super) const fn limit(&self) -> InboxLimit {
+        InboxLimit { places: self.pushes_max, bytes: self.pushed_bytes_max }
     }
 
     pub(super) fn machine(&self, poller: Poller) -> NativeOptions {

@@ -1,8 +1,8 @@
 //! The thread of a session: one turn waits for events, reads what there is, and writes what the machine has to say.
 
-use super::carrier::{Carrier, READ_BYTES, Told};
 use super::inbox::{Inbox, Put};
-use super::{Answered, Command, Loss, NativeClientOptions, NodeEvent, Shared, Submitted, Way};
+use super::session_driver::{READ_BYTES, SessionDriver, SessionOutput};
+use super::{Command, Loss, NativeClientOptions, NodeEvent, OwnedFrame, Shared, SubmitPath, Submitted};
 use crate::driver::clock::Clock;
 use crate::driver::event_loop::{EventLoop, Token, Waker};
 use crate::driver::reply::Reply;
@@ -26,8 +26,8 @@ const SOCKET: Token = Token(0);
 struct Caller {
     calls: u64,
     ticket: Option<u64>,
-    inbox: Option<Arc<Inbox<Answered>>>,
-    reply: Option<Reply<Result<Answered, Loss>>>,
+    inbox: Option<Arc<Inbox<OwnedFrame>>>,
+    reply: Option<Reply<Result<OwnedFrame, Loss>>>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -38,13 +38,13 @@ enum Flow {
 
 pub(super) struct Session {
     events: EventLoop,
-    carrier: Carrier,
+    driver: SessionDriver,
     commands: Receiver<Command>,
     shared: Arc<Shared>,
     opened: Option<Reply<Result<(), Ending>>>,
     callers: BTreeMap<u64, Caller>,
     /// Watches and leases, by their requests.
-    streams: BTreeMap<u64, Arc<Inbox<Answered>>>,
+    streams: BTreeMap<u64, Arc<Inbox<OwnedFrame>>>,
     buffer: Box<[u8]>,
     /// Whether there was no connection the last time.
     was_trying: bool,
@@ -60,10 +60,10 @@ impl Session {
         opened: Option<Reply<Result<(), Ending>>>,
     ) -> io::Result<Self> {
         let events = EventLoop::new()?;
-        let carrier = Carrier::new(server, options, (*events.clock(), seed), (SOCKET, Poller::Thread));
+        let driver = SessionDriver::new(server, options, (*events.clock(), seed), (SOCKET, Poller::Thread));
         Ok(Self {
             events,
-            carrier,
+            driver,
             commands,
             shared,
             opened,
@@ -88,25 +88,25 @@ impl Session {
         let mut flow = self.obey();
         while flow == Flow::Go {
             self.settle();
-            self.tell_of_tries();
-            if self.carrier.ending().is_some() {
+            self.report_attempts();
+            if self.driver.ending().is_some() {
                 break;
             }
             let before = self.clock().now();
-            let ready = match self.events.wait(self.carrier.poll_timeout()) {
+            let ready = match self.events.wait(self.driver.poll_timeout()) {
                 Ok(ready) => ready,
                 // The system's event queue failed: nothing can be heard any more.
                 Err(error) => {
-                    self.carrier.lose(classify(&error).1);
+                    self.driver.lose(classify(&error).1);
                     continue;
                 }
             };
-            self.carrier.wake();
+            self.driver.wake();
             flow = self.obey();
             for one in ready {
-                self.carrier.ready(one, &mut self.buffer);
+                self.driver.ready(one, &mut self.buffer);
             }
-            self.carrier.turn(before);
+            self.driver.step(before);
         }
         self.wind_up();
     }
@@ -116,7 +116,7 @@ impl Session {
         loop {
             // Who waits for an answer is not kept waiting by what is to be written.
             self.hand_out();
-            self.carrier.carry_out(&self.events);
+            self.driver.execute(&self.events);
             if !self.hand_out() {
                 return;
             }
@@ -124,23 +124,23 @@ impl Session {
     }
 
     /// Whoever looks finds how the last try to connect failed. With a connection there is nothing to tell.
-    fn tell_of_tries(&mut self) {
-        let is_trying = !self.carrier.machine().is_live();
+    fn report_attempts(&mut self) {
+        let is_trying = !self.driver.machine().is_live();
         if is_trying || self.was_trying {
-            self.shared.last_try.set(self.carrier.failed_try());
+            self.shared.last_try.set(self.driver.failed_try());
         }
         self.was_trying = is_trying;
     }
 
     /// Nobody is left without an answer.
     fn wind_up(&mut self) {
-        let ending = self.carrier.ending().unwrap_or(Ending::Left);
-        self.shared.fate.set(ending).ok();
+        let ending = self.driver.ending().unwrap_or(Ending::Left);
+        self.shared.ending_cell.set(ending).ok();
         self.hand_out();
         if let Some(opened) = self.opened.take() {
             opened.answer(Err(ending));
         }
-        self.carrier.hang_up();
+        self.driver.hang_up();
         for (_, inbox) in core::mem::take(&mut self.streams) {
             inbox.end(ending);
         }
@@ -158,7 +158,7 @@ impl Session {
                 Command::Cancel(ticket) => self.cancel(ticket),
                 Command::EndWatch(id) => {
                     self.streams.remove(&id);
-                    self.carrier.forget(id);
+                    self.driver.forget(id);
                 }
                 Command::LeaveLease(id) => drop(self.streams.remove(&id)),
                 Command::CancelAll(calls) => self.cancel_all(calls),
@@ -172,23 +172,23 @@ impl Session {
     fn cancel(&mut self, ticket: u64) {
         let call = self.callers.iter().find(|(_, caller)| caller.ticket == Some(ticket)).map(|(&id, _)| id);
         if let Some(id) = call {
-            self.carrier.cancel(id);
+            self.driver.cancel(id);
         }
     }
 
     fn cancel_all(&mut self, calls: u64) {
         let is_one = |&(_, caller): &(&u64, &Caller)| caller.calls == calls;
         let ids: Vec<u64> = self.callers.iter().filter(is_one).map(|(&id, _)| id).collect();
-        ids.into_iter().for_each(|id| self.carrier.cancel(id));
+        ids.into_iter().for_each(|id| self.driver.cancel(id));
     }
 
     fn begin(&mut self, submitted: Submitted) {
-        let Submitted { asked, span, way, calls, ticket, inbox, reply } = submitted;
-        let is_join = way == Way::Join;
-        match self.carrier.begin(asked, span, way) {
+        let Submitted { encoded, span, submit_path, calls, ticket, inbox, reply } = submitted;
+        let is_join = submit_path == SubmitPath::Join;
+        match self.driver.begin(encoded, span, submit_path) {
             Ok(id) => {
                 if is_join {
-                    self.shared.stood_by.store(false, Ordering::Release);
+                    self.shared.was_standby.store(false, Ordering::Release);
                 }
                 self.callers.insert(id, Caller { calls, ticket, inbox, reply });
             }
@@ -202,28 +202,28 @@ impl Session {
 
     /// Gives everybody what is theirs; whether there was anything.
     fn hand_out(&mut self) -> bool {
-        if let Some(ending) = self.carrier.ending() {
+        if let Some(ending) = self.driver.ending() {
             // Who hears that his call failed finds the session over.
-            self.shared.fate.set(ending).ok();
+            self.shared.ending_cell.set(ending).ok();
         }
         let mut any = false;
-        while let Some(told) = self.carrier.next_told() {
+        while let Some(output) = self.driver.next_output() {
             any = true;
-            self.hear(told);
+            self.handle_event(output);
         }
         any
     }
 
-    fn hear(&mut self, told: Told) {
-        match told {
-            Told::Open => {
+    fn handle_event(&mut self, output: SessionOutput) {
+        match output {
+            SessionOutput::Open => {
                 self.shared.has_opened.store(true, Ordering::Release);
                 if let Some(opened) = self.opened.take() {
                     opened.answer(Ok(()));
                 }
             }
-            Told::Answered(asked, answer) => {
-                if matches!(asked.operation, Operation::Join | Operation::Standby) {
+            SessionOutput::OwnedFrame(encoded, answer) => {
+                if matches!(encoded.operation, Operation::Join | Operation::Standby) {
                     // What happened to the round before concerns nobody any more.
                     self.shared.events.retain(NodeEvent::is_before_round);
                 }
@@ -235,30 +235,30 @@ impl Session {
                     reply.answer(Ok(answer));
                 }
             }
-            Told::Failed(id, _, loss) => {
+            SessionOutput::Failed(id, _, loss) => {
                 if let Some(reply) = self.callers.remove(&id).and_then(|caller| caller.reply) {
                     reply.answer(Err(loss));
                 }
             }
-            Told::Pushed(push) => {
+            SessionOutput::Pushed(push) => {
                 let id = push.id;
                 if let Some(inbox) = self.streams.get(&id)
                     && inbox.put(push) == Put::Full
                 {
                     self.streams.remove(&id);
-                    self.carrier.forget(id);
+                    self.driver.forget(id);
                 }
             }
-            Told::Node(event) => {
+            SessionOutput::Node(event) => {
                 match event {
-                    NodeEvent::StandingBy { .. } => self.shared.stood_by.store(true, Ordering::Release),
+                    NodeEvent::Standby { .. } => self.shared.was_standby.store(true, Ordering::Release),
                     NodeEvent::Replaced { .. } => self.shared.was_replaced.store(true, Ordering::Release),
                     _ => {}
                 }
                 self.shared.events.put_over(event);
             }
             // The thread ends after this turn.
-            Told::Over(_) => {}
+            SessionOutput::Over(_) => {}
         }
     }
 }

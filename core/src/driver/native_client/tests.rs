@@ -7,7 +7,7 @@ use crate::ids::ConnId;
 use crate::limits::SessionLimits;
 use crate::rendezvous::participant::{Entry, Role};
 use crate::rendezvous::round_event::RoundEvent;
-use crate::session::table::{Hello, Input as TableInput, Output as TableOutput, Sessions, Verdict};
+use crate::session::table::{Hello, Input as TableInput, Outcome, Output as TableOutput, Sessions};
 use crate::store::op::Pairs;
 use crate::time::Instant;
 use crate::wire::native::{
@@ -160,7 +160,7 @@ fn serve_one(mut socket: TcpStream, conn: ConnId, sessions: &mut Sessions, scrip
             ClientFrame::Acknowledge {} => {}
             frame => {
                 match sessions.request(Instant::ORIGIN, conn, header.id, header.sequence).expect("greeted") {
-                    Verdict::Fresh(session) => {
+                    Outcome::Fresh(session) => {
                         let mut stage = Stage { sessions, session, out: Vec::new() };
                         let then = script(&mut stage, header.id, &frame);
                         out = stage.out;
@@ -168,8 +168,8 @@ fn serve_one(mut socket: TcpStream, conn: ConnId, sessions: &mut Sessions, scrip
                             return;
                         }
                     }
-                    Verdict::Repeat(bytes) => out.extend_from_slice(bytes),
-                    Verdict::Pending => {}
+                    Outcome::Repeat(bytes) => out.extend_from_slice(bytes),
+                    Outcome::Pending => {}
                     other => panic!("{other:?}"),
                 }
             }
@@ -236,14 +236,14 @@ fn without_a_grace_a_lost_connection_is_told_at_once_with_what_may_have_happened
 
 #[test]
 fn a_server_that_never_answers_costs_the_deadline_and_is_told() {
-    let (tell, told) = std::sync::mpsc::channel();
+    let (notify, reported) = std::sync::mpsc::channel();
     let (address, _server) = serve(
         1,
         Box::new(move |stage, id, frame| {
             if let ClientFrame::Cancel { request } = *frame {
                 stage.answer(request, &ServerFrame::Error { fault: Fault::new(FaultCode::Cancelled, 0, 0) });
-                stage.answer(id, &ServerFrame::Verdict { holds: true, revision: 1 });
-                tell.send(request).ok();
+                stage.answer(id, &ServerFrame::Outcome { holds: true, revision: 1 });
+                notify.send(request).ok();
             }
             Then::GoOn
         }),
@@ -254,7 +254,7 @@ fn a_server_that_never_answers_costs_the_deadline_and_is_told() {
     let store = Store::over(Arc::new(crate::driver::native_store::NativeStore::new(&client)));
     let error = store.get_owned(b"k", Timeout::After(Duration::from_millis(30))).expect_err("no answer");
     assert_eq!((error.kind(), error.cause()), (ErrorKind::TimedOut, Cause::NoAnswer));
-    assert_eq!(told.recv_timeout(SOON), Ok(1));
+    assert_eq!(reported.recv_timeout(SOON), Ok(1));
 
     // Another thread may give a call up as well. One that was given up before it was sent leaves nothing to cancel.
     let (cancelled, error) = loop {
@@ -262,7 +262,7 @@ fn a_server_that_never_answers_costs_the_deadline_and_is_told() {
             let waiting = scope.spawn(|| store.get_owned(b"k", WHILE));
             let cancelled = loop {
                 store.cancel();
-                match told.recv_timeout(Duration::from_millis(10)) {
+                match reported.recv_timeout(Duration::from_millis(10)) {
                     Ok(request) => break Some(request),
                     Err(_) if waiting.is_finished() => break None,
                     Err(_) => {}
@@ -381,8 +381,8 @@ fn a_join_leaves_with_the_greeting_and_events_follow_in_order() {
     assert_eq!(again.kind(), ErrorKind::InvalidArgument);
     client.close(SOON).expect("heard");
     // What was told before is still there; then it is known that nothing more will come.
-    let told = core::iter::from_fn(|| client.next_event(SOON).ok()).count();
-    assert_eq!(told, 3);
+    let reported = core::iter::from_fn(|| client.next_event(SOON).ok()).count();
+    assert_eq!(reported, 3);
     server.join().expect("no panic");
 }
 
@@ -410,7 +410,7 @@ fn a_refused_join_has_the_servers_words() {
 
 #[test]
 fn a_watch_that_nobody_reads_is_ended() {
-    let (tell, told) = std::sync::mpsc::channel();
+    let (notify, reported) = std::sync::mpsc::channel();
     let (address, _server) = serve(
         2,
         Box::new(move |stage, id, frame| {
@@ -426,8 +426,8 @@ fn a_watch_that_nobody_reads_is_ended() {
                     }
                 }
                 ClientFrame::Cancel { request } => {
-                    stage.answer(id, &ServerFrame::Verdict { holds: true, revision: 1 });
-                    tell.send(request).ok();
+                    stage.answer(id, &ServerFrame::Outcome { holds: true, revision: 1 });
+                    notify.send(request).ok();
                 }
                 _ => {}
             }
@@ -437,22 +437,22 @@ fn a_watch_that_nobody_reads_is_ended() {
     let options = NativeClientOptions { pushes_max: 3, ..options(Duration::ZERO) };
     let client = NativeClient::connect("127.0.0.1", address.port(), options).expect("connected");
     let watch = client.watch_prefix(b"k", 0, WHILE).expect("begun");
-    assert_eq!((watch.revision(), told.recv_timeout(SOON)), (7, Ok(1)));
+    assert_eq!((watch.revision(), reported.recv_timeout(SOON)), (7, Ok(1)));
     for revision in 8..11 {
         let change = watch.next(SOON).expect("kept").expect("there");
         assert_eq!(change, Change { revision, key: b"k".to_vec(), value: None });
     }
     assert!(matches!(watch.next(SOON), Err(WatchError::Overrun(_))));
     drop(watch);
-    assert_eq!(told.recv_timeout(SOON), Ok(1));
+    assert_eq!(reported.recv_timeout(SOON), Ok(1));
     drop(client);
 
     // Or because of the bytes: those of the first two are too many for a third one.
-    let bytes = size_of::<Answered>() + 20;
+    let bytes = size_of::<OwnedFrame>() + 20;
     let options = NativeClientOptions { pushed_bytes_max: 2 * bytes, ..self::options(Duration::ZERO) };
     let client = NativeClient::connect("127.0.0.1", address.port(), options).expect("connected");
     let watch = client.watch_prefix(b"k", 0, WHILE).expect("begun");
-    assert_eq!(told.recv_timeout(SOON), Ok(1));
+    assert_eq!(reported.recv_timeout(SOON), Ok(1));
     for revision in 8..10 {
         assert_eq!(watch.next(SOON).expect("kept").map(|change| change.revision), Some(revision));
     }

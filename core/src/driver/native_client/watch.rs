@@ -1,7 +1,7 @@
 //! Watches and leases: requests that go on telling after they were answered.
 
 use super::inbox::{Inbox, Last, Queue};
-use super::{Answered, Command, Loss, NativeClient, NativeError, Way, millis, name_beneath, plain};
+use super::{Command, Loss, NativeClient, NativeError, OwnedFrame, SubmitPath, millis, plain, strip_scope};
 use crate::driver::call_error::CallError;
 use crate::driver::timeout::Timeout;
 use crate::error::{ErrorKind, Operation};
@@ -33,7 +33,7 @@ impl Change {
     pub(in crate::driver) fn of(change: &crate::wire::native::Change<'_>, scope: &[u8]) -> Self {
         Self {
             revision: change.revision,
-            key: name_beneath(scope, &change.key),
+            key: strip_scope(scope, &change.key),
             value: change.value.map(<[u8]>::to_vec),
         }
     }
@@ -96,12 +96,12 @@ impl WatchError {
 
     /// What the server's last word on a watch of `key` means.
     pub fn of(why: Why, oldest: u64, key: Key<'_>, peer: &str) -> Self {
-        let ended = |kind, words: String| ended(kind, words.into(), key, peer);
+        let ended = |kind, message: String| ended(kind, message.into(), key, peer);
         match why {
             Why::Compacted => {
-                let words =
+                let message =
                     format!("the watch fell behind: the oldest that it remembers is revision {oldest}");
-                Self::Compacted { oldest, call: ended(ErrorKind::Compacted, words) }
+                Self::Compacted { oldest, call: ended(ErrorKind::Compacted, message) }
             }
             Why::Limit => {
                 Self::Ended(why, ended(ErrorKind::LimitExceeded, format!("the server ended it: {why}")))
@@ -112,13 +112,13 @@ impl WatchError {
 
     /// Nobody asked for the changes of `key`.
     pub fn overrun(key: Key<'_>, peer: &str) -> Self {
-        let words = "it was ended, since nobody asked for its changes".into();
-        Self::Overrun(ended(ErrorKind::LimitExceeded, words, key, peer))
+        let message = "it was ended, since nobody asked for its changes".into();
+        Self::Overrun(ended(ErrorKind::LimitExceeded, message, key, peer))
     }
 }
 
-fn ended(kind: ErrorKind, words: Box<str>, key: Key<'_>, peer: &str) -> CallError {
-    CallError::new(Operation::Watch, (Some(key), 1), peer, plain(kind)).with_words(Some(words))
+fn ended(kind: ErrorKind, message: Box<str>, key: Key<'_>, peer: &str) -> CallError {
+    CallError::new(Operation::Watch, (Some(key), 1), peer, plain(kind)).with_message(Some(message))
 }
 
 /// Tells of changes, in the order of their revisions, each once. Dropping it ends it.
@@ -129,7 +129,7 @@ pub struct Watch {
     /// The key or prefix, as its user knows it.
     key: Box<[u8]>,
     revision: u64,
-    inbox: Arc<Inbox<Answered>>,
+    inbox: Arc<Inbox<OwnedFrame>>,
     is_cancelled: AtomicBool,
     /// The server's last word on it.
     ended: OnceLock<(Why, u64)>,
@@ -176,11 +176,11 @@ impl Watch {
     /// whether it waits already or not.
     pub fn cancel(&self) {
         self.is_cancelled.store(true, Ordering::Release);
-        self.inbox.nudge();
+        self.inbox.recheck_cancellation();
     }
 
     /// The first change of those that came.
-    fn take(&self, queue: &mut Queue<Answered>) -> Option<Result<Change, WatchError>> {
+    fn take(&self, queue: &mut Queue<OwnedFrame>) -> Option<Result<Change, WatchError>> {
         let mut ready = self.ready.lock().unwrap_or_else(PoisonError::into_inner);
         loop {
             if let Some(change) = ready.pop_front() {
@@ -226,7 +226,7 @@ pub struct Lease {
     /// By which it was granted.
     id: u64,
     lease: u64,
-    inbox: Arc<Inbox<Answered>>,
+    inbox: Arc<Inbox<OwnedFrame>>,
     is_cancelled: AtomicBool,
     /// Why it is over, once somebody heard of it.
     over: OnceLock<Why>,
@@ -278,7 +278,7 @@ impl Lease {
         let clock = self.client.clock();
         let began = clock.now();
         let has_ended = self.client.cancelled_since();
-        let told = self.inbox.next_with(
+        let taken = self.inbox.next_with(
             timeout,
             || is_set(&self.is_cancelled) || has_ended(),
             |queue| {
@@ -291,8 +291,8 @@ impl Lease {
                 self.over.get().copied()
             },
         );
-        match told {
-            Ok(told) => Ok(told),
+        match taken {
+            Ok(taken) => Ok(taken),
             Err(Last::Overrun) => Ok(None),
             Err(last) => {
                 let mut loss = match last {
@@ -308,7 +308,7 @@ impl Lease {
     /// Ends the call that waits for the lease to end, and every one that comes after it. The lease goes on.
     pub fn cancel_wait(&self) {
         self.is_cancelled.store(true, Ordering::Release);
-        self.inbox.nudge();
+        self.inbox.recheck_cancellation();
     }
 }
 
@@ -378,10 +378,16 @@ impl NativeClient {
         frame: &ClientFrame<'_>,
         keys: (Option<Key<'_>>, usize),
         timeout: Timeout,
-    ) -> Result<(Answered, Arc<Inbox<Answered>>), NativeError> {
-        let inbox = self.0.shared.stream(self.0.options.room());
-        let begun =
-            self.exchange(operation, frame, self.span(timeout).0, Way::Plain, Some(Arc::clone(&inbox)), None);
+    ) -> Result<(OwnedFrame, Arc<Inbox<OwnedFrame>>), NativeError> {
+        let inbox = self.0.shared.stream(self.0.options.limit());
+        let begun = self.exchange(
+            operation,
+            frame,
+            self.span(timeout).0,
+            SubmitPath::Plain,
+            Some(Arc::clone(&inbox)),
+            None,
+        );
         begun.map(|answer| (answer, inbox)).map_err(|loss| self.error(operation, keys, loss))
     }
 }
@@ -389,8 +395,8 @@ impl NativeClient {
 #[cfg(test)]
 mod tests {
     use super::super::PENDING;
+    use super::super::batch::{Batch, Step};
     use super::super::loopback_tests::{server, session};
-    use super::super::turn::{Batch, Step};
     use super::*;
     use alloc::vec;
     use std::thread;
@@ -490,7 +496,7 @@ mod tests {
             let began = client.clock().now();
             // One after the other, with less time between them than the wait has.
             while !watching.is_finished() && client.clock().now().since(began) < SOON {
-                watch.inbox.put(Answered { id: watch.id, kind: 0xffff, body: Vec::new() });
+                watch.inbox.put(OwnedFrame { id: watch.id, kind: 0xffff, body: Vec::new() });
                 thread::park_timeout(Duration::from_millis(20));
             }
             assert!(watching.is_finished(), "it waits on");

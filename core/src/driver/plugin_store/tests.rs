@@ -11,7 +11,7 @@ const SOON: Duration = Duration::from_secs(20);
 
 /// A map, as somebody might write a store: with a WAIT of its own or without, and with faults.
 #[derive(Default)]
-struct Own {
+struct Local {
     values: Mutex<BTreeMap<Vec<u8>, Vec<u8>>>,
     lists: bool,
     back: OnceLock<Weak<Store>>,
@@ -20,7 +20,7 @@ struct Own {
 }
 
 fn unsupported() -> PluginError {
-    PluginError { kind: ErrorKind::Unsupported, words: None }
+    PluginError { kind: ErrorKind::Unsupported, message: None }
 }
 
 fn number(number: i64) -> PluginAnswer {
@@ -31,14 +31,14 @@ fn text(value: &[u8]) -> PluginAnswer {
     PluginAnswer { number: None, values: std::vec![value.to_vec()] }
 }
 
-impl Plugin for Own {
+impl Plugin for Local {
     fn ask(&self, question: &Question) -> Result<PluginAnswer, PluginError> {
         let Question { operation, keys, values, .. } = question;
         let key = keys.first().cloned().unwrap_or_default();
         match &key[..] {
             b"stuck" => drop(self.stuck.lock()),
             b"broken" => {
-                return Err(PluginError { kind: ErrorKind::Io, words: Some("the disk is on fire".into()) });
+                return Err(PluginError { kind: ErrorKind::Io, message: Some("the disk is on fire".into()) });
             }
             b"mute" => return Ok(PluginAnswer::default()),
             b"back" => {
@@ -46,7 +46,7 @@ impl Plugin for Own {
                 let error = store.set(b"k", b"v", DEFAULT).expect_err("called back");
                 let prefixed = store.with_prefix(b"p").num_keys(DEFAULT).expect_err("called back");
                 assert_eq!(prefixed.kind(), error.kind());
-                return Err(PluginError { kind: error.kind(), words: Some(error.to_string().into()) });
+                return Err(PluginError { kind: error.kind(), message: Some(error.to_string().into()) });
             }
             _ => {}
         }
@@ -54,14 +54,14 @@ impl Plugin for Own {
         Ok(match operation {
             Operation::Set => drop_old(map.insert(key, values[0].clone())),
             Operation::Get => {
-                text(map.get(&key).ok_or(PluginError { kind: ErrorKind::TimedOut, words: None })?)
+                text(map.get(&key).ok_or(PluginError { kind: ErrorKind::TimedOut, message: None })?)
             }
             Operation::Add => {
                 let old =
                     map.get(&key).map_or("0".into(), |value| std::string::String::from_utf8_lossy(value));
                 let sum = old
                     .parse::<i64>()
-                    .map_err(|_| PluginError { kind: ErrorKind::InvalidArgument, words: None })?
+                    .map_err(|_| PluginError { kind: ErrorKind::InvalidArgument, message: None })?
                     + question.number;
                 map.insert(key, sum.to_string().into_bytes());
                 number(sum)
@@ -96,20 +96,20 @@ fn drop_old(_: Option<Vec<u8>>) -> PluginAnswer {
     PluginAnswer::default()
 }
 
-fn store(own: Own) -> (Arc<Store>, Arc<Own>) {
-    let own = Arc::new(own);
+fn store(local: Local) -> (Arc<Store>, Arc<Local>) {
+    let local = Arc::new(local);
     let timeouts = Timeouts { call: SOON, answer: SOON };
     let options = PluginStoreOptions { timeouts, questions_max: 8, ..PluginStoreOptions::default() };
-    let plugin = PluginStore::new(Arc::clone(&own) as Arc<dyn Plugin>, options);
+    let plugin = PluginStore::new(Arc::clone(&local) as Arc<dyn Plugin>, options);
     let store = Arc::new(Store::over(Arc::new(plugin)));
-    own.back.set(Arc::downgrade(&store)).expect("once");
-    (store, own)
+    local.back.set(Arc::downgrade(&store)).expect("once");
+    (store, local)
 }
 
 #[test]
 fn every_operation_of_own_code_with_and_without_substitutes() {
     for lists in [false, true] {
-        let (store, own) = store(Own { lists, ..Own::default() });
+        let (store, local) = store(Local { lists, ..Local::default() });
         let mut value = Vec::new();
         store.ping(DEFAULT).expect("alive");
         store.set(b"k", b"v", DEFAULT).expect("set");
@@ -125,7 +125,7 @@ fn every_operation_of_own_code_with_and_without_substitutes() {
         assert!(!store.delete(b"c", DEFAULT).expect("not there"));
         let prefixed = store.with_prefix(b"p");
         prefixed.set(b"k", b"beneath", DEFAULT).expect("set");
-        assert_eq!(own.values.lock().expect("no panic").get(&b"p/k"[..]).expect("there"), b"beneath");
+        assert_eq!(local.values.lock().expect("no panic").get(&b"p/k"[..]).expect("there"), b"beneath");
         assert_eq!(prefixed.list_keys(DEFAULT).expect("listed"), [b"k"]);
         assert_eq!(store.num_keys(DEFAULT).expect("counted"), 5);
         for error in [
@@ -149,11 +149,11 @@ fn every_operation_of_own_code_with_and_without_substitutes() {
 
 #[test]
 fn own_code_tells_why_it_failed() {
-    let (store, _) = store(Own::default());
+    let (store, _) = store(Local::default());
     let error = store.set(b"broken", b"", DEFAULT).expect_err("on fire");
     assert_eq!((error.kind(), error.phase()), (ErrorKind::Io, Phase::Calling));
-    let told = error.to_string();
-    assert!(told.ends_with("while calling; it may have been applied: the disk is on fire"), "{told}");
+    let reported = error.to_string();
+    assert!(reported.ends_with("while calling; it may have been applied: the disk is on fire"), "{reported}");
     assert_eq!(error.failure().effect, Effect::Possible, "nobody knows how far it came");
     let error = store.add(b"mute", 1, DEFAULT).expect_err("no number");
     assert_eq!(error.kind(), ErrorKind::WrongProtocol, "{error}");
@@ -162,7 +162,7 @@ fn own_code_tells_why_it_failed() {
 
 #[test]
 fn own_code_may_not_call_its_own_handle() {
-    let (store, _) = store(Own::default());
+    let (store, _) = store(Local::default());
     let error = store.set(b"back", b"", DEFAULT).expect_err("called back");
     assert_eq!(error.kind(), ErrorKind::Reentrant);
     assert!(error.to_string().ends_with("it may not call the handle that is calling it"), "{error}");
@@ -171,8 +171,8 @@ fn own_code_may_not_call_its_own_handle() {
 
 #[test]
 fn own_code_that_is_stuck_costs_the_deadline_and_holds_nobody_up() {
-    let (store, own) = store(Own::default());
-    let held = own.stuck.lock().expect("no panic");
+    let (store, local) = store(Local::default());
+    let held = local.stuck.lock().expect("no panic");
     let short = Timeout::After(Duration::from_millis(50));
     let error = store.set(b"stuck", b"", short).expect_err("no answer");
     assert_eq!((error.kind(), error.cause()), (ErrorKind::TimedOut, Cause::NoAnswer), "{error}");
@@ -196,8 +196,8 @@ fn own_code_that_is_stuck_costs_the_deadline_and_holds_nobody_up() {
     while store.set(b"k", b"v", short).is_err() {
         assert!(std::time::Instant::now() < ends, "the threads never came free");
     }
-    let left = Arc::downgrade(&own);
-    drop((store, own));
+    let left = Arc::downgrade(&local);
+    drop((store, local));
     while left.strong_count() > 0 {
         assert!(std::time::Instant::now() < ends, "somebody still holds it");
         thread::yield_now();

@@ -62,36 +62,36 @@ impl Calls {
     fn make<T: Send + 'static>(
         &self,
         what: &str,
-        patience: Duration,
+        limit: Duration,
         call: &Cancellable,
         job: impl FnOnce() -> T + Send + 'static,
     ) -> Result<T, HandlerError> {
-        let answer = self.make_any(what, patience, call, Box::new(|| Box::new(job()) as Answer))?;
+        let answer = self.make_any(what, limit, call, Box::new(|| Box::new(job()) as Answer))?;
         // The job's answer has the type that the job has.
-        answer.downcast().map(|answer| *answer).map_err(|_| self.ended(what, patience, Ended::Panicked))
+        answer.downcast().map(|answer| *answer).map_err(|_| self.ended(what, limit, Ended::Panicked))
     }
 
     #[inline(never)]
     fn make_any(
         &self,
         what: &str,
-        patience: Duration,
+        limit: Duration,
         call: &Cancellable,
         job: Job,
     ) -> Result<Answer, HandlerError> {
         let workers = Arc::clone(&self.workers);
         let _watch = call.watch(move || workers.look_up());
-        let asked = self.workers.ask_any(job, patience, &|| call.is_cancelled());
-        asked.map_err(|ended| self.ended(what, patience, ended))
+        let result = self.workers.ask_any(job, limit, &|| call.is_cancelled());
+        result.map_err(|ended| self.ended(what, limit, ended))
     }
 
     #[cold]
     #[inline(never)]
-    fn ended(&self, what: &str, patience: Duration, ended: Ended) -> HandlerError {
+    fn ended(&self, what: &str, limit: Duration, ended: Ended) -> HandlerError {
         let name = &self.name;
-        let (kind, words) = match ended {
+        let (kind, message) = match ended {
             Ended::TimeUp => {
-                let seconds = Seconds(patience);
+                let seconds = Seconds(limit);
                 (ErrorKind::TimedOut, format!("{what} of {name} did not come back within {seconds} s"))
             }
             Ended::Cancelled => (ErrorKind::Cancelled, format!("{what} of {name} was cancelled")),
@@ -108,7 +108,7 @@ impl Calls {
             }
             Ended::Panicked => (ErrorKind::Io, format!("{what} of {name} panicked")),
         };
-        HandlerError::Plugin { kind, words: words.into() }
+        HandlerError::Plugin { kind, message: message.into() }
     }
 }
 
@@ -182,24 +182,24 @@ impl ForeignHandler {
     fn make<T: Send + 'static>(
         &self,
         what: &str,
-        patience: Duration,
+        limit: Duration,
         job: impl FnOnce(&dyn RendezvousHandler) -> Result<T, HandlerError> + Send + 'static,
     ) -> Result<T, HandlerError> {
         let code = Arc::clone(&self.code);
-        let made = self.calls.make(what, patience, &self.canceller.begin(), move || job(&*code));
+        let made = self.calls.make(what, limit, &self.canceller.begin(), move || job(&*code));
         if let Err(HandlerError::Plugin { kind: ErrorKind::TimedOut, .. }) = made {
-            self.tell_of_cancel();
+            self.report_cancel();
         }
         made?
     }
 
     /// Has the code end what was left behind: its caller has gone.
-    fn tell_of_cancel(&self) {
+    fn report_cancel(&self) {
         let code = Arc::clone(&self.code);
         self.calls.workers.start(move || code.cancel());
     }
 
-    const fn patience(&self) -> Duration {
+    const fn call_timeout(&self) -> Duration {
         self.calls.options.call_timeout
     }
 }
@@ -214,20 +214,20 @@ impl RendezvousHandler for ForeignHandler {
     }
 
     fn next_rendezvous(&self) -> Result<RendezvousInfo<Arc<NodeStore>>, HandlerError> {
-        self.make("next_rendezvous", self.patience(), |code| code.next_rendezvous())
+        self.make("next_rendezvous", self.call_timeout(), |code| code.next_rendezvous())
     }
 
     fn is_closed(&self) -> Result<bool, HandlerError> {
-        self.make("is_closed", self.patience(), |code| code.is_closed())
+        self.make("is_closed", self.call_timeout(), |code| code.is_closed())
     }
 
     fn set_closed(&self) -> Result<(), HandlerError> {
-        self.make("set_closed", self.patience(), |code| code.set_closed())
+        self.make("set_closed", self.call_timeout(), |code| code.set_closed())
     }
 
-    fn fail(&self, words: &str) -> Result<(), HandlerError> {
-        let words = String::from(words);
-        self.make("fail", self.patience(), move |code| code.fail(&words))
+    fn fail(&self, message: &str) -> Result<(), HandlerError> {
+        let message = String::from(message);
+        self.make("fail", self.call_timeout(), move |code| code.fail(&message))
     }
 
     fn tells_of_deaths(&self) -> bool {
@@ -235,12 +235,12 @@ impl RendezvousHandler for ForeignHandler {
     }
 
     fn num_nodes_waiting(&self) -> Result<u64, HandlerError> {
-        self.make("num_nodes_waiting", self.patience(), |code| code.num_nodes_waiting())
+        self.make("num_nodes_waiting", self.call_timeout(), |code| code.num_nodes_waiting())
     }
 
     fn next_event(&self, timeout: Duration) -> Result<Option<RoundEvent>, HandlerError> {
-        let patience = self.patience().saturating_add(timeout);
-        self.make("next_event", patience, move |code| code.next_event(timeout))
+        let limit = self.call_timeout().saturating_add(timeout);
+        self.make("next_event", limit, move |code| code.next_event(timeout))
     }
 
     fn run_id(&self) -> &str {
@@ -256,7 +256,7 @@ impl RendezvousHandler for ForeignHandler {
             }
             Ok(code.shutdown())
         };
-        self.make("shutdown", self.patience(), job).unwrap_or(false)
+        self.make("shutdown", self.call_timeout(), job).unwrap_or(false)
     }
 
     fn abandon(&self) {
@@ -267,7 +267,7 @@ impl RendezvousHandler for ForeignHandler {
 
     fn cancel(&self) {
         self.canceller.cancel();
-        self.tell_of_cancel();
+        self.report_cancel();
     }
 }
 
@@ -295,12 +295,12 @@ impl ForeignUrls {
 impl UrlHandler for ForeignUrls {
     fn begin(&self, url: RendezvousUrl, options: UrlOptions) -> Result<Box<dyn UrlRendezvous>, HandlerError> {
         let (code, canceller) = (Arc::clone(&self.code), options.canceller.clone());
-        let patience = options.timeout.saturating_add(self.calls.options.call_timeout);
+        let limit = options.timeout.saturating_add(self.calls.options.call_timeout);
         let begun =
-            self.calls.make("begin", patience, &canceller.begin(), move || code.begin(url, options))??;
+            self.calls.make("begin", limit, &canceller.begin(), move || code.begin(url, options))??;
         let calls = Calls::new(self.calls.name.clone(), self.calls.options.clone());
         let (interrupt, code) = (begun.interrupt(), Arc::new(Mutex::new(begun)));
-        Ok(Box::new(ForeignUrlRendezvous { code, interrupt, calls, canceller, patience }))
+        Ok(Box::new(ForeignUrlRendezvous { code, interrupt, calls, canceller, limit }))
     }
 }
 
@@ -309,13 +309,13 @@ struct ForeignUrlRendezvous {
     interrupt: Option<Arc<dyn Fn() + Send + Sync>>,
     calls: Calls,
     canceller: Canceller,
-    patience: Duration,
+    limit: Duration,
 }
 
 impl UrlRendezvous for ForeignUrlRendezvous {
     fn next(&mut self) -> Result<Meeting, HandlerError> {
         let code = Arc::clone(&self.code);
-        let made = self.calls.make("next", self.patience, &self.canceller.begin(), move || {
+        let made = self.calls.make("next", self.limit, &self.canceller.begin(), move || {
             // One that was left behind comes to its end first.
             code.lock().unwrap_or_else(PoisonError::into_inner).next()
         });

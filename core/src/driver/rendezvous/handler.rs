@@ -106,12 +106,12 @@ pub enum HandlerError {
     #[error("{0}")]
     Foreign(Box<str>),
     /// The same, or what became of a call to it, with its kind.
-    #[error("{words}")]
+    #[error("{message}")]
     Plugin {
         /// Which kind of failure.
         kind: ErrorKind,
         /// All there is to say.
-        words: Box<str>,
+        message: Box<str>,
     },
 }
 
@@ -138,13 +138,13 @@ pub struct Progress {
     pub stage: Stage,
     /// How long others may still come once there are enough, where that is one span from then on.
     pub last_call: Option<Duration>,
-    /// The names of nodes that have come for the round that forms: the first [`COMERS_TOLD_MAX`] of them, as far as they are
+    /// The names of nodes that have come for the round that forms: the first [`NODE_NAMES_MAX`] of them, as far as they are
     /// known.
-    pub comers: Vec<Box<str>>,
+    pub waiting_nodes: Vec<Box<str>>,
 }
 
-/// Most names that [`Progress::comers`] has.
-pub const COMERS_TOLD_MAX: u32 = 8;
+/// Most names that [`Progress::waiting_nodes`] has.
+pub const NODE_NAMES_MAX: u32 = 8;
 
 /// What the round that a node waits for does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -154,7 +154,7 @@ pub enum Stage {
     /// The one before it is still live.
     Live,
     /// There is no place in it for this node, which stands by.
-    StandingBy,
+    Standby,
 }
 
 /// One node's part in a rendezvous. Any thread may call.
@@ -190,8 +190,8 @@ pub trait RendezvousHandler: Send + Sync {
     ///
     /// # Errors
     /// As [`RendezvousHandler::set_closed`].
-    fn fail(&self, words: &str) -> Result<(), HandlerError> {
-        let _ = words;
+    fn fail(&self, message: &str) -> Result<(), HandlerError> {
+        let _ = message;
         self.set_closed()
     }
 

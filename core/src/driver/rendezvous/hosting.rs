@@ -76,7 +76,7 @@ fn listen_host_of(host: &str) -> &str {
 }
 
 /// Where the host itself finds the server.
-pub(super) fn own_address(server: &Server) -> String {
+pub(super) fn local_address(server: &Server) -> String {
     match server.local_addr().ip() {
         ip if !ip.is_unspecified() => ip.to_string(),
         IpAddr::V4(_) => "127.0.0.1".to_string(),

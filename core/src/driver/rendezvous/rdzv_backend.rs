@@ -1,10 +1,10 @@
 //! The `rdzv` backend: the server runs the rounds, and tells each node at once what happens to its own.
 
 use super::handler::{
-    COMERS_TOLD_MAX, CreateHandler, HandlerError, NodeStore, Progress, RendezvousHandler, Stage,
+    CreateHandler, HandlerError, NODE_NAMES_MAX, NodeStore, Progress, RendezvousHandler, Stage,
 };
 use super::host_name::host_name;
-use super::hosting::{HostedServers, own_address};
+use super::hosting::{HostedServers, local_address};
 use super::last_rounds::LastRounds;
 use crate::driver::call_error::CallError;
 use crate::driver::canceller::{Cancellable, Canceller};
@@ -26,7 +26,7 @@ use crate::rendezvous::participant::{Entry, Role};
 use crate::rendezvous::rdzv_settings::{Hosting, RDZV_BACKEND, RdzvSettings, Standby};
 use crate::rendezvous::rejoin::{Action, Input, Reason, Rejoin, Waited};
 use crate::rendezvous::round_event::RoundEvent;
-use crate::rendezvous::store_info::{RendezvousInfo, RendezvousStoreInfo, RoundPlace};
+use crate::rendezvous::store_info::{RendezvousInfo, RendezvousStoreInfo, RoundPosition};
 use crate::store::op::{Key, Pairs};
 use crate::time::Duration;
 use crate::wire::native::FaultCode;
@@ -71,7 +71,7 @@ impl CreateHandler for RdzvBackend {
 }
 
 /// How long a goodbye may take to a server that has never answered: one that lives may just be about to.
-const UNHEARD_GOODBYE_TIMEOUT: Duration = Duration::from_secs(1);
+const UNANSWERED_GOODBYE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// One node's part in a rendezvous at a server of ours.
 #[derive(Debug)]
@@ -162,7 +162,7 @@ impl RdzvRendezvous {
         let server = self.host(call)?;
         self.go_on(operation, call)?;
         let (host, port) = match &server {
-            Some(server) => (own_address(server), server.local_addr().port()),
+            Some(server) => (local_address(server), server.local_addr().port()),
             None => (self.settings.host.clone(), self.settings.port),
         };
         let options = session_options(&self.settings, &self.node, connect_timeout);
@@ -174,8 +174,8 @@ impl RdzvRendezvous {
         let RdzvSettings { host, port, hosting, listen_host, .. } = &self.settings;
         let here = match hosting {
             Hosting::Here => true,
-            Hosting::Elsewhere => false,
-            Hosting::WhereTheEndpointIs => is_own(host, self.settings.timeouts.heartbeat, call),
+            Hosting::Stored => false,
+            Hosting::WhereTheEndpointIs => is_local(host, self.settings.timeouts.heartbeat, call),
         };
         if !here {
             return Ok(None);
@@ -214,7 +214,7 @@ impl RdzvRendezvous {
                         }
                         Err(error) => error,
                     };
-                    let waited = if link.client.stood_by() { Waited::StandingBy } else { Waited::Counted };
+                    let waited = if link.client.was_standby() { Waited::Standby } else { Waited::Counted };
                     let failed = Input::Failed(error.kind(), waited);
                     rejoin.handle(self.clock.now(), unless_cancelled(failed));
                     self.last_try.set(Some(FailedTry::from(&CallError::from(error.clone()))));
@@ -268,13 +268,13 @@ impl RdzvRendezvous {
         let (entry, role) =
             entry_of(&self.settings, (&self.node, &self.address), &labels, (timeout, round_min));
         let role = if self.was_member.load(Ordering::Acquire) { Role::Member } else { role };
-        client.join_within(&entry, role, Some(call))
+        client.join_cancellable(&entry, role, Some(call))
     }
 
     fn run_info(&self) -> Result<RunInfo, HandlerError> {
         let (call, timeout) = (self.canceller.begin(), self.settings.timeouts.heartbeat);
         let client = self.link(timeout, Operation::RunInfo, &call)?.client;
-        client.run_info_within(self.settings.run_id.as_bytes(), timeout, &call).map_err(connection)
+        client.run_info_cancellable(self.settings.run_id.as_bytes(), timeout, &call).map_err(connection)
     }
 
     /// The session that there is.
@@ -319,7 +319,7 @@ impl RendezvousHandler for RdzvRendezvous {
                 master_port: link.port,
             },
             round: Some(joined.round),
-            place: Some(RoundPlace {
+            position: Some(RoundPosition {
                 rank_first: joined.rank_first,
                 world_size: joined.world_size,
                 leader: String::from_utf8_lossy(&joined.leader).into_owned(),
@@ -336,14 +336,14 @@ impl RendezvousHandler for RdzvRendezvous {
         let (call, timeout) = (self.canceller.begin(), self.settings.timeouts.close);
         let client = self.link(timeout, Operation::Close, &call)?.client;
         let run_id = self.settings.run_id.as_bytes();
-        client.close_run_within(run_id, timeout, &call).map_err(connection)
+        client.close_run_cancellable(run_id, timeout, &call).map_err(connection)
     }
 
-    fn fail(&self, words: &str) -> Result<(), HandlerError> {
+    fn fail(&self, message: &str) -> Result<(), HandlerError> {
         let (call, timeout) = (self.canceller.begin(), self.settings.timeouts.close);
         let client = self.link(timeout, Operation::Close, &call)?.client;
         let run_id = self.settings.run_id.as_bytes();
-        client.fail_run_within(run_id, words, timeout, &call).map_err(connection)
+        client.fail_run_cancellable(run_id, message, timeout, &call).map_err(connection)
     }
 
     fn num_nodes_waiting(&self) -> Result<u64, HandlerError> {
@@ -356,7 +356,7 @@ impl RendezvousHandler for RdzvRendezvous {
         let deadline = self.clock.now() + timeout;
         loop {
             let left = deadline.since(self.clock.now());
-            let event = client.next_event_within(left, &call).map_err(connection)?;
+            let event = client.next_event_cancellable(left, &call).map_err(connection)?;
             match event.map(NodeEvent::into_round_event) {
                 None => return Ok(None),
                 Some(Some(event)) => return Ok(Some(event)),
@@ -376,20 +376,26 @@ impl RendezvousHandler for RdzvRendezvous {
         let run_id = self.settings.run_id.as_bytes();
         let info = client.run_info(run_id, self.settings.timeouts.heartbeat).ok()?;
         let stage = match info.complete {
-            _ if client.stood_by() => Stage::StandingBy,
+            _ if client.was_standby() => Stage::Standby,
             true => Stage::Live,
             false => Stage::Forming,
         };
         let last_call = self.settings.last_call_span();
-        let comers = match stage {
+        let waiting_nodes = match stage {
             Stage::Forming => {
-                let page = (0, COMERS_TOLD_MAX);
+                let page = (0, NODE_NAMES_MAX);
                 client.members(run_id, info.round, page, self.settings.timeouts.heartbeat).unwrap_or_default()
             }
-            Stage::Live | Stage::StandingBy => Vec::new(),
+            Stage::Live | Stage::Standby => Vec::new(),
         };
-        let comers = comers.into_iter().map(|comer| comer.node).collect();
-        Some(Progress { nodes: info.nodes, nodes_waiting: info.nodes_waiting, stage, last_call, comers })
+        let waiting_nodes = waiting_nodes.into_iter().map(|waiting_node| waiting_node.node).collect();
+        Some(Progress {
+            nodes: info.nodes,
+            nodes_waiting: info.nodes_waiting,
+            stage,
+            last_call,
+            waiting_nodes,
+        })
     }
 
     fn failed_try(&self) -> Option<FailedTry> {
@@ -416,13 +422,13 @@ impl RendezvousHandler for RdzvRendezvous {
         let is_abandoned = self.is_abandoned.swap(false, Ordering::AcqRel);
         let Some(Link { client, .. }) = lock(&self.link).take() else { return true };
         let timeout = self.settings.timeouts.close;
-        let timeout = if client.has_opened() { timeout } else { timeout.min(UNHEARD_GOODBYE_TIMEOUT) };
+        let timeout = if client.has_opened() { timeout } else { timeout.min(UNANSWERED_GOODBYE_TIMEOUT) };
         if is_abandoned {
             client.abandon();
             return true;
         }
         // A session that says goodbye leaves its run.
-        client.is_over() || client.close_within(timeout, &call).is_ok()
+        client.is_over() || client.close_cancellable(timeout, &call).is_ok()
     }
 
     /// Who says goodbye is done, and his round goes on without him. So this is a death to the others, once the session's
@@ -503,13 +509,13 @@ pub(in crate::driver) fn entry_of<'a>(
 /// What the failure of a call of this node in this run means, which took so long.
 #[must_use]
 pub fn refusal(error: NativeError, (run_id, node): (&str, &str), elapsed: Duration) -> HandlerError {
-    let told = |kind, words: String| RendezvousError::Told { kind, words: words.into() }.into();
+    let result = |kind, message: String| RendezvousError::Refused { kind, message: message.into() }.into();
     match error.fault().map(|fault| fault.code) {
         Some(FaultCode::RunClosed) => match error.fault().map(|fault| String::from_utf8_lossy(&fault.text)) {
             // By whom, and why.
             Some(text) if !text.is_empty() => {
                 let (first, rest) = text.split_at(text.ceil_char_boundary(1));
-                told(RendezvousErrorKind::Closed, format!("{}{rest}.", first.to_uppercase()))
+                result(RendezvousErrorKind::Closed, format!("{}{rest}.", first.to_uppercase()))
             }
             _ => RendezvousError::Closed { run_id: run_id.into() }.into(),
         },
@@ -517,7 +523,7 @@ pub fn refusal(error: NativeError, (run_id, node): (&str, &str), elapsed: Durati
             RendezvousError::Replaced { run_id: run_id.into(), node: node.into() }.into()
         }
         Some(FaultCode::NotNeeded) => RendezvousError::GracefulExit { run_id: run_id.into() }.into(),
-        Some(FaultCode::TimedOut) => told(
+        Some(FaultCode::TimedOut) => result(
             RendezvousErrorKind::Timeout,
             format!(
                 "The rendezvous '{run_id}' timed out after {elapsed:?}: {}",
@@ -540,21 +546,21 @@ fn connection(error: NativeError) -> HandlerError {
 }
 
 /// Whether `host` is this host: one of its addresses can be bound here. It is not when the call is cancelled.
-fn is_own(host: &str, patience: Duration, call: &Cancellable) -> bool {
+fn is_local(host: &str, timeout: Duration, call: &Cancellable) -> bool {
     let can_bind = |address: &SocketAddr| {
         !address.ip().is_unspecified() && std::net::UdpSocket::bind(SocketAddr::new(address.ip(), 0)).is_ok()
     };
     if let Some(address) = resolve::literal(host, 0) {
         return can_bind(&address);
     }
-    let (found, told) = mpsc::channel();
+    let (found, result) = mpsc::channel();
     let cancelled = found.clone();
     let _watch = call.watch(move || drop(cancelled.send(Err(ResolveError::Resolver(libc::EAI_AGAIN)))));
-    let asked = resolve::look_up(host, 0, move |addresses| {
+    let lookup = resolve::look_up(host, 0, move |addresses| {
         // Nobody may wait for it any more.
         found.send(addresses).ok();
     });
-    let addresses = asked.ok().and_then(|()| told.recv_timeout(patience).ok());
+    let addresses = lookup.ok().and_then(|()| result.recv_timeout(timeout).ok());
     addresses.is_some_and(|found| found.is_ok_and(|addresses| addresses.iter().any(can_bind)))
 }
 

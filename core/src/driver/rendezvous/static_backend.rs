@@ -2,10 +2,10 @@
 //! take part in the same group; without them, nodes meet anew in rounds.
 
 use super::handler::{
-    COMERS_TOLD_MAX, CreateHandler, HandlerError, NodeStore, Progress, RendezvousHandler, Stage,
+    CreateHandler, HandlerError, NODE_NAMES_MAX, NodeStore, Progress, RendezvousHandler, Stage,
 };
-use super::hosting::{HostedServers, HostingError, own_address};
-use super::own_process::{own_claim, start_time};
+use super::hosting::{HostedServers, HostingError, local_address};
+use super::process_claim::{process_claim, start_time};
 use crate::driver::call_error::CallError;
 use crate::driver::canceller::{Cancellable, Canceller, Watch};
 use crate::driver::clock::Clock;
@@ -18,7 +18,7 @@ use crate::rendezvous::error::{Backing, RendezvousError, RendezvousErrorKind};
 use crate::rendezvous::parameters::RendezvousParameters;
 use crate::rendezvous::static_claim::{Claim, ClaimDecision, ClaimView, claim_key};
 use crate::rendezvous::static_rounds::{
-    Attendance, Entry, Outcome, Shortfall, Standing, StaticRounds, Step, log_key, store_prefix, told_key,
+    Attendance, Entry, Outcome, RoundState, Shortfall, StaticRounds, Step, ended_key, log_key, store_prefix,
 };
 use crate::rendezvous::static_settings::{STATIC_BACKEND, StaticSettings};
 use crate::rendezvous::store_info::RendezvousInfo;
@@ -54,7 +54,7 @@ impl CreateHandler for StaticBackend {
 }
 
 /// How long a node that has given up may take to say so.
-const FAREWELL_TIMEOUT: Duration = Duration::from_secs(2);
+const LEAVE_TIMEOUT: Duration = Duration::from_secs(2);
 /// How often a node that waits for the first round looks who has come.
 const SURVEY_INTERVAL: Duration = Duration::from_secs(1);
 /// How long a node 0 whose port is taken looks whether another node 0 of its run has it.
@@ -99,7 +99,7 @@ impl StaticRendezvous {
             servers,
             rounds,
             joined: Mutex::default(),
-            claim: own_claim(),
+            claim: process_claim(),
             last_try: LastTry::default(),
             canceller: Canceller::default(),
         }
@@ -111,7 +111,7 @@ impl StaticRendezvous {
 
     fn join(&self, call: &Cancellable) -> Result<NodeStore, HandlerError> {
         let StaticSettings { master, listen_host, rank, timeout, .. } = &self.settings;
-        let place = StorePlace {
+        let index = StoreLocation {
             host: &master.master_addr,
             port: master.master_port,
             listen_host: listen_host.as_deref(),
@@ -123,7 +123,7 @@ impl StaticRendezvous {
             scope: self.settings.scope().into(),
             ..StoreOptions::default()
         };
-        place.connect(&self.servers, options.clone(), call, &self.last_try).map_err(|error| match error {
+        index.connect(&self.servers, options.clone(), call, &self.last_try).map_err(|error| match error {
             HandlerError::Hosting(error) if error.cause.kind == StartErrorKind::AddressInUse => {
                 self.port_is_taken(error, options, call)
             }
@@ -138,21 +138,21 @@ impl StaticRendezvous {
     fn port_is_taken(&self, error: HostingError, options: StoreOptions, call: &Cancellable) -> HandlerError {
         let options =
             StoreOptions { timeout: PORT_OWNER_TIMEOUT, connect_timeout: PORT_OWNER_TIMEOUT, ..options };
-        let store = Store::connect_within(&error.host, error.port, options, call);
+        let store = Store::connect_cancellable(&error.host, error.port, options, call);
         let taken = store.ok().and_then(|store| {
             let key = claim_key(0);
             store.check(&[key.as_bytes()], Timeout::Default).ok().filter(|has_claim| *has_claim)?;
-            let standing = store.get_owned(key.as_bytes(), Timeout::Default).ok()?;
-            self.judge(&standing, Standing::Whole).err()
+            let current = store.get_owned(key.as_bytes(), Timeout::Default).ok()?;
+            self.judge(&current, RoundState::Whole).err()
         });
         taken.unwrap_or_else(|| error.into())
     }
 
     /// Decides what this node may do with its rank, on which this claim stands.
-    fn judge(&self, standing: &[u8], first_round: Standing) -> Result<ClaimDecision, HandlerError> {
-        let was_own = self.joined().has_claimed;
-        let is_complete = first_round == Standing::Whole;
-        let view = ClaimView { own: &self.claim, standing, was_own, is_complete };
+    fn judge(&self, current: &[u8], first_round: RoundState) -> Result<ClaimDecision, HandlerError> {
+        let was_local = self.joined().has_claimed;
+        let is_complete = first_round == RoundState::Whole;
+        let view = ClaimView { local_claim: &self.claim, current, was_local, is_complete };
         match view.decide(|claim| start_time(claim.pid) == Some(claim.started)) {
             ClaimDecision::Refuse(other) => {
                 Err(view.refusal(&other, self.settings.rank.unsigned_abs(), &self.settings.run_id).into())
@@ -164,17 +164,17 @@ impl StaticRendezvous {
     /// Claims this node's rank, or makes sure that it still has it.
     fn claim_rank(&self, store: &Store, timeout: Timeout) -> Result<(), HandlerError> {
         let StaticSettings { rank, world_size, .. } = self.settings;
-        let (key, own) = (claim_key(rank.unsigned_abs()), self.claim.text());
-        let (mut expected, mut standing) = (Vec::new(), Vec::new());
+        let (key, local_claim) = (claim_key(rank.unsigned_abs()), self.claim.text());
+        let (mut expected, mut current) = (Vec::new(), Vec::new());
         loop {
-            store.compare_set(key.as_bytes(), &expected, own.as_bytes(), &mut standing, timeout)?;
-            if standing == own.as_bytes() {
+            store.compare_set(key.as_bytes(), &expected, local_claim.as_bytes(), &mut current, timeout)?;
+            if current == local_claim.as_bytes() {
                 break;
             }
             let first_round = self.first_round(store, world_size, timeout)?;
-            match self.judge(&standing, first_round)? {
+            match self.judge(&current, first_round)? {
                 // It may change again before it is replaced.
-                ClaimDecision::Take => expected.clone_from(&standing),
+                ClaimDecision::Take => expected.clone_from(&current),
                 ClaimDecision::Keep | ClaimDecision::Refuse(_) => break,
             }
         }
@@ -183,11 +183,11 @@ impl StaticRendezvous {
     }
 
     /// Whether all nodes have come to the first round, those of PyTorch included.
-    fn first_round(&self, store: &Store, nodes: i64, timeout: Timeout) -> Result<Standing, CallError> {
-        let standing = Attendance::read(&log(store, 0, timeout)?, nodes.unsigned_abs()).standing();
-        match standing {
-            Standing::Open if has_all(store, nodes, Timeout::Once)? => Ok(Standing::Whole),
-            standing => Ok(standing),
+    fn first_round(&self, store: &Store, nodes: i64, timeout: Timeout) -> Result<RoundState, CallError> {
+        let current = Attendance::read(&log(store, 0, timeout)?, nodes.unsigned_abs()).round_state();
+        match current {
+            RoundState::Open if has_all(store, nodes, Timeout::Once)? => Ok(RoundState::Whole),
+            current => Ok(current),
         }
     }
 
@@ -203,13 +203,13 @@ impl StaticRendezvous {
         let mut store = joined.for_one_call();
         let cancelled = joined.for_one_call();
         let mut watch = Some(call.watch(move || cancelled.cancel()));
-        let mut trouble = None;
+        let mut problem = None;
         self.claim_rank(&store, Timeout::After(self.settings.timeout))?;
         rounds.begin();
         loop {
             let step = match rounds.next_step() {
                 Step::Over(Outcome::Entered { round }) => return Ok(round),
-                Step::Over(outcome) => return Err(self.no_round(outcome, trouble)),
+                Step::Over(outcome) => return Err(self.no_round(outcome, problem)),
                 step => step,
             };
             let was_gathering = rounds.is_gathering();
@@ -221,15 +221,15 @@ impl StaticRendezvous {
                 Err(error) => return Err(error),
             };
             let effect = error.failure().effect;
-            if trouble.is_none() {
+            if problem.is_none() {
                 if was_gathering && matches!(error.kind(), ErrorKind::ServerGone | ErrorKind::Refused) {
                     return Err(self.host_left(rounds.missing(), &error));
                 }
                 // The others hear that this node goes, also when somebody wants it to go.
                 drop(watch.take());
                 store = joined.for_one_call();
-                until = clock.now() + FAREWELL_TIMEOUT;
-                trouble = Some(error);
+                until = clock.now() + LEAVE_TIMEOUT;
+                problem = Some(error);
             }
             rounds.gave_up(effect);
         }
@@ -265,8 +265,8 @@ impl StaticRendezvous {
             }
             // A process that has taken the rank has inherited the check-in with the entry in the log.
             Step::KeepClaim => self.claim_rank(store, timeout)?,
-            Step::Wait { round } => store.wait(&[told_key(round).as_bytes()], timeout)?,
-            Step::Tell { round } => tell(store, round, timeout)?,
+            Step::Wait { round } => store.wait(&[ended_key(round).as_bytes()], timeout)?,
+            Step::Notify { round } => end_wait(store, round, timeout)?,
             Step::Over(_) => {}
         }
         rounds.done();
@@ -284,21 +284,21 @@ impl StaticRendezvous {
         let missing: Vec<String> = missing.iter().map(ToString::to_string).collect();
         let missing = missing.join(", ");
         let run_id = &self.settings.run_id;
-        let words = format!(
+        let message = format!(
             "Node 0, which hosts the store of run '{run_id}', went before all nodes had come to round 0; missing node \
              ranks at the last look: {missing}. {error}"
         );
-        RendezvousError::Told { kind, words: words.into() }.into()
+        RendezvousError::Refused { kind, message: message.into() }.into()
     }
 
-    fn no_round(&self, outcome: Outcome, trouble: Option<CallError>) -> HandlerError {
+    fn no_round(&self, outcome: Outcome, problem: Option<CallError>) -> HandlerError {
         let StaticSettings { world_size, timeout, .. } = self.settings;
         let run_id = self.settings.run_id.as_str().into();
-        let was_in_vain = trouble.as_ref().is_none_or(|error| error.kind() == ErrorKind::TimedOut);
-        match (outcome, trouble) {
-            (Outcome::Short(Shortfall { round, came, missing }), _) if was_in_vain => {
+        let was_in_vain = problem.as_ref().is_none_or(|error| error.kind() == ErrorKind::TimedOut);
+        match (outcome, problem) {
+            (Outcome::Short(Shortfall { round, arrived, missing }), _) if was_in_vain => {
                 let nodes = world_size.unsigned_abs();
-                RendezvousError::Incomplete { run_id, round, came, nodes, missing, timeout }.into()
+                RendezvousError::Incomplete { run_id, round, arrived, nodes, missing, timeout }.into()
             }
             (Outcome::Closed, _) if was_in_vain => RendezvousError::Closed { run_id }.into(),
             (_, Some(error)) if error.kind() == ErrorKind::Cancelled => error.into(),
@@ -357,8 +357,8 @@ fn has_all(store: &Store, nodes: i64, timeout: Timeout) -> Result<bool, CallErro
 }
 
 /// Ends the wait for a round.
-fn tell(store: &Store, round: u64, timeout: Timeout) -> Result<(), CallError> {
-    store.set(told_key(round).as_bytes(), b"", timeout)
+fn end_wait(store: &Store, round: u64, timeout: Timeout) -> Result<(), CallError> {
+    store.set(ended_key(round).as_bytes(), b"", timeout)
 }
 
 impl RendezvousHandler for StaticRendezvous {
@@ -408,13 +408,13 @@ impl RendezvousHandler for StaticRendezvous {
             world_size: *world_size,
             bootstrap_store_info: master.clone(),
             round,
-            place: None,
+            position: None,
         })
     }
 
     fn is_closed(&self) -> Result<bool, HandlerError> {
         let next = self.next_round(Timeout::Once)?;
-        Ok(next.is_some_and(|next| next.attendance.standing() == Standing::Closed))
+        Ok(next.is_some_and(|next| next.attendance.round_state() == RoundState::Closed))
     }
 
     /// Tells those who wait for the next round, or will, that there is none. Nodes of PyTorch know of none, and nothing
@@ -423,17 +423,19 @@ impl RendezvousHandler for StaticRendezvous {
         let Some(next) = self.next_round(Timeout::Once)? else { return Ok(()) };
         let NextRound { store, round, watch: _watch, .. } = next;
         let nodes = self.settings.world_size.unsigned_abs();
-        if Attendance::read(&log(&store, 0, Timeout::Once)?, nodes).standing() != Standing::Whole {
+        if Attendance::read(&log(&store, 0, Timeout::Once)?, nodes).round_state() != RoundState::Whole {
             return Ok(());
         }
         self.append(&store, round, Entry::Closes, Timeout::Once)?;
-        Ok(tell(&store, round, Timeout::Once)?)
+        Ok(end_wait(&store, round, Timeout::Once)?)
     }
 
     /// A store that is out of reach tells nothing: whoever hosts it may be done, and workers that run may not need it.
     fn num_nodes_waiting(&self) -> Result<u64, HandlerError> {
         match self.next_round(Timeout::Once) {
-            Ok(Some(next)) if next.attendance.standing() != Standing::Closed => Ok(next.attendance.came()),
+            Ok(Some(next)) if next.attendance.round_state() != RoundState::Closed => {
+                Ok(next.attendance.arrived())
+            }
             Ok(_) | Err(_) => Ok(0),
         }
     }
@@ -442,11 +444,12 @@ impl RendezvousHandler for StaticRendezvous {
     fn progress(&self) -> Option<Progress> {
         let round = self.joined().round.map_or(0, |round| round + 1);
         let next = self.look_at(round, Timeout::After(PROGRESS_TIMEOUT)).ok()??;
-        let nodes = u32::try_from(next.attendance.came()).unwrap_or(u32::MAX);
-        let shown = usize::try_from(COMERS_TOLD_MAX).unwrap_or(usize::MAX);
-        let comers = next.attendance.present().iter().take(shown).map(|rank| format!("node {rank}").into());
-        let comers = comers.collect();
-        Some(Progress { nodes, nodes_waiting: 0, stage: Stage::Forming, last_call: None, comers })
+        let nodes = u32::try_from(next.attendance.arrived()).unwrap_or(u32::MAX);
+        let count = usize::try_from(NODE_NAMES_MAX).unwrap_or(usize::MAX);
+        let waiting_nodes =
+            next.attendance.present().iter().take(count).map(|rank| format!("node {rank}").into());
+        let waiting_nodes = waiting_nodes.collect();
+        Some(Progress { nodes, nodes_waiting: 0, stage: Stage::Forming, last_call: None, waiting_nodes })
     }
 
     fn failed_try(&self) -> Option<FailedTry> {
@@ -467,14 +470,14 @@ impl RendezvousHandler for StaticRendezvous {
 }
 
 /// Where a store is, and who hosts it.
-pub(super) struct StorePlace<'a> {
+pub(super) struct StoreLocation<'a> {
     pub(super) host: &'a str,
     pub(super) port: u16,
     pub(super) listen_host: Option<&'a str>,
     pub(super) is_host: bool,
 }
 
-impl StorePlace<'_> {
+impl StoreLocation<'_> {
     /// Hosts the store if that is this process's part, and connects.
     pub(super) fn connect(
         &self,
@@ -486,7 +489,7 @@ impl StorePlace<'_> {
         let server =
             if self.is_host { Some(servers.host(self.host, self.port, self.listen_host)?) } else { None };
         let (host, port): (String, u16) = match &server {
-            Some(server) => (own_address(server), server.local_addr().port()),
+            Some(server) => (local_address(server), server.local_addr().port()),
             None => (self.host.to_string(), self.port),
         };
         let store = Store::connect_telling(&host, port, options, call, last_try)?;

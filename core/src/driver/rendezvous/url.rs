@@ -2,7 +2,7 @@
 
 use super::handler::{HandlerError, NodeStore};
 use super::hosting::HostedServers;
-use super::static_backend::StorePlace;
+use super::static_backend::StoreLocation;
 use crate::driver::canceller::Canceller;
 use crate::driver::file_store::FileStoreOptions;
 use crate::driver::store::{Store, Timeouts};
@@ -83,11 +83,11 @@ pub trait UrlHandler: Send + Sync {
 }
 
 /// How a scheme names the place of its store.
-type Place = fn(&RendezvousUrl, &RankEnvironment) -> Result<TcpRendezvous, UrlError>;
+type ToTcp = fn(&RendezvousUrl, &RankEnvironment) -> Result<TcpRendezvous, UrlError>;
 
 /// `tcp://` and `env://`: a store that rank 0 hosts, or its agent.
 pub(super) struct TcpUrls {
-    place: Place,
+    to_tcp: ToTcp,
     servers: Arc<HostedServers>,
 }
 
@@ -99,23 +99,23 @@ impl fmt::Debug for TcpUrls {
 
 impl TcpUrls {
     pub(super) fn tcp(servers: Arc<HostedServers>) -> Self {
-        Self { place: RendezvousUrl::tcp, servers }
+        Self { to_tcp: RendezvousUrl::tcp, servers }
     }
 
     pub(super) fn env(servers: Arc<HostedServers>) -> Self {
-        Self { place: RendezvousUrl::env, servers }
+        Self { to_tcp: RendezvousUrl::env, servers }
     }
 }
 
 impl UrlHandler for TcpUrls {
     fn begin(&self, url: RendezvousUrl, options: UrlOptions) -> Result<Box<dyn UrlRendezvous>, HandlerError> {
-        let (place, servers) = (self.place, Arc::clone(&self.servers));
-        Ok(Box::new(TcpUrlRendezvous { place, servers, url, options, progress: Progress::NotMet }))
+        let (to_tcp, servers) = (self.to_tcp, Arc::clone(&self.servers));
+        Ok(Box::new(TcpUrlRendezvous { to_tcp, servers, url, options, progress: Progress::NotMet }))
     }
 }
 
 struct TcpUrlRendezvous {
-    place: Place,
+    to_tcp: ToTcp,
     servers: Arc<HostedServers>,
     url: RendezvousUrl,
     options: UrlOptions,
@@ -134,12 +134,12 @@ impl UrlRendezvous for TcpUrlRendezvous {
             return Err(UrlError::NotAgain { scheme: self.url.scheme().into() }.into());
         }
         let UrlOptions { timeout, listen_host, environment, canceller, .. } = &self.options;
-        let TcpRendezvous { host, port, rank, world_size, role } = (self.place)(&self.url, environment)?;
+        let TcpRendezvous { host, port, rank, world_size, role } = (self.to_tcp)(&self.url, environment)?;
         let is_host = role == StoreRole::Host;
-        let place = StorePlace { host: &host, port, listen_host: listen_host.as_deref(), is_host };
+        let to_tcp = StoreLocation { host: &host, port, listen_host: listen_host.as_deref(), is_host };
         let options =
             StoreOptions { timeout: *timeout, connect_timeout: *timeout, ..StoreOptions::default() };
-        let store = Arc::new(place.join(&self.servers, world_size, options, &canceller.begin())?);
+        let store = Arc::new(to_tcp.join(&self.servers, world_size, options, &canceller.begin())?);
         self.progress = Progress::Met;
         Ok(Meeting { store, rank, world_size })
     }

@@ -26,14 +26,14 @@ use std::vec::Vec;
 
 const LISTENER: Token = Token(usize::MAX - 1);
 const WAKER: Token = Token(usize::MAX);
-const EVENTS_PER_TURN: usize = 1024;
+const EVENTS_PER_ITERATION: usize = 1024;
 /// Connections accepted in one turn, so that a storm of newcomers does not starve the others.
-const ACCEPTS_PER_TURN: usize = 512;
+const ACCEPTS_PER_ITERATION: usize = 512;
 /// Places that the table of peers may keep though they are free.
 const PEERS_KEPT: usize = 1024;
 const READ_BUFFER_BYTES: usize = 64 * 1024;
 /// Bytes read from one connection in one turn.
-const READ_BYTES_PER_TURN: usize = 4 * READ_BUFFER_BYTES;
+const READ_BYTES_PER_STEP: usize = 4 * READ_BUFFER_BYTES;
 /// Until accepting is tried again when it failed for more than one newcomer.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
@@ -101,7 +101,7 @@ impl Reactor {
             commands,
             observer,
             clock: Clock::new(),
-            machine: node::Server::new(limits, birth()),
+            machine: node::Server::new(limits, instance()),
             peers: Slab::new(),
             generations: Vec::new(),
             to_read: VecDeque::new(),
@@ -117,9 +117,9 @@ impl Reactor {
 
     /// Serves until it is told to stop.
     pub(super) fn run(&mut self) -> io::Result<()> {
-        let mut events = Events::with_capacity(EVENTS_PER_TURN);
+        let mut events = Events::with_capacity(EVENTS_PER_ITERATION);
         loop {
-            let timeout = self.patience();
+            let timeout = self.poll_timeout();
             match self.poll.poll(&mut events, timeout) {
                 Err(error) if error.kind() == ErrorKind::Interrupted => continue,
                 outcome => outcome?,
@@ -137,7 +137,7 @@ impl Reactor {
             if woken && self.obey() == Flow::Stop {
                 // Native clients are told, as far as their sockets take it at once.
                 self.feed(now, Input::Stop);
-                self.carry_out(now);
+                self.execute(now);
                 return Ok(());
             }
             self.accept(now);
@@ -148,7 +148,7 @@ impl Reactor {
             if self.is_tick_due(now, count) {
                 self.feed(now, Input::Tick);
             }
-            self.carry_out(now);
+            self.execute(now);
         }
     }
 
@@ -157,13 +157,13 @@ impl Reactor {
     /// each of them has had a turn.
     fn is_tick_due(&mut self, now: Instant, events: usize) -> bool {
         let is_due = self.machine.poll_timeout().is_some_and(|at| at <= now);
-        let is_full = events >= EVENTS_PER_TURN;
+        let is_full = events >= EVENTS_PER_ITERATION;
         self.overdue_turns = if is_due && is_full { self.overdue_turns + 1 } else { 0 };
-        is_due && (!is_full || self.overdue_turns > self.peers.len() / EVENTS_PER_TURN + 1)
+        is_due && (!is_full || self.overdue_turns > self.peers.len() / EVENTS_PER_ITERATION + 1)
     }
 
     /// How long to sleep: not at all while there is work left over from the last turn.
-    fn patience(&self) -> Option<std::time::Duration> {
+    fn poll_timeout(&self) -> Option<std::time::Duration> {
         let pause_ends = match self.accepting {
             Accepting::Ready => return Some(Duration::ZERO),
             Accepting::PausedUntil(at) => Some(at),
@@ -211,7 +211,7 @@ impl Reactor {
             Accepting::Ready | Accepting::PausedUntil(_) => {}
         }
         self.accepting = Accepting::Ready;
-        for _ in 0..ACCEPTS_PER_TURN {
+        for _ in 0..ACCEPTS_PER_ITERATION {
             match self.listener.accept() {
                 Ok((socket, address)) => {
                     self.welcome(now, socket, address);
@@ -233,8 +233,8 @@ impl Reactor {
     }
 
     fn welcome(&mut self, now: Instant, mut socket: TcpStream, address: std::net::SocketAddr) {
-        let place = self.peers.vacant_entry();
-        let index = place.key();
+        let slot_index = self.peers.vacant_entry();
+        let index = slot_index.key();
         if self.generations.len() <= index {
             self.generations.resize(index + 1, 0);
         }
@@ -246,7 +246,7 @@ impl Reactor {
             return;
         }
         let generation = conn.generation;
-        place.insert(Peer { socket, generation, unread: false, queued: false, read_closed: false });
+        slot_index.insert(Peer { socket, generation, unread: false, queued: false, read_closed: false });
         self.feed(now, Input::Accepted { conn, peer: address });
     }
 
@@ -256,7 +256,7 @@ impl Reactor {
             return;
         }
         peer.queued = false;
-        let mut budget = READ_BYTES_PER_TURN;
+        let mut budget = READ_BYTES_PER_STEP;
         while self.machine.wants_read(conn) {
             if budget == 0 {
                 peer.queued = true;
@@ -309,7 +309,7 @@ impl Reactor {
         }
     }
 
-    fn carry_out(&mut self, now: Instant) {
+    fn execute(&mut self, now: Instant) {
         while let Some(output) = self.machine.poll_output() {
             match output {
                 Output::Transmit { conn } => self.write(now, conn),
@@ -363,7 +363,7 @@ fn name(index: usize, generation: u32) -> ConnId {
 }
 
 /// From the hash keys that the system gave the process at random; they are keys of a keyed hash, and nobody sees them.
-fn birth() -> node::Birth {
+fn instance() -> node::ServerInstance {
     use std::hash::{BuildHasher, RandomState};
     let keys = RandomState::new();
     let mut token_key = [0; 16];
@@ -371,5 +371,5 @@ fn birth() -> node::Birth {
     token_key[8..].copy_from_slice(&keys.hash_one("second half").to_le_bytes());
     // 0 is what a client says that knows no server yet.
     let incarnation = keys.hash_one("incarnation").max(1);
-    node::Birth { hash_seed: keys.hash_one("places"), incarnation, token_key }
+    node::ServerInstance { hash_seed: keys.hash_one("places"), incarnation, token_key }
 }

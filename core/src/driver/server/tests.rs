@@ -88,8 +88,8 @@ fn a_reader_that_never_reads_holds_nobody_up_and_little_memory() {
     let (mut greedy, mut other) = (greet(&server), greet(&server));
     other.write_all(&[set(b"/big", &vec![1; 8 << 20]), get(b"/none")].concat()).unwrap();
     assert_eq!(read(&mut other, 8), [0; 8]);
-    let asks = get(b"/big").repeat(1000);
-    greedy.write_all(&asks).unwrap();
+    let tasks = get(b"/big").repeat(1000);
+    greedy.write_all(&tasks).unwrap();
     let stats = until(&server, |stats| stats.buffered_bytes > 0);
     assert!(stats.buffered_bytes < 40 << 20, "{stats:?}");
     other.write_all(&get(b"/none")).unwrap();
@@ -184,17 +184,17 @@ fn a_panic_in_the_reactor_ends_the_server_and_closes_its_clients() {
 
 #[test]
 fn an_observer_may_stop_its_server() {
-    let place: Arc<OnceLock<Server>> = Arc::default();
-    let within = Arc::downgrade(&place);
+    let index: Arc<OnceLock<Server>> = Arc::default();
+    let with_timeout = Arc::downgrade(&index);
     let options = ServerOptions {
         observer: Box::new(move |event| {
-            if let (Event::Closed { .. }, Some(place)) = (event, within.upgrade()) {
-                place.get().map(Server::stop);
+            if let (Event::Closed { .. }, Some(index)) = (event, with_timeout.upgrade()) {
+                index.get().map(Server::stop);
             }
         }),
         ..ServerOptions::on("127.0.0.1", 0)
     };
-    let server = place.get_or_init(|| Server::start(options).unwrap());
+    let server = index.get_or_init(|| Server::start(options).unwrap());
     drop(greet(server));
     assert_eq!(server.wait(), ServerFailure::Stopped);
 }

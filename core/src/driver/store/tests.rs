@@ -169,8 +169,8 @@ fn workers_are_counted_by_every_kind() {
         let counted = store.check_in(DEFAULT).expect("counted");
         store.wait_for_workers(counted, DEFAULT).expect("all");
         let error = store.wait_for_workers(counted + 1, millis(30)).expect_err("one is missing");
-        let told = (error.kind(), error.operation());
-        assert_eq!(told, (ErrorKind::TimedOut, Operation::WaitForWorkers), "{name}");
+        let reported = (error.kind(), error.operation());
+        assert_eq!(reported, (ErrorKind::TimedOut, Operation::WaitForWorkers), "{name}");
     }
 }
 
@@ -232,8 +232,8 @@ fn cancelled_calls_end_and_later_ones_do_not() {
                 }
                 pending.join().expect("no panic").expect_err("cancelled")
             });
-            let told = (error.kind(), error.operation());
-            assert_eq!(told, (ErrorKind::Cancelled, operation), "{name}: {error}");
+            let reported = (error.kind(), error.operation());
+            assert_eq!(reported, (ErrorKind::Cancelled, operation), "{name}: {error}");
         }
         assert_eq!(store.add(b"n", 1, DEFAULT).expect("a later call"), 1, "{name}");
     }
@@ -313,12 +313,12 @@ fn a_default_timeout_is_the_handles_own_and_goes_on_to_those_made_from_it() {
         let short = Duration::from_millis(30);
         assert_eq!(store.set_timeout(short), SOON, "{name}");
         assert_eq!(store.timeouts(), Timeouts { call: short, answer: store.timeouts().answer }, "{name}");
-        let (beneath, twin) = (store.with_prefix(b"t"), store.duplicate().expect("a twin"));
-        for handle in [store, &beneath, &twin] {
+        let (with_scope, twin) = (store.with_prefix(b"t"), store.duplicate().expect("a twin"));
+        for handle in [store, &with_scope, &twin] {
             let error = handle.wait(&[b"never"], DEFAULT).expect_err("nobody sets it");
             assert_eq!((error.kind(), handle.timeout()), (ErrorKind::TimedOut, short), "{name}: {error}");
         }
-        beneath.set_timeout(SOON);
+        with_scope.set_timeout(SOON);
         assert_eq!((store.set_timeout(Duration::ZERO), twin.timeout()), (short, short), "{name}");
         let error = store.wait(&[b"never"], DEFAULT).expect_err("zero is to look once");
         assert_eq!(error.kind(), ErrorKind::TimedOut, "{name}: {error}");
@@ -347,7 +347,7 @@ fn a_cancel_between_the_parts_of_one_call_ends_it() {
 fn cancelling_beneath_a_prefix_ends_the_calls_of_all() {
     let family = Family::new("cancel-beneath");
     for (name, store) in &family.members {
-        let beneath = store.with_prefix(b"below");
+        let with_scope = store.with_prefix(b"below");
         let attempts: [Attempt<'_>; 2] = [&|| store.wait_for_workers(1 << 40, DEFAULT), &|| {
             store.barrier_by_keys(b"alone", 1 << 40, DEFAULT)
         }];
@@ -355,7 +355,7 @@ fn cancelling_beneath_a_prefix_ends_the_calls_of_all() {
             let error = thread::scope(|scope| {
                 let pending = scope.spawn(attempt);
                 while !pending.is_finished() {
-                    beneath.cancel();
+                    with_scope.cancel();
                     thread::yield_now();
                 }
                 pending.join().expect("no panic").expect_err("cancelled")

@@ -1,7 +1,7 @@
 //! The way to a connection, in the calling thread.
 
-use super::pool::{self, Joined, Shown, Ticket};
-use super::wire::{PENDING, Socketed, Timer, Trouble, Wire};
+use super::pool::{self, Joined, Registration, Ticket};
+use super::wire::{ExchangeError, PENDING, Socketed, Timer, Wire};
 use super::{Client, NOT_RELEASED, Span, ended};
 use crate::driver::clock::from_now;
 use crate::driver::last_try::FailedTry;
@@ -27,7 +27,7 @@ impl Client {
         let (options, limits) = (self.options.dial, self.options.limits);
         let mut link = Link::new(self.clock.now(), span.deadline, rounds, options, limits, self.seed());
         let mut addresses = Vec::new();
-        let mut line: Option<Shown<'_, Socketed>> = None;
+        let mut line: Option<Registration<'_, Socketed>> = None;
         let cancelled = |phase| Failure { phase, ..ended(pool::Ended::Cancelled) };
         loop {
             if self.pool.is_cancelled(ticket) {
@@ -63,16 +63,16 @@ impl Client {
                 }
                 Some(LinkOutput::Greet(bytes)) => {
                     let until = link.poll_timeout().unwrap_or(span.deadline);
-                    let Some(Shown { socket, .. }) = &mut line else { continue };
+                    let Some(Registration { socket, .. }) = &mut line else { continue };
                     let mut timer = Timer::new(&self.clock, self.clock.now(), until);
-                    if let Err(trouble) = socket.send_all(&bytes, &mut timer, &mut Sent::Nothing) {
-                        self.greeting_failed(&mut link, trouble);
+                    if let Err(exchange_error) = socket.send_all(&bytes, &mut timer, &mut Sent::Nothing) {
+                        self.greeting_failed(&mut link, exchange_error);
                     }
                 }
                 Some(LinkOutput::Disconnect) => line = None,
                 Some(LinkOutput::Ready) => {
-                    let Some(shown) = line else { continue };
-                    let socket = shown.into_inner();
+                    let Some(pooled) = line else { continue };
+                    let socket = pooled.into_inner();
                     self.pool.set_known(socket.peer());
                     self.last_try.set(None);
                     return Ok(Box::new(Wire::new(socket, link, self.clock.now())));
@@ -91,18 +91,18 @@ impl Client {
         &self,
         ticket: Ticket,
         link: &mut Link<PENDING>,
-        line: &mut Option<Shown<'_, Socketed>>,
+        line: &mut Option<Registration<'_, Socketed>>,
         span: Span,
     ) -> Result<(), Failure> {
         let until = link.poll_timeout().unwrap_or(span.deadline);
         match (link.state(), line) {
-            (DialState::Greeting, Some(Shown { socket, .. })) => {
+            (DialState::Greeting, Some(Registration { socket, .. })) => {
                 let mut buffer = [0; 64];
                 let mut timer = Timer::new(&self.clock, self.clock.now(), until);
                 let mut bytes = match socket.receive(&mut buffer, &mut timer, Sent::Something) {
                     Ok(got) => &buffer[..got],
-                    Err(trouble) => {
-                        self.greeting_failed(link, trouble);
+                    Err(exchange_error) => {
+                        self.greeting_failed(link, exchange_error);
                         return Ok(());
                     }
                 };
@@ -124,10 +124,10 @@ impl Client {
         Ok(())
     }
 
-    fn greeting_failed(&self, link: &mut Link<PENDING>, trouble: Trouble) {
+    fn greeting_failed(&self, link: &mut Link<PENDING>, exchange_error: ExchangeError) {
         let now = self.clock.now();
-        match trouble {
-            Trouble::Lost(cause, _) => link.handle(now, LinkInput::Ended(cause)),
+        match exchange_error {
+            ExchangeError::Lost(cause, _) => link.handle(now, LinkInput::Ended(cause)),
             _ => link.handle(now.max(link.poll_timeout().unwrap_or(now)), LinkInput::Tick),
         }
     }
@@ -160,9 +160,9 @@ impl Client {
         ticket: Ticket,
         address: SocketAddr,
         until: Option<Instant>,
-    ) -> io::Result<Option<Shown<'_, Socket>>> {
-        let shown = Shown::new(&self.pool, ticket, open_socket(address)?);
-        let socket = &shown.socket;
+    ) -> io::Result<Option<Registration<'_, Socket>>> {
+        let pooled = Registration::new(&self.pool, ticket, open_socket(address)?);
+        let socket = &pooled.socket;
         let connected = start_connect(socket, address, self.options.keep_alive.as_ref())?;
         // A cancel from before the connect found nothing to shut down.
         if !connected && !self.pool.is_cancelled(ticket) {
@@ -173,6 +173,6 @@ impl Client {
         }
         finish_connect(socket)?;
         socket.set_nonblocking(false)?;
-        Ok(Some(shown))
+        Ok(Some(pooled))
     }
 }

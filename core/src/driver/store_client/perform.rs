@@ -1,14 +1,14 @@
 //! One call from its beginning to its end: connections, attempts, and what a failure is called.
 
 use super::pool::{Entered, Stay, Ticket};
-use super::wire::{Timer, Trouble, Wire};
+use super::wire::{ExchangeError, Timer, Wire};
 use super::{Client, ended};
 use crate::driver::backend::{NOT_RELEASED, Span};
 use crate::driver::socket::{Idle, look};
 use crate::driver::take::Take;
 use crate::error::{Cause, Effect, ErrorKind, Failure, LimitError, Phase};
-use crate::node::client::{Age, Sent, Verdict, after_loss};
-use crate::store::call::{Call, GetMode, Outcome, Patience};
+use crate::node::client::{Age, RetryDecision, Sent, after_loss};
+use crate::store::call::{Call, GetMode, Outcome, WaitMode};
 use crate::store::client_conn::BeginError;
 use crate::store::dial::Rounds;
 use crate::time::{Duration, Instant};
@@ -16,7 +16,7 @@ use alloc::boxed::Box;
 
 impl Client {
     /// Makes a call.
-    pub(super) fn carry(&self, call: &Call<'_>, span: Span, take: &mut dyn Take) -> Result<Outcome, Failure> {
+    pub(super) fn drive(&self, call: &Call<'_>, span: Span, take: &mut dyn Take) -> Result<Outcome, Failure> {
         let stay = if call.may_wait() { Stay::Long } else { Stay::Brief };
         let Entered { ticket, idle, mode, waited } = self.enter(stay, span)?;
         // Who went straight in goes on with the reading of the clock that the call began with.
@@ -59,21 +59,21 @@ impl Client {
                     Err(failure) => return (None, Err(lost.unwrap_or(failure))),
                 },
             };
-            let trouble = match wire.exchange(call, mode, &mut timer, take) {
+            let exchange_error = match wire.exchange(call, mode, &mut timer, take) {
                 Ok(outcome) => {
                     if mode != first_mode {
                         self.pool.learn_slow_gets();
                     }
                     return (self.rested(ticket, wire), Ok(outcome));
                 }
-                Err(trouble) => trouble,
+                Err(exchange_error) => exchange_error,
             };
-            match trouble {
-                Trouble::NotBegun(error) => {
+            match exchange_error {
+                ExchangeError::NotBegun(error) => {
                     let failure = begin_failure(error);
                     return (self.rested(ticket, wire), Err(failure));
                 }
-                Trouble::TimedOut(phase, cause, effect) => {
+                ExchangeError::TimedOut(phase, cause, effect) => {
                     let failure = Failure { phase, cause, effect, ..NOT_RELEASED };
                     let kept = if cause == Cause::NotReleased {
                         if mode != first_mode {
@@ -85,34 +85,36 @@ impl Client {
                     };
                     return (kept, Err(failure));
                 }
-                Trouble::Violated(violation) => {
+                ExchangeError::Violated(violation) => {
                     let (kind, cause) = (ErrorKind::WrongProtocol, Cause::Violation(violation));
                     let effect = wire.link.conn().lose().map_or(Effect::None, |loss| loss.effect);
                     let failure = Failure { kind, cause, effect, phase: Phase::Receiving, ..NOT_RELEASED };
                     return (self.dropped(ticket, wire), Err(failure));
                 }
-                Trouble::Lost(cause, sent) => {
+                ExchangeError::Lost(cause, sent) => {
                     let loss = wire.link.conn().lose();
                     self.dropped(ticket, wire);
                     // The others are of the same server.
                     self.pool.forget_idle();
-                    let verdict = match &loss {
+                    let retry_decision = match &loss {
                         Some(loss) => after_loss(call.operation(), mode, retries, age, sent, loss),
-                        None => Verdict::Fail(Effect::None),
+                        None => RetryDecision::Fail(Effect::None),
                     };
                     let phase = loss.map_or(Phase::Sending, |loss| match sent {
                         Sent::Nothing => Phase::Sending,
                         Sent::Something => loss.phase,
                     });
                     let failure = Failure { kind: ErrorKind::ServerGone, phase, cause, ..NOT_RELEASED };
-                    match verdict {
-                        Verdict::Answer(outcome) => {
+                    match retry_decision {
+                        RetryDecision::Answer(outcome) => {
                             self.pool.learn_slow_gets();
                             return (None, Ok(outcome));
                         }
-                        Verdict::Fail(effect) => return (None, Err(Failure { effect, ..failure })),
-                        Verdict::Again(_) if self.pool.is_cancelled(ticket) => return (None, Err(failure)),
-                        Verdict::Again(again) => {
+                        RetryDecision::Fail(effect) => return (None, Err(Failure { effect, ..failure })),
+                        RetryDecision::Again(_) if self.pool.is_cancelled(ticket) => {
+                            return (None, Err(failure));
+                        }
+                        RetryDecision::Again(again) => {
                             retries += u32::from(again == mode);
                             (mode, lost) = (again, Some(failure));
                             take.reset();
@@ -176,8 +178,8 @@ impl Client {
 
     /// The time for the first connection, and how often each address is tried.
     pub(super) fn connecting(&self) -> (Span, Rounds) {
-        let ((after, rounds), began) = (self.options.connect_patience(), self.clock.now());
-        (Span { began, deadline: began + after, patience: Patience::Wait, epoch: None }, rounds)
+        let ((after, rounds), began) = (self.options.connect_budget(), self.clock.now());
+        (Span { began, deadline: began + after, wait_mode: WaitMode::Wait, epoch: None }, rounds)
     }
 
     pub(super) fn aged(&self, failure: Failure, span: Span) -> Failure {

@@ -99,7 +99,7 @@ pub(super) struct Ticket {
 /// A socket of a call, in the pool's view: [`Pool::cancel`] may shut it down. It goes out of view before it is closed,
 /// whatever way it goes, since the number of a closed one may be somebody else's at once.
 #[derive(Debug)]
-pub(super) struct Shown<'p, S> {
+pub(super) struct Registration<'p, S> {
     /// Before the socket, so that it is dropped before.
     view: View<'p>,
     pub(super) socket: S,
@@ -117,7 +117,7 @@ impl Drop for View<'_> {
     }
 }
 
-impl<'p, S> Shown<'p, S> {
+impl<'p, S> Registration<'p, S> {
     /// Brings a socket into view, in the place of one that was there.
     pub(super) fn new(pool: &'p Pool, ticket: Ticket, socket: S) -> Self
     where
@@ -127,8 +127,8 @@ impl<'p, S> Shown<'p, S> {
         Self { view: View { pool, ticket }, socket }
     }
 
-    pub(super) fn map<T>(self, change: impl FnOnce(S) -> T) -> Shown<'p, T> {
-        Shown { view: self.view, socket: change(self.socket) }
+    pub(super) fn map<T>(self, change: impl FnOnce(S) -> T) -> Registration<'p, T> {
+        Registration { view: self.view, socket: change(self.socket) }
     }
 
     /// The socket, which stays in view: the caller takes it out.
@@ -161,19 +161,19 @@ impl Pool {
 
     /// Takes the connection that was used last, or the right to make one; waits while there are too many. Of several
     /// calls that are one, the later ones name the epoch of the first.
-    pub(super) fn enter(&self, stay: Stay, patience: Duration, epoch: Option<u64>) -> Result<Entered, Ended> {
+    pub(super) fn enter(&self, stay: Stay, timeout: Duration, epoch: Option<u64>) -> Result<Entered, Ended> {
         let mut until = None;
         let mut state = self.lock();
         let epoch = epoch.unwrap_or(state.epoch);
         loop {
-            if state.epoch == epoch && self.has_room(&state, stay) {
+            if state.epoch == epoch && self.has_capacity(&state, stay) {
                 let idle = state.idle.pop();
                 let socket = idle.as_ref().map(|wire| wire.fd());
                 state.long += usize::from(stay == Stay::Long);
                 let ticket = Ticket { slot: state.busy.insert(Busy { socket, stay }), epoch };
                 return Ok(Entered { ticket, idle, mode: state.get_mode, waited: until.is_some() });
             }
-            let left = state.left(*until.get_or_insert_with(|| from_now(patience)), epoch)?;
+            let left = state.left(*until.get_or_insert_with(|| from_now(timeout)), epoch)?;
             let freed = match stay {
                 Stay::Brief => &self.freed_for_brief,
                 Stay::Long => &self.freed_for_long,
@@ -185,7 +185,7 @@ impl Pool {
     }
 
     /// Calls that stay long leave a connection to the others, which may be what they wait for.
-    fn has_room(&self, state: &State, stay: Stay) -> bool {
+    fn has_capacity(&self, state: &State, stay: Stay) -> bool {
         let fits = match stay {
             Stay::Brief => true,
             Stay::Long => state.long < self.limits.waiting_connections_max(),
@@ -376,9 +376,9 @@ mod tests {
     fn a_socket_is_out_of_view_before_it_is_closed_and_stays_in_view_when_it_is_kept() {
         let (pool, closed) = (pool(), Mutex::default());
         let ticket = enter(&pool, Stay::Brief);
-        drop(Shown::new(&pool, ticket, Probe(&pool, &closed)));
-        let shown = Shown::new(&pool, ticket, Probe(&pool, &closed)).map(|probe| (probe, "and more"));
-        let kept = shown.into_inner();
+        drop(Registration::new(&pool, ticket, Probe(&pool, &closed)));
+        let pooled = Registration::new(&pool, ticket, Probe(&pool, &closed)).map(|probe| (probe, "and more"));
+        let kept = pooled.into_inner();
         assert_eq!(pool.lock().busy[ticket.slot].socket, Some(-7));
         pool.set_socket(ticket, None);
         drop(kept);
@@ -407,19 +407,19 @@ mod tests {
     fn a_place_that_becomes_free_is_told_to_those_who_wait_for_one() {
         let pool = pool();
         let taken = [enter(&pool, Stay::Long), enter(&pool, Stay::Brief)];
-        let (told, tell) = mpsc::channel();
+        let (event, notify) = mpsc::channel();
         thread::scope(|scope| {
             // They wait for something else, and a word to them is no word to the others.
             for _ in 0..8 {
-                let told = told.clone();
+                let event = event.clone();
                 let pool = &pool;
                 scope.spawn(move || {
                     let epoch = pool.epoch();
-                    told.send(()).expect("the test goes on");
+                    event.send(()).expect("the test goes on");
                     pool.pause(epoch, from_now(2 * SOON))
                 });
             }
-            (0..8).for_each(|_| tell.recv_timeout(SOON).expect("it began"));
+            (0..8).for_each(|_| notify.recv_timeout(SOON).expect("it began"));
             let waiters: Vec<_> = [Stay::Long, Stay::Brief, Stay::Long, Stay::Brief]
                 .map(|stay| {
                     let pool = &pool;

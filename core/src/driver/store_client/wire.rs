@@ -45,7 +45,7 @@ pub(super) struct Wire {
 
 /// Why an exchange did not end well.
 #[derive(Debug)]
-pub(super) enum Trouble {
+pub(super) enum ExchangeError {
     /// The deadline passed. Unless the cause is [`Cause::NotReleased`], the connection is of no use any more.
     TimedOut(Phase, Cause, Effect),
     /// The connection ended.
@@ -74,11 +74,11 @@ impl Wire {
         mode: GetMode,
         timer: &mut Timer<'_>,
         take: &mut dyn Take,
-    ) -> Result<Outcome, Trouble> {
+    ) -> Result<Outcome, ExchangeError> {
         self.calls += 1;
         let id = CallId(self.calls);
         let result = self.drive(id, call, mode, timer, take);
-        let Err(Trouble::TimedOut(mut phase, ..)) = result else { return result };
+        let Err(ExchangeError::TimedOut(mut phase, ..)) = result else { return result };
         let conn = self.link.conn();
         if phase != Phase::Sending {
             phase = conn.phase(id).unwrap_or(phase);
@@ -100,7 +100,7 @@ impl Wire {
             (false, Effect::Kept) => (Cause::NoAnswer, Effect::Possible),
             (false, effect) => (Cause::NoAnswer, effect),
         };
-        Err(Trouble::TimedOut(phase, cause, effect))
+        Err(ExchangeError::TimedOut(phase, cause, effect))
     }
 
     fn drive(
@@ -110,11 +110,11 @@ impl Wire {
         mode: GetMode,
         timer: &mut Timer<'_>,
         take: &mut dyn Take,
-    ) -> Result<Outcome, Trouble> {
+    ) -> Result<Outcome, ExchangeError> {
         let Self { line, link, out, input, .. } = self;
         let conn = link.conn();
         let mut sent = Sent::Nothing;
-        let bytes = with_room(out, |out| conn.begin(id, call, mode, out))?;
+        let bytes = grow_and_encode(out, |out| conn.begin(id, call, mode, out))?;
         line.send_all(&out[..bytes], timer, &mut sent)?;
         loop {
             let due = usize::try_from(conn.value_bytes_due()).unwrap_or(usize::MAX);
@@ -123,13 +123,13 @@ impl Wire {
             }
             let got = line.receive(input, timer, sent)?;
             let mut bytes = &input[..got];
-            while let Some(event) = conn.receive(&mut bytes).map_err(Trouble::Violated)? {
+            while let Some(event) = conn.receive(&mut bytes).map_err(ExchangeError::Violated)? {
                 match event {
                     Event::Count { count, .. } => take.count(count),
                     Event::ValueStart { bytes, .. } => take.start(bytes),
                     Event::ValueChunk { bytes, .. } => take.chunk(bytes),
                     Event::Proceed { id } => {
-                        let bytes = with_room(out, |out| conn.proceed(id, call, out))?;
+                        let bytes = grow_and_encode(out, |out| conn.proceed(id, call, out))?;
                         line.send_all(&out[..bytes], timer, &mut sent)?;
                     }
                     Event::Done { outcome, .. } => return Ok(outcome),
@@ -179,14 +179,14 @@ impl<'a> Timer<'a> {
 }
 
 /// Encodes into `buffer`, which grows if it has to.
-fn with_room(
+fn grow_and_encode(
     buffer: &mut Vec<u8>,
     mut encode: impl FnMut(&mut [u8]) -> Result<usize, BeginError>,
-) -> Result<usize, Trouble> {
+) -> Result<usize, ExchangeError> {
     loop {
         match encode(buffer) {
             Err(BeginError::Space(bytes)) => buffer.resize(bytes.next_power_of_two(), 0),
-            other => return other.map_err(Trouble::NotBegun),
+            other => return other.map_err(ExchangeError::NotBegun),
         }
     }
 }
@@ -205,7 +205,7 @@ impl Socketed {
         mut bytes: &[u8],
         timer: &mut Timer<'_>,
         sent: &mut Sent,
-    ) -> Result<(), Trouble> {
+    ) -> Result<(), ExchangeError> {
         let Self { socket, send_timeout, .. } = self;
         let set = |span| socket.set_write_timeout(Some(span));
         // Without the flag, a connection that ended would end a process that does not expect SIGPIPE.
@@ -226,7 +226,7 @@ impl Socketed {
                         timer.passed();
                     }
                     if !bytes.is_empty() && timer.left().is_zero() {
-                        return Err(Trouble::TimedOut(Phase::Sending, Cause::NoAnswer, Effect::None));
+                        return Err(ExchangeError::TimedOut(Phase::Sending, Cause::NoAnswer, Effect::None));
                     }
                 }
                 Err(error) if !may_wait && error.kind() == io::ErrorKind::WouldBlock => {}
@@ -241,13 +241,13 @@ impl Socketed {
         buffer: &mut [u8],
         timer: &mut Timer<'_>,
         sent: Sent,
-    ) -> Result<usize, Trouble> {
+    ) -> Result<usize, ExchangeError> {
         let Self { socket, receive_timeout, .. } = self;
         let set = |span| socket.set_read_timeout(Some(span));
         loop {
             arm(receive_timeout, timer, sent, &set)?;
             match (&*socket).read(buffer) {
-                Ok(0) => return Err(Trouble::Lost(Cause::Closed, sent)),
+                Ok(0) => return Err(ExchangeError::Lost(Cause::Closed, sent)),
                 Ok(count) => {
                     timer.passed();
                     return Ok(count);
@@ -265,7 +265,7 @@ fn arm(
     timer: &mut Timer<'_>,
     sent: Sent,
     set: &dyn Fn(Duration) -> io::Result<()>,
-) -> Result<(), Trouble> {
+) -> Result<(), ExchangeError> {
     let left = timer.left();
     let slack = (left / 64).clamp(TIMEOUT_SLACK_MIN, TIMEOUT_SLACK_MAX);
     if *timeout > left.saturating_add(slack) {
@@ -281,15 +281,15 @@ fn woken(
     timer: &mut Timer<'_>,
     (phase, sent): (Phase, Sent),
     set: &dyn Fn(Duration) -> io::Result<()>,
-) -> Result<(), Trouble> {
+) -> Result<(), ExchangeError> {
     let interrupted = error.kind() == io::ErrorKind::Interrupted;
     if !interrupted && error.raw_os_error() != Some(libc::EAGAIN) {
-        return Err(Trouble::Lost(classify(error).1, sent));
+        return Err(ExchangeError::Lost(classify(error).1, sent));
     }
     timer.passed();
     let left = timer.left();
     if left.is_zero() {
-        return Err(Trouble::TimedOut(phase, Cause::NoAnswer, Effect::None));
+        return Err(ExchangeError::TimedOut(phase, Cause::NoAnswer, Effect::None));
     }
     // After a signal, the time until then does not count again: the next attempt is armed with what is left.
     if interrupted { Ok(()) } else { set_timeout(timeout, left, sent, set) }
@@ -300,10 +300,10 @@ fn set_timeout(
     left: Duration,
     sent: Sent,
     set: &dyn Fn(Duration) -> io::Result<()>,
-) -> Result<(), Trouble> {
+) -> Result<(), ExchangeError> {
     // A timeout of zero would mean none.
     *timeout = left.max(Duration::from_millis(1));
-    set(*timeout).map_err(|error| Trouble::Lost(classify(&error).1, sent))
+    set(*timeout).map_err(|error| ExchangeError::Lost(classify(&error).1, sent))
 }
 
 const TIMEOUT_SLACK_MIN: Duration = Duration::from_millis(1);

@@ -61,18 +61,20 @@ impl World {
                 }
             }
             for (rank, machine) in &machines {
-                if let Some(verdict) = machine.verdict() {
+                if let Some(barrier_outcome) = machine.barrier_outcome() {
                     let options = BarrierOptions { rank: Some(*rank), ..options.clone() };
-                    let told = BarrierTimeout::of(&options, verdict, &|rank| format!("host{rank}"));
-                    let told = told.map_or_else(|| format!("{verdict:?}"), |told| told.names.join(", "));
-                    world.ended.entry(*rank).or_insert((now_ms, told));
+                    let reported =
+                        BarrierTimeout::of(&options, barrier_outcome, &|rank| format!("host{rank}"));
+                    let reported = reported
+                        .map_or_else(|| format!("{barrier_outcome:?}"), |reported| reported.names.join(", "));
+                    world.ended.entry(*rank).or_insert((now_ms, reported));
                 }
             }
             if world.ended.len() == arrivals.len() {
                 break;
             }
         }
-        world.ended.into_iter().map(|(rank, (at, told))| (rank, at, told)).collect()
+        world.ended.into_iter().map(|(rank, (at, reported))| (rank, at, reported)).collect()
     }
 }
 
@@ -89,21 +91,21 @@ fn rank_zero_names_the_missing_and_the_others_point_to_it() {
     // Nobody waits the trace timeout out: with the last trace there are as many as arrivals.
     let ended = World::run(5, 1000, 10_000, &[(0, 0), (1, 30), (3, 5)]);
     assert_eq!(ended.len(), 3);
-    for (rank, at_ms, told) in ended {
-        assert_eq!(told, if rank == 0 { "host2, host4" } else { ASK });
+    for (rank, at_ms, reported) in ended {
+        assert_eq!(reported, if rank == 0 { "host2, host4" } else { ASK });
         assert!((1000..1100).contains(&at_ms), "rank {rank} at {at_ms}");
     }
 }
 
 #[test]
 fn a_missing_rank_zero_is_named_at_once() {
-    for (world_size, arrivals, told) in [
+    for (world_size, arrivals, reported) in [
         (2, &[(1, 0)][..], "host0"),
         (4, &[(1, 0), (2, 40), (3, 20)], "host0"),
         (5, &[(1, 0), (3, 40)], "host0, host2, host4"),
     ] {
         for (rank, at_ms, found) in World::run(world_size, 1000, 10_000, arrivals) {
-            assert_eq!(found, told, "rank {rank} of {world_size}");
+            assert_eq!(found, reported, "rank {rank} of {world_size}");
             assert!((1000..1200).contains(&at_ms), "rank {rank} at {at_ms}");
         }
     }
@@ -118,7 +120,7 @@ fn a_rank_zero_that_came_late_is_waited_for() {
 }
 
 /// An arrival that gives no rank leaves no trace, so that nothing is certain.
-fn with_a_stranger(rank: i64, timeout_ms: u64, trace_ms: u64) -> (u64, Verdict) {
+fn with_a_stranger(rank: i64, timeout_ms: u64, trace_ms: u64) -> (u64, BarrierOutcome) {
     let mut world = World::default();
     world.numbers.insert("b//num_members".into(), 1);
     let mut options = BarrierOptions::new(3, "b/");
@@ -132,8 +134,8 @@ fn with_a_stranger(rank: i64, timeout_ms: u64, trace_ms: u64) -> (u64, Verdict) 
             let Some(outcome) = world.answer(&step, now) else { break };
             machine.handle(now, outcome).expect("belongs to the step");
         }
-        if let Some(verdict) = machine.verdict() {
-            return (now_ms, verdict.clone());
+        if let Some(barrier_outcome) = machine.barrier_outcome() {
+            return (now_ms, barrier_outcome.clone());
         }
     }
     unreachable!()
@@ -141,10 +143,10 @@ fn with_a_stranger(rank: i64, timeout_ms: u64, trace_ms: u64) -> (u64, Verdict) 
 
 #[test]
 fn what_is_not_certain_is_waited_for_as_long_as_traces_are() {
-    assert_eq!(with_a_stranger(0, 100, 2000), (2100, Verdict::Missing(vec![1, 2])));
-    assert_eq!(with_a_stranger(1, 3000, 2000), (5000, Verdict::Missing(vec![0, 2])));
+    assert_eq!(with_a_stranger(0, 100, 2000), (2100, BarrierOutcome::Missing(vec![1, 2])));
+    assert_eq!(with_a_stranger(1, 3000, 2000), (5000, BarrierOutcome::Missing(vec![0, 2])));
     // Never longer than the barrier itself.
-    assert_eq!(with_a_stranger(1, 100, 2000), (200, Verdict::Missing(vec![0, 2])));
+    assert_eq!(with_a_stranger(1, 100, 2000), (200, BarrierOutcome::Missing(vec![0, 2])));
 }
 
 #[test]
@@ -173,7 +175,7 @@ fn keys_are_those_of_pytorch() {
     ] {
         match machine.next_step().expect("not at the end") {
             Step::Add { key, .. } | Step::Mark { key } | Step::Wait { key, .. } => keys.push(key),
-            Step::Check { keys: asked } => keys.extend(asked),
+            Step::Check { keys: range } => keys.extend(range),
         }
         machine.handle(now, outcome).expect("fits");
     }
@@ -190,7 +192,7 @@ fn keys_are_those_of_pytorch() {
         ]
         .map(Box::from)
     );
-    assert_eq!(machine.verdict(), Some(&Verdict::Missing(vec![1])));
+    assert_eq!(machine.barrier_outcome(), Some(&BarrierOutcome::Missing(vec![1])));
     assert_eq!(machine.next_step(), None);
 }
 
@@ -200,21 +202,22 @@ fn the_message_is_that_of_pytorch() {
     options.timeout = Duration::from_secs(1);
     options.rank = Some(0);
     let names = |rank| format!("host{rank}");
-    let told = |options: &BarrierOptions, verdict| BarrierTimeout::of(options, &verdict, &names);
+    let reported =
+        |options: &BarrierOptions, barrier_outcome| BarrierTimeout::of(options, &barrier_outcome, &names);
     assert_eq!(
-        told(&options, Verdict::Missing(vec![2, 4])).expect("words").to_string(),
+        reported(&options, BarrierOutcome::Missing(vec![2, 4])).expect("words").to_string(),
         "Timed out waiting on barrier on rank 0, for key prefix: tr (world_size=5, missing_ranks=[host2, host4], \
          timeout=1.0)"
     );
     options.rank = Some(3);
     options.timeout = Duration::from_millis(250);
     assert_eq!(
-        told(&options, Verdict::AskRankZero).expect("words").to_string(),
+        reported(&options, BarrierOutcome::AskRankZero).expect("words").to_string(),
         "Timed out waiting on barrier on rank 3, for key prefix: tr (world_size=5, missing_ranks=[[<check rank 0 \
          (host0) for missing rank info>]], timeout=0.25)"
     );
-    assert_eq!(told(&options, Verdict::Released), None);
-    assert_eq!(told(&options, Verdict::TimedOut), None);
+    assert_eq!(reported(&options, BarrierOutcome::Released), None);
+    assert_eq!(reported(&options, BarrierOutcome::TimedOut), None);
 }
 
 #[test]
@@ -228,7 +231,7 @@ fn without_a_rank_there_is_no_search() {
     let error = machine.handle(now, Outcome::Applied).expect_err("of another step");
     assert_eq!(error.step, machine.next_step());
     machine.handle(now, Outcome::Missing).expect("fits");
-    assert_eq!(machine.verdict(), Some(&Verdict::TimedOut));
+    assert_eq!(machine.barrier_outcome(), Some(&BarrierOutcome::TimedOut));
 }
 
 #[test]

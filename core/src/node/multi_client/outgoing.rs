@@ -30,8 +30,8 @@ impl Outgoing {
     }
 
     /// Whether the byte at a place was sent.
-    pub(super) const fn was_sent(&self, place: u64) -> bool {
-        place < self.sent_total
+    pub(super) const fn was_sent(&self, index: u64) -> bool {
+        index < self.sent_total
     }
 
     pub(super) fn put(&mut self, bytes: &[u8]) {
@@ -83,21 +83,21 @@ mod tests {
     #[test]
     fn what_was_sent_is_not_kept_however_busy_the_connection() {
         let mut outgoing = Outgoing::default();
-        let piece: Vec<u8> = (0..100_000_u32).map(|number| number.to_le_bytes()[0]).collect();
-        outgoing.put(&piece[..1]);
-        for turn in 0..1000 {
+        let chunk: Vec<u8> = (0..100_000_u32).map(|number| number.to_le_bytes()[0]).collect();
+        outgoing.put(&chunk[..1]);
+        for poll in 0..1000 {
             outgoing
-                .write(piece.len() + 7, |room| {
-                    room[..piece.len()].copy_from_slice(&piece);
-                    Ok::<_, ()>(piece.len())
+                .write(chunk.len() + 7, |spare| {
+                    spare[..chunk.len()].copy_from_slice(&chunk);
+                    Ok::<_, ()>(chunk.len())
                 })
                 .expect("encoded");
             let unsent = outgoing.unsent();
-            assert_eq!(unsent.len(), piece.len() + 1);
-            assert_eq!(unsent[0], if turn == 0 { piece[0] } else { piece[piece.len() - 1] });
-            assert_eq!(unsent[1..], piece);
-            outgoing.sent(piece.len());
-            assert!(outgoing.bytes.capacity() < 1_000_000, "turn {turn}: {} held", outgoing.bytes.capacity());
+            assert_eq!(unsent.len(), chunk.len() + 1);
+            assert_eq!(unsent[0], if poll == 0 { chunk[0] } else { chunk[chunk.len() - 1] });
+            assert_eq!(unsent[1..], chunk);
+            outgoing.sent(chunk.len());
+            assert!(outgoing.bytes.capacity() < 1_000_000, "turn {poll}: {} held", outgoing.bytes.capacity());
         }
         assert_eq!(outgoing.end(), 100_000_001);
         assert!(outgoing.was_sent(99_999_999) && !outgoing.was_sent(100_000_000));

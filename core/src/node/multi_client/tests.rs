@@ -9,10 +9,10 @@ use core::net::SocketAddr;
 
 const MS: fn(u64) -> Instant = Instant::from_millis;
 const SECOND: Duration = Duration::from_secs(1);
-const ADD: Call<'static> = Call::Store(Request::Add { key: Key::raw(b"/n"), delta: 1 }, Patience::Wait);
-const GET: Call<'static> = Call::Store(Request::Get { key: Key::raw(b"/k") }, Patience::Wait);
-const WAIT: Call<'static> = Call::Store(Request::Wait { keys: Keys::one(Key::raw(b"/k")) }, Patience::Wait);
-const NUM_KEYS: Call<'static> = Call::Store(Request::NumKeys, Patience::Wait);
+const ADD: Call<'static> = Call::Store(Request::Add { key: Key::raw(b"/n"), delta: 1 }, WaitMode::Wait);
+const GET: Call<'static> = Call::Store(Request::Get { key: Key::raw(b"/k") }, WaitMode::Wait);
+const WAIT: Call<'static> = Call::Store(Request::Wait { keys: Keys::one(Key::raw(b"/k")) }, WaitMode::Wait);
+const NUM_KEYS: Call<'static> = Call::Store(Request::NumKeys, WaitMode::Wait);
 
 const ADD_SENT: &str = "0402000000000000002f6e0100000000000000";
 const WAIT_SENT: &str = "06010000000000000002000000000000002f6b";
@@ -37,9 +37,9 @@ impl Scripted {
 
     /// Drains the outputs. What is to be transmitted is sent and told as hex.
     fn outputs(&mut self) -> Vec<String> {
-        let mut told = Vec::new();
+        let mut reported = Vec::new();
         while let Some(output) = self.client.poll_output() {
-            told.push(match output {
+            reported.push(match output {
                 Output::Resolve(conn) => {
                     self.conns.insert(conn.generation, conn);
                     format!("{} resolve", conn.generation)
@@ -65,7 +65,7 @@ impl Scripted {
                 }
             });
         }
-        told
+        reported
     }
 
     fn input(&mut self, at_ms: u64, conn: u32, input: fn(ConnId) -> Input<'static>) {
@@ -86,8 +86,8 @@ impl Scripted {
     fn connect(&mut self, at_ms: u64, conn: u32) {
         self.input(at_ms, conn, |conn| Input::Resolved(conn, &[Family::V4]));
         self.input(at_ms, conn, Input::Connected);
-        let told = self.outputs();
-        let greeting = told.last().expect("a greeting").clone();
+        let reported = self.outputs();
+        let greeting = reported.last().expect("a greeting").clone();
         let nonce = greeting.strip_prefix(&format!("{conn} sends 00cef7853c0d")).expect("a greeting");
         self.receives(at_ms, conn, nonce);
     }
@@ -132,18 +132,27 @@ fn calls_that_may_block_have_connections_of_their_own_and_surplus_ones_close() {
         world.connect(1, conn);
         sent.extend(world.outputs());
     }
-    assert_eq!(sent.iter().filter(|told| told.contains(GET_SENT)).count(), 2, "{sent:?}");
-    assert_eq!(sent.iter().filter(|told| told.contains(ADD_SENT)).count(), 1, "{sent:?}");
-    let adding =
-        sent.iter().find(|told| told.contains(ADD_SENT)).expect("sent")[..1].parse().expect("a digit");
+    assert_eq!(sent.iter().filter(|reported| reported.contains(GET_SENT)).count(), 2, "{sent:?}");
+    assert_eq!(sent.iter().filter(|reported| reported.contains(ADD_SENT)).count(), 1, "{sent:?}");
+    let adding = sent.iter().find(|reported| reported.contains(ADD_SENT)).expect("sent")[..1]
+        .parse()
+        .expect("a digit");
     world.receives(2, adding, "0100000000000000");
     assert_eq!(world.outputs(), ["3 Add Number(1) []"]);
     for conn in (1..=3).filter(|&conn| conn != adding) {
         world.receives(3, conn, "0001000000000000007a");
     }
-    let told = world.outputs();
-    assert_eq!(told.iter().filter(|told| told.ends_with(r#"Get Value ["z"]"#)).count(), 2, "{told:?}");
-    assert_eq!(told.iter().filter(|told| told.ends_with("disconnect")).count(), 2, "{told:?}");
+    let reported = world.outputs();
+    assert_eq!(
+        reported.iter().filter(|reported| reported.ends_with(r#"Get Value ["z"]"#)).count(),
+        2,
+        "{reported:?}"
+    );
+    assert_eq!(
+        reported.iter().filter(|reported| reported.ends_with("disconnect")).count(),
+        2,
+        "{reported:?}"
+    );
     assert_eq!(world.client.connections(), 1);
 }
 
@@ -188,9 +197,9 @@ fn waits_leave_a_connection_to_the_calls_that_end_them() {
             "an idle connection is not for a second wait"
         );
         world.receives(5, 1, "00");
-        let told = world.outputs();
-        assert_eq!(told[0], "1 Wait Released []");
-        assert!(told[1].ends_with(GET_SENT) && told.len() == 2, "{told:?}");
+        let reported = world.outputs();
+        assert_eq!(reported[0], "1 Wait Released []");
+        assert!(reported[1].ends_with(GET_SENT) && reported.len() == 2, "{reported:?}");
     }
 }
 
@@ -202,7 +211,7 @@ fn a_call_that_looks_once_needs_no_turn_among_those_that_wait() {
     assert_eq!(world.outputs(), ["1 resolve"]);
     world.connect(1, 1);
     world.outputs();
-    world.submit(2, Call::Store(Request::MultiGet { keys: Keys::one(Key::raw(b"/k")) }, Patience::Once));
+    world.submit(2, Call::Store(Request::MultiGet { keys: Keys::one(Key::raw(b"/k")) }, WaitMode::Once));
     assert_eq!(world.outputs(), ["2 resolve"]);
     world.connect(3, 2);
     assert_eq!(world.outputs(), ["2 sends 05010000000000000002000000000000002f6b"]);
@@ -212,7 +221,7 @@ fn a_call_that_looks_once_needs_no_turn_among_those_that_wait() {
 
 /// Drains the outputs of a client for which no connection can be made any more, and tells what became of its calls.
 fn without_descriptors(world: &mut Scripted, at_ms: u64) -> (usize, Vec<String>) {
-    let (mut dials, mut told) = (0, Vec::new());
+    let (mut dials, mut reported) = (0, Vec::new());
     while let Some(output) = world.client.poll_output() {
         match output {
             Output::Resolve(conn) => world.client.handle(MS(at_ms), Input::Resolved(conn, &[Family::V4])),
@@ -223,12 +232,12 @@ fn without_descriptors(world: &mut Scripted, at_ms: u64) -> (usize, Vec<String>)
             }
             Output::Completed(id, operation, result) => {
                 let failure = result.expect_err("there is no connection").failure;
-                told.push(format!("{} {operation:?} {:?} {:?}", id.0, failure.kind, failure.cause));
+                reported.push(format!("{} {operation:?} {:?} {:?}", id.0, failure.kind, failure.cause));
             }
             other => panic!("{other:?}"),
         }
     }
-    (dials, told)
+    (dials, reported)
 }
 
 #[test]
@@ -241,16 +250,16 @@ fn calls_that_need_a_further_connection_fail_with_what_prevents_it() {
     // Behind the wait, they would stand as long as it.
     world.submit(2, ADD);
     world.submit(2, NUM_KEYS);
-    let told = without_descriptors(&mut world, 2);
-    assert_eq!(told, (1, vec!["2 Add Io Os(24)".into(), "3 NumKeys Io Os(24)".into()]));
+    let reported = without_descriptors(&mut world, 2);
+    assert_eq!(reported, (1, vec!["2 Add Io Os(24)".into(), "3 NumKeys Io Os(24)".into()]));
     // Of calls that need one each, each costs one attempt.
     world.submit(3, GET);
     world.submit(3, ADD);
     world.submit(3, GET);
-    let (dials, mut told) = without_descriptors(&mut world, 3);
-    told.sort();
+    let (dials, mut reported) = without_descriptors(&mut world, 3);
+    reported.sort();
     assert_eq!(
-        (dials, told),
+        (dials, reported),
         (3, vec!["4 Get Io Os(24)".into(), "5 Add Io Os(24)".into(), "6 Get Io Os(24)".into()])
     );
     assert_eq!((world.client.pending(), world.client.connections()), (1, 1));
@@ -289,9 +298,9 @@ fn very_many_queued_calls_end_in_one_turn() {
     }
     world.outputs();
     let began = std::time::Instant::now();
-    let told = world.tick(1000);
+    let reported = world.tick(1000);
     assert!(began.elapsed() < Duration::from_secs(10), "{:?}", began.elapsed());
-    assert_eq!((told.len(), world.client.pending()), (CALLS, 0));
+    assert_eq!((reported.len(), world.client.pending()), (CALLS, 0));
 }
 
 #[test]
@@ -385,8 +394,8 @@ fn a_call_of_which_nothing_was_sent_is_begun_again_whatever_it_is() {
     world.submit(2, ADD);
     // The driver could not send before it saw the end.
     world.input(2, 1, CLOSED);
-    let told = world.outputs();
-    assert_eq!(told.last().map(String::as_str), Some("2 resolve"), "{told:?}");
+    let reported = world.outputs();
+    assert_eq!(reported.last().map(String::as_str), Some("2 resolve"), "{reported:?}");
     world.connect(3, 2);
     assert_eq!(world.outputs(), [format!("2 sends {ADD_SENT}")]);
 }
@@ -442,17 +451,17 @@ fn a_stranger_is_told_from_a_store() {
     world.input(1, 1, Input::Connected);
     world.outputs();
     world.receives(2, 1, "485454502f");
-    let told = world.outputs();
-    assert_eq!(told[0], "1 disconnect");
-    assert!(told[1].starts_with("1 Get WrongProtocol Greeting 2 Violation"), "{told:?}");
+    let reported = world.outputs();
+    assert_eq!(reported[0], "1 disconnect");
+    assert!(reported[1].starts_with("1 Get WrongProtocol Greeting 2 Violation"), "{reported:?}");
     // And one that turns strange later.
     world.submit(3, WAIT);
     world.outputs();
     world.connect(4, 2);
     world.outputs();
     world.receives(5, 2, "07");
-    let told = world.outputs();
-    assert!(told[1].starts_with("2 Wait WrongProtocol Receiving 2 Violation"), "{told:?}");
+    let reported = world.outputs();
+    assert!(reported[1].starts_with("2 Wait WrongProtocol Receiving 2 Violation"), "{reported:?}");
     assert_eq!(world.client.connections(), 0);
 }
 
@@ -461,7 +470,7 @@ fn limits_are_told_before_anything_is_sent() {
     let limits = ClientLimits { operations_max: 1, ..ClientLimits::default() };
     let mut client = MultiClient::new(MultiClientOptions { limits, ..MultiClientOptions::default() }, 1);
     let long = vec![b'k'; 8193];
-    let call = Call::Store(Request::Get { key: Key::raw(&long) }, Patience::Wait);
+    let call = Call::Store(Request::Get { key: Key::raw(&long) }, WaitMode::Wait);
     let refused = client.submit(MS(0), &call, SECOND);
     assert_eq!(refused, Err(LimitError::Key { bytes: 8193, bytes_max: 8192 }));
     assert_eq!(client.poll_output(), None);
@@ -490,7 +499,10 @@ impl World {
             now: MS(0),
             rng: Rng::new(seed),
             client: MultiClient::new(options, seed),
-            server: Server::new(crate::limits::ServerLimits::default(), server::Birth::from_seed(seed)),
+            server: Server::new(
+                crate::limits::ServerLimits::default(),
+                server::ServerInstance::from_seed(seed),
+            ),
             wires: BTreeMap::new(),
             completed: BTreeMap::new(),
             generation: 0,
@@ -618,7 +630,7 @@ fn against_a_real_server_every_call_is_answered_once_and_counts_once() {
         let (mut gets, mut pushes, mut pops) = (Vec::new(), Vec::new(), Vec::new());
         let key = Key::raw(b"/later");
         let queue = Key::raw(b"/q");
-        let store = |request| Call::Store(request, Patience::Wait);
+        let store = |request| Call::Store(request, WaitMode::Wait);
         for round in 0..12 {
             let now = world.now;
             let mut submit =

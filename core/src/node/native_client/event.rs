@@ -4,7 +4,7 @@
 use super::NativeClient;
 use super::fault::failure_of_end;
 use crate::error::{Cause, Effect, ErrorKind, Failure, LimitError, Operation, Phase};
-use crate::rendezvous::participant::{self, OutOfTurn};
+use crate::rendezvous::participant::{self, InvalidState};
 use crate::session::client::{End, Identity};
 use crate::store::dial::Family;
 use crate::time::Duration;
@@ -103,7 +103,7 @@ pub enum Event<'b> {
     /// The session is open.
     Open,
     /// The answer to a call.
-    Answered(u64, ServerFrame<'b>),
+    Completed(u64, ServerFrame<'b>),
     /// A call failed, with the server's own words; or the server answered with something that is no answer to it.
     Failed(Failed, Option<Fault<'b>>),
     /// A push of a watch or a lease.
@@ -131,7 +131,7 @@ pub enum BeginError {
     Limit(LimitError),
     /// The node may not ask for that where it stands.
     #[error(transparent)]
-    OutOfTurn(OutOfTurn),
+    InvalidState(InvalidState),
     /// The client is over.
     #[error("the session is over")]
     Over(Ending),

@@ -16,7 +16,7 @@ pub const fn kind_of(code: FaultCode) -> ErrorKind {
         | C::Malformed
         | C::UnknownRequest
         | C::UnknownFlags
-        | C::OutOfPlace
+        | C::UnexpectedFrame
         | C::FalseAcknowledgement => ErrorKind::WrongProtocol,
         C::NotFound | C::UnknownLease | C::UnknownRound | C::UnknownGeneration => ErrorKind::NotFound,
         C::Unauthenticated | C::NotANumber | C::InvalidArgument | C::NotAParticipant => {
@@ -64,9 +64,9 @@ pub const fn failure_of(fault: &Fault<'_>) -> Failure {
 
 /// The words for an error of the server, beyond those for its kind; none where [`failure_of`] says it all.
 #[derive(Clone, Copy, Debug)]
-pub struct Words<'a>(pub Fault<'a>);
+pub struct Describe<'a>(pub Fault<'a>);
 
-impl fmt::Display for Words<'_> {
+impl fmt::Display for Describe<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         use FaultCode as C;
         let Fault { code, first, second, text } = self.0;
@@ -79,7 +79,7 @@ impl fmt::Display for Words<'_> {
             C::Malformed => write!(f, "the server could not read a frame of kind {first:#06x}")?,
             C::UnknownRequest => write!(f, "the server does not know requests of kind {first:#06x}")?,
             C::UnknownFlags => write!(f, "the server does not know the flags {first:#06x}")?,
-            C::OutOfPlace => write!(f, "a frame of kind {first:#06x} was out of place")?,
+            C::UnexpectedFrame => write!(f, "a frame of kind {first:#06x} was out of place")?,
             C::FalseAcknowledgement => write!(f, "frame {first} was acknowledged, but {second} is the last")?,
             C::Unauthenticated => f.write_str("the server did not accept the credentials")?,
             C::UnknownLease => write!(f, "no lease {first}")?,
@@ -142,13 +142,13 @@ pub fn failure_of_end(end: End, cause: Cause) -> Failure {
 
 /// The words for the end of a session.
 #[derive(Clone, Copy, Debug)]
-pub struct EndWords(pub End);
+pub struct DescribeEnd(pub End);
 
-impl fmt::Display for EndWords {
+impl fmt::Display for DescribeEnd {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.0 {
             End::Server(why) => write!(f, "the server ended the session: {why}"),
-            End::Refused(code, first, second) => Words(Fault { code, first, second, text: b"" }).fmt(f),
+            End::Refused(code, first, second) => Describe(Fault { code, first, second, text: b"" }).fmt(f),
             End::Connection => f.write_str("the session ended with its connection"),
             End::GracePassed => f.write_str("the session was not resumed within its grace"),
             End::Protocol => f.write_str("the server sent what no server sends"),
@@ -168,13 +168,13 @@ mod tests {
         let mut table = String::new();
         let with_text = |code| Fault { code, first: 3, second: 9, text: b"who" };
         for &(code, name) in FaultCode::ALL {
-            let words = Words(with_text(code)).to_string();
-            table += &format!("{name} {:?}: {words}\n", kind_of(code));
+            let message = Describe(with_text(code)).to_string();
+            table += &format!("{name} {:?}: {message}\n", kind_of(code));
             assert_eq!(failure_of(&with_text(code)).kind, kind_of(code));
         }
         for number in [150, 250, 350, 450] {
             let code = FaultCode::from_number(number);
-            table += &format!("{number} {:?}: {}\n", kind_of(code), Words(Fault::new(code, 1, 2)));
+            table += &format!("{number} {:?}: {}\n", kind_of(code), Describe(Fault::new(code, 1, 2)));
         }
         for end in [
             End::Server(Why::Heartbeat),
@@ -186,7 +186,7 @@ mod tests {
             End::Protocol,
         ] {
             let kind = failure_of_end(end, Cause::Closed).kind;
-            table += &format!("{end:?} {kind:?}: {}\n", EndWords(end));
+            table += &format!("{end:?} {kind:?}: {}\n", DescribeEnd(end));
         }
         assert_eq!(table, include_str!("fault.snapshot"), "\n{table}");
     }

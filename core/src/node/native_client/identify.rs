@@ -53,12 +53,12 @@ impl<const PENDING: usize> NativeClient<PENDING> {
 
     /// Takes in what happened to the connection on which the peer is asked; whether there is one.
     pub(super) fn identification_takes(&mut self, now: Instant, input: &Input<'_>) -> bool {
-        let Some(asked) = &mut self.identification else { return false };
+        let Some(encoded) = &mut self.identification else { return false };
         match input {
-            Input::Connected => asked.is_due = true,
-            Input::Tick if now < asked.until => {}
+            Input::Connected => encoded.is_due = true,
+            Input::Tick if now < encoded.until => {}
             Input::Tick | Input::ConnectFailed(..) | Input::Ended(_) => {
-                let cause = asked.cause;
+                let cause = encoded.cause;
                 self.end_identification(now, cause);
             }
             Input::Resolved(_) | Input::Unresolved(..) => {}
@@ -67,12 +67,12 @@ impl<const PENDING: usize> NativeClient<PENDING> {
     }
 
     /// Reads the peer's answer.
-    pub(super) fn identification_answered(&mut self, now: Instant, bytes: &[u8]) -> Taken<'static> {
+    pub(super) fn peer_identified(&mut self, now: Instant, bytes: &[u8]) -> Taken<'static> {
         if bytes.len() < ECHO_BYTES {
             return Taken::Partial(ECHO_BYTES);
         }
         let is_echo = bytes == IDENTIFY_NONCE.to_le_bytes();
-        let before = self.identification.map_or(Cause::Unknown, |asked| asked.cause);
+        let before = self.identification.map_or(Cause::Unknown, |encoded| encoded.cause);
         self.end_identification(now, if is_echo { Cause::ForeignStore } else { before });
         Taken::Over
     }

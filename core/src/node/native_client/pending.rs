@@ -36,7 +36,7 @@ pub(super) enum Stage {
 
 /// Whether the node may ask for a place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Turn {
+pub(super) enum SubmitWhen {
     Now,
     /// Once the server has answered what nobody awaits any more.
     Later,
@@ -64,12 +64,12 @@ impl Pending {
         Instant::ORIGIN + self.deadline.since(Instant::ORIGIN + lead)
     }
 
-    /// When it is given up, with a server that was last heard of at `heard`.
-    pub(super) fn given_up_at(&self, heard: Instant, slack: Duration) -> Instant {
+    /// When it is given up, with a server that was last heard of at `last_received_at`.
+    pub(super) fn given_up_at(&self, last_received_at: Instant, slack: Duration) -> Instant {
         if self.stage != Stage::Sent {
             return self.deadline;
         }
-        if heard >= self.heartbeat_at() {
+        if last_received_at >= self.heartbeat_at() {
             return self.deadline + slack;
         }
         // A wish to join may be answered by a place among the spares, where no time counts.

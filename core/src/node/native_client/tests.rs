@@ -139,24 +139,24 @@ fn answers_pushes_and_errors_reach_their_calls() {
     let answer = bytes_of(2, 1, &DONE);
     assert_eq!(give(&mut client, 2, &answer[..20]), "partial 24");
     assert_eq!(give(&mut client, 2, &answer[..25]), alloc::format!("partial {}", answer.len()));
-    assert_eq!(give(&mut client, 2, &answer), "Answered(2, Done { revision: 1 })");
+    assert_eq!(give(&mut client, 2, &answer), "Completed(2, Done { revision: 1 })");
     assert_eq!(give(&mut client, 2, &answer), "Nothing", "it came before");
     let over = ServerFrame::WatchOver { why: Why::Compacted, oldest: 4 };
     assert!(give(&mut client, 3, &bytes_of(2, 2, &over)).starts_with("Pushed(2, WatchOver"));
     assert!(matches!(writes(&mut client, 3)[..], [ToWrite::Frame(label, ClientFrame::Acknowledge {})]
         if label.sequence == 2));
     let fault = Fault { text: b"/k", ..Fault::new(FaultCode::TimedOut, 1000, 0) };
-    let told = give(&mut client, 1001, &bytes_of(3, 3, &ServerFrame::Error { fault }));
+    let reported = give(&mut client, 1001, &bytes_of(3, 3, &ServerFrame::Error { fault }));
     assert!(
-        told.starts_with("Failed(Failed { id: 3, operation: Get, failure: Failure { kind: TimedOut"),
-        "{told}"
+        reported.starts_with("Failed(Failed { id: 3, operation: Get, failure: Failure { kind: TimedOut"),
+        "{reported}"
     );
-    assert!(told.contains("elapsed: 1s") && told.contains("text: [47, 107]"), "{told}");
+    assert!(reported.contains("elapsed: 1s") && reported.contains("text: [47, 107]"), "{reported}");
     // An answer of a later version is none.
     let mut odd = bytes_of(1, 4, &DONE);
     odd[4..6].copy_from_slice(&0x9000_u16.to_le_bytes());
-    let told = give(&mut client, 4, &odd);
-    assert!(told.contains("WrongProtocol") && told.contains("effect: Possible"), "{told}");
+    let reported = give(&mut client, 4, &odd);
+    assert!(reported.contains("WrongProtocol") && reported.contains("effect: Possible"), "{reported}");
     odd[4..6].copy_from_slice(&0x800f_u16.to_le_bytes());
     assert_eq!(give(&mut client, 4, &odd), "Nothing", "speaks of the connection");
 }
@@ -186,7 +186,7 @@ fn a_connection_that_ends_is_made_again_and_what_did_not_arrive_is_sent_again() 
     let written = writes(&mut client, 101);
     assert_eq!(ids(&written), [3, 4]);
     assert!(matches!(written[0], ToWrite::Request(3, label) if label.flags == FLAG_RESENT));
-    assert_eq!(give(&mut client, 102, &bytes_of(1, 1, &DONE)), "Answered(1, Done { revision: 1 })");
+    assert_eq!(give(&mut client, 102, &bytes_of(1, 1, &DONE)), "Completed(1, Done { revision: 1 })");
 }
 
 #[test]
@@ -247,22 +247,22 @@ fn a_connection_that_ends_before_welcome_is_made_again_and_only_reads_are_sent_t
     assert!(matches!(again[1], ToWrite::Request(_, label) if label.flags == 0), "{again:?}");
     give(&mut client, 81, &bytes_of(0, 0, &welcome(false, 0, 0)));
     assert!(client.is_live());
-    assert_eq!(give(&mut client, 82, &bytes_of(get, 1, &DONE)), "Answered(2, Done { revision: 1 })");
+    assert_eq!(give(&mut client, 82, &bytes_of(get, 1, &DONE)), "Completed(2, Done { revision: 1 })");
 }
 
 #[test]
 fn who_says_goodbye_with_the_greeting_makes_no_other_connection() {
-    let ways = [Input::Ended(Cause::Closed), Input::Tick];
-    for way in ways {
+    let routes = [Input::Ended(Cause::Closed), Input::Tick];
+    for submit_path in routes {
         let mut client = new(0);
         client.handle(NOW(0), Input::Resolved(&[Family::V4, Family::V4]));
         assert_eq!(outputs(&mut client), [Output::Connect(0)]);
         client.handle(NOW(0), Input::Connected);
         let bye = client.begin_bye(NOW(0), SECOND).expect("there is room");
         assert_eq!(ids(&writes(&mut client, 0)), [0, bye]);
-        client.handle(NOW(1000), way);
-        let told = outputs(&mut client);
-        assert!(told.ends_with(&[Output::Disconnect, Output::Over(Ending::Left)]), "{told:?}");
+        client.handle(NOW(1000), submit_path);
+        let reported = outputs(&mut client);
+        assert!(reported.ends_with(&[Output::Disconnect, Output::Over(Ending::Left)]), "{reported:?}");
         assert_eq!((client.poll_timeout(), client.ending()), (None, Some(Ending::Left)));
     }
 }
@@ -275,9 +275,9 @@ fn a_peer_that_never_answers_the_greeting_is_a_timeout_after_the_whole_time() {
         connect(&mut client, 0);
         writes(&mut client, 0);
         client.handle(NOW(2000), Input::Tick);
-        let told = outputs(&mut client);
-        let [Output::Disconnect, Output::Over(Ending::Dialling(failure))] = told[..] else {
-            panic!("{told:?}")
+        let reported = outputs(&mut client);
+        let [Output::Disconnect, Output::Over(Ending::Dialling(failure))] = reported[..] else {
+            panic!("{reported:?}")
         };
         assert_eq!((failure.kind, failure.phase), (ErrorKind::TimedOut, Phase::Greeting));
         assert_eq!((failure.elapsed, failure.cause), (2 * SECOND, Cause::Silent));
@@ -425,7 +425,7 @@ fn bytes_of_an_answer_are_a_sign_of_life() {
     assert!(give(&mut client, 9001, &answer[..5]).starts_with("partial"));
     client.handle(NOW(11_002), Input::Tick);
     assert_eq!(outputs(&mut client), []);
-    assert!(give(&mut client, 11_003, &answer).starts_with("Answered(1"));
+    assert!(give(&mut client, 11_003, &answer).starts_with("Completed(1"));
 }
 
 #[test]
@@ -448,8 +448,8 @@ fn a_deadline_ends_a_call_and_the_server_is_told() {
     );
     let fault = Fault::new(FaultCode::Cancelled, 0, 0);
     assert_eq!(give(&mut client, 3001, &bytes_of(1, 1, &ServerFrame::Error { fault })), "Nothing");
-    let verdict = ServerFrame::Verdict { holds: true, revision: 1 };
-    assert_eq!(give(&mut client, 3001, &bytes_of(2, 2, &verdict)), "Nothing");
+    let outcome = ServerFrame::Outcome { holds: true, revision: 1 };
+    assert_eq!(give(&mut client, 3001, &bytes_of(2, 2, &outcome)), "Nothing");
     assert_eq!(client.pending.len(), 0);
 
     // What never left leaves no trace.
@@ -489,8 +489,8 @@ fn a_cancel_that_was_lost_with_its_connection_is_sent_again() {
     assert_eq!(resume(&mut client, 4, 2), []);
     let fault = Fault::new(FaultCode::Cancelled, 0, 0);
     assert_eq!(give(&mut client, 5, &bytes_of(1, 1, &ServerFrame::Error { fault })), "Nothing");
-    let verdict = ServerFrame::Verdict { holds: true, revision: 1 };
-    assert_eq!(give(&mut client, 5, &bytes_of(2, 2, &verdict)), "Nothing");
+    let outcome = ServerFrame::Outcome { holds: true, revision: 1 };
+    assert_eq!(give(&mut client, 5, &bytes_of(2, 2, &outcome)), "Nothing");
     assert_eq!((client.pending.len(), resume(&mut client, 6, 2)), (0, Bytes::new()));
 
     // Where the request did not arrive either, there is nothing to cancel.
@@ -523,8 +523,8 @@ fn a_watch_that_nobody_reads_ends_at_the_server_whatever_happens_on_the_way() {
     );
     let over = ServerFrame::WatchOver { why: Why::Cancelled, oldest: 0 };
     assert!(give(&mut client, 1902, &bytes_of(watch, 2, &over)).starts_with("Pushed(1, WatchOver"));
-    let verdict = ServerFrame::Verdict { holds: true, revision: 1 };
-    assert_eq!(give(&mut client, 1902, &bytes_of(2, 3, &verdict)), "Nothing");
+    let outcome = ServerFrame::Outcome { holds: true, revision: 1 };
+    assert_eq!(give(&mut client, 1902, &bytes_of(2, 3, &outcome)), "Nothing");
 
     // Most of the table is for calls.
     let full = Err(BeginError::Limit(LimitError::Operations { count: 4 }));
@@ -534,7 +534,7 @@ fn a_watch_that_nobody_reads_ends_at_the_server_whatever_happens_on_the_way() {
         begin(&mut client, 1903, Operation::Get);
     }
     writes(&mut client, 1903);
-    give(&mut client, 1904, &bytes_of(3, 4, &verdict));
+    give(&mut client, 1904, &bytes_of(3, 4, &outcome));
     begin(&mut client, 1904, Operation::Get);
     assert_eq!(client.end_watch(NOW(1904), watch), full);
 }
@@ -567,8 +567,8 @@ fn a_session_that_is_not_resumed_is_over() {
         writes(&mut client, 2);
         let error = ServerFrame::Error { fault: Fault::new(code, 2, 0) };
         assert_eq!(give(&mut client, 3, &bytes_of(0, 0, &error)), "over");
-        let told = outputs(&mut client);
-        let [Output::Disconnect, Output::Over(ending)] = told[..] else { panic!("{told:?}") };
+        let reported = outputs(&mut client);
+        let [Output::Disconnect, Output::Over(ending)] = reported[..] else { panic!("{reported:?}") };
         assert_eq!((ending.failure().kind, client.participant().part()), (kind, Part::Outside));
     }
 }
@@ -589,7 +589,7 @@ fn a_connection_whose_session_was_taken_over_is_made_again() {
     let written = writes(&mut client, 3);
     assert!(matches!(written[..], [ToWrite::Opening(_, identity)] if identity.session == 5), "{written:?}");
     assert_eq!(give(&mut client, 4, &bytes_of(0, 0, &welcome(true, 1, 2000))), "Open");
-    assert_eq!(give(&mut client, 4, &bytes_of(1, 1, &DONE)), "Answered(1, Done { revision: 1 })");
+    assert_eq!(give(&mut client, 4, &bytes_of(1, 1, &DONE)), "Completed(1, Done { revision: 1 })");
 
     // On the way to WELCOME, too.
     client.handle(NOW(5), Input::Ended(Cause::Closed));
@@ -644,7 +644,7 @@ fn damaged_frames_end_at_most_the_session() {
             match client.receive(NOW(now), &limits, &bytes) {
                 Taken::Frame(length, event) => {
                     assert!(length <= bytes.len());
-                    ended += u64::from(matches!(event, Event::Answered(..) | Event::Failed(..)));
+                    ended += u64::from(matches!(event, Event::Completed(..) | Event::Failed(..)));
                 }
                 Taken::Partial(lacks) => assert!(lacks > bytes.len()),
                 Taken::Over => {}

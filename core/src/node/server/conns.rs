@@ -28,7 +28,7 @@ pub(super) struct Conn {
     /// Its share of the buffered bytes.
     pub(super) charged: u64,
     /// When the peer last sent, while a frame is incomplete.
-    pub(super) heard: Instant,
+    pub(super) last_received_at: Instant,
     /// When the peer last took bytes, while its socket takes no more of those that are unsent.
     pub(super) stalled_since: Option<Instant>,
     pub(super) frame_armed: bool,
@@ -89,8 +89,8 @@ impl Conns {
     }
 
     pub(super) fn find(&mut self, id: ConnId) -> Result<&mut Conn, InputError> {
-        let place = self.places.get_mut(id.index as usize).and_then(Option::as_mut);
-        place.filter(|conn| conn.generation == id.generation).ok_or(InputError::UnknownConnection(id))
+        let slot = self.places.get_mut(id.index as usize).and_then(Option::as_mut);
+        slot.filter(|conn| conn.generation == id.generation).ok_or(InputError::UnknownConnection(id))
     }
 
     /// A connection that is known to be the present one of its place.
@@ -107,7 +107,7 @@ impl Conns {
 
     pub(super) fn check_free(&self, id: ConnId) -> Result<(), InputError> {
         match self.places.get(id.index as usize) {
-            Some(Some(_)) => Err(InputError::PlaceTaken(id)),
+            Some(Some(_)) => Err(InputError::SlotTaken(id)),
             _ => Ok(()),
         }
     }
@@ -126,7 +126,7 @@ impl Conns {
             to_send: false,
             life: Life::Open,
             charged: 0,
-            heard: now,
+            last_received_at: now,
             stalled_since: None,
             frame_armed: false,
             stall_armed: false,

@@ -139,7 +139,7 @@ pub enum Severity {
     /// Rare, and as it should be.
     Notable,
     /// Somebody ought to look at it.
-    Trouble,
+    Warning,
 }
 
 impl Event {
@@ -152,7 +152,7 @@ impl Event {
             | Self::SessionEnded { why: Why::Left | Why::ServerStopped, .. } => Severity::Routine,
             Self::Closed { reason, .. } if !reason.is_expulsion() => Severity::Routine,
             Self::Run { .. } => Severity::Notable,
-            Self::Closed { .. } | Self::SessionEnded { .. } => Severity::Trouble,
+            Self::Closed { .. } | Self::SessionEnded { .. } => Severity::Warning,
         }
     }
 }
@@ -267,7 +267,7 @@ pub enum InputError {
     UnknownConnection(ConnId),
     /// The place in the table is taken.
     #[error("the place of {0:?} is taken")]
-    PlaceTaken(ConnId),
+    SlotTaken(ConnId),
 }
 
 /// Counts since the start, and sizes now.

@@ -58,7 +58,7 @@ pub(super) struct Rig {
 impl Rig {
     pub(super) fn new(limits: ServerLimits) -> Self {
         Self {
-            server: Server::new(limits, Birth::from_seed(1)),
+            server: Server::new(limits, ServerInstance::from_seed(1)),
             now: Instant::ORIGIN,
             got: BTreeMap::new(),
             closed: BTreeMap::new(),
@@ -329,7 +329,7 @@ fn inputs_for_connections_that_are_gone_are_refused() {
     let late = rig.server.handle(rig.now, Input::Received { conn, bytes: b"x" });
     assert_eq!(late, Err(InputError::UnknownConnection(conn)));
     let twice = rig.server.handle(rig.now, Input::Accepted { conn, peer: PEER });
-    assert_eq!(twice, Err(InputError::PlaceTaken(conn)));
+    assert_eq!(twice, Err(InputError::SlotTaken(conn)));
 }
 
 #[test]

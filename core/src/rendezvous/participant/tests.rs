@@ -6,20 +6,20 @@ use alloc::string::String;
 use alloc::vec::Vec;
 
 const PARTS_ALL: [Part; 11] =
-    [Outside, Joining, Seated, StandingBy, InRound, InLastRound, Between, Leaving, Lost, Replaced, Closed];
+    [Outside, Joining, Seated, Standby, InRound, InLastRound, Between, Leaving, Lost, Replaced, Closed];
 const EVENTS_ALL: [PartEvent; 16] = [
     PartEvent::Ask,
-    PartEvent::Seat,
+    PartEvent::Slot,
     PartEvent::Park,
     PartEvent::Form,
     PartEvent::Refuse,
     PartEvent::KeepRound,
     PartEvent::KeepLastRound,
-    PartEvent::KeepSeat,
+    PartEvent::KeepSlot,
     PartEvent::Dismiss,
     PartEvent::EndRound,
     PartEvent::CloseRun,
-    PartEvent::LeaveBehind,
+    PartEvent::Exclude,
     PartEvent::Replace,
     PartEvent::AskToLeave,
     PartEvent::Go,
@@ -88,17 +88,19 @@ fn error(code: FaultCode) -> ServerFrame<'static> {
 fn joined() -> Participant {
     let mut node = Participant::new();
     node.join(1).expect("outside");
-    assert!(matches!(node.answer(1, &round(0)), Ok(Some(Event::Formed(seat))) if seat.node_rank == 1));
+    assert!(
+        matches!(node.answer(1, &round(0)), Ok(Some(Event::Formed(position))) if position.node_rank == 1)
+    );
     node
 }
 
 #[test]
 fn a_node_joins_is_told_of_its_round_and_comes_back() {
     let mut node = Participant::new();
-    assert_eq!(node.leave(9), Err(OutOfTurn(Outside)));
+    assert_eq!(node.leave(9), Err(InvalidState(Outside)));
     node.join(1).expect("outside");
-    assert_eq!(node.join(2), Err(OutOfTurn(Joining)));
-    assert_eq!(node.push(1, &PARK), Some(Event::StandingBy { ahead: 2 }));
+    assert_eq!(node.join(2), Err(InvalidState(Joining)));
+    assert_eq!(node.push(1, &PARK), Some(Event::Standby { ahead: 2 }));
     assert_eq!(node.push(1, &SEAT), Some(Event::Seated));
     assert_eq!(node.push(1, &WAITING), None, "it is in no round");
     assert!(matches!(node.answer(1, &round(0)), Ok(Some(Event::Formed(_)))));
@@ -117,7 +119,7 @@ fn a_node_joins_is_told_of_its_round_and_comes_back() {
 
 #[test]
 fn who_does_not_get_in_is_told_why() {
-    for (code, told, part) in [
+    for (code, node_event, part) in [
         (FaultCode::RunClosed, Event::Closed { by: b"" }, Closed),
         (FaultCode::NotNeeded, Event::NotNeeded, Closed),
         (FaultCode::TimedOut, Event::Refused(Fault::new(FaultCode::TimedOut, 0, 0)), Outside),
@@ -125,7 +127,7 @@ fn who_does_not_get_in_is_told_why() {
     ] {
         let mut node = Participant::new();
         node.join(1).expect("outside");
-        assert_eq!(node.answer(1, &error(code)), Ok(Some(told)));
+        assert_eq!(node.answer(1, &error(code)), Ok(Some(node_event)));
         assert_eq!((node.part(), node.join(2)), (part, Ok(())));
     }
 }
@@ -175,7 +177,7 @@ fn a_replaced_node_stays_away_and_a_lost_one_may_come_back() {
     let replaced = ServerFrame::Replaced { run_id: RUN, session: 7 };
     assert_eq!(node.push(1, &replaced), Some(Event::Replaced { session: 7 }));
     assert!(!node.session_ended());
-    assert_eq!(node.join(2), Err(OutOfTurn(Replaced)));
+    assert_eq!(node.join(2), Err(InvalidState(Replaced)));
 
     let mut node = joined();
     assert!(node.session_ended());
@@ -198,21 +200,21 @@ fn a_wish_to_leave_that_was_taken_back_leaves_the_node_where_it_stands() {
     let seated = ServerFrame::Placed { run_id: RUN, seated: true, ahead: 0 };
     assert_eq!(node.push(1, &seated), None, "it is leaving");
     node.withdraw(2);
-    assert_eq!((node.part(), node.join(3)), (Seated, Err(OutOfTurn(Seated))));
+    assert_eq!((node.part(), node.join(3)), (Seated, Err(InvalidState(Seated))));
 }
 
 /// The server has it where it stood: it never had the wish, or refused it as it came.
 #[test]
 fn a_wish_to_come_back_that_came_to_nothing_leaves_the_node_where_it_stands() {
     let closed = ServerFrame::RunClosed { run_id: RUN, by: b"b" };
-    let left_behind = ServerFrame::LeftBehind { run_id: RUN, round: 1 };
+    let left_behind = ServerFrame::Excluded { run_id: RUN, round: 1 };
     let died = ServerFrame::PeerDied { run_id: RUN, round: 0, node_rank: 0, node: b"a", why: Why::Heartbeat };
-    type Way = fn(&mut Participant);
+    type SubmitPath = fn(&mut Participant);
     let refused = |node: &mut Participant, code| {
-        let told = node.answer(2, &error(code));
-        assert!(matches!(told, Ok(Some(Event::Refused(_)))), "{told:?}");
+        let node_event = node.answer(2, &error(code));
+        assert!(matches!(node_event, Ok(Some(Event::Refused(_)))), "{node_event:?}");
     };
-    let ways: [Way; 5] = [
+    let routes: [SubmitPath; 5] = [
         |node| node.withdraw(2),
         |node| {
             node.leave(3).expect("joining");
@@ -227,7 +229,7 @@ fn a_wish_to_come_back_that_came_to_nothing_leaves_the_node_where_it_stands() {
         |node| assert!(matches!(node.answer(2, &error(FaultCode::BoundsConflict)), Ok(Some(_)))),
         |node| assert!(matches!(node.answer(2, &error(FaultCode::AlreadyJoined)), Ok(Some(_)))),
     ];
-    for way in ways {
+    for method in routes {
         for (before, meanwhile, part) in [
             (&[][..], &[][..], InRound),
             (&[], &[over(0)], Between),
@@ -240,14 +242,14 @@ fn a_wish_to_come_back_that_came_to_nothing_leaves_the_node_where_it_stands() {
             let mut node = joined();
             assert!(before.iter().all(|frame| node.push(1, frame).is_some()));
             node.join(2).expect("it comes back");
-            assert!(node.is_own(1));
+            assert!(node.is_local(1));
             let hears = matches!((before, part), (_, InRound | InLastRound) | ([], _));
             assert_eq!(node.push(1, &died).is_some(), hears, "{before:?}: it is in that round still");
             assert_eq!(node.push(1, &WAITING).is_some(), hears);
             assert!(meanwhile.iter().all(|frame| node.push(1, frame).is_some()), "{meanwhile:?}");
             assert_eq!(node.part(), Joining);
-            way(&mut node);
-            assert_eq!((node.part(), node.is_own(2)), (part, false), "{before:?} {meanwhile:?}");
+            method(&mut node);
+            assert_eq!((node.part(), node.is_local(2)), (part, false), "{before:?} {meanwhile:?}");
             let hears = matches!(part, InRound | InLastRound);
             assert_eq!(node.push(1, &died).is_some(), hears);
             assert_eq!(node.push(1, &over(0)).is_some(), hears);
@@ -270,7 +272,7 @@ fn a_wish_to_come_back_that_came_to_nothing_leaves_the_node_where_it_stands() {
     let mut node = joined();
     node.join(2).expect("it comes back");
     assert_eq!(node.push(2, &SEAT), Some(Event::Seated));
-    assert_eq!((node.push(1, &over(0)), node.push(1, &died), node.is_own(1)), (None, None, false));
+    assert_eq!((node.push(1, &over(0)), node.push(1, &died), node.is_local(1)), (None, None, false));
     refused(&mut node, FaultCode::TooMany);
     assert_eq!(node.part(), Outside);
 }

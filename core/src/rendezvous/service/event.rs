@@ -2,7 +2,7 @@
 
 use super::node::NodeName;
 use super::policy::{Action, Reason};
-use super::round::{EndReason, Fate, Namespace, Round};
+use super::round::{EndReason, MemberState, Namespace, Round};
 use super::settings::{RunSettings, SettingsDifference, SettingsError};
 use super::{ParticipantId, RunId};
 use crate::time::Duration;
@@ -71,7 +71,7 @@ pub enum Input {
         /// Which run.
         run_id: Box<str>,
         /// Why.
-        words: Box<str>,
+        message: Box<str>,
     },
     /// A participant is no more. One that is unknown was in no run.
     Ended {
@@ -97,7 +97,7 @@ pub enum Output {
     /// their numbers again, not even in a run of the same name.
     Forgotten(RunId),
     /// To be told to a participant.
-    Tell {
+    Notify {
         /// To whom.
         participant: ParticipantId,
         /// What.
@@ -122,7 +122,7 @@ pub enum Event {
     /// It has a seat in the next round.
     Seated,
     /// It stands by, and this many before it.
-    StandingBy {
+    Standby {
         /// So many.
         ahead: u32,
     },
@@ -145,7 +145,7 @@ pub enum Event {
         reason: Reason,
     },
     /// The next round was formed without it.
-    LeftBehind {
+    Excluded {
         /// The round that was formed.
         round: u64,
     },
@@ -157,7 +157,7 @@ pub enum Event {
     /// The job has failed. The run is closed, and that was told before.
     JobFailed {
         /// Why.
-        words: Arc<str>,
+        message: Arc<str>,
     },
     /// Another participant joined under its name: it must not come back.
     Replaced {
@@ -246,7 +246,7 @@ pub struct Shortfall {
     /// How many of the last round were not.
     pub missing_count: u32,
     /// The first of those, and what became of them.
-    pub missing: Vec<(Arc<NodeName>, Fate)>,
+    pub missing: Vec<(Arc<NodeName>, MemberState)>,
 }
 
 impl fmt::Display for Shortfall {
@@ -265,8 +265,12 @@ impl fmt::Display for Shortfall {
         if let Some(round) = self.live_round {
             write!(f, ", and round {round} was still live")?;
         }
-        for (at, (node, fate)) in self.missing.iter().enumerate() {
-            write!(f, "{}{node} ({fate})", if at == 0 { "; missing of the last round: " } else { ", " })?;
+        for (at, (node, member_state)) in self.missing.iter().enumerate() {
+            write!(
+                f,
+                "{}{node} ({member_state})",
+                if at == 0 { "; missing of the last round: " } else { ", " }
+            )?;
         }
         more(f, self.missing_count, self.missing.len())
     }

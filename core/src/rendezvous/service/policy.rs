@@ -124,7 +124,7 @@ pub struct View {
     /// When the last of them came.
     pub last_arrival: Instant,
     /// When the first of them gives up.
-    pub patience_ends: Option<Instant>,
+    pub first_timeout_at: Option<Instant>,
 }
 
 /// What is to be done with a run now.
@@ -178,7 +178,7 @@ pub enum Reason {
         nodes: u32,
     },
     /// The first of those who wait would give up now, and there are enough.
-    PatienceEnded {
+    TimeoutNear {
         /// So many.
         nodes: u32,
     },
@@ -204,7 +204,7 @@ pub enum Reason {
         minimum: u32,
     },
     /// The live round goes on.
-    RoundGoesOn {
+    RoundContinues {
         /// With so many.
         nodes: u32,
     },
@@ -228,7 +228,7 @@ impl fmt::Display for Reason {
                 write!(f, "the minimum is there, {nodes} nodes, and there is no last call")
             }
             Self::LastCallEnded { nodes } => write!(f, "the last call is over; {nodes} nodes are there"),
-            Self::PatienceEnded { nodes } => {
+            Self::TimeoutNear { nodes } => {
                 write!(f, "{nodes} nodes are enough, and the first of them would give up now")
             }
             Self::LastCallOpened { nodes } => write!(f, "{nodes} nodes are enough for the last call"),
@@ -239,7 +239,7 @@ impl fmt::Display for Reason {
             Self::BelowMinimumToContinue { nodes, minimum } => {
                 write!(f, "{nodes} of at least {minimum} nodes are left in it")
             }
-            Self::RoundGoesOn { nodes } => write!(f, "the round goes on with {nodes} nodes"),
+            Self::RoundContinues { nodes } => write!(f, "the round goes on with {nodes} nodes"),
             Self::LastCallRuns { nodes } => write!(f, "{nodes} nodes are enough; the last call runs"),
             Self::Closed => write!(f, "the run is closed"),
         }
@@ -263,7 +263,7 @@ fn decide_live(view: &View) -> (Action, Reason) {
     } else if nodes < minimum {
         (Action::EndRound, Reason::BelowMinimumToContinue { nodes, minimum })
     } else {
-        (Action::Wait(view.patience_ends), Reason::RoundGoesOn { nodes: view.active })
+        (Action::Wait(view.first_timeout_at), Reason::RoundContinues { nodes: view.active })
     }
 }
 
@@ -277,7 +277,7 @@ fn decide_forming(now: Instant, view: &View) -> (Action, Reason) {
         let reason = Reason::BelowMinimum { nodes, minimum };
         return match view.phase {
             Phase::LastCall => (Action::CancelLastCall, reason),
-            _ => (Action::Wait(view.patience_ends), reason),
+            _ => (Action::Wait(view.first_timeout_at), reason),
         };
     }
     if view.fast_quorum == FastQuorum::Enabled && view.returned > 0 && view.due == 0 {
@@ -300,12 +300,12 @@ fn decide_forming(now: Instant, view: &View) -> (Action, Reason) {
     if now >= ends {
         return (Action::CompleteRound, Reason::LastCallEnded { nodes });
     }
-    match view.patience_ends {
-        Some(patience_ends) if now >= patience_ends => {
-            (Action::CompleteRound, Reason::PatienceEnded { nodes })
+    match view.first_timeout_at {
+        Some(first_timeout_at) if now >= first_timeout_at => {
+            (Action::CompleteRound, Reason::TimeoutNear { nodes })
         }
-        patience_ends => {
-            let until = patience_ends.map_or(ends, |patience_ends| patience_ends.min(ends));
+        first_timeout_at => {
+            let until = first_timeout_at.map_or(ends, |first_timeout_at| first_timeout_at.min(ends));
             let until = Some(until).filter(|&until| until != Instant::MAX);
             (Action::Wait(until), Reason::LastCallRuns { nodes })
         }
@@ -324,9 +324,9 @@ pub(super) struct Candidate<'a> {
 /// Places in `candidates`, in the order of the ranks they get.
 pub(super) fn order(policy: &RankOrder, candidates: &[Candidate<'_>]) -> Vec<usize> {
     // A heap sorts with far less code than a slice does, and rounds are rare.
-    let ranked = candidates.iter().enumerate().map(|(place, candidate)| Ranked { policy, candidate, place });
+    let ranked = candidates.iter().enumerate().map(|(index, candidate)| Ranked { policy, candidate, index });
     let ranked = ranked.collect::<BinaryHeap<_>>().into_sorted_vec();
-    let places: Vec<usize> = ranked.into_iter().map(|ranked| ranked.place).collect();
+    let places: Vec<usize> = ranked.into_iter().map(|ranked| ranked.index).collect();
     match policy {
         RankOrder::Host | RankOrder::NodeRank | RankOrder::Label(_) => places,
         RankOrder::Sticky => keep_ranks(&places, candidates),
@@ -338,7 +338,7 @@ pub(super) fn order(policy: &RankOrder, candidates: &[Candidate<'_>]) -> Vec<usi
 struct Ranked<'a> {
     policy: &'a RankOrder,
     candidate: &'a Candidate<'a>,
-    place: usize,
+    index: usize,
 }
 
 impl Ord for Ranked<'_> {
@@ -350,7 +350,7 @@ impl Ord for Ranked<'_> {
             RankOrder::Label(_) => last_if_none(a.label, b.label, |a, b| natural(a, b)),
             RankOrder::Sticky => last_if_none(a.last_rank, b.last_rank, u32::cmp),
         };
-        by_policy.then_with(|| a.node.cmp(b.node)).then(self.place.cmp(&other.place))
+        by_policy.then_with(|| a.node.cmp(b.node)).then(self.index.cmp(&other.index))
     }
 }
 
@@ -378,15 +378,15 @@ fn last_if_none<T>(a: Option<T>, b: Option<T>, compare: impl Fn(&T, &T) -> Order
 /// `sorted` has those with a last rank first, in its order. From the last one down, each gets the highest rank that is
 /// not above his last one and leaves those behind him theirs.
 fn keep_ranks(sorted: &[usize], candidates: &[Candidate<'_>]) -> Vec<usize> {
-    let survivors = sorted.iter().take_while(|&&place| candidates[place].last_rank.is_some()).count();
+    let survivors = sorted.iter().take_while(|&&index| candidates[index].last_rank.is_some()).count();
     let (survivors, newcomers) = sorted.split_at(survivors);
     let mut ranks: Vec<Option<usize>> = Vec::new();
     ranks.resize(sorted.len(), None);
     let mut above = sorted.len();
-    for (at, &place) in survivors.iter().enumerate().rev() {
-        let last = candidates[place].last_rank.map_or(0, |rank| usize::try_from(rank).unwrap_or(usize::MAX));
+    for (at, &index) in survivors.iter().enumerate().rev() {
+        let last = candidates[index].last_rank.map_or(0, |rank| usize::try_from(rank).unwrap_or(usize::MAX));
         above = if at == 0 { 0 } else { last.min(above - 1) };
-        ranks[above] = Some(place);
+        ranks[above] = Some(index);
     }
     let mut newcomers = newcomers.iter().copied();
     ranks.into_iter().filter_map(|taken| taken.or_else(|| newcomers.next())).collect()
@@ -407,7 +407,7 @@ mod tests {
             .zip(&names)
             .map(|(&(_, last_rank, node_rank, label), node)| Candidate { node, last_rank, node_rank, label })
             .collect();
-        let order: Vec<&str> = order(policy, &candidates).into_iter().map(|place| rows[place].0).collect();
+        let order: Vec<&str> = order(policy, &candidates).into_iter().map(|index| rows[index].0).collect();
         order.join(" ")
     }
 
@@ -483,60 +483,64 @@ mod tests {
             fast_quorum: FastQuorum::Enabled,
             enough_since: Instant::ORIGIN,
             last_arrival: Instant::from_millis(5_000),
-            patience_ends: Some(Instant::from_millis(600_000)),
+            first_timeout_at: Some(Instant::from_millis(600_000)),
         }
     }
 
     #[test]
     fn decisions_come_with_their_reasons() {
         let base = view(Phase::LastCall);
-        let told = |now_ms: u64, view: View| {
+        let event = |now_ms: u64, view: View| {
             let (action, reason) = decide(Instant::from_millis(now_ms), &view);
             format!("{action:?}: {reason}")
         };
         let complete = |text: &str| format!("CompleteRound: {text}");
-        assert_eq!(told(0, View { joining: 4, ..base }), complete("the maximum of 4 nodes is there"));
+        assert_eq!(event(0, View { joining: 4, ..base }), complete("the maximum of 4 nodes is there"));
         assert_eq!(
-            told(0, View { returned: 1, ..base }),
+            event(0, View { returned: 1, ..base }),
             complete("every living node of the last round is back; 2 nodes are there")
         );
-        assert!(told(0, View { returned: 1, due: 1, ..base }).starts_with("Wait"));
-        assert!(told(0, View { returned: 1, fast_quorum: FastQuorum::Disabled, ..base }).starts_with("Wait"));
+        assert!(event(0, View { returned: 1, due: 1, ..base }).starts_with("Wait"));
+        assert!(
+            event(0, View { returned: 1, fast_quorum: FastQuorum::Disabled, ..base }).starts_with("Wait")
+        );
         assert_eq!(
-            told(0, View { last_call: LastCall::None, ..view(Phase::Gathering) }),
+            event(0, View { last_call: LastCall::None, ..view(Phase::Gathering) }),
             complete("the minimum is there, 2 nodes, and there is no last call")
         );
         // A spare makes the minimum, never the maximum.
-        assert!(told(0, View { joining: 3, spares: 1, ..base }).starts_with("Wait"));
+        assert!(event(0, View { joining: 3, spares: 1, ..base }).starts_with("Wait"));
         assert!(
-            told(0, View { joining: 1, spares: 1, ..view(Phase::Gathering) }).starts_with("OpenLastCall")
+            event(0, View { joining: 1, spares: 1, ..view(Phase::Gathering) }).starts_with("OpenLastCall")
         );
-        assert!(told(0, View { joining: 1, spares: 1, returned: 1, ..base }).starts_with("CompleteRound"));
+        assert!(event(0, View { joining: 1, spares: 1, returned: 1, ..base }).starts_with("CompleteRound"));
         // Without a last call, only those are waited for that are on their way back.
-        let none = View { last_call: LastCall::None, due: 1, patience_ends: None, ..base };
-        assert_eq!(told(0, none), "Wait(None): 2 nodes are enough; the last call runs");
+        let none = View { last_call: LastCall::None, due: 1, first_timeout_at: None, ..base };
+        assert_eq!(event(0, none), "Wait(None): 2 nodes are enough; the last call runs");
         // And for those in whose place there is only a spare, unless they have been there.
         let spare = View { due: 0, joining: 1, spares: 1, ..none };
-        assert_eq!(told(0, spare), "Wait(None): 2 nodes are enough; the last call runs");
-        assert!(told(0, View { is_first: false, ..spare }).starts_with("CompleteRound"));
-        assert_eq!(told(30_000, base), complete("the last call is over; 2 nodes are there"));
+        assert_eq!(event(0, spare), "Wait(None): 2 nodes are enough; the last call runs");
+        assert!(event(0, View { is_first: false, ..spare }).starts_with("CompleteRound"));
+        assert_eq!(event(30_000, base), complete("the last call is over; 2 nodes are there"));
         let late = View { last_call: LastCall::FromLastArrival(Duration::from_secs(30)), ..base };
-        assert!(told(34_999, late).starts_with("Wait(Some(Instant(35000000000)))"));
-        assert_eq!(told(35_000, late), complete("the last call is over; 2 nodes are there"));
+        assert!(event(34_999, late).starts_with("Wait(Some(Instant(35000000000)))"));
+        assert_eq!(event(35_000, late), complete("the last call is over; 2 nodes are there"));
         assert_eq!(
-            told(9_000, View { patience_ends: Some(Instant::from_millis(9_000)), ..base }),
+            event(9_000, View { first_timeout_at: Some(Instant::from_millis(9_000)), ..base }),
             complete("2 nodes are enough, and the first of them would give up now")
         );
-        assert_eq!(told(0, View { joining: 1, ..base }), "CancelLastCall: 1 of at least 2 nodes are there");
-        assert_eq!(told(0, view(Phase::Gathering)), "OpenLastCall: 2 nodes are enough for the last call");
+        assert_eq!(event(0, View { joining: 1, ..base }), "CancelLastCall: 1 of at least 2 nodes are there");
+        assert_eq!(event(0, view(Phase::Gathering)), "OpenLastCall: 2 nodes are enough for the last call");
         let live = View { joining: 0, active: 2, ..view(Phase::Complete) };
-        assert!(told(0, live).ends_with("the round goes on with 2 nodes"));
-        assert!(told(0, View { active: 1, finished: 1, ..live }).ends_with("the round goes on with 1 nodes"));
-        assert_eq!(told(0, View { active: 1, ..live }), "EndRound: 1 of at least 2 nodes are left in it");
+        assert!(event(0, live).ends_with("the round goes on with 2 nodes"));
+        assert!(
+            event(0, View { active: 1, finished: 1, ..live }).ends_with("the round goes on with 1 nodes")
+        );
+        assert_eq!(event(0, View { active: 1, ..live }), "EndRound: 1 of at least 2 nodes are left in it");
         assert_eq!(
-            told(0, View { active: 0, finished: 2, ..live }),
+            event(0, View { active: 0, finished: 2, ..live }),
             "EndRound: none of its nodes is in it any more"
         );
-        assert_eq!(told(0, view(Phase::Closed)), "Wait(None): the run is closed");
+        assert_eq!(event(0, view(Phase::Closed)), "Wait(None): the run is closed");
     }
 }

@@ -73,7 +73,7 @@ impl fmt::Display for EndReason {
 
 /// What became of a node of a round.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fate {
+pub enum MemberState {
     /// In the round; or, when it is over, not back yet.
     Present,
     /// Came back for the next one.
@@ -86,7 +86,7 @@ pub enum Fate {
     GaveUp,
 }
 
-impl fmt::Display for Fate {
+impl fmt::Display for MemberState {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Present => write!(f, "has not come back"),
@@ -112,12 +112,12 @@ pub struct RoundMember {
     /// The global rank of the first of them.
     pub worker_offset: u64,
     /// What became of it.
-    pub fate: Fate,
+    pub member_state: MemberState,
 }
 
 /// A node that has come for a round that is still to be formed.
 #[derive(Clone, Copy, Debug)]
-pub struct Comer<'a> {
+pub struct WaitingNode<'a> {
     /// Its name.
     pub node: &'a NodeName,
     /// Where it is reached.
@@ -138,7 +138,7 @@ pub(super) struct RoundRecord {
 
 impl RoundRecord {
     /// What the node with this rank is told.
-    pub(super) fn told(&self, run_id: &RunId, rank: u32) -> Option<Round> {
+    pub(super) fn summary_for(&self, run_id: &RunId, rank: u32) -> Option<Round> {
         let member = self.members.get(usize::try_from(rank).ok()?)?;
         let last = self.members.last()?;
         Some(Round {
@@ -154,6 +154,6 @@ impl RoundRecord {
 
     /// The nodes of the round that did not come back for the next.
     pub(super) fn missing(&self) -> impl Iterator<Item = &RoundMember> {
-        self.members.iter().filter(|member| member.fate != Fate::Back)
+        self.members.iter().filter(|member| member.member_state != MemberState::Back)
     }
 }

@@ -5,9 +5,9 @@ mod rounds;
 use super::event::{Event, InputError, Join, JoinFailure, Loss, Output};
 use super::node::NodeName;
 use super::policy::HostRecord;
-use super::round::{Comer, EndReason, Fate, Namespace, RoundRecord};
+use super::round::{EndReason, MemberState, Namespace, RoundRecord, WaitingNode};
 use super::settings::RunSettings;
-use super::state::{Phase, PhaseEvent, Place, PlaceEvent};
+use super::state::{NodeState, NodeStateEvent, Phase, PhaseEvent};
 use super::{ParticipantId, ROUND_MIN_MAX, RunId};
 use crate::ordered::{Index, Map, Named, Number, Set};
 use crate::planted;
@@ -32,8 +32,8 @@ pub(super) struct Effects {
 
 impl Effects {
     #[inline(never)]
-    fn tell(&mut self, participant: ParticipantId, event: Event) {
-        self.outputs.push_back(Output::Tell { participant, event });
+    fn notify(&mut self, participant: ParticipantId, event: Event) {
+        self.outputs.push_back(Output::Notify { participant, event });
     }
 }
 
@@ -42,7 +42,7 @@ impl Effects {
 struct Member {
     node: Arc<NodeName>,
     address: Arc<[u8]>,
-    place: Place,
+    node_state: NodeState,
     /// Whether it was in the last round; only of one that is gathered.
     is_returned: bool,
     /// The last round that it was in, and its rank there.
@@ -51,7 +51,7 @@ struct Member {
     deadline: Instant,
     /// Its place among those that stand by, with the wish.
     arrival: u64,
-    wish: Wish,
+    join_intent: JoinIntent,
     join_timeout: Duration,
     local_world_size: u32,
     node_rank: Option<u32>,
@@ -74,14 +74,14 @@ pub struct Counts {
 }
 
 impl Counts {
-    const fn of(&mut self, place: Place) -> Option<&mut u32> {
-        match place {
-            Place::Outside => None,
-            Place::Joining => Some(&mut self.joining),
-            Place::Waiting => Some(&mut self.waiting),
-            Place::Active => Some(&mut self.active),
-            Place::Due => Some(&mut self.due),
-            Place::Standby => Some(&mut self.standby),
+    const fn of(&mut self, node_state: NodeState) -> Option<&mut u32> {
+        match node_state {
+            NodeState::Outside => None,
+            NodeState::Joining => Some(&mut self.joining),
+            NodeState::Waiting => Some(&mut self.waiting),
+            NodeState::Active => Some(&mut self.active),
+            NodeState::Due => Some(&mut self.due),
+            NodeState::Standby => Some(&mut self.standby),
         }
     }
 
@@ -117,7 +117,7 @@ pub(super) struct Run {
     pub(super) record: Option<RoundRecord>,
     members: Map<ParticipantId, Member>,
     names: Named<ParticipantId>,
-    standby: Index<(Wish, u64), ParticipantId>,
+    standby: Index<(JoinIntent, u64), ParticipantId>,
     /// How many of them stand by because they want to.
     spares: u32,
     arrivals: u64,
@@ -126,7 +126,7 @@ pub(super) struct Run {
     enough_since: Instant,
     last_arrival: Instant,
     /// Whether the live round's nodes were told that others wait.
-    told_waiting: bool,
+    reported_waiting: bool,
     hosts: Named<HostRecord>,
     /// When the service wakes this run.
     pub(super) armed: Option<Instant>,
@@ -155,7 +155,7 @@ impl Run {
             returned: 0,
             enough_since: Instant::ORIGIN,
             last_arrival: Instant::ORIGIN,
-            told_waiting: false,
+            reported_waiting: false,
             hosts: Named::new(),
             armed: None,
             rests: None,
@@ -193,17 +193,17 @@ impl Run {
         self.names.contains(&node.key())
     }
 
-    pub(super) fn comers(&self) -> impl Iterator<Item = Comer<'_>> {
-        let gathered = self.members.iter().filter(|(_, member)| member.place.is_gathered());
-        gathered.map(|(_, member)| Comer {
+    pub(super) fn waiting_nodes(&self) -> impl Iterator<Item = WaitingNode<'_>> {
+        let gathered = self.members.iter().filter(|(_, member)| member.node_state.is_gathered());
+        gathered.map(|(_, member)| WaitingNode {
             node: &member.node,
             address: &member.address,
             local_world_size: member.local_world_size,
         })
     }
 
-    pub(super) fn place_of(&self, participant: ParticipantId) -> Place {
-        self.members.get(participant).map_or(Place::Outside, |member| member.place)
+    pub(super) fn state_of(&self, participant: ParticipantId) -> NodeState {
+        self.members.get(participant).map_or(NodeState::Outside, |member| member.node_state)
     }
 
     /// The live round or else the next one.
@@ -229,7 +229,7 @@ impl Run {
             if *member.node != join.node {
                 return Err(InputError::OtherIdentity { participant, run_id, node });
             }
-            if matches!(member.place, Place::Joining | Place::Waiting | Place::Standby) {
+            if matches!(member.node_state, NodeState::Joining | NodeState::Waiting | NodeState::Standby) {
                 return Err(InputError::JoinPending { run_id, node });
             }
         }
@@ -265,16 +265,16 @@ impl Run {
         now: Instant,
         participant: ParticipantId,
         join: Join,
-        wish: Wish,
+        join_intent: JoinIntent,
         fx: &mut Effects,
     ) {
-        let (mut last, mut inherits_seat) = (None, false);
+        let (mut last, mut inherits_slot) = (None, false);
         if let Some(&old) = self.names.get(&join.node.key())
             && old != participant
         {
             last = self.members.get(old).and_then(|member| member.last);
-            inherits_seat = wish == Wish::Seat && self.place_of(old) != Place::Standby;
-            fx.tell(old, Event::Replaced { by: participant });
+            inherits_slot = join_intent == JoinIntent::Slot && self.state_of(old) != NodeState::Standby;
+            fx.notify(old, Event::Replaced { by: participant });
             self.depart(now, old, Departure::Ended(EndReason::Replaced), 0, fx);
         }
         self.next_round = self.next_round.max(join.round_min.min(ROUND_MIN_MAX));
@@ -282,8 +282,8 @@ impl Run {
         let node = Arc::new(node);
         self.founding.get_or_insert_with(|| (settings, node.clone()));
         let known = self.members.remove(participant);
-        let (node, place) =
-            known.as_ref().map_or((node, Place::Outside), |known| (known.node.clone(), known.place));
+        let (node, node_state) =
+            known.as_ref().map_or((node, NodeState::Outside), |known| (known.node.clone(), known.node_state));
         let last = known.map_or(last, |known| known.last);
         self.names.insert(&node.key(), participant);
         self.arrivals += 1;
@@ -294,34 +294,38 @@ impl Run {
             Member {
                 node,
                 address,
-                place,
+                node_state,
                 is_returned,
                 last,
                 deadline,
                 arrival,
-                wish,
+                join_intent,
                 join_timeout,
                 local_world_size,
                 node_rank,
                 labels,
             },
         );
-        self.set_fate(participant, Fate::Back);
-        match (place, wish) {
-            (Place::Active, Wish::Seat) => self.seat(now, participant, PlaceEvent::Wait, fx),
-            (Place::Due, Wish::Seat) => self.seat(now, participant, PlaceEvent::Gather, fx),
+        self.set_member_state(participant, MemberState::Back);
+        match (node_state, join_intent) {
+            (NodeState::Active, JoinIntent::Slot) => {
+                self.claim_slot(now, participant, NodeStateEvent::Wait, fx)
+            }
+            (NodeState::Due, JoinIntent::Slot) => {
+                self.claim_slot(now, participant, NodeStateEvent::Gather, fx)
+            }
             _ => {
                 let ahead = self.counts.standby;
-                self.transition(participant, PlaceEvent::Park, fx);
-                if inherits_seat {
-                    let event = self.seat_event();
-                    self.seat(now, participant, event, fx);
-                } else if wish == Wish::Seat {
+                self.transition(participant, NodeStateEvent::Park, fx);
+                if inherits_slot {
+                    let event = self.slot_event();
+                    self.claim_slot(now, participant, event, fx);
+                } else if join_intent == JoinIntent::Slot {
                     // Those that found no seat before it go first.
                     self.admit(now, fx);
                 }
-                if self.place_of(participant) == Place::Standby {
-                    fx.tell(participant, Event::StandingBy { ahead });
+                if self.state_of(participant) == NodeState::Standby {
+                    fx.notify(participant, Event::Standby { ahead });
                 }
             }
         }
@@ -330,60 +334,66 @@ impl Run {
     /// Gives free seats to those that stand by because they found none.
     fn admit(&mut self, now: Instant, fx: &mut Effects) {
         let max_nodes = self.max_nodes();
-        let event = self.seat_event();
+        let event = self.slot_event();
         #[cfg(test)]
-        let kept = if fx.bug == Some(Bug::SpareTakesKeptSeat) { self.counts.due } else { 0 };
+        let kept = if fx.bug == Some(Bug::SpareTakesKeptSlot) { self.counts.due } else { 0 };
         #[cfg(not(test))]
         let kept = 0;
         while self.counts.seats() - kept < max_nodes
-            && let Some(((Wish::Seat, _), participant)) = self.standby.first()
+            && let Some(((JoinIntent::Slot, _), participant)) = self.standby.first()
         {
-            self.seat(now, participant, event, fx);
+            self.claim_slot(now, participant, event, fx);
         }
     }
 
-    const fn seat_event(&self) -> PlaceEvent {
-        if self.phase.is_forming() { PlaceEvent::Gather } else { PlaceEvent::Wait }
+    const fn slot_event(&self) -> NodeStateEvent {
+        if self.phase.is_forming() { NodeStateEvent::Gather } else { NodeStateEvent::Wait }
     }
 
     #[inline(never)]
-    fn seat(&mut self, now: Instant, participant: ParticipantId, event: PlaceEvent, fx: &mut Effects) {
+    fn claim_slot(
+        &mut self,
+        now: Instant,
+        participant: ParticipantId,
+        event: NodeStateEvent,
+        fx: &mut Effects,
+    ) {
         let Some(member) = self.members.get_mut(participant) else { return };
         member.deadline = now + member.join_timeout;
-        member.is_returned = matches!(member.place, Place::Active | Place::Due);
+        member.is_returned = matches!(member.node_state, NodeState::Active | NodeState::Due);
         self.last_arrival = now;
         self.transition(participant, event, fx);
         // The last call runs from here, also when one was opened before with a spare for the node that now came.
-        if event == PlaceEvent::Gather && self.counts.joining == self.minimum() {
+        if event == NodeStateEvent::Gather && self.counts.joining == self.minimum() {
             self.enough_since = now;
         }
-        fx.tell(participant, Event::Seated);
+        fx.notify(participant, Event::Seated);
     }
 
     /// Moves a node, and keeps the books.
     #[inline(never)]
-    fn transition(&mut self, participant: ParticipantId, event: PlaceEvent, fx: &mut Effects) {
+    fn transition(&mut self, participant: ParticipantId, event: NodeStateEvent, fx: &mut Effects) {
         let Some(member) = self.members.get_mut(participant) else { return };
-        let from = member.place;
+        let from = member.node_state;
         let Some(to) = from.on_event(event) else {
             debug_assert!(false, "{from:?} has no transition on {event:?}");
             return;
         };
-        member.place = to;
+        member.node_state = to;
         if let Some(count) = self.counts.of(from) {
             *count -= 1;
         }
         if let Some(count) = self.counts.of(to) {
             *count += 1;
         }
-        let (arrival, deadline) = ((member.wish, member.arrival), (member.deadline, participant));
-        let is_spare = u32::from(member.wish == Wish::Spare);
+        let (arrival, deadline) = ((member.join_intent, member.arrival), (member.deadline, participant));
+        let is_spare = u32::from(member.join_intent == JoinIntent::Spare);
         match (from, to) {
-            (Place::Standby, _) => {
+            (NodeState::Standby, _) => {
                 self.standby.remove(arrival);
                 self.spares -= is_spare;
             }
-            (_, Place::Standby) => {
+            (_, NodeState::Standby) => {
                 self.standby.insert(arrival, participant);
                 self.spares += is_spare;
             }
@@ -404,7 +414,7 @@ impl Run {
             }
             _ => {}
         }
-        if to == Place::Outside
+        if to == NodeState::Outside
             && let Some(member) = self.members.remove(participant)
         {
             self.names.remove(&member.node.key());
@@ -413,20 +423,20 @@ impl Run {
     }
 
     #[inline(never)]
-    fn set_fate(&mut self, participant: ParticipantId, fate: Fate) {
+    fn set_member_state(&mut self, participant: ParticipantId, member_state: MemberState) {
         let last = self.members.get(participant).and_then(|member| member.last);
         if let Some((round, rank)) = last
             && let Some(record) = self.record.as_mut().filter(|record| record.round == round)
             && let Some(member) = usize::try_from(rank).ok().and_then(|rank| record.members.get_mut(rank))
         {
-            member.fate = fate;
+            member.member_state = member_state;
         }
     }
 
     #[inline(never)]
-    fn tell_active(&self, event: &Event, fx: &mut Effects) {
-        let active = self.members.iter().filter(|(_, member)| member.place == Place::Active);
-        active.for_each(|(participant, _)| fx.tell(participant, event.clone()));
+    fn notify_active(&self, event: &Event, fx: &mut Effects) {
+        let active = self.members.iter().filter(|(_, member)| member.node_state == NodeState::Active);
+        active.for_each(|(participant, _)| fx.notify(participant, event.clone()));
     }
 
     /// A node goes. `failed_hosts_max` bounds what is remembered of failures.
@@ -439,30 +449,31 @@ impl Run {
         fx: &mut Effects,
     ) {
         let Some(member) = self.members.get(participant) else { return };
-        let (node, place, last) = (member.node.clone(), member.place, member.last);
-        let was_in_live_round = place == Place::Active || (place == Place::Waiting && member.is_returned);
+        let (node, node_state, last) = (member.node.clone(), member.node_state, member.last);
+        let was_in_live_round =
+            node_state == NodeState::Active || (node_state == NodeState::Waiting && member.is_returned);
         match how {
             Departure::Left => {
-                let gave_up = self.lost_on_its_way(participant, EndReason::GaveUp);
-                self.set_fate(participant, Fate::Left);
-                if place == Place::Active
+                let gave_up = self.lost_while_joining(participant, EndReason::GaveUp);
+                self.set_member_state(participant, MemberState::Left);
+                if node_state == NodeState::Active
                     && let Some(record) = &mut self.record
                 {
                     record.finished += 1;
                 }
-                self.transition(participant, PlaceEvent::Leave, fx);
+                self.transition(participant, NodeStateEvent::Leave, fx);
                 if let Some(lost) = gave_up {
-                    self.tell_active(&lost, fx);
+                    self.notify_active(&lost, fx);
                 }
             }
             Departure::Ended(why) => {
-                self.set_fate(participant, Fate::Ended(why));
-                self.transition(participant, PlaceEvent::End, fx);
+                self.set_member_state(participant, MemberState::Ended(why));
+                self.transition(participant, NodeStateEvent::End, fx);
                 if why != EndReason::Replaced {
                     self.remember_failure(now, node.host(), failed_hosts_max);
                 }
                 if was_in_live_round && let Some((round, rank)) = last {
-                    self.tell_active(&Event::NodeLost(Arc::new(Loss { round, node, rank, why })), fx);
+                    self.notify_active(&Event::NodeLost(Arc::new(Loss { round, node, rank, why })), fx);
                     let forgets_one = planted::has(planted::Bug::UntoldSurvivor);
                     #[cfg(test)]
                     let forgets_one = forgets_one || fx.bug == Some(Bug::ForgetOneSurvivor);
@@ -492,10 +503,10 @@ impl Run {
     /// A node of the live round wanted to come back to a closed run: it is not in the round any more.
     pub(super) fn withdraw(&mut self, participant: ParticipantId, fx: &mut Effects) {
         let lost = self.lost(participant, EndReason::Refused);
-        self.set_fate(participant, Fate::Ended(EndReason::Refused));
-        self.transition(participant, PlaceEvent::End, fx);
+        self.set_member_state(participant, MemberState::Ended(EndReason::Refused));
+        self.transition(participant, NodeStateEvent::End, fx);
         if let Some(lost) = lost {
-            self.tell_active(&lost, fx);
+            self.notify_active(&lost, fx);
         }
     }
 
@@ -508,15 +519,19 @@ impl Run {
     }
 
     /// The same of one that waits for the round after the live one; of others, nothing.
-    fn lost_on_its_way(&self, participant: ParticipantId, why: EndReason) -> Option<Event> {
+    fn lost_while_joining(&self, participant: ParticipantId, why: EndReason) -> Option<Event> {
         let member = self.members.get(participant)?;
-        if member.place == Place::Waiting && member.is_returned { self.lost(participant, why) } else { None }
+        if member.node_state == NodeState::Waiting && member.is_returned {
+            self.lost(participant, why)
+        } else {
+            None
+        }
     }
 
     /// Whoever is still in the round is told, and of one at most of those that are so no more: one is as bad as all.
     pub(super) fn close(&mut self, by: ParticipantId, fx: &mut Effects) {
         if let Some(lost) = self.end_joins(by, fx) {
-            self.tell_active(&lost, fx);
+            self.notify_active(&lost, fx);
         }
     }
 
@@ -527,40 +542,40 @@ impl Run {
         self.closed_by = self.node_of(by).cloned();
         let (run_id, by, failure) = (self.id.clone(), self.closed_by.clone(), self.failure.clone());
         let mut lost = None;
-        let members: Vec<_> = self.members.iter().map(|(id, member)| (id, member.place)).collect();
-        for (participant, place) in members {
+        let members: Vec<_> = self.members.iter().map(|(id, member)| (id, member.node_state)).collect();
+        for (participant, node_state) in members {
             #[cfg(test)]
-            if fx.bug == Some(Bug::ForgetOneOnClose) && place.is_gathered() {
+            if fx.bug == Some(Bug::ForgetOneOnClose) && node_state.is_gathered() {
                 fx.bug = None;
                 continue;
             }
             let (run_id, by, failure) = (run_id.clone(), by.clone(), failure.clone());
-            let event = match place {
-                Place::Joining | Place::Waiting => {
+            let event = match node_state {
+                NodeState::Joining | NodeState::Waiting => {
                     Event::JoinFailed(JoinFailure::Closed { run_id, by, failure })
                 }
-                Place::Standby => Event::JoinFailed(JoinFailure::GracefulExit { run_id }),
-                Place::Active | Place::Due | Place::Outside => Event::RunClosed { by },
+                NodeState::Standby => Event::JoinFailed(JoinFailure::GracefulExit { run_id }),
+                NodeState::Active | NodeState::Due | NodeState::Outside => Event::RunClosed { by },
             };
-            fx.tell(participant, event);
-            lost = lost.or_else(|| self.lost_on_its_way(participant, EndReason::Refused));
-            if place != Place::Active {
-                self.transition(participant, PlaceEvent::Close, fx);
+            fx.notify(participant, event);
+            lost = lost.or_else(|| self.lost_while_joining(participant, EndReason::Refused));
+            if node_state != NodeState::Active {
+                self.transition(participant, NodeStateEvent::Close, fx);
             }
         }
         lost
     }
 
     /// The job has failed. Those whom that leaves in a round wait there in vain, whoever closed the run before.
-    pub(super) fn fail(&mut self, by: ParticipantId, words: &str, fx: &mut Effects) {
+    pub(super) fn fail(&mut self, by: ParticipantId, message: &str, fx: &mut Effects) {
         if self.failure.is_some() {
             return;
         }
-        let words: Arc<str> = words.into();
-        self.failure = Some(words.clone());
+        let message: Arc<str> = message.into();
+        self.failure = Some(message.clone());
         // This says more to those in the round than who is lost.
         self.end_joins(by, fx);
-        self.tell_active(&Event::JobFailed { words }, fx);
+        self.notify_active(&Event::JobFailed { message }, fx);
     }
 
     fn max_nodes(&self) -> u32 {
@@ -592,18 +607,18 @@ impl Run {
 
 /// Why a node stands by: because there was no seat, or because it wants nothing else. Who found no seat goes first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Wish {
-    Seat,
+pub(super) enum JoinIntent {
+    Slot,
     Spare,
 }
 
-impl Number for Wish {
+impl Number for JoinIntent {
     fn number(self) -> u64 {
         self as u64
     }
 
     fn from_number(number: u64) -> Self {
-        if number == Self::Seat.number() { Self::Seat } else { Self::Spare }
+        if number == Self::Slot.number() { Self::Slot } else { Self::Spare }
     }
 }
 

@@ -166,7 +166,7 @@ pub fn validate_run_id(run_id: &str) -> Result<(), SettingsError> {
         return Err(SettingsError::RunId);
     }
     let is_inside = run_id.match_indices('/').any(|(at, _)| {
-        let before = run_id[..at].trim_end_matches(|letter: char| letter.is_ascii_digit());
+        let before = run_id[..at].trim_end_matches(|character: char| character.is_ascii_digit());
         before.len() < at && before.ends_with('.')
     });
     if is_inside { Err(SettingsError::RunIdInsideRound(run_id.into())) } else { Ok(()) }
@@ -220,26 +220,26 @@ mod tests {
     #[test]
     fn the_first_difference_is_named_with_both_values() {
         let base = RunSettings::between(2, 4);
-        let told = |other: RunSettings| {
+        let event = |other: RunSettings| {
             let found = base.difference(&other).expect("differs");
             format!("{} {} {}", found.what, found.in_force, found.offered)
         };
         assert_eq!(base.difference(&base.clone()), None);
-        assert_eq!(told(RunSettings::between(2, 5)), "min:max nodes 2:4 2:5");
-        assert_eq!(told(RunSettings { minimum_to_continue: 1, ..base.clone() }), "minimum to continue 2 1");
+        assert_eq!(event(RunSettings::between(2, 5)), "min:max nodes 2:4 2:5");
+        assert_eq!(event(RunSettings { minimum_to_continue: 1, ..base.clone() }), "minimum to continue 2 1");
         assert_eq!(
-            told(RunSettings { last_call: LastCall::None, ..base.clone() }),
+            event(RunSettings { last_call: LastCall::None, ..base.clone() }),
             "last call Fixed(30s) None"
         );
         assert_eq!(
-            told(RunSettings { rank_order: RankOrder::Host, ..base.clone() }),
+            event(RunSettings { rank_order: RankOrder::Host, ..base.clone() }),
             "rank order Sticky Host"
         );
         assert_eq!(
-            told(RunSettings { fast_quorum: FastQuorum::Disabled, ..base.clone() }),
+            event(RunSettings { fast_quorum: FastQuorum::Disabled, ..base.clone() }),
             "fast quorum Enabled Disabled"
         );
         let cool_down = Some(CoolDown::AFTER_THREE);
-        assert!(told(RunSettings { cool_down, ..base.clone() }).starts_with("cool-down None Some"));
+        assert!(event(RunSettings { cool_down, ..base.clone() }).starts_with("cool-down None Some"));
     }
 }

@@ -32,7 +32,7 @@ pub enum PhaseEvent {
 
 /// Where a node stands in its run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Place {
+pub enum NodeState {
     /// Not in the run.
     Outside,
     /// In the round that forms.
@@ -49,7 +49,7 @@ pub enum Place {
 
 /// What moves a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum PlaceEvent {
+pub enum NodeStateEvent {
     /// Takes a seat in the round that forms.
     Gather,
     /// Takes a seat in the next round, while one is live.
@@ -70,8 +70,8 @@ pub enum PlaceEvent {
     Close,
 }
 
+use NodeState::{Active, Due, Joining, Outside, Standby, Waiting};
 use Phase::{Closed, Complete, Draining, Gathering, LastCall};
-use Place::{Active, Due, Joining, Outside, Standby, Waiting};
 
 type Transitions<S, E> = &'static [(&'static [S], E, S)];
 
@@ -85,19 +85,19 @@ const PHASES: Transitions<Phase, PhaseEvent> = &[
     (&[Complete], PhaseEvent::CloseRequested, Draining),
 ];
 
-const PLACES: Transitions<Place, PlaceEvent> = &[
-    (&[Due, Standby], PlaceEvent::Gather, Joining),
-    (&[Active, Standby], PlaceEvent::Wait, Waiting),
+const PLACES: Transitions<NodeState, NodeStateEvent> = &[
+    (&[Due, Standby], NodeStateEvent::Gather, Joining),
+    (&[Active, Standby], NodeStateEvent::Wait, Waiting),
     // Everybody who is new is parked first, and gets a seat in his turn, which may be at once.
-    (&[Outside, Active, Due], PlaceEvent::Park, Standby),
-    (&[Joining], PlaceEvent::RoundCompleted, Active),
-    (&[Due], PlaceEvent::RoundCompleted, Outside),
-    (&[Waiting], PlaceEvent::RoundEnded, Joining),
-    (&[Active], PlaceEvent::RoundEnded, Due),
-    (&[Joining, Waiting, Active, Due, Standby], PlaceEvent::Leave, Outside),
-    (&[Joining, Waiting, Active, Due, Standby], PlaceEvent::End, Outside),
-    (&[Joining, Waiting], PlaceEvent::Expire, Outside),
-    (&[Joining, Waiting, Due, Standby], PlaceEvent::Close, Outside),
+    (&[Outside, Active, Due], NodeStateEvent::Park, Standby),
+    (&[Joining], NodeStateEvent::RoundCompleted, Active),
+    (&[Due], NodeStateEvent::RoundCompleted, Outside),
+    (&[Waiting], NodeStateEvent::RoundEnded, Joining),
+    (&[Active], NodeStateEvent::RoundEnded, Due),
+    (&[Joining, Waiting, Active, Due, Standby], NodeStateEvent::Leave, Outside),
+    (&[Joining, Waiting, Active, Due, Standby], NodeStateEvent::End, Outside),
+    (&[Joining, Waiting], NodeStateEvent::Expire, Outside),
+    (&[Joining, Waiting, Due, Standby], NodeStateEvent::Close, Outside),
 ];
 
 fn find<S: Copy + PartialEq, E: PartialEq>(table: Transitions<S, E>, from: S, event: &E) -> Option<S> {
@@ -130,10 +130,10 @@ impl Phase {
     }
 }
 
-impl Place {
+impl NodeState {
     /// The place after `event`; `None` where the event has no place.
     #[must_use]
-    pub fn on_event(self, event: PlaceEvent) -> Option<Self> {
+    pub fn on_event(self, event: NodeStateEvent) -> Option<Self> {
         find(PLACES, self, &event)
     }
 
@@ -160,17 +160,17 @@ mod tests {
         PhaseEvent::RoundEnded,
         PhaseEvent::CloseRequested,
     ];
-    const ALL_PLACES: [Place; 6] = [Outside, Joining, Waiting, Active, Due, Standby];
-    const ALL_PLACE_EVENTS: [PlaceEvent; 9] = [
-        PlaceEvent::Gather,
-        PlaceEvent::Wait,
-        PlaceEvent::Park,
-        PlaceEvent::RoundCompleted,
-        PlaceEvent::RoundEnded,
-        PlaceEvent::Leave,
-        PlaceEvent::End,
-        PlaceEvent::Expire,
-        PlaceEvent::Close,
+    const ALL_PLACES: [NodeState; 6] = [Outside, Joining, Waiting, Active, Due, Standby];
+    const ALL_PLACE_EVENTS: [NodeStateEvent; 9] = [
+        NodeStateEvent::Gather,
+        NodeStateEvent::Wait,
+        NodeStateEvent::Park,
+        NodeStateEvent::RoundCompleted,
+        NodeStateEvent::RoundEnded,
+        NodeStateEvent::Leave,
+        NodeStateEvent::End,
+        NodeStateEvent::Expire,
+        NodeStateEvent::Close,
     ];
 
     fn table<S: Copy + Debug, E: Copy + Debug>(
@@ -212,7 +212,7 @@ mod tests {
         let table = format!(
             "{}{}",
             table(&ALL_PHASES, &ALL_PHASE_EVENTS, Phase::on_event),
-            table(&ALL_PLACES, &ALL_PLACE_EVENTS, Place::on_event)
+            table(&ALL_PLACES, &ALL_PLACE_EVENTS, NodeState::on_event)
         );
         assert_eq!(table, include_str!("transitions.snapshot"), "\n{table}");
     }
@@ -225,7 +225,7 @@ mod tests {
                 .any(|state| PHASES.iter().filter(|row| row.1 == event && row.0.contains(state)).count() > 1)
         };
         assert!(!PHASES.iter().any(|(states, event, _)| twice(states, *event)));
-        let twice = |states: &[Place], event: PlaceEvent| {
+        let twice = |states: &[NodeState], event: NodeStateEvent| {
             states
                 .iter()
                 .any(|state| PLACES.iter().filter(|row| row.1 == event && row.0.contains(state)).count() > 1)
@@ -238,7 +238,7 @@ mod tests {
         let guide = include_str!("../../../../docs/rendezvous.md");
         for graph in [
             graph(&ALL_PHASES, &ALL_PHASE_EVENTS, Phase::on_event),
-            graph(&ALL_PLACES, &ALL_PLACE_EVENTS, Place::on_event),
+            graph(&ALL_PLACES, &ALL_PLACE_EVENTS, NodeState::on_event),
         ] {
             let block = format!("```mermaid\n{graph}```\n");
             assert!(guide.contains(&block), "docs/rendezvous.md does not hold this graph:\n{block}");

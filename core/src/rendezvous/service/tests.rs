@@ -19,7 +19,7 @@ pub(super) enum Bug {
     SkipFence,
     ForgetOneSurvivor,
     ForgetOneOnClose,
-    SpareTakesKeptSeat,
+    SpareTakesKeptSlot,
     RankTwice,
     ForgetDeadline,
     ReopenClosed,
@@ -79,9 +79,9 @@ impl World {
         match self.service.handle(self.now, input) {
             Ok(()) => self.drain(),
             Err(error) => {
-                let told = self.drain();
-                let separator = if told.is_empty() { "" } else { "; " };
-                format!("{told}{separator}error: {error}")
+                let reported = self.drain();
+                let separator = if reported.is_empty() { "" } else { "; " };
+                format!("{reported}{separator}error: {error}")
             }
         }
     }
@@ -117,8 +117,8 @@ impl World {
         self.give(Input::Close { participant: id(node), run_id: RUN.into() })
     }
 
-    fn fail(&mut self, node: &str, words: &str) -> String {
-        self.give(Input::Fail { participant: id(node), run_id: RUN.into(), words: words.into() })
+    fn fail(&mut self, node: &str, message: &str) -> String {
+        self.give(Input::Fail { participant: id(node), run_id: RUN.into(), message: message.into() })
     }
 
     fn pass(&mut self, span: Duration) -> String {
@@ -127,11 +127,11 @@ impl World {
     }
 
     fn drain(&mut self) -> String {
-        let mut told = Vec::new();
+        let mut reported = Vec::new();
         while let Some(output) = self.service.poll_output() {
-            told.extend(tell(&output));
+            reported.extend(notify(&output));
         }
-        told.join("; ")
+        reported.join("; ")
     }
 
     fn status(&self) -> String {
@@ -145,17 +145,17 @@ impl World {
     }
 }
 
-fn tell(output: &Output) -> Option<String> {
+fn notify(output: &Output) -> Option<String> {
     Some(match output {
         Output::RoundOpened(keys) => format!("open {}", keys.round),
         Output::Fence(keys) => format!("fence {}", keys.round),
         Output::Delete(keys) => format!("delete {}", keys.round),
         Output::Forgotten(run_id) => format!("forget {run_id}"),
         Output::Decided { .. } => return None,
-        Output::Tell { participant, event } => {
-            let told = match event {
+        Output::Notify { participant, event } => {
+            let reported = match event {
                 Event::Seated => String::from("seated"),
-                Event::StandingBy { ahead } => format!("stands by after {ahead}"),
+                Event::Standby { ahead } => format!("stands by after {ahead}"),
                 Event::RoundFormed(round) => {
                     format!("is {}/{} in {}", round.rank, round.world_size, round.namespace.round)
                 }
@@ -163,12 +163,12 @@ fn tell(output: &Output) -> Option<String> {
                 Event::NodesWaiting { nodes } => format!("hears {nodes} waiting"),
                 Event::NodeLost(loss) => format!("hears {loss}"),
                 Event::RoundEnded { round, reason } => format!("is out of {round}: {reason}"),
-                Event::LeftBehind { round } => format!("left behind by {round}"),
+                Event::Excluded { round } => format!("left behind by {round}"),
                 Event::RunClosed { .. } => String::from("hears closed"),
-                Event::JobFailed { words } => format!("hears that {words}"),
+                Event::JobFailed { message } => format!("hears that {message}"),
                 Event::Replaced { by } => format!("replaced by {}", name(*by)),
             };
-            format!("{} {told}", name(*participant))
+            format!("{} {reported}", name(*participant))
         }
     })
 }

@@ -45,17 +45,20 @@ pub(super) struct Parts {
 
 /// Takes a URL apart. Blanks before it, and line ends and tabs within it, do not count.
 pub(super) fn split(text: &str) -> Result<Parts, SplitError> {
-    let is_blank = |letter: char| letter <= ' ';
-    let clean: String =
-        text.trim_start_matches(is_blank).chars().filter(|letter| !"\t\r\n".contains(*letter)).collect();
+    let is_blank = |character: char| character <= ' ';
+    let clean: String = text
+        .trim_start_matches(is_blank)
+        .chars()
+        .filter(|character| !"\t\r\n".contains(*character))
+        .collect();
     let (scheme, rest) = match clean.split_once(':') {
         Some((scheme, rest)) if is_scheme(scheme) => (scheme.to_ascii_lowercase(), rest),
         _ => (String::new(), clean.as_str()),
     };
     let (authority, rest) = match rest.strip_prefix("//") {
-        Some(behind) => {
-            let end = behind.find(['/', '?', '#']).unwrap_or(behind.len());
-            (Some(behind[..end].to_string()), &behind[end..])
+        Some(tail) => {
+            let end = tail.find(['/', '?', '#']).unwrap_or(tail.len());
+            (Some(tail[..end].to_string()), &tail[end..])
         }
         None => (None, rest),
     };
@@ -67,18 +70,17 @@ pub(super) fn split(text: &str) -> Result<Parts, SplitError> {
 }
 
 fn is_scheme(text: &str) -> bool {
-    text.starts_with(|letter: char| letter.is_ascii_alphabetic())
-        && text.chars().all(|letter| letter.is_ascii_alphanumeric() || "+-.".contains(letter))
+    text.starts_with(|character: char| character.is_ascii_alphabetic())
+        && text.chars().all(|character| character.is_ascii_alphanumeric() || "+-.".contains(character))
 }
 
 fn check_brackets(authority: &str) -> Result<(), SplitError> {
     if authority.contains('[') != authority.contains(']') {
         return Err(SplitError::Brackets);
     }
-    let Some((before, behind)) = authority.split_once('[') else { return Ok(()) };
-    let (host, behind) = behind.split_once(']').unwrap_or((behind, ""));
-    let is_whole =
-        (before.is_empty() || before.ends_with('@')) && (behind.is_empty() || behind.starts_with(':'));
+    let Some((before, tail)) = authority.split_once('[') else { return Ok(()) };
+    let (host, tail) = tail.split_once(']').unwrap_or((tail, ""));
+    let is_whole = (before.is_empty() || before.ends_with('@')) && (tail.is_empty() || tail.starts_with(':'));
     if !is_whole {
         return Err(SplitError::Brackets);
     }
@@ -93,13 +95,13 @@ fn check_brackets(authority: &str) -> Result<(), SplitError> {
 impl Parts {
     fn host_and_port(&self) -> (&str, &str) {
         let authority = self.authority.as_deref().unwrap_or_default();
-        let place = authority.rsplit_once('@').map_or(authority, |(_, place)| place);
-        match place.split_once('[') {
+        let host_port = authority.rsplit_once('@').map_or(authority, |(_, host_port)| host_port);
+        match host_port.split_once('[') {
             Some((_, bracketed)) => {
-                let (host, behind) = bracketed.split_once(']').unwrap_or((bracketed, ""));
-                (host, behind.split_once(':').map_or("", |(_, port)| port))
+                let (host, tail) = bracketed.split_once(']').unwrap_or((bracketed, ""));
+                (host, tail.split_once(':').map_or("", |(_, port)| port))
             }
-            None => place.split_once(':').unwrap_or((place, "")),
+            None => host_port.split_once(':').unwrap_or((host_port, "")),
         }
     }
 

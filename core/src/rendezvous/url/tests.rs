@@ -18,12 +18,12 @@ fn read(
     environment: &RankEnvironment,
 ) -> Result<String, UrlError> {
     let url = RendezvousUrl::parse(url, rank, world_size, environment)?;
-    let shown = |TcpRendezvous { host, port, rank, world_size, role }| {
+    let visible = |TcpRendezvous { host, port, rank, world_size, role }| {
         alloc::format!("{role:?} {host} {port} {rank}/{world_size}")
     };
     match url.scheme() {
-        "tcp" => url.tcp(environment).map(shown),
-        "env" => url.env(environment).map(shown),
+        "tcp" => url.tcp(environment).map(visible),
+        "env" => url.env(environment).map(visible),
         "file" => {
             let FileRendezvous { path, rank, world_size } = url.file()?;
             Ok(alloc::format!("{path} {rank}/{world_size}"))

@@ -133,7 +133,7 @@ pub struct Granted {
 
 /// What to do with a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Verdict<'a> {
+pub enum Outcome<'a> {
     /// Carry it out; it is pending until it is answered.
     Fresh(SessionId),
     /// Do not carry it out; answer with this error, by [`Sessions::answer`].

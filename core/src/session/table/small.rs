@@ -22,16 +22,16 @@ impl Pending {
     pub(super) fn insert(&mut self, id: u64) {
         if self.0.back().is_none_or(|&last| last < id) {
             self.0.push_back(id);
-        } else if let Err(place) = self.0.binary_search(&id) {
-            self.0.insert(place, id);
+        } else if let Err(index) = self.0.binary_search(&id) {
+            self.0.insert(index, id);
         }
     }
 
     pub(super) fn remove(&mut self, id: u64) {
         if self.0.front() == Some(&id) {
             self.0.pop_front();
-        } else if let Ok(place) = self.0.binary_search(&id) {
-            self.0.remove(place);
+        } else if let Ok(index) = self.0.binary_search(&id) {
+            self.0.remove(index);
         }
         if self.0.is_empty() {
             self.0.shrink_to(PENDING_KEPT);

@@ -67,8 +67,8 @@ fn ended(why: Why, conn: Option<ConnId>) -> Vec<Output> {
 
 /// Takes and answers a request; the number of the answer.
 fn answered(sessions: &mut Sessions, index: u32, id: u64) -> u64 {
-    let verdict = sessions.request(at(0), conn(index), id, 0).expect("a session");
-    assert_eq!(verdict, Verdict::Fresh(SessionId(1)));
+    let outcome = sessions.request(at(0), conn(index), id, 0).expect("a session");
+    assert_eq!(outcome, Outcome::Fresh(SessionId(1)));
     let mut bytes = Scratch::default();
     let frame = ServerFrame::Done { revision: id };
     sessions.answer(SessionId(1), id, &frame, &mut bytes).expect("pending");
@@ -100,7 +100,7 @@ fn missed_heartbeats_end_a_session_and_any_frame_is_one() {
     let mut sessions = opened(1000);
     // It is looked at once in each interval.
     assert_eq!(sessions.poll_timeout(), Some(at(100)));
-    sessions.heard(at(200), conn(0), 0).expect("a session");
+    sessions.note_received(at(200), conn(0), 0).expect("a session");
     assert_eq!(feed(&mut sessions, at(300), Input::Tick), []);
     assert_eq!(sessions.poll_timeout(), Some(at(400)));
     assert_eq!(feed(&mut sessions, at(499), Input::Tick), []);
@@ -125,7 +125,7 @@ fn forged_stale_and_false_claims_are_refused_and_disturb_nobody() {
     assert_eq!(refused(&greet(&mut sessions, at(1), 1, ahead)), (FaultCode::FalseAcknowledgement, 2, 1));
     assert_eq!(sessions.conn_of(SessionId(1)), Some(conn(0)));
     assert_eq!(sessions.node_of(SessionId(1)), Some(&b"n0"[..]));
-    let claim = sessions.heard(at(2), conn(0), 2).expect_err("nothing like that was sent");
+    let claim = sessions.note_received(at(2), conn(0), 2).expect_err("nothing like that was sent");
     assert_eq!((claim.code, claim.first, claim.second), (FaultCode::FalseAcknowledgement, 2, 1));
 }
 
@@ -133,7 +133,7 @@ fn forged_stale_and_false_claims_are_refused_and_disturb_nobody() {
 fn a_session_comes_back_with_what_it_has_not_received() {
     let mut sessions = opened(1000);
     assert_eq!((answered(&mut sessions, 0, 1), answered(&mut sessions, 0, 4)), (1, 2));
-    assert_eq!(sessions.request(at(0), conn(0), 5, 1), Ok(Verdict::Fresh(SessionId(1))));
+    assert_eq!(sessions.request(at(0), conn(0), 5, 1), Ok(Outcome::Fresh(SessionId(1))));
     feed(&mut sessions, at(1), Input::Lost { conn: conn(0), why: Why::Connection });
     let mut nobody = Scratch::default();
     let frame = ServerFrame::Done { revision: 5 };
@@ -163,14 +163,14 @@ fn requests_that_come_again_are_not_carried_out_again() {
     for id in 1..=4 {
         answered(&mut sessions, 0, id);
     }
-    assert_eq!(sessions.request(at(0), conn(0), 7, 0), Ok(Verdict::Fresh(SessionId(1))));
-    assert_eq!(sessions.request(at(0), conn(0), 7, 0), Ok(Verdict::Pending));
-    assert!(matches!(sessions.request(at(0), conn(0), 3, 0), Ok(Verdict::Repeat(bytes)) if bytes[8] == 3));
+    assert_eq!(sessions.request(at(0), conn(0), 7, 0), Ok(Outcome::Fresh(SessionId(1))));
+    assert_eq!(sessions.request(at(0), conn(0), 7, 0), Ok(Outcome::Pending));
+    assert!(matches!(sessions.request(at(0), conn(0), 3, 0), Ok(Outcome::Repeat(bytes)) if bytes[8] == 3));
     // The window has room for three frames.
-    let Ok(Verdict::Forgotten(fault)) = sessions.request(at(0), conn(0), 1, 0) else { panic!() };
+    let Ok(Outcome::Forgotten(fault)) = sessions.request(at(0), conn(0), 1, 0) else { panic!() };
     assert_eq!((fault.code, fault.first), (FaultCode::RequestForgotten, 2));
-    let Ok(Verdict::Forgotten(_)) = sessions.request(at(0), conn(0), 5, 0) else { panic!("never taken") };
-    assert_eq!(sessions.request(at(0), conn(0), 0, 0).expect_err("no id").code, FaultCode::OutOfPlace);
+    let Ok(Outcome::Forgotten(_)) = sessions.request(at(0), conn(0), 5, 0) else { panic!("never taken") };
+    assert_eq!(sessions.request(at(0), conn(0), 0, 0).expect_err("no id").code, FaultCode::UnexpectedFrame);
     let twice = sessions.answer(SessionId(1), 3, &ServerFrame::Done { revision: 0 }, &mut Scratch::default());
     assert_eq!(twice, Err(FrameRefused::NotPending(3)));
 }
@@ -207,9 +207,9 @@ fn the_window_is_bounded_in_bytes_and_empty_without_a_grace() {
 fn limits_and_ends_are_told() {
     let mut sessions = opened(1000);
     for id in 1..=4 {
-        assert_eq!(sessions.request(at(0), conn(0), id, 0), Ok(Verdict::Fresh(SessionId(1))));
+        assert_eq!(sessions.request(at(0), conn(0), id, 0), Ok(Outcome::Fresh(SessionId(1))));
     }
-    let Ok(Verdict::Refuse(SessionId(1), fault)) = sessions.request(at(0), conn(0), 5, 0) else { panic!() };
+    let Ok(Outcome::Refuse(SessionId(1), fault)) = sessions.request(at(0), conn(0), 5, 0) else { panic!() };
     assert_eq!((fault.code, fault.first), (FaultCode::TooManyPending, 4));
     sessions
         .answer(SessionId(1), 5, &ServerFrame::Error { fault }, &mut Scratch::default())
@@ -264,7 +264,7 @@ fn what_sessions_hold_is_added_up_and_given_back() {
     assert_eq!(sessions.greediest(), Some((SessionId(1), kept + 500)));
     let full = sessions.charge(SessionId(1), sessions.limits.waiting_bytes_max).expect_err("too much");
     assert_eq!((full.code, full.first), (FaultCode::TooMany, sessions.limits.waiting_bytes_max));
-    sessions.heard(at(1), conn(0), 4).expect("a session");
+    sessions.note_received(at(1), conn(0), 4).expect("a session");
     assert_eq!(sessions.held_bytes(), 500);
     sessions.discharge(SessionId(1), 100);
     answered(&mut sessions, 0, 5);

@@ -1,7 +1,7 @@
 //! The steps of a call: which requests go out together, which replies they bring, and what follows.
 
 use crate::error::Operation;
-use crate::store::call::{Call, GetMode, Outcome, Patience};
+use crate::store::call::{Call, GetMode, Outcome, WaitMode};
 use crate::store::op::{Keys, Request};
 use crate::wire::c10d::{Frame, encode_frame};
 use crate::wire::sink::Sink;
@@ -75,8 +75,8 @@ pub(super) enum After {
 
 /// The first step of a call.
 pub(super) const fn first_step(call: &Call<'_>, mode: GetMode) -> Step {
-    let Call::Store(request, patience) = call else { return Step::Ping };
-    match (request, patience) {
+    let Call::Store(request, wait_mode) = call else { return Step::Ping };
+    match (request, wait_mode) {
         (
             Request::Set { .. }
             | Request::Append { .. }
@@ -84,14 +84,14 @@ pub(super) const fn first_step(call: &Call<'_>, mode: GetMode) -> Step {
             | Request::QueuePush { .. },
             _,
         ) => Step::Confirm,
-        (Request::Get { .. }, patience) => get_step(*patience, mode),
-        (Request::Check { .. }, _) | (Request::Wait { .. } | Request::MultiGet { .. }, Patience::Once) => {
+        (Request::Get { .. }, wait_mode) => get_step(*wait_mode, mode),
+        (Request::Check { .. }, _) | (Request::Wait { .. } | Request::MultiGet { .. }, WaitMode::Once) => {
             Step::Check
         }
-        (Request::Wait { .. } | Request::MultiGet { .. }, Patience::Wait) => Step::Wait,
+        (Request::Wait { .. } | Request::MultiGet { .. }, WaitMode::Wait) => Step::Wait,
         (Request::QueuePop { .. }, _) => Step::Pop,
-        (Request::Barrier { .. }, Patience::Wait) => Step::Barrier,
-        (Request::Barrier { .. }, Patience::Once) => Step::BarrierOnce,
+        (Request::Barrier { .. }, WaitMode::Wait) => Step::Barrier,
+        (Request::Barrier { .. }, WaitMode::Once) => Step::BarrierOnce,
         (
             Request::CompareSet { .. }
             | Request::Add { .. }
@@ -105,19 +105,19 @@ pub(super) const fn first_step(call: &Call<'_>, mode: GetMode) -> Step {
     }
 }
 
-const fn get_step(patience: Patience, mode: GetMode) -> Step {
-    match (patience, mode) {
-        (Patience::Wait, GetMode::Pipelined) => Step::WaitGet,
-        (Patience::Wait, GetMode::WaitThenGet) => Step::Wait,
-        (Patience::Once, GetMode::Pipelined) => Step::CheckGet,
-        (Patience::Once, GetMode::WaitThenGet) => Step::Check,
+const fn get_step(wait_mode: WaitMode, mode: GetMode) -> Step {
+    match (wait_mode, mode) {
+        (WaitMode::Wait, GetMode::Pipelined) => Step::WaitGet,
+        (WaitMode::Wait, GetMode::WaitThenGet) => Step::Wait,
+        (WaitMode::Once, GetMode::Pipelined) => Step::CheckGet,
+        (WaitMode::Once, GetMode::WaitThenGet) => Step::Check,
     }
 }
 
 /// What follows `step` of a call when `reply` came. `None`: such a step has no such reply.
 pub(super) const fn after(
     operation: Operation,
-    patience: Patience,
+    wait_mode: WaitMode,
     mode: GetMode,
     step: Step,
     reply: Reply,
@@ -133,9 +133,9 @@ pub(super) const fn after(
         // A get whose WAIT was answered may still find nothing: the key is gone again, or GET was served while the
         // WAIT was parked. CHECK and GET in one write tell a missing value from an empty one.
         (Step::WaitGet | Step::Get, Reply::Empty, _) => Next(Step::CheckGet),
-        (Step::CheckGet, Reply::Empty, _) => match patience {
-            Patience::Once => Done(Outcome::Missing),
-            Patience::Wait => Next(get_step(patience, mode)),
+        (Step::CheckGet, Reply::Empty, _) => match wait_mode {
+            WaitMode::Once => Done(Outcome::Missing),
+            WaitMode::Wait => Next(get_step(wait_mode, mode)),
         },
         (Step::CheckGet, Reply::ReadyEmpty, _) | (Step::Plain, Reply::Empty, _) => Done(Outcome::Value),
         (Step::WaitGet | Step::CheckGet | Step::Get | Step::Pop | Step::Plain, Reply::Value, _)
@@ -154,9 +154,9 @@ pub(super) const fn after(
         (Step::Wait | Step::Barrier | Step::BarrierOnce, Reply::Released, _) => Done(Outcome::Released),
         (Step::BarrierOnce, Reply::Canceled, _) => Done(Outcome::Missing),
 
-        (Step::Pop, Reply::NothingQueued, _) => match patience {
-            Patience::Once => Done(Outcome::QueueEmpty),
-            Patience::Wait => Next(Step::Wait),
+        (Step::Pop, Reply::NothingQueued, _) => match wait_mode {
+            WaitMode::Once => Done(Outcome::QueueEmpty),
+            WaitMode::Wait => Next(Step::Wait),
         },
         _ => return None,
     })

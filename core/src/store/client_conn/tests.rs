@@ -10,11 +10,11 @@ use alloc::{format, vec};
 
 type Conn = ClientConn<4>;
 
-const GET: Call<'static> = Call::Store(Request::Get { key: Key::scoped(b"/", b"foo") }, Patience::Wait);
-const GET_ONCE: Call<'static> = Call::Store(Request::Get { key: Key::scoped(b"/", b"foo") }, Patience::Once);
+const GET: Call<'static> = Call::Store(Request::Get { key: Key::scoped(b"/", b"foo") }, WaitMode::Wait);
+const GET_ONCE: Call<'static> = Call::Store(Request::Get { key: Key::scoped(b"/", b"foo") }, WaitMode::Once);
 const ADD: Call<'static> =
-    Call::Store(Request::Add { key: Key::scoped(b"/", b"n"), delta: 1 }, Patience::Wait);
-const POP: Call<'static> = Call::Store(Request::QueuePop { key: Key::scoped(b"/", b"q") }, Patience::Wait);
+    Call::Store(Request::Add { key: Key::scoped(b"/", b"n"), delta: 1 }, WaitMode::Wait);
+const POP: Call<'static> = Call::Store(Request::QueuePop { key: Key::scoped(b"/", b"q") }, WaitMode::Wait);
 
 const WAIT_FOO: &str = "06 0100000000000000 0400000000000000 2f666f6f";
 const CHECK_FOO: &str = "05 0100000000000000 0400000000000000 2f666f6f";
@@ -46,39 +46,39 @@ fn begin(conn: &mut Conn, id: u64, call: &Call<'_>, mode: GetMode) -> String {
 }
 
 /// Feeds bytes in pieces of the given sizes and tells the events, with the chunks of one value joined.
-fn feed(conn: &mut Conn, bytes: &[u8], mut piece: impl FnMut() -> usize) -> Result<Vec<String>, Violation> {
-    let mut told: Vec<String> = Vec::new();
+fn feed(conn: &mut Conn, bytes: &[u8], mut part: impl FnMut() -> usize) -> Result<Vec<String>, Violation> {
+    let mut reported: Vec<String> = Vec::new();
     let mut value: Option<Vec<u8>> = None;
     let mut rest = bytes;
     loop {
-        let (mut now, behind) = rest.split_at(piece().min(rest.len()));
-        rest = behind;
+        let (mut now, remaining) = rest.split_at(part().min(rest.len()));
+        rest = remaining;
         while let Some(event) = conn.receive(&mut now)? {
             if let Event::ValueChunk { bytes, .. } = event {
                 value.as_mut().expect("a value began").extend_from_slice(bytes);
                 continue;
             }
             if let Some(value) = value.take() {
-                told.push(format!("= {:?}", String::from_utf8_lossy(&value)));
+                reported.push(format!("= {:?}", String::from_utf8_lossy(&value)));
             }
             match event {
                 Event::ValueStart { id, bytes } => {
-                    told.push(format!("{} value {bytes}", id.0));
+                    reported.push(format!("{} value {bytes}", id.0));
                     value = Some(Vec::new());
                 }
-                Event::Count { id, count } => told.push(format!("{} count {count}", id.0)),
-                Event::Proceed { id } => told.push(format!("{} proceed", id.0)),
-                Event::Done { id, outcome } => told.push(format!("{} {outcome:?}", id.0)),
-                Event::Greeted => told.push("greeted".into()),
+                Event::Count { id, count } => reported.push(format!("{} count {count}", id.0)),
+                Event::Proceed { id } => reported.push(format!("{} proceed", id.0)),
+                Event::Done { id, outcome } => reported.push(format!("{} {outcome:?}", id.0)),
+                Event::Greeted => reported.push("greeted".into()),
                 Event::ValueChunk { .. } => {}
             }
         }
         assert!(now.is_empty(), "bytes are used up");
         if rest.is_empty() {
             if let Some(value) = value {
-                told.push(format!("= {:?} …", String::from_utf8_lossy(&value)));
+                reported.push(format!("= {:?} …", String::from_utf8_lossy(&value)));
             }
-            return Ok(told);
+            return Ok(reported);
         }
     }
 }
@@ -107,13 +107,13 @@ fn check(call: Call<'static>, mode: GetMode, sends: &str, acts: &[Act]) {
             match act {
                 Got(hex, expected) => {
                     let mut first = true;
-                    let piece = || match cut {
+                    let part = || match cut {
                         0 => 1,
                         _ if core::mem::take(&mut first) => cut,
                         _ => usize::MAX,
                     };
-                    let told = feed(&mut conn, &bytes_of(hex), piece).expect("allowed");
-                    assert_eq!(told, *expected, "{hex} cut at {cut}");
+                    let reported = feed(&mut conn, &bytes_of(hex), part).expect("allowed");
+                    assert_eq!(reported, *expected, "{hex} cut at {cut}");
                 }
                 Sends(hex) => {
                     let mut buffer = [0; 512];
@@ -234,8 +234,8 @@ fn get_given_up_with_its_answers_under_way() {
             let rest = [&stream[before..], &bytes_of(sum)].concat();
             for size in 1..=rest.len() {
                 let mut conn = clone_of(&conn);
-                let told = feed(&mut conn, &rest, || size);
-                assert_eq!(told, Ok(vec!["2 Number(5)".into()]), "{} by {size}", hex_of(&rest));
+                let reported = feed(&mut conn, &rest, || size);
+                assert_eq!(reported, Ok(vec!["2 Number(5)".into()]), "{} by {size}", hex_of(&rest));
                 assert!(conn.is_idle());
             }
         }
@@ -255,7 +255,7 @@ fn clone_of(conn: &Conn) -> Conn {
     for entry in &conn.entries {
         twin.entries.push_back(*entry).expect("room");
     }
-    (twin.piece, twin.head, twin.head_bytes) = (conn.piece, conn.head, conn.head_bytes);
+    (twin.part, twin.head, twin.head_bytes) = (conn.part, conn.head, conn.head_bytes);
     (twin.reply_bytes, twin.stale) = (conn.reply_bytes, conn.stale);
     twin
 }
@@ -263,7 +263,7 @@ fn clone_of(conn: &Conn) -> Conn {
 #[test]
 fn wait_and_its_timeout() {
     let names: &[&[u8]] = &[b"k1", b"foo", b"k2"];
-    let wait = Call::Store(Request::Wait { keys: Keys::scoped(b"/", names) }, Patience::Wait);
+    let wait = Call::Store(Request::Wait { keys: Keys::scoped(b"/", names) }, WaitMode::Wait);
     // `torch_client_wait_timeout`
     let sends =
         "06 0300000000000000 0300000000000000 2f6b31 0400000000000000 2f666f6f 0300000000000000 2f6b32";
@@ -298,14 +298,14 @@ fn looking_once() {
         &[Got("00 0300000000000000 626172", &["1 value 3", "= \"bar\"", "1 Value"])],
     );
     check(GET_ONCE, PIPELINED, &sends, &[Got("00 0000000000000000", &["1 value 0", "= \"\"", "1 Value"])]);
-    let wait = Call::Store(Request::Wait { keys: Keys::one(Key::raw(b"/foo")) }, Patience::Once);
+    let wait = Call::Store(Request::Wait { keys: Keys::one(Key::raw(b"/foo")) }, WaitMode::Once);
     check(wait, PIPELINED, CHECK_FOO, &[Got("00", &["1 Released"])]);
     check(wait, PIPELINED, CHECK_FOO, &[Got("01", &["1 Missing"])]);
-    let barrier = Call::Store(Request::Barrier { key: Key::raw(b"/b1"), world_size: 2 }, Patience::Once);
+    let barrier = Call::Store(Request::Barrier { key: Key::raw(b"/b1"), world_size: 2 }, WaitMode::Once);
     let sends = "12 0300000000000000 2f6231 0200000000000000 0c";
     check(barrier, PIPELINED, sends, &[Got("01", &["1 Missing"])]);
     check(barrier, PIPELINED, sends, &[Got("0001", &["1 Released"])]);
-    let pop = Call::Store(Request::QueuePop { key: Key::raw(b"/q") }, Patience::Once);
+    let pop = Call::Store(Request::QueuePop { key: Key::raw(b"/q") }, WaitMode::Once);
     // `torch_client_queue_pop_noblock` and `…_empty_noblock`
     let sends = "0f 0200000000000000 2f71";
     let item = &["1 value 5", "= \"item2\"", "1 Value"];
@@ -350,9 +350,9 @@ fn several_values() {
     let keys = Keys::scoped(b"/", names);
     let list = "0200000000000000 0300000000000000 2f6d31 0300000000000000 2f6d32";
     let all = &["1 value 1", "= \"x\"", "1 value 2", "= \"yy\"", "1 Values(2)"];
-    let call = |patience| Call::Store(Request::MultiGet { keys }, patience);
+    let call = |wait_mode| Call::Store(Request::MultiGet { keys }, wait_mode);
     check(
-        call(Patience::Wait),
+        call(WaitMode::Wait),
         PIPELINED,
         &join(&["06", list]),
         &[
@@ -362,7 +362,7 @@ fn several_values() {
         ],
     );
     check(
-        call(Patience::Once),
+        call(WaitMode::Once),
         PIPELINED,
         &join(&["05", list]),
         &[
@@ -371,11 +371,11 @@ fn several_values() {
             Got("0100000000000000 78 0200000000000000 7979", all),
         ],
     );
-    check(call(Patience::Once), PIPELINED, &join(&["05", list]), &[Got("01", &["1 Missing"])]);
+    check(call(WaitMode::Once), PIPELINED, &join(&["05", list]), &[Got("01", &["1 Missing"])]);
     // `torch_client_multi_get_empty`: nobody needs the second request.
-    let none = Call::Store(Request::MultiGet { keys: Keys::scoped(b"/", &[]) }, Patience::Wait);
+    let none = Call::Store(Request::MultiGet { keys: Keys::scoped(b"/", &[]) }, WaitMode::Wait);
     check(none, PIPELINED, "06 0000000000000000", &[Got("00", &["1 Values(0)"])]);
-    let list_keys = Call::Store(Request::ListKeys, Patience::Wait);
+    let list_keys = Call::Store(Request::ListKeys, WaitMode::Wait);
     check(list_keys, PIPELINED, "11", &[Got(ZEROS, &["1 Values(0)"])]);
     check(
         list_keys,
@@ -393,8 +393,8 @@ fn blocking_pop_waits_and_waits_again_when_the_item_is_stolen() {
     let (pop, wait) = ("0f 0200000000000000 2f71", "06 0100000000000000 0200000000000000 2f71");
     let clear_and_pop = "0c 0f 0200000000000000 2f71";
     let item = || {
-        let told = &["1 value 5", "= \"item1\"", "1 Value"];
-        Got("01 0200000000000000 0500000000000000 6974656d31", told)
+        let reported = &["1 value 5", "= \"item1\"", "1 Value"];
+        Got("01 0200000000000000 0500000000000000 6974656d31", reported)
     };
     check(
         POP,
@@ -424,7 +424,7 @@ fn blocking_pop_waits_and_waits_again_when_the_item_is_stolen() {
 #[test]
 fn native_barrier() {
     // `torch_client_barrier_1of1` and `torch_client_barrier_timeout`
-    let barrier = Call::Store(Request::Barrier { key: Key::raw(b"/b1"), world_size: 1 }, Patience::Wait);
+    let barrier = Call::Store(Request::Barrier { key: Key::raw(b"/b1"), world_size: 1 }, WaitMode::Wait);
     let sends = "12 0300000000000000 2f6231 0100000000000000";
     check(
         barrier,
@@ -450,7 +450,7 @@ fn writes_are_confirmed_by_an_echo() {
             "0b 0100000000000000 0600000000000000 2f7072652f6b 0100000000000000 76",
         ),
     ] {
-        let call = Call::Store(request, Patience::Wait);
+        let call = Call::Store(request, WaitMode::Wait);
         check(call, PIPELINED, &join(&[sends, "0d 01000000"]), &[Got("01000000", &["1 Applied"])]);
     }
     check(Call::Ping, PIPELINED, "0d 01000000", &[Got("01000000", &["1 Alive"])]);
@@ -459,9 +459,9 @@ fn writes_are_confirmed_by_an_echo() {
 #[test]
 fn plain_calls_pipeline_and_are_answered_in_order() {
     let compare = Request::CompareSet { key: Key::raw(b"c"), expected: b"", desired: b"" };
-    let compare = Call::Store(compare, Patience::Wait);
-    let check_foo = Call::Store(Request::Check { keys: Keys::one(Key::raw(b"/foo")) }, Patience::Wait);
-    let num_keys = Call::Store(Request::NumKeys, Patience::Wait);
+    let compare = Call::Store(compare, WaitMode::Wait);
+    let check_foo = Call::Store(Request::Check { keys: Keys::one(Key::raw(b"/foo")) }, WaitMode::Wait);
+    let num_keys = Call::Store(Request::NumKeys, WaitMode::Wait);
     check(
         ADD,
         PIPELINED,
@@ -494,8 +494,8 @@ fn a_call_that_may_block_is_alone_and_the_table_is_bounded() {
     assert_eq!(conn.begin(CallId(5), &ADD, PIPELINED, &mut buffer), Err(BeginError::Full));
     assert_eq!(conn.pending(), 4);
     let all = "0500000000000000 0000000000000000 01 0600000000000000 0000000000000000 0001";
-    let told = feed(&mut conn, &bytes_of(all), || 3);
-    assert_eq!(told, Ok(vec!["1 Number(5)".into(), "3 Number(6)".into()]));
+    let reported = feed(&mut conn, &bytes_of(all), || 3);
+    assert_eq!(reported, Ok(vec!["1 Number(5)".into(), "3 Number(6)".into()]));
     assert!(conn.is_idle());
 }
 
@@ -517,7 +517,7 @@ fn a_call_that_does_not_begin_leaves_no_trace() {
         ),
         (Request::Wait { keys: Keys::scoped(b"", two) }, LimitError::Keys { count: 2, count_max: 1 }),
     ] {
-        let call = Call::Store(request, Patience::Wait);
+        let call = Call::Store(request, WaitMode::Wait);
         let begun = small.begin(CallId(1), &call, PIPELINED, &mut [0; 128]);
         assert_eq!(begun, Err(BeginError::Limit(error)));
     }
@@ -529,11 +529,11 @@ fn a_call_that_does_not_begin_leaves_no_trace() {
 
 #[test]
 fn what_no_server_may_send_is_named() {
-    let check_foo = Call::Store(Request::Check { keys: Keys::one(Key::raw(b"/foo")) }, Patience::Wait);
-    let wait = Call::Store(Request::Wait { keys: Keys::one(Key::raw(b"/foo")) }, Patience::Wait);
-    let barrier = Call::Store(Request::Barrier { key: Key::raw(b"/b"), world_size: 2 }, Patience::Once);
-    let set = Call::Store(Request::Set { key: Key::raw(b"/k"), value: b"" }, Patience::Wait);
-    let list = Call::Store(Request::ListKeys, Patience::Wait);
+    let check_foo = Call::Store(Request::Check { keys: Keys::one(Key::raw(b"/foo")) }, WaitMode::Wait);
+    let wait = Call::Store(Request::Wait { keys: Keys::one(Key::raw(b"/foo")) }, WaitMode::Wait);
+    let barrier = Call::Store(Request::Barrier { key: Key::raw(b"/b"), world_size: 2 }, WaitMode::Once);
+    let set = Call::Store(Request::Set { key: Key::raw(b"/k"), value: b"" }, WaitMode::Wait);
+    let list = Call::Store(Request::ListKeys, WaitMode::Wait);
     let gib = 1 << 30;
     for (call, answer, due, seen) in [
         (check_foo, "02", Due::CheckAnswer, 2),
@@ -553,15 +553,15 @@ fn what_no_server_may_send_is_named() {
         for size in [1, 100] {
             let mut conn = conn();
             begin(&mut conn, 1, &call, PIPELINED);
-            let told = feed(&mut conn, &bytes_of(answer), || size);
-            assert_eq!(told, Err(Violation { due, seen }), "{call:?} {answer}");
+            let reported = feed(&mut conn, &bytes_of(answer), || size);
+            assert_eq!(reported, Err(Violation { due, seen }), "{call:?} {answer}");
         }
     }
     let mut conn = conn();
     begin(&mut conn, 1, &wait, PIPELINED);
     assert_eq!(conn.give_up(CallId(1)), SEND_CANCEL);
-    let told = feed(&mut conn, &bytes_of("0000"), || 1);
-    assert_eq!(told, Err(Violation { due: Due::WaitCanceled, seen: 0 }));
+    let reported = feed(&mut conn, &bytes_of("0000"), || 1);
+    assert_eq!(reported, Err(Violation { due: Due::WaitCanceled, seen: 0 }));
 }
 
 #[test]
@@ -569,12 +569,12 @@ fn the_sum_of_an_answer_is_bounded() {
     let limits = ClientLimits { reply_bytes_max: 10, ..ClientLimits::default() };
     let mut conn = Conn::new(limits, 0);
     let names: &[&[u8]] = &[b"a", b"b"];
-    let multi_get = Call::Store(Request::MultiGet { keys: Keys::scoped(b"/", names) }, Patience::Wait);
+    let multi_get = Call::Store(Request::MultiGet { keys: Keys::scoped(b"/", names) }, WaitMode::Wait);
     begin(&mut conn, 1, &multi_get, PIPELINED);
     assert_eq!(feed(&mut conn, &[0], || 1), Ok(vec!["1 proceed".into()]));
     conn.proceed(CallId(1), &multi_get, &mut [0; 128]).expect("proceeds");
-    let told = feed(&mut conn, &bytes_of("01 0600000000000000 616161616161 0500000000000000"), || 100);
-    assert_eq!(told, Err(Violation { due: Due::Length(4), seen: 5 }));
+    let reported = feed(&mut conn, &bytes_of("01 0600000000000000 616161616161 0500000000000000"), || 100);
+    assert_eq!(reported, Err(Violation { due: Due::Length(4), seen: 5 }));
 }
 
 #[test]
@@ -595,8 +595,8 @@ fn giving_up_what_is_answered_at_once_costs_the_connection() {
 
 #[test]
 fn the_end_of_a_connection_says_what_it_can() {
-    use {Finding::Answered, Finding::DropsOnMissing, Phase::Receiving, Phase::Waiting};
-    let missing = Answered(Outcome::Missing);
+    use {Finding::DropsOnMissing, Finding::Responded, Phase::Receiving, Phase::Waiting};
+    let missing = Responded(Outcome::Missing);
     for (call, answer, phase, effect, finding) in [
         (GET, "", Waiting, Effect::None, DropsOnMissing),
         (GET, "00", Waiting, Effect::None, DropsOnMissing),
@@ -620,10 +620,10 @@ fn the_end_of_a_connection_says_what_it_can() {
 #[test]
 fn random_runs_of_calls_survive_any_cutting() {
     let names: &[&[u8]] = &[b"a", b"b"];
-    let set = Call::Store(Request::Set { key: Key::raw(b"/k"), value: b"v" }, Patience::Wait);
-    let list = Call::Store(Request::ListKeys, Patience::Wait);
-    let checked = Call::Store(Request::Check { keys: Keys::scoped(b"/", names) }, Patience::Wait);
-    let try_pop = Call::Store(Request::QueuePop { key: Key::raw(b"/q") }, Patience::Once);
+    let set = Call::Store(Request::Set { key: Key::raw(b"/k"), value: b"v" }, WaitMode::Wait);
+    let list = Call::Store(Request::ListKeys, WaitMode::Wait);
+    let checked = Call::Store(Request::Check { keys: Keys::scoped(b"/", names) }, WaitMode::Wait);
+    let try_pop = Call::Store(Request::QueuePop { key: Key::raw(b"/q") }, WaitMode::Once);
     for seed in 0..2000 {
         let mut rng = Rng::new(seed);
         let (mut whole, mut cut) = (conn(), conn());
@@ -633,30 +633,30 @@ fn random_runs_of_calls_survive_any_cutting() {
             for id in 0..1 + rng.below(4) {
                 let value = vec![b'x'; usize::try_from(rng.below(40)).expect("small")];
                 let framed = |value: &[u8]| [&(value.len() as u64).to_le_bytes(), value].concat();
-                let told = [
+                let reported = [
                     format!("{id} value {}", value.len()),
                     format!("= {:?}", String::from_utf8_lossy(&value)),
                 ];
                 let (call, answer, events) = match rng.below(6) {
                     0 => {
                         let sum = rng.next_u64();
-                        let told = format!("{id} Number({})", sum.cast_signed());
-                        (ADD, sum.to_le_bytes().to_vec(), vec![told])
+                        let reported = format!("{id} Number({})", sum.cast_signed());
+                        (ADD, sum.to_le_bytes().to_vec(), vec![reported])
                     }
                     1 => (set, (whole.nonce + 1).to_le_bytes().to_vec(), vec![format!("{id} Applied")]),
                     2 => (checked, vec![1], vec![format!("{id} NotReady")]),
                     3 => {
                         let answer = [1_u64.to_le_bytes().to_vec(), framed(&value)].concat();
-                        (try_pop, answer, [&told[..], &[format!("{id} Value")]].concat())
+                        (try_pop, answer, [&reported[..], &[format!("{id} Value")]].concat())
                     }
                     4 => {
                         let answer = [1_u64.to_le_bytes().to_vec(), framed(&value)].concat();
                         let count = [format!("{id} count 1")];
-                        (list, answer, [&count[..], &told, &[format!("{id} Values(1)")]].concat())
+                        (list, answer, [&count[..], &reported, &[format!("{id} Values(1)")]].concat())
                     }
                     _ => {
                         let answer = [vec![0], framed(&value)].concat();
-                        (GET_ONCE, answer, [&told[..], &[format!("{id} Value")]].concat())
+                        (GET_ONCE, answer, [&reported[..], &[format!("{id} Value")]].concat())
                     }
                 };
                 assert_eq!(begin(&mut whole, id, &call, PIPELINED), begin(&mut cut, id, &call, PIPELINED));
@@ -680,11 +680,12 @@ fn random_bytes_never_upset_the_machine() {
         begin(&mut conn, 1, &call, PIPELINED);
         let bytes: Vec<u8> =
             (0..40).map(|_| [0, 0, 0, 1, 2, 255][usize::try_from(rng.below(6)).expect("small")]).collect();
-        let told = feed(&mut conn, &bytes, || 1 + usize::try_from(rng.below(9)).expect("small"));
+        let reported = feed(&mut conn, &bytes, || 1 + usize::try_from(rng.below(9)).expect("small"));
         // Whatever came, at most one call was answered, and only if its answer was whole.
-        if let Ok(told) = told {
+        if let Ok(reported) = reported {
             assert!(
-                told.iter().filter(|event| event.starts_with("1 ") && !event.contains("value")).count() <= 1
+                reported.iter().filter(|event| event.starts_with("1 ") && !event.contains("value")).count()
+                    <= 1
             );
         }
     }
@@ -724,18 +725,18 @@ fn what_follows_each_reply() {
     let mut table = String::new();
     for request in requests {
         let mut seen: Vec<Vec<String>> = Vec::new();
-        for (patience, mode) in [
-            (Patience::Wait, GetMode::Pipelined),
-            (Patience::Wait, GetMode::WaitThenGet),
-            (Patience::Once, GetMode::Pipelined),
-            (Patience::Once, GetMode::WaitThenGet),
+        for (wait_mode, mode) in [
+            (WaitMode::Wait, GetMode::Pipelined),
+            (WaitMode::Wait, GetMode::WaitThenGet),
+            (WaitMode::Once, GetMode::Pipelined),
+            (WaitMode::Once, GetMode::WaitThenGet),
         ] {
-            let call = Call::Store(request, patience);
+            let call = Call::Store(request, wait_mode);
             let (mut steps, mut at, mut lines) = (vec![first_step(&call, mode)], 0, Vec::new());
             while let Some(&step) = steps.get(at) {
                 at += 1;
                 for reply in replies {
-                    let next = after(call.operation(), patience, mode, step, reply);
+                    let next = after(call.operation(), wait_mode, mode, step, reply);
                     if let Some(After::Next(next)) = next
                         && !steps.contains(&next)
                     {
@@ -747,7 +748,7 @@ fn what_follows_each_reply() {
                 }
             }
             if !seen.contains(&lines) {
-                table += &format!("{:?} {patience:?} {mode:?}\n{}", call.operation(), lines.concat());
+                table += &format!("{:?} {wait_mode:?} {mode:?}\n{}", call.operation(), lines.concat());
                 seen.push(lines);
             }
         }

@@ -74,7 +74,7 @@ struct Watch {
     /// It tells of nothing older.
     from: u64,
     /// The first change that it has to tell of.
-    untold: Option<u64>,
+    undelivered: Option<u64>,
     /// It stands among those that have something to tell.
     queued: bool,
 }
@@ -123,27 +123,27 @@ impl History {
         self.bytes += change.cost();
         self.changes.push_back(change);
         let Self { watches, ready, .. } = self;
-        let mut tell = |ids: Option<&Set<WatchId>>| {
+        let mut notify = |ids: Option<&Set<WatchId>>| {
             for id in ids.into_iter().flat_map(Set::iter) {
                 if let Some(watch) = watches.get_mut(id)
-                    && watch.untold.is_none()
+                    && watch.undelivered.is_none()
                     && watch.from <= revision
                 {
-                    watch.untold = Some(revision);
+                    watch.undelivered = Some(revision);
                     watch.queue(id, ready);
                 }
             }
         };
-        tell(self.of_key.get(key));
+        notify(self.of_key.get(key));
         for (length, _) in self.prefix_lengths.iter() {
             if let Some(prefix) = key.get(..length) {
-                tell(self.of_prefix.get(prefix));
+                notify(self.of_prefix.get(prefix));
             }
         }
         while self.changes.len() > self.limits.changes_max || self.bytes > self.limits.bytes_max {
-            let Some(gone) = self.changes.pop_front() else { break };
-            self.bytes -= gone.cost();
-            self.oldest = gone.revision + 1;
+            let Some(departed) = self.changes.pop_front() else { break };
+            self.bytes -= departed.cost();
+            self.oldest = departed.revision + 1;
         }
     }
 
@@ -160,10 +160,10 @@ impl History {
             Watched::Key(key) => (false, key),
             Watched::Prefix(prefix) => (true, prefix),
         };
-        let mut watch = Watch { is_prefix, name: name.into(), from, untold: None, queued: false };
-        watch.untold =
+        let mut watch = Watch { is_prefix, name: name.into(), from, undelivered: None, queued: false };
+        watch.undelivered =
             self.since(from).find(|change| watch.matches(&change.key)).map(|change| change.revision);
-        if watch.untold.is_some() {
+        if watch.undelivered.is_some() {
             watch.queue(id, &mut self.ready);
         }
         let index = if is_prefix { &mut self.of_prefix } else { &mut self.of_key };
@@ -201,7 +201,7 @@ impl History {
         while let Some(id) = self.ready.pop_front() {
             if let Some(watch) = self.watches.get_mut(id) {
                 watch.queued = false;
-                if watch.untold.is_some() {
+                if watch.undelivered.is_some() {
                     return Some(id);
                 }
             }
@@ -209,22 +209,23 @@ impl History {
         None
     }
 
-    pub(super) fn untold(&self, id: WatchId) -> Result<impl Iterator<Item = ChangeRef<'_>>, WatchError> {
+    pub(super) fn undelivered(&self, id: WatchId) -> Result<impl Iterator<Item = ChangeRef<'_>>, WatchError> {
         let watch = self.watches.get(id).ok_or(WatchError::Unknown)?;
-        let from = watch.untold.unwrap_or(u64::MAX);
+        let from = watch.undelivered.unwrap_or(u64::MAX);
         if from < self.oldest {
             return Err(WatchError::Compacted { oldest: self.oldest });
         }
         Ok(self.since(from).filter(|change| watch.matches(&change.key)).map(Change::as_ref))
     }
 
-    pub(super) fn told(&mut self, id: WatchId, through: u64) {
-        let Some(watch) = self.watches.get(id).filter(|watch| watch.untold.is_some()) else { return };
+    pub(super) fn delivered(&mut self, id: WatchId, through: u64) {
+        let Some(watch) = self.watches.get(id).filter(|watch| watch.undelivered.is_some()) else { return };
         let from = through.saturating_add(1).max(watch.from);
-        let untold = self.since(from).find(|change| watch.matches(&change.key)).map(|change| change.revision);
+        let undelivered =
+            self.since(from).find(|change| watch.matches(&change.key)).map(|change| change.revision);
         if let Some(watch) = self.watches.get_mut(id) {
-            (watch.from, watch.untold) = (from, untold);
-            if untold.is_some() {
+            (watch.from, watch.undelivered) = (from, undelivered);
+            if undelivered.is_some() {
                 watch.queue(id, &mut self.ready);
             }
         }

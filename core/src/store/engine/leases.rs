@@ -73,7 +73,7 @@ impl Leases {
     }
 
     /// Whether so many more keys may be attached.
-    pub(super) fn room_for(
+    pub(super) fn check_capacity(
         &self,
         id: LeaseId,
         more: usize,

@@ -7,7 +7,7 @@ use super::history::{ChangeRef, History, WatchError, WatchId, Watched};
 use super::leases::{LeaseError, LeaseId, Leases};
 use super::slot::SlotId;
 use super::value::{Value, ValueRef};
-use super::{ApplyError, Engine, KeyList, cost, number, one_piece};
+use super::{ApplyError, Engine, KeyList, contiguous_key, cost, number};
 use crate::ids::WaiterId;
 use crate::limits::HistoryLimits;
 use crate::ordered::Named;
@@ -39,7 +39,7 @@ pub struct PrefixRemoved {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fenced {
     Stays,
-    Goes,
+    Drop,
 }
 
 /// What a transaction did.
@@ -80,12 +80,12 @@ impl Engine {
     /// more.
     #[must_use]
     pub fn page(&self, prefix: &[u8], after: &[u8], count_max: usize) -> (KeyList<'_>, bool) {
-        let is_within = !after.is_empty() && after >= prefix;
-        let from = if is_within { Bound::Excluded(after) } else { Bound::Included(prefix) };
-        self.slots.beneath(prefix, from, |all| {
-            let mut behind = all.filter(|&id| self.slots.is_present(id));
-            let sorted = behind.by_ref().take(count_max).collect();
-            (KeyList { slots: &self.slots, sorted }, behind.next().is_some())
+        let is_inside = !after.is_empty() && after >= prefix;
+        let from = if is_inside { Bound::Excluded(after) } else { Bound::Included(prefix) };
+        self.slots.with_scope(prefix, from, |all| {
+            let mut following = all.filter(|&id| self.slots.is_present(id));
+            let sorted = following.by_ref().take(count_max).collect();
+            (KeyList { slots: &self.slots, sorted }, following.next().is_some())
         })
     }
 
@@ -96,7 +96,7 @@ impl Engine {
     pub fn delete_prefix(&mut self, prefix: &[u8]) -> Result<PrefixRemoved, ApplyError> {
         self.released.clear();
         self.check_fence(Key::raw(prefix))?;
-        Ok(self.remove_beneath(prefix, Fenced::Stays))
+        Ok(self.remove_prefix(prefix, Fenced::Stays))
     }
 
     /// From now on, nothing may change keys that begin with `stem`, a number up to `number`, and a slash.
@@ -104,18 +104,18 @@ impl Engine {
     pub fn fence(&mut self, stem: &[u8], number: u64) -> Vec<WaiterId> {
         let fences = self.fences.get_or_insert_with(|| Box::new(Fences::default()));
         fences.raise(stem, number);
-        let mut in_vain = Vec::new();
+        let mut wait_failure = Vec::new();
         if self.waits.registrations() > 0 {
             self.slots.keep_order();
-            self.slots.beneath(stem, Bound::Included(stem), |all| {
+            self.slots.with_scope(stem, Bound::Included(stem), |all| {
                 let awaited = all.map(|id| &self.slots[id]).filter(|slot| !slot.waiters.is_empty());
                 for slot in awaited.filter(|slot| fences.find(&slot.key).is_some()) {
-                    self.waits.list(&slot.waiters, &mut in_vain);
+                    self.waits.list(&slot.waiters, &mut wait_failure);
                 }
             });
         }
-        in_vain.iter().for_each(|&waiter| self.waits.forget(waiter, &mut self.slots));
-        in_vain
+        wait_failure.iter().for_each(|&waiter| self.waits.forget(waiter, &mut self.slots));
+        wait_failure
     }
 
     /// Takes the fence of these keys away: nobody will use them any more.
@@ -128,7 +128,7 @@ impl Engine {
     /// Removes all keys beneath a prefix, fenced or not: they are the caller's own.
     pub fn discard(&mut self, prefix: &[u8]) {
         self.released.clear();
-        self.remove_beneath(prefix, Fenced::Goes);
+        self.remove_prefix(prefix, Fenced::Drop);
     }
 
     /// Waits for an item of a queue, and for nothing else that its name may hold: `waiter` is named among those released
@@ -138,9 +138,9 @@ impl Engine {
     /// There are too many waits, or the store is full.
     pub fn wait_for_item(&mut self, waiter: WaiterId, key: Key<'_>) -> Result<(), ApplyError> {
         self.released.clear();
-        self.room_in_place(key, 0)?;
-        self.waits.room_for(waiter, 1, &self.limits).map_err(ApplyError::TooManyWaits)?;
-        let slot = self.slots.find_or_insert(one_piece(key, &mut self.joined));
+        self.capacity_to_replace(key, 0)?;
+        self.waits.check_capacity(waiter, 1, &self.limits).map_err(ApplyError::TooManyWaits)?;
+        let slot = self.slots.find_or_insert(contiguous_key(key, &mut self.joined));
         let wait = self.waits.open(waiter);
         self.waits.register(wait, slot, &mut self.slots);
         Ok(())
@@ -161,7 +161,7 @@ impl Engine {
             Request::MultiSet { pairs } => pairs.iter().try_for_each(|(key, _)| self.check_fence(key)),
             // What is not there will never be.
             Request::Wait { keys } => keys.iter().try_for_each(|key| {
-                let is_there = self.slots.is_ready(one_piece(key, &mut self.joined));
+                let is_there = self.slots.is_ready(contiguous_key(key, &mut self.joined));
                 if is_there { Ok(()) } else { self.check_fence(key) }
             }),
             Request::Get { .. }
@@ -176,7 +176,9 @@ impl Engine {
 
     fn check_fence(&mut self, key: Key<'_>) -> Result<(), ApplyError> {
         let Some(fences) = &self.fences else { return Ok(()) };
-        fences.find(one_piece(key, &mut self.joined)).map_or(Ok(()), |stale| Err(ApplyError::Stale(stale)))
+        fences
+            .find(contiguous_key(key, &mut self.joined))
+            .map_or(Ok(()), |stale| Err(ApplyError::Stale(stale)))
     }
 
     /// Watches from a revision on; from now on when it is 0.
@@ -194,7 +196,7 @@ impl Engine {
         self.extras.as_mut().is_some_and(|extras| extras.history.unwatch(watch))
     }
 
-    /// A watch that has something to tell. Each is named once, and again when it got more after [`Engine::told`].
+    /// A watch that has something to tell. Each is named once, and again when it got more after [`Engine::delivered`].
     pub fn next_ready_watch(&mut self) -> Option<WatchId> {
         self.extras.as_mut()?.history.next_ready()
     }
@@ -203,14 +205,14 @@ impl Engine {
     ///
     /// # Errors
     /// It fell behind the history, or is not there.
-    pub fn untold(&self, watch: WatchId) -> Result<impl Iterator<Item = ChangeRef<'_>>, WatchError> {
-        self.extras.as_ref().ok_or(WatchError::Unknown)?.history.untold(watch)
+    pub fn undelivered(&self, watch: WatchId) -> Result<impl Iterator<Item = ChangeRef<'_>>, WatchError> {
+        self.extras.as_ref().ok_or(WatchError::Unknown)?.history.undelivered(watch)
     }
 
     /// A watch has told of all changes up to a revision.
-    pub fn told(&mut self, watch: WatchId, through_revision: u64) {
+    pub fn delivered(&mut self, watch: WatchId, through_revision: u64) {
         if let Some(extras) = &mut self.extras {
-            extras.history.told(watch, through_revision);
+            extras.history.delivered(watch, through_revision);
         }
     }
 
@@ -229,9 +231,9 @@ impl Engine {
     /// There is no such lease, or too many keys; nothing was attached.
     pub fn lease_attach(&mut self, lease: LeaseId, keys: Keys<'_>) -> Result<(), LeaseError> {
         let extras = self.extras.as_mut().ok_or(LeaseError::Unknown(lease.0))?;
-        extras.leases.room_for(lease, keys.len(), &extras.limits)?;
+        extras.leases.check_capacity(lease, keys.len(), &extras.limits)?;
         for key in keys.iter() {
-            extras.leases.attach(lease, one_piece(key, &mut self.joined));
+            extras.leases.attach(lease, contiguous_key(key, &mut self.joined));
         }
         Ok(())
     }
@@ -288,7 +290,7 @@ impl Engine {
     }
 
     fn holds(&mut self, compare: &Compare<'_>) -> bool {
-        let key = one_piece(compare.key, &mut self.joined);
+        let key = contiguous_key(compare.key, &mut self.joined);
         let slot = self.slots.find(key).map(|id| &self.slots[id]);
         let found = slot.filter(|slot| !matches!(slot.value, Value::Absent));
         match (compare.condition, found) {
@@ -316,7 +318,7 @@ impl Engine {
             })?;
         }
         let no_key = |error| (error, None);
-        self.room_for(writes.clone().map(|write| cost_of(&write)).sum()).map_err(no_key)?;
+        self.check_capacity(writes.clone().map(|write| cost_of(&write)).sum()).map_err(no_key)?;
         if writes.clone().any(|write| matches!(write, Write::Add { .. })) {
             self.rehearse(writes.clone())?;
         }
@@ -324,7 +326,7 @@ impl Engine {
             match write {
                 Write::Set { key, value } => drop(self.set(key, value).map_err(no_key)?),
                 Write::Delete { key } => drop(self.delete(key)),
-                Write::DeletePrefix { prefix } => drop(self.remove_beneath(prefix, Fenced::Stays)),
+                Write::DeletePrefix { prefix } => drop(self.remove_prefix(prefix, Fenced::Stays)),
                 Write::Add { key, delta } => drop(self.add(key, delta).map_err(no_key)?),
                 Write::Append { key, value } => drop(self.append(key, value).map_err(no_key)?),
             }
@@ -346,12 +348,12 @@ impl Engine {
             | Write::Append { key, .. }) = write
             else {
                 if let Write::DeletePrefix { prefix } = write {
-                    beside.remove_beneath(prefix);
+                    beside.remove_prefix(prefix);
                     cleared.push(prefix);
                 }
                 continue;
             };
-            let (whole, key) = (key, one_piece(key, &mut self.joined));
+            let (whole, key) = (key, contiguous_key(key, &mut self.joined));
             let stored =
                 self.slots.find(key).filter(|_| !cleared.iter().any(|prefix| key.starts_with(prefix)));
             let value = beside.entry(key, || match stored.map(|id| &self.slots[id].value) {
@@ -373,10 +375,10 @@ impl Engine {
         Ok(())
     }
 
-    fn remove_beneath(&mut self, prefix: &[u8], fenced: Fenced) -> PrefixRemoved {
+    fn remove_prefix(&mut self, prefix: &[u8], fenced: Fenced) -> PrefixRemoved {
         let (mut removed, mut left) = (0, 0);
         self.slots.keep_order();
-        let all: Vec<SlotId> = self.slots.beneath(prefix, Bound::Included(prefix), |all| all.collect());
+        let all: Vec<SlotId> = self.slots.with_scope(prefix, Bound::Included(prefix), |all| all.collect());
         for slot in all {
             let fences = self.fences.as_ref().filter(|_| fenced == Fenced::Stays);
             if fences.is_some_and(|fences| fences.find(&self.slots[slot].key).is_some()) {

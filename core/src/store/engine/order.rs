@@ -8,9 +8,9 @@ use alloc::vec::Vec;
 use core::ops::Bound;
 
 /// Most numbers of a piece.
-const PIECE_MAX: usize = 512;
+const CHUNK_MAX: usize = 512;
 /// Two neighbours that have no more than this together become one.
-const PIECE_MIN: usize = PIECE_MAX / 4;
+const CHUNK_MIN: usize = CHUNK_MAX / 4;
 
 #[derive(Debug, Default)]
 pub(super) struct Order {
@@ -22,46 +22,46 @@ impl Order {
     /// Of slots that are in the order of their keys.
     pub(super) fn of_sorted(ids: &[SlotId]) -> Self {
         // What comes later has room before pieces must be cut.
-        Self { pieces: ids.chunks(PIECE_MAX * 3 / 4).map(<[SlotId]>::to_vec).collect() }
+        Self { pieces: ids.chunks(CHUNK_MAX * 3 / 4).map(<[SlotId]>::to_vec).collect() }
     }
 
     /// Takes a slot in whose key is new.
     pub(super) fn insert<'k>(&mut self, id: SlotId, key_of: impl Fn(SlotId) -> &'k [u8]) {
         let key = key_of(id);
         let last = self.pieces.len().saturating_sub(1);
-        let mut place = self.piece_from(Bound::Included(key), &key_of).min(last);
+        let mut index = self.chunk_from(Bound::Included(key), &key_of).min(last);
         if self.pieces.is_empty() {
             self.pieces.push(Vec::new());
         }
-        let mut at = within(&self.pieces[place], Bound::Included(key), &key_of);
-        let length = self.pieces[place].len();
-        if length >= PIECE_MAX {
+        let mut at = position_in(&self.pieces[index], Bound::Included(key), &key_of);
+        let length = self.pieces[index].len();
+        if length >= CHUNK_MAX {
             // Names that come in order leave full pieces behind.
-            let cut = if place == last && at == length { length } else { length / 2 };
-            let behind = self.pieces[place].split_off(cut);
-            self.pieces[place].shrink_to_fit();
-            self.pieces.insert(place + 1, behind);
+            let cut = if index == last && at == length { length } else { length / 2 };
+            let following = self.pieces[index].split_off(cut);
+            self.pieces[index].shrink_to_fit();
+            self.pieces.insert(index + 1, following);
             if at >= cut {
-                (place, at) = (place + 1, at - cut);
+                (index, at) = (index + 1, at - cut);
             }
         }
-        self.pieces[place].insert(at, id);
+        self.pieces[index].insert(at, id);
     }
 
     /// Takes a slot out whose key stands there still.
     pub(super) fn remove<'k>(&mut self, id: SlotId, key_of: impl Fn(SlotId) -> &'k [u8]) {
         let key = key_of(id);
-        let place = self.piece_from(Bound::Included(key), &key_of);
-        let Some(piece) = self.pieces.get_mut(place) else { return };
-        let at = within(piece, Bound::Included(key), &key_of);
-        debug_assert_eq!(piece.get(at), Some(&id), "each slot stands in the order once");
-        piece.remove(at);
-        if piece.is_empty() {
-            self.pieces.remove(place);
+        let index = self.chunk_from(Bound::Included(key), &key_of);
+        let Some(chunk) = self.pieces.get_mut(index) else { return };
+        let at = position_in(chunk, Bound::Included(key), &key_of);
+        debug_assert_eq!(chunk.get(at), Some(&id), "each slot stands in the order once");
+        chunk.remove(at);
+        if chunk.is_empty() {
+            self.pieces.remove(index);
         } else {
-            self.join(place);
+            self.join(index);
         }
-        if let Some(before) = place.checked_sub(1) {
+        if let Some(before) = index.checked_sub(1) {
             self.join(before);
         }
         if self.pieces.len() < self.pieces.capacity() / 4 {
@@ -70,12 +70,12 @@ impl Order {
     }
 
     /// Makes one piece of this one and the next, if they are short.
-    fn join(&mut self, place: usize) {
-        if let Some([one, next]) = self.pieces.get(place..place + 2)
-            && one.len() + next.len() <= PIECE_MIN
+    fn join(&mut self, index: usize) {
+        if let Some([one, next]) = self.pieces.get(index..index + 2)
+            && one.len() + next.len() <= CHUNK_MIN
         {
-            let next = self.pieces.remove(place + 1);
-            self.pieces[place].extend_from_slice(&next);
+            let next = self.pieces.remove(index + 1);
+            self.pieces[index].extend_from_slice(&next);
         }
     }
 
@@ -85,23 +85,23 @@ impl Order {
         from: Bound<&[u8]>,
         key_of: impl Fn(SlotId) -> &'k [u8],
     ) -> impl Iterator<Item = SlotId> {
-        let place = self.piece_from(from, &key_of);
-        let at = self.pieces.get(place).map_or(0, |piece| within(piece, from, &key_of));
-        let first = self.pieces.get(place).map_or(&[][..], |piece| &piece[at..]);
-        let others = self.pieces.get(place + 1..).unwrap_or_default();
+        let index = self.chunk_from(from, &key_of);
+        let at = self.pieces.get(index).map_or(0, |chunk| position_in(chunk, from, &key_of));
+        let first = self.pieces.get(index).map_or(&[][..], |chunk| &chunk[at..]);
+        let others = self.pieces.get(index + 1..).unwrap_or_default();
         first.iter().chain(others.iter().flatten()).copied()
     }
 
     /// The first piece that has a key from there on.
-    fn piece_from<'k>(&self, from: Bound<&[u8]>, key_of: &impl Fn(SlotId) -> &'k [u8]) -> usize {
-        let is_before = |piece: &Vec<SlotId>| piece.last().is_some_and(|&id| precedes(key_of(id), from));
+    fn chunk_from<'k>(&self, from: Bound<&[u8]>, key_of: &impl Fn(SlotId) -> &'k [u8]) -> usize {
+        let is_before = |chunk: &Vec<SlotId>| chunk.last().is_some_and(|&id| precedes(key_of(id), from));
         self.pieces.partition_point(is_before)
     }
 }
 
 /// The first place of a piece with a key from there on.
-fn within<'k>(piece: &[SlotId], from: Bound<&[u8]>, key_of: &impl Fn(SlotId) -> &'k [u8]) -> usize {
-    piece.partition_point(|&id| precedes(key_of(id), from))
+fn position_in<'k>(chunk: &[SlotId], from: Bound<&[u8]>, key_of: &impl Fn(SlotId) -> &'k [u8]) -> usize {
+    chunk.partition_point(|&id| precedes(key_of(id), from))
 }
 
 fn precedes(key: &[u8], from: Bound<&[u8]>) -> bool {
@@ -149,12 +149,12 @@ mod tests {
             }
             if step % 500 == 0 {
                 let from = key_of(id);
-                let behind = tree.iter().filter(|&&(key, _)| key > from).map(|&(_, id)| id);
-                assert!(order.range(Bound::Excluded(from), key_of).eq(behind), "{step}");
+                let following = tree.iter().filter(|&&(key, _)| key > from).map(|&(_, id)| id);
+                assert!(order.range(Bound::Excluded(from), key_of).eq(following), "{step}");
                 let on = tree.iter().filter(|&&(key, _)| key >= from).map(|&(_, id)| id);
                 assert!(order.range(Bound::Included(from), key_of).eq(on), "{step}");
                 assert!(order.range(Bound::Unbounded, key_of).eq(tree.iter().map(|&(_, id)| id)), "{step}");
-                assert!(order.pieces.iter().all(|piece| (1..=PIECE_MAX).contains(&piece.len())));
+                assert!(order.pieces.iter().all(|chunk| (1..=CHUNK_MAX).contains(&chunk.len())));
             }
         }
         for (_, id) in core::mem::take(&mut tree) {
@@ -176,7 +176,7 @@ mod tests {
         assert!(places(&in_order) < 51_000, "{} places for names in order", places(&in_order));
         assert!(places(&at_random) < 100_000, "{} places for names at random", places(&at_random));
         sorted.iter().filter(|&&id| id % 100 != 0).for_each(|&id| at_random.remove(id, key_of));
-        let most = 500 * PIECE_MAX / PIECE_MIN * 8;
+        let most = 500 * CHUNK_MAX / CHUNK_MIN * 8;
         assert!(places(&at_random) < most, "{} places for 500 names", places(&at_random));
         assert!(Order::of_sorted(&sorted).range(Bound::Unbounded, key_of).eq(sorted.iter().copied()));
     }

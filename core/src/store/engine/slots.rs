@@ -17,7 +17,7 @@ use slab::Slab;
 /// Places that a queue may keep though it is much shorter.
 const QUEUE_KEPT: usize = 64;
 
-fn as_place(index: usize) -> u32 {
+fn as_index(index: usize) -> u32 {
     // invariant: stored_bytes_max and registrations_max keep the tables far below 2^32 places
     u32::try_from(index).expect("the limits keep the table small")
 }
@@ -78,7 +78,7 @@ impl Slots {
             present_at: 0,
             queue: None,
         });
-        let id = as_place(index);
+        let id = as_index(index);
         self.stored_bytes += key.len() as u64 + KEY_COST_BYTES;
         let hasher = &self.hasher;
         self.index.insert_unique(hash, id, |&id| hasher.hash_one(&*slots[id as usize].key));
@@ -123,14 +123,14 @@ impl Slots {
         self.stored_bytes = self.stored_bytes + slot.value.len() as u64 - length_before as u64;
         match (was_absent, is_absent) {
             (true, false) => {
-                slot.present_at = as_place(self.present.len());
+                slot.present_at = as_index(self.present.len());
                 self.present.push(id);
             }
             (false, true) => {
-                let place = slot.present_at as usize;
-                self.present.swap_remove(place);
-                if let Some(&moved) = self.present.get(place) {
-                    self[moved].present_at = as_place(place);
+                let index = slot.present_at as usize;
+                self.present.swap_remove(index);
+                if let Some(&moved) = self.present.get(index) {
+                    self[moved].present_at = as_index(index);
                 }
             }
             _ => {}
@@ -201,7 +201,7 @@ impl Slots {
     }
 
     /// Has `read` read the slots whose keys begin with `prefix`, in the order of their keys; those from `from` on.
-    pub(super) fn beneath<R>(
+    pub(super) fn with_scope<R>(
         &self,
         prefix: &[u8],
         from: Bound<&[u8]>,
@@ -220,7 +220,7 @@ impl Slots {
     }
 
     fn all_in_order(&self) -> Order {
-        Order::of_sorted(&self.in_order(self.slots.iter().map(|(index, _)| as_place(index))))
+        Order::of_sorted(&self.in_order(self.slots.iter().map(|(index, _)| as_index(index))))
     }
 
     pub(super) fn is_present(&self, id: SlotId) -> bool {
@@ -272,6 +272,6 @@ mod tests {
         ids.iter().step_by(3).for_each(|&id| slots.change(id, 2, |value| *value = Value::Absent));
         let names: Vec<u8> = slots.sorted().into_iter().map(|id| slots[id].key[0]).collect();
         assert_eq!(names, (0..20).filter(|name| name % 3 != 0).collect::<Vec<u8>>());
-        assert!(slots.present.iter().enumerate().all(|(place, &id)| slots[id].present_at as usize == place));
+        assert!(slots.present.iter().enumerate().all(|(index, &id)| slots[id].present_at as usize == index));
     }
 }

@@ -12,10 +12,10 @@ const A: ConnId = ConnId { index: 0, generation: 0 };
 const B: ConnId = ConnId { index: 1, generation: 0 };
 const C: ConnId = ConnId { index: 2, generation: 0 };
 
-fn place_of(waiter: WaiterId) -> usize {
+fn state_of(waiter: WaiterId) -> usize {
     match waiter {
         WaiterId::Conn(conn) => conn.index as usize,
-        WaiterId::Request(place) => place as usize,
+        WaiterId::Request(order_index) => order_index as usize,
     }
 }
 
@@ -54,7 +54,7 @@ fn seen(engine: &mut Engine, conn: ConnId, request: &Request<'_>) -> String {
         }
     };
     let released =
-        applied.released.iter().map(|waiter| ["A", "B", "C"][place_of(*waiter)]).collect::<Vec<_>>();
+        applied.released.iter().map(|waiter| ["A", "B", "C"][state_of(*waiter)]).collect::<Vec<_>>();
     if released.is_empty() { answer } else { format!("{} -> {answer}", released.join("+")) }
 }
 
@@ -72,18 +72,18 @@ fn run(engine: &mut Engine, script: &str) {
             "B" => B,
             _ => C,
         };
-        let words: Vec<&str> = parts[1].split(' ').collect();
+        let message: Vec<&str> = parts[1].split(' ').collect();
         let list = |from: usize| {
-            words[from..].iter().filter(|w| !w.is_empty()).map(|w| w.as_bytes()).collect::<Vec<_>>()
+            message[from..].iter().filter(|w| !w.is_empty()).map(|w| w.as_bytes()).collect::<Vec<_>>()
         };
         let names = list(1);
         let pairs: Vec<(&[u8], &[u8])> = names.chunks_exact(2).map(|pair| (pair[0], pair[1])).collect();
-        let word = |at: usize| words.get(at).copied().unwrap_or("");
+        let word = |at: usize| message.get(at).copied().unwrap_or("");
         let value = |at: usize| match word(at) {
             "''" => &b""[..],
             other => other.as_bytes(),
         };
-        let request = match words[0] {
+        let request = match message[0] {
             "SET" => Request::Set { key: key(word(1)), value: value(2) },
             "CAS" => Request::CompareSet { key: key(word(1)), expected: value(2), desired: value(3) },
             "GET" => Request::Get { key: key(word(1)) },
@@ -414,8 +414,8 @@ fn what_does_not_grow_needs_no_room() {
     let limits = EngineLimits { stored_bytes_max: 500, ..EngineLimits::default() };
     let mut engine = Engine::new(limits, 1);
     run(&mut engine, "A | ADD n 1 | 1\nA | SET v 0123456789 | Nothing\nA | PUSH q i | Nothing");
-    let room = 500 - engine.stored_bytes();
-    let filler = vec![b'x'; usize::try_from(room).unwrap() + 10];
+    let capacity = 500 - engine.stored_bytes();
+    let filler = vec![b'x'; usize::try_from(capacity).unwrap() + 10];
     assert_eq!(
         seen(&mut engine, A, &Request::Set { key: key("v"), value: &filler }),
         "Nothing",

@@ -53,7 +53,12 @@ impl Waits {
 
     /// # Errors
     /// The limit that one more wait on `keys` keys would pass.
-    pub(super) fn room_for(&self, waiter: WaiterId, keys: usize, limits: &EngineLimits) -> Result<(), usize> {
+    pub(super) fn check_capacity(
+        &self,
+        waiter: WaiterId,
+        keys: usize,
+        limits: &EngineLimits,
+    ) -> Result<(), usize> {
         if self.registrations.len() + keys > limits.registrations_max {
             return Err(limits.registrations_max);
         }
@@ -69,26 +74,26 @@ impl Waits {
     pub(super) fn open(&mut self, waiter: WaiterId) -> u32 {
         let next_of_waiter = self.newest(waiter);
         let wait = as_link(self.waits.insert(Wait { waiter, missing: 0, first: NONE, next_of_waiter }));
-        let (table, place) = self.place(waiter);
-        if table.len() <= place {
-            table.resize(place + 1, NONE);
+        let (table, table_index) = self.locate(waiter);
+        if table.len() <= table_index {
+            table.resize(table_index + 1, NONE);
         }
-        table[place] = wait;
+        table[table_index] = wait;
         wait
     }
 
     fn newest(&self, waiter: WaiterId) -> u32 {
         let newest = match waiter {
             WaiterId::Conn(conn) => self.of_conn.get(conn.index as usize),
-            WaiterId::Request(place) => self.of_request.get(place as usize),
+            WaiterId::Request(table_index) => self.of_request.get(table_index as usize),
         };
         newest.copied().unwrap_or(NONE)
     }
 
-    const fn place(&mut self, waiter: WaiterId) -> (&mut Vec<u32>, usize) {
+    const fn locate(&mut self, waiter: WaiterId) -> (&mut Vec<u32>, usize) {
         match waiter {
             WaiterId::Conn(conn) => (&mut self.of_conn, conn.index as usize),
-            WaiterId::Request(place) => (&mut self.of_request, place as usize),
+            WaiterId::Request(table_index) => (&mut self.of_request, table_index as usize),
         }
     }
 
@@ -146,24 +151,24 @@ impl Waits {
 
     /// Takes a registration off its key's list and its wait's chain; returns the wait.
     fn unlink(&mut self, id: u32, slots: &mut Slots) -> u32 {
-        let gone = self.registrations.remove(id as usize);
-        let list = &mut slots[gone.slot].waiters;
-        match gone.previous {
-            NONE => list.head = gone.next,
-            previous => self.registrations[previous as usize].next = gone.next,
+        let departed = self.registrations.remove(id as usize);
+        let list = &mut slots[departed.slot].waiters;
+        match departed.previous {
+            NONE => list.head = departed.next,
+            previous => self.registrations[previous as usize].next = departed.next,
         }
-        match gone.next {
-            NONE => list.tail = gone.previous,
-            next => self.registrations[next as usize].previous = gone.previous,
+        match departed.next {
+            NONE => list.tail = departed.previous,
+            next => self.registrations[next as usize].previous = departed.previous,
         }
-        match gone.previous_of_wait {
-            NONE => self.waits[gone.wait as usize].first = gone.next_of_wait,
-            previous => self.registrations[previous as usize].next_of_wait = gone.next_of_wait,
+        match departed.previous_of_wait {
+            NONE => self.waits[departed.wait as usize].first = departed.next_of_wait,
+            previous => self.registrations[previous as usize].next_of_wait = departed.next_of_wait,
         }
-        if gone.next_of_wait != NONE {
-            self.registrations[gone.next_of_wait as usize].previous_of_wait = gone.previous_of_wait;
+        if departed.next_of_wait != NONE {
+            self.registrations[departed.next_of_wait as usize].previous_of_wait = departed.previous_of_wait;
         }
-        gone.wait
+        departed.wait
     }
 
     /// Those who wait in a key's list, each as often as it stands there.
@@ -212,8 +217,8 @@ impl Waits {
 
     fn close(&mut self, wait: u32) {
         let ended = self.waits.remove(wait as usize);
-        let (table, place) = self.place(ended.waiter);
-        let first = &mut table[place];
+        let (table, table_index) = self.locate(ended.waiter);
+        let first = &mut table[table_index];
         if *first == wait {
             *first = ended.next_of_waiter;
             return;

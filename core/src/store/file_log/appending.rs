@@ -32,29 +32,29 @@ pub fn append<E>(
 ) -> Result<(), E> {
     let header_bytes = usize::try_from(FILLER_BYTES).unwrap_or(usize::MAX);
     // Ours never end so close before a page's end that no filler fits; those of others may. Then chance decides.
-    let has_room = room(offset) >= FILLER_BYTES && !ends_too_early_in_a_page(records, offset);
-    if !is_in_steps(records, offset) || !has_room {
+    let has_capacity = capacity(offset) >= FILLER_BYTES && !ends_too_early_in_a_page(records, offset);
+    if !is_in_steps(records, offset) || !has_capacity {
         return write(offset, records);
     }
     let (mut page, mut rest, mut at) = (Vec::new(), records, offset);
     while !rest.is_empty() {
-        let split = usize::try_from(room(at)).map_or(rest.len(), |room| room.min(rest.len()));
-        let (here, behind) = rest.split_at(split);
+        let split = usize::try_from(capacity(at)).map_or(rest.len(), |capacity| capacity.min(rest.len()));
+        let (here, tail) = rest.split_at(split);
         page.clear();
         push_header(&mut page, here.len().saturating_sub(header_bytes));
         page.extend_from_slice(here.get(header_bytes..).unwrap_or_default());
         write(at, &page)?;
-        (rest, at) = (behind, at + split as u64);
+        (rest, at) = (tail, at + split as u64);
     }
-    let (header, behind) = records.split_at(header_bytes);
-    write(offset + FILLER_BYTES - 4, &length_of(behind.len()))?;
-    write(offset + FILLER_BYTES, behind)?;
+    let (header, tail) = records.split_at(header_bytes);
+    write(offset + FILLER_BYTES - 4, &length_of(tail.len()))?;
+    write(offset + FILLER_BYTES, tail)?;
     write(offset, header)
 }
 
 /// Whether it takes more than one write.
 const fn is_in_steps(records: &[u8], offset: u64) -> bool {
-    records.len() as u64 > room(offset)
+    records.len() as u64 > capacity(offset)
 }
 
 /// Adds fillers to records that are to be appended at `offset`, so that each page they reach into, and what is appended
@@ -66,7 +66,7 @@ pub(super) fn pad(records: &mut Vec<u8>, offset: u64) {
     if is_in_steps(records, offset) && ends_too_early_in_a_page(records, offset) {
         push_header(records, 0);
     }
-    let left = room(offset + records.len() as u64);
+    let left = capacity(offset + records.len() as u64);
     if left < FILLER_BYTES {
         let left = usize::try_from(left).unwrap_or_default();
         push_header(records, left);
@@ -81,7 +81,7 @@ const fn ends_too_early_in_a_page(records: &[u8], offset: u64) -> bool {
 }
 
 /// What is left of the page.
-const fn room(offset: u64) -> u64 {
+const fn capacity(offset: u64) -> u64 {
     PAGE_BYTES - offset % PAGE_BYTES
 }
 
@@ -102,8 +102,8 @@ mod tests {
     /// What a reader finds in the file, which must be a whole log.
     fn read(file: &[u8]) -> Log {
         let mut log = Log::new(LogLimits::default());
-        let told = log.replay(file, file.len() as u64);
-        assert_eq!((told, log.offset()), (Ok(0), file.len() as u64));
+        let event = log.replay(file, file.len() as u64);
+        assert_eq!((event, log.offset()), (Ok(0), file.len() as u64));
         log
     }
 
@@ -130,13 +130,13 @@ mod tests {
                 push_record(&mut records, &[b"/l"], &vec![8; length - length / 2]);
                 pad(&mut records, offset);
                 let end = offset + records.len() as u64;
-                assert!(room(end) >= FILLER_BYTES, "{offset} {length}: the next one has room");
+                assert!(capacity(end) >= FILLER_BYTES, "{offset} {length}: the next one has room");
                 let mut file = file_of(offset);
                 let mut count = 0;
                 append::<()>(&records, offset, |at, bytes| {
                     count += 1;
                     // A process that is killed leaves the pages up to some one of them.
-                    let is_unlucky = room(offset) < FILLER_BYTES;
+                    let is_unlucky = capacity(offset) < FILLER_BYTES;
                     for kept in 1..bytes.len() {
                         if (at + kept as u64).is_multiple_of(PAGE_BYTES) && !is_unlucky {
                             let mut cut = file.clone();
@@ -155,7 +155,7 @@ mod tests {
                 let log = read(&file);
                 assert_eq!(log.key_count(), 3);
                 assert_eq!(log.value(b"/l").expect("there").len(), length - length / 2);
-                assert_eq!(count == 1, !is_in_steps(&records, offset) || room(offset) < FILLER_BYTES);
+                assert_eq!(count == 1, !is_in_steps(&records, offset) || capacity(offset) < FILLER_BYTES);
             }
         }
     }
@@ -178,11 +178,11 @@ mod tests {
         let records = vec![0; 9000];
         for fails in 0..6 {
             let mut count = 0;
-            let told = append(&records, 10, |_, _| {
+            let event = append(&records, 10, |_, _| {
                 count += 1;
                 if count > fails { Err(count) } else { Ok(()) }
             });
-            assert_eq!((told, count), (Err(fails + 1), fails + 1));
+            assert_eq!((event, count), (Err(fails + 1), fails + 1));
         }
     }
 }

@@ -149,7 +149,7 @@ fn counters_tell_who_is_the_last() {
     paper.write(&records);
     assert_eq!(paper.log.value(REFERENCES_KEY), Some(&b"0"[..]));
     assert_eq!(paper.log.value(CLOSED_KEY), Some(&b"2"[..]));
-    assert_eq!(paper.log.keys_beneath(KEY_SCOPE).count(), 0, "they are no user's");
+    assert_eq!(paper.log.keys_with_prefix(KEY_SCOPE).count(), 0, "they are no user's");
 }
 
 /// A log of a few records, and where each begins.
@@ -175,10 +175,10 @@ fn a_log_torn_at_any_byte_names_the_record() {
     let (bytes, starts) = some_log();
     for end in 0..=bytes.len() {
         let mut log = Log::new(LogLimits::default());
-        let told = log.replay(&bytes[..end], end as u64);
+        let reported = log.replay(&bytes[..end], end as u64);
         let whole = *starts.iter().rfind(|&&start| start <= end as u64).expect("the first begins at 0");
         let expected = if whole == end as u64 { Ok(0) } else { Err(LogError::Torn(whole)) };
-        assert_eq!((told, log.offset()), (expected, whole), "cut at {end}");
+        assert_eq!((reported, log.offset()), (expected, whole), "cut at {end}");
     }
 }
 
@@ -188,20 +188,20 @@ fn a_log_reads_the_same_in_pieces_of_any_size() {
     let mut whole = Log::new(LogLimits::default());
     assert_eq!(whole.replay(&bytes, bytes.len() as u64), Ok(0));
     assert_eq!((whole.key_count(), whole.value(b"strange")), (3, Some(&b"\xff\x00"[..])));
-    for piece in 1..bytes.len() {
+    for chunk in 1..bytes.len() {
         let (mut log, mut wanted) = (Log::new(LogLimits::default()), 0);
         let end = bytes.len() as u64;
         while log.offset() < end {
             let from = usize::try_from(log.offset()).expect("small");
-            let to = (from + piece.max(usize::try_from(wanted).expect("small"))).min(bytes.len());
+            let to = (from + chunk.max(usize::try_from(wanted).expect("small"))).min(bytes.len());
             let before = (log.offset(), wanted);
             wanted = log.replay(&bytes[from..to], end).expect("whole records");
-            assert!(before != (log.offset(), wanted), "no progress at {before:?} in pieces of {piece}");
+            assert!(before != (log.offset(), wanted), "no progress at {before:?} in pieces of {chunk}");
         }
         assert_eq!(
             (log.values == whole.values, log.stored_bytes),
             (true, whole.stored_bytes),
-            "pieces of {piece}"
+            "pieces of {chunk}"
         );
     }
 }
@@ -237,8 +237,8 @@ fn records_without_a_key_are_refused_with_their_offset() {
         push_record(&mut bytes, &[], value);
         for there in offset + 4..=bytes.len() as u64 {
             let mut log = Log::new(LogLimits::default());
-            let told = log.replay(&bytes[..usize::try_from(there).expect("small")], bytes.len() as u64);
-            assert_eq!((told, log.offset()), (Err(LogError::Nameless(offset)), offset), "{there}");
+            let reported = log.replay(&bytes[..usize::try_from(there).expect("small")], bytes.len() as u64);
+            assert_eq!((reported, log.offset()), (Err(LogError::Nameless(offset)), offset), "{there}");
         }
     }
     // Zeros are known by the first of them, however many there are.
@@ -323,9 +323,9 @@ fn random_requests_do_what_a_map_does() {
                     model.insert(whole.clone(), value);
                 }
                 1 => {
-                    let told = paper.ask(&Request::Delete { key }).0;
+                    let reported = paper.ask(&Request::Delete { key }).0;
                     let was_there = model.remove(&whole).is_some();
-                    assert_eq!(told, alloc::format!("Number({})", i64::from(was_there)));
+                    assert_eq!(reported, alloc::format!("Number({})", i64::from(was_there)));
                 }
                 2 => {
                     paper.ask(&Request::Append { key, value: &value });

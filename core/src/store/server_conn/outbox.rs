@@ -33,14 +33,14 @@ impl BufferPool {
 
     /// Takes a buffer back.
     pub fn give(&mut self, mut buffer: Vec<u8>) {
-        let shelf = match buffer.capacity() {
+        let buffer_pool = match buffer.capacity() {
             0 => return,
             1..=SMALL_BYTES_MAX => &mut self.small,
             _ => &mut self.large,
         };
-        if buffer.capacity() <= POOLED_BYTES_MAX && shelf.len() < POOLED_BUFFERS_MAX {
+        if buffer.capacity() <= POOLED_BYTES_MAX && buffer_pool.len() < POOLED_BUFFERS_MAX {
             buffer.clear();
-            shelf.push(buffer);
+            buffer_pool.push(buffer);
         }
     }
 }
@@ -153,13 +153,13 @@ mod tests {
         let (mut outbox, mut pool) = (Outbox::default(), BufferPool::default());
         let (mut next_in, mut next_out) = (0u8, 0u8);
         for round in 0..5000usize {
-            let piece: Vec<u8> = (0..round % 23)
+            let part: Vec<u8> = (0..round % 23)
                 .map(|_| {
                     next_in = next_in.wrapping_add(1);
                     next_in
                 })
                 .collect();
-            outbox.writer(&mut pool).put(&piece);
+            outbox.writer(&mut pool).put(&part);
             let take = (round * 7) % 31;
             for &byte in outbox.unsent().iter().take(take) {
                 next_out = next_out.wrapping_add(1);

@@ -7,8 +7,8 @@ use crate::wire::sink::Sink;
 /// Writes a frame. Run it against [`crate::wire::sink::Length`] to learn its length.
 pub fn encode_frame(out: &mut impl Sink, frame: &Frame<'_>) {
     match frame {
-        Frame::Validate { magic } => word(out, Opcode::Validate, *magic),
-        Frame::Ping { nonce } => word(out, Opcode::Ping, *nonce),
+        Frame::Validate { magic } => u32_field(out, Opcode::Validate, *magic),
+        Frame::Ping { nonce } => u32_field(out, Opcode::Ping, *nonce),
         Frame::Request(request) => encode_request(out, request),
     }
 }
@@ -45,9 +45,9 @@ fn encode_request(out: &mut impl Sink, request: &Request<'_>) {
     }
 }
 
-fn word(out: &mut impl Sink, opcode: Opcode, word: u32) {
+fn u32_field(out: &mut impl Sink, opcode: Opcode, u32_field: u32) {
     out.put(&[opcode as u8]);
-    out.put(&word.to_le_bytes());
+    out.put(&u32_field.to_le_bytes());
 }
 
 fn key_only(out: &mut impl Sink, opcode: Opcode, key: Key<'_>) {
@@ -75,8 +75,8 @@ fn key_list(out: &mut impl Sink, opcode: Opcode, keys: Keys<'_>) {
 
 fn put_key(out: &mut impl Sink, key: Key<'_>) {
     out.put(&(key.len() as u64).to_le_bytes());
-    for piece in key.pieces() {
-        out.put(piece);
+    for part in key.pieces() {
+        out.put(part);
     }
 }
 

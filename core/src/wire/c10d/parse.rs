@@ -27,8 +27,8 @@ pub fn parse_frame(bytes: &[u8]) -> Option<Frame<'_>> {
     let (&first, rest) = bytes.split_first()?;
     let mut fields = Fields(rest);
     let request = match Opcode::from_byte(first)? {
-        Opcode::Validate => return Some(Frame::Validate { magic: fields.word()? }),
-        Opcode::Ping => return Some(Frame::Ping { nonce: fields.word()? }),
+        Opcode::Validate => return Some(Frame::Validate { magic: fields.u32_field()? }),
+        Opcode::Ping => return Some(Frame::Ping { nonce: fields.u32_field()? }),
         Opcode::Set => Request::Set { key: fields.key()?, value: fields.string()? },
         Opcode::CompareSet => {
             Request::CompareSet { key: fields.key()?, expected: fields.string()?, desired: fields.string()? }
@@ -59,10 +59,10 @@ struct Fields<'a>(&'a [u8]);
 
 impl<'a> Fields<'a> {
     #[inline]
-    fn word(&mut self) -> Option<u32> {
-        let (word, rest) = self.0.split_first_chunk()?;
+    fn u32_field(&mut self) -> Option<u32> {
+        let (u32_field, rest) = self.0.split_first_chunk()?;
         self.0 = rest;
-        Some(u32::from_le_bytes(*word))
+        Some(u32::from_le_bytes(*u32_field))
     }
 
     #[inline]

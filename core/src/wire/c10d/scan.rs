@@ -76,7 +76,7 @@ impl Scanner {
                 return Ok(whole);
             };
             let step = match (field, self.strings_left) {
-                (Field::Word, _) => self.fixed(bytes, 4),
+                (Field::U32, _) => self.fixed(bytes, 4),
                 (Field::Number, _) => self.fixed(bytes, 8),
                 (Field::Key | Field::Value, _) => {
                     let step = self.string(bytes, kind(field), limits)?;

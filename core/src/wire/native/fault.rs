@@ -50,7 +50,7 @@ codes! {
     /// A flag that must be understood is not; `first` are the flags.
     103 UnknownFlags,
     /// A request before HELLO, or a second HELLO; `first` is the frame's kind.
-    104 OutOfPlace,
+    104 UnexpectedFrame,
     /// The client claims to have received what was never sent; `first` is what it claims, `second` what was sent.
     105 FalseAcknowledgement,
     /// HELLO's credentials were not accepted.

@@ -157,7 +157,7 @@ impl<'a> Field<'a> for &'a [u8] {
 impl<'a> Field<'a> for Key<'a> {
     fn write(&self, out: &mut impl Sink) {
         (self.len() as u64).write(out);
-        self.pieces().into_iter().for_each(|piece| out.put(piece));
+        self.pieces().into_iter().for_each(|part| out.put(part));
     }
 
     fn read(body: &mut Body<'a>) -> Result<Self, BodyError> {

@@ -203,7 +203,7 @@ frames! {
         /// Asks how a run stands.
         0x0045 Small RunInfo { run_id: Key<'a> }
         /// Tells all nodes of a run why the job has failed, and closes it for good.
-        0x0046 Small Fail { run_id: Key<'a>, words: &'a [u8] }
+        0x0046 Small Fail { run_id: Key<'a>, message: &'a [u8] }
     }
 }
 
@@ -230,7 +230,7 @@ frames! {
         /// Values in the order of their keys.
         0x8013 Frame Values { values: List<'a, Found<'a>> }
         /// Whether it holds.
-        0x8014 Small Verdict { holds: bool, revision: u64 }
+        0x8014 Small Outcome { holds: bool, revision: u64 }
         /// Keys in byte order, and whether more follow.
         0x8015 Frame KeyList { more: bool, keys: Keys<'a> }
         /// The answers to a batch, in order.
@@ -270,11 +270,11 @@ frames! {
         /// The node has a seat in the next round, or stands by behind so many others.
         0xc014 Small Placed { run_id: Key<'a>, seated: bool, ahead: u32 }
         /// The next round was formed without the node; it is in the run no more.
-        0xc015 Small LeftBehind { run_id: Key<'a>, round: u64 }
+        0xc015 Small Excluded { run_id: Key<'a>, round: u64 }
         /// Another session joined under the node's name; it is in the run no more, and must not come back.
         0xc016 Small Replaced { run_id: Key<'a>, session: u64 }
         /// A node has said that the job has failed.
-        0xc017 Value JobFailed { run_id: Key<'a>, words: &'a [u8] }
+        0xc017 Value JobFailed { run_id: Key<'a>, message: &'a [u8] }
     }
 }
 

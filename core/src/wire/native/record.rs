@@ -86,8 +86,8 @@ impl<'a> Field<'a> for Participants<'a> {
 pub enum BarrierEnd<'a> {
     /// All were there.
     Released,
-    /// `who`, who had arrived or was listed, died.
-    Broken { who: &'a [u8], why: Why },
+    /// `participant`, who had arrived or was listed, died.
+    Broken { participant: &'a [u8], why: Why },
     /// The deadline passed. `absent_count` were missing; those of them that are known by name are `absent`.
     TimedOut { absent_count: u32, absent: crate::store::op::Keys<'a> },
     /// `by` cancelled it.
@@ -98,9 +98,9 @@ impl<'a> Field<'a> for BarrierEnd<'a> {
     fn write(&self, out: &mut impl Sink) {
         match self {
             Self::Released => 0u8.write(out),
-            Self::Broken { who, why } => {
+            Self::Broken { participant, why } => {
                 1u8.write(out);
-                who.write(out);
+                participant.write(out);
                 why.write(out);
             }
             Self::TimedOut { absent_count, absent } => {
@@ -118,7 +118,7 @@ impl<'a> Field<'a> for BarrierEnd<'a> {
     fn read(body: &mut Body<'a>) -> Result<Self, BodyError> {
         Ok(match u8::read(body)? {
             0 => Self::Released,
-            1 => Self::Broken { who: Field::read(body)?, why: Field::read(body)? },
+            1 => Self::Broken { participant: Field::read(body)?, why: Field::read(body)? },
             2 => Self::TimedOut { absent_count: Field::read(body)?, absent: Field::read(body)? },
             3 => Self::Cancelled { by: Field::read(body)? },
             other => return Err(BodyError::Meaningless(u64::from(other))),

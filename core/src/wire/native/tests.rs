@@ -154,7 +154,7 @@ fn client_samples() -> Vec<ClientFrame<'static>> {
         F::Close { run_id },
         F::Members { run_id, round: 3, first_node_rank: 0, count_max: 1000 },
         F::RunInfo { run_id },
-        F::Fail { run_id, words: b"exit code 1" },
+        F::Fail { run_id, message: b"exit code 1" },
     ]
 }
 
@@ -212,7 +212,7 @@ fn server_samples() -> Vec<ServerFrame<'static>> {
                 },
             ),
         },
-        F::Verdict { holds: false, revision: 9 },
+        F::Outcome { holds: false, revision: 9 },
         F::KeyList { more: true, keys: Keys::scoped(b"/", NAMES) },
         F::BatchDone {
             answers: List::new(
@@ -227,7 +227,7 @@ fn server_samples() -> Vec<ServerFrame<'static>> {
         },
         F::Popped { length_before: 2, item: Some(b"item") },
         over(BarrierEnd::Released),
-        over(BarrierEnd::Broken { who: b"host1_42_0", why: Why::Connection }),
+        over(BarrierEnd::Broken { participant: b"host1_42_0", why: Why::Connection }),
         over(BarrierEnd::TimedOut { absent_count: 3, absent: Keys::scoped(b"", NAMES) }),
         over(BarrierEnd::Cancelled { by: b"n0" }),
         F::Round {
@@ -277,9 +277,9 @@ fn server_samples() -> Vec<ServerFrame<'static>> {
         F::NodesWaiting { run_id, nodes: 2 },
         F::RunClosed { run_id, by: b"host1_42_0" },
         F::Placed { run_id, seated: false, ahead: 2 },
-        F::LeftBehind { run_id, round: 4 },
+        F::Excluded { run_id, round: 4 },
         F::Replaced { run_id, session: 6 },
-        F::JobFailed { run_id, words: b"exit code 1" },
+        F::JobFailed { run_id, message: b"exit code 1" },
     ]
 }
 
@@ -338,13 +338,13 @@ fn a_frame_in_any_pieces_is_found_and_never_wants_more_than_it_has() {
             let mut splitter = Splitter::new(from);
             let (mut body, mut ends) = (Vec::new(), 0);
             for mut part in [&bytes[..end], &bytes[end..]] {
-                while let Some(piece) = splitter.next(&mut part, &LIMITS).expect("legal") {
-                    match piece {
-                        Piece::Head(header) => {
+                while let Some(chunk) = splitter.next(&mut part, &LIMITS).expect("legal") {
+                    match chunk {
+                        Chunk::Head(header) => {
                             assert_eq!(header.body_bytes as usize, bytes.len() - HEADER_BYTES)
                         }
-                        Piece::Body(piece) => body.extend_from_slice(piece),
-                        Piece::End => ends += 1,
+                        Chunk::Body(chunk) => body.extend_from_slice(chunk),
+                        Chunk::End => ends += 1,
                     }
                 }
             }
@@ -485,7 +485,7 @@ fn a_connection_opens_with_magic_and_hello() {
 
 #[test]
 fn the_highest_common_version_is_spoken() {
-    for (asked, spoken) in [
+    for (request, spoken) in [
         ((1, 1), Some(1)),
         ((1, 9), Some(1)),
         ((0, 1), Some(1)),
@@ -493,8 +493,8 @@ fn the_highest_common_version_is_spoken() {
         ((0, 0), None),
         ((1, 0), None),
     ] {
-        let outcome = negotiate(asked.0, asked.1);
-        assert_eq!(outcome.ok(), spoken, "{asked:?}");
+        let outcome = negotiate(request.0, request.1);
+        assert_eq!(outcome.ok(), spoken, "{request:?}");
         if let Err(fault) = outcome {
             assert_eq!((fault.code, fault.first, fault.second), (FaultCode::VersionUnsupported, 1, 1));
         }
@@ -600,8 +600,8 @@ fn examples() -> Vec<(&'static str, Vec<u8>)> {
             ),
         ),
         (
-            "< Verdict, answers 4, sequence 4",
-            encoded(at(4, 4), &ServerFrame::Verdict { holds: true, revision: 2 }),
+            "< Outcome, answers 4, sequence 4",
+            encoded(at(4, 4), &ServerFrame::Outcome { holds: true, revision: 2 }),
         ),
         (
             "< Changed, of watch 5, sequence 5",
@@ -651,8 +651,8 @@ fn damaged_frames_are_refused_or_mean_something() {
             let mut damaged = body.to_vec();
             for _ in 0..=below(3) {
                 if !damaged.is_empty() {
-                    let place = below(damaged.len());
-                    damaged[place] = [0, 1, 0x7f, 0xff, u8::try_from(below(256)).expect("a byte")][below(5)];
+                    let index = below(damaged.len());
+                    damaged[index] = [0, 1, 0x7f, 0xff, u8::try_from(below(256)).expect("a byte")][below(5)];
                 }
             }
             damaged.truncate(damaged.len() - below(2).min(damaged.len()));

@@ -4,8 +4,8 @@ use super::*;
 
 /// Who leaves has finished its own calls, and what others have asked of it goes on.
 pub(super) fn who_leaves_is_parted_with_and_calls_to_it_go_on() {
-    for signs in [Signing::None, Signing::Native] {
-        let mut world = World::new(8, signs);
+    for liveness_watcher in [Signing::None, Signing::Native] {
+        let mut world = World::new(8, liveness_watcher);
         for name in ["a", "b", "c"] {
             world.spawn(name, None);
             world.run_for(2000);
@@ -13,8 +13,8 @@ pub(super) fn who_leaves_is_parted_with_and_calls_to_it_go_on() {
         world.input(1, Input::Leave);
         world.run_for(30_000);
         assert_eq!(world.nodes[1].over, Some(Ok(())));
-        for place in [0, 2] {
-            let node = &world.nodes[place];
+        for location in [0, 2] {
+            let node = &world.nodes[location];
             assert_eq!((node.parted.join(" ").as_str(), node.ended_calls.len()), ("b", 0), "{}", node.name);
             assert_eq!(node.events.last().map(String::as_str), Some("-b"), "{}", node.name);
             assert!(node.agent.callee("b").is_err());
@@ -37,19 +37,19 @@ pub(super) fn who_cuts_its_calls_says_so() {
             }
             world.run_for(5000);
             world.nodes[0].busy_at = calls.iter().map(|name| worker(name)).collect();
-            for place in 0..3 {
-                world.input(place, Input::Leave);
+            for location in 0..3 {
+                world.input(location, Input::Leave);
             }
             world.run_for(59_000);
             assert_eq!(world.nodes[0].over.is_some(), calls.is_empty(), "{size:?}: it waits for its calls");
             world.run_for(30_000);
             let over = world.nodes[0].over.clone().expect("it has left").map_err(|error| error.to_string());
-            let words = "the worker has left its group, and the time was up before these had answered its calls: b \
+            let message = "the worker has left its group, and the time was up before these had answered its calls: b \
                          (id 1), c (id 2)";
-            let expected = if calls.is_empty() { Ok(()) } else { Err(words.into()) };
+            let expected = if calls.is_empty() { Ok(()) } else { Err(message.into()) };
             assert_eq!(over, expected, "{size:?}");
-            for place in [1, 2] {
-                assert_eq!(world.nodes[place].over, Some(Ok(())), "{size:?}");
+            for location in [1, 2] {
+                assert_eq!(world.nodes[location].over, Some(Ok(())), "{size:?}");
             }
             assert!(world.nodes.iter().all(|node| !node.events.iter().any(|event| event.starts_with('x'))));
         }
@@ -80,12 +80,12 @@ fn who_ends_while_it_is_told_of_a_newcomer_is_gone_to_it() {
     agent.handle(now, Input::Abandon);
     assert!(core::iter::from_fn(|| agent.poll_output()).any(|output| output == Output::Decline(7)));
 
-    let refused = |why| ConnectionError::Refused { why, words: Box::default() };
-    let remote = |status| CallFailure::Remote { status, words: Box::default() };
-    for (why, is_gone) in [
-        (CallFailure::PeerGone(refused(NotAdmitted::Over.refusal())), true),
+    let refused = |why| ConnectionError::Refused { why, message: Box::default() };
+    let remote = |status| CallFailure::Remote { status, message: Box::default() };
+    for (why, is_dead) in [
+        (CallFailure::ConnectionLost(refused(NotAdmitted::Over.refusal())), true),
         (CallFailure::Unsent(refused(NotAdmitted::Over.refusal())), true),
-        (CallFailure::PeerGone(refused(Refusal::Unknown)), false),
+        (CallFailure::ConnectionLost(refused(Refusal::Unknown)), false),
         (CallFailure::Unsent(ConnectionError::NoGreeting(TIMEOUT)), false),
         (CallFailure::Leaving, true),
         (remote(Status::Leaving), true),
@@ -93,8 +93,8 @@ fn who_ends_while_it_is_told_of_a_newcomer_is_gone_to_it() {
     ] {
         let error = why.of(CHANGE_HANDLER, &worker("a"));
         assert_eq!(
-            (no_answer(&error) == NoAnswer::Gone, tells_of_an_end(&error)),
-            (is_gone, is_gone),
+            (no_answer(&error) == NoAnswer::Dead, tells_of_an_end(&error)),
+            (is_dead, is_dead),
             "{error}"
         );
     }

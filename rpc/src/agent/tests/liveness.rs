@@ -2,7 +2,7 @@
 //! come to one for the second time.
 
 use super::*;
-use crate::membership::change::Departed;
+use crate::membership::change::WorkerLocation;
 
 /// These workers, all members.
 fn group(names: &[&'static str], size: Option<u16>) -> World {
@@ -19,14 +19,14 @@ fn group(names: &[&'static str], size: Option<u16>) -> World {
 }
 
 /// It stands still for so long that its session ends.
-fn freeze(world: &mut World, place: usize) {
-    world.nodes[place].is_frozen = true;
-    world.end_session(place);
+fn freeze(world: &mut World, location: usize) {
+    world.nodes[location].is_frozen = true;
+    world.end_session(location);
     world.run_for(100);
 }
 
-fn place(world: &World, node: usize) -> Departed {
-    world.nodes[node].agent.me().place()
+fn location(world: &World, node: usize) -> WorkerLocation {
+    world.nodes[node].agent.me().location()
 }
 
 #[test]
@@ -46,7 +46,7 @@ fn a_member_that_stands_still_and_lost_its_session_holds_up_no_newcomer() {
     }
     assert_eq!(world.nodes[b].met, ["a", "b", "c"]);
     assert_eq!(world.nodes[0].events, ["+b", "xb", "+c", "+b"]);
-    assert_eq!(world.nodes[0].agent.callee("b").map(Member::place), Ok(place(&world, b)));
+    assert_eq!(world.nodes[0].agent.callee("b").map(Member::location), Ok(location(&world, b)));
 }
 
 #[test]
@@ -83,12 +83,12 @@ fn a_death_while_a_static_group_meets_is_told_to_all_who_wait() {
     world.run_for(1000);
     world.step(Happening::Kill(b));
     world.run_for(100);
-    let words = "b (id 1) died while the group met: its session with the store's server ended";
-    assert_eq!(world.error(a), words);
+    let message = "b (id 1) died while the group met: its session with the store's server ended";
+    assert_eq!(world.error(a), message);
     let c = world.spawn("c", Some(3));
     world.run_for(100);
-    let words = "a (id 0), which hears from all workers before any of them begins: nobody is there";
-    assert_eq!(world.error(c), words, "nor does anybody wait who comes later");
+    let message = "a (id 0), which hears from all workers before any of them begins: nobody is there";
+    assert_eq!(world.error(c), message, "nor does anybody wait who comes later");
 }
 
 #[test]
@@ -109,7 +109,7 @@ fn a_static_group_that_has_begun_takes_nobody_twice() {
         let expected: &[&str] = if is_killed { &["xb"] } else { &[] };
         assert_eq!(world.nodes[0].events, expected, "the refused one is nobody's death");
         if !is_killed {
-            (0..3).for_each(|place| world.input(place, Input::Leave));
+            (0..3).for_each(|location| world.input(location, Input::Leave));
             world.run_for(1000);
             assert!(world.nodes[..3].iter().all(|node| node.over == Some(Ok(()))));
         }
@@ -123,16 +123,16 @@ fn a_living_worker_keeps_its_name_while_a_static_group_meets_and_a_dead_one_does
     world.run_for(1000);
     let other = world.spawn("a", Some(2));
     world.run_for(1000);
-    let words = "RPC worker name a is not unique: a (id 0) came to the static group before, and is at a@0";
-    assert_eq!(world.error(other), words);
+    let message = "RPC worker name a is not unique: a (id 0) came to the static group before, and is at a@0";
+    assert_eq!(world.error(other), message);
     assert_eq!(world.nodes[0].agent.life(), Life::Joining);
     // It dies before anybody else came, and comes back.
     world.step(Happening::Kill(0));
     world.run_for(100);
     let (again, b) = (world.spawn("a", Some(2)), world.spawn("b", Some(2)));
     world.run_for(1000);
-    for place in [again, b] {
-        assert_eq!(world.nodes[place].agent.life(), Life::Member, "{:?}", world.nodes[place].over);
+    for location in [again, b] {
+        assert_eq!(world.nodes[location].agent.life(), Life::Member, "{:?}", world.nodes[location].over);
     }
 }
 
@@ -143,14 +143,14 @@ fn a_worker_that_failed_for_a_death_is_not_named_as_dead_itself() {
         let mut world = group(&["a", "b", "c"], Some(3));
         world.input(0, Input::Leave);
         world.run_for(100);
-        let [a, b, c] = [0, 1, 2].map(|node| place(&world, node));
+        let [a, b, c] = [0, 1, 2].map(|node| location(&world, node));
         let (now, agent) = (world.now, &mut world.nodes[1].agent);
         agent.handle(now, Input::Lost(a.clone()));
         let call = core::iter::from_fn(|| agent.poll_output()).find_map(|output| match output {
             Output::Call(call) => Some(call.number),
             _ => None,
         });
-        agent.handle(now, Input::Ended(call.expect("it asks"), Err(NoAnswer::Gone)));
+        agent.handle(now, Input::Ended(call.expect("it asks"), Err(NoAnswer::Dead)));
         agent.handle(now, Input::Leave);
         agent.handle(now, Input::Drained);
         assert_eq!(agent.life(), Life::Leaving);
@@ -162,27 +162,27 @@ fn a_worker_that_failed_for_a_death_is_not_named_as_dead_itself() {
         };
         if is_late {
             // It hangs, and has not failed: then it is dead all the same.
-            assert_eq!(agent.poll_timeout(), Some(now + SIGN_OUTLASTS));
-            agent.handle(now + SIGN_OUTLASTS, Input::Tick);
+            assert_eq!(agent.poll_timeout(), Some(now + LIVENESS_GRACE));
+            agent.handle(now + LIVENESS_GRACE, Input::Tick);
             assert_eq!(died(agent), Some(a.worker));
             continue;
         }
-        agent.handle(now, Input::Sign("c/c@2".into(), None));
+        agent.handle(now, Input::LivenessKey("c/c@2".into(), None));
         assert_eq!(died(agent), Some(c.worker));
         assert_ne!(b.worker, a.worker);
         // What a says of itself when it fails for the same reason.
         let agent = &mut world.nodes[0].agent;
-        agent.handle(now, Input::Sign("c/c@2".into(), None));
-        assert!(core::iter::from_fn(|| agent.poll_output()).any(|output| output == Output::SignOff));
+        agent.handle(now, Input::LivenessKey("c/c@2".into(), None));
+        assert!(core::iter::from_fn(|| agent.poll_output()).any(|output| output == Output::MarkLeaving));
     }
 }
 
 #[test]
 fn who_went_by_its_own_word_did_not_die() {
     let mut world = group(&["a", "b", "c"], Some(3));
-    let a = place(&world, 0);
-    for value in [Some(sign::GOING), None] {
-        world.input(1, Input::Sign("a/a@0".into(), value.map(Box::from)));
+    let a = location(&world, 0);
+    for value in [Some(liveness_key::GOING), None] {
+        world.input(1, Input::LivenessKey("a/a@0".into(), value.map(Box::from)));
     }
     world.nodes[0].is_alive = false;
     world.input(1, Input::Lost(a));

@@ -13,7 +13,7 @@ pub(super) fn nobody_strikes_out_the_living() {
     // An address where somebody answers.
     let evil = "e@3";
     let x = WorkerInfo { name: "x".parse().expect("a name"), id: 1 };
-    for (place, from, change, words) in [
+    for (location, from, change, message) in [
         (
             0,
             worker("b"),
@@ -23,7 +23,7 @@ pub(super) fn nobody_strikes_out_the_living() {
         (
             0,
             worker("b"),
-            Change { joined: newcomer("b", 1, evil), left: [place_of("b", "b@1")].to_vec() },
+            Change { joined: newcomer("b", 1, evil), left: [state_of("b", "b@1")].to_vec() },
             "b (id 1) strikes out b (id 1) at b@1, which lives",
         ),
         (
@@ -41,23 +41,23 @@ pub(super) fn nobody_strikes_out_the_living() {
         (
             0,
             worker("b"),
-            Change { joined: None, left: [place_of("a", "a@0")].to_vec() },
+            Change { joined: None, left: [state_of("a", "a@0")].to_vec() },
             "b (id 1) strikes out a (id 0), which lives",
         ),
         (
             0,
             worker("b"),
-            Change { joined: None, left: [place_of("c", "")].to_vec() },
+            Change { joined: None, left: [state_of("c", "")].to_vec() },
             "b (id 1) strikes out c (id 2) at c@2, which lives",
         ),
         (
             0,
             worker("b"),
-            Change { joined: None, left: [place_of("b", "b@1")].to_vec() },
+            Change { joined: None, left: [state_of("b", "b@1")].to_vec() },
             "b (id 1) strikes out b (id 1) at b@1, which lives",
         ),
     ] {
-        assert_eq!(world.told(place, &from, &change), Err(words.into()));
+        assert_eq!(world.reported(location, &from, &change), Err(message.into()));
     }
     for (node, before) in world.nodes.iter().zip(before) {
         assert_eq!((node.agent.life(), node.agent.members().len()), (Life::Member, 4), "{}", node.name);
@@ -66,7 +66,7 @@ pub(super) fn nobody_strikes_out_the_living() {
     // Nobody is there any more, though nobody said so: the place is free.
     world.step(Happening::Kill(1));
     let change = Change { joined: newcomer("x", 1, evil), left: Vec::new() };
-    assert_eq!(world.told(0, &x, &change), Ok(()));
+    assert_eq!(world.reported(0, &x, &change), Ok(()));
     assert_eq!(world.nodes[0].events, ["+b", "+c", "+e", "xb", "+x"]);
     assert_eq!(world.nodes[0].agent.members().by_id(1).map(|member| &*member.worker.name), Some("x"));
 
@@ -75,8 +75,8 @@ pub(super) fn nobody_strikes_out_the_living() {
         world.spawn(name, Some(2));
     }
     world.run_for(2000);
-    let change = Change { joined: None, left: [place_of("b", "b@1")].to_vec() };
-    assert_eq!(world.told(0, &worker("b"), &change), Err("rdzv/change: the group is static".into()));
+    let change = Change { joined: None, left: [state_of("b", "b@1")].to_vec() };
+    assert_eq!(world.reported(0, &worker("b"), &change), Err("rdzv/change: the group is static".into()));
     assert_eq!(world.nodes[0].events, Vec::<String>::new());
 }
 
@@ -87,8 +87,8 @@ fn a_living_member_is_struck_out_by_nobody() {
 
 #[test]
 fn who_comes_back_where_it_was_is_a_member_to_all() {
-    for signs in [Signing::None, Signing::Native] {
-        let mut world = World::new(5, signs);
+    for liveness_watcher in [Signing::None, Signing::Native] {
+        let mut world = World::new(5, liveness_watcher);
         world.addressing = Addressing::WhereTheyWere;
         for name in ["a", "b", "c"] {
             world.spawn(name, None);
@@ -100,11 +100,15 @@ fn who_comes_back_where_it_was_is_a_member_to_all() {
             world.run_for(500);
             let back = world.spawn("c", None);
             world.run_for(30_000);
-            assert!(world.nodes[back].joined_at.is_some(), "{signs:?}: {:?}", world.nodes[back].over);
+            assert!(
+                world.nodes[back].joined_at.is_some(),
+                "{liveness_watcher:?}: {:?}",
+                world.nodes[back].over
+            );
         }
-        for (place, events) in [(0, "+b +c xc +c xc +c"), (1, "+c xc +c xc +c")] {
-            assert_eq!(world.nodes[place].events.join(" "), events, "{signs:?}");
-            assert_eq!(world.nodes[place].agent.callee("c").map(|member| &*member.address), Ok("c@2"));
+        for (location, events) in [(0, "+b +c xc +c xc +c"), (1, "+c xc +c xc +c")] {
+            assert_eq!(world.nodes[location].events.join(" "), events, "{liveness_watcher:?}");
+            assert_eq!(world.nodes[location].agent.callee("c").map(|member| &*member.address), Ok("c@2"));
         }
     }
 }
@@ -122,7 +126,7 @@ fn who_leaves_calls_one_that_came_back_where_it_was() {
     agent.handle(world.now, Input::Leave);
     agent.handle(world.now, Input::Drained);
     assert_eq!(agent.callee("c").map(drop).map_err(|error| error.to_string().contains("dead")), Err(true));
-    let change = Change { joined: newcomer("c", 2, "c@1"), left: [place_of("c", "c@1")].to_vec() };
+    let change = Change { joined: newcomer("c", 2, "c@1"), left: [state_of("c", "c@1")].to_vec() };
     let called =
         Called { from: worker("c"), handler: CHANGE_HANDLER.into(), payload: encode_change(&change).into() };
     agent.handle(world.now, Input::Called(1, called));
@@ -136,8 +140,8 @@ fn who_leaves_calls_one_that_came_back_where_it_was() {
 /// A second process of a living member's name takes the token, and dies.
 #[test]
 fn a_member_in_whose_name_somebody_else_died_with_the_token_stays() {
-    for signs in [Signing::None, Signing::Native] {
-        let mut world = World::new(6, signs);
+    for liveness_watcher in [Signing::None, Signing::Native] {
+        let mut world = World::new(6, liveness_watcher);
         for name in ["a", "b"] {
             world.spawn(name, None);
             world.run_for(2000);
@@ -157,15 +161,15 @@ fn a_member_in_whose_name_somebody_else_died_with_the_token_stays() {
         die_with_token(&mut world);
         let c = world.spawn("c", None);
         world.run_for(120_000);
-        assert!(world.nodes[c].joined_at.is_some(), "{signs:?}: {:?}", world.nodes[c].over);
-        assert_eq!(&*world.value(keys::ALL_WORKERS), b"a-0,b-1,c-2,", "{signs:?}");
+        assert!(world.nodes[c].joined_at.is_some(), "{liveness_watcher:?}: {:?}", world.nodes[c].over);
+        assert_eq!(&*world.value(keys::ALL_WORKERS), b"a-0,b-1,c-2,", "{liveness_watcher:?}");
         die_with_token(&mut world);
         world.input(c, Input::Leave);
         world.run_for(120_000);
-        assert_eq!(world.nodes[c].over, Some(Ok(())), "{signs:?}");
-        assert_eq!(&*world.value(keys::ALL_WORKERS), b"a-0,b-1,", "{signs:?}");
+        assert_eq!(world.nodes[c].over, Some(Ok(())), "{liveness_watcher:?}");
+        assert_eq!(&*world.value(keys::ALL_WORKERS), b"a-0,b-1,", "{liveness_watcher:?}");
         assert_eq!((&*world.value("names/1"), &*world.value("addrs/b")), (&b"b"[..], &b"b@1"[..]));
-        assert_eq!(world.nodes[0].events, ["+b", "+c", "-c"], "{signs:?}");
+        assert_eq!(world.nodes[0].events, ["+b", "+c", "-c"], "{liveness_watcher:?}");
         assert_eq!((world.nodes[1].agent.life(), world.nodes[1].over.is_none()), (Life::Member, true));
     }
 }
@@ -179,10 +183,10 @@ fn what_is_told_twice_happens_once_and_who_came_back_had_died() {
     }
     world.step(Happening::Kill(1));
     let new = newcomer("b", 1, "c@2");
-    let first = Change { joined: new.clone(), left: [place_of("b", "b@1")].to_vec() };
-    let second = Change { joined: new, left: [place_of("b", "b@1"), place_of("d-1", "d@7")].to_vec() };
+    let first = Change { joined: new.clone(), left: [state_of("b", "b@1")].to_vec() };
+    let second = Change { joined: new, left: [state_of("b", "b@1"), state_of("d-1", "d@7")].to_vec() };
     for change in [first, second] {
-        assert_eq!(world.told(0, &worker("b"), &change), Ok(()));
+        assert_eq!(world.reported(0, &worker("b"), &change), Ok(()));
     }
     assert_eq!(world.nodes[0].events, ["+b", "+c", "xb", "+b"]);
 }
@@ -193,13 +197,13 @@ pub(super) fn who_takes_itself_back_is_no_ghost() {
     world.spawn("a", None);
     world.run_for(1000);
     let (now, agent) = (world.now, &mut world.nodes[0].agent);
-    let told = |joined, left| {
+    let reported = |joined, left| {
         let payload = encode_change(&Change { joined, left }).into();
         Called { from: worker("b"), handler: CHANGE_HANDLER.into(), payload }
     };
-    agent.handle(now, Input::Called(1, told(newcomer("b", 1, "b@1"), Vec::new())));
+    agent.handle(now, Input::Called(1, reported(newcomer("b", 1, "b@1"), Vec::new())));
     let Some(Output::Call(call)) = agent.poll_output() else { panic!("it tries the way") };
-    agent.handle(now, Input::Called(2, told(None, [place_of("b", "b@1")].to_vec())));
+    agent.handle(now, Input::Called(2, reported(None, [state_of("b", "b@1")].to_vec())));
     assert_eq!(agent.poll_output(), Some(Output::Respond(1, Err("the newcomer was taken back".into()))));
     assert_eq!(agent.poll_output(), Some(Output::Respond(2, Ok(Box::default()))));
     agent.handle(now, Input::Ended(call.number, Ok(b"\0"[..].into())));
@@ -220,11 +224,11 @@ fn whoever_cannot_be_called_is_asked_once_more_and_is_dead_if_nobody_is_there() 
         }
         world.run_for(5000);
         let before = world.nodes[0].events.len();
-        let place = |world: &World, at: usize| world.nodes[at].agent.me().place();
-        let (b, c) = (place(&world, 1), place(&world, 2));
+        let location = |world: &World, at: usize| world.nodes[at].agent.me().location();
+        let (b, c) = (location(&world, 1), location(&world, 2));
         // A connection that broke is no proof, and an address that nobody has is none's.
-        for place in [b, place_of("b", "elsewhere"), place(&world, 0)] {
-            world.input(0, Input::Lost(place));
+        for location in [b, state_of("b", "elsewhere"), location(&world, 0)] {
+            world.input(0, Input::Lost(location));
             world.run_for(100);
         }
         assert_eq!(world.nodes[0].events[before..], Vec::<String>::new());
@@ -241,8 +245,8 @@ fn whoever_cannot_be_called_is_asked_once_more_and_is_dead_if_nobody_is_there() 
         world.input(0, Input::Leave);
         world.run_for(100);
         if size.is_some() {
-            let words = "c (id 2) died while the group ended: nobody is at its address";
-            assert_eq!(world.error(0), words, "it does not wait for the dead");
+            let message = "c (id 2) died while the group ended: nobody is at its address";
+            assert_eq!(world.error(0), message, "it does not wait for the dead");
         }
     }
 }
@@ -257,7 +261,7 @@ fn a_sign_that_vanished_unseen_tells_of_a_death() {
     let there: Vec<(Box<str>, Box<[u8]>)> = [("a/a@0", b"here:0"), ("c/c@2", b"here:2")]
         .map(|(key, value)| (key.into(), value[..].into()))
         .into();
-    world.input(0, Input::Signs(there));
+    world.input(0, Input::LivenessWatcher(there));
     assert_eq!(world.nodes[0].events, ["+b", "+c", "xb"]);
 }
 
@@ -272,8 +276,8 @@ fn whose_sign_vanished_unseen_while_a_static_group_ends_has_ended() {
     world.run_for(100);
     assert_eq!(world.nodes[0].agent.life(), Life::Leaving);
     // That it goes was lost, and that it is gone is told twice: with all signs, and by itself.
-    world.input(0, Input::Signs([("a/a@0".into(), b"here:0"[..].into())].into()));
-    world.input(0, Input::Sign("b/b@1".into(), None));
+    world.input(0, Input::LivenessWatcher([("a/a@0".into(), b"here:0"[..].into())].into()));
+    world.input(0, Input::LivenessKey("b/b@1".into(), None));
     assert_eq!(world.nodes[0].agent.life(), Life::Leaving, "{:?}", world.nodes[0].over);
     world.input(1, Input::Leave);
     world.run_for(2000);
@@ -288,10 +292,10 @@ pub(super) fn a_death_that_is_told_of_before_its_worker_is_known_counts() {
         world.spawn(name, Some(2));
     }
     // The sign of the other vanishes while this one is still on its way.
-    world.input(0, Input::Sign("b/b@1".into(), None));
+    world.input(0, Input::LivenessKey("b/b@1".into(), None));
     world.run_for(2000);
-    let words = "b (id 1) died while the group began: its session with the store's server ended";
-    assert_eq!(world.error(0), words);
+    let message = "b (id 1) died while the group began: its session with the store's server ended";
+    assert_eq!(world.error(0), message);
 }
 
 #[test]
@@ -301,22 +305,22 @@ fn who_sees_no_signs_any_more_hears_of_it_once_and_goes_on() {
         world.spawn(name, Some(3));
     }
     // One loses sight on its way, another one as a member.
-    world.input(0, Input::SignsLost("early".into()));
+    world.input(0, Input::LivenessLost("early".into()));
     world.run_for(2000);
     for _ in 0..2 {
-        world.input(1, Input::SignsLost("late".into()));
+        world.input(1, Input::LivenessLost("late".into()));
     }
     world.run_for(10);
     let events = |world: &World| world.nodes.iter().map(|node| node.events.join(" ")).collect::<Vec<_>>();
     assert_eq!(events(&world), ["blind: early", "blind: late", ""]);
-    for place in 0..3 {
-        assert_eq!(world.nodes[place].agent.callee("b").map(|member| &*member.worker.name), Ok("b"));
-        world.input(place, Input::Leave);
+    for location in 0..3 {
+        assert_eq!(world.nodes[location].agent.callee("b").map(|member| &*member.worker.name), Ok("b"));
+        world.input(location, Input::Leave);
     }
     world.run_for(2000);
     for node in &world.nodes {
         assert_eq!(node.over, Some(Ok(())), "{}", node.name);
     }
-    world.input(2, Input::SignsLost("too late".into()));
+    world.input(2, Input::LivenessLost("too late".into()));
     assert_eq!(events(&world)[2], "");
 }

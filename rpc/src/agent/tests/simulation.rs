@@ -44,14 +44,14 @@ fn bugs_that_are_planted_are_found() {
     ];
     for flaw in [
         Flaw::HastyLeader,
-        Flaw::UntriedWay,
+        Flaw::UntriedRoute,
         Flaw::UnheardGoing,
         Flaw::ForgottenLoss,
         Flaw::HangingCalls,
         Flaw::ShortDrain,
         Flaw::BlindFaith,
         Flaw::GhostOfNewcomer,
-        Flaw::AbruptParting,
+        Flaw::AbruptLeave,
         Flaw::UntoldCut,
     ] {
         PLANTED.set(Some(flaw));
@@ -68,7 +68,7 @@ fn known_by_events(node: &Node) -> Vec<&str> {
         let (what, name) = event.split_at(1);
         match (what, known.iter().position(|other| *other == name)) {
             ("+", None) => known.push(name),
-            ("-" | "x", Some(place)) => drop(known.remove(place)),
+            ("-" | "x", Some(location)) => drop(known.remove(location)),
             _ => panic!("{} knew {:?} and was told {:?}", node.name, node.met, node.events),
         }
     }
@@ -106,17 +106,17 @@ fn live(seed: u64, has_signs: Signing) -> (usize, usize) {
         world.run_for(millis);
         let living = world.living();
         let Ok(bound) = u64::try_from(living.len()) else { continue };
-        let Some(&place) = living.get(usize::try_from(world.rng.below(bound.max(1))).expect("few")) else {
+        let Some(&location) = living.get(usize::try_from(world.rng.below(bound.max(1))).expect("few")) else {
             continue;
         };
         match world.rng.below(5) {
             0 => {
                 deaths += 1;
-                world.step(Happening::Kill(place));
+                world.step(Happening::Kill(location));
             }
-            1 if world.nodes[place].agent.life() == Life::Member => world.input(place, Input::Leave),
-            2 if world.nodes[place].agent.life() == Life::Joining && world.rng.below(3) == 0 => {
-                world.input(place, Input::Cancel);
+            1 if world.nodes[location].agent.life() == Life::Member => world.input(location, Input::Leave),
+            2 if world.nodes[location].agent.life() == Life::Joining && world.rng.below(3) == 0 => {
+                world.input(location, Input::Cancel);
             }
             _ => {}
         }
@@ -129,8 +129,8 @@ fn live(seed: u64, has_signs: Signing) -> (usize, usize) {
     world.run_for(150_000);
     let living = world.living();
     assert_eq!(living.len(), NAMES.len(), "all are there in the end");
-    for &place in &living {
-        let node = &world.nodes[place];
+    for &location in &living {
+        let node = &world.nodes[location];
         assert_eq!(node.agent.life(), Life::Member, "{}", node.name);
         assert!(node.agent.deaths.is_empty(), "{}: {:?}", node.name, node.agent.deaths);
         for &other in &living {
@@ -159,10 +159,10 @@ fn live(seed: u64, has_signs: Signing) -> (usize, usize) {
 fn workers_come_go_and_die_and_everybody_knows_who_is_there() {
     let (mut joins, mut deaths) = (0, 0);
     for seed in 0..60 {
-        for signs in [Signing::None, Signing::Native] {
-            let _culprit = Culprit(seed, signs);
-            let told = live(seed, signs);
-            (joins, deaths) = (joins + told.0, deaths + told.1);
+        for liveness_watcher in [Signing::None, Signing::Native] {
+            let _culprit = Culprit(seed, liveness_watcher);
+            let reported = live(seed, liveness_watcher);
+            (joins, deaths) = (joins + reported.0, deaths + reported.1);
         }
     }
     // What never happened was not tested.

@@ -37,7 +37,7 @@ fn a_request_of_which_nothing_more_comes_is_given_up_and_its_caller_is_told() {
     pair.pass(STALL);
     pair.hear_callee(b"");
     assert_eq!(pair.take_log(), ["over 1 Stalled", "over 2 Stalled"]);
-    assert_eq!((pair.callee.under_way(), pair.callee.poll_timeout()), (0, None));
+    assert_eq!((pair.callee.in_flight(), pair.callee.poll_timeout()), (0, None));
     pair.step_back(usize::MAX);
     assert_eq!(
         pair.take_log(),
@@ -61,7 +61,7 @@ fn a_part_that_comes_byte_by_byte_goes_on() {
         pair.pass(STALL);
         pair.hear_callee(&[*byte]);
     }
-    assert_eq!(pair.take_log(), ["request 1 f 10 Answered 0", "complete 1"]);
+    assert_eq!(pair.take_log(), ["request 1 f 10 Responded 0", "complete 1"]);
     assert_eq!(pair.callee.poll_timeout(), None);
 }
 
@@ -134,7 +134,7 @@ fn where_the_process_stood_still_the_caller_has_its_time_anew() {
     pair.pass(STALL);
     pair.now = pair.now + STALL * 3;
     pair.callee.tick(pair.now);
-    pair.expect(&["request 1 f 1048577 Answered 0", "complete 1"]);
+    pair.expect(&["request 1 f 1048577 Responded 0", "complete 1"]);
 }
 
 #[test]

@@ -71,9 +71,9 @@ fn that_a_worker_is_silent_is_noticed_though_no_call_waits_for_long() {
         let mut made = 0;
         let (mut next_call, mut now) = (at(0), at(0));
         let ended = loop {
-            if now >= next_call && pair.caller.under_way() == 0 {
+            if now >= next_call && pair.caller.in_flight() == 0 {
                 let deadline = Some(now + Duration::from_secs(1));
-                let call = NewCall { handler: "f", payload_bytes: 0, deadline, kind: CallKind::Answered };
+                let call = NewCall { handler: "f", payload_bytes: 0, deadline, kind: CallKind::Responded };
                 pair.now = now;
                 pair.begin(call).expect("it is open");
                 made += 1;
@@ -206,9 +206,9 @@ fn who_is_held_up_hears_that_the_worker_lives() {
         pair.callee.tick(at(secs + 5));
     }
     // What one does not take is not heaped up, and one that has ended is read to its end.
-    let Some(ToWrite::Bytes(sign)) = pair.callee.poll_write() else { panic!("a sign") };
+    let Some(ToWrite::Bytes(liveness_key)) = pair.callee.poll_write() else { panic!("a sign") };
     (300..400).for_each(|secs| pair.callee.tick(at(secs)));
-    assert_eq!(pair.callee.poll_write(), Some(ToWrite::Bytes(sign)));
+    assert_eq!(pair.callee.poll_write(), Some(ToWrite::Bytes(liveness_key)));
     pair.callee.read_to_the_end();
     assert!(pair.callee.is_read() && !pair.callee.hold_up(at(400)));
     assert_eq!(pair.callee.poll_timeout(), None);

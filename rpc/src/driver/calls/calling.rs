@@ -3,8 +3,8 @@
 use super::handling::{AnswerTo, Handling, Job, Run};
 use super::line::SCRATCH_BYTES;
 use super::link::{Completion, Driven, Link, Shared, Wanted};
-use super::own::OwnCall;
-use super::within::{Home, Place, may_wait};
+use super::local_call::LocalCall;
+use super::reentrancy::{CallSite, Home, may_wait};
 use super::{Payload, Received};
 use crate::connection::caller::NewCall;
 use crate::connection::{CallError, CallFailure, CallKind, CallPhase, ConnectionError, Status};
@@ -28,7 +28,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Condvar, Mutex, OnceLock, PoisonError};
 
 pub use super::link::CallResult;
-pub(in crate::driver) use super::link::{Mark, Marking};
+pub(in crate::driver) use super::link::{CallGuard, Mark};
 
 /// Who calls, and how.
 #[derive(Debug)]
@@ -42,14 +42,14 @@ pub struct RpcClientOptions {
     /// How hosts that fell silent are noticed; `None` leaves it to the system's defaults.
     pub keep_alive: Option<KeepAlive>,
     /// The worker's own handlers, for calls to itself.
-    pub own: Option<Arc<Handling>>,
+    pub local: Option<Arc<Handling>>,
 }
 
 /// What a token stands for.
 #[derive(Clone, Debug)]
 pub(super) enum Target {
     Link(Weak<Link>),
-    Own(Weak<OwnCall>),
+    Local(Weak<LocalCall>),
 }
 
 /// Makes calls to other workers, and to itself. Dropping it ends all calls.
@@ -81,15 +81,15 @@ impl RpcClient {
         options: RpcClientOptions,
         failed: impl FnOnce(&str) + Send + 'static,
     ) -> io::Result<Self> {
-        let RpcClientOptions { me, group, limits, keep_alive, own } = options;
+        let RpcClientOptions { me, group, limits, keep_alive, local } = options;
         let mut events = EventLoop::new()?;
         let shared = Arc::new(Shared {
             me,
             group: group.into(),
             limits,
             keep_alive,
-            home: own.as_ref().map(|own| own.home().clone()).unwrap_or_default(),
-            own,
+            home: local.as_ref().map(|local| local.home().clone()).unwrap_or_default(),
+            local,
             clock: *events.clock(),
             watcher: events.watcher(),
             waker: events.waker(),
@@ -100,14 +100,14 @@ impl RpcClient {
             end: OnceLock::new(),
         });
         let stop = Arc::new(AtomicBool::new(false));
-        let (told, carried) = (Arc::clone(&stop), Arc::clone(&shared));
+        let (stop_flag, carried) = (Arc::clone(&stop), Arc::clone(&shared));
         let thread = threads::spawn("rdzv-rpc-out", move || {
-            let carry = AssertUnwindSafe(|| carry(&mut events, &carried, &told));
-            if let Err(panic) = catch_unwind(carry) {
-                let words = format!("the thread of calls panicked: {}", panic_text(&*panic));
+            let drive = AssertUnwindSafe(|| drive(&mut events, &carried, &stop_flag));
+            if let Err(panic) = catch_unwind(drive) {
+                let message = format!("the thread of calls panicked: {}", panic_text(&*panic));
                 // Nobody reads answers or keeps deadlines any more.
-                carried.end_all(&ConnectionError::Panicked(words.as_str().into()));
-                failed(&words);
+                carried.end_all(&ConnectionError::Panicked(message.as_str().into()));
+                failed(&message);
             }
         })?;
         Ok(Self { shared, stop, thread: Some(thread) })
@@ -120,11 +120,11 @@ impl RpcClient {
     /// The system has no descriptors left.
     pub fn peer(&self, worker: &WorkerInfo, host: &str, port: u16) -> io::Result<RpcPeer> {
         if *worker == self.shared.me
-            && let Some(own) = &self.shared.own
+            && let Some(local) = &self.shared.local
         {
-            return Ok(RpcPeer(To::Own(Arc::clone(&self.shared), Arc::clone(own))));
+            return Ok(RpcPeer(To::Local(Arc::clone(&self.shared), Arc::clone(local))));
         }
-        self.peer_elsewhere(worker, host, port)
+        self.peer_at(worker, host, port)
     }
 
     /// The same to whoever is at this address, also where it has this worker's own name and number: one that died and came
@@ -132,7 +132,7 @@ impl RpcClient {
     ///
     /// # Errors
     /// As [`RpcClient::peer`].
-    pub fn peer_elsewhere(&self, worker: &WorkerInfo, host: &str, port: u16) -> io::Result<RpcPeer> {
+    pub fn peer_at(&self, worker: &WorkerInfo, host: &str, port: u16) -> io::Result<RpcPeer> {
         if let Some(peer) = self.known_peer(worker, host, port) {
             return Ok(peer);
         }
@@ -146,7 +146,7 @@ impl RpcClient {
 
     /// The worker there is gone, for who knows better than the connection: all calls to it fail at once, in these words, and
     /// so do later ones of those who have the way to it. Whoever asks for it anew gets another way.
-    pub fn mourn(&self, worker: &WorkerInfo, host: &str, port: u16, why: &str) {
+    pub fn mark_dead(&self, worker: &WorkerInfo, host: &str, port: u16, why: &str) {
         let why = ConnectionError::GivenUp(why.into());
         self.links_to(worker, host, port).for_each(|link| link.end(&why));
     }
@@ -172,7 +172,7 @@ impl RpcClient {
     fn links(&self) -> Vec<Arc<Link>> {
         let link = |target: Target| match target {
             Target::Link(link) => link.upgrade(),
-            Target::Own(_) => None,
+            Target::Local(_) => None,
         };
         self.shared.all_targets().into_iter().filter_map(link).collect()
     }
@@ -180,12 +180,12 @@ impl RpcClient {
     /// Makes no further calls, and waits until those under way have ended.
     ///
     /// # Errors
-    /// Those whose calls had not ended within `patience`.
-    pub fn leave(&self, patience: Duration) -> Result<(), Busy> {
+    /// Those whose calls had not ended within `timeout`.
+    pub fn leave(&self, timeout: Duration) -> Result<(), Busy> {
         let links = self.links();
         links.iter().for_each(Link::goodbye);
-        let until = self.shared.clock.now() + patience;
-        let (lock, told) = &self.shared.left;
+        let until = self.shared.clock.now() + timeout;
+        let (lock, stop_flag) = &self.shared.left;
         loop {
             // Whoever leaves takes the lock before it tells, so nobody is missed between the look and the wait.
             let guard = lock.lock().unwrap_or_else(PoisonError::into_inner);
@@ -198,7 +198,7 @@ impl RpcClient {
             if left.is_zero() {
                 return Err(Busy(busy));
             }
-            drop(told.wait_timeout(guard, left).unwrap_or_else(PoisonError::into_inner));
+            drop(stop_flag.wait_timeout(guard, left).unwrap_or_else(PoisonError::into_inner));
         }
     }
 
@@ -208,19 +208,19 @@ impl RpcClient {
         for target in self.shared.all_targets() {
             match target {
                 Target::Link(link) => _ = link.upgrade().map(|link| link.cut(why)),
-                Target::Own(own) => _ = own.upgrade().map(|own| own.cut(why)),
+                Target::Local(local) => _ = local.upgrade().map(|local| local.cut(why)),
             }
         }
     }
 
     /// Makes no further calls; those that there are fail at once, in these words.
     pub fn stop(&self, why: &str) {
-        self.shared.end_all(&ConnectionError::OwnEnd(why.into()));
+        self.shared.end_all(&ConnectionError::CallerEnded(why.into()));
     }
 
     /// The same, since a thread of the worker's panicked.
-    pub fn stop_in_panic(&self, words: &str) {
-        self.shared.end_all(&ConnectionError::Panicked(words.into()));
+    pub fn stop_in_panic(&self, message: &str) {
+        self.shared.end_all(&ConnectionError::Panicked(message.into()));
     }
 }
 
@@ -246,14 +246,14 @@ impl Shared {
         for target in self.all_targets() {
             match target {
                 Target::Link(link) => _ = link.upgrade().map(|link| link.end(why)),
-                Target::Own(own) => _ = own.upgrade().map(|own| own.end(why)),
+                Target::Local(local) => _ = local.upgrade().map(|local| local.end(why)),
             }
         }
     }
 }
 
 /// The client's thread.
-fn carry(events: &mut EventLoop, shared: &Shared, stop: &AtomicBool) {
+fn drive(events: &mut EventLoop, shared: &Shared, stop: &AtomicBool) {
     let mut scratch = Vec::with_capacity(SCRATCH_BYTES);
     let find = |token: usize| shared.targets().get(token).cloned();
     while !stop.load(Ordering::Acquire) {
@@ -279,7 +279,7 @@ fn carry(events: &mut EventLoop, shared: &Shared, stop: &AtomicBool) {
             drop(timers);
             match find(token) {
                 Some(Target::Link(link)) => _ = link.upgrade().map(|link| link.tick(now)),
-                Some(Target::Own(own)) => _ = own.upgrade().map(|own| own.tick(now)),
+                Some(Target::Local(local)) => _ = local.upgrade().map(|local| local.tick(now)),
                 None => {}
             }
         }
@@ -306,7 +306,7 @@ impl<'a> Call<'a> {
 
     /// The same, for so long at most.
     #[must_use]
-    pub const fn within(self, timeout: Duration) -> Self {
+    pub const fn with_timeout(self, timeout: Duration) -> Self {
         Self { timeout: Some(timeout), ..self }
     }
 }
@@ -318,7 +318,7 @@ pub struct RpcPeer(To);
 #[derive(Clone, Debug)]
 enum To {
     Link(Arc<Link>),
-    Own(Arc<Shared>, Arc<Handling>),
+    Local(Arc<Shared>, Arc<Handling>),
 }
 
 impl RpcPeer {
@@ -327,14 +327,14 @@ impl RpcPeer {
     pub fn worker(&self) -> &WorkerInfo {
         match &self.0 {
             To::Link(link) => &link.worker,
-            To::Own(shared, _) => &shared.me,
+            To::Local(shared, _) => &shared.me,
         }
     }
 
     fn home(&self) -> &Home {
         match &self.0 {
             To::Link(link) => &link.shared.home,
-            To::Own(shared, _) => &shared.home,
+            To::Local(shared, _) => &shared.home,
         }
     }
 
@@ -352,18 +352,19 @@ impl RpcPeer {
         }
         let (reply, awaited) = ask();
         let cancellable = call.canceller.map(Canceller::begin);
-        let (way, driven) = self.begin(call, payload, Completion::Waiter(reply, None), Driven::ByItself)?;
+        let (target, driven) =
+            self.begin(call, payload, Completion::Waiter(reply, None), Driven::ByItself)?;
         let watch = cancellable.as_ref().map(|cancellable| {
-            let way = way.clone();
-            cancellable.watch(move || _ = way.cancel())
+            let target = target.clone();
+            cancellable.watch(move || _ = target.cancel())
         });
-        if let (Way::Link(link, id), Driven::ByItself) = (&way, driven) {
+        if let (CallTarget::Link(link, id), Driven::ByItself) = (&target, driven) {
             link.drive(*id);
         }
         let result = awaited.wait(FOREVER);
         // To cancel a call gives lent bytes back, and that code may wait for this thread. An ended call has nothing to end.
         watch.into_iter().for_each(Watch::let_go);
-        result.unwrap_or_else(|_| Err(GONE.of(call.handler, self.worker())))
+        result.unwrap_or_else(|_| Err(LOST.of(call.handler, self.worker())))
     }
 
     /// Calls, and does not wait.
@@ -383,8 +384,8 @@ impl RpcPeer {
     ) -> Result<PendingCall, CallError> {
         let (reply, awaited) = ask();
         let completion = Completion::Waiter(reply, mark);
-        let (way, _) = self.begin(call, payload, completion, Driven::ByThread)?;
-        Ok(PendingCall { way, handler: call.handler.into(), awaited: Some(awaited) })
+        let (target, _) = self.begin(call, payload, completion, Driven::ByThread)?;
+        Ok(PendingCall { target, handler: call.handler.into(), awaited: Some(awaited) })
     }
 
     /// Calls, and has what came of it told to `callback`, which must not block: it is called once, on a thread of the
@@ -400,10 +401,10 @@ impl RpcPeer {
         callback: impl FnOnce(CallResult) + Send + 'static,
     ) -> Result<CallCanceller, CallError> {
         let home = self.home().clone();
-        let callback = move |result| home.run(Place::Callback, || callback(result));
+        let callback = move |result| home.run(CallSite::Callback, || callback(result));
         let completion = Completion::Callback(Box::new(callback));
         let begun = self.begin(call, payload.into(), completion, Driven::ByThread);
-        begun.map(|(way, _)| CallCanceller(way))
+        begun.map(|(target, _)| CallCanceller(target))
     }
 
     /// Calls what nobody answers. Nobody hears whether it arrived.
@@ -421,7 +422,7 @@ impl RpcPeer {
         payload: Payload,
         mark: Mark,
     ) -> Result<(), CallError> {
-        let completion = Completion::Nobody(mark);
+        let completion = Completion::Unowned(mark);
         self.begin_as(CallKind::OneWay, call, payload, completion, Driven::ByThread).map(drop)
     }
 
@@ -430,9 +431,9 @@ impl RpcPeer {
         call: Call<'_>,
         payload: Payload,
         completion: Completion,
-        wish: Driven,
-    ) -> Result<(Way, Driven), CallError> {
-        self.begin_as(CallKind::Answered, call, payload, completion, wish)
+        call_mode: Driven,
+    ) -> Result<(CallTarget, Driven), CallError> {
+        self.begin_as(CallKind::Responded, call, payload, completion, call_mode)
     }
 
     fn begin_as(
@@ -441,12 +442,12 @@ impl RpcPeer {
         call: Call<'_>,
         payload: Payload,
         completion: Completion,
-        wish: Driven,
-    ) -> Result<(Way, Driven), CallError> {
+        call_mode: Driven,
+    ) -> Result<(CallTarget, Driven), CallError> {
         let Call { handler, timeout, .. } = call;
         let shared = match &self.0 {
             To::Link(link) => &link.shared,
-            To::Own(shared, _) => shared,
+            To::Local(shared, _) => shared,
         };
         if let Some(why) = shared.end.get() {
             return Err(CallFailure::Unsent(why.clone()).of(handler, self.worker()));
@@ -455,10 +456,10 @@ impl RpcPeer {
             To::Link(link) => {
                 let deadline = timeout.map(|timeout| link.shared.clock.now() + timeout);
                 let wanted = Wanted { handler, deadline, kind };
-                let (id, driven) = link.begin(wanted, payload, completion, wish)?;
-                Ok((Way::Link(Arc::clone(link), id), driven))
+                let (id, driven) = link.begin(wanted, payload, completion, call_mode)?;
+                Ok((CallTarget::Link(Arc::clone(link), id), driven))
             }
-            To::Own(shared, handling) => {
+            To::Local(shared, handling) => {
                 let now = shared.clock.now();
                 let deadline = timeout.map(|timeout| now + timeout);
                 let payload_bytes = payload.bytes().len() as u64;
@@ -468,17 +469,17 @@ impl RpcPeer {
                     begun = begun.and(Err(CallFailure::DeadlinePassed { elapsed, phase }));
                 }
                 begun.map_err(|why| why.of(handler, &shared.me))?;
-                let own = OwnCall::new(shared, handler, (now, deadline), completion, handling);
+                let local = LocalCall::new(shared, handler, (now, deadline), completion, handling);
                 match handling.get(handler) {
-                    _ if !own.is_wanted() => {}
-                    None => _ = own.fail(Status::NoHandler, ""),
+                    _ if !local.is_wanted() => {}
+                    None => _ = local.fail(Status::NoHandler, ""),
                     Some(handler) => {
                         let job = Job {
                             caller: shared.me.clone(),
                             payload: Received::new(payload.into_bytes(), None),
                             kind,
                             time_left: timeout,
-                            to: AnswerTo::Own(Arc::clone(&own)),
+                            to: AnswerTo::Local(Arc::clone(&local)),
                             held: None,
                             handler,
                         };
@@ -488,37 +489,37 @@ impl RpcPeer {
                         }
                     }
                 }
-                Ok((Way::Own(own), Driven::ByThread))
+                Ok((CallTarget::Local(local), Driven::ByThread))
             }
         }
     }
 }
 
 /// What is known of a call that is gone without a word.
-const GONE: CallFailure = CallFailure::PeerGone(ConnectionError::Closed);
+const LOST: CallFailure = CallFailure::ConnectionLost(ConnectionError::Closed);
 
 /// Longer than anything lives; what ends a wait is the call's own deadline, or the worker's end.
 const FOREVER: Duration = Duration::from_secs(1 << 31);
 
 /// Where a call is.
 #[derive(Clone, Debug)]
-enum Way {
+enum CallTarget {
     Link(Arc<Link>, u64),
-    Own(Arc<OwnCall>),
+    Local(Arc<LocalCall>),
 }
 
-impl Way {
+impl CallTarget {
     fn cancel(&self) -> bool {
         match self {
             Self::Link(link, id) => link.cancel(*id),
-            Self::Own(own) => own.cancel(),
+            Self::Local(local) => local.cancel(),
         }
     }
 
     fn peer(&self) -> &WorkerInfo {
         match self {
             Self::Link(link, _) => &link.worker,
-            Self::Own(own) => own.worker(),
+            Self::Local(local) => local.worker(),
         }
     }
 }
@@ -526,7 +527,7 @@ impl Way {
 /// A call under way. Dropped before it has ended, it is cancelled.
 #[derive(Debug)]
 pub struct PendingCall {
-    way: Way,
+    target: CallTarget,
     handler: Box<str>,
     /// `None`: what came of it was told.
     awaited: Option<Awaited<CallResult>>,
@@ -539,37 +540,37 @@ impl PendingCall {
     /// Why there is none.
     pub fn wait(mut self) -> CallResult {
         self.look(FOREVER)
-            .unwrap_or_else(|| Err(self.failed(if may_wait() { GONE } else { CallFailure::Reentrant })))
+            .unwrap_or_else(|| Err(self.failed(if may_wait() { LOST } else { CallFailure::Reentrant })))
     }
 
     fn failed(&self, why: CallFailure) -> CallError {
-        why.of(&*self.handler, self.way.peer())
+        why.of(&*self.handler, self.target.peer())
     }
 
-    /// What came of it, if that is known within `patience`. It is told once; later there is nothing. Where nothing may
+    /// What came of it, if that is known within `timeout`. It is told once; later there is nothing. Where nothing may
     /// wait ([`may_wait`]), it looks once.
-    pub fn look(&mut self, patience: Duration) -> Option<CallResult> {
-        let patience = if may_wait() { patience } else { Duration::ZERO };
-        let result = self.awaited.as_ref()?.look(patience)?;
+    pub fn look(&mut self, timeout: Duration) -> Option<CallResult> {
+        let timeout = if may_wait() { timeout } else { Duration::ZERO };
+        let result = self.awaited.as_ref()?.look(timeout)?;
         self.awaited = None;
-        Some(result.unwrap_or_else(|_| Err(self.failed(GONE))))
+        Some(result.unwrap_or_else(|_| Err(self.failed(LOST))))
     }
 
     /// Ends it, unless it has ended. Whether it had not.
     pub fn cancel(&self) -> bool {
-        self.way.cancel()
+        self.target.cancel()
     }
 
     /// Ends it while another thread waits for it.
     #[must_use]
     pub fn canceller(&self) -> CallCanceller {
-        CallCanceller(self.way.clone())
+        CallCanceller(self.target.clone())
     }
 }
 
 /// Ends one call, from any thread. It keeps the way to the worker alive.
 #[derive(Clone, Debug)]
-pub struct CallCanceller(Way);
+pub struct CallCanceller(CallTarget);
 
 impl CallCanceller {
     /// Ends the call, unless it has ended. Whether it had not.
@@ -581,7 +582,7 @@ impl CallCanceller {
 impl Drop for PendingCall {
     fn drop(&mut self) {
         if self.awaited.is_some() {
-            self.way.cancel();
+            self.target.cancel();
         }
     }
 }

@@ -1,8 +1,8 @@
 //! Handlers: who they are, the threads that some of them run on, and how they answer.
 
-use super::own::OwnCall;
+use super::local_call::LocalCall;
+use super::reentrancy::{CallSite, Home};
 use super::serving::Conn;
-use super::within::{Home, Place};
 use super::{Payload, Received};
 use crate::connection::{CallFailure, CallKind, PoolLoad, Status};
 use crate::fair_queue::FairQueue;
@@ -142,18 +142,18 @@ impl Handling {
         is_exhausted.then(|| PoolLoad { threads: count(waiting.threads), waiting: count(waiting.jobs.len()) })
     }
 
-    /// For a worker that ends: has its pooled requests carried out within `patience`, gives up those that have not begun by
-    /// then, and waits up to `last_patience` for the others. Whether no pooled handler is at work any more; one that asks this
+    /// For a worker that ends: has its pooled requests carried out within `grace`, gives up those that have not begun by
+    /// then, and waits up to `final_timeout` for the others. Whether no pooled handler is at work any more; one that asks this
     /// itself does not wait for itself.
-    pub(in crate::driver) fn finish(&self, patience: Duration, last_patience: Duration) -> bool {
+    pub(in crate::driver) fn finish(&self, grace: Duration, final_timeout: Duration) -> bool {
         let queue = &self.pool.queue;
         let is_around = self.is_around();
-        if !is_around && queue.rest(patience) {
+        if !is_around && queue.rest(grace) {
             return true;
         }
         let left = core::mem::take(&mut queue.lock().jobs);
         refuse(left, Status::Leaving, "");
-        !is_around && queue.rest(last_patience)
+        !is_around && queue.rest(final_timeout)
     }
 }
 
@@ -191,12 +191,12 @@ impl Job {
         let request = Request { caller, handler: Arc::clone(&handler.name), payload, kind, time_left };
         let name = Arc::clone(&handler.name);
         let responder = Responder { handler: name, to: Some(to.clone()), held };
-        let place = match handler.run {
-            Run::Inline => Place::Inline,
-            Run::Pooled => Place::Pooled,
+        let site = match handler.run {
+            Run::Inline => CallSite::Inline,
+            Run::Pooled => CallSite::Pooled,
         };
         let before = CARRIED_OUT.replace(Some(to.key()));
-        let call = || handler.home.run(place, || (handler.call)(request, responder));
+        let call = || handler.home.run(site, || (handler.call)(request, responder));
         let result = catch_unwind(AssertUnwindSafe(call));
         CARRIED_OUT.set(before);
         if let Err(panic) = result {
@@ -222,8 +222,8 @@ std::thread_local! {
 #[derive(Clone, Debug)]
 pub(super) enum AnswerTo {
     Conn(Arc<Conn>, u64),
-    Own(Arc<OwnCall>),
-    Elsewhere(Arc<Elsewhere>),
+    Local(Arc<LocalCall>),
+    External(Arc<External>),
 }
 
 /// Whether an answer is still wanted. The caller gives it up; the code that is to answer looks.
@@ -234,7 +234,7 @@ impl Wanted {
     /// A call of this kind: the answer to a one-way call is never wanted.
     #[must_use]
     pub fn new(kind: CallKind) -> Self {
-        Self(Arc::new(AtomicBool::new(kind == CallKind::Answered)))
+        Self(Arc::new(AtomicBool::new(kind == CallKind::Responded)))
     }
 
     /// The caller waits no longer.
@@ -253,25 +253,25 @@ impl Wanted {
 pub type Listener = Box<dyn FnOnce(Result<Payload, CallFailure>) + Send>;
 
 /// A caller that no connection of this library's leads to.
-pub(super) struct Elsewhere {
+pub(super) struct External {
     listener: Mutex<Option<Listener>>,
     wanted: Wanted,
 }
 
-impl fmt::Debug for Elsewhere {
+impl fmt::Debug for External {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Elsewhere")
     }
 }
 
-impl Elsewhere {
+impl External {
     fn is_wanted(&self) -> bool {
         self.wanted.get() && self.listener.lock().unwrap_or_else(PoisonError::into_inner).is_some()
     }
 
-    fn tell(&self, answer: Result<Payload, CallFailure>) -> bool {
-        let told = self.listener.lock().unwrap_or_else(PoisonError::into_inner).take();
-        told.map(|tell| tell(answer)).is_some()
+    fn complete(&self, answer: Result<Payload, CallFailure>) -> bool {
+        let completion = self.listener.lock().unwrap_or_else(PoisonError::into_inner).take();
+        completion.map(|complete| complete(answer)).is_some()
     }
 }
 
@@ -279,8 +279,8 @@ impl AnswerTo {
     fn key(&self) -> CallKey {
         match self {
             Self::Conn(conn, call) => conn.key(*call),
-            Self::Own(own) => (Arc::as_ptr(own).addr(), 0),
-            Self::Elsewhere(elsewhere) => (Arc::as_ptr(elsewhere).addr(), 0),
+            Self::Local(local) => (Arc::as_ptr(local).addr(), 0),
+            Self::External(external) => (Arc::as_ptr(external).addr(), 0),
         }
     }
 
@@ -288,32 +288,32 @@ impl AnswerTo {
     fn source(&self) -> usize {
         match self {
             Self::Conn(conn, _) => conn.quota().index(),
-            Self::Own(_) | Self::Elsewhere(_) => 0,
+            Self::Local(_) | Self::External(_) => 0,
         }
     }
 
     fn is_wanted(&self) -> bool {
         match self {
             Self::Conn(conn, call) => conn.is_wanted(*call),
-            Self::Own(own) => own.is_wanted(),
-            Self::Elsewhere(elsewhere) => elsewhere.is_wanted(),
+            Self::Local(local) => local.is_wanted(),
+            Self::External(external) => external.is_wanted(),
         }
     }
 
     fn answer(&self, payload: Payload) -> bool {
         match self {
             Self::Conn(conn, call) => conn.answer(*call, payload),
-            Self::Own(own) => own.answer(payload),
-            Self::Elsewhere(elsewhere) => elsewhere.tell(Ok(payload)),
+            Self::Local(local) => local.answer(payload),
+            Self::External(external) => external.complete(Ok(payload)),
         }
     }
 
-    fn fail(&self, status: Status, words: &str) -> bool {
+    fn fail(&self, status: Status, message: &str) -> bool {
         match self {
-            Self::Conn(conn, call) => conn.fail(*call, status, words),
-            Self::Own(own) => own.fail(status, words),
-            Self::Elsewhere(elsewhere) => {
-                elsewhere.tell(Err(CallFailure::Remote { status, words: words.into() }))
+            Self::Conn(conn, call) => conn.fail(*call, status, message),
+            Self::Local(local) => local.fail(status, message),
+            Self::External(external) => {
+                external.complete(Err(CallFailure::Remote { status, message: message.into() }))
             }
         }
     }
@@ -350,9 +350,9 @@ pub struct Responder {
 impl Responder {
     /// That of a request which came by a backend of the program's own.
     #[must_use]
-    pub fn elsewhere(handler: Arc<str>, told: Listener, wanted: Wanted) -> Self {
-        let elsewhere = Elsewhere { listener: Mutex::new(Some(told)), wanted };
-        Self { handler, to: Some(AnswerTo::Elsewhere(Arc::new(elsewhere))), held: None }
+    pub fn external(handler: Arc<str>, completion: Listener, wanted: Wanted) -> Self {
+        let external = External { listener: Mutex::new(Some(completion)), wanted };
+        Self { handler, to: Some(AnswerTo::External(Arc::new(external))), held: None }
     }
 
     /// Answers. Whether anybody waits for it.
@@ -361,18 +361,18 @@ impl Responder {
     }
 
     /// The call failed, in these words. Whether anybody waits for it.
-    pub fn fail(mut self, words: &str) -> bool {
-        self.finish(|to| to.fail(Status::Failed, words))
+    pub fn fail(mut self, message: &str) -> bool {
+        self.finish(|to| to.fail(Status::Failed, message))
     }
 
     /// The handler cannot read its request, for this reason. Whether anybody waits for it.
-    pub fn refuse_malformed(mut self, words: &str) -> bool {
-        self.finish(|to| to.fail(Status::Malformed, words))
+    pub fn refuse_malformed(mut self, message: &str) -> bool {
+        self.finish(|to| to.fail(Status::Malformed, message))
     }
 
     /// The worker has not carried this one out, and will not, for this reason.
-    pub(in crate::driver) fn decline(mut self, why: Status, words: &str) {
-        self.finish(|to| to.fail(why, words));
+    pub(in crate::driver) fn decline(mut self, why: Status, message: &str) {
+        self.finish(|to| to.fail(why, message));
     }
 
     /// Whether anybody waits for an answer still; for who has much to do for it.
@@ -393,8 +393,8 @@ impl Drop for Responder {
         let Some(to) = &self.to else { return };
         // Where its own handler panics, whoever catches that has the words.
         if !std::thread::panicking() || CARRIED_OUT.get() != Some(to.key()) {
-            let words = format!("{} gave no answer", self.handler);
-            self.finish(|to| to.fail(Status::Failed, &words));
+            let message = format!("{} gave no answer", self.handler);
+            self.finish(|to| to.fail(Status::Failed, &message));
         }
     }
 }
@@ -489,18 +489,18 @@ impl Pool {
             let left =
                 if waiting.threads == 0 { core::mem::take(&mut waiting.jobs) } else { FairQueue::default() };
             drop(waiting);
-            refuse(left, Status::NoRoom, &format!("no thread could be started: {error}"));
+            refuse(left, Status::Exhausted, &format!("no thread could be started: {error}"));
         }
     }
 }
 
 impl Queue {
-    /// Waits until there is nothing to do; whether that was so within `patience`.
-    fn rest(&self, patience: Duration) -> bool {
+    /// Waits until there is nothing to do; whether that was so within `grace`.
+    fn rest(&self, grace: Duration) -> bool {
         let mut waiting = self.lock();
         waiting.awaits_rest += 1;
         let is_at_work = |waiting: &mut Waiting| waiting.busy > 0 || !waiting.jobs.is_empty();
-        let waited = self.rested.wait_timeout_while(waiting, patience, is_at_work);
+        let waited = self.rested.wait_timeout_while(waiting, grace, is_at_work);
         let (mut waiting, timeout) = waited.unwrap_or_else(PoisonError::into_inner);
         waiting.awaits_rest -= 1;
         !timeout.timed_out()
@@ -508,9 +508,9 @@ impl Queue {
 }
 
 /// Nobody will ever carry these out.
-fn refuse(mut jobs: FairQueue<Job>, why: Status, words: &str) {
+fn refuse(mut jobs: FairQueue<Job>, why: Status, message: &str) {
     while let Some(job) = jobs.pop() {
-        job.to.fail(why, words);
+        job.to.fail(why, message);
     }
 }
 

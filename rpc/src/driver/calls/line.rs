@@ -1,7 +1,7 @@
 //! A connection's socket: what is read goes where it belongs, what is written comes from where it lies.
 
 use super::Payload;
-use super::received::{LONG_BYTES_MIN, Shelf};
+use super::received::{BufferPool, LONG_BYTES_MIN};
 use crate::connection::{ConnectionError, ToWrite};
 use crate::wire::HEADER_BYTES;
 use alloc::collections::VecDeque;
@@ -167,7 +167,7 @@ pub(super) enum Got {
 }
 
 /// Bytes that are read behind those that are read to where they belong.
-const BEHIND_BYTES: usize = 1024;
+const LOOKAHEAD_BYTES: usize = 1024;
 /// Bytes of a scratch buffer.
 pub(super) const SCRATCH_BYTES: usize = 64 * 1024;
 
@@ -231,19 +231,19 @@ impl Line {
         }
     }
 
-    /// Reads once: first into `place`, and what is more into `scratch`, which is empty.
-    pub(super) fn read(&self, place: &mut [MaybeUninit<u8>], scratch: &mut Vec<u8>) -> io::Result<Got> {
-        let place_bytes = place.len();
+    /// Reads once: first into `target`, and what is more into `scratch`, which is empty.
+    pub(super) fn read(&self, target: &mut [MaybeUninit<u8>], scratch: &mut Vec<u8>) -> io::Result<Got> {
+        let target_bytes = target.len();
         // Behind what is due comes the next header, and then perhaps more that should not come here.
         let spare_bytes =
-            if place.is_empty() { scratch.capacity() } else { BEHIND_BYTES.min(scratch.capacity()) };
-        let room = place_bytes + spare_bytes;
+            if target.is_empty() { scratch.capacity() } else { LOOKAHEAD_BYTES.min(scratch.capacity()) };
+        let total_bytes = target_bytes + spare_bytes;
         let got = loop {
             let spare = scratch.spare_capacity_mut().get_mut(..spare_bytes).unwrap_or_default();
             let spare = MaybeUninitSlice::new(spare);
-            let got = match place.is_empty() {
+            let got = match target.is_empty() {
                 true => self.transport.read(&mut [spare]),
-                false => self.transport.read(&mut [MaybeUninitSlice::new(place), spare]),
+                false => self.transport.read(&mut [MaybeUninitSlice::new(target), spare]),
             };
             match got {
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
@@ -251,13 +251,13 @@ impl Line {
                 got => break got?,
             }
         };
-        let in_place = got.min(place_bytes);
+        let in_target = got.min(target_bytes);
         // SAFETY: the system filled the place first and then so many bytes of the scratch buffer.
-        unsafe { scratch.set_len(got - in_place) };
+        unsafe { scratch.set_len(got - in_target) };
         Ok(match got {
             0 => Got::End,
-            _ if got < room => Got::Last(in_place),
-            _ => Got::More(in_place),
+            _ if got < total_bytes => Got::Last(in_target),
+            _ => Got::More(in_target),
         })
     }
 }
@@ -289,7 +289,7 @@ const FIRST_BYTES: usize = 1024 * 1024;
 const GROWTH: usize = 8;
 const PAGE_BYTES: usize = 4096;
 /// From this length on, what comes is read to where it belongs.
-const IN_PLACE_BYTES_MIN: usize = 32 * 1024;
+const IN_TARGET_BYTES_MIN: usize = 32 * 1024;
 
 /// There is no memory for a payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -301,15 +301,15 @@ impl Incoming {
     }
 
     /// The same in a buffer of the shelf's, if it has one.
-    pub(super) fn with(announced: u64, shelf: &Shelf, now: Instant) -> Self {
+    pub(super) fn with(announced: u64, buffer_pool: &BufferPool, now: Instant) -> Self {
         let incoming = Self::new(announced);
-        Self { bytes: shelf.take(now, incoming.announced).unwrap_or_default(), ..incoming }
+        Self { bytes: buffer_pool.take(now, incoming.announced).unwrap_or_default(), ..incoming }
     }
 
     /// Room for the next `due` bytes, or for some of them; none where they are few.
-    pub(super) fn place(&mut self, due: u32) -> Result<&mut [MaybeUninit<u8>], NoMemory> {
+    pub(super) fn target(&mut self, due: u32) -> Result<&mut [MaybeUninit<u8>], NoMemory> {
         let due = due as usize;
-        if due < IN_PLACE_BYTES_MIN {
+        if due < IN_TARGET_BYTES_MIN {
             return Ok(&mut []);
         }
         self.reserve(due)?;

@@ -4,11 +4,11 @@
 //! one: then nobody else watches it. As soon as there is a second call, it goes over to the client's thread.
 
 use super::Payload;
+use super::borrowed::{Locked, is_due};
 use super::calling::Target;
 use super::handling::Handling;
-use super::lent::{Locked, is_due};
 use super::line::{Got, Incoming, Line, NoMemory, Transport, closed, lost};
-use super::within::Home;
+use super::reentrancy::Home;
 use crate::connection::by_number::ByNumber;
 use crate::connection::caller::NewCall;
 use crate::connection::{CallError, CallKind, ConnectionError, ToWrite};
@@ -43,18 +43,18 @@ use std::sync::{Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 pub type CallResult = Result<Vec<u8>, CallError>;
 
 /// Lives as long as a call is under way, and hears first what came of it.
-pub(in crate::driver) trait Marking: fmt::Debug + Send {
+pub(in crate::driver) trait CallGuard: fmt::Debug + Send {
     fn ended(&self, result: &CallResult);
 }
 
 /// The mark of a call, where somebody wants to know how long it is under way.
-pub(in crate::driver) type Mark = Option<Box<dyn Marking>>;
+pub(in crate::driver) type Mark = Option<Box<dyn CallGuard>>;
 
 /// Who is told what came of a call.
 pub(super) enum Completion {
     Waiter(Reply<CallResult>, Mark),
     Callback(Box<dyn FnOnce(CallResult) + Send>),
-    Nobody(Mark),
+    Unowned(Mark),
 }
 
 impl fmt::Debug for Completion {
@@ -75,7 +75,7 @@ impl Completion {
             }
             // One that panics has been told; others of the same thread's are not to suffer for it.
             Self::Callback(callback) => drop(catch_unwind(AssertUnwindSafe(|| callback(result)))),
-            Self::Nobody(mark) => _ = mark.map(|mark| mark.ended(&result)),
+            Self::Unowned(mark) => _ = mark.map(|mark| mark.ended(&result)),
         }
     }
 }
@@ -89,8 +89,8 @@ impl Due {
         self.0.is_empty()
     }
 
-    fn unmark(&mut self, marks: &mut Vec<Box<dyn Marking>>) {
-        let unmarked = |mark| (Completion::Nobody(Some(mark)), Ok(Vec::new()));
+    fn unmark(&mut self, marks: &mut Vec<Box<dyn CallGuard>>) {
+        let unmarked = |mark| (Completion::Unowned(Some(mark)), Ok(Vec::new()));
         self.0.extend(marks.drain(..).map(unmarked));
     }
 
@@ -107,7 +107,7 @@ pub(super) struct Shared {
     pub(super) group: Box<[u8]>,
     pub(super) limits: RpcLimits,
     pub(super) keep_alive: Option<KeepAlive>,
-    pub(super) own: Option<Arc<Handling>>,
+    pub(super) local: Option<Arc<Handling>>,
     /// Whose callbacks there are.
     pub(super) home: Home,
     pub(super) clock: Clock,
@@ -169,7 +169,7 @@ enum Reader {
     /// The thread that waits for this call.
     Caller(u64),
     /// Nobody, for nothing is under way.
-    Nobody,
+    Unowned,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -187,7 +187,7 @@ pub(super) struct Link {
     pub(super) port: u16,
     token: usize,
     /// Wakes the thread that reads for its own call.
-    nudge: Waker,
+    recheck_cancellation: Waker,
     state: Mutex<State>,
 }
 
@@ -209,7 +209,7 @@ struct State {
     answers: ByNumber<Incoming>,
     completions: ByNumber<Completion>,
     /// Of calls that nobody answers, and of which the socket has not taken all.
-    unsent_marks: Vec<Box<dyn Marking>>,
+    unsent_marks: Vec<Box<dyn CallGuard>>,
     /// When it is looked at whether its time has come.
     timer: Option<Instant>,
     has_left: bool,
@@ -223,7 +223,7 @@ struct State {
 
 /// After so long a rest it is looked whether the connection is still there, before something is sent into it.
 const REST: Duration = Duration::from_millis(1);
-const READS_PER_TURN: usize = 8;
+const READS_PER_ITERATION: usize = 8;
 
 /// What a call is to be, but for its payload.
 #[derive(Clone, Copy, Debug)]
@@ -249,7 +249,7 @@ impl Link {
         host: &str,
         port: u16,
     ) -> io::Result<Arc<Self>> {
-        let nudge = Waker::alone()?;
+        let recheck_cancellation = Waker::alone()?;
         let peer = Peer::new(shared.me.clone(), worker.clone(), &shared.group, shared.limits);
         Ok(Arc::new_cyclic(|link: &Weak<Self>| Self {
             shared: Arc::clone(shared),
@@ -257,7 +257,7 @@ impl Link {
             host: host.into(),
             port,
             token: shared.add_target(Target::Link(link.clone())),
-            nudge,
+            recheck_cancellation,
             state: Mutex::new(State {
                 peer,
                 watch: None,
@@ -266,7 +266,7 @@ impl Link {
                 addresses: VecDeque::new(),
                 attempts: 0,
                 last_failure: ConnectionError::Closed,
-                reader: Reader::Nobody,
+                reader: Reader::Unowned,
                 writing: Writing::AtOnce,
                 requests: ByNumber::new(),
                 answers: ByNumber::new(),
@@ -294,13 +294,13 @@ impl Link {
         self.lock().peer.takes_calls()
     }
 
-    /// Makes a call for whoever is to be told. `wish`: who would read the answer.
+    /// Makes a call for whoever is to be told. `call_mode`: who would read the answer.
     pub(super) fn begin(
         self: &Arc<Self>,
         wanted: Wanted<'_>,
         payload: Payload,
         completion: Completion,
-        wish: Driven,
+        call_mode: Driven,
     ) -> Result<(u64, Driven), CallError> {
         let now = self.shared.clock.now();
         let Wanted { handler, deadline, kind } = wanted;
@@ -311,7 +311,7 @@ impl Link {
         {
             self.look_at_idle(&mut state, now, &mut due);
         }
-        let is_alone = wish == Driven::ByItself
+        let is_alone = call_mode == Driven::ByItself
             && state.peer.is_at_rest()
             && !matches!(state.reader, Reader::Caller(_))
             && state.writing == Writing::AtOnce;
@@ -347,7 +347,7 @@ impl Link {
     /// From now on, the client's thread reads.
     fn hand_over(&self, state: &mut State) {
         if let Reader::Caller(_) = state.reader {
-            self.nudge.wake();
+            self.recheck_cancellation.wake();
         }
         state.reader = Reader::Thread;
     }
@@ -377,7 +377,7 @@ impl Link {
                 // answered before it was sent as a whole is to go out without the next call.
                 let is_idle = state.peer.poll_timeout().is_none()
                     && state.line.as_ref().is_none_or(|line| !line.has_unsent());
-                state.reader = if is_idle { Reader::Nobody } else { Reader::Thread };
+                state.reader = if is_idle { Reader::Unowned } else { Reader::Thread };
                 if !is_idle {
                     let mut due = Due::default();
                     self.settle(&mut state, now, &mut &[][..], &mut due);
@@ -399,7 +399,7 @@ impl Link {
             drop(state);
             let is_nudged = self.wait(fd, has_unsent, until.map(|until| until.since(now)));
             if is_nudged {
-                self.nudge.take_back();
+                self.recheck_cancellation.take_back();
             }
             now = self.shared.clock.now();
             let mut due = Due::default();
@@ -425,7 +425,7 @@ impl Link {
         let events = if has_unsent { libc::POLLIN | libc::POLLOUT } else { libc::POLLIN };
         let mut watched = [
             libc::pollfd { fd, events, revents: 0 },
-            libc::pollfd { fd: self.nudge.fd(), events: libc::POLLIN, revents: 0 },
+            libc::pollfd { fd: self.recheck_cancellation.fd(), events: libc::POLLIN, revents: 0 },
         ];
         let millis =
             span.map_or(-1, |span| i32::try_from(span.as_micros().div_ceil(1000)).unwrap_or(i32::MAX));
@@ -442,8 +442,8 @@ impl Link {
     }
 
     /// Calls of the program's fail at once, in these words.
-    pub(super) fn cut(self: &Arc<Self>, words: &str) {
-        self.change(|state, _| state.peer.cut(words));
+    pub(super) fn cut(self: &Arc<Self>, message: &str) {
+        self.change(|state, _| state.peer.cut(message));
     }
 
     /// All calls fail at once, and there are no further ones.
@@ -485,7 +485,7 @@ impl Link {
         self.settle(&mut state, now, &mut &[][..], &mut due);
         if let Reader::Caller(_) = state.reader {
             // Its call may be over, or the connection.
-            self.nudge.wake();
+            self.recheck_cancellation.wake();
         }
         drop(state);
         due.call();
@@ -518,7 +518,7 @@ impl Link {
 
     /// Reads what there is, up to some amount.
     fn receive(self: &Arc<Self>, state: &mut State, now: Instant, scratch: &mut Vec<u8>, due: &mut Due) {
-        for _ in 0..READS_PER_TURN {
+        for _ in 0..READS_PER_ITERATION {
             scratch.clear();
             let got = state.read_once(now, scratch);
             self.settle(state, now, &mut &scratch[..], due);
@@ -535,7 +535,7 @@ impl Link {
             let mut any = false;
             while let Some(event) = state.peer.next_event(now, bytes) {
                 any = true;
-                self.hear(state, now, event, due);
+                self.handle_event(state, now, event, due);
             }
             if !state.flush() && !any {
                 break;
@@ -549,7 +549,7 @@ impl Link {
             }
         }
         self.watch(state);
-        if let (Reader::Thread | Reader::Nobody, Some(at)) = (state.reader, state.peer.poll_timeout())
+        if let (Reader::Thread | Reader::Unowned, Some(at)) = (state.reader, state.peer.poll_timeout())
             && state.timer.is_none_or(|timer| at < timer)
         {
             state.timer = Some(at);
@@ -557,7 +557,7 @@ impl Link {
         }
     }
 
-    fn hear(self: &Arc<Self>, state: &mut State, now: Instant, event: PeerEvent<'_>, due: &mut Due) {
+    fn handle_event(self: &Arc<Self>, state: &mut State, now: Instant, event: PeerEvent<'_>, due: &mut Due) {
         match event {
             PeerEvent::Connect => self.dial(state, now),
             PeerEvent::HangUp => state.hang_up(),
@@ -580,9 +580,9 @@ impl Link {
             }
             PeerEvent::Left => {
                 state.has_left = true;
-                let (lock, told) = &self.shared.left;
+                let (lock, condvar) = &self.shared.left;
                 drop(lock.lock().unwrap_or_else(PoisonError::into_inner));
-                told.notify_all();
+                condvar.notify_all();
             }
         }
     }
@@ -643,7 +643,7 @@ impl Link {
                     state.dialing = Some(socket);
                     return;
                 }
-                Err(error) => state.last_failure = no_way(&error),
+                Err(error) => state.last_failure = connect_error(&error),
             }
         }
         let why = state.last_failure.clone();
@@ -659,7 +659,7 @@ impl Link {
             Err(error) => {
                 state.watch = None;
                 drop(socket);
-                state.last_failure = no_way(&error);
+                state.last_failure = connect_error(&error);
                 self.try_next(state, now);
             }
         }
@@ -717,15 +717,15 @@ impl State {
             Some((id, answer, due)) => (id, Some(answer), due),
             None => (0, None, 0),
         };
-        let place = match answer.as_mut().map(|answer| answer.place(due)) {
-            Some(Ok(place)) => place,
+        let target = match answer.as_mut().map(|answer| answer.target(due)) {
+            Some(Ok(target)) => target,
             Some(Err(NoMemory)) => {
                 self.peer.no_memory(id);
                 return Some(Got::More(0));
             }
             None => &mut [],
         };
-        let got = line.read(place, scratch);
+        let got = line.read(target, scratch);
         if let (Ok(Got::More(bytes) | Got::Last(bytes)), Some(answer)) = (&got, answer)
             && *bytes > 0
         {
@@ -749,37 +749,37 @@ impl State {
         self.addresses.clear();
         self.attempts += 1;
         if self.reader == Reader::Thread {
-            self.reader = Reader::Nobody;
+            self.reader = Reader::Unowned;
         }
     }
 
     fn finish(&mut self, id: u64, result: CallResult, due: &mut Due) {
         self.requests.remove(id);
         let completion = self.completions.remove(id);
-        let goes_on = matches!((&completion, &result), (Some(Completion::Nobody(_)), Ok(_)));
-        if let (false, Some(line)) = (goes_on, &mut self.line) {
+        let continues_in = matches!((&completion, &result), (Some(Completion::Unowned(_)), Ok(_)));
+        if let (false, Some(line)) = (continues_in, &mut self.line) {
             // Lent bytes are given back with the result, whether or not the worker reads on.
             line.let_go(id);
         }
         match completion {
             // Lent bytes are given back before the call returns.
             Some(Completion::Waiter(reply, None)) if !is_due() => reply.answer(result),
-            Some(Completion::Nobody(None)) | None => {}
+            Some(Completion::Unowned(None)) | None => {}
             // It is under way until the last of it is out.
-            Some(Completion::Nobody(Some(mark))) if result.is_ok() => self.unsent_marks.push(mark),
+            Some(Completion::Unowned(Some(mark))) if result.is_ok() => self.unsent_marks.push(mark),
             Some(completion) => due.0.push((completion, result)),
         }
     }
 }
 
 /// Why there is no connection.
-fn no_way(error: &io::Error) -> ConnectionError {
-    let words = error.to_string().into();
+fn connect_error(error: &io::Error) -> ConnectionError {
+    let message = error.to_string().into();
     match error.kind() {
-        io::ErrorKind::ConnectionRefused => ConnectionError::NobodyListens(words),
+        io::ErrorKind::ConnectionRefused => ConnectionError::NotListening(message),
         // It waited at a listener that was closed, before or while it was looked at.
-        io::ErrorKind::ConnectionReset | io::ErrorKind::NotConnected => ConnectionError::Lost(words),
-        _ => ConnectionError::Unreachable(words),
+        io::ErrorKind::ConnectionReset | io::ErrorKind::NotConnected => ConnectionError::Lost(message),
+        _ => ConnectionError::Unreachable(message),
     }
 }
 
@@ -789,10 +789,10 @@ mod tests {
 
     #[test]
     fn a_connection_that_ends_at_the_door_was_one() {
-        let way = |number| no_way(&io::Error::from_raw_os_error(number));
-        assert!(matches!(way(libc::ECONNREFUSED), ConnectionError::NobodyListens(_)));
-        assert!(matches!(way(libc::ECONNRESET), ConnectionError::Lost(_)));
-        assert!(matches!(way(libc::ENOTCONN), ConnectionError::Lost(_)));
-        assert!(matches!(way(libc::EHOSTUNREACH), ConnectionError::Unreachable(_)));
+        let method = |number| connect_error(&io::Error::from_raw_os_error(number));
+        assert!(matches!(method(libc::ECONNREFUSED), ConnectionError::NotListening(_)));
+        assert!(matches!(method(libc::ECONNRESET), ConnectionError::Lost(_)));
+        assert!(matches!(method(libc::ENOTCONN), ConnectionError::Lost(_)));
+        assert!(matches!(method(libc::EHOSTUNREACH), ConnectionError::Unreachable(_)));
     }
 }

@@ -16,17 +16,17 @@ pub(super) const LONG_BYTES_MIN: usize = 4 * 1024 * 1024;
 /// The most that waits on a shelf, in bytes.
 const SHELVED_BYTES_MAX: usize = 256 * 1024 * 1024;
 /// So long after the last long request, nothing waits there any more.
-const SHELF_TIME: Duration = Duration::from_secs(1);
+const POOL_IDLE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The bytes of a request. They may be sent back as they are.
 pub struct Received {
     bytes: Vec<u8>,
-    shelf: Option<Arc<Shelf>>,
+    buffer_pool: Option<Arc<BufferPool>>,
 }
 
 impl Received {
-    pub(super) const fn new(bytes: Vec<u8>, shelf: Option<Arc<Shelf>>) -> Self {
-        Self { bytes, shelf }
+    pub(super) const fn new(bytes: Vec<u8>, buffer_pool: Option<Arc<BufferPool>>) -> Self {
+        Self { bytes, buffer_pool }
     }
 
     /// The bytes as a vector of the handler's own.
@@ -74,26 +74,26 @@ impl fmt::Debug for Received {
 impl Drop for Received {
     fn drop(&mut self) {
         if self.bytes.capacity() >= LONG_BYTES_MIN
-            && let Some(shelf) = &self.shelf
+            && let Some(buffer_pool) = &self.buffer_pool
         {
-            shelf.put(core::mem::take(&mut self.bytes));
+            buffer_pool.put(core::mem::take(&mut self.bytes));
         }
     }
 }
 
 /// Long buffers that are used again.
 #[derive(Debug, Default)]
-pub(super) struct Shelf(Mutex<Shelved>);
+pub(super) struct BufferPool(Mutex<PooledBuffers>);
 
 #[derive(Debug, Default)]
-struct Shelved {
+struct PooledBuffers {
     buffers: Vec<Vec<u8>>,
     /// Until when it takes some; `None`: it takes none.
     until: Option<Instant>,
 }
 
-impl Shelf {
-    fn lock(&self) -> MutexGuard<'_, Shelved> {
+impl BufferPool {
+    fn lock(&self) -> MutexGuard<'_, PooledBuffers> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -102,19 +102,19 @@ impl Shelf {
         if bytes < LONG_BYTES_MIN {
             return None;
         }
-        let mut shelved = self.lock();
-        shelved.until = Some(now + SHELF_TIME);
+        let mut pooled_buffers = self.lock();
+        pooled_buffers.until = Some(now + POOL_IDLE_TIMEOUT);
         let fits = |buffer: &Vec<u8>| (bytes..=2 * bytes).contains(&buffer.capacity());
-        let place = shelved.buffers.iter().position(fits)?;
-        Some(shelved.buffers.swap_remove(place))
+        let target = pooled_buffers.buffers.iter().position(fits)?;
+        Some(pooled_buffers.buffers.swap_remove(target))
     }
 
     fn put(&self, mut buffer: Vec<u8>) {
-        let mut shelved = self.lock();
-        let held: usize = shelved.buffers.iter().map(Vec::capacity).sum();
-        if shelved.until.is_some() && held + buffer.capacity() <= SHELVED_BYTES_MAX {
+        let mut pooled_buffers = self.lock();
+        let held: usize = pooled_buffers.buffers.iter().map(Vec::capacity).sum();
+        if pooled_buffers.until.is_some() && held + buffer.capacity() <= SHELVED_BYTES_MAX {
             buffer.clear();
-            shelved.buffers.push(buffer);
+            pooled_buffers.buffers.push(buffer);
         }
     }
 
@@ -125,8 +125,8 @@ impl Shelf {
 
     /// Takes no more, and keeps nothing.
     pub(super) fn close(&self) {
-        let shelved = core::mem::take(&mut *self.lock());
-        drop(shelved);
+        let pooled_buffers = core::mem::take(&mut *self.lock());
+        drop(pooled_buffers);
     }
 }
 
@@ -136,35 +136,38 @@ mod tests {
 
     #[test]
     fn long_buffers_come_back_until_nobody_has_asked_for_a_while() {
-        let (shelf, now) = (Arc::new(Shelf::default()), Instant::from_millis(5));
-        let received = |bytes| drop(Received::new(Vec::with_capacity(bytes), Some(Arc::clone(&shelf))));
+        let (buffer_pool, now) = (Arc::new(BufferPool::default()), Instant::from_millis(5));
+        let received = |bytes| drop(Received::new(Vec::with_capacity(bytes), Some(Arc::clone(&buffer_pool))));
         received(LONG_BYTES_MIN);
-        assert_eq!((shelf.take(now, LONG_BYTES_MIN), shelf.until()), (None, Some(now + SHELF_TIME)));
+        assert_eq!(
+            (buffer_pool.take(now, LONG_BYTES_MIN), buffer_pool.until()),
+            (None, Some(now + POOL_IDLE_TIMEOUT))
+        );
         received(LONG_BYTES_MIN);
         received(LONG_BYTES_MIN - 1);
         received(SHELVED_BYTES_MAX);
-        assert_eq!(shelf.take(now, LONG_BYTES_MIN + 1), None);
-        assert_eq!(shelf.take(now, 1), None);
-        let buffer = shelf.take(now, LONG_BYTES_MIN).expect("it came back");
+        assert_eq!(buffer_pool.take(now, LONG_BYTES_MIN + 1), None);
+        assert_eq!(buffer_pool.take(now, 1), None);
+        let buffer = buffer_pool.take(now, LONG_BYTES_MIN).expect("it came back");
         assert_eq!((buffer.len(), buffer.capacity()), (0, LONG_BYTES_MIN));
-        assert_eq!(shelf.take(now, LONG_BYTES_MIN), None);
+        assert_eq!(buffer_pool.take(now, LONG_BYTES_MIN), None);
         received(LONG_BYTES_MIN);
-        shelf.close();
+        buffer_pool.close();
         received(LONG_BYTES_MIN);
-        assert_eq!((shelf.until(), shelf.take(now, LONG_BYTES_MIN)), (None, None));
+        assert_eq!((buffer_pool.until(), buffer_pool.take(now, LONG_BYTES_MIN)), (None, None));
     }
 
     #[test]
     fn what_is_sent_back_comes_back_when_it_was_sent() {
-        let (shelf, now) = (Arc::new(Shelf::default()), Instant::from_millis(5));
-        shelf.take(now, LONG_BYTES_MIN);
+        let (buffer_pool, now) = (Arc::new(BufferPool::default()), Instant::from_millis(5));
+        buffer_pool.take(now, LONG_BYTES_MIN);
         let bytes = alloc::vec![7; LONG_BYTES_MIN];
-        let payload = Payload::from(Received::new(bytes, Some(Arc::clone(&shelf))));
+        let payload = Payload::from(Received::new(bytes, Some(Arc::clone(&buffer_pool))));
         assert_eq!((payload.bytes().len(), payload.bytes()[5]), (LONG_BYTES_MIN, 7));
-        assert_eq!(shelf.take(now, LONG_BYTES_MIN), None);
+        assert_eq!(buffer_pool.take(now, LONG_BYTES_MIN), None);
         drop(payload);
-        assert!(shelf.take(now, LONG_BYTES_MIN).is_some());
-        let own = Received::new(alloc::vec![7; LONG_BYTES_MIN], Some(Arc::clone(&shelf))).into_vec();
-        assert_eq!((own.len(), shelf.take(now, LONG_BYTES_MIN)), (LONG_BYTES_MIN, None));
+        assert!(buffer_pool.take(now, LONG_BYTES_MIN).is_some());
+        let local = Received::new(alloc::vec![7; LONG_BYTES_MIN], Some(Arc::clone(&buffer_pool))).into_vec();
+        assert_eq!((local.len(), buffer_pool.take(now, LONG_BYTES_MIN)), (LONG_BYTES_MIN, None));
     }
 }

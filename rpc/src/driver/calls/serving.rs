@@ -6,9 +6,9 @@ mod reactor;
 pub(super) use conn::Conn;
 
 use super::handling::{Handling, Held, Holder};
-use super::received::Shelf;
+use super::received::BufferPool;
 use crate::connection::Refusal;
-use crate::intake::{FairIntake, QuotaId, Room};
+use crate::intake::{FairIntake, QuotaId, Released};
 use crate::name::WorkerInfo;
 use alloc::boxed::Box;
 use alloc::sync::Arc;
@@ -67,7 +67,7 @@ pub struct RpcServer {
     shared: Arc<Shared>,
     commands: Sender<Command>,
     thread: Mutex<Option<Thread>>,
-    fate: Arc<OnceLock<ServerFailure>>,
+    failure_cell: Arc<OnceLock<ServerFailure>>,
 }
 
 /// How long the thread may take to answer a question of its handle.
@@ -103,7 +103,7 @@ impl RpcServer {
             limits,
             intake: Mutex::new(FairIntake::new(intake)),
             handling,
-            shelf: Arc::default(),
+            buffer_pool: Arc::default(),
             clock: *events.clock(),
             watcher: events.watcher(),
             waker: events.waker(),
@@ -111,8 +111,8 @@ impl RpcServer {
         let watch = events.watch(listener.as_raw_fd(), Interest::Read, LISTENER).map_err(no_system)?;
         let (commands, inbox) = unbounded();
         let mut reactor = Reactor::new(events, (listener, watch), Arc::clone(&shared), inbox);
-        let fate = Arc::new(OnceLock::new());
-        let told = Arc::clone(&fate);
+        let failure_cell = Arc::new(OnceLock::new());
+        let thread_failure = Arc::clone(&failure_cell);
         let thread = threads::spawn("rdzv-rpc-in", move || {
             let end = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| reactor.run()));
             let failure = match end {
@@ -120,14 +120,14 @@ impl RpcServer {
                 Ok(Err(error)) => ServerFailure::Poll(error.raw_os_error().unwrap_or(0)),
                 Err(panic) => ServerFailure::Panicked(panic_text(&*panic)),
             };
-            told.set(failure.clone()).ok();
+            thread_failure.set(failure.clone()).ok();
             reactor.close_all();
             if failure != ServerFailure::Stopped {
                 failed(&failure);
             }
         });
         let thread = Mutex::new(Some(thread.map_err(no_system)?));
-        Ok(Self { local_addr, shared, commands, thread, fate })
+        Ok(Self { local_addr, shared, commands, thread, failure_cell })
     }
 
     /// The address it is bound to, with the port that the system chose.
@@ -139,7 +139,7 @@ impl RpcServer {
     /// Why it is no more; `None` while it runs.
     #[must_use]
     pub fn failure(&self) -> Option<ServerFailure> {
-        self.fate.get().cloned()
+        self.failure_cell.get().cloned()
     }
 
     /// Requests that are not done with, their bytes, and connections.
@@ -159,12 +159,12 @@ impl RpcServer {
     }
 
     /// Takes no further requests and nobody new, and waits until those that it has are answered. Whether that was so
-    /// within `patience`; the server goes on to answer the others until it is dropped.
+    /// within `timeout`; the server goes on to answer the others until it is dropped.
     #[must_use]
-    pub fn leave(&self, patience: Duration) -> bool {
+    pub fn leave(&self, timeout: Duration) -> bool {
         let (reply, answer) = ask();
         self.send(Command::Goodbye(reply));
-        answer.wait(patience).is_ok()
+        answer.wait(timeout).is_ok()
     }
 
     /// Begins to end at once, and waits for nothing.
@@ -222,7 +222,7 @@ struct Shared {
     limits: RpcLimits,
     intake: Mutex<FairIntake>,
     handling: Arc<Handling>,
-    shelf: Arc<Shelf>,
+    buffer_pool: Arc<BufferPool>,
     clock: Clock,
     watcher: Watcher,
     waker: Waker,
@@ -247,7 +247,7 @@ impl Shared {
 
 impl Holder for Shared {
     fn let_go(&self, quota: QuotaId, payload_bytes: u64) {
-        if self.intake().leave(quota, payload_bytes) == Room::Again {
+        if self.intake().leave(quota, payload_bytes) == Released::Again {
             self.waker.wake();
         }
     }

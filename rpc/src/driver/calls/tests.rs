@@ -64,7 +64,7 @@ fn client_options() -> RpcClientOptions {
         group: b"group".to_vec(),
         limits: RpcLimits::default(),
         keep_alive: Some(KeepAlive::default()),
-        own: None,
+        local: None,
     }
 }
 
@@ -113,7 +113,7 @@ fn scene_with(server: RpcServerOptions, client: RpcClientOptions) -> Scene {
 
 impl Scene {
     fn call(&self, handler: &str, payload: &[u8]) -> CallResult {
-        self.peer.call(Call::of(handler).within(SOON), payload)
+        self.peer.call(Call::of(handler).with_timeout(SOON), payload)
     }
 
     fn next_held(&self) -> (Request, Responder) {
@@ -134,7 +134,7 @@ impl Scene {
 }
 
 /// What a failed call tells, but for where the worker is.
-fn words(result: CallResult) -> String {
+fn message(result: CallResult) -> String {
     result.expect_err("it failed").at("").to_string()
 }
 
@@ -149,15 +149,15 @@ fn calls_are_answered_whatever_their_size_and_way() {
         let payload = bytes(size);
         for handler in ["echo", "pooled"] {
             assert!(scene.call(handler, &payload) == Ok(payload.clone()), "{handler} {size}");
-            let started = scene.peer.start(Call::of(handler).within(SOON), &payload[..]).expect("made");
+            let started = scene.peer.start(Call::of(handler).with_timeout(SOON), &payload[..]).expect("made");
             assert!(started.wait() == Ok(payload.clone()), "{handler} {size}");
-            let (tell, told) = channel();
-            let call = Call::of(handler).within(SOON);
+            let (notify, reported) = channel();
+            let call = Call::of(handler).with_timeout(SOON);
             scene
                 .peer
-                .start_with(call, &payload[..], move |result| tell.send(result).expect("awaited"))
+                .start_with(call, &payload[..], move |result| notify.send(result).expect("awaited"))
                 .expect("made");
-            assert!(told.recv_timeout(SOON).expect("told") == Ok(payload.clone()), "{handler} {size}");
+            assert!(reported.recv_timeout(SOON).expect("told") == Ok(payload.clone()), "{handler} {size}");
         }
     }
     assert_eq!(scene.call("who", b"").as_deref(), Ok(&b"a (id 1) to who"[..]));
@@ -172,7 +172,7 @@ fn many_calls_are_in_flight_and_long_ones_hold_up_nobody() {
         .map(|at| {
             let payload = if at % 50 == 0 { long.clone() } else { bytes(at) };
             let handler = if at % 3 == 0 { "pooled" } else { "echo" };
-            scene.peer.start(Call::of(handler).within(SOON), payload).expect("made")
+            scene.peer.start(Call::of(handler).with_timeout(SOON), payload).expect("made")
         })
         .collect();
     std::thread::scope(|scope| {
@@ -203,7 +203,7 @@ fn handlers_that_fail_say_so_and_their_threads_live_on() {
         ("", "a call to b (id 2): the name of a handler has 0 bytes: from 1 to 1024"),
     ] {
         for payload in [&b""[..], &bytes(100_000)] {
-            assert_eq!(words(scene.call(handler, payload)), expected);
+            assert_eq!(message(scene.call(handler, payload)), expected);
         }
     }
     assert_eq!(scene.call("pooled", b"x").as_deref(), Ok(&b"x"[..]));
@@ -211,7 +211,7 @@ fn handlers_that_fail_say_so_and_their_threads_live_on() {
     scene.handling.register("absent", Run::Pooled, late).expect("a name");
     assert_eq!(scene.call("absent", b"").as_deref(), Ok(&b"here"[..]));
     assert!(scene.handling.remove("absent") && !scene.handling.remove("absent"));
-    assert_eq!(words(scene.call("absent", b"")), "absent at b (id 2): there is no such handler");
+    assert_eq!(message(scene.call("absent", b"")), "absent at b (id 2): there is no such handler");
     scene.handling.register("rdzv/join", Run::Inline, late).expect_err("it is the library's");
     scene.until_idle(1);
 }
@@ -250,7 +250,7 @@ fn a_notice_arrives_and_nobody_answers() {
 /// Begins a call of the handler `hold` with more and more time, until there was enough for it to get there.
 fn held_for_a_while(scene: &Scene) -> (calling::PendingCall, Request, Responder) {
     for timeout_ms in (5..).map(|power| 1 << power) {
-        let call = Call::of("hold").within(Duration::from_millis(timeout_ms));
+        let call = Call::of("hold").with_timeout(Duration::from_millis(timeout_ms));
         let started = scene.peer.start(call, &b""[..]);
         // Requests get there in order.
         assert_eq!(scene.call("echo", b"x").as_deref(), Ok(&b"x"[..]));
@@ -264,12 +264,12 @@ fn held_for_a_while(scene: &Scene) -> (calling::PendingCall, Request, Responder)
 #[test]
 fn a_call_ends_at_its_deadline_and_the_handler_is_told() {
     let scene = scene();
-    let brief = Call::of("hold").within(Duration::from_millis(30));
-    let error = words(scene.peer.call(brief, &b""[..]));
+    let brief = Call::of("hold").with_timeout(Duration::from_millis(30));
+    let error = message(scene.peer.call(brief, &b""[..]));
     assert!(error.starts_with("hold at b (id 2)"), "{error}");
     let (mut started, request, responder) = held_for_a_while(&scene);
     assert!(request.time_left.is_some());
-    let error = words(started.look(SOON).expect("in time"));
+    let error = message(started.look(SOON).expect("in time"));
     assert!(error.starts_with("hold at b (id 2)"), "{error}");
     assert_eq!(started.look(Duration::ZERO), None);
     // That it was given up has reached the server before this does.
@@ -281,7 +281,7 @@ fn a_call_ends_at_its_deadline_and_the_handler_is_told() {
 fn a_cancelled_call_ends_at_once_and_its_handler_is_told() {
     let scene = scene();
     let canceller = Canceller::default();
-    let call = Call { canceller: Some(&canceller), ..Call::of("hold").within(SOON) };
+    let call = Call { canceller: Some(&canceller), ..Call::of("hold").with_timeout(SOON) };
     std::thread::scope(|scope| {
         let blocked = scope.spawn(|| scene.peer.call(call, &b""[..]));
         let held = scene.held.recv_timeout(SOON);
@@ -290,14 +290,14 @@ fn a_cancelled_call_ends_at_once_and_its_handler_is_told() {
             canceller.cancel();
             std::thread::yield_now();
         }
-        let error = words(blocked.join().expect("no panic"));
+        let error = message(blocked.join().expect("no panic"));
         assert_eq!(error, "hold at b (id 2): it was cancelled");
         held.expect("a request");
     });
     let started = scene.peer.start(Call::of("hold"), &b""[..]).expect("made");
     let (_, responder) = scene.next_held();
     assert!(started.cancel() && !started.cancel());
-    assert_eq!(words(started.wait()), "hold at b (id 2): it was cancelled");
+    assert_eq!(message(started.wait()), "hold at b (id 2): it was cancelled");
     let dropped = scene.peer.start(Call::of("hold"), &b""[..]).expect("made");
     let (_, of_dropped) = scene.next_held();
     drop(dropped);
@@ -311,11 +311,11 @@ fn payloads_over_the_limit_are_refused_on_both_sides() {
     let narrow = RpcLimits { payload_bytes_max: 1000, ..RpcLimits::default() };
     let scene = scene_with(RpcServerOptions { limits: narrow, ..server_options() }, client_options());
     assert_eq!(
-        words(scene.call("length", &bytes(1001))),
+        message(scene.call("length", &bytes(1001))),
         "length at b (id 2): the payload is over the limit: 1001 bytes, of at most 1000"
     );
     assert_eq!(
-        words(scene.call("length", &bytes(3 << 20))),
+        message(scene.call("length", &bytes(3 << 20))),
         "length at b (id 2): the payload is over the limit: 3145728 bytes, of at most 1000"
     );
     assert_eq!(scene.call("length", &bytes(1000)).as_deref(), Ok(&b"1000"[..]));
@@ -323,13 +323,13 @@ fn payloads_over_the_limit_are_refused_on_both_sides() {
     scene.handling.register("long", Run::Inline, long).expect("a name");
     let long_answer =
         "long at b (id 2): the payload is over the limit: an answer of 1001 bytes, of at most 1000";
-    assert_eq!(words(scene.call("long", b"")), long_answer);
+    assert_eq!(message(scene.call("long", b"")), long_answer);
 
     let scene = scene_with(server_options(), RpcClientOptions { limits: narrow, ..client_options() });
     scene.handling.register("long", Run::Inline, long).expect("a name");
     let expected = "at b (id 2): a payload of 1001 bytes is over the limit of 1000";
-    assert_eq!(words(scene.call("length", &bytes(1001))), format!("length {expected}"));
-    assert_eq!(words(scene.call("long", b"")), format!("long {expected}"));
+    assert_eq!(message(scene.call("length", &bytes(1001))), format!("length {expected}"));
+    assert_eq!(message(scene.call("long", b"")), format!("long {expected}"));
     assert_eq!(scene.call("echo", b"x").as_deref(), Ok(&b"x"[..]));
 }
 
@@ -340,7 +340,7 @@ fn who_is_not_of_the_group_or_not_who_it_says_is_refused() {
         let port = scene.server.local_addr().port();
         let peer = scene.client.peer(&callee, "127.0.0.1", port).expect("a descriptor");
         for _ in 0..2 {
-            assert_eq!(words(peer.call(Call::of("echo").within(SOON), &b""[..])), expected);
+            assert_eq!(message(peer.call(Call::of("echo").with_timeout(SOON), &b""[..])), expected);
         }
         scene.until_idle(0);
     };
@@ -349,9 +349,9 @@ fn who_is_not_of_the_group_or_not_who_it_says_is_refused() {
     refused(group, b.clone(), "echo at b (id 2): not sent: refused: it is of another group");
     let expected = "echo at c (id 2): not sent: refused: another worker is there: this is b (id 2)";
     refused(client_options(), worker("c", 2), expected);
-    let words = "echo at b (id 2): not sent: refused: the caller is no member that it knows: ";
+    let message = "echo at b (id 2): not sent: refused: the caller is no member that it knows: ";
     for (me, why) in [(worker("a", 7), "a is number 1"), (worker("z", 1), "no worker z here")] {
-        let expected = format!("{words}{why}");
+        let expected = format!("{message}{why}");
         refused(RpcClientOptions { me, ..client_options() }, b.clone(), &expected);
     }
 }
@@ -367,12 +367,12 @@ impl Sink for Bytes {
 #[test]
 fn a_server_that_leaves_answers_what_it_has_and_one_that_stops_does_not() {
     let scene = scene();
-    let started = scene.peer.start(Call::of("hold").within(SOON), &b"x"[..]).expect("made");
+    let started = scene.peer.start(Call::of("hold").with_timeout(SOON), &b"x"[..]).expect("made");
     let (request, responder) = scene.next_held();
     assert!(!scene.server.leave(Duration::from_millis(1)), "one is under way");
     // What it is asked, it does in turn.
     scene.server.held().expect("it runs");
-    let refused = words(scene.call("echo", b""));
+    let refused = message(scene.call("echo", b""));
     assert!(
         refused == "echo at b (id 2): it takes no further calls"
             || refused == "echo at b (id 2): the worker takes no further requests",
@@ -381,13 +381,13 @@ fn a_server_that_leaves_answers_what_it_has_and_one_that_stops_does_not() {
     responder.answer(request.payload);
     assert_eq!(started.wait().as_deref(), Ok(&b"x"[..]));
     assert!(scene.server.leave(SOON));
-    assert!(words(scene.call("echo", b"")).starts_with("echo at b (id 2): not sent: "));
+    assert!(message(scene.call("echo", b"")).starts_with("echo at b (id 2): not sent: "));
 
     let scene = self::scene();
-    let started = scene.peer.start(Call::of("hold").within(SOON), &b"x"[..]).expect("made");
+    let started = scene.peer.start(Call::of("hold").with_timeout(SOON), &b"x"[..]).expect("made");
     let (_, responder) = scene.next_held();
     scene.server.stop();
-    let error = words(started.wait());
+    let error = message(started.wait());
     assert!(error.starts_with("hold at b (id 2): the worker is gone: the connection ended: "), "{error}");
     assert!(!responder.answer(&b""[..]));
 }
@@ -396,48 +396,48 @@ fn a_server_that_leaves_answers_what_it_has_and_one_that_stops_does_not() {
 fn a_client_that_leaves_waits_for_its_calls_and_one_that_stops_does_not() {
     let scene = scene();
     assert_eq!(scene.call("echo", b"x").as_deref(), Ok(&b"x"[..]));
-    let started = scene.peer.start(Call::of("hold").within(SOON), &b"x"[..]).expect("made");
+    let started = scene.peer.start(Call::of("hold").with_timeout(SOON), &b"x"[..]).expect("made");
     let (request, responder) = scene.next_held();
     assert_eq!(scene.client.leave(Duration::from_millis(1)), Err(Busy(vec![worker("b", 2)])));
-    assert_eq!(words(scene.call("echo", b"")), "echo at b (id 2): it takes no further calls");
+    assert_eq!(message(scene.call("echo", b"")), "echo at b (id 2): it takes no further calls");
     responder.answer(request.payload);
     assert_eq!(started.wait().as_deref(), Ok(&b"x"[..]));
     assert_eq!(scene.client.leave(SOON), Ok(()));
     scene.until_idle(0);
 
     let scene = self::scene();
-    let started = scene.peer.start(Call::of("hold").within(SOON), &b"x"[..]).expect("made");
+    let started = scene.peer.start(Call::of("hold").with_timeout(SOON), &b"x"[..]).expect("made");
     let _held = scene.next_held();
     scene.client.stop("the job ended");
-    assert_eq!(words(started.wait()), "hold at b (id 2): the job ended");
-    assert_eq!(words(scene.call("echo", b"")), "echo at b (id 2): not sent: the job ended");
+    assert_eq!(message(started.wait()), "hold at b (id 2): the job ended");
+    assert_eq!(message(scene.call("echo", b"")), "echo at b (id 2): not sent: the job ended");
 }
 
 #[test]
 fn a_worker_that_is_said_to_be_dead_is_dead_for_all_calls_at_once() {
     let scene = scene();
     let port = scene.server.local_addr().port();
-    let die = || scene.client.mourn(&worker("b", 2), "127.0.0.1", port, "its lease ended");
+    let die = || scene.client.mark_dead(&worker("b", 2), "127.0.0.1", port, "its lease ended");
     let peer = || scene.client.peer(&worker("b", 2), "127.0.0.1", port).expect("a descriptor");
-    let started = scene.peer.start(Call::of("hold").within(SOON), &b""[..]).expect("made");
+    let started = scene.peer.start(Call::of("hold").with_timeout(SOON), &b""[..]).expect("made");
     let _held = scene.next_held();
     die();
-    assert_eq!(words(started.wait()), "hold at b (id 2): the worker is gone: its lease ended");
+    assert_eq!(message(started.wait()), "hold at b (id 2): the worker is gone: its lease ended");
     // One that blocks and reads for itself hears of it, too.
     let another = peer();
     std::thread::scope(|scope| {
-        let blocked = scope.spawn(|| another.call(Call::of("hold").within(SOON), &b""[..]));
+        let blocked = scope.spawn(|| another.call(Call::of("hold").with_timeout(SOON), &b""[..]));
         let held = scene.held.recv_timeout(SOON);
         die();
-        let told = blocked.join().expect("no panic");
+        let reported = blocked.join().expect("no panic");
         held.expect("a request");
-        assert_eq!(words(told), "hold at b (id 2): the worker is gone: its lease ended");
+        assert_eq!(message(reported), "hold at b (id 2): the worker is gone: its lease ended");
     });
     for stale in [&scene.peer, &another] {
-        let error = words(stale.call(Call::of("echo").within(SOON), &b"x"[..]));
+        let error = message(stale.call(Call::of("echo").with_timeout(SOON), &b"x"[..]));
         assert_eq!(error, "echo at b (id 2): not sent: its lease ended");
     }
-    let found = peer().call(Call::of("echo").within(SOON), &b"x"[..]);
+    let found = peer().call(Call::of("echo").with_timeout(SOON), &b"x"[..]);
     assert_eq!(found.as_deref(), Ok(&b"x"[..]), "who asks for it anew finds it again");
 }
 
@@ -445,14 +445,14 @@ fn a_worker_that_is_said_to_be_dead_is_dead_for_all_calls_at_once() {
 fn calls_to_a_worker_that_leaves_go_on_and_no_others_are_made() {
     let scene = scene();
     let port = scene.server.local_addr().port();
-    let started = scene.peer.start(Call::of("hold").within(SOON), &b"x"[..]).expect("made");
+    let started = scene.peer.start(Call::of("hold").with_timeout(SOON), &b"x"[..]).expect("made");
     let (request, responder) = scene.next_held();
     scene.client.part_with(&worker("b", 2), "127.0.0.1", port);
     let error = scene.call("echo", b"").expect_err("it leaves");
     assert_eq!(error.why, CallFailure::Leaving);
     // Another one is there now, or it came back.
     let peer = scene.client.peer(&worker("b", 2), "127.0.0.1", port).expect("a descriptor");
-    assert_eq!(peer.call(Call::of("echo").within(SOON), &b"y"[..]).as_deref(), Ok(&b"y"[..]));
+    assert_eq!(peer.call(Call::of("echo").with_timeout(SOON), &b"y"[..]).as_deref(), Ok(&b"y"[..]));
     assert!(responder.answer(request.payload));
     assert_eq!(started.wait().as_deref(), Ok(&b"x"[..]));
     drop(peer);
@@ -462,13 +462,13 @@ fn calls_to_a_worker_that_leaves_go_on_and_no_others_are_made() {
 #[test]
 fn calls_that_are_given_up_end_and_later_ones_are_made() {
     let scene = scene();
-    let (own, _kept) = handling();
+    let (local, _kept) = handling();
     let client =
-        RpcClient::new(RpcClientOptions { own: Some(own), ..client_options() }).expect("descriptors");
-    let own = client.peer(&worker("a", 1), "nowhere.invalid", 1).expect("no descriptor is needed");
+        RpcClient::new(RpcClientOptions { local: Some(local), ..client_options() }).expect("descriptors");
+    let local = client.peer(&worker("a", 1), "nowhere.invalid", 1).expect("no descriptor is needed");
     let port = scene.server.local_addr().port();
     let peer = client.peer(&worker("b", 2), "127.0.0.1", port).expect("a descriptor");
-    let calls = [own.start(Call::of("hold"), &b""[..]), peer.start(Call::of("hold"), &b""[..])];
+    let calls = [local.start(Call::of("hold"), &b""[..]), peer.start(Call::of("hold"), &b""[..])];
     // Nobody keeps the way but the call.
     drop(peer);
     let _held = scene.next_held();
@@ -476,17 +476,17 @@ fn calls_that_are_given_up_end_and_later_ones_are_made() {
     for (call, callee) in calls.into_iter().zip(["a (id 1)", "b (id 2)"]) {
         let mut call = call.expect("made");
         let error = call.look(SOON).expect("it ended").expect_err("it was given up");
-        assert_eq!(error.why, CallFailure::OwnEnd("its time is up".into()));
+        assert_eq!(error.why, CallFailure::CallerEnded("its time is up".into()));
         assert_eq!(error.at("").to_string(), alloc::format!("hold at {callee}: its time is up"));
     }
-    assert_eq!(own.call(Call::of("echo").within(SOON), &b"x"[..]).as_deref(), Ok(&b"x"[..]));
+    assert_eq!(local.call(Call::of("echo").with_timeout(SOON), &b"x"[..]).as_deref(), Ok(&b"x"[..]));
     // Without a deadline, nothing else would end it.
-    let mut call = own.start(Call::of("hold"), &b""[..]).expect("made");
+    let mut call = local.start(Call::of("hold"), &b""[..]).expect("made");
     drop(client);
     let error = call.look(SOON).expect("it ended").expect_err("its worker ended");
     assert_eq!(error.to_string(), "hold at a (id 1): the caller ended");
-    let error = own.call(Call::of("echo").within(SOON), &b""[..]).expect_err("its worker ended");
-    assert_eq!(error.why, CallFailure::Unsent(ConnectionError::OwnEnd("the caller ended".into())));
+    let error = local.call(Call::of("echo").with_timeout(SOON), &b""[..]).expect_err("its worker ended");
+    assert_eq!(error.why, CallFailure::Unsent(ConnectionError::CallerEnded("the caller ended".into())));
 }
 
 #[test]
@@ -496,10 +496,10 @@ fn a_worker_that_comes_again_is_called_again() {
     let port = scene.server.local_addr().port();
     for _ in 0..3 {
         scene.server.stop();
-        let mut error = words(scene.call("echo", b""));
+        let mut error = message(scene.call("echo", b""));
         if error.starts_with("echo at b (id 2): the worker is gone: the connection ended: ") {
             // It went into the connection that had just ended.
-            error = words(scene.call("echo", b""));
+            error = message(scene.call("echo", b""));
         }
         assert!(error.starts_with("echo at b (id 2): not sent: nobody listens at its address: "), "{error}");
         let listen = Listen::Address { host: "127.0.0.1".to_string(), port, family: Family::AsGiven };
@@ -521,11 +521,11 @@ fn a_worker_that_falls_silent_is_noticed_by_calls_that_have_little_time() {
     let limits = RpcLimits { ping_interval, ping_timeout, ..RpcLimits::default() };
     let client = RpcClient::new(RpcClientOptions { limits, ..client_options() }).expect("descriptors");
     let peer = client.peer(&worker("b", 2), "127.0.0.1", port).expect("a descriptor");
-    let first = peer.start(Call::of("f").within(SOON), &b""[..]).expect("made");
+    let first = peer.start(Call::of("f").with_timeout(SOON), &b""[..]).expect("made");
     let (mut stream, _) = listener.accept().expect("it is called");
     let welcome =
         CalleeFrame::Welcome { version: 1, callee: b"b", callee_id: 2, requests_max: 9, bytes_max: 9 };
-    let answer = CalleeFrame::Response { status: 0, payload_bytes: 0, words: b"" };
+    let answer = CalleeFrame::Response { status: 0, payload_bytes: 0, message: b"" };
     let mut out = Bytes(Vec::new());
     encode_frame(&mut out, 0, &welcome).and_then(|()| encode_frame(&mut out, 1, &answer)).expect("short");
     let (welcome, answer) = out.0.split_at(41);
@@ -539,10 +539,10 @@ fn a_worker_that_falls_silent_is_noticed_by_calls_that_have_little_time() {
     let until = std::time::Instant::now() + SOON;
     // Whoever has noticed looks for another connection with its next call; one under way hears of it.
     while listener.accept().is_err() {
-        let error = words(peer.call(Call::of("f").within(Duration::from_millis(10)), &b""[..]));
-        let is_told = error.starts_with("f at b (id 2): the worker is gone: no sign of life in ");
+        let error = message(peer.call(Call::of("f").with_timeout(Duration::from_millis(10)), &b""[..]));
+        let is_reported = error.starts_with("f at b (id 2): the worker is gone: no sign of life in ");
         let is_late = ["no answer in ", "not sent in "].map(|late| format!("f at b (id 2): {late}"));
-        assert!(is_told || is_late.iter().any(|late| error.starts_with(late)), "{error}");
+        assert!(is_reported || is_late.iter().any(|late| error.starts_with(late)), "{error}");
         assert!(std::time::Instant::now() < until, "nobody notices");
     }
 }
@@ -561,7 +561,7 @@ fn a_thousand_connections_come_and_go_and_leave_nothing() {
     for round in 0..1000_u32 {
         let peer = client.peer(&worker("b", 2), "127.0.0.1", port).expect("a descriptor");
         let payload = round.to_le_bytes();
-        assert_eq!(peer.call(Call::of("echo").within(SOON), &payload[..]).as_deref(), Ok(&payload[..]));
+        assert_eq!(peer.call(Call::of("echo").with_timeout(SOON), &payload[..]).as_deref(), Ok(&payload[..]));
     }
     let until = std::time::Instant::now() + SOON;
     while server.held().expect("it runs") != (0, 0, 0) {
@@ -583,7 +583,7 @@ fn who_is_sent_more_than_it_can_take_reads_no_further_and_loses_nothing() {
     for client in &peers {
         let peer = client.peer(&worker("b", 2), "127.0.0.1", port).expect("a descriptor");
         for _ in 0..30 {
-            calls.push(peer.start(Call::of("hold").within(SOON), bytes(300_000)).expect("made"));
+            calls.push(peer.start(Call::of("hold").with_timeout(SOON), bytes(300_000)).expect("made"));
         }
     }
     let mut most = 0;
@@ -605,7 +605,7 @@ fn more_calls_than_the_other_end_allows_wait_their_turn() {
     let few = RpcLimits { requests_max: 2, ..RpcLimits::default() };
     let scene = scene_with(RpcServerOptions { limits: few, ..server_options() }, client_options());
     let calls: Vec<_> = (0..50)
-        .map(|at| scene.peer.start(Call::of("pooled").within(SOON), bytes(at)).expect("made"))
+        .map(|at| scene.peer.start(Call::of("pooled").with_timeout(SOON), bytes(at)).expect("made"))
         .collect();
     for (at, call) in calls.into_iter().enumerate() {
         assert_eq!(call.wait(), Ok(bytes(at)));
@@ -616,26 +616,26 @@ fn more_calls_than_the_other_end_allows_wait_their_turn() {
 fn calls_to_oneself_need_no_socket_and_end_as_others_do() {
     let (handling, held) = handling();
     let me = worker("a", 1);
-    let options = RpcClientOptions { own: Some(Arc::clone(&handling)), ..client_options() };
+    let options = RpcClientOptions { local: Some(Arc::clone(&handling)), ..client_options() };
     let client = RpcClient::new(options).expect("descriptors");
     let peer = client.peer(&me, "nowhere.invalid", 1).expect("no descriptor is needed");
     for handler in ["echo", "pooled"] {
-        assert_eq!(peer.call(Call::of(handler).within(SOON), &b"x"[..]).as_deref(), Ok(&b"x"[..]));
+        assert_eq!(peer.call(Call::of(handler).with_timeout(SOON), &b"x"[..]).as_deref(), Ok(&b"x"[..]));
     }
     assert_eq!(
-        words(peer.call(Call::of("absent"), &b""[..])),
+        message(peer.call(Call::of("absent"), &b""[..])),
         "absent at a (id 1): there is no such handler"
     );
     let panicked = "pooled_panics at a (id 1): the handler failed: pooled_panics panicked: provoked";
-    assert_eq!(words(peer.call(Call::of("pooled_panics"), &b""[..])), panicked);
-    let brief = Call::of("hold").within(Duration::from_millis(20));
-    let error = words(peer.call(brief, &b""[..]));
+    assert_eq!(message(peer.call(Call::of("pooled_panics"), &b""[..])), panicked);
+    let brief = Call::of("hold").with_timeout(Duration::from_millis(20));
+    let error = message(peer.call(brief, &b""[..]));
     assert!(error.starts_with("hold at a (id 1): no answer in "), "{error}");
     let (_, responder) = held.recv_timeout(SOON).expect("a request");
     assert!(!responder.answer(&b""[..]));
     let started = peer.start(Call::of("hold"), &b""[..]).expect("made");
     assert!(started.cancel());
-    assert_eq!(words(started.wait()), "hold at a (id 1): it was cancelled");
+    assert_eq!(message(started.wait()), "hold at a (id 1): it was cancelled");
 }
 
 #[test]
@@ -643,9 +643,10 @@ fn a_name_is_looked_up_and_one_that_is_none_is_told() {
     let scene = scene();
     let port = scene.server.local_addr().port();
     let local = scene.client.peer(&worker("b", 2), "localhost", port).expect("a descriptor");
-    assert_eq!(local.call(Call::of("echo").within(SOON), &b"x"[..]).as_deref(), Ok(&b"x"[..]));
+    assert_eq!(local.call(Call::of("echo").with_timeout(SOON), &b"x"[..]).as_deref(), Ok(&b"x"[..]));
     let nowhere = scene.client.peer(&worker("b", 2), "no.such.name.invalid", port).expect("a descriptor");
-    let error = nowhere.call(Call::of("echo").within(SOON), &b""[..]).expect_err("no such host").to_string();
+    let error =
+        nowhere.call(Call::of("echo").with_timeout(SOON), &b""[..]).expect_err("no such host").to_string();
     let expected = format!("echo at b (id 2, no.such.name.invalid:{port}): not sent: it cannot be reached: ");
     assert!(error.starts_with(&expected), "{error}");
 }
@@ -653,27 +654,27 @@ fn a_name_is_looked_up_and_one_that_is_none_is_told() {
 #[test]
 fn callbacks_are_called_once_whatever_ends_the_call_and_may_call_again() {
     let scene = scene();
-    let (tell, told): (Sender<CallResult>, _) = channel();
+    let (notify, reported): (Sender<CallResult>, _) = channel();
     let again = scene.peer.clone();
-    let first = tell.clone();
+    let first = notify.clone();
     scene
         .peer
-        .start_with(Call::of("echo").within(SOON), &b"1"[..], move |result| {
+        .start_with(Call::of("echo").with_timeout(SOON), &b"1"[..], move |result| {
             let answer = result.expect("answered");
-            let call = Call::of("echo").within(SOON);
+            let call = Call::of("echo").with_timeout(SOON);
             again.start_with(call, answer, move |result| first.send(result).expect("awaited")).expect("made");
         })
         .expect("made");
-    assert_eq!(told.recv_timeout(SOON).expect("told").as_deref(), Ok(&b"1"[..]));
+    assert_eq!(reported.recv_timeout(SOON).expect("told").as_deref(), Ok(&b"1"[..]));
     scene
         .peer
-        .start_with(Call::of("hold").within(SOON), &b""[..], move |result| drop(tell.send(result)))
+        .start_with(Call::of("hold").with_timeout(SOON), &b""[..], move |result| drop(notify.send(result)))
         .expect("made");
     let _held = scene.next_held();
     let Scene { peer, client, .. } = scene;
     drop((peer, client));
-    assert_eq!(words(told.recv_timeout(SOON).expect("told")), "hold at b (id 2): the caller ended");
-    assert!(told.recv_timeout(SOON).is_err(), "it is told once");
+    assert_eq!(message(reported.recv_timeout(SOON).expect("told")), "hold at b (id 2): the caller ended");
+    assert!(reported.recv_timeout(SOON).is_err(), "it is told once");
 }
 
 /// Zeros that nobody has touched: as long as they are only read, they take no memory.
@@ -726,10 +727,10 @@ fn a_payload_of_a_gibibyte_is_there_once() {
     };
     scene.handling.register("long", Run::Inline, answer).expect("a name");
     let before = most_resident_bytes();
-    let call = Call::of("length").within(SOON);
-    let told = scene.peer.call(call, Payload::foreign(Arc::new(Zeros::new())));
-    assert_eq!(told, Ok(GIB.to_string().into_bytes()));
-    let got = scene.peer.call(Call::of("long").within(SOON), &b""[..]).expect("in time");
+    let call = Call::of("length").with_timeout(SOON);
+    let reported = scene.peer.call(call, Payload::foreign(Arc::new(Zeros::new())));
+    assert_eq!(reported, Ok(GIB.to_string().into_bytes()));
+    let got = scene.peer.call(Call::of("long").with_timeout(SOON), &b""[..]).expect("in time");
     assert!(got.len() == GIB && got.iter().step_by(4099).all(|&byte| byte == 0));
     // Other tests of this process may have some at the same time.
     let grown = most_resident_bytes() - before;

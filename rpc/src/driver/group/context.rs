@@ -2,7 +2,7 @@
 
 use super::hosting::wait_for_the_last;
 use super::worker::{RpcAgent, TcpOptions};
-use super::{Agency, RpcInitError};
+use super::{RpcInitError, RpcWorker};
 use crate::agent::AgentError;
 use crate::name::{WorkerInfo, WorkerName};
 use crate::options::{OptionsError, RpcOptions};
@@ -25,12 +25,12 @@ use rendezvous_core::time::Duration;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Any backend of a context's.
-pub type AnyRpcBackend = dyn RpcBackend<Store = Store, Call = Cancellable, Agent = Arc<dyn Agency>, Error = RpcInitError>
+pub type AnyRpcBackend = dyn RpcBackend<Store = Store, Call = Cancellable, Agent = Arc<dyn RpcWorker>, Error = RpcInitError>
     + Send
     + Sync;
 
 /// How long the rendezvous may take where calls may take as long as they like.
-const PATIENCE: Duration = Duration::from_secs(30 * 60);
+const TIMEOUT: Duration = Duration::from_secs(30 * 60);
 
 /// The backend that comes with the library.
 #[derive(Clone, Copy, Debug, Default)]
@@ -39,26 +39,26 @@ pub struct TcpBackend;
 impl RpcBackend for TcpBackend {
     type Store = Store;
     type Call = Cancellable;
-    type Agent = Arc<dyn Agency>;
+    type Agent = Arc<dyn RpcWorker>;
     type Error = RpcInitError;
 
     fn construct_options(
         &self,
         base: BaseOptions<'_>,
-        own: &[(&str, &str)],
+        extra_options: &[(&str, &str)],
     ) -> Result<RpcOptions, OptionsError> {
-        tcp_options(base, own)
+        tcp_options(base, extra_options)
     }
 
     fn init_backend(
         &self,
         request: InitRequest<Store, Cancellable>,
         options: RpcOptions,
-    ) -> Result<Arc<dyn Agency>, RpcInitError> {
+    ) -> Result<Arc<dyn RpcWorker>, RpcInitError> {
         let InitRequest { store, worker, world_size, call } = request;
-        let own = options.own::<TcpOptions>().cloned().unwrap_or_default();
-        let own = TcpOptions { call: Some(call), ..own };
-        Ok(Arc::new(RpcAgent::start(&store, worker, world_size, &options, &own)?))
+        let extra_options = options.extra_options::<TcpOptions>().cloned().unwrap_or_default();
+        let extra_options = TcpOptions { call: Some(call), ..extra_options };
+        Ok(Arc::new(RpcAgent::start(&store, worker, world_size, &options, &extra_options)?))
     }
 }
 
@@ -92,7 +92,7 @@ enum Slot {
 }
 
 struct Taken {
-    agent: Arc<dyn Agency>,
+    agent: Arc<dyn RpcWorker>,
     /// This process may host it.
     _store: Arc<NodeStore>,
     /// The keys of the group in a store that goes with the worker, if this process hosts that.
@@ -167,7 +167,7 @@ impl RpcContext {
         lock(&self.registry).iter().map(|backend| backend.name().to_string()).collect()
     }
 
-    /// Makes options of a backend; `own` are options of the backend's own, as texts.
+    /// Makes options of a backend; `extra_options` are options of the backend's own, as texts.
     ///
     /// # Errors
     /// Nobody has the name, or the backend refuses an option.
@@ -175,16 +175,16 @@ impl RpcContext {
         &self,
         name: &str,
         base: BaseOptions<'_>,
-        own: &[(&str, &str)],
+        extra_options: &[(&str, &str)],
     ) -> Result<RpcOptions, BackendError> {
         // A backend of the program's own may take its time, and may register others.
         let backend = Arc::clone(lock(&self.registry).find(name)?.backend());
-        Ok(backend.construct_options(base, own)?)
+        Ok(backend.construct_options(base, extra_options)?)
     }
 
     /// The worker, if there is one.
     #[must_use]
-    pub fn agent(&self) -> Option<Arc<dyn Agency>> {
+    pub fn agent(&self) -> Option<Arc<dyn RpcWorker>> {
         match &*lock(&self.slot) {
             Slot::Taken(taken) => Some(Arc::clone(&taken.agent)),
             Slot::Free | Slot::Busy => None,
@@ -202,7 +202,7 @@ impl RpcContext {
     }
 
     /// This worker, if it is the one of the context, is so no more.
-    fn give_back(&self, agent: &Arc<dyn Agency>) {
+    fn give_back(&self, agent: &Arc<dyn RpcWorker>) {
         let taken = {
             let mut slot = lock(&self.slot);
             match &*slot {
@@ -219,7 +219,7 @@ impl RpcContext {
     }
 
     /// The store of this worker's group stays until the others have ended, if this process hosts it for the worker.
-    fn host_for_the_others(&self, agent: &Arc<dyn Agency>) {
+    fn host_for_the_others(&self, agent: &Arc<dyn RpcWorker>) {
         let hosted = match &*lock(&self.slot) {
             Slot::Taken(Taken { agent: known, hosted: Some(store), hosting, .. })
                 if Arc::ptr_eq(known, agent) =>
@@ -247,7 +247,7 @@ impl RpcContext {
     ///
     /// # Errors
     /// It is none, and nothing is left of it in this process.
-    pub fn init(&self, init: RpcInit<'_>) -> Result<Arc<dyn Agency>, RpcInitError> {
+    pub fn init(&self, init: RpcInit<'_>) -> Result<Arc<dyn RpcWorker>, RpcInitError> {
         let RpcInit { name, backend, rank, world_size, options, environment, listen_host, canceller } = init;
         let call = canceller.begin();
         let name = WorkerName::new(name)?;
@@ -255,8 +255,9 @@ impl RpcContext {
         let making = self.begin()?;
         // A world of nobody is none, as in Python.
         let world_size = world_size.filter(|&size| size > 0);
-        let membership_timeout = options.own::<TcpOptions>().and_then(|own| own.membership_timeout);
-        let timeout = membership_timeout.or(options.rpc_timeout()).unwrap_or(PATIENCE);
+        let membership_timeout =
+            options.extra_options::<TcpOptions>().and_then(|extra_options| extra_options.membership_timeout);
+        let timeout = membership_timeout.or(options.rpc_timeout()).unwrap_or(TIMEOUT);
         let url = UrlOptions {
             rank: rank.map_or(-1, i64::from),
             world_size: world_size.map_or(WorldSize::Dynamic, |size| WorldSize::Known(size.into())),
@@ -289,7 +290,7 @@ impl RpcContext {
         &self,
         store: Arc<NodeStore>,
         init: RpcInit<'_>,
-    ) -> Result<Arc<dyn Agency>, RpcInitError> {
+    ) -> Result<Arc<dyn RpcWorker>, RpcInitError> {
         let RpcInit { name, backend, rank, world_size, options, canceller, .. } = init;
         let call = canceller.begin();
         let name = WorkerName::new(name)?;
@@ -298,8 +299,8 @@ impl RpcContext {
         let making = self.begin()?;
         let world_size = world_size.filter(|&size| size > 0);
         // A handle of its own: to cancel what the worker asks ends nothing of the caller's.
-        let own = store.duplicate_within(&call)?;
-        let request = InitRequest { store: own, worker: WorkerInfo { name, id }, world_size, call };
+        let extra_options = store.duplicate_cancellable(&call)?;
+        let request = InitRequest { store: extra_options, worker: WorkerInfo { name, id }, world_size, call };
         let agent = backend.backend().init_backend(request, options)?;
         let (taken, hosting) = (Arc::clone(&agent), Canceller::default());
         // Who made the store keeps it.
@@ -324,7 +325,7 @@ impl RpcContext {
     ///
     /// # Errors
     /// As [`RpcContext::shutdown`].
-    pub fn end(&self, agent: &Arc<dyn Agency>, how: Shutdown) -> Result<(), AgentError> {
+    pub fn end(&self, agent: &Arc<dyn RpcWorker>, how: Shutdown) -> Result<(), AgentError> {
         let end = agent.shutdown(how);
         if end != Err(AgentError::Reentrant) {
             if how == Shutdown::Graceful {
@@ -337,7 +338,7 @@ impl RpcContext {
 
     /// Ends this worker at once and without a word, also within one of its own handlers or callbacks. If it is the one of
     /// this context, there may be another one then.
-    pub fn abandon(&self, agent: &Arc<dyn Agency>) {
+    pub fn abandon(&self, agent: &Arc<dyn RpcWorker>) {
         agent.abandon();
         self.give_back(agent);
     }

@@ -1,7 +1,7 @@
 //! The store of a group that one worker's process hosts: it stays until the other workers have ended.
 
-use super::own_store::own_store;
-use crate::agent::sign;
+use super::store_connection::open_store;
+use crate::agent::liveness_key;
 use alloc::sync::Arc;
 use rendezvous_core::driver::call_error::CallError;
 use rendezvous_core::driver::canceller::Cancellable;
@@ -24,16 +24,16 @@ pub(super) fn wait_for_the_last(
 ) -> Result<(), CallError> {
     let clock = Clock::new();
     let until = clock.now() + timeout;
-    let (store, _) = own_store(store, "host", call)?;
+    let (store, _) = open_store(store, "host", call)?;
     let client = store.native(Operation::Watch)?;
     let watch = Arc::new(Mutex::new(watch_signs(&client)?));
     let cancelled = Arc::clone(&watch);
     let _cancels = call.watch(move || current(&cancelled).cancel());
-    wait_for_end(&mut Signs { client: &client, watch: &watch, call }, || until.since(clock.now()))
+    wait_for_end(&mut LivenessWatcher { client: &client, watch: &watch, call }, || until.since(clock.now()))
 }
 
 /// What tells whether workers have sessions.
-trait SignSource {
+trait LivenessSource {
     /// Whether any worker has one now.
     fn has_any(&mut self) -> Result<bool, CallError>;
     /// Waits for a change, for so long at most.
@@ -42,31 +42,34 @@ trait SignSource {
     fn watch_again(&mut self) -> Result<(), CallError>;
 }
 
-fn wait_for_end(signs: &mut impl SignSource, left: impl Fn() -> Duration) -> Result<(), CallError> {
-    while signs.has_any()? {
+fn wait_for_end(
+    liveness_watcher: &mut impl LivenessSource,
+    left: impl Fn() -> Duration,
+) -> Result<(), CallError> {
+    while liveness_watcher.has_any()? {
         let left = left();
         if left.is_zero() {
             break;
         }
-        match signs.wait_for_change(left) {
+        match liveness_watcher.wait_for_change(left) {
             Ok(()) => {}
             // Many changes came at once. What was missed is seen at the next look.
-            Err(WatchError::Compacted { .. } | WatchError::Overrun(_)) => signs.watch_again()?,
+            Err(WatchError::Compacted { .. } | WatchError::Overrun(_)) => liveness_watcher.watch_again()?,
             Err(_) => break,
         }
     }
     Ok(())
 }
 
-struct Signs<'a> {
+struct LivenessWatcher<'a> {
     client: &'a NativeClient,
     watch: &'a Mutex<Arc<Watch>>,
     call: &'a Cancellable,
 }
 
-impl SignSource for Signs<'_> {
+impl LivenessSource for LivenessWatcher<'_> {
     fn has_any(&mut self) -> Result<bool, CallError> {
-        let page = self.client.list_page(sign::PREFIX.as_bytes(), b"", 1, Timeout::Default)?;
+        let page = self.client.list_page(liveness_key::PREFIX.as_bytes(), b"", 1, Timeout::Default)?;
         Ok(!page.keys.is_empty())
     }
 
@@ -86,7 +89,7 @@ impl SignSource for Signs<'_> {
 }
 
 fn watch_signs(client: &NativeClient) -> Result<Arc<Watch>, CallError> {
-    Ok(Arc::new(client.watch_prefix(sign::PREFIX.as_bytes(), 0, Timeout::Default)?))
+    Ok(Arc::new(client.watch_prefix(liveness_key::PREFIX.as_bytes(), 0, Timeout::Default)?))
 }
 
 fn current(watch: &Mutex<Arc<Watch>>) -> Arc<Watch> {
@@ -102,17 +105,17 @@ mod tests {
 
     /// A source whose watch ends in these ways, one after the other, and whose last worker ends then.
     struct Ending {
-        ways: Vec<WatchError>,
+        routes: Vec<WatchError>,
         watches: usize,
     }
 
-    impl SignSource for Ending {
+    impl LivenessSource for Ending {
         fn has_any(&mut self) -> Result<bool, CallError> {
-            Ok(!self.ways.is_empty())
+            Ok(!self.routes.is_empty())
         }
 
         fn wait_for_change(&mut self, _: Duration) -> Result<(), WatchError> {
-            Err(self.ways.remove(0))
+            Err(self.routes.remove(0))
         }
 
         fn watch_again(&mut self) -> Result<(), CallError> {
@@ -124,16 +127,16 @@ mod tests {
     #[test]
     fn a_watch_that_missed_changes_is_begun_again_and_the_host_waits_on() {
         let of = |why| WatchError::of(why, 9, Key::raw(b"sign"), "host");
-        let wait = |ways: Vec<WatchError>| {
-            let mut signs = Ending { ways, watches: 0 };
-            wait_for_end(&mut signs, || Duration::from_secs(1)).expect("the server is there");
-            (signs.watches, signs.ways.len())
+        let wait = |routes: Vec<WatchError>| {
+            let mut liveness_watcher = Ending { routes, watches: 0 };
+            wait_for_end(&mut liveness_watcher, || Duration::from_secs(1)).expect("the server is there");
+            (liveness_watcher.watches, liveness_watcher.routes.len())
         };
         let overrun = || WatchError::overrun(Key::raw(b"sign"), "host");
         assert_eq!(wait(alloc::vec![of(Why::Compacted), overrun(), of(Why::Compacted)]), (3, 0));
         assert_eq!(wait(alloc::vec![overrun(), of(Why::Limit), overrun()]), (1, 1), "the server ended it");
-        let mut signs = Ending { ways: alloc::vec![overrun()], watches: 0 };
-        wait_for_end(&mut signs, || Duration::ZERO).expect("its time is up");
-        assert_eq!(signs.ways.len(), 1);
+        let mut liveness_watcher = Ending { routes: alloc::vec![overrun()], watches: 0 };
+        wait_for_end(&mut liveness_watcher, || Duration::ZERO).expect("its time is up");
+        assert_eq!(liveness_watcher.routes.len(), 1);
     }
 }

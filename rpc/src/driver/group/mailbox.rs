@@ -53,14 +53,14 @@ impl<T> Mailbox<T> {
         self.arrived.notify_all();
     }
 
-    /// The first one; waits up to `patience` for it.
-    pub(super) fn next(&self, patience: Duration) -> Option<T> {
-        self.next_unless(patience, || false)
+    /// The first one; waits up to `timeout` for it.
+    pub(super) fn next(&self, timeout: Duration) -> Option<T> {
+        self.next_unless(timeout, || false)
     }
 
     /// The same, unless it is given up: whoever does so wakes who waits.
-    pub(super) fn next_unless(&self, patience: Duration, is_given_up: impl Fn() -> bool) -> Option<T> {
-        let waited = self.arrived.wait_timeout_while(self.lock(), patience, |queue| {
+    pub(super) fn next_unless(&self, timeout: Duration, is_given_up: impl Fn() -> bool) -> Option<T> {
+        let waited = self.arrived.wait_timeout_while(self.lock(), timeout, |queue| {
             queue.is_empty() && !self.is_closed.load(Ordering::Relaxed) && !is_given_up()
         });
         waited.unwrap_or_else(PoisonError::into_inner).0.pop_front()

@@ -1,8 +1,8 @@
 //! A look at a group from outside.
 
-use super::own_store::{Sessions, own_store};
-use super::steps::carry_out;
-use crate::membership::observer::{Observer, ObserverError, ObserverOutput, Seen, Sight};
+use super::steps::execute;
+use super::store_connection::{Sessions, open_store};
+use crate::membership::observer::{Observation, Observer, ObserverError, ObserverOutput, Seen};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, bounded, unbounded};
@@ -49,7 +49,7 @@ pub enum ObservingError {
 /// Sees who is in a group without being in it. It writes no key.
 #[derive(Debug)]
 pub struct GroupObserver {
-    sights: Receiver<Result<Sight, ObserverError>>,
+    sights: Receiver<Result<Observation, ObserverError>>,
     seen: Arc<Mutex<Vec<Seen>>>,
     store: Arc<Store>,
     watch: Option<Arc<Watch>>,
@@ -64,7 +64,7 @@ impl GroupObserver {
     /// # Errors
     /// There is no connection, or no thread.
     pub fn start(store: &Store, options: ObserverOptions) -> Result<Self, ObservingError> {
-        let (store, sessions) = own_store(store, "observer", &Canceller::default().begin())?;
+        let (store, sessions) = open_store(store, "observer", &Canceller::default().begin())?;
         let watch = match sessions {
             // Without it, the observer sees the same a little later.
             Sessions::Native => store
@@ -75,7 +75,7 @@ impl GroupObserver {
             Sessions::None => None,
         };
         let (store, seen) = (Arc::new(store), Arc::default());
-        let (tell, sights) = bounded(SIGHTS_MAX);
+        let (sender, sights) = bounded(SIGHTS_MAX);
         let (stop, stopped) = unbounded();
         let looking = Looking {
             clock: Clock::new(),
@@ -83,7 +83,7 @@ impl GroupObserver {
             store: Arc::clone(&store),
             watch: watch.clone(),
             seen: Arc::clone(&seen),
-            tell,
+            sender,
             stopped,
         };
         let thread =
@@ -91,12 +91,12 @@ impl GroupObserver {
         Ok(Self { sights, seen, store, watch, stop: Some(stop), thread: Some(thread) })
     }
 
-    /// What is seen next; waits up to `patience`. `None`: nothing new.
+    /// What is seen next; waits up to `timeout`. `None`: nothing new.
     ///
     /// # Errors
     /// Nothing can be seen any more; that is told once.
-    pub fn next(&self, patience: Duration) -> Result<Option<Sight>, ObserverError> {
-        self.sights.recv_timeout(patience).ok().transpose()
+    pub fn next(&self, timeout: Duration) -> Result<Option<Observation>, ObserverError> {
+        self.sights.recv_timeout(timeout).ok().transpose()
     }
 
     /// The same, and no longer than until this is cancelled.
@@ -105,15 +105,15 @@ impl GroupObserver {
     /// As [`GroupObserver::next`].
     pub fn next_unless(
         &self,
-        patience: Duration,
+        timeout: Duration,
         cancellable: &Cancellable,
-    ) -> Result<Option<Sight>, ObserverError> {
+    ) -> Result<Option<Observation>, ObserverError> {
         let (wake, woken) = bounded(1);
         let _watch = cancellable.watch(move || _ = wake.try_send(()));
         crossbeam_channel::select! {
-            recv(self.sights) -> sight => sight.ok().transpose(),
+            recv(self.sights) -> observation => observation.ok().transpose(),
             recv(woken) -> _ => Ok(None),
-            default(patience) => Ok(None),
+            default(timeout) => Ok(None),
         }
     }
 
@@ -145,7 +145,7 @@ struct Looking {
     store: Arc<Store>,
     watch: Option<Arc<Watch>>,
     seen: Arc<Mutex<Vec<Seen>>>,
-    tell: Sender<Result<Sight, ObserverError>>,
+    sender: Sender<Result<Observation, ObserverError>>,
     stopped: Receiver<()>,
 }
 
@@ -153,25 +153,25 @@ impl Looking {
     fn run(mut self) {
         loop {
             while let Some(output) = self.observer.poll_output() {
-                let told = match output {
+                let sighting = match output {
                     ObserverOutput::Store(step) => {
-                        let reply = carry_out(&self.store, self.clock, &step);
+                        let reply = execute(&self.store, self.clock, &step);
                         self.observer.handle(self.clock.now(), reply);
                         *self.seen.lock().unwrap_or_else(PoisonError::into_inner) =
                             self.observer.seen().to_vec();
                         continue;
                     }
-                    ObserverOutput::Sight(sight) => self.tell.send(Ok(sight)),
-                    ObserverOutput::Failed(error) => self.tell.send(Err(error)),
+                    ObserverOutput::Observation(observation) => self.sender.send(Ok(observation)),
+                    ObserverOutput::Failed(error) => self.sender.send(Err(error)),
                 };
-                if told.is_err() {
+                if sighting.is_err() {
                     return;
                 }
             }
             let Some(until) = self.observer.poll_timeout() else { return };
             let pause = until.since(self.clock.now());
             match self.watch.as_ref().map(|watch| watch.next(pause)) {
-                Some(Ok(Some(_))) => self.observer.nudge(),
+                Some(Ok(Some(_))) => self.observer.recheck_cancellation(),
                 Some(Ok(None)) => {}
                 // Whoever fell behind, or lost the session, looks as often as everybody.
                 Some(Err(WatchError::Cancelled(_))) => {}

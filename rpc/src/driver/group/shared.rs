@@ -1,16 +1,16 @@
 //! What the threads of one worker share: its machine, its connections, and who waits for what.
 
 use super::mailbox::Mailbox;
-use super::{Ear, Heard};
+use super::{AlreadyObserved, Listener};
 use crate::agent::{
     Agent, AgentError, Called, ControlCall, GroupEvent, Input, NotAdmitted, NotCallable, has_left, no_answer,
     tells_of_an_end,
 };
 use crate::connection::{CallError, Status};
-use crate::driver::calls::calling::{Call, CallResult, Marking, RpcClient, RpcPeer};
+use crate::driver::calls::calling::{Call, CallGuard, CallResult, RpcClient, RpcPeer};
 use crate::driver::calls::handling::{Request, Responder};
 use crate::membership::Member;
-use crate::membership::change::Departed;
+use crate::membership::change::WorkerLocation;
 use crate::membership::changing::NoAnswer;
 use crate::membership::error::MembershipError;
 use crate::name::WorkerInfo;
@@ -45,14 +45,14 @@ pub enum Callee<'a> {
 
 /// The same, kept for what is told of the call later.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Whom {
+pub enum CalleeName {
     /// The worker of this name.
     Name(Box<str>),
     /// The worker with this number.
     Id(u16),
 }
 
-impl Whom {
+impl CalleeName {
     /// As a call has it.
     #[must_use]
     pub fn callee(&self) -> Callee<'_> {
@@ -63,7 +63,7 @@ impl Whom {
     }
 }
 
-impl From<Callee<'_>> for Whom {
+impl From<Callee<'_>> for CalleeName {
     fn from(callee: Callee<'_>) -> Self {
         match callee {
             Callee::Name(name) => Self::Name(name.into()),
@@ -72,7 +72,7 @@ impl From<Callee<'_>> for Whom {
     }
 }
 
-impl fmt::Display for Whom {
+impl fmt::Display for CalleeName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Name(name) => f.write_str(name),
@@ -111,28 +111,28 @@ pub enum GroupCallError {
         address: Box<str>,
     },
     /// A thread of this worker's panicked, and it is no member any more.
-    #[error("this worker ended: {words}")]
+    #[error("this worker ended: {message}")]
     Panicked {
         /// Which thread, and what the panic said.
-        words: Box<str>,
+        message: Box<str>,
     },
     /// The system has no descriptors left.
-    #[error("no connection to {worker}: {words}")]
+    #[error("no connection to {worker}: {message}")]
     System {
         /// Who.
         worker: WorkerInfo,
         /// What the system said.
-        words: Box<str>,
+        message: Box<str>,
     },
     /// A backend in the program's code failed the call.
-    #[error("{call}: {words}")]
+    #[error("{call}: {message}")]
     Foreign {
         /// Handler and callee.
         call: Box<str>,
         /// The backend's status for it.
         status: i32,
         /// Why, as the backend says it.
-        words: Box<str>,
+        message: Box<str>,
         /// What the handler said, where it failed.
         cause: Box<str>,
     },
@@ -160,15 +160,15 @@ pub enum GroupCallError {
 
 /// How far a worker's life has come, for those who wait.
 #[derive(Clone, Debug)]
-enum Fate {
+enum LifeStage {
     Joining,
     Member,
     Over(Result<(), AgentError>),
 }
 
 /// The way to one worker at one address.
-struct Way {
-    place: Departed,
+struct Route {
+    location: WorkerLocation,
     peer: RpcPeer,
 }
 
@@ -186,12 +186,12 @@ pub(super) struct Shared {
     agent: Mutex<Option<Agent>>,
     /// It, and where this worker is called itself.
     client: OnceLock<(RpcClient, Box<str>)>,
-    ways: Mutex<Vec<Way>>,
+    routes: Mutex<Vec<Route>>,
     /// Calls of the library's own handlers that are to be answered.
     answers: Mutex<Answers>,
     last_answer: AtomicU64,
     calls: Mutex<Calls>,
-    fate: Mutex<Fate>,
+    life: Mutex<LifeStage>,
     /// Nobody waits for it to join any longer. Changed under the lock of the fate.
     is_unwanted: AtomicBool,
     changed: Condvar,
@@ -200,11 +200,11 @@ pub(super) struct Shared {
     /// Which thread panicked, and what it said.
     panic: OnceLock<Box<str>>,
     /// Who hears of events instead.
-    ear: Mutex<Option<Arc<dyn Ear>>>,
+    group_listener: Mutex<Option<Arc<dyn Listener>>>,
     /// It hears no more of them. Changed under its lock.
     has_parted: AtomicBool,
     /// Somebody who asks for events was told of the end.
-    has_told_end: AtomicBool,
+    has_reported_end: AtomicBool,
     /// What happens when somebody is called to whom there is no way.
     #[cfg(test)]
     between: Mutex<Option<Box<dyn FnOnce() + Send>>>,
@@ -212,7 +212,7 @@ pub(super) struct Shared {
 
 impl fmt::Debug for Shared {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Shared").field("fate", &*lock(&self.fate)).finish_non_exhaustive()
+        f.debug_struct("Shared").field("fate", &*lock(&self.life)).finish_non_exhaustive()
     }
 }
 
@@ -223,7 +223,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 /// Calls of the user's that have not ended, each by whom it is for.
 #[derive(Default)]
 struct Calls {
-    under_way: Slab<Arc<Departed>>,
+    in_flight: Slab<Arc<WorkerLocation>>,
     /// The machine waits until there are none.
     is_draining: bool,
 }
@@ -231,7 +231,7 @@ struct Calls {
 impl Calls {
     /// Whether the machine is to be told that there are none, which it is once.
     fn is_drained(&mut self) -> bool {
-        self.under_way.is_empty() && core::mem::take(&mut self.is_draining)
+        self.in_flight.is_empty() && core::mem::take(&mut self.is_draining)
     }
 }
 
@@ -243,33 +243,33 @@ fn host_and_port(address: &str) -> Option<(Box<str>, u16)> {
 
 /// A call of the user's is under way as long as it lives.
 #[derive(Debug)]
-pub(super) struct UnderWay {
+pub(super) struct ActiveCall {
     shared: Weak<Shared>,
     number: usize,
-    to: Arc<Departed>,
+    to: Arc<WorkerLocation>,
 }
 
-impl Marking for UnderWay {
+impl CallGuard for ActiveCall {
     /// The machine hears of a failure that may tell of a death.
     fn ended(&self, result: &CallResult) {
         if let Err(error) = result
             && tells_of_an_end(error)
             && let Some(shared) = self.shared.upgrade()
         {
-            shared.tell(Input::Lost((*self.to).clone()));
+            shared.push_input(Input::Lost((*self.to).clone()));
         }
     }
 }
 
-impl Drop for UnderWay {
+impl Drop for ActiveCall {
     fn drop(&mut self) {
         let Some(shared) = self.shared.upgrade() else { return };
         let mut calls = lock(&shared.calls);
-        calls.under_way.try_remove(self.number);
+        calls.in_flight.try_remove(self.number);
         let is_drained = calls.is_drained();
         drop(calls);
         if is_drained {
-            shared.tell(Input::Drained);
+            shared.push_input(Input::Drained);
         }
     }
 }
@@ -281,19 +281,19 @@ impl Shared {
             inputs: Mailbox::default(),
             agent: Mutex::default(),
             client: OnceLock::new(),
-            ways: Mutex::default(),
+            routes: Mutex::default(),
             answers: Mutex::default(),
             last_answer: AtomicU64::new(0),
             calls: Mutex::default(),
-            fate: Mutex::new(Fate::Joining),
+            life: Mutex::new(LifeStage::Joining),
             is_unwanted: AtomicBool::new(false),
             changed: Condvar::new(),
             events: Mailbox::default(),
             events_lost: AtomicU64::new(0),
             panic: OnceLock::new(),
-            ear: Mutex::default(),
+            group_listener: Mutex::default(),
             has_parted: AtomicBool::new(false),
-            has_told_end: AtomicBool::new(false),
+            has_reported_end: AtomicBool::new(false),
             #[cfg(test)]
             between: Mutex::default(),
         })
@@ -306,7 +306,7 @@ impl Shared {
     }
 
     #[cfg(test)]
-    fn find_no_way(&self) {
+    fn fail_routes(&self) {
         let happen = lock(&self.between).take();
         if let Some(happen) = happen {
             happen();
@@ -315,8 +315,8 @@ impl Shared {
 
     /// To whom there are ways.
     #[cfg(test)]
-    pub(super) fn ways(&self) -> Vec<WorkerInfo> {
-        lock(&self.ways).iter().map(|way| way.place.worker.clone()).collect()
+    pub(super) fn routes(&self) -> Vec<WorkerInfo> {
+        lock(&self.routes).iter().map(|route| route.location.worker.clone()).collect()
     }
 
     pub(super) const fn clock(&self) -> Clock {
@@ -330,13 +330,13 @@ impl Shared {
     }
 
     /// Something happened that the machine is to be told.
-    pub(super) fn tell(&self, input: Input) {
+    pub(super) fn push_input(&self, input: Input) {
         self.inputs.put(input);
     }
 
     /// What it is to be told next; `None`: nothing came in time.
-    pub(super) fn next_input(&self, patience: Duration) -> Option<Input> {
-        self.inputs.next(patience)
+    pub(super) fn next_input(&self, timeout: Duration) -> Option<Input> {
+        self.inputs.next(timeout)
     }
 
     pub(super) fn with_agent<T>(&self, look: impl FnOnce(&mut Agent) -> T) -> Option<T> {
@@ -362,13 +362,13 @@ impl Shared {
             handler: (*request.handler).into(),
             payload: request.payload.into_vec().into(),
         };
-        self.tell(Input::Called(number, called));
+        self.push_input(Input::Called(number, called));
     }
 
     fn responder(&self, number: u64) -> Option<Responder> {
         let open = &mut lock(&self.answers).open;
-        let place = open.iter().position(|(known, _)| *known == number)?;
-        Some(open.swap_remove(place).1)
+        let location = open.iter().position(|(known, _)| *known == number)?;
+        Some(open.swap_remove(location).1)
     }
 
     pub(super) fn decline(&self, number: u64) {
@@ -381,7 +381,7 @@ impl Shared {
         if let Some(responder) = self.responder(number) {
             match answer {
                 Ok(bytes) => responder.answer(bytes.into_vec()),
-                Err(words) => responder.fail(&words),
+                Err(message) => responder.fail(&message),
             };
         }
     }
@@ -393,76 +393,76 @@ impl Shared {
         answers.open.into_iter().for_each(|(_, responder)| responder.decline(Status::Leaving, ""));
     }
 
-    fn known_way(&self, place: &Departed) -> Option<RpcPeer> {
-        Some(lock(&self.ways).iter().find(|known| known.place == *place)?.peer.clone())
+    fn known_route(&self, location: &WorkerLocation) -> Option<RpcPeer> {
+        Some(lock(&self.routes).iter().find(|known| known.location == *location)?.peer.clone())
     }
 
-    fn way(&self, place: &Departed) -> Result<RpcPeer, GroupCallError> {
-        match self.known_way(place) {
+    fn route(&self, location: &WorkerLocation) -> Result<RpcPeer, GroupCallError> {
+        match self.known_route(location) {
             Some(peer) => Ok(peer),
-            None => self.new_way(place),
+            None => self.new_route(location),
         }
     }
 
-    fn new_way(&self, place: &Departed) -> Result<RpcPeer, GroupCallError> {
-        let worker = || place.worker.clone();
+    fn new_route(&self, location: &WorkerLocation) -> Result<RpcPeer, GroupCallError> {
+        let worker = || location.worker.clone();
         let over = || GroupCallError::NotCallable(NotCallable::NoMember);
-        let (client, own_address) = self.client.get().ok_or_else(over)?;
-        let (host, port) = host_and_port(&place.address)
-            .ok_or_else(|| GroupCallError::Address { worker: worker(), address: place.address.clone() })?;
-        let peer = if place.address == *own_address {
-            client.peer(&place.worker, &host, port)
+        let (client, local_address) = self.client.get().ok_or_else(over)?;
+        let (host, port) = host_and_port(&location.address)
+            .ok_or_else(|| GroupCallError::Address { worker: worker(), address: location.address.clone() })?;
+        let peer = if location.address == *local_address {
+            client.peer(&location.worker, &host, port)
         } else {
-            client.peer_elsewhere(&place.worker, &host, port)
+            client.peer_at(&location.worker, &host, port)
         };
         let system =
-            |error: io::Error| GroupCallError::System { worker: worker(), words: error.to_string().into() };
+            |error: io::Error| GroupCallError::System { worker: worker(), message: error.to_string().into() };
         // Made under no lock, as ways go.
         let peer = peer.map_err(system)?;
-        let mut ways = lock(&self.ways);
-        if let Some(other) = ways.iter().find(|known| known.place == *place) {
+        let mut routes = lock(&self.routes);
+        if let Some(other) = routes.iter().find(|known| known.location == *location) {
             let other = other.peer.clone();
-            drop(ways);
+            drop(routes);
             return Ok(other);
         }
-        ways.push(Way { place: place.clone(), peer: peer.clone() });
+        routes.push(Route { location: location.clone(), peer: peer.clone() });
         Ok(peer)
     }
 
     /// Whom a call of the user's is for, and the mark that it is under way.
-    fn mark(self: &Arc<Self>, callee: Callee<'_>) -> Result<UnderWay, GroupCallError> {
-        if let Some(words) = self.panic.get() {
-            return Err(GroupCallError::Panicked { words: words.clone() });
+    fn mark(self: &Arc<Self>, callee: Callee<'_>) -> Result<ActiveCall, GroupCallError> {
+        if let Some(message) = self.panic.get() {
+            return Err(GroupCallError::Panicked { message: message.clone() });
         }
         let marked = self.with_agent(|agent| {
             let member = match callee {
                 Callee::Name(name) => agent.callee(name),
                 Callee::Id(id) => agent.callee_by_id(id),
             };
-            let to = Arc::new(member?.place());
+            let to = Arc::new(member?.location());
             // Before the machine does anything else: who leaves from now on waits for this call.
-            let number = lock(&self.calls).under_way.insert(Arc::clone(&to));
-            Ok(UnderWay { shared: Arc::downgrade(self), number, to })
+            let number = lock(&self.calls).in_flight.insert(Arc::clone(&to));
+            Ok(ActiveCall { shared: Arc::downgrade(self), number, to })
         });
         Ok(marked.unwrap_or(Err(NotCallable::NoMember))?)
     }
 
     /// The way to a member, for a call of the user's, and the mark that it is under way.
-    pub(super) fn way_to(
+    pub(super) fn route_to(
         self: &Arc<Self>,
         callee: Callee<'_>,
-    ) -> Result<(RpcPeer, UnderWay), GroupCallError> {
+    ) -> Result<(RpcPeer, ActiveCall), GroupCallError> {
         loop {
             let mark = self.mark(callee)?;
             let to = &*mark.to;
-            if let Some(peer) = self.known_way(to) {
+            if let Some(peer) = self.known_route(to) {
                 return Ok((peer, mark));
             }
             #[cfg(test)]
-            self.find_no_way();
-            let peer = self.new_way(to)?;
+            self.fail_routes();
+            let peer = self.new_route(to)?;
             // Who died or left meanwhile did so before there was this way to be ended with it.
-            let is_it = |member: &Member| member.place() == *to;
+            let is_it = |member: &Member| member.location() == *to;
             match self.with_agent(|agent| agent.callee(&to.worker.name).map(is_it)) {
                 Some(Ok(true)) => return Ok((peer, mark)),
                 Some(Err(NotCallable::Dead { why, .. })) => self.end_calls_to(to, &why),
@@ -475,61 +475,64 @@ impl Shared {
     pub(super) fn call(self: &Arc<Self>, call: ControlCall) {
         let ControlCall { number, to, handler, payload, until } = call;
         let weak = Arc::downgrade(self);
-        let told = move |result: Result<Vec<u8>, NoAnswer>| {
+        let on_answer = move |result: Result<Vec<u8>, NoAnswer>| {
             if let Some(shared) = weak.upgrade() {
-                shared.tell(Input::Ended(number, result.map(Vec::into_boxed_slice)));
+                shared.push_input(Input::Ended(number, result.map(Vec::into_boxed_slice)));
             }
         };
-        let peer = match self.way(&to) {
+        let peer = match self.route(&to) {
             Ok(peer) => peer,
-            Err(error) => return told(Err(NoAnswer::Unknown(error.to_string().into()))),
+            Err(error) => return on_answer(Err(NoAnswer::Unknown(error.to_string().into()))),
         };
-        let wanted = Call::of(handler).within(until.since(self.clock.now()));
+        let wanted = Call::of(handler).with_timeout(until.since(self.clock.now()));
         let failed = Arc::downgrade(self);
-        let place = to.clone();
+        let location = to.clone();
         let callback = move |result: Result<Vec<u8>, CallError>| {
             if result.is_err()
                 && let Some(shared) = failed.upgrade()
-                && !shared.with_agent(|agent| agent.has_member_at(&place)).unwrap_or_default()
+                && !shared.with_agent(|agent| agent.has_member_at(&location)).unwrap_or_default()
             {
                 // Nobody else may ever call there. Where a member is, there may be calls under way, which end with it.
-                shared.forget_way(&place);
+                shared.forget_route(&location);
             }
-            told(result.map_err(|error| no_answer(&error)));
+            on_answer(result.map_err(|error| no_answer(&error)));
         };
         if let Err(error) = peer.start_with(wanted, payload.into_vec(), callback) {
-            self.tell(Input::Ended(number, Err(no_answer(&error))));
+            self.push_input(Input::Ended(number, Err(no_answer(&error))));
         }
     }
 
-    fn forget_way(&self, place: &Departed) -> Option<RpcPeer> {
-        let mut ways = lock(&self.ways);
-        let at = ways.iter().position(|known| known.place == *place)?;
-        Some(ways.swap_remove(at).peer)
+    fn forget_route(&self, location: &WorkerLocation) -> Option<RpcPeer> {
+        let mut routes = lock(&self.routes);
+        let at = routes.iter().position(|known| known.location == *location)?;
+        Some(routes.swap_remove(at).peer)
     }
 
     /// Forgets the way to a worker, and what there is of it elsewhere: calls that are under way keep their connection.
-    fn forget_all_ways(&self, place: &Departed, forget: impl FnOnce(&RpcClient, &str, u16)) {
-        let way = self.forget_way(place);
-        if let (Some((client, _)), Some((host, port))) = (self.client.get(), host_and_port(&place.address)) {
+    fn forget_all_ways(&self, location: &WorkerLocation, forget: impl FnOnce(&RpcClient, &str, u16)) {
+        let route = self.forget_route(location);
+        if let (Some((client, _)), Some((host, port))) = (self.client.get(), host_and_port(&location.address))
+        {
             forget(client, &host, port);
         }
-        drop(way);
+        drop(route);
     }
 
-    pub(super) fn end_calls_to(&self, place: &Departed, why: &str) {
-        self.forget_all_ways(place, |client, host, port| client.mourn(&place.worker, host, port, why));
+    pub(super) fn end_calls_to(&self, location: &WorkerLocation, why: &str) {
+        self.forget_all_ways(location, |client, host, port| {
+            client.mark_dead(&location.worker, host, port, why)
+        });
     }
 
-    pub(super) fn part_with(&self, place: &Departed) {
-        self.forget_all_ways(place, |client, host, port| client.part_with(&place.worker, host, port));
+    pub(super) fn part_with(&self, location: &WorkerLocation) {
+        self.forget_all_ways(location, |client, host, port| client.part_with(&location.worker, host, port));
     }
 
     /// What the user has called so far ends, and the machine hears whom that was for.
     pub(super) fn cut_calls(&self, why: &str) {
-        let busy: Vec<Arc<Departed>> =
-            lock(&self.calls).under_way.iter().map(|(_, to)| Arc::clone(to)).collect();
-        self.tell(Input::Cut(busy.iter().map(|to| to.worker.clone()).collect()));
+        let busy: Vec<Arc<WorkerLocation>> =
+            lock(&self.calls).in_flight.iter().map(|(_, to)| Arc::clone(to)).collect();
+        self.push_input(Input::Cut(busy.iter().map(|to| to.worker.clone()).collect()));
         if let Some((client, _)) = self.client.get() {
             client.cut(why);
         }
@@ -539,7 +542,7 @@ impl Shared {
     pub(super) fn end_calls(&self, why: &str) {
         let Some((client, _)) = self.client.get() else { return };
         match self.panic.get() {
-            Some(words) => client.stop_in_panic(words),
+            Some(message) => client.stop_in_panic(message),
             None => client.stop(why),
         }
     }
@@ -553,8 +556,8 @@ impl Shared {
 
     pub(super) fn forget_ways(&self) {
         // What goes with a way may tell somebody who looks for another one.
-        let ways = core::mem::take(&mut *lock(&self.ways));
-        drop(ways);
+        let routes = core::mem::take(&mut *lock(&self.routes));
+        drop(routes);
     }
 
     /// The machine is told when no call of the user's is under way, be it now.
@@ -564,16 +567,16 @@ impl Shared {
         let is_drained = calls.is_drained();
         drop(calls);
         if is_drained {
-            self.tell(Input::Drained);
+            self.push_input(Input::Drained);
         }
     }
 
     /// Of too many events that nobody asked for, the first are lost.
     pub(super) fn happened(&self, event: GroupEvent) {
         // Under the lock, so that each hears in order.
-        let ear = lock(&self.ear);
-        if let Some(ear) = &*ear {
-            self.events_lost.fetch_add(ear.changed(event), Ordering::Relaxed);
+        let group_listener = lock(&self.group_listener);
+        if let Some(group_listener) = &*group_listener {
+            self.events_lost.fetch_add(group_listener.changed(event), Ordering::Relaxed);
             return;
         }
         if self.events.put(event) > EVENTS_MAX && self.events.take().is_some() {
@@ -582,10 +585,10 @@ impl Shared {
     }
 
     /// Somebody hears from now on what happens; first what nobody has asked for.
-    pub(super) fn listen(&self, listener: Arc<dyn Ear>) -> Result<(), Heard> {
-        let mut ear = lock(&self.ear);
-        if ear.is_some() {
-            return Err(Heard);
+    pub(super) fn listen(&self, listener: Arc<dyn Listener>) -> Result<(), AlreadyObserved> {
+        let mut group_listener = lock(&self.group_listener);
+        if group_listener.is_some() {
+            return Err(AlreadyObserved);
         }
         while let Some(event) = self.events.take() {
             self.events_lost.fetch_add(listener.changed(event), Ordering::Relaxed);
@@ -593,28 +596,28 @@ impl Shared {
         if self.has_parted.load(Ordering::Relaxed) {
             listener.parted();
         }
-        *ear = Some(listener);
+        *group_listener = Some(listener);
         Ok(())
     }
 
     pub(super) fn listen_no_more(&self) {
-        let ear = lock(&self.ear).take();
+        let group_listener = lock(&self.group_listener).take();
         // What it holds goes when the lock is free again.
-        drop(ear);
+        drop(group_listener);
     }
 
     /// The next event; `None`: there was none in time, or it is over, and there will be none.
-    pub(super) fn next_event(&self, patience: Duration) -> Option<GroupEvent> {
-        self.events.next(patience)
+    pub(super) fn next_event(&self, timeout: Duration) -> Option<GroupEvent> {
+        self.events.next(timeout)
     }
 
     /// The same, and no longer than until this is cancelled.
     pub(super) fn next_event_unless(
         &self,
-        patience: Duration,
+        timeout: Duration,
         cancellable: &Cancellable,
     ) -> Option<GroupEvent> {
-        self.events.next_unless(patience, || cancellable.is_cancelled())
+        self.events.next_unless(timeout, || cancellable.is_cancelled())
     }
 
     /// Whoever waits for an event sees whether it was cancelled.
@@ -623,27 +626,27 @@ impl Shared {
     }
 
     /// Whether nobody was told of the end before.
-    pub(super) fn tell_end_once(&self) -> bool {
-        !self.has_told_end.swap(true, Ordering::Relaxed)
+    pub(super) fn take_end_once(&self) -> bool {
+        !self.has_reported_end.swap(true, Ordering::Relaxed)
     }
 
     pub(super) fn events_lost(&self) -> u64 {
         self.events_lost.load(Ordering::Relaxed)
     }
 
-    fn set_fate(&self, fate: Fate) {
-        *lock(&self.fate) = fate;
+    fn set_life(&self, life: LifeStage) {
+        *lock(&self.life) = life;
         self.changed.notify_all();
     }
 
     pub(super) fn joined(&self) {
-        self.set_fate(Fate::Member);
+        self.set_life(LifeStage::Member);
     }
 
     /// A thread of the worker's panicked: the worker ends abruptly, and tells why.
-    pub(super) fn panicked(&self, words: &str) {
-        self.panic.get_or_init(|| words.into());
-        self.tell(Input::Abandon);
+    pub(super) fn panicked(&self, message: &str) {
+        self.panic.get_or_init(|| message.into());
+        self.push_input(Input::Abandon);
     }
 
     pub(super) fn has_panicked(&self) -> bool {
@@ -652,12 +655,12 @@ impl Shared {
 
     pub(super) fn over(&self, end: Result<(), AgentError>) {
         let end = match self.panic.get() {
-            Some(words) => Err(AgentError::Panicked { words: words.clone() }),
+            Some(message) => Err(AgentError::Panicked { message: message.clone() }),
             None => end,
         };
         // Who has left answers first what it was asked.
         let has_parted = !has_left(&end);
-        self.set_fate(Fate::Over(end));
+        self.set_life(LifeStage::Over(end));
         // Whoever waits for an event hears of it.
         self.events.close();
         if has_parted {
@@ -667,49 +670,49 @@ impl Shared {
 
     /// Whoever hears of events is told that there will be none, and nothing to be answered either.
     pub(super) fn parted(&self) {
-        let ear = lock(&self.ear);
+        let group_listener = lock(&self.group_listener);
         self.has_parted.store(true, Ordering::Relaxed);
-        if let Some(ear) = &*ear {
-            ear.parted();
+        if let Some(group_listener) = &*group_listener {
+            group_listener.parted();
         }
     }
 
     /// Nobody waits for it to join any longer.
     pub(super) fn cancel_join(&self) {
-        self.tell(Input::Cancel);
-        let fate = lock(&self.fate);
+        self.push_input(Input::Cancel);
+        let life = lock(&self.life);
         self.is_unwanted.store(true, Ordering::Relaxed);
-        drop(fate);
+        drop(life);
         self.changed.notify_all();
     }
 
     /// Waits until the worker is a member, or is none; `None`: neither by then.
     pub(super) fn wait_joined(&self, until: Instant) -> Option<Result<(), AgentError>> {
         let is_unwanted = || self.is_unwanted.load(Ordering::Relaxed);
-        let mut fate = self.wait(until, |fate| matches!(fate, Fate::Joining) && !is_unwanted());
-        if let (Fate::Joining, true) = (&fate, is_unwanted()) {
+        let mut life = self.wait(until, |life| matches!(life, LifeStage::Joining) && !is_unwanted());
+        if let (LifeStage::Joining, true) = (&life, is_unwanted()) {
             let until = until.min(self.clock.now() + TAKING_BACK_TIMEOUT);
-            fate = self.wait(until, |fate| matches!(fate, Fate::Joining));
+            life = self.wait(until, |life| matches!(life, LifeStage::Joining));
         }
-        match fate {
-            Fate::Joining if is_unwanted() => Some(Err(MembershipError::Cancelled.into())),
-            Fate::Joining => None,
-            Fate::Member => Some(Ok(())),
-            Fate::Over(end) => Some(end),
+        match life {
+            LifeStage::Joining if is_unwanted() => Some(Err(MembershipError::Cancelled.into())),
+            LifeStage::Joining => None,
+            LifeStage::Member => Some(Ok(())),
+            LifeStage::Over(end) => Some(end),
         }
     }
 
     /// Waits until the worker is of no group any more.
     pub(super) fn wait_over(&self, until: Instant) -> Option<Result<(), AgentError>> {
-        match self.wait(until, |fate| !matches!(fate, Fate::Over(_))) {
-            Fate::Over(end) => Some(end),
+        match self.wait(until, |life| !matches!(life, LifeStage::Over(_))) {
+            LifeStage::Over(end) => Some(end),
             _ => None,
         }
     }
 
-    fn wait(&self, until: Instant, goes_on: impl Fn(&Fate) -> bool) -> Fate {
-        let patience = until.since(self.clock.now());
-        let waited = self.changed.wait_timeout_while(lock(&self.fate), patience, |fate| goes_on(fate));
+    fn wait(&self, until: Instant, continues_in: impl Fn(&LifeStage) -> bool) -> LifeStage {
+        let timeout = until.since(self.clock.now());
+        let waited = self.changed.wait_timeout_while(lock(&self.life), timeout, |life| continues_in(life));
         waited.unwrap_or_else(PoisonError::into_inner).0.clone()
     }
 }
@@ -722,39 +725,40 @@ mod tests {
     #[test]
     fn the_machine_hears_once_that_no_call_is_under_way() {
         let shared = Shared::new();
-        let to = Arc::new(Departed {
+        let to = Arc::new(WorkerLocation {
             worker: WorkerInfo { name: "b".parse().expect("a name"), id: 1 },
             address: "h:1".into(),
         });
         let mark = || {
-            let number = lock(&shared.calls).under_way.insert(Arc::clone(&to));
-            UnderWay { shared: Arc::downgrade(&shared), number, to: Arc::clone(&to) }
+            let number = lock(&shared.calls).in_flight.insert(Arc::clone(&to));
+            ActiveCall { shared: Arc::downgrade(&shared), number, to: Arc::clone(&to) }
         };
-        let heard = || core::iter::from_fn(|| shared.next_input(Duration::ZERO)).collect::<Vec<Input>>();
+        let last_received_at =
+            || core::iter::from_fn(|| shared.next_input(Duration::ZERO)).collect::<Vec<Input>>();
         drop(mark());
-        assert_eq!(heard(), [], "it has not asked");
+        assert_eq!(last_received_at(), [], "it has not asked");
         let marks = [mark(), mark()];
         shared.drain();
         let [first, last] = marks;
         drop(first);
-        assert_eq!(heard(), []);
+        assert_eq!(last_received_at(), []);
         shared.cut_calls("its time is up");
-        assert_eq!(heard(), [Input::Cut([to.worker.clone()].to_vec())]);
+        assert_eq!(last_received_at(), [Input::Cut([to.worker.clone()].to_vec())]);
         drop(last);
         drop(mark());
-        assert_eq!(heard(), [Input::Drained]);
+        assert_eq!(last_received_at(), [Input::Drained]);
         shared.drain();
-        assert_eq!(heard(), [Input::Drained], "there are none");
+        assert_eq!(last_received_at(), [Input::Drained], "there are none");
     }
 
     #[test]
     fn the_machine_hears_of_failures_that_may_tell_of_deaths_and_of_no_others() {
         let shared = Shared::new();
         let worker = WorkerInfo { name: "b".parse().expect("a name"), id: 1 };
-        let to = Departed { worker: worker.clone(), address: "h:1".into() };
-        let mark = UnderWay { shared: Arc::downgrade(&shared), number: 0, to: Arc::new(to.clone()) };
-        let failed = CallFailure::Remote { status: Status::Failed, words: "no luck".into() };
-        let lost = CallFailure::PeerGone(ConnectionError::Lost("reset".into()));
+        let to = WorkerLocation { worker: worker.clone(), address: "h:1".into() };
+        let mark = ActiveCall { shared: Arc::downgrade(&shared), number: 0, to: Arc::new(to.clone()) };
+        let failed = CallFailure::Remote { status: Status::Failed, message: "no luck".into() };
+        let lost = CallFailure::ConnectionLost(ConnectionError::Lost("reset".into()));
         for result in [Ok(Vec::new()), Err(failed), Err(lost)] {
             mark.ended(&result.map_err(|why| why.of("f", &worker)));
         }

@@ -46,7 +46,7 @@ impl StepStore {
 
     /// Carries out a step, whose times are of this clock. What may have been carried out before the session ended is asked
     /// again, unless that would change more than it should.
-    pub(super) fn carry_out(&self, clock: Clock, step: &StoreStep) -> Reply {
+    pub(super) fn execute(&self, clock: Clock, step: &StoreStep) -> Reply {
         let store = self.current();
         let store = self.renewed(&store).unwrap_or(store);
         if let StoreStep::SetForSession { key, .. } = step {
@@ -56,7 +56,7 @@ impl StepStore {
             Err(error) => {
                 let again = Some(&store).filter(|_| !matches!(step, StoreStep::Add { .. }));
                 match again.and_then(|store| self.renewed(store)) {
-                    Some(renewed) => carry_out(&renewed, clock, step),
+                    Some(renewed) => execute(&renewed, clock, step),
                     None => failed(&error),
                 }
             }
@@ -83,7 +83,7 @@ impl StepStore {
         if !has_ended || self.is_cancelled.load(Ordering::Relaxed) {
             return None;
         }
-        let renewed = Arc::new(store.duplicate_within(&self.canceller.begin()).ok()?);
+        let renewed = Arc::new(store.duplicate_cancellable(&self.canceller.begin()).ok()?);
         *self.current.lock().unwrap_or_else(PoisonError::into_inner) = Arc::clone(&renewed);
         Some(renewed)
     }
@@ -94,7 +94,7 @@ fn failed(error: &CallError) -> Reply {
 }
 
 /// Carries out a step, whose times are of this clock.
-pub(super) fn carry_out(store: &Store, clock: Clock, step: &StoreStep) -> Reply {
+pub(super) fn execute(store: &Store, clock: Clock, step: &StoreStep) -> Reply {
     try_step(store, clock, step).unwrap_or_else(|error| failed(&error))
 }
 

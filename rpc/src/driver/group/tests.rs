@@ -1,9 +1,9 @@
 mod cancelling;
 mod ends;
+mod exit_barrier;
 mod flow;
-mod parting;
+mod reentrancy;
 mod sessions;
-mod within;
 
 use super::*;
 use crate::agent::GroupEvent;
@@ -11,7 +11,7 @@ use crate::connection::{CallFailure, ConnectionError};
 use crate::driver::calls::calling::{Call, RpcClient, RpcClientOptions};
 use crate::driver::calls::handling::{Handling, Run};
 use crate::driver::testing::is_alone;
-use crate::membership::observer::Sight;
+use crate::membership::observer::Observation;
 use crate::options::RpcOptions;
 use alloc::format;
 use alloc::string::{String, ToString};
@@ -101,21 +101,21 @@ fn a_static_group_meets_calls_and_parts() {
             thread::spawn(move || {
                 let me = worker(&format!("w{id}"), id);
                 let agent = start(&store(port), me, Some(4)).map_err(|error| error.to_string())?;
-                let mut told = names(&agent);
+                let mut reported = names(&agent);
                 for id in 0..4_u16 {
                     let answer =
                         agent.call(id, "who", Vec::new(), None).map_err(|error| error.to_string())?;
-                    told += &format!(", {}", String::from_utf8_lossy(&answer));
+                    reported += &format!(", {}", String::from_utf8_lossy(&answer));
                 }
                 agent.shutdown(Shutdown::Graceful).map_err(|error| error.to_string())?;
-                Ok::<_, String>(told)
+                Ok::<_, String>(reported)
             })
         })
         .collect();
     for (id, end) in ends.into_iter().enumerate() {
         let me = format!("w{id} (id {id})");
-        let told = end.join().expect("no panic");
-        assert_eq!(told, Ok(format!("w0 w1 w2 w3, {me}, {me}, {me}, {me}")));
+        let reported = end.join().expect("no panic");
+        assert_eq!(reported, Ok(format!("w0 w1 w2 w3, {me}, {me}, {me}, {me}")));
     }
 }
 
@@ -132,11 +132,11 @@ fn workers_of_a_dynamic_group_come_call_and_go() {
     assert_eq!(b.call(7, "who", Vec::new(), None), Ok(b"b-1 (id 7)".to_vec()), "itself");
     let pending = a.start_call("b-1", "echo", b"later".to_vec(), None).expect("made");
     assert_eq!(pending.wait(), Ok(b"later".to_vec()));
-    for (callee, words) in [
+    for (callee, message) in [
         (Callee::Name("c"), "there is no worker c in the group"),
         (Callee::Id(3), "there is no worker with the id 3 in the group"),
     ] {
-        assert_eq!(a.call(callee, "echo", Vec::new(), None).expect_err("nobody").to_string(), words);
+        assert_eq!(a.call(callee, "echo", Vec::new(), None).expect_err("nobody").to_string(), message);
     }
     let error = a.call("b-1", "none", Vec::new(), None).expect_err("no handler");
     assert_eq!(error.to_string(), "none at b-1 (id 7): there is no such handler");
@@ -169,7 +169,7 @@ fn a_death_is_told_to_all_and_ends_calls() {
     let responder = holds.recv_timeout(SOON).expect("it is asked");
     // Its session with the store ends, and its connections live on.
     let why: Box<str> = "its session with the store's server ended".into();
-    drop(c.lose_sign());
+    drop(c.drop_liveness());
     for agent in [&a, &b] {
         assert_eq!(next_event(agent), GroupEvent::PeerDied { worker: worker("c", 2), why: why.clone() });
     }
@@ -202,7 +202,7 @@ fn who_is_no_member_leaves_nothing() {
     };
     let before = keys();
     let held = (open_descriptors(), threads());
-    for (me, size, words) in [
+    for (me, size, message) in [
         (worker("a", 5), None, "RPC worker name a is not unique."),
         (worker("x", 0), None, "RPC worker id 0 is not unique: a has it."),
         (worker("y", 3), Some(3), "The rank (3) must be less than the world size (3)."),
@@ -213,14 +213,14 @@ fn who_is_no_member_leaves_nothing() {
              property is initialized as false and is trying to be set as true",
         ),
     ] {
-        let error = start(&store_of(), me, size).expect_err(words);
-        assert_eq!(error.to_string(), words);
+        let error = start(&store_of(), me, size).expect_err(message);
+        assert_eq!(error.to_string(), message);
     }
     let mut bad = RpcOptions::new("tcp");
     bad.set_devices(&["cuda:0".parse().expect("a device")]).expect("an accelerator");
     let error = RpcAgent::start(&store_of(), worker("w", 4), None, &bad, &echoing()).expect_err("no device");
-    let words = "Node w has devices with invalid indices: devices = [cuda:0], device count = 0";
-    assert_eq!(error.to_string(), words);
+    let message = "Node w has devices with invalid indices: devices = [cuda:0], device count = 0";
+    assert_eq!(error.to_string(), message);
     assert_eq!(names(&a), "a");
     // What its session held goes a moment later.
     eventually(|| keys().iter().all(|key| before.contains(key)));
@@ -248,7 +248,7 @@ fn a_context_has_one_worker_at_a_time_and_the_url_says_where() {
     let init = |name| {
         let mut options = RpcOptions::new("tcp");
         options.set_init_method(url).expect("a URL");
-        options.set_own(Box::new(echoing()));
+        options.set_extra(Box::new(echoing()));
         context.init(RpcInit { name, rank: Some(0), options: Some(options), ..RpcInit::default() })
     };
     let agent = init("first").expect("a member");
@@ -270,7 +270,7 @@ fn a_context_has_one_worker_at_a_time_and_the_url_says_where() {
     assert!(matches!(error, Err(RpcInitError::Rendezvous(_))));
     let mut meets = RpcOptions::new("tcp");
     meets.set_init_method("tcp://127.0.0.1:0").expect("a URL");
-    for (options, words) in [
+    for (options, message) in [
         (meets, "Error initializing torch.distributed using tcp:// rendezvous: rank parameter missing"),
         (
             RpcOptions::new("tcp"),
@@ -284,7 +284,7 @@ fn a_context_has_one_worker_at_a_time_and_the_url_says_where() {
         ),
     ] {
         let error = context.init(RpcInit { name: "w", options: Some(options), ..RpcInit::default() });
-        assert_eq!(error.err().expect("none").to_string(), words);
+        assert_eq!(error.err().expect("none").to_string(), message);
     }
     let other = RpcInit { name: "w", backend: Some("ucx"), ..RpcInit::default() };
     let error = context.init(other).err().expect("no such").to_string();
@@ -296,27 +296,27 @@ fn a_context_has_one_worker_at_a_time_and_the_url_says_where() {
 
 /// A backend that says of the store what it was given, and makes no worker.
 #[derive(Debug, Default)]
-struct Curious(std::sync::Mutex<Vec<(String, Duration)>>);
+struct OnRequest(std::sync::Mutex<Vec<(String, Duration)>>);
 
-impl crate::registry::RpcBackend for Curious {
+impl crate::registry::RpcBackend for OnRequest {
     type Store = Store;
     type Call = rendezvous_core::driver::canceller::Cancellable;
-    type Agent = Arc<dyn Agency>;
+    type Agent = Arc<dyn RpcWorker>;
     type Error = RpcInitError;
 
     fn construct_options(
         &self,
         base: crate::registry::BaseOptions<'_>,
-        own: &[(&str, &str)],
+        local: &[(&str, &str)],
     ) -> Result<RpcOptions, crate::options::OptionsError> {
-        crate::registry::tcp_options(base, own)
+        crate::registry::tcp_options(base, local)
     }
 
     fn init_backend(
         &self,
         request: crate::registry::InitRequest<Store, Self::Call>,
         _: RpcOptions,
-    ) -> Result<Arc<dyn Agency>, RpcInitError> {
+    ) -> Result<Arc<dyn RpcWorker>, RpcInitError> {
         let scope = String::from_utf8_lossy(request.store.scope()).into_owned();
         self.0.lock().expect("no panic").push((scope, request.store.timeout()));
         Err(RpcInitError::Rank { rank: -1 })
@@ -326,7 +326,7 @@ impl crate::registry::RpcBackend for Curious {
 #[test]
 fn each_attempt_has_a_prefix_of_its_own_and_the_store_waits_as_long_as_calls() {
     let context = RpcContext::default();
-    let curious = Arc::new(Curious::default());
+    let curious = Arc::new(OnRequest::default());
     let backend: Arc<AnyRpcBackend> = Arc::clone(&curious) as Arc<AnyRpcBackend>;
     context.register("curious", backend).expect("free");
     let attempt = |init_method: &str, seconds| {
@@ -342,10 +342,10 @@ fn each_attempt_has_a_prefix_of_its_own_and_the_store_waits_as_long_as_calls() {
     // It meets nobody, and does not count.
     assert!(matches!(attempt("tcp://127.0.0.1", 8.0), RpcInitError::Rendezvous(_)));
     attempt("tcp://127.0.0.1:0", 9.0);
-    let told = core::mem::take(&mut *curious.0.lock().expect("no panic"));
-    let told: Vec<(&str, u64)> =
-        told.iter().map(|(scope, timeout)| (scope.as_str(), timeout.as_secs())).collect();
-    assert_eq!(told, [("/rpc_prefix_0/", 7), ("/rpc_prefix_1/", 9)]);
+    let reported = core::mem::take(&mut *curious.0.lock().expect("no panic"));
+    let reported: Vec<(&str, u64)> =
+        reported.iter().map(|(scope, timeout)| (scope.as_str(), timeout.as_secs())).collect();
+    assert_eq!(reported, [("/rpc_prefix_0/", 7), ("/rpc_prefix_1/", 9)]);
 }
 
 #[test]
@@ -358,7 +358,7 @@ fn a_context_has_one_worker_after_the_other_each_by_another_url() {
     for (url, rank) in [(format!("tcp://127.0.0.1:{port}"), 1), ("tcp://127.0.0.1:0".into(), 0), (file, 0)] {
         let mut options = RpcOptions::new("tcp");
         options.set_init_method(&url).expect("a URL");
-        options.set_own(Box::new(echoing()));
+        options.set_extra(Box::new(echoing()));
         let init = RpcInit { name: "w", rank: Some(rank), options: Some(options), ..RpcInit::default() };
         let agent = context.init(init).unwrap_or_else(|error| panic!("{url}: {error}"));
         let tcp = agent.tcp().expect("of tcp");
@@ -378,8 +378,8 @@ fn devices_are_of_whatever_kind_the_group_counts() {
     options.set_device_map(&worker("a", 0).name, pairs).expect("one to one");
     let start = |kind: &str| {
         let accelerator = crate::device::DeviceKind::new(kind).expect("a kind");
-        let own = TcpOptions { accelerator, device_count: 2, ..echoing() };
-        RpcAgent::start(&store(port), worker("a", 0), None, &options, &own)
+        let local = TcpOptions { accelerator, device_count: 2, ..echoing() };
+        RpcAgent::start(&store(port), worker("a", 0), None, &options, &local)
     };
     let agent = start("xpu").expect("a member");
     assert_eq!(agent.devices(), [device("xpu:0"), device("xpu:1")]);
@@ -389,8 +389,8 @@ fn devices_are_of_whatever_kind_the_group_counts() {
     );
     agent.shutdown(Shutdown::Graceful).expect("alone");
     let error = start("cuda").expect_err("another kind").to_string();
-    let words = "Node a has devices with invalid indices: devices = [xpu:1, xpu:0], device count = 2";
-    assert_eq!(error, words);
+    let message = "Node a has devices with invalid indices: devices = [xpu:1, xpu:0], device count = 2";
+    assert_eq!(error, message);
 }
 
 #[test]
@@ -450,7 +450,7 @@ fn a_static_group_hears_its_members_only() {
     let group = store(port);
     let agent = start(&group, worker("a", 0), Some(1)).expect("a member");
     let (host, port) = agent.address().rsplit_once(':').expect("host and port");
-    for (me, words) in [
+    for (me, message) in [
         (worker("a", 5), "a (id 5) claims to be a (id 0)"),
         (worker("x", 0), "x (id 0) claims to be a (id 0)"),
         (worker("x", 7), "x (id 7) is no member of this group"),
@@ -460,12 +460,13 @@ fn a_static_group_hears_its_members_only() {
             group: greeting(&group),
             limits: RpcLimits::default(),
             keep_alive: None,
-            own: None,
+            local: None,
         });
         let client = client.expect("room");
         let peer = client.peer(agent.me(), host, port.parse().expect("a port")).expect("room");
-        let error = peer.call(Call::of("echo").within(SOON), &b"x"[..]).expect_err("refused").to_string();
-        assert!(error.ends_with(words), "{error}");
+        let error =
+            peer.call(Call::of("echo").with_timeout(SOON), &b"x"[..]).expect_err("refused").to_string();
+        assert!(error.ends_with(message), "{error}");
     }
     agent.shutdown(Shutdown::Graceful).expect("alone");
 }
@@ -481,11 +482,11 @@ fn whoever_was_heard_before_a_static_group_was_complete_is_heard_no_more() {
     let (_server, port) = server();
     let group = store(port);
     thread::scope(|scope| {
-        let (tell, told) = std::sync::mpsc::channel();
-        let (group, tell) = (&group, &tell);
+        let (notify, reported) = std::sync::mpsc::channel();
+        let (group, notify) = (&group, &notify);
         let begin = |name: &'static str, id| {
-            let tell = tell.clone();
-            scope.spawn(move || tell.send(start(group, worker(name, id), Some(2))).ok())
+            let notify = notify.clone();
+            scope.spawn(move || notify.send(start(group, worker(name, id), Some(2))).ok())
         };
         begin("a", 0);
         let address = group.get_owned(b"addrs/a", Timeout::After(SOON)).expect("it is there");
@@ -496,18 +497,18 @@ fn whoever_was_heard_before_a_static_group_was_complete_is_heard_no_more() {
             group: greeting(group),
             limits: RpcLimits::default(),
             keep_alive: None,
-            own: None,
+            local: None,
         });
         let client = client.expect("room");
         let peer = client.peer(&worker("a", 0), host, port.parse().expect("a port")).expect("room");
         // Nobody knows yet who is of the group.
-        peer.call(Call::of("who").within(SOON), &b""[..]).expect("it is heard");
+        peer.call(Call::of("who").with_timeout(SOON), &b""[..]).expect("it is heard");
         begin("b", 1);
         let agents: Vec<RpcAgent> =
-            (0..2).map(|_| told.recv_timeout(SOON).expect("in time").expect("a member")).collect();
-        let error = peer.call(Call::of("who").within(SOON), &b""[..]).expect_err("refused").to_string();
+            (0..2).map(|_| reported.recv_timeout(SOON).expect("in time").expect("a member")).collect();
+        let error = peer.call(Call::of("who").with_timeout(SOON), &b""[..]).expect_err("refused").to_string();
         assert!(!error.contains("deadline"), "{error}");
-        let error = peer.call(Call::of("who").within(SOON), &b""[..]).expect_err("refused").to_string();
+        let error = peer.call(Call::of("who").with_timeout(SOON), &b""[..]).expect_err("refused").to_string();
         assert!(error.ends_with("x (id 7) is no member of this group"), "{error}");
         drop(agents);
     });
@@ -524,11 +525,11 @@ fn workers_of_other_groups_beneath_the_same_prefix_are_not_called() {
             group: greeting(&group),
             limits: RpcLimits::default(),
             keep_alive: None,
-            own: None,
+            local: None,
         });
         let client = client.expect("room");
         let peer = client.peer(b.me(), host, to.parse().expect("a port")).expect("room");
-        let answer = peer.call(Call::of("who").within(SOON), &b""[..]);
+        let answer = peer.call(Call::of("who").with_timeout(SOON), &b""[..]);
         assert_eq!(answer.is_ok(), is_heard, "{answer:?}");
     }
 }
@@ -539,13 +540,13 @@ fn an_observer_sees_who_comes_and_goes() {
     let observer = GroupObserver::start(&store(port), ObserverOptions::default()).expect("it looks");
     let next = || observer.next(SOON).expect("it sees").expect("something");
     let a = joined(port, "a", 0);
-    assert_eq!(next(), Sight::Begun(crate::device_map::GroupKind::Dynamic));
-    let Sight::Came(seen) = next() else { panic!("it came") };
+    assert_eq!(next(), Observation::Begun(crate::device_map::GroupKind::Dynamic));
+    let Observation::Joined(seen) = next() else { panic!("it came") };
     assert_eq!((seen.worker, &*seen.address), (worker("a", 0), a.address()));
     let b = joined(port, "b", 1);
-    assert!(matches!(next(), Sight::Came(seen) if seen.worker == worker("b", 1)));
+    assert!(matches!(next(), Observation::Joined(seen) if seen.worker == worker("b", 1)));
     a.shutdown(Shutdown::Graceful).expect("it leaves");
-    assert_eq!(next(), Sight::Went(worker("a", 0)));
+    assert_eq!(next(), Observation::Left(worker("a", 0)));
     assert_eq!(observer.seen().len(), 1);
     drop(b);
 }
@@ -560,9 +561,9 @@ fn a_graceful_end_waits_for_calls_and_an_abrupt_one_ends_them() {
     let pending = a.start_call("b", "hold", Vec::new(), Some(SOON)).expect("made");
     let responder = holds.recv_timeout(SOON).expect("it is asked");
     thread::scope(|scope| {
-        let (told, ended) = std::sync::mpsc::channel();
+        let (reported, ended) = std::sync::mpsc::channel();
         let a = &a;
-        scope.spawn(move || told.send(a.shutdown(Shutdown::Graceful)).ok());
+        scope.spawn(move || reported.send(a.shutdown(Shutdown::Graceful)).ok());
         assert!(ended.recv_timeout(Duration::from_millis(50)).is_err(), "its call is under way");
         responder.answer(b"at last".to_vec());
         assert_eq!(pending.wait(), Ok(b"at last".to_vec()));
@@ -572,7 +573,7 @@ fn a_graceful_end_waits_for_calls_and_an_abrupt_one_ends_them() {
     let pending = c.start_call("b", "hold", Vec::new(), Some(SOON)).expect("made");
     let responder = holds.recv_timeout(SOON).expect("it is asked");
     c.shutdown(Shutdown::Abrupt).expect("it wants to");
-    assert_eq!(failure(pending.wait()), CallFailure::OwnEnd("this worker was shut down".into()));
+    assert_eq!(failure(pending.wait()), CallFailure::CallerEnded("this worker was shut down".into()));
     drop(responder);
 }
 
@@ -613,7 +614,7 @@ fn a_group_goes_on_without_the_server_and_hears_that_deaths_are_told_no_more() {
     drop(server);
     for agent in [&a, &b] {
         let event = next_event(agent);
-        let GroupEvent::SightLost { why } = &event else { panic!("{event:?}") };
+        let GroupEvent::WatchLost { why } = &event else { panic!("{event:?}") };
         assert!(why.contains("127.0.0.1"), "{why}");
     }
     assert_eq!(a.call("b", "echo", b"x".to_vec(), None), Ok(b"x".to_vec()));
@@ -627,16 +628,16 @@ fn a_group_goes_on_without_the_server_and_hears_that_deaths_are_told_no_more() {
 #[test]
 fn a_static_group_that_loses_a_worker_says_who() {
     let (_server, port) = server();
-    let (told, heard) = std::sync::mpsc::channel();
+    let (reported, last_received_at) = std::sync::mpsc::channel();
     for id in 0..3_u16 {
-        let told = told.clone();
+        let reported = reported.clone();
         thread::spawn(move || {
             let agent = start(&store(port), worker(&format!("w{id}"), id), Some(3));
-            told.send(agent.map_err(|error| error.to_string())).ok();
+            reported.send(agent.map_err(|error| error.to_string())).ok();
         });
     }
     let mut agents: Vec<RpcAgent> =
-        (0..3).map(|_| heard.recv_timeout(SOON).expect("in time").expect("a member")).collect();
+        (0..3).map(|_| last_received_at.recv_timeout(SOON).expect("in time").expect("a member")).collect();
     agents.sort_by_key(|agent| agent.me().id);
     drop(agents.pop());
     for agent in &agents {

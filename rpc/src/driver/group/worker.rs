@@ -1,22 +1,22 @@
 //! A worker of a group whose backend is `tcp`.
 
-use super::own_store::{Pressing, Sessions, own_store};
+use super::liveness_watcher::LivenessWatcher;
 use super::shared::{Callee, GroupCallError, Shared};
-use super::signs::Signs;
-use super::steps::{StepStore, carry_out};
-use super::turning::Turning;
-use super::{Agency, Begun, CallSpec, CallTold, Ear, GroupResult, Heard, RpcInitError};
+use super::steps::{StepStore, execute};
+use super::store_connection::{Pressing, Sessions, open_store};
+use super::worker_threads::GroupThreads;
+use super::{AlreadyObserved, Begun, CallSpec, GroupResult, Listener, OnResult, RpcInitError, RpcWorker};
 #[cfg(test)]
 use crate::agent::ControlCall;
 use crate::agent::{
-    Agent, AgentError, AgentOptions, GroupEvent, HANDLERS, Input, NotCallable, sign, unless_abandoned,
+    Agent, AgentError, AgentOptions, GroupEvent, HANDLERS, Input, NotCallable, liveness_key, unless_abandoned,
 };
 use crate::connection::Status;
 use crate::device::{Device, DeviceKind};
 use crate::device_map::{DeviceMaps, NodeDevices};
 use crate::driver::calls::Payload;
 pub use crate::driver::calls::calling::CallCanceller;
-use crate::driver::calls::calling::{Call, Mark, Marking, PendingCall, RpcClient, RpcClientOptions};
+use crate::driver::calls::calling::{Call, CallGuard, Mark, PendingCall, RpcClient, RpcClientOptions};
 use crate::driver::calls::handling::{Handling, Request, Responder, Run};
 use crate::driver::calls::serving::{RpcServer, RpcServerOptions};
 use crate::handlers::{HandlerError, Owner};
@@ -45,7 +45,7 @@ use std::net::UdpSocket;
 use std::sync::{Mutex, PoisonError};
 
 /// How long joining and leaving may take where calls may take as long as they like.
-const PATIENCE: Duration = Duration::from_secs(300);
+const TIMEOUT: Duration = Duration::from_secs(300);
 /// How much later than the machine's own deadlines its end is given up.
 const END_SLACK: Duration = Duration::from_secs(30);
 
@@ -95,8 +95,8 @@ pub struct RpcAgent {
     handling: Arc<Handling>,
     server: RpcServer,
     store: Arc<StepStore>,
-    signs: Arc<Mutex<Option<Signs>>>,
-    turning: Mutex<Turning>,
+    liveness_watcher: Arc<Mutex<Option<LivenessWatcher>>>,
+    group_threads: Mutex<GroupThreads>,
     reserved: Mutex<Option<Reserved>>,
     /// Somebody takes it apart, or has.
     is_closing: AtomicBool,
@@ -115,9 +115,9 @@ impl GroupCall {
         Ok(self.0.wait()?)
     }
 
-    /// What came of it, if that is known within `patience`. It is told once; later there is nothing.
-    pub fn look(&mut self, patience: Duration) -> Option<GroupResult> {
-        self.0.look(patience).map(|result| result.map_err(GroupCallError::from))
+    /// What came of it, if that is known within `timeout`. It is told once; later there is nothing.
+    pub fn look(&mut self, timeout: Duration) -> Option<GroupResult> {
+        self.0.look(timeout).map(|result| result.map_err(GroupCallError::from))
     }
 
     /// Ends it, unless it has ended. Whether it had not.
@@ -146,7 +146,7 @@ impl RpcAgent {
         tcp: &TcpOptions,
     ) -> Result<Self, RpcInitError> {
         let rpc_timeout = options.rpc_timeout();
-        let membership_timeout = tcp.membership_timeout.or(rpc_timeout).unwrap_or(PATIENCE);
+        let membership_timeout = tcp.membership_timeout.or(rpc_timeout).unwrap_or(TIMEOUT);
         let worker_threads = usize::try_from(options.worker_threads()).unwrap_or(usize::MAX);
         let handling = tcp.handling.clone().unwrap_or_else(|| Handling::new(worker_threads));
         let shared = Shared::new();
@@ -159,16 +159,16 @@ impl RpcAgent {
             true => Err(AgentError::from(MembershipError::Cancelled)),
             false => Ok(()),
         };
-        let own = own_store(store, &me.name, &call);
+        let local = open_store(store, &me.name, &call);
         go_on()?;
-        let (store, has_sessions) = own?;
+        let (store, has_sessions) = local?;
         store.set_timeout(membership_timeout);
         let store = Arc::new(store);
         let pressing = Pressing::begin(&store, &call);
-        let id = carry_out(&store, shared.clock(), &group_id::ask(random_seed()));
+        let id = execute(&store, shared.clock(), &group_id::ask(random_seed()));
         drop(pressing);
         go_on()?;
-        let group = group_id::answered(&scope, id).map_err(AgentError::from)?;
+        let group = group_id::group_id_from(&scope, id).map_err(AgentError::from)?;
         let weak = Arc::downgrade(&shared);
         let admit = move |claimed: &WorkerInfo| {
             let admitted = weak.upgrade().map_or(Ok(()), |shared| shared.admit(claimed));
@@ -200,12 +200,12 @@ impl RpcAgent {
             group,
             limits: RpcLimits::default(),
             keep_alive: Some(KeepAlive::default()),
-            own: Some(Arc::clone(&handling)),
+            local: Some(Arc::clone(&handling)),
         };
         let weak = Arc::downgrade(&shared);
-        let client = RpcClient::new_watched(client, move |words| {
+        let client = RpcClient::new_watched(client, move |message| {
             if let Some(shared) = weak.upgrade() {
-                shared.panicked(words);
+                shared.panicked(message);
             }
         })
         .map_err(RpcInitError::System)?;
@@ -223,22 +223,27 @@ impl RpcAgent {
             nonce: random_seed(),
         };
         let machine = Agent::new(shared.clock().now(), machine).map_err(AgentError::from)?;
-        let (sign, here) = (machine.sign().key(), sign::here(me.id));
+        let (liveness_key, here) = (machine.liveness_key().key(), liveness_key::here(me.id));
         shared.begin(machine, client);
-        let signs = match has_sessions {
+        let liveness_watcher = match has_sessions {
             Sessions::Native => {
                 let pressing = Pressing::begin(&store, &call);
-                let signs = Signs::begin(&store, (&sign, &here), &shared);
+                let liveness_watcher = LivenessWatcher::begin(&store, (&liveness_key, &here), &shared);
                 drop(pressing);
                 go_on()?;
-                Some(signs?)
+                Some(liveness_watcher?)
             }
             Sessions::None => None,
         };
-        let signs = Arc::new(Mutex::new(signs));
+        let liveness_watcher = Arc::new(Mutex::new(liveness_watcher));
         let store = Arc::new(StepStore::new(store));
-        let turning = Turning::start(&shared, Arc::clone(&store), Arc::clone(&signs), server.admission())
-            .map_err(RpcInitError::System)?;
+        let group_threads = GroupThreads::start(
+            &shared,
+            Arc::clone(&store),
+            Arc::clone(&liveness_watcher),
+            server.admission(),
+        )
+        .map_err(RpcInitError::System)?;
         let agent = Self {
             me,
             address,
@@ -248,8 +253,8 @@ impl RpcAgent {
             handling,
             server,
             store,
-            signs,
-            turning: Mutex::new(turning),
+            liveness_watcher,
+            group_threads: Mutex::new(group_threads),
             reserved: Mutex::new(Some(reserved)),
             is_closing: AtomicBool::new(false),
         };
@@ -303,7 +308,7 @@ impl RpcAgent {
         &self.handling
     }
 
-    fn within<'a>(&self, handler: &'a str, timeout: Option<Duration>) -> Call<'a> {
+    fn method_timeout<'a>(&self, handler: &'a str, timeout: Option<Duration>) -> Call<'a> {
         Call { timeout: timeout.or(self.rpc_timeout), ..Call::of(handler) }
     }
 
@@ -319,8 +324,8 @@ impl RpcAgent {
         payload: impl Into<Payload>,
         timeout: Option<Duration>,
     ) -> GroupResult {
-        let (peer, mark) = self.shared.way_to(callee.into())?;
-        let result = peer.call(self.within(handler, timeout), payload);
+        let (peer, mark) = self.shared.route_to(callee.into())?;
+        let result = peer.call(self.method_timeout(handler, timeout), payload);
         mark.ended(&result);
         Ok(result?)
     }
@@ -337,8 +342,8 @@ impl RpcAgent {
         payload: impl Into<Payload>,
         timeout: Option<Duration>,
     ) -> GroupResult {
-        let (peer, mark) = self.shared.way_to(callee.into())?;
-        let call = Call { canceller: Some(canceller), ..self.within(handler, timeout) };
+        let (peer, mark) = self.shared.route_to(callee.into())?;
+        let call = Call { canceller: Some(canceller), ..self.method_timeout(handler, timeout) };
         let result = peer.call(call, payload);
         mark.ended(&result);
         Ok(result?)
@@ -355,9 +360,9 @@ impl RpcAgent {
         payload: impl Into<Payload>,
         timeout: Option<Duration>,
     ) -> Result<GroupCall, GroupCallError> {
-        let (peer, mark) = self.shared.way_to(callee.into())?;
+        let (peer, mark) = self.shared.route_to(callee.into())?;
         let mark: Mark = Some(Box::new(mark));
-        Ok(GroupCall(peer.start_marked(self.within(handler, timeout), payload.into(), mark)?))
+        Ok(GroupCall(peer.start_marked(self.method_timeout(handler, timeout), payload.into(), mark)?))
     }
 
     /// Calls, and has what came of it told to `callback`, which must not block, on a thread of the library's. What ends the
@@ -373,13 +378,13 @@ impl RpcAgent {
         timeout: Option<Duration>,
         callback: impl FnOnce(GroupResult) + Send + 'static,
     ) -> Result<CallCanceller, GroupCallError> {
-        let (peer, mark) = self.shared.way_to(callee.into())?;
-        let told = move |result: Result<Vec<u8>, _>| {
+        let (peer, mark) = self.shared.route_to(callee.into())?;
+        let on_result = move |result: Result<Vec<u8>, _>| {
             mark.ended(&result);
             callback(result.map_err(GroupCallError::from));
             drop(mark);
         };
-        Ok(peer.start_with(self.within(handler, timeout), payload, told)?)
+        Ok(peer.start_with(self.method_timeout(handler, timeout), payload, on_result)?)
     }
 
     /// Calls what nobody answers. What has not been sent when the time is up never is.
@@ -393,8 +398,8 @@ impl RpcAgent {
         payload: impl Into<Payload>,
         timeout: Option<Duration>,
     ) -> Result<(), GroupCallError> {
-        let (peer, mark) = self.shared.way_to(callee.into())?;
-        Ok(peer.notify_marked(self.within(handler, timeout), payload.into(), Some(Box::new(mark)))?)
+        let (peer, mark) = self.shared.route_to(callee.into())?;
+        Ok(peer.notify_marked(self.method_timeout(handler, timeout), payload.into(), Some(Box::new(mark)))?)
     }
 
     /// All workers of the group, in the order of their numbers; none once this one is of no group any more.
@@ -409,9 +414,9 @@ impl RpcAgent {
         let places = self.shared.with_agent(|agent| {
             let mut places: Vec<Seen> = Vec::with_capacity(agent.members().len());
             for member in agent.members().iter() {
-                let place = places.partition_point(|known| known.worker.id < member.worker.id);
+                let index = places.partition_point(|known| known.worker.id < member.worker.id);
                 let (worker, address) = (member.worker.clone(), member.address.clone());
-                places.insert(place, Seen { worker, address });
+                places.insert(index, Seen { worker, address });
             }
             places
         });
@@ -447,19 +452,19 @@ impl RpcAgent {
         self.shared.with_agent(|agent| agent.group().devices(&self.me.name)).unwrap_or_default()
     }
 
-    /// Who came, went or died; waits up to `patience`, and no longer than this worker is of its group. Of several threads
+    /// Who came, went or died; waits up to `timeout`, and no longer than this worker is of its group. Of several threads
     /// that wait, each gets another one.
     #[must_use]
-    pub fn next_event(&self, patience: Duration) -> Option<GroupEvent> {
-        self.shared.next_event(patience)
+    pub fn next_event(&self, timeout: Duration) -> Option<GroupEvent> {
+        self.shared.next_event(timeout)
     }
 
     /// The same, and no longer than until this is cancelled.
     #[must_use]
-    pub fn next_event_unless(&self, patience: Duration, cancellable: &Cancellable) -> Option<GroupEvent> {
+    pub fn next_event_unless(&self, timeout: Duration, cancellable: &Cancellable) -> Option<GroupEvent> {
         let shared = Arc::clone(&self.shared);
         let _watch = cancellable.watch(move || shared.wake_for_events());
-        self.shared.next_event_unless(patience, cancellable)
+        self.shared.next_event_unless(timeout, cancellable)
     }
 
     /// How many events were lost since nobody asked for them.
@@ -470,8 +475,8 @@ impl RpcAgent {
 
     /// How it ended, if it has and nobody was told before.
     #[must_use]
-    pub fn tell_end(&self) -> Option<Result<(), AgentError>> {
-        self.end().filter(|_| self.shared.tell_end_once())
+    pub fn take_end(&self) -> Option<Result<(), AgentError>> {
+        self.end().filter(|_| self.shared.take_end_once())
     }
 
     /// How it ended, if it has.
@@ -493,7 +498,7 @@ impl RpcAgent {
         }
         let ended_before = self.end();
         if ended_before.is_none() {
-            self.shared.tell(match how {
+            self.shared.push_input(match how {
                 Shutdown::Graceful => Input::Leave,
                 Shutdown::Abrupt => Input::Abandon,
             });
@@ -501,7 +506,7 @@ impl RpcAgent {
         // Draining and leaving have a deadline each.
         let until = self.shared.clock().now() + self.membership_timeout * 2 + END_SLACK;
         let end = self.shared.wait_over(until).unwrap_or_else(|| {
-            self.shared.tell(Input::Abandon);
+            self.shared.push_input(Input::Abandon);
             Err(AgentError::Stuck { store: self.store.current().peer().into() })
         });
         self.close(how);
@@ -515,31 +520,31 @@ impl RpcAgent {
     /// that has returned.
     pub fn abandon(&self) {
         if self.end().is_none() {
-            self.shared.tell(Input::Abandon);
+            self.shared.push_input(Input::Abandon);
         }
         self.close(Shutdown::Abrupt);
     }
 
     /// As if its session with the store had ended.
     #[cfg(test)]
-    pub(super) fn lose_sign(&self) -> Option<Signs> {
-        self.signs.lock().unwrap_or_else(PoisonError::into_inner).take()
+    pub(super) fn drop_liveness(&self) -> Option<LivenessWatcher> {
+        self.liveness_watcher.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
     /// Asks a member whether it is there, as the machine does where it has its doubts, and for so long.
     #[cfg(test)]
-    pub(super) fn doubt(&self, name: &str, patience: Duration) {
-        let to = self.shared.with_agent(|agent| agent.callee(name).map(Member::place));
+    pub(super) fn suspicion(&self, name: &str, timeout: Duration) {
+        let to = self.shared.with_agent(|agent| agent.callee(name).map(Member::location));
         let to = to.expect("a machine").expect("a member");
-        let (until, handler) = (self.shared.clock().now() + patience, crate::agent::REACH_HANDLER);
+        let (until, handler) = (self.shared.clock().now() + timeout, crate::agent::REACH_HANDLER);
         let call = ControlCall { number: u64::MAX, to, handler, payload: Box::default(), until };
         self.shared.call(call);
     }
 
-    /// How it ended, once it has; `None`: not within `patience`.
+    /// How it ended, once it has; `None`: not within `timeout`.
     #[cfg(test)]
-    pub(in crate::driver) fn await_end(&self, patience: Duration) -> Option<Result<(), AgentError>> {
-        self.shared.wait_over(self.shared.clock().now() + patience)
+    pub(in crate::driver) fn await_end(&self, timeout: Duration) -> Option<Result<(), AgentError>> {
+        self.shared.wait_over(self.shared.clock().now() + timeout)
     }
 
     /// Has this happen while the way to somebody who is called is made, once.
@@ -550,8 +555,8 @@ impl RpcAgent {
 
     /// To whom there are ways.
     #[cfg(test)]
-    pub(super) fn ways(&self) -> Vec<WorkerInfo> {
-        self.shared.ways()
+    pub(super) fn routes(&self) -> Vec<WorkerInfo> {
+        self.shared.routes()
     }
 
     /// As if nobody had been called.
@@ -562,8 +567,8 @@ impl RpcAgent {
 
     /// As if a thread of the library's had panicked.
     #[cfg(test)]
-    pub(super) fn panicked(&self, words: &str) {
-        self.shared.panicked(words);
+    pub(super) fn panicked(&self, message: &str) {
+        self.shared.panicked(message);
     }
 
     /// Nothing is left of it.
@@ -589,15 +594,15 @@ impl RpcAgent {
         let _ = self.handling.finish(until.since(now()), END_SLACK);
         self.store.cancel();
         // Whoever has it waits for its threads; code that runs on one of them does not wait for that.
-        let turning = if self.handling.is_around() {
-            self.turning.try_lock().ok()
+        let group_threads = if self.handling.is_around() {
+            self.group_threads.try_lock().ok()
         } else {
-            Some(self.turning.lock().unwrap_or_else(PoisonError::into_inner))
+            Some(self.group_threads.lock().unwrap_or_else(PoisonError::into_inner))
         };
-        if let Some(mut turning) = turning {
-            turning.join();
+        if let Some(mut group_threads) = group_threads {
+            group_threads.join();
         }
-        drop(self.signs.lock().unwrap_or_else(PoisonError::into_inner).take());
+        drop(self.liveness_watcher.lock().unwrap_or_else(PoisonError::into_inner).take());
         drop(self.reserved.lock().unwrap_or_else(PoisonError::into_inner).take());
     }
 }
@@ -608,7 +613,7 @@ impl Drop for RpcAgent {
     }
 }
 
-impl Agency for RpcAgent {
+impl RpcWorker for RpcAgent {
     fn me(&self) -> &WorkerInfo {
         &self.me
     }
@@ -629,17 +634,17 @@ impl Agency for RpcAgent {
         Self::end(self).map(unless_abandoned)
     }
 
-    fn begin_call(&self, call: CallSpec<'_>, told: CallTold) -> Result<Begun, GroupCallError> {
+    fn begin_call(&self, call: CallSpec<'_>, on_result: OnResult) -> Result<Begun, GroupCallError> {
         let CallSpec { callee, handler, payload, timeout } = call;
-        self.call_with(callee, handler, payload, timeout, told).map(Begun::Kept)
+        self.call_with(callee, handler, payload, timeout, on_result).map(Begun::Kept)
     }
 
     fn begin_notify(&self, call: CallSpec<'_>) -> Result<(), GroupCallError> {
         self.notify(call.callee, call.handler, call.payload, call.timeout)
     }
 
-    fn listen(&self, ear: Arc<dyn Ear>) -> Result<(), Heard> {
-        self.shared.listen(ear)
+    fn listen(&self, group_listener: Arc<dyn Listener>) -> Result<(), AlreadyObserved> {
+        self.shared.listen(group_listener)
     }
 
     fn listen_no_more(&self) {

@@ -4,8 +4,8 @@ use crate::connection::{CallFailure, CallKind};
 use crate::driver::calls::handling::{Handling, Request, Responder, Run, Wanted};
 use crate::driver::group::tests::{server, store, worker};
 use crate::driver::group::{
-    Agency, Begun, CallSpec, CallTold, Callee, GroupCallError, GroupResult, RpcAgent, RpcInit, RpcInitError,
-    Shutdown, TcpOptions,
+    Begun, CallSpec, Callee, GroupCallError, GroupResult, OnResult, RpcAgent, RpcInit, RpcInitError,
+    RpcWorker, Shutdown, TcpOptions,
 };
 use crate::driver::testing::becomes_readable;
 use crate::handlers::Owner;
@@ -33,12 +33,12 @@ fn init(
     world_size: Option<u16>,
 ) -> MemberId {
     let (home, context) = (Arc::clone(context), Arc::clone(context));
-    let make = Box::new(move |desk: &RpcDesk, canceller: Canceller| {
+    let make = Box::new(move |queue: &RpcRequestQueue, canceller: Canceller| {
         let handling = Handling::new(1);
-        handling.register_as(Owner::Program, "ask", Run::Inline, desk.handler())?;
-        let own = TcpOptions { handling: Some(handling), ..TcpOptions::default() };
+        handling.register_as(Owner::Program, "ask", Run::Inline, queue.handler())?;
+        let local = TcpOptions { handling: Some(handling), ..TcpOptions::default() };
         let mut options = RpcOptions::new("tcp");
-        options.set_own(Box::new(own));
+        options.set_extra(Box::new(local));
         let over = Arc::new(NodeStore::new(store(port), None));
         let rank = Some(rank);
         let options = Some(options);
@@ -57,7 +57,7 @@ fn next(events: &mut Loop) -> (MemberId, RpcEvent) {
             None => {}
         }
         assert!(becomes_readable(events.fd(), SOON), "nothing happens any more");
-        events.turn().expect("a turn");
+        events.poll().expect("a turn");
     }
 }
 
@@ -79,9 +79,9 @@ fn joined(events: &mut Loop) -> MemberId {
     }
 }
 
-fn asked(events: &mut Loop) -> (MemberId, Request, Responder) {
+fn put_request(events: &mut Loop) -> (MemberId, Request, Responder) {
     match next(events) {
-        (id, RpcEvent::Asked(request, responder)) => (id, request, responder),
+        (id, RpcEvent::Request(request, responder)) => (id, request, responder),
         other => panic!("{other:?}"),
     }
 }
@@ -131,13 +131,13 @@ fn pair(world_size: Option<u16>) -> (Server, Loop, [MemberId; 2], [Arc<RpcContex
         both.sort_unstable();
         assert_eq!(both, [one, two]);
     } else {
-        let mut is_told = [false, false];
-        while is_told != [true, true] {
+        let mut is_reported = [false, false];
+        while is_reported != [true, true] {
             match next(&mut events) {
-                (id, RpcEvent::Joined(Ok(()))) if id == two => is_told[0] = true,
-                (id, RpcEvent::Group(GroupEvent::Joined(who))) if id == one => {
-                    assert_eq!(who, worker("two", 1));
-                    is_told[1] = true;
+                (id, RpcEvent::Joined(Ok(()))) if id == two => is_reported[0] = true,
+                (id, RpcEvent::Group(GroupEvent::Joined(participant))) if id == one => {
+                    assert_eq!(participant, worker("two", 1));
+                    is_reported[1] = true;
                 }
                 other => panic!("{other:?}"),
             }
@@ -150,17 +150,17 @@ fn pair(world_size: Option<u16>) -> (Server, Loop, [MemberId; 2], [Arc<RpcContex
 fn two_workers_of_one_loop_and_one_thread_call_each_other() {
     let (_server, mut events, [one, two], _) = pair(Some(2));
     let call = events.rpc_call(one, ask("two", "ask", b"hello")).expect("made");
-    let (at, request, responder) = asked(&mut events);
+    let (at, request, responder) = put_request(&mut events);
     assert_eq!((at, &request.caller, &*request.handler), (two, &worker("one", 0), "ask"));
     assert_eq!((&*request.payload, responder.is_wanted()), (&b"hello"[..], true));
     // It is answered later; meanwhile other calls come and go, also to itself.
-    let own = events.rpc_call(two, ask("two", "ask", b"me")).expect("made");
-    let (at, _, answers) = asked(&mut events);
+    let local = events.rpc_call(two, ask("two", "ask", b"me")).expect("made");
+    let (at, _, answers) = put_request(&mut events);
     assert_eq!(at, two);
     assert!(answers.answer(b"myself".to_vec()));
-    assert_eq!(completed(&mut events), (own, Ok(b"myself".to_vec())));
+    assert_eq!(completed(&mut events), (local, Ok(b"myself".to_vec())));
     events.rpc_notify(one, ask("two", "ask", b"psst")).expect("made");
-    let (_, request, answers) = asked(&mut events);
+    let (_, request, answers) = put_request(&mut events);
     assert_eq!(&*request.payload, b"psst");
     assert!(!answers.answer(Vec::new()), "nobody wants it");
     assert!(responder.answer(b"late".to_vec()));
@@ -179,11 +179,11 @@ fn two_workers_of_one_loop_and_one_thread_call_each_other() {
 
     // One that is cancelled, one whose time passes, one that is refused.
     let call = events.rpc_call(one, ask("two", "ask", b"")).expect("made");
-    let (_, _, held) = asked(&mut events);
+    let (_, _, held) = put_request(&mut events);
     events.cancel(StoreId::from_u32(one.as_u32()), call);
     let (id, result) = completed(&mut events);
-    let words = result.expect_err("cancelled").to_string();
-    assert_eq!((id, words.as_str()), (call, "ask at two (id 1): it was cancelled"));
+    let message = result.expect_err("cancelled").to_string();
+    assert_eq!((id, message.as_str()), (call, "ask at two (id 1): it was cancelled"));
     events.cancel(StoreId::from_u32(one.as_u32()), call);
     drop(held);
     let quick = CallSpec { timeout: Some(Duration::from_millis(20)), ..ask("two", "ask", b"") };
@@ -191,18 +191,18 @@ fn two_workers_of_one_loop_and_one_thread_call_each_other() {
     let mut held = Vec::new();
     let (id, result) = loop {
         match next(&mut events) {
-            (_, RpcEvent::Asked(_, responder)) => held.push(responder),
+            (_, RpcEvent::Request(_, responder)) => held.push(responder),
             (_, RpcEvent::Completed(id, _, result)) => break (id, result),
             other => panic!("{other:?}"),
         }
     };
-    let words = result.expect_err("too late").to_string();
-    assert!(id == call && words.contains("ask at two (id 1"), "{words}");
+    let message = result.expect_err("too late").to_string();
+    assert!(id == call && message.contains("ask at two (id 1"), "{message}");
     drop(held);
     let call = events.rpc_call(one, ask("two", "ask", b"last")).expect("made");
     loop {
         // The one that was too late may have been on its way.
-        let (_, request, responder) = asked(&mut events);
+        let (_, request, responder) = put_request(&mut events);
         if &*request.payload == b"last" {
             assert!(responder.fail("no such luck"));
             break;
@@ -228,15 +228,15 @@ fn two_workers_of_one_loop_and_one_thread_call_each_other() {
 fn a_death_is_told_and_ends_calls() {
     let (_server, mut events, [one, two], contexts) = pair(None);
     let call = events.rpc_call(one, ask("two", "ask", b"")).expect("made");
-    let (_, _, held) = asked(&mut events);
+    let (_, _, held) = put_request(&mut events);
     // What the loop forgets ends without a word.
     events.remove_rpc(two);
     events.remove_rpc(two);
     let (mut is_dead, mut ended) = (false, None);
     while !is_dead || ended.is_none() {
         match next(&mut events) {
-            (id, RpcEvent::Group(GroupEvent::PeerDied { worker: who, .. })) => {
-                assert_eq!((id, who), (one, worker("two", 1)));
+            (id, RpcEvent::Group(GroupEvent::PeerDied { worker: participant, .. })) => {
+                assert_eq!((id, participant), (one, worker("two", 1)));
                 is_dead = true;
             }
             (_, RpcEvent::Completed(id, _, result)) => ended = Some((id, failure(result))),
@@ -244,7 +244,7 @@ fn a_death_is_told_and_ends_calls() {
         }
     }
     let (id, why) = ended.expect("it ended");
-    assert!(id == call && matches!(why, CallFailure::PeerGone(_)), "{why:?}");
+    assert!(id == call && matches!(why, CallFailure::ConnectionLost(_)), "{why:?}");
     drop(held);
     assert!(events.rpc_call(two, ask("one", "ask", b"")).is_err());
     events.rpc_shutdown(one, Shutdown::Abrupt).expect("a thread");
@@ -256,12 +256,12 @@ fn a_death_is_told_and_ends_calls() {
 fn a_graceful_end_may_be_hastened() {
     let (_server, mut events, [one, two], _) = pair(None);
     let call = events.rpc_call(one, ask("two", "ask", b"")).expect("made");
-    let (_, _, held) = asked(&mut events);
+    let (_, _, held) = put_request(&mut events);
     events.rpc_shutdown(one, Shutdown::Graceful).expect("a thread");
     // It waits for its call, so nothing ends it but this.
     events.rpc_shutdown(one, Shutdown::Abrupt).expect("a thread");
     let (id, result) = completed(&mut events);
-    assert_eq!((id, failure(result)), (call, CallFailure::OwnEnd("this worker was shut down".into())));
+    assert_eq!((id, failure(result)), (call, CallFailure::CallerEnded("this worker was shut down".into())));
     loop {
         match next(&mut events) {
             (id, RpcEvent::Over(end)) => {
@@ -280,7 +280,7 @@ fn who_leaves_a_group_answers_what_it_was_asked() {
     for size in [None, Some(2)] {
         let (_server, mut events, [one, two], _) = pair(size);
         let call = events.rpc_call(one, ask("two", "ask", b"")).expect("made");
-        let (at, _, responder) = asked(&mut events);
+        let (at, _, responder) = put_request(&mut events);
         assert_eq!(at, two);
         events.rpc_shutdown(two, Shutdown::Graceful).expect("a thread");
         if size.is_some() {
@@ -288,8 +288,8 @@ fn who_leaves_a_group_answers_what_it_was_asked() {
             events.rpc_shutdown(one, Shutdown::Graceful).expect("a thread");
         } else {
             let (at, event) = next(&mut events);
-            let RpcEvent::Group(GroupEvent::Left(who)) = &event else { panic!("{event:?}") };
-            assert_eq!((at, who), (one, &worker("two", 1)));
+            let RpcEvent::Group(GroupEvent::Left(participant)) = &event else { panic!("{event:?}") };
+            assert_eq!((at, participant), (one, &worker("two", 1)));
         }
         assert!(responder.answer(b"at last".to_vec()));
         assert_eq!(completed(&mut events), (call, Ok(b"at last".to_vec())));
@@ -318,7 +318,7 @@ fn a_loop_that_goes_takes_its_workers_along() {
     let waiting = other.start_call("one", "ask", Vec::new(), Some(SOON)).expect("made");
     let taken = other.start_call("one", "ask", Vec::new(), Some(SOON)).expect("made");
     let (_, RpcEvent::Group(_)) = next(&mut events) else { panic!("it came") };
-    let (_, _, responder) = asked(&mut events);
+    let (_, _, responder) = put_request(&mut events);
     // A call of its own is under way, too.
     events.rpc_call(one, ask("one", "ask", b"")).expect("made");
     drop(events);
@@ -395,10 +395,10 @@ fn a_worker_that_is_there_may_be_added_and_lives_on() {
     // What nobody had asked for comes first.
     let (of, event) = next(&mut events);
     assert!(of == id && matches!(event, RpcEvent::Group(GroupEvent::Joined(_))), "{event:?}");
-    let desk = events.rpc_desk(id).expect("there");
-    tcp.handling().register_as(Owner::Program, "ask", Run::Inline, desk.handler()).expect("free");
+    let queue = events.rpc_request_queue(id).expect("there");
+    tcp.handling().register_as(Owner::Program, "ask", Run::Inline, queue.handler()).expect("free");
     let call = two.start_call("one", "ask", b"x".to_vec(), Some(SOON)).expect("made");
-    let (_, request, responder) = asked(&mut events);
+    let (_, request, responder) = put_request(&mut events);
     responder.answer(request.payload);
     assert_eq!(call.wait(), Ok(b"x".to_vec()));
     assert!(tcp.next_event(Duration::ZERO).is_none(), "the loop hears it");
@@ -431,12 +431,12 @@ fn the_end_that_its_owner_gives_an_added_worker_is_not_hastened() {
     let two =
         RpcAgent::start(&group, worker("two", 2), None, &RpcOptions::new("tcp"), &TcpOptions::default())
             .expect("a member");
-    let (tell, keep) = mpsc::channel();
+    let (notify, keep) = mpsc::channel();
     let (open, gate) = mpsc::channel::<()>();
     let gate = Mutex::new(gate);
     let work = move |_, _| {
         gate.lock().expect("no panic").recv_timeout(SOON).expect("it opens");
-        tell.send(()).expect("kept");
+        notify.send(()).expect("kept");
     };
     tcp.handling().register("work", Run::Pooled, work).expect("free");
     let here = |_, responder: Responder| _ = responder.answer(Vec::new());
@@ -451,12 +451,12 @@ fn the_end_that_its_owner_gives_an_added_worker_is_not_hastened() {
 
     let ended = Arc::clone(&context);
     let end = std::thread::spawn(move || ended.end(&agent, Shutdown::Graceful));
-    let told = loop {
+    let reported = loop {
         if let (of, RpcEvent::Over(end)) = next(&mut events) {
             break (of, end);
         }
     };
-    assert_eq!(told, (id, Ok(())));
+    assert_eq!(reported, (id, Ok(())));
     for _ in 0..10 {
         open.send(()).expect("it is at work");
     }
@@ -474,24 +474,24 @@ fn an_added_worker_that_leaves_answers_what_waits_in_the_loop() {
     let agent = context.init_over(group_store, init).expect("a member");
     let tcp = agent.tcp().expect("of tcp");
     let group = store(port).with_prefix(b"x");
-    let own = TcpOptions::default();
-    let two = RpcAgent::start(&group, worker("two", 2), None, &RpcOptions::new("tcp"), &own);
+    let local = TcpOptions::default();
+    let two = RpcAgent::start(&group, worker("two", 2), None, &RpcOptions::new("tcp"), &local);
     let two = two.expect("a member");
     let mut events = Loop::new().expect("a loop");
     let home: Arc<dyn RpcHome> = context.clone();
     let id = events.add_rpc(home, Arc::clone(&agent)).expect("in no loop");
     let (_, RpcEvent::Group(GroupEvent::Joined(_))) = next(&mut events) else { panic!("it came") };
-    let desk = events.rpc_desk(id).expect("there");
-    tcp.handling().register_as(Owner::Program, "ask", Run::Inline, desk.handler()).expect("free");
+    let queue = events.rpc_request_queue(id).expect("there");
+    tcp.handling().register_as(Owner::Program, "ask", Run::Inline, queue.handler()).expect("free");
     let here = |_, responder: Responder| _ = responder.answer(Vec::new());
     tcp.handling().register("here", Run::Inline, here).expect("free");
     let calls = [(); 2].map(|()| two.start_call("one", "ask", b"x".to_vec(), Some(SOON)).expect("made"));
     two.call("one", "here", Vec::new(), Some(SOON)).expect("both are there");
-    let (_, _, first) = asked(&mut events);
+    let (_, _, first) = put_request(&mut events);
     let (ended, ending) = (Arc::clone(&context), Arc::clone(&agent));
     let end = std::thread::spawn(move || ended.end(&ending, Shutdown::Graceful));
     tcp.await_end(SOON).expect("it ends").ok();
-    let (_, _, second) = asked(&mut events);
+    let (_, _, second) = put_request(&mut events);
     for (call, responder) in calls.into_iter().zip([first, second]) {
         assert!(responder.answer(b"at last".to_vec()));
         assert_eq!(call.wait(), Ok(b"at last".to_vec()));
@@ -504,11 +504,11 @@ fn an_added_worker_that_leaves_answers_what_waits_in_the_loop() {
 fn who_leaves_answers_nobody_any_more_when_its_program_wants_it_to_end_at_once() {
     let (_server, mut events, [one, two], _) = pair(None);
     let call = events.rpc_call(one, ask("two", "ask", b"")).expect("made");
-    let (_, _, held) = asked(&mut events);
+    let (_, _, held) = put_request(&mut events);
     events.rpc_shutdown(two, Shutdown::Graceful).expect("a thread");
     let (at, event) = next(&mut events);
-    let RpcEvent::Group(GroupEvent::Left(who)) = &event else { panic!("{event:?}") };
-    assert_eq!((at, who), (one, &worker("two", 1)));
+    let RpcEvent::Group(GroupEvent::Left(participant)) = &event else { panic!("{event:?}") };
+    assert_eq!((at, participant), (one, &worker("two", 1)));
     let leaving = events.rpc(two).expect("it answers still");
     leaving.tcp().and_then(|agent| agent.await_end(SOON)).expect("it ends").ok();
     events.rpc_shutdown(two, Shutdown::Abrupt).expect("a thread");
@@ -522,17 +522,17 @@ fn who_leaves_answers_nobody_any_more_when_its_program_wants_it_to_end_at_once()
     }
     assert_eq!(ended, Some((two, Ok(()))));
     let (id, why) = why.expect("it failed");
-    assert!(id == call && matches!(why, CallFailure::PeerGone(_)), "{why:?}");
+    assert!(id == call && matches!(why, CallFailure::ConnectionLost(_)), "{why:?}");
     drop((held, leaving));
 }
 
 /// A worker in code of the program's own, which keeps what it is asked.
-struct Own(WorkerInfo, Mutex<Vec<(CallTold, Wanted)>>);
+struct Local(WorkerInfo, Mutex<Vec<(OnResult, Wanted)>>);
 
 /// A worker whose shutdown says this, and that has ended otherwise as it should.
 struct Ending(WorkerInfo, Result<(), AgentError>);
 
-impl Agency for Ending {
+impl RpcWorker for Ending {
     fn me(&self) -> &WorkerInfo {
         &self.0
     }
@@ -549,8 +549,8 @@ impl Agency for Ending {
         Some(Ok(()))
     }
 
-    fn begin_call(&self, _: CallSpec<'_>, _: CallTold) -> Result<Begun, GroupCallError> {
-        Ok(Begun::Loose(None, Wanted::new(CallKind::Answered)))
+    fn begin_call(&self, _: CallSpec<'_>, _: OnResult) -> Result<Begun, GroupCallError> {
+        Ok(Begun::Loose(None, Wanted::new(CallKind::Responded)))
     }
 
     fn begin_notify(&self, _: CallSpec<'_>) -> Result<(), GroupCallError> {
@@ -561,20 +561,21 @@ impl Agency for Ending {
 #[test]
 fn an_end_that_failed_is_told_as_such_and_one_that_was_abrupt_is_none() {
     let stuck = || AgentError::Stuck { store: "h:1".into() };
-    for (said, told) in [(Err(stuck()), Err(stuck())), (Err(AgentError::Abandoned), Ok(())), (Ok(()), Ok(()))]
+    for (said, reported) in
+        [(Err(stuck()), Err(stuck())), (Err(AgentError::Abandoned), Ok(())), (Ok(()), Ok(()))]
     {
-        let own = Arc::new(Ending(worker("own", 1), said));
+        let local = Arc::new(Ending(worker("own", 1), said));
         let mut events = Loop::new().expect("a loop");
         let home: Arc<dyn RpcHome> = Arc::new(RpcContext::default());
-        let make = Box::new(move |_: &RpcDesk, _: Canceller| Ok(own as Arc<dyn Agency>));
+        let make = Box::new(move |_: &RpcRequestQueue, _: Canceller| Ok(local as Arc<dyn RpcWorker>));
         let id = events.init_rpc(home, make).expect("a thread");
         assert_eq!(joined(&mut events), id);
         events.rpc_shutdown(id, Shutdown::Graceful).expect("a thread");
-        assert_eq!(over(&mut events), (id, told));
+        assert_eq!(over(&mut events), (id, reported));
     }
 }
 
-impl Agency for Own {
+impl RpcWorker for Local {
     fn me(&self) -> &WorkerInfo {
         &self.0
     }
@@ -585,16 +586,16 @@ impl Agency for Own {
 
     fn shutdown(&self, _: Shutdown) -> Result<(), AgentError> {
         assert_ne!(self.0.name.as_str(), "panics", "provoked");
-        Err(AgentError::Foreign { status: 7, words: "it will not go".into() })
+        Err(AgentError::Foreign { status: 7, message: "it will not go".into() })
     }
 
-    fn begin_call(&self, call: CallSpec<'_>, told: CallTold) -> Result<Begun, GroupCallError> {
+    fn begin_call(&self, call: CallSpec<'_>, reported: OnResult) -> Result<Begun, GroupCallError> {
         if call.handler == "refuse" {
             let call = "refuse at own".into();
-            return Err(GroupCallError::Foreign { call, status: 8, words: "no".into(), cause: "".into() });
+            return Err(GroupCallError::Foreign { call, status: 8, message: "no".into(), cause: "".into() });
         }
-        let wanted = Wanted::new(CallKind::Answered);
-        self.1.lock().expect("no panic").push((told, wanted.clone()));
+        let wanted = Wanted::new(CallKind::Responded);
+        self.1.lock().expect("no panic").push((reported, wanted.clone()));
         Ok(Begun::Loose(call.timeout, wanted))
     }
 
@@ -605,17 +606,17 @@ impl Agency for Own {
 
 #[test]
 fn calls_of_foreign_backends_end_by_their_deadlines_too() {
-    let own = Arc::new(Own(worker("own", 1), Mutex::default()));
-    let kept = Arc::clone(&own);
+    let local = Arc::new(Local(worker("own", 1), Mutex::default()));
+    let kept = Arc::clone(&local);
     let mut events = Loop::new().expect("a loop");
     let home: Arc<dyn RpcHome> = Arc::new(RpcContext::default());
-    let make = Box::new(move |_: &RpcDesk, _: Canceller| Ok(own as Arc<dyn Agency>));
+    let make = Box::new(move |_: &RpcRequestQueue, _: Canceller| Ok(local as Arc<dyn RpcWorker>));
     let id = events.init_rpc(home, make).expect("a thread");
     assert_eq!(joined(&mut events), id);
-    let told = || kept.1.lock().expect("no panic").remove(0);
+    let reported = || kept.1.lock().expect("no panic").remove(0);
 
     let call = events.rpc_call(id, ask("own", "x", b"")).expect("made");
-    let (answer, wanted) = told();
+    let (answer, wanted) = reported();
     assert!(wanted.get());
     answer(Ok(b"answer".to_vec()));
     assert_eq!(completed(&mut events), (call, Ok(b"answer".to_vec())));
@@ -624,14 +625,14 @@ fn calls_of_foreign_backends_end_by_their_deadlines_too() {
     events.rpc_notify(id, ask("own", "x", b"")).expect("made");
     let quick = CallSpec { timeout: Some(Duration::from_millis(20)), ..ask("own", "x", b"") };
     let call = events.rpc_call(id, quick).expect("made");
-    let (late, wanted) = told();
+    let (late, wanted) = reported();
     assert!(wanted.get());
     let (of, result) = completed(&mut events);
     assert_eq!((of, result.expect_err("late").to_string().as_str()), (call, "x at own: no answer in 0.02s"));
     assert!(!wanted.get());
     late(Ok(b"nobody waits".to_vec()));
     let call = events.rpc_call(id, ask("own", "x", b"")).expect("made");
-    let (_, wanted) = told();
+    let (_, wanted) = reported();
     assert!(wanted.get());
     events.cancel(StoreId::from_u32(id.as_u32()), call);
     assert!(!wanted.get());
@@ -642,32 +643,32 @@ fn calls_of_foreign_backends_end_by_their_deadlines_too() {
     );
 
     // A request that came by it, and one that nobody answers.
-    let desk = events.rpc_desk(id).expect("there");
-    let (tell, heard) = std::sync::mpsc::channel();
+    let queue = events.rpc_request_queue(id).expect("there");
+    let (notify, last_received_at) = std::sync::mpsc::channel();
     let request = || Request {
         caller: worker("other", 2),
         handler: "ask".into(),
         payload: b"bytes".to_vec().into(),
-        kind: CallKind::Answered,
+        kind: CallKind::Responded,
         time_left: None,
     };
     let back = || {
-        let tell = tell.clone();
-        let told = move |answer: Result<crate::driver::calls::Payload, CallFailure>| {
+        let notify = notify.clone();
+        let reported = move |answer: Result<crate::driver::calls::Payload, CallFailure>| {
             let answer = answer.map(|payload| payload.bytes().to_vec());
-            tell.send(answer.map_err(|failure| failure.to_string())).expect("heard");
+            notify.send(answer.map_err(|failure| failure.to_string())).expect("heard");
         };
-        Responder::elsewhere("ask".into(), Box::new(told), Wanted::new(CallKind::Answered))
+        Responder::external("ask".into(), Box::new(reported), Wanted::new(CallKind::Responded))
     };
-    desk.ask(request(), back());
-    let (_, asked, responder) = asked(&mut events);
-    assert!(responder.is_wanted() && responder.answer(asked.payload));
-    assert_eq!(heard.recv(), Ok(Ok(b"bytes".to_vec())));
-    desk.ask(request(), back());
+    queue.ask(request(), back());
+    let (_, put_request, responder) = put_request(&mut events);
+    assert!(responder.is_wanted() && responder.answer(put_request.payload));
+    assert_eq!(last_received_at.recv(), Ok(Ok(b"bytes".to_vec())));
+    queue.ask(request(), back());
 
     let call = events.rpc_call(id, ask("own", "x", b"")).expect("made");
     events.rpc_shutdown(id, Shutdown::Graceful).expect("a thread");
-    assert_eq!(heard.recv(), Ok(Err("the worker takes no further requests".into())));
+    assert_eq!(last_received_at.recv(), Ok(Err("the worker takes no further requests".into())));
     let (of, result) = completed(&mut events);
     assert_eq!(
         (of, result.expect_err("it ended").to_string().as_str()),
@@ -675,22 +676,22 @@ fn calls_of_foreign_backends_end_by_their_deadlines_too() {
     );
     let (of, end) = over(&mut events);
     assert_eq!((of, end.expect_err("words").to_string().as_str()), (id, "it will not go"));
-    told().0(Ok(Vec::new()));
+    reported().0(Ok(Vec::new()));
 }
 
 #[test]
 fn a_panic_where_a_worker_is_made_or_ended_is_told_as_its_end() {
     let mut events = Loop::new().expect("a loop");
     let home: Arc<dyn RpcHome> = Arc::new(RpcContext::default());
-    let make = Box::new(|_: &RpcDesk, _: Canceller| panic!("provoked"));
+    let make = Box::new(|_: &RpcRequestQueue, _: Canceller| panic!("provoked"));
     let id = events.init_rpc(Arc::clone(&home), make).expect("a thread");
     let (of, event) = next(&mut events);
     let RpcEvent::Joined(Err(error)) = event else { panic!("{event:?}") };
-    let words = "the worker ended: the thread that makes it panicked: provoked";
-    assert_eq!((of, error.to_string().as_str()), (id, words));
+    let message = "the worker ended: the thread that makes it panicked: provoked";
+    assert_eq!((of, error.to_string().as_str()), (id, message));
 
-    let make = Box::new(|_: &RpcDesk, _: Canceller| {
-        Ok(Arc::new(Own(worker("panics", 1), Mutex::default())) as Arc<dyn Agency>)
+    let make = Box::new(|_: &RpcRequestQueue, _: Canceller| {
+        Ok(Arc::new(Local(worker("panics", 1), Mutex::default())) as Arc<dyn RpcWorker>)
     });
     let id = events.init_rpc(home, make).expect("a thread");
     assert_eq!(joined(&mut events), id);
@@ -706,39 +707,39 @@ fn a_panic_where_a_worker_is_made_or_ended_is_told_as_its_end() {
 #[test]
 fn a_request_for_which_a_loop_has_no_room_is_told_so_and_no_handler_sees_it() {
     let mut events = Loop::new().expect("a loop");
-    let make = Box::new(|_: &RpcDesk, _: Canceller| {
-        Ok(Arc::new(Own(worker("own", 1), Mutex::default())) as Arc<dyn Agency>)
+    let make = Box::new(|_: &RpcRequestQueue, _: Canceller| {
+        Ok(Arc::new(Local(worker("own", 1), Mutex::default())) as Arc<dyn RpcWorker>)
     });
     let id = events.init_rpc(Arc::new(RpcContext::default()), make).expect("a thread");
     assert_eq!(joined(&mut events), id);
-    let desk = events.rpc_desk(id).expect("there");
-    let (tell, heard) = std::sync::mpsc::channel();
+    let queue = events.rpc_request_queue(id).expect("there");
+    let (notify, last_received_at) = std::sync::mpsc::channel();
     let ask = || {
         let request = Request {
             caller: worker("other", 2),
             handler: "ask".into(),
             payload: Vec::new().into(),
-            kind: CallKind::Answered,
+            kind: CallKind::Responded,
             time_left: None,
         };
-        let tell = tell.clone();
-        let told = move |answer: Result<crate::driver::calls::Payload, CallFailure>| {
-            drop(tell.send(answer.map(drop).map_err(|failure| failure.to_string())));
+        let notify = notify.clone();
+        let reported = move |answer: Result<crate::driver::calls::Payload, CallFailure>| {
+            drop(notify.send(answer.map(drop).map_err(|failure| failure.to_string())));
         };
-        desk.ask(
+        queue.ask(
             request,
-            Responder::elsewhere("ask".into(), Box::new(told), Wanted::new(CallKind::Answered)),
+            Responder::external("ask".into(), Box::new(reported), Wanted::new(CallKind::Responded)),
         );
     };
-    let room = usize::try_from(InboxLimits::default().requests.requests_max).expect("it fits");
-    (0..=room).for_each(|_| ask());
-    let words = "the worker has no room for it: its event loop has too many to take";
-    assert_eq!(heard.try_iter().collect::<Vec<_>>(), [Err(words.into())], "the others wait");
-    let (_, _, responder) = asked(&mut events);
+    let capacity = usize::try_from(InboxLimits::default().requests.requests_max).expect("it fits");
+    (0..=capacity).for_each(|_| ask());
+    let message = "the worker has no room for it: its event loop has too many to take";
+    assert_eq!(last_received_at.try_iter().collect::<Vec<_>>(), [Err(message.into())], "the others wait");
+    let (_, _, responder) = put_request(&mut events);
     responder.answer(Vec::new());
-    assert_eq!(heard.try_iter().collect::<Vec<_>>(), [Ok(())]);
+    assert_eq!(last_received_at.try_iter().collect::<Vec<_>>(), [Ok(())]);
     ask();
-    assert!(heard.try_recv().is_err(), "there is room again");
+    assert!(last_received_at.try_recv().is_err(), "there is room again");
     events.remove_rpc(id);
-    assert_eq!(heard.try_iter().filter(Result::is_err).count(), room);
+    assert_eq!(last_received_at.try_iter().filter(Result::is_err).count(), capacity);
 }

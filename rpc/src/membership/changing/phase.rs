@@ -42,7 +42,7 @@ pub enum Phase {
     /// Removes its name and address.
     Wiping,
     /// Tells the others that it goes.
-    Parting,
+    Leaving,
     /// Gives the right back, and is no member.
     Closing,
     /// Is no member, for good.
@@ -57,7 +57,7 @@ pub enum PhaseEvent {
     /// The right to change the group is there, or was given back.
     Token,
     /// Everybody has answered.
-    Answered,
+    AllAnswered,
     /// Some of those who were told are dead.
     FoundDead,
     /// Somebody else changed the list.
@@ -82,21 +82,21 @@ impl Phase {
             (Self::Reading, E::Done) => Self::Locating,
             (Self::Locating, E::Done) => Self::Probing,
             (Self::Probing, E::Done) => Self::Asking,
-            (Self::Asking, E::Answered) => Self::Writing,
+            (Self::Asking, E::AllAnswered) => Self::Writing,
             (Self::Writing, E::Done) => Self::Addressing,
             (Self::Addressing, E::Done) | (Self::Telling, E::FoundDead) => Self::Listing,
             (Self::Listing, E::Done) => Self::Sweeping,
             (Self::Sweeping, E::Done) => Self::Telling,
-            (Self::Telling, E::Answered) => Self::Unlocking,
+            (Self::Telling, E::AllAnswered) => Self::Unlocking,
             (Self::Unlocking, E::Token) => Self::Member,
             (Self::Member, E::Leave) => Self::LeaveQueueing,
             (Self::LeaveQueueing, E::Token) | (Self::Delisting, E::Raced) => Self::Rereading,
             (Self::Rereading, E::Done) => Self::Doubting,
-            (Self::Doubting, E::Answered) => Self::Verifying,
+            (Self::Doubting, E::AllAnswered) => Self::Verifying,
             (Self::Verifying, E::Done) => Self::Delisting,
             (Self::Delisting, E::Done) => Self::Wiping,
-            (Self::Wiping, E::Done) => Self::Parting,
-            (Self::Parting, E::Answered)
+            (Self::Wiping, E::Done) => Self::Leaving,
+            (Self::Leaving, E::AllAnswered)
             | (Self::Reading | Self::Locating | Self::Probing | Self::Asking, E::Fault) => Self::Closing,
             // What may stand in the list, or be known to others, is taken back.
             (Self::Writing | Self::Addressing | Self::Listing | Self::Sweeping | Self::Telling, E::Fault) => {
@@ -109,7 +109,7 @@ impl Phase {
                 | Self::Verifying
                 | Self::Delisting
                 | Self::Wiping
-                | Self::Parting,
+                | Self::Leaving,
                 E::Fault,
             ) => Self::Closing,
             (Self::Closing, E::Token)
@@ -133,7 +133,7 @@ impl Phase {
                 | Self::Verifying
                 | Self::Delisting
                 | Self::Wiping
-                | Self::Parting
+                | Self::Leaving
                 | Self::Closing
         )
     }
@@ -169,12 +169,12 @@ mod tests {
         P::Verifying,
         P::Delisting,
         P::Wiping,
-        P::Parting,
+        P::Leaving,
         P::Closing,
         P::Over,
     ];
     const EVENTS: [E; 8] =
-        [E::Done, E::Token, E::Answered, E::FoundDead, E::Raced, E::Leave, E::Fault, E::Lost];
+        [E::Done, E::Token, E::AllAnswered, E::FoundDead, E::Raced, E::Leave, E::Fault, E::Lost];
 
     #[test]
     fn the_table_of_phases_and_events_is_as_written_down() {

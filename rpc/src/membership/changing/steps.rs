@@ -1,8 +1,8 @@
 //! What replies and answers mean to a member.
 
 use super::{
-    ABSENCE_TIMEOUT, ChangingGroup, DOUBT_TIMEOUT, Departed, NoAnswer, Output, Owner, Peer, Phase,
-    PhaseEvent, Presence, RACES_MAX, Standing, Told,
+    ABSENCE_TIMEOUT, Announced, ChangingGroup, MemberPresence, NoAnswer, Output, Owner, Peer, PeerState,
+    Phase, PhaseEvent, RACES_MAX, SUSPICION_TIMEOUT, WorkerLocation,
 };
 use crate::device_map::{Group, GroupKind};
 use crate::exchange::decode_card;
@@ -19,26 +19,26 @@ use rendezvous_core::time::Instant;
 impl ChangingGroup {
     pub(super) fn stored(&mut self, now: Instant, reply: Reply) {
         let Some(owner) = self.in_flight.take() else { return };
-        if let Reply::Failed(words) = reply {
-            return self.lose(MembershipError::Store { words });
+        if let Reply::Failed(message) = reply {
+            return self.lose(MembershipError::Store { message });
         }
         let fits = match owner {
             Owner::Token => self.token.handle(now, &reply),
-            Owner::Group(phase) if phase == self.phase => self.own_reply(now, reply),
+            Owner::Group(phase) if phase == self.phase => self.local_reply(now, reply),
             Owner::Group(_) => Some(()),
         };
         if fits.is_none() {
-            self.lose(MembershipError::Store { words: "it answered another question".into() });
+            self.lose(MembershipError::Store { message: "it answered another question".into() });
         }
     }
 
     /// Takes in the reply to the step that the phase asked for; `None`: it is none.
-    fn own_reply(&mut self, now: Instant, reply: Reply) -> Option<()> {
+    fn local_reply(&mut self, now: Instant, reply: Reply) -> Option<()> {
         match (self.phase, reply) {
             (Phase::Checking, Reply::Value(value)) if &*value == b"false" => self.go(PhaseEvent::Done),
             (Phase::Checking, Reply::Value(value)) => {
                 let stored = String::from_utf8_lossy(&value).into();
-                self.fail(MembershipError::Mixed { stored, own: false });
+                self.fail(MembershipError::Mixed { stored, local: false });
             }
             (Phase::Reading | Phase::Rereading, Reply::Value(value)) => self.read(now, &value),
             (Phase::Locating, Reply::Values(values)) => self.located(now, &values)?,
@@ -82,45 +82,45 @@ impl ChangingGroup {
             return;
         }
         let known = self.members.get(&worker.name).filter(|member| member.worker == worker);
-        let (address, standing) = match known {
-            Some(member) => (member.address.clone(), Standing::Doubted),
+        let (address, peer_state) = match known {
+            Some(member) => (member.address.clone(), PeerState::Suspected),
             // It never came as far as this member, which would know it if it lived.
-            None => ("".into(), Standing::Dead),
+            None => ("".into(), PeerState::Dead),
         };
-        self.doubts_until = now + DOUBT_TIMEOUT;
-        self.peers.push(Peer { worker, address, standing, told: Told::Nothing });
+        self.doubts_until = now + SUSPICION_TIMEOUT;
+        self.peers.push(Peer { worker, address, peer_state, announced: Announced::Nothing });
     }
 
     /// Whether some have not said whether they are there.
-    pub(super) fn is_in_doubt(&self) -> bool {
+    pub(super) fn has_suspects(&self) -> bool {
         matches!(self.phase, Phase::Asking | Phase::Doubting)
-            && self.peers.iter().any(|peer| matches!(peer.standing, Standing::Doubted))
+            && self.peers.iter().any(|peer| matches!(peer.peer_state, PeerState::Suspected))
     }
 
-    pub(super) fn doubt_all(&mut self) {
-        let in_doubt = self.peers.iter().filter(|peer| matches!(peer.standing, Standing::Doubted));
-        self.outputs.extend(in_doubt.map(|peer| Output::Doubt(peer.place(), self.doubts_until)));
+    pub(super) fn suspect_all(&mut self) {
+        let suspects = self.peers.iter().filter(|peer| matches!(peer.peer_state, PeerState::Suspected));
+        self.outputs.extend(suspects.map(|peer| Output::CheckAlive(peer.location(), self.doubts_until)));
     }
 
-    pub(super) fn doubted(&mut self, name: &str, presence: Presence) {
+    pub(super) fn mark_suspected(&mut self, name: &str, member_presence: MemberPresence) {
         let is_it =
-            |peer: &&mut Peer| *peer.worker.name == *name && matches!(peer.standing, Standing::Doubted);
-        if !self.is_in_doubt() {
+            |peer: &&mut Peer| *peer.worker.name == *name && matches!(peer.peer_state, PeerState::Suspected);
+        if !self.has_suspects() {
             return;
         }
         let Some(peer) = self.peers.iter_mut().find(is_it) else { return };
-        peer.standing = match presence {
-            Presence::Unsettled => Standing::Dead,
-            Presence::Settled if self.phase == Phase::Doubting => Standing::Settled,
-            Presence::Settled => {
+        peer.peer_state = match member_presence {
+            MemberPresence::Unsettled => PeerState::Dead,
+            MemberPresence::Settled if self.phase == Phase::Doubting => PeerState::Settled,
+            MemberPresence::Settled => {
                 // It is a member like any other.
-                self.outputs.push_back(Output::Ask(peer.place()));
-                Standing::Asked
+                self.outputs.push_back(Output::Ask(peer.location()));
+                PeerState::BeingAsked
             }
         };
     }
 
-    fn strike(&mut self, departed: Departed) {
+    fn strike(&mut self, departed: WorkerLocation) {
         if !self.departed.contains(&departed) {
             self.departed.push(departed);
         }
@@ -135,47 +135,47 @@ impl ChangingGroup {
             let address: Box<str> = String::from_utf8_lossy(value).into();
             // Nobody else is where this member is: whoever was there came before it.
             let is_dead = address.is_empty() || address == self.options.member.address;
-            let standing = match () {
-                () if is_dead => Standing::Dead,
+            let peer_state = match () {
+                () if is_dead => PeerState::Dead,
                 // It is the one that was dead, or lost the right; or somebody else had come under its name.
-                () if Some(&worker.name) == victim.as_ref() => Standing::Doubted,
-                () => Standing::Asked,
+                () if Some(&worker.name) == victim.as_ref() => PeerState::Suspected,
+                () => PeerState::BeingAsked,
             };
-            Peer { worker: worker.clone(), address, standing, told: Told::Nothing }
+            Peer { worker: worker.clone(), address, peer_state, announced: Announced::Nothing }
         });
         self.peers = peers.collect();
-        self.doubts_until = now + DOUBT_TIMEOUT;
+        self.doubts_until = now + SUSPICION_TIMEOUT;
         self.go(PhaseEvent::Done);
         Some(())
     }
 
     /// Whether the others' liveness keys are to be read.
     pub(super) fn has_to_probe(&self) -> bool {
-        let is_asked = |peer: &Peer| matches!(peer.standing, Standing::Asked);
-        self.options.liveness == Liveness::Keys && self.peers.iter().any(is_asked)
+        let is_stop_requested = |peer: &Peer| matches!(peer.peer_state, PeerState::BeingAsked);
+        self.options.liveness == Liveness::Keys && self.peers.iter().any(is_stop_requested)
     }
 
     /// The liveness key of this member, and those of the others.
     pub(super) fn liveness_keys(&self) -> Vec<Box<str>> {
-        let places = core::iter::once(self.me()).chain(self.peers.iter().map(Peer::place));
-        places.map(|place| keys::liveness_of(&place.worker.name, &place.address)).collect()
+        let places = core::iter::once(self.me()).chain(self.peers.iter().map(Peer::location));
+        places.map(|location| keys::liveness_of(&location.worker.name, &location.address)).collect()
     }
 
     /// A member whose liveness key is gone lost its session: it is asked whether it is there, and has little time for that.
     fn probed(&mut self, now: Instant, values: &[Box<[u8]>]) -> Option<()> {
-        let (own, others) = values.split_first()?;
+        let (local, others) = values.split_first()?;
         if others.len() != self.peers.len() {
             return None;
         }
         let is_here = |value: &[u8]| value.starts_with(keys::HERE.as_bytes());
         // Where its own is gone, nothing is known of the others'.
-        if is_here(own) {
-            if !self.peers.iter().any(|peer| matches!(peer.standing, Standing::Doubted)) {
+        if is_here(local) {
+            if !self.peers.iter().any(|peer| matches!(peer.peer_state, PeerState::Suspected)) {
                 self.doubts_until = now + ABSENCE_TIMEOUT;
             }
             for (peer, value) in self.peers.iter_mut().zip(others) {
-                if matches!(peer.standing, Standing::Asked) && !is_here(value) {
-                    peer.standing = Standing::Doubted;
+                if matches!(peer.peer_state, PeerState::BeingAsked) && !is_here(value) {
+                    peer.peer_state = PeerState::Suspected;
                 }
             }
         }
@@ -186,42 +186,43 @@ impl ChangingGroup {
     /// Where this member goes: those who are listed still, and dead.
     fn strike_out_the_known_dead(&mut self) {
         let mut dead = self.dead.clone();
-        dead.retain(|place| self.listed.contains(&place.worker));
-        dead.into_iter().for_each(|place| self.strike(place));
+        dead.retain(|location| self.listed.contains(&location.worker));
+        dead.into_iter().for_each(|location| self.strike(location));
     }
 
-    pub(super) fn answered(&mut self, name: &str, answer: Result<Box<[u8]>, NoAnswer>) {
-        let asked = |peer: &&mut Peer| *peer.worker.name == *name && matches!(peer.standing, Standing::Asked);
+    pub(super) fn member_answered(&mut self, name: &str, answer: Result<Box<[u8]>, NoAnswer>) {
+        let being_asked =
+            |peer: &&mut Peer| *peer.worker.name == *name && matches!(peer.peer_state, PeerState::BeingAsked);
         if self.phase != Phase::Asking {
             return;
         }
-        let Some(peer) = self.peers.iter_mut().find(asked) else { return };
+        let Some(peer) = self.peers.iter_mut().find(being_asked) else { return };
         let worker = peer.worker.clone();
         let error = match answer {
-            Err(NoAnswer::Gone) => {
-                peer.standing = Standing::Dead;
+            Err(NoAnswer::Dead) => {
+                peer.peer_state = PeerState::Dead;
                 return;
             }
             Ok(card) => match decode_card(&card) {
                 Ok((got, devices)) if got == worker => {
-                    peer.standing = Standing::Here(devices);
+                    peer.peer_state = PeerState::Here(devices);
                     return;
                 }
                 Ok((got, _)) => MembershipError::OtherCard { wanted: worker, got },
-                Err(why) => MembershipError::Card { who: worker.to_string().into(), why },
+                Err(why) => MembershipError::Card { subject: worker.to_string().into(), why },
             },
             // A worker of the same name that cannot be asked may live, so this one is none.
             Err(NoAnswer::Unknown(_)) if self.is_me(&worker) => {
                 MembershipError::NotUnique { name: worker.name }
             }
-            Err(NoAnswer::Unknown(words)) => MembershipError::Unanswered { worker, words },
+            Err(NoAnswer::Unknown(message)) => MembershipError::Unanswered { worker, message },
         };
         self.fail(error);
     }
 
-    pub(super) fn all_asked(&mut self) {
+    pub(super) fn asked_everyone(&mut self) {
         let me = self.options.member.clone();
-        let here = |peer: &&Peer| matches!(peer.standing, Standing::Here(_));
+        let here = |peer: &&Peer| matches!(peer.peer_state, PeerState::Here(_));
         let same = |peer: &&Peer| peer.worker.name == me.worker.name || peer.worker.id == me.worker.id;
         if let Some(other) = self.peers.iter().filter(here).find(same) {
             let error = if other.worker.name == me.worker.name {
@@ -235,15 +236,15 @@ impl ChangingGroup {
         let nodes = self.here().chain([me]).map(|member| (member.worker.name, member.devices)).collect();
         let group = Group { kind: GroupKind::Dynamic, accelerator: self.options.accelerator, nodes };
         match group.check() {
-            Ok(()) => self.go(PhaseEvent::Answered),
+            Ok(()) => self.go(PhaseEvent::AllAnswered),
             Err(error) => self.fail(error.into()),
         }
     }
 
     /// Those who are there, and were before.
     fn here(&self) -> impl Iterator<Item = Member> {
-        self.peers.iter().filter_map(|peer| match &peer.standing {
-            Standing::Here(devices) => Some(Member {
+        self.peers.iter().filter_map(|peer| match &peer.peer_state {
+            PeerState::Here(devices) => Some(Member {
                 worker: peer.worker.clone(),
                 address: peer.address.clone(),
                 devices: devices.clone(),
@@ -255,8 +256,8 @@ impl ChangingGroup {
     /// Whether some are dead of whom that was not known.
     pub(super) fn strike_out_the_dead(&mut self) -> bool {
         let before = self.departed.len();
-        let dead = self.peers.iter().filter(|peer| matches!(peer.standing, Standing::Dead));
-        let dead: Vec<Departed> = dead.map(Peer::place).collect();
+        let dead = self.peers.iter().filter(|peer| matches!(peer.peer_state, PeerState::Dead));
+        let dead: Vec<WorkerLocation> = dead.map(Peer::location).collect();
         for departed in dead {
             self.strike(departed);
         }
@@ -311,32 +312,32 @@ impl ChangingGroup {
         self.go(PhaseEvent::Raced);
     }
 
-    pub(super) fn tell_all(&mut self) {
+    pub(super) fn push_all(&mut self) {
         let (joined, me) = (self.options.member.clone(), self.me());
-        for peer in self.peers.iter_mut().filter(|peer| matches!(peer.standing, Standing::Here(_))) {
+        for peer in self.peers.iter_mut().filter(|peer| matches!(peer.peer_state, PeerState::Here(_))) {
             let mut left = self.departed.clone();
-            if peer.told == Told::Everything {
+            if peer.announced == Announced::Everything {
                 // It knows this member already. That one died where this one is now would mean this one, told again.
                 left.retain(|departed| *departed != me);
             }
-            peer.told = Told::Pending;
+            peer.announced = Announced::Pending;
             let change = Change { joined: Some(joined.clone()), left };
-            self.outputs.push_back(Output::Tell(peer.place(), change));
+            self.outputs.push_back(Output::Notify(peer.location(), change));
         }
     }
 
-    pub(super) fn told(&mut self, name: &str, answer: Result<(), NoAnswer>) {
-        let told = |peer: &&mut Peer| *peer.worker.name == *name && peer.told == Told::Pending;
-        let Some(peer) = self.peers.iter_mut().find(told) else { return };
-        peer.told = Told::Everything;
+    pub(super) fn announced(&mut self, name: &str, answer: Result<(), NoAnswer>) {
+        let announced = |peer: &&mut Peer| *peer.worker.name == *name && peer.announced == Announced::Pending;
+        let Some(peer) = self.peers.iter_mut().find(announced) else { return };
+        peer.announced = Announced::Everything;
         match answer {
             Ok(()) => {}
-            Err(NoAnswer::Gone) => peer.standing = Standing::Dead,
-            Err(NoAnswer::Unknown(words)) => {
+            Err(NoAnswer::Dead) => peer.peer_state = PeerState::Dead,
+            Err(NoAnswer::Unknown(message)) => {
                 let worker = peer.worker.clone();
                 // Who goes need not wait for those who do not answer.
                 if self.phase == Phase::Telling {
-                    self.fail(MembershipError::Unanswered { worker, words });
+                    self.fail(MembershipError::Unanswered { worker, message });
                 }
             }
         }
@@ -349,17 +350,18 @@ impl ChangingGroup {
             let peers = others.map(|member| Peer {
                 worker: member.worker.clone(),
                 address: member.address.clone(),
-                standing: Standing::Here(member.devices.clone()),
-                told: Told::Everything,
+                peer_state: PeerState::Here(member.devices.clone()),
+                announced: Announced::Everything,
             });
             self.peers = peers.collect();
         }
         let change = Change { joined: None, left: self.departed.clone() };
-        let is_concerned =
-            |peer: &&mut Peer| peer.told != Told::Nothing && matches!(peer.standing, Standing::Here(_));
+        let is_concerned = |peer: &&mut Peer| {
+            peer.announced != Announced::Nothing && matches!(peer.peer_state, PeerState::Here(_))
+        };
         for peer in self.peers.iter_mut().filter(is_concerned) {
-            peer.told = Told::Pending;
-            self.outputs.push_back(Output::Tell(peer.place(), change.clone()));
+            peer.announced = Announced::Pending;
+            self.outputs.push_back(Output::Notify(peer.location(), change.clone()));
         }
     }
 
@@ -382,8 +384,9 @@ impl ChangingGroup {
         }
         let news = self.members.apply(&change);
         let members = &self.members;
-        self.dead
-            .retain(|place| members.get(&place.worker.name).is_some_and(|member| member.place() == *place));
+        self.dead.retain(|location| {
+            members.get(&location.worker.name).is_some_and(|member| member.location() == *location)
+        });
         if self.phase == Phase::Member && news != Change::default() {
             self.outputs.push_back(Output::Changed(news));
         }
@@ -393,14 +396,14 @@ impl ChangingGroup {
         worker.name == self.options.member.worker.name
     }
 
-    fn me(&self) -> Departed {
+    fn me(&self) -> WorkerLocation {
         let member = &self.options.member;
-        Departed { worker: member.worker.clone(), address: member.address.clone() }
+        WorkerLocation { worker: member.worker.clone(), address: member.address.clone() }
     }
 
     /// What the others are asked for: this member's card.
     #[must_use]
-    pub fn own_card(&self) -> Vec<u8> {
+    pub fn local_card(&self) -> Vec<u8> {
         crate::exchange::encode_card(&self.options.member.worker, &self.options.member.devices)
     }
 

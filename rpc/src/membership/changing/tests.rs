@@ -50,9 +50,9 @@ impl Script {
         match self.group.poll_output() {
             None => "-".into(),
             Some(Output::Store(step)) => step_text(&step),
-            Some(Output::Doubt(of, _)) => alloc::format!("doubt {} at {}", of.worker, of.address),
+            Some(Output::CheckAlive(of, _)) => alloc::format!("doubt {} at {}", of.worker, of.address),
             Some(Output::Ask(of)) => alloc::format!("ask {} at {}", of.worker, of.address),
-            Some(Output::Tell(to, change)) => {
+            Some(Output::Notify(to, change)) => {
                 let joined = change.joined.map_or("-".into(), |member| member.worker.to_string());
                 let left: Vec<String> = change.left.iter().map(|left| left.worker.to_string()).collect();
                 alloc::format!("tell {}: joined {joined}, left {left:?}", to.worker)
@@ -85,11 +85,11 @@ impl Script {
 
     fn answer(&mut self, of: &Member) -> &mut Self {
         let card = crate::exchange::encode_card(&of.worker, &of.devices);
-        self.input(Input::Answered(of.worker.name.clone(), Ok(card.into())))
+        self.input(Input::MemberAnswered(of.worker.name.clone(), Ok(card.into())))
     }
 
-    fn told(&mut self, name: &str, answer: Result<(), NoAnswer>) -> &mut Self {
-        self.input(Input::Told(name.parse().expect("a name"), answer))
+    fn reported(&mut self, name: &str, answer: Result<(), NoAnswer>) -> &mut Self {
+        self.input(Input::Announced(name.parse().expect("a name"), answer))
     }
 
     /// Up to the list of members, which the store is asked for.
@@ -169,7 +169,7 @@ fn the_dead_are_struck_out_and_the_living_are_told() {
     w.input(Input::Stored(Reply::Values(values.into())));
     w.expect(&["ask a (id 0) at h:a", "ask w (id 3) at h:old", "ask d (id 4) at h:d"]);
     w.answer(&member("a", 0, "h:a")).answer(&member("d", 4, "h:d")).expect(&[]);
-    w.input(Input::Answered("w".parse().expect("a name"), Err(NoAnswer::Gone)));
+    w.input(Input::MemberAnswered("w".parse().expect("a name"), Err(NoAnswer::Dead)));
     w.expect(&["set names/3 = w"]).done().expect(&["set addrs/w = h:w"]).done();
     w.expect(&["compare names/_ALL_WORKER_INFOS: a-0,w-3,c-2,d-4, -> a-0,d-4,w-3,"]).value("a-0,d-4,w-3,");
     let of_c = "delete names/2 addrs/c Token_for_c_join Token_for_c_leave";
@@ -179,13 +179,13 @@ fn the_dead_are_struck_out_and_the_living_are_told() {
         "tell d (id 4): joined w (id 3), left [\"w (id 3)\", \"c (id 2)\"]",
     ]);
     // One dies while it is told, and the others hear of it.
-    w.told("a", Ok(())).told("d", Err(NoAnswer::Gone));
+    w.reported("a", Ok(())).reported("d", Err(NoAnswer::Dead));
     w.expect(&["compare names/_ALL_WORKER_INFOS: a-0,d-4,w-3, -> a-0,w-3,"]).value("a-0,w-3,");
     let of_both = "delete names/2 addrs/c names/4 addrs/d Token_for_c_join Token_for_c_leave Token_for_d_join \
                    Token_for_d_leave";
     w.expect(&[of_both]).done();
     w.expect(&["tell a (id 0): joined w (id 3), left [\"w (id 3)\", \"c (id 2)\", \"d (id 4)\"]"]);
-    w.told("a", Ok(())).unlock().expect(&["Joined"]);
+    w.reported("a", Ok(())).unlock().expect(&["Joined"]);
     let names: Vec<&str> = w.group.members().iter().map(|member| &*member.worker.name).collect();
     assert_eq!(names, ["a", "w"]);
     assert!(w.group.knows(&"a".parse().expect("a name")) && !w.group.knows(&"d".parse().expect("a name")));
@@ -195,7 +195,7 @@ fn the_dead_are_struck_out_and_the_living_are_told() {
     assert_eq!(w.group.poll_output(), Some(Output::Changed(newcomer)));
     assert_eq!(w.group.group().nodes.len(), 3);
     let me = member("w", 3, "h:w");
-    let left = [Departed { worker: me.worker, address: "h:w".into() }].to_vec();
+    let left = [WorkerLocation { worker: me.worker, address: "h:w".into() }].to_vec();
     w.input(Input::Changed(Change { joined: Some(member("n", 9, "h:n")), left }));
     w.expect(&["failed: the group goes on without this worker: n found nobody at its address"]);
 }
@@ -236,10 +236,10 @@ fn whoever_lost_the_token_is_struck_out_if_it_does_not_say_that_it_is_a_member()
     for is_answered in [true, false] {
         let mut w = who_took_the_token_from_the_dead();
         if is_answered {
-            w.input(Input::Doubted("b".parse().expect("a name"), Presence::Unsettled));
+            w.input(Input::Suspected("b".parse().expect("a name"), MemberPresence::Unsettled));
         } else {
-            assert!(w.group.poll_timeout() <= Some(w.now + DOUBT_TIMEOUT));
-            w.now = w.now + DOUBT_TIMEOUT;
+            assert!(w.group.poll_timeout() <= Some(w.now + SUSPICION_TIMEOUT));
+            w.now = w.now + SUSPICION_TIMEOUT;
             w.input(Input::Tick);
             let Some(Output::Store(StoreStep::CompareSet { desired, .. })) = w.group.poll_output() else {
                 panic!("a sign of life")
@@ -258,15 +258,16 @@ fn whoever_lost_the_token_is_struck_out_if_it_does_not_say_that_it_is_a_member()
 #[test]
 fn a_member_in_whose_name_somebody_else_lost_the_token_stays() {
     let mut w = who_took_the_token_from_the_dead();
-    w.input(Input::Doubted("b".parse().expect("a name"), Presence::Settled));
+    w.input(Input::Suspected("b".parse().expect("a name"), MemberPresence::Settled));
     w.expect(&["ask b (id 1) at h:b"]).answer(&member("b", 1, "h:b"));
     w.expect(&["set names/3 = w"]).done().expect(&["set addrs/w = h:w"]).done();
     w.expect(&["compare names/_ALL_WORKER_INFOS: a-0,b-1, -> a-0,b-1,w-3,"]).value("a-0,b-1,w-3,");
     w.expect(&["delete "]).done();
-    let told = ["a (id 0)", "b (id 1)"].map(|name| alloc::format!("tell {name}: joined w (id 3), left []"));
-    w.expect(&told.each_ref().map(|text| &**text));
+    let reported =
+        ["a (id 0)", "b (id 1)"].map(|name| alloc::format!("tell {name}: joined w (id 3), left []"));
+    w.expect(&reported.each_ref().map(|text| &**text));
     // Nor does it strike it out when it takes everything back.
-    w.told("a", Err(NoAnswer::Unknown("it is busy".into())));
+    w.reported("a", Err(NoAnswer::Unknown("it is busy".into())));
     w.expect(&["get names/_ALL_WORKER_INFOS"]).value("a-0,b-1,w-3,");
     w.expect(&["get addrs/w"]).value("h:w");
     w.expect(&["compare names/_ALL_WORKER_INFOS: a-0,b-1,w-3, -> a-0,b-1,"]);
@@ -274,7 +275,7 @@ fn a_member_in_whose_name_somebody_else_lost_the_token_stays() {
 
 #[test]
 fn names_and_numbers_are_unique_among_the_living() {
-    for (listed, other, words) in [
+    for (listed, other, message) in [
         ("w-3,", member("w", 3, ""), "failed: RPC worker name w is not unique."),
         ("w-5,", member("w", 5, ""), "failed: RPC worker name w is not unique."),
         ("b-3,", member("b", 3, ""), "failed: RPC worker id 3 is not unique: b has it."),
@@ -291,9 +292,9 @@ fn names_and_numbers_are_unique_among_the_living() {
             other.worker.name.clone()
         };
         let card = crate::exchange::encode_card(&other.worker, &other.devices);
-        w.input(Input::Answered(name, Ok(card.into())));
+        w.input(Input::MemberAnswered(name, Ok(card.into())));
         // The right is given back before anything was written.
-        w.unlock().expect(&[words]);
+        w.unlock().expect(&[message]);
     }
 }
 
@@ -308,13 +309,13 @@ fn kinds_of_groups_do_not_mix() {
 
 #[test]
 fn maps_are_looked_at_before_anything_is_written() {
-    let mut own = options("w", 3);
+    let mut local = options("w", 3);
     let map = crate::device_map::DeviceMap::unchecked([(
         crate::device::Device::Cpu,
         "cuda:0".parse().expect("a device"),
     )]);
-    own.member.devices.maps = [("a".parse().expect("a name"), map)].into_iter().collect::<DeviceMaps>();
-    let mut w = Script::new(own);
+    local.member.devices.maps = [("a".parse().expect("a name"), map)].into_iter().collect::<DeviceMaps>();
+    let mut w = Script::new(local);
     w.queue().value("a-0,").expect(&["peek addrs/a"]);
     w.input(Input::Stored(Reply::Values(Vec::from([b"h:a"[..].into()])))).expect(&["ask a (id 0) at h:a"]);
     w.answer(&member("a", 0, "h:a"))
@@ -335,7 +336,7 @@ fn who_cannot_be_told_makes_the_newcomer_take_everything_back() {
     w.expect(&["delete "]).done();
     w.out();
     w.out();
-    w.told("a", Ok(())).told("b", Err(NoAnswer::Unknown("it is busy".into())));
+    w.reported("a", Ok(())).reported("b", Err(NoAnswer::Unknown("it is busy".into())));
     w.expect(&["get names/_ALL_WORKER_INFOS"]).value("a-0,b-1,w-3,");
     w.expect(&["get addrs/w"]).value("h:w");
     w.expect(&["compare names/_ALL_WORKER_INFOS: a-0,b-1,w-3, -> a-0,b-1,"]).value("a-0,b-1,");

@@ -19,7 +19,7 @@ fn group(member: Member, world_size: u16) -> FixedGroup {
 type Store = BTreeMap<String, Vec<u8>>;
 
 /// Carries a step out; `None`: the key that is waited for is not there.
-fn carry(store: &mut Store, step: &StoreStep) -> Option<Reply> {
+fn drive(store: &mut Store, step: &StoreStep) -> Option<Reply> {
     let read = |store: &Store, key: &str| store.get(key).cloned().unwrap_or_default();
     Some(match step {
         StoreStep::CompareSet { key, expected, desired } => {
@@ -50,24 +50,24 @@ fn carry(store: &mut Store, step: &StoreStep) -> Option<Reply> {
 
 /// Turns all groups until none goes on. Ends of waits come only from the store.
 fn run(groups: &mut [FixedGroup], store: &mut Store) -> Vec<Vec<FixedOutput>> {
-    let mut told: Vec<Vec<FixedOutput>> = groups.iter().map(|_| Vec::new()).collect();
+    let mut reported: Vec<Vec<FixedOutput>> = groups.iter().map(|_| Vec::new()).collect();
     let mut steps: Vec<Option<StoreStep>> = groups.iter().map(|_| None).collect();
     loop {
-        let mut goes_on = false;
-        for (place, group) in groups.iter_mut().enumerate() {
+        let mut continues_in = false;
+        for (location, group) in groups.iter_mut().enumerate() {
             match group.poll_output() {
-                Some(FixedOutput::Store(step)) => steps[place] = Some(step),
-                Some(other) => told[place].push(other),
+                Some(FixedOutput::Store(step)) => steps[location] = Some(step),
+                Some(other) => reported[location].push(other),
                 None => {}
             }
-            if let Some(reply) = steps[place].as_ref().and_then(|step| carry(store, step)) {
-                steps[place] = None;
+            if let Some(reply) = steps[location].as_ref().and_then(|step| drive(store, step)) {
+                steps[location] = None;
                 group.handle(NOW, reply);
-                goes_on = true;
+                continues_in = true;
             }
         }
-        if !goes_on {
-            return told;
+        if !continues_in {
+            return reported;
         }
     }
 }
@@ -94,9 +94,9 @@ fn all_come_and_all_go() {
     groups[2].leave(NOW);
     // The first one's step is its wait, which it has handed out already.
     groups[0].handle(NOW, Reply::TimedOut);
-    let told = run(&mut groups, &mut store);
-    assert_eq!(told[1..], [[FixedOutput::Left], [FixedOutput::Left]]);
-    assert!(matches!(told[0][..], [FixedOutput::Left] | [FixedOutput::Failed(_)]));
+    let reported = run(&mut groups, &mut store);
+    assert_eq!(reported[1..], [[FixedOutput::Left], [FixedOutput::Left]]);
+    assert!(matches!(reported[0][..], [FixedOutput::Left] | [FixedOutput::Failed(_)]));
 }
 
 #[test]
@@ -107,7 +107,7 @@ fn who_does_not_come_is_named() {
     let late = NOW + Duration::from_secs(60);
     groups[0].handle(late, Reply::TimedOut);
     let Some(FixedOutput::Store(step)) = groups[0].poll_output() else { panic!("it looks") };
-    groups[0].handle(late, carry(&mut store, &step).expect("it is there"));
+    groups[0].handle(late, drive(&mut store, &step).expect("it is there"));
     let Some(FixedOutput::Failed(error)) = groups[0].poll_output() else { panic!("it fails") };
     assert_eq!(
         error.to_string(),
@@ -138,8 +138,8 @@ fn who_is_busy_at_the_end_is_named() {
     groups[0].leave(NOW);
     run(&mut groups, &mut store);
     groups[0].handle(NOW, Reply::TimedOut);
-    let told = run(&mut groups, &mut store);
-    let Some(FixedOutput::Failed(error)) = told[0].first() else { panic!("{told:?}") };
+    let reported = run(&mut groups, &mut store);
+    let Some(FixedOutput::Failed(error)) = reported[0].first() else { panic!("{reported:?}") };
     assert_eq!(
         error.to_string(),
         "1 of 2 workers had done with their calls in 60s; still busy, or dead: b (id 1)"
@@ -150,8 +150,8 @@ fn who_is_busy_at_the_end_is_named() {
 fn names_and_numbers_are_unique() {
     let mut store = Store::new();
     let mut groups = [group(member("a", 0), 3), group(member("b", 1), 3), group(member("a", 2), 3)];
-    for told in run(&mut groups, &mut store) {
-        let [FixedOutput::Failed(error)] = &told[..] else { panic!("{told:?}") };
+    for reported in run(&mut groups, &mut store) {
+        let [FixedOutput::Failed(error)] = &reported[..] else { panic!("{reported:?}") };
         assert_eq!(
             error.to_string(),
             "RPC worker name a is not unique. Workers 0 and 2 share the same name."
@@ -159,8 +159,8 @@ fn names_and_numbers_are_unique() {
     }
     assert!(groups.iter().all(|group| group.members().is_empty()));
     let mut again = [group(member("c", 1), 3)];
-    let told = run(&mut again, &mut store);
-    let [FixedOutput::Failed(error)] = &told[0][..] else { panic!("{told:?}") };
+    let reported = run(&mut again, &mut store);
+    let [FixedOutput::Failed(error)] = &reported[0][..] else { panic!("{reported:?}") };
     assert_eq!(error.to_string(), "RPC worker id 1 is not unique: b has it.");
     let error =
         FixedGroup::new(NOW, member("a", 3), 3, DeviceKind::CUDA, Duration::ZERO).expect_err("no such");
@@ -171,9 +171,9 @@ fn names_and_numbers_are_unique() {
 fn workers_who_count_differently_are_told_at_once() {
     let mut store = Store::new();
     let mut groups = [group(member("w0", 0), 3), group(member("w1", 1), 2)];
-    let told = run(&mut groups, &mut store);
-    assert_eq!(told[0], [], "it waits for the others");
-    let [FixedOutput::Failed(error)] = &told[1][..] else { panic!("{told:?}") };
+    let reported = run(&mut groups, &mut store);
+    assert_eq!(reported[0], [], "it waits for the others");
+    let [FixedOutput::Failed(error)] = &reported[1][..] else { panic!("{reported:?}") };
     assert_eq!(error.to_string(), "world_size argument 2 doesn't match pg size 3");
     assert!(!store.contains_key("rdzv/cards/1") && !store.contains_key("names/1"), "it has not come");
 }
@@ -184,8 +184,8 @@ fn everybody_finds_the_same_fault() {
     let mut bad = member("b", 1);
     bad.devices.devices = ["cuda:0".parse().expect("a device")].into();
     let mut groups = [group(member("a", 0), 2), group(bad, 2)];
-    for told in run(&mut groups, &mut store) {
-        let [FixedOutput::Failed(error)] = &told[..] else { panic!("{told:?}") };
+    for reported in run(&mut groups, &mut store) {
+        let [FixedOutput::Failed(error)] = &reported[..] else { panic!("{reported:?}") };
         assert_eq!(
             error.to_string(),
             "Node b has devices with invalid indices: devices = [cuda:0], device count = 0"
@@ -205,8 +205,8 @@ fn everybody_finds_the_same_fault() {
 #[test]
 fn kinds_of_groups_do_not_mix_and_stores_may_fail() {
     let mut store = Store::from([("rpcIsStaticGroup".to_string(), b"false".to_vec())]);
-    let told = run(&mut [group(member("a", 0), 1)], &mut store);
-    let [FixedOutput::Failed(error)] = &told[0][..] else { panic!("{told:?}") };
+    let reported = run(&mut [group(member("a", 0), 1)], &mut store);
+    let [FixedOutput::Failed(error)] = &reported[0][..] else { panic!("{reported:?}") };
     assert_eq!(
         error.to_string(),
         "RPC group mixes statically and dynamically initialized members which is not supported. Static group property \
@@ -238,8 +238,8 @@ fn the_table_of_states_and_events_is_as_written_down() {
         S::Collecting,
         S::Missing,
         S::Member,
-        S::Marking,
-        S::Parting,
+        S::MarkingDone,
+        S::Leaving,
         S::Closing,
         S::Staying,
         S::Surveying,

@@ -209,8 +209,8 @@ mod tests {
     #[test]
     fn only_ends_have_nothing_behind_them() {
         for state in STATES {
-            let goes_on = EVENTS.iter().any(|&event| state.on(event).is_some());
-            assert_eq!(goes_on, !state.is_over(), "{state:?}");
+            let continues_in = EVENTS.iter().any(|&event| state.on(event).is_some());
+            assert_eq!(continues_in, !state.is_over(), "{state:?}");
         }
     }
 

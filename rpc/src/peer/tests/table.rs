@@ -9,7 +9,7 @@ struct World {
     callee: Option<Callee>,
 }
 
-type Way = fn(&mut World);
+type SubmitPath = fn(&mut World);
 type Give = fn(&mut World) -> String;
 
 impl World {
@@ -27,7 +27,7 @@ impl World {
 
     fn calls(&mut self, count: u64) {
         for _ in 0..count {
-            self.begin(CallKind::Answered);
+            self.begin(CallKind::Responded);
         }
         self.settle();
     }
@@ -60,7 +60,7 @@ impl World {
     }
 
     fn receive(&mut self, bytes: &[u8]) -> String {
-        told(&mut self.peer, bytes).join("; ")
+        reported(&mut self.peer, bytes).join("; ")
     }
 
     fn pass(&mut self, span: Duration) -> String {
@@ -70,12 +70,12 @@ impl World {
 
     /// Everything that follows.
     fn settle(&mut self) -> Vec<String> {
-        let mut heard = told(&mut self.peer, b"");
+        let mut last_received_at = reported(&mut self.peer, b"");
         if let Some(callee) = &mut self.callee {
-            heard.extend(talk(&mut self.peer, callee).1);
-            heard.extend(told(&mut self.peer, b""));
+            last_received_at.extend(talk(&mut self.peer, callee).1);
+            last_received_at.extend(reported(&mut self.peer, b""));
         }
-        heard
+        last_received_at
     }
 
     /// How it stands.
@@ -88,13 +88,13 @@ impl World {
             Line::Up(_) => "greeting",
         };
         let waiting = self.peer.waiting.len();
-        let under_way = self.peer.under_way() - waiting;
-        format!("{:?}, {line}, {under_way} under way, {waiting} waiting", self.peer.part)
+        let in_flight = self.peer.in_flight() - waiting;
+        format!("{:?}, {line}, {in_flight} under way, {waiting} waiting", self.peer.part)
     }
 }
 
 /// Two calls may be under way, and three wait.
-const SITUATIONS: [(&str, Way); 13] = [
+const SITUATIONS: [(&str, SubmitPath); 13] = [
     ("nothing was called", |_| {}),
     ("a call waits for the connection", |world| world.calls(1)),
     ("as many wait as may", |world| world.calls(3)),
@@ -133,25 +133,25 @@ const SITUATIONS: [(&str, Way); 13] = [
     }),
     ("this one has ended", |world| {
         world.open(1);
-        world.peer.end(&ConnectionError::OwnEnd("it was shut down".into()));
+        world.peer.end(&ConnectionError::CallerEnded("it was shut down".into()));
         world.settle();
         world.callee = None;
     }),
 ];
 
 const INPUTS: [(&str, Give); 23] = [
-    ("a call", |world| world.begin(CallKind::Answered)),
+    ("a call", |world| world.begin(CallKind::Responded)),
     ("a notice", |world| world.begin(CallKind::OneWay)),
     ("a call that is too long", |world| {
         let payload_bytes = world.peer.limits.payload_bytes_max + 1;
-        let call = NewCall { handler: "f", payload_bytes, deadline: None, kind: CallKind::Answered };
+        let call = NewCall { handler: "f", payload_bytes, deadline: None, kind: CallKind::Responded };
         world
             .peer
             .begin(NOW, call)
             .map_or_else(|error| format!("error: {error}"), |id| format!("it is call {id}"))
     }),
     ("a call whose time is up", |world| {
-        let call = NewCall { handler: "f", payload_bytes: 0, deadline: Some(NOW), kind: CallKind::Answered };
+        let call = NewCall { handler: "f", payload_bytes: 0, deadline: Some(NOW), kind: CallKind::Responded };
         world
             .peer
             .begin(NOW, call)
@@ -159,7 +159,7 @@ const INPUTS: [(&str, Give); 23] = [
     }),
     ("a call of a second, and its time passes", |world| {
         let deadline = Some(NOW + Duration::from_secs(1));
-        let call = NewCall { handler: "f", payload_bytes: 0, deadline, kind: CallKind::Answered };
+        let call = NewCall { handler: "f", payload_bytes: 0, deadline, kind: CallKind::Responded };
         let begun = world.peer.begin(NOW, call);
         world.pass(Duration::from_secs(1));
         begun.map_or_else(|error| format!("error: {error}"), |id| format!("it is call {id}"))
@@ -177,7 +177,7 @@ const INPUTS: [(&str, Give); 23] = [
         String::new()
     }),
     ("nobody can be reached", |world| {
-        world.peer.unreachable(&ConnectionError::NobodyListens("refused".into()));
+        world.peer.unreachable(&ConnectionError::NotListening("refused".into()));
         String::new()
     }),
     ("the connection ends", |world| {
@@ -191,7 +191,7 @@ const INPUTS: [(&str, Give); 23] = [
         String::new()
     }),
     ("this one ends", |world| {
-        world.peer.end(&ConnectionError::OwnEnd("it was shut down".into()));
+        world.peer.end(&ConnectionError::CallerEnded("it was shut down".into()));
         world.callee = None;
         String::new()
     }),
@@ -229,28 +229,28 @@ const INPUTS: [(&str, Give); 23] = [
 #[test]
 fn every_input_in_every_situation_is_in_the_snapshot() {
     let mut table = String::new();
-    for (situation, way) in SITUATIONS {
+    for (situation, method) in SITUATIONS {
         let mut silent = Vec::new();
         let begin = || {
             let mut world = World::new();
-            way(&mut world);
+            method(&mut world);
             world
         };
         let before = begin().status();
         table += &format!("{situation} [{before}]\n");
         for (input, give) in INPUTS {
             let mut world = begin();
-            let told = give(&mut world);
-            let told = told.split("; ").filter(|line| !line.is_empty()).map(String::from);
-            let heard: Vec<String> = told.chain(world.settle()).collect();
+            let reported = give(&mut world);
+            let reported = reported.split("; ").filter(|line| !line.is_empty()).map(String::from);
+            let last_received_at: Vec<String> = reported.chain(world.settle()).collect();
             let after = world.status();
-            if heard.is_empty() && after == before {
+            if last_received_at.is_empty() && after == before {
                 silent.push(input);
                 continue;
             }
             let after = if after == before { "as before".into() } else { after };
             table += &format!("  {input} -> [{after}]\n");
-            heard.iter().for_each(|line| table += &format!("    {line}\n"));
+            last_received_at.iter().for_each(|line| table += &format!("    {line}\n"));
         }
         table += &format!("  nothing comes of: {}\n\n", silent.join("; "));
     }

@@ -5,8 +5,8 @@ use rendezvous_core::barrier::by_keys::KeyBarrier;
 use rendezvous_core::error::{Operation, Sentence};
 use rendezvous_core::limits::ClientLimits;
 use rendezvous_core::node::client::link::{Link, LinkInput, LinkOutput};
-use rendezvous_core::node::client::{Age, Sent, Verdict, after_loss};
-use rendezvous_core::store::call::{Call, CallId, GetMode, Outcome, Patience};
+use rendezvous_core::node::client::{Age, RetryDecision, Sent, after_loss};
+use rendezvous_core::store::call::{Call, CallId, GetMode, Outcome, WaitMode};
 use rendezvous_core::store::client_conn::Event;
 use rendezvous_core::store::dial::{DialOptions, Family, Rounds};
 use rendezvous_core::store::op::{Key, Request};
@@ -33,7 +33,7 @@ fn links() -> Option<()> {
     // The echo of the number behind the second opcode.
     link.receive(NOW, &mut &greeting[6..]).ok()?;
     let is_ready = link.poll_output()? == LinkOutput::Ready;
-    let call = Call::Store(Request::Add { key: Key::scoped(b"/", b"n"), delta: 2 }, Patience::Once);
+    let call = Call::Store(Request::Add { key: Key::scoped(b"/", b"n"), delta: 2 }, WaitMode::Once);
     let mut buffer = [0; 64];
     let bytes = link.conn().begin(CallId(1), &call, GetMode::Pipelined, &mut buffer).ok()?;
     let answer = 2i64.to_le_bytes();
@@ -41,16 +41,17 @@ fn links() -> Option<()> {
     let is_answered = event == Event::Done { id: CallId(1), outcome: Outcome::Number(2) };
     link.conn().begin(CallId(2), &call, GetMode::Pipelined, &mut buffer).ok()?;
     let loss = link.conn().lose()?;
-    let verdict = after_loss(Operation::Add, GetMode::Pipelined, 0, Age::Used, Sent::Something, &loss);
-    let fails = matches!(verdict, Verdict::Fail(_));
+    let result = after_loss(Operation::Add, GetMode::Pipelined, 0, Age::Used, Sent::Something, &loss);
+    let fails = matches!(result, RetryDecision::Fail(_));
     (resolves && connects && is_ready && bytes == 19 && is_answered && fails).then_some(())
 }
 
 fn meets() -> bool {
-    let mut barrier = KeyBarrier::new(1, Patience::Wait);
+    let mut barrier = KeyBarrier::new(1, WaitMode::Wait);
     let outcomes = [Outcome::Number(1), Outcome::Applied];
-    let goes_on = |outcome| barrier.next_call(Key::raw(b"/b")).is_some() && barrier.handle(outcome).is_ok();
-    outcomes.into_iter().all(goes_on) && barrier.next_call(Key::raw(b"/b")).is_none()
+    let continues_in =
+        |outcome| barrier.next_call(Key::raw(b"/b")).is_some() && barrier.handle(outcome).is_ok();
+    outcomes.into_iter().all(continues_in) && barrier.next_call(Key::raw(b"/b")).is_none()
 }
 
 fn tells() -> bool {

@@ -6,9 +6,9 @@ use rendezvous_core::store::op::{Key, Keys, Pairs, Request, write_lossy};
 use rendezvous_core::wire::c10d::{Frame, FrameError, Scan, Scanner, encode_frame, parse_frame};
 use rendezvous_core::wire::sink::{Fill, Length};
 
-struct Letters(usize);
+struct ReportQueue(usize);
 
-impl fmt::Write for Letters {
+impl fmt::Write for ReportQueue {
     fn write_str(&mut self, text: &str) -> fmt::Result {
         self.0 += text.len();
         Ok(())
@@ -17,10 +17,10 @@ impl fmt::Write for Letters {
 
 /// How long the text of a thing is, in bytes.
 pub(crate) fn letters_of(thing: &dyn fmt::Display) -> usize {
-    let mut letters = Letters(0);
+    let mut items = ReportQueue(0);
     // Counting does not fail.
-    let _ = fmt::write(&mut letters, format_args!("{thing}"));
-    letters.0
+    let _ = fmt::write(&mut items, format_args!("{thing}"));
+    items.0
 }
 
 pub(crate) fn sings() -> bool {
@@ -33,7 +33,7 @@ pub(crate) fn sings() -> bool {
     ];
     requests.iter().all(round_trip)
         && letters_of(&FrameError::Opcode(19)) > 10
-        && write_lossy(&mut Letters(0), b"\xff").is_ok()
+        && write_lossy(&mut ReportQueue(0), b"\xff").is_ok()
 }
 
 fn round_trip(request: &Request<'_>) -> bool {

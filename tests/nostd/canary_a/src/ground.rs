@@ -6,8 +6,8 @@ use rendezvous_core::rng::Rng;
 use rendezvous_core::time::{Duration, Instant};
 
 pub(crate) fn sings() -> bool {
-    let patience = ServerLimits::default().frame_timeout;
+    let timeout = ServerLimits::default().frame_timeout;
     let jitter = Duration::from_nanos(Rng::new(1).below(1000));
     let conn = ConnId { index: 1, generation: 0 };
-    Instant::ORIGIN + patience + jitter > Instant::ORIGIN && conn.index == 1
+    Instant::ORIGIN + timeout + jitter > Instant::ORIGIN && conn.index == 1
 }

@@ -6,7 +6,7 @@ use rendezvous_core::session::life::ClientState;
 use rendezvous_core::store::op::{Key, Keys};
 use rendezvous_core::time::Instant;
 use rendezvous_core::wire::native::{
-    ClientFrame, Fault, FaultCode, From, HEADER_BYTES, Label, Message, Participants, Piece, Scan,
+    Chunk, ClientFrame, Fault, FaultCode, From, HEADER_BYTES, Label, Message, Participants, Scan,
     ServerFrame, Splitter, encode_frame, negotiate, scan,
 };
 use rendezvous_core::wire::sink::Fill;
@@ -50,8 +50,8 @@ fn is_answered() -> Option<bool> {
     let bytes = written(&mut buffer, Label::default(), &ServerFrame::Error { fault })?;
     let (mut rest, limits) = (&buffer[..bytes], FrameLimits::default());
     let mut splitter = Splitter::new(From::Server);
-    let Ok(Some(Piece::Head(header))) = splitter.next(&mut rest, &limits) else { return None };
-    let Ok(Some(Piece::Body(body))) = splitter.next(&mut rest, &limits) else { return None };
+    let Ok(Some(Chunk::Head(header))) = splitter.next(&mut rest, &limits) else { return None };
+    let Ok(Some(Chunk::Body(body))) = splitter.next(&mut rest, &limits) else { return None };
     let frame = ServerFrame::parse(header.kind, body, &limits).ok()??;
     let received = session.receive(Instant::ORIGIN, &header, &frame);
     Some(early && matches!(received, Received::Over(_)) && session.state() == ClientState::Over)

@@ -83,7 +83,7 @@ fn joins() -> Option<bool> {
     let bytes = fill.finish().ok()?;
     let limits = Client::answer_limits(&FrameLimits::default());
     let refused = client.receive(NOW, &limits, &answer[..bytes]) == Taken::Over;
-    let told = client.next_failed(NOW)?.id == id;
+    let reported = client.next_failed(NOW)?.id == id;
     let lost = client.participant().part() == Part::Lost;
-    Some(resolves && connects && sent && refused && told && lost)
+    Some(resolves && connects && sent && refused && reported && lost)
 }

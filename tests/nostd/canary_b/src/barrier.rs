@@ -23,12 +23,13 @@ pub(crate) fn sings() -> bool {
     let is_due = barriers.poll_timeout().is_some();
     let ended = Input::Ended { owner: OwnerId(1), node: None, why: Why::Connection };
     let is_taken = barriers.handle(Instant::ORIGIN, ended).is_ok();
-    let told = barriers.poll_output();
-    let is_told = told.is_some_and(|output| match output {
+    let reported = barriers.poll_output();
+    let is_reported = reported.is_some_and(|output| match output {
         Output::Over { arrival, generation: 1, end } => {
-            arrival.owner == OwnerId(2) && matches!(&*end, End::Broken { who, .. } if **who == *b"a")
+            arrival.owner == OwnerId(2)
+                && matches!(&*end, End::Broken { participant, .. } if **participant == *b"a")
         }
         _ => false,
     });
-    is_due && is_taken && is_told && barriers.poll_output().is_none()
+    is_due && is_taken && is_reported && barriers.poll_output().is_none()
 }

@@ -23,7 +23,7 @@ fn is_answered() -> Option<bool> {
     let mut intake = Intake::new(IntakeLimits::default());
     let mut peer = Peer::new(a, b.clone(), b"g", RpcLimits::default());
     let mut callee = Callee::new(now, b, b"g", RpcLimits::default());
-    let call = NewCall { handler: "f", payload_bytes: 0, deadline: None, kind: CallKind::Answered };
+    let call = NewCall { handler: "f", payload_bytes: 0, deadline: None, kind: CallKind::Responded };
     let id = peer.begin(now, call).ok()?;
     let mut nothing: &[u8] = &[];
     if peer.next_event(now, &mut nothing) != Some(PeerEvent::Connect) {

@@ -2,8 +2,10 @@
 
 use core::time::Duration;
 use rendezvous_core::elastic_store::Step;
-use rendezvous_core::elastic_store::barrier::{BarrierOptions, BarrierTimeout, TracedBarrier, Verdict};
-use rendezvous_core::elastic_store::get_all::Farewell;
+use rendezvous_core::elastic_store::barrier::{
+    BarrierOptions, BarrierOutcome, BarrierTimeout, TracedBarrier,
+};
+use rendezvous_core::elastic_store::get_all::LeaveMode;
 use rendezvous_core::rendezvous::error::{RendezvousError, RendezvousErrorKind};
 use rendezvous_core::rendezvous::parameters::RendezvousParameters;
 use rendezvous_core::rendezvous::parse::parse_config;
@@ -21,7 +23,7 @@ pub(crate) fn sings() -> bool {
 fn rules_hold() -> bool {
     let environment = RankEnvironment::default();
     let url = RendezvousUrl::parse("tcp://h:1", 0, WorldSize::Known(2), &environment);
-    let by_url = url.and_then(|url| url.tcp(&environment)).is_ok_and(|place| place.port == 1);
+    let by_url = url.and_then(|url| url.tcp(&environment)).is_ok_and(|node| node.port == 1);
     let parameters = RendezvousParameters::new("static", "h:1", "run", 1, 2);
     let settings = parameters.map(|parameters| StaticSettings::read(&parameters.with("rank", 1)));
     let by_rank = settings.is_ok_and(|settings| settings.is_ok_and(|settings| settings.rank == 1));
@@ -35,14 +37,15 @@ fn rules_hold() -> bool {
 
 fn machines_run() -> bool {
     let options = BarrierOptions { rank: Some(0), ..BarrierOptions::new(2, "b") };
-    let told = BarrierTimeout::of(&options, &Verdict::AskRankZero, &|_| "h".into()).is_some();
+    let reported = BarrierTimeout::of(&options, &BarrierOutcome::AskRankZero, &|_| "h".into()).is_some();
     let released = TracedBarrier::new(options).is_ok_and(|mut barrier| {
         barrier.handle(Instant::ORIGIN, Outcome::Number(2)).is_ok()
             && matches!(barrier.next_step(), Some(Step::Mark { .. }))
             && barrier.handle(Instant::ORIGIN, Outcome::Applied).is_ok()
-            && barrier.verdict() == Some(&Verdict::Released)
+            && barrier.barrier_outcome() == Some(&BarrierOutcome::Released)
     });
-    let mut farewell = Farewell::new("x", 1, 2, Duration::from_secs(1));
-    let left = farewell.handle(Instant::ORIGIN, Outcome::Number(1)).is_ok() && farewell.next_step().is_none();
-    told && released && left
+    let mut leave_mode = LeaveMode::new("x", 1, 2, Duration::from_secs(1));
+    let left =
+        leave_mode.handle(Instant::ORIGIN, Outcome::Number(1)).is_ok() && leave_mode.next_step().is_none();
+    reported && released && left
 }

@@ -3,11 +3,11 @@
 use core::net::SocketAddr;
 use rendezvous_core::ids::ConnId;
 use rendezvous_core::limits::ServerLimits;
-use rendezvous_core::node::server::{Birth, Input, Server};
+use rendezvous_core::node::server::{Input, Server, ServerInstance};
 use rendezvous_core::time::Instant;
 
 pub(crate) fn sings() -> bool {
-    let mut server = Server::new(ServerLimits::default(), Birth::from_seed(1));
+    let mut server = Server::new(ServerLimits::default(), ServerInstance::from_seed(1));
     let conn = ConnId { index: 0, generation: 0 };
     let peer = SocketAddr::from(([127, 0, 0, 1], 1));
     let greeting_and_ping = [0, 0xce, 0xf7, 0x85, 0x3c, 13, 1, 2, 3, 4];

@@ -30,7 +30,7 @@ pub(crate) fn sings() -> bool {
     let ended = Input::Ended { participant: ParticipantId(1), why: EndReason::HostSilent };
     let is_taken = service.handle(Instant::ORIGIN, ended).is_ok();
     while let Some(output) = service.poll_output() {
-        is_loss_told |= matches!(output, Output::Tell { event: Event::NodeLost(_), .. });
+        is_loss_told |= matches!(output, Output::Notify { event: Event::NodeLost(_), .. });
     }
     is_formed && is_taken && is_loss_told
 }

@@ -2,7 +2,7 @@
 
 use rendezvous_core::ids::ConnId;
 use rendezvous_core::limits::{EngineLimits, HistoryLimits, SessionLimits};
-use rendezvous_core::session::table::{Hello, Input, Output, Sessions, Verdict};
+use rendezvous_core::session::table::{Hello, Input, Outcome, Output, Sessions};
 use rendezvous_core::store::engine::{Engine, Watched};
 use rendezvous_core::store::op::{Key, Keys};
 use rendezvous_core::store::txn::{Compare, Condition, Write};
@@ -29,7 +29,7 @@ fn opens() -> Option<bool> {
     };
     sessions.handle(Instant::ORIGIN, Input::Hello { conn, hello, fresh_token: [1; 16] }).ok()?;
     let welcomed = matches!(sessions.poll_output(), Some(Output::Welcome { resumed: false, .. }));
-    let Ok(Verdict::Fresh(session)) = sessions.request(Instant::ORIGIN, conn, 1, 0) else { return None };
+    let Ok(Outcome::Fresh(session)) = sessions.request(Instant::ORIGIN, conn, 1, 0) else { return None };
     let mut length = Length::default();
     let sent = sessions.answer(session, 1, &ServerFrame::Done { revision: 1 }, &mut length);
     Some(welcomed && sent == Ok(Some(conn)) && length.0 == 32)
@@ -46,5 +46,5 @@ fn watches() -> Option<bool> {
     let absent = [Compare { key, condition: Condition::Absent }];
     engine.txn(absent.into_iter(), then.into_iter(), core::iter::empty()).ok()?;
     let expired = engine.lease_expire(Instant::ORIGIN) == Some(lease);
-    Some(expired && engine.next_ready_watch() == Some(watch) && engine.untold(watch).ok()?.count() == 2)
+    Some(expired && engine.next_ready_watch() == Some(watch) && engine.undelivered(watch).ok()?.count() == 2)
 }

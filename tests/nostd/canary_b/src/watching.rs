@@ -1,7 +1,7 @@
 //! What is seen of an agent, and what looks after its workers.
 
 use rendezvous_agent::events::{EventFacts, EventRecorder};
-use rendezvous_agent::health::{Health, Request, Vigilance};
+use rendezvous_agent::health::{Health, Request, LivenessPolicy};
 use rendezvous_agent::metrics::Metrics;
 use rendezvous_agent::numa::{Host, NumaBinding, bind, parse_list, write_list};
 use rendezvous_agent::observer::Happened;
@@ -20,16 +20,16 @@ fn observes() -> Option<bool> {
     let mut machine = Supervisor::new(WorkerSpec::new(1)).ok()?;
     let (mut metrics, mut events) = (Metrics::default(), EventRecorder::new(EventFacts::default()));
     let (mut measured, mut written) = (0, 0);
-    for input in [Input::Begin, Input::LostSight { words: "gone".into() }] {
+    for input in [Input::Begin, Input::GuardLost { message: "gone".into() }] {
         machine.handle(Instant::ORIGIN, input).ok()?;
         while let Some(output) = machine.poll_output() {
-            let Output::Tell(notice) = output else { continue };
+            let Output::Notify(notice) = output else { continue };
             let happened = Happened::Notice(&notice);
             metrics.observe(Instant::ORIGIN, &machine, happened, &mut |_: &str, _: i64| measured += 1);
             events.observe(Instant::ORIGIN, &machine, happened, &mut |line| written += line.len());
         }
     }
-    let health = Health::new(Phase::Running, Instant::ORIGIN, machine.group(), Vigilance::Watchful);
+    let health = Health::new(Phase::Running, Instant::ORIGIN, machine.group(), LivenessPolicy::Watchful);
     let answer = Request::of(b"GET / HTTP/1.1\r\n\r\n").answer(&health, Instant::MAX)?;
     Some(measured > 0 && written > 0 && answer.starts_with("HTTP/1.1 503 "))
 }

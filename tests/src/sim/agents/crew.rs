@@ -3,7 +3,7 @@
 use super::plan::Mishap;
 use super::world::{Cue, Stage, World};
 use rendezvous_agent::group::{ExitStatus, WorkerGroup};
-use rendezvous_agent::reason::Hindrance;
+use rendezvous_agent::reason::StartFailure;
 use rendezvous_agent::supervisor::Input;
 use rendezvous_agent::watchdog::ExpiredTimer;
 use rendezvous_core::time::{Duration, Instant};
@@ -24,7 +24,7 @@ pub(super) enum Cause {
     /// It missed another worker.
     Dragged,
     /// Its agent had told it to.
-    Told,
+    Known,
     /// Its agent had it killed.
     Killed,
     /// Its agent was gone, or blind.
@@ -41,9 +41,9 @@ pub(super) struct End {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum State {
-    Asked,
+    Requested,
     Alive,
-    Gone,
+    Dead,
 }
 
 /// One worker.
@@ -69,20 +69,20 @@ pub(super) struct Crew {
     pub(super) job: Option<(u32, u64)>,
     /// Something else lives that they have left.
     leftover: bool,
-    told: Option<i32>,
+    reported: Option<i32>,
     is_killed: bool,
     is_awaited: bool,
     heard_until: Instant,
     pids: u32,
     /// What is wrong with the next start.
-    hindrance: Option<Hindrance>,
+    start_failure: Option<StartFailure>,
     /// Nobody is there who could start one.
     is_unguarded: bool,
 }
 
 impl Crew {
     fn lives(&self) -> bool {
-        self.hands.iter().any(|hand| hand.state != State::Gone)
+        self.hands.iter().any(|hand| hand.state != State::Dead)
     }
 
     pub(super) fn living(&self) -> usize {
@@ -90,7 +90,7 @@ impl Crew {
     }
 
     pub(super) fn unended(&self) -> usize {
-        self.hands.iter().filter(|hand| hand.state != State::Gone).count()
+        self.hands.iter().filter(|hand| hand.state != State::Dead).count()
     }
 
     pub(super) fn has_succeeded(&self) -> bool {
@@ -101,7 +101,7 @@ impl Crew {
     /// The agent hears of it a little later, and in order.
     fn report(&mut self, stage: &mut Stage, at: usize, input: Input) {
         let attempt = self.attempt.unwrap_or_default();
-        self.heard_until = (stage.now + stage.dice.span(Duration::ZERO, ms(3))).max(self.heard_until);
+        self.heard_until = (stage.now + stage.sim_rng.span(Duration::ZERO, ms(3))).max(self.heard_until);
         stage.agenda.enter(self.heard_until, Cue::Seen(at, attempt, input));
     }
 
@@ -117,38 +117,38 @@ impl Crew {
         &mut self,
         stage: &mut Stage,
         at: usize,
-        place: usize,
+        slot: usize,
         (exit, cause): (ExitStatus, Cause),
         after: Duration,
     ) {
-        let hand = &mut self.hands[place];
+        let hand = &mut self.hands[slot];
         let when = (stage.now + after).max(hand.stuck_until.unwrap_or(Instant::ORIGIN));
         hand.ticket += 1;
         hand.is_ending = true;
-        let cue = CrewCue::End { place, ticket: hand.ticket, exit, cause };
+        let cue = CrewCue::End { slot, ticket: hand.ticket, exit, cause };
         stage.agenda.enter(when, Cue::Crew(at, self.attempt.unwrap_or_default(), cue));
     }
 
-    fn tell_to_end(&mut self, stage: &mut Stage, at: usize, place: usize, signal: i32) {
-        let hand = &self.hands[place];
+    fn tell_to_end(&mut self, stage: &mut Stage, at: usize, slot: usize, signal: i32) {
+        let hand = &self.hands[slot];
         if hand.state != State::Alive || hand.is_stubborn {
             return;
         }
-        let exit = match stage.dice.index(10) {
+        let exit = match stage.sim_rng.index(10) {
             0..7 => ExitStatus::Signal(signal),
             7 => ExitStatus::Code(0),
             8 => ExitStatus::Code(143),
             _ => ExitStatus::Signal(6),
         };
-        let after = stage.dice.span(Duration::ZERO, ms(2000));
-        self.doom(stage, at, place, (exit, Cause::Told), after);
+        let after = stage.sim_rng.span(Duration::ZERO, ms(2000));
+        self.doom(stage, at, slot, (exit, Cause::Known), after);
     }
 }
 
 #[derive(Clone, Copy, Debug)]
 pub(super) enum CrewCue {
-    Up { place: usize },
-    End { place: usize, ticket: u32, exit: ExitStatus, cause: Cause },
+    Up { slot: usize },
+    End { slot: usize, ticket: u32, exit: ExitStatus, cause: Cause },
     Signal(i32),
     Kill,
 }
@@ -172,34 +172,36 @@ impl World {
         crew.attempt = Some(group.attempt);
         crew.job = job;
         crew.hands.clear();
-        (crew.told, crew.is_killed, crew.is_awaited) = (None, false, false);
+        (crew.reported, crew.is_killed, crew.is_awaited) = (None, false, false);
         if crew.is_unguarded {
             return;
         }
-        crew.leftover = stage.dice.percent(untidy);
-        let hindered =
-            crew.hindrance.take().map(|hindrance| (stage.dice.index(group.workers.len()), hindrance));
+        crew.leftover = stage.sim_rng.percent(untidy);
+        let hindered = crew
+            .start_failure
+            .take()
+            .map(|start_failure| (stage.sim_rng.index(group.workers.len()), start_failure));
         let mut after = Duration::ZERO;
-        for place in 0..group.workers.len() {
+        for slot in 0..group.workers.len() {
             crew.pids += 1;
             let hand = Hand {
-                state: State::Asked,
+                state: State::Requested,
                 end: None,
                 pid: crew.pids,
                 ticket: 0,
-                is_stubborn: stage.dice.percent(stubborn),
+                is_stubborn: stage.sim_rng.percent(stubborn),
                 is_ending: false,
                 stuck_until: None,
             };
             crew.hands.push(hand);
-            after += stage.dice.span(ms(1), ms(80));
-            if let Some((_, hindrance)) = hindered.filter(|(hindered, _)| *hindered == place) {
-                crew.hands[place].state = State::Gone;
-                let local_rank = u32::try_from(place).unwrap_or(u32::MAX);
-                let words = "there is no room".into();
-                crew.report(stage, at, Input::NotStarted { local_rank, hindrance, words });
+            after += stage.sim_rng.span(ms(1), ms(80));
+            if let Some((_, start_failure)) = hindered.filter(|(hindered, _)| *hindered == slot) {
+                crew.hands[slot].state = State::Dead;
+                let local_rank = u32::try_from(slot).unwrap_or(u32::MAX);
+                let message = "there is no room".into();
+                crew.report(stage, at, Input::NotStarted { local_rank, start_failure, message });
             } else {
-                let up = Cue::Crew(at, group.attempt, CrewCue::Up { place });
+                let up = Cue::Crew(at, group.attempt, CrewCue::Up { slot });
                 stage.agenda.enter(stage.now + after, up);
             }
         }
@@ -218,32 +220,32 @@ impl World {
         }
         let stage = &mut self.stage;
         match cue {
-            CrewCue::Up { place } if crew.hands[place].state == State::Asked => {
-                let hand = &mut crew.hands[place];
+            CrewCue::Up { slot } if crew.hands[slot].state == State::Requested => {
+                let hand = &mut crew.hands[slot];
                 hand.state = State::Alive;
-                let (pid, local_rank) = (hand.pid, u32::try_from(place).unwrap_or(u32::MAX));
+                let (pid, local_rank) = (hand.pid, u32::try_from(slot).unwrap_or(u32::MAX));
                 crew.report(stage, at, Input::Started { local_rank, pid });
                 if crew.is_killed {
-                    crew.doom(stage, at, place, (ExitStatus::Signal(SIGKILL), Cause::Killed), ms(1));
-                } else if let Some(signal) = crew.told {
-                    crew.tell_to_end(stage, at, place, signal);
+                    crew.doom(stage, at, slot, (ExitStatus::Signal(SIGKILL), Cause::Killed), ms(1));
+                } else if let Some(signal) = crew.reported {
+                    crew.tell_to_end(stage, at, slot, signal);
                 }
-                self.came_up(at, place);
+                self.came_up(at, slot);
             }
             CrewCue::Up { .. } => {}
-            CrewCue::End { place, ticket, exit, cause } => {
-                if crew.hands[place].ticket == ticket && crew.hands[place].state == State::Alive {
-                    self.end_worker(at, place, exit, cause);
+            CrewCue::End { slot, ticket, exit, cause } => {
+                if crew.hands[slot].ticket == ticket && crew.hands[slot].state == State::Alive {
+                    self.end_worker(at, slot, exit, cause);
                 }
             }
             CrewCue::Signal(signal) => {
                 // What workers leave behind takes after the first of them.
                 crew.leftover &= crew.hands.first().is_some_and(|hand| hand.is_stubborn);
-                crew.told = Some(signal);
+                crew.reported = Some(signal);
                 crew.is_awaited = true;
-                for place in 0..crew.hands.len() {
-                    if !crew.hands[place].is_ending || crew.hands[place].stuck_until.is_none() {
-                        crew.tell_to_end(stage, at, place, signal);
+                for slot in 0..crew.hands.len() {
+                    if !crew.hands[slot].is_ending || crew.hands[slot].stuck_until.is_none() {
+                        crew.tell_to_end(stage, at, slot, signal);
                     }
                 }
                 crew.report_if_empty(stage, at);
@@ -252,9 +254,9 @@ impl World {
                 crew.leftover = false;
                 crew.is_killed = true;
                 crew.is_awaited = true;
-                for place in 0..crew.hands.len() {
-                    if crew.hands[place].state == State::Alive {
-                        crew.doom(stage, at, place, (ExitStatus::Signal(SIGKILL), Cause::Killed), ms(1));
+                for slot in 0..crew.hands.len() {
+                    if crew.hands[slot].state == State::Alive {
+                        crew.doom(stage, at, slot, (ExitStatus::Signal(SIGKILL), Cause::Killed), ms(1));
                     }
                 }
                 crew.report_if_empty(stage, at);
@@ -263,16 +265,16 @@ impl World {
     }
 
     /// A worker lives, and works as soon as all it needs are there.
-    fn came_up(&mut self, at: usize, place: usize) {
+    fn came_up(&mut self, at: usize, slot: usize) {
         let work = self.plan.work;
         let Some(key) = self.agents[at].crew.job else { return };
         if !self.plan.is_collective {
-            let skew = self.stage.dice.span(Duration::ZERO, work);
-            return self.let_work(at, place, work + skew);
+            let skew = self.stage.sim_rng.span(Duration::ZERO, work);
+            return self.let_work(at, slot, work + skew);
         }
         let Some(job) = self.jobs.get(&key) else { return };
         if job.is_broken {
-            return self.drag(at, place);
+            return self.drag(at, slot);
         }
         let members = job.members.clone();
         let is_complete = members.iter().all(|&(agent, _, size)| {
@@ -282,56 +284,56 @@ impl World {
         if !is_complete {
             return;
         }
-        let skew_max = if self.stage.dice.percent(80) { ms(20) } else { ms(3000) };
+        let skew_max = if self.stage.sim_rng.percent(80) { ms(20) } else { ms(3000) };
         for (agent, ..) in members {
-            for place in 0..self.agents[agent].crew.hands.len() {
-                let skew = self.stage.dice.span(Duration::ZERO, skew_max);
-                self.let_work(agent, place, work + skew);
+            for slot in 0..self.agents[agent].crew.hands.len() {
+                let skew = self.stage.sim_rng.span(Duration::ZERO, skew_max);
+                self.let_work(agent, slot, work + skew);
             }
         }
     }
 
-    fn let_work(&mut self, at: usize, place: usize, span: Duration) {
+    fn let_work(&mut self, at: usize, slot: usize, span: Duration) {
         let crew = &mut self.agents[at].crew;
-        if !crew.hands[place].is_ending {
-            crew.doom(&mut self.stage, at, place, (ExitStatus::Code(0), Cause::Done), span);
+        if !crew.hands[slot].is_ending {
+            crew.doom(&mut self.stage, at, slot, (ExitStatus::Code(0), Cause::Done), span);
             // Until then anything may happen to it.
-            crew.hands[place].is_ending = false;
+            crew.hands[slot].is_ending = false;
         }
     }
 
     /// A worker misses another one: it fails, or waits for ever.
-    fn drag(&mut self, at: usize, place: usize) {
+    fn drag(&mut self, at: usize, slot: usize) {
         let crew = &mut self.agents[at].crew;
-        let hand = &mut crew.hands[place];
+        let hand = &mut crew.hands[slot];
         if hand.state != State::Alive || hand.is_ending {
             return;
         }
-        if self.stage.dice.percent(60) {
-            let exit = self.stage.dice.pick(&[ExitStatus::Code(1), ExitStatus::Signal(6)]);
-            let after = self.stage.dice.span(Duration::ZERO, ms(5));
-            crew.doom(&mut self.stage, at, place, (exit, Cause::Dragged), after);
+        if self.stage.sim_rng.percent(60) {
+            let exit = self.stage.sim_rng.pick(&[ExitStatus::Code(1), ExitStatus::Signal(6)]);
+            let after = self.stage.sim_rng.span(Duration::ZERO, ms(5));
+            crew.doom(&mut self.stage, at, slot, (exit, Cause::Dragged), after);
         } else {
             // What was to end it does not any more.
             hand.ticket += 1;
         }
     }
 
-    fn end_worker(&mut self, at: usize, place: usize, exit: ExitStatus, cause: Cause) {
+    fn end_worker(&mut self, at: usize, slot: usize, exit: ExitStatus, cause: Cause) {
         let now = self.stage.now;
         let agent = &mut self.agents[at];
         let hears = agent.hears();
         let crew = &mut agent.crew;
-        let hand = &mut crew.hands[place];
-        hand.state = State::Gone;
+        let hand = &mut crew.hands[slot];
+        hand.state = State::Dead;
         hand.end = Some(End { exit, cause, at: now });
-        self.stage.note(format_args!("{at} worker {place} ends: {exit:?}, {cause:?}"));
+        self.stage.note(format_args!("{at} worker {slot} ends: {exit:?}, {cause:?}"));
         if hears && cause != Cause::Orphaned {
-            let local_rank = u32::try_from(place).unwrap_or(u32::MAX);
+            let local_rank = u32::try_from(slot).unwrap_or(u32::MAX);
             crew.report(&mut self.stage, at, Input::Exited { local_rank, exit, at: now, was_ending: false });
             crew.report_if_empty(&mut self.stage, at);
         }
-        if !exit.is_success() || cause == Cause::Told {
+        if !exit.is_success() || cause == Cause::Known {
             self.break_job(at);
         }
     }
@@ -345,8 +347,8 @@ impl World {
         }
         for (agent, ..) in job.members.clone() {
             if self.agents[agent].crew.job == Some(key) {
-                for place in 0..self.agents[agent].crew.hands.len() {
-                    self.drag(agent, place);
+                for slot in 0..self.agents[agent].crew.hands.len() {
+                    self.drag(agent, slot);
                 }
             }
         }
@@ -354,9 +356,9 @@ impl World {
 
     /// All workers go at once, and nobody is told.
     pub(super) fn orphan(&mut self, at: usize) {
-        for place in 0..self.agents[at].crew.hands.len() {
-            if self.agents[at].crew.hands[place].state != State::Gone {
-                self.end_worker(at, place, ExitStatus::Signal(SIGKILL), Cause::Orphaned);
+        for slot in 0..self.agents[at].crew.hands.len() {
+            if self.agents[at].crew.hands[slot].state != State::Dead {
+                self.end_worker(at, slot, ExitStatus::Signal(SIGKILL), Cause::Orphaned);
             }
         }
     }
@@ -364,8 +366,8 @@ impl World {
     /// Something happens to the workers of an agent.
     pub(super) fn hurt(&mut self, at: usize, mishap: Mishap) {
         let crew = &mut self.agents[at].crew;
-        if let Mishap::NotStarted(hindrance) = mishap {
-            crew.hindrance = Some(hindrance);
+        if let Mishap::NotStarted(start_failure) = mishap {
+            crew.start_failure = Some(start_failure);
             return;
         }
         if mishap == Mishap::GroupLost {
@@ -373,38 +375,36 @@ impl World {
             self.orphan(at);
             let crew = &mut self.agents[at].crew;
             crew.is_awaited = false;
-            crew.report(&mut self.stage, at, Input::GroupLost { words: "the guard was killed".into() });
+            crew.report(&mut self.stage, at, Input::GroupLost { message: "the guard was killed".into() });
             return crew.report(&mut self.stage, at, Input::Empty);
         }
-        if mishap == Mishap::LostSight {
+        if mishap == Mishap::GuardLost {
             (crew.leftover, crew.is_unguarded) = (false, true);
             self.orphan(at);
             let crew = &mut self.agents[at].crew;
-            crew.report(&mut self.stage, at, Input::LostSight { words: "the guard is gone".into() });
+            crew.report(&mut self.stage, at, Input::GuardLost { message: "the guard is gone".into() });
             return crew.report(&mut self.stage, at, Input::Empty);
         }
         let alive: Vec<usize> = (0..crew.hands.len())
-            .filter(|&place| {
-                crew.hands[place].state == State::Alive && crew.hands[place].stuck_until.is_none()
-            })
+            .filter(|&slot| crew.hands[slot].state == State::Alive && crew.hands[slot].stuck_until.is_none())
             .collect();
         if alive.is_empty() {
             return;
         }
-        let place = alive[self.stage.dice.index(alive.len())];
-        let local_rank = u32::try_from(place).unwrap_or(u32::MAX);
+        let slot = alive[self.stage.sim_rng.index(alive.len())];
+        let local_rank = u32::try_from(slot).unwrap_or(u32::MAX);
         match mishap {
             Mishap::WorkerEnds(exit) | Mishap::NeighboursEnd(exit) => {
-                self.end_worker(at, place, exit, Cause::Mishap);
+                self.end_worker(at, slot, exit, Cause::Mishap);
             }
             Mishap::Stuck(span) => {
-                crew.hands[place].stuck_until = Some(self.stage.now + span);
-                crew.hands[place].ticket += 1;
+                crew.hands[slot].stuck_until = Some(self.stage.now + span);
+                crew.hands[slot].ticket += 1;
                 crew.report(&mut self.stage, at, Input::Stuck { local_rank, since: span });
             }
             Mishap::TimerExpires => {
                 let timer = ExpiredTimer {
-                    pid: crew.hands[place].pid,
+                    pid: crew.hands[slot].pid,
                     local_rank: Some(local_rank),
                     scope: "step".into(),
                     expires: Duration::ZERO,
@@ -412,7 +412,7 @@ impl World {
                     signal: SIGKILL,
                 };
                 crew.report(&mut self.stage, at, Input::TimerExpired(timer));
-                crew.doom(&mut self.stage, at, place, (ExitStatus::Signal(SIGKILL), Cause::Mishap), ms(1));
+                crew.doom(&mut self.stage, at, slot, (ExitStatus::Signal(SIGKILL), Cause::Mishap), ms(1));
             }
             _ => {}
         }

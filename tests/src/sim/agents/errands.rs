@@ -2,11 +2,11 @@
 //! Each makes one call after the other, as the driver's do, and a new wish ends the call before it.
 
 use super::super::agenda::Agenda;
-use super::office::Op;
+use super::master_server::Op;
 use super::world::{Cue, Stage};
 use rendezvous_agent::ranks::Ranks;
 use rendezvous_agent::reason::Reason;
-use rendezvous_agent::supervisor::{Farewell, Input};
+use rendezvous_agent::supervisor::{Input, LeaveMode};
 use rendezvous_core::elastic_store::barrier::TracedBarrier;
 use rendezvous_core::rendezvous::rejoin::Rejoin;
 use rendezvous_core::rendezvous::round_event::RoundEvent;
@@ -24,7 +24,7 @@ pub(super) struct Info {
 
 /// What a thread tells the agent.
 #[derive(Clone, Debug)]
-pub(super) enum Told {
+pub(super) enum Known {
     Input(Input),
     Met { call: u64, info: Info },
     Numbered { call: u64, ranks: Ranks },
@@ -40,7 +40,7 @@ pub(super) enum Thread {
 pub(super) enum MemberAsk {
     Meet { call: u64 },
     Announce { reason: Reason },
-    Close { call: u64, farewell: Farewell },
+    Close { call: u64, leave_mode: LeaveMode },
     Rest,
 }
 
@@ -49,12 +49,12 @@ pub(super) enum MemberAsk {
 pub(super) enum Member {
     #[default]
     Idle,
-    /// `is_asked`: there is a session with the wish.
+    /// `is_stop_requested`: there is a session with the wish.
     Meeting {
         call: u64,
         rejoin: Rejoin,
-        is_asked: bool,
-        stood_by: bool,
+        is_stop_requested: bool,
+        was_standby: bool,
     },
     /// What it looks up just now.
     Listening {
@@ -63,7 +63,7 @@ pub(super) enum Member {
     /// The words are still to be told to those who hear of the run; `None`: they were.
     Announcing {
         id: u64,
-        words: Option<Box<str>>,
+        message: Option<Box<str>>,
     },
     Closing {
         call: u64,
@@ -98,7 +98,7 @@ pub(super) enum Numbering {
         id: u64,
         until: Instant,
     },
-    Parting {
+    ExitBarrier {
         call: u64,
         info: Info,
         barrier: Box<TracedBarrier>,
@@ -110,7 +110,7 @@ pub(super) enum Numbering {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Step {
     /// Where the workers' store is: told by the first agent, and learnt by the others.
-    Place,
+    NodeState,
     Introduce,
     /// The first agent reads what all have said, and numbers them.
     Gather,
@@ -120,7 +120,7 @@ pub(super) enum Step {
 
 /// All that an agent has with the outside.
 #[derive(Debug)]
-pub(super) struct Desk {
+pub(super) struct ServerContext {
     /// The session that there is, or was.
     pub(super) session: Option<u64>,
     pub(super) is_line_over: bool,
@@ -132,7 +132,7 @@ pub(super) struct Desk {
     pub(super) info: Option<Info>,
     pub(super) inbox: VecDeque<RoundEvent>,
     /// Which of them makes the machine's call.
-    pub(super) asked: Thread,
+    pub(super) wanted: Thread,
     pub(super) is_unlucky: bool,
     /// Whether it was in a round: then it comes back as a member.
     pub(super) was_member: bool,
@@ -140,7 +140,7 @@ pub(super) struct Desk {
     ids: u64,
 }
 
-impl Desk {
+impl ServerContext {
     pub(super) const fn new() -> Self {
         Self {
             session: None,
@@ -151,7 +151,7 @@ impl Desk {
             numbering_asks: VecDeque::new(),
             info: None,
             inbox: VecDeque::new(),
-            asked: Thread::Member,
+            wanted: Thread::Member,
             is_unlucky: false,
             was_member: false,
             last_told: [Instant::ORIGIN; 2],
@@ -170,15 +170,15 @@ impl Desk {
     }
 
     /// The agent hears of it as soon as its thread looks; of two threads, whichever is faster.
-    pub(super) fn tell(&mut self, stage: &mut Stage, agent: usize, thread: Thread, told: Told) {
-        let longest = Duration::from_micros(if stage.dice.percent(10) { 5000 } else { 200 });
+    pub(super) fn notify(&mut self, stage: &mut Stage, agent: usize, thread: Thread, reported: Known) {
+        let longest = Duration::from_micros(if stage.sim_rng.percent(10) { 5000 } else { 200 });
         let last = &mut self.last_told[thread as usize];
-        *last = (stage.now + stage.dice.span(Duration::ZERO, longest)).max(*last);
-        stage.agenda.enter(*last, Cue::Told(agent, told));
+        *last = (stage.now + stage.sim_rng.span(Duration::ZERO, longest)).max(*last);
+        stage.agenda.enter(*last, Cue::Known(agent, reported));
     }
 
     pub(super) fn tell_input(&mut self, stage: &mut Stage, agent: usize, thread: Thread, input: Input) {
-        self.tell(stage, agent, thread, Told::Input(input));
+        self.notify(stage, agent, thread, Known::Input(input));
     }
 }
 

@@ -1,11 +1,11 @@
 //! The thread that stands in the rendezvous: it joins, listens while the round lasts, and goes.
 
-use super::errands::{Info, Look, Member, MemberAsk, Thread, Told, set_deadline};
-use super::office::{Answer, News, Op, RUN, Request};
+use super::errands::{Info, Known, Look, Member, MemberAsk, Thread, set_deadline};
+use super::master_server::{Answer, News, Op, RUN, Request};
 use super::world::World;
-use rendezvous_agent::node::rounds::{FAILURE_KEY, Meaning, failure_words, meaning, no_round};
+use rendezvous_agent::node::rounds::{FAILURE_KEY, Meaning, failure_message, meaning, no_round};
 use rendezvous_agent::reason::NoRound;
-use rendezvous_agent::supervisor::{Farewell, Input, Membership};
+use rendezvous_agent::supervisor::{Input, LeaveMode, Membership};
 use rendezvous_core::error::ErrorKind;
 use rendezvous_core::rendezvous::error::RendezvousErrorKind;
 use rendezvous_core::rendezvous::participant::Role;
@@ -26,27 +26,27 @@ fn failure_key() -> String {
 
 impl World {
     pub(super) fn ask_member(&mut self, at: usize, ask: MemberAsk) {
-        self.agents[at].desk.member_asks.push_back(ask);
+        self.agents[at].context.member_asks.push_back(ask);
         self.member_turn(at);
     }
 
     pub(super) fn member_turn(&mut self, at: usize) {
         loop {
-            let desk = &mut self.agents[at].desk;
-            if desk.member_asks.is_empty() {
+            let context = &mut self.agents[at].context;
+            if context.member_asks.is_empty() {
                 if !self.listen(at) {
                     return;
                 }
                 continue;
             }
-            match core::mem::take(&mut desk.member) {
+            match core::mem::take(&mut context.member) {
                 // It has deadlines of its own.
                 announcing @ Member::Announcing { .. } => {
-                    desk.member = announcing;
+                    context.member = announcing;
                     return;
                 }
-                Member::Meeting { call, is_asked, .. } => {
-                    if let Some(session) = desk.line().filter(|_| is_asked) {
+                Member::Meeting { call, is_stop_requested, .. } => {
+                    if let Some(session) = context.line().filter(|_| is_stop_requested) {
                         self.send(session, Request::Unjoin);
                     }
                     self.no_round(at, call, NoRound::Failed, "the call was cancelled");
@@ -54,8 +54,8 @@ impl World {
                 Member::Closing { call, .. } => self.say_goodbye(at, call),
                 Member::Idle | Member::Listening { .. } => {}
             }
-            self.agents[at].desk.member = Member::Idle;
-            if let Some(ask) = self.agents[at].desk.member_asks.pop_front() {
+            self.agents[at].context.member = Member::Idle;
+            if let Some(ask) = self.agents[at].context.member_asks.pop_front() {
                 self.begin_member(at, ask);
             }
         }
@@ -66,31 +66,32 @@ impl World {
         match ask {
             MemberAsk::Meet { call } => {
                 let rejoin = Rejoin::new(now, self.plan.join_timeout);
-                let desk = &mut self.agents[at].desk;
-                desk.info = None;
-                desk.member = Member::Meeting { call, rejoin, is_asked: false, stood_by: false };
+                let context = &mut self.agents[at].context;
+                context.info = None;
+                context.member =
+                    Member::Meeting { call, rejoin, is_stop_requested: false, was_standby: false };
                 self.try_to_meet(at);
             }
             MemberAsk::Announce { reason } => {
-                let desk = &mut self.agents[at].desk;
-                let Some(info) = desk.info.clone() else { return };
-                let id = desk.id();
+                let context = &mut self.agents[at].context;
+                let Some(info) = context.info.clone() else { return };
+                let id = context.id();
                 let rank = i64::try_from(info.rank).unwrap_or(i64::MAX);
-                let words = failure_words(&name(at), rank, &reason);
-                let desk = &mut self.agents[at].desk;
-                desk.member = Member::Announcing { id, words: Some(words.as_str().into()) };
-                let op = Op::Begin(failure_key(), words.into_bytes());
-                if self.agents[at].desk.line() == Some(info.session) {
+                let message = failure_message(&name(at), rank, &reason);
+                let context = &mut self.agents[at].context;
+                context.member = Member::Announcing { id, message: Some(message.as_str().into()) };
+                let op = Op::Begin(failure_key(), message.into_bytes());
+                if self.agents[at].context.line() == Some(info.session) {
                     self.send(info.session, Request::Store { id, round: info.round, op });
                     self.set_time_up(at, Thread::Member, id, ANNOUNCE_TIMEOUT);
                 } else {
                     self.announced(at);
                 }
             }
-            MemberAsk::Close { call, farewell } => {
-                let id = self.agents[at].desk.id();
-                self.agents[at].desk.member = Member::Closing { call, id, says_goodbye: false };
-                let session = if farewell == Farewell::Close { self.line_or_new(at) } else { None };
+            MemberAsk::Close { call, leave_mode } => {
+                let id = self.agents[at].context.id();
+                self.agents[at].context.member = Member::Closing { call, id, says_goodbye: false };
+                let session = if leave_mode == LeaveMode::Close { self.line_or_new(at) } else { None };
                 match session {
                     Some(session) => {
                         self.send(session, Request::Close { id });
@@ -109,20 +110,20 @@ impl World {
 
     /// The session, made anew where there is none.
     fn line_or_new(&mut self, at: usize) -> Option<u64> {
-        match self.agents[at].desk.line() {
+        match self.agents[at].context.line() {
             Some(session) => Some(session),
             None => self.connect(at),
         }
     }
 
-    fn no_round(&mut self, at: usize, call: u64, kind: NoRound, words: &str) {
-        let input = Input::NotMet { call, kind, words: words.into() };
-        self.agents[at].desk.tell_input(&mut self.stage, at, Thread::Member, input);
+    fn no_round(&mut self, at: usize, call: u64, kind: NoRound, message: &str) {
+        let input = Input::NotMet { call, kind, message: message.into() };
+        self.agents[at].context.tell_input(&mut self.stage, at, Thread::Member, input);
     }
 
     fn try_to_meet(&mut self, at: usize) {
         let now = self.stage.now;
-        let Member::Meeting { call, mut rejoin, .. } = self.agents[at].desk.member else { return };
+        let Member::Meeting { call, mut rejoin, .. } = self.agents[at].context.member else { return };
         rejoin.handle(now, rejoin::Input::Tick);
         let (action, _) = rejoin.decide();
         let mut session = None;
@@ -133,9 +134,9 @@ impl World {
                 rejoin.handle(now, failed);
             }
         }
-        let is_asked = session.is_some();
-        let desk = &mut self.agents[at].desk;
-        desk.member = Member::Meeting { call, rejoin, is_asked, stood_by: false };
+        let is_stop_requested = session.is_some();
+        let context = &mut self.agents[at].context;
+        context.member = Member::Meeting { call, rejoin, is_stop_requested, was_standby: false };
         if let Some(session) = session {
             let node = &self.plan.nodes[at];
             let join = Join {
@@ -149,17 +150,17 @@ impl World {
                 join_timeout: rejoin.left(now).max(Duration::from_millis(1)),
                 settings: self.plan.settings.clone(),
             };
-            let role = if self.agents[at].desk.was_member { Role::Member } else { node.role };
+            let role = if self.agents[at].context.was_member { Role::Member } else { node.role };
             self.send(session, Request::Join(role, Box::new(join)));
             return;
         }
         match rejoin.decide() {
             (Action::Rest(until), _) => {
-                let id = self.agents[at].desk.id();
+                let id = self.agents[at].context.id();
                 set_deadline(&mut self.stage.agenda, at, Thread::Member, id, until);
             }
             (Action::GiveUp, _) => {
-                self.agents[at].desk.member = Member::Idle;
+                self.agents[at].context.member = Member::Idle;
                 self.no_round(at, call, NoRound::Failed, "the server is gone");
             }
             (Action::Ask, _) => {}
@@ -168,38 +169,38 @@ impl World {
 
     /// The next thing that happened to the round, if there is time to hear it; whether there was one.
     fn listen(&mut self, at: usize) -> bool {
-        let desk = &mut self.agents[at].desk;
-        let Member::Listening { look: None } = desk.member else { return false };
-        let Some(info) = desk.info.clone() else { return false };
-        let Some(event) = desk.inbox.pop_front() else {
-            if desk.line() == Some(info.session) {
+        let context = &mut self.agents[at].context;
+        let Member::Listening { look: None } = context.member else { return false };
+        let Some(info) = context.info.clone() else { return false };
+        let Some(event) = context.inbox.pop_front() else {
+            if context.line() == Some(info.session) {
                 return false;
             }
-            desk.member = Member::Idle;
+            context.member = Member::Idle;
             // A server that goes on has words for a session that it has ended.
             let lost = if self.has_ended(info.session) {
-                Membership::SessionEnded { words: "heartbeats were missed".into() }
+                Membership::SessionEnded { message: "heartbeats were missed".into() }
             } else {
-                Membership::ServerLost { words: "the connection is gone".into() }
+                Membership::ServerLost { message: "the connection is gone".into() }
             };
-            let desk = &mut self.agents[at].desk;
-            desk.tell_input(&mut self.stage, at, Thread::Member, Input::Member(lost));
+            let context = &mut self.agents[at].context;
+            context.tell_input(&mut self.stage, at, Thread::Member, Input::Member(lost));
             return true;
         };
-        let line = desk.line();
+        let line = context.line();
         match (meaning(&event, Some(info.round)), line) {
             (Meaning::Nothing, _) | (Meaning::NodesMayWait { .. } | Meaning::JobMayHaveFailed, None) => {}
-            (Meaning::Told(membership), _) => {
-                desk.tell_input(&mut self.stage, at, Thread::Member, Input::Member(membership));
+            (Meaning::Known(membership), _) => {
+                context.tell_input(&mut self.stage, at, Thread::Member, Input::Member(membership));
             }
             (Meaning::NodesMayWait { .. }, Some(session)) => {
-                let id = desk.id();
-                desk.member = Member::Listening { look: Some(Look::Waiting(id)) };
+                let id = context.id();
+                context.member = Member::Listening { look: Some(Look::Waiting(id)) };
                 self.send(session, Request::Waiting { id });
             }
             (Meaning::JobMayHaveFailed, Some(session)) => {
-                let id = desk.id();
-                desk.member = Member::Listening { look: Some(Look::Failure(id)) };
+                let id = context.id();
+                context.member = Member::Listening { look: Some(Look::Failure(id)) };
                 let op = Op::Look(failure_key());
                 self.send(session, Request::Store { id, round: info.round, op });
             }
@@ -209,25 +210,25 @@ impl World {
 
     /// The job's end was told, as far as that was possible: now nobody else is to come.
     fn announced(&mut self, at: usize) {
-        let desk = &mut self.agents[at].desk;
-        let (id, member) = (desk.id(), core::mem::take(&mut desk.member));
-        let Member::Announcing { words: Some(words), .. } = member else { return };
+        let context = &mut self.agents[at].context;
+        let (id, member) = (context.id(), core::mem::take(&mut context.member));
+        let Member::Announcing { message: Some(message), .. } = member else { return };
         match self.line_or_new(at) {
             Some(session) => {
-                self.agents[at].desk.member = Member::Announcing { id, words: None };
-                self.send(session, Request::Fail { id, words });
+                self.agents[at].context.member = Member::Announcing { id, message: None };
+                self.send(session, Request::Fail { id, message });
                 self.set_time_up(at, Thread::Member, id, CALL_TIMEOUT);
             }
-            None => self.agents[at].desk.member = Member::Idle,
+            None => self.agents[at].context.member = Member::Idle,
         }
     }
 
     fn say_goodbye(&mut self, at: usize, call: u64) {
-        let desk = &mut self.agents[at].desk;
-        let id = desk.id();
-        match desk.line() {
+        let context = &mut self.agents[at].context;
+        let id = context.id();
+        match context.line() {
             Some(session) => {
-                desk.member = Member::Closing { call, id, says_goodbye: true };
+                context.member = Member::Closing { call, id, says_goodbye: true };
                 self.send(session, Request::Bye { id });
                 self.set_time_up(at, Thread::Member, id, CALL_TIMEOUT);
             }
@@ -236,33 +237,33 @@ impl World {
     }
 
     fn closed(&mut self, at: usize, call: u64) {
-        let desk = &mut self.agents[at].desk;
-        desk.member = Member::Idle;
-        desk.tell_input(&mut self.stage, at, Thread::Member, Input::Closed { call });
+        let context = &mut self.agents[at].context;
+        context.member = Member::Idle;
+        context.tell_input(&mut self.stage, at, Thread::Member, Input::Closed { call });
     }
 
     /// The session is gone, or a call of this thread took too long.
     pub(super) fn member_lost(&mut self, at: usize, id: Option<u64>) {
         let now = self.stage.now;
-        let desk = &mut self.agents[at].desk;
-        match (&mut desk.member, id) {
-            (Member::Meeting { rejoin, is_asked, stood_by, .. }, None) if *is_asked => {
-                let waited = if *stood_by { Waited::StandingBy } else { Waited::Counted };
+        let context = &mut self.agents[at].context;
+        match (&mut context.member, id) {
+            (Member::Meeting { rejoin, is_stop_requested, was_standby, .. }, None) if *is_stop_requested => {
+                let waited = if *was_standby { Waited::Standby } else { Waited::Counted };
                 rejoin.handle(now, rejoin::Input::Failed(ErrorKind::ServerGone, waited));
-                *is_asked = false;
+                *is_stop_requested = false;
                 self.try_to_meet(at);
             }
-            (Member::Meeting { is_asked: false, .. }, Some(_)) => self.try_to_meet(at),
+            (Member::Meeting { is_stop_requested: false, .. }, Some(_)) => self.try_to_meet(at),
             (Member::Listening { look }, None) => *look = None,
-            (Member::Announcing { id: own, words }, lost) if lost.is_none_or(|id| id == *own) => {
-                if words.is_none() {
-                    desk.member = Member::Idle;
+            (Member::Announcing { id: local, message }, lost) if lost.is_none_or(|id| id == *local) => {
+                if message.is_none() {
+                    context.member = Member::Idle;
                 } else {
                     self.announced(at);
                 }
             }
-            (&mut Member::Closing { call, id: own, says_goodbye }, lost)
-                if lost.is_none_or(|id| id == own) =>
+            (&mut Member::Closing { call, id: local, says_goodbye }, lost)
+                if lost.is_none_or(|id| id == local) =>
             {
                 if says_goodbye {
                     self.closed(at, call);
@@ -277,19 +278,20 @@ impl World {
 
     /// What is under way in the round's store was cancelled by the other thread.
     pub(super) fn member_nudged(&mut self, at: usize) {
-        if let Member::Listening { look: look @ Some(Look::Failure(_)) } = &mut self.agents[at].desk.member {
+        if let Member::Listening { look: look @ Some(Look::Failure(_)) } = &mut self.agents[at].context.member
+        {
             *look = None;
             self.member_turn(at);
         }
     }
 
     pub(super) fn member_news(&mut self, at: usize, session: u64, news: News) {
-        let desk = &mut self.agents[at].desk;
-        match (&mut desk.member, news) {
-            (Member::Meeting { call, stood_by, .. }, News::Event(event)) => {
+        let context = &mut self.agents[at].context;
+        match (&mut context.member, news) {
+            (Member::Meeting { call, was_standby, .. }, News::Event(event)) => {
                 let call = *call;
                 match event {
-                    Event::StandingBy { .. } => *stood_by = true,
+                    Event::Standby { .. } => *was_standby = true,
                     Event::RoundFormed(round) => {
                         let info = Info {
                             session,
@@ -297,10 +299,10 @@ impl World {
                             rank: round.rank.into(),
                             nodes: round.world_size.into(),
                         };
-                        desk.inbox.clear();
-                        (desk.info, desk.was_member) = (Some(info.clone()), true);
-                        desk.member = Member::Listening { look: None };
-                        desk.tell(&mut self.stage, at, Thread::Member, Told::Met { call, info });
+                        context.inbox.clear();
+                        (context.info, context.was_member) = (Some(info.clone()), true);
+                        context.member = Member::Listening { look: None };
+                        context.notify(&mut self.stage, at, Thread::Member, Known::Met { call, info });
                     }
                     Event::JoinFailed(failure) => {
                         let kind = match failure {
@@ -308,10 +310,10 @@ impl World {
                             JoinFailure::Closed { .. } => RendezvousErrorKind::Closed,
                             JoinFailure::GracefulExit { .. } => RendezvousErrorKind::GracefulExit,
                         };
-                        desk.member = Member::Idle;
+                        context.member = Member::Idle;
                         self.no_round(at, call, no_round(kind), &failure.to_string());
                     }
-                    event => desk.inbox.extend(round_event(event)),
+                    event => context.inbox.extend(round_event(event)),
                 }
             }
             (Member::Meeting { call, .. }, News::Refused(error)) => {
@@ -320,32 +322,32 @@ impl World {
                     InputError::Closed { .. } => RendezvousErrorKind::Closed,
                     _ => RendezvousErrorKind::State,
                 };
-                desk.member = Member::Idle;
+                context.member = Member::Idle;
                 self.no_round(at, call, no_round(kind), &error.to_string());
             }
             // A round that came for who had given it up is left.
             (_, News::Event(Event::RoundFormed(_))) => self.send(session, Request::Leave),
-            (_, News::Event(event)) => desk.inbox.extend(round_event(event)),
+            (_, News::Event(event)) => context.inbox.extend(round_event(event)),
             (Member::Listening { look }, News::Waiting { id, nodes }) if *look == Some(Look::Waiting(id)) => {
                 *look = None;
                 let waiting = Membership::NodesWaiting { nodes: nodes.into() };
-                desk.tell_input(&mut self.stage, at, Thread::Member, Input::Member(waiting));
+                context.tell_input(&mut self.stage, at, Thread::Member, Input::Member(waiting));
             }
             (Member::Listening { look }, News::Stored { id, answer }) if *look == Some(Look::Failure(id)) => {
                 *look = None;
                 if let Answer::Values(values) = answer {
-                    let words = String::from_utf8_lossy(&values.concat()).into();
-                    let failed = Membership::JobFailed { words };
-                    desk.tell_input(&mut self.stage, at, Thread::Member, Input::Member(failed));
+                    let message = String::from_utf8_lossy(&values.concat()).into();
+                    let failed = Membership::JobFailed { message };
+                    context.tell_input(&mut self.stage, at, Thread::Member, Input::Member(failed));
                 }
             }
-            (Member::Announcing { id: own, words: Some(_) }, News::Stored { id, .. }) if id == *own => {
+            (Member::Announcing { id: local, message: Some(_) }, News::Stored { id, .. }) if id == *local => {
                 self.announced(at);
             }
-            (Member::Announcing { id: own, words: None }, News::Done { id }) if id == *own => {
-                desk.member = Member::Idle;
+            (Member::Announcing { id: local, message: None }, News::Done { id }) if id == *local => {
+                context.member = Member::Idle;
             }
-            (&mut Member::Closing { call, id: own, says_goodbye }, News::Done { id }) if id == own => {
+            (&mut Member::Closing { call, id: local, says_goodbye }, News::Done { id }) if id == local => {
                 if says_goodbye {
                     self.hang_up(at);
                     self.closed(at, call);
@@ -391,13 +393,13 @@ fn round_event(event: Event) -> Option<RoundEvent> {
                 _ => Why::TooFewNodes,
             },
         },
-        Event::LeftBehind { round } => RoundEvent::LeftBehind { round },
-        Event::JobFailed { words } => RoundEvent::JobFailed { words: (*words).into() },
+        Event::Excluded { round } => RoundEvent::Excluded { round },
+        Event::JobFailed { message } => RoundEvent::JobFailed { message: (*message).into() },
         Event::RunClosed { by } => {
             RoundEvent::RunClosed { by: by.map(|by| by.to_string()).unwrap_or_default().into() }
         }
         Event::Replaced { .. } => RoundEvent::Replaced,
-        Event::Seated | Event::StandingBy { .. } | Event::RoundFormed(_) | Event::JoinFailed(_) => {
+        Event::Seated | Event::Standby { .. } | Event::RoundFormed(_) | Event::JoinFailed(_) => {
             return None;
         }
     })

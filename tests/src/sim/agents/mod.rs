@@ -7,9 +7,9 @@
 
 mod crew;
 mod errands;
+mod master_server;
 mod member;
 mod numbering;
-mod office;
 mod plan;
 mod referee;
 mod world;
@@ -48,7 +48,7 @@ pub struct Sights {
     /// Agents that were stopped.
     pub stopped: u64,
     /// Agents that lost sight of their workers.
-    pub lost_sight: u64,
+    pub guard_lost: u64,
 }
 
 impl Sights {
@@ -70,7 +70,7 @@ impl Sights {
             ("that were not needed", self.not_needed),
             ("that failed", self.failed),
             ("that were stopped", self.stopped),
-            ("that lost sight", self.lost_sight),
+            ("that lost sight", self.guard_lost),
         ]
     }
 
@@ -92,7 +92,7 @@ impl Sights {
             not_needed: self.not_needed + other.not_needed,
             failed: self.failed + other.failed,
             stopped: self.stopped + other.stopped,
-            lost_sight: self.lost_sight + other.lost_sight,
+            guard_lost: self.guard_lost + other.guard_lost,
         }
     }
 }

@@ -1,9 +1,9 @@
 //! What a seed decides before anything happens: who comes, and what goes wrong.
 
-use super::super::dice::Dice;
+use super::super::sim_rng::SimRng;
 use rendezvous_agent::group::ExitStatus;
 use rendezvous_agent::phase::Phase;
-use rendezvous_agent::reason::{Hindrance, StopCause};
+use rendezvous_agent::reason::{StartFailure, StopCause};
 use rendezvous_agent::spec::{RankAssignment, WorkerSpec};
 use rendezvous_core::rendezvous::participant::Role;
 use rendezvous_core::rendezvous::service::{LastCall, RunSettings};
@@ -37,9 +37,9 @@ pub(super) enum Mishap {
     /// What supervises the workers is lost, and they with it; others can be started.
     GroupLost,
     /// The workers cannot be seen any more.
-    LostSight,
+    GuardLost,
     /// Of the next start, a worker is not started.
-    NotStarted(Hindrance),
+    NotStarted(StartFailure),
     /// The next time, the numbers cannot be learnt.
     NotNumbered,
     /// A signal for the workers.
@@ -81,114 +81,120 @@ const fn ms(millis: u64) -> Duration {
     Duration::from_millis(millis)
 }
 
-fn exit(dice: &mut Dice) -> ExitStatus {
-    if dice.percent(50) {
-        ExitStatus::Code(i32::try_from(dice.between(1, 3)).unwrap_or(1))
+fn exit(sim_rng: &mut SimRng) -> ExitStatus {
+    if sim_rng.percent(50) {
+        ExitStatus::Code(i32::try_from(sim_rng.between(1, 3)).unwrap_or(1))
     } else {
-        ExitStatus::Signal(dice.pick(&SIGNALS))
+        ExitStatus::Signal(sim_rng.pick(&SIGNALS))
     }
 }
 
-fn mishap(dice: &mut Dice) -> Mishap {
-    match dice.index(100) {
-        0..28 => Mishap::WorkerEnds(exit(dice)),
-        28..36 => Mishap::NeighboursEnd(exit(dice)),
+fn mishap(sim_rng: &mut SimRng) -> Mishap {
+    match sim_rng.index(100) {
+        0..28 => Mishap::WorkerEnds(exit(sim_rng)),
+        28..36 => Mishap::NeighboursEnd(exit(sim_rng)),
         36..50 => Mishap::Dies,
         50..68 => {
-            let cause = dice.pick(&[StopCause::Asked, StopCause::Signal(2), StopCause::Signal(15)]);
+            let cause = sim_rng.pick(&[StopCause::Requested, StopCause::Signal(2), StopCause::Signal(15)]);
             Mishap::Stop(cause)
         }
-        68..74 => Mishap::LineLost(dice.span(ms(1), ms(6000)), dice.span(ms(1), ms(6000))),
-        74..78 => Mishap::Stuck(dice.span(ms(10), ms(20_000))),
+        68..74 => Mishap::LineLost(sim_rng.span(ms(1), ms(6000)), sim_rng.span(ms(1), ms(6000))),
+        74..78 => Mishap::Stuck(sim_rng.span(ms(10), ms(20_000))),
         78..83 => Mishap::TimerExpires,
-        83..85 => Mishap::LostSight,
+        83..85 => Mishap::GuardLost,
         85 => Mishap::GroupLost,
-        86..92 => Mishap::NotStarted(dice.pick(&[Hindrance::Passing, Hindrance::Lasting])),
+        86..92 => Mishap::NotStarted(sim_rng.pick(&[StartFailure::Passing, StartFailure::Lasting])),
         92..96 => Mishap::NotNumbered,
         96 => Mishap::Pass,
         97 => Mishap::Closes,
-        _ => Mishap::ServerDies(dice.percent(60).then(|| dice.span(ms(1), ms(5000)))),
+        _ => Mishap::ServerDies(sim_rng.percent(60).then(|| sim_rng.span(ms(1), ms(5000)))),
     }
 }
 
-fn when(dice: &mut Dice, work: Duration) -> When {
-    if dice.percent(40) {
-        return When::At(Instant::ORIGIN + dice.span(Duration::ZERO, work * 4));
+fn when(sim_rng: &mut SimRng, work: Duration) -> When {
+    if sim_rng.percent(40) {
+        return When::At(Instant::ORIGIN + sim_rng.span(Duration::ZERO, work * 4));
     }
-    let phase = dice.pick(&[
+    let phase = sim_rng.pick(&[
         Phase::Meeting,
         Phase::Assigning,
         Phase::Starting,
         Phase::Running,
         Phase::Running,
         Phase::Restarting,
-        Phase::Parting,
+        Phase::ExitBarrier,
         Phase::Ending,
         Phase::Closing,
     ]);
-    let nth = u32::try_from(dice.index(3)).unwrap_or(0);
-    let after = if dice.percent(50) { Duration::ZERO } else { dice.span(Duration::ZERO, ms(50)) };
+    let nth = u32::try_from(sim_rng.index(3)).unwrap_or(0);
+    let after = if sim_rng.percent(50) { Duration::ZERO } else { sim_rng.span(Duration::ZERO, ms(50)) };
     When::In(phase, nth, after)
 }
 
 impl Plan {
-    pub(super) fn draw(dice: &mut Dice) -> Self {
-        let count = dice.between(1, 6);
-        let is_even = dice.percent(30);
-        let size = dice.between(1, 4);
-        let is_merciful = dice.percent(80);
+    pub(super) fn draw(sim_rng: &mut SimRng) -> Self {
+        let count = sim_rng.between(1, 6);
+        let is_even = sim_rng.percent(30);
+        let size = sim_rng.between(1, 4);
+        let is_merciful = sim_rng.percent(80);
         let mut nodes = Vec::new();
-        for place in 0..count {
+        for slot in 0..count {
             let local_world_size =
-                u32::try_from(if is_even { size } else { dice.between(1, 4) }).unwrap_or(1);
+                u32::try_from(if is_even { size } else { sim_rng.between(1, 4) }).unwrap_or(1);
             let rank_assignment = if is_even && size.is_multiple_of(2) {
                 RankAssignment::Identical
             } else {
                 RankAssignment::ThroughStore
             };
             let spec = WorkerSpec {
-                max_restarts: u32::try_from(dice.between(0, 3)).unwrap_or(0),
-                stop_timeout: if dice.percent(10) { Duration::ZERO } else { dice.span(ms(50), ms(10_000)) },
+                max_restarts: u32::try_from(sim_rng.between(0, 3)).unwrap_or(0),
+                stop_timeout: if sim_rng.percent(10) {
+                    Duration::ZERO
+                } else {
+                    sim_rng.span(ms(50), ms(10_000))
+                },
                 leftover_timeout: ms(3000),
-                kill_timeout: dice.span(ms(100), ms(5000)),
-                assign_timeout: dice.span(ms(200), ms(20_000)),
+                kill_timeout: sim_rng.span(ms(100), ms(5000)),
+                assign_timeout: sim_rng.span(ms(200), ms(20_000)),
                 rank_assignment,
                 ..WorkerSpec::new(local_world_size)
             };
-            let is_late = place > 0 && dice.percent(20);
-            let comes = Instant::ORIGIN + dice.span(Duration::ZERO, ms(if is_late { 20_000 } else { 500 }));
-            let role = if place > 1 && dice.percent(12) { Role::Spare } else { Role::Member };
+            let is_late = slot > 0 && sim_rng.percent(20);
+            let comes =
+                Instant::ORIGIN + sim_rng.span(Duration::ZERO, ms(if is_late { 20_000 } else { 500 }));
+            let role = if slot > 1 && sim_rng.percent(12) { Role::Spare } else { Role::Member };
             nodes.push(NodePlan { spec, comes, role });
         }
         let members = nodes.iter().filter(|node| node.role == Role::Member).count() as u64;
-        let min_nodes = if is_merciful { dice.between(1, members) } else { dice.between(1, members + 1) };
-        let max_nodes = dice.between(min_nodes, count.max(min_nodes));
+        let min_nodes =
+            if is_merciful { sim_rng.between(1, members) } else { sim_rng.between(1, members + 1) };
+        let max_nodes = sim_rng.between(min_nodes, count.max(min_nodes));
         let small = |number: u64| u32::try_from(number).unwrap_or(1);
         let mut settings = RunSettings::between(small(min_nodes), small(max_nodes));
-        settings.minimum_to_continue = small(dice.between(1, min_nodes));
+        settings.minimum_to_continue = small(sim_rng.between(1, min_nodes));
         // Longer than workers take to end that care to be told.
-        settings.last_call = LastCall::Fixed(dice.span(ms(2500), ms(20_000)));
-        let work = dice.span(ms(20), ms(20_000));
+        settings.last_call = LastCall::Fixed(sim_rng.span(ms(2500), ms(20_000)));
+        let work = sim_rng.span(ms(20), ms(20_000));
         let mut mishaps = Vec::new();
-        for _ in 0..dice.pick(&[0, 1, 1, 2, 3, 5]) {
-            let at = dice.index(nodes.len());
-            let what = mishap(dice);
-            let when = when(dice, work);
+        for _ in 0..sim_rng.pick(&[0, 1, 1, 2, 3, 5]) {
+            let at = sim_rng.index(nodes.len());
+            let what = mishap(sim_rng);
+            let when = when(sim_rng, work);
             mishaps.push((at, when, what));
             // Whoever asks twice will not wait; and what is wrong with a worker is often wrong again.
             let again = match what {
-                Mishap::Stop(_) => dice.percent(40),
-                Mishap::WorkerEnds(_) => dice.percent(30),
+                Mishap::Stop(_) => sim_rng.percent(40),
+                Mishap::WorkerEnds(_) => sim_rng.percent(30),
                 _ => false,
             };
             if again {
                 let later = match when {
-                    When::At(at) => When::At(at + dice.span(Duration::ZERO, ms(2000))),
+                    When::At(at) => When::At(at + sim_rng.span(Duration::ZERO, ms(2000))),
                     When::In(phase, nth, after) if matches!(what, Mishap::WorkerEnds(_)) => {
                         When::In(phase, nth + 1, after)
                     }
                     When::In(phase, nth, after) => {
-                        When::In(phase, nth, after + dice.span(Duration::ZERO, ms(200)))
+                        When::In(phase, nth, after + sim_rng.span(Duration::ZERO, ms(200)))
                     }
                 };
                 mishaps.push((at, later, what));
@@ -197,11 +203,11 @@ impl Plan {
         Self {
             nodes,
             settings,
-            join_timeout: dice.span(ms(30_000), ms(120_000)),
+            join_timeout: sim_rng.span(ms(30_000), ms(120_000)),
             work,
-            is_collective: dice.percent(80),
-            stubborn: dice.pick(&[0, 5, 30]),
-            untidy: dice.pick(&[0, 0, 20]),
+            is_collective: sim_rng.percent(80),
+            stubborn: sim_rng.pick(&[0, 5, 30]),
+            untidy: sim_rng.pick(&[0, 0, 20]),
             mishaps,
         }
     }

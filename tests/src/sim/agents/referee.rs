@@ -7,7 +7,7 @@ use super::world::{Life, World};
 use rendezvous_agent::group::WorkerGroup;
 use rendezvous_agent::phase::Phase;
 use rendezvous_agent::reason::{NoRound, Reason};
-use rendezvous_agent::supervisor::{Failed, Farewell, Input, Membership, Notice, Verdict};
+use rendezvous_agent::supervisor::{Failed, Input, LeaveMode, Membership, Notice, Outcome};
 use rendezvous_core::time::{Duration, Instant};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -40,7 +40,7 @@ pub(super) struct Ledger {
     gave_up: bool,
     /// When the workers of the last start were first told to end.
     told_to_end: Option<Instant>,
-    heard: Vec<Membership>,
+    last_received_at: Vec<Membership>,
     no_round: Option<NoRound>,
     no_ranks: bool,
     not_parted: bool,
@@ -71,7 +71,7 @@ impl World {
     pub(super) fn before(&self, at: usize) -> Before {
         let machine = &self.agents[at].machine;
         let (phase, restarts_left) = (machine.phase(), machine.restarts_left());
-        Before { phase, restarts_left, is_open: machine.verdict().is_none() }
+        Before { phase, restarts_left, is_open: machine.outcome().is_none() }
     }
 
     /// An input is about to go in.
@@ -86,7 +86,7 @@ impl World {
             Input::Member(membership) => {
                 ledger.peer_died |=
                     phase == Phase::Restarting && matches!(membership, Membership::PeerDied { .. });
-                ledger.heard.push(membership.clone());
+                ledger.last_received_at.push(membership.clone());
             }
             Input::TimerExpired(timer) => ledger.overdue.extend(timer.local_rank),
             Input::NotMet { kind, .. } => ledger.no_round = Some(*kind),
@@ -104,7 +104,7 @@ impl World {
         let ledger = &mut self.agents[at].ledger;
         // The budget.
         if left < before.restarts_left {
-            let is_own = match input {
+            let is_local = match input {
                 Some(Input::Exited { exit, .. }) => !exit.is_success(),
                 Some(Input::NotStarted { .. } | Input::TimerExpired(_) | Input::GroupLost { .. }) => true,
                 Some(Input::Member(Membership::SessionEnded { .. })) => true,
@@ -118,7 +118,7 @@ impl World {
                 }
                 _ => false,
             };
-            check!(is_own, "budget: {at} paid for {input:?}");
+            check!(is_local, "budget: {at} paid for {input:?}");
             self.sights.paid += 1;
             let ledger = &mut self.agents[at].ledger;
             ledger.is_excusable = match input {
@@ -137,15 +137,16 @@ impl World {
         }
         let ledger = &self.agents[at].ledger;
         check!(left + ledger.paid == max, "budget: {at} has {left} left of {max} and paid {}", ledger.paid);
-        let is_own = |end: &End| end.exit.is_violent() && !matches!(end.cause, Cause::Told | Cause::Killed);
-        let is_excused = ledger.is_excusable && !ledger.ends.values().any(is_own);
+        let is_local =
+            |end: &End| end.exit.is_violent() && !matches!(end.cause, Cause::Known | Cause::Killed);
+        let is_excused = ledger.is_excusable && !ledger.ends.values().any(is_local);
         if before.phase == Phase::Restarting && phase == Phase::Meeting && ledger.peer_died && is_excused {
             check!(left == ledger.budget_at_start, "budget: {at} paid for the death of a peer");
         }
         if before.phase == Phase::Ending && before.is_open {
             let is_death = matches!(input, Some(Input::Member(Membership::PeerDied { .. })));
-            let goes_on = matches!(phase, Phase::Restarting | Phase::Meeting);
-            check!(is_death == goes_on, "budget: {at} was in doubt, heard {input:?} and is {phase:?}");
+            let continues_in = matches!(phase, Phase::Restarting | Phase::Meeting);
+            check!(is_death == continues_in, "budget: {at} was in doubt, heard {input:?} and is {phase:?}");
             self.sights.excused += u64::from(is_death);
         }
         if phase != Phase::Restarting {
@@ -154,7 +155,7 @@ impl World {
         // Who was asked to stop begins nothing any more.
         let ledger = &self.agents[at].ledger;
         if let Some(stopped) = ledger.stopped {
-            let ends = matches!(phase, Phase::Parting | Phase::Ending | Phase::Closing | Phase::Over);
+            let ends = matches!(phase, Phase::ExitBarrier | Phase::Ending | Phase::Closing | Phase::Over);
             check!(ends, "stop: {at} was asked to stop at {stopped:?} and is {phase:?}");
         }
         Ok(())
@@ -178,19 +179,19 @@ impl World {
         let seats = self.jobs.get(&job);
         let seats =
             seats.ok_or_else(|| format!("ranks: {at} starts in round {job:?}, which was not formed"))?;
-        let place = seats.members.iter().position(|&(member, ..)| member == at);
-        let place = place.ok_or_else(|| format!("ranks: {at} is not in round {job:?}"))?;
-        let (_, first, size) = seats.members[place];
+        let slot = seats.members.iter().position(|&(member, ..)| member == at);
+        let slot = slot.ok_or_else(|| format!("ranks: {at} is not in round {job:?}"))?;
+        let (_, first, size) = seats.members[slot];
         check!(group.round == Some(job.1), "ranks: {at} starts in round {:?}, not {}", group.round, job.1);
         check!(
-            (group.group_rank, group.group_world_size) == (Some(place as u64), seats.members.len() as u64),
-            "ranks: {at} is agent {:?} of {}, not {place}",
+            (group.group_rank, group.group_world_size) == (Some(slot as u64), seats.members.len() as u64),
+            "ranks: {at} is agent {:?} of {}, not {slot}",
             group.group_rank,
             group.group_world_size
         );
         let ranks: Vec<u64> = group.workers.iter().map(|worker| worker.global_rank).collect();
-        let own: Vec<u64> = (first..first + size).collect();
-        check!(ranks == own, "ranks: {at} starts {ranks:?} in round {job:?}, not {own:?}");
+        let local: Vec<u64> = (first..first + size).collect();
+        check!(ranks == local, "ranks: {at} starts {ranks:?} in round {job:?}, not {local:?}");
         for worker in &group.workers {
             let sizes = (worker.world_size, worker.role_world_size, worker.role_rank);
             check!(
@@ -244,16 +245,16 @@ impl World {
             }
             Notice::Killing { .. } => self.sights.killed += 1,
             Notice::Exited { local_rank, .. } => {
-                let place = usize::try_from(*local_rank).unwrap_or(usize::MAX);
+                let slot = usize::try_from(*local_rank).unwrap_or(usize::MAX);
                 let agent = &mut self.agents[at];
-                let end = agent.crew.hands.get(place).and_then(|hand| hand.end);
+                let end = agent.crew.hands.get(slot).and_then(|hand| hand.end);
                 agent.ledger.ends.extend(end.map(|end| (*local_rank, end)));
             }
             Notice::Phase { to: Phase::Restarting | Phase::Ending, .. } => {
                 let now = self.stage.now;
                 self.agents[at].ledger.told_to_end.get_or_insert(now);
             }
-            Notice::Phase { to: Phase::Parting, .. } => {
+            Notice::Phase { to: Phase::ExitBarrier, .. } => {
                 let agent = &mut self.agents[at];
                 if agent.crew.has_succeeded() {
                     agent.ledger.succeeded_in.extend(agent.crew.job);
@@ -274,7 +275,7 @@ impl World {
                 failed.local_rank
             );
             check!(
-                !matches!(end.cause, Cause::Told | Cause::Killed)
+                !matches!(end.cause, Cause::Known | Cause::Killed)
                     || end.exit.is_crash() && !end.exit.is_killed()
                     || ledger.overdue.contains(&failed.local_rank),
                 "report: worker {} of {at} was told to end, and is listed",
@@ -282,12 +283,12 @@ impl World {
             );
         }
         // Who was killed, or had crashed before anybody was told to end; who ended by himself; who crashed on his way out.
-        let told = ledger.told_to_end;
+        let reported = ledger.told_to_end;
         let key = |failed: &Failed| {
-            let was_told = told.is_some_and(|told| told < failed.at);
+            let was_stopped = reported.is_some_and(|reported| reported < failed.at);
             let class = match failed.exit {
                 exit if exit.is_killed() => 0,
-                exit if exit.is_crash() && was_told => 2,
+                exit if exit.is_crash() && was_stopped => 2,
                 exit if exit.is_violent() => 0,
                 _ => 1,
             };
@@ -302,11 +303,11 @@ impl World {
         Ok(())
     }
 
-    pub(super) fn check_close(&self, at: usize, farewell: Farewell) -> Checked {
-        let verdict = self.agents[at].machine.verdict();
+    pub(super) fn check_close(&self, at: usize, leave_mode: LeaveMode) -> Checked {
+        let outcome = self.agents[at].machine.outcome();
         let may =
-            self.agents[at].ledger.announced || matches!(verdict, Some(Verdict::Succeeded { missing: None }));
-        check!(farewell == Farewell::Leave || may, "close: {at} closes the run with {verdict:?}");
+            self.agents[at].ledger.announced || matches!(outcome, Some(Outcome::Succeeded { missing: None }));
+        check!(leave_mode == LeaveMode::Leave || may, "close: {at} closes the run with {outcome:?}");
         Ok(())
     }
 
@@ -320,11 +321,11 @@ impl World {
         let (machine, ledger) = (&agent.machine, &agent.ledger);
         let living = agent.crew.unended();
         check!(living == 0 || ledger.gave_up, "orphans: {at} is over and {living} of its workers live");
-        let Some(verdict) = machine.verdict() else {
+        let Some(outcome) = machine.outcome() else {
             return Err(format!("end: {at} is over without a verdict"));
         };
-        match verdict {
-            Verdict::Succeeded { missing: None } => {
+        match outcome {
+            Outcome::Succeeded { missing: None } => {
                 self.sights.succeeded += 1;
                 let Some(job) = ledger.last_job else {
                     return Err(format!("verdict: {at} succeeded in no round"));
@@ -338,7 +339,7 @@ impl World {
                     );
                 }
             }
-            Verdict::Succeeded { missing: Some(reason) } => {
+            Outcome::Succeeded { missing: Some(reason) } => {
                 self.sights.succeeded_alone += 1;
                 check!(
                     ledger.last_job.is_some_and(|job| ledger.succeeded_in.contains(&job)),
@@ -346,24 +347,24 @@ impl World {
                 );
                 check!(self.has_happened(at, reason), "reason: {at} missed others for {reason:?}");
             }
-            Verdict::NotNeeded => {
+            Outcome::NotNeeded => {
                 self.sights.not_needed += 1;
                 check!(agent.ledger.no_round == Some(NoRound::NotNeeded), "verdict: {at} was needed");
             }
-            Verdict::Stopped { .. } => {
+            Outcome::Stopped { .. } => {
                 self.sights.stopped += 1;
                 check!(ledger.stopped.is_some(), "reason: nobody stopped {at}");
             }
-            Verdict::Failed { reason } => {
+            Outcome::Failed { reason } => {
                 self.sights.failed += 1;
                 check!(
                     self.has_happened(at, reason),
                     "reason: {at} failed for {reason:?}, which did not happen"
                 );
             }
-            Verdict::LostSight { .. } => {
-                self.sights.lost_sight += 1;
-                check!(ledger.mishaps.contains(&Mishap::LostSight), "reason: {at} saw its workers");
+            Outcome::GuardLost { .. } => {
+                self.sights.guard_lost += 1;
+                check!(ledger.mishaps.contains(&Mishap::GuardLost), "reason: {at} saw its workers");
             }
         }
         if let Some(stopped) = ledger.stopped {
@@ -377,7 +378,8 @@ impl World {
 
     fn has_happened(&self, at: usize, reason: &Reason) -> bool {
         let ledger = &self.agents[at].ledger;
-        let heard = |wanted: &dyn Fn(&Membership) -> bool| ledger.heard.iter().any(wanted);
+        let last_received_at =
+            |wanted: &dyn Fn(&Membership) -> bool| ledger.last_received_at.iter().any(wanted);
         match reason {
             Reason::WorkerFailed { worker, exit } => {
                 let end = ledger.ends.get(&worker.local_rank);
@@ -385,31 +387,41 @@ impl World {
                     end.exit == *exit && matches!(end.cause, Cause::Mishap | Cause::Dragged)
                 })
             }
-            Reason::NotStarted { hindrance, .. } => ledger.mishaps.contains(&Mishap::NotStarted(*hindrance)),
+            Reason::NotStarted { start_failure, .. } => {
+                ledger.mishaps.contains(&Mishap::NotStarted(*start_failure))
+            }
             Reason::Stuck { .. } => ledger.mishaps.iter().any(|mishap| matches!(mishap, Mishap::Stuck(_))),
             Reason::TimerExpired { .. } => ledger.mishaps.contains(&Mishap::TimerExpires),
-            Reason::PeerDied { words } => heard(&|one| *one == Membership::PeerDied { words: words.clone() }),
-            Reason::RoundOver { words } => {
-                heard(&|one| *one == Membership::RoundOver { words: words.clone() })
+            Reason::PeerDied { message } => {
+                last_received_at(&|one| *one == Membership::PeerDied { message: message.clone() })
             }
-            Reason::JobFailed { words } => {
+            Reason::RoundOver { message } => {
+                last_received_at(&|one| *one == Membership::RoundOver { message: message.clone() })
+            }
+            Reason::JobFailed { message } => {
                 // Who asks for another round of a closed run ends the job as well.
-                let was_refused = words.ends_with("the run is closed");
-                heard(&|one| *one == Membership::JobFailed { words: words.clone() })
+                let was_refused = message.ends_with("the run is closed");
+                last_received_at(&|one| *one == Membership::JobFailed { message: message.clone() })
                     && (was_refused || self.agents.iter().any(|agent| agent.ledger.announced))
             }
-            Reason::SessionEnded { .. } => heard(&|one| matches!(one, Membership::SessionEnded { .. })),
-            Reason::ServerLost { .. } => heard(&|one| matches!(one, Membership::ServerLost { .. })),
-            Reason::NodesWaiting { .. } => heard(&|one| matches!(one, Membership::NodesWaiting { .. })),
-            Reason::LeftBehind => heard(&|one| *one == Membership::LeftBehind),
-            Reason::Replaced => heard(&|one| *one == Membership::Replaced),
+            Reason::SessionEnded { .. } => {
+                last_received_at(&|one| matches!(one, Membership::SessionEnded { .. }))
+            }
+            Reason::ServerLost { .. } => {
+                last_received_at(&|one| matches!(one, Membership::ServerLost { .. }))
+            }
+            Reason::NodesWaiting { .. } => {
+                last_received_at(&|one| matches!(one, Membership::NodesWaiting { .. }))
+            }
+            Reason::Excluded => last_received_at(&|one| *one == Membership::Excluded),
+            Reason::Replaced => last_received_at(&|one| *one == Membership::Replaced),
             Reason::NoRound { kind, .. } => ledger.no_round == Some(*kind),
             Reason::NoRanks { .. } => ledger.no_ranks,
             // No start takes that long here.
             Reason::StartTimeout => false,
             Reason::NotAllParted { .. } => ledger.not_parted,
             Reason::GroupLost { .. } => ledger.mishaps.contains(&Mishap::GroupLost),
-            Reason::LostSight { .. } => ledger.mishaps.contains(&Mishap::LostSight),
+            Reason::GuardLost { .. } => ledger.mishaps.contains(&Mishap::GuardLost),
             Reason::Stop(_) => ledger.stopped.is_some(),
             // No worker writes one here.
             Reason::ErrorWritten { .. } => false,
@@ -442,10 +454,10 @@ impl World {
             for &(agent, ..) in job.members.iter().filter(|_| is_done) {
                 let is_excused =
                     self.agents[agent].life == Life::Dead || self.agents[agent].ledger.stopped.is_some();
-                let verdict = self.agents[agent].machine.verdict();
+                let outcome = self.agents[agent].machine.outcome();
                 check!(
-                    is_excused || matches!(verdict, Some(Verdict::Succeeded { .. })),
-                    "success: all workers of round {key:?} succeeded, and {agent} ended with {verdict:?}"
+                    is_excused || matches!(outcome, Some(Outcome::Succeeded { .. })),
+                    "success: all workers of round {key:?} succeeded, and {agent} ended with {outcome:?}"
                 );
             }
         }
@@ -454,14 +466,14 @@ impl World {
         let is_clean = self.agents.iter().all(|agent| agent.ledger.mishaps.is_empty());
         let is_clean = is_clean && is_calm && !self.is_short_handed;
         for (at, agent) in self.agents.iter().enumerate().filter(|_| is_clean) {
-            let verdict = agent.machine.verdict();
-            let is_well = matches!(verdict, Some(Verdict::Succeeded { .. } | Verdict::NotNeeded));
+            let outcome = agent.machine.outcome();
+            let is_well = matches!(outcome, Some(Outcome::Succeeded { .. } | Outcome::NotNeeded));
             // Who comes when all is over finds nothing.
             let is_too_late = matches!(
-                verdict,
-                Some(Verdict::Failed { reason: Reason::NoRound { .. } }) if agent.ledger.starts == 0
+                outcome,
+                Some(Outcome::Failed { reason: Reason::NoRound { .. } }) if agent.ledger.starts == 0
             );
-            check!(is_well || is_too_late, "clean: nothing went wrong, and {at} ended with {verdict:?}");
+            check!(is_well || is_too_late, "clean: nothing went wrong, and {at} ended with {outcome:?}");
         }
         Ok(())
     }

@@ -1,18 +1,18 @@
 //! It plays one seed of agents, from the first to the last.
 
 use super::super::agenda::Agenda;
-use super::super::dice::Dice;
+use super::super::sim_rng::SimRng;
 use super::super::trace::Trace;
 use super::super::{Failure, Kind, Options, Report, Sabotage};
 use super::Sights;
 use super::crew::{Crew, CrewCue, Job};
-use super::errands::{Desk, Info, MemberAsk, NumberingAsk, Thread, Told};
-use super::numbering::InVain;
-use super::office::{Answer, Formed, News, Office, Request};
+use super::errands::{Info, Known, MemberAsk, NumberingAsk, ServerContext, Thread};
+use super::master_server::{Answer, Formed, News, Office, Request};
+use super::numbering::WaitFailure;
 use super::plan::{Mishap, Plan, When};
 use super::referee::Ledger;
 use rendezvous_agent::phase::Phase;
-use rendezvous_agent::supervisor::{Input, Notice, Output, Round, Supervisor, Verdict};
+use rendezvous_agent::supervisor::{Input, Notice, Outcome, Output, Round, Supervisor};
 use rendezvous_core::rendezvous::service::{EndReason, Event};
 use rendezvous_core::time::{Duration, Instant};
 use std::collections::BTreeMap;
@@ -25,7 +25,7 @@ pub(super) enum Cue {
     /// Something is due by an agent's machine.
     Due(usize),
     /// A thread has told an agent something.
-    Told(usize, Told),
+    Known(usize, Known),
     /// An agent has seen something of its workers of an attempt.
     Seen(usize, u64, Input),
     Crew(usize, u64, CrewCue),
@@ -46,7 +46,7 @@ pub(super) enum Cue {
 pub(super) struct Stage {
     pub(super) now: Instant,
     pub(super) agenda: Agenda<Cue>,
-    pub(super) dice: Dice,
+    pub(super) sim_rng: SimRng,
     trace: Trace,
 }
 
@@ -68,7 +68,7 @@ pub(super) struct Agent {
     pub(super) machine: Supervisor,
     pub(super) life: Life,
     pub(super) crew: Crew,
-    pub(super) desk: Desk,
+    pub(super) context: ServerContext,
     pub(super) ledger: Ledger,
     /// What the agent knows of its round.
     info: Option<Info>,
@@ -126,11 +126,11 @@ const EVENTS_MAX: u64 = 2_000_000;
 
 impl World {
     pub(in crate::sim) fn new(seed: u64, options: &Options) -> Self {
-        let plan = Plan::draw(&mut Dice::new(seed, 0));
+        let plan = Plan::draw(&mut SimRng::new(seed, 0));
         let mut stage = Stage {
             now: Instant::ORIGIN,
             agenda: Agenda::new(),
-            dice: Dice::new(seed, 1),
+            sim_rng: SimRng::new(seed, 1),
             trace: Trace::new(options.voice),
         };
         let mut agents = Vec::new();
@@ -142,7 +142,7 @@ impl World {
                 machine,
                 life: Life::Unborn,
                 crew: Crew::default(),
-                desk: Desk::new(),
+                context: ServerContext::new(),
                 ledger: Ledger::default(),
                 info: None,
                 stale_numbers: false,
@@ -229,7 +229,7 @@ impl World {
                 Ok(())
             }
             Cue::Due(at) => self.due(at),
-            Cue::Told(at, told) => self.told(at, told),
+            Cue::Known(at, reported) => self.reported(at, reported),
             Cue::Seen(at, attempt, input) => {
                 // What is seen of an earlier start is no worker's of this one.
                 if self.agents[at].crew.attempt.unwrap_or_default() == attempt {
@@ -243,7 +243,7 @@ impl World {
                 }
                 Ok(())
             }
-            Cue::Letter(session, request) => self.letter(session, request),
+            Cue::Letter(session, request) => self.character(session, request),
             Cue::News(session, news) => {
                 self.news(session, news);
                 Ok(())
@@ -307,10 +307,10 @@ impl World {
         }
     }
 
-    fn told(&mut self, at: usize, told: Told) -> Result<(), String> {
-        match told {
-            Told::Input(input) => self.give(at, input),
-            Told::Met { call, info } => {
+    fn reported(&mut self, at: usize, reported: Known) -> Result<(), String> {
+        match reported {
+            Known::Input(input) => self.give(at, input),
+            Known::Met { call, info } => {
                 let round = Round {
                     group_rank: info.rank,
                     group_world_size: info.nodes,
@@ -320,7 +320,7 @@ impl World {
                 self.agents[at].info = Some(info);
                 self.give(at, Input::Met { call, round })
             }
-            Told::Numbered { call, ranks } => self.give(at, Input::Assigned { call, ranks }),
+            Known::Numbered { call, ranks } => self.give(at, Input::Assigned { call, ranks }),
         }
     }
 
@@ -356,28 +356,28 @@ impl World {
         }
         match output {
             Output::Meet { call } => {
-                self.agents[at].desk.asked = Thread::Member;
+                self.agents[at].context.wanted = Thread::Member;
                 self.ask_member(at, MemberAsk::Meet { call });
             }
-            Output::Close { call, farewell } => {
-                self.check_close(at, farewell)?;
-                self.agents[at].desk.asked = Thread::Member;
-                self.ask_member(at, MemberAsk::Close { call, farewell });
+            Output::Close { call, leave_mode } => {
+                self.check_close(at, leave_mode)?;
+                self.agents[at].context.wanted = Thread::Member;
+                self.ask_member(at, MemberAsk::Close { call, leave_mode });
             }
             Output::Assign { call } => {
                 self.agents[at].stale_numbers = false;
                 if let Some(info) = self.agents[at].info.clone() {
-                    self.agents[at].desk.asked = Thread::Numbering;
+                    self.agents[at].context.wanted = Thread::Numbering;
                     self.ask_numbering(at, NumberingAsk::Assign { call, info });
                 }
             }
             Output::Part { call } => {
                 if let Some(info) = self.agents[at].info.clone() {
-                    self.agents[at].desk.asked = Thread::Numbering;
+                    self.agents[at].context.wanted = Thread::Numbering;
                     self.ask_numbering(at, NumberingAsk::Part { call, info });
                 }
             }
-            Output::Cancel { .. } => match self.agents[at].desk.asked {
+            Output::Cancel { .. } => match self.agents[at].context.wanted {
                 Thread::Member => self.ask_member(at, MemberAsk::Rest),
                 Thread::Numbering => self.ask_numbering(at, NumberingAsk::Rest),
             },
@@ -401,7 +401,7 @@ impl World {
                 self.stage.note(format_args!("{at} -> Report {failures:?}"));
                 self.check_report(at, &failures)?;
             }
-            Output::Tell(notice) => {
+            Output::Notify(notice) => {
                 self.check_notice(at, &notice);
                 if let Notice::Phase { to, .. } = notice {
                     self.spring(at, to);
@@ -450,7 +450,7 @@ impl World {
             Mishap::Stop(cause) => self.give(at, Input::Stop(cause))?,
             Mishap::Pass => self.give(at, Input::Pass { signal: 10 })?,
             Mishap::LineLost(here, there) => {
-                if let Some(session) = self.agents[at].desk.line()
+                if let Some(session) = self.agents[at].context.line()
                     && let Some(line) = self.lines.get_mut(&session)
                 {
                     line.is_cut = true;
@@ -465,7 +465,7 @@ impl World {
                 }
                 self.post()?;
             }
-            Mishap::NotNumbered => self.agents[at].desk.is_unlucky = true,
+            Mishap::NotNumbered => self.agents[at].context.is_unlucky = true,
             Mishap::NeighboursEnd(_) => {
                 self.hurt(at, mishap);
                 let next = (at + 1) % self.agents.len();
@@ -492,7 +492,7 @@ impl World {
         for (&session, line) in &mut self.lines {
             line.is_open_there = false;
             if line.is_open_here {
-                let after = self.stage.dice.span(Duration::ZERO, Duration::from_millis(20));
+                let after = self.stage.sim_rng.span(Duration::ZERO, Duration::from_millis(20));
                 self.stage.agenda.enter(self.stage.now + after, Cue::NodeLoses(session));
             }
         }
@@ -505,7 +505,7 @@ impl World {
     pub(super) fn connect(&mut self, at: usize) -> Option<u64> {
         self.office.as_ref()?;
         let session = self.lines.len() as u64 + 1;
-        let pace = self.stage.dice.span(Duration::from_micros(50), Duration::from_millis(20));
+        let pace = self.stage.sim_rng.span(Duration::from_micros(50), Duration::from_millis(20));
         let line = Line {
             agent: at,
             epoch: self.epoch,
@@ -517,19 +517,19 @@ impl World {
             pace,
         };
         self.lines.insert(session, line);
-        let desk = &mut self.agents[at].desk;
-        (desk.session, desk.is_line_over) = (Some(session), false);
+        let context = &mut self.agents[at].context;
+        (context.session, context.is_line_over) = (Some(session), false);
         Some(session)
     }
 
     pub(super) fn send(&mut self, session: u64, request: Request) {
         let Some(line) = self.lines.get_mut(&session).filter(|line| line.is_open_here) else { return };
-        let way = self.stage.dice.span(line.pace / 2, line.pace);
-        line.up = (self.stage.now + way).max(line.up);
+        let method = self.stage.sim_rng.span(line.pace / 2, line.pace);
+        line.up = (self.stage.now + method).max(line.up);
         self.stage.agenda.enter(line.up, Cue::Letter(session, request));
     }
 
-    fn letter(&mut self, session: u64, request: Request) -> Result<(), String> {
+    fn character(&mut self, session: u64, request: Request) -> Result<(), String> {
         let Some(line) = self.lines.get_mut(&session) else { return Ok(()) };
         let Some(office) = self.office.as_mut().filter(|_| line.is_open_there && !line.is_cut) else {
             return Ok(());
@@ -545,8 +545,8 @@ impl World {
         let formed = core::mem::take(&mut office.formed);
         for (session, news) in office.take() {
             let Some(line) = self.lines.get_mut(&session).filter(|line| line.is_open_there) else { continue };
-            let way = self.stage.dice.span(line.pace / 2, line.pace);
-            line.down = (self.stage.now + way).max(line.down);
+            let method = self.stage.sim_rng.span(line.pace / 2, line.pace);
+            line.down = (self.stage.now + method).max(line.down);
             self.stage.agenda.enter(line.down, Cue::News(session, news));
         }
         if let Some(due) = office.due()
@@ -582,7 +582,7 @@ impl World {
     fn news(&mut self, session: u64, news: News) {
         let Some(line) = self.lines.get(&session) else { return };
         let at = line.agent;
-        let is_current = self.agents[at].desk.line() == Some(session);
+        let is_current = self.agents[at].context.line() == Some(session);
         if line.is_cut || !line.is_open_here || !is_current || !self.agents[at].hears() {
             return;
         }
@@ -601,10 +601,10 @@ impl World {
         let at = line.agent;
         line.is_open_here = false;
         let agent = &mut self.agents[at];
-        if agent.desk.session == Some(session) && agent.hears() {
+        if agent.context.session == Some(session) && agent.hears() {
             self.stage.note(format_args!("{at} has lost its session"));
-            agent.desk.is_line_over = true;
-            self.in_vain(at, InVain::LineLost);
+            agent.context.is_line_over = true;
+            self.wait_failure(at, WaitFailure::LineLost);
             self.member_lost(at, None);
         }
     }
@@ -629,8 +629,8 @@ impl World {
 
     /// The session ends at this end, and the server sees that.
     pub(super) fn hang_up(&mut self, at: usize) {
-        let desk = &mut self.agents[at].desk;
-        let Some(session) = desk.session.take() else { return };
+        let context = &mut self.agents[at].context;
+        let Some(session) = context.session.take() else { return };
         let Some(line) = self.lines.get_mut(&session).filter(|line| line.is_open_here) else { return };
         line.is_open_here = false;
         if !line.is_cut {
@@ -642,15 +642,15 @@ impl World {
     /// The session ends without a word, in the middle of the round.
     fn abandon(&mut self, at: usize) {
         self.hang_up(at);
-        self.in_vain(at, InVain::LineLost);
+        self.wait_failure(at, WaitFailure::LineLost);
         self.member_lost(at, None);
     }
 }
 
 impl fmt::Debug for World {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let verdicts: Vec<Option<&Verdict>> =
-            self.agents.iter().map(|agent| agent.machine.verdict()).collect();
+        let verdicts: Vec<Option<&Outcome>> =
+            self.agents.iter().map(|agent| agent.machine.outcome()).collect();
         f.debug_struct("World").field("seed", &self.seed).field("verdicts", &verdicts).finish_non_exhaustive()
     }
 }

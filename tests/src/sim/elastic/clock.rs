@@ -1,6 +1,6 @@
 //! Clocks of hosts: none shows the world's time, and none runs at its pace.
 
-use super::super::dice::Dice;
+use super::super::sim_rng::SimRng;
 use rendezvous_core::time::{Duration, Instant};
 
 /// A host's clock: it began elsewhere, and gains or loses.
@@ -20,11 +20,11 @@ impl Clock {
     /// The world's own.
     pub(in crate::sim) const WORLD: Self = Self { offset: 0, pace: EVEN };
 
-    pub(in crate::sim) fn any(dice: &mut Dice) -> Self {
-        let offset = dice.span(Duration::ZERO, Duration::from_secs(1_000_000));
-        let pace = match dice.index(3) {
+    pub(in crate::sim) fn any(sim_rng: &mut SimRng) -> Self {
+        let offset = sim_rng.span(Duration::ZERO, Duration::from_secs(1_000_000));
+        let pace = match sim_rng.index(3) {
             0 => EVEN,
-            _ => dice.between(EVEN - DRIFT_MAX, EVEN + DRIFT_MAX),
+            _ => sim_rng.between(EVEN - DRIFT_MAX, EVEN + DRIFT_MAX),
         };
         Self { offset: u64::try_from(offset.as_nanos()).unwrap_or(0), pace }
     }
@@ -36,11 +36,11 @@ impl Clock {
     }
 
     /// The first moment of the world at which it shows so much; `None`: that never comes.
-    pub(in crate::sim) fn when(self, shown: Instant) -> Option<Instant> {
-        if shown == Instant::MAX {
+    pub(in crate::sim) fn when(self, visible: Instant) -> Option<Instant> {
+        if visible == Instant::MAX {
             return None;
         }
-        let span = u128::from(shown.as_nanos().saturating_sub(self.offset));
+        let span = u128::from(visible.as_nanos().saturating_sub(self.offset));
         let world = (span * u128::from(EVEN)).div_ceil(u128::from(self.pace));
         u64::try_from(world).ok().map(Instant::from_nanos)
     }
@@ -53,10 +53,10 @@ mod tests {
     #[test]
     fn what_is_due_by_a_clock_is_due_when_it_shows_that() {
         for seed in 0..200 {
-            let mut dice = Dice::new(seed, 0);
-            let clock = Clock::any(&mut dice);
-            let world = Instant::from_nanos(dice.between(0, 1 << 40));
-            let due = clock.shows(world) + Duration::from_nanos(dice.between(0, 1 << 34));
+            let mut sim_rng = SimRng::new(seed, 0);
+            let clock = Clock::any(&mut sim_rng);
+            let world = Instant::from_nanos(sim_rng.between(0, 1 << 40));
+            let due = clock.shows(world) + Duration::from_nanos(sim_rng.between(0, 1 << 34));
             let at = clock.when(due).expect("it comes");
             assert!(clock.shows(at) >= due && at >= world, "{clock:?}");
             assert!(at == world || clock.shows(Instant::from_nanos(at.as_nanos() - 2)) < due);

@@ -1,7 +1,7 @@
 //! What the world does to nodes and to their server.
 
-use super::super::dice::Dice;
 use super::super::network::Side;
+use super::super::sim_rng::SimRng;
 use rendezvous_core::time::{Duration, Instant};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,24 +34,24 @@ pub(in crate::sim) enum Rebirth {
 }
 
 /// The storm: mishaps with their times, all over before `end`.
-pub(super) fn plan(dice: &mut Dice, end: Duration) -> Vec<(Instant, Mishap)> {
-    let count = dice.pick(&[0, 4, 8, 14, 22]);
-    let mishap = |dice: &mut Dice| {
-        let at = Duration::from_nanos(dice.between(0, u64::try_from(end.as_nanos()).unwrap_or(0)));
+pub(super) fn plan(sim_rng: &mut SimRng, end: Duration) -> Vec<(Instant, Mishap)> {
+    let count = sim_rng.pick(&[0, 4, 8, 14, 22]);
+    let mishap = |sim_rng: &mut SimRng| {
+        let at = Duration::from_nanos(sim_rng.between(0, u64::try_from(end.as_nanos()).unwrap_or(0)));
         let left = end - at;
-        let mut span = |most| dice.span(Duration::ZERO, left.min(most));
+        let mut span = |most| sim_rng.span(Duration::ZERO, left.min(most));
         let (brief, long) = (span(Duration::from_secs(1)), span(Duration::from_secs(3)));
-        let mishap = match dice.index(24) {
+        let mishap = match sim_rng.index(24) {
             0..7 => Mishap::Cut,
             7..9 => Mishap::Clog(long),
-            9..12 => Mishap::Partition(long, dice.pick(&[None, Some(Side::Client), Some(Side::Server)])),
+            9..12 => Mishap::Partition(long, sim_rng.pick(&[None, Some(Side::Client), Some(Side::Server)])),
             12..14 => {
-                let by = dice.span(Duration::from_millis(10), Duration::from_millis(600));
+                let by = sim_rng.span(Duration::from_millis(10), Duration::from_millis(600));
                 Mishap::Slow { by, for_: long }
             }
             14..16 => Mishap::Freeze(long),
             16..21 => {
-                let name = dice.pick(&[Rebirth::Same, Rebirth::Same, Rebirth::New, Rebirth::Neighbours]);
+                let name = sim_rng.pick(&[Rebirth::Same, Rebirth::Same, Rebirth::New, Rebirth::Neighbours]);
                 Mishap::Crash(brief, name)
             }
             21 => Mishap::GiveUp,
@@ -59,12 +59,12 @@ pub(super) fn plan(dice: &mut Dice, end: Duration) -> Vec<(Instant, Mishap)> {
         };
         (Instant::ORIGIN + at, mishap)
     };
-    let mut mishaps: Vec<_> = (0..count).map(|_| mishap(dice)).collect();
-    if dice.percent(25) {
+    let mut mishaps: Vec<_> = (0..count).map(|_| mishap(sim_rng)).collect();
+    if sim_rng.percent(25) {
         // Connections that never last, so that much is under way when they break.
         let nanos = u64::try_from(end.as_nanos()).unwrap_or(0);
-        let cuts = dice.between(10, 30);
-        mishaps.extend((0..cuts).map(|_| (Instant::from_nanos(dice.between(0, nanos)), Mishap::Cut)));
+        let cuts = sim_rng.between(10, 30);
+        mishaps.extend((0..cuts).map(|_| (Instant::from_nanos(sim_rng.between(0, nanos)), Mishap::Cut)));
     }
     mishaps
 }

@@ -3,16 +3,16 @@
 
 mod work;
 
-use super::super::deed::{Deed, End};
-use super::super::dice::Dice;
 use super::super::history::Wrong;
 use super::super::network::{Notice, Stream};
 use super::super::script::{Habits as StormHabits, Storm};
+use super::super::sim_operation::{End, SimOperation};
+use super::super::sim_rng::SimRng;
 use super::super::world::{Happening, Stage};
 use super::clock::Clock;
 use super::order::{Brief, Order, Parcel, Request, answer_to};
-use super::process::{Asked, NodeWord, Process, Seat, Way, Word};
-use super::referee::{Referee, Standing, Watch, workers_of};
+use super::process::{Asked, NodeWord, Process, Slot, SubmitPath, Word};
+use super::referee::{Referee, Status, Watch, workers_of};
 use super::tamper::Tamper;
 use super::{Cue, Rules};
 use rendezvous_core::error::{Cause, Effect, ErrorKind, Failure, Operation};
@@ -37,7 +37,7 @@ struct Manner {
 
 pub(super) struct Node {
     number: usize,
-    dice: Dice,
+    sim_rng: SimRng,
     clock: Clock,
     manner: Manner,
     run: String,
@@ -46,12 +46,12 @@ pub(super) struct Node {
     process: Option<Process>,
     storm: Storm,
     /// Its round, live or over.
-    seat: Option<Seat>,
+    joined: Option<Slot>,
     /// Since when it has a round that it had given up.
     unwanted_since: Option<Instant>,
     /// Others wait, or died: it ought to come back.
     called: bool,
-    heard: BTreeSet<(u64, String)>,
+    last_received_at: BTreeSet<(u64, String)>,
     marks: u32,
     watches: usize,
     /// Keys for leases that are asked for.
@@ -77,31 +77,31 @@ pub(super) const PAUSE_MAX: Duration = Duration::from_millis(500);
 const UNWANTED_MAX: Duration = Duration::from_secs(1);
 
 impl Node {
-    pub(super) fn new(number: usize, mut dice: Dice, stage: &mut Stage, rules: &Rules) -> Self {
+    pub(super) fn new(number: usize, mut sim_rng: SimRng, stage: &mut Stage, rules: &Rules) -> Self {
         let manner = Manner {
-            grace_ms: dice.pick(&[0, 0, 600, 2000, 2000]),
-            heartbeat_ms: dice.pick(&[300, 500, HEARTBEAT_MS_MAX]),
-            is_spare: number >= 2 * rules.runs && dice.percent(20),
-            pause_max: dice.span(Duration::from_millis(20), PAUSE_MAX),
+            grace_ms: sim_rng.pick(&[0, 0, 600, 2000, 2000]),
+            heartbeat_ms: sim_rng.pick(&[300, 500, HEARTBEAT_MS_MAX]),
+            is_spare: number >= 2 * rules.runs && sim_rng.percent(20),
+            pause_max: sim_rng.span(Duration::from_millis(20), PAUSE_MAX),
         };
         let (deeds, depth) = (usize::MAX, 1);
         let habits = StormHabits { deeds, depth, pause_max: Duration::ZERO, value_bytes_max: 400 };
-        let at = stage.now + dice.span(Duration::from_millis(1), Duration::from_secs(1));
+        let at = stage.now + sim_rng.span(Duration::from_millis(1), Duration::from_secs(1));
         stage.agenda.enter(at, Happening::Elastic(Cue::Rise(number)));
         Self {
             number,
-            clock: Clock::any(&mut dice),
-            dice,
+            clock: Clock::any(&mut sim_rng),
+            sim_rng,
             manner,
             run: format!("run-{}", number % rules.runs),
             name: format!("node{number}"),
             names: 0,
             process: None,
             storm: Storm::new(number, stage.field, habits),
-            seat: None,
+            joined: None,
             unwanted_since: None,
             called: false,
-            heard: BTreeSet::new(),
+            last_received_at: BTreeSet::new(),
             marks: 0,
             watches: 0,
             leases: BTreeMap::new(),
@@ -123,8 +123,8 @@ impl Node {
         &self.name
     }
 
-    pub(super) const fn seat(&self) -> Option<&Seat> {
-        self.seat.as_ref()
+    pub(super) const fn joined(&self) -> Option<&Slot> {
+        self.joined.as_ref()
     }
 
     pub(super) fn part(&self) -> Option<Part> {
@@ -149,17 +149,17 @@ impl Node {
     }
 
     /// Where it stands, as it knows, if its session is this one.
-    pub(super) fn standing_of(&self, epoch: u32, session: u64) -> Option<Standing> {
+    pub(super) fn standing_of(&self, epoch: u32, session: u64) -> Option<Status> {
         let process = self.process.as_ref().filter(|process| process.epoch == Some(epoch))?;
-        (process.identity().session == session).then(|| self.standing()).flatten()
+        (process.identity().session == session).then(|| self.state()).flatten()
     }
 
-    fn standing(&self) -> Option<Standing> {
+    fn state(&self) -> Option<Status> {
         let process = self.process.as_ref()?;
-        let seat =
-            self.seat.as_ref().filter(|_| matches!(process.part(), Part::InRound | Part::InLastRound))?;
-        let (run, round) = (self.run.clone(), seat.round);
-        Some(Standing { run, round, name: process.name.clone() })
+        let joined =
+            self.joined.as_ref().filter(|_| matches!(process.part(), Part::InRound | Part::InLastRound))?;
+        let (run, round) = (self.run.clone(), joined.round);
+        Some(Status { run, round, name: process.name.clone() })
     }
 
     pub(super) fn overdue(&self, now: Instant) -> Option<String> {
@@ -203,13 +203,13 @@ impl Node {
             (self.name.clone(), self.run.clone().into_bytes()),
             self.clock,
             options,
-            &mut self.dice,
+            &mut self.sim_rng,
             Tamper::new(stage.sabotage, self.number, late),
         );
         self.process = Some(process);
-        (self.seat, self.called, self.watches, self.has_lease) = (None, false, 0, false);
+        (self.joined, self.called, self.watches, self.has_lease) = (None, false, 0, false);
         self.unwanted_since = None;
-        self.heard.clear();
+        self.last_received_at.clear();
         self.leases.clear();
         self.wake(stage, Duration::ZERO);
         if let Some(process) = &mut self.process {
@@ -222,16 +222,16 @@ impl Node {
         &mut self,
         stage: &mut Stage,
         referee: &mut Referee,
-    ) -> Result<Option<(u32, u64, Standing)>, Wrong> {
-        let standing = self.standing();
+    ) -> Result<Option<(u32, u64, Status)>, Wrong> {
+        let state = self.state();
         let Some(mut process) = self.process.take() else { return Ok(None) };
         let (epoch, session) = (process.epoch, process.identity().session);
         for order in process.take_orders() {
             self.end_deed(stage, &order, epoch, End::Failed(ErrorKind::ServerGone, Effect::Possible))?;
         }
         referee.watches_of_are_over(process.number);
-        process.die(stage, &mut self.dice);
-        Ok(epoch.zip(standing).map(|(epoch, standing)| (epoch, session, standing)))
+        process.die(stage, &mut self.sim_rng);
+        Ok(epoch.zip(state).map(|(epoch, state)| (epoch, session, state)))
     }
 
     /// Its process's session: its life of the server and number, its grace, and until when an old HELLO may come.
@@ -273,7 +273,7 @@ impl Node {
     ) -> Result<(), Wrong> {
         let Some(process) = &mut self.process else { return Ok(()) };
         act(process, stage)?;
-        self.hear(stage, referee, rules)
+        self.handle_event(stage, referee, rules)
     }
 
     pub(super) fn is_process(&self, number: u32) -> bool {
@@ -292,7 +292,7 @@ impl Node {
 
     fn wake(&mut self, stage: &mut Stage, pause_min: Duration) {
         let most = if stage.stormy { self.manner.pause_max } else { PAUSE_MAX };
-        let at = stage.now + pause_min + self.dice.span(Duration::from_millis(1), most);
+        let at = stage.now + pause_min + self.sim_rng.span(Duration::from_millis(1), most);
         let number = self.process.as_ref().map_or(0, |process| process.number);
         stage.agenda.enter(at, Happening::Elastic(Cue::Wake(self.number, number)));
     }
@@ -306,19 +306,19 @@ impl Node {
     ) -> Result<(), Wrong> {
         let Some(process) = &self.process else { return Ok(()) };
         let (part, stormy) = (process.part(), stage.stormy);
-        let percent = self.dice.index(100);
+        let percent = self.sim_rng.index(100);
         if self.leaves {
             self.goodbye(stage);
         } else if stormy && percent < 2 {
             if let Some(process) = &mut self.process {
-                process.cancel_one(stage, &mut self.dice);
+                process.cancel_one(stage, &mut self.sim_rng);
             }
         } else if stormy && percent == 2 {
             self.goodbye(stage);
-        } else if stormy && rules.closes && percent == 3 && self.dice.percent(20) {
+        } else if stormy && rules.closes && percent == 3 && self.sim_rng.percent(20) {
             let run = self.run.clone().into_bytes();
             let close = ClientFrame::Close { run_id: Key::raw(&run) };
-            self.ask(stage, Way::Plain, Operation::Close, self.span(), &close, Order::Close);
+            self.ask(stage, SubmitPath::Plain, Operation::Close, self.span(), &close, Order::Close);
         } else {
             match part {
                 Part::Outside | Part::Lost | Part::Between => self.join(stage, referee, rules),
@@ -326,10 +326,10 @@ impl Node {
                     self.join(stage, referee, rules);
                 }
                 Part::InRound if stormy && (4..8).contains(&percent) => self.join(stage, referee, rules),
-                Part::Joining | Part::Seated | Part::StandingBy | Part::InRound if stormy && percent == 9 => {
+                Part::Joining | Part::Seated | Part::Standby | Part::InRound if stormy && percent == 9 => {
                     let run = self.run.clone().into_bytes();
                     let leave = ClientFrame::Leave { run_id: Key::raw(&run) };
-                    self.ask(stage, Way::Leave, Operation::Leave, self.span(), &leave, Order::Leave);
+                    self.ask(stage, SubmitPath::Leave, Operation::Leave, self.span(), &leave, Order::Leave);
                 }
                 Part::Replaced => {
                     // It must not come back under that name.
@@ -343,7 +343,7 @@ impl Node {
         if let Some(process) = &mut self.process {
             process.settle(stage);
         }
-        self.hear(stage, referee, rules)?;
+        self.handle_event(stage, referee, rules)?;
         if self.process.is_some() {
             self.wake(stage, Duration::ZERO);
         }
@@ -357,19 +357,19 @@ impl Node {
     fn ask(
         &mut self,
         stage: &mut Stage,
-        way: Way,
+        method: SubmitPath,
         operation: Operation,
         span: Duration,
         frame: &ClientFrame<'_>,
         order: Order,
     ) -> Option<u64> {
-        self.process.as_mut()?.begin(stage, way, Request::new(operation, span, frame), order)
+        self.process.as_mut()?.begin(stage, method, Request::new(operation, span, frame), order)
     }
 
     fn goodbye(&mut self, stage: &mut Stage) {
         let span = self.span();
         if self.process.as_ref().is_some_and(|process| !process.has(&Order::Bye)) {
-            self.ask(stage, Way::Bye, Operation::Bye, span, &ClientFrame::Bye {}, Order::Bye);
+            self.ask(stage, SubmitPath::Bye, Operation::Bye, span, &ClientFrame::Bye {}, Order::Bye);
         }
     }
 
@@ -386,31 +386,36 @@ impl Node {
             labels: Pairs::scoped(b"", &[]),
             round_min: 0,
         };
-        let is_spare = stage.stormy && self.manner.is_spare && self.dice.percent(70);
+        let is_spare = stage.stormy && self.manner.is_spare && self.sim_rng.percent(70);
         let (role, operation) =
             if is_spare { (Role::Spare, Operation::Standby) } else { (Role::Member, Operation::Join) };
         let span = Duration::from_millis(rules.join_timeout_ms);
         let order = Order::Join { late: referee.closed_in(&self.run) };
-        if self.ask(stage, Way::Join, operation, span, &entry.frame(role), order).is_some() {
+        if self.ask(stage, SubmitPath::Join, operation, span, &entry.frame(role), order).is_some() {
             self.called = false;
             self.unwanted_since = None;
         }
     }
 
-    fn hear(&mut self, stage: &mut Stage, referee: &mut Referee, rules: &mut Rules) -> Result<(), Wrong> {
+    fn handle_event(
+        &mut self,
+        stage: &mut Stage,
+        referee: &mut Referee,
+        rules: &mut Rules,
+    ) -> Result<(), Wrong> {
         while let Some(word) = self.process.as_mut().and_then(Process::next_word) {
             match word {
                 Word::Open { resumed } => {
                     stage.note(format_args!("{} has its session, resumed: {resumed}", self.name));
                     rules.resumed += u64::from(resumed);
                 }
-                Word::Answered(id, order, parcel) => self.answered(stage, referee, id, order, &parcel)?,
-                Word::Failed(order, failure, code, asked) => {
-                    self.check_answer_was_not_due(stage, &order, &failure, asked)?;
+                Word::Responded(id, order, parcel) => self.answered(stage, referee, id, order, &parcel)?,
+                Word::Failed(order, failure, code, wanted) => {
+                    self.check_answer_was_not_due(stage, &order, &failure, wanted)?;
                     self.failed(stage, referee, &order, &failure, code)?;
                 }
                 Word::Pushed(id, parcel) => self.pushed(referee, id, &parcel)?,
-                Word::Node(order, word) => self.told(stage, referee, order, word)?,
+                Word::Node(order, word) => self.reported(stage, referee, order, word)?,
                 Word::Over(ending) => {
                     self.check_ending(&ending)?;
                     self.over(stage, referee);
@@ -438,7 +443,7 @@ impl Node {
         let Some(process) = self.process.take() else { return };
         referee.watches_of_are_over(process.number);
         if !self.leaves {
-            let at = stage.now + self.dice.span(Duration::from_millis(5), PAUSE_MAX);
+            let at = stage.now + self.sim_rng.span(Duration::from_millis(5), PAUSE_MAX);
             stage.agenda.enter(at, Happening::Elastic(Cue::Rise(self.number)));
         }
     }
@@ -458,11 +463,11 @@ impl Node {
         let frame = frame.ok_or_else(odd)?;
         stage.note(format_args!("{} is answered {id}: {}", self.name, Brief(&frame)));
         match (&order, frame) {
-            (Order::Deed(deed_id, deed, began), frame) => {
-                let answer = answer_to(deed, &frame).ok_or_else(odd)?;
-                stage.history.end(*deed_id, End::Answered(answer), Some(epoch))?;
-                match deed {
-                    Deed::Add { name, .. } => {
+            (Order::SimOperation(deed_id, sim_operation, began), frame) => {
+                let answer = answer_to(sim_operation, &frame).ok_or_else(odd)?;
+                stage.history.end(*deed_id, End::Responded(answer), Some(epoch))?;
+                match sim_operation {
+                    SimOperation::Add { name, .. } => {
                         referee.carried_out(epoch, format!("/{name}").as_bytes(), *began)
                     }
                     _ => Ok(()),
@@ -487,7 +492,7 @@ impl Node {
                     let keys = Keys::one(Key::raw(&key));
                     let attach = ClientFrame::LeaseAttach { lease: lease.cast_unsigned(), keys };
                     let order = Order::Attach { key: key.clone() };
-                    self.ask(stage, Way::Plain, Operation::LeaseAttach, self.span(), &attach, order);
+                    self.ask(stage, SubmitPath::Plain, Operation::LeaseAttach, self.span(), &attach, order);
                 }
                 Ok(())
             }
@@ -495,7 +500,7 @@ impl Node {
                 let (began, key) = (stage.now, key.clone());
                 let set = ClientFrame::Set { key: Key::raw(&key), value: b"leased" };
                 let order = Order::Other { what: "set", key: key.clone(), began };
-                self.ask(stage, Way::Plain, Operation::Set, self.span(), &set, order);
+                self.ask(stage, SubmitPath::Plain, Operation::Set, self.span(), &set, order);
                 Ok(())
             }
             (Order::Other { key, began, what }, frame) => {
@@ -525,11 +530,11 @@ impl Node {
         stage: &Stage,
         order: &Order,
         failure: &Failure,
-        asked: Asked,
+        wanted: Asked,
     ) -> Result<(), Wrong> {
         let since = self.process.as_ref().and_then(|process| process.untroubled_since);
         let given_up = failure.kind == ErrorKind::TimedOut && failure.cause == Cause::NoAnswer;
-        match since.filter(|_| given_up).map(|since| asked.answer_due(since.max(self.trouble_until))) {
+        match since.filter(|_| given_up).map(|since| wanted.answer_due(since.max(self.trouble_until))) {
             Some(due) if due < stage.now => {
                 Err(Wrong(format!("{} was not answered in time, nor told why: {order}", self.name)))
             }
@@ -553,7 +558,7 @@ impl Node {
         }
         if code == Some(FaultCode::StaleRound) {
             let key = match order {
-                Order::Deed(_, Deed::Add { name, .. }, _) => format!("/{name}").into_bytes(),
+                Order::SimOperation(_, SimOperation::Add { name, .. }, _) => format!("/{name}").into_bytes(),
                 Order::Mark { key, .. } | Order::Other { key, .. } => key.clone(),
                 _ => return Err(Wrong(format!("{} asked {order}, which is of no round", self.name))),
             };
@@ -571,9 +576,10 @@ impl Node {
             _ => {}
         }
         let end = match (order, code) {
-            (Order::Deed(_, Deed::Get { .. } | Deed::MultiGet { .. }, _), Some(FaultCode::NotFound)) => {
-                End::Answered(super::super::deed::Answer::Missing)
-            }
+            (
+                Order::SimOperation(_, SimOperation::Get { .. } | SimOperation::MultiGet { .. }, _),
+                Some(FaultCode::NotFound),
+            ) => End::Responded(super::super::sim_operation::Answer::Missing),
             _ => End::Failed(failure.kind, failure.effect),
         };
         self.end_deed(stage, order, epoch, end)
@@ -581,7 +587,7 @@ impl Node {
 
     fn end_deed(&self, stage: &mut Stage, order: &Order, epoch: Option<u32>, end: End) -> Result<(), Wrong> {
         match order {
-            Order::Deed(id, ..) => stage.history.end(*id, end, epoch),
+            Order::SimOperation(id, ..) => stage.history.end(*id, end, epoch),
             _ => Ok(()),
         }
     }
@@ -600,7 +606,7 @@ impl Node {
         }
     }
 
-    fn told(
+    fn reported(
         &mut self,
         stage: &mut Stage,
         referee: &mut Referee,
@@ -611,22 +617,22 @@ impl Node {
         let Some(process) = &self.process else { return Ok(()) };
         let (epoch, name) = (process.epoch.unwrap_or(0), process.name.clone());
         match word {
-            NodeWord::Formed(seat) => {
+            NodeWord::Formed(joined) => {
                 let late = matches!(order, Some(Order::Join { late: Some(life) }) if life == epoch);
-                referee.formed(epoch, (&self.run, &name), &seat, late)?;
+                referee.formed(epoch, (&self.run, &name), &joined, late)?;
                 self.unwanted_since = order.is_none().then_some(stage.now);
-                self.seat = Some(seat);
+                self.joined = Some(joined);
                 self.called = false;
-                self.heard.clear();
+                self.last_received_at.clear();
             }
             NodeWord::PeerDied { round, node } => {
-                self.heard.insert((round, node));
-                self.called |= !stage.stormy || self.dice.percent(70);
+                self.last_received_at.insert((round, node));
+                self.called |= !stage.stormy || self.sim_rng.percent(70);
             }
             NodeWord::NodesWaiting(nodes) => self.called = nodes > 0,
             NodeWord::RoundOver(round) => {
-                let standing = Standing { run: self.run.clone(), round, name };
-                referee.told_of_deaths(epoch, &standing, &self.heard, true)?;
+                let state = Status { run: self.run.clone(), round, name };
+                referee.told_of_deaths(epoch, &state, &self.last_received_at, true)?;
             }
             NodeWord::Closed | NodeWord::NotNeeded => referee.closed(Some(epoch), &self.run, stage.now),
             NodeWord::Refused(code) => {
@@ -636,8 +642,8 @@ impl Node {
                 }
             }
             NodeWord::Seated
-            | NodeWord::StandingBy
-            | NodeWord::LeftBehind(_)
+            | NodeWord::Standby
+            | NodeWord::Excluded(_)
             | NodeWord::Replaced
             | NodeWord::Left => {}
         }
@@ -649,7 +655,7 @@ impl Node {
 
     /// In calm weather, a node of a live round has heard of all who died in it.
     pub(super) fn check_heard(&self, referee: &Referee) -> Result<(), Wrong> {
-        let (Some(process), Some(standing)) = (&self.process, self.standing()) else { return Ok(()) };
-        referee.told_of_deaths(process.epoch.unwrap_or(0), &standing, &self.heard, false)
+        let (Some(process), Some(state)) = (&self.process, self.state()) else { return Ok(()) };
+        referee.told_of_deaths(process.epoch.unwrap_or(0), &state, &self.last_received_at, false)
     }
 }

@@ -1,11 +1,11 @@
 //! What a node asks of the server, and what it expects back.
 
-use super::super::deed::{Answer, Deed};
 use super::super::history::DeedId;
+use super::super::sim_operation::{Answer, SimOperation};
 use crate::frames;
 use rendezvous_core::error::Operation;
 use rendezvous_core::limits::FrameLimits;
-use rendezvous_core::store::call::Patience;
+use rendezvous_core::store::call::WaitMode;
 use rendezvous_core::store::op::{Key, Keys, Pairs};
 use rendezvous_core::time::{Duration, Instant};
 use rendezvous_core::wire::native::{ClientFrame, Header, Message, ServerFrame};
@@ -15,7 +15,7 @@ use std::fmt;
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Order {
     /// Judged with what all others do to the store.
-    Deed(DeedId, Deed, Instant),
+    SimOperation(DeedId, SimOperation, Instant),
     /// Sets a key that is watched.
     Mark {
         key: Vec<u8>,
@@ -54,7 +54,7 @@ pub(super) enum Order {
 impl fmt::Display for Order {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Deed(id, deed, _) => write!(f, "{id} {deed}"),
+            Self::SimOperation(id, sim_operation, _) => write!(f, "{id} {sim_operation}"),
             Self::Mark { key, value, .. } => {
                 write!(f, "mark {} with {}", key.escape_ascii(), value.escape_ascii())
             }
@@ -90,88 +90,100 @@ impl Request {
     }
 
     /// The request that a deed is, if the native protocol has it.
-    pub(super) fn of(deed: &Deed, span: Duration) -> Option<Self> {
+    pub(super) fn of(sim_operation: &SimOperation, span: Duration) -> Option<Self> {
         use Operation as O;
         let key = |name| Key::scoped(b"/", str::as_bytes(name));
         let millis = u64::try_from(span.as_millis()).unwrap_or(u64::MAX).max(1);
-        let timeout_of = |patience: Patience| if patience == Patience::Once { 0 } else { millis };
+        let timeout_of = |timeout: WaitMode| if timeout == WaitMode::Once { 0 } else { millis };
         let one = |operation, frame: ClientFrame<'_>| Some(Self::new(operation, span, &frame));
         fn names(of: &[String]) -> Vec<&[u8]> {
             of.iter().map(String::as_bytes).collect()
         }
-        match deed {
-            Deed::Set { name, value } => one(O::Set, ClientFrame::Set { key: key(name), value }),
-            Deed::CompareSet { name, expected, desired } => {
+        match sim_operation {
+            SimOperation::Set { name, value } => one(O::Set, ClientFrame::Set { key: key(name), value }),
+            SimOperation::CompareSet { name, expected, desired } => {
                 one(O::CompareSet, ClientFrame::CompareSet { key: key(name), expected, desired })
             }
-            Deed::Append { name, value } => one(O::Append, ClientFrame::Append { key: key(name), value }),
-            Deed::Delete { name } => one(O::Delete, ClientFrame::Delete { key: key(name) }),
-            Deed::Get { name, patience } => {
-                one(O::Get, ClientFrame::Get { timeout_ms: timeout_of(*patience), key: key(name) })
+            SimOperation::Append { name, value } => {
+                one(O::Append, ClientFrame::Append { key: key(name), value })
             }
-            Deed::Check { name } => one(O::Check, ClientFrame::Check { keys: Keys::one(key(name)) }),
-            Deed::Wait { names: of } => {
+            SimOperation::Delete { name } => one(O::Delete, ClientFrame::Delete { key: key(name) }),
+            SimOperation::Get { name, timeout } => {
+                one(O::Get, ClientFrame::Get { timeout_ms: timeout_of(*timeout), key: key(name) })
+            }
+            SimOperation::Check { name } => one(O::Check, ClientFrame::Check { keys: Keys::one(key(name)) }),
+            SimOperation::Wait { names: of } => {
                 let keys = names(of);
                 one(O::Wait, ClientFrame::Wait { timeout_ms: millis, keys: Keys::scoped(b"/", &keys) })
             }
-            Deed::Add { name, delta } => one(O::Add, ClientFrame::Add { key: key(name), delta: *delta }),
-            Deed::MultiSet { pairs } => {
+            SimOperation::Add { name, delta } => {
+                one(O::Add, ClientFrame::Add { key: key(name), delta: *delta })
+            }
+            SimOperation::MultiSet { pairs } => {
                 let pairs: Vec<(&[u8], &[u8])> =
                     pairs.iter().map(|(name, value)| (name.as_bytes(), value.as_slice())).collect();
                 one(O::MultiSet, ClientFrame::MultiSet { pairs: Pairs::scoped(b"/", &pairs) })
             }
-            Deed::MultiGet { names: of, patience } => {
-                let (keys, timeout_ms) = (names(of), timeout_of(*patience));
+            SimOperation::MultiGet { names: of, timeout } => {
+                let (keys, timeout_ms) = (names(of), timeout_of(*timeout));
                 one(O::MultiGet, ClientFrame::MultiGet { timeout_ms, keys: Keys::scoped(b"/", &keys) })
             }
-            Deed::Push { name, value } => one(O::QueuePush, ClientFrame::QueuePush { key: key(name), value }),
-            Deed::Pop { name, patience } => {
-                one(O::QueuePop, ClientFrame::QueuePop { timeout_ms: timeout_of(*patience), key: key(name) })
+            SimOperation::Push { name, value } => {
+                one(O::QueuePush, ClientFrame::QueuePush { key: key(name), value })
             }
-            Deed::QueueLen { name } => one(O::QueueLen, ClientFrame::QueueLen { key: key(name) }),
-            Deed::Barrier { .. } | Deed::KeyBarrier { .. } | Deed::Ping | Deed::NumKeys | Deed::ListKeys => {
-                None
+            SimOperation::Pop { name, timeout } => {
+                one(O::QueuePop, ClientFrame::QueuePop { timeout_ms: timeout_of(*timeout), key: key(name) })
             }
+            SimOperation::QueueLen { name } => one(O::QueueLen, ClientFrame::QueueLen { key: key(name) }),
+            SimOperation::Barrier { .. }
+            | SimOperation::KeyBarrier { .. }
+            | SimOperation::Ping
+            | SimOperation::NumKeys
+            | SimOperation::ListKeys => None,
         }
     }
 }
 
 /// The answer that a frame is to a deed; `None`: it is none.
-pub(super) fn answer_to(deed: &Deed, frame: &ServerFrame<'_>) -> Option<Answer> {
-    Some(match (deed, *frame) {
+pub(super) fn answer_to(sim_operation: &SimOperation, frame: &ServerFrame<'_>) -> Option<Answer> {
+    Some(match (sim_operation, *frame) {
         (
-            Deed::Set { .. }
-            | Deed::Append { .. }
-            | Deed::MultiSet { .. }
-            | Deed::Push { .. }
-            | Deed::Wait { .. },
+            SimOperation::Set { .. }
+            | SimOperation::Append { .. }
+            | SimOperation::MultiSet { .. }
+            | SimOperation::Push { .. }
+            | SimOperation::Wait { .. },
             ServerFrame::Done { .. },
         ) => Answer::Done,
         (
-            Deed::Add { .. } | Deed::Delete { .. } | Deed::QueueLen { .. },
+            SimOperation::Add { .. } | SimOperation::Delete { .. } | SimOperation::QueueLen { .. },
             ServerFrame::Number { number, .. },
         ) => Answer::Number(number),
-        (Deed::Check { .. }, ServerFrame::Verdict { holds, .. }) => {
+        (SimOperation::Check { .. }, ServerFrame::Outcome { holds, .. }) => {
             if holds {
                 Answer::Ready
             } else {
                 Answer::NotReady
             }
         }
-        (Deed::Get { .. }, ServerFrame::Value { value: Some(value), .. }) => Answer::Value(value.to_vec()),
+        (SimOperation::Get { .. }, ServerFrame::Value { value: Some(value), .. }) => {
+            Answer::Value(value.to_vec())
+        }
         // Without a value, c10d answers what was expected, and the oracle speaks that language.
-        (Deed::CompareSet { expected, .. }, ServerFrame::Value { value, .. }) => {
+        (SimOperation::CompareSet { expected, .. }, ServerFrame::Value { value, .. }) => {
             Answer::Value(value.unwrap_or(expected).to_vec())
         }
-        (Deed::MultiGet { names, .. }, ServerFrame::Values { values }) => {
+        (SimOperation::MultiGet { names, .. }, ServerFrame::Values { values }) => {
             let values: Vec<_> = values.iter().map(|found| found.value.map(<[u8]>::to_vec)).collect();
             if values.len() != names.len() {
                 return None;
             }
             values.into_iter().collect::<Option<_>>().map_or(Answer::Missing, Answer::Values)
         }
-        (Deed::Pop { .. }, ServerFrame::Popped { item: Some(item), .. }) => Answer::Value(item.to_vec()),
-        (Deed::Pop { .. }, ServerFrame::Popped { item: None, .. }) => Answer::QueueEmpty,
+        (SimOperation::Pop { .. }, ServerFrame::Popped { item: Some(item), .. }) => {
+            Answer::Value(item.to_vec())
+        }
+        (SimOperation::Pop { .. }, ServerFrame::Popped { item: None, .. }) => Answer::QueueEmpty,
         _ => return None,
     })
 }
@@ -202,7 +214,7 @@ impl fmt::Display for Brief<'_> {
         match *self.0 {
             ServerFrame::Done { revision } => write!(f, "done at {revision}"),
             ServerFrame::Number { number, revision } => write!(f, "{number} at {revision}"),
-            ServerFrame::Verdict { holds, revision } => write!(f, "{holds} at {revision}"),
+            ServerFrame::Outcome { holds, revision } => write!(f, "{holds} at {revision}"),
             ServerFrame::Value { revision, value } => {
                 write!(f, "{} of {revision}", value.unwrap_or(b"nothing").escape_ascii())
             }

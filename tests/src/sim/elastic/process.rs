@@ -1,10 +1,10 @@
 //! A process of a node: the client machine of the library, driven as its driver does, over the simulated network and by
 //! a clock of its own. It can freeze, and it can die.
 
-use super::super::dice::Dice;
 use super::super::faults::Sabotage;
 use super::super::history::Wrong;
 use super::super::network::{Notice, Read, Route, Side, Stream};
+use super::super::sim_rng::SimRng;
 use super::super::world::{Happening, Stage};
 use super::Cue;
 use super::clock::Clock;
@@ -37,7 +37,7 @@ pub(super) enum Word {
     Open {
         resumed: bool,
     },
-    Answered(u64, Order, Parcel),
+    Responded(u64, Order, Parcel),
     Failed(Order, Failure, Option<FaultCode>, Asked),
     Pushed(u64, Parcel),
     /// It answers an order of the node's, or none that anybody awaits.
@@ -70,8 +70,8 @@ const ANSWER_MAX: Duration = Duration::from_millis(600);
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum NodeWord {
     Seated,
-    StandingBy,
-    Formed(Seat),
+    Standby,
+    Formed(Slot),
     Refused(FaultCode),
     /// The run is closed.
     Closed,
@@ -82,14 +82,14 @@ pub(super) enum NodeWord {
         node: String,
     },
     RoundOver(u64),
-    LeftBehind(u64),
+    Excluded(u64),
     Replaced,
     Left,
 }
 
 /// What a node was told of its round.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Seat {
+pub(super) struct Slot {
     pub(super) round: u64,
     pub(super) rank: u32,
     pub(super) nodes: u32,
@@ -103,7 +103,7 @@ pub(super) struct Seat {
 impl fmt::Display for NodeWord {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Formed(Seat { round, rank, nodes, .. }) => write!(f, "of round {round}: {rank} of {nodes}"),
+            Self::Formed(Slot { round, rank, nodes, .. }) => write!(f, "of round {round}: {rank} of {nodes}"),
             Self::PeerDied { round, node } => write!(f, "that {node} died in round {round}"),
             other => write!(f, "{other:?}"),
         }
@@ -114,15 +114,15 @@ impl NodeWord {
     fn of(event: &participant::Event<'_>) -> Self {
         match *event {
             participant::Event::Seated => Self::Seated,
-            participant::Event::StandingBy { .. } => Self::StandingBy,
-            participant::Event::Formed(seat) => Self::Formed(Seat {
-                round: seat.round,
-                rank: seat.node_rank,
-                nodes: seat.nodes,
-                rank_first: seat.rank_first,
-                world_size: seat.world_size,
-                leader: seat.leader.to_vec(),
-                namespace: seat.namespace.pieces().concat(),
+            participant::Event::Standby { .. } => Self::Standby,
+            participant::Event::Formed(joined) => Self::Formed(Slot {
+                round: joined.round,
+                rank: joined.node_rank,
+                nodes: joined.nodes,
+                rank_first: joined.rank_first,
+                world_size: joined.world_size,
+                leader: joined.leader.to_vec(),
+                namespace: joined.namespace.pieces().concat(),
             }),
             participant::Event::Refused(fault) => Self::Refused(fault.code),
             participant::Event::Closed { .. } | participant::Event::JobFailed { .. } => Self::Closed,
@@ -132,7 +132,7 @@ impl NodeWord {
                 Self::PeerDied { round, node: String::from_utf8_lossy(node).into_owned() }
             }
             participant::Event::RoundOver { round, .. } => Self::RoundOver(round),
-            participant::Event::LeftBehind { round } => Self::LeftBehind(round),
+            participant::Event::Excluded { round } => Self::Excluded(round),
             participant::Event::Replaced { .. } => Self::Replaced,
             participant::Event::Left => Self::Left,
         }
@@ -142,7 +142,7 @@ impl NodeWord {
 struct Call {
     request: Request,
     order: Order,
-    asked: Asked,
+    wanted: Asked,
     /// By when it must have ended, by the node's clock; `None` while no time counts.
     deadline: Option<Instant>,
 }
@@ -162,7 +162,7 @@ impl Message for Encoded<'_> {
 
 /// How a call goes to the machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Way {
+pub(super) enum SubmitPath {
     Plain,
     Join,
     Leave,
@@ -198,7 +198,7 @@ pub(super) struct Process {
     lost_at: Option<Instant>,
     /// Until then a connection that it has given up may bring something.
     pub(super) late_until: Instant,
-    words: VecDeque<Word>,
+    message: VecDeque<Word>,
     tamper: Tamper,
 }
 
@@ -209,10 +209,10 @@ impl Process {
         (name, run_id): (String, Vec<u8>),
         clock: Clock,
         options: NativeOptions,
-        dice: &mut Dice,
+        sim_rng: &mut SimRng,
         tamper: Tamper,
     ) -> Self {
-        let machine = Machine::new(clock.shows(stage.now), options, dice.seed());
+        let machine = Machine::new(clock.shows(stage.now), options, sim_rng.seed());
         stage.note(format_args!("{name} starts as process {number}: {:?}", options.session));
         Self {
             host,
@@ -237,7 +237,7 @@ impl Process {
             untroubled_since: None,
             lost_at: None,
             late_until: Instant::ORIGIN,
-            words: VecDeque::new(),
+            message: VecDeque::new(),
             tamper,
         }
     }
@@ -264,7 +264,7 @@ impl Process {
     }
 
     /// Whether another request has a place.
-    pub(super) fn has_room(&self) -> bool {
+    pub(super) fn has_capacity(&self) -> bool {
         self.calls.len() < PENDING / 2
     }
 
@@ -274,18 +274,18 @@ impl Process {
     }
 
     pub(super) fn owns(&self, stream: Stream) -> bool {
-        self.stream.is_some_and(|(own, _)| own == stream)
+        self.stream.is_some_and(|(local, _)| local == stream)
     }
 
     pub(super) fn next_word(&mut self) -> Option<Word> {
-        self.words.pop_front()
+        self.message.pop_front()
     }
 
     /// What outlives its deadline.
     pub(super) fn overdue(&self, now: Instant) -> Option<&Order> {
-        let shown = self.clock.shows(now);
+        let visible = self.clock.shows(now);
         // An event of this very moment is still to come.
-        let is_over = |call: &&Call| call.deadline.is_some_and(|at| at + Duration::from_nanos(2) < shown);
+        let is_over = |call: &&Call| call.deadline.is_some_and(|at| at + Duration::from_nanos(2) < visible);
         self.calls.values().find(is_over).filter(|_| !self.frozen).map(|call| &call.order)
     }
 
@@ -293,38 +293,38 @@ impl Process {
     pub(super) fn begin(
         &mut self,
         stage: &mut Stage,
-        way: Way,
+        method: SubmitPath,
         request: Request,
         order: Order,
     ) -> Option<u64> {
         let now = self.clock.shows(stage.now);
         let Request { operation, kind, ref body, span } = request;
         let frame = (kind, body.len());
-        let begun = match way {
-            Way::Plain => self.machine.begin(now, operation, frame, span),
-            Way::Join => self.machine.begin_join(now, operation, frame, span),
-            Way::Leave => self.machine.begin_leave(now, frame, span),
-            Way::Bye => self.machine.begin_bye(now, span),
+        let begun = match method {
+            SubmitPath::Plain => self.machine.begin(now, operation, frame, span),
+            SubmitPath::Join => self.machine.begin_join(now, operation, frame, span),
+            SubmitPath::Leave => self.machine.begin_leave(now, frame, span),
+            SubmitPath::Bye => self.machine.begin_bye(now, span),
         };
         match begun {
             Ok(id) => {
                 stage.note(format_args!("{} asks {id}: {order} within {span:?}", self.name));
                 let deadline = Some(now + span + self.slack);
-                let asked = Asked { began: stage.now, span, taken_by: None };
-                self.calls.insert(id, Call { request, order, asked, deadline });
+                let wanted = Asked { began: stage.now, span, taken_by: None };
+                self.calls.insert(id, Call { request, order, wanted, deadline });
                 Some(id)
             }
-            Err(BeginError::Limit(_) | BeginError::OutOfTurn(_) | BeginError::Over(_)) => None,
+            Err(BeginError::Limit(_) | BeginError::InvalidState(_) | BeginError::Over(_)) => None,
         }
     }
 
     /// Gives some call up.
-    pub(super) fn cancel_one(&mut self, stage: &mut Stage, dice: &mut Dice) {
+    pub(super) fn cancel_one(&mut self, stage: &mut Stage, sim_rng: &mut SimRng) {
         let ids: Vec<u64> = self.calls.keys().copied().collect();
         if ids.is_empty() {
             return;
         }
-        let id = dice.pick(&ids);
+        let id = sim_rng.pick(&ids);
         if let Some(failed) = self.machine.cancel(self.clock.shows(stage.now), id) {
             stage.note(format_args!("{} gives {id} up", self.name));
             self.failed(&failed, None);
@@ -337,7 +337,7 @@ impl Process {
 
     /// From when on the server counts for what it has already is not known any more.
     pub(super) fn server_freezes(&mut self) {
-        self.calls.values_mut().for_each(|call| call.asked.taken_by = None);
+        self.calls.values_mut().for_each(|call| call.wanted.taken_by = None);
     }
 
     pub(super) fn thaw(&mut self, stage: &mut Stage) -> Result<(), Wrong> {
@@ -349,7 +349,7 @@ impl Process {
         for notice in core::mem::take(&mut self.missed) {
             self.noticed(stage, notice)?;
         }
-        self.turn(stage);
+        self.poll(stage);
         Ok(())
     }
 
@@ -363,10 +363,10 @@ impl Process {
     }
 
     /// The process dies. Its connection is reset or ends, as what was unread decides.
-    pub(super) fn die(mut self, stage: &mut Stage, dice: &mut Dice) {
+    pub(super) fn die(mut self, stage: &mut Stage, sim_rng: &mut SimRng) {
         stage.note(format_args!("{} dies", self.name));
         if let Some((stream, _)) = self.stream.take() {
-            if dice.percent(50) {
+            if sim_rng.percent(50) {
                 stage.network.abort(stage.now, stream, Side::Client);
             } else {
                 stage.network.close(stage.now, stream, Side::Client);
@@ -375,7 +375,7 @@ impl Process {
     }
 
     /// Time for what is due.
-    pub(super) fn turn(&mut self, stage: &mut Stage) {
+    pub(super) fn poll(&mut self, stage: &mut Stage) {
         if self.due.is_some_and(|due| due <= stage.now) {
             self.due = None;
         }
@@ -425,7 +425,7 @@ impl Process {
                     self.epoch = epoch;
                 }
                 self.machine.handle(now, Input::Connected);
-                if self.is_resumable && stage.stormy && stage.dice.percent(15) {
+                if self.is_resumable && stage.stormy && stage.sim_rng.percent(15) {
                     self.settle(stage);
                     self.abandon(stage, stream);
                 }
@@ -444,7 +444,7 @@ impl Process {
 
     /// The way back breaks, while HELLO is under way for long: it may arrive when the next connection is in use.
     fn abandon(&mut self, stage: &mut Stage, stream: Stream) {
-        let held = stage.dice.span(Duration::from_millis(50), Duration::from_millis(1200));
+        let held = stage.sim_rng.span(Duration::from_millis(50), Duration::from_millis(1200));
         self.late_until = stage.now + held;
         stage.note(format_args!("{}'s greeting on {stream} is late by {held:?}", self.name));
         stage.network.clog(stream, Side::Server, self.late_until);
@@ -520,13 +520,13 @@ impl Process {
                     Parcel::of(frame).open(&self.limits)
                 {
                     for (_, call) in self.calls.range_mut(..=request_last) {
-                        call.asked.taken_by = call.asked.taken_by.or(self.lost_at);
+                        call.wanted.taken_by = call.wanted.taken_by.or(self.lost_at);
                     }
                 }
                 Word::Open { resumed: core::mem::replace(&mut self.is_resumable, true) }
             }
-            Event::Answered(id, _) => match self.calls.remove(&id) {
-                Some(call) => Word::Answered(id, call.order, Parcel::of(frame)),
+            Event::Completed(id, _) => match self.calls.remove(&id) {
+                Some(call) => Word::Responded(id, call.order, Parcel::of(frame)),
                 None => return,
             },
             Event::Failed(failed, fault) => return self.failed(&failed, fault.map(|fault| fault.code)),
@@ -538,17 +538,17 @@ impl Process {
                 Word::Node(order, word)
             }
         };
-        self.words.push_back(word);
+        self.message.push_back(word);
     }
 
     /// While a node stands by, no time counts; with a seat, its time begins anew.
     fn pace(&mut self, now: Instant, word: &NodeWord) {
-        let shown = self.clock.shows(now);
+        let visible = self.clock.shows(now);
         for call in self.calls.values_mut().filter(|call| matches!(call.order, Order::Join { .. })) {
             match word {
-                NodeWord::StandingBy => call.deadline = None,
+                NodeWord::Standby => call.deadline = None,
                 NodeWord::Seated if call.deadline.is_none() => {
-                    call.deadline = Some(shown + call.request.span + self.slack);
+                    call.deadline = Some(visible + call.request.span + self.slack);
                 }
                 _ => {}
             }
@@ -557,7 +557,7 @@ impl Process {
 
     fn failed(&mut self, failed: &Failed, code: Option<FaultCode>) {
         if let Some(call) = self.calls.remove(&failed.id) {
-            self.words.push_back(Word::Failed(call.order, failed.failure, code, call.asked));
+            self.message.push_back(Word::Failed(call.order, failed.failure, code, call.wanted));
         }
     }
 
@@ -589,7 +589,7 @@ impl Process {
                 match output {
                     Output::Resolve => {
                         self.dials += 1;
-                        let at = stage.now + stage.dice.span(Duration::ZERO, Duration::from_millis(10));
+                        let at = stage.now + stage.sim_rng.span(Duration::ZERO, Duration::from_millis(10));
                         let cue = Cue::Resolved(self.host, self.number, self.dials);
                         stage.agenda.enter(at, Happening::Elastic(cue));
                     }
@@ -604,7 +604,7 @@ impl Process {
                         stage.note(format_args!("{} is over: {ending:?}", self.name));
                         self.disconnect(stage);
                         self.fail_all(now);
-                        self.words.push_back(Word::Over(ending));
+                        self.message.push_back(Word::Over(ending));
                     }
                 }
             }

@@ -4,7 +4,7 @@
 use super::super::history::Wrong;
 use super::super::host::incarnation;
 use super::super::world::Stage;
-use super::process::Seat;
+use super::process::Slot;
 use super::tamper;
 use rendezvous_core::node::server::{Event, Server};
 use rendezvous_core::rendezvous::service::Action;
@@ -61,7 +61,7 @@ struct Arrival {
 
 /// A node in a round, as it last knew.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Standing {
+pub(super) struct Status {
     pub(super) run: String,
     pub(super) round: u64,
     pub(super) name: String,
@@ -106,20 +106,20 @@ impl Referee {
         self.runs.entry((epoch, run.to_owned())).or_default()
     }
 
-    /// Something happened at the server. `standing` is where the node of a session was.
+    /// Something happened at the server. `state` is where the node of a session was.
     pub(super) fn server_said(
         &mut self,
         stage: &Stage,
         server: &Server,
         event: &Event,
-        standing: impl Fn(u64) -> Option<Standing>,
+        state: impl Fn(u64) -> Option<Status>,
     ) -> Result<(), Wrong> {
         let (epoch, now) = (self.epoch, stage.now);
         match event {
             Event::SessionEnded { session, why, .. } => {
                 self.due.remove(&session.0);
                 self.ended.insert(session.0);
-                if let Some(Standing { run, round, name }) = standing(session.0)
+                if let Some(Status { run, round, name }) = state(session.0)
                     && !matches!(why, Why::Left | Why::ServerStopped)
                 {
                     let run = self.run(epoch, &run);
@@ -224,10 +224,10 @@ impl Referee {
         &mut self,
         epoch: u32,
         (run, name): (&str, &str),
-        seat: &Seat,
+        joined: &Slot,
         late: bool,
     ) -> Result<(), Wrong> {
-        let Seat { round, rank, nodes, rank_first, world_size, .. } = *seat;
+        let Slot { round, rank, nodes, rank_first, world_size, .. } = *joined;
         if late {
             return wrong(format!(
                 "{name} joined {run} after it was closed, and the closed run has a round {round}"
@@ -252,8 +252,8 @@ impl Referee {
         if record.members.values().any(|(other, _)| other == name) {
             return wrong(format!("{name} has two ranks in round {round} of {run}"));
         }
-        if seat.namespace != prefix_of(epoch, run, round).as_bytes() {
-            return wrong(format!("{name} was told of other keys than those of round {round}: {seat:?}"));
+        if joined.namespace != prefix_of(epoch, run, round).as_bytes() {
+            return wrong(format!("{name} was told of other keys than those of round {round}: {joined:?}"));
         }
         record.members.insert(rank, (name.to_owned(), rank_first));
         Ok(())
@@ -263,18 +263,22 @@ impl Referee {
     pub(super) fn told_of_deaths(
         &self,
         epoch: u32,
-        standing: &Standing,
-        heard: &BTreeSet<(u64, String)>,
+        state: &Status,
+        last_received_at: &BTreeSet<(u64, String)>,
         says_over: bool,
     ) -> Result<(), Wrong> {
-        let Standing { run, round, name } = standing;
+        let Status { run, round, name } = state;
         let record = self.runs.get(&(epoch, run.clone()));
         let record = record.and_then(|run| run.rounds.get(usize::try_from(*round).ok()?));
         let Some(record) = record else { return Ok(()) };
         if says_over && record.ended.is_none() {
             return wrong(format!("{name} was told that round {round} of {run} is over, and it is not"));
         }
-        match record.deaths.iter().find(|dead| *dead != name && !heard.contains(&(*round, (*dead).clone()))) {
+        match record
+            .deaths
+            .iter()
+            .find(|dead| *dead != name && !last_received_at.contains(&(*round, (*dead).clone())))
+        {
             Some(dead) => wrong(format!("{name} was not told that {dead} died in round {round} of {run}")),
             None => Ok(()),
         }
@@ -375,12 +379,13 @@ impl Referee {
             return wrong(format!("generation {generation} of {} ended so and so: {before}, {end}", name()));
         }
         let Some(arrivals) = self.barriers.get_mut(&(epoch, key.to_vec())) else { return Ok(()) };
-        let Some(own) = arrivals.iter_mut().find(|arrival| arrival.begun == begun) else { return Ok(()) };
-        own.generation = Some(generation);
-        let count = own.count;
+        let Some(local) = arrivals.iter_mut().find(|arrival| arrival.begun == begun) else { return Ok(()) };
+        local.generation = Some(generation);
+        let count = local.count;
         if released {
             self.released += 1;
-            let may_be = arrivals.iter().filter(|other| other.generation.is_none_or(|own| own == generation));
+            let may_be =
+                arrivals.iter().filter(|other| other.generation.is_none_or(|local| local == generation));
             let there: BTreeSet<&str> = may_be.map(|other| other.name.as_str()).collect();
             if there.len() < count as usize {
                 return wrong(format!("the barrier {} opened for {there:?}, and it is for {count}", name()));
@@ -404,10 +409,10 @@ impl Referee {
                     continue;
                 }
                 match watch.seen.get(revision) {
-                    Some((seen, Some(told))) if seen == key && told == value => {}
-                    told => {
+                    Some((seen, Some(reported))) if seen == key && reported == value => {}
+                    reported => {
                         return wrong(format!(
-                            "watch {id} of process {process} told {told:?} of revision {revision}, which set {} to {}",
+                            "watch {id} of process {process} told {reported:?} of revision {revision}, which set {} to {}",
                             key.escape_ascii(),
                             value.escape_ascii()
                         ));

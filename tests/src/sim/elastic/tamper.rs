@@ -15,8 +15,8 @@
 //! | `LostChange` | the first Changed behind a resume is taken away | a watch that is resumed begins one too late |
 //! | `EarlyBarrier` | barriers are asked for with one participant less | a barrier counts one too many |
 
-use super::super::deed::Deed;
 use super::super::faults::Sabotage;
+use super::super::sim_operation::SimOperation;
 use super::order::{Order, header_of};
 use crate::frames;
 use rendezvous_core::limits::FrameLimits;
@@ -120,10 +120,14 @@ impl Tamper {
                 self.takes_change = true;
                 for (id, order) in (1..=request_last).filter_map(|id| Some((id, order_of(id)?))) {
                     match order {
-                        Order::Deed(_, Deed::Add { name, delta }, _) if *delta != 0 => {
+                        Order::SimOperation(_, SimOperation::Add { name, delta }, _) if *delta != 0 => {
                             aside.push(frames::add(format!("/{name}").as_bytes(), *delta));
                         }
-                        Order::Deed(_, Deed::Get { .. } | Deed::Wait { .. } | Deed::Pop { .. }, _)
+                        Order::SimOperation(
+                            _,
+                            SimOperation::Get { .. } | SimOperation::Wait { .. } | SimOperation::Pop { .. },
+                            _,
+                        )
                         | Order::Barrier { .. } => self.forgotten.push(id),
                         _ => {}
                     }
@@ -176,7 +180,7 @@ impl Tamper {
                         _ => node_rank,
                     };
                     let namespace = Key::raw(&name);
-                    let told = ServerFrame::Round {
+                    let reported = ServerFrame::Round {
                         run_id,
                         round,
                         node_rank,
@@ -186,7 +190,7 @@ impl Tamper {
                         leader,
                         namespace,
                     };
-                    frame = frames::native(label, &told);
+                    frame = frames::native(label, &reported);
                 }
                 (Sabotage::SkippedFence, _) => replace(&mut frame[HEADER_BYTES..], UNFENCED, FENCED),
                 (Sabotage::ReopenedRun, _) => replace(&mut frame[HEADER_BYTES..], OTHER_RUN, RUN),

@@ -1,8 +1,8 @@
 //! Somebody without machines, as orphaned workers are: it writes to the keys of rounds in the language of c10d, whether
 //! they are over or not. That language has no errors: who comes too late is shown the door, and comes back.
 
-use super::super::dice::Dice;
 use super::super::network::{Notice, Read, Route, Side, Stream};
+use super::super::sim_rng::SimRng;
 use super::super::world::{Happening, Stage};
 use super::Cue;
 use super::referee::prefix_of;
@@ -13,7 +13,7 @@ use rendezvous_core::time::Duration;
 pub(super) struct Trespasser {
     /// Its number among the network's clients.
     number: usize,
-    dice: Dice,
+    sim_rng: SimRng,
     runs: usize,
     stream: Option<Stream>,
     connected: bool,
@@ -27,10 +27,10 @@ pub(super) struct Trespasser {
 const ROUNDS: usize = 6;
 
 impl Trespasser {
-    pub(super) fn new(number: usize, dice: Dice, runs: usize, stage: &mut Stage) -> Self {
+    pub(super) fn new(number: usize, sim_rng: SimRng, runs: usize, stage: &mut Stage) -> Self {
         let mut new = Self {
             number,
-            dice,
+            sim_rng,
             runs,
             stream: None,
             connected: false,
@@ -54,12 +54,12 @@ impl Trespasser {
     fn come_back(&mut self, stage: &mut Stage) {
         if !self.due {
             self.due = true;
-            let at = stage.now + self.dice.span(Duration::from_millis(1), Duration::from_millis(600));
+            let at = stage.now + self.sim_rng.span(Duration::from_millis(1), Duration::from_millis(600));
             stage.agenda.enter(at, Happening::Elastic(Cue::Trespass(self.number)));
         }
     }
 
-    pub(super) fn turn(&mut self, stage: &mut Stage) {
+    pub(super) fn poll(&mut self, stage: &mut Stage) {
         self.due = false;
         match self.stream {
             _ if !stage.stormy => return self.leave(stage),
@@ -85,13 +85,13 @@ impl Trespasser {
 
     fn write(&mut self) -> Vec<u8> {
         self.writes += 1;
-        let (run, round) = (self.dice.index(self.runs), self.dice.index(ROUNDS));
+        let (run, round) = (self.sim_rng.index(self.runs), self.sim_rng.index(ROUNDS));
         // Of the server's first life, or of its second one, which most often is not there yet.
-        let epoch = u32::from(self.dice.percent(25));
+        let epoch = u32::from(self.sim_rng.percent(25));
         let prefix = prefix_of(epoch, &format!("run-{run}"), round as u64);
         let key = |name: &str| [&*prefix, name].concat().into_bytes();
         let value = format!("trespass {}", self.writes).into_bytes();
-        match self.dice.index(4) {
+        match self.sim_rng.index(4) {
             0 => frames::add(&key("t"), 1),
             1 => {
                 let key = key("q");

@@ -1,17 +1,17 @@
 //! It plays one seed of nodes, from the first process to an empty server.
 
 use super::super::client::{Client, Health};
-use super::super::dice::Dice;
 use super::super::history::Wrong;
 use super::super::host::{Guests, Host};
-use super::super::network::{Loss, Network, Notice, Side, Weather};
+use super::super::network::{Loss, Network, NetworkModel, Notice, Side};
 use super::super::oracle;
 use super::super::script::{Field, Habits, Script, Storm};
+use super::super::sim_rng::SimRng;
 use super::super::world::{Happening, Stage, any_weather, manner, server_limits};
 use super::super::{Failure, Options, Report, Sights};
 use super::mishap::{Mishap, Rebirth, plan};
 use super::node::{GRACE_MAX, Node, PAUSE_MAX, SILENCE_MAX};
-use super::referee::{Referee, Standing};
+use super::referee::{Referee, Status};
 use super::trespasser::Trespasser;
 use super::{Cue, Rules};
 use rendezvous_core::rendezvous::participant::Part;
@@ -19,9 +19,9 @@ use rendezvous_core::time::{Duration, Instant};
 use rendezvous_core::wire::native::{LastCall, RankOrder, Terms};
 
 /// Some network, but none that is always too narrow for what is said.
-fn weather(dice: &mut Dice) -> Weather {
-    let any = any_weather(dice);
-    Weather {
+fn network_model(sim_rng: &mut SimRng) -> NetworkModel {
+    let any = any_weather(sim_rng);
+    NetworkModel {
         segment_bytes_max: any.segment_bytes_max.max(48),
         window_bytes: any.window_bytes.max(4096),
         read_bytes_max: any.read_bytes_max.max(512),
@@ -38,14 +38,14 @@ enum Act {
         look_at: Instant,
         stood: bool,
     },
-    Parting,
+    ExitBarrier,
 }
 
 /// What a dead process leaves behind, until the server has noticed.
 struct Grave {
     epoch: u32,
     session: u64,
-    standing: Standing,
+    state: Status,
 }
 
 pub(in crate::sim) struct World {
@@ -87,60 +87,60 @@ const EVENTS_MAX: u64 = 500_000;
 
 impl World {
     pub(in crate::sim) fn new(seed: u64, options: &Options) -> Self {
-        let mut dice = Dice::new(seed, 1000);
-        let runs = if dice.percent(25) { 2 } else { 1 };
-        let nodes = runs * 2 + dice.index(4);
-        let (clients, trespassers) = (dice.index(3), dice.index(3));
-        let storm = Duration::from_millis(dice.between(2000, 6000));
+        let mut sim_rng = SimRng::new(seed, 1000);
+        let runs = if sim_rng.percent(25) { 2 } else { 1 };
+        let nodes = runs * 2 + sim_rng.index(4);
+        let (clients, trespassers) = (sim_rng.index(3), sim_rng.index(3));
+        let storm = Duration::from_millis(sim_rng.between(2000, 6000));
         let storm_ends = Instant::ORIGIN + storm;
         let parties = nodes + clients + trespassers;
-        let network = Network::new(Dice::new(seed, 1001), weather(&mut dice), parties);
+        let network = Network::new(SimRng::new(seed, 1001), network_model(&mut sim_rng), parties);
         let field = Field { registers: 4, counters: 3, pairs: 2, queues: 3, barriers: 1, clients };
-        let mut stage = Stage::new(network, Dice::new(seed, 1003), field, options);
+        let mut stage = Stage::new(network, SimRng::new(seed, 1003), field, options);
         let per_run = u32::try_from(nodes / runs).unwrap_or(1);
-        let nodes_min = 1 + u32::try_from(dice.index(per_run as usize)).unwrap_or(0);
-        let last_call = dice.pick(&[LastCall::Fixed, LastCall::FromLastArrival, LastCall::Off]);
+        let nodes_min = 1 + u32::try_from(sim_rng.index(per_run as usize)).unwrap_or(0);
+        let last_call = sim_rng.pick(&[LastCall::Fixed, LastCall::FromLastArrival, LastCall::Off]);
         let last_call_max = u64::try_from(LAST_CALL_MAX.as_millis()).unwrap_or(0);
         let rules = Rules {
             runs,
             terms: Terms {
                 nodes_min,
-                nodes_max: nodes_min + u32::try_from(dice.index(4)).unwrap_or(0),
-                continue_min: u32::try_from(dice.index(nodes_min as usize + 1)).unwrap_or(0),
+                nodes_max: nodes_min + u32::try_from(sim_rng.index(4)).unwrap_or(0),
+                continue_min: u32::try_from(sim_rng.index(nodes_min as usize + 1)).unwrap_or(0),
                 last_call,
-                last_call_ms: dice.between(50, last_call_max),
-                fast_quorum: dice.percent(70),
-                rank_order: dice.pick(&[RankOrder::Sticky, RankOrder::Sticky, RankOrder::Host]),
+                last_call_ms: sim_rng.between(50, last_call_max),
+                fast_quorum: sim_rng.percent(70),
+                rank_order: sim_rng.pick(&[RankOrder::Sticky, RankOrder::Sticky, RankOrder::Host]),
                 rank_label: b"",
                 cool_down_failures: 0,
                 cool_down_window_ms: 0,
                 cool_down_pause_ms: 0,
                 cool_down_pause_ms_max: 0,
             },
-            join_timeout_ms: dice.between(1500, 8000),
-            closes: dice.percent(25),
+            join_timeout_ms: sim_rng.between(1500, 8000),
+            closes: sim_rng.percent(25),
             processes: 0,
             resumed: 0,
         };
-        for (at, mishap) in plan(&mut dice, storm) {
+        for (at, mishap) in plan(&mut sim_rng, storm) {
             stage.agenda.enter(at, Happening::Elastic(Cue::Mishap(mishap)));
         }
         stage.agenda.enter(storm_ends, Happening::Elastic(Cue::Act));
-        let limits = server_limits(&mut dice);
-        let host = Host::new(Dice::new(seed, 1002), limits, options.sabotage, Guests::Late);
+        let limits = server_limits(&mut sim_rng);
+        let host = Host::new(SimRng::new(seed, 1002), limits, options.sabotage, Guests::Late);
         let nodes: Vec<Node> = (0..nodes)
             .map(|number| {
-                let dice = Dice::new(seed, 2000 + number as u64);
-                Node::new(number, dice, &mut stage, &rules)
+                let sim_rng = SimRng::new(seed, 2000 + number as u64);
+                Node::new(number, sim_rng, &mut stage, &rules)
             })
             .collect();
         let first = nodes.len();
         let clients = (first..first + clients).map(|number| {
-            let manner = manner(&mut dice);
+            let manner = manner(&mut sim_rng);
             let mut client =
-                Client::new(number, Dice::new(seed, 3000 + number as u64), manner, Health::Sound);
+                Client::new(number, SimRng::new(seed, 3000 + number as u64), manner, Health::Sound);
             let pause_max = Duration::from_millis(300);
-            let habits = Habits { deeds: 2 + dice.index(8), depth: 1, pause_max, value_bytes_max: 300 };
+            let habits = Habits { deeds: 2 + sim_rng.index(8), depth: 1, pause_max, value_bytes_max: 300 };
             client.script = Script::Storm(Storm::new(number, field, habits));
             stage.agenda.enter(Instant::ORIGIN, Happening::ClientDue(number));
             client
@@ -148,7 +148,7 @@ impl World {
         let clients: Vec<Client> = clients.collect();
         let first = first + clients.len();
         let trespassers = (first..first + trespassers)
-            .map(|number| Trespasser::new(number, Dice::new(seed, 4000 + number as u64), runs, &mut stage));
+            .map(|number| Trespasser::new(number, SimRng::new(seed, 4000 + number as u64), runs, &mut stage));
         let trespassers = trespassers.collect();
         Self {
             rules,
@@ -173,14 +173,14 @@ impl World {
             .and_then(|()| oracle::judge(self.stage.history.records()));
         let Stage { now, history, trace, sabotage, .. } = self.stage;
         match played {
-            Ok(verdict) => Ok(Report {
+            Ok(outcome) => Ok(Report {
                 trace_hash: trace.hash(),
                 trace_lines: trace.lines(),
                 events: self.events,
                 deeds: history.records().len(),
                 answered: history.records().iter().filter(|record| record.is_answered()).count(),
                 clients: self.nodes.len() + self.clients.len() + self.trespassers.len(),
-                undecided: verdict.undecided,
+                undecided: outcome.undecided,
                 virtual_time: now.since(Instant::ORIGIN),
                 rounds: self.referee.rounds,
                 resumed: self.rules.resumed,
@@ -220,7 +220,7 @@ impl World {
             self.check()?;
             self.change_act()?;
         }
-        if self.act != Act::Parting {
+        if self.act != Act::ExitBarrier {
             return Err(Wrong(format!("everything stands still in {:?}", self.act)));
         }
         if self.stage.network.open() > 0 {
@@ -257,10 +257,10 @@ impl World {
         let first = self.nodes.len();
         let stage = &mut self.stage;
         match happening {
-            Happening::ClientDue(number) => self.clients[number - first].turn(stage),
+            Happening::ClientDue(number) => self.clients[number - first].poll(stage),
             Happening::Resolved(number, line) => self.clients[number - first].resolved(stage, line),
             Happening::HostDue => self.host.tick(stage),
-            Happening::Aside(_) if self.act == Act::Parting => Ok(()),
+            Happening::Aside(_) if self.act == Act::ExitBarrier => Ok(()),
             Happening::Aside(frame) => self.host.haunt(stage, &frame),
             Happening::ServerRises => {
                 if !stage.network.listening {
@@ -280,12 +280,12 @@ impl World {
         match cue {
             Cue::Due(host, number) if nodes[host].is_process(number) => {
                 nodes[host].with(stage, referee, rules, |process, stage| {
-                    process.turn(stage);
+                    process.poll(stage);
                     Ok(())
                 })
             }
             Cue::Resolved(host, number, dial) if nodes[host].is_process(number) => {
-                let found = !stage.stormy || !stage.dice.percent(4);
+                let found = !stage.stormy || !stage.sim_rng.percent(4);
                 nodes[host].with(stage, referee, rules, |process, stage| {
                     process.resolved(stage, dial, found);
                     Ok(())
@@ -307,7 +307,7 @@ impl World {
                 Ok(())
             }
             Cue::Trespass(number) => {
-                self.trespassers[number - first].turn(stage);
+                self.trespassers[number - first].poll(stage);
                 Ok(())
             }
             Cue::GhostBeat => self.host.beat(stage),
@@ -320,8 +320,8 @@ impl World {
         let now = stage.now;
         stage.note(format_args!("mishap: {mishap:?}"));
         let streams: Vec<_> = stage.network.streams().collect();
-        let host = stage.dice.index(nodes.len());
-        let mut trouble = |host: usize, until: Instant| {
+        let host = stage.sim_rng.index(nodes.len());
+        let mut failure = |host: usize, until: Instant| {
             if let Some(node) = nodes.get_mut(host) {
                 node.trouble_until = node.trouble_until.max(until);
                 referee.host_is_held_up(host, until.since(now));
@@ -329,37 +329,37 @@ impl World {
         };
         match mishap {
             Mishap::Cut if !streams.is_empty() => {
-                let loss = if stage.dice.percent(30) { Loss::Nothing } else { Loss::Tail };
-                let stream = stage.dice.pick(&streams);
+                let loss = if stage.sim_rng.percent(30) { Loss::Nothing } else { Loss::Tail };
+                let stream = stage.sim_rng.pick(&streams);
                 stage.note(format_args!("{stream} is cut, {loss:?} of what is under way is lost"));
                 if let Some(host) = stage.network.client_of(stream) {
-                    trouble(host, now + ROUND_TRIP);
+                    failure(host, now + ROUND_TRIP);
                 }
                 stage.network.cut(now, stream, loss);
             }
             Mishap::Clog(span) if !streams.is_empty() => {
-                let to = if stage.dice.percent(50) { Side::Client } else { Side::Server };
-                let stream = stage.dice.pick(&streams);
+                let to = if stage.sim_rng.percent(50) { Side::Client } else { Side::Server };
+                let stream = stage.sim_rng.pick(&streams);
                 stage.note(format_args!("{stream} is clogged towards the {to:?}"));
                 if let Some(host) = stage.network.client_of(stream) {
-                    trouble(host, now + span);
+                    failure(host, now + span);
                 }
                 stage.network.clog(stream, to, now + span);
             }
             Mishap::GiveUp if !streams.is_empty() => {
-                let stream = stage.dice.pick(&streams);
+                let stream = stage.sim_rng.pick(&streams);
                 stage.note(format_args!("the kernel gives {stream} up"));
                 self.host.give_up(stage, stream)?;
             }
             Mishap::Cut | Mishap::Clog(_) | Mishap::GiveUp => {}
             Mishap::Partition(span, to) => {
                 stage.note(format_args!("host {host} is cut off"));
-                trouble(host, now + span);
+                failure(host, now + span);
                 stage.network.partition(host, to, now + span);
             }
             Mishap::Slow { by, for_ } => {
                 stage.note(format_args!("the way of host {host} becomes longer"));
-                trouble(host, now + for_ + by * 2);
+                failure(host, now + for_ + by * 2);
                 stage.network.slow(host, by, now + for_);
             }
             // One in four is the server's; the plan has no more of them for that.
@@ -398,8 +398,8 @@ impl World {
         let node = &mut nodes[host];
         let session = node.session();
         let until = node.trouble_until.max(stage.now);
-        if let Some((epoch, session, standing)) = node.die(stage, referee)? {
-            self.graves.push(Grave { epoch, session, standing });
+        if let Some((epoch, session, state)) = node.die(stage, referee)? {
+            self.graves.push(Grave { epoch, session, state });
         }
         if let Some((epoch, session, grace, late_until)) = session {
             let by = until.max(late_until) + grace + grace / 20 + NOTICE_MAX;
@@ -426,7 +426,7 @@ impl World {
                 referee.server_said(stage, server, event, |session| {
                     let grave = graves.iter().find(|grave| grave.epoch == epoch && grave.session == session);
                     let living = nodes.iter().find_map(|node| node.standing_of(epoch, session));
-                    grave.map(|grave| grave.standing.clone()).or(living)
+                    grave.map(|grave| grave.state.clone()).or(living)
                 })?;
             }
             referee.check(stage.now, server)?;
@@ -437,7 +437,9 @@ impl World {
         let late = self.clients.iter().filter_map(Client::deadline).find(|(at, _)| *at < stage.now);
         match late {
             None => Ok(()),
-            Some((_, id)) => Err(Wrong(format!("{id} {} outlives its deadline", stage.history.get(id).deed))),
+            Some((_, id)) => {
+                Err(Wrong(format!("{id} {} outlives its deadline", stage.history.get(id).sim_operation)))
+            }
         }
     }
 
@@ -459,7 +461,7 @@ impl World {
                         return Ok(());
                     }
                 }
-                self.act = Act::Parting;
+                self.act = Act::ExitBarrier;
                 self.stage.note(format_args!("everybody leaves"));
                 for node in &mut self.nodes {
                     node.part_for_good(&mut self.stage);
@@ -487,10 +489,10 @@ impl World {
         let Some(machine) = self.host.machine() else { return Ok(()) };
         let (keys, _) = machine.engine().page(b"/l/", b"", usize::MAX);
         let owned: Vec<(Vec<u8>, bool)> = self.nodes.iter().filter_map(Node::own_lease).collect();
-        if let Some(key) = keys.iter().find(|key| owned.iter().all(|(own, _)| own != key)) {
+        if let Some(key) = keys.iter().find(|key| owned.iter().all(|(local, _)| local != key)) {
             return Err(Wrong(format!("{} outlives the session that it hangs on", key.escape_ascii())));
         }
-        match owned.iter().find(|(own, known)| *known && keys.iter().all(|key| key != own)) {
+        match owned.iter().find(|(local, known)| *known && keys.iter().all(|key| key != local)) {
             Some((key, _)) => Err(Wrong(format!("{} is gone before its session", key.escape_ascii()))),
             None => Ok(()),
         }
@@ -516,8 +518,8 @@ impl World {
             let (name, run) = (node.name(), node.run());
             let live = self.referee.live(run);
             let rests = match node.part() {
-                Some(Part::InRound) => !node.is_called() && live == node.seat().map(|seat| seat.round),
-                Some(Part::StandingBy) => live.is_some(),
+                Some(Part::InRound) => !node.is_called() && live == node.joined().map(|joined| joined.round),
+                Some(Part::Standby) => live.is_some(),
                 Some(Part::InLastRound | Part::Closed | Part::Joining) => {
                     self.referee.closed_in(run).is_some()
                 }

@@ -57,10 +57,10 @@ impl ErrorWatch {
     /// Workers that have written one, and how long ago, in their order.
     pub(super) fn written(&mut self) -> Vec<(u32, Duration)> {
         let order = self.order();
-        let place = |local_rank: u32| order.iter().position(|rank| *rank == local_rank).unwrap_or(usize::MAX);
+        let index = |local_rank: u32| order.iter().position(|rank| *rank == local_rank).unwrap_or(usize::MAX);
         let aged = |(rank, path): (u32, &Option<PathBuf>)| Some((rank, error_file_age(path.as_deref()?)?));
         let mut written: Vec<(u32, Duration)> = (0..).zip(&self.paths).filter_map(aged).collect();
-        written.sort_unstable_by_key(|(rank, age)| (place(*rank), core::cmp::Reverse(*age)));
+        written.sort_unstable_by_key(|(rank, age)| (index(*rank), core::cmp::Reverse(*age)));
         written
     }
 
@@ -81,7 +81,7 @@ impl ErrorWatch {
             ) {
                 let end = HEAD + length.unsigned_abs() as usize;
                 let Some(name) = rest.get(HEAD..end) else { break };
-                let name = name.split(|letter| *letter == 0).next().unwrap_or_default();
+                let name = name.split(|byte| *byte == 0).next().unwrap_or_default();
                 let rank =
                     (0..).zip(&self.folders).find(|(_, known)| **known == folder).map(|(rank, _)| rank);
                 ranks.extend(rank.filter(|_| name == ERROR_FILE.as_bytes()));

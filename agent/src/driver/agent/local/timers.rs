@@ -1,6 +1,6 @@
 //! The pipe through which workers set timers ([`crate::watchdog`]), and what an expired one does to its process.
 
-use super::vigil::Running;
+use super::monitor::Running;
 use crate::driver::agent::workers::WorkerEvent;
 use crate::driver::process::{parent_of, pidfd_of, send_signal};
 use crate::watchdog::{ExpiredTimer, LOOK_INTERVAL, Watchdog};
@@ -119,16 +119,16 @@ impl Timers {
     }
 
     fn read(&mut self, running: &Running, events: &EventLoop) {
-        let mut room = [0; READ_BYTES];
+        let mut buffer = [0; READ_BYTES];
         for _ in 0..READS_MAX {
-            let count = match self.pipe.read(&mut room) {
+            let count = match self.pipe.read(&mut buffer) {
                 Ok(0) => return,
                 Ok(count) => count,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
                 Err(_) => return,
             };
             let (held, guard, remarks) = (&mut self.held, self.guard, &mut self.remarks);
-            self.watchdog.read(&room[..count], &mut |pid| {
+            self.watchdog.read(&buffer[..count], &mut |pid| {
                 held.contains_key(&pid)
                     || match hold(pid, guard, running, events) {
                         Ok(process) => held.insert(pid, process).is_none(),
@@ -155,14 +155,14 @@ impl Timers {
 
     /// Ends processes whose time has come, and tells of them and of what had no effect. While workers start, a process may
     /// be one of them, and nobody knows yet: it has time until then.
-    pub(super) fn expire(&mut self, running: &Running, told: &mut VecDeque<WorkerEvent>) {
+    pub(super) fn expire(&mut self, running: &Running, worker_events: &mut VecDeque<WorkerEvent>) {
         if running.awaited > 0 {
             return;
         }
         let now = since_1970();
         while let Some(mut timer) = self.watchdog.next_expired(now) {
             let Some(process) = self.held.get(&timer.pid) else { continue };
-            timer.local_rank = place(timer.pid, self.guard, running).unwrap_or(None);
+            timer.local_rank = worker_of(timer.pid, self.guard, running).unwrap_or(None);
             match end(process, &timer) {
                 // It has ended by itself just now.
                 Err(error) if error.raw_os_error() == Some(libc::ESRCH) => continue,
@@ -172,7 +172,7 @@ impl Timers {
                 }
                 Ok(()) => {}
             }
-            told.push_back(WorkerEvent::TimerExpired(timer));
+            worker_events.push_back(WorkerEvent::TimerExpired(timer));
         }
         while let Some(refusal) = self.watchdog.next_refusal() {
             self.remarks.push_back(refusal.to_string());
@@ -180,7 +180,8 @@ impl Timers {
         while let Some(remark) = self.remarks.pop_front() {
             // Whoever repeats himself is not heard again, and neither is who says too much.
             if self.said.len() < 64 && self.said.insert(remark.clone()) {
-                told.push_back(WorkerEvent::Remark { words: format!("watchdog: {remark}").into() });
+                worker_events
+                    .push_back(WorkerEvent::Remark { message: format!("watchdog: {remark}").into() });
             }
         }
     }
@@ -221,8 +222,8 @@ fn refuse_readers(path: &Path) -> io::Result<()> {
         Err(error) if error.raw_os_error() == Some(libc::ENXIO) => Ok(()),
         Err(error) => Err(error),
         Ok(_) => {
-            let words = "somebody reads the pipe that is there, another agent most likely";
-            Err(io::Error::new(io::ErrorKind::AlreadyExists, words))
+            let message = "somebody reads the pipe that is there, another agent most likely";
+            Err(io::Error::new(io::ErrorKind::AlreadyExists, message))
         }
     }
 }
@@ -231,13 +232,13 @@ fn refuse_readers(path: &Path) -> io::Result<()> {
 fn hold(pid: u32, guard: u32, running: &Running, events: &EventLoop) -> io::Result<Held> {
     let system = io::Error::from_raw_os_error;
     let pidfd = pidfd_of(pid.cast_signed()).map_err(system)?.ok_or_else(|| system(libc::ENOSYS))?;
-    place(pid, guard, running)?;
+    worker_of(pid, guard, running)?;
     let watch = events.watch(pidfd.as_raw_fd(), Interest::Read, Token(FIRST_PROCESS + u64::from(pid)))?;
     Ok(Held { watch, pidfd })
 }
 
 /// The worker that a process is, or is beneath; none of something that has left its worker and was adopted.
-fn place(pid: u32, guard: u32, running: &Running) -> io::Result<Option<u32>> {
+fn worker_of(pid: u32, guard: u32, running: &Running) -> io::Result<Option<u32>> {
     let mut at = pid;
     for _ in 0..DEPTH_MAX {
         if let Some(local_rank) = running.ranks.get(&at) {
@@ -273,15 +274,15 @@ mod tests {
         mut done: impl FnMut(&Timers, &VecDeque<WorkerEvent>) -> bool,
     ) -> VecDeque<WorkerEvent> {
         let ends = events.clock().now() + Duration::from_secs(20);
-        let mut told = VecDeque::new();
-        while !done(timers, &told) {
+        let mut worker_events = VecDeque::new();
+        while !done(timers, &worker_events) {
             assert!(events.clock().now() < ends, "it happens in time");
             for ready in events.wait(Some(ends)).expect("a loop") {
                 timers.ready(ready.token, running, events);
             }
-            timers.expire(running, &mut told);
+            timers.expire(running, &mut worker_events);
         }
-        told
+        worker_events
     }
 
     #[test]
@@ -328,10 +329,15 @@ mod tests {
         until(&mut timers, &mut events, &running, |timers, _| timers.watchdog.is_empty());
         assert!(timers.held.is_empty());
         set(0..2, 1);
-        let told = until(&mut timers, &mut events, &running, |_, told| !told.is_empty());
-        let words =
+        let worker_events =
+            until(&mut timers, &mut events, &running, |_, worker_events| !worker_events.is_empty());
+        let message =
             format!("watchdog: a timer of process {} is not taken: No such process (os error 3)", child.id());
-        assert_eq!(told, [WorkerEvent::Remark { words: words.into() }], "once, and nothing else");
+        assert_eq!(
+            worker_events,
+            [WorkerEvent::Remark { message: message.into() }],
+            "once, and nothing else"
+        );
         drop(timers);
         assert!(!path.exists());
     }
@@ -348,14 +354,16 @@ mod tests {
         );
         let mut pipe = OpenOptions::new().write(true).open(timers.path()).expect("a pipe");
         pipe.write_all(line.as_bytes()).expect("there is room");
-        let told = until(&mut timers, &mut events, &running, |timers, _| timers.watchdog.len() == 1);
-        assert_eq!((told.len(), timers.deadline(Instant::ORIGIN, &running)), (0, None));
+        let worker_events = until(&mut timers, &mut events, &running, |timers, _| timers.watchdog.len() == 1);
+        assert_eq!((worker_events.len(), timers.deadline(Instant::ORIGIN, &running)), (0, None));
         running.awaited = 0;
         running.ranks.insert(child.id(), 5);
         assert_eq!(timers.deadline(Instant::ORIGIN, &running), Some(Instant::ORIGIN), "at once");
-        let mut told = VecDeque::new();
-        timers.expire(&running, &mut told);
-        let Some(WorkerEvent::TimerExpired(timer)) = told.pop_front() else { panic!("it has expired") };
+        let mut worker_events = VecDeque::new();
+        timers.expire(&running, &mut worker_events);
+        let Some(WorkerEvent::TimerExpired(timer)) = worker_events.pop_front() else {
+            panic!("it has expired")
+        };
         assert_eq!((timer.local_rank, timer.pid), (Some(5), child.id()));
         let status = child.wait().expect("a child of ours");
         assert_eq!(std::os::unix::process::ExitStatusExt::signal(&status), Some(9));

@@ -3,7 +3,7 @@
 use super::*;
 use crate::driver::testing::{end_of, in_a_child};
 use crate::events::{EventFacts, EventRecorder, Watched};
-use crate::health::Vigilance;
+use crate::health::LivenessPolicy;
 use crate::metrics::Metrics;
 use crate::watchdog::ExpiredTimer;
 use alloc::vec;
@@ -39,7 +39,7 @@ fn a_forked_child_drops_the_agent_and_its_parent_goes_on() {
     let job = Job::new();
     let go = job.folder.0.join("go");
     let mut agent = watched(&job, 0, "until test -e go; do sleep 0.01; done");
-    agent.serve_health(([127, 0, 0, 1], 0).into(), Vigilance::Trusting).expect("a server");
+    agent.serve_health(([127, 0, 0, 1], 0).into(), LivenessPolicy::Trusting).expect("a server");
     while agent.supervisor().phase() != Phase::Running {
         agent.wait().expect("the system does its part");
     }
@@ -58,7 +58,7 @@ fn a_forked_child_drops_the_agent_and_its_parent_goes_on() {
     assert!(job.folder.0.join("timers").exists());
     fs::write(go, "").expect("room");
     let agent = agent.expect("the child took its own");
-    assert_eq!(Running::new(agent).result().verdict, SUCCEEDED);
+    assert_eq!(Running::new(agent).result().outcome, SUCCEEDED);
 }
 
 #[test]
@@ -75,8 +75,8 @@ fn a_timer_that_expires_ends_its_worker_and_all_start_anew() {
     assert_eq!((timer.local_rank, &*timer.scope, timer.signal), (Some(1), "step#3", 9));
     let reason = agent.until_restarting();
     let pid = timer.pid;
-    let words = format!("watchdog: timer step#3 (set for 0.0 s by pid {pid})");
-    assert_eq!(reason.to_string(), format!("{words} of rank 1 (local rank 1) expired"));
+    let message = format!("watchdog: timer step#3 (set for 0.0 s by pid {pid})");
+    assert_eq!(reason.to_string(), format!("{message} of rank 1 (local rank 1) expired"));
     let failure = agent.until(|event| match event {
         AgentEvent::WorkersFailed(failure) => Some(failure.clone()),
         _ => None,
@@ -85,8 +85,8 @@ fn a_timer_that_expires_ends_its_worker_and_all_start_anew() {
         (failure.root.global_rank, failure.root.signal(), failure.others.len()),
         (1, Some("SIGKILL"), 0)
     );
-    assert_eq!(failure.root.message, format!("{words} expired. Signal 9 (SIGKILL) received by PID {pid}"));
-    assert_eq!(agent.result().verdict, SUCCEEDED);
+    assert_eq!(failure.root.message, format!("{message} expired. Signal 9 (SIGKILL) received by PID {pid}"));
+    assert_eq!(agent.result().outcome, SUCCEEDED);
     assert!(!job.folder.0.join("timers").exists(), "it is gone with the agent");
 }
 
@@ -111,7 +111,7 @@ fn a_timer_that_is_taken_back_or_has_time_harms_nobody() {
     let agent = Running::new(watched(&job, 0, &script));
     while remarks.len() < 2 {
         remarks.push(agent.until(|event| match event {
-            AgentEvent::Notice(Notice::Remark { words }) => Some(words.to_string()),
+            AgentEvent::Notice(Notice::Remark { message }) => Some(message.to_string()),
             _ => None,
         }));
     }
@@ -123,7 +123,7 @@ fn a_timer_that_is_taken_back_or_has_time_harms_nobody() {
     assert_eq!(remarks, wanted, "of both workers, once");
     // Both wait until they may end.
     go.write_all(b"1\n2\n").expect("sent");
-    assert_eq!(agent.result().verdict, SUCCEEDED);
+    assert_eq!(agent.result().outcome, SUCCEEDED);
 }
 
 #[test]
@@ -133,7 +133,7 @@ fn a_program_may_be_run_by_another_one() {
         let before = |bound: &str| ["env", bound].map(OsString::from).to_vec();
         workers.run_through("/usr/bin/env".into(), vec![before("BOUND=0-3"), before("BOUND=4-7")]);
     });
-    assert_eq!(Running::new(agent).result().verdict, SUCCEEDED);
+    assert_eq!(Running::new(agent).result().outcome, SUCCEEDED);
     assert_eq!(job.folder.lines("said"), ["0-3 0 0", "4-7 1 1"]);
 }
 
@@ -150,8 +150,8 @@ fn what_has_left_its_worker_is_still_ended_by_its_timer() {
     let agent = Running::new(watched(&job, 0, &script));
     let timer = expired(&agent);
     assert_eq!((&*timer.scope, timer.signal), ("orphan", 9));
-    let verdict = agent.result().verdict;
-    assert!(matches!(verdict, Verdict::Failed { reason: Reason::TimerExpired { .. } }), "{verdict:?}");
+    let outcome = agent.result().outcome;
+    assert!(matches!(outcome, Outcome::Failed { reason: Reason::TimerExpired { .. } }), "{outcome:?}");
 }
 
 #[test]
@@ -171,11 +171,11 @@ fn metrics_and_events_follow_a_life() {
     let job = Job::new();
     let script = "test $TORCHELASTIC_RESTART_COUNT = 1 && exit 0; test $RANK = 1 && exit 3; exec sleep 1000";
     let mut agent = job.agent("a", (1, 1), WorkerSpec { max_restarts: 1, ..spec(2) }, script);
-    let (tell, told) = mpsc::channel::<(String, i64)>();
+    let (notify, reported) = mpsc::channel::<(String, i64)>();
     let mut metrics = Metrics::default();
     agent.observe(Box::new(move |now, machine, happened| {
         metrics.observe(now, machine, happened, &mut |name: &str, value| {
-            tell.send((name.into(), value)).expect("awaited");
+            notify.send((name.into(), value)).expect("awaited");
         });
     }));
     let (write, written) = mpsc::channel::<String>();
@@ -183,8 +183,8 @@ fn metrics_and_events_follow_a_life() {
     agent.observe(Box::new(move |now, machine, happened| {
         recorder.observe(now, machine, happened, &mut |line| write.send(line.into()).expect("awaited"));
     }));
-    assert_eq!(Running::new(agent).result().verdict, SUCCEEDED);
-    let metrics: BTreeMap<String, i64> = told.try_iter().collect();
+    assert_eq!(Running::new(agent).result().outcome, SUCCEEDED);
+    let metrics: BTreeMap<String, i64> = reported.try_iter().collect();
     for (name, value) in [
         ("workers.default.flakiness", 50),
         ("workers.default.run_success_with_retries", 1),
@@ -208,7 +208,7 @@ fn metrics_and_events_follow_a_life() {
 fn health_is_told_while_the_agent_runs() {
     let job = Job::new();
     let mut agent = job.agent("a", (1, 1), spec(1), "exec sleep 1000");
-    let address = agent.serve_health(([127, 0, 0, 1], 0).into(), Vigilance::Watchful).expect("a port");
+    let address = agent.serve_health(([127, 0, 0, 1], 0).into(), LivenessPolicy::Watchful).expect("a port");
     let agent = Running::new(agent);
     agent.until_running();
     let phase = || {

@@ -9,9 +9,9 @@ use std::sync::Condvar;
 
 /// Drops the agent that is over, too.
 fn end_within(agent: Running, span: std::time::Duration) -> AgentResult {
-    let (tell, told) = mpsc::channel();
-    thread::spawn(move || tell.send(agent.result()).unwrap_or_default());
-    told.recv_timeout(span).expect("it ends in time")
+    let (notify, reported) = mpsc::channel();
+    thread::spawn(move || notify.send(agent.result()).unwrap_or_default());
+    reported.recv_timeout(span).expect("it ends in time")
 }
 
 fn until_meeting(agent: &Running) {
@@ -30,7 +30,7 @@ fn a_server_that_says_nothing_does_not_hold_up_who_is_stopped() {
     let (_heard, _) = silent.accept().expect("it comes");
     agent.control.stop();
     let result = end_within(agent, std::time::Duration::from_secs(10));
-    assert_eq!(result.verdict, Verdict::Stopped { cause: StopCause::Asked });
+    assert_eq!(result.outcome, Outcome::Stopped { cause: StopCause::Requested });
 }
 
 /// A backend of somebody's whose calls may be as they like.
@@ -62,9 +62,9 @@ impl Odd {
     }
 
     fn hang(&self) {
-        let (go, told) = &*self.go;
+        let (go, reported) = &*self.go;
         let go = go.lock().expect("no panic");
-        drop(told.wait_while(go, |go| !*go).expect("no panic"));
+        drop(reported.wait_while(go, |go| !*go).expect("no panic"));
     }
 }
 
@@ -94,8 +94,8 @@ impl RendezvousHandler for Odd {
         self.inner.set_closed()
     }
 
-    fn fail(&self, words: &str) -> Result<(), HandlerError> {
-        self.inner.fail(words)
+    fn fail(&self, message: &str) -> Result<(), HandlerError> {
+        self.inner.fail(message)
     }
 
     fn tells_of_deaths(&self) -> bool {
@@ -152,8 +152,8 @@ fn who_never_says_goodbye_is_not_waited_for() {
             control.stop();
         }
     });
-    let verdict = result.expect("the system does its part").verdict;
-    assert_eq!(verdict, Verdict::Stopped { cause: StopCause::Asked });
+    let outcome = result.expect("the system does its part").outcome;
+    assert_eq!(outcome, Outcome::Stopped { cause: StopCause::Requested });
     assert!(clock.elapsed() < SOON);
     *go.0.lock().expect("no panic") = true;
     go.1.notify_all();
@@ -165,11 +165,11 @@ fn an_agent_that_is_not_run_takes_no_part() {
     let mut made = job.agent("a", (1, 1), spec(1), "exit 0");
     assert_eq!((made.supervisor().phase(), made.next_event()), (Phase::Idle, None));
     // There is room for one.
-    assert_eq!(end_within(job.run("b", (1, 1), spec(1), "exit 0"), SOON).verdict, SUCCEEDED);
+    assert_eq!(end_within(job.run("b", (1, 1), spec(1), "exit 0"), SOON).outcome, SUCCEEDED);
     // One that is stopped before it is run does not join either.
     made.control().stop();
     let stopped = made.run(|_, _| {}).expect("the system does its part");
-    assert_eq!(stopped.verdict, Verdict::Stopped { cause: StopCause::Asked });
+    assert_eq!(stopped.outcome, Outcome::Stopped { cause: StopCause::Requested });
 }
 
 #[test]
@@ -178,13 +178,13 @@ fn a_call_that_nobody_can_end_is_left_behind() {
     let odd = Odd::new(&job, Oddity::NeverJoins);
     let go = Arc::clone(&odd.go);
     let mut agent = job.agent_by(Arc::clone(&odd) as _, "a", spec(1), "exit 0", |_| {});
-    agent.turn().expect("it joins");
-    let (tell, told) = mpsc::channel();
+    agent.poll().expect("it joins");
+    let (notify, reported) = mpsc::channel();
     thread::spawn(move || {
         drop(agent);
-        tell.send(()).unwrap_or_default();
+        notify.send(()).unwrap_or_default();
     });
-    told.recv_timeout(SOON).expect("it is dropped");
+    reported.recv_timeout(SOON).expect("it is dropped");
     assert!(Arc::strong_count(&odd) > 1, "the call goes on");
     *go.0.lock().expect("no panic") = true;
     go.1.notify_all();
@@ -193,15 +193,15 @@ fn a_call_that_nobody_can_end_is_left_behind() {
 #[test]
 fn a_backend_that_panics_ends_the_agent_with_the_reason() {
     let job = Job::new();
-    let words = "the thread that waits there panicked: a bug of the backend's";
-    let failed = |reason| Verdict::Failed { reason };
+    let message = "the thread that waits there panicked: a bug of the backend's";
+    let failed = |reason| Outcome::Failed { reason };
     let joins = run_oddly(&job, Oddity::PanicsAsItJoins, "exit 0");
-    let no_round = Reason::NoRound { kind: NoRound::Failed, words: words.into() };
-    assert_eq!(end_within(joins, SOON).verdict, failed(no_round));
+    let no_round = Reason::NoRound { kind: NoRound::Failed, message: message.into() };
+    assert_eq!(end_within(joins, SOON).outcome, failed(no_round));
     let listens = run_oddly(&job, Oddity::PanicsAsItListens, "exec sleep 1000");
-    assert_eq!(end_within(listens, SOON).verdict, failed(Reason::ServerLost { words: words.into() }));
+    assert_eq!(end_within(listens, SOON).outcome, failed(Reason::ServerLost { message: message.into() }));
     let leaves = run_oddly(&job, Oddity::PanicsAtGoodbye, "exit 0");
-    assert_eq!(end_within(leaves, SOON).verdict, SUCCEEDED);
+    assert_eq!(end_within(leaves, SOON).outcome, SUCCEEDED);
 }
 
 #[test]
@@ -214,9 +214,9 @@ fn that_somebody_waits_is_believed_where_it_cannot_be_asked() {
     let agent = Running::new(job.agent_by(odd, "a", spec(1), "exit 0", |_| {}));
     let other = job.run("b", (2, 2), WorkerSpec { max_restarts: 1, ..spec(1) }, fails_once);
     agent.until(|event| {
-        matches!(event, AgentEvent::Notice(Notice::Phase { to: Phase::Parting, .. })).then_some(())
+        matches!(event, AgentEvent::Notice(Notice::Phase { to: Phase::ExitBarrier, .. })).then_some(())
     });
     fs::write(job.folder.0.join("parting"), "").expect("room");
-    assert_eq!(end_within(agent, SOON).verdict, SUCCEEDED);
-    assert_eq!(end_within(other, SOON).verdict, SUCCEEDED);
+    assert_eq!(end_within(agent, SOON).outcome, SUCCEEDED);
+    assert_eq!(end_within(other, SOON).outcome, SUCCEEDED);
 }

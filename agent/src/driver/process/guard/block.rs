@@ -53,8 +53,8 @@ impl Block {
             // Every text ends within the block, if its last byte is a zero.
             whole.last() == Some(&0)
         };
-        let is_within = [head.path, head.directory].into_iter().all(|offset| offset < bytes as u64);
-        if !(texts_end && is_within) {
+        let is_inside = [head.path, head.directory].into_iter().all(|offset| offset < bytes as u64);
+        if !(texts_end && is_inside) {
             return Err(libc::EINVAL);
         }
         block.address_list(head.arguments)?;
@@ -71,14 +71,14 @@ impl Block {
         let last = self.bytes.saturating_sub(size_of::<u64>());
         for at in (offset..=last).step_by(size_of::<u64>()) {
             // SAFETY: eight bytes within the block, aligned.
-            let place = unsafe { self.start.add(at).cast::<u64>() };
+            let pointer = unsafe { self.start.add(at).cast::<u64>() };
             // SAFETY: as above.
-            match unsafe { place.read() } {
+            match unsafe { pointer.read() } {
                 0 => return Ok(()),
                 text if text < self.bytes as u64 => {
                     let address = (self.start.expose_provenance() as u64).wrapping_add(text);
                     // SAFETY: as above; the mapping is this process's own.
-                    unsafe { place.write(address) };
+                    unsafe { pointer.write(address) };
                 }
                 _ => return Err(libc::EINVAL),
             }

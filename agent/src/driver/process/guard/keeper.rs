@@ -10,31 +10,31 @@
 
 use super::packet::{self, Report, report};
 use super::set_up::{self, AGENT, AGENT_FD, CHILDREN, Descriptors, SOCKET};
-use super::{Birth, LOOK_AGAIN_MS, beneath, live, system};
+use super::{GuardConfig, LOOK_AGAIN_MS, descendants, live, system};
 use libc::{c_int, pid_t};
 
 /// The life of a keeper; called in a process that was just forked, with all signals blocked.
 ///
 /// Nothing unwinds out of it: that would be the end of the process.
-pub(crate) extern "C" fn keep(birth: &Birth<'_>) -> ! {
-    let descriptors = match set_up::set_up(c"rdzv-keeper", birth.socket, birth.agent, birth.held) {
+pub(crate) extern "C" fn keep(config: &GuardConfig<'_>) -> ! {
+    let descriptors = match set_up::set_up(c"rdzv-keeper", config.socket, config.agent, config.held) {
         Ok(descriptors) => descriptors,
-        Err(failed) => set_up::fail(birth.socket, &failed),
+        Err(failed) => set_up::fail(config.socket, &failed),
     };
     // Requests are the guard's.
     set_up::control(descriptors.events, libc::EPOLL_CTL_MOD, descriptors.socket, libc::EPOLLRDHUP, SOCKET)
         .ok();
     let mut keeper = Keeper { descriptors, has_agent: true };
     // SAFETY: it has no arguments and cannot fail.
-    let own = unsafe { libc::getpid() };
-    let agent = if birth.agent < 0 { -1 } else { AGENT_FD };
+    let guard_pid = unsafe { libc::getpid() };
+    let agent = if config.agent < 0 { -1 } else { AGENT_FD };
     let (mut generation, mut quick_losses) = (0_u8, 0_u32);
     loop {
         let began = system::now_ns();
         match system::fork() {
             Ok(0) => live(
-                &Birth { socket: descriptors.socket, agent, function: birth.function, ..*birth },
-                own,
+                &GuardConfig { socket: descriptors.socket, agent, function: config.function, ..*config },
+                guard_pid,
                 generation,
             ),
             Ok(guard) => keeper.keep(guard),
@@ -147,12 +147,12 @@ impl Keeper {
 
 /// Kills all children and their groups; false: there are none.
 fn kill_children() -> bool {
-    let mut room = [0; CHILDREN_MAX];
-    for child in beneath::list(&mut room, &[]).iter().copied() {
-        if let Some(group) = beneath::group_of(child) {
-            beneath::signal_group(group, libc::SIGKILL);
+    let mut buffer = [0; CHILDREN_MAX];
+    for child in descendants::list(&mut buffer, &[]).iter().copied() {
+        if let Some(group) = descendants::group_of(child) {
+            descendants::signal_group(group, libc::SIGKILL);
         }
-        beneath::signal_child(child, libc::SIGKILL);
+        descendants::signal_child(child, libc::SIGKILL);
     }
     loop {
         match system::wait(libc::P_ALL, 0, libc::WNOHANG) {

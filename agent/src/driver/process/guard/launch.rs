@@ -82,12 +82,12 @@ pub(super) fn start(
         return Err(refuse(libc::EMFILE));
     }
     let block = Block::map(carried.at(0), request.block_bytes).map_err(refuse)?;
-    let mut place = 1_usize;
+    let mut index = 1_usize;
     let stdio = request.stdio.map(|stream| match stream {
         stdio::NULL => Stream::Null,
         stdio::CARRIED => {
-            let fd = carried.at(place);
-            place = place.wrapping_add(1);
+            let fd = carried.at(index);
+            index = index.wrapping_add(1);
             Stream::Fd(fd)
         }
         _ => Stream::Inherit,
@@ -98,13 +98,13 @@ pub(super) fn start(
     let [news, outcome] = ends;
     let launch = Launch { ground, block: &block, stdio, blocked: request.blocked, lifeline, outcome };
     let child = match (request.kind, ground.function) {
-        (request::START_FUNCTION, Some(function)) => launch.fork(function, request.worker, carried.at(place)),
+        (request::START_FUNCTION, Some(function)) => launch.fork(function, request.worker, carried.at(index)),
         (request::START_FUNCTION, None) => Err(libc::ENOSYS),
         _ => launch.clone_vm(),
     };
     close(outcome);
     let failed = match child {
-        Ok(_) => told(news),
+        Ok(_) => signalled(news),
         Err(errno) => Some(Failed { step: step::FORK, errno }),
     };
     close(news);
@@ -121,7 +121,7 @@ pub(super) fn start(
 }
 
 /// What the child had to tell before it closed its end.
-fn told(news: RawFd) -> Option<Failed> {
+fn signalled(news: RawFd) -> Option<Failed> {
     let mut bytes = [0_u8; 8];
     let taken = read(news, &mut bytes).unwrap_or(0);
     let [a, b, c, d, e, f, g, h] = bytes;
@@ -197,7 +197,7 @@ impl Launch<'_> {
         Ok(())
     }
 
-    fn tell(&self, failed: Failed) {
+    fn report(&self, failed: Failed) {
         // SAFETY: the structure is two numbers, valid for reading; nothing is to be done about a failure.
         unsafe {
             libc::write(self.outcome, core::ptr::from_ref(&failed).cast(), size_of::<Failed>());
@@ -206,7 +206,7 @@ impl Launch<'_> {
 
     fn become_function(&self, function: *const Function, worker: u32, returned: RawFd) -> ! {
         if let Err(failed) = self.prepare() {
-            self.tell(failed);
+            self.report(failed);
             // SAFETY: ends this process at once.
             unsafe { libc::_exit(NOT_STARTED) }
         }
@@ -250,7 +250,7 @@ extern "C" fn become_program(launch: *mut c_void) -> c_int {
             Failed { step: step::EXEC, errno: errno() }
         }
     };
-    launch.tell(failed);
+    launch.report(failed);
     // SAFETY: ends the child, and leaves the guard's memory alone.
     unsafe { libc::_exit(NOT_STARTED) }
 }

@@ -114,13 +114,13 @@ impl Carried {
     }
 
     /// The descriptor at a place, which stays the owner's; -1 if there is none.
-    pub(crate) fn at(&self, place: usize) -> RawFd {
-        self.fds.get(place).copied().unwrap_or(-1)
+    pub(crate) fn at(&self, index: usize) -> RawFd {
+        self.fds.get(index).copied().unwrap_or(-1)
     }
 
     /// The descriptor at a place, which is the caller's from now on.
-    pub(crate) fn take(&mut self, place: usize) -> Option<RawFd> {
-        let fd = self.fds.get_mut(place)?;
+    pub(crate) fn take(&mut self, index: usize) -> Option<RawFd> {
+        let fd = self.fds.get_mut(index)?;
         let taken = core::mem::replace(fd, -1);
         (taken >= 0).then_some(taken)
     }

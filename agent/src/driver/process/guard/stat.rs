@@ -35,14 +35,14 @@ impl Stat {
 
     /// `PID (NAME) STATE PARENT ...`, where the name may hold anything.
     pub(crate) fn parse(line: &[u8]) -> Option<Self> {
-        let name_end = line.iter().rposition(|letter| *letter == b')')?;
-        let mut words = line.get(name_end.wrapping_add(2)..)?.split(|letter| *letter == b' ');
-        let state = *words.next()?.first()?;
-        let parent = decimal(words.next()?)?;
+        let name_end = line.iter().rposition(|byte| *byte == b')')?;
+        let mut fields = line.get(name_end.wrapping_add(2)..)?.split(|byte| *byte == b' ');
+        let state = *fields.next()?.first()?;
+        let parent = decimal(fields.next()?)?;
         // Fields are counted from 1 in proc(5), and these two were the third and the fourth.
-        let flags = number(words.nth(4)?)?;
-        let threads = decimal(words.nth(10)?)?;
-        let started = number(words.nth(1)?)?;
+        let flags = number(fields.nth(4)?)?;
+        let threads = decimal(fields.nth(10)?)?;
+        let started = number(fields.nth(1)?)?;
         let flags = u32::try_from(flags).ok()?;
         Some(Self { state, parent, flags, threads, started })
     }
@@ -89,10 +89,10 @@ mod tests {
     #[test]
     fn it_is_read_from_the_system() {
         // SAFETY: they have no arguments and cannot fail.
-        let (own, parent) = unsafe { (libc::getpid(), libc::getppid()) };
-        let own = Stat::of(own).expect("it lives");
-        assert_eq!(own.parent, parent);
-        assert!(b"RS".contains(&own.state) && !own.is_ending() && own.started > 0, "{own:?}");
+        let (local, parent) = unsafe { (libc::getpid(), libc::getppid()) };
+        let local = Stat::of(local).expect("it lives");
+        assert_eq!(local.parent, parent);
+        assert!(b"RS".contains(&local.state) && !local.is_ending() && local.started > 0, "{local:?}");
         assert!(matches!(Stat::of(pid_t::MAX), Err(libc::ENOENT)));
     }
 }

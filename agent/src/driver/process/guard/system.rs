@@ -36,9 +36,9 @@ pub(crate) fn fork() -> Result<pid_t, c_int> {
 
 /// Takes a signal from a descriptor for signals. More are not kept for one number.
 pub(crate) fn take_signal(fd: RawFd) {
-    let mut told = core::mem::MaybeUninit::<libc::signalfd_siginfo>::uninit();
+    let mut signalled = core::mem::MaybeUninit::<libc::signalfd_siginfo>::uninit();
     // SAFETY: room for one record, which nobody reads.
-    unsafe { libc::read(fd, told.as_mut_ptr().cast(), size_of::<libc::signalfd_siginfo>()) };
+    unsafe { libc::read(fd, signalled.as_mut_ptr().cast(), size_of::<libc::signalfd_siginfo>()) };
 }
 
 /// A descriptor that is readable when a process has ended. `ENOSYS` where the system has none.
@@ -144,19 +144,19 @@ const FDS_WITHOUT_PROC: RawFd = 65_536;
 /// The folder cannot be read.
 pub(crate) fn each_number(folder: &CStr, found: &mut dyn FnMut(RawFd, c_int)) -> Result<(), c_int> {
     let fd = open(libc::AT_FDCWD, folder, libc::O_RDONLY | libc::O_DIRECTORY)?;
-    let mut room = Entries([0; 2048]);
+    let mut buffer = Entries([0; 2048]);
     let ended = loop {
-        // SAFETY: `room` is valid for writing so many bytes.
-        let read = unsafe { libc::syscall(libc::SYS_getdents64, fd, room.0.as_mut_ptr(), room.0.len()) };
+        // SAFETY: `buffer` is valid for writing so many bytes.
+        let read = unsafe { libc::syscall(libc::SYS_getdents64, fd, buffer.0.as_mut_ptr(), buffer.0.len()) };
         match narrow(read) {
             Ok(0) => break Ok(()),
             Ok(read) => {
-                let mut rest = room.0.get(..read.cast_unsigned() as usize).unwrap_or(&[]);
-                while let Some((entry, behind)) = next_entry(rest) {
+                let mut rest = buffer.0.get(..read.cast_unsigned() as usize).unwrap_or(&[]);
+                while let Some((entry, following)) = next_entry(rest) {
                     if let Some(number) = decimal(entry) {
                         found(fd, number);
                     }
-                    rest = behind;
+                    rest = following;
                 }
             }
             Err(error) => break Err(error),
@@ -175,7 +175,7 @@ struct Entries([u8; 2048]);
 fn next_entry(entries: &[u8]) -> Option<(&[u8], &[u8])> {
     let length = usize::from(u16::from_ne_bytes([*entries.get(16)?, *entries.get(17)?]));
     let name = entries.get(19..length)?;
-    let end = name.iter().position(|letter| *letter == 0)?;
+    let end = name.iter().position(|byte| *byte == 0)?;
     Some((name.get(..end)?, entries.get(length..)?))
 }
 
@@ -202,10 +202,10 @@ pub(crate) fn open(folder: RawFd, path: &CStr, flags: c_int) -> Result<RawFd, c_
 }
 
 /// Reads once; no more than there is room for.
-pub(crate) fn read(fd: RawFd, room: &mut [u8]) -> Result<usize, c_int> {
+pub(crate) fn read(fd: RawFd, buffer: &mut [u8]) -> Result<usize, c_int> {
     loop {
-        // SAFETY: `room` is valid for writing so many bytes.
-        let taken = unsafe { libc::read(fd, room.as_mut_ptr().cast(), room.len()) };
+        // SAFETY: `buffer` is valid for writing so many bytes.
+        let taken = unsafe { libc::read(fd, buffer.as_mut_ptr().cast(), buffer.len()) };
         match usize::try_from(taken) {
             Ok(taken) => return Ok(taken),
             Err(_) if errno() == libc::EINTR => {}
@@ -228,9 +228,9 @@ impl ShortPath {
 
     /// What does not fit is left out; the last byte stays zero.
     pub(crate) fn text(mut self, text: &[u8]) -> Self {
-        for letter in text {
-            if let Some(place) = self.text.get_mut(self.length).filter(|_| self.length < 63) {
-                *place = *letter;
+        for byte in text {
+            if let Some(slot) = self.text.get_mut(self.length).filter(|_| self.length < 63) {
+                *slot = *byte;
                 self.length = self.length.wrapping_add(1);
             }
         }
@@ -242,8 +242,8 @@ impl ShortPath {
         let (mut at, mut rest) = (digits.len(), number.unsigned_abs());
         loop {
             at = at.saturating_sub(1);
-            if let Some(place) = digits.get_mut(at) {
-                *place = b'0'.wrapping_add((rest % 10).to_le_bytes()[0]);
+            if let Some(slot) = digits.get_mut(at) {
+                *slot = b'0'.wrapping_add((rest % 10).to_le_bytes()[0]);
             }
             rest /= 10;
             if rest == 0 {

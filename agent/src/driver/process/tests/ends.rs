@@ -34,9 +34,9 @@ fn play(
     theirs: &PipeWriter,
     count: usize,
 ) -> Vec<u32> {
-    guard.spawn(1, &playing(&words(&[scene]), theirs)).expect("asked");
+    guard.spawn(1, &playing(&message(&[scene]), theirs)).expect("asked");
     started(guard, 1);
-    told(ours, count)
+    reported(ours, count)
 }
 
 #[test]
@@ -44,11 +44,11 @@ fn a_signal_reaches_all_that_is_beneath() {
     let mut guard = start();
     let (mut ours, theirs) = pipe().expect("a pipe");
     let pids = play(&mut guard, "family", &mut ours, &theirs, 4);
-    assert!(!pids.iter().any(|pid| is_gone(*pid)));
+    assert!(!pids.iter().any(|pid| is_dead(*pid)));
     guard.signal(libc::SIGTERM).expect("asked");
     assert_eq!(ended(&mut guard, 1).0, killed_by(libc::SIGTERM));
     assert_eq!(next(&mut guard), GuardEvent::Empty);
-    assert!(pids.iter().all(|pid| is_gone(*pid)));
+    assert!(pids.iter().all(|pid| is_dead(*pid)));
     // And now it goes on.
     guard.spawn(1, &Program { arguments: &shell("exit 2"), ..Program::new(at(SHELL)) }).expect("asked");
     started(&mut guard, 1);
@@ -75,7 +75,7 @@ fn who_does_not_hear_is_named_and_then_killed() {
     guard.kill().expect("asked");
     assert_eq!(ended(&mut guard, 1).0, killed_by(libc::SIGKILL));
     assert_eq!(next(&mut guard), GuardEvent::Empty);
-    assert!(pids.iter().all(|pid| is_gone(*pid)));
+    assert!(pids.iter().all(|pid| is_dead(*pid)));
 }
 
 #[test]
@@ -96,17 +96,17 @@ fn who_is_adopted_without_a_word_is_told_to_stop_as_well() {
 fn each_process_gets_a_signal_once() {
     let mut guard = start();
     let (mut ours, theirs) = pipe().expect("a pipe");
-    let other = guard.spawn(2, &playing(&words(&["alone"]), &theirs));
+    let other = guard.spawn(2, &playing(&message(&["alone"]), &theirs));
     other.expect("asked");
     let other = started(&mut guard, 2);
-    told(&mut ours, 1);
+    reported(&mut ours, 1);
     play(&mut guard, "counts", &mut ours, &theirs, 1);
     drop(theirs);
     guard.signal(libc::SIGTERM).expect("asked");
     assert_eq!(take(&mut ours, 1), b"t");
     // Each of these makes the guard look at what it has to do.
     assert_eq!(ended(&mut guard, 2).0, killed_by(libc::SIGTERM));
-    assert!(is_gone(other));
+    assert!(is_dead(other));
     for _ in 0..100 {
         guard.survivors().expect("asked");
         assert!(matches!(next(&mut guard), GuardEvent::Survivors { count: 1, .. }));
@@ -138,10 +138,10 @@ fn passing_a_signal_concerns_groups_of_workers_only_and_is_no_stop() {
     guard.spawn(2, &Program { arguments: &shell("exit 2"), ..Program::new(at(SHELL)) }).expect("asked");
     started(&mut guard, 2);
     assert_eq!(ended(&mut guard, 2).0, ExitStatus::Code(2));
-    assert_eq!(pids.iter().filter(|pid| !is_gone(**pid)).count(), 2, "those with sessions of their own live");
+    assert_eq!(pids.iter().filter(|pid| !is_dead(**pid)).count(), 2, "those with sessions of their own live");
     guard.kill().expect("asked");
     assert_eq!(next(&mut guard), GuardEvent::Empty);
-    assert!(pids.iter().all(|pid| is_gone(*pid)));
+    assert!(pids.iter().all(|pid| is_dead(*pid)));
 }
 
 #[test]
@@ -152,7 +152,7 @@ fn a_chain_of_sessions_is_killed_to_its_end() {
     guard.kill().expect("asked");
     assert_eq!(ended(&mut guard, 1).0, killed_by(libc::SIGKILL));
     assert_eq!(next(&mut guard), GuardEvent::Empty);
-    assert!(pids.iter().all(|pid| is_gone(*pid)));
+    assert!(pids.iter().all(|pid| is_dead(*pid)));
     // With nobody there it is answered, too.
     for _ in 0..2 {
         guard.kill().expect("asked");
@@ -169,8 +169,8 @@ fn dropping_the_handle_ends_all_of_it() {
     let pids = play(&mut guard, "deaf family", &mut ours, &theirs, 4);
     let guard_process = guard.pid();
     drop(guard);
-    assert!(pids.iter().all(|pid| is_gone(*pid)));
-    assert!(is_gone(guard_process), "it was waited for");
+    assert!(pids.iter().all(|pid| is_dead(*pid)));
+    assert!(is_dead(guard_process), "it was waited for");
 }
 
 #[test]
@@ -220,7 +220,7 @@ fn ordinary_life() {
     let (mut ours, theirs) = pipe().expect("a pipe");
     let pids = play(&mut guard, "deaf family", &mut ours, &theirs, 4);
     drop(guard);
-    assert!(pids.iter().all(|pid| is_gone(*pid)));
+    assert!(pids.iter().all(|pid| is_dead(*pid)));
 }
 
 #[test]
@@ -292,12 +292,12 @@ fn when_the_agent_is_gone_so_is_all_of_it() {
         let (held, holder) = pipe().expect("a pipe");
         let agent = in_a_child(|| {
             let mut guard = start();
-            guard.spawn(1, &playing(&words(&["deaf family"]), &theirs)).ok()?;
-            guard.spawn(2, &playing(&words(&["chain"]), &theirs)).ok()?;
+            guard.spawn(1, &playing(&message(&["deaf family"]), &theirs)).ok()?;
+            guard.spawn(2, &playing(&message(&["chain"]), &theirs)).ok()?;
             for worker in 1..=2 {
                 started(&mut guard, worker);
             }
-            let told = |pid: u32| (&theirs).write_all(&pid.to_le_bytes()).ok();
+            let reported = |pid: u32| (&theirs).write_all(&pid.to_le_bytes()).ok();
             if let At::Copied = at {
                 // SAFETY: the child only waits for the test's end of the pipe to be closed.
                 if unsafe { libc::fork() } == 0 {
@@ -308,7 +308,7 @@ fn when_the_agent_is_gone_so_is_all_of_it() {
                     return Some(());
                 }
             }
-            told(guard.pid())?;
+            reported(guard.pid())?;
             if !matches!(at, At::Copied) {
                 // All have told of themselves.
                 (&held).read_exact(&mut [0]).ok()?;
@@ -317,7 +317,7 @@ fn when_the_agent_is_gone_so_is_all_of_it() {
                 guard.signal(libc::SIGTERM).ok()?;
                 guard.survivors().ok()?;
                 while !matches!(next(&mut guard), GuardEvent::Survivors { .. }) {}
-                told(guard.pid())?;
+                reported(guard.pid())?;
             }
             match at {
                 At::Idle | At::Stopping | At::Copied => scenes::idle(),
@@ -337,10 +337,10 @@ fn when_the_agent_is_gone_so_is_all_of_it() {
             }
         });
         drop(theirs);
-        let watched = watch(&told(&mut ours, 25));
+        let watched = watch(&reported(&mut ours, 25));
         (&holder).write_all(b"!").expect("room");
         if let At::Stopping = at {
-            told(&mut ours, 1);
+            reported(&mut ours, 1);
         }
         if let At::Idle | At::Stopping | At::Copied = at {
             send(agent.cast_unsigned(), libc::SIGKILL);
@@ -355,13 +355,13 @@ fn when_the_agent_is_gone_so_is_all_of_it() {
 
 #[test]
 fn an_agent_that_dies_while_it_starts_workers_leaves_none() {
-    for asked in [1, 3, 40, 200] {
+    for request in [1, 3, 40, 200] {
         let (mut ours, theirs) = pipe().expect("a pipe");
         let agent = in_a_child(|| {
             let mut guard = start();
-            for worker in 0..asked {
+            for worker in 0..request {
                 let scene = if worker % 2 == 0 { "deaf family" } else { "chain" };
-                guard.spawn(worker, &playing(&words(&[scene]), &theirs)).ok()?;
+                guard.spawn(worker, &playing(&message(&[scene]), &theirs)).ok()?;
             }
             // SAFETY: numbers only.
             unsafe { libc::raise(libc::SIGKILL) };
@@ -398,20 +398,20 @@ fn a_guard_that_is_killed_leaves_nothing_and_is_replaced() {
         let (mut ours, theirs) = pipe().expect("a pipe");
         // With descendants in sessions of their own, and deaf ones.
         let mut pids = play(&mut guard, "chain", &mut ours, &theirs, 20);
-        guard.spawn(2, &playing(&words(&["deaf family"]), &theirs)).expect("asked");
+        guard.spawn(2, &playing(&message(&["deaf family"]), &theirs)).expect("asked");
         started(&mut guard, 2);
-        pids.extend(told(&mut ours, 4));
+        pids.extend(reported(&mut ours, 4));
         let watched = watch(&pids);
         let guard_process = guard.pid();
         assert_eq!(parent_of(guard_process).expect("it lives"), keeper);
         send(guard_process, libc::SIGKILL);
         until_lost(&mut guard, guard_process);
         // It is not told before all of it is gone.
-        assert!(pids.iter().all(|pid| is_gone(*pid)), "time {time}");
+        assert!(pids.iter().all(|pid| is_dead(*pid)), "time {time}");
         all_end(&watched);
         drop(theirs);
         rest(&mut ours);
-        assert!(is_gone(guard_process), "it was waited for");
+        assert!(is_dead(guard_process), "it was waited for");
         assert_eq!(guard.keeper_pid(), keeper);
         // A function sees what it saw before.
         guard.spawn(1, &Program::new(Entry::Function)).expect("asked");
@@ -423,8 +423,8 @@ fn a_guard_that_is_killed_leaves_nothing_and_is_replaced() {
     let (mut ours, theirs) = pipe().expect("a pipe");
     let pids = play(&mut guard, "deaf family", &mut ours, &theirs, 4);
     drop(guard);
-    assert!(pids.iter().all(|pid| is_gone(*pid)));
-    assert!(is_gone(keeper), "it was waited for");
+    assert!(pids.iter().all(|pid| is_dead(*pid)));
+    assert!(is_dead(keeper), "it was waited for");
 }
 
 #[test]
@@ -432,7 +432,7 @@ fn what_was_asked_of_a_guard_that_is_killed_is_not_done_by_the_next() {
     let mut guard = start();
     for time in 0..20 {
         let (mut ours, theirs) = pipe().expect("a pipe");
-        let scene = words(&["alone"]);
+        let scene = message(&["alone"]);
         for worker in 0..60 {
             guard.spawn(worker, &playing(&scene, &theirs)).expect("asked");
         }
@@ -493,7 +493,7 @@ fn when_the_keeper_is_killed_the_guard_ends_all_of_it_and_that_is_told() {
     assert_eq!(guard.spawn(3, &Program::new(Entry::Function)), Err(GuardError::Lost(lost)));
     assert_eq!(guard.kill(), Err(GuardError::Lost(lost)));
     assert_eq!(guard.next_event(), Err(lost));
-    assert!(is_gone(keeper), "it was waited for");
+    assert!(is_dead(keeper), "it was waited for");
     assert_ne!(process_state(guard_process).ok(), Some(ProcessState::Running));
     assert_eq!(
         lost.to_string(),

@@ -11,7 +11,7 @@ fn two_hundred_workers_in_one_go() {
     let mut guard = start();
     let (mut ours, theirs) = pipe().expect("a pipe");
     for worker in 0..200 {
-        let scene = words(&["return", "70000", "1"]);
+        let scene = message(&["return", "70000", "1"]);
         let script = shell("printf x; exit 1");
         let program = if worker % 2 == 0 { playing(&scene, &theirs) } else { saying(&script, &theirs) };
         guard.spawn(worker, &program).expect("asked");
@@ -41,7 +41,7 @@ fn two_hundred_workers_in_one_go() {
 fn a_stop_takes_back_what_was_only_asked_for() {
     let mut guard = start();
     let (_ours, theirs) = pipe().expect("a pipe");
-    let scene = words(&["deaf"]);
+    let scene = message(&["deaf"]);
     for worker in 0..200 {
         guard.spawn(worker, &playing(&scene, &theirs)).expect("asked");
     }
@@ -72,16 +72,16 @@ fn a_stop_takes_back_what_was_only_asked_for() {
 fn a_stop_that_finds_no_room_is_not_lost() {
     let mut guard = start();
     let (_ours, theirs) = pipe().expect("a pipe");
-    let scene = words(&["deaf"]);
+    let scene = message(&["deaf"]);
     guard.spawn(1, &playing(&scene, &theirs)).expect("asked");
     started(&mut guard, 1);
     // SAFETY: a number of a process that lives.
     assert_eq!(unsafe { libc::kill(guard_pid(&guard), libc::SIGSTOP) }, 0);
-    let mut asked = 0;
-    while !guard.inner.as_ref().expect("it lives").line.has_no_room() {
+    let mut request = 0;
+    while !guard.inner.as_ref().expect("it lives").line.is_out_of_buffers() {
         guard.pass(libc::SIGCONT).expect("asked");
-        asked += 1;
-        assert!(asked < 1_000_000, "the socket is never full");
+        request += 1;
+        assert!(request < 1_000_000, "the socket is never full");
     }
     guard.kill().expect("asked");
     // SAFETY: as above.
@@ -113,14 +113,14 @@ fn two_thousand_workers_leak_nothing() {
         let process = guard.pid().to_string();
         let mut memory = 0;
         let mut fds = (0, 0);
-        let mut asked = 0;
+        let mut request = 0;
         let (_ours, theirs) = pipe().expect("a pipe");
-        let scene = words(&["return", "3", "0"]);
+        let scene = message(&["return", "3", "0"]);
         for round in 0..2 {
             let until = if round == 0 { 50 } else { 2050 };
             loop {
-                while asked < until && guard.inner.as_ref()?.workers.len() < 8 {
-                    let program = match asked % 50 {
+                while request < until && guard.inner.as_ref()?.workers.len() < 8 {
+                    let program = match request % 50 {
                         0 => playing(&scene, &theirs),
                         1 => Program::new(at("/nowhere")),
                         _ => Program {
@@ -129,10 +129,10 @@ fn two_thousand_workers_leak_nothing() {
                             ..Program::new(at(TRUE))
                         },
                     };
-                    guard.spawn(asked, &program).expect("asked");
-                    asked += 1;
+                    guard.spawn(request, &program).expect("asked");
+                    request += 1;
                 }
-                if next(&mut guard) == GuardEvent::Empty && asked == until {
+                if next(&mut guard) == GuardEvent::Empty && request == until {
                     break;
                 }
             }
@@ -228,7 +228,7 @@ fn no_room_for_one_more_process_is_told() {
         let mut guard = start();
         forbid_more_processes(guard.pid());
         let (_ours, theirs) = pipe().expect("a pipe");
-        let scene = words(&["alone"]);
+        let scene = message(&["alone"]);
         for program in [Program::new(at(TRUE)), playing(&scene, &theirs)] {
             guard.spawn(1, &program).expect("asked");
             assert_eq!(refused(&mut guard, 1), (SpawnStep::Fork, libc::EAGAIN));

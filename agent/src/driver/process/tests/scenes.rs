@@ -52,12 +52,12 @@ pub(super) fn play(call: &Call<'_>, returned: &mut Vec<u8>) -> i32 {
             0
         }
         ["alone"] => {
-            tell();
+            notify();
             idle()
         }
         ["deaf"] => {
             ignore_term();
-            tell();
+            notify();
             idle()
         }
         ["family"] => family(),
@@ -70,7 +70,7 @@ pub(super) fn play(call: &Call<'_>, returned: &mut Vec<u8>) -> i32 {
         ["counts"] => {
             // SAFETY: the handler does what a handler may.
             unsafe { libc::signal(libc::SIGTERM, count as extern "C" fn(libc::c_int) as libc::sighandler_t) };
-            tell();
+            notify();
             idle()
         }
         other => panic!("no such scene: {other:?}"),
@@ -103,7 +103,7 @@ fn world(call: &Call<'_>, arguments: &[&str]) -> Vec<u8> {
 }
 
 /// Tells of this process.
-pub(super) fn tell() {
+pub(super) fn notify() {
     let number = std::process::id().to_le_bytes();
     // SAFETY: four bytes that live.
     unsafe { libc::write(1, number.as_ptr().cast(), number.len()) };
@@ -144,12 +144,12 @@ fn leave_session() {
 /// four.
 fn family() -> ! {
     fork(|| {
-        tell();
+        notify();
         idle()
     });
     fork(|| {
         leave_session();
-        tell();
+        notify();
         idle()
     });
     fork(|| {
@@ -160,11 +160,11 @@ fn family() -> ! {
             while std::os::unix::process::parent_id() == parent {
                 std::thread::yield_now();
             }
-            tell();
+            notify();
             idle()
         });
     });
-    tell();
+    notify();
     idle()
 }
 
@@ -172,14 +172,14 @@ fn family() -> ! {
 fn chain() -> ! {
     ignore_term();
     for _ in 0..19 {
-        tell();
+        notify();
         // SAFETY: this process has one thread.
         if unsafe { libc::fork() } != 0 {
             idle()
         }
         leave_session();
     }
-    tell();
+    notify();
     idle()
 }
 
@@ -189,13 +189,13 @@ fn silent() -> ! {
     fork(|| {
         fork(|| {
             leave_session();
-            tell();
+            notify();
             idle()
         });
-        tell();
+        notify();
         idle()
     });
     ignore_term();
-    tell();
+    notify();
     idle()
 }

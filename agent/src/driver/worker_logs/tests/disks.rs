@@ -69,9 +69,9 @@ fn a_folder_that_may_not_be_written_is_named() {
     with_disk("size=64k", libc::MS_RDONLY, |folder| {
         let error = refused(LogSettings::default(), folder);
         assert!(matches!(error, LogError::Folder { errno: libc::EROFS, .. }), "{error:?}");
-        let words = error.to_string();
-        assert!(words.starts_with(&format!("cannot make the log folder {}/job_", folder.path().display())));
-        assert!(words.ends_with(": Read-only file system (os error 30)"), "{words}");
+        let message = error.to_string();
+        assert!(message.starts_with(&format!("cannot make the log folder {}/job_", folder.path().display())));
+        assert!(message.ends_with(": Read-only file system (os error 30)"), "{message}");
     });
 }
 
@@ -111,8 +111,8 @@ fn a_disk_that_fills_up_costs_its_files_and_nothing_else() {
         // The next attempt finds no room for its files, and does without.
         fs::write(run.join("rest"), vec![0; 1 << 20]).expect_err("there is no room");
         let attempt = logs.start_attempt(1, &[origin(0)]).expect("started without files");
-        let trouble = attempt.trouble.expect("it says why");
-        assert_eq!((trouble.errno(), attempt.folder), (libc::ENOSPC, None));
+        let log_error = attempt.log_error.expect("it says why");
+        assert_eq!((log_error.errno(), attempt.folder), (libc::ENOSPC, None));
         for worker in attempt.workers {
             assert_eq!(worker.error_file, None);
             worker.stdout.file().write_all(b"on").expect("written");
@@ -124,8 +124,8 @@ fn a_disk_that_fills_up_costs_its_files_and_nothing_else() {
         drop(logs);
 
         let [stdout, stderr] = reader.join().expect("read");
-        let shown: String = lines.lines().map(|line| ["[w0]:", line, "\n"].concat()).collect();
-        assert!(stdout == shown.clone() + "[w0]:on\n");
+        let visible: String = lines.lines().map(|line| ["[w0]:", line, "\n"].concat()).collect();
+        assert!(stdout == visible.clone() + "[w0]:on\n");
         let is_note = |line: &&str| line.starts_with("rdzv: ");
         let mut notes: Vec<&str> = stderr.lines().filter(is_note).collect();
         let attempt = run.join("attempt_0");
@@ -136,12 +136,12 @@ fn a_disk_that_fills_up_costs_its_files_and_nothing_else() {
                 attempt.join(name).display()
             )
         };
-        assert_eq!(notes.pop(), Some(&*format!("rdzv: {trouble}; this attempt has no log files")));
+        assert_eq!(notes.pop(), Some(&*format!("rdzv: {log_error}; this attempt has no log files")));
         notes.sort_unstable();
         assert_eq!(notes, ["0/stderr.log", "0/stdout.log", "filtered_stdout.log"].map(given_up));
         let lines_of_stderr: String =
             stderr.lines().filter(|line| !is_note(line)).map(|line| [line, "\n"].concat()).collect();
-        assert!(lines_of_stderr == shown + "[w0]:boom\n");
+        assert!(lines_of_stderr == visible + "[w0]:boom\n");
         // What is in the file is the beginning.
         let kept = text(attempt.join("0/stdout.log"));
         assert!(!kept.is_empty() && lines.starts_with(&kept));

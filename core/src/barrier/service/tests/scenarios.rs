@@ -8,9 +8,9 @@ fn the_last_one_releases_all() {
     let mut world = World::new(count(3));
     assert_eq!(world.arrive("a"), "");
     assert_eq!(world.arrive("b"), "");
-    let told =
+    let reported =
         "a is told of 1: all were there; b is told of 1: all were there; c is told of 1: all were there";
-    assert_eq!(world.arrive("c"), told);
+    assert_eq!(world.arrive("c"), reported);
     assert_eq!((world.barriers.poll_timeout(), world.barriers.waiting()), (None, 0));
     assert_eq!(world.arrive("b"), "", "whoever was there begins the next one");
     assert_eq!(world.status(), "2 Open 1/3");
@@ -60,8 +60,8 @@ fn many_who_give_up_cost_a_look_at_each_and_no_more() {
             barriers.handle(Instant::from_millis(at), Input::Tick).expect("a tick");
         }
         assert!(members(&barriers) < 4 * u64::from(MANY), "{participants:?}");
-        let told = core::iter::from_fn(|| barriers.poll_output());
-        let missing = told.map(|output| match output {
+        let reported = core::iter::from_fn(|| barriers.poll_output());
+        let missing = reported.map(|output| match output {
             Output::Over { end, .. } => end,
             other => panic!("{other:?}"),
         });
@@ -395,8 +395,8 @@ fn a_request_waits_once() {
     let mut world = World::new(count(2));
     let request = world.request("a");
     assert_eq!(world.give(Input::Arrive(request)), "");
-    let told = world.give(Input::Arrive(Arrive { name: b"b", ..request }));
-    assert_eq!(told, "error: request 1 of 97 waits already");
+    let reported = world.give(Input::Arrive(Arrive { name: b"b", ..request }));
+    assert_eq!(reported, "error: request 1 of 97 waits already");
 }
 
 #[test]

@@ -61,7 +61,7 @@ impl Answer {
     fn of(generation: u64, end: &End) -> Self {
         match end {
             End::Released => Self::Released(generation),
-            End::Broken { who, why } => Self::Broken(generation, who.to_vec(), *why),
+            End::Broken { participant, why } => Self::Broken(generation, participant.to_vec(), *why),
             End::TimedOut { absent_count, absent } => {
                 let mut names: Vec<Vec<u8>> =
                     absent.as_keys().iter().map(|key| key.name().to_vec()).collect();
@@ -88,7 +88,7 @@ struct Model {
     /// Of each generation that is over.
     ends: Vec<Answer>,
     /// Who heard the last one, and whose it was.
-    heard: BTreeSet<usize>,
+    last_seen_generation: BTreeSet<usize>,
     whose: Option<Awaited>,
     open: Option<Open>,
 }
@@ -112,26 +112,26 @@ impl Model {
         self.ends.last().is_some_and(|end| !matches!(end, Answer::Released(_)))
     }
 
-    fn conclude(&mut self, end: Answer, answers: &mut Answers, gone: Option<OwnerId>) {
+    fn conclude(&mut self, end: Answer, answers: &mut Answers, departed: Option<OwnerId>) {
         let Some(open) = self.open.take() else { return };
-        let told = open.waiting.values().filter(|(arrival, _)| Some(arrival.owner) != gone);
-        answers.extend(told.map(|&(arrival, _)| (arrival, end.clone())));
-        self.heard = open.waiting.keys().copied().collect();
+        let reported = open.waiting.values().filter(|(arrival, _)| Some(arrival.owner) != departed);
+        answers.extend(reported.map(|&(arrival, _)| (arrival, end.clone())));
+        self.last_seen_generation = open.waiting.keys().copied().collect();
         self.whose = Some(open.awaited);
         self.ends.push(end);
     }
 
     /// Who is missing beside the one who asks.
-    fn missed(&self, awaited: &Awaited, asks: Option<usize>) -> Answer {
+    fn missed(&self, awaited: &Awaited, tasks: Option<usize>) -> Answer {
         let here: BTreeSet<usize> =
-            self.open.iter().flat_map(|open| open.waiting.keys().copied()).chain(asks).collect();
+            self.open.iter().flat_map(|open| open.waiting.keys().copied()).chain(tasks).collect();
         let count = awaited.len() - here.len();
         let names: Vec<usize> = match awaited {
             Awaited::Names(names) => names.difference(&here).copied().collect(),
             Awaited::Count(_) => {
                 let knows =
                     !self.ends.is_empty() && !self.has_failed() && self.whose.as_ref() == Some(awaited);
-                let names: Vec<usize> = self.heard.difference(&here).copied().collect();
+                let names: Vec<usize> = self.last_seen_generation.difference(&here).copied().collect();
                 if knows && names.len() == count { names } else { Vec::new() }
             }
         };
@@ -142,22 +142,27 @@ impl Model {
     /// The next deadline, and whether it comes before that of all.
     fn due(&self) -> Option<(Instant, bool)> {
         let open = self.open.as_ref()?;
-        let own = open.waiting.values().map(|&(_, until)| until).min();
-        Some(own.filter(|&until| until < open.deadline).map_or((open.deadline, false), |until| (until, true)))
+        let local = open.waiting.values().map(|&(_, until)| until).min();
+        Some(
+            local
+                .filter(|&until| until < open.deadline)
+                .map_or((open.deadline, false), |until| (until, true)),
+        )
     }
 
     fn expire(&mut self, now: Instant, answers: &mut Answers) {
         while let Some((when, true)) = self.due().filter(|&(when, _)| when <= now) {
             let Some(open) = &self.open else { return };
-            let gone: Vec<(usize, ArrivalId)> = open
+            let departed: Vec<(usize, ArrivalId)> = open
                 .waiting
                 .iter()
                 .filter(|(_, (_, until))| *until == when)
                 .map(|(&name, &(arrival, _))| (name, arrival))
                 .collect();
-            let told = gone.iter().map(|&(name, arrival)| (arrival, self.missed(&open.awaited, Some(name))));
-            answers.extend(told);
-            gone.into_iter().for_each(|(_, arrival)| self.take_back(arrival));
+            let reported =
+                departed.iter().map(|&(name, arrival)| (arrival, self.missed(&open.awaited, Some(name))));
+            answers.extend(reported);
+            departed.into_iter().for_each(|(_, arrival)| self.take_back(arrival));
         }
         if let Some(open) = self.open.as_ref().filter(|open| open.deadline <= now) {
             let end = self.missed(&open.awaited, None);
@@ -165,8 +170,8 @@ impl Model {
         }
     }
 
-    fn arrive(&mut self, now: Instant, asked: &Asked, answers: &mut Answers) {
-        let Asked { arrival, generation, name, timeout, ref awaited } = *asked;
+    fn arrive(&mut self, now: Instant, request: &Asked, answers: &mut Answers) {
+        let Asked { arrival, generation, name, timeout, ref awaited } = *request;
         let next = self.next();
         let mut answer = |answer| answers.push((arrival, answer));
         if generation > next {
@@ -177,17 +182,17 @@ impl Model {
             && self.has_failed()
             && self.whose.as_ref() == Some(awaited)
             && awaited.admits(name)
-            && !self.heard.contains(&name);
+            && !self.last_seen_generation.contains(&name);
         if is_late || (generation != 0 && generation < next) {
-            let asked = if is_late { next - 1 } else { generation };
-            if asked < self.oldest() {
+            let request = if is_late { next - 1 } else { generation };
+            if request < self.oldest() {
                 return answer(Answer::Refused(Refused::Unknown(self.oldest(), next)));
             }
-            let is_last = asked == next - 1 && self.open.is_none() && self.has_failed();
+            let is_last = request == next - 1 && self.open.is_none() && self.has_failed();
             if is_last && self.whose.as_ref() == Some(awaited) && awaited.admits(name) {
-                self.heard.insert(name);
+                self.last_seen_generation.insert(name);
             }
-            return answer(self.ends[usize::try_from(asked).expect("few") - 1].clone());
+            return answer(self.ends[usize::try_from(request).expect("few") - 1].clone());
         }
         if let Some(open) = &self.open
             && open.awaited != *awaited
@@ -246,16 +251,16 @@ impl Model {
 
     fn ended(&mut self, owner: OwnerId, node: Option<usize>, why: Why, answers: &mut Answers) {
         let Some(open) = &self.open else { return };
-        let mut own: Vec<(ArrivalId, usize)> = open
+        let mut local: Vec<(ArrivalId, usize)> = open
             .waiting
             .iter()
             .filter(|(_, (arrival, _))| arrival.owner == owner)
             .map(|(&name, &(arrival, _))| (arrival, name))
             .collect();
-        own.sort();
+        local.sort();
         if why == Why::Left && matches!(open.awaited, Awaited::Count(_)) {
-            own.iter().for_each(|&(arrival, _)| self.take_back(arrival));
-        } else if let Some(&(_, name)) = own.first() {
+            local.iter().for_each(|&(arrival, _)| self.take_back(arrival));
+        } else if let Some(&(_, name)) = local.first() {
             let end = Answer::Broken(self.next(), NAMES[name].to_vec(), why);
             self.conclude(end, answers, Some(owner));
         } else if let Some(node) =
@@ -268,7 +273,7 @@ impl Model {
 }
 
 /// What became of a request, as its client sees it.
-struct Fate {
+struct MemberState {
     due: Instant,
     answers: u32,
 }
@@ -283,7 +288,7 @@ struct Sim {
     sessions: Vec<(OwnerId, usize)>,
     session_last: u64,
     request_last: u64,
-    fates: BTreeMap<ArrivalId, Fate>,
+    fates: BTreeMap<ArrivalId, MemberState>,
     sights: BTreeMap<&'static str, u64>,
     trace: String,
 }
@@ -317,8 +322,8 @@ impl Sim {
         usize::try_from(self.rng.below(bound as u64)).expect("few")
     }
 
-    fn saw(&mut self, sight: &'static str) {
-        *self.sights.entry(sight).or_default() += 1;
+    fn saw(&mut self, observation: &'static str) {
+        *self.sights.entry(observation).or_default() += 1;
     }
 
     fn next_id(&mut self, owner: OwnerId) -> ArrivalId {
@@ -331,7 +336,7 @@ impl Sim {
         &mut self,
         what: &str,
         input: Input<'_>,
-        asks: Option<ArrivalId>,
+        tasks: Option<ArrivalId>,
         expected: Answers,
     ) -> Checked {
         let refusal = self.barriers.handle(self.now, input).err();
@@ -340,18 +345,16 @@ impl Sim {
         while let Some(output) = self.barriers.poll_output() {
             answers.push(match output {
                 Output::Over { arrival, generation, end } => {
-                    if Some(arrival) != asks {
+                    if Some(arrival) != tasks {
                         ends.insert((generation, Arc::as_ptr(&end).addr()), end.clone());
                     }
                     (arrival, Answer::of(generation, &end))
                 }
                 Output::Superseded { arrival, .. } => (arrival, Answer::Superseded),
-                Output::CancelAnswered { request, somebody_waited } => {
-                    (request, Answer::CancelDone(somebody_waited))
-                }
+                Output::CancelDone { request, had_waiters } => (request, Answer::CancelDone(had_waiters)),
             });
         }
-        if let (Some(refusal), Some(asks)) = (refusal, asks) {
+        if let (Some(refusal), Some(tasks)) = (refusal, tasks) {
             let refused = match &refusal {
                 Refusal::Conflict { set_by, count } => {
                     let name = NAMES.iter().position(|name| **name == **set_by).expect("a name");
@@ -361,17 +364,17 @@ impl Sim {
                 Refusal::UnknownGeneration { oldest, next } => Refused::Unknown(*oldest, *next),
                 other => return Err(format!("{other}")),
             };
-            answers.push((asks, Answer::Refused(refused)));
+            answers.push((tasks, Answer::Refused(refused)));
         }
         self.trace += &format!("{} {what}: {answers:?}\n", self.now.as_nanos());
         for (arrival, answer) in &answers {
-            self.saw(sight(answer));
-            let Some(fate) = self.fates.get_mut(arrival) else {
+            self.saw(observation(answer));
+            let Some(member_state) = self.fates.get_mut(arrival) else {
                 return Err(format!("{arrival:?} never asked"));
             };
-            fate.answers += 1;
-            if fate.answers > 1 || self.now > fate.due {
-                return Err(format!("{arrival:?} was answered {} times, or late", fate.answers));
+            member_state.answers += 1;
+            if member_state.answers > 1 || self.now > member_state.due {
+                return Err(format!("{arrival:?} was answered {} times, or late", member_state.answers));
             }
         }
         let mut sorted = (answers, expected);
@@ -412,9 +415,9 @@ impl Sim {
     fn arrive(&mut self) -> Checked {
         let at = self.below(KEYS.len());
         let session = self.below(self.sessions.len());
-        let (owner, own_name) = self.sessions[session];
+        let (owner, process_name) = self.sessions[session];
         // Now and then a session speaks for another name.
-        let name = if self.below(12) == 0 { self.below(NAMES.len()) } else { own_name };
+        let name = if self.below(12) == 0 { self.below(NAMES.len()) } else { process_name };
         let over = self.models[at].ends.len();
         let generation = match self.below(20) {
             0..14 => 0,
@@ -436,9 +439,9 @@ impl Sim {
         let open = self.models[at].open.as_ref();
         let due = open.map_or(Instant::MAX, |open| open.deadline).min(self.now + timeout);
         let due = if timeout.is_zero() { self.now } else { due };
-        self.fates.insert(arrival, Fate { due, answers: 0 });
-        let asked = Asked { arrival, generation, name, timeout, awaited: awaited.clone() };
-        self.models[at].arrive(self.now, &asked, &mut expected);
+        self.fates.insert(arrival, MemberState { due, answers: 0 });
+        let request = Asked { arrival, generation, name, timeout, awaited: awaited.clone() };
+        self.models[at].arrive(self.now, &request, &mut expected);
         let participants = match awaited {
             Awaited::Count(count) => Participants::Count(u32::try_from(count).expect("few")),
             Awaited::Names(_) => Participants::Names(Keys::scoped(b"", &names)),
@@ -474,13 +477,13 @@ impl Sim {
         let session = self.below(self.sessions.len());
         let (owner, name) = self.sessions[session];
         let request = self.next_id(owner);
-        self.fates.insert(request, Fate { due: self.now, answers: 0 });
+        self.fates.insert(request, MemberState { due: self.now, answers: 0 });
         let mut expected = self.expire();
         let model = &mut self.models[at];
-        let somebody_waited = model.open.is_some();
+        let had_waiters = model.open.is_some();
         let end = Answer::Cancelled(model.next(), NAMES[name].to_vec());
         model.conclude(end, &mut expected, None);
-        expected.push((request, Answer::CancelDone(somebody_waited)));
+        expected.push((request, Answer::CancelDone(had_waiters)));
         let input = Input::Cancel { request, key: KEYS[at].as_bytes(), by: NAMES[name] };
         self.compare(&format!("{request:?} cancels {}", KEYS[at]), input, Some(request), expected)
     }
@@ -495,9 +498,10 @@ impl Sim {
         let node = if lives_on { None } else { Some(name) };
         let mut expected = self.expire();
         self.models.iter_mut().for_each(|model| model.ended(owner, node, why, &mut expected));
-        let told: BTreeSet<ArrivalId> = expected.iter().map(|&(arrival, _)| arrival).collect();
-        self.fates
-            .retain(|arrival, fate| arrival.owner != owner || fate.answers > 0 || told.contains(arrival));
+        let reported: BTreeSet<ArrivalId> = expected.iter().map(|&(arrival, _)| arrival).collect();
+        self.fates.retain(|arrival, member_state| {
+            arrival.owner != owner || member_state.answers > 0 || reported.contains(arrival)
+        });
         let input = Input::Ended { owner, node: node.map(|name| NAMES[name]), why };
         self.compare(&format!("{owner:?} {node:?} ends: {why}"), input, None, expected)
     }
@@ -523,8 +527,8 @@ impl Sim {
             self.act()?;
         }
         self.pass(self.now + secs(1))?;
-        match self.fates.iter().find(|(_, fate)| fate.answers != 1) {
-            Some((arrival, fate)) => Err(format!("{arrival:?} has {} answers", fate.answers)),
+        match self.fates.iter().find(|(_, member_state)| member_state.answers != 1) {
+            Some((arrival, member_state)) => Err(format!("{arrival:?} has {} answers", member_state.answers)),
             None => Ok(()),
         }
     }
@@ -540,7 +544,7 @@ fn some_awaited(rng: &mut Rng) -> Awaited {
     Awaited::Names(names.collect())
 }
 
-const fn sight(answer: &Answer) -> &'static str {
+const fn observation(answer: &Answer) -> &'static str {
     match answer {
         Answer::Released(_) => "released",
         Answer::Broken(..) => "broken",
@@ -572,7 +576,9 @@ fn every_answer_is_that_of_the_model() {
     let mut sights: BTreeMap<&str, u64> = BTreeMap::new();
     for seed in 0..SEEDS {
         let sim = simulate(seed, None).unwrap_or_else(|error| panic!("{error}"));
-        sim.sights.into_iter().for_each(|(sight, count)| *sights.entry(sight).or_default() += count);
+        sim.sights
+            .into_iter()
+            .for_each(|(observation, count)| *sights.entry(observation).or_default() += count);
     }
     // All that is promised was put to the test.
     assert!(sights.len() == 11 && sights.values().all(|&count| count > SEEDS), "{sights:?}");
@@ -595,7 +601,7 @@ fn every_planted_flaw_is_found() {
         Flaw::ConflictUnchecked,
         Flaw::TryStays,
         Flaw::DeadlineMoves,
-        Flaw::OwnTimeIgnored,
+        Flaw::DeadlineIgnored,
         Flaw::NameCountsTwice,
         Flaw::ReleasedTooEarly,
         Flaw::WithdrawnStays,

@@ -2,11 +2,11 @@
 
 use super::*;
 
-type Way = fn(&mut World);
+type SubmitPath = fn(&mut World);
 type Give = fn(&mut World) -> String;
 
 /// A way to each phase, with `a` where it can be in each.
-const SITUATIONS: [(&str, Way); 9] = [
+const SITUATIONS: [(&str, SubmitPath); 9] = [
     ("nothing", |_| {}),
     ("open, a waits", |world| drop(world.arrive("a"))),
     ("open, a and b wait", |world| drop(world.arrive_all("a b"))),
@@ -59,14 +59,15 @@ const INPUTS: [(&str, Give); 18] = [
 fn every_input_in_every_situation_is_in_the_snapshot() {
     let mut table = String::new();
     for (kind, participants) in [("count", count(3)), ("list", list(ABC))] {
-        for (situation, way) in SITUATIONS {
+        for (situation, method) in SITUATIONS {
             for (input, give) in INPUTS {
                 let mut world = World::new(participants);
-                way(&mut world);
+                method(&mut world);
                 let before = world.status();
-                let told = give(&mut world);
+                let reported = give(&mut world);
                 table += &format!("{kind}: {situation} [{before}] + {input} -> [{}]", world.status());
-                told.split("; ")
+                reported
+                    .split("; ")
                     .filter(|line| !line.is_empty())
                     .for_each(|line| table += &format!("\n    {line}"));
                 table += "\n";

@@ -31,25 +31,28 @@ fn a_writer_that_is_killed_leaves_whole_records_and_all_that_it_told_of() {
     let mut rng = crate::rng::Rng::new(11);
     for round in 0..200_u64 {
         std::fs::remove_file(file.path()).ok();
-        let (child, mut told) = start_writer(&file);
+        let (child, mut reported) = start_writer(&file);
         let mut number = [0; 8];
         for _ in 0..1 + rng.below(12) {
-            told.read_exact(&mut number).expect("it writes");
+            reported.read_exact(&mut number).expect("it writes");
         }
         (0..rng.below(3000)).for_each(|_| core::hint::spin_loop());
         // SAFETY: the process is a child that nobody has waited for.
         assert_eq!(unsafe { libc::kill(child, libc::SIGKILL) }, 0);
         assert_eq!(end_of(child), libc::SIGKILL);
         let mut rest = Vec::new();
-        told.read_to_end(&mut rest).expect("all that it told");
+        reported.read_to_end(&mut rest).expect("all that it told");
         let last = rest.as_chunks::<8>().0.last().map_or(number, |last| *last);
         let store = Store::open_file(file.path(), options(None))
             .unwrap_or_else(|error| panic!("round {round}: {error}"));
         let found = store.get_owned(b"number", Timeout::Once).expect("whole");
         let found = u64::from_le_bytes(found.try_into().expect("eight bytes"));
-        let told = u64::from_le_bytes(last);
+        let reported = u64::from_le_bytes(last);
         // What it was about to tell may be there.
-        assert!(found == told || found == told + 1, "round {round}: {found} is there, {told} was told");
+        assert!(
+            found == reported || found == reported + 1,
+            "round {round}: {found} is there, {reported} was told"
+        );
         assert!(store.get_owned(b"value", Timeout::Once).expect("whole") == value(found), "both or none");
         store.set(b"number", b"", DEFAULT).expect("it goes on");
     }
@@ -64,14 +67,14 @@ fn a_limit_of_the_process_is_an_error_and_not_its_end() {
             store.set(b"k", b"v", DEFAULT).ok()?;
             let before = fs::read(file.path()).ok()?;
             // At the end of the file, and within the record.
-            for room in [0, 9] {
-                let limit = before.len() as u64 + room;
+            for capacity in [0, 9] {
+                let limit = before.len() as u64 + capacity;
                 let limit = libc::rlimit { rlim_cur: limit, rlim_max: libc::RLIM_INFINITY };
                 // SAFETY: `limit` is valid for reading.
                 (unsafe { libc::setrlimit(libc::RLIMIT_FSIZE, &raw const limit) } == 0).then_some(())?;
                 let error = store.set(b"k", &std::vec![7; length], DEFAULT).err()?;
-                let told = (error.kind(), error.cause(), error.phase());
-                (told == (ErrorKind::Io, Cause::Os(libc::EFBIG), Phase::Writing)).then_some(())?;
+                let reported = (error.kind(), error.cause(), error.phase());
+                (reported == (ErrorKind::Io, Cause::Os(libc::EFBIG), Phase::Writing)).then_some(())?;
                 (fs::read(file.path()).ok()? == before).then_some(())?;
             }
             (store.get_owned(b"k", Timeout::Once).ok()? == b"v").then_some(())

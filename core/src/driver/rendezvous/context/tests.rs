@@ -115,8 +115,8 @@ fn meet(url: &str, options: impl Fn(i64) -> UrlOptions) -> Vec<bool> {
                 scope.spawn(move || {
                     let context = Context::default();
                     let mut rendezvous = context.rendezvous(url, options).expect("a URL");
-                    let Meeting { store, rank: own, world_size } = rendezvous.next().expect("all come");
-                    assert_eq!((own, world_size), (rank, 3));
+                    let Meeting { store, rank: local, world_size } = rendezvous.next().expect("all come");
+                    assert_eq!((local, world_size), (rank, 3));
                     store.barrier(b"met", 3, Timeout::Default).expect("all come");
                     let again = rendezvous.next().expect_err("once only");
                     let scheme = url.split(':').next().expect("a scheme");
@@ -366,15 +366,15 @@ fn a_file_that_is_removed_or_torn_under_a_rank_is_told() {
         assert_eq!((error.kind(), error.cause()), (ErrorKind::Corrupt, Cause::TornRecord(18)), "{error}");
     }
     fs::remove_file(file.path()).expect("removed");
-    let gone = (ErrorKind::ServerGone, Cause::FileRemoved);
+    let departed = (ErrorKind::ServerGone, Cause::FileRemoved);
     let error = meeting.store.set(b"k", b"v", Timeout::Default).expect_err("gone");
-    assert_eq!((error.kind(), error.cause()), gone, "{error}");
+    assert_eq!((error.kind(), error.cause()), departed, "{error}");
     let meeting = begin().expect("a new file");
     thread::scope(|scope| {
         let waiting = scope.spawn(|| meeting.store.wait(&[b"never"], Timeout::Default));
         fs::remove_file(file.path()).expect("removed");
         let error = waiting.join().expect("no panic").expect_err("its file is gone");
-        assert_eq!((error.kind(), error.cause()), gone, "{error}");
+        assert_eq!((error.kind(), error.cause()), departed, "{error}");
     });
     // The ranks that come now meet in a new one.
     let later = begin().expect("a new file");

@@ -10,14 +10,14 @@ use std::vec::Vec;
 const SOON: Duration = Duration::from_secs(20);
 
 /// A backend in which joining waits until it is let go, and the rest misbehaves in one way each.
-struct Own {
+struct Local {
     entered: Sender<()>,
     go: Mutex<Receiver<()>>,
     back: OnceLock<Weak<dyn RendezvousHandler>>,
     cancelled: Sender<()>,
 }
 
-impl RendezvousHandler for Own {
+impl RendezvousHandler for Local {
     fn backend(&self) -> &str {
         "own"
     }
@@ -48,8 +48,8 @@ impl RendezvousHandler for Own {
         "run"
     }
 
-    fn fail(&self, words: &str) -> Result<(), HandlerError> {
-        Err(HandlerError::Foreign(words.into()))
+    fn fail(&self, message: &str) -> Result<(), HandlerError> {
+        Err(HandlerError::Foreign(message.into()))
     }
 
     fn tells_of_deaths(&self) -> bool {
@@ -78,22 +78,26 @@ struct Made {
 }
 
 fn made(call_timeout: Duration) -> Made {
-    let ((enter, entered), (go, gone), (cancel, cancelled)) = (channel(), channel(), channel());
-    let own =
-        Arc::new(Own { entered: enter, go: Mutex::new(gone), back: OnceLock::new(), cancelled: cancel });
+    let ((enter, entered), (go, departed), (cancel, cancelled)) = (channel(), channel(), channel());
+    let local = Arc::new(Local {
+        entered: enter,
+        go: Mutex::new(departed),
+        back: OnceLock::new(),
+        cancelled: cancel,
+    });
     let options = ForeignOptions { call_timeout, ..ForeignOptions::default() };
     let calls = Calls::new("own".into(), options);
     let handler: Arc<dyn RendezvousHandler> = Arc::new(ForeignHandler {
         backend: "own".into(),
         run_id: "run".into(),
         use_agent_store: false,
-        tells_of_deaths: own.tells_of_deaths(),
+        tells_of_deaths: local.tells_of_deaths(),
         is_abandoned: AtomicBool::new(false),
-        code: Arc::clone(&own) as Arc<dyn RendezvousHandler>,
+        code: Arc::clone(&local) as Arc<dyn RendezvousHandler>,
         calls,
         canceller: Canceller::default(),
     });
-    own.back.set(Arc::downgrade(&handler)).ok();
+    local.back.set(Arc::downgrade(&handler)).ok();
     Made { handler, entered, go, cancelled }
 }
 
@@ -158,21 +162,21 @@ impl UrlRendezvous for Slow {
 
 #[test]
 fn who_waits_for_a_foreign_scheme_is_cancelled() {
-    let (context, (enter, entered), (go, gone)) = (Context::default(), channel(), channel());
-    let code = Arc::new(Slow(Arc::new(Mutex::new(gone)), enter));
+    let (context, (enter, entered), (go, departed)) = (Context::default(), channel(), channel());
+    let code = Arc::new(Slow(Arc::new(Mutex::new(departed)), enter));
     let urls = ForeignUrls::new("slow", code, ForeignOptions::default());
     context.register_rendezvous_handler("slow", Arc::new(urls)).expect("free");
     let canceller = Canceller::default();
     let options =
         UrlOptions { rank: 3, timeout: SOON, canceller: canceller.clone(), ..UrlOptions::default() };
     let mut rendezvous = context.rendezvous("slow://x", options).expect("begun");
-    let told: Vec<_> = thread::scope(|scope| {
+    let reported: Vec<_> = thread::scope(|scope| {
         let node = scope.spawn(|| rendezvous.next().expect_err("cancelled"));
         entered.recv_timeout(SOON).expect("it waits");
         canceller.cancel();
         [node.join().expect("no panic")].into()
     });
-    assert_eq!(kind(&told[0]), ErrorKind::Cancelled);
+    assert_eq!(kind(&reported[0]), ErrorKind::Cancelled);
     go.send(()).expect("it still waits");
     go.send(()).expect("it waits again");
     assert_eq!(rendezvous.next().expect_err("nobody").to_string(), "nobody came");

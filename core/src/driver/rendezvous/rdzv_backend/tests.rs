@@ -84,14 +84,14 @@ fn nodes_meet_where_the_first_of_them_hosts_the_server() {
     for (rank, info) in (0..).zip(&infos) {
         assert_eq!((info.rank, info.world_size), (rank, 3));
         assert_eq!(info.bootstrap_store_info.master_port, port);
-        let place = info.place.as_ref().expect("the server knows it");
-        assert_eq!((info.round, place.world_size), (Some(0), 6));
-        assert_eq!((place.rank_first, place.leader.as_str()), (2 * rank.unsigned_abs(), "127.0.0.1"));
+        let index = info.position.as_ref().expect("the server knows it");
+        assert_eq!((info.round, index.world_size), (Some(0), 6));
+        assert_eq!((index.rank_first, index.leader.as_str()), (2 * rank.unsigned_abs(), "127.0.0.1"));
     }
     infos[0].store.set(b"k", b"v", Timeout::Default).expect("applied");
     assert_eq!(infos[2].store.get_owned(b"k", Timeout::Default).expect("set"), b"v");
     // A PyTorch worker has a prefix store over the same keys.
-    let prefix = infos[1].place.as_ref().expect("the server knows it").key_prefix.trim_end_matches('/');
+    let prefix = infos[1].position.as_ref().expect("the server knows it").key_prefix.trim_end_matches('/');
     let c10d = Store::connect("127.0.0.1", port, StoreOptions::default()).expect("connected");
     let worker = c10d.with_prefix(prefix.as_bytes());
     assert_eq!(worker.get_owned(b"k", Timeout::Default).expect("set"), b"v");
@@ -101,12 +101,12 @@ fn nodes_meet_where_the_first_of_them_hosts_the_server() {
 
 #[test]
 fn a_death_is_told_and_the_others_meet_again_with_a_spare() {
-    let (_server, port, elsewhere) = server();
-    let mut nodes = Vec::from(["a", "b", "c"].map(|name| node(port, name, (3, 3), &elsewhere)));
+    let (_server, port, external) = server();
+    let mut nodes = Vec::from(["a", "b", "c"].map(|name| node(port, name, (3, 3), &external)));
     let infos = meet(&nodes);
     let old = infos[0].as_ref().expect("all come").store.clone();
     drop(infos);
-    let spare = node(port, "d", (3, 3), &[elsewhere[0].clone(), ("standby", true.into())]);
+    let spare = node(port, "d", (3, 3), &[external[0].clone(), ("standby", true.into())]);
     thread::scope(|scope| {
         let waiting = scope.spawn(|| spare.next_rendezvous());
         drop(nodes.remove(1));
@@ -131,16 +131,16 @@ fn a_death_is_told_and_the_others_meet_again_with_a_spare() {
     nodes[0].set_closed().expect("closed");
     assert!(spare.is_closed().expect("known"));
     assert_eq!(next_event(&*spare), RoundEvent::RunClosed { by: "a".into() });
-    let late = node(port, "e", (3, 3), &elsewhere);
+    let late = node(port, "e", (3, 3), &external);
     assert_eq!(kind_of(late.next_rendezvous().expect_err("closed")), RendezvousErrorKind::Closed);
 }
 
 #[test]
 fn a_spare_that_nobody_needs_goes_home() {
-    let (_server, port, elsewhere) = server();
-    let nodes = [node(port, "a", (1, 1), &elsewhere)];
+    let (_server, port, external) = server();
+    let nodes = [node(port, "a", (1, 1), &external)];
     meet(&nodes).remove(0).expect("alone");
-    let spare = node(port, "b", (1, 1), &elsewhere);
+    let spare = node(port, "b", (1, 1), &external);
     thread::scope(|scope| {
         let waiting = scope.spawn(|| spare.next_rendezvous());
         assert_eq!(nodes_told_to_a_spare(&*spare), 1);
@@ -156,9 +156,9 @@ fn nodes_told_to_a_spare(spare: &dyn RendezvousHandler) -> u32 {
     let deadline = std::time::Instant::now() + SOON;
     loop {
         match spare.progress() {
-            Some(Progress { nodes, stage: Stage::StandingBy, .. }) => break nodes,
+            Some(Progress { nodes, stage: Stage::Standby, .. }) => break nodes,
             _ if std::time::Instant::now() < deadline => thread::yield_now(),
-            told => panic!("it does not stand by: {told:?}"),
+            reported => panic!("it does not stand by: {reported:?}"),
         }
     }
 }
@@ -170,8 +170,8 @@ fn spares(port: u16) -> u32 {
 
 #[test]
 fn who_waits_can_be_told_how_far_it_is() {
-    let (_server, port, elsewhere) = server();
-    let node = node(port, "a", (2, 3), &elsewhere);
+    let (_server, port, external) = server();
+    let node = node(port, "a", (2, 3), &external);
     assert_eq!(node.progress(), None, "a look begins no session");
     thread::scope(|scope| {
         let waiting = scope.spawn(|| node.next_rendezvous());
@@ -190,7 +190,7 @@ fn who_waits_can_be_told_how_far_it_is() {
                 nodes_waiting: 0,
                 stage: Stage::Forming,
                 last_call,
-                comers: ["a".into()].into(),
+                waiting_nodes: ["a".into()].into(),
             }
         );
         node.cancel();
@@ -200,23 +200,23 @@ fn who_waits_can_be_told_how_far_it_is() {
 
 #[test]
 fn who_waits_in_vain_hears_who_was_there() {
-    let (_server, port, elsewhere) = server();
-    let alone = node(port, "alone", (2, 2), &[elsewhere[0].clone(), ("join_timeout", 1.into())]);
+    let (_server, port, external) = server();
+    let alone = node(port, "alone", (2, 2), &[external[0].clone(), ("join_timeout", 1.into())]);
     let error = alone.next_rendezvous().expect_err("nobody else comes");
     let text = error.to_string();
     assert!(text.starts_with("The rendezvous 'run' timed out after "), "{text}");
     assert!(text.contains("1 of at least 2 nodes were there (alone)"), "{text}");
     assert_eq!(kind_of(error), RendezvousErrorKind::Timeout);
-    let unjoined = node(port, "other", (2, 2), &elsewhere);
+    let unjoined = node(port, "other", (2, 2), &external);
     let error = unjoined.next_event(Duration::ZERO).expect_err("it has not joined");
     assert_eq!(error.to_string(), "this node has not joined the rendezvous 'run'");
 }
 
 #[test]
 fn nodes_that_disagree_are_both_named() {
-    let (_server, port, elsewhere) = server();
-    let first = node(port, "first", (2, 2), &elsewhere);
-    let second = node(port, "second", (2, 3), &elsewhere);
+    let (_server, port, external) = server();
+    let first = node(port, "first", (2, 2), &external);
+    let second = node(port, "second", (2, 3), &external);
     thread::scope(|scope| {
         let waiting = scope.spawn(|| first.next_rendezvous());
         let deadline = std::time::Instant::now() + SOON;
@@ -259,8 +259,8 @@ fn no_server_is_a_connection_that_failed() {
 
 #[test]
 fn a_node_goes_on_with_a_server_that_came_back() {
-    let (server, port, elsewhere) = server();
-    let nodes = ["a", "b"].map(|name| node(port, name, (2, 2), &elsewhere));
+    let (server, port, external) = server();
+    let nodes = ["a", "b"].map(|name| node(port, name, (2, 2), &external));
     assert!(meet(&nodes).iter().all(Result::is_ok));
     server.stop().expect("it ran");
     for node in &nodes {
@@ -277,12 +277,12 @@ fn a_node_goes_on_with_a_server_that_came_back() {
 #[test]
 fn a_host_knows_its_own_addresses() {
     let call = Canceller::default().begin();
-    assert!(is_own("127.0.0.1", SOON, &call) && is_own("localhost", SOON, &call));
+    assert!(is_local("127.0.0.1", SOON, &call) && is_local("localhost", SOON, &call));
     // A documentation address is nobody's.
     assert!(
-        !is_own("192.0.2.1", SOON, &call)
-            && !is_own("0.0.0.0", SOON, &call)
-            && !is_own("no-such-host.invalid", SOON, &call)
+        !is_local("192.0.2.1", SOON, &call)
+            && !is_local("0.0.0.0", SOON, &call)
+            && !is_local("no-such-host.invalid", SOON, &call)
     );
 }
 
@@ -293,9 +293,9 @@ fn assert_cancelled<T: core::fmt::Debug>(result: Result<T, HandlerError>) {
 
 #[test]
 fn a_cancel_is_never_lost_and_waits_for_nothing() {
-    let (_server, port, [elsewhere]) = server();
-    let spare = [elsewhere.clone(), ("standby", true.into())];
-    for options in [&spare[..], &[elsewhere, ("join_timeout", 600.into())]] {
+    let (_server, port, [external]) = server();
+    let spare = [external.clone(), ("standby", true.into())];
+    for options in [&spare[..], &[external, ("join_timeout", 600.into())]] {
         let node = bare_node(port, "n", (2, 2), options);
         // Before it looks for the server.
         let call = node.canceller.begin();
@@ -335,8 +335,8 @@ fn a_cancel_is_never_lost_and_waits_for_nothing() {
 
 #[test]
 fn who_is_cancelled_may_join_again_at_once() {
-    let (_server, port, elsewhere) = server();
-    let node = node(port, "n", (2, 2), &elsewhere);
+    let (_server, port, external) = server();
+    let node = node(port, "n", (2, 2), &external);
     thread::scope(|scope| {
         for _ in 0..50 {
             let waiting = scope.spawn(|| node.next_rendezvous());
@@ -351,8 +351,8 @@ fn who_is_cancelled_may_join_again_at_once() {
 
 #[test]
 fn who_waits_for_events_is_cancelled() {
-    let (_server, port, elsewhere) = server();
-    let node = node(port, "n", (1, 1), &elsewhere);
+    let (_server, port, external) = server();
+    let node = node(port, "n", (1, 1), &external);
     meet(core::slice::from_ref(&node)).remove(0).expect("alone");
     let waited = thread::scope(|scope| {
         let waiting = scope.spawn(|| node.next_event(SOON * 30));
@@ -367,8 +367,8 @@ fn who_waits_for_events_is_cancelled() {
 
 #[test]
 fn who_is_shut_down_while_it_joins_does_not_come_back() {
-    let (_server, port, [elsewhere]) = server();
-    let node = bare_node(port, "n", (2, 2), &[elsewhere, ("join_timeout", 600.into())]);
+    let (_server, port, [external]) = server();
+    let node = bare_node(port, "n", (2, 2), &[external, ("join_timeout", 600.into())]);
     let nodes_there = || {
         let client = NativeClient::connect("127.0.0.1", port, NativeClientOptions::default());
         client.expect("connected").run_info(b"run", SOON).map_or(0, |info| info.nodes)
@@ -391,11 +391,11 @@ fn who_is_shut_down_while_it_joins_does_not_come_back() {
 #[test]
 fn a_goodbye_that_nobody_answers_can_be_cancelled() {
     use std::io::{Read, Write};
-    let (_server, port, [elsewhere]) = server();
+    let (_server, port, [external]) = server();
     // What stands between, and carries nothing any more once it is told.
     let between = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
     let patient = [("close_timeout", 600.into()), ("keep_alive_max_attempt", 1000.into())];
-    let options: Vec<_> = [elsewhere].into_iter().chain(patient).collect();
+    let options: Vec<_> = [external].into_iter().chain(patient).collect();
     let node = bare_node(between.local_addr().expect("bound").port(), "n", (2, 2), &options);
     thread::scope(|scope| {
         let joining = scope.spawn(|| node.next_rendezvous());
@@ -404,16 +404,16 @@ fn a_goodbye_that_nobody_answers_can_be_cancelled() {
         let (mut near_reader, mut far_reader) =
             (near.try_clone().expect("descriptors"), far.try_clone().expect("descriptors"));
         scope.spawn(move || {
-            let mut room = [0; 4096];
-            while let Ok(count @ 1..) = near_reader.read(&mut room) {
-                far.write_all(&room[..count]).ok();
+            let mut capacity = [0; 4096];
+            while let Ok(count @ 1..) = near_reader.read(&mut capacity) {
+                far.write_all(&capacity[..count]).ok();
             }
         });
         let client = || lock(&node.link).as_ref().map(|link| link.client.clone());
-        let mut room = [0; 4096];
+        let mut capacity = [0; 4096];
         while !client().is_some_and(|client| client.has_opened()) {
-            let count = far_reader.read(&mut room).expect("it answers");
-            near.write_all(&room[..count]).expect("it listens");
+            let count = far_reader.read(&mut capacity).expect("it answers");
+            near.write_all(&capacity[..count]).expect("it listens");
             let until = std::time::Instant::now() + std::time::Duration::from_secs(1);
             while std::time::Instant::now() < until && !client().is_some_and(|client| client.has_opened()) {
                 thread::yield_now();
@@ -435,8 +435,8 @@ fn a_goodbye_that_nobody_answers_can_be_cancelled() {
 
 #[test]
 fn who_joins_already_is_told_so_at_once() {
-    let (_server, port, [elsewhere]) = server();
-    let node = bare_node(port, "n", (1, 1), &[elsewhere]);
+    let (_server, port, [external]) = server();
+    let node = bare_node(port, "n", (1, 1), &[external]);
     let joining = lock(&node.joining);
     let error = node.next_rendezvous().expect_err("another thread joins");
     assert_eq!(error.to_string(), "this node is joining the rendezvous 'run' already, in another thread");
@@ -446,10 +446,10 @@ fn who_joins_already_is_told_so_at_once() {
 
 #[test]
 fn no_time_counts_while_a_spare_stands_by_also_when_its_server_goes() {
-    let (server, port, [elsewhere]) = server();
-    let spare = [elsewhere.clone(), ("standby", true.into()), ("join_timeout", 1.into())];
+    let (server, port, [external]) = server();
+    let spare = [external.clone(), ("standby", true.into()), ("join_timeout", 1.into())];
     let spare = node(port, "spare", (1, 1), &spare);
-    let nodes = [node(port, "a", (1, 1), &[elsewhere])];
+    let nodes = [node(port, "a", (1, 1), &[external])];
     meet(&nodes).remove(0).expect("alone");
     thread::scope(|scope| {
         let waiting = scope.spawn(|| spare.next_rendezvous());
@@ -474,9 +474,9 @@ fn no_time_counts_while_a_spare_stands_by_also_when_its_server_goes() {
 
 #[test]
 fn a_spare_that_got_a_place_comes_back_to_it() {
-    let (_server, port, elsewhere) = server();
+    let (_server, port, external) = server();
     // The round may go on without one.
-    let terms = [elsewhere[0].clone(), ("min_to_continue", 1.into())];
+    let terms = [external[0].clone(), ("min_to_continue", 1.into())];
     let mut nodes = Vec::from(["a", "b"].map(|name| node(port, name, (2, 2), &terms)));
     assert_eq!(meet(&nodes).len(), 2);
     let spare = node(port, "d", (2, 2), &[terms[0].clone(), terms[1].clone(), ("standby", true.into())]);
@@ -497,13 +497,13 @@ fn a_spare_that_got_a_place_comes_back_to_it() {
 
 #[test]
 fn who_comes_when_the_job_has_failed_is_told_why() {
-    let (_server, port, elsewhere) = server();
-    let first = node(port, "a", (1, 1), &elsewhere);
+    let (_server, port, external) = server();
+    let first = node(port, "a", (1, 1), &external);
     first.next_rendezvous().expect("alone");
     first.fail("worker 0: code 1").expect("told");
     assert_eq!(next_event(&*first), RoundEvent::RunClosed { by: "a".into() });
-    assert_eq!(next_event(&*first), RoundEvent::JobFailed { words: "worker 0: code 1".into() });
-    let late = node(port, "b", (1, 1), &elsewhere);
+    assert_eq!(next_event(&*first), RoundEvent::JobFailed { message: "worker 0: code 1".into() });
+    let late = node(port, "b", (1, 1), &external);
     let error = late.next_rendezvous().expect_err("closed");
     assert_eq!(error.to_string(), "The rendezvous 'run' is closed (by node a): worker 0: code 1.");
     assert_eq!(kind_of(error), RendezvousErrorKind::Closed);
@@ -511,8 +511,8 @@ fn who_comes_when_the_job_has_failed_is_told_why() {
 
 #[test]
 fn who_goes_with_work_undone_is_missed_whatever_else_is_under_way() {
-    let (_server, port, elsewhere) = server();
-    let terms = [elsewhere[0].clone(), ("min_to_continue", 1.into())];
+    let (_server, port, external) = server();
+    let terms = [external[0].clone(), ("min_to_continue", 1.into())];
     let nodes = ["a", "b"].map(|name| bare_node(port, name, (2, 2), &terms));
     thread::scope(|scope| {
         let threads = nodes.each_ref().map(|node| scope.spawn(|| node.next_rendezvous().map(drop)));

@@ -21,7 +21,7 @@ fn handler(port: u16, rank: i64, nodes: i64, timeout_s: i64) -> Box<dyn Rendezvo
 #[test]
 fn nodes_meet_beneath_the_run() {
     let port = free_port();
-    let told: Vec<(i64, i64, Vec<u8>)> = thread::scope(|scope| {
+    let reported: Vec<(i64, i64, Vec<u8>)> = thread::scope(|scope| {
         let threads: Vec<_> = (0..3)
             .map(|rank| {
                 scope.spawn(move || {
@@ -52,7 +52,7 @@ fn nodes_meet_beneath_the_run() {
             .collect();
         threads.into_iter().map(|thread| thread.join().expect("no panic")).collect()
     });
-    assert_eq!(told, [0, 1, 2].map(|rank| (rank, 3, b"v".to_vec())));
+    assert_eq!(reported, [0, 1, 2].map(|rank| (rank, 3, b"v".to_vec())));
 }
 
 type Info = RendezvousInfo<Arc<NodeStore>>;

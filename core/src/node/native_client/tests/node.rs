@@ -1,21 +1,21 @@
 //! A node's part in a run.
 
 use super::*;
-use crate::rendezvous::participant::OutOfTurn;
+use crate::rendezvous::participant::InvalidState;
 
 #[test]
 fn a_node_joins_stands_by_without_a_deadline_and_leaves() {
     let mut client = live(0);
     let id = client.begin_join(NOW(0), Operation::Join, (0x40, 8), SECOND).expect("outside");
     let again = client.begin_join(NOW(0), Operation::Join, (0x40, 8), SECOND);
-    assert_eq!(again, Err(BeginError::OutOfTurn(OutOfTurn(Part::Joining))));
+    assert_eq!(again, Err(BeginError::InvalidState(InvalidState(Part::Joining))));
     writes(&mut client, 0);
     let placed = |seated, ahead| ServerFrame::Placed { run_id: RUN, seated, ahead };
-    let told = give(&mut client, 1, &bytes_of(id, 1, &placed(false, 3)));
-    assert_eq!(told, "Node(None, StandingBy { ahead: 3 })");
+    let reported = give(&mut client, 1, &bytes_of(id, 1, &placed(false, 3)));
+    assert_eq!(reported, "Node(None, Standby { ahead: 3 })");
     assert_eq!(client.next_failed(NOW(60_000)), None, "no time counts");
-    let told = give(&mut client, 60_000, &bytes_of(id, 2, &placed(true, 0)));
-    assert_eq!(told, "Node(None, Seated)");
+    let reported = give(&mut client, 60_000, &bytes_of(id, 2, &placed(true, 0)));
+    assert_eq!(reported, "Node(None, Seated)");
     assert_eq!(client.poll_timeout().map(|at| at > NOW(60_000)), Some(false), "a heartbeat is due");
     assert_eq!(client.next_failed(NOW(60_999)), None);
     let round = ServerFrame::Round {
@@ -28,11 +28,11 @@ fn a_node_joins_stands_by_without_a_deadline_and_leaves() {
         leader: b"h",
         namespace: RUN,
     };
-    let told = give(&mut client, 60_001, &bytes_of(id, 3, &round));
-    assert!(told.starts_with("Node(Some(1), Formed(Seat { round: 0"), "{told}");
+    let reported = give(&mut client, 60_001, &bytes_of(id, 3, &round));
+    assert!(reported.starts_with("Node(Some(1), Formed(Assignment { round: 0"), "{reported}");
     let waiting = ServerFrame::NodesWaiting { run_id: RUN, nodes: 1 };
-    let told = give(&mut client, 60_002, &bytes_of(id, 4, &waiting));
-    assert_eq!(told, "Node(None, NodesWaiting { nodes: 1 })");
+    let reported = give(&mut client, 60_002, &bytes_of(id, 4, &waiting));
+    assert_eq!(reported, "Node(None, NodesWaiting { nodes: 1 })");
     let leave = client.begin_leave(NOW(60_003), (0x42, 8), SECOND).expect("in a round");
     writes(&mut client, 60_003);
     assert_eq!(give(&mut client, 60_004, &bytes_of(leave, 5, &DONE)), "Node(Some(2), Left)");
@@ -50,8 +50,8 @@ fn a_join_that_was_given_up_is_cancelled_and_its_late_round_is_told() {
     client.cancel(NOW(1), id).expect("under way");
     assert!(matches!(writes(&mut client, 1)[..], [ToWrite::Frame(_, ClientFrame::Cancel { request: 1 })]));
     let fault = Fault::new(FaultCode::Cancelled, 0, 0);
-    let told = give(&mut client, 2, &bytes_of(id, 1, &ServerFrame::Error { fault }));
-    assert!(told.starts_with("Node(None, Refused"), "{told}");
+    let reported = give(&mut client, 2, &bytes_of(id, 1, &ServerFrame::Error { fault }));
+    assert!(reported.starts_with("Node(None, Refused"), "{reported}");
     assert_eq!(client.participant().part(), Part::Outside);
 }
 
@@ -77,8 +77,8 @@ fn in_an_unwanted_round(grace_ms: u32, others: u64) -> Client {
     }
     writes(&mut client, 0);
     client.cancel(NOW(1), id).expect("under way");
-    let told = give(&mut client, 2, &bytes_of(id, 1, &round(0)));
-    assert!(told.starts_with("Node(None, Formed"), "{told}");
+    let reported = give(&mut client, 2, &bytes_of(id, 1, &round(0)));
+    assert!(reported.starts_with("Node(None, Formed"), "{reported}");
     client
 }
 
@@ -127,7 +127,7 @@ fn a_round_that_nobody_waits_for_is_left_when_there_is_room_unless_it_is_over_or
     assert!(matches!(writes(&mut client, 3)[..], [ToWrite::Leave(_)]));
 
     let mut client = in_an_unwanted_round(0, 0);
-    let over = ServerFrame::LeftBehind { run_id: RUN, round: 1 };
+    let over = ServerFrame::Excluded { run_id: RUN, round: 1 };
     give(&mut client, 3, &bytes_of(1, 2, &over));
     let leaves = |write: &ToWrite| matches!(write, ToWrite::Leave(_));
     assert!(!writes(&mut client, 3).iter().any(leaves), "its seat has gone with it");
@@ -165,22 +165,22 @@ fn who_joins_again_before_his_last_wish_is_answered_joins_behind_it() {
     let mut client = with_a_join_given_up(0);
     let again = begin_join(&mut client, 1);
     let third = client.begin_join(NOW(1), Operation::Join, (0x40, 8), SECOND);
-    assert_eq!(third, Err(BeginError::OutOfTurn(OutOfTurn(Part::Joining))));
+    assert_eq!(third, Err(BeginError::InvalidState(InvalidState(Part::Joining))));
     let get = begin(&mut client, 1, Operation::Get);
     assert_eq!(ids(&writes(&mut client, 1)), [get], "it holds nothing else up");
     // Where the first one stands concerns nobody.
     let parked = ServerFrame::Placed { run_id: RUN, seated: false, ahead: 3 };
     assert_eq!(give(&mut client, 2, &bytes_of(1, 1, &parked)), "Nothing");
-    let told = give(&mut client, 2, &bytes_of(1, 2, &refused(FaultCode::Cancelled)));
-    assert!(told.starts_with("Node(None, Refused"), "{told}");
+    let reported = give(&mut client, 2, &bytes_of(1, 2, &refused(FaultCode::Cancelled)));
+    assert!(reported.starts_with("Node(None, Refused"), "{reported}");
     let written = writes(&mut client, 2);
     // An acknowledgement goes before it.
     let [_, ToWrite::Request(written, label)] = written[..] else { panic!("{written:?}") };
     assert!(written == again && label.id > get, "{label:?}");
-    let told = give(&mut client, 3, &bytes_of(label.id, 3, &parked));
-    assert_eq!(told, "Node(None, StandingBy { ahead: 3 })");
-    let told = give(&mut client, 3, &bytes_of(label.id, 4, &round(0)));
-    assert!(told.starts_with(&alloc::format!("Node(Some({again}), Formed")), "{told}");
+    let reported = give(&mut client, 3, &bytes_of(label.id, 3, &parked));
+    assert_eq!(reported, "Node(None, Standby { ahead: 3 })");
+    let reported = give(&mut client, 3, &bytes_of(label.id, 4, &round(0)));
+    assert!(reported.starts_with(&alloc::format!("Node(Some({again}), Formed")), "{reported}");
     let leaves = writes(&mut client, 3).iter().any(|write| matches!(write, ToWrite::Leave(_)));
     assert_eq!((leaves, client.participant().part()), (false, Part::InRound));
 }
@@ -249,8 +249,8 @@ fn a_wish_that_is_held_ends_by_its_deadline_or_when_it_is_given_up_or_has_become
     let written = writes(&mut client, 2);
     let [ToWrite::Request(written, label)] = written[..] else { panic!("{written:?}") };
     assert_eq!(written, again);
-    let told = give(&mut client, 3, &bytes_of(label.id, 2, &refused(FaultCode::RunClosed)));
-    assert!(told.starts_with(&alloc::format!("Node(Some({again}), Closed")), "{told}");
+    let reported = give(&mut client, 3, &bytes_of(label.id, 2, &refused(FaultCode::RunClosed)));
+    assert!(reported.starts_with(&alloc::format!("Node(Some({again}), Closed")), "{reported}");
 }
 
 #[test]
@@ -260,12 +260,12 @@ fn an_unwanted_seat_is_left_although_a_later_wish_came_to_nothing() {
         let mut client = in_an_unwanted_round(2000, 0);
         client.handle(NOW(2), Input::Ended(Cause::Closed));
         outputs(&mut client);
-        let wish = if leaves {
+        let intent = if leaves {
             client.begin_leave(NOW(3), (0x42, 8), SECOND).expect("in a round")
         } else {
             begin_join(&mut client, 3)
         };
-        client.cancel(NOW(4), wish).expect("given up");
+        client.cancel(NOW(4), intent).expect("given up");
         connect(&mut client, 5);
         writes(&mut client, 5);
         give(&mut client, 6, &bytes_of(0, 0, &welcome(true, 1, 2000)));
@@ -282,7 +282,7 @@ fn a_leave_that_was_given_up_before_it_left_changes_nothing() {
     let leave = client.begin_leave(NOW(0), (0x42, 8), SECOND).expect("joining");
     client.cancel(NOW(1), leave).expect("under way");
     let again = client.begin_join(NOW(1), Operation::Join, (0x40, 8), SECOND);
-    assert_eq!(again, Err(BeginError::OutOfTurn(OutOfTurn(Part::Joining))));
+    assert_eq!(again, Err(BeginError::InvalidState(InvalidState(Part::Joining))));
     connect(&mut client, 2);
     writes(&mut client, 2);
     give(&mut client, 3, &bytes_of(0, 0, &welcome(false, 0, 2000)));
@@ -334,8 +334,8 @@ fn a_wish_to_come_back_that_never_arrived_leaves_the_node_in_its_round() {
     writes(&mut client, 4);
     give(&mut client, 5, &bytes_of(0, 0, &welcome(true, 1, 2000)));
     let died = ServerFrame::PeerDied { run_id: RUN, round: 0, node_rank: 1, node: b"b", why: Why::Heartbeat };
-    let told = give(&mut client, 5, &bytes_of(join, 2, &died));
-    assert!(told.starts_with("Node(None, PeerDied"), "{told}");
+    let reported = give(&mut client, 5, &bytes_of(join, 2, &died));
+    assert!(reported.starts_with("Node(None, PeerDied"), "{reported}");
     assert!(ids(&writes(&mut client, 5)).is_empty(), "it is not sent again");
     assert_eq!(client.participant().part(), Part::InRound);
     client.begin_leave(NOW(6), (0x42, 8), SECOND).expect("in a round");

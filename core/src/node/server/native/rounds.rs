@@ -1,7 +1,7 @@
 //! The rendezvous at a server: frames become what the service understands, and what it says becomes frames, fences and
 //! removed keys, all in the turn in which it happens.
 
-use super::{Desk, Native, millis};
+use super::{Native, ServerContext, millis};
 use crate::node::server::event::Event as ServerEvent;
 use crate::planted::{self, Bug};
 use crate::rendezvous::service::{
@@ -23,7 +23,7 @@ use alloc::vec::Vec;
 const MEMBERS_MAX: usize = 4096;
 
 /// What is told of a node of a round.
-struct Seat {
+struct NodeEntry {
     rank_first: u64,
     local_world_size: u32,
     node: String,
@@ -34,14 +34,14 @@ struct Seat {
 fn page_of<T>(
     all: impl Iterator<Item = T>,
     (first, count): (usize, usize),
-    seat: impl Fn(T) -> Seat,
-) -> (u32, Vec<(u32, Seat)>) {
+    describe: impl Fn(T) -> NodeEntry,
+) -> (u32, Vec<(u32, NodeEntry)>) {
     let mut nodes = 0;
     let mut page = Vec::new();
-    for (place, one) in (0u32..).zip(all) {
+    for (index, one) in (0u32..).zip(all) {
         nodes += 1;
-        if place as usize >= first && page.len() < count {
-            page.push((place, seat(one)));
+        if index as usize >= first && page.len() < count {
+            page.push((index, describe(one)));
         }
     }
     (nodes, page)
@@ -86,7 +86,7 @@ impl Refusal {
 impl Native {
     pub(super) fn rendezvous_request(
         &mut self,
-        desk: &mut Desk<'_>,
+        context: &mut ServerContext<'_>,
         session: SessionId,
         id: u64,
         frame: &ClientFrame<'_>,
@@ -107,7 +107,7 @@ impl Native {
                     .map(|join| Join { round_min, ..join })
                     .and_then(|join| {
                         let participant = participant(session);
-                        self.enter(desk, session, id, run_id, Input::Join { participant, join })
+                        self.enter(context, session, id, run_id, Input::Join { participant, join })
                     })
             }
             ClientFrame::Standby {
@@ -125,26 +125,26 @@ impl Native {
                     .map(|join| Join { round_min, ..join })
                     .and_then(|join| {
                         let participant = participant(session);
-                        self.enter(desk, session, id, run_id, Input::Standby { participant, join })
+                        self.enter(context, session, id, run_id, Input::Standby { participant, join })
                     })
             }
-            ClientFrame::Leave { run_id } => self.leave(desk, session, id, run_id),
-            ClientFrame::Close { run_id } => self.close(desk, session, id, run_id, None),
-            ClientFrame::Fail { run_id, words } => self.close(desk, session, id, run_id, Some(words)),
+            ClientFrame::Leave { run_id } => self.leave(context, session, id, run_id),
+            ClientFrame::Close { run_id } => self.close(context, session, id, run_id, None),
+            ClientFrame::Fail { run_id, message } => self.close(context, session, id, run_id, Some(message)),
             ClientFrame::Members { run_id, round, first_node_rank, count_max } => {
-                self.members(desk, session, id, run_id, round, (first_node_rank, count_max))
+                self.members(context, session, id, run_id, round, (first_node_rank, count_max))
             }
-            ClientFrame::RunInfo { run_id } => self.run_info(desk, session, id, run_id),
+            ClientFrame::RunInfo { run_id } => self.run_info(context, session, id, run_id),
             _ => Err(Refusal::invalid("not a request of the rendezvous")),
         };
         if let Err(refusal) = outcome {
-            self.fail(desk, session, id, refusal.fault());
+            self.fail(context, session, id, refusal.fault());
         }
     }
 
     fn enter(
         &mut self,
-        desk: &mut Desk<'_>,
+        context: &mut ServerContext<'_>,
         session: SessionId,
         id: u64,
         run_id: Key<'_>,
@@ -152,49 +152,49 @@ impl Native {
     ) -> Result<(), Refusal> {
         let part = Part { join: id, run_id: text("run id", run_id.name())?.into() };
         let before = self.parts.insert(session, part);
-        if let Err(error) = self.rendezvous.handle(desk.now, input) {
+        if let Err(error) = self.rendezvous.handle(context.now, input) {
             match before {
                 Some(before) => self.parts.insert(session, before),
                 None => self.parts.remove(session),
             };
-            self.drain_rounds(desk);
+            self.drain_rounds(context);
             return Err(refusal_of(&error));
         }
-        self.drain_rounds(desk);
+        self.drain_rounds(context);
         Ok(())
     }
 
     fn leave(
         &mut self,
-        desk: &mut Desk<'_>,
+        context: &mut ServerContext<'_>,
         session: SessionId,
         id: u64,
         run_id: Key<'_>,
     ) -> Result<(), Refusal> {
         let run_id = text("run id", run_id.name())?;
         let participant = participant(session);
-        if self.rendezvous.place(participant).is_none_or(|(own, _)| **own != *run_id) {
+        if self.rendezvous.node_state(participant).is_none_or(|(run, _)| **run != *run_id) {
             return Err(Refusal::new(
                 FaultCode::UnknownRound,
                 format!("this session is not in the run '{run_id}'"),
             ));
         }
         let part = self.parts.remove(session);
-        let left = self.rendezvous.handle(desk.now, Input::Leave { participant });
+        let left = self.rendezvous.handle(context.now, Input::Leave { participant });
         if let Some(Part { join, .. }) = part {
             // Only one that is pending still: a join that was answered is not answered again.
             let fault = Fault { text: b"left", ..Fault::new(FaultCode::Cancelled, 0, 0) };
-            self.fail(desk, session, join, fault);
+            self.fail(context, session, join, fault);
         }
-        self.drain_rounds(desk);
+        self.drain_rounds(context);
         left.map_err(|error| refusal_of(&error))?;
-        self.done(desk, session, id);
+        self.done(context, session, id);
         Ok(())
     }
 
     fn close(
         &mut self,
-        desk: &mut Desk<'_>,
+        context: &mut ServerContext<'_>,
         session: SessionId,
         id: u64,
         run_id: Key<'_>,
@@ -203,18 +203,18 @@ impl Native {
         let (run_id, participant) = (text("run id", run_id.name())?.into(), participant(session));
         let input = match failure {
             None => Input::Close { participant, run_id },
-            Some(words) => Input::Fail { participant, run_id, words: text("failure", words)?.into() },
+            Some(message) => Input::Fail { participant, run_id, message: text("failure", message)?.into() },
         };
-        let closed = self.rendezvous.handle(desk.now, input);
-        self.drain_rounds(desk);
+        let closed = self.rendezvous.handle(context.now, input);
+        self.drain_rounds(context);
         closed.map_err(|error| refusal_of(&error))?;
-        self.done(desk, session, id);
+        self.done(context, session, id);
         Ok(())
     }
 
     fn members(
         &mut self,
-        desk: &mut Desk<'_>,
+        context: &mut ServerContext<'_>,
         session: SessionId,
         id: u64,
         run_id: Key<'_>,
@@ -224,20 +224,24 @@ impl Native {
         let run_id = text("run id", run_id.name())?;
         let span = (first as usize, MEMBERS_MAX.min(count_max as usize));
         let last = self.rendezvous.members(run_id);
-        let (nodes, page) = match (last, self.rendezvous.comers(run_id)) {
-            (Some((last, members)), _) if last == round => page_of(members.iter(), span, |member| Seat {
-                rank_first: member.worker_offset,
-                local_world_size: member.local_world_size,
-                node: member.node.to_string(),
-                address: (*member.address).into(),
-            }),
+        let (nodes, page) = match (last, self.rendezvous.waiting_nodes(run_id)) {
+            (Some((last, members)), _) if last == round => {
+                page_of(members.iter(), span, |member| NodeEntry {
+                    rank_first: member.worker_offset,
+                    local_world_size: member.local_world_size,
+                    node: member.node.to_string(),
+                    address: (*member.address).into(),
+                })
+            }
             // Ranks are not settled: they stand in some order, and none has workers before it.
-            (_, Some((next, comers))) if next == round => page_of(comers, span, |comer| Seat {
-                rank_first: 0,
-                local_world_size: comer.local_world_size,
-                node: comer.node.to_string(),
-                address: comer.address.into(),
-            }),
+            (_, Some((next, waiting_nodes))) if next == round => {
+                page_of(waiting_nodes, span, |waiting_node| NodeEntry {
+                    rank_first: 0,
+                    local_world_size: waiting_node.local_world_size,
+                    node: waiting_node.node.to_string(),
+                    address: waiting_node.address.into(),
+                })
+            }
             _ => {
                 let text = format!("round {round} of the run '{run_id}'");
                 let second = last.map_or(0, |(last, _)| last);
@@ -246,16 +250,16 @@ impl Native {
         };
         let records: Vec<Member<'_>> = page
             .iter()
-            .map(|(node_rank, seat)| Member {
+            .map(|(node_rank, describe)| Member {
                 node_rank: *node_rank,
-                rank_first: seat.rank_first,
-                local_world_size: seat.local_world_size,
-                node: seat.node.as_bytes(),
-                address: &seat.address,
+                rank_first: describe.rank_first,
+                local_world_size: describe.local_world_size,
+                node: describe.node.as_bytes(),
+                address: &describe.address,
             })
             .collect();
         self.answer(
-            desk,
+            context,
             session,
             id,
             &ServerFrame::MemberList { round, nodes, members: List::new(&records) },
@@ -265,7 +269,7 @@ impl Native {
 
     fn run_info(
         &mut self,
-        desk: &mut Desk<'_>,
+        context: &mut ServerContext<'_>,
         session: SessionId,
         id: u64,
         run_id: Key<'_>,
@@ -289,29 +293,38 @@ impl Native {
                 nodes_standby: status.counts.standby,
             },
         );
-        self.answer(desk, session, id, &state);
+        self.answer(context, session, id, &state);
         Ok(())
     }
 
     /// Takes a pending join back; whether there was one.
-    pub(super) fn cancel_join(&mut self, desk: &mut Desk<'_>, session: SessionId, request: u64) -> bool {
-        use crate::rendezvous::service::Place;
+    pub(super) fn cancel_join(
+        &mut self,
+        context: &mut ServerContext<'_>,
+        session: SessionId,
+        request: u64,
+    ) -> bool {
+        use crate::rendezvous::service::NodeState;
         let participant = participant(session);
-        let pending = self
-            .rendezvous
-            .place(participant)
-            .is_some_and(|(_, place)| matches!(place, Place::Joining | Place::Waiting | Place::Standby));
+        let pending = self.rendezvous.node_state(participant).is_some_and(|(_, index)| {
+            matches!(index, NodeState::Joining | NodeState::Waiting | NodeState::Standby)
+        });
         if !pending || self.parts.get(session).is_none_or(|part| part.join != request) {
             return false;
         }
         // It is in the run.
-        let _ = self.rendezvous.handle(desk.now, Input::Leave { participant });
-        self.drain_rounds(desk);
+        let _ = self.rendezvous.handle(context.now, Input::Leave { participant });
+        self.drain_rounds(context);
         true
     }
 
     /// A session is over, and so is its part in a run.
-    pub(super) fn end_participation(&mut self, desk: &mut Desk<'_>, session: SessionId, why: Why) {
+    pub(super) fn end_participation(
+        &mut self,
+        context: &mut ServerContext<'_>,
+        session: SessionId,
+        why: Why,
+    ) {
         self.parts.remove(session);
         let participant = participant(session);
         let input = match why {
@@ -319,20 +332,20 @@ impl Native {
             why => Input::Ended { participant, why: end_reason(why) },
         };
         // Who left a run before is in none.
-        let _ = self.rendezvous.handle(desk.now, input);
-        self.drain_rounds(desk);
+        let _ = self.rendezvous.handle(context.now, input);
+        self.drain_rounds(context);
     }
 
-    pub(super) fn tick_rounds(&mut self, desk: &mut Desk<'_>) {
-        if self.rendezvous.poll_timeout().is_some_and(|at| at <= desk.now) {
+    pub(super) fn tick_rounds(&mut self, context: &mut ServerContext<'_>) {
+        if self.rendezvous.poll_timeout().is_some_and(|at| at <= context.now) {
             // Time alone is never refused.
-            let _ = self.rendezvous.handle(desk.now, Input::Tick);
-            self.drain_rounds(desk);
+            let _ = self.rendezvous.handle(context.now, Input::Tick);
+            self.drain_rounds(context);
         }
     }
 
     fn stem(&self, run_id: &str) -> Vec<u8> {
-        stem(self.birth.incarnation, run_id)
+        stem(self.instance.incarnation, run_id)
     }
 
     /// How all keys of a round begin.
@@ -342,46 +355,53 @@ impl Native {
         prefix
     }
 
-    fn drain_rounds(&mut self, desk: &mut Desk<'_>) {
+    fn drain_rounds(&mut self, context: &mut ServerContext<'_>) {
         while let Some(output) = self.rendezvous.poll_output() {
             match output {
                 // Numbers are never used twice, but a client that knows the prefix may have written there too early.
-                Output::RoundOpened(namespace) => desk.engine.discard(&self.prefix(&namespace)),
+                Output::RoundOpened(namespace) => context.engine.discard(&self.prefix(&namespace)),
                 Output::Fence(_) if planted::has(Bug::SkippedFence) => {}
                 Output::Fence(namespace) => {
-                    let in_vain = desk.engine.fence(&self.stem(&namespace.run_id), namespace.round);
+                    let wait_failure = context.engine.fence(&self.stem(&namespace.run_id), namespace.round);
                     let stale = Stale { round: namespace.round, over: namespace.round };
-                    self.end_in_vain(desk, in_vain, stale);
+                    self.end_in_vain(context, wait_failure, stale);
                 }
-                Output::Delete(namespace) => desk.engine.discard(&self.prefix(&namespace)),
-                Output::Forgotten(run_id) => desk.engine.lift_fence(&self.stem(&run_id)),
-                Output::Tell { participant, event } => self.tell_participant(desk, participant, &event),
+                Output::Delete(namespace) => context.engine.discard(&self.prefix(&namespace)),
+                Output::Forgotten(run_id) => context.engine.lift_fence(&self.stem(&run_id)),
+                Output::Notify { participant, event } => {
+                    self.notify_participant(context, participant, &event)
+                }
                 Output::Decided { run_id, round, action, reason } => {
-                    desk.events.push_back(ServerEvent::Run { run_id, round, action, reason });
+                    context.events.push_back(ServerEvent::Run { run_id, round, action, reason });
                 }
             }
         }
     }
 
     /// Tells a session what happened, as the answer to its Join or as a push that comes from it.
-    fn tell_participant(&mut self, desk: &mut Desk<'_>, to: ParticipantId, event: &Event) {
+    fn notify_participant(&mut self, context: &mut ServerContext<'_>, to: ParticipantId, event: &Event) {
         let session = SessionId(to.0);
         let Some(Part { join: id, run_id }) = self.parts.get(session).cloned() else { return };
         let run_id = Key::raw(run_id.as_bytes());
         match event {
             Event::Seated => {
-                self.push(desk, session, id, &ServerFrame::Placed { run_id, seated: true, ahead: 0 });
+                self.push(context, session, id, &ServerFrame::Placed { run_id, seated: true, ahead: 0 });
             }
-            Event::StandingBy { ahead } => {
-                self.push(desk, session, id, &ServerFrame::Placed { run_id, seated: false, ahead: *ahead });
+            Event::Standby { ahead } => {
+                self.push(
+                    context,
+                    session,
+                    id,
+                    &ServerFrame::Placed { run_id, seated: false, ahead: *ahead },
+                );
             }
-            Event::RoundFormed(round) => self.tell_round(desk, session, id, round),
+            Event::RoundFormed(round) => self.send_round(context, session, id, round),
             Event::JoinFailed(failure) => {
                 self.parts.remove(session);
-                self.fail(desk, session, id, failure_of(failure).fault());
+                self.fail(context, session, id, failure_of(failure).fault());
             }
             Event::NodesWaiting { nodes } => {
-                self.push(desk, session, id, &ServerFrame::NodesWaiting { run_id, nodes: *nodes });
+                self.push(context, session, id, &ServerFrame::NodesWaiting { run_id, nodes: *nodes });
             }
             Event::NodeLost(loss) => {
                 let node = loss.node.to_string();
@@ -392,33 +412,38 @@ impl Native {
                     node: node.as_bytes(),
                     why: why_of(loss.why),
                 };
-                self.push(desk, session, id, &died);
+                self.push(context, session, id, &died);
             }
             Event::RoundEnded { round, reason } => {
                 let over = ServerFrame::RoundOver { run_id, round: *round, why: why_over(*reason) };
-                self.push(desk, session, id, &over);
+                self.push(context, session, id, &over);
             }
-            Event::LeftBehind { round } => {
+            Event::Excluded { round } => {
                 self.parts.remove(session);
-                self.push(desk, session, id, &ServerFrame::LeftBehind { run_id, round: *round });
+                self.push(context, session, id, &ServerFrame::Excluded { run_id, round: *round });
             }
             Event::RunClosed { by } => {
                 let by = by.as_ref().map(ToString::to_string).unwrap_or_default();
-                self.push(desk, session, id, &ServerFrame::RunClosed { run_id, by: by.as_bytes() });
+                self.push(context, session, id, &ServerFrame::RunClosed { run_id, by: by.as_bytes() });
             }
-            Event::JobFailed { words } => {
-                self.push(desk, session, id, &ServerFrame::JobFailed { run_id, words: words.as_bytes() });
+            Event::JobFailed { message } => {
+                self.push(
+                    context,
+                    session,
+                    id,
+                    &ServerFrame::JobFailed { run_id, message: message.as_bytes() },
+                );
             }
             Event::Replaced { by } => {
                 self.parts.remove(session);
-                self.push(desk, session, id, &ServerFrame::Replaced { run_id, session: by.0 });
+                self.push(context, session, id, &ServerFrame::Replaced { run_id, session: by.0 });
                 // Its Join may be pending still.
-                self.fail(desk, session, id, Fault { first: by.0, ..Fault::REPLACED });
+                self.fail(context, session, id, Fault { first: by.0, ..Fault::REPLACED });
             }
         }
     }
 
-    fn tell_round(&mut self, desk: &mut Desk<'_>, session: SessionId, id: u64, round: &Round) {
+    fn send_round(&mut self, context: &mut ServerContext<'_>, session: SessionId, id: u64, round: &Round) {
         let namespace = self.prefix(&round.namespace);
         let frame = ServerFrame::Round {
             run_id: Key::raw(round.namespace.run_id.as_bytes()),
@@ -430,7 +455,7 @@ impl Native {
             leader: &round.rank_zero_address,
             namespace: Key::raw(&namespace),
         };
-        self.answer(desk, session, id, &frame);
+        self.answer(context, session, id, &frame);
     }
 }
 

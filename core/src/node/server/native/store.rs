@@ -1,7 +1,7 @@
 //! Requests to the store: those that are answered at once, and those that wait.
 
 use super::waiting::{Awaited, Pending};
-use super::{Desk, Native, millis};
+use super::{Native, ServerContext, millis};
 use crate::ids::WaiterId;
 use crate::node::server::event::CloseReason;
 use crate::session::table::SessionId;
@@ -21,7 +21,7 @@ const NAMES_MAX: usize = 16;
 enum Outcome {
     Done,
     Number(i64),
-    Verdict(bool),
+    Holds(bool),
     /// What now stands under its key.
     Value(u64, Option<Vec<u8>>),
     Removed(PrefixRemoved),
@@ -30,78 +30,78 @@ enum Outcome {
 impl Native {
     pub(super) fn store_request(
         &mut self,
-        desk: &mut Desk<'_>,
+        context: &mut ServerContext<'_>,
         session: SessionId,
         id: u64,
         frame: &ClientFrame<'_>,
     ) {
         match *frame {
             ClientFrame::Get { timeout_ms, key } => {
-                self.begin_wait(desk, session, id, timeout_ms, Awaited::Value, Keys::one(key));
+                self.begin_wait(context, session, id, timeout_ms, Awaited::Value, Keys::one(key));
             }
             ClientFrame::Wait { timeout_ms, keys } => {
-                self.begin_wait(desk, session, id, timeout_ms, Awaited::Presence, keys);
+                self.begin_wait(context, session, id, timeout_ms, Awaited::KeyPresence, keys);
             }
             ClientFrame::MultiGet { timeout_ms, keys } => {
-                self.begin_wait(desk, session, id, timeout_ms, Awaited::Values, keys);
+                self.begin_wait(context, session, id, timeout_ms, Awaited::Values, keys);
             }
             ClientFrame::QueuePop { timeout_ms, key } => {
-                self.begin_wait(desk, session, id, timeout_ms, Awaited::Item, Keys::one(key));
+                self.begin_wait(context, session, id, timeout_ms, Awaited::Item, Keys::one(key));
             }
             ClientFrame::ListKeys { prefix, after, count_max } => {
                 let (prefix, after) = (whole(prefix), whole(after));
-                let (list, more) = desk.engine.page(&prefix, &after, count_max as usize);
+                let (list, more) = context.engine.page(&prefix, &after, count_max as usize);
                 let keys: Vec<&[u8]> = list.iter().collect();
                 // The keys stand in the store while the answer is written.
                 let answer = owned_keys(&keys);
                 let keys = Keys::packed(keys.len(), &answer);
-                self.answer(desk, session, id, &ServerFrame::KeyList { more, keys });
+                self.answer(context, session, id, &ServerFrame::KeyList { more, keys });
             }
             ClientFrame::Txn { compares, then, otherwise } => {
-                let applied = desk.engine.txn(compares.iter(), then.iter(), otherwise.iter());
+                let applied = context.engine.txn(compares.iter(), then.iter(), otherwise.iter());
                 match applied {
                     Ok(applied) => {
                         let holds = applied.holds;
-                        Released { conns: desk.conns, requests: &mut self.waiting.released }
+                        Released { conns: context.conns, requests: &mut self.waiting.released }
                             .note(applied.released);
-                        let revision = desk.engine.revision();
-                        self.answer(desk, session, id, &ServerFrame::Verdict { holds, revision });
+                        let revision = context.engine.revision();
+                        self.answer(context, session, id, &ServerFrame::Outcome { holds, revision });
                     }
                     Err((error, key)) => {
                         let key = key.map(whole).unwrap_or_default();
-                        self.fail(desk, session, id, Fault { text: &key, ..fault_of(&error) });
+                        self.fail(context, session, id, Fault { text: &key, ..fault_of(&error) });
                     }
                 }
             }
-            ClientFrame::Batch { requests } => self.batch(desk, session, id, requests.iter()),
-            _ => match self.execute(desk, frame) {
+            ClientFrame::Batch { requests } => self.batch(context, session, id, requests.iter()),
+            _ => match self.execute(context, frame) {
                 Ok(outcome) => {
-                    let revision = desk.engine.revision();
-                    self.answer(desk, session, id, &frame_of(&outcome, revision));
+                    let revision = context.engine.revision();
+                    self.answer(context, session, id, &frame_of(&outcome, revision));
                 }
-                Err(fault) => self.fail(desk, session, id, fault),
+                Err(fault) => self.fail(context, session, id, fault),
             },
         }
     }
 
     fn batch<'a>(
         &mut self,
-        desk: &mut Desk<'_>,
+        context: &mut ServerContext<'_>,
         session: SessionId,
         id: u64,
         requests: impl Iterator<Item = Batched<ClientFrame<'a>>>,
     ) {
-        let (mut outcomes, mut room) = (Vec::new(), desk.limits.frame.frame_bytes_max / 2);
+        let (mut outcomes, mut budget) = (Vec::new(), context.limits.frame.frame_bytes_max / 2);
         for Batched(request) in requests {
-            let mut outcome = self.execute(desk, &request);
+            let mut outcome = self.execute(context, &request);
             // All is carried out; a value for which the answer has no room is not told.
             if let Ok(Outcome::Value(_, Some(value))) = &outcome {
-                match room.checked_sub(value.len()) {
-                    Some(left) => room = left,
-                    None => outcome = Err(Fault::new(FaultCode::TooLong, value.len() as u64, room as u64)),
+                match budget.checked_sub(value.len()) {
+                    Some(left) => budget = left,
+                    None => outcome = Err(Fault::new(FaultCode::TooLong, value.len() as u64, budget as u64)),
                 }
             }
-            outcomes.push((outcome, desk.engine.revision()));
+            outcomes.push((outcome, context.engine.revision()));
         }
         let answers: Vec<_> = outcomes
             .iter()
@@ -113,16 +113,20 @@ impl Native {
                 }
                 Ok(outcome) => Batched(frame_of(outcome, *revision)),
                 Err(fault) => {
-                    desk.stats.stale_writes += u64::from(fault.code == FaultCode::StaleRound);
+                    context.stats.stale_writes += u64::from(fault.code == FaultCode::StaleRound);
                     Batched(ServerFrame::Error { fault: *fault })
                 }
             })
             .collect();
-        self.answer(desk, session, id, &ServerFrame::BatchDone { answers: List::new(&answers) });
+        self.answer(context, session, id, &ServerFrame::BatchDone { answers: List::new(&answers) });
     }
 
     /// Carries out a request that never waits.
-    fn execute(&mut self, desk: &mut Desk<'_>, frame: &ClientFrame<'_>) -> Result<Outcome, Fault<'static>> {
+    fn execute(
+        &mut self,
+        context: &mut ServerContext<'_>,
+        frame: &ClientFrame<'_>,
+    ) -> Result<Outcome, Fault<'static>> {
         let request = match *frame {
             ClientFrame::Set { key, value } => Request::Set { key, value },
             ClientFrame::CompareSet { key, expected, desired } => {
@@ -137,7 +141,7 @@ impl Native {
             ClientFrame::QueuePush { key, value } => Request::QueuePush { key, value },
             ClientFrame::QueueLen { key } => Request::QueueLen { key },
             ClientFrame::DeletePrefix { prefix } => {
-                let removed = desk.engine.delete_prefix(&whole(prefix));
+                let removed = context.engine.delete_prefix(&whole(prefix));
                 return removed.map(Outcome::Removed).map_err(|error| fault_of(&error));
             }
             ref other => {
@@ -146,18 +150,18 @@ impl Native {
             }
         };
         // None of these waits, so nobody is named.
-        let applied = desk.engine.apply(WaiterId::Request(u32::MAX), &request);
+        let applied = context.engine.apply(WaiterId::Request(u32::MAX), &request);
         let applied = applied.map_err(|error| fault_of(&error))?;
-        Released { conns: desk.conns, requests: &mut self.waiting.released }.note(applied.released);
+        Released { conns: context.conns, requests: &mut self.waiting.released }.note(applied.released);
         let outcome = match applied.answer {
             Answer::Number(number) => Outcome::Number(number),
             Answer::Readiness(readiness) => {
-                Outcome::Verdict(readiness == crate::store::engine::Readiness::Ready)
+                Outcome::Holds(readiness == crate::store::engine::Readiness::Ready)
             }
             _ => Outcome::Done,
         };
         if let Request::CompareSet { key, .. } = request {
-            let found = desk.engine.find(&whole(key));
+            let found = context.engine.find(&whole(key));
             return Ok(match found {
                 Some((revision, value)) => Outcome::Value(revision, Some(value.read(<[u8]>::to_vec))),
                 None => Outcome::Value(0, None),
@@ -169,36 +173,36 @@ impl Native {
     /// Answers a request at once if it can be, and lets it wait if not.
     fn begin_wait(
         &mut self,
-        desk: &mut Desk<'_>,
+        context: &mut ServerContext<'_>,
         session: SessionId,
         id: u64,
         timeout_ms: u64,
         what: Awaited,
         keys: Keys<'_>,
     ) {
-        if self.try_wait(desk, session, id, &what, keys) {
+        if self.try_wait(context, session, id, &what, keys) {
             return;
         }
         if timeout_ms == 0 {
-            return self.answer_once(desk, session, id, &what, keys);
+            return self.answer_once(context, session, id, &what, keys);
         }
-        let deadline = desk.now + millis(timeout_ms);
+        let deadline = context.now + millis(timeout_ms);
         let pending = Pending::new((session, id), timeout_ms, deadline, what, keys);
-        self.park(desk, pending);
+        self.park(context, pending);
     }
 
     /// Lets a request wait for what it misses.
-    fn park(&mut self, desk: &mut Desk<'_>, pending: Pending) {
-        let waiter = WaiterId::Request(self.waiting.next_place());
+    fn park(&mut self, context: &mut ServerContext<'_>, pending: Pending) {
+        let waiter = WaiterId::Request(self.waiting.next_index());
         let (session, id) = (pending.session, pending.request);
         if let Err(fault) = self.sessions.charge(session, pending.cost()) {
-            return self.fail(desk, session, id, fault);
+            return self.fail(context, session, id, fault);
         }
         let parked = match (&pending.what, pending.keys().iter().next()) {
-            (Awaited::Item, Some(key)) => desk.engine.wait_for_item(waiter, key).map(|()| true),
+            (Awaited::Item, Some(key)) => context.engine.wait_for_item(waiter, key).map(|()| true),
             _ => {
                 let wait = Request::Wait { keys: pending.keys() };
-                desk.engine.apply(waiter, &wait).map(|applied| matches!(applied.answer, Answer::Parked))
+                context.engine.apply(waiter, &wait).map(|applied| matches!(applied.answer, Answer::Parked))
             }
         };
         if let Ok(true) = parked {
@@ -207,14 +211,14 @@ impl Native {
         self.sessions.discharge(session, pending.cost());
         match parked {
             // A queue goes by a name that is asked for as a value: nothing to wait for.
-            Ok(_) => self.answer_once(desk, session, id, &pending.what, pending.keys()),
-            Err(error) => self.fail(desk, session, id, fault_of(&error)),
+            Ok(_) => self.answer_once(context, session, id, &pending.what, pending.keys()),
+            Err(error) => self.fail(context, session, id, fault_of(&error)),
         }
     }
 
     /// Takes a request out that waits no more.
-    fn unpark(&mut self, place: u32) -> Option<Pending> {
-        let pending = self.waiting.remove(place)?;
+    fn unpark(&mut self, index: u32) -> Option<Pending> {
+        let pending = self.waiting.remove(index)?;
         self.sessions.discharge(pending.session, pending.cost());
         Some(pending)
     }
@@ -222,7 +226,7 @@ impl Native {
     /// Answers a request if all that it waits for is there.
     fn try_wait(
         &mut self,
-        desk: &mut Desk<'_>,
+        context: &mut ServerContext<'_>,
         session: SessionId,
         id: u64,
         what: &Awaited,
@@ -231,38 +235,38 @@ impl Native {
         match what {
             Awaited::Value => {
                 let Some(key) = keys.iter().next() else { return false };
-                let Some((revision, value)) = desk.engine.find(&whole(key)) else { return false };
+                let Some((revision, value)) = context.engine.find(&whole(key)) else { return false };
                 let value = owned(value);
-                self.answer(desk, session, id, &ServerFrame::Value { revision, value: Some(&value) });
+                self.answer(context, session, id, &ServerFrame::Value { revision, value: Some(&value) });
                 true
             }
-            Awaited::Presence => {
-                let ready = is_ready(desk.engine, keys);
+            Awaited::KeyPresence => {
+                let ready = is_ready(context.engine, keys);
                 if ready {
-                    self.done(desk, session, id);
+                    self.done(context, session, id);
                 }
                 ready
             }
             Awaited::Values => {
-                let there = keys.iter().all(|key| desk.engine.find(&whole(key)).is_some());
+                let there = keys.iter().all(|key| context.engine.find(&whole(key)).is_some());
                 if there {
-                    self.answer_values(desk, session, id, keys);
+                    self.answer_values(context, session, id, keys);
                 }
                 there
             }
             Awaited::Item => {
                 let Some(key) = keys.iter().next() else { return false };
                 let pop = Request::QueuePop { key };
-                match desk.engine.apply(WaiterId::Request(u32::MAX), &pop).map(|applied| applied.answer) {
+                match context.engine.apply(WaiterId::Request(u32::MAX), &pop).map(|applied| applied.answer) {
                     Ok(Answer::Popped { length_before, item: Some(item) }) => {
                         let length_before = length_before.unsigned_abs();
                         let popped = ServerFrame::Popped { length_before, item: Some(&item) };
-                        self.answer(desk, session, id, &popped);
+                        self.answer(context, session, id, &popped);
                         true
                     }
                     Ok(_) => false,
                     Err(error) => {
-                        self.fail(desk, session, id, fault_of(&error));
+                        self.fail(context, session, id, fault_of(&error));
                         true
                     }
                 }
@@ -273,32 +277,39 @@ impl Native {
     /// Answers a request that does not wait, and misses something.
     fn answer_once(
         &mut self,
-        desk: &mut Desk<'_>,
+        context: &mut ServerContext<'_>,
         session: SessionId,
         id: u64,
         what: &Awaited,
         keys: Keys<'_>,
     ) {
         match what {
-            Awaited::Value => self.fail(desk, session, id, Fault::new(FaultCode::NotFound, 0, 0)),
-            Awaited::Presence => self.fail_missing(desk, session, id, 0, keys),
-            Awaited::Values => self.answer_values(desk, session, id, keys),
+            Awaited::Value => self.fail(context, session, id, Fault::new(FaultCode::NotFound, 0, 0)),
+            Awaited::KeyPresence => self.fail_missing(context, session, id, 0, keys),
+            Awaited::Values => self.answer_values(context, session, id, keys),
             Awaited::Item => {
-                self.answer(desk, session, id, &ServerFrame::Popped { length_before: 0, item: None });
+                self.answer(context, session, id, &ServerFrame::Popped { length_before: 0, item: None });
             }
         }
     }
 
-    fn answer_values(&mut self, desk: &mut Desk<'_>, session: SessionId, id: u64, keys: Keys<'_>) {
+    fn answer_values(
+        &mut self,
+        context: &mut ServerContext<'_>,
+        session: SessionId,
+        id: u64,
+        keys: Keys<'_>,
+    ) {
         // One key may stand there many times: what is asked for is added up before any of it is copied.
-        let sizes = keys.iter().map(|key| desk.engine.find(&whole(key)).map_or(0, |(_, value)| value.len()));
+        let sizes =
+            keys.iter().map(|key| context.engine.find(&whole(key)).map_or(0, |(_, value)| value.len()));
         let bytes = sizes.fold(0, usize::saturating_add);
-        if bytes > desk.limits.frame.frame_bytes_max {
-            return self.too_long(desk, session, id, bytes);
+        if bytes > context.limits.frame.frame_bytes_max {
+            return self.too_long(context, session, id, bytes);
         }
         let found: Vec<_> = keys
             .iter()
-            .map(|key| desk.engine.find(&whole(key)).map(|(revision, value)| (revision, owned(value))))
+            .map(|key| context.engine.find(&whole(key)).map(|(revision, value)| (revision, owned(value))))
             .collect();
         let values: Vec<Found<'_>> = found
             .iter()
@@ -307,12 +318,12 @@ impl Native {
                 None => Found { revision: 0, value: None },
             })
             .collect();
-        self.answer(desk, session, id, &ServerFrame::Values { values: List::new(&values) });
+        self.answer(context, session, id, &ServerFrame::Values { values: List::new(&values) });
     }
 
     fn fail_missing(
         &mut self,
-        desk: &mut Desk<'_>,
+        context: &mut ServerContext<'_>,
         session: SessionId,
         id: u64,
         timeout_ms: u64,
@@ -320,7 +331,7 @@ impl Native {
     ) {
         let (mut text, mut missing) = (String::new(), 0_usize);
         for key in keys.iter() {
-            if is_ready(desk.engine, Keys::one(key)) {
+            if is_ready(context.engine, Keys::one(key)) {
                 continue;
             }
             if missing < NAMES_MAX {
@@ -334,12 +345,12 @@ impl Native {
             let _ = write!(text, " and {more} more");
         }
         let fault = Fault { text: text.as_bytes(), ..Fault::new(FaultCode::TimedOut, timeout_ms, 0) };
-        self.fail(desk, session, id, fault);
+        self.fail(context, session, id, fault);
     }
 
     /// The store has ended the wait of this request.
-    pub(in crate::node::server) fn released(&mut self, place: u32) {
-        self.waiting.released.push_back(place);
+    pub(in crate::node::server) fn released(&mut self, index: u32) {
+        self.waiting.released.push_back(index);
     }
 
     pub(in crate::node::server) fn has_released(&self) -> bool {
@@ -347,31 +358,36 @@ impl Native {
     }
 
     /// Answers the requests whose waits have ended. What they waited for may be gone again; they wait on then.
-    pub(in crate::node::server) fn serve_released(&mut self, desk: &mut Desk<'_>) {
-        while let Some(place) = self.waiting.released.pop_front() {
-            let Some(pending) = self.unpark(place) else { continue };
+    pub(in crate::node::server) fn serve_released(&mut self, context: &mut ServerContext<'_>) {
+        while let Some(index) = self.waiting.released.pop_front() {
+            let Some(pending) = self.unpark(index) else { continue };
             let (session, id) = (pending.session, pending.request);
-            if let Awaited::Presence = pending.what {
+            if let Awaited::KeyPresence = pending.what {
                 // All keys have been there, if not at the same time.
-                self.done(desk, session, id);
-            } else if !self.try_wait(desk, session, id, &pending.what, pending.keys()) {
-                self.park(desk, pending);
+                self.done(context, session, id);
+            } else if !self.try_wait(context, session, id, &pending.what, pending.keys()) {
+                self.park(context, pending);
             }
         }
     }
 
     /// Tells those who wait for keys that will never be there: c10d has no word for that, so its connections end.
-    pub(super) fn end_in_vain(&mut self, desk: &mut Desk<'_>, waiters: Vec<WaiterId>, stale: Stale) {
+    pub(super) fn end_in_vain(
+        &mut self,
+        context: &mut ServerContext<'_>,
+        waiters: Vec<WaiterId>,
+        stale: Stale,
+    ) {
         let error = ApplyError::Stale(stale);
         for waiter in waiters {
             match waiter {
                 WaiterId::Conn(conn) => {
-                    desk.stats.stale_writes += 1;
+                    context.stats.stale_writes += 1;
                     self.to_close.push_back((conn, CloseReason::Refused(error)));
                 }
-                WaiterId::Request(place) => {
-                    if let Some(pending) = self.unpark(place) {
-                        self.fail(desk, pending.session, pending.request, fault_of(&error));
+                WaiterId::Request(index) => {
+                    if let Some(pending) = self.unpark(index) {
+                        self.fail(context, pending.session, pending.request, fault_of(&error));
                     }
                 }
             }
@@ -379,32 +395,37 @@ impl Native {
     }
 
     /// Tells those whose time is up.
-    pub(super) fn expire_waits(&mut self, desk: &mut Desk<'_>) {
-        while let Some(place) = self.waiting.expired(desk.now) {
-            desk.engine.forget_waits(WaiterId::Request(place));
-            let Some(pending) = self.unpark(place) else { continue };
+    pub(super) fn expire_waits(&mut self, context: &mut ServerContext<'_>) {
+        while let Some(index) = self.waiting.expired(context.now) {
+            context.engine.forget_waits(WaiterId::Request(index));
+            let Some(pending) = self.unpark(index) else { continue };
             let (session, id, timeout_ms) = (pending.session, pending.request, pending.timeout_ms);
             match pending.what {
                 Awaited::Item => {
                     let text = pending.keys().iter().next().map(whole).unwrap_or_default();
                     let fault = Fault { text: &text, ..Fault::new(FaultCode::TimedOut, timeout_ms, 0) };
-                    self.fail(desk, session, id, fault);
+                    self.fail(context, session, id, fault);
                 }
-                _ => self.fail_missing(desk, session, id, timeout_ms, pending.keys()),
+                _ => self.fail_missing(context, session, id, timeout_ms, pending.keys()),
             }
         }
     }
 
-    pub(super) fn cancel_wait(&mut self, desk: &mut Desk<'_>, session: SessionId, request: u64) -> bool {
-        let Some(place) = self.waiting.find(session, request) else { return false };
-        desk.engine.forget_waits(WaiterId::Request(place));
-        self.unpark(place).is_some()
+    pub(super) fn cancel_wait(
+        &mut self,
+        context: &mut ServerContext<'_>,
+        session: SessionId,
+        request: u64,
+    ) -> bool {
+        let Some(index) = self.waiting.find(session, request) else { return false };
+        context.engine.forget_waits(WaiterId::Request(index));
+        self.unpark(index).is_some()
     }
 
-    pub(super) fn end_waits(&mut self, desk: &mut Desk<'_>, session: SessionId) {
-        while let Some(place) = self.waiting.of_session(session) {
-            desk.engine.forget_waits(WaiterId::Request(place));
-            self.unpark(place);
+    pub(super) fn end_waits(&mut self, context: &mut ServerContext<'_>, session: SessionId) {
+        while let Some(index) = self.waiting.of_session(session) {
+            context.engine.forget_waits(WaiterId::Request(index));
+            self.unpark(index);
         }
     }
 }
@@ -420,7 +441,7 @@ impl Released<'_> {
         for &waiter in released {
             match waiter {
                 WaiterId::Conn(conn) => self.conns.release(conn),
-                WaiterId::Request(place) => self.requests.push_back(place),
+                WaiterId::Request(index) => self.requests.push_back(index),
             }
         }
     }
@@ -430,7 +451,7 @@ fn frame_of(outcome: &Outcome, revision: u64) -> ServerFrame<'_> {
     match outcome {
         Outcome::Done => ServerFrame::Done { revision },
         Outcome::Number(number) => ServerFrame::Number { number: *number, revision },
-        Outcome::Verdict(holds) => ServerFrame::Verdict { holds: *holds, revision },
+        Outcome::Holds(holds) => ServerFrame::Outcome { holds: *holds, revision },
         Outcome::Value(revision, value) => {
             ServerFrame::Value { revision: *revision, value: value.as_deref() }
         }
@@ -462,8 +483,8 @@ fn is_ready(engine: &mut Engine, keys: Keys<'_>) -> bool {
 
 /// The whole key. Keys of frames are in one piece.
 fn whole(key: Key<'_>) -> Cow<'_, [u8]> {
-    match key.as_one_piece() {
-        Some(piece) => Cow::Borrowed(piece),
+    match key.as_contiguous() {
+        Some(part) => Cow::Borrowed(part),
         None => Cow::Owned(key.pieces().concat()),
     }
 }

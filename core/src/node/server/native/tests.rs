@@ -5,7 +5,7 @@ extern crate std;
 use crate::ids::ConnId;
 use crate::limits::ServerLimits;
 use crate::node::server::tests::Rig;
-use crate::node::server::{Birth, CloseReason, Event, Input};
+use crate::node::server::{CloseReason, Event, Input, ServerInstance};
 use crate::store::op::{Key, Keys, Pairs, Request};
 use crate::store::txn::{Compare, Condition, Write};
 use crate::time::Duration;
@@ -69,7 +69,7 @@ fn line(limits: &ServerLimits, bytes: &[u8]) -> (String, usize) {
             let all: Vec<_> = values.iter().map(|found| found.value.map_or("-".into(), text)).collect();
             format!("Values {}", all.join(","))
         }
-        ServerFrame::Verdict { holds, .. } => format!("Verdict {holds}"),
+        ServerFrame::Outcome { holds, .. } => format!("Verdict {holds}"),
         ServerFrame::Popped { length_before, item } => {
             format!("Popped {length_before} {}", item.map_or("-".into(), text))
         }
@@ -110,7 +110,7 @@ fn line(limits: &ServerLimits, bytes: &[u8]) -> (String, usize) {
         }
         ServerFrame::RoundOver { round, why, .. } => format!("RoundOver {round}: {why}"),
         ServerFrame::NodesWaiting { nodes, .. } => format!("NodesWaiting {nodes}"),
-        ServerFrame::JobFailed { words, .. } => format!("JobFailed {}", text(words)),
+        ServerFrame::JobFailed { message, .. } => format!("JobFailed {}", text(message)),
         ServerFrame::RunClosed { by, .. } => format!("RunClosed by={}", text(by)),
         ServerFrame::Placed { seated, ahead, .. } => format!("Placed seated={seated} ahead={ahead}"),
         ServerFrame::RunState { round, complete, closed, nodes, nodes_waiting, nodes_standby } => format!(
@@ -159,7 +159,7 @@ impl Rig {
     }
 
     /// Asks, and returns all that came.
-    fn asked(&mut self, conn: ConnId, id: u64, frame: &ClientFrame<'_>) -> Vec<String> {
+    fn wanted(&mut self, conn: ConnId, id: u64, frame: &ClientFrame<'_>) -> Vec<String> {
         self.ask(conn, id, frame);
         self.lines(conn)
     }
@@ -193,7 +193,7 @@ const TERMS: Terms<'static> = Terms {
 
 /// A key of a round, at the server that the tests begin.
 fn key_of(run_id: &str, round: u64, name: &str) -> String {
-    let incarnation = Birth::from_seed(1).incarnation;
+    let incarnation = ServerInstance::from_seed(1).incarnation;
     format!("/torch.rendezvous.{run_id}.{incarnation:016x}.{round}/{name}")
 }
 
@@ -217,11 +217,11 @@ fn requests_may_come_with_hello_in_any_pieces() {
     bytes.extend(encoded(1, 0, &ClientFrame::Set { key: key("/a"), value: b"1" }));
     bytes.extend(encoded(2, 0, &ClientFrame::Get { timeout_ms: 0, key: key("/a") }));
     let expected = ["0 Welcome resumed=false", "1 Done", "2 Value 1"];
-    for piece in [1, 3, 7, bytes.len()] {
+    for chunk in [1, 3, 7, bytes.len()] {
         let mut rig = rig();
         let conn = rig.connect(0);
-        bytes.chunks(piece).for_each(|piece| rig.send(conn, piece));
-        assert_eq!(rig.lines(conn), expected, "in pieces of {piece}");
+        bytes.chunks(chunk).for_each(|chunk| rig.send(conn, chunk));
+        assert_eq!(rig.lines(conn), expected, "in pieces of {chunk}");
         assert_eq!(rig.server.stats().sessions, 1);
     }
 }
@@ -345,7 +345,7 @@ fn each_request_to_the_store_is_answered_as_specified() {
         (ClientFrame::Delete { key: key("/a") }, "Number 0"),
     ] {
         id += 1;
-        assert_eq!(rig.asked(conn, id, &frame), [format!("{id} {answer}")], "{frame:?}");
+        assert_eq!(rig.wanted(conn, id, &frame), [format!("{id} {answer}")], "{frame:?}");
     }
 }
 
@@ -385,10 +385,10 @@ fn waits_end_in_time_by_cancel_or_with_their_session() {
     rig.after(Duration::from_millis(2000));
     assert_eq!(rig.lines(conn), ["3 Error TimedOut 2000 0 /x, /y", "4 Error TimedOut 3000 0 /q"]);
     assert_eq!(
-        rig.asked(conn, 6, &ClientFrame::Cancel { request: 5 }),
+        rig.wanted(conn, 6, &ClientFrame::Cancel { request: 5 }),
         ["5 Error Cancelled 0 0 node-a", "6 Verdict true"]
     );
-    assert_eq!(rig.asked(conn, 7, &ClientFrame::Cancel { request: 5 }), ["7 Verdict false"]);
+    assert_eq!(rig.wanted(conn, 7, &ClientFrame::Cancel { request: 5 }), ["7 Verdict false"]);
     rig.ask(conn, 8, &ClientFrame::Get { timeout_ms: 60_000, key: key("/x") });
     assert_eq!(rig.server.stats().waiting, 1);
     rig.feed(Input::Lost { conn, os_error: 104 });
@@ -426,7 +426,7 @@ fn a_value_that_is_gone_again_is_waited_for_on() {
     let writes = [Write::Set { key: key("/k"), value: b"1" }, Write::Delete { key: key("/k") }];
     let txn =
         ClientFrame::Txn { compares: List::new(&[]), then: List::new(&writes), otherwise: List::new(&[]) };
-    assert_eq!(rig.asked(other, 1, &txn), ["1 Verdict true"]);
+    assert_eq!(rig.wanted(other, 1, &txn), ["1 Verdict true"]);
     assert_eq!(rig.lines(conn), [""; 0]);
     rig.ask(other, 2, &ClientFrame::Set { key: key("/k"), value: b"2" });
     assert_eq!(rig.lines(conn), ["1 Value 2"]);
@@ -437,7 +437,7 @@ fn a_watch_tells_of_changes_whoever_makes_them() {
     let mut rig = rig();
     let (conn, c10d) = (rig.open(0, "n"), rig.greeted(1));
     assert_eq!(
-        rig.asked(conn, 1, &ClientFrame::WatchPrefix { prefix: key("/w/"), from_revision: 0 }),
+        rig.wanted(conn, 1, &ClientFrame::WatchPrefix { prefix: key("/w/"), from_revision: 0 }),
         ["1 Done"]
     );
     rig.send(c10d, &super::super::tests::set(b"/w/a", b"1"));
@@ -446,14 +446,14 @@ fn a_watch_tells_of_changes_whoever_makes_them() {
     let writes = [Write::Set { key: key("/w/b"), value: b"2" }, Write::Delete { key: key("/w/a") }];
     let txn =
         ClientFrame::Txn { compares: List::new(&[]), then: List::new(&writes), otherwise: List::new(&[]) };
-    assert_eq!(rig.asked(conn, 2, &txn), ["2 Verdict true", "1 Changed /w/b=2,/w/a=-"]);
+    assert_eq!(rig.wanted(conn, 2, &txn), ["2 Verdict true", "1 Changed /w/b=2,/w/a=-"]);
     let back = ClientFrame::WatchKey { key: key("/w/a"), from_revision: 1 };
-    assert_eq!(rig.asked(conn, 3, &back), ["3 Done", "3 Changed /w/a=1,/w/a=-"]);
+    assert_eq!(rig.wanted(conn, 3, &back), ["3 Done", "3 Changed /w/a=1,/w/a=-"]);
     assert_eq!(
-        rig.asked(conn, 4, &ClientFrame::Cancel { request: 1 }),
+        rig.wanted(conn, 4, &ClientFrame::Cancel { request: 1 }),
         ["1 WatchOver { why: Cancelled, oldest: 0 }", "4 Verdict true"]
     );
-    assert_eq!(rig.asked(conn, 5, &ClientFrame::Set { key: key("/w/c"), value: b"" }), ["5 Done"]);
+    assert_eq!(rig.wanted(conn, 5, &ClientFrame::Set { key: key("/w/c"), value: b"" }), ["5 Done"]);
 }
 
 #[test]
@@ -471,12 +471,12 @@ fn a_watcher_that_does_not_read_is_told_later_and_no_memory_is_kept_for_it() {
     assert!(rig.server.unsent(slow).len() < 300, "{} bytes are kept", rig.server.unsent(slow).len());
     rig.window = usize::MAX;
     rig.feed(Input::Sent { conn: slow, bytes: 0 });
-    let mut told = Vec::new();
+    let mut reported = Vec::new();
     for _ in 0..200 {
         rig.pump(slow);
-        told.extend(rig.lines(slow));
+        reported.extend(rig.lines(slow));
     }
-    let values: Vec<&str> = told
+    let values: Vec<&str> = reported
         .iter()
         .flat_map(|line| line.strip_prefix("1 Changed ").expect("a change").split(','))
         .map(|change| change.strip_prefix("/k=").expect("of the key"))
@@ -492,23 +492,23 @@ fn leases_end_in_time_by_word_and_with_their_session() {
         rig.ask(owner, id, &ClientFrame::Set { key: key(name), value: b"" });
     }
     rig.got(owner);
-    assert_eq!(rig.asked(owner, 4, &ClientFrame::LeaseGrant { ttl_ms: 1000 }), ["4 Number 1"]);
-    assert_eq!(rig.asked(owner, 5, &ClientFrame::LeaseGrant { ttl_ms: 0 }), ["5 Number 2"]);
-    assert_eq!(rig.asked(owner, 6, &ClientFrame::LeaseGrant { ttl_ms: 0 }), ["6 Number 3"]);
+    assert_eq!(rig.wanted(owner, 4, &ClientFrame::LeaseGrant { ttl_ms: 1000 }), ["4 Number 1"]);
+    assert_eq!(rig.wanted(owner, 5, &ClientFrame::LeaseGrant { ttl_ms: 0 }), ["5 Number 2"]);
+    assert_eq!(rig.wanted(owner, 6, &ClientFrame::LeaseGrant { ttl_ms: 0 }), ["6 Number 3"]);
     for (lease, name) in [(1, b"/1"), (2, b"/2"), (3, b"/3")] {
         let keys: [&[u8]; 1] = [name];
         let attach = ClientFrame::LeaseAttach { lease, keys: Keys::scoped(b"", &keys) };
-        assert_eq!(rig.asked(owner, 6 + lease, &attach), [format!("{} Done", 6 + lease)]);
+        assert_eq!(rig.wanted(owner, 6 + lease, &attach), [format!("{} Done", 6 + lease)]);
     }
-    assert_eq!(rig.asked(owner, 10, &ClientFrame::LeaseRenew { lease: 9 }), ["10 Error UnknownLease 9 0 "]);
+    assert_eq!(rig.wanted(owner, 10, &ClientFrame::LeaseRenew { lease: 9 }), ["10 Error UnknownLease 9 0 "]);
     rig.after(Duration::from_millis(600));
-    assert_eq!(rig.asked(owner, 11, &ClientFrame::LeaseRenew { lease: 1 }), ["11 Done"]);
+    assert_eq!(rig.wanted(owner, 11, &ClientFrame::LeaseRenew { lease: 1 }), ["11 Done"]);
     rig.after(Duration::from_millis(600));
     assert_eq!(rig.lines(owner), [""; 0]);
     rig.after(Duration::from_millis(400));
     assert_eq!(rig.lines(owner), ["4 LeaseOver { lease: 1, why: Deadline }"]);
-    assert_eq!(rig.asked(owner, 12, &ClientFrame::LeaseRevoke { lease: 2 }), ["12 Number 1"]);
-    assert_eq!(rig.asked(other, 1, &ClientFrame::WatchKey { key: key("/3"), from_revision: 0 }), ["1 Done"]);
+    assert_eq!(rig.wanted(owner, 12, &ClientFrame::LeaseRevoke { lease: 2 }), ["12 Number 1"]);
+    assert_eq!(rig.wanted(other, 1, &ClientFrame::WatchKey { key: key("/3"), from_revision: 0 }), ["1 Done"]);
     rig.feed(Input::Lost { conn: owner, os_error: 0 });
     assert_eq!(rig.lines(other), ["1 Changed /3=-"]);
     assert_eq!(rig.server.stats().keys, 0);
@@ -566,11 +566,11 @@ fn an_answer_that_has_no_room_is_not_made() {
     rig.got(conn);
     let keys: [&[u8]; 3] = [b"/k"; 3];
     let all = ClientFrame::MultiGet { timeout_ms: 0, keys: Keys::scoped(b"", &keys) };
-    assert_eq!(rig.asked(conn, 2, &all), ["2 Error TooLong 4500 4096 "]);
+    assert_eq!(rig.wanted(conn, 2, &all), ["2 Error TooLong 4500 4096 "]);
     let look = Batched(ClientFrame::CompareSet { key: key("/k"), expected: b"x", desired: b"y" });
     let batch = [look, look, Batched(ClientFrame::Add { key: key("/n"), delta: 1 })];
-    let told = rig.asked(conn, 3, &ClientFrame::Batch { requests: List::new(&batch) });
-    assert!(told[0].ends_with(",TooLong,1"), "{told:?}");
+    let reported = rig.wanted(conn, 3, &ClientFrame::Batch { requests: List::new(&batch) });
+    assert!(reported[0].ends_with(",TooLong,1"), "{reported:?}");
 }
 
 #[test]
@@ -579,9 +579,9 @@ fn a_long_frame_on_a_slow_way_is_a_sign_of_life() {
     let conn = rig.open(0, "slow");
     let value = std::vec![b'v'; 4000];
     let frame = encoded(1, 0, &ClientFrame::Set { key: key("/k"), value: &value });
-    for piece in frame.chunks(200) {
+    for chunk in frame.chunks(200) {
         rig.after(Duration::from_millis(2000));
-        rig.send(conn, piece);
+        rig.send(conn, chunk);
     }
     assert_eq!(rig.lines(conn), ["1 Done"], "though it took forty seconds");
 }
@@ -591,11 +591,11 @@ fn what_is_pushed_to_one_who_hangs_is_no_sign_of_its_life() {
     let mut rig = rig();
     let (hangs, alive) = (rig.open(0, "hangs"), rig.open(1, "alive"));
     let watch = ClientFrame::WatchKey { key: key("/a"), from_revision: 0 };
-    assert_eq!(rig.asked(hangs, 1, &watch), ["1 Done"]);
+    assert_eq!(rig.wanted(hangs, 1, &watch), ["1 Done"]);
     for round in 1..=5 {
         rig.after(Duration::from_millis(2999));
         assert_eq!(
-            rig.asked(alive, round, &ClientFrame::Set { key: key("/a"), value: b"v" }),
+            rig.wanted(alive, round, &ClientFrame::Set { key: key("/a"), value: b"v" }),
             [format!("{round} Done")]
         );
         assert_eq!(rig.lines(hangs), ["1 Changed /a=v"]);
@@ -656,19 +656,19 @@ fn what_is_no_request_is_answered_and_the_connection_goes_on() {
     assert_eq!(rig.lines(conn), ["2 Error Malformed 23 0 "]);
     let long = std::vec![b'k'; 9000];
     assert_eq!(
-        rig.asked(conn, 3, &ClientFrame::Delete { key: Key::raw(&long) }),
+        rig.wanted(conn, 3, &ClientFrame::Delete { key: Key::raw(&long) }),
         ["3 Error TooLong 9000 8192 "]
     );
-    assert_eq!(rig.asked(conn, 4, &ClientFrame::NumKeys {}), ["4 Number 0"]);
+    assert_eq!(rig.wanted(conn, 4, &ClientFrame::NumKeys {}), ["4 Number 0"]);
     rig.send(conn, &encoded(5, 99, &ClientFrame::NumKeys {}));
     assert_eq!(rig.lines(conn), ["0 Error FalseAcknowledgement 99 4 "]);
     assert_eq!(rig.closed[&conn], CloseReason::SessionRefused(FaultCode::FalseAcknowledgement));
     let conn = rig.open(1, "n");
     rig.send(conn, &encoded(0, 0, &hello(0, 0, [0; 16], 0, "n")));
-    assert_eq!(rig.lines(conn), ["0 Error OutOfPlace 1 0 "]);
+    assert_eq!(rig.lines(conn), ["0 Error UnexpectedFrame 1 0 "]);
     let conn = rig.open(2, "n");
     rig.send(conn, &encoded(0, 0, &ClientFrame::NumKeys {}));
-    assert_eq!(rig.lines(conn), ["0 Error OutOfPlace 0 0 "]);
+    assert_eq!(rig.lines(conn), ["0 Error UnexpectedFrame 0 0 "]);
 }
 
 #[test]
@@ -685,39 +685,42 @@ fn a_barrier_releases_all_breaks_at_once_and_names_the_absent() {
     let two = Participants::Count(2);
     let names: [&[u8]; 3] = [b"a", b"b", b"c"];
     let listed = Participants::Names(Keys::scoped(b"", &names));
-    assert_eq!(rig.asked(a, 1, &arrive("a", 1000, two)), [""; 0]);
+    assert_eq!(rig.wanted(a, 1, &arrive("a", 1000, two)), [""; 0]);
     assert_eq!(rig.server.stats().waiting, 1);
-    assert_eq!(rig.asked(b, 1, &arrive("b", 1000, two)), ["1 BarrierOver 1 Released"]);
+    assert_eq!(rig.wanted(b, 1, &arrive("b", 1000, two)), ["1 BarrierOver 1 Released"]);
     assert_eq!(rig.server.stats().waiting, 0);
     assert_eq!(rig.lines(a), ["1 BarrierOver 1 Released"]);
-    assert_eq!(rig.asked(a, 2, &arrive("a", 1000, two)), [""; 0]);
+    assert_eq!(rig.wanted(a, 2, &arrive("a", 1000, two)), [""; 0]);
     assert!(
-        rig.asked(b, 2, &arrive("b", 1000, Participants::Count(3)))[0]
+        rig.wanted(b, 2, &arrive("b", 1000, Participants::Count(3)))[0]
             .starts_with("2 Error BarrierConflict 2 0 a")
     );
     assert_eq!(
-        rig.asked(a, 3, &ClientFrame::Cancel { request: 2 }),
+        rig.wanted(a, 3, &ClientFrame::Cancel { request: 2 }),
         ["2 Error Cancelled 0 0 a", "3 Verdict true"]
     );
     rig.ask(a, 4, &arrive("a", 1000, listed));
     rig.ask(b, 4, &arrive("b", 9000, listed));
     rig.after(Duration::from_millis(1000));
     for conn in [a, b] {
-        let told = rig.lines(conn);
-        assert_eq!(told.len(), 1);
+        let reported = rig.lines(conn);
+        assert_eq!(reported.len(), 1);
         assert!(
-            told[0].starts_with("4 BarrierOver 2 TimedOut { absent_count: 1, absent: [\"c\"]"),
-            "{told:?}"
+            reported[0].starts_with("4 BarrierOver 2 TimedOut { absent_count: 1, absent: [\"c\"]"),
+            "{reported:?}"
         );
     }
     let c = rig.open(2, "c");
     rig.ask(a, 5, &arrive("a", 1000, listed));
     rig.feed(Input::Lost { conn: c, os_error: 104 });
-    let told = rig.lines(a);
-    assert!(told[0].starts_with("5 BarrierOver 3 Broken") && told[0].contains("Connection"), "{told:?}");
+    let reported = rig.lines(a);
+    assert!(
+        reported[0].starts_with("5 BarrierOver 3 Broken") && reported[0].contains("Connection"),
+        "{reported:?}"
+    );
     rig.ask(a, 6, &arrive("a", 1000, two));
     assert_eq!(
-        rig.asked(b, 6, &ClientFrame::BarrierCancel { key: Key::raw(b"step"), name: b"operator" }),
+        rig.wanted(b, 6, &ClientFrame::BarrierCancel { key: Key::raw(b"step"), name: b"operator" }),
         ["6 Verdict true"]
     );
     assert!(rig.lines(a)[0].starts_with("6 BarrierOver 4 Cancelled"));

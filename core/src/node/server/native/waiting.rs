@@ -15,7 +15,7 @@ pub(super) enum Awaited {
     /// A value.
     Value,
     /// That all keys have been there.
-    Presence,
+    KeyPresence,
     /// Several values.
     Values,
     /// An item of a queue.
@@ -44,7 +44,7 @@ impl Pending {
         let mut packed = Vec::new();
         for key in keys.iter() {
             packed.extend_from_slice(&(key.len() as u64).to_le_bytes());
-            key.pieces().into_iter().for_each(|piece| packed.extend_from_slice(piece));
+            key.pieces().into_iter().for_each(|part| packed.extend_from_slice(part));
         }
         Self { session, request, timeout_ms, deadline, what, count: keys.len(), packed }
     }
@@ -71,23 +71,23 @@ pub(super) struct Waiting {
 
 impl Waiting {
     /// The place that the next request will have.
-    pub(super) fn next_place(&self) -> u32 {
+    pub(super) fn next_index(&self) -> u32 {
         // invariant: the engine bounds its waits far below 2^32
         u32::try_from(self.places.vacant_key()).expect("fewer requests wait than there may be waits")
     }
 
-    /// Takes a request in at [`Waiting::next_place`].
+    /// Takes a request in at [`Waiting::next_index`].
     pub(super) fn insert(&mut self, pending: Pending) {
-        let place = self.next_place();
-        self.of_request.insert((pending.session, pending.request), place);
-        self.deadlines.insert((pending.deadline, place));
+        let index = self.next_index();
+        self.of_request.insert((pending.session, pending.request), index);
+        self.deadlines.insert((pending.deadline, index));
         self.places.insert(pending);
     }
 
-    pub(super) fn remove(&mut self, place: u32) -> Option<Pending> {
-        let pending = self.places.try_remove(place as usize)?;
+    pub(super) fn remove(&mut self, index: u32) -> Option<Pending> {
+        let pending = self.places.try_remove(index as usize)?;
         self.of_request.remove((pending.session, pending.request));
-        self.deadlines.remove((pending.deadline, place));
+        self.deadlines.remove((pending.deadline, index));
         if self.places.is_empty() && self.places.capacity() > 1024 {
             self.places.shrink_to_fit();
         }
@@ -99,11 +99,11 @@ impl Waiting {
     }
 
     pub(super) fn of_session(&self, session: SessionId) -> Option<u32> {
-        self.of_request.of(session).next().map(|(_, place)| place)
+        self.of_request.of(session).next().map(|(_, index)| index)
     }
 
     pub(super) fn expired(&self, now: Instant) -> Option<u32> {
-        self.deadlines.first().filter(|&(at, _)| at <= now).map(|(_, place)| place)
+        self.deadlines.first().filter(|&(at, _)| at <= now).map(|(_, index)| index)
     }
 
     pub(super) fn poll_timeout(&self) -> Option<Instant> {

@@ -1,7 +1,7 @@
 //! Watches and leases: whose they are, and what they have to tell.
 
 use super::store::fault_of;
-use super::{Desk, Native, millis};
+use super::{Native, ServerContext, millis};
 use crate::limits::WAIT_COST_BYTES;
 use crate::ordered::{Index, Map, Set};
 use crate::planted::{self, Bug};
@@ -12,7 +12,7 @@ use crate::wire::native::{Change, ClientFrame, Fault, FaultCode, List, ServerFra
 use alloc::vec::Vec;
 
 /// Most bytes of keys and values that one frame tells of, unless one change alone has more.
-const TOLD_BYTES_MAX: usize = 256 * 1024;
+const FRAME_BYTES_MAX: usize = 256 * 1024;
 
 #[derive(Debug, Default)]
 pub(super) struct Watching {
@@ -44,34 +44,34 @@ impl Watching {
 impl Native {
     pub(super) fn watching_request(
         &mut self,
-        desk: &mut Desk<'_>,
+        context: &mut ServerContext<'_>,
         session: SessionId,
         id: u64,
         frame: &ClientFrame<'_>,
     ) {
         let outcome = match *frame {
             ClientFrame::WatchKey { key, from_revision } => {
-                self.watch(desk, session, id, Watched::Key(key.name()), from_revision)
+                self.watch(context, session, id, Watched::Key(key.name()), from_revision)
             }
             ClientFrame::WatchPrefix { prefix, from_revision } => {
-                self.watch(desk, session, id, Watched::Prefix(prefix.name()), from_revision)
+                self.watch(context, session, id, Watched::Prefix(prefix.name()), from_revision)
             }
             ClientFrame::LeaseGrant { ttl_ms } => {
                 let ttl = (ttl_ms > 0).then(|| millis(ttl_ms));
-                desk.engine.lease_grant(desk.now, ttl).map_err(lease_fault).map(|lease| {
+                context.engine.lease_grant(context.now, ttl).map_err(lease_fault).map(|lease| {
                     self.watching.leases.insert(lease, (session, id));
                     self.watching.leases_of.insert((session, lease));
                     Some(lease.0)
                 })
             }
             ClientFrame::LeaseAttach { lease, keys } => {
-                desk.engine.lease_attach(LeaseId(lease), keys).map_err(lease_fault).map(|()| None)
+                context.engine.lease_attach(LeaseId(lease), keys).map_err(lease_fault).map(|()| None)
             }
             ClientFrame::LeaseRenew { lease } => {
-                desk.engine.lease_renew(desk.now, LeaseId(lease)).map_err(lease_fault).map(|()| None)
+                context.engine.lease_renew(context.now, LeaseId(lease)).map_err(lease_fault).map(|()| None)
             }
             ClientFrame::LeaseRevoke { lease } => {
-                let ended = desk.engine.lease_end(LeaseId(lease)).map_err(lease_fault);
+                let ended = context.engine.lease_end(LeaseId(lease)).map_err(lease_fault);
                 self.forget_lease(LeaseId(lease));
                 ended.map(Some)
             }
@@ -80,17 +80,17 @@ impl Native {
         match outcome {
             Ok(Some(number)) => {
                 let number = i64::try_from(number).unwrap_or(i64::MAX);
-                let revision = desk.engine.revision();
-                self.answer(desk, session, id, &ServerFrame::Number { number, revision });
+                let revision = context.engine.revision();
+                self.answer(context, session, id, &ServerFrame::Number { number, revision });
             }
-            Ok(None) => self.done(desk, session, id),
-            Err(fault) => self.fail(desk, session, id, fault),
+            Ok(None) => self.done(context, session, id),
+            Err(fault) => self.fail(context, session, id, fault),
         }
     }
 
     fn watch(
         &mut self,
-        desk: &mut Desk<'_>,
+        context: &mut ServerContext<'_>,
         session: SessionId,
         id: u64,
         what: Watched<'_>,
@@ -100,7 +100,7 @@ impl Native {
         // The name stands in the watch, and in the index that finds it.
         let cost = 2 * name.len() as u64 + WAIT_COST_BYTES;
         self.sessions.charge(session, cost)?;
-        let begun = desk.engine.watch(what, from_revision);
+        let begun = context.engine.watch(what, from_revision);
         if begun.is_err() {
             self.sessions.discharge(session, cost);
         }
@@ -117,44 +117,44 @@ impl Native {
     }
 
     /// Tells of all changes that were made in this turn.
-    pub(in crate::node::server) fn tell_watchers(&mut self, desk: &mut Desk<'_>) {
-        while let Some(watch) = desk.engine.next_ready_watch() {
-            self.tell(desk, watch);
+    pub(in crate::node::server) fn push_to_watchers(&mut self, context: &mut ServerContext<'_>) {
+        while let Some(watch) = context.engine.next_ready_watch() {
+            self.push_changes(context, watch);
         }
     }
 
     /// Tells of as many changes as a frame has room for. When there are more, the engine names the watch again.
-    fn tell(&mut self, desk: &mut Desk<'_>, watch: WatchId) {
+    fn push_changes(&mut self, context: &mut ServerContext<'_>, watch: WatchId) {
         let Some(&Watcher { session, request: id, .. }) = self.watching.watches.get(watch) else { return };
-        let conn = self.sessions.conn_of(session).and_then(|conn| desk.conns.get(conn));
-        let takes_more = |unsent: usize| unsent < desk.limits.unsent_bytes_high;
+        let conn = self.sessions.conn_of(session).and_then(|conn| context.conns.get(conn));
+        let takes_more = |unsent: usize| unsent < context.limits.unsent_bytes_high;
         if !conn.is_some_and(|conn| takes_more(conn.outbox.unsent().len())) {
             self.watching.held_back.insert((session, watch));
             return;
         }
         // The changes stand in the history while the frame is written.
-        let (mut told, mut bytes) = (Vec::new(), 0);
-        let fell_behind = match desk.engine.untold(watch) {
+        let (mut collected, mut bytes) = (Vec::new(), 0);
+        let is_behind_window = match context.engine.undelivered(watch) {
             Ok(changes) => {
                 for ChangeRef { revision, key, value } in changes {
                     let more = key.len() + value.map_or(0, <[u8]>::len);
-                    if bytes > 0 && bytes + more > TOLD_BYTES_MAX {
+                    if bytes > 0 && bytes + more > FRAME_BYTES_MAX {
                         break;
                     }
                     bytes += more.max(1);
-                    told.push((revision, key.to_vec(), value.map(<[u8]>::to_vec)));
+                    collected.push((revision, key.to_vec(), value.map(<[u8]>::to_vec)));
                 }
                 None
             }
             Err(WatchError::Compacted { oldest }) => Some(oldest),
             Err(WatchError::TooMany(_) | WatchError::Unknown) => Some(0),
         };
-        if let Some(oldest) = fell_behind {
-            self.end_watch(desk, watch);
+        if let Some(oldest) = is_behind_window {
+            self.end_watch(context, watch);
             let over = ServerFrame::WatchOver { why: Why::Compacted, oldest };
-            return self.push(desk, session, id, &over);
+            return self.push(context, session, id, &over);
         }
-        let changes: Vec<Change<'_>> = told
+        let changes: Vec<Change<'_>> = collected
             .iter()
             .map(|(revision, key, value)| Change {
                 revision: *revision,
@@ -163,29 +163,34 @@ impl Native {
             })
             .collect();
         let Some(last) = changes.last().map(|change| change.revision) else { return };
-        self.push(desk, session, id, &ServerFrame::Changed { changes: List::new(&changes) });
-        desk.engine.told(watch, last);
+        self.push(context, session, id, &ServerFrame::Changed { changes: List::new(&changes) });
+        context.engine.delivered(watch, last);
     }
 
     /// A session reads again.
-    pub(super) fn resume_watches(&mut self, desk: &mut Desk<'_>, session: SessionId) {
+    pub(super) fn resume_watches(&mut self, context: &mut ServerContext<'_>, session: SessionId) {
         let held: Vec<_> = self.watching.held_back.of(session).collect();
         for (_, watch) in held {
             self.watching.held_back.remove((session, watch));
-            self.tell(desk, watch);
+            self.push_changes(context, watch);
         }
     }
 
-    pub(super) fn cancel_watch(&mut self, desk: &mut Desk<'_>, session: SessionId, request: u64) -> bool {
+    pub(super) fn cancel_watch(
+        &mut self,
+        context: &mut ServerContext<'_>,
+        session: SessionId,
+        request: u64,
+    ) -> bool {
         let Some(watch) = self.watching.of_request.get((session, request)) else { return false };
-        self.end_watch(desk, watch);
+        self.end_watch(context, watch);
         let over = ServerFrame::WatchOver { why: Why::Cancelled, oldest: 0 };
-        self.push(desk, session, request, &over);
+        self.push(context, session, request, &over);
         true
     }
 
-    fn end_watch(&mut self, desk: &mut Desk<'_>, watch: WatchId) {
-        desk.engine.unwatch(watch);
+    fn end_watch(&mut self, context: &mut ServerContext<'_>, watch: WatchId) {
+        context.engine.unwatch(watch);
         let Some(Watcher { session, request, cost }) = self.watching.watches.remove(watch) else { return };
         self.sessions.discharge(session, cost);
         self.watching.of_request.remove((session, request));
@@ -199,29 +204,29 @@ impl Native {
     }
 
     /// Ends the leases whose time is up, and tells their owners.
-    pub(super) fn expire_leases(&mut self, desk: &mut Desk<'_>) {
-        while let Some(lease) = desk.engine.lease_expire(desk.now) {
+    pub(super) fn expire_leases(&mut self, context: &mut ServerContext<'_>) {
+        while let Some(lease) = context.engine.lease_expire(context.now) {
             if let Some((session, id)) = self.forget_lease(lease) {
                 let over = ServerFrame::LeaseOver { lease: lease.0, why: Why::Deadline };
-                self.push(desk, session, id, &over);
+                self.push(context, session, id, &over);
             }
         }
     }
 
     /// Ends the watches and leases of a session that is over.
-    pub(super) fn end_watches(&mut self, desk: &mut Desk<'_>, session: SessionId) {
-        let first = |own: &Self| own.watching.of_request.of(session).next();
+    pub(super) fn end_watches(&mut self, context: &mut ServerContext<'_>, session: SessionId) {
+        let first = |this: &Self| this.watching.of_request.of(session).next();
         while let Some((_, watch)) = first(self) {
-            self.end_watch(desk, watch);
+            self.end_watch(context, watch);
         }
         if planted::has(Bug::UndyingLease) {
             return;
         }
-        let first = |own: &Self| own.watching.leases_of.of(session).next();
+        let first = |this: &Self| this.watching.leases_of.of(session).next();
         while let Some((_, lease)) = first(self) {
             self.forget_lease(lease);
             // It may have been revoked by another session: then it is gone already.
-            let _ = desk.engine.lease_end(lease);
+            let _ = context.engine.lease_end(lease);
         }
     }
 }

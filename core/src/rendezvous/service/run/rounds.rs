@@ -6,8 +6,8 @@ use crate::planted;
 use crate::rendezvous::service::ParticipantId;
 use crate::rendezvous::service::event::{Event, JoinFailure, NAMES_MAX, Output, Shortfall};
 use crate::rendezvous::service::policy::{self, Action, Candidate, RankOrder, Reason, View, decide};
-use crate::rendezvous::service::round::{EndReason, Fate, RoundMember, RoundRecord};
-use crate::rendezvous::service::state::{Phase, PhaseEvent, Place, PlaceEvent};
+use crate::rendezvous::service::round::{EndReason, MemberState, RoundMember, RoundRecord};
+use crate::rendezvous::service::state::{NodeState, NodeStateEvent, Phase, PhaseEvent};
 use crate::time::{Duration, Instant};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -36,7 +36,7 @@ impl Run {
             fast_quorum: settings.fast_quorum,
             enough_since: self.enough_since,
             last_arrival: self.last_arrival,
-            patience_ends: self.deadlines.first().map(|(deadline, _)| deadline),
+            first_timeout_at: self.deadlines.first().map(|(deadline, _)| deadline),
         })
     }
 
@@ -79,7 +79,7 @@ impl Run {
                 Action::EndRound => self.end_round(reason, fx),
             }
         };
-        self.tell_waiting(fx);
+        self.notify_waiting(fx);
         wake
     }
 
@@ -89,11 +89,11 @@ impl Run {
         self.phase = next.unwrap_or(self.phase);
     }
 
-    fn tell_waiting(&mut self, fx: &mut Effects) {
+    fn notify_waiting(&mut self, fx: &mut Effects) {
         let nodes = self.counts.waiting;
-        if self.phase == Phase::Complete && (nodes > 0) != self.told_waiting {
-            self.told_waiting = nodes > 0;
-            self.tell_active(&Event::NodesWaiting { nodes }, fx);
+        if self.phase == Phase::Complete && (nodes > 0) != self.reported_waiting {
+            self.reported_waiting = nodes > 0;
+            self.notify_active(&Event::NodesWaiting { nodes }, fx);
         }
     }
 
@@ -108,20 +108,20 @@ impl Run {
         for (_, participant) in expired {
             let waited = self.members.get(participant).map_or(Duration::ZERO, |member| member.join_timeout);
             let failure = JoinFailure::TimedOut { waited, shortfall: shortfall.clone() };
-            fx.tell(participant, Event::JoinFailed(failure));
-            lost = lost.or_else(|| self.lost_on_its_way(participant, EndReason::GaveUp));
-            self.set_fate(participant, Fate::GaveUp);
-            self.transition(participant, PlaceEvent::Expire, fx);
+            fx.notify(participant, Event::JoinFailed(failure));
+            lost = lost.or_else(|| self.lost_while_joining(participant, EndReason::GaveUp));
+            self.set_member_state(participant, MemberState::GaveUp);
+            self.transition(participant, NodeStateEvent::Expire, fx);
         }
         if let Some(lost) = lost {
-            self.tell_active(&lost, fx);
+            self.notify_active(&lost, fx);
         }
         true
     }
 
     fn shortfall(&self) -> Shortfall {
         let count = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
-        let there = self.members.iter().filter(|(_, member)| member.place.is_gathered());
+        let there = self.members.iter().filter(|(_, member)| member.node_state.is_gathered());
         let missing = || self.record.iter().flat_map(RoundRecord::missing);
         Shortfall {
             run_id: self.id.clone(),
@@ -131,17 +131,20 @@ impl Run {
             there_count: self.counts.joining + self.counts.waiting,
             there: there.take(NAMES_MAX).map(|(_, member)| member.node.clone()).collect(),
             missing_count: count(missing().count()),
-            missing: missing().take(NAMES_MAX).map(|member| (member.node.clone(), member.fate)).collect(),
+            missing: missing()
+                .take(NAMES_MAX)
+                .map(|member| (member.node.clone(), member.member_state))
+                .collect(),
         }
     }
 
     /// The next round is formed of those that are there, and of those that stand by as far as it needs them.
     fn complete(&mut self, now: Instant, fx: &mut Effects) {
         let round = self.next_round;
-        for place in [Place::Due, Place::Standby] {
-            let moved: Vec<_> = match place {
-                Place::Due => {
-                    let due = self.members.iter().filter(|(_, member)| member.place == Place::Due);
+        for node_state in [NodeState::Due, NodeState::Standby] {
+            let moved: Vec<_> = match node_state {
+                NodeState::Due => {
+                    let due = self.members.iter().filter(|(_, member)| member.node_state == NodeState::Due);
                     due.map(|(participant, _)| participant).collect()
                 }
                 _ => {
@@ -150,11 +153,11 @@ impl Run {
                 }
             };
             for participant in moved {
-                if place == Place::Due {
-                    fx.tell(participant, Event::LeftBehind { round });
-                    self.transition(participant, PlaceEvent::RoundCompleted, fx);
+                if node_state == NodeState::Due {
+                    fx.notify(participant, Event::Excluded { round });
+                    self.transition(participant, NodeStateEvent::RoundCompleted, fx);
                 } else {
-                    self.seat(now, participant, PlaceEvent::Gather, fx);
+                    self.claim_slot(now, participant, NodeStateEvent::Gather, fx);
                 }
             }
         }
@@ -173,19 +176,19 @@ impl Run {
         }
         fx.outputs.push_back(Output::RoundOpened(self.namespace(round)));
         for (rank, ranked) in (0_u32..).zip(&record.members) {
-            self.transition(ranked.participant, PlaceEvent::RoundCompleted, fx);
+            self.transition(ranked.participant, NodeStateEvent::RoundCompleted, fx);
             if let Some(member) = self.members.get_mut(ranked.participant) {
                 (member.last, member.is_returned) = (Some((round, rank)), false);
             }
             #[cfg(test)]
             let rank = if fx.bug == Some(Bug::RankTwice) { rank.saturating_sub(1) } else { rank };
-            if let Some(told) = record.told(&self.id, rank) {
-                fx.tell(ranked.participant, Event::RoundFormed(told));
+            if let Some(summary) = record.summary_for(&self.id, rank) {
+                fx.notify(ranked.participant, Event::RoundFormed(summary));
             }
         }
         self.record = Some(record);
         self.phase_event(PhaseEvent::RoundCompleted);
-        self.told_waiting = false;
+        self.reported_waiting = false;
     }
 
     fn rank(&self, round: u64) -> RoundRecord {
@@ -199,7 +202,7 @@ impl Run {
         for (member, rank) in self.record.iter().flat_map(|record| record.members.iter().zip(0..)) {
             last.insert(&member.node.key(), rank);
         }
-        let joining = self.members.iter().filter(|(_, member)| member.place == Place::Joining);
+        let joining = self.members.iter().filter(|(_, member)| member.node_state == NodeState::Joining);
         let joining: Vec<(ParticipantId, &Member)> = joining.collect();
         let candidates: Vec<Candidate<'_>> = joining
             .iter()
@@ -215,15 +218,15 @@ impl Run {
         let mut worker_offset = 0;
         let members = policy::order(policy, &candidates).into_iter().map(|at| {
             let (participant, member) = joining[at];
-            let (local_world_size, own_offset) = (member.local_world_size, worker_offset);
+            let (local_world_size, rank_offset) = (member.local_world_size, worker_offset);
             worker_offset += u64::from(local_world_size);
             RoundMember {
                 node: member.node.clone(),
                 address: member.address.clone(),
                 participant,
                 local_world_size,
-                worker_offset: own_offset,
-                fate: Fate::Present,
+                worker_offset: rank_offset,
+                member_state: MemberState::Present,
             }
         });
         RoundRecord { round, members: members.collect(), finished: 0 }
@@ -246,16 +249,16 @@ impl Run {
         if reopens {
             self.phase = Phase::Gathering;
         }
-        let members: Vec<_> = self.members.iter().map(|(id, member)| (id, member.place)).collect();
-        for (participant, place) in members {
-            if place == Place::Active {
-                fx.tell(participant, Event::RoundEnded { round, reason });
+        let members: Vec<_> = self.members.iter().map(|(id, member)| (id, member.node_state)).collect();
+        for (participant, node_state) in members {
+            if node_state == NodeState::Active {
+                fx.notify(participant, Event::RoundEnded { round, reason });
             }
-            if matches!(place, Place::Active | Place::Waiting) {
-                self.transition(participant, PlaceEvent::RoundEnded, fx);
+            if matches!(node_state, NodeState::Active | NodeState::Waiting) {
+                self.transition(participant, NodeStateEvent::RoundEnded, fx);
             }
             if self.phase == Phase::Closed {
-                self.transition(participant, PlaceEvent::Close, fx);
+                self.transition(participant, NodeStateEvent::Close, fx);
             }
         }
     }

@@ -51,15 +51,15 @@ fn workers_are_numbered_over_all_nodes() {
         let join = Join { local_world_size: workers, ..world.request(node) };
         world.service.handle(world.now, Input::Join { participant: id(node), join }).expect("joins");
     }
-    let mut told = Vec::new();
+    let mut reported = Vec::new();
     while let Some(output) = world.service.poll_output() {
-        if let Output::Tell { event: Event::RoundFormed(round), .. } = output {
+        if let Output::Notify { event: Event::RoundFormed(round), .. } = output {
             assert_eq!((round.rank_zero.to_string().as_str(), round.world_size), ("a", 3));
             assert_eq!((&*round.namespace.run_id, round.namespace.round), ("j", 0));
-            told.push((round.rank, round.worker_offset, round.worker_count));
+            reported.push((round.rank, round.worker_offset, round.worker_count));
         }
     }
-    assert_eq!(told, [(0, 0, 11), (1, 2, 11), (2, 10, 11)]);
+    assert_eq!(reported, [(0, 0, 11), (1, 2, 11), (2, 10, 11)]);
     let (round, members) = world.service.members(RUN).expect("a round");
     let members: Vec<String> = members
         .iter()
@@ -349,8 +349,8 @@ fn who_finds_the_run_closed_is_no_longer_waited_for() {
     world.join_all("a b c");
     world.close("z");
     // Its workers failed, and it wanted another round. Those whose workers are done wait for it.
-    let gone = "hears node b (rank 1 of round 0) is gone: it wanted another round, and the run is closed";
-    assert_eq!(world.join("b"), format!("a {gone}; c {gone}; error: the rendezvous 'j' is closed"));
+    let departed = "hears node b (rank 1 of round 0) is gone: it wanted another round, and the run is closed";
+    assert_eq!(world.join("b"), format!("a {departed}; c {departed}; error: the rendezvous 'j' is closed"));
     assert_eq!(world.status(), "Draining 0 0/0/2/0/0");
     world.leave("a");
     assert_eq!(world.status(), "Draining 0 0/0/1/0/0");
@@ -358,17 +358,17 @@ fn who_finds_the_run_closed_is_no_longer_waited_for() {
 
 #[test]
 fn who_wants_another_round_and_gives_that_up_is_no_longer_waited_for() {
-    let gone = "hears node b (rank 1 of round 0) is gone: it wanted another round, and gave that up";
+    let departed = "hears node b (rank 1 of round 0) is gone: it wanted another round, and gave that up";
     let back = || {
         let mut world = World::new(settings(2, 4));
         world.join_all("a b c d");
         assert!(world.join("b").contains("a hears 1 waiting"));
         world
     };
-    let told = back().leave("b");
-    assert!(told.contains(&format!("a {gone}; c {gone}; d {gone}")), "{told}");
-    let told = back().pass(secs(600));
-    assert!(told.contains(&format!("a {gone}; c {gone}; d {gone}")), "{told}");
+    let reported = back().leave("b");
+    assert!(reported.contains(&format!("a {departed}; c {departed}; d {departed}")), "{reported}");
+    let reported = back().pass(secs(600));
+    assert!(reported.contains(&format!("a {departed}; c {departed}; d {departed}")), "{reported}");
 }
 
 #[test]
@@ -378,8 +378,8 @@ fn a_run_that_ends_amid_a_restart_tells_each_node_a_few_things() {
         let names: Vec<String> = (0..many).map(|node| format!("n{node}")).collect();
         names.iter().for_each(|name| drop(world.join(name)));
         names.iter().take(many as usize / 2).for_each(|name| drop(world.join(name)));
-        let told = world.fail("n1", "code 1").split("; ").count();
-        assert!(told <= most, "{told} things for {many} nodes");
+        let reported = world.fail("n1", "code 1").split("; ").count();
+        assert!(reported <= most, "{reported} things for {many} nodes");
     }
 }
 
@@ -456,8 +456,8 @@ fn a_second_process_of_the_same_name_replaces_the_first() {
     world.join_all("c d");
     world.die("b");
     let join = world.request("a");
-    let told = world.join_as("a", join);
-    assert_eq!(told, "A replaced by a; a seated; open 1; a is 0/2 in 1; c is 1/2 in 1");
+    let reported = world.join_as("a", join);
+    assert_eq!(reported, "A replaced by a; a seated; open 1; a is 0/2 in 1; c is 1/2 in 1");
 }
 
 #[test]
@@ -485,8 +485,8 @@ fn one_participant_is_one_node_of_one_run() {
     assert_eq!(world.leave("z"), "error: participant 122 is in no run");
     assert_eq!(world.die("z"), "");
     assert_eq!(
-        world.service.place(id("a")).map(|(run_id, place)| (&**run_id, place)),
-        Some((RUN, Place::Joining))
+        world.service.node_state(id("a")).map(|(run_id, index)| (&**run_id, index)),
+        Some((RUN, NodeState::Joining))
     );
     assert_eq!(world.service.status("k"), None);
 }
@@ -662,8 +662,8 @@ fn long_lists_of_names_are_cut_and_counted() {
     for at in 0..20 {
         world.join(&format!("n{at:02}"));
     }
-    let told = world.pass(secs(600));
-    let first = told.split("; ").next().unwrap_or_default();
+    let reported = world.pass(secs(600));
+    let first = reported.split("; ").next().unwrap_or_default();
     assert!(first.contains("20 of at least 40 nodes were there (n00, n01"), "{first}");
     assert!(first.contains(", n15 and 4 more)"), "{first}");
 }
@@ -706,7 +706,7 @@ fn a_round_that_ends_in_a_closed_run_lets_everybody_go() {
     world.join_all("a b");
     world.close("a");
     assert!(world.die("a").ends_with("fence 0; b is out of 0: 1 of at least 2 nodes are left in it"));
-    assert_eq!(world.service.place(id("b")), None);
+    assert_eq!(world.service.node_state(id("b")), None);
     assert_eq!(world.leave("b"), "error: participant 98 is in no run");
     assert_eq!(world.status(), "Closed 1 0/0/0/0/0");
 }

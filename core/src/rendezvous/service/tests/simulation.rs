@@ -206,9 +206,9 @@ impl Sim {
         let others = self.agents.iter().filter(|(_, agent)| matches!(agent, Agent::InRound { .. }));
         let mut expected: Vec<ParticipantId> =
             others.flat_map(|&(participant, _)| core::iter::repeat_n(participant, losses)).collect();
-        let (mut told, mut formed, mut why) = (Vec::new(), Vec::new(), None);
+        let (mut reported, mut formed, mut why) = (Vec::new(), Vec::new(), None);
         while let Some(output) = self.service.poll_output() {
-            self.trace += &format!("{} {}\n", self.now.as_nanos(), tell(&output).unwrap_or_default());
+            self.trace += &format!("{} {}\n", self.now.as_nanos(), notify(&output).unwrap_or_default());
             match output {
                 Output::Decided { action: Action::CompleteRound, reason, .. } => why = Some(reason),
                 Output::Decided { .. } => {}
@@ -238,23 +238,23 @@ impl Sim {
                     check!(keys.round + 2 == self.opened, "round {} deleted too early", keys.round);
                     self.deleted += 1;
                 }
-                Output::Tell { participant, event } => {
+                Output::Notify { participant, event } => {
                     if let Event::NodeLost(loss) = &event {
                         check!(self.live == Some(loss.round), "a loss in a round that is not live");
-                        told.push(participant);
+                        reported.push(participant);
                     }
-                    self.hear(participant, event, why, &mut formed)?;
+                    self.handle_event(participant, event, why, &mut formed)?;
                 }
             }
         }
         expected.sort();
-        told.sort();
-        check!(told == expected, "{losses} losses were told to {told:?}, not to {expected:?}");
+        reported.sort();
+        check!(reported == expected, "{losses} losses were told to {reported:?}, not to {expected:?}");
         self.check_round(&formed)?;
         self.check_state()
     }
 
-    fn hear(
+    fn handle_event(
         &mut self,
         participant: ParticipantId,
         event: Event,
@@ -273,10 +273,10 @@ impl Sim {
             (Agent::Parked, Event::Seated) => {
                 Agent::Seated { deadline: self.now + self.join_timeout, from: None }
             }
-            (Agent::Seated { .. }, Event::StandingBy { .. }) => Agent::Parked,
-            (Agent::Seated { .. }, Event::RoundFormed(told)) => {
-                let round = told.namespace.round;
-                formed.push((at, told));
+            (Agent::Seated { .. }, Event::Standby { .. }) => Agent::Parked,
+            (Agent::Seated { .. }, Event::RoundFormed(reported)) => {
+                let round = reported.namespace.round;
+                formed.push((at, reported));
                 Agent::InRound { round, is_called: false, heard_waiting: false }
             }
             (Agent::Seated { .. }, Event::JoinFailed(JoinFailure::TimedOut { shortfall, .. })) => {
@@ -296,17 +296,17 @@ impl Sim {
                 Agent::InRound { round, is_called: true, heard_waiting: nodes > 0 }
             }
             (agent @ Agent::InRound { .. }, Event::RunClosed { .. }) => agent,
-            (Agent::InRound { round: own, .. }, Event::RoundEnded { round, .. }) => {
+            (Agent::InRound { round: local, .. }, Event::RoundEnded { round, .. }) => {
                 check!(
-                    own == round && self.live.is_none(),
-                    "round {round} ended, not {own}, or is not fenced"
+                    local == round && self.live.is_none(),
+                    "round {round} ended, not {local}, or is not fenced"
                 );
                 // In a closed run there is nothing to come back to.
                 if self.is_closed { Agent::Done } else { Agent::Out }
             }
-            (Agent::Out, Event::LeftBehind { .. }) => {
+            (Agent::Out, Event::Excluded { .. }) => {
                 let gave_time =
-                    matches!(why, Some(Reason::LastCallEnded { .. } | Reason::PatienceEnded { .. }));
+                    matches!(why, Some(Reason::LastCallEnded { .. } | Reason::TimeoutNear { .. }));
                 check!(gave_time, "{participant} lost its seat, since {why:?}");
                 Agent::Off
             }
@@ -327,10 +327,10 @@ impl Sim {
                 formed.len(),
                 round.world_size
             );
-            let place = ranks.get_mut(round.rank as usize);
-            let place = place.ok_or_else(|| format!("rank {} of {}", round.rank, formed.len()))?;
-            check!(place.is_none(), "rank {} was given twice", round.rank);
-            *place = Some((*at, round));
+            let index = ranks.get_mut(round.rank as usize);
+            let index = index.ok_or_else(|| format!("rank {} of {}", round.rank, formed.len()))?;
+            check!(index.is_none(), "rank {} was given twice", round.rank);
+            *index = Some((*at, round));
         }
         for (at, round) in ranks.iter().flatten() {
             check!(round.worker_offset == workers, "the workers of node {at} begin at {workers}");
@@ -342,8 +342,8 @@ impl Sim {
         check!(bounds.contains(&size), "a round of {size}");
         let names: Vec<usize> = ranks.iter().flatten().map(|&(at, _)| at).collect();
         if self.settings.rank_order == RankOrder::Sticky && !self.last_names.is_empty() {
-            let kept = |of: &[usize], within: &[usize]| -> Vec<usize> {
-                of.iter().copied().filter(|name| within.contains(name)).collect()
+            let kept = |of: &[usize], with_timeout: &[usize]| -> Vec<usize> {
+                of.iter().copied().filter(|name| with_timeout.contains(name)).collect()
             };
             let (before, after) = (kept(&self.last_names, &names), kept(&names, &self.last_names));
             check!(before == after, "{before:?} became {after:?}");
@@ -357,9 +357,14 @@ impl Sim {
         let status = self.service.status(RUN);
         let counts = status.map(|status| status.counts).unwrap_or_default();
         check!(counts.active as usize == active, "{active} are in the round, not {}", counts.active);
-        let goes_on = active > 0
+        let continues_in = active > 0
             && u32::try_from(active).unwrap_or(u32::MAX) + self.finished >= self.settings.minimum_to_continue;
-        check!(self.live.is_some() == goes_on, "{:?} with {active} and {} done", self.live, self.finished);
+        check!(
+            self.live.is_some() == continues_in,
+            "{:?} with {active} and {} done",
+            self.live,
+            self.finished
+        );
         check!(self.service.is_closed(RUN) == self.is_closed, "closed is final");
         let seated = self.agents.iter().filter(|(_, agent)| matches!(agent, Agent::Seated { .. })).count();
         check!((counts.joining + counts.waiting) as usize == seated, "{seated} have seats: {counts:?}");
@@ -427,9 +432,9 @@ impl Sim {
     /// One agent does something that its state allows.
     fn act(&mut self, closes: bool) -> Checked {
         let at = usize::try_from(self.rng.below(self.agents.len() as u64)).unwrap_or(0);
-        let dice = self.rng.below(100);
+        let sim_rng = self.rng.below(100);
         let may_be_replaced = self.settings.cool_down.is_none() && !self.is_closed;
-        match (self.agents[at].1.clone(), dice) {
+        match (self.agents[at].1.clone(), sim_rng) {
             (_, 0) if closes => self.close(at),
             (Agent::Off, 0..70) => {
                 let is_spare = self.chance(20);
@@ -541,7 +546,7 @@ fn no_seed_breaks_a_promise() {
                 joins += ran.joins;
                 closed += u64::from(ran.is_closed);
                 let counts = seen.iter_mut().zip(SIGHTS);
-                counts.for_each(|(count, sight)| *count += ran.trace.matches(sight).count());
+                counts.for_each(|(count, observation)| *count += ran.trace.matches(observation).count());
             }
             Err(error) => panic!("{error}"),
         }
@@ -571,7 +576,7 @@ fn every_planted_bug_is_found() {
         (Bug::FenceTwice, "round 0 fenced, None is live"),
         (Bug::ForgetOneSurvivor, "were told to"),
         (Bug::ForgetOneOnClose, "somebody waits in a closed run"),
-        (Bug::SpareTakesKeptSeat, "more seats than there are"),
+        (Bug::SpareTakesKeptSlot, "more seats than there are"),
         (Bug::RankTwice, "rank 0 was given twice"),
         (Bug::ForgetDeadline, "waits beyond its deadline"),
         (Bug::ReopenClosed, "closed is final"),

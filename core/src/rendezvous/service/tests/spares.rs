@@ -60,12 +60,12 @@ fn a_spare_restores_the_size_of_a_round_that_may_shrink() {
     assert_eq!(world.die("c").matches("hears").count(), 2);
     world.join("a");
     let formed = "b seated; s seated; fence 0; open 1; a is 0/3 in 1; b is 1/3 in 1; s is 2/3 in 1";
-    assert_eq!(told_of(&world.join("b")), told_of(formed));
+    assert_eq!(notified_of(&world.join("b")), notified_of(formed));
     assert_eq!(world.status(), "Complete 1 0/0/3/0/1");
 }
 
 /// In no order: what is told within one turn.
-fn told_of(lines: &str) -> BTreeSet<&str> {
+fn notified_of(lines: &str) -> BTreeSet<&str> {
     lines.split("; ").collect()
 }
 
@@ -148,5 +148,5 @@ fn what_becomes_of_a_spare_is_no_news_of_a_later_round() {
     assert!(world.join("a").ends_with("open 1; a is 0/2 in 1; c is 1/2 in 1"));
     assert_eq!(world.die("b"), "");
     let (_, members) = world.service.members(RUN).expect("a round");
-    assert!(members.iter().all(|member| member.fate == Fate::Present), "{members:?}");
+    assert!(members.iter().all(|member| member.member_state == MemberState::Present), "{members:?}");
 }

@@ -2,11 +2,11 @@
 
 use super::*;
 
-type Way = fn(&mut World);
+type SubmitPath = fn(&mut World);
 type Give = fn(&mut World) -> String;
 
 /// A way to each phase of a run in which the node `a` is, where it can be, in each place.
-const SITUATIONS: [(&str, Way); 12] = [
+const SITUATIONS: [(&str, SubmitPath); 12] = [
     ("nobody", |_| {}),
     ("gathering", |world| drop(world.join("a"))),
     ("gathering, a stands by", |world| drop(world.standby("a"))),
@@ -53,14 +53,15 @@ const INPUTS: [(&str, Give); 9] = [
 #[test]
 fn every_input_in_every_situation_is_in_the_snapshot() {
     let mut table = String::new();
-    for (situation, way) in SITUATIONS {
+    for (situation, method) in SITUATIONS {
         for (input, give) in INPUTS {
             let mut world = World::new(settings(2, 3));
-            way(&mut world);
+            method(&mut world);
             let before = world.status();
-            let told = give(&mut world);
+            let reported = give(&mut world);
             table += &format!("{situation} [{before}] + {input} -> [{}]", world.status());
-            told.split("; ")
+            reported
+                .split("; ")
                 .filter(|line| !line.is_empty())
                 .for_each(|line| table += &format!("\n    {line}"));
             table += "\n";

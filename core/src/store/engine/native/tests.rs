@@ -27,11 +27,11 @@ fn text(bytes: &[u8]) -> String {
 }
 
 /// `revision key=value` of each change that a watch has to tell of; `-` for a removal.
-fn untold(engine: &Engine, watch: WatchId) -> Result<Vec<String>, WatchError> {
+fn undelivered(engine: &Engine, watch: WatchId) -> Result<Vec<String>, WatchError> {
     let line = |change: ChangeRef<'_>| {
         format!("{} {}={}", change.revision, text(change.key), change.value.map_or("-".into(), text))
     };
-    Ok(engine.untold(watch)?.map(line).collect())
+    Ok(engine.undelivered(watch)?.map(line).collect())
 }
 
 fn value(engine: &Engine, key: &str) -> Option<String> {
@@ -57,21 +57,21 @@ fn a_watch_tells_of_each_change_of_its_keys_once_and_in_order() {
     engine
         .apply(A, &Request::CompareSet { key: Key::raw(b"/p/n"), expected: b"no", desired: b"x" })
         .expect("legal");
-    assert_eq!(untold(&engine, key).unwrap(), ["2 /a=1"]);
+    assert_eq!(undelivered(&engine, key).unwrap(), ["2 /a=1"]);
     let told_of_prefix = ["3 /p/x=2", "5 /p/n=5", "6 /p/n=50", "8 /p/x=-"];
-    assert_eq!(untold(&engine, prefix).unwrap(), told_of_prefix);
-    assert_eq!(untold(&engine, all).unwrap().len(), 7);
+    assert_eq!(undelivered(&engine, prefix).unwrap(), told_of_prefix);
+    assert_eq!(undelivered(&engine, all).unwrap().len(), 7);
 
     assert_eq!([engine.next_ready_watch(), engine.next_ready_watch()], [Some(key), Some(prefix)]);
-    engine.told(prefix, 5);
-    assert_eq!(untold(&engine, prefix).unwrap(), told_of_prefix[2..]);
+    engine.delivered(prefix, 5);
+    assert_eq!(undelivered(&engine, prefix).unwrap(), told_of_prefix[2..]);
     assert_eq!(engine.next_ready_watch(), Some(prefix), "there is a rest");
-    engine.told(prefix, 8);
-    assert_eq!((untold(&engine, prefix).unwrap().len(), engine.next_ready_watch()), (0, None));
+    engine.delivered(prefix, 8);
+    assert_eq!((undelivered(&engine, prefix).unwrap().len(), engine.next_ready_watch()), (0, None));
     set(&mut engine, "/p/x", "again");
     assert_eq!(engine.next_ready_watch(), Some(prefix), "and only it has told of what was before");
     assert!(engine.unwatch(prefix) && !engine.unwatch(prefix));
-    assert_eq!(engine.untold(prefix).err(), Some(WatchError::Unknown));
+    assert_eq!(engine.undelivered(prefix).err(), Some(WatchError::Unknown));
 }
 
 #[test]
@@ -89,8 +89,8 @@ fn a_history_that_was_passed_is_told_by_its_oldest_revision() {
         set(&mut engine, if number == 2 { "/a" } else { "/b" }, "x");
     }
     assert_eq!(engine.history_oldest(), Some(3));
-    assert_eq!(untold(&engine, slow), Err(WatchError::Compacted { oldest: 3 }));
-    assert_eq!(untold(&engine, idle), Ok(vec![]), "nothing that it had to tell of is gone");
+    assert_eq!(undelivered(&engine, slow), Err(WatchError::Compacted { oldest: 3 }));
+    assert_eq!(undelivered(&engine, idle), Ok(vec![]), "nothing that it had to tell of is gone");
     engine.start_history(HistoryLimits::default());
     assert_eq!(engine.history_oldest(), Some(3), "it goes on");
 }
@@ -103,7 +103,7 @@ fn the_history_is_bounded_in_bytes() {
         set(&mut engine, "/k", &"v".repeat(134));
     }
     assert_eq!(engine.history_oldest(), Some(6), "five changes of 200 bytes");
-    assert!(untold(&engine, watch).is_err());
+    assert!(undelivered(&engine, watch).is_err());
     set(&mut engine, "/k", &"v".repeat(2000));
     assert_eq!(engine.history_oldest(), Some(12), "one alone may be too long");
 }
@@ -111,14 +111,14 @@ fn the_history_is_bounded_in_bytes() {
 /// Watchers of random diligence against a plain log of all that happened.
 #[test]
 fn watches_agree_with_a_log() {
-    let mut fell_behind = 0;
+    let mut is_behind_window = 0;
     for seed in 0..60 {
         let mut rng = Rng::new(seed);
         let mut engine = engine(HistoryLimits { changes_max: 20, ..HistoryLimits::default() });
         let scopes =
             [Watched::Key(b"/a/1"), Watched::Prefix(b"/a/"), Watched::Prefix(b"/"), Watched::Key(b"/b/2")];
         let mut watches = scopes.map(|scope| Some(engine.watch(scope, 0).expect("there is room")));
-        let (mut log, mut heard) = (Vec::new(), [const { Vec::new() }; 4]);
+        let (mut log, mut last_received_at) = (Vec::new(), [const { Vec::new() }; 4]);
         for _ in 0..300 {
             let key = format!("/{}/{}", if rng.below(2) == 0 { "a" } else { "b" }, rng.below(3));
             let raw = Key::raw(key.as_bytes());
@@ -134,35 +134,35 @@ fn watches_agree_with_a_log() {
             }
             if rng.below(4) == 0 {
                 while let Some(id) = engine.next_ready_watch() {
-                    let place = watches.iter().position(|watch| *watch == Some(id)).expect("one of ours");
+                    let index = watches.iter().position(|watch| *watch == Some(id)).expect("one of ours");
                     if rng.below(12) == 0 {
                         // A client that reads nothing for a while.
                         continue;
                     }
-                    match untold(&engine, id) {
+                    match undelivered(&engine, id) {
                         Ok(lines) => {
                             let some = 1 + usize::try_from(rng.below(lines.len() as u64)).unwrap();
                             let last = lines[some - 1].split(' ').next().unwrap().parse().unwrap();
-                            heard[place].extend_from_slice(&lines[..some]);
-                            engine.told(id, last);
+                            last_received_at[index].extend_from_slice(&lines[..some]);
+                            engine.delivered(id, last);
                         }
                         Err(WatchError::Compacted { .. }) => {
-                            fell_behind += 1;
+                            is_behind_window += 1;
                             engine.unwatch(id);
-                            watches[place] = None;
+                            watches[index] = None;
                         }
                         Err(other) => panic!("{other}"),
                     }
                 }
             }
         }
-        for (place, scope) in scopes.into_iter().enumerate() {
-            if let Some(id) = watches[place] {
-                match untold(&engine, id) {
-                    Ok(lines) => heard[place].extend(lines),
+        for (index, scope) in scopes.into_iter().enumerate() {
+            if let Some(id) = watches[index] {
+                match undelivered(&engine, id) {
+                    Ok(lines) => last_received_at[index].extend(lines),
                     Err(_) => {
-                        fell_behind += 1;
-                        watches[place] = None;
+                        is_behind_window += 1;
+                        watches[index] = None;
                     }
                 }
             }
@@ -172,11 +172,11 @@ fn watches_agree_with_a_log() {
             };
             let due: Vec<String> =
                 log.iter().filter(|(key, _)| matches(key)).map(|(_, line)| line.clone()).collect();
-            assert!(due.starts_with(&heard[place]), "seed {seed}, {scope:?}");
-            assert!(watches[place].is_none() || due == heard[place], "seed {seed}, {scope:?}");
+            assert!(due.starts_with(&last_received_at[index]), "seed {seed}, {scope:?}");
+            assert!(watches[index].is_none() || due == last_received_at[index], "seed {seed}, {scope:?}");
         }
     }
-    assert!(fell_behind > 5, "{fell_behind}");
+    assert!(is_behind_window > 5, "{is_behind_window}");
 }
 
 #[test]
@@ -200,7 +200,7 @@ fn leased_keys_vanish_with_their_lease_and_only_then() {
     engine.lease_renew(at(50), timed).expect("it lives");
     assert_eq!((engine.next_lease_expiry(), engine.lease_expire(at(149))), (Some(at(150)), None));
     assert_eq!((engine.lease_expire(at(150)), engine.lease_expire(at(150))), (Some(timed), None));
-    assert_eq!(untold(&engine, watch).unwrap(), ["5 /a=-"]);
+    assert_eq!(undelivered(&engine, watch).unwrap(), ["5 /a=-"]);
     assert_eq!(engine.lease_renew(at(151), timed), Err(LeaseError::Unknown(timed.0)));
 
     // A removal detaches: what is set anew stays.

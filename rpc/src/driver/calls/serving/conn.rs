@@ -4,11 +4,11 @@ use super::{Admit, Shared};
 use crate::connection::by_number::ByNumber;
 use crate::connection::callee::{Callee, CalleeEvent};
 use crate::connection::{CallKind, ConnectionError, Status, ToWrite};
+use crate::driver::calls::borrowed::Locked;
 use crate::driver::calls::handling::{AnswerTo, CallKey, Handler, Held, Job, is_carried_out};
-use crate::driver::calls::lent::Locked;
 use crate::driver::calls::line::{Flushed, Got, Incoming, Line, NoMemory, Transport, closed, lost};
 use crate::driver::calls::{Payload, Received};
-use crate::intake::{QuotaId, UnderWay};
+use crate::intake::{InFlight, QuotaId};
 use alloc::collections::VecDeque;
 use alloc::format;
 use alloc::string::String;
@@ -20,7 +20,7 @@ use socket2::Socket;
 use std::sync::Mutex;
 
 /// Reads of one connection in one turn.
-const READS_PER_TURN: usize = 8;
+const READS_PER_ITERATION: usize = 8;
 
 /// A connection, shared by the thread that reads it and those that answer.
 #[derive(Debug)]
@@ -148,9 +148,9 @@ impl Conn {
         is_wanted
     }
 
-    pub(in crate::driver::calls) fn fail(&self, call: u64, status: Status, words: &str) -> bool {
+    pub(in crate::driver::calls) fn fail(&self, call: u64, status: Status, message: &str) -> bool {
         let mut state = self.lock();
-        let is_wanted = state.callee.fail(call, status, words);
+        let is_wanted = state.callee.fail(call, status, message);
         if is_wanted {
             self.write_from_outside(&mut state);
         }
@@ -192,7 +192,7 @@ impl Conn {
     }
 
     /// Hands on what came; requests that are complete are put into `jobs`.
-    pub(super) fn hear(
+    pub(super) fn handle_event(
         self: &Arc<Self>,
         state: &mut State,
         now: Instant,
@@ -204,13 +204,13 @@ impl Conn {
             match event {
                 CalleeEvent::Claimed(worker) => match (shared.admit)(&worker) {
                     Ok(()) => state.callee.admit(),
-                    Err((why, words)) => state.callee.refuse(why, &words),
+                    Err((why, message)) => state.callee.refuse(why, &message),
                 },
                 CalleeEvent::Request { call, handler, payload_bytes, deadline, kind } => {
                     match shared.handling.get(&handler) {
                         None => _ = state.callee.fail(call, Status::NoHandler, ""),
                         Some(handler) => {
-                            let payload = Incoming::with(payload_bytes, &shared.shelf, now);
+                            let payload = Incoming::with(payload_bytes, &shared.buffer_pool, now);
                             let held = shared.take_in(self.quota, payload_bytes);
                             let receiving = Receiving { handler, payload, kind, deadline, held };
                             state.receiving.insert(call, receiving);
@@ -231,7 +231,10 @@ impl Conn {
                         jobs.push(Job {
                             handler,
                             caller: caller.clone(),
-                            payload: Received::new(payload.into_bytes(), Some(Arc::clone(&shared.shelf))),
+                            payload: Received::new(
+                                payload.into_bytes(),
+                                Some(Arc::clone(&shared.buffer_pool)),
+                            ),
                             kind,
                             time_left: deadline.map(|at| at.since(now)),
                             to: AnswerTo::Conn(Arc::clone(self), call),
@@ -252,8 +255,8 @@ impl Conn {
     /// Whether there is room for what its caller sends.
     pub(super) fn may_read(&self, state: &State) -> bool {
         let awaited = state.callee.awaited();
-        let under_way = UnderWay { awaited, is_receiving: !state.receiving.is_empty() };
-        self.shared.intake().may_read(self.quota, under_way)
+        let in_flight = InFlight { awaited, is_receiving: !state.receiving.is_empty() };
+        self.shared.intake().may_read(self.quota, in_flight)
     }
 
     /// Ends it here and now.
@@ -272,10 +275,10 @@ impl Conn {
         scratch: &mut Vec<u8>,
         jobs: &mut Vec<Job>,
     ) {
-        for _ in 0..READS_PER_TURN {
+        for _ in 0..READS_PER_ITERATION {
             scratch.clear();
             let got = state.read_once(scratch);
-            self.hear(state, now, scratch, jobs);
+            self.handle_event(state, now, scratch, jobs);
             let is_enough = got == Go::Enough || state.end != End::NotYet || !state.callee.is_read();
             // Whether it is held up then is looked at before the next read.
             if is_enough || !self.may_read(state) {
@@ -300,15 +303,15 @@ impl State {
             None => (0, None, 0),
         };
         let mut payload = receiving.map(|receiving| &mut receiving.payload);
-        let place = match payload.as_mut().map(|payload| payload.place(due)) {
-            Some(Ok(place)) => place,
+        let target = match payload.as_mut().map(|payload| payload.target(due)) {
+            Some(Ok(target)) => target,
             Some(Err(NoMemory)) => {
                 self.no_memory(call);
                 return Go::On;
             }
             None => &mut [],
         };
-        let got = line.read(place, scratch);
+        let got = line.read(target, scratch);
         if let (Ok(Got::More(bytes) | Got::Last(bytes)), Some(payload)) = (&got, payload)
             && *bytes > 0
         {
@@ -342,20 +345,20 @@ impl State {
             return;
         }
         let refused = self.callee.peer().and_then(|worker| admit(worker).err());
-        if let Some((why, words)) = refused {
-            self.lose(ConnectionError::Refused { why, words });
+        if let Some((why, message)) = refused {
+            self.lose(ConnectionError::Refused { why, message });
         }
     }
 
     fn no_memory(&mut self, call: u64) {
         self.receiving.remove(call);
-        self.callee.fail(call, Status::NoRoom, "there is no memory for it");
+        self.callee.fail(call, Status::Exhausted, "there is no memory for it");
     }
 
     /// What else happened to requests and to the connection.
     fn ended(&mut self, event: &CalleeEvent<'_>) {
         match event {
-            CalleeEvent::Over(call, _) | CalleeEvent::Answered(call) => {
+            CalleeEvent::Over(call, _) | CalleeEvent::Responded(call) => {
                 self.receiving.remove(*call);
                 self.answers.remove(*call);
                 self.held_back.retain(|(held, _)| held != call);
@@ -397,7 +400,7 @@ impl State {
             shared.intake().count_unread(self.unread_bytes, unread_bytes);
             self.unread_bytes = unread_bytes;
         }
-        self.watch_for_room(shared);
+        self.update_interest(shared);
     }
 
     /// Whether handlers begin for its caller.
@@ -412,7 +415,7 @@ impl State {
         if is_due { core::mem::take(&mut self.held_back) } else { VecDeque::new() }
     }
 
-    fn watch_for_room(&mut self, shared: &Shared) {
+    fn update_interest(&mut self, shared: &Shared) {
         let is_due = !self.held_back.is_empty() && self.begins(shared);
         let Some(line) = &self.line else { return };
         // The thread that has the connection closes it, and has to hear that it is over.

@@ -30,7 +30,7 @@ pub(super) enum Command {
 
 pub(super) const LISTENER: Token = Token(u64::MAX - 2);
 /// Connections accepted in one turn, so that a storm of newcomers does not starve the others.
-const ACCEPTS_PER_TURN: usize = 128;
+const ACCEPTS_PER_ITERATION: usize = 128;
 /// Until accepting is tried again when it failed for more than one newcomer.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
@@ -83,7 +83,7 @@ impl Reactor {
         loop {
             let pause = self.door.as_ref().and_then(|door| door.paused_until);
             let next = self.timers.first().map(|(at, _)| at);
-            let until = [next, pause, self.shared.shelf.until()].into_iter().flatten().min();
+            let until = [next, pause, self.shared.buffer_pool.until()].into_iter().flatten().min();
             let ready = self.events.wait(until)?;
             let now = self.shared.clock.now();
             let mut is_at_door = pause.is_some_and(|at| at <= now);
@@ -97,17 +97,17 @@ impl Reactor {
             if self.obey(now) == Go::Enough {
                 return Ok(());
             }
-            while let Some((_, place)) = self.timers.first().filter(|(at, _)| *at <= now) {
+            while let Some((_, slot_index)) = self.timers.first().filter(|(at, _)| *at <= now) {
                 self.timers.pop_first();
-                self.tick(now, place);
+                self.tick(now, slot_index);
             }
-            if self.shared.shelf.until().is_some_and(|at| at <= now) {
-                self.shared.shelf.close();
+            if self.shared.buffer_pool.until().is_some_and(|at| at <= now) {
+                self.shared.buffer_pool.close();
             }
             if is_at_door {
                 self.accept(now);
             }
-            if !self.unread.is_empty() && self.shared.intake().take_room() {
+            if !self.unread.is_empty() && self.shared.intake().take_capacity() {
                 self.read_on(now);
             }
             if self.conns.is_empty()
@@ -127,18 +127,18 @@ impl Reactor {
                     reply.answer((requests, bytes, self.conns.len()));
                 }
                 Command::AdmitAgain => {
-                    for place in self.places() {
+                    for slot_index in self.places() {
                         let shared = Arc::clone(&self.shared);
-                        self.change(now, place, |state| state.admit_again(&*shared.admit));
+                        self.change(now, slot_index, |state| state.admit_again(&*shared.admit));
                     }
                 }
                 Command::Goodbye(reply) => {
                     self.door = None;
                     self.leaving = Some(reply);
-                    for place in self.places() {
+                    for slot_index in self.places() {
                         // What lies there was sent before, and may have come since the sockets were looked at.
-                        self.read_ahead(now, place);
-                        self.change(now, place, |state| state.callee.goodbye());
+                        self.read_ahead(now, slot_index);
+                        self.change(now, slot_index, |state| state.callee.goodbye());
                     }
                 }
             }
@@ -147,23 +147,23 @@ impl Reactor {
     }
 
     fn places(&self) -> Vec<usize> {
-        self.conns.iter().map(|(place, _)| place).collect()
+        self.conns.iter().map(|(slot_index, _)| slot_index).collect()
     }
 
     fn serve(&mut self, now: Instant, ready: Ready) {
-        let place = usize::try_from(ready.token.0).unwrap_or(usize::MAX);
-        let Some(entry) = self.conns.get(place) else { return };
+        let slot_index = usize::try_from(ready.token.0).unwrap_or(usize::MAX);
+        let Some(entry) = self.conns.get(slot_index) else { return };
         let conn = Arc::clone(&entry.conn);
         let mut jobs = Vec::new();
         let mut state = conn.lock();
         if ready.readable && state.callee.is_held_up() {
             // Nothing but its end is watched for.
             state.callee.read_to_the_end();
-            self.unread.retain(|&held| held != place);
+            self.unread.retain(|&held| held != slot_index);
         }
         if ready.readable && state.callee.is_read() {
             if !conn.may_read(&state) && state.callee.hold_up(now) {
-                self.unread.push(place);
+                self.unread.push(slot_index);
             } else {
                 conn.read(&mut state, now, &mut self.scratch, &mut jobs);
             }
@@ -177,9 +177,9 @@ impl Reactor {
             }
             state = conn.lock();
             state.writing = Writing::AtOnce;
-            self.look_after(&conn, &mut state, place);
+            self.look_after(&conn, &mut state, slot_index);
         } else {
-            self.look_after(&conn, &mut state, place);
+            self.look_after(&conn, &mut state, slot_index);
             let held_back = state.take_held_back(&self.shared);
             drop(state);
             jobs.into_iter().for_each(|job| self.begin(job));
@@ -188,10 +188,10 @@ impl Reactor {
     }
 
     /// Reads what lies there, where anything is read.
-    fn read_ahead(&mut self, now: Instant, place: usize) {
-        let is_read = self.conns.get(place).is_some_and(|entry| entry.conn.lock().callee.is_read());
+    fn read_ahead(&mut self, now: Instant, slot_index: usize) {
+        let is_read = self.conns.get(slot_index).is_some_and(|entry| entry.conn.lock().callee.is_read());
         if is_read {
-            self.serve(now, Ready { token: Token(place as u64), readable: true, writable: false });
+            self.serve(now, Ready { token: Token(slot_index as u64), readable: true, writable: false });
         }
     }
 
@@ -202,61 +202,61 @@ impl Reactor {
         }
     }
 
-    fn change(&mut self, now: Instant, place: usize, change: impl FnOnce(&mut State)) {
-        let Some(entry) = self.conns.get(place) else { return };
+    fn change(&mut self, now: Instant, slot_index: usize, change: impl FnOnce(&mut State)) {
+        let Some(entry) = self.conns.get(slot_index) else { return };
         let conn = Arc::clone(&entry.conn);
         let mut state = conn.lock();
         change(&mut state);
-        conn.hear(&mut state, now, &[], &mut Vec::new());
-        self.look_after(&conn, &mut state, place);
+        conn.handle_event(&mut state, now, &[], &mut Vec::new());
+        self.look_after(&conn, &mut state, slot_index);
     }
 
-    fn tick(&mut self, now: Instant, place: usize) {
-        if let Some(entry) = self.conns.get_mut(place) {
+    fn tick(&mut self, now: Instant, slot_index: usize) {
+        if let Some(entry) = self.conns.get_mut(slot_index) {
             entry.timer = None;
         }
-        self.change(now, place, |state| state.callee.tick(now));
+        self.change(now, slot_index, |state| state.callee.tick(now));
     }
 
     /// Writes, sets the timer, and closes what is over.
-    fn look_after(&mut self, conn: &Conn, state: &mut State, place: usize) {
+    fn look_after(&mut self, conn: &Conn, state: &mut State, slot_index: usize) {
         state.settle(&self.shared);
         if state.is_over() {
             if state.end == End::WhenWritten {
                 state.callee.lost(ConnectionError::Closed);
             }
             conn.close(state);
-            self.conns.try_remove(place);
-            self.unread.retain(|&held| held != place);
+            self.conns.try_remove(slot_index);
+            self.unread.retain(|&held| held != slot_index);
             if let Some(door) = self.door.as_mut().filter(|door| door.paused_until.is_some()) {
                 // A descriptor is free again.
                 door.paused_until = Some(Instant::ORIGIN);
             }
             return;
         }
-        let Some(entry) = self.conns.get_mut(place) else { return };
+        let Some(entry) = self.conns.get_mut(slot_index) else { return };
         if let Some(at) = state.callee.poll_timeout()
             && entry.timer.is_none_or(|timer| at < timer)
         {
             entry.timer = Some(at);
-            self.timers.insert((at, place));
+            self.timers.insert((at, slot_index));
         }
     }
 
     fn read_on(&mut self, now: Instant) {
-        for place in core::mem::take(&mut self.unread) {
-            let Some(entry) = self.conns.get(place) else { continue };
+        for slot_index in core::mem::take(&mut self.unread) {
+            let Some(entry) = self.conns.get(slot_index) else { continue };
             let conn = Arc::clone(&entry.conn);
             if conn.may_read(&conn.lock()) {
-                self.change(now, place, |state| state.callee.go_on());
+                self.change(now, slot_index, |state| state.callee.go_on());
             } else {
-                self.unread.push(place);
+                self.unread.push(slot_index);
             }
         }
     }
 
     fn accept(&mut self, now: Instant) {
-        for _ in 0..ACCEPTS_PER_TURN {
+        for _ in 0..ACCEPTS_PER_ITERATION {
             let Some(door) = &mut self.door else { return };
             match door.listener.accept() {
                 Ok((stream, _)) => self.welcome(now, stream.into()),
@@ -282,18 +282,18 @@ impl Reactor {
         if socket.set_nonblocking(true).is_err() {
             return;
         }
-        let place = self.conns.vacant_entry();
-        let index = place.key();
+        let slot_index = self.conns.vacant_entry();
+        let index = slot_index.key();
         let conn = Conn::new(&self.shared, now, socket, Token(index as u64));
-        place.insert(Entry { conn, timer: None });
+        slot_index.insert(Entry { conn, timer: None });
         self.change(now, index, |_| ());
     }
 
     /// Nobody is left without an end.
     pub(super) fn close_all(&mut self) {
         self.door = None;
-        for place in self.places() {
-            if let Some(entry) = self.conns.try_remove(place) {
+        for slot_index in self.places() {
+            if let Some(entry) = self.conns.try_remove(slot_index) {
                 let mut state = entry.conn.lock();
                 state.callee.lost(ConnectionError::Closed);
                 entry.conn.close(&mut state);

@@ -7,27 +7,27 @@ use std::sync::Mutex;
 #[test]
 fn a_callback_that_panics_has_been_told_and_others_are() {
     let scene = scene();
-    let (tell, told): (Sender<CallResult>, _) = channel();
-    let hold = || Call::of("hold").within(SOON);
+    let (notify, reported): (Sender<CallResult>, _) = channel();
+    let hold = || Call::of("hold").with_timeout(SOON);
     scene.peer.start_with(hold(), &b"1"[..], |_| panic!("provoked")).expect("made");
-    scene.peer.start_with(hold(), &b"2"[..], move |result| drop(tell.send(result))).expect("made");
+    scene.peer.start_with(hold(), &b"2"[..], move |result| drop(notify.send(result))).expect("made");
     let held = [scene.next_held(), scene.next_held()];
     for (request, responder) in held {
         responder.answer(request.payload);
     }
-    assert_eq!(told.recv_timeout(SOON).expect("told").as_deref(), Ok(&b"2"[..]));
+    assert_eq!(reported.recv_timeout(SOON).expect("told").as_deref(), Ok(&b"2"[..]));
     // Deadlines are kept, answers are read, and connections are made.
-    let brief = Call::of("hold").within(Duration::from_millis(500));
+    let brief = Call::of("hold").with_timeout(Duration::from_millis(500));
     let late = scene.peer.start(brief, &b""[..]).expect("made").wait();
-    assert!(words(late).starts_with("hold at b (id 2)"), "one of the two keeps it");
-    let started = scene.peer.start(Call::of("echo").within(SOON), &b"3"[..]).expect("made");
+    assert!(message(late).starts_with("hold at b (id 2)"), "one of the two keeps it");
+    let started = scene.peer.start(Call::of("echo").with_timeout(SOON), &b"3"[..]).expect("made");
     assert_eq!(started.wait().as_deref(), Ok(&b"3"[..]));
 }
 
 #[test]
 fn an_answer_that_is_lost_in_a_panic_elsewhere_is_missed_by_nobody() {
     let scene = scene();
-    let started = scene.peer.start(Call::of("hold").within(SOON), &b""[..]).expect("made");
+    let started = scene.peer.start(Call::of("hold").with_timeout(SOON), &b""[..]).expect("made");
     let (_, responder) = scene.next_held();
     let program = std::thread::spawn(move || {
         let _responder = responder;
@@ -35,7 +35,7 @@ fn an_answer_that_is_lost_in_a_panic_elsewhere_is_missed_by_nobody() {
     });
     assert!(program.join().is_err());
     let said = "hold at b (id 2): the handler failed: hold gave no answer";
-    assert_eq!(words(started.wait()), said);
+    assert_eq!(message(started.wait()), said);
 
     // A handler that panics takes another request's answer with it: each has its own words.
     let other = Arc::new(Mutex::new(None));
@@ -45,59 +45,59 @@ fn an_answer_that_is_lost_in_a_panic_elsewhere_is_missed_by_nobody() {
         panic!("provoked");
     };
     scene.handling.register("takes", Run::Pooled, takes).expect("a name");
-    let first = scene.peer.start(Call::of("hold").within(SOON), &b""[..]).expect("made");
+    let first = scene.peer.start(Call::of("hold").with_timeout(SOON), &b""[..]).expect("made");
     *other.lock().expect("no panic") = Some(scene.next_held().1);
-    let error = words(scene.call("takes", b""));
+    let error = message(scene.call("takes", b""));
     assert_eq!(error, "takes at b (id 2): the handler failed: takes panicked: provoked");
-    assert_eq!(words(first.wait()), said);
+    assert_eq!(message(first.wait()), said);
 }
 
 /// Bytes of which the giving back is told, on the thread on which they are.
-struct Told<F: Fn() + Send + Sync>(Vec<u8>, F);
+struct Known<F: Fn() + Send + Sync>(Vec<u8>, F);
 
-impl<F: Fn() + Send + Sync> AsRef<[u8]> for Told<F> {
+impl<F: Fn() + Send + Sync> AsRef<[u8]> for Known<F> {
     fn as_ref(&self) -> &[u8] {
         &self.0
     }
 }
 
-impl<F: Fn() + Send + Sync> Drop for Told<F> {
+impl<F: Fn() + Send + Sync> Drop for Known<F> {
     fn drop(&mut self) {
         self.1();
     }
 }
 
-fn lent(length: usize, given_back: impl Fn() + Send + Sync + 'static) -> Payload {
-    Payload::foreign(Arc::new(Told(bytes(length), given_back)))
+fn borrowed(length: usize, given_back: impl Fn() + Send + Sync + 'static) -> Payload {
+    Payload::foreign(Arc::new(Known(bytes(length), given_back)))
 }
 
 #[test]
 fn whoever_gets_lent_bytes_back_may_call() {
     let scene = scene();
-    let (tell, told): (Sender<CallResult>, _) = channel();
+    let (notify, reported): (Sender<CallResult>, _) = channel();
     // What is copied with the header, and what is written from where it lies.
     for length in [10, 1_000_000] {
-        let (peer, tell) = (scene.peer.clone(), tell.clone());
+        let (peer, notify) = (scene.peer.clone(), notify.clone());
         let call_again = move || {
-            let tell = tell.clone();
-            let told = move |result| drop(tell.send(result));
-            peer.start_with(Call::of("echo").within(SOON), &b"again"[..], told).expect("made");
+            let notify = notify.clone();
+            let reported = move |result| drop(notify.send(result));
+            peer.start_with(Call::of("echo").with_timeout(SOON), &b"again"[..], reported).expect("made");
         };
-        let started = scene.peer.start(Call::of("length").within(SOON), lent(length, call_again));
+        let started = scene.peer.start(Call::of("length").with_timeout(SOON), borrowed(length, call_again));
         assert_eq!(started.expect("made").wait(), Ok(length.to_string().into_bytes()));
-        assert_eq!(told.recv_timeout(SOON).expect("told").as_deref(), Ok(&b"again"[..]));
+        assert_eq!(reported.recv_timeout(SOON).expect("told").as_deref(), Ok(&b"again"[..]));
     }
     // The same where an answer is lent: its way back is that of the connection that it went out on.
     for length in [10, 1_000_000] {
-        let started = scene.peer.start(Call::of("hold").within(SOON), &b""[..]).expect("made");
-        let other = scene.peer.start(Call::of("hold").within(SOON), &b""[..]).expect("made");
+        let started = scene.peer.start(Call::of("hold").with_timeout(SOON), &b""[..]).expect("made");
+        let other = scene.peer.start(Call::of("hold").with_timeout(SOON), &b""[..]).expect("made");
         let responder = scene.next_held().1;
         let next = Mutex::new(Some(scene.next_held().1));
         let answer_other = move || {
             let next = next.lock().expect("no panic").take().expect("once");
             assert!(next.answer(&b"other"[..]));
         };
-        responder.answer(lent(length, answer_other));
+        responder.answer(borrowed(length, answer_other));
         assert_eq!(started.wait(), Ok(bytes(length)));
         assert_eq!(other.wait().as_deref(), Ok(&b"other"[..]));
     }
@@ -107,28 +107,28 @@ fn whoever_gets_lent_bytes_back_may_call() {
 fn whoever_gets_bytes_of_a_cancelled_call_back_may_call_with_the_same_canceller() {
     let scene = scene();
     let canceller = Canceller::default();
-    let (tell, told): (Sender<(CallResult, bool)>, _) = channel();
-    let (peer, own) = (scene.peer.clone(), canceller.clone());
+    let (notify, reported): (Sender<(CallResult, bool)>, _) = channel();
+    let (peer, local) = (scene.peer.clone(), canceller.clone());
     let call_again = move || {
         // It has been cancelled already, or not at all.
-        let call = Call { canceller: Some(&own), ..Call::of("echo").within(SOON) };
+        let call = Call { canceller: Some(&local), ..Call::of("echo").with_timeout(SOON) };
         let result = peer.call(call, &b"again"[..]);
-        own.cancel();
-        tell.send((result, own.begin().is_cancelled())).ok();
+        local.cancel();
+        notify.send((result, local.begin().is_cancelled())).ok();
     };
-    let payload = lent(1_000_000, call_again);
-    let (peer, own) = (scene.peer.clone(), canceller.clone());
-    let (tell_end, ended): (Sender<CallResult>, _) = channel();
+    let payload = borrowed(1_000_000, call_again);
+    let (peer, local) = (scene.peer.clone(), canceller.clone());
+    let (take_end, ended): (Sender<CallResult>, _) = channel();
     let blocked = std::thread::spawn(move || {
-        let call = Call { canceller: Some(&own), ..Call::of("hold").within(SOON) };
-        tell_end.send(peer.call(call, payload)).ok();
+        let call = Call { canceller: Some(&local), ..Call::of("hold").with_timeout(SOON) };
+        take_end.send(peer.call(call, payload)).ok();
     });
     let _held = scene.next_held();
     let cancelling = std::thread::spawn(move || canceller.cancel());
-    let (result, is_cancelled) = told.recv_timeout(SOON).expect("it comes back");
+    let (result, is_cancelled) = reported.recv_timeout(SOON).expect("it comes back");
     assert_eq!((result.as_deref(), is_cancelled), (Ok(&b"again"[..]), false));
     let end = ended.recv_timeout(SOON).expect("it ended");
-    assert_eq!(words(end), "hold at b (id 2): it was cancelled");
+    assert_eq!(message(end), "hold at b (id 2): it was cancelled");
     for thread in [blocked, cancelling] {
         thread.join().expect("no panic");
     }
@@ -147,11 +147,11 @@ fn who_leaves_answers_what_was_sent_before_though_it_has_not_looked() {
     let port = scene.server.local_addr().port();
     let client = RpcClient::new(client_options()).expect("descriptors");
     let other = client.peer(&worker("b", 2), "127.0.0.1", port).expect("a descriptor");
-    assert_eq!(other.call(Call::of("echo").within(SOON), &b"x"[..]).as_deref(), Ok(&b"x"[..]));
+    assert_eq!(other.call(Call::of("echo").with_timeout(SOON), &b"x"[..]).as_deref(), Ok(&b"x"[..]));
     // The thread that reads all connections is busy, and then it is to leave.
     scene.peer.notify(Call::of("stuck"), &b""[..]).expect("made");
     begins.recv_timeout(SOON).expect("it is at work");
-    let call = other.start(Call::of("echo").within(SOON), &b"y"[..]).expect("made");
+    let call = other.start(Call::of("echo").with_timeout(SOON), &b"y"[..]).expect("made");
     assert!(!scene.server.leave(Duration::ZERO));
     go_on.send(()).expect("it waits");
     assert_eq!(call.wait().as_deref(), Ok(&b"y"[..]));
@@ -160,27 +160,27 @@ fn who_leaves_answers_what_was_sent_before_though_it_has_not_looked() {
 #[test]
 fn calls_of_a_worker_whose_thread_of_calls_panicked_say_so() {
     let scene = scene();
-    let ((own, _kept), (tell, told)) = (handling(), channel());
-    let options = RpcClientOptions { own: Some(own), ..client_options() };
-    let client = RpcClient::new_watched(options, move |words| _ = tell.send(words.to_string()));
+    let ((local, _kept), (notify, reported)) = (handling(), channel());
+    let options = RpcClientOptions { local: Some(local), ..client_options() };
+    let client = RpcClient::new_watched(options, move |message| _ = notify.send(message.to_string()));
     let client = client.expect("descriptors");
-    let own = client.peer(&worker("a", 1), "nowhere.invalid", 1).expect("no descriptor is needed");
+    let local = client.peer(&worker("a", 1), "nowhere.invalid", 1).expect("no descriptor is needed");
     let port = scene.server.local_addr().port();
     let peer = client.peer(&worker("b", 2), "127.0.0.1", port).expect("a descriptor");
-    let calls = [&own, &peer].map(|peer| peer.start(Call::of("hold"), &b""[..]).expect("made"));
+    let calls = [&local, &peer].map(|peer| peer.start(Call::of("hold"), &b""[..]).expect("made"));
     let _held = scene.next_held();
     // The client's thread gives its bytes back.
-    let brief = Call::of("hold").within(Duration::from_millis(500));
-    let late = peer.start(brief, lent(1000, || panic!("provoked"))).expect("made");
-    let words = "the thread of calls panicked: provoked";
-    assert_eq!(told.recv_timeout(SOON).as_deref(), Ok(words));
+    let brief = Call::of("hold").with_timeout(Duration::from_millis(500));
+    let late = peer.start(brief, borrowed(1000, || panic!("provoked"))).expect("made");
+    let message = "the thread of calls panicked: provoked";
+    assert_eq!(reported.recv_timeout(SOON).as_deref(), Ok(message));
     for mut call in calls {
         let error = call.look(SOON).expect("it ended").expect_err("nobody brings the answer");
-        assert_eq!(error.why, CallFailure::Panicked(words.into()));
+        assert_eq!(error.why, CallFailure::Panicked(message.into()));
     }
-    for peer in [&own, &peer] {
-        let error = peer.call(Call::of("echo").within(SOON), &b""[..]).expect_err("there is no thread");
-        assert_eq!(error.why, CallFailure::Unsent(ConnectionError::Panicked(words.into())));
+    for peer in [&local, &peer] {
+        let error = peer.call(Call::of("echo").with_timeout(SOON), &b""[..]).expect_err("there is no thread");
+        assert_eq!(error.why, CallFailure::Unsent(ConnectionError::Panicked(message.into())));
     }
     drop(late);
 }
@@ -198,7 +198,7 @@ fn who_ends_waits_for_handlers_that_are_at_work_and_begins_no_others() {
     let server = RpcServer::start(server_options(), Arc::clone(&handling)).expect("a free port");
     let client = RpcClient::new(client_options()).expect("descriptors");
     let peer = client.peer(&worker("b", 2), "127.0.0.1", server.local_addr().port()).expect("a descriptor");
-    let call = || Call::of("work").within(SOON);
+    let call = || Call::of("work").with_timeout(SOON);
     peer.notify(call(), &b"1"[..]).expect("made");
     peer.notify(call(), &b"2"[..]).expect("made");
     assert_eq!(begins.recv_timeout(SOON).as_deref(), Ok(&b"1"[..]));
@@ -222,41 +222,41 @@ fn who_ends_waits_for_handlers_that_are_at_work_and_begins_no_others() {
 
 #[test]
 fn calls_to_oneself_leave_no_alarms() {
-    let options = RpcClientOptions { own: Some(handling().0), ..client_options() };
+    let options = RpcClientOptions { local: Some(handling().0), ..client_options() };
     let client = RpcClient::new(options).expect("descriptors");
     let peer = client.peer(&worker("a", 1), "nowhere.invalid", 1).expect("no descriptor is needed");
     for _ in 0..100 {
-        assert_eq!(peer.call(Call::of("echo").within(SOON), &b"x"[..]).as_deref(), Ok(&b"x"[..]));
+        assert_eq!(peer.call(Call::of("echo").with_timeout(SOON), &b"x"[..]).as_deref(), Ok(&b"x"[..]));
     }
     assert_eq!(client.alarms(), 0);
 }
 
 #[test]
 fn a_server_whose_thread_panics_says_so() {
-    let (tell, told) = channel();
+    let (notify, reported) = channel();
     let options = RpcServerOptions { admit: Box::new(|_| panic!("provoked")), ..server_options() };
-    let failed = move |failure: &ServerFailure| drop(tell.send(failure.clone()));
+    let failed = move |failure: &ServerFailure| drop(notify.send(failure.clone()));
     let server = RpcServer::start_watched(options, handling().0, failed).expect("a free port");
     let client = RpcClient::new(client_options()).expect("descriptors");
     let peer = client.peer(&worker("b", 2), "127.0.0.1", server.local_addr().port()).expect("a descriptor");
-    let error = words(peer.call(Call::of("echo").within(SOON), &b""[..]));
+    let error = message(peer.call(Call::of("echo").with_timeout(SOON), &b""[..]));
     assert!(error.starts_with("echo at b (id 2): not sent: "), "{error}");
     let failure = ServerFailure::Panicked("provoked".to_string());
-    assert_eq!(told.recv_timeout(SOON), Ok(failure.clone()));
+    assert_eq!(reported.recv_timeout(SOON), Ok(failure.clone()));
     assert_eq!(server.failure(), Some(failure));
 }
 
 #[test]
 fn whoever_lets_go_of_the_way_to_a_worker_hears_what_comes_of_its_calls() {
     let Scene { server, handling: _handling, client: _client, peer, held } = scene();
-    let (tell, told): (Sender<CallResult>, _) = channel();
-    let told_to = move |result| drop(tell.send(result));
-    drop(peer.start_with(Call::of("hold").within(SOON), &b"1"[..], told_to).expect("made"));
+    let (notify, reported): (Sender<CallResult>, _) = channel();
+    let told_to = move |result| drop(notify.send(result));
+    drop(peer.start_with(Call::of("hold").with_timeout(SOON), &b"1"[..], told_to).expect("made"));
     let (request, responder) = held.recv_timeout(SOON).expect("asked");
     drop(peer);
-    assert!(told.try_recv().is_err(), "it is under way still");
+    assert!(reported.try_recv().is_err(), "it is under way still");
     assert!(responder.answer(request.payload));
-    assert_eq!(told.recv_timeout(SOON).expect("told").as_deref(), Ok(&b"1"[..]));
+    assert_eq!(reported.recv_timeout(SOON).expect("told").as_deref(), Ok(&b"1"[..]));
     // Then there is no connection any more.
     while server.held().expect("it runs").2 > 0 {}
 }

@@ -141,7 +141,7 @@ fn two_workers_with_long_answers_for_each_other_do_not_wait_for_each_other() {
     }
     let calls: Vec<_> = (0..24)
         .flat_map(|_| [&peer, &scene.peer])
-        .map(|peer| peer.start(Call::of("long").within(SOON), &b""[..]).expect("made"))
+        .map(|peer| peer.start(Call::of("long").with_timeout(SOON), &b""[..]).expect("made"))
         .collect();
     for call in calls {
         assert_eq!(call.wait().map(|answer| answer.len()), Ok(64 * MIB));
@@ -154,8 +154,8 @@ fn lent_bytes_are_given_back_before_a_blocking_call_returns() {
     let scene = scene();
     let (live, long) = (Arc::new(Live::default()), Arc::new(vec![7_u8; 64 * MIB]));
     for round in 0..10 {
-        let result = scene.peer.call(Call::of("absent").within(SOON), live.lend(&long));
-        assert_eq!(words(result), "absent at b (id 2): there is no such handler");
+        let result = scene.peer.call(Call::of("absent").with_timeout(SOON), live.lend(&long));
+        assert_eq!(message(result), "absent at b (id 2): there is no such handler");
         assert_eq!(live.now(), 0, "round {round}");
     }
     // What was on its way goes there without a further call.
@@ -163,7 +163,7 @@ fn lent_bytes_are_given_back_before_a_blocking_call_returns() {
     assert_eq!(scene.call("echo", b"x").as_deref(), Ok(&b"x"[..]));
     let pending = scene.peer.start(Call::of("hold"), live.lend(&long)).expect("made");
     assert!(pending.cancel());
-    assert_eq!((live.now(), words(pending.wait())), (0, "hold at b (id 2): it was cancelled".into()));
+    assert_eq!((live.now(), message(pending.wait())), (0, "hold at b (id 2): it was cancelled".into()));
 }
 
 /// A worker that greets and then stands still.
@@ -187,8 +187,8 @@ fn lent_bytes_for_a_worker_that_does_not_read_are_given_back_at_the_deadline() {
             stream
         });
         for timeout in [300, 30] {
-            let call = Call::of("f").within(Duration::from_millis(timeout));
-            let error = words(peer.call(call, live.lend(&long)));
+            let call = Call::of("f").with_timeout(Duration::from_millis(timeout));
+            let error = message(peer.call(call, live.lend(&long)));
             assert!(error.contains("no answer in") || error.contains("not sent in"), "{error}");
             assert_eq!(live.now(), 0, "{error}");
         }
@@ -217,15 +217,15 @@ fn a_long_failure_text_is_cut_and_says_so() {
     scene.handling.register("long", Run::Inline, long.clone()).expect("a name");
     let (handling, _held) = handling();
     handling.register("long", Run::Inline, long).expect("a name");
-    let options = RpcClientOptions { own: Some(handling), ..client_options() };
+    let options = RpcClientOptions { local: Some(handling), ..client_options() };
     let client = RpcClient::new(options).expect("descriptors");
-    let own = client.peer(&worker("a", 1), "nowhere.invalid", 1).expect("no descriptor is needed");
-    for peer in [&scene.peer, &own] {
-        let error = peer.call(Call::of("long").within(SOON), &b""[..]).expect_err("it fails");
-        let CallFailure::Remote { words, .. } = error.why else { panic!("{error}") };
-        assert!(words.len() <= 16 * 1024, "{}", words.len());
-        assert!(words.starts_with("éé"), "{words}");
-        assert!(words.ends_with("é [cut: 40000 bytes, at most 16384]"), "{words}");
+    let local = client.peer(&worker("a", 1), "nowhere.invalid", 1).expect("no descriptor is needed");
+    for peer in [&scene.peer, &local] {
+        let error = peer.call(Call::of("long").with_timeout(SOON), &b""[..]).expect_err("it fails");
+        let CallFailure::Remote { message, .. } = error.why else { panic!("{error}") };
+        assert!(message.len() <= 16 * 1024, "{}", message.len());
+        assert!(message.starts_with("éé"), "{message}");
+        assert!(message.ends_with("é [cut: 40000 bytes, at most 16384]"), "{message}");
     }
 }
 
@@ -247,7 +247,7 @@ fn notices_of_one_caller_are_held_back_and_those_of_others_are_not() {
     scene.handling.register("work", Run::Pooled, work).expect("a name");
     let is_made = |_: &usize| scene.peer.notify(Call::of("work"), bytes(4096)).is_ok();
     let made = (0..150_000).take_while(is_made).count();
-    let quick = Call::of("echo").within(Duration::from_secs(10));
+    let quick = Call::of("echo").with_timeout(Duration::from_secs(10));
     for at in 0..10 {
         assert_eq!(other.call(quick, &b"x"[..]).as_deref(), Ok(&b"x"[..]), "{at}, {made} notices");
     }
@@ -255,14 +255,14 @@ fn notices_of_one_caller_are_held_back_and_those_of_others_are_not() {
     assert!(requests < 5000, "{requests} of {made} were taken in");
     // Its turn comes before most of the notices.
     let counted = Arc::clone(&done);
-    let told = move |_: Request, responder: Responder| {
+    let reported = move |_: Request, responder: Responder| {
         _ = responder.answer(counted.load(Ordering::SeqCst).to_string().into_bytes());
     };
-    scene.handling.register("turn", Run::Pooled, told).expect("a name");
-    let turn = other.start(Call::of("turn").within(SOON), &b"x"[..]).expect("made");
+    scene.handling.register("turn", Run::Pooled, reported).expect("a name");
+    let poll = other.start(Call::of("turn").with_timeout(SOON), &b"x"[..]).expect("made");
     until("it is not there", || scene.server.held().expect("it runs").0 > requests);
     gate.open();
-    let before = String::from_utf8(turn.wait().expect("an answer")).expect("a number");
+    let before = String::from_utf8(poll.wait().expect("an answer")).expect("a number");
     assert!(before.parse::<usize>().expect("a number") < 100, "it waited for {before} notices");
     until("notices were lost", || done.load(Ordering::SeqCst) == made);
 }
@@ -276,7 +276,7 @@ fn calls_that_were_given_up_count_until_their_handlers_are_done() {
     scene.handling.register("work", Run::Pooled, move |_, _| shut.pass()).expect("a name");
     for _ in 0..20 {
         let calls: Vec<_> = (0..1000)
-            .map(|_| scene.peer.start(Call::of("work").within(SOON), bytes(100)).expect("made"))
+            .map(|_| scene.peer.start(Call::of("work").with_timeout(SOON), bytes(100)).expect("made"))
             .collect();
         until("they do not come", || {
             let (requests, _, _) = scene.server.held().expect("it runs");
@@ -315,9 +315,9 @@ fn answers_that_come_later_are_dropped_beyond_their_limit_and_the_caller_is_told
             other => panic!("{other:?}"),
         }
     }
-    let told = "the answer of 16777216 bytes was dropped: the caller has not read 16777216 bytes of other answers, and at \
+    let reported = "the answer of 16777216 bytes was dropped: the caller has not read 16777216 bytes of other answers, and at \
                 most 10485760 are kept for it";
-    assert_eq!(text.as_deref(), Some(told));
+    assert_eq!(text.as_deref(), Some(reported));
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::agent::READY_HANDLER;
-use crate::driver::group::own_store::Pressing;
+use crate::driver::group::store_connection::Pressing;
 use crate::handlers::Owner;
 use crate::membership::error::MembershipError;
 use core::net::SocketAddr;
@@ -36,9 +36,9 @@ fn cancelled(
             ended.send(()).ok();
             made
         });
-        let press = Press(canceller, ends);
+        let interrupt = Press(canceller, ends);
         is_there();
-        drop(press);
+        drop(interrupt);
         making.join().expect("no panic").expect_err("cancelled").to_string()
     })
 }
@@ -74,8 +74,8 @@ fn the_rendezvous_of_a_worker_is_cancelled() {
             };
             context.init(init).map(drop)
         };
-        let words = cancelled(&canceller, init, || {});
-        assert!(words.contains("cancel"), "{url}: {words}");
+        let message = cancelled(&canceller, init, || {});
+        assert!(message.contains("cancel"), "{url}: {message}");
         assert!(context.agent().is_none());
     }
 }
@@ -99,9 +99,9 @@ fn a_worker_that_joins_is_cancelled_and_takes_back_what_it_said() {
     let group = store(port);
     group.set(b"rpcIsStaticGroup", b"false", Timeout::Default).expect("set");
     group.set(b"RpcGroupManagementToken", b"Token_for_x_join", Timeout::Default).expect("set");
-    let (before, sign) = (keys(&group), "Token_for_w_join_alive");
-    let words = cancelled(&canceller, || init(&over, None), || await_key(&group, sign));
-    assert_eq!(words, CANCELLED.to_string());
+    let (before, liveness_key) = (keys(&group), "Token_for_w_join_alive");
+    let message = cancelled(&canceller, || init(&over, None), || await_key(&group, liveness_key));
+    assert_eq!(message, CANCELLED.to_string());
     let left: Vec<String> = keys(&group).into_iter().filter(|key| !before.contains(key)).collect();
     // The number of the group stays for whoever comes next.
     assert_eq!(left, ["rdzv/group"]);
@@ -111,8 +111,8 @@ fn a_worker_that_joins_is_cancelled_and_takes_back_what_it_said() {
     let fixed =
         Store::connect("127.0.0.1", port, StoreOptions::default()).expect("connected").with_prefix(b"fixed");
     let over = Arc::new(NodeStore::new(fixed.duplicate().expect("connected"), None));
-    let words = cancelled(&canceller, || init(&over, Some(2)), || await_key(&fixed, "rdzv/cards/1"));
-    assert_eq!(words, CANCELLED.to_string());
+    let message = cancelled(&canceller, || init(&over, Some(2)), || await_key(&fixed, "rdzv/cards/1"));
+    assert_eq!(message, CANCELLED.to_string());
     assert!(keys(&fixed).iter().all(|key| !key.starts_with("rdzv/alive/")), "{:?}", keys(&fixed));
 }
 
@@ -120,11 +120,11 @@ fn a_worker_that_joins_is_cancelled_and_takes_back_what_it_said() {
 fn a_worker_that_makes_sure_of_the_others_is_cancelled() {
     let (_server, port) = server();
     let (first, handling) = (store(port), Handling::new(1));
-    let own = TcpOptions { handling: Some(Arc::clone(&handling)), ..TcpOptions::default() };
-    let (told, heard) = channel();
+    let local = TcpOptions { handling: Some(Arc::clone(&handling)), ..TcpOptions::default() };
+    let (reported, last_received_at) = channel();
     thread::spawn(move || {
-        let agent = RpcAgent::start(&first, worker("a", 0), Some(2), &RpcOptions::new("tcp"), &own);
-        told.send(agent.map(drop).map_err(|error| error.to_string())).ok();
+        let agent = RpcAgent::start(&first, worker("a", 0), Some(2), &RpcOptions::new("tcp"), &local);
+        reported.send(agent.map(drop).map_err(|error| error.to_string())).ok();
     });
     let group = store(port);
     await_key(&group, "rdzv/cards/0");
@@ -137,11 +137,12 @@ fn a_worker_that_makes_sure_of_the_others_is_cancelled() {
     let tcp = TcpOptions { call: Some(canceller.begin()), ..TcpOptions::default() };
     let make = || RpcAgent::start(&group, worker("b", 1), Some(2), &RpcOptions::new("tcp"), &tcp).map(drop);
     let mut unanswered = None;
-    let words = cancelled(&canceller, make, || unanswered = Some(holds.recv_timeout(SOON).expect("it asks")));
-    assert_eq!(words, CANCELLED.to_string());
+    let message =
+        cancelled(&canceller, make, || unanswered = Some(holds.recv_timeout(SOON).expect("it asks")));
+    assert_eq!(message, CANCELLED.to_string());
     drop(unanswered);
-    let words = "b (id 1) died while the group began: it gave up before the others were ready";
-    assert_eq!(heard.recv_timeout(SOON).expect("it ends"), Err(words.to_string()));
+    let message = "b (id 1) died while the group began: it gave up before the others were ready";
+    assert_eq!(last_received_at.recv_timeout(SOON).expect("it ends"), Err(message.to_string()));
 }
 
 #[test]

@@ -25,8 +25,8 @@ fn an_answer_that_nobody_has_looked_at_holds_up_no_end() {
     let call = a.start_call("b", "echo", b"x".to_vec(), None).expect("made");
     // It is answered before this one is, on the same connection.
     assert_eq!(a.start_call("b", "echo", b"y".to_vec(), None).expect("made").wait(), Ok(b"y".to_vec()));
-    let (told, ended) = channel();
-    let ending = thread::spawn(move || told.send(a.shutdown(Shutdown::Graceful)).ok());
+    let (reported, ended) = channel();
+    let ending = thread::spawn(move || reported.send(a.shutdown(Shutdown::Graceful)).ok());
     assert_eq!(ended.recv_timeout(SOON), Ok(Ok(())));
     ending.join().expect("no panic");
     assert_eq!(call.wait(), Ok(b"x".to_vec()));
@@ -37,12 +37,12 @@ fn an_answer_that_nobody_has_looked_at_holds_up_no_end() {
 fn what_nobody_answers_is_out_before_its_caller_leaves_and_carried_out_before_its_callee_does() {
     let (_server, port) = server();
     let handling = Handling::new(1);
-    let (told, lengths) = channel();
+    let (reported, lengths) = channel();
     let (go_on, may_go_on) = channel::<()>();
     let may_go_on = std::sync::Mutex::new(may_go_on);
     let log = move |request: Request, _: Responder| {
         may_go_on.lock().expect("no panic").recv_timeout(SOON).ok();
-        told.send(request.payload.len()).ok();
+        reported.send(request.payload.len()).ok();
     };
     handling.register("log", Run::Pooled, log).expect("free");
     let b = patient(port, "b", 1, &handling);
@@ -78,7 +78,7 @@ fn a_worker_of_which_a_thread_panicked_ends_and_says_why() {
     let (a, _b) = (joined(port, "a", 0), joined(port, "b", 1));
     a.panicked("the thread of the store panicked: provoked");
     a.await_end(SOON).expect("it ends").ok();
-    let end = AgentError::Panicked { words: "the thread of the store panicked: provoked".into() };
+    let end = AgentError::Panicked { message: "the thread of the store panicked: provoked".into() };
     assert_eq!(a.end(), Some(Err(end.clone())));
     let error = a.call("b", "echo", b"x".to_vec(), None).expect_err("it ended").to_string();
     assert_eq!(error, "this worker ended: the thread of the store panicked: provoked");
@@ -104,19 +104,19 @@ impl Drop for Cursed {
 fn a_panic_of_the_thread_that_carries_calls_ends_the_worker() {
     let (_server, port) = server();
     let (a, b) = (joined(port, "a", 0), joined(port, "b", 1));
-    let (tell, held) = channel();
-    b.register("hold", Run::Inline, move |_, responder| _ = tell.send(responder)).expect("free");
+    let (notify, held) = channel();
+    b.register("hold", Run::Inline, move |_, responder| _ = notify.send(responder)).expect("free");
     let mut call = a.start_call("b", "hold", Vec::new(), None).expect("made");
     let _responder = held.recv_timeout(SOON).expect("asked");
     // When its time is up, that thread gives the bytes back.
     let brief = Some(Duration::from_millis(500));
     let late = a.start_call("b", "hold", Payload::foreign(Arc::new(Cursed)), brief).expect("made");
-    let words: Box<str> = "the thread of calls panicked: provoked".into();
+    let message: Box<str> = "the thread of calls panicked: provoked".into();
     let why = failure(call.look(SOON).expect("nobody brings its answer"));
-    assert_eq!(why, CallFailure::Panicked(words.clone()));
-    assert_eq!(a.await_end(SOON), Some(Err(AgentError::Panicked { words: words.clone() })));
+    assert_eq!(why, CallFailure::Panicked(message.clone()));
+    assert_eq!(a.await_end(SOON), Some(Err(AgentError::Panicked { message: message.clone() })));
     let error = a.call("b", "echo", Vec::new(), None).expect_err("it ended");
-    assert_eq!(error, GroupCallError::Panicked { words });
+    assert_eq!(error, GroupCallError::Panicked { message });
     drop(late);
 }
 
@@ -125,8 +125,8 @@ fn a_panic_of_the_thread_that_carries_calls_ends_the_worker() {
 fn who_is_busy_while_it_is_asked_whether_it_is_there_keeps_its_calls_until_it_dies() {
     let (_server, port) = server();
     let (a, b) = (joined(port, "a", 0), joined(port, "b", 1));
-    let (tell, responders) = channel();
-    b.register("slow", Run::Inline, move |_, responder| _ = tell.send(responder)).expect("free");
+    let (notify, responders) = channel();
+    b.register("slow", Run::Inline, move |_, responder| _ = notify.send(responder)).expect("free");
     let (go_on, may_go_on) = channel::<()>();
     let may_go_on = std::sync::Mutex::new(may_go_on);
     let stuck = move |_: Request, responder: Responder| {
@@ -135,35 +135,35 @@ fn who_is_busy_while_it_is_asked_whether_it_is_there_keeps_its_calls_until_it_di
     };
     b.register("stuck", Run::Inline, stuck).expect("free");
     // The thread of its connections is busy, and so it is not heard from in time.
-    let doubt = || {
+    let suspicion = || {
         let stuck = a.start_call("b", "stuck", Vec::new(), Some(SOON)).expect("made");
-        a.doubt("b", Duration::from_millis(20));
+        a.suspicion("b", Duration::from_millis(20));
         let later = a.start_call("b", "nobody", Vec::new(), Some(Duration::from_millis(60))).expect("made");
         later.wait().expect_err("it is late");
         stuck
     };
-    let (told, hear) = channel();
-    let called = a.call_with("b", "slow", Vec::new(), Some(SOON), move |result| _ = told.send(result));
+    let (reported, handle_event) = channel();
+    let called = a.call_with("b", "slow", Vec::new(), Some(SOON), move |result| _ = reported.send(result));
     drop(called.expect("made"));
     let responder = responders.recv_timeout(SOON).expect("asked");
-    let stuck = doubt();
-    assert!(hear.try_recv().is_err(), "it is under way still");
+    let stuck = suspicion();
+    assert!(handle_event.try_recv().is_err(), "it is under way still");
     go_on.send(()).expect("it waits");
     stuck.wait().expect("answered");
     assert!(responder.answer(b"late".to_vec()));
-    assert_eq!(hear.recv_timeout(SOON), Ok(Ok(b"late".to_vec())));
+    assert_eq!(handle_event.recv_timeout(SOON), Ok(Ok(b"late".to_vec())));
 
     let mut call = a.start_call("b", "slow", Vec::new(), Some(SOON * 4)).expect("made");
     let kept = responders.recv_timeout(SOON).expect("asked");
-    let stuck = doubt();
-    drop(b.lose_sign());
+    let stuck = suspicion();
+    drop(b.drop_liveness());
     while !matches!(next_event(&a), GroupEvent::PeerDied { .. }) {}
-    let words = format!(
+    let message = format!(
         "slow at b (id 1, {}): the worker is gone: its session with the store's server ended",
         b.address()
     );
     let error = call.look(SOON).expect("it ended with the worker").expect_err("it is dead");
-    assert_eq!(error.to_string(), words);
+    assert_eq!(error.to_string(), message);
     go_on.send(()).expect("it waits");
     stuck.wait().expect_err("it is dead");
     drop(kept);
@@ -178,11 +178,11 @@ fn a_worker_ends_while_a_call_of_the_librarys_own_is_under_way() {
     let stuck = move |_, _| _ = may_go_on.lock().expect("no panic").recv_timeout(SOON);
     b.register("stuck", Run::Inline, stuck).expect("free");
     a.notify("b", "stuck", Vec::new(), None).expect("made");
-    a.doubt("b", SOON);
-    let (told, ended) = channel();
+    a.suspicion("b", SOON);
+    let (reported, ended) = channel();
     let ending = thread::spawn(move || {
         drop(a);
-        told.send(()).ok();
+        reported.send(()).ok();
     });
     assert_eq!(ended.recv_timeout(SOON), Ok(()));
     ending.join().expect("no panic");

@@ -30,7 +30,7 @@ fn a_worker_whose_session_ended_leaves_gracefully() {
     let (_server, port) = server();
     let (a, b) = (joined(port, "a", 0), joined(port, "b", 1));
     assert_eq!(next_event(&a), GroupEvent::Joined(worker("b", 1)));
-    drop(b.lose_sign());
+    drop(b.drop_liveness());
     assert!(matches!(next_event(&a), GroupEvent::PeerDied { .. }));
     assert_eq!(b.call("a", "echo", b"x".to_vec(), None), Ok(b"x".to_vec()), "the group goes on");
     assert_eq!(b.shutdown(Shutdown::Graceful), Ok(()));
@@ -43,15 +43,15 @@ fn a_worker_whose_session_ended_leaves_gracefully() {
 fn frozen(port: u16, a: &RpcAgent, b: &RpcAgent) -> std::sync::mpsc::Sender<()> {
     let (go_on, may_go_on) = channel::<()>();
     let may_go_on = std::sync::Mutex::new(may_go_on);
-    let (tell, is_stuck) = channel();
+    let (notify, is_stuck) = channel();
     let stuck = move |_, _| {
-        tell.send(()).ok();
+        notify.send(()).ok();
         may_go_on.lock().expect("no panic").recv_timeout(SOON * 5).ok();
     };
     b.register("stuck", Run::Inline, stuck).expect("free");
     a.notify("b", "stuck", Vec::new(), None).expect("made");
     is_stuck.recv_timeout(SOON).expect("asked");
-    drop(b.lose_sign());
+    drop(b.drop_liveness());
     while !matches!(next_event(a), GroupEvent::PeerDied { .. }) {}
     eventually(|| !keys_left(port).iter().any(|key| key.starts_with("rdzv/alive/b/")));
     go_on

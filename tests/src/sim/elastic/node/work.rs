@@ -1,11 +1,11 @@
 //! What the workers of a node do: with the store as it is common to all, and with the keys of their round.
 
 use super::super::order::{Order, Request};
-use super::super::process::Way;
+use super::super::process::SubmitPath;
 use super::super::referee::Referee;
 use super::Node;
-use crate::sim::deed::{Deed, End};
 use crate::sim::script::Next;
+use crate::sim::sim_operation::{End, SimOperation};
 use crate::sim::world::Stage;
 use rendezvous_core::error::{Effect, ErrorKind, Operation};
 use rendezvous_core::store::op::Key;
@@ -21,35 +21,41 @@ impl Node {
     /// What workers do: with the store as it is common to all, and with the keys of their round.
     pub(super) fn work(&mut self, stage: &mut Stage, referee: &mut Referee) {
         if !stage.stormy {
-            if self.dice.percent(15) {
+            if self.sim_rng.percent(15) {
                 self.mark(stage, b"/w/");
             }
             return;
         }
-        let namespace = self.seat.as_ref().map(|seat| seat.namespace.clone());
-        match (self.dice.index(100), namespace) {
+        let namespace = self.joined.as_ref().map(|joined| joined.namespace.clone());
+        match (self.sim_rng.index(100), namespace) {
             (0..8, _) => self.mark(stage, b"/w/"),
             (8..14, _) => self.watch(stage, b"/w/"),
             (14..16, _) => {
                 let grant = ClientFrame::LeaseGrant { ttl_ms: 0 };
-                let own = self.leased_key();
-                let granted =
-                    self.ask(stage, Way::Plain, Operation::LeaseGrant, self.span(), &grant, Order::Grant);
+                let local = self.leased_key();
+                let granted = self.ask(
+                    stage,
+                    SubmitPath::Plain,
+                    Operation::LeaseGrant,
+                    self.span(),
+                    &grant,
+                    Order::Grant,
+                );
                 if let Some(id) = granted {
-                    self.leases.insert(id, own);
+                    self.leases.insert(id, local);
                 }
             }
             (60..70, _) => {
                 // Several on their way at a time.
-                let name = format!("n/{}", self.dice.index(2));
+                let name = format!("n/{}", self.sim_rng.index(2));
                 for _ in 0..4 {
-                    self.perform(stage, Deed::Add { name: name.clone(), delta: 1 }, self.span());
+                    self.perform(stage, SimOperation::Add { name: name.clone(), delta: 1 }, self.span());
                 }
             }
             (16..60, Some(namespace)) => self.work_in_round(stage, referee, &namespace),
             _ => {
-                if let Next::Do(order) = self.storm.next(&mut self.dice) {
-                    self.perform(stage, order.deed, order.timeout);
+                if let Next::Do(order) = self.storm.next(&mut self.sim_rng) {
+                    self.perform(stage, order.sim_operation, order.timeout);
                 }
             }
         }
@@ -66,11 +72,14 @@ impl Node {
         self.process.as_ref().map(|_| (self.leased_key(), self.has_lease))
     }
 
-    fn perform(&mut self, stage: &mut Stage, deed: Deed, span: Duration) {
-        let Some(request) = Request::of(&deed, span) else { return };
-        let Some(process) = self.process.as_mut().filter(|process| process.has_room()) else { return };
-        let (id, began) = (stage.history.begin(self.number, deed.clone()), stage.now);
-        if process.begin(stage, Way::Plain, request, Order::Deed(id, deed, began)).is_none() {
+    fn perform(&mut self, stage: &mut Stage, sim_operation: SimOperation, span: Duration) {
+        let Some(request) = Request::of(&sim_operation, span) else { return };
+        let Some(process) = self.process.as_mut().filter(|process| process.has_capacity()) else { return };
+        let (id, began) = (stage.history.begin(self.number, sim_operation.clone()), stage.now);
+        if process
+            .begin(stage, SubmitPath::Plain, request, Order::SimOperation(id, sim_operation, began))
+            .is_none()
+        {
             // It never began.
             let _ = stage.history.end(id, End::Failed(ErrorKind::Cancelled, Effect::None), None);
         }
@@ -78,18 +87,18 @@ impl Node {
 
     fn mark(&mut self, stage: &mut Stage, prefix: &[u8]) {
         self.marks += 1;
-        let key = [prefix, format!("{}", self.dice.index(3)).as_bytes()].concat();
+        let key = [prefix, format!("{}", self.sim_rng.index(3)).as_bytes()].concat();
         let value = format!("{} of {}", self.marks, self.name).into_bytes();
         let set = ClientFrame::Set { key: Key::raw(&key), value: &value };
         let order = Order::Mark { key: key.clone(), value: value.clone(), began: stage.now };
-        self.ask(stage, Way::Plain, Operation::Set, self.span(), &set, order);
+        self.ask(stage, SubmitPath::Plain, Operation::Set, self.span(), &set, order);
     }
 
     fn watch(&mut self, stage: &mut Stage, prefix: &[u8]) {
         if self.watches < WATCHES_MAX {
             let watch = ClientFrame::WatchPrefix { prefix: Key::raw(prefix), from_revision: 0 };
             let order = Order::Watch { prefix: prefix.to_vec() };
-            if self.ask(stage, Way::Plain, Operation::Watch, self.span(), &watch, order).is_some() {
+            if self.ask(stage, SubmitPath::Plain, Operation::Watch, self.span(), &watch, order).is_some() {
                 self.watches += 1;
             }
         }
@@ -98,23 +107,23 @@ impl Node {
     fn work_in_round(&mut self, stage: &mut Stage, referee: &mut Referee, namespace: &[u8]) {
         let at = |name: &str| [namespace, name.as_bytes()].concat();
         let (span, began) = (self.span(), stage.now);
-        let patience = self.dice.span(Duration::from_millis(100), Duration::from_secs(2));
-        let millis = u64::try_from(patience.as_millis()).unwrap_or(0).max(1);
-        match self.dice.index(20) {
+        let timeout = self.sim_rng.span(Duration::from_millis(100), Duration::from_secs(2));
+        let millis = u64::try_from(timeout.as_millis()).unwrap_or(0).max(1);
+        match self.sim_rng.index(20) {
             0..4 => {
                 let name = String::from_utf8_lossy(&at("n")).trim_start_matches('/').to_owned();
                 // Several on their way at a time.
-                for _ in 0..self.dice.pick(&[1, 1, 4]) {
-                    let delta = 1 + i64::from(self.dice.percent(30));
-                    self.perform(stage, Deed::Add { name: name.clone(), delta }, span);
+                for _ in 0..self.sim_rng.pick(&[1, 1, 4]) {
+                    let delta = 1 + i64::from(self.sim_rng.percent(30));
+                    self.perform(stage, SimOperation::Add { name: name.clone(), delta }, span);
                 }
             }
             4..7 => self.mark(stage, &at("w/")),
             7 | 8 => self.watch(stage, &at("w/")),
             9..12 => {
-                let (Some(process), Some(seat)) = (&self.process, &self.seat) else { return };
-                let Some(epoch) = process.epoch.filter(|_| process.has_room()) else { return };
-                let (key, count, name) = (at("b"), seat.nodes, process.name.clone());
+                let (Some(process), Some(joined)) = (&self.process, &self.joined) else { return };
+                let Some(epoch) = process.epoch.filter(|_| process.has_capacity()) else { return };
+                let (key, count, name) = (at("b"), joined.nodes, process.name.clone());
                 let participants = Participants::Count(count);
                 let barrier = ClientFrame::Barrier {
                     key: Key::raw(&key),
@@ -127,7 +136,7 @@ impl Node {
                 let order = Order::Barrier { key: key.clone(), count, begun };
                 self.ask(
                     stage,
-                    Way::Plain,
+                    SubmitPath::Plain,
                     Operation::Barrier,
                     Duration::from_millis(BARRIER_MS),
                     &barrier,
@@ -138,7 +147,7 @@ impl Node {
                 let key = at("q");
                 let push = ClientFrame::QueuePush { key: Key::raw(&key), value: b"item" };
                 let order = Order::Other { what: "push", key: key.clone(), began };
-                self.ask(stage, Way::Plain, Operation::QueuePush, span, &push, order);
+                self.ask(stage, SubmitPath::Plain, Operation::QueuePush, span, &push, order);
             }
             14 | 15 => {
                 let (never, t, v) = (at("never"), at("t"), at("v"));
@@ -153,13 +162,13 @@ impl Node {
                     otherwise: List::new(&[]),
                 };
                 let order = Order::Other { what: "txn", key: t.clone(), began };
-                self.ask(stage, Way::Plain, Operation::Txn, span, &txn, order);
+                self.ask(stage, SubmitPath::Plain, Operation::Txn, span, &txn, order);
             }
             16 => {
-                let ttl_ms = if self.dice.percent(50) { 0 } else { millis };
+                let ttl_ms = if self.sim_rng.percent(50) { 0 } else { millis };
                 let grant = ClientFrame::LeaseGrant { ttl_ms };
                 if let Some(id) =
-                    self.ask(stage, Way::Plain, Operation::LeaseGrant, span, &grant, Order::Grant)
+                    self.ask(stage, SubmitPath::Plain, Operation::LeaseGrant, span, &grant, Order::Grant)
                 {
                     self.leases.insert(id, at(&format!("l/{}", self.number)));
                 }
@@ -168,21 +177,21 @@ impl Node {
                 let key = at("absent");
                 let get = ClientFrame::Get { timeout_ms: millis, key: Key::raw(&key) };
                 let order = Order::Other { what: "wait", key: Vec::new(), began };
-                self.ask(stage, Way::Plain, Operation::Get, patience, &get, order);
+                self.ask(stage, SubmitPath::Plain, Operation::Get, timeout, &get, order);
             }
             18 => {
                 let (run, round) =
-                    (self.run.clone().into_bytes(), self.seat.as_ref().map_or(0, |seat| seat.round));
+                    (self.run.clone().into_bytes(), self.joined.as_ref().map_or(0, |joined| joined.round));
                 let (run_id, first_node_rank, count_max) = (Key::raw(&run), 0, 100);
                 let members = ClientFrame::Members { run_id, round, first_node_rank, count_max };
                 let order = Order::Other { what: "members", key: Vec::new(), began };
-                self.ask(stage, Way::Plain, Operation::Members, span, &members, order);
+                self.ask(stage, SubmitPath::Plain, Operation::Members, span, &members, order);
             }
             _ => {
                 let prefix = at("v");
                 let delete = ClientFrame::DeletePrefix { prefix: Key::raw(&prefix) };
                 let order = Order::Other { what: "delete prefix", key: prefix.clone(), began };
-                self.ask(stage, Way::Plain, Operation::DeletePrefix, span, &delete, order);
+                self.ask(stage, SubmitPath::Plain, Operation::DeletePrefix, span, &delete, order);
             }
         }
     }

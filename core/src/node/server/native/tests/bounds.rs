@@ -26,9 +26,9 @@ fn a_session_waits_and_watches_within_its_bound_and_has_it_back_when_that_is_ove
     let conn = rig.open(0, "n");
     let idle = rig.server.stats().buffered_bytes;
     let long = "k".repeat(400);
-    assert!(rig.asked(conn, 1, &wait(&long)).is_empty());
+    assert!(rig.wanted(conn, 1, &wait(&long)).is_empty());
     let watch = ClientFrame::WatchKey { key: key("/w"), from_revision: 0 };
-    assert_eq!(rig.asked(conn, 2, &watch), ["2 Done"]);
+    assert_eq!(rig.wanted(conn, 2, &watch), ["2 Done"]);
     let held = rig.server.stats().buffered_bytes;
     assert!(held >= idle + 600, "{held} bytes");
     let refusal = "Error TooMany 1000 0 bytes of requests that wait and of watches";
@@ -37,26 +37,26 @@ fn a_session_waits_and_watches_within_its_bound_and_has_it_back_when_that_is_ove
         (4, ClientFrame::QueuePop { timeout_ms: 1000, key: key(&long) }),
         (5, ClientFrame::WatchPrefix { prefix: key(&long), from_revision: 0 }),
     ] {
-        assert_eq!(rig.asked(conn, id, &frame), [format!("{id} {refusal}")]);
+        assert_eq!(rig.wanted(conn, id, &frame), [format!("{id} {refusal}")]);
     }
     assert_eq!(rig.server.stats().buffered_bytes, held, "what was refused is not held");
     let other = rig.open(1, "m");
-    assert!(rig.asked(other, 1, &wait(&long)).is_empty(), "the bound is each session's own");
+    assert!(rig.wanted(other, 1, &wait(&long)).is_empty(), "the bound is each session's own");
 
     // An answer, a cancel, and a deadline each make room again.
     let set = ClientFrame::Set { key: key(&long), value: b"v" };
-    assert_eq!(rig.asked(conn, 6, &set), ["6 Done", "1 Value v"]);
+    assert_eq!(rig.wanted(conn, 6, &set), ["6 Done", "1 Value v"]);
     assert_eq!(rig.lines(other), ["1 Value v"]);
-    let cancel = rig.asked(conn, 7, &ClientFrame::Cancel { request: 2 });
+    let cancel = rig.wanted(conn, 7, &ClientFrame::Cancel { request: 2 });
     assert!(cancel[0].starts_with("2 WatchOver"), "{cancel:?}");
     assert_eq!(rig.server.stats().buffered_bytes, idle);
-    assert!(rig.asked(conn, 8, &wait("other")).is_empty());
+    assert!(rig.wanted(conn, 8, &wait("other")).is_empty());
     rig.after(Duration::from_secs(1));
     assert!(rig.lines(conn)[0].starts_with("8 Error TimedOut"));
     assert_eq!(rig.server.stats().buffered_bytes, idle);
 
     // And so does the end of the session.
-    assert!(rig.asked(conn, 9, &wait("another")).is_empty());
+    assert!(rig.wanted(conn, 9, &wait("another")).is_empty());
     assert!(rig.server.stats().buffered_bytes > idle);
     rig.feed(Input::Lost { conn, os_error: 104 });
     rig.feed(Input::Lost { conn: other, os_error: 104 });
@@ -68,30 +68,30 @@ fn where_the_buffers_are_full_the_session_that_holds_most_ends_though_it_has_no_
     let mut rig = limited(u64::MAX, 450_000);
     let set = ClientFrame::Set { key: key("/a"), value: &[7; 20_000] };
     let writer = rig.open(0, "writer");
-    assert_eq!(rig.asked(writer, 1, &set), ["1 Done"]);
+    assert_eq!(rig.wanted(writer, 1, &set), ["1 Done"]);
     let get = ClientFrame::Get { timeout_ms: 0, key: key("/a") };
     // It acknowledges nothing, so its answers are kept for it; and then it is gone for a while.
     let away = open_for_long(&mut rig, 1, "away");
-    (1..=18).for_each(|id| assert_eq!(rig.asked(away, id, &get).len(), 1));
+    (1..=18).for_each(|id| assert_eq!(rig.wanted(away, id, &get).len(), 1));
     rig.feed(Input::Lost { conn: away, os_error: 104 });
     assert_eq!(rig.server.stats().sessions, 2, "its grace runs");
     assert!(rig.server.stats().buffered_bytes > 18 * 20_000);
     let other = open_for_long(&mut rig, 2, "other");
-    (1..=10).for_each(|id| assert_eq!(rig.asked(other, id, &get).len(), 1));
+    (1..=10).for_each(|id| assert_eq!(rig.wanted(other, id, &get).len(), 1));
     let is_full = |event: &Event| matches!(event, Event::SessionEnded { why: Why::Limit, .. });
     assert!(rig.events.iter().any(is_full), "it holds most");
     assert_eq!(rig.server.stats().sessions, 2);
     assert!(rig.server.stats().buffered_bytes < 300_000);
     // One that has a connection is told why.
-    let mut told = Vec::new();
+    let mut reported = Vec::new();
     for id in 11..=30 {
         if !rig.closed.contains_key(&other) {
-            told = rig.asked(other, id, &get);
+            reported = rig.wanted(other, id, &get);
         }
     }
-    assert_eq!(told.last().map(String::as_str), Some("0 SessionOver { why: Limit }"));
+    assert_eq!(reported.last().map(String::as_str), Some("0 SessionOver { why: Limit }"));
     assert_eq!(rig.closed[&other], CloseReason::SessionOver(Why::Limit));
-    assert_eq!(rig.asked(writer, 2, &ClientFrame::NumKeys {}), ["2 Number 1"], "nobody else is disturbed");
+    assert_eq!(rig.wanted(writer, 2, &ClientFrame::NumKeys {}), ["2 Number 1"], "nobody else is disturbed");
 }
 
 #[test]
@@ -128,14 +128,14 @@ fn the_keys_of_a_run_that_is_forgotten_go_and_nothing_is_left_of_its_fence() {
     rig.ask(conn, 2, &ClientFrame::Set { key: key(written), value: b"v" });
     rig.ask(conn, 3, &ClientFrame::Leave { run_id: key("old") });
     rig.ask(conn, 4, &ClientFrame::Set { key: key(written), value: b"w" });
-    let told = rig.lines(conn);
-    assert_eq!(told.last().map(String::as_str), Some("4 Error StaleRound 0 1 "), "{told:?}");
+    let reported = rig.lines(conn);
+    assert_eq!(reported.last().map(String::as_str), Some("4 Error StaleRound 0 1 "), "{reported:?}");
     assert_eq!(rig.server.engine().key_count(), 1);
-    let told = rig.asked(conn, 5, &join("new"));
-    assert!(told.iter().any(|line| line.starts_with("5 Round 1 ")), "{told:?}");
+    let reported = rig.wanted(conn, 5, &join("new"));
+    assert!(reported.iter().any(|line| line.starts_with("5 Round 1 ")), "{reported:?}");
     assert_eq!(rig.server.engine().key_count(), 0);
-    assert_eq!(rig.asked(conn, 6, &ClientFrame::Set { key: key(written), value: b"w" }), ["6 Done"]);
+    assert_eq!(rig.wanted(conn, 6, &ClientFrame::Set { key: key(written), value: b"w" }), ["6 Done"]);
     let other = rig.open(1, "m");
-    let refused = rig.asked(other, 1, &ClientFrame::Close { run_id: key("third") });
+    let refused = rig.wanted(other, 1, &ClientFrame::Close { run_id: key("third") });
     assert_eq!(refused, ["1 Error TooMany 1 0 runs: 2 is over the limit of 1"]);
 }

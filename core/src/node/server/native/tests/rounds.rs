@@ -6,7 +6,7 @@ use super::*;
 fn nodes_meet_and_hear_of_each_others_end_at_once() {
     let mut rig = rig();
     let (a, b, c) = (rig.open(0, "a"), rig.open(1, "b"), rig.open(2, "c"));
-    assert_eq!(rig.asked(a, 1, &join("a")), ["1 Placed seated=true ahead=0"]);
+    assert_eq!(rig.wanted(a, 1, &join("a")), ["1 Placed seated=true ahead=0"]);
     rig.ask(b, 1, &join("b"));
     let namespace = key_of("run", 0, "");
     assert_eq!(rig.lines(a), [format!("1 Round 0 rank=0/2 workers=0/8 leader=a {namespace}")]);
@@ -18,11 +18,11 @@ fn nodes_meet_and_hear_of_each_others_end_at_once() {
         ]
     );
     let members = ClientFrame::Members { run_id: key("run"), round: 0, first_node_rank: 1, count_max: 10 };
-    assert_eq!(rig.asked(a, 2, &members), ["2 MemberList 0 2 1:b@b"]);
-    assert_eq!(rig.asked(c, 1, &join("c")), ["1 Placed seated=false ahead=0"]);
+    assert_eq!(rig.wanted(a, 2, &members), ["2 MemberList 0 2 1:b@b"]);
+    assert_eq!(rig.wanted(c, 1, &join("c")), ["1 Placed seated=false ahead=0"]);
     assert_eq!(rig.lines(a), [""; 0], "a spare disturbs nobody");
     assert_eq!(
-        rig.asked(c, 2, &ClientFrame::RunInfo { run_id: key("run") }),
+        rig.wanted(c, 2, &ClientFrame::RunInfo { run_id: key("run") }),
         ["2 RunState 0 complete=true closed=false 2+0+1"]
     );
     rig.ask(a, 3, &ClientFrame::Set { key: key(&key_of("run", 0, "k")), value: b"1" });
@@ -39,7 +39,7 @@ fn nodes_meet_and_hear_of_each_others_end_at_once() {
     assert!(log.contains(&"session 2 ended node=b run=run: the host fell silent".into()), "{log:#?}");
     let written = key_of("run", 0, "k");
     let late = ClientFrame::Set { key: key(&written), value: b"2" };
-    assert_eq!(rig.asked(a, 4, &late), ["4 Error StaleRound 0 1 "]);
+    assert_eq!(rig.wanted(a, 4, &late), ["4 Error StaleRound 0 1 "]);
     rig.ask(a, 5, &join("a"));
     assert_eq!(
         rig.lines(c),
@@ -49,13 +49,13 @@ fn nodes_meet_and_hear_of_each_others_end_at_once() {
         ]
     );
     let close = ClientFrame::Close { run_id: key("run") };
-    assert_eq!(rig.asked(c, 3, &close), ["1 RunClosed by=c", "3 Done"]);
+    assert_eq!(rig.wanted(c, 3, &close), ["1 RunClosed by=c", "3 Done"]);
     assert!(rig.lines(a).ends_with(&["5 RunClosed by=c".to_string()]));
-    let fail = ClientFrame::Fail { run_id: key("run"), words: b"c: exit code 1" };
-    assert_eq!(rig.asked(c, 4, &fail), ["1 JobFailed c: exit code 1", "4 Done"]);
+    let fail = ClientFrame::Fail { run_id: key("run"), message: b"c: exit code 1" };
+    assert_eq!(rig.wanted(c, 4, &fail), ["1 JobFailed c: exit code 1", "4 Done"]);
     assert_eq!(rig.lines(a), ["5 JobFailed c: exit code 1"]);
     assert_eq!(
-        rig.asked(a, 6, &join("a")),
+        rig.wanted(a, 6, &join("a")),
         ["6 Error RunClosed 0 0 the rendezvous 'run' is closed (by node c): c: exit code 1"]
     );
     // It was not done with its round.
@@ -66,12 +66,12 @@ fn nodes_meet_and_hear_of_each_others_end_at_once() {
             "1 RoundOver 1: fewer nodes are left than it needs to go on"
         ]
     );
-    let fail = |words| ClientFrame::Fail { run_id: key("run"), words };
+    let fail = |message| ClientFrame::Fail { run_id: key("run"), message };
     assert_eq!(
-        rig.asked(c, 5, &fail(&[b'x'; 1025])),
+        rig.wanted(c, 5, &fail(&[b'x'; 1025])),
         ["5 Error TooMany 1024 0 bytes of a failure: 1025 is over the limit of 1024"]
     );
-    assert_eq!(rig.asked(c, 6, &fail(b"\xff")), ["6 Error InvalidArgument 0 0 the failure is not UTF-8"]);
+    assert_eq!(rig.wanted(c, 6, &fail(b"\xff")), ["6 Error InvalidArgument 0 0 the failure is not UTF-8"]);
 }
 
 #[test]
@@ -84,17 +84,17 @@ fn those_that_have_come_for_a_round_are_told() {
         first_node_rank,
         count_max,
     };
-    assert_eq!(rig.asked(c, 1, &members(0, 0, 10)), ["1 Error UnknownRound 0 0 round 0 of the run 'run'"]);
+    assert_eq!(rig.wanted(c, 1, &members(0, 0, 10)), ["1 Error UnknownRound 0 0 round 0 of the run 'run'"]);
     rig.ask(a, 1, &join("a"));
-    assert_eq!(rig.asked(c, 2, &members(0, 0, 10)), ["2 MemberList 0 1 0:a@a"]);
+    assert_eq!(rig.wanted(c, 2, &members(0, 0, 10)), ["2 MemberList 0 1 0:a@a"]);
     rig.ask(b, 1, &join("b"));
-    assert_eq!(rig.asked(c, 3, &members(0, 0, 1)), ["3 MemberList 0 2 0:a@a"], "those of the round");
-    assert_eq!(rig.asked(c, 4, &members(1, 0, 10)), ["4 MemberList 1 0 "], "nobody has come again");
+    assert_eq!(rig.wanted(c, 3, &members(0, 0, 1)), ["3 MemberList 0 2 0:a@a"], "those of the round");
+    assert_eq!(rig.wanted(c, 4, &members(1, 0, 10)), ["4 MemberList 1 0 "], "nobody has come again");
     rig.ask(b, 2, &ClientFrame::Leave { run_id: key("run") });
     rig.ask(a, 2, &join("a"));
-    assert_eq!(rig.asked(c, 5, &members(1, 0, 10)), ["5 MemberList 1 1 0:a@a"]);
-    assert_eq!(rig.asked(c, 6, &members(0, 1, 10)), ["6 MemberList 0 2 1:b@b"], "the last round is known");
-    assert_eq!(rig.asked(c, 7, &members(2, 0, 10)), ["7 Error UnknownRound 2 0 round 2 of the run 'run'"]);
+    assert_eq!(rig.wanted(c, 5, &members(1, 0, 10)), ["5 MemberList 1 1 0:a@a"]);
+    assert_eq!(rig.wanted(c, 6, &members(0, 1, 10)), ["6 MemberList 0 2 1:b@b"], "the last round is known");
+    assert_eq!(rig.wanted(c, 7, &members(2, 0, 10)), ["7 Error UnknownRound 2 0 round 2 of the run 'run'"]);
 }
 
 #[test]
@@ -131,9 +131,9 @@ fn who_waits_for_a_key_of_a_round_that_ends_waits_no_more() {
     rig.ask(a, 2, &ClientFrame::Get { timeout_ms: 60_000, key: key(&key_of("run", 0, "k")) });
     rig.ask(a, 3, &ClientFrame::QueuePop { timeout_ms: 60_000, key: key(&key_of("run", 0, "q")) });
     rig.feed(Input::Lost { conn: b, os_error: 0 });
-    let told = rig.lines(a);
+    let reported = rig.lines(a);
     for expected in ["2 Error StaleRound 0 1 ", "3 Error StaleRound 0 1 "] {
-        assert!(told.iter().any(|line| line == expected), "{told:?}");
+        assert!(reported.iter().any(|line| line == expected), "{reported:?}");
     }
     assert!(matches!(rig.closed[&worker], CloseReason::Refused(_)), "c10d has no word for it");
     rig.send(late, &crate::node::server::tests::wait(key_of("run", 0, "k").as_bytes()));
@@ -186,32 +186,32 @@ fn joins_that_make_no_sense_are_told_what_is_wrong() {
         ),
     ] {
         id += 1;
-        let told = rig.asked(a, id, &frame);
-        assert_eq!(told.len(), 1, "{told:?}");
-        assert!(told[0].starts_with(&format!("{id} Error {error}")), "{told:?}");
+        let reported = rig.wanted(a, id, &frame);
+        assert_eq!(reported.len(), 1, "{reported:?}");
+        assert!(reported[0].starts_with(&format!("{id} Error {error}")), "{reported:?}");
     }
     rig.ask(a, 20, &join("a"));
-    assert!(rig.asked(a, 21, &join("a"))[1].starts_with("21 Error AlreadyJoined"));
+    assert!(rig.wanted(a, 21, &join("a"))[1].starts_with("21 Error AlreadyJoined"));
     let other = with(Terms { nodes_max: 5, ..TERMS }, b"run", b"b");
     assert_eq!(
-        rig.asked(b, 1, &other),
+        rig.wanted(b, 1, &other),
         [
             "1 Error BoundsConflict 0 0 node b has min:max nodes 2:5, but the run 'run' was begun by node a with 2:2"
         ]
     );
     assert_eq!(
-        rig.asked(a, 22, &ClientFrame::Leave { run_id: key("run") }),
+        rig.wanted(a, 22, &ClientFrame::Leave { run_id: key("run") }),
         ["20 Error Cancelled 0 0 left", "22 Done"]
     );
     rig.ask(a, 23, &join("a"));
     rig.got(a);
     rig.after(Duration::from_millis(10_000));
-    let told = rig.lines(a).join("");
-    assert!(told.starts_with("23 Error TimedOut 10000 0 round 0 of the rendezvous 'run' was not formed: 1 of at least 2 nodes were there (a)"), "{told}");
+    let reported = rig.lines(a).join("");
+    assert!(reported.starts_with("23 Error TimedOut 10000 0 round 0 of the rendezvous 'run' was not formed: 1 of at least 2 nodes were there (a)"), "{reported}");
     rig.ask(a, 24, &join("a"));
     rig.got(a);
     assert_eq!(
-        rig.asked(a, 25, &ClientFrame::Cancel { request: 24 }),
+        rig.wanted(a, 25, &ClientFrame::Cancel { request: 24 }),
         ["24 Error Cancelled 0 0 a", "25 Verdict true"]
     );
 }
@@ -220,7 +220,7 @@ fn joins_that_make_no_sense_are_told_what_is_wrong() {
 fn who_leaves_or_is_told_to_hears_the_last_word() {
     let mut rig = rig();
     let conn = rig.open(0, "n");
-    assert_eq!(rig.asked(conn, 1, &ClientFrame::Bye {}), ["1 Done", "0 SessionOver { why: Left }"]);
+    assert_eq!(rig.wanted(conn, 1, &ClientFrame::Bye {}), ["1 Done", "0 SessionOver { why: Left }"]);
     assert_eq!(rig.closed[&conn], CloseReason::SessionOver(Why::Left));
     assert_eq!(rig.server.stats().expelled, 0);
     let (a, b, c10d) = (rig.open(1, "a"), rig.open(2, "b"), rig.greeted(3));

@@ -51,7 +51,7 @@ pub(super) enum Stage {
 /// A report that is to be sent, and the slot that it tells of.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Letter {
+pub(super) struct ReportEntry {
     pub(super) report: Report,
     pub(super) slot: usize,
 }
@@ -59,32 +59,32 @@ pub(super) struct Letter {
 /// The parts of the memory.
 pub(super) struct Rooms {
     pub(super) slots: &'static mut [Slot],
-    pub(super) letters: &'static mut [Letter],
+    pub(super) reports: &'static mut [ReportEntry],
     /// Processes directly beneath the guard, as they were last looked at.
-    pub(super) beneath: &'static mut [pid_t],
+    pub(super) descendants: &'static mut [pid_t],
     /// Process groups that were told to stop, and processes that have come to one of those since.
-    pub(super) told: &'static mut [pid_t],
+    pub(super) signalled: &'static mut [pid_t],
     /// The upper end of the stack on which a child runs until it is a program.
     pub(super) stack_top: *mut libc::c_void,
 }
 
 /// Processes directly beneath the guard that one look takes; what ends makes it look again.
-const BENEATH_MAX: usize = 4096;
+const DESCENDANTS_MAX: usize = 4096;
 /// Groups and processes that are remembered; one beyond may be told twice.
-const TOLD_MAX: usize = 4096;
+const SIGNALLED_MAX: usize = 4096;
 /// Letters beside those of workers: answers.
 const ANSWERS_MAX: usize = 64;
 const STACK_BYTES: usize = 256 * 1024;
 
 /// A piece of memory of its own, which the guard gets by being forked. The agent gives its copy back.
 #[derive(Debug)]
-pub(crate) struct Room {
+pub(crate) struct GuardMemory {
     start: *mut u8,
     bytes: usize,
     workers_max: usize,
 }
 
-impl Room {
+impl GuardMemory {
     /// # Errors
     /// The system's number.
     pub(crate) fn new(workers_max: u32) -> Result<Self, c_int> {
@@ -118,23 +118,23 @@ impl Room {
         unsafe {
             Rooms {
                 slots: part(self.start, plan.slots, self.workers_max),
-                letters: part(self.start, plan.letters, letters_max(self.workers_max)),
-                beneath: part(self.start, plan.beneath, BENEATH_MAX),
-                told: part(self.start, plan.told, TOLD_MAX),
+                reports: part(self.start, plan.reports, reports_max(self.workers_max)),
+                descendants: part(self.start, plan.descendants, DESCENDANTS_MAX),
+                signalled: part(self.start, plan.signalled, SIGNALLED_MAX),
                 stack_top: self.start.add(plan.bytes).cast(),
             }
         }
     }
 }
 
-impl Drop for Room {
+impl Drop for GuardMemory {
     fn drop(&mut self) {
         // SAFETY: it was mapped by `new`, and in this process nobody has looked into it.
         unsafe { libc::munmap(self.start.cast(), self.bytes) };
     }
 }
 
-const fn letters_max(workers_max: usize) -> usize {
+const fn reports_max(workers_max: usize) -> usize {
     // A start and an end of each, and the answers.
     2 * workers_max + ANSWERS_MAX
 }
@@ -142,24 +142,24 @@ const fn letters_max(workers_max: usize) -> usize {
 /// Where the parts lie.
 struct Plan {
     slots: usize,
-    letters: usize,
-    beneath: usize,
-    told: usize,
+    reports: usize,
+    descendants: usize,
+    signalled: usize,
     bytes: usize,
 }
 
 impl Plan {
     const fn of(workers_max: usize) -> Self {
         let slots = 0;
-        let letters = behind(slots, workers_max * size_of::<Slot>());
-        let beneath = behind(letters, letters_max(workers_max) * size_of::<Letter>());
-        let told = behind(beneath, BENEATH_MAX * size_of::<pid_t>());
-        let stack = behind(told, TOLD_MAX * size_of::<pid_t>());
-        Self { slots, letters, beneath, told, bytes: behind(stack, STACK_BYTES) }
+        let reports = after(slots, workers_max * size_of::<Slot>());
+        let descendants = after(reports, reports_max(workers_max) * size_of::<ReportEntry>());
+        let signalled = after(descendants, DESCENDANTS_MAX * size_of::<pid_t>());
+        let stack = after(signalled, SIGNALLED_MAX * size_of::<pid_t>());
+        Self { slots, reports, descendants, signalled, bytes: after(stack, STACK_BYTES) }
     }
 }
 
-const fn behind(start: usize, bytes: usize) -> usize {
+const fn after(start: usize, bytes: usize) -> usize {
     (start + bytes).next_multiple_of(64)
 }
 

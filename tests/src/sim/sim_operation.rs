@@ -2,7 +2,7 @@
 
 use rendezvous_core::barrier::by_keys::KeyBarrier;
 use rendezvous_core::error::{Effect, ErrorKind};
-use rendezvous_core::store::call::{Call, Outcome, Patience};
+use rendezvous_core::store::call::{Call, Outcome, WaitMode};
 use rendezvous_core::store::op::{Key, Keys, Pairs, Request};
 use std::fmt;
 
@@ -11,21 +11,21 @@ const SCOPE: &[u8] = b"/";
 
 /// One operation.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) enum Deed {
+pub(super) enum SimOperation {
     Set { name: String, value: Vec<u8> },
     CompareSet { name: String, expected: Vec<u8>, desired: Vec<u8> },
     Append { name: String, value: Vec<u8> },
     Delete { name: String },
-    Get { name: String, patience: Patience },
+    Get { name: String, timeout: WaitMode },
     Check { name: String },
     Wait { names: Vec<String> },
     Add { name: String, delta: i64 },
     MultiSet { pairs: Vec<(String, Vec<u8>)> },
-    MultiGet { names: Vec<String>, patience: Patience },
+    MultiGet { names: Vec<String>, timeout: WaitMode },
     Push { name: String, value: Vec<u8> },
-    Pop { name: String, patience: Patience },
+    Pop { name: String, timeout: WaitMode },
     QueueLen { name: String },
-    Barrier { name: String, world_size: i64, patience: Patience },
+    Barrier { name: String, world_size: i64, timeout: WaitMode },
     KeyBarrier { name: String, world_size: i64 },
     Ping,
     NumKeys,
@@ -49,11 +49,11 @@ pub(super) enum Answer {
 /// How a deed ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum End {
-    Answered(Answer),
+    Responded(Answer),
     Failed(ErrorKind, Effect),
 }
 
-impl Deed {
+impl SimOperation {
     /// Makes the call that is due. A barrier out of keys is several calls, and `barrier` knows which.
     ///
     /// # Panics
@@ -61,14 +61,14 @@ impl Deed {
     pub(super) fn with_call<R>(&self, barrier: Option<&KeyBarrier>, make: impl FnOnce(&Call<'_>) -> R) -> R {
         let key = |name| Key::scoped(SCOPE, str::as_bytes(name));
         let many =
-            |names: &[String], patience, of: fn(Keys<'_>) -> Request<'_>, make: &mut dyn FnMut(&Call<'_>)| {
+            |names: &[String], timeout, of: fn(Keys<'_>) -> Request<'_>, make: &mut dyn FnMut(&Call<'_>)| {
                 let names: Vec<&[u8]> = names.iter().map(String::as_bytes).collect();
-                make(&Call::Store(of(Keys::scoped(SCOPE, &names)), patience));
+                make(&Call::Store(of(Keys::scoped(SCOPE, &names)), timeout));
             };
         let mut made = None;
         let mut make = Some(make);
         let mut made_by = |call: &Call<'_>| made = make.take().map(|make| make(call));
-        let wait = Patience::Wait;
+        let wait = WaitMode::Wait;
         match self {
             Self::Set { name, value } => {
                 made_by(&Call::Store(Request::Set { key: key(name), value }, wait));
@@ -80,8 +80,8 @@ impl Deed {
                 made_by(&Call::Store(Request::Append { key: key(name), value }, wait));
             }
             Self::Delete { name } => made_by(&Call::Store(Request::Delete { key: key(name) }, wait)),
-            Self::Get { name, patience } => {
-                made_by(&Call::Store(Request::Get { key: key(name) }, *patience));
+            Self::Get { name, timeout } => {
+                made_by(&Call::Store(Request::Get { key: key(name) }, *timeout));
             }
             Self::Check { name } => {
                 made_by(&Call::Store(Request::Check { keys: Keys::one(key(name)) }, wait));
@@ -95,19 +95,19 @@ impl Deed {
                     pairs.iter().map(|(name, value)| (name.as_bytes(), value.as_slice())).collect();
                 made_by(&Call::Store(Request::MultiSet { pairs: Pairs::scoped(SCOPE, &pairs) }, wait));
             }
-            Self::MultiGet { names, patience } => {
-                many(names, *patience, |keys| Request::MultiGet { keys }, &mut made_by);
+            Self::MultiGet { names, timeout } => {
+                many(names, *timeout, |keys| Request::MultiGet { keys }, &mut made_by);
             }
             Self::Push { name, value } => {
                 made_by(&Call::Store(Request::QueuePush { key: key(name), value }, wait));
             }
-            Self::Pop { name, patience } => {
-                made_by(&Call::Store(Request::QueuePop { key: key(name) }, *patience));
+            Self::Pop { name, timeout } => {
+                made_by(&Call::Store(Request::QueuePop { key: key(name) }, *timeout));
             }
             Self::QueueLen { name } => made_by(&Call::Store(Request::QueueLen { key: key(name) }, wait)),
-            Self::Barrier { name, world_size, patience } => {
+            Self::Barrier { name, world_size, timeout } => {
                 let request = Request::Barrier { key: key(name), world_size: *world_size };
-                made_by(&Call::Store(request, *patience));
+                made_by(&Call::Store(request, *timeout));
             }
             Self::KeyBarrier { name, .. } => {
                 if let Some(call) = barrier.and_then(|barrier| barrier.next_call(key(name))) {
@@ -157,20 +157,20 @@ impl Deed {
                 Answer::Values(values)
             }
             (
-                Self::Get { patience: Patience::Once, .. }
-                | Self::MultiGet { patience: Patience::Once, .. }
-                | Self::Barrier { patience: Patience::Once, .. },
+                Self::Get { timeout: WaitMode::Once, .. }
+                | Self::MultiGet { timeout: WaitMode::Once, .. }
+                | Self::Barrier { timeout: WaitMode::Once, .. },
                 Outcome::Missing,
             ) => Answer::Missing,
-            (Self::Pop { patience: Patience::Once, .. }, Outcome::QueueEmpty) => Answer::QueueEmpty,
+            (Self::Pop { timeout: WaitMode::Once, .. }, Outcome::QueueEmpty) => Answer::QueueEmpty,
             _ => return None,
         })
     }
 }
 
-impl fmt::Display for Deed {
+impl fmt::Display for SimOperation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let once = |patience: &Patience| if *patience == Patience::Once { " once" } else { "" };
+        let once = |timeout: &WaitMode| if *timeout == WaitMode::Once { " once" } else { "" };
         match self {
             Self::Set { name, value } => write!(f, "set {name} to {}", Text(value)),
             Self::CompareSet { name, expected, desired } => {
@@ -178,7 +178,7 @@ impl fmt::Display for Deed {
             }
             Self::Append { name, value } => write!(f, "append {} to {name}", Text(value)),
             Self::Delete { name } => write!(f, "delete {name}"),
-            Self::Get { name, patience } => write!(f, "get {name}{}", once(patience)),
+            Self::Get { name, timeout } => write!(f, "get {name}{}", once(timeout)),
             Self::Check { name } => write!(f, "check {name}"),
             Self::Wait { names } => write!(f, "wait {}", names.join(" ")),
             Self::Add { name, delta } => write!(f, "add {delta} to {name}"),
@@ -186,14 +186,14 @@ impl fmt::Display for Deed {
                 f.write_str("multi_set")?;
                 pairs.iter().try_for_each(|(name, value)| write!(f, " {name} to {}", Text(value)))
             }
-            Self::MultiGet { names, patience } => {
-                write!(f, "multi_get {}{}", names.join(" "), once(patience))
+            Self::MultiGet { names, timeout } => {
+                write!(f, "multi_get {}{}", names.join(" "), once(timeout))
             }
             Self::Push { name, value } => write!(f, "push {} to {name}", Text(value)),
-            Self::Pop { name, patience } => write!(f, "pop {name}{}", once(patience)),
+            Self::Pop { name, timeout } => write!(f, "pop {name}{}", once(timeout)),
             Self::QueueLen { name } => write!(f, "queue_len {name}"),
-            Self::Barrier { name, world_size, patience } => {
-                write!(f, "barrier {name} of {world_size}{}", once(patience))
+            Self::Barrier { name, world_size, timeout } => {
+                write!(f, "barrier {name} of {world_size}{}", once(timeout))
             }
             Self::KeyBarrier { name, world_size } => write!(f, "barrier by keys {name} of {world_size}"),
             Self::Ping => f.write_str("ping"),
@@ -221,7 +221,7 @@ impl fmt::Display for Answer {
 impl fmt::Display for End {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Answered(answer) => answer.fmt(f),
+            Self::Responded(answer) => answer.fmt(f),
             Self::Failed(kind, Effect::None) => write!(f, "failed, {kind:?}"),
             Self::Failed(kind, Effect::Possible | Effect::Kept) => {
                 write!(f, "failed, {kind:?}, may have been applied")
@@ -235,22 +235,22 @@ pub(super) struct Text<'a>(pub(super) &'a [u8]);
 
 impl fmt::Display for Text<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let shown = &self.0[..self.0.len().min(28)];
-        write!(f, "\"{}\"", shown.escape_ascii())?;
-        if shown.len() < self.0.len() { write!(f, "… ({} bytes)", self.0.len()) } else { Ok(()) }
+        let visible = &self.0[..self.0.len().min(28)];
+        write!(f, "\"{}\"", visible.escape_ascii())?;
+        if visible.len() < self.0.len() { write!(f, "… ({} bytes)", self.0.len()) } else { Ok(()) }
     }
 }
 
 /// Values that tell where they belong: the name of the key, a number that is given once in a run, and a filling, so that
 /// no reply can be taken for another. Appended pieces are told apart.
-pub(super) mod piece {
+pub(super) mod chunk {
     /// One piece of a value of the key `name`.
     pub(crate) fn make(name: &str, number: u32, filling_bytes: usize) -> Vec<u8> {
-        let mut piece = format!("{name}={number}:{filling_bytes};").into_bytes();
+        let mut chunk = format!("{name}={number}:{filling_bytes};").into_bytes();
         let filling =
             (0..filling_bytes).map(|at| b'a' + u8::try_from((number as usize + at) % 26).unwrap_or(0));
-        piece.extend(filling);
-        piece
+        chunk.extend(filling);
+        chunk
     }
 
     /// The numbers of the pieces that are `value`; `None`: it was not made here for this key.

@@ -1,7 +1,7 @@
 //! The signs of the workers of a group, where the store is a native server's: keys that vanish with sessions.
 
 use super::shared::Shared;
-use crate::agent::{Input, sign};
+use crate::agent::{Input, liveness_key};
 use alloc::boxed::Box;
 use alloc::format;
 use alloc::string::{String, ToString};
@@ -21,11 +21,11 @@ const PAGE: u32 = 1024;
 /// The watch is over sooner, or is cancelled.
 const LONG: Duration = Duration::from_secs(24 * 3600);
 /// Nobody waits longer for the sign to say that its worker goes: its end is told otherwise, too.
-const LAST_WORD_TIMEOUT: Duration = Duration::from_secs(2);
+const MARK_LEAVING_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// One worker's sign, and its view of the others'.
 #[derive(Debug)]
-pub(super) struct Signs {
+pub(super) struct LivenessWatcher {
     client: NativeClient,
     store: Store,
     key: Box<str>,
@@ -52,7 +52,7 @@ pub enum SignsError {
     Thread(io::Error),
 }
 
-impl Signs {
+impl LivenessWatcher {
     /// Sets the worker's own sign, and tells of all signs from now on. `store` is one of a native server's, with a session
     /// of the worker's own.
     pub(super) fn begin(
@@ -61,25 +61,25 @@ impl Signs {
         shared: &Arc<Shared>,
     ) -> Result<Self, SignsError> {
         let client = store.native(Operation::Watch)?;
-        let watch = Arc::new(client.watch_prefix(sign::PREFIX.as_bytes(), 0, Timeout::Default)?);
+        let watch = Arc::new(client.watch_prefix(liveness_key::PREFIX.as_bytes(), 0, Timeout::Default)?);
         // What changes meanwhile is told by the watch afterwards.
-        tell_all(&client, shared)?;
+        push_all(&client, shared)?;
         let lease = client.lease(Duration::ZERO, Timeout::Default)?;
         lease.attach(&[key.as_bytes()], Timeout::Default)?;
         store.set(key.as_bytes(), here.as_bytes(), Timeout::Default)?;
         let watch = Arc::new(Mutex::new(watch));
-        let (told, own, weak) = (client.clone(), Arc::clone(&watch), Arc::downgrade(shared));
+        let (watcher, stop_watch, weak) = (client.clone(), Arc::clone(&watch), Arc::downgrade(shared));
         let thread = threads::spawn("rdzv-rpc-signs", move || {
-            look_after(&weak, || listen(&told, &own, &weak));
+            look_after(&weak, || listen(&watcher, &stop_watch, &weak));
         });
         let thread = Some(thread.map_err(SignsError::Thread)?);
         Ok(Self { client, store: store.for_one_call(), key: key.into(), _lease: lease, watch, thread })
     }
 
     /// The sign says from now on that its worker goes.
-    pub(super) fn sign_off(&self) {
+    pub(super) fn mark_leaving(&self) {
         // Where it cannot be said, the others take the end for a death, as they should.
-        self.store.set(self.key.as_bytes(), sign::GOING, Timeout::After(LAST_WORD_TIMEOUT)).ok();
+        self.store.set(self.key.as_bytes(), liveness_key::GOING, Timeout::After(MARK_LEAVING_TIMEOUT)).ok();
     }
 
     /// The session ends, and with it the sign.
@@ -92,7 +92,7 @@ impl Signs {
     }
 }
 
-impl Drop for Signs {
+impl Drop for LivenessWatcher {
     fn drop(&mut self) {
         self.end();
     }
@@ -104,21 +104,21 @@ fn current(watch: &Mutex<Arc<Watch>>) -> Arc<Watch> {
 
 /// A sign's key as the machine knows it.
 fn short(key: &[u8]) -> Option<Box<str>> {
-    let key = key.strip_prefix(sign::PREFIX.as_bytes())?;
+    let key = key.strip_prefix(liveness_key::PREFIX.as_bytes())?;
     Some(String::from_utf8_lossy(key).into())
 }
 
-fn tell(shared: &Shared, key: &[u8], value: Option<Vec<u8>>) {
+fn push_input(shared: &Shared, key: &[u8], value: Option<Vec<u8>>) {
     if let Some(key) = short(key) {
-        shared.tell(Input::Sign(key, value.map(Vec::into_boxed_slice)));
+        shared.push_input(Input::LivenessKey(key, value.map(Vec::into_boxed_slice)));
     }
 }
 
 /// All signs that there are.
-fn tell_all(client: &NativeClient, shared: &Shared) -> Result<(), NativeError> {
+fn push_all(client: &NativeClient, shared: &Shared) -> Result<(), NativeError> {
     let (mut after, mut all) = (Vec::new(), Vec::new());
     loop {
-        let page = client.list_page(sign::PREFIX.as_bytes(), &after, PAGE, Timeout::Default)?;
+        let page = client.list_page(liveness_key::PREFIX.as_bytes(), &after, PAGE, Timeout::Default)?;
         let names: Vec<&[u8]> = page.keys.iter().map(Vec::as_slice).collect();
         let found = if names.is_empty() { Vec::new() } else { client.read(&names, Timeout::Once)? };
         let found = page.keys.iter().zip(found).filter(|(_, found)| found.revision > 0);
@@ -128,15 +128,15 @@ fn tell_all(client: &NativeClient, shared: &Shared) -> Result<(), NativeError> {
             _ => break,
         }
     }
-    shared.tell(Input::Signs(all));
+    shared.push_input(Input::LivenessWatcher(all));
     Ok(())
 }
 
 /// Watches from now on, and tells what was missed.
 fn begin_again(client: &NativeClient, watch: &Mutex<Arc<Watch>>, shared: &Shared) -> Result<(), SignsError> {
-    let again = client.watch_prefix(sign::PREFIX.as_bytes(), 0, Timeout::Default)?;
+    let again = client.watch_prefix(liveness_key::PREFIX.as_bytes(), 0, Timeout::Default)?;
     *watch.lock().unwrap_or_else(PoisonError::into_inner) = Arc::new(again);
-    Ok(tell_all(client, shared)?)
+    Ok(push_all(client, shared)?)
 }
 
 /// If that panics, nobody hears of signs any more, and the machine is told so.
@@ -144,26 +144,26 @@ fn look_after(shared: &Weak<Shared>, listen: impl FnOnce()) {
     if let Err(panic) = catch_unwind(AssertUnwindSafe(listen))
         && let Some(shared) = shared.upgrade()
     {
-        let words = format!("the thread of signs panicked: {}", panic_text(&*panic));
-        shared.tell(Input::SignsLost(words.into()));
+        let message = format!("the thread of signs panicked: {}", panic_text(&*panic));
+        shared.push_input(Input::LivenessLost(message.into()));
     }
 }
 
 fn listen(client: &NativeClient, watch: &Mutex<Arc<Watch>>, shared: &Weak<Shared>) {
     loop {
-        let told = current(watch).next(LONG);
+        let watcher = current(watch).next(LONG);
         let Some(shared) = shared.upgrade() else { return };
-        match told {
-            Ok(Some(change)) => tell(&shared, &change.key, change.value),
+        match watcher {
+            Ok(Some(change)) => push_input(&shared, &change.key, change.value),
             Ok(None) => {}
             Err(WatchError::Compacted { .. } | WatchError::Overrun(_)) => {
                 if let Err(error) = begin_again(client, watch, &shared) {
-                    return shared.tell(Input::SignsLost(error.to_string().into()));
+                    return shared.push_input(Input::LivenessLost(error.to_string().into()));
                 }
             }
             // The worker ends.
             Err(WatchError::Cancelled(_)) => return,
-            Err(error) => return shared.tell(Input::SignsLost(error.to_string().into())),
+            Err(error) => return shared.push_input(Input::LivenessLost(error.to_string().into())),
         }
     }
 }
@@ -179,6 +179,6 @@ mod tests {
         assert_eq!(shared.next_input(Duration::ZERO), None);
         look_after(&Arc::downgrade(&shared), || panic!("provoked"));
         let why = "the thread of signs panicked: provoked".into();
-        assert_eq!(shared.next_input(Duration::ZERO), Some(Input::SignsLost(why)));
+        assert_eq!(shared.next_input(Duration::ZERO), Some(Input::LivenessLost(why)));
     }
 }

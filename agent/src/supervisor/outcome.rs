@@ -1,14 +1,14 @@
 //! What follows from giving up.
 
-use super::{NoRound, Reason, Verdict, WorkerState};
+use super::{NoRound, Outcome, Reason, WorkerState};
 
-impl Verdict {
+impl Outcome {
     /// What follows from giving up for this reason.
     pub(super) fn of(reason: &Reason) -> Self {
         match reason {
             Reason::NoRound { kind: NoRound::NotNeeded, .. } => Self::NotNeeded,
             Reason::Stop(cause) => Self::Stopped { cause: *cause },
-            Reason::LostSight { .. } => Self::LostSight { reason: reason.clone() },
+            Reason::GuardLost { .. } => Self::GuardLost { reason: reason.clone() },
             _ => Self::Failed { reason: reason.clone() },
         }
     }
@@ -18,7 +18,7 @@ impl Verdict {
         match self {
             Self::Succeeded { .. } | Self::NotNeeded => WorkerState::Succeeded,
             Self::Stopped { .. } => WorkerState::Stopped,
-            Self::LostSight { .. } => WorkerState::Unknown,
+            Self::GuardLost { .. } => WorkerState::Unknown,
             Self::Failed { .. } => WorkerState::Failed,
         }
     }
@@ -34,7 +34,7 @@ impl Verdict {
                     | Reason::SessionEnded { .. }
                     | Reason::ServerLost { .. }
             ),
-            Self::LostSight { .. } => true,
+            Self::GuardLost { .. } => true,
             Self::Succeeded { .. } | Self::NotNeeded | Self::Stopped { .. } => false,
         }
     }

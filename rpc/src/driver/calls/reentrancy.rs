@@ -8,7 +8,7 @@ use std::thread_local;
 
 /// How the program's code is called.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Place {
+pub(super) enum CallSite {
     /// As a handler on a thread of the pool: it may wait.
     Pooled,
     /// As a handler on the thread that serves all connections.
@@ -23,7 +23,7 @@ pub(super) struct Home(Arc<()>);
 
 thread_local! {
     /// The code that this thread is in, the innermost last; each with the address of a home that lives as long.
-    static PLACES: RefCell<Vec<(usize, Place)>> = const { RefCell::new(Vec::new()) };
+    static PLACES: RefCell<Vec<(usize, CallSite)>> = const { RefCell::new(Vec::new()) };
 }
 
 /// As long as it lives, this thread is in code that a worker called.
@@ -36,7 +36,7 @@ impl Drop for Stay {
 }
 
 /// Looks whether this thread is in such code. A thread that ends is in none.
-fn is_in(is_it: impl Fn(&(usize, Place)) -> bool) -> bool {
+fn is_in(is_it: impl Fn(&(usize, CallSite)) -> bool) -> bool {
     PLACES.try_with(|places| places.borrow().iter().any(is_it)).unwrap_or(false)
 }
 
@@ -46,8 +46,8 @@ impl Home {
     }
 
     /// Runs code that this worker calls.
-    pub(super) fn run<T>(&self, place: Place, code: impl FnOnce() -> T) -> T {
-        let is_noted = PLACES.try_with(|places| places.borrow_mut().push((self.address(), place))).is_ok();
+    pub(super) fn run<T>(&self, site: CallSite, code: impl FnOnce() -> T) -> T {
+        let is_noted = PLACES.try_with(|places| places.borrow_mut().push((self.address(), site))).is_ok();
         let _stay = is_noted.then_some(Stay);
         code()
     }
@@ -63,7 +63,7 @@ impl Home {
 /// thread may be the one that would bring the answer, or that keeps the call's time.
 #[must_use]
 pub fn may_wait() -> bool {
-    !is_in(|&(_, place)| place != Place::Pooled)
+    !is_in(|&(_, site)| site != CallSite::Pooled)
 }
 
 #[cfg(test)]
@@ -76,17 +76,18 @@ mod tests {
         let (one, two) = (Home::default(), Home::default());
         let around = || (one.is_around(), two.is_around(), may_wait());
         assert_eq!(around(), (false, false, true));
-        one.run(Place::Pooled, || {
+        one.run(CallSite::Pooled, || {
             assert_eq!(around(), (true, false, true));
-            two.clone().run(Place::Inline, || assert_eq!(around(), (true, true, false)));
-            two.run(Place::Callback, || assert_eq!(around(), (true, true, false)));
+            two.clone().run(CallSite::Inline, || assert_eq!(around(), (true, true, false)));
+            two.run(CallSite::Callback, || assert_eq!(around(), (true, true, false)));
             std::thread::scope(|scope| {
                 let other = scope.spawn(|| (one.is_around(), may_wait()));
                 assert_eq!(other.join().expect("no panic"), (false, true));
             });
             assert_eq!(around(), (true, false, true));
         });
-        catch_unwind(AssertUnwindSafe(|| two.run(Place::Inline, || panic!("it fails")))).expect_err("it did");
+        catch_unwind(AssertUnwindSafe(|| two.run(CallSite::Inline, || panic!("it fails"))))
+            .expect_err("it did");
         assert_eq!(around(), (false, false, true));
     }
 }

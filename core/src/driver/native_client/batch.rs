@@ -3,10 +3,10 @@
 
 use super::Loss;
 use super::calls::check;
-use super::carrier::Asked;
+use super::session_driver::EncodedRequest;
 use crate::error::Operation;
 use crate::limits::FrameLimits;
-use crate::store::call::{Call, Patience};
+use crate::store::call::{Call, WaitMode};
 use crate::store::op::{Key, Keys, Request};
 use crate::store::txn::{Compare, Condition, Write};
 use crate::wire::native::{Batched, ClientFrame, List};
@@ -111,13 +111,16 @@ impl Txn {
     }
 
     /// The request, for a store whose keys stand beneath `scope`.
-    pub(in crate::driver) fn asked(&self, scope: &[u8]) -> Asked {
+    pub(in crate::driver) fn encode(&self, scope: &[u8]) -> EncodedRequest {
         let compares: Vec<Compare<'_>> =
             self.tests.iter().map(|(key, test)| compare(Key::scoped(scope, key), test)).collect();
-        let (then, otherwise) = (beneath(scope, &self.then), beneath(scope, &self.otherwise));
+        let (then, otherwise) = (scoped_steps(scope, &self.then), scoped_steps(scope, &self.otherwise));
         let (then, otherwise) = (writes(&then), writes(&otherwise));
         let (then, otherwise) = (List::new(&then), List::new(&otherwise));
-        Asked::new(Operation::Txn, &ClientFrame::Txn { compares: List::new(&compares), then, otherwise })
+        EncodedRequest::new(
+            Operation::Txn,
+            &ClientFrame::Txn { compares: List::new(&compares), then, otherwise },
+        )
     }
 }
 
@@ -132,8 +135,8 @@ impl Batch {
     }
 
     /// The key of a request.
-    pub(in crate::driver) fn key(&self, place: usize) -> &[u8] {
-        self.0.get(place).map_or(b"", |(key, _)| key)
+    pub(in crate::driver) fn key(&self, index: usize) -> &[u8] {
+        self.0.get(index).map_or(b"", |(key, _)| key)
     }
 
     /// Finds a key that is too long beneath `scope`.
@@ -146,12 +149,12 @@ impl Batch {
     }
 
     /// The request, for a store whose keys stand beneath `scope`.
-    pub(in crate::driver) fn asked(&self, scope: &[u8]) -> Asked {
-        let steps = beneath(scope, &self.0);
+    pub(in crate::driver) fn encode(&self, scope: &[u8]) -> EncodedRequest {
+        let steps = scoped_steps(scope, &self.0);
         let names: Vec<[&[u8]; 1]> = steps.iter().map(|(key, _)| [&**key]).collect();
         let requests: Vec<Batched<ClientFrame<'_>>> =
             steps.iter().zip(&names).map(|(step, name)| Batched(request(step, name))).collect();
-        Asked::new(Operation::Batch, &ClientFrame::Batch { requests: List::new(&requests) })
+        EncodedRequest::new(Operation::Batch, &ClientFrame::Batch { requests: List::new(&requests) })
     }
 }
 
@@ -163,14 +166,14 @@ fn check_keys<'a>(
     limits: &FrameLimits,
 ) -> Result<(), (&'a [u8], Loss)> {
     for key in keys {
-        let look = Call::Store(Request::Get { key: Key::scoped(scope, key) }, Patience::Once);
+        let look = Call::Store(Request::Get { key: Key::scoped(scope, key) }, WaitMode::Once);
         check(&look, limits).map_err(|loss| (key, loss))?;
     }
     Ok(())
 }
 
 /// The steps with whole keys.
-fn beneath<'a, S>(scope: &[u8], steps: &'a Steps<S>) -> Scoped<'a, S> {
+fn scoped_steps<'a, S>(scope: &[u8], steps: &'a Steps<S>) -> Scoped<'a, S> {
     steps.iter().map(|(key, step)| ([scope, key].concat().into(), step)).collect()
 }
 

@@ -1,6 +1,6 @@
 //! The exit barrier, and the ways out of it.
 
-use super::{Due, InVain, Instant, Output, Phase, PhaseEvent, Reason, Supervisor, Verdict, WorkerState};
+use super::{Due, Instant, Outcome, Output, Phase, PhaseEvent, Reason, Supervisor, WaitFailure, WorkerState};
 use alloc::boxed::Box;
 use rendezvous_core::planted::{self, Bug};
 use rendezvous_core::time::Duration;
@@ -11,7 +11,7 @@ use rendezvous_core::time::Duration;
 pub(super) struct Unexplained {
     /// Until then it is waited for.
     pub(super) until: Instant,
-    pub(super) words: Box<str>,
+    pub(super) message: Box<str>,
 }
 
 /// How long the news of a round may be behind what is seen of its store. Both come from one server.
@@ -33,36 +33,36 @@ impl Supervisor {
     /// The workers have succeeded, whatever the others do.
     pub(super) fn part_early(&mut self, now: Instant, reason: Reason) {
         self.cancel();
-        self.verdict = Some(Verdict::Succeeded { missing: Some(reason.clone()) });
+        self.outcome = Some(Outcome::Succeeded { missing: Some(reason.clone()) });
         self.enter(now, PhaseEvent::Part, reason);
     }
 
     /// There is no other round after all, and none was needed: the workers had succeeded. The others may have come to the exit
     /// barrier in the moment in which this one heard of a newcomer.
     /// Who comes from no success gives up.
-    pub(super) fn stand_by_the_last_round(&mut self, now: Instant, reason: Reason) {
+    pub(super) fn conclude_with_last_round(&mut self, now: Instant, reason: Reason) {
         let Some(done) = self.done.take() else { return self.give_up(now, reason) };
         if self.arrival == Arrival::Unknown {
             self.outputs.push_back(Output::Abandon);
         }
         self.group = done;
         self.group.state = WorkerState::Succeeded;
-        self.verdict = Some(Verdict::Succeeded { missing: Some(reason.clone()) });
+        self.outcome = Some(Outcome::Succeeded { missing: Some(reason.clone()) });
         self.enter(now, PhaseEvent::GiveUp, reason);
     }
 
     /// The wait for the others has come to nothing.
-    pub(super) fn not_parted(&mut self, now: Instant, kind: InVain, words: Box<str>) {
-        if kind == InVain::RoundOver {
+    pub(super) fn not_parted(&mut self, now: Instant, kind: WaitFailure, message: Box<str>) {
+        if kind == WaitFailure::RoundOver {
             // Nobody waits there any more.
             self.arrival = Arrival::Counted;
         }
         match (self.due.take(), kind) {
             (Some(due), _) => self.go_without_others(now, due.reason),
-            (None, InVain::RoundOver) => {
-                self.unexplained = Some(Unexplained { until: now + NEWS_DELAY_MAX, words });
+            (None, WaitFailure::RoundOver) => {
+                self.unexplained = Some(Unexplained { until: now + NEWS_DELAY_MAX, message });
             }
-            (None, InVain::Failed) => self.go_without_others(now, Reason::NotAllParted { words }),
+            (None, WaitFailure::Failed) => self.go_without_others(now, Reason::NotAllParted { message }),
         }
     }
 
@@ -96,12 +96,12 @@ impl Supervisor {
 
     /// Whether it goes as soon as it is known whether the others wait for it.
     pub(super) const fn is_leaving(&self) -> bool {
-        matches!(self.phase, Phase::Parting) && self.due.is_some()
+        matches!(self.phase, Phase::ExitBarrier) && self.due.is_some()
     }
 
     /// A goodbye tells nobody that the one who says it will not come. A death does.
     pub(super) fn go_without_others(&mut self, now: Instant, reason: Reason) {
-        if self.arrival == Arrival::Unknown && !planted::has(Bug::SilentParting) {
+        if self.arrival == Arrival::Unknown && !planted::has(Bug::SilentLeave) {
             self.outputs.push_back(Output::Abandon);
         }
         match reason {

@@ -26,7 +26,7 @@ pub(super) struct Running {
 }
 
 /// See the module's text.
-pub(super) struct Vigil {
+pub(super) struct WorkerMonitor {
     // Watches go before the loop, and what is watched by others outlives this.
     #[expect(dead_code, reason = "held: the loop's descriptor becomes readable by it")]
     guard: Watch,
@@ -36,13 +36,13 @@ pub(super) struct Vigil {
     events: EventLoop,
 }
 
-impl core::fmt::Debug for Vigil {
+impl core::fmt::Debug for WorkerMonitor {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         f.write_str("Vigil")
     }
 }
 
-impl Vigil {
+impl WorkerMonitor {
     /// A vigil that does not look at anything yet; its descriptor is readable when the guard's is.
     pub(super) fn new(guard: RawFd) -> io::Result<Self> {
         let events = EventLoop::new()?;
@@ -94,7 +94,12 @@ impl Vigil {
     }
 
     /// Does what is to be done by `now`.
-    pub(super) fn look(&mut self, now: Instant, running: &Running, told: &mut VecDeque<WorkerEvent>) {
+    pub(super) fn look(
+        &mut self,
+        now: Instant,
+        running: &Running,
+        worker_events: &mut VecDeque<WorkerEvent>,
+    ) {
         // A loop that cannot be asked is asked again the next time.
         let ready = self.events.poll();
         if let Some(timers) = &mut self.timers {
@@ -102,13 +107,13 @@ impl Vigil {
             for ready in ready.into_iter().flatten().filter(|ready| ready.token != GUARD) {
                 timers.ready(ready.token, running, &self.events);
             }
-            timers.expire(running, told);
+            timers.expire(running, worker_events);
             timers.rest(now, running);
         }
-        self.look_for_stuck(now, running, told);
+        self.look_for_stuck(now, running, worker_events);
     }
 
-    fn look_for_stuck(&mut self, now: Instant, running: &Running, told: &mut VecDeque<WorkerEvent>) {
+    fn look_for_stuck(&mut self, now: Instant, running: &Running, worker_events: &mut VecDeque<WorkerEvent>) {
         let Some(stuck) = self.stuck.as_mut().filter(|stuck| stuck.due() <= now) else { return };
         stuck.looks(now);
         for (&pid, &local_rank) in &running.ranks {
@@ -117,7 +122,7 @@ impl Vigil {
                 _ => Look::Other,
             };
             if let Some(since) = stuck.saw(now, local_rank, look) {
-                told.push_back(WorkerEvent::Stuck { local_rank, since });
+                worker_events.push_back(WorkerEvent::Stuck { local_rank, since });
             }
         }
     }
@@ -131,27 +136,27 @@ mod tests {
     #[test]
     fn a_worker_that_hangs_is_told_of_and_the_others_are_not() {
         let (guard, _other) = io::pipe().expect("a pipe");
-        let mut vigil = Vigil::new(guard.as_raw_fd()).expect("a loop");
+        let mut monitor = WorkerMonitor::new(guard.as_raw_fd()).expect("a loop");
         let mut running = Running::default();
-        assert_eq!(vigil.deadline(Instant::ORIGIN, &running), None, "off");
-        vigil.take_stuck(Duration::from_secs(2));
-        assert_eq!(vigil.deadline(Instant::ORIGIN, &running), None, "nobody runs");
+        assert_eq!(monitor.deadline(Instant::ORIGIN, &running), None, "off");
+        monitor.take_stuck(Duration::from_secs(2));
+        assert_eq!(monitor.deadline(Instant::ORIGIN, &running), None, "nobody runs");
         running.ranks.extend([(100, 0), (101, 1), (102, 2)]);
-        vigil.process_state = Box::new(|pid| match pid {
+        monitor.process_state = Box::new(|pid| match pid {
             100 => Ok(ProcessState::Sleeping),
             101 => Ok(ProcessState::Uninterruptible),
             _ => Err(io::ErrorKind::NotFound.into()),
         });
-        let mut told = VecDeque::new();
+        let mut worker_events = VecDeque::new();
         let mut now = Instant::ORIGIN;
-        while told.is_empty() && now < Instant::from_millis(60_000) {
-            vigil.look(now, &running, &mut told);
-            now = vigil.deadline(now, &running).expect("it looks again");
+        while worker_events.is_empty() && now < Instant::from_millis(60_000) {
+            monitor.look(now, &running, &mut worker_events);
+            now = monitor.deadline(now, &running).expect("it looks again");
         }
-        assert_eq!(told, [WorkerEvent::Stuck { local_rank: 1, since: Duration::from_secs(2) }]);
-        vigil.begin();
-        told.clear();
-        vigil.look(now, &running, &mut told);
-        assert_eq!(told, [], "it is another one by now");
+        assert_eq!(worker_events, [WorkerEvent::Stuck { local_rank: 1, since: Duration::from_secs(2) }]);
+        monitor.begin();
+        worker_events.clear();
+        monitor.look(now, &running, &mut worker_events);
+        assert_eq!(worker_events, [], "it is another one by now");
     }
 }

@@ -4,7 +4,7 @@
 use rendezvous_core::limits::RendezvousLimits;
 use rendezvous_core::rendezvous::participant::Role;
 use rendezvous_core::rendezvous::service::{
-    EndReason, Event, Input, InputError, Join, Output, ParticipantId, Place, Rendezvous, Round,
+    EndReason, Event, Input, InputError, Join, NodeState, Output, ParticipantId, Rendezvous, Round,
 };
 use rendezvous_core::time::Instant;
 use std::collections::BTreeMap;
@@ -20,7 +20,7 @@ pub(super) enum Request {
     Unjoin,
     Fail {
         id: u64,
-        words: Box<str>,
+        message: Box<str>,
     },
     Close {
         id: u64,
@@ -150,7 +150,7 @@ impl Office {
             }
             Request::Unjoin => {
                 let is_in_round =
-                    self.service.place(participant).is_some_and(|(_, place)| place == Place::Active);
+                    self.service.node_state(participant).is_some_and(|(_, slot)| slot == NodeState::Active);
                 if !is_in_round {
                     self.handle(now, session, Request::Leave);
                 }
@@ -165,8 +165,8 @@ impl Office {
                 self.drain();
                 self.out.push((session, News::Done { id }));
             }
-            Request::Fail { id, words } => {
-                self.service.handle(now, Input::Fail { participant, run_id: RUN.into(), words }).ok();
+            Request::Fail { id, message } => {
+                self.service.handle(now, Input::Fail { participant, run_id: RUN.into(), message }).ok();
                 self.drain();
                 self.out.push((session, News::Done { id }));
             }
@@ -248,7 +248,7 @@ impl Office {
                     self.boards.insert(space.round, Board { is_over: true, ..Board::default() });
                 }
                 Output::Forgotten(_) | Output::Decided { .. } => {}
-                Output::Tell { participant, event } => {
+                Output::Notify { participant, event } => {
                     if let Event::RoundFormed(round) = &event {
                         self.formed.push(Formed { session: participant.0, round: round.clone() });
                     }

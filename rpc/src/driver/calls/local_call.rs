@@ -14,7 +14,7 @@ use std::sync::{Mutex, PoisonError};
 
 /// One call.
 #[derive(Debug)]
-pub(super) struct OwnCall {
+pub(super) struct LocalCall {
     shared: Arc<Shared>,
     me: WorkerInfo,
     handler: Box<str>,
@@ -27,7 +27,7 @@ pub(super) struct OwnCall {
     handling: Weak<Handling>,
 }
 
-impl OwnCall {
+impl LocalCall {
     pub(super) fn new(
         shared: &Arc<Shared>,
         handler: &str,
@@ -35,24 +35,24 @@ impl OwnCall {
         completion: Completion,
         handling: &Arc<Handling>,
     ) -> Arc<Self> {
-        let own = Arc::new_cyclic(|own| Self {
+        let local = Arc::new_cyclic(|local| Self {
             shared: Arc::clone(shared),
             me: shared.me.clone(),
             handler: handler.into(),
             began,
             deadline,
             completion: Mutex::new(Some(completion)),
-            token: shared.add_target(Target::Own(Weak::clone(own))),
+            token: shared.add_target(Target::Local(Weak::clone(local))),
             handling: Arc::downgrade(handling),
         });
         if let Some(deadline) = deadline {
-            shared.schedule(deadline, own.token);
+            shared.schedule(deadline, local.token);
         }
         // Who ended the calls of this worker meanwhile may not have seen this one.
         if let Some(why) = shared.end.get() {
-            own.end(why);
+            local.end(why);
         }
-        own
+        local
     }
 
     pub(super) const fn worker(&self) -> &WorkerInfo {
@@ -72,8 +72,8 @@ impl OwnCall {
         self.finish(Ok(payload.into_bytes()))
     }
 
-    pub(super) fn fail(&self, status: Status, words: &str) -> bool {
-        self.give_up(CallFailure::Remote { status, words: cut_failure_text(words).into() })
+    pub(super) fn fail(&self, status: Status, message: &str) -> bool {
+        self.give_up(CallFailure::Remote { status, message: cut_failure_text(message).into() })
     }
 
     pub(super) fn cancel(&self) -> bool {
@@ -83,15 +83,15 @@ impl OwnCall {
     pub(super) fn tick(&self, now: Instant) {
         if self.deadline.is_some_and(|at| at <= now) {
             let load = self.handling.upgrade().and_then(|handling| handling.exhaustion());
-            let phase = load.map_or(CallPhase::UnderWay, CallPhase::Exhausted);
+            let phase = load.map_or(CallPhase::InFlight, CallPhase::Exhausted);
             self.give_up(CallFailure::DeadlinePassed { elapsed: now.since(self.began), phase });
         }
     }
 
     /// If it is one of the program's, it fails in these words.
-    pub(super) fn cut(&self, words: &str) {
+    pub(super) fn cut(&self, message: &str) {
         if is_of_the_program(&self.handler) {
-            self.give_up(CallFailure::OwnEnd(words.into()));
+            self.give_up(CallFailure::CallerEnded(message.into()));
         }
     }
 
@@ -116,7 +116,7 @@ impl OwnCall {
     }
 }
 
-impl Drop for OwnCall {
+impl Drop for LocalCall {
     fn drop(&mut self) {
         self.shared.remove_target(self.token);
     }

@@ -1,10 +1,10 @@
 //! The thread that turns the machine, and the one that makes its calls of the store.
 
+use super::liveness_watcher::LivenessWatcher;
 use super::mailbox::Mailbox;
-use super::own_store::PRESS_INTERVAL;
 use super::shared::Shared;
-use super::signs::Signs;
 use super::steps::StepStore;
+use super::store_connection::INTERRUPT_INTERVAL;
 use crate::agent::{AgentError, Input, Output};
 use crate::driver::calls::serving::Admission;
 use crate::membership::StoreStep;
@@ -21,32 +21,33 @@ use std::sync::{Mutex, PoisonError};
 
 /// Threads of one worker.
 #[derive(Debug)]
-pub(super) struct Turning {
-    turner: Option<Thread>,
+pub(super) struct GroupThreads {
+    worker_threads: Option<Thread>,
     storer: Option<Thread>,
     /// Told when the one that calls the store has ended.
     has_stored: Awaited<()>,
     store: Arc<StepStore>,
 }
 
-impl Turning {
+impl GroupThreads {
     /// Begins to turn the machine. Its steps are carried out on `store`.
     pub(super) fn start(
         shared: &Arc<Shared>,
         store: Arc<StepStore>,
-        signs: Arc<Mutex<Option<Signs>>>,
+        liveness_watcher: Arc<Mutex<Option<LivenessWatcher>>>,
         door: Admission,
     ) -> io::Result<Self> {
         let steps = Arc::new(Mailbox::default());
-        let turner = Turner { shared: Arc::clone(shared), steps: Arc::clone(&steps), signs, door };
-        let (told, called) = (Arc::clone(shared), Arc::clone(&store));
+        let worker_threads =
+            ThreadSet { shared: Arc::clone(shared), steps: Arc::clone(&steps), liveness_watcher, door };
+        let (on_result, called) = (Arc::clone(shared), Arc::clone(&store));
         let (ends, has_stored) = ask();
         let storer = threads::spawn("rdzv-rpc-store", move || {
-            guarded("of the store", &told, || {
+            guarded("of the store", &on_result, || {
                 loop {
                     match steps.next(LONG) {
-                        Some(Step::Carry(step)) => {
-                            told.tell(Input::Stored(called.carry_out(told.clock(), &step)));
+                        Some(Step::Execute(step)) => {
+                            on_result.push_input(Input::Stored(called.execute(on_result.clock(), &step)));
                         }
                         Some(Step::End) => return,
                         None => {}
@@ -55,34 +56,34 @@ impl Turning {
             });
             ends.answer(());
         })?;
-        let told = Arc::clone(shared);
-        let turner = threads::spawn("rdzv-rpc-group", move || {
-            guarded("of the group", &told, || turner.run());
+        let on_result = Arc::clone(shared);
+        let worker_threads = threads::spawn("rdzv-rpc-group", move || {
+            guarded("of the group", &on_result, || worker_threads.run());
             // Nobody turns the machine any more, and if it panicked, nobody has told its end.
-            if told.has_panicked() {
-                told.close();
-                told.decline_all();
-                told.over(Err(AgentError::Abandoned));
+            if on_result.has_panicked() {
+                on_result.close();
+                on_result.decline_all();
+                on_result.over(Err(AgentError::Abandoned));
             }
         })?;
-        Ok(Self { turner: Some(turner), storer: Some(storer), has_stored, store })
+        Ok(Self { worker_threads: Some(worker_threads), storer: Some(storer), has_stored, store })
     }
 
     /// Waits for both; the machine is over, and the store's calls are cancelled.
     pub(super) fn join(&mut self) {
-        let (turner, storer) = (self.turner.take(), self.storer.take());
+        let (worker_threads, storer) = (self.worker_threads.take(), self.storer.take());
         let is_here = |thread: &Thread| thread.id() == std::thread::current().id();
-        if turner.as_ref().is_some_and(is_here) {
+        if worker_threads.as_ref().is_some_and(is_here) {
             // A callback ends the worker on the thread that turns its machine: that goes on when the callback has
             // returned, finds that it is over, and ends the other one.
             return;
         }
-        if let Some(turner) = turner {
-            turner.join();
+        if let Some(worker_threads) = worker_threads {
+            worker_threads.join();
         }
         let Some(storer) = storer else { return };
         // A call that was about to begin when the store's were cancelled heard nothing of it.
-        while storer.is_here() && self.has_stored.look(PRESS_INTERVAL).is_none() {
+        while storer.is_here() && self.has_stored.look(INTERRUPT_INTERVAL).is_none() {
             self.store.cancel();
         }
         storer.join();
@@ -98,61 +99,62 @@ fn guarded(thread: &str, shared: &Shared, work: impl FnOnce()) {
 
 /// What the thread that calls the store is told.
 enum Step {
-    Carry(StoreStep),
+    Execute(StoreStep),
     End,
 }
 
 /// Whoever waits so long for nothing waits again.
 const LONG: Duration = Duration::from_secs(24 * 3600);
 
-struct Turner {
+struct ThreadSet {
     shared: Arc<Shared>,
     steps: Arc<Mailbox<Step>>,
-    signs: Arc<Mutex<Option<Signs>>>,
+    liveness_watcher: Arc<Mutex<Option<LivenessWatcher>>>,
     door: Admission,
 }
 
-impl Drop for Turner {
+impl Drop for ThreadSet {
     fn drop(&mut self) {
         self.steps.put(Step::End);
     }
 }
 
-impl Turner {
+impl ThreadSet {
     fn run(self) {
         let clock = self.shared.clock();
-        let mut go_on = self.carry_out_all();
+        let mut go_on = self.execute_all();
         while go_on.is_continue() {
             let timeout = self.shared.with_agent(|agent| agent.poll_timeout()).flatten();
-            let patience = timeout.map_or(LONG, |at| at.since(clock.now()));
-            let input = self.shared.next_input(patience).unwrap_or(Input::Tick);
+            let wait = timeout.map_or(LONG, |at| at.since(clock.now()));
+            let input = self.shared.next_input(wait).unwrap_or(Input::Tick);
             self.shared.with_agent(|agent| agent.handle(clock.now(), input));
-            go_on = self.carry_out_all();
+            go_on = self.execute_all();
         }
         self.shared.decline_all();
     }
 
-    fn carry_out_all(&self) -> ControlFlow<()> {
+    fn execute_all(&self) -> ControlFlow<()> {
         let outputs = self
             .shared
             .with_agent(|agent| core::iter::from_fn(|| agent.poll_output()).collect::<Vec<Output>>());
         let mut end: ControlFlow<Result<(), AgentError>> = ControlFlow::Continue(());
         for output in outputs.into_iter().flatten() {
             match output {
-                Output::Store(step) => _ = self.steps.put(Step::Carry(step)),
+                Output::Store(step) => _ = self.steps.put(Step::Execute(step)),
                 Output::Call(call) => self.shared.call(call),
                 Output::Respond(number, answer) => self.shared.respond(number, answer),
                 Output::Decline(number) => self.shared.decline(number),
                 Output::Drain => self.shared.drain(),
                 Output::CutCalls(why) => self.shared.cut_calls(&why),
                 Output::EndCalls(why) => self.shared.end_calls(&why),
-                Output::EndCallsTo(place, why) => self.shared.end_calls_to(&place, &why),
-                Output::PartWith(place) => self.shared.part_with(&place),
+                Output::EndCallsTo(location, why) => self.shared.end_calls_to(&location, &why),
+                Output::PartWith(location) => self.shared.part_with(&location),
                 Output::AdmitAgain => self.door.ask_again(),
-                Output::SignOff => {
-                    let signs = self.signs.lock().unwrap_or_else(PoisonError::into_inner);
-                    if let Some(signs) = &*signs {
-                        signs.sign_off();
+                Output::MarkLeaving => {
+                    let liveness_watcher =
+                        self.liveness_watcher.lock().unwrap_or_else(PoisonError::into_inner);
+                    if let Some(liveness_watcher) = &*liveness_watcher {
+                        liveness_watcher.mark_leaving();
                     }
                 }
                 Output::Joined => self.shared.joined(),

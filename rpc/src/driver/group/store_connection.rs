@@ -16,7 +16,7 @@ use std::sync::{Mutex, PoisonError};
 const NATIVE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// How soon the store's calls are cancelled again.
-pub(super) const PRESS_INTERVAL: Duration = Duration::from_millis(10);
+pub(super) const INTERRUPT_INTERVAL: Duration = Duration::from_millis(10);
 
 /// Whether the server knows sessions, and tells of what changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,7 +30,7 @@ pub(super) enum Sessions {
 ///
 /// # Errors
 /// Why there is no connection.
-pub(super) fn own_store(
+pub(super) fn open_store(
     store: &Store,
     node: &str,
     call: &Cancellable,
@@ -42,7 +42,7 @@ pub(super) fn own_store(
             timeouts: Timeouts { answer: NATIVE_TIMEOUT, ..Timeouts::default() },
             ..NativeClientOptions::default()
         };
-        match NativeClient::connect_within(host, port, options, call) {
+        match NativeClient::connect_cancellable(host, port, options, call) {
             Ok(client) => {
                 return Ok((store.on_another(Arc::new(NativeStore::new(&client))), Sessions::Native));
             }
@@ -50,7 +50,7 @@ pub(super) fn own_store(
             Err(_) => {}
         }
     }
-    Ok((store.duplicate_within(call)?, Sessions::None))
+    Ok((store.duplicate_cancellable(call)?, Sessions::None))
 }
 
 /// As long as it lives, what is asked of a store ends when somebody cancels.
@@ -72,13 +72,13 @@ impl Pressing {
             let first = ended.lock().unwrap_or_else(PoisonError::into_inner).take();
             let Some(ended) = first else { return };
             let store = Arc::clone(&store);
-            let press = move || {
-                while ended.look(PRESS_INTERVAL).is_none() {
+            let interrupt = move || {
+                while ended.look(INTERRUPT_INTERVAL).is_none() {
                     store.cancel();
                 }
             };
             // Without a thread, it was done once.
-            drop(threads::spawn("rdzv-rpc-press", press));
+            drop(threads::spawn("rdzv-rpc-press", interrupt));
         });
         Self { _watch: watch, _ends: ends }
     }

@@ -5,9 +5,9 @@ use rendezvous_core::time::Duration;
 
 /// A source of choices. Each actor has its own, so that a change to one does not stir the others.
 #[derive(Clone, Debug)]
-pub(super) struct Dice(Rng);
+pub(super) struct SimRng(Rng);
 
-impl Dice {
+impl SimRng {
     /// The `stream`-th source of a seed.
     pub(super) fn new(seed: u64, stream: u64) -> Self {
         let mut mix = Rng::new(seed ^ Rng::new(stream).next_u64());
@@ -60,11 +60,11 @@ mod tests {
 
     #[test]
     fn choices_stay_in_their_bounds_and_reach_them() {
-        let mut dice = Dice::new(1, 2);
-        let sizes: Vec<usize> = (0..5000).map(|_| dice.size(3, 17)).collect();
+        let mut sim_rng = SimRng::new(1, 2);
+        let sizes: Vec<usize> = (0..5000).map(|_| sim_rng.size(3, 17)).collect();
         assert_eq!((sizes.iter().min(), sizes.iter().max()), (Some(&3), Some(&17)));
         let low = Duration::from_millis(2);
-        let spans: Vec<Duration> = (0..5000).map(|_| dice.span(low, low * 100)).collect();
+        let spans: Vec<Duration> = (0..5000).map(|_| sim_rng.span(low, low * 100)).collect();
         assert!(spans.iter().all(|span| (low..=low * 100).contains(span)));
         assert!(spans.iter().any(|span| *span < low * 4) && spans.iter().any(|span| *span > low * 90));
     }

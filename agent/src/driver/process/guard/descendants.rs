@@ -1,62 +1,62 @@
 //! Which processes are directly beneath the guard, and how they are told something.
 
-use super::room::Slot;
+use super::memory::Slot;
 use super::stat::Stat;
 use super::system::{ShortPath, check, close, decimal, each_number, open, read};
 use libc::{c_int, pid_t};
 
-/// Fills `room` with the children of this process, which has one thread. What has no room is left out, and so may be what
+/// Fills `memory` with the children of this process, which has one thread. What has no room is left out, and so may be what
 /// changes meanwhile: each end makes the guard look again.
-pub(super) fn list<'a>(room: &'a mut [pid_t], slots: &[Slot]) -> &'a [pid_t] {
+pub(super) fn list<'a>(memory: &'a mut [pid_t], slots: &[Slot]) -> &'a [pid_t] {
     // SAFETY: it has no arguments and cannot fail.
-    let own = unsafe { libc::getpid() };
-    let mut list = Filling { room, count: 0 };
-    if by_thread(own, &mut list).is_err() {
+    let guard_pid = unsafe { libc::getpid() };
+    let mut list = Filling { memory, count: 0 };
+    if by_thread(guard_pid, &mut list).is_err() {
         list.count = 0;
-        if by_parent(own, &mut list).is_err() {
+        if by_parent(guard_pid, &mut list).is_err() {
             // Nobody can be found but the workers, whom the guard knows.
             list.count = 0;
             slots.iter().filter(|slot| slot.lives()).for_each(|slot| list.add(slot.pid));
         }
     }
-    let Filling { room, count } = list;
-    room.get(..count).unwrap_or(&[])
+    let Filling { memory, count } = list;
+    memory.get(..count).unwrap_or(&[])
 }
 
 struct Filling<'a> {
-    room: &'a mut [pid_t],
+    memory: &'a mut [pid_t],
     count: usize,
 }
 
 impl Filling<'_> {
     fn add(&mut self, pid: pid_t) {
-        if let Some(place) = self.room.get_mut(self.count) {
-            *place = pid;
+        if let Some(index) = self.memory.get_mut(self.count) {
+            *index = pid;
             self.count = self.count.wrapping_add(1);
         }
     }
 }
 
 /// The system's own list of a thread's children. Not every system has it.
-fn by_thread(own: pid_t, list: &mut Filling<'_>) -> Result<(), c_int> {
-    let path = ShortPath::new().text(b"/proc/self/task/").number(own).text(b"/children");
+fn by_thread(guard_pid: pid_t, list: &mut Filling<'_>) -> Result<(), c_int> {
+    let path = ShortPath::new().text(b"/proc/self/task/").number(guard_pid).text(b"/children");
     let fd = open(libc::AT_FDCWD, path.as_c_str(), libc::O_RDONLY)?;
     // Numbers with a space behind each; one may be cut by the end of the room.
-    let mut room = [0_u8; 1024];
+    let mut memory = [0_u8; 1024];
     let mut kept = 0;
     let ended = loop {
-        match read(fd, room.get_mut(kept..).unwrap_or(&mut [])) {
+        match read(fd, memory.get_mut(kept..).unwrap_or(&mut [])) {
             Ok(0) => break Ok(()),
             Ok(count) => {
                 let filled = kept.wrapping_add(count);
-                let whole = room.get(..filled).unwrap_or(&[]);
-                let end = whole.iter().rposition(|letter| *letter == b' ').map_or(0, |at| at.wrapping_add(1));
-                for word in whole.get(..end).unwrap_or(&[]).split(|letter| *letter == b' ') {
-                    if let Some(pid) = decimal(word) {
+                let whole = memory.get(..filled).unwrap_or(&[]);
+                let end = whole.iter().rposition(|byte| *byte == b' ').map_or(0, |at| at.wrapping_add(1));
+                for field in whole.get(..end).unwrap_or(&[]).split(|byte| *byte == b' ') {
+                    if let Some(pid) = decimal(field) {
                         list.add(pid);
                     }
                 }
-                room.copy_within(end..filled, 0);
+                memory.copy_within(end..filled, 0);
                 kept = filled.wrapping_sub(end);
             }
             Err(error) => break Err(error),
@@ -67,9 +67,9 @@ fn by_thread(own: pid_t, list: &mut Filling<'_>) -> Result<(), c_int> {
 }
 
 /// All processes of the system, as far as this one is their parent.
-fn by_parent(own: pid_t, list: &mut Filling<'_>) -> Result<(), c_int> {
+fn by_parent(guard_pid: pid_t, list: &mut Filling<'_>) -> Result<(), c_int> {
     each_number(c"/proc", &mut |_, pid| {
-        if Stat::of(pid).is_ok_and(|stat| stat.parent == own) {
+        if Stat::of(pid).is_ok_and(|stat| stat.parent == guard_pid) {
             list.add(pid);
         }
     })
@@ -79,8 +79,8 @@ fn by_parent(own: pid_t, list: &mut Filling<'_>) -> Result<(), c_int> {
 /// has a session of its own; so a signal to such a group reaches nobody else.
 pub(super) fn group_of(child: pid_t) -> Option<pid_t> {
     // SAFETY: numbers only.
-    let (group, own) = unsafe { (libc::getpgid(child), libc::getpgrp()) };
-    (group > 1 && group != own).then_some(group)
+    let (group, guard_pid) = unsafe { (libc::getpgid(child), libc::getpgrp()) };
+    (group > 1 && group != guard_pid).then_some(group)
 }
 
 /// Sends a signal to a process group whose members are beneath the guard.
@@ -102,12 +102,12 @@ mod tests {
     use std::vec::Vec;
 
     /// The children that a way to list them finds, as a process with one thread sees them.
-    fn found(way: fn(pid_t, &mut Filling<'_>) -> Result<(), c_int>, own: pid_t) -> Vec<pid_t> {
-        let mut room = [0; 512];
-        let mut list = Filling { room: &mut room, count: 0 };
-        way(own, &mut list).expect("the system tells");
+    fn found(method: fn(pid_t, &mut Filling<'_>) -> Result<(), c_int>, guard_pid: pid_t) -> Vec<pid_t> {
+        let mut memory = [0; 512];
+        let mut list = Filling { memory: &mut memory, count: 0 };
+        method(guard_pid, &mut list).expect("the system tells");
         let count = list.count;
-        room[..count].to_vec()
+        memory[..count].to_vec()
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! What the guard has to tell, in order, until the socket takes it.
 
+use super::memory::{ReportEntry, Slot, Stage};
 use super::packet::{Report, report, send};
-use super::room::{Letter, Slot, Stage};
 use super::system::close;
 use libc::c_int;
 use std::os::fd::RawFd;
@@ -10,15 +10,15 @@ use std::os::fd::RawFd;
 pub(super) const NO_SLOT: usize = usize::MAX;
 
 /// A ring of letters.
-pub(super) struct Letters {
-    places: &'static mut [Letter],
+pub(super) struct ReportQueue {
+    places: &'static mut [ReportEntry],
     first: usize,
     count: usize,
     socket: RawFd,
 }
 
-impl Letters {
-    pub(super) const fn new(places: &'static mut [Letter], socket: RawFd) -> Self {
+impl ReportQueue {
+    pub(super) const fn new(places: &'static mut [ReportEntry], socket: RawFd) -> Self {
         Self { places, first: 0, count: 0, socket }
     }
 
@@ -27,19 +27,19 @@ impl Letters {
     }
 
     /// How many more there may be.
-    pub(super) const fn room(&self) -> usize {
+    pub(super) const fn memory(&self) -> usize {
         self.places.len().saturating_sub(self.count)
     }
 
     /// Where the letter is that stands so many behind the first.
-    fn place(&self, behind: usize) -> usize {
-        let place = self.first.wrapping_add(behind);
-        if place < self.places.len() { place } else { place.wrapping_sub(self.places.len()) }
+    fn index(&self, offset: usize) -> usize {
+        let index = self.first.wrapping_add(offset);
+        if index < self.places.len() { index } else { index.wrapping_sub(self.places.len()) }
     }
 
     /// Puts a letter behind the others. Whoever adds has seen to it that there is room.
     pub(super) fn add(&mut self, report: Report, slot: usize) {
-        let last = self.place(self.count.wrapping_sub(1));
+        let last = self.index(self.count.wrapping_sub(1));
         // Of two of these in a row, the second says it all.
         if self.count > 0
             && matches!(report.kind, report::EMPTY | report::SURVIVORS)
@@ -48,10 +48,10 @@ impl Letters {
             last.report = report;
             return;
         }
-        if self.room() > 0 {
-            let place = self.place(self.count);
-            if let Some(place) = self.places.get_mut(place) {
-                *place = Letter { report, slot };
+        if self.memory() > 0 {
+            let index = self.index(self.count);
+            if let Some(index) = self.places.get_mut(index) {
+                *index = ReportEntry { report, slot };
                 self.count = self.count.wrapping_add(1);
             }
         }
@@ -59,9 +59,9 @@ impl Letters {
 
     /// Puts the last letter, which tells of an end, before those of ends that began later: the first cause comes first.
     pub(super) fn put_in_order(&mut self) {
-        let mut behind = self.count.wrapping_sub(1);
-        while behind > 0 && self.count > 0 {
-            let (before, last) = (self.place(behind.wrapping_sub(1)), self.place(behind));
+        let mut offset = self.count.wrapping_sub(1);
+        while offset > 0 && self.count > 0 {
+            let (before, last) = (self.index(offset.wrapping_sub(1)), self.index(offset));
             let (Some(earlier), Some(later)) = (self.places.get(before), self.places.get(last)) else {
                 return;
             };
@@ -69,14 +69,16 @@ impl Letters {
                 return;
             }
             self.places.swap(before, last);
-            behind = behind.wrapping_sub(1);
+            offset = offset.wrapping_sub(1);
         }
     }
 
     /// Sends what the socket takes. Slots whose last word has gone are free again.
     pub(super) fn send(&mut self, slots: &mut [Slot]) -> Result<(), c_int> {
         while self.count > 0 {
-            let Some(Letter { report, slot }) = self.places.get(self.first).copied() else { return Ok(()) };
+            let Some(ReportEntry { report, slot }) = self.places.get(self.first).copied() else {
+                return Ok(());
+            };
             let slot = slots.get_mut(slot);
             let pidfd = slot.as_ref().map_or(-1, |slot| slot.pidfd);
             let beside = [pidfd];
@@ -90,7 +92,7 @@ impl Letters {
                 Err(libc::EAGAIN | libc::ENOBUFS | libc::ENOMEM) => return Ok(()),
                 Err(error) => return Err(error),
             }
-            self.first = self.place(1);
+            self.first = self.index(1);
             self.count = self.count.wrapping_sub(1);
             if let Some(slot) = slot.filter(|_| report.kind == report::EXITED) {
                 free(slot);

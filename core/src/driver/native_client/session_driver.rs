@@ -1,8 +1,8 @@
 //! What carries a session: its socket, its buffers and its machine. Whoever owns a carrier turns it, be that a thread of
-//! the session's own or somebody else's event loop, and takes from [`Carrier::next_told`] what came of it.
+//! the session's own or somebody else's event loop, and takes from [`SessionDriver::next_output`] what came of it.
 
 use super::node::NodeEvent;
-use super::{Answered, Loss, Machine, NativeClientOptions, ServerFault, Way, body_of, plain};
+use super::{Loss, Machine, NativeClientOptions, OwnedFrame, ServerFault, SubmitPath, body_of, plain};
 use crate::driver::clock::Clock;
 use crate::driver::event_loop::{EventLoop, Interest, Ready, Token, Watch};
 use crate::driver::last_try::FailedTry;
@@ -14,7 +14,7 @@ use crate::limits::FrameLimits;
 use crate::node::native_client::{
     BeginError, Ending, Event, Failed, IDENTIFY_NONCE, Input, Output, Taken, ToWrite,
 };
-use crate::rendezvous::participant::{self, OutOfTurn, Part};
+use crate::rendezvous::participant::{self, InvalidState, Part};
 use crate::store::dial::Family;
 use crate::store::op::Key;
 use crate::time::{Duration, Instant, Poller};
@@ -36,7 +36,7 @@ use std::sync::{Mutex, PoisonError};
 /// How much an owner reads at once.
 pub(in crate::driver) const READ_BYTES: usize = 64 * 1024;
 /// Bytes read in one turn, so that what is to be written and who calls have theirs.
-const READ_BYTES_PER_TURN: usize = 16 * READ_BYTES;
+const READ_BYTES_PER_STEP: usize = 16 * READ_BYTES;
 /// Read at once when the connection has ended already.
 const LAST_READ_BYTES: usize = 4096;
 /// Unsent bytes from which on further requests rest.
@@ -46,14 +46,14 @@ const BYTES_KEPT_MAX: usize = 256 * 1024;
 
 /// A request, encoded.
 #[derive(Debug)]
-pub(in crate::driver) struct Asked {
+pub(in crate::driver) struct EncodedRequest {
     pub(in crate::driver) operation: Operation,
     pub(in crate::driver) kind: u16,
     pub(in crate::driver) body: Vec<u8>,
     began: Instant,
 }
 
-impl Asked {
+impl EncodedRequest {
     pub(in crate::driver) fn new(operation: Operation, frame: &ClientFrame<'_>) -> Self {
         Self { operation, kind: frame.kind(), body: body_of(frame), began: Instant::ORIGIN }
     }
@@ -69,7 +69,7 @@ impl Asked {
     }
 
     /// Whether an answer that tells of each key or request tells of all of them, and of no others.
-    fn is_answered_by(&self, answer: &Answered, limits: &FrameLimits) -> bool {
+    fn is_complete_answer(&self, answer: &OwnedFrame, limits: &FrameLimits) -> bool {
         if !matches!(self.operation, Operation::MultiGet | Operation::Batch) {
             return true;
         }
@@ -91,7 +91,7 @@ impl Asked {
 }
 
 /// A body that was encoded before.
-impl Message for &Asked {
+impl Message for &EncodedRequest {
     fn kind(&self) -> u16 {
         self.kind
     }
@@ -103,15 +103,15 @@ impl Message for &Asked {
 
 /// What came of a session, in the order in which it happened.
 #[derive(Debug)]
-pub(in crate::driver) enum Told {
+pub(in crate::driver) enum SessionOutput {
     /// The session is open.
     Open,
     /// A request was answered.
-    Answered(Asked, Answered),
+    OwnedFrame(EncodedRequest, OwnedFrame),
     /// The request of this id failed.
-    Failed(u64, Asked, Loss),
+    Failed(u64, EncodedRequest, Loss),
     /// A push of a watch or a lease.
-    Pushed(Answered),
+    Pushed(OwnedFrame),
     /// Something happened to the node.
     Node(NodeEvent),
     /// The session is over, and this is the last.
@@ -138,7 +138,7 @@ struct Line {
 type Lookup = Arc<Mutex<Option<Found>>>;
 
 /// One session and its connection.
-pub(in crate::driver) struct Carrier {
+pub(in crate::driver) struct SessionDriver {
     clock: Clock,
     machine: Box<Machine>,
     limits: FrameLimits,
@@ -148,7 +148,7 @@ pub(in crate::driver) struct Carrier {
     keep_alive: Option<KeepAlive>,
     token: Token,
     /// Those whose answer is awaited, or that may have to be written again.
-    requests: BTreeMap<u64, Asked>,
+    requests: BTreeMap<u64, EncodedRequest>,
     /// Watches that nobody reads, and that the server is to be told of once there is room.
     unread: VecDeque<u64>,
     /// The run in the Join that was written last.
@@ -159,17 +159,17 @@ pub(in crate::driver) struct Carrier {
     received: Vec<u8>,
     unsent: Vec<u8>,
     sent: usize,
-    told: VecDeque<Told>,
+    output: VecDeque<SessionOutput>,
 }
 
-impl fmt::Debug for Carrier {
+impl fmt::Debug for SessionDriver {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Carrier({}:{})", self.host, self.port)
     }
 }
 
-impl Carrier {
-    /// Sets out: the first [`Carrier::carry_out`] goes on with it. Its socket is watched under `token`.
+impl SessionDriver {
+    /// Sets out: the first [`SessionDriver::execute`] goes on with it. Its socket is watched under `token`.
     pub(in crate::driver) fn new(
         (host, port): (&str, u16),
         options: &NativeClientOptions,
@@ -194,7 +194,7 @@ impl Carrier {
             received: Vec::new(),
             unsent: Vec::new(),
             sent: 0,
-            told: VecDeque::new(),
+            output: VecDeque::new(),
         }
     }
 
@@ -223,41 +223,49 @@ impl Carrier {
         self.requests.len()
     }
 
-    /// When [`Carrier::turn`] is due at the latest.
+    /// When [`SessionDriver::step`] is due at the latest.
     pub(in crate::driver) fn poll_timeout(&self) -> Option<Instant> {
         self.machine.poll_timeout().filter(|&due| due < Instant::MAX)
     }
 
     /// The next thing that happened.
-    pub(in crate::driver) fn next_told(&mut self) -> Option<Told> {
-        self.told.pop_front()
+    pub(in crate::driver) fn next_output(&mut self) -> Option<SessionOutput> {
+        self.output.pop_front()
     }
 
-    /// Begins a request; [`Carrier::carry_out`] sends it.
-    pub(in crate::driver) fn begin(&mut self, asked: Asked, span: Duration, way: Way) -> Result<u64, Loss> {
-        let (now, operation, frame) = (self.clock.now(), asked.operation, (asked.kind, asked.body.len()));
-        let begun = match way {
-            Way::Plain => self.machine.begin(now, operation, frame, span),
-            Way::Join => self.machine.begin_join(now, operation, frame, span),
-            Way::Leave => self.machine.begin_leave(now, frame, span),
-            Way::Bye => self.machine.begin_bye(now, span),
+    /// Begins a request; [`SessionDriver::execute`] sends it.
+    pub(in crate::driver) fn begin(
+        &mut self,
+        encoded: EncodedRequest,
+        span: Duration,
+        submit_path: SubmitPath,
+    ) -> Result<u64, Loss> {
+        let (now, operation, frame) =
+            (self.clock.now(), encoded.operation, (encoded.kind, encoded.body.len()));
+        let begun = match submit_path {
+            SubmitPath::Plain => self.machine.begin(now, operation, frame, span),
+            SubmitPath::Join => self.machine.begin_join(now, operation, frame, span),
+            SubmitPath::Leave => self.machine.begin_leave(now, frame, span),
+            SubmitPath::Bye => self.machine.begin_bye(now, span),
         };
         match begun {
             Ok(id) => {
-                self.requests.insert(id, Asked { began: now, ..asked });
+                self.requests.insert(id, EncodedRequest { began: now, ..encoded });
                 Ok(id)
             }
             Err(BeginError::Limit(limit)) => {
                 let (kind, cause) = (ErrorKind::LimitExceeded, Cause::Limit(limit));
                 Err(Loss::of(Failure { kind, cause, phase: Phase::Sending, ..plain(kind) }))
             }
-            Err(BeginError::OutOfTurn(OutOfTurn(Part::Replaced))) => Err(Loss::of_fault(&Fault::REPLACED)),
-            Err(BeginError::OutOfTurn(_)) => Err(Loss::of(plain(ErrorKind::InvalidArgument))),
+            Err(BeginError::InvalidState(InvalidState(Part::Replaced))) => {
+                Err(Loss::of_fault(&Fault::REPLACED))
+            }
+            Err(BeginError::InvalidState(_)) => Err(Loss::of(plain(ErrorKind::InvalidArgument))),
             Err(BeginError::Over(ending)) => Err(Loss::of_ending(ending)),
         }
     }
 
-    /// Ends a watch that nobody reads; [`Carrier::carry_out`] tells the server.
+    /// Ends a watch that nobody reads; [`SessionDriver::execute`] tells the server.
     pub(in crate::driver) fn forget(&mut self, request: u64) {
         self.unread.push_back(request);
         self.end_watches();
@@ -280,7 +288,7 @@ impl Carrier {
         }
     }
 
-    /// Whether [`Carrier::turn`] has something to do at `now`.
+    /// Whether [`SessionDriver::step`] has something to do at `now`.
     pub(in crate::driver) fn is_due(&self, now: Instant) -> bool {
         let is_found = |lookup: &Lookup| lookup.lock().unwrap_or_else(PoisonError::into_inner).is_some();
         self.poll_timeout().is_some_and(|due| due <= now) || self.lookup.as_ref().is_some_and(is_found)
@@ -293,7 +301,7 @@ impl Carrier {
 
     /// Takes in that time has passed up to `now`, and what was looked up. All that had come by then has been read: a process
     /// that was stopped for a while finds what was said meanwhile before it finds that nothing was.
-    pub(in crate::driver) fn turn(&mut self, now: Instant) {
+    pub(in crate::driver) fn step(&mut self, now: Instant) {
         let found = self
             .lookup
             .as_ref()
@@ -311,7 +319,7 @@ impl Carrier {
     pub(in crate::driver) fn ready(&mut self, ready: Ready, buffer: &mut [u8]) {
         let Some(line) = &self.line else { return };
         if line.is_connected {
-            // That there is room is the next [`Carrier::carry_out`]'s matter.
+            // That there is room is the next [`SessionDriver::execute`]'s matter.
             if ready.readable {
                 self.read(buffer);
             }
@@ -321,7 +329,7 @@ impl Carrier {
     }
 
     /// Does what the machine asks for, until it asks for nothing more.
-    pub(in crate::driver) fn carry_out(&mut self, events: &EventLoop) {
+    pub(in crate::driver) fn execute(&mut self, events: &EventLoop) {
         loop {
             while let Some(output) = self.machine.poll_output() {
                 match output {
@@ -338,7 +346,7 @@ impl Carrier {
                 break;
             }
         }
-        self.watch_for_room();
+        self.update_interest();
     }
 
     /// Ends the connection without a word, as it ends when a process dies.
@@ -358,8 +366,8 @@ impl Carrier {
         self.fail_all();
         // The goodbye that ended the session has no answer of its own.
         let left: Vec<u64> = self.requests.keys().copied().collect();
-        left.into_iter().for_each(|id| self.tell_failed(id, Loss::of_ending(ending)));
-        self.told.push_back(Told::Over(ending));
+        left.into_iter().for_each(|id| self.report_failure(id, Loss::of_ending(ending)));
+        self.output.push_back(SessionOutput::Over(ending));
     }
 
     fn fail_all(&mut self) {
@@ -372,25 +380,25 @@ impl Carrier {
     fn failed(&mut self, failed: Failed, ending: Option<Ending>) {
         // A request that is given up may have to be passed over by number; its bytes are of no use any more.
         let (failure, ending) = (failed.failure, ending.map(Box::new));
-        self.tell_failed(failed.id, Loss { failure, fault: None, ending });
+        self.report_failure(failed.id, Loss { failure, fault: None, ending });
     }
 
-    fn tell_failed(&mut self, id: u64, mut loss: Loss) {
-        if let Some(asked) = self.requests.remove(&id) {
-            loss.failure.elapsed = asked.since_begun(self.clock.now());
-            self.told.push_back(Told::Failed(id, asked, loss));
+    fn report_failure(&mut self, id: u64, mut loss: Loss) {
+        if let Some(encoded) = self.requests.remove(&id) {
+            loss.failure.elapsed = encoded.since_begun(self.clock.now());
+            self.output.push_back(SessionOutput::Failed(id, encoded, loss));
         }
     }
 
-    fn tell_answered(&mut self, answer: Answered) {
-        let Some(asked) = self.requests.remove(&answer.id) else { return };
-        let is_whole = asked.is_answered_by(&answer, &self.limits);
+    fn report_answer(&mut self, answer: OwnedFrame) {
+        let Some(encoded) = self.requests.remove(&answer.id) else { return };
+        let is_whole = encoded.is_complete_answer(&answer, &self.limits);
         if is_whole {
-            self.told.push_back(Told::Answered(asked, answer));
+            self.output.push_back(SessionOutput::OwnedFrame(encoded, answer));
         } else {
-            let mut loss = Loss::of_wrong_answer(asked.operation);
-            loss.failure.elapsed = asked.since_begun(self.clock.now());
-            self.told.push_back(Told::Failed(answer.id, asked, loss));
+            let mut loss = Loss::of_wrong_answer(encoded.operation);
+            loss.failure.elapsed = encoded.since_begun(self.clock.now());
+            self.output.push_back(SessionOutput::Failed(answer.id, encoded, loss));
         }
     }
 
@@ -467,7 +475,7 @@ impl Carrier {
     }
 
     fn read(&mut self, buffer: &mut [u8]) {
-        let mut budget = READ_BYTES_PER_TURN;
+        let mut budget = READ_BYTES_PER_STEP;
         while budget > 0 {
             let Some(line) = &self.line else { return };
             match (&line.socket).read(buffer) {
@@ -512,40 +520,40 @@ impl Carrier {
     }
 
     fn deliver(&mut self, event: Event<'_>, frame: &[u8]) {
-        let owned = |id| Answered {
+        let owned = |id| OwnedFrame {
             id,
             kind: u16::from_le_bytes([frame[4], frame[5]]),
             body: frame[HEADER_BYTES..].to_vec(),
         };
         match event {
             Event::Nothing => {}
-            Event::Open => self.told.push_back(Told::Open),
-            Event::Answered(id, _) => self.tell_answered(owned(id)),
+            Event::Open => self.output.push_back(SessionOutput::Open),
+            Event::Completed(id, _) => self.report_answer(owned(id)),
             Event::Failed(failed, fault) => {
                 let fault = fault.as_ref().map(|fault| Box::new(ServerFault::of(fault)));
-                self.tell_failed(failed.id, Loss { failure: failed.failure, fault, ending: None });
+                self.report_failure(failed.id, Loss { failure: failed.failure, fault, ending: None });
             }
-            Event::Pushed(id, _) => self.told.push_back(Told::Pushed(owned(id))),
-            Event::Node(Some(id), event) => self.node_answered(owned(id), &event),
-            Event::Node(None, event) => self.node_told(&event),
+            Event::Pushed(id, _) => self.output.push_back(SessionOutput::Pushed(owned(id))),
+            Event::Node(Some(id), event) => self.node_response(owned(id), &event),
+            Event::Node(None, event) => self.node_event(&event),
         }
     }
 
-    fn node_answered(&mut self, answer: Answered, event: &participant::Event<'_>) {
+    fn node_response(&mut self, answer: OwnedFrame, event: &participant::Event<'_>) {
         let failure = match event {
             participant::Event::Refused(fault) => Some(*fault),
             participant::Event::Closed { .. } | participant::Event::NotNeeded => answer.fault(&self.limits),
             _ => None,
         };
         match failure {
-            Some(fault) => self.tell_failed(answer.id, Loss::of_fault(&fault)),
-            None => self.tell_answered(answer),
+            Some(fault) => self.report_failure(answer.id, Loss::of_fault(&fault)),
+            None => self.report_answer(answer),
         }
     }
 
-    fn node_told(&mut self, event: &participant::Event<'_>) {
+    fn node_event(&mut self, event: &participant::Event<'_>) {
         if let Some(event) = NodeEvent::of(event) {
-            self.told.push_back(Told::Node(event));
+            self.output.push_back(SessionOutput::Node(event));
         }
     }
 
@@ -568,11 +576,11 @@ impl Carrier {
                     encode_frame(&mut out, label, &hello)
                 }
                 ToWrite::Request(id, label) => match self.requests.get(&id) {
-                    Some(asked) => {
-                        if let Some(run_id) = asked.run_to_join(&self.limits) {
+                    Some(encoded) => {
+                        if let Some(run_id) = encoded.run_to_join(&self.limits) {
                             self.run_id = run_id;
                         }
-                        encode_frame(&mut out, label, &asked)
+                        encode_frame(&mut out, label, &encoded)
                     }
                     // The machine takes back what nobody awaits.
                     None => Ok(()),
@@ -616,7 +624,7 @@ impl Carrier {
         any
     }
 
-    fn watch_for_room(&mut self) {
+    fn update_interest(&mut self) {
         let Some(line) = &mut self.line else { return };
         let wanted = match (line.is_connected, self.sent < self.unsent.len()) {
             (false, _) => Interest::Write,

@@ -1,6 +1,6 @@
 //! Transactions and batches: what the server does in one turn.
 
-use crate::argument::{bytes, invalid, place, reference, reference_mut};
+use crate::argument::{bytes, invalid, out_pointer, reference, reference_mut};
 use crate::fault::{Fault, rdzv_error};
 use crate::guard;
 use crate::native_store::{native, native_fault};
@@ -44,14 +44,14 @@ pub(crate) struct Answers(Vec<(BatchAnswer, String)>);
 
 impl Answers {
     pub(crate) fn new(answers: Vec<BatchAnswer>) -> Self {
-        let with_words = |answer| match answer {
+        let with_message = |answer| match answer {
             BatchAnswer::Failed(error) => {
-                let words = error.to_string();
-                (BatchAnswer::Failed(error), words)
+                let message = error.to_string();
+                (BatchAnswer::Failed(error), message)
             }
             answer => (answer, String::new()),
         };
-        Self(answers.into_iter().map(with_words).collect())
+        Self(answers.into_iter().map(with_message).collect())
     }
 
     pub(crate) const fn count(&self) -> usize {
@@ -59,20 +59,20 @@ impl Answers {
     }
 
     /// One of them for C.
-    pub(crate) fn shown(&self, index: usize) -> Option<rdzv_answer> {
-        let (answer, words) = self.0.get(index)?;
-        let mut shown = rdzv_answer { struct_size: 0, status: RDZV_OK, number: 0, data: null(), len: 0 };
+    pub(crate) fn view(&self, index: usize) -> Option<rdzv_answer> {
+        let (answer, message) = self.0.get(index)?;
+        let mut view = rdzv_answer { struct_size: 0, status: RDZV_OK, number: 0, data: null(), len: 0 };
         match answer {
             BatchAnswer::Done | BatchAnswer::Value(None) => {}
-            BatchAnswer::Number(number) => shown.number = *number,
-            BatchAnswer::Verdict(holds) => shown.number = i64::from(*holds),
-            BatchAnswer::Value(Some(value)) => (shown.data, shown.len) = (value.as_ptr(), value.len()),
+            BatchAnswer::Number(number) => view.number = *number,
+            BatchAnswer::Outcome(holds) => view.number = i64::from(*holds),
+            BatchAnswer::Value(Some(value)) => (view.data, view.len) = (value.as_ptr(), value.len()),
             BatchAnswer::Failed(error) => {
-                shown.status = status_of(error.kind());
-                (shown.data, shown.len) = (words.as_ptr(), words.len());
+                view.status = status_of(error.kind());
+                (view.data, view.len) = (message.as_ptr(), message.len());
             }
         }
-        Some(shown)
+        Some(view)
     }
 }
 
@@ -339,7 +339,7 @@ pub unsafe extern "C" fn rdzv_store_commit(
     unsafe {
         guard::call_on(store.as_ref().map(|store| &store.poison), error, || {
             let client = native(reference(store, "store")?, Operation::Txn)?;
-            let (txn, holds) = (reference(txn, "txn")?, place(holds, "holds")?);
+            let (txn, holds) = (reference(txn, "txn")?, out_pointer(holds, "holds")?);
             let done = client.commit(&txn.txn, timeout(timeout_ms)?).map_err(|error| {
                 let key =
                     error.fault().map(|fault| client.name_of(&fault.text)).filter(|key| !key.is_empty());
@@ -347,7 +347,7 @@ pub unsafe extern "C" fn rdzv_store_commit(
                 of_keys(native_fault(&error), &keys)
             })?;
             holds.put(i32::from(done.holds));
-            if let Ok(revision) = place(revision, "revision") {
+            if let Ok(revision) = out_pointer(revision, "revision") {
                 revision.put(done.revision);
             }
             Ok(())
@@ -540,8 +540,8 @@ pub unsafe extern "C" fn rdzv_answers_get(
         guard::call(error, || {
             let answers = reference(answers, "answers")?;
             let given = sized::given_size(out, ANSWER_FIRST_SIZE, "out")?;
-            let shown = answers.answers.shown(index);
-            sized::put(out, given, &shown.ok_or_else(|| invalid("there is no answer of this index"))?);
+            let view = answers.answers.view(index);
+            sized::put(out, given, &view.ok_or_else(|| invalid("there is no answer of this index"))?);
             Ok(())
         })
     }

@@ -6,7 +6,7 @@ use siphasher::sip128::{Hasher128, SipHasher24};
 
 /// What differs from one start of a server to the next.
 #[derive(Clone, Copy)]
-pub struct Birth {
+pub struct ServerInstance {
     /// Places keys in the hash table and decides nothing that can be seen.
     pub hash_seed: u64,
     /// Tells this life of the server from others: no two starts may have the same.
@@ -15,13 +15,13 @@ pub struct Birth {
     pub token_key: [u8; 16],
 }
 
-impl core::fmt::Debug for Birth {
+impl core::fmt::Debug for ServerInstance {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         f.debug_struct("Birth").field("incarnation", &self.incarnation).finish_non_exhaustive()
     }
 }
 
-impl Birth {
+impl ServerInstance {
     /// One whose secrets everybody can guess: for tests and simulations.
     #[must_use]
     pub fn from_seed(seed: u64) -> Self {
@@ -48,19 +48,19 @@ mod tests {
 
     #[test]
     fn tokens_differ_by_number_life_and_key() {
-        let birth = Birth::from_seed(1);
+        let instance = ServerInstance::from_seed(1);
         let others = [
-            birth.token(2),
-            Birth { incarnation: birth.incarnation + 1, ..birth }.token(1),
-            Birth { token_key: [0; 16], ..birth }.token(1),
+            instance.token(2),
+            ServerInstance { incarnation: instance.incarnation + 1, ..instance }.token(1),
+            ServerInstance { token_key: [0; 16], ..instance }.token(1),
         ];
-        assert!(!others.contains(&birth.token(1)));
-        assert_eq!(birth.token(1), Birth::from_seed(1).token(1));
+        assert!(!others.contains(&instance.token(1)));
+        assert_eq!(instance.token(1), ServerInstance::from_seed(1).token(1));
     }
 
     #[test]
     fn secrets_are_not_printed() {
-        let birth = Birth { token_key: [0x5a; 16], ..Birth::from_seed(1) };
-        assert!(!alloc::format!("{birth:?}").contains("90"));
+        let instance = ServerInstance { token_key: [0x5a; 16], ..ServerInstance::from_seed(1) };
+        assert!(!alloc::format!("{instance:?}").contains("90"));
     }
 }

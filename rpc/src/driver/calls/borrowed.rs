@@ -21,9 +21,9 @@ std::thread_local! {
 
 /// Bytes that somebody else keeps. Cheap to clone.
 #[derive(Clone)]
-pub(super) struct Lent(ManuallyDrop<Bytes>);
+pub(super) struct BorrowedBuffer(ManuallyDrop<Bytes>);
 
-impl Lent {
+impl BorrowedBuffer {
     pub(super) const fn new(bytes: Bytes) -> Self {
         Self(ManuallyDrop::new(bytes))
     }
@@ -33,7 +33,7 @@ impl Lent {
     }
 }
 
-impl Drop for Lent {
+impl Drop for BorrowedBuffer {
     fn drop(&mut self) {
         // SAFETY: it is taken once, since this is dropped once.
         let bytes = unsafe { ManuallyDrop::take(&mut self.0) };
@@ -94,15 +94,15 @@ mod tests {
     use alloc::vec;
     use core::sync::atomic::{AtomicBool, Ordering};
 
-    struct Told<'a>(&'a AtomicBool);
+    struct Known<'a>(&'a AtomicBool);
 
-    impl AsRef<[u8]> for Told<'_> {
+    impl AsRef<[u8]> for Known<'_> {
         fn as_ref(&self) -> &[u8] {
             b"bytes"
         }
     }
 
-    impl Drop for Told<'_> {
+    impl Drop for Known<'_> {
         fn drop(&mut self) {
             assert!(LOCKS.get() == 0, "under a lock");
             self.0.store(true, Ordering::Relaxed);
@@ -113,10 +113,10 @@ mod tests {
     fn what_is_lent_is_given_back_when_nothing_is_locked() {
         static GIVEN_BACK: AtomicBool = AtomicBool::new(false);
         let is_given_back = || GIVEN_BACK.swap(false, Ordering::Relaxed);
-        let lend = || Lent::new(Arc::new(Told(&GIVEN_BACK)));
+        let lend = || BorrowedBuffer::new(Arc::new(Known(&GIVEN_BACK)));
         let (first, second) = (Mutex::new(vec![lend()]), Mutex::new(0));
         let copy = first.lock().expect("free").first().cloned();
-        assert_eq!(copy.as_ref().map(Lent::bytes), Some(&b"bytes"[..]));
+        assert_eq!(copy.as_ref().map(BorrowedBuffer::bytes), Some(&b"bytes"[..]));
         let mut locked = Locked::new(&first);
         locked.clear();
         drop(copy);

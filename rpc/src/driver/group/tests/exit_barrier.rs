@@ -7,8 +7,8 @@ use std::sync::mpsc::{Receiver, channel};
 
 /// Has a worker keep what `hold` is asked.
 fn hold(agent: &RpcAgent) -> Receiver<Responder> {
-    let (tell, held) = channel();
-    agent.register("hold", Run::Inline, move |_, responder| _ = tell.send(responder)).expect("free");
+    let (notify, held) = channel();
+    agent.register("hold", Run::Inline, move |_, responder| _ = notify.send(responder)).expect("free");
     held
 }
 
@@ -44,8 +44,8 @@ fn who_leaves_answers_what_others_have_asked() {
     let held = hold(&b);
     let mut call = a.start_call("b", "hold", Vec::new(), None).expect("made");
     let responder = held.recv_timeout(SOON).expect("asked");
-    let (tell, told) = channel();
-    let leaving = thread::spawn(move || tell.send(b.shutdown(Shutdown::Graceful)));
+    let (notify, reported) = channel();
+    let leaving = thread::spawn(move || notify.send(b.shutdown(Shutdown::Graceful)));
     while next_event(&a) != GroupEvent::Left(worker("b", 1)) {}
     let error = a.call("b", "echo", Vec::new(), None).expect_err("it has left").to_string();
     assert_eq!(error, "there is no worker b in the group");
@@ -53,10 +53,10 @@ fn who_leaves_answers_what_others_have_asked() {
     let again = joined(port, "b", 1);
     while next_event(&a) != GroupEvent::Joined(worker("b", 1)) {}
     assert_eq!(a.call("b", "echo", b"x".to_vec(), None), Ok(b"x".to_vec()));
-    assert!(call.look(Duration::ZERO).is_none() && told.try_recv().is_err() && responder.is_wanted());
+    assert!(call.look(Duration::ZERO).is_none() && reported.try_recv().is_err() && responder.is_wanted());
     assert!(responder.answer(b"at last".to_vec()));
     assert_eq!(call.look(SOON), Some(Ok(b"at last".to_vec())));
-    assert_eq!(told.recv_timeout(SOON), Ok(Ok(())));
+    assert_eq!(reported.recv_timeout(SOON), Ok(Ok(())));
     leaving.join().expect("no panic").expect("heard");
     drop(again);
 }
@@ -68,18 +68,18 @@ fn a_static_group_answers_what_was_asked_before_it_ends() {
     let held = hold(&b);
     let mut call = a.start_call("b", "hold", Vec::new(), None).expect("made");
     let responder = held.recv_timeout(SOON).expect("asked");
-    let (tell, told) = channel();
+    let (notify, reported) = channel();
     let ending = [b, a].map(|agent| {
-        let tell = tell.clone();
-        thread::spawn(move || tell.send(agent.shutdown(Shutdown::Graceful)))
+        let notify = notify.clone();
+        thread::spawn(move || notify.send(agent.shutdown(Shutdown::Graceful)))
     });
     let counted = store(port).wait(&[b"rdzv/went/1"], Timeout::After(SOON));
     counted.expect("the one that is asked has done with its own calls");
-    assert!(call.look(Duration::ZERO).is_none() && told.try_recv().is_err() && responder.is_wanted());
+    assert!(call.look(Duration::ZERO).is_none() && reported.try_recv().is_err() && responder.is_wanted());
     assert!(responder.answer(b"at last".to_vec()));
     assert_eq!(call.look(SOON), Some(Ok(b"at last".to_vec())));
     for ending in ending {
-        assert_eq!(told.recv_timeout(SOON), Ok(Ok(())));
+        assert_eq!(reported.recv_timeout(SOON), Ok(Ok(())));
         ending.join().expect("no panic").expect("heard");
     }
 }
@@ -100,7 +100,7 @@ fn calls_to_who_leaves_end_with_it_if_it_dies_meanwhile() {
     b.await_end(SOON).expect("it ends").ok();
     assert_eq!(b.shutdown(Shutdown::Abrupt), Ok(()));
     let why = failure(call.look(SOON).expect("it ends with the worker"));
-    assert!(matches!(why, CallFailure::PeerGone(ConnectionError::Lost(_))), "{why:?}");
+    assert!(matches!(why, CallFailure::ConnectionLost(ConnectionError::Lost(_))), "{why:?}");
     leaving.join().expect("no panic").expect("it has left");
 }
 
@@ -109,17 +109,17 @@ fn calls_to_who_leaves_end_with_it_if_it_dies_meanwhile() {
 fn an_abrupt_end_ends_calls_to_who_leaves_and_to_oneself() {
     let (_server, port) = server();
     let (a, b) = (joined(port, "a", 0), joined(port, "b", 1));
-    let (held, own) = (hold(&b), hold(&a));
+    let (held, local) = (hold(&b), hold(&a));
     // Without a deadline, and with one.
     let call = |callee, timeout| a.start_call(callee, "hold", Vec::new(), timeout).expect("made");
     let calls = [call("b", None), call("a", None), call("a", Some(SOON * 100))];
-    let responders = [&held, &own, &own].map(|held| held.recv_timeout(SOON).expect("asked"));
+    let responders = [&held, &local, &local].map(|held| held.recv_timeout(SOON).expect("asked"));
     let leaving = thread::spawn(move || b.shutdown(Shutdown::Graceful));
     while next_event(&a) != GroupEvent::Left(worker("b", 1)) {}
     drop(a);
     for mut call in calls {
         let why = failure(call.look(SOON).expect("it ends with its worker"));
-        assert_eq!(why, CallFailure::OwnEnd("this worker was shut down".into()));
+        assert_eq!(why, CallFailure::CallerEnded("this worker was shut down".into()));
     }
     drop(responders);
     leaving.join().expect("no panic").expect("it has left");
@@ -136,10 +136,10 @@ fn a_leave_whose_time_for_calls_is_up_goes_on_and_names_whom_they_were_for() {
                 _ => lasting(port, me, size),
             }),
         };
-        let (held, own) = (hold(&b), hold(&a));
+        let (held, local) = (hold(&b), hold(&a));
         let call = |callee| a.start_call(callee, "hold", Vec::new(), None).expect("made");
         let calls = [call("b"), call("a"), call("b")];
-        let responders = [&held, &own, &held].map(|held| held.recv_timeout(SOON).expect("asked"));
+        let responders = [&held, &local, &held].map(|held| held.recv_timeout(SOON).expect("asked"));
         let b = Arc::new(b);
         let leaving = size.map(|_| {
             let b = Arc::clone(&b);
@@ -154,8 +154,8 @@ fn a_leave_whose_time_for_calls_is_up_goes_on_and_names_whom_they_were_for() {
         );
         for mut call in calls {
             let why = failure(call.look(SOON).expect("it was cut"));
-            let words = "this worker leaves its group, and the time for its calls is up";
-            assert_eq!(why, CallFailure::OwnEnd(words.into()));
+            let message = "this worker leaves its group, and the time for its calls is up";
+            assert_eq!(why, CallFailure::CallerEnded(message.into()));
         }
         drop(responders);
         if let Some(leaving) = leaving {
@@ -173,7 +173,7 @@ fn a_call_that_begins_while_its_callee_is_mourned_ends_too() {
     let (mourner, b) = (Arc::clone(&a), Arc::new(b));
     let dying = Arc::clone(&b);
     a.between(move || {
-        drop(dying.lose_sign());
+        drop(dying.drop_liveness());
         while !matches!(next_event(&mourner), GroupEvent::PeerDied { .. }) {}
     });
     // Nobody has called it before, but for the library.
@@ -181,7 +181,7 @@ fn a_call_that_begins_while_its_callee_is_mourned_ends_too() {
     let error = a.start_call("b", "hold", Vec::new(), None).expect_err("it is dead");
     let why = "its session with the store's server ended".into();
     assert_eq!(error, NotCallable::Dead { worker: worker("b", 1), why }.into());
-    assert_eq!(a.ways(), []);
+    assert_eq!(a.routes(), []);
     drop(held);
     drop(b);
 }
@@ -190,10 +190,10 @@ fn a_call_that_begins_while_its_callee_is_mourned_ends_too() {
 fn calls_of_a_worker_whose_thread_panicked_say_so() {
     let (_server, port) = server();
     let (a, b) = (joined(port, "a", 0), joined(port, "b", 1));
-    let (held, own) = (hold(&b), hold(&a));
+    let (held, local) = (hold(&b), hold(&a));
     let call = |callee| a.start_call(callee, "hold", Vec::new(), None).expect("made");
     let calls = [call("b"), call("a")];
-    let _responders = [&held, &own].map(|held| held.recv_timeout(SOON).expect("asked"));
+    let _responders = [&held, &local].map(|held| held.recv_timeout(SOON).expect("asked"));
     a.panicked("the thread of signs panicked: provoked");
     for mut call in calls {
         let why = failure(call.look(SOON).expect("it ends with its worker"));

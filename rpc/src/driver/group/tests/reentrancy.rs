@@ -15,7 +15,7 @@ fn with<T>(kept: &Kept, body: impl FnOnce(&RpcAgent) -> T) -> T {
     body(kept.lock().expect("no panic").as_ref().expect("it is there"))
 }
 
-fn told() -> (Sender<String>, Receiver<String>) {
+fn reported() -> (Sender<String>, Receiver<String>) {
     channel()
 }
 
@@ -31,9 +31,9 @@ fn a_worker_is_not_shut_down_by_its_own_handlers_and_callbacks() {
     let (_server, port) = server();
     let (one, two) = (Arc::new(joined(port, "one", 1)), joined(port, "two", 2));
     for (name, run) in RUNS {
-        let own = Arc::downgrade(&one);
+        let local = Arc::downgrade(&one);
         let call = move |_, responder: crate::driver::calls::handling::Responder| {
-            responder.answer(shut_down(&own.upgrade().expect("it lives")).into_bytes());
+            responder.answer(shut_down(&local.upgrade().expect("it lives")).into_bytes());
         };
         one.register(name, run, call).expect("free");
         for caller in [&two, &one] {
@@ -41,11 +41,11 @@ fn a_worker_is_not_shut_down_by_its_own_handlers_and_callbacks() {
         }
     }
     for callee in ["one", "two"] {
-        let (tell, told) = told();
-        let own = Arc::downgrade(&one);
-        let callback = move |_| tell.send(shut_down(&own.upgrade().expect("it lives"))).expect("awaited");
+        let (notify, reported) = reported();
+        let local = Arc::downgrade(&one);
+        let callback = move |_| notify.send(shut_down(&local.upgrade().expect("it lives"))).expect("awaited");
         one.call_with(callee, "who", Vec::new(), None, callback).expect("made");
-        assert_eq!(told.recv_timeout(SOON).as_deref(), Ok(REFUSED), "{callee}");
+        assert_eq!(reported.recv_timeout(SOON).as_deref(), Ok(REFUSED), "{callee}");
     }
     let error = AgentError::Reentrant.to_string();
     assert_eq!(error, "a worker cannot be ended within one of its own handlers or callbacks");
@@ -65,24 +65,24 @@ fn a_context_keeps_a_worker_that_its_handlers_do_not_end_and_gives_up_one_that_t
     let context = Arc::new(RpcContext::default());
     let (_server, port) = server();
     let over = Arc::new(NodeStore::new(store(port), None));
-    let (tell, told) = told();
+    let (notify, reported) = reported();
     let init = || {
-        let own = echoing();
-        let handling = own.handling.clone().expect("they are there");
+        let local = echoing();
+        let handling = local.handling.clone().expect("they are there");
         for (name, run) in RUNS {
-            let (context, tell) = (Arc::clone(&context), tell.clone());
+            let (context, notify) = (Arc::clone(&context), notify.clone());
             let end = move |_, responder: crate::driver::calls::handling::Responder| {
                 let before = context.shutdown(Shutdown::Graceful);
                 let is_kept = context.agent().is_some();
                 context.abandon(&context.agent().expect("it is there"));
                 let is_there = context.agent().is_some();
                 let is_heard = responder.answer(Vec::new());
-                tell.send(format!("{before:?} {is_kept} {is_there} {is_heard}")).expect("awaited");
+                notify.send(format!("{before:?} {is_kept} {is_there} {is_heard}")).expect("awaited");
             };
             handling.register(name, run, end).expect("free");
         }
         let mut options = RpcOptions::new("tcp");
-        options.set_own(Box::new(own));
+        options.set_extra(Box::new(local));
         let init = RpcInit { name: "one", rank: Some(1), options: Some(options), ..RpcInit::default() };
         context.init_over(Arc::clone(&over), init).expect("a member")
     };
@@ -90,8 +90,8 @@ fn a_context_keeps_a_worker_that_its_handlers_do_not_end_and_gives_up_one_that_t
         let agent = init();
         // Its own calls end with it.
         let answer = agent.tcp().expect("of tcp").call("one", name, Vec::new(), None);
-        assert_eq!(failure(answer), CallFailure::OwnEnd("this worker was shut down".into()), "{name}");
-        assert_eq!(told.recv_timeout(SOON).as_deref(), Ok("Err(Reentrant) true false false"), "{name}");
+        assert_eq!(failure(answer), CallFailure::CallerEnded("this worker was shut down".into()), "{name}");
+        assert_eq!(reported.recv_timeout(SOON).as_deref(), Ok("Err(Reentrant) true false false"), "{name}");
         assert_eq!(agent.tcp().expect("of tcp").end(), Some(Err(AgentError::Abandoned)));
     }
 }
@@ -101,18 +101,18 @@ fn a_worker_is_dropped_by_its_own_handlers() {
     let (_server, port) = server();
     let two = joined(port, "two", 2);
     for (name, run) in RUNS {
-        let (one, (tell, told)) = (kept(port, "one", 1), told());
-        let own = Arc::clone(&one);
+        let (one, (notify, reported)) = (kept(port, "one", 1), reported());
+        let local = Arc::clone(&one);
         with(&one, |agent| {
             agent.register(name, run, move |_, _| {
-                drop(own.lock().expect("no panic").take());
-                tell.send("dropped".into()).ok();
+                drop(local.lock().expect("no panic").take());
+                notify.send("dropped".into()).ok();
             })
         })
         .expect("free");
         assert_eq!(next_event(&two), GroupEvent::Joined(worker("one", 1)));
         two.call("one", name, Vec::new(), Some(SOON)).expect_err("it ended");
-        assert_eq!(told.recv_timeout(SOON).as_deref(), Ok("dropped"), "{name}");
+        assert_eq!(reported.recv_timeout(SOON).as_deref(), Ok("dropped"), "{name}");
         assert!(matches!(next_event(&two), GroupEvent::PeerDied { .. }), "{name}");
     }
 }
@@ -120,31 +120,31 @@ fn a_worker_is_dropped_by_its_own_handlers() {
 #[test]
 fn a_worker_is_dropped_by_its_own_callbacks_on_whatever_thread() {
     let (_server, port) = server();
-    let hold = |agent: &RpcAgent, tell: Sender<crate::driver::calls::handling::Responder>| {
-        agent.register("hold", Run::Inline, move |_, responder| _ = tell.send(responder)).expect("free");
+    let hold = |agent: &RpcAgent, notify: Sender<crate::driver::calls::handling::Responder>| {
+        agent.register("hold", Run::Inline, move |_, responder| _ = notify.send(responder)).expect("free");
     };
     for is_mourned in [false, true] {
-        let (one, (tell, told)) = (kept(port, "one", 1), told());
+        let (one, (notify, reported)) = (kept(port, "one", 1), reported());
         let two = joined(port, "two", 2);
         let (held, holds) = channel();
         hold(&two, held);
-        let own = Arc::clone(&one);
+        let local = Arc::clone(&one);
         let callback = move |_| {
-            drop(own.lock().expect("no panic").take());
+            drop(local.lock().expect("no panic").take());
             let thread = thread::current().name().unwrap_or_default().to_string();
-            tell.send(thread).ok();
+            notify.send(thread).ok();
         };
         with(&one, |agent| agent.call_with("two", "hold", Vec::new(), Some(SOON), callback)).expect("made");
         let responder = holds.recv_timeout(SOON).expect("it is asked");
         let wanted = if is_mourned {
             // Its machine hears that the other one is dead, and ends the call.
-            drop(two.lose_sign());
+            drop(two.drop_liveness());
             "rdzv-rpc-group"
         } else {
             responder.answer(Vec::new());
             "rdzv-rpc-out"
         };
-        assert_eq!(told.recv_timeout(SOON).as_deref(), Ok(wanted));
+        assert_eq!(reported.recv_timeout(SOON).as_deref(), Ok(wanted));
         assert!(one.lock().expect("no panic").is_none());
     }
 }
@@ -155,16 +155,16 @@ fn two_of_a_workers_own_threads_end_it_at_once() {
     let (one, two) = (Arc::new(joined(port, "one", 1)), joined(port, "two", 2));
     let (held, _holds) = channel();
     two.register("hold", Run::Inline, move |_, responder| _ = held.send(responder)).expect("free");
-    let (tell, told) = told();
+    let (notify, reported) = reported();
     // Each ends it when the other one is there.
-    let ending = |place: &'static str, here: Sender<()>, there: Receiver<()>| {
-        let (own, tell) = (Arc::downgrade(&one), tell.clone());
+    let ending = |index: &'static str, here: Sender<()>, there: Receiver<()>| {
+        let (local, notify) = (Arc::downgrade(&one), notify.clone());
         let there = Mutex::new(there);
         move || {
             here.send(()).ok();
             there.lock().expect("no panic").recv_timeout(SOON).expect("the other one comes");
-            own.upgrade().expect("it lives").abandon();
-            tell.send(place.into()).ok();
+            local.upgrade().expect("it lives").abandon();
+            notify.send(index.into()).ok();
         }
     };
     let ((handler_is_here, handler), (callback_is_here, callback)) = (channel(), channel());
@@ -175,8 +175,8 @@ fn two_of_a_workers_own_threads_end_it_at_once() {
     assert_eq!(next_event(&one), GroupEvent::Joined(worker("two", 2)));
     two.notify("one", "end", Vec::new(), None).expect("made");
     // The machine ends the call, and calls back.
-    drop(two.lose_sign());
-    let mut ended = [(); 2].map(|()| told.recv_timeout(SOON).expect("neither waits for the other"));
+    drop(two.drop_liveness());
+    let mut ended = [(); 2].map(|()| reported.recv_timeout(SOON).expect("neither waits for the other"));
     ended.sort();
     assert_eq!(ended, ["callback", "handler"]);
     // The callback keeps its machine from the end.
@@ -188,24 +188,24 @@ fn nobody_waits_for_a_call_in_an_inline_handler_or_in_a_callback() {
     const WORDS: &str = "at two (id 2): it cannot be awaited in an inline handler or in a callback";
     let (_server, port) = server();
     let (one, two) = (Arc::new(joined(port, "one", 1)), joined(port, "two", 2));
-    let words = |result: GroupResult| match result {
+    let message = |result: GroupResult| match result {
         Ok(answer) => String::from_utf8_lossy(&answer).into_owned(),
         Err(error) => error.to_string(),
     };
     let try_all = move |agent: &RpcAgent| {
-        let called = words(agent.call("two", "who", Vec::new(), None));
+        let called = message(agent.call("two", "who", Vec::new(), None));
         let mut begun = agent.start_call("two", "hold", Vec::new(), Some(SOON)).expect("made");
         assert!(begun.look(Duration::from_millis(1)).is_none());
         begun.cancel();
         let awaited = agent.start_call("two", "hold", Vec::new(), Some(Duration::from_millis(1)));
-        [called, words(awaited.expect("made").wait())].join("; ")
+        [called, message(awaited.expect("made").wait())].join("; ")
     };
     let (held, _holds) = channel();
     two.register("hold", Run::Inline, move |_, responder| _ = held.send(responder)).expect("free");
     for (name, run) in RUNS {
-        let own = Arc::downgrade(&one);
+        let local = Arc::downgrade(&one);
         let call = move |_, responder: crate::driver::calls::handling::Responder| {
-            responder.answer(try_all(&own.upgrade().expect("it lives")).into_bytes());
+            responder.answer(try_all(&local.upgrade().expect("it lives")).into_bytes());
         };
         one.register(name, run, call).expect("free");
     }
@@ -215,9 +215,9 @@ fn nobody_waits_for_a_call_in_an_inline_handler_or_in_a_callback() {
     let answer = String::from_utf8_lossy(&answer);
     // Either of the two may see first that the time is up.
     assert!(answer.starts_with("one (id 1); hold at two (id 2") && !answer.contains(WORDS), "{answer}");
-    let (tell, told) = told();
-    let own = Arc::downgrade(&one);
-    let callback = move |_| tell.send(try_all(&own.upgrade().expect("it lives"))).expect("awaited");
+    let (notify, reported) = reported();
+    let local = Arc::downgrade(&one);
+    let callback = move |_| notify.send(try_all(&local.upgrade().expect("it lives"))).expect("awaited");
     one.call_with("two", "who", Vec::new(), None, callback).expect("made");
-    assert_eq!(told.recv_timeout(SOON), Ok(refused));
+    assert_eq!(reported.recv_timeout(SOON), Ok(refused));
 }

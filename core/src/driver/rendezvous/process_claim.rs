@@ -5,7 +5,7 @@ use crate::rendezvous::static_claim::Claim;
 use alloc::format;
 
 /// Returns this process's claim on a node rank.
-pub(super) fn own_claim() -> Claim {
+pub(super) fn process_claim() -> Claim {
     let pid = std::process::id();
     Claim { host: host_name().unwrap_or_default(), pid, started: start_time(pid).unwrap_or(0) }
 }
@@ -26,8 +26,8 @@ mod tests {
 
     #[test]
     fn a_process_keeps_its_start_time() {
-        let own = own_claim();
-        assert!(own.started > 0 && start_time(own.pid) == Some(own.started), "{own:?}");
+        let local = process_claim();
+        assert!(local.started > 0 && start_time(local.pid) == Some(local.started), "{local:?}");
         assert_eq!(start_time(u32::MAX), None);
     }
 }

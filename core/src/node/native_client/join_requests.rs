@@ -1,9 +1,9 @@
 //! What a node asks of the server about its part in a run, one wish at a time.
 
 use super::event::BeginError;
-use super::{Awaited, NativeClient, Pending, Stage, Turn};
+use super::{Awaited, NativeClient, Pending, Stage, SubmitWhen};
 use crate::error::Operation;
-use crate::rendezvous::participant::{self, OutOfTurn, Part};
+use crate::rendezvous::participant::{self, InvalidState, Part};
 use crate::time::{Duration, Instant};
 
 impl<const PENDING: usize> NativeClient<PENDING> {
@@ -19,12 +19,12 @@ impl<const PENDING: usize> NativeClient<PENDING> {
         frame: (u16, usize),
         span: Duration,
     ) -> Result<u64, BeginError> {
-        let turn = self.turn();
-        if turn == Turn::Never || self.held().is_some() {
-            return Err(BeginError::OutOfTurn(OutOfTurn(self.participant.part())));
+        let submit_when = self.submit_when();
+        if submit_when == SubmitWhen::Never || self.held().is_some() {
+            return Err(BeginError::InvalidState(InvalidState(self.participant.part())));
         }
         let id = self.begin(now, operation, frame, span)?;
-        if turn == Turn::Later {
+        if submit_when == SubmitWhen::Later {
             // It goes out behind what is asked in the meantime; the id only names it until then.
             self.session.withdraw(id);
             if let Some(call) = self.pending.last_mut() {
@@ -32,18 +32,18 @@ impl<const PENDING: usize> NativeClient<PENDING> {
             }
             return Ok(id);
         }
-        self.participant.join(id).map(|()| id).map_err(BeginError::OutOfTurn)
+        self.participant.join(id).map(|()| id).map_err(BeginError::InvalidState)
     }
 
-    pub(super) fn turn(&self) -> Turn {
+    pub(super) fn submit_when(&self) -> SubmitWhen {
         let part = self.participant.part();
         let may_ask = part.on_event(participant::PartEvent::Ask).is_some();
-        let is_own = |call: &Pending| call.awaited == Awaited::Yes && self.participant.is_own(call.id);
+        let is_local = |call: &Pending| call.awaited == Awaited::Yes && self.participant.is_local(call.id);
         match part {
-            Part::Replaced => Turn::Never,
-            _ if may_ask && !self.owes_leave() => Turn::Now,
-            _ if self.pending.iter().any(is_own) => Turn::Never,
-            _ => Turn::Later,
+            Part::Replaced => SubmitWhen::Never,
+            _ if may_ask && !self.owes_leave() => SubmitWhen::Now,
+            _ if self.pending.iter().any(is_local) => SubmitWhen::Never,
+            _ => SubmitWhen::Later,
         }
     }
 
@@ -54,10 +54,10 @@ impl<const PENDING: usize> NativeClient<PENDING> {
 
     /// The wish that is held goes out, if the node's turn has come.
     pub(super) fn release(&mut self) {
-        let Some(place) = self.held().filter(|_| self.turn() == Turn::Now) else { return };
+        let Some(index) = self.held().filter(|_| self.submit_when() == SubmitWhen::Now) else { return };
         // What is held has a place in the table, so there is room in the session.
         let Ok(id) = self.session.begin() else { return };
-        let call = self.pending.remove(place);
+        let call = self.pending.remove(index);
         let _ = self.pending.push(Pending { id, stage: Stage::Due, ..call });
         // Its turn has come.
         let _ = self.participant.join(id);
@@ -81,9 +81,9 @@ impl<const PENDING: usize> NativeClient<PENDING> {
     ) -> Result<u64, BeginError> {
         let part = self.participant.part();
         if part.on_event(participant::PartEvent::AskToLeave).is_none() {
-            return Err(BeginError::OutOfTurn(OutOfTurn(part)));
+            return Err(BeginError::InvalidState(InvalidState(part)));
         }
         let id = self.begin(now, Operation::Leave, frame, span)?;
-        self.participant.leave(id).map(|()| id).map_err(BeginError::OutOfTurn)
+        self.participant.leave(id).map(|()| id).map_err(BeginError::InvalidState)
     }
 }

@@ -1,143 +1,147 @@
 //! The exit barrier, and the ways out of it.
 
-use super::super::parting::{ARRIVAL_DELAY_MAX, NEWS_DELAY_MAX};
+use super::super::exit_barrier::{ARRIVAL_DELAY_MAX, NEWS_DELAY_MAX};
 use super::*;
 
 #[test]
 fn who_has_succeeded_does_not_wait_for_the_dead_and_leaves_the_run_open() {
-    let mut play = in_phase(Phase::Parting);
-    play.give(Input::Member(Membership::PeerDied { words: "node b died".into() }));
+    let mut play = in_phase(Phase::ExitBarrier);
+    play.give(Input::Member(Membership::PeerDied { message: "node b died".into() }));
     let call = play.call;
-    assert_eq!(play.deeds().pop(), Some(Output::Close { call, farewell: Farewell::Leave }));
+    assert_eq!(play.deeds().pop(), Some(Output::Close { call, leave_mode: LeaveMode::Leave }));
     play.give(Input::Closed { call });
-    let missing = Some(Reason::PeerDied { words: "node b died".into() });
-    assert_eq!(play.agent.verdict(), Some(&Verdict::Succeeded { missing }));
+    let missing = Some(Reason::PeerDied { message: "node b died".into() });
+    assert_eq!(play.agent.outcome(), Some(&Outcome::Succeeded { missing }));
 }
 
 #[test]
 fn what_ended_the_round_decides_whether_who_has_succeeded_comes_back() {
     let over = |play: &mut Play| {
         let call = play.call;
-        play.give(not_parted(call, InVain::RoundOver));
-        assert_eq!((play.phase(), play.agent.deadline()), (Phase::Parting, Some(play.now + NEWS_DELAY_MAX)));
+        play.give(not_parted(call, WaitFailure::RoundOver));
+        assert_eq!(
+            (play.phase(), play.agent.deadline()),
+            (Phase::ExitBarrier, Some(play.now + NEWS_DELAY_MAX))
+        );
     };
-    let mut play = in_phase(Phase::Parting);
+    let mut play = in_phase(Phase::ExitBarrier);
     over(&mut play);
-    play.give(Input::Member(Membership::RoundOver { words: "too few".into() }));
+    play.give(Input::Member(Membership::RoundOver { message: "too few".into() }));
     assert_eq!((play.phase(), play.agent.deadline()), (Phase::Meeting, None));
-    let mut play = in_phase(Phase::Parting);
+    let mut play = in_phase(Phase::ExitBarrier);
     over(&mut play);
-    play.give(Input::Member(Membership::PeerDied { words: "b died".into() }));
+    play.give(Input::Member(Membership::PeerDied { message: "b died".into() }));
     assert_eq!(play.phase(), Phase::Closing);
     // Nobody tells.
-    let mut play = in_phase(Phase::Parting);
+    let mut play = in_phase(Phase::ExitBarrier);
     over(&mut play);
     play.pass(NEWS_DELAY_MAX);
     assert_eq!((play.phase(), play.agent.deadline()), (Phase::Closing, None));
-    let missing = Some(Reason::NotAllParted { words: "round 0 is over".into() });
-    assert_eq!(play.agent.verdict(), Some(&Verdict::Succeeded { missing }));
+    let missing = Some(Reason::NotAllParted { message: "round 0 is over".into() });
+    assert_eq!(play.agent.outcome(), Some(&Outcome::Succeeded { missing }));
 }
 
 #[test]
 fn who_leaves_the_exit_barrier_waits_until_it_is_known_whether_the_others_wait_for_it() {
     let leaving = |input: Input| {
-        let mut play = in_phase(Phase::Parting);
+        let mut play = in_phase(Phase::ExitBarrier);
         let call = play.call;
         play.outputs.clear();
         play.give(input);
-        assert_eq!((play.phase(), play.deeds()), (Phase::Parting, vec![Output::Cancel { call }]));
+        assert_eq!((play.phase(), play.deeds()), (Phase::ExitBarrier, vec![Output::Cancel { call }]));
         assert_eq!(play.agent.deadline(), Some(play.now + ARRIVAL_DELAY_MAX));
         play.outputs.clear();
         // All that is told of the round meanwhile is for those who stay.
-        for membership in [Membership::NodesWaiting { nodes: 1 }, Membership::PeerDied { words: "b".into() }]
+        for membership in
+            [Membership::NodesWaiting { nodes: 1 }, Membership::PeerDied { message: "b".into() }]
         {
             play.give(Input::Member(membership));
-            assert_eq!((play.phase(), play.deeds()), (Phase::Parting, vec![]));
+            assert_eq!((play.phase(), play.deeds()), (Phase::ExitBarrier, vec![]));
         }
         (play, call)
     };
-    let unseen = || Input::LostSight { words: "gone".into() };
-    let stop = || Input::Stop(StopCause::Asked);
-    let stopped = Verdict::Stopped { cause: StopCause::Asked };
-    let leave = |play: &Play| Output::Close { call: play.call, farewell: Farewell::Leave };
+    let unseen = || Input::GuardLost { message: "gone".into() };
+    let stop = || Input::Stop(StopCause::Requested);
+    let stopped = Outcome::Stopped { cause: StopCause::Requested };
+    let leave = |play: &Play| Output::Close { call: play.call, leave_mode: LeaveMode::Leave };
     // Not counted, or perhaps not, or nobody says: a goodbye alone would leave the others waiting.
     let (mut play, call) = leaving(stop());
-    play.give(not_parted(call, InVain::Failed));
-    assert_eq!((play.deeds(), play.agent.verdict()), (vec![Output::Abandon, leave(&play)], Some(&stopped)));
+    play.give(not_parted(call, WaitFailure::Failed));
+    assert_eq!((play.deeds(), play.agent.outcome()), (vec![Output::Abandon, leave(&play)], Some(&stopped)));
     let (mut play, _) = leaving(stop());
     play.pass(ARRIVAL_DELAY_MAX);
-    assert_eq!((play.deeds().first(), play.agent.verdict()), (Some(&Output::Abandon), Some(&stopped)));
+    assert_eq!((play.deeds().first(), play.agent.outcome()), (Some(&Output::Abandon), Some(&stopped)));
     let (mut play, _) = leaving(stop());
     play.give(stop());
-    assert_eq!((play.deeds().first(), play.agent.verdict()), (Some(&Output::Abandon), Some(&stopped)));
+    assert_eq!((play.deeds().first(), play.agent.outcome()), (Some(&Output::Abandon), Some(&stopped)));
     // A stop is the first one, whatever made it leave before.
     let (mut play, call) = leaving(unseen());
     play.give(stop()).give(unseen());
-    assert_eq!((play.phase(), play.deeds()), (Phase::Parting, vec![]));
+    assert_eq!((play.phase(), play.deeds()), (Phase::ExitBarrier, vec![]));
     play.give(Input::Arrived { call });
-    assert_eq!((play.deeds(), play.agent.verdict()), (vec![leave(&play)], Some(&stopped)));
+    assert_eq!((play.deeds(), play.agent.outcome()), (vec![leave(&play)], Some(&stopped)));
     // Nobody waits in the round any more.
     let (mut play, call) = leaving(stop());
-    play.give(not_parted(call, InVain::RoundOver));
-    assert_eq!((play.deeds(), play.agent.verdict()), (vec![leave(&play)], Some(&stopped)));
+    play.give(not_parted(call, WaitFailure::RoundOver));
+    assert_eq!((play.deeds(), play.agent.outcome()), (vec![leave(&play)], Some(&stopped)));
     // All came in the same moment.
     let (mut play, call) = leaving(stop());
     play.give(Input::Parted { call });
-    assert_eq!(play.agent.verdict(), Some(&Verdict::Succeeded { missing: None }));
+    assert_eq!(play.agent.outcome(), Some(&Outcome::Succeeded { missing: None }));
     // Whoever cannot even arrive is not waited for.
-    let mut play = in_phase(Phase::Parting);
+    let mut play = in_phase(Phase::ExitBarrier);
     let call = play.call;
     play.outputs.clear();
-    play.give(not_parted(call, InVain::Failed));
+    play.give(not_parted(call, WaitFailure::Failed));
     assert_eq!(play.deeds(), [Output::Abandon, leave(&play)]);
 }
 
 #[test]
 fn who_was_counted_at_the_exit_barrier_may_leave_it_at_once() {
     let counted = |input: Input| {
-        let mut play = in_phase(Phase::Parting);
+        let mut play = in_phase(Phase::ExitBarrier);
         let call = play.call;
         play.give(Input::Arrived { call }).outputs.clear();
         play.give(input);
-        let left = [Output::Cancel { call }, Output::Close { call: play.call, farewell: Farewell::Leave }];
+        let left = [Output::Cancel { call }, Output::Close { call: play.call, leave_mode: LeaveMode::Leave }];
         assert_eq!(play.deeds(), left, "nobody is told of a death");
-        play.agent.verdict().cloned()
+        play.agent.outcome().cloned()
     };
-    let cause = StopCause::Asked;
-    assert_eq!(counted(Input::Stop(cause)), Some(Verdict::Stopped { cause }));
+    let cause = StopCause::Requested;
+    assert_eq!(counted(Input::Stop(cause)), Some(Outcome::Stopped { cause }));
     // The workers were done before it lost sight of them.
-    let reason = Reason::LostSight { words: "gone".into() };
+    let reason = Reason::GuardLost { message: "gone".into() };
     assert_eq!(
-        counted(Input::LostSight { words: "gone".into() }),
-        Some(Verdict::Succeeded { missing: Some(reason) })
+        counted(Input::GuardLost { message: "gone".into() }),
+        Some(Outcome::Succeeded { missing: Some(reason) })
     );
     // That of another barrier says nothing of this one.
-    let mut play = in_phase(Phase::Parting);
+    let mut play = in_phase(Phase::ExitBarrier);
     let call = play.call;
     play.give(Input::Arrived { call }).give(Input::Member(Membership::NodesWaiting { nodes: 1 }));
     play.give(Input::Empty).met().assigned().started();
     play.exited(0, ExitStatus::Code(0)).exited(1, ExitStatus::Code(0));
     play.outputs.clear();
     play.give(Input::Stop(cause));
-    assert_eq!((play.phase(), play.deeds()), (Phase::Parting, vec![Output::Cancel { call: play.call }]));
+    assert_eq!((play.phase(), play.deeds()), (Phase::ExitBarrier, vec![Output::Cancel { call: play.call }]));
 }
 
 #[test]
 fn who_had_succeeded_and_finds_no_other_round_stands_by_the_last_one() {
     let comes_back = || {
-        let mut play = in_phase(Phase::Parting);
+        let mut play = in_phase(Phase::ExitBarrier);
         play.give(Input::Member(Membership::NodesWaiting { nodes: 1 })).give(Input::Empty);
         assert_eq!(play.phase(), Phase::Meeting);
         play
     };
     let closed = |play: &mut Play| {
         let call = play.call;
-        play.give(Input::NotMet { call, kind: NoRound::Closed, words: "by b".into() });
-        Some(Reason::NoRound { kind: NoRound::Closed, words: "by b".into() })
+        play.give(Input::NotMet { call, kind: NoRound::Closed, message: "by b".into() });
+        Some(Reason::NoRound { kind: NoRound::Closed, message: "by b".into() })
     };
     let mut play = comes_back();
     let missing = closed(&mut play);
-    assert_eq!(play.agent.verdict(), Some(&Verdict::Succeeded { missing }));
+    assert_eq!(play.agent.outcome(), Some(&Outcome::Succeeded { missing }));
     assert_eq!((play.phase(), play.agent.group().state), (Phase::Closing, WorkerState::Succeeded));
     // Also what its workers gave is there still.
     assert_eq!((play.agent.group().workers.len(), play.agent.group().group_rank), (2, Some(0)));
@@ -147,13 +151,13 @@ fn who_had_succeeded_and_finds_no_other_round_stands_by_the_last_one() {
     play.give(Input::Member(Membership::NodesWaiting { nodes: 1 }));
     assert_eq!(play.phase(), Phase::Restarting);
     play.outputs.clear();
-    play.give(Input::Member(Membership::ServerLost { words: "gone".into() }));
-    assert!(matches!(play.agent.verdict(), Some(Verdict::Succeeded { missing: Some(_) })));
+    play.give(Input::Member(Membership::ServerLost { message: "gone".into() }));
+    assert!(matches!(play.agent.outcome(), Some(Outcome::Succeeded { missing: Some(_) })));
     // With another start, that is the one that counts.
     let mut play = comes_back();
     play.met().assigned().started().exited(0, ExitStatus::Code(1)).give(Input::Empty);
     let reason = closed(&mut play).expect("a reason");
-    assert_eq!(play.agent.verdict(), Some(&Verdict::Failed { reason }));
+    assert_eq!(play.agent.outcome(), Some(&Outcome::Failed { reason }));
 }
 
 #[test]

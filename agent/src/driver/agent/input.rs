@@ -1,6 +1,6 @@
 //! What other threads tell the agent's own.
 
-use super::asked::Asker;
+use super::last_call::CallSource;
 use super::membership::Info;
 use super::numbering::Numbered;
 use crate::supervisor::{Input, Membership};
@@ -12,7 +12,7 @@ use rendezvous_core::driver::event_loop::Waker;
 
 /// One thing told.
 #[derive(Debug)]
-pub(super) enum Told {
+pub(super) enum AgentInput {
     /// For the machine, as it is.
     Input(Input),
     /// There is a round.
@@ -20,30 +20,30 @@ pub(super) enum Told {
     /// The workers have their numbers.
     Numbered { call: u64, numbered: Box<Numbered> },
     /// The thread panicked, with these words, and answers nothing any more.
-    Fell { asker: Asker, words: String },
+    Fell { asker: CallSource, message: String },
 }
 
 /// Tells, and wakes.
 #[derive(Clone, Debug)]
-pub(super) struct Teller {
-    told: Sender<Told>,
+pub(super) struct EventSender {
+    events: Sender<AgentInput>,
     waker: Waker,
 }
 
-impl Teller {
-    pub(super) const fn new(told: Sender<Told>, waker: Waker) -> Self {
-        Self { told, waker }
+impl EventSender {
+    pub(super) const fn new(events: Sender<AgentInput>, waker: Waker) -> Self {
+        Self { events, waker }
     }
 
-    pub(super) fn tell(&self, told: Told) {
+    pub(super) fn notify(&self, events: AgentInput) {
         // An agent that has ended listens no more.
-        if self.told.send(told).is_ok() {
+        if self.events.send(events).is_ok() {
             self.waker.wake();
         }
     }
 
     pub(super) fn input(&self, input: Input) {
-        self.tell(Told::Input(input));
+        self.notify(AgentInput::Input(input));
     }
 
     pub(super) fn member(&self, membership: Membership) {
