@@ -1441,7 +1441,7 @@ rdzv_status rdzv_store_new_custom(const rdzv_context *context,
                                   rdzv_error **error);
 
 // -----------------------------------------------------------------------------------------------------------
-// Stores in an event loop of the caller's: no callback, no call that blocks.
+// What happens in an event loop of the caller's.
 // -----------------------------------------------------------------------------------------------------------
 
 // `rdzv_event.kind`: nothing has happened that was not told.
@@ -1449,18 +1449,6 @@ rdzv_status rdzv_store_new_custom(const rdzv_context *context,
 
 // `rdzv_event.kind`: an operation is over.
 #define RDZV_EVENT_COMPLETED 1
-
-// Stores that live in an event loop of yours. Put `rdzv_loop_fd` into your poll, epoll or select; when it
-// is readable, call `rdzv_loop_poll` and then `rdzv_loop_next_event` until it gives `RDZV_EVENT_NONE`.
-// Deadlines, pauses and name look-ups make the descriptor readable too, so no timer of yours is needed.
-// One thread at a time. Code of yours that a call on the loop runs may not use the loop: that is
-// `RDZV_REENTRANT`, and what would lend something gives NULL. Such code is: within `rdzv_loop_rpc_call` and
-// `_notify` an inline handler of a worker that calls itself, a backend of your own, and `release`, which
-// `rdzv_loop_cancel` may run, too; and the `done` of `rdzv_rpc_call_with` and `rdzv_rpc_handlers_dispatch`
-// for requests that end without an answer, within `rdzv_loop_next_event`, `rdzv_loop_poll`,
-// `rdzv_loop_rpc_shutdown`, `rdzv_loop_remove_rpc` and `rdzv_loop_free`. It may free the loop, which goes
-// when the call returns and shows no event, and remove RPC workers, of which no event is shown.
-typedef struct rdzv_loop rdzv_loop;
 
 // What happened in a loop. All that it points to is lent until the next call on the loop.
 typedef struct {
@@ -1494,6 +1482,26 @@ typedef struct {
   // store's. 0 otherwise.
   uint64_t revision;
 } rdzv_event;
+
+// -----------------------------------------------------------------------------------------------------------
+// Event loops. One thread at a time uses one.
+// -----------------------------------------------------------------------------------------------------------
+
+// Stores that live in an event loop of yours. Put `rdzv_loop_fd` into your poll, epoll or select; when it
+// is readable, call `rdzv_loop_poll` and then `rdzv_loop_next_event` until it gives `RDZV_EVENT_NONE`.
+// Deadlines, pauses and name look-ups make the descriptor readable too, so no timer of yours is needed.
+// One thread at a time. Code of yours that a call on the loop runs may not use the loop: that is
+// `RDZV_REENTRANT`, and what would lend something gives NULL. Such code is: within `rdzv_loop_rpc_call` and
+// `_notify` an inline handler of a worker that calls itself, a backend of your own, and `release`, which
+// `rdzv_loop_cancel` may run, too; and the `done` of `rdzv_rpc_call_with` and `rdzv_rpc_handlers_dispatch`
+// for requests that end without an answer, within `rdzv_loop_next_event`, `rdzv_loop_poll`,
+// `rdzv_loop_rpc_shutdown`, `rdzv_loop_remove_rpc` and `rdzv_loop_free`. It may free the loop, which goes
+// when the call returns and shows no event, and remove RPC workers, of which no event is shown.
+typedef struct rdzv_loop rdzv_loop;
+
+// -----------------------------------------------------------------------------------------------------------
+// Stores in an event loop of the caller's: no callback, no call that blocks.
+// -----------------------------------------------------------------------------------------------------------
 
 // Makes a loop without stores. `context` may be NULL for a fresh one. On success `*out` is yours until
 // `rdzv_loop_free`.

@@ -3,7 +3,7 @@
 use crate::argument::{invalid, out_pointer, reference};
 use crate::fault::{Fault, rdzv_error};
 use crate::guard::{self, Poison};
-use crate::loop_rpc::RpcSlot;
+use crate::rpc_slot::RpcSlot;
 use crate::sized;
 use crate::status::{RDZV_EXHAUSTED, RDZV_REENTRANT, rdzv_status};
 use crossbeam_channel::{Receiver, Sender, TrySendError, bounded};

@@ -1,108 +1,21 @@
 //! Stores in an event loop of the caller's: no callback, no call that blocks.
 
 use crate::argument::{bytes, invalid, list, out_pointer, participants, rdzv_bytes, reference};
-use crate::batch::Answers;
-use crate::context::{Home, home, rdzv_context};
+use crate::context::{home, rdzv_context};
 use crate::fault::{Fault, rdzv_error};
 use crate::guard;
-use crate::loop_agent::ToldAgent;
-use crate::loop_gate::{self, Gate};
+use crate::loop_event::{LastEvent, RDZV_EVENT_COMPLETED, RDZV_EVENT_NONE, rdzv_event};
+use crate::loop_gate::{self, rdzv_loop, submit_fault};
 use crate::loop_node::NodeEventView;
-use crate::loop_rpc::LastRpcEvent;
 use crate::sized;
-use crate::status::{RDZV_EXHAUSTED, RDZV_INVALID_ARGUMENT, RDZV_IO, RDZV_OK, rdzv_status};
+use crate::status::{RDZV_EXHAUSTED, RDZV_IO, RDZV_OK, rdzv_status};
 use crate::store::{call_fault, timeout};
 use crate::store_options::rdzv_store_options;
 use rendezvous_core::driver::loop_client::{Loop, LoopEvent, MemberId, Session, StoreId, SubmitError};
-use rendezvous_core::driver::native_client::{Joined, MemberInfo, RunInfo};
 use rendezvous_core::driver::store::Timeout;
-use rendezvous_core::rendezvous::round_event::RoundEvent;
 use rendezvous_core::store::call::{CallId, Outcome};
 use rendezvous_core::store::op::{Key, Keys, Pairs, Request};
 use std::ptr::null;
-use std::sync::Arc;
-
-/// `rdzv_event.kind`: nothing has happened that was not told.
-pub const RDZV_EVENT_NONE: i32 = 0;
-/// `rdzv_event.kind`: an operation is over.
-pub const RDZV_EVENT_COMPLETED: i32 = 1;
-
-/// Stores that live in an event loop of yours. Put `rdzv_loop_fd` into your poll, epoll or select; when it
-/// is readable, call `rdzv_loop_poll` and then `rdzv_loop_next_event` until it gives `RDZV_EVENT_NONE`.
-/// Deadlines, pauses and name look-ups make the descriptor readable too, so no timer of yours is needed.
-/// One thread at a time. Code of yours that a call on the loop runs may not use the loop: that is
-/// `RDZV_REENTRANT`, and what would lend something gives NULL. Such code is: within `rdzv_loop_rpc_call` and
-/// `_notify` an inline handler of a worker that calls itself, a backend of your own, and `release`, which
-/// `rdzv_loop_cancel` may run, too; and the `done` of `rdzv_rpc_call_with` and `rdzv_rpc_handlers_dispatch`
-/// for requests that end without an answer, within `rdzv_loop_next_event`, `rdzv_loop_poll`,
-/// `rdzv_loop_rpc_shutdown`, `rdzv_loop_remove_rpc` and `rdzv_loop_free`. It may free the loop, which goes
-/// when the call returns and shows no event, and remove RPC workers, of which no event is shown.
-#[derive(Debug)]
-pub struct rdzv_loop {
-    pub(crate) stores: Loop,
-    home: Arc<Home>,
-    /// What the last event lends out.
-    pub(crate) last_event: LastEvent,
-    /// The last to go: until then, code of the program's that the others run is refused.
-    pub(crate) gate: Arc<Gate>,
-}
-
-impl rdzv_loop {
-    pub(crate) fn refuse_sink(&self) -> Result<(), Fault> {
-        self.home.refuse_sink()
-    }
-}
-
-#[derive(Debug, Default)]
-pub(crate) struct LastEvent {
-    pub(crate) value: Vec<u8>,
-    pub(crate) items: Vec<Vec<u8>>,
-    pub(crate) error: Option<Box<rdzv_error>>,
-    pub(crate) joined_round: Option<Joined>,
-    pub(crate) round_event: Option<RoundEvent>,
-    pub(crate) run_info: Option<RunInfo>,
-    pub(crate) members: Vec<MemberInfo>,
-    pub(crate) answers: Answers,
-    /// Keys that the removal of a prefix left.
-    pub(crate) left: usize,
-    pub(crate) agent: ToldAgent,
-    pub(crate) rpc: LastRpcEvent,
-}
-
-/// What happened in a loop. All that it points to is lent until the next call on the loop.
-#[repr(C)]
-#[derive(Clone, Copy, Debug)]
-pub struct rdzv_event {
-    /// Set it to `sizeof(rdzv_event)` before the call; afterwards it tells how many bytes were filled.
-    pub struct_size: u32,
-    /// `RDZV_EVENT_NONE`, `RDZV_EVENT_COMPLETED`, `RDZV_EVENT_AGENT`, one of a node's: `RDZV_EVENT_NODE_OPEN`
-    /// and so on, one of a native store's: `RDZV_EVENT_CHANGE` and so on, or one of an RPC worker's:
-    /// `RDZV_EVENT_RPC` and so on.
-    pub kind: i32,
-    /// The operation, as its submission named it: a number above 0 that this loop gives once.
-    pub operation: u64,
-    /// The store, the node, the agent or the RPC worker that it was for.
-    pub store: u32,
-    /// How it ended.
-    pub status: rdzv_status,
-    /// add: the sum; num_keys, queue_len, delete_prefix and revoke_lease: the count; check, delete_key and
-    /// commit: 1 or 0; grant_lease: the lease; a node's barrier: the generation.
-    pub number: i64,
-    /// get, compare_set and queue_pop: the value; `RDZV_EVENT_ROUND`: a node's name; `RDZV_EVENT_CHANGE`: the
-    /// key; an RPC call: the answer; `RDZV_EVENT_RPC_REQUEST`: the bytes. NULL otherwise.
-    pub data: *const u8,
-    /// Its length in bytes.
-    pub len: usize,
-    /// multi_get, list_keys and `RDZV_EVENT_CHANGE`: how many items `rdzv_loop_item` has; a node's members:
-    /// how many `rdzv_loop_member` has; batch: how many `rdzv_loop_answer` has; delete_prefix: how many keys
-    /// of rounds that are over were left.
-    pub item_count: usize,
-    /// The details when `status` is not `RDZV_OK`, else NULL. Not yours to free.
-    pub error: *const rdzv_error,
-    /// `RDZV_EVENT_CHANGE`: the revision of the store that it made; commit and the beginning of a watch: the
-    /// store's. 0 otherwise.
-    pub revision: u64,
-}
 
 const NO_EVENT: rdzv_event = rdzv_event {
     struct_size: 0,
@@ -140,9 +53,7 @@ pub unsafe extern "C" fn rdzv_loop_new(
                 Fault::new(RDZV_EXHAUSTED, format!("no descriptors for an event loop: {cause}"))
                     .with(|known| known.os_error = cause.raw_os_error().unwrap_or(0))
             })?;
-            let gate = Gate::new(stores.fd());
-            let made = rdzv_loop { stores, home, last_event: LastEvent::default(), gate };
-            out.put(Box::into_raw(Box::new(made)));
+            out.put(Box::into_raw(Box::new(rdzv_loop::new(stores, home))));
             Ok(())
         })
     }
@@ -421,13 +332,6 @@ impl<'a> Submission<'a> {
     #[inline(never)]
     fn begin(&mut self, request: Request<'_>) -> Result<CallId, Fault> {
         self.stores.submit(self.store, request, self.timeout).map_err(submit_fault)
-    }
-}
-
-pub(crate) fn submit_fault(error: SubmitError) -> Fault {
-    match error {
-        SubmitError::UnknownStore => Fault::new(RDZV_INVALID_ARGUMENT, error.to_string()),
-        SubmitError::Call(error) => call_fault(&error),
     }
 }
 

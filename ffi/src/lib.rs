@@ -39,6 +39,10 @@ mod watch;
 
 mod custom_store;
 
+mod loop_event;
+
+mod loop_gate;
+
 mod event_loop;
 
 mod rendezvous_parameters;
@@ -87,7 +91,6 @@ mod loop_agent;
 #[cfg(not(feature = "agent"))]
 #[path = "without_agent.rs"]
 mod loop_agent;
-mod loop_gate;
 
 #[cfg(feature = "agent")]
 mod custom_workers;
@@ -131,14 +134,34 @@ mod loop_rpc;
 #[cfg(feature = "fault-injection")]
 mod fault_injection;
 mod guard;
+#[cfg(feature = "rpc")]
+mod loop_rpc_event;
 mod rendezvous_fault;
 #[cfg(feature = "rpc")]
 mod rpc_fault;
 #[cfg(feature = "rpc")]
+mod rpc_home;
+#[cfg(feature = "rpc")]
 mod rpc_payload;
 #[cfg(feature = "rpc")]
 mod rpc_reentry;
+#[cfg(feature = "rpc")]
+mod rpc_slot;
 mod sized;
+
+// Without agents or RPC, an event loop lends nothing out of them, and a context keeps none.
+#[cfg(not(feature = "agent"))]
+mod agent_event {
+    pub(crate) type AgentEventView = ();
+}
+#[cfg(not(feature = "rpc"))]
+mod loop_rpc_event {
+    pub(crate) type LastRpcEvent = ();
+}
+#[cfg(not(feature = "rpc"))]
+mod rpc_slot {
+    pub(crate) type RpcSlot = ();
+}
 
 #[cfg(feature = "agent")]
 pub use agent::*;
@@ -164,6 +187,8 @@ pub use fault::rdzv_error;
 pub use fault_injection::*;
 #[cfg(feature = "agent")]
 pub use loop_agent::*;
+pub use loop_event::*;
+pub use loop_gate::rdzv_loop;
 pub use loop_native::*;
 pub use loop_node::*;
 #[cfg(feature = "rpc")]

@@ -3,9 +3,9 @@
 use crate::agent::rdzv_agent;
 use crate::agent_event::{AgentEventView, EVENT_FIRST_SIZE, rdzv_agent_event};
 use crate::argument::{invalid, out_pointer, reference};
-use crate::event_loop::{LastEvent, rdzv_event, rdzv_loop};
 use crate::fault::{Fault, rdzv_error};
-use crate::loop_gate;
+use crate::loop_event::{LastEvent, rdzv_event};
+use crate::loop_gate::{self, rdzv_loop};
 use crate::sized;
 use crate::status::{RDZV_EXHAUSTED, rdzv_status};
 use rendezvous_agent::driver::loop_member::{AgentLoop, LoopAgentEvent};
@@ -13,9 +13,6 @@ use rendezvous_core::driver::loop_client::{MemberEvent, MemberId};
 
 /// `rdzv_event.kind`: something happened to an agent. `rdzv_loop_agent_event` tells what.
 pub const RDZV_EVENT_AGENT: i32 = 10;
-
-/// What the last event lends out of an agent.
-pub(crate) type ToldAgent = Option<AgentEventView>;
 
 impl LastEvent {
     /// Keeps what an event of an agent lends out, and shows the rest.

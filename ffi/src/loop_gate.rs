@@ -1,16 +1,49 @@
-//! Who may come into an event loop: one at a time. Code of the program's that a call on the loop runs, such as a handler
-//! of a worker that calls itself, is refused. What is neither [`operate`] nor [`remove`] is for bodies within a
-//! guard.
+//! Event loops. One thread at a time uses one.
+//!
+//! Code of the program's that a call on the loop runs, such as a handler of a worker that calls itself, is refused. What
+//! is neither [`operate`] nor [`remove`] is for bodies within a guard.
 
 use crate::argument::reference_mut;
-use crate::event_loop::rdzv_loop;
+use crate::context::Home;
 use crate::fault::{Fault, rdzv_error};
 use crate::guard::{self, Poison};
-use crate::loop_rpc;
-use crate::status::{RDZV_REENTRANT, rdzv_status};
-use rendezvous_core::driver::loop_client::MemberId;
+use crate::loop_event::LastEvent;
+use crate::status::{RDZV_INVALID_ARGUMENT, RDZV_REENTRANT, rdzv_status};
+use crate::store::call_fault;
+use rendezvous_core::driver::loop_client::{Loop, MemberId, SubmitError};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::ThreadId;
+
+/// Stores that live in an event loop of yours. Put `rdzv_loop_fd` into your poll, epoll or select; when it
+/// is readable, call `rdzv_loop_poll` and then `rdzv_loop_next_event` until it gives `RDZV_EVENT_NONE`.
+/// Deadlines, pauses and name look-ups make the descriptor readable too, so no timer of yours is needed.
+/// One thread at a time. Code of yours that a call on the loop runs may not use the loop: that is
+/// `RDZV_REENTRANT`, and what would lend something gives NULL. Such code is: within `rdzv_loop_rpc_call` and
+/// `_notify` an inline handler of a worker that calls itself, a backend of your own, and `release`, which
+/// `rdzv_loop_cancel` may run, too; and the `done` of `rdzv_rpc_call_with` and `rdzv_rpc_handlers_dispatch`
+/// for requests that end without an answer, within `rdzv_loop_next_event`, `rdzv_loop_poll`,
+/// `rdzv_loop_rpc_shutdown`, `rdzv_loop_remove_rpc` and `rdzv_loop_free`. It may free the loop, which goes
+/// when the call returns and shows no event, and remove RPC workers, of which no event is shown.
+#[derive(Debug)]
+pub struct rdzv_loop {
+    pub(crate) stores: Loop,
+    home: Arc<Home>,
+    /// What the last event lends out.
+    pub(crate) last_event: LastEvent,
+    /// The last to go: until then, code of the program's that the others run is refused.
+    pub(crate) gate: Arc<Gate>,
+}
+
+impl rdzv_loop {
+    pub(crate) fn new(stores: Loop, home: Arc<Home>) -> Self {
+        let gate = Gate::new(stores.fd());
+        Self { stores, home, last_event: LastEvent::default(), gate }
+    }
+
+    fn refuse_sink(&self) -> Result<(), Fault> {
+        self.home.refuse_sink()
+    }
+}
 
 /// What is asked of a loop before anything in it is touched.
 #[derive(Debug)]
@@ -25,8 +58,11 @@ pub(crate) struct Gate {
 struct LoopUsers {
     state: State,
     /// Workers that code within has removed.
-    removed: Vec<MemberId>,
+    removed: Vec<(MemberId, Removal)>,
 }
+
+/// How a worker is removed from a loop.
+type Removal = fn(&mut Loop, MemberId);
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum State {
@@ -39,7 +75,7 @@ enum State {
 }
 
 impl Gate {
-    pub(crate) fn new(fd: i32) -> Arc<Self> {
+    fn new(fd: i32) -> Arc<Self> {
         Arc::new(Self { poison: Poison::default(), fd, users: Mutex::default() })
     }
 
@@ -84,19 +120,19 @@ impl Gate {
     }
 
     /// Has a worker removed on leaving, if this thread is in.
-    fn removes_later(&self, worker: MemberId) -> bool {
+    fn removes_later(&self, worker: MemberId, removal: Removal) -> bool {
         let mut users = self.users();
         let is_inside = match users.state {
             State::Free => false,
             State::Busy(thread) | State::FreeOnLeave(thread) => thread == std::thread::current().id(),
         };
         if is_inside {
-            users.removed.push(worker);
+            users.removed.push((worker, removal));
         }
         is_inside
     }
 
-    fn next_removed(&self) -> Option<MemberId> {
+    fn next_removed(&self) -> Option<(MemberId, Removal)> {
         self.users().removed.pop()
     }
 }
@@ -138,9 +174,9 @@ impl Drop for Leaving {
 /// Removes the workers that code within has removed; again, where that runs such code. Whether `watched` was one of them.
 pub(crate) fn remove_now(this: &mut rdzv_loop, watched: Option<MemberId>) -> bool {
     let mut was_removed = false;
-    while let Some(worker) = this.gate.next_removed() {
+    while let Some((worker, removal)) = this.gate.next_removed() {
         was_removed |= watched == Some(worker);
-        loop_rpc::remove(&mut this.stores, worker);
+        removal(&mut this.stores, worker);
     }
     was_removed
 }
@@ -205,16 +241,17 @@ pub(crate) unsafe fn remove(
     event_loop: *mut rdzv_loop,
     error: *mut *mut rdzv_error,
     worker: MemberId,
+    removal: Removal,
 ) -> rdzv_status {
     // SAFETY: the pointers are NULL or as the header wants them; NULL is refused.
     unsafe {
         let gate = gate_of(event_loop);
         guard::call_on(gate.as_deref().map(|gate| &gate.poison), error, || {
-            if gate.as_ref().is_some_and(|gate| gate.removes_later(worker)) {
+            if gate.as_ref().is_some_and(|gate| gate.removes_later(worker, removal)) {
                 return Ok(());
             }
             let remove = |this: &mut rdzv_loop| {
-                loop_rpc::remove(&mut this.stores, worker);
+                removal(&mut this.stores, worker);
                 Ok(())
             };
             enter(gate.as_ref(), event_loop, &mut Some(remove))
@@ -252,5 +289,12 @@ pub(crate) unsafe fn free(event_loop: *mut rdzv_loop) {
     if unsafe { gate_of(event_loop) }.is_some_and(|gate| gate.doom()) {
         // SAFETY: a loop that the program gives up, and that nobody comes into any more.
         drop(unsafe { Box::from_raw(event_loop) });
+    }
+}
+
+pub(crate) fn submit_fault(error: SubmitError) -> Fault {
+    match error {
+        SubmitError::UnknownStore => Fault::new(RDZV_INVALID_ARGUMENT, error.to_string()),
+        SubmitError::Call(error) => call_fault(&error),
     }
 }

@@ -2,9 +2,8 @@
 
 use crate::argument::{bytes, invalid, list, out_pointer, rdzv_bytes, reference, zero_or_more_ms};
 use crate::batch::{ANSWER_FIRST_SIZE, rdzv_answer, rdzv_batch, rdzv_txn};
-use crate::event_loop::{rdzv_loop, submit_fault};
 use crate::fault::{Fault, rdzv_error};
-use crate::loop_gate;
+use crate::loop_gate::{self, rdzv_loop, submit_fault};
 use crate::sized;
 use crate::status::rdzv_status;
 use crate::store::timeout;

@@ -2,9 +2,9 @@
 
 use crate::argument::{bytes, invalid, list, out_pointer, reference, text};
 use crate::batch::Answers;
-use crate::event_loop::{LastEvent, rdzv_loop, submit_fault};
 use crate::fault::{Fault, rdzv_error};
-use crate::loop_gate;
+use crate::loop_event::{LastEvent, RDZV_EVENT_COMPLETED};
+use crate::loop_gate::{self, rdzv_loop, submit_fault};
 use crate::loop_native::{RDZV_EVENT_CHANGE, RDZV_EVENT_LEASE_OVER, RDZV_EVENT_WATCH_OVER};
 use crate::native_store::{barrier_end, native_fault};
 use crate::rendezvous_event::{EVENT_FIRST_SIZE, projected, rdzv_round_event};
@@ -523,8 +523,7 @@ impl LastEvent {
                 NodeEventView { fault, ..plain(RDZV_EVENT_NODE_OVER) }
             }
             SessionEvent::Completed { call, operation, key, elapsed, result } => {
-                let mut view =
-                    NodeEventView { operation: call.0, ..plain(crate::event_loop::RDZV_EVENT_COMPLETED) };
+                let mut view = NodeEventView { operation: call.0, ..plain(RDZV_EVENT_COMPLETED) };
                 match result {
                     Ok(answer) => {
                         self.answered(&mut view, answer, (key.as_deref().unwrap_or(b""), elapsed), peer)

@@ -3,10 +3,11 @@
 use crate::argument::{invalid, out_pointer, reference, text};
 use crate::buffer::rdzv_buffer;
 use crate::context::{Home, home, rdzv_context};
-use crate::event_loop::{LastEvent, RDZV_EVENT_COMPLETED, rdzv_event, rdzv_loop};
 use crate::fault::{Fault, rdzv_error};
 use crate::guard;
-use crate::loop_gate;
+use crate::loop_event::{LastEvent, RDZV_EVENT_COMPLETED, rdzv_event};
+use crate::loop_gate::{self, rdzv_loop};
+use crate::loop_rpc_event::Happened;
 use crate::rpc::{
     EVENT_FIRST_SIZE, HandleEnd, Making, Named, RDZV_RPC_EVENT_OVER, describe_end, put_event, rdzv_rpc,
     rdzv_rpc_event, view,
@@ -20,15 +21,12 @@ use crate::sized;
 use crate::status::{RDZV_ALREADY_REGISTERED, RDZV_EXHAUSTED, RDZV_UNSUPPORTED, rdzv_status};
 use crate::store::rdzv_store;
 use rendezvous_core::driver::canceller::Canceller;
-use rendezvous_core::driver::loop_client::{Loop, MemberEvent, MemberId};
-use rendezvous_rpc::agent::GroupEvent;
-use rendezvous_rpc::driver::calls::handling::Responder;
+use rendezvous_core::driver::loop_client::{MemberEvent, MemberId};
 use rendezvous_rpc::driver::group::CallSpec;
-use rendezvous_rpc::driver::group::RpcContext;
-use rendezvous_rpc::driver::loop_member::{Called, RpcAskError, RpcEvent, RpcHome, RpcLoop, RpcRequestQueue};
+use rendezvous_rpc::driver::loop_member::{RpcAskError, RpcEvent, RpcLoop, RpcRequestQueue};
 use std::any::Any;
 use std::ptr::null;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
 /// `rdzv_event.kind`: an RPC worker is a member of its group, or, where the status is another one than
 /// `RDZV_OK`, is none: then this is the last that is heard of it.
@@ -39,44 +37,6 @@ pub const RDZV_EVENT_RPC: i32 = 12;
 /// `rdzv_event.kind`: a handler of the loop's is asked; `rdzv_loop_rpc_request` tells what, and
 /// `rdzv_loop_rpc_responder` is the way back.
 pub const RDZV_EVENT_RPC_REQUEST: i32 = 13;
-
-/// The RPC of a context, which is there once it is asked for.
-pub(crate) type RpcSlot = OnceLock<RpcContext>;
-
-impl Home {
-    /// Its RPC: backends, and the worker that this process is.
-    pub(crate) fn rpc(&self) -> &RpcContext {
-        self.rpc.get_or_init(|| RpcContext::new(Arc::clone(self.rendezvous())))
-    }
-}
-
-impl RpcHome for Home {
-    fn context(&self) -> &RpcContext {
-        self.rpc()
-    }
-}
-
-/// Removes a worker from a loop.
-pub(crate) fn remove(stores: &mut Loop, worker: MemberId) {
-    stores.remove_rpc(worker);
-}
-
-/// What the last event lends out of a worker.
-#[derive(Debug, Default)]
-pub(crate) struct LastRpcEvent {
-    request: Option<rdzv_rpc_request>,
-    responder: Option<Responder>,
-    event: Option<Happened>,
-    /// What it shows lies in the other.
-    called: Option<(rdzv_rpc_call_spec, Called)>,
-}
-
-#[derive(Debug)]
-enum Happened {
-    Group(GroupEvent),
-    /// With how that came.
-    Over(String),
-}
 
 impl LastEvent {
     /// Keeps what an event of a worker lends out, and shows the rest; what went wrong comes back.
@@ -256,7 +216,7 @@ pub unsafe extern "C" fn rdzv_loop_remove_rpc(
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
     // SAFETY: passed on as they came.
-    unsafe { loop_gate::remove(event_loop, error, MemberId::from_u32(number)) }
+    unsafe { loop_gate::remove(event_loop, error, MemberId::from_u32(number), RpcLoop::remove_rpc) }
 }
 
 /// Another handle of a worker, from `RDZV_EVENT_RPC_JOINED` on: for its name, its number, the workers of

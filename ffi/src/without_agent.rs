@@ -1,10 +1,7 @@
 //! In the place of `loop_agent` where the library is built without agents.
 
-use crate::event_loop::{Known, rdzv_event};
+use crate::loop_event::{Known, rdzv_event};
 use rendezvous_core::driver::loop_client::MemberEvent;
-
-/// No event lends anything out of an agent.
-pub(crate) type ToldAgent = ();
 
 impl Known {
     /// Gives the event back: none is an agent's.

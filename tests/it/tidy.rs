@@ -1,6 +1,7 @@
 //! The rules of the repository. Each is a sentence, a check that reads the files, and a proof that the check can fail.
 
 mod boundary;
+mod cycles;
 mod layers;
 mod words;
 

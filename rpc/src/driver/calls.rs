@@ -5,6 +5,8 @@
 
 mod borrowed;
 pub mod calling;
+mod client_state;
+mod completion;
 pub mod handling;
 mod line;
 mod link;

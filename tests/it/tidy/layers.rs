@@ -91,7 +91,13 @@ fn wrong_arrows(file: &File) -> Vec<String> {
         // A module that only holds others says nothing by itself; anything else has no place in the table.
         None => !matches!(target.as_str(), "" | "store" | "node"),
     };
-    let targets = imports(&code, &own_path).into_iter().filter(wrong);
+    let starts = [
+        ("crate::", root_of(&own_path)),
+        ("rendezvous_core::", ""),
+        ("rendezvous_agent::", "agent"),
+        ("rendezvous_rpc::", "rpc"),
+    ];
+    let targets = imports(&code, &own_path, &starts).into_iter().filter(wrong);
     targets.map(|target| format!("{}: {own_path} imports {target}", file.path)).collect()
 }
 
@@ -113,14 +119,9 @@ fn root_of(own_path: &str) -> &str {
     CRATES.into_iter().find(|name| own_path.split("::").next() == Some(name)).unwrap_or_default()
 }
 
-/// Every path of the three crates that the code names, with the groups in braces taken apart.
-fn imports(code: &str, own_path: &str) -> Vec<String> {
-    let starts = [
-        ("crate::", root_of(own_path)),
-        ("rendezvous_core::", ""),
-        ("rendezvous_agent::", "agent"),
-        ("rendezvous_rpc::", "rpc"),
-    ];
+/// Every path that the code names from `super::` or one of `starts`, each of which is followed by the module that it stands
+/// for; with the groups in braces taken apart.
+pub(super) fn imports(code: &str, own_path: &str, starts: &[(&str, &str)]) -> Vec<String> {
     let first = |rest: &str| {
         let places = starts.iter().map(|(start, _)| rest.find(start)).chain([rest.find("super::")]);
         places.flatten().min()

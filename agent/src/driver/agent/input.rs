@@ -1,14 +1,32 @@
 //! What other threads tell the agent's own.
 
 use super::last_call::CallSource;
-use super::membership::Info;
-use super::numbering::Numbered;
+use crate::environment::AgentStore;
+use crate::ranks::Ranks;
 use crate::supervisor::{Input, Membership};
 use alloc::boxed::Box;
 use alloc::string::String;
 use alloc::sync::Arc;
 use crossbeam_channel::Sender;
 use rendezvous_core::driver::event_loop::Waker;
+use rendezvous_core::driver::rendezvous::NodeStore;
+use rendezvous_core::driver::server::Server;
+use rendezvous_core::rendezvous::store_info::{RendezvousInfo, RendezvousStoreInfo};
+
+/// What the round gave.
+pub(super) type Info = RendezvousInfo<Arc<NodeStore>>;
+
+/// What the workers of a round are told.
+#[derive(Debug)]
+pub(super) struct Numbered {
+    pub(super) ranks: Ranks,
+    pub(super) master: RendezvousStoreInfo,
+    /// Who serves there.
+    pub(super) agent_store: AgentStore,
+    /// The workers' store, where this agent hosts it.
+    #[expect(dead_code, reason = "held: it serves until the next round")]
+    pub(super) server: Option<Arc<Server>>,
+}
 
 /// One thing told.
 #[derive(Debug)]

@@ -2,6 +2,7 @@
 
 mod error_watch;
 mod monitor;
+mod running;
 mod timers;
 
 pub use timers::TimerError;
@@ -28,9 +29,10 @@ use alloc::format;
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 use error_watch::ErrorWatch;
-use monitor::{Running, WorkerMonitor};
+use monitor::WorkerMonitor;
 use rendezvous_core::driver::clock::Clock;
 use rendezvous_core::time::{Duration, Instant};
+use running::Running;
 use std::ffi::OsString;
 use std::os::fd::{AsFd, AsRawFd, RawFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};

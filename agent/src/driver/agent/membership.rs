@@ -1,7 +1,7 @@
 //! The thread that stands in the rendezvous for the agent: it joins, listens while the round lasts, and goes.
 
 use super::blocking_thread::{BlockingTask, CancelPolicy, TaskQueue};
-use super::input::{AgentInput, EventSender};
+use super::input::{AgentInput, EventSender, Info};
 use crate::node::rounds::{
     FAILURE_BYTES_MAX, FAILURE_KEY, Meaning, failure_message, lost, meaning, no_round,
 };
@@ -18,7 +18,6 @@ use rendezvous_core::driver::rendezvous::{HandlerError, NodeStore, RendezvousHan
 use rendezvous_core::driver::store::Timeout;
 use rendezvous_core::error::ErrorKind;
 use rendezvous_core::rendezvous::round_event::RoundEvent;
-use rendezvous_core::rendezvous::store_info::RendezvousInfo;
 use rendezvous_core::time::Duration;
 use std::sync::{Mutex, PoisonError};
 
@@ -26,9 +25,6 @@ use std::sync::{Mutex, PoisonError};
 const LISTEN_INTERVAL: Duration = Duration::from_secs(60);
 /// How long the announcement may take.
 const ANNOUNCE_TIMEOUT: Duration = Duration::from_secs(5);
-
-/// What the round gave.
-pub(super) type Info = RendezvousInfo<Arc<NodeStore>>;
 
 /// What the agent asks for.
 #[derive(Debug)]

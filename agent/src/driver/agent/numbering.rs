@@ -2,10 +2,8 @@
 //! and there the agents part.
 
 use super::blocking_thread::{BlockingTask, CancelPolicy, TaskQueue};
-use super::input::{AgentInput, EventSender};
-use super::membership::Info;
+use super::input::{AgentInput, EventSender, Info, Numbered};
 use super::workers::Reach;
-use crate::environment::AgentStore;
 use crate::node::rounds::{EXIT_BARRIER_PREFIX, wait_failure};
 use crate::ranks::{
     Ranks, RanksError, assign, assigned, assigned_ranks_key, read_assigned, role_info, role_info_key,
@@ -53,18 +51,6 @@ impl BlockingTask for Ask {
 
 /// Longer than any job runs.
 const FOR_EVER: Duration = Duration::from_secs(60 * 60 * 24 * 365 * 10);
-
-/// What the workers of a round are told.
-#[derive(Debug)]
-pub(super) struct Numbered {
-    pub(super) ranks: Ranks,
-    pub(super) master: RendezvousStoreInfo,
-    /// Who serves there.
-    pub(super) agent_store: AgentStore,
-    /// The workers' store, where this agent hosts it.
-    #[expect(dead_code, reason = "held: it serves until the next round")]
-    pub(super) server: Option<Arc<Server>>,
-}
 
 /// Where the rendezvous' own store listens, if it is hosted here: the address that others know need not be this host's.
 fn listening(info: &Info) -> Option<String> {

@@ -1,9 +1,11 @@
 //! The worker that calls.
 
-use super::handling::{AnswerTo, Handling, Job, Run};
+use super::client_state::{Shared, Target};
+use super::completion::Completion;
+use super::handling::{AnswerTo, CallSource, Handling, Job, Run};
 use super::line::SCRATCH_BYTES;
-use super::link::{Completion, Driven, Link, Shared, Wanted};
-use super::local_call::LocalCall;
+use super::link::{Driven, Link, Wanted};
+use super::local_call::{LocalCall, OWN_CALL};
 use super::reentrancy::{CallSite, Home, may_wait};
 use super::{Payload, Received};
 use crate::connection::caller::NewCall;
@@ -27,8 +29,8 @@ use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Condvar, Mutex, OnceLock, PoisonError};
 
-pub use super::link::CallResult;
-pub(in crate::driver) use super::link::{CallGuard, Mark};
+pub use super::completion::CallResult;
+pub(in crate::driver) use super::completion::{CallGuard, Mark};
 
 /// Who calls, and how.
 #[derive(Debug)]
@@ -45,17 +47,13 @@ pub struct RpcClientOptions {
     pub local: Option<Arc<Handling>>,
 }
 
-/// What a token stands for.
-#[derive(Clone, Debug)]
-pub(super) enum Target {
-    Link(Weak<Link>),
-    Local(Weak<LocalCall>),
-}
-
 /// Makes calls to other workers, and to itself. Dropping it ends all calls.
 #[derive(Debug)]
 pub struct RpcClient {
     shared: Arc<Shared>,
+    links: Mutex<Vec<Weak<Link>>>,
+    /// The worker's own handlers.
+    local: Option<Arc<Handling>>,
     stop: Arc<AtomicBool>,
     thread: Option<Thread>,
 }
@@ -89,7 +87,6 @@ impl RpcClient {
             limits,
             keep_alive,
             home: local.as_ref().map(|local| local.home().clone()).unwrap_or_default(),
-            local,
             clock: *events.clock(),
             watcher: events.watcher(),
             waker: events.waker(),
@@ -110,7 +107,7 @@ impl RpcClient {
                 failed(&message);
             }
         })?;
-        Ok(Self { shared, stop, thread: Some(thread) })
+        Ok(Self { shared, links: Mutex::default(), local, stop, thread: Some(thread) })
     }
 
     /// The way to a worker at this address. Nothing is sent before the first call; whoever asks for the same worker again
@@ -120,7 +117,7 @@ impl RpcClient {
     /// The system has no descriptors left.
     pub fn peer(&self, worker: &WorkerInfo, host: &str, port: u16) -> io::Result<RpcPeer> {
         if *worker == self.shared.me
-            && let Some(local) = &self.shared.local
+            && let Some(local) = &self.local
         {
             return Ok(RpcPeer(To::Local(Arc::clone(&self.shared), Arc::clone(local))));
         }
@@ -136,7 +133,12 @@ impl RpcClient {
         if let Some(peer) = self.known_peer(worker, host, port) {
             return Ok(peer);
         }
-        Ok(RpcPeer(To::Link(Link::new(&self.shared, worker.clone(), host, port)?)))
+        let link = Link::new(&self.shared, worker.clone(), host, port)?;
+        let mut links = self.links.lock().unwrap_or_else(PoisonError::into_inner);
+        links.retain(|link| link.strong_count() > 0);
+        links.push(Arc::downgrade(&link));
+        drop(links);
+        Ok(RpcPeer(To::Link(link)))
     }
 
     fn known_peer(&self, worker: &WorkerInfo, host: &str, port: u16) -> Option<RpcPeer> {
@@ -170,11 +172,8 @@ impl RpcClient {
     }
 
     fn links(&self) -> Vec<Arc<Link>> {
-        let link = |target: Target| match target {
-            Target::Link(link) => link.upgrade(),
-            Target::Local(_) => None,
-        };
-        self.shared.all_targets().into_iter().filter_map(link).collect()
+        let links = self.links.lock().unwrap_or_else(PoisonError::into_inner);
+        links.iter().filter_map(Weak::upgrade).collect()
     }
 
     /// Makes no further calls, and waits until those under way have ended.
@@ -205,12 +204,7 @@ impl RpcClient {
     /// All calls of the program's that there are fail at once, in these words, those of the worker to itself among them.
     /// Later ones may be made, and calls of the library's own go on.
     pub fn cut(&self, why: &str) {
-        for target in self.shared.all_targets() {
-            match target {
-                Target::Link(link) => _ = link.upgrade().map(|link| link.cut(why)),
-                Target::Local(local) => _ = local.upgrade().map(|local| local.cut(why)),
-            }
-        }
+        self.shared.all_targets().for_each(|target| target.cut(why));
     }
 
     /// Makes no further calls; those that there are fail at once, in these words.
@@ -236,26 +230,25 @@ impl Drop for RpcClient {
 }
 
 impl Shared {
-    fn all_targets(&self) -> Vec<Target> {
-        self.targets().iter().map(|(_, target)| target.clone()).collect()
+    fn all_targets(&self) -> impl Iterator<Item = Arc<dyn Target>> {
+        let targets: Vec<_> = self.targets().iter().map(|(_, target)| Weak::clone(target)).collect();
+        targets.into_iter().filter_map(|target| target.upgrade())
     }
 
     /// All calls fail, those that there are and later ones.
     fn end_all(&self, why: &ConnectionError) {
         self.end.get_or_init(|| why.clone());
-        for target in self.all_targets() {
-            match target {
-                Target::Link(link) => _ = link.upgrade().map(|link| link.end(why)),
-                Target::Local(local) => _ = local.upgrade().map(|local| local.end(why)),
-            }
-        }
+        self.all_targets().for_each(|target| target.end(why));
     }
 }
 
 /// The client's thread.
 fn drive(events: &mut EventLoop, shared: &Shared, stop: &AtomicBool) {
     let mut scratch = Vec::with_capacity(SCRATCH_BYTES);
-    let find = |token: usize| shared.targets().get(token).cloned();
+    let find = |token: usize| {
+        let target = shared.targets().get(token).cloned();
+        target.and_then(|target| target.upgrade())
+    };
     while !stop.load(Ordering::Acquire) {
         let timers = shared.timers.lock().unwrap_or_else(PoisonError::into_inner);
         let until = timers.first().map(|(at, _)| at);
@@ -265,10 +258,8 @@ fn drive(events: &mut EventLoop, shared: &Shared, stop: &AtomicBool) {
         let ready = events.wait(until);
         shared.sleeps_until.store(0, Ordering::Release);
         for one in ready.into_iter().flatten() {
-            if let Some(Target::Link(link)) = usize::try_from(one.token.0).ok().and_then(find)
-                && let Some(link) = link.upgrade()
-            {
-                link.ready(&mut scratch);
+            if let Some(target) = usize::try_from(one.token.0).ok().and_then(find) {
+                target.ready(&mut scratch);
             }
         }
         let now = shared.clock.now();
@@ -277,10 +268,8 @@ fn drive(events: &mut EventLoop, shared: &Shared, stop: &AtomicBool) {
             let Some((at, token)) = timers.first().filter(|(at, _)| *at <= now) else { break };
             timers.remove((at, token));
             drop(timers);
-            match find(token) {
-                Some(Target::Link(link)) => _ = link.upgrade().map(|link| link.tick(now)),
-                Some(Target::Local(local)) => _ = local.upgrade().map(|local| local.tick(now)),
-                None => {}
+            if let Some(target) = find(token) {
+                target.tick(now);
             }
         }
     }
@@ -471,15 +460,15 @@ impl RpcPeer {
                 begun.map_err(|why| why.of(handler, &shared.me))?;
                 let local = LocalCall::new(shared, handler, (now, deadline), completion, handling);
                 match handling.get(handler) {
-                    _ if !local.is_wanted() => {}
-                    None => _ = local.fail(Status::NoHandler, ""),
+                    _ if !local.is_wanted(OWN_CALL) => {}
+                    None => _ = local.fail(OWN_CALL, Status::NoHandler, ""),
                     Some(handler) => {
                         let job = Job {
                             caller: shared.me.clone(),
                             payload: Received::new(payload.into_bytes(), None),
                             kind,
                             time_left: timeout,
-                            to: AnswerTo::Local(Arc::clone(&local)),
+                            to: AnswerTo { source: Arc::<LocalCall>::clone(&local), call: OWN_CALL },
                             held: None,
                             handler,
                         };

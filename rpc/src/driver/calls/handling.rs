@@ -1,8 +1,6 @@
 //! Handlers: who they are, the threads that some of them run on, and how they answer.
 
-use super::local_call::LocalCall;
 use super::reentrancy::{CallSite, Home};
-use super::serving::Conn;
 use super::{Payload, Received};
 use crate::connection::{CallFailure, CallKind, PoolLoad, Status};
 use crate::fair_queue::FairQueue;
@@ -180,12 +178,11 @@ impl Job {
     pub(super) fn run(self) {
         let begun = match &self.to {
             _ if self.kind == CallKind::OneWay => Some(self),
-            AnswerTo::Conn(conn, call) if conn.begins(*call) => Some(self),
-            AnswerTo::Conn(conn, call) => {
-                let (conn, call) = (Arc::clone(conn), *call);
-                conn.begin(call, self)
+            to if to.source.begins(to.call) => Some(self),
+            to => {
+                let AnswerTo { source, call } = to.clone();
+                source.begin(call, self)
             }
-            to => to.is_wanted().then_some(self),
         };
         let Some(Self { handler, caller, payload, kind, time_left, to, held }) = begun else { return };
         let request = Request { caller, handler: Arc::clone(&handler.name), payload, kind, time_left };
@@ -218,12 +215,41 @@ std::thread_local! {
     static CARRIED_OUT: Cell<Option<CallKey>> = const { Cell::new(None) };
 }
 
+/// Where calls that handlers answer come from: a connection, the worker itself, or a backend of the program's.
+pub(super) trait CallSource: fmt::Debug + Send + Sync {
+    /// Its number, among those whose pooled handlers take turns.
+    fn number(&self) -> usize {
+        0
+    }
+
+    /// Whether somebody waits for the answer to a call.
+    fn is_wanted(&self, call: u64) -> bool;
+
+    /// Whether the handler of a call begins now.
+    fn begins(&self, call: u64) -> bool {
+        self.is_wanted(call)
+    }
+
+    /// Keeps the job of a call whose handler does not begin now, for later, or drops that of one that is not wanted. Where
+    /// the handler begins after all, it comes back.
+    fn begin(&self, call: u64, job: Job) -> Option<Job> {
+        let _ = (call, job);
+        None
+    }
+
+    /// Answers a call. Whether anybody waits for it.
+    fn answer(&self, call: u64, payload: Payload) -> bool;
+
+    /// Fails a call. Whether anybody waits for it.
+    fn fail(&self, call: u64, status: Status, message: &str) -> bool;
+}
+
 /// Whom a handler answers.
 #[derive(Clone, Debug)]
-pub(super) enum AnswerTo {
-    Conn(Arc<Conn>, u64),
-    Local(Arc<LocalCall>),
-    External(Arc<External>),
+pub(super) struct AnswerTo {
+    pub(super) source: Arc<dyn CallSource>,
+    /// Which of its calls; 0 where there is one.
+    pub(super) call: u64,
 }
 
 /// Whether an answer is still wanted. The caller gives it up; the code that is to answer looks.
@@ -265,57 +291,41 @@ impl fmt::Debug for External {
 }
 
 impl External {
-    fn is_wanted(&self) -> bool {
-        self.wanted.get() && self.listener.lock().unwrap_or_else(PoisonError::into_inner).is_some()
-    }
-
     fn complete(&self, answer: Result<Payload, CallFailure>) -> bool {
         let completion = self.listener.lock().unwrap_or_else(PoisonError::into_inner).take();
         completion.map(|complete| complete(answer)).is_some()
     }
 }
 
-impl AnswerTo {
-    fn key(&self) -> CallKey {
-        match self {
-            Self::Conn(conn, call) => conn.key(*call),
-            Self::Local(local) => (Arc::as_ptr(local).addr(), 0),
-            Self::External(external) => (Arc::as_ptr(external).addr(), 0),
-        }
+impl CallSource for External {
+    fn is_wanted(&self, _: u64) -> bool {
+        self.wanted.get() && self.listener.lock().unwrap_or_else(PoisonError::into_inner).is_some()
     }
 
-    /// Number of the caller, among which pooled handlers take turns.
-    fn source(&self) -> usize {
-        match self {
-            Self::Conn(conn, _) => conn.quota().index(),
-            Self::Local(_) | Self::External(_) => 0,
-        }
+    fn answer(&self, _: u64, payload: Payload) -> bool {
+        self.complete(Ok(payload))
+    }
+
+    fn fail(&self, _: u64, status: Status, message: &str) -> bool {
+        self.complete(Err(CallFailure::Remote { status, message: message.into() }))
+    }
+}
+
+impl AnswerTo {
+    fn key(&self) -> CallKey {
+        (Arc::as_ptr(&self.source).addr(), self.call)
     }
 
     fn is_wanted(&self) -> bool {
-        match self {
-            Self::Conn(conn, call) => conn.is_wanted(*call),
-            Self::Local(local) => local.is_wanted(),
-            Self::External(external) => external.is_wanted(),
-        }
+        self.source.is_wanted(self.call)
     }
 
     fn answer(&self, payload: Payload) -> bool {
-        match self {
-            Self::Conn(conn, call) => conn.answer(*call, payload),
-            Self::Local(local) => local.answer(payload),
-            Self::External(external) => external.complete(Ok(payload)),
-        }
+        self.source.answer(self.call, payload)
     }
 
     fn fail(&self, status: Status, message: &str) -> bool {
-        match self {
-            Self::Conn(conn, call) => conn.fail(*call, status, message),
-            Self::Local(local) => local.fail(status, message),
-            Self::External(external) => {
-                external.complete(Err(CallFailure::Remote { status, message: message.into() }))
-            }
-        }
+        self.source.fail(self.call, status, message)
     }
 }
 
@@ -352,7 +362,8 @@ impl Responder {
     #[must_use]
     pub fn external(handler: Arc<str>, completion: Listener, wanted: Wanted) -> Self {
         let external = External { listener: Mutex::new(Some(completion)), wanted };
-        Self { handler, to: Some(AnswerTo::External(Arc::new(external))), held: None }
+        let to = AnswerTo { source: Arc::new(external), call: 0 };
+        Self { handler, to: Some(to), held: None }
     }
 
     /// Answers. Whether anybody waits for it.
@@ -465,7 +476,7 @@ impl Pool {
     }
 
     fn submit(&self, job: Job) {
-        let source = job.to.source();
+        let source = job.to.source.number();
         let mut waiting = self.queue.lock();
         waiting.jobs.push(source, job);
         let is_awaited = waiting.idle > 0;

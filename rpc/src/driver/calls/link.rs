@@ -5,10 +5,9 @@
 
 use super::Payload;
 use super::borrowed::{Locked, is_due};
-use super::calling::Target;
-use super::handling::Handling;
+use super::client_state::{Shared, Target};
+use super::completion::{CallGuard, CallResult, Completion};
 use super::line::{Got, Incoming, Line, NoMemory, Transport, closed, lost};
-use super::reentrancy::Home;
 use crate::connection::by_number::ByNumber;
 use crate::connection::caller::NewCall;
 use crate::connection::{CallError, CallKind, ConnectionError, ToWrite};
@@ -19,66 +18,17 @@ use alloc::collections::VecDeque;
 use alloc::string::String;
 use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
-use core::fmt;
 use core::net::SocketAddr;
-use core::sync::atomic::{AtomicU64, Ordering};
-use rendezvous_core::driver::clock::Clock;
-use rendezvous_core::driver::event_loop::{Interest, Token, Waker, Watch, Watcher};
-use rendezvous_core::driver::reply::Reply;
+use rendezvous_core::driver::event_loop::{Interest, Token, Waker, Watch};
 use rendezvous_core::driver::resolve::{Found, literal, look_up};
 use rendezvous_core::driver::socket::endpoint_text;
-use rendezvous_core::driver::socket::{Idle, KeepAlive, finish_connect, open_socket, start_connect};
-use rendezvous_core::limits::RpcLimits;
-use rendezvous_core::ordered::Set;
+use rendezvous_core::driver::socket::{Idle, finish_connect, open_socket, start_connect};
 use rendezvous_core::time::{Duration, Instant};
-use slab::Slab;
 use socket2::Socket;
 use std::io;
 use std::os::fd::{AsRawFd, RawFd};
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::string::ToString;
-use std::sync::{Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
-
-/// What came of a call.
-pub type CallResult = Result<Vec<u8>, CallError>;
-
-/// Lives as long as a call is under way, and hears first what came of it.
-pub(in crate::driver) trait CallGuard: fmt::Debug + Send {
-    fn ended(&self, result: &CallResult);
-}
-
-/// The mark of a call, where somebody wants to know how long it is under way.
-pub(in crate::driver) type Mark = Option<Box<dyn CallGuard>>;
-
-/// Who is told what came of a call.
-pub(super) enum Completion {
-    Waiter(Reply<CallResult>, Mark),
-    Callback(Box<dyn FnOnce(CallResult) + Send>),
-    Unowned(Mark),
-}
-
-impl fmt::Debug for Completion {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Completion")
-    }
-}
-
-impl Completion {
-    pub(super) fn finish(self, result: CallResult) {
-        match self {
-            Self::Waiter(reply, mark) => {
-                if let Some(mark) = &mark {
-                    mark.ended(&result);
-                }
-                reply.answer(result);
-                drop(mark);
-            }
-            // One that panics has been told; others of the same thread's are not to suffer for it.
-            Self::Callback(callback) => drop(catch_unwind(AssertUnwindSafe(|| callback(result)))),
-            Self::Unowned(mark) => _ = mark.map(|mark| mark.ended(&result)),
-        }
-    }
-}
+use std::sync::{Mutex, PoisonError};
 
 /// Callbacks that are due, and marks. They are called and dropped when nothing is locked.
 #[derive(Debug, Default)]
@@ -97,66 +47,6 @@ impl Due {
     pub(super) fn call(self) {
         for (completion, result) in self.0 {
             completion.finish(result);
-        }
-    }
-}
-
-/// What all calls of a worker have in common.
-pub(super) struct Shared {
-    pub(super) me: WorkerInfo,
-    pub(super) group: Box<[u8]>,
-    pub(super) limits: RpcLimits,
-    pub(super) keep_alive: Option<KeepAlive>,
-    pub(super) local: Option<Arc<Handling>>,
-    /// Whose callbacks there are.
-    pub(super) home: Home,
-    pub(super) clock: Clock,
-    pub(super) watcher: Watcher,
-    pub(super) waker: Waker,
-    pub(super) targets: Mutex<Slab<Target>>,
-    pub(super) timers: Mutex<Set<(Instant, usize)>>,
-    /// Until when the client's thread sleeps if nobody wakes it.
-    pub(super) sleeps_until: AtomicU64,
-    /// Told when somebody has left.
-    pub(super) left: (Mutex<()>, Condvar),
-    /// Why nobody is called any more. Set before the calls that there are end.
-    pub(super) end: OnceLock<ConnectionError>,
-}
-
-impl fmt::Debug for Shared {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Shared").field("me", &self.me).finish_non_exhaustive()
-    }
-}
-
-impl Shared {
-    pub(super) fn targets(&self) -> MutexGuard<'_, Slab<Target>> {
-        self.targets.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    pub(super) fn add_target(&self, target: Target) -> usize {
-        self.targets().insert(target)
-    }
-
-    pub(super) fn remove_target(&self, token: usize) {
-        let target = self.targets().try_remove(token);
-        // What it refers to may go with it, and must find the table unlocked.
-        drop(target);
-    }
-
-    /// The one with this token need not be looked at then.
-    pub(super) fn unschedule(&self, at: Instant, token: usize) {
-        self.timers.lock().unwrap_or_else(PoisonError::into_inner).remove((at, token));
-    }
-
-    /// At that time, at the latest, the one with this token is looked at.
-    pub(super) fn schedule(&self, at: Instant, token: usize) {
-        let mut timers = self.timers.lock().unwrap_or_else(PoisonError::into_inner);
-        timers.insert((at, token));
-        let is_earlier = at.as_nanos() < self.sleeps_until.load(Ordering::Acquire);
-        drop(timers);
-        if is_earlier {
-            self.waker.wake();
         }
     }
 }
@@ -256,7 +146,7 @@ impl Link {
             worker,
             host: host.into(),
             port,
-            token: shared.add_target(Target::Link(link.clone())),
+            token: shared.add_target(link.clone()),
             recheck_cancellation,
             state: Mutex::new(State {
                 peer,
@@ -441,25 +331,8 @@ impl Link {
         was_there
     }
 
-    /// Calls of the program's fail at once, in these words.
-    pub(super) fn cut(self: &Arc<Self>, message: &str) {
-        self.change(|state, _| state.peer.cut(message));
-    }
-
-    /// All calls fail at once, and there are no further ones.
-    pub(super) fn end(self: &Arc<Self>, why: &ConnectionError) {
-        self.change(|state, _| state.peer.end(why));
-    }
-
     pub(super) fn goodbye(self: &Arc<Self>) {
         self.change(|state, _| state.peer.goodbye());
-    }
-
-    pub(super) fn tick(self: &Arc<Self>, now: Instant) {
-        self.change(|state, _| {
-            state.timer = None;
-            state.peer.tick(now);
-        });
     }
 
     fn resolved(self: &Arc<Self>, attempt: u64, found: Found) {
@@ -487,31 +360,6 @@ impl Link {
             // Its call may be over, or the connection.
             self.recheck_cancellation.wake();
         }
-        drop(state);
-        due.call();
-    }
-
-    /// The socket that is watched has become ready; only the client's thread comes here.
-    pub(super) fn ready(self: &Arc<Self>, scratch: &mut Vec<u8>) {
-        let now = self.shared.clock.now();
-        let mut due = Due::default();
-        let mut state = self.lock();
-        if let Some(socket) = state.dialing.take() {
-            self.finish_dialing(&mut state, now, socket);
-            self.settle(&mut state, now, &mut &[][..], &mut due);
-        } else if state.reader == Reader::Thread {
-            self.receive(&mut state, now, scratch, &mut due);
-        }
-        if due.is_empty() {
-            return;
-        }
-        state.writing = Writing::Gathered;
-        drop(state);
-        due.call();
-        let mut due = Due::default();
-        let mut state = self.lock();
-        state.writing = Writing::AtOnce;
-        self.settle(&mut state, self.shared.clock.now(), &mut &[][..], &mut due);
         drop(state);
         due.call();
     }
@@ -663,6 +511,47 @@ impl Link {
                 self.try_next(state, now);
             }
         }
+    }
+}
+
+impl Target for Link {
+    fn ready(self: Arc<Self>, scratch: &mut Vec<u8>) {
+        let now = self.shared.clock.now();
+        let mut due = Due::default();
+        let mut state = self.lock();
+        if let Some(socket) = state.dialing.take() {
+            self.finish_dialing(&mut state, now, socket);
+            self.settle(&mut state, now, &mut &[][..], &mut due);
+        } else if state.reader == Reader::Thread {
+            self.receive(&mut state, now, scratch, &mut due);
+        }
+        if due.is_empty() {
+            return;
+        }
+        state.writing = Writing::Gathered;
+        drop(state);
+        due.call();
+        let mut due = Due::default();
+        let mut state = self.lock();
+        state.writing = Writing::AtOnce;
+        self.settle(&mut state, self.shared.clock.now(), &mut &[][..], &mut due);
+        drop(state);
+        due.call();
+    }
+
+    fn tick(self: Arc<Self>, now: Instant) {
+        self.change(|state, _| {
+            state.timer = None;
+            state.peer.tick(now);
+        });
+    }
+
+    fn cut(self: Arc<Self>, message: &str) {
+        self.change(|state, _| state.peer.cut(message));
+    }
+
+    fn end(self: Arc<Self>, why: &ConnectionError) {
+        self.change(|state, _| state.peer.end(why));
     }
 }
 

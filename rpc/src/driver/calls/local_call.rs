@@ -1,16 +1,20 @@
 //! Calls of a worker to itself: no socket, and the same handlers.
 
 use super::Payload;
-use super::calling::Target;
-use super::handling::Handling;
-use super::link::{CallResult, Completion, Shared};
+use super::client_state::{Shared, Target};
+use super::completion::{CallResult, Completion};
+use super::handling::{CallSource, Handling};
 use crate::connection::{CallFailure, CallPhase, ConnectionError, Status, cut_failure_text};
 use crate::handlers::is_of_the_program;
 use crate::name::WorkerInfo;
 use alloc::boxed::Box;
 use alloc::sync::{Arc, Weak};
+use alloc::vec::Vec;
 use rendezvous_core::time::Instant;
 use std::sync::{Mutex, PoisonError};
+
+/// Its number: an [`LocalCall`] is one call.
+pub(super) const OWN_CALL: u64 = 0;
 
 /// One call.
 #[derive(Debug)]
@@ -35,14 +39,14 @@ impl LocalCall {
         completion: Completion,
         handling: &Arc<Handling>,
     ) -> Arc<Self> {
-        let local = Arc::new_cyclic(|local| Self {
+        let local = Arc::new_cyclic(|local: &Weak<Self>| Self {
             shared: Arc::clone(shared),
             me: shared.me.clone(),
             handler: handler.into(),
             began,
             deadline,
             completion: Mutex::new(Some(completion)),
-            token: shared.add_target(Target::Local(Weak::clone(local))),
+            token: shared.add_target(local.clone()),
             handling: Arc::downgrade(handling),
         });
         if let Some(deadline) = deadline {
@@ -50,7 +54,7 @@ impl LocalCall {
         }
         // Who ended the calls of this worker meanwhile may not have seen this one.
         if let Some(why) = shared.end.get() {
-            local.end(why);
+            Arc::clone(&local).end(why);
         }
         local
     }
@@ -59,45 +63,8 @@ impl LocalCall {
         &self.me
     }
 
-    pub(super) fn is_wanted(&self) -> bool {
-        self.completion.lock().unwrap_or_else(PoisonError::into_inner).is_some()
-    }
-
-    pub(super) fn answer(&self, payload: Payload) -> bool {
-        let bytes_max = self.shared.limits.payload_bytes_max;
-        let bytes = payload.bytes().len() as u64;
-        if bytes > bytes_max {
-            return self.give_up(CallFailure::TooLong { bytes, bytes_max });
-        }
-        self.finish(Ok(payload.into_bytes()))
-    }
-
-    pub(super) fn fail(&self, status: Status, message: &str) -> bool {
-        self.give_up(CallFailure::Remote { status, message: cut_failure_text(message).into() })
-    }
-
     pub(super) fn cancel(&self) -> bool {
         self.give_up(CallFailure::Cancelled)
-    }
-
-    pub(super) fn tick(&self, now: Instant) {
-        if self.deadline.is_some_and(|at| at <= now) {
-            let load = self.handling.upgrade().and_then(|handling| handling.exhaustion());
-            let phase = load.map_or(CallPhase::InFlight, CallPhase::Exhausted);
-            self.give_up(CallFailure::DeadlinePassed { elapsed: now.since(self.began), phase });
-        }
-    }
-
-    /// If it is one of the program's, it fails in these words.
-    pub(super) fn cut(&self, message: &str) {
-        if is_of_the_program(&self.handler) {
-            self.give_up(CallFailure::CallerEnded(message.into()));
-        }
-    }
-
-    /// The worker gives it up.
-    pub(super) fn end(&self, why: &ConnectionError) {
-        self.give_up(why.clone().of_sent());
     }
 
     fn give_up(&self, why: CallFailure) -> bool {
@@ -113,6 +80,47 @@ impl LocalCall {
         }
         completion.finish(result);
         true
+    }
+}
+
+impl CallSource for LocalCall {
+    fn is_wanted(&self, _: u64) -> bool {
+        self.completion.lock().unwrap_or_else(PoisonError::into_inner).is_some()
+    }
+
+    fn answer(&self, _: u64, payload: Payload) -> bool {
+        let bytes_max = self.shared.limits.payload_bytes_max;
+        let bytes = payload.bytes().len() as u64;
+        if bytes > bytes_max {
+            return self.give_up(CallFailure::TooLong { bytes, bytes_max });
+        }
+        self.finish(Ok(payload.into_bytes()))
+    }
+
+    fn fail(&self, _: u64, status: Status, message: &str) -> bool {
+        self.give_up(CallFailure::Remote { status, message: cut_failure_text(message).into() })
+    }
+}
+
+impl Target for LocalCall {
+    fn ready(self: Arc<Self>, _: &mut Vec<u8>) {}
+
+    fn tick(self: Arc<Self>, now: Instant) {
+        if self.deadline.is_some_and(|at| at <= now) {
+            let load = self.handling.upgrade().and_then(|handling| handling.exhaustion());
+            let phase = load.map_or(CallPhase::InFlight, CallPhase::Exhausted);
+            self.give_up(CallFailure::DeadlinePassed { elapsed: now.since(self.began), phase });
+        }
+    }
+
+    fn cut(self: Arc<Self>, message: &str) {
+        if is_of_the_program(&self.handler) {
+            self.give_up(CallFailure::CallerEnded(message.into()));
+        }
+    }
+
+    fn end(self: Arc<Self>, why: &ConnectionError) {
+        self.give_up(why.clone().of_sent());
     }
 }
 

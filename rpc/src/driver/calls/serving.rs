@@ -3,8 +3,6 @@
 mod conn;
 mod reactor;
 
-pub(super) use conn::Conn;
-
 use super::handling::{Handling, Held, Holder};
 use super::received::BufferPool;
 use crate::connection::Refusal;

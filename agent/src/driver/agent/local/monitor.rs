@@ -1,12 +1,13 @@
 //! Who looks after workers that run: at the timers that they have set, and at whether they hang in the system. Both are
 //! off unless asked for, and cost nothing then.
 
+use super::running::Running;
 use super::timers::{TimerError, Timers};
 use crate::driver::agent::workers::WorkerEvent;
 use crate::driver::process::{ProcessState, process_state};
 use crate::stuck::{Look, StuckWatch};
 use alloc::boxed::Box;
-use alloc::collections::{BTreeMap, VecDeque};
+use alloc::collections::VecDeque;
 use rendezvous_core::driver::event_loop::{EventLoop, Interest, Token, Watch};
 use rendezvous_core::time::{Duration, Instant};
 use std::io;
@@ -15,15 +16,6 @@ use std::path::{Path, PathBuf};
 
 /// The guard's descriptor in the loop; timers have what is behind it.
 const GUARD: Token = Token(0);
-
-/// The workers of one start.
-#[derive(Debug, Default)]
-pub(super) struct Running {
-    /// Those that are known to run, by process: their local ranks.
-    pub(super) ranks: BTreeMap<u32, u32>,
-    /// How many were asked for, and have not been heard of since.
-    pub(super) awaited: u32,
-}
 
 /// See the module's text.
 pub(super) struct WorkerMonitor {

@@ -1,6 +1,6 @@
 //! The pipe through which workers set timers ([`crate::watchdog`]), and what an expired one does to its process.
 
-use super::monitor::Running;
+use super::running::Running;
 use crate::driver::agent::workers::WorkerEvent;
 use crate::driver::process::{parent_of, pidfd_of, send_signal};
 use crate::watchdog::{ExpiredTimer, LOOK_INTERVAL, Watchdog};

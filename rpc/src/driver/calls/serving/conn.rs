@@ -5,7 +5,7 @@ use crate::connection::by_number::ByNumber;
 use crate::connection::callee::{Callee, CalleeEvent};
 use crate::connection::{CallKind, ConnectionError, Status, ToWrite};
 use crate::driver::calls::borrowed::Locked;
-use crate::driver::calls::handling::{AnswerTo, CallKey, Handler, Held, Job, is_carried_out};
+use crate::driver::calls::handling::{AnswerTo, CallKey, CallSource, Handler, Held, Job, is_carried_out};
 use crate::driver::calls::line::{Flushed, Got, Incoming, Line, NoMemory, Transport, closed, lost};
 use crate::driver::calls::{Payload, Received};
 use crate::intake::{InFlight, QuotaId};
@@ -91,70 +91,14 @@ impl Conn {
         Arc::new(Self { shared: Arc::clone(shared), quota, state: Mutex::new(state) })
     }
 
-    pub(in crate::driver::calls) const fn quota(&self) -> QuotaId {
-        self.quota
-    }
-
     /// One call, among all that this process answers.
-    pub(in crate::driver::calls) fn key(&self, call: u64) -> CallKey {
+    fn key(&self, call: u64) -> CallKey {
         (core::ptr::from_ref(self).addr(), call)
     }
 
     pub(super) fn lock(&self) -> Locked<'_, State> {
         // No code of ours panics half way through a change, and none of others' runs under the lock.
         Locked::new(&self.state)
-    }
-
-    pub(in crate::driver::calls) fn is_wanted(&self, call: u64) -> bool {
-        self.lock().callee.waits_for(call)
-    }
-
-    /// Whether the handler of a request is to begin now, as far as that needs no further look.
-    pub(in crate::driver::calls) fn begins(&self, call: u64) -> bool {
-        let state = self.lock();
-        state.callee.waits_for(call) && state.begins(&self.shared)
-    }
-
-    /// The request, if its handler is to begin now. Where the call was given up, it is dropped; where its caller does not take
-    /// its answers, it is held back until that has gone on.
-    pub(in crate::driver::calls) fn begin(&self, call: u64, job: Job) -> Option<Job> {
-        let mut state = self.lock();
-        if !state.callee.waits_for(call) {
-            return None;
-        }
-        if !state.begins(&self.shared) && job.is_of_the_program() {
-            state.held_back.push_back((call, job));
-            return None;
-        }
-        Some(job)
-    }
-
-    pub(in crate::driver::calls) fn answer(&self, call: u64, payload: Payload) -> bool {
-        let mut state = self.lock();
-        let bytes = payload.bytes().len() as u64;
-        if let Some(text) = self.why_dropped(&state, call, bytes) {
-            if state.callee.fail(call, Status::TooLong, &text) {
-                self.write_from_outside(&mut state);
-            }
-            return false;
-        }
-        let is_wanted = state.callee.answer(call, bytes);
-        if is_wanted {
-            if bytes > 0 {
-                state.answers.insert(call, payload);
-            }
-            self.write_from_outside(&mut state);
-        }
-        is_wanted
-    }
-
-    pub(in crate::driver::calls) fn fail(&self, call: u64, status: Status, message: &str) -> bool {
-        let mut state = self.lock();
-        let is_wanted = state.callee.fail(call, status, message);
-        if is_wanted {
-            self.write_from_outside(&mut state);
-        }
-        is_wanted
     }
 
     /// Why an answer is not kept. One of a handler that has not returned is: how many handlers begin, and so how many such
@@ -237,7 +181,7 @@ impl Conn {
                             ),
                             kind,
                             time_left: deadline.map(|at| at.since(now)),
-                            to: AnswerTo::Conn(Arc::clone(self), call),
+                            to: AnswerTo { source: Arc::<Self>::clone(self), call },
                             held: Some(held),
                         });
                     }
@@ -285,6 +229,64 @@ impl Conn {
                 return;
             }
         }
+    }
+}
+
+impl CallSource for Conn {
+    fn number(&self) -> usize {
+        self.quota.index()
+    }
+
+    fn is_wanted(&self, call: u64) -> bool {
+        self.lock().callee.waits_for(call)
+    }
+
+    /// Whether the handler of a request is to begin now, as far as that needs no further look.
+    fn begins(&self, call: u64) -> bool {
+        let state = self.lock();
+        state.callee.waits_for(call) && state.begins(&self.shared)
+    }
+
+    /// The request, if its handler is to begin now. Where the call was given up, it is dropped; where its caller does not take
+    /// its answers, it is held back until that has gone on.
+    fn begin(&self, call: u64, job: Job) -> Option<Job> {
+        let mut state = self.lock();
+        if !state.callee.waits_for(call) {
+            return None;
+        }
+        if !state.begins(&self.shared) && job.is_of_the_program() {
+            state.held_back.push_back((call, job));
+            return None;
+        }
+        Some(job)
+    }
+
+    fn answer(&self, call: u64, payload: Payload) -> bool {
+        let mut state = self.lock();
+        let bytes = payload.bytes().len() as u64;
+        if let Some(text) = self.why_dropped(&state, call, bytes) {
+            if state.callee.fail(call, Status::TooLong, &text) {
+                self.write_from_outside(&mut state);
+            }
+            return false;
+        }
+        let is_wanted = state.callee.answer(call, bytes);
+        if is_wanted {
+            if bytes > 0 {
+                state.answers.insert(call, payload);
+            }
+            self.write_from_outside(&mut state);
+        }
+        is_wanted
+    }
+
+    fn fail(&self, call: u64, status: Status, message: &str) -> bool {
+        let mut state = self.lock();
+        let is_wanted = state.callee.fail(call, status, message);
+        if is_wanted {
+            self.write_from_outside(&mut state);
+        }
+        is_wanted
     }
 }
 

@@ -1,0 +1,19 @@
+//! The RPC of a context.
+
+use crate::context::Home;
+use rendezvous_rpc::driver::group::RpcContext;
+use rendezvous_rpc::driver::loop_member::RpcHome;
+use std::sync::Arc;
+
+impl Home {
+    /// Its RPC: backends, and the worker that this process is.
+    pub(crate) fn rpc(&self) -> &RpcContext {
+        self.rpc.get_or_init(|| RpcContext::new(Arc::clone(self.rendezvous())))
+    }
+}
+
+impl RpcHome for Home {
+    fn context(&self) -> &RpcContext {
+        self.rpc()
+    }
+}
