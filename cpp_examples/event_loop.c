@@ -113,7 +113,7 @@ int main(int argc, char **argv) {
   check(rdzv_loop_add_store(program.loop, options, &program.store, &error));
   rdzv_store_options_free(options);
 
-  /* Nobody has set the key yet: this waits, and the program does not. */
+  /* The key is not set yet: the request waits, the program does not. */
   check(rdzv_loop_store_get(program.loop, program.store, bytes("greeting"), 8, 10000, &program.waiting_get,
                             &error));
 

@@ -39,14 +39,14 @@ constexpr int killed_trainer = 1;
 constexpr int killed_after = 400;
 // The third trainer joins after so many.
 constexpr std::uint64_t late_after = 500;
-constexpr std::chrono::seconds patience{60};
+constexpr std::chrono::seconds wait_timeout{60};
 
 std::string name_of(int trainer) { return "trainer-" + std::to_string(trainer); }
 
 // Options of a worker: what waits, waits no longer than this.
 rdzv::rpc_options options() {
   rdzv::rpc_options given;
-  given.rpc_timeout = patience;
+  given.rpc_timeout = wait_timeout;
   given.worker_threads = trainer_count;
   return given;
 }
@@ -54,7 +54,7 @@ rdzv::rpc_options options() {
 // The group's keys have a prefix of their own in the store.
 rdzv::store group_store(std::uint16_t port) {
   rdzv::store_options given;
-  given.timeout = patience;
+  given.timeout = wait_timeout;
   return rdzv::store::connect("127.0.0.1", port, given).or_throw().with_prefix("digits").or_throw();
 }
 
@@ -140,7 +140,7 @@ void serve(std::uint16_t port, const digits::dataset& data) {
   store.set("serves", "").or_throw();
 
   for (int gone = 0; gone < trainer_count;) {
-    const auto event = worker.next_event(patience).or_throw();
+    const auto event = worker.next_event(wait_timeout).or_throw();
     if (!event) throw std::runtime_error("nothing has happened for too long");
     const auto [batches, loss] = kept->progress();
     const auto tell = [&, after = batches, now = loss](const char* what) {
@@ -161,7 +161,7 @@ void serve(std::uint16_t port, const digits::dataset& data) {
         break;
       case rdzv::rpc_event_kind::sight_lost:
         // From now on a death shows in calls alone; the group goes on.
-        std::printf("deaths are told no more: %s\n", event->why.c_str());
+        std::printf("deaths are no longer reported: %s\n", event->why.c_str());
         break;
       case rdzv::rpc_event_kind::over:
         throw std::runtime_error("the server is of the group no more: " + event->why);
@@ -174,7 +174,7 @@ void serve(std::uint16_t port, const digits::dataset& data) {
   if (accuracy < accuracy_due) throw std::runtime_error("it has not learned to read");
 }
 
-// A trainer is a process of its own. It is forked before there are threads, and told the store's port later.
+// A trainer is a process of its own. It is forked before there are threads, and gets the store's port later.
 pid_t fork_trainer(int trainer, const int (&pipes)[2], const digits::dataset& data, int killed) {
   const pid_t child = fork();
   if (child < 0) throw std::runtime_error("there is no process for " + name_of(trainer));
@@ -235,7 +235,7 @@ int main(int argc, char** argv) {
     for (const pid_t trainer : trainers) kill(trainer, SIGKILL);
     is_well = false;
   }
-  const auto deadline = std::chrono::steady_clock::now() + patience;
+  const auto deadline = std::chrono::steady_clock::now() + wait_timeout;
   for (std::size_t trainer = 0; trainer < trainers.size(); ++trainer) {
     const int end = end_of(trainers[trainer], deadline);
     const bool is_as_meant = static_cast<int>(trainer) == killed ? WIFSIGNALED(end) : end == 0;

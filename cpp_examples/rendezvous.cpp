@@ -22,7 +22,7 @@ namespace {
 constexpr int steps = 20;
 std::atomic<bool> one_has_died{false};
 
-// A node: from two to three of them work together, whoever they are.
+// A node: two or three of them work together.
 void take_part(const std::string& name, const std::string& endpoint, bool dies) {
     auto parameters = rdzv::rendezvous_parameters::create("rdzv", endpoint, "demo", 2, 3).or_throw();
     parameters.set_config("last_call_timeout=1,min_to_continue=2,node=" + name).or_throw();

@@ -56,7 +56,7 @@ struct program {
   }
 
   void start_work(std::uint32_t node, const rdzv::loop_round& round) {
-    std::printf("node %u: rank %u of %u in round %llu; keys beneath %s\n", node, round.node_rank, round.nodes,
+    std::printf("node %u: rank %u of %u in round %llu; keys under %s\n", node, round.node_rank, round.nodes,
                 static_cast<unsigned long long>(round.round), round.key_prefix.c_str());
     std::fflush(stdout);
     if (node == victim) {

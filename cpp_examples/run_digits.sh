@@ -41,11 +41,11 @@ shift
 
 declare -A rank_of=() # by process id, only those still running
 server=
-patience=
+timer=
 stop_all() {
     # Only our own children, by their ids.
     [[ ${#rank_of[@]} -eq 0 ]] || kill -KILL "${!rank_of[@]}" 2>/dev/null
-    [[ -z $patience ]] || kill "$patience" 2>/dev/null
+    [[ -z $timer ]] || kill "$timer" 2>/dev/null
     [[ -z $server ]] || kill -TERM "$server" 2>/dev/null
     wait 2>/dev/null
 }
@@ -77,15 +77,15 @@ result=0
 while [[ ${#rank_of[@]} -gt 0 ]]; do
     ended=
     # The ranks by name, because the server is a child as well and should not end.
-    wait -n -p ended "${!rank_of[@]}" ${patience:+"$patience"}
+    wait -n -p ended "${!rank_of[@]}" ${timer:+"$timer"}
     code=$?
-    [[ $ended != "$patience" ]] || break # the others had their time
+    [[ $ended != "$timer" ]] || break # the others had their time
     if [[ $code -ne 0 && $result -eq 0 ]]; then
         echo "run_digits.sh: rank ${rank_of[$ended]} failed with exit code $code" >&2
         result=$code
         # Let the others notice and say so, then stop them.
         sleep 1 &
-        patience=$!
+        timer=$!
     fi
     unset "rank_of[$ended]"
 done

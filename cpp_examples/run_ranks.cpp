@@ -184,7 +184,7 @@ int next_signal(const sigset_t& signals, std::optional<clock_type::time_point> u
 // Returns the exit code of the job.
 int supervise(rank_group& ranks, const sigset_t& signals) {
     std::optional<int> result;
-    std::optional<clock_type::time_point> act_at; // when patience with the rest ends
+    std::optional<clock_type::time_point> act_at; // when the other ranks are killed
     int next_measure = SIGTERM;
     while (true) {
         const auto failure = ranks.collect();

@@ -72,7 +72,7 @@ void many_at_once(rdzv::store& store) {
     expect(store.multi_get({"z", "x", "y"}).or_throw() == std::vector<std::string>{"3", "1", "2"},
            "multi_set, then multi_get in another order");
     expect(store.check({"x", "y"}).or_throw(), "check: both keys are there");
-    expect(!store.check({"x", "nowhere"}).or_throw(), "check: one key is not, and nobody waited");
+    expect(!store.check({"x", "nowhere"}).or_throw(), "check: one key is missing, and the call does not wait");
 }
 
 void queues(rdzv::store& store) {
@@ -117,7 +117,7 @@ void meeting(rdzv::store& store) {
         auto partner = std::async(std::launch::async, take_part);
         const std::int64_t seen_here = take_part();
         const std::int64_t seen_there = partner.get();
-        expect(seen_here == 2 && seen_there == 2, "barrier " + key + ": nobody left before both had come");
+        expect(seen_here == 2 && seen_there == 2, "barrier " + key + ": no thread left before both had arrived");
     }
 }
 

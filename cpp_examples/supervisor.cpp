@@ -15,7 +15,7 @@ namespace {
 
 // What each worker does. Its agent has put all that it needs into the environment.
 int train() {
-  rdzv::record_uncaught_errors();  // an exception that nobody catches gets into the agent's report
+  rdzv::record_uncaught_errors();  // an uncaught exception gets into the agent's report
   auto url = rdzv::url_rendezvous::begin("env://", rdzv::url_options().read_environment()).or_throw();
   const rdzv::rendezvous_info info = url.next().or_throw();
   rdzv::store store = info.store().or_throw();

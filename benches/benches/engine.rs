@@ -64,7 +64,7 @@ fn engine(criterion: &mut Criterion) {
     group.finish();
 }
 
-/// What goes by prefix costs what lies beneath it, however large the store is.
+/// Operations on a prefix cost as much as the keys under it, however large the store is.
 fn prefixes(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("prefix");
     for keys in [1_000_usize, 100_000, 1_000_000] {

@@ -61,7 +61,7 @@ bool parse(const std::string& line, Command& command) {
   return found != names.end();
 }
 
-// Lets nobody start before all threads are there.
+// Holds each thread until all are ready.
 class StartGate {
  public:
   explicit StartGate(int expected) : missing_(expected) {}

@@ -135,7 +135,7 @@ class Group {
         sent += static_cast<std::size_t>(written);
       } else if (errno == EAGAIN) {
         pollfd writable{connection.fd, POLLOUT, 0};
-        if (poll(&writable, 1, patience_ms) <= 0) fail(who_ + " stopped reading");
+        if (poll(&writable, 1, timeout_ms) <= 0) fail(who_ + " stopped reading");
       } else {
         fail("send to " + who_, errno);
       }
@@ -146,7 +146,7 @@ class Group {
   void discard_answer(std::size_t index) {
     pollfd readable{connections_[index].fd, POLLIN, 0};
     char input[4096];
-    if (poll(&readable, 1, patience_ms) <= 0) fail(who_ + " did not answer within 20 s");
+    if (poll(&readable, 1, timeout_ms) <= 0) fail(who_ + " did not answer within 20 s");
     if (recv(readable.fd, input, sizeof input, 0) <= 0) fail(who_ + " closed a connection");
   }
 
@@ -178,7 +178,7 @@ class Group {
   }
 
  private:
-  static constexpr int patience_ms = 20'000;
+  static constexpr int timeout_ms = 20'000;
 
   struct Connection {
     int fd = -1;
@@ -233,7 +233,7 @@ class Group {
   }
 
   int next_events() {
-    const int ready = epoll_wait(epoll_, events_.data(), static_cast<int>(events_.size()), patience_ms);
+    const int ready = epoll_wait(epoll_, events_.data(), static_cast<int>(events_.size()), timeout_ms);
     if (ready == 0) fail(who_ + " did not answer within 20 s");
     return std::max(ready, 0);
   }

@@ -1,4 +1,4 @@
-// The requests that the loads need, in the c10d language and, beneath `native`, in the native one: encoding only,
+// The requests that the loads need, in the c10d language and, in namespace `native`, in the native one: encoding only,
 // little-endian, as the protocols have it.
 #pragma once
 
@@ -119,7 +119,7 @@ inline void frame(std::string& out, Kind kind, std::uint64_t id, std::string_vie
   put(out, kind);
   put<std::uint16_t>(out, 0);
   put(out, id);
-  put<std::uint64_t>(out, 0);  // without a grace nobody counts what was received
+  put<std::uint64_t>(out, 0);  // without a grace period, acknowledgements are not counted
   out.append(body);
 }
 

@@ -47,16 +47,16 @@ Works; times are of one round, operation, connection, node or death:
   connect           connects one by one, then all greetings; percentiles from connect to greeted
   storm             the same, but all connects are issued before any is waited for
   join              a storm of nodes that join a run of as many, until the last has its round
-  death             one of the nodes of a round is closed; until the last of the others is told
-  reform            the same, but who is told joins again at once; until the last has the new round
+  death             one of the nodes of a round is closed; until the last of the others is notified
+  reform            the same, but each notified node joins again at once; until the last has the new round
 
-The last three are of the rendezvous, which the native language alone has, whatever --language says. The server remembers that there was a run until it stops, as it does of any run.
+The last three load the rendezvous, which only the native protocol has, whatever --language says. The server remembers the run until it stops.
 
 Placement decides such figures: a loopback round trip costs about ten times more across two cores than on one. Pin \
 everything to one core (taskset -c 0 on the servers and on this), and name the reference twice, as two servers of one \
 kind called X and X2: where X2 does not come out at 0.95 to 1.05, the machine was not quiet and the run says nothing.
 
-Keys are made beneath bench/ and removed again, unless the run ends early.
+Keys are created under bench/ and deleted at the end of the run.
 
 Examples:
   rdzv bench                                        what this machine can do
@@ -129,9 +129,9 @@ enum Keys {
     Kept,
 }
 
-/// Memory for the values of the requests that are made beforehand; as much again is for their answers.
+/// Memory for the values of requests prepared in advance. Their answers may take as much again.
 const BATCH_BYTES_MAX: usize = 256 << 20;
-/// Open files that are nobody's connection under load: those of the process, and a few for each target.
+/// Open files beside the connections under load: the process's own, and a few for each target.
 const OTHER_FILES: usize = 64;
 
 pub(crate) fn run(arguments: &BenchArguments) -> ExitCode {

@@ -24,7 +24,7 @@ pub(crate) struct GroupArguments {
     /// The store's server
     #[arg(long, value_name = "HOST:PORT", env = "RDZV_ENDPOINT")]
     endpoint: Endpoint,
-    /// What stands before the group's keys: the second group of a process is beneath rpc_prefix_1
+    /// Prefix of the group's keys; the second group of a process uses rpc_prefix_1
     #[arg(long, value_name = "PREFIX", default_value = "rpc_prefix_0")]
     prefix: String,
     /// End when nothing was seen for so long; 0 goes on
@@ -68,7 +68,7 @@ fn watch(arguments: &GroupArguments) -> Result<(), Failure> {
             Some(observation) => {
                 let line = if arguments.json { json_of(&observation) } else { text_of(&observation) };
                 if writeln!(io::stdout().lock(), "{line}").is_err() {
-                    // Nobody reads on.
+                    // The reader of stdout has closed it.
                     return Ok(());
                 }
             }

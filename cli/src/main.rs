@@ -1,6 +1,6 @@
 //! `rdzv`: the command line of librendezvous.
 
-// They end the program when whoever reads it has gone.
+// These macros panic when the reader of the stream has closed it.
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 
 use clap::builder::StyledStr;

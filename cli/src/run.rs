@@ -47,7 +47,7 @@ pub(crate) fn run(arguments: &RunArguments) -> ExitCode {
             if let Err(error) = &ended {
                 screen.warn(&error.to_string());
             }
-            // The job is over, whoever wants to read of it: its exit code stays.
+            // The job has ended; a report that cannot be written does not change the exit code.
             if let Err(message) = report.end(ended.as_ref().map_err(ToString::to_string)) {
                 screen.warn(&message);
             }
@@ -154,7 +154,8 @@ fn spec(arguments: &RunArguments, workers: u32) -> Result<WorkerSpec, Failure> {
     Ok(spec)
 }
 
-/// An agent may be a worker itself: it leaves the root cause's error file where it was told to leave its own.
+/// Copies the root cause's error file to this process's own `TORCHELASTIC_ERROR_FILE`: an agent may be a worker of
+/// another agent.
 fn hand_on(root: &ProcessFailure, screen: &Screen) {
     let error_path = surroundings::variable("TORCHELASTIC_ERROR_FILE").filter(|path| !path.is_empty());
     let (Some(error_path), Some(from)) = (error_path, &root.error_file) else { return };

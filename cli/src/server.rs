@@ -30,7 +30,7 @@ Examples:
   rdzv server --bind 10.0.0.5:29500        serve that interface
   rdzv server --bind [::]:29500 --dual-stack    every interface, IPv6 and IPv4
 
-There is no authentication: whoever reaches the port can read and write every key.")]
+There is no authentication: every client that reaches the port can read and write every key.")]
 pub(crate) struct ServerArguments {
     /// Address and port to listen on, exactly as given; port 0 takes a free one
     #[arg(long, value_name = "ADDR:PORT", env = "RDZV_BIND", default_value = "127.0.0.1:0")]
@@ -89,7 +89,7 @@ pub(crate) fn run(arguments: &ServerArguments) -> ExitCode {
         complain(&format_args!("rdzv server: cannot watch for signals: {error}"));
         return ExitCode::FAILURE;
     }
-    // Whoever started this waits for the line; a closed stdout is no reason to end.
+    // The parent process waits for this line. A closed stdout does not end the server.
     let mut stdout = std::io::stdout().lock();
     writeln!(stdout, "listening on {}", server.local_addr()).and_then(|()| stdout.flush()).ok();
     drop(stdout);
@@ -121,7 +121,7 @@ fn stop_on_signal(server: &Arc<Server>) -> std::io::Result<()> {
     Ok(())
 }
 
-/// Lines on stderr, written by a thread of their own: whoever reads them slowly, or not at all, holds up nobody.
+/// Log on stderr, written by its own thread: a slow or stopped reader does not block the server.
 struct Log {
     lines: SyncSender<String>,
     dropped: Arc<AtomicU64>,

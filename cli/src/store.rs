@@ -56,11 +56,11 @@ pub(crate) struct StoreArguments {
     /// The store's server
     #[arg(long, global = true, value_name = "HOST:PORT", env = "RDZV_ENDPOINT")]
     endpoint: Option<Endpoint>,
-    /// A file in the place of a server; PyTorch's FileStores may share it
+    /// A file instead of a server; PyTorch's FileStores may share it
     #[arg(long, global = true, value_name = "PATH", conflicts_with = "endpoint")]
     file: Option<PathBuf>,
-    /// Keys are those beneath this prefix, as in PyTorch's PrefixStore; a second one stands behind the first
-    #[arg(long, global = true, value_name = "PREFIX")]
+    /// Prefix of all keys, as in PyTorch's PrefixStore; a second one is appended to the first
+    #[arg(long = "prefix", global = true, value_name = "PREFIX")]
     prefixes: Vec<OsString>,
     /// How long the operation may take; 0 looks once and does not wait for what is missing
     #[arg(long, global = true, value_name = "N", env = "RDZV_TIMEOUT_MS", default_value_t = 300_000)]
@@ -181,14 +181,14 @@ enum Operation {
     },
     /// Arrive at a barrier and end when WORLD_SIZE have arrived
     ///
-    /// A key serves one barrier. Whoever gives up stays counted. Deleting the key makes it new.
+    /// A key serves one barrier. A caller that times out stays counted. Deleting the key resets the barrier.
     Barrier {
         /// The key
         key: OsString,
         /// How many have to arrive
         #[arg(value_parser = clap::value_parser!(i64).range(1..))]
         world_size: i64,
-        /// Out of plain keys beneath KEY, to meet the ranks of a PyTorch PrefixStore
+        /// Use plain keys under KEY, to meet ranks of a PyTorch PrefixStore
         #[arg(long)]
         by_keys: bool,
     },

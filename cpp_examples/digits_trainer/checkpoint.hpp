@@ -1,7 +1,7 @@
 // What a job needs to go on where it was when it is started again: rank 0 writes it after each epoch, and every
 // rank reads it before its first one.
 //
-// The file is written elsewhere and renamed, so that whoever reads finds a whole one, of this epoch or of the
+// The file is written elsewhere and renamed, so that a reader finds a whole one, of this epoch or of the
 // one before, wherever the writer was killed. It holds the doubles as they lie in memory: a job that goes on
 // from it computes the same bits as one that was never disturbed.
 #pragma once

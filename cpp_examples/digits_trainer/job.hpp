@@ -1,4 +1,4 @@
-// What this process is told: its place in the job by the environment, its work by the command line.
+// What this process knows about the job: its rank from the environment, its work from the command line.
 #pragma once
 
 #include <getopt.h>

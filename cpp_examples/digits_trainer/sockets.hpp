@@ -158,7 +158,7 @@ inline bool wait_for(pollfd* waits, nfds_t count, const deadline& until) {
 }
 
 // Sends all of `out` to one rank while receiving all of `in` from another. Both at once: in a ring where
-// everyone sends first, nobody would read once the chunks outgrow the kernel's buffers.
+// everyone sends first, no rank would read once the chunks outgrow the kernel's buffers.
 inline void exchange(const link& to, const void* out, std::size_t out_size, const link& from, void* in,
                      std::size_t in_size, const deadline& until) {
     const char* out_at = static_cast<const char*>(out);

@@ -8,10 +8,10 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// Tells how long some threads have been on a CPU.
+/// CPU time of a set of threads.
 #[derive(Clone, Debug)]
 pub(super) enum CpuMeter {
-    /// Nobody told whose threads.
+    /// The threads are not known.
     Unknown,
     /// All threads in this folder of `/proc`, also those to come.
     Process(PathBuf),

@@ -81,8 +81,8 @@ pub(super) struct Door {
 }
 
 impl Group {
-    /// Makes as many connections as there are greetings, and says them; `greeted` is told how long each took until it
-    /// was answered, from its connect on.
+    /// Opens one connection per greeting and sends the greeting. Calls `greeted` with the time from each connect to
+    /// the answer.
     pub(super) fn dial(
         door: &Door,
         greetings: Vec<Task>,

@@ -60,7 +60,7 @@ impl Run {
     fn new(work: Work, id: &str, connections: usize) -> Self {
         let nodes_max = count(connections);
         let terms = match work {
-            // The round is over with the first who goes, so that nobody need be told of the others.
+            // The round ends when the first node leaves, so the server does not announce the later ones.
             Work::Join => NodeTerms { nodes_min: nodes_max, nodes_max, continue_min: 0 },
             _ => NodeTerms { nodes_min: nodes_max - 1, nodes_max, continue_min: 1 },
         };
@@ -89,7 +89,7 @@ impl Run {
         Task::Until { request: Vec::new(), awaited: Awaited::Death { node: node(line).into() } }
     }
 
-    /// All leave in peace: whose connection just ended would be told of to all others, each.
+    /// All nodes leave gracefully. The server would announce each closed connection to all other nodes.
     fn leave(&self, group: &mut Group) -> Result<(), LoadError> {
         let task = Task::Until { request: leave(LEAVE, &self.id), awaited: Awaited::Done };
         for line in 0..group.len() {
@@ -99,7 +99,7 @@ impl Run {
     }
 }
 
-/// Names of one length, so that all nodes are told as many bytes.
+/// Name of a node. All names have the same length, so all nodes receive the same number of bytes.
 fn node(line: usize) -> String {
     format!("node{line:07}")
 }

@@ -44,7 +44,7 @@ again, and the workers start anew.
 
 Exit codes:
   0  all workers ended well, or this node stood by and was not needed
-  1  they did not, or a signal stopped them; why is told on stderr
+  1  a worker failed, or a signal stopped the job; stderr says why
   2  wrong usage"
 )]
 pub(crate) struct RunArguments {
@@ -226,10 +226,10 @@ pub(crate) struct RunArguments {
     /// Bind each worker to processors near its device; needs the program numactl
     #[arg(long, alias = "numa_binding", env = "PET_NUMA_BINDING", value_enum, value_name = "WHAT")]
     pub(super) numa_binding: Option<Binding>,
-    /// What to tell on stderr
+    /// What to log on stderr
     #[arg(long, env = "RDZV_LOG", value_enum, default_value_t = LogLevel::Info, value_name = "LEVEL")]
     pub(super) log: LogLevel,
-    /// The program, and what it is told; ${local_rank} stands for the worker's local rank
+    /// The program and its arguments; ${local_rank} stands for the worker's local rank
     #[arg(required = true, trailing_var_arg = true, value_name = "COMMAND")]
     pub(super) command: Vec<OsString>,
 }
@@ -393,7 +393,7 @@ impl RunArguments {
     }
 }
 
-/// Refuses a backend that does not exist, also where one node meets nobody.
+/// Refuses a backend that does not exist. A job of one node would otherwise never notice.
 fn check_backend(backend: &str) -> Result<(), Usage> {
     Context::default().check_backend(backend).map_err(|error| match error {
         RegistryError::NotRegistered { backend } => Usage(format!(
@@ -403,12 +403,12 @@ fn check_backend(backend: &str) -> Result<(), Usage> {
     })
 }
 
-/// IPv6 addresses have colons of their own.
+/// Puts an IPv6 address in brackets, since it contains colons.
 fn bracketed(host: &str) -> String {
     if host.contains(':') && !host.starts_with('[') { format!("[{host}]") } else { host.to_string() }
 }
 
-/// A run that nobody else has.
+/// Random run id.
 fn random_id() -> String {
     use std::hash::{BuildHasher, RandomState};
     format!("{:016x}", RandomState::new().hash_one(std::process::id()))

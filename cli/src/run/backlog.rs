@@ -1,31 +1,31 @@
-//! What standard error has not taken yet. Whoever reads it may be slow, or stand still: a terminal that was paused, a pipe
-//! that nobody empties. A thread waits for it, so that nobody else does: not the agent, whose lines these are.
+//! Output that standard error has not accepted yet. Its reader may be slow or stopped, for example a paused terminal or
+//! a full pipe. A thread of its own blocks on the write, so the agent never does.
 
 use std::collections::VecDeque;
 use std::io::{self, Write};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// Bytes that wait; what comes when there are so many is left out.
+/// Bytes that may wait. Output beyond this is dropped and counted.
 const WAITING_BYTES_MAX: usize = 1 << 20;
 
-/// One thing to write.
+/// One item to write.
 enum Output {
-    /// Lines, which stay.
+    /// Lines that stay on the screen.
     Lines(String),
-    /// What stands in the last line from now on, until something else is written; empty: nothing.
+    /// Text of the last line until something else is written; empty for none.
     StatusLine(String),
 }
 
 impl Output {
-    /// What it takes to keep it.
+    /// Memory that the item takes, in bytes.
     fn cost(&self) -> usize {
         let (Self::Lines(text) | Self::StatusLine(text)) = self;
         text.len() + size_of::<Self>()
     }
 }
 
-/// Pieces that wait for one writer. None of its methods waits for that, but [`Backlog::finish`].
+/// Queue in front of one writer. Only [`Backlog::finish`] waits for the writer.
 #[derive(Clone)]
 pub(super) struct Backlog(Arc<Shared>);
 
@@ -39,19 +39,19 @@ struct Shared {
 struct Queue {
     pieces: VecDeque<Output>,
     cost: usize,
-    /// Lines that were left out, and belong behind all pieces.
+    /// Number of dropped lines, reported after all queued output.
     left_out: usize,
     writer: Writer,
 }
 
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
 enum Writer {
-    /// There is none yet: what comes, waits.
+    /// No writer yet: output is queued.
     #[default]
     Waiting,
-    /// It has nothing to do.
+    /// The writer has nothing to do.
     Idle,
-    /// It writes, or waits until it can.
+    /// The writer writes, or waits until it can.
     Busy,
 }
 
@@ -60,10 +60,10 @@ impl Backlog {
         Self(Arc::default())
     }
 
-    /// Writes from now on. Before this there is no thread.
+    /// Starts the thread that writes.
     pub(super) fn begin(&self, to: impl Write + Send + 'static) -> io::Result<()> {
         let shared = Arc::clone(&self.0);
-        // Whoever waits for the end from now on, waits for the thread.
+        // From now on `finish` waits for the thread.
         self.0.lock().writer = Writer::Busy;
         let started = std::thread::Builder::new().name("rdzv-screen".into()).spawn(move || shared.write(to));
         if started.is_err() {
@@ -97,11 +97,11 @@ impl Backlog {
         self.0.changed.notify_all();
     }
 
-    /// Waits until all is written, for so long at most. Without a writer there is one now.
+    /// Waits until everything is written, at most for `timeout`. Starts a writer if there is none.
     pub(super) fn finish<W: Write + Send + 'static>(&self, open: impl Fn() -> W, timeout: Duration) {
         let writer = self.0.lock().writer;
         if writer == Writer::Waiting && self.begin(open()).is_err() {
-            // The system has no threads, which is what is to be told: better late than never.
+            // No thread could be started, and that is what the lines say: write them here, even if this blocks.
             let mut pen = Pen::new(open());
             while let Some(chunk) = self.0.lock().take() {
                 pen.write(chunk);
@@ -127,12 +127,12 @@ impl Queue {
         self.cost -= self.pieces.pop_back().map_or(0, |chunk| chunk.cost());
     }
 
-    /// What was left out is told of where it is missing.
+    /// Puts a line about the dropped ones in their place.
     fn report_gap(&mut self) {
         let text = match std::mem::take(&mut self.left_out) {
             0 => return,
-            1 => "rdzv run: 1 line was not shown: nobody took it\n".into(),
-            count => format!("rdzv run: {count} lines were not shown: nobody took them\n"),
+            1 => "rdzv run: dropped 1 line: stderr was blocked\n".into(),
+            count => format!("rdzv run: dropped {count} lines: stderr was blocked\n"),
         };
         self.push(Output::Lines(text));
     }
@@ -197,7 +197,7 @@ impl<W: Write> Pen<W> {
             Output::Lines(lines) if had_status => format!("\r\x1b[K{lines}"),
             Output::Lines(lines) => lines,
         };
-        // Where nobody can read it, the job goes on all the same.
+        // A closed stderr does not end the job.
         self.to.write_all(text.as_bytes()).and_then(|()| self.to.flush()).ok();
     }
 }
@@ -274,7 +274,7 @@ mod tests {
         for _ in 2..8 {
             reads(&read, &line);
         }
-        reads(&read, "rdzv run: 3 lines were not shown: nobody took them\n");
+        reads(&read, "rdzv run: dropped 3 lines: stderr was blocked\n");
         reads(&read, "kept\n");
         assert_eq!(backlog.0.lock().cost, 0);
     }

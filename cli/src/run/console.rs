@@ -1,4 +1,4 @@
-//! Standard error: lines below each other and, on a terminal, below them one that is written anew in its place.
+//! Standard error: lines and, on a terminal, a status line below them that is overwritten in place.
 
 use super::backlog::Backlog;
 use super::waiting::StatusLine;
@@ -7,14 +7,14 @@ use std::io::{self, IsTerminal, Write};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// What a line is to whoever reads it.
+/// Importance of a line.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Weight {
     Warning,
     Ordinary,
 }
 
-/// What stands at the other end.
+/// Kind of output.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Look {
     Plain,
@@ -27,7 +27,7 @@ enum Colour {
     Yes,
 }
 
-/// One that several threads tell things. Its order is theirs, and none of them waits for who reads it.
+/// Console shared by several threads. Lines keep their order, and no thread waits for the reader of stderr.
 pub(super) struct Console<T> {
     look: Look,
     backlog: Backlog,
@@ -35,18 +35,18 @@ pub(super) struct Console<T> {
     changed: Condvar,
 }
 
-/// What is waited for.
+/// What the status line is about.
 struct Awaited<T> {
     what: Option<T>,
-    /// How often that has changed.
+    /// Number of changes so far.
     changes: u64,
-    /// What stands on the terminal's last line, or was the last thing told of it elsewhere.
+    /// Text of the terminal's status line, or the last one that was logged where there is no terminal.
     last_line: String,
 }
 
-/// How long the last lines may take.
+/// Time limit for writing the last lines.
 const LAST_LINES: Duration = Duration::from_secs(2);
-/// The columns of a terminal that does not say how many it has.
+/// Columns assumed where the terminal does not report them.
 const COLUMNS_DEFAULT: usize = 80;
 
 impl<T: Clone> Console<T> {
@@ -62,7 +62,7 @@ impl<T: Clone> Console<T> {
         Self { look, backlog: Backlog::new(), awaited: Mutex::new(awaited), changed: Condvar::new() }
     }
 
-    /// Writes what it is told. Before this it keeps that, and there is no thread.
+    /// Starts to write. Lines from before are queued.
     pub(super) fn begin(&self) -> io::Result<()> {
         self.backlog.begin(Stderr)
     }
@@ -173,7 +173,7 @@ impl Write for Stderr {
                 written => return written,
             }
             let mut poll_fd = libc::pollfd { fd: libc::STDERR_FILENO, events: libc::POLLOUT, revents: 0 };
-            // SAFETY: one valid `pollfd`, and one is what the call is told of.
+            // SAFETY: one valid `pollfd`, and the count is one.
             unsafe { libc::poll(&raw mut poll_fd, 1, -1) };
         }
     }

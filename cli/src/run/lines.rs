@@ -47,20 +47,20 @@ fn named(path: &Path, error: &io::Error) -> io::Error {
     io::Error::new(error.kind(), format!("{}: {error}", path.display()))
 }
 
-/// Lines that wait; what comes when there are so many is left out.
+/// Lines that may wait. More are dropped.
 const WAITING_MAX: usize = 4096;
-/// How long the last lines may take.
+/// Time limit for writing the last lines.
 const LAST_LINES: Duration = Duration::from_secs(1);
 
-/// Takes lines until it is dropped, which waits a moment for those that are still to be written. Whoever has a
-/// [`Lines::sender`] is to be gone by then.
+/// Writer of lines on its own thread. Dropping it waits a moment for queued lines. All senders from [`Lines::sender`]
+/// must be dropped before.
 pub(super) struct Lines {
     sender: Option<SyncSender<String>>,
     written: Receiver<()>,
 }
 
 impl Lines {
-    /// `None` where they go nowhere.
+    /// Starts the writer; `None` when the destination is nowhere.
     pub(super) fn open(
         what: &'static str,
         destination: Destination,
@@ -91,13 +91,13 @@ impl Lines {
             if let Err(error) = ended {
                 complain(&format!("{what}: {error}; no more are written"));
             }
-            // Whoever waits for this sees that it is gone.
+            // `drop` of `Lines` waits for this channel to close.
             drop((lines, done));
         })?;
         Ok(Self { sender: Some(sender), written })
     }
 
-    /// Puts a line; one that there is no room for is left out, and so is all after a failure.
+    /// Queues a line. It is dropped when the queue is full or after a write error.
     pub(super) fn sender(&self) -> impl Fn(String) + Send + 'static {
         let sender = self.sender.clone();
         move |line| {

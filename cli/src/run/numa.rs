@@ -32,7 +32,7 @@ impl From<Binding> for NumaBinding {
     }
 }
 
-/// The program that binds, and what it is told for each worker.
+/// The program that binds, and its arguments for each worker.
 pub(super) fn bindings(binding: Binding, workers: u32) -> Result<(PathBuf, Vec<Vec<OsString>>), Usage> {
     let usage = |error: &dyn std::fmt::Display| Usage(format!("--numa-binding: {error}"));
     let numactl = find_program("numactl".as_ref(), surroundings::variable("PATH").as_deref())

@@ -24,8 +24,8 @@ struct Ending<'a> {
 }
 
 impl Report {
-    /// Has the file say that the run has not ended: what it said of an earlier one is over, and one that cannot be written
-    /// is told of while nothing is lost yet. A pipe or a device is left alone until there is something to read.
+    /// Writes to the file that the run has not ended. This replaces an earlier run's report, and a file that cannot be
+    /// written is noticed before any work is lost. Pipes and devices are not touched until the end.
     pub(super) fn begin(path: Option<&Path>) -> Result<Self, String> {
         let report = Self(path.map(Path::to_path_buf));
         if let Some(path) = path {

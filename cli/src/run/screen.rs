@@ -14,16 +14,16 @@ use rendezvous_core::rendezvous::parameters::RendezvousParameters;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// What is told on stderr.
+/// Amount of logging on stderr.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
 pub(super) enum LogLevel {
-    /// Nothing but failures
+    /// Failures only
     Warn,
-    /// A line for each thing that happens
+    /// A line for each event
     Info,
 }
 
-/// How much is told.
+/// Log and status line of one `rdzv run`.
 pub(super) struct Screen {
     level: LogLevel,
     console: Arc<Console<Waiting>>,
@@ -36,12 +36,12 @@ impl Screen {
         Self { level, console: Arc::new(Console::new()), clock: Clock::new(), nodes: (1, 1) }
     }
 
-    /// Writes what it is told; see [`Console::begin`].
+    /// Starts to write; see [`Console::begin`].
     pub(super) fn begin(&self) -> std::io::Result<()> {
         self.console.begin()
     }
 
-    /// The last lines; they are waited for a moment.
+    /// Waits a moment until the last lines are written.
     pub(super) fn finish(&self) {
         self.console.finish();
     }
@@ -50,7 +50,7 @@ impl Screen {
         self.line(Weight::Warning, message);
     }
 
-    /// The same for other threads.
+    /// Returns a function by which other threads log warnings.
     pub(super) fn complaints(&self) -> impl Fn(&str) + Send + use<> {
         let console = Arc::clone(&self.console);
         move |message| console.line(Weight::Warning, &format!("rdzv run: {message}"))
@@ -60,7 +60,7 @@ impl Screen {
         self.line(Weight::Ordinary, message);
     }
 
-    /// The agent joins with this handler; what it waits for is told from now on.
+    /// The agent joins with this handler. From now on the status line shows what it waits for.
     pub(super) fn joining(
         &mut self,
         handler: &Arc<dyn RendezvousHandler>,

@@ -1,4 +1,4 @@
-//! What a user who waits is told, in words.
+//! Text of the status line while the agent waits.
 
 use super::plain;
 use rendezvous_core::driver::rendezvous::{Progress, Stage};
@@ -13,10 +13,10 @@ pub(super) enum Awaited {
     OthersToEnd,
 }
 
-/// What stands on the screen: one line.
+/// Content of the status line.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct StatusLine {
-    /// What is waited for.
+    /// What the agent waits for.
     pub(super) what: String,
     /// How long it has taken or will take; it changes all the time.
     pub(super) time: String,
@@ -84,7 +84,7 @@ impl Waiting {
     }
 }
 
-/// The nodes that are in, as far as they are told.
+/// Lists the nodes that have joined, as far as their names are known.
 fn names(waiting_nodes: &[Box<str>], nodes: u32) -> String {
     if waiting_nodes.is_empty() {
         return String::new();

@@ -9,13 +9,13 @@ use rendezvous_core::wire::native::{
 use rendezvous_core::wire::sink::Sink;
 use std::ops::Range;
 
-/// How long the server may let a request wait: longer than any load has patience.
+/// How long the server may let a request wait: longer than any load waits.
 const WAIT_MS: u64 = 86_400_000;
-/// A connection may be silent for as long as the other targets have their turns.
+/// A connection may be silent while the other targets are measured.
 const HEARTBEAT_MS: u32 = 3_600_000;
 /// The number of a frame in its session, which the server chooses.
 const SEQUENCE: Range<usize> = 16..HEADER_BYTES;
-/// A node's address; nobody ever connects to it.
+/// Address that each node announces. Nothing connects to it.
 const ADDRESS: &[u8] = b"192.0.2.1:29500";
 
 /// What the nodes of a run agree on, as far as the loads differ.
