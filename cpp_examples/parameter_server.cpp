@@ -159,7 +159,7 @@ void serve(std::uint16_t port, const digits::dataset& data) {
         tell("died");
         ++gone;
         break;
-      case rdzv::rpc_event_kind::sight_lost:
+      case rdzv::rpc_event_kind::watch_lost:
         // From now on a death shows in calls alone; the group goes on.
         std::printf("deaths are no longer reported: %s\n", event->why.c_str());
         break;

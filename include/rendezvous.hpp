@@ -228,7 +228,7 @@ struct store_options {
   std::chrono::milliseconds answer_timeout{30000};
 
   // Of native stores alone:
-  /// The session's name, as others are told it at barriers and in errors.
+  /// Name of the session, as other clients see it at barriers and in errors.
   std::string node = {};
   /// How long the session outlives its connection; with 0 it ends with it.
   std::chrono::milliseconds grace{0};

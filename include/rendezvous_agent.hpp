@@ -88,19 +88,19 @@ struct worker_group {
   /// By local rank; empty until the ranks are known.
   std::vector<worker> workers;
 
-  /// What a handle of the C ABI tells.
+  /// Copies a handle of the C ABI.
   static result<worker_group> read(const rdzv_worker_group* group) {
     rdzv_worker_group_info info{};
     info.struct_size = sizeof info;
     if (auto failure = detail::failure_of(rdzv_worker_group_get_info, group, &info)) return std::move(*failure);
-    worker_group told;
-    told.role = detail::lent(rdzv_worker_group_role, group);
-    told.state = static_cast<worker_state>(info.state);
-    if (info.group_rank >= 0) told.group_rank = info.group_rank;
-    told.group_world_size = info.group_world_size;
-    if (info.round >= 0) told.round = info.round;
-    told.attempt = info.attempt;
-    told.restart_count = info.restart_count;
+    worker_group copy;
+    copy.role = detail::lent(rdzv_worker_group_role, group);
+    copy.state = static_cast<worker_state>(info.state);
+    if (info.group_rank >= 0) copy.group_rank = info.group_rank;
+    copy.group_world_size = info.group_world_size;
+    if (info.round >= 0) copy.round = info.round;
+    copy.attempt = info.attempt;
+    copy.restart_count = info.restart_count;
     for (std::uint32_t i = 0; i < info.worker_count; ++i) {
       rdzv_worker of{};
       of.struct_size = sizeof of;
@@ -108,9 +108,9 @@ struct worker_group {
       worker each{of.local_rank,      of.global_rank, of.role_rank,   of.world_size,
                   of.role_world_size, of.pid,         std::nullopt};
       if (of.has_exited != 0) each.exit_code = of.exit_code;
-      told.workers.push_back(each);
+      copy.workers.push_back(each);
     }
-    return told;
+    return copy;
   }
 };
 
@@ -148,7 +148,7 @@ struct agent_event {
   std::uint32_t local_rank = 0;
   /// Minus the number of the signal that ended the worker.
   std::int32_t exit_code = 0;
-  /// Whether the agent had told it to end.
+  /// Whether the agent had sent it the stop signal.
   bool was_stopped = false;
   microseconds detect{0}, stop{0}, rendezvous{0}, assign{0}, start{0};
   /// A reason, or a report.
@@ -163,23 +163,23 @@ namespace detail {
 
 inline agent_event cpp_event(const rdzv_agent_event& event) {
   using microseconds = std::chrono::microseconds;
-  agent_event told;
-  told.kind = static_cast<agent_event_kind>(event.kind);
-  told.from = static_cast<agent_phase>(event.from);
-  told.to = static_cast<agent_phase>(event.to);
-  told.attempt = event.attempt;
-  told.local_rank = event.local_rank;
-  told.exit_code = event.exit_code;
-  told.was_stopped = event.was_stopped != 0;
-  told.detect = microseconds(event.detect_us);
-  told.stop = microseconds(event.stop_us);
-  told.rendezvous = microseconds(event.rendezvous_us);
-  told.assign = microseconds(event.assign_us);
-  told.start = microseconds(event.start_us);
-  told.message = text(event.message, event.message_len);
-  told.restarts_left = event.restarts_left;
-  if (auto group = worker_group::read(event.group)) told.group = *std::move(group);
-  return told;
+  agent_event copy;
+  copy.kind = static_cast<agent_event_kind>(event.kind);
+  copy.from = static_cast<agent_phase>(event.from);
+  copy.to = static_cast<agent_phase>(event.to);
+  copy.attempt = event.attempt;
+  copy.local_rank = event.local_rank;
+  copy.exit_code = event.exit_code;
+  copy.was_stopped = event.was_stopped != 0;
+  copy.detect = microseconds(event.detect_us);
+  copy.stop = microseconds(event.stop_us);
+  copy.rendezvous = microseconds(event.rendezvous_us);
+  copy.assign = microseconds(event.assign_us);
+  copy.start = microseconds(event.start_us);
+  copy.message = text(event.message, event.message_len);
+  copy.restarts_left = event.restarts_left;
+  if (auto group = worker_group::read(event.group)) copy.group = *std::move(group);
+  return copy;
 }
 
 }  // namespace detail
@@ -195,7 +195,7 @@ struct worker_failure {
   /// Such as "SIGSEGV"; empty when no signal ended it.
   std::string signal;
   std::chrono::system_clock::time_point when;
-  /// What went wrong, and where, as far as the worker has told.
+  /// Message and call stack from the worker's error file; empty without one.
   std::string message, callstack;
   /// The last lines of its standard error.
   std::vector<std::string> stderr_tail;
@@ -262,7 +262,7 @@ class agent_result {
   detail::handle<rdzv_agent_result, rdzv_agent_result_free> handle_;
 };
 
-/// What a worker function is told, and where it leaves what it returns.
+/// Arguments of a worker function, and the place for its return value.
 class worker_call {
  public:
   explicit worker_call(rdzv_worker_call* call) noexcept : call_(call) {}
@@ -333,7 +333,7 @@ struct agent_options {
   std::string local_ranks_filter;
   /// Where a pipe is made through which workers set timers, by the protocol of PyTorch's file timers; empty: there is none.
   std::string timer_file;
-  /// How long a worker may hang in the kernel before the agent gives up; 0: nobody looks.
+  /// How long a worker may hang in the kernel before the agent gives up; 0 turns the check off.
   milliseconds stuck_timeout{0};
 };
 
@@ -607,7 +607,7 @@ inline std::terminate_handler& next_terminate_handler() {
 
 }  // namespace detail
 
-/// For a worker's `main`: an exception that nobody catches is recorded before the program ends as it would have ended.
+/// For a worker's `main`: an uncaught exception is recorded before the program ends as it would have ended.
 inline void record_uncaught_errors() {
   if (std::get_terminate() == &detail::record_and_terminate) return;
   detail::next_terminate_handler() = std::set_terminate(&detail::record_and_terminate);

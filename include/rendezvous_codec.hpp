@@ -39,7 +39,7 @@ class writer {
   std::string out_;
 };
 
-/// Gives what a codec reads. Whoever asks for more than there is gets false.
+/// Gives what a codec reads. A read beyond the end returns false.
 class reader {
  public:
   /// Items of containers may take so much memory at most, all together: an item may be far larger than what it travels

@@ -72,9 +72,9 @@ class custom_handler {
   virtual bool shutdown() { return true; }
   /// Ends what the other functions wait for.
   virtual void cancel() {}
-  /// Closes the rendezvous since the job has failed, and has the other nodes told why.
+  /// Closes the rendezvous because the job has failed, and sends the reason to the other nodes.
   virtual status fail(std::string_view, rendezvous_answer& answer) { return set_closed(answer); }
-  /// This node goes with its work undone, and the others are to hear of it as of a death. May be called twice.
+  /// This node leaves with its work undone; the other nodes must be notified as of a death. May be called twice.
   virtual void abandon() {}
   /// Whether `next_event` tells of every death and of the end of the round.
   virtual bool tells_of_deaths() const { return false; }
@@ -107,7 +107,7 @@ using scheme_code = std::function<status(const url_question&, rendezvous_answer&
 
 namespace detail {
 
-/// Calls code of yours; what it throws is told to an answer of whatever kind.
+/// Calls user code and turns what it throws into the message of an answer.
 template <class Answer, class Code>
 rdzv_status caught_into(Answer& answer, Code code) {
 #if defined(__cpp_exceptions)
@@ -128,13 +128,13 @@ rdzv_status caught_into(Answer& answer, Code code) {
 }
 
 template <class Code>
-rdzv_status caught(rdzv_rendezvous_answer* told, Code code) {
-  rendezvous_answer answer(told);
+rdzv_status caught(rdzv_rendezvous_answer* c_answer, Code code) {
+  rendezvous_answer answer(c_answer);
   return caught_into(answer, std::move(code));
 }
 
-/// Code of yours that goes from one thread of the library's to another, in ways that a thread sanitizer does not see
-/// into: whoever passes comes after all who did before.
+/// User code that moves between threads of the library. A thread sanitizer does not see into the library, so each pass
+/// synchronizes with all earlier ones.
 template <class T>
 class handed_over {
  public:
@@ -159,7 +159,7 @@ class handed_over {
   };
   static void pass() noexcept { passes_.fetch_add(1, std::memory_order_acq_rel); }
   std::unique_ptr<T> code_;
-  // Of all: one that stood in the block itself could not vouch for the block.
+  // One for all objects: an atomic inside the object could not order the object's own deletion.
   static inline std::atomic<std::uint32_t> passes_{0};
 };
 
@@ -172,15 +172,15 @@ using handler_code = handed_over<custom_handler>;
 
 /// A member function of a handler, for C.
 template <status (custom_handler::*Member)(rendezvous_answer&)>
-rdzv_status asked(void* user_data, rdzv_rendezvous_answer* told) {
-  return caught(told, [&](rendezvous_answer& answer) {
+rdzv_status answer_with(void* user_data, rdzv_rendezvous_answer* c_answer) {
+  return caught(c_answer, [&](rendezvous_answer& answer) {
     return static_cast<handler_code*>(user_data)->call([&](custom_handler& code) { return (code.*Member)(answer); });
   });
 }
 
 /// The same of one that answers nothing.
 template <class T, void (T::*Member)()>
-void told(void* user_data) {
+void notify(void* user_data) {
 #if defined(__cpp_exceptions)
   try {
 #endif
@@ -194,8 +194,8 @@ void told(void* user_data) {
 /// The parameters of a call, which stay the library's.
 class borrowed_parameters {
  public:
-  explicit borrowed_parameters(const rdzv_rendezvous_parameters* lent) noexcept
-      : parameters_(rendezvous_parameters::adopt(const_cast<rdzv_rendezvous_parameters*>(lent))) {}
+  explicit borrowed_parameters(const rdzv_rendezvous_parameters* borrowed) noexcept
+      : parameters_(rendezvous_parameters::adopt(const_cast<rdzv_rendezvous_parameters*>(borrowed))) {}
   borrowed_parameters(const borrowed_parameters&) = delete;
   borrowed_parameters& operator=(const borrowed_parameters&) = delete;
   ~borrowed_parameters() { static_cast<void>(parameters_.release()); }
@@ -215,12 +215,12 @@ inline void rendezvous_answer::set_handler(std::unique_ptr<custom_handler> made)
   vtable.use_agent_store = made->use_agent_store() ? 1 : 0;
   vtable.backend = backend.c_str();
   vtable.run_id = run_id.empty() ? nullptr : run_id.c_str();
-  vtable.next_rendezvous = detail::asked<&custom_handler::next_rendezvous>;
-  vtable.is_closed = detail::asked<&custom_handler::is_closed>;
-  vtable.set_closed = detail::asked<&custom_handler::set_closed>;
-  vtable.num_nodes_waiting = detail::asked<&custom_handler::num_nodes_waiting>;
-  vtable.next_event = [](void* user_data, std::int64_t timeout_ms, rdzv_rendezvous_answer* told) {
-    return detail::caught(told, [&](rendezvous_answer& answer) {
+  vtable.next_rendezvous = detail::answer_with<&custom_handler::next_rendezvous>;
+  vtable.is_closed = detail::answer_with<&custom_handler::is_closed>;
+  vtable.set_closed = detail::answer_with<&custom_handler::set_closed>;
+  vtable.num_nodes_waiting = detail::answer_with<&custom_handler::num_nodes_waiting>;
+  vtable.next_event = [](void* user_data, std::int64_t timeout_ms, rdzv_rendezvous_answer* c_answer) {
+    return detail::caught(c_answer, [&](rendezvous_answer& answer) {
       return static_cast<detail::handler_code*>(user_data)->call([&](custom_handler& code) {
         return code.next_event(std::chrono::milliseconds(timeout_ms), answer);
       });
@@ -238,15 +238,15 @@ inline void rendezvous_answer::set_handler(std::unique_ptr<custom_handler> made)
     }
 #endif
   };
-  vtable.cancel = detail::told<custom_handler, &custom_handler::cancel>;
-  vtable.fail = [](void* user_data, const std::uint8_t* message, std::size_t message_len, rdzv_rendezvous_answer* told) {
-    return detail::caught(told, [&](rendezvous_answer& answer) {
+  vtable.cancel = detail::notify<custom_handler, &custom_handler::cancel>;
+  vtable.fail = [](void* user_data, const std::uint8_t* message, std::size_t message_len, rdzv_rendezvous_answer* c_answer) {
+    return detail::caught(c_answer, [&](rendezvous_answer& answer) {
       return static_cast<detail::handler_code*>(user_data)->call([&](custom_handler& code) {
         return code.fail(std::string_view(reinterpret_cast<const char*>(message), message_len), answer);
       });
     });
   };
-  vtable.abandon = detail::told<custom_handler, &custom_handler::abandon>;
+  vtable.abandon = detail::notify<custom_handler, &custom_handler::abandon>;
   vtable.tells_of_deaths = made->tells_of_deaths() ? 1 : 0;
   vtable.destroy = detail::handler_code::destroy;
   vtable.user_data = new detail::handler_code(std::move(made));
@@ -258,13 +258,13 @@ inline void rendezvous_answer::set_rendezvous(std::unique_ptr<custom_rendezvous>
   if (!begun) return;
   rdzv_url_rendezvous_vtable vtable{};
   vtable.struct_size = sizeof vtable;
-  vtable.next = [](void* user_data, rdzv_rendezvous_answer* told) {
-    return detail::caught(told, [&](rendezvous_answer& answer) {
+  vtable.next = [](void* user_data, rdzv_rendezvous_answer* c_answer) {
+    return detail::caught(c_answer, [&](rendezvous_answer& answer) {
       return static_cast<code*>(user_data)->call([&](custom_rendezvous& rendezvous) { return rendezvous.next(answer); });
     });
   };
   vtable.destroy = code::destroy;
-  vtable.cancel = detail::told<custom_rendezvous, &custom_rendezvous::cancel>;
+  vtable.cancel = detail::notify<custom_rendezvous, &custom_rendezvous::cancel>;
   vtable.user_data = new code(std::move(begun));
   rdzv_rendezvous_answer_set_rendezvous(answer_, &vtable);
 }
@@ -280,9 +280,9 @@ inline result<void> register_backend(context& shared, std::string_view backend, 
   vtable.user_data = owned.get();
   vtable.name = name.c_str();
   vtable.timeout_ms = detail::count(timeout);
-  const auto create = [](void* user_data, const rdzv_rendezvous_parameters* lent, rdzv_rendezvous_answer* told) {
-    return detail::caught(told, [&](rendezvous_answer& answer) {
-      const detail::borrowed_parameters parameters(lent);
+  const auto create = [](void* user_data, const rdzv_rendezvous_parameters* borrowed, rdzv_rendezvous_answer* c_answer) {
+    return detail::caught(c_answer, [&](rendezvous_answer& answer) {
+      const detail::borrowed_parameters parameters(borrowed);
       return (*static_cast<backend_code*>(user_data))(*parameters, answer);
     });
   };
@@ -302,11 +302,11 @@ inline result<void> register_url_scheme(context& shared, std::string_view scheme
   vtable.struct_size = sizeof vtable;
   vtable.user_data = owned.get();
   vtable.timeout_ms = detail::count(timeout);
-  const auto begin = [](void* user_data, const rdzv_url_question* asked, rdzv_rendezvous_answer* told) {
-    return detail::caught(told, [&](rendezvous_answer& answer) {
-      const url_question question{detail::text(asked->url, asked->url_len),
-                                  std::chrono::milliseconds(asked->timeout_ms),
-                                  detail::text(asked->listen_host, asked->listen_host_len)};
+  const auto begin = [](void* user_data, const rdzv_url_question* c_question, rdzv_rendezvous_answer* c_answer) {
+    return detail::caught(c_answer, [&](rendezvous_answer& answer) {
+      const url_question question{detail::text(c_question->url, c_question->url_len),
+                                  std::chrono::milliseconds(c_question->timeout_ms),
+                                  detail::text(c_question->listen_host, c_question->listen_host_len)};
       return (*static_cast<scheme_code*>(user_data))(question, answer);
     });
   };

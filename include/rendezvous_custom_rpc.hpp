@@ -63,7 +63,7 @@ class custom_rpc_worker {
  public:
   virtual ~custom_rpc_worker() = default;
   /// Begins a call, and does not wait for its end. `responder` is for what comes of it, from any thread: move it to where
-  /// it is kept. It is empty where nobody wants an answer. Whoever has moved it has begun the call, whatever this returns.
+  /// it is kept. It is empty for one-way calls. Once it has been moved the call has begun, whatever this returns.
   /// `rpc_responder::is_wanted` tells when the caller gives the call up. Not called once `shutdown` has returned.
   virtual status call(const rpc_outgoing_call& call, rpc_responder& responder) = 0;
   /// Answers each worker of the group.
@@ -85,9 +85,9 @@ class rpc_options_view {
   }
   std::uint32_t worker_threads() const noexcept { return rdzv_rpc_options_worker_threads(options_); }
   /// The URL by which the group meets.
-  result<std::string> init_method() const { return words(rdzv_rpc_options_init_method); }
+  result<std::string> init_method() const { return text_of(rdzv_rpc_options_init_method); }
   /// All of them in words, as a log names them.
-  result<std::string> describe() const { return words(rdzv_rpc_options_describe); }
+  result<std::string> describe() const { return text_of(rdzv_rpc_options_describe); }
   /// The transports that may be used, the best first; nothing: as the backend chooses, which is not the same as none.
   result<std::optional<std::vector<std::string>>> transports() const {
     const detail::list names;
@@ -121,16 +121,16 @@ class rpc_options_view {
 
  private:
   template <class Function>
-  result<std::string> words(Function function) const {
-    const detail::buffer told;
-    if (auto failure = detail::failure_of(function, options_, told.get())) return std::move(*failure);
-    return told.str();
+  result<std::string> text_of(Function function) const {
+    const detail::buffer out;
+    if (auto failure = detail::failure_of(function, options_, out.get())) return std::move(*failure);
+    return out.str();
   }
   template <class Function>
   result<std::vector<std::string>> names(Function function) const {
-    const detail::list told;
-    if (auto failure = detail::failure_of(function, options_, told.get())) return std::move(*failure);
-    return told.strs();
+    const detail::list out;
+    if (auto failure = detail::failure_of(function, options_, out.get())) return std::move(*failure);
+    return out.strs();
   }
   rdzv_rpc_options* options_;
 };
@@ -144,9 +144,9 @@ struct rpc_init_request {
   std::uint16_t id;
   /// How many workers a static group has; nothing for a dynamic one.
   std::optional<std::int32_t> world_size;
-  /// Where the workers find each other; nothing else is beneath its prefix. A handle of the backend's own.
+  /// Store in which the workers find each other; its prefix holds nothing else. The backend owns this handle.
   store shared;
-  /// What others may call, for `dispatch`. A handle of the backend's own.
+  /// Handlers that other workers may call, for `dispatch`. The backend owns this handle.
   rpc_handlers handlers;
   /// What the options were made with.
   rpc_own_options own;
@@ -170,40 +170,41 @@ class custom_rpc_backend {
 
 namespace detail {
 
-/// Takes the words of a failure where there is no answer to tell them to.
-struct failure_words {
-  std::string words = {};
-  void set_message(std::string_view message) { words = message; }
+/// Receives the message of a failure where there is no answer object.
+struct failure_message {
+  std::string text = {};
+  void set_message(std::string_view message) { text = message; }
 };
 
 inline rdzv_status begin_call(void* user_data, const rdzv_rpc_call_spec* asked, rdzv_rpc_responder* back) {
   const passing guard;
   rpc_responder responder(back);
-  failure_words told;
-  const rdzv_status outcome = caught_into(told, [&](failure_words&) {
+  failure_message failure;
+  const rdzv_status outcome = caught_into(failure, [&](failure_message&) {
     return static_cast<custom_rpc_worker*>(user_data)->call(rpc_outgoing_call(asked), responder);
   });
-  // Who has the responder has the call; one that nobody took tells on its end that there is no answer.
+  // Whether the responder was moved decides who owns the call; a responder that was not moved answers with an error
+  // when it is destroyed.
   if (outcome == RDZV_OK || (back != nullptr && !responder)) return RDZV_OK;
-  if (responder && !told.words.empty()) {
-    std::move(responder).fail_with(static_cast<status>(outcome), told.words);
+  if (responder && !failure.text.empty()) {
+    std::move(responder).fail_with(static_cast<status>(outcome), failure.text);
     return RDZV_OK;
   }
   static_cast<void>(responder.release());
   return outcome;
 }
 
-inline rdzv_status list_workers(void* user_data, rdzv_rpc_answer* told) {
+inline rdzv_status list_workers(void* user_data, rdzv_rpc_answer* c_answer) {
   const passing guard;
-  rpc_answer answer(told);
+  rpc_answer answer(c_answer);
   return caught_into(answer, [&](rpc_answer& into) {
     return static_cast<custom_rpc_worker*>(user_data)->list_workers(into);
   });
 }
 
-inline rdzv_status shut_down(void* user_data, std::int32_t how, rdzv_rpc_answer* told) {
+inline rdzv_status shut_down(void* user_data, std::int32_t how, rdzv_rpc_answer* c_answer) {
   const passing guard;
-  rpc_answer answer(told);
+  rpc_answer answer(c_answer);
   return caught_into(answer, [&](rpc_answer& into) {
     return static_cast<custom_rpc_worker*>(user_data)->shutdown(static_cast<rpc_shutdown>(how), into);
   });
@@ -216,9 +217,9 @@ void destroy_passed(void* user_data) {
 }
 
 inline rdzv_status construct_options(void* user_data, rdzv_rpc_options* options, const rdzv_bytes* names,
-                                     const rdzv_bytes* values, std::size_t count, rdzv_rpc_answer* told) {
+                                     const rdzv_bytes* values, std::size_t count, rdzv_rpc_answer* c_answer) {
   const passing guard;
-  rpc_answer answer(told);
+  rpc_answer answer(c_answer);
   return caught_into(answer, [&](rpc_answer& into) {
     rpc_own_options own;
     for (std::size_t i = 0; i < count; ++i)
@@ -250,9 +251,9 @@ inline result<rpc_init_request> kept_request(const rdzv_rpc_init_request& asked,
 }
 
 inline rdzv_status init_worker(void* user_data, const rdzv_rpc_init_request* asked, const rdzv_rpc_options* options,
-                               const rdzv_rpc_handlers* handlers, rdzv_rpc_answer* told) {
+                               const rdzv_rpc_handlers* handlers, rdzv_rpc_answer* c_answer) {
   const passing guard;
-  rpc_answer answer(told);
+  rpc_answer answer(c_answer);
   return caught_into(answer, [&](rpc_answer& into) {
     auto request = kept_request(*asked, options, handlers);
     if (!request) {
@@ -315,8 +316,8 @@ struct rpc_incoming {
   std::optional<std::chrono::milliseconds> time_left = {};
 };
 
-/// Has a handler answer a request that a backend of yours received, on the calling thread. `done` is told once what came
-/// of it, on any thread; it may be empty: then nobody wants an answer. When this fails, it hears nothing.
+/// Lets a handler answer a request that a custom backend received, on the calling thread. `done` is called once with the
+/// result, on any thread; empty for one-way calls. It is not called when this function fails.
 inline result<void> dispatch(const rpc_handlers& handlers, const rpc_incoming& asked,
                              std::function<void(result<std::string_view>)> done) {
   const bool is_wanted = static_cast<bool>(done);
@@ -332,9 +333,8 @@ inline result<void> dispatch(const rpc_handlers& handlers, const rpc_incoming& a
   return outcome;
 }
 
-/// The same, where a handler of this process answers a call of a worker of yours: it is given `responder`, so the answer
-/// is not copied, and the handler sees whether the caller still waits. Empty: nobody wants an answer. `responder` is
-/// taken only where this succeeds.
+/// The same for a call from this process: the handler gets `responder`, so the answer is not copied and the handler sees
+/// whether the caller still waits. Empty for one-way calls. `responder` is consumed only on success.
 inline result<void> dispatch(const rpc_handlers& handlers, const rpc_incoming& asked, rpc_responder& responder) {
   const rdzv_rpc_handlers* lent = handlers.c_handle();
   const std::int64_t left = asked.time_left ? std::int64_t{asked.time_left->count()} : -1;

@@ -57,8 +57,8 @@ inline result<store> custom_store(store_code code, const std::string& name = "cu
   vtable.struct_size = sizeof vtable;
   vtable.user_data = owned.get();
   vtable.name = name.c_str();
-  const auto answer = [](void* user_data, const rdzv_store_question* asked, rdzv_store_answer* told) -> rdzv_status {
-    store_answer reply(told);
+  const auto answer = [](void* user_data, const rdzv_store_question* asked, rdzv_store_answer* c_answer) -> rdzv_status {
+    store_answer reply(c_answer);
 #if defined(__cpp_exceptions)
     try {
 #endif

@@ -18,7 +18,7 @@ inline namespace RDZV_DETAIL_NAMESPACE {
 class worker_start {
  public:
   explicit worker_start(const rdzv_worker_start* start) noexcept : start_(start) {}
-  /// The workers, with their ranks. Its attempt is to be told with all that happens to them.
+  /// The workers, with their ranks. Each event about them must name its attempt.
   result<worker_group> group() const { return worker_group::read(rdzv_worker_start_group(start_)); }
   /// What a worker is to find in its environment.
   result<std::vector<std::pair<std::string, std::string>>> environment(std::uint32_t local_rank) const {
@@ -36,11 +36,11 @@ class worker_start {
   const rdzv_worker_start* start_;
 };
 
-/// Tells an agent what happened to its workers, from any thread; when the agent is gone, nobody. `host` is where a worker
-/// runs, for reports; empty for the agent's own.
-class worker_teller {
+/// Reports events of workers to their agent, from any thread. Events are dropped once the agent is freed. `host` is the
+/// worker's host, for failure reports; empty for the agent's own.
+class worker_event_sender {
  public:
-  explicit worker_teller(rdzv_workers* handle) noexcept : handle_(handle) {}
+  explicit worker_event_sender(rdzv_workers* handle) noexcept : handle_(handle) {}
 
   /// `pid` is its process, or whatever number stands for it.
   result<void> started(std::uint64_t attempt, std::uint32_t local_rank, std::uint32_t pid,
@@ -53,7 +53,7 @@ class worker_teller {
                            bool another_try_may_help) const {
     rdzv_worker_event event = of(RDZV_WORKER_NOT_STARTED, attempt, local_rank, {});
     event.may_help = another_try_may_help ? 1 : 0;
-    return tell_with(event, why);
+    return send(event, why);
   }
   /// It ended, and nothing of it lives. The code is minus the number of the signal that ended it; `message` is what went
   /// wrong, if that is known.
@@ -61,7 +61,7 @@ class worker_teller {
                       std::string_view message = {}, std::string_view host = {}) const {
     rdzv_worker_event event = of(RDZV_WORKER_EXITED, attempt, local_rank, host);
     event.exit_code = exit_code;
-    return tell_with(event, message);
+    return send(event, message);
   }
   /// It ended well, and returned this.
   result<void> returned(std::uint64_t attempt, std::uint32_t local_rank, std::string_view data) const {
@@ -77,7 +77,7 @@ class worker_teller {
     return tell(event);
   }
   /// None of the workers can be seen any more: it ends the agent.
-  result<void> lost(std::string_view why) const { return tell_with(of(RDZV_WORKERS_LOST, 0, 0, {}), why); }
+  result<void> lost(std::string_view why) const { return send(of(RDZV_WORKERS_LOST, 0, 0, {}), why); }
 
  private:
   static rdzv_worker_event of(std::int32_t kind, std::uint64_t attempt, std::uint32_t local_rank,
@@ -91,7 +91,7 @@ class worker_teller {
     event.host_len = host.size();
     return event;
   }
-  result<void> tell_with(rdzv_worker_event event, std::string_view message) const {
+  result<void> send(rdzv_worker_event event, std::string_view message) const {
     event.message = detail::bytes(message);
     event.message_len = message.size();
     return tell(event);
@@ -109,8 +109,8 @@ class worker_teller {
 class custom_workers {
  public:
   virtual ~custom_workers() = default;
-  /// Starts all workers, or says why none of them can be started: `status::exhausted` and `status::timed_out` where
-  /// another try may help. Of each, `started` or `not_started` is told, and of each that was started one day `exited`.
+  /// Starts all workers, or returns why none can be started: `status::exhausted` and `status::timed_out` where another
+  /// try may help. Report `started` or `not_started` for each worker, and later `exited` for each started one.
   virtual status start(const worker_start& given) = 0;
   /// Sends a signal to all workers that live, and to what they have started.
   virtual void signal(int number) = 0;
@@ -119,9 +119,8 @@ class custom_workers {
   /// Sends a signal to the workers themselves.
   virtual void pass(int number) { static_cast<void>(number); }
 
-  /// By which it tells what happened, from any thread and at any time from the first call on. Kept as long as anybody
-  /// keeps it.
-  std::shared_ptr<const worker_teller> teller() const { return teller_; }
+  /// Sender of this object's events, usable from any thread from the first call on. It may outlive this object.
+  std::shared_ptr<const worker_event_sender> sender() const { return sender_; }
 
  private:
   friend result<agent> custom_agent(const agent_options& options, const rendezvous_handler& handler,
@@ -146,7 +145,7 @@ class custom_workers {
     made.struct_size = sizeof made;
     made.begin = [](void* user_data, rdzv_workers* handle) {
       guarded([&] {
-        self(user_data).teller_ = std::make_shared<const worker_teller>(handle);
+        self(user_data).sender_ = std::make_shared<const worker_event_sender>(handle);
         return status::ok;
       });
     };
@@ -175,7 +174,7 @@ class custom_workers {
     return made;
   }
 
-  std::shared_ptr<const worker_teller> teller_;
+  std::shared_ptr<const worker_event_sender> sender_;
 };
 
 /// An agent over such workers, which are destroyed on their thread when it is gone. What the options say of programs,

@@ -253,7 +253,7 @@ class not_found : public exception {
 class conflict : public exception {
   using exception::exception;
 };
-/// Somebody died whom a barrier awaited: `error().nodes()` tells who.
+/// A participant of a barrier died: `error().nodes()` names it.
 class barrier_broken : public exception {
   using exception::exception;
 };

@@ -56,7 +56,7 @@ struct loop_round {
   std::uint64_t world_size = 0;
   /// Where node 0 is reached, as it said.
   std::string leader;
-  /// What to put before the keys of the round: when it is over, nothing beneath it can be changed.
+  /// Prefix for the keys of the round. Once the round has ended, keys under it cannot be changed.
   std::string key_prefix;
 };
 
@@ -157,31 +157,31 @@ class event_loop {
     event.struct_size = sizeof event;
     if (auto failure = detail::failure_of(rdzv_loop_next_event, c_handle(), &event)) return std::move(*failure);
     if (event.kind == RDZV_EVENT_NONE) return std::optional<loop_event>();
-    loop_event told;
-    told.kind = static_cast<event_kind>(event.kind);
-    told.store = event.store;
-    told.operation = event.operation;
-    told.code = static_cast<status>(event.status);
-    told.number = event.number;
-    told.revision = event.revision;
-    if (told.kind != event_kind::rpc_request) told.value = detail::text(event.data, event.len);
-    if (told.kind == event_kind::completed)
-      if (const rdzv_rpc_call_spec* call = rdzv_loop_rpc_called(c_handle())) told.called = detail::called(*call);
-    if (event.error != nullptr) take_failure(told, event.error);
-    for (std::size_t i = 0; i < event.item_count; ++i) take_item(told, i);
+    loop_event copy;
+    copy.kind = static_cast<event_kind>(event.kind);
+    copy.store = event.store;
+    copy.operation = event.operation;
+    copy.code = static_cast<status>(event.status);
+    copy.number = event.number;
+    copy.revision = event.revision;
+    if (copy.kind != event_kind::rpc_request) copy.value = detail::text(event.data, event.len);
+    if (copy.kind == event_kind::completed)
+      if (const rdzv_rpc_call_spec* call = rdzv_loop_rpc_called(c_handle())) copy.called = detail::called(*call);
+    if (event.error != nullptr) take_failure(copy, event.error);
+    for (std::size_t i = 0; i < event.item_count; ++i) take_item(copy, i);
     rdzv_round round{};
     round.struct_size = sizeof round;
     if (rdzv_loop_round(c_handle(), &round, nullptr) == RDZV_OK) {
-      told.joined = loop_round{round.round, round.node_rank, round.nodes, round.rank_first, round.world_size,
+      copy.joined = loop_round{round.round, round.node_rank, round.nodes, round.rank_first, round.world_size,
                                std::string(detail::text(round.leader, round.leader_len)),
                                std::string(detail::text(round.key_prefix, round.key_prefix_len))};
     }
     rdzv_run_info run{};
     run.struct_size = sizeof run;
-    if (rdzv_loop_run_info(c_handle(), &run, nullptr) == RDZV_OK) told.run = run;
-    told.happened.struct_size = sizeof told.happened;
-    if (told.kind == event_kind::round) rdzv_loop_round_event(c_handle(), &told.happened, nullptr);
-    return std::optional<loop_event>(std::move(told));
+    if (rdzv_loop_run_info(c_handle(), &run, nullptr) == RDZV_OK) copy.run = run;
+    copy.happened.struct_size = sizeof copy.happened;
+    if (copy.kind == event_kind::round) rdzv_loop_round_event(c_handle(), &copy.happened, nullptr);
+    return std::optional<loop_event>(std::move(copy));
   }
 
   /// Adds a store, which is connected to when its first operation is submitted.
@@ -239,7 +239,7 @@ class event_loop {
   }
 
   // Submissions. Each returns at once and names the operation, whose event follows by its deadline at the latest.
-  // What they mean is told at the function of the same name in `store`.
+  // See the functions of the same names in `store`.
   result<operation> set(store_id store, std::string_view key, std::string_view value,
                         milliseconds timeout = default_timeout) {
     return submit(rdzv_loop_store_set, store, detail::bytes(key), key.size(), detail::bytes(value), value.size(),
@@ -361,7 +361,7 @@ class event_loop {
   result<operation> set_closed(store_id node, milliseconds timeout = default_timeout) {
     return submit(rdzv_loop_node_set_closed, node, detail::count(timeout));
   }
-  /// The same since the job has failed; the others are told why.
+  /// The same because the job has failed; the other nodes get the reason.
   result<operation> fail(store_id node, std::string_view message, milliseconds timeout = default_timeout) {
     return submit(rdzv_loop_node_fail, node, detail::bytes(message), message.size(), detail::count(timeout));
   }
@@ -400,28 +400,28 @@ class event_loop {
  private:
   explicit event_loop(rdzv_loop* made) noexcept : handle_(made) {}
 
-  static void take_failure(loop_event& told, const rdzv_error* details) {
-    error failure(static_cast<rdzv_status>(told.code), rdzv_error_clone(details));
-    told.message = failure.message();
-    told.cause = failure.cause();
-    told.nodes = failure.nodes();
-    if (told.code == status::compacted) told.revision = failure.revision();
-    told.failure = std::make_shared<const error>(std::move(failure));
+  static void take_failure(loop_event& copy, const rdzv_error* details) {
+    error failure(static_cast<rdzv_status>(copy.code), rdzv_error_clone(details));
+    copy.message = failure.message();
+    copy.cause = failure.cause();
+    copy.nodes = failure.nodes();
+    if (copy.code == status::compacted) copy.revision = failure.revision();
+    copy.failure = std::make_shared<const error>(std::move(failure));
   }
 
   /// What there is so many of: items, members or answers.
-  void take_item(loop_event& told, std::size_t index) {
+  void take_item(loop_event& copy, std::size_t index) {
     std::size_t size = 0;
     rdzv_answer answer{};
     answer.struct_size = sizeof answer;
     rdzv_member member{};
     member.struct_size = sizeof member;
     if (const std::uint8_t* item = rdzv_loop_item(c_handle(), index, &size))
-      told.items.emplace_back(detail::text(item, size));
+      copy.items.emplace_back(detail::text(item, size));
     else if (rdzv_loop_answer(c_handle(), index, &answer, nullptr) == RDZV_OK)
-      told.answers.push_back(detail::cpp_answer(answer));
+      copy.answers.push_back(detail::cpp_answer(answer));
     else if (rdzv_loop_member(c_handle(), index, &member, nullptr) == RDZV_OK)
-      told.members.push_back({member.node_rank, member.local_world_size, member.rank_first,
+      copy.members.push_back({member.node_rank, member.local_world_size, member.rank_first,
                               std::string(detail::text(member.node, member.node_len)),
                               std::string(detail::text(member.address, member.address_len))});
   }

@@ -229,7 +229,7 @@ class rendezvous_info {
     return rdzv::store::adopt(made);
   }
   std::int64_t rank() const noexcept { return rdzv_rendezvous_info_rank(c_handle()); }
-  /// Negative when nobody knows.
+  /// Negative when unknown.
   std::int64_t world_size() const noexcept { return rdzv_rendezvous_info_world_size(c_handle()); }
   /// Where the ranks of the job find their store; empty by URL.
   std::string master_addr() const { return detail::lent(rdzv_rendezvous_info_master_addr, c_handle()); }
@@ -345,9 +345,9 @@ class rendezvous_handler {
     if (failure) return std::move(*failure);
     return closed != 0;
   }
-  /// Nobody may join any more.
+  /// Closes the rendezvous: no node may join any more.
   result<void> set_closed() { return detail::call(rdzv_rendezvous_handler_set_closed, c_handle()); }
-  /// The same since the job has failed; the others are told why.
+  /// The same because the job has failed; the other nodes get the reason.
   result<void> fail(std::string_view message) {
     return detail::call(rdzv_rendezvous_handler_fail, c_handle(), detail::bytes(message), message.size());
   }
@@ -396,7 +396,7 @@ struct url_options {
   std::int64_t rank = -1;
   /// -1: the URL or a variable says it.
   std::int64_t world_size = -1;
-  /// Nobody knows the world size; then it is not looked at.
+  /// The world size is unknown and is not checked.
   bool is_dynamic = false;
   /// For the others, and for the store's operations that name no timeout.
   std::chrono::milliseconds timeout{1800000};
@@ -416,7 +416,7 @@ struct url_options {
 /// A rendezvous by URL under way. One thread at a time, but for `cancel()`.
 class url_rendezvous {
  public:
-  /// Meets nobody yet: that is `next()`.
+  /// Does not join yet: `next()` does.
   static result<url_rendezvous> begin(std::string_view url, const url_options& options = {},
                                       const context* shared = nullptr) {
     rdzv_rendezvous_url_options* raw = nullptr;

@@ -225,22 +225,22 @@ class batch {
   std::vector<step> steps_;
 };
 
-/// Tells of changes of a key, or of all keys beneath a prefix, in the order of their revisions, each once, until it is
+/// Changes of a key, or of all keys under a prefix, in the order of their revisions, each once, until the watch is
 /// destroyed. Any thread. It keeps the session alive.
 class watch {
  public:
   /// The next change; nothing when there was none in time. With `status::compacted` it fell behind: read the keys afresh,
   /// and watch anew. Of several threads that wait, each gets another change.
   result<std::optional<change>> next(std::chrono::milliseconds timeout = default_timeout) {
-    rdzv_change told{};
-    told.struct_size = sizeof told;
+    rdzv_change c_change{};
+    c_change.struct_size = sizeof c_change;
     detail::buffer key, value;
     auto failure =
-        detail::failure_of(rdzv_watch_next, c_handle(), detail::count(timeout), &told, key.get(), value.get());
+        detail::failure_of(rdzv_watch_next, c_handle(), detail::count(timeout), &c_change, key.get(), value.get());
     if (failure) return std::move(*failure);
-    if (told.kind == RDZV_CHANGE_NONE) return std::optional<change>();
-    change next{told.revision, key.str(), std::nullopt};
-    if (told.kind == RDZV_CHANGE_PUT) next.value = value.str();
+    if (c_change.kind == RDZV_CHANGE_NONE) return std::optional<change>();
+    change next{c_change.revision, key.str(), std::nullopt};
+    if (c_change.kind == RDZV_CHANGE_PUT) next.value = value.str();
     return std::optional<change>(std::move(next));
   }
   /// The store's revision when the watch began.
@@ -399,7 +399,7 @@ class native_store : public store {
     return count;
   }
 
-  /// Watches a key: each change from `from_revision` on is told, with 0 from now on.
+  /// Watches a key: reports each change from `from_revision` on, with 0 from now on.
   result<watch> watch_key(std::string_view key, std::uint64_t from_revision = 0,
                           milliseconds timeout = default_timeout) {
     return begin_watch(rdzv_store_watch_key, key, from_revision, timeout);
@@ -438,15 +438,15 @@ class native_store : public store {
     const detail::handle<rdzv_answers, rdzv_answers_free> answers(rdzv_answers_new());
     auto failure =
         detail::failure_of(rdzv_store_batch, c_handle(), made->get(), detail::count(timeout), answers.get());
-    std::vector<batch_answer> told;
+    std::vector<batch_answer> copies;
     for (std::size_t i = 0, count = rdzv_answers_count(answers.get()); !failure && i < count; ++i) {
       rdzv_answer shown{};
       shown.struct_size = sizeof shown;
       failure = detail::failure_of(rdzv_answers_get, answers.get(), i, &shown);
-      told.push_back(detail::cpp_answer(shown));
+      copies.push_back(detail::cpp_answer(shown));
     }
     if (failure) return std::move(*failure);
-    return told;
+    return copies;
   }
 
   /// Arrives at a barrier and waits until `count` have; its generation. It is no key, and serves again and again. The
@@ -460,7 +460,7 @@ class native_store : public store {
                                       milliseconds timeout = default_timeout, const arrival& as = {}) {
     return arrive(key, 0, detail::views(names), timeout, as);
   }
-  /// Ends a named barrier for all who wait at it, as `name`, or the session's; whether somebody did.
+  /// Cancels a named barrier for all waiting participants, as `name` or the session's name. Returns whether any waited.
   result<bool> cancel_named_barrier(std::string_view key, milliseconds timeout = default_timeout,
                                     std::string_view name = {}) {
     std::int32_t waited = 0;

@@ -105,7 +105,7 @@ class rpc_callee {
   void fill(rdzv_rpc_call_spec& call) const noexcept {
     static const std::uint8_t nothing = 0;
     call.callee_id = id_;
-    // An empty name is one that nobody has, not a number.
+    // An empty name matches no worker; it does not select by number.
     call.callee = !is_named_ ? nullptr : name_.empty() ? &nothing : detail::bytes(name_);
     call.callee_len = name_.size();
   }
@@ -162,7 +162,7 @@ class outgoing_call {
   rdzv_rpc_call_spec call_{};
 };
 
-/// What is told when a call has ended.
+/// Called with the result when a call has ended.
 using done_function = std::function<void(result<std::string_view>)>;
 
 inline void call_done(void* user_data, rdzv_status code, const std::uint8_t* data, std::size_t size,
@@ -214,7 +214,7 @@ class rpc_future {
     if (ended != 0) answer_ = std::move(answer);
     return ended != 0;
   }
-  /// The answer, after `wait` has told true.
+  /// Returns the answer, after `wait` has returned true.
   result<answer_type> take() {
     if (!answer_)
       return detail::error_of(called_, status::invalid_argument,
@@ -224,7 +224,7 @@ class rpc_future {
     is_taken_ = true;
     return detail::unpacked<T>(std::move(answer), [this] { return called_; });
   }
-  /// Ends it, from any thread: whoever waits gets `status::cancelled`.
+  /// Cancels the call, from any thread: waiting threads get `status::cancelled`.
   void cancel() const { rdzv_rpc_future_cancel(handle_.get()); }
 
  private:
@@ -349,7 +349,7 @@ inline result<rpc_options_handle> c_options(const rpc_options& given, const rdzv
     const auto list = views(given.devices);
     set(rdzv_rpc_options_set_devices, list.data(), list.size());
   }
-  // Other backends than `tcp` refuse it, so nobody is told what stands anyway.
+  // Backends other than `tcp` refuse these options, so defaults are not passed.
   if (given.device_count != 0 || given.device_kind != rpc_options().device_kind)
     set(rdzv_rpc_options_set_device_count, given.device_count, bytes(given.device_kind), given.device_kind.size());
   if (failure) return std::move(*failure);
@@ -371,8 +371,8 @@ enum class rpc_event_kind : std::int32_t {
   died = RDZV_RPC_EVENT_DIED,
   /// This worker is of its group no more.
   over = RDZV_RPC_EVENT_OVER,
-  /// Deaths are told no more as they happen; the group goes on.
-  sight_lost = RDZV_RPC_EVENT_WATCH_LOST,
+  /// Deaths are no longer reported as they happen; the group continues.
+  watch_lost = RDZV_RPC_EVENT_WATCH_LOST,
 };
 
 /// What happened to a group.
@@ -381,7 +381,7 @@ struct rpc_event {
   /// Of the worker that it is about.
   std::string name;
   std::int32_t id;
-  /// What is known of a death, or why deaths are told no more.
+  /// Cause of a death, or why deaths are no longer reported.
   std::string why;
 };
 
@@ -504,8 +504,8 @@ class rpc {
     return start_with<Answer>(callee, handler, std::move(payload), timeout);
   }
 
-  /// Calls, and has `done` told a `result<Return>`, once, on a thread of the library's; it must not block. What it
-  /// throws is dropped. When this fails, it hears nothing.
+  /// Starts a call. `done` gets a `result<Return>`, once, on a thread of the library; it must not block, and what it
+  /// throws is dropped. It is not called when this function fails.
   template <class Return = void, class Done, class... Arguments>
   result<void> call_then(Done done, const rpc_callee& callee, std::string_view handler,
                          const Arguments&... arguments) const {
@@ -515,24 +515,24 @@ class rpc {
   template <class Return = void, class Done, class... Arguments>
   result<void> call_then_within(milliseconds timeout, Done done, const rpc_callee& callee, std::string_view handler,
                                 const Arguments&... arguments) const {
-    auto tell = [done = std::make_shared<Done>(std::move(done)),
+    auto on_done = [done = std::make_shared<Done>(std::move(done)),
                  call = detail::called(callee, handler)](result<std::string_view> answer) {
       if (!answer) return (*done)(result<detail::answered<Return>>(std::move(answer).error()));
       (*done)(detail::unpacked<Return>(*answer, [&call] { return call; }));
     };
-    return call_with(std::move(tell), callee, handler, detail::typed_payload(arguments...), timeout);
+    return call_with(std::move(on_done), callee, handler, detail::typed_payload(arguments...), timeout);
   }
-  /// Calls a handler of bytes, and has `done` told a `result<std::string_view>`, whose bytes are lent until it returns.
+  /// Calls a handler of bytes. `done` gets a `result<std::string_view>`, valid until it returns.
   template <class Done>
   result<void> call_bytes_then(Done done, const rpc_callee& callee, std::string_view handler, std::string payload,
                                milliseconds timeout = default_timeout) const {
-    auto tell = [done = std::make_shared<Done>(std::move(done))](result<std::string_view> answer) {
+    auto on_done = [done = std::make_shared<Done>(std::move(done))](result<std::string_view> answer) {
       (*done)(std::move(answer));
     };
-    return call_with(std::move(tell), callee, handler, std::move(payload), timeout);
+    return call_with(std::move(on_done), callee, handler, std::move(payload), timeout);
   }
 
-  /// Calls what nobody answers; nobody hears whether it arrived.
+  /// Sends a one-way call: no answer, and no report of whether it arrived.
   template <class... Arguments>
   result<void> notify(const rpc_callee& callee, std::string_view handler, const Arguments&... arguments) const {
     return notify_bytes(callee, handler, detail::typed_payload(arguments...));
@@ -624,7 +624,7 @@ class rpc {
         rpc_event{static_cast<rpc_event_kind>(event.kind), name.str(), event.id, why.str()});
   }
 
-  /// How many events were lost: of more than 4,096 that nobody asks for, the oldest are.
+  /// Number of lost events. Of more than 4,096 waiting events the oldest are dropped.
   std::uint64_t events_lost() const noexcept { return rdzv_rpc_events_lost(handle_.get()); }
 
   /// Ends every call and every `next_event` that waits on this handle, in any thread, with `status::cancelled`. Futures,
@@ -662,10 +662,10 @@ class rpc {
     return rpc_future<Return>(made, std::move(called));
   }
 
-  result<void> call_with(detail::done_function tell, const rpc_callee& callee, std::string_view handler,
+  result<void> call_with(detail::done_function on_done, const rpc_callee& callee, std::string_view handler,
                          std::string payload, milliseconds timeout) const {
     detail::outgoing_call call(callee, handler, std::move(payload), timeout);
-    auto owned = std::make_unique<detail::done_function>(std::move(tell));
+    auto owned = std::make_unique<detail::done_function>(std::move(on_done));
     detail::pass();
     auto failure = detail::failure_of(rdzv_rpc_call_with, c_handle(), call.give(), &detail::call_done,
                                            static_cast<void*>(owned.get()));
@@ -695,7 +695,7 @@ struct rpc_sight {
 /// Sees who is in a group, PyTorch's or ours, from its keys alone.
 class rpc_observer {
  public:
-  /// Looks at the group whose keys are those of `over`, such as those beneath `rpc_prefix_0` of a job's store.
+  /// Looks at the group whose keys are those of `over`, such as those under `rpc_prefix_0` of a job's store.
   static result<rpc_observer> create(const store& over) {
     rdzv_rpc_observer* made = nullptr;
     if (auto failure = detail::failure_of(rdzv_rpc_observer_new, over.c_handle(), &made)) return std::move(*failure);

@@ -49,8 +49,8 @@ class rpc_request {
     const std::uint8_t* data = rdzv_rpc_request_payload(request_, &size);
     return detail::text(data, size);
   }
-  /// Takes the bytes out, for who answers later: they are not copied, and the request has none any more; what views of
-  /// them there are see what was taken. Once; whoever takes them again gets none.
+  /// Moves the bytes out without a copy, to answer later. Views of them stay valid with the returned payload. A second
+  /// call returns an empty payload.
   rpc_payload take() const {
     rpc_payload taken;
     rdzv_rpc_request_take(request_, taken.c_handle(), nullptr);
@@ -75,8 +75,8 @@ inline constexpr std::size_t lent_size_min = std::size_t{64} << 10;
 
 inline void delete_string(void* owned) { delete static_cast<std::string*>(owned); }
 
-/// Code that goes from one thread of the library's to another, in ways that a thread sanitizer does not see into:
-/// whoever passes comes after all who did before.
+/// User code that moves between threads of the library. A thread sanitizer does not see into the library, so each pass
+/// synchronizes with all earlier ones.
 inline void pass() noexcept {
 #if defined(__SANITIZE_THREAD__)
   static std::atomic<std::uint32_t> passes{0};
@@ -163,7 +163,7 @@ enum class rpc_run : std::int32_t {
   pooled = RDZV_RPC_POOLED,
 };
 
-/// A handler of bytes. Whoever answers later moves the responder to where it is kept.
+/// Handler of bytes. To answer later, move the responder out.
 using rpc_function = std::function<void(const rpc_request&, rpc_responder&)>;
 
 namespace detail {

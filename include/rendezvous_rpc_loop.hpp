@@ -106,7 +106,7 @@ class loop_rpc {
       return std::move(*failure);
     return made;
   }
-  /// Calls what nobody answers; no event follows.
+  /// Sends a one-way call; no event follows.
   template <class... Arguments>
   result<void> notify(const rpc_callee& callee, std::string_view handler, const Arguments&... arguments) {
     return notify_bytes(callee, handler, detail::typed_payload(arguments...));
@@ -191,7 +191,7 @@ inline result<rpc_event> rpc_event_of(event_loop& loop) {
 }
 
 /// What a call was answered whose event this is, as a value of the type that the handler returns; of `rpc_bytes`, the
-/// bytes. Whoever is told of a failure hears what one who waits for the call does.
+/// bytes. The error is the one that a blocking call would return.
 template <class Return = void>
 result<detail::answered<Return>> rpc_answer_of(const loop_event& event) {
   if (event.code == status::ok) return detail::unpacked<Return>(std::string_view(event.value), [&event] { return event.called; });

@@ -191,13 +191,13 @@ class message final : public rdzv::custom_workers {
     bool found = false;
     for (const auto& [key, value] : VALUE(given.environment(1))) found |= key == "RANK" && value == "1";
     CHECK(found && !given.environment(2));
-    for (std::uint32_t i = 0; i < 2; ++i) CHECK(teller()->started(attempt_, i, 100 + i, "far"));
-    if (attempt_ == 0) CHECK(teller()->exited(attempt_, 0, 3, "out of paper"));
-    for (std::uint32_t i = 0; attempt_ == 1 && i < 2; ++i) CHECK(teller()->returned(attempt_, i, "done"));
+    for (std::uint32_t i = 0; i < 2; ++i) CHECK(sender()->started(attempt_, i, 100 + i, "far"));
+    if (attempt_ == 0) CHECK(sender()->exited(attempt_, 0, 3, "out of paper"));
+    for (std::uint32_t i = 0; attempt_ == 1 && i < 2; ++i) CHECK(sender()->returned(attempt_, i, "done"));
     return rdzv::status::ok;
   }
   void signal(int number) override {
-    for (std::uint32_t i = 0; i < 2; ++i) CHECK(teller()->exited(attempt_, i, -number));
+    for (std::uint32_t i = 0; i < 2; ++i) CHECK(sender()->exited(attempt_, i, -number));
   }
   void kill() override { signal(SIGKILL); }
 

@@ -1,5 +1,5 @@
 //! Calls between two workers of a dynamic group, measured: `calls serve [STORE_PORT]` is one of them, which hosts the store
-//! unless it is told where one is; `calls floor-echo` and `calls floor-sink BYTES` are the least that can be done for the
+//! unless STORE_PORT names one; `calls floor-echo` and `calls floor-sink BYTES` are the least that can be done for the
 //! same bytes; `calls load` is the other worker, and puts loads on them.
 //!
 //! Servers say `listening on 127.0.0.1:PORT` and stay until they are killed. `load` reads commands from stdin, and answers
