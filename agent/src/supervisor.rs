@@ -1,6 +1,8 @@
-//! The agent's run loop as a machine: it meets the other agents, has its workers started, and decides what a death, a
-//! newcomer or a signal means. It starts nothing and waits for nothing itself: what is to be done comes out as
-//! [`Output`], and what came of it goes in as [`Input`].
+//! State machine of an agent's run loop.
+//!
+//! It joins the rendezvous, has the workers started, and decides how to react to a worker's death, a waiting node or a
+//! signal. It starts no process and blocks on nothing: work to do leaves it as [`Output`], and results enter it as
+//! [`Input`].
 
 mod backoff;
 mod blame;
@@ -29,51 +31,50 @@ use alloc::vec::Vec;
 use rendezvous_core::planted::{self, Bug};
 use rendezvous_core::time::{Duration, Instant, PauseDetector, Poller};
 
-/// A failure with no restart left, which ends the job unless it came of a peer's death.
+/// A failure with no restart left. It ends the job unless a peer's death caused it.
 #[derive(Debug)]
 struct PendingFailure {
     reason: Reason,
-    /// If no death is heard until then, it came of none. It is as long on each agent, so that the first of those that fail
-    /// is still the first that says so.
+    /// End of the wait for the report of a peer's death. Without one until then, the failure stands as this group's
+    /// own. The wait is equally long on every agent, so the first agent that failed is still the first to announce it.
     until: Instant,
 }
 
-/// How long the news of a death may be behind what the workers see of it: both are there in the same moment, but these are
-/// closer to it by a way to the server and back.
+/// Longest time between what the workers see of a peer's death and the report of that death to the agent. Workers see a
+/// closed connection at once; the report takes one more round trip to the server.
 const DEATH_NEWS_DELAY_MAX: Duration = Duration::from_millis(500);
 
-/// How often it is called while a deadline runs.
+/// Interval of the calls to `handle_timeout` while a deadline runs.
 const WAKE_INTERVAL: Duration = Duration::from_secs(1);
 
-/// What comes to pass if the phase lasts until then.
+/// A deadline of the current phase.
 #[derive(Debug)]
 struct Due {
     at: Instant,
     reason: Reason,
 }
 
-/// The room that the system has for starts.
+/// Starts that failed because the system lacked resources.
 #[derive(Clone, Copy, Debug, Default)]
 struct StartCapacity {
-    /// How often in a row there was none.
+    /// Number of such starts in a row.
     lacks: u32,
-    /// The last start that lacked it, by its number from 1 on.
+    /// Number of the last such start, counted from 1.
     lacked_by: u64,
 }
 
-/// How long to wait before another start when the system had no room for the last one; doubled each time in a row.
+/// Pause before the next start after one that lacked resources. It doubles with each such start in a row.
 const RESOURCE_BACKOFF: Duration = Duration::from_secs(1);
 const RESOURCE_BACKOFF_DOUBLINGS_MAX: u32 = 5;
 
-/// What has to be known of a start until the next one.
+/// Times measured across the phases of one start.
 #[derive(Clone, Copy, Debug, Default)]
 struct Clocks {
-    /// When the phase began.
     phase_began: Instant,
     timing: Timing,
 }
 
-/// One agent, from its first round to its end.
+/// State machine of one agent, from its first round to its end.
 #[derive(Debug)]
 pub struct Supervisor {
     spec: WorkerSpec,
@@ -81,39 +82,42 @@ pub struct Supervisor {
     group: WorkerGroup,
     restarts_left: u32,
     starts: u64,
-    /// How many calls were asked for.
+    /// Number of calls requested so far.
     calls: u64,
-    /// The call under way; other answers are passed over.
+    /// Number of the pending call. Answers to other calls are ignored.
     call: Option<u64>,
-    /// Whether something may live beneath the agent.
+    /// Whether descendants of the agent may be alive.
     is_inhabited: bool,
     stopping: Option<Stopping>,
     due: Option<Due>,
     unexplained: Option<Unexplained>,
-    /// While it ends: whether it must.
+    /// The failure that ends the job unless a peer's death explains it; set in `Phase::Ending` only.
     suspicion: Option<PendingFailure>,
-    /// Whether the group is stopped for a failure that has cost a restart and may have come of a peer's death.
+    /// Whether the group is being stopped for a failure that has cost a restart and may have been caused by a peer's
+    /// death.
     is_excusable: bool,
     start_capacity: StartCapacity,
     backoff: Backoff,
-    /// The group as it was when the workers of its last start had succeeded, and it was to meet again.
+    /// The group whose workers had succeeded when the agent left the exit barrier for another round.
     done: Option<WorkerGroup>,
-    /// Of the exit barrier that it is at.
+    /// State of this agent's arrival at the current exit barrier.
     arrival: Arrival,
-    /// Whether the rendezvous tells of deaths by itself.
+    /// Whether the rendezvous reports deaths of members.
     tells_of_deaths: bool,
-    /// Whether somebody asked the agent to stop.
+    /// Whether a stop was requested.
     is_stop_requested: bool,
-    /// Of this start, in the order in which they happened.
+    /// Failures of this start, in the order in which they happened.
     failures: Vec<Failed>,
-    /// Workers of this start whose timers have ended them: whenever that is heard, it is their failure.
+    /// Local ranks of this start's workers whose timers ended them. Their exits count as failures, whenever they are
+    /// reported.
     overdue: Vec<u32>,
-    /// Workers of this start that had written an error file when another one failed, and when they had.
+    /// Local ranks of this start's workers that had written an error file when another worker failed, with the time of
+    /// writing.
     errors: Vec<(u32, Instant)>,
-    /// Workers of this start that did not come to be.
+    /// Number of workers that this start failed to create.
     absent: usize,
     outcome: Option<Outcome>,
-    /// Whether the others were told that the job has failed.
+    /// Whether the other agents were notified that the job has failed.
     is_announced: bool,
     clocks: Clocks,
     pause_detector: PauseDetector,
@@ -121,10 +125,10 @@ pub struct Supervisor {
 }
 
 impl Supervisor {
-    /// An agent that has not begun.
+    /// Creates an agent that has not begun.
     ///
     /// # Errors
-    /// The spec makes no sense.
+    /// The spec is inconsistent.
     pub fn new(spec: WorkerSpec) -> Result<Self, SpecError> {
         spec.check()?;
         let group = WorkerGroup { role: spec.role.clone(), ..WorkerGroup::default() };
@@ -160,43 +164,43 @@ impl Supervisor {
         })
     }
 
-    /// What it supervises.
+    /// Returns the spec that the agent was created with.
     #[must_use]
     pub const fn spec(&self) -> &WorkerSpec {
         &self.spec
     }
 
-    /// What it is about.
+    /// Returns the current phase.
     #[must_use]
     pub const fn phase(&self) -> Phase {
         self.phase
     }
 
-    /// Its workers as they are now.
+    /// Returns the worker group in its current state.
     #[must_use]
     pub const fn group(&self) -> &WorkerGroup {
         &self.group
     }
 
-    /// How often its workers may still fail without an end to it all.
+    /// Returns how many more failures the agent answers with a restart.
     #[must_use]
     pub const fn restarts_left(&self) -> u32 {
         self.restarts_left
     }
 
-    /// How it ended, once that is certain.
+    /// Returns the outcome, once it is certain.
     #[must_use]
     pub const fn outcome(&self) -> Option<&Outcome> {
         self.outcome.as_ref()
     }
 
-    /// What is to be done next.
+    /// Returns the next thing to do.
     pub fn poll_output(&mut self) -> Option<Output> {
         self.outputs.pop_front()
     }
 
-    /// When [`Supervisor::handle_timeout`] is due: at the next deadline, and once a second until then, so that a pause of
-    /// the process is known to the second.
+    /// Returns when [`Supervisor::handle_timeout`] is due: at the next deadline, and once a second until then, so that
+    /// a pause of the process is measured to the second.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Instant> {
         self.deadline().map(|deadline| deadline.min(self.pause_detector.called_at() + WAKE_INTERVAL))
@@ -213,8 +217,8 @@ impl Supervisor {
         [stopping, news, suspicion, due].into_iter().flatten().min()
     }
 
-    /// Brings its deadlines up to date: where it is called much later than it asked for, its process was not running, and
-    /// each has as much time left as before.
+    /// Moves its deadlines after a pause. A call that is much later than requested means that the process was not
+    /// running, so each deadline keeps the time it had left.
     fn wake(&mut self, now: Instant) {
         let mut detector = self.pause_detector;
         let span = detector.on_call(now, || self.poll_timeout());
@@ -232,7 +236,7 @@ impl Supervisor {
         [stopping, news, suspicion, due].into_iter().flatten().for_each(|at| *at = *at + span);
     }
 
-    /// Time has passed.
+    /// Advances the clock to `now` and handles the deadlines that have passed.
     pub fn handle_timeout(&mut self, now: Instant) {
         self.wake(now);
         if let Some(Unexplained { message, .. }) = self.unexplained.take_if(|news| news.until <= now) {
@@ -273,10 +277,11 @@ impl Supervisor {
         }
     }
 
-    /// Something happened.
+    /// Handles an input.
     ///
     /// # Errors
-    /// It cannot have happened: there is no such worker. Nothing has changed then.
+    /// The input is impossible: its worker does not exist, or the agent has begun before. The state has not changed
+    /// then.
     pub fn handle(&mut self, now: Instant, input: Input) -> Result<(), InputError> {
         if let Some(local_rank) = input.local_rank()
             && self.worker(local_rank).is_none()
@@ -328,7 +333,7 @@ impl Supervisor {
             Input::Closed { call } if self.takes(call, Phase::Closing) => {
                 self.enter(now, PhaseEvent::Close, Reason::Done);
             }
-            // An answer that nobody waits for any more.
+            // An answer to a call that is no longer pending.
             Input::Met { .. }
             | Input::NotMet { .. }
             | Input::Assigned { .. }
@@ -384,7 +389,7 @@ impl Supervisor {
         Ok(())
     }
 
-    /// Whether this is the answer that the phase waits for. It comes once.
+    /// Returns whether this answers the call that `phase` waits for, and clears the pending call if so.
     fn takes(&mut self, call: u64, phase: Phase) -> bool {
         self.phase == phase && self.call.take_if(|&mut awaited| awaited == call).is_some()
     }
@@ -397,7 +402,7 @@ impl Supervisor {
         self.outputs.push_back(Output::Notify(notice));
     }
 
-    /// The one door between phases. Whoever calls it has asked whether the event has its place.
+    /// Changes the phase; nothing else does. An event that the phase does not allow is ignored.
     fn enter(&mut self, now: Instant, event: PhaseEvent, reason: Reason) {
         let from = self.phase;
         let Some(to) = from.on(event) else { return };
@@ -442,7 +447,7 @@ impl Supervisor {
                 self.ask(|call| Output::Part { call });
             }
             Phase::Closing => {
-                // Only who knows that the job is over closes the run.
+                // Only an agent that knows that the job is over closes the run.
                 let is_over =
                     self.is_announced || matches!(self.outcome, Some(Outcome::Succeeded { missing: None }));
                 let leave_mode = if is_over { LeaveMode::Close } else { LeaveMode::Leave };
@@ -462,7 +467,7 @@ impl Supervisor {
         self.outputs.push_back(output(self.calls));
     }
 
-    /// Nobody waits for the answer to the call under way any more.
+    /// Cancels the pending call. Its answer is ignored from now on.
     fn cancel(&mut self) {
         if let Some(call) = self.call.take() {
             self.outputs.push_back(Output::Cancel { call });
@@ -474,7 +479,7 @@ impl Supervisor {
         self.group.group_world_size = round.group_world_size;
         self.group.round = round.number;
         self.tells_of_deaths = round.tells_of_deaths;
-        // From now on, this round counts.
+        // From here on this round counts, and the success of the last one is void.
         self.done = None;
         self.enter(now, PhaseEvent::Meet, Reason::Done);
     }
@@ -500,7 +505,8 @@ impl Supervisor {
         self.look_whether_all_started(now);
     }
 
-    /// Who ended has started, whether or not that was told.
+    /// Enters `Running` once all workers have started. A worker that has ended counts as started, even if its start was
+    /// never reported.
     fn look_whether_all_started(&mut self, now: Instant) {
         let started = |worker: &super::group::Worker| worker.pid.is_some() || worker.exit.is_some();
         if self.phase == Phase::Starting && self.group.workers.iter().all(started) {
@@ -531,7 +537,7 @@ impl Supervisor {
         }
     }
 
-    /// A failure: another try, if there is one left.
+    /// Handles a failure: restarts if a restart is left.
     fn spend(&mut self, now: Instant, reason: Reason) {
         let is_excusable = self.group.group_world_size > 1 && reason.may_follow_a_death();
         match self.restarts_left.checked_sub(1) {
@@ -539,7 +545,7 @@ impl Supervisor {
                 self.restarts_left = left;
                 let has_run = self.phase == Phase::Running;
                 let ran = if has_run { now.since(self.clocks.phase_began) } else { Duration::ZERO };
-                // A system without room has pauses of its own, and a failure before the start is followed by none.
+                // A lack of resources has its own pauses. A failure before the start is not followed by a pause.
                 let lacks_resources =
                     matches!(reason, Reason::NotStarted { start_failure: StartFailure::Passing, .. });
                 if matches!(self.phase, Phase::Starting | Phase::Running) && !lacks_resources {
@@ -557,8 +563,8 @@ impl Supervisor {
         }
     }
 
-    /// A peer has died, perhaps before the failure that the group is being stopped for: its workers notice that sooner
-    /// than the agent is told.
+    /// Handles the report of a peer's death. The failure that the group is being stopped for may be a consequence of
+    /// it: workers notice a peer's death before the agent gets the report.
     fn excuse(&mut self, now: Instant, death: Reason) {
         if core::mem::take(&mut self.is_excusable) {
             self.restarts_left += 1;
@@ -572,14 +578,14 @@ impl Supervisor {
         }
     }
 
-    /// If it was in doubt whether the job has failed, it has.
+    /// Concludes a pending failure, if there is one: the job has failed.
     fn settle(&mut self, now: Instant) {
         if self.conclude_if_pending() && self.stopping.is_none() {
             self.enter(now, PhaseEvent::Clear, Reason::Done);
         }
     }
 
-    /// Whether it was in doubt.
+    /// Concludes a pending failure. Returns whether there was one.
     fn conclude_if_pending(&mut self) -> bool {
         let Some(PendingFailure { reason, .. }) = self.suspicion.take() else { return false };
         self.conclude(reason);
@@ -599,8 +605,8 @@ impl Supervisor {
             return;
         }
         if self.abandons(&Outcome::of(&reason)) {
-            // Before its peers' workers miss this one's: what is no failure should not look like one. And before the join
-            // is taken back, after which nobody would be told.
+            // Sent before the peers' workers miss this agent's, so that a stop does not look like a failure to them.
+            // Sent before the join is cancelled, because nothing can be announced after that.
             self.outputs.push_back(Output::Abandon);
         }
         self.cancel();
@@ -608,13 +614,13 @@ impl Supervisor {
         self.enter(now, PhaseEvent::GiveUp, reason);
     }
 
-    /// Whether the others would wait for it in vain, and have not been told why. While it meets, it may be in a round already
-    /// of which it has not heard, or still in the one that it comes from.
+    /// Returns whether the other agents would wait for this one in vain without knowing why. While it joins, it may
+    /// already be in a round whose start has not been reported, or still in the previous round.
     fn abandons(&self, outcome: &Outcome) -> bool {
         match outcome {
             Outcome::Stopped { .. } => self.is_needed() || self.phase == Phase::Meeting,
             Outcome::GuardLost { .. } => self.phase == Phase::Meeting,
-            // Backends that do not see that by themselves are told.
+            // Some backends do not notice this by themselves, so they are notified.
             Outcome::Failed {
                 reason: Reason::SessionEnded { .. } | Reason::ServerLost { .. } | Reason::NoRound { .. },
             } => self.starts > 0,
@@ -622,7 +628,7 @@ impl Supervisor {
         }
     }
 
-    /// It is certain how it ends, and the others hear what concerns them.
+    /// Fixes the outcome, and announces it to the other agents if it concerns them.
     fn conclude(&mut self, reason: Reason) {
         let outcome = Outcome::of(&reason);
         self.group.state = outcome.state();
@@ -633,8 +639,8 @@ impl Supervisor {
         self.outcome = Some(outcome);
     }
 
-    /// Workers that run are a group that failed. Those that have succeeded have done so, and those that are being stopped
-    /// have ended.
+    /// Handles the loss of the group. Running workers count as failed. Workers that have succeeded or are being stopped
+    /// are unaffected.
     fn group_lost(&mut self, now: Instant, message: Box<str>) {
         match self.phase {
             Phase::Starting | Phase::Running => {
@@ -658,7 +664,7 @@ impl Supervisor {
         }
     }
 
-    /// Whether the round cannot do without it: its workers are not done.
+    /// Returns whether the round depends on this agent: its workers have not finished.
     const fn is_needed(&self) -> bool {
         matches!(self.phase, Phase::Assigning | Phase::Starting | Phase::Running | Phase::Restarting)
     }
@@ -679,10 +685,10 @@ impl Supervisor {
             Membership::ServerLost { message } => (Reason::ServerLost { message }, true),
         };
         match (self.phase, is_final) {
-            // It goes as soon as it is known whether they wait for it.
+            // It leaves as soon as it is known whether the others wait for it.
             (Phase::ExitBarrier, false) if self.is_leaving() => {}
-            // Its own workers are done, and their result stands. Who comes back wants a round, and cannot have it alone;
-            // who died does not come.
+            // This agent's workers have succeeded, and their result stands. A returning node needs a new round, and
+            // cannot form it alone. A node that died does not arrive at the exit barrier.
             (Phase::ExitBarrier, true) => self.part_early(now, reason),
             (Phase::ExitBarrier, false)
                 if matches!(reason, Reason::PeerDied { .. } | Reason::SessionEnded { .. }) =>
@@ -694,10 +700,10 @@ impl Supervisor {
                     self.excuse(now, reason);
                 }
             }
-            // Its own failure was first.
+            // This agent's own failure came first.
             (Phase::Ending, true) => self.settle(now),
             (_, false) if planted::has(Bug::PaidNewcomer) => self.spend(now, reason),
-            // Its round is over for the others, and the fault is on this side.
+            // The others continue without this agent, and the fault is on this side.
             (_, false) if matches!(reason, Reason::SessionEnded { .. }) => self.spend(now, reason),
             (_, false) => self.renew(now, reason),
             (_, true) => self.conclude_with_last_round(now, reason),
@@ -712,7 +718,8 @@ impl Supervisor {
                 self.cancel();
                 self.enter(now, PhaseEvent::Close, Reason::Stop(cause));
             }
-            // Whoever asks twice will not wait. Who asks once while they end anyway leaves them their time.
+            // A second stop request kills at once. A first one that arrives while the workers are already ending leaves
+            // them their time.
             Phase::Ending => {
                 self.settle(now);
                 let step = self.stopping.map(|stopping| stopping.step);
@@ -728,7 +735,7 @@ impl Supervisor {
                     _ => {}
                 }
             }
-            // Whoever asks twice will not wait.
+            // A second stop request does not wait any longer.
             Phase::ExitBarrier if self.is_stop_requested => self.wait_no_more(now, Reason::Stop(cause)),
             Phase::ExitBarrier => self.leave_the_others(now, Reason::Stop(cause)),
             _ => self.give_up(now, Reason::Stop(cause)),
@@ -737,9 +744,8 @@ impl Supervisor {
     }
 }
 
-/// How long the phases of a restart took, together.
 impl Timing {
-    /// From the death of a worker to the start of the last new one.
+    /// Returns the whole restart time, from the death of a worker to the start of the last new one.
     #[must_use]
     pub fn total(&self) -> Duration {
         self.detect + self.stop + self.rendezvous + self.assign + self.start

@@ -1,8 +1,8 @@
-//! An agent that runs: [`Supervisor`] with threads, sockets and processes around it.
+//! Driver of an agent: [`Supervisor`] with its threads, sockets and processes.
 //!
-//! The thread that turns it waits for nobody. Two threads of its own make the calls that do: one stands in the rendezvous, one
-//! meets the other agents in the round's store. What they learn comes back through a channel that makes the agent's
-//! descriptor readable.
+//! The thread that polls the agent never blocks. Two threads of the agent make the blocking calls: one joins the
+//! rendezvous and listens to its events, the other meets the other agents in the round's store. Their results arrive
+//! through a channel that makes the agent's descriptor readable.
 
 mod blocking_thread;
 mod control;
@@ -56,83 +56,84 @@ use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, RawFd};
 use std::sync::PoisonError;
 
-/// How an agent is to be.
+/// Options of an agent.
 #[derive(Clone, Debug)]
 pub struct AgentOptions {
-    /// What it supervises.
+    /// Spec of the supervised workers.
     pub spec: WorkerSpec,
-    /// What it calls itself when it tells others of a failure; a host's name, most often.
+    /// Name of this agent in the failure messages that other agents show; usually the host name.
     pub name: String,
-    /// What the workers' program is called in reports.
+    /// Name of the workers' program in reports.
     pub entry_name: String,
-    /// Where workers of other nodes reach this one, if it hosts their store. Without it: as the rendezvous knows it, and
-    /// for a group of one node whose workers are on its host, at the loopback address.
+    /// Address at which workers of other nodes reach this node if it hosts their store. Without it, the address that
+    /// the rendezvous knows is used. A group of one node whose workers run on its host uses the loopback address then.
     pub local_addr: Option<String>,
-    /// Where the workers find their store; without it, each round has a store of its own, which the first agent serves.
+    /// Address of the workers' store. Without it, each round has a store of its own, served by the first agent.
     pub master: Option<RendezvousStoreInfo>,
 }
 
-/// An agent that cannot be, or cannot go on.
+/// Error of creating or driving an agent.
 #[derive(Debug, thiserror::Error)]
 pub enum AgentError {
-    /// The spec makes no sense.
+    /// The spec is inconsistent.
     #[error(transparent)]
     Spec(#[from] SpecError),
-    /// No descriptors or threads.
-    #[error("the agent has no room on this system: {0}")]
+    /// The system has no descriptors or threads left.
+    #[error("the agent cannot get the descriptors or threads that it needs: {0}")]
     System(#[from] io::Error),
 }
 
-/// Something that an agent tells of.
+/// Event of an agent.
 #[derive(Clone, Debug, PartialEq)]
 pub enum AgentEvent {
-    /// What the machine tells.
+    /// A notice of the supervisor.
     Notice(Notice),
-    /// Workers of one start failed, and nothing of that start lives any more.
+    /// Workers of one start failed, and no process of that start is alive any more.
     WorkersFailed(WorkerGroupFailure),
-    /// The agent is done: [`Agent::result`] says how.
+    /// The agent has ended: [`Agent::result`] says how.
     Over,
 }
 
-/// Hears of everything as it happens, with the machine as it is then. It must not block.
+/// Callback for all events as they happen, with the supervisor in its state at that time. It must not block.
 pub type Observer = Box<dyn FnMut(Instant, &Supervisor, Happened<'_>) + Send>;
 
-/// How things stood when something happened.
+/// State of the agent at the time of an event.
 #[derive(Clone, Debug)]
 pub struct Moment {
-    /// The workers.
+    /// The worker group.
     pub group: Arc<WorkerGroup>,
-    /// How often they may still fail without an end to it all.
+    /// Number of further failures that the agent answers with a restart.
     pub restarts_left: u32,
 }
 
-/// What came of it all.
+/// Result of an agent.
 #[derive(Clone, Debug, PartialEq)]
 pub struct AgentResult {
     /// How the agent ended.
     pub outcome: Outcome,
-    /// What its workers returned, by global rank, where they were functions and all ended well.
+    /// Values that the workers returned, by global rank. Present if they were functions and all succeeded.
     pub returned: BTreeMap<u64, Arc<Vec<u8>>>,
     /// The failures of the last start, if there were any.
     pub failure: Option<WorkerGroupFailure>,
 }
 
 const WORKERS: Token = Token(0);
-/// How soon a call is interrupted again that the last time was missed.
+/// Interval at which a blocking call is cancelled again. A call that was just beginning may miss the first
+/// cancellation.
 const INTERRUPT_INTERVAL: Duration = Duration::from_millis(2);
 
-/// One agent. One thread turns it; others have its [`AgentControl`].
+/// An agent, polled by one thread. Other threads use its [`AgentControl`].
 ///
-/// Dropping it before it is over ends its workers at once, and this node has left the rendezvous then. What it waits for
-/// in the rendezvous is ended; code of a backend that nobody can end has ten seconds, and is left behind then with its
-/// thread and with what it holds, the handler and its session among that.
+/// Dropping an agent before it has ended kills its workers, and this node has left the rendezvous then. Pending waits
+/// in the rendezvous are cancelled. Backend code that cannot be cancelled gets ten seconds; after that its thread is
+/// detached, and keeps what it holds, including the handler and its session.
 pub struct Agent {
     machine: Supervisor,
     entry_name: String,
-    // The threads go before what they interrupt.
+    // Dropped before what they interrupt.
     membership: BlockingThread<membership::Ask>,
     numbering: BlockingThread<numbering::Ask>,
-    // A watch goes before what it watches.
+    // Dropped before the descriptor that it watches.
     #[expect(dead_code, reason = "held: the descriptor becomes readable by it")]
     watch: Watch,
     workers: Box<dyn Workers>,
@@ -142,20 +143,20 @@ pub struct Agent {
     inputs: Receiver<AgentInput>,
     event_sender: EventSender,
     snapshot: Arc<Snapshot>,
-    /// The machine's last call.
+    /// The last call of the supervisor.
     last_call: Option<LastCall>,
-    /// What there was to say of a thread that panicked: it answers nothing any more.
+    /// Threads that have panicked, with the panic message. They answer no more calls.
     fallen: Vec<(CallSource, Box<str>)>,
-    /// When the farewell is given up.
+    /// Deadline for leaving the rendezvous.
     leave_until: Option<Instant>,
     info: Option<Arc<Info>>,
     numbered: Option<Box<Numbered>>,
     returned: BTreeMap<u32, Arc<Vec<u8>>>,
     failure: Option<WorkerGroupFailure>,
-    /// Timers of this start by which workers were ended.
+    /// Timers of this start that ended a worker.
     expired: Vec<ExpiredTimer>,
     happened: VecDeque<(AgentEvent, Moment)>,
-    /// That of the event that was told last.
+    /// State at the time of the event that `next_event` returned last.
     moment: Moment,
     observers: Vec<Observer>,
     health: Option<(HealthServer, LivenessPolicy)>,
@@ -168,7 +169,7 @@ impl core::fmt::Debug for Agent {
 }
 
 impl Agent {
-    /// An agent, which begins with its first turn: before that it joins nothing.
+    /// Creates an agent. It joins nothing before it is first polled.
     ///
     /// # Errors
     /// See [`AgentError`].
@@ -225,7 +226,7 @@ impl Agent {
         let snapshot = Arc::new(Snapshot::new(machine.group().clone()));
         let moment =
             Moment { group: snapshot.publish(machine.group()), restarts_left: machine.restarts_left() };
-        // There is something to do: to begin.
+        // The first thing to do is to begin.
         events.wake_at(events.clock().now());
         Ok(Self {
             machine,
@@ -255,20 +256,20 @@ impl Agent {
         })
     }
 
-    /// For other threads.
+    /// Returns a handle for other threads.
     #[must_use]
     pub fn control(&self) -> AgentControl {
         AgentControl::new(self.event_sender.clone(), Arc::clone(&self.snapshot))
     }
 
-    /// The machine, to look at.
+    /// Returns the supervisor, for inspection.
     #[must_use]
     pub const fn supervisor(&self) -> &Supervisor {
         &self.machine
     }
 
-    /// Adds somebody who hears of everything, from the beginning if it is added before the first turn. It is called on
-    /// the thread that turns the agent.
+    /// Adds a callback for all events. If it is added before the first poll, it gets all events from the beginning. It
+    /// is called on the thread that polls the agent.
     pub fn observe(&mut self, mut observer: Observer) {
         let now = self.now();
         for (event, _) in &self.happened {
@@ -279,7 +280,7 @@ impl Agent {
         self.observers.push(observer);
     }
 
-    /// How the agent is; its last progress is now.
+    /// Returns the health of the agent, with now as the time of its last progress.
     #[must_use]
     pub fn health(&self) -> Health {
         let liveness_policy = self
@@ -289,12 +290,12 @@ impl Agent {
         Health::new(self.machine.phase(), self.now(), self.machine.group(), liveness_policy)
     }
 
-    /// Answers over HTTP how the agent is, at `address`, where port 0 is any that is free, on a thread of its own until the
-    /// agent is dropped; the address is returned. 503 is told when it should have got on and has not
-    /// ([`Health::is_well`]).
+    /// Serves the agent's health over HTTP at `address`, on a thread of its own, until the agent is dropped. Port 0
+    /// selects a free port. Returns the bound address. The response is 503 if the agent should have made progress and
+    /// has not ([`Health::is_well`]).
     ///
     /// # Errors
-    /// The address is not to be had, or there is no room for a thread.
+    /// The address cannot be bound, or the thread cannot be started.
     pub fn serve_health(
         &mut self,
         address: SocketAddr,
@@ -306,22 +307,22 @@ impl Agent {
         Ok(address)
     }
 
-    /// Does what is to be done by now. It does not wait, but for the workers' output: a log disk that neither takes data
-    /// nor refuses it holds up the start and the end of a group for up to two seconds.
+    /// Does all pending work. It does not block, except for the workers' output: a log disk that neither accepts nor
+    /// refuses data delays the start and the end of a group by up to two seconds.
     ///
     /// # Errors
-    /// That of the system.
+    /// The event loop's system call failed.
     pub fn poll(&mut self) -> Result<(), AgentError> {
-        // Whoever is ready is asked anyway.
+        // All sources are polled below, whether or not they are ready.
         for _ in self.events.poll()? {}
         self.progress();
         Ok(())
     }
 
-    /// As [`Agent::poll`], for a thread that has nothing else to do: it waits until there is something to do.
+    /// Like [`Agent::poll`], but waits until there is work to do. For a thread that does nothing else.
     ///
     /// # Errors
-    /// That of the system.
+    /// The event loop's system call failed.
     pub fn wait(&mut self) -> Result<(), AgentError> {
         let until = self.deadline();
         for _ in self.events.wait(until)? {}
@@ -329,20 +330,21 @@ impl Agent {
         Ok(())
     }
 
-    /// The next thing to tell, in order.
+    /// Returns the next event, in order.
     pub fn next_event(&mut self) -> Option<AgentEvent> {
         let (event, moment) = self.happened.pop_front()?;
         self.moment = moment;
         Some(event)
     }
 
-    /// How things stood when what [`Agent::next_event`] told last had happened. The machine may have gone on since.
+    /// Returns the state at the time of the event that [`Agent::next_event`] returned last. The supervisor may have
+    /// advanced since.
     #[must_use]
     pub const fn moment(&self) -> &Moment {
         &self.moment
     }
 
-    /// What came of it, once it is over.
+    /// Returns the result, once the agent has ended.
     #[must_use]
     pub fn result(&self) -> Option<AgentResult> {
         let outcome = self.machine.outcome().filter(|_| self.is_over())?.clone();
@@ -356,10 +358,10 @@ impl Agent {
         Some(AgentResult { outcome, returned, failure: self.failure.clone() })
     }
 
-    /// Turns the agent until it is over. `notify` hears of everything as it happens.
+    /// Polls the agent until it has ended. `notify` is called with each event.
     ///
     /// # Errors
-    /// That of the system.
+    /// The event loop's system call failed.
     pub fn run(&mut self, mut notify: impl FnMut(&mut Self, AgentEvent)) -> Result<AgentResult, AgentError> {
         loop {
             while let Some(event) = self.next_event() {
@@ -380,7 +382,7 @@ impl Agent {
         self.events.clock().now()
     }
 
-    /// When something is to be done although nothing happens.
+    /// Returns the time of the next poll if no event arrives before.
     fn deadline(&self) -> Option<Instant> {
         let is_busy = self.membership.is_busy() || self.numbering.is_busy();
         let interrupt_call = is_busy.then(|| self.now() + INTERRUPT_INTERVAL);
@@ -421,7 +423,7 @@ impl Agent {
     }
 
     fn give(&mut self, input: Input) {
-        // Workers that the machine does not have are those of an attempt that it gave up.
+        // The supervisor refuses events of workers that it does not know. They belong to an attempt that it gave up.
         self.machine.handle(self.now(), input).ok();
     }
 
@@ -444,7 +446,7 @@ impl Agent {
                 self.give(Input::Assigned { call, ranks });
             }
             AgentInput::Fell { asker, message } => {
-                let message: Box<str> = format!("the thread that waits there panicked: {message}").into();
+                let message: Box<str> = format!("a thread of the agent panicked: {message}").into();
                 self.fallen.push((asker, message.clone()));
                 self.answer_for_the_fallen();
                 if asker == CallSource::Member {
@@ -454,7 +456,7 @@ impl Agent {
         }
     }
 
-    /// Whoever would answer the machine's call is no more.
+    /// Answers the pending call if the thread that would answer it has panicked.
     fn answer_for_the_fallen(&mut self) {
         let Some(last_call) = self.last_call else { return };
         let fallen = self.fallen.iter().find(|(asker, _)| *asker == last_call.asker());
@@ -463,7 +465,7 @@ impl Agent {
         }
     }
 
-    /// Nobody answers to the farewell: the agent goes without it.
+    /// Ends a leave that got no answer in time. The agent ends without it.
     fn end_leave(&mut self) {
         self.leave_until = None;
         if let Some(last_call @ LastCall::Close { .. }) = self.last_call {
@@ -519,7 +521,7 @@ impl Agent {
                 self.ask(LastCall::Close { call });
             }
             Output::Assign { call } => {
-                // The server of the last start goes now, when its workers are gone: the next one may want its port.
+                // The server of the last start ends now, after its workers: the next server may use the same port.
                 self.numbered = None;
                 self.ask_for_numbers(LastCall::Assign { call }, |info| numbering::Ask::Assign { call, info });
             }
@@ -582,7 +584,7 @@ impl Agent {
     }
 
     fn ask_for_numbers(&mut self, last_call: LastCall, ask: impl FnOnce(Arc<Info>) -> numbering::Ask) {
-        // The machine asks for them in a round only.
+        // The supervisor requests ranks only in a round.
         let Some(info) = self.info.clone() else { return };
         self.numbering.ask(ask(info));
         self.ask(last_call);
@@ -601,13 +603,14 @@ impl Agent {
 }
 
 impl AsRawFd for Agent {
-    /// Readable whenever [`Agent::poll`] has something to do; the same for the agent's life.
+    /// Returns the descriptor that is readable whenever [`Agent::poll`] has work to do. It stays the same for the life
+    /// of the agent.
     fn as_raw_fd(&self) -> RawFd {
         self.events.fd()
     }
 }
 
-/// What is to be done when a thread panics.
+/// Returns the callback for a panic of the thread.
 fn fell(event_sender: &EventSender, asker: CallSource) -> impl FnOnce(String) + Send + 'static {
     let event_sender = event_sender.clone();
     move |message| event_sender.notify(AgentInput::Fell { asker, message })

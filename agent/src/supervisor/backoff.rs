@@ -1,19 +1,18 @@
-//! How long a restart waits when starts fail at once, one after the other.
+//! Pauses between restarts when one start after the other fails at once.
 
 use crate::spec::BACKOFF_FIRST;
 use rendezvous_core::time::Duration;
 
-/// Failures of starts in a row.
+/// Failed starts in a row, and the pause that follows from them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Backoff {
-    /// How many, since a group ran for long.
+    /// Number of failures since a group last ran longer than the longest pause.
     failures: u32,
-    /// The pause before the next start.
     pause: Duration,
 }
 
 impl Backoff {
-    /// A group has failed that ran for so long, and there is to be another start. `longest` is the longest pause.
+    /// Records the failure of a group that ran for `ran` and is to be restarted. `longest` is the longest pause.
     pub(super) fn failed(&mut self, ran: Duration, longest: Duration) {
         self.failures = if ran < longest { self.failures.saturating_add(1) } else { 1 };
         self.pause = match self.failures.checked_sub(2) {
@@ -22,13 +21,13 @@ impl Backoff {
         };
     }
 
-    /// The failure was no fault of the group's.
+    /// Takes back the last failure: a peer's death caused it.
     pub(super) fn excused(&mut self) {
         self.failures = self.failures.saturating_sub(1);
         self.pause = Duration::ZERO;
     }
 
-    /// The pause before the start that is due now.
+    /// Returns the pause before the next start, and resets it.
     pub(super) fn take_pause(&mut self) -> Duration {
         core::mem::take(&mut self.pause)
     }

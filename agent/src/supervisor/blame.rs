@@ -1,4 +1,4 @@
-//! Ends of workers, and which of them is the root cause of the others.
+//! Exits of workers, and the choice of the root cause among them.
 
 use super::{Failed, Notice, Stopping, Supervisor};
 use crate::group::{ExitStatus, WorkerState};
@@ -9,21 +9,22 @@ use alloc::vec::Vec;
 use rendezvous_core::planted::{self, Bug};
 use rendezvous_core::time::Instant;
 
-/// Where a failure stands among those of its start.
+/// Likelihood that a failure is the root cause of its start's failures.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Suspicion {
-    /// Others end in consequence of such a death, and never the other way round.
+    /// Other workers end in consequence of such a death, and never the other way round.
     Cause,
-    /// It may have ended because another one did.
+    /// It may be a consequence of another worker's end.
     Unsure,
-    /// It crashed on its way out, when it had been told to end.
+    /// It crashed after it had been asked to stop.
     Aftermath,
 }
 
 fn suspicion(failed: &Failed, stopping: Option<Stopping>) -> Suspicion {
     let was_stopped = stopping.is_some_and(|stopping| stopping.began < failed.at);
     match failed.exit {
-        // Nobody is killed because a peer ended, or because he was told to end; peers may end first, though.
+        // A worker is not killed because a peer ended or because it was asked to stop. But peers may end before it
+        // does.
         exit if exit.is_killed() => Suspicion::Cause,
         exit if exit.is_crash() && was_stopped => Suspicion::Aftermath,
         exit if exit.is_violent() => Suspicion::Cause,
@@ -31,13 +32,12 @@ fn suspicion(failed: &Failed, stopping: Option<Stopping>) -> Suspicion {
     }
 }
 
-/// Whether this is no consequence of another's end.
 fn is_cause(failed: &Failed, stopping: Option<Stopping>) -> bool {
     suspicion(failed, stopping) == Suspicion::Cause
 }
 
-/// The failures of a start, which are in the order of their first signs: the root cause first, and those that are alike in
-/// that order.
+/// Sorts the failures of a start, which are in the order of their earliest evidence: the root cause first. Failures of
+/// equal suspicion keep their order.
 pub(super) fn by_suspicion(failures: &[Failed], stopping: Option<Stopping>) -> Vec<Failed> {
     let of = |wanted| failures.iter().filter(move |failed| suspicion(failed, stopping) == wanted).copied();
     [Suspicion::Cause, Suspicion::Unsure, Suspicion::Aftermath].into_iter().flat_map(of).collect()
@@ -57,9 +57,9 @@ impl Supervisor {
             worker.exit = Some(exit);
             worker.pid
         });
-        // A worker that was told to end is no failure, however it takes that. One that was ending before is, although
-        // its end is seen late: its peers may have seen its connections close, and ended, before that. So is one that
-        // had written an error file: it was on its way out.
+        // A worker that was asked to stop has not failed, whatever its exit status. But a worker that was ending before
+        // has failed, even if its end is seen late: its peers may have seen its connections close, and have ended,
+        // before that. The same holds for a worker that had written an error file.
         let error_at = self.errors.iter().find(|(writer, _)| *writer == local_rank).map(|(_, at)| *at);
         let began = self.stopping.filter(|_| was_ending || error_at.is_some()).map(|stopping| stopping.began);
         let detect = now.since(at);
@@ -84,7 +84,7 @@ impl Supervisor {
                 let reason = self.first_failure(&failed).unwrap_or(Reason::WorkerFailed { worker, exit });
                 self.spend(now, reason);
             } else if is_cause(&failed, self.stopping) {
-                // It is no consequence of anything, and the others may be.
+                // This failure is no consequence of another one, and the others may be consequences of it.
                 self.is_excusable = false;
                 self.settle(now);
             }
@@ -94,7 +94,7 @@ impl Supervisor {
         }
     }
 
-    /// The reason for the stop where it is not the worker that failed, but one that had written an error file before that.
+    /// Returns the reason of the stop if another worker had written an error file before this one failed.
     fn first_failure(&self, failed: &Failed) -> Option<Reason> {
         let (writer, written) = self.errors.iter().min_by_key(|(_, at)| *at)?;
         let is_first = *written < failed.at && *writer != failed.local_rank && !is_cause(failed, None);
@@ -102,7 +102,8 @@ impl Supervisor {
         Some(Reason::ErrorWritten { worker })
     }
 
-    /// The group does not wait for the end of the worker that is overdue: it may take its time, or be no worker.
+    /// Handles an expired timer. The group does not wait for the process to end: that may take long, or the process may
+    /// be no worker.
     pub(super) fn timer_expired(&mut self, now: Instant, timer: ExpiredTimer) {
         let is_failure = timer.signal > 0 && matches!(self.phase, Phase::Starting | Phase::Running);
         self.notify(Notice::TimerExpired(timer.clone()));

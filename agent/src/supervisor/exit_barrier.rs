@@ -1,45 +1,46 @@
-//! The exit barrier, and the ways out of it.
+//! The exit barrier, and the ways to leave it.
 
 use super::{Due, Instant, Outcome, Output, Phase, PhaseEvent, Reason, Supervisor, WaitFailure, WorkerState};
 use alloc::boxed::Box;
 use rendezvous_core::planted::{self, Bug};
 use rendezvous_core::time::Duration;
 
-/// The exit barrier of a round that is over. What ended it may be a death, which changes nothing any more, or somebody who
-/// wants another round: that is to be heard first.
+/// An exit barrier that failed because its round has ended. The cause is unknown yet: a death, which changes nothing
+/// any more, or a node that wants another round. That report is waited for.
 #[derive(Debug)]
 pub(super) struct Unexplained {
-    /// Until then it is waited for.
+    /// End of the wait for the report.
     pub(super) until: Instant,
     pub(super) message: Box<str>,
 }
 
-/// How long the news of a round may be behind what is seen of its store. Both come from one server.
+/// Longest time between the failure of the round's store and the report that the round has ended. Both come from one
+/// server.
 pub(super) const NEWS_DELAY_MAX: Duration = Duration::from_secs(5);
 
-/// How long it may take until it is known whether an arrival was counted that is not waited for any more.
+/// Longest wait for the answer whether this agent's arrival was counted, after the exit barrier was cancelled.
 pub(super) const ARRIVAL_DELAY_MAX: Duration = Duration::from_secs(5);
 
-/// Whether the others wait for this agent at the exit barrier.
+/// Whether this agent has arrived at the exit barrier, as the others see it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Arrival {
-    /// It was counted there.
+    /// The arrival was counted.
     Counted,
-    /// It was not, or nobody knows.
+    /// The arrival was not counted, or no answer is known.
     Unknown,
 }
 
 impl Supervisor {
-    /// The workers have succeeded, whatever the others do.
+    /// Leaves the exit barrier before the others. The workers have succeeded, whatever the others do.
     pub(super) fn part_early(&mut self, now: Instant, reason: Reason) {
         self.cancel();
         self.outcome = Some(Outcome::Succeeded { missing: Some(reason.clone()) });
         self.enter(now, PhaseEvent::Part, reason);
     }
 
-    /// There is no other round after all, and none was needed: the workers had succeeded. The others may have come to the exit
-    /// barrier in the moment in which this one heard of a newcomer.
-    /// Who comes from no success gives up.
+    /// Ends a renewal that forms no other round. If this agent's workers had succeeded, that result stands: the others
+    /// may have arrived at the exit barrier at the moment in which this agent left it for a waiting node. Without such
+    /// a success the agent gives up.
     pub(super) fn conclude_with_last_round(&mut self, now: Instant, reason: Reason) {
         let Some(done) = self.done.take() else { return self.give_up(now, reason) };
         if self.arrival == Arrival::Unknown {
@@ -51,10 +52,10 @@ impl Supervisor {
         self.enter(now, PhaseEvent::GiveUp, reason);
     }
 
-    /// The wait for the others has come to nothing.
+    /// Handles the failure of the exit barrier.
     pub(super) fn not_parted(&mut self, now: Instant, kind: WaitFailure, message: Box<str>) {
         if kind == WaitFailure::RoundOver {
-            // Nobody waits there any more.
+            // No agent waits there any more.
             self.arrival = Arrival::Counted;
         }
         match (self.due.take(), kind) {
@@ -66,7 +67,7 @@ impl Supervisor {
         }
     }
 
-    /// The others do not wait for this agent any more.
+    /// Handles the report that the others do not wait for this agent any more.
     pub(super) fn arrived(&mut self, now: Instant) {
         self.arrival = Arrival::Counted;
         if let Some(due) = self.due.take() {
@@ -74,13 +75,13 @@ impl Supervisor {
         }
     }
 
-    /// Its call was cancelled before.
+    /// Leaves the exit barrier; its call was cancelled before.
     pub(super) fn wait_no_more(&mut self, now: Instant, reason: Reason) {
         self.call = None;
         self.go_without_others(now, reason);
     }
 
-    /// It waits for the others no more, and goes as soon as it is known whether they wait for it.
+    /// Cancels the exit barrier, and leaves as soon as it is known whether the others wait for this agent.
     pub(super) fn leave_the_others(&mut self, now: Instant, reason: Reason) {
         match self.call {
             Some(call) if self.arrival == Arrival::Unknown => {
@@ -94,12 +95,13 @@ impl Supervisor {
         }
     }
 
-    /// Whether it goes as soon as it is known whether the others wait for it.
+    /// Returns whether it leaves as soon as it is known whether the others wait for it.
     pub(super) const fn is_leaving(&self) -> bool {
         matches!(self.phase, Phase::ExitBarrier) && self.due.is_some()
     }
 
-    /// A goodbye tells nobody that the one who says it will not come. A death does.
+    /// Leaves the exit barrier. A graceful leave does not notify agents that wait at the barrier; a death does. So
+    /// `Output::Abandon` comes first unless the arrival was counted.
     pub(super) fn go_without_others(&mut self, now: Instant, reason: Reason) {
         if self.arrival == Arrival::Unknown && !planted::has(Bug::SilentLeave) {
             self.outputs.push_back(Output::Abandon);

@@ -1,4 +1,4 @@
-//! What goes into the machine and what comes out.
+//! Inputs and outputs of the supervisor.
 
 use crate::group::{ExitStatus, WorkerGroup};
 use crate::phase::Phase;
@@ -10,177 +10,178 @@ use alloc::vec::Vec;
 use core::fmt;
 use rendezvous_core::time::{Duration, Instant};
 
-/// The agent's place in a round.
+/// The agent's position in a round.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Round {
-    /// Its rank among the agents.
+    /// Rank of this agent among the agents of the round.
     pub group_rank: u64,
-    /// How many agents there are.
+    /// Number of agents in the round.
     pub group_world_size: u64,
-    /// The round's number, of backends that have rounds.
+    /// Number of the round, for backends that number their rounds.
     pub number: Option<u64>,
-    /// Whether the death of a member is told by itself.
+    /// Whether the backend reports the death of a member.
     pub tells_of_deaths: bool,
 }
 
-/// What is heard of the round.
+/// A change of the round's membership.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[allow(missing_docs, reason = "as in Reason")]
 pub enum Membership {
-    /// So many nodes wait for the next round.
+    /// This many nodes wait for the next round.
     NodesWaiting { nodes: u64 },
     /// Another member died.
     PeerDied { message: Box<str> },
-    /// The round is over.
+    /// The round has ended.
     RoundOver { message: Box<str> },
     /// The next round was formed without this agent.
     Excluded,
     /// Another process joined under this agent's name.
     Replaced,
-    /// Another agent's workers failed for good.
+    /// The workers of another agent failed and are out of restarts.
     JobFailed { message: Box<str> },
-    /// The server ended this agent's session, and goes on. Most often the agent was silent for too long.
+    /// The server ended this agent's session and continues to run. Most often the agent sent no heartbeat for too long.
     SessionEnded { message: Box<str> },
-    /// The rendezvous is lost, and will not come back in time.
+    /// The connection to the rendezvous is lost, and will not return in time.
     ServerLost { message: Box<str> },
 }
 
-/// Something happened.
+/// Input of the supervisor.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Input {
-    /// The agent is to begin.
+    /// The agent begins.
     Begin,
-    /// There is a round: the answer to [`Output::Meet`].
+    /// A round was formed: the answer to [`Output::Meet`].
     Met {
-        /// Which call this answers.
+        /// Number of the answered call.
         call: u64,
-        /// The agent's place in it.
+        /// The agent's position in the round.
         round: Round,
     },
-    /// There is none.
+    /// No round was formed: the other answer to [`Output::Meet`].
     NotMet {
-        /// Which call this answers.
+        /// Number of the answered call.
         call: u64,
-        /// Which sort of failure.
+        /// Kind of failure.
         kind: NoRound,
-        /// What went wrong.
+        /// Description of the failure.
         message: Box<str>,
     },
     /// The ranks are known: the answer to [`Output::Assign`].
     Assigned {
-        /// Which call this answers.
+        /// Number of the answered call.
         call: u64,
-        /// Where the workers begin.
+        /// First ranks of this agent's workers, and the numbers of workers.
         ranks: Ranks,
     },
-    /// They are not.
+    /// The ranks could not be agreed on: the other answer to [`Output::Assign`].
     NotAssigned {
-        /// Which call this answers.
+        /// Number of the answered call.
         call: u64,
-        /// Which sort of failure.
+        /// Kind of failure.
         kind: WaitFailure,
-        /// What went wrong.
+        /// Description of the failure.
         message: Box<str>,
     },
     /// A worker was started: part of the answer to [`Output::Start`].
     Started {
-        /// Which.
+        /// Local rank of the worker.
         local_rank: u32,
-        /// Its process.
+        /// Process ID of the worker.
         pid: u32,
     },
-    /// A worker was not started.
+    /// A worker could not be started.
     NotStarted {
-        /// Which.
+        /// Local rank of the worker.
         local_rank: u32,
-        /// Whether another try may help.
+        /// Whether another attempt may succeed.
         start_failure: StartFailure,
-        /// What went wrong.
+        /// Description of the failure.
         message: Box<str>,
     },
     /// A worker's process ended.
     Exited {
-        /// Which.
+        /// Local rank of the worker.
         local_rank: u32,
-        /// How.
+        /// Exit status of the process.
         exit: ExitStatus,
-        /// When it began to, as far as that was seen.
+        /// Time at which the process began to end, as far as that was observed.
         at: Instant,
-        /// Whether it was seen to be ending before a stop signal was sent to it, whatever `at` says.
+        /// Whether the process was seen to be ending before a stop signal was sent to it, whatever `at` says.
         was_ending: bool,
     },
-    /// A worker has written an error file; told before the failure of another one that makes this worth knowing.
+    /// A worker has written an error file. Reported before the failure of another worker, whose cause it may be.
     ErrorWritten {
-        /// Which.
+        /// Local rank of the worker.
         local_rank: u32,
-        /// When.
+        /// Time of writing.
         at: Instant,
     },
     /// Processes that outlive the workers: the answer to [`Output::NameLeftovers`], if there are any.
     Leftovers {
-        /// Their numbers and commands.
+        /// Their process IDs and commands.
         message: Box<str>,
     },
     /// A worker hangs in the kernel for too long.
     Stuck {
-        /// Which.
+        /// Local rank of the worker.
         local_rank: u32,
-        /// For how long.
+        /// Time for which it has hung.
         since: Duration,
     },
-    /// A worker's timer has expired, and its process was sent the timer's signal, if there is one.
+    /// A worker's timer has expired. Its process was sent the timer's signal, if the timer has one.
     TimerExpired(ExpiredTimer),
-    /// Nothing lives beneath the agent. After [`Output::Signal`] and [`Output::Kill`] this is told as soon as it is so,
-    /// at once if it is already.
+    /// No descendant of the agent is alive. Reported after [`Output::Signal`] and [`Output::Kill`] as soon as it is
+    /// true, at once if it is already.
     Empty,
-    /// What lived beneath the agent was killed, or is being killed, because the agent lost what supervises it. Others can be
-    /// started; [`Input::Empty`] follows.
+    /// The agent lost its guard process, and all descendants of the agent were killed or are being killed. Other
+    /// workers can be started; [`Input::Empty`] follows.
     GroupLost {
-        /// What has happened.
+        /// Description of the loss.
         message: Box<str>,
     },
-    /// The workers cannot be seen any more.
+    /// The workers cannot be observed any more.
     GuardLost {
-        /// Why.
+        /// Description of the loss.
         message: Box<str>,
     },
-    /// Something is heard of the round.
+    /// The membership of the round has changed.
     Member(Membership),
-    /// The others do not wait for this agent at the exit barrier any more; told before the answer to [`Output::Part`].
+    /// The other agents no longer wait for this one at the exit barrier. Reported before the answer to
+    /// [`Output::Part`].
     Arrived {
-        /// The call that it is about.
+        /// Number of the call to [`Output::Part`].
         call: u64,
     },
-    /// All agents came to the exit barrier: the answer to [`Output::Part`].
+    /// All agents arrived at the exit barrier: the answer to [`Output::Part`].
     Parted {
-        /// Which call this answers.
+        /// Number of the answered call.
         call: u64,
     },
-    /// Not all came.
+    /// Not all agents arrived: the other answer to [`Output::Part`].
     NotParted {
-        /// Which call this answers.
+        /// Number of the answered call.
         call: u64,
-        /// Which sort of failure.
+        /// Kind of failure.
         kind: WaitFailure,
-        /// Who is missing, as far as it is known.
+        /// Description of the failure, with the missing agents as far as they are known.
         message: Box<str>,
     },
-    /// The rendezvous was told, or cannot be: the answer to [`Output::Close`].
+    /// The rendezvous was left, or cannot be reached: the answer to [`Output::Close`].
     Closed {
-        /// Which call this answers.
+        /// Number of the answered call.
         call: u64,
     },
-    /// The agent is to stop.
+    /// The agent is asked to stop.
     Stop(StopCause),
-    /// A signal for the workers that changes nothing here.
+    /// A signal to forward to the workers. It does not change the state.
     Pass {
-        /// Which.
+        /// Signal number.
         signal: i32,
     },
 }
 
 impl Input {
-    /// The worker that it is about.
+    /// Returns the local rank of the worker that the input concerns.
     pub(super) const fn local_rank(&self) -> Option<u32> {
         match *self {
             Self::Started { local_rank, .. }
@@ -194,134 +195,134 @@ impl Input {
     }
 }
 
-/// Something that cannot have happened.
+/// An impossible input.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum InputError {
-    /// There is no such worker.
+    /// The worker does not exist.
     #[error("there is no worker {local_rank}")]
     NoSuchWorker {
-        /// Which.
+        /// Local rank in the input.
         local_rank: u32,
     },
-    /// An agent runs once.
+    /// The agent has begun before; it runs once.
     #[error("the agent has begun before")]
     BegunBefore,
 }
 
-/// How the rendezvous is left.
+/// Way of leaving the rendezvous.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LeaveMode {
-    /// The job is over: nobody may join any more.
+    /// The job is over: the run is closed, and no agent may join any more.
     Close,
-    /// Only this agent goes.
+    /// Only this agent leaves.
     Leave,
 }
 
 /// A worker that failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Failed {
-    /// Which.
+    /// Local rank of the worker.
     pub local_rank: u32,
-    /// Its process.
+    /// Process ID of the worker, if it had started.
     pub pid: Option<u32>,
-    /// How it ended.
+    /// Exit status of the process.
     pub exit: ExitStatus,
-    /// The earliest sign of it: when it had written an error file, or began to end.
+    /// Earliest evidence of the failure: when the worker wrote an error file, or began to end.
     pub at: Instant,
 }
 
-/// How long the phases of a start took.
+/// Durations of the phases of a start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Timing {
-    /// From the death of a worker to its being noticed.
+    /// From the death of a worker to its detection.
     pub detect: Duration,
-    /// Until nothing of the last group was left.
+    /// From there until no process of the last group was left.
     pub stop: Duration,
-    /// Until there was a round.
+    /// From there until a round was formed.
     pub rendezvous: Duration,
-    /// Until the ranks were known.
+    /// From there until the ranks were known.
     pub assign: Duration,
-    /// Until all workers were started.
+    /// From there until all workers were started.
     pub start: Duration,
 }
 
-/// How an agent ended.
+/// Outcome of an agent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// All its workers ended well.
+    /// All its workers exited with success.
     Succeeded {
-        /// Why it did not wait until all other agents' had.
+        /// Reason why it did not wait for all other agents, if it did not.
         missing: Option<Reason>,
     },
-    /// It stood by, and was not needed.
+    /// It waited as a spare node, and was not needed.
     NotNeeded,
-    /// Somebody asked it to.
+    /// It was asked to stop.
     Stopped {
-        /// Who.
+        /// Source of the request.
         cause: StopCause,
     },
-    /// Its workers failed too often, or something else did that no restart mends.
+    /// Its workers failed too often, or a failure happened that no restart repairs.
     Failed {
-        /// What.
+        /// Reason of the failure.
         reason: Reason,
     },
-    /// It lost sight of its workers.
+    /// It could not observe its workers any more.
     GuardLost {
-        /// How.
+        /// Reason of the loss.
         reason: Reason,
     },
 }
 
-/// Something to be told to whoever listens: logs, events, metrics.
+/// A notice for logs, events and metrics.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Notice {
-    /// The agent is about something else now.
+    /// The agent entered another phase.
     Phase {
-        /// Before.
+        /// Previous phase.
         from: Phase,
-        /// Now.
+        /// Current phase.
         to: Phase,
-        /// Why.
+        /// Reason of the transition.
         reason: Reason,
     },
     /// All workers run.
     Running {
-        /// Which start this is; 0 is the first.
+        /// Number of the start; 0 is the first.
         attempt: u64,
-        /// What it took.
+        /// Durations of its phases.
         timing: Timing,
     },
     /// A worker ended.
     Exited {
-        /// Which.
+        /// Local rank of the worker.
         local_rank: u32,
-        /// How.
+        /// Exit status of the process.
         exit: ExitStatus,
-        /// Whether the agent had told it to.
+        /// Whether the agent had asked it to stop.
         was_stopped: bool,
     },
     /// A worker's timer has expired.
     TimerExpired(ExpiredTimer),
-    /// Something that changes nothing and that the user should know.
+    /// A message for the user that does not change the state.
     Remark {
-        /// What.
+        /// Text of the message.
         message: Box<str>,
     },
-    /// What lives beneath is killed.
+    /// All descendants of the agent are being killed.
     Killing {
-        /// Why.
+        /// Reason for killing them.
         reason: Reason,
     },
-    /// Processes that outlived that are left to themselves.
+    /// Processes that survived being killed are abandoned.
     GaveUp {
-        /// How long they were waited for.
+        /// Time since the stop began.
         since: Duration,
-        /// Who they are.
+        /// The surviving workers.
         left: Left,
     },
 }
 
-/// Those that outlived being killed: the workers among them, by their processes. None: it is others that workers began.
+/// Process IDs of the workers that survived being killed. Empty if the survivors are other descendants of the workers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Left(pub Vec<u32>);
 
@@ -339,73 +340,73 @@ impl fmt::Display for Left {
     }
 }
 
-/// What is to be done.
+/// Output of the supervisor: what the driver does next.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Output {
     /// Join the rendezvous; answered by [`Input::Met`] or [`Input::NotMet`].
     Meet {
-        /// The answer names it.
+        /// Number of the call, repeated in the answer.
         call: u64,
     },
-    /// Learn the ranks; answered by [`Input::Assigned`] or [`Input::NotAssigned`].
+    /// Agree on the ranks; answered by [`Input::Assigned`] or [`Input::NotAssigned`].
     Assign {
-        /// The answer names it.
+        /// Number of the call, repeated in the answer.
         call: u64,
     },
     /// Wait for the other agents; answered by [`Input::Parted`] or [`Input::NotParted`], also after [`Output::Cancel`].
     Part {
-        /// The answer names it.
+        /// Number of the call, repeated in the answer.
         call: u64,
     },
-    /// Tell the rendezvous; answered by [`Input::Closed`].
+    /// Leave the rendezvous; answered by [`Input::Closed`].
     Close {
-        /// The answer names it.
+        /// Number of the call, repeated in the answer.
         call: u64,
-        /// What to tell it.
+        /// Whether to close the run or only to leave it.
         leave_mode: LeaveMode,
     },
-    /// End this call; its answer does not matter any more.
+    /// Cancel a call; its answer is ignored.
     Cancel {
-        /// Which.
+        /// Number of the call.
         call: u64,
     },
-    /// Tell the other agents that this one's workers failed for good. Nothing waits for it.
+    /// Notify the other agents that this one's workers failed and are out of restarts. Not answered.
     Announce {
-        /// What happened.
+        /// Reason of the failure.
         reason: Reason,
     },
-    /// Tell the other agents that this one goes in the middle of the round, before its workers do. Nothing waits for it.
+    /// Notify the other agents that this one leaves in the middle of the round, before its workers end. Not answered.
     Abandon,
-    /// Start the workers, as [`super::Supervisor::group`] has them.
+    /// Start the workers of [`super::Supervisor::group`].
     Start {
-        /// Which start this is; 0 is the first.
+        /// Number of the start; 0 is the first.
         attempt: u64,
     },
-    /// Send this signal to all that lives beneath the agent, and to what comes up while it is being stopped; to each
-    /// process once.
+    /// Send this signal to all descendants of the agent, and to those that appear while the group is being stopped;
+    /// once to each process.
     Signal {
-        /// Which.
+        /// Signal number.
         signal: i32,
     },
     /// Name the processes that have outlived their workers; answered by [`Input::Leftovers`], if there are any.
     NameLeftovers,
-    /// Kill all that lives beneath the agent.
+    /// Kill all descendants of the agent.
     Kill,
-    /// Send this signal to the workers.
+    /// Forward this signal to the workers.
     Pass {
-        /// Which.
+        /// Signal number.
         signal: i32,
     },
-    /// These workers failed; nothing of the group lives any more, and their logs are whole.
+    /// Report failed workers. No process of the group is alive any more, and the logs are complete.
     Report {
-        /// The group that they were of.
+        /// The group of the workers.
         group: WorkerGroup,
-        /// In the order in which they failed, but first those that were killed, or had crashed before any was told to end, and
-        /// last those that crashed when they had been.
+        /// The failures in the order in which they happened, with two exceptions: workers that were killed, or crashed
+        /// before the stop began, are first. Workers that crashed after it are last.
         failures: Vec<Failed>,
     },
-    /// Tell whoever listens.
+    /// Pass the notice to the observers.
     Notify(Notice),
-    /// The agent is done: [`super::Supervisor::outcome`] says how.
+    /// The agent has ended: [`super::Supervisor::outcome`] says how.
     Over,
 }

@@ -1,9 +1,9 @@
-//! What follows from giving up.
+//! Outcome of an agent that gives up, by its reason.
 
 use super::{NoRound, Outcome, Reason, WorkerState};
 
 impl Outcome {
-    /// What follows from giving up for this reason.
+    /// Returns the outcome of giving up for this reason.
     pub(super) fn of(reason: &Reason) -> Self {
         match reason {
             Reason::NoRound { kind: NoRound::NotNeeded, .. } => Self::NotNeeded,
@@ -13,7 +13,7 @@ impl Outcome {
         }
     }
 
-    /// The state that the group ends in.
+    /// Returns the final state of the worker group.
     pub(super) const fn state(&self) -> WorkerState {
         match self {
             Self::Succeeded { .. } | Self::NotNeeded => WorkerState::Succeeded,
@@ -23,7 +23,7 @@ impl Outcome {
         }
     }
 
-    /// Whether the other agents are to hear of it at once: without this agent's workers, theirs would wait in vain.
+    /// Returns whether the other agents are notified at once. Without this agent's workers theirs would wait in vain.
     pub(super) const fn concerns_all(&self) -> bool {
         match self {
             Self::Failed { reason } => !matches!(

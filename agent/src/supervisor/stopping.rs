@@ -1,4 +1,4 @@
-//! How workers and what they leave behind are stopped, and what follows when they are gone.
+//! Stopping of workers and their descendants, and the transition that follows.
 
 use super::blame::by_suspicion;
 use super::{
@@ -9,7 +9,7 @@ use crate::group::ExitStatus;
 use alloc::format;
 use rendezvous_core::time::{Duration, Instant, Seconds};
 
-/// How workers are being stopped.
+/// A stop in progress.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Stopping {
     pub(super) began: Instant,
@@ -18,30 +18,31 @@ pub(super) struct Stopping {
     pub(super) leftovers: Leftovers,
 }
 
-/// Whether a stop has come to what the workers leave behind.
+/// State of the descendants that outlive the workers during a stop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Leftovers {
-    /// A worker still lives, or may come up.
+    /// A worker is alive, or may still start.
     WorkersLive,
-    /// No worker lives. What is left then is named: most of it is gone by that time.
+    /// No worker is alive. The remaining processes are named to the user at `name_at`: most have ended by then.
     Unnamed { name_at: Instant },
-    /// The user knows of them.
+    /// The user has been given their names.
     Named,
 }
 
-/// Time that processes have to follow their worker, which gets its stop signal when they do, before they are named.
+/// Delay between the end of the last worker and the naming of its descendants. They get the stop signal when the guard
+/// adopts them, and need time to end.
 const NAMING_DELAY: Duration = Duration::from_millis(100);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum StopStep {
-    /// They were told, by this signal.
+    /// All were sent this stop signal.
     Signalled(i32),
-    /// They were killed.
+    /// All were killed.
     Killed,
 }
 
 impl Stopping {
-    /// Whether a worker may end so because it is being stopped.
+    /// Returns whether the stop explains this exit status of a worker.
     pub(super) const fn accounts_for(&self, exit: ExitStatus) -> bool {
         match (self.step, exit) {
             (StopStep::Signalled(signal_sent), ExitStatus::Signal(signal)) => {
@@ -62,7 +63,8 @@ impl Supervisor {
             _ => self.spec.stop_signal,
         };
         if let Some(stopping) = self.stopping {
-            // They are being stopped already, and their time runs; another signal may say more to them.
+            // A stop is already in progress, and its timeout keeps running. Another signal may still have a different
+            // meaning for the workers.
             if stopping.step != StopStep::Killed && signal != self.spec.stop_signal {
                 self.send_stop(signal);
             }
@@ -88,8 +90,8 @@ impl Supervisor {
         }
     }
 
-    /// When the last worker has ended, what it left behind has a short time only. The guard tells those processes to end
-    /// as it adopts them.
+    /// Shortens the timeout once the last worker has ended: its descendants get `leftover_timeout` only. The guard
+    /// sends them the stop signal as it adopts them.
     pub(super) fn look_whether_only_leftovers_live(&mut self, now: Instant) {
         let ended = self.group.workers.iter().filter(|worker| worker.exit.is_some()).count();
         if ended + self.absent < self.group.workers.len() {
@@ -112,7 +114,7 @@ impl Supervisor {
         self.outputs.push_back(Output::Kill);
     }
 
-    /// Nothing lives beneath any more, as far as that can be had.
+    /// Ends the stop: no descendant of the agent is alive, except those that could not be killed.
     pub(super) fn clear(&mut self, now: Instant, reason: Reason) {
         let stopping = self.stopping.take();
         self.is_inhabited = false;
@@ -125,13 +127,14 @@ impl Supervisor {
             self.start_capacity.lacks = 0;
         }
         if reason == Reason::GaveUp {
-            // Whatever is heard now, there is no other start.
+            // No report can excuse the failure now: there is no other start.
             self.conclude_if_pending();
         }
         match self.phase {
-            // What was given up may hold what the next start needs: devices, ports, a place among the processes.
+            // Processes that could not be killed may hold what the next start needs: devices, ports, slots in the
+            // process table.
             Phase::Restarting if reason == Reason::GaveUp => self.give_up(now, reason),
-            // A death may be heard during the pause, too.
+            // A peer's death may still be reported during the pause.
             Phase::Restarting => {
                 self.is_excusable = is_excusable;
                 self.rest(now, reason);
@@ -141,13 +144,13 @@ impl Supervisor {
         }
     }
 
-    /// Meets again.
+    /// Leaves `Restarting` and joins the rendezvous again.
     pub(super) fn go_on(&mut self, now: Instant, reason: Reason) {
         self.is_excusable = false;
         self.enter(now, PhaseEvent::Clear, reason);
     }
 
-    /// Goes on to the next start, after a pause where the last ones failed at once.
+    /// Starts again, after a pause if the last starts failed at once.
     pub(super) fn rest(&mut self, now: Instant, reason: Reason) {
         let doublings = self.start_capacity.lacks.saturating_sub(1).min(RESOURCE_BACKOFF_DOUBLINGS_MAX);
         let for_resources =

@@ -1,4 +1,4 @@
-//! A thread that makes one blocking call after the other for the agent, which never blocks itself.
+//! A thread that makes one blocking call after the other for the agent, which itself never blocks.
 
 use alloc::boxed::Box;
 use alloc::string::String;
@@ -12,45 +12,45 @@ use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// How long the end of a thread is waited for. Code that nobody can end is left behind with it then.
+/// Longest wait for the end of the thread. A thread in code that cannot be cancelled is detached then.
 const THREAD_END_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// What the thread does.
+/// What the thread is doing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum State {
-    /// It waits to be asked.
+    /// It waits for a task.
     #[default]
     Idle,
-    /// It makes a call that may be ended.
+    /// It executes a task that may be cancelled.
     Endable,
-    /// It makes one that may not.
+    /// It executes a task that must not be cancelled.
     Shielded,
-    /// It makes none any more.
+    /// It has ended.
     Over,
 }
 
-/// How far the thread has come. Whoever interrupts it holds this, so that it cannot come to the next ask meanwhile: the
-/// last one is never hit.
+/// Progress of the thread. The canceller holds this lock, so the thread cannot begin the next task meanwhile, and the
+/// last task is never cancelled.
 #[derive(Debug, Default)]
 struct ThreadState {
     taken: u64,
     state: State,
 }
 
-/// The agent's end. When it is dropped, the call under way is ended, and the thread with it; one that has not ended after
-/// [`THREAD_END_TIMEOUT`] is left behind, with what it holds.
+/// The agent's handle of the thread. Dropping it cancels the current task and ends the thread. A thread that has not
+/// ended after [`THREAD_END_TIMEOUT`] is detached with everything it holds.
 pub(super) struct BlockingThread<A> {
     tasks: Option<Sender<A>>,
     requested: u64,
     thread_state: Arc<Mutex<ThreadState>>,
-    /// Nobody asks any more.
+    /// Set when no more tasks will come.
     is_last: Arc<AtomicBool>,
-    /// Ends the call that is under way. One that begins just then may miss it.
+    /// Cancels the blocking call in progress. A call that is just beginning may miss it.
     interrupt: Box<dyn Fn() + Send>,
     thread: Option<Thread>,
 }
 
-/// The thread's end.
+/// The thread's end of the task channel.
 #[derive(Debug)]
 pub(super) struct TaskQueue<A> {
     tasks: Receiver<A>,
@@ -58,30 +58,30 @@ pub(super) struct TaskQueue<A> {
     is_last: Arc<AtomicBool>,
 }
 
-/// Whether what comes behind ends this.
+/// Whether a later task cancels this one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum CancelPolicy {
-    /// It is given up at once.
+    /// It is cancelled at once.
     GivenUp,
-    /// It is brought to its end, which is near.
+    /// It runs to its end, which is near.
     Finished,
 }
 
-/// Something that can be asked for.
+/// A task for the thread.
 pub(super) trait BlockingTask: Send + 'static {
-    /// What becomes of it when something else is asked for.
+    /// Returns what happens to this task when another one arrives.
     fn cancel_policy(&self) -> CancelPolicy;
 }
 
 impl<A> fmt::Debug for BlockingThread<A> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Errands").field("asked", &self.requested).finish_non_exhaustive()
+        f.debug_struct("BlockingThread").field("requested", &self.requested).finish_non_exhaustive()
     }
 }
 
 impl<A: BlockingTask> BlockingThread<A> {
-    /// Has `body` run in a thread of its own. If it panics, `fell` is told what it said, and nothing that is asked then is
-    /// done any more.
+    /// Starts a thread that runs `body`. If it panics, `fell` is called with the panic message, and later tasks are
+    /// ignored.
     pub(super) fn start(
         name: &str,
         interrupt: impl Fn() + Send + 'static,
@@ -103,23 +103,24 @@ impl<A: BlockingTask> BlockingThread<A> {
         Ok(Self { tasks: Some(sender), requested: 0, thread_state, is_last, interrupt, thread: Some(thread) })
     }
 
-    /// Asks for something; whatever is under way is given up for it.
+    /// Sends a task. The current one is cancelled if its policy allows that.
     pub(super) fn ask(&mut self, ask: A) {
         let Some(tasks) = &self.tasks else { return };
         self.requested += 1;
-        // A thread that has ended does nothing any more.
+        // A thread that has ended executes no more tasks.
         if tasks.send(ask).is_ok() {
             self.interrupt_call();
         }
     }
 
-    /// Whether the thread has not come to the last ask yet. Until it has, [`BlockingThread::interrupt_call`] it from time to time.
+    /// Returns whether the thread has not yet begun the last task. Until it has, call
+    /// [`BlockingThread::interrupt_call`] from time to time.
     pub(super) fn is_busy(&self) -> bool {
         let thread_state = lock(&self.thread_state);
         thread_state.taken < self.requested && thread_state.state != State::Over
     }
 
-    /// Ends what is under way before the last ask, if it may be ended.
+    /// Cancels the task before the last one, if it may be cancelled.
     pub(super) fn interrupt_call(&self) {
         let thread_state = lock(&self.thread_state);
         if thread_state.taken < self.requested && thread_state.state == State::Endable {
@@ -129,7 +130,7 @@ impl<A: BlockingTask> BlockingThread<A> {
 }
 
 impl<A: BlockingTask> TaskQueue<A> {
-    /// The next ask; `None` when there will be none.
+    /// Returns the next task, or `None` when there will be none.
     pub(super) fn next(&self) -> Option<A> {
         lock(&self.thread_state).state = State::Idle;
         let ask = self.tasks.recv().ok()?;
@@ -142,12 +143,12 @@ impl<A: BlockingTask> TaskQueue<A> {
         Some(ask)
     }
 
-    /// Whether there is no time for anything else: something was asked, or nothing will be.
+    /// Returns whether the current task should end: another one has arrived, or the thread is to end.
     pub(super) fn is_wanted(&self) -> bool {
         !self.tasks.is_empty() || self.is_last.load(Ordering::Acquire)
     }
 
-    /// Waits for so long, or until something is asked, or nothing will be.
+    /// Sleeps for `span`, or until a task arrives or the channel closes.
     pub(super) fn rest(&self, span: Duration) {
         let mut select = crossbeam_channel::Select::new();
         select.recv(&self.tasks);
@@ -159,12 +160,13 @@ impl<A> Drop for BlockingThread<A> {
     fn drop(&mut self) {
         let Some(thread) = self.thread.take() else { return };
         if !thread.is_here() {
-            // Nobody is there to hear it, and what the thread had locked is locked for ever.
+            // In a forked child the thread does not exist, and a lock that it held stays locked for ever.
             core::mem::forget(self.tasks.take());
             return thread.join();
         }
         self.tasks = None;
-        // The thread sees that nobody asks any more as soon as its call has ended, which one interrupt may miss.
+        // The thread sees that it is to end as soon as its call has ended. One cancellation may miss that call, so it
+        // is repeated.
         self.is_last.store(true, Ordering::Release);
         thread.join_timeout(THREAD_END_TIMEOUT, &self.interrupt);
     }

@@ -1,4 +1,4 @@
-//! What other threads may do to an agent.
+//! Handle of an agent for other threads.
 
 use super::input::EventSender;
 use crate::group::WorkerGroup;
@@ -7,7 +7,7 @@ use crate::supervisor::Input;
 use alloc::sync::Arc;
 use std::sync::{Mutex, PoisonError};
 
-/// The workers as they are now, for whoever looks.
+/// The worker group in its current state, shared with other threads.
 #[derive(Debug)]
 pub(super) struct Snapshot(Mutex<Arc<WorkerGroup>>);
 
@@ -16,7 +16,7 @@ impl Snapshot {
         Self(Mutex::new(Arc::new(group)))
     }
 
-    /// Copies only what has changed.
+    /// Stores the group, and copies it only if it has changed.
     pub(super) fn publish(&self, group: &WorkerGroup) -> Arc<WorkerGroup> {
         let mut current = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if **current != *group {
@@ -26,7 +26,7 @@ impl Snapshot {
     }
 }
 
-/// An agent's handle for other threads, which outlives it.
+/// Handle of an agent for other threads. It may outlive the agent.
 #[derive(Clone, Debug)]
 pub struct AgentControl {
     event_sender: EventSender,
@@ -38,23 +38,23 @@ impl AgentControl {
         Self { event_sender, snapshot }
     }
 
-    /// The workers at this moment; what is returned never changes.
+    /// Returns the worker group at this moment. The returned value never changes.
     #[must_use]
     pub fn worker_group(&self) -> Arc<WorkerGroup> {
         Arc::clone(&self.snapshot.0.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Has the agent stop its workers and end. The second time it no longer waits for them.
+    /// Makes the agent stop its workers and end. A second call kills them without waiting.
     pub fn stop(&self) {
         self.event_sender.input(Input::Stop(StopCause::Requested));
     }
 
-    /// Has the agent stop its workers with this signal, and end, as when the agent's process had got it.
+    /// Makes the agent stop its workers with this signal and end, as if the agent's process had received it.
     pub fn stop_by_signal(&self, signal: i32) {
         self.event_sender.input(Input::Stop(StopCause::Signal(signal)));
     }
 
-    /// Sends a signal to the workers, and changes nothing else.
+    /// Forwards a signal to the workers, without other effects.
     pub fn pass(&self, signal: i32) {
         self.event_sender.input(Input::Pass { signal });
     }

@@ -1,6 +1,6 @@
-//! Workers that somebody else starts and watches: a cluster manager, most likely.
+//! Workers that a foreign program starts and observes, most likely a cluster manager.
 //!
-//! Its hooks may block: they are called on a thread of their own, one after the other. What it has to tell comes from any
+//! Its hooks may block: they are called on a thread of their own, one after the other. It may report events from any
 //! thread.
 
 use super::workers::{Start, WorkerEvent, Workers};
@@ -24,53 +24,54 @@ use rendezvous_core::time::{Duration, Instant};
 use std::io;
 use std::os::fd::RawFd;
 
-/// How long the end of the hooks is waited for.
+/// Longest wait for the end of the hooks.
 const HOOKS_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// What is to be started, to keep.
+/// A start of a worker group, owned.
 #[derive(Clone, Debug)]
 pub struct StartOrder {
-    /// The workers, with their ranks.
+    /// The workers with their ranks.
     pub group: WorkerGroup,
-    /// What each is to find in its environment, by local rank; no error files.
+    /// Environment variables of each worker, by local rank, without error files.
     pub environments: Vec<Vec<Variable>>,
 }
 
-/// Something that happened to a worker, told from any thread.
+/// Event of a foreign worker, sent from any thread.
 #[derive(Clone, Debug)]
 pub struct ForeignEvent {
-    /// The attempt of the start that it was of; what is told of an earlier one is passed over.
+    /// Number of the attempt that started the worker. Events of earlier attempts are ignored.
     pub attempt: u64,
-    /// What happened. Nobody tells [`WorkerEvent::Empty`]: it follows from the ends.
+    /// The event. [`WorkerEvent::Empty`] is not sent: it follows from the exits.
     pub event: WorkerEvent,
-    /// Where; empty for the agent's own host.
+    /// Host of the worker; empty for the agent's own host.
     pub host: Box<str>,
-    /// Of an end: what went wrong, if that is known.
+    /// For an exit: the cause, if it is known.
     pub message: Box<str>,
 }
 
-/// Who starts and watches foreign workers. Each call has a moment: the agent's stop and kill timeouts run on meanwhile.
+/// Starts and observes foreign workers. Calls should return soon: the agent's stop and kill timeouts run meanwhile.
 pub trait WorkerHooks: Send {
-    /// Called once, before anything else.
+    /// Passes the sender for events. Called once, before anything else.
     fn begin(&mut self, event_sender: WorkerEventSender);
 
-    /// Starts all workers of the order. Of each, [`WorkerEvent::Started`] or [`WorkerEvent::NotStarted`] is told.
+    /// Starts all workers of the order. The implementation reports [`WorkerEvent::Started`] or
+    /// [`WorkerEvent::NotStarted`] for each.
     ///
     /// # Errors
-    /// None of them can be started.
+    /// No worker can be started.
     fn start(&mut self, order: &StartOrder) -> Result<(), (StartFailure, Box<str>)>;
 
-    /// Sends a signal to all workers that live, and to what they have started.
+    /// Sends a signal to all living workers and to the processes that they have started.
     fn signal(&mut self, signal: i32);
 
-    /// Ends all that lives at once.
+    /// Kills all living workers and the processes that they have started.
     fn kill(&mut self);
 
-    /// Sends a signal to the workers themselves.
+    /// Sends a signal to the workers only.
     fn pass(&mut self, signal: i32);
 }
 
-/// Tells an agent of its foreign workers, from any thread. It outlives the agent, and is not heard any more then.
+/// Sends events of foreign workers to an agent, from any thread. It may outlive the agent; events are discarded then.
 #[derive(Clone, Debug)]
 pub struct WorkerEventSender {
     reported: Sender<ForeignEvent>,
@@ -79,14 +80,14 @@ pub struct WorkerEventSender {
 }
 
 impl WorkerEventSender {
-    /// Tells of an event.
+    /// Sends an event.
     pub fn notify(&self, event: ForeignEvent) {
         if self.reported.send(event).is_ok() {
             self.waker.wake();
         }
     }
 
-    /// By the clock of the agent.
+    /// Returns the current time on the agent's clock.
     #[must_use]
     pub fn now(&self) -> Instant {
         self.clock.now()
@@ -102,10 +103,10 @@ enum Command {
     Pass(i32),
 }
 
-/// Workers that somebody else has.
+/// Workers that a foreign program starts and observes.
 ///
-/// Dropping it has what lives of them killed, and waits for the end of the hooks: 5 s, since a program may end next. Hooks
-/// that take longer are left behind on their thread, and dropped when they come back.
+/// Dropping this kills the living workers and waits up to 5 s for the hooks to return, because the program may end
+/// next. If they take longer, their thread is detached, and the hooks are dropped when they return.
 pub struct ForeignWorkers {
     commands: Option<Sender<Command>>,
     thread: Option<Thread>,
@@ -117,7 +118,7 @@ pub struct ForeignWorkers {
     happened: VecDeque<WorkerEvent>,
     host: String,
     devices: Devices,
-    /// Where each worker of this start runs, and what went wrong there.
+    /// Host of each worker of this start, and the cause of its exit.
     notes: BTreeMap<u32, (Box<str>, Box<str>)>,
 }
 
@@ -128,10 +129,11 @@ impl fmt::Debug for ForeignWorkers {
 }
 
 impl ForeignWorkers {
-    /// Workers behind these hooks, which are dropped on their own thread, after the last call. `host` is the agent's.
+    /// Creates workers behind these hooks. The hooks are dropped on their own thread after the last call. `host` is the
+    /// agent's host.
     ///
     /// # Errors
-    /// No descriptors or threads.
+    /// The system has no descriptors or threads left.
     pub fn new(hooks: Box<dyn WorkerHooks>, host: String, devices: Devices) -> io::Result<Self> {
         let events = EventLoop::new()?;
         let (sender, reported) = unbounded();
@@ -154,13 +156,13 @@ impl ForeignWorkers {
     }
 
     fn ask(&self, command: Command) {
-        // The thread listens as long as this lives.
+        // The thread receives as long as this value lives.
         if let Some(commands) = &self.commands {
             commands.send(command).ok();
         }
     }
 
-    /// With nothing left, the descriptor is not readable any more; what comes at that moment is not lost.
+    /// Resets the descriptor's readiness when no event is left. An event that arrives at that moment is not lost.
     fn latecomer(&mut self) -> Option<ForeignEvent> {
         if let Ok(ready) = self.events.poll() {
             drop(ready);
@@ -170,7 +172,7 @@ impl ForeignWorkers {
         Some(reported)
     }
 
-    /// What was told, if it is about a worker of this start.
+    /// Returns the event if it concerns a worker of this start.
     fn take_event(&mut self, reported: ForeignEvent) -> Option<WorkerEvent> {
         let ForeignEvent { attempt, event, host, message } = reported;
         let local_rank = match event {
@@ -208,7 +210,7 @@ impl ForeignWorkers {
             devices: self.devices,
             timer_file: None,
         };
-        // What another host has in its environment is not known here.
+        // The environment of another host is unknown here.
         let of = |worker| of_worker(&job, start.group, worker, "", &|_| None);
         let workers = start.group.workers.iter();
         workers
@@ -217,7 +219,7 @@ impl ForeignWorkers {
     }
 }
 
-/// The life of the thread that calls hooks.
+/// Main function of the thread that calls the hooks.
 fn call_hooks(mut hooks: Box<dyn WorkerHooks>, commands_in: &Receiver<Command>) {
     let mut event_sender = None;
     for command in commands_in {
@@ -260,7 +262,7 @@ impl Drop for ForeignWorkers {
         if !self.roster.is_empty() {
             self.ask(Command::Kill);
         }
-        // The thread ends when nobody asks any more.
+        // The thread ends when the channel closes.
         self.commands = None;
         thread.join_timeout(HOOKS_TIMEOUT, || {});
     }
@@ -287,7 +289,7 @@ impl Workers for ForeignWorkers {
                 self.ask(Command::Start(Box::new(order)));
             }
             Err((local_rank, message)) => {
-                // Nothing was asked for, so nothing lives.
+                // No start was requested, so no worker lives.
                 self.roster.start(start.group.attempt, 0);
                 let start_failure = StartFailure::Lasting;
                 self.happened.push_back(WorkerEvent::NotStarted { local_rank, start_failure, message });
@@ -298,7 +300,7 @@ impl Workers for ForeignWorkers {
 
     fn signal(&mut self, signal: i32) {
         self.roster.stop();
-        // Where all have ended, there is nobody to tell.
+        // If all have ended, there is no process to signal.
         if !self.roster.is_empty() {
             self.ask(Command::Signal(signal));
         }

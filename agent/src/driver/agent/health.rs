@@ -1,5 +1,5 @@
-//! Answers over HTTP how an agent is, on a thread of its own: whoever asks, and however slowly, the agent is not held up,
-//! and an agent that is held up is told of.
+//! HTTP server for the health of an agent, on a thread of its own. A slow client does not delay the agent, and a
+//! blocked agent is reported as such.
 
 use crate::health::{Health, REQUEST_BYTES_MAX, Request};
 use alloc::collections::BTreeMap;
@@ -17,51 +17,50 @@ use std::os::fd::AsRawFd;
 use std::sync::{Mutex, PoisonError};
 
 const LISTENER: Token = Token(0);
-/// Who asks at once; others wait until one of these is done.
+/// Maximum number of connections. Further clients wait until one of these is closed.
 const CONNECTIONS_MAX: usize = 16;
-/// How long nobody is let in when the system has no room for one more.
-const REST: Duration = Duration::from_millis(100);
-/// How long one may take.
+/// Pause of accepting connections when the system lacks the resources for one more.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+/// Longest life of a connection.
 const CONNECTION_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// What the agent shows, and its thread reads.
+/// State shared by the agent and the server's thread.
 #[derive(Debug)]
-struct Board {
-    shared_health: Mutex<Health>,
+struct HealthShared {
+    health: Mutex<Health>,
     is_over: AtomicBool,
 }
 
-/// The agent's end.
+/// The agent's handle of the server.
 #[derive(Debug)]
 pub(super) struct HealthServer {
-    board: Arc<Board>,
+    shared: Arc<HealthShared>,
     address: SocketAddr,
     waker: Waker,
     thread: Option<Thread>,
 }
 
 impl HealthServer {
-    pub(super) fn start(address: SocketAddr, clock: Clock, shared_health: Health) -> io::Result<Self> {
+    pub(super) fn start(address: SocketAddr, clock: Clock, health: Health) -> io::Result<Self> {
         let listener = TcpListener::bind(address)?;
         listener.set_nonblocking(true)?;
         let address = listener.local_addr()?;
         let events = EventLoop::new()?;
         let watch = events.watch(listener.as_raw_fd(), Interest::Read, LISTENER)?;
         let waker = events.waker();
-        let board =
-            Arc::new(Board { shared_health: Mutex::new(shared_health), is_over: AtomicBool::new(false) });
+        let shared = Arc::new(HealthShared { health: Mutex::new(health), is_over: AtomicBool::new(false) });
         let context = HealthListener {
             watch: Some(watch),
-            rests_until: None,
+            paused_until: None,
             listener,
-            visits: BTreeMap::new(),
+            connections: BTreeMap::new(),
             next: 1,
-            board: Arc::clone(&board),
+            shared: Arc::clone(&shared),
             clock,
             events,
         };
         let thread = threads::spawn("rdzv-health", move || context.serve())?;
-        Ok(Self { board, address, waker, thread: Some(thread) })
+        Ok(Self { shared, address, waker, thread: Some(thread) })
     }
 
     pub(super) const fn address(&self) -> SocketAddr {
@@ -69,13 +68,13 @@ impl HealthServer {
     }
 
     pub(super) fn show(&self, health: Health) {
-        *self.board.shared_health.lock().unwrap_or_else(PoisonError::into_inner) = health;
+        *self.shared.health.lock().unwrap_or_else(PoisonError::into_inner) = health;
     }
 }
 
 impl Drop for HealthServer {
     fn drop(&mut self) {
-        self.board.is_over.store(true, Ordering::Release);
+        self.shared.is_over.store(true, Ordering::Release);
         self.waker.wake();
         if let Some(thread) = self.thread.take() {
             thread.join();
@@ -83,31 +82,30 @@ impl Drop for HealthServer {
     }
 }
 
-/// The thread's end.
+/// The server's thread.
 struct HealthListener {
-    // Watches go before what they watch. `None` while nobody is let in.
+    // Watches are dropped before what they watch. `None` while no connection is accepted.
     watch: Option<Watch>,
-    rests_until: Option<Instant>,
-    visits: BTreeMap<u64, Visit>,
+    paused_until: Option<Instant>,
+    connections: BTreeMap<u64, HealthConnection>,
     listener: TcpListener,
     next: u64,
-    board: Arc<Board>,
+    shared: Arc<HealthShared>,
     clock: Clock,
     events: EventLoop,
 }
 
-/// One connection.
-struct Visit {
+struct HealthConnection {
     watch: Watch,
     stream: TcpStream,
     until: Instant,
     request_bytes: Vec<u8>,
     answer: String,
-    /// Of the answer, in bytes.
+    /// Bytes of the response that have been written.
     sent: usize,
 }
 
-/// What becomes of a connection.
+/// Whether a connection stays open after a step.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Then {
     Stay,
@@ -116,40 +114,42 @@ enum Then {
 
 impl HealthListener {
     fn serve(mut self) {
-        while !self.board.is_over.load(Ordering::Acquire) {
-            let until = self.visits.values().map(|visit| visit.until).chain(self.rests_until).min();
+        while !self.shared.is_over.load(Ordering::Acquire) {
+            let until =
+                self.connections.values().map(|connection| connection.until).chain(self.paused_until).min();
             let Ok(ready) = self.events.wait(until) else { return };
             for ready in ready {
                 if ready.token == LISTENER {
                     self.accept();
-                } else if let Some(visit) = self.visits.get_mut(&ready.token.0)
-                    && visit.step(&self.board, &self.clock) == Then::Close
+                } else if let Some(connection) = self.connections.get_mut(&ready.token.0)
+                    && connection.step(&self.shared, &self.clock) == Then::Close
                 {
-                    self.visits.remove(&ready.token.0);
+                    self.connections.remove(&ready.token.0);
                 }
             }
             let now = self.events.clock().now();
-            self.visits.retain(|_, visit| visit.until > now);
-            self.rests_until.take_if(|until| *until <= now);
-            if self.watch.is_none() && self.rests_until.is_none() && self.visits.len() < CONNECTIONS_MAX {
+            self.connections.retain(|_, connection| connection.until > now);
+            self.paused_until.take_if(|until| *until <= now);
+            if self.watch.is_none() && self.paused_until.is_none() && self.connections.len() < CONNECTIONS_MAX
+            {
                 self.watch = self.events.watch(self.listener.as_raw_fd(), Interest::Read, LISTENER).ok();
             }
         }
     }
 
     fn accept(&mut self) {
-        while self.visits.len() < CONNECTIONS_MAX {
+        while self.connections.len() < CONNECTIONS_MAX {
             let stream = match self.listener.accept() {
                 Ok((stream, _)) => stream,
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return,
-                // One that is gone again.
+                // The client closed it before it was accepted.
                 Err(error)
                     if matches!(error.kind(), ErrorKind::Interrupted | ErrorKind::ConnectionAborted) =>
                 {
                     continue;
                 }
                 Err(_) => {
-                    self.rests_until = Some(self.events.clock().now() + REST);
+                    self.paused_until = Some(self.events.clock().now() + ACCEPT_PAUSE);
                     self.watch = None;
                     return;
                 }
@@ -162,18 +162,21 @@ impl HealthListener {
             if let Ok(watch) = watched {
                 let until = self.events.clock().now() + CONNECTION_TIMEOUT;
                 let (request_bytes, answer) = (Vec::new(), String::new());
-                self.visits.insert(token.0, Visit { watch, stream, until, request_bytes, answer, sent: 0 });
+                self.connections.insert(
+                    token.0,
+                    HealthConnection { watch, stream, until, request_bytes, answer, sent: 0 },
+                );
             }
         }
-        if self.visits.len() >= CONNECTIONS_MAX {
+        if self.connections.len() >= CONNECTIONS_MAX {
             self.watch = None;
         }
     }
 }
 
-impl Visit {
-    fn step(&mut self, board: &Board, clock: &Clock) -> Then {
-        if self.answer.is_empty() && self.listen(board, clock) == Then::Close {
+impl HealthConnection {
+    fn step(&mut self, shared: &HealthShared, clock: &Clock) -> Then {
+        if self.answer.is_empty() && self.listen(shared, clock) == Then::Close {
             return Then::Close;
         }
         while self.sent < self.answer.len() {
@@ -192,8 +195,8 @@ impl Visit {
         if self.answer.is_empty() { Then::Stay } else { Then::Close }
     }
 
-    /// Takes what has come, and finds the answer once there is enough of it.
-    fn listen(&mut self, board: &Board, clock: &Clock) -> Then {
+    /// Reads what has arrived, and finds the response once the request is complete.
+    fn listen(&mut self, shared: &HealthShared, clock: &Clock) -> Then {
         let mut buffer = [0; 1024];
         loop {
             match self.stream.read(&mut buffer) {
@@ -203,12 +206,15 @@ impl Visit {
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return Then::Stay,
                 Err(_) => return Then::Close,
             }
-            let health = board.shared_health.lock().unwrap_or_else(PoisonError::into_inner).clone();
+            let health = shared.health.lock().unwrap_or_else(PoisonError::into_inner).clone();
             if let Some(answer) = Request::of(&self.request_bytes).answer(&health, clock.now()) {
                 self.answer = answer;
                 return Then::Stay;
             }
-            debug_assert!(self.request_bytes.len() < REQUEST_BYTES_MAX, "that is nonsense by now");
+            debug_assert!(
+                self.request_bytes.len() < REQUEST_BYTES_MAX,
+                "a request of this size is answered with an error"
+            );
         }
     }
 }

@@ -1,4 +1,4 @@
-//! What other threads tell the agent's own.
+//! Events that other threads send to the agent's own.
 
 use super::last_call::CallSource;
 use crate::environment::AgentStore;
@@ -13,35 +13,35 @@ use rendezvous_core::driver::rendezvous::NodeStore;
 use rendezvous_core::driver::server::Server;
 use rendezvous_core::rendezvous::store_info::{RendezvousInfo, RendezvousStoreInfo};
 
-/// What the round gave.
+/// The round, as the rendezvous returned it.
 pub(super) type Info = RendezvousInfo<Arc<NodeStore>>;
 
-/// What the workers of a round are told.
+/// The ranks and the store of a round's workers.
 #[derive(Debug)]
 pub(super) struct Numbered {
     pub(super) ranks: Ranks,
     pub(super) master: RendezvousStoreInfo,
-    /// Who serves there.
+    /// Which process serves the workers' store.
     pub(super) agent_store: AgentStore,
-    /// The workers' store, where this agent hosts it.
+    /// The workers' store, if this agent hosts it.
     #[expect(dead_code, reason = "held: it serves until the next round")]
     pub(super) server: Option<Arc<Server>>,
 }
 
-/// One thing told.
+/// Event for the agent's thread.
 #[derive(Debug)]
 pub(super) enum AgentInput {
-    /// For the machine, as it is.
+    /// An input of the supervisor, passed on unchanged.
     Input(Input),
-    /// There is a round.
+    /// A round was formed.
     Met { call: u64, info: Arc<Info> },
-    /// The workers have their numbers.
+    /// The workers' ranks and store are known.
     Numbered { call: u64, numbered: Box<Numbered> },
-    /// The thread panicked, with these words, and answers nothing any more.
+    /// The thread panicked with this message, and answers no more calls.
     Fell { asker: CallSource, message: String },
 }
 
-/// Tells, and wakes.
+/// Sends events to the agent's thread and wakes it.
 #[derive(Clone, Debug)]
 pub(super) struct EventSender {
     events: Sender<AgentInput>,
@@ -54,7 +54,7 @@ impl EventSender {
     }
 
     pub(super) fn notify(&self, events: AgentInput) {
-        // An agent that has ended listens no more.
+        // The channel is closed once the agent has ended.
         if self.events.send(events).is_ok() {
             self.waker.wake();
         }

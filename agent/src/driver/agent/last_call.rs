@@ -1,20 +1,20 @@
-//! What the machine waits for, and which thread is to answer it.
+//! The supervisor's pending call, and the thread that answers it.
 
 use crate::reason::{NoRound, WaitFailure};
 use crate::supervisor::{Input, LeaveMode};
 use alloc::boxed::Box;
 use rendezvous_core::time::Duration;
 
-/// Who makes the machine's calls.
+/// Thread that makes a call for the supervisor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum CallSource {
-    /// Who stands in the rendezvous.
+    /// The thread that joins the rendezvous and listens to its events.
     Member,
-    /// Who meets the other agents in the round's store.
+    /// The thread that meets the other agents in the round's store.
     Numbering,
 }
 
-/// The machine's last call.
+/// The last call of the supervisor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum LastCall {
     Meet { call: u64 },
@@ -31,7 +31,7 @@ impl LastCall {
         }
     }
 
-    /// The answer when there will be none.
+    /// Returns the answer for a call whose thread will not answer.
     pub(super) fn unanswered(self, message: Box<str>) -> Input {
         match self {
             Self::Meet { call } => Input::NotMet { call, kind: NoRound::Failed, message },
@@ -42,7 +42,8 @@ impl LastCall {
     }
 }
 
-/// How long the farewell may take. Who leaves is missed soon enough; whom a closed run lets in waits in vain.
+/// Returns the timeout of leaving the rendezvous. A node that leaves without a goodbye is detected by its missing
+/// heartbeats. An agent that joins a run that should be closed waits in vain, so closing gets more time.
 pub(super) const fn leave_timeout(leave_mode: LeaveMode) -> Duration {
     match leave_mode {
         LeaveMode::Leave => Duration::from_secs(5),

@@ -1,4 +1,4 @@
-//! Workers that are processes of this host, beneath a guard.
+//! Workers that are processes of this host, started by a guard process.
 
 mod error_watch;
 mod monitor;
@@ -47,60 +47,60 @@ pub enum LocalEntry {
     Function(Registered),
 }
 
-/// What workers on this host are to be.
+/// Options of the workers on this host.
 #[derive(Clone, Debug)]
 pub struct LocalOptions {
-    /// What each runs.
+    /// What each worker runs.
     pub entry: LocalEntry,
-    /// Its arguments; for a program the first one is, by custom, its own name. `${local_rank}` in them stands for the
-    /// worker's local rank.
+    /// Arguments of the program or function. The first argument of a program is its own name by convention.
+    /// `${local_rank}` is replaced by the worker's local rank.
     pub arguments: Vec<OsString>,
-    /// Variables over those of the agent's own environment, which the workers inherit.
+    /// Environment variables that override those that the workers inherit from the agent.
     pub environment: Vec<(OsString, OsString)>,
-    /// Where it begins; without one, where the agent is.
+    /// Working directory of the workers; without one, that of the agent.
     pub directory: Option<PathBuf>,
-    /// What devices it sees.
+    /// Devices that a worker sees.
     pub devices: Devices,
-    /// The name of this host in reports.
+    /// Name of this host in reports.
     pub host: String,
-    /// What becomes of their output.
+    /// Destination of the workers' output.
     pub logs: LogSettings,
-    /// Where its files are; without one, in a new folder for temporary files.
+    /// Folder of the log files; without one, a new temporary folder.
     pub log_dir: Option<PathBuf>,
 }
 
-/// Why there can be no workers on this host.
+/// Error of creating workers on this host.
 #[derive(Debug, thiserror::Error)]
 pub enum LocalError {
-    /// Nothing can be started.
+    /// The guard cannot be started.
     #[error(transparent)]
     Guard(#[from] GuardError),
-    /// Their output has no place.
+    /// The log files cannot be created.
     #[error(transparent)]
     Logs(#[from] LogError),
-    /// They cannot be looked after.
-    #[error("the workers cannot be looked after: {0}")]
+    /// The workers cannot be monitored.
+    #[error("the workers cannot be monitored: {0}")]
     WorkerMonitor(#[from] std::io::Error),
-    /// Their timers cannot be taken.
+    /// The pipe for timers cannot be created.
     #[error(transparent)]
     Timers(#[from] TimerError),
 }
 
-/// How long the output of workers that are gone is waited for: something that left them may hold it open for ever.
+/// Longest wait for the output of workers that have ended. A descendant of a worker may hold the pipe open for ever.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// A program that runs the workers' own.
+/// A program that executes the workers' own program.
 #[derive(Debug)]
 struct Through {
     program: PathBuf,
-    /// What it is told before the worker's program and arguments, by local rank.
+    /// Its arguments before the worker's program and arguments, by local rank.
     arguments: Vec<Vec<OsString>>,
 }
 
 /// Workers that are processes of this host.
 #[derive(Debug)]
 pub struct LocalWorkers {
-    // Goes before the guard, which it watches.
+    // Dropped before the guard, which it watches.
     monitor: Option<WorkerMonitor>,
     running: Running,
     through: Option<Through>,
@@ -111,24 +111,24 @@ pub struct LocalWorkers {
     first: u32,
     count: u32,
     clock: Clock,
-    /// The system's clock at the beginning of the agent's, in nanoseconds.
+    /// Value of the system's monotonic clock at the origin of the agent's clock, in nanoseconds.
     origin_ns: u64,
     happened: VecDeque<WorkerEvent>,
     is_lost: bool,
-    /// Somebody was told to end since the last start.
+    /// Whether a signal to stop was sent since the last start.
     is_stopping: bool,
     logs: WorkerLogs,
-    /// Where workers of this start tell why they failed.
+    /// Error files of the workers of this start.
     error_files: ErrorWatch,
-    /// Why the values of workers of this start did not arrive, by local rank.
+    /// Why return values of workers of this start are missing, by local rank.
     not_returned: BTreeMap<u32, String>,
 }
 
 impl LocalWorkers {
-    /// Starts the guard, which is best done early (see [`Guard::start`]), and makes the run's folder for logs.
+    /// Starts the guard and creates the log folder of the run. Best called early (see [`Guard::start`]).
     ///
     /// # Errors
-    /// Why there is none.
+    /// See [`LocalError`].
     pub fn new(options: LocalOptions, run_id: &str, local_world_size: u32) -> Result<Self, LocalError> {
         let function = match &options.entry {
             LocalEntry::Function(function) => Some(function.clone()),
@@ -167,30 +167,30 @@ impl LocalWorkers {
         })
     }
 
-    /// Has each worker's program run by another one: `program`, with the arguments for its local rank (the first is, by
-    /// custom, its own name), then the path of the worker's program, and what that is told. Workers that are functions,
-    /// and those without arguments here, are run directly.
+    /// Runs each worker's program through `program`. Its arguments are those of `arguments` for the local rank (the
+    /// first is its own name by convention), then the path of the worker's program, then the arguments of that. Workers
+    /// that are functions, and workers without an entry in `arguments`, are run directly.
     pub fn run_through(&mut self, program: PathBuf, arguments: Vec<Vec<OsString>>) {
         self.through = Some(Through { program, arguments });
     }
 
-    /// Lets workers set timers through a pipe at `path`, by the protocol of PyTorch's file timers; without a path it is in
-    /// the folder for temporary files. Its path, which is returned and handed to workers, is made by this and removed with
-    /// the workers' end. A timer that expires ends its process, and the workers start anew
-    /// ([`crate::watchdog`]). To be called before the agent has the workers, as what follows.
+    /// Lets workers set timers through a named pipe at `path`, with the protocol of PyTorch's file timers. Without a
+    /// path, it is created in the folder for temporary files. The pipe is created by this call and removed with the
+    /// workers. Its path is returned and passed to the workers. A timer that expires ends its process, and the workers
+    /// are restarted ([`crate::watchdog`]). Call this before the agent takes the workers, like the following functions.
     ///
     /// # Errors
-    /// There cannot be such a pipe.
+    /// The pipe cannot be created.
     pub fn take_timers(&mut self, path: Option<&Path>) -> Result<PathBuf, LocalError> {
-        // A guard may be lost, and then there is another one beneath its keeper.
+        // A lost guard is replaced by another one with the same keeper as parent.
         let keeper = self.guard.keeper_pid();
         Ok(self.monitor()?.take_timers(path, keeper)?)
     }
 
-    /// Tells of workers that hang in the system, where no signal reaches them, for `timeout`, which is above 0.
+    /// Reports workers that hang in the kernel, where no signal reaches them, for `timeout`, which is above 0.
     ///
     /// # Errors
-    /// The system has no room for that.
+    /// The system has no descriptors left.
     pub fn watch_stuck(&mut self, timeout: Duration) -> Result<(), LocalError> {
         self.monitor()?.take_stuck(timeout);
         Ok(())
@@ -203,12 +203,12 @@ impl LocalWorkers {
         }
     }
 
-    /// The local rank of a worker of this start.
+    /// Returns the local rank for the guard's number of a worker, if the worker belongs to this start.
     fn local_rank(&self, number: u32) -> Option<u32> {
         Some(number.wrapping_sub(self.first)).filter(|local_rank| *local_rank < self.count)
     }
 
-    /// What each worker's streams are to be.
+    /// Opens the outputs of each worker.
     fn outputs(&mut self, start: &Start<'_>) -> Result<Attempt, LogError> {
         let hostname = self.options.host.split('.').next().unwrap_or_default();
         let origins: Vec<Origin<'_>> = start
@@ -251,7 +251,7 @@ impl LocalWorkers {
         let set = of_worker(&job, start.group, worker, &error_file, &has);
         let set = set.map_err(|error| lasting(error.to_string()))?;
         let set = set.into_iter().map(|(name, value)| (name.into(), value.into()));
-        // A path need not be text: the worker is to find what is there, to the byte.
+        // A path need not be valid UTF-8, so the worker gets its exact bytes.
         let paths = [
             ("TORCHELASTIC_ERROR_FILE", outputs.error_file.as_deref()),
             ("TORCHELASTIC_TIMER_FILE", timer_path),
@@ -307,7 +307,7 @@ impl LocalWorkers {
             GuardEvent::Exited { worker, status, at_ns, was_ending, returned, .. } => {
                 let local_rank = self.departed(worker)?;
                 let exit = match status {
-                    // It has to count as a failure also where it is the agent that cannot take the value.
+                    // A return value that the agent cannot receive counts as a failure, too.
                     process::ExitStatus::Code(0) if returned.failure().is_some() => {
                         ExitStatus::Code(NOT_RETURNED)
                     }
@@ -326,7 +326,7 @@ impl LocalWorkers {
                 return self.happened.pop_front();
             }
             GuardEvent::Empty => {
-                // Before anybody asks for the last lines, or starts the next ones.
+                // Drained before the last lines are read and before the next start.
                 self.logs.finish_attempt(DRAIN_TIMEOUT);
                 WorkerEvent::Empty
             }
@@ -339,14 +339,14 @@ impl LocalWorkers {
         })
     }
 
-    /// The local rank of a worker of which it is clear now whether it was started.
+    /// Records that the result of a start has arrived. Returns the local rank of the worker.
     fn confirm_start(&mut self, number: u32) -> Option<u32> {
         let local_rank = self.local_rank(number)?;
         self.running.awaited = self.running.awaited.saturating_sub(1);
         Some(local_rank)
     }
 
-    /// The local rank of a worker that does not run any more.
+    /// Records that a worker has ended. Returns its local rank.
     fn departed(&mut self, number: u32) -> Option<u32> {
         let departed = self.local_rank(number)?;
         self.running.ranks.retain(|_, local_rank| *local_rank != departed);
@@ -357,8 +357,8 @@ impl LocalWorkers {
         self.error_files.path(local_rank).map_or(ErrorFile::Absent, read_error_file)
     }
 
-    /// Before a failure is told: a worker that fails may have written its error file long before it ends, and its peers may
-    /// end before it does.
+    /// Reports error files before a failure: a worker that fails may have written its file long before it ends, and its
+    /// peers may end before it does.
     fn look_for_error_files(&mut self) {
         let now = self.clock.now().as_nanos();
         let mut last = 0;
@@ -377,16 +377,17 @@ impl LocalWorkers {
         format!("{entry}: {step}: {error}").into()
     }
 
-    /// What was asked of a guard that is gone for good, has been done: the system kills workers whose guard has ended.
+    /// Handles a failed command to the guard. If the guard is lost for good, the command is done: the kernel kills the
+    /// workers when their guard ends.
     fn report_if_lost(&mut self, worker_events: Result<(), GuardError>) {
-        // A signal that there is not reaches nobody.
+        // A signal number that the system refuses reaches no process.
         if let Err(GuardError::Lost(lost)) = worker_events {
             self.lose(lost);
         }
     }
 
     fn lose(&mut self, lost: GuardLost) {
-        // What was told before the loss may say why.
+        // Events from before the loss may explain it.
         while let Ok(Some(event)) = self.guard.next_event() {
             let event = self.saw(event);
             self.happened.extend(event);
@@ -405,13 +406,11 @@ fn nanos(span: Duration) -> u64 {
 
 fn lost_by(pid: u32, signal: i32) -> Box<str> {
     let name = signal_name(signal).map_or_else(|| format!("signal {signal}"), String::from);
-    format!(
-        "the guard of the workers (process {pid}) was ended by {name}, and all processes beneath it with it"
-    )
-    .into()
+    format!("the guard of the workers (process {pid}) was ended by {name}, and all its descendants with it")
+        .into()
 }
 
-/// Processes by their numbers and commands.
+/// Formats processes with their IDs and commands.
 fn named(pids: &[u32], count: u32) -> Box<str> {
     let mut message = match count {
         1 => String::from("a process outlives the workers: "),
@@ -435,7 +434,7 @@ fn stdio(output: &Output) -> Stdio<'_> {
     }
 }
 
-/// Whether another try may help.
+/// Returns whether another attempt may succeed.
 const fn start_failure(errno: i32) -> StartFailure {
     match errno {
         libc::EAGAIN
@@ -449,16 +448,16 @@ const fn start_failure(errno: i32) -> StartFailure {
     }
 }
 
-/// What the system's monotonic clock showed when this one began, in nanoseconds.
+/// Returns the value of the system's monotonic clock at the origin of `clock`, in nanoseconds.
 fn origin_ns(clock: &Clock) -> u64 {
     let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: valid for writing; this clock is everywhere.
+    // SAFETY: the pointer is valid for writing; every Linux has this clock.
     unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut now) };
     let now_ns = now.tv_sec.unsigned_abs() * 1_000_000_000 + now.tv_nsec.unsigned_abs();
     now_ns.saturating_sub(clock.now().as_nanos())
 }
 
-/// The variables of `base`, with those of `over` set; the last one of a name counts.
+/// Returns the variables of `base`, overridden by those of `over`. The last one of a name wins.
 fn merged(
     base: &[(OsString, OsString)],
     over: impl Iterator<Item = (OsString, OsString)>,

@@ -1,4 +1,5 @@
-//! The thread that stands in the rendezvous for the agent: it joins, listens while the round lasts, and goes.
+//! The thread that represents the agent in the rendezvous: it joins, listens to events while the round lasts, and
+//! leaves.
 
 use super::blocking_thread::{BlockingTask, CancelPolicy, TaskQueue};
 use super::input::{AgentInput, EventSender, Info};
@@ -21,12 +22,12 @@ use rendezvous_core::rendezvous::round_event::RoundEvent;
 use rendezvous_core::time::Duration;
 use std::sync::{Mutex, PoisonError};
 
-/// How long a wait for events lasts; nothing depends on it.
+/// Length of one wait for events. Nothing depends on it.
 const LISTEN_INTERVAL: Duration = Duration::from_secs(60);
-/// How long the announcement may take.
+/// Timeout of announcing a failure.
 const ANNOUNCE_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// What the agent asks for.
+/// Task of the thread.
 #[derive(Debug)]
 pub(super) enum Ask {
     Meet {
@@ -39,28 +40,28 @@ pub(super) enum Ask {
         call: u64,
         leave_mode: LeaveMode,
     },
-    /// Nothing: what was asked before is not wanted any more.
+    /// None: the pending task is cancelled.
     Rest,
 }
 
 impl BlockingTask for Ask {
     fn cancel_policy(&self) -> CancelPolicy {
         match self {
-            // Others wait for it, and it has deadlines of its own.
+            // Other agents wait for it, and it has deadlines of its own.
             Self::Announce { .. } => CancelPolicy::Finished,
             Self::Meet { .. } | Self::Close { .. } | Self::Rest => CancelPolicy::GivenUp,
         }
     }
 }
 
-/// The store of the round, for whoever is to end a wait there.
+/// The store of the current round, shared so that another thread can cancel a wait there.
 pub(super) type CurrentStore = Arc<Mutex<Option<Arc<NodeStore>>>>;
 
-/// The thread's own.
+/// State of the thread.
 pub(super) struct Member {
     pub(super) handler: Arc<dyn RendezvousHandler>,
     pub(super) monitor_interval: Duration,
-    /// What this agent calls itself when it tells others.
+    /// Name of this agent in messages to other agents.
     pub(super) name: String,
     pub(super) store: CurrentStore,
     pub(super) event_sender: EventSender,
@@ -102,7 +103,7 @@ impl Member {
             }
             Err(error) => {
                 let kind = kind_of(&error);
-                // Who closed the run may have said why, in the round that this agent was in.
+                // The agent that closed the run may have written the reason into the store of this agent's last round.
                 let cause = last.filter(|_| kind == NoRound::Closed);
                 let message = describe(&error);
                 let message = match cause.and_then(|last| reported_failure(last, Timeout::Once)) {
@@ -115,7 +116,7 @@ impl Member {
         }
     }
 
-    /// Until something else is asked.
+    /// Forwards events of the round until another task arrives.
     fn listen(&self, tasks: &TaskQueue<Ask>, info: &Info) {
         while !tasks.is_wanted() {
             let membership = match self.handler.next_event(LISTEN_INTERVAL) {
@@ -137,9 +138,9 @@ impl Member {
             Meaning::Known(membership) => Some(membership),
             Meaning::NodesMayWait { nodes } => match self.handler.num_nodes_waiting() {
                 Ok(nodes) => Some(Membership::NodesWaiting { nodes }),
-                // It is not told again.
+                // The event is not repeated.
                 Err(error) if is_slow(&error) => Some(Membership::NodesWaiting { nodes }),
-                // Cancelled; or the session is over, and that is told next.
+                // Cancelled; or the session has ended, which is the next event.
                 Err(_) => None,
             },
             Meaning::JobMayHaveFailed => {
@@ -148,7 +149,7 @@ impl Member {
         }
     }
 
-    /// For backends that tell nothing: looks, and meanwhile waits for the one key that may tell.
+    /// Polls a backend without events, and meanwhile waits for the key that announces a failure.
     fn poll(&self, tasks: &TaskQueue<Ask>, info: &Info) {
         let clock = Clock::new();
         while !tasks.is_wanted() {
@@ -156,7 +157,7 @@ impl Member {
             if let Some(message) = reported_failure(info, Timeout::After(self.monitor_interval)) {
                 return self.event_sender.member(Membership::JobFailed { message });
             }
-            // A store that is gone says so at once, every time.
+            // Calls to a store whose server has ended fail at once, every time.
             tasks.rest(until.since(clock.now()));
             if tasks.is_wanted() {
                 return;
@@ -170,7 +171,7 @@ impl Member {
         }
     }
 
-    /// Nothing more is heard of the round.
+    /// Reports that no more events of the round can be received.
     fn lost(&self, error: &HandlerError) {
         let kind = match error {
             HandlerError::Plugin { kind, .. } => Some(*kind),
@@ -179,13 +180,13 @@ impl Member {
         self.event_sender.member(lost(kind, describe(error)));
     }
 
-    /// Tells the others why they wait in vain, and closes the run. That nobody is left to hear it changes nothing.
+    /// Writes the failure for the other agents and closes the run. Failing to do so changes nothing for this agent.
     fn announce(&self, info: Option<&Info>, reason: &Reason) {
         let Some(info) = info else { return };
         let message = failure_message(&self.name, info.rank, reason);
         let clock = Clock::new();
         let until = clock.now() + ANNOUNCE_TIMEOUT;
-        // The other thread's calls go to the same store, and may be cancelled just now.
+        // The other thread uses the same store, and its cancellation may hit this call too.
         let (mut is_cancelled, mut previous) = (true, Vec::new());
         while is_cancelled && clock.now() < until {
             let timeout = Timeout::After(until.since(clock.now()));
@@ -193,7 +194,7 @@ impl Member {
                 info.store.compare_set(FAILURE_KEY, b"", message.as_bytes(), &mut previous, timeout);
             is_cancelled = recorded.is_err_and(|error| error.kind() == ErrorKind::Cancelled);
         }
-        // Who was first is told by all.
+        // All agents report the failure that was announced first.
         let mut previous = String::from_utf8_lossy(&previous).into_owned();
         previous.truncate(previous.floor_char_boundary(FAILURE_BYTES_MAX));
         let message = if previous.is_empty() { &message } else { &previous };
@@ -210,13 +211,13 @@ impl Member {
     }
 }
 
-/// What an agent said whose workers failed for good.
+/// Returns the message of an agent whose workers failed and are out of restarts.
 fn reported_failure(info: &Info, timeout: Timeout) -> Option<Box<str>> {
     let message = info.store.get_owned(FAILURE_KEY, timeout).ok()?;
     Some(String::from_utf8_lossy(&message).into())
 }
 
-/// The error and, where it only says what sort it is of, what lies behind it.
+/// Returns the error's message, with its cause where the message only names the kind.
 fn describe(error: &HandlerError) -> Box<str> {
     let message = error.to_string();
     match core::error::Error::source(error).map(ToString::to_string) {
@@ -225,12 +226,12 @@ fn describe(error: &HandlerError) -> Box<str> {
     }
 }
 
-/// Whether nothing is known of what was asked, and the session may be all right.
+/// Returns whether the question remains open although the session may be intact.
 fn is_slow(error: &HandlerError) -> bool {
     !error.is_cancelled() && !matches!(inner_kind(error), Some(ErrorKind::ServerGone | ErrorKind::Cancelled))
 }
 
-/// How the call failed that a connection error comes from.
+/// Returns the kind of the failed call that caused a connection error.
 fn inner_kind(error: &HandlerError) -> Option<ErrorKind> {
     let inner = core::error::Error::source(error)?.downcast_ref::<CallError>()?;
     Some(inner.kind())

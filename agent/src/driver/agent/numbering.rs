@@ -1,5 +1,5 @@
-//! The thread that meets the other agents in the round's store: there the workers get their numbers and their own store,
-//! and there the agents part.
+//! The thread that meets the other agents in the round's store. It agrees on the workers' ranks and on their own store,
+//! and it waits at the exit barrier.
 
 use super::blocking_thread::{BlockingTask, CancelPolicy, TaskQueue};
 use super::input::{AgentInput, EventSender, Info, Numbered};
@@ -28,7 +28,7 @@ use std::io;
 
 const LOOPBACK: &str = "127.0.0.1";
 
-/// What the agent asks for.
+/// Task of the thread.
 #[derive(Debug)]
 pub(super) enum Ask {
     Assign {
@@ -39,7 +39,7 @@ pub(super) enum Ask {
         call: u64,
         info: Arc<Info>,
     },
-    /// Nothing: what was asked before is not wanted any more.
+    /// None: the pending task is cancelled.
     Rest,
 }
 
@@ -52,14 +52,15 @@ impl BlockingTask for Ask {
 /// Longer than any job runs.
 const FOR_EVER: Duration = Duration::from_secs(60 * 60 * 24 * 365 * 10);
 
-/// Where the rendezvous' own store listens, if it is hosted here: the address that others know need not be this host's.
+/// Returns the address on which the rendezvous' own store listens, if it is hosted here. The address that other nodes
+/// use need not belong to an interface of this host.
 fn listening(info: &Info) -> Option<String> {
     info.store.server().map(|server| server.local_addr().ip().to_string())
 }
 
 #[derive(Debug, thiserror::Error)]
 enum NumberingError {
-    #[error("this host's name is not known: {0}")]
+    #[error("cannot read this host's name: {0}")]
     HostName(#[from] io::Error),
     #[error(transparent)]
     Hosting(#[from] HostingError),
@@ -72,7 +73,7 @@ enum NumberingError {
 }
 
 impl NumberingError {
-    /// How the store failed, if it was that.
+    /// Returns the kind of the store's error, if the store failed.
     fn of_store(&self) -> Option<ErrorKind> {
         match self {
             Self::Store(error) | Self::Publish(PublishError::Store(error)) => Some(error.kind()),
@@ -81,17 +82,17 @@ impl NumberingError {
     }
 }
 
-/// The thread's own.
+/// State of the thread.
 pub(super) struct Numbering {
     pub(super) spec: WorkerSpec,
-    /// Where the workers find their store, if the user has said so.
+    /// Address of the workers' store, if the user has given one.
     pub(super) master: Option<RendezvousStoreInfo>,
     pub(super) stores: WorkerStores,
-    /// Whether the rendezvous tells of deaths by itself.
+    /// Whether the rendezvous reports deaths of members.
     pub(super) tells_of_deaths: bool,
-    /// Where others reach this host, if the caller knows.
+    /// Address at which other nodes reach this host, if the caller has given one.
     pub(super) local_addr: Option<String>,
-    /// Where the workers may be.
+    /// Hosts on which the workers may run.
     pub(super) reach: Reach,
     pub(super) event_sender: EventSender,
 }
@@ -142,15 +143,15 @@ impl Numbering {
         Ok(Numbered { ranks, master, agent_store: store.served(), server })
     }
 
-    /// Where the workers find a store of this agent's, as far as the rendezvous has no say in that: nobody else is to
-    /// reach the store of workers that are all here.
+    /// Returns the published address of a store that this agent hosts, unless the rendezvous chooses it. A store whose
+    /// workers all run on this host is published at the loopback address.
     fn published_addr(&self, info: &Info) -> Option<String> {
         let is_alone = info.world_size == 1 && self.reach == Reach::ThisHost;
         self.local_addr.clone().or_else(|| is_alone.then(|| LOOPBACK.into()))
     }
 
-    /// Each round has a store of its own for its workers, and so its own address: none of them ever sees what an earlier
-    /// attempt left, and none looks for a server that went with its node.
+    /// Publishes the store of this round's workers. Each round has a store and an address of its own, so workers never
+    /// see keys of an earlier attempt, and never look for a server that ended with its node.
     fn publish(
         &self,
         info: &Info,
@@ -163,7 +164,7 @@ impl Numbering {
                 (Some(address), _) => (address.clone(), None),
                 (None, Some(index)) if !index.leader.is_empty() => (index.leader.clone(), None),
                 (None, Some(_)) => (host_name()?, None),
-                // The nodes met at this host, and the workers will as well.
+                // The nodes reached the rendezvous at this host, so the workers reach it there as well.
                 (None, None) => (info.bootstrap_store_info.master_addr.clone(), listening(info)),
             };
             let port = self.spec.master_port.unwrap_or(0);
@@ -202,7 +203,7 @@ impl Numbering {
     }
 
     fn part(&self, call: u64, info: &Info) -> Input {
-        // Where deaths are told, they end the wait: a healthy job may take its time.
+        // If the rendezvous reports deaths, they end the wait: a healthy job may take any time.
         let timeout = if self.tells_of_deaths { FOR_EVER } else { self.spec.exit_barrier_timeout };
         let options = BarrierOptions { timeout, ..BarrierOptions::new(info.world_size, EXIT_BARRIER_PREFIX) };
         let arrived = || self.event_sender.input(Input::Arrived { call });

@@ -1,4 +1,4 @@
-//! Who starts and watches an agent's workers: processes on this host, or whatever else somebody has.
+//! The trait of what starts and observes an agent's workers: processes on this host, or workers under foreign control.
 
 use crate::environment::AgentStore;
 use crate::failure::ProcessFailure;
@@ -12,142 +12,145 @@ use rendezvous_core::rendezvous::store_info::RendezvousStoreInfo;
 use rendezvous_core::time::{Duration, Instant};
 use std::os::fd::RawFd;
 
-/// What is to be started.
+/// A start of a worker group.
 #[derive(Clone, Copy, Debug)]
 pub struct Start<'a> {
-    /// The workers, with their ranks; their attempt is the group's.
+    /// The workers with their ranks, and the number of the attempt.
     pub group: &'a WorkerGroup,
-    /// Where they find their store.
+    /// Address of the workers' store.
     pub master: &'a RendezvousStoreInfo,
-    /// Who serves there.
+    /// Which process serves it.
     pub agent_store: AgentStore,
-    /// The run.
+    /// ID of the run.
     pub run_id: &'a str,
-    /// How often the group may be started again, in all.
+    /// Number of times that the group may be restarted in all.
     pub max_restarts: u32,
 }
 
-/// Something happened to workers.
+/// Event of the workers.
 #[derive(Clone, Debug, PartialEq)]
 pub enum WorkerEvent {
     /// A worker was started.
     Started {
-        /// Which.
+        /// Local rank of the worker.
         local_rank: u32,
-        /// Its process, or whatever number stands for it.
+        /// Process ID of the worker, or another number that identifies it.
         pid: u32,
     },
-    /// A worker was not started.
+    /// A worker could not be started.
     NotStarted {
-        /// Which.
+        /// Local rank of the worker.
         local_rank: u32,
-        /// Whether another try may help.
+        /// Whether another attempt may succeed.
         start_failure: StartFailure,
-        /// What went wrong.
+        /// Description of the failure.
         message: Box<str>,
     },
     /// A worker ended.
     Exited {
-        /// Which.
+        /// Local rank of the worker.
         local_rank: u32,
-        /// How.
+        /// Exit status of the worker.
         exit: ExitStatus,
-        /// When it began to, as far as that was seen, by the clock that [`Workers::begin`] was given.
+        /// Time at which it began to end, as far as that was observed, on the clock passed to [`Workers::begin`].
         at: Instant,
         /// Whether it was seen to be ending before a signal of [`Workers::signal`] was sent to it.
         was_ending: bool,
-        /// What it returned, where workers can.
+        /// Bytes that it returned, for workers that return a value.
         returned: Option<Vec<u8>>,
     },
-    /// A worker has written an error file; told before another one's failure, while nobody is told to end.
+    /// A worker has written an error file. Reported before the failure of another worker, unless the workers are being
+    /// stopped.
     ErrorWritten {
-        /// Which.
+        /// Local rank of the worker.
         local_rank: u32,
-        /// When.
+        /// Time of writing.
         at: Instant,
     },
     /// Processes have outlived the workers: the answer to [`Workers::name_leftovers`], if there are any.
     Leftovers {
-        /// Their numbers and commands.
+        /// Their process IDs and commands.
         message: Box<str>,
     },
     /// A worker hangs where no signal reaches it.
     Stuck {
-        /// Which.
+        /// Local rank of the worker.
         local_rank: u32,
-        /// For how long.
+        /// Time for which it has hung.
         since: Duration,
     },
-    /// A timer that a worker had set has expired, and its process was sent the timer's signal, if there is one.
+    /// A timer that a worker had set has expired. Its process was sent the timer's signal, if the timer has one.
     TimerExpired(ExpiredTimer),
-    /// Something that changes nothing and that the user should know.
+    /// A message for the user that does not change the state.
     Remark {
-        /// What.
+        /// Text of the message.
         message: Box<str>,
     },
-    /// Nothing lives any more of what was started, and nothing is to be started. It is told after each
-    /// [`Workers::signal`] and [`Workers::kill`], as soon as it is so.
+    /// No started process is alive any more, and no start is pending. Reported after each [`Workers::signal`] and
+    /// [`Workers::kill`], as soon as it is true.
     Empty,
-    /// All workers were killed at once, and whatever they had started, by what has befallen their supervision and not them;
-    /// nothing else is told of them. Others can be started after [`WorkerEvent::Empty`], which follows.
+    /// All workers and their descendants were killed because their guard ended, not because they failed. No other event
+    /// of them follows, except [`WorkerEvent::Empty`]; others can be started after that.
     GroupLost {
-        /// What has happened.
+        /// Description of the loss.
         message: Box<str>,
     },
-    /// The workers cannot be seen any more.
+    /// The workers cannot be observed any more.
     GuardLost {
-        /// Why.
+        /// Description of the loss.
         message: Box<str>,
     },
 }
 
-/// Where workers may run.
+/// Hosts on which workers may run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reach {
-    /// On the agent's host and nowhere else.
+    /// Only on the agent's host.
     ThisHost,
-    /// On any.
+    /// On any host.
     AnyHost,
 }
 
-/// Who starts and watches workers. An agent calls from one thread, which is held up by whatever blocks here.
+/// Starts and observes workers. An agent calls it from one thread, which must not be blocked for long.
 pub trait Workers: Send {
-    /// Called once, before anything else: the agent's clock, from whose beginning [`WorkerEvent::Exited`] counts.
+    /// Passes the agent's clock, to which the times in [`WorkerEvent::Exited`] refer. Called once, before anything
+    /// else.
     fn begin(&mut self, clock: rendezvous_core::driver::clock::Clock) {
         let _ = clock;
     }
 
-    /// Where they may run: the store of a group of one node whose workers are all on its host is reached from there alone.
+    /// Returns where the workers may run. The store of a group of one node whose workers all run on its host is
+    /// reachable from that host only.
     fn reach(&self) -> Reach {
         Reach::AnyHost
     }
 
-    /// Readable whenever [`Workers::next_event`] may have something.
+    /// Returns the descriptor that is readable whenever [`Workers::next_event`] may return an event.
     fn fd(&self) -> RawFd;
 
-    /// When [`Workers::next_event`] is to be called even if the descriptor is not readable.
+    /// Returns when to call [`Workers::next_event`] even if the descriptor is not readable.
     fn deadline(&self) -> Option<Instant> {
         None
     }
 
-    /// Starts all workers of the group. For each comes [`WorkerEvent::Started`] or [`WorkerEvent::NotStarted`].
+    /// Starts all workers of the group. [`WorkerEvent::Started`] or [`WorkerEvent::NotStarted`] is reported for each.
     fn start(&mut self, start: &Start<'_>);
 
-    /// Sends a signal to all that lives, and to what comes up until all of it is gone; to each process once.
+    /// Sends a signal to all living processes, and to those that appear until all have ended; once to each process.
     fn signal(&mut self, signal: i32);
 
-    /// Ends all that lives at once.
+    /// Kills all living processes at once.
     fn kill(&mut self);
 
-    /// Tells which processes have outlived the workers, by [`WorkerEvent::Leftovers`], where that can be known.
+    /// Reports the processes that have outlived the workers as [`WorkerEvent::Leftovers`], where they can be known.
     fn name_leftovers(&mut self) {}
 
     /// Sends a signal to the workers.
     fn pass(&mut self, signal: i32);
 
-    /// What happened.
+    /// Returns the next event.
     fn next_event(&mut self) -> Option<WorkerEvent>;
 
-    /// All there is to tell of workers that failed; nothing of the group lives any more.
+    /// Returns the details of failed workers. Called when no process of the group is alive any more.
     fn failures(&mut self, group: &WorkerGroup, failed: &[Failed]) -> Vec<ProcessFailure>;
 }

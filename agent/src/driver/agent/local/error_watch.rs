@@ -1,7 +1,7 @@
 //! Which workers of a start have written error files, and in which order.
 //!
-//! The time of a file is that of a clock that goes by ticks of some milliseconds, in which a whole job may fail. The order
-//! is the system's own: it keeps a list of what happens in the workers' folders, and nobody is woken for it.
+//! File times have a resolution of some milliseconds, within which a whole job may fail. So the order comes from
+//! inotify, which queues the events of the workers' folders without waking a thread.
 
 use crate::driver::worker_logs::error_file_age;
 use crate::log_layout::ERROR_FILE;
@@ -18,11 +18,11 @@ use std::path::{Path, PathBuf};
 /// The error files of one start.
 #[derive(Debug)]
 pub(super) struct ErrorWatch {
-    /// By local rank.
+    /// Paths of the error files, by local rank.
     paths: Vec<Option<PathBuf>>,
-    /// The system's list; without one, files are in the order of their times and ranks.
+    /// The inotify descriptor. Without one, files are ordered by their times and ranks.
     list: Option<File>,
-    /// The system's number of each worker's folder, by local rank.
+    /// The inotify watch of each worker's folder, by local rank.
     folders: Vec<libc::c_int>,
 }
 
@@ -31,17 +31,17 @@ impl ErrorWatch {
         Self { paths: Vec::new(), list: open(), folders: Vec::new() }
     }
 
-    /// The system's list. The system takes some 10 ms to close the last descriptor of it, and the peers of an agent that was
-    /// killed would hear of that as much later: somebody else has to hold it, too.
+    /// Returns the inotify descriptor. The kernel takes about 10 ms to close its last reference, and the peers of a
+    /// killed agent would see that agent's connections close that much later. So another process has to hold it, too.
     pub(super) fn fd(&self) -> Option<RawFd> {
         self.list.as_ref().map(AsRawFd::as_raw_fd)
     }
 
-    /// Workers of another start leave theirs at these paths.
+    /// Watches the folders of the next start's workers.
     pub(super) fn begin(&mut self, paths: Vec<Option<PathBuf>>) {
         if let Some(list) = &self.list {
             for folder in self.folders.drain(..).filter(|folder| *folder >= 0) {
-                // SAFETY: numbers only.
+                // SAFETY: passes numbers only.
                 unsafe { libc::inotify_rm_watch(list.as_raw_fd(), folder) };
             }
             self.folders = paths.iter().map(|path| watch(list, path.as_deref())).collect();
@@ -49,12 +49,12 @@ impl ErrorWatch {
         self.paths = paths;
     }
 
-    /// Where a worker leaves its own.
+    /// Returns the path of a worker's error file.
     pub(super) fn path(&self, local_rank: u32) -> Option<&Path> {
         self.paths.get(usize::try_from(local_rank).ok()?)?.as_deref()
     }
 
-    /// Workers that have written one, and how long ago, in their order.
+    /// Returns the workers that have written an error file, in their order, with the age of each file.
     pub(super) fn written(&mut self) -> Vec<(u32, Duration)> {
         let order = self.order();
         let index = |local_rank: u32| order.iter().position(|rank| *rank == local_rank).unwrap_or(usize::MAX);
@@ -64,7 +64,7 @@ impl ErrorWatch {
         written
     }
 
-    /// Ranks whose files came to be, in this order.
+    /// Returns the local ranks whose files were created, in this order.
     fn order(&mut self) -> Vec<u32> {
         const HEAD: usize = size_of::<libc::inotify_event>();
         let mut ranks = Vec::new();
@@ -93,16 +93,16 @@ impl ErrorWatch {
 }
 
 fn open() -> Option<File> {
-    // SAFETY: flags only.
+    // SAFETY: passes flags only.
     let fd = unsafe { libc::inotify_init1(libc::IN_NONBLOCK | libc::IN_CLOEXEC) };
-    // SAFETY: it was opened just now, and nobody else knows it.
+    // SAFETY: the descriptor was just opened and has no other owner.
     (fd >= 0).then(|| unsafe { File::from_raw_fd(fd) })
 }
 
-/// The number of a folder's watch; -1: there is none.
+/// Returns the watch of a folder, or -1 if there is none.
 fn watch(list: &File, path: Option<&Path>) -> libc::c_int {
     let Some(folder) = path.and_then(Path::parent) else { return -1 };
     let Ok(folder) = CString::new(folder.as_os_str().as_bytes()) else { return -1 };
-    // SAFETY: the path ends with a zero.
+    // SAFETY: the path is null-terminated.
     unsafe { libc::inotify_add_watch(list.as_raw_fd(), folder.as_ptr(), libc::IN_CREATE | libc::IN_MOVED_TO) }
 }

@@ -1,5 +1,5 @@
-//! Who looks after workers that run: at the timers that they have set, and at whether they hang in the system. Both are
-//! off unless asked for, and cost nothing then.
+//! Monitor of running workers: of the timers that they have set, and of hangs in the kernel. Both are off by default
+//! and cost nothing then.
 
 use super::running::Running;
 use super::timers::{TimerError, Timers};
@@ -14,12 +14,12 @@ use std::io;
 use std::os::fd::RawFd;
 use std::path::{Path, PathBuf};
 
-/// The guard's descriptor in the loop; timers have what is behind it.
+/// Token of the guard's descriptor; the tokens of timers are higher.
 const GUARD: Token = Token(0);
 
-/// See the module's text.
+/// Monitor of running workers.
 pub(super) struct WorkerMonitor {
-    // Watches go before the loop, and what is watched by others outlives this.
+    // Watches are dropped before the loop. The watched descriptor outlives this value.
     #[expect(dead_code, reason = "held: the loop's descriptor becomes readable by it")]
     guard: Watch,
     timers: Option<Timers>,
@@ -30,12 +30,12 @@ pub(super) struct WorkerMonitor {
 
 impl core::fmt::Debug for WorkerMonitor {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        f.write_str("Vigil")
+        f.write_str("WorkerMonitor")
     }
 }
 
 impl WorkerMonitor {
-    /// A vigil that does not look at anything yet; its descriptor is readable when the guard's is.
+    /// Creates a monitor without checks. Its descriptor is readable when the guard's is.
     pub(super) fn new(guard: RawFd) -> io::Result<Self> {
         let events = EventLoop::new()?;
         Ok(Self {
@@ -47,7 +47,7 @@ impl WorkerMonitor {
         })
     }
 
-    /// Takes timers through a pipe at `path`, which is made; without one, at a new place for temporary files.
+    /// Reads timers from a pipe that it creates at `path`, or at a new temporary path.
     pub(super) fn take_timers(&mut self, path: Option<&Path>, guard: u32) -> Result<PathBuf, TimerError> {
         let timers = Timers::new(path, guard, &self.events)?;
         let path = timers.path().to_path_buf();
@@ -55,7 +55,7 @@ impl WorkerMonitor {
         Ok(path)
     }
 
-    /// Tells of workers that hang in the system for so long.
+    /// Reports workers that hang in the kernel for `timeout`.
     pub(super) fn take_stuck(&mut self, timeout: Duration) {
         self.stuck = Some(StuckWatch::new(timeout));
     }
@@ -68,14 +68,14 @@ impl WorkerMonitor {
         self.events.fd()
     }
 
-    /// When to look although nothing has come.
+    /// Returns when to check next if no event arrives before.
     pub(super) fn deadline(&self, now: Instant, running: &Running) -> Option<Instant> {
         let stuck = self.stuck.as_ref().filter(|_| !running.ranks.is_empty()).map(StuckWatch::due);
         let timers = self.timers.as_ref().and_then(|timers| timers.deadline(now, running));
         [stuck, timers].into_iter().flatten().min()
     }
 
-    /// New workers are started.
+    /// Forgets the workers of the last start.
     pub(super) fn begin(&mut self) {
         if let Some(timers) = &mut self.timers {
             timers.clear();
@@ -85,14 +85,14 @@ impl WorkerMonitor {
         }
     }
 
-    /// Does what is to be done by `now`.
+    /// Does all work that is due at `now`.
     pub(super) fn look(
         &mut self,
         now: Instant,
         running: &Running,
         worker_events: &mut VecDeque<WorkerEvent>,
     ) {
-        // A loop that cannot be asked is asked again the next time.
+        // After an error of the loop, the next call polls it again.
         let ready = self.events.poll();
         if let Some(timers) = &mut self.timers {
             timers.wake(now);

@@ -1,12 +1,12 @@
-//! The workers that run.
+//! The running workers of a start.
 
 use alloc::collections::BTreeMap;
 
-/// The workers of one start.
+/// The running workers of one start.
 #[derive(Debug, Default)]
 pub(super) struct Running {
-    /// Those that are known to run, by process: their local ranks.
+    /// Local ranks of the workers that are known to run, by process ID.
     pub(super) ranks: BTreeMap<u32, u32>,
-    /// How many were asked for, and have not been heard of since.
+    /// Number of requested starts whose result has not arrived.
     pub(super) awaited: u32,
 }

@@ -1,4 +1,4 @@
-//! The pipe through which workers set timers ([`crate::watchdog`]), and what an expired one does to its process.
+//! The pipe through which workers set timers ([`crate::watchdog`]), and the effect of an expired timer on its process.
 
 use super::running::Running;
 use crate::driver::agent::workers::WorkerEvent;
@@ -20,45 +20,45 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-/// Why workers cannot set timers.
+/// Error of creating the pipe for the workers' timers.
 #[derive(Debug, thiserror::Error)]
 #[error("the workers' timers cannot be taken through {}: {source}", path.display())]
 pub struct TimerError {
-    /// Where the pipe was to be.
+    /// Path of the pipe.
     pub path: PathBuf,
-    /// The system's reason.
+    /// Error of the system call.
     pub source: io::Error,
 }
 
-/// The pipe itself in the loop; processes have their numbers behind it.
+/// Token of the pipe; the token of a process is its process ID plus `FIRST_PROCESS`.
 const PIPE: Token = Token(1);
 const FIRST_PROCESS: u64 = 16;
-/// What one look takes; the rest is the next one's.
+/// Limit of the reads of one poll. The rest is left to the next poll.
 const READS_MAX: usize = 16;
 const READ_BYTES: usize = 4096;
-/// The longest way from a process up to its worker.
+/// Maximum number of generations between a process and its worker.
 const DEPTH_MAX: usize = 64;
-/// See the module's text.
+/// The workers' timers.
 pub(super) struct Timers {
-    // Watches go before what they watch.
+    // Watches are dropped before what they watch.
     #[expect(dead_code, reason = "held: the loop's descriptor becomes readable by it")]
     watch: Watch,
-    /// Processes that have, or had, timers, for as long as they live.
+    /// Living processes that have timers or had some.
     held: BTreeMap<u32, Held>,
     pipe: File,
     path: PathBuf,
-    /// Who removes the pipe; a forked child does not.
+    /// Process that removes the pipe; a forked child does not.
     owner: u32,
     guard: u32,
     watchdog: Watchdog,
-    /// What was said already; each thing is said once.
+    /// Remarks made so far; none is repeated.
     said: BTreeSet<alloc::string::String>,
     remarks: VecDeque<alloc::string::String>,
 }
 
-/// A process that cannot become another one while it is held.
+/// A process held by its pidfd, so that its ID cannot be reused unnoticed.
 struct Held {
-    #[expect(dead_code, reason = "held: the loop tells by it that the process has ended")]
+    #[expect(dead_code, reason = "held: the loop reports the end of the process by it")]
     watch: Watch,
     pidfd: OwnedFd,
 }
@@ -141,20 +141,20 @@ impl Timers {
         }
     }
 
-    /// Begins a look.
+    /// Begins a check.
     pub(super) fn wake(&mut self, now: Instant) {
         self.watchdog.wake(now, since_1970());
     }
 
-    /// Ends a look, unless nobody looks while workers start.
+    /// Ends a check, unless checks are suspended while workers start.
     pub(super) fn rest(&mut self, now: Instant, running: &Running) {
         if running.awaited == 0 {
             self.watchdog.rest(now);
         }
     }
 
-    /// Ends processes whose time has come, and tells of them and of what had no effect. While workers start, a process may
-    /// be one of them, and nobody knows yet: it has time until then.
+    /// Ends processes whose timers have expired, and reports them and the timers without effect. It waits while workers
+    /// are being started: the process may be one of them, which is not known yet.
     pub(super) fn expire(&mut self, running: &Running, worker_events: &mut VecDeque<WorkerEvent>) {
         if running.awaited > 0 {
             return;
@@ -164,7 +164,7 @@ impl Timers {
             let Some(process) = self.held.get(&timer.pid) else { continue };
             timer.local_rank = worker_of(timer.pid, self.guard, running).unwrap_or(None);
             match end(process, &timer) {
-                // It has ended by itself just now.
+                // It has just ended by itself.
                 Err(error) if error.raw_os_error() == Some(libc::ESRCH) => continue,
                 Err(error) => {
                     let ExpiredTimer { pid, signal, .. } = timer;
@@ -178,7 +178,7 @@ impl Timers {
             self.remarks.push_back(refusal.to_string());
         }
         while let Some(remark) = self.remarks.pop_front() {
-            // Whoever repeats himself is not heard again, and neither is who says too much.
+            // Repeated remarks are dropped, and so are those after the 64th.
             if self.said.len() < 64 && self.said.insert(remark.clone()) {
                 worker_events
                     .push_back(WorkerEvent::Remark { message: format!("watchdog: {remark}").into() });
@@ -190,45 +190,47 @@ impl Timers {
 impl Drop for Timers {
     fn drop(&mut self) {
         if std::process::id() == self.owner {
-            // Somebody else may have removed it.
+            // Another process may have removed it.
             fs::remove_file(&self.path).ok();
         }
     }
 }
 
-/// Makes the pipe, in the place of an old one that nobody reads: its agent was killed.
+/// Creates the pipe. It replaces an old pipe without a reader, whose agent was killed.
 fn make_pipe(path: &Path) -> io::Result<File> {
     match fs::symlink_metadata(path) {
         Ok(found) if found.file_type().is_fifo() => {
             refuse_readers(path)?;
             fs::remove_file(path)?;
         }
-        Ok(_) => return Err(io::Error::new(io::ErrorKind::AlreadyExists, "what is there is no pipe")),
+        Ok(_) => {
+            return Err(io::Error::new(io::ErrorKind::AlreadyExists, "the path exists and is not a pipe"));
+        }
         Err(_) => {}
     }
     let name = CString::new(path.as_os_str().as_bytes())?;
-    // SAFETY: a path that ends with a zero, and a mode.
+    // SAFETY: passes a null-terminated path and a mode.
     if unsafe { libc::mkfifo(name.as_ptr(), 0o600) } != 0 {
         return Err(io::Error::last_os_error());
     }
-    // For writing as well: a pipe without writers would be at its end, and readable for ever.
+    // Opened for writing as well: a pipe without writers is at its end, and would always be readable.
     OpenOptions::new().read(true).write(true).custom_flags(libc::O_NONBLOCK | libc::O_NOFOLLOW).open(path)
 }
 
-/// Refuses a pipe that somebody reads, who has timers of its own to take there.
+/// Refuses a pipe that has a reader, which would take the timers.
 fn refuse_readers(path: &Path) -> io::Result<()> {
     let flags = libc::O_NONBLOCK | libc::O_NOFOLLOW;
     match OpenOptions::new().write(true).custom_flags(flags).open(path) {
         Err(error) if error.raw_os_error() == Some(libc::ENXIO) => Ok(()),
         Err(error) => Err(error),
         Ok(_) => {
-            let message = "somebody reads the pipe that is there, another agent most likely";
+            let message = "the pipe has a reader, most likely another agent";
             Err(io::Error::new(io::ErrorKind::AlreadyExists, message))
         }
     }
 }
 
-/// Holds a process that is one of ours.
+/// Holds a process, if it is a descendant of the guard.
 fn hold(pid: u32, guard: u32, running: &Running, events: &EventLoop) -> io::Result<Held> {
     let system = io::Error::from_raw_os_error;
     let pidfd = pidfd_of(pid.cast_signed()).map_err(system)?.ok_or_else(|| system(libc::ENOSYS))?;
@@ -237,7 +239,8 @@ fn hold(pid: u32, guard: u32, running: &Running, events: &EventLoop) -> io::Resu
     Ok(Held { watch, pidfd })
 }
 
-/// The worker that a process is, or is beneath; none of something that has left its worker and was adopted.
+/// Returns the worker that the process is, or descends from. `None` for a process that has left its worker and was
+/// adopted by the guard.
 fn worker_of(pid: u32, guard: u32, running: &Running) -> io::Result<Option<u32>> {
     let mut at = pid;
     for _ in 0..DEPTH_MAX {
@@ -252,7 +255,7 @@ fn worker_of(pid: u32, guard: u32, running: &Running) -> io::Result<Option<u32>>
             break;
         }
     }
-    Err(io::Error::new(io::ErrorKind::PermissionDenied, "it is not beneath this agent"))
+    Err(io::Error::new(io::ErrorKind::PermissionDenied, "it is not a descendant of this agent"))
 }
 
 fn end(process: &Held, timer: &ExpiredTimer) -> io::Result<()> {
@@ -291,9 +294,7 @@ mod tests {
         let first = Timers::new(None, 0, &events).expect("a pipe");
         let path = first.path().to_path_buf();
         let error = Timers::new(Some(&path), 0, &events).err().expect("it is in use");
-        assert!(
-            error.to_string().ends_with("somebody reads the pipe that is there, another agent most likely")
-        );
+        assert!(error.to_string().ends_with("the pipe has a reader, most likely another agent"));
         // What a killed agent left is no trouble.
         let mut first = first;
         first.owner = 0;

@@ -193,7 +193,7 @@ fn a_call_that_nobody_can_end_is_left_behind() {
 #[test]
 fn a_backend_that_panics_ends_the_agent_with_the_reason() {
     let job = Job::new();
-    let message = "the thread that waits there panicked: a bug of the backend's";
+    let message = "a thread of the agent panicked: a bug of the backend's";
     let failed = |reason| Outcome::Failed { reason };
     let joins = run_oddly(&job, Oddity::PanicsAsItJoins, "exit 0");
     let no_round = Reason::NoRound { kind: NoRound::Failed, message: message.into() };
