@@ -1,4 +1,4 @@
-//! What every kind of store is made of: it performs requests on whole keys.
+//! Trait of every kind of store: it performs requests on whole keys.
 
 use crate::driver::call_error::{CallError, Refusal};
 use crate::driver::canceller::Cancellable;
@@ -12,81 +12,82 @@ use crate::store::call::{Call, Outcome, WaitMode};
 use crate::time::{Duration, Instant};
 use alloc::sync::Arc;
 
-/// The time that a call has, on the clock of its backend, and whether it waits.
+/// Times of one call on the clock of its backend, and whether the call waits.
 #[derive(Clone, Copy, Debug)]
 pub struct Span {
-    /// When it began.
+    /// Time at which the call began.
     pub began: Instant,
-    /// When it must be over.
+    /// Time by which the call must be over.
     pub deadline: Instant,
-    /// Whether it waits for what is not there.
+    /// Whether the call waits for keys that are absent.
     pub wait_mode: WaitMode,
-    /// For a call of several: cancelling ends it also between them. `None`: it begins now.
+    /// Cancellation epoch of a call that consists of several steps: a cancel between two steps ends the call, too.
+    /// `None`: the step is a call of its own and begins now.
     pub epoch: Option<u64>,
 }
 
-/// How the participants of a barrier meet.
+/// How the participants of a barrier find each other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Meeting {
-    /// With the store's own operation.
+    /// With the store's own barrier operation.
     Native,
-    /// With plain keys beneath the barrier's. PyTorch's prefix and file stores do it so.
+    /// With plain keys under the barrier's key, as over PyTorch's prefix and file stores.
     ByKeys,
 }
 
-/// A kind of store. Any thread may call, any number of them at a time.
+/// One kind of store. Any number of threads may call it at a time.
 pub trait Backend: Send + Sync {
-    /// What stands before all keys of users.
+    /// Returns the prefix that the store puts before all keys of its users.
     fn scope(&self) -> &[u8];
 
-    /// What errors call the store: `host:port`, a path, a name.
+    /// Returns the name of the store in error messages: `host:port`, a path, a name.
     fn peer(&self) -> &str;
 
-    /// What it is, as errors say it.
+    /// Returns the kind of store in the words of an error message.
     fn kind(&self) -> &'static str;
 
-    /// Host and port of its server, if it has one that clients connect to.
+    /// Returns host and port of the server, if clients connect to one.
     fn endpoint(&self) -> Option<(&str, u16)> {
         None
     }
 
-    /// The session with a native server that it lives on, if it is of that kind.
+    /// Returns the native session that carries the store, if it is of that kind.
     fn native(&self) -> Option<&NativeClient> {
         None
     }
 
-    /// What its timeouts stand for.
+    /// Returns the default timeouts of the store's calls.
     fn timeouts(&self) -> Timeouts;
 
-    /// The clock that [`Span`]s are of.
+    /// Returns the clock that [`Span`]s are read from.
     fn clock(&self) -> Clock;
 
-    /// How barriers are held here.
+    /// Returns how barriers are held over this store.
     fn meeting(&self) -> Meeting;
 
-    /// Performs a call by its deadline. Values go into `take`.
+    /// Performs a call by its deadline. Values are passed to `take`.
     ///
     /// # Errors
-    /// Why it was not performed; the elapsed time is filled in by whoever asked.
+    /// The reason why it was not performed. The caller fills in the elapsed time.
     fn perform(&self, call: &Call<'_>, span: Span, take: &mut dyn Take) -> Result<Outcome, Refusal>;
 
-    /// A second, independent one on the same store. Whoever cancels `call` ends what it waits for.
+    /// Opens a second, independent client of the same store. Cancelling `call` ends the wait for it.
     ///
     /// # Errors
-    /// Why there is none.
+    /// The reason why the client could not be opened.
     fn duplicate(&self, call: &Cancellable) -> Result<Arc<dyn Backend>, CallError>;
 
-    /// Ends all calls that are under way with [`ErrorKind::Cancelled`].
+    /// Ends all calls in progress with [`ErrorKind::Cancelled`].
     fn cancel(&self);
 
-    /// How often calls were cancelled: what a call of several reads at its beginning.
+    /// Returns how often calls were cancelled. A call of several steps reads this when it begins.
     fn epoch(&self) -> u64;
 
-    /// Lets `span` pass, unless the calls of that epoch are cancelled.
+    /// Waits for `span`, unless the calls of that epoch are cancelled.
     fn pause(&self, epoch: u64, span: Duration) -> Paused;
 }
 
-/// A wait that was not over in time; the elapsed time is filled in later.
+/// Failure of a wait that was not over in time. The elapsed time is filled in later.
 pub(super) const NOT_RELEASED: Failure = Failure {
     kind: ErrorKind::TimedOut,
     phase: Phase::Waiting,
@@ -94,6 +95,6 @@ pub(super) const NOT_RELEASED: Failure = Failure {
     cause: Cause::NotReleased,
     effect: Effect::None,
 };
-/// A call that was given up.
+/// Failure of a cancelled call.
 pub(super) const CANCELLED: Failure =
     Failure { kind: ErrorKind::Cancelled, cause: Cause::Unknown, ..NOT_RELEASED };

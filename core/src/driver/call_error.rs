@@ -1,4 +1,4 @@
-//! A failed call as an owned error, with what the operating system has to say.
+//! A failed call as an owned error, with the message of the operating system.
 
 use super::resolve::error_text;
 use crate::error::{Cause, ErrorKind, Failure, OneLine, Operation, Phase, Sentence};
@@ -10,7 +10,7 @@ use alloc::string::{String, ToString};
 use core::fmt;
 use core::fmt::Write as _;
 
-/// Why a call failed. Its text is one sentence that names operation, key, server, time, phase and cause.
+/// Reason why a call failed. Its text is one sentence that names operation, key, server, time, phase and cause.
 #[derive(Clone, PartialEq, Eq)]
 pub struct CallError(Box<Inner>);
 
@@ -21,16 +21,16 @@ struct Inner {
     keys_count: usize,
     peer: Box<str>,
     failure: Failure,
-    /// What a store's own code said of it.
+    /// Message from the code of a custom store.
     message: Option<Box<str>>,
 }
 
-/// A call that a store did not perform.
+/// Reason why a store did not perform a call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refusal {
-    /// How it failed.
+    /// Kind, phase, cause and effect of the failure.
     pub failure: Failure,
-    /// What the store's own code said of it.
+    /// Message from the code of a custom store.
     pub message: Option<Box<str>>,
 }
 
@@ -41,7 +41,7 @@ impl From<Failure> for Refusal {
 }
 
 impl CallError {
-    /// The failure of `operation` on these keys: the first and their number.
+    /// Makes the error of `operation` on `keys_count` keys, of which `key` is the first.
     #[must_use]
     pub fn new(
         operation: Operation,
@@ -53,7 +53,7 @@ impl CallError {
         Self(Box::new(Inner { operation, key, keys_count, peer: peer.into(), failure, message: None }))
     }
 
-    /// The same with what a store's own code said of it.
+    /// Adds a message from the code of a custom store.
     #[must_use]
     pub fn with_message(mut self, message: Option<Box<str>>) -> Self {
         self.0.message = message;
@@ -64,62 +64,62 @@ impl CallError {
         Self::new(call.operation(), call.keys(), peer, failure)
     }
 
-    /// Which kind of failure.
+    /// Returns the kind of failure.
     #[must_use]
     pub fn kind(&self) -> ErrorKind {
         self.0.failure.kind
     }
 
-    /// What was wanted.
+    /// Returns the operation that was requested.
     #[must_use]
     pub fn operation(&self) -> Operation {
         self.0.operation
     }
 
-    /// How far it had come.
+    /// Returns the phase in which the call failed.
     #[must_use]
     pub fn phase(&self) -> Phase {
         self.0.failure.phase
     }
 
-    /// From the call to its failure.
+    /// Returns the time from the call to its failure.
     #[must_use]
     pub fn elapsed(&self) -> Duration {
         self.0.failure.elapsed
     }
 
-    /// What stands behind it.
+    /// Returns the cause of the failure.
     #[must_use]
     pub fn cause(&self) -> Cause {
         self.0.failure.cause
     }
 
-    /// All that is known about how it failed.
+    /// Returns kind, phase, elapsed time, cause and effect.
     #[must_use]
     pub fn failure(&self) -> Failure {
         self.0.failure
     }
 
-    /// The first key, as on the wire and shortened to [`KEY_TEXT_BYTES_MAX`].
+    /// Returns the first key, as on the wire and shortened to [`KEY_TEXT_BYTES_MAX`].
     #[must_use]
     pub fn key(&self) -> Option<&str> {
         self.0.key.as_deref()
     }
 
-    /// How many keys there were.
+    /// Returns the number of keys of the call.
     #[must_use]
     pub fn keys_count(&self) -> usize {
         self.0.keys_count
     }
 
-    /// The store: a server as `host:port`, a path, a name.
+    /// Returns the store's name: a server as `host:port`, a path, a name.
     #[must_use]
     pub fn peer(&self) -> &str {
         &self.0.peer
     }
 }
 
-/// The longest key text that an error keeps, in bytes.
+/// Maximum length in bytes of the key text that an error keeps.
 pub const KEY_TEXT_BYTES_MAX: usize = 256;
 
 fn shortened(mut text: String) -> Box<str> {

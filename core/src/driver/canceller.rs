@@ -1,4 +1,4 @@
-//! Ends what waits, from another thread, also where a wait goes from one thing to the next.
+//! Cancellation of waits from another thread, including waits of several steps.
 
 use alloc::boxed::Box;
 use alloc::sync::Arc;
@@ -7,26 +7,26 @@ use core::fmt;
 use core::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 
-/// Cancels calls. Clones cancel the same ones.
+/// Cancels calls. Clones cancel the same calls.
 #[derive(Clone, Default)]
 pub struct Canceller {
     shared: Arc<Shared>,
-    /// When the call began whose parts are cancelled; `None`: each begins when it is begun.
+    /// Epoch in which the call began whose steps this cancels. `None`: each call has the epoch in which it begins.
     part_of: Option<u64>,
 }
 
 #[derive(Default)]
 struct Shared {
-    /// How often calls were cancelled. It changes under the lock, and is read without.
+    /// Number of cancels so far. It changes under the lock and is read without it.
     epoch: AtomicU64,
     hooks: Mutex<Vec<Arc<Hook>>>,
 }
 
-/// What is called when a call is cancelled; `None`: nobody watches any more. The lock is held while it is called.
+/// Callback for a cancelled call; `None` once its watch has ended. The lock is held during the callback.
 struct Hook(Mutex<Option<Box<dyn Fn() + Send>>>);
 
 impl Hook {
-    /// Calls it, unless another thread, or this one further out, does so right now.
+    /// Calls the callback, unless it is running: on another thread, or further up in this thread's stack.
     fn call(&self) {
         let hook = match self.0.try_lock() {
             Ok(hook) => hook,
@@ -46,17 +46,17 @@ impl fmt::Debug for Canceller {
 }
 
 impl Canceller {
-    /// Ends the calls that have begun. Later ones are as ever.
+    /// Ends the calls that have begun. Calls that begin later are not affected.
     pub fn cancel(&self) {
         let hooks = self.lock();
         self.shared.epoch.fetch_add(1, Ordering::AcqRel);
         let called = hooks.clone();
-        // Code of the program's may run in one, and come back here.
+        // A hook may run code of the program, and that code may call this canceller.
         drop(hooks);
         called.iter().for_each(|hook| hook.call());
     }
 
-    /// A call begins.
+    /// Registers the beginning of a call.
     #[must_use]
     pub fn begin(&self) -> Cancellable {
         let epoch = self.part_of.unwrap_or_else(|| self.epoch());
@@ -68,7 +68,7 @@ impl Canceller {
     }
 
     fn lock(&self) -> MutexGuard<'_, Vec<Arc<Hook>>> {
-        // No code that holds the lock panics half way through a change.
+        // No code that holds the lock panics in the middle of a change.
         self.shared.hooks.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -76,13 +76,13 @@ impl Canceller {
         let mut hooks = self.lock();
         let index = hooks.iter().position(|known| Arc::ptr_eq(known, hook));
         let hook = index.map(|index| hooks.swap_remove(index));
-        // What the hook holds may be the last of something that takes its time to go.
+        // The hook may hold the last reference to an object whose destructor takes long.
         drop(hooks);
         drop(hook);
     }
 }
 
-/// A call that may be cancelled from its beginning on.
+/// Call that may be cancelled from its beginning on.
 #[derive(Clone, Debug)]
 pub struct Cancellable {
     canceller: Canceller,
@@ -90,21 +90,21 @@ pub struct Cancellable {
 }
 
 impl Cancellable {
-    /// Whether it was. Takes no lock, so a hook may take one that the caller holds.
+    /// Returns whether the call was cancelled. Takes no lock, so a hook may take a lock that the caller holds.
     #[must_use]
     pub fn is_cancelled(&self) -> bool {
         self.canceller.epoch() != self.epoch
     }
 
-    /// Cancels calls that are parts of this one: what began with it, and is cancelled with it also where it begins later.
+    /// Returns a canceller for the steps of this call: a cancel of this call also cancels a step that begins later.
     #[must_use]
     pub fn for_parts(&self) -> Canceller {
         Canceller { part_of: Some(self.epoch), ..self.canceller.clone() }
     }
 
-    /// Has `hook` called when the call is cancelled while the guard lives, and at once if it was before. The hook must
-    /// be quick, and may be called several times.
-    #[must_use = "nobody watches longer than this lives"]
+    /// Registers `hook`, which is called when the call is cancelled while the guard lives, and at once if it already
+    /// was. The hook must be quick, and may be called several times.
+    #[must_use = "the hook is removed when this is dropped"]
     pub fn watch(&self, hook: impl Fn() + Send + 'static) -> Watch {
         let hook = Arc::new(Hook(Mutex::new(Some(Box::new(hook)))));
         self.canceller.lock().push(Arc::clone(&hook));
@@ -115,8 +115,7 @@ impl Cancellable {
     }
 }
 
-/// As long as it lives, a hook is called. Where that happens right now on another thread, its end is awaited when this is
-/// dropped.
+/// Guard of a registered hook. If the hook is running on another thread, dropping this waits for its end.
 pub struct Watch {
     canceller: Canceller,
     hook: Option<Arc<Hook>>,
@@ -129,8 +128,8 @@ impl fmt::Debug for Watch {
 }
 
 impl Watch {
-    /// Watches no longer, and waits for nobody: for hooks that run code of the program's, which may wait for this thread, and
-    /// that do no harm when nobody waits for their call any more.
+    /// Removes the hook without waiting for a call of it. This is for hooks that run code of the program, which may
+    /// wait for this thread, and that do no harm when they run later.
     pub fn let_go(mut self) {
         if let Some(hook) = self.hook.take() {
             self.canceller.forget(&hook);
@@ -165,7 +164,7 @@ mod tests {
         assert_eq!((call.is_cancelled(), event.load(Ordering::Relaxed)), (false, 0));
         canceller.clone().cancel();
         assert_eq!((call.is_cancelled(), event.load(Ordering::Relaxed)), (true, 1));
-        // Who begins to watch too late hears of it at once.
+        // A watch that begins after the cancel calls its hook at once.
         drop(call.watch(notify()));
         assert_eq!(event.load(Ordering::Relaxed), 2);
         drop(watch);

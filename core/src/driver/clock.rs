@@ -1,8 +1,8 @@
-//! The one clock of a driver.
+//! Monotonic clock of a driver.
 
 use crate::time::{Duration, Instant};
 
-/// A monotonic clock that starts at [`Instant::ORIGIN`] when it is made.
+/// Monotonic clock that starts at [`Instant::ORIGIN`] when it is made.
 #[derive(Clone, Copy, Debug)]
 pub struct Clock(std::time::Instant);
 
@@ -13,19 +13,19 @@ impl Default for Clock {
 }
 
 impl Clock {
-    /// A clock that starts now.
+    /// Makes a clock that starts now.
     #[must_use]
     pub fn new() -> Self {
         Self(std::time::Instant::now())
     }
 
-    /// The time since it was made.
+    /// Returns the time since the clock was made.
     #[must_use]
     pub fn now(&self) -> Instant {
         Instant::from_nanos(u64::try_from(self.0.elapsed().as_nanos()).unwrap_or(u64::MAX))
     }
 
-    /// A time of this clock in seconds since 1970, by what the host's clock shows now.
+    /// Converts a time of this clock to seconds since 1970, with the host's clock as it is now.
     #[must_use]
     pub fn epoch_s(&self, at: Instant) -> u64 {
         let ago = self.now().since(at);
@@ -33,13 +33,14 @@ impl Clock {
     }
 }
 
-/// What the host's clock shows, since the beginning of 1970; it may be set back and forth. A year before that is 1970.
+/// Returns the time of the host's clock since the beginning of 1970. An administrator may set that clock back or
+/// forward; a time before 1970 is returned as zero.
 #[must_use]
 pub fn since_1970() -> Duration {
     std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default()
 }
 
-/// The moment `span` from now; far enough ahead when there is no such moment.
+/// Returns the moment `span` from now, or one 68 years ahead if that is not representable.
 #[must_use]
 pub fn from_now(span: Duration) -> std::time::Instant {
     let now = std::time::Instant::now();

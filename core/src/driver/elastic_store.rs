@@ -1,4 +1,4 @@
-//! The store utilities of PyTorch's elastic agent, in the calling thread.
+//! Store utilities of PyTorch's elastic agent, in the calling thread.
 
 use super::call_error::CallError;
 use super::clock::Clock;
@@ -13,7 +13,7 @@ use alloc::format;
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 
-/// Another default timeout of a store, until this is dropped.
+/// Guard of a temporary default timeout of a store.
 #[derive(Debug)]
 #[must_use = "the timeout holds as long as this lives"]
 pub struct StoreTimeout<'a> {
@@ -21,8 +21,8 @@ pub struct StoreTimeout<'a> {
     before: Duration,
 }
 
-/// Gives `store` another default timeout; the one before comes back when the guard is dropped, on every path. It holds
-/// for all threads that use this handle; whose guards overlap in two threads should use two handles.
+/// Sets the default timeout of `store` until the guard is dropped, which restores the previous one. The timeout holds
+/// for all threads that use this handle. Two threads with overlapping guards should use two handles.
 pub fn store_timeout(store: &Store, timeout: Duration) -> StoreTimeout<'_> {
     StoreTimeout { store, before: store.set_timeout(timeout) }
 }
@@ -33,30 +33,31 @@ impl Drop for StoreTimeout<'_> {
     }
 }
 
-/// Why ranks did not meet.
+/// Reason why ranks did not meet.
 #[derive(Debug, thiserror::Error)]
 pub enum MeetingError {
-    /// World size or rank make no sense.
+    /// World size or rank are invalid.
     #[error(transparent)]
     Group(#[from] GroupError),
-    /// The store failed, or what was waited for did not come.
+    /// The store failed, or a wait timed out.
     #[error(transparent)]
     Store(#[from] CallError),
-    /// Not all came to a barrier, and somebody knows who.
+    /// Some ranks did not arrive at a barrier, and the missing ranks are known.
     #[error(transparent)]
     Missing(#[from] BarrierTimeout),
-    /// Not all gave their data, or not all read it.
+    /// Some ranks did not write their data, or did not read it.
     #[error(transparent)]
     Exchange(#[from] ExchangeTimeout),
-    /// A bug of ours: a machine and its driver do not fit.
+    /// A bug in this library: a state machine and its driver do not fit.
     #[error(transparent)]
     Unexpected(#[from] UnexpectedOutcome),
 }
 
-/// The data of all ranks under `prefix`, in order. Rank 0 leaves last: it often hosts the store that the others read.
+/// Returns the data of all ranks under `prefix`, in order. Rank 0 leaves last: it often hosts the store that the
+/// others read.
 ///
 /// # Errors
-/// Not all data came within `timeout`, or (rank 0) not all others read it within as long again.
+/// Some data was not written within `timeout`, or (rank 0) some ranks did not read it within another `timeout`.
 pub fn get_all(
     store: &Store,
     rank: i64,
@@ -94,12 +95,12 @@ pub fn get_all(
     Ok(data)
 }
 
-/// Whether the store lives, and what was waited for did not come.
+/// Returns whether a wait timed out although the store responds.
 fn is_in_vain(error: &CallError) -> bool {
     error.kind() == ErrorKind::TimedOut && error.cause() == Cause::NotReleased
 }
 
-/// The ranks that gave no data; `None`: that cannot be found out, or all did by now.
+/// Returns the ranks that wrote no data. `None`: they cannot be found out, or all have written by now.
 fn lacking_data(store: &Store, prefix: &str, world_size: i64, now: Instant) -> Option<Lacking> {
     let mut search = DataSearch::new(prefix, world_size);
     while let Some(step) = search.next_step() {
@@ -108,7 +109,8 @@ fn lacking_data(store: &Store, prefix: &str, world_size: i64, now: Instant) -> O
     search.lacking()
 }
 
-/// Gives `data` to all ranks and returns that of all, in order. `key_prefix` serves once; no separator is added to it.
+/// Writes `data` for all ranks and returns that of all, in order. A `key_prefix` can be used once; no separator is
+/// added to it.
 ///
 /// # Errors
 /// As [`get_all`].
@@ -126,15 +128,15 @@ pub fn synchronize(
     get_all(store, rank, key_prefix, world_size, timeout)
 }
 
-/// How a barrier's message names ranks.
+/// Function that names a rank in a barrier's message.
 pub type RankName<'a> = &'a dyn Fn(i64) -> String;
 
-/// Waits for the others, and when not all come, finds out who is missing (if [`BarrierOptions::rank`] is given).
-/// `rank_name` puts names to ranks, such as those of their hosts.
+/// Waits for the other ranks. When some do not arrive, finds out which are missing (if [`BarrierOptions::rank`] is
+/// given). `rank_name` maps ranks to names, such as those of their hosts.
 ///
 /// # Errors
-/// [`MeetingError::Missing`] when not all came and something is known about it; [`MeetingError::Store`] with the wait's
-/// own error when nothing is.
+/// [`MeetingError::Missing`] when some ranks did not arrive and something is known about them;
+/// [`MeetingError::Store`] with the wait's own error when nothing is.
 pub fn barrier(
     store: &Store,
     options: &BarrierOptions,
@@ -146,7 +148,7 @@ pub fn barrier(
     arrive(store, options, rank_name, &|| {})
 }
 
-/// The same. `arrived` is told as soon as the others wait for this one no more.
+/// As [`barrier`], and calls `arrived` as soon as the other ranks no longer wait for this one.
 pub fn arrive(
     store: &Store,
     options: &BarrierOptions,
@@ -157,13 +159,13 @@ pub fn arrive(
     let (clock, store) = (Clock::new(), &store.for_one_call());
     let mut wait_failure = None;
     while let Some(step) = machine.next_step() {
-        // What tracing asks is answered at once, or is bounded by its own deadline.
+        // The store answers tracing requests at once, or their own deadline bounds them.
         let outcome = match perform(store, &step, clock.now(), options.timeout) {
             Err(error) if error.kind() == ErrorKind::TimedOut && matches!(step, Step::Wait { .. }) => {
                 wait_failure.get_or_insert(error);
                 Outcome::Missing
             }
-            // A search that fails hides nothing: the wait was in vain, and that is told.
+            // If the search fails, too, the error of the wait is reported.
             Err(error) => {
                 let first = wait_failure.filter(|_| machine.is_tracing());
                 return Err(first.unwrap_or(error).into());
@@ -172,7 +174,7 @@ pub fn arrive(
         };
         let was_awaited = !machine.has_arrived();
         machine.handle(clock.now(), outcome)?;
-        // Who opens the door itself is told so by the end of this.
+        // The last rank to arrive learns it from the return of this function.
         if was_awaited && machine.has_arrived() && machine.barrier_outcome().is_none() {
             arrived();
         }
@@ -193,9 +195,9 @@ pub fn arrive(
     }
 }
 
-/// What a call that waits for nothing may take, even where the wait itself is short.
+/// Timeout of a call that does not wait, even where the wait itself is shorter.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
-/// What one question may take that only makes a message better.
+/// Timeout of a request that only improves an error message.
 const SEARCH_TIMEOUT: Duration = Duration::from_secs(1);
 
 fn perform(store: &Store, step: &Step, now: Instant, timeout: Duration) -> Result<Outcome, CallError> {

@@ -1,11 +1,11 @@
-//! What an event loop inside somebody else's needs: one descriptor that is readable whenever there is something to do.
+//! The part of an event loop that can be embedded in another loop: one descriptor that is readable whenever there is
+//! something to do.
 //!
-//! The descriptor is an epoll instance. Sockets are watched level-triggered, so what one turn leaves over makes the next
-//! one; a timer and an eventfd are watched too, so deadlines and other threads make it readable as well. It is the same
-//! descriptor for the loop's whole life, and no turn ever blocks.
+//! The descriptor is an epoll instance. Sockets are watched level-triggered, so what one iteration leaves over wakes
+//! the next one. A timer and an eventfd are watched as well, so deadlines and other threads also make the descriptor
+//! readable. The descriptor stays the same for the whole life of the loop, and no iteration blocks.
 //!
-//! [`EventLoop`] knows no protocol: whoever has machines to drive watches sockets under tokens and gets [`Ready`] ones
-//! back.
+//! [`EventLoop`] knows no protocol: its user watches sockets under tokens and gets [`Ready`] ones back.
 
 use super::clock::Clock;
 use crate::time::{Duration, Instant};
@@ -14,54 +14,54 @@ use alloc::vec::Vec;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 
-/// Names something that is watched.
+/// Identifier of a watched descriptor, chosen by the user.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Token(pub u64);
 
-/// What to watch for.
+/// Conditions to watch for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Interest {
-    /// That there is something to read.
+    /// Data to read.
     Read,
-    /// That there is room to write.
+    /// Space to write.
     Write,
-    /// Both.
+    /// Data to read or space to write.
     Both,
-    /// That the other end has ended, which makes it ready to be read. Whatever else is there to be read is left alone.
+    /// The peer has closed its end, which is reported as readable. Other data to read is not reported.
     End,
-    /// That, or that there is room to write.
+    /// The peer has closed its end, or there is space to write.
     WriteOrEnd,
 }
 
-/// Something that is watched has become ready. Both may be spurious.
+/// Watched descriptor that has become ready. Both flags may be spurious.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ready {
-    /// What.
+    /// Token of the descriptor.
     pub token: Token,
-    /// Reading will not block.
+    /// Whether reading will not block.
     pub readable: bool,
-    /// Writing will not block.
+    /// Whether writing will not block.
     pub writable: bool,
 }
 
-/// Makes a loop's descriptor readable, from any thread.
+/// Makes a loop's descriptor readable from any thread.
 #[derive(Clone, Debug)]
 pub struct Waker(Arc<OwnedFd>);
 
 impl Waker {
-    /// One of no loop: its descriptor is for who waits for it otherwise.
+    /// Makes a waker without a loop, for a thread that waits for the descriptor by itself.
     pub fn alone() -> io::Result<Self> {
         // SAFETY: flags only; the result is checked before it is owned.
         let fd = unsafe { owned(libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK))? };
         Ok(Self(Arc::new(fd)))
     }
 
-    /// The descriptor, which is readable from when it wakes until that is taken back.
+    /// Returns the descriptor, which is readable from a wake-up until [`Waker::take_back`].
     pub fn fd(&self) -> RawFd {
         self.0.as_raw_fd()
     }
 
-    /// Takes wakings back.
+    /// Clears all wake-ups.
     pub fn take_back(&self) {
         take_count(&self.0);
     }
@@ -75,7 +75,7 @@ impl Waker {
     }
 }
 
-/// What watches. A forked child has the same as its parent, for whom it goes on.
+/// An epoll instance. A forked child shares it with its parent, which goes on to use it.
 #[derive(Debug)]
 struct Epoll {
     fd: OwnedFd,
@@ -100,23 +100,24 @@ impl Epoll {
     }
 }
 
-/// Has descriptors watched by a loop, from any thread.
+/// Adds descriptors to a loop, from any thread.
 #[derive(Clone, Debug)]
 pub struct Watcher(Arc<Epoll>);
 
 impl Watcher {
-    /// Watches a descriptor until the watch is dropped, which must be before it is closed.
+    /// Watches a descriptor until the watch is dropped, which must be before the descriptor is closed.
     ///
     /// # Errors
-    /// That of the system.
+    /// The error of the system.
     pub fn watch(&self, fd: RawFd, interest: Interest, token: Token) -> io::Result<Watch> {
         self.0.control(libc::EPOLL_CTL_ADD, fd, interest, token.0)?;
         Ok(Watch { epoll: Arc::clone(&self.0), fd, interest, token })
     }
 }
 
-/// A descriptor that is watched. It is taken out explicitly, not by closing: in a forked child the descriptor may live on,
-/// and epoll would go on to report it. A child that drops what it got from its parent takes nothing out.
+/// Watched descriptor. Dropping this removes it explicitly, since closing it is not enough: in a forked child the
+/// descriptor may live on, and epoll would go on to report it. A child that drops a watch of its parent removes
+/// nothing.
 #[derive(Debug)]
 pub struct Watch {
     epoll: Arc<Epoll>,
@@ -126,10 +127,10 @@ pub struct Watch {
 }
 
 impl Watch {
-    /// Watches for something else under the same token; no system call when it is the same.
+    /// Watches for other conditions under the same token; makes no system call when they are the same.
     ///
     /// # Errors
-    /// That of the system.
+    /// The error of the system.
     pub fn change(&mut self, interest: Interest) -> io::Result<()> {
         if self.interest != interest {
             self.epoll.control(libc::EPOLL_CTL_MOD, self.fd, interest, self.token.0)?;
@@ -138,7 +139,7 @@ impl Watch {
         Ok(())
     }
 
-    /// The token of its [`Ready`]s.
+    /// Returns the token of its [`Ready`] events.
     #[must_use]
     pub const fn token(&self) -> Token {
         self.token
@@ -160,16 +161,16 @@ impl Drop for Watch {
 
 const TIMER: u64 = u64::MAX;
 const WAKER: u64 = u64::MAX - 1;
-/// Ready sockets that one turn takes; the others are the next one's.
+/// Maximum number of ready descriptors in one iteration; the others are reported in the next one.
 const READY_MAX: usize = 256;
 
-/// The mechanism of an event loop. See the module's text.
+/// Event loop without a protocol. See the module's documentation.
 pub struct EventLoop {
     epoll: Arc<Epoll>,
     timer: OwnedFd,
     waker: Waker,
     clock: Clock,
-    /// When the timer goes off.
+    /// Time at which the timer fires.
     armed: Option<Instant>,
     found: Vec<libc::epoll_event>,
 }
@@ -184,10 +185,10 @@ impl core::fmt::Debug for EventLoop {
 }
 
 impl EventLoop {
-    /// A loop that watches nothing yet.
+    /// Makes a loop that watches nothing yet.
     ///
     /// # Errors
-    /// That of the system: most likely no more descriptors.
+    /// The error of the system: most likely no descriptor is left.
     pub fn new() -> io::Result<Self> {
         // SAFETY: flags only; each result is checked before it is owned.
         let (epoll, timer, waker) = unsafe {
@@ -210,25 +211,25 @@ impl EventLoop {
         Ok(events)
     }
 
-    /// The descriptor that is readable when there is something to do.
+    /// Returns the descriptor that is readable when there is something to do.
     #[must_use]
     pub fn fd(&self) -> RawFd {
         self.epoll.fd.as_raw_fd()
     }
 
-    /// The loop's clock.
+    /// Returns the loop's clock.
     #[must_use]
     pub const fn clock(&self) -> &Clock {
         &self.clock
     }
 
-    /// For other threads.
+    /// Returns a waker for other threads.
     #[must_use]
     pub fn waker(&self) -> Waker {
         self.waker.clone()
     }
 
-    /// For other threads, or for what has the loop borrowed.
+    /// Returns a watcher for other threads, or for code that cannot borrow the loop.
     #[must_use]
     pub fn watcher(&self) -> Watcher {
         Watcher(Arc::clone(&self.epoll))
@@ -237,13 +238,13 @@ impl EventLoop {
     /// As [`Watcher::watch`].
     ///
     /// # Errors
-    /// That of the system.
+    /// The error of the system.
     pub fn watch(&self, fd: RawFd, interest: Interest, token: Token) -> io::Result<Watch> {
         self.watcher().watch(fd, interest, token)
     }
 
-    /// Makes the descriptor readable at `deadline` at the latest. An earlier alarm stays: to wake in vain now and then is
-    /// cheaper than a system call for each deadline that moves.
+    /// Makes the descriptor readable at `deadline` at the latest. An earlier timer stays: an occasional spurious
+    /// wake-up is cheaper than a system call for each deadline that moves.
     pub fn wake_at(&mut self, deadline: Instant) {
         if self.armed.is_some_and(|armed| armed <= deadline) {
             return;
@@ -261,19 +262,20 @@ impl EventLoop {
         self.armed = Some(deadline);
     }
 
-    /// What has become ready since the last turn; never blocks. Alarms and wakings are taken back by this.
+    /// Returns the descriptors that have become ready since the last iteration; never blocks. Clears the timer and
+    /// wake-ups.
     ///
     /// # Errors
-    /// That of the system.
+    /// The error of the system.
     pub fn poll(&mut self) -> io::Result<impl Iterator<Item = Ready> + use<>> {
         self.look(0)
     }
 
-    /// As [`EventLoop::poll`], for a thread that has nothing else to do: it waits until something has become ready, until
-    /// `until`, or for as long as it takes. It may come back early.
+    /// As [`EventLoop::poll`], but blocks until a descriptor is ready or until `until`, if given. It may return
+    /// early.
     ///
     /// # Errors
-    /// That of the system.
+    /// The error of the system.
     pub fn wait(&mut self, until: Option<Instant>) -> io::Result<impl Iterator<Item = Ready> + use<>> {
         let millis = until.map_or(-1, |until| {
             let left = until.since(self.clock.now()).as_micros().div_ceil(1000);
@@ -283,7 +285,7 @@ impl EventLoop {
     }
 
     fn look(&mut self, millis: i32) -> io::Result<impl Iterator<Item = Ready> + use<>> {
-        // SAFETY: as many places as are named.
+        // SAFETY: the buffer has as many entries as the call is given.
         let count = unsafe {
             libc::epoll_wait(
                 self.epoll.fd.as_raw_fd(),
@@ -323,17 +325,17 @@ impl EventLoop {
 /// Resets the counter of a timer or an eventfd.
 fn take_count(fd: &OwnedFd) {
     let mut count = 0_u64;
-    // SAFETY: eight bytes of room; it does not block, and whether there was a count does not matter.
+    // SAFETY: eight bytes of space; the read does not block, and the count does not matter.
     unsafe { libc::read(fd.as_raw_fd(), (&raw mut count).cast(), 8) };
 }
 
 /// # Safety
-/// `fd` is a result that nobody else owns.
+/// `fd` is the result of a system call, and nothing else owns it.
 unsafe fn owned(fd: RawFd) -> io::Result<OwnedFd> {
     if fd < 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: the caller's promise, and it is a descriptor.
+    // SAFETY: the caller guarantees ownership, and it is a descriptor.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
@@ -363,7 +365,7 @@ mod tests {
         let ready: Vec<Ready> = events.poll().expect("polled").collect();
         assert_eq!(ready, [Ready { token: Token(7), readable: false, writable: true }]);
         drop(watch);
-        assert!(!becomes_readable(events.fd(), Duration::ZERO), "nobody watches it any more");
+        assert!(!becomes_readable(events.fd(), Duration::ZERO), "it is not watched any more");
 
         let waker = events.waker();
         std::thread::spawn(move || waker.wake()).join().expect("woken");

@@ -1,15 +1,15 @@
-//! A store in a file, which PyTorch's `FileStore`s share.
+//! Store in a file, which PyTorch's `FileStore`s can share.
 //!
-//! The file is opened for each operation and locked as a whole (`flock`) while it lasts: exclusively where something is
-//! written, shared where something is read. An operation reads what was appended since the last one, asks the
-//! [`Log`] what to answer, and appends what that takes; a write that comes short is taken back, and a process that is
-//! killed leaves whole records, so nobody meets a torn one of ours. Nobody waits in the system for a lock: a process that is stuck while it holds it costs
-//! the others their deadline and no more.
+//! Each operation opens the file and locks the whole of it (`flock`) while it lasts: exclusively to write, shared to
+//! read. It reads what was appended since the last operation, gets the response from the [`Log`], and appends the
+//! records that it takes. An incomplete write is undone, and a process that is killed leaves whole records, so no
+//! reader meets a torn record of this library. No thread blocks in the system for a lock: a process that hangs while
+//! it holds the lock costs the others their deadline and no more.
 //!
-//! Where much was appended, it is read without the lock (`catching_up`), and only the rest under it: what stands
-//! before the end of the file never changes.
+//! Where much was appended, it is read without the lock (`catching_up`), and only the rest under it: bytes before the
+//! end of the file never change.
 //!
-//! A wait looks again every 10 ms at most; what this handle writes itself, its own waits see at once.
+//! A wait checks the file again every 10 ms at most. What this handle writes, its own waits see at once.
 
 mod catching_up;
 mod locked;
@@ -37,21 +37,21 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// How a file store is set up.
+/// Options of a file store.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FileStoreOptions {
-    /// The last store object to be closed removes the file, if at least so many have been by then. `None`: the file
-    /// stays.
+    /// Number of store objects after which the file is removed: the last one to be closed removes it if at least this
+    /// many have been closed by then. `None`: the file stays.
     pub world_size: Option<u64>,
-    /// How long calls may take.
+    /// Default timeouts of calls.
     pub timeouts: Timeouts,
-    /// Bounds on what is asked for.
+    /// Limits on requests.
     pub frame: FrameLimits,
-    /// Bounds on what is read.
+    /// Limits on what is read from the file.
     pub log: LogLimits,
 }
 
-/// A store in a file.
+/// Store in a file.
 #[derive(Debug)]
 pub struct FileStore {
     path: PathBuf,
@@ -59,7 +59,7 @@ pub struct FileStore {
     options: FileStoreOptions,
     clock: Clock,
     pauses: Pauses,
-    /// Open as long as the store is, so that no other file can get its number.
+    /// Stays open as long as the store, so that no other file can get the same inode number.
     _anchor: Arc<File>,
     identity: Identity,
     state: Mutex<State>,
@@ -68,25 +68,25 @@ pub struct FileStore {
 #[derive(Debug)]
 struct State {
     log: Log,
-    /// To be written.
+    /// Records to be written.
     records: Vec<u8>,
 }
 
-/// The first pause of a wait, and the longest.
+/// First and longest pause of a wait.
 const PAUSES: [Duration; 2] = [Duration::from_micros(500), Duration::from_millis(10)];
-/// How long the end of a store may take.
+/// Timeout of closing a store.
 const CLOSE_MAX: Duration = Duration::from_secs(5);
 
 impl FileStore {
-    /// Opens the file, making it if it is missing, and counts this store in.
+    /// Opens the file and counts this store. Creates the file if it is missing.
     ///
     /// # Errors
-    /// Why the file cannot be used.
+    /// The reason why the file cannot be used.
     pub fn open(path: &Path, options: FileStoreOptions) -> Result<Self, CallError> {
         Self::open_as(path, options, Access::Create, None)
     }
 
-    /// Opens the file; if `expected` is given, only that one.
+    /// Opens the file; if `expected` is given, only the file with this identity.
     fn open_as(
         path: &Path,
         options: FileStoreOptions,
@@ -108,7 +108,7 @@ impl FileStore {
         let identity = locked.identity();
         let State { log, records, .. } = &mut *held;
         log.enter(records).map_err(log_failure).map_err(fail)?;
-        // Nothing fails behind this: who is not there is not counted.
+        // Nothing can fail after this, so a store that was not opened is not counted.
         held.append(&locked).map_err(fail)?;
         drop(held);
         let _anchor = locked.unlock();
@@ -116,7 +116,7 @@ impl FileStore {
         Ok(Self { path, peer, options, clock, pauses, _anchor, identity, state })
     }
 
-    /// The options.
+    /// Returns the options.
     #[must_use]
     pub const fn options(&self) -> &FileStoreOptions {
         &self.options
@@ -167,14 +167,14 @@ impl FileStore {
         Ok(outcome)
     }
 
-    /// Whether the file is longer than it was; asks without the lock, which would keep writers out.
+    /// Returns whether the file has grown. Reads its length without the lock, which would block writers.
     fn has_grown(&self, seen: u64) -> Result<bool, Failure> {
         let file = Access::Read.open(&self.path)?;
         let (identity, bytes) = locked::identity_and_length(&file)?;
         Ok(identity != self.identity || bytes != seen)
     }
 
-    /// One look at the file, or one change of it, under its lock; and how long the file was then.
+    /// Reads or changes the file once under its lock. Also returns the length of the file at that time.
     fn file_access(
         &self,
         request: &Request<'_>,
@@ -201,7 +201,7 @@ impl FileStore {
         Ok((outcome, seen))
     }
 
-    /// Counts this store out, and removes the file if nobody is left who wants it. No limit stands in the way.
+    /// Counts this store out, and removes the file if no store uses it any more. No limit applies.
     fn close(&self) -> Result<(), Failure> {
         lock_state(&self.state).log.keep_counters_only();
         let file_access = self.until(self.clock.now() + CLOSE_MAX, self.pauses.epoch());
@@ -218,7 +218,7 @@ impl FileStore {
 }
 
 fn lock_state(state: &Mutex<State>) -> MutexGuard<'_, State> {
-    // What a panic leaves behind is still a log up to its offset.
+    // After a panic, the log is still valid up to its offset.
     state.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -227,7 +227,7 @@ impl State {
         Self { log: Log::new(limits), records: Vec::new() }
     }
 
-    /// Answers a request; what is to be written is in `records` then.
+    /// Answers a request, and leaves in `records` what must be written.
     fn answer(&mut self, request: &Request<'_>, take: &mut dyn Take) -> Result<Outcome, Failure> {
         let reply = self.log.answer(request, &mut self.records).map_err(log_failure)?;
         Ok(match reply {
@@ -249,7 +249,7 @@ impl State {
         })
     }
 
-    /// Writes `records` behind the end, all of them or none.
+    /// Writes all of `records` at the end of the file, or none.
     fn append(&mut self, locked: &Locked) -> Result<(), Failure> {
         let offset = self.log.offset();
         locked.append(&self.records, offset)?;
@@ -263,7 +263,7 @@ impl State {
 
 impl Drop for FileStore {
     fn drop(&mut self) {
-        // A file that is gone or broken needs no count any more, and there is nobody left to tell of it.
+        // A missing or broken file needs no count any more, and there is no caller to return an error to.
         self.close().ok();
     }
 }
@@ -305,7 +305,7 @@ impl Backend for FileStore {
     }
 
     fn duplicate(&self, _call: &Cancellable) -> Result<Arc<dyn Backend>, CallError> {
-        // A file that was removed or replaced is another store: it is not made anew.
+        // A file that was removed or replaced is another store, so the file is not created again.
         Ok(Arc::new(Self::open_as(&self.path, self.options, Access::Write, Some(self.identity))?))
     }
 

@@ -1,8 +1,8 @@
-//! A store in this process: the server's engine without a server. Its handles may be in any threads.
+//! Store in this process: the server's engine without a server. Any threads may use its handles.
 //!
-//! Who waits for an item of a queue has a place in a line of this module. The engine wakes one waiter for each item, as
-//! PyTorch's server does, and cannot tell who is going to take it: a plain wait on the queue would take the turn of
-//! somebody who pops.
+//! This module keeps a waiting list for the items of a queue. The engine wakes one waiter for each item, as PyTorch's
+//! server does, but does not know which waiter will take it. A plain wait on the queue would use up the wake-up of a
+//! pop.
 
 use crate::driver::backend::{Backend, CANCELLED, Meeting, NOT_RELEASED, Span};
 use crate::driver::call_error::{CallError, Refusal};
@@ -26,42 +26,42 @@ use core::sync::atomic::{AtomicU64, Ordering};
 use slab::Slab;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
-/// How a store in this process is set up.
+/// Options of a store in this process.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct HashStoreOptions {
-    /// How long calls may take.
+    /// Default timeouts of calls.
     pub timeouts: Timeouts,
-    /// Bounds on one request.
+    /// Limits on one request.
     pub frame: FrameLimits,
-    /// Bounds on the contents.
+    /// Limits on the contents.
     pub engine: EngineLimits,
 }
 
-/// A handle of a store in this process.
+/// Handle of a store in this process.
 #[derive(Debug)]
 pub struct HashStore {
     shared: Arc<Shared>,
     clock: Clock,
     options: HashStoreOptions,
-    /// How often the calls of this handle were cancelled.
+    /// Number of times that the calls of this handle were cancelled.
     epoch: AtomicU64,
 }
 
 #[derive(Debug)]
 struct Shared {
     state: Mutex<State>,
-    /// Told when waits are over or cancelled.
+    /// Signalled when waits are over or cancelled.
     changed: Condvar,
 }
 
 #[derive(Debug)]
 struct State {
     engine: Engine,
-    /// The calls that wait; each is a connection of its own to the engine.
+    /// Calls that wait; each is a connection of its own to the engine.
     waiting: Slab<()>,
-    /// Those of them whose waits are over, until they have seen it.
+    /// Waits that are over and whose calls have not noticed yet.
     released: Vec<WaiterId>,
-    /// Those who wait for an item of a queue, in the order in which they came. The items there are theirs, in this order.
+    /// Waiting pops in the order of their arrival. They get the items of their queue in this order.
     poppers: Vec<Popper>,
     next_ticket: u64,
 }
@@ -73,7 +73,7 @@ struct Popper {
 }
 
 impl HashStore {
-    /// A new, empty store.
+    /// Makes a new, empty store.
     #[must_use]
     pub fn new(options: HashStoreOptions) -> Self {
         let engine = Engine::new(options.engine, random_seed());
@@ -84,7 +84,7 @@ impl HashStore {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        // No code that holds the lock panics half way through a change.
+        // No code that holds the lock panics in the middle of a change.
         self.shared.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -114,14 +114,15 @@ impl HashStore {
             }
             let Some(keys) = awaited else { return Ok(Outcome::Missing) };
             match self.park(state, &Request::Wait { keys }, span, epoch)? {
-                // What released the wait may be gone again; a wait itself is over all the same.
+                // The key that released the wait may be absent again. For a request that is only a wait that does not
+                // matter.
                 (again, Outcome::Released) if !matches!(request, Request::Wait { .. }) => state = again,
                 (_, outcome) => return Ok(outcome),
             }
         }
     }
 
-    /// Takes an item that nobody waits for who came before; waits for one.
+    /// Takes an item that no earlier pop waits for. Waits for one if there is none.
     fn pop(
         &self,
         mut state: MutexGuard<'_, State>,
@@ -158,7 +159,7 @@ impl HashStore {
             state = self.shared.changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
         };
         state.poppers.retain(|popper| popper.ticket != ticket);
-        // Who gives up had no item, so those behind have none by moving up.
+        // A pop that gives up had no item, so removing it gives none to the pops after it.
         match iteration? {
             Some(_) => state
                 .iteration(NO_CONNECTION, &Request::QueuePop { key }, &mut |answer| outcome(answer, take)),
@@ -212,7 +213,7 @@ impl HashStore {
         ended.map(|outcome| (state, outcome))
     }
 
-    /// Carries out a request that waits for nobody, but for a barrier.
+    /// Executes a request that waits for nothing, or a barrier.
     fn apply(
         &self,
         mut state: MutexGuard<'_, State>,
@@ -243,11 +244,11 @@ impl HashStore {
     }
 }
 
-/// Who asks and does not wait.
+/// Connection of requests that do not wait.
 const NO_CONNECTION: ConnId = ConnId { index: u32::MAX, generation: 0 };
 
 impl State {
-    /// One turn of the engine.
+    /// Applies one request to the engine.
     fn iteration<R>(
         &mut self,
         conn: ConnId,
@@ -263,8 +264,8 @@ impl State {
         self.released.iter().any(|&waiter| waiter != other_than.into())
     }
 
-    /// Whether there is an item for whoever has this ticket. A plain value under a queue's name ends a pop too, which finds
-    /// the queue empty then: as over TCP.
+    /// Returns whether there is an item for the pop with this ticket. A plain value under a queue's name ends a pop,
+    /// too, which then finds the queue empty, as over TCP.
     fn is_first_in_line(&mut self, key: Key<'_>, whole: &[u8], ticket: u64) -> Result<bool, Failure> {
         let length = |answer: Answer<'_>| if let Answer::Number(length) = answer { length } else { 0 };
         let items = self.iteration(NO_CONNECTION, &Request::QueueLen { key }, &mut { length })?;

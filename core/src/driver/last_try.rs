@@ -1,4 +1,4 @@
-//! How the last try to reach a server failed, for a user who waits for it.
+//! Last failed attempt to reach a server, for a user who waits for the connection.
 
 use super::call_error::CallError;
 use super::resolve::error_text;
@@ -8,7 +8,7 @@ use alloc::sync::Arc;
 use core::fmt;
 use std::sync::{Mutex, PoisonError};
 
-/// A try to reach a server that failed. Its text has no times, so that it changes only with the cause.
+/// Failed attempt to reach a server. Its text contains no times, so it changes only with the cause.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FailedTry {
     peer: Box<str>,
@@ -16,7 +16,7 @@ pub struct FailedTry {
 }
 
 impl FailedTry {
-    /// The failure of a try to reach `peer`.
+    /// Makes the description of a failed attempt to reach `peer`.
     #[must_use]
     pub fn new(peer: &str, failure: Failure) -> Self {
         Self { peer: peer.into(), failure }
@@ -38,9 +38,10 @@ impl fmt::Display for FailedTry {
         match self.failure.kind {
             ErrorKind::Refused => write!(f, "{peer}: refused")?,
             ErrorKind::Unresolved => write!(f, "{peer}: the host has no address")?,
-            ErrorKind::Unreachable => write!(f, "{peer}: there is no way to the host")?,
+            ErrorKind::Unreachable => write!(f, "{peer}: no route to the host")?,
             ErrorKind::TimedOut => write!(f, "{peer}: timed out while {phase}")?,
-            // A peer that closes the connection before it has read all resets it: that is the same to a user.
+            // A peer that closes the connection before it has read everything resets it. The difference does not
+            // matter to a user.
             ErrorKind::ServerGone => return write!(f, "{peer}: the peer closed the connection"),
             ErrorKind::WrongProtocol => write!(f, "{peer}: wrong protocol")?,
             _ => write!(f, "{peer}: failed while {phase}")?,
@@ -57,17 +58,18 @@ impl fmt::Display for FailedTry {
     }
 }
 
-/// The last failed try, shared between whoever connects and whoever looks; none once there is a connection.
+/// Last failed attempt, shared between the thread that connects and those that report it. It is empty once there is a
+/// connection.
 #[derive(Clone, Debug, Default)]
 pub struct LastTry(Arc<Mutex<Option<FailedTry>>>);
 
 impl LastTry {
-    /// Replaces what is known.
+    /// Replaces the last failed attempt.
     pub fn set(&self, failed: Option<FailedTry>) {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = failed;
     }
 
-    /// Returns what is known.
+    /// Returns the last failed attempt.
     #[must_use]
     pub fn get(&self) -> Option<FailedTry> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()

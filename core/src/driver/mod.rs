@@ -1,5 +1,5 @@
-//! The driver: the only place that names sockets, threads and the clock. It carries bytes and time between the
-//! operating system and the machines, and decides nothing about a protocol.
+//! Drivers: the only modules that use sockets, threads and the clock. They carry bytes and time between the operating
+//! system and the state machines, and decide nothing about a protocol.
 #![expect(clippy::disallowed_methods, reason = "this is where the clock is read")]
 #![allow(clippy::std_instead_of_core, clippy::std_instead_of_alloc, reason = "std is at home here")]
 

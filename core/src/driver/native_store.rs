@@ -1,4 +1,4 @@
-//! A store over a native session: the keys are those that clients of the c10d protocol see.
+//! Store over a native session. Its keys are those that clients of the c10d protocol see.
 
 use crate::driver::backend::{Backend, Meeting, Span};
 use crate::driver::call_error::{CallError, Refusal};
@@ -12,21 +12,21 @@ use crate::store::call::{Call, Outcome};
 use crate::time::Duration;
 use alloc::sync::Arc;
 
-/// A store of a native server. It lives on a session, which others may use for more than keys.
+/// Store of a native server. Other users may share its session for more than keys.
 #[derive(Debug)]
 pub struct NativeStore(NativeClient);
 
 impl NativeStore {
-    /// The store of a session. To cancel its calls cancels nothing else that is asked of the session.
+    /// Makes the store of a session. Cancelling its calls cancels no other requests of the session.
     #[must_use]
     pub fn new(client: &NativeClient) -> Self {
         Self(client.apart())
     }
 
-    /// One with a session of its own.
+    /// Connects a store with a session of its own.
     ///
     /// # Errors
-    /// Why there is no session.
+    /// The reason why the session could not be opened.
     pub fn connect(host: &str, port: u16, options: NativeClientOptions) -> Result<Self, CallError> {
         Ok(Self(NativeClient::connect(host, port, options)?))
     }
@@ -61,7 +61,7 @@ impl Backend for NativeStore {
         self.0.clock()
     }
 
-    /// By keys, so that who comes over the other protocol meets at the same barrier.
+    /// By keys, so that native clients and c10d clients meet at the same barrier.
     fn meeting(&self) -> Meeting {
         Meeting::ByKeys
     }

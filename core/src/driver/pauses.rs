@@ -1,9 +1,9 @@
-//! Pauses that somebody else can end.
+//! Pauses that another thread can end.
 
 use crate::time::Duration;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
-/// Lets calls wait a while, until they are cancelled or told to look again.
+/// Lets calls wait until they are cancelled or woken to check their condition again.
 #[derive(Debug, Default)]
 pub(in crate::driver) struct Pauses {
     state: Mutex<State>,
@@ -12,16 +12,16 @@ pub(in crate::driver) struct Pauses {
 
 #[derive(Debug, Default)]
 struct State {
-    /// How often the calls were cancelled.
+    /// Number of cancels so far.
     epoch: u64,
-    /// How often they were told to look again.
+    /// Number of times the calls were woken to check again.
     nudges: u64,
 }
 
-/// Why a pause is over.
+/// Reason why a pause ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Paused {
-    /// The time has passed, or there is something to look at.
+    /// The time has passed, or the caller should check its condition again.
     Over,
     /// The calls were cancelled.
     Cancelled,
@@ -29,16 +29,16 @@ pub enum Paused {
 
 impl Pauses {
     fn lock(&self) -> MutexGuard<'_, State> {
-        // No code that holds the lock panics half way through a change.
+        // No code that holds the lock panics in the middle of a change.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What a call reads at its beginning, to be cancelled later on.
+    /// Returns the current epoch. A call reads it when it begins, to notice later cancels.
     pub(in crate::driver) fn epoch(&self) -> u64 {
         self.lock().epoch
     }
 
-    /// Waits for `span`, or less when there is something to look at.
+    /// Waits for `span`, or until the caller should check its condition again.
     pub(in crate::driver) fn pause(&self, epoch: u64, span: Duration) -> Paused {
         let state = self.lock();
         let nudges = state.nudges;
@@ -53,7 +53,7 @@ impl Pauses {
         self.changed.notify_all();
     }
 
-    /// Ends the pauses of now.
+    /// Ends the pauses in progress, so that their calls check whether they were cancelled.
     pub(in crate::driver) fn recheck_cancellation(&self) {
         self.lock().nudges += 1;
         self.changed.notify_all();

@@ -1,8 +1,8 @@
-//! A store in code that the program brought.
+//! Store in code of the program (a plug-in).
 //!
-//! That code may block, and may never come back. So it is called on threads of its own, as many as calls are under way;
-//! the caller waits for it until the deadline or until it is cancelled, and then leaves it behind. Calls back into the
-//! handle that is calling are refused.
+//! That code may block, and may never return. So it runs on threads of its own, one for each call in progress. The
+//! caller waits for the result until its deadline or until it is cancelled, and then abandons the call. A plug-in
+//! that calls the handle it is called from gets an error.
 
 use crate::driver::backend::{Backend, CANCELLED, Meeting, NOT_RELEASED, Span};
 use crate::driver::call_error::{CallError, Refusal};
@@ -22,22 +22,22 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::fmt;
 
-/// One question to a store's own code.
+/// One request to a plug-in.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Question {
-    /// What is wanted.
+    /// Requested operation.
     pub operation: Operation,
-    /// The keys.
+    /// Keys of the request.
     pub keys: Vec<Vec<u8>>,
-    /// The values that go with them; of COMPARE_SET what is expected, then what is desired.
+    /// Values that belong to the keys; for COMPARE_SET the expected value, then the desired one.
     pub values: Vec<Vec<u8>>,
-    /// What ADD adds.
+    /// Summand of ADD.
     pub number: i64,
-    /// How long WAIT may wait; nothing else waits.
+    /// Maximum duration of WAIT. No other operation waits.
     pub timeout: Duration,
 }
 
-/// What a store's own code answers.
+/// Response of a plug-in.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PluginAnswer {
     /// A sum, a count, or 1 for yes and 0 for no.
@@ -46,39 +46,40 @@ pub struct PluginAnswer {
     pub values: Vec<Vec<u8>>,
 }
 
-/// Why a store's own code did not do it.
+/// Reason why a plug-in did not perform a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PluginError {
-    /// Which kind of failure. [`ErrorKind::TimedOut`] also says that a key is not there, [`ErrorKind::QueueEmpty`] that
-    /// an item is not, and [`ErrorKind::Unsupported`] that it does not have the operation.
+    /// Kind of failure. [`ErrorKind::TimedOut`] also means that a key is absent, [`ErrorKind::QueueEmpty`] that a
+    /// queue is empty, and [`ErrorKind::Unsupported`] that the plug-in does not have the operation.
     pub kind: ErrorKind,
-    /// What there is to say of it.
+    /// Description of the failure.
     pub message: Option<Box<str>>,
 }
 
-/// A store's own code.
+/// Store implemented by the program.
 ///
-/// It is asked for SET, GET, ADD, COMPARE_SET, CHECK, DELETE, NUM_KEYS and LIST_KEYS; and for WAIT, MULTI_GET and
-/// MULTI_SET, for which there is a substitute when it has none of its own; and for APPEND and the operations of queues,
-/// for which there is none: out of the others, an append could get lost. Any number of threads may ask at a time.
+/// It gets SET, GET, ADD, COMPARE_SET, CHECK, DELETE, NUM_KEYS and LIST_KEYS. It also gets WAIT, MULTI_GET and
+/// MULTI_SET, which are replaced by the former if it does not support them. It also gets APPEND and the operations of
+/// queues, which nothing replaces: an append made of the other operations could get lost. Any number of threads may
+/// call it at a time.
 pub trait Plugin: Send + Sync {
-    /// Answers a question. Nothing but WAIT should wait.
+    /// Performs a request. No operation but WAIT should wait.
     ///
     /// # Errors
-    /// Why it does not.
+    /// The reason why it was not performed.
     fn ask(&self, question: &Question) -> Result<PluginAnswer, PluginError>;
 }
 
-/// How a store of own code is set up.
+/// Options of a plug-in store.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PluginStoreOptions {
-    /// What errors call it.
+    /// Name of the store in error messages.
     pub name: Box<str>,
-    /// How long calls may take.
+    /// Default timeouts of calls.
     pub timeouts: Timeouts,
-    /// Bounds on what it is asked.
+    /// Limits on requests.
     pub frame: FrameLimits,
-    /// Most questions at a time, those included that were given up and are still being answered.
+    /// Maximum number of concurrent requests, including those whose callers have given up and that are still running.
     pub questions_max: usize,
 }
 
@@ -93,7 +94,7 @@ impl Default for PluginStoreOptions {
     }
 }
 
-/// A store in code that the program brought.
+/// Store in code of the program.
 pub struct PluginStore {
     plugin: Arc<dyn Plugin>,
     workers: Workers,
@@ -108,11 +109,11 @@ impl fmt::Debug for PluginStore {
     }
 }
 
-/// How often keys are looked for where there is no WAIT.
+/// Interval at which keys are checked where the plug-in has no WAIT.
 const LOOK_INTERVAL: Duration = Duration::from_millis(10);
 
 impl PluginStore {
-    /// A store that asks `plugin`.
+    /// Makes a store that calls `plugin`.
     #[must_use]
     pub fn new(plugin: Arc<dyn Plugin>, options: PluginStoreOptions) -> Self {
         let workers = Workers::new("rdzv-store", options.questions_max);
@@ -171,7 +172,7 @@ impl PluginStore {
                 }
                 for (index, (key, value)) in pairs.iter().enumerate() {
                     asking.ask(Operation::Set, &[key], &[value], 0).map_err(|mut refusal| {
-                        // Those before it are stored.
+                        // The pairs before this one are stored.
                         if index > 0 {
                             refusal.failure.effect = Effect::Possible;
                         }
@@ -196,7 +197,7 @@ impl PluginStore {
     }
 }
 
-/// The questions of one call.
+/// The requests of one call.
 struct Asking<'a> {
     store: &'a PluginStore,
     span: Span,
@@ -209,7 +210,7 @@ impl Asking<'_> {
         self.span.deadline.since(self.store.clock.now())
     }
 
-    /// Asks on a thread of the store's, until the deadline.
+    /// Runs a request on a thread of the store, until the deadline.
     fn ask(
         &self,
         operation: Operation,
@@ -239,7 +240,7 @@ impl Asking<'_> {
                     _ => Cause::Unknown,
                 };
                 let phase = if error.kind == ErrorKind::TimedOut { Phase::Waiting } else { Phase::Calling };
-                // Only these tell that nothing was done; any other may have come too late.
+                // Only these mean that nothing was done. Any other error may have come after the change.
                 let effect = match error.kind {
                     ErrorKind::Unsupported
                     | ErrorKind::InvalidArgument
@@ -252,7 +253,7 @@ impl Asking<'_> {
                     message: error.message,
                 })
             }
-            // A wait that its deadline ended is no silence: its key was not set.
+            // A wait that ends at its deadline got a response in time: its key was not set.
             Err(Ended::TimeUp) if waits => Err(NOT_RELEASED.into()),
             Err(Ended::TimeUp) => Err(Failure { cause: Cause::NoAnswer, effect, ..base }.into()),
             Err(Ended::Cancelled) => {
@@ -288,7 +289,7 @@ impl Asking<'_> {
         answer.number.map(|number| number != 0).ok_or_else(|| unfit("it gave no number"))
     }
 
-    /// Waits until all keys are there; whether they are.
+    /// Waits until all keys are set. Returns whether they are.
     fn wait(&self, keys: Keys<'_>) -> Result<bool, Refusal> {
         if self.wait_mode == WaitMode::Once {
             return self.has_all(keys);
@@ -308,7 +309,7 @@ impl Asking<'_> {
         Ok(true)
     }
 
-    /// Lets a moment pass; [`Paused::Cancelled`] when time is up.
+    /// Pauses before the next check. Returns [`Paused::Cancelled`] when the time is up.
     fn pause(&self) -> Result<Paused, Refusal> {
         let left = self.left();
         if left.is_zero() {
@@ -347,7 +348,7 @@ impl Asking<'_> {
     }
 }
 
-/// Nothing when the store's own code does not have the operation.
+/// Returns `None` when the plug-in does not have the operation.
 fn supported<T>(result: Result<T, Refusal>) -> Option<Result<T, Refusal>> {
     match result {
         Err(refusal) if refusal.failure.kind == ErrorKind::Unsupported => None,

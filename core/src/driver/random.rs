@@ -1,6 +1,6 @@
-//! Randomness, from the system.
+//! Random numbers of the operating system.
 
-/// A number that differs from call to call and from process to process.
+/// Returns a number that differs from call to call and from process to process.
 #[must_use]
 pub fn random_seed() -> u64 {
     use core::hash::{BuildHasher, Hasher};

@@ -1,13 +1,13 @@
-//! One answer from one thread to another, with a deadline.
+//! One reply from one thread to another, with a deadline.
 
 use std::fmt;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
-/// Gives the answer. Dropped without one, it tells that none will come.
+/// Sending side. Dropping it without a reply closes the channel.
 pub struct Reply<T>(Arc<Shared<T>>);
 
-/// Waits for the answer.
+/// Receiving side.
 pub struct Awaited<T>(Arc<Shared<T>>);
 
 struct Shared<T> {
@@ -16,23 +16,23 @@ struct Shared<T> {
 }
 
 enum State<T> {
-    /// There is none yet, and nobody waits for it: nobody has to be woken, which would be a system call.
+    /// There is no reply yet and no thread waits. Sending then needs no wake-up, which would be a system call.
     Open,
     Awaited,
     Answer(T),
     Closed,
 }
 
-/// Why there is no answer.
+/// Reason why there is no reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NoAnswer {
-    /// The time is up.
+    /// The timeout expired.
     TimedOut,
-    /// The other side is gone.
+    /// The sending side was dropped.
     Closed,
 }
 
-/// Both ends of a question.
+/// Makes both sides of a reply.
 #[must_use]
 pub fn ask<T>() -> (Reply<T>, Awaited<T>) {
     let shared = Arc::new(Shared { state: Mutex::new(State::Open), changed: Condvar::new() });
@@ -54,7 +54,7 @@ impl<T> Shared<T> {
 }
 
 impl<T> Reply<T> {
-    /// Answers. Nobody may be waiting any more.
+    /// Sends the reply. The receiver may have stopped waiting.
     pub fn answer(self, answer: T) {
         self.0.end(State::Answer(answer));
     }
@@ -67,7 +67,8 @@ impl<T> Drop for Reply<T> {
 }
 
 impl<T> Awaited<T> {
-    /// The answer, or why there will be none, if that is known within `timeout`. It is told once.
+    /// Returns the reply, or the reason why there will be none, if either is known within `timeout`. The result is
+    /// returned once.
     pub fn look(&self, timeout: Duration) -> Option<Result<T, NoAnswer>> {
         let mut state = self.0.state.lock().unwrap_or_else(PoisonError::into_inner);
         if let (State::Open, false) = (&*state, timeout.is_zero()) {
@@ -86,10 +87,10 @@ impl<T> Awaited<T> {
         }
     }
 
-    /// The answer.
+    /// Waits for the reply.
     ///
     /// # Errors
-    /// Why there is none.
+    /// The reason why there is none.
     pub fn wait(self, timeout: Duration) -> Result<T, NoAnswer> {
         self.look(timeout).unwrap_or(Err(NoAnswer::TimedOut))
     }

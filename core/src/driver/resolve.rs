@@ -1,4 +1,4 @@
-//! Host names become addresses, on a thread of their own: the resolver of the C library has no deadline.
+//! Host name resolution on a thread of its own: the resolver of the C library has no deadline.
 
 use crate::driver::socket::classify;
 use crate::driver::threads;
@@ -10,25 +10,25 @@ use core::fmt;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
 use std::io;
 
-/// The addresses of a host.
+/// Addresses of a host, or the reason why none were found.
 pub type Found = Result<Vec<SocketAddr>, ResolveError>;
 
-/// Why no addresses of a host were found.
+/// Reason why no addresses of a host were found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ResolveError {
-    /// The resolver's error number.
+    /// Error number of the resolver (`EAI_*`).
     Resolver(i32),
-    /// The system's: the resolver could not look.
+    /// Error number of the system: the look-up could not be made.
     System(i32),
 }
 
 impl ResolveError {
-    /// Of a thread for the resolver that could not be started.
+    /// Returns the error for a resolver thread that could not be started.
     pub(super) fn of_thread(error: &io::Error) -> Self {
         Self::System(error.raw_os_error().unwrap_or(libc::EAGAIN))
     }
 
-    /// What it means to a call.
+    /// Returns the kind and the cause of a call that failed with this.
     pub fn classify(self) -> (ErrorKind, Cause) {
         match self {
             Self::Resolver(number @ libc::EAI_MEMORY) => (ErrorKind::Exhausted, Cause::Resolver(number)),
@@ -47,22 +47,22 @@ impl fmt::Display for ResolveError {
     }
 }
 
-/// The address that `host` spells, if it is one: `127.0.0.1`, `::1`, `[::1]`.
+/// Returns the address if `host` is a literal: `127.0.0.1`, `::1`, `[::1]`.
 pub fn literal(host: &str, port: u16) -> Option<SocketAddr> {
     let bare = host.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')).unwrap_or(host);
     bare.parse().ok().map(|address: IpAddr| SocketAddr::new(address, port))
 }
 
-/// Looks `host` up on a new thread, which hands what it found to `done`.
+/// Looks `host` up on a new thread, which passes the result to `done`.
 ///
 /// # Errors
-/// That of making a thread.
+/// The thread could not be started.
 pub fn look_up(host: &str, port: u16, done: impl FnOnce(Found) + Send + 'static) -> io::Result<()> {
     let host = host.to_string();
     threads::spawn("rdzv-resolve", move || done(addresses(&host, port))).map(drop)
 }
 
-/// The resolver's words for its error number.
+/// Returns the resolver's message for its error number.
 pub(super) fn error_text(number: i32) -> String {
     if number == 0 {
         return "the resolver knows none".into();
@@ -72,20 +72,20 @@ pub(super) fn error_text(number: i32) -> String {
     text.to_string_lossy().into_owned()
 }
 
-/// Looks `host` up on this thread.
+/// Looks `host` up on the calling thread.
 pub(super) fn addresses(host: &str, port: u16) -> Found {
     let Ok(name) = CString::new(host) else { return Err(ResolveError::Resolver(libc::EAI_NONAME)) };
     // SAFETY: all zeros is a valid `addrinfo`: no flags, any family, null pointers.
     let mut hints: libc::addrinfo = unsafe { core::mem::zeroed() };
     hints.ai_socktype = libc::SOCK_STREAM;
     let mut list: *mut libc::addrinfo = core::ptr::null_mut();
-    // SAFETY: the thread's own error number is always there.
+    // SAFETY: every thread has its own error number.
     unsafe { *libc::__errno_location() = 0 };
     // SAFETY: `name` is a C string, `hints` is initialised, `list` is written on success only.
     let number =
         unsafe { libc::getaddrinfo(name.as_ptr(), core::ptr::null(), &raw const hints, &raw mut list) };
     if number != 0 {
-        // Without a descriptor the resolver also says that there is no such name.
+        // When no descriptor is left, the resolver also reports that the name does not exist.
         return Err(match io::Error::last_os_error().raw_os_error() {
             Some(system @ (libc::EMFILE | libc::ENFILE | libc::ENOMEM)) => ResolveError::System(system),
             _ => ResolveError::Resolver(number),

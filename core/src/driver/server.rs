@@ -1,4 +1,4 @@
-//! A store server on a thread of its own.
+//! Store server on a thread of its own.
 //!
 //! One reactor thread serves every connection; see [`Server::start`]. It never looks up a peer's name, binds exactly
 //! the address it is given, and ends when the handle is stopped or dropped.
@@ -26,32 +26,32 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::thread::ThreadId;
 use std::time::Duration;
 
-/// Where a server listens.
+/// Address or socket on which a server listens.
 #[derive(Debug)]
 pub enum Listen {
-    /// Binds this address; `host` is a literal or a name, of which the first address is taken. Port 0 lets the system
+    /// Binds this address. `host` is a literal or a name, of which the first address is taken. Port 0 lets the system
     /// choose.
     Address {
         /// Host name or literal address.
         host: String,
         /// Port.
         port: u16,
-        /// Whether `::` takes IPv4 peers too.
+        /// Whether `::` also accepts IPv4 peers.
         family: Family,
     },
-    /// Takes a stream socket that is bound already, listening or not.
+    /// Takes a stream socket that is already bound, listening or not.
     Adopted(OwnedFd),
 }
 
-/// How a server is set up.
+/// Options of a server.
 pub struct ServerOptions {
-    /// Where it listens.
+    /// Address or socket to listen on.
     pub listen: Listen,
-    /// Bounds on everything it keeps.
+    /// Limits on all that the server keeps.
     pub limits: ServerLimits,
-    /// How hosts that fell silent are noticed; `None` leaves it to the system's defaults.
+    /// Detection of silent hosts; `None` leaves it to the system's defaults.
     pub keep_alive: Option<KeepAlive>,
-    /// Is told of every connection that comes and goes, on the reactor thread: it must not block.
+    /// Called for every connection that opens or closes, on the reactor thread. It must not block.
     pub observer: Box<dyn FnMut(&Event) + Send>,
 }
 
@@ -65,7 +65,7 @@ impl fmt::Debug for ServerOptions {
 }
 
 impl ServerOptions {
-    /// A server on `host:port`, all else as usual.
+    /// Returns options for a server on `host:port` with default settings.
     #[must_use]
     pub fn on(host: &str, port: u16) -> Self {
         Self {
@@ -77,29 +77,29 @@ impl ServerOptions {
     }
 }
 
-/// Why a server is no more, other than by [`Server::stop`].
+/// Reason why a server has ended.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ServerFailure {
-    /// A bug of ours: the reactor thread panicked. Every client has been disconnected.
+    /// A bug in this library: the reactor thread panicked. Every client has been disconnected.
     #[error("the server thread panicked: {0}")]
     Panicked(String),
     /// The system's event queue failed.
     #[error("the server's event queue failed (OS error {0})")]
     Poll(i32),
-    /// It was stopped.
+    /// The server was stopped with [`Server::stop`].
     #[error("the server is stopped")]
     Stopped,
-    /// The server thread did not answer; an observer that blocks it would be a reason.
+    /// The server thread did not respond, perhaps because an observer blocks it.
     #[error("the server thread did not answer for {} s", ANSWER_TIMEOUT.as_secs())]
     Unresponsive,
 }
 
-/// How long the server thread may take to answer a question of its handle.
+/// Timeout of requests from the handle to the server thread.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 
 type FailureCell = Arc<OnceLock<ServerFailure>>;
 
-/// A running server. Dropping it stops it.
+/// Running server. Dropping it stops it.
 #[derive(Debug)]
 pub struct Server {
     local_addr: SocketAddr,
@@ -114,7 +114,7 @@ impl Server {
     /// Binds and starts to serve. When this returns, clients can connect.
     ///
     /// # Errors
-    /// Why it cannot listen there.
+    /// The reason why the server cannot listen there.
     pub fn start(options: ServerOptions) -> Result<Self, StartError> {
         let listener = listener::open(&options.listen, options.keep_alive)?;
         let local_addr = listener.local_addr().map_err(|cause| StartError::io(&options.listen, cause))?;
@@ -124,7 +124,7 @@ impl Server {
         let (waker, failure_cell) = (reactor.waker(), FailureCell::default());
         let thread_failure = Arc::clone(&failure_cell);
         let thread = threads::spawn("rdzv-server", move || {
-            // The reactor is owned by the closure: when it unwinds, every socket closes.
+            // The closure owns the reactor: when it unwinds, every socket closes.
             let end = std::panic::catch_unwind(std::panic::AssertUnwindSafe(move || reactor.run()));
             let failure = match end {
                 Ok(Ok(())) => ServerFailure::Stopped,
@@ -138,43 +138,43 @@ impl Server {
         Ok(Self { local_addr, commands, waker, thread: Mutex::new(Some(thread)), thread_id, failure_cell })
     }
 
-    /// The address it is bound to, with the port that the system chose.
+    /// Returns the bound address, with the port that the system chose.
     #[must_use]
     pub const fn local_addr(&self) -> SocketAddr {
         self.local_addr
     }
 
-    /// Why the server is no more; `None` while it runs.
+    /// Returns the reason why the server has ended; `None` while it runs.
     #[must_use]
     pub fn failure(&self) -> Option<ServerFailure> {
         self.failure_cell.get().cloned()
     }
 
-    /// Blocks until the server is no more, and tells why.
+    /// Blocks until the server has ended and returns the reason.
     #[must_use]
     pub fn wait(&self) -> ServerFailure {
         self.failure_cell.wait().clone()
     }
 
-    /// Counts and sizes at this moment.
+    /// Returns the server's current counters and sizes.
     ///
     /// # Errors
-    /// Why there is no server to ask.
+    /// The reason why the server did not respond.
     pub fn stats(&self) -> Result<Stats, ServerFailure> {
         let (reply, answer) = ask();
         self.send(Command::Stats(reply));
         answer.wait(ANSWER_TIMEOUT).map_err(|none| match none {
             NoAnswer::TimedOut => ServerFailure::Unresponsive,
-            // The reactor is gone, and its thread is about to tell why.
+            // The reactor has been dropped, and its thread is about to set the reason.
             NoAnswer::Closed => self.wait(),
         })
     }
 
-    /// Closes every connection and the listener, and waits for the thread to end. Safe from any thread, any number
-    /// of times; on the server's own thread (within an observer) it does not wait.
+    /// Closes every connection and the listener, and waits for the thread to end. May be called from any thread, any
+    /// number of times. On the server's own thread (within an observer) it does not wait.
     ///
     /// # Errors
-    /// What had ended the server before.
+    /// The failure that had ended the server before.
     pub fn stop(&self) -> Result<(), ServerFailure> {
         self.send(Command::Stop);
         if self.thread_id == std::thread::current().id() {
@@ -190,7 +190,7 @@ impl Server {
     }
 
     fn send(&self, command: Command) {
-        // A reactor that is gone takes no commands; `failure_cell` tells why.
+        // A reactor that has ended takes no commands. `failure_cell` has the reason.
         self.commands.send(command).ok();
         self.waker.wake().ok();
     }

@@ -1,4 +1,4 @@
-//! Client sockets: how they are made, and what their errors mean.
+//! Client sockets: how they are opened, and what their errors mean.
 
 use crate::error::{Cause, ErrorKind};
 use crate::store::dial::Family;
@@ -10,18 +10,18 @@ use socket2::{Domain, Protocol, SockRef, Socket, TcpKeepalive, Type};
 use std::io;
 use std::os::fd::RawFd;
 
-/// How a peer whose host fell silent is noticed, although nothing is being sent.
+/// Settings that detect a silent peer while nothing is being sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KeepAlive {
-    /// Silence before the first probe.
+    /// Time without traffic before the first probe.
     pub idle: Duration,
-    /// Between probes.
+    /// Time between probes.
     pub interval: Duration,
-    /// Unanswered probes after which the connection is lost.
+    /// Number of unanswered probes after which the connection is lost.
     pub probes: u32,
-    /// Longest time that sent bytes may stay unacknowledged; `None` leaves it to the system. The system counts a peer
-    /// that is alive but does not read (its window is closed) among the silent, so this is also the longest pause of a
-    /// reader with much to read. And it takes this time for idle connections, too, in place of `probes` (tcp(7)).
+    /// Longest time that sent bytes may stay unacknowledged; `None` leaves it to the system. The system treats a peer
+    /// that is alive but does not read (its window is closed) as silent, so this is also the longest time that a peer
+    /// with much to read may pause. For idle connections the system uses this time in place of `probes` (tcp(7)).
     pub unacknowledged_max: Option<Duration>,
 }
 
@@ -37,10 +37,10 @@ impl Default for KeepAlive {
 }
 
 impl KeepAlive {
-    /// Sets this on a socket; the sockets that a listener accepts inherit it.
+    /// Applies these settings to a socket. The sockets that a listener accepts inherit them.
     ///
     /// # Errors
-    /// That of the system.
+    /// The error of the system.
     pub(super) fn apply(&self, socket: &SockRef<'_>) -> io::Result<()> {
         let probes =
             TcpKeepalive::new().with_time(self.idle).with_interval(self.interval).with_retries(self.probes);
@@ -49,14 +49,14 @@ impl KeepAlive {
     }
 }
 
-/// A new non-blocking socket, of the address's family.
+/// Opens a non-blocking socket of the address's family.
 pub fn open_socket(address: SocketAddr) -> io::Result<Socket> {
     let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
     socket.set_nonblocking(true)?;
     Ok(socket)
 }
 
-/// Starts to connect a socket, and tells whether that is done already.
+/// Starts to connect a socket. Returns whether it is already connected.
 pub fn start_connect(
     socket: &Socket,
     address: SocketAddr,
@@ -73,26 +73,26 @@ pub fn start_connect(
     }
 }
 
-/// After a connecting socket became writable: whether it is connected.
+/// Checks, after a connecting socket became writable, whether it is connected.
 pub fn finish_connect(socket: &Socket) -> io::Result<()> {
     if let Some(error) = socket.take_error()? {
         return Err(error);
     }
     let peer = socket.peer_addr()?;
-    // On one host, a connect to a port that nobody listens on may be given that very port as its own, and then it meets
-    // itself.
+    // On one host, a connect to a port without a listener may be given that very port as its local one. The socket is
+    // then connected to itself.
     if socket.local_addr()?.as_socket() == peer.as_socket() {
         return Err(io::Error::from_raw_os_error(libc::ECONNREFUSED));
     }
     Ok(())
 }
 
-/// Waits until a descriptor is writable or has failed; false: the time is up.
+/// Waits until a descriptor is writable or has failed. Returns false when the time is up.
 pub(super) fn wait_writable(fd: RawFd, span: Duration) -> io::Result<bool> {
     wait(fd, libc::POLLOUT, span)
 }
 
-/// Waits until a descriptor is readable or has failed; false: the time is up.
+/// Waits until a descriptor is readable or has failed. Returns false when the time is up.
 pub fn wait_readable(fd: RawFd, span: Duration) -> io::Result<bool> {
     wait(fd, libc::POLLIN, span)
 }
@@ -118,21 +118,21 @@ fn wait(fd: RawFd, events: libc::c_short, span: Duration) -> io::Result<bool> {
     }
 }
 
-/// What an idle connection shows, as far as the kernel knows.
+/// State of an idle connection, as far as the kernel knows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Idle {
-    /// It is open, and nothing has come.
+    /// The connection is open and nothing has been received.
     Silent,
     /// There are bytes to read.
     Unread,
-    /// It has ended.
+    /// The connection has ended.
     Ended,
 }
 
-/// Looks at a connection without taking anything from it.
+/// Returns the state of a connection without reading from it.
 pub fn look(fd: RawFd) -> Idle {
     let mut byte = 0_u8;
-    // SAFETY: one byte of room; the flags make it return at once and take nothing.
+    // SAFETY: one byte of space; the flags make the call return at once and consume nothing.
     match unsafe { libc::recv(fd, (&raw mut byte).cast(), 1, libc::MSG_PEEK | libc::MSG_DONTWAIT) } {
         1.. => Idle::Unread,
         0 => Idle::Ended,
@@ -141,7 +141,8 @@ pub fn look(fd: RawFd) -> Idle {
     }
 }
 
-/// Whether accepting failed for one newcomer only, who is gone already (accept(2)); the next may be at the door.
+/// Returns whether accepting failed for one connection only, which has already ended (accept(2)). The next one may be
+/// waiting.
 pub fn is_newcomers_fault(error: &io::Error) -> bool {
     matches!(
         error.raw_os_error(),
@@ -158,13 +159,13 @@ pub fn is_newcomers_fault(error: &io::Error) -> bool {
     )
 }
 
-/// Ends a connection both ways: whoever waits in it returns.
+/// Shuts a connection down in both directions, so that threads blocked on it return.
 pub fn shut_down(fd: RawFd) {
     // SAFETY: a number and a flag; a failure means that the connection has ended already.
     unsafe { libc::shutdown(fd, libc::SHUT_RDWR) };
 }
 
-/// What a socket's error means to a call.
+/// Returns the kind and the cause of a call that failed with this socket error.
 pub fn classify(error: &io::Error) -> (ErrorKind, Cause) {
     let Some(number) = error.raw_os_error() else { return (ErrorKind::Io, Cause::Unknown) };
     let kind = match number {
@@ -174,7 +175,7 @@ pub fn classify(error: &io::Error) -> (ErrorKind, Cause) {
         }
         libc::ETIMEDOUT => ErrorKind::TimedOut,
         libc::ECONNRESET | libc::EPIPE | libc::ECONNABORTED | libc::ENOTCONN => ErrorKind::ServerGone,
-        // Of threads, EAGAIN (pthread_create(3)); a socket that would block is not asked about here.
+        // pthread_create(3) fails with EAGAIN. A socket that would block does not get here.
         libc::EMFILE | libc::ENFILE | libc::ENOBUFS | libc::ENOMEM | libc::EAGAIN => ErrorKind::Exhausted,
         _ => ErrorKind::Io,
     };
@@ -182,7 +183,7 @@ pub fn classify(error: &io::Error) -> (ErrorKind, Cause) {
 }
 
 impl Family {
-    /// That of an address.
+    /// Returns the family of an address.
     pub(super) const fn of(address: &SocketAddr) -> Self {
         match address {
             SocketAddr::V4(_) => Self::V4,
@@ -191,7 +192,7 @@ impl Family {
     }
 }
 
-/// `host:port`, with brackets around an IPv6 address.
+/// Formats `host:port`, with brackets around an IPv6 address.
 #[must_use]
 pub fn endpoint_text(host: &str, port: u16) -> String {
     if host.contains(':') && !host.starts_with('[') {
@@ -210,11 +211,11 @@ mod tests {
         let socket = Socket::new(Domain::IPV4, Type::STREAM, None).expect("a socket");
         let watched = |keep_alive: KeepAlive| {
             keep_alive.apply(&SockRef::from(&socket)).expect("the system takes it");
-            socket.tcp_user_timeout().expect("it is told").filter(|span| !span.is_zero())
+            socket.tcp_user_timeout().expect("readable").filter(|span| !span.is_zero())
         };
         let minute = Some(Duration::from_secs(60));
         assert_eq!(watched(KeepAlive { unacknowledged_max: minute, ..KeepAlive::default() }), minute);
-        // With any number here, Linux does not count the probes, and waits for so long.
+        // With any number here, Linux ignores the number of probes and waits for this time.
         assert_eq!(watched(KeepAlive::default()), None);
         let (idle, interval) = (socket.tcp_keepalive_time(), socket.tcp_keepalive_interval());
         assert_eq!(

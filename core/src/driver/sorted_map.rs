@@ -1,9 +1,8 @@
-//! A small map, in order. Where there are few entries, a sorted list finds them as fast as a tree does, and is a tenth
-//! of its code.
+//! Small sorted map. With few entries, a sorted list is as fast as a tree and needs a tenth of its code.
 
 use alloc::vec::Vec;
 
-/// A map for tens of entries: putting one in or taking it out moves those behind it.
+/// Map for tens of entries: inserting or removing one moves those after it.
 #[derive(Debug)]
 pub(super) struct SortedMap<K, V>(Vec<(K, V)>);
 
@@ -26,7 +25,7 @@ impl<K: Ord + Copy, V> SortedMap<K, V> {
         self.search(key).ok().map(|index| &mut self.0[index].1)
     }
 
-    /// Puts an entry in, in the place of one that had its key.
+    /// Inserts an entry, or replaces the one with the same key.
     pub(super) fn insert(&mut self, key: K, value: V) {
         match self.search(key) {
             Ok(index) => self.0[index].1 = value,
@@ -70,7 +69,7 @@ mod tests {
     #[test]
     fn it_is_as_a_tree_is() {
         let (mut map, mut tree) = (SortedMap::default(), BTreeMap::new());
-        // 7 runs through all that 32 leaves of a remainder.
+        // 7 and 32 have no common divisor, so the keys run through all remainders of 32.
         for step in 0..200_u32 {
             let key = step * 7 % 32;
             if step % 3 == 0 {

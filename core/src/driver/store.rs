@@ -1,9 +1,9 @@
-//! One handle for every kind of store.
+//! Handle of any kind of store.
 //!
-//! A [`Store`] is a [`Backend`] and a scope. The backend performs requests on whole keys: over TCP, on a file, in this
-//! process, or in code that the program brought. The scope is what stands before the handle's keys: what the backend
-//! wants there (`/`, as PyTorch has it), and behind it each prefix that was asked for, with a `/`. So prefixes cost
-//! nothing, nest in the order in which they were made, and no backend knows of them.
+//! A [`Store`] is a [`Backend`] and a scope. The backend performs requests on whole keys: over TCP, on a file, in
+//! this process, or in code of the program. The scope is the prefix of the handle's keys: first the backend's own
+//! (`/`, as PyTorch has it), then each requested prefix, followed by a `/`. So prefixes cost nothing, nest in the
+//! order in which they were made, and no backend knows of them.
 
 pub use crate::driver::backend::{Backend, Meeting, Span};
 pub use crate::driver::pauses::Paused;
@@ -35,46 +35,48 @@ use core::fmt;
 use core::sync::atomic::{AtomicU64, Ordering};
 use std::path::Path;
 
-/// A handle of a store.
+/// Handle of a store.
 pub struct Store {
     backend: Arc<dyn Backend>,
     clock: Clock,
-    /// What stands before every key of this handle.
+    /// Prefix of every key of this handle.
     scope: Box<[u8]>,
     meeting: Meeting,
-    /// [`Timeouts::call`] of the backend at first.
+    /// Default timeout of calls in nanoseconds, initially [`Timeouts::call`] of the backend.
     timeout_nanos: AtomicU64,
-    /// For a handle whose calls are one to whoever cancels them: when that one began.
+    /// Cancellation epoch of a handle whose calls are steps of one call: the epoch in which that call began.
     epoch: Option<u64>,
 }
 
 impl fmt::Debug for Store {
-    // Only the name: the table of a trait object keeps all that it names in the library.
+    // Only the name: formatting the trait object would keep all that its vtable names in the library.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.peer())
     }
 }
 
 impl Store {
-    /// Connects to the server at `host` (a name or an address) and `port`: ours or PyTorch's.
+    /// Connects to the server at `host` (a name or an address) and `port`, which may be one of this library or of
+    /// PyTorch.
     ///
     /// # Errors
-    /// Why there is no connection by the end of [`StoreOptions::connect_timeout`] (zero: after one attempt at each
-    /// address).
+    /// The reason why there is no connection by the end of [`StoreOptions::connect_timeout`] (zero: after one attempt
+    /// at each address).
     pub fn connect(host: &str, port: u16, options: StoreOptions) -> Result<Self, CallError> {
         Client::connect(host, port, options).map(|client| Self::over(Arc::new(client)))
     }
 
-    /// Connects to a server of ours over the native protocol: every call shares one connection, which is made again
-    /// when it ends, as long as the session's grace allows. The keys are those that [`Store::connect`] shows.
+    /// Connects to a server of this library over the native protocol. All calls share one connection, which is
+    /// restored when it ends, as long as the session's grace period allows. The keys are those that
+    /// [`Store::connect`] shows.
     ///
     /// # Errors
-    /// Why there is no session.
+    /// The reason why the session could not be opened.
     pub fn connect_native(host: &str, port: u16, options: NativeClientOptions) -> Result<Self, CallError> {
         NativeStore::connect(host, port, options).map(|store| Self::over(Arc::new(store)))
     }
 
-    /// The same as a part of `call`: whoever cancels that ends the connecting, too.
+    /// As [`Store::connect`], as a step of `call`: cancelling `call` also ends the connecting.
     ///
     /// # Errors
     /// As [`Store::connect`], or [`ErrorKind::Cancelled`].
@@ -87,7 +89,7 @@ impl Store {
         Client::connect_cancellable(host, port, options, call).map(|client| Self::over(Arc::new(client)))
     }
 
-    /// The same, and keeps in `last_try` how the last try failed.
+    /// As [`Store::connect_cancellable`], and keeps the last failed attempt in `last_try`.
     ///
     /// # Errors
     /// As [`Store::connect_cancellable`].
@@ -102,21 +104,21 @@ impl Store {
         Ok(Self::over(Arc::new(client)))
     }
 
-    /// Opens a file, making it if it is missing, as a store that PyTorch's `FileStore`s share.
+    /// Opens a file as a store that PyTorch's `FileStore`s can share. Creates it if it is missing.
     ///
     /// # Errors
-    /// Why the file cannot be used.
+    /// The reason why the file cannot be used.
     pub fn open_file(path: &Path, options: FileStoreOptions) -> Result<Self, CallError> {
         FileStore::open(path, options).map(|file| Self::over(Arc::new(file)))
     }
 
-    /// A new, empty store in this process.
+    /// Makes a new, empty store in this process.
     #[must_use]
     pub fn in_process(options: HashStoreOptions) -> Self {
         Self::over(Arc::new(HashStore::new(options)))
     }
 
-    /// A handle of any kind of store.
+    /// Makes a handle of any kind of store.
     #[must_use]
     pub fn over(backend: Arc<dyn Backend>) -> Self {
         let (clock, scope, meeting) = (backend.clock(), backend.scope().into(), backend.meeting());
@@ -124,7 +126,8 @@ impl Store {
         Self { backend, clock, scope, meeting, timeout_nanos, epoch: None }
     }
 
-    /// The same handle for a call of several: whoever cancels what is under way ends all that it is asked from now on.
+    /// Returns a handle for a call of several steps: a cancel of the calls in progress ends that call, including the
+    /// steps that begin later.
     #[must_use]
     pub fn for_one_call(&self) -> Self {
         let epoch = self.epoch.unwrap_or_else(|| self.backend.epoch());
@@ -133,10 +136,10 @@ impl Store {
         Self { scope: self.scope.clone(), meeting: self.meeting, epoch: Some(epoch), ..store }
     }
 
-    /// A handle whose keys are those beneath `prefix` here: key `k` is `prefix/k`, also when `prefix` is empty. Its
-    /// barriers are held by keys, as those of PyTorch's `PrefixStore`. The two share the store and what is under way
-    /// in it: to cancel the one's calls is to cancel the other's. The default timeout is this one's, and its own from
-    /// then on.
+    /// Returns a handle for the keys under `prefix`: key `k` is `prefix/k`, also when `prefix` is empty. Its barriers
+    /// are held by keys, as those of PyTorch's `PrefixStore`. Both handles share the store and its calls in progress:
+    /// cancelling the calls of one cancels those of the other. The new handle starts with this handle's default
+    /// timeout.
     #[must_use]
     pub fn with_prefix(&self, prefix: &[u8]) -> Self {
         let scope = [&self.scope, prefix, b"/"].concat().into();
@@ -145,15 +148,15 @@ impl Store {
         with_scope
     }
 
-    /// A second, independent handle of the same store, with the same prefix and default timeout.
+    /// Opens a second, independent handle of the same store, with the same prefix and default timeout.
     ///
     /// # Errors
-    /// As those of whatever made the first.
+    /// As those of the function that made this handle.
     pub fn duplicate(&self) -> Result<Self, CallError> {
         self.duplicate_cancellable(&Canceller::default().begin())
     }
 
-    /// The same as a part of `call`: whoever cancels that ends the connecting, too.
+    /// As [`Store::duplicate`], as a step of `call`: cancelling `call` also ends the connecting.
     ///
     /// # Errors
     /// As [`Store::duplicate`], or [`ErrorKind::Cancelled`].
@@ -161,7 +164,7 @@ impl Store {
         Ok(self.on_another(self.backend.duplicate(call)?))
     }
 
-    /// The same keys, with the same default timeout, over another way to the same store.
+    /// Returns a handle with the same keys and default timeout over another backend of the same store.
     #[must_use]
     pub fn on_another(&self, backend: Arc<dyn Backend>) -> Self {
         let other = Self::over(backend);
@@ -169,20 +172,21 @@ impl Store {
         Self { scope: self.scope.clone(), meeting: self.meeting, ..other }
     }
 
-    /// What stands before every key of this handle.
+    /// Returns the prefix of every key of this handle.
     pub fn scope(&self) -> &[u8] {
         &self.scope
     }
 
-    /// Host and port of its server, if it has one that clients connect to.
+    /// Returns host and port of the server, if clients connect to one.
     pub fn endpoint(&self) -> Option<(&str, u16)> {
         self.backend.endpoint()
     }
 
-    /// What a store over the native protocol can do beyond the others, with this handle's keys and default timeout.
+    /// Returns a client for the operations that only the native protocol has, with this handle's keys and default
+    /// timeout.
     ///
     /// # Errors
-    /// [`ErrorKind::Unsupported`], of this operation, with the store's kind: it is of another one.
+    /// [`ErrorKind::Unsupported`], of this operation, with the store's kind: the store is of another kind.
     pub fn native(&self, operation: Operation) -> Result<NativeClient, CallError> {
         match self.backend.native() {
             Some(client) => Ok(client.with_scope(&self.scope, self.timeouts())),
@@ -190,38 +194,38 @@ impl Store {
         }
     }
 
-    /// What errors call the store: `host:port`, a path, a name.
+    /// Returns the name of the store in error messages: `host:port`, a path, a name.
     #[must_use]
     pub fn peer(&self) -> &str {
         self.backend.peer()
     }
 
-    /// What its timeouts stand for.
+    /// Returns the default timeouts of this handle's calls.
     #[must_use]
     pub fn timeouts(&self) -> Timeouts {
         Timeouts { call: self.timeout(), ..self.backend.timeouts() }
     }
 
-    /// How long a call may take that does not say: what the store was made with, or what it was set to since.
+    /// Returns the timeout of calls that set none: initially the one in the store's options, then the last one set.
     #[must_use]
     pub fn timeout(&self) -> Duration {
         Duration::from_nanos(self.timeout_nanos.load(Ordering::Relaxed))
     }
 
-    /// Sets how long a call may take that does not say, for later calls in all threads; returns what held before.
+    /// Sets the timeout of calls that set none, for later calls in all threads. Returns the previous one.
     pub fn set_timeout(&self, timeout: Duration) -> Duration {
         Duration::from_nanos(self.timeout_nanos.swap(nanos(timeout), Ordering::Relaxed))
     }
 
-    /// Ends all calls that are under way, in whatever thread, with [`ErrorKind::Cancelled`]. Later calls are as ever.
+    /// Ends all calls in progress, in all threads, with [`ErrorKind::Cancelled`]. Later calls are not affected.
     pub fn cancel(&self) {
         self.backend.cancel();
     }
 
-    /// Stores a value; the store has it when this returns.
+    /// Stores a value. The store has it when this returns.
     ///
     /// # Errors
-    /// Why it may not be stored. So with all calls below: [`CallError::kind`] says what happened.
+    /// The reason why the value may not be stored. As for all calls below, [`CallError::kind`] says what happened.
     pub fn set(&self, key: &[u8], value: &[u8], timeout: Timeout) -> Result<(), CallError> {
         self.plain(Request::Set { key: self.key(key), value }, timeout).map(drop)
     }
@@ -243,17 +247,17 @@ impl Store {
         self.get(key, &mut value, timeout).map(|()| value)
     }
 
-    /// Adds to the number under a key (0 when there is none) and returns the sum.
+    /// Adds to the number under a key (0 if the key is absent) and returns the sum.
     ///
     /// # Errors
-    /// When the value is not a number, [`ErrorKind::InvalidArgument`]; but [`ErrorKind::ServerGone`] over TCP, where
-    /// the server then ends the connection.
+    /// [`ErrorKind::InvalidArgument`] when the value is not a number; over TCP [`ErrorKind::ServerGone`], since the
+    /// server then closes the connection.
     pub fn add(&self, key: &[u8], delta: i64, timeout: Timeout) -> Result<i64, CallError> {
         self.number(Request::Add { key: self.key(key), delta }, timeout)
     }
 
-    /// Stores `desired` if the value is `expected`, or if there is none and `expected` is empty. The answer, which goes
-    /// into `value`, is the value then; a missing key with a non-empty `expected` answers `expected`.
+    /// Stores `desired` if the value is `expected`, or if the key is absent and `expected` is empty. Writes the
+    /// resulting value into `value`. If the key is absent and `expected` is not empty, `value` becomes `expected`.
     ///
     /// # Errors
     /// See [`Store::set`].
@@ -269,7 +273,7 @@ impl Store {
         self.call(request, timeout, &mut OneValue(value)).map(drop)
     }
 
-    /// Waits until every key is there.
+    /// Waits until every key is set.
     ///
     /// # Errors
     /// [`ErrorKind::TimedOut`] when some key was not set in time.
@@ -277,7 +281,7 @@ impl Store {
         self.plain(Request::Wait { keys: self.keys(keys) }, timeout).map(drop)
     }
 
-    /// Whether every key is there.
+    /// Returns whether every key is set.
     ///
     /// # Errors
     /// See [`Store::set`].
@@ -286,7 +290,7 @@ impl Store {
         Ok(outcome == Outcome::Ready)
     }
 
-    /// Removes a key; whether there was one.
+    /// Removes a key. Returns whether it was set.
     ///
     /// # Errors
     /// See [`Store::set`].
@@ -294,7 +298,7 @@ impl Store {
         Ok(self.number(Request::Delete { key: self.key(key) }, timeout)? == 1)
     }
 
-    /// Counts the store's keys, also those of other scopes, and those that a file keeps for itself.
+    /// Counts the store's keys, including those of other scopes and the internal ones of a file store.
     ///
     /// # Errors
     /// See [`Store::set`].
@@ -302,7 +306,7 @@ impl Store {
         self.number(Request::NumKeys, timeout)
     }
 
-    /// The keys of this scope, in no order.
+    /// Returns the keys of this scope, in no order.
     ///
     /// # Errors
     /// See [`Store::set`].
@@ -313,7 +317,7 @@ impl Store {
         Ok(keys.0)
     }
 
-    /// Adds bytes behind a value, which is created if missing.
+    /// Appends bytes to a value, which is created if missing.
     ///
     /// # Errors
     /// See [`Store::set`].
@@ -340,7 +344,7 @@ impl Store {
         self.plain(Request::MultiSet { pairs }, timeout).map(drop)
     }
 
-    /// Puts an item at the end of a queue.
+    /// Adds an item at the end of a queue.
     ///
     /// # Errors
     /// See [`Store::set`].
@@ -348,19 +352,18 @@ impl Store {
         self.plain(Request::QueuePush { key: self.key(key), value }, timeout).map(drop)
     }
 
-    /// Takes the item at the front of a queue into `value`; waits for one.
+    /// Removes the item at the front of a queue and writes it into `value`. Waits if the queue is empty.
     ///
     /// # Errors
-    /// [`ErrorKind::TimedOut`] when there was none in time; with [`Timeout::Once`] that is
-    /// [`ErrorKind::QueueEmpty`].
+    /// [`ErrorKind::TimedOut`] when no item was added in time; with [`Timeout::Once`], [`ErrorKind::QueueEmpty`].
     pub fn queue_pop(&self, key: &[u8], value: &mut Vec<u8>, timeout: Timeout) -> Result<(), CallError> {
         self.call(Request::QueuePop { key: self.key(key) }, timeout, &mut OneValue(value)).map(drop)
     }
 
-    /// Takes the item at the front of a queue into `value` if there is one, and does not wait for one.
+    /// Removes the item at the front of a queue and writes it into `value`, without waiting for one.
     ///
     /// # Errors
-    /// [`ErrorKind::QueueEmpty`] when there is none.
+    /// [`ErrorKind::QueueEmpty`] when the queue is empty.
     pub fn queue_try_pop(&self, key: &[u8], value: &mut Vec<u8>, timeout: Timeout) -> Result<(), CallError> {
         let span = Span { wait_mode: WaitMode::Once, ..self.span(timeout) };
         let call = Call::Store(Request::QueuePop { key: self.key(key) }, WaitMode::Once);
@@ -375,8 +378,9 @@ impl Store {
         self.number(Request::QueueLen { key: self.key(key) }, timeout)
     }
 
-    /// Arrives at a barrier and waits until `world_size` have. A key serves one barrier; whoever gives up stays counted.
-    /// The kind of store and its prefixes decide how they meet, as with PyTorch's stores.
+    /// Arrives at a barrier and waits until `world_size` participants have. A key serves one barrier. The arrival of
+    /// a caller whose wait ends early stays counted. The kind of store and its prefixes decide how the participants
+    /// find each other, as with PyTorch's stores.
     ///
     /// # Errors
     /// [`ErrorKind::TimedOut`] when not all arrived in time.
@@ -391,7 +395,7 @@ impl Store {
         }
     }
 
-    /// The error of a barrier to which not all came, with how many did: the store counts them under `counter`.
+    /// Adds to a barrier's timeout how many participants arrived, which the store counts under `counter`.
     #[cold]
     fn with_arrivals(&self, error: CallError, counter: Key<'_>, world_size: i64) -> CallError {
         if error.kind() != ErrorKind::TimedOut || error.failure().effect != Effect::Kept {
@@ -406,7 +410,7 @@ impl Store {
         error.with_message(arrived.map(|arrived| format!("{arrived} of {world_size} have arrived").into()))
     }
 
-    /// As [`Store::barrier`], out of plain keys beneath `key` with every kind of store.
+    /// As [`Store::barrier`], but with plain keys under `key` on every kind of store.
     ///
     /// # Errors
     /// As [`Store::barrier`].
@@ -430,7 +434,7 @@ impl Store {
                 break if released { Ok(()) } else { Err(NOT_RELEASED.into()) };
             };
             match self.perform(&call, self.resumed(span), &mut NoValue) {
-                // The machine asks for outcomes that its calls have.
+                // The machine accepts every outcome that its calls can have.
                 Ok(outcome) if barrier.handle(outcome).is_err() => break Err(NOT_RELEASED.into()),
                 Ok(_) => {}
                 Err(refusal) => break Err(refusal),
@@ -444,7 +448,7 @@ impl Store {
         })
     }
 
-    /// Asks the store for a sign of life.
+    /// Checks that the store responds.
     ///
     /// # Errors
     /// See [`Store::set`].
@@ -452,7 +456,7 @@ impl Store {
         self.finish(&Call::Ping, self.span(timeout), &mut NoValue).map(drop)
     }
 
-    /// Counts this worker in, as PyTorch's clients do when they connect, and returns how many have been.
+    /// Counts this worker, as PyTorch's clients do when they connect, and returns how many have checked in.
     ///
     /// # Errors
     /// See [`Store::set`].
@@ -460,10 +464,10 @@ impl Store {
         self.count_workers(CHECK_IN, timeout)
     }
 
-    /// Takes this worker's check-in back. Returns how many are left.
+    /// Takes back this worker's check-in. Returns the number of workers that are left.
     ///
     /// # Errors
-    /// Why it is not known whether that was done.
+    /// The reason why it is not known whether that was done.
     pub(super) fn check_out(&self, timeout: Timeout) -> Result<i64, CallError> {
         self.count_workers(CHECK_OUT, timeout)
     }
@@ -473,7 +477,7 @@ impl Store {
         let call = Call::Store(request, span.wait_mode);
         match self.perform(&call, span, &mut NoValue) {
             Ok(Outcome::Number(count)) => Ok(count),
-            // The answer to such a call is a number only.
+            // The response to such a call is always a number.
             Ok(_) => Ok(0),
             Err(refusal) => Err(self.error(Operation::CheckIn, (Some(WORKERS_KEY), 1), refusal, span)),
         }
@@ -545,7 +549,7 @@ impl Store {
         self.finish(&Call::Store(request, span.wait_mode), span, take)
     }
 
-    /// Makes a call, and tells of its failure.
+    /// Performs a call and makes the error of a failure.
     fn finish(&self, call: &Call<'_>, span: Span, take: &mut dyn Take) -> Result<Outcome, CallError> {
         let refusal = match self.perform(call, span, take) {
             Ok(outcome) => match outcome.failure(call.operation()) {
@@ -583,16 +587,17 @@ impl Store {
         Span { began, deadline: began + after, wait_mode, epoch: self.epoch }
     }
 
-    /// The same deadline for the next of several calls: each counts its time from a fresh reading of the clock.
+    /// Returns the same deadline for the next of several calls. Each counts its time from a fresh reading of the
+    /// clock.
     fn resumed(&self, span: Span) -> Span {
         Span { began: self.clock.now(), ..span }
     }
 }
 
-/// What it may take to count those who came to a barrier, which only makes a message better.
+/// Timeout of counting the participants of a barrier, which only improves an error message.
 const COUNT_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// The store is of another kind than the native one, which alone has the operation.
+/// Makes the error of an operation that only the native protocol has, on another kind of store.
 #[cold]
 pub(super) fn not_native(operation: Operation, peer: &str, kind: &str) -> CallError {
     let (kind_of_error, cause, phase) = (ErrorKind::Unsupported, Cause::NoOperation, Phase::Sending);

@@ -1,7 +1,7 @@
-//! The blocking client: any thread may call, and the calling thread drives a connection of its own.
+//! Blocking c10d client: any thread may call, and the calling thread drives a connection of its own.
 //!
-//! Each call takes a connection from a pool, last used first, or makes one; so a wait that is pending in one thread
-//! never delays another thread's call. A call on a connection that is there costs one send and one receive, and with
+//! Each call takes a connection from a pool, the last used first, or opens one. So a wait that is pending in one
+//! thread never delays another thread's call. A call on a pooled connection costs one send and one receive, and with
 //! keys and values of up to 256 bytes no allocation.
 
 mod dial;
@@ -28,25 +28,25 @@ use crate::time::Duration;
 use alloc::boxed::Box;
 use alloc::sync::Arc;
 use core::sync::atomic::{AtomicU64, Ordering};
-use pool::{Ended, Entered, NEW_EPOCH, Pool, Stay};
+use pool::{Ended, Entered, HoldTime, NEW_EPOCH, Pool};
 use wire::Wire;
 
-/// How a client behaves.
+/// Options of a client.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StoreOptions {
-    /// How long a call may take that does not say.
+    /// Timeout of calls that set none.
     pub timeout: Duration,
-    /// How long the first connection may take, with all its attempts.
+    /// Timeout of the first connection, with all its attempts.
     pub connect_timeout: Duration,
-    /// How long a server may take to answer a call that does not wait.
+    /// Timeout of the server's response to a call that does not wait.
     pub answer_timeout: Duration,
-    /// What stands before every key on the wire; PyTorch's clients have `/` there.
+    /// Prefix of every key on the wire; PyTorch's clients use `/`.
     pub scope: Box<[u8]>,
-    /// How the kernel watches over the connections; `None`: it does not.
+    /// Keepalive of the connections; `None`: no keepalive.
     pub keep_alive: Option<KeepAlive>,
-    /// How connections are made.
+    /// Connection attempts.
     pub dial: DialOptions,
-    /// Bounds.
+    /// Limits of the client.
     pub limits: ClientLimits,
 }
 
@@ -65,13 +65,14 @@ impl Default for StoreOptions {
 }
 
 impl StoreOptions {
-    /// What the timeouts of calls stand for.
+    /// Returns the default timeouts of calls.
     #[must_use]
     pub const fn timeouts(&self) -> Timeouts {
         Timeouts { call: self.timeout, answer: self.answer_timeout }
     }
 
-    /// What [`StoreOptions::connect_timeout`] means: the time until the deadline, and how often each address is tried.
+    /// Resolves [`StoreOptions::connect_timeout`]: returns the time until the deadline, and how often each address is
+    /// tried.
     #[must_use]
     pub const fn connect_budget(&self) -> (Duration, Rounds) {
         match self.timeouts().wait_budget(Timeout::After(self.connect_timeout)) {
@@ -81,7 +82,7 @@ impl StoreOptions {
     }
 }
 
-/// A client of one server: what a [`Store`](crate::driver::store::Store) over TCP is made of.
+/// Client of one server, the backend of a [`Store`](crate::driver::store::Store) over TCP.
 #[derive(Debug)]
 pub struct Client {
     host: Box<str>,
@@ -92,7 +93,7 @@ pub struct Client {
     clock: Clock,
     pool: Arc<Pool>,
     seeds: AtomicU64,
-    /// How the last try to connect failed.
+    /// Last failed attempt to connect.
     last_try: LastTry,
 }
 
@@ -100,13 +101,13 @@ impl Client {
     /// Connects to the store at `host` (a name or an address) and `port`.
     ///
     /// # Errors
-    /// Why there is no connection by the end of [`StoreOptions::connect_timeout`] (zero: after one attempt at each
-    /// address).
+    /// The reason why there is no connection by the end of [`StoreOptions::connect_timeout`] (zero: after one attempt
+    /// at each address).
     pub fn connect(host: &str, port: u16, options: StoreOptions) -> Result<Self, CallError> {
         Self::new(host, port, options).connected()
     }
 
-    /// The same as a part of `call`: whoever cancels that ends the connecting, too.
+    /// As [`Client::connect`], as a step of `call`: cancelling `call` also ends the connecting.
     ///
     /// # Errors
     /// As [`Client::connect`].
@@ -119,7 +120,7 @@ impl Client {
         Self::connect_telling(host, port, options, call, &LastTry::default())
     }
 
-    /// The same, and keeps in `last_try` how the last try failed.
+    /// As [`Client::connect_cancellable`], and keeps the last failed attempt in `last_try`.
     ///
     /// # Errors
     /// As [`Client::connect_cancellable`].
@@ -149,11 +150,11 @@ impl Client {
         }
     }
 
-    /// Makes the first connection. A cancel from before it counts.
+    /// Opens the first connection. An earlier cancel counts.
     fn connected(self) -> Result<Self, CallError> {
         let (span, rounds) = self.connecting();
         let span = Span { epoch: Some(NEW_EPOCH), ..span };
-        let entered = self.enter(Stay::Brief, span).and_then(|Entered { ticket, .. }| {
+        let entered = self.enter(HoldTime::Brief, span).and_then(|Entered { ticket, .. }| {
             let dialled = self.dial(ticket, span, rounds);
             let (wire, result) = split(dialled);
             self.pool.leave(ticket, wire);
@@ -167,7 +168,7 @@ impl Client {
         }
     }
 
-    /// How many connections wait for calls.
+    /// Returns the number of connections that no call uses.
     #[must_use]
     pub fn idle_connections(&self) -> usize {
         self.pool.idle_count()

@@ -1,39 +1,39 @@
-//! Where the values of an answer go.
+//! Receivers of the values of a response.
 
 use alloc::vec::Vec;
 
-/// The most room that a value gets before its bytes are there: the length is only the peer's word.
+/// Maximum memory in bytes that is reserved before a value's bytes arrive: the length is a claim of the peer.
 const PREALLOCATION_BYTES_MAX: u64 = 16 << 20;
 
 fn capacity(bytes: u64) -> usize {
     usize::try_from(bytes.min(PREALLOCATION_BYTES_MAX)).unwrap_or_default()
 }
 
-/// Of the keys that a server lists, those of this scope, as its users know them.
+/// Keeps those keys of a server's list that are in this scope, and removes the scope from them.
 pub(in crate::driver) fn strip_scope(keys: &mut Vec<Vec<u8>>, scope: &[u8]) {
     keys.retain(|key| key.starts_with(scope));
     keys.iter_mut().for_each(|key| drop(key.drain(..scope.len())));
 }
 
-/// Takes the values of an answer.
+/// Receiver of the values of a response.
 pub trait Take {
-    /// A list of `count` begins.
+    /// Announces a list of `count` values.
     fn count(&mut self, count: u64);
-    /// A value of `bytes` bytes begins.
+    /// Announces a value of `bytes` bytes.
     fn start(&mut self, bytes: u64);
-    /// More of the value.
+    /// Adds bytes to the value.
     fn chunk(&mut self, bytes: &[u8]);
-    /// What came so far was of an attempt that failed.
+    /// Discards all values: they belong to an attempt that failed.
     fn reset(&mut self);
 
-    /// A value is here as a whole.
+    /// Adds a whole value.
     fn whole(&mut self, value: &[u8]) {
         self.start(value.len() as u64);
         self.chunk(value);
     }
 }
 
-/// One value, into a caller's buffer.
+/// Receiver of one value into the caller's buffer.
 pub(in crate::driver) struct OneValue<'a>(pub(in crate::driver) &'a mut Vec<u8>);
 
 impl Take for OneValue<'_> {
@@ -53,7 +53,7 @@ impl Take for OneValue<'_> {
     }
 }
 
-/// Any number of values.
+/// Receiver of any number of values.
 #[derive(Debug, Default)]
 pub(in crate::driver) struct List(pub(in crate::driver) Vec<Vec<u8>>);
 
@@ -77,7 +77,7 @@ impl Take for List {
     }
 }
 
-/// For calls without values.
+/// Receiver for calls without values.
 pub(in crate::driver) struct NoValue;
 
 impl Take for NoValue {

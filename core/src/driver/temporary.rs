@@ -1,14 +1,15 @@
-//! Where temporary files go.
+//! Folder for temporary files.
 
 use alloc::ffi::CString;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-/// The folder that every POSIX system has for temporary files.
+/// Folder that every POSIX system has for temporary files.
 const FALLBACK: &str = concat!("/", "tmp");
 
-/// Returns the absolute path of the folder for temporary files: the one that `TMPDIR` names if it is a folder that this
-/// process may write to, the system's otherwise, as Python does. A job's environment often names a folder of another host.
+/// Returns the absolute path of the folder for temporary files. It is the one that `TMPDIR` names if that is a folder
+/// that this process may write to, and the system's otherwise, as in Python. A job's environment often names a folder
+/// of another host.
 pub fn temporary_folder() -> PathBuf {
     let named = std::env::temp_dir();
     let folder = if is_usable(&named) || !is_usable(FALLBACK.as_ref()) { named } else { FALLBACK.into() };

@@ -1,5 +1,5 @@
-//! What tests of the drivers share: temporary files, processes of a test's own, and waiting for a descriptor. The other
-//! crates have this file in their tests, too; so it names nothing of its crate.
+//! Helpers of the driver tests: temporary files, child processes, and waiting for a descriptor. The tests of the
+//! other crates include this file, so it uses nothing of its own crate.
 
 #![allow(dead_code, reason = "not every crate uses all of it")]
 
@@ -9,16 +9,16 @@ use std::panic::{AssertUnwindSafe, catch_unwind, set_hook};
 use std::path::{Path, PathBuf};
 use std::string::ToString;
 
-/// Runs `work` in another process, which ends with 0 if it succeeds. Panics there are told on standard error.
+/// Runs `work` in a child process, which exits with 0 if it succeeds. The child prints panics on standard error.
 pub(crate) fn in_a_child(work: impl FnOnce() -> Option<()>) -> libc::pid_t {
     // SAFETY: the child uses what `fork` leaves to one thread: its memory, its descriptors and the allocator, whose
-    // locks the C library takes care of. It ends without running anything of the parent's.
+    // locks the C library handles. It exits without running any code of the parent.
     let child = unsafe { libc::fork() };
     assert!(child >= 0, "{}", std::io::Error::last_os_error());
     if child == 0 {
-        // Nothing is left of it when the test fails. SAFETY: numbers only.
+        // Kills the child when the test fails. SAFETY: numbers only.
         unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
-        // The harness of the tests keeps what is printed, and nobody would ask it here.
+        // The test harness captures what is printed, and would not print it in the child.
         set_hook(std::boxed::Box::new(|panic| {
             let text = panic.to_string() + "\n";
             // SAFETY: so many bytes are valid for reading.
@@ -31,15 +31,15 @@ pub(crate) fn in_a_child(work: impl FnOnce() -> Option<()>) -> libc::pid_t {
     child
 }
 
-/// Waits for a child, which is killed when it is not done after a minute; how it ended.
+/// Waits for a child and returns its exit status. A child that runs for more than a minute is killed.
 pub(crate) fn end_of(child: libc::pid_t) -> libc::c_int {
     // SAFETY: numbers only; the descriptor is closed below.
     let pidfd = unsafe { libc::syscall(libc::SYS_pidfd_open, child, 0) };
     let pidfd = libc::c_int::try_from(pidfd).expect("a descriptor");
     let in_time = becomes_readable(pidfd, Duration::from_secs(60));
     let mut status = 0;
-    // SAFETY: the descriptor was opened above; the process is a child that nobody has waited for; `status` is valid for
-    // writing.
+    // SAFETY: the descriptor was opened above; the process is a child that has not been waited for; `status` is valid
+    // for writing.
     unsafe {
         libc::close(pidfd);
         if !in_time {
@@ -51,11 +51,11 @@ pub(crate) fn end_of(child: libc::pid_t) -> libc::c_int {
     status
 }
 
-/// Set for the process that [`is_alone`] starts.
+/// Environment variable of the process that [`is_alone`] starts.
 const ALONE: &str = "RDZV_TEST_IS_ALONE";
 
-/// Returns whether the calling test is the only one in its process, for tests that count what their process has. If it is
-/// not, runs the test once more in a process of its own, which must succeed; the caller returns then.
+/// Returns whether the calling test is the only one in its process, for tests that count what their process has. If
+/// it is not, runs the test again in a process of its own, which must succeed, and returns false.
 pub(crate) fn is_alone() -> bool {
     let is_set = |name, value: &str| std::env::var_os(name).is_some_and(|set| set == value);
     if is_set(ALONE, "1") || is_set("NEXTEST_EXECUTION_MODE", "process-per-test") {
@@ -71,7 +71,7 @@ pub(crate) fn is_alone() -> bool {
     false
 }
 
-/// Whether a descriptor becomes readable within `span`.
+/// Returns whether a descriptor becomes readable within `span`.
 pub(crate) fn becomes_readable(fd: RawFd, span: Duration) -> bool {
     let mut watched = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
     let millis = i32::try_from(span.as_millis()).expect("a short span");
@@ -79,7 +79,7 @@ pub(crate) fn becomes_readable(fd: RawFd, span: Duration) -> bool {
     unsafe { libc::poll(&raw mut watched, 1, millis) == 1 }
 }
 
-/// A file of a test's own, which goes with it.
+/// Temporary file of one test, deleted on drop.
 pub(crate) struct TemporaryFile(PathBuf);
 
 impl TemporaryFile {

@@ -1,4 +1,4 @@
-//! Threads of the library's own. They take no signals: a program's handlers run on the program's threads.
+//! Threads of the library. They block all signals: a program's handlers run on the program's threads.
 
 use crate::driver::clock::Clock;
 use crate::time::Duration;
@@ -7,49 +7,51 @@ use std::mem::MaybeUninit;
 use std::string::{String, ToString};
 use std::thread::{Builder, JoinHandle, ThreadId};
 
-/// A thread of the library's own, for whoever ends it. Without that it goes on by itself.
+/// Handle of a library thread. Dropping it detaches the thread.
 #[derive(Debug)]
 pub struct Thread {
     handle: JoinHandle<()>,
-    /// The process that has it. A forked child has the memory of its parent, and none of its threads.
+    /// Process that owns the thread. A forked child has the memory of its parent, and none of its threads.
     owner: u32,
 }
 
-/// How soon it is looked again whether a thread has ended.
+/// Interval at which a join checks whether a thread has ended.
 const LOOK_INTERVAL: Duration = Duration::from_millis(2);
 
 impl Thread {
-    /// Which one.
+    /// Returns the thread's id.
     #[must_use]
     pub fn id(&self) -> ThreadId {
         self.handle.thread().id()
     }
 
-    /// Whether this process has the thread. A forked child has not: nobody there hears what the thread is told.
+    /// Returns whether this process has the thread. In a forked child it does not exist, so it receives no messages
+    /// there.
     #[must_use]
     pub fn is_here(&self) -> bool {
         std::process::id() == self.owner
     }
 
-    /// Whether it has ended, or is not here.
+    /// Returns whether the thread has ended, or does not exist in this process.
     #[must_use]
     pub fn has_ended(&self) -> bool {
         !self.is_here() || self.handle.is_finished()
     }
 
-    /// Waits until it has ended; not in a forked child.
+    /// Waits until the thread has ended; returns at once in a forked child.
     pub fn join(self) {
         if self.is_here() {
-            // A thread that panicked has said so itself.
+            // The panic hook has already reported a panic.
             self.handle.join().ok();
         } else {
-            // The system knows no such thread here.
+            // This process has no such thread to join.
             core::mem::forget(self.handle);
         }
     }
 
-    /// Waits until it has ended, for so long at most, and calls `interrupt` now and then; whether it has. One that has not is
-    /// left behind, with all that it holds; and nobody waits for itself.
+    /// Waits until the thread has ended, at most for `timeout`, and calls `interrupt` at intervals. Returns whether
+    /// the thread has ended. A thread that has not is detached with all that it holds. A thread that would join
+    /// itself gets false.
     pub fn join_timeout(self, timeout: Duration, mut interrupt: impl FnMut()) -> bool {
         let clock = Clock::new();
         let until = clock.now() + timeout;
@@ -68,20 +70,20 @@ impl Thread {
 /// Starts a thread in which every signal is blocked.
 ///
 /// # Errors
-/// The system has no room for one more thread.
+/// The system cannot start another thread.
 pub fn spawn(name: &str, body: impl FnOnce() + Send + 'static) -> io::Result<Thread> {
-    // A thread inherits the mask of the one that starts it, so this thread blocks all signals for a moment.
+    // A thread inherits the mask of its creator, so this thread blocks all signals for a moment.
     let handle = with_signals_blocked(|| Builder::new().name(name.to_string()).spawn(body))?;
     Ok(Thread { handle, owner: std::process::id() })
 }
 
-/// What a panic said.
+/// Returns the message of a panic.
 pub fn panic_text(panic: &(dyn core::any::Any + Send)) -> String {
     let text = panic.downcast_ref::<&str>().map(ToString::to_string);
     text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_else(|| "no message".to_string())
 }
 
-/// Does `work` while every signal is blocked in this thread. It must not unwind.
+/// Runs `work` while every signal is blocked in this thread. `work` must not unwind.
 pub fn with_signals_blocked<T>(work: impl FnOnce() -> T) -> T {
     let mut all = MaybeUninit::uninit();
     let mut before = MaybeUninit::uninit();
@@ -103,7 +105,7 @@ mod tests {
     use std::string::String;
     use std::sync::mpsc;
 
-    /// The blocked signals of a thread, as the system tells them.
+    /// Returns the signal mask of this thread, as the system reports it.
     fn blocked() -> String {
         let status = std::fs::read_to_string("/proc/thread-self/status").expect("a thread has a status");
         let line = status.lines().find(|line| line.starts_with("SigBlk:")).expect("a mask");
@@ -115,9 +117,9 @@ mod tests {
         let before = blocked();
         let (notify, event) = mpsc::channel();
         spawn("rdzv-test", move || notify.send(blocked()).expect("awaited")).expect("a thread").join();
-        let mask = u64::from_str_radix(&event.recv().expect("told"), 16).expect("hexadecimal");
+        let mask = u64::from_str_radix(&event.recv().expect("received"), 16).expect("hexadecimal");
         let of_the_program = [libc::SIGTERM, libc::SIGINT, libc::SIGUSR1, libc::SIGALRM, libc::SIGCHLD];
-        // These come from its own writes, and would end the program.
+        // The thread's own writes raise these signals, which would end the program.
         let of_the_thread = [libc::SIGPIPE, libc::SIGXFSZ];
         for signal in of_the_program.into_iter().chain(of_the_thread) {
             assert!(mask & (1 << (signal - 1)) != 0, "signal {signal} is blocked");

@@ -1,26 +1,26 @@
-//! How long calls may take.
+//! Timeouts of calls.
 
 use crate::store::call::WaitMode;
 use crate::time::Duration;
 
-/// How long a call may take.
+/// Timeout of one call.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Timeout {
-    /// As long as [`Timeouts::call`] says.
+    /// The store's [`Timeouts::call`].
     #[default]
     Default,
-    /// Look once, and do not wait for what is not there. The answer itself may take [`Timeouts::answer`].
+    /// Check once, without waiting for absent keys. The response itself may take [`Timeouts::answer`].
     Once,
-    /// So long from the call. Zero is [`Timeout::Once`].
+    /// This time from the call. Zero means [`Timeout::Once`].
     After(Duration),
 }
 
-/// What a store's timeouts stand for.
+/// Default timeouts of a store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Timeouts {
-    /// How long a call may take that does not say.
+    /// Timeout of a call that sets none.
     pub call: Duration,
-    /// How long the answer to a call may take that does not wait.
+    /// Timeout of the response to a call that does not wait.
     pub answer: Duration,
 }
 
@@ -31,7 +31,7 @@ impl Default for Timeouts {
 }
 
 impl Timeouts {
-    /// What a timeout means here: the time until the deadline, and whether the call waits.
+    /// Resolves a timeout: returns the time until the deadline, and whether the call waits.
     #[must_use]
     pub const fn wait_budget(&self, timeout: Timeout) -> (Duration, WaitMode) {
         match timeout {

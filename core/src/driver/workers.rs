@@ -1,4 +1,4 @@
-//! The threads on which code is called that the program brought: it may block, and may never come back.
+//! Threads that run code of the program (plug-ins), which may block and may never return.
 
 use crate::driver::clock::from_now;
 use crate::driver::threads;
@@ -12,27 +12,27 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::ThreadId;
 
-/// Any type: there is one kind of thread for all plug-ins.
+/// Result of a job. It can have any type: one kind of thread serves all plug-ins.
 pub(super) type Answer = Box<dyn Any + Send>;
-/// What is done on such a thread.
+/// Call into a plug-in.
 pub(super) type Job = Box<dyn FnOnce() -> Answer + Send>;
 
-/// Why there is no answer.
+/// Reason why there is no result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Ended {
     TimeUp,
     Cancelled,
-    /// The question came from the code that is being asked.
+    /// The request came from the plug-in that it calls.
     CalledBack,
-    /// As many questions as may be are being answered.
+    /// The maximum number of jobs is running.
     TooMany,
-    /// The system has no thread; its error number.
+    /// The system cannot start a thread; its error number.
     NoThread(i32),
-    /// The code panicked.
+    /// The job panicked.
     Panicked,
 }
 
-/// As many threads as there are questions at a time.
+/// Pool with one thread for each concurrent job.
 pub(super) struct Workers {
     shared: Arc<Shared>,
     name: &'static str,
@@ -48,17 +48,17 @@ impl fmt::Debug for Workers {
 #[derive(Default)]
 struct Shared {
     state: Mutex<State>,
-    /// Told of questions.
+    /// Signalled when a job is queued.
     job_added: Condvar,
-    /// Told of answers, and of calls that are to look whether they were cancelled.
+    /// Signalled when a job has a result, and when callers should check whether they were cancelled.
     result_ready: Condvar,
 }
 
 #[derive(Default)]
 struct State {
-    questions: Vec<Task>,
+    queue: Vec<Task>,
     answers: Vec<(u64, Option<Answer>)>,
-    /// Tasks whose callers have gone.
+    /// Jobs whose callers have returned.
     abandoned: Vec<u64>,
     threads: Vec<ThreadId>,
     idle: usize,
@@ -72,37 +72,37 @@ struct Task {
 }
 
 impl Workers {
-    /// `name` is that of the threads.
+    /// Makes a pool whose threads are called `name`.
     pub(super) fn new(name: &'static str, threads_max: usize) -> Self {
         Self { shared: Arc::default(), name, threads_max }
     }
 
-    /// Has `job` done, and waits for its answer: so long at most, and while `is_cancelled` says no. What the job holds is
-    /// given up before the answer is told.
+    /// Runs `job` and waits for its result, for at most `timeout` and while `is_cancelled` returns false. All that
+    /// the job holds is dropped before the result is delivered.
     pub(super) fn ask<T: Send + 'static>(
         &self,
         job: impl FnOnce() -> T + Send + 'static,
-        wait_mode: Duration,
+        timeout: Duration,
         is_cancelled: impl Fn() -> bool,
     ) -> Result<T, Ended> {
-        let answer = self.ask_any(Box::new(|| Box::new(job()) as Answer), wait_mode, &is_cancelled)?;
-        // The job's answer has the type that the job has.
+        let answer = self.ask_any(Box::new(|| Box::new(job()) as Answer), timeout, &is_cancelled)?;
+        // The result has the type of the job.
         answer.downcast::<T>().map(|answer| *answer).map_err(|_| Ended::Panicked)
     }
 
-    /// The same for any type.
+    /// As [`Workers::ask`], for results of any type.
     pub(super) fn ask_any(
         &self,
         job: Job,
-        wait_mode: Duration,
+        timeout: Duration,
         is_cancelled: &dyn Fn() -> bool,
     ) -> Result<Answer, Ended> {
-        let until = from_now(wait_mode);
+        let until = from_now(timeout);
         let mut state = self.shared.lock();
         if state.threads.contains(&std::thread::current().id()) {
             return Err(Ended::CalledBack);
         }
-        let number = self.give(&mut state, job)?;
+        let number = self.enqueue(&mut state, job)?;
         loop {
             if let Some(index) = state.answers.iter().position(|&(of, _)| of == number) {
                 return state.answers.swap_remove(index).1.ok_or(Ended::Panicked);
@@ -117,38 +117,38 @@ impl Workers {
                 state = waited.unwrap_or_else(PoisonError::into_inner).0;
                 continue;
             };
-            let given_up = state.questions.iter().position(|task| task.number == number);
-            let given_up = given_up.map(|index| state.questions.swap_remove(index));
-            if given_up.is_none() {
+            let unstarted = state.queue.iter().position(|task| task.number == number);
+            let unstarted = unstarted.map(|index| state.queue.swap_remove(index));
+            if unstarted.is_none() {
                 state.abandoned.push(number);
             }
-            // What the job holds is the program's, and may come back here as it goes.
+            // The job belongs to the program, and dropping it may call this pool.
             drop(state);
-            drop(given_up);
+            drop(unstarted);
             return Err(ended);
         }
     }
 
-    /// Has `job` done, and waits for nothing.
+    /// Queues `job` without waiting for it.
     pub(super) fn start(&self, job: impl FnOnce() + Send + 'static) {
         let result_ready = || {
             job();
             Box::new(()) as Answer
         };
         let mut state = self.shared.lock();
-        // Without a thread for it, there is nobody to tell.
-        if let Ok(number) = self.give(&mut state, Box::new(result_ready)) {
+        // If no thread can be started, the job is dropped: no caller waits for an error.
+        if let Ok(number) = self.enqueue(&mut state, Box::new(result_ready)) {
             state.abandoned.push(number);
         }
     }
 
-    fn give(&self, state: &mut State, job: Job) -> Result<u64, Ended> {
+    fn enqueue(&self, state: &mut State, job: Job) -> Result<u64, Ended> {
         state.tasks += 1;
         let number = state.tasks;
-        if state.idle <= state.questions.len() {
+        if state.idle <= state.queue.len() {
             self.add_thread(state)?;
         }
-        state.questions.push(Task { number, job });
+        state.queue.push(Task { number, job });
         self.shared.job_added.notify_one();
         Ok(number)
     }
@@ -165,7 +165,7 @@ impl Workers {
         Ok(())
     }
 
-    /// Makes the calls look whether they were cancelled.
+    /// Wakes the callers so that they check whether they were cancelled.
     pub(super) fn look_up(&self) {
         drop(self.shared.lock());
         self.shared.result_ready.notify_all();
@@ -173,8 +173,8 @@ impl Workers {
 }
 
 impl Drop for Workers {
-    /// Idle threads end, when they have done what nobody waits for. One that is still in the program's code ends when
-    /// that does; nobody waits for it.
+    /// Idle threads end after the remaining jobs. A thread that is in the program's code ends when that returns; this
+    /// does not wait for it.
     fn drop(&mut self) {
         let mut state = self.shared.lock();
         state.is_closing = true;
@@ -185,19 +185,19 @@ impl Drop for Workers {
 
 impl Shared {
     fn lock(&self) -> MutexGuard<'_, State> {
-        // No code that holds the lock panics half way through a change.
+        // No code that holds the lock panics in the middle of a change.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The life of a thread; it is born idle.
+    /// Main loop of a thread; a new thread counts as idle.
     fn work(&self) {
         let mut state = self.lock();
         loop {
-            if let Some(Task { number, job }) = state.questions.pop() {
+            if let Some(Task { number, job }) = state.queue.pop() {
                 state.idle -= 1;
                 drop(state);
-                // The job is gone with what it holds before anybody knows of the answer, so that whoever ends the plug-in
-                // then is the last to hold it.
+                // The job and all that it holds are dropped before a caller learns the result. A caller that then
+                // drops the plug-in holds the last reference to it.
                 let answer = catch_unwind(AssertUnwindSafe(job)).ok();
                 state = self.lock();
                 state.idle += 1;

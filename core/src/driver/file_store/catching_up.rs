@@ -1,5 +1,6 @@
-//! How an operation gets the lock with all that was appended read: in steps that end with its deadline. Much is read
-//! without the lock, so that nobody waits for a reader of a large file; a step under the lock is a short one.
+//! Locking of the file with everything read that was appended, in steps that end with the operation's deadline. Much
+//! is read without the lock, so that no process waits for a reader of a large file. Each step under the lock is
+//! short.
 
 use super::locked::{Access, CHUNK_BYTES, Identity, Locked, read_at};
 use super::{CANCELLED, Clock, NOT_RELEASED, Pauses, State, lock_state, log_failure};
@@ -11,10 +12,10 @@ use std::fs::File;
 use std::path::Path;
 use std::sync::{Mutex, MutexGuard};
 
-/// What is read at once where most can be passed over.
+/// Size of a read where most of the file can be skipped.
 const HEADER_CHUNK_BYTES: u64 = 4096;
 
-/// One operation: until when, and what ends it before.
+/// One operation with its deadline and its cancellation epoch.
 pub(super) struct FileAccess<'a> {
     pub(super) clock: &'a Clock,
     pub(super) pauses: &'a Pauses,
@@ -23,7 +24,7 @@ pub(super) struct FileAccess<'a> {
 }
 
 impl FileAccess<'_> {
-    /// Opens and locks the file, with all read that stands there. If one is `expected`, it is that one; if not, one that
+    /// Opens and locks the file and reads all records. The file is the `expected` one, if given; otherwise one that
     /// has this name.
     pub(super) fn begin<'s>(
         &self,
@@ -32,13 +33,13 @@ impl FileAccess<'_> {
         expected: Option<Identity>,
         state: &'s Mutex<State>,
     ) -> Result<(Locked, MutexGuard<'s, State>), Failure> {
-        // Open while its log is: no other file can get its number.
+        // Open as long as its log is in use: no other file can get the same inode number.
         let mut begun: Option<(Arc<File>, Identity)> = None;
         loop {
             let locked = Locked::take(access.open(path)?, access, self)?;
             match expected {
                 Some(identity) => locked.expect(identity)?,
-                // The last of an earlier run may have removed it in between.
+                // The last store of an earlier run may have removed the file meanwhile.
                 None if !locked.is_named(path)? => continue,
                 None => {}
             }
@@ -58,7 +59,7 @@ impl FileAccess<'_> {
         }
     }
 
-    /// Reads up to `end`, where the file has ended before.
+    /// Reads up to `end`, an earlier end of the file.
     fn read_ahead(&self, file: &File, end: u64, state: &Mutex<State>) -> Result<(), Failure> {
         let (mut buffer, mut start, mut wanted) = (Vec::new(), u64::MAX, 0);
         let mut chunk_bytes = CHUNK_BYTES as u64;
@@ -69,7 +70,7 @@ impl FileAccess<'_> {
             }
             self.check(offset)?;
             if offset != start {
-                // It begins, or another thread has read on, or something was passed over.
+                // The first iteration, or another thread has read on, or a part was skipped.
                 (start, wanted) = (offset, 0);
                 buffer.clear();
             }
@@ -92,7 +93,7 @@ impl FileAccess<'_> {
                 start += read as u64;
                 chunk_bytes = (chunk_bytes * 2).min(CHUNK_BYTES as u64);
             } else {
-                // Little is read to find out what else can be passed over.
+                // Reads little at a time, to find out what else can be skipped.
                 chunk_bytes = HEADER_CHUNK_BYTES;
             }
         }
@@ -110,7 +111,7 @@ impl FileAccess<'_> {
 }
 
 impl State {
-    /// Reads what others have appended, a piece at most.
+    /// Reads what others have appended, at most one chunk.
     fn catch_up(&mut self, locked: &Locked) -> Result<(), Failure> {
         let (end, offset) = (locked.bytes(), self.log.offset());
         if end < offset {

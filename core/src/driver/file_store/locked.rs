@@ -1,4 +1,4 @@
-//! The file of a store while this process has its lock.
+//! The store's file while this process holds its lock.
 
 use super::{CANCELLED, FileAccess, NOT_RELEASED, Paused};
 use crate::error::{Cause, ErrorKind, Failure, Phase};
@@ -13,22 +13,22 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
-/// The most that is read at once.
+/// Maximum number of bytes in one read.
 pub(super) const CHUNK_BYTES: usize = 256 * 1024;
-/// The most that one write takes (write(2)).
+/// Maximum number of bytes that one write takes (write(2)).
 const WRITE_BYTES_MAX: usize = 0x7fff_f000;
-/// The first pause before the lock is tried again, and the longest.
+/// First and longest pause before the lock is tried again.
 const PAUSES: [Duration; 2] = [Duration::from_micros(50), Duration::from_millis(2)];
 
-/// What an operation does with the file.
+/// Access of one operation to the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Access {
     /// Reads, under a shared lock.
     Read,
-    /// Appends, under an exclusive lock. Unlike PyTorch, it never makes the file anew: whoever still has the old one
-    /// would never see what is written.
+    /// Appends, under an exclusive lock. Unlike PyTorch, this never creates the file: processes that have the old one
+    /// open would not see what is written.
     Write,
-    /// The same, and makes the file if it is missing.
+    /// Appends, and creates the file if it is missing.
     Create,
 }
 
@@ -37,7 +37,7 @@ impl Access {
     pub(super) fn open(self, path: &Path) -> Result<File, Failure> {
         let mut options = OpenOptions::new();
         options.read(true).write(self != Self::Read).mode(0o644);
-        // A path to a pipe must not hang.
+        // Opening a pipe must not block.
         options.create(self == Self::Create).custom_flags(libc::O_NONBLOCK);
         options.open(path).map_err(|error| match error.kind() {
             io::ErrorKind::NotFound if self != Self::Create => Failure {
@@ -57,7 +57,7 @@ impl Access {
     }
 }
 
-/// Which file it is, whatever its name.
+/// Identity of a file, independent of its name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Identity {
     device: u64,
@@ -75,7 +75,7 @@ pub(super) fn identity_and_length(file: &File) -> Result<(Identity, u64), Failur
     Ok((Identity::of(&metadata), metadata.len()))
 }
 
-/// An open file with its lock, which goes with it.
+/// Open, locked file. Dropping this releases the lock.
 #[derive(Debug)]
 pub(super) struct Locked {
     file: Arc<File>,
@@ -83,8 +83,8 @@ pub(super) struct Locked {
 }
 
 impl Drop for Locked {
-    /// Closing the file would not do: a child that another thread has forked in between has the same open file, and the
-    /// lock is that file's.
+    /// Closing the file would not suffice: a child that another thread has forked meanwhile shares the open file, and
+    /// the lock belongs to that.
     fn drop(&mut self) {
         // SAFETY: the descriptor is that of an open file; `flock` touches no memory.
         unsafe { libc::flock(self.file.as_raw_fd(), libc::LOCK_UN) };
@@ -127,12 +127,12 @@ impl Locked {
         Identity::of(&self.metadata)
     }
 
-    /// The length of the file; nobody changes it while the lock is held.
+    /// Returns the length of the file in bytes, which is constant while the lock is held.
     pub(super) fn bytes(&self) -> u64 {
         self.metadata.len()
     }
 
-    /// Whether it still has its name.
+    /// Returns whether `path` still names this file.
     pub(super) fn is_named(&self, path: &Path) -> Result<bool, Failure> {
         match std::fs::metadata(path) {
             Ok(metadata) => Ok(Identity::of(&metadata) == self.identity()),
@@ -141,7 +141,7 @@ impl Locked {
         }
     }
 
-    /// Fails unless it is this file, and has a name.
+    /// Fails unless the file has this identity and still has a name.
     pub(super) fn expect(&self, identity: Identity) -> Result<(), Failure> {
         let cause = match (self.identity() == identity, self.metadata.nlink()) {
             (true, 1..) => return Ok(()),
@@ -155,14 +155,15 @@ impl Locked {
         &self.file
     }
 
-    /// Writes at `end`, where the file ends: everything, or nothing, also if the process is killed meanwhile.
+    /// Writes `records` at `end`, the end of the file: everything or nothing, also if the process is killed
+    /// meanwhile.
     pub(super) fn append(&self, records: &[u8], end: u64) -> Result<(), Failure> {
-        // A write that begins at the limit of the process would end it (SIGXFSZ).
+        // A write that begins at the process's limit would kill the process (SIGXFSZ).
         if end.saturating_add(records.len() as u64) > file_bytes_max() {
             return Err(os(Phase::Writing, &io::Error::from_raw_os_error(libc::EFBIG)));
         }
         append(records, end, |at, bytes| self.write(at, bytes)).inspect_err(|_| {
-            // If that fails too, the next reader names the place.
+            // If that fails too, the next reader reports the position.
             self.file.set_len(end).ok();
         })
     }
@@ -173,10 +174,11 @@ impl Locked {
             let (rest, at) = (&bytes[written..], at + written as u64);
             match self.file.write_at(rest, at) {
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                // One write takes this much at most.
+                // One write takes at most this much.
                 Ok(count) if count == WRITE_BYTES_MAX => written += count,
                 Ok(count) if count == rest.len() => return Ok(()),
-                // A second write would tell; but it is the disk that is full, as a limit of the process is asked before.
+                // A second write would return the error. It is a full disk, since the process's limit was checked
+                // before.
                 Ok(_) => return Err(os(Phase::Writing, &io::Error::from_raw_os_error(libc::ENOSPC))),
                 Err(error) => return Err(os(Phase::Writing, &error)),
             }
@@ -184,13 +186,13 @@ impl Locked {
         Ok(())
     }
 
-    /// Gives the lock back and keeps the file.
+    /// Releases the lock and keeps the file open.
     pub(super) fn unlock(self) -> Arc<File> {
         Arc::clone(&self.file)
     }
 }
 
-/// Reads so many bytes at `offset` of the file, which had them before.
+/// Reads `bytes` bytes at `offset`, which the file is known to have had.
 pub(super) fn read_at(file: &File, offset: u64, bytes: u64) -> Result<Vec<u8>, Failure> {
     let mut chunk = vec![0; usize::try_from(bytes).unwrap_or(CHUNK_BYTES)];
     match file.read_exact_at(&mut chunk, offset) {
@@ -204,7 +206,7 @@ pub(super) fn read_at(file: &File, offset: u64, bytes: u64) -> Result<Vec<u8>, F
     }
 }
 
-/// How long this process may make a file.
+/// Returns the maximum file size in bytes for this process.
 fn file_bytes_max() -> u64 {
     let mut limit = libc::rlimit { rlim_cur: libc::RLIM_INFINITY, rlim_max: libc::RLIM_INFINITY };
     // SAFETY: `limit` is valid for writing.

@@ -10,24 +10,24 @@ use std::io;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::string::{String, ToString};
 
-/// Whether an IPv6 wildcard takes IPv4 peers too.
+/// Whether an IPv6 wildcard also accepts IPv4 peers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Family {
     /// Exactly the family of the address.
     AsGiven,
-    /// `::` takes IPv4 peers as well. Ignored for any other address.
+    /// `::` also accepts IPv4 peers. Ignored for any other address.
     DualStack,
 }
 
-/// A server that could not start.
+/// Failure to start a server.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot listen on {address}: {kind}: {cause}")]
 pub struct StartError {
-    /// The address as it was asked for.
+    /// Requested address.
     pub address: String,
-    /// What kind of trouble it is.
+    /// Kind of failure.
     pub kind: StartErrorKind,
-    /// The system's own words.
+    /// Error of the system.
     pub cause: io::Error,
 }
 
@@ -36,7 +36,7 @@ pub struct StartError {
 pub enum StartErrorKind {
     /// Another socket has the port.
     AddressInUse,
-    /// The address is not one of this host.
+    /// The address does not belong to this host.
     AddressNotAvailable,
     /// The host name has no address.
     Unresolved,
@@ -81,7 +81,7 @@ impl fmt::Display for Listen {
 }
 
 impl StartError {
-    /// Of an error of the system.
+    /// Makes the error from an error of the system.
     #[must_use]
     pub fn io(listen: &Listen, cause: io::Error) -> Self {
         let kind = match (cause.kind(), cause.raw_os_error()) {
@@ -101,7 +101,7 @@ impl StartError {
     }
 }
 
-/// A listening, non-blocking socket.
+/// Opens a listening, non-blocking socket.
 pub fn open(listen: &Listen, keep_alive: Option<KeepAlive>) -> Result<std::net::TcpListener, StartError> {
     let socket = match listen {
         Listen::Address { host, port, family } => {
@@ -143,7 +143,7 @@ fn bind(address: SocketAddr, family: Family) -> io::Result<Socket> {
     Ok(socket)
 }
 
-/// The owner's descriptor is duplicated, so that it stays the owner's whatever happens.
+/// Duplicates the descriptor, so that the caller keeps its own in all cases.
 fn adopt(fd: &std::os::fd::OwnedFd) -> io::Result<Socket> {
     let socket = Socket::from(fd.try_clone()?);
     let bound = socket.local_addr()?.as_socket().filter(|address| address.port() != 0);
@@ -153,13 +153,14 @@ fn adopt(fd: &std::os::fd::OwnedFd) -> io::Result<Socket> {
     Ok(socket)
 }
 
-/// What accepted sockets are to inherit is set on the listener, once, and costs nothing for each connection.
+/// Sets the options that accepted sockets inherit, once on the listener, so that they cost nothing for each
+/// connection.
 fn prepare(socket: &Socket, keep_alive: Option<KeepAlive>) -> io::Result<()> {
     socket.set_nonblocking(true)?;
     socket.set_tcp_nodelay(true)?;
     if let Some(keep_alive) = keep_alive {
         keep_alive.apply(&SockRef::from(socket))?;
     }
-    // The system cuts the backlog to its own maximum.
+    // The system reduces the backlog to its own maximum.
     socket.listen(i32::MAX)
 }

@@ -1,9 +1,9 @@
-//! The reactor: one turn waits for events, reads what there is, and writes what the machine has to say, once for each
-//! connection.
+//! Reactor of the server. One iteration waits for events, reads the ready sockets, and writes the responses of the
+//! machine, once for each connection.
 //!
-//! Readiness is edge-triggered, so a socket that may still hold bytes is remembered in `unread`. A read that fills
-//! less than the buffer has emptied the socket (epoll(7)), unless the peer has closed; a steady request costs one
-//! read and one write.
+//! Readiness is edge-triggered, so a socket that may still hold bytes is marked `unread`. A read that fills less than
+//! the buffer has emptied the socket (epoll(7)), unless the peer has closed. A steady request costs one read and one
+//! write.
 
 use crate::driver::clock::Clock;
 use crate::driver::reply::Reply;
@@ -27,17 +27,17 @@ use std::vec::Vec;
 const LISTENER: Token = Token(usize::MAX - 1);
 const WAKER: Token = Token(usize::MAX);
 const EVENTS_PER_ITERATION: usize = 1024;
-/// Connections accepted in one turn, so that a storm of newcomers does not starve the others.
+/// Maximum number of connections accepted in one iteration, so that many new connections do not starve the others.
 const ACCEPTS_PER_ITERATION: usize = 512;
-/// Places that the table of peers may keep though they are free.
+/// Capacity that the table of peers may keep although it is mostly free.
 const PEERS_KEPT: usize = 1024;
 const READ_BUFFER_BYTES: usize = 64 * 1024;
-/// Bytes read from one connection in one turn.
+/// Maximum number of bytes read from one connection in one iteration.
 const READ_BYTES_PER_STEP: usize = 4 * READ_BUFFER_BYTES;
-/// Until accepting is tried again when it failed for more than one newcomer.
+/// Pause before accepting is tried again after an error that does not concern a single connection.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
-/// What a handle asks of its reactor.
+/// Command from a handle to its reactor.
 pub(super) enum Command {
     Stop,
     Stats(Reply<Stats>),
@@ -46,11 +46,11 @@ pub(super) enum Command {
 struct Peer {
     socket: TcpStream,
     generation: u32,
-    /// The socket may hold bytes that no further event will tell of.
+    /// The socket may hold bytes that no further event will report.
     unread: bool,
-    /// Stands in `to_read`.
+    /// Whether the peer is in `to_read`.
     queued: bool,
-    /// The peer has sent its last byte; it is found behind those that are unread.
+    /// The peer has sent its last byte, and the end of the stream follows the unread bytes.
     read_closed: bool,
 }
 
@@ -63,23 +63,23 @@ pub(super) struct Reactor {
     clock: Clock,
     machine: node::Server,
     peers: Slab<Peer>,
-    /// How often each place was given away; it outlives the peers.
+    /// Number of times that each slot was used. It outlives the peers.
     generations: Vec<u32>,
     to_read: VecDeque<ConnId>,
     accepting: Accepting,
-    /// Full turns since time was to be told.
-    overdue_turns: usize,
+    /// Number of full iterations since a tick was due.
+    overdue_iterations: usize,
     buffer: Box<[u8]>,
 }
 
-/// What the listener is doing.
+/// State of the listener.
 #[derive(Clone, Copy)]
 enum Accepting {
-    /// Nobody is at the door.
+    /// No connection is waiting.
     Idle,
-    /// Somebody may be at the door.
+    /// A connection may be waiting.
     Ready,
-    /// Accepting failed: the process has no descriptor left, as a rule.
+    /// Accepting failed, usually because the process has no descriptor left.
     PausedUntil(Instant),
 }
 
@@ -106,7 +106,7 @@ impl Reactor {
             generations: Vec::new(),
             to_read: VecDeque::new(),
             accepting: Accepting::Ready,
-            overdue_turns: 0,
+            overdue_iterations: 0,
             buffer: vec![0; READ_BUFFER_BYTES].into_boxed_slice(),
         })
     }
@@ -115,7 +115,7 @@ impl Reactor {
         Arc::clone(&self.waker)
     }
 
-    /// Serves until it is told to stop.
+    /// Serves until it gets the stop command.
     pub(super) fn run(&mut self) -> io::Result<()> {
         let mut events = Events::with_capacity(EVENTS_PER_ITERATION);
         loop {
@@ -131,11 +131,11 @@ impl Reactor {
                 match event.token() {
                     LISTENER => self.accepting = Accepting::Ready,
                     WAKER => woken = true,
-                    token => self.note(now, token, event),
+                    token => self.on_readiness(now, token, event),
                 }
             }
-            if woken && self.obey() == Flow::Stop {
-                // Native clients are told, as far as their sockets take it at once.
+            if woken && self.handle_commands() == Flow::Stop {
+                // Native clients get a notification, as far as their sockets accept it at once.
                 self.feed(now, Input::Stop);
                 self.execute(now);
                 return Ok(());
@@ -152,17 +152,17 @@ impl Reactor {
         }
     }
 
-    /// Whether time is to be told after a turn of so many events. Behind a full turn others may have something to read
-    /// that came in time: when this process was stopped for a while, that is no fault of its peers. So time waits until
-    /// each of them has had a turn.
+    /// Returns whether a tick is due after an iteration with `events` events. After a full iteration, other sockets
+    /// may hold bytes that arrived in time: if this process was stopped for a while, that is no fault of its peers.
+    /// So the tick waits until each of them has been read.
     fn is_tick_due(&mut self, now: Instant, events: usize) -> bool {
         let is_due = self.machine.poll_timeout().is_some_and(|at| at <= now);
         let is_full = events >= EVENTS_PER_ITERATION;
-        self.overdue_turns = if is_due && is_full { self.overdue_turns + 1 } else { 0 };
-        is_due && (!is_full || self.overdue_turns > self.peers.len() / EVENTS_PER_ITERATION + 1)
+        self.overdue_iterations = if is_due && is_full { self.overdue_iterations + 1 } else { 0 };
+        is_due && (!is_full || self.overdue_iterations > self.peers.len() / EVENTS_PER_ITERATION + 1)
     }
 
-    /// How long to sleep: not at all while there is work left over from the last turn.
+    /// Returns the time to sleep: zero while work is left over from the last iteration.
     fn poll_timeout(&self) -> Option<std::time::Duration> {
         let pause_ends = match self.accepting {
             Accepting::Ready => return Some(Duration::ZERO),
@@ -176,7 +176,7 @@ impl Reactor {
         Some(next.since(self.clock.now()))
     }
 
-    fn obey(&mut self) -> Flow {
+    fn handle_commands(&mut self) -> Flow {
         while let Ok(command) = self.commands.try_recv() {
             match command {
                 Command::Stop => return Flow::Stop,
@@ -188,9 +188,9 @@ impl Reactor {
         Flow::Go
     }
 
-    fn note(&mut self, now: Instant, token: Token, event: &Readiness) {
+    fn on_readiness(&mut self, now: Instant, token: Token, event: &Readiness) {
         let Some(peer) = self.peers.get_mut(token.0) else { return };
-        let conn = name(token.0, peer.generation);
+        let conn = conn_id(token.0, peer.generation);
         if event.is_readable() || event.is_read_closed() || event.is_error() {
             peer.unread = true;
             peer.read_closed |= event.is_read_closed();
@@ -214,7 +214,7 @@ impl Reactor {
         for _ in 0..ACCEPTS_PER_ITERATION {
             match self.listener.accept() {
                 Ok((socket, address)) => {
-                    self.welcome(now, socket, address);
+                    self.register(now, socket, address);
                     if let Accepting::PausedUntil(_) = self.accepting {
                         return;
                     }
@@ -223,7 +223,7 @@ impl Reactor {
                     match error.kind() {
                         ErrorKind::WouldBlock => self.accepting = Accepting::Idle,
                         _ if is_newcomers_fault(&error) => continue,
-                        // No descriptor or memory is left, or the listener is of no use: it may be, later.
+                        // No descriptor or memory is left, or the listener fails. Either may recover later.
                         _ => self.accepting = Accepting::PausedUntil(now + ACCEPT_PAUSE),
                     }
                     return;
@@ -232,21 +232,21 @@ impl Reactor {
         }
     }
 
-    fn welcome(&mut self, now: Instant, mut socket: TcpStream, address: std::net::SocketAddr) {
-        let slot_index = self.peers.vacant_entry();
-        let index = slot_index.key();
+    fn register(&mut self, now: Instant, mut socket: TcpStream, address: std::net::SocketAddr) {
+        let entry = self.peers.vacant_entry();
+        let index = entry.key();
         if self.generations.len() <= index {
             self.generations.resize(index + 1, 0);
         }
-        let conn = name(index, self.generations[index]);
+        let conn = conn_id(index, self.generations[index]);
         let interest = Interest::READABLE | Interest::WRITABLE;
         if self.poll.registry().register(&mut socket, Token(index), interest).is_err() {
-            // The system has no room for one more; the newcomer sees its connection close.
+            // The system cannot watch another socket. The peer sees its connection close.
             self.accepting = Accepting::PausedUntil(now + ACCEPT_PAUSE);
             return;
         }
         let generation = conn.generation;
-        slot_index.insert(Peer { socket, generation, unread: false, queued: false, read_closed: false });
+        entry.insert(Peer { socket, generation, unread: false, queued: false, read_closed: false });
         self.feed(now, Input::Accepted { conn, peer: address });
     }
 
@@ -279,7 +279,7 @@ impl Reactor {
             };
             let ended = !matches!(input, Input::Received { .. });
             // invariant: the machine knows every peer, until it says Close and the peer is dropped
-            self.machine.handle(now, input).expect("a connection of ours");
+            self.machine.handle(now, input).expect("a known connection");
             if ended || !peer.unread {
                 peer.unread &= !ended;
                 return;
@@ -301,8 +301,8 @@ impl Reactor {
                 Err(error) => break end_of(conn, &error),
             }
         };
-        self.machine.handle(now, input).expect("a connection of ours");
-        // A peer that has read its answers is read again, from where it was left.
+        self.machine.handle(now, input).expect("a known connection");
+        // A peer that has received its responses is read again, from where reading stopped.
         if peer.unread && !peer.queued && self.machine.wants_read(conn) {
             peer.queued = true;
             self.to_read.push_back(conn);
@@ -335,7 +335,7 @@ impl Reactor {
     }
 
     fn feed(&mut self, now: Instant, input: Input<'_>) {
-        self.machine.handle(now, input).expect("a connection of ours");
+        self.machine.handle(now, input).expect("a known connection");
     }
 }
 
@@ -345,11 +345,11 @@ enum Flow {
     Stop,
 }
 
-/// What an error of a connection's socket means.
+/// Returns the input for an error of a connection's socket.
 fn end_of(conn: ConnId, error: &io::Error) -> Input<'static> {
     let os_error = error.raw_os_error().unwrap_or(0);
     match os_error {
-        // What keepalive and TCP_USER_TIMEOUT end with, and a router or the own host that knows no way (tcp(7)).
+        // Results of keepalive and TCP_USER_TIMEOUT, and of a router or this host without a route (tcp(7)).
         libc::ETIMEDOUT | libc::EHOSTUNREACH | libc::ENETUNREACH | libc::EHOSTDOWN => {
             Input::HostSilent { conn, os_error }
         }
@@ -357,19 +357,20 @@ fn end_of(conn: ConnId, error: &io::Error) -> Input<'static> {
     }
 }
 
-fn name(index: usize, generation: u32) -> ConnId {
-    // invariant: descriptors are ints, and each place holds one
-    ConnId { index: u32::try_from(index).expect("as many places as descriptors"), generation }
+fn conn_id(index: usize, generation: u32) -> ConnId {
+    // invariant: descriptors are ints, and each slot holds one
+    ConnId { index: u32::try_from(index).expect("as many slots as descriptors"), generation }
 }
 
-/// From the hash keys that the system gave the process at random; they are keys of a keyed hash, and nobody sees them.
+/// Makes the server's identity from the hash keys that the system gave the process at random. The hash is keyed, and
+/// the keys are never published.
 fn instance() -> node::ServerInstance {
     use std::hash::{BuildHasher, RandomState};
     let keys = RandomState::new();
     let mut token_key = [0; 16];
     token_key[..8].copy_from_slice(&keys.hash_one("first half").to_le_bytes());
     token_key[8..].copy_from_slice(&keys.hash_one("second half").to_le_bytes());
-    // 0 is what a client says that knows no server yet.
+    // A client that knows no server yet sends 0.
     let incarnation = keys.hash_one("incarnation").max(1);
     node::ServerInstance { hash_seed: keys.hash_one("places"), incarnation, token_key }
 }

@@ -1,7 +1,7 @@
-//! The way to a connection, in the calling thread.
+//! Opening of a connection in the calling thread.
 
 use super::pool::{self, Joined, Registration, Ticket};
-use super::wire::{ExchangeError, PENDING, Socketed, Timer, Wire};
+use super::wire::{BlockingSocket, ExchangeError, PENDING, Timer, Wire};
 use super::{Client, NOT_RELEASED, Span, ended};
 use crate::driver::clock::from_now;
 use crate::driver::last_try::FailedTry;
@@ -22,12 +22,12 @@ use std::io;
 use std::os::fd::AsRawFd;
 
 impl Client {
-    /// Makes a connection, within the call's time. Its socket is in the pool's view all along.
+    /// Opens a connection within the call's time. Its socket is registered in the pool all the time.
     pub(super) fn dial(&self, ticket: Ticket, span: Span, rounds: Rounds) -> Result<Box<Wire>, Failure> {
         let (options, limits) = (self.options.dial, self.options.limits);
         let mut link = Link::new(self.clock.now(), span.deadline, rounds, options, limits, self.seed());
         let mut addresses = Vec::new();
-        let mut line: Option<Registration<'_, Socketed>> = None;
+        let mut registration: Option<Registration<'_, BlockingSocket>> = None;
         let cancelled = |phase| Failure { phase, ..ended(pool::Ended::Cancelled) };
         loop {
             if self.pool.is_cancelled(ticket) {
@@ -48,10 +48,10 @@ impl Client {
                     Err(pool::Ended::Cancelled) => return Err(cancelled(Phase::Resolving)),
                 },
                 Some(LinkOutput::Connect(index)) => {
-                    drop(line.take());
+                    drop(registration.take());
                     match self.connect_socket(ticket, addresses[usize::from(index)], link.poll_timeout()) {
                         Ok(Some(socket)) => {
-                            line = Some(socket.map(Socketed::new));
+                            registration = Some(socket.map(BlockingSocket::new));
                             link.handle(self.clock.now(), LinkInput::Connected);
                         }
                         Ok(None) => link.handle(self.clock.now(), LinkInput::Tick),
@@ -63,15 +63,15 @@ impl Client {
                 }
                 Some(LinkOutput::Greet(bytes)) => {
                     let until = link.poll_timeout().unwrap_or(span.deadline);
-                    let Some(Registration { socket, .. }) = &mut line else { continue };
+                    let Some(Registration { socket, .. }) = &mut registration else { continue };
                     let mut timer = Timer::new(&self.clock, self.clock.now(), until);
                     if let Err(exchange_error) = socket.send_all(&bytes, &mut timer, &mut Sent::Nothing) {
                         self.greeting_failed(&mut link, exchange_error);
                     }
                 }
-                Some(LinkOutput::Disconnect) => line = None,
+                Some(LinkOutput::Disconnect) => registration = None,
                 Some(LinkOutput::Ready) => {
-                    let Some(pooled) = line else { continue };
+                    let Some(pooled) = registration else { continue };
                     let socket = pooled.into_inner();
                     self.pool.set_known(socket.peer());
                     self.last_try.set(None);
@@ -81,21 +81,21 @@ impl Client {
                     self.pool.set_known(None);
                     return Err(failure);
                 }
-                None => self.wait_for_link(ticket, &mut link, &mut line, span)?,
+                None => self.wait_for_link(ticket, &mut link, &mut registration, span)?,
             }
         }
     }
 
-    /// The link has nothing to do but to wait: for the greeting's echo, or for the next round.
+    /// Waits for the response to the greeting, or for the next round of attempts.
     fn wait_for_link(
         &self,
         ticket: Ticket,
         link: &mut Link<PENDING>,
-        line: &mut Option<Registration<'_, Socketed>>,
+        registration: &mut Option<Registration<'_, BlockingSocket>>,
         span: Span,
     ) -> Result<(), Failure> {
         let until = link.poll_timeout().unwrap_or(span.deadline);
-        match (link.state(), line) {
+        match (link.state(), registration) {
             (DialState::Greeting, Some(Registration { socket, .. })) => {
                 let mut buffer = [0; 64];
                 let mut timer = Timer::new(&self.clock, self.clock.now(), until);
@@ -111,9 +111,9 @@ impl Client {
                     return Err(Failure { kind, cause, phase: Phase::Greeting, ..NOT_RELEASED });
                 }
             }
-            (_, line) => {
-                // A pause: what failed is closed meanwhile.
-                *line = None;
+            (_, registration) => {
+                // A pause: closes the failed socket meanwhile.
+                *registration = None;
                 self.last_try.set(Some(FailedTry::new(&self.peer, link.failure(self.clock.now()))));
                 let left = until.since(self.clock.now());
                 if self.pool.pause(ticket.epoch, from_now(left)).is_ok() {
@@ -132,7 +132,7 @@ impl Client {
         }
     }
 
-    /// The host's addresses. For a further connection, the one that worked before comes without a look-up.
+    /// Returns the host's addresses. A further connection uses the address that worked before, without a look-up.
     fn addresses(&self, ticket: Ticket, span: Span, rounds: Rounds) -> Result<Found, pool::Ended> {
         if let Some(address) = literal(&self.host, self.port) {
             return Ok(Ok(vec![address]));
@@ -154,7 +154,7 @@ impl Client {
         self.pool.await_lookup(ticket, number, from_now(left))
     }
 
-    /// A connected socket, or `None` when `until` has passed.
+    /// Returns a connected socket, or `None` when `until` has passed.
     fn connect_socket(
         &self,
         ticket: Ticket,
@@ -164,7 +164,7 @@ impl Client {
         let pooled = Registration::new(&self.pool, ticket, open_socket(address)?);
         let socket = &pooled.socket;
         let connected = start_connect(socket, address, self.options.keep_alive.as_ref())?;
-        // A cancel from before the connect found nothing to shut down.
+        // A cancel before the connect found nothing to shut down.
         if !connected && !self.pool.is_cancelled(ticket) {
             let left = until.unwrap_or(Instant::MAX).since(self.clock.now());
             if !wait_writable(socket.as_raw_fd(), left)? {

@@ -1,6 +1,6 @@
-//! One call from its beginning to its end: connections, attempts, and what a failure is called.
+//! One call from beginning to end: connections, attempts, and the kind of a failure.
 
-use super::pool::{Entered, Stay, Ticket};
+use super::pool::{Entered, HoldTime, Ticket};
 use super::wire::{ExchangeError, Timer, Wire};
 use super::{Client, ended};
 use crate::driver::backend::{NOT_RELEASED, Span};
@@ -15,11 +15,11 @@ use crate::time::{Duration, Instant};
 use alloc::boxed::Box;
 
 impl Client {
-    /// Makes a call.
+    /// Performs a call.
     pub(super) fn drive(&self, call: &Call<'_>, span: Span, take: &mut dyn Take) -> Result<Outcome, Failure> {
-        let stay = if call.may_wait() { Stay::Long } else { Stay::Brief };
-        let Entered { ticket, idle, mode, waited } = self.enter(stay, span)?;
-        // Who went straight in goes on with the reading of the clock that the call began with.
+        let hold_time = if call.may_wait() { HoldTime::Long } else { HoldTime::Brief };
+        let Entered { ticket, idle, mode, waited } = self.enter(hold_time, span)?;
+        // A call that did not wait uses the reading of the clock from its beginning.
         let now = if waited { self.clock.now() } else { span.began };
         let (wire, result) = self.attempts(call, Span { began: now, ..span }, take, ticket, idle, mode);
         self.pool.leave(ticket, wire);
@@ -31,8 +31,7 @@ impl Client {
         }
     }
 
-    /// The attempts at a call, until one of them ends it; `span` begins now. The connection comes back if it can be used
-    /// again.
+    /// Tries a call until an attempt ends it; `span` begins now. Returns the connection if it can be used again.
     fn attempts(
         &self,
         call: &Call<'_>,
@@ -55,7 +54,7 @@ impl Client {
                         timer = Timer::new(&self.clock, self.clock.now(), span.deadline);
                         (wire, Age::Fresh)
                     }
-                    // That the server was there and is gone says more than that it is not there.
+                    // The loss of a connection says more than the failure to open a new one.
                     Err(failure) => return (None, Err(lost.unwrap_or(failure))),
                 },
             };
@@ -94,7 +93,7 @@ impl Client {
                 ExchangeError::Lost(cause, sent) => {
                     let loss = wire.link.conn().lose();
                     self.dropped(ticket, wire);
-                    // The others are of the same server.
+                    // The other idle connections are connections to the same server.
                     self.pool.forget_idle();
                     let retry_decision = match &loss {
                         Some(loss) => after_loss(call.operation(), mode, retries, age, sent, loss),
@@ -125,9 +124,9 @@ impl Client {
         }
     }
 
-    /// A connection that waited in the pool, if it can be used: one that waited is looked at first, so that a server
-    /// that went away meanwhile costs a new connection and not the call. A call that only reads is made again in any case,
-    /// so it looks only where it would lose much time.
+    /// Returns a connection from the pool if it can be used. One that was idle for some time is checked first, so
+    /// that a server that closed it meanwhile costs a new connection and not the call. A call that only reads is
+    /// retried in any case, so it checks only connections that were idle for longer.
     pub(super) fn usable(
         &self,
         ticket: Ticket,
@@ -142,7 +141,7 @@ impl Client {
         }
         let as_expected = match look(wire.fd()) {
             Idle::Silent => true,
-            // The end of a call that was given up may come at any time; anything else was not asked for.
+            // The end of an abandoned call may arrive at any time. Anything else was not requested.
             Idle::Unread => !wire.link.conn().is_idle(),
             Idle::Ended => false,
         };
@@ -153,15 +152,15 @@ impl Client {
         if wire.rest(self.clock.now()) { Some(wire) } else { self.dropped(ticket, wire) }
     }
 
-    /// Closes a connection; its socket is taken out of the pool's view before.
+    /// Closes a connection after ending the registration of its socket.
     fn dropped(&self, ticket: Ticket, wire: Box<Wire>) -> Option<Box<Wire>> {
         self.pool.set_socket(ticket, None);
         drop(wire);
         None
     }
 
-    pub(super) fn enter(&self, stay: Stay, span: Span) -> Result<Entered, Failure> {
-        self.pool.enter(stay, span.deadline.since(span.began), span.epoch).map_err(|error| {
+    pub(super) fn enter(&self, hold_time: HoldTime, span: Span) -> Result<Entered, Failure> {
+        self.pool.enter(hold_time, span.deadline.since(span.began), span.epoch).map_err(|error| {
             match ended(error) {
                 failure if failure.kind == ErrorKind::TimedOut => Failure {
                     kind: ErrorKind::LimitExceeded,
@@ -176,7 +175,7 @@ impl Client {
         })
     }
 
-    /// The time for the first connection, and how often each address is tried.
+    /// Returns the time for the first connection, and how often each address is tried.
     pub(super) fn connecting(&self) -> (Span, Rounds) {
         let ((after, rounds), began) = (self.options.connect_budget(), self.clock.now());
         (Span { began, deadline: began + after, wait_mode: WaitMode::Wait, epoch: None }, rounds)
@@ -187,15 +186,16 @@ impl Client {
     }
 }
 
-/// A connection that waited less is used by a read without a look at it.
+/// Idle time up to which a read uses a connection unchecked.
 const IDLE_READ_UNCHECKED_MAX: Duration = Duration::from_secs(1);
-/// The same for other calls: in a steady run of calls, a look at each would cost a system call.
+/// Idle time up to which other calls use a connection unchecked: in a steady run of calls, each check would cost a
+/// system call.
 const IDLE_UNCHECKED_MAX: Duration = Duration::from_micros(10);
 
 fn begin_failure(error: BeginError) -> Failure {
     let cause = match error {
         BeginError::Limit(limit) => Cause::Limit(limit),
-        // A pooled connection has room and no call of its own under way.
+        // A pooled connection has a free slot and no call of its own in progress.
         BeginError::Busy | BeginError::Full | BeginError::Space(_) | BeginError::Unknown => Cause::Unknown,
     };
     Failure { kind: ErrorKind::LimitExceeded, phase: Phase::Sending, cause, ..NOT_RELEASED }

@@ -1,4 +1,4 @@
-//! The connections of a blocking client: idle ones, those in use, and the way to end what is under way.
+//! Connections of a blocking client: idle ones, those in use, and the cancellation of calls in progress.
 
 use super::wire::Wire;
 use crate::driver::clock::from_now;
@@ -18,10 +18,11 @@ use std::time::Instant;
 #[derive(Debug)]
 pub(super) struct Pool {
     state: Mutex<State>,
-    /// Told when a connection became free: one for each kind of call, since one kind cannot always use what is free.
+    /// Signalled when a connection becomes free: one for each kind of call, since one kind cannot always use what is
+    /// free.
     freed_for_brief: Condvar,
     freed_for_long: Condvar,
-    /// Told when a name was resolved, or calls were cancelled.
+    /// Signalled when a name was resolved or calls were cancelled.
     changed: Condvar,
     limits: ClientLimits,
 }
@@ -31,76 +32,76 @@ struct State {
     #[expect(clippy::vec_box, reason = "a connection changes hands at every call, and it is large")]
     idle: Vec<Box<Wire>>,
     busy: Slab<Busy>,
-    /// How many of them stay long.
+    /// Number of busy entries with [`HoldTime::Long`].
     long: usize,
-    /// Calls that wait for a place.
+    /// Number of calls that wait for a slot.
     queued: usize,
-    /// How often calls were cancelled.
+    /// Number of cancels so far.
     epoch: u64,
     get_mode: GetMode,
-    /// Where the last connection led: further ones need no resolver.
+    /// Address of the last connection. Further ones need no resolver.
     known: Option<SocketAddr>,
     lookup: Lookup,
 }
 
-/// A call under way.
+/// Call in progress.
 #[derive(Debug)]
 struct Busy {
     /// `None` while there is no socket yet.
     socket: Option<RawFd>,
-    stay: Stay,
+    hold_time: HoldTime,
 }
 
-/// The look-up of the host's name: there is one at a time, and whoever needs one shares it.
+/// Look-up of the host's name. There is one at a time, and all calls that need one share it.
 #[derive(Debug, Default)]
 struct Lookup {
     begun: u64,
     ended: u64,
-    /// What the last one found.
+    /// Result of the last look-up.
     found: Option<Found>,
 }
 
-/// How long a call keeps its connection.
+/// Time for which a call holds its connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Stay {
-    /// It is answered at once.
+pub(super) enum HoldTime {
+    /// The server responds at once.
     Brief,
-    /// Until something happens at the server.
+    /// The call lasts until something happens at the server.
     Long,
 }
 
-/// A call that may go on.
+/// Result of entering the pool.
 #[derive(Debug)]
 pub(super) struct Entered {
     pub(super) ticket: Ticket,
-    /// A connection that was idle; `None`: the right to make one.
+    /// Idle connection; `None`: the caller may open one.
     pub(super) idle: Option<Box<Wire>>,
     pub(super) mode: GetMode,
-    /// It waited for its place, so time has passed.
+    /// Whether the call waited for its slot, so that time has passed.
     pub(super) waited: bool,
 }
 
-/// The next look-up to wait for.
+/// Look-up to wait for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Joined {
-    /// The caller begins it.
+    /// The caller must begin it.
     Begins(u64),
-    /// It is under way.
+    /// It is in progress.
     Shares(u64),
 }
 
-/// A call's place in the pool.
+/// A call's slot in the pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Ticket {
     slot: usize,
     pub(super) epoch: u64,
 }
 
-/// A socket of a call, in the pool's view: [`Pool::cancel`] may shut it down. It goes out of view before it is closed,
-/// whatever way it goes, since the number of a closed one may be somebody else's at once.
+/// Socket of a call that is registered in the pool: [`Pool::cancel`] may shut it down. The registration always ends
+/// before the socket is closed, since the number of a closed descriptor may be in use again at once.
 #[derive(Debug)]
 pub(super) struct Registration<'p, S> {
-    /// Before the socket, so that it is dropped before.
+    /// Declared before the socket, so that it is dropped first.
     view: View<'p>,
     pub(super) socket: S,
 }
@@ -118,7 +119,7 @@ impl Drop for View<'_> {
 }
 
 impl<'p, S> Registration<'p, S> {
-    /// Brings a socket into view, in the place of one that was there.
+    /// Registers a socket and replaces the one that was registered before.
     pub(super) fn new(pool: &'p Pool, ticket: Ticket, socket: S) -> Self
     where
         S: AsRawFd,
@@ -131,17 +132,17 @@ impl<'p, S> Registration<'p, S> {
         Registration { view: self.view, socket: change(self.socket) }
     }
 
-    /// The socket, which stays in view: the caller takes it out.
+    /// Returns the socket, which stays registered: the caller must end the registration.
     pub(super) fn into_inner(self) -> S {
         core::mem::forget(self.view);
         self.socket
     }
 }
 
-/// The epoch of a pool that is new.
+/// Epoch of a new pool.
 pub(super) const NEW_EPOCH: u64 = 0;
 
-/// Why a wait in the pool ended.
+/// Reason why a wait in the pool ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Ended {
     Cancelled,
@@ -155,28 +156,33 @@ impl Pool {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        // No code that holds the lock panics half way through a change.
+        // No code that holds the lock panics in the middle of a change.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes the connection that was used last, or the right to make one; waits while there are too many. Of several
-    /// calls that are one, the later ones name the epoch of the first.
-    pub(super) fn enter(&self, stay: Stay, timeout: Duration, epoch: Option<u64>) -> Result<Entered, Ended> {
+    /// Takes the connection that was used last, or the right to open one; waits while there are too many. When
+    /// several calls are steps of one, the later ones pass the epoch of the first.
+    pub(super) fn enter(
+        &self,
+        hold_time: HoldTime,
+        timeout: Duration,
+        epoch: Option<u64>,
+    ) -> Result<Entered, Ended> {
         let mut until = None;
         let mut state = self.lock();
         let epoch = epoch.unwrap_or(state.epoch);
         loop {
-            if state.epoch == epoch && self.has_capacity(&state, stay) {
+            if state.epoch == epoch && self.has_capacity(&state, hold_time) {
                 let idle = state.idle.pop();
                 let socket = idle.as_ref().map(|wire| wire.fd());
-                state.long += usize::from(stay == Stay::Long);
-                let ticket = Ticket { slot: state.busy.insert(Busy { socket, stay }), epoch };
+                state.long += usize::from(hold_time == HoldTime::Long);
+                let ticket = Ticket { slot: state.busy.insert(Busy { socket, hold_time }), epoch };
                 return Ok(Entered { ticket, idle, mode: state.get_mode, waited: until.is_some() });
             }
             let left = state.left(*until.get_or_insert_with(|| from_now(timeout)), epoch)?;
-            let freed = match stay {
-                Stay::Brief => &self.freed_for_brief,
-                Stay::Long => &self.freed_for_long,
+            let freed = match hold_time {
+                HoldTime::Brief => &self.freed_for_brief,
+                HoldTime::Long => &self.freed_for_long,
             };
             state.queued += 1;
             state = freed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
@@ -184,11 +190,12 @@ impl Pool {
         }
     }
 
-    /// Calls that stay long leave a connection to the others, which may be what they wait for.
-    fn has_capacity(&self, state: &State, stay: Stay) -> bool {
-        let fits = match stay {
-            Stay::Brief => true,
-            Stay::Long => state.long < self.limits.waiting_connections_max(),
+    /// Returns whether a slot is free for this kind of call. Long calls leave a connection to the others, which may
+    /// be what they wait for.
+    fn has_capacity(&self, state: &State, hold_time: HoldTime) -> bool {
+        let fits = match hold_time {
+            HoldTime::Brief => true,
+            HoldTime::Long => state.long < self.limits.waiting_connections_max(),
         };
         fits && state.busy.len() < self.limits.connections_max()
     }
@@ -207,7 +214,7 @@ impl Pool {
     pub(super) fn leave(&self, ticket: Ticket, wire: Option<Box<Wire>>) {
         let mut state = self.lock();
         let left = state.busy.remove(ticket.slot);
-        state.long -= usize::from(left.stay == Stay::Long);
+        state.long -= usize::from(left.hold_time == HoldTime::Long);
         let surplus = match wire {
             // A connection that was cancelled at the last moment has been shut down.
             Some(wire)
@@ -222,13 +229,13 @@ impl Pool {
         drop(state);
         drop(surplus);
         if waited_for {
-            // One place became free; who comes too late for it waits on.
+            // One slot became free. A call that finds it taken goes on waiting.
             self.freed_for_brief.notify_one();
             self.freed_for_long.notify_one();
         }
     }
 
-    /// Names the socket of a call, or that it has none any more. Call it before a socket is closed.
+    /// Sets the socket of a call, or removes it. Must be called before a socket is closed.
     pub(super) fn set_socket(&self, ticket: Ticket, fd: Option<RawFd>) {
         self.lock().busy[ticket.slot].socket = fd;
     }
@@ -241,12 +248,12 @@ impl Pool {
         self.lock().epoch != ticket.epoch
     }
 
-    /// Ends the calls that are under way.
+    /// Ends the calls in progress.
     pub(super) fn cancel(&self) {
         let mut state = self.lock();
         state.epoch += 1;
         for (_, busy) in &state.busy {
-            // A socket is closed only after it is out of the table, so the number is still that socket's.
+            // A socket is removed from the table before it is closed, so the number is still that socket's.
             busy.socket.into_iter().for_each(shut_down);
         }
         drop(state);
@@ -255,7 +262,7 @@ impl Pool {
             .for_each(Condvar::notify_all);
     }
 
-    /// Lets time pass, unless the calls are cancelled.
+    /// Waits until `until`, unless the calls are cancelled.
     pub(super) fn pause(&self, epoch: u64, until: Instant) -> Result<(), Ended> {
         let mut state = self.lock();
         loop {
@@ -267,7 +274,7 @@ impl Pool {
         }
     }
 
-    /// From now on, gets are asked for in the way that works with every server.
+    /// From now on, gets are sent in the form that works with every server.
     pub(super) fn learn_slow_gets(&self) {
         self.lock().get_mode = GetMode::WaitThenGet;
     }
@@ -285,7 +292,7 @@ impl Pool {
         self.lock().known = address;
     }
 
-    /// Joins the look-up that is under way, or makes it the caller's to begin one.
+    /// Joins the look-up in progress, or makes the caller begin one.
     pub(super) fn join_lookup(&self) -> Joined {
         let lookup = &mut self.lock().lookup;
         if lookup.begun > lookup.ended {
@@ -301,7 +308,7 @@ impl Pool {
         self.changed.notify_all();
     }
 
-    /// What the look-up of this number found, or a later one.
+    /// Waits for the result of the look-up with this number, or of a later one.
     pub(super) fn await_lookup(&self, ticket: Ticket, number: u64, until: Instant) -> Result<Found, Ended> {
         let mut state = self.lock();
         loop {
@@ -318,7 +325,7 @@ impl Pool {
 }
 
 impl State {
-    /// The time until then, unless the calls of that epoch are cancelled.
+    /// Returns the time left until `until`, unless the calls of that epoch are cancelled.
     fn left(&self, until: Instant, epoch: u64) -> Result<Duration, Ended> {
         let left = until.saturating_duration_since(Instant::now());
         match (self.epoch == epoch, left.is_zero()) {
@@ -335,32 +342,32 @@ mod tests {
     use std::sync::mpsc;
     use std::thread;
 
-    /// Longer than anything here takes; a test that needs it has failed.
+    /// Longer than anything here takes. A test that needs it has failed.
     const SOON: Duration = Duration::from_secs(20);
 
-    /// Two connections at most.
+    /// Returns a pool of at most two connections.
     fn pool() -> Pool {
         Pool::new(ClientLimits { connections_max: 1, ..ClientLimits::default() })
     }
 
-    fn enter(pool: &Pool, stay: Stay) -> Ticket {
-        pool.enter(stay, Duration::ZERO, None).expect("room").ticket
+    fn enter(pool: &Pool, hold_time: HoldTime) -> Ticket {
+        pool.enter(hold_time, Duration::ZERO, None).expect("room").ticket
     }
 
     fn until_queued(pool: &Pool, count: usize) {
         let until = from_now(SOON);
         while pool.lock().queued < count {
-            assert!(Instant::now() < until, "nobody waits for a place");
+            assert!(Instant::now() < until, "no call waits for a slot");
             thread::yield_now();
         }
     }
 
-    /// Tells what the pool's view was when it was closed.
+    /// Records which socket was registered when this was closed.
     struct Probe<'p>(&'p Pool, &'p Mutex<Vec<Option<RawFd>>>);
 
     impl AsRawFd for Probe<'_> {
         fn as_raw_fd(&self) -> RawFd {
-            // No descriptor: nothing here shuts it down.
+            // Not a descriptor: nothing here shuts it down.
             -7
         }
     }
@@ -375,7 +382,7 @@ mod tests {
     #[test]
     fn a_socket_is_out_of_view_before_it_is_closed_and_stays_in_view_when_it_is_kept() {
         let (pool, closed) = (pool(), Mutex::default());
-        let ticket = enter(&pool, Stay::Brief);
+        let ticket = enter(&pool, HoldTime::Brief);
         drop(Registration::new(&pool, ticket, Probe(&pool, &closed)));
         let pooled = Registration::new(&pool, ticket, Probe(&pool, &closed)).map(|probe| (probe, "and more"));
         let kept = pooled.into_inner();
@@ -388,28 +395,34 @@ mod tests {
     #[test]
     fn calls_that_stay_long_leave_a_place_to_the_others() {
         let pool = pool();
-        let long = enter(&pool, Stay::Long);
+        let long = enter(&pool, HoldTime::Long);
         assert_eq!(
-            pool.enter(Stay::Long, Duration::ZERO, None).expect_err("it is the others'"),
+            pool.enter(HoldTime::Long, Duration::ZERO, None).expect_err("it is the others'"),
             Ended::TimeUp
         );
-        let brief = enter(&pool, Stay::Brief);
-        assert_eq!(pool.enter(Stay::Brief, Duration::ZERO, None).expect_err("both are taken"), Ended::TimeUp);
+        let brief = enter(&pool, HoldTime::Brief);
+        assert_eq!(
+            pool.enter(HoldTime::Brief, Duration::ZERO, None).expect_err("both are taken"),
+            Ended::TimeUp
+        );
         pool.leave(long, None);
-        let second = enter(&pool, Stay::Brief);
-        assert_eq!(pool.enter(Stay::Long, Duration::ZERO, None).expect_err("both are taken"), Ended::TimeUp);
+        let second = enter(&pool, HoldTime::Brief);
+        assert_eq!(
+            pool.enter(HoldTime::Long, Duration::ZERO, None).expect_err("both are taken"),
+            Ended::TimeUp
+        );
         pool.leave(brief, None);
         pool.leave(second, None);
-        enter(&pool, Stay::Long);
+        enter(&pool, HoldTime::Long);
     }
 
     #[test]
     fn a_place_that_becomes_free_is_told_to_those_who_wait_for_one() {
         let pool = pool();
-        let taken = [enter(&pool, Stay::Long), enter(&pool, Stay::Brief)];
+        let taken = [enter(&pool, HoldTime::Long), enter(&pool, HoldTime::Brief)];
         let (event, notify) = mpsc::channel();
         thread::scope(|scope| {
-            // They wait for something else, and a word to them is no word to the others.
+            // They wait for another condition, and notifying them must not use up the wake-up of the others.
             for _ in 0..8 {
                 let event = event.clone();
                 let pool = &pool;
@@ -420,11 +433,11 @@ mod tests {
                 });
             }
             (0..8).for_each(|_| notify.recv_timeout(SOON).expect("it began"));
-            let waiters: Vec<_> = [Stay::Long, Stay::Brief, Stay::Long, Stay::Brief]
-                .map(|stay| {
+            let waiters: Vec<_> = [HoldTime::Long, HoldTime::Brief, HoldTime::Long, HoldTime::Brief]
+                .map(|hold_time| {
                     let pool = &pool;
                     scope.spawn(move || {
-                        pool.enter(stay, SOON, None).map(|entered| {
+                        pool.enter(hold_time, SOON, None).map(|entered| {
                             assert!(entered.waited);
                             pool.leave(entered.ticket, None);
                         })
@@ -442,9 +455,9 @@ mod tests {
     #[test]
     fn cancelling_ends_the_wait_for_a_place() {
         let pool = pool();
-        let taken = enter(&pool, Stay::Long);
+        let taken = enter(&pool, HoldTime::Long);
         thread::scope(|scope| {
-            let waiter = scope.spawn(|| pool.enter(Stay::Long, SOON, None).map(drop));
+            let waiter = scope.spawn(|| pool.enter(HoldTime::Long, SOON, None).map(drop));
             until_queued(&pool, 1);
             pool.cancel();
             pool.leave(taken, None);
@@ -456,17 +469,17 @@ mod tests {
     fn cancelling_ends_a_call_of_several_between_them() {
         let pool = pool();
         let epoch = Some(pool.epoch());
-        let first = pool.enter(Stay::Brief, Duration::ZERO, epoch).expect("room").ticket;
+        let first = pool.enter(HoldTime::Brief, Duration::ZERO, epoch).expect("room").ticket;
         pool.leave(first, None);
         pool.cancel();
-        assert_eq!(pool.enter(Stay::Long, SOON, epoch).expect_err("it is over"), Ended::Cancelled);
-        enter(&pool, Stay::Long);
+        assert_eq!(pool.enter(HoldTime::Long, SOON, epoch).expect_err("it is over"), Ended::Cancelled);
+        enter(&pool, HoldTime::Long);
     }
 
     #[test]
     fn one_look_up_serves_all_who_need_it() {
         let pool = pool();
-        let ticket = enter(&pool, Stay::Brief);
+        let ticket = enter(&pool, HoldTime::Brief);
         assert_eq!(pool.join_lookup(), Joined::Begins(1));
         assert_eq!(pool.join_lookup(), Joined::Shares(1));
         let found = |port| Ok(Vec::from([SocketAddr::from(([127, 0, 0, 1], port))]));
@@ -480,6 +493,6 @@ mod tests {
         assert_eq!(pool.await_lookup(ticket, 1, Instant::now()), Ok(found(1)));
         assert_eq!(pool.join_lookup(), Joined::Begins(2), "a name may lead elsewhere by now");
         assert_eq!(pool.await_lookup(ticket, 2, Instant::now()), Err(Ended::TimeUp));
-        assert_eq!(pool.join_lookup(), Joined::Shares(2), "whoever gave up leaves it to the others");
+        assert_eq!(pool.join_lookup(), Joined::Shares(2), "a call that gives up leaves it to the others");
     }
 }

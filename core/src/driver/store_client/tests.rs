@@ -494,7 +494,7 @@ fn an_idle_connection_with_unread_bytes_is_not_used() {
     let store = connect(server.port);
     assert_eq!(store.add(b"n", 1, DEFAULT).expect("added"), 7);
     let (client, (span, _)) = (&store.client, store.client.connecting());
-    let Entered { ticket, idle, .. } = client.enter(Stay::Brief, span).expect("room");
+    let Entered { ticket, idle, .. } = client.enter(HoldTime::Brief, span).expect("room");
     let wire = idle.expect("the connection of the first call");
     assert!(becomes_readable(wire.fd(), SOON), "the noise has come");
     let used = wire.used;
@@ -526,7 +526,7 @@ fn a_write_is_not_sent_into_a_connection_whose_end_can_be_seen() {
     });
     let store = connect(port);
     let (client, (span, _)) = (&store.client, store.client.connecting());
-    let Entered { ticket, idle, .. } = client.enter(Stay::Brief, span).expect("room");
+    let Entered { ticket, idle, .. } = client.enter(HoldTime::Brief, span).expect("room");
     let wire = idle.expect("the connection of the greeting");
     close.send(()).expect("the peer waits");
     assert!(becomes_readable(wire.fd(), SOON), "its end has come");

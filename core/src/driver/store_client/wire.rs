@@ -1,4 +1,4 @@
-//! One connection of a blocking client: its socket, its machine and its buffers.
+//! One connection of a blocking client: its socket, its state machine and its buffers.
 
 use crate::driver::clock::Clock;
 use crate::driver::socket::classify;
@@ -15,18 +15,18 @@ use socket2::Socket;
 use std::io::{self, Read};
 use std::os::fd::{AsRawFd, RawFd};
 
-/// Calls that a blocking connection can have in its table: the one under way, and some that were given up.
+/// Maximum number of calls in the table of a blocking connection: the one in progress, and some abandoned ones.
 pub(super) const PENDING: usize = 4;
 
-/// Bytes of a new connection's buffers, and of those that an idle connection keeps at most.
+/// Size in bytes of a new connection's buffers, and maximum size of those that an idle connection keeps.
 const BUFFER_BYTES: usize = 1024;
 const BUFFER_BYTES_IDLE_MAX: usize = 64 * 1024;
-/// The most that is read at once.
+/// Maximum number of bytes in one read.
 const READ_BYTES_MAX: usize = 256 * 1024;
 
-/// A connected, blocking socket and the timeouts that it was last given.
+/// Connected, blocking socket and the timeouts that were last set on it.
 #[derive(Debug)]
-pub(super) struct Socketed {
+pub(super) struct BlockingSocket {
     socket: Socket,
     receive_timeout: Duration,
     send_timeout: Duration,
@@ -34,40 +34,40 @@ pub(super) struct Socketed {
 
 #[derive(Debug)]
 pub(super) struct Wire {
-    line: Socketed,
+    socket: BlockingSocket,
     pub(super) link: Link<PENDING>,
     out: Vec<u8>,
     input: Vec<u8>,
     calls: u64,
-    /// When it was last used.
+    /// Time of the last use.
     pub(super) used: Instant,
 }
 
-/// Why an exchange did not end well.
+/// Reason why an exchange failed.
 #[derive(Debug)]
 pub(super) enum ExchangeError {
-    /// The deadline passed. Unless the cause is [`Cause::NotReleased`], the connection is of no use any more.
+    /// The deadline passed. Unless the cause is [`Cause::NotReleased`], the connection cannot be used any more.
     TimedOut(Phase, Cause, Effect),
     /// The connection ended.
     Lost(Cause, Sent),
-    /// The peer broke the protocol.
+    /// The peer violated the protocol.
     Violated(Violation),
-    /// The call did not begin.
+    /// The call could not be encoded.
     NotBegun(BeginError),
 }
 
 impl Wire {
-    /// A connection whose greeting was answered.
-    pub(super) fn new(line: Socketed, link: Link<PENDING>, now: Instant) -> Self {
+    /// Makes a connection whose greeting was answered.
+    pub(super) fn new(socket: BlockingSocket, link: Link<PENDING>, now: Instant) -> Self {
         let buffer = || std::vec![0; BUFFER_BYTES];
-        Self { line, link, out: buffer(), input: buffer(), calls: 0, used: now }
+        Self { socket, link, out: buffer(), input: buffer(), calls: 0, used: now }
     }
 
     pub(super) fn fd(&self) -> RawFd {
-        self.line.socket.as_raw_fd()
+        self.socket.socket.as_raw_fd()
     }
 
-    /// Makes one call from its first byte to its last.
+    /// Performs one call from its first byte to its last.
     pub(super) fn exchange(
         &mut self,
         call: &Call<'_>,
@@ -86,17 +86,18 @@ impl Wire {
         let (can_go_on, effect) = match conn.give_up(id) {
             GiveUp::Nothing => (true, Effect::None),
             GiveUp::Close(effect) => (false, effect),
-            // A CANCEL_WAIT within a request would be a part of it.
+            // A CANCEL_WAIT in the middle of a request would be taken for a part of it.
             GiveUp::Send(_, effect) if phase == Phase::Sending => (false, effect),
-            // One byte into a connection that was quiet: it goes out at once or the connection is of no use.
+            // One byte into a connection without unsent bytes: if it does not fit at once, the connection cannot be
+            // used any more.
             GiveUp::Send(bytes, effect) => {
                 let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
-                (self.line.socket.send_with_flags(&bytes, flags).is_ok(), effect)
+                (self.socket.socket.send_with_flags(&bytes, flags).is_ok(), effect)
             }
         };
         let (cause, effect) = match (can_go_on, effect) {
             (true, effect) => (Cause::NotReleased, effect),
-            // Nobody knows whether the whole request arrived.
+            // It is unknown whether the whole request arrived.
             (false, Effect::Kept) => (Cause::NoAnswer, Effect::Possible),
             (false, effect) => (Cause::NoAnswer, effect),
         };
@@ -111,17 +112,17 @@ impl Wire {
         timer: &mut Timer<'_>,
         take: &mut dyn Take,
     ) -> Result<Outcome, ExchangeError> {
-        let Self { line, link, out, input, .. } = self;
+        let Self { socket, link, out, input, .. } = self;
         let conn = link.conn();
         let mut sent = Sent::Nothing;
         let bytes = grow_and_encode(out, |out| conn.begin(id, call, mode, out))?;
-        line.send_all(&out[..bytes], timer, &mut sent)?;
+        socket.send_all(&out[..bytes], timer, &mut sent)?;
         loop {
             let due = usize::try_from(conn.value_bytes_due()).unwrap_or(usize::MAX);
             if due > input.len() {
                 input.resize(due.min(READ_BYTES_MAX), 0);
             }
-            let got = line.receive(input, timer, sent)?;
+            let got = socket.receive(input, timer, sent)?;
             let mut bytes = &input[..got];
             while let Some(event) = conn.receive(&mut bytes).map_err(ExchangeError::Violated)? {
                 match event {
@@ -130,7 +131,7 @@ impl Wire {
                     Event::ValueChunk { bytes, .. } => take.chunk(bytes),
                     Event::Proceed { id } => {
                         let bytes = grow_and_encode(out, |out| conn.proceed(id, call, out))?;
-                        line.send_all(&out[..bytes], timer, &mut sent)?;
+                        socket.send_all(&out[..bytes], timer, &mut sent)?;
                     }
                     Event::Done { outcome, .. } => return Ok(outcome),
                     Event::Greeted => {}
@@ -139,7 +140,7 @@ impl Wire {
         }
     }
 
-    /// Makes the connection ready to wait for its next call; false: it is to be closed.
+    /// Prepares the connection for its idle time. Returns false if it must be closed.
     pub(super) fn rest(&mut self, now: Instant) -> bool {
         for buffer in [&mut self.out, &mut self.input] {
             if buffer.len() > BUFFER_BYTES_IDLE_MAX {
@@ -152,18 +153,18 @@ impl Wire {
     }
 }
 
-/// The time that a call has left. The clock is read when time may have passed: after a wait, not between the steps of
-/// a call that goes straight on.
+/// Time left for a call. The clock is read only when time may have passed: after a wait, but not between the steps of
+/// a call that does not block.
 #[derive(Debug)]
 pub(super) struct Timer<'a> {
     clock: &'a Clock,
-    /// The last reading; `None` when it is out of date.
+    /// Last reading of the clock; `None` when it is out of date.
     now: Option<Instant>,
     deadline: Instant,
 }
 
 impl<'a> Timer<'a> {
-    /// `now` was read a moment ago.
+    /// Makes a timer from `now`, a reading of the clock from a moment ago.
     pub(super) const fn new(clock: &'a Clock, now: Instant, deadline: Instant) -> Self {
         Self { clock, now: Some(now), deadline }
     }
@@ -178,7 +179,7 @@ impl<'a> Timer<'a> {
     }
 }
 
-/// Encodes into `buffer`, which grows if it has to.
+/// Encodes into `buffer`, which grows if necessary.
 fn grow_and_encode(
     buffer: &mut Vec<u8>,
     mut encode: impl FnMut(&mut [u8]) -> Result<usize, BeginError>,
@@ -191,7 +192,7 @@ fn grow_and_encode(
     }
 }
 
-impl Socketed {
+impl BlockingSocket {
     pub(super) fn new(socket: Socket) -> Self {
         Self { socket, receive_timeout: Duration::MAX, send_timeout: Duration::MAX }
     }
@@ -208,7 +209,7 @@ impl Socketed {
     ) -> Result<(), ExchangeError> {
         let Self { socket, send_timeout, .. } = self;
         let set = |span| socket.set_write_timeout(Some(span));
-        // Without the flag, a connection that ended would end a process that does not expect SIGPIPE.
+        // Without the flag, a closed connection would end a process that does not expect SIGPIPE.
         let mut flags = libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT;
         while !bytes.is_empty() {
             let may_wait = flags & libc::MSG_DONTWAIT == 0;
@@ -216,7 +217,7 @@ impl Socketed {
                 arm(send_timeout, timer, *sent, &set)?;
             }
             let went = socket.send_with_flags(bytes, flags);
-            // What fits into the socket's buffer leaves without a wait; only for the rest does time pass.
+            // Bytes that fit into the socket's buffer are sent without waiting. Time passes only for the rest.
             flags = libc::MSG_NOSIGNAL;
             match went {
                 Ok(count) => {
@@ -258,8 +259,9 @@ impl Socketed {
     }
 }
 
-/// Makes sure that the socket's timeout does not outlast the deadline, without a system call if it does not by more
-/// than a little: in a steady run of calls, each has the same time. A timeout that is too short only wakes early.
+/// Makes sure that the socket's timeout does not outlast the deadline. Makes no system call if the timeout is only a
+/// little too long, since in a steady run of calls each has the same time. A timeout that is too short only wakes
+/// early.
 fn arm(
     timeout: &mut Duration,
     timer: &mut Timer<'_>,
@@ -274,7 +276,7 @@ fn arm(
     Ok(())
 }
 
-/// After a read or write returned without success: whether to try again.
+/// Checks, after a read or write failed, whether to try again.
 fn woken(
     error: &io::Error,
     timeout: &mut Duration,
