@@ -1,8 +1,10 @@
-//! Who is of a group. The members meet at keys of a store, and nothing else holds them together; the keys are PyTorch's, so
-//! that its members and ours stand in one queue. `docs/rpc.md` tells the rules.
+//! Membership of RPC groups. Members coordinate only through keys of a store. The keys are PyTorch's, so PyTorch's
+//! members
+//! and this library's wait for the same token. `docs/rpc.md` has the rules.
 //!
-//! Two machines: [`fixed::FixedGroup`] for a group of a fixed number who start together, [`changing::ChangingGroup`] for
-//! one whose members come and go. Each asks for one [`StoreStep`] after the other and is told its [`Reply`].
+//! Two state machines: [`fixed::FixedGroup`] for a fixed number of members that start together, and
+//! [`changing::ChangingGroup`] for a group that members join and leave. Each emits one [`StoreStep`] at a time and
+//! takes its [`Reply`].
 
 pub mod change;
 pub mod changing;
@@ -20,71 +22,71 @@ use alloc::vec::Vec;
 use change::WorkerLocation;
 use rendezvous_core::time::Instant;
 
-/// What is to be asked of the store. Keys are beneath the prefix of the group.
+/// Operation on the store. Keys are relative to the group's prefix.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[allow(missing_docs, reason = "the fields are those of the requests of the same name")]
 pub enum StoreStep {
-    /// Store `desired` if the value is `expected`, or if there is none and `expected` is empty: [`Reply::Value`].
+    /// Stores `desired` if the value is `expected`, or if the key is absent and `expected` is empty: [`Reply::Value`].
     CompareSet { key: Box<str>, expected: Box<str>, desired: Box<str> },
-    /// Store a value: [`Reply::Done`].
+    /// Stores a value: [`Reply::Done`].
     Set { key: Box<str>, value: Box<[u8]> },
-    /// Store a value that ends with this worker's session, where the store knows sessions: [`Reply::Done`].
+    /// Stores a value that is deleted with this worker's session, if the store has sessions: [`Reply::Done`].
     SetForSession { key: Box<str>, value: Box<[u8]> },
-    /// Read a value if there is one: [`Reply::Value`], empty when there is none.
+    /// Reads a value: [`Reply::Value`], empty if the key is absent.
     Get { key: Box<str> },
-    /// Read several values, each empty when there is none: [`Reply::Values`].
+    /// Reads several values, each empty if its key is absent: [`Reply::Values`].
     Peek { keys: Vec<Box<str>> },
-    /// Remove keys: [`Reply::Done`], also where a store cannot do that.
+    /// Deletes keys: [`Reply::Done`], also from a store that cannot delete.
     Delete { keys: Vec<Box<str>> },
-    /// Remove a key if its value is `expected`; a store that cannot do that empties it then: [`Reply::Done`].
+    /// Deletes a key if its value is `expected`; a store that cannot delete empties it: [`Reply::Done`].
     Forget { key: Box<str>, expected: Box<str> },
-    /// Add to a number: [`Reply::Number`].
+    /// Adds to a number: [`Reply::Number`].
     Add { key: Box<str>, delta: i64 },
-    /// Wait until a key is there: [`Reply::Released`], or [`Reply::TimedOut`] at `until`.
+    /// Waits until a key exists: [`Reply::Released`], or [`Reply::TimedOut`] at `until`.
     Wait { key: Box<str>, until: Instant },
 }
 
-/// What came of a step.
+/// Result of a [`StoreStep`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Reply {
-    /// It was carried out.
+    /// The operation succeeded and has no value.
     Done,
-    /// A value; of a compare-set, the one that is there now.
+    /// A value; for a compare-set the current one.
     Value(Box<[u8]>),
-    /// Values.
+    /// Values in the order of the keys; an absent key's is empty.
     Values(Vec<Box<[u8]>>),
-    /// The sum.
+    /// The number after the addition.
     Number(i64),
-    /// The key is there.
+    /// The key exists.
     Released,
-    /// It is not there in time.
+    /// The key did not exist by the deadline.
     TimedOut,
-    /// The store failed, and how.
+    /// The operation failed, with the store's message.
     Failed(Box<str>),
 }
 
-/// Whether the members of a group show in its store that they live.
+/// Whether the members of a group have liveness keys in its store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Liveness {
-    /// Each has a key that ends with its session.
+    /// Each member has a key that is deleted with its session.
     Keys,
-    /// The store knows no sessions.
+    /// The store has no sessions.
     Unknown,
 }
 
-/// A member as the others know it.
+/// A member as the other members see it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Member {
-    /// Its name and number.
+    /// Name and number.
     pub worker: WorkerInfo,
-    /// Where it takes calls. A worker that died and came back has another one.
+    /// Address at which it accepts calls. A worker that died and restarted has another one.
     pub address: Box<str>,
-    /// Its devices and maps.
+    /// Its devices and device maps.
     pub devices: NodeDevices,
 }
 
 impl Member {
-    /// Who it is, and where.
+    /// Returns name, number and address.
     #[must_use]
     pub fn location(&self) -> WorkerLocation {
         WorkerLocation { worker: self.worker.clone(), address: self.address.clone() }

@@ -245,7 +245,7 @@ void failures_of_groups_tell_who_where_and_when(void) {
   CHECK_NUMBER(rdzv_error_rank_count(failed), 2);
   CHECK(rdzv_error_rank(failed, 0) == 1 && rdzv_error_rank(failed, 1) == 2);
   CHECK_NUMBER(rdzv_error_elapsed_ms(failed), 1500);
-  CHECK(strstr(rdzv_error_message(failed), "1 of 3 workers came in 1.5s; missing: 1, 2") != NULL);
+  CHECK(strstr(rdzv_error_message(failed), "1 of 3 workers joined in 1.5s; missing: 1, 2") != NULL);
   rdzv_error_free(failed);
   rdzv_rpc_options_free(options);
   rdzv_store_free(store);

@@ -236,7 +236,7 @@ impl Agent {
             let why = match &change.joined {
                 None if location.worker == *by => continue,
                 Some(newcomer) if location.worker == *by => format!("it came back at {}", newcomer.address),
-                _ => format!("{by} found nobody at its address"),
+                _ => format!("{by} could not reach it at its address"),
             };
             self.mark_dead(&location.worker.name, &location.address, &why);
         }

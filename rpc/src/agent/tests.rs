@@ -547,7 +547,7 @@ fn a_newcomer_whose_address_nobody_can_call_is_told_so_and_leaves_nothing() {
     world.unreachable = "b@1".into();
     world.spawn("b", None);
     world.run_for(10_000);
-    assert_eq!(world.error(1), "a (id 0) did not answer: it cannot call b (id 1) at b@1: nobody is there");
+    assert_eq!(world.error(1), "a (id 0) did not answer: it cannot call b (id 1) at b@1: no worker is there");
     assert_eq!(world.nodes[0].events, Vec::<String>::new());
     assert_eq!(&*world.value(keys::ALL_WORKERS), b"a-0,");
     let left: Vec<&str> = world.store.keys().map(|key| &**key).filter(|key| key.contains('b')).collect();

@@ -1,4 +1,4 @@
-//! What members tell each other of a change of their group, and what they know of it.
+//! Changes of a group: their encoding, and the members that a worker knows of.
 
 use super::Member;
 use crate::exchange::{ExchangeError, decode_card, encode_card};
@@ -11,17 +11,18 @@ use rendezvous_core::limits::CARD;
 use rendezvous_core::wire::native::List;
 use rendezvous_core::wire::sink::{Fill, Length};
 
-/// A member that is gone.
+/// Name, number and address of a worker, such as one that left.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WorkerLocation {
-    /// Its name and number.
+    /// Name and number.
     pub worker: WorkerInfo,
-    /// Where it was; empty where nobody knows. Another worker of the same name elsewhere stays.
+    /// Its address; empty if unknown. A worker of the same name at another address is a different one.
     pub address: Box<str>,
 }
 
 impl WorkerLocation {
-    /// Whether it is this member, and not another one of its name.
+    /// Whether this location is that of `member`, and not of another worker with its name. An unknown address matches
+    /// any.
     #[must_use]
     pub fn is(&self, member: &Member) -> bool {
         let is_there = self.address.is_empty() || self.address == member.address;
@@ -29,16 +30,16 @@ impl WorkerLocation {
     }
 }
 
-/// What a member tells the others when it changed the group.
+/// Notification that a member sends to the others after it has changed the group.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Change {
-    /// Who came.
+    /// The member that joined.
     pub joined: Option<Member>,
-    /// Who went, or died.
+    /// Members that left or died.
     pub left: Vec<WorkerLocation>,
 }
 
-/// The change as it is sent.
+/// Encodes a change as the wire format has it.
 #[must_use]
 pub fn encode_change(change: &Change) -> Vec<u8> {
     let card = change.joined.as_ref().map(|member| encode_card(&member.worker, &member.devices));
@@ -67,10 +68,10 @@ fn text(bytes: &[u8]) -> Result<Box<str>, ExchangeError> {
     core::str::from_utf8(bytes).map(Box::from).map_err(|_| ExchangeError::Text)
 }
 
-/// Reads a change.
+/// Decodes a change.
 ///
 /// # Errors
-/// It is none.
+/// The bytes are not a valid change.
 pub fn decode_change(bytes: &[u8]) -> Result<Change, ExchangeError> {
     let update = Update::read(bytes)?;
     let joined = match update.card {
@@ -89,25 +90,26 @@ pub fn decode_change(bytes: &[u8]) -> Result<Change, ExchangeError> {
     Ok(Change { joined, left })
 }
 
-/// The members of a group, as one of them knows them.
+/// Members of a group that one of them knows of.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Members(SortedMap<WorkerName, Member>);
 
 impl Members {
-    /// Adds one.
+    /// Adds a member, in place of one with the same name.
     pub fn insert(&mut self, member: Member) {
         self.0.insert(member.worker.name.clone(), member);
     }
 
-    /// Takes in what another member tells, which it may tell again: what has changed by that.
+    /// Applies a notification, which may be a repeated one, and returns what it has changed.
     pub fn apply(&mut self, change: &Change) -> Change {
         let mut news = Change::default();
         let newcomer = change.joined.as_ref();
         let known = newcomer.and_then(|newcomer| self.get(&newcomer.worker.name));
         let is_known = known.map(Member::location) == newcomer.map(Member::location);
         for departed in &change.left {
-            // Whoever came in the place of one that went, without an address, does not go by the same word. One with the
-            // newcomer's own address was there before it, and died.
+            // Without an address, a departure does not apply to a worker that has joined under the same name since.
+            // With the
+            // newcomer's own address, it is of the worker that was at that address before, and died.
             let arrived = departed.address.is_empty()
                 && newcomer.is_some_and(|newcomer| is_known && departed.is(newcomer));
             if !arrived && self.get(&departed.worker.name).is_some_and(|known| departed.is(known)) {
@@ -126,36 +128,36 @@ impl Members {
         news
     }
 
-    /// The member of this name.
+    /// Returns the member with this name.
     #[must_use]
     pub fn get(&self, name: &str) -> Option<&Member> {
         self.0.get(name)
     }
 
-    /// The member with this number.
+    /// Returns the member with this number.
     #[must_use]
     pub fn by_id(&self, id: u16) -> Option<&Member> {
         self.iter().find(|member| member.worker.id == id)
     }
 
-    /// All, in the order of their names.
+    /// Returns all members in the order of their names.
     pub fn iter(&self) -> impl ExactSizeIterator<Item = &Member> + Clone {
         self.0.values()
     }
 
-    /// How many there are.
+    /// Number of members.
     #[must_use]
     pub const fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// Whether there are none.
+    /// Whether there are no members.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// Whether as many are known as a group may have.
+    /// Whether the group has the maximum number of members, `CARD.keys_max`.
     #[must_use]
     pub const fn is_full(&self) -> bool {
         self.len() as u64 >= CARD.keys_max

@@ -1,9 +1,9 @@
-//! A group whose members come and go.
+//! Dynamic group, which members join and leave.
 //!
-//! Who comes takes the right to change the group ([`Token`]), reads who is there, asks each for its devices, and looks
-//! whether all fit together; then it enters itself, tells each of the others, and gives the right back. Who goes does the
-//! same the other way round. Whoever does either strikes out those whom it finds dead, and undoes what somebody left who
-//! died on the way.
+//! A worker that joins acquires the token ([`Token`]), reads the list of members, requests each member's card, and
+//! checks that all devices match. Then it adds itself to the list, notifies the other members, and returns the token. A
+//! worker that leaves does the reverse. Each of them removes members that it finds dead, and undoes the unfinished
+//! change of a worker that died with the token.
 
 mod phase;
 
@@ -23,111 +23,112 @@ use alloc::vec::Vec;
 use rendezvous_core::rng::Rng;
 use rendezvous_core::time::{Duration, Instant};
 
-/// How often the list may be changed by others before that is an error: nobody should change it at all meanwhile.
+/// Maximum number of changes of the list by other processes while this one holds the token. PyTorch's protocol forbids
+/// any.
 const RACES_MAX: u32 = 16;
 
-/// What a member is given.
+/// Options of a member.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ChangingOptions {
-    /// Who it is, where it takes calls already, and its devices.
+    /// Name, number, devices, and the address at which it accepts calls already.
     pub member: Member,
-    /// Which devices the group counts.
+    /// Kind of device that the group counts.
     pub accelerator: DeviceKind,
-    /// How long joining, and leaving, may take.
+    /// Timeout of joining, and of leaving.
     pub timeout: Duration,
-    /// Signs of life.
+    /// Times of heartbeats.
     pub times: TokenTimes,
-    /// Whether the members' liveness keys are in the store.
+    /// Whether the members have liveness keys in the store.
     pub liveness: Liveness,
-    /// Tells this process from others that come under its name; random.
+    /// Random number that distinguishes this process from others with its name.
     pub nonce: u64,
 }
 
-/// How long a member may take to answer whose liveness key is gone: it is dead, or stands still, most likely.
+/// Timeout of the response of a member whose liveness key is absent: it is probably dead or paused.
 const ABSENCE_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// How long the one may take to answer from whom the right to change the group was taken: it is dead, most likely.
+/// Timeout of the response of a member from which the token was taken: it is probably dead.
 const SUSPICION_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Why another member gave no answer.
+/// Reason why another member did not respond.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NoAnswer {
-    /// Nobody is there: its address refuses connections, or the one that there was ended.
-    #[error("nobody is there")]
+    /// No worker is there: its address refuses connections, or the connection to it has ended.
+    #[error("no worker is there")]
     Dead,
-    /// Something else. That is no proof of death.
+    /// Another failure, which does not prove its death.
     #[error("{0}")]
     Unknown(Box<str>),
 }
 
-/// Whether a worker of which it is in doubt is of the group.
+/// Response of a worker that was suspected to be dead.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MemberPresence {
-    /// It is a member, and neither comes nor goes.
+    /// It is a member, and is neither joining nor leaving.
     Settled,
-    /// It comes or goes, or does not say.
+    /// It is joining or leaving, or did not respond.
     Unsettled,
 }
 
-/// What happened.
+/// Inputs of the state machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Input {
-    /// Time passed.
+    /// Time has passed.
     Tick,
-    /// The step that was asked for ended so.
+    /// Reply to the last [`Output::Store`].
     Stored(Reply),
-    /// A worker answered, or not, to [`Output::CheckAlive`].
+    /// Result of [`Output::CheckAlive`].
     Suspected(WorkerName, MemberPresence),
-    /// A member answered to [`Output::Ask`], with its card.
+    /// Response to [`Output::Ask`]: the member's card.
     MemberAnswered(WorkerName, Result<Box<[u8]>, NoAnswer>),
-    /// A member has taken in, or not, what [`Output::Notify`] was to tell it.
+    /// Result of [`Output::Notify`].
     Announced(WorkerName, Result<(), NoAnswer>),
-    /// Another member tells of a change. Only whom the group knows can be told: others are to be refused.
+    /// Notification from another member. The driver accepts notifications only if the group knows the sender.
     Changed(Change),
-    /// This member is to leave.
+    /// The caller wants to leave.
     Leave,
-    /// Nobody waits for it to join any longer.
+    /// The caller has cancelled the join.
     Cancel,
 }
 
-/// What is to be done.
+/// Actions for the driver.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Output {
-    /// Ask this of the store, and report [`Input::Stored`]; nothing else is asked until then.
+    /// Execute this step and report [`Input::Stored`]; no other step follows before that.
     Store(StoreStep),
-    /// Ask the worker there whether it is a member that neither comes nor goes, until then.
+    /// Ask the worker whether it is a member that is neither joining nor leaving, with this deadline.
     CheckAlive(WorkerLocation, Instant),
-    /// Ask the worker there for its card.
+    /// Request the worker's card.
     Ask(WorkerLocation),
-    /// Tell the worker there.
+    /// Notify the worker of this change.
     Notify(WorkerLocation, Change),
-    /// This worker is a member; these are the others.
+    /// This worker is a member, and [`ChangingGroup::members`] are known.
     Joined,
-    /// The group has changed.
+    /// Other members joined or left.
     Changed(Change),
-    /// It is a member no more, as it wanted.
+    /// This worker has left, as its caller wanted.
     Left,
-    /// It is none, and will be none.
+    /// This worker is not a member and will not become one.
     Failed(MembershipError),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Owner {
     Token,
-    /// The group's, in this phase: once it is over, the reply means nothing.
+    /// The group in this phase; in a later phase the reply is ignored.
     Group(Phase),
 }
 
 #[derive(Clone, Debug)]
 enum PeerState {
-    /// The right to change the group was taken from one of its name, or its liveness key is gone, and it has not said that
-    /// it is there.
+    /// Its liveness key is absent, or the token was taken from a worker with its name, and it has not yet confirmed
+    /// that it is alive.
     Suspected,
-    /// It was asked, or told, and has not answered.
+    /// A request to it is pending.
     BeingAsked,
-    /// It is a member, and was not asked for its devices.
+    /// It is a member whose card is not needed.
     Settled,
-    /// It is there, with these devices.
+    /// It is alive and has these devices.
     Here(NodeDevices),
     /// It is dead.
     Dead,
@@ -155,7 +156,7 @@ impl Peer {
     }
 }
 
-/// One member of a group whose members come and go.
+/// State machine of one member of a dynamic group.
 #[derive(Clone, Debug)]
 pub struct ChangingGroup {
     options: ChangingOptions,
@@ -164,15 +165,15 @@ pub struct ChangingGroup {
     rng: Rng,
     deadline: Instant,
     in_flight: Option<Owner>,
-    /// The list of members, as it was read or written.
+    /// List of members, as last read or written.
     listed: Vec<WorkerInfo>,
     listed_text: Box<str>,
     peers: Vec<Peer>,
-    /// When those are dead of whom it is in doubt still.
+    /// Deadline after which suspected peers are considered dead.
     doubts_until: Instant,
-    /// Who is struck out, and has to be told of.
+    /// Members struck out by this one, of which the others must be notified.
     departed: Vec<WorkerLocation>,
-    /// Members that are dead, as far as is known, and have not been struck out.
+    /// Members reported dead that have not been struck out.
     dead: Vec<WorkerLocation>,
     races: u32,
     members: Members,
@@ -181,7 +182,7 @@ pub struct ChangingGroup {
 }
 
 impl ChangingGroup {
-    /// A worker that is to join.
+    /// Starts to join.
     #[must_use]
     pub fn new(now: Instant, options: ChangingOptions) -> Self {
         let mut rng = Rng::new(options.nonce);
@@ -210,37 +211,37 @@ impl ChangingGroup {
         group
     }
 
-    /// Where it stands.
+    /// The current phase.
     #[must_use]
     pub const fn phase(&self) -> Phase {
         self.phase
     }
 
-    /// Its way to the token.
+    /// The state machine of the current token.
     #[must_use]
     pub const fn token(&self) -> &Token {
         &self.token
     }
 
-    /// The members, this one among them while it is one.
+    /// The members, including this one while it is a member.
     #[must_use]
     pub const fn members(&self) -> &Members {
         &self.members
     }
 
-    /// The devices of the members, for maps of answers and lists of devices.
+    /// Returns the devices of the members, for reverse maps and lists of devices.
     #[must_use]
     pub fn group(&self) -> Group {
         let nodes = self.members.iter().map(|member| (member.worker.name.clone(), member.devices.clone()));
         Group { kind: GroupKind::Dynamic, accelerator: self.options.accelerator, nodes: nodes.collect() }
     }
 
-    /// The next thing to be done.
+    /// Returns the next action.
     pub fn poll_output(&mut self) -> Option<Output> {
         self.outputs.pop_front()
     }
 
-    /// When time alone changes something.
+    /// Time of the next [`Input::Tick`]; `None` if none is needed.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Instant> {
         let waits = matches!(self.phase, Phase::Asking | Phase::Telling | Phase::Leaving);
@@ -250,7 +251,7 @@ impl ChangingGroup {
         [token, waits.then_some(self.deadline), doubts].into_iter().flatten().min()
     }
 
-    /// Takes in what happened. What comes too late means nothing.
+    /// Processes an input. An input that is too late is ignored.
     pub fn handle(&mut self, now: Instant, input: Input) {
         match input {
             Input::Tick => {}
@@ -265,7 +266,8 @@ impl ChangingGroup {
         self.go_on(now);
     }
 
-    /// A member is dead: nobody tells it of anything, and whoever changes the group next strikes it out.
+    /// Records that a member is dead: it is not notified of changes, and the next worker that changes the group strikes
+    /// it out.
     pub fn died(&mut self, location: WorkerLocation) {
         if self.members.get(&location.worker.name).is_some_and(|member| member.location() == location)
             && !self.dead.contains(&location)
@@ -298,7 +300,7 @@ impl ChangingGroup {
             let nonce = self.rng.next_u64();
             self.token = Token::new(now, name, Aim::Leave, times, self.deadline, nonce);
             self.races = 0;
-            // Whom it struck out when it came may have come back since.
+            // A worker that was struck out when this one joined may have rejoined since.
             self.departed.clear();
             self.peers.clear();
             self.go(PhaseEvent::Leave);
@@ -322,12 +324,12 @@ impl ChangingGroup {
             | Phase::Listing
             | Phase::Sweeping
             | Phase::Telling => self.fail(MembershipError::Cancelled),
-            // It is as good as a member, or goes already.
+            // The join is complete for the others, or the member is already leaving.
             _ => {}
         }
     }
 
-    /// Everything that follows, until something has to happen outside.
+    /// Steps the machine until it needs an input.
     fn go_on(&mut self, now: Instant) {
         loop {
             let before = (self.phase, self.token.state());
@@ -350,7 +352,7 @@ impl ChangingGroup {
         let waits = matches!(self.phase, Phase::Queueing | Phase::LeaveQueueing);
         match state {
             TokenState::Held if waits => self.go(PhaseEvent::Token),
-            // What is in flight would be carried out behind the back of the next one.
+            // The store might execute the step in flight after the token's next holder has begun its change.
             TokenState::Held
                 if matches!(self.phase, Phase::Unlocking | Phase::Closing) && self.in_flight.is_none() =>
             {
@@ -367,7 +369,7 @@ impl ChangingGroup {
                 self.lose(MembershipError::TokenTimedOut { holder, liveness_watcher });
             }
             TokenState::Lost if self.phase != Phase::Member => {
-                // Who goes is helped out by whoever took it for dead.
+                // The worker that considered this one dead removes it from the group, so leaving succeeds.
                 let goes = matches!(
                     self.phase,
                     Phase::LeaveQueueing
@@ -421,7 +423,7 @@ impl ChangingGroup {
             }
             Phase::Leaving => {
                 let is_waited_for = self.peers.iter().any(|peer| peer.announced == Announced::Pending);
-                // Who could not join has nothing to wait for: the others hear of it or never heard of the rest.
+                // A worker that failed to join does not wait: the others receive the notification, or never knew of it.
                 if !is_waited_for || is_late || self.failure.is_some() {
                     self.go(PhaseEvent::AllAnswered);
                 }
@@ -434,7 +436,7 @@ impl ChangingGroup {
         self.fail(MembershipError::Unanswered { worker, message: message.into() });
     }
 
-    /// A phase begins: what it tells others, and the world.
+    /// Actions on entry to a phase.
     fn entered(&mut self) {
         match self.phase {
             Phase::Queueing | Phase::Reading if self.failure.is_some() => self.go(PhaseEvent::Fault),
@@ -451,7 +453,7 @@ impl ChangingGroup {
             }
             Phase::Doubting => self.suspect_all(),
             Phase::Telling => self.push_all(),
-            Phase::Leaving => self.part(),
+            Phase::Leaving => self.announce_leave(),
             Phase::Unlocking => self.enter(),
             Phase::Member => self.outputs.push_back(Output::Joined),
             Phase::Over => {

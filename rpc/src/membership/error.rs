@@ -1,4 +1,4 @@
-//! Why a member is not of its group, or no more.
+//! Errors of group membership.
 
 use super::token::LivenessWatcher;
 use crate::device_map::DeviceMapError;
@@ -11,30 +11,30 @@ use alloc::vec::Vec;
 use core::{fmt, slice};
 use rendezvous_core::time::{Duration, Seconds};
 
-/// Most numbers of absent members that an error lists; the others are counted.
+/// Maximum number of absent members that an error lists; the others are counted.
 pub const ABSENT_LISTED_MAX: usize = 16;
 
-/// Numbers of members, of which the first are listed.
+/// Absent members, of which the first are listed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Absent {
-    /// The lowest of them, in order.
+    /// The lowest numbers, in ascending order.
     pub listed: Vec<u16>,
-    /// The names of the listed; empty where they are not known.
+    /// Names of the listed; empty if unknown.
     pub names: Vec<WorkerName>,
-    /// How many there are in all.
+    /// Number of absent members, including those not listed.
     pub count: usize,
-    /// How long they were waited for.
+    /// Time for which the caller waited for them.
     pub waited: Duration,
 }
 
 impl Absent {
-    /// Of these numbers, in order.
+    /// Creates a list from numbers in ascending order.
     pub fn of(ids: impl ExactSizeIterator<Item = u16>, waited: Duration) -> Self {
         let count = ids.len();
         Self { listed: ids.take(ABSENT_LISTED_MAX).collect(), names: Vec::new(), count, waited }
     }
 
-    /// The same of members that are known.
+    /// Adds the names of those that are in `members`.
     #[must_use]
     pub fn named(mut self, members: &Members) -> Self {
         let names = self.listed.iter().map_while(|&id| Some(members.by_id(id)?.worker.name.clone()));
@@ -59,63 +59,66 @@ impl fmt::Display for Absent {
     }
 }
 
-/// Why a member is not of its group, or no more.
+/// Reason why a worker is not, or no longer, a member of its group.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum MembershipError {
-    /// The others said that the group is of the other kind.
+    /// The group is of the other kind.
     #[error(
         "RPC group mixes statically and dynamically initialized members which is not supported. Static group property \
          is initialized as {stored} and is trying to be set as {local}"
     )]
     Mixed {
-        /// What they said.
+        /// Value that the store has.
         stored: Box<str>,
-        /// What this member says.
+        /// Value of this member.
         local: bool,
     },
-    /// A group without members, or a number that none of them has.
+    /// The rank is not below the world size, or the world size is 0.
     #[error("The rank ({rank}) must be less than the world size ({world_size}).")]
     Rank {
-        /// The number.
+        /// Rank of this member.
         rank: u16,
-        /// How many there are.
+        /// World size of this member.
         world_size: u16,
     },
-    /// The others said that the group is of another size.
+    /// The group has another size.
     #[error("world_size argument {local} doesn't match pg size {stored}")]
     WorldSize {
-        /// What this member says.
+        /// World size of this member.
         local: u16,
-        /// What they said.
+        /// World size that the store has.
         stored: Box<str>,
     },
-    /// A living worker has the name.
+    /// A live worker has the name.
     #[error("RPC worker name {name} is not unique.")]
     NotUnique {
         /// The name.
         name: WorkerName,
     },
-    /// A worker of the same name and number lives, and came to the static group before.
-    #[error("RPC worker name {} is not unique: {worker} came to the static group before, and is at {address}", .worker.name)]
+    /// Another worker with the same name and number has joined the static group before this one, and is alive.
+    #[error(
+        "RPC worker name {} is not unique: {worker} has joined the static group already, at {address}",
+        .worker.name
+    )]
     Held {
-        /// Who it is.
+        /// Name and number of that worker.
         worker: WorkerInfo,
-        /// Where it takes calls.
+        /// Address at which it accepts calls.
         address: Box<str>,
     },
-    /// The static group has begun with a worker of the same name and number, be that alive or dead.
+    /// The static group has formed with another worker of the same name and number, which may be alive or dead.
     #[error(
-        "RPC worker name {} is not unique: the static group has begun with {worker} at {address}, and takes nobody back; \
-         to go on, start all its workers again with keys of their own",
+        "RPC worker name {} is not unique: the static group has formed with {worker} at {address}, and cannot \
+         accept a replacement; restart all its workers with another key prefix",
         .worker.name
     )]
     Begun {
-        /// Who it is.
+        /// Name and number of that worker.
         worker: WorkerInfo,
-        /// Where it took calls.
+        /// Its address in that group.
         address: Box<str>,
     },
-    /// Two members who start together have the same name.
+    /// Two members that start together have the same name.
     #[error("RPC worker name {name} is not unique. Workers {first} and {second} share the same name.")]
     Shared {
         /// The name.
@@ -125,102 +128,106 @@ pub enum MembershipError {
         /// The higher number.
         second: u16,
     },
-    /// A living worker has the number.
+    /// A live worker has the number.
     #[error("RPC worker id {id} is not unique: {by} has it.")]
     IdTaken {
         /// The number.
         id: u16,
-        /// Who has it.
+        /// Name of that worker.
         by: Box<str>,
     },
-    /// Maps and devices of the group do not fit together.
+    /// Device maps and devices of the group do not match.
     #[error(transparent)]
     Devices(#[from] DeviceMapError),
-    /// What a worker says of its devices cannot be read.
-    #[error("what {subject} says of its devices: {why}")]
+    /// A worker's card is invalid.
+    #[error("invalid card of {subject}: {why}")]
     Card {
-        /// Which one.
+        /// The worker whose card it is.
         subject: Box<str>,
-        /// What is wrong.
+        /// What is wrong with the card.
         why: ExchangeError,
     },
-    /// Where a worker is to be, another one answers.
-    #[error("{got} answered where {wanted} was asked")]
+    /// The worker at a member's address is a different one.
+    #[error("{got} responded at the address of {wanted}")]
     OtherCard {
-        /// Who was asked.
+        /// The member to which the request was sent.
         wanted: WorkerInfo,
-        /// Who answered.
+        /// The worker that responded.
         got: WorkerInfo,
     },
-    /// The list of members is none.
+    /// The list of members is invalid.
     #[error(transparent)]
     Roster(#[from] RosterError),
-    /// Somebody else had the right to change the group for too long.
-    #[error("{} has been held by {holder} until the deadline; {}", super::keys::TOKEN, Words(.liveness_watcher))]
+    /// Another worker has held the token until the deadline.
+    #[error(
+        "{} has been held by {holder} until the deadline; {}",
+        super::keys::TOKEN,
+        HolderLiveness(.liveness_watcher)
+    )]
     TokenTimedOut {
-        /// The token that stands there; nothing when its owner never came to be tried.
+        /// The stored token; empty if this worker's own token was never tried.
         holder: Box<str>,
-        /// What is known of its owner.
+        /// Whether its owner sends heartbeats.
         liveness_watcher: LivenessWatcher,
     },
-    /// This member was taken for dead while it changed the group.
+    /// The others considered this member dead while it was changing the group.
     #[error(
-        "the others took this worker for dead while it changed the group: it showed no sign of life in time"
+        "the other workers considered this worker dead while it was changing the group: its heartbeat was late"
     )]
     TokenLost,
-    /// A member does not answer, and is not known to be dead.
+    /// A member did not respond, and is not known to be dead.
     #[error("{worker} did not answer: {message}")]
     Unanswered {
-        /// Who.
+        /// The member.
         worker: WorkerInfo,
-        /// What happened.
+        /// Reason of the failure.
         message: Box<str>,
     },
-    /// Somebody changes the list of members again and again without having the right to.
+    /// Processes without the token have changed the list of members too many times.
     #[error("{} was changed by others without the token", super::keys::ALL_WORKERS)]
     Contended,
-    /// Not all members came in time.
-    #[error("{arrived} of {world_size} workers came in {}s; missing: {absent}", Seconds(.absent.waited))]
+    /// Not all members joined by the deadline.
+    #[error("{arrived} of {world_size} workers joined in {}s; missing: {absent}", Seconds(.absent.waited))]
     Absent {
-        /// How many came.
+        /// Number of members that joined.
         arrived: usize,
-        /// How many there are.
+        /// Number of members of the group.
         world_size: u16,
-        /// Who did not.
+        /// Members that did not.
         absent: Absent,
     },
-    /// Not all members ended in time.
+    /// Not all members finished by the deadline.
     #[error(
-        "{arrived} of {world_size} workers had done with their calls in {}s; still busy, or dead: {absent}",
+        "{arrived} of {world_size} workers finished their calls in {}s; still busy, or dead: {absent}",
         Seconds(.absent.waited)
     )]
     AbsentAtShutdown {
-        /// How many had.
+        /// Number of members that finished.
         arrived: usize,
-        /// How many there are.
+        /// Number of members of the group.
         world_size: u16,
-        /// Who had not.
+        /// Members that did not.
         absent: Absent,
     },
-    /// The others took this member for dead, and go on without it.
-    #[error("the group goes on without this worker: {by} found nobody at its address")]
+    /// The others considered this member dead and continue without it.
+    #[error("the group continues without this worker: {by} could not reach it at its address")]
     Evicted {
-        /// Who.
+        /// Name of the worker that removed it.
         by: Box<str>,
     },
-    /// The caller wants no more of it.
-    #[error("the worker gave up joining")]
+    /// The caller cancelled the join.
+    #[error("joining was cancelled")]
     Cancelled,
     /// The store failed.
     #[error("the store failed: {message}")]
     Store {
-        /// What it said.
+        /// Message of the store.
         message: Box<str>,
     },
 }
 
 impl MembershipError {
-    /// Those to whom it is due, as far as they are known by name.
+    /// Returns the names of the workers that caused the error, as far as they are known.
     #[must_use]
     pub fn names(&self) -> &[WorkerName] {
         match self {
@@ -235,7 +242,7 @@ impl MembershipError {
         }
     }
 
-    /// Those who did not come in time, if it is that.
+    /// Returns the members that were absent at the deadline, if that is the error.
     #[must_use]
     pub const fn absent(&self) -> Option<&Absent> {
         match self {
@@ -244,7 +251,7 @@ impl MembershipError {
         }
     }
 
-    /// Their numbers, where they are missing or taken twice.
+    /// Returns the numbers of workers that are absent, or whose name or number is taken.
     #[must_use]
     pub fn ids(&self) -> Vec<u16> {
         match self {
@@ -257,14 +264,14 @@ impl MembershipError {
     }
 }
 
-struct Words<'a>(&'a LivenessWatcher);
+struct HolderLiveness<'a>(&'a LivenessWatcher);
 
-impl fmt::Display for Words<'_> {
+impl fmt::Display for HolderLiveness<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self.0 {
-            LivenessWatcher::Alive => "its owner lives",
+            LivenessWatcher::Alive => "its owner sends heartbeats",
             LivenessWatcher::None => {
-                "its owner gives no signs of life, as PyTorch's workers do not, so it was left in peace"
+                "its owner sends no heartbeats, as PyTorch's workers do not, so the token was not taken from it"
             }
         })
     }

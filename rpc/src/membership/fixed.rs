@@ -1,8 +1,8 @@
-//! A group of a fixed number of workers who start together.
+//! Group of a fixed number of workers that start together.
 //!
-//! Each writes its name, its address and its card, and is counted; the last one opens the door, and then each reads what
-//! all have written. Everybody sees the same, so everybody comes to the same verdict. At the end they are counted once
-//! more, so that nobody ends while others may still call it.
+//! Each worker writes its name, address and card, and increments a counter. The last one sets a key that releases the
+//! others, and then each reads what all have written. All workers see the same data, so all come to the same result.
+//! When they leave, they are counted again, so that no worker ends while others may still call it.
 
 use super::change::{Change, Members, decode_change, encode_change};
 use super::error::{Absent, MembershipError};
@@ -18,77 +18,79 @@ use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 use rendezvous_core::time::{Duration, Instant};
 
-/// Where members are counted who have written everything, and where the last one says so. Ours, as are all beneath `rdzv/`.
+/// Keys of the counter of workers that have written everything, and of the mark that the last one sets. Like all keys
+/// under `rdzv/` they are not in PyTorch.
 const ARRIVED_KEYS: [&str; 2] = ["rdzv/came", "rdzv/all_came"];
-/// The same for those who have done with their calls.
+/// The same for workers that have finished their calls.
 const LEFT_KEYS: [&str; 2] = ["rdzv/went", "rdzv/all_went"];
 
-/// Where a member stands.
+/// States of [`FixedGroup`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FixedState {
-    /// Says that the group is static.
+    /// Declares that the group is static.
     Checking,
-    /// Says how many workers there are.
+    /// Declares the number of workers.
     Sizing,
     /// Writes its name.
     Naming,
-    /// Writes its address, unless there is one.
+    /// Writes its address, unless the key exists.
     Addressing,
-    /// Another worker of its name has written one: looks whether the group has begun with that one, or it lives.
+    /// Another worker with its name has written an address: reads whether the group has formed with that worker, and
+    /// whether it is alive.
     Contested,
-    /// It has not, and does not: writes its own address.
+    /// Neither is the case: overwrites the address.
     Readdressing,
     /// Writes its card.
     Carding,
-    /// Is counted.
+    /// Increments the counter of workers that joined.
     Counting,
-    /// Is the last, and says so.
+    /// Is the last to join, and releases the others.
     Announcing,
-    /// Waits for the others.
+    /// Waits until the last worker joins.
     Waiting,
-    /// Reads what all have written.
+    /// Reads the cards of all workers.
     Collecting,
-    /// Waits for one who was counted and has written nothing: somebody was counted twice.
+    /// Waits for a worker that has been counted but has no card: another worker was counted twice.
     Missing,
     /// Is a member.
     Member,
-    /// Writes that it has done with its calls.
+    /// Writes that it has finished its calls.
     MarkingDone,
-    /// Is counted.
+    /// Increments the counter of workers that finished.
     Leaving,
-    /// Is the last, and says so.
+    /// Is the last to finish, and releases the others.
     Closing,
-    /// Waits for the others.
+    /// Waits until the last worker finishes.
     Staying,
-    /// Looks who is missing.
+    /// Reads which workers have not finished.
     Surveying,
-    /// Is no member, for good.
+    /// Is not a member any more. Final.
     Over,
 }
 
-/// What can happen.
+/// Events of the state machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FixedEvent {
-    /// What was asked of the store was done, and it was not the last to come.
+    /// The step succeeded, and this worker was not the last.
     Done,
-    /// It was the last to come.
+    /// This worker was the last.
     Last,
-    /// It was the first wait that was released, or not, in time.
+    /// The first wait was released or timed out.
     Waited,
-    /// Another worker has come under the same name.
+    /// Another worker has the same name.
     Taken,
-    /// Some have written nothing.
+    /// Some workers have no card, or have not finished.
     Incomplete,
-    /// All have written everything, and it fits together.
+    /// All cards are there and match each other.
     Complete,
-    /// It is to leave.
+    /// The caller wants to leave.
     Leave,
-    /// Something went wrong, or the end was reached.
+    /// The group failed or has ended.
     End,
 }
 
 impl FixedState {
-    /// The state that follows; `None` when the event cannot happen.
+    /// Returns the next state; `None` if the event is not valid in this one.
     #[must_use]
     pub const fn on(self, event: FixedEvent) -> Option<Self> {
         use FixedEvent as E;
@@ -117,20 +119,20 @@ impl FixedState {
     }
 }
 
-/// What is to be done.
+/// Actions for the driver.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum FixedOutput {
-    /// Ask this of the store, and report the reply.
+    /// Execute this step and report the reply.
     Store(StoreStep),
-    /// This worker is a member; these are all.
+    /// This worker is a member, and [`FixedGroup::members`] are known.
     Joined,
-    /// It is a member no more, and nobody calls it any more.
+    /// All workers have finished; this one is not a member any more.
     Left,
-    /// It is none, or ended before the others.
+    /// Joining failed, or the worker left before all others had finished.
     Failed(MembershipError),
 }
 
-/// One member of a group of a fixed number.
+/// State machine of one member of a static group.
 #[derive(Clone, Debug)]
 pub struct FixedGroup {
     member: Member,
@@ -140,17 +142,17 @@ pub struct FixedGroup {
     deadline: Instant,
     state: FixedState,
     missing: Box<str>,
-    /// Where another worker of its name was.
+    /// Address of another worker with this one's name.
     other: Box<str>,
     members: Members,
     output: Option<FixedOutput>,
 }
 
 impl FixedGroup {
-    /// A worker that is to be one of `world_size`.
+    /// Starts to join a group of `world_size` workers.
     ///
     /// # Errors
-    /// Its number is none of theirs.
+    /// The member's number is not below `world_size`.
     pub fn new(
         now: Instant,
         member: Member,
@@ -178,31 +180,31 @@ impl FixedGroup {
         Ok(group)
     }
 
-    /// Where it stands.
+    /// The current state.
     #[must_use]
     pub const fn state(&self) -> FixedState {
         self.state
     }
 
-    /// The members, once it is one of them.
+    /// The members; empty before this worker is one.
     #[must_use]
     pub const fn members(&self) -> &Members {
         &self.members
     }
 
-    /// Their devices, for maps of answers and lists of devices.
+    /// Returns the devices of the members, for reverse maps and lists of devices.
     #[must_use]
     pub fn group(&self) -> Group {
         let nodes = self.members.iter().map(|member| (member.worker.name.clone(), member.devices.clone()));
         Group { kind: GroupKind::Static, accelerator: self.accelerator, nodes: nodes.collect() }
     }
 
-    /// The next thing to be done.
+    /// Returns the next action.
     pub const fn poll_output(&mut self) -> Option<FixedOutput> {
         self.output.take()
     }
 
-    /// The member has done with its calls: once all have, it may end.
+    /// Starts to leave: the member has finished its calls. It may end once all members have.
     pub fn leave(&mut self, now: Instant) {
         if self.state == FixedState::Member {
             self.deadline = now + self.timeout;
@@ -267,7 +269,7 @@ impl FixedGroup {
         })
     }
 
-    /// The step that was asked for ended so.
+    /// Processes the reply to the last step.
     pub fn handle(&mut self, now: Instant, reply: Reply) {
         let event = match (self.state, reply) {
             (FixedState::Member | FixedState::Over, _) => return,
@@ -330,22 +332,22 @@ impl FixedGroup {
                 | FixedState::MarkingDone,
                 Reply::Done,
             ) => FixedEvent::Done,
-            _ => return self.fail(MembershipError::Store { message: "it answered another question".into() }),
+            _ => return self.fail(MembershipError::Store { message: "its reply does not match the request".into() }),
         };
         self.go(event);
     }
 
-    /// Why this worker may not come in the place of one of its name: the group has begun with that one, or it lives. One
-    /// that died before the group began is replaced, and so is one that came to a group that has ended.
+    /// Returns why this worker may not replace another with its name: the group has formed with that one, or that one
+    /// is alive. A worker that died before the group formed is replaced, and so is one of a group that has ended.
     fn contested(&self, values: &[Box<[u8]>]) -> Option<MembershipError> {
         let [arrived, left, card, liveness_key] = values else {
-            return Some(MembershipError::Store { message: "it answered another question".into() });
+            return Some(MembershipError::Store { message: "its reply does not match the request".into() });
         };
         let (worker, address) = (self.member.worker.clone(), self.other.clone());
         if !arrived.is_empty() && left.is_empty() {
             return Some(MembershipError::Begun { worker, address });
         }
-        // Without a card under its number, the name may be one that two workers with different numbers share.
+        // Without a card under this number, two workers with different numbers may share the name.
         let lives = !card.is_empty() && left.is_empty() && liveness_key.starts_with(keys::HERE.as_bytes());
         lives.then_some(MembershipError::Held { worker, address })
     }
@@ -389,7 +391,7 @@ impl FixedGroup {
                 return Err(MembershipError::Shared { name: worker.name, first, second: id });
             }
             if id == self.member.worker.id && member.address != self.member.address {
-                // It came under this worker's name at the same time, and later.
+                // That worker joined under this one's name at the same time, but wrote its card later.
                 return Err(MembershipError::Held { worker, address: member.address });
             }
             self.members.insert(member);
@@ -398,12 +400,12 @@ impl FixedGroup {
     }
 }
 
-/// Where a member says that it has done with its calls.
+/// Returns the key at which a member writes that it has finished its calls.
 fn went_of(id: u16) -> Box<str> {
     alloc::format!("rdzv/went/{id}").into()
 }
 
-/// How many have written something, and who has not.
+/// Returns the number of workers that have written a value, and those that have not.
 fn absent(values: &[Box<[u8]>], waited: Duration) -> (usize, Absent) {
     let missing: Vec<u16> =
         (0_u16..).zip(values).filter(|(_, value)| value.is_empty()).map(|(id, _)| id).collect();

@@ -1,8 +1,8 @@
-//! What tells one group from another: workers greet each other with it.
+//! Identity of a group, which workers send in the handshake.
 //!
-//! Prefixes do not. Two jobs of one host may both have a `rpc_prefix_0` with a `worker1` in it, and the port of one that
-//! died may be another's soon. So whoever comes first puts a random number into the store, and a call that comes to a
-//! worker of another group is refused. PyTorch's members pass over the key.
+//! A prefix does not identify a group: two jobs of one host may both have an `rpc_prefix_0` with a `worker1` in it, and
+//! another job may soon reuse the port of a dead one. So the first member puts a random number into the store, and a
+//! worker refuses connections from workers of another group. PyTorch's members ignore the key.
 
 use super::error::MembershipError;
 use super::{Reply, StoreStep};
@@ -10,7 +10,7 @@ use crate::membership::keys;
 use alloc::format;
 use alloc::vec::Vec;
 
-/// Puts the number there, unless there is one.
+/// Returns the step that stores the number, unless one is stored already.
 #[must_use]
 pub fn ask(nonce: u64) -> StoreStep {
     StoreStep::CompareSet {
@@ -20,15 +20,16 @@ pub fn ask(nonce: u64) -> StoreStep {
     }
 }
 
-/// The group of which the workers say that they are; its keys are beneath `scope`.
+/// Returns the group id that workers present to each other: `scope`, which is the prefix of the group's keys, and the
+/// stored number.
 ///
 /// # Errors
-/// The store did not say.
+/// The store failed, or its reply has no number.
 pub fn group_id_from(scope: &[u8], reply: Reply) -> Result<Vec<u8>, MembershipError> {
     match reply {
         Reply::Value(id) if !id.is_empty() => Ok([scope, b"#", &id].concat()),
         Reply::Failed(message) => Err(MembershipError::Store { message }),
-        _ => Err(MembershipError::Store { message: "it answered another question".into() }),
+        _ => Err(MembershipError::Store { message: "its reply does not match the request".into() }),
     }
 }
 
@@ -45,8 +46,8 @@ mod tests {
         assert_eq!(group, Ok(b"rpc_prefix_0/#0000000000000009".to_vec()));
         for (reply, message) in [
             (Reply::Failed("gone".into()), "the store failed: gone"),
-            (Reply::Value([].into()), "the store failed: it answered another question"),
-            (Reply::Done, "the store failed: it answered another question"),
+            (Reply::Value([].into()), "the store failed: its reply does not match the request"),
+            (Reply::Done, "the store failed: its reply does not match the request"),
         ] {
             assert_eq!(group_id_from(b"", reply).expect_err("no id").to_string(), message);
         }

@@ -1,4 +1,4 @@
-//! The keys of a group, as PyTorch writes them, and two of ours.
+//! Keys of a group in the store: PyTorch's, and this library's additions.
 
 use crate::name::{WorkerInfo, WorkerName};
 use alloc::boxed::Box;
@@ -7,33 +7,33 @@ use alloc::string::String;
 use alloc::vec::Vec;
 use core::fmt::Write;
 
-/// Whether the group is static; `true` or `false`. The first member says it.
+/// `true` if the group is static, else `false`; the first member sets it.
 pub const IS_STATIC: &str = "rpcIsStaticGroup";
-/// Who may change the group; empty when nobody does.
+/// Token of the member that may change the group; empty if none does.
 pub const TOKEN: &str = "RpcGroupManagementToken";
-/// The list of all members of a dynamic group.
+/// List of all members of a dynamic group.
 pub const ALL_WORKERS: &str = "names/_ALL_WORKER_INFOS";
-/// What tells the group from others that are beneath the same prefix elsewhere; random. Ours.
+/// Random number that distinguishes the group from others with the same prefix. Not in PyTorch.
 pub const GROUP_ID: &str = "rdzv/group";
-/// How many workers a static group has. Ours: PyTorch's find that out over gloo.
+/// Number of workers of a static group. Not in PyTorch, whose members learn it over gloo.
 pub const WORLD_SIZE: &str = "rdzv/size";
-/// Beneath it are the liveness keys, `<name>/<address>`, each of which ends with its worker's session. Ours.
+/// Prefix of the liveness keys, `<name>/<address>`, each of which is deleted with its worker's session. Not in PyTorch.
 pub const LIVENESS: &str = "rdzv/alive/";
-/// How the value of a liveness key begins while its worker is in the group; behind it stands the worker's number.
+/// Prefix of a liveness key's value while its worker is in the group; the worker's number follows.
 pub const HERE: &str = "here:";
-/// What stands by a token that was given back.
+/// Value at a token's own key once the token has been returned.
 pub const DONE: &str = "Done";
 
-/// Whether a member comes or goes.
+/// Purpose of a token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Aim {
-    /// It comes.
+    /// Its owner joins.
     Join,
-    /// It goes.
+    /// Its owner leaves.
     Leave,
 }
 
-/// What a member writes at [`TOKEN`], and the key at which others wait for it.
+/// Returns the value that a member writes at [`TOKEN`], which is also the key at which others wait for it.
 #[must_use]
 pub fn token(name: &str, aim: Aim) -> Box<str> {
     let suffix = match aim {
@@ -43,7 +43,7 @@ pub fn token(name: &str, aim: Aim) -> Box<str> {
     format!("Token_for_{name}_{suffix}").into()
 }
 
-/// Whose token it is; `None` where no worker writes it.
+/// Returns the name of a token's owner; `None` if no worker writes such a token.
 #[must_use]
 pub fn holder(token: &str) -> Option<WorkerName> {
     let name = token.strip_prefix("Token_for_")?;
@@ -51,48 +51,50 @@ pub fn holder(token: &str) -> Option<WorkerName> {
     WorkerName::new(name).ok()
 }
 
-/// Where who has a token, or wants it, shows that it lives. Ours: PyTorch's members show nothing.
+/// Returns the heartbeat key of the owner of a token, or of a member that waits with it. Not in PyTorch, whose members
+/// send no heartbeats.
 #[must_use]
 pub fn alive(token: &str) -> Box<str> {
     format!("{token}_alive").into()
 }
 
-/// The name of the worker with this number.
+/// Returns the key that holds the name of the worker with this number.
 #[must_use]
 pub fn name_of(id: u16) -> Box<str> {
     format!("names/{id}").into()
 }
 
-/// Where a worker takes calls.
+/// Returns the key that holds the address at which a worker accepts calls.
 #[must_use]
 pub fn address_of(name: &str) -> Box<str> {
     format!("addrs/{name}").into()
 }
 
-/// The liveness key of the worker at this address.
+/// Returns the liveness key of the worker at this address.
 #[must_use]
 pub fn liveness_of(name: &str, address: &str) -> Box<str> {
     format!("{LIVENESS}{name}/{address}").into()
 }
 
-/// The card of the worker with this number, in a static group. Ours: PyTorch's exchange theirs over gloo.
+/// Returns the key of the card of the worker with this number in a static group. Not in PyTorch, whose members exchange
+/// theirs over gloo.
 #[must_use]
 pub fn card_of(id: u16) -> Box<str> {
     format!("rdzv/cards/{id}").into()
 }
 
-/// The list has something in it that no member writes.
+/// The list of members has an entry that no member writes.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the list of workers at {ALL_WORKERS} holds {entry:?}, which is no worker")]
+#[error("the list of workers at {ALL_WORKERS} holds {entry:?}, which is not a worker")]
 pub struct RosterError {
-    /// The entry.
+    /// The invalid entry.
     pub entry: Box<str>,
 }
 
-/// Reads the list of all members: `name-number,name-number,`. Names may have `-` in them, numbers not.
+/// Parses the list of all members: `name-number,name-number,`. A name may contain `-`, a number cannot.
 ///
 /// # Errors
-/// An entry is none.
+/// An entry is not a worker.
 pub fn parse_roster(text: &[u8]) -> Result<Vec<WorkerInfo>, RosterError> {
     let text = String::from_utf8_lossy(text);
     let entries = text.split(',').filter(|entry| !entry.is_empty());
@@ -106,12 +108,12 @@ pub fn parse_roster(text: &[u8]) -> Result<Vec<WorkerInfo>, RosterError> {
         .collect()
 }
 
-/// Writes the list.
+/// Formats the list of members.
 #[must_use]
 pub fn roster_text<'w>(workers: impl IntoIterator<Item = &'w WorkerInfo>) -> Box<str> {
     let mut text = String::new();
     for worker in workers {
-        // Nothing fails that writes into a string.
+        // Writing to a string does not fail.
         let _ = write!(text, "{}-{},", worker.name, worker.id);
     }
     text.into()
@@ -151,7 +153,7 @@ mod tests {
         }
         assert_eq!(
             alloc::string::ToString::to_string(&parse_roster(b"\xff-1,").expect_err("no name")),
-            "the list of workers at names/_ALL_WORKER_INFOS holds \"\u{fffd}-1\", which is no worker"
+            "the list of workers at names/_ALL_WORKER_INFOS holds \"\u{fffd}-1\", which is not a worker"
         );
     }
 }

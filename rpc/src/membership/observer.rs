@@ -1,6 +1,6 @@
-//! Who is in a group, as somebody sees it who is not: from the keys alone, PyTorch's groups as well as ours.
+//! Observer of a group that is not its member. It reads the keys alone, so it sees PyTorch's groups as well.
 //!
-//! The observer looks at the keys again and again, and at once when it is told that something changed. It writes nothing.
+//! The observer reads the keys periodically, and at once when it is notified of a change. It writes nothing.
 
 use super::keys::{self, RosterError};
 use super::{Reply, StoreStep};
@@ -12,96 +12,97 @@ use alloc::string::String;
 use alloc::vec::Vec;
 use rendezvous_core::time::{Duration, Instant};
 
-/// So many names of a static group are read at a time.
+/// Number of names of a static group that are read at a time.
 const NAMES_AT_ONCE: u16 = 64;
-/// How long a worker may take to write its address: PyTorch's write their names first, and so do those of static groups.
+/// Time that a worker has to write its address: PyTorch's workers write their names first, and so do those of static
+/// groups.
 const ADDRESS_TIMEOUT: Duration = Duration::from_secs(5);
-/// How soon the observer looks again for an address.
+/// Time between two reads of a missing address.
 const ADDRESS_PAUSE: Duration = Duration::from_millis(50);
 
-/// A worker that is seen.
+/// Worker that the observer sees.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Seen {
-    /// Its name and number.
+    /// Name and number.
     pub worker: WorkerInfo,
-    /// Where it takes calls, in the words of its backend; empty where it has not written that in time.
+    /// Address at which it accepts calls, in its backend's format; empty if it has not written one in time.
     pub address: Box<str>,
 }
 
-/// What an observer tells.
+/// Events of an observer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Observation {
-    /// The group is of this kind: somebody has begun it.
+    /// The first worker has joined; the group is of this kind.
     Begun(GroupKind),
-    /// A worker is there. One that comes back elsewhere has gone before.
+    /// A worker has joined. If it rejoined at another address, [`Observation::Left`] came before.
     Joined(Seen),
-    /// A worker is there no more.
+    /// A worker has left.
     Left(WorkerInfo),
 }
 
-/// Why nothing can be seen.
+/// Errors of an observer.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ObserverError {
-    /// The list of members is none.
+    /// The list of members is invalid.
     #[error(transparent)]
     Roster(#[from] RosterError),
-    /// Neither kind of group is there.
+    /// The kind of the group is neither static nor dynamic.
     #[error("{} holds {value:?}, which is neither true nor false", keys::IS_STATIC)]
     Kind {
-        /// What there is.
+        /// Value of the key.
         value: Box<str>,
     },
     /// The store failed.
     #[error("the store failed: {message}")]
     Store {
-        /// What it said.
+        /// Message of the store.
         message: Box<str>,
     },
 }
 
-/// What is to be done.
+/// Actions for the driver.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ObserverOutput {
-    /// Ask this of the store, and report the reply.
+    /// Execute this step and report the reply.
     Store(StoreStep),
-    /// Something was seen.
+    /// Deliver this event.
     Observation(Observation),
-    /// Nothing will be seen any more.
+    /// The observer has failed. It emits nothing more.
     Failed(ObserverError),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
-    /// Asks which kind of group there is.
+    /// Reads the kind of the group.
     Asking,
     /// Reads the list of a dynamic group.
     Reading,
     /// Reads the names of a static group, from this number on.
     Naming(u16),
-    /// Reads where the workers are.
+    /// Reads the addresses of the workers.
     Locating,
-    /// Looks again at a time.
+    /// Waits until the next read.
     Resting(Instant),
     Over,
 }
 
-/// Somebody who looks at a group.
+/// State machine of an observer.
 #[derive(Clone, Debug)]
 pub struct Observer {
     state: State,
     pause: Duration,
     kind: Option<GroupKind>,
-    /// Something changed since the look began.
+    /// Whether the keys have changed since the current read began.
     is_stale: bool,
     found: Vec<WorkerInfo>,
     seen: Vec<Seen>,
-    /// Those whose names are there, and whose addresses are not, each with the time when it is told of all the same.
+    /// Workers that have a name but no address, each with the time after which it is reported without one.
     unlocated: Vec<(WorkerInfo, Instant)>,
     outputs: VecDeque<ObserverOutput>,
 }
 
 impl Observer {
-    /// An observer that looks at the keys whenever so much time has passed.
+    /// Creates an observer that reads the keys at this interval.
     #[must_use]
     pub fn new(pause: Duration) -> Self {
         let mut observer = Self {
@@ -118,18 +119,18 @@ impl Observer {
         observer
     }
 
-    /// Who is there, as far as was seen, in the order of the numbers.
+    /// Workers seen so far, in the order of their numbers.
     #[must_use]
     pub fn seen(&self) -> &[Seen] {
         &self.seen
     }
 
-    /// The next thing to be done.
+    /// Returns the next action.
     pub fn poll_output(&mut self) -> Option<ObserverOutput> {
         self.outputs.pop_front()
     }
 
-    /// When it looks again.
+    /// Time of the next [`Observer::tick`]; `None` if none is needed.
     #[must_use]
     pub const fn poll_timeout(&self) -> Option<Instant> {
         match self.state {
@@ -138,15 +139,15 @@ impl Observer {
         }
     }
 
-    /// Time passed.
+    /// Processes the passage of time.
     pub fn tick(&mut self, now: Instant) {
         if self.poll_timeout().is_some_and(|at| at <= now) {
             self.look();
         }
     }
 
-    /// Somebody who watches the keys says that they changed.
-    pub fn recheck_cancellation(&mut self) {
+    /// Reads the keys again: a watch on them has reported a change.
+    pub fn keys_changed(&mut self) {
         if matches!(self.state, State::Resting(_)) {
             self.look();
         } else {
@@ -189,7 +190,7 @@ impl Observer {
         }
     }
 
-    /// The step that was asked for ended so.
+    /// Processes the reply to the last step.
     pub fn handle(&mut self, now: Instant, reply: Reply) {
         if let Err(error) = self.take(now, reply) {
             self.state = State::Over;
@@ -236,7 +237,7 @@ impl Observer {
                 self.compare(now, &values);
                 self.rest(now);
             }
-            _ => return Err(ObserverError::Store { message: "it answered another question".into() }),
+            _ => return Err(ObserverError::Store { message: "its reply does not match the request".into() }),
         }
         Ok(())
     }
@@ -270,7 +271,7 @@ impl Observer {
             }
             now >= until
         });
-        // An address that is written late is no other one.
+        // An address that is written late belongs to the same worker.
         let is_same = |one: &Seen, other: &Seen| {
             one.worker == other.worker && (one.address == other.address || one.address.is_empty())
         };
@@ -366,7 +367,7 @@ mod tests {
         assert_eq!(scene.later(), "+a-x h:0");
         assert_eq!(scene.observer.seen().len(), 2);
         scene.set(keys::ALL_WORKERS, "a-x-0,");
-        scene.observer.recheck_cancellation();
+        scene.observer.keys_changed();
         assert_eq!(scene.see(), "-b", "at once when somebody says so");
         scene.set("addrs/a-x", "h:9");
         assert_eq!(scene.later(), "-a-x, +a-x h:9", "it came back elsewhere");
@@ -397,17 +398,17 @@ mod tests {
     fn what_changes_while_one_looks_is_looked_at_again() {
         let mut scene = Scene::new();
         scene.set(keys::IS_STATIC, "false");
-        scene.observer.recheck_cancellation();
+        scene.observer.keys_changed();
         let before = scene.steps;
         assert_eq!(scene.see(), "Dynamic");
         assert_eq!(scene.steps - before, 2, "the kind, and the list once");
         let Some(ObserverOutput::Store(_)) = ({
-            scene.observer.recheck_cancellation();
+            scene.observer.keys_changed();
             scene.observer.poll_output()
         }) else {
             panic!("it looks")
         };
-        scene.observer.recheck_cancellation();
+        scene.observer.keys_changed();
         scene.observer.handle(scene.now, Reply::Value(Box::default()));
         assert!(scene.observer.poll_timeout().is_none(), "it looks once more");
     }
@@ -431,7 +432,7 @@ mod tests {
             (
                 keys::ALL_WORKERS,
                 "a*-1,",
-                "Dynamic, the list of workers at names/_ALL_WORKER_INFOS holds \"a*-1\", which is no worker",
+                "Dynamic, the list of workers at names/_ALL_WORKER_INFOS holds \"a*-1\", which is not a worker",
             ),
         ] {
             let mut scene = Scene::new();

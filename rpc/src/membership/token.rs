@@ -1,9 +1,10 @@
-//! The right to change a group, which one member has at a time.
+//! Token of a dynamic group: the right to change it, which one member has at a time.
 //!
-//! As with PyTorch: who finds [`keys::TOKEN`] empty puts its own token there, and who does not, waits for the key that the
-//! token names. But a member that dies with the token blocks nobody: each of ours shows that it lives at a key of its own,
-//! and whoever waits and sees no change there for a while takes the token, wakes those who wait for the dead, and undoes
-//! what it left. Every change of the keys is a compare-set, so the one who was taken for dead notices.
+//! The protocol is PyTorch's: a member that finds [`keys::TOKEN`] empty stores its own token there, and another waits
+//! for the key that the token names. In addition, a member that dies with the token does not block the others. Each
+//! member of this library sends heartbeats at a key of its own. A waiter that sees no change there for
+//! [`TokenTimes::silence`] takes the token, releases those that wait for the dead member, and undoes its unfinished
+//! change. All these changes of keys are compare-sets, so a member that was considered dead by mistake notices it.
 
 mod state;
 
@@ -18,19 +19,21 @@ use alloc::vec::Vec;
 use rendezvous_core::rng::Rng;
 use rendezvous_core::time::{Duration, Instant};
 
-/// How what stands in the place of a sign of life that was taken away begins; behind it, who took it.
+/// Prefix of the value that replaces a dead holder's heartbeat; the nonce of the worker that replaced it follows. Part
+/// of the
+/// protocol in the store, so it stays as it is.
 const REVOKED: &str = "doomed:";
 
-/// How often signs of life come and are looked at.
+/// Times of heartbeats and pauses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TokenTimes {
-    /// Between two signs of life.
+    /// Time between two heartbeats, and between two reads of the holder's.
     pub beat: Duration,
-    /// How long no sign of life is taken for death. Several times [`TokenTimes::beat`].
+    /// Time without a heartbeat after which a holder is considered dead; several times [`TokenTimes::beat`].
     pub silence: Duration,
-    /// The first pause where a mark is an old one; each is twice as long as the one before.
+    /// First pause after an old return mark; each further one is twice as long.
     pub pause_min: Duration,
-    /// The longest of them.
+    /// Maximum pause.
     pub pause_max: Duration,
 }
 
@@ -45,16 +48,16 @@ impl Default for TokenTimes {
     }
 }
 
-/// What is known of the holder that is waited for.
+/// What is known of the holder of the token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LivenessWatcher {
-    /// It shows that it lives.
+    /// The holder sends heartbeats.
     Alive,
-    /// It shows nothing, as PyTorch's members do: nobody can know whether it is dead.
+    /// The holder has sent none, like PyTorch's members, so its death cannot be detected.
     None,
 }
 
-/// One way to the token and back. Take [`Token::next_step`]s, and report each reply.
+/// One acquisition and return of the token. The driver executes each [`Token::next_step`] and reports the reply.
 #[derive(Clone, Debug)]
 pub struct Token {
     state: TokenState,
@@ -64,31 +67,32 @@ pub struct Token {
     deadline: Instant,
     nonce: u64,
     beats: u64,
-    /// What is to stand at the own sign of life where the next one is put.
+    /// Value that the own heartbeat key must have for the next compare-set.
     expected: Box<str>,
-    /// Who has the token, as far as is known.
+    /// Token at the key, as far as is known.
     holder: Box<str>,
     liveness_watcher: LivenessWatcher,
-    /// The holder whose mark was seen, so that it is an old one if the same holds the token still.
+    /// Holder whose return mark was seen. If it still holds the token, the mark is an old one.
     marked: Option<Box<str>>,
-    /// The sign of life that was last seen, of whom, and since when.
+    /// Holder, its last heartbeat, and the time when that value was first seen.
     seen: Option<(Box<str>, Box<str>, Instant)>,
-    /// From whom the token was taken.
+    /// Dead holder from which the token was taken.
     victim: Option<Box<str>>,
     wakes_at: Instant,
     looks_at: Instant,
     pause: Duration,
-    /// When the last sign of life that arrived was given.
+    /// Time when the last successful heartbeat was sent.
     beaten_at: Instant,
-    /// When the state began.
+    /// Time when the current state was entered.
     since: Instant,
-    /// When the holder was found dead.
+    /// Time when the holder was found dead.
     silent_at: Instant,
     rng: Rng,
 }
 
 impl Token {
-    /// A member's way to the token, until `deadline`. `nonce` tells it from others of its name; it is random.
+    /// Starts to acquire the token for the member `name`, until `deadline`. `nonce` is random and distinguishes this
+    /// process from others with the same name.
     #[must_use]
     pub fn new(now: Instant, name: &str, aim: Aim, times: TokenTimes, deadline: Instant, nonce: u64) -> Self {
         let local = keys::token(name, aim);
@@ -116,7 +120,7 @@ impl Token {
         }
     }
 
-    /// Where it stands.
+    /// The current state.
     #[must_use]
     pub const fn state(&self) -> TokenState {
         self.state
@@ -128,24 +132,24 @@ impl Token {
         matches!(self.state, TokenState::Held | TokenState::Beating)
     }
 
-    /// The dead member that had it before, if it was taken from one.
+    /// Returns the dead member from which the token was taken, if it was.
     #[must_use]
     pub fn victim(&self) -> Option<WorkerName> {
         self.victim.as_deref().and_then(keys::holder)
     }
 
-    /// Who has the token, as it stands at the key, and what is known of it.
+    /// Returns the token at the key, and what is known of its owner.
     #[must_use]
     pub fn holder(&self) -> (&str, LivenessWatcher) {
         (&self.holder, self.liveness_watcher)
     }
 
-    fn doom(&self) -> Box<str> {
+    fn revocation(&self) -> Box<str> {
         format!("{REVOKED}{:016x}", self.nonce).into()
     }
 
-    /// Whether it was not so long ago that others may have acted meanwhile. What another worker of a name may do after
-    /// [`TokenTimes::silence`], this one must have done well before.
+    /// Whether `at` is recent enough that no other worker has acted since. Others act after [`TokenTimes::silence`], so
+    /// this one must finish well before.
     fn is_recent(&self, now: Instant, at: Instant) -> bool {
         now.since(at) < self.times.silence / 2
     }
@@ -154,7 +158,7 @@ impl Token {
         format!("{:016x}:{number}", self.nonce).into()
     }
 
-    /// The step that is due; `None`: nothing is, until [`Token::poll_timeout`] or for good.
+    /// Returns the next step; `None` if none is due before [`Token::poll_timeout`], or the state is final.
     #[must_use]
     pub fn next_step(&self) -> Option<StoreStep> {
         let compare = |key: &str, expected: &str, desired: &str| StoreStep::CompareSet {
@@ -172,13 +176,13 @@ impl Token {
                 next_beat()
             }
             TokenState::Looking => StoreStep::Get { key: keys::alive(&self.holder) },
-            TokenState::Dooming => compare(&keys::alive(&self.holder), self.seen_beat(), &self.doom()),
+            TokenState::Dooming => compare(&keys::alive(&self.holder), self.seen_beat(), &self.revocation()),
             TokenState::Seizing => compare(keys::TOKEN, &self.holder, &self.local),
             TokenState::Tidying => {
-                StoreStep::Forget { key: keys::alive(&self.holder), expected: self.doom() }
+                StoreStep::Forget { key: keys::alive(&self.holder), expected: self.revocation() }
             }
             TokenState::Waking => StoreStep::Set { key: victim.into(), value: keys::DONE.as_bytes().into() },
-            TokenState::Clearing => StoreStep::Forget { key: keys::alive(victim), expected: self.doom() },
+            TokenState::Clearing => StoreStep::Forget { key: keys::alive(victim), expected: self.revocation() },
             TokenState::Unmarking => StoreStep::Delete { keys: Vec::from([self.local.clone()]) },
             TokenState::Releasing => compare(keys::TOKEN, &self.local, ""),
             TokenState::Announcing => {
@@ -201,14 +205,14 @@ impl Token {
         self.seen.as_ref().map_or("", |(_, beat, _)| beat)
     }
 
-    /// When time alone changes something; `None`: never, or not before a reply.
+    /// Time of the next [`Token::tick`]; `None` if none is needed, or a reply must come first.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Instant> {
         let rests = matches!(self.state, TokenState::Outwaiting | TokenState::Pausing | TokenState::Held);
         rests.then_some(self.wakes_at)
     }
 
-    /// Time passed.
+    /// Processes the passage of time.
     pub fn tick(&mut self, now: Instant) {
         if self.poll_timeout().is_some_and(|at| at <= now) {
             let is_late = now >= self.deadline && self.state == TokenState::Outwaiting;
@@ -222,12 +226,12 @@ impl Token {
         }
     }
 
-    /// The member has done with the group.
+    /// The member has finished its change of the group: returns the token.
     pub fn release(&mut self, now: Instant) {
         self.go(now, TokenEvent::Release);
     }
 
-    /// Nobody waits for the token any longer: it is given up where that can be done.
+    /// Sets the deadline to `now`: the member stops waiting where that is possible.
     pub const fn hurry(&mut self, now: Instant) {
         self.deadline = now;
         if matches!(self.state, TokenState::Outwaiting | TokenState::Pausing) {
@@ -235,7 +239,7 @@ impl Token {
         }
     }
 
-    /// The step that was due has ended so. `None`: that is no reply to it.
+    /// Processes the reply to the current step. `None` if the reply does not match it.
     pub fn handle(&mut self, now: Instant, reply: &Reply) -> Option<()> {
         let event = match (self.state, reply) {
             (TokenState::Waiting, Reply::Released) => {
@@ -259,7 +263,7 @@ impl Token {
             _ => return None,
         };
         if self.state == TokenState::Clearing {
-            // Nobody waits for it any more, and what it left is the caller's to undo.
+            // No member waits for the victim any more, and its unfinished change is for the caller to undo.
             self.seen = None;
         }
         self.go(now, event);
@@ -270,7 +274,8 @@ impl Token {
     }
 
     fn looked(&mut self, now: Instant, beat: &[u8]) -> TokenEvent {
-        // A look that comes late says nothing about the time before it: this process may have been paused with the holder's.
+        // A late read proves nothing about the time before it: this process may have been paused together with the
+        // holder's.
         let is_late = now.since(self.looks_at) >= self.times.silence / 2;
         self.looks_at = now + self.times.beat;
         let beat = core::str::from_utf8(beat).unwrap_or_default();
@@ -318,35 +323,37 @@ impl Token {
                     TokenEvent::Mine
                 }
             }
-            TokenState::Dooming if *value == *self.doom() => TokenEvent::Mine,
+            TokenState::Dooming if *value == *self.revocation() => TokenEvent::Mine,
             TokenState::Seizing if *value == *self.local => {
                 self.victim = Some(self.holder.clone());
                 TokenEvent::MineOfDead
             }
-            // A key that is gone holds nobody's token, whatever the store answers then.
+            // If the key is deleted, no worker has the token, whatever the store replies.
             TokenState::Releasing if value.is_empty() || *value == *self.local => TokenEvent::Mine,
             TokenState::Dooming | TokenState::Seizing | TokenState::Releasing => TokenEvent::Others,
             _ => return None,
         })
     }
 
-    /// Somebody of the same name has left a sign of life, or shows one.
+    /// Another process with the same name has left a heartbeat, or sends heartbeats now.
     fn claimed_by(&mut self, now: Instant, beat: &str) -> TokenEvent {
-        // PyTorch's server answers what was expected where the key is gone. Where it is not, it would be this one's now.
+        // For an absent key PyTorch's server returns the expected value. If the key existed, the compare-set would have
+        // succeeded.
         let beat = if *beat == *self.expected { "" } else { beat };
         let is_liveness = |text: &str| !text.is_empty() && !text.starts_with(REVOKED);
         if is_liveness(&self.expected) && is_liveness(beat) && *beat != *self.expected {
             return TokenEvent::OthersAlive;
         }
         self.expected = beat.into();
-        // What is nobody's is taken at once, but for a moment in which nothing turns in circles. Who takes a token from the
-        // dead has the time to do it.
+        // A free key is taken at once; the short pause keeps this from being a busy loop. A worker that is taking the
+        // token from a
+        // dead holder gets the time to finish.
         let wait = if beat.is_empty() { self.times.pause_min } else { self.times.silence };
         self.wakes_at = (now + wait).min(self.deadline);
         TokenEvent::Others
     }
 
-    /// Somebody else has the token.
+    /// Another worker has the token.
     fn held_by(&mut self, now: Instant, holder: &str) -> TokenEvent {
         let is_another = *holder != *self.holder;
         if is_another {
@@ -357,7 +364,7 @@ impl Token {
         if now >= self.deadline {
             return TokenEvent::Deadline;
         }
-        // An empty token that could not be had is a store's that answers late: there is nobody to wait for.
+        // If the token is empty but could not be acquired, the store's reply was late: there is no holder to wait for.
         let is_marked = holder.is_empty() || self.marked.as_deref() == Some(holder);
         if is_marked {
             let nanos = u64::try_from(self.pause.as_nanos()).unwrap_or(u64::MAX);

@@ -87,7 +87,7 @@ fn a_death_while_a_static_group_meets_is_told_to_all_who_wait() {
     assert_eq!(world.error(a), message);
     let c = world.spawn("c", Some(3));
     world.run_for(100);
-    let message = "a (id 0), which hears from all workers before any of them begins: nobody is there";
+    let message = "a (id 0), which hears from all workers before any of them begins: no worker is there";
     assert_eq!(world.error(c), message, "nor does anybody wait who comes later");
 }
 
@@ -103,8 +103,8 @@ fn a_static_group_that_has_begun_takes_nobody_twice() {
         world.run_for(1000);
         assert_eq!(
             world.error(again),
-            "RPC worker name b is not unique: the static group has begun with b (id 1) at b@1, and takes nobody back; to \
-             go on, start all its workers again with keys of their own"
+            "RPC worker name b is not unique: the static group has formed with b (id 1) at b@1, and \
+             cannot accept a replacement; restart all its workers with another key prefix"
         );
         let expected: &[&str] = if is_killed { &["xb"] } else { &[] };
         assert_eq!(world.nodes[0].events, expected, "the refused one is nobody's death");
@@ -123,7 +123,7 @@ fn a_living_worker_keeps_its_name_while_a_static_group_meets_and_a_dead_one_does
     world.run_for(1000);
     let other = world.spawn("a", Some(2));
     world.run_for(1000);
-    let message = "RPC worker name a is not unique: a (id 0) came to the static group before, and is at a@0";
+    let message = "RPC worker name a is not unique: a (id 0) has joined the static group already, at a@0";
     assert_eq!(world.error(other), message);
     assert_eq!(world.nodes[0].agent.life(), Life::Joining);
     // It dies before anybody else came, and comes back.

@@ -171,7 +171,7 @@ impl Looking {
             let Some(until) = self.observer.poll_timeout() else { return };
             let pause = until.since(self.clock.now());
             match self.watch.as_ref().map(|watch| watch.next(pause)) {
-                Some(Ok(Some(_))) => self.observer.recheck_cancellation(),
+                Some(Ok(Some(_))) => self.observer.keys_changed(),
                 Some(Ok(None)) => {}
                 // Whoever fell behind, or lost the session, looks as often as everybody.
                 Some(Err(WatchError::Cancelled(_))) => {}

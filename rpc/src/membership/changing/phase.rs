@@ -1,77 +1,77 @@
-//! Where a member of a dynamic group stands.
+//! Phases of a member of a dynamic group.
 
-/// The phases.
+/// Phases of [`ChangingGroup`](super::ChangingGroup).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Phase {
-    /// Says that the group is dynamic.
+    /// Declares that the group is dynamic.
     Checking,
-    /// Waits for the right to change the group.
+    /// Waits for the token to join.
     Queueing,
-    /// Reads who is in it.
+    /// Reads the list of members.
     Reading,
-    /// Reads where they are.
+    /// Reads the members' addresses.
     Locating,
-    /// Reads which of them show that they live.
+    /// Reads the members' liveness keys.
     Probing,
-    /// Asks them for their devices.
+    /// Requests the members' cards.
     Asking,
     /// Writes its name.
     Writing,
     /// Writes its address.
     Addressing,
-    /// Enters itself into the list of members, and strikes out the dead.
+    /// Adds itself to the list of members, and removes dead ones.
     Listing,
-    /// Removes what the dead left.
+    /// Deletes the keys of dead members.
     Sweeping,
-    /// Tells the others.
+    /// Notifies the other members.
     Telling,
-    /// Gives the right back.
+    /// Returns the token.
     Unlocking,
     /// Is a member.
     Member,
-    /// Waits for the right to leave.
+    /// Waits for the token to leave.
     LeaveQueueing,
-    /// Reads who is in the group.
+    /// Reads the list of members.
     Rereading,
-    /// Looks whether the one from whom it took the right is gone.
+    /// Checks whether the worker from which it took the token is dead.
     Doubting,
     /// Reads whether its name is still its own.
     Verifying,
-    /// Strikes itself out of the list.
+    /// Removes itself from the list.
     Delisting,
-    /// Removes its name and address.
+    /// Deletes its name and address.
     Wiping,
-    /// Tells the others that it goes.
+    /// Notifies the other members that it leaves.
     Leaving,
-    /// Gives the right back, and is no member.
+    /// Returns the token, and is not a member.
     Closing,
-    /// Is no member, for good.
+    /// Is not a member. Final.
     Over,
 }
 
-/// What can happen.
+/// Events of the state machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PhaseEvent {
-    /// What was asked of the store was done.
+    /// The step succeeded.
     Done,
-    /// The right to change the group is there, or was given back.
+    /// The token was acquired or returned.
     Token,
-    /// Everybody has answered.
+    /// All workers have responded.
     AllAnswered,
-    /// Some of those who were told are dead.
+    /// Some of the notified members are dead.
     FoundDead,
-    /// Somebody else changed the list.
+    /// Another process has changed the list.
     Raced,
-    /// The member is to leave.
+    /// The caller wants to leave.
     Leave,
-    /// Something went wrong.
+    /// A step failed.
     Fault,
-    /// The right was taken away, the store failed, or the others go on without this member.
+    /// The token was taken from this worker, the store failed, or the others continue without this member.
     Lost,
 }
 
 impl Phase {
-    /// The phase that follows; `None` when the event cannot happen.
+    /// Returns the next phase; `None` if the event is not valid in this one.
     #[must_use]
     pub const fn on(self, event: PhaseEvent) -> Option<Self> {
         use PhaseEvent as E;
@@ -98,11 +98,11 @@ impl Phase {
             (Self::Wiping, E::Done) => Self::Leaving,
             (Self::Leaving, E::AllAnswered)
             | (Self::Reading | Self::Locating | Self::Probing | Self::Asking, E::Fault) => Self::Closing,
-            // What may stand in the list, or be known to others, is taken back.
+            // Undoes what may be in the list or known to other members.
             (Self::Writing | Self::Addressing | Self::Listing | Self::Sweeping | Self::Telling, E::Fault) => {
                 Self::Rereading
             }
-            // What cannot be taken back is left to the others, who will find nobody there.
+            // What cannot be undone is left to the others, which will not reach this worker.
             (
                 Self::Rereading
                 | Self::Doubting
@@ -119,7 +119,7 @@ impl Phase {
         })
     }
 
-    /// Whether others may tell of changes: they know this member.
+    /// Whether other members know this one, and may notify it of changes.
     #[must_use]
     pub const fn is_known(self) -> bool {
         matches!(

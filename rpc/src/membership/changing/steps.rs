@@ -1,4 +1,4 @@
-//! What replies and answers mean to a member.
+//! Replies of the store and responses of other members.
 
 use super::{
     ABSENCE_TIMEOUT, Announced, ChangingGroup, MemberPresence, NoAnswer, Output, Owner, Peer, PeerState,
@@ -28,11 +28,11 @@ impl ChangingGroup {
             Owner::Group(_) => Some(()),
         };
         if fits.is_none() {
-            self.lose(MembershipError::Store { message: "it answered another question".into() });
+            self.lose(MembershipError::Store { message: "its reply does not match the request".into() });
         }
     }
 
-    /// Takes in the reply to the step that the phase asked for; `None`: it is none.
+    /// Processes the reply to the step of the phase; `None` if it does not match.
     fn local_reply(&mut self, now: Instant, reply: Reply) -> Option<()> {
         match (self.phase, reply) {
             (Phase::Checking, Reply::Value(value)) if &*value == b"false" => self.go(PhaseEvent::Done),
@@ -46,7 +46,8 @@ impl ChangingGroup {
             (Phase::Verifying, Reply::Value(value)) if *value == *self.options.member.address.as_bytes() => {
                 self.go(PhaseEvent::Done);
             }
-            // Others went on without this member, and its name is another's: nothing here is its own any more.
+            // Others have continued without this member, and another worker has its name: none of the keys is its own
+            // any more.
             (Phase::Verifying, Reply::Value(_)) => self.go(PhaseEvent::Fault),
             (Phase::Listing | Phase::Delisting, Reply::Value(value)) => self.compared(&value),
             (Phase::Writing | Phase::Addressing | Phase::Sweeping | Phase::Wiping, Reply::Done) => {
@@ -72,8 +73,8 @@ impl ChangingGroup {
         }
     }
 
-    /// Where this member goes: whoever is listed under the name of the one from whom it took the right to do so, and was not
-    /// asked when this member came.
+    /// On leaving: finds the listed worker with the name of the one from which the token was taken, unless it was asked
+    /// when this member joined.
     fn find_victim(&mut self, now: Instant) {
         let victim = self.token.victim();
         let is_it = |worker: &&WorkerInfo| Some(&worker.name) == victim.as_ref() && !self.is_me(worker);
@@ -84,14 +85,14 @@ impl ChangingGroup {
         let known = self.members.get(&worker.name).filter(|member| member.worker == worker);
         let (address, peer_state) = match known {
             Some(member) => (member.address.clone(), PeerState::Suspected),
-            // It never came as far as this member, which would know it if it lived.
+            // That worker never notified this member, which it would have done if it were alive.
             None => ("".into(), PeerState::Dead),
         };
         self.doubts_until = now + SUSPICION_TIMEOUT;
         self.peers.push(Peer { worker, address, peer_state, announced: Announced::Nothing });
     }
 
-    /// Whether some have not said whether they are there.
+    /// Whether some workers are still to confirm that they are alive.
     pub(super) fn has_suspects(&self) -> bool {
         matches!(self.phase, Phase::Asking | Phase::Doubting)
             && self.peers.iter().any(|peer| matches!(peer.peer_state, PeerState::Suspected))
@@ -113,7 +114,7 @@ impl ChangingGroup {
             MemberPresence::Unsettled => PeerState::Dead,
             MemberPresence::Settled if self.phase == Phase::Doubting => PeerState::Settled,
             MemberPresence::Settled => {
-                // It is a member like any other.
+                // It is an ordinary member.
                 self.outputs.push_back(Output::Ask(peer.location()));
                 PeerState::BeingAsked
             }
@@ -133,11 +134,12 @@ impl ChangingGroup {
         let victim = self.token.victim();
         let peers = self.listed.iter().zip(values).map(|(worker, value)| {
             let address: Box<str> = String::from_utf8_lossy(value).into();
-            // Nobody else is where this member is: whoever was there came before it.
+            // No other worker can be at this member's address: a worker that was there was an earlier one, and is dead.
             let is_dead = address.is_empty() || address == self.options.member.address;
             let peer_state = match () {
                 () if is_dead => PeerState::Dead,
-                // It is the one that was dead, or lost the right; or somebody else had come under its name.
+                // The worker from which the token was taken may be dead, may have lost the token while alive, or
+                // another one may have joined under its name.
                 () if Some(&worker.name) == victim.as_ref() => PeerState::Suspected,
                 () => PeerState::BeingAsked,
             };
@@ -149,26 +151,26 @@ impl ChangingGroup {
         Some(())
     }
 
-    /// Whether the others' liveness keys are to be read.
+    /// Whether the other members' liveness keys must be read.
     pub(super) fn has_to_probe(&self) -> bool {
         let is_stop_requested = |peer: &Peer| matches!(peer.peer_state, PeerState::BeingAsked);
         self.options.liveness == Liveness::Keys && self.peers.iter().any(is_stop_requested)
     }
 
-    /// The liveness key of this member, and those of the others.
+    /// Returns the liveness key of this member, followed by those of the others.
     pub(super) fn liveness_keys(&self) -> Vec<Box<str>> {
         let places = core::iter::once(self.me()).chain(self.peers.iter().map(Peer::location));
         places.map(|location| keys::liveness_of(&location.worker.name, &location.address)).collect()
     }
 
-    /// A member whose liveness key is gone lost its session: it is asked whether it is there, and has little time for that.
+    /// A member without a liveness key has lost its session: it is asked whether it is alive, with a short timeout.
     fn probed(&mut self, now: Instant, values: &[Box<[u8]>]) -> Option<()> {
         let (local, others) = values.split_first()?;
         if others.len() != self.peers.len() {
             return None;
         }
         let is_here = |value: &[u8]| value.starts_with(keys::HERE.as_bytes());
-        // Where its own is gone, nothing is known of the others'.
+        // If this member's own key is absent, the others' keys prove nothing.
         if is_here(local) {
             if !self.peers.iter().any(|peer| matches!(peer.peer_state, PeerState::Suspected)) {
                 self.doubts_until = now + ABSENCE_TIMEOUT;
@@ -183,7 +185,7 @@ impl ChangingGroup {
         Some(())
     }
 
-    /// Where this member goes: those who are listed still, and dead.
+    /// On leaving: strikes out the dead that are still listed.
     fn strike_out_the_known_dead(&mut self) {
         let mut dead = self.dead.clone();
         dead.retain(|location| self.listed.contains(&location.worker));
@@ -211,7 +213,7 @@ impl ChangingGroup {
                 Ok((got, _)) => MembershipError::OtherCard { wanted: worker, got },
                 Err(why) => MembershipError::Card { subject: worker.to_string().into(), why },
             },
-            // A worker of the same name that cannot be asked may live, so this one is none.
+            // A worker with this one's name that cannot be reached may be alive, so this one cannot join.
             Err(NoAnswer::Unknown(_)) if self.is_me(&worker) => {
                 MembershipError::NotUnique { name: worker.name }
             }
@@ -241,7 +243,7 @@ impl ChangingGroup {
         }
     }
 
-    /// Those who are there, and were before.
+    /// Returns the members that responded with a card.
     fn here(&self) -> impl Iterator<Item = Member> {
         self.peers.iter().filter_map(|peer| match &peer.peer_state {
             PeerState::Here(devices) => Some(Member {
@@ -253,7 +255,7 @@ impl ChangingGroup {
         })
     }
 
-    /// Whether some are dead of whom that was not known.
+    /// Strikes out peers that are dead; returns true if any of them was not struck out before.
     pub(super) fn strike_out_the_dead(&mut self) -> bool {
         let before = self.departed.len();
         let dead = self.peers.iter().filter(|peer| matches!(peer.peer_state, PeerState::Dead));
@@ -268,7 +270,7 @@ impl ChangingGroup {
         self.departed.iter().any(|departed| departed.worker == *worker)
     }
 
-    /// The list as it is to be.
+    /// Returns the list of members to be written.
     pub(super) fn new_list(&self) -> Vec<WorkerInfo> {
         let joins = self.phase == Phase::Listing;
         let kept = self.listed.iter().filter(|worker| !self.is_struck(worker) && !self.is_me(worker));
@@ -276,7 +278,7 @@ impl ChangingGroup {
         kept.chain(me).cloned().collect()
     }
 
-    /// The keys of those who are struck out, but for those that are others' now.
+    /// Returns the keys of the struck out workers, except those that other members have now.
     pub(super) fn left_keys(&self) -> Vec<Box<str>> {
         let names = self.listed.iter().map(|worker| keys::name_of(worker.id));
         let addresses = self.listed.iter().map(|worker| keys::address_of(&worker.name));
@@ -287,8 +289,8 @@ impl ChangingGroup {
         keys.filter(|key| !taken.contains(key)).chain(self.left_tokens()).collect()
     }
 
-    /// The marks of those who are struck out. Their signs of life stay: a token that one of them takes when it goes on is
-    /// taken from it again since its sign does not change.
+    /// Returns the return marks of the struck out workers. Their heartbeats stay: if one of them resumes and acquires a
+    /// token, the others take it back, since its heartbeat does not change.
     fn left_tokens(&self) -> impl Iterator<Item = Box<str>> + '_ {
         let mut names: Vec<WorkerName> =
             self.departed.iter().map(|departed| departed.worker.name.clone()).collect();
@@ -317,7 +319,8 @@ impl ChangingGroup {
         for peer in self.peers.iter_mut().filter(|peer| matches!(peer.peer_state, PeerState::Here(_))) {
             let mut left = self.departed.clone();
             if peer.announced == Announced::Everything {
-                // It knows this member already. That one died where this one is now would mean this one, told again.
+                // That member knows this one already. A departure with this worker's location would be read as this
+                // worker's own.
                 left.retain(|departed| *departed != me);
             }
             peer.announced = Announced::Pending;
@@ -335,7 +338,7 @@ impl ChangingGroup {
             Err(NoAnswer::Dead) => peer.peer_state = PeerState::Dead,
             Err(NoAnswer::Unknown(message)) => {
                 let worker = peer.worker.clone();
-                // Who goes need not wait for those who do not answer.
+                // A member that leaves does not wait for those that do not respond.
                 if self.phase == Phase::Telling {
                     self.fail(MembershipError::Unanswered { worker, message });
                 }
@@ -343,8 +346,8 @@ impl ChangingGroup {
         }
     }
 
-    /// Those who know of this member hear that it goes.
-    pub(super) fn part(&mut self) {
+    /// Notifies the members that know of this one that it leaves.
+    pub(super) fn announce_leave(&mut self) {
         if self.failure.is_none() {
             let others = self.members.iter().filter(|member| !self.is_struck(&member.worker));
             let peers = others.map(|member| Peer {
@@ -365,7 +368,7 @@ impl ChangingGroup {
         }
     }
 
-    /// It is known to all: those who are there are its group.
+    /// All members know of this one: the peers that responded become its group.
     pub(super) fn enter(&mut self) {
         let mut members = Members::default();
         self.here().chain([self.options.member.clone()]).for_each(|member| members.insert(member));
@@ -401,13 +404,13 @@ impl ChangingGroup {
         WorkerLocation { worker: member.worker.clone(), address: member.address.clone() }
     }
 
-    /// What the others are asked for: this member's card.
+    /// Returns this member's card, which other members request.
     #[must_use]
     pub fn local_card(&self) -> Vec<u8> {
         crate::exchange::encode_card(&self.options.member.worker, &self.options.member.devices)
     }
 
-    /// Whether a worker of this name is a member, as far as this one knows.
+    /// Whether a worker with this name is a member, as far as this one knows.
     #[must_use]
     pub fn knows(&self, name: &WorkerName) -> bool {
         self.members.get(name).is_some()

@@ -197,7 +197,7 @@ fn the_dead_are_struck_out_and_the_living_are_told() {
     let me = member("w", 3, "h:w");
     let left = [WorkerLocation { worker: me.worker, address: "h:w".into() }].to_vec();
     w.input(Input::Changed(Change { joined: Some(member("n", 9, "h:n")), left }));
-    w.expect(&["failed: the group goes on without this worker: n found nobody at its address"]);
+    w.expect(&["failed: the group continues without this worker: n could not reach it at its address"]);
 }
 
 /// A worker that has taken the token from b, which showed no more signs of life. In the list are a and a worker b.
@@ -279,7 +279,7 @@ fn names_and_numbers_are_unique_among_the_living() {
         ("w-3,", member("w", 3, ""), "failed: RPC worker name w is not unique."),
         ("w-5,", member("w", 5, ""), "failed: RPC worker name w is not unique."),
         ("b-3,", member("b", 3, ""), "failed: RPC worker id 3 is not unique: b has it."),
-        ("b-4,", member("c", 4, ""), "failed: c (id 4) answered where b (id 4) was asked"),
+        ("b-4,", member("c", 4, ""), "failed: c (id 4) responded at the address of b (id 4)"),
     ] {
         let mut w = Script::new(options("w", 3));
         w.queue().value(listed);
@@ -368,7 +368,7 @@ fn a_store_that_fails_ends_it() {
     w.expect(&["failed: the store failed: server gone"]);
     let mut w = Script::new(options("w", 3));
     w.queue().input(Input::Stored(Reply::Number(3)));
-    w.expect(&["failed: the store failed: it answered another question"]);
+    w.expect(&["failed: the store failed: its reply does not match the request"]);
 }
 
 #[test]
@@ -383,5 +383,5 @@ fn who_is_cancelled_while_it_waits_for_the_token_leaves_nothing() {
     w.input(Input::Stored(Reply::Released))
         .expect(&["compare RpcGroupManagementToken:  -> Token_for_w_join"]);
     w.value("Token_for_x_join").expect(&[&alloc::format!("forget Token_for_w_join_alive: {beat}")]);
-    w.done().expect(&["failed: the worker gave up joining"]);
+    w.done().expect(&["failed: joining was cancelled"]);
 }

@@ -111,7 +111,7 @@ fn who_does_not_come_is_named() {
     let Some(FixedOutput::Failed(error)) = groups[0].poll_output() else { panic!("it fails") };
     assert_eq!(
         error.to_string(),
-        "2 of 20 workers came in 60s; missing: 1, 2, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17 and 2 more"
+        "2 of 20 workers joined in 60s; missing: 1, 2, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17 and 2 more"
     );
     assert_eq!(groups[0].state(), FixedState::Over);
 }
@@ -142,7 +142,7 @@ fn who_is_busy_at_the_end_is_named() {
     let Some(FixedOutput::Failed(error)) = reported[0].first() else { panic!("{reported:?}") };
     assert_eq!(
         error.to_string(),
-        "1 of 2 workers had done with their calls in 60s; still busy, or dead: b (id 1)"
+        "1 of 2 workers finished their calls in 60s; still busy, or dead: b (id 1)"
     );
 }
 
@@ -198,7 +198,7 @@ fn everybody_finds_the_same_fault() {
     let Some(FixedOutput::Failed(error)) = again[0].output.take() else { panic!("no card") };
     assert_eq!(
         error.to_string(),
-        "what worker 0 says of its devices: the card has the format 2, and 1 is known"
+        "invalid card of worker 0: the card has the format 2, and 1 is known"
     );
 }
 

@@ -1,97 +1,98 @@
-//! Where a member stands on its way to the token and back.
+//! States of a member that acquires, holds and returns the token.
 
-/// The states. Those that hold the token are from [`TokenState::Proving`] to [`TokenState::Releasing`].
+/// States of [`Token`](super::Token). It is held from [`TokenState::Proving`] to [`TokenState::Releasing`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TokenState {
-    /// Takes its own sign of life.
+    /// Writes its own heartbeat key.
     Claiming,
-    /// Somebody of its name left one: dead, or another worker by mistake? That shows in time.
+    /// The heartbeat key has a value of another process with the same name. Waits to learn whether that process is dead
+    /// or a live worker with a duplicate name.
     Outwaiting,
-    /// Tries to take the token.
+    /// Tries to acquire the token.
     Trying,
-    /// Waits for whoever has it to give it back.
+    /// Waits until the holder returns the token.
     Waiting,
-    /// Rests, since the mark that it waited for is an old one.
+    /// Pauses, since the return mark that it waited for is from an earlier use of the token.
     Pausing,
-    /// Shows that it lives, while it waits.
+    /// Sends a heartbeat while it waits.
     Refreshing,
-    /// Looks whether the holder lives.
+    /// Reads the holder's heartbeat.
     Looking,
-    /// Takes the sign of life from a holder that is dead, so that it learns of it should it wake.
+    /// Replaces the heartbeat of a dead holder, so that the holder learns of it if it resumes.
     Dooming,
-    /// Wakes those who wait for it. That comes first, as where a token is given back: who dies between the two has nobody
-    /// wait for the one who died before.
+    /// Releases those that wait for the dead holder's token. This comes first, as where a token is returned: a worker
+    /// that dies between the two steps leaves none waiting for the holder before it.
     Waking,
-    /// Takes the token from it.
+    /// Takes the token from the dead holder.
     Seizing,
-    /// Somebody else was faster; the sign of life is of no use any more.
+    /// Another worker was faster; removes the replaced heartbeat.
     Tidying,
-    /// Has the token, and shows that it is the one of its name that has.
+    /// Has the token, and sends a heartbeat to prove that it is the process of its name that has it.
     Proving,
-    /// Removes what is left of the dead holder's sign of life.
+    /// Removes the dead holder's replaced heartbeat.
     Clearing,
-    /// Removes its own old mark, which would wake everybody at once.
+    /// Removes its own old return mark, which would release waiters at once.
     Unmarking,
-    /// Has the token; the group is its own.
+    /// Holds the token and may change the group.
     Held,
-    /// Shows that it lives, while it has the token.
+    /// Sends a heartbeat while it holds the token.
     Beating,
-    /// Wakes those who wait for it. That comes first: who dies between the two leaves a token that can be taken, and not
-    /// somebody who waits for nothing.
+    /// Releases those that wait for it. This comes first: a worker that dies between the two steps leaves a token that
+    /// can be taken, and none that waits for a mark that never appears.
     Announcing,
-    /// Shows that it lives before it gives the token back, since it has not for long.
+    /// Sends a heartbeat before it returns the token, since the last one is not recent.
     Confirming,
-    /// Gives the token back.
+    /// Returns the token.
     Releasing,
-    /// Takes its sign of life away.
+    /// Removes its heartbeat.
     Forgetting,
-    /// The same, though it never had the token.
+    /// Removes its heartbeat without having held the token.
     Withdrawing,
-    /// Has given it back.
+    /// Has returned the token.
     Free,
-    /// Has given up waiting.
+    /// Stopped waiting at the deadline.
     GaveUp,
-    /// Another worker of its name lives.
+    /// Another worker with the same name is alive.
     NotUnique,
-    /// Was taken for dead, and the token from it.
+    /// Was considered dead, and lost the token.
     Lost,
 }
 
-/// What can happen.
+/// Events of the token's state machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TokenEvent {
-    /// The key holds what was to be put there.
+    /// The key has the value that was to be stored.
     Mine,
-    /// It does, and was taken from a dead holder.
+    /// The key has the value that was to be stored, and the token was taken from a dead holder.
     MineOfDead,
-    /// It holds something else.
+    /// The key has another value.
     Others,
-    /// It holds what it held before, though its mark says that it was given back.
+    /// The key has the holder's value still, though the holder's mark says that it returned the token.
     OthersMarked,
-    /// It holds something that changes: somebody lives.
+    /// The key has a value that changes: another process is alive.
     OthersAlive,
     /// The wait was released.
     Released,
-    /// It was not.
+    /// The wait timed out.
     TimedOut,
-    /// The time has come, or has passed.
+    /// The time of the next action has come, or the time for this step has passed.
     Due,
-    /// The time has come, and so has the time to look at the holder.
+    /// The time of the next action has come, and so has that of reading the holder's heartbeat.
     LookDue,
-    /// The holder shows no more signs of life.
+    /// The holder's heartbeat has stopped.
     Silent,
-    /// It does, or never has.
+    /// The holder's heartbeat has not stopped, or it has never sent one.
     NotSilent,
-    /// The step was carried out.
+    /// The step succeeded.
     Done,
-    /// The member has done with the group.
+    /// The member has finished its change of the group.
     Release,
     /// The deadline passed.
     Deadline,
 }
 
 impl TokenState {
-    /// The state that follows; `None` when the event cannot happen.
+    /// Returns the next state; `None` if the event is not valid in this one.
     #[must_use]
     pub const fn on(self, event: TokenEvent) -> Option<Self> {
         use TokenEvent as E;
@@ -133,7 +134,7 @@ impl TokenState {
         })
     }
 
-    /// Whether nothing comes after it.
+    /// Whether this is a final state.
     #[must_use]
     pub const fn is_over(self) -> bool {
         matches!(self, Self::Free | Self::GaveUp | Self::NotUnique | Self::Lost)
