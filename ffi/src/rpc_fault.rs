@@ -8,7 +8,7 @@ use crate::status::*;
 use crate::store::call_fault;
 use crate::watch::watch_fault;
 use rendezvous_core::time::Duration;
-use rendezvous_rpc::agent::{AgentError, NotCallable, tells_of_an_end};
+use rendezvous_rpc::agent::{AgentError, NotCallable, indicates_death};
 use rendezvous_rpc::connection::{CallError, CallFailure, CallPhase, ConnectionError, Status};
 use rendezvous_rpc::driver::group::{GroupCallError, ObservingError, RpcInitError, SignsError};
 use rendezvous_rpc::handlers::HandlerError;
@@ -141,7 +141,7 @@ const fn status_of_call(error: &CallError) -> rdzv_status {
         CallFailure::ConnectionLost(_) | CallFailure::Unsent(ConnectionError::GivenUp(_)) => {
             RDZV_RPC_PEER_DIED
         }
-        CallFailure::Unsent(_) if tells_of_an_end(error) => RDZV_RPC_PEER_DIED,
+        CallFailure::Unsent(_) if indicates_death(error) => RDZV_RPC_PEER_DIED,
         CallFailure::Unsent(_) => RDZV_RPC_UNREACHED,
     }
 }
@@ -305,10 +305,14 @@ mod tests {
             (remote(Status::NoHandler), RDZV_RPC_NO_HANDLER, "there is no such handler: no luck"),
             (remote(Status::TooLong), RDZV_LIMIT_EXCEEDED, "the payload is over the limit: no luck"),
             (remote(Status::Leaving), RDZV_RPC_LEAVING, "the worker takes no further requests: no luck"),
-            (remote(Status::Exhausted), RDZV_EXHAUSTED, "the worker has no room for it: no luck"),
+            (remote(Status::Exhausted), RDZV_EXHAUSTED, "the worker has no capacity for it: no luck"),
             (remote(Status::Malformed), RDZV_RPC_MALFORMED, "no luck"),
-            (remote(Status::Stalled), RDZV_TIMED_OUT, "the rest of the request did not come: no luck"),
-            (ConnectionLost(lost()), RDZV_RPC_PEER_DIED, "the worker is gone: the connection ended: reset"),
+            (remote(Status::Stalled), RDZV_TIMED_OUT, "the rest of the request did not arrive: no luck"),
+            (
+                ConnectionLost(lost()),
+                RDZV_RPC_PEER_DIED,
+                "contact with the worker was lost: the connection ended: reset",
+            ),
             (Unsent(lost()), RDZV_RPC_PEER_DIED, "not sent: the connection ended: reset"),
             (
                 Unsent(ConnectionError::GivenUp("its lease ended".into())),
@@ -330,7 +334,7 @@ mod tests {
             (
                 Unsent(ConnectionError::NotListening("refused".into())),
                 RDZV_RPC_PEER_DIED,
-                "not sent: nobody listens at its address: refused",
+                "not sent: no process listens at its address: refused",
             ),
             (
                 Unsent(ConnectionError::Unreachable("no route".into())),
@@ -340,7 +344,7 @@ mod tests {
             (
                 Unsent(refused(Refusal::Unknown)),
                 RDZV_RPC_UNREACHED,
-                "not sent: refused: the caller is no member that it knows",
+                "not sent: refused: the caller is not a known member",
             ),
         ] {
             let error = why.of("push", &worker("ps", 3)).at("host:1");

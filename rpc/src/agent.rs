@@ -1,14 +1,14 @@
-//! The life of one worker in a group: it joins, makes sure that everybody can be called, is told who comes, goes and dies,
-//! and leaves.
+//! State machine of one worker in a group. The worker joins, verifies that all members can call each other, is notified
+//! of workers that join, leave and die, and leaves.
 //!
-//! The members meet at keys of a store ([`crate::membership`]) and tell each other of changes with calls to handlers
-//! of the library's own. Before a worker is a member, the way to the others and the way back have been tried, so that
-//! nobody is in a group half of which it cannot reach: in a static group each calls the *leader*, the one whose name is
-//! the first, who answers when all have called; in a dynamic one a newcomer calls each, and each that is told of it calls
-//! it before it agrees.
+//! The members coordinate through keys of a store ([`crate::membership`]) and notify each other of changes by calls of
+//! the library's own handlers. Before a worker is a member, calls in both directions have been tried, so that no worker
+//! is in a group that it can only partly reach. In a static group each worker calls the *leader*, the one with the
+//! first name, which responds when all have called. In a dynamic group a newcomer calls each member, and each member
+//! that is notified of it calls it before it agrees.
 //!
-//! Where the store is of a native server, each worker has a *sign* there, a key that vanishes with its session. A sign
-//! that vanishes, and did not say before that its worker goes, is a death, and everybody learns of it at once.
+//! If the store's server is a native one, each worker has a *liveness key* there, which is deleted with the worker's
+//! session. The deletion of a key that was not marked as leaving is a death, of which all others are notified.
 
 mod error;
 mod life;
@@ -37,179 +37,180 @@ use deaths::{Death, LIVENESS_GRACE};
 use liveness_key::{LivenessKey, LivenessWatcher};
 use rendezvous_core::time::{Duration, Instant};
 
-/// Answers with the worker's card.
+/// Handler that responds with the worker's card.
 pub const CARD_HANDLER: &str = "rdzv/card";
-/// Takes in a change of the group.
+/// Handler that accepts a change of the group.
 pub const CHANGE_HANDLER: &str = "rdzv/change";
-/// Answers whether the worker is a member that neither comes nor goes, and whoever calls it has tried the way.
+/// Handler that responds whether the worker is a member that is neither joining nor leaving.
 pub const REACH_HANDLER: &str = "rdzv/reach";
-/// Answers when all members of a static group have called.
+/// Handler of the leader of a static group, which responds when all members have called.
 pub const READY_HANDLER: &str = "rdzv/ready";
-/// All of them.
+/// Names of all of the library's own handlers.
 pub const HANDLERS: [&str; 4] = [CARD_HANDLER, CHANGE_HANDLER, REACH_HANDLER, READY_HANDLER];
 
-/// How long the way to a newcomer may take to be tried.
+/// Timeout of the call that tries whether a newcomer can be reached.
 const REACH_TIMEOUT: Duration = Duration::from_secs(5);
-/// How much later than the leader the others give up.
+/// Time by which the others' timeout exceeds the leader's.
 const ANSWER_SLACK: Duration = Duration::from_secs(5);
 
-/// What a worker is given.
+/// Options of an [`Agent`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AgentOptions {
-    /// Who it is, where it takes calls already, and its devices.
+    /// Name, number, devices, and the address at which the worker accepts calls already.
     pub member: Member,
-    /// How many workers there are; `None`: they come and go.
+    /// Number of workers of a static group; `None` for a dynamic group.
     pub world_size: Option<u16>,
-    /// Which devices the group counts.
+    /// Kind of device that the group counts.
     pub accelerator: DeviceKind,
-    /// How long joining may take, and leaving.
+    /// Timeout of joining, and of leaving.
     pub timeout: Duration,
-    /// Signs of life of who changes a dynamic group.
+    /// Times of the heartbeats of a worker that changes a dynamic group.
     pub times: TokenTimes,
-    /// Whether the workers have signs.
+    /// Whether the workers have liveness keys.
     pub liveness: Liveness,
-    /// Tells this process from others that come under its name; random.
+    /// Random number that distinguishes this process from others with its name.
     pub nonce: u64,
 }
 
-/// What happened.
+/// Inputs of the state machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Input {
-    /// Time passed.
+    /// Time has passed.
     Tick,
-    /// The step that was asked for ended so.
+    /// Reply to the last [`Output::Store`].
     Stored(Reply),
-    /// The call that was asked for with this number ended so.
+    /// Result of the [`Output::Call`] with this number.
     Ended(u64, Result<Box<[u8]>, NoAnswer>),
-    /// A worker calls one of [`HANDLERS`]; it is answered with [`Output::Respond`], by this number.
+    /// A worker calls one of [`HANDLERS`]. The response is an [`Output::Respond`] with this number.
     Called(u64, Called),
-    /// Beneath [`liveness_key::PREFIX`] a key, which is told without it, has this value, or none any more.
+    /// The liveness key with this name, without [`liveness_key::PREFIX`], has this value, or was deleted.
     LivenessKey(Box<str>, Option<Box<[u8]>>),
-    /// Signs are told no more, for this reason.
+    /// The watch on the liveness keys ended for this reason.
     LivenessLost(Box<str>),
-    /// These are all signs that there are, each with its value: some may have come and vanished unseen.
+    /// All liveness keys with their values. Others may have been created and deleted unseen.
     LivenessWatcher(Vec<(Box<str>, Box<[u8]>)>),
-    /// A call of the program's to the worker at this address failed so that it may be dead: [`tells_of_an_end`].
+    /// A call of the program to the worker at this address failed in a way that may mean its death:
+    /// [`indicates_death`].
     Lost(WorkerLocation),
-    /// The worker is to leave, once it has no more calls under way.
+    /// The caller wants to leave, once its own calls have finished.
     Leave,
-    /// It has none.
+    /// Its own calls have finished.
     Drained,
-    /// Calls to these were under way when [`Output::CutCalls`] ended them, each as often as there were calls.
+    /// Callees of the calls that [`Output::CutCalls`] failed, one entry for each call.
     Cut(Vec<WorkerInfo>),
-    /// Nobody waits for it to join any longer.
+    /// The caller has cancelled the join.
     Cancel,
-    /// It is to end without a word to the others.
+    /// The caller wants to end without notifying the others.
     Abandon,
 }
 
-/// A call of one of the library's own handlers.
+/// Call of one of the library's own handlers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Called {
-    /// Who calls, and was admitted.
+    /// The admitted caller.
     pub from: WorkerInfo,
-    /// Which handler.
+    /// Name of the handler.
     pub handler: Box<str>,
-    /// With what.
+    /// Payload.
     pub payload: Box<[u8]>,
 }
 
-/// What is to be done.
+/// Actions for the driver.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Output {
-    /// Ask this of the store, and report [`Input::Stored`]; nothing else is asked until then.
+    /// Execute this step and report [`Input::Stored`]; no other step follows before that.
     Store(StoreStep),
-    /// Make a call, and report [`Input::Ended`].
+    /// Make a call and report [`Input::Ended`].
     Call(ControlCall),
-    /// Answer the call with this number.
+    /// Respond to the call with this number.
     Respond(u64, Result<Box<[u8]>, Box<str>>),
-    /// Answer the call with this number that this worker is of no group any more.
+    /// Respond to the call with this number that this worker is not in a group any more.
     Decline(u64),
-    /// Wait until no call of this worker's is under way, and report [`Input::Drained`].
+    /// Wait until this worker's own calls have finished, and report [`Input::Drained`].
     Drain,
-    /// What the program has called so far ends with this reason, and [`Input::Cut`] says whom that was for.
+    /// Fail the program's pending calls with this message, and report their callees with [`Input::Cut`].
     CutCalls(Box<str>),
-    /// Whatever is under way ends with this reason, and nobody is called any more.
+    /// Fail all pending calls with this message, and accept no new ones.
     EndCalls(Box<str>),
-    /// The worker there is gone: calls to it end with this reason.
+    /// The worker there has ended: fail the calls to it with this message.
     EndCallsTo(WorkerLocation, Box<str>),
-    /// The worker there has left, and answers what it was asked: calls to it that are under way go on, and no others are
-    /// made.
+    /// The worker there has left and completes the requests that it has: pending calls to it continue, new ones are
+    /// refused.
     PartWith(WorkerLocation),
-    /// Ask [`Agent::admit`] again of everybody who is connected, and end the connections of those who are refused.
+    /// Call [`Agent::admit`] again for each connected worker, and close the connections of those that it refuses.
     AdmitAgain,
-    /// The sign of this worker says from now on that it goes.
+    /// Mark this worker's liveness key as leaving.
     MarkLeaving,
     /// This worker is a member.
     Joined,
-    /// Something happened to the group.
+    /// The group has changed.
     Event(GroupEvent),
-    /// It is of no group any more; nothing comes after that.
+    /// The worker is not in a group any more. This is the last output.
     Over(Result<(), AgentError>),
 }
 
-/// A call of one of the library's own handlers at another worker.
+/// Call of one of the library's own handlers at another worker.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ControlCall {
-    /// Its number.
+    /// Number of the call.
     pub number: u64,
-    /// Whom.
+    /// The callee.
     pub to: WorkerLocation,
-    /// Which handler.
+    /// Name of the handler.
     pub handler: &'static str,
-    /// With what.
+    /// Payload.
     pub payload: Box<[u8]>,
-    /// How long it may take.
+    /// Deadline.
     pub until: Instant,
 }
 
-/// What happens to a group while one is in it.
+/// Events of a group, as its members see them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum GroupEvent {
-    /// A worker came.
+    /// A worker joined.
     Joined(WorkerInfo),
-    /// A worker went.
+    /// A worker left.
     Left(WorkerInfo),
     /// A worker died.
     PeerDied {
-        /// Who.
+        /// The worker.
         worker: WorkerInfo,
-        /// What is known of its end.
+        /// How its death was detected.
         why: Box<str>,
     },
-    /// Deaths are told no more as they happen: this worker does not see the others' signs any longer. The group goes on;
-    /// who is dead is found out by whoever calls it.
+    /// Deaths are not reported as they happen any more: this worker cannot watch the others' liveness keys. The group
+    /// continues; the next call to a dead worker detects its death.
     WatchLost {
-        /// Why.
+        /// The reason.
         why: Box<str>,
     },
 }
 
-/// Whether a call failed so that the worker that was called is gone, most likely.
+/// Whether a call failed in a way that makes the callee's death likely.
 #[must_use]
-pub const fn tells_of_an_end(error: &CallError) -> bool {
+pub const fn indicates_death(error: &CallError) -> bool {
     match &error.why {
         CallFailure::ConnectionLost(why) | CallFailure::Unsent(why) => matches!(
             why,
             ConnectionError::Lost(_)
                 | ConnectionError::NotListening(_)
                 | ConnectionError::Impostor { .. }
-                // Somebody else is there now, or nobody any more but its process.
+                // Another worker, or a process without a worker, is there now.
                 | ConnectionError::Refused { why: Refusal::Group | Refusal::NotMe | Refusal::Over, .. }
         ),
-        // A worker says so when it is of no group any more.
+        // A worker responds so when it is not in a group any more.
         CallFailure::Leaving | CallFailure::Remote { status: Status::Leaving, .. } => true,
         _ => false,
     }
 }
 
-/// What a call that failed tells of the worker that was called.
+/// Returns what the failure of a call means for the callee.
 #[must_use]
 pub fn no_answer(error: &CallError) -> NoAnswer {
-    if tells_of_an_end(error) { NoAnswer::Dead } else { NoAnswer::Unknown(error.to_string().into()) }
+    if indicates_death(error) { NoAnswer::Dead } else { NoAnswer::Unknown(error.to_string().into()) }
 }
 
-/// Whether a bug is planted here, for the tests to find.
+/// Whether a deliberate bug is enabled here, which the tests must detect.
 #[cfg(test)]
 macro_rules! planted {
     ($self:ident, $flaw:ident) => {
@@ -223,18 +224,18 @@ macro_rules! planted {
     };
 }
 
-/// What a call was made for.
+/// Purpose of a control call.
 #[derive(Clone, Debug)]
 enum Purpose {
     Card(WorkerName),
-    /// To see whether it is a member of whose name somebody had the token, and died.
+    /// Checks whether the member with the name of a dead token holder is alive.
     Victim(WorkerName),
     Notify(WorkerName),
-    /// To try the way to a newcomer; whoever told of it waits for the answer with this number.
+    /// Tries whether a newcomer can be reached; the response to the notification with this number depends on it.
     Reach(u64),
-    /// To see whether this member is there, whose place is taken by the change with this number.
+    /// Checks whether this member, which the change with this number replaces, is alive.
     CheckAlive(u64, WorkerLocation),
-    /// To see whether this member is there, at whom a call failed.
+    /// Checks whether this member, to which a call failed, is alive.
     Suspect(WorkerLocation),
     Ready,
 }
@@ -245,16 +246,16 @@ enum Membership {
     Changing(Box<ChangingGroup>),
 }
 
-/// Whether the signs of the others are seen, as far as there are any.
+/// Whether this worker sees the others' liveness keys, if there are any.
 #[derive(Clone, Debug)]
 enum WatchState {
     Clear,
-    /// No more; the user has not heard of it.
+    /// The watch has ended; the user has not been notified.
     Lost(Box<str>),
     ReportedLost,
 }
 
-/// One worker of a group.
+/// State machine of one worker of a group.
 #[derive(Clone, Debug)]
 pub struct Agent {
     me: Member,
@@ -264,18 +265,19 @@ pub struct Agent {
     deadline: Instant,
     calls: Vec<(u64, Purpose)>,
     last_call: u64,
-    /// Who has called the leader, and by which number it is answered. Empty where this worker is none.
+    /// Workers that have called the leader, with the numbers of their calls. Empty unless this worker is the leader.
     ready: Vec<(u64, WorkerInfo)>,
     liveness_watcher: LivenessWatcher,
     watch_state: WatchState,
     deaths: Vec<Death>,
-    /// Members at whose address nobody listens, though their signs are there, and since when that is known.
+    /// Members at whose address no process listens, though their liveness keys exist, and the time since which that is
+    /// known.
     suspects: Vec<(WorkerLocation, Instant)>,
-    /// Changes that others told of, and that this worker has not agreed to yet.
+    /// Notified changes to which this worker has not agreed yet.
     notified: Vec<Notified>,
-    /// Once it is over: how that came.
+    /// Reason of the end, once the worker has ended.
     end: Box<str>,
-    /// At whom calls were under way when the time to finish them was up.
+    /// Callees of the calls that were pending at the deadline of draining.
     cut: Callees,
     outputs: VecDeque<Output>,
     #[cfg(test)]
@@ -283,10 +285,10 @@ pub struct Agent {
 }
 
 impl Agent {
-    /// A worker that is to join.
+    /// Starts to join.
     ///
     /// # Errors
-    /// Its number is none of those of the group.
+    /// The worker's number is not below the world size.
     pub fn new(now: Instant, options: AgentOptions) -> Result<Self, MembershipError> {
         let AgentOptions { member, world_size, accelerator, timeout, times, liveness, nonce } = options;
         let me = member.clone();
@@ -323,19 +325,19 @@ impl Agent {
         Ok(agent)
     }
 
-    /// Where it stands.
+    /// The current state.
     #[must_use]
     pub const fn life(&self) -> Life {
         self.life
     }
 
-    /// Who it is.
+    /// This worker, as the others see it.
     #[must_use]
     pub const fn me(&self) -> &Member {
         &self.me
     }
 
-    /// The members, this one among them, and the dead who are not struck out.
+    /// The members, including this one, and dead ones that have not been struck out.
     #[must_use]
     pub const fn members(&self) -> &Members {
         match &self.membership {
@@ -344,7 +346,7 @@ impl Agent {
         }
     }
 
-    /// The devices of the members, for maps of answers and lists of devices.
+    /// Returns the devices of the members, for reverse maps and lists of devices.
     #[must_use]
     pub fn group(&self) -> Group {
         match &self.membership {
@@ -353,19 +355,19 @@ impl Agent {
         }
     }
 
-    /// Where a worker is called.
+    /// Returns the member with this name, to be called.
     ///
     /// # Errors
-    /// It cannot be.
+    /// It cannot be called.
     pub fn callee(&self, name: &str) -> Result<&Member, NotCallable> {
         let unknown = || NotCallable::UnknownName { name: name.into() };
         self.callable(self.members().get(name), unknown)
     }
 
-    /// The same, by its number.
+    /// Returns the member with this number, to be called.
     ///
     /// # Errors
-    /// It cannot be.
+    /// It cannot be called.
     pub fn callee_by_id(&self, id: u16) -> Result<&Member, NotCallable> {
         self.callable(self.members().by_id(id), || NotCallable::UnknownId { id })
     }
@@ -388,11 +390,11 @@ impl Agent {
         }
     }
 
-    /// Whether a worker that connects is heard. In a static group, once it is complete, only its members are. To a dynamic
-    /// one anybody may come: who takes a living member's name or number finds that out when it joins.
+    /// Decides whether to accept a connection. A complete static group accepts its members only. A dynamic group
+    /// accepts any worker: one with a live member's name or number learns that when it joins.
     ///
     /// # Errors
-    /// It is not.
+    /// The connection is refused.
     pub fn admit(&self, claimed: &WorkerInfo) -> Result<(), NotAdmitted> {
         let is_complete = matches!(self.membership, Membership::Fixed(_)) && self.life != Life::Joining;
         let is_known = || self.is_member(claimed);
@@ -408,18 +410,18 @@ impl Agent {
         })
     }
 
-    /// The key of this worker's sign, beneath the group's prefix.
+    /// Returns this worker's liveness key.
     #[must_use]
     pub fn liveness_key(&self) -> LivenessKey {
         LivenessKey { name: self.me.worker.name.clone(), address: self.me.address.clone() }
     }
 
-    /// The next thing to be done.
+    /// Returns the next action.
     pub fn poll_output(&mut self) -> Option<Output> {
         self.outputs.pop_front()
     }
 
-    /// When time alone changes something.
+    /// Time of the next [`Input::Tick`]; `None` if none is needed.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Instant> {
         let local_deadline = matches!(self.life, Life::Meeting | Life::Draining).then_some(self.deadline);
@@ -432,7 +434,7 @@ impl Agent {
         [local_deadline, of_group, doubts].into_iter().flatten().min()
     }
 
-    /// Takes in what happened. What comes too late means nothing.
+    /// Processes an input. An input that is too late is ignored.
     pub fn handle(&mut self, now: Instant, input: Input) {
         match input {
             Input::Called(number, called) => self.called(now, number, &called),
@@ -456,7 +458,7 @@ impl Agent {
             Input::LivenessWatcher(all) => {
                 let departed = self.liveness_watcher.all(&all);
                 match (&self.membership, self.life) {
-                    // They may have ended as they should, and said so unheard.
+                    // They may have ended normally, and marked their keys unseen.
                     (Membership::Fixed(_), Life::Leaving) => self.liveness_watcher.went(departed),
                     _ => departed.into_iter().for_each(|departed| self.vanished(departed)),
                 }
@@ -489,7 +491,7 @@ impl Agent {
     fn fail(&mut self, error: AgentError) {
         if self.go(LifeEvent::Fault) {
             if matches!(self.membership, Membership::Fixed(_)) && error != AgentError::Abandoned {
-                // That it ends is no death: the others see for themselves what it failed for.
+                // Its end is not a death: the others learn the reason of the failure from the store themselves.
                 self.outputs.push_back(Output::MarkLeaving);
             }
             let message: Box<str> = error.to_string().into();
@@ -507,7 +509,7 @@ impl Agent {
         self.end.clone_from(&message);
         self.outputs.push_back(Output::EndCalls(message));
         if !has_left(&end) {
-            // Who ends as it should answers those first who wait for an answer.
+            // A worker that ends normally responds to the pending requests first.
             self.outputs.push_back(Output::AdmitAgain);
         }
         self.outputs.push_back(Output::Over(end));
@@ -536,7 +538,7 @@ impl Agent {
                     }
                     Some(changing::Output::Notify(to, change)) => {
                         let purpose = Purpose::Notify(to.worker.name.clone());
-                        // Who takes its entry back, since time was up, tells of that all the same.
+                        // A worker that undoes its join because its deadline passed still notifies the others of that.
                         let until = self.deadline.max(now + REACH_TIMEOUT);
                         self.call(to, CHANGE_HANDLER, encode_change(&change), until, purpose);
                     }
@@ -567,10 +569,10 @@ impl Agent {
     fn joined(&mut self) {
         self.go(LifeEvent::Joined);
         if matches!(self.membership, Membership::Changing(_)) {
-            // Each of the others has been called, and has called back.
+            // This worker has called each member, and each member has called it.
             return self.met();
         }
-        // While nobody was known, everybody was heard.
+        // Before the members were known, all callers were admitted.
         self.outputs.push_back(Output::AdmitAgain);
         for (number, from) in core::mem::take(&mut self.ready) {
             if self.is_member(&from) {
@@ -583,7 +585,7 @@ impl Agent {
         if leader.worker == self.me.worker {
             self.look_at_ready();
         } else {
-            // The leader says who is missing when its time is up, and then that has to come here.
+            // At its deadline the leader reports which workers are missing, and that report must still arrive here.
             self.deadline = self.deadline + ANSWER_SLACK;
             let to = WorkerLocation { worker: leader.worker, address: leader.address };
             self.call(to, READY_HANDLER, Vec::new(), self.deadline, Purpose::Ready);
@@ -591,14 +593,14 @@ impl Agent {
         self.bury();
     }
 
-    /// The member whose name is the first.
+    /// Returns the leader of a static group: the member with the first name.
     fn leader(&self) -> Option<Member> {
         self.members().iter().next().cloned()
     }
 
-    /// Who has not called the leader, which this worker is.
+    /// Returns the numbers of the members that have not called this leader.
     fn not_ready(&self) -> Vec<u16> {
-        // They are members, as is looked at when they call.
+        // All of them are members, which is checked when they call.
         let mut arrived: Vec<u16> =
             self.ready.iter().map(|(_, of)| of.id).chain([self.me.worker.id]).collect();
         arrived.sort_unstable();
@@ -612,7 +614,7 @@ impl Agent {
         let leader = self.members().iter().next();
         let leads =
             self.life == Life::Meeting && leader.is_some_and(|leader| leader.worker == self.me.worker);
-        // Not before as many have called as there are: looking for each of them takes its time.
+        // The check of each member is expensive, so the number of calls is compared first.
         let may_be_all = || self.ready.len() + 1 >= self.members().len() && self.not_ready().is_empty();
         if leads && (may_be_all() || planted!(self, HastyLeader)) {
             self.met();
@@ -625,7 +627,7 @@ impl Agent {
                 self.outputs.push_back(Output::Respond(number, Ok(Box::default())));
             }
             self.outputs.push_back(Output::Joined);
-            // Who came and died while this worker came is known to nobody.
+            // Workers that joined and died while this worker was joining were never members for the user.
             let mut deaths = core::mem::take(&mut self.deaths);
             deaths.retain(|death| self.has_member_at(&death.location));
             self.deaths = deaths;
@@ -692,12 +694,12 @@ impl Agent {
                     let absent = Absent::of(missing.iter().copied(), self.timeout).named(self.members());
                     AgentError::NotMet { leader, arrived: world_size - missing.len(), world_size, absent }
                 } else {
-                    AgentError::Leader { leader, message: "it did not answer by the deadline".into() }
+                    AgentError::Leader { leader, message: "it did not respond by the deadline".into() }
                 };
                 self.fail(error);
             }
             Life::Draining => {
-                let message = "this worker leaves its group, and the time for its calls is up";
+                let message = "this worker is leaving its group, and the timeout of its calls has passed";
                 self.outputs.push_back(Output::CutCalls(message.into()));
                 self.drained(now);
             }
@@ -705,7 +707,7 @@ impl Agent {
         }
     }
 
-    /// A call of the library's own handlers. Each is answered, be it later.
+    /// Processes a call of one of the library's own handlers. Each call gets a response, possibly later.
     fn called(&mut self, now: Instant, number: u64, called: &Called) {
         if self.life == Life::Over {
             return self.outputs.push_back(Output::Decline(number));
@@ -716,14 +718,14 @@ impl Agent {
                 let card = crate::exchange::encode_card(&self.me.worker, &self.me.devices);
                 self.respond(number, Ok(card.into()));
             }
-            // Whether it is a member is seen when all are known.
+            // Whether it is a member is checked when all members are known.
             READY_HANDLER if self.life == Life::Joining => self.ready.push((number, called.from.clone())),
             READY_HANDLER if !self.is_member(&called.from) => self.refuse_stranger(number, &called.from),
             READY_HANDLER if self.life == Life::Meeting => {
                 self.ready.push((number, called.from.clone()));
                 self.look_at_ready();
             }
-            // The answer to the first call may have been lost.
+            // The response to the first call may have been lost.
             READY_HANDLER => self.respond(number, Ok(Box::default())),
             CHANGE_HANDLER => self.notified_of(now, number, called),
             other => self.respond(number, Err(format!("there is no handler {other}").into())),
@@ -769,7 +771,8 @@ impl Agent {
         }
     }
 
-    /// The group has changed, and the user hears of it. Calls to the dead have ended; who left answers what it was asked.
+    /// Reports a change of the group to the user. Calls to the dead have failed already; a worker that left still
+    /// responds to its pending requests.
     fn report_change(&mut self, change: &Change) {
         for location in &change.left {
             let before = self.deaths.len();

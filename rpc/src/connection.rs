@@ -1,9 +1,10 @@
-//! One connection between two workers, at both its ends: [`caller::Caller`] and [`callee::Callee`].
+//! State machines of one connection between two workers: [`caller::Caller`] at one end and [`callee::Callee`] at the
+//! other.
 //!
-//! Neither owns a payload. What is received is handed out where it lies, by `next_event`, which takes bytes off the front of
-//! what was read. What is to be written is asked for with `poll_write` when the socket takes bytes, and not before: a part
-//! of a payload is named by its place, for its owner to write from there. So a gigabyte needs no copy here, small calls
-//! pass between its parts, and a peer that does not read holds up the one who writes to it, and nothing grows.
+//! Neither owns a payload. `next_event` consumes bytes that were read and returns received payloads as slices of them.
+//! The driver calls `poll_write` when the socket accepts bytes, and not before; a part of a payload is identified by
+//! its offset, and the payload's owner writes it from there. So a gigabyte needs no copy here, small calls pass between
+//! its parts, and a peer that does not read delays the sender without growth of any buffer.
 
 pub mod by_number;
 pub mod callee;
@@ -18,12 +19,12 @@ pub use error::{
 };
 pub use outgoing::ToWrite;
 
-/// Whether a call is answered.
+/// Whether a call has a response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CallKind {
-    /// It is.
+    /// It has.
     Responded,
-    /// Nobody waits for an answer.
+    /// It has none, and the caller does not wait for one.
     OneWay,
 }
 

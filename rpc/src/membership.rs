@@ -1,6 +1,5 @@
 //! Membership of RPC groups. Members coordinate only through keys of a store. The keys are PyTorch's, so PyTorch's
-//! members
-//! and this library's wait for the same token. `docs/rpc.md` has the rules.
+//! members and this library's wait for the same token. `docs/rpc.md` has the rules.
 //!
 //! Two state machines: [`fixed::FixedGroup`] for a fixed number of members that start together, and
 //! [`changing::ChangingGroup`] for a group that members join and leave. Each emits one [`StoreStep`] at a time and

@@ -445,7 +445,7 @@ void workers_end_in_both_ways(void) {
   // The end is told once; whoever asks again is refused at once.
   FAILS(RDZV_RPC_NO_MEMBER, rdzv_rpc_next_event(pair.two, -1, &event, NULL, NULL, &error));
   await_group_event(pair.one, RDZV_RPC_EVENT_LEFT, "two", NULL);
-  call_fails(pair.two, call_of("one", "echo", ""), RDZV_RPC_NO_MEMBER, "no member of the group any more: this worker has left");
+  call_fails(pair.two, call_of("one", "echo", ""), RDZV_RPC_NO_MEMBER, "this worker is not a member of the group any more: this worker has left");
   call_fails(pair.one, call_of("two", "echo", ""), RDZV_RPC_UNKNOWN_WORKER, NULL);
   OK(rdzv_rpc_shutdown(pair.two, RDZV_RPC_GRACEFUL, &error));
   FAILS(INVALID, rdzv_rpc_shutdown(pair.one, 3, &error));
@@ -461,7 +461,7 @@ void workers_end_in_both_ways(void) {
   OK(rdzv_rpc_shutdown(pair.two, RDZV_RPC_ABRUPT, &error));
   FAILS(RDZV_RPC_PEER_DIED, rdzv_rpc_future_wait(future, -1, &ended, NULL, &error));
   rdzv_rpc_future_free(future);
-  // Its sign at the store vanishes, and nobody is at its address any more: whichever is seen first.
+  // Its sign at the store vanishes, and no worker is at its address any more: whichever is seen first.
   await_group_event(pair.one, RDZV_RPC_EVENT_DIED, "two", "");
   call_fails(pair.one, call_of("two", "echo", ""), RDZV_RPC_PEER_DIED, "two");
   rdzv_rpc_responder_free(take_responder(&kept));

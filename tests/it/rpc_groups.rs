@@ -149,7 +149,8 @@ fn a_death_while_a_static_group_meets_is_told_at_once() {
     let keys: [&[u8]; 2] = [b"rpc_prefix_0/rdzv/cards/0", b"rpc_prefix_0/rdzv/cards/1"];
     store.wait(&keys, Timeout::After(TIMEOUT)).expect("both wait for the third");
     dying.kill();
-    let message = "failed: w1 (id 1) died while the group met: its session with the store's server ended";
+    let message =
+        "failed: w1 (id 1) died while the group was forming: its session with the store's server ended";
     assert_eq!(waiting.says(), message);
 }
 
@@ -172,7 +173,7 @@ fn the_dead_worker_is_named_while_a_static_group_ends() {
                 assert!(!is_wrong, "round {round}, {}: {line}", worker.name);
                 line = worker.next_line();
             }
-            assert!(line.starts_with("failed: w3 (id 3) died while the group ended"), "{round}: {line}");
+            assert!(line.starts_with("failed: w3 (id 3) died while the group was ending"), "{round}: {line}");
         }
     }
 }

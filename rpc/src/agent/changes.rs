@@ -1,8 +1,8 @@
-//! What a worker makes of changes that others tell of.
+//! Verification of changes that other workers announce.
 //!
-//! Whoever changes a dynamic group tells each member, and a word of anybody's is not believed as it is: whether a newcomer
-//! can be called is tried, and so is whether those whom the change strikes out, or whose name or number the newcomer
-//! takes, are gone. A member that answers that it is one keeps its place, and whoever told of the change is refused.
+//! A worker that changes a dynamic group notifies each member, and the members verify the notification. They check that
+//! the newcomer can be called, and that the workers that the change removes, or whose name or number the newcomer
+//! takes, have ended. A member that responds that it is one stays, and the notification is refused.
 
 use super::{Agent, CHANGE_HANDLER, Called, Life, Membership, Purpose};
 use super::{REACH_HANDLER, REACH_TIMEOUT};
@@ -16,18 +16,18 @@ use alloc::string::ToString;
 use alloc::vec::Vec;
 use rendezvous_core::time::Instant;
 
-/// What a member answers who is asked whether it is there, while it neither comes nor goes.
+/// Response of a member that is neither joining nor leaving.
 pub(super) const SETTLED: &[u8] = b"\x01";
-/// What a worker answers that comes or goes.
+/// Response of a worker that is joining or leaving.
 pub(super) const UNSETTLED: &[u8] = b"\x00";
-/// A change that this worker has not agreed to yet.
+/// A change to which this worker has not agreed yet.
 #[derive(Clone, Debug)]
 pub(super) struct Notified {
-    /// By which number whoever told of it is answered.
+    /// Number of the call to which the response is due.
     number: u64,
     change: Change,
     by: WorkerInfo,
-    /// How many calls about it are under way.
+    /// Number of pending calls that verify it.
     calls: usize,
 }
 
@@ -42,20 +42,21 @@ fn is_named_as(newcomer: &Member, member: &Member) -> bool {
     newcomer.worker.name == member.worker.name || newcomer.worker.id == member.worker.id
 }
 
-/// The same, and is another one.
+/// Whether a newcomer has the name or the number of this member and is another worker.
 fn replaces(newcomer: &Member, member: &Member) -> bool {
     is_named_as(newcomer, member) && newcomer.location() != member.location()
 }
 
 impl Agent {
-    /// Whether it is a member that neither comes nor goes: nobody strikes it out but by mistake.
+    /// Returns whether this worker is a member that is neither joining nor leaving. Another worker removes such a
+    /// member only by mistake.
     pub(super) fn membership_state(&self) -> &'static [u8] {
         if matches!(self.life, Life::Member | Life::Draining) { SETTLED } else { UNSETTLED }
     }
 
-    /// Another worker tells of a change.
+    /// Processes a notification from another worker.
     pub(super) fn notified_of(&mut self, now: Instant, number: u64, called: &Called) {
-        match self.judge(called) {
+        match self.check_change(called) {
             Err(message) => self.respond(number, Err(message)),
             Ok(None) => self.respond(number, Ok(Box::default())),
             Ok(Some(change)) => {
@@ -64,8 +65,8 @@ impl Agent {
         }
     }
 
-    /// What can be told without asking anybody; nothing where the change is none.
-    fn judge(&mut self, called: &Called) -> Result<Option<Change>, Box<str>> {
+    /// Checks what needs no call. `None` if the notification changes nothing.
+    fn check_change(&mut self, called: &Called) -> Result<Option<Change>, Box<str>> {
         let change = decode_change(&called.payload).map_err(|error| Box::<str>::from(error.to_string()))?;
         let by = &called.from;
         if matches!(self.membership, Membership::Fixed(_)) {
@@ -73,27 +74,27 @@ impl Agent {
         }
         let is_me = |location: &WorkerLocation| location.is(&self.me);
         if self.membership_state() == SETTLED && change.left.iter().any(is_me) {
-            return Err(format!("{by} strikes out {}, which lives", self.me.worker).into());
+            return Err(format!("{by} removes {}, which is alive", self.me.worker).into());
         }
         match &change.joined {
             Some(newcomer) if newcomer.worker != *by => {
-                Err(format!("{by} tells of {}", newcomer.worker).into())
+                Err(format!("{by} announces {}", newcomer.worker).into())
             }
             Some(newcomer) if replaces(newcomer, &self.me) => {
-                Err(format!("{by} takes the place of {}, which lives", self.me.worker).into())
+                Err(format!("{by} replaces {}, which is alive", self.me.worker).into())
             }
             Some(_) => Ok(Some(change)),
             None => {
-                // It takes itself back before this worker has agreed to it.
+                // The newcomer withdraws before this worker has agreed to it.
                 self.withdraw(&change.left, Some(by));
-                // Whom nobody agreed to has nothing else to tell.
+                // A worker that no member has agreed to cannot remove others.
                 let is_known = self.members().get(&by.name).is_some_and(|known| known.worker == *by);
                 Ok(is_known.then_some(change))
             }
         }
     }
 
-    /// Before a worker agrees, it tries the way to a newcomer, and whether those are gone whose places are taken.
+    /// Calls the newcomer, and the workers that it removes or replaces, before this worker agrees.
     fn try_change(&mut self, now: Instant, mut notified: Notified) {
         let (number, until) = (notified.number, now + REACH_TIMEOUT);
         let newcomer =
@@ -111,7 +112,7 @@ impl Agent {
         self.check_notified(now, number);
     }
 
-    /// Members who are not known to be dead and whose places a change takes.
+    /// Returns the members that the change removes or replaces and that are not known to be dead.
     fn doubts(&self, change: &Change) -> Vec<WorkerLocation> {
         if planted!(self, BlindFaith) {
             return Vec::new();
@@ -125,7 +126,7 @@ impl Agent {
         self.members().iter().filter(is_touched).filter(is_doubtful).map(Member::location).collect()
     }
 
-    /// The way to a newcomer was tried.
+    /// Processes the result of the call to a newcomer.
     pub(super) fn reached(&mut self, now: Instant, number: u64, answer: Result<Box<[u8]>, NoAnswer>) {
         match answer {
             Ok(_) => self.answered_for(now, number),
@@ -138,7 +139,7 @@ impl Agent {
         }
     }
 
-    /// A member whose place is taken was asked whether it is there.
+    /// Processes the result of the call to a member that is removed or replaced.
     pub(super) fn mark_suspected(
         &mut self,
         now: Instant,
@@ -156,7 +157,7 @@ impl Agent {
                 && (left.address.is_empty() || left.address == location.address)
         });
         let by = notified.by.clone();
-        let does = if is_struck { "strikes out" } else { "takes the place of" };
+        let does = if is_struck { "removes" } else { "replaces" };
         let refusal = match answer {
             Err(NoAnswer::Dead) if !is_struck => {
                 notified.change.left.push(location.clone());
@@ -164,12 +165,13 @@ impl Agent {
             }
             Err(NoAnswer::Dead) => None,
             Ok(membership_state) if *membership_state == *SETTLED => {
-                Some(format!("{by} {does} {} at {}, which lives", location.worker, location.address))
+                Some(format!("{by} {does} {} at {}, which is alive", location.worker, location.address))
             }
-            // It goes, or lost the right to come; or whoever changes the group waited for it in vain, as this one did.
+            // It is leaving, or lost the token while joining; or the worker that changes the group has waited for it
+            // without a response, as this one has.
             Ok(_) | Err(NoAnswer::Unknown(_)) if is_struck || !is_known => None,
-            Ok(_) => Some(format!("{by} {does} {}, which goes, and is there still", location.worker)),
-            Err(why) => Some(format!("{by} {does} {}, which may live: {why}", location.worker)),
+            Ok(_) => Some(format!("{by} {does} {}, which is leaving and still responds", location.worker)),
+            Err(why) => Some(format!("{by} {does} {}, which may be alive: {why}", location.worker)),
         };
         match refusal {
             None => self.answered_for(now, number),
@@ -202,7 +204,8 @@ impl Agent {
         }
     }
 
-    /// Newcomers who are gone again, by their own word where it is one's, before this worker agreed to them.
+    /// Drops announced newcomers that have ended, by their own notification if `by` is given, before this worker agreed
+    /// to them.
     fn withdraw(&mut self, left: &[WorkerLocation], by: Option<&WorkerInfo>) {
         let is_dead = |notified: &Notified| {
             let newcomer = notified.change.joined.as_ref().filter(|_| by.is_none_or(|by| notified.by == *by));
@@ -217,14 +220,14 @@ impl Agent {
             .collect();
         for number in departed {
             self.take_notified(number);
-            self.respond(number, Err("the newcomer was taken back".into()));
+            self.respond(number, Err("the newcomer has withdrawn".into()));
         }
     }
 
-    /// The group changes, by a word of one of its members.
+    /// Applies a change announced by one of the members.
     fn apply(&mut self, now: Instant, mut change: Change, by: &WorkerInfo) {
         if let Some(newcomer) = &change.joined {
-            // Who is known to be dead has no place that could not be taken, be it by one that came back where it was.
+            // A member known to be dead can be replaced, also by a worker at the same address.
             let taken = self.members().iter().filter(|member| is_named_as(newcomer, member));
             let taken = taken.filter(|member| self.death(member).is_some()).map(Member::location);
             let more: Vec<WorkerLocation> =
@@ -232,10 +235,10 @@ impl Agent {
             change.left.extend(more);
         }
         for location in &change.left {
-            // One says of itself that it goes. Whoever is struck out otherwise is dead.
+            // A worker that names itself is leaving. Any other worker that is removed is dead.
             let why = match &change.joined {
                 None if location.worker == *by => continue,
-                Some(newcomer) if location.worker == *by => format!("it came back at {}", newcomer.address),
+                Some(newcomer) if location.worker == *by => format!("it restarted at {}", newcomer.address),
                 _ => format!("{by} could not reach it at its address"),
             };
             self.mark_dead(&location.worker.name, &location.address, &why);
@@ -244,7 +247,7 @@ impl Agent {
         let newcomer = change.joined.as_ref().map(Member::location);
         self.hand_on(now, changing::Input::Changed(change));
         if self.life == Life::Leaving {
-            // Who leaves hears no more of who comes. But who came back lives.
+            // A worker that is leaving is not notified of newcomers. But a worker that rejoined is alive.
             self.deaths.retain(|death| Some(&death.location) != newcomer.as_ref());
         }
     }

@@ -1,4 +1,4 @@
-//! What a worker knows of deaths: of those whose signs vanished, and of those at whose address nobody is.
+//! Detection of deaths: by deleted liveness keys, and by addresses that refuse connections.
 
 use super::liveness_key::{self, Vanished};
 use super::{
@@ -13,17 +13,18 @@ use alloc::boxed::Box;
 use alloc::vec::Vec;
 use rendezvous_core::time::{Duration, Instant};
 
-/// What is known of the death of one whose address refuses connections.
-const REFUSED_ADDRESS: &str = "nobody is at its address";
+/// Description of the death of a worker whose address refuses connections.
+const REFUSED_ADDRESS: &str = "no worker is at its address";
 
-/// What is known of one that ends before its static group begins.
+/// Description of the end of a worker that ended before its static group started.
 const GAVE_UP: &str = "it gave up before the others were ready";
 
-/// How long a sign may outlast its worker. The signs of all vanish in the order in which their workers end, while a call
-/// finds nobody at once: a worker that ends since it heard of a death would be known to be gone before the dead one.
+/// Time that a liveness key may outlast its worker. Keys are deleted in the order in which their workers end, while a
+/// call fails at once. Without this delay, a worker that ends because it was notified of a death could be reported
+/// before the dead one.
 pub(super) const LIVENESS_GRACE: Duration = Duration::from_secs(1);
 
-/// A member that is dead, as far as is known, and has not been struck out.
+/// A member that is considered dead and has not been struck out.
 #[derive(Clone, Debug)]
 pub(super) struct Death {
     pub(super) location: WorkerLocation,
@@ -31,7 +32,8 @@ pub(super) struct Death {
 }
 
 impl Agent {
-    /// Whether a member is there, be it dead: others than the library may have called it, and are told with its death.
+    /// Whether this worker is a member, dead or alive. Code outside the library may have called it, and needs to learn
+    /// of its death.
     #[must_use]
     pub fn has_member_at(&self, location: &WorkerLocation) -> bool {
         self.members().get(&location.worker.name).is_some_and(|member| member.location() == *location)
@@ -43,7 +45,7 @@ impl Agent {
         member.is_some_and(|member| self.death(member).is_none())
     }
 
-    /// How this member died. Another one that came back under its name lives.
+    /// Returns the death of this member. Another worker that rejoined under its name is alive.
     pub(super) fn death(&self, member: &Member) -> Option<&Death> {
         let is_it = |location: &WorkerLocation| {
             location.worker.name == member.worker.name && location.address == member.address
@@ -51,14 +53,14 @@ impl Agent {
         self.deaths.iter().find(|death| is_it(&death.location))
     }
 
-    /// A call to a member failed in a way that may mean that it is dead. It is asked once more, over a new connection:
-    /// one that broke is no proof.
+    /// Starts to check a member to which a call failed in a way that may mean its death. It is called again over a new
+    /// connection, since a broken connection proves nothing.
     pub(super) fn suspect(&mut self, now: Instant, location: WorkerLocation) {
         let is_stop_requested =
             |(_, purpose): &(u64, Purpose)| matches!(purpose, Purpose::Suspect(of) if *of == location);
         if self.lives(&location)
             && location.worker != self.me.worker
-            && self.tells_of_deaths()
+            && self.detects_deaths()
             && !self.calls.iter().any(is_stop_requested)
         {
             let purpose = Purpose::Suspect(location.clone());
@@ -66,7 +68,7 @@ impl Agent {
         }
     }
 
-    /// What came of that.
+    /// Processes the result of that check.
     pub(super) fn suspected(
         &mut self,
         now: Instant,
@@ -74,7 +76,7 @@ impl Agent {
         answer: &Result<Box<[u8]>, NoAnswer>,
     ) {
         if *answer != Err(NoAnswer::Dead)
-            || !self.tells_of_deaths()
+            || !self.detects_deaths()
             || self.liveness_watcher.has_left(&location)
         {
             return;
@@ -86,7 +88,7 @@ impl Agent {
         }
     }
 
-    /// Those whose signs have not vanished in time are dead nevertheless.
+    /// Marks suspects as dead whose liveness keys were not deleted in time.
     pub(super) fn look_at_suspects(&mut self, now: Instant) {
         let liveness_watcher = &self.liveness_watcher;
         self.suspects.retain(|(location, _)| !liveness_watcher.has_left(location));
@@ -100,27 +102,29 @@ impl Agent {
         }
     }
 
-    /// A sign vanished, and its worker had not said that it goes.
+    /// Processes the deletion of a liveness key that was not marked as leaving.
     pub(super) fn vanished(&mut self, departed: Vanished) {
         let Vanished { liveness_key, id } = departed;
         if let (Life::Joining, Membership::Fixed(_), Some(id)) = (self.life, &self.membership, id)
             && liveness_key != self.liveness_key()
-            // Another one that came under its name, and is refused, ends as well.
+            // A second worker under this name, which was refused, also ends.
             && !self.liveness_watcher.show_another(&liveness_key.name)
         {
-            // The others are not known yet, and cannot do without it.
+            // The other members are not known yet, and the group cannot form without this worker.
             let (worker, why) = (WorkerInfo { name: liveness_key.name, id }, liveness_key::VANISHED.into());
-            return self.fail(AgentError::PeerDied { worker, phase: "the group met", why });
+            return self.fail(AgentError::PeerDied { worker, phase: "the group was forming", why });
         }
         self.mark_dead(&liveness_key.name, &liveness_key.address, liveness_key::VANISHED);
     }
 
-    /// Whether a member that is not there must be dead. In a static group that ends, the others may have ended before.
-    const fn tells_of_deaths(&self) -> bool {
+    /// Whether a member that cannot be reached must be dead. While a static group ends, the others may have ended
+    /// before.
+    const fn detects_deaths(&self) -> bool {
         matches!(self.life, Life::Meeting | Life::Member | Life::Draining)
     }
 
-    /// A worker is dead; calls to it end now. Another one of its name elsewhere lives; no address stands for any.
+    /// Marks a worker as dead, and fails the calls to it. Another worker of its name at another address is alive; an
+    /// empty address matches any.
     pub(super) fn mark_dead(&mut self, name: &str, address: &str, why: &str) {
         let is_it = |member: &&Member| address.is_empty() || *member.address == *address;
         let Some(member) = self.members().get(name).filter(is_it) else { return };
@@ -144,7 +148,7 @@ impl Agent {
         self.look_at_deaths();
     }
 
-    /// Those whose signs vanished while nobody knew that they are members.
+    /// Marks members as dead whose liveness keys were deleted before they were known as members.
     pub(super) fn bury(&mut self) {
         if planted!(self, ForgottenLoss) {
             return;
@@ -162,7 +166,7 @@ impl Agent {
         self.look_at_deaths();
     }
 
-    /// Members of a static group who went before it began.
+    /// Marks members of a static group as dead that left before it started.
     pub(super) fn report_early_leavers(&mut self) {
         if let (Life::Meeting, Membership::Fixed(group)) = (self.life, &self.membership) {
             let places = group.members().iter().map(Member::location);
@@ -173,11 +177,11 @@ impl Agent {
         }
     }
 
-    /// A static group begins with all its members, and ends with all of them.
+    /// A static group starts and ends with all its members, so a death fails it.
     pub(super) fn look_at_deaths(&mut self) {
         let phase = match (self.life, &self.membership) {
-            (Life::Meeting, Membership::Fixed(_)) => "the group began",
-            (Life::Leaving, Membership::Fixed(_)) => "the group ended",
+            (Life::Meeting, Membership::Fixed(_)) => "the group was starting",
+            (Life::Leaving, Membership::Fixed(_)) => "the group was ending",
             _ => return,
         };
         if let Some(death) = self.deaths.first() {
@@ -186,7 +190,7 @@ impl Agent {
         }
     }
 
-    /// Once is enough: nothing brings the signs back.
+    /// Reported once: the watch cannot be restored.
     pub(super) fn watch_lost(&mut self, why: Box<str>) {
         if let WatchState::Clear = self.watch_state {
             self.watch_state = WatchState::Lost(why);
@@ -194,7 +198,7 @@ impl Agent {
         }
     }
 
-    /// Whoever is no member yet is told when it is one.
+    /// A worker that is not a member yet is notified when it becomes one.
     pub(super) fn report_watch(&mut self) {
         if let (Life::Member | Life::Draining | Life::Leaving, WatchState::Lost(why)) =
             (self.life, &self.watch_state)

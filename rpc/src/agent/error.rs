@@ -1,4 +1,4 @@
-//! How a worker's life in a group ends that does not end well, and why a worker cannot be called.
+//! Errors of a worker in a group, and reasons why a worker cannot be called.
 
 use crate::connection::Refusal;
 use crate::membership::error::{Absent, MembershipError};
@@ -8,20 +8,20 @@ use alloc::vec::Vec;
 use core::fmt;
 use rendezvous_core::time::Seconds;
 
-/// How many callees are named.
+/// Maximum number of callees that an error lists; the others are counted.
 const CALLEES_LISTED_MAX: usize = 16;
 
-/// Workers at whom calls were under way.
+/// Callees of pending calls.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Callees {
-    /// Those with the lowest numbers, in order.
+    /// Callees with the lowest numbers, in ascending order.
     pub listed: Vec<WorkerInfo>,
-    /// How many there are in all.
+    /// Number of callees, including those not listed.
     pub count: usize,
 }
 
 impl Callees {
-    /// Of these, of whom each may be there several times.
+    /// Creates a list from workers that may occur several times.
     #[must_use]
     pub fn of(mut workers: Vec<WorkerInfo>) -> Self {
         workers.sort_unstable_by_key(|worker| worker.id);
@@ -44,10 +44,10 @@ impl fmt::Display for Callees {
     }
 }
 
-/// What the program is told of such an end where somebody may have ended the worker abruptly: that is no failure.
+/// Maps the end of a worker that may have been ended abruptly to success.
 ///
 /// # Errors
-/// Any other one.
+/// Any other failure.
 pub fn unless_abandoned(end: Result<(), AgentError>) -> Result<(), AgentError> {
     match end {
         Err(AgentError::Abandoned) => Ok(()),
@@ -55,86 +55,86 @@ pub fn unless_abandoned(end: Result<(), AgentError>) -> Result<(), AgentError> {
     }
 }
 
-/// Whether the worker has left as it should: then it answers what it was asked.
+/// Whether the worker has left normally, so that it responds to its pending requests.
 #[must_use]
 pub const fn has_left(end: &Result<(), AgentError>) -> bool {
     matches!(end, Ok(()) | Err(AgentError::CallsCut { .. }))
 }
 
-/// Why a worker is not of its group, or no more.
+/// Reason why a worker is not, or no longer, in its group.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AgentError {
-    /// The members did not come together, or do not part as they should.
+    /// Joining or leaving failed.
     #[error(transparent)]
     Membership(#[from] MembershipError),
-    /// Members of a static group did not call in time whoever waits for all of them.
+    /// Members of a static group did not call its leader in time.
     #[error("{arrived} of {world_size} workers called {leader} in {}s; missing: {absent}", Seconds(.absent.waited))]
     NotMet {
-        /// Who waits for all: the one whose name is the first.
+        /// The leader: the member with the first name.
         leader: WorkerInfo,
-        /// How many did, that one among them.
+        /// Number of members that called, including the leader.
         arrived: usize,
-        /// How many there are.
+        /// Number of members of the group.
         world_size: usize,
-        /// Who did not.
+        /// Members that did not call.
         absent: Absent,
     },
-    /// Whoever waits for all of a static group cannot be called, or did not hear from all.
-    #[error("{leader}, which hears from all workers before any of them begins: {message}")]
+    /// The leader of a static group cannot be called, or was not called by all members.
+    #[error("{leader}, which all workers must call before the group starts: {message}")]
     Leader {
-        /// Who it is.
+        /// The leader.
         leader: WorkerInfo,
-        /// What happened.
+        /// Description of the failure.
         message: Box<str>,
     },
-    /// A worker of a static group died where all have to agree.
+    /// A worker died while a static group was forming, starting or ending, which needs all members.
     #[error("{worker} died while {phase}: {why}")]
     PeerDied {
-        /// Who.
+        /// The worker.
         worker: WorkerInfo,
-        /// What the group was about to do.
+        /// What the group was doing.
         phase: &'static str,
-        /// What is known of its end.
+        /// How its death was detected.
         why: Box<str>,
     },
-    /// The worker was shut down without a word to the others.
+    /// The worker was shut down without notifying the others.
     #[error("this worker was shut down")]
     Abandoned,
-    /// It has left its group, and had calls under way when the time to finish them was up.
+    /// The worker has left its group, with calls pending at the deadline of draining.
     #[error(
-        "the worker has left its group, and the time was up before these had answered its calls: {callees}"
+        "the worker has left its group, and its timeout passed before these workers responded: {callees}"
     )]
     CallsCut {
-        /// Whom the calls were for.
+        /// Callees of those calls.
         callees: Callees,
     },
-    /// It was to leave its group, and the store said nothing for longer than any of its deadlines.
-    #[error("the worker ended without its leave: the store at {store} does not come back with an answer")]
+    /// The worker did not leave its group: the store did not respond within any of its deadlines.
+    #[error("the worker ended without its leave: the store at {store} does not respond")]
     Stuck {
-        /// The store.
+        /// Address of the store.
         store: Box<str>,
     },
-    /// A thread of the library's own panicked, or failed, and the worker ended. That is a defect of the library.
+    /// A thread of the library panicked or failed, and the worker ended. This is a bug of the library.
     #[error("the worker ended: {message}")]
     Panicked {
-        /// Which thread, and what the panic said.
+        /// Name of the thread, and message of the panic.
         message: Box<str>,
     },
-    /// The worker was to be ended by a handler or a callback of its own, and goes on: it would have waited for itself.
+    /// A handler or callback of the worker has tried to end it, which would deadlock. The worker continues.
     #[error("a worker cannot be ended within one of its own handlers or callbacks")]
     Reentrant,
-    /// What a backend of the program's own says of how it ended.
+    /// Error of a custom backend.
     #[error("{message}")]
     Foreign {
-        /// Its own number for it.
+        /// Status code of the backend.
         status: i32,
-        /// Its words.
+        /// Message of the backend.
         message: Box<str>,
     },
 }
 
 impl AgentError {
-    /// Those to whom it is due, as far as they are known by name.
+    /// Returns the names of the workers that caused the error, as far as they are known.
     #[must_use]
     pub fn names(&self) -> Vec<&WorkerName> {
         match self {
@@ -146,7 +146,7 @@ impl AgentError {
         }
     }
 
-    /// Their numbers, where they are missing or taken twice.
+    /// Returns the numbers of workers that are absent, or whose name or number is taken.
     #[must_use]
     pub fn ids(&self) -> Vec<u16> {
         match self {
@@ -156,7 +156,7 @@ impl AgentError {
         }
     }
 
-    /// Those who did not come in time, if it is that.
+    /// Returns the members that were absent at the deadline, if that is the error.
     #[must_use]
     pub const fn absent(&self) -> Option<&Absent> {
         match self {
@@ -167,64 +167,64 @@ impl AgentError {
     }
 }
 
-/// Why a worker cannot be called.
+/// Reason why a worker cannot be called.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NotCallable {
-    /// Nobody in the group has the name.
+    /// No member has the name.
     #[error("there is no worker {name} in the group")]
     UnknownName {
         /// The name.
         name: Box<str>,
     },
-    /// Nobody in the group has the number.
+    /// No member has the number.
     #[error("there is no worker with the id {id} in the group")]
     UnknownId {
         /// The number.
         id: u16,
     },
-    /// It is known to be dead.
+    /// The worker is known to be dead.
     #[error("{worker} is dead: {why}")]
     Dead {
-        /// Who.
+        /// The worker.
         worker: WorkerInfo,
-        /// What is known of its end.
+        /// How its death was detected.
         why: Box<str>,
     },
-    /// This worker is of no group yet, or of none any more.
-    #[error("this worker is no member of its group")]
+    /// This worker is not in a group yet, or any more.
+    #[error("this worker is not a member of its group")]
     NoMember,
-    /// This worker is of its group no more.
-    #[error("no member of the group any more: {message}")]
+    /// This worker has left its group.
+    #[error("this worker is not a member of the group any more: {message}")]
     Over {
-        /// How that came.
+        /// Reason of the end.
         message: Box<str>,
     },
 }
 
-/// Why a worker is not heard that calls this one.
+/// Reason why a worker's connection is refused.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NotAdmitted {
-    /// It takes a member's name, or its number.
+    /// It claims the name or the number of another member.
     #[error("{claimed} claims to be {known}")]
     Impostor {
-        /// Who it says that it is.
+        /// Name and number that it claims.
         claimed: WorkerInfo,
-        /// Who has the name or the number.
+        /// The member that has the name or the number.
         known: WorkerInfo,
     },
     /// The group is static and has no such member.
-    #[error("{claimed} is no member of this group")]
+    #[error("{claimed} is not a member of this group")]
     Stranger {
-        /// Who it says that it is.
+        /// Name and number that it claims.
         claimed: WorkerInfo,
     },
-    /// This worker is of no group any more.
-    #[error("the worker is of no group any more")]
+    /// This worker is not in a group any more.
+    #[error("the worker is not in a group any more")]
     Over,
 }
 
 impl NotAdmitted {
-    /// What it is told that calls.
+    /// Returns the refusal that is sent to the caller.
     #[must_use]
     pub const fn refusal(&self) -> Refusal {
         match self {

@@ -1,41 +1,41 @@
-//! Where a worker stands in its life in a group.
+//! States of a worker in a group.
 
-/// The states.
+/// States of [`Agent`](super::Agent).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Life {
-    /// Meets the others at the keys of the store.
+    /// Exchanges data with the others through the keys of the store.
     Joining,
-    /// Is of the group, and waits until it is certain that everybody can be called.
+    /// Is in the group, and waits until all members are known to be callable.
     Meeting,
-    /// Calls and is called.
+    /// Makes and accepts calls.
     Member,
-    /// Finishes its calls.
+    /// Finishes its own calls.
     Draining,
-    /// Agrees with the others, or tells them, that it goes; it is called until then.
+    /// Leaves the group: waits for the others, or notifies them. It accepts calls until then.
     Leaving,
-    /// Is of no group any more, for good.
+    /// Is not in a group any more. Final.
     Over,
 }
 
-/// What can happen.
+/// Events of the state machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LifeEvent {
     /// It is in the list of members.
     Joined,
-    /// Everybody can be called.
+    /// All members are callable.
     Met,
-    /// It is to go.
+    /// The caller wants to leave.
     Leave,
-    /// It has no more calls under way.
+    /// Its own calls have finished.
     Drained,
-    /// It has gone.
+    /// It has left.
     Left,
-    /// Something went wrong, or nobody wants it to go on.
+    /// A step failed, or the caller has abandoned the worker.
     Fault,
 }
 
 impl Life {
-    /// The state that follows; `None` when the event cannot happen.
+    /// Returns the next state; `None` if the event is not valid in this one.
     #[must_use]
     pub const fn on(self, event: LifeEvent) -> Option<Self> {
         use LifeEvent as E;

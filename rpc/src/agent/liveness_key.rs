@@ -1,5 +1,5 @@
-//! Signs: keys that say of workers that they live, and vanish with their sessions. Ours; PyTorch's workers have none, and
-//! neither has whoever uses a store that knows no sessions.
+//! Liveness keys: keys of live workers that are deleted with the workers' sessions. Not in PyTorch, and not in stores
+//! without sessions.
 
 use crate::membership::change::WorkerLocation;
 use crate::membership::keys::{self, HERE};
@@ -9,29 +9,29 @@ use alloc::collections::VecDeque;
 use alloc::format;
 use alloc::vec::Vec;
 
-/// Beneath it are the signs, `<name>/<address>`.
+/// Prefix of the liveness keys, `<name>/<address>`.
 pub const PREFIX: &str = keys::LIVENESS;
-/// What it says when the worker goes: that it vanishes then is no death.
+/// Value while the worker is leaving: its deletion after that is not a death.
 pub const GOING: &[u8] = b"going";
-/// What is known of a death that a sign told of.
+/// Description of a death that was detected by a deleted liveness key.
 pub(super) const VANISHED: &str = "its session with the store's server ended";
 
-/// How many signs are kept in mind: as many as a group has members.
+/// Maximum number of liveness keys that are tracked: the maximum number of members.
 const SIGNS_MAX: usize = 1 << 16;
-/// How many signs that vanished are kept in mind, for members that are not known yet.
+/// Maximum number of deleted keys that are remembered for members that are not known yet.
 const LOST_MAX: usize = 256;
 
-/// One worker's sign.
+/// Liveness key of one worker.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct LivenessKey {
-    /// Whose.
+    /// Name of the worker.
     pub name: WorkerName,
-    /// Where it takes calls: who comes back under the name has another one.
+    /// Address at which it accepts calls. A worker that restarts under the same name has another one.
     pub address: Box<str>,
 }
 
 impl LivenessKey {
-    /// Its key, beneath the group's prefix.
+    /// Returns the key without the group's prefix.
     #[must_use]
     pub fn key(&self) -> Box<str> {
         keys::liveness_of(&self.name, &self.address)
@@ -45,39 +45,39 @@ impl LivenessKey {
         format!("{}/{}", self.name, self.address).into()
     }
 
-    /// The sign with this key, which is told without [`PREFIX`].
+    /// Parses a key without [`PREFIX`].
     fn parse(key: &str) -> Option<Self> {
         let (name, address) = key.split_once('/')?;
         Some(Self { name: WorkerName::new(name).ok()?, address: address.into() })
     }
 }
 
-/// What a sign says while the worker with this number is in the group.
+/// Returns the value while the worker with this number is in the group.
 #[must_use]
 pub fn here(id: u16) -> Box<str> {
     format!("{HERE}{id}").into()
 }
 
-/// The worker's number, where this is what a sign says while its worker is in the group.
+/// Returns the worker's number if this is the value of a worker that is in the group.
 fn id_in(value: &[u8]) -> Option<u16> {
     core::str::from_utf8(value).ok()?.strip_prefix(HERE)?.parse().ok()
 }
 
-/// A sign that vanished so that it tells of a death.
+/// A deleted liveness key whose worker has died.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Vanished {
     pub(super) liveness_key: LivenessKey,
-    /// The worker's number, where the sign was seen before.
+    /// Number of the worker, if the key was seen before.
     pub(super) id: Option<u16>,
 }
 
-/// What the signs of a group tell.
+/// State of the liveness keys of a group.
 #[derive(Clone, Debug, Default)]
 pub(super) struct LivenessWatcher {
-    /// Those that are there, in order, each with its worker's number.
+    /// Keys of workers in the group, sorted, each with its worker's number.
     here: Vec<(LivenessKey, u16)>,
     going: VecDeque<LivenessKey>,
-    /// Those that said so, and vanished.
+    /// Keys that were marked as leaving and deleted after that.
     departed: VecDeque<LivenessKey>,
     lost: VecDeque<LivenessKey>,
 }
@@ -102,7 +102,7 @@ impl LivenessWatcher {
         self.here.binary_search_by(|(known, _)| known.cmp(liveness_key))
     }
 
-    /// A sign changed; the one that vanished so that it tells of a death.
+    /// Processes a change of a key; returns it if its deletion is a death.
     pub(super) fn changed(&mut self, key: &str, value: Option<&[u8]>) -> Option<Vanished> {
         let liveness_key = LivenessKey::parse(key)?;
         let mut known = None;
@@ -129,7 +129,7 @@ impl LivenessWatcher {
         None
     }
 
-    /// All signs that there are; those that vanished unseen, so that they tell of deaths.
+    /// Processes a complete list of the keys; returns those whose deletion was not seen and is a death.
     pub(super) fn all(&mut self, all: &[(Box<str>, Box<[u8]>)]) -> Vec<Vanished> {
         let mut there: Vec<LivenessKey> = all.iter().filter_map(|(key, _)| LivenessKey::parse(key)).collect();
         there.sort_unstable();
@@ -137,13 +137,13 @@ impl LivenessWatcher {
         let departed: Vec<LivenessKey> =
             self.here.iter().filter(is_dead).map(|(liveness_key, _)| liveness_key.clone()).collect();
         for (key, value) in all {
-            // What is there tells of no death.
+            // A key that exists is not a death.
             let _ = self.changed(key, Some(value));
         }
         departed.iter().filter_map(|liveness_key| self.changed(&liveness_key.text(), None)).collect()
     }
 
-    /// That these vanished is no death, nor if it is told again.
+    /// Records that these keys were deleted without a death, also if they are reported again.
     pub(super) fn went(&mut self, liveness_watcher: Vec<Vanished>) {
         for Vanished { liveness_key, .. } in liveness_watcher {
             take(&mut self.lost, &liveness_key);
@@ -151,22 +151,22 @@ impl LivenessWatcher {
         }
     }
 
-    /// Whether the sign of the worker there has vanished.
+    /// Whether the liveness key of the worker there was deleted.
     pub(super) fn are_lost(&self, location: &WorkerLocation) -> bool {
         self.lost.iter().any(|liveness_key| liveness_key.is_of(location))
     }
 
-    /// Whether the worker there has a sign, and does not say that it goes.
+    /// Whether the worker there has a liveness key that is not marked as leaving.
     pub(super) fn show(&self, location: &WorkerLocation) -> bool {
         self.here.iter().any(|(liveness_key, _)| liveness_key.is_of(location))
     }
 
-    /// Whether the worker there has said that it goes.
+    /// Whether the worker there has marked its key as leaving.
     pub(super) fn has_left(&self, location: &WorkerLocation) -> bool {
         self.going.iter().chain(&self.departed).any(|liveness_key| liveness_key.is_of(location))
     }
 
-    /// Whether a worker of this name has a sign.
+    /// Whether any worker with this name has a liveness key.
     pub(super) fn show_another(&self, name: &WorkerName) -> bool {
         self.here.iter().any(|(liveness_key, _)| liveness_key.name == *name)
     }

@@ -477,7 +477,7 @@ fn nobody_begins_where_the_leader_did_not_hear_from_all() {
     assert_eq!(world.error(0), "5 of 6 workers called a (id 0) in 60s; missing: c (id 2)");
     assert_eq!(
         world.error(1),
-        "a (id 0), which hears from all workers before any of them begins: 5 of 6 workers called a (id 0) in 60s; missing: c (id 2)"
+        "a (id 0), which all workers must call before the group starts: 5 of 6 workers called a (id 0) in 60s; missing: c (id 2)"
     );
 }
 
@@ -510,7 +510,7 @@ fn a_sign_that_vanishes_ends_a_group_that_has_not_begun_and_calls_in_one_that_ha
     }
     world.end(2);
     world.run_for(30);
-    let message = "c (id 2) died while the group began: its session with the store's server ended";
+    let message = "c (id 2) died while the group was starting: its session with the store's server ended";
     assert_eq!(world.error(0), message);
 
     let mut world = World::new(3, Signing::Native);
@@ -535,7 +535,7 @@ fn a_sign_that_vanishes_ends_a_group_that_has_not_begun_and_calls_in_one_that_ha
     world.run_for(100);
     assert_eq!(
         world.error(0),
-        "c (id 2) died while the group ended: its session with the store's server ended"
+        "c (id 2) died while the group was ending: its session with the store's server ended"
     );
 }
 
@@ -568,7 +568,7 @@ fn who_takes_a_members_name_or_number_is_not_of_the_group() {
     for (claimed, message) in [
         (claim("b", 2), "b (id 2) claims to be b (id 1)"),
         (claim("x", 1), "x (id 1) claims to be b (id 1)"),
-        (claim("x", 9), "x (id 9) is no member of this group"),
+        (claim("x", 9), "x (id 9) is not a member of this group"),
     ] {
         let error = agent.admit(&claimed).expect_err("taken");
         assert_eq!(error.to_string(), message);
@@ -602,7 +602,7 @@ fn a_shut_down_worker_answers_nobody_and_calls_that_do_not_end_are_ended() {
     assert_eq!((agent.life(), agent.poll_output()), (Life::Draining, Some(Output::Drain)));
     let at = agent.poll_timeout().expect("a deadline");
     agent.handle(at, Input::Tick);
-    let message = "this worker leaves its group, and the time for its calls is up".into();
+    let message = "this worker is leaving its group, and the timeout of its calls has passed".into();
     assert_eq!((agent.life(), agent.poll_output()), (Life::Leaving, Some(Output::CutCalls(message))));
     agent.handle(at, Input::Abandon);
     let outputs: Vec<Output> = core::iter::from_fn(|| agent.poll_output()).collect();
@@ -641,7 +641,7 @@ fn who_was_heard_before_a_static_group_was_complete_is_asked_for_again() {
     while world.nodes[0].agent.life() == Life::Joining {
         world.run_for(1);
     }
-    let message = "e (id 4) is no member of this group";
+    let message = "e (id 4) is not a member of this group";
     assert_eq!(world.answers, [(1_000_001, Err(message.into()))]);
     let agent = &mut world.nodes[0].agent;
     agent.handle(now, ready("e", 2));
@@ -692,10 +692,10 @@ fn what_is_no_call_of_a_members_changes_nothing() {
     let of_nobody = encode_change(&Change { joined: None, left: [departed].to_vec() });
     for (handler, payload, answer) in [
         ("rdzv/none", Vec::new(), Err("there is no handler rdzv/none")),
-        (CHANGE_HANDLER, of_another, Err("b (id 1) tells of c (id 2)")),
-        (CHANGE_HANDLER, of_stranger, Err("b (id 1) strikes out a (id 0), which lives")),
+        (CHANGE_HANDLER, of_another, Err("b (id 1) announces c (id 2)")),
+        (CHANGE_HANDLER, of_stranger, Err("b (id 1) removes a (id 0), which is alive")),
         (CHANGE_HANDLER, of_nobody, Ok(&b""[..])),
-        (READY_HANDLER, Vec::new(), Err("b (id 1) is no member of this group")),
+        (READY_HANDLER, Vec::new(), Err("b (id 1) is not a member of this group")),
         (REACH_HANDLER, Vec::new(), Ok(b"\x01")),
     ] {
         let called = Called { from: worker("b"), handler: handler.into(), payload: payload.into() };

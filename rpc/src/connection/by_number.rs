@@ -1,14 +1,14 @@
-//! What belongs to calls, by their numbers. Numbers grow, and calls end in about the order in which they began: so it is
-//! a list in order, of which both ends are short ways, and which needs no memory of its own for each call.
+//! Map from call numbers to values. Numbers grow, and calls end in about the order in which they began. So a sorted
+//! deque is fast at both ends, and needs no allocation for each call.
 
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
-/// Entries by their numbers.
+/// Map from increasing numbers to entries.
 #[derive(Debug)]
 pub struct ByNumber<C>(VecDeque<(u64, C)>);
 
-/// Room that it keeps though there is nothing in it, in entries.
+/// Capacity that an empty map keeps, in entries.
 const CAPACITY_KEPT: usize = 2048;
 
 impl<C> Default for ByNumber<C> {
@@ -18,19 +18,19 @@ impl<C> Default for ByNumber<C> {
 }
 
 impl<C> ByNumber<C> {
-    /// Without entries.
+    /// Creates an empty map.
     #[must_use]
     pub const fn new() -> Self {
         Self(VecDeque::new())
     }
 
-    /// How many there are.
+    /// Number of entries.
     #[must_use]
     pub fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// Whether there are none.
+    /// Whether there are no entries.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
@@ -43,26 +43,26 @@ impl<C> ByNumber<C> {
         }
     }
 
-    /// The one with the lowest number.
+    /// Returns the entry with the lowest number.
     #[must_use]
     pub fn first(&self) -> Option<(u64, &C)> {
         self.0.front().map(|(number, entry)| (*number, entry))
     }
 
-    /// The one of this number.
+    /// Returns the entry with this number.
     #[must_use]
     pub fn get(&self, number: u64) -> Option<&C> {
         let index = self.search(number).ok()?;
         self.0.get(index).map(|(_, entry)| entry)
     }
 
-    /// The same, to be changed.
+    /// Returns the entry with this number for modification.
     pub fn get_mut(&mut self, number: u64) -> Option<&mut C> {
         let index = self.search(number).ok()?;
         self.0.get_mut(index).map(|(_, entry)| entry)
     }
 
-    /// Puts one in, and hands out what had the number.
+    /// Inserts an entry and returns the previous one of this number.
     pub fn insert(&mut self, number: u64, entry: C) -> Option<C> {
         match self.search(number) {
             Ok(index) => self.0.get_mut(index).map(|(_, old)| core::mem::replace(old, entry)),
@@ -73,7 +73,7 @@ impl<C> ByNumber<C> {
         }
     }
 
-    /// Takes one out.
+    /// Removes the entry with this number.
     pub fn remove(&mut self, number: u64) -> Option<C> {
         let index = self.search(number).ok()?;
         let (_, entry) = self.0.remove(index)?;
@@ -83,7 +83,7 @@ impl<C> ByNumber<C> {
         Some(entry)
     }
 
-    /// All numbers, in order.
+    /// Returns all numbers in ascending order.
     #[must_use]
     pub fn numbers(&self) -> Vec<u64> {
         self.0.iter().map(|&(number, _)| number).collect()

@@ -1,4 +1,4 @@
-//! The end that is called.
+//! Called end of a connection.
 
 use super::frames_in::{FramePart, FramesIn};
 use super::in_flight::InFlight;
@@ -15,55 +15,55 @@ use alloc::vec::Vec;
 use rendezvous_core::limits::RpcLimits;
 use rendezvous_core::time::{Duration, Instant, Seconds};
 
-/// Why a request ended that was not answered.
+/// Reason why a request ended without a response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ending {
     /// The caller cancelled it.
     Cancelled,
-    /// Its deadline passed; the caller was told.
+    /// Its deadline passed; the caller was notified.
     Deadline,
-    /// Nothing more of its payload came for too long; the caller was told.
+    /// The rest of its payload did not arrive in time; the caller was notified.
     Stalled,
     /// The connection ended.
     Lost,
 }
 
-/// What happened.
+/// Events of a [`Callee`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CalleeEvent<'b> {
-    /// Somebody says that it is this worker, of the right group, and means this one: [`Callee::admit`] or
-    /// [`Callee::refuse`] it.
+    /// The caller claims to be this worker, of the right group, and wants to call this worker. The driver must call
+    /// [`Callee::admit`] or [`Callee::refuse`].
     Claimed(WorkerInfo),
-    /// A request begins, with a payload of so many bytes.
+    /// A request begins.
     Request {
-        /// Its number.
+        /// Number of the call.
         call: u64,
-        /// Which handler.
+        /// Name of the handler.
         handler: Box<str>,
-        /// How long its payload is.
+        /// Length of its payload in bytes.
         payload_bytes: u64,
-        /// When the caller gives up.
+        /// Time when the caller gives up.
         deadline: Option<Instant>,
-        /// Whether it is to be answered.
+        /// Whether it has a response.
         kind: CallKind,
     },
     /// A part of a request.
     Bytes(u64, &'b [u8]),
     /// A request is complete.
     Complete(u64),
-    /// Nobody waits for it any more: it need not be carried out, and its answer is dropped.
+    /// The caller does not wait for it any more: it need not be executed, and its response is dropped.
     Over(u64, Ending),
-    /// An answer has been handed out as a whole.
+    /// A response has been handed out for writing completely.
     Responded(u64),
-    /// The caller asked whether this worker lives: [`Callee::exhausted`] adds what it may wait for.
+    /// The caller sent a ping: [`Callee::exhausted`] adds this worker's load to the response.
     Pinged,
     /// The caller makes no further requests.
     PeerLeaving,
-    /// Goodbye was said, and nothing is under way: the connection can be closed.
+    /// The connection can be closed: a goodbye was sent or received, and no request is pending.
     Drained,
-    /// The connection is of no use; it is to be closed, once what there is to be written was. All requests on it are over.
+    /// The connection has failed, and is to be closed when the pending bytes are written. All its requests have ended.
     Ended(ConnectionError),
-    /// The caller has not taken the last of what there was to be written: the connection is to be closed as it is.
+    /// The caller has not read the last pending bytes: the connection is to be closed at once.
     Unread,
 }
 
@@ -72,27 +72,27 @@ enum State {
     Greeting,
     Claimed,
     Open,
-    /// One of the two said goodbye.
+    /// One of the two ends has sent a goodbye.
     Leaving,
     Drained,
     Ended,
 }
 
-/// Whether what the caller sends is read.
+/// Whether the caller's bytes are read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Reading {
     On,
-    /// There is no room for further requests.
+    /// Not read: there is no capacity for further requests.
     HeldUp,
-    /// The caller sends nothing more; what it has sent is read, whatever room there is.
+    /// The caller sends nothing more; what it has sent is read, whatever the capacity.
     ToTheEnd,
 }
 
-/// What becomes of the last bytes, when there is nothing else to be done.
+/// Progress of the last bytes once no request is pending.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum LeaveMode {
     NotYet,
-    /// They are on their way since then, at least.
+    /// They have been waiting for the caller since this time or longer.
     Since(Instant),
     GivenUp,
 }
@@ -100,7 +100,7 @@ enum LeaveMode {
 #[derive(Clone, Debug)]
 struct Request {
     kind: CallKind,
-    /// What is to come of it, but for the part that is coming.
+    /// Bytes of the payload that are still to arrive, without the part that is arriving.
     left: u64,
     is_complete: bool,
     answer_event: Responded,
@@ -109,11 +109,11 @@ struct Request {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Responded {
     No,
-    /// With a payload of so many bytes.
+    /// With a payload of this many bytes.
     Sending(u64),
 }
 
-/// The called end of one connection.
+/// State machine of the called end of a connection.
 #[derive(Debug)]
 pub struct Callee {
     me: WorkerInfo,
@@ -125,31 +125,31 @@ pub struct Callee {
     peer: Option<WorkerInfo>,
     requests: InFlight<Request>,
     last_id: u64,
-    /// Requests whose payloads are not complete.
+    /// Number of requests whose payloads are incomplete.
     unfinished: usize,
-    /// When it was last looked whether they go on, and a frame of which a part has come.
+    /// Time of the last check whether incomplete requests, and an incomplete frame, make progress.
     looked_at_progress: Instant,
-    /// Whether anything but a ping came since then, or the connection was not read for a while. Parts of payloads take
-    /// turns on the connection, so what comes of one request alone says nothing.
+    /// Whether anything but a ping arrived since then, or the connection was not read for a while. Parts of payloads
+    /// are interleaved, so the bytes of one request alone prove nothing.
     has_progressed: bool,
-    /// That frame at the last look.
+    /// The incomplete frame at the last check.
     unfinished_frame: Option<(u64, u32)>,
-    /// Payloads of answers that were not handed out as a whole, in bytes.
+    /// Payloads of responses that have not been handed out for writing completely, in bytes.
     unread_bytes: u64,
     began: Instant,
     reading: Reading,
-    /// When a sign of life was last given that nobody had asked for.
+    /// Time of the last unsolicited pong.
     ponged: Option<Instant>,
-    /// When time was last looked at.
+    /// Time of the last [`Callee::tick`].
     looked: Instant,
     leave_mode: LeaveMode,
     events: VecDeque<CalleeEvent<'static>>,
-    /// What is out with the write at hand.
+    /// Calls whose last bytes are in the current write.
     out: Vec<u64>,
 }
 
 impl Callee {
-    /// A connection that was accepted by `me` of this group.
+    /// Creates the end of a connection that worker `me` of `group` has accepted.
     #[must_use]
     pub fn new(now: Instant, me: WorkerInfo, group: &[u8], limits: RpcLimits) -> Self {
         Self {
@@ -177,43 +177,43 @@ impl Callee {
         }
     }
 
-    /// Who calls, in its own words, once it has greeted.
+    /// The caller as it identifies itself; `None` before its handshake.
     #[must_use]
     pub const fn peer(&self) -> Option<&WorkerInfo> {
         self.peer.as_ref()
     }
 
-    /// How many requests are under way.
+    /// Number of pending requests.
     #[must_use]
     pub fn in_flight(&self) -> usize {
         self.requests.len()
     }
 
-    /// Requests that the caller waits for, and those that are not complete.
+    /// Load of the requests that are incomplete or wait for a response.
     #[must_use]
     pub fn awaited(&self) -> Load {
         Load { requests: self.requests.len() as u64, bytes: self.requests.bytes_with(0) }
     }
 
-    /// Answers that the caller has not taken, in bytes.
+    /// Number of bytes of responses that the caller has not read.
     #[must_use]
     pub const fn unread_bytes(&self) -> u64 {
         self.unread_bytes
     }
 
-    /// Whether a handler may begin for this caller: not while it does not take its answers.
+    /// Whether a handler may start for this caller: not while the caller does not read its responses.
     #[must_use]
     pub const fn begins(&self) -> bool {
         self.unread_bytes < self.limits.answer_bytes_max
     }
 
-    /// Whether an answer of so many bytes is kept that comes when its handler has returned.
+    /// Whether a response of this many bytes is kept though its handler has returned before.
     #[must_use]
     pub const fn keeps_late_answer(&self, bytes: u64) -> bool {
         self.unread_bytes == 0 || self.unread_bytes.saturating_add(bytes) <= self.limits.late_answer_bytes_max
     }
 
-    /// The caller is who it says.
+    /// Accepts the caller.
     pub fn admit(&mut self) {
         if self.state == State::Claimed {
             self.state = State::Open;
@@ -230,7 +230,7 @@ impl Callee {
         }
     }
 
-    /// The caller is not taken in; it is told why.
+    /// Refuses the caller, and sends it the reason.
     pub fn refuse(&mut self, why: Refusal, message: &str) {
         if matches!(self.state, State::Greeting | State::Claimed) {
             let end = message.floor_char_boundary(1024);
@@ -240,12 +240,12 @@ impl Callee {
         }
     }
 
-    /// The answer to a request is there, of so many bytes; parts of it are asked for as [`ToWrite::Part`]. Whether anybody
-    /// waits for it.
+    /// Starts the response to a request, of this many bytes; its parts are requested as [`ToWrite::Part`]. Returns
+    /// whether the caller waits for it.
     pub fn answer(&mut self, call: u64, payload_bytes: u64) -> bool {
         if payload_bytes > self.limits.payload_bytes_max {
             let bytes_max = self.limits.payload_bytes_max;
-            let message = alloc::format!("an answer of {payload_bytes} bytes, of at most {bytes_max}");
+            let message = alloc::format!("a response of {payload_bytes} bytes, of at most {bytes_max}");
             return self.fail(call, Status::TooLong, &message);
         }
         let Some(request) = self.waiting(call) else { return false };
@@ -256,7 +256,7 @@ impl Callee {
         true
     }
 
-    /// A request failed. Whether anybody waits for its answer.
+    /// Fails a request. Returns whether the caller waits for its response.
     pub fn fail(&mut self, call: u64, status: Status, message: &str) -> bool {
         let Some(request) = self.waiting(call) else { return false };
         request.answer_event = Responded::Sending(0);
@@ -264,7 +264,7 @@ impl Callee {
         true
     }
 
-    /// Whether somebody waits for the answer to a request.
+    /// Whether the caller waits for the response to this request.
     #[must_use]
     pub fn waits_for(&self, call: u64) -> bool {
         let waits =
@@ -272,7 +272,7 @@ impl Callee {
         self.requests.get(call).is_some_and(waits)
     }
 
-    /// What is not answered by anybody is over when its handler says so, or never: it counts no more since it came.
+    /// Returns the request if it needs a response. A one-way call is not tracked after its arrival.
     fn waiting(&mut self, call: u64) -> Option<&mut Request> {
         if self.waits_for(call) { self.requests.get_mut(call) } else { None }
     }
@@ -284,12 +284,12 @@ impl Callee {
         self.outgoing.payload(call, 0);
     }
 
-    /// Tells a caller that has just pinged that no handler thread is free.
+    /// Reports to a caller that has just sent a ping that no handler thread is free.
     pub fn exhausted(&mut self, PoolLoad { threads, waiting }: PoolLoad) {
         self.outgoing.frame(0, &CalleeFrame::Exhausted { threads, waiting });
     }
 
-    /// No further requests are taken; those under way are answered.
+    /// Sends a goodbye: no further requests are accepted, and the pending ones continue.
     pub fn goodbye(&mut self) {
         match self.state {
             State::Open => {
@@ -301,7 +301,7 @@ impl Callee {
         }
     }
 
-    /// The connection ended, or is to end.
+    /// Fails the connection for this reason.
     pub fn lost(&mut self, why: ConnectionError) {
         self.end(why);
     }
@@ -313,7 +313,7 @@ impl Callee {
         Some(request)
     }
 
-    /// It is no longer under way.
+    /// Updates the counters for a request that has ended.
     fn count_out(&mut self, request: &Request) {
         self.unfinished -= usize::from(!request.is_complete);
         if let Responded::Sending(bytes) = request.answer_event {
@@ -341,22 +341,22 @@ impl Callee {
         self.events.push_back(CalleeEvent::Ended(why));
     }
 
-    /// Whether what the caller sends is to be read now. It is not while there is no room for requests, nor while the caller
-    /// does not read what it is answered.
+    /// Whether the caller's bytes are to be read now: not without capacity for requests, and not while the caller does
+    /// not read its responses.
     #[must_use]
     pub fn is_read(&self) -> bool {
         self.reading != Reading::HeldUp && !self.outgoing.is_backed_up()
     }
 
-    /// Whether it is not read for want of room.
+    /// Whether the connection is not read for lack of capacity.
     #[must_use]
     pub fn is_held_up(&self) -> bool {
         self.reading == Reading::HeldUp
     }
 
-    /// There is no room for further requests. Whether that holds this caller up: not before it has greeted, for until then
-    /// it sends none, and not when it has ended. Who is held up is told now and then that this worker lives, since its own
-    /// question is not read.
+    /// Stops reading for lack of capacity. Returns whether that applies to this caller: not before its handshake, until
+    /// which it sends no requests, and not after its end. A caller that is held up is sent a pong periodically, since
+    /// its pings are not read.
     pub fn hold_up(&mut self, now: Instant) -> bool {
         let is_greeted = matches!(self.state, State::Open | State::Leaving);
         if !is_greeted || self.reading == Reading::ToTheEnd {
@@ -367,7 +367,7 @@ impl Callee {
         true
     }
 
-    /// There is room again.
+    /// Resumes reading: there is capacity again.
     pub fn go_on(&mut self) {
         if self.reading == Reading::HeldUp {
             self.reading = Reading::On;
@@ -375,13 +375,13 @@ impl Callee {
         }
     }
 
-    /// The caller has ended the connection, or its half of it. What it has sent before lies there, is no more than that, and
-    /// may be a notice: it is read though there is no room.
+    /// The caller has closed the connection, or its half of it. What it sent before is limited in size, and may be a
+    /// one-way call: it is read though there is no capacity.
     pub fn read_to_the_end(&mut self) {
         self.reading = Reading::ToTheEnd;
     }
 
-    /// When the next sign of life is due.
+    /// Time of the next unsolicited pong.
     fn heartbeat_due(&self) -> Option<Instant> {
         let is_due = self.is_held_up() && matches!(self.state, State::Open | State::Leaving);
         is_due.then(|| self.ponged.map_or(Instant::ORIGIN, |at| at + self.limits.ping_interval))
@@ -390,15 +390,15 @@ impl Callee {
     fn live(&mut self, now: Instant) {
         if self.heartbeat_due().is_some_and(|at| at <= now) {
             self.ponged = Some(now);
-            // To whoever has not taken the last one, one more is of no use.
+            // One more pong is of no use to a caller that has not read the last one.
             if self.outgoing.is_flow_controlled() {
                 self.outgoing.frame(0, &CalleeFrame::Pong { nonce: 0 });
             }
         }
     }
 
-    /// When it is looked at whether the last bytes were taken. That all are handed out is noticed while it is written, where
-    /// there is no time; so it is looked again and again from the goodbye on.
+    /// Time of the check whether the last bytes were read by the caller. That all are handed out is noticed during a
+    /// write, where the time is not known, so the check is repeated from the goodbye on.
     fn drain_check_due(&self) -> Option<Instant> {
         let since = match (self.state, self.leave_mode) {
             (State::Leaving, _) | (State::Drained | State::Ended, LeaveMode::NotYet) => self.looked,
@@ -421,9 +421,9 @@ impl Callee {
         }
     }
 
-    /// What is to be written next, when the socket takes bytes.
+    /// Returns what to write next. To be called when the socket accepts bytes.
     pub fn poll_write(&mut self) -> Option<ToWrite> {
-        // While that lasted, the caller was not read.
+        // Until now the caller was not read.
         self.has_progressed |= self.outgoing.is_backed_up();
         let next = self.outgoing.poll(&mut self.out);
         let mut out = core::mem::take(&mut self.out);
@@ -438,7 +438,7 @@ impl Callee {
         next
     }
 
-    /// When time alone changes something.
+    /// Time of the next [`Callee::tick`]; `None` if none is needed.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Instant> {
         let first = self.requests.first_deadline();
@@ -447,12 +447,12 @@ impl Callee {
         due.into_iter().flatten().min()
     }
 
-    /// Time passed.
+    /// Processes the passage of time.
     pub fn tick(&mut self, now: Instant) {
         while let Some((call, request)) = self.requests.take_overdue(now) {
             self.outgoing.drop_payload(call);
             self.count_out(&request);
-            // An answer that has begun is cut off: its caller has given it up.
+            // A response that has begun is cut off: its caller has given it up.
             if request.kind == CallKind::Responded && request.answer_event == Responded::No {
                 self.respond(call, Status::Deadline, "");
             }
@@ -467,21 +467,23 @@ impl Callee {
         self.check_drained(now);
     }
 
-    /// When it is looked whether unfinished requests and frames go on.
+    /// Time of the next check whether incomplete requests and frames make progress.
     fn progress_due(&self) -> Option<Instant> {
         let is_unfinished = self.unfinished > 0 || self.incoming.unfinished().is_some();
         let is_looked_at = is_unfinished && matches!(self.state, State::Open | State::Leaving);
         is_looked_at.then(|| self.looked_at_progress + self.limits.stall_timeout)
     }
 
-    /// Gives up unfinished requests if nothing came since the last look, or the connection if a frame is unfinished.
+    /// Gives up incomplete requests if nothing arrived since the last check, or the connection if a frame is
+    /// incomplete.
     fn look_at_progress(&mut self, now: Instant) {
         let Some(due) = self.progress_due().filter(|&due| due <= now) else { return };
         self.looked_at_progress = now;
         let frame = self.incoming.unfinished();
         let is_frame_as_before = core::mem::replace(&mut self.unfinished_frame, frame) == frame;
         let has_progressed = core::mem::take(&mut self.has_progressed) || !is_frame_as_before;
-        // A caller that is not read cannot go on. Where this process stood still, so may the caller's have done.
+        // A caller that is not read cannot make progress. If this process was paused, the caller's may have been
+        // paused, too.
         if has_progressed || !self.is_read() || now >= due + self.limits.stall_timeout {
             return;
         }
@@ -501,21 +503,22 @@ impl Callee {
         }
     }
 
-    /// The request whose bytes come next, and how many of them at least: they may be read to where they belong, and
-    /// [`Callee::filled`] told of it.
+    /// Returns the request whose bytes come next, and how many at least. The driver may read them to their destination
+    /// directly, and report that with [`Callee::filled`].
     #[must_use]
     pub fn due(&self) -> Option<(u64, u32)> {
         self.incoming.due().filter(|&(call, _)| self.requests.get(call).is_some())
     }
 
-    /// So many bytes of what is due came, and are where they belong. No event tells of them.
+    /// Records that this many bytes of what [`Callee::due`] returned were read to their destination. No event reports
+    /// them.
     pub const fn filled(&mut self, bytes: u32) {
         self.has_progressed = true;
         self.incoming.filled(bytes);
     }
 
-    /// The next thing that happened, of which bytes are taken off the front of `bytes`; `None` when all are used up. While a
-    /// caller is neither admitted nor refused, nothing more of it is read.
+    /// Returns the next event, and consumes bytes from the front of `bytes`; `None` when all are consumed. Before a
+    /// caller is admitted or refused, nothing more of it is read.
     pub fn next_event<'b>(&mut self, now: Instant, bytes: &mut &'b [u8]) -> Option<CalleeEvent<'b>> {
         loop {
             if let Some(event) = self.events.pop_front() {
@@ -553,7 +556,7 @@ impl Callee {
             FramePart::Data(call, bytes) => {
                 self.has_progressed = true;
                 let Some(request) = self.requests.get_mut(call) else {
-                    // It was answered, is over, or was never taken.
+                    // The request has a response, has ended, or was never accepted.
                     return if call == 0 || call > self.last_id {
                         Err(ConnectionError::UnexpectedFrame(DATA))
                     } else {

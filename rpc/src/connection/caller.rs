@@ -1,4 +1,4 @@
-//! The end that calls.
+//! Calling end of a connection.
 
 use super::frames_in::{FramePart, FramesIn};
 use super::in_flight::InFlight;
@@ -14,40 +14,40 @@ use alloc::vec::Vec;
 use rendezvous_core::limits::{RPC_FRAME, RpcLimits};
 use rendezvous_core::time::Instant;
 
-/// Longest name of a handler, in bytes.
+/// Maximum length of a handler's name, in bytes.
 pub const HANDLER_BYTES_MAX: usize = 1024;
 
-/// A call that is to be made.
+/// A call to be made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NewCall<'a> {
-    /// Which handler.
+    /// Name of the handler.
     pub handler: &'a str,
-    /// How long its payload is; parts of it are asked for as [`ToWrite::Part`].
+    /// Length of its payload in bytes; its parts are requested as [`ToWrite::Part`].
     pub payload_bytes: u64,
-    /// When nobody waits for it any more.
+    /// Time when the call fails.
     pub deadline: Option<Instant>,
-    /// Whether it is answered.
+    /// Whether it has a response.
     pub kind: CallKind,
 }
 
-/// What happened.
+/// Events of a [`Caller`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CallerEvent<'b> {
-    /// The callee has taken this caller in: calls may be made.
+    /// The callee has accepted this caller: calls can be made.
     Open,
-    /// An answer begins, of so many bytes.
+    /// A response begins: number of the call, and length in bytes.
     Answer(u64, u64),
-    /// A part of an answer.
+    /// A part of a response.
     Bytes(u64, &'b [u8]),
-    /// A call is answered; a call that nobody answers has been handed out as a whole.
+    /// A response is complete, or a one-way call has been written completely.
     Done(u64),
-    /// A call has no answer, and will have none.
+    /// A call has failed.
     Failed(u64, CallError),
-    /// The callee takes no further calls.
+    /// The callee accepts no further calls.
     PeerLeaving,
-    /// Goodbye was said, and nothing is under way: the connection can be closed.
+    /// The connection can be closed: a goodbye was sent or received, and no call is pending.
     Drained,
-    /// The connection is of no use; it is to be closed. All calls on it have failed before.
+    /// The connection has failed and is to be closed. All its calls have failed before.
     Ended(ConnectionError),
 }
 
@@ -55,7 +55,7 @@ pub enum CallerEvent<'b> {
 enum State {
     Greeting,
     Open,
-    /// One of the two said goodbye.
+    /// One of the two ends has sent a goodbye.
     Leaving,
     Drained,
     Ended,
@@ -66,11 +66,11 @@ struct Call {
     handler: Box<str>,
     kind: CallKind,
     began: Instant,
-    /// What is to come of the answer, once it has begun.
+    /// Bytes of the response that are still to arrive, once it has begun.
     left: Option<u64>,
 }
 
-/// The calling end of one connection.
+/// State machine of the calling end of a connection.
 #[derive(Debug)]
 pub struct Caller {
     peer: WorkerInfo,
@@ -83,27 +83,28 @@ pub struct Caller {
     requests_max: u32,
     bytes_max: u64,
     began: Instant,
-    /// Since when nothing came though something is under way, or was until it was given up.
+    /// Time of the last received byte, or of the first call since, while a call is pending or was until it was given
+    /// up.
     silent_since: Option<Instant>,
-    /// Whether a call was given up in this silence. Then it is asked whether the callee lives though nobody waits.
+    /// Whether a call was given up since then. In that case the callee is pinged though no call is pending.
     has_given_up: bool,
-    /// When it was asked for a sign of life in this silence.
+    /// Time of the ping since then.
     pinged: Option<Instant>,
     pings: u64,
-    /// It was asked for its load, and is not asked again before then.
+    /// The callee's load was requested, and is not requested again before this time.
     ask_again_at: Option<Instant>,
-    /// When it said to that that it had no handler thread free, and what it said.
+    /// Time when the callee reported that no handler thread was free, and its report.
     load: Option<(Instant, PoolLoad)>,
     events: VecDeque<CallerEvent<'static>>,
-    /// What is out with the write at hand.
+    /// Calls whose last bytes are in the current write.
     out: Vec<u64>,
 }
 
 impl NewCall<'_> {
-    /// Whether such a call can be made at all.
+    /// Checks the call against the limits.
     ///
     /// # Errors
-    /// Its handler can have no such name, or its payload is too long.
+    /// The handler's name has an invalid length, or the payload is too long.
     pub fn check(&self, limits: &RpcLimits) -> Result<(), CallFailure> {
         if self.handler.is_empty() || self.handler.len() > HANDLER_BYTES_MAX {
             return Err(CallFailure::Handler { bytes: self.handler.len() });
@@ -114,7 +115,7 @@ impl NewCall<'_> {
 }
 
 impl Caller {
-    /// A connection that was made to where `peer` is to be, by `me` of this group.
+    /// Creates the end of a connection that worker `me` of `group` has opened to the address of `peer`.
     #[must_use]
     pub fn new(now: Instant, me: &WorkerInfo, peer: WorkerInfo, group: &[u8], limits: RpcLimits) -> Self {
         let mut outgoing = Outgoing::default();
@@ -159,28 +160,28 @@ impl Caller {
         self.state == State::Open
     }
 
-    /// Who is called.
+    /// The callee.
     #[must_use]
     pub const fn peer(&self) -> &WorkerInfo {
         &self.peer
     }
 
-    /// How many calls are under way.
+    /// Number of pending calls.
     #[must_use]
     pub fn in_flight(&self) -> usize {
         self.calls.len()
     }
 
-    /// The lowest number that a new call may have.
+    /// Lowest number that a new call may have.
     #[must_use]
     pub const fn next_id(&self) -> u64 {
         self.last_id + 1
     }
 
-    /// Makes a call under a number that is higher than those before. Whoever makes it has waited for it from `since` on.
+    /// Makes a call with a number higher than those before. The caller has waited since `since`.
     ///
     /// # Errors
-    /// It was not made, and nothing of it will be sent.
+    /// The call was not made, and nothing of it will be sent.
     pub fn begin(
         &mut self,
         now: Instant,
@@ -210,7 +211,7 @@ impl Caller {
         }
         self.silent_since.get_or_insert(now);
         self.last_id = id;
-        // Rounded up: the callee does not give up before the caller.
+        // Rounded up, so that the callee does not give up before the caller.
         let deadline_ms =
             left.map_or(0, |left| u64::try_from(left.as_millis()).unwrap_or(u64::MAX).saturating_add(1));
         let (payload_bytes, handler) = (call.payload_bytes, call.handler.as_bytes());
@@ -229,7 +230,7 @@ impl Caller {
         Ok(())
     }
 
-    /// Nobody waits for a call any more: no event tells of it again. The handler that it was for, if it was under way.
+    /// Cancels a call: it gets no further event. Returns its handler if the call was pending.
     pub fn cancel(&mut self, id: u64) -> Option<Box<str>> {
         let call = self.take(id)?;
         self.has_given_up = true;
@@ -238,7 +239,7 @@ impl Caller {
         Some(call.handler)
     }
 
-    /// Calls under way of handlers that are so.
+    /// Returns the pending calls whose handlers match.
     #[must_use]
     pub fn ids_of(&self, is_it: fn(&str) -> bool) -> Vec<u64> {
         let mut ids = self.calls.ids();
@@ -246,7 +247,7 @@ impl Caller {
         ids
     }
 
-    /// There will be no further calls; those under way are waited for.
+    /// Sends a goodbye: there will be no further calls, and the pending ones continue.
     pub fn goodbye(&mut self) {
         if self.state == State::Open {
             self.state = State::Leaving;
@@ -257,7 +258,7 @@ impl Caller {
         }
     }
 
-    /// The connection ended, or is to end.
+    /// Fails the connection for this reason.
     pub fn lost(&mut self, why: ConnectionError) {
         self.end(why);
     }
@@ -268,20 +269,20 @@ impl Caller {
         Some(call)
     }
 
-    /// Nothing is to come any more, unless that is in doubt.
+    /// Stops the supervision of the callee if nothing is expected from it.
     fn look_for_rest(&mut self) {
         if self.calls.is_empty() && !self.has_given_up {
             (self.silent_since, self.pinged) = (None, None);
         }
     }
 
-    /// Something came.
+    /// Records that bytes were received.
     fn note_received(&mut self, now: Instant) {
         (self.silent_since, self.pinged, self.has_given_up) = (Some(now), None, false);
         self.look_for_rest();
     }
 
-    /// Since when the callee is silent, as far as that matters.
+    /// Time since which the callee has been silent, if a response or a pong is expected.
     fn silence(&self) -> Option<Instant> {
         self.silent_since.filter(|_| matches!(self.state, State::Open | State::Leaving))
     }
@@ -307,10 +308,10 @@ impl Caller {
         self.events.push_back(CallerEvent::Ended(why));
     }
 
-    /// What is to be written next, when the socket takes bytes.
+    /// Returns what to write next. To be called when the socket accepts bytes.
     pub fn poll_write(&mut self) -> Option<ToWrite> {
         let next = self.outgoing.poll(&mut self.out)?;
-        // What nobody answers is done when it is out.
+        // A one-way call is done when its last bytes are written.
         for id in self.out.drain(..) {
             if self.calls.get(id).is_some_and(|call| call.kind == CallKind::OneWay) {
                 self.calls.take(id);
@@ -322,8 +323,8 @@ impl Caller {
         Some(next)
     }
 
-    /// When the callee is asked what keeps the call that ends first, so that its failure can say: when three quarters of
-    /// its time have passed. Others that end soon after share the answer.
+    /// Returns the time for asking the callee's load, so that the error of the call with the first deadline can report
+    /// it: when three quarters of the call's time have passed. Other calls that end soon after share the response.
     fn ask_due(&self) -> Option<Instant> {
         let (deadline, call) = self.calls.first_due()?;
         let is_awaited =
@@ -341,15 +342,16 @@ impl Caller {
         }
     }
 
-    /// How far a call had come whose deadline has passed. What the callee said of its load explains a call only if it said so
-    /// in the second half of the call's time: it may have frozen since. Calls that end soon after each other share it.
+    /// Returns the phase of a call whose deadline has passed. The reported load explains the failure only if the report
+    /// is from the second half of the call's time: the callee may have frozen since. Calls that end soon after each
+    /// other share it.
     fn late_phase(&self, now: Instant, began: Instant) -> CallPhase {
         let half = began + now.since(began) / 2;
         let load = self.load.filter(|&(announced, _)| announced >= half);
         load.map_or(CallPhase::InFlight, |(_, load)| CallPhase::Exhausted(load))
     }
 
-    /// When time alone changes something.
+    /// Time of the next [`Caller::tick`]; `None` if none is needed.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Instant> {
         let first = self.calls.first_deadline();
@@ -361,7 +363,7 @@ impl Caller {
         [first, greeting, ping, self.ask_due()].into_iter().flatten().min()
     }
 
-    /// Time passed.
+    /// Processes the passage of time.
     pub fn tick(&mut self, now: Instant) {
         while let Some((id, call)) = self.calls.take_overdue(now) {
             self.has_given_up = true;
@@ -390,20 +392,21 @@ impl Caller {
         }
     }
 
-    /// The answer whose bytes come next, and how many of them at least: they may be read to where they belong, and
-    /// [`Caller::filled`] told of it.
+    /// Returns the response whose bytes come next, and how many at least. The driver may read them to their destination
+    /// directly, and report that with [`Caller::filled`].
     #[must_use]
     pub fn due(&self) -> Option<(u64, u32)> {
         self.incoming.due().filter(|&(id, _)| self.calls.get(id).is_some_and(|call| call.left.is_some()))
     }
 
-    /// So many bytes of what is due came, and are where they belong. No event tells of them.
+    /// Records that this many bytes of what [`Caller::due`] returned were read to their destination. No event reports
+    /// them.
     pub fn filled(&mut self, now: Instant, bytes: u32) {
         self.note_received(now);
         self.incoming.filled(bytes);
     }
 
-    /// The next thing that happened, of which bytes are taken off the front of `bytes`; `None` when all are used up.
+    /// Returns the next event, and consumes bytes from the front of `bytes`; `None` when all are consumed.
     pub fn next_event<'b>(&mut self, now: Instant, bytes: &mut &'b [u8]) -> Option<CallerEvent<'b>> {
         loop {
             if let Some(event) = self.events.pop_front() {
@@ -416,7 +419,7 @@ impl Caller {
             if !bytes.is_empty() {
                 self.note_received(now);
             }
-            // A frame's end takes no bytes of its own, so that the codec is asked though there are none.
+            // The end of a frame has no bytes of its own, so the codec is called even if there are none.
             match self.incoming.next(bytes) {
                 Ok(None) => return self.events.pop_front(),
                 Ok(Some(frame_part)) => match self.frame_part(now, frame_part) {
@@ -457,7 +460,7 @@ impl Caller {
         }
     }
 
-    /// Something comes for a call that is not under way: it was given up, or there never was one.
+    /// Handles a frame for a call that is not pending: either the call was given up, or it never existed.
     const fn late<'b>(&self, id: u64, kind: u16) -> Result<Option<CallerEvent<'b>>, ConnectionError> {
         if id == 0 || id > self.last_id { Err(ConnectionError::UnexpectedFrame(kind)) } else { Ok(None) }
     }
@@ -537,7 +540,7 @@ impl Caller {
         if call.left.is_some() || call.kind == CallKind::OneWay {
             return Err(ConnectionError::UnexpectedFrame(kind));
         }
-        // The callee has read enough of it.
+        // The callee needs no more of the request.
         self.outgoing.drop_payload(id);
         let bytes_max = self.limits.payload_bytes_max;
         if status != 0 {
@@ -545,7 +548,7 @@ impl Caller {
             self.look_for_rest();
             self.look_for_the_end();
             let why = match Status::from_number(status) {
-                // Whichever end notices first, it is the same.
+                // The error is the same whichever end detects it first.
                 Status::Deadline => {
                     let (elapsed, phase) = (now.since(call.began), self.late_phase(now, call.began));
                     CallFailure::DeadlinePassed { elapsed, phase }
@@ -564,7 +567,7 @@ impl Caller {
         if bytes > 0 {
             return Ok(Some(CallerEvent::Answer(id, bytes)));
         }
-        // An answer without a payload is told of before its end.
+        // The event of an empty response comes before that of its end.
         self.events.push_front(CallerEvent::Answer(id, 0));
         Ok(self.events.pop_front())
     }

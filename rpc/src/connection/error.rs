@@ -1,4 +1,4 @@
-//! How calls and connections end that do not end well.
+//! Errors of calls and connections.
 
 use super::caller::HANDLER_BYTES_MAX;
 use crate::name::WorkerInfo;
@@ -12,136 +12,136 @@ use rendezvous_core::time::{Duration, Seconds};
 use rendezvous_core::wire::choice::open_choice;
 
 open_choice! {
-    /// How a callee answers a call that it does not carry out to the end.
+    /// Status with which a callee rejects or fails a request.
     Status {
         /// The handler failed.
         1 Failed: "the handler failed",
-        /// There is no such handler.
+        /// The handler does not exist.
         2 NoHandler: "there is no such handler",
         /// The deadline passed at the callee.
-        3 Deadline: "the deadline passed before the answer was there",
+        3 Deadline: "the deadline passed before the response was ready",
         /// A payload is over a limit.
         4 TooLong: "the payload is over the limit",
-        /// It takes no further requests.
+        /// The callee accepts no further requests.
         5 Leaving: "the worker takes no further requests",
-        /// It has no room for it now. No handler has seen it.
-        6 Exhausted: "the worker has no room for it",
-        /// Nothing more of its payload came.
-        7 Stalled: "the rest of the request did not come",
-        /// Its bytes are not those that the handler takes.
+        /// The callee has no capacity for the request now. No handler has seen it.
+        6 Exhausted: "the worker has no capacity for it",
+        /// The rest of the request's payload did not arrive.
+        7 Stalled: "the rest of the request did not arrive",
+        /// The handler cannot decode the request.
         8 Malformed: "the request cannot be read",
     }
 }
 
 open_choice! {
-    /// Why a callee does not take a caller in.
+    /// Reason why a callee does not accept a caller.
     Refusal {
-        /// No version in common.
+        /// The two have no protocol version in common.
         1 Version: "no version in common",
-        /// It is of another group.
-        2 Group: "it is of another group",
-        /// It is not the worker that was meant.
-        3 NotMe: "another worker is there",
-        /// It knows no such member.
-        4 Unknown: "the caller is no member that it knows",
-        /// It is there still, and of no group any more.
+        /// The callee is in another group.
+        2 Group: "it belongs to another group",
+        /// The callee is not the worker for which the connection is meant.
+        3 NotMe: "another worker is at this address",
+        /// The callee knows no such member.
+        4 Unknown: "the caller is not a known member",
+        /// The callee's process is running, but its worker is not in a group any more.
         5 Over: "it has ended",
     }
 }
 
-/// Why a connection ended.
+/// Reason why a connection ended.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ConnectionError {
-    /// The peer sent what no frame may be.
+    /// The peer sent an invalid frame.
     #[error(transparent)]
     Frame(#[from] FrameError),
-    /// The peer sent a frame where it may not be.
-    #[error("a frame of kind {0:#06x} is out of its place")]
+    /// The peer sent a frame that is not valid in this state.
+    #[error("a frame of kind {0:#06x} is not expected here")]
     UnexpectedFrame(u16),
-    /// More of a payload came than there is.
-    #[error("call {0} has more bytes than it said")]
+    /// A payload has more bytes than its frame announced.
+    #[error("call {0} has more bytes than it announced")]
     TooMuchData(u64),
-    /// The callee lets nobody make requests, which no callee may.
+    /// The callee allows no requests, which violates the protocol.
     #[error("the welcome allows no request at all")]
     NothingAllowed,
-    /// More is under way than was allowed.
+    /// The peer exceeds the allowed number of pending requests or bytes.
     #[error("more requests or bytes are under way than were allowed")]
     TooManyInFlight,
-    /// A name or number in a greeting is none.
+    /// A name or number in the handshake is invalid.
     #[error("the greeting names no worker")]
     NoWorker,
-    /// Somebody else answered.
+    /// Another worker responded.
     #[error("{got} answered at the address of {wanted}")]
     Impostor {
-        /// Who was meant.
+        /// The expected callee.
         wanted: WorkerInfo,
-        /// Who answered, in its own words.
+        /// The worker that responded, as it describes itself.
         got: Box<str>,
     },
-    /// The callee did not take the caller in.
+    /// The callee refused the caller.
     #[error("refused: {why}{}{message}", if message.is_empty() { "" } else { ": " })]
     Refused {
-        /// Why.
+        /// The reason.
         why: Refusal,
-        /// In its own words.
+        /// Message of the callee.
         message: Box<str>,
     },
-    /// There was no greeting in time.
+    /// The handshake was not complete in time.
     #[error("no greeting in {}s", Seconds(*.0))]
     NoGreeting(Duration),
-    /// The peer gave no sign of life.
-    #[error("no sign of life in {}s", Seconds(*.0))]
+    /// Nothing was received from the peer, not even the response to a ping.
+    #[error("nothing received in {}s", Seconds(*.0))]
     Silent(Duration),
     /// The peer sent a part of a frame and nothing more.
     #[error("no byte of the rest of a frame came in {}s", Seconds(*.0))]
     Stalled(Duration),
-    /// The connection ended under it.
+    /// The connection was lost.
     #[error("the connection ended: {0}")]
     Lost(Box<str>),
-    /// There is no way to the peer, or nobody is there.
+    /// The peer cannot be reached.
     #[error("it cannot be reached: {0}")]
     Unreachable(Box<str>),
-    /// The host is there, and nobody listens at the address: who was there is gone.
-    #[error("nobody listens at its address: {0}")]
+    /// The host is reachable, and no process listens at the address: the worker there has ended.
+    #[error("no process listens at its address: {0}")]
     NotListening(Box<str>),
-    /// Whoever knows better said that the peer is gone.
+    /// Another source, such as the group, has reported that the peer has ended.
     #[error("{0}")]
     GivenUp(Box<str>),
-    /// The worker that calls has ended, or gives up its calls; nothing is known against the peer.
+    /// The calling worker has ended, or gave up its calls; nothing is known against the peer.
     #[error("{0}")]
     CallerEnded(Box<str>),
-    /// A thread of the worker's that calls has panicked; nothing is known against the peer.
+    /// A thread of the calling worker has panicked; nothing is known against the peer.
     #[error("{0}")]
     Panicked(Box<str>),
-    /// It was ended here, or the peer said goodbye and there was nothing left to be done.
+    /// It was closed here, or the peer sent a goodbye and no call was pending.
     #[error("it was closed")]
     Closed,
 }
 
-/// How far a call has come.
+/// Phase of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CallPhase {
-    /// It waits for a connection. It has not been sent.
+    /// Waits for a connection. It has not been sent.
     Connecting,
-    /// It waits until others are done with. It has not been sent.
+    /// Waits for other calls to finish. It has not been sent.
     Queued,
-    /// It may have been sent, and may be carried out.
+    /// May have been sent, and may have been executed.
     InFlight,
-    /// The same, and when the callee was last asked, it had no handler thread free.
+    /// Like [`CallPhase::InFlight`], and the callee's last report says that no handler thread was free.
     Exhausted(PoolLoad),
 }
 
-/// The handler threads of a worker, all of which are busy.
+/// Load of a worker whose handler threads are all busy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PoolLoad {
-    /// How many there are.
+    /// Number of handler threads.
     pub threads: u32,
-    /// How many requests wait for one.
+    /// Number of requests that wait for a thread.
     pub waiting: u32,
 }
 
 impl CallPhase {
-    /// As other errors of this library name phases.
+    /// Returns the name of the phase, as in other errors of this library.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -152,84 +152,84 @@ impl CallPhase {
     }
 }
 
-/// Why a call was not made, or has no answer.
+/// Reason why a call was not made or has failed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CallFailure {
-    /// The peer has not yet greeted.
+    /// The handshake is not complete.
     #[error("the connection is not open yet")]
     NotOpen,
-    /// As many calls are under way as may be.
+    /// The maximum number of calls is pending.
     #[error("{count} calls to it are under way, and that is the limit")]
     TooMany {
         /// The limit.
         count: u32,
     },
-    /// As many bytes are under way as may be.
+    /// The maximum number of bytes is pending.
     #[error("calls to it would have {bytes} bytes under way; the limit is {bytes_max}")]
     TooMuch {
-        /// What there would be.
+        /// Number of bytes with this call.
         bytes: u64,
         /// The limit.
         bytes_max: u64,
     },
-    /// A payload, or an answer, is longer than any may be.
+    /// A request or a response is over the maximum length.
     #[error("a payload of {bytes} bytes is over the limit of {bytes_max}")]
     TooLong {
-        /// Its length.
+        /// Its length in bytes.
         bytes: u64,
         /// The limit.
         bytes_max: u64,
     },
-    /// The name of a handler is none, or too long.
+    /// The name of a handler is empty or too long.
     #[error("the name of a handler has {bytes} bytes: from 1 to {HANDLER_BYTES_MAX}")]
     Handler {
-        /// How long the name is.
+        /// Length of the name.
         bytes: usize,
     },
-    /// The caller gave it up.
+    /// The caller cancelled it.
     #[error("it was cancelled")]
     Cancelled,
-    /// Whoever asks may not wait: the thread is in an inline handler, or in a callback.
+    /// The thread may not wait: it is in an inline handler or in a callback.
     #[error("it cannot be awaited in an inline handler or in a callback")]
     Reentrant,
-    /// There is no memory for what the callee answers.
+    /// There is no memory for the response.
     #[error("there is no memory for the answer")]
     NoMemory,
     /// The deadline passed.
     #[error("{}", Late(*.elapsed, *.phase))]
     DeadlinePassed {
-        /// How long it took.
+        /// Time since the call was made.
         elapsed: Duration,
-        /// How far it had come.
+        /// Phase of the call.
         phase: CallPhase,
     },
-    /// The callee did not carry it out.
+    /// The callee rejected or failed it.
     #[error("{}", RemoteText(*.status, .message))]
     Remote {
-        /// Why.
+        /// The status.
         status: Status,
-        /// In its own words.
+        /// Message of the callee.
         message: Box<str>,
     },
-    /// One of the two takes part no longer.
+    /// One of the two workers is leaving.
     #[error("it takes no further calls")]
     Leaving,
-    /// There was no connection that would take it, so nobody has carried it out.
+    /// No connection accepted it, so it was not executed.
     #[error("not sent: {0}")]
     Unsent(ConnectionError),
-    /// The connection ended under it, so nobody knows whether it was carried out.
-    #[error("the worker is gone: {0}")]
+    /// The connection was lost while the call was pending, so it is unknown whether it was executed.
+    #[error("contact with the worker was lost: {0}")]
     ConnectionLost(ConnectionError),
-    /// The worker that made it has ended, or gave it up, so nobody knows whether it was carried out.
+    /// The calling worker has ended, or gave the call up, so it is unknown whether it was executed.
     #[error("{0}")]
     CallerEnded(Box<str>),
-    /// A thread of the worker's that made it has panicked, so nobody knows whether it was carried out.
+    /// A thread of the calling worker has panicked, so it is unknown whether the call was executed.
     #[error("{0}")]
     Panicked(Box<str>),
 }
 
 impl ConnectionError {
-    /// What it is to a call that was under way on the connection.
+    /// Returns the failure of a call that was pending on the connection.
     #[must_use]
     pub fn of_sent(self) -> CallFailure {
         match self {
@@ -240,21 +240,21 @@ impl ConnectionError {
     }
 }
 
-/// A call that was not made, or has no answer.
+/// Error of a call.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{}: {why}", Callee(self))]
 pub struct CallError {
-    /// Who was to be called.
+    /// The callee.
     pub peer: WorkerInfo,
-    /// Which handler; empty where that is no name.
+    /// Name of the handler; empty if it was invalid.
     pub handler: Box<str>,
-    /// Where that worker takes calls; empty where it is this one.
+    /// Address at which the callee accepts calls; empty if it is this worker.
     pub address: Box<str>,
-    /// Why it failed.
+    /// The reason.
     pub why: CallFailure,
 }
 
-/// Why the callee did not carry a call out. Of a request that cannot be read, the callee's words say all.
+/// Text of a callee's status. The message of a malformed request needs no prefix.
 struct RemoteText<'a>(Status, &'a str);
 
 impl fmt::Display for RemoteText<'_> {
@@ -267,7 +267,7 @@ impl fmt::Display for RemoteText<'_> {
     }
 }
 
-/// A deadline that passed.
+/// Text of a passed deadline.
 struct Late(Duration, CallPhase);
 
 impl fmt::Display for Late {
@@ -288,7 +288,7 @@ impl fmt::Display for Late {
     }
 }
 
-/// Handler and worker, and where that is, if the way there has to do with it.
+/// Handler and worker, and the worker's address if the failure is one of the connection.
 struct Callee<'a>(&'a CallError);
 
 impl fmt::Display for Callee<'_> {
@@ -308,7 +308,7 @@ impl fmt::Display for Callee<'_> {
     }
 }
 
-/// The text of a failure as its caller gets it: as a whole, or cut where it is too long, with a mark that says so.
+/// Returns the text of a failure as its caller gets it: whole, or cut to the maximum length with a mark that says so.
 #[must_use]
 pub fn cut_failure_text(text: &str) -> Cow<'_, str> {
     if text.len() <= FAILURE_TEXT_BYTES_MAX {
@@ -320,7 +320,7 @@ pub fn cut_failure_text(text: &str) -> Cow<'_, str> {
 }
 
 impl CallFailure {
-    /// Of this call.
+    /// Returns the error of this call.
     #[must_use]
     pub fn of(self, handler: impl Into<Box<str>>, peer: &WorkerInfo) -> CallError {
         let handler = if let Self::Handler { .. } = self { Box::default() } else { handler.into() };
@@ -329,13 +329,13 @@ impl CallFailure {
 }
 
 impl CallError {
-    /// The same of a worker that takes calls there.
+    /// Adds the address of the callee.
     #[must_use]
     pub fn at(self, address: impl Into<Box<str>>) -> Self {
         Self { address: address.into(), ..self }
     }
 
-    /// How far the call had come, as far as that is known.
+    /// Returns the phase of the call, as far as it is known.
     #[must_use]
     pub const fn phase(&self) -> Option<CallPhase> {
         match &self.why {

@@ -1,4 +1,4 @@
-//! Frames as they come: small ones are kept until they are whole, parts of payloads are not kept at all.
+//! Decoder of incoming frames. Small frames are buffered until they are complete; parts of payloads are not buffered.
 
 use crate::wire::{Chunk, DATA, FrameError, Header, Splitter};
 use alloc::vec::Vec;
@@ -7,21 +7,21 @@ use alloc::vec::Vec;
 pub(super) struct FramesIn {
     splitter: Splitter,
     header: Option<Header>,
-    /// Frames that have begun.
+    /// Number of frames that have begun.
     count: u64,
     body: Vec<u8>,
 }
 
-/// What came.
+/// A decoded part of the stream.
 #[derive(Debug)]
 pub(super) enum FramePart<'b> {
     /// Data of this length for this call begins.
     Data(u64, u32),
-    /// A part of it.
+    /// A part of the data.
     Bytes(u64, &'b [u8]),
-    /// It is complete.
+    /// The data is complete.
     DataEnd(u64),
-    /// A small frame.
+    /// A complete small frame.
     Frame(Header, Vec<u8>),
 }
 
@@ -30,21 +30,21 @@ impl FramesIn {
         Self { splitter, header: None, count: 0, body: Vec::new() }
     }
 
-    /// The call whose data comes next, and how many bytes of it at least.
+    /// Returns the call whose data comes next, and how many bytes of it at least.
     pub(super) fn due(&self) -> Option<(u64, u32)> {
         let header = self.header.filter(|header| header.kind == DATA)?;
         let left = self.splitter.body_left();
         (left > 0).then_some((header.id, left))
     }
 
-    /// The small frame that is kept until it is whole: which one it is, and how many bytes are to come.
+    /// Returns the number of the incomplete small frame and its missing bytes.
     pub(super) fn unfinished(&self) -> Option<(u64, u32)> {
         let left = self.splitter.body_left();
         let is_small = left > 0 && self.header.is_some_and(|header| header.kind != DATA);
         is_small.then_some((self.count, left))
     }
 
-    /// So many bytes of what is due were read to where they belong.
+    /// Records that this many bytes of what is due were read to their destination.
     pub(super) const fn filled(&mut self, bytes: u32) {
         self.splitter.pass_over(bytes);
     }

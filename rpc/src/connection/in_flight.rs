@@ -1,5 +1,4 @@
-//! What is under way on a connection: calls by their numbers, how many bytes they have together, and when the first of
-//! them is given up. Both ends keep theirs here.
+//! Pending calls of a connection by their numbers, the sum of their bytes, and their deadlines. Both ends use it.
 
 use super::by_number::ByNumber;
 use alloc::vec::Vec;
@@ -33,7 +32,7 @@ impl<C> InFlight<C> {
         self.calls.is_empty()
     }
 
-    /// How many bytes there would be with so many more.
+    /// Returns the sum of the bytes with this many more.
     pub(crate) const fn bytes_with(&self, payload_bytes: u64) -> u64 {
         self.bytes.saturating_add(payload_bytes)
     }
@@ -46,7 +45,7 @@ impl<C> InFlight<C> {
         self.calls.insert(id, Entry { payload_bytes, deadline, call });
     }
 
-    /// The one with the lowest number.
+    /// Returns the call with the lowest number.
     pub(crate) fn first(&self) -> Option<(u64, &C)> {
         self.calls.first().map(|(id, entry)| (id, &entry.call))
     }
@@ -68,13 +67,13 @@ impl<C> InFlight<C> {
         Some(call)
     }
 
-    /// One whose deadline has passed.
+    /// Removes a call whose deadline has passed.
     pub(crate) fn take_overdue(&mut self, now: Instant) -> Option<(u64, C)> {
         let (_, id) = self.deadlines.first().filter(|(at, _)| *at <= now)?;
         self.take(id).map(|call| (id, call))
     }
 
-    /// The one whose deadline passes first, and when that is.
+    /// Returns the call with the first deadline, and that deadline.
     pub(crate) fn first_due(&self) -> Option<(Instant, &C)> {
         let (at, id) = self.deadlines.first()?;
         self.get(id).map(|call| (at, call))

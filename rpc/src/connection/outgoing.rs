@@ -1,24 +1,24 @@
-//! What is to be written: small frames first, and then the parts of payloads in turn.
+//! Outgoing bytes: small frames first, then the parts of payloads in turn.
 
 use crate::wire::{DATA_BYTES_MAX, HEADER_BYTES, Header, Message, encode_frame};
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 use rendezvous_core::wire::sink::Sink;
 
-/// What is to be written next, as a whole and in the order in which it was asked for.
+/// Next bytes to write, completely and in this order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ToWrite {
     /// These bytes.
     Bytes(Vec<u8>),
-    /// A header, and behind it a part of the payload of a call, or of its answer.
+    /// A header, followed by a part of the payload of a request or response.
     Part {
         /// The header.
         header: [u8; HEADER_BYTES],
-        /// The call.
+        /// Number of the call.
         call: u64,
-        /// Where the part begins in the payload.
+        /// Offset of the part in the payload.
         offset: u64,
-        /// How long it is.
+        /// Length of the part in bytes.
         bytes: u32,
     },
 }
@@ -32,15 +32,15 @@ impl Sink for Growing<'_> {
 }
 
 const SMALL_CAPACITY_BYTES: usize = 256;
-/// Small frames that nobody asks for, in bytes. Behind them stands what was asked for and the socket has not taken.
+/// Limit of buffered small frames, in bytes. What has been handed out and not accepted by the socket is not counted.
 const BACKLOG_BYTES_MAX: usize = 256 * 1024;
 
 #[derive(Clone, Debug, Default)]
 pub(super) struct Outgoing {
     small: Vec<u8>,
-    /// Calls of which nothing follows behind their small frame.
+    /// Calls without a payload.
     whole: Vec<u64>,
-    /// Calls, where the next part of each begins, and where it ends.
+    /// Calls with the offset of the next part and the end of the payload.
     payloads: VecDeque<(u64, u64, u64)>,
 }
 
@@ -49,16 +49,16 @@ impl Outgoing {
         self.small.extend_from_slice(bytes);
     }
 
-    /// Whether the frame is short enough.
+    /// Appends a frame; returns false if it is too long.
     pub(super) fn frame(&mut self, id: u64, frame: &impl Message) -> bool {
-        // Room for a frame with its header and a short payload behind it.
+        // Capacity for a frame with its header and a short payload after it.
         if self.small.capacity() == 0 {
             self.small.reserve(SMALL_CAPACITY_BYTES);
         }
         encode_frame(&mut Growing(&mut self.small), id, frame).is_ok()
     }
 
-    /// The payload that belongs to the frame before; 0: there is none.
+    /// Appends the payload of the last frame; 0 if it has none.
     pub(super) fn payload(&mut self, call: u64, bytes: u64) {
         if bytes > 0 {
             self.payloads.push_back((call, 0, bytes));
@@ -67,7 +67,7 @@ impl Outgoing {
         }
     }
 
-    /// Nothing more of it is to be written.
+    /// Drops the rest of a payload.
     pub(super) fn drop_payload(&mut self, call: u64) {
         self.payloads.retain(|&(known, ..)| known != call);
     }
@@ -76,12 +76,12 @@ impl Outgoing {
         self.small.is_empty() && self.payloads.is_empty()
     }
 
-    /// Whether so much was not asked for that nothing more is to come: whoever is written to does not read.
+    /// Whether so much is buffered that nothing may be added: the peer does not read.
     pub(super) const fn is_backed_up(&self) -> bool {
         self.small.len() > BACKLOG_BYTES_MAX
     }
 
-    /// Whether all small frames were asked for.
+    /// Whether all small frames have been handed out.
     pub(super) const fn is_flow_controlled(&self) -> bool {
         self.small.is_empty()
     }
@@ -90,7 +90,7 @@ impl Outgoing {
         *self = Self::default();
     }
 
-    /// What is next. The calls that are out with it as a whole are put into `out`.
+    /// Returns what to write next, and adds the calls that it completes to `out`.
     pub(super) fn poll(&mut self, out: &mut Vec<u64>) -> Option<ToWrite> {
         if !self.small.is_empty() {
             out.append(&mut self.whole);

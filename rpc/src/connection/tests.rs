@@ -471,7 +471,7 @@ fn no_more_is_under_way_than_may_be() {
     pair.callee.answer(2, 21);
     pair.expect(&[
         "answered 2",
-        "failed 2: f at b (id 2): the payload is over the limit: an answer of 21 bytes, of at most 20",
+        "failed 2: f at b (id 2): the payload is over the limit: a response of 21 bytes, of at most 20",
     ]);
 }
 
@@ -533,17 +533,17 @@ fn nobody_speaks_under_anothers_name() {
         (
             Caller::new(NOW, &a, c.clone(), group, limits),
             Callee::new(NOW, b.clone(), group, limits),
-            "refused: another worker is there: this is b (id 2)",
+            "refused: another worker is at this address: this is b (id 2)",
         ),
         (
             Caller::new(NOW, &a, worker("b", 3), group, limits),
             Callee::new(NOW, b.clone(), group, limits),
-            "refused: another worker is there: this is b (id 2)",
+            "refused: another worker is at this address: this is b (id 2)",
         ),
         (
             Caller::new(NOW, &a, b.clone(), b"other", limits),
             Callee::new(NOW, b.clone(), group, limits),
-            "refused: it is of another group",
+            "refused: it belongs to another group",
         ),
     ] {
         let mut pair = Pair { caller, callee, ..Pair::with(limits) };
@@ -560,8 +560,8 @@ fn nobody_speaks_under_anothers_name() {
     assert_eq!(pair.callee.next_event(NOW, &mut bytes), None);
     pair.callee.refuse(Refusal::Unknown, "no worker a here");
     pair.expect(&[
-        "callee ended: refused: the caller is no member that it knows: no worker a here",
-        "caller ended: refused: the caller is no member that it knows: no worker a here",
+        "callee ended: refused: the caller is not a known member: no worker a here",
+        "caller ended: refused: the caller is not a known member: no worker a here",
     ]);
     // Who answers for another is found out by the caller.
     let mut pair = Pair::with(limits);
@@ -612,18 +612,18 @@ fn frames_out_of_their_place_end_the_connection() {
         encoded(id, &CallerFrame::Request { deadline_ms: 0, payload_bytes, handler: b"f" })
     };
     for (bytes, message) in [
-        (request(1, 0), "a frame of kind 0x0002 is out of its place"),
-        (data(1, b"x"), "a frame of kind 0x0010 is out of its place"),
+        (request(1, 0), "a frame of kind 0x0002 is not expected here"),
+        (data(1, b"x"), "a frame of kind 0x0010 is not expected here"),
     ] {
         let mut pair = Pair::with(RpcLimits::default());
         pair.hear_callee(&[b"RRPC", &bytes[..]].concat());
         assert_eq!(pair.take_log(), [format!("callee ended: {message}")]);
     }
     for (bytes, message) in [
-        (data(1, b"x"), "a frame of kind 0x0010 is out of its place"),
-        ([request(1, 2), data(1, b"xyz")].concat(), "call 1 has more bytes than it said"),
-        ([request(2, 0), request(2, 0)].concat(), "a frame of kind 0x0002 is out of its place"),
-        (request(0, 0), "a frame of kind 0x0002 is out of its place"),
+        (data(1, b"x"), "a frame of kind 0x0010 is not expected here"),
+        ([request(1, 2), data(1, b"xyz")].concat(), "call 1 has more bytes than it announced"),
+        ([request(2, 0), request(2, 0)].concat(), "a frame of kind 0x0002 is not expected here"),
+        (request(0, 0), "a frame of kind 0x0002 is not expected here"),
         (
             encoded(
                 0,
@@ -637,7 +637,7 @@ fn frames_out_of_their_place_end_the_connection() {
                     callee_id: 2,
                 },
             ),
-            "a frame of kind 0x0001 is out of its place",
+            "a frame of kind 0x0001 is not expected here",
         ),
         (
             b"\xff\xff\xff\xff\x02\0\0\0\x01\0\0\0\0\0\0\0".to_vec(),
@@ -651,13 +651,13 @@ fn frames_out_of_their_place_end_the_connection() {
     let answer =
         |payload_bytes| encoded(1, &CalleeFrame::Response { status: 0, payload_bytes, message: b"" });
     for (bytes, message) in [
-        (data(1, b"x"), "a frame of kind 0x0010 is out of its place"),
-        (data(2, b"x"), "a frame of kind 0x0010 is out of its place"),
-        ([answer(1), data(1, b"xy")].concat(), "call 1 has more bytes than it said"),
-        ([answer(1), answer(1)].concat(), "a frame of kind 0x8002 is out of its place"),
+        (data(1, b"x"), "a frame of kind 0x0010 is not expected here"),
+        (data(2, b"x"), "a frame of kind 0x0010 is not expected here"),
+        ([answer(1), data(1, b"xy")].concat(), "call 1 has more bytes than it announced"),
+        ([answer(1), answer(1)].concat(), "a frame of kind 0x8002 is not expected here"),
         (
             encoded(9, &CalleeFrame::Response { status: 0, payload_bytes: 0, message: b"" }),
-            "a frame of kind 0x8002 is out of its place",
+            "a frame of kind 0x8002 is not expected here",
         ),
     ] {
         let mut pair = Pair::open();

@@ -175,7 +175,7 @@ pub enum RpcInitError {
     #[error(transparent)]
     Agent(#[from] AgentError),
     /// The store said nothing for longer than any of its deadlines.
-    #[error("the worker did not join: the store at {store} does not come back with an answer")]
+    #[error("the worker did not join: the store at {store} does not respond")]
     Stuck {
         /// The store.
         store: Box<str>,

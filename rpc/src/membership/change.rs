@@ -108,8 +108,7 @@ impl Members {
         let is_known = known.map(Member::location) == newcomer.map(Member::location);
         for departed in &change.left {
             // Without an address, a departure does not apply to a worker that has joined under the same name since.
-            // With the
-            // newcomer's own address, it is of the worker that was at that address before, and died.
+            // With the newcomer's own address, it is of the worker that was at that address before, and died.
             let arrived = departed.address.is_empty()
                 && newcomer.is_some_and(|newcomer| is_known && departed.is(newcomer));
             if !arrived && self.get(&departed.worker.name).is_some_and(|known| departed.is(known)) {

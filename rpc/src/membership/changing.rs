@@ -403,7 +403,7 @@ impl ChangingGroup {
                     |peer: &&Peer| matches!(peer.peer_state, PeerState::BeingAsked | PeerState::Suspected);
                 let missing = self.peers.iter().find(is_waited_for);
                 match missing.map(|peer| peer.worker.clone()) {
-                    Some(worker) if is_late => self.unanswered(worker, "not by the deadline"),
+                    Some(worker) if is_late => self.unanswered(worker, "the deadline passed"),
                     Some(_) => {}
                     None => self.asked_everyone(),
                 }
@@ -411,7 +411,7 @@ impl ChangingGroup {
             Phase::Telling => {
                 let missing = self.peers.iter().find(|peer| peer.announced == Announced::Pending);
                 match missing.map(|peer| peer.worker.clone()) {
-                    Some(worker) if is_late => self.unanswered(worker, "not by the deadline"),
+                    Some(worker) if is_late => self.unanswered(worker, "the deadline passed"),
                     Some(_) => {}
                     None if self.strike_out_the_dead() => self.go(PhaseEvent::FoundDead),
                     None => self.go(PhaseEvent::AllAnswered),

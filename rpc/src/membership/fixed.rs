@@ -332,7 +332,10 @@ impl FixedGroup {
                 | FixedState::MarkingDone,
                 Reply::Done,
             ) => FixedEvent::Done,
-            _ => return self.fail(MembershipError::Store { message: "its reply does not match the request".into() }),
+            _ => {
+                return self
+                    .fail(MembershipError::Store { message: "its reply does not match the request".into() });
+            }
         };
         self.go(event);
     }

@@ -20,8 +20,7 @@ use rendezvous_core::rng::Rng;
 use rendezvous_core::time::{Duration, Instant};
 
 /// Prefix of the value that replaces a dead holder's heartbeat; the nonce of the worker that replaced it follows. Part
-/// of the
-/// protocol in the store, so it stays as it is.
+/// of the protocol in the store.
 const REVOKED: &str = "doomed:";
 
 /// Times of heartbeats and pauses.
@@ -182,7 +181,9 @@ impl Token {
                 StoreStep::Forget { key: keys::alive(&self.holder), expected: self.revocation() }
             }
             TokenState::Waking => StoreStep::Set { key: victim.into(), value: keys::DONE.as_bytes().into() },
-            TokenState::Clearing => StoreStep::Forget { key: keys::alive(victim), expected: self.revocation() },
+            TokenState::Clearing => {
+                StoreStep::Forget { key: keys::alive(victim), expected: self.revocation() }
+            }
             TokenState::Unmarking => StoreStep::Delete { keys: Vec::from([self.local.clone()]) },
             TokenState::Releasing => compare(keys::TOKEN, &self.local, ""),
             TokenState::Announcing => {
@@ -346,8 +347,7 @@ impl Token {
         }
         self.expected = beat.into();
         // A free key is taken at once; the short pause keeps this from being a busy loop. A worker that is taking the
-        // token from a
-        // dead holder gets the time to finish.
+        // token from a dead holder gets the time to finish.
         let wait = if beat.is_empty() { self.times.pause_min } else { self.times.silence };
         self.wakes_at = (now + wait).min(self.deadline);
         TokenEvent::Others

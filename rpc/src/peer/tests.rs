@@ -157,8 +157,9 @@ fn what_was_not_sent_goes_over_the_next_connection_and_nothing_is_sent_twice() {
     (2..=4).for_each(|id| assert_eq!(call(&mut peer), Ok(id)));
     talk(&mut peer, &mut first);
     peer.lost(ConnectionError::Lost("reset".into()));
-    let departed =
-        |id| format!("failed {id}: f at b (id 2): the worker is gone: the connection ended: reset");
+    let departed = |id| {
+        format!("failed {id}: f at b (id 2): contact with the worker was lost: the connection ended: reset")
+    };
     assert_eq!(reported(&mut peer, b""), [departed(1), departed(2), "HangUp".into(), "Connect".into()]);
     peer.connected(NOW);
     let mut second = callee();
@@ -289,7 +290,7 @@ fn who_is_gone_for_good_is_called_no_more() {
     let (mut peer, _callee) = open();
     peer.goodbye();
     peer.end(&ConnectionError::GivenUp("it died".into()));
-    let departed = "failed 1: f at b (id 2): the worker is gone: it died";
+    let departed = "failed 1: f at b (id 2): contact with the worker was lost: it died";
     assert_eq!(reported(&mut peer, b""), [departed, "HangUp", "Left"]);
 }
 

@@ -44,7 +44,7 @@ pub(super) fn who_cuts_its_calls_says_so() {
             assert_eq!(world.nodes[0].over.is_some(), calls.is_empty(), "{size:?}: it waits for its calls");
             world.run_for(30_000);
             let over = world.nodes[0].over.clone().expect("it has left").map_err(|error| error.to_string());
-            let message = "the worker has left its group, and the time was up before these had answered its calls: b \
+            let message = "the worker has left its group, and its timeout passed before these workers responded: b \
                          (id 1), c (id 2)";
             let expected = if calls.is_empty() { Ok(()) } else { Err(message.into()) };
             assert_eq!(over, expected, "{size:?}");
@@ -93,7 +93,7 @@ fn who_ends_while_it_is_told_of_a_newcomer_is_gone_to_it() {
     ] {
         let error = why.of(CHANGE_HANDLER, &worker("a"));
         assert_eq!(
-            (no_answer(&error) == NoAnswer::Dead, tells_of_an_end(&error)),
+            (no_answer(&error) == NoAnswer::Dead, indicates_death(&error)),
             (is_dead, is_dead),
             "{error}"
         );

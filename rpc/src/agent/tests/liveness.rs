@@ -83,11 +83,11 @@ fn a_death_while_a_static_group_meets_is_told_to_all_who_wait() {
     world.run_for(1000);
     world.step(Happening::Kill(b));
     world.run_for(100);
-    let message = "b (id 1) died while the group met: its session with the store's server ended";
+    let message = "b (id 1) died while the group was forming: its session with the store's server ended";
     assert_eq!(world.error(a), message);
     let c = world.spawn("c", Some(3));
     world.run_for(100);
-    let message = "a (id 0), which hears from all workers before any of them begins: no worker is there";
+    let message = "a (id 0), which all workers must call before the group starts: no worker is there";
     assert_eq!(world.error(c), message, "nor does anybody wait who comes later");
 }
 

@@ -18,43 +18,43 @@ pub(super) fn nobody_strikes_out_the_living() {
             0,
             worker("b"),
             Change { joined: newcomer("b", 1, evil), left: Vec::new() },
-            "b (id 1) takes the place of b (id 1) at b@1, which lives",
+            "b (id 1) replaces b (id 1) at b@1, which is alive",
         ),
         (
             0,
             worker("b"),
             Change { joined: newcomer("b", 1, evil), left: [state_of("b", "b@1")].to_vec() },
-            "b (id 1) strikes out b (id 1) at b@1, which lives",
+            "b (id 1) removes b (id 1) at b@1, which is alive",
         ),
         (
             0,
             x.clone(),
             Change { joined: newcomer("x", 1, evil), left: Vec::new() },
-            "x (id 1) takes the place of b (id 1) at b@1, which lives",
+            "x (id 1) replaces b (id 1) at b@1, which is alive",
         ),
         (
             1,
             worker("b"),
             Change { joined: newcomer("b", 1, evil), left: Vec::new() },
-            "b (id 1) takes the place of b (id 1), which lives",
+            "b (id 1) replaces b (id 1), which is alive",
         ),
         (
             0,
             worker("b"),
             Change { joined: None, left: [state_of("a", "a@0")].to_vec() },
-            "b (id 1) strikes out a (id 0), which lives",
+            "b (id 1) removes a (id 0), which is alive",
         ),
         (
             0,
             worker("b"),
             Change { joined: None, left: [state_of("c", "")].to_vec() },
-            "b (id 1) strikes out c (id 2) at c@2, which lives",
+            "b (id 1) removes c (id 2) at c@2, which is alive",
         ),
         (
             0,
             worker("b"),
             Change { joined: None, left: [state_of("b", "b@1")].to_vec() },
-            "b (id 1) strikes out b (id 1) at b@1, which lives",
+            "b (id 1) removes b (id 1) at b@1, which is alive",
         ),
     ] {
         assert_eq!(world.reported(location, &from, &change), Err(message.into()));
@@ -204,7 +204,7 @@ pub(super) fn who_takes_itself_back_is_no_ghost() {
     agent.handle(now, Input::Called(1, reported(newcomer("b", 1, "b@1"), Vec::new())));
     let Some(Output::Call(call)) = agent.poll_output() else { panic!("it tries the way") };
     agent.handle(now, Input::Called(2, reported(None, [state_of("b", "b@1")].to_vec())));
-    assert_eq!(agent.poll_output(), Some(Output::Respond(1, Err("the newcomer was taken back".into()))));
+    assert_eq!(agent.poll_output(), Some(Output::Respond(1, Err("the newcomer has withdrawn".into()))));
     assert_eq!(agent.poll_output(), Some(Output::Respond(2, Ok(Box::default()))));
     agent.handle(now, Input::Ended(call.number, Ok(b"\0"[..].into())));
     assert_eq!((agent.poll_output(), agent.members().len()), (None, 1));
@@ -241,11 +241,11 @@ fn whoever_cannot_be_called_is_asked_once_more_and_is_dead_if_nobody_is_there() 
         world.run_for(100);
         assert_eq!(world.nodes[0].events[before..], ["xc"]);
         let error = world.nodes[0].agent.callee("c").expect_err("dead").to_string();
-        assert_eq!(error, "c (id 2) is dead: nobody is at its address");
+        assert_eq!(error, "c (id 2) is dead: no worker is at its address");
         world.input(0, Input::Leave);
         world.run_for(100);
         if size.is_some() {
-            let message = "c (id 2) died while the group ended: nobody is at its address";
+            let message = "c (id 2) died while the group was ending: no worker is at its address";
             assert_eq!(world.error(0), message, "it does not wait for the dead");
         }
     }
@@ -294,7 +294,7 @@ pub(super) fn a_death_that_is_told_of_before_its_worker_is_known_counts() {
     // The sign of the other vanishes while this one is still on its way.
     world.input(0, Input::LivenessKey("b/b@1".into(), None));
     world.run_for(2000);
-    let message = "b (id 1) died while the group began: its session with the store's server ended";
+    let message = "b (id 1) died while the group was starting: its session with the store's server ended";
     assert_eq!(world.error(0), message);
 }
 

@@ -41,7 +41,7 @@ fn a_request_of_which_nothing_more_comes_is_given_up_and_its_caller_is_told() {
     pair.step_back(usize::MAX);
     assert_eq!(
         pair.take_log(),
-        ["failed 1: f at b (id 2): the rest of the request did not come: no byte came in 60s"]
+        ["failed 1: f at b (id 2): the rest of the request did not arrive: no byte came in 60s"]
     );
     // What comes later is passed over.
     pair.expect(&["done 2"]);

@@ -12,8 +12,8 @@ fn when_a_worker_dies_all_calls_to_it_fail_at_once() {
     pair.caller.lost(ConnectionError::Lost("reset by peer".into()));
     pair.callee.lost(ConnectionError::Lost("reset by peer".into()));
     pair.expect(&[
-        "failed 1: f at b (id 2): the worker is gone: the connection ended: reset by peer",
-        "failed 2: g at b (id 2): the worker is gone: the connection ended: reset by peer",
+        "failed 1: f at b (id 2): contact with the worker was lost: the connection ended: reset by peer",
+        "failed 2: g at b (id 2): contact with the worker was lost: the connection ended: reset by peer",
         "caller ended: the connection ended: reset by peer",
         "over 1 Lost",
         "over 2 Lost",
@@ -50,8 +50,8 @@ fn a_silent_worker_is_asked_and_then_taken_for_dead() {
     assert_eq!(
         pair.take_log(),
         [
-            "failed 1: f at b (id 2): the worker is gone: no sign of life in 20s",
-            "caller ended: no sign of life in 20s"
+            "failed 1: f at b (id 2): contact with the worker was lost: nothing received in 20s",
+            "caller ended: nothing received in 20s"
         ]
     );
     let mut pair = Pair::with(RpcLimits::default());
@@ -89,7 +89,7 @@ fn that_a_worker_is_silent_is_noticed_though_no_call_waits_for_long() {
             }
         };
         assert_eq!((now, made), (at(20_000), calls));
-        assert_eq!(ended, "caller ended: no sign of life in 20s");
+        assert_eq!(ended, "caller ended: nothing received in 20s");
     }
 }
 
@@ -156,7 +156,7 @@ fn who_does_not_take_the_last_words_is_left() {
     let mut pair = Pair::with(RpcLimits::default());
     pair.callee.refuse(Refusal::Group, "");
     pair.hear_callee(b"");
-    assert_eq!(pair.take_log(), ["callee ended: refused: it is of another group"]);
+    assert_eq!(pair.take_log(), ["callee ended: refused: it belongs to another group"]);
     assert!(pair.callee.poll_write().is_some());
     for (secs, log) in [(15, &[][..]), (29, &[]), (30, &["callee unread"]), (60, &[])] {
         assert_eq!(pair.callee.poll_timeout().is_some(), secs < 60);

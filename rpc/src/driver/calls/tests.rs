@@ -322,7 +322,7 @@ fn payloads_over_the_limit_are_refused_on_both_sides() {
     let long = |_: Request, responder: Responder| _ = responder.answer(bytes(1001));
     scene.handling.register("long", Run::Inline, long).expect("a name");
     let long_answer =
-        "long at b (id 2): the payload is over the limit: an answer of 1001 bytes, of at most 1000";
+        "long at b (id 2): the payload is over the limit: a response of 1001 bytes, of at most 1000";
     assert_eq!(message(scene.call("long", b"")), long_answer);
 
     let scene = scene_with(server_options(), RpcClientOptions { limits: narrow, ..client_options() });
@@ -346,10 +346,10 @@ fn who_is_not_of_the_group_or_not_who_it_says_is_refused() {
     };
     let b = worker("b", 2);
     let group = RpcClientOptions { group: b"other".to_vec(), ..client_options() };
-    refused(group, b.clone(), "echo at b (id 2): not sent: refused: it is of another group");
-    let expected = "echo at c (id 2): not sent: refused: another worker is there: this is b (id 2)";
+    refused(group, b.clone(), "echo at b (id 2): not sent: refused: it belongs to another group");
+    let expected = "echo at c (id 2): not sent: refused: another worker is at this address: this is b (id 2)";
     refused(client_options(), worker("c", 2), expected);
-    let message = "echo at b (id 2): not sent: refused: the caller is no member that it knows: ";
+    let message = "echo at b (id 2): not sent: refused: the caller is not a known member: ";
     for (me, why) in [(worker("a", 7), "a is number 1"), (worker("z", 1), "no worker z here")] {
         let expected = format!("{message}{why}");
         refused(RpcClientOptions { me, ..client_options() }, b.clone(), &expected);
@@ -388,7 +388,10 @@ fn a_server_that_leaves_answers_what_it_has_and_one_that_stops_does_not() {
     let (_, responder) = scene.next_held();
     scene.server.stop();
     let error = message(started.wait());
-    assert!(error.starts_with("hold at b (id 2): the worker is gone: the connection ended: "), "{error}");
+    assert!(
+        error.starts_with("hold at b (id 2): contact with the worker was lost: the connection ended: "),
+        "{error}"
+    );
     assert!(!responder.answer(&b""[..]));
 }
 
@@ -422,7 +425,10 @@ fn a_worker_that_is_said_to_be_dead_is_dead_for_all_calls_at_once() {
     let started = scene.peer.start(Call::of("hold").with_timeout(SOON), &b""[..]).expect("made");
     let _held = scene.next_held();
     die();
-    assert_eq!(message(started.wait()), "hold at b (id 2): the worker is gone: its lease ended");
+    assert_eq!(
+        message(started.wait()),
+        "hold at b (id 2): contact with the worker was lost: its lease ended"
+    );
     // One that blocks and reads for itself hears of it, too.
     let another = peer();
     std::thread::scope(|scope| {
@@ -431,7 +437,7 @@ fn a_worker_that_is_said_to_be_dead_is_dead_for_all_calls_at_once() {
         die();
         let reported = blocked.join().expect("no panic");
         held.expect("a request");
-        assert_eq!(message(reported), "hold at b (id 2): the worker is gone: its lease ended");
+        assert_eq!(message(reported), "hold at b (id 2): contact with the worker was lost: its lease ended");
     });
     for stale in [&scene.peer, &another] {
         let error = message(stale.call(Call::of("echo").with_timeout(SOON), &b"x"[..]));
@@ -497,11 +503,14 @@ fn a_worker_that_comes_again_is_called_again() {
     for _ in 0..3 {
         scene.server.stop();
         let mut error = message(scene.call("echo", b""));
-        if error.starts_with("echo at b (id 2): the worker is gone: the connection ended: ") {
+        if error.starts_with("echo at b (id 2): contact with the worker was lost: the connection ended: ") {
             // It went into the connection that had just ended.
             error = message(scene.call("echo", b""));
         }
-        assert!(error.starts_with("echo at b (id 2): not sent: nobody listens at its address: "), "{error}");
+        assert!(
+            error.starts_with("echo at b (id 2): not sent: no process listens at its address: "),
+            "{error}"
+        );
         let listen = Listen::Address { host: "127.0.0.1".to_string(), port, family: Family::AsGiven };
         let options = RpcServerOptions { listen, ..server_options() };
         scene.server =
@@ -540,7 +549,8 @@ fn a_worker_that_falls_silent_is_noticed_by_calls_that_have_little_time() {
     // Whoever has noticed looks for another connection with its next call; one under way hears of it.
     while listener.accept().is_err() {
         let error = message(peer.call(Call::of("f").with_timeout(Duration::from_millis(10)), &b""[..]));
-        let is_reported = error.starts_with("f at b (id 2): the worker is gone: no sign of life in ");
+        let is_reported =
+            error.starts_with("f at b (id 2): contact with the worker was lost: nothing received in ");
         let is_late = ["no answer in ", "not sent in "].map(|late| format!("f at b (id 2): {late}"));
         assert!(is_reported || is_late.iter().any(|late| error.starts_with(late)), "{error}");
         assert!(std::time::Instant::now() < until, "nobody notices");

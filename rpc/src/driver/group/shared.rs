@@ -3,8 +3,8 @@
 use super::mailbox::Mailbox;
 use super::{AlreadyObserved, Listener};
 use crate::agent::{
-    Agent, AgentError, Called, ControlCall, GroupEvent, Input, NotAdmitted, NotCallable, has_left, no_answer,
-    tells_of_an_end,
+    Agent, AgentError, Called, ControlCall, GroupEvent, Input, NotAdmitted, NotCallable, has_left,
+    indicates_death, no_answer,
 };
 use crate::connection::{CallError, Status};
 use crate::driver::calls::calling::{Call, CallGuard, CallResult, RpcClient, RpcPeer};
@@ -253,7 +253,7 @@ impl CallGuard for ActiveCall {
     /// The machine hears of a failure that may tell of a death.
     fn ended(&self, result: &CallResult) {
         if let Err(error) = result
-            && tells_of_an_end(error)
+            && indicates_death(error)
             && let Some(shared) = self.shared.upgrade()
         {
             shared.push_input(Input::Lost((*self.to).clone()));
@@ -702,7 +702,7 @@ impl Shared {
         }
     }
 
-    /// Waits until the worker is of no group any more.
+    /// Waits until the worker is not in a group any more.
     pub(super) fn wait_over(&self, until: Instant) -> Option<Result<(), AgentError>> {
         match self.wait(until, |life| !matches!(life, LifeStage::Over(_))) {
             LifeStage::Over(end) => Some(end),

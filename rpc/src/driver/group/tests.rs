@@ -146,7 +146,10 @@ fn workers_of_a_dynamic_group_come_call_and_go() {
     assert_eq!(names(&a), "a");
     assert_eq!((names(&b).as_str(), b.shutdown(Shutdown::Graceful)), ("", Ok(())), "it has ended");
     let error = b.call("a", "echo", Vec::new(), None).expect_err("no member");
-    assert_eq!(error.to_string(), "no member of the group any more: this worker has left the group");
+    assert_eq!(
+        error.to_string(),
+        "this worker is not a member of the group any more: this worker has left the group"
+    );
     // Its name and number are free again.
     let b = joined(port, "b-1", 7);
     assert_eq!(next_event(&a), GroupEvent::Joined(worker("b-1", 7)));
@@ -175,7 +178,10 @@ fn a_death_is_told_to_all_and_ends_calls() {
     }
     let error = pending.wait().expect_err("it is dead").to_string();
     let callee = format!("hold at c (id 2, {})", c.address());
-    assert_eq!(error, format!("{callee}: the worker is gone: its session with the store's server ended"));
+    assert_eq!(
+        error,
+        format!("{callee}: contact with the worker was lost: its session with the store's server ended")
+    );
     let error = a.call("c", "echo", Vec::new(), None).expect_err("it is dead").to_string();
     assert_eq!(error, "c (id 2) is dead: its session with the store's server ended");
     drop(responder);
@@ -453,7 +459,7 @@ fn a_static_group_hears_its_members_only() {
     for (me, message) in [
         (worker("a", 5), "a (id 5) claims to be a (id 0)"),
         (worker("x", 0), "x (id 0) claims to be a (id 0)"),
-        (worker("x", 7), "x (id 7) is no member of this group"),
+        (worker("x", 7), "x (id 7) is not a member of this group"),
     ] {
         let client = RpcClient::new(RpcClientOptions {
             me,
@@ -509,7 +515,7 @@ fn whoever_was_heard_before_a_static_group_was_complete_is_heard_no_more() {
         let error = peer.call(Call::of("who").with_timeout(SOON), &b""[..]).expect_err("refused").to_string();
         assert!(!error.contains("deadline"), "{error}");
         let error = peer.call(Call::of("who").with_timeout(SOON), &b""[..]).expect_err("refused").to_string();
-        assert!(error.ends_with("x (id 7) is no member of this group"), "{error}");
+        assert!(error.ends_with("x (id 7) is not a member of this group"), "{error}");
         drop(agents);
     });
 }
@@ -593,10 +599,10 @@ fn without_sessions_a_death_is_found_by_whoever_comes_next() {
     drop(b);
     let error = a.call("b", "echo", Vec::new(), None).expect_err("nobody is there").to_string();
     assert!(error.starts_with("echo at b (id 1, 127.0.0.1:"), "{error}");
-    let why = "nobody is at its address".into();
+    let why = "no worker is at its address".into();
     assert_eq!(next_event(&a), GroupEvent::PeerDied { worker: worker("b", 1), why });
     let error = a.call("b", "echo", Vec::new(), None).expect_err("it is dead").to_string();
-    assert_eq!(error, "b (id 1) is dead: nobody is at its address");
+    assert_eq!(error, "b (id 1) is dead: no worker is at its address");
     assert_eq!(names(&a), "a b", "it is struck out by whoever comes");
     let c = join("c", 2);
     assert_eq!(next_event(&a), GroupEvent::Joined(worker("c", 2)));
@@ -644,7 +650,10 @@ fn a_static_group_that_loses_a_worker_says_who() {
         let why = "its session with the store's server ended".into();
         assert_eq!(next_event(agent), GroupEvent::PeerDied { worker: worker("w2", 2), why });
         let error = agent.shutdown(Shutdown::Graceful).expect_err("not all can agree").to_string();
-        assert_eq!(error, "w2 (id 2) died while the group ended: its session with the store's server ended");
+        assert_eq!(
+            error,
+            "w2 (id 2) died while the group was ending: its session with the store's server ended"
+        );
     }
 }
 

@@ -350,7 +350,7 @@ fn who_does_not_become_a_member_says_why_and_who_is_waited_for_may_be_given_up()
     let (_other, other_port) = server();
     let alone = init(&mut events, &context, other_port, ("zero", 0), Some(2));
     let error = events.rpc_call(alone, ask("zero", "ask", b"")).expect_err("no member").to_string();
-    assert_eq!(error, "this worker is no member of its group");
+    assert_eq!(error, "this worker is not a member of its group");
     store(other_port).wait(&[b"rdzv/cards/0"], Timeout::After(SOON)).expect("it comes");
     events.rpc_shutdown(alone, Shutdown::Graceful).expect("a thread");
     let (id, event) = next(&mut events);
@@ -672,7 +672,7 @@ fn calls_of_foreign_backends_end_by_their_deadlines_too() {
     let (of, result) = completed(&mut events);
     assert_eq!(
         (of, result.expect_err("it ended").to_string().as_str()),
-        (call, "no member of the group any more: it will not go")
+        (call, "this worker is not a member of the group any more: it will not go")
     );
     let (of, end) = over(&mut events);
     assert_eq!((of, end.expect_err("words").to_string().as_str()), (id, "it will not go"));
@@ -733,7 +733,7 @@ fn a_request_for_which_a_loop_has_no_room_is_told_so_and_no_handler_sees_it() {
     };
     let capacity = usize::try_from(InboxLimits::default().requests.requests_max).expect("it fits");
     (0..=capacity).for_each(|_| ask());
-    let message = "the worker has no room for it: its event loop has too many to take";
+    let message = "the worker has no capacity for it: its event loop has too many to take";
     assert_eq!(last_received_at.try_iter().collect::<Vec<_>>(), [Err(message.into())], "the others wait");
     let (_, _, responder) = put_request(&mut events);
     responder.answer(Vec::new());

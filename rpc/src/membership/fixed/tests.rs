@@ -196,10 +196,7 @@ fn everybody_finds_the_same_fault() {
     again[0].state = FixedState::Collecting;
     again[0].handle(NOW, Reply::Values(Vec::from([store["rdzv/cards/0"].clone().into()])));
     let Some(FixedOutput::Failed(error)) = again[0].output.take() else { panic!("no card") };
-    assert_eq!(
-        error.to_string(),
-        "invalid card of worker 0: the card has the format 2, and 1 is known"
-    );
+    assert_eq!(error.to_string(), "invalid card of worker 0: the card has the format 2, and 1 is known");
 }
 
 #[test]

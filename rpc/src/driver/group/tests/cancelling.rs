@@ -141,7 +141,7 @@ fn a_worker_that_makes_sure_of_the_others_is_cancelled() {
         cancelled(&canceller, make, || unanswered = Some(holds.recv_timeout(SOON).expect("it asks")));
     assert_eq!(message, CANCELLED.to_string());
     drop(unanswered);
-    let message = "b (id 1) died while the group began: it gave up before the others were ready";
+    let message = "b (id 1) died while the group was starting: it gave up before the others were ready";
     assert_eq!(last_received_at.recv_timeout(SOON).expect("it ends"), Err(message.to_string()));
 }
 

@@ -159,7 +159,7 @@ fn who_is_busy_while_it_is_asked_whether_it_is_there_keeps_its_calls_until_it_di
     drop(b.drop_liveness());
     while !matches!(next_event(&a), GroupEvent::PeerDied { .. }) {}
     let message = format!(
-        "slow at b (id 1, {}): the worker is gone: its session with the store's server ended",
+        "slow at b (id 1, {}): contact with the worker was lost: its session with the store's server ended",
         b.address()
     );
     let error = call.look(SOON).expect("it ended with the worker").expect_err("it is dead");

@@ -154,7 +154,7 @@ fn a_leave_whose_time_for_calls_is_up_goes_on_and_names_whom_they_were_for() {
         );
         for mut call in calls {
             let why = failure(call.look(SOON).expect("it was cut"));
-            let message = "this worker leaves its group, and the time for its calls is up";
+            let message = "this worker is leaving its group, and the timeout of its calls has passed";
             assert_eq!(why, CallFailure::CallerEnded(message.into()));
         }
         drop(responders);
