@@ -9,23 +9,23 @@ use std::io;
 use std::os::fd::AsRawFd;
 use std::sync::{Mutex, PoisonError};
 
-/// An agent that a loop turns. Whoever holds the lock meanwhile makes the loop wait.
+/// An agent that an event loop polls. While another thread holds the lock, the loop waits.
 pub type LoopAgent = Arc<Mutex<Agent>>;
 
-/// Something happened to an agent of a loop: the content of its [`LoopEvent::Member`].
+/// Event of an agent of a loop: the content of its [`LoopEvent::Member`].
 ///
 /// [`LoopEvent::Member`]: rendezvous_core::driver::loop_client::LoopEvent::Member
 #[derive(Clone, Debug)]
 pub struct LoopAgentEvent {
-    /// What happened.
+    /// The event.
     pub event: AgentEvent,
-    /// How things stood then.
+    /// State of the agent at the time of the event.
     pub moment: Moment,
 }
 
 #[derive(Debug)]
 struct WatchedAgent {
-    // The watch goes before what it watches.
+    // Dropped before the agent, whose descriptor it watches.
     _watch: Watch,
     agent: LoopAgent,
 }
@@ -51,29 +51,29 @@ impl Member for WatchedAgent {
         self.notify(events);
         turned.or_else(|error| match error {
             AgentError::System(error) => Err(error),
-            // It was checked when the agent was made.
+            // The spec was checked when the agent was created.
             AgentError::Spec(_) => Ok(()),
         })
     }
 }
 
-/// What a loop does with agents.
+/// Agents of an event loop.
 pub trait AgentLoop {
-    /// Adds an agent, which is turned with the loop from now on; its events are [`LoopAgentEvent`]s. Its workers live until
-    /// it is over, or dropped here and wherever else it is held.
+    /// Adds an agent. The loop polls it from now on and reports its events as [`LoopAgentEvent`]s. Its workers live
+    /// until it has ended, or until the last reference to it is dropped.
     ///
     /// # Errors
-    /// That of the system.
+    /// The event loop's system call failed.
     fn add_agent(&mut self, agent: LoopAgent) -> io::Result<MemberId>;
 
-    /// Forgets an agent: nobody turns it any more, and no event of it follows.
+    /// Removes an agent. It is no longer polled, and no event of it follows.
     fn remove_agent(&mut self, agent: MemberId);
 }
 
 impl AgentLoop for Loop {
     fn add_agent(&mut self, agent: LoopAgent) -> io::Result<MemberId> {
         let id = self.add_member(|context| WatchedAgent::new(context, agent))?;
-        // What it has done before is told, too.
+        // Reports the events from before the agent was added, too.
         self.with_member(id, |agent: &mut WatchedAgent, events| agent.notify(events));
         Ok(id)
     }

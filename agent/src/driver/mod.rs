@@ -1,4 +1,4 @@
-//! The driver: the only place that names processes, files, sockets, threads and the clock.
+//! The driver: the only module that uses processes, files, sockets, threads and the clock.
 #![expect(clippy::disallowed_methods, reason = "this is where the clock is read")]
 #![allow(clippy::std_instead_of_core, clippy::std_instead_of_alloc, reason = "std is at home here")]
 

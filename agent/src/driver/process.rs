@@ -1,18 +1,19 @@
-//! Processes beneath an agent: how they are started, seen to end, and ended.
+//! Processes below an agent: how they are started, observed and ended.
 //!
-//! Between an agent and its workers stands a *guard*: a small process that is forked from the agent's program when
-//! [`Guard::start`] is called. It starts the workers, adopts what they leave behind, tells of ends as they happen, and ends
-//! everything beneath it when the agent's process ends, however that happens. Why it is made so is told in
-//! `docs/adr/0007-guard.md`.
+//! Between an agent and its workers is a *guard*: a small process that is forked from the agent's program when
+//! [`Guard::start`] is called. It starts the workers, adopts their orphaned descendants, and reports exits as they
+//! happen. When the agent's process ends, for whatever reason, it kills all its descendants. `docs/adr/0007-guard.md`
+//! gives the reasons for this design.
 //!
-//! The guard has a *keeper*, which is the process that the program forks, and the parent of the guard. If the guard is killed,
-//! its keeper kills what was beneath it, and starts another one.
+//! The guard has a *keeper*, which is the process that the program forks, and the parent of the guard. If the guard is
+//! killed, its keeper kills the guard's descendants and starts another guard.
 //!
-//! The program around the agent keeps its signal handlers, its mask, and its children: the library waits for the keeper
-//! only, by its number, and does not mind if somebody else did. The keeper is a child of the program as long as the
-//! [`Guard`] lives: a program that waits for *all* of its children (`while (wait(NULL) > 0)`) waits for it as well.
+//! The program around the agent keeps its signal handlers, its signal mask and its children. The library waits for the
+//! keeper only, by its process ID, and tolerates that the program has reaped it. The keeper is a child of the program
+//! as long as the [`Guard`] lives: a program that waits for *all* of its children (`while (wait(NULL) > 0)`) waits for
+//! it as well.
 //!
-//! Here nothing is decided: when to stop whom, and for how long to wait, is the caller's to say.
+//! This module decides nothing: the caller chooses what to stop, when, and how long to wait.
 
 mod error;
 mod event;
@@ -52,18 +53,19 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use workers::{ReturnFile, Workers};
 
-/// What a guard is to be.
+/// Options of a guard.
 #[derive(Clone, Debug)]
 pub struct GuardOptions {
-    /// The function that a worker may be.
+    /// The function that workers may run.
     pub function: Option<Registered>,
-    /// A descriptor that the guard's keeper holds open, too: the end of this process does not wait for its close then.
+    /// A descriptor that the keeper holds open, too. The end of this process then does not have to wait for its close.
     pub held: Option<RawFd>,
-    /// Workers that may live at once.
+    /// Maximum number of living workers.
     pub workers_max: u32,
-    /// Bytes that a function may return. More is [`Returned::TooLong`].
+    /// Maximum number of bytes that a function may return. More is [`Returned::TooLong`].
     pub returned_bytes_max: usize,
-    /// How long dropping the handle waits for everything beneath to be gone. What no signal reaches is left behind then.
+    /// Longest wait for the end of all descendants when the guard is dropped. Processes that no signal reaches are
+    /// abandoned then.
     pub end_timeout: Duration,
 }
 
@@ -79,44 +81,44 @@ impl Default for GuardOptions {
     }
 }
 
-/// How long a guard may take to report when it was started. It takes a moment, unless its host is in trouble.
+/// Longest wait for the first report of a new guard. It takes milliseconds unless the host is overloaded.
 const REPORT_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// How long a process that was killed, or has closed all it had, may take to be gone.
+/// Longest wait for the end of a process that was killed or has closed all its descriptors.
 const LAST_MOMENT: Duration = Duration::from_secs(1);
 
-/// How soon a request is sent again for which the system had no room.
+/// Interval of sending a request again for which the system lacked buffers.
 const SEND_RETRY_INTERVAL: Duration = Duration::from_millis(5);
 
 const SOCKET: Token = Token(0);
 const GUARD: Token = Token(1);
 
-/// A guard, and all that is beneath it.
+/// A guard and all its descendants.
 ///
-/// Its descriptor ([`AsRawFd`]) is readable when [`Guard::next_event`] may have something to tell, and stays the same for
-/// its life. The thread that starts it, and those that call it, may end before it.
+/// Its descriptor ([`AsRawFd`]) is readable when [`Guard::next_event`] may return an event, and stays the same for its
+/// life. The threads that start it and call it may end before it.
 ///
-/// Dropping it kills everything beneath, waits until that is gone ([`GuardOptions::end_timeout`]), and waits for the
-/// guard's process. In a forked child of the program, dropping it concerns nobody else.
+/// Dropping it kills all descendants, waits until they have ended ([`GuardOptions::end_timeout`]), and reaps the
+/// keeper. In a forked child of the program, dropping it has no effect on these processes.
 #[derive(Debug)]
 pub struct Guard {
-    /// `None` only while it is dropped.
+    /// `None` only during the drop.
     inner: Option<Inner>,
-    /// The process whose guard this is.
+    /// ID of the process that started the guard.
     owner: u32,
 }
 
 #[derive(Debug)]
 struct Inner {
-    // Watches go before what they watch.
+    // Watches are dropped before what they watch.
     #[expect(dead_code, reason = "held: the loop's descriptor becomes readable by them")]
     watches: Vec<Watch>,
     workers: Workers,
     events: EventLoop,
     line: Line,
-    /// The keeper's process, which is a child of this one.
+    /// ID of the keeper, a child of this process.
     pid: pid_t,
-    /// Readable when the keeper has ended, where the system has such a thing.
+    /// The keeper's pidfd, on systems that have pidfds.
     pidfd: Option<OwnedFd>,
     guard: GuardProcess,
     happened: VecDeque<GuardEvent>,
@@ -126,19 +128,20 @@ struct Inner {
     options: GuardOptions,
 }
 
-/// The guard, as long as it is not lost. The keeper waits for it.
+/// The guard, unless it is lost. The keeper reaps it.
 #[derive(Debug, Default)]
 struct GuardProcess {
     pid: u32,
-    /// Readable when it has ended, where the system has such a thing.
+    /// The guard's pidfd, on systems that have pidfds.
     pidfd: Option<OwnedFd>,
 }
 
 impl Guard {
-    /// Starts a guard: forks this process, once. The cost grows with the memory that the program has by now, and the guard
-    /// keeps what the program had then as long as the program changes it, so this is best done early.
+    /// Starts a guard. This forks the process once. The cost grows with the memory that the program has mapped. The
+    /// guard shares that memory, and the program pays for a copy of each page that it changes later, so it is best
+    /// started early.
     ///
-    /// Functions that the program has asked to be called around `fork` (`pthread_atfork`) are called.
+    /// Functions registered with `pthread_atfork` are called.
     ///
     /// # Errors
     /// [`GuardError::NotStarted`].
@@ -147,7 +150,7 @@ impl Guard {
         let memory = GuardMemory::new(options.workers_max).map_err(prepare)?;
         let (ours, theirs) = socket_pair().map_err(prepare)?;
         let events = EventLoop::new().map_err(|error| prepare(number_of(&error)))?;
-        // Without it, the guard sees the end of the agent by its socket alone.
+        // Without a pidfd, the guard detects the end of the agent by its socket alone.
         let agent = pidfd_of(std::process::id().cast_signed()).map_err(prepare)?;
         let config = GuardConfig {
             memory: &memory,
@@ -158,7 +161,7 @@ impl Guard {
             function: options.function.as_ref().map(|function| Arc::as_ptr(&function.0)),
             returned_bytes_max: options.returned_bytes_max,
         };
-        // The child runs with the agent's handlers until it has taken them away, so no signal may come to it before.
+        // The child runs with the agent's signal handlers until it has reset them, so signals are blocked until then.
         // SAFETY: the child calls nothing but `keep`, which neither allocates nor takes locks, and never returns.
         let forked = with_signals_blocked(|| match unsafe { libc::fork() } {
             0 => keep(&config),
@@ -166,7 +169,7 @@ impl Guard {
         });
         let pid = forked.map_err(|errno| GuardError::NotStarted(StartStep::Fork, errno))?;
         drop(theirs);
-        // Should it be gone already, and somebody else have waited for it, its end is seen by the socket.
+        // If the program has reaped it already, its end is detected by the socket.
         let pidfd = pidfd_of(pid).unwrap_or(None);
         let mut watches = Vec::new();
         let watched = [(Some(ours.as_raw_fd()), SOCKET), (pidfd.as_ref().map(AsRawFd::as_raw_fd), GUARD)];
@@ -196,70 +199,72 @@ impl Guard {
         ready.map(|()| guard)
     }
 
-    /// The guard's process. It is a child of its keeper, and another one after [`GuardEvent::Lost`].
+    /// Returns the process ID of the guard. The guard is a child of its keeper, and a different process after
+    /// [`GuardEvent::Lost`].
     #[must_use]
     pub fn pid(&self) -> u32 {
         self.inner.as_ref().map_or(0, |inner| inner.guard.pid)
     }
 
-    /// The process of the guard's keeper, above all that is beneath the guard. It is a child of this one.
+    /// Returns the process ID of the guard's keeper. All descendants of the guard are descendants of the keeper, and
+    /// the keeper is a child of this process.
     #[must_use]
     pub fn keeper_pid(&self) -> u32 {
         self.inner.as_ref().map_or(0, |inner| inner.pid.cast_unsigned())
     }
 
-    /// Asks for a worker, which is answered by [`GuardEvent::Started`] or [`GuardEvent::NotStarted`]. It never blocks, and
-    /// many may be asked for one behind the other: they are started in this order, without a word in between.
+    /// Requests the start of a worker, answered by [`GuardEvent::Started`] or [`GuardEvent::NotStarted`]. It never
+    /// blocks. Many workers may be requested at once; they are started in this order, without a round trip in between.
     ///
     /// `worker` is the caller's number for it, and free again after its end.
     ///
     /// # Errors
-    /// What can be told at once; nothing was asked for then.
+    /// A failure that is known at once. Nothing was requested then.
     pub fn spawn(&mut self, worker: u32, program: &Program<'_>) -> Result<(), GuardError> {
         self.inner()?.spawn(worker, program)
     }
 
-    /// Sends a signal to the process group of each worker, and to the group of each process that was adopted. Until all
-    /// are gone, which [`GuardEvent::Empty`] tells, what is adopted gets it, too, and nothing is started. Each process gets
-    /// it once, also when this is called again meanwhile; another signal comes on top.
+    /// Sends a signal to the process group of each worker, and to the group of each adopted process. Until all have
+    /// ended, which [`GuardEvent::Empty`] reports, processes adopted later get it, too, and nothing is started. Each
+    /// process gets it once, even if this is called again meanwhile. A different signal is sent in addition.
     ///
     /// # Errors
-    /// The guard is gone, or there is no such signal.
+    /// The guard is lost, or there is no such signal.
     pub fn signal(&mut self, signal: i32) -> Result<(), GuardError> {
         self.inner()?.stop(Request { kind: request::SIGNAL, signal: valid(signal)?, ..Request::default() })
     }
 
-    /// Sends a signal to the process group of each worker, and nothing more.
+    /// Sends a signal to the process group of each worker.
     ///
     /// # Errors
-    /// As [`Guard::signal`].
+    /// Like [`Guard::signal`].
     pub fn pass(&mut self, signal: i32) -> Result<(), GuardError> {
         self.inner()?.ask(Request { kind: request::PASS, signal: valid(signal)?, ..Request::default() })
     }
 
-    /// Kills everything beneath the guard: workers, what they have started, what that has started, and what has left their
-    /// sessions. [`GuardEvent::Empty`] tells when all of it is gone; nothing is started until then.
+    /// Kills all descendants of the guard, including those that have left their sessions. [`GuardEvent::Empty`] reports
+    /// when all have ended; nothing is started until then.
     ///
     /// # Errors
-    /// The guard is gone.
+    /// The guard is lost.
     pub fn kill(&mut self) -> Result<(), GuardError> {
         self.inner()?.stop(Request { kind: request::KILL, ..Request::default() })
     }
 
-    /// Asks who is there, among workers and adopted processes; [`GuardEvent::Survivors`] tells. After [`Guard::kill`] these
-    /// are the ones that no signal reaches ([`process_state`]).
+    /// Requests the living workers and adopted processes, answered by [`GuardEvent::Survivors`]. After [`Guard::kill`]
+    /// these are the processes that no signal reaches ([`process_state`]).
     ///
     /// # Errors
-    /// The guard is gone.
+    /// The guard is lost.
     pub fn survivors(&mut self) -> Result<(), GuardError> {
         self.inner()?.ask(Request { kind: request::SURVIVORS, ..Request::default() })
     }
 
-    /// What has happened; never blocks. A guard that was killed, most likely for want of memory, is [`GuardEvent::Lost`].
+    /// Returns the next event; never blocks. A guard that was killed, most likely because memory ran out, is reported
+    /// as [`GuardEvent::Lost`].
     ///
     /// # Errors
-    /// The guard's keeper is gone, and with it the guard and the workers. What the guard had told before is told before
-    /// that.
+    /// The keeper has ended, and with it the guard and the workers. Events from before are returned first.
     pub fn next_event(&mut self) -> Result<Option<GuardEvent>, GuardLost> {
         self.inner.as_mut().map_or(Ok(None), Inner::next_event)
     }
@@ -282,7 +287,8 @@ impl Drop for Guard {
         if std::process::id() == self.owner {
             inner.end();
         } else {
-            // The loop and the socket are the parent's as well: nothing is said, and nothing is taken out of the loop.
+            // The loop and the socket are shared with the parent process, so nothing is sent, and nothing is removed
+            // from the loop.
             core::mem::forget(inner);
         }
     }
@@ -308,7 +314,7 @@ impl Inner {
         }
     }
 
-    /// Its keeper waits for it, so the number is still that of the guard, unless it was killed at once.
+    /// Records the guard's process. Its keeper reaps it, so the ID still belongs to it, unless it was killed at once.
     fn guard_is(&mut self, pid: pid_t) {
         self.guard = GuardProcess { pid: pid.cast_unsigned(), pidfd: pidfd_of(pid).unwrap_or(None) };
     }
@@ -349,7 +355,7 @@ impl Inner {
         Ok(())
     }
 
-    /// Starts that the guard has not heard of yet will not be.
+    /// Sends a stop. Starts that were not sent yet are withdrawn.
     fn stop(&mut self, command: Request) -> Result<(), GuardError> {
         for Queued { request, .. } in self.line.take_back_starts() {
             let (worker, step) = (request.worker, SpawnStep::Stopping);
@@ -365,14 +371,14 @@ impl Inner {
         command
     }
 
-    /// Nobody tells when there is room again.
+    /// Schedules the next attempt. No event reports when the system has buffers again.
     fn retry_send(&mut self) {
         if self.line.is_out_of_buffers() {
             self.events.wake_at(self.events.clock().now() + SEND_RETRY_INTERVAL);
         }
     }
 
-    /// What an error of the line means to who asked for something.
+    /// Returns the caller's error for an error of the socket.
     fn or_lost(&mut self, errno: c_int) -> GuardError {
         match errno {
             libc::EPIPE | libc::ECONNRESET => GuardError::Lost(self.loss()),
@@ -388,14 +394,15 @@ impl Inner {
             if let Some(lost) = self.lost {
                 return Err(lost);
             }
-            // Whoever has ended has said all by now.
+            // Checked first: a keeper that has ended sends nothing after this.
             let has_ended = self.has_ended();
             match self.line.receive() {
                 Ok(Some((from_guard, carried))) => self.handle_event(&from_guard, carried),
                 Ok(None) => return self.lose(),
                 Err(libc::EAGAIN) if has_ended => return self.lose(),
                 Err(libc::EAGAIN) => {
-                    // An error means that there is nothing to take back: the descriptor's readiness is looked at anew.
+                    // An error of the loop is harmless here: the descriptor's readiness is computed anew by the next
+                    // poll.
                     self.events.poll().into_iter().flatten().for_each(drop);
                     if self.line.flush().is_err() {
                         return self.lose();
@@ -408,13 +415,13 @@ impl Inner {
         }
     }
 
-    /// Takes what the guard told.
+    /// Handles a report of the guard or the keeper.
     fn handle_event(&mut self, from_guard: &Report, mut carried: packet::Carried) {
         let Report { worker, value, .. } = *from_guard;
         let pid = from_guard.pid.cast_unsigned();
         match from_guard.kind {
             report::STARTED => {
-                // SAFETY: it came with the packet, and nobody else has taken it.
+                // SAFETY: it arrived with the packet and has no other owner.
                 let pidfd = carried.take(0).map(|fd| unsafe { OwnedFd::from_raw_fd(fd) });
                 self.line.start_confirmed();
                 self.workers.started(worker, pidfd);
@@ -439,7 +446,7 @@ impl Inner {
                     returned,
                 });
             }
-            // Another one comes when it has taken what was asked since.
+            // Otherwise another `EMPTY` follows, after the guard has received the later requests.
             report::EMPTY if self.line.has_seen_all(from_guard.seen) => {
                 self.happened.push_back(GuardEvent::Empty);
             }
@@ -447,7 +454,8 @@ impl Inner {
                 self.line.begin_anew();
                 self.workers = Workers::default();
                 self.happened.push_back(GuardEvent::Lost { pid, signal: value });
-                // The next guard answers when there is nobody. That the line has ended is seen behind what was told.
+                // The next guard answers `EMPTY` when it has no descendants. An end of the socket is detected after its
+                // last report.
                 self.line.ask(Request { kind: request::KILL, ..Request::default() }, &[]).ok();
                 self.retry_send();
             }
@@ -460,24 +468,24 @@ impl Inner {
             }
             _ => {}
         }
-        // Answers make room for more.
+        // Answers free space in the socket.
         self.line.flush().ok();
     }
 
-    /// Whether the keeper's process has ended.
+    /// Returns whether the keeper has ended.
     fn has_ended(&self) -> bool {
         let Some(pidfd) = &self.pidfd else { return false };
         matches!(wait_readable(pidfd.as_raw_fd(), Duration::ZERO), Ok(true))
     }
 
-    /// The line has ended. The process ends a moment later, and the descriptor becomes readable again then; only so can its
-    /// signal be told.
+    /// Handles the end of the socket. The keeper ends a moment later, which makes the descriptor readable again. Its
+    /// signal is known only then.
     fn lose(&mut self) -> Result<Option<GuardEvent>, GuardLost> {
         if self.pidfd.is_some() && !self.has_ended() {
             return Ok(None);
         }
         let lost = self.loss();
-        // What was told before comes first.
+        // Events from before the loss come first.
         self.happened.pop_front().map(Some).ok_or(lost)
     }
 
@@ -485,14 +493,14 @@ impl Inner {
         if let Some(lost) = self.lost {
             return lost;
         }
-        // What was told before is told before that, and may say why.
+        // Reports from before the loss come first, and may explain it.
         while let Ok(Some((from_guard, carried))) = self.line.receive() {
             self.handle_event(&from_guard, carried);
         }
         self.workers.kill_groups();
         self.await_end(LAST_MOMENT);
         if let Some(guard) = &self.guard.pidfd {
-            // It kills what is beneath it, and ends.
+            // The guard kills its descendants, and ends.
             wait_readable(guard.as_raw_fd(), LAST_MOMENT).ok();
         }
         let signal = self.reap(libc::WNOHANG).and_then(|ended| {
@@ -502,7 +510,7 @@ impl Inner {
         *self.lost.insert(GuardLost { pid: self.pid.cast_unsigned(), signal, not_restarted })
     }
 
-    /// Waits for the keeper's process. Somebody else may have done so, or nobody may have to: then there is nothing to tell.
+    /// Reaps the keeper. The program may have done so, or may ignore its children: there is no status then.
     fn reap(&self, flags: c_int) -> Option<system::Waited> {
         match &self.pidfd {
             Some(pidfd) => system::wait(libc::P_PIDFD, pidfd.as_raw_fd().cast_unsigned(), flags),
@@ -512,18 +520,18 @@ impl Inner {
         .flatten()
     }
 
-    /// Everything beneath the guard ends, then the guard, and then its keeper.
+    /// Ends all descendants, then the guard, and then its keeper.
     fn end(&mut self) {
         if self.lost.is_some() {
             return;
         }
         self.line.shut();
         if !self.await_end(self.options.end_timeout) {
-            // Something beneath it does not end. Workers die with the guard; what else there is, nobody can reach. The
-            // keeper goes first: it would wait for what does not end.
+            // A descendant does not end. Workers die with the guard; no signal reaches the others. The keeper is killed
+            // first, because it would wait for what does not end.
             match &self.pidfd {
                 Some(pidfd) => drop(send_signal(pidfd, libc::SIGKILL)),
-                // SAFETY: numbers only. It is a child that nobody of the library has waited for.
+                // SAFETY: passes numbers only. The process is a child that the library has not reaped.
                 None => unsafe {
                     libc::kill(self.pid, libc::SIGKILL);
                 },
@@ -533,14 +541,14 @@ impl Inner {
             }
             self.workers.kill_groups();
             if !self.await_end(LAST_MOMENT) {
-                // The keeper itself is in state D. It is a child of the program's that nobody waits for.
+                // The keeper itself is in state D. It remains a child of the program and is not reaped.
                 return;
             }
         }
         self.reap(0);
     }
 
-    /// Waits for the end of the keeper's process; false: the time is up.
+    /// Waits for the end of the keeper. Returns false on timeout.
     fn await_end(&mut self, span: Duration) -> bool {
         match &self.pidfd {
             Some(pidfd) => wait_readable(pidfd.as_raw_fd(), span).unwrap_or(true),
@@ -557,19 +565,19 @@ fn number_of(error: &io::Error) -> c_int {
     error.raw_os_error().unwrap_or(libc::EIO)
 }
 
-/// A descriptor of a process's end; `None` where the system has no such thing.
+/// Opens a pidfd; `None` on systems without pidfds.
 pub(in crate::driver) fn pidfd_of(pid: pid_t) -> Result<Option<OwnedFd>, c_int> {
     match system::open_pidfd(pid) {
-        // SAFETY: it was opened just now, and nobody else knows it.
+        // SAFETY: the descriptor was just opened and has no other owner.
         Ok(fd) => Ok(Some(unsafe { OwnedFd::from_raw_fd(fd) })),
         Err(libc::ENOSYS | libc::EPERM) => Ok(None),
         Err(errno) => Err(errno),
     }
 }
 
-/// Sends a signal to the process that a descriptor names, whatever has become of its number.
+/// Sends a signal to the process of a pidfd. The process ID may have been reused meanwhile.
 pub(in crate::driver) fn send_signal(pidfd: &OwnedFd, signal: c_int) -> io::Result<()> {
-    // SAFETY: a descriptor that lives, a signal, no information and no flags.
+    // SAFETY: passes an open descriptor, a signal, no information and no flags.
     let sent = unsafe {
         let information = core::ptr::null::<libc::siginfo_t>();
         libc::syscall(libc::SYS_pidfd_send_signal, pidfd.as_raw_fd(), signal, information, 0)
@@ -582,11 +590,11 @@ fn socket_pair() -> Result<(OwnedFd, OwnedFd), c_int> {
     let kind = libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
     // SAFETY: `ends` is valid for writing.
     check(unsafe { libc::socketpair(libc::AF_UNIX, kind, 0, ends.as_mut_ptr()) })?;
-    // SAFETY: they were opened just now, and nobody else knows them.
+    // SAFETY: the descriptors were just opened and have no other owner.
     Ok(unsafe { (OwnedFd::from_raw_fd(ends[0]), OwnedFd::from_raw_fd(ends[1])) })
 }
 
-/// The name of this thread's process among processes.
+/// Returns the name of this process (`comm`), null-terminated.
 fn process_name() -> [u8; 16] {
     let mut name = [0; 16];
     if let Ok(text) = std::fs::read("/proc/self/comm") {

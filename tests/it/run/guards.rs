@@ -74,6 +74,6 @@ fn a_keeper_that_is_killed_leaves_nothing_and_ends_the_job_with_the_reason() {
     let ran = launched.finish().with(1);
     left.into_iter().chain([guard]).for_each(until_gone);
     ran.says(0, "start 1:").tells(&format!(
-        "the keeper of the workers' guard is gone (process {keeper}, ended by signal 9); no worker can be started without it"
+        "the keeper of the workers' guard has ended (process {keeper}, ended by signal 9); no worker can be started without it"
     ));
 }

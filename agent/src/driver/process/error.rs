@@ -1,4 +1,4 @@
-//! What can go wrong between an agent and its guard.
+//! Errors between an agent and its guard.
 
 use super::guard::{set_up_step, step};
 use core::fmt;
@@ -9,40 +9,40 @@ fn of_system(number: i32) -> io::Error {
     io::Error::from_raw_os_error(number)
 }
 
-/// Why a guard did not do what was asked.
+/// Error of a request to a guard.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum GuardError {
-    /// The guard was not started. The number is the system's: `EAGAIN` when the user or the system has as many processes
-    /// as may be, `ENOMEM`, `EMFILE`.
+    /// The guard could not be started, with the step and the error number: `EAGAIN` if the user or the system has too
+    /// many processes, `ENOMEM`, `EMFILE`.
     #[error("no guard was started: {0}: {error}", error = of_system(*.1))]
     NotStarted(StartStep, i32),
-    /// What the worker is to be could not be handed over. The number is the system's; `EMFILE` most likely.
+    /// The description of the worker could not be sent to the guard, with the error number; `EMFILE` most likely.
     #[error("the worker could not be described to the guard: {error}", error = of_system(*.0))]
     NotPrepared(i32),
-    /// A worker of this number was asked for and has not ended.
+    /// A worker of this number was requested and has not ended.
     #[error("worker {0} was started already, and has not ended")]
     Runs(u32),
-    /// As many workers live as the guard's options allow.
-    #[error("there are {0} workers already, as many as the guard was made for")]
+    /// The number of living workers has reached the limit of the guard's options.
+    #[error("{0} workers are running already, which is the limit of this guard")]
     TooMany(u32),
-    /// The system cannot take a text with a zero byte in it.
-    #[error("{0} holds a zero byte")]
+    /// A string contains a null byte, which the system cannot represent.
+    #[error("{0} contains a zero byte")]
     ZeroByte(Part),
-    /// A name in the environment is empty, or holds `=`.
-    #[error("{0:?} is no name for the environment")]
+    /// A variable name is empty or contains `=`.
+    #[error("{0:?} is not a valid name of an environment variable")]
     NotAName(OsString),
-    /// The guard's options hold no function.
-    #[error("a worker is to be a function, but the guard was made without one")]
+    /// The guard's options have no function.
+    #[error("the worker is a function, but the guard was started without one")]
     NoFunction,
-    /// The system has no such signal.
-    #[error("{0} is no signal")]
+    /// The signal does not exist.
+    #[error("{0} is not a signal number")]
     NoSignal(i32),
-    /// The guard is gone.
+    /// The guard is lost.
     #[error(transparent)]
     Lost(#[from] GuardLost),
 }
 
-/// What of a worker's description is wrong.
+/// Part of a worker's description.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs, reason = "named as the fields are")]
 pub enum Part {
@@ -63,20 +63,20 @@ impl fmt::Display for Part {
     }
 }
 
-/// Where the start of a guard failed.
+/// Step of a guard's start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StartStep {
-    /// Memory and descriptors.
+    /// Allocating memory and descriptors.
     Prepare,
     /// `fork`.
     Fork,
-    /// To be the one who adopts orphans.
+    /// Becoming a subreaper, which adopts orphaned descendants.
     Subreaper,
-    /// To leave the agent's descriptors.
+    /// Closing the agent's descriptors.
     Descriptors,
-    /// To wait for events.
+    /// Setting up the wait for events.
     Events,
-    /// It did not report in time, or ended before.
+    /// The guard did not report in time, or ended before.
     Report,
 }
 
@@ -105,15 +105,15 @@ impl fmt::Display for StartStep {
     }
 }
 
-/// The guard's keeper ended before the agent, so there will be no other guard. The guard, if it lives, kills everything
-/// beneath it, and the process groups of the workers were killed.
+/// The guard's keeper ended before the agent, so no other guard can be started. The guard, if it lives, kills all its
+/// descendants, and the process groups of the workers were killed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub struct GuardLost {
-    /// The keeper's process.
+    /// Process ID of the keeper.
     pub pid: u32,
-    /// The signal that ended it, if that is known.
+    /// Signal that ended it, if it is known.
     pub signal: Option<i32>,
-    /// Why it did not start another guard when the guard was lost, if it did not.
+    /// Why the keeper could not replace a lost guard, if that happened: the step and the error number.
     pub not_restarted: Option<(StartStep, i32)>,
 }
 
@@ -126,7 +126,7 @@ impl fmt::Display for GuardLost {
                 "the guard of the workers was lost, and no other could be started: {step}: {error}"
             );
         }
-        write!(f, "the keeper of the workers' guard is gone (process {}", self.pid)?;
+        write!(f, "the keeper of the workers' guard has ended (process {}", self.pid)?;
         if let Some(signal) = self.signal {
             write!(f, ", ended by signal {signal}")?;
         }
@@ -134,23 +134,23 @@ impl fmt::Display for GuardLost {
     }
 }
 
-/// Where the start of a worker failed.
+/// Step of a worker's start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SpawnStep {
-    /// Not begun: a stop was asked for.
+    /// Not begun: a stop was requested.
     Stopping,
-    /// The guard could not take the request: `EMFILE`, `ENOMEM`, `ENOSPC` when it has no room for one more worker.
+    /// Receiving the request: `EMFILE`, `ENOMEM`, or `ENOSPC` if the guard has no room for one more worker.
     Request,
-    /// To make a process: `EAGAIN` when the user or the system has as many as may be, `ENOMEM`.
+    /// Creating the process: `EAGAIN` if the user or the system has too many processes, or `ENOMEM`.
     Fork,
-    /// A session of its own.
+    /// Creating a session.
     Session,
-    /// Its standard streams.
+    /// Opening the standard streams.
     Stdio,
-    /// Its directory.
+    /// Changing to the working directory.
     Directory,
-    /// To become the program: `ENOENT` when it or its interpreter is missing, `EACCES` when it may not be run, `ENOEXEC`
-    /// when it is none, `E2BIG` when arguments and environment are too long.
+    /// Executing the program: `ENOENT` if it or its interpreter is missing, `EACCES` if it is not executable, `ENOEXEC`
+    /// if its format is unknown, `E2BIG` if arguments and environment are too long.
     Exec,
 }
 

@@ -1,4 +1,4 @@
-//! What a guard tells.
+//! Events of a guard.
 
 use super::error::SpawnStep;
 use super::guard::packet::Report;
@@ -6,72 +6,73 @@ use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
 
-/// What happened beneath a guard.
+/// Event of the processes below a guard.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum GuardEvent {
-    /// A worker is its own program, or its function is about to be called.
+    /// A worker executes its program, or its function is about to be called.
     Started {
-        /// Its number, as the agent gave it.
+        /// Number of the worker, as the agent chose it.
         worker: u32,
-        /// The process, which leads a session and a group of the same number. It is the worker's until
-        /// [`GuardEvent::Exited`] was taken, and may be another's then.
+        /// Process ID, which is also that of its session and process group. It belongs to the worker until
+        /// [`GuardEvent::Exited`] is received, and may be reused after that.
         pid: u32,
     },
-    /// A worker did not become what it should.
+    /// A worker could not be started.
     NotStarted {
-        /// Its number, which is free again.
+        /// Number of the worker, which is free again.
         worker: u32,
-        /// What failed.
+        /// Step that failed.
         step: SpawnStep,
-        /// The system's number.
+        /// Error number of the system call.
         errno: i32,
     },
-    /// A worker has ended; those of one guard in the order in which they began to, as far as that was seen.
+    /// A worker has ended. Exits of one guard are in the order in which the workers began to end, as far as that was
+    /// observed.
     Exited {
-        /// Its number, which is free again.
+        /// Number of the worker, which is free again.
         worker: u32,
-        /// The process that it was.
+        /// Process ID that the worker had.
         pid: u32,
-        /// How it ended.
+        /// Exit status of the process.
         status: ExitStatus,
-        /// When it began to end, as far as the guard saw that, or when it had: the system's monotonic clock, in
-        /// nanoseconds.
+        /// Time at which it began to end, as far as the guard observed that, otherwise at which it had ended: the
+        /// system's monotonic clock, in nanoseconds.
         at_ns: u64,
         /// Whether it was seen to be ending before the guard sent the signal of a stop.
         was_ending: bool,
-        /// What a function returned.
+        /// Return value of a function.
         returned: Returned,
     },
-    /// Nothing lives beneath the guard, and nothing is asked for: the end of every stop, and of the last process if none
-    /// was asked for.
+    /// The guard has no living descendants and no pending requests. It ends every stop, and otherwise follows the end
+    /// of the last process.
     Empty,
-    /// The guard was killed, and everything beneath it is being killed: nothing is told of the workers that lived, nor of
-    /// what was asked for. [`GuardEvent::Empty`] follows, and another guard.
+    /// The guard was killed, and all its descendants are being killed. The living workers and pending requests get no
+    /// further events. [`GuardEvent::Empty`] and another guard follow.
     Lost {
-        /// The process that the guard was.
+        /// Process ID that the guard had.
         pid: u32,
-        /// The signal that ended it.
+        /// Signal that ended it.
         signal: i32,
     },
     /// The answer to [`Guard::survivors`](super::Guard::survivors).
     Survivors {
-        /// The first of them, 16 at most.
+        /// IDs of the first 16 of them at most.
         pids: Vec<u32>,
-        /// How many there are.
+        /// Number of all of them.
         count: u32,
     },
 }
 
-/// How a process ended.
+/// Exit status of a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ExitStatus {
-    /// By itself, with this code (0 to 255).
+    /// It exited with this code (0 to 255).
     Code(i32),
-    /// By a signal.
+    /// A signal ended it.
     Signal {
-        /// Its number.
+        /// Signal number.
         signal: i32,
-        /// The system has written its memory to a file.
+        /// Whether the kernel wrote a core dump.
         core_dumped: bool,
     },
 }
@@ -85,26 +86,26 @@ impl ExitStatus {
     }
 }
 
-/// What a worker returned.
+/// Return value of a worker.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Returned {
-    /// Nothing whole: it was a program, or a function that did not come to its end.
+    /// No complete value: the worker was a program, or its function did not return.
     Nothing,
-    /// What the function left, which may be no bytes.
+    /// The value of the function, possibly empty.
     Bytes(Vec<u8>),
-    /// The function left more than the guard's options allow.
+    /// The value is longer than the guard's options allow.
     TooLong {
-        /// How much it left, in bytes.
+        /// Length of the value in bytes.
         bytes: u64,
-        /// How much may be, in bytes.
+        /// Limit in bytes.
         bytes_max: usize,
     },
-    /// What the function left could not be handed over: the system's number.
+    /// The value could not be transferred, with the error number.
     Failed(i32),
 }
 
 impl Returned {
-    /// Why there is nothing although the function left something.
+    /// Returns why the value is missing although the function returned one.
     #[must_use]
     pub fn failure(&self) -> Option<String> {
         match self {
@@ -114,7 +115,7 @@ impl Returned {
             )),
             Self::Failed(errno) => {
                 let error = std::io::Error::from_raw_os_error(*errno);
-                Some(format!("what the function returned could not be handed over: {error}"))
+                Some(format!("the return value of the function could not be transferred: {error}"))
             }
         }
     }

@@ -1,4 +1,4 @@
-//! Where a program is, and what the system tells of a process.
+//! Search for programs, and information about processes from `/proc`.
 
 use super::guard::stat::Stat;
 use alloc::format;
@@ -9,21 +9,21 @@ use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-/// Why no program was found.
+/// Error of searching for a program.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FindError {
-    /// There is nothing of that name in any of these places.
+    /// No file of that name exists in any of these places.
     #[error("there is no program {name:?}; looked at {}", Places(.looked_at))]
     NotFound {
-        /// What was looked for.
+        /// Name that was searched for.
         name: PathBuf,
-        /// Where it might have been.
+        /// Paths that were tried.
         looked_at: Vec<PathBuf>,
     },
-    /// There is a file, but it may not be run.
+    /// The file exists, but is not executable.
     #[error("{} may not be run", .0.display())]
     NotExecutable(PathBuf),
-    /// There is a directory of that name.
+    /// The path is a directory.
     #[error("{} is a directory", .0.display())]
     IsDirectory(PathBuf),
 }
@@ -41,11 +41,11 @@ impl core::fmt::Display for Places<'_> {
     }
 }
 
-/// Finds a program as `execvp` does: a name with a slash is a path; any other is looked for in each folder of `path_env`,
-/// which are separated by colons; an empty one stands for the current directory. What is there but cannot be run is passed
-/// over, and told of when nothing else is found.
+/// Finds a program like `execvp`. A name with a slash is a path. Any other name is searched for in the folders of
+/// `path_env`, which are separated by colons; an empty one is the current directory. A file that cannot be executed is
+/// skipped, and reported if no program is found.
 ///
-/// The path is absolute: a worker that begins in another directory runs what was found here.
+/// The returned path is absolute, so that a worker that starts in another directory runs the same file.
 ///
 /// # Errors
 /// See [`FindError`].
@@ -81,7 +81,7 @@ pub fn find_program(name: &OsStr, path_env: Option<&OsStr>) -> Result<PathBuf, F
 }
 
 fn absolute(path: &Path) -> PathBuf {
-    // Only a program whose own directory is not known has no such path, and it can be run from there alone.
+    // This fails only if the current directory is unknown. The relative path works from there.
     std::path::absolute(path).unwrap_or_else(|_| path.into())
 }
 
@@ -97,46 +97,47 @@ fn look(path: &Path) -> Found {
         return Found::Unusable(FindError::IsDirectory(path.into()));
     }
     let Ok(text) = CString::new(path.as_os_str().as_bytes()) else { return Found::Nothing };
-    // SAFETY: the path ends with a zero.
+    // SAFETY: the path is null-terminated.
     let is_executable =
         unsafe { libc::faccessat(libc::AT_FDCWD, text.as_ptr(), libc::X_OK, libc::AT_EACCESS) } == 0;
     if is_executable { Found::Program } else { Found::Unusable(FindError::NotExecutable(path.into())) }
 }
 
-/// What a process is doing.
+/// State of a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ProcessState {
-    /// It runs, or would.
+    /// It runs or is ready to run.
     Running,
-    /// It waits for an event, and can be interrupted.
+    /// It waits for an event and can be interrupted.
     Sleeping,
-    /// It waits in the system, and no signal reaches it: state D.
+    /// It waits in the kernel, where no signal reaches it: state D.
     Uninterruptible,
-    /// A signal or a debugger has stopped it.
+    /// It was stopped by a signal or a debugger.
     Stopped,
-    /// It has ended, and nobody has waited for it.
+    /// It has ended and was not reaped.
     Ended,
-    /// Another letter of proc(5).
+    /// Another state letter of proc(5).
     Other(u8),
 }
 
 fn stat(pid: u32) -> io::Result<Stat> {
     Stat::of(pid.cast_signed()).map_err(|number| match number {
-        // It ended between two looks.
+        // It ended between opening and reading the file.
         libc::ESRCH => io::ErrorKind::NotFound.into(),
         number => io::Error::from_raw_os_error(number),
     })
 }
 
-/// The parent of a process; 0 for the first, and for one whose parent is outside of what can be seen.
+/// Returns the parent of a process; 0 for the first process, and for one whose parent is outside of its PID namespace.
 ///
 /// # Errors
-/// As [`process_state`].
+/// Like [`process_state`].
 pub(in crate::driver) fn parent_of(pid: u32) -> io::Result<u32> {
     Ok(stat(pid)?.parent.cast_unsigned())
 }
 
-/// The command line of a process, or its name in brackets where it has none, in printable characters; cut where it is long.
+/// Returns the command line of a process in printable characters, or its name in brackets if it has none. Long ones are
+/// cut.
 pub(in crate::driver) fn command_of(pid: u32) -> String {
     let file = |name: &str| std::fs::read(format!("/proc/{pid}/{name}")).unwrap_or_default();
     let mut command = file("cmdline");
@@ -152,10 +153,10 @@ pub(in crate::driver) fn command_of(pid: u32) -> String {
 
 const COMMAND_CHARS_MAX: usize = 80;
 
-/// What a process is doing.
+/// Returns the state of a process.
 ///
 /// # Errors
-/// `NotFound` when there is none of that number; or that of the system.
+/// `NotFound` if there is no such process; otherwise the error of reading `/proc`.
 pub fn process_state(pid: u32) -> io::Result<ProcessState> {
     Ok(match stat(pid)?.state {
         b'R' => ProcessState::Running,

@@ -1,8 +1,8 @@
-//! The guard: a small process between an agent and its workers. See the text of [`crate::driver::process`].
+//! The guard: a small process between an agent and its workers. See [`crate::driver::process`].
 //!
-//! Everything in this room runs in a process that was forked from a program with any number of threads. So it neither
-//! allocates nor takes locks, calls nothing that might, and does not panic; its memory is there before it begins
-//! ([`memory`]). What ends it is the end of the agent or of its [`keeper`], and then it ends everything beneath it first.
+//! All code of this module runs in a process that was forked from a program with any number of threads. So it neither
+//! allocates nor takes locks, calls nothing that might, and does not panic. Its memory is allocated before it begins
+//! ([`memory`]). It ends when the agent or its [`keeper`] ends, and kills all its descendants first.
 
 pub(crate) mod block;
 mod descendants;
@@ -30,25 +30,25 @@ use set_up::{AGENT, CHILDREN, Descriptors, FIRST_WORKER, SOCKET};
 use stat::Stat;
 use std::os::fd::RawFd;
 
-/// What a guard is born with.
+/// Configuration of a guard and its keeper.
 pub(crate) struct GuardConfig<'a> {
     pub(crate) memory: &'a GuardMemory,
     pub(crate) socket: RawFd,
-    /// Readable when the agent's process has ended; -1 where the system has no such thing.
+    /// The agent's pidfd; -1 on systems without pidfds.
     pub(crate) agent: RawFd,
-    /// What the keeper holds open beside the agent; -1: nothing.
+    /// A descriptor of the agent that the keeper holds open, too; -1 if there is none.
     pub(crate) held: RawFd,
-    /// The name that the agent has among processes; it ends with a zero.
+    /// Process name of the agent (`comm`), null-terminated.
     pub(crate) name: [u8; 16],
     pub(crate) function: Option<*const Function>,
-    /// Bytes that it may return.
+    /// Maximum number of bytes that the function may return.
     pub(crate) returned_bytes_max: usize,
 }
 
-/// The life of a guard; called in a process that its keeper has just forked, with all signals blocked. `generation` is
-/// what requests to this guard have, and none to one that was before it.
+/// Main function of a guard. It is called in a process that the keeper has just forked, with all signals blocked.
+/// Requests with another `generation` were sent to an earlier guard and are ignored.
 ///
-/// Nothing unwinds out of it: that would be the end of the process.
+/// A panic cannot unwind out of it: it aborts the process.
 extern "C" fn live(config: &GuardConfig<'_>, keeper: pid_t, generation: u8) -> ! {
     let mut descriptors = match set_up::set_up(c"rdzv-guard", config.socket, config.agent, -1) {
         Ok(descriptors) => descriptors,
@@ -58,10 +58,10 @@ extern "C" fn live(config: &GuardConfig<'_>, keeper: pid_t, generation: u8) -> !
         // SAFETY: ends this process at once.
         unsafe { libc::_exit(0) }
     }
-    // SAFETY: this is the guard, and this is where it begins.
-    let rooms = unsafe { config.memory.open() };
+    // SAFETY: this process is the guard, and this is the only call.
+    let parts = unsafe { config.memory.open() };
     let ground = Ground {
-        stack_top: rooms.stack_top,
+        stack_top: parts.stack_top,
         name: config.name,
         function: config.function,
         returned_bytes_max: config.returned_bytes_max,
@@ -70,13 +70,13 @@ extern "C" fn live(config: &GuardConfig<'_>, keeper: pid_t, generation: u8) -> !
         lifeline: lifeline::number(),
     };
     let mut process = GuardProcess {
-        reports: ReportQueue::new(rooms.reports, descriptors.socket),
+        reports: ReportQueue::new(parts.reports, descriptors.socket),
         descriptors,
         generation,
         ground,
-        slots: rooms.slots,
-        children: rooms.descendants,
-        signalled: rooms.signalled,
+        slots: parts.slots,
+        children: parts.descendants,
+        signalled: parts.signalled,
         signalled_count: 0,
         signalled_at: 0,
         held_until_ns: 0,
@@ -96,17 +96,17 @@ extern "C" fn live(config: &GuardConfig<'_>, keeper: pid_t, generation: u8) -> !
     }
 }
 
-/// What is being done to all that is beneath.
+/// The stop in progress.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Stop {
     None,
-    /// They are told with this signal.
+    /// All descendants get this signal.
     Signal(c_int),
-    /// They are killed.
+    /// All descendants are killed.
     Kill,
 }
 
-/// Whether there is somebody to work for.
+/// Whether the agent and the keeper are alive.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Agent {
     Lives,
@@ -119,36 +119,36 @@ struct GuardProcess {
     ground: Ground,
     slots: &'static mut [Slot],
     reports: ReportQueue,
-    /// Room for a list of children.
+    /// Buffer for a list of children.
     children: &'static mut [pid_t],
-    /// Process groups that got the signal of this stop, and processes that came to one of those later.
+    /// Process groups that got the signal of this stop, and processes that joined such a group later.
     signalled: &'static mut [pid_t],
     signalled_count: usize,
-    /// When that signal was sent first, as [`system::since_boot`] has it.
+    /// Time at which that signal was first sent, in the unit of [`system::since_boot`].
     signalled_at: u64,
-    /// A failure waits so long for the end of a worker that had begun to end before; 0: none waits.
+    /// Monotonic time in nanoseconds until which the report of a failure waits for the end of a worker that began to
+    /// end earlier; 0 if none waits.
     held_until_ns: u64,
-    /// Workers whose end has not become a letter yet.
+    /// Number of workers without a queued exit report.
     live: usize,
-    /// Requests that were taken.
+    /// Number of requests received.
     seen: u64,
     stop: Stop,
     agent: Agent,
     has_children: bool,
-    /// The agent knows that nothing lives beneath.
+    /// Whether the agent knows that the guard has no descendants.
     empty_is_reported: bool,
-    /// What is waited for at the socket.
+    /// Epoll interest of the socket.
     interest: c_int,
 }
 
-/// Events that one turn takes.
+/// Maximum number of events of one iteration.
 const EVENTS_MAX: usize = 64;
 #[expect(clippy::cast_possible_truncation, reason = "a small number")]
-const PLACES: c_int = EVENTS_MAX as c_int;
-/// While there is a stop, the guard looks again after so long: whose parent ends while his grandparent lives comes to the
-/// guard without a word.
+const EVENTS_MAX_C: c_int = EVENTS_MAX as c_int;
+/// Interval of checks during a stop. A process whose parent ends is adopted by the guard without an event.
 const LOOK_AGAIN_MS: c_int = 50;
-/// How long a worker that was seen to be ending may take until it has, before ends that began later are told.
+/// Longest time for which exits wait for the end of a worker that was seen to begin to end before.
 const HELD_NS_MAX: u64 = 20_000_000;
 
 impl GuardProcess {
@@ -175,14 +175,15 @@ impl GuardProcess {
         self.send_reports();
     }
 
-    /// Waits so long for what happens, and takes it; true: there is a request.
+    /// Waits up to `millis` for events and handles them. Returns whether a request has arrived.
     fn look(&mut self, millis: c_int) -> bool {
         let mut events = [libc::epoll_event { events: 0, u64: 0 }; EVENTS_MAX];
-        // SAFETY: as many places as are named.
-        let count = unsafe { libc::epoll_wait(self.descriptors.events, events.as_mut_ptr(), PLACES, millis) };
+        // SAFETY: the buffer has room for that many events.
+        let count =
+            unsafe { libc::epoll_wait(self.descriptors.events, events.as_mut_ptr(), EVENTS_MAX_C, millis) };
         let ready = events.get(..usize::try_from(count).unwrap_or(0)).unwrap_or(&[]);
-        // The system lists what became ready in the order in which it did, so workers are seen in the order in which they
-        // began to end, and ended.
+        // The kernel lists descriptors in the order in which they became ready. So workers are handled in the order in
+        // which they began to end, and ended.
         let first_lifeline = FIRST_WORKER.wrapping_add(self.slots.len() as u64);
         for event in ready {
             let token = event.u64;
@@ -199,7 +200,7 @@ impl GuardProcess {
         ready.iter().any(|event| event.u64 == SOCKET && event.events & IN != 0)
     }
 
-    /// The agent is gone, or the keeper. Nobody hears of anything any more.
+    /// The agent or the keeper has ended. No more reports are sent.
     fn begin_end(&mut self) {
         self.stop = Stop::Kill;
         set_up::leave_agent(&self.descriptors);
@@ -224,7 +225,7 @@ impl GuardProcess {
 
     fn take_request(&mut self) {
         match packet::receive::<Request>(self.descriptors.socket) {
-            // The agent did not know yet that this is another guard.
+            // The agent sent it before it knew of this guard.
             Ok(Some((command, _))) if command.generation != self.generation => {}
             Ok(Some((command, carried))) => {
                 self.seen = self.seen.wrapping_add(1);
@@ -286,7 +287,7 @@ impl GuardProcess {
                 let stage = if pidfd < 0 { Stage::Unwatched } else { Stage::Watched };
                 if lifeline >= 0 {
                     let token = token.wrapping_add(self.slots.len() as u64);
-                    // Its end is told of unasked.
+                    // A hang-up is reported without any requested event.
                     set_up::control(self.descriptors.events, libc::EPOLL_CTL_ADD, lifeline, 0, token).ok();
                 }
                 if let Some(slot) = self.slots.get_mut(index) {
@@ -308,11 +309,11 @@ impl GuardProcess {
         }
     }
 
-    /// A worker's end of its lifeline is closed: it ends, most likely.
+    /// Handles the hang-up of a lifeline: the worker is ending, most likely.
     fn hung_up(&mut self, index: usize) {
         let stop = self.stop;
         let Some(slot) = self.slots.get_mut(index).filter(|slot| slot.lifeline >= 0) else { return };
-        // It is watched no more when it is closed: nobody else has it.
+        // Closing it removes it from the epoll set: there is no other copy.
         system::close(slot.lifeline);
         slot.lifeline = -1;
         if stop == Stop::None && slot.lives() && Stat::of(slot.pid).is_ok_and(|stat| stat.is_ending()) {
@@ -320,7 +321,7 @@ impl GuardProcess {
         }
     }
 
-    /// A stop begins: who is ending already does not do so because of it.
+    /// Marks the workers that are ending before a stop begins: the stop is not the cause.
     fn see_the_ending(&mut self) {
         if self.stop != Stop::None {
             return;
@@ -333,7 +334,7 @@ impl GuardProcess {
         }
     }
 
-    /// A worker has ended, as its pidfd or the system's list of the dead says.
+    /// Handles the end of a worker, reported by its pidfd or by `waitid`.
     fn reap(&mut self, index: usize) {
         let Some(slot) = self.slots.get_mut(index) else { return };
         if !slot.lives() {
@@ -342,7 +343,7 @@ impl GuardProcess {
         let found = system::wait(libc::P_PID, slot.pid.cast_unsigned(), libc::WNOHANG);
         if slot.stage == Stage::Watched {
             set_up::control(self.descriptors.events, libc::EPOLL_CTL_DEL, slot.pidfd, 0, 0).ok();
-            // If it cannot be had yet, a debugger has it first; `SIGCHLD` comes when that lets go.
+            // If it cannot be reaped yet, a debugger reaps it first; `SIGCHLD` follows.
             slot.stage = Stage::Unwatched;
         }
         let Ok(Some(ended)) = found else { return };
@@ -368,7 +369,7 @@ impl GuardProcess {
         self.reports.put_in_order();
     }
 
-    /// Whether what there is to tell waits for the end of a worker that began to end first.
+    /// Returns whether the reports wait for the end of a worker that began to end before.
     fn is_held(&mut self) -> bool {
         if self.held_until_ns == 0 {
             return false;
@@ -380,7 +381,7 @@ impl GuardProcess {
         self.held_until_ns != 0
     }
 
-    /// Takes the dead away, but for workers whose end is being told in its turn.
+    /// Reaps all ended children, except workers whose ends are handled in order by their pidfds.
     fn sweep(&mut self) {
         loop {
             self.has_children = true;
@@ -393,7 +394,8 @@ impl GuardProcess {
                         None => drop(system::wait(libc::P_PID, dead.pid.cast_unsigned(), libc::WNOHANG)),
                         Some(index) => match self.slots.get(index).map(|slot| slot.stage) {
                             Some(Stage::Unwatched) => self.reap(index),
-                            // The next turn comes at once, with all that died until then in its order.
+                            // The next iteration follows at once, and handles all workers that have ended by then in
+                            // order.
                             _ => break,
                         },
                     }
@@ -405,8 +407,8 @@ impl GuardProcess {
         self.empty_is_reported &= !self.has_children;
     }
 
-    /// Tells those who have not been told: what was adopted since the last look belongs to them. No process is told twice:
-    /// of a group that was told, only those are that have come to it since, each by itself.
+    /// Sends the stop's signal to processes that have not got it: those adopted since the last check. No process gets
+    /// it twice. In a group that has got it, only processes that joined later get it, each by itself.
     fn go_on_stopping(&mut self) {
         if self.stop == Stop::None || !self.has_children {
             return;
@@ -465,10 +467,11 @@ impl GuardProcess {
         }
         if self.agent == Agent::Lives && self.reports.send(self.slots).is_err() {
             self.agent = Agent::Dead;
-            // The next turn, which comes at once: a closed socket is readable.
+            // The next iteration follows at once: a closed socket is readable.
             return;
         }
-        // Nothing is taken on for which there might be no room: each worker that lives will have a last word.
+        // Requests are received only while there is room for their reports: each living worker needs room for its exit
+        // report.
         let wants = match (self.reports.memory() > self.live.wrapping_add(RESERVE), self.reports.is_empty()) {
             (true, true) => libc::EPOLLIN,
             (true, false) => libc::EPOLLIN | libc::EPOLLOUT,
@@ -483,8 +486,8 @@ impl GuardProcess {
     }
 }
 
-/// Letters that a request and what follows from it may need beside the last words.
+/// Number of reports that a request and its consequences may need beside the exit reports.
 const RESERVE: usize = 8;
 const IN: u32 = libc::EPOLLIN.cast_unsigned();
-/// The agent has closed its end, or shut it.
+/// The agent has closed or shut down its end.
 const ENDED: u32 = (libc::EPOLLRDHUP | libc::EPOLLHUP | libc::EPOLLERR).cast_unsigned();

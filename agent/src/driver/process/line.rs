@@ -10,36 +10,36 @@ use rendezvous_core::time::{Duration, Instant};
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
 
-/// Starts that the guard has not answered. The system bounds how many descriptors may be under way.
+/// Maximum number of starts that the guard has not answered. The system limits the number of descriptors in transit.
 const STARTS_MAX: usize = 32;
 
-/// A request that waits for its turn, and its own copies of what goes with it.
+/// A request that waits to be sent, with its own copies of its descriptors.
 #[derive(Debug)]
 pub(super) struct Queued {
     pub(super) request: Request,
     beside: Vec<OwnedFd>,
 }
 
-/// The socket, and what it has not taken yet.
+/// The socket, and the requests that it has not accepted yet.
 #[derive(Debug)]
 pub(super) struct Line {
     socket: OwnedFd,
     queue: VecDeque<Queued>,
-    /// Starts under way.
+    /// Number of unanswered starts.
     starts: usize,
-    /// Requests that were sent to this guard.
+    /// Number of requests sent to this guard.
     sent: u64,
-    /// Which guard is at the other end.
+    /// Number of the guard at the other end; requests to earlier guards are ignored.
     generation: u8,
     send_state: SendState,
 }
 
-/// Whether the system takes more.
+/// Whether the socket accepts more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum SendState {
     /// As far as is known.
     Free,
-    /// No, and nothing is under way whose answer would make some.
+    /// It does not, and no start is pending whose answer would make it writable.
     None,
 }
 
@@ -59,13 +59,13 @@ impl Line {
         self.socket.as_raw_fd()
     }
 
-    /// The guard is another one, which answers nothing that was asked before.
+    /// Starts over with another guard, which answers no earlier requests.
     pub(super) fn begin_anew(&mut self) {
         self.queue.clear();
         (self.starts, self.sent, self.generation) = (0, 0, self.generation.wrapping_add(1));
     }
 
-    /// Sends a request, or keeps it until there is room.
+    /// Sends a request, or queues it until the socket has room.
     pub(super) fn ask(&mut self, request: Request, beside: &[BorrowedFd<'_>]) -> Result<(), c_int> {
         let request = Request { generation: self.generation, ..request };
         if self.queue.is_empty() {
@@ -80,7 +80,7 @@ impl Line {
         Ok(())
     }
 
-    /// Sends what was kept, as far as there is room.
+    /// Sends queued requests as far as the socket has room.
     pub(super) fn flush(&mut self) -> Result<(), c_int> {
         while let Some(queued) = self.queue.pop_front() {
             let fds: Vec<RawFd> = queued.beside.iter().map(AsRawFd::as_raw_fd).collect();
@@ -92,13 +92,14 @@ impl Line {
         Ok(())
     }
 
-    /// Whether something was kept for which no answer will make room: it is to be tried again soon.
+    /// Returns whether a request is queued for which no answer will make room. It has to be retried soon.
     pub(super) const fn is_out_of_buffers(&self) -> bool {
         matches!(self.send_state, SendState::None)
     }
 
-    /// False: there is no room. If starts are under way there is some again when the guard has answered; it takes requests
-    /// in order, so an answer comes for those that fill the socket. Without them nothing comes, and it is tried again.
+    /// Sends a request. Returns false if there is no room. The guard handles requests in order, so with pending starts
+    /// an answer follows the requests that fill the socket, and then there is room again. Without pending starts, the
+    /// caller has to retry.
     fn send(&mut self, request: &Request, fds: &[RawFd]) -> Result<bool, c_int> {
         let is_start = matches!(request.kind, request::START_PROGRAM | request::START_FUNCTION);
         if is_start && self.starts >= STARTS_MAX {
@@ -112,7 +113,7 @@ impl Line {
                 Ok(true)
             }
             Err(libc::EAGAIN | libc::ETOOMANYREFS) if self.starts > 0 => Ok(false),
-            // A stop must not be lost for want of memory.
+            // A stop must not be lost because memory is short.
             Err(libc::EAGAIN | libc::ENOBUFS | libc::ENOMEM) if !is_start => {
                 self.send_state = SendState::None;
                 Ok(false)
@@ -121,22 +122,22 @@ impl Line {
         }
     }
 
-    /// The next report; `None` when the guard's end is closed.
+    /// Receives the next report; `None` if the guard's end is closed.
     pub(super) fn receive(&mut self) -> Result<Option<(Report, Carried)>, c_int> {
         packet::receive(self.socket.as_raw_fd())
     }
 
-    /// A start was answered.
+    /// Records the answer to a start.
     pub(super) fn start_confirmed(&mut self) {
         self.starts = self.starts.saturating_sub(1);
     }
 
-    /// Whether a report was made after all requests.
+    /// Returns whether a report was made after all requests were received.
     pub(super) fn has_seen_all(&self, seen: u64) -> bool {
         self.queue.is_empty() && seen >= self.sent
     }
 
-    /// Takes the starts out of what was not sent yet.
+    /// Removes and returns the starts among the queued requests.
     pub(super) fn take_back_starts(&mut self) -> VecDeque<Queued> {
         let is_start =
             |queued: &Queued| matches!(queued.request.kind, request::START_PROGRAM | request::START_FUNCTION);
@@ -145,13 +146,13 @@ impl Line {
         starts
     }
 
-    /// Ends the agent's side, whoever else may have a copy of the socket.
+    /// Shuts down the agent's side, for all processes that have a copy of the socket.
     pub(super) fn shut(&self) {
-        // SAFETY: a descriptor that lives and a flag; a failure means that the other end is closed.
+        // SAFETY: passes an open descriptor and a flag. An error means that the other end is closed.
         unsafe { libc::shutdown(self.socket.as_raw_fd(), libc::SHUT_WR) };
     }
 
-    /// Waits until the guard's end is closed; false: the time is up.
+    /// Waits until the guard's end is closed. Returns false on timeout.
     pub(super) fn await_end(&mut self, span: Duration) -> bool {
         let clock = Clock::new();
         loop {

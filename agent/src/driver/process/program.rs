@@ -1,4 +1,4 @@
-//! What a worker is to be, and how that is handed to the guard.
+//! Description of a worker, and its transfer to the guard.
 
 use super::error::GuardError;
 use super::guard::block::Head;
@@ -12,32 +12,32 @@ use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-/// What a worker is to be. Nothing of it is kept when [`Guard::spawn`](super::Guard::spawn) returns.
+/// Description of a worker. [`Guard::spawn`](super::Guard::spawn) copies it.
 ///
-/// What is not said here a worker has from the agent's program as it was when the guard was started: limits, user and
-/// groups, umask, priority, namespaces, and the directory if none is given. Signals have their default action.
+/// A worker inherits everything else from the agent's program as it was when the guard was started: limits, user and
+/// groups, umask, priority, namespaces, and the working directory if none is given. Signals have their default action.
 #[derive(Clone, Copy, Debug)]
 pub struct Program<'a> {
-    /// What it runs.
+    /// What the worker runs.
     pub entry: Entry<'a>,
-    /// Its arguments. For a program the first one is, by custom, its own name.
+    /// Arguments. The first argument of a program is its own name by convention.
     pub arguments: &'a [OsString],
-    /// Its whole environment: nothing is inherited.
+    /// The complete environment: nothing is inherited.
     pub environment: &'a [(OsString, OsString)],
-    /// Where it begins; a relative one is meant from the guard's.
+    /// Working directory; a relative path is resolved against that of the guard.
     pub directory: Option<&'a Path>,
-    /// Its standard input.
+    /// Standard input.
     pub stdin: Stdio<'a>,
-    /// Its standard output.
+    /// Standard output.
     pub stdout: Stdio<'a>,
-    /// Its standard error.
+    /// Standard error.
     pub stderr: Stdio<'a>,
-    /// Signals that are blocked in it at its start; ordinarily none.
+    /// Signals that are blocked in the worker at its start; usually none.
     pub blocked: &'a [i32],
 }
 
 impl<'a> Program<'a> {
-    /// A worker without arguments and environment, which inherits its standard streams.
+    /// Creates a description without arguments and environment, with inherited standard streams.
     #[must_use]
     pub const fn new(entry: Entry<'a>) -> Self {
         Self {
@@ -56,25 +56,25 @@ impl<'a> Program<'a> {
 /// What a worker runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Entry<'a> {
-    /// The program at this path, as [`find_program`](super::find_program) finds it. A relative path is meant from the
-    /// worker's directory. A text without `#!` is none: nobody guesses a shell.
+    /// The program at this path, as [`find_program`](super::find_program) returns it. A relative path is resolved
+    /// against the worker's directory. A text file without `#!` is not a program: no shell is assumed.
     Path(&'a Path),
-    /// The function that the guard's options hold.
+    /// The function in the guard's options.
     Function,
 }
 
 /// A standard stream of a worker.
 #[derive(Clone, Copy, Debug)]
 pub enum Stdio<'a> {
-    /// That of the agent's program, as it was when the guard was started.
+    /// The stream of the agent's program, as it was when the guard was started.
     Inherit,
-    /// Nothing to read; what is written is thrown away.
+    /// `/dev/null`.
     Null,
-    /// This one. The worker gets its own copy.
+    /// This descriptor. The worker gets its own copy.
     Fd(BorrowedFd<'a>),
 }
 
-/// A block, as a file without a name that nobody can change any more.
+/// A sealed, unnamed file with the description of a worker ([`Head`]).
 #[derive(Debug)]
 pub(super) struct Parcel {
     pub(super) file: OwnedFd,
@@ -89,7 +89,7 @@ impl Parcel {
     }
 }
 
-/// Lists of offsets, then the texts that they point to.
+/// Serializes a worker: lists of offsets, then the strings to which they point.
 fn block(program: &Program<'_>) -> Result<Vec<u8>, GuardError> {
     const WORD: usize = size_of::<u64>();
     let word_count = program.arguments.len() + 1 + program.environment.len() + 1;
@@ -131,7 +131,7 @@ struct Texts {
 }
 
 impl Texts {
-    /// Where the text stands in the block.
+    /// Appends a string. Returns its offset in the block.
     fn add(&mut self, parts: &[&OsStr], part: Part) -> Result<u64, GuardError> {
         let offset = self.start + self.bytes.len();
         for text in parts.iter().map(|text| text.as_bytes()) {
@@ -145,15 +145,15 @@ impl Texts {
     }
 }
 
-/// A file in memory, without a name in any folder.
+/// Creates an unnamed file in memory.
 pub(super) fn memory_file(name: &CStr, flags: u32) -> Result<OwnedFd, i32> {
     let open = |flags| {
-        // SAFETY: the name ends with a zero.
+        // SAFETY: the name is null-terminated.
         let fd = check(unsafe { libc::memfd_create(name.as_ptr(), flags) })?;
-        // SAFETY: it was opened just now, and nobody else knows it.
+        // SAFETY: the descriptor was just opened and has no other owner.
         Ok(unsafe { OwnedFd::from_raw_fd(fd) })
     };
-    // Some systems refuse one that might be a program, older ones do not know the word.
+    // Some systems refuse a file that could be executed; older kernels do not know the flag.
     open(flags | libc::MFD_NOEXEC_SEAL).or_else(|_: i32| open(flags))
 }
 
@@ -161,7 +161,7 @@ fn sealed(bytes: &[u8]) -> Result<OwnedFd, i32> {
     let file = memory_file(c"rdzv-worker", libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING)?;
     let mut rest = bytes;
     while !rest.is_empty() {
-        // SAFETY: so many bytes are valid for reading.
+        // SAFETY: that many bytes are valid for reading.
         let written = unsafe { libc::write(file.as_raw_fd(), rest.as_ptr().cast(), rest.len()) };
         match usize::try_from(written) {
             Ok(written) => rest = &rest[written..],
@@ -170,7 +170,7 @@ fn sealed(bytes: &[u8]) -> Result<OwnedFd, i32> {
         }
     }
     let seals = libc::F_SEAL_SEAL | libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_WRITE;
-    // SAFETY: numbers only.
+    // SAFETY: passes numbers only.
     check(unsafe { libc::fcntl(file.as_raw_fd(), libc::F_ADD_SEALS, seals) })?;
     Ok(file)
 }

@@ -397,7 +397,7 @@ fn what_a_function_returns_arrives_whole_or_fails() {
     assert!(
         full.failure()
             .expect("a failure")
-            .starts_with("what the function returned could not be handed over: ")
+            .starts_with("the return value of the function could not be transferred: ")
     );
     assert_eq!(end_of(&["return to a small file", "3000"]), (ExitStatus::Code(NOT_RETURNED), full));
     // It dies when half of the value is there.

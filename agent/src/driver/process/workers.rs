@@ -1,4 +1,4 @@
-//! What the agent knows of its workers.
+//! Workers of a guard, as the agent knows them.
 
 use super::GuardError;
 use super::event::Returned;
@@ -12,13 +12,13 @@ use std::io::{ErrorKind, Read, Seek, SeekFrom};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 
-/// Those that were asked for and have not ended, by their numbers.
+/// Workers that were requested and have not ended, by their numbers.
 #[derive(Debug, Default)]
 pub(super) struct Workers(BTreeMap<u32, Worker>);
 
 #[derive(Debug)]
 struct Worker {
-    /// Names the process as long as it is held, whatever becomes of its number.
+    /// Refers to this process as long as it is open, even if the ID is reused.
     pidfd: Option<OwnedFd>,
     returned: Option<ReturnFile>,
 }
@@ -32,7 +32,7 @@ impl Workers {
         self.0.len()
     }
 
-    /// It was asked for.
+    /// Adds a worker whose start was requested.
     pub(super) fn ask(&mut self, worker: u32, returned: Option<ReturnFile>) {
         self.0.insert(worker, Worker { pidfd: None, returned });
     }
@@ -43,24 +43,24 @@ impl Workers {
         }
     }
 
-    /// It did not come to be.
+    /// Removes a worker that was not started.
     pub(super) fn forget(&mut self, worker: u32) {
         self.0.remove(&worker);
     }
 
-    /// It has ended: what it returned.
+    /// Removes a worker that has ended. Returns the value that it returned.
     pub(super) fn ended(&mut self, worker: u32, bytes_max: usize) -> Returned {
         let file = self.0.remove(&worker).and_then(|worker| worker.returned);
         file.map_or(Returned::Nothing, |mut file| file.read(bytes_max))
     }
 
-    /// Kills the groups of all, when there is no guard any more that would. A group is named by its leader's descriptor,
-    /// also when the leader is gone, so no other group can be meant.
+    /// Kills the process groups of all workers when no guard is left to do so. A group is identified by the pidfd of
+    /// its leader, even after the leader has ended, so no other group can be hit.
     pub(super) fn kill_groups(&mut self) {
         for pidfd in self.0.values().filter_map(|worker| worker.pidfd.as_ref()) {
             for flags in [PIDFD_SIGNAL_PROCESS_GROUP, 0] {
-                // SAFETY: a descriptor that lives, a signal, no information, and flags. A system that does not know the
-                // flag takes the signal for the leader alone, which its parent's death reaches, too.
+                // SAFETY: passes an open descriptor, a signal, no information, and flags. A kernel that does not know
+                // the flag sends the signal to the leader alone, which also gets its parent-death signal.
                 let sent = unsafe {
                     let information = core::ptr::null::<libc::siginfo_t>();
                     let fd = pidfd.as_raw_fd();
@@ -74,11 +74,11 @@ impl Workers {
     }
 }
 
-/// Since Linux 6.9.
+/// Supported since Linux 6.9.
 const PIDFD_SIGNAL_PROCESS_GROUP: libc::c_uint = 1 << 2;
 
-/// Where a function leaves what it returns: a file in memory, which is read when its process has ended. So nobody has to
-/// read along, and a copy that a child of the process holds changes nothing.
+/// File in memory that receives the return value of a function. It is read after the process has ended, so no thread
+/// has to read meanwhile, and a copy of the descriptor in a child of the process has no effect.
 #[derive(Debug)]
 pub(super) struct ReturnFile(File);
 
@@ -88,12 +88,12 @@ impl ReturnFile {
         Ok(Self(File::from(file)))
     }
 
-    /// What the function returned, now that its process has ended.
+    /// Reads the return value after the process has ended.
     fn read(&mut self, bytes_max: usize) -> Returned {
         let mut head = [0; size_of::<ReturnedHead>()];
         match self.0.read_exact_at(&mut head, 0) {
             Ok(()) => {}
-            // It died before.
+            // The process ended before it wrote a value.
             Err(error) if error.kind() == ErrorKind::UnexpectedEof => return Returned::Nothing,
             Err(error) => return Returned::Failed(super::number_of(&error)),
         }
@@ -113,7 +113,7 @@ impl ReturnFile {
     fn bytes(&mut self, count: u64) -> Result<Vec<u8>, i32> {
         let mut bytes = Vec::new();
         bytes.try_reserve_exact(usize::try_from(count).unwrap_or(usize::MAX)).map_err(|_| libc::ENOMEM)?;
-        // The worker shares the file's position.
+        // The worker shares the file's offset.
         let read = self
             .0
             .seek(SeekFrom::Start(size_of::<ReturnedHead>() as u64))

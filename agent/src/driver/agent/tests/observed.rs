@@ -161,7 +161,7 @@ fn what_is_there_and_no_pipe_is_left_alone() {
     fs::write(&path, "mine").expect("written");
     job.agent_with("a", (1, 1), spec(1), "exit 0", |workers| {
         let error = workers.take_timers(Some(&path)).expect_err("it is no pipe").to_string();
-        assert!(error.ends_with("/timers: what is there is no pipe"), "{error}");
+        assert!(error.ends_with("/timers: the path exists and is not a pipe"), "{error}");
     });
     assert_eq!(fs::read_to_string(&path).expect("it is there"), "mine");
 }

@@ -1,22 +1,22 @@
-//! What a worker is to be, as one piece of memory: its path, arguments, environment and directory.
+//! Description of a worker in one piece of memory: its path, arguments, environment and directory.
 //!
-//! The agent writes it into a sealed file without a name; the guard maps it for itself alone and makes addresses of the
-//! offsets in it, so that the system can be pointed straight to it.
+//! The agent writes it into a sealed, unnamed file. The guard maps a private copy and replaces the offsets in it with
+//! addresses, so that it can be passed to `execve` directly.
 
 use super::system::errno;
 use core::mem::size_of;
 use libc::{c_char, c_int};
 use std::os::fd::RawFd;
 
-/// The head of a block. Offsets count from its start; 0 stands for nothing.
+/// Header of a block. Offsets count from its start; 0 means absent.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Head {
     pub(crate) path: u64,
     pub(crate) directory: u64,
-    /// A list of offsets, which 0 ends.
+    /// Offset of a list of offsets, terminated by 0.
     pub(crate) arguments: u64,
-    /// As that.
+    /// Offset of a list of offsets, terminated by 0.
     pub(crate) environment: u64,
 }
 
@@ -32,25 +32,25 @@ pub(super) struct Block {
 }
 
 impl Block {
-    /// Maps the file, and makes addresses of its offsets.
+    /// Maps the file, and replaces its offsets with addresses.
     pub(super) fn map(file: RawFd, bytes: u64) -> Result<Self, c_int> {
         let bytes = usize::try_from(bytes).map_err(|_| libc::EINVAL)?;
         if bytes < size_of::<Head>() {
             return Err(libc::EINVAL);
         }
         let access = libc::PROT_READ | libc::PROT_WRITE;
-        // SAFETY: new memory, at an address that the system chooses. The file is sealed: it stays as long as it is.
+        // SAFETY: new memory at an address that the system chooses. The file is sealed, so its size does not change.
         let start = unsafe { libc::mmap(core::ptr::null_mut(), bytes, access, libc::MAP_PRIVATE, file, 0) };
         if start == libc::MAP_FAILED {
             return Err(errno());
         }
-        // SAFETY: the memory has room for a head, and begins at a page.
+        // SAFETY: the memory has room for a header, and begins at a page.
         let head = unsafe { start.cast::<Head>().read() };
         let block = Self { start: start.cast(), bytes, head };
         let texts_end = {
             // SAFETY: the memory is valid for reading, and not written to meanwhile.
             let whole = unsafe { core::slice::from_raw_parts(block.start, bytes) };
-            // Every text ends within the block, if its last byte is a zero.
+            // Every string ends within the block if its last byte is zero.
             whole.last() == Some(&0)
         };
         let is_inside = [head.path, head.directory].into_iter().all(|offset| offset < bytes as u64);
@@ -62,7 +62,7 @@ impl Block {
         Ok(block)
     }
 
-    /// Makes addresses of a list of offsets.
+    /// Replaces a list of offsets with addresses.
     fn address_list(&self, offset: u64) -> Result<(), c_int> {
         let offset = usize::try_from(offset).map_err(|_| libc::EINVAL)?;
         if offset == 0 || !offset.is_multiple_of(size_of::<u64>()) {
@@ -77,7 +77,7 @@ impl Block {
                 0 => return Ok(()),
                 text if text < self.bytes as u64 => {
                     let address = (self.start.expose_provenance() as u64).wrapping_add(text);
-                    // SAFETY: as above; the mapping is this process's own.
+                    // SAFETY: as above; the mapping is private to this process.
                     unsafe { pointer.write(address) };
                 }
                 _ => return Err(libc::EINVAL),
@@ -109,7 +109,7 @@ impl Block {
 
 impl Drop for Block {
     fn drop(&mut self) {
-        // SAFETY: it was mapped by `map`, and whoever was pointed into it has his own copy by now.
+        // SAFETY: it was mapped by `map`. Workers that were started from it have their own copies by now.
         unsafe { libc::munmap(self.start.cast(), self.bytes) };
     }
 }

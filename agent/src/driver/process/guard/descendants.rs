@@ -1,12 +1,12 @@
-//! Which processes are directly beneath the guard, and how they are told something.
+//! Children of the guard, and how signals are sent to them.
 
 use super::memory::Slot;
 use super::stat::Stat;
 use super::system::{ShortPath, check, close, decimal, each_number, open, read};
 use libc::{c_int, pid_t};
 
-/// Fills `memory` with the children of this process, which has one thread. What has no room is left out, and so may be what
-/// changes meanwhile: each end makes the guard look again.
+/// Fills `memory` with the children of this process, which has one thread. Children beyond its length are left out, and
+/// so may be those that change meanwhile: each end of a child triggers another check.
 pub(super) fn list<'a>(memory: &'a mut [pid_t], slots: &[Slot]) -> &'a [pid_t] {
     // SAFETY: it has no arguments and cannot fail.
     let guard_pid = unsafe { libc::getpid() };
@@ -14,7 +14,7 @@ pub(super) fn list<'a>(memory: &'a mut [pid_t], slots: &[Slot]) -> &'a [pid_t] {
     if by_thread(guard_pid, &mut list).is_err() {
         list.count = 0;
         if by_parent(guard_pid, &mut list).is_err() {
-            // Nobody can be found but the workers, whom the guard knows.
+            // Only the workers are known without `/proc`.
             list.count = 0;
             slots.iter().filter(|slot| slot.lives()).for_each(|slot| list.add(slot.pid));
         }
@@ -37,11 +37,11 @@ impl Filling<'_> {
     }
 }
 
-/// The system's own list of a thread's children. Not every system has it.
+/// Reads the kernel's list of a thread's children. Some kernels are built without it.
 fn by_thread(guard_pid: pid_t, list: &mut Filling<'_>) -> Result<(), c_int> {
     let path = ShortPath::new().text(b"/proc/self/task/").number(guard_pid).text(b"/children");
     let fd = open(libc::AT_FDCWD, path.as_c_str(), libc::O_RDONLY)?;
-    // Numbers with a space behind each; one may be cut by the end of the room.
+    // The file contains numbers, each followed by a space. The last one may be cut at the end of the buffer.
     let mut memory = [0_u8; 1024];
     let mut kept = 0;
     let ended = loop {
@@ -66,7 +66,7 @@ fn by_thread(guard_pid: pid_t, list: &mut Filling<'_>) -> Result<(), c_int> {
     ended
 }
 
-/// All processes of the system, as far as this one is their parent.
+/// Searches all processes for those whose parent is this process.
 fn by_parent(guard_pid: pid_t, list: &mut Filling<'_>) -> Result<(), c_int> {
     each_number(c"/proc", &mut |_, pid| {
         if Stat::of(pid).is_ok_and(|stat| stat.parent == guard_pid) {
@@ -75,23 +75,23 @@ fn by_parent(guard_pid: pid_t, list: &mut Filling<'_>) -> Result<(), c_int> {
     })
 }
 
-/// The process group of a child. Every process beneath the guard is in a group that was made beneath it, for each worker
-/// has a session of its own; so a signal to such a group reaches nobody else.
+/// Returns the process group of a child. Each worker has a session of its own, so every descendant of the guard is in a
+/// group created by a descendant, and a signal to such a group reaches no other process.
 pub(super) fn group_of(child: pid_t) -> Option<pid_t> {
-    // SAFETY: numbers only.
+    // SAFETY: passes numbers only.
     let (group, guard_pid) = unsafe { (libc::getpgid(child), libc::getpgrp()) };
     (group > 1 && group != guard_pid).then_some(group)
 }
 
-/// Sends a signal to a process group whose members are beneath the guard.
+/// Sends a signal to a process group of descendants of the guard.
 pub(super) fn signal_group(group: pid_t, signal: c_int) {
-    // SAFETY: numbers only; it fails when the last member is gone, and when none of them may be signalled.
+    // SAFETY: passes numbers only. It fails if the last member has ended, or if none of them may be signalled.
     unsafe { libc::kill(group.wrapping_neg(), signal) };
 }
 
 /// Sends a signal to a child.
 pub(super) fn signal_child(child: pid_t, signal: c_int) {
-    // SAFETY: numbers only. Nobody but the guard waits for its children, so the number is still the child's.
+    // SAFETY: passes numbers only. Only the guard reaps its children, so the ID still belongs to the child.
     check(unsafe { libc::kill(child, signal) }).ok();
 }
 

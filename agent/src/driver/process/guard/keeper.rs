@@ -1,27 +1,27 @@
-//! The keeper: a process between an agent and its guard, for the case that the guard is killed.
+//! The keeper: a process between an agent and its guard, which replaces a guard that is killed.
 //!
-//! The guard adopts what its workers leave behind. When the guard is killed, the system hands all of that to the nearest
-//! subreaper above, which is the keeper. The keeper kills what it was handed, tells the agent, and forks another guard from
-//! the memory that it has kept since the agent's program forked it. So the program around the agent is no subreaper and is
-//! not forked again, and a function sees what it saw before.
+//! The guard adopts the orphaned descendants of its workers. If the guard is killed, the kernel hands all of them to
+//! the nearest subreaper above, which is the keeper. The keeper kills them, notifies the agent, and forks another guard
+//! from the memory that it has kept since the agent's program forked it. So the program around the agent is not a
+//! subreaper and is not forked again, and functions see the same memory as before.
 //!
-//! The keeper does nothing as long as its guard lives, and ends with it when the agent is gone. What is said of the guard's
-//! process ([`super`]) holds for this one.
+//! The keeper does nothing as long as its guard lives, and ends with it when the agent has ended. The restrictions of
+//! the guard's code ([`super`]) apply here, too.
 
 use super::packet::{self, Report, report};
 use super::set_up::{self, AGENT, AGENT_FD, CHILDREN, Descriptors, SOCKET};
 use super::{GuardConfig, LOOK_AGAIN_MS, descendants, live, system};
 use libc::{c_int, pid_t};
 
-/// The life of a keeper; called in a process that was just forked, with all signals blocked.
+/// Main function of a keeper. It is called in a process that was just forked, with all signals blocked.
 ///
-/// Nothing unwinds out of it: that would be the end of the process.
+/// A panic cannot unwind out of it: it aborts the process.
 pub(crate) extern "C" fn keep(config: &GuardConfig<'_>) -> ! {
     let descriptors = match set_up::set_up(c"rdzv-keeper", config.socket, config.agent, config.held) {
         Ok(descriptors) => descriptors,
         Err(failed) => set_up::fail(config.socket, &failed),
     };
-    // Requests are the guard's.
+    // Requests are for the guard.
     set_up::control(descriptors.events, libc::EPOLL_CTL_MOD, descriptors.socket, libc::EPOLLRDHUP, SOCKET)
         .ok();
     let mut keeper = Keeper { descriptors, has_agent: true };
@@ -52,14 +52,15 @@ pub(crate) extern "C" fn keep(config: &GuardConfig<'_>) -> ! {
     }
 }
 
-/// A guard that is lost in less time was hardly of use.
+/// A guard that is lost within this time counts as a quick loss.
 const QUICK_NS: u64 = 1_000_000_000;
-/// The pause before another guard after the second such loss in a row; doubled with each further one.
+/// Pause before the next guard after the second quick loss in a row; it doubles with each further one.
 const PAUSE_FIRST_NS: u64 = 50_000_000;
-/// The longest pause.
+/// Longest pause.
 const PAUSE_MAX_NS: u64 = 1_000_000_000;
 
-/// The pause after so many quick losses in a row: where something kills each guard, the keeper is not busy with that.
+/// Returns the pause after this many quick losses in a row. It keeps the keeper from spinning where every guard is
+/// killed.
 const fn pause_ns(quick_losses: u32) -> u64 {
     match quick_losses.checked_sub(2) {
         None => 0,
@@ -70,21 +71,21 @@ const fn pause_ns(quick_losses: u32) -> u64 {
 
 struct Keeper {
     descriptors: Descriptors,
-    /// Whether there is somebody to work for.
+    /// Whether the agent is alive.
     has_agent: bool,
 }
 
-/// Children that one look takes. It looks until there are none.
+/// Maximum number of children that one check handles. Checks repeat until there are none.
 const CHILDREN_MAX: usize = 256;
 
 impl Keeper {
-    /// Waits for the end of a guard, and ends what it leaves; returns when there is to be another one.
+    /// Waits for the end of a guard, and ends its descendants. Returns when another guard is needed.
     fn keep(&mut self, guard: pid_t) {
         let ended = loop {
             match system::wait(libc::P_PID, guard.cast_unsigned(), libc::WNOHANG) {
                 Ok(None) => self.look(-1),
                 Ok(Some(ended)) if ended.how != libc::CLD_EXITED => break Some(ended),
-                // It ends by itself when the agent is gone, or when it has told that it cannot begin.
+                // The guard exits by itself when the agent has ended, or when its setup has failed.
                 Ok(Some(_)) | Err(_) => break None,
             }
         };
@@ -96,7 +97,7 @@ impl Keeper {
         }
     }
 
-    /// Kills what a guard has left until the system says that there is nobody, and tells the agent meanwhile.
+    /// Kills the descendants of a guard until none is left, and sends the report meanwhile.
     fn finish(&mut self, mut report: Option<Report>) {
         loop {
             if let Some(unsent) = report {
@@ -115,7 +116,7 @@ impl Keeper {
         }
     }
 
-    /// Waits until there is to be another guard; ends the process when the agent is gone.
+    /// Sleeps until another guard is to be started. Ends the process if the agent ends.
     fn rest(&mut self, pause_ns: u64) {
         let until = system::now_ns().saturating_add(pause_ns);
         while self.has_agent {
@@ -129,10 +130,10 @@ impl Keeper {
         unsafe { libc::_exit(0) }
     }
 
-    /// Waits so long for what happens.
+    /// Waits up to `millis` for an event and handles it.
     fn look(&mut self, millis: c_int) {
         let mut event = libc::epoll_event { events: 0, u64: 0 };
-        // SAFETY: room for one event.
+        // SAFETY: the buffer has room for one event.
         let count = unsafe { libc::epoll_wait(self.descriptors.events, &raw mut event, 1, millis) };
         match event.u64 {
             CHILDREN if count == 1 => system::take_signal(self.descriptors.children),
@@ -145,7 +146,7 @@ impl Keeper {
     }
 }
 
-/// Kills all children and their groups; false: there are none.
+/// Kills all children and their groups. Returns false if there are none.
 fn kill_children() -> bool {
     let mut buffer = [0; CHILDREN_MAX];
     for child in descendants::list(&mut buffer, &[]).iter().copied() {

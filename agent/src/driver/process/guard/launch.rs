@@ -1,8 +1,9 @@
-//! How a worker is started.
+//! Start of a worker.
 //!
-//! A program is started on a stack of its own in the guard's memory, while the guard waits: no page is copied, however
-//! large the agent was. A function gets a copy of all, as after any `fork`. Either has a session of its own, and dies with
-//! the guard: the guard has one thread, so the system's word that the parent died means what it says.
+//! A program is started on a stack of its own in the guard's memory, while the guard is suspended: no page is copied,
+//! however large the agent was. A function gets a copy of the memory, as after any `fork`. Both get a session of their
+//! own, and the kernel kills them with the guard: the parent-death signal follows the parent's thread, and the guard
+//! has only one.
 
 use super::block::Block;
 use super::packet::{Carried, Request, request, stdio};
@@ -12,7 +13,7 @@ use core::mem::MaybeUninit;
 use libc::{c_char, c_int, c_void, pid_t};
 use std::os::fd::RawFd;
 
-/// Where a start can fail. The numbers travel.
+/// Steps of a start. The numbers are sent in reports.
 pub(crate) mod step {
     use libc::c_int;
 
@@ -25,7 +26,7 @@ pub(crate) mod step {
     pub(crate) const EXEC: c_int = 7;
 }
 
-/// The step that failed, and the system's number.
+/// The step that failed, with its error number.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Failed {
@@ -33,24 +34,24 @@ pub(super) struct Failed {
     pub(super) errno: c_int,
 }
 
-/// What all workers have in common.
+/// Values common to all workers.
 pub(super) struct Ground {
-    /// The upper end of the stack for children.
+    /// Upper end of the stack for children.
     pub(super) stack_top: *mut c_void,
-    /// The name that the agent has among processes.
+    /// Process name of the agent (`comm`), null-terminated.
     pub(super) name: [u8; 16],
     pub(super) function: Option<*const Function>,
-    /// Bytes that it may return.
+    /// Maximum number of bytes that the function may return.
     pub(super) returned_bytes_max: usize,
     pub(super) guard: pid_t,
-    /// The number of a worker's end of its lifeline, in the worker; -1: there is none.
+    /// Number of the worker's end of its lifeline, in the worker; -1 if there is none.
     pub(super) lifeline: RawFd,
 }
 
 /// A standard stream of a child.
 #[derive(Clone, Copy)]
 enum Stream {
-    /// That of the guard.
+    /// The guard's stream.
     Inherit,
     Null,
     Fd(RawFd),
@@ -64,13 +65,13 @@ struct Launch<'a> {
     blocked: u64,
     /// The worker's end of its lifeline, or -1.
     lifeline: RawFd,
-    /// Where a failure is told; closed by success.
+    /// Pipe to which a failure is written; closed by success.
     outcome: RawFd,
 }
 
-/// Starts a worker, and returns when it is its own program or function, or could not become it.
+/// Starts a worker. Returns when it executes its program or function, or has failed to.
 ///
-/// `lifeline` is the worker's end of one, or -1; it stays the caller's.
+/// `lifeline` is the worker's end of one, or -1; the caller keeps its ownership.
 pub(super) fn start(
     ground: &Ground,
     request: &Request,
@@ -112,7 +113,7 @@ pub(super) fn start(
         (Ok(child), None) => Ok(child),
         (child, failed) => {
             if let Ok(child) = child {
-                // It has told its last word. Nobody else waits for it.
+                // It has written its failure and ends. Only this process reaps it.
                 super::system::wait(libc::P_PID, child.cast_unsigned(), 0).ok();
             }
             Err(failed.unwrap_or(Failed { step: step::FORK, errno: libc::EIO }))
@@ -120,7 +121,7 @@ pub(super) fn start(
     }
 }
 
-/// What the child had to tell before it closed its end.
+/// Reads the failure that the child wrote before it closed its end.
 fn signalled(news: RawFd) -> Option<Failed> {
     let mut bytes = [0_u8; 8];
     let taken = read(news, &mut bytes).unwrap_or(0);
@@ -131,11 +132,11 @@ fn signalled(news: RawFd) -> Option<Failed> {
 }
 
 impl Launch<'_> {
-    /// Starts a program. The guard stands still until the child is it, or has ended.
+    /// Starts a program. The guard is suspended until the child executes it, or has ended.
     fn clone_vm(&self) -> Result<pid_t, c_int> {
         let flags = libc::CLONE_VM | libc::CLONE_VFORK | libc::SIGCHLD;
-        // SAFETY: the child runs on the stack that ends there, which nobody else uses while the guard stands still, and
-        // ends as another program or by `_exit`. All signals are blocked and none has a handler.
+        // SAFETY: the child runs on the stack that ends there, which is unused while the guard is suspended, and ends
+        // as another program or by `_exit`. All signals are blocked and none has a handler.
         let child = unsafe {
             libc::clone(
                 become_program,
@@ -149,7 +150,7 @@ impl Launch<'_> {
 
     /// Forks, and calls the function in the child.
     fn fork(&self, function: *const Function, worker: u32, returned: RawFd) -> Result<pid_t, c_int> {
-        // SAFETY: the guard has one thread. The C library's `fork`, so that the child may allocate.
+        // SAFETY: the guard has one thread. This is the C library's `fork`, so that the child may allocate.
         let child = check(unsafe { libc::fork() })?;
         if child == 0 {
             self.become_function(function, worker, returned);
@@ -157,14 +158,14 @@ impl Launch<'_> {
         Ok(child)
     }
 
-    /// What both kinds of worker do first.
+    /// First steps of both kinds of workers.
     fn prepare(&self) -> Result<(), Failed> {
         let failed = |step| move |errno| Failed { step, errno };
-        // SAFETY: numbers only.
+        // SAFETY: passes numbers only.
         unsafe {
             check(libc::setsid()).map_err(failed(step::SESSION))?;
             check(libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL)).map_err(failed(step::SESSION))?;
-            // The guard may have died before that.
+            // The guard may have died before the call.
             if libc::getppid() != self.ground.guard {
                 libc::_exit(1);
             }
@@ -172,23 +173,22 @@ impl Launch<'_> {
         for (stream, number) in self.stdio.into_iter().zip(0..) {
             let fd = match stream {
                 Stream::Inherit => continue,
-                // What it leaves open is closed when the worker is what it is to be.
+                // The descriptor is closed when the worker executes its program or function.
                 Stream::Null => {
                     open(libc::AT_FDCWD, c"/dev/null", libc::O_RDWR).map_err(failed(step::STDIO))?
                 }
                 Stream::Fd(fd) => fd,
             };
-            // SAFETY: numbers only; the guard's own standard streams stay as they are in the guard.
+            // SAFETY: passes numbers only. The guard's own standard streams do not change.
             check(unsafe { libc::dup2(fd, number) }).map_err(failed(step::STDIO))?;
         }
         if self.lifeline >= 0 {
-            // Without it the worker's end is seen a little later. Its copy in the worker stays open when it becomes a
-            // program.
-            // SAFETY: numbers only.
+            // Without it the worker's end is detected a little later. The copy stays open when the worker executes its
+            // program. SAFETY: passes numbers only.
             unsafe { libc::dup2(self.lifeline, self.ground.lifeline) };
         }
         if let Some(directory) = self.block.directory() {
-            // SAFETY: the block's texts end with zeros.
+            // SAFETY: the strings of the block are null-terminated.
             check(unsafe { libc::chdir(directory) }).map_err(failed(step::DIRECTORY))?;
         }
         let blocked = signal_set(self.blocked);
@@ -198,7 +198,7 @@ impl Launch<'_> {
     }
 
     fn report(&self, failed: Failed) {
-        // SAFETY: the structure is two numbers, valid for reading; nothing is to be done about a failure.
+        // SAFETY: the structure is two numbers, valid for reading. A failure to write has no remedy.
         unsafe {
             libc::write(self.outcome, core::ptr::from_ref(&failed).cast(), size_of::<Failed>());
         }
@@ -210,9 +210,9 @@ impl Launch<'_> {
             // SAFETY: ends this process at once.
             unsafe { libc::_exit(NOT_STARTED) }
         }
-        // SAFETY: the name ends with a zero. The file takes the place of one of the guard's own descriptors, of which
-        // this copy needs none: not even the one where failures are told, for there was none. The environment is that
-        // of the block, which stays; this process has one thread.
+        // SAFETY: the name is null-terminated. The file replaces one of the guard's own descriptors, of which this copy
+        // needs none: not even the pipe for failures, because there was no failure. The environment is that of the
+        // block, which stays; this process has one thread.
         unsafe {
             libc::prctl(libc::PR_SET_NAME, self.ground.name.as_ptr());
             libc::dup3(returned, RETURNED, libc::O_CLOEXEC);
@@ -220,9 +220,10 @@ impl Launch<'_> {
             close_from(self.ground.lifeline.max(RETURNED) + 1);
             environ = self.block.environment().cast_mut();
         }
-        // SAFETY: the block's lists end with nulls and their texts with zeros, and it stays until this process ends.
+        // SAFETY: the lists of the block end with null pointers, its strings are null-terminated, and it stays until
+        // this process ends.
         let call = unsafe { Call::new(worker, self.block.arguments()) };
-        // SAFETY: the function lived in the agent when it forked the guard, and nothing in the guard has touched it.
+        // SAFETY: the function existed in the agent when it forked the guard, and the guard has not changed it.
         let function = unsafe { &*function };
         call.run(function, RETURNED, self.ground.returned_bytes_max)
     }
@@ -232,33 +233,34 @@ unsafe extern "C" {
     static mut environ: *const *const c_char;
 }
 
-/// Where a function's child finds the file for what it returns.
+/// Descriptor of the file for the return value, in a function's process.
 const RETURNED: RawFd = 3;
-/// The exit code of a child that did not become what it should; nobody sees it.
+/// Exit code of a child that failed to start; it is not reported.
 const NOT_STARTED: c_int = 127;
 
-/// The life of a program's child. It shares the guard's memory, and writes only to its own stack.
+/// Main function of a program's child. It shares the guard's memory, and writes only to its own stack.
 extern "C" fn become_program(launch: *mut c_void) -> c_int {
-    // SAFETY: the guard stands still in `clone_vm`, which holds the structure.
+    // SAFETY: the guard is suspended in `clone_vm`, which holds the structure.
     let launch = unsafe { &*launch.cast::<Launch<'_>>() };
     let failed = match launch.prepare() {
         Err(failed) => failed,
         Ok(()) => {
             let block = launch.block;
-            // SAFETY: texts and lists of the block end with zeros. It returns only when it has failed.
+            // SAFETY: strings of the block are null-terminated and lists end with null pointers. It returns only on
+            // failure.
             unsafe { libc::execve(block.path(), block.arguments(), block.environment()) };
             Failed { step: step::EXEC, errno: errno() }
         }
     };
     launch.report(failed);
-    // SAFETY: ends the child, and leaves the guard's memory alone.
+    // SAFETY: ends the child without changing the guard's memory.
     unsafe { libc::_exit(NOT_STARTED) }
 }
 
-/// Signals as the system wants them: signal 1 is bit 0.
+/// Returns the signal set for a mask in which signal 1 is bit 0.
 fn signal_set(bits: u64) -> libc::sigset_t {
     let mut set = MaybeUninit::uninit();
-    // SAFETY: `sigemptyset` initialises the set; numbers that are no signals are refused without consequences.
+    // SAFETY: `sigemptyset` initialises the set; numbers that are not signals are refused without consequences.
     unsafe {
         libc::sigemptyset(set.as_mut_ptr());
         for signal in 1..=64 {

@@ -1,29 +1,28 @@
-//! A pipe that tells when a worker begins to end.
+//! A pipe that reports when a worker begins to end.
 //!
-//! A process that ends closes its descriptors first, and is seen to have ended later: much later, if it has to wait for a
-//! processor just then. Its peers see their connections to it close, fail, and may be gone before it is. So each worker
-//! holds one end of a pipe, of which the guard has the other. The system closes the descriptor with the highest number
-//! first; that is this one, so the guard's end hangs up before any peer can know.
+//! A process that ends closes its descriptors first, and is reported as ended later: much later, if it has to wait for
+//! a CPU just then. Its peers see their connections to it close, fail, and may have ended before it. So each worker
+//! holds one end of a pipe, and the guard holds the other. The kernel closes the descriptor with the highest number
+//! first. That is this one, so the guard's end hangs up before any peer can notice.
 //!
-//! Who has a copy of the worker's end, such as a child that it has forked, keeps the pipe open; a worker that closes what
-//! it did not open closes it early. So a pipe that hangs up is a reason to look at the process, and nothing else depends
-//! on it.
+//! A process with a copy of the worker's end, such as a forked child, keeps the pipe open. A worker that closes
+//! descriptors that it did not open closes it early. So a hang-up is only a reason to inspect the process.
 
 use super::system::{check, close};
 use libc::c_int;
 use std::os::fd::RawFd;
 
-/// Neither program nor library has descriptors of this number by itself: they are given out from below.
+/// Programs and libraries do not get descriptors of this number: the kernel allocates the lowest free number.
 const NUMBER_MAX: RawFd = 1023;
 const NUMBER_MIN: RawFd = 63;
 
-/// The number of the worker's end in the worker; -1: there are too few for that.
+/// Returns the number of the worker's end in the worker, or -1 if the descriptor limit is too low.
 pub(super) fn number() -> RawFd {
     let limit = limit();
     if limit > NUMBER_MIN { limit.wrapping_sub(1).min(NUMBER_MAX) } else { -1 }
 }
 
-/// How many descriptors this process may have.
+/// Returns the descriptor limit of this process.
 fn limit() -> RawFd {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: `limit` is valid for writing.
@@ -31,8 +30,8 @@ fn limit() -> RawFd {
     RawFd::try_from(limit.rlim_cur).unwrap_or(RawFd::MAX)
 }
 
-/// The two ends of a lifeline, the guard's first; both -1 where descriptors are scarce: then they are left to what cannot
-/// do without them.
+/// Opens a lifeline and returns its two ends, the guard's first. Both are -1 if descriptors are scarce: they are left
+/// to what needs them.
 pub(super) fn open() -> [RawFd; 2] {
     let mut ends: [c_int; 2] = [-1; 2];
     // SAFETY: `ends` is valid for writing.

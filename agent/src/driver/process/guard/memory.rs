@@ -1,4 +1,4 @@
-//! The guard's memory, all of which is there before it begins.
+//! Memory of the guard, all of which is allocated before it begins.
 
 use super::packet::Report;
 use super::system::errno;
@@ -11,44 +11,44 @@ use std::os::fd::RawFd;
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Slot {
     pub(super) worker: u32,
-    /// 0: the slot is free.
+    /// Process ID; 0 if the slot is free.
     pub(super) pid: pid_t,
-    /// Readable when the worker has ended; -1 where there is none.
+    /// The worker's pidfd; -1 if there is none.
     pub(super) pidfd: RawFd,
     pub(super) stage: Stage,
-    /// The guard's end of the worker's [`lifeline`](super::lifeline); -1 where there is none any more.
+    /// The guard's end of the worker's [`lifeline`](super::lifeline); -1 if there is none any more.
     pub(super) lifeline: RawFd,
-    /// When the worker was seen to be ending, before any stop; 0: it was not.
+    /// Monotonic time in nanoseconds at which the worker was seen to be ending, before any stop; 0 if it was not.
     pub(super) ending_ns: u64,
 }
 
 impl Slot {
-    /// It has a worker whose end was not seen.
+    /// Returns whether the slot has a worker that has not been reaped.
     pub(super) const fn lives(&self) -> bool {
         matches!(self.stage, Stage::Watched | Stage::Unwatched)
     }
 
-    /// It was seen to be ending before that, and its end was not seen yet.
+    /// Returns whether the worker was seen to be ending before that time, and has not been reaped.
     pub(super) const fn ends_before(&self, at_ns: u64) -> bool {
         self.lives() && self.ending_ns != 0 && self.ending_ns < at_ns
     }
 }
 
-/// How far a worker is.
+/// State of a slot.
 #[repr(u32)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Stage {
-    /// The slot is free. Memory begins as zeros, and so does a slot.
+    /// The slot is free. The memory starts as zeros, and so does a slot.
     Free = 0,
-    /// Its end is seen by its pidfd.
+    /// The end of the worker is detected by its pidfd.
     Watched = 1,
-    /// Its end is seen by `SIGCHLD`.
+    /// The end of the worker is detected by `SIGCHLD`.
     Unwatched = 2,
-    /// It has ended, and that is to be told.
+    /// The worker has ended, and its exit report was not sent yet.
     Ended = 3,
 }
 
-/// A report that is to be sent, and the slot that it tells of.
+/// A report to send, and the slot of its worker.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ReportEntry {
@@ -56,27 +56,27 @@ pub(super) struct ReportEntry {
     pub(super) slot: usize,
 }
 
-/// The parts of the memory.
-pub(super) struct Rooms {
+/// Parts of the memory.
+pub(super) struct MemoryParts {
     pub(super) slots: &'static mut [Slot],
     pub(super) reports: &'static mut [ReportEntry],
-    /// Processes directly beneath the guard, as they were last looked at.
+    /// Children of the guard at the last check.
     pub(super) descendants: &'static mut [pid_t],
-    /// Process groups that were told to stop, and processes that have come to one of those since.
+    /// Process groups that got the signal of a stop, and processes that joined such a group later.
     pub(super) signalled: &'static mut [pid_t],
-    /// The upper end of the stack on which a child runs until it is a program.
+    /// Upper end of the stack on which a child runs until it executes its program.
     pub(super) stack_top: *mut libc::c_void,
 }
 
-/// Processes directly beneath the guard that one look takes; what ends makes it look again.
+/// Maximum number of children that one check handles. Each end of a child triggers another check.
 const DESCENDANTS_MAX: usize = 4096;
-/// Groups and processes that are remembered; one beyond may be told twice.
+/// Maximum number of groups and processes that are remembered. Beyond it, a process may get a signal twice.
 const SIGNALLED_MAX: usize = 4096;
-/// Letters beside those of workers: answers.
+/// Maximum number of reports beside those of workers: answers to requests.
 const ANSWERS_MAX: usize = 64;
 const STACK_BYTES: usize = 256 * 1024;
 
-/// A piece of memory of its own, which the guard gets by being forked. The agent gives its copy back.
+/// A private mapping, which the guard inherits by `fork`. The agent unmaps its copy.
 #[derive(Debug)]
 pub(crate) struct GuardMemory {
     start: *mut u8,
@@ -85,12 +85,14 @@ pub(crate) struct GuardMemory {
 }
 
 impl GuardMemory {
+    /// Maps the memory.
+    ///
     /// # Errors
-    /// The system's number.
+    /// The error number.
     pub(crate) fn new(workers_max: u32) -> Result<Self, c_int> {
         let workers_max = workers_max as usize;
         let bytes = Plan::of(workers_max).bytes;
-        // SAFETY: new memory, at an address that the system chooses.
+        // SAFETY: new memory at an address that the system chooses.
         let start = unsafe {
             libc::mmap(
                 core::ptr::null_mut(),
@@ -107,16 +109,16 @@ impl GuardMemory {
         Ok(Self { start: start.cast(), bytes, workers_max })
     }
 
-    /// The parts.
+    /// Returns the parts.
     ///
     /// # Safety
-    /// Called once, in the guard, where the memory is never given back.
-    pub(super) unsafe fn open(&self) -> Rooms {
+    /// Called once, in the guard, where the memory is never unmapped.
+    pub(super) unsafe fn open(&self) -> MemoryParts {
         let plan = Plan::of(self.workers_max);
-        // SAFETY: the plan lays the parts beside each other within the memory, each aligned to 64 bytes; memory that was
-        // never written holds zeros, which are a value of each type; the caller promises the rest.
+        // SAFETY: the plan places the parts beside each other within the memory, each aligned to 64 bytes; memory that
+        // was never written holds zeros, which are a value of each type; the caller guarantees the rest.
         unsafe {
-            Rooms {
+            MemoryParts {
                 slots: part(self.start, plan.slots, self.workers_max),
                 reports: part(self.start, plan.reports, reports_max(self.workers_max)),
                 descendants: part(self.start, plan.descendants, DESCENDANTS_MAX),
@@ -129,17 +131,17 @@ impl GuardMemory {
 
 impl Drop for GuardMemory {
     fn drop(&mut self) {
-        // SAFETY: it was mapped by `new`, and in this process nobody has looked into it.
+        // SAFETY: it was mapped by `new`, and this process has no references into it.
         unsafe { libc::munmap(self.start.cast(), self.bytes) };
     }
 }
 
 const fn reports_max(workers_max: usize) -> usize {
-    // A start and an end of each, and the answers.
+    // A start and an end of each worker, and the answers.
     2 * workers_max + ANSWERS_MAX
 }
 
-/// Where the parts lie.
+/// Offsets of the parts.
 struct Plan {
     slots: usize,
     reports: usize,
@@ -163,9 +165,11 @@ const fn after(start: usize, bytes: usize) -> usize {
     (start + bytes).next_multiple_of(64)
 }
 
+/// Returns a part.
+///
 /// # Safety
-/// `count` values of the type lie there, nobody else refers to them, and they stay.
+/// `count` values of the type lie at the offset, without other references, and stay there.
 unsafe fn part<T>(start: *mut u8, offset: usize, count: usize) -> &'static mut [T] {
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     unsafe { core::slice::from_raw_parts_mut(start.add(offset).cast(), count) }
 }

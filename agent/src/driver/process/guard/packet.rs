@@ -1,20 +1,20 @@
-//! What an agent and its guard tell each other: packets of one size each way, over a pair of sockets that keeps their
-//! bounds, with descriptors beside them.
+//! Packets between an agent and its guard. Each direction has one fixed size. They are sent over a socket pair of type
+//! `SOCK_SEQPACKET`, with descriptors beside them.
 //!
-//! Both ends are one program, so the packets are its structures as they lie in memory.
+//! Both ends run the same program, so packets have the memory layout of their structures.
 
 use super::system::{check, close, errno};
 use core::mem::{MaybeUninit, size_of};
 use libc::{c_int, c_uint, c_void};
 use std::os::fd::RawFd;
 
-/// Memory that means something whatever its bytes are.
+/// Type for which every bit pattern is valid.
 ///
 /// # Safety
-/// The type is `repr(C)`, has no padding, and every pattern of bits is a value of it.
+/// The type is `repr(C)`, has no padding, and every bit pattern is a value of it.
 pub(crate) unsafe trait Plain: Copy {}
 
-/// What a request wants.
+/// Kinds of requests.
 pub(crate) mod request {
     pub(crate) const START_PROGRAM: u32 = 1;
     pub(crate) const START_FUNCTION: u32 = 2;
@@ -24,15 +24,15 @@ pub(crate) mod request {
     pub(crate) const SURVIVORS: u32 = 6;
 }
 
-/// What a standard stream of a worker is to be.
+/// Kinds of standard streams of a worker.
 pub(crate) mod stdio {
     pub(crate) const INHERIT: u8 = 0;
     pub(crate) const NULL: u8 = 1;
-    /// A descriptor that comes along.
+    /// A descriptor sent with the packet.
     pub(crate) const CARRIED: u8 = 2;
 }
 
-/// From the agent.
+/// Packet from the agent.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Request {
@@ -40,20 +40,20 @@ pub(crate) struct Request {
     pub(crate) kind: u32,
     pub(crate) worker: u32,
     pub(crate) signal: c_int,
-    /// Standard input, output and error: of [`stdio`].
+    /// Standard input, output and error, each one of [`stdio`].
     pub(crate) stdio: [u8; 3],
-    /// Which of the guards it is for, one after the other.
+    /// Number of the guard that the request is for, modulo 256.
     pub(crate) generation: u8,
-    /// The length of the block that comes along as the first descriptor.
+    /// Length of the block, whose file is the first descriptor.
     pub(crate) block_bytes: u64,
-    /// The signals that are blocked in the worker at its start, signal 1 being bit 0.
+    /// Signals that are blocked in the worker at its start; signal 1 is bit 0.
     pub(crate) blocked: u64,
 }
 
 // SAFETY: numbers only; 3 x 4 bytes, 4 x 1 and 2 x 8 leave no gap.
 unsafe impl Plain for Request {}
 
-/// What a report tells.
+/// Kinds of reports.
 pub(crate) mod report {
     pub(crate) const READY: u32 = 1;
     pub(crate) const NOT_READY: u32 = 2;
@@ -66,10 +66,10 @@ pub(crate) mod report {
     pub(crate) const LOST: u32 = 8;
 }
 
-/// How many survivors a report names.
+/// Maximum number of survivors that a report names.
 pub(crate) const NAMED_MAX: usize = 16;
 
-/// From the guard.
+/// Packet from the guard or the keeper.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Report {
@@ -77,15 +77,15 @@ pub(crate) struct Report {
     pub(crate) kind: u32,
     pub(crate) worker: u32,
     pub(crate) pid: c_int,
-    /// An exit code, a signal, an error number, or how many survivors there are.
+    /// An exit code, a signal, an error number, or the number of survivors.
     pub(crate) value: c_int,
     /// `CLD_EXITED` and the like, or the step that failed.
     pub(crate) how: c_int,
-    /// Of an end: not 0 if it had begun before a stop was asked for.
+    /// For an exit: nonzero if it had begun before a stop was requested.
     pub(crate) was_ending: c_int,
-    /// The monotonic clock, in nanoseconds. Of an end: when it began, as far as that was seen.
+    /// Monotonic time in nanoseconds. For an exit: when it began, as far as that was observed.
     pub(crate) at_ns: u64,
-    /// How many requests the guard had taken.
+    /// Number of requests that the guard had received.
     pub(crate) seen: u64,
     pub(crate) pids: [c_int; NAMED_MAX],
 }
@@ -93,18 +93,18 @@ pub(crate) struct Report {
 // SAFETY: numbers only; 6 x 4, 2 x 8 and 16 x 4 bytes leave no gap.
 unsafe impl Plain for Report {}
 
-/// Descriptors that one packet carries at most: a block, three standard streams, a file.
+/// Maximum number of descriptors of one packet: a block, three standard streams, a file.
 pub(crate) const CARRIED_MAX: usize = 5;
 
-/// Room for them in a message, aligned as the system wants it.
+/// Size of the control buffer for them, in words for its alignment.
 const CONTROL_WORDS: usize = 6;
 const CONTROL_BYTES: usize = CONTROL_WORDS * size_of::<u64>();
 
-/// Descriptors that came with a packet. Those that nobody takes are closed.
+/// Descriptors received with a packet. Those that are not taken are closed.
 #[derive(Debug)]
 pub(crate) struct Carried {
     fds: [RawFd; CARRIED_MAX],
-    /// There were more than this process may have.
+    /// Whether descriptors are missing because this process has too many.
     pub(crate) is_cut: bool,
 }
 
@@ -113,12 +113,12 @@ impl Carried {
         Self { fds: [-1; CARRIED_MAX], is_cut: false }
     }
 
-    /// The descriptor at a place, which stays the owner's; -1 if there is none.
+    /// Returns the descriptor at an index, which remains owned by this value; -1 if there is none.
     pub(crate) fn at(&self, index: usize) -> RawFd {
         self.fds.get(index).copied().unwrap_or(-1)
     }
 
-    /// The descriptor at a place, which is the caller's from now on.
+    /// Returns the descriptor at an index and passes its ownership to the caller.
     pub(crate) fn take(&mut self, index: usize) -> Option<RawFd> {
         let fd = self.fds.get_mut(index)?;
         let taken = core::mem::replace(fd, -1);
@@ -137,7 +137,7 @@ impl Drop for Carried {
 /// Sends a packet; never blocks.
 ///
 /// # Errors
-/// The system's number; `EAGAIN` when there is no room.
+/// The error number; `EAGAIN` if the socket is full.
 pub(crate) fn send<T: Plain>(socket: RawFd, packet: &T, carried: &[RawFd]) -> Result<(), c_int> {
     let mut control = [0_u64; CONTROL_WORDS];
     let mut part =
@@ -148,7 +148,7 @@ pub(crate) fn send<T: Plain>(socket: RawFd, packet: &T, carried: &[RawFd]) -> Re
         let bytes = c_uint::try_from(size_of_val(carried)).unwrap_or(0);
         message.msg_control = control.as_mut_ptr().cast();
         // SAFETY: the control buffer has room for `CARRIED_MAX` descriptors and is aligned for a header; so the first
-        // header and what it announces lie within it.
+        // header and its data lie within it.
         unsafe {
             message.msg_controllen = libc::CMSG_SPACE(bytes) as usize;
             let header = libc::CMSG_FIRSTHDR(&raw const message);
@@ -163,7 +163,7 @@ pub(crate) fn send<T: Plain>(socket: RawFd, packet: &T, carried: &[RawFd]) -> Re
         }
     }
     loop {
-        // SAFETY: the message points to a packet, and to a control buffer, that live during the call.
+        // SAFETY: the message points to a packet and to a control buffer that live during the call.
         let sent =
             unsafe { libc::sendmsg(socket, &raw const message, libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT) };
         match sent {
@@ -174,10 +174,10 @@ pub(crate) fn send<T: Plain>(socket: RawFd, packet: &T, carried: &[RawFd]) -> Re
     }
 }
 
-/// Takes a packet; never blocks. `None`: the other end is closed.
+/// Receives a packet; never blocks. `None` if the other end is closed.
 ///
 /// # Errors
-/// The system's number; `EAGAIN` when there is none.
+/// The error number; `EAGAIN` if there is no packet.
 pub(crate) fn receive<T: Plain>(socket: RawFd) -> Result<Option<(T, Carried)>, c_int> {
     let mut control = [0_u64; CONTROL_WORDS];
     let mut packet = MaybeUninit::<T>::zeroed();
@@ -186,7 +186,7 @@ pub(crate) fn receive<T: Plain>(socket: RawFd) -> Result<Option<(T, Carried)>, c
     message.msg_control = control.as_mut_ptr().cast();
     message.msg_controllen = CONTROL_BYTES;
     let taken = loop {
-        // SAFETY: the message points to room for a packet, and to a control buffer, that live during the call.
+        // SAFETY: the message points to room for a packet and to a control buffer that live during the call.
         let taken =
             unsafe { libc::recvmsg(socket, &raw mut message, libc::MSG_CMSG_CLOEXEC | libc::MSG_DONTWAIT) };
         match check(c_int::try_from(taken).unwrap_or(c_int::MAX)) {
@@ -200,7 +200,7 @@ pub(crate) fn receive<T: Plain>(socket: RawFd) -> Result<Option<(T, Carried)>, c
     }
     let mut carried = Carried::none();
     carried.is_cut = message.msg_flags & libc::MSG_CTRUNC != 0;
-    // SAFETY: the system filled in the control buffer and told its length; headers and their data lie within it.
+    // SAFETY: the kernel filled the control buffer and set its length; headers and their data lie within it.
     unsafe {
         let header = libc::CMSG_FIRSTHDR(&raw const message);
         if !header.is_null() && (*header).cmsg_type == libc::SCM_RIGHTS {
@@ -213,19 +213,19 @@ pub(crate) fn receive<T: Plain>(socket: RawFd) -> Result<Option<(T, Carried)>, c
             );
         }
     }
-    // SAFETY: the memory was zeroed and partly overwritten, and every pattern of bits is a value of a `Plain` type.
+    // SAFETY: the memory was zeroed and partly overwritten, and every bit pattern is a value of a `Plain` type.
     Ok(Some((unsafe { packet.assume_init() }, carried)))
 }
 
 fn empty_message(part: &mut libc::iovec) -> libc::msghdr {
-    // SAFETY: a message of zeros is one without anything.
+    // SAFETY: a message of zeros is valid and empty.
     let mut message: libc::msghdr = unsafe { core::mem::zeroed() };
     message.msg_iov = core::ptr::from_mut(part);
     message.msg_iovlen = 1;
     message
 }
 
-/// For a `waitid` and the like.
+/// Returns an untyped pointer for a system call.
 pub(crate) fn pointer<T>(to: &mut T) -> *mut c_void {
     core::ptr::from_mut(to).cast()
 }

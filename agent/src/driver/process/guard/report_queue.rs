@@ -1,4 +1,4 @@
-//! What the guard has to tell, in order, until the socket takes it.
+//! Reports of the guard, in order, until the socket accepts them.
 
 use super::memory::{ReportEntry, Slot, Stage};
 use super::packet::{Report, report, send};
@@ -6,77 +6,77 @@ use super::system::close;
 use libc::c_int;
 use std::os::fd::RawFd;
 
-/// Of a letter that tells of no worker in the table.
+/// Slot of a report that concerns no worker in the table.
 pub(super) const NO_SLOT: usize = usize::MAX;
 
-/// A ring of letters.
+/// Ring buffer of reports.
 pub(super) struct ReportQueue {
-    places: &'static mut [ReportEntry],
+    entries: &'static mut [ReportEntry],
     first: usize,
     count: usize,
     socket: RawFd,
 }
 
 impl ReportQueue {
-    pub(super) const fn new(places: &'static mut [ReportEntry], socket: RawFd) -> Self {
-        Self { places, first: 0, count: 0, socket }
+    pub(super) const fn new(entries: &'static mut [ReportEntry], socket: RawFd) -> Self {
+        Self { entries, first: 0, count: 0, socket }
     }
 
     pub(super) const fn is_empty(&self) -> bool {
         self.count == 0
     }
 
-    /// How many more there may be.
+    /// Returns the number of free entries.
     pub(super) const fn memory(&self) -> usize {
-        self.places.len().saturating_sub(self.count)
+        self.entries.len().saturating_sub(self.count)
     }
 
-    /// Where the letter is that stands so many behind the first.
+    /// Returns the index of the entry at an offset from the first.
     fn index(&self, offset: usize) -> usize {
         let index = self.first.wrapping_add(offset);
-        if index < self.places.len() { index } else { index.wrapping_sub(self.places.len()) }
+        if index < self.entries.len() { index } else { index.wrapping_sub(self.entries.len()) }
     }
 
-    /// Puts a letter behind the others. Whoever adds has seen to it that there is room.
+    /// Appends a report. The caller makes sure that there is room.
     pub(super) fn add(&mut self, report: Report, slot: usize) {
         let last = self.index(self.count.wrapping_sub(1));
-        // Of two of these in a row, the second says it all.
+        // The second of two such reports in a row reentries the first.
         if self.count > 0
             && matches!(report.kind, report::EMPTY | report::SURVIVORS)
-            && let Some(last) = self.places.get_mut(last).filter(|last| last.report.kind == report.kind)
+            && let Some(last) = self.entries.get_mut(last).filter(|last| last.report.kind == report.kind)
         {
             last.report = report;
             return;
         }
         if self.memory() > 0 {
             let index = self.index(self.count);
-            if let Some(index) = self.places.get_mut(index) {
+            if let Some(index) = self.entries.get_mut(index) {
                 *index = ReportEntry { report, slot };
                 self.count = self.count.wrapping_add(1);
             }
         }
     }
 
-    /// Puts the last letter, which tells of an end, before those of ends that began later: the first cause comes first.
+    /// Moves the last report, an exit, before the exits that began later: the first cause comes first.
     pub(super) fn put_in_order(&mut self) {
         let mut offset = self.count.wrapping_sub(1);
         while offset > 0 && self.count > 0 {
             let (before, last) = (self.index(offset.wrapping_sub(1)), self.index(offset));
-            let (Some(earlier), Some(later)) = (self.places.get(before), self.places.get(last)) else {
+            let (Some(earlier), Some(later)) = (self.entries.get(before), self.entries.get(last)) else {
                 return;
             };
             if earlier.report.kind != report::EXITED || earlier.report.at_ns <= later.report.at_ns {
                 return;
             }
-            self.places.swap(before, last);
+            self.entries.swap(before, last);
             offset = offset.wrapping_sub(1);
         }
     }
 
-    /// Sends what the socket takes. Slots whose last word has gone are free again.
+    /// Sends as many reports as the socket accepts. Slots whose exit report was sent become free.
     pub(super) fn send(&mut self, slots: &mut [Slot]) -> Result<(), c_int> {
         while self.count > 0 {
-            let Some(ReportEntry { report, slot }) = self.places.get(self.first).copied() else {
+            let Some(ReportEntry { report, slot }) = self.entries.get(self.first).copied() else {
                 return Ok(());
             };
             let slot = slots.get_mut(slot);

@@ -1,4 +1,4 @@
-//! What a guard and its keeper do first: they leave behind what they have of the agent, and keep what is the workers'.
+//! First steps of a guard and its keeper: they detach from the agent, and keep what workers inherit.
 
 use super::packet::{self, Report, pointer, report};
 use super::system::{check, close, close_from, open, open_pidfd};
@@ -7,7 +7,7 @@ use core::mem::MaybeUninit;
 use libc::{c_int, pid_t};
 use std::os::fd::RawFd;
 
-/// Where it can fail. The numbers travel.
+/// Steps that can fail. The numbers are sent in reports.
 pub(crate) mod step {
     use libc::c_int;
 
@@ -17,21 +17,21 @@ pub(crate) mod step {
     pub(crate) const FORK: c_int = 4;
 }
 
-/// The descriptors that the guard works with. It has no others, but for standard input, output and error, which are those
-/// of the agent: workers inherit them.
+/// Descriptors that the guard works with. The only others are standard input, output and error, which are those of the
+/// agent: workers inherit them.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Descriptors {
-    /// To the agent.
+    /// Socket to the agent.
     pub(super) socket: RawFd,
-    /// What the guard waits for.
+    /// Epoll descriptor.
     pub(super) events: RawFd,
-    /// Tells that children have ended.
+    /// Signalfd for `SIGCHLD`.
     pub(super) children: RawFd,
-    /// Readable when the keeper has ended; -1 in the keeper, and where the system has no such thing.
+    /// The keeper's pidfd; -1 in the keeper, and on systems without pidfds.
     pub(super) keeper: RawFd,
 }
 
-/// Names what is waited for. Workers come behind these.
+/// Epoll tokens. Those of workers follow.
 pub(super) const AGENT: u64 = 0;
 pub(super) const SOCKET: u64 = 1;
 pub(super) const CHILDREN: u64 = 2;
@@ -41,26 +41,26 @@ const SOCKET_FD: RawFd = 3;
 pub(super) const AGENT_FD: RawFd = 4;
 const HELD_FD: RawFd = 5;
 
-/// The step that failed, and the system's number.
+/// The step that failed, with its error number.
 pub(super) struct Failed {
     pub(super) step: c_int,
     pub(super) errno: c_int,
 }
 
-/// Leaves the agent's session, its handlers and its descriptors. All signals are blocked, and stay it.
+/// Leaves the agent's session, and drops its signal handlers and descriptors. All signals are blocked, and remain so.
 ///
-/// `name` is that of the process; `agent` is readable when the agent's process has ended; -1 where the system has no such
-/// thing. `held` stays open, if it is not -1.
+/// `name` becomes the process name. `agent` is the agent's pidfd, or -1 on systems without pidfds. `held` stays open,
+/// if it is not -1.
 pub(super) fn set_up(name: &CStr, socket: RawFd, agent: RawFd, held: RawFd) -> Result<Descriptors, Failed> {
     let failed = |step| move |errno| Failed { step, errno };
-    // SAFETY: numbers, and a name that ends with a zero. `setsid` cannot fail in a process that was just forked.
+    // SAFETY: passes numbers and a null-terminated name. `setsid` cannot fail in a process that was just forked.
     unsafe {
         libc::prctl(libc::PR_SET_NAME, name.as_ptr());
         libc::setsid();
-        // Who loses his parent beneath this process comes to it.
+        // Orphaned descendants are adopted by this process.
         check(libc::prctl(libc::PR_SET_CHILD_SUBREAPER, 1)).map_err(failed(step::SUBREAPER))?;
     }
-    // SAFETY: an action of zeros is the default one, without flags. Signals that cannot have one are refused.
+    // SAFETY: an action of zeros is the default one, without flags. Signals that cannot have an action are refused.
     unsafe {
         let default: libc::sigaction = core::mem::zeroed();
         for signal in 1..=64 {
@@ -74,19 +74,19 @@ pub(super) fn set_up(name: &CStr, socket: RawFd, agent: RawFd, held: RawFd) -> R
 }
 
 fn keep_descriptors(socket: RawFd, agent: RawFd, held: RawFd) -> Result<(), c_int> {
-    // They may stand where others are to be.
+    // Moved up first: they may have numbers that others are to get.
     let above = |fd| {
-        // SAFETY: numbers only.
+        // SAFETY: passes numbers only.
         check(unsafe { libc::fcntl(fd, libc::F_DUPFD_CLOEXEC, HELD_FD + 1) })
     };
     let socket = above(socket)?;
     let agent = if agent < 0 { None } else { Some(above(agent)?) };
     let held = if held < 0 { None } else { Some(above(held)?) };
     for (from, to) in [(Some(socket), SOCKET_FD), (agent, AGENT_FD), (held, HELD_FD)] {
-        // Whatever stood there is of no use to the guard.
+        // What was open under this number is of no use to the guard.
         match from {
             Some(from) => {
-                // SAFETY: numbers only.
+                // SAFETY: passes numbers only.
                 check(unsafe { libc::dup3(from, to, libc::O_CLOEXEC) })?;
             }
             None => close(to),
@@ -94,12 +94,12 @@ fn keep_descriptors(socket: RawFd, agent: RawFd, held: RawFd) -> Result<(), c_in
     }
     close_from(HELD_FD + 1);
     for standard in 0..3 {
-        // SAFETY: numbers only.
+        // SAFETY: passes numbers only.
         let flags = unsafe { libc::fcntl(standard, libc::F_GETFD) };
         if flags < 0 || flags & libc::FD_CLOEXEC != 0 {
-            // The agent has none, or something of its own stands there.
+            // The agent has no such stream, or another file of its own has this number.
             let null = open(libc::AT_FDCWD, c"/dev/null", libc::O_RDWR)?;
-            // SAFETY: numbers only. Where `null` took the free place itself, only the flag has to go.
+            // SAFETY: passes numbers only. If `null` got the free number itself, only the flag has to be cleared.
             unsafe {
                 if null == standard {
                     check(libc::fcntl(standard, libc::F_SETFD, 0))?;
@@ -121,7 +121,7 @@ fn open_events(has_agent: bool) -> Result<Descriptors, c_int> {
         libc::sigaddset(child_ends.as_mut_ptr(), libc::SIGCHLD);
         child_ends.assume_init()
     };
-    // SAFETY: flags, and a set that is valid for reading.
+    // SAFETY: passes flags and a set that is valid for reading.
     let (events, children) = unsafe {
         let events = check(libc::epoll_create1(libc::EPOLL_CLOEXEC))?;
         let flags = libc::SFD_CLOEXEC | libc::SFD_NONBLOCK;
@@ -135,7 +135,7 @@ fn open_events(has_agent: bool) -> Result<Descriptors, c_int> {
     Ok(Descriptors { socket: SOCKET_FD, events, children, keeper: -1 })
 }
 
-/// Tells the agent what failed, and ends the process.
+/// Reports the failed step to the agent and ends the process.
 pub(super) fn fail(socket: RawFd, failed: &Failed) -> ! {
     let not_ready =
         Report { kind: report::NOT_READY, how: failed.step, value: failed.errno, ..Report::default() };
@@ -144,7 +144,7 @@ pub(super) fn fail(socket: RawFd, failed: &Failed) -> ! {
     unsafe { libc::_exit(1) }
 }
 
-/// Watches for the end of the keeper, which is for the guard what the end of the agent is. False: it has ended.
+/// Watches for the end of the keeper, which the guard treats like the end of the agent. Returns false if it has ended.
 pub(super) fn watch_keeper(descriptors: &mut Descriptors, keeper: pid_t) -> bool {
     if let Ok(pidfd) = open_pidfd(keeper) {
         descriptors.keeper = pidfd;
@@ -154,7 +154,8 @@ pub(super) fn watch_keeper(descriptors: &mut Descriptors, keeper: pid_t) -> bool
     unsafe { libc::getppid() == keeper }
 }
 
-/// The agent is gone, whose end is readable for ever. Nobody who reads what the agent wrote has to wait for this process.
+/// Closes what belongs to the agent after its end, because its descriptors stay readable for ever. Processes that read
+/// the agent's output must not wait for this process.
 pub(super) fn leave_agent(descriptors: &Descriptors) {
     (0..3).for_each(close);
     for fd in [descriptors.socket, AGENT_FD, descriptors.keeper] {
@@ -162,12 +163,12 @@ pub(super) fn leave_agent(descriptors: &Descriptors) {
     }
 }
 
-/// Waits for a descriptor to become readable, too.
+/// Watches a descriptor for readability.
 pub(super) fn watch(events: RawFd, fd: RawFd, token: u64) -> Result<c_int, c_int> {
     control(events, libc::EPOLL_CTL_ADD, fd, libc::EPOLLIN, token)
 }
 
-/// Waits for something else, or no more.
+/// Adds, changes or removes a watched descriptor.
 pub(super) fn control(
     events: RawFd,
     operation: c_int,
@@ -180,7 +181,7 @@ pub(super) fn control(
     check(unsafe { libc::epoll_ctl(events, operation, fd, pointer(&mut event).cast()) })
 }
 
-/// Watches for the end of a worker, if the system can: its descriptor, or -1.
+/// Watches for the end of a worker. Returns its pidfd, or -1 if the system has none.
 pub(super) fn watch_worker(events: RawFd, pid: libc::pid_t, token: u64) -> RawFd {
     let Ok(pidfd) = open_pidfd(pid) else { return -1 };
     if watch(events, pidfd, token).is_ok() {

@@ -1,45 +1,47 @@
-//! The line that the system tells of a process in `/proc/PID/stat`.
+//! Fields of `/proc/PID/stat`.
 
 use super::system::{ShortPath, close, decimal, open, read};
 use libc::{c_int, pid_t};
 
-/// What is of interest in it.
+/// The fields in use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Stat {
-    /// A letter; see proc(5).
+    /// State letter; see proc(5).
     pub(crate) state: u8,
     pub(crate) parent: pid_t,
-    /// Of the leading thread: `PF_EXITING` and the like.
+    /// Flags of the leading thread: `PF_EXITING` and the like.
     flags: u32,
     threads: c_int,
-    /// When it was made, in hundredths of a second since the system's start.
+    /// Start time of the process, in hundredths of a second since boot.
     pub(crate) started: u64,
 }
 
 const PF_EXITING: u32 = 4;
-/// It is being killed by a signal, and the system writes its memory to a file.
+/// A signal is killing it, and the kernel is writing a core dump.
 const PF_DUMPCORE: u32 = 0x200;
 
 impl Stat {
+    /// Reads the fields of a process.
+    ///
     /// # Errors
-    /// The system's number: `ENOENT` or `ESRCH` when there is no such process.
+    /// The error number: `ENOENT` or `ESRCH` if there is no such process.
     pub(crate) fn of(pid: pid_t) -> Result<Self, c_int> {
         let path = ShortPath::new().text(b"/proc/").number(pid).text(b"/stat");
         let fd = open(libc::AT_FDCWD, path.as_c_str(), libc::O_RDONLY)?;
-        // The name has 16 bytes at most (64 for threads of the kernel), and what matters are the first 22 fields.
+        // The name has 16 bytes at most (64 for kernel threads), and only the first 22 fields matter.
         let mut line = [0_u8; 512];
         let length = read(fd, &mut line);
         close(fd);
         Self::parse(line.get(..length?).unwrap_or(&[])).ok_or(libc::EIO)
     }
 
-    /// `PID (NAME) STATE PARENT ...`, where the name may hold anything.
+    /// Parses `PID (NAME) STATE PARENT ...`. The name may contain any character.
     pub(crate) fn parse(line: &[u8]) -> Option<Self> {
         let name_end = line.iter().rposition(|byte| *byte == b')')?;
         let mut fields = line.get(name_end.wrapping_add(2)..)?.split(|byte| *byte == b' ');
         let state = *fields.next()?.first()?;
         let parent = decimal(fields.next()?)?;
-        // Fields are counted from 1 in proc(5), and these two were the third and the fourth.
+        // proc(5) counts fields from 1; the two above are the third and the fourth.
         let flags = number(fields.nth(4)?)?;
         let threads = decimal(fields.nth(10)?)?;
         let started = number(fields.nth(1)?)?;
@@ -47,7 +49,8 @@ impl Stat {
         Some(Self { state, parent, flags, threads, started })
     }
 
-    /// Whether the process has begun to end. A leading thread may end alone; then the others are counted.
+    /// Returns whether the process has begun to end. A leading thread may end alone, so the other threads are counted
+    /// then.
     pub(crate) const fn is_ending(&self) -> bool {
         match self.state {
             b'Z' | b'X' => self.threads <= 1,
@@ -56,7 +59,7 @@ impl Stat {
     }
 }
 
-/// A number that may be too long for [`decimal`].
+/// Parses a number that may be too large for [`decimal`].
 fn number(text: &[u8]) -> Option<u64> {
     text.iter().try_fold(0_u64, |number, digit| {
         let digit = digit.is_ascii_digit().then(|| u64::from(digit.wrapping_sub(b'0')))?;

@@ -1,53 +1,53 @@
-//! The system calls of the guard that need more than a line. Nothing here allocates or takes a lock.
+//! System calls of the guard that need more than a line. Nothing here allocates or takes a lock.
 
 use core::ffi::CStr;
 use libc::{c_int, c_long, pid_t};
 use std::os::fd::RawFd;
 
-/// The number of the last error.
+/// Returns the error number of the last system call.
 pub(crate) fn errno() -> c_int {
-    // SAFETY: the address is that of a number of this thread's.
+    // SAFETY: the address is that of this thread's error number.
     unsafe { *libc::__errno_location() }
 }
 
-/// What a system call returned, or its error.
+/// Returns the result of a system call, or its error number.
 pub(crate) fn check(returned: c_int) -> Result<c_int, c_int> {
     if returned < 0 { Err(errno()) } else { Ok(returned) }
 }
 
-/// The same of a call that has no name in the C library.
+/// Like [`check`], for a system call without a wrapper in the C library.
 fn narrow(returned: c_long) -> Result<c_int, c_int> {
     check(c_int::try_from(returned).unwrap_or(c_int::MAX))
 }
 
-/// Closes a descriptor that this process has no use for any more.
+/// Closes a descriptor.
 pub(crate) fn close(fd: RawFd) {
-    // SAFETY: numbers only; the caller owns the descriptor, or knows of nobody who does.
+    // SAFETY: passes numbers only. The caller owns the descriptor, or knows that it has no owner.
     unsafe { libc::close(fd) };
 }
 
-/// Forks, without the C library: what the program has asked to be called around `fork` is not called, and must not be in a
-/// process that has lost the program's threads.
+/// Forks without the C library. Handlers of `pthread_atfork` are not called, and must not be called in a process that
+/// has lost the program's threads.
 pub(crate) fn fork() -> Result<pid_t, c_int> {
     let (flags, none) = (c_long::from(libc::SIGCHLD), 0_usize);
-    // SAFETY: the child has a copy of all, as after any fork, and runs on its copy of this stack.
+    // SAFETY: the child has a copy of the memory, as after any fork, and continues on its copy of this stack.
     narrow(unsafe { libc::syscall(libc::SYS_clone, flags, none, none, none, none) })
 }
 
-/// Takes a signal from a descriptor for signals. More are not kept for one number.
+/// Reads one signal from a signalfd. The kernel keeps at most one of each number.
 pub(crate) fn take_signal(fd: RawFd) {
     let mut signalled = core::mem::MaybeUninit::<libc::signalfd_siginfo>::uninit();
-    // SAFETY: room for one record, which nobody reads.
+    // SAFETY: the buffer has room for one record, which is not used.
     unsafe { libc::read(fd, signalled.as_mut_ptr().cast(), size_of::<libc::signalfd_siginfo>()) };
 }
 
-/// A descriptor that is readable when a process has ended. `ENOSYS` where the system has none.
+/// Opens a pidfd, which is readable when the process has ended. `ENOSYS` on systems without pidfds.
 pub(crate) fn open_pidfd(pid: pid_t) -> Result<RawFd, c_int> {
-    // SAFETY: numbers only. The descriptor is made to close on exec.
+    // SAFETY: passes numbers only. The kernel sets close-on-exec on the descriptor.
     narrow(unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) })
 }
 
-/// The monotonic clock, in nanoseconds.
+/// Returns the monotonic clock in nanoseconds.
 pub(crate) fn now_ns() -> u64 {
     let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: `now` is valid for writing.
@@ -55,7 +55,7 @@ pub(crate) fn now_ns() -> u64 {
     now.tv_sec.cast_unsigned().wrapping_mul(1_000_000_000).wrapping_add(now.tv_nsec.cast_unsigned())
 }
 
-/// The time since the system's start in hundredths of a second, as `/proc/PID/stat` has it.
+/// Returns the time since boot in hundredths of a second, the unit of `/proc/PID/stat`.
 pub(crate) fn since_boot() -> u64 {
     let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: `now` is valid for writing.
@@ -64,7 +64,7 @@ pub(crate) fn since_boot() -> u64 {
     now.tv_sec.cast_unsigned().wrapping_mul(100).wrapping_add(hundredths)
 }
 
-/// What `waitid` tells of a process.
+/// Result of `waitid`.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Waited {
     pub(crate) pid: pid_t,
@@ -74,12 +74,12 @@ pub(crate) struct Waited {
     pub(crate) value: c_int,
 }
 
-/// Asks for children that have ended. `None`: there are some, but none has ended.
+/// Calls `waitid` for ended children. `None` if there are children, but none has ended.
 ///
 /// # Errors
-/// `ECHILD` when there are none.
+/// `ECHILD` if there are no children.
 pub(crate) fn wait(which: libc::idtype_t, id: libc::id_t, flags: c_int) -> Result<Option<Waited>, c_int> {
-    // SAFETY: a record of zeros is one that tells of nobody.
+    // SAFETY: a record of zeros is valid.
     let mut info: libc::siginfo_t = unsafe { core::mem::zeroed() };
     loop {
         // SAFETY: `info` is valid for writing.
@@ -96,24 +96,24 @@ pub(crate) fn wait(which: libc::idtype_t, id: libc::id_t, flags: c_int) -> Resul
 
 /// Closes every descriptor from `first` on.
 pub(crate) fn close_from(first: RawFd) {
-    // SAFETY: the caller owns all descriptors of its process from there on, and uses none of them any more.
+    // SAFETY: the caller owns all descriptors from there on, and uses none of them any more.
     let closed = unsafe { libc::syscall(libc::SYS_close_range, first, u32::MAX, 0) };
     if closed == 0 {
         return;
     }
-    // An older system: as the process's own folder tells them. What is closed meanwhile may shift what is read, so this
-    // is done until nothing is left.
+    // Without `close_range`, descriptors are listed from `/proc`. Closing some may shift the listing, so it is repeated
+    // until nothing is left to close.
     loop {
         let mut closed_any = false;
         let listed = each_number(c"/proc/self/fd", &mut |folder, number| {
-            // The listing's own goes last.
+            // The descriptor of the listing is closed last.
             if number >= first && number != folder {
                 // SAFETY: as above.
                 closed_any |= unsafe { libc::close(number) } == 0;
             }
         });
         if listed.is_err() {
-            // Those that are not open are an error without consequences.
+            // Closing a number that is not open fails without consequences.
             (first..FDS_WITHOUT_PROC).for_each(close);
             return;
         }
@@ -123,19 +123,19 @@ pub(crate) fn close_from(first: RawFd) {
     }
 }
 
-/// Closes the descriptors from `first` to `last`, if there are any such numbers.
+/// Closes the descriptors from `first` to `last`. Does nothing for an empty range.
 pub(crate) fn close_range(first: RawFd, last: RawFd) {
     if first > last {
         return;
     }
-    // SAFETY: as for `close_from`.
+    // SAFETY: as in `close_from`.
     let closed = unsafe { libc::syscall(libc::SYS_close_range, first, last, 0) };
     if closed != 0 {
         (first..=last).for_each(close);
     }
 }
 
-/// How far descriptors are closed where the system tells nothing of them.
+/// End of the range that is closed if `/proc` is not readable.
 const FDS_WITHOUT_PROC: RawFd = 65_536;
 
 /// Calls `found` with each name in a folder that is a number, and with the folder's own descriptor.
@@ -146,7 +146,7 @@ pub(crate) fn each_number(folder: &CStr, found: &mut dyn FnMut(RawFd, c_int)) ->
     let fd = open(libc::AT_FDCWD, folder, libc::O_RDONLY | libc::O_DIRECTORY)?;
     let mut buffer = Entries([0; 2048]);
     let ended = loop {
-        // SAFETY: `buffer` is valid for writing so many bytes.
+        // SAFETY: `buffer` is valid for writing that many bytes.
         let read = unsafe { libc::syscall(libc::SYS_getdents64, fd, buffer.0.as_mut_ptr(), buffer.0.len()) };
         match narrow(read) {
             Ok(0) => break Ok(()),
@@ -166,12 +166,12 @@ pub(crate) fn each_number(folder: &CStr, found: &mut dyn FnMut(RawFd, c_int)) ->
     ended
 }
 
-/// Room for a part of a folder, aligned as the system's entries are.
+/// Buffer for directory entries, with their alignment.
 #[repr(C, align(8))]
 struct Entries([u8; 2048]);
 
-/// The name of the first entry, and what is behind it. An entry is its number (8 bytes), its place (8), its length (2),
-/// its type (1), its name and a zero.
+/// Returns the name of the first entry and the remaining entries. An entry consists of its inode (8 bytes), its offset
+/// (8), its length (2), its type (1), its name and a zero.
 fn next_entry(entries: &[u8]) -> Option<(&[u8], &[u8])> {
     let length = usize::from(u16::from_ne_bytes([*entries.get(16)?, *entries.get(17)?]));
     let name = entries.get(19..length)?;
@@ -179,7 +179,7 @@ fn next_entry(entries: &[u8]) -> Option<(&[u8], &[u8])> {
     Some((name.get(..end)?, entries.get(length..)?))
 }
 
-/// A number, if that is what all of the text is.
+/// Parses a text that consists of a decimal number.
 pub(crate) fn decimal(text: &[u8]) -> Option<c_int> {
     if text.is_empty() {
         return None;
@@ -190,10 +190,10 @@ pub(crate) fn decimal(text: &[u8]) -> Option<c_int> {
     })
 }
 
-/// Opens a file; it is closed on exec.
+/// Opens a file with close-on-exec.
 pub(crate) fn open(folder: RawFd, path: &CStr, flags: c_int) -> Result<RawFd, c_int> {
     loop {
-        // SAFETY: the path ends with a zero.
+        // SAFETY: the path is null-terminated.
         match check(unsafe { libc::openat(folder, path.as_ptr(), flags | libc::O_CLOEXEC) }) {
             Err(libc::EINTR) => {}
             opened => return opened,
@@ -201,10 +201,10 @@ pub(crate) fn open(folder: RawFd, path: &CStr, flags: c_int) -> Result<RawFd, c_
     }
 }
 
-/// Reads once; no more than there is room for.
+/// Reads once, at most the length of the buffer.
 pub(crate) fn read(fd: RawFd, buffer: &mut [u8]) -> Result<usize, c_int> {
     loop {
-        // SAFETY: `buffer` is valid for writing so many bytes.
+        // SAFETY: `buffer` is valid for writing that many bytes.
         let taken = unsafe { libc::read(fd, buffer.as_mut_ptr().cast(), buffer.len()) };
         match usize::try_from(taken) {
             Ok(taken) => return Ok(taken),
@@ -214,7 +214,7 @@ pub(crate) fn read(fd: RawFd, buffer: &mut [u8]) -> Result<usize, c_int> {
     }
 }
 
-/// A path of a few parts, without an allocation.
+/// A short path, built without allocation.
 #[derive(Debug)]
 pub(crate) struct ShortPath {
     text: [u8; 64],
@@ -226,7 +226,7 @@ impl ShortPath {
         Self { text: [0; 64], length: 0 }
     }
 
-    /// What does not fit is left out; the last byte stays zero.
+    /// Appends a text. What does not fit is left out; the last byte stays zero.
     pub(crate) fn text(mut self, text: &[u8]) -> Self {
         for byte in text {
             if let Some(slot) = self.text.get_mut(self.length).filter(|_| self.length < 63) {

@@ -498,7 +498,7 @@ fn when_the_keeper_is_killed_the_guard_ends_all_of_it_and_that_is_told() {
     assert_eq!(
         lost.to_string(),
         std::format!(
-            "the keeper of the workers' guard is gone (process {keeper}, ended by signal 9); \
+            "the keeper of the workers' guard has ended (process {keeper}, ended by signal 9); \
              no worker can be started without it"
         )
     );
