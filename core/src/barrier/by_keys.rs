@@ -1,42 +1,44 @@
-//! A barrier out of plain keys, for stores without one of their own: arrivals are counted under `<key>/num_members`, the
-//! last one sets `<key>/last_member`, and all wait for that. PyTorch's prefix and file stores meet in the same way (c10d
-//! protocol, section 4.4), so the two can meet each other; with a native BARRIER they cannot.
+//! Barrier out of plain keys, for stores without barriers: arrivals are counted under `<key>/num_members`, the last one
+//! sets `<key>/last_member`, and all wait for that key. PyTorch's prefix and file stores do the same (c10d protocol,
+//! section 4.4), so their participants can share a barrier with these, but not with a native BARRIER.
 
 use crate::error::Effect;
 use crate::store::call::{Call, Outcome, WaitMode};
 use crate::store::op::{Key, Keys, Request};
 
-/// What stands behind the key of a barrier where its arrivals are counted.
+/// Suffix of a barrier's key for the counter of arrivals.
 pub const COUNTER_SUFFIX: &[u8] = b"/num_members";
 const LAST_SUFFIX: &[u8] = b"/last_member";
 const LAST_VALUE: &[u8] = b"1";
 
-/// Where an arrival stands.
+/// State of an arrival.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KeyBarrierState {
-    /// Not counted yet.
+    /// The arrival is not counted yet.
     Arriving,
-    /// Counted as the last; the others are to be told.
+    /// The arrival was counted as the last one, and the others must be notified.
     Announcing,
-    /// Counted; the last has not announced itself.
+    /// The arrival was counted, and the last one has not announced itself.
     Waiting,
     /// All have arrived.
     Released,
-    /// A look found that not all have; the arrival stays counted.
+    /// A single check found that not all have arrived. The arrival stays counted.
     Missed,
 }
 
-/// An answer that does not belong to the call that was due.
+/// Outcome that does not belong to the call that was due.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the barrier was {state:?} and was handed {outcome:?}")]
+#[error("the barrier was {state:?} and got the outcome {outcome:?}")]
 pub struct UnexpectedOutcome {
-    /// Where the arrival stood.
+    /// State of the arrival.
     pub state: KeyBarrierState,
-    /// What it was handed.
+    /// Outcome that was reported.
     pub outcome: Outcome,
 }
 
-/// One arrival at a barrier. Make [`KeyBarrier::next_call`]s until there is none, and report each outcome.
+/// Arrival at a barrier. The caller makes the calls of [`KeyBarrier::next_call`] and reports each outcome, until there
+/// are
+/// none left.
 #[derive(Clone, Copy, Debug)]
 pub struct KeyBarrier {
     world_size: i64,
@@ -45,14 +47,16 @@ pub struct KeyBarrier {
 }
 
 impl KeyBarrier {
-    /// An arrival at a barrier of `world_size`. With [`WaitMode::Once`] it counts, and looks once whether all are there.
+    /// Creates an arrival at a barrier of `world_size`. With [`WaitMode::Once`] it counts, and checks once whether all
+    /// have
+    /// arrived.
     #[must_use]
     pub const fn new(world_size: i64, wait_mode: WaitMode) -> Self {
         Self { world_size, wait_mode, state: KeyBarrierState::Arriving }
     }
 
-    /// The call that is due, on the keys beneath `key` (which has no suffix of its own); `None`: it is
-    /// over, and [`KeyBarrier::state`] tells how.
+    /// Returns the call that is due, on keys that extend `key` (which has no suffix of its own). `None` means that the
+    /// arrival has ended; [`KeyBarrier::state`] returns how.
     #[must_use]
     pub const fn next_call<'a>(&self, key: Key<'a>) -> Option<Call<'a>> {
         let (last, count) = (key.with_suffix(LAST_SUFFIX), key.with_suffix(COUNTER_SUFFIX));
@@ -65,15 +69,15 @@ impl KeyBarrier {
         Some(Call::Store(request, self.wait_mode))
     }
 
-    /// The call that was due has ended so.
+    /// Handles the outcome of the call that was due.
     ///
     /// # Errors
-    /// The outcome is none of that call.
+    /// The outcome does not belong to that call.
     pub const fn handle(&mut self, outcome: Outcome) -> Result<(), UnexpectedOutcome> {
         use KeyBarrierState::{Announcing, Arriving, Missed, Released, Waiting};
         self.state = match (self.state, outcome) {
-            // An arrival beyond the number announces again: the key is there already, and so nobody can be stuck behind
-            // a last member that died before it could announce itself.
+            // An arrival beyond the number announces again. The key usually exists already, but if the last member died
+            // before it could announce itself, this releases the others.
             (Arriving, Outcome::Number(count)) if count >= self.world_size => Announcing,
             (Arriving, Outcome::Number(_)) => Waiting,
             (Waiting, Outcome::Missing) => Missed,
@@ -83,8 +87,8 @@ impl KeyBarrier {
         Ok(())
     }
 
-    /// What is left behind if it goes no further, and the call that was due had this effect: nothing takes an arrival
-    /// back.
+    /// Returns the effect that remains if the barrier is given up and the call that was due had the effect `of_call`.
+    /// An arrival cannot be undone.
     #[must_use]
     pub const fn effect_when_given_up(&self, of_call: Effect) -> Effect {
         match self.state {
@@ -93,7 +97,7 @@ impl KeyBarrier {
         }
     }
 
-    /// Where the arrival stands.
+    /// Returns the state of the arrival.
     #[must_use]
     pub const fn state(&self) -> KeyBarrierState {
         self.state

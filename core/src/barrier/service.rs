@@ -1,7 +1,7 @@
-//! Barriers at their server: nobody goes on before all are there, and everybody hears the same when somebody will never
-//! be. `docs/barrier.md` is the guide to what they do and why.
+//! Barriers of a server. No participant passes a barrier before all have arrived, and all get the same result if one of
+//! them can no longer arrive. `docs/barrier.md` describes the behaviour and the reasons.
 //!
-//! [`Barriers::handle`] what happened, drain [`Barriers::poll_output`], and come back with [`Input::Tick`] at
+//! The caller passes events to [`Barriers::handle`], drains [`Barriers::poll_output`], and sends [`Input::Tick`] at
 //! [`Barriers::poll_timeout`]. Time never goes back between inputs.
 
 mod barrier;
@@ -30,30 +30,30 @@ use foldhash::fast::SeedableRandomState;
 use members::{MemberId, Members};
 use slab::Slab;
 
-/// Where a barrier stands in the table; it stays while the barrier does.
+/// Index of a barrier in the table. It does not change while the barrier exists.
 type BarrierId = usize;
 
-/// How a barrier stands.
+/// Status of a barrier.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BarrierStatus {
-    /// The generation that is open, or else the last one, or the next one if everybody took his arrival back.
+    /// The open generation; without one, the last that ended, or the next if all arrivals were withdrawn.
     pub generation: u64,
-    /// Where that one stands.
+    /// Phase of that generation.
     pub phase: Phase,
-    /// How many wait.
+    /// Number of participants that wait.
     pub waiting: u32,
-    /// How many are awaited in all.
+    /// Number of participants in all.
     pub participants: u32,
 }
 
-/// Where somebody waits, and as whom.
+/// Barrier at which an arrival waits, and the member that it belongs to.
 #[derive(Clone, Copy, Debug)]
 struct Waiter {
     barrier: BarrierId,
     member: MemberId,
 }
 
-/// The limits keep both tables far below 2^32 places.
+/// The limits keep both tables far below 2^32 entries, so both indexes fit into one number.
 impl Number for Waiter {
     fn number(self) -> u64 {
         self.barrier.number() << 32 | self.member.number()
@@ -74,14 +74,14 @@ pub struct Barriers {
     hasher: SeedableRandomState,
     barriers: Slab<Barrier>,
     keys: Named<BarrierId>,
-    /// Those who wait.
+    /// Arrivals that wait.
     arrivals: Index<ArrivalId, Waiter>,
     deadlines: Set<(Instant, BarrierId)>,
-    /// Those who wait less long than their generation may take.
+    /// Waiting members whose deadline is before that of their generation.
     early: Set<(Instant, Waiter)>,
-    /// The barriers at which somebody waits for names. Sessions end rarely enough for a look at each of them.
+    /// Open barriers with a list of names. Sessions end rarely enough to check each of these barriers then.
     open_lists: Set<BarrierId>,
-    /// The barriers at which nobody waits, by when that began.
+    /// Barriers without waiting arrivals, in the order in which that began.
     idle: Index<u64, BarrierId>,
     idle_last: u64,
     stored_bytes: u64,
@@ -91,7 +91,7 @@ pub struct Barriers {
     flaw: Option<tests::Flaw>,
 }
 
-/// Whether a fault is planted here that the simulation has to find.
+/// Whether a fault is active that the simulation has to find.
 #[cfg(test)]
 macro_rules! planted {
     ($self:ident, $flaw:ident) => {
@@ -106,7 +106,7 @@ macro_rules! planted {
 }
 
 impl Barriers {
-    /// No barriers yet. Nobody outside must know `seed`: it decides where names stand in the tables.
+    /// Creates an empty table. `seed` must be secret: it seeds the hash function of the tables.
     #[must_use]
     pub fn new(limits: BarrierLimits, seed: u64) -> Self {
         Self {
@@ -128,15 +128,15 @@ impl Barriers {
         }
     }
 
-    /// Something happened. What was due by `now` happens before it.
+    /// Handles one event, after everything that was due by `now`.
     ///
     /// # Errors
-    /// An arrival or a cancel was refused: it is answered with [`Refusal::fault`], and nothing has changed.
+    /// The arrival or cancel is refused. The caller answers it with [`Refusal::fault`]; nothing has changed.
     pub fn handle(&mut self, now: Instant, input: Input<'_>) -> Result<(), Refusal> {
         self.expire(now);
         match input {
             Input::Arrive(arrive) => return self.arrive(now, &arrive),
-            Input::Withdraw { arrival } => self.take_back(arrival),
+            Input::Withdraw { arrival } => self.withdraw(arrival),
             Input::Cancel { request, key, by } => return self.cancel(request, key, by),
             Input::Ended { owner, node, why } => self.ended(owner, node, why),
             Input::Tick => {}
@@ -144,43 +144,43 @@ impl Barriers {
         Ok(())
     }
 
-    /// The next answer; none: there is none due.
+    /// Returns the next answer; `None` if there is none.
     pub fn poll_output(&mut self) -> Option<Output> {
         self.outputs.pop_front()
     }
 
-    /// When to come back with [`Input::Tick`].
+    /// Returns when [`Input::Tick`] is due.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Instant> {
         let early = self.early.first().map(|(when, _)| when);
         self.deadlines.first().map(|(when, _)| when).into_iter().chain(early).min()
     }
 
-    /// How many barriers there are, those included at which nobody waits.
+    /// Returns the number of barriers, including those without waiting arrivals.
     #[must_use]
     pub fn len(&self) -> usize {
         self.barriers.len()
     }
 
-    /// Whether there are none.
+    /// Returns whether there are no barriers.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.barriers.is_empty()
     }
 
-    /// How many wait, at all barriers together.
+    /// Returns the number of arrivals that wait, at all barriers together.
     #[must_use]
     pub fn waiting(&self) -> usize {
         self.arrivals.len()
     }
 
-    /// Whether this request waits.
+    /// Returns whether this request waits.
     #[must_use]
     pub fn waits(&self, arrival: ArrivalId) -> bool {
         self.arrivals.contains(arrival)
     }
 
-    /// How a barrier stands; `None`: it is unknown.
+    /// Returns the status of a barrier; `None` if it is unknown.
     #[must_use]
     pub fn status(&self, key: &[u8]) -> Option<BarrierStatus> {
         let barrier = &self.barriers[*self.keys.get(key)?];
@@ -207,7 +207,7 @@ impl Barriers {
                 self.arrive_first(now, Some(id), arrive)
             }
             Found::Recorded(generation) => {
-                self.recall(id, generation, arrive, is_as_before);
+                self.report_end(id, generation, arrive, is_as_before);
                 Ok(())
             }
             Found::NotYet if self.barriers[id].phase == Phase::Open => {
@@ -221,7 +221,7 @@ impl Barriers {
         }
     }
 
-    /// What can be told of an arrival by itself.
+    /// Checks what does not depend on the state of the barrier.
     fn check(&self, arrive: &Arrive<'_>) -> Result<(), Refusal> {
         let Arrive { arrival, name, participants, .. } = arrive;
         if self.waits(*arrival) {
@@ -236,7 +236,7 @@ impl Barriers {
             Participants::Names(names) => u32::try_from(names.len()).unwrap_or(u32::MAX),
         };
         if participants == 0 {
-            return Err(Refusal::Invalid("nobody is awaited"));
+            return Err(Refusal::Invalid("there are no participants"));
         }
         let limit = self.limits.participants_max;
         if participants > limit {
@@ -253,7 +253,7 @@ impl Barriers {
         Ok(())
     }
 
-    /// An arrival that would begin a generation with new participants, maybe at a new barrier.
+    /// Handles an arrival that may begin a generation with new participants, or a new barrier.
     fn arrive_first(
         &mut self,
         now: Instant,
@@ -298,7 +298,7 @@ impl Barriers {
         Ok(())
     }
 
-    /// An arrival that would begin a generation with the participants of the last one.
+    /// Handles an arrival that may begin a generation with the participants of the last one.
     fn arrive_again(&mut self, now: Instant, id: BarrierId, arrive: &Arrive<'_>) -> Result<(), Refusal> {
         let barrier = &self.barriers[id];
         let member = barrier.members.find(arrive.name, &self.hasher);
@@ -317,7 +317,7 @@ impl Barriers {
         Ok(())
     }
 
-    /// An arrival at an open generation.
+    /// Handles an arrival at an open generation.
     fn arrive_next(&mut self, now: Instant, id: BarrierId, arrive: &Arrive<'_>) -> Result<(), Refusal> {
         let barrier = &self.barriers[id];
         let member = barrier.members.find(arrive.name, &self.hasher);
@@ -332,7 +332,7 @@ impl Barriers {
             }
             self.report_absent(id, member, arrive.arrival);
             if let Some(earlier) = earlier {
-                self.take_back(earlier);
+                self.withdraw(earlier);
             }
             return Ok(());
         }
@@ -342,7 +342,7 @@ impl Barriers {
         if member.is_none() {
             self.free_capacity(members::cost(arrive.name), Some(id))?;
         }
-        self.waiter(now, id, member, arrive);
+        self.add_waiter(now, id, member, arrive);
         Ok(())
     }
 
@@ -358,11 +358,11 @@ impl Barriers {
         if barrier.awaited == Awaited::Listed {
             self.open_lists.insert(id);
         }
-        self.waiter(now, id, known, arrive);
+        self.add_waiter(now, id, known, arrive);
     }
 
-    /// One more waits, whose name is known if it has a place; the last one releases all.
-    fn waiter(&mut self, now: Instant, id: BarrierId, known: Option<MemberId>, arrive: &Arrive<'_>) {
+    /// Adds a waiting arrival. `known` is the member with its name, if there is one. The last arrival releases all.
+    fn add_waiter(&mut self, now: Instant, id: BarrierId, known: Option<MemberId>, arrive: &Arrive<'_>) {
         if planted!(self, DeadlineMoves) && self.barriers[id].phase == Phase::Open {
             let barrier = &mut self.barriers[id];
             self.deadlines.remove((barrier.deadline, id));
@@ -372,7 +372,7 @@ impl Barriers {
         let barrier = &mut self.barriers[id];
         let is_first = barrier.phase == Phase::Unbegun;
         let member = known.unwrap_or_else(|| {
-            barrier.forget_strangers(&self.hasher);
+            barrier.forget_surplus_names(&self.hasher);
             barrier.members.insert(arrive.name, &self.hasher)
         });
         if is_first {
@@ -399,20 +399,22 @@ impl Barriers {
         }
     }
 
-    /// Tells one who waits no longer who is missing.
+    /// Answers an arrival that does not wait with the names of the missing participants.
     fn report_absent(&mut self, id: BarrierId, member: Option<MemberId>, arrival: ArrivalId) {
         let (generation, end) = (self.barriers[id].over() + 1, self.missed(id, member));
         self.outputs.push_back(Output::Over { arrival, generation, end });
     }
 
-    /// Who is missing but for one who waits no longer.
+    /// Returns the timeout that names the missing participants, without `member`.
     fn missed(&self, id: BarrierId, member: Option<MemberId>) -> Arc<End> {
         let (absent_count, absent) = self.barriers[id].absent(Some(member), self.limits.absent_named_max);
         Arc::new(End::TimedOut { absent_count, absent })
     }
 
-    /// Tells a late caller how it ended. Who has heard that the last one failed may begin the next.
-    fn recall(&mut self, id: BarrierId, generation: u64, arrive: &Arrive<'_>, is_as_before: bool) {
+    /// Answers a late arrival with the end of its generation. A participant that knows of a failed generation may begin
+    /// the
+    /// next one.
+    fn report_end(&mut self, id: BarrierId, generation: u64, arrive: &Arrive<'_>, is_as_before: bool) {
         let barrier = &mut self.barriers[id];
         let Some(end) = barrier.end(generation).cloned() else { return };
         let is_news = barrier.phase != Phase::Open && generation == barrier.over() && *end != End::Released;
@@ -431,20 +433,20 @@ impl Barriers {
         self.outputs.push_back(Output::Over { arrival: arrive.arrival, generation, end });
     }
 
-    fn take_back(&mut self, arrival: ArrivalId) {
+    fn withdraw(&mut self, arrival: ArrivalId) {
         if planted!(self, WithdrawnStays) {
             return;
         }
         let Some(Waiter { barrier: id, member }) = self.arrivals.remove(arrival) else { return };
         self.set_until(id, member, None);
         let barrier = &mut self.barriers[id];
-        barrier.members.take_back(member);
+        barrier.members.withdraw(member);
         if barrier.members.waiting() > 0 {
             barrier.step(PhaseEvent::TakenBack);
             return;
         }
         barrier.step(PhaseEvent::Emptied);
-        self.rest(id);
+        self.mark_idle(id);
         if self.barriers[id].ends.is_empty() {
             self.remove(id);
         }
@@ -463,14 +465,14 @@ impl Barriers {
     fn ended(&mut self, owner: OwnerId, node: Option<&[u8]>, why: Why) {
         let mine: Vec<(ArrivalId, Waiter)> = self.arrivals.of(owner).collect();
         for (arrival, Waiter { barrier: id, member }) in mine {
-            // It may have gone with another one at the same barrier.
+            // The same barrier may have concluded under another of its arrivals.
             if !self.waits(arrival) {
                 continue;
             }
             let barrier = &self.barriers[id];
             let is_counted = matches!(barrier.awaited, Awaited::Count(_));
             if why == Why::Left && is_counted && !planted!(self, LeavingBreaks) {
-                self.take_back(arrival);
+                self.withdraw(arrival);
             } else if let Some(member) = barrier.members.get(member) {
                 let end = Arc::new(End::Broken { participant: member.name.clone(), why });
                 self.conclude(id, PhaseEvent::Lost, end, Some(owner));
@@ -489,8 +491,8 @@ impl Barriers {
         }
     }
 
-    /// The generation is over. All who wait are told, but for those of a session that is no more.
-    fn conclude(&mut self, id: BarrierId, event: PhaseEvent, end: Arc<End>, departed: Option<OwnerId>) {
+    /// Ends a generation: answers all arrivals that wait, except those of an owner that has ended.
+    fn conclude(&mut self, id: BarrierId, event: PhaseEvent, end: Arc<End>, ended_owner: Option<OwnerId>) {
         let forgets_one = planted!(self, WaiterForgotten);
         let Self { barriers, arrivals, early, outputs, hasher, .. } = self;
         let barrier = &mut barriers[id];
@@ -498,7 +500,8 @@ impl Barriers {
         let generation = barrier.generation;
         outputs.reserve(barrier.members.waiting() as usize);
         let mut notified = 0;
-        // Nobody waits elsewhere, as a rule; then they need not be taken out one by one.
+        // Usually no arrival waits at another barrier. Then the whole index is dropped instead of one entry after
+        // another.
         let all_are_here = arrivals.len() == barrier.members.waiting() as usize;
         if all_are_here {
             *arrivals = Index::new();
@@ -511,7 +514,7 @@ impl Barriers {
                 arrivals.remove(arrival);
             }
             notified += 1;
-            if Some(arrival.owner) != departed && !(forgets_one && notified == 3) {
+            if Some(arrival.owner) != ended_owner && !(forgets_one && notified == 3) {
                 outputs.push_back(Output::Over { arrival, generation, end: end.clone() });
             }
         });
@@ -520,14 +523,14 @@ impl Barriers {
         }
         barrier.was_theirs = true;
         barrier.record(end, self.limits.ends_kept_max);
-        self.rest(id);
+        self.mark_idle(id);
         self.charge(id);
-        // An end is never refused its place; what was forgotten first makes it.
+        // An end is always recorded, even over the limit: other barriers are then forgotten.
         while self.stored_bytes > self.limits.stored_bytes_max && self.forget_oldest(None) {}
     }
 
-    /// Nobody waits any more.
-    fn rest(&mut self, id: BarrierId) {
+    /// Marks a barrier as idle: no arrival waits there any more.
+    fn mark_idle(&mut self, id: BarrierId) {
         let barrier = &mut self.barriers[id];
         self.deadlines.remove((barrier.deadline, id));
         self.open_lists.remove(id);
@@ -541,7 +544,7 @@ impl Barriers {
         self.barriers.insert(Barrier::new(key))
     }
 
-    /// Forgets a barrier at which nobody waits.
+    /// Forgets a barrier at which no arrival waits.
     fn remove(&mut self, id: BarrierId) {
         let barrier = self.barriers.remove(id);
         self.keys.remove(&barrier.key);
@@ -549,7 +552,7 @@ impl Barriers {
         self.stored_bytes -= barrier.charged;
     }
 
-    /// Forgets the barrier at which nobody has waited for the longest time; false: there is none but `but`.
+    /// Forgets the barrier that has been idle for longest, other than `but`. Returns whether there was one.
     fn forget_oldest(&mut self, but: Option<BarrierId>) -> bool {
         let oldest = self.idle.iter().map(|(_, id)| id).find(|&id| Some(id) != but);
         if let Some(id) = oldest {
@@ -573,7 +576,7 @@ impl Barriers {
         Ok(())
     }
 
-    /// Makes place for a barrier more.
+    /// Makes space for another barrier.
     fn make_slot(&mut self) -> Result<(), Refusal> {
         let limit = self.limits.barriers_max;
         while self.barriers.len() >= limit {
@@ -584,7 +587,7 @@ impl Barriers {
         Ok(())
     }
 
-    /// Makes room for so many bytes at the barrier `but`, or a new one.
+    /// Makes space for this many bytes at the barrier `but`, or at a new one.
     fn free_capacity(&mut self, bytes: u64, but: Option<BarrierId>) -> Result<(), Refusal> {
         let limit = self.limits.stored_bytes_max;
         while self.stored_bytes + bytes > limit {

@@ -1,4 +1,4 @@
-//! Clients of a store: what a link, a pool of links and a lost connection mean to a call.
+//! Policy of the store clients: whether a call is retried when its connection ends.
 
 pub mod link;
 
@@ -6,41 +6,44 @@ use crate::error::{Effect, Operation, Phase};
 use crate::store::call::{GetMode, Outcome};
 use crate::store::client_conn::{Finding, Loss};
 
-/// How much of a call's bytes had left when its connection ended.
+/// How many bytes of a call were sent before its connection ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sent {
-    /// Not one.
+    /// No byte.
     Nothing,
-    /// Some or all.
+    /// Some bytes or all.
     Something,
 }
 
-/// What becomes of a call whose connection ended.
+/// Outcome of a call whose connection ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RetryDecision {
-    /// It is begun again on a fresh connection, in this mode.
+    /// The client repeats the call on a new connection, in this mode.
     Again(GetMode),
-    /// Its answer is known, and the peer drops connections that ask for missing keys.
+    /// The call is answered: the peer closes connections that ask for missing keys.
     Answer(Outcome),
-    /// It fails.
+    /// The call fails.
     Fail(Effect),
 }
 
-/// Whether a connection was new to the call that it ended under.
+/// Whether the connection was opened for the call that it ended under.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Age {
-    /// It was made for the call.
+    /// It was opened for the call.
     Fresh,
-    /// It had been there before, so it may have ended before the call began.
+    /// It existed before, so it may have ended before the call began.
     Used,
 }
 
-/// Decides about a call that was under way when its connection ended. `mode` is the one it was begun in, `retries` how
-/// often it was begun again in that mode.
+/// Decides what happens to a call whose connection ended. `mode` is the mode in which the call began, `retries` the
+/// number
+/// of times it was repeated in that mode.
 ///
-/// A call that left no trace is begun again once: one of which nothing was sent, or one that only reads and of which no
-/// answer had come. A get whose fresh connection ends may have met one of those peers that drop connections which ask
-/// for a missing key: it is asked again in the slower way that works with every peer.
+/// A call without an effect is repeated once: one of which no byte was sent, or one that only reads and has no part of
+/// an
+/// answer yet. If a new connection ends under a get, the peer may be one that closes connections which ask for a
+/// missing
+/// key. The get is then repeated in the slower mode that works with every peer.
 #[must_use]
 pub const fn after_loss(
     operation: Operation,

@@ -1,15 +1,18 @@
-//! The client of an event loop: any number of calls at a time, over as few connections as they need.
+//! Client for event loops: any number of concurrent calls over as few connections as they need.
 //!
-//! Calls that are answered at once share one connection and are pipelined there, in the order of their submission. A
-//! call that may block takes an idle connection, or a new one while there are fewer than
-//! [`crate::limits::ClientLimits::connections_max`]; then it waits its turn. Calls that wait leave one connection to the
-//! others, which may be what they wait for. Between calls on different connections there is no order: who needs one
-//! waits for the first to complete.
+//! Calls that the server answers at once share one connection. They are pipelined there in the order of their
+//! submission.
+//! A call that may block takes an idle connection, or a new one while there are fewer than
+//! [`crate::limits::ClientLimits::connections_max`]; otherwise it waits in a queue. Blocking calls leave one connection
+//! to
+//! the other calls, because they may wait for the effect of one of those. Calls on different connections have no order:
+//! a
+//! caller that needs one waits until the first call completes.
 //!
-//! When a further connection cannot be made, the calls that would have needed it fail with the reason, at once: nothing
-//! is dialled for twice in a row.
+//! When a further connection cannot be established, the calls that needed it fail at once with the reason. The client
+//! does not try twice in a row.
 //!
-//! The machine owns requests and answers, and no socket: see [`Input`] and [`Output`].
+//! The machine owns requests and answers, but no socket: see [`Input`] and [`Output`].
 
 mod connections;
 mod outgoing;
@@ -27,18 +30,18 @@ use crate::wire::c10d::{Frame, encode_frame, parse_frame};
 use crate::wire::sink::{Fill, Length};
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
-use connections::Lanes;
+use connections::ConnectionPool;
 
-/// How a client behaves.
+/// Options of a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MultiClientOptions {
-    /// How long the first connection may take, with all its attempts. Calls have their own deadlines besides.
+    /// Time to establish the first connection, over all attempts. Calls have their own deadlines in addition.
     pub connect_timeout: Duration,
-    /// How often the first connection goes through the addresses; further ones try each once.
+    /// How often the first connection tries the list of addresses. Further connections try each address once.
     pub rounds: Rounds,
-    /// How connections are made.
+    /// Options of a connection attempt.
     pub dial: DialOptions,
-    /// Bounds.
+    /// Limits of the client.
     pub limits: ClientLimits,
 }
 
@@ -53,68 +56,68 @@ impl Default for MultiClientOptions {
     }
 }
 
-/// What happened.
+/// Event of the client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Input<'a> {
-    /// The host has addresses of these families, in the resolver's order.
+    /// The name was resolved: the families of its addresses, in the resolver's order.
     Resolved(ConnId, &'a [Family]),
-    /// The host has no address; the resolver's error number.
+    /// The name was not resolved: the kind of failure and the resolver's error number.
     Unresolved(ConnId, ErrorKind, Cause),
-    /// The address accepted.
+    /// The connection was established.
     Connected(ConnId),
-    /// The connection was not made.
+    /// The connection was not established.
     ConnectFailed(ConnId, ErrorKind, Cause),
-    /// Bytes arrived.
+    /// Bytes were received.
     Received(ConnId, &'a [u8]),
-    /// So many of [`MultiClient::unsent`] were sent.
+    /// This many bytes of [`MultiClient::unsent`] were sent.
     Sent(ConnId, usize),
-    /// The connection ended.
+    /// The established connection ended.
     Ended(ConnId, Cause),
     /// Time passed.
     Tick,
 }
 
-/// What is to be done.
+/// Action that the caller carries out.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Output {
-    /// Look the host's addresses up, for this connection.
+    /// Resolve the name of the host, for this connection.
     Resolve(ConnId),
-    /// Connect to the address with this index in what was resolved.
+    /// Connect to the resolved address with this index.
     Connect(ConnId, u8),
-    /// There are [`MultiClient::unsent`] bytes where there were none.
+    /// [`MultiClient::unsent`] is no longer empty: start sending.
     Transmit(ConnId),
-    /// Close the connection, or stop making it. The client has forgotten it unless it connects anew.
+    /// Close the connection, or stop connecting. The id is invalid afterwards, unless a `Connect` for it follows.
     Disconnect(ConnId),
-    /// A call is over.
+    /// A call completed.
     Completed(CallId, Operation, Result<Answer, FailedCall>),
 }
 
-/// The answer to a call.
+/// Answer to a call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Answer {
-    /// How the call ended.
+    /// Outcome of the call.
     pub outcome: Outcome,
-    /// The values, in the order of the keys; or the keys that were listed, as on the wire.
+    /// The values, in the order of the keys; or the listed keys, in the order on the wire.
     pub values: Vec<Vec<u8>>,
 }
 
-/// A call that failed.
+/// Failed call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FailedCall {
-    /// How.
+    /// Kind, cause, phase and effect of the failure.
     pub failure: Failure,
     request: OwnedCall,
 }
 
 impl FailedCall {
-    /// What was asked.
+    /// Returns the call that failed.
     #[must_use]
     pub fn call(&self) -> Call<'_> {
         self.request.call()
     }
 }
 
-/// A call whose bytes are its own: the request as a frame.
+/// A call that owns its bytes: the request as an encoded frame.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct OwnedCall {
     frame: Vec<u8>,
@@ -142,7 +145,7 @@ impl OwnedCall {
 }
 
 #[derive(Debug)]
-struct Operating {
+struct PendingCall {
     request: OwnedCall,
     operation: Operation,
     mode: GetMode,
@@ -151,16 +154,16 @@ struct Operating {
     retries: u32,
     call_position: CallPosition,
     values: Vec<Vec<u8>>,
-    /// How its connection ended, if it was begun again.
+    /// Failure of the connection under which the call was lost, if it was repeated.
     lost: Option<Failure>,
 }
 
-/// Where a call is.
+/// Position of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum CallPosition {
-    /// In a queue.
+    /// In one of the queues.
     Queued,
-    /// On a connection, from this byte of all that is sent there.
+    /// On a connection. The number is the position of its first byte among all bytes sent there.
     On(ConnId, u64),
 }
 
@@ -174,21 +177,21 @@ impl Number for CallId {
     }
 }
 
-/// Calls that are on no connection, in the order of their submission.
+/// Calls without a connection, in the order of their submission.
 #[derive(Debug, Default)]
 struct Queues {
-    /// They share a connection.
+    /// Calls that share a connection.
     shared: Set<CallId>,
-    /// They need one for themselves, and not for long.
+    /// Calls that need a connection of their own for a short time.
     brief: Set<CallId>,
-    /// They need one for themselves for as long as they wait.
+    /// Calls that need a connection of their own for as long as they wait.
     waiting: Set<CallId>,
 }
 
 impl Queues {
-    fn of(&mut self, operating: &Operating) -> &mut Set<CallId> {
-        let call = operating.request.call();
-        match (call.is_exclusive(operating.mode), call.may_wait()) {
+    fn of(&mut self, pending: &PendingCall) -> &mut Set<CallId> {
+        let call = pending.request.call();
+        match (call.is_exclusive(pending.mode), call.may_wait()) {
             (false, _) => &mut self.shared,
             (true, false) => &mut self.brief,
             (true, true) => &mut self.waiting,
@@ -196,24 +199,26 @@ impl Queues {
     }
 }
 
-/// A client for event loops. See the module's text.
+/// Client for event loops. The module documentation describes it.
 #[derive(Debug)]
 pub struct MultiClient {
     options: MultiClientOptions,
-    operations: Map<CallId, Operating>,
+    operations: Map<CallId, PendingCall>,
     calls: u64,
     deadlines: Set<(Instant, CallId)>,
     queues: Queues,
-    lanes: Lanes,
+    pool: ConnectionPool,
     mode: GetMode,
     rng: Rng,
     outputs: VecDeque<Output>,
-    /// Buffers of requests that are over.
+    /// Buffers of completed requests, for reuse.
     spare: Vec<Vec<u8>>,
 }
 
 impl MultiClient {
-    /// A client without connections: the first call makes one. `seed` spreads pauses and numbers PINGs.
+    /// Creates a client without connections. The first call opens one. `seed` randomizes retry delays and the numbers
+    /// that
+    /// PINGs carry.
     #[must_use]
     pub fn new(options: MultiClientOptions, seed: u64) -> Self {
         Self {
@@ -222,7 +227,7 @@ impl MultiClient {
             calls: 0,
             deadlines: Set::new(),
             queues: Queues::default(),
-            lanes: Lanes::default(),
+            pool: ConnectionPool::default(),
             mode: GetMode::Pipelined,
             rng: Rng::new(seed),
             outputs: VecDeque::new(),
@@ -230,15 +235,15 @@ impl MultiClient {
         }
     }
 
-    /// Numbers the calls to come from `first` on; for clients whose calls are told apart by number alone.
+    /// Numbers the following calls from `first` on, for clients that distinguish calls by number alone.
     pub const fn number_calls_from(&mut self, first: u64) {
         self.calls = first.saturating_sub(1);
     }
 
-    /// Submits a call that is to be over after `timeout`, and names it.
+    /// Submits a call that times out after `timeout`, and returns its id.
     ///
     /// # Errors
-    /// The limit that does not hold; nothing is under way then.
+    /// The limit that the call exceeds. The call did not begin.
     pub fn submit(&mut self, now: Instant, call: &Call<'_>, timeout: Duration) -> Result<CallId, LimitError> {
         let limits = self.options.limits;
         call.check_limits(&limits.frame)?;
@@ -252,7 +257,7 @@ impl MultiClient {
         }
         self.calls += 1;
         let (id, deadline) = (CallId(self.calls), now + timeout);
-        let operating = Operating {
+        let pending = PendingCall {
             request,
             operation: call.operation(),
             mode: self.mode,
@@ -263,27 +268,27 @@ impl MultiClient {
             values: Vec::new(),
             lost: None,
         };
-        self.queues.of(&operating).insert(id);
-        self.operations.insert(id, operating);
+        self.queues.of(&pending).insert(id);
+        self.operations.insert(id, pending);
         self.deadlines.insert((deadline, id));
         self.pump(now);
         Ok(id)
     }
 
-    /// Gives a call up; it completes with [`ErrorKind::Cancelled`], unless it is over already.
+    /// Cancels a call. It completes with [`ErrorKind::Cancelled`], unless it has completed already.
     pub fn cancel(&mut self, now: Instant, id: CallId) {
         self.give_up(now, id, ErrorKind::Cancelled);
         self.pump(now);
     }
 
-    /// Gives all calls up.
+    /// Cancels all calls.
     pub fn cancel_all(&mut self, now: Instant) {
         let ids: Vec<CallId> = self.operations.iter().map(|(id, _)| id).collect();
         ids.into_iter().for_each(|id| self.give_up(now, id, ErrorKind::Cancelled));
         self.pump(now);
     }
 
-    /// Takes in what happened. Then drain [`MultiClient::poll_output`].
+    /// Handles an event. Afterwards the caller drains [`MultiClient::poll_output`].
     pub fn handle(&mut self, now: Instant, input: Input<'_>) {
         self.connection_input(now, input);
         if matches!(input, Input::Tick) {
@@ -296,67 +301,67 @@ impl MultiClient {
         self.pump(now);
     }
 
-    /// What is to be done next, in order.
+    /// Returns the next action, in order.
     pub fn poll_output(&mut self) -> Option<Output> {
         self.outputs.pop_front()
     }
 
-    /// When [`Input::Tick`] is due.
+    /// Returns when [`Input::Tick`] is due.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Instant> {
         let deadline = self.deadlines.first().map(|(deadline, _)| deadline);
-        deadline.into_iter().chain(self.lanes.poll_timeout()).min()
+        deadline.into_iter().chain(self.pool.poll_timeout()).min()
     }
 
-    /// Bytes that are to be sent on a connection; none when there is no such connection.
+    /// Returns the bytes to send on a connection. Empty if the connection does not exist.
     #[must_use]
     pub fn unsent(&self, conn: ConnId) -> &[u8] {
-        self.lanes.unsent(conn)
+        self.pool.unsent(conn)
     }
 
-    /// How many calls are under way on a connection.
+    /// Returns the number of calls under way on a connection.
     #[must_use]
     pub fn pending_on(&self, conn: ConnId) -> usize {
-        self.lanes.live(conn)
+        self.pool.live(conn)
     }
 
-    /// Whether a connection is being made.
+    /// Returns whether a connection is being established.
     #[must_use]
     pub fn is_dialling(&self, conn: ConnId) -> bool {
-        self.lanes.is_dialling(conn)
+        self.pool.is_dialling(conn)
     }
 
-    /// How many calls are under way.
+    /// Returns the number of calls under way.
     #[must_use]
     pub fn pending(&self) -> usize {
         self.operations.len()
     }
 
-    /// How many connections there are, with those that are being made.
+    /// Returns the number of connections, including those that are being established.
     #[must_use]
     pub fn connections(&self) -> usize {
-        self.lanes.len()
+        self.pool.len()
     }
 
     /// Ends a call before its answer.
     fn give_up(&mut self, now: Instant, id: CallId, kind: ErrorKind) {
-        let Some(operating) = self.operations.get(id) else { return };
-        let failure = match operating.call_position {
+        let Some(pending) = self.operations.get(id) else { return };
+        let failure = match pending.call_position {
             CallPosition::Queued => {
-                self.queues.of(operating).remove(id);
-                match operating.lost.or_else(|| self.lanes.dial_failure(now)) {
+                self.queues.of(pending).remove(id);
+                match pending.lost.or_else(|| self.pool.dial_failure(now)) {
                     Some(failure) if kind == ErrorKind::TimedOut => failure,
                     Some(failure) => Failure { kind, cause: Cause::Unknown, ..failure },
                     None => failure_of(kind, Phase::Connecting, Cause::Unknown, Effect::None),
                 }
             }
             CallPosition::On(conn, _) => {
-                let phase = self.lanes.phase(conn, id);
-                let (cause, effect) = match self.lanes.give_up(conn, id) {
+                let phase = self.pool.phase(conn, id);
+                let (cause, effect) = match self.pool.give_up(conn, id) {
                     GiveUp::Close(effect) => (Cause::NoAnswer, effect),
                     GiveUp::Nothing => (Cause::NotReleased, Effect::None),
                     GiveUp::Send(bytes, effect) => {
-                        self.lanes.append(conn, &bytes, &mut self.outputs);
+                        self.pool.append(conn, &bytes, &mut self.outputs);
                         (Cause::NotReleased, effect)
                     }
                 };
@@ -367,37 +372,37 @@ impl MultiClient {
         self.complete(now, id, Err(failure));
     }
 
-    /// Ends a call.
+    /// Completes a call.
     fn complete(&mut self, now: Instant, id: CallId, result: Result<Outcome, Failure>) {
-        let Some(mut operating) = self.operations.remove(id) else { return };
-        self.deadlines.remove((operating.deadline, id));
+        let Some(mut pending) = self.operations.remove(id) else { return };
+        self.deadlines.remove((pending.deadline, id));
         let worked = result.map_or_else(|failure| failure.cause == Cause::NotReleased, |_| true);
-        if operating.mode == GetMode::WaitThenGet && worked {
-            // The faster way did not, or the call would not have come to this one.
+        if pending.mode == GetMode::WaitThenGet && worked {
+            // The call was in this mode because the faster one had failed, so later calls start in this mode.
             self.mode = GetMode::WaitThenGet;
         }
-        if let CallPosition::On(conn, _) = operating.call_position {
-            self.lanes.call_ended(conn);
+        if let CallPosition::On(conn, _) = pending.call_position {
+            self.pool.call_ended(conn);
         }
-        let failed = |outcome: Outcome| outcome.failure(operating.operation).map_or(Ok(outcome), Err);
+        let failed = |outcome: Outcome| outcome.failure(pending.operation).map_or(Ok(outcome), Err);
         let result = result.and_then(failed);
         let result = match result {
             Ok(outcome) => {
-                if self.spare.len() < SPARE_MAX && operating.request.frame.capacity() <= SPARE_BYTES_MAX {
-                    self.spare.push(core::mem::take(&mut operating.request.frame));
+                if self.spare.len() < SPARE_MAX && pending.request.frame.capacity() <= SPARE_BYTES_MAX {
+                    self.spare.push(core::mem::take(&mut pending.request.frame));
                 }
-                Ok(Answer { outcome, values: operating.values })
+                Ok(Answer { outcome, values: pending.values })
             }
             Err(failure) => Err(FailedCall {
-                failure: Failure { elapsed: now.since(operating.began), ..failure },
-                request: operating.request,
+                failure: Failure { elapsed: now.since(pending.began), ..failure },
+                request: pending.request,
             }),
         };
-        self.outputs.push_back(Output::Completed(id, operating.operation, result));
+        self.outputs.push_back(Output::Completed(id, pending.operation, result));
     }
 }
 
-/// Request buffers that are kept for the next calls, and how large they may be.
+/// Most request buffers that are kept for later calls, and most bytes that a kept buffer may have.
 const SPARE_MAX: usize = 64;
 const SPARE_BYTES_MAX: usize = 1024;
 

@@ -1,22 +1,20 @@
-//! The client of a native server: one session over one connection at a time, with any number of requests on it, and
-//! a node's part in a run.
+//! Client of a native server: one session over one connection at a time, any number of requests, and a node's part in a
+//! run.
 //!
-//! It owns no bytes and needs no allocator. The caller keeps each request until it is over, since it may have to be
-//! written again, and keeps received bytes until they are a whole frame. After each input: drain
-//! [`NativeClient::poll_output`], write what [`NativeClient::poll_write`] names, and take what has failed from
+//! The client owns no bytes and needs no allocator. The caller keeps each request until it completes, because it may have
+//! to be sent again, and keeps received bytes until they form a frame. After each input, the caller drains
+//! [`NativeClient::poll_output`], writes what [`NativeClient::poll_write`] returns, and takes the failed calls from
 //! [`NativeClient::next_failed`].
 //!
-//! A round that comes when nobody waits for it any more is left at once: its seat belongs to somebody else. The caller
-//! keeps the name of the run in the Join that it wrote last, for the LEAVE that says so.
+//! A node has one join request at a time at the server. The client holds the next one until the server has answered an
+//! earlier one that was given up. If that one led to a round, the client first leaves the round and so frees the slot.
+//! The LEAVE names the run, so the caller keeps the run id of the Join that it wrote last.
 //!
-//! A node has one wish at a time at the server. One that comes while an earlier one is given up and not answered yet, or
-//! while such a round is still to be left, is held until then, for as long as its own deadline allows.
+//! PyTorch's store closes the connection instead of answering the greeting. If the options say so, the client checks a
+//! peer that does so with the greeting of c10d.
 //!
-//! A peer that closes the connection in place of an answer to the greeting is asked in c10d's language who it is, where the
-//! options say so: PyTorch's store behaves like that.
-//!
-//! With a grace, a connection that ends is made again and the session resumed, so that each request has its effect
-//! once. Without one, the session ends with its connection; in exchange its first requests leave with HELLO.
+//! With a grace period, the client connects again and resumes the session, so that each request has its effect once.
+//! Without one, the session ends with its connection; in exchange the first requests are sent together with HELLO.
 
 mod event;
 pub mod fault;
@@ -43,25 +41,27 @@ use crate::wire::native::{
 use fault::{failure_of, failure_of_end};
 use heapless::{Deque, Vec};
 
-/// How a client behaves.
+/// Options of a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NativeOptions {
-    /// What it asks of the server.
+    /// Settings that the client requests for the session.
     pub session: SessionOptions,
-    /// How long the first connection may take, with all its attempts. Later ones have the grace.
+    /// Time to establish the first connection, over all attempts. A later connection has the session's grace period.
     pub connect_timeout: Duration,
-    /// How often the first connection goes through the addresses.
+    /// How often the client tries the list of addresses for the first connection.
     pub rounds: Rounds,
-    /// How connections are made.
+    /// Options of a connection attempt.
     pub dial: DialOptions,
-    /// What to do about a peer that closes the connection in place of an answer to the greeting.
+    /// What the client does about a peer that closes the connection instead of answering the greeting.
     pub unanswered: Unanswered,
-    /// Bounds on one request, until the server says its own.
+    /// Limits of a request, until the server announces its own.
     pub limits: FrameLimits,
-    /// How long after its deadline a call is given up while the server gives signs of life: the server keeps the
-    /// deadline, and its answer, which knows who was missing, takes its time. With a silent server, the deadline counts.
+    /// Time after its deadline at which a call is given up while the server sends heartbeats. The server enforces the
+    /// deadline too, and its answer, which names the missing participants, needs time to arrive. With a silent server,
+    /// the
+    /// deadline itself counts.
     pub answer_slack: Duration,
-    /// What polls it.
+    /// Kind of caller that polls the client.
     pub poller: Poller,
 }
 
@@ -80,7 +80,7 @@ impl Default for NativeOptions {
     }
 }
 
-/// A client with room for `PENDING` requests.
+/// Client with capacity for `PENDING` requests.
 #[derive(Debug)]
 pub struct NativeClient<const PENDING: usize> {
     options: NativeOptions,
@@ -89,16 +89,17 @@ pub struct NativeClient<const PENDING: usize> {
     session: ClientSession<PENDING>,
     participant: Participant,
     dialer: Dialer,
-    /// The peer is being asked who it is.
+    /// Set while the client finds out what kind of server the peer is.
     identification: Option<Identification>,
-    /// In the order of their ids.
+    /// In ascending order of their ids.
     pending: Vec<Pending, PENDING>,
     opening: Option<(Identity, Label)>,
     heartbeat: Option<u64>,
-    /// The node has a round that nobody waited for, and is still to leave it.
+    /// Whether the node is in a round whose join was given up, and still has to leave it.
     leave_due: bool,
-    /// Bytes of a frame that is not whole yet.
+    /// Bytes of the incomplete frame.
     partial_bytes: usize,
+    /// Id of the request that sends BYE; 0: there is none.
     bye: u64,
     ending: Option<Ending>,
     pause_detector: PauseDetector,
@@ -106,7 +107,9 @@ pub struct NativeClient<const PENDING: usize> {
 }
 
 impl<const PENDING: usize> NativeClient<PENDING> {
-    /// Sets out at `now`; the first output is [`Output::Resolve`]. `seed` spreads pauses.
+    /// Creates a client that starts connecting at `now`. The first output is [`Output::Resolve`]. `seed` randomizes the
+    /// retry
+    /// delays.
     #[must_use]
     pub fn new(now: Instant, options: NativeOptions, seed: u64) -> Self {
         let deadline = now + options.connect_timeout;
@@ -132,37 +135,38 @@ impl<const PENDING: usize> NativeClient<PENDING> {
         client
     }
 
-    /// Whether the session is open and has a connection.
+    /// Returns whether the session is open and has a connection.
     #[must_use]
     pub fn is_live(&self) -> bool {
         self.ending.is_none() && self.session.state() == ClientState::Live
     }
 
-    /// How the last try to connect failed, where there was one and there is no connection.
+    /// Returns the failure of the last connection attempt, while the client has no connection.
     #[must_use]
     pub fn failed_try(&self, now: Instant) -> Option<Failure> {
         self.dialer.failed_try(now)
     }
 
-    /// Why it is over.
+    /// Returns the reason for the client's end; `None` while it works.
     #[must_use]
     pub const fn ending(&self) -> Option<Ending> {
         self.ending
     }
 
-    /// The session, as the server knows it.
+    /// Returns the identity of the session at the server.
     #[must_use]
     pub const fn identity(&self) -> &Identity {
         self.session.identity()
     }
 
-    /// The node's part in its run.
+    /// Returns the node's part in its run.
     #[must_use]
     pub const fn participant(&self) -> &Participant {
         &self.participant
     }
 
-    /// Begins a call whose body has so many bytes, which the server may let wait for `span`; 0: it does not wait.
+    /// Begins a call whose body has `body_bytes` bytes. The server may let it wait for `span`; 0 means that it does not
+    /// wait.
     ///
     /// # Errors
     /// See [`BeginError`].
@@ -183,7 +187,7 @@ impl<const PENDING: usize> NativeClient<PENDING> {
         self.enter(now, operation, span, Awaited::Yes).ok_or(Self::FULL)
     }
 
-    /// Begins to end the session, which is over when BYE is answered. The call has no body.
+    /// Begins to end the session. The client ends when the server has answered BYE. The call has no body.
     ///
     /// # Errors
     /// See [`BeginError`].
@@ -192,18 +196,19 @@ impl<const PENDING: usize> NativeClient<PENDING> {
         Ok(self.bye)
     }
 
-    /// Gives a call up: its caller wants no more of it. `None`: it is over already.
+    /// Cancels a call. Returns `None` if it has completed already.
     pub fn cancel(&mut self, now: Instant, id: u64) -> Option<Failed> {
         let is_it = |call: &Pending| call.call == id && call.awaited == Awaited::Yes;
         let index = self.pending.iter().position(is_it)?;
         Some(self.give_up(now, index, ErrorKind::Cancelled))
     }
 
-    /// Nobody reads the pushes of this watch any more, which was answered before: the server is told so, now or once there
-    /// is a connection again. Only a part of the places is for that, so that it never keeps a call out.
+    /// Ends a watch that the server has confirmed: the client notifies the server, now or as soon as it has a
+    /// connection
+    /// again. At most a quarter of the capacity serves this, so that it never keeps calls out.
     ///
     /// # Errors
-    /// There is no room for that yet, or the client is over, and the watch with it.
+    /// The client has no capacity for it at the moment; or the client has ended, and the watch with it.
     pub fn end_watch(&mut self, now: Instant, id: u64) -> Result<(), BeginError> {
         if let Some(ending) = self.ending {
             return Err(BeginError::Over(ending));
@@ -218,8 +223,10 @@ impl<const PENDING: usize> NativeClient<PENDING> {
 
     const FULL: BeginError = BeginError::Limit(LimitError::Operations { count: PENDING as u64 });
 
-    /// The process has waited until [`NativeClient::poll_timeout`], or until something happened, and goes on; to be called
-    /// before it takes in what has. If it comes much too late it was not running, and no deadline passes by that.
+    /// Records that the caller continues after waiting for [`NativeClient::poll_timeout`] or for an event. To be called
+    /// before
+    /// the event is handled. If the call is much too late, the process was not running. All deadlines move by that
+    /// time.
     pub fn wake(&mut self, now: Instant) {
         let mut detector = self.pause_detector;
         let span = detector.on_call(now, || self.poll_timeout());
@@ -235,7 +242,7 @@ impl<const PENDING: usize> NativeClient<PENDING> {
         self.pending.iter_mut().for_each(|call| call.deadline = call.deadline + span);
     }
 
-    /// Takes in what happened.
+    /// Handles an event.
     pub fn handle(&mut self, now: Instant, input: Input<'_>) {
         if self.ending.is_some() || self.identification_takes(now, &input) {
             return;
@@ -257,12 +264,12 @@ impl<const PENDING: usize> NativeClient<PENDING> {
         self.follow_dialer(now);
     }
 
-    /// What is to be done next, in order.
+    /// Returns the next action, in order.
     pub fn poll_output(&mut self) -> Option<Output> {
         self.outputs.pop_front()
     }
 
-    /// When [`Input::Tick`] is due.
+    /// Returns when [`Input::Tick`] is due.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Instant> {
         if self.ending.is_some() {
@@ -272,7 +279,7 @@ impl<const PENDING: usize> NativeClient<PENDING> {
         let deadline = awaited.map(|call| self.given_up_at(call)).min();
         let is_ready = self.dialer.state() == DialState::Ready;
         let session = if is_ready { [self.session.poll_timeout(), self.next_heartbeat()] } else { [None; 2] };
-        // While the peer is asked who it is, the dialer waits for that.
+        // During an identification, the dialer's timer waits.
         let dialer = self.identification.map_or_else(
             || self.dialer.poll_timeout(),
             |pending_identification| Some(pending_identification.until),
@@ -280,7 +287,7 @@ impl<const PENDING: usize> NativeClient<PENDING> {
         [deadline, session[0], session[1], dialer].into_iter().flatten().min()
     }
 
-    /// When a call ends that is not answered.
+    /// Returns when a call times out.
     fn given_up_at(&self, call: &Pending) -> Instant {
         let is_ready = self.dialer.state() == DialState::Ready;
         call.given_up_at(
@@ -289,7 +296,7 @@ impl<const PENDING: usize> NativeClient<PENDING> {
         )
     }
 
-    /// When the server is to be asked for a sign of life, for the sake of a call whose deadline comes near.
+    /// Returns when to ask the server for a heartbeat because the deadline of a call is near.
     fn next_heartbeat(&self) -> Option<Instant> {
         let activity_at = self.session.last_received_at().max(self.session.heartbeat_at());
         let waiting = |call: &&Pending| call.awaited == Awaited::Yes && call.stage == Stage::Sent;
@@ -298,8 +305,9 @@ impl<const PENDING: usize> NativeClient<PENDING> {
         due.min().filter(|_| self.session.state() == ClientState::Live)
     }
 
-    /// The next call that failed without an answer: its deadline passed, or the client is over. Call it until it returns
-    /// `None`.
+    /// Returns the next call that failed without an answer: it timed out, or the client has ended. To be called until
+    /// it
+    /// returns `None`.
     pub fn next_failed(&mut self, now: Instant) -> Option<Failed> {
         if let Some(ending) = self.ending {
             self.pending.retain(|call| call.awaited == Awaited::Yes);
@@ -315,7 +323,7 @@ impl<const PENDING: usize> NativeClient<PENDING> {
         }
         if let Some(index) = self.held().filter(|_| self.submit_when() == SubmitWhen::Never) {
             let is_replaced = self.participant.part() == Part::Replaced;
-            // Otherwise it was taken back by a later wish to be let go.
+            // Otherwise a later request to leave has cancelled it.
             let kind = if is_replaced { ErrorKind::Replaced } else { ErrorKind::Cancelled };
             return Some(self.give_up(now, index, kind));
         }
@@ -327,7 +335,7 @@ impl<const PENDING: usize> NativeClient<PENDING> {
         Some(self.give_up(now, index, ErrorKind::TimedOut))
     }
 
-    /// The next call that was lost with a connection that ended before WELCOME.
+    /// Returns the next call that was lost with a connection that ended before WELCOME.
     fn next_lost(&mut self, now: Instant) -> Option<Failed> {
         let index = self.pending.iter().position(|call| matches!(call.stage, Stage::Lost(_)))?;
         let Pending { call, operation, began, stage, .. } = self.pending.remove(index);
@@ -337,7 +345,7 @@ impl<const PENDING: usize> NativeClient<PENDING> {
         Some(Failed { id: call, operation, failure })
     }
 
-    /// What is to be written next. What it names counts as written.
+    /// Returns what the caller writes next. It counts as written.
     pub fn poll_write(&mut self, now: Instant) -> Option<ToWrite> {
         if self.ending.is_some() {
             return None;
@@ -368,7 +376,7 @@ impl<const PENDING: usize> NativeClient<PENDING> {
         })
     }
 
-    /// HELLO, from a node of this name.
+    /// Returns HELLO for a node with this name.
     #[must_use]
     pub const fn hello<'a>(&self, identity: Identity, node: &'a [u8], auth: &'a [u8]) -> ClientFrame<'a> {
         let SessionOptions { grace_ms, heartbeat_ms, heartbeats_missed_max } = *self.session.options();
@@ -387,13 +395,13 @@ impl<const PENDING: usize> NativeClient<PENDING> {
         }
     }
 
-    /// Bounds on what a server may send: values grow there beyond those of a request, up to a whole frame.
+    /// Returns the limits of a server's frames. A value there may be as long as a frame, unlike in a request.
     #[must_use]
     pub const fn answer_limits(limits: &FrameLimits) -> FrameLimits {
         FrameLimits { value_bytes_max: limits.frame_bytes_max as u64, ..*limits }
     }
 
-    /// Reads the frame at the start of `bytes`. `limits` are [`NativeClient::answer_limits`].
+    /// Parses the frame at the start of `bytes`. `limits` are those of [`NativeClient::answer_limits`].
     pub fn receive<'b>(&mut self, now: Instant, limits: &'b FrameLimits, bytes: &'b [u8]) -> Taken<'b> {
         let has_connection =
             matches!(self.session.state(), ClientState::Greeting | ClientState::Resuming | ClientState::Live);
@@ -421,7 +429,7 @@ impl<const PENDING: usize> NativeClient<PENDING> {
         };
         let event = match frame {
             None if !ServerFrame::is_numbered(header.kind) => Event::Nothing,
-            // Of a later version: it is counted, and if it answers a call, that has failed.
+            // The frame is from a later version. It is counted. If it answers a call, the call has failed.
             None => match self.session.receive(now, &header, &ServerFrame::Done { revision: 0 }) {
                 Received::Answer(id) => self.unreadable(now, id),
                 Received::Over(end) => return self.session_over(end),
@@ -460,8 +468,8 @@ impl<const PENDING: usize> NativeClient<PENDING> {
         })
     }
 
-    /// While a node stands by, no time counts; with a seat, its time begins anew. Whether the event is anybody's: where a
-    /// wish stands that was given up concerns nobody.
+    /// Suspends the deadline while the node is a spare and restarts it when the node gets a slot. Returns whether the
+    /// caller sees the event: it does not see the position of a join that it gave up.
     fn pace(&mut self, now: Instant, id: u64, event: &participant::Event<'_>) -> bool {
         let Some(index) = self.index(id) else { return true };
         let call = &mut self.pending[index];
@@ -509,7 +517,7 @@ impl<const PENDING: usize> NativeClient<PENDING> {
         let Pending { call: id, operation, began, .. } = *call;
         let (failure, fault) = match frame {
             ServerFrame::Error { fault } => (failure_of(&fault), Some(fault)),
-            // What a node asked for was answered after it had become moot.
+            // The server answered the node's request after it had become void.
             _ => {
                 let failure = Ending::Left.failure();
                 (Failure { kind: ErrorKind::Cancelled, phase: Phase::Waiting, ..failure }, None)
@@ -526,7 +534,7 @@ impl<const PENDING: usize> NativeClient<PENDING> {
         }
     }
 
-    /// What came is no answer to the call.
+    /// Returns the failure of a call to which the server sent a frame that does not answer it.
     fn unanswered(&self, now: Instant, call: &Pending) -> Event<'static> {
         if call.awaited != Awaited::Yes {
             return Event::Nothing;
@@ -555,8 +563,11 @@ impl<const PENDING: usize> NativeClient<PENDING> {
         }
     }
 
-    /// What nobody awaits any more and did not arrive is not sent again, unless it cancels what did. The node has to know
-    /// before it reads on: a wish of its own that came to nothing leaves it where it was.
+    /// Drops requests that the caller gave up and that the server did not receive, but keeps a cancellation of a
+    /// request
+    /// that it did receive. The participant has to know before the next frame is parsed: a join of which the server
+    /// knows
+    /// nothing leaves the node's part as it was.
     fn withdraw_unwanted(&mut self, request_last: u64) {
         let Self { pending, session, participant, .. } = self;
         pending.retain(|call| {
@@ -573,8 +584,8 @@ impl<const PENDING: usize> NativeClient<PENDING> {
         });
     }
 
-    /// A request that nobody awaits any more: the server is to be told so, once there is room for one more. The id of what
-    /// tells it.
+    /// Begins to cancel a request that the caller gave up, once the session has capacity. Returns the id of the new
+    /// request.
     fn cancellation(&mut self, now: Instant) -> Option<u64> {
         if self.session.state() != ClientState::Live {
             return None;
@@ -586,8 +597,9 @@ impl<const PENDING: usize> NativeClient<PENDING> {
         Some(id)
     }
 
-    /// The round that nobody waited for is left, once there is room for one more request; unless it is over by then, and
-    /// its seat with it.
+    /// Begins to leave a round whose join had been given up, once the session has capacity, unless the round and its
+    /// slot
+    /// have ended by then. Returns the id of the new request.
     fn leave_of_unwanted_round(&mut self, now: Instant) -> Option<u64> {
         self.leave_due &= !planted::has(Bug::KeptSlot);
         if !self.owes_leave() || self.session.state() != ClientState::Live {
@@ -595,7 +607,7 @@ impl<const PENDING: usize> NativeClient<PENDING> {
         }
         let id = self.enter(now, Operation::Leave, Duration::ZERO, Awaited::Leaves)?;
         self.leave_due = false;
-        // Where it stands it may leave, as was just asked.
+        // `owes_leave` has just checked that the node may leave.
         let _ = self.participant.leave(id);
         Some(id)
     }
@@ -606,7 +618,7 @@ impl<const PENDING: usize> NativeClient<PENDING> {
         }
         let id = self.session.begin().ok()?;
         let deadline = now + span;
-        // Room was checked above.
+        // Capacity was checked above.
         let (call, began, stage) = (id, now, Stage::Due);
         let _ = self.pending.push(Pending { id, call, operation, began, deadline, span, awaited, stage });
         Some(id)
@@ -620,7 +632,7 @@ impl<const PENDING: usize> NativeClient<PENDING> {
         self.index(id).map(|index| self.pending.remove(index))
     }
 
-    /// Ends a call before its answer. If the server may have it, its place stays until that has answered.
+    /// Ends a call before its answer. If the server may have received it, its entry stays until the server answers.
     fn give_up(&mut self, now: Instant, index: usize, kind: ErrorKind) -> Failed {
         let Pending { id, call, operation, began, stage, .. } = self.pending[index];
         let withdrawn = stage == Stage::Held || self.session.withdraw(id);
@@ -693,11 +705,12 @@ impl<const PENDING: usize> NativeClient<PENDING> {
         }
     }
 
-    /// The connection ended before WELCOME. There may be another one, unless the client is over by this: it had said BYE.
-    /// What left with HELLO and only reads is sent again.
+    /// Handles the end of a connection before WELCOME. A request that was sent with HELLO and only reads is sent again
+    /// on the
+    /// next connection. If BYE was sent with HELLO, the client has ended.
     fn greeting_lost(&mut self, cause: Cause) {
         self.opening = None;
-        // A session that was never opened is none to lose, and one that was is resumed.
+        // A session that was never opened cannot be lost, and one that was open is resumed.
         let _ = self.session.connection_ended();
         if self.session.state() != ClientState::New {
             return;
@@ -770,15 +783,15 @@ impl<const PENDING: usize> NativeClient<PENDING> {
     }
 
     fn emit(&mut self, output: Output) {
-        // One input makes a handful of outputs, and the caller drains them after each.
+        // An input causes few outputs, and the caller drains them after each one.
         let _ = self.outputs.push_back(output);
     }
 }
 
-/// BYE's number.
+/// Kind of a BYE frame.
 const BYE: u16 = 0x0004;
 
-/// What a request that may have arrived may have done.
+/// Returns the effect of a request that the server may have received.
 const fn effect_of(operation: Operation) -> Effect {
     if operation.reads_only() { Effect::None } else { Effect::Possible }
 }

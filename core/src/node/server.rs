@@ -1,7 +1,8 @@
-//! The server: connections, the store, and the deadlines that hold them, in one machine.
+//! The server in one machine: connections, the store, and their deadlines.
 //!
-//! Feed it with [`Server::handle`], then drain [`Server::poll_output`], then sleep until [`Server::poll_timeout`] or
-//! the next event. The driver and the simulator run this same type.
+//! The caller feeds it with [`Server::handle`], drains [`Server::poll_output`], and sleeps until
+//! [`Server::poll_timeout`]
+//! or the next event. The driver and the simulator run this same type.
 
 mod conns;
 mod deadlines;
@@ -21,31 +22,31 @@ use crate::wire::native::MAGIC;
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
-use conns::{Conn, Conns, Language, Life};
+use conns::{Conn, Conns, Life, Protocol};
 use core::net::SocketAddr;
 use deadlines::{Deadline, Deadlines};
 use native::{Native, ServerContext};
 
-/// What is left of an input when its requests have been carried out.
+/// Rest of an input after its requests have been executed.
 #[derive(Clone, Copy, Debug)]
 enum Rest {
     Nothing,
-    /// The start of a frame, which lacks at least so many bytes.
+    /// The start of a frame that lacks at least this many bytes.
     Lacks(usize),
-    /// Frames that rest until the peer reads its answers.
+    /// Frames that the server serves once the peer has read its answers.
     Resting,
 }
 
-/// Entries that the deadlines may keep beyond those that connections account for.
+/// Entries that the deadlines may hold in addition to four for each connection.
 const DEADLINES_KEPT: usize = 1024;
 /// One server.
 #[derive(Debug)]
 pub struct Server {
     limits: ServerLimits,
     instance: ServerInstance,
-    /// The time of the server's deadlines, which stands still while its process does not run.
+    /// Time of the server's deadlines. It stops while the server's process does not run.
     now: Instant,
-    /// How far that is behind the process's clock.
+    /// Time by which `now` is behind the clock of the process.
     paused: Duration,
     pause_detector: PauseDetector,
     engine: Engine,
@@ -54,12 +55,12 @@ pub struct Server {
     closes: VecDeque<ConnId>,
     events: VecDeque<Event>,
     stats: Stats,
-    /// From the first native client on.
+    /// Set when the first native client connects.
     native: Option<Box<Native>>,
 }
 
 impl Server {
-    /// A server with an empty store.
+    /// Creates a server with an empty store.
     #[must_use]
     pub fn new(limits: ServerLimits, instance: ServerInstance) -> Self {
         Self {
@@ -78,7 +79,7 @@ impl Server {
         }
     }
 
-    /// Counts and sizes.
+    /// Returns counts and sizes.
     #[must_use]
     pub fn stats(&self) -> Stats {
         let native = self.native.as_ref();
@@ -92,17 +93,17 @@ impl Server {
         }
     }
 
-    /// The store.
+    /// Returns the store.
     #[must_use]
     pub const fn engine(&self) -> &Engine {
         &self.engine
     }
 
-    /// Feeds one input. `now` must not be earlier than in any call before. A call that comes much later than
-    /// [`Server::poll_timeout`] asked for means that the process was not running: no deadline passes then.
+    /// Handles one input. `now` must not be earlier than in an earlier call. A call much later than
+    /// [`Server::poll_timeout`] shows that the process was not running. The deadlines then move by that time.
     ///
     /// # Errors
-    /// The caller's mistake; nothing has changed.
+    /// The input does not fit the state. Nothing has changed.
     pub fn handle(&mut self, now: Instant, input: Input<'_>) -> Result<(), InputError> {
         self.pass_time(now);
         match input {
@@ -136,7 +137,7 @@ impl Server {
         Ok(())
     }
 
-    /// The next thing to do; drain it after every input.
+    /// Returns the next action. The caller drains it after every input.
     pub fn poll_output(&mut self) -> Option<Output> {
         if let Some(conn) = self.conns.next_to_send() {
             return Some(Output::Transmit { conn });
@@ -147,14 +148,14 @@ impl Server {
         self.events.pop_front().map(Output::Event)
     }
 
-    /// When [`Input::Tick`] is due at the latest.
+    /// Returns when [`Input::Tick`] is due at the latest.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Instant> {
         let native = self.native.as_ref().and_then(|native| native.poll_timeout(&self.engine));
         [self.deadlines.next(), native].into_iter().flatten().min().map(|due| due + self.paused)
     }
 
-    /// Brings the time of the server's deadlines up to the process's.
+    /// Moves the server's time on to the process's time, less the pauses.
     fn pass_time(&mut self, now: Instant) {
         let mut detector = self.pause_detector;
         self.paused += detector.on_call(now, || self.poll_timeout());
@@ -162,13 +163,13 @@ impl Server {
         self.now = Instant::ORIGIN + now.since(Instant::ORIGIN + self.paused);
     }
 
-    /// What is to be sent to `conn`; nothing if it is gone.
+    /// Returns the bytes to send to `conn`. Empty if the connection has ended.
     #[must_use]
     pub fn unsent(&self, conn: ConnId) -> &[u8] {
         self.conns.get(conn).map_or(&[], |conn| conn.outbox.unsent())
     }
 
-    /// Whether more bytes of `conn` are welcome: not while it leaves its answers unread, nor when it is closing.
+    /// Returns whether the caller may read from `conn`: not while its answers are unread, nor while it is closing.
     #[must_use]
     pub fn wants_read(&self, conn: ConnId) -> bool {
         self.conns.get(conn).is_some_and(|conn| {
@@ -193,7 +194,7 @@ impl Server {
         Ok(())
     }
 
-    /// Serves the frames of `id` that stand in its inbox and in `bytes`, as far as its unread answers allow.
+    /// Serves the frames in the inbox of `id` and in `bytes`, until its unread answers reach the limit.
     fn receive(&mut self, id: ConnId, bytes: &[u8]) {
         let Some(conn) = self.conns.at(id) else { return };
         if matches!(conn.life, Life::Closing(_)) {
@@ -201,7 +202,8 @@ impl Server {
         }
         let mut kept = core::mem::take(&mut conn.inbox);
         let mut fresh = bytes;
-        // A frame that has begun is given what it lacks and no more, so that all behind it is read where it stands.
+        // The inbox gets only the bytes that its incomplete frame lacks, so that later frames are parsed without a
+        // copy.
         let outcome = loop {
             let from_inbox = !kept.is_empty();
             let input: &[u8] = if from_inbox { &kept } else { fresh };
@@ -242,12 +244,12 @@ impl Server {
         conn.inbox = kept;
         if !conn.inbox.is_empty() {
             conn.last_received_at = self.now;
-            if let Language::Native(Some(_)) = conn.language {
-                // Within a frame its client can say nothing else.
+            if let Protocol::Native(Some(_)) = conn.protocol {
+                // The client cannot send a heartbeat inside a frame, so part of a frame counts as one.
                 self.with_native(|native, context| native.partial_frame_received(context, id));
             }
             let Some(conn) = self.conns.at(id) else { return };
-            if !conn.frame_armed && conn.language.has_greeted() {
+            if !conn.frame_armed && conn.protocol.has_greeted() {
                 conn.frame_armed = true;
                 self.arm(self.now + self.limits.frame_timeout, Deadline::Frame, id);
             }
@@ -255,23 +257,23 @@ impl Server {
         self.charge(id);
     }
 
-    /// Carries out the requests in `input`; returns how many bytes they were, and what is left of the input.
+    /// Executes the requests in `input`. Returns the number of bytes served and what the rest of the input is.
     ///
     /// # Errors
-    /// Why the connection is to be closed.
+    /// The reason why the server closes the connection.
     fn serve(&mut self, id: ConnId, input: &[u8]) -> Result<(usize, Rest), CloseReason> {
         let Some(conn) = self.conns.at(id) else { return Ok((0, Rest::Nothing)) };
-        if let (Language::Unknown, Some(&first)) = (&conn.language, input.first()) {
-            conn.language = if first == MAGIC[0] {
+        if let (Protocol::Unknown, Some(&first)) = (&conn.protocol, input.first()) {
+            conn.protocol = if first == MAGIC[0] {
                 self.native.get_or_insert_with(|| Box::new(Native::new(&self.limits, self.instance)));
-                Language::Native(None)
+                Protocol::Native(None)
             } else {
-                Language::C10d(ServerConn::default())
+                Protocol::C10d(ServerConn::default())
             };
         }
-        match conn.language {
-            Language::Native(_) => self.serve_native(id, input),
-            Language::C10d(_) | Language::Unknown => self.serve_c10d(id, input),
+        match conn.protocol {
+            Protocol::Native(_) => self.serve_native(id, input),
+            Protocol::C10d(_) | Protocol::Unknown => self.serve_c10d(id, input),
         }
     }
 
@@ -286,7 +288,7 @@ impl Server {
             if conn.outbox.unsent().len() >= limits.unsent_bytes_high {
                 return Ok((used, Rest::Resting));
             }
-            let Language::C10d(machine) = &mut conn.language else { return Ok((used, Rest::Nothing)) };
+            let Protocol::C10d(machine) = &mut conn.protocol else { return Ok((used, Rest::Nothing)) };
             let request = match machine.next(&input[used..], &limits.frame, &mut conn.outbox.writer(pool)) {
                 Ok(Next::Request { request, bytes }) => {
                     used += bytes;
@@ -355,7 +357,7 @@ impl Server {
         }
     }
 
-    /// Does something with what native clients have here; nothing when there never was one.
+    /// Calls `serve` with the state of the native clients. Does nothing before the first native client.
     fn with_native(&mut self, serve: impl FnOnce(&mut Native, &mut ServerContext<'_>)) {
         let Self { now, conns, engine, limits, stats, native, events, .. } = self;
         if let Some(native) = native {
@@ -363,7 +365,7 @@ impl Server {
         }
     }
 
-    /// What follows for native clients from an input, whoever it came from.
+    /// Carries out what an input of any connection means to native clients.
     fn settle(&mut self) {
         self.with_native(Native::push_to_watchers);
         self.enforce_buffer_limit();
@@ -383,7 +385,7 @@ impl Server {
             Some(since) if bytes == 0 => Some(since),
             _ => Some(self.now),
         };
-        let is_native = matches!(conn.language, Language::Native(_));
+        let is_native = matches!(conn.protocol, Protocol::Native(_));
         if unsent > 0 && !conn.stall_armed {
             conn.stall_armed = true;
             self.arm(self.now + self.limits.stall_timeout, Deadline::Stall, id);
@@ -392,7 +394,7 @@ impl Server {
         }
         if is_native && bytes > 0 {
             if was_full {
-                self.with_native(|native, context| native.reads_again(context, id));
+                self.with_native(|native, context| native.reads_resumed(context, id));
             }
             self.with_native(|native, context| native.writable(context, id));
         }
@@ -408,8 +410,9 @@ impl Server {
     fn read_closed(&mut self, id: ConnId) {
         self.engine.forget_waits(id);
         let Some(conn) = self.conns.at(id) else { return };
-        if let Language::Native(_) = conn.language {
-            // A native client says Bye before it closes: this is the end of its connection, not of its requests only.
+        if let Protocol::Native(_) = conn.protocol {
+            // A native client sends Bye before it closes, so this is the end of its connection and not only of its
+            // requests.
             return self.close_when_sent(id, CloseReason::PeerClosed);
         }
         if conn.life == Life::Open {
@@ -418,7 +421,7 @@ impl Server {
         self.end_if_half_closed(id);
     }
 
-    /// With no answer left to send, whatever stands in the inbox is a frame that will never be whole.
+    /// Removes a half-closed connection without unsent answers. The rest of its inbox is an incomplete frame.
     fn end_if_half_closed(&mut self, id: ConnId) {
         let is_over = |conn: &Conn| conn.life == Life::HalfClosed && conn.outbox.unsent().is_empty();
         if self.conns.get(id).is_some_and(is_over) {
@@ -426,23 +429,23 @@ impl Server {
         }
     }
 
-    /// Brings the books on buffered bytes up to date.
+    /// Updates the count of buffered bytes for a connection.
     fn charge(&mut self, id: ConnId) {
         let Some(change) = self.conns.charge(id) else { return };
         self.stats.buffered_bytes = self.stats.buffered_bytes.saturating_add_signed(change);
         self.enforce_buffer_limit();
     }
 
-    /// What connections and sessions hold together.
+    /// Returns the bytes that connections and sessions hold together.
     fn buffered_bytes(&self) -> u64 {
         self.stats.buffered_bytes + self.native.as_ref().map_or(0, |native| native.held_bytes())
     }
 
-    /// Where the buffered bytes pass their limit, those who hold most are ended.
+    /// Ends the largest holders until the buffered bytes are within their limit.
     fn enforce_buffer_limit(&mut self) {
         while self.buffered_bytes() > self.limits.buffered_bytes_max {
-            let conn = self.conns.greediest();
-            let session = self.native.as_ref().and_then(|native| native.greediest());
+            let conn = self.conns.largest_holder();
+            let session = self.native.as_ref().and_then(|native| native.largest_holder());
             match (conn, session) {
                 (conn, Some((session, held))) if conn.is_none_or(|(_, charged)| charged < held) => {
                     self.with_native(|native, context| native.expel(context, session));
@@ -458,18 +461,19 @@ impl Server {
 
     fn arm(&mut self, at: Instant, deadline: Deadline, id: ConnId) {
         self.deadlines.arm(at, deadline, id);
-        // What was settled long before it is due must not pile up.
+        // Entries that no longer apply must not accumulate until they are due.
         if self.deadlines.len() > 4 * self.stats.connections + DEADLINES_KEPT {
             let conns = &self.conns;
             self.deadlines.retain(|deadline, id| {
                 let conn = conns.get(id);
-                conn.is_some_and(|conn| deadline != Deadline::Handshake || !conn.language.has_greeted())
+                conn.is_some_and(|conn| deadline != Deadline::Handshake || !conn.protocol.has_greeted())
             });
         }
     }
 
-    /// Reads no more of a connection, and ends it once its answers have left. Its waits end now: a queued item must
-    /// not be told to one who can no longer fetch it.
+    /// Stops reading from a connection and closes it once its answers have been sent. Its waits end now: an item of a
+    /// queue
+    /// must not go to a client that can no longer fetch it.
     fn close_when_sent(&mut self, id: ConnId, reason: CloseReason) {
         self.engine.forget_waits(id);
         let (Some(conn), pool) = self.conns.parts(id) else { return };
@@ -481,7 +485,7 @@ impl Server {
             return self.remove(id, reason);
         }
         conn.life = Life::Closing(reason);
-        let is_native = matches!(conn.language, Language::Native(_));
+        let is_native = matches!(conn.protocol, Protocol::Native(_));
         self.conns.want_to_send(id);
         self.charge(id);
         if is_native {
@@ -494,14 +498,14 @@ impl Server {
         self.engine.forget_waits(id);
         self.stats.connections -= 1;
         self.stats.buffered_bytes -= conn.charged;
-        if let Some(places) = self.conns.give_places_back(self.stats.connections) {
-            self.engine.forget_places(places);
-            self.closes.shrink_to(places);
-            self.events.shrink_to(places);
+        if let Some(slots) = self.conns.shrink_slots(self.stats.connections) {
+            self.engine.forget_places(slots);
+            self.closes.shrink_to(slots);
+            self.events.shrink_to(slots);
         }
         self.closes.push_back(id);
         self.events.push_back(Event::Closed { conn: id, peer: conn.peer, reason });
-        if let Language::Native(_) = conn.language {
+        if let Protocol::Native(_) = conn.protocol {
             self.with_native(|native, context| native.lost(context, id, reason.why()));
         }
     }
@@ -513,7 +517,7 @@ impl Server {
             let Ok(conn) = self.conns.find(id) else { continue };
             let (armed, since, timeout, reason) = match deadline {
                 Deadline::Handshake => {
-                    if !conn.language.has_greeted() {
+                    if !conn.protocol.has_greeted() {
                         self.stats.expelled += 1;
                         self.remove(id, CloseReason::HandshakeTimeout);
                     }

@@ -1,24 +1,27 @@
-//! The client's end of a session: ids for requests, which of them to send again after a reconnect, what to
-//! acknowledge, and when a sign of life is due. It keeps no bytes and needs no allocator: the caller can write each
-//! pending request again.
+//! Client side of a session: it gives requests their ids and decides which to send again after a reconnect, what to
+//! acknowledge, and when a heartbeat is due. It stores no bytes and needs no allocator: the caller can write each
+//! pending
+//! request again.
 //!
-//! On each connection: send [`ClientSession::hello`], feed what arrives to [`ClientSession::receive`], and while
-//! [`ClientSession::next_to_send`] names a request, write it with the label that [`ClientSession::label`] gives.
+//! On each connection the caller sends [`ClientSession::hello`] and passes received frames to
+//! [`ClientSession::receive`].
+//! While [`ClientSession::next_to_send`] returns a request, it writes that with the label of [`ClientSession::label`].
 
 use super::life::{ClientEvent, ClientState};
 use crate::time::{Duration, Instant};
 use crate::wire::native::{FLAG_RESENT, Fault, FaultCode, Header, Label, ServerFrame, Why};
 use heapless::Vec;
 
-/// What a client asks for.
+/// Settings that a client requests for its session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SessionOptions {
-    /// How long the session shall outlive its connection. With zero, requests go out with HELLO, and nothing is
-    /// resumed.
+    /// Time that the session outlives its connection, in milliseconds. With 0, requests are sent together with HELLO
+    /// and the
+    /// session is never resumed.
     pub grace_ms: u32,
-    /// The longest silence, 0 for the server's choice.
+    /// Heartbeat interval in milliseconds; 0 for the server's default.
     pub heartbeat_ms: u32,
-    /// So many times the silence ends the session.
+    /// Number of missed heartbeats that end the session.
     pub heartbeats_missed_max: u32,
 }
 
@@ -28,100 +31,101 @@ impl Default for SessionOptions {
     }
 }
 
-/// What makes a session known to its server.
+/// Identity by which a server recognizes a session.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Identity {
-    /// Which life of the server.
+    /// Incarnation of the server.
     pub incarnation: u64,
-    /// Which session; 0 asks for a new one.
+    /// Id of the session; 0 requests a new one.
     pub session: u64,
-    /// Its secret.
+    /// Secret of the session.
     pub token: [u8; 16],
 }
 
-/// What a frame from the server meant.
+/// Meaning of a frame from the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Received {
-    /// The session is open; send what [`ClientSession::next_to_send`] names.
+    /// The session is open. The caller sends what [`ClientSession::next_to_send`] returns.
     Welcome,
-    /// The frame answers this request, which is pending no more.
+    /// The frame answers this request, which is no longer pending.
     Answer(u64),
-    /// The frame is a push of this request.
+    /// The frame is a push that belongs to this request.
     Push(u64),
-    /// The frame is to be passed over: it came before, or says no more than that the server lives.
+    /// The frame needs no action: it was received before, or only shows that the server is alive.
     Nothing,
-    /// Another connection has the session, but not for long: close this one, and report that it ended.
+    /// An abandoned connection has the session for a moment. The caller closes this connection and reports that it
+    /// ended.
     Lost,
-    /// The session is over. Requests that are pending may or may not have had their effect.
+    /// The session has ended. Pending requests may or may not have had their effect.
     Over(End),
 }
 
-/// Why a session ended, as its client knows it.
+/// Reason why a session ended, as far as its client knows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
     /// The server ended it.
     Server(Why),
-    /// The server refused to open or to resume it, or gave the connection up: code and numbers of its error.
+    /// The server refused to open or to resume it, or closed the connection. Code and numbers of its error.
     Refused(FaultCode, u64, u64),
-    /// The connection ended, and there was no grace.
+    /// The connection ended, and the session has no grace period.
     Connection,
-    /// The connection ended and was not made again within the grace.
+    /// The connection ended and could not be established again within the grace period.
     GracePassed,
-    /// The server broke the protocol.
+    /// The server violated the protocol.
     Protocol,
 }
 
-/// The caller's mistake.
+/// Misuse of a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SessionError {
-    /// As many requests are pending as fit.
-    #[error("as many requests are pending as there is room for")]
+    /// The session has no capacity for another request.
+    #[error("as many requests are pending as the session has capacity for")]
     Full,
-    /// The session is over, or the call does not fit its state.
+    /// The session has ended, or the call does not fit its state.
     #[error("the session is {0:?}")]
     State(ClientState),
 }
 
-/// What is due.
+/// Action that is due.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Due {
-    /// A Heartbeat with this nonce.
+    /// Send a Heartbeat with this nonce.
     Heartbeat(u64),
-    /// The server has been silent for too long: close the connection, and report that it ended.
+    /// Close the connection, and report that it ended: the server has been silent for too long.
     ServerSilent,
 }
 
-/// One session.
+/// Client side of one session, with capacity for `PENDING` requests.
 #[derive(Debug)]
 pub struct ClientSession<const PENDING: usize> {
     options: SessionOptions,
     state: ClientState,
     identity: Identity,
-    /// Unanswered requests, in the order of their ids.
+    /// Unanswered requests, in ascending order.
     pending: Vec<u64, PENDING>,
     id_last: u64,
-    /// The highest id that was sent on this connection, or is known to have arrived before.
+    /// Highest id that was sent on this connection, or that arrived on an earlier one.
     sent: u64,
-    /// The highest id that was ever sent.
+    /// Highest id that was ever sent.
     sent_ever: u64,
-    /// The highest sequence received.
+    /// Highest sequence number received.
     received: u64,
-    /// The highest sequence that the server was told of on this connection.
+    /// Highest sequence number acknowledged on this connection.
     acknowledged: u64,
-    /// Bytes received since.
-    untold_bytes: u64,
+    /// Bytes received since the last acknowledgement.
+    unacknowledged_bytes: u64,
     window_frames: u32,
     window_bytes: u64,
     heartbeat: Duration,
     silence_max: Duration,
-    said: Instant,
+    last_sent_at: Instant,
     received_at: Instant,
-    /// When the last heartbeat was due.
+    /// When the last heartbeat began.
     last_heartbeat: Instant,
 }
 
 impl<const PENDING: usize> ClientSession<PENDING> {
-    /// A session that is yet to be opened.
+    /// Creates a session that has not been opened.
     #[must_use]
     pub const fn new(options: SessionOptions) -> Self {
         Self {
@@ -134,56 +138,56 @@ impl<const PENDING: usize> ClientSession<PENDING> {
             sent_ever: 0,
             received: 0,
             acknowledged: 0,
-            untold_bytes: 0,
+            unacknowledged_bytes: 0,
             window_frames: 0,
             window_bytes: 0,
             heartbeat: Duration::ZERO,
             silence_max: Duration::ZERO,
-            said: Instant::ORIGIN,
+            last_sent_at: Instant::ORIGIN,
             received_at: Instant::ORIGIN,
             last_heartbeat: Instant::ORIGIN,
         }
     }
 
-    /// Where it stands.
+    /// Returns the state of the session.
     #[must_use]
     pub const fn state(&self) -> ClientState {
         self.state
     }
 
-    /// What it asked for.
+    /// Returns the requested settings; the grace period is the granted one once the session is open.
     #[must_use]
     pub const fn options(&self) -> &SessionOptions {
         &self.options
     }
 
-    /// Its name and secret at the server.
+    /// Returns the id and the secret of the session at the server.
     #[must_use]
     pub const fn identity(&self) -> &Identity {
         &self.identity
     }
 
-    /// Unanswered requests, in the order of their ids.
+    /// Returns the unanswered requests, in ascending order.
     #[must_use]
     pub fn pending(&self) -> &[u64] {
         &self.pending
     }
 
-    /// There is a connection: what HELLO says, and its label.
+    /// Notes that a connection was established. Returns the identity that HELLO carries, and its label.
     ///
     /// # Errors
-    /// The session has a connection already, or is over.
+    /// The session already has a connection, or has ended.
     pub fn hello(&mut self, now: Instant) -> Result<(Identity, Label), SessionError> {
         self.step(ClientEvent::Connected)?;
-        (self.said, self.received_at) = (now, now);
-        (self.acknowledged, self.untold_bytes) = (self.received, 0);
+        (self.last_sent_at, self.received_at) = (now, now);
+        (self.acknowledged, self.unacknowledged_bytes) = (self.received, 0);
         Ok((self.identity, Label { id: 0, sequence: self.received, flags: 0 }))
     }
 
-    /// A new request; it is pending until it is answered, and stays so over reconnects.
+    /// Begins a request and returns its id. It is pending until it is answered, also over reconnects.
     ///
     /// # Errors
-    /// There is no room, or the session is over.
+    /// There is no capacity for it, or the session has ended.
     pub fn begin(&mut self) -> Result<u64, SessionError> {
         if self.state == ClientState::Over {
             return Err(SessionError::State(self.state));
@@ -193,9 +197,9 @@ impl<const PENDING: usize> ClientSession<PENDING> {
         Ok(self.id_last)
     }
 
-    /// Takes a request back, if the server cannot have it and never will; whether that is so.
+    /// Withdraws a request that the server has not received and cannot receive any more. Returns whether that is so.
     pub fn withdraw(&mut self, id: u64) -> bool {
-        // After WELCOME it is known what has arrived on earlier connections.
+        // After WELCOME it is known which requests arrived on earlier connections.
         let is_known = matches!(self.state, ClientState::Live);
         let Ok(index) = self.pending.binary_search(&id) else { return false };
         let is_unsent = id > self.sent_ever || (is_known && id > self.sent);
@@ -205,10 +209,11 @@ impl<const PENDING: usize> ClientSession<PENDING> {
         is_unsent
     }
 
-    /// The request that is to be written next; `None` when there is none, or it is not the time.
+    /// Returns the request to write next; `None` if there is none, or it must not be sent yet.
     ///
-    /// A session that can be resumed sends nothing before its first WELCOME: without the token nobody could find out
-    /// what became of it.
+    /// A session that can be resumed sends no request before its first WELCOME: without the token the client could not
+    /// find
+    /// out whether the request had its effect.
     #[must_use]
     pub fn next_to_send(&self) -> Option<u64> {
         let ready = match self.state {
@@ -220,38 +225,39 @@ impl<const PENDING: usize> ClientSession<PENDING> {
         self.pending.get(index).copied().filter(|_| ready)
     }
 
-    /// The label of the request that [`Self::next_to_send`] named, which is now written; or, with the id 0, of any
-    /// frame that is no request.
+    /// Returns the label of the request that [`Self::next_to_send`] returned, which counts as written; or, for id 0, of
+    /// a frame
+    /// that is not a request.
     pub fn label(&mut self, now: Instant, id: u64) -> Label {
         let flags = if id != 0 && id <= self.sent_ever { FLAG_RESENT } else { 0 };
         if id != 0 {
             (self.sent, self.sent_ever) = (id, self.sent_ever.max(id));
         }
-        (self.said, self.acknowledged, self.untold_bytes) = (now, self.received, 0);
+        (self.last_sent_at, self.acknowledged, self.unacknowledged_bytes) = (now, self.received, 0);
         Label { id, sequence: self.received, flags }
     }
 
-    /// Whether an Acknowledge is due: half of the window was received since the server was last told.
+    /// Returns whether an Acknowledge is due: half of the window was received since the last acknowledgement.
     #[must_use]
     pub const fn owes_acknowledge(&self) -> bool {
         let frames = self.received - self.acknowledged;
         let frames_due = frames > 0 && frames >= self.window_frames as u64 / 2;
         matches!(self.state, ClientState::Live)
-            && (frames_due || (frames > 0 && self.untold_bytes >= self.window_bytes / 2))
+            && (frames_due || (frames > 0 && self.unacknowledged_bytes >= self.window_bytes / 2))
     }
 
-    /// A part of a frame has come, which is a sign of life as well.
+    /// Notes that part of a frame has arrived, which shows that the server is alive.
     pub const fn note_received(&mut self, now: Instant) {
         self.received_at = now;
     }
 
-    /// A frame has come.
+    /// Handles a frame.
     pub fn receive(&mut self, now: Instant, header: &Header, frame: &ServerFrame<'_>) -> Received {
         self.received_at = now;
         match *frame {
             ServerFrame::Welcome { .. } => self.welcome(frame),
             ServerFrame::HeartbeatEcho { .. } => Received::Nothing,
-            // Nobody else has the token: it is a HELLO of an abandoned connection, which came late.
+            // No other client has the token, so this is due to a late HELLO of a connection that this client abandoned.
             ServerFrame::SessionOver { why: Why::Superseded } if self.options.grace_ms > 0 => Received::Lost,
             ServerFrame::SessionOver { why } => self.end(ClientEvent::Ended, End::Server(why)),
             ServerFrame::Error { fault } if header.id == 0 => {
@@ -262,8 +268,9 @@ impl<const PENDING: usize> ClientSession<PENDING> {
         }
     }
 
-    /// The connection has ended. Before the first WELCOME the session is as good as new: the next connection opens
-    /// another one, at which nothing was sent yet.
+    /// Handles the end of the connection. Before the first WELCOME the session counts as new: the next connection opens
+    /// another
+    /// one, to which no request has been sent.
     pub fn connection_ended(&mut self) -> Option<End> {
         let event = if self.options.grace_ms == 0 { ClientEvent::LostForGood } else { ClientEvent::Lost };
         self.step(event).ok()?;
@@ -273,24 +280,24 @@ impl<const PENDING: usize> ClientSession<PENDING> {
         (self.state == ClientState::Over).then_some(End::Connection)
     }
 
-    /// The process was not running for so long: the server had no chance to be heard.
+    /// Moves the server's last activity by the time in which this process was not running.
     pub fn paused(&mut self, span: Duration) {
         self.received_at = self.received_at + span;
     }
 
-    /// When the server last gave a sign of life on this connection, or the connection was made.
+    /// Returns when the server last sent bytes on this connection, or when the connection was established.
     #[must_use]
     pub const fn last_received_at(&self) -> Instant {
         self.received_at
     }
 
-    /// When the last heartbeat was begun.
+    /// Returns when the last heartbeat began.
     #[must_use]
     pub const fn heartbeat_at(&self) -> Instant {
         self.last_heartbeat
     }
 
-    /// Asks for a sign of life before one is due: the nonce of a Heartbeat to send. `None`: there is no session yet.
+    /// Begins a heartbeat before one is due. Returns its nonce; `None` if the session is not open.
     pub fn begin_heartbeat(&mut self, now: Instant) -> Option<u64> {
         if self.state != ClientState::Live {
             return None;
@@ -299,16 +306,17 @@ impl<const PENDING: usize> ClientSession<PENDING> {
         Some(now.as_nanos())
     }
 
-    /// When [`Self::tick`] has something to say.
+    /// Returns when [`Self::tick`] has an action.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Instant> {
         let counts = self.state == ClientState::Live && !self.heartbeat.is_zero();
-        // Who talks without an answer, since all he asks for waits, still has to find out whether the server lives.
-        let quiet = self.said.min(self.received_at).max(self.last_heartbeat);
+        // If all its requests wait, a client may send without getting answers. It then still checks that the server is
+        // alive.
+        let quiet = self.last_sent_at.min(self.received_at).max(self.last_heartbeat);
         counts.then(|| (quiet + self.heartbeat).min(self.received_at + self.silence_max))
     }
 
-    /// What is due at `now`. The nonce is the time.
+    /// Returns the action that is due at `now`. The nonce is the time.
     pub fn tick(&mut self, now: Instant) -> Option<Due> {
         self.poll_timeout().filter(|&due| due <= now)?;
         if self.received_at + self.silence_max <= now {
@@ -370,7 +378,7 @@ impl<const PENDING: usize> ClientSession<PENDING> {
             return self.end(ClientEvent::Refused, End::Protocol);
         }
         self.received = header.sequence;
-        self.untold_bytes += u64::from(header.body_bytes);
+        self.unacknowledged_bytes += u64::from(header.body_bytes);
         if header.kind >= 0xc000 {
             return Received::Push(header.id);
         }
@@ -383,7 +391,8 @@ impl<const PENDING: usize> ClientSession<PENDING> {
         }
     }
 
-    /// The answer to a request that was sent again is gone. Nobody who keeps to [`Self::next_to_send`] hears that.
+    /// Handles the answer that a repeated request is forgotten. A caller that follows [`Self::next_to_send`] never gets
+    /// it.
     fn forgotten(&mut self, id: u64, fault: &Fault<'_>) -> Received {
         if self.pending.binary_search(&id).is_err() {
             return Received::Nothing;

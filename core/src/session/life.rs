@@ -1,56 +1,56 @@
-//! The lives of a session as data: which event leads from which state to which, at the server and at the client.
+//! State tables of a session: transitions at the server and at the client.
 
-/// Where a session stands at its server.
+/// State of a session at its server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ServerState {
     /// It has a connection.
     Attached,
-    /// Its connection ended, and its grace runs.
+    /// Its connection ended, and its grace period is running.
     Detached,
     /// It has ended.
     Over,
 }
 
-/// What can happen to a session at its server.
+/// Event of a session at its server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ServerEvent {
-    /// A HELLO with its token.
+    /// HELLO with its token arrived.
     Resumed,
-    /// A HELLO with another token.
+    /// HELLO with another token arrived.
     Forged,
-    /// Its connection ended; it was granted time to come back.
+    /// Its connection ended, and it has a grace period.
     Lost,
-    /// Its connection ended; it was granted no time.
+    /// Its connection ended, and it has no grace period.
     LostForGood,
-    /// Heartbeats were missed.
+    /// Too many heartbeats were missed.
     Silent,
-    /// The time to come back has passed.
+    /// The grace period has ended.
     GracePassed,
-    /// BYE.
+    /// BYE arrived.
     Left,
-    /// It holds more than the server has room for.
+    /// It exceeds the server's limits.
     Expelled,
     /// The server stops.
     Stopped,
 }
 
-/// What its server does then.
+/// Action of the server on an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ServerAction {
-    /// Gives it the connection.
+    /// Attaches the connection to the session.
     Attach,
-    /// Gives it the connection, and closes the one that it had.
+    /// Attaches the connection, and closes the one that the session had.
     Supersede,
-    /// Refuses, and leaves everything as it is.
+    /// Refuses, and leaves everything unchanged.
     Refuse,
-    /// Starts the grace.
+    /// Starts the grace period.
     Wait,
-    /// Ends it.
+    /// Ends the session.
     End,
 }
 
 impl ServerState {
-    /// What follows; `None` when the event cannot happen in this state.
+    /// Returns the next state and the action; `None` if the event cannot happen in this state.
     #[must_use]
     pub const fn on(self, event: ServerEvent) -> Option<(Self, ServerAction)> {
         use ServerEvent as E;
@@ -67,44 +67,44 @@ impl ServerState {
     }
 }
 
-/// Where a session stands at its client.
+/// State of a session at its client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ClientState {
-    /// There is no connection and was no WELCOME.
+    /// It has no connection, and no WELCOME has arrived.
     New,
-    /// The first HELLO is out.
+    /// The first HELLO was sent.
     Greeting,
     /// It has a connection.
     Live,
     /// Its connection ended; it may be resumed.
     Broken,
-    /// A HELLO is out that is to resume it.
+    /// HELLO was sent to resume it.
     Resuming,
-    /// It has ended; a new one takes another machine.
+    /// It has ended. A new session needs a new machine.
     Over,
 }
 
-/// What can happen to a session at its client.
+/// Event of a session at its client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ClientEvent {
-    /// There is a connection, and HELLO goes out.
+    /// A connection was established, and HELLO is sent.
     Connected,
-    /// WELCOME of a new session.
+    /// WELCOME of a new session arrived.
     Opened,
-    /// WELCOME of this session.
+    /// WELCOME of this session arrived.
     Resumed,
-    /// An error in the place of WELCOME, or at any time for the connection as a whole.
+    /// An error arrived instead of WELCOME, or at any time for the connection as a whole.
     Refused,
-    /// The connection ended; the session was granted time to come back.
+    /// The connection ended, and the session has a grace period.
     Lost,
-    /// The connection ended; the session was granted no time.
+    /// The connection ended, and the session has no grace period.
     LostForGood,
-    /// The server said that the session is over.
+    /// The server ended the session.
     Ended,
 }
 
 impl ClientState {
-    /// The state that follows; `None` when the event cannot happen in this state.
+    /// Returns the next state; `None` if the event cannot happen in this state.
     #[must_use]
     pub const fn on(self, event: ClientEvent) -> Option<Self> {
         use ClientEvent as E;
@@ -112,7 +112,7 @@ impl ClientState {
             (Self::New, E::Connected) => Self::Greeting,
             (Self::Broken, E::Connected) => Self::Resuming,
             (Self::Greeting, E::Opened) | (Self::Resuming, E::Resumed) => Self::Live,
-            // Nothing is known of the session yet, so nothing is lost with it.
+            // The session was not open yet, so nothing is lost with it.
             (Self::Greeting, E::Lost | E::LostForGood) => Self::New,
             (Self::Live | Self::Resuming, E::Lost) => Self::Broken,
             (Self::Live | Self::Resuming, E::LostForGood) => Self::Over,
@@ -170,7 +170,7 @@ mod tests {
         assert_eq!(table, include_str!("life.snapshot"), "\n{table}");
     }
 
-    /// The graph of a table, as the guide has it.
+    /// Returns the graph of a table in the form that docs/sessions.md has.
     fn graph<State: Copy + Debug + PartialEq, Event: Copy + Debug>(
         states: &[State],
         events: &[Event],

@@ -1,8 +1,9 @@
-//! The server's end of all sessions: who is who after a reconnect, which requests had their effect already, which
-//! frames are kept to be sent again, and who has been silent or away for too long.
+//! Server side of all sessions: it identifies a client after a reconnect, knows which requests have had their effect,
+//! keeps frames for sending them again, and ends sessions that are silent or disconnected for too long.
 //!
-//! Feed it with [`Sessions::handle`] and drain [`Sessions::poll_output`]; ask [`Sessions::request`] about each request
-//! before it is carried out, and let [`Sessions::answer`] and [`Sessions::push`] number and write each frame.
+//! The caller feeds it with [`Sessions::handle`] and drains [`Sessions::poll_output`]. It asks [`Sessions::request`]
+//! about
+//! each request before executing it, and [`Sessions::answer`] and [`Sessions::push`] number and write each frame.
 
 mod event;
 mod small;
@@ -37,18 +38,18 @@ struct Session {
     conn: Option<ConnId>,
     granted: Granted,
     last_received_at: Instant,
-    /// Where it stands in the deadlines.
+    /// Its entry in the deadlines.
     armed: Option<Instant>,
-    /// Why its connection ended, while it is detached.
+    /// Reason for the end of its connection, while it is detached.
     lost: Why,
     request_last: u64,
     pending: Pending,
-    /// The highest number that was given to a frame.
+    /// Highest sequence number given to a frame.
     sent: u64,
     /// Frames `sent - window.len() + 1 ..= sent`.
     window: VecDeque<Kept>,
     window_bytes: u64,
-    /// What its requests that wait and its watches take.
+    /// Bytes charged for its waiting requests and its watches.
     waiting_bytes: u64,
 }
 
@@ -61,9 +62,9 @@ pub struct Sessions {
     sessions: Map<SessionId, Session>,
     of_conn: OfConn,
     deadlines: Set<(Instant, SessionId)>,
-    /// What all sessions hold.
+    /// Bytes that all sessions hold.
     held_bytes: u64,
-    /// The last sessions that ended, with their reasons.
+    /// The last sessions that ended, with the reasons.
     ended: VecDeque<(SessionId, Why)>,
     outputs: VecDeque<Output>,
     scratch: Scratch,
@@ -71,23 +72,23 @@ pub struct Sessions {
     pub(super) flaw: Option<super::simulation::Flaw>,
 }
 
-/// A buffer to write frames into.
+/// Buffer that frames are encoded in.
 #[derive(Debug, Default)]
 pub struct Scratch(pub Vec<u8>);
 
 impl Scratch {
-    /// Forgets what is in it, and does not hold the memory of a long frame for long.
+    /// Empties the buffer, and frees the memory of an unusually long frame.
     pub fn reset(&mut self) {
         self.0.clear();
         self.0.shrink_to(SCRATCH_KEPT);
     }
 }
 
-/// Memory that an empty buffer may keep, in bytes.
+/// Most capacity that an empty buffer keeps, in bytes.
 const SCRATCH_KEPT: usize = 64 * 1024;
 
 impl Sink for Scratch {
-    // Every field of every frame is written by it.
+    // Every field of every frame is written by it, so inlining it would cost code size.
     #[inline(never)]
     fn put(&mut self, bytes: &[u8]) {
         self.0.extend_from_slice(bytes);
@@ -107,7 +108,7 @@ impl Buffer for Scratch {
 }
 
 impl Sessions {
-    /// No sessions yet. `incarnation` differs each time a server starts.
+    /// Creates an empty table. `incarnation` differs each time a server starts.
     #[must_use]
     pub fn new(limits: SessionLimits, incarnation: u64) -> Self {
         Self {
@@ -126,65 +127,66 @@ impl Sessions {
         }
     }
 
-    /// How many there are.
+    /// Returns the number of sessions.
     #[must_use]
     pub fn len(&self) -> usize {
         self.sessions.len()
     }
 
-    /// Whether there are none.
+    /// Returns whether there are no sessions.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.sessions.is_empty()
     }
 
-    /// The session of a connection.
+    /// Returns the session of a connection.
     #[must_use]
     pub fn of(&self, conn: ConnId) -> Option<SessionId> {
         self.of_conn.get(conn)
     }
 
-    /// The connection of a session, while it has one.
+    /// Returns the connection of a session, while it has one.
     #[must_use]
     pub fn conn_of(&self, session: SessionId) -> Option<ConnId> {
         self.sessions.get(session)?.conn
     }
 
-    /// The name that the client gave.
+    /// Returns the node name that the client gave.
     #[must_use]
     pub fn node_of(&self, session: SessionId) -> Option<&[u8]> {
         self.sessions.get(session).map(|session| &*session.node)
     }
 
-    /// Whether a request is yet to be answered.
+    /// Returns whether a request has not been answered yet.
     #[must_use]
     pub fn is_pending(&self, session: SessionId, request: u64) -> bool {
         self.sessions.get(session).is_some_and(|session| session.pending.contains(request))
     }
 
-    /// Frames that are kept for a session, and their bytes.
+    /// Returns the number of frames that are kept for a session, and their bytes.
     #[must_use]
     pub fn kept(&self, session: SessionId) -> (usize, u64) {
         self.sessions.get(session).map_or((0, 0), |session| (session.window.len(), session.window_bytes))
     }
 
-    /// What all sessions hold: frames that are kept for them, and what was charged with [`Sessions::charge`].
+    /// Returns the bytes that all sessions hold: the frames kept for them and what was charged with
+    /// [`Sessions::charge`].
     #[must_use]
     pub const fn held_bytes(&self) -> u64 {
         self.held_bytes
     }
 
-    /// The session that holds most, and how much.
+    /// Returns the session that holds most bytes, and their number.
     #[must_use]
-    pub fn greediest(&self) -> Option<(SessionId, u64)> {
+    pub fn largest_holder(&self) -> Option<(SessionId, u64)> {
         let holders = self.sessions.iter().map(|(id, session)| (session.held_bytes(), id));
         holders.max().map(|(held, id)| (id, held))
     }
 
-    /// Charges a session for a request that waits, or for a watch; [`Sessions::discharge`] gives it back.
+    /// Charges a session for a request that waits, or for a watch. [`Sessions::discharge`] reverts it.
     ///
     /// # Errors
-    /// What the request is answered with: the session has no room for it. Nothing was charged.
+    /// The session would exceed its limit. The error answers the request, and nothing was charged.
     pub fn charge(&mut self, session: SessionId, bytes: u64) -> Result<(), Fault<'static>> {
         let limit = self.limits.waiting_bytes_max;
         let Some(session) = self.sessions.get_mut(session) else { return Ok(()) };
@@ -197,7 +199,7 @@ impl Sessions {
         Ok(())
     }
 
-    /// What was charged is over. A session that has ended has it back already.
+    /// Reverts a charge. For a session that has ended this is a no-op, because its charges ended with it.
     pub fn discharge(&mut self, session: SessionId, bytes: u64) {
         if let Some(session) = self.sessions.get_mut(session) {
             session.waiting_bytes -= bytes;
@@ -205,10 +207,10 @@ impl Sessions {
         }
     }
 
-    /// Feeds one input. `now` must not be earlier than in any call before.
+    /// Handles one input. `now` must not be earlier than in an earlier call.
     ///
     /// # Errors
-    /// The caller's mistake, or that of the client: nothing has changed.
+    /// The input does not fit the state, by a mistake of the caller or of the client. Nothing has changed.
     pub fn handle(&mut self, now: Instant, input: Input<'_>) -> Result<(), InputError> {
         match input {
             Input::Hello { conn, .. } if self.of_conn.get(conn).is_some() => {
@@ -246,21 +248,21 @@ impl Sessions {
         Ok(())
     }
 
-    /// The next thing to do; drain it after every input.
+    /// Returns the next action. The caller drains it after every input.
     pub fn poll_output(&mut self) -> Option<Output> {
         self.outputs.pop_front()
     }
 
-    /// When [`Input::Tick`] is due at the latest.
+    /// Returns when [`Input::Tick`] is due at the latest.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Instant> {
         self.deadlines.first().map(|(due, _)| due)
     }
 
-    /// A frame that is no request has come: it is a sign of life, and says what was received.
+    /// Notes that a frame has arrived that is not a request: it shows that the client is alive and acknowledges frames.
     ///
     /// # Errors
-    /// What the client is told before its connection is closed.
+    /// The error to send to the client before closing its connection.
     pub fn note_received(
         &mut self,
         now: Instant,
@@ -283,10 +285,10 @@ impl Sessions {
         Ok((id, session))
     }
 
-    /// What to do with the request `id` of a connection.
+    /// Decides what to do with the request `id` of a connection.
     ///
     /// # Errors
-    /// What the client is told before its connection is closed.
+    /// The error to send to the client before closing its connection.
     pub fn request(
         &mut self,
         now: Instant,
@@ -328,11 +330,12 @@ impl Sessions {
         })
     }
 
-    /// Answers a pending request: numbers the frame, keeps it, and writes it into `out` if there is a connection,
-    /// which is returned.
+    /// Answers a pending request: numbers the frame, keeps it, and writes it into `out` if the session has a
+    /// connection.
+    /// Returns that connection.
     ///
     /// # Errors
-    /// Nothing was written, numbered or kept.
+    /// The reason why the frame was neither numbered nor kept nor written.
     pub fn answer(
         &mut self,
         session: SessionId,
@@ -343,10 +346,11 @@ impl Sessions {
         self.number(session, id, frame, IsAnswer::Yes, out)
     }
 
-    /// Pushes a frame that comes from request `id`: numbers, keeps and writes it as [`Sessions::answer`] does.
+    /// Pushes a frame that belongs to request `id`. It numbers, keeps and writes the frame as [`Sessions::answer`]
+    /// does.
     ///
     /// # Errors
-    /// Nothing was written, numbered or kept.
+    /// The reason why the frame was neither numbered nor kept nor written.
     pub fn push(
         &mut self,
         session: SessionId,
@@ -357,7 +361,7 @@ impl Sessions {
         self.number(session, id, frame, IsAnswer::No, out)
     }
 
-    /// The kept frames of a session, which its client has not received, in order.
+    /// Returns the frames of a session that its client has not acknowledged, in order.
     pub fn unreceived(&self, session: SessionId) -> impl Iterator<Item = &[u8]> {
         let window = self.sessions.get(session).map(|session| &session.window);
         window.into_iter().flatten().map(|kept| &*kept.bytes)
@@ -554,14 +558,15 @@ impl Sessions {
             self.ended.pop_front();
         }
         self.ended.push_back((id, why));
-        // A connection that is gone is not to be closed once more.
+        // A connection that has ended need not be closed.
         let conn = session.conn.filter(|_| event != ServerEvent::LostForGood);
         self.outputs.push_back(Output::Ended { session: id, conn, node: session.node, why });
     }
 
-    /// Sets the next moment at which the session is looked at. That it was heard meanwhile is noticed then, so nothing
-    /// moves with each frame. It is looked at once in each heartbeat interval: a server that wakes late for that knows that
-    /// its process was not running, before it takes the client for silent.
+    /// Sets the next time at which the session is checked. Received frames do not move it: the check considers them. A
+    /// session is checked once per heartbeat interval. If the server wakes up late for that, it detects that its
+    /// process was
+    /// not running before it takes the client for silent.
     #[inline(never)]
     fn arm(&mut self, now: Instant, id: SessionId) {
         let Some(session) = self.sessions.get_mut(id) else { return };
@@ -603,7 +608,7 @@ enum IsAnswer {
 }
 
 impl Session {
-    /// The number of the oldest frame that is kept; one above `sent` when there is none.
+    /// Returns the sequence number of the oldest kept frame; one above `sent` if there is none.
     fn oldest(&self) -> u64 {
         self.sent + 1 - self.window.len() as u64
     }
@@ -612,7 +617,7 @@ impl Session {
         self.window_bytes + self.window.len() as u64 * KEPT_COST_BYTES + self.waiting_bytes
     }
 
-    /// Forgets what was received; what that gives back.
+    /// Drops the frames that the client has received. Returns the bytes that this frees.
     fn acknowledge(&mut self, received: u64) -> Result<u64, Fault<'static>> {
         if received > self.sent {
             return Err(Fault::new(FaultCode::FalseAcknowledgement, received, self.sent));
@@ -630,7 +635,7 @@ impl Session {
         kept.bytes.len() as u64 + KEPT_COST_BYTES
     }
 
-    /// How long it may be silent, or away; `None` without end.
+    /// Returns the longest time it may be silent, or detached; `None` if there is no limit.
     fn heartbeat_timeout(&self) -> Option<Duration> {
         let Granted { grace_ms, heartbeat_ms, heartbeats_missed_max } = self.granted;
         let millis = match self.state {
@@ -641,7 +646,7 @@ impl Session {
     }
 }
 
-/// Compares secrets in a time that does not tell where they differ.
+/// Compares secrets in constant time.
 fn same(one: &[u8; 16], other: &[u8; 16]) -> bool {
     let differences = one.iter().zip(other).fold(0, |differences, (a, b)| differences | (a ^ b));
     core::hint::black_box(differences) == 0

@@ -1,4 +1,4 @@
-//! One barrier: which generation is open, who is awaited, and how the last ones ended.
+//! One barrier: its open generation, its participants, and the ends of the last generations.
 
 use super::event::{Arrive, End, Names, Refusal};
 use super::members::{MemberId, Members};
@@ -23,28 +23,28 @@ pub(super) struct Barrier {
     pub(super) key: Box<[u8]>,
     pub(super) generation: u64,
     pub(super) phase: Phase,
-    /// By whom and with which deadline the generation was begun, if it is open.
+    /// The member that began the open generation. `deadline` is that of the generation.
     pub(super) set_by: MemberId,
     pub(super) deadline: Instant,
     pub(super) awaited: Awaited,
     pub(super) members: Members,
-    /// Whether the last end was that of these participants.
+    /// Whether the last generation ended with these participants.
     pub(super) was_theirs: bool,
-    /// How the last generations ended, the latest at the back.
+    /// Ends of the last generations, the latest at the back.
     pub(super) ends: VecDeque<Arc<End>>,
     pub(super) end_bytes: usize,
-    /// Its place among those at which nobody waits.
+    /// Its key among the idle barriers.
     pub(super) idle_since: u64,
-    /// What it was charged for.
+    /// Bytes that are counted for it.
     pub(super) charged: u64,
 }
 
-/// What an arrival finds.
+/// State of the generation that an arrival asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Found {
-    /// Its generation is open, or can be begun.
+    /// It is open, or can begin.
     NotYet,
-    /// Its generation is over.
+    /// It has ended.
     Recorded(u64),
 }
 
@@ -58,7 +58,7 @@ impl Awaited {
 }
 
 impl Barrier {
-    /// One at which nobody has arrived yet.
+    /// Creates a barrier without arrivals.
     pub(super) fn new(key: &[u8]) -> Self {
         Self {
             key: key.into(),
@@ -86,12 +86,12 @@ impl Barrier {
         self.awaited.participants(&self.members)
     }
 
-    /// The last generation that is over; 0: none.
+    /// Returns the last generation that ended; 0: none.
     pub(super) const fn over(&self) -> u64 {
         if self.phase.is_over() { self.generation } else { self.generation - 1 }
     }
 
-    /// How a generation ended, if that is remembered.
+    /// Returns the end of a generation, if it is remembered.
     pub(super) fn end(&self, generation: u64) -> Option<&Arc<End>> {
         let back = self.over().checked_sub(generation)?;
         let at = self.ends.len().checked_sub(usize::try_from(back).ok()?.checked_add(1)?)?;
@@ -106,7 +106,7 @@ impl Barrier {
         }
     }
 
-    /// Where an arrival belongs.
+    /// Returns the state of the generation that an arrival asks for.
     pub(super) fn find(
         &self,
         arrive: &Arrive<'_>,
@@ -143,8 +143,9 @@ impl Barrier {
         Refusal::Conflict { set_by, count }
     }
 
-    /// How many are missing, but for the one who asks, and the first of their names. Who is missing of a number is known
-    /// when all who are there were released together the last time, and nobody has come in another's place.
+    /// Returns the number of missing participants, without the caller, and the first of their names. With a count, the
+    /// names
+    /// are known if the last generation was released, and every participant that waits now was released with it.
     pub(super) fn absent(&self, includes_caller: Option<Option<MemberId>>, named_max: usize) -> (u32, Names) {
         let mine = includes_caller.flatten();
         let asking = mine.and_then(|mine| self.members.get(mine));
@@ -178,13 +179,13 @@ impl Barrier {
         self.ends.push_back(end);
     }
 
-    /// Most names that it knows; a list is what it is.
+    /// Most names that it knows. A list never has more.
     pub(super) fn members_max(&self) -> usize {
         self.participants() as usize * 4 + 8
     }
 
-    /// Makes place for a name more at a barrier that waits for a number, if too many came and went.
-    pub(super) fn forget_strangers(&mut self, hasher: &SeedableRandomState) {
+    /// Makes space for another name at a barrier with a count that has seen too many different names.
+    pub(super) fn forget_surplus_names(&mut self, hasher: &SeedableRandomState) {
         if self.members.len() >= self.members_max() {
             let (over, set_by) = (self.over(), self.set_by);
             self.members.retain(hasher, |id, member| {
@@ -199,7 +200,7 @@ impl Barrier {
     }
 }
 
-/// The first names of those who do not wait and for whom `is_meant` holds.
+/// Returns the first names of members that do not wait and for which `is_meant` returns true.
 pub(super) fn named(members: &Members, named_max: usize, is_meant: impl Fn(MemberId, u64) -> bool) -> Names {
     let absent = members
         .iter()

@@ -1,4 +1,4 @@
-//! What happens when time is up: for a whole generation, or for one who has less time than the others.
+//! Deadlines: of a whole generation, and of arrivals with a shorter timeout than their generation.
 
 use super::{ArrivalId, BarrierId, Barriers, End, MemberId, Output, PhaseEvent, Waiter};
 use crate::time::Instant;
@@ -6,7 +6,7 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 
 impl Barriers {
-    /// What was due by `now` happens.
+    /// Handles everything that was due by `now`.
     pub(super) fn expire(&mut self, now: Instant) {
         loop {
             let early = self.early.first().filter(|&(when, _)| when <= now);
@@ -25,11 +25,11 @@ impl Barriers {
         }
     }
 
-    /// The time of some of those who wait is up: they are told who is missing, and the others go on without them. All at
-    /// one barrier hear the same, so it is found out once.
+    /// Ends the arrivals whose own deadline has passed. They get the names of the missing participants, and the others
+    /// continue to wait. All at one barrier get the same names, which are collected once.
     fn give_up(&mut self, is_due: impl Fn(Instant) -> bool) {
         let due = self.early.iter().take_while(|&(until, _)| is_due(until));
-        // Until then, all of them were there.
+        // All of them count as present for each other.
         let due: Vec<(Waiter, Option<ArrivalId>)> = due
             .map(|(_, waiter)| {
                 let waiting_member = self.barriers[waiter.barrier].members.get(waiter.member);
@@ -46,10 +46,10 @@ impl Barriers {
             }
             self.set_until(id, member, None);
         }
-        due.into_iter().filter_map(|(_, arrival)| arrival).for_each(|arrival| self.take_back(arrival));
+        due.into_iter().filter_map(|(_, arrival)| arrival).for_each(|arrival| self.withdraw(arrival));
     }
 
-    /// Until when one waits, if that is before the deadline of all.
+    /// Sets the deadline of a waiting member, if it is before that of the generation.
     pub(super) fn set_until(&mut self, id: BarrierId, member: MemberId, until: Option<Instant>) {
         let Some(waiting_member) = self.barriers[id].members.get_mut(member) else { return };
         let waiter = Waiter { barrier: id, member };

@@ -1,4 +1,4 @@
-//! What goes into the barriers and what comes out of them.
+//! Inputs and outputs of the barriers.
 
 use crate::ordered::{Id, Number, Pair};
 use crate::store::op::{Key, Keys};
@@ -9,17 +9,18 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::fmt;
 
-/// Whose requests these are, as the owner of the machine calls it: a session. A number is never given to another, and
-/// nothing comes from it after [`Input::Ended`].
+/// Id that the caller gives to an owner of requests: a session. Ids are never reused, and an owner makes no request
+/// after
+/// [`Input::Ended`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct OwnerId(pub u64);
 
-/// One request, which is answered once.
+/// Id of a request. Each request is answered once.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ArrivalId {
-    /// Whose.
+    /// Owner of the request.
     pub owner: OwnerId,
-    /// Its number among those of its owner.
+    /// Number of the request among those of its owner.
     pub request: u64,
 }
 
@@ -49,113 +50,114 @@ impl fmt::Debug for ArrivalId {
     }
 }
 
-/// Somebody is there.
+/// Arrival of a participant.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Arrive<'a> {
-    /// The request to be answered.
+    /// Request to answer.
     pub arrival: ArrivalId,
-    /// At which barrier.
+    /// Key of the barrier.
     pub key: &'a [u8],
-    /// Which generation; 0: the open one or the next.
+    /// Generation; 0: the open one, or the next.
     pub generation: u64,
-    /// Who.
+    /// Name of the participant.
     pub name: &'a [u8],
-    /// How long it waits, and how long the generation may take if it begins with this arrival. Zero: be answered at once,
-    /// and leave no trace unless all are there.
+    /// Time that it waits, which is also the time for the generation if it begins with this arrival. Zero: the arrival
+    /// is
+    /// answered at once, and leaves no trace unless it completes the generation.
     pub timeout: Duration,
-    /// Who is awaited.
+    /// All participants of the barrier.
     pub participants: Participants<'a>,
 }
 
-/// What can happen.
+/// Event that the barriers handle.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Input<'a> {
-    /// Somebody is there.
+    /// A participant has arrived.
     Arrive(Arrive<'a>),
-    /// Somebody is there no more; the owner of the machine answers the request. One that waits no more is left alone:
-    /// what became of it is among the outputs.
+    /// A participant withdraws its arrival; the caller answers the request. Ignored if the request does not wait: its
+    /// answer is among the outputs.
     Withdraw {
-        /// Which request.
+        /// Request to withdraw.
         arrival: ArrivalId,
     },
-    /// Nobody is to wait any longer.
+    /// A client ends the waits of all participants.
     Cancel {
-        /// The request to be answered.
+        /// Request to answer.
         request: ArrivalId,
-        /// At which barrier.
+        /// Key of the barrier.
         key: &'a [u8],
-        /// Who says so.
+        /// Name of the client that cancels.
         by: &'a [u8],
     },
-    /// A session has ended. Its requests get no answer any more.
+    /// A session has ended. Its requests are not answered any more.
     Ended {
-        /// Which one.
+        /// Owner that has ended.
         owner: OwnerId,
-        /// Its name, unless another session goes by it: then that one may still come.
+        /// Its node name, unless another session has the same one and may still arrive.
         node: Option<&'a [u8]>,
-        /// Why; [`Why::Left`] breaks nothing that waits for a number.
+        /// Reason for the end. [`Why::Left`] does not break a generation with a count.
         why: Why,
     },
-    /// Time has passed.
+    /// Time passed.
     Tick,
 }
 
-/// What the owner of the machine has to answer, in this order.
+/// Answer that the caller sends, in order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Output {
-    /// It is over.
+    /// The generation of an arrival has ended, or its own timeout.
     Over {
-        /// Whose answer this is.
+        /// Request to answer.
         arrival: ArrivalId,
-        /// Which generation.
+        /// Generation that it waited for.
         generation: u64,
-        /// How it ended; one for all who waited.
+        /// The end, shared by all arrivals that waited.
         end: Arc<End>,
     },
-    /// Somebody of the same name has taken the place of this arrival.
+    /// Another arrival with the same name replaced this one.
     Superseded {
-        /// Whose answer this is.
+        /// Request to answer.
         arrival: ArrivalId,
-        /// By whom.
+        /// Request that replaced it.
         by: ArrivalId,
     },
-    /// A cancel was carried out; those who waited have had their answers.
+    /// A cancel was executed, after the answers to all arrivals that waited.
     CancelDone {
-        /// Whose answer this is.
+        /// Request to answer.
         request: ArrivalId,
-        /// Whether there were any.
+        /// Whether any arrival waited.
         had_waiters: bool,
     },
 }
 
-/// How a generation ended.
+/// End of a generation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum End {
-    /// All were there.
+    /// All participants arrived.
     Released,
-    /// A participant's session ended.
+    /// The session of a participant ended.
     Broken {
-        /// Who.
+        /// Name of the participant.
         participant: Box<[u8]>,
-        /// Why.
+        /// Reason for the end of its session.
         why: Why,
     },
-    /// The time was up.
+    /// The deadline passed.
     TimedOut {
-        /// How many were missing.
+        /// Number of missing participants.
         absent_count: u32,
-        /// The first of those, as far as they are known by name.
+        /// The first of them, as far as their names are known.
         absent: Names,
     },
-    /// Somebody cancelled it.
+    /// A client cancelled the generation.
     Cancelled {
-        /// Who.
+        /// Name of the client.
         by: Box<[u8]>,
     },
 }
 
 impl End {
-    /// As it stands in a frame.
+    /// Returns the end as it is encoded in a frame.
     #[must_use]
     pub fn as_wire(&self) -> BarrierEnd<'_> {
         match self {
@@ -168,7 +170,7 @@ impl End {
         }
     }
 
-    /// What it keeps in memory beside itself, in bytes.
+    /// Returns the heap memory of the end, in bytes.
     pub(super) const fn bytes(&self) -> usize {
         match self {
             Self::Released => 0,
@@ -199,7 +201,7 @@ impl fmt::Display for End {
     }
 }
 
-/// A list of names, packed as it stands in a frame.
+/// List of names, packed as in a frame.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct Names {
     count: usize,
@@ -207,19 +209,19 @@ pub struct Names {
 }
 
 impl Names {
-    /// The names.
+    /// Returns the names.
     #[must_use]
     pub fn as_keys(&self) -> Keys<'_> {
         Keys::packed(self.count, &self.packed)
     }
 
-    /// How many there are.
+    /// Returns the number of names.
     #[must_use]
     pub const fn len(&self) -> usize {
         self.count
     }
 
-    /// Whether there are none.
+    /// Returns whether there are no names.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.count == 0
@@ -244,54 +246,54 @@ impl fmt::Debug for Names {
     }
 }
 
-/// Why the barriers did not do what they were asked. Nothing has changed.
+/// Reason why the barriers refuse a request. Nothing has changed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
-    /// The generation was begun with other participants.
+    /// The generation began with other participants.
     #[error("{} has begun with other participants", Key::raw(.set_by))]
     Conflict {
-        /// By whom.
+        /// Name of the participant that began it.
         set_by: Box<[u8]>,
-        /// How many that one awaits; 0: a list.
+        /// Its number of participants; 0: it gave a list.
         count: u32,
     },
-    /// The list does not hold the name.
+    /// The name is not in the list of participants.
     #[error("the name is not among the participants")]
     NotAParticipant,
-    /// The generation is over and no longer remembered, or others come before it.
+    /// The generation has ended and is no longer remembered, or earlier generations have not ended yet.
     #[error("only generations from {oldest} to {next} are known")]
     UnknownGeneration {
-        /// The oldest that is remembered; 0: none is over.
+        /// The oldest generation that is remembered; 0: none has ended.
         oldest: u64,
-        /// The one that is open or comes next.
+        /// The generation that is open, or else the next one.
         next: u64,
     },
-    /// The arrival makes no sense.
+    /// The arrival is invalid.
     #[error("{0}")]
     Invalid(&'static str),
-    /// A name is over the limit.
+    /// A name exceeds the limit.
     #[error("a name of {length} bytes is over the limit of {limit}")]
     TooLong {
-        /// Its length, in bytes.
+        /// Length of the name, in bytes.
         length: usize,
-        /// How long it may be.
+        /// Limit, in bytes.
         limit: usize,
     },
     /// A limit is reached.
     #[error("there are {limit} {what} already, or there would be more")]
     TooMany {
-        /// Of what.
+        /// Kind of object that is limited.
         what: &'static str,
-        /// How many there may be.
+        /// The limit.
         limit: u64,
     },
-    /// The caller's mistake: the request waits already.
+    /// Misuse by the caller: the request already waits.
     #[error("{0:?} waits already")]
     WaitsAlready(ArrivalId),
 }
 
 impl Refusal {
-    /// As it stands in an error frame.
+    /// Returns the refusal as an error frame has it.
     #[must_use]
     pub fn fault(&self) -> Fault<'_> {
         let (code, first, second, text): (_, _, _, &[u8]) = match self {

@@ -1,5 +1,6 @@
-//! The names that one barrier knows: those of its list, or those that came to one that waits for a number. They stay from
-//! one generation to the next, so that a barrier in a steady loop stores nothing new.
+//! Names that a barrier knows: those of its list, or those that arrived at a barrier with a count. They are kept
+//! between
+//! generations, so that a barrier in a steady loop stores nothing new.
 
 use super::event::{ArrivalId, Refusal};
 use crate::limits::{BarrierLimits, MEMBER_COST_BYTES};
@@ -14,7 +15,7 @@ use foldhash::fast::SeedableRandomState;
 use hashbrown::HashTable;
 use slab::Slab;
 
-/// Where a member stands in the table; it stays while the member does.
+/// Index of a member in the table. It does not change while the member exists.
 pub(super) type MemberId = usize;
 
 #[derive(Debug)]
@@ -22,9 +23,9 @@ pub(super) struct Member {
     pub(super) name: Box<[u8]>,
     /// Its request, while it waits.
     pub(super) arrival: Option<ArrivalId>,
-    /// Until when it waits, if that is before the generation's deadline.
+    /// Deadline of its request, if that is before the generation's deadline.
     pub(super) until: Option<Instant>,
-    /// The last generation whose end it has heard; 0: none.
+    /// The last generation of whose end it was notified; 0: none.
     pub(super) last_seen_generation: u64,
 }
 
@@ -34,16 +35,16 @@ pub(super) struct Members {
     index: HashTable<MemberId>,
     name_bytes: u64,
     waiting: u32,
-    /// The last generation that was over; 0: none.
+    /// The last generation that ended; 0: none.
     over: u64,
-    /// How many of those who have heard its end do not wait.
+    /// Number of members that were notified of that end and do not wait now.
     away: u32,
-    /// How many were looked at, one by one.
+    /// Number of members that were visited in iterations.
     #[cfg(test)]
     pub(super) looked_at: core::cell::Cell<u64>,
 }
 
-/// What a name costs to keep.
+/// Returns the bytes that a name costs.
 pub(super) const fn cost(name: &[u8]) -> u64 {
     name.len() as u64 + MEMBER_COST_BYTES
 }
@@ -54,7 +55,7 @@ fn contiguous(key: Key<'_>) -> Cow<'_, [u8]> {
 }
 
 impl Members {
-    /// Those of a list.
+    /// Creates the members of a list.
     pub(super) fn listed(
         names: Keys<'_>,
         limits: &BarrierLimits,
@@ -77,7 +78,7 @@ impl Members {
         Ok(listed)
     }
 
-    /// Whether they are those of a list, in whatever order.
+    /// Returns whether they are the names of a list, in any order.
     pub(super) fn are(&self, names: Keys<'_>, hasher: &SeedableRandomState) -> bool {
         if names.len() != self.members.len() {
             return false;
@@ -89,7 +90,7 @@ impl Members {
         if names.iter().zip(&self.members).all(same) {
             return true;
         }
-        // They fill the table without a gap, and as many different ones are all of them.
+        // The table has no gaps, so as many different known names are all of them.
         let mut seen = vec![false; self.members.len()];
         names.iter().all(|name| {
             self.find(&contiguous(name), hasher).is_some_and(|id| !core::mem::replace(&mut seen[id], true))
@@ -104,7 +105,7 @@ impl Members {
         self.waiting
     }
 
-    /// How many of those who have heard the end of the last generation do not wait.
+    /// Returns the number of members that were notified of the last end and do not wait now.
     pub(super) const fn away(&self) -> u32 {
         self.away
     }
@@ -113,14 +114,14 @@ impl Members {
         last_seen_generation != 0 && last_seen_generation == self.over
     }
 
-    /// One that does not wait has heard the end of `generation`.
+    /// Notes that a member that does not wait was notified of the end of `generation`.
     pub(super) fn notify_of_end(&mut self, id: MemberId, generation: u64) {
         let Some(member) = self.members.get_mut(id) else { return };
         let before = core::mem::replace(&mut member.last_seen_generation, generation);
         self.away += u32::from(self.was_there(generation) && !self.was_there(before));
     }
 
-    /// What all of them cost.
+    /// Returns the bytes that all of them cost.
     pub(super) fn bytes(&self) -> u64 {
         self.name_bytes + self.members.len() as u64 * MEMBER_COST_BYTES
     }
@@ -133,7 +134,7 @@ impl Members {
         self.members.get_mut(id)
     }
 
-    /// In the order of the list, or that in which they found a place.
+    /// Iterates in the order of the list, or of their insertion.
     pub(super) fn iter(&self) -> impl Iterator<Item = (MemberId, &Member)> {
         let members = self.members.iter();
         #[cfg(test)]
@@ -145,7 +146,7 @@ impl Members {
         self.index.find(hasher.hash_one(name), |&id| *self.members[id].name == *name).copied()
     }
 
-    /// A name that is not there yet.
+    /// Adds a name that is not there yet.
     pub(super) fn insert(&mut self, name: &[u8], hasher: &SeedableRandomState) -> MemberId {
         let Self { members, index, .. } = self;
         let id =
@@ -155,7 +156,7 @@ impl Members {
         id
     }
 
-    /// One of them waits from now on; returns the request that waited in its place.
+    /// Notes that a member waits. Returns the request of this member that it replaces.
     pub(super) fn start_waiting(&mut self, id: MemberId, arrival: ArrivalId) -> Option<ArrivalId> {
         let member = self.members.get_mut(id)?;
         let (earlier, last_seen_generation) = (member.arrival.replace(arrival), member.last_seen_generation);
@@ -164,8 +165,8 @@ impl Members {
         earlier
     }
 
-    /// One of them waits no more.
-    pub(super) fn take_back(&mut self, id: MemberId) -> Option<ArrivalId> {
+    /// Notes that a member no longer waits.
+    pub(super) fn withdraw(&mut self, id: MemberId) -> Option<ArrivalId> {
         let member = self.members.get_mut(id)?;
         let (earlier, last_seen_generation) = (member.arrival.take(), member.last_seen_generation);
         self.waiting -= u32::from(earlier.is_some());
@@ -173,8 +174,9 @@ impl Members {
         earlier
     }
 
-    /// Those who waited have heard the end of `generation`; each of them is told to `notify`, and until when it would have
-    /// waited.
+    /// Ends a generation: all members that waited count as notified of it. Calls `notify` with each of them, its
+    /// request and
+    /// its own deadline.
     pub(super) fn conclude(
         &mut self,
         generation: u64,
@@ -189,11 +191,11 @@ impl Members {
         (self.over, self.away, self.waiting) = (generation, self.waiting, 0);
     }
 
-    /// Forgets those for whom `keep` does not hold.
+    /// Removes the members for which `keep` returns false.
     pub(super) fn retain(&mut self, hasher: &SeedableRandomState, keep: impl Fn(MemberId, &Member) -> bool) {
-        let departed: Vec<MemberId> =
+        let removed: Vec<MemberId> =
             self.members.iter().filter(|&(id, member)| !keep(id, member)).map(|(id, _)| id).collect();
-        for id in departed {
+        for id in removed {
             let member = self.members.remove(id);
             self.name_bytes -= member.name.len() as u64;
             self.waiting -= u32::from(member.arrival.is_some());

@@ -1,40 +1,40 @@
-//! The life of one generation, as data.
+//! State table of a generation.
 
-/// Where a generation stands.
+/// Phase of a generation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Phase {
-    /// Nobody waits: the next arrival sets its participants and its deadline.
+    /// No participant waits: the next arrival sets the participants and the deadline.
     Unbegun,
-    /// Somebody waits for others.
+    /// At least one participant waits for the others.
     Open,
-    /// All were there.
+    /// All participants arrived.
     Released,
-    /// A participant's session ended.
+    /// The session of a participant ended.
     Broken,
-    /// Its deadline passed.
+    /// The deadline passed.
     TimedOut,
-    /// Somebody cancelled it.
+    /// A client cancelled the generation.
     Cancelled,
 }
 
-/// What moves a generation.
+/// Event of a generation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum PhaseEvent {
-    /// One more waits.
+    /// A participant arrived.
     Arrived,
-    /// All are there.
+    /// The last participant arrived.
     Completed,
-    /// One of those who wait went back, and others still wait.
+    /// A waiting participant withdrew, and others still wait.
     TakenBack,
-    /// The only one who waited went back.
+    /// The only waiting participant withdrew.
     Emptied,
-    /// A participant's session ended.
+    /// The session of a participant ended.
     Lost,
-    /// Its deadline passed.
+    /// The deadline passed.
     Expired,
-    /// Somebody cancelled it.
+    /// A client cancelled the generation.
     CancelRequested,
-    /// It is over, and there is an arrival for the one behind it.
+    /// The generation had ended, and a participant arrived for the next one.
     Followed,
 }
 
@@ -52,13 +52,13 @@ const PHASES: &[(&[Phase], PhaseEvent, Phase)] = &[
 ];
 
 impl Phase {
-    /// The phase after `event`; `None` where the event has no place.
+    /// Returns the next phase; `None` if the event cannot happen in this phase.
     #[must_use]
     pub fn on_event(self, event: PhaseEvent) -> Option<Self> {
         PHASES.iter().find(|(states, on, _)| *on == event && states.contains(&self)).map(|&(_, _, to)| to)
     }
 
-    /// Whether the generation is over.
+    /// Returns whether the generation has ended.
     #[must_use]
     pub const fn is_over(self) -> bool {
         !matches!(self, Unbegun | Open)

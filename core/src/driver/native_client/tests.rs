@@ -290,7 +290,7 @@ fn what_no_server_sends_ends_the_session() {
     let client = client(address, SOON);
     let error = client.run_info(b"run", SOON).expect_err("nonsense");
     assert_eq!(error.kind(), ErrorKind::WrongProtocol);
-    assert!(error.to_string().ends_with("the server sent what no server sends"), "{error}");
+    assert!(error.to_string().ends_with("the server violated the protocol"), "{error}");
     server.join().expect("no panic");
 }
 

@@ -1,4 +1,4 @@
-//! A connection to a store from its first address to its last byte: dialling and talking, composed.
+//! Connection to a store, from the first connection attempt to the last byte: a dialer and a protocol machine.
 
 use crate::error::{Cause, ErrorKind, Failure, Phase, Violation};
 use crate::limits::ClientLimits;
@@ -7,41 +7,41 @@ use crate::store::client_conn::{ClientConn, Event, GREETING_BYTES};
 use crate::store::dial::{DialInput, DialOptions, DialOutput, DialState, Dialer, Family, Rounds};
 use crate::time::Instant;
 
-/// What happened to a link. Received bytes go to [`Link::receive`].
+/// Event of a link. Received bytes are passed to [`Link::receive`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LinkInput<'a> {
-    /// The host has addresses of these families, in the resolver's order.
+    /// The name was resolved: the families of its addresses, in the resolver's order.
     Resolved(&'a [Family]),
-    /// The host has no address; the resolver's error number.
+    /// The name was not resolved: the kind of failure and the resolver's error number.
     Unresolved(ErrorKind, Cause),
-    /// The address accepted.
+    /// The connection was established.
     Connected,
-    /// The connection was not made.
+    /// The connection was not established.
     ConnectFailed(ErrorKind, Cause),
-    /// The connection ended.
+    /// The established connection ended.
     Ended(Cause),
     /// Time passed.
     Tick,
 }
 
-/// What is to be done for a link.
+/// Action that the caller carries out for a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LinkOutput {
-    /// Look the host's addresses up.
+    /// Resolve the name of the host.
     Resolve,
-    /// Connect to the address with this index in what was resolved.
+    /// Connect to the resolved address with this index.
     Connect(u8),
     /// Send these bytes in one write.
     Greet([u8; GREETING_BYTES]),
-    /// Close the connection, or stop making it.
+    /// Close the connection, or stop connecting.
     Disconnect,
-    /// Calls may begin.
+    /// The link is ready for calls.
     Ready,
-    /// There will be no connection.
+    /// The link will never be ready.
     Failed(Failure),
 }
 
-/// One link, with room for `PENDING` calls.
+/// Link with capacity for `PENDING` calls.
 #[derive(Debug)]
 pub struct Link<const PENDING: usize> {
     dialer: Dialer,
@@ -51,7 +51,9 @@ pub struct Link<const PENDING: usize> {
 }
 
 impl<const PENDING: usize> Link<PENDING> {
-    /// Sets out at `now`; the first output is [`LinkOutput::Resolve`]. `seed` spreads the pauses and numbers the PINGs.
+    /// Creates a link that starts connecting at `now`. The first output is [`LinkOutput::Resolve`]. `seed` randomizes
+    /// the
+    /// retry delays and the number that PING carries.
     #[must_use]
     pub fn new(
         now: Instant,
@@ -70,13 +72,13 @@ impl<const PENDING: usize> Link<PENDING> {
         }
     }
 
-    /// Takes in what happened. After [`LinkInput::Ended`] on a ready link, ask [`ClientConn::lose`] for its calls.
+    /// Handles an event. After [`LinkInput::Ended`] on a ready link, [`ClientConn::lose`] returns the calls it had.
     pub fn handle(&mut self, now: Instant, input: LinkInput<'_>) {
         let input = match input {
             LinkInput::Resolved(families) => DialInput::Resolved(families),
             LinkInput::Unresolved(kind, cause) => DialInput::Unresolved(kind, cause),
             LinkInput::Connected => {
-                // A greeting that was lost with its connection is forgotten with it.
+                // Discards the state of a greeting that was lost with an earlier connection.
                 self.conn = ClientConn::new(self.limits, self.nonce);
                 DialInput::Connected
             }
@@ -87,7 +89,7 @@ impl<const PENDING: usize> Link<PENDING> {
         self.dialer.handle(now, input);
     }
 
-    /// What is to be done next, in order.
+    /// Returns the next action, in order.
     pub fn poll_output(&mut self) -> Option<LinkOutput> {
         Some(match self.dialer.poll_output()? {
             DialOutput::Resolve => LinkOutput::Resolve,
@@ -99,17 +101,17 @@ impl<const PENDING: usize> Link<PENDING> {
         })
     }
 
-    /// When [`LinkInput::Tick`] is due. A ready link has no timers of its own: deadlines belong to calls.
+    /// Returns when [`LinkInput::Tick`] is due. A ready link has no timers: deadlines belong to calls.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Instant> {
         self.dialer.poll_timeout()
     }
 
-    /// Reads on in received bytes, as [`ClientConn::receive`] does. The greeting's echo becomes
-    /// [`LinkOutput::Ready`], and what is no echo [`LinkOutput::Failed`].
+    /// Parses received bytes, as [`ClientConn::receive`] does. The echo of the greeting leads to [`LinkOutput::Ready`],
+    /// anything else in its place to [`LinkOutput::Failed`].
     ///
     /// # Errors
-    /// The peer broke the protocol after the greeting; the link is of no use any more.
+    /// The peer violated the protocol after the greeting. The caller must close the connection.
     pub fn receive<'b>(
         &mut self,
         now: Instant,
@@ -128,25 +130,25 @@ impl<const PENDING: usize> Link<PENDING> {
         }
     }
 
-    /// Where the link stands.
+    /// Returns the state of the dialer.
     #[must_use]
     pub const fn state(&self) -> DialState {
         self.dialer.state()
     }
 
-    /// What a caller would be told if dialling ended now.
+    /// Returns the failure that the callers would get if connecting ended now.
     #[must_use]
     pub fn failure(&self, now: Instant) -> Failure {
         self.dialer.failure(now)
     }
 
-    /// How far a call has come.
+    /// Returns the phase of a call.
     #[must_use]
     pub fn phase(&self, id: CallId) -> Option<Phase> {
         self.conn.phase(id)
     }
 
-    /// The connection of a ready link.
+    /// Returns the protocol machine. It accepts calls once the link is ready.
     pub const fn conn(&mut self) -> &mut ClientConn<PENDING> {
         &mut self.conn
     }

@@ -1,4 +1,4 @@
-//! The connections of a [`MultiClient`], and how calls come onto them and off again.
+//! Connections of a [`MultiClient`], and the assignment of calls to them.
 
 use super::outgoing::Outgoing;
 use super::{CallPosition, Input, MultiClient, Output, Queues, failure_of};
@@ -15,7 +15,7 @@ use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 use slab::Slab;
 
-/// Calls that are pipelined on one connection.
+/// Most calls that are pipelined on one connection.
 const PENDING: usize = 64;
 
 #[derive(Debug)]
@@ -23,12 +23,12 @@ struct PooledConnection {
     generation: u32,
     link: Link<PENDING>,
     out: Outgoing,
-    /// Calls that somebody waits for, and how many there ever were.
+    /// Number of calls on it whose callers still wait. `begun` counts all that it ever had.
     live: usize,
     begun: u64,
-    /// The call on it may wait.
+    /// Whether the call on it may block.
     waits: bool,
-    /// An answer is overdue: no further calls, and the end when nobody waits any more.
+    /// Whether an answer is overdue. The connection then takes no more calls and is closed once no caller waits on it.
     overdue: bool,
 }
 
@@ -42,7 +42,7 @@ impl PooledConnection {
     }
 }
 
-/// How many connections are to be made, and for which calls.
+/// Number of connections to open, by kind of call.
 #[derive(Clone, Copy, Debug)]
 struct Wanted {
     shared: usize,
@@ -50,17 +50,17 @@ struct Wanted {
     waiting: usize,
 }
 
-/// The connections, each in its place.
+/// Connections by slot.
 #[derive(Debug, Default)]
-pub(super) struct Lanes {
+pub(super) struct ConnectionPool {
     slots: Slab<PooledConnection>,
     generations: u32,
-    /// The one that calls share.
+    /// Connection that the calls share which are answered at once.
     shared: Option<ConnId>,
     ever_ready: bool,
 }
 
-impl Lanes {
+impl ConnectionPool {
     fn id(index: usize, connection: &PooledConnection) -> ConnId {
         ConnId { index: u32::try_from(index).unwrap_or(u32::MAX), generation: connection.generation }
     }
@@ -94,12 +94,12 @@ impl Lanes {
             .filter(|connection| connection.link.state() != DialState::Ready)
     }
 
-    /// How many connections are taken by calls that may wait.
+    /// Returns the number of connections with a call that may block.
     fn waiting(&self) -> usize {
         self.slots.iter().filter(|(_, connection)| connection.waits).count()
     }
 
-    /// Whether calls that share have a connection: at most, it is full of pipelined calls.
+    /// Returns whether calls that share have an established connection. It may be full of pipelined calls.
     fn shared_is_ready(&self) -> bool {
         self.shared.and_then(|conn| self.get(conn)).is_some_and(PooledConnection::is_ready)
     }
@@ -124,7 +124,7 @@ impl Lanes {
         self.get(conn).map_or(0, |connection| connection.live)
     }
 
-    /// What is known about a connection that is being made.
+    /// Returns the failure so far of a connection that is being established.
     pub(super) fn dial_failure(&self, now: Instant) -> Option<Failure> {
         self.dialling().next().map(|connection| connection.link.failure(now))
     }
@@ -147,7 +147,7 @@ impl Lanes {
         }
     }
 
-    /// Puts bytes behind what is to be sent.
+    /// Appends bytes to the unsent ones.
     pub(super) fn append(&mut self, conn: ConnId, bytes: &[u8], outputs: &mut VecDeque<Output>) {
         if let Some(connection) = self.get_mut(conn) {
             let quiet = connection.out.is_empty();
@@ -158,7 +158,7 @@ impl Lanes {
         }
     }
 
-    /// Lets an encoder write behind what is to be sent.
+    /// Appends what an encoder writes to the unsent bytes.
     fn write(
         connection: &mut PooledConnection,
         conn: ConnId,
@@ -176,7 +176,7 @@ impl Lanes {
 }
 
 impl MultiClient {
-    /// Takes in what happened to a connection.
+    /// Handles an event of a connection.
     pub(super) fn connection_input(&mut self, now: Instant, input: Input<'_>) {
         match input {
             Input::Resolved(conn, families) => self.link_input(now, conn, LinkInput::Resolved(families)),
@@ -190,8 +190,7 @@ impl MultiClient {
             Input::Received(conn, bytes) => self.received(now, conn, bytes),
             Input::Sent(conn, bytes) => self.sent(conn, bytes),
             Input::Ended(conn, cause) => {
-                if self.lanes.get(conn).is_some_and(|connection| connection.link.state() == DialState::Ready)
-                {
+                if self.pool.get(conn).is_some_and(|connection| connection.link.state() == DialState::Ready) {
                     self.lost(now, conn, cause);
                 } else {
                     self.link_input(now, conn, LinkInput::Ended(cause));
@@ -201,7 +200,7 @@ impl MultiClient {
                 let due = |connection: &mut PooledConnection| {
                     connection.link.poll_timeout().is_some_and(|at| at <= now)
                 };
-                while let Some(conn) = self.lanes.find(due) {
+                while let Some(conn) = self.pool.find(due) {
                     self.link_input(now, conn, LinkInput::Tick);
                 }
             }
@@ -209,46 +208,48 @@ impl MultiClient {
     }
 
     fn link_input(&mut self, now: Instant, conn: ConnId, input: LinkInput<'_>) {
-        if let Some(connection) = self.lanes.get_mut(conn) {
+        if let Some(connection) = self.pool.get_mut(conn) {
             connection.link.handle(now, input);
             self.link_outputs(now, conn);
         }
     }
 
     fn link_outputs(&mut self, now: Instant, conn: ConnId) {
-        while let Some(output) = self.lanes.get_mut(conn).and_then(|connection| connection.link.poll_output())
+        while let Some(output) = self.pool.get_mut(conn).and_then(|connection| connection.link.poll_output())
         {
             match output {
                 LinkOutput::Resolve => self.outputs.push_back(Output::Resolve(conn)),
                 LinkOutput::Connect(index) => {
-                    if let Some(connection) = self.lanes.get_mut(conn) {
-                        // A greeting that was not sent went with its connection.
+                    if let Some(connection) = self.pool.get_mut(conn) {
+                        // An unsent greeting was lost with its connection.
                         connection.out.forget();
                     }
                     self.outputs.push_back(Output::Connect(conn, index));
                 }
-                LinkOutput::Greet(bytes) => self.lanes.append(conn, &bytes, &mut self.outputs),
+                LinkOutput::Greet(bytes) => self.pool.append(conn, &bytes, &mut self.outputs),
                 LinkOutput::Disconnect => self.outputs.push_back(Output::Disconnect(conn)),
-                LinkOutput::Ready => self.lanes.ever_ready = true,
+                LinkOutput::Ready => self.pool.ever_ready = true,
                 LinkOutput::Failed(failure) => {
-                    self.lanes.remove(conn);
+                    self.pool.remove(conn);
                     self.not_connected(now, failure);
                 }
             }
         }
     }
 
-    /// A connection will not be made: the calls that only it could have served fail.
+    /// Handles a connection that could not be established: calls that only it could have served fail.
     fn not_connected(&mut self, now: Instant, failure: Failure) {
         let mut failed = Vec::new();
-        if self.lanes.len() == 0 {
+        if self.pool.len() == 0 {
             let Queues { shared, brief, waiting } = core::mem::take(&mut self.queues);
             failed.extend([shared, brief, waiting].iter().flat_map(Set::iter));
         } else {
-            // Where others go on, one call less needs a connection of its own: the one that waited longest. Those that
-            // share go on with what is there or is being made, if anything is: behind a wait, they would stand as long.
+            // With other connections left, only one call needs this one: the one that has waited longest. Calls that
+            // share a connection use one that exists or is being established. If there is none, they fail as well,
+            // since
+            // otherwise they would wait for as long as the blocking calls do.
             let Wanted { shared, brief, waiting } = self.wanted();
-            let dialling = self.lanes.dialling().count();
+            let dialling = self.pool.dialling().count();
             let queues = &mut self.queues;
             let exclusive = if brief > 0 { &mut queues.brief } else { &mut queues.waiting };
             if brief + waiting > 0 && shared + brief + waiting > dialling {
@@ -259,19 +260,19 @@ impl MultiClient {
             }
         }
         for id in failed {
-            let lost = self.operations.get(id).and_then(|operating| operating.lost);
+            let lost = self.operations.get(id).and_then(|pending| pending.lost);
             self.complete(now, id, Err(lost.unwrap_or(failure)));
         }
     }
 
     fn sent(&mut self, conn: ConnId, bytes: usize) {
-        if let Some(connection) = self.lanes.get_mut(conn) {
+        if let Some(connection) = self.pool.get_mut(conn) {
             connection.out.sent(bytes);
         }
     }
 
     fn received(&mut self, now: Instant, conn: ConnId, mut bytes: &[u8]) {
-        while let Some(connection) = self.lanes.get_mut(conn) {
+        while let Some(connection) = self.pool.get_mut(conn) {
             match connection.link.receive(now, &mut bytes) {
                 Ok(Some(event)) => self.event(now, conn, event),
                 Ok(None) => break,
@@ -285,10 +286,10 @@ impl MultiClient {
         match event {
             Event::Greeted | Event::Count { .. } => {}
             Event::ValueStart { id, bytes } => {
-                if let Some(operating) = self.operations.get_mut(id) {
-                    // The length is only the peer's word: room for more comes with the bytes.
+                if let Some(pending) = self.operations.get_mut(id) {
+                    // The peer claims this length. More capacity is allocated only as bytes arrive.
                     let capacity = usize::try_from(bytes.min(PREALLOCATION_BYTES_MAX)).unwrap_or_default();
-                    operating.values.push(Vec::with_capacity(capacity));
+                    pending.values.push(Vec::with_capacity(capacity));
                 }
             }
             Event::ValueChunk { id, bytes } => {
@@ -297,15 +298,15 @@ impl MultiClient {
                 }
             }
             Event::Proceed { id } => {
-                let (Some(connection), Some(operating)) =
-                    (self.lanes.get_mut(conn), self.operations.get_mut(id))
+                let (Some(connection), Some(pending)) =
+                    (self.pool.get_mut(conn), self.operations.get_mut(id))
                 else {
                     return;
                 };
-                let call = operating.request.call();
+                let call = pending.request.call();
                 let bytes_max = ClientConn::<PENDING>::write_bytes_max(&call);
                 let encode = |conn: &mut ClientConn<PENDING>, out: &mut [u8]| conn.proceed(id, &call, out);
-                if Lanes::write(connection, conn, bytes_max, &mut self.outputs, encode).is_err() {
+                if ConnectionPool::write(connection, conn, bytes_max, &mut self.outputs, encode).is_err() {
                     let failure =
                         failure_of(ErrorKind::LimitExceeded, Phase::Sending, Cause::Unknown, Effect::None);
                     self.complete(now, id, Err(failure));
@@ -315,9 +316,9 @@ impl MultiClient {
         }
     }
 
-    /// The peer broke the protocol after its greeting.
+    /// Closes a connection whose peer violated the protocol after its greeting. The calls on it fail.
     fn violated(&mut self, now: Instant, conn: ConnId, violation: Violation) {
-        let Some(mut connection) = self.lanes.remove(conn) else { return };
+        let Some(mut connection) = self.pool.remove(conn) else { return };
         self.outputs.push_back(Output::Disconnect(conn));
         while let Some(loss) = connection.link.conn().lose() {
             let cause = Cause::Violation(violation);
@@ -326,21 +327,21 @@ impl MultiClient {
         }
     }
 
-    /// A ready connection ended: each of its calls fails, or is begun again.
+    /// Handles the end of an established connection: each of its calls fails or is repeated.
     fn lost(&mut self, now: Instant, conn: ConnId, cause: Cause) {
-        let Some(mut connection) = self.lanes.remove(conn) else { return };
+        let Some(mut connection) = self.pool.remove(conn) else { return };
         self.outputs.push_back(Output::Disconnect(conn));
         let age = if connection.begun == 1 { Age::Fresh } else { Age::Used };
         while let Some(loss) = connection.link.conn().lose() {
-            let Some(operating) = self.operations.get_mut(loss.id) else { continue };
-            let sent = match operating.call_position {
+            let Some(pending) = self.operations.get_mut(loss.id) else { continue };
+            let sent = match pending.call_position {
                 CallPosition::On(_, at) if connection.out.was_sent(at) => Sent::Something,
                 _ => Sent::Nothing,
             };
-            let (operation, retries) = (operating.operation, operating.retries);
+            let (operation, retries) = (pending.operation, pending.retries);
             let phase = if sent == Sent::Nothing { Phase::Sending } else { loss.phase };
             let failure = failure_of(ErrorKind::ServerGone, phase, cause, Effect::None);
-            match after_loss(operation, operating.mode, retries, age, sent, &loss) {
+            match after_loss(operation, pending.mode, retries, age, sent, &loss) {
                 RetryDecision::Answer(outcome) => {
                     self.mode = GetMode::WaitThenGet;
                     self.complete(now, loss.id, Ok(outcome));
@@ -349,19 +350,19 @@ impl MultiClient {
                     self.complete(now, loss.id, Err(Failure { effect, ..failure }))
                 }
                 RetryDecision::Again(mode) => {
-                    operating.retries += u32::from(mode == operating.mode);
-                    operating.mode = mode;
-                    operating.call_position = CallPosition::Queued;
-                    operating.lost = Some(failure);
-                    operating.values.clear();
-                    // Before those that were submitted later.
-                    self.queues.of(operating).insert(loss.id);
+                    pending.retries += u32::from(mode == pending.mode);
+                    pending.mode = mode;
+                    pending.call_position = CallPosition::Queued;
+                    pending.lost = Some(failure);
+                    pending.values.clear();
+                    // Ids keep the order of submission: it goes before calls that were submitted later.
+                    self.queues.of(pending).insert(loss.id);
                 }
             }
         }
     }
 
-    /// Brings queued calls onto connections, opens those that are missing, and closes those that are too many.
+    /// Assigns queued calls to connections, opens missing connections and closes surplus ones.
     pub(super) fn pump(&mut self, now: Instant) {
         while let Some(id) = self.queues.shared.first()
             && let Some(conn) = self.shared_connection()
@@ -376,7 +377,7 @@ impl MultiClient {
             self.begin(now, conn, id);
         }
         while let Some(id) = self.queues.waiting.first()
-            && self.lanes.waiting() < self.options.limits.waiting_connections_max()
+            && self.pool.waiting() < self.options.limits.waiting_connections_max()
             && let Some(conn) = self.idle_connection()
         {
             self.queues.waiting.pop_first();
@@ -386,58 +387,58 @@ impl MultiClient {
         self.close_surplus();
     }
 
-    /// The connections that queued calls lack.
+    /// Counts the connections that the queued calls lack.
     fn wanted(&self) -> Wanted {
-        let capacity = self.options.limits.waiting_connections_max().saturating_sub(self.lanes.waiting());
+        let capacity = self.options.limits.waiting_connections_max().saturating_sub(self.pool.waiting());
         Wanted {
-            // Calls that share wait for one connection, unless there is one and it is merely full.
-            shared: usize::from(!self.queues.shared.is_empty() && !self.lanes.shared_is_ready()),
+            // Calls that share need one connection, unless it exists and is only full.
+            shared: usize::from(!self.queues.shared.is_empty() && !self.pool.shared_is_ready()),
             brief: self.queues.brief.len(),
             waiting: self.queues.waiting.len().min(capacity),
         }
     }
 
-    /// The connection that calls share; an idle one becomes it when there is none.
+    /// Returns the connection that calls share. An idle one takes that role if there is none.
     fn shared_connection(&mut self) -> Option<ConnId> {
-        if let Some(conn) = self.lanes.shared
-            && let Some(connection) = self.lanes.get_mut(conn)
+        if let Some(conn) = self.pool.shared
+            && let Some(connection) = self.pool.get_mut(conn)
             && connection.is_ready()
         {
-            // When it is full of pipelined calls, those go on by themselves, and the next waits for room.
+            // When it is full of pipelined calls, the next call waits for one of them to complete.
             return connection.may_begin().then_some(conn);
         }
-        let found = self.lanes.find(|connection| connection.live == 0 && connection.may_begin());
-        self.lanes.shared = found;
+        let found = self.pool.find(|connection| connection.live == 0 && connection.may_begin());
+        self.pool.shared = found;
         found
     }
 
-    /// An idle connection, preferably not the shared one.
+    /// Returns an idle connection, preferably not the shared one.
     fn idle_connection(&mut self) -> Option<ConnId> {
-        let shared = self.lanes.shared;
+        let shared = self.pool.shared;
         let idle = |connection: &mut PooledConnection| connection.live == 0 && connection.may_begin();
-        let other = self.lanes.slots.iter_mut().find_map(|(index, connection)| {
-            let conn = Lanes::id(index, connection);
+        let other = self.pool.slots.iter_mut().find_map(|(index, connection)| {
+            let conn = ConnectionPool::id(index, connection);
             (Some(conn) != shared && idle(connection)).then_some(conn)
         });
-        other.or_else(|| shared.filter(|&conn| self.lanes.get_mut(conn).is_some_and(idle)))
+        other.or_else(|| shared.filter(|&conn| self.pool.get_mut(conn).is_some_and(idle)))
     }
 
     fn begin(&mut self, now: Instant, conn: ConnId, id: CallId) {
-        let Some(operating) = self.operations.get_mut(id) else { return };
-        let (call, mode) = (operating.request.call(), operating.mode);
-        if call.is_exclusive(mode) && self.lanes.shared == Some(conn) {
-            self.lanes.shared = None;
+        let Some(pending) = self.operations.get_mut(id) else { return };
+        let (call, mode) = (pending.request.call(), pending.mode);
+        if call.is_exclusive(mode) && self.pool.shared == Some(conn) {
+            self.pool.shared = None;
         }
-        let Some(connection) = self.lanes.get_mut(conn) else { return };
+        let Some(connection) = self.pool.get_mut(conn) else { return };
         connection.waits = call.may_wait();
-        operating.call_position = CallPosition::On(conn, connection.out.end());
+        pending.call_position = CallPosition::On(conn, connection.out.end());
         (connection.live, connection.begun) = (connection.live + 1, connection.begun + 1);
         let bytes_max = ClientConn::<PENDING>::write_bytes_max(&call);
         let encode = |conn: &mut ClientConn<PENDING>, out: &mut [u8]| conn.begin(id, &call, mode, out);
-        if let Err(error) = Lanes::write(connection, conn, bytes_max, &mut self.outputs, encode) {
+        if let Err(error) = ConnectionPool::write(connection, conn, bytes_max, &mut self.outputs, encode) {
             let cause = match error {
                 BeginError::Limit(limit) => Cause::Limit(limit),
-                // The connection was chosen because it has room.
+                // The connection was chosen because it has capacity.
                 _ => Cause::Unknown,
             };
             let failure = failure_of(ErrorKind::LimitExceeded, Phase::Sending, cause, Effect::None);
@@ -449,14 +450,14 @@ impl MultiClient {
         let Wanted { shared, brief, waiting } = self.wanted();
         let wanted = shared + brief + waiting;
         let connections_max = self.options.limits.connections_max();
-        let mut dialling = self.lanes.dialling().count();
-        while dialling < wanted && self.lanes.len() < connections_max {
-            let rounds = if self.lanes.ever_ready { Rounds::One } else { self.options.rounds };
+        let mut dialling = self.pool.dialling().count();
+        while dialling < wanted && self.pool.len() < connections_max {
+            let rounds = if self.pool.ever_ready { Rounds::One } else { self.options.rounds };
             let (deadline, seed) = (now + self.options.connect_timeout, self.rng.next_u64());
             let link = Link::new(now, deadline, rounds, self.options.dial, self.options.limits, seed);
-            self.lanes.generations = self.lanes.generations.wrapping_add(1);
+            self.pool.generations = self.pool.generations.wrapping_add(1);
             let connection = PooledConnection {
-                generation: self.lanes.generations,
+                generation: self.pool.generations,
                 link,
                 out: Outgoing::default(),
                 live: 0,
@@ -464,40 +465,40 @@ impl MultiClient {
                 waits: false,
                 overdue: false,
             };
-            let index = self.lanes.slots.insert(connection);
-            let conn = Lanes::id(index, &self.lanes.slots[index]);
+            let index = self.pool.slots.insert(connection);
+            let conn = ConnectionPool::id(index, &self.pool.slots[index]);
             self.link_outputs(now, conn);
             dialling += 1;
         }
     }
 
     fn close_surplus(&mut self) {
-        while let Some(conn) = self.lanes.find(|connection| connection.overdue && connection.live == 0) {
+        while let Some(conn) = self.pool.find(|connection| connection.overdue && connection.live == 0) {
             self.close(conn);
         }
         let idle_max = self.options.limits.idle_connections_max;
-        if self.lanes.len() <= idle_max {
+        if self.pool.len() <= idle_max {
             return;
         }
-        let shared = self.lanes.shared;
+        let shared = self.pool.shared;
         let idle: Vec<ConnId> = self
-            .lanes
+            .pool
             .slots
             .iter()
             .filter(|(_, connection)| connection.live == 0 && connection.is_ready())
-            .map(|(index, connection)| Lanes::id(index, connection))
+            .map(|(index, connection)| ConnectionPool::id(index, connection))
             .collect();
         let surplus = idle.len().saturating_sub(idle_max);
-        // The shared one is needed next.
+        // The shared connection is needed next.
         idle.into_iter().filter(|&conn| Some(conn) != shared).take(surplus).for_each(|conn| self.close(conn));
     }
 
     fn close(&mut self, conn: ConnId) {
-        if self.lanes.remove(conn).is_some() {
+        if self.pool.remove(conn).is_some() {
             self.outputs.push_back(Output::Disconnect(conn));
         }
     }
 }
 
-/// The most room that a value gets before its bytes are there.
+/// Most bytes that are allocated for a value before they arrive.
 const PREALLOCATION_BYTES_MAX: u64 = 16 << 20;

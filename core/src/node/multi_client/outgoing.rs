@@ -1,15 +1,16 @@
-//! Bytes on their way out of one connection.
+//! Send buffer of a connection.
 
 use alloc::vec::Vec;
 
-/// A buffer keeps so much room while it is empty, and so many bytes that were sent before those that were not.
+/// Most capacity that an empty buffer keeps, and most sent bytes that a buffer keeps in front of the unsent ones.
+/// Bytes.
 const BYTES_KEPT_MAX: usize = 64 * 1024;
 
-/// What is to be sent, and the count of all that ever was.
+/// Unsent bytes, and the total number of bytes.
 #[derive(Debug, Default)]
 pub(super) struct Outgoing {
     bytes: Vec<u8>,
-    /// How many of `bytes` were sent.
+    /// Number of bytes at the start of `bytes` that were sent.
     sent: usize,
     put_total: u64,
     sent_total: u64,
@@ -24,12 +25,12 @@ impl Outgoing {
         self.bytes.is_empty()
     }
 
-    /// The place behind all bytes so far; see [`Outgoing::was_sent`].
+    /// Returns the position after all bytes so far, for [`Outgoing::was_sent`].
     pub(super) const fn end(&self) -> u64 {
         self.put_total
     }
 
-    /// Whether the byte at a place was sent.
+    /// Returns whether the byte at this position was sent.
     pub(super) const fn was_sent(&self, index: u64) -> bool {
         index < self.sent_total
     }
@@ -39,7 +40,7 @@ impl Outgoing {
         self.put_total += bytes.len() as u64;
     }
 
-    /// Lets an encoder write behind what is there; it needs at most so many bytes, and tells how many it used.
+    /// Appends what `encode` writes. `encode` needs at most `bytes_max` bytes and returns how many it used.
     pub(super) fn write<E>(
         &mut self,
         bytes_max: usize,
@@ -54,13 +55,13 @@ impl Outgoing {
         encoded.map(drop)
     }
 
-    /// So many more bytes were sent.
+    /// Records that `count` more bytes were sent.
     pub(super) fn sent(&mut self, count: usize) {
         let count = count.min(self.unsent().len());
         self.sent += count;
         self.sent_total += count as u64;
         let left = self.bytes.len() - self.sent;
-        // Moving what is left costs less than what was sent before it.
+        // Moving the rest costs less than keeping the sent bytes.
         if left == 0 || (self.sent > BYTES_KEPT_MAX && self.sent > left) {
             self.bytes.drain(..self.sent);
             self.sent = 0;
@@ -68,7 +69,7 @@ impl Outgoing {
         }
     }
 
-    /// What was not sent went with its connection.
+    /// Drops the unsent bytes of a connection that ended.
     pub(super) fn forget(&mut self) {
         self.bytes.clear();
         (self.sent, self.sent_total) = (0, self.put_total);
@@ -79,7 +80,7 @@ impl Outgoing {
 mod tests {
     use super::*;
 
-    /// A socket that is always a little behind: each turn it takes all but one byte of what is there.
+    /// The socket is always one byte behind: each iteration sends all bytes but one.
     #[test]
     fn what_was_sent_is_not_kept_however_busy_the_connection() {
         let mut outgoing = Outgoing::default();
@@ -97,7 +98,11 @@ mod tests {
             assert_eq!(unsent[0], if poll == 0 { chunk[0] } else { chunk[chunk.len() - 1] });
             assert_eq!(unsent[1..], chunk);
             outgoing.sent(chunk.len());
-            assert!(outgoing.bytes.capacity() < 1_000_000, "turn {poll}: {} held", outgoing.bytes.capacity());
+            assert!(
+                outgoing.bytes.capacity() < 1_000_000,
+                "iteration {poll}: {} held",
+                outgoing.bytes.capacity()
+            );
         }
         assert_eq!(outgoing.end(), 100_000_001);
         assert!(outgoing.was_sent(99_999_999) && !outgoing.was_sent(100_000_000));

@@ -1,4 +1,4 @@
-//! What goes in and out of the client: plain data.
+//! Inputs and outputs of the client: plain data.
 
 #[cfg(doc)]
 use super::NativeClient;
@@ -10,49 +10,49 @@ use crate::store::dial::Family;
 use crate::time::Duration;
 use crate::wire::native::{ClientFrame, Fault, Label, ServerFrame};
 
-/// What happened. Received bytes go to [`NativeClient::receive`].
+/// Event of the client. Received bytes are passed to [`NativeClient::receive`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Input<'a> {
-    /// The host has addresses of these families, in the resolver's order.
+    /// The name was resolved: the families of its addresses, in the resolver's order.
     Resolved(&'a [Family]),
-    /// The host has no address; the resolver's error number.
+    /// The name was not resolved: the kind of failure and the resolver's error number.
     Unresolved(ErrorKind, Cause),
-    /// The address accepted.
+    /// The connection was established.
     Connected,
-    /// The connection was not made.
+    /// The connection was not established.
     ConnectFailed(ErrorKind, Cause),
-    /// The connection ended.
+    /// The established connection ended.
     Ended(Cause),
     /// Time passed.
     Tick,
 }
 
-/// What is to be done.
+/// Action that the caller carries out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Output {
-    /// Look the host's addresses up.
+    /// Resolve the name of the host.
     Resolve,
-    /// Connect to the address with this index in what was resolved.
+    /// Connect to the resolved address with this index.
     Connect(u8),
-    /// Close the connection, or stop making it; what is unsent goes with it.
+    /// Close the connection, or stop connecting. Unsent bytes are dropped.
     Disconnect,
-    /// The client is over; [`NativeClient::next_failed`] tells of its calls.
+    /// The client has ended. [`NativeClient::next_failed`] returns its calls.
     Over(Ending),
 }
 
-/// Why a client is over.
+/// Reason why a client ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ending {
-    /// There was no connection in time: the first one, or one to resume the session on.
+    /// No connection was established in time, neither the first one nor one to resume the session on.
     Dialling(Failure),
-    /// The session is over; and what the system said, if its connection ended.
+    /// The session ended. The cause is the system's error, if the connection ended.
     Session(End, Cause),
-    /// It was closed from this side, as it should be.
+    /// The caller closed the client.
     Left,
 }
 
 impl Ending {
-    /// What a call is told that comes too late, or was under way and had no effect.
+    /// Returns the failure of a call that begins after the end, or was under way and had no effect.
     #[must_use]
     pub fn failure(&self) -> Failure {
         match *self {
@@ -69,70 +69,70 @@ impl Ending {
     }
 }
 
-/// What is to be written next.
+/// Data that the caller writes next.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum ToWrite {
-    /// The greeting of c10d, VALIDATE and PING with [`super::IDENTIFY_NONCE`].
+    /// The greeting of c10d: VALIDATE, and PING with [`super::IDENTIFY_NONCE`].
     Identify,
-    /// The magic, and [`NativeClient::hello`] with this label.
+    /// The magic, then [`NativeClient::hello`] with this label.
     Opening(Label, Identity),
-    /// This request, with this label.
+    /// The request with this id, with this label.
     Request(u64, Label),
-    /// This frame.
+    /// This frame, with this label.
     Frame(Label, ClientFrame<'static>),
-    /// LEAVE, for the run in the Join that was written last: its round came when nobody waited for it any more.
+    /// LEAVE for the run of the Join that was written last: the round was formed after the join had been given up.
     Leave(Label),
 }
 
-/// What came out of received bytes.
+/// Result of parsing received bytes.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Taken<'b> {
-    /// The frame is not whole: it has at least so many bytes.
+    /// The frame is incomplete. Its length is at least this many bytes.
     Partial(usize),
-    /// A frame of so many bytes, and what it meant.
+    /// A frame of this many bytes, and its meaning.
     Frame(usize, Event<'b>),
-    /// The client, or the connection, is over; what else was received is of no use.
+    /// The client, or the connection, has ended. The caller drops the remaining bytes.
     Over,
 }
 
-/// What a frame meant.
+/// Meaning of a frame.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Event<'b> {
-    /// Nothing that concerns the caller.
+    /// The frame does not concern the caller.
     Nothing,
     /// The session is open.
     Open,
-    /// The answer to a call.
+    /// The answer to the call with this id.
     Completed(u64, ServerFrame<'b>),
-    /// A call failed, with the server's own words; or the server answered with something that is no answer to it.
+    /// A call failed, with the server's error; or the server sent a frame that does not answer it (no error then).
     Failed(Failed, Option<Fault<'b>>),
-    /// A push of a watch or a lease.
+    /// A push of the watch or lease that the call with this id created.
     Pushed(u64, ServerFrame<'b>),
-    /// Something happened to the node. It answers this call, if it answers one that is awaited.
+    /// An event of the node, and the call that it completes, if the caller waits for one.
     Node(Option<u64>, participant::Event<'b>),
 }
 
-/// A call that failed.
+/// Failed call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Failed {
-    /// Which.
+    /// Id of the call.
     pub id: u64,
-    /// What it wanted.
+    /// Operation of the call.
     pub operation: Operation,
-    /// How.
+    /// Kind, cause, phase and effect of the failure.
     pub failure: Failure,
 }
 
-/// Why a call was not begun. Nothing has changed then.
+/// Reason why a call did not begin. The client's state is unchanged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BeginError {
-    /// A limit does not hold.
+    /// The call exceeds a limit.
     #[error(transparent)]
     Limit(LimitError),
-    /// The node may not ask for that where it stands.
+    /// The node's part in its run does not allow the request.
     #[error(transparent)]
     InvalidState(InvalidState),
-    /// The client is over.
+    /// The client has ended.
     #[error("the session is over")]
     Over(Ending),
 }

@@ -1,4 +1,4 @@
-//! What the server's errors mean to a caller. The one place where the numbers of errors become kinds and words.
+//! Translation of the server's errors to the kinds and messages that a caller gets. No other code does this.
 
 use crate::error::{Cause, Effect, ErrorKind, Failure, LimitError, Phase};
 use crate::session::client::End;
@@ -7,7 +7,7 @@ use crate::time::Duration;
 use crate::wire::native::{Fault, FaultCode, Why};
 use core::fmt;
 
-/// The kind of failure that an error of the server is.
+/// Returns the kind of failure for an error code of the server.
 #[must_use]
 pub const fn kind_of(code: FaultCode) -> ErrorKind {
     use FaultCode as C;
@@ -43,14 +43,14 @@ pub const fn kind_of(code: FaultCode) -> ErrorKind {
     }
 }
 
-/// The failure of a request that was answered with an error: it had no effect.
+/// Returns the failure of a request that the server answered with an error. Such a request had no effect.
 #[must_use]
 pub const fn failure_of(fault: &Fault<'_>) -> Failure {
     let cause = match fault.code {
         FaultCode::NotANumber => Cause::NotANumber,
         FaultCode::StoreFull => Cause::Limit(LimitError::Stored { bytes_max: fault.first }),
         FaultCode::TooManyPending => Cause::Limit(LimitError::Operations { count: fault.first }),
-        // A key, a value, a list or a frame: the error does not say which, and the words say how long.
+        // The limit may be one on a key, a value, a list or a frame. The message names the lengths.
         _ => Cause::Unknown,
     };
     Failure {
@@ -62,7 +62,7 @@ pub const fn failure_of(fault: &Fault<'_>) -> Failure {
     }
 }
 
-/// The words for an error of the server, beyond those for its kind; none where [`failure_of`] says it all.
+/// Message for an error of the server, in addition to that of its kind; empty where [`failure_of`] says it all.
 #[derive(Clone, Copy, Debug)]
 pub struct Describe<'a>(pub Fault<'a>);
 
@@ -71,7 +71,7 @@ impl fmt::Display for Describe<'_> {
         use FaultCode as C;
         let Fault { code, first, second, text } = self.0;
         match code {
-            // The text is a sentence.
+            // The text is a whole sentence.
             C::BoundsConflict | C::AlreadyJoined | C::CoolingDown | C::UnknownRound if !text.is_empty() => {
                 return write_lossy(f, text);
             }
@@ -79,14 +79,14 @@ impl fmt::Display for Describe<'_> {
             C::Malformed => write!(f, "the server could not read a frame of kind {first:#06x}")?,
             C::UnknownRequest => write!(f, "the server does not know requests of kind {first:#06x}")?,
             C::UnknownFlags => write!(f, "the server does not know the flags {first:#06x}")?,
-            C::UnexpectedFrame => write!(f, "a frame of kind {first:#06x} was out of place")?,
+            C::UnexpectedFrame => write!(f, "a frame of kind {first:#06x} was not expected")?,
             C::FalseAcknowledgement => write!(f, "frame {first} was acknowledged, but {second} is the last")?,
             C::Unauthenticated => f.write_str("the server did not accept the credentials")?,
             C::UnknownLease => write!(f, "no lease {first}")?,
             C::UnknownRound => write!(f, "no round {first}; the current one is {second}")?,
             C::BarrierConflict if first > 0 => write!(f, "the barrier was begun for {first} participants")?,
-            C::BarrierConflict => f.write_str("the barrier was begun for participants by other names")?,
-            C::NotAParticipant => f.write_str("this name is not awaited")?,
+            C::BarrierConflict => f.write_str("the barrier was begun for other participants")?,
+            C::NotAParticipant => f.write_str("the barrier has no participant with this name")?,
             C::BoundsConflict => write!(f, "the run has {first} to {second} nodes")?,
             C::AlreadyJoined => write!(f, "session {first} is in the run under this name")?,
             C::UnknownGeneration => {
@@ -101,11 +101,13 @@ impl fmt::Display for Describe<'_> {
                 write!(f, "the session is over: {why}")?;
             }
             C::SessionEnded => f.write_str("the server does not know the session")?,
-            C::SessionForged => f.write_str("the session is somebody else's")?,
-            C::WindowPassed => write!(f, "frames behind {first} are gone; {second} is the oldest kept")?,
-            C::RequestForgotten => f.write_str("the answer is gone from the server")?,
+            C::SessionForged => f.write_str("the session belongs to another client")?,
+            C::WindowPassed => {
+                write!(f, "frames after {first} were requested, but the oldest kept is {second}")?
+            }
+            C::RequestForgotten => f.write_str("the server no longer has the answer")?,
             C::StaleRound => write!(f, "round {first} is over; the current one is {second}")?,
-            C::Compacted => write!(f, "the oldest that it remembers is revision {first}")?,
+            C::Compacted => write!(f, "the oldest revision that the server remembers is {first}")?,
             C::ServerStopping => f.write_str("the server is stopping")?,
             C::Other(number) => write!(f, "error {number} ({first}, {second})")?,
             C::NotFound
@@ -127,7 +129,7 @@ impl fmt::Display for Describe<'_> {
     }
 }
 
-/// The failure that the end of its session is to a call, but for its effect.
+/// Returns the failure of a call whose session ended. The caller of this function sets its effect.
 #[must_use]
 pub fn failure_of_end(end: End, cause: Cause) -> Failure {
     let kind = match end {
@@ -140,7 +142,7 @@ pub fn failure_of_end(end: End, cause: Cause) -> Failure {
     Failure { kind, phase: Phase::Waiting, elapsed: Duration::ZERO, cause, effect: Effect::None }
 }
 
-/// The words for the end of a session.
+/// Message for the end of a session.
 #[derive(Clone, Copy, Debug)]
 pub struct DescribeEnd(pub End);
 
@@ -151,7 +153,7 @@ impl fmt::Display for DescribeEnd {
             End::Refused(code, first, second) => Describe(Fault { code, first, second, text: b"" }).fmt(f),
             End::Connection => f.write_str("the session ended with its connection"),
             End::GracePassed => f.write_str("the session was not resumed within its grace"),
-            End::Protocol => f.write_str("the server sent what no server sends"),
+            End::Protocol => f.write_str("the server violated the protocol"),
         }
     }
 }

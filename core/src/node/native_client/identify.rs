@@ -1,5 +1,6 @@
-//! Asks a peer that closed the connection in place of an answer to the greeting whether it is PyTorch's store, which does so.
-//! It is asked on a connection of its own, by the greeting of c10d. What comes of it is the cause of the lost connection.
+//! Finds out whether a peer that closed the connection instead of answering the greeting is PyTorch's store, which does
+//! that. The client sends the greeting of c10d on a connection of its own. The result becomes the cause of the lost
+//! connection.
 
 use super::NativeClient;
 use super::event::{Input, Output, Taken};
@@ -8,34 +9,34 @@ use crate::session::client::Identity;
 use crate::store::dial::DialState;
 use crate::time::{Duration, Instant};
 
-/// What to do about a peer that closes the connection in place of an answer to the greeting.
+/// What the client does about a peer that closes the connection instead of answering the greeting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unanswered {
-    /// Nothing: the connection is lost.
+    /// Treat the connection as lost.
     Accept,
-    /// Ask whether the peer is PyTorch's store.
+    /// Find out whether the peer is PyTorch's store.
     Identify,
 }
 
-/// What PING carries, and its echo.
+/// Number that PING carries and that the peer echoes.
 pub const IDENTIFY_NONCE: u32 = 0x5244_5a56;
-/// Bytes of the echo.
+/// Length of the echo in bytes.
 const ECHO_BYTES: usize = 4;
-/// How long the peer may take.
+/// Time that the peer has for the echo.
 const IDENTIFY_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// A peer that is being asked.
+/// State of an identification.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Identification {
-    /// How the connection before it ended.
+    /// How the previous connection ended.
     cause: Cause,
     pub(super) until: Instant,
-    /// Whether the greeting is to be written.
+    /// Whether the greeting still has to be written.
     pub(super) is_due: bool,
 }
 
 impl<const PENDING: usize> NativeClient<PENDING> {
-    /// Begins to ask, if there is reason to; whether it does.
+    /// Starts an identification where the options and the way the connection ended allow it. Returns whether it did.
     pub(super) fn begin_identification(&mut self, now: Instant, cause: Cause) -> bool {
         let was_closed = matches!(cause, Cause::Closed | Cause::Os(_));
         let is_unanswered = self.dialer.state() == DialState::Greeting
@@ -51,14 +52,14 @@ impl<const PENDING: usize> NativeClient<PENDING> {
         true
     }
 
-    /// Takes in what happened to the connection on which the peer is asked; whether there is one.
+    /// Handles an event of the identification's connection. Returns whether an identification is in progress.
     pub(super) fn identification_takes(&mut self, now: Instant, input: &Input<'_>) -> bool {
-        let Some(encoded) = &mut self.identification else { return false };
+        let Some(identification) = &mut self.identification else { return false };
         match input {
-            Input::Connected => encoded.is_due = true,
-            Input::Tick if now < encoded.until => {}
+            Input::Connected => identification.is_due = true,
+            Input::Tick if now < identification.until => {}
             Input::Tick | Input::ConnectFailed(..) | Input::Ended(_) => {
-                let cause = encoded.cause;
+                let cause = identification.cause;
                 self.end_identification(now, cause);
             }
             Input::Resolved(_) | Input::Unresolved(..) => {}
@@ -66,13 +67,13 @@ impl<const PENDING: usize> NativeClient<PENDING> {
         true
     }
 
-    /// Reads the peer's answer.
+    /// Reads the peer's echo.
     pub(super) fn peer_identified(&mut self, now: Instant, bytes: &[u8]) -> Taken<'static> {
         if bytes.len() < ECHO_BYTES {
             return Taken::Partial(ECHO_BYTES);
         }
         let is_echo = bytes == IDENTIFY_NONCE.to_le_bytes();
-        let before = self.identification.map_or(Cause::Unknown, |encoded| encoded.cause);
+        let before = self.identification.map_or(Cause::Unknown, |identification| identification.cause);
         self.end_identification(now, if is_echo { Cause::ForeignStore } else { before });
         Taken::Over
     }

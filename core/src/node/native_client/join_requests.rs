@@ -1,4 +1,4 @@
-//! What a node asks of the server about its part in a run, one wish at a time.
+//! Requests by which a node joins and leaves a run. A node has one join request at a time.
 
 use super::event::BeginError;
 use super::{Awaited, NativeClient, Pending, Stage, SubmitWhen};
@@ -7,8 +7,9 @@ use crate::rendezvous::participant::{self, InvalidState, Part};
 use crate::time::{Duration, Instant};
 
 impl<const PENDING: usize> NativeClient<PENDING> {
-    /// Begins to join, as [`NativeClient::begin`]. While the node stands by, no time counts; while an earlier wish of the
-    /// node that was given up is not answered yet, it does.
+    /// Begins to join, as [`NativeClient::begin`] does. The timeout is suspended while the node is a spare, but not
+    /// while the
+    /// request waits for the answer to an earlier one that the node gave up.
     ///
     /// # Errors
     /// See [`BeginError`].
@@ -25,7 +26,7 @@ impl<const PENDING: usize> NativeClient<PENDING> {
         }
         let id = self.begin(now, operation, frame, span)?;
         if submit_when == SubmitWhen::Later {
-            // It goes out behind what is asked in the meantime; the id only names it until then.
+            // It is sent after the requests that begin in the meantime. Until then the id only identifies it.
             self.session.withdraw(id);
             if let Some(call) = self.pending.last_mut() {
                 call.stage = Stage::Held;
@@ -47,29 +48,29 @@ impl<const PENDING: usize> NativeClient<PENDING> {
         }
     }
 
-    /// The place of the wish that is held.
+    /// Returns the index of the join request that is held.
     pub(super) fn held(&self) -> Option<usize> {
         self.pending.iter().position(|call| call.stage == Stage::Held)
     }
 
-    /// The wish that is held goes out, if the node's turn has come.
+    /// Sends the join request that is held, once it may be sent.
     pub(super) fn release(&mut self) {
         let Some(index) = self.held().filter(|_| self.submit_when() == SubmitWhen::Now) else { return };
-        // What is held has a place in the table, so there is room in the session.
+        // A held request has an entry in the table, so the session has capacity for it.
         let Ok(id) = self.session.begin() else { return };
         let call = self.pending.remove(index);
         let _ = self.pending.push(Pending { id, stage: Stage::Due, ..call });
-        // Its turn has come.
+        // `submit_when` has just allowed it.
         let _ = self.participant.join(id);
     }
 
-    /// Whether the node has a seat that nobody wants, and has not asked to be let go yet.
+    /// Returns whether the node has a slot from a join that was given up and has not asked to leave yet.
     pub(super) fn owes_leave(&self) -> bool {
         let part = self.participant.part();
         self.leave_due && matches!(part, Part::InRound | Part::InLastRound | Part::Between)
     }
 
-    /// Begins to leave.
+    /// Begins to leave the run.
     ///
     /// # Errors
     /// See [`BeginError`].

@@ -1,53 +1,54 @@
-//! A request that is not over, and when its time is up.
+//! A request that is not completed yet, and when it times out.
 
 use crate::error::{Cause, Operation};
 use crate::time::{Duration, Instant};
 
-/// So long an answer may be on its way, however short the call's own time is.
+/// Least time that an answer gets to arrive, however short the timeout of the call is.
 const ANSWER_TIME_MIN: Duration = Duration::from_millis(200);
-/// So long before the deadline of a call, at most, the server is asked for a sign of life.
+/// Most time before the deadline of a call at which the client asks the server for a heartbeat.
 const HEARTBEAT_LEAD_MAX: Duration = Duration::from_secs(1);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// Whether the caller still waits for the answer to a request.
 pub(super) enum Awaited {
-    /// Somebody waits for its answer.
+    /// The caller waits for the answer.
     Yes,
-    /// Nobody does, and the server is still to be told so.
+    /// The caller gave up. The server must still be notified of that.
     CancelDue,
-    /// Nobody does.
+    /// The caller gave up, and a request that cancels this one is under way.
     No,
-    /// Nobody does: it tells the server that nobody awaits anything of this one any more.
+    /// The client itself sent this request, to cancel the request with this id.
     Cancels(u64),
-    /// Nobody does: it leaves a round that nobody waited for, over reconnects as well.
+    /// The client itself sent this request, to leave a round whose join had been given up. It survives reconnects.
     Leaves,
 }
 
-/// How far a request has come.
+/// Progress of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Stage {
-    /// The session does not know it yet: what the node asked before is to be answered first.
+    /// The session does not know the request yet: the server must answer an earlier request of the node first.
     Held,
-    /// It goes out as soon as there is a way.
+    /// The client sends it as soon as the session has a connection.
     Due,
     Sent,
-    /// It left with HELLO, the connection ended before WELCOME, and it must not be sent twice.
+    /// It was sent with HELLO, the connection ended before WELCOME, and the client must not send it twice.
     Lost(Cause),
 }
 
-/// Whether the node may ask for a place.
+/// When the node may send a join request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum SubmitWhen {
     Now,
-    /// Once the server has answered what nobody awaits any more.
+    /// As soon as the server has answered the requests that the node gave up.
     Later,
     Never,
 }
 
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Pending {
-    /// In the session.
+    /// Id in the session.
     pub(super) id: u64,
-    /// What the caller knows it by: one that was held has another id in the session.
+    /// Id that the caller knows. It differs from `id` for a request that was held.
     pub(super) call: u64,
     pub(super) operation: Operation,
     pub(super) began: Instant,
@@ -58,13 +59,13 @@ pub(super) struct Pending {
 }
 
 impl Pending {
-    /// From here on, a sign of life of the server tells that its answer may come a little after the deadline.
+    /// From this time on, a heartbeat of the server shows that the answer may arrive slightly after the deadline.
     pub(super) fn heartbeat_at(&self) -> Instant {
         let lead = (self.span / 2).min(HEARTBEAT_LEAD_MAX);
         Instant::ORIGIN + self.deadline.since(Instant::ORIGIN + lead)
     }
 
-    /// When it is given up, with a server that was last heard of at `last_received_at`.
+    /// Returns when the call times out, if the last bytes from the server arrived at `last_received_at`.
     pub(super) fn given_up_at(&self, last_received_at: Instant, slack: Duration) -> Instant {
         if self.stage != Stage::Sent {
             return self.deadline;
@@ -72,7 +73,7 @@ impl Pending {
         if last_received_at >= self.heartbeat_at() {
             return self.deadline + slack;
         }
-        // A wish to join may be answered by a place among the spares, where no time counts.
+        // The server may answer a join request with a slot among the spares, and spares wait without a deadline.
         let is_join = matches!(self.operation, Operation::Join | Operation::Standby);
         let least = if is_join { slack } else { slack.min(ANSWER_TIME_MIN) };
         self.deadline.max(self.began + least)

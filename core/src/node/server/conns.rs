@@ -1,4 +1,4 @@
-//! The table of connections, with the buffers that they share.
+//! Table of connections, and the buffer pool that they share.
 
 use super::event::{CloseReason, InputError};
 use crate::ids::ConnId;
@@ -10,41 +10,43 @@ use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 use core::net::SocketAddr;
 
-/// Places that the table may keep though they are free.
-pub(super) const PLACES_KEPT: usize = 1024;
+/// Free slots that the table keeps.
+pub(super) const SLOTS_KEPT: usize = 1024;
 
 #[derive(Debug)]
 pub(super) struct Conn {
     generation: u32,
     pub(super) peer: SocketAddr,
-    pub(super) language: Language,
-    /// The start of a frame whose rest has not come, or frames that rest until the peer reads.
+    pub(super) protocol: Protocol,
+    /// The start of an incomplete frame, or frames that wait until the peer has read its answers.
     pub(super) inbox: Vec<u8>,
-    /// Answers that are not sent yet.
+    /// Unsent answers.
     pub(super) outbox: Outbox,
-    /// Stands in `transmits`.
+    /// Whether the connection is in the queue `transmits`.
     pub(super) to_send: bool,
     pub(super) life: Life,
-    /// Its share of the buffered bytes.
+    /// Bytes that are counted for it in the buffered bytes of the server.
     pub(super) charged: u64,
-    /// When the peer last sent, while a frame is incomplete.
+    /// When the peer last sent bytes, while a frame is incomplete.
     pub(super) last_received_at: Instant,
-    /// When the peer last took bytes, while its socket takes no more of those that are unsent.
+    /// When the peer last accepted bytes, while the socket's send buffer is full.
     pub(super) stalled_since: Option<Instant>,
+    /// Whether a frame deadline is armed.
     pub(super) frame_armed: bool,
+    /// Whether a stall deadline is armed.
     pub(super) stall_armed: bool,
 }
 
-/// What a connection speaks; its first byte tells.
+/// Protocol of a connection, known from its first byte.
 #[derive(Debug)]
-pub(super) enum Language {
+pub(super) enum Protocol {
     Unknown,
     C10d(ServerConn),
-    /// With its session, from Welcome on.
+    /// With its session, once WELCOME has been sent.
     Native(Option<SessionId>),
 }
 
-impl Language {
+impl Protocol {
     pub(super) fn has_greeted(&self) -> bool {
         match self {
             Self::Unknown => false,
@@ -57,17 +59,17 @@ impl Language {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Life {
     Open,
-    /// The peer sends no more; what it asked for is answered, then the connection ends.
+    /// The peer sends nothing more. The connection ends when its requests have been answered.
     HalfClosed,
-    /// Nothing more is read; the connection ends, for this reason, when its answers have left.
+    /// The server reads nothing more. The connection ends, for this reason, when its answers have been sent.
     Closing(CloseReason),
 }
 
-/// The way to a connection, or to nobody.
+/// Sink for frames to a connection; it discards them if there is none.
 #[derive(Debug)]
-pub(super) struct Line<'c>(Option<OutboxWriter<'c>>);
+pub(super) struct ConnSink<'c>(Option<OutboxWriter<'c>>);
 
-impl Sink for Line<'_> {
+impl Sink for ConnSink<'_> {
     #[inline]
     fn put(&mut self, bytes: &[u8]) {
         if let Some(writer) = &mut self.0 {
@@ -78,35 +80,35 @@ impl Sink for Line<'_> {
 
 #[derive(Debug, Default)]
 pub(super) struct Conns {
-    places: Vec<Option<Conn>>,
+    slots: Vec<Option<Conn>>,
     pub(super) pool: BufferPool,
     transmits: VecDeque<ConnId>,
 }
 
 impl Conns {
     pub(super) fn get(&self, id: ConnId) -> Option<&Conn> {
-        self.places.get(id.index as usize)?.as_ref().filter(|conn| conn.generation == id.generation)
+        self.slots.get(id.index as usize)?.as_ref().filter(|conn| conn.generation == id.generation)
     }
 
     pub(super) fn find(&mut self, id: ConnId) -> Result<&mut Conn, InputError> {
-        let slot = self.places.get_mut(id.index as usize).and_then(Option::as_mut);
+        let slot = self.slots.get_mut(id.index as usize).and_then(Option::as_mut);
         slot.filter(|conn| conn.generation == id.generation).ok_or(InputError::UnknownConnection(id))
     }
 
-    /// A connection that is known to be the present one of its place.
+    /// Returns the connection in the slot of `id`, which the caller knows to be `id`.
     #[inline]
     pub(super) fn at(&mut self, id: ConnId) -> Option<&mut Conn> {
-        self.places.get_mut(id.index as usize)?.as_mut()
+        self.slots.get_mut(id.index as usize)?.as_mut()
     }
 
-    /// The same, with the pool that its buffers come from.
+    /// As [`Conns::at`], with the pool of the connection's buffers.
     #[inline]
     pub(super) fn parts(&mut self, id: ConnId) -> (Option<&mut Conn>, &mut BufferPool) {
-        (self.places.get_mut(id.index as usize).and_then(Option::as_mut), &mut self.pool)
+        (self.slots.get_mut(id.index as usize).and_then(Option::as_mut), &mut self.pool)
     }
 
     pub(super) fn check_free(&self, id: ConnId) -> Result<(), InputError> {
-        match self.places.get(id.index as usize) {
+        match self.slots.get(id.index as usize) {
             Some(Some(_)) => Err(InputError::SlotTaken(id)),
             _ => Ok(()),
         }
@@ -114,13 +116,13 @@ impl Conns {
 
     pub(super) fn insert(&mut self, id: ConnId, peer: SocketAddr, now: Instant) {
         let index = id.index as usize;
-        if self.places.len() <= index {
-            self.places.resize_with(index + 1, || None);
+        if self.slots.len() <= index {
+            self.slots.resize_with(index + 1, || None);
         }
-        self.places[index] = Some(Conn {
+        self.slots[index] = Some(Conn {
             generation: id.generation,
             peer,
-            language: Language::Unknown,
+            protocol: Protocol::Unknown,
             inbox: Vec::new(),
             outbox: Outbox::default(),
             to_send: false,
@@ -133,15 +135,15 @@ impl Conns {
         });
     }
 
-    /// Takes a connection out; its buffers go back.
+    /// Removes a connection and returns its buffers to the pool.
     pub(super) fn remove(&mut self, id: ConnId) -> Option<Conn> {
-        let mut conn = self.places.get_mut(id.index as usize)?.take()?;
+        let mut conn = self.slots.get_mut(id.index as usize)?.take()?;
         conn.outbox.clear(&mut self.pool);
         self.pool.give(core::mem::take(&mut conn.inbox));
         Some(conn)
     }
 
-    /// A wait or barrier of a c10d connection is over.
+    /// Sends a c10d connection that its wait or barrier has ended.
     #[inline]
     pub(super) fn release(&mut self, id: ConnId) {
         if let (Some(conn), pool) = self.parts(id) {
@@ -150,17 +152,17 @@ impl Conns {
         }
     }
 
-    /// Where frames to a connection go; nowhere when there is none. Say [`Conns::want_to_send`] when they are written.
-    pub(super) fn line(&mut self, id: Option<ConnId>) -> Line<'_> {
-        let Self { places, pool, .. } = self;
-        let conn = id.and_then(|id| places.get_mut(id.index as usize)).and_then(Option::as_mut);
-        Line(conn.map(|conn| conn.outbox.writer(pool)))
+    /// Returns the sink for frames to a connection. The caller calls [`Conns::want_to_send`] after writing.
+    pub(super) fn sink(&mut self, id: Option<ConnId>) -> ConnSink<'_> {
+        let Self { slots, pool, .. } = self;
+        let conn = id.and_then(|id| slots.get_mut(id.index as usize)).and_then(Option::as_mut);
+        ConnSink(conn.map(|conn| conn.outbox.writer(pool)))
     }
 
     #[inline]
     pub(super) fn want_to_send(&mut self, id: ConnId) {
-        let Self { places, transmits, .. } = self;
-        if let Some(conn) = places.get_mut(id.index as usize).and_then(Option::as_mut)
+        let Self { slots, transmits, .. } = self;
+        if let Some(conn) = slots.get_mut(id.index as usize).and_then(Option::as_mut)
             && !conn.to_send
             && !conn.outbox.unsent().is_empty()
         {
@@ -169,10 +171,10 @@ impl Conns {
         }
     }
 
-    /// Places that the table has memory for.
+    /// Number of slots that the table has memory for.
     #[cfg(test)]
     pub(super) fn capacity(&self) -> usize {
-        self.places.capacity()
+        self.slots.capacity()
     }
 
     pub(super) fn next_to_send(&mut self) -> Option<ConnId> {
@@ -183,7 +185,7 @@ impl Conns {
         Some(id)
     }
 
-    /// Brings a connection's share of the buffered bytes up to date; returns by how much it changed.
+    /// Updates the bytes that are counted for a connection. Returns the change.
     pub(super) fn charge(&mut self, id: ConnId) -> Option<i64> {
         let conn = self.at(id)?;
         let holds = (held_bytes(&conn.inbox) + conn.outbox.held_bytes()) as u64;
@@ -192,28 +194,28 @@ impl Conns {
         Some(change)
     }
 
-    /// The connection that holds most, and how much.
-    pub(super) fn greediest(&self) -> Option<(ConnId, u64)> {
-        let places = self.places.iter().zip(0..);
-        let holders = places.filter_map(|(conn, index)| {
+    /// Returns the connection that holds most bytes, and their number.
+    pub(super) fn largest_holder(&self) -> Option<(ConnId, u64)> {
+        let slots = self.slots.iter().zip(0..);
+        let holders = slots.filter_map(|(conn, index)| {
             let conn = conn.as_ref()?;
             Some((conn.charged, ConnId { index, generation: conn.generation }))
         });
         holders.max().map(|(charged, id)| (id, charged))
     }
 
-    /// A table that many connections have blown up shrinks when few are left; returns its new length then.
-    pub(super) fn give_places_back(&mut self, connections: usize) -> Option<usize> {
-        let places = self.places.len();
-        if places < PLACES_KEPT || connections > places / 8 {
+    /// Shrinks a table that is mostly free. Returns its new length if it did.
+    pub(super) fn shrink_slots(&mut self, connections: usize) -> Option<usize> {
+        let slots = self.slots.len();
+        if slots < SLOTS_KEPT || connections > slots / 8 {
             return None;
         }
-        let used = self.places.iter().rposition(Option::is_some).map_or(0, |last| last + 1);
-        if used > places / 2 {
+        let used = self.slots.iter().rposition(Option::is_some).map_or(0, |last| last + 1);
+        if used > slots / 2 {
             return None;
         }
-        self.places.truncate(used);
-        self.places.shrink_to(used);
+        self.slots.truncate(used);
+        self.slots.shrink_to(used);
         self.transmits.shrink_to(used);
         Some(used)
     }

@@ -1,19 +1,19 @@
-//! Deadlines of connections, soonest first. An entry whose matter is settled stays until it is due and is looked at
-//! then; nothing is searched or removed on the way of a request.
+//! Deadlines of connections, soonest first. An entry that no longer applies stays in the heap until it is due and is
+//! checked then, so that handling a request never searches or removes entries.
 
 use crate::ids::ConnId;
 use crate::time::Instant;
 use alloc::collections::BinaryHeap;
 use core::cmp::Reverse;
 
-/// What a connection must do in time.
+/// What a connection must do before its deadline.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Deadline {
-    /// Greet. Armed once, when it is accepted.
+    /// Complete the handshake. Armed once, when the connection is accepted.
     Handshake,
-    /// Go on with a frame that has begun. Armed when the first piece of one is kept.
+    /// Send the rest of a frame. Armed when the server stores the first part of an incomplete frame.
     Frame,
-    /// Read its answers. Armed when the socket takes no more of them.
+    /// Read its answers. Armed when the socket's send buffer is full.
     Stall,
 }
 
@@ -29,7 +29,7 @@ impl Deadlines {
         self.0.len()
     }
 
-    /// Drops the entries that `keep` does not want.
+    /// Removes the entries for which `keep` returns false.
     pub(super) fn retain(&mut self, mut keep: impl FnMut(Deadline, ConnId) -> bool) {
         self.0.retain(|Reverse((_, conn, deadline))| keep(*deadline, *conn));
         self.0.shrink_to(self.0.len() * 2);

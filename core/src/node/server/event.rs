@@ -1,4 +1,4 @@
-//! What goes into a server and what comes out of it.
+//! Inputs and outputs of a server.
 
 use crate::error::OneLine;
 use crate::ids::ConnId;
@@ -13,137 +13,137 @@ use core::fmt;
 use core::fmt::Write as _;
 use core::net::SocketAddr;
 
-/// What can happen to a server. A recorded list of these is a complete report of its life.
+/// Event that a server handles. A recorded list of them reproduces the whole run of a server.
 #[derive(Clone, Copy, Debug)]
 pub enum Input<'a> {
-    /// A client has connected. The caller chooses the name; its place must be free.
+    /// A client has connected. The caller chooses the id; its slot must be free.
     Accepted {
-        /// The connection's name.
+        /// Id of the connection.
         conn: ConnId,
-        /// Its numeric address, for events; it is never looked up.
+        /// Address of the client, for events. The server never resolves it.
         peer: SocketAddr,
     },
-    /// Bytes have come in.
+    /// Bytes were received.
     Received {
-        /// From whom.
+        /// Connection on which they arrived.
         conn: ConnId,
-        /// All of them; what cannot be used yet is kept.
+        /// The received bytes. The server keeps those that it cannot use yet.
         bytes: &'a [u8],
     },
-    /// Bytes of [`unsent`](super::Server::unsent) have left; 0 when the socket would take none.
+    /// Bytes of [`unsent`](super::Server::unsent) were sent.
     Sent {
-        /// To whom.
+        /// Connection on which they were sent.
         conn: ConnId,
-        /// How many.
+        /// Number of bytes; 0 when the socket's send buffer is full.
         bytes: usize,
     },
-    /// The peer will send no more. What it asked for is still answered.
+    /// The peer has closed its sending side. Its requests are still answered.
     ReadClosed {
-        /// Who.
+        /// Connection that is half closed.
         conn: ConnId,
     },
-    /// The connection is gone, by reset or any other error.
+    /// The connection has ended by a reset or another error.
     Lost {
-        /// Which one.
+        /// Connection that has ended.
         conn: ConnId,
-        /// The operating system's error number, 0 if there is none.
+        /// Error number of the operating system; 0 if there is none.
         os_error: i32,
     },
-    /// The operating system gave the peer's host up: nothing came from there, not even what its kernel sends.
+    /// The operating system considers the peer's host dead: its kernel has not answered either.
     HostSilent {
-        /// Which connection.
+        /// Connection that has ended.
         conn: ConnId,
-        /// The operating system's error number.
+        /// Error number of the operating system.
         os_error: i32,
     },
-    /// The server is going to stop: native clients are told, and no input but [`Input::Sent`] makes sense any more.
+    /// The server stops: it notifies native clients. Afterwards only [`Input::Sent`] may follow.
     Stop,
-    /// Time has passed.
+    /// Time passed.
     Tick,
 }
 
-/// What the caller is to do.
+/// Action that the caller carries out.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Output {
     /// Send [`unsent`](super::Server::unsent) and report with [`Input::Sent`].
     Transmit {
-        /// To whom.
+        /// Connection to send on.
         conn: ConnId,
     },
-    /// Close the connection; the server has forgotten it.
+    /// Close the connection. Its id is invalid afterwards.
     Close {
-        /// Which one.
+        /// Connection to close.
         conn: ConnId,
     },
-    /// Something to tell whoever watches.
+    /// Log an event.
     Event(Event),
 }
 
-/// Something worth a line in a log.
+/// Event for the log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
     /// A client has connected.
     Accepted {
-        /// Its name here.
+        /// Id of the connection.
         conn: ConnId,
-        /// Its address.
+        /// Address of the client.
         peer: SocketAddr,
     },
     /// A connection has ended.
     Closed {
-        /// Its name here.
+        /// Id of the connection.
         conn: ConnId,
-        /// Its address.
+        /// Address of the client.
         peer: SocketAddr,
-        /// Why.
+        /// Reason for the end.
         reason: CloseReason,
     },
-    /// A native client has a session now.
+    /// A native client has opened a session.
     SessionOpened {
-        /// Which.
+        /// Id of the session.
         session: SessionId,
         /// Its connection.
         conn: ConnId,
-        /// The name that the client gave.
+        /// Node name that the client gave.
         node: Box<[u8]>,
     },
-    /// A session has ended, and all that hung on it.
+    /// A session has ended, with its waits, watches, leases, arrivals and its part in a run.
     SessionEnded {
-        /// Which.
+        /// Id of the session.
         session: SessionId,
-        /// The name that its client gave.
+        /// Node name that its client gave.
         node: Box<[u8]>,
-        /// The run that it took part in.
+        /// Run that it took part in.
         run_id: Option<RunId>,
-        /// Why.
+        /// Reason for the end.
         why: Why,
     },
-    /// Something was done with a run of the rendezvous.
+    /// A run of the rendezvous has changed.
     Run {
-        /// Which.
+        /// Id of the run.
         run_id: RunId,
-        /// Its live round or else the next one.
+        /// Its live round, or else its next round.
         round: u64,
-        /// What was done.
+        /// Change that was made.
         action: Action,
-        /// Why.
+        /// Reason for the change.
         reason: Reason,
     },
 }
 
-/// How much an event is worth.
+/// Severity of an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Severity {
-    /// As always.
+    /// Ordinary.
     Routine,
-    /// Rare, and as it should be.
+    /// Rare but expected.
     Notable,
-    /// Somebody ought to look at it.
+    /// An operator should look at it.
     Warning,
 }
 
 impl Event {
-    /// How much it is worth.
+    /// Returns the severity of the event.
     #[must_use]
     pub const fn severity(&self) -> Severity {
         match self {
@@ -182,55 +182,55 @@ impl fmt::Display for Event {
     }
 }
 
-/// Why a connection ended.
+/// Reason why a connection ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CloseReason {
-    /// The peer closed it.
+    /// The peer closed the connection.
     #[error("the peer closed the connection")]
     PeerClosed,
     /// The operating system reported an error.
     #[error("the connection was lost (OS error {0})")]
     Lost(i32),
-    /// The operating system gave the peer's host up.
+    /// The operating system considers the peer's host dead.
     #[error("the peer's host fell silent (OS error {0})")]
     HostSilent(i32),
-    /// The peer does not speak the native protocol that it began with.
+    /// The peer violated the native protocol.
     #[error("violation of the native protocol: {0}")]
     NativeProtocol(native::FrameError),
-    /// A session could not be opened or gone on with.
+    /// A session could not be opened or resumed.
     #[error("the session was refused: {0:?}")]
     SessionRefused(FaultCode),
-    /// The session is over.
+    /// The session has ended.
     #[error("the session is over: {0}")]
     SessionOver(Why),
-    /// The peer does not speak the protocol.
+    /// The peer violated the c10d protocol.
     #[error("protocol violation: {0}")]
     Protocol(FrameError),
-    /// A request could not be carried out.
+    /// A request could not be executed.
     #[error("request refused: {0}")]
     Refused(ApplyError),
-    /// An answer would have been too long.
+    /// An answer would have exceeded the limit.
     #[error("an answer of {0} bytes is over the limit")]
     AnswerTooLong(usize),
-    /// No complete greeting in time.
+    /// The greeting was not complete in time.
     #[error("no complete greeting within the handshake timeout")]
     HandshakeTimeout,
-    /// A frame began and did not go on.
-    #[error("a frame began and did not go on within the frame timeout")]
+    /// A frame was not complete in time.
+    #[error("a frame was not completed within the frame timeout")]
     FrameTimeout,
-    /// The peer did not read its answers.
+    /// The peer read none of its answers in time.
     #[error("the peer read none of its answers within the stall timeout")]
     StallTimeout,
-    /// There are as many connections as there may be.
-    #[error("as many connections as allowed ({0})")]
+    /// The server has as many connections as the limit allows.
+    #[error("too many connections (the limit is {0})")]
     TooManyConnections(usize),
-    /// All connections together hold too many bytes.
+    /// All connections together hold more bytes than the limit allows.
     #[error("the connections hold more than {0} bytes")]
     BuffersFull(u64),
 }
 
 impl CloseReason {
-    /// Whether the server ended the connection because of what the peer did.
+    /// Returns whether the server ended the connection because of the peer's conduct.
     #[must_use]
     pub const fn is_expulsion(&self) -> bool {
         match self {
@@ -240,7 +240,7 @@ impl CloseReason {
         }
     }
 
-    /// What the end of the connection means to those who counted on the peer.
+    /// Returns the reason that other sessions get for the end of this connection.
     pub(super) const fn why(&self) -> Why {
         match self {
             Self::HostSilent(_) => Why::HostSilent,
@@ -259,38 +259,38 @@ impl CloseReason {
     }
 }
 
-/// The caller's mistake.
+/// Misuse of a server by its caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum InputError {
-    /// No such connection, or not any more.
+    /// The connection does not exist or has ended.
     #[error("{0:?} is unknown")]
     UnknownConnection(ConnId),
-    /// The place in the table is taken.
-    #[error("the place of {0:?} is taken")]
+    /// The slot of the new connection is taken.
+    #[error("the slot of {0:?} is taken")]
     SlotTaken(ConnId),
 }
 
-/// Counts since the start, and sizes now.
+/// Counts since the server's start, and present sizes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Stats {
-    /// Connections now.
+    /// Number of connections now.
     pub connections: usize,
     /// Connections accepted since the start.
     pub accepted: u64,
     /// Connections, and sessions without one, that the server ended because of the peer's conduct, since the start.
     pub expelled: u64,
-    /// Requests carried out since the start.
+    /// Requests executed since the start.
     pub requests: u64,
-    /// Keys with a value now.
+    /// Number of keys with a value now.
     pub keys: usize,
-    /// Bytes of keys, values and queued items now, with what each costs beside them.
+    /// Bytes of keys, values and queued items now, including the overhead of each.
     pub stored_bytes: u64,
-    /// Memory of bytes received but not used, of answers not sent, and of what native sessions hold, now.
+    /// Bytes received but not used, answers not sent, and what native sessions hold, now. Bytes of memory.
     pub buffered_bytes: u64,
-    /// Waits and barriers pending now.
+    /// Number of waits and barriers pending now.
     pub waiting: usize,
-    /// Sessions of native clients now.
+    /// Number of sessions of native clients now.
     pub sessions: usize,
-    /// Writes and waits refused since the start, since their round was over.
+    /// Writes and waits refused since the start because their round had ended.
     pub stale_writes: u64,
 }

@@ -1,39 +1,40 @@
-//! What a server must be given at its start, since nothing in it is random.
+//! Values that the server is given when it starts. The server draws no random numbers itself.
 
 use crate::rng::Rng;
 use core::hash::Hasher;
 use siphasher::sip128::{Hasher128, SipHasher24};
 
-/// What differs from one start of a server to the next.
+/// Values that differ from one start of a server to the next.
 #[derive(Clone, Copy)]
 pub struct ServerInstance {
-    /// Places keys in the hash table and decides nothing that can be seen.
+    /// Seed of the hash table's hash function. It does not change any observable result.
     pub hash_seed: u64,
-    /// Tells this life of the server from others: no two starts may have the same.
+    /// Identifies this start of the server. No two starts may share a value, and 0 is reserved.
     pub incarnation: u64,
-    /// Makes the tokens of sessions. Who knows it can take over any session: it comes from the system's entropy.
+    /// Secret from which session tokens are derived. A process that knows it can take over any session, so it must come
+    /// from the system's entropy source.
     pub token_key: [u8; 16],
 }
 
 impl core::fmt::Debug for ServerInstance {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        f.debug_struct("Birth").field("incarnation", &self.incarnation).finish_non_exhaustive()
+        f.debug_struct("ServerInstance").field("incarnation", &self.incarnation).finish_non_exhaustive()
     }
 }
 
 impl ServerInstance {
-    /// One whose secrets everybody can guess: for tests and simulations.
+    /// Returns an instance whose secrets are predictable, for tests and simulations.
     #[must_use]
     pub fn from_seed(seed: u64) -> Self {
         let mut rng = Rng::new(seed);
         let mut token_key = [0; 16];
         token_key[..8].copy_from_slice(&rng.next_u64().to_le_bytes());
         token_key[8..].copy_from_slice(&rng.next_u64().to_le_bytes());
-        // 0 is what a client says that knows no server yet.
+        // A client that has not met a server yet sends incarnation 0.
         Self { hash_seed: rng.next_u64(), incarnation: rng.next_u64().max(1), token_key }
     }
 
-    /// The token of the `number`th session that is asked for.
+    /// Returns the token for the HELLO with this number. The server counts them from 1.
     pub(super) fn token(&self, number: u64) -> [u8; 16] {
         let mut hasher = SipHasher24::new_with_key(&self.token_key);
         hasher.write_u64(self.incarnation);

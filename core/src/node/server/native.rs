@@ -1,5 +1,5 @@
-//! What native clients have at a server: their sessions, and what hangs on them. One frame is one turn: what follows
-//! from it for others (waits that end, watches, rounds, fences) is done before the next frame is looked at.
+//! State of the native clients of a server: their sessions and all that belongs to them. The server finishes all
+//! consequences of a frame (ended waits, watches, rounds, fences) before it parses the next frame.
 
 mod barriers;
 mod rounds;
@@ -7,7 +7,7 @@ mod store;
 mod waiting;
 mod watching;
 
-use super::conns::{Conns, Language};
+use super::conns::{Conns, Protocol};
 use super::event::{CloseReason, Event, Stats};
 use super::instance::ServerInstance;
 use crate::barrier::service::Barriers;
@@ -30,7 +30,7 @@ use rounds::Part;
 use waiting::Waiting;
 use watching::Watching;
 
-/// What a native turn works on beside what is native.
+/// Parts of the server that native requests work on.
 pub(super) struct ServerContext<'s> {
     pub(super) now: Instant,
     pub(super) limits: &'s ServerLimits,
@@ -40,17 +40,17 @@ pub(super) struct ServerContext<'s> {
     pub(super) events: &'s mut VecDeque<Event>,
 }
 
-/// What the next bytes of a connection were.
+/// Result of looking at the next bytes of a connection.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Next {
-    /// A frame of so many bytes, which is served.
+    /// The server has served a frame.
     Served {
-        /// Its length.
+        /// Its length in bytes.
         bytes: usize,
     },
-    /// The start of a frame.
+    /// The frame is incomplete.
     Partial {
-        /// A lower bound of its length.
+        /// Lower bound of its length in bytes.
         bytes: usize,
     },
 }
@@ -58,21 +58,21 @@ pub(super) enum Next {
 #[derive(Debug)]
 pub(super) struct Native {
     instance: ServerInstance,
-    /// Sessions that were asked for so far.
+    /// Number of HELLOs that were accepted so far. It numbers the tokens.
     opened_total: u64,
     sessions: Sessions,
     scratch: Scratch,
     waiting: Waiting,
     watching: Watching,
     barriers: Barriers,
-    /// How many sessions go by each name.
+    /// Number of sessions by node name.
     nodes: Named<usize>,
     rendezvous: Rendezvous,
-    /// Of those that are in a run.
+    /// Parts of the sessions that are in a run.
     parts: Map<SessionId, Part>,
-    /// Connections that end when their answers have left.
+    /// Connections to close once their answers have been sent.
     to_close: VecDeque<(ConnId, CloseReason)>,
-    /// Set by [`Native::stop`]: nobody hears of those who end with the server.
+    /// Set by [`Native::stop`]: sessions that end with the server are not reported to others.
     stopped: bool,
 }
 
@@ -100,26 +100,26 @@ impl Native {
         self.sessions.len()
     }
 
-    /// What sessions hold: frames that are kept, copies of requests, names of watches.
+    /// Returns the bytes that sessions hold: frames that are kept, copies of requests, names of watches.
     pub(super) const fn held_bytes(&self) -> u64 {
         self.sessions.held_bytes()
     }
 
-    /// The session that holds most, and how much.
-    pub(super) fn greediest(&self) -> Option<(SessionId, u64)> {
-        self.sessions.greediest()
+    /// Returns the session that holds most bytes, and their number.
+    pub(super) fn largest_holder(&self) -> Option<(SessionId, u64)> {
+        self.sessions.largest_holder()
     }
 
-    /// Ends a session that holds too much.
+    /// Ends a session because it holds too much.
     pub(super) fn expel(&mut self, context: &mut ServerContext<'_>, session: SessionId) {
-        // With a connection, it is counted when that is closed.
+        // A session with a connection is counted when the connection is closed.
         context.stats.expelled += u64::from(self.sessions.conn_of(session).is_none());
-        // It was there just now.
+        // The caller has just found the session, so this does not fail.
         let _ = self.sessions.handle(context.now, Input::Expel { session });
         self.drain_sessions(context);
     }
 
-    /// How many wait at barriers.
+    /// Returns the number of arrivals that wait at barriers.
     pub(super) fn arrivals(&self) -> usize {
         self.barriers.waiting()
     }
@@ -142,14 +142,14 @@ impl Native {
     /// Serves the frame at the start of `input`.
     ///
     /// # Errors
-    /// Why the connection is to be closed; what its client is told of that is written.
+    /// The reason why the server closes the connection. The client's answer has been written by then.
     pub(super) fn next(
         &mut self,
         context: &mut ServerContext<'_>,
         conn: ConnId,
         input: &[u8],
     ) -> Result<Next, CloseReason> {
-        let is_open = context.conns.get(conn).is_some_and(|conn| conn.language.has_greeted());
+        let is_open = context.conns.get(conn).is_some_and(|conn| conn.protocol.has_greeted());
         let limits = &context.limits.frame;
         let scanned = if is_open { scan(input, From::Client, limits) } else { scan_opening(input, limits) };
         let (header, bytes) = match scanned {
@@ -167,7 +167,7 @@ impl Native {
             (false, _) => self.open(context, conn, &header, body),
             (true, HELLO) => {
                 let fault = Fault::new(FaultCode::UnexpectedFrame, HELLO.into(), 0);
-                self.speak(context, conn, &ServerFrame::Error { fault });
+                self.send_unnumbered(context, conn, &ServerFrame::Error { fault });
                 Err(CloseReason::SessionRefused(fault.code))
             }
             (true, _) => self.frame(context, conn, &header, body),
@@ -193,7 +193,7 @@ impl Native {
             FrameError::Magic | FrameError::NotHello(_) => None,
         };
         if let Some(fault) = fault {
-            self.speak(context, conn, &ServerFrame::Error { fault });
+            self.send_unnumbered(context, conn, &ServerFrame::Error { fault });
         }
         CloseReason::NativeProtocol(error)
     }
@@ -206,7 +206,7 @@ impl Native {
         body: &[u8],
     ) -> Result<(), CloseReason> {
         let refuse = |native: &mut Self, context: &mut ServerContext<'_>, fault: Fault<'_>| {
-            native.speak(context, conn, &ServerFrame::Error { fault });
+            native.send_unnumbered(context, conn, &ServerFrame::Error { fault });
             Err(CloseReason::SessionRefused(fault.code))
         };
         let frame = match ClientFrame::parse(HELLO, body, &context.limits.frame) {
@@ -247,7 +247,7 @@ impl Native {
             node,
         };
         let fresh_token = self.instance.token(self.opened_total);
-        // A connection opens once: `is_open` is asked before.
+        // A connection opens one session only: `is_open` was checked before.
         let _ = self.sessions.handle(context.now, Input::Hello { conn, hello, fresh_token });
         Ok(())
     }
@@ -260,7 +260,7 @@ impl Native {
         body: &[u8],
     ) -> Result<(), CloseReason> {
         let refuse = |native: &mut Self, context: &mut ServerContext<'_>, fault: Fault<'_>| {
-            native.speak(context, conn, &ServerFrame::Error { fault });
+            native.send_unnumbered(context, conn, &ServerFrame::Error { fault });
             Err(CloseReason::SessionRefused(fault.code))
         };
         let limits = &context.limits.frame;
@@ -270,7 +270,7 @@ impl Native {
                 return refuse(self, context, fault);
             }
             if let ClientFrame::Heartbeat { nonce } = frame {
-                self.speak(context, conn, &ServerFrame::HeartbeatEcho { nonce });
+                self.send_unnumbered(context, conn, &ServerFrame::HeartbeatEcho { nonce });
             }
             return Ok(());
         }
@@ -286,20 +286,20 @@ impl Native {
                 return Ok(());
             }
             Outcome::Repeat(bytes) => {
-                context.conns.line(Some(conn)).put(bytes);
+                context.conns.sink(Some(conn)).put(bytes);
                 context.conns.want_to_send(conn);
                 return Ok(());
             }
             Outcome::Forgotten(fault) => {
                 let label = Label { id: header.id, sequence: 0, flags: 0 };
-                self.speak_as(context, conn, label, &ServerFrame::Error { fault });
+                self.send_labelled(context, conn, label, &ServerFrame::Error { fault });
                 return Ok(());
             }
         };
         match parsed {
             Ok(Some(ClientFrame::Bye {})) => {
                 self.done(context, session, header.id);
-                // It is attached to this very connection.
+                // The session is attached to this connection.
                 let _ = self.sessions.handle(context.now, Input::Bye { conn });
             }
             Ok(Some(frame)) => self.request(context, session, header.id, &frame),
@@ -348,7 +348,7 @@ impl Native {
         }
     }
 
-    /// Ends a pending request of a session; whether there was one.
+    /// Cancels a pending request or a watch of a session. Returns whether there was one.
     fn cancel(&mut self, context: &mut ServerContext<'_>, session: SessionId, request: u64) -> bool {
         if self.cancel_wait(context, session, request)
             || self.cancel_arrival(context, session, request)
@@ -372,13 +372,13 @@ impl Native {
         frame: &ServerFrame<'_>,
     ) {
         let conn = self.sessions.conn_of(session);
-        let outcome = self.sessions.answer(session, id, frame, &mut context.conns.line(conn));
+        let outcome = self.sessions.answer(session, id, frame, &mut context.conns.sink(conn));
         if let Some(conn) = conn {
             context.conns.want_to_send(conn);
         }
         match outcome {
             Err(FrameRefused::TooLong(bytes)) => self.too_long(context, session, id, bytes),
-            // Who is gone awaits nothing.
+            // No client waits for the answer of a session that has ended.
             Ok(_) | Err(FrameRefused::SessionOver | FrameRefused::NotPending(_)) => {}
         }
     }
@@ -403,7 +403,7 @@ impl Native {
         self.answer(context, session, id, &ServerFrame::Done { revision });
     }
 
-    /// Sends a session what it did not ask for just now, but by request `id`.
+    /// Sends a session a push that belongs to its request `id`.
     #[inline(never)]
     fn push(
         &mut self,
@@ -413,20 +413,20 @@ impl Native {
         frame: &ServerFrame<'_>,
     ) {
         let conn = self.sessions.conn_of(session);
-        // Nobody awaits what is pushed to one who is gone; and no push is too long.
-        let _ = self.sessions.push(session, id, frame, &mut context.conns.line(conn));
+        // A push to a session that has ended is dropped, and no push is too long.
+        let _ = self.sessions.push(session, id, frame, &mut context.conns.sink(conn));
         if let Some(conn) = conn {
             context.conns.want_to_send(conn);
         }
     }
 
-    /// Writes a frame that has no number.
-    fn speak(&mut self, context: &mut ServerContext<'_>, conn: ConnId, frame: &ServerFrame<'_>) {
-        self.speak_as(context, conn, Label::default(), frame);
+    /// Writes a frame without a sequence number.
+    fn send_unnumbered(&mut self, context: &mut ServerContext<'_>, conn: ConnId, frame: &ServerFrame<'_>) {
+        self.send_labelled(context, conn, Label::default(), frame);
     }
 
     #[inline(never)]
-    fn speak_as(
+    fn send_labelled(
         &mut self,
         context: &mut ServerContext<'_>,
         conn: ConnId,
@@ -434,20 +434,20 @@ impl Native {
         frame: &ServerFrame<'_>,
     ) {
         self.scratch.reset();
-        // Frames without a number are short.
+        // Frames without a sequence number are short.
         let _ = append_frame(&mut self.scratch, label, frame, usize::MAX);
-        context.conns.line(Some(conn)).put(&self.scratch.0);
+        context.conns.sink(Some(conn)).put(&self.scratch.0);
         context.conns.want_to_send(conn);
     }
 
-    /// Does what the sessions say.
+    /// Carries out the outputs of the session table.
     fn drain_sessions(&mut self, context: &mut ServerContext<'_>) {
         while let Some(output) = self.sessions.poll_output() {
             match output {
                 Output::Welcome { conn, session, token, resumed, request_last, granted } => {
                     context.engine.start_history(context.limits.history);
                     if let Some(conn) = context.conns.at(conn) {
-                        conn.language = Language::Native(Some(session));
+                        conn.protocol = Protocol::Native(Some(session));
                     }
                     let (limits, kept) = (&context.limits.frame, &context.limits.session);
                     let welcome = ServerFrame::Welcome {
@@ -467,9 +467,9 @@ impl Native {
                         list_max: limits.keys_max,
                         frame_bytes_max: limits.frame_bytes_max as u64,
                     };
-                    self.speak(context, conn, &welcome);
-                    let mut line = context.conns.line(Some(conn));
-                    self.sessions.unreceived(session).for_each(|frame| line.put(frame));
+                    self.send_unnumbered(context, conn, &welcome);
+                    let mut sink = context.conns.sink(Some(conn));
+                    self.sessions.unreceived(session).for_each(|frame| sink.put(frame));
                     if resumed && planted::has(Bug::ForgottenWaiter) {
                         self.end_waits(context, session);
                     }
@@ -482,16 +482,16 @@ impl Native {
                     }
                 }
                 Output::Refused { conn, fault } => {
-                    self.speak(context, conn, &ServerFrame::Error { fault });
+                    self.send_unnumbered(context, conn, &ServerFrame::Error { fault });
                     self.to_close.push_back((conn, CloseReason::SessionRefused(fault.code)));
                 }
                 Output::Superseded { conn } => {
-                    self.speak(context, conn, &ServerFrame::SessionOver { why: Why::Superseded });
+                    self.send_unnumbered(context, conn, &ServerFrame::SessionOver { why: Why::Superseded });
                     self.to_close.push_back((conn, CloseReason::SessionOver(Why::Superseded)));
                 }
                 Output::Ended { session, conn, node, why } => {
                     if let Some(conn) = conn {
-                        self.speak(context, conn, &ServerFrame::SessionOver { why });
+                        self.send_unnumbered(context, conn, &ServerFrame::SessionOver { why });
                         self.to_close.push_back((conn, CloseReason::SessionOver(why)));
                     }
                     let run_id = self.parts.get(session).map(|part| part.run_id().clone());
@@ -505,7 +505,7 @@ impl Native {
         }
     }
 
-    /// Ends all that hangs on a session that is over.
+    /// Ends all that belongs to a session that has ended.
     fn end_session(&mut self, context: &mut ServerContext<'_>, session: SessionId, node: &[u8], why: Why) {
         self.end_waits(context, session);
         self.end_watches(context, session);
@@ -514,27 +514,28 @@ impl Native {
         self.serve_released(context);
     }
 
-    /// A connection is gone, or no more is read of it.
+    /// Handles the end of a connection, or of reading from it.
     pub(super) fn lost(&mut self, context: &mut ServerContext<'_>, conn: ConnId, why: Why) {
-        // One without a session said no Hello, or another has taken its session over.
+        // A connection without a session sent no HELLO, or its session has moved to another connection.
         let _ = self.sessions.handle(context.now, Input::Lost { conn, why });
         self.drain_sessions(context);
     }
 
-    /// The peer has taken bytes that it was too slow for: that is a sign of life, and what it sent meanwhile may be unread.
-    /// Bytes that only went into its socket's buffer say nothing of it.
-    pub(super) fn reads_again(&mut self, context: &ServerContext<'_>, conn: ConnId) {
-        // One without a session is not waited for.
+    /// Notes that the peer has read bytes that had filled its socket's buffer. It is alive, and its own frames may be
+    /// unread
+    /// by the server. Bytes that only enter the socket's buffer show nothing.
+    pub(super) fn reads_resumed(&mut self, context: &ServerContext<'_>, conn: ConnId) {
+        // A connection without a session has no heartbeats to miss.
         let _ = self.sessions.note_received(context.now, conn, 0);
     }
 
-    /// Part of a frame has come: who sends is alive.
+    /// Notes that part of a frame has arrived: the client is alive.
     pub(super) fn partial_frame_received(&mut self, context: &mut ServerContext<'_>, conn: ConnId) {
-        // One without a session says Hello, or nothing that counts.
+        // A connection without a session has no heartbeats to miss.
         let _ = self.sessions.note_received(context.now, conn, 0);
     }
 
-    /// The socket has taken bytes: there may be more to tell.
+    /// Sends held-back changes once the socket has accepted bytes.
     pub(super) fn writable(&mut self, context: &mut ServerContext<'_>, conn: ConnId) {
         if !self.watching.is_held_back() {
             return;
@@ -545,7 +546,7 @@ impl Native {
     }
 
     pub(super) fn tick(&mut self, context: &mut ServerContext<'_>) {
-        // Neither can go wrong.
+        // A tick is never refused.
         let _ = self.sessions.handle(context.now, Input::Tick);
         self.drain_sessions(context);
         self.expire_leases(context);
@@ -555,7 +556,7 @@ impl Native {
         self.serve_released(context);
     }
 
-    /// The server stops: all sessions end, and nobody is told of the others.
+    /// Ends all sessions because the server stops. Clients are not notified of the end of other sessions.
     pub(super) fn stop(&mut self, context: &mut ServerContext<'_>) {
         self.stopped = true;
         let _ = self.sessions.handle(context.now, Input::Stop);
@@ -566,11 +567,11 @@ impl Native {
 #[cfg(test)]
 mod tests;
 
-/// Longest text of an error, in bytes, so that it is short however long the names in it are.
+/// Most bytes of text in an error, so that it stays short even if the names in it are long.
 const TEXT_BYTES_MAX: usize = 32 * 1024;
 
-/// A span that a client gives in milliseconds.
+/// Returns a time span that a client gave in milliseconds.
 fn millis(span: u64) -> Duration {
-    // Longer than any server runs, and short enough to be added to any time.
+    // 34 years: longer than any server runs, and short enough to be added to any time.
     Duration::from_millis(span.min(1 << 40))
 }

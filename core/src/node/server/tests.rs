@@ -377,7 +377,7 @@ fn deadlines_and_places_of_gone_connections_go() {
     for conn in conns {
         rig.feed(Input::Lost { conn, os_error: 104 });
     }
-    assert!(rig.server.conns.capacity() <= conns::PLACES_KEPT, "{}", rig.server.conns.capacity());
+    assert!(rig.server.conns.capacity() <= conns::SLOTS_KEPT, "{}", rig.server.conns.capacity());
     let again = rig.greeted(3);
     rig.send(again, &[wait(b"j"), set(b"j", b"v")].concat());
     assert_eq!(rig.got(again), [0]);

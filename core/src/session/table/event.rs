@@ -1,4 +1,4 @@
-//! What goes into the table of sessions and what comes out of it: plain data.
+//! Inputs and outputs of the session table: plain data.
 
 #[cfg(doc)]
 use super::Sessions;
@@ -7,7 +7,7 @@ use crate::ordered::Number;
 use crate::wire::native::{Fault, Why};
 use alloc::boxed::Box;
 
-/// A session of this server.
+/// Id of a session at this server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SessionId(pub u64);
 
@@ -21,152 +21,152 @@ impl Number for SessionId {
     }
 }
 
-/// What HELLO said, and what is needed to answer it.
+/// Content of HELLO, and what is needed to answer it.
 #[derive(Clone, Copy, Debug)]
 pub struct Hello<'a> {
-    /// The server's life that the client knows.
+    /// Incarnation of the server that the client knows.
     pub incarnation: u64,
-    /// The session to resume; 0 for a new one.
+    /// Id of the session to resume; 0 for a new one.
     pub session: u64,
-    /// Its secret.
+    /// Secret of the session to resume.
     pub token: [u8; 16],
-    /// The highest sequence that the client has received.
+    /// Highest sequence number that the client has received.
     pub received: u64,
-    /// The grace that it asks for, in milliseconds.
+    /// Grace period that the client requests, in milliseconds.
     pub grace_ms: u32,
-    /// The longest silence that it asks for, in milliseconds.
+    /// Heartbeat interval that the client requests, in milliseconds; 0 for the server's default.
     pub heartbeat_ms: u32,
-    /// So many times the silence ends the session.
+    /// Number of missed heartbeats that end the session.
     pub heartbeats_missed_max: u32,
-    /// Its name.
+    /// Node name of the client.
     pub node: &'a [u8],
 }
 
-/// What can happen.
+/// Event that the session table handles.
 #[derive(Clone, Copy, Debug)]
 pub enum Input<'a> {
     /// HELLO, the first frame of a connection.
     Hello {
-        /// From whom.
+        /// Connection on which it arrived.
         conn: ConnId,
-        /// What it said.
+        /// Content of the frame.
         hello: Hello<'a>,
-        /// 16 bytes that nobody can guess, for a new session; the caller has the entropy.
+        /// 16 unpredictable bytes for a new session. The caller has the entropy.
         fresh_token: [u8; 16],
     },
     /// BYE, after it was answered.
     Bye {
-        /// From whom.
+        /// Connection on which it arrived.
         conn: ConnId,
     },
-    /// A connection is gone.
+    /// A connection has ended.
     Lost {
-        /// Which one.
+        /// Connection that ended.
         conn: ConnId,
         /// [`Why::Connection`], [`Why::HostSilent`] or [`Why::Protocol`].
         why: Why,
     },
-    /// A session holds more than there is room for.
+    /// The server ends a session because it holds more than the limit allows.
     Expel {
-        /// Which one.
+        /// Session to end.
         session: SessionId,
     },
     /// The server stops.
     Stop,
-    /// Time has passed.
+    /// Time passed.
     Tick,
 }
 
-/// What is to be done, in this order.
+/// Action that the caller carries out, in order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Output {
-    /// Send WELCOME, and behind it all frames of [`Sessions::unreceived`].
+    /// Send WELCOME, followed by all frames of [`Sessions::unreceived`].
     Welcome {
-        /// To whom.
+        /// Connection to send on.
         conn: ConnId,
-        /// Which session it has now.
+        /// Session of the connection.
         session: SessionId,
-        /// Its secret.
+        /// Secret of the session.
         token: [u8; 16],
-        /// Whether it was there before.
+        /// Whether the session existed before.
         resumed: bool,
-        /// The highest request id that was taken.
+        /// Highest request id that the server has received.
         request_last: u64,
-        /// What was granted.
+        /// Settings that the server granted.
         granted: Granted,
     },
-    /// Send the error, and close.
+    /// Send the error, then close the connection.
     Refused {
-        /// To whom.
+        /// Connection to close.
         conn: ConnId,
-        /// What.
+        /// Error to send.
         fault: Fault<'static>,
     },
-    /// Send SESSION_OVER, reason superseded, and close.
+    /// Send SESSION_OVER with the reason `Superseded`, then close the connection.
     Superseded {
-        /// Which connection.
+        /// Connection to close.
         conn: ConnId,
     },
-    /// A session has ended: end all that hangs on it; send SESSION_OVER and close, if there is a connection.
+    /// A session has ended: end all that belongs to it. If it has a connection, send SESSION_OVER and close it.
     Ended {
-        /// Which one.
+        /// Session that ended.
         session: SessionId,
         /// Its connection.
         conn: Option<ConnId>,
-        /// The name that its client gave.
+        /// Node name that its client gave.
         node: Box<[u8]>,
-        /// Why.
+        /// Reason for the end.
         why: Why,
     },
 }
 
-/// What a session was granted.
+/// Settings that a session was granted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Granted {
-    /// How long it outlives its connection, in milliseconds.
+    /// Time that it outlives its connection, in milliseconds.
     pub grace_ms: u32,
-    /// The longest silence, in milliseconds; 0 when nobody counts.
+    /// Heartbeat interval in milliseconds; 0 if heartbeats are off.
     pub heartbeat_ms: u32,
-    /// So many times the silence ends it.
+    /// Number of missed heartbeats that end the session.
     pub heartbeats_missed_max: u32,
 }
 
-/// What to do with a request.
+/// What the caller does with a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome<'a> {
-    /// Carry it out; it is pending until it is answered.
+    /// Execute the request. It is pending until it is answered.
     Fresh(SessionId),
-    /// Do not carry it out; answer with this error, by [`Sessions::answer`].
+    /// Do not execute the request. Answer it with this error, by [`Sessions::answer`].
     Refuse(SessionId, Fault<'static>),
-    /// It is pending already; nothing is to be done.
+    /// Do nothing: the request is already pending.
     Pending,
-    /// It was answered: send these bytes again.
+    /// Send these bytes again: the request was answered.
     Repeat(&'a [u8]),
-    /// It was answered, and the answer is gone: send this error with the request's id and without a number.
+    /// Send this error with the request's id and without a sequence number: the answer is no longer kept.
     Forgotten(Fault<'static>),
 }
 
-/// Why a frame was not numbered.
+/// Reason why a frame was not numbered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FrameRefused {
-    /// The session is no more; nobody awaits the frame.
-    #[error("the session is no more")]
+    /// The session has ended, so no client waits for the frame.
+    #[error("the session has ended")]
     SessionOver,
     /// The request is not pending.
     #[error("request {0} is not pending")]
     NotPending(u64),
-    /// The frame is too long for a header to tell; answer with an error instead.
+    /// The frame exceeds the limit. Answer with an error instead.
     #[error("a body of {0} bytes is over the limit")]
     TooLong(usize),
 }
 
-/// The caller's mistake.
+/// Misuse of the session table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum InputError {
     /// The connection has no session.
     #[error("{0:?} has no session")]
     NoSession(ConnId),
-    /// The connection has a session already: a second HELLO.
+    /// The connection already has a session: this is a second HELLO.
     #[error("{0:?} has a session already")]
     SecondHello(ConnId),
 }

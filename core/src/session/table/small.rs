@@ -1,12 +1,12 @@
-//! What each frame asks of the table of sessions: small tables, by place.
+//! Small lookup tables of the session table. Each frame uses them.
 
 use super::SessionId;
 use crate::ids::ConnId;
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
-/// Requests that are yet to be answered. They come in the order of their ids and mostly go in it, so a queue keeps them
-/// sorted, and one that is answered at once costs no memory to be allocated.
+/// Requests that have not been answered yet. They arrive in the order of their ids and are mostly answered in it, so a
+/// queue keeps them sorted. A request that is answered at once does not allocate memory.
 #[derive(Debug, Default)]
 pub(super) struct Pending(VecDeque<u64>);
 
@@ -39,10 +39,10 @@ impl Pending {
     }
 }
 
-/// Places that a session may keep for requests though none is pending.
+/// Capacity that a session keeps for requests while none is pending.
 const PENDING_KEPT: usize = 4;
 
-/// Which session each connection has. Each frame asks; connections are places in a table, and so are these.
+/// Session of each connection, by the slot of the connection.
 #[derive(Debug, Default)]
 pub(super) struct OfConn(Vec<Option<(u32, SessionId)>>);
 
@@ -68,13 +68,13 @@ impl OfConn {
             self.0.pop();
         }
         if self.0.len() < self.0.capacity() / 8 {
-            self.0.shrink_to(PLACES_KEPT);
+            self.0.shrink_to(SLOTS_KEPT);
         }
     }
 }
 
-/// Places that the table of connections may keep though they are free.
-const PLACES_KEPT: usize = 1024;
+/// Capacity that the table keeps, in slots.
+const SLOTS_KEPT: usize = 1024;
 
 #[cfg(test)]
 mod tests {

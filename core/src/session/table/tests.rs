@@ -253,7 +253,7 @@ fn what_is_asked_for_is_granted_within_limits() {
 #[test]
 fn what_sessions_hold_is_added_up_and_given_back() {
     let mut sessions = opened(1000);
-    assert_eq!((sessions.held_bytes(), sessions.greediest()), (0, Some((SessionId(1), 0))));
+    assert_eq!((sessions.held_bytes(), sessions.largest_holder()), (0, Some((SessionId(1), 0))));
     (1..=3).for_each(|id| assert_eq!(answered(&mut sessions, 0, id), id));
     let (frames, bytes) = sessions.kept(SessionId(1));
     let kept = bytes + frames as u64 * KEPT_COST_BYTES;
@@ -261,7 +261,7 @@ fn what_sessions_hold_is_added_up_and_given_back() {
     answered(&mut sessions, 0, 4);
     assert_eq!(sessions.held_bytes(), kept, "the oldest went");
     sessions.charge(SessionId(1), 500).expect("there is room");
-    assert_eq!(sessions.greediest(), Some((SessionId(1), kept + 500)));
+    assert_eq!(sessions.largest_holder(), Some((SessionId(1), kept + 500)));
     let full = sessions.charge(SessionId(1), sessions.limits.waiting_bytes_max).expect_err("too much");
     assert_eq!((full.code, full.first), (FaultCode::TooMany, sessions.limits.waiting_bytes_max));
     sessions.note_received(at(1), conn(0), 4).expect("a session");

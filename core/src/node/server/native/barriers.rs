@@ -1,4 +1,4 @@
-//! Barriers at a server: who arrives, and what each is told.
+//! Barrier requests of native clients, and their answers.
 
 use super::{Native, ServerContext, millis};
 use crate::barrier::service::{ArrivalId, Arrive, Input, Output, OwnerId};
@@ -37,7 +37,7 @@ impl Native {
         }
     }
 
-    /// Takes an arrival back; whether it waited.
+    /// Withdraws an arrival. Returns whether it was waiting.
     pub(super) fn cancel_arrival(
         &mut self,
         context: &mut ServerContext<'_>,
@@ -47,7 +47,7 @@ impl Native {
         let arrival = arrival(session, request);
         let waited = self.barriers.waits(arrival);
         if waited {
-            // Taking back is never refused.
+            // A withdrawal is never refused.
             let _ = self.barriers.handle(context.now, Input::Withdraw { arrival });
             self.drain_barriers(context);
         }
@@ -69,14 +69,14 @@ impl Native {
             self.nodes.remove(node);
         }
         let node = Some(node).filter(|_| others == 0);
-        // That somebody is gone is never refused.
+        // The end of an owner is never refused.
         let _ = self.barriers.handle(context.now, Input::Ended { owner: OwnerId(session.0), node, why });
         self.drain_barriers(context);
     }
 
     pub(super) fn tick_barriers(&mut self, context: &mut ServerContext<'_>) {
         if self.barriers.poll_timeout().is_some_and(|at| at <= context.now) {
-            // Time alone is never refused.
+            // A tick is never refused.
             let _ = self.barriers.handle(context.now, Input::Tick);
             self.drain_barriers(context);
         }
@@ -90,7 +90,7 @@ impl Native {
                     self.answer(context, SessionId(arrival.owner.0), arrival.request, &over);
                 }
                 Output::Superseded { arrival, .. } => {
-                    let text = b"another arrival of the same name took its place";
+                    let text = b"another arrival with the same name replaced it";
                     let fault = Fault { text, ..Fault::new(FaultCode::Cancelled, 0, 0) };
                     self.fail(context, SessionId(arrival.owner.0), arrival.request, fault);
                 }

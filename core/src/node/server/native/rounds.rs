@@ -1,5 +1,6 @@
-//! The rendezvous at a server: frames become what the service understands, and what it says becomes frames, fences and
-//! removed keys, all in the turn in which it happens.
+//! Rendezvous requests of native clients. Frames become inputs of the rendezvous service, and its outputs become
+//! frames,
+//! fences and removed keys before the next frame is served.
 
 use super::{Native, ServerContext, millis};
 use crate::node::server::event::Event as ServerEvent;
@@ -22,7 +23,7 @@ use alloc::vec::Vec;
 /// Most members in one answer.
 const MEMBERS_MAX: usize = 4096;
 
-/// What is told of a node of a round.
+/// Description of a node of a round.
 struct NodeEntry {
     rank_first: u64,
     local_world_size: u32,
@@ -30,7 +31,7 @@ struct NodeEntry {
     address: Box<[u8]>,
 }
 
-/// How many there are, and those of one page.
+/// Returns the number of all nodes, and those of one page.
 fn page_of<T>(
     all: impl Iterator<Item = T>,
     (first, count): (usize, usize),
@@ -47,10 +48,10 @@ fn page_of<T>(
     (nodes, page)
 }
 
-/// A session's part in a run.
+/// Part of a session in a run.
 #[derive(Clone, Debug)]
 pub(super) struct Part {
-    /// The request that it joined by; pushes carry its id.
+    /// Id of the Join request. Pushes carry it.
     join: u64,
     run_id: RunId,
 }
@@ -61,7 +62,7 @@ impl Part {
     }
 }
 
-/// What a request is refused with.
+/// Error that a request is answered with.
 struct Refusal {
     code: FaultCode,
     first: u64,
@@ -182,7 +183,7 @@ impl Native {
         let part = self.parts.remove(session);
         let left = self.rendezvous.handle(context.now, Input::Leave { participant });
         if let Some(Part { join, .. }) = part {
-            // Only one that is pending still: a join that was answered is not answered again.
+            // This answers only a join that is pending: a request is never answered twice.
             let fault = Fault { text: b"left", ..Fault::new(FaultCode::Cancelled, 0, 0) };
             self.fail(context, session, join, fault);
         }
@@ -233,7 +234,7 @@ impl Native {
                     address: (*member.address).into(),
                 })
             }
-            // Ranks are not settled: they stand in some order, and none has workers before it.
+            // Ranks are not assigned yet: the nodes are in any order, and the first rank of each is 0.
             (_, Some((next, waiting_nodes))) if next == round => {
                 page_of(waiting_nodes, span, |waiting_node| NodeEntry {
                     rank_first: 0,
@@ -297,7 +298,7 @@ impl Native {
         Ok(())
     }
 
-    /// Takes a pending join back; whether there was one.
+    /// Cancels a pending join. Returns whether there was one.
     pub(super) fn cancel_join(
         &mut self,
         context: &mut ServerContext<'_>,
@@ -312,13 +313,13 @@ impl Native {
         if !pending || self.parts.get(session).is_none_or(|part| part.join != request) {
             return false;
         }
-        // It is in the run.
+        // The participant is in the run, so this does not fail.
         let _ = self.rendezvous.handle(context.now, Input::Leave { participant });
         self.drain_rounds(context);
         true
     }
 
-    /// A session is over, and so is its part in a run.
+    /// Ends the part of a session that has ended in its run.
     pub(super) fn end_participation(
         &mut self,
         context: &mut ServerContext<'_>,
@@ -331,14 +332,14 @@ impl Native {
             Why::Left => Input::Leave { participant },
             why => Input::Ended { participant, why: end_reason(why) },
         };
-        // Who left a run before is in none.
+        // A session that left its run before is in none. That is not an error here.
         let _ = self.rendezvous.handle(context.now, input);
         self.drain_rounds(context);
     }
 
     pub(super) fn tick_rounds(&mut self, context: &mut ServerContext<'_>) {
         if self.rendezvous.poll_timeout().is_some_and(|at| at <= context.now) {
-            // Time alone is never refused.
+            // A tick is never refused.
             let _ = self.rendezvous.handle(context.now, Input::Tick);
             self.drain_rounds(context);
         }
@@ -348,7 +349,7 @@ impl Native {
         stem(self.instance.incarnation, run_id)
     }
 
-    /// How all keys of a round begin.
+    /// Returns the prefix of all keys of a round.
     fn prefix(&self, namespace: &Namespace) -> Vec<u8> {
         let mut prefix = self.stem(&namespace.run_id);
         prefix.extend_from_slice(format!("{}/", namespace.round).as_bytes());
@@ -358,13 +359,14 @@ impl Native {
     fn drain_rounds(&mut self, context: &mut ServerContext<'_>) {
         while let Some(output) = self.rendezvous.poll_output() {
             match output {
-                // Numbers are never used twice, but a client that knows the prefix may have written there too early.
+                // Round numbers are never used twice, but a client that knows the prefix may have written there too
+                // early.
                 Output::RoundOpened(namespace) => context.engine.discard(&self.prefix(&namespace)),
                 Output::Fence(_) if planted::has(Bug::SkippedFence) => {}
                 Output::Fence(namespace) => {
                     let wait_failure = context.engine.fence(&self.stem(&namespace.run_id), namespace.round);
                     let stale = Stale { round: namespace.round, over: namespace.round };
-                    self.end_in_vain(context, wait_failure, stale);
+                    self.fail_stale_waits(context, wait_failure, stale);
                 }
                 Output::Delete(namespace) => context.engine.discard(&self.prefix(&namespace)),
                 Output::Forgotten(run_id) => context.engine.lift_fence(&self.stem(&run_id)),
@@ -378,7 +380,7 @@ impl Native {
         }
     }
 
-    /// Tells a session what happened, as the answer to its Join or as a push that comes from it.
+    /// Notifies a session of an event, as the answer to its Join or as a push that belongs to it.
     fn notify_participant(&mut self, context: &mut ServerContext<'_>, to: ParticipantId, event: &Event) {
         let session = SessionId(to.0);
         let Some(Part { join: id, run_id }) = self.parts.get(session).cloned() else { return };
@@ -437,7 +439,7 @@ impl Native {
             Event::Replaced { by } => {
                 self.parts.remove(session);
                 self.push(context, session, id, &ServerFrame::Replaced { run_id, session: by.0 });
-                // Its Join may be pending still.
+                // Its Join may still be pending.
                 self.fail(context, session, id, Fault { first: by.0, ..Fault::REPLACED });
             }
         }
@@ -463,9 +465,11 @@ const fn participant(session: SessionId) -> ParticipantId {
     ParticipantId(session.0)
 }
 
-/// What stands before the number in the keys of each round of a run, at a server of this incarnation: a round has keys
-/// of its own also where a server before this one had a round of the same number. Clients put a slash before the keys of
-/// their users.
+/// Returns the prefix of a run's keys, up to the number of the round. It contains the incarnation of the server, so
+/// that a
+/// round does not share keys with a round of the same number at an earlier server. Clients put a slash before their
+/// users'
+/// keys.
 fn stem(incarnation: u64, run_id: &str) -> Vec<u8> {
     format!("/torch.rendezvous.{run_id}.{incarnation:016x}.").into_bytes()
 }

@@ -1,4 +1,4 @@
-//! Requests to the store: those that are answered at once, and those that wait.
+//! Store requests of native clients, both those that are answered at once and those that wait.
 
 use super::waiting::{Awaited, Pending};
 use super::{Native, ServerContext, millis};
@@ -17,12 +17,12 @@ use core::fmt::Write as _;
 /// Most keys that an error names.
 const NAMES_MAX: usize = 16;
 
-/// What a request that never waits came to.
+/// Result of a request that never waits.
 enum Outcome {
     Done,
     Number(i64),
     Holds(bool),
-    /// What now stands under its key.
+    /// The revision and the value that the key now has.
     Value(u64, Option<Vec<u8>>),
     Removed(PrefixRemoved),
 }
@@ -52,7 +52,7 @@ impl Native {
                 let (prefix, after) = (whole(prefix), whole(after));
                 let (list, more) = context.engine.page(&prefix, &after, count_max as usize);
                 let keys: Vec<&[u8]> = list.iter().collect();
-                // The keys stand in the store while the answer is written.
+                // Writing the answer needs the whole context, so the keys are copied out of the store.
                 let answer = owned_keys(&keys);
                 let keys = Keys::packed(keys.len(), &answer);
                 self.answer(context, session, id, &ServerFrame::KeyList { more, keys });
@@ -94,7 +94,7 @@ impl Native {
         let (mut outcomes, mut budget) = (Vec::new(), context.limits.frame.frame_bytes_max / 2);
         for Batched(request) in requests {
             let mut outcome = self.execute(context, &request);
-            // All is carried out; a value for which the answer has no room is not told.
+            // Every request is executed. A value that exceeds the space of the answer is replaced by an error.
             if let Ok(Outcome::Value(_, Some(value))) = &outcome {
                 match budget.checked_sub(value.len()) {
                     Some(left) => budget = left,
@@ -106,7 +106,7 @@ impl Native {
         let answers: Vec<_> = outcomes
             .iter()
             .map(|(outcome, revision)| match outcome {
-                // An answer of a batch has room for one number.
+                // An answer in a batch carries one number only.
                 Ok(Outcome::Removed(PrefixRemoved { removed, .. })) => {
                     let number = i64::try_from(*removed).unwrap_or(i64::MAX);
                     Batched(ServerFrame::Number { number, revision: *revision })
@@ -121,7 +121,7 @@ impl Native {
         self.answer(context, session, id, &ServerFrame::BatchDone { answers: List::new(&answers) });
     }
 
-    /// Carries out a request that never waits.
+    /// Executes a request that never waits.
     fn execute(
         &mut self,
         context: &mut ServerContext<'_>,
@@ -149,7 +149,7 @@ impl Native {
                 return Err(Fault::new(FaultCode::UnknownRequest, other.kind().into(), 0));
             }
         };
-        // None of these waits, so nobody is named.
+        // None of these requests waits, so the waiter's index is never used.
         let applied = context.engine.apply(WaiterId::Request(u32::MAX), &request);
         let applied = applied.map_err(|error| fault_of(&error))?;
         Released { conns: context.conns, requests: &mut self.waiting.released }.note(applied.released);
@@ -170,7 +170,7 @@ impl Native {
         Ok(outcome)
     }
 
-    /// Answers a request at once if it can be, and lets it wait if not.
+    /// Answers a request at once if possible, and otherwise lets it wait.
     fn begin_wait(
         &mut self,
         context: &mut ServerContext<'_>,
@@ -191,7 +191,7 @@ impl Native {
         self.park(context, pending);
     }
 
-    /// Lets a request wait for what it misses.
+    /// Lets a request wait for the keys that are missing.
     fn park(&mut self, context: &mut ServerContext<'_>, pending: Pending) {
         let waiter = WaiterId::Request(self.waiting.next_index());
         let (session, id) = (pending.session, pending.request);
@@ -210,20 +210,20 @@ impl Native {
         }
         self.sessions.discharge(session, pending.cost());
         match parked {
-            // A queue goes by a name that is asked for as a value: nothing to wait for.
+            // The key names a queue, but the request asks for a value, so it cannot wait for it.
             Ok(_) => self.answer_once(context, session, id, &pending.what, pending.keys()),
             Err(error) => self.fail(context, session, id, fault_of(&error)),
         }
     }
 
-    /// Takes a request out that waits no more.
+    /// Removes a request that no longer waits.
     fn unpark(&mut self, index: u32) -> Option<Pending> {
         let pending = self.waiting.remove(index)?;
         self.sessions.discharge(pending.session, pending.cost());
         Some(pending)
     }
 
-    /// Answers a request if all that it waits for is there.
+    /// Answers a request if everything that it waits for is present.
     fn try_wait(
         &mut self,
         context: &mut ServerContext<'_>,
@@ -274,7 +274,7 @@ impl Native {
         }
     }
 
-    /// Answers a request that does not wait, and misses something.
+    /// Answers a request that must not wait although a key is missing.
     fn answer_once(
         &mut self,
         context: &mut ServerContext<'_>,
@@ -300,7 +300,7 @@ impl Native {
         id: u64,
         keys: Keys<'_>,
     ) {
-        // One key may stand there many times: what is asked for is added up before any of it is copied.
+        // A key may occur many times in the request, so the size is checked before any value is copied.
         let sizes =
             keys.iter().map(|key| context.engine.find(&whole(key)).map_or(0, |(_, value)| value.len()));
         let bytes = sizes.fold(0, usize::saturating_add);
@@ -348,7 +348,7 @@ impl Native {
         self.fail(context, session, id, fault);
     }
 
-    /// The store has ended the wait of this request.
+    /// Notes that the store has ended the wait of this request.
     pub(in crate::node::server) fn released(&mut self, index: u32) {
         self.waiting.released.push_back(index);
     }
@@ -357,13 +357,14 @@ impl Native {
         !self.waiting.released.is_empty()
     }
 
-    /// Answers the requests whose waits have ended. What they waited for may be gone again; they wait on then.
+    /// Answers the requests whose waits have ended. If the value has been removed again by then, the request continues
+    /// to wait.
     pub(in crate::node::server) fn serve_released(&mut self, context: &mut ServerContext<'_>) {
         while let Some(index) = self.waiting.released.pop_front() {
             let Some(pending) = self.unpark(index) else { continue };
             let (session, id) = (pending.session, pending.request);
             if let Awaited::KeyPresence = pending.what {
-                // All keys have been there, if not at the same time.
+                // Each key has been present, though not necessarily all at once.
                 self.done(context, session, id);
             } else if !self.try_wait(context, session, id, &pending.what, pending.keys()) {
                 self.park(context, pending);
@@ -371,8 +372,8 @@ impl Native {
         }
     }
 
-    /// Tells those who wait for keys that will never be there: c10d has no word for that, so its connections end.
-    pub(super) fn end_in_vain(
+    /// Fails the waits for keys of a round that has ended. c10d has no error for that, so its connections are closed.
+    pub(super) fn fail_stale_waits(
         &mut self,
         context: &mut ServerContext<'_>,
         waiters: Vec<WaiterId>,
@@ -394,7 +395,7 @@ impl Native {
         }
     }
 
-    /// Tells those whose time is up.
+    /// Fails the waits that have timed out.
     pub(super) fn expire_waits(&mut self, context: &mut ServerContext<'_>) {
         while let Some(index) = self.waiting.expired(context.now) {
             context.engine.forget_waits(WaiterId::Request(index));
@@ -430,7 +431,7 @@ impl Native {
     }
 }
 
-/// Where those go whose waits have ended.
+/// Destinations of the waiters that a request has released.
 struct Released<'r> {
     conns: &'r mut super::Conns,
     requests: &'r mut VecDeque<u32>,
@@ -464,7 +465,7 @@ fn frame_of(outcome: &Outcome, revision: u64) -> ServerFrame<'_> {
     }
 }
 
-/// What a client is told of a request that the store refuses.
+/// Returns the error that a client gets for a request that the store refuses.
 pub(super) fn fault_of(error: &ApplyError) -> Fault<'static> {
     match *error {
         ApplyError::NotANumber => Fault::new(FaultCode::NotANumber, 0, 0),
@@ -481,7 +482,7 @@ fn is_ready(engine: &mut Engine, keys: Keys<'_>) -> bool {
     })
 }
 
-/// The whole key. Keys of frames are in one piece.
+/// Returns the key in one piece. A key of a frame already is.
 fn whole(key: Key<'_>) -> Cow<'_, [u8]> {
     match key.as_contiguous() {
         Some(part) => Cow::Borrowed(part),
@@ -493,7 +494,7 @@ fn owned(value: ValueRef<'_>) -> Vec<u8> {
     value.read(<[u8]>::to_vec)
 }
 
-/// Keys as they stand in a frame.
+/// Encodes keys as a frame does.
 fn owned_keys(keys: &[&[u8]]) -> Vec<u8> {
     let mut packed = Vec::new();
     for key in keys {

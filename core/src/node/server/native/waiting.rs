@@ -1,4 +1,4 @@
-//! Requests that wait for keys: which they are, whose, and until when.
+//! Table of the requests that wait for keys, by session and by deadline.
 
 use crate::limits::WAIT_COST_BYTES;
 use crate::ordered::{Index, Set};
@@ -9,12 +9,12 @@ use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 use slab::Slab;
 
-/// What a request waits for. Its keys are kept as they stand in a frame.
+/// What a request waits for. Its keys are stored as they are encoded in a frame.
 #[derive(Debug)]
 pub(super) enum Awaited {
-    /// A value.
+    /// One value.
     Value,
-    /// That all keys have been there.
+    /// The presence of all its keys.
     KeyPresence,
     /// Several values.
     Values,
@@ -49,7 +49,7 @@ impl Pending {
         Self { session, request, timeout_ms, deadline, what, count: keys.len(), packed }
     }
 
-    /// What its session is charged for it.
+    /// Returns the bytes that the session is charged for the request.
     pub(super) const fn cost(&self) -> u64 {
         self.packed.len() as u64 + WAIT_COST_BYTES
     }
@@ -61,35 +61,35 @@ impl Pending {
 
 #[derive(Debug, Default)]
 pub(super) struct Waiting {
-    /// By the place that is the request's name at the store.
-    places: Slab<Pending>,
+    /// By the index that names the request at the store.
+    slots: Slab<Pending>,
     of_request: Index<(SessionId, u64), u32>,
     deadlines: Set<(Instant, u32)>,
-    /// Those whose wait the store has ended, and which are yet to be looked at.
+    /// Requests whose wait the store has ended and which the server has not looked at yet.
     pub(super) released: VecDeque<u32>,
 }
 
 impl Waiting {
-    /// The place that the next request will have.
+    /// Returns the index that the next request will have.
     pub(super) fn next_index(&self) -> u32 {
         // invariant: the engine bounds its waits far below 2^32
-        u32::try_from(self.places.vacant_key()).expect("fewer requests wait than there may be waits")
+        u32::try_from(self.slots.vacant_key()).expect("fewer requests wait than there may be waits")
     }
 
-    /// Takes a request in at [`Waiting::next_index`].
+    /// Adds a request at [`Waiting::next_index`].
     pub(super) fn insert(&mut self, pending: Pending) {
         let index = self.next_index();
         self.of_request.insert((pending.session, pending.request), index);
         self.deadlines.insert((pending.deadline, index));
-        self.places.insert(pending);
+        self.slots.insert(pending);
     }
 
     pub(super) fn remove(&mut self, index: u32) -> Option<Pending> {
-        let pending = self.places.try_remove(index as usize)?;
+        let pending = self.slots.try_remove(index as usize)?;
         self.of_request.remove((pending.session, pending.request));
         self.deadlines.remove((pending.deadline, index));
-        if self.places.is_empty() && self.places.capacity() > 1024 {
-            self.places.shrink_to_fit();
+        if self.slots.is_empty() && self.slots.capacity() > 1024 {
+            self.slots.shrink_to_fit();
         }
         Some(pending)
     }

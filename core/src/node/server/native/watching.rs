@@ -1,4 +1,4 @@
-//! Watches and leases: whose they are, and what they have to tell.
+//! Watches and leases of native clients.
 
 use super::store::fault_of;
 use super::{Native, ServerContext, millis};
@@ -11,7 +11,7 @@ use crate::store::op::Key;
 use crate::wire::native::{Change, ClientFrame, Fault, FaultCode, List, ServerFrame, Why};
 use alloc::vec::Vec;
 
-/// Most bytes of keys and values that one frame tells of, unless one change alone has more.
+/// Most bytes of keys and values in one frame of changes, unless a single change has more.
 const FRAME_BYTES_MAX: usize = 256 * 1024;
 
 #[derive(Debug, Default)]
@@ -19,23 +19,23 @@ pub(super) struct Watching {
     /// By session and request.
     of_request: Index<(SessionId, u64), WatchId>,
     watches: Map<WatchId, Watcher>,
-    /// Watches with something to tell to one who does not read just now.
+    /// Watches with changes for a session that does not read at the moment.
     held_back: Set<(SessionId, WatchId)>,
     leases: Map<LeaseId, (SessionId, u64)>,
     leases_of: Set<(SessionId, LeaseId)>,
 }
 
-/// Whose a watch is.
+/// Owner of a watch.
 #[derive(Clone, Copy, Debug)]
 struct Watcher {
     session: SessionId,
     request: u64,
-    /// What the session is charged for it.
+    /// Bytes that the session is charged for it.
     cost: u64,
 }
 
 impl Watching {
-    /// Whether anything is to be told to somebody who does not read just now.
+    /// Returns whether there are changes for a session that does not read at the moment.
     pub(super) fn is_held_back(&self) -> bool {
         !self.held_back.is_empty()
     }
@@ -97,7 +97,7 @@ impl Native {
         from_revision: u64,
     ) -> Result<Option<u64>, Fault<'static>> {
         let (Watched::Key(name) | Watched::Prefix(name)) = what;
-        // The name stands in the watch, and in the index that finds it.
+        // The name is stored in the watch and in the index that finds it.
         let cost = 2 * name.len() as u64 + WAIT_COST_BYTES;
         self.sessions.charge(session, cost)?;
         let begun = context.engine.watch(what, from_revision);
@@ -116,14 +116,14 @@ impl Native {
         Ok(None)
     }
 
-    /// Tells of all changes that were made in this turn.
+    /// Sends all changes that the current input has made.
     pub(in crate::node::server) fn push_to_watchers(&mut self, context: &mut ServerContext<'_>) {
         while let Some(watch) = context.engine.next_ready_watch() {
             self.push_changes(context, watch);
         }
     }
 
-    /// Tells of as many changes as a frame has room for. When there are more, the engine names the watch again.
+    /// Sends the changes that fit into one frame. If there are more, the engine returns the watch again.
     fn push_changes(&mut self, context: &mut ServerContext<'_>, watch: WatchId) {
         let Some(&Watcher { session, request: id, .. }) = self.watching.watches.get(watch) else { return };
         let conn = self.sessions.conn_of(session).and_then(|conn| context.conns.get(conn));
@@ -132,7 +132,7 @@ impl Native {
             self.watching.held_back.insert((session, watch));
             return;
         }
-        // The changes stand in the history while the frame is written.
+        // The frame is written while the history is borrowed, so the changes are copied.
         let (mut collected, mut bytes) = (Vec::new(), 0);
         let is_behind_window = match context.engine.undelivered(watch) {
             Ok(changes) => {
@@ -167,7 +167,7 @@ impl Native {
         context.engine.delivered(watch, last);
     }
 
-    /// A session reads again.
+    /// Sends the held-back changes of a session that reads again.
     pub(super) fn resume_watches(&mut self, context: &mut ServerContext<'_>, session: SessionId) {
         let held: Vec<_> = self.watching.held_back.of(session).collect();
         for (_, watch) in held {
@@ -203,7 +203,7 @@ impl Native {
         Some(owner)
     }
 
-    /// Ends the leases whose time is up, and tells their owners.
+    /// Ends expired leases and notifies their owners.
     pub(super) fn expire_leases(&mut self, context: &mut ServerContext<'_>) {
         while let Some(lease) = context.engine.lease_expire(context.now) {
             if let Some((session, id)) = self.forget_lease(lease) {
@@ -213,7 +213,7 @@ impl Native {
         }
     }
 
-    /// Ends the watches and leases of a session that is over.
+    /// Ends the watches and leases of a session that has ended.
     pub(super) fn end_watches(&mut self, context: &mut ServerContext<'_>, session: SessionId) {
         let first = |this: &Self| this.watching.of_request.of(session).next();
         while let Some((_, watch)) = first(self) {
@@ -225,7 +225,7 @@ impl Native {
         let first = |this: &Self| this.watching.leases_of.of(session).next();
         while let Some((_, lease)) = first(self) {
             self.forget_lease(lease);
-            // It may have been revoked by another session: then it is gone already.
+            // Another session may have revoked it already.
             let _ = context.engine.lease_end(lease);
         }
     }
