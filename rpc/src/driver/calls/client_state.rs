@@ -18,7 +18,7 @@ use slab::Slab;
 use std::sync::{Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 
 /// What the client's thread looks after: a connection, or a call of the worker to itself.
-pub(super) trait Target: fmt::Debug + Send + Sync {
+pub(super) trait Target: Send + Sync {
     /// The socket that is watched has become ready.
     fn ready(self: Arc<Self>, scratch: &mut Vec<u8>);
 

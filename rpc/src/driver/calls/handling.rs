@@ -216,7 +216,7 @@ std::thread_local! {
 }
 
 /// Where calls that handlers answer come from: a connection, the worker itself, or a backend of the program's.
-pub(super) trait CallSource: fmt::Debug + Send + Sync {
+pub(super) trait CallSource: Send + Sync {
     /// Its number, among those whose pooled handlers take turns.
     fn number(&self) -> usize {
         0
@@ -245,7 +245,7 @@ pub(super) trait CallSource: fmt::Debug + Send + Sync {
 }
 
 /// Whom a handler answers.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub(super) struct AnswerTo {
     pub(super) source: Arc<dyn CallSource>,
     /// Which of its calls; 0 where there is one.
@@ -284,12 +284,6 @@ pub(super) struct External {
     wanted: Wanted,
 }
 
-impl fmt::Debug for External {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Elsewhere")
-    }
-}
-
 impl External {
     fn complete(&self, answer: Result<Payload, CallFailure>) -> bool {
         let completion = self.listener.lock().unwrap_or_else(PoisonError::into_inner).take();
@@ -308,6 +302,13 @@ impl CallSource for External {
 
     fn fail(&self, _: u64, status: Status, message: &str) -> bool {
         self.complete(Err(CallFailure::Remote { status, message: message.into() }))
+    }
+}
+
+impl fmt::Debug for AnswerTo {
+    // Not the source: the table of a trait object keeps all that it names in the library.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("AnswerTo").field("call", &self.call).finish_non_exhaustive()
     }
 }
 
