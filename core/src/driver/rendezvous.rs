@@ -1,6 +1,6 @@
-//! Rendezvous for callers that block: handlers by backend, and rendezvous by URL.
+//! Blocking rendezvous: handlers by backend, and rendezvous by URL.
 //!
-//! A [`Context`] knows the backends and the schemes; two of them know nothing of each other.
+//! A [`Context`] holds the registered backends and URL schemes. Two contexts share nothing.
 
 mod context;
 mod foreign;

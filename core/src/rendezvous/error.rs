@@ -1,4 +1,4 @@
-//! What can go wrong with a rendezvous, in the kinds that PyTorch tells apart.
+//! Errors of a rendezvous, in the kinds that PyTorch distinguishes.
 
 use crate::time::{Duration, Seconds};
 use alloc::boxed::Box;
@@ -6,7 +6,7 @@ use alloc::vec::Vec;
 use core::error::Error;
 use core::fmt;
 
-/// The kinds of [`RendezvousError`].
+/// Kind of a [`RendezvousError`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum RendezvousErrorKind {
     /// The rendezvous is closed.
@@ -17,7 +17,7 @@ pub enum RendezvousErrorKind {
     Connection,
     /// The shared state cannot be read.
     State,
-    /// A spare node is sent home, since nobody needs it any more.
+    /// A spare node is dismissed, because it is no longer needed.
     GracefulExit,
     /// Another session joined under the node's name.
     Replaced,
@@ -44,7 +44,7 @@ impl fmt::Display for TimedOperation {
     }
 }
 
-/// What a rendezvous is held over.
+/// The service through which the nodes of a rendezvous meet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[allow(missing_docs, reason = "named as they are")]
 pub enum Backing {
@@ -65,12 +65,12 @@ impl fmt::Display for Backing {
     }
 }
 
-/// Which part of a shared state cannot be read.
+/// Part of a shared state that cannot be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum CorruptState {
-    /// Its envelope, the text in the store.
+    /// The envelope, the text in the store.
     Object,
-    /// What stands in the envelope.
+    /// The content of the envelope.
     Content,
 }
 
@@ -83,102 +83,102 @@ impl fmt::Display for CorruptState {
     }
 }
 
-/// What stands behind a [`RendezvousError`], whatever layer it comes from.
+/// The cause of a [`RendezvousError`], from any layer.
 pub type Inner = Box<dyn Error + Send + Sync>;
 
-/// Why there is no rendezvous. The text of a connection or state error points to its [`Error::source`].
+/// Error of a rendezvous. The text of a connection or state error refers to its [`Error::source`].
 #[derive(Debug, thiserror::Error)]
 pub enum RendezvousError {
     /// The rendezvous is closed, for good.
     #[error("The rendezvous '{run_id}' is closed.")]
     Closed {
-        /// Which rendezvous.
+        /// The run's id.
         run_id: Box<str>,
     },
     /// An operation passed its deadline.
     #[error("The rendezvous '{run_id}' timed out: its {operation} did not end within {} s.", Seconds(*timeout))]
     Timeout {
-        /// Which rendezvous.
+        /// The run's id.
         run_id: Box<str>,
-        /// What took too long.
+        /// The operation that took too long.
         operation: TimedOperation,
-        /// How long it was given.
+        /// Time that the operation had.
         timeout: Duration,
     },
-    /// Some nodes did not come to a round in time.
+    /// Some nodes did not join a round in time.
     #[error(
         "The rendezvous '{run_id}' timed out: {arrived} of {nodes} nodes came to round {round} within {} s; missing {}",
         Seconds(*timeout),
         Ranks(missing, nodes - arrived)
     )]
     Incomplete {
-        /// Which rendezvous.
+        /// The run's id.
         run_id: Box<str>,
-        /// Which round; 0 is the first.
+        /// Number of the round; 0 is the first.
         round: u64,
-        /// How many came.
+        /// Number of nodes that joined.
         arrived: u64,
-        /// How many there are.
+        /// Number of nodes of the run.
         nodes: u64,
-        /// The ranks of those who did not come, or of some.
+        /// Ranks of nodes that did not join, or of some of them.
         missing: Vec<u64>,
-        /// How long they had.
+        /// Time that the nodes had.
         timeout: Duration,
     },
     /// The backend cannot be reached.
     #[error("The connection to {backing} has failed. See inner exception for details.")]
     Connection {
-        /// What cannot be reached.
+        /// The service that cannot be reached.
         backing: Backing,
-        /// Why.
+        /// Error of the connection.
         #[source]
         inner: Inner,
     },
     /// The shared state cannot be read.
     #[error("The {part} is corrupt. See inner exception for details.")]
     State {
-        /// Which part of it.
+        /// The part that cannot be read.
         part: CorruptState,
-        /// Why.
+        /// Error of reading it.
         #[source]
         inner: Inner,
     },
-    /// A spare node is sent home: the rendezvous has closed, and that is no failure.
+    /// A spare node is dismissed: the rendezvous has closed, and that is no failure.
     #[error("The rendezvous '{run_id}' is closed, terminating pending rendezvous.")]
     GracefulExit {
         /// Which rendezvous.
         run_id: Box<str>,
     },
-    /// Another session joined under the node's name. This node must not come back, so that the two do not replace each
-    /// other in turns.
+    /// Another session joined under the node's name. This node must not rejoin, or the two would replace each other
+    /// forever.
     #[error(
         "The rendezvous '{run_id}' refuses the node '{node}': another session joined under this node's name. Each node \
          needs a name of its own (option 'node')."
     )]
     Replaced {
-        /// Which rendezvous.
+        /// The run's id.
         run_id: Box<str>,
-        /// The name.
+        /// The name that both sessions have.
         node: Box<str>,
     },
-    /// One of the kinds, in the words of a backend that is not of this library.
+    /// An error of one of the kinds, with the message of a backend outside this library.
     #[error("{message}")]
     Refused {
-        /// Which kind.
+        /// Kind of the error.
         kind: RendezvousErrorKind,
-        /// What there is to say of it.
+        /// The backend's message.
         message: Box<str>,
     },
 }
 
-/// Some ranks, of so many that are missing.
+/// The known ranks of missing nodes, and the number of missing nodes.
 struct Ranks<'a>(&'a [u64], u64);
 
 impl fmt::Display for Ranks<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.1 {
-            // Nodes of PyTorch come without telling their ranks.
-            lacking if lacking < self.0.len() as u64 => write!(f, "{lacking} of the node ranks ")?,
+            // Nodes of PyTorch check in without their ranks.
+            missing if missing < self.0.len() as u64 => write!(f, "{missing} of the node ranks ")?,
             1 => f.write_str("node rank: ")?,
             _ => f.write_str("node ranks: ")?,
         }
@@ -193,7 +193,7 @@ impl fmt::Display for Ranks<'_> {
 }
 
 impl RendezvousError {
-    /// Which kind of error.
+    /// Returns the kind of the error.
     #[must_use]
     pub const fn kind(&self) -> RendezvousErrorKind {
         match self {

@@ -1,28 +1,28 @@
-//! Integers as Python reads them, and text as it quotes it: ranks of both languages read the same settings, and refuse
-//! them in the same words.
+//! Integers as Python reads them, and strings as it quotes them. Ranks in Python and in C++ accept the same settings
+//! and refuse others with the same message.
 
 use alloc::boxed::Box;
 use core::fmt;
 
-/// A text that is no integer (or none of 64 bits).
+/// A string that is no integer, or no 64-bit one.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("invalid literal for int() with base 10: {}", Quoted(.text))]
 pub struct NotAnInteger {
-    /// The text as it was given.
+    /// The string as given.
     pub text: Box<str>,
 }
 
-/// Reads a decimal integer: blanks around it, a sign, and single underscores between digits are fine.
+/// Reads a decimal integer. Whitespace around it, a sign, and single underscores between digits are accepted.
 ///
 /// # Errors
-/// The text, when it is anything else.
+/// The string is no such integer.
 pub fn parse_integer(text: &str) -> Result<i64, NotAnInteger> {
     let refused = || NotAnInteger { text: text.into() };
     let trimmed = text.trim();
     let digits = trimmed.strip_prefix(['+', '-']).unwrap_or(trimmed);
     let mut magnitude: i128 = 0;
     for group in digits.split('_') {
-        // An underscore at an end, or a second one, leaves an empty group.
+        // A leading, trailing or doubled underscore leaves an empty group.
         if group.is_empty() {
             return Err(refused());
         }
@@ -35,7 +35,7 @@ pub fn parse_integer(text: &str) -> Result<i64, NotAnInteger> {
     i64::try_from(signed).map_err(|_| refused())
 }
 
-/// A text between quotes, with what cannot be printed escaped.
+/// A string in quotes, with control characters escaped.
 #[derive(Clone, Copy, Debug)]
 pub struct Quoted<'a>(pub &'a str);
 

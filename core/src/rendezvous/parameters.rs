@@ -1,4 +1,4 @@
-//! What a node says when it asks for a handler.
+//! The parameters with which a node asks for a handler.
 
 use super::integer::parse_integer;
 use alloc::boxed::Box;
@@ -6,18 +6,18 @@ use alloc::string::String;
 use alloc::vec::Vec;
 use core::fmt;
 
-/// A value of a backend's own configuration.
+/// A value of a backend's configuration.
 #[derive(Clone, Debug, PartialEq)]
 pub enum ConfigValue {
-    /// Named, and without a value.
+    /// The option is named without a value.
     None,
-    /// A truth value.
+    /// A boolean.
     Bool(bool),
     /// An integer.
     Int(i64),
     /// A number with a fraction.
     Float(f64),
-    /// A text, as from a configuration string.
+    /// A string, as from a configuration string.
     Text(String),
 }
 
@@ -45,18 +45,18 @@ impl From<&str> for ConfigValue {
     }
 }
 
-/// A backend's own configuration, in the order of its keys.
+/// A backend's configuration, sorted by key.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Config(Vec<(String, ConfigValue)>);
 
 impl Config {
-    /// Nothing is configured.
+    /// Creates an empty configuration.
     #[must_use]
     pub const fn new() -> Self {
         Self(Vec::new())
     }
 
-    /// Sets an option; a later one of the same name wins.
+    /// Sets an option; a later value replaces an earlier one.
     pub fn insert(&mut self, key: String, value: ConfigValue) {
         match self.0.binary_search_by(|(known, _)| known.cmp(&key)) {
             Ok(index) => self.0[index].1 = value,
@@ -64,26 +64,26 @@ impl Config {
         }
     }
 
-    /// The value of an option.
+    /// Returns the value of an option.
     #[must_use]
     pub fn get(&self, key: &str) -> Option<&ConfigValue> {
         let index = self.0.binary_search_by(|(known, _)| known.as_str().cmp(key)).ok()?;
         Some(&self.0[index].1)
     }
 
-    /// How many options there are.
+    /// Returns the number of options.
     #[must_use]
     pub const fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// Whether there are none.
+    /// Whether there are no options.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// The options.
+    /// Iterates over the options, sorted by key.
     pub fn iter(&self) -> core::slice::Iter<'_, (String, ConfigValue)> {
         self.0.iter()
     }
@@ -115,30 +115,30 @@ impl<'a> IntoIterator for &'a Config {
     }
 }
 
-/// What PyTorch's launcher, or a job's script for it, gives to whatever backend it has.
+/// Options that PyTorch's launcher, or a job script for it, passes to every backend.
 const GIVEN_TO_ALL: &[&str] = &["timeout", "rank", "local_world_size", "use_libuv"];
 
-/// Parameters that make no sense.
+/// Invalid parameters.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ParametersError {
-    /// There is no name.
+    /// The backend's name is empty.
     #[error("The rendezvous backend name must be a non-empty string.")]
     BackendEmpty,
-    /// Nobody is to take part.
+    /// The minimum is below 1.
     #[error("The minimum number of rendezvous nodes ({min_nodes}) must be greater than zero.")]
     MinNodes {
-        /// What was given.
+        /// The given minimum.
         min_nodes: i64,
     },
-    /// The bounds exclude each other.
+    /// The maximum is below the minimum.
     #[error(
         "The maximum number of rendezvous nodes ({max_nodes}) must be greater than or equal to the minimum number \
          of rendezvous nodes ({min_nodes})."
     )]
     MaxNodes {
-        /// The lower bound.
+        /// The given minimum.
         min_nodes: i64,
-        /// The upper bound, which is lower.
+        /// The given maximum.
         max_nodes: i64,
     },
     /// The backend has no such option.
@@ -147,23 +147,23 @@ pub enum ParametersError {
         Names(known)
     )]
     Unknown {
-        /// Which backend.
+        /// Name of the backend.
         backend: Box<str>,
-        /// What was given.
+        /// Name of the unknown option.
         key: Box<str>,
-        /// What it has.
+        /// Names of the backend's options.
         known: &'static [&'static str],
     },
-    /// A value is no truth value.
+    /// A value is not boolean.
     #[error("The rendezvous configuration option '{key}' does not represent a valid boolean value.")]
     NotBool {
-        /// Whose value.
+        /// Name of the option.
         key: Box<str>,
     },
-    /// A value is no integer.
+    /// A value is not an integer.
     #[error("The rendezvous configuration option '{key}' does not represent a valid integer value.")]
     NotInt {
-        /// Whose value.
+        /// Name of the option.
         key: Box<str>,
     },
 }
@@ -179,7 +179,7 @@ impl fmt::Display for Names<'_> {
     }
 }
 
-/// What a handler is made from. Endpoint and run id are the backend's to judge.
+/// Parameters of a handler. The backend checks the endpoint and the run id.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RendezvousParameters {
     backend: String,
@@ -192,10 +192,11 @@ pub struct RendezvousParameters {
 }
 
 impl RendezvousParameters {
-    /// Parameters for `backend`, with no address of this node and no configuration of the backend's own.
+    /// Creates parameters for `backend`, without an address of this node and without backend configuration.
     ///
     /// # Errors
-    /// The first that does not hold: the backend has a name, `min_nodes` is above zero, `max_nodes` is not below it.
+    /// The first of these that fails: the backend has a name, `min_nodes` is above zero, `max_nodes` is at least
+    /// `min_nodes`.
     pub fn new(
         backend: &str,
         endpoint: &str,
@@ -223,83 +224,84 @@ impl RendezvousParameters {
         })
     }
 
-    /// The same, and the others reach this node at `local_addr`.
+    /// Sets the address at which other nodes reach this node, and returns the parameters.
     #[must_use]
     pub fn with_local_addr(mut self, local_addr: &str) -> Self {
         self.set_local_addr(local_addr);
         self
     }
 
-    /// The same, with one more option for the backend; a later one of the same name wins.
+    /// Sets an option of the backend, and returns the parameters; a later value replaces an earlier one.
     #[must_use]
     pub fn with(mut self, key: &str, value: impl Into<ConfigValue>) -> Self {
         self.set(key, value.into());
         self
     }
 
-    /// The others reach this node at `local_addr`.
+    /// Sets the address at which other nodes reach this node.
     pub fn set_local_addr(&mut self, local_addr: &str) {
         self.local_addr = Some(local_addr.into());
     }
 
-    /// Sets an option for the backend; a later one of the same name wins.
+    /// Sets an option of the backend; a later value replaces an earlier one.
     pub fn set(&mut self, key: &str, value: ConfigValue) {
         self.config.insert(key.into(), value);
     }
 
-    /// The backend's name.
+    /// Returns the backend's name.
     #[must_use]
     pub fn backend(&self) -> &str {
         &self.backend
     }
 
-    /// Where the rendezvous is held; what that means is the backend's matter.
+    /// Returns the endpoint of the rendezvous, which the backend interprets.
     #[must_use]
     pub fn endpoint(&self) -> &str {
         &self.endpoint
     }
 
-    /// The run's name.
+    /// Returns the run's id.
     #[must_use]
     pub fn run_id(&self) -> &str {
         &self.run_id
     }
 
-    /// How many nodes there must be.
+    /// Returns the least number of nodes of a round.
     #[must_use]
     pub const fn min_nodes(&self) -> i64 {
         self.min_nodes
     }
 
-    /// How many nodes there may be.
+    /// Returns the largest number of nodes of a round.
     #[must_use]
     pub const fn max_nodes(&self) -> i64 {
         self.max_nodes
     }
 
-    /// Where the others reach this node, if the caller knows.
+    /// Returns the address at which other nodes reach this node, if the caller gave one.
     #[must_use]
     pub fn local_addr(&self) -> Option<&str> {
         self.local_addr.as_deref()
     }
 
-    /// The backend's own configuration.
+    /// Returns the backend's configuration.
     #[must_use]
     pub const fn config(&self) -> &Config {
         &self.config
     }
 
-    /// The value of an option.
+    /// Returns the value of an option.
     #[must_use]
     pub fn get(&self, key: &str) -> Option<&ConfigValue> {
         self.config.get(key)
     }
 
-    /// Refuses options that a backend does not know: a slip of the pen would else be a default that nobody wanted.
-    /// `known` are the backend's own; a name that ends with a dot stands for all that begin with it. Options that
-    /// launchers give to every backend are passed over.
+    /// Refuses options that the backend does not have: a misspelled option would silently leave its default in force.
+    /// `known` lists the backend's options; a name that ends with a dot matches all options that begin with it.
+    /// Options that launchers pass to every backend are ignored.
     ///
     /// # Errors
+    /// The first unknown option.
     /// The first that it does not know.
     pub fn check_known(&self, known: &'static [&'static str]) -> Result<(), ParametersError> {
         let is_one = |key: &str, name: &str| key == name || (name.ends_with('.') && key.starts_with(name));
@@ -313,18 +315,18 @@ impl RendezvousParameters {
         Ok(())
     }
 
-    /// The value of an option as a truth value: a Boolean, 1 or 0, or one of `1 true t yes y` and `0 false f no n` in
-    /// any case. `default` stands in for a missing option, and is read by the same rules.
+    /// Returns the value of an option as a boolean: a boolean, 1 or 0, or one of `1 true t yes y` and `0 false f no
+    /// n` in any case. `default` replaces a missing option, and follows the same rules.
     ///
     /// # Errors
-    /// The value is none.
+    /// The value is not boolean.
     pub fn get_as_bool(
         &self,
         key: &str,
         default: Option<&ConfigValue>,
     ) -> Result<Option<bool>, ParametersError> {
         let is_one_of =
-            |text: &str, message: [&str; 5]| message.iter().any(|word| text.eq_ignore_ascii_case(word));
+            |text: &str, names: [&str; 5]| names.iter().any(|name| text.eq_ignore_ascii_case(name));
         match self.get(key).or(default) {
             None | Some(ConfigValue::None) => Ok(None),
             Some(&ConfigValue::Bool(value)) => Ok(Some(value)),
@@ -340,11 +342,11 @@ impl RendezvousParameters {
         }
     }
 
-    /// The value of an option as an integer: text is trimmed, fractions are cut off, true is 1. `default` stands in for
-    /// a missing option, and is read by the same rules.
+    /// Returns the value of an option as an integer: a string is trimmed, a fraction is cut off, true is 1. `default`
+    /// replaces a missing option, and follows the same rules.
     ///
     /// # Errors
-    /// The value is none, or has more than 64 bits.
+    /// The value is not an integer of 64 bits.
     pub fn get_as_int(
         &self,
         key: &str,
@@ -361,10 +363,10 @@ impl RendezvousParameters {
     }
 }
 
-/// Cuts off the fraction, if the rest fits.
+/// Cuts off the fraction; `None` if the rest does not fit.
 fn whole(value: f64) -> Option<i64> {
     const BOUND: f64 = 9_223_372_036_854_775_808.0;
-    #[expect(clippy::cast_possible_truncation, reason = "cutting off is what is asked for")]
+    #[expect(clippy::cast_possible_truncation, reason = "the fraction is to be cut off")]
     (-BOUND..BOUND).contains(&value).then_some(value as i64)
 }
 
@@ -423,7 +425,7 @@ mod tests {
         ] {
             let given = parameters().with("key", value.clone());
             assert_eq!(given.get_as_bool("key", None), Ok(truth), "{value:?}");
-            // A default is read by the same rules; one that is there already wins.
+            // A default follows the same rules; a given value takes precedence.
             assert_eq!(parameters().get_as_bool("key", Some(&value)), Ok(truth), "{value:?}");
             assert_eq!(given.get_as_bool("key", Some(&text("nonsense"))), Ok(truth), "{value:?}");
         }

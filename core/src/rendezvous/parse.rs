@@ -5,24 +5,25 @@ use alloc::boxed::Box;
 use alloc::string::{String, ToString};
 use core::net::Ipv6Addr;
 
-/// A configuration string that cannot be read.
+/// A configuration string that cannot be parsed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ConfigError {
-    /// There is no name before a value.
+    /// A value has no key before it.
     #[error("The rendezvous configuration string must be in format <key1>=<value1>,...,<keyN>=<valueN>.")]
     Format,
-    /// There is no value behind a name.
+    /// A key has no value.
     #[error("The rendezvous configuration option '{key}' must have a value specified.")]
     NoValue {
-        /// The name.
+        /// The key without a value.
         key: Box<str>,
     },
 }
 
-/// Reads `key=value,key=value`. Blanks around keys and values do not count; a later value of the same key wins.
+/// Parses `key=value,key=value`. Whitespace around keys and values is ignored; a later value of a key replaces an
+/// earlier one.
 ///
 /// # Errors
-/// Some key or some value is empty.
+/// A key or a value is empty.
 pub fn parse_config(text: &str) -> Result<Config, ConfigError> {
     let mut config = Config::new();
     let text = text.trim();
@@ -43,10 +44,10 @@ pub fn parse_config(text: &str) -> Result<Config, ConfigError> {
     Ok(config)
 }
 
-/// An endpoint that cannot be read.
+/// An endpoint that cannot be parsed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum EndpointError {
-    /// The port is none.
+    /// The port is invalid.
     #[error(
         "The port number of the rendezvous endpoint '{endpoint}' must be an integer between 0 and 65536."
     )]
@@ -54,7 +55,7 @@ pub enum EndpointError {
         /// The endpoint, trimmed.
         endpoint: Box<str>,
     },
-    /// The host is none.
+    /// The host is invalid.
     #[error(
         "The hostname of the rendezvous endpoint '{endpoint}' must be a dot-separated list of labels, an IPv4 \
          address, or an IPv6 address."
@@ -65,24 +66,24 @@ pub enum EndpointError {
     },
 }
 
-/// Where a rendezvous is held.
+/// Address of a rendezvous.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Endpoint {
-    /// A name or an address, without brackets.
+    /// A host name or an address, without brackets.
     pub host: String,
-    /// The port, if one is named.
+    /// The port, if the endpoint has one.
     pub port: Option<u16>,
 }
 
 impl Endpoint {
-    /// Reads `host`, `host:port`, `[address]` and `[address]:port`; nothing at all is `localhost`.
+    /// Parses `host`, `host:port`, `[address]` and `[address]:port`; the empty string means `localhost`.
     ///
-    /// An IPv6 address may stand without brackets when no port follows it: `::1` is that host. (PyTorch cuts it at its
-    /// last colon, into the host `:` and the port 1.) What is no such address as a whole is cut at the last colon, as
-    /// everywhere: `::1:29400` is the host `::1` with a port, since no part of an address has five digits.
+    /// An IPv6 address without a port needs no brackets: `::1` is that host. (PyTorch splits it at its last colon,
+    /// into the host `:` and the port 1.) A string that is no IPv6 address as a whole is split at its last colon, as
+    /// in PyTorch: `::1:29400` is the host `::1` with a port, since no part of an address has five digits.
     ///
     /// # Errors
-    /// The port is no number below 65536, or the host has letters that no host has.
+    /// The port is no number below 65536, or the host contains characters that are invalid in a host.
     pub fn parse(text: &str) -> Result<Self, EndpointError> {
         let endpoint = text.trim();
         if endpoint.is_empty() {
@@ -100,15 +101,15 @@ impl Endpoint {
             None => None,
         };
         let host = if is_bracketed(host) { &host[1..host.len() - 1] } else { host };
-        let of_a_host = |character: char| character.is_alphanumeric() || "_.:-".contains(character);
-        if host.is_empty() || !host.chars().all(of_a_host) {
+        let is_host_character = |character: char| character.is_alphanumeric() || "_.:-".contains(character);
+        if host.is_empty() || !host.chars().all(is_host_character) {
             return Err(EndpointError::Host { endpoint: endpoint.into() });
         }
         Ok(Self { host: host.to_string(), port })
     }
 }
 
-/// One to five digits, below 65536.
+/// Parses one to five digits, below 65536.
 fn parse_port(text: &str) -> Option<u16> {
     let is_plain = (1..=5).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_digit());
     is_plain.then(|| text.parse().ok()).flatten()
@@ -169,7 +170,7 @@ mod tests {
             ("a-b.c:3", "a-b.c", Some(3)),
             ("[h]:3", "h", Some(3)),
             ("münchen:3", "münchen", Some(3)),
-            // Right here, and cut at the last colon by PyTorch.
+            // Correct here; PyTorch splits these at the last colon.
             ("::1", "::1", None),
             ("::", "::", None),
             ("2001:db8::7", "2001:db8::7", None),

@@ -1,59 +1,59 @@
-//! One node's part in a run, as the node itself sees it: what it may ask for, and what the server's answers and pushes
-//! mean where it stands. It keeps no bytes and needs no allocator.
+//! One node's part in a run, as seen by the node: the requests that it may make, and the meaning of the server's
+//! answers and pushes in its present state. The state machine keeps no bytes and needs no allocator.
 //!
-//! The owner gives each request the id that its session has for it, and feeds back what comes under that id:
-//! [`Participant::answer`] for the answer, [`Participant::push`] for the rest.
+//! The owner gives each request the id that its session uses for it. It passes the server's frames with that id back:
+//! the answer to [`Participant::answer`], pushes to [`Participant::push`].
 
 use crate::store::op::{Key, Pairs};
 use crate::wire::native::{ClientFrame, Fault, FaultCode, OrZero, ServerFrame, Terms, Why};
 
-/// Where a node stands in its run.
+/// State of a node in its run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Part {
-    /// In no round, and on its way to none.
+    /// In no round, and joining none.
     Outside,
-    /// Asked for a place, and not yet told which.
+    /// Has asked to join; the server has not placed it yet.
     Joining,
-    /// Has a seat in the round that forms.
+    /// Has a slot in the round that forms.
     Seated,
-    /// Stands by: there was no seat, or it wants none yet.
+    /// Waits as a spare: there was no slot, or it asked for none.
     Standby,
     /// In a round.
     InRound,
     /// In the last round of a closed run.
     InLastRound,
-    /// Its round is over; its seat is kept for a while.
+    /// Its round is over; its slot is reserved for a while.
     Between,
-    /// Asked to be let go.
+    /// Has asked to leave.
     Leaving,
-    /// Its session ended; a new one may join.
+    /// Its session ended; a new session may join.
     Lost,
-    /// Another session has its name. It must not come back.
+    /// Another session has its name. This node must not rejoin.
     Replaced,
-    /// The run is closed, for good: who asks for a place once more is told so.
+    /// The run is closed for good: a further request to join is refused for that reason.
     Closed,
 }
 
-/// What moves a node.
+/// Event that changes a node's state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum PartEvent {
-    /// It asks for a place.
+    /// The node asks to join.
     Ask,
-    /// It has a seat.
+    /// The node has a slot.
     Slot,
-    /// It stands by.
+    /// The node is a spare.
     Park,
     /// Its round is formed.
     Form,
-    /// Its wish was refused, or its time is up.
+    /// Its request was refused, or timed out.
     Refuse,
-    /// Its wish to come back came to nothing: it is in its round still.
+    /// Its request to rejoin failed: it is still in its round.
     KeepRound,
-    /// The same, in the last round of a closed run.
+    /// Its request to rejoin failed: it is still in the last round of a closed run.
     KeepLastRound,
-    /// The same, and its round is over: its seat is kept still.
+    /// Its request to rejoin failed, and its round is over: its slot is still reserved.
     KeepSlot,
-    /// Its wish is moot: the run is closed.
+    /// Its request is void: the run is closed.
     Dismiss,
     /// Its round is over.
     EndRound,
@@ -63,9 +63,9 @@ pub enum PartEvent {
     Exclude,
     /// Another session joined under its name.
     Replace,
-    /// It asks to be let go.
+    /// The node asks to leave.
     AskToLeave,
-    /// It was let go.
+    /// The server has let the node leave.
     Go,
     /// Its session ended.
     EndSession,
@@ -75,7 +75,7 @@ use Part::{
     Between, Closed, InLastRound, InRound, Joining, Leaving, Lost, Outside, Replaced, Seated, Standby,
 };
 
-/// From any of these, on this event, to that.
+/// The transitions: any of these states, the event, the next state.
 type Transitions = &'static [(&'static [Part], PartEvent, Part)];
 
 const PARTS: Transitions = &[
@@ -100,53 +100,53 @@ const PARTS: Transitions = &[
 ];
 
 impl Part {
-    /// The part after `event`; `None` where the event has no place.
+    /// Returns the state after `event`; `None` where the event is not possible.
     #[must_use]
     pub fn on_event(self, event: PartEvent) -> Option<Self> {
         PARTS.iter().find(|(from, on, _)| *on == event && from.contains(&self)).map(|&(.., to)| to)
     }
 
-    /// Whether it waits for a round.
+    /// Whether the node waits for a round.
     #[must_use]
     pub const fn is_waiting(self) -> bool {
         matches!(self, Joining | Seated | Standby)
     }
 }
 
-/// How a node wants to take part.
+/// How a node takes part in a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
-    /// In the next round.
+    /// As a member of the next round.
     Member,
-    /// As a spare, which disturbs nobody.
+    /// As a spare, which does not interrupt a live round.
     Spare,
 }
 
-/// What a node says of itself when it joins.
+/// A node's description of itself in a request to join.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Entry<'a> {
-    /// Which run.
+    /// The run's id.
     pub run_id: &'a [u8],
-    /// Its name.
+    /// The node's name.
     pub node: &'a [u8],
-    /// Where others reach it.
+    /// Address at which other nodes reach it.
     pub address: &'a [u8],
-    /// Its workers.
+    /// Number of its workers.
     pub local_world_size: u32,
-    /// The rank it asks for; -1: any.
+    /// The node rank that it asks for; -1: any.
     pub node_rank: i32,
-    /// How long it waits for a round, in milliseconds.
+    /// Time that it waits for a round, in milliseconds.
     pub join_timeout_ms: u64,
-    /// What all nodes of the run must agree on.
+    /// The terms, on which all nodes of the run must agree.
     pub terms: Terms<'a>,
-    /// What else is known of it.
+    /// Further properties of the node.
     pub labels: Pairs<'a>,
-    /// The lowest number that its round may have: above those of all rounds that its program was in.
+    /// The lowest number that its round may have, above those of all rounds that its program was in.
     pub round_min: u64,
 }
 
 impl<'a> Entry<'a> {
-    /// The request that says so.
+    /// Returns the request to join in this role.
     #[must_use]
     pub const fn frame(&self, role: Role) -> ClientFrame<'a> {
         let Self { node, address, local_world_size, node_rank, join_timeout_ms, terms, labels, .. } = *self;
@@ -179,72 +179,72 @@ impl<'a> Entry<'a> {
     }
 }
 
-/// What a node is told of its round.
+/// A node's assignment in its round.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Assignment<'b> {
-    /// Which round.
+    /// Number of the round.
     pub round: u64,
-    /// Its rank among the nodes.
+    /// Rank among the nodes.
     pub node_rank: u32,
-    /// How many nodes there are.
+    /// Number of nodes.
     pub nodes: u32,
-    /// The global rank of its first worker.
+    /// Global rank of the node's first worker.
     pub rank_first: u64,
-    /// How many workers there are.
+    /// Number of workers of all nodes.
     pub world_size: u64,
-    /// Where node 0 is reached.
+    /// Address of node 0.
     pub leader: &'b [u8],
-    /// What the keys of the round begin with.
+    /// Prefix of the keys of the round.
     pub namespace: Key<'b>,
 }
 
-/// What happened to a node.
+/// Something that happened to a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[allow(missing_docs, reason = "the fields are those of the frames that tell of it")]
+#[allow(missing_docs, reason = "the fields are those of the frames of these events")]
 pub enum Event<'b> {
-    /// It has a seat in the round that forms.
+    /// It has a slot in the round that forms.
     Seated,
-    /// It stands by, and so many before it.
+    /// It is a spare, with `ahead` spares before it.
     Standby { ahead: u32 },
     /// Its round is formed.
     Formed(Assignment<'b>),
-    /// It did not get in.
+    /// Its request to join was refused.
     Refused(Fault<'b>),
-    /// It did not get in, or may not come back: the run is closed.
+    /// Its request to join was refused, or it may not rejoin: the run is closed.
     Closed { by: &'b [u8] },
-    /// It stood by, and the run was closed: nothing went wrong.
+    /// It was a spare, and the run was closed: no failure.
     NotNeeded,
-    /// So many nodes wait for the next round.
+    /// `nodes` nodes wait for the next round.
     NodesWaiting { nodes: u32 },
     /// Another node of its round died.
     PeerDied { round: u64, node_rank: u32, node: &'b [u8], why: Why },
     /// Its round is over.
     RoundOver { round: u64, why: Why },
-    /// Another node has said that the job has failed.
+    /// Another node has reported that the job has failed.
     JobFailed { message: &'b [u8] },
     /// The next round was formed without it.
     Excluded { round: u64 },
     /// Another session joined under its name.
     Replaced { session: u64 },
-    /// It was let go.
+    /// It has left the run.
     Left,
 }
 
-/// The node may not ask for that where it stands.
+/// The request is not allowed in the node's present state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("a node that is {0:?} may not ask for that")]
 pub struct InvalidState(pub Part);
 
-/// The server answered with something that is no answer to the request.
+/// The server's frame is not of a kind that answers the request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the answer is of another kind than the request")]
 pub struct NoAnswerToThat;
 
-/// Where a node that asks to come back stands until the server has granted that.
+/// State of a node that asks to rejoin, until the server has granted that.
 #[derive(Clone, Copy, Debug)]
 struct Rejoin {
     part: Part,
-    /// The request under which it got there.
+    /// Id of the request to join that led to this state.
     join: u64,
 }
 
@@ -252,13 +252,13 @@ struct Rejoin {
 #[derive(Debug)]
 pub struct Participant {
     part: Part,
-    /// While it asks to be let go: where it would stand otherwise.
-    with_scope: Part,
-    /// While it asks to come back, and has no word of that.
+    /// In state `Leaving`: the state that the node would have otherwise.
+    part_unless_leaving: Part,
+    /// Set while the node asks to rejoin and the server has not placed it.
     rejoin: Option<Rejoin>,
-    /// The last request to join; pushes come under its id. 0: there was none.
+    /// Id of the last request to join, which pushes carry; 0: none.
     join: u64,
-    /// The last request to be let go.
+    /// Id of the last request to leave; 0: none.
     leave: u64,
     round: Option<u64>,
 }
@@ -270,35 +270,35 @@ impl Default for Participant {
 }
 
 impl Participant {
-    /// A node that has not joined.
+    /// Creates a node that has not joined.
     #[must_use]
     pub const fn new() -> Self {
-        Self { part: Outside, with_scope: Outside, rejoin: None, join: 0, leave: 0, round: None }
+        Self { part: Outside, part_unless_leaving: Outside, rejoin: None, join: 0, leave: 0, round: None }
     }
 
-    /// Where it stands.
+    /// Returns the node's state.
     #[must_use]
     pub const fn part(&self) -> Part {
         self.part
     }
 
-    /// Its round, live or the last one.
+    /// Returns the number of the node's round, live or last.
     #[must_use]
     pub const fn round(&self) -> Option<u64> {
         self.round
     }
 
-    /// Whether a request is one of its own.
+    /// Whether the request `id` is one of this node's.
     #[must_use]
     pub const fn is_local(&self, id: u64) -> bool {
         let is_rejoin = matches!(self.rejoin, Some(Rejoin { join, .. }) if join == id);
         id != 0 && (id == self.join || id == self.leave || is_rejoin)
     }
 
-    /// It asks for a place, with the request `id`. A node of a live round comes back with it.
+    /// Records that the node asks to join, with the request `id`. A node of a live round rejoins this way.
     ///
     /// # Errors
-    /// It waits for a place already, is leaving, or must not come back.
+    /// The node waits for a round already, is leaving, or must not rejoin.
     pub fn join(&mut self, id: u64) -> Result<(), InvalidState> {
         let before = self.part;
         self.step(PartEvent::Ask).ok_or(InvalidState(self.part))?;
@@ -308,21 +308,21 @@ impl Participant {
         Ok(())
     }
 
-    /// It asks to be let go, with the request `id`.
+    /// Records that the node asks to leave, with the request `id`.
     ///
     /// # Errors
-    /// It is in no run.
+    /// The node is in no run.
     pub fn leave(&mut self, id: u64) -> Result<(), InvalidState> {
         let before = self.part;
         self.part = before.on_event(PartEvent::AskToLeave).ok_or(InvalidState(before))?;
-        (self.leave, self.with_scope) = (id, before);
+        (self.leave, self.part_unless_leaving) = (id, before);
         Ok(())
     }
 
-    /// The answer to the request `id`. `None`: it means nothing any more.
+    /// Handles the answer to the request `id`. `None`: the answer is out of date.
     ///
     /// # Errors
-    /// It is none to that request: the server breaks the protocol.
+    /// The frame does not answer that request: the server violates the protocol.
     pub fn answer<'b>(
         &mut self,
         id: u64,
@@ -330,7 +330,7 @@ impl Participant {
     ) -> Result<Option<Event<'b>>, NoAnswerToThat> {
         if id == self.leave {
             return match frame {
-                // Who is in no run any more has left, whatever the server says to that.
+                // A node that is in no run any more has left, even if the server answers with an error.
                 ServerFrame::Done { .. } | ServerFrame::Error { .. } => {
                     Ok(self.step(PartEvent::Go).map(|()| Event::Left))
                 }
@@ -351,7 +351,7 @@ impl Participant {
             ServerFrame::Error { fault } => match fault.code {
                 FaultCode::RunClosed => (PartEvent::Dismiss, Event::Closed { by: fault.text }),
                 FaultCode::NotNeeded => (PartEvent::Dismiss, Event::NotNeeded),
-                // The server had it take part before that.
+                // In these cases the server had accepted the request first.
                 FaultCode::TimedOut | FaultCode::Cancelled => (PartEvent::Refuse, Event::Refused(fault)),
                 _ => (self.fall_back(), Event::Refused(fault)),
             },
@@ -365,8 +365,8 @@ impl Participant {
         }))
     }
 
-    /// A push of the request `id`. `None`: it means nothing, or nothing any more. While the node asks to come back, it is
-    /// still told of the round that it is in.
+    /// Handles a push of the request `id`. `None`: the push is unknown, or out of date. While a node asks to rejoin,
+    /// it still receives the pushes of the round that it is in.
     pub fn push<'b>(&mut self, id: u64, frame: &ServerFrame<'b>) -> Option<Event<'b>> {
         let is_rejoin = self.rejoin.is_some_and(|rejoin| rejoin.join == id);
         if id != self.join && !is_rejoin {
@@ -381,7 +381,7 @@ impl Participant {
             ServerFrame::RunClosed { by, .. } => (PartEvent::CloseRun, Event::Closed { by }),
             ServerFrame::Excluded { round, .. } => (PartEvent::Exclude, Event::Excluded { round }),
             ServerFrame::Replaced { session, .. } => (PartEvent::Replace, Event::Replaced { session }),
-            // These move nobody.
+            // These do not change the state.
             ServerFrame::NodesWaiting { nodes, .. } => {
                 return self.in_round(id, Event::NodesWaiting { nodes });
             }
@@ -393,20 +393,21 @@ impl Participant {
         };
         let is_leaving = self.part == Leaving;
         if let Some(rejoin) = self.rejoin.as_mut().filter(|_| is_rejoin) {
-            // It asks to come back, but it may have to stay there: what happens to that round concerns it until then.
+            // Until the request to rejoin is granted the node may have to stay in this round, so its events still
+            // matter.
             rejoin.part = rejoin.part.on_event(event)?;
             return (!is_leaving).then_some(node_event);
         }
         self.step(event).map(|()| node_event)
     }
 
-    /// The request `id` was taken back before the server had it.
+    /// Handles that the request `id` was withdrawn before the server received it.
     pub fn withdraw(&mut self, id: u64) {
         if id != 0 && id == self.leave {
             self.leave = 0;
             if self.part == Leaving {
-                // The server knows nothing of its wish.
-                self.part = self.with_scope;
+                // The server has not received the request to leave.
+                self.part = self.part_unless_leaving;
             }
         } else if id != 0 && id == self.join {
             let event = self.fall_back();
@@ -414,7 +415,7 @@ impl Participant {
         }
     }
 
-    /// Its session has ended; whether that took it out of a run.
+    /// Handles the end of the session; returns whether the node was in a run.
     pub fn session_ended(&mut self) -> bool {
         (self.join, self.leave, self.rejoin) = (0, 0, None);
         self.step(PartEvent::EndSession).is_some()
@@ -428,8 +429,8 @@ impl Participant {
         matches!(part, InRound | InLastRound).then_some(node_event)
     }
 
-    /// Its wish came to nothing, and the server has it where it stood, under the request that brought it there; the
-    /// event that says so.
+    /// Restores the request id of the state from which the node asked to rejoin, since the server keeps it there;
+    /// returns the matching event.
     fn fall_back(&mut self) -> PartEvent {
         let Some(Rejoin { part, join }) = self.rejoin else { return PartEvent::Refuse };
         self.join = join;
@@ -437,7 +438,7 @@ impl Participant {
             InRound => PartEvent::KeepRound,
             InLastRound => PartEvent::KeepLastRound,
             Between => PartEvent::KeepSlot,
-            // What it was told meanwhile.
+            // Pushes since the request have changed the former state.
             Closed => PartEvent::Dismiss,
             Replaced => PartEvent::Replace,
             _ => PartEvent::Refuse,
@@ -447,12 +448,13 @@ impl Participant {
     fn step(&mut self, event: PartEvent) -> Option<()> {
         let after = self.part.on_event(event);
         if self.part == Leaving {
-            self.with_scope = self.with_scope.on_event(event).unwrap_or(self.with_scope);
+            self.part_unless_leaving =
+                self.part_unless_leaving.on_event(event).unwrap_or(self.part_unless_leaving);
         }
         self.part = after.unwrap_or(self.part);
-        let intent = if self.part == Leaving { self.with_scope } else { self.part };
+        let intent = if self.part == Leaving { self.part_unless_leaving } else { self.part };
         if intent != Joining {
-            // The server has its wish, or has put it down.
+            // The server has accepted or refused the request to rejoin.
             self.rejoin = None;
         }
         after.map(|_| ())

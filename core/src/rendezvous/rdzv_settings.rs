@@ -1,4 +1,4 @@
-//! What the `rdzv` backend reads from its parameters.
+//! Settings of the `rdzv` backend, read from its parameters.
 
 use super::parameters::{ConfigValue, ParametersError, RendezvousParameters};
 use super::parse::{Endpoint, EndpointError};
@@ -10,11 +10,11 @@ use alloc::format;
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 
-/// The backend's name.
+/// Name of the backend.
 pub const RDZV_BACKEND: &str = "rdzv";
-/// The port of an endpoint that names none.
+/// Port of an endpoint that names none.
 pub const PORT_DEFAULT: u16 = 29400;
-/// The backend's options.
+/// Names of the backend's options.
 const OPTIONS: &[&str] = &[
     "join_timeout",
     "last_call_timeout",
@@ -41,93 +41,93 @@ const OPTIONS: &[&str] = &[
     "cool_down_pause",
     "cool_down_pause_max",
 ];
-/// What stands before the name of a label among the options.
+/// Prefix of the options that set a label; the rest is the label's name.
 const LABEL_PREFIX: &str = "label.";
 
-/// Parameters with which there is no rendezvous.
+/// Invalid parameters of the `rdzv` backend.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RdzvError {
-    /// The endpoint cannot be read.
+    /// The endpoint cannot be parsed.
     #[error(transparent)]
     Endpoint(#[from] EndpointError),
-    /// An option cannot be read.
+    /// An option cannot be parsed, or is unknown.
     #[error(transparent)]
     Option(#[from] ParametersError),
-    /// An option is no span of time.
+    /// A timeout is not positive, or too long.
     #[error(transparent)]
     Timeout(#[from] TimeoutError),
-    /// The run has no name.
+    /// The run id is empty.
     #[error("The run id must be a non-empty string.")]
     RunId,
-    /// An option is none of the words that it may be.
+    /// An option has none of its keywords as value.
     #[error("The rendezvous configuration option '{key}' is '{value}', not one of: {message}.")]
     Keyword {
-        /// Which option.
+        /// Name of the option.
         key: &'static str,
-        /// What was given.
+        /// The given value.
         value: Box<str>,
-        /// What it may be.
+        /// The keywords that the option accepts, separated by commas.
         message: &'static str,
     },
     /// An option is out of its range.
     #[error("The rendezvous configuration option '{key}' is {value}, not from {least} to {most}.")]
     Range {
-        /// Which option.
+        /// Name of the option.
         key: &'static str,
-        /// What was given.
+        /// The given value.
         value: i64,
-        /// The least that it may be.
+        /// Smallest accepted value.
         least: i64,
-        /// The most.
+        /// Largest accepted value.
         most: i64,
     },
 }
 
-/// Who hosts the server.
+/// Where the server runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Hosting {
-    /// This node.
+    /// In this node.
     Here,
-    /// Somebody else.
+    /// Elsewhere; this node only connects.
     Stored,
-    /// The first on the endpoint's host that finds its port free.
+    /// In the first node on the endpoint's host that finds the port free.
     WhereTheEndpointIs,
 }
 
-/// A rendezvous at a server of ours, as one node sees it.
+/// One node's settings of a rendezvous at a librendezvous server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RdzvSettings {
-    /// Where the server is.
+    /// Host of the server.
     pub host: String,
-    /// Its port.
+    /// Port of the server.
     pub port: u16,
-    /// Who hosts it.
+    /// Where the server runs.
     pub hosting: Hosting,
-    /// Where it listens, when that is not what the endpoint says.
+    /// Address at which the server listens, where it differs from the endpoint.
     pub listen_host: Option<String>,
-    /// Which run.
+    /// The run's id.
     pub run_id: String,
-    /// The node's name, if it is not to have one made of its host and process.
+    /// The node's name; `None`: a name made of its host and process.
     pub node: Option<String>,
-    /// Where the others reach the node, if the caller knows.
+    /// Address at which other nodes reach the node, if the caller gave one.
     pub address: Option<String>,
-    /// Its workers.
+    /// Number of workers of the node.
     pub local_world_size: u32,
-    /// The rank it asks for; -1: any.
+    /// The node rank that it asks for; -1: any.
     pub node_rank: i32,
-    /// Whether it only stands by.
+    /// Whether the node is only a spare.
     pub standby: Standby,
-    /// What else is known of it.
+    /// Labels of the node, as names and values.
     pub labels: Vec<(String, String)>,
-    /// How long things may take.
+    /// Timeouts of the rendezvous.
     pub timeouts: Timeouts,
-    /// How long calls of the rounds' stores may take.
+    /// Timeout of calls of the rounds' stores.
     pub read_timeout: Duration,
-    /// The longest silence.
+    /// Interval of heartbeats.
     pub keep_alive_interval: Duration,
-    /// So many times the silence, and the node is taken for dead.
+    /// Number of missed heartbeats after which the node counts as dead.
     pub keep_alive_max_attempt: u32,
-    /// How long the node's session outlives its connection.
+    /// Time that the node's session outlives its connection.
     pub grace: Duration,
     min_nodes: u32,
     max_nodes: u32,
@@ -145,17 +145,17 @@ pub struct RdzvSettings {
 /// How a node takes part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Standby {
-    /// In the next round.
+    /// As a member of the next round.
     No,
     /// As a spare.
     Only,
 }
 
 impl RdzvSettings {
-    /// Reads the parameters. `docs/handlers.md` has the options.
+    /// Reads the parameters. `docs/handlers.md` lists the options.
     ///
     /// # Errors
-    /// The first thing that makes no sense.
+    /// The first invalid parameter.
     pub fn read(parameters: &RendezvousParameters) -> Result<Self, RdzvError> {
         let Endpoint { host, port } = Endpoint::parse(parameters.endpoint())?;
         if parameters.run_id().is_empty() {
@@ -234,13 +234,14 @@ impl RdzvSettings {
         })
     }
 
-    /// How long nodes may still come once there are enough, where that is one span from then on.
+    /// Returns the time that more nodes may still join once there are enough, if it is counted from then on without
+    /// extension.
     #[must_use]
     pub fn last_call_span(&self) -> Option<Duration> {
         Some(self.timeouts.last_call).filter(|_| self.last_call == LastCall::Fixed)
     }
 
-    /// What all nodes of the run must agree on.
+    /// Returns the terms, on which all nodes of the run must agree.
     #[must_use]
     pub fn terms(&self) -> Terms<'_> {
         Terms {
@@ -259,7 +260,7 @@ impl RdzvSettings {
         }
     }
 
-    /// The name of the `local_id`th node of process `pid` on `host`, unless it was given one.
+    /// Returns the name of the `local_id`th node of process `pid` on `host`, unless the settings name it.
     #[must_use]
     pub fn node_name(&self, host: &str, pid: u32, local_id: u32) -> String {
         self.node.clone().unwrap_or_else(|| format!("{host}_{pid}_{local_id}"))
@@ -279,7 +280,7 @@ impl Reader<'_> {
         count.ok_or(RdzvError::Range { key, value, least, most })
     }
 
-    /// -1: any.
+    /// Reads a node rank; -1: any.
     fn rank(&self, key: &'static str) -> Result<i32, RdzvError> {
         let (value, most) = (self.number(key, -1)?, i64::from(i32::MAX));
         let rank = i32::try_from(value).ok().filter(|&rank| rank >= -1);
@@ -291,7 +292,8 @@ impl Reader<'_> {
         u32::try_from(value).map_err(|_| RdzvError::Range { key, value, least: 1, most })
     }
 
-    /// From 1 to the minimum of nodes; 0, which stands for the minimum in what nodes agree on, when it is not given.
+    /// Reads a number from 1 to the minimum of nodes. Returns 0 if the option is not set, which stands for the
+    /// minimum in the run's terms.
     fn minimum_to_continue(&self, min_nodes: i64) -> Result<u32, RdzvError> {
         let key = "min_to_continue";
         let Some(value) = self.0.get_as_int(key, None)? else { return Ok(0) };
@@ -304,7 +306,7 @@ impl Reader<'_> {
         self.0.get(key).map(text_of).filter(|text| !text.is_empty())
     }
 
-    /// The first of the words is the default.
+    /// Reads a keyword; the first one of `known` is the default.
     fn keyword<T: Copy>(
         &self,
         key: &'static str,

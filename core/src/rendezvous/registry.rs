@@ -1,23 +1,23 @@
-//! Who makes handlers: backends by their names, URL schemes by theirs.
+//! Registries of backends and of URL schemes, by name.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 
-/// Tells creators apart: the same creator has the same identity, whatever handle it is held by.
+/// Identity of a creator: equal for all handles of the same creator.
 pub type Identity = (usize, usize);
 
 /// Something that can be registered under a name.
 pub trait Creator {
-    /// How errors name it.
+    /// Returns its name in errors.
     fn name(&self) -> &str;
-    /// Which creator it is.
+    /// Returns its identity.
     fn identity(&self) -> Identity;
 }
 
-/// What a registry refuses.
+/// Error of a registry.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RegistryError {
-    /// A backend needs a name.
+    /// The backend's name is empty.
     #[error("The rendezvous backend name must be a non-empty string.")]
     BackendEmpty,
     /// Another creator has the name.
@@ -26,17 +26,17 @@ pub enum RegistryError {
          '{old}'."
     )]
     Conflict {
-        /// The name.
+        /// Name of the backend.
         backend: Box<str>,
-        /// Who came later.
+        /// Name of the creator that was registered later.
         new: Box<str>,
-        /// Who came first.
+        /// Name of the creator that was registered first.
         old: Box<str>,
     },
-    /// Nobody has the name.
+    /// No backend has the name.
     #[error("The rendezvous backend '{backend}' is not registered. Did you forget to call `register`?")]
     NotRegistered {
-        /// The name.
+        /// Name of the backend.
         backend: Box<str>,
     },
     /// PyTorch has the backend, this library has not.
@@ -45,18 +45,18 @@ pub enum RegistryError {
          one. Use 'rdzv' (rdzv run takes 'c10d' for it) or 'static' instead."
     )]
     NotBuiltIn {
-        /// The name.
+        /// Name of the backend.
         backend: Box<str>,
     },
-    /// A handler says that it is of another backend.
+    /// A handler reports the name of another backend.
     #[error("The rendezvous backend '{got}' does not match the requested backend '{wanted}'.")]
     Mismatch {
-        /// What it says.
+        /// Name that the handler reports.
         got: Box<str>,
-        /// What was asked for.
+        /// Name that was requested.
         wanted: Box<str>,
     },
-    /// The scheme is taken, be it by the same handler.
+    /// The scheme has a handler already, even if it is the same one.
     #[error("Rendezvous handler for {scheme}:// already registered")]
     SchemeTaken {
         /// The scheme.
@@ -75,10 +75,10 @@ impl<C> Default for Backends<C> {
 }
 
 impl<C: Creator> Backends<C> {
-    /// Registers a creator; a second time changes nothing.
+    /// Registers a creator; registering the same one again changes nothing.
     ///
     /// # Errors
-    /// The name is empty, or another creator's.
+    /// The name is empty, or another creator has it.
     pub fn register(&mut self, backend: &str, creator: C) -> Result<(), RegistryError> {
         if backend.is_empty() {
             return Err(RegistryError::BackendEmpty);
@@ -97,10 +97,10 @@ impl<C: Creator> Backends<C> {
         }
     }
 
-    /// Who makes handlers of this backend.
+    /// Returns the creator of handlers of this backend.
     ///
     /// # Errors
-    /// Nobody.
+    /// The backend is not registered.
     pub fn find(&self, backend: &str) -> Result<&C, RegistryError> {
         get(&self.0, backend).ok_or_else(|| match backend {
             "" => RegistryError::BackendEmpty,
@@ -109,7 +109,7 @@ impl<C: Creator> Backends<C> {
         })
     }
 
-    /// The names, in order.
+    /// Returns the names, sorted.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.0.iter().map(|(name, _)| &**name)
     }
@@ -119,16 +119,16 @@ fn get<'a, C>(entries: &'a [(Box<str>, C)], name: &str) -> Option<&'a C> {
     entries.iter().find(|(known, _)| **known == *name).map(|(_, entry)| entry)
 }
 
-/// There are few: they stay in the order of their names.
+/// Inserts an entry so that the few entries stay sorted by name.
 fn insert<C>(entries: &mut Vec<(Box<str>, C)>, name: &str, entry: C) {
     let index = entries.partition_point(|(known, _)| **known < *name);
     entries.insert(index, (name.into(), entry));
 }
 
-/// Whether a new handler is of the backend that was asked for.
+/// Checks that a new handler is of the requested backend.
 ///
 /// # Errors
-/// It is not.
+/// It is of another backend.
 pub fn check_backend(got: &str, wanted: &str) -> Result<(), RegistryError> {
     if got == wanted {
         return Ok(());
@@ -147,10 +147,10 @@ impl<C> Default for Schemes<C> {
 }
 
 impl<C> Schemes<C> {
-    /// Registers who handles the URLs of a scheme. Schemes in URLs are in small letters.
+    /// Registers the handler of the URLs of a scheme. Schemes in URLs are in lower case.
     ///
     /// # Errors
-    /// The scheme is taken.
+    /// The scheme has a handler already.
     pub fn register(&mut self, scheme: &str, handler: C) -> Result<(), RegistryError> {
         if self.find(scheme).is_some() {
             return Err(RegistryError::SchemeTaken { scheme: scheme.into() });
@@ -159,13 +159,13 @@ impl<C> Schemes<C> {
         Ok(())
     }
 
-    /// Who handles the URLs of a scheme.
+    /// Returns the handler of the URLs of a scheme.
     #[must_use]
     pub fn find(&self, scheme: &str) -> Option<&C> {
         get(&self.0, scheme)
     }
 
-    /// The schemes, in order.
+    /// Returns the schemes, sorted.
     #[must_use]
     pub fn names(&self) -> Vec<&str> {
         self.0.iter().map(|(name, _)| &**name).collect()

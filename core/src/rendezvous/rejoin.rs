@@ -1,40 +1,40 @@
-//! A node's way to a round over as many sessions as it takes: whether a join that failed is made again, how long after,
-//! and when that is given up.
+//! Retries of a join across sessions: whether a failed join is retried, after which pause, and when it is given up.
 //!
-//! Tell it with [`Rejoin::handle`] what came of a join, and that time passed; [`Rejoin::decide`] says what to do and
-//! why. It knows no session: whoever carries it out has one made for each [`Action::Ask`], where there is none.
+//! The owner reports to [`Rejoin::handle`] how a join ended and that time has passed; [`Rejoin::decide`] returns the
+//! next action and its reason. The state machine knows no session: for each [`Action::Ask`] the owner opens one if
+//! there is none.
 
 use crate::error::ErrorKind;
 use crate::time::{Duration, Instant};
 
-/// Where the node stands on its way.
+/// Stage of the retries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stage {
-    /// It asks to join, with a session made anew if it has none.
+    /// The node asks to join, in a new session if it has none.
     Asking,
-    /// Its session was lost; it waits a moment before it asks again.
+    /// Its session was lost; it pauses before it asks again.
     Resting,
-    /// It asks no more.
+    /// It has stopped asking.
     Over,
 }
 
-/// What can happen on the way.
+/// Event that changes the stage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StageEvent {
-    /// Its session was lost with the wish, and there is time for another one.
+    /// The session was lost during the join, and there is time for another one.
     Lost,
-    /// The same, and there is none.
+    /// The session was lost during the join, and there is no time for another one.
     LostTooLate,
-    /// It was refused, or failed as it would with every session.
+    /// The server refused the join, or it failed in a way that another session would not change.
     Refused,
-    /// Its caller wants no more of it.
+    /// The caller cancelled the join.
     Cancelled,
     /// The pause is over.
     Rested,
 }
 
 impl Stage {
-    /// The stage that follows; `None` when the event cannot happen, or means nothing any more.
+    /// Returns the next stage; `None` when the event is impossible or out of date in this stage.
     #[must_use]
     pub const fn on(self, event: StageEvent) -> Option<Self> {
         use StageEvent as E;
@@ -49,56 +49,57 @@ impl Stage {
     }
 }
 
-/// Whether time counted for a join that failed.
+/// Whether the join timeout ran during a failed join.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Waited {
-    /// The node was on its way into a round all the time.
+    /// The node was waiting for a slot or had one all the time.
     Counted,
-    /// It stood by for a while, where no time counts.
+    /// The node was a spare for a while; the timeout does not run then.
     Standby,
 }
 
-/// What happened.
+/// Input of [`Rejoin::handle`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Input {
     /// The join failed.
     Failed(ErrorKind, Waited),
-    /// Its caller wants no more of it.
+    /// The caller cancelled the join.
     Cancelled,
     /// Time passed.
     Tick,
 }
 
-/// What is to be done.
+/// What the owner does next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
-    /// Join, with a session made where there is none, within what [`Rejoin::left`] says.
+    /// Join within the time of [`Rejoin::left`], in a new session if there is none.
     Ask,
-    /// Come back with [`Input::Tick`] then.
+    /// Call [`Rejoin::handle`] with [`Input::Tick`] at this time.
     Rest(Instant),
-    /// Tell the caller.
+    /// Return the error to the caller.
     GiveUp,
 }
 
-/// Why.
+/// Why [`Rejoin`] decided on an action.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reason {
-    /// It has not been tried.
+    /// The join has not been tried yet.
     Begun,
-    /// The session was lost: the server went, or took the node for dead. A new one may still find a round in time.
+    /// The session was lost: the server ended, or took the node for dead. A new session may still find a round in
+    /// time.
     SessionLost,
     /// The session was lost when there was no time for another one.
     NoTimeLeft,
-    /// The failure is none that another session could mend.
+    /// The failure is one that another session would not change.
     Refused,
-    /// The caller wants no more of it.
+    /// The caller cancelled the join.
     Cancelled,
 }
 
-/// Between a session that was lost and the next one.
+/// Pause between a lost session and the next one.
 pub const PAUSE: Duration = Duration::from_millis(50);
 
-/// One wish to join, until it has a round or is given up.
+/// One join, with its retries, until it has a round or is given up.
 #[derive(Clone, Copy, Debug)]
 pub struct Rejoin {
     stage: Stage,
@@ -109,18 +110,18 @@ pub struct Rejoin {
 }
 
 impl Rejoin {
-    /// A wish that is given so long.
+    /// Creates a join that may take `join_timeout`.
     #[must_use]
     pub const fn new(now: Instant, join_timeout: Duration) -> Self {
         Self { stage: Stage::Asking, reason: Reason::Begun, join_timeout, began: now, rests_until: now }
     }
 
-    /// Takes in what happened.
+    /// Handles an input.
     pub fn handle(&mut self, now: Instant, input: Input) {
         let (event, reason) = match input {
             Input::Failed(ErrorKind::ServerGone | ErrorKind::SessionEnded, waited) => {
                 if waited == Waited::Standby {
-                    // No time counted, so the node has its whole time again.
+                    // The timeout did not run, so the node has its whole time again.
                     self.began = now;
                 }
                 if self.left(now) > PAUSE {
@@ -142,7 +143,7 @@ impl Rejoin {
         }
     }
 
-    /// What is to be done, and why.
+    /// Returns the next action and its reason.
     #[must_use]
     pub const fn decide(&self) -> (Action, Reason) {
         let action = match self.stage {
@@ -153,13 +154,13 @@ impl Rejoin {
         (action, self.reason)
     }
 
-    /// How long the join may still take.
+    /// Returns the time that the join may still take.
     #[must_use]
     pub fn left(&self, now: Instant) -> Duration {
         (self.began + self.join_timeout).since(now)
     }
 
-    /// How long it has taken, as far as time counted.
+    /// Returns the time that the join has taken, as far as the timeout ran.
     #[must_use]
     pub fn taken(&self, now: Instant) -> Duration {
         now.since(self.began)

@@ -1,51 +1,52 @@
-//! What a node hears of its round while it is one of its members.
+//! Events of a round, as one of its members receives them.
 
 use crate::wire::native::Why;
 use alloc::boxed::Box;
 use core::fmt;
 
-/// Something happened to a round, or to the run.
+/// Something that happened to a round or to its run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RoundEvent {
-    /// So many nodes wait for the next round: told when the first one comes, and with 0 when the last one goes.
+    /// The number of nodes that wait for the next round changed from or to 0: sent when the first node waits, and
+    /// with 0 when the last one stops waiting.
     NodesWaiting {
-        /// How many.
+        /// Number of waiting nodes.
         nodes: u32,
     },
-    /// Another member of the round died, or is gone although it was not done.
+    /// Another member of the round died, or left although it was not done.
     PeerDied {
-        /// The round.
+        /// Number of the round.
         round: u64,
-        /// Its rank among the nodes of the round.
+        /// The node's rank among the nodes of the round.
         node_rank: u32,
-        /// Its name.
+        /// The node's name.
         node: Box<str>,
-        /// How that was noticed.
+        /// How the server noticed.
         why: Why,
     },
-    /// The round is over: its keys can be changed no more.
+    /// The round is over: its keys can no longer be changed.
     RoundOver {
-        /// Which.
+        /// Number of the round.
         round: u64,
-        /// Why.
+        /// Why it is over.
         why: Why,
     },
     /// The run is closed for good.
     RunClosed {
-        /// By whom; empty when it was none of its nodes.
+        /// Name of the node that closed it; empty when it was none of the run's nodes.
         by: Box<str>,
     },
-    /// Another node has said that the job has failed, and why. The run is closed for good.
+    /// Another node has reported that the job has failed. The run is closed for good.
     JobFailed {
-        /// What it said.
+        /// The reason that it reported.
         message: Box<str>,
     },
-    /// The next round was formed without this node, which may join like anybody else.
+    /// The next round was formed without this node, which may join like any other node.
     Excluded {
-        /// The round that was formed.
+        /// Number of the round that was formed.
         round: u64,
     },
-    /// Another process joined under this node's name: it must not come back.
+    /// Another process joined under this node's name: this node must not rejoin.
     Replaced,
 }
 

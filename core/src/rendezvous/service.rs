@@ -1,12 +1,13 @@
-//! How strangers become a numbered group: the server's side of the rendezvous, for any number of runs.
+//! Forming groups of numbered nodes: the server's side of the rendezvous, for any number of runs.
 //!
-//! Nodes say once that they join, and are told: who they are when the round is formed, that others wait, that one of
-//! them died, that the round is over. The service knows a participant as a number and an event as data. What is to be
-//! done with keys ([`Output::RoundOpened`], [`Output::Fence`], [`Output::Delete`], [`Output::Forgotten`]) is for its owner to do in the same
-//! turn. `docs/rendezvous.md` is the guide to what it does and why.
+//! A node sends one request to join. The server then notifies it when the round is formed (with the node's rank),
+//! when others wait, when another node dies, and when the round is over. The service knows a participant as a number
+//! and an event as data. Its owner carries out the outputs that concern keys ([`Output::RoundOpened`],
+//! [`Output::Fence`], [`Output::Delete`], [`Output::Forgotten`]) in the same iteration. `docs/rendezvous.md` explains
+//! what the service does and why.
 //!
-//! [`Rendezvous::handle`] what happened, drain [`Rendezvous::poll_output`], and come back with [`Input::Tick`] at
-//! [`Rendezvous::poll_timeout`]. Time never goes back between inputs.
+//! Pass inputs to [`Rendezvous::handle`], drain [`Rendezvous::poll_output`], and pass [`Input::Tick`] at
+//! [`Rendezvous::poll_timeout`]. Time must not decrease between inputs.
 
 mod event;
 mod node;
@@ -39,8 +40,8 @@ use slab::Slab;
 /// The name of a run.
 pub type RunId = Arc<str>;
 
-/// A participant, as the owner of the service calls it: a session that may be in one run at a time. A number is not
-/// given to another before the service was told that its holder ended.
+/// Number by which the owner of the service identifies a participant: a session, which may be in one run at a time.
+/// The owner must not reuse a number before it has reported the end of that session.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ParticipantId(pub u64);
 
@@ -66,21 +67,21 @@ impl fmt::Display for ParticipantId {
     }
 }
 
-/// How a run stands.
+/// State of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RunStatus {
-    /// Where it is.
+    /// The run's phase.
     pub phase: Phase,
-    /// The live round or else the next one.
+    /// Number of the live round or, if none is live, of the next one.
     pub round: u64,
-    /// How many nodes stand where.
+    /// Numbers of nodes by state.
     pub counts: Counts,
 }
 
-/// The highest [`Join::round_min`] that counts: it leaves more numbers than rounds can be formed.
+/// Largest [`Join::round_min`] that takes effect. More round numbers remain above it than rounds can be formed.
 pub const ROUND_MIN_MAX: u64 = 1 << 53;
 
-/// Where a run stands in the table; it stays while the run does.
+/// Index of a run in [`Rendezvous::runs`], constant for the life of the run.
 type RunIndex = usize;
 
 /// The rendezvous of all runs of a server.
@@ -88,11 +89,11 @@ type RunIndex = usize;
 pub struct Rendezvous {
     limits: RendezvousLimits,
     runs: Slab<Run>,
-    places: Named<RunIndex>,
+    run_names: Named<RunIndex>,
     participants: Index<ParticipantId, RunIndex>,
     timers: Set<(Instant, RunIndex)>,
-    /// The runs that nobody is in, in the order in which they are forgotten: those that are closed, and then the others,
-    /// each from when that began.
+    /// The runs without nodes, in the order in which they are forgotten: closed runs first, then the others, each by
+    /// the time at which its last node left.
     resting: Index<(Rest, u64), RunIndex>,
     rested: u64,
     /// No forgotten run had a round of this number or above.
@@ -101,13 +102,13 @@ pub struct Rendezvous {
 }
 
 impl Rendezvous {
-    /// No runs yet.
+    /// Creates a service without runs.
     #[must_use]
     pub fn new(limits: RendezvousLimits) -> Self {
         Self {
             limits,
             runs: Slab::new(),
-            places: Named::new(),
+            run_names: Named::new(),
             participants: Index::new(),
             timers: Set::new(),
             resting: Index::new(),
@@ -117,10 +118,10 @@ impl Rendezvous {
         }
     }
 
-    /// Something happened.
+    /// Handles an input.
     ///
     /// # Errors
-    /// What was asked for cannot be done; see [`InputError`].
+    /// The request cannot be fulfilled; see [`InputError`].
     pub fn handle(&mut self, now: Instant, input: Input) -> Result<(), InputError> {
         match input {
             Input::Join { participant, join } => self.enter(now, participant, join, JoinIntent::Slot),
@@ -132,7 +133,7 @@ impl Rendezvous {
             }
             Input::Ended { participant, why } => {
                 let Some(run) = self.participants.get(participant) else { return Ok(()) };
-                // Its time may have been up before it died; then there is nothing left to report.
+                // It may have timed out before it died; then there is nothing left to report.
                 let _ = self.depart(now, participant, run, Departure::Ended(why));
                 Ok(())
             }
@@ -167,58 +168,60 @@ impl Rendezvous {
         }
     }
 
-    /// The next thing to do; none: all is done.
+    /// Returns the next output; `None`: there are no more.
     pub fn poll_output(&mut self) -> Option<Output> {
         self.effects.outputs.pop_front()
     }
 
-    /// When to come back with [`Input::Tick`].
+    /// Returns when to pass [`Input::Tick`].
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Instant> {
         self.timers.first().map(|(when, _)| when)
     }
 
-    /// How many nodes wait for the next round while one is live; those that stand by do not count. 0 for an unknown run.
+    /// Returns the number of nodes that wait for the next round while one is live, without spares. 0 for an unknown
+    /// run.
     #[must_use]
     pub fn num_nodes_waiting(&self, run_id: &str) -> u32 {
         self.run(run_id).map_or(0, |run| run.counts.waiting)
     }
 
-    /// Whether the run was closed. One that is unknown was not, or is forgotten.
+    /// Whether the run was closed. False for a run that is unknown or forgotten.
     #[must_use]
     pub fn is_closed(&self, run_id: &str) -> bool {
         self.run(run_id).is_some_and(|run| run.phase.is_closed())
     }
 
-    /// How a run stands; `None`: it is unknown.
+    /// Returns the state of a run; `None`: it is unknown.
     #[must_use]
     pub fn status(&self, run_id: &str) -> Option<RunStatus> {
         let run = self.run(run_id)?;
         Some(RunStatus { phase: run.phase, round: run.round(), counts: run.counts })
     }
 
-    /// The last round of a run, live or over, and its nodes by rank; `None`: there was none, or nobody of it is left.
+    /// Returns the last round of a run, live or over, and its nodes by rank; `None`: there was none, or all its nodes
+    /// have left.
     #[must_use]
     pub fn members(&self, run_id: &str) -> Option<(u64, &[RoundMember])> {
         let record = self.run(run_id)?.record.as_ref()?;
         Some((record.round, &record.members))
     }
 
-    /// The round that is to be formed next, and the nodes that have come for it so far, in an order that means nothing;
-    /// `None`: the run is unknown.
+    /// Returns the number of the round to be formed next, and the nodes that have joined for it, in no particular
+    /// order; `None`: the run is unknown.
     #[must_use]
     pub fn waiting_nodes(&self, run_id: &str) -> Option<(u64, impl Iterator<Item = WaitingNode<'_>>)> {
         let run = self.run(run_id)?;
         Some((run.next_round, run.waiting_nodes()))
     }
 
-    /// What is to be done with a run at `now`, and why; `None`: nobody is in it.
+    /// Returns what is to be done with a run at `now`, and why; `None`: no node is in it.
     #[must_use]
     pub fn explain(&self, now: Instant, run_id: &str) -> Option<(Action, Reason)> {
         Some(decide(now, &self.run(run_id)?.view()?))
     }
 
-    /// The run in which a participant is, and where it stands there.
+    /// Returns the run of a participant, and the participant's state there.
     #[must_use]
     pub fn node_state(&self, participant: ParticipantId) -> Option<(&RunId, NodeState)> {
         let run = self.runs.get(self.participants.get(participant)?)?;
@@ -226,7 +229,7 @@ impl Rendezvous {
     }
 
     fn run(&self, run_id: &str) -> Option<&Run> {
-        self.runs.get(*self.places.get(run_id.as_bytes())?)
+        self.runs.get(*self.run_names.get(run_id.as_bytes())?)
     }
 
     fn enter(
@@ -281,9 +284,10 @@ impl Rendezvous {
         })
     }
 
-    /// Where the run of this name stands, from now on if it is new. It goes with its next turn if that leaves it blank.
+    /// Returns the index of the run of this name, creating the run if needed. A run that stays blank is removed by
+    /// its next update.
     fn index_for(&mut self, run_id: &str) -> Result<RunIndex, InputError> {
-        if let Some(&index) = self.places.get(run_id.as_bytes()) {
+        if let Some(&index) = self.run_names.get(run_id.as_bytes()) {
             return Ok(index);
         }
         if self.runs.len() >= self.limits.runs_max {
@@ -293,11 +297,11 @@ impl Rendezvous {
             return Err(over("runs", self.runs.len() + 1, self.limits.runs_max));
         }
         let index = self.runs.insert(Run::new(run_id.into(), self.first_round));
-        self.places.insert(run_id.as_bytes(), index);
+        self.run_names.insert(run_id.as_bytes(), index);
         Ok(index)
     }
 
-    /// Forgets the run that has had nobody in it for longest, of those that are closed if there is one.
+    /// Forgets the run that has been without nodes for longest, of the closed runs if there is one.
     fn forget_one(&mut self) {
         let Some((_, index)) = self.resting.first() else { return };
         let run = self.remove(index);
@@ -308,7 +312,7 @@ impl Rendezvous {
 
     fn remove(&mut self, index: RunIndex) -> Run {
         let run = self.runs.remove(index);
-        self.places.remove(run.id.as_bytes());
+        self.run_names.remove(run.id.as_bytes());
         if let Some(rests) = run.rests {
             self.resting.remove(rests);
         }
@@ -318,7 +322,7 @@ impl Rendezvous {
         run
     }
 
-    /// One turn of one run: first what time has brought, then what happened, then what follows.
+    /// Updates one run: first for the time that has passed, then for the input, then for the consequences.
     fn update_run(
         &mut self,
         now: Instant,

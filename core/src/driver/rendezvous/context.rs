@@ -1,4 +1,4 @@
-//! What is registered, and what is hosted: everything that handlers share.
+//! The registry of backends and schemes, and the servers that all handlers of a context share.
 
 use super::handler::{CreateHandler, HandlerError, RendezvousHandler};
 use super::hosting::HostedServers;
@@ -29,7 +29,7 @@ impl Creator for Registered {
     }
 }
 
-/// Backends, schemes, and the stores that this process hosts. Nothing of it is global.
+/// Backends, URL schemes, and the store servers that this process hosts. None of it is global.
 pub struct Context {
     backends: Mutex<Backends<Registered>>,
     schemes: Mutex<Schemes<Arc<dyn UrlHandler>>>,
@@ -46,7 +46,7 @@ impl Default for Context {
     fn default() -> Self {
         let context = Self { backends: Mutex::default(), schemes: Mutex::default(), servers: Arc::default() };
         let servers = || Arc::clone(&context.servers);
-        // Nothing else has these names yet.
+        // Cannot fail: the registry is empty, so these names are free.
         lock(&context.backends)
             .register(STATIC_BACKEND, Registered(Arc::new(StaticBackend::new(servers()))))
             .ok();
@@ -61,47 +61,47 @@ impl Default for Context {
 }
 
 impl Context {
-    /// Registers who makes handlers of `backend`. The same again changes nothing.
+    /// Registers the creator of handlers of `backend`. Registering the same creator again changes nothing.
     ///
     /// # Errors
-    /// The name is empty, or another's.
+    /// The name is empty, or another creator has it.
     pub fn register(&self, backend: &str, creator: Arc<dyn CreateHandler>) -> Result<(), RegistryError> {
         lock(&self.backends).register(backend, Registered(creator))
     }
 
-    /// The names of the backends, in order.
+    /// Returns the names of the backends, sorted.
     #[must_use]
     pub fn backends(&self) -> Vec<String> {
         lock(&self.backends).names().map(ToString::to_string).collect()
     }
 
-    /// Checks that there is a backend of this name.
+    /// Checks that a backend of this name is registered.
     ///
     /// # Errors
-    /// There is none.
+    /// No backend has this name.
     pub fn check_backend(&self, backend: &str) -> Result<(), RegistryError> {
         lock(&self.backends).find(backend).map(drop)
     }
 
-    /// Makes a handler of the backend that the parameters name.
+    /// Creates a handler of the backend that the parameters name.
     ///
     /// # Errors
-    /// There is no such backend, it refuses, or its handler says that it is of another.
+    /// No such backend is registered, its creator fails, or the handler reports the name of another backend.
     pub fn create_handler(
         &self,
         parameters: &RendezvousParameters,
     ) -> Result<Box<dyn RendezvousHandler>, HandlerError> {
-        // A foreign creator may take its time, and may register others.
+        // The registry is unlocked here: a foreign creator may be slow, and may register other backends.
         let creator = Arc::clone(&lock(&self.backends).find(parameters.backend())?.0);
         let handler = creator.create(parameters)?;
         check_backend(handler.backend(), parameters.backend())?;
         Ok(handler)
     }
 
-    /// Registers who handles the URLs of `scheme`.
+    /// Registers the handler of the URLs of `scheme`.
     ///
     /// # Errors
-    /// The scheme is taken.
+    /// The scheme has a handler already.
     pub fn register_rendezvous_handler(
         &self,
         scheme: &str,
@@ -110,11 +110,11 @@ impl Context {
         lock(&self.schemes).register(scheme, handler)
     }
 
-    /// Begins a rendezvous by URL; [`UrlRendezvous::next`] meets the others.
+    /// Begins a rendezvous by URL; [`UrlRendezvous::next`] waits for the other ranks.
     ///
     /// # Errors
-    /// The URL makes no sense, names a rank or a world size that the options name too, or nobody handles its scheme.
-    /// What else it lacks is told by [`UrlRendezvous::next`].
+    /// The URL is malformed, it names a rank or a world size that the options name too, or its scheme has no handler.
+    /// Anything else that the URL lacks is an error of [`UrlRendezvous::next`].
     pub fn rendezvous(&self, url: &str, options: UrlOptions) -> Result<Box<dyn UrlRendezvous>, HandlerError> {
         let url = RendezvousUrl::parse(url, options.rank, options.world_size, &options.environment)?;
         let handler = lock(&self.schemes).find(url.scheme()).cloned();
@@ -122,7 +122,7 @@ impl Context {
         handler.begin(url, options)
     }
 
-    /// The stores that this process hosts for its handlers.
+    /// Returns the store servers that this process hosts for its handlers.
     #[must_use]
     pub const fn servers(&self) -> &Arc<HostedServers> {
         &self.servers

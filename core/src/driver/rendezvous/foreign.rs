@@ -1,8 +1,8 @@
-//! Backends and URL schemes in code that the program brought.
+//! Backends and URL schemes implemented by the program.
 //!
-//! That code may block, and may never come back. So each of its functions is called on a thread that is there for such
-//! calls; the caller waits until the deadline or until it is cancelled, and then leaves it behind. Calls back into the
-//! handle that is calling are refused.
+//! The program's code may block, and may never return. Each of its functions therefore runs on a thread of a separate
+//! pool. The caller waits until the deadline or until it is cancelled; after that it abandons the call, which keeps
+//! its thread until the code returns. Calls from that code back into the calling handle are refused.
 
 use super::handler::{CreateHandler, HandlerError, NodeStore, RendezvousHandler};
 use super::url::{Meeting, UrlHandler, UrlOptions, UrlRendezvous};
@@ -24,12 +24,12 @@ use core::fmt;
 use core::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-/// How foreign code is called.
+/// Limits of the calls to foreign code.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ForeignOptions {
-    /// How long a call may take before it is given up.
+    /// Time that a call may take before its caller gives up.
     pub call_timeout: Duration,
-    /// Most calls at a time, those included that were given up and have not come back.
+    /// Largest number of calls at a time, including those that the caller gave up and that have not returned.
     pub calls_max: usize,
 }
 
@@ -39,7 +39,7 @@ impl Default for ForeignOptions {
     }
 }
 
-/// The calls to one piece of code.
+/// The calls to one backend or scheme, with their threads.
 struct Calls {
     name: Box<str>,
     workers: Arc<Workers>,
@@ -58,7 +58,7 @@ impl Calls {
         Self { name, workers, options }
     }
 
-    /// Has `job` done; `what` is what errors call it.
+    /// Runs `job` on a thread of the pool and waits up to `limit` for its result; `what` is its name in errors.
     fn make<T: Send + 'static>(
         &self,
         what: &str,
@@ -67,8 +67,8 @@ impl Calls {
         job: impl FnOnce() -> T + Send + 'static,
     ) -> Result<T, HandlerError> {
         let answer = self.make_any(what, limit, call, Box::new(|| Box::new(job()) as Answer))?;
-        // The job's answer has the type that the job has.
-        answer.downcast().map(|answer| *answer).map_err(|_| self.ended(what, limit, Ended::Panicked))
+        // The downcast cannot fail: `job` returns a `T`.
+        answer.downcast().map(|answer| *answer).map_err(|_| self.call_error(what, limit, Ended::Panicked))
     }
 
     #[inline(never)]
@@ -82,12 +82,12 @@ impl Calls {
         let workers = Arc::clone(&self.workers);
         let _watch = call.watch(move || workers.look_up());
         let result = self.workers.ask_any(job, limit, &|| call.is_cancelled());
-        result.map_err(|ended| self.ended(what, limit, ended))
+        result.map_err(|ended| self.call_error(what, limit, ended))
     }
 
     #[cold]
     #[inline(never)]
-    fn ended(&self, what: &str, limit: Duration, ended: Ended) -> HandlerError {
+    fn call_error(&self, what: &str, limit: Duration, ended: Ended) -> HandlerError {
         let name = &self.name;
         let (kind, message) = match ended {
             Ended::TimeUp => {
@@ -112,7 +112,7 @@ impl Calls {
     }
 }
 
-/// Makes handlers of a backend whose code may block.
+/// Creator of handlers of a backend whose code may block.
 pub struct ForeignBackend {
     code: Arc<dyn CreateHandler>,
     calls: Calls,
@@ -125,7 +125,7 @@ impl fmt::Debug for ForeignBackend {
 }
 
 impl ForeignBackend {
-    /// With the code of the backend.
+    /// Wraps the code of a backend.
     #[must_use]
     pub fn new(code: Arc<dyn CreateHandler>, options: ForeignOptions) -> Self {
         let calls = Calls::new(format!("the rendezvous backend of {}", code.name()).into(), options);
@@ -151,14 +151,14 @@ impl CreateHandler for ForeignBackend {
     }
 }
 
-/// A handler whose code may block.
+/// Handler whose code may block.
 struct ForeignHandler {
     code: Arc<dyn RendezvousHandler>,
     backend: Box<str>,
     run_id: Box<str>,
     use_agent_store: bool,
     tells_of_deaths: bool,
-    /// Whether it goes with its work undone.
+    /// Whether the node leaves with its work undone.
     is_abandoned: AtomicBool,
     calls: Calls,
     canceller: Canceller,
@@ -188,13 +188,13 @@ impl ForeignHandler {
         let code = Arc::clone(&self.code);
         let made = self.calls.make(what, limit, &self.canceller.begin(), move || job(&*code));
         if let Err(HandlerError::Plugin { kind: ErrorKind::TimedOut, .. }) = made {
-            self.report_cancel();
+            self.cancel_code();
         }
         made?
     }
 
-    /// Has the code end what was left behind: its caller has gone.
-    fn report_cancel(&self) {
+    /// Cancels the call that is still running in the code after its caller gave up.
+    fn cancel_code(&self) {
         let code = Arc::clone(&self.code);
         self.calls.workers.start(move || code.cancel());
     }
@@ -250,7 +250,7 @@ impl RendezvousHandler for ForeignHandler {
     fn shutdown(&self) -> bool {
         let is_abandoned = self.is_abandoned.swap(false, Ordering::AcqRel);
         let job = move |code: &dyn RendezvousHandler| {
-            // The thread that was to say so may come after this one.
+            // The thread that `abandon` started may run later than this one.
             if is_abandoned {
                 code.abandon();
             }
@@ -267,11 +267,11 @@ impl RendezvousHandler for ForeignHandler {
 
     fn cancel(&self) {
         self.canceller.cancel();
-        self.report_cancel();
+        self.cancel_code();
     }
 }
 
-/// Handles the URLs of a scheme whose code may block.
+/// Handler of the URLs of a scheme whose code may block.
 pub struct ForeignUrls {
     code: Arc<dyn UrlHandler>,
     calls: Calls,
@@ -284,8 +284,8 @@ impl fmt::Debug for ForeignUrls {
 }
 
 impl ForeignUrls {
-    /// With the code for the URLs of `scheme`. Its calls may take as long as the caller's rendezvous and
-    /// [`ForeignOptions::call_timeout`] beyond.
+    /// Wraps the code for the URLs of `scheme`. A call may take the timeout of the caller's rendezvous plus
+    /// [`ForeignOptions::call_timeout`].
     #[must_use]
     pub fn new(scheme: &str, code: Arc<dyn UrlHandler>, options: ForeignOptions) -> Self {
         Self { code, calls: Calls::new(format!("the handler of {scheme}://").into(), options) }
@@ -316,7 +316,7 @@ impl UrlRendezvous for ForeignUrlRendezvous {
     fn next(&mut self) -> Result<Meeting, HandlerError> {
         let code = Arc::clone(&self.code);
         let made = self.calls.make("next", self.limit, &self.canceller.begin(), move || {
-            // One that was left behind comes to its end first.
+            // Waits for a call that was given up earlier and still runs.
             code.lock().unwrap_or_else(PoisonError::into_inner).next()
         });
         if let Err(HandlerError::Plugin { kind: ErrorKind::TimedOut | ErrorKind::Cancelled, .. }) = made

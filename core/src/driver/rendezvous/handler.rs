@@ -1,4 +1,4 @@
-//! What every backend's handler can do.
+//! The operations of every backend's handler.
 
 use super::hosting::HostingError;
 use super::store_info::PublishError;
@@ -21,22 +21,22 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::ops::Deref;
 
-/// A store's client and, where this process hosts the store, its server, which lives as long.
+/// A store client and, where this process hosts the store, its server, which lives as long as the client.
 #[derive(Debug)]
 pub struct NodeStore {
-    // The client goes before its server does.
+    // Declared first, so that the client is dropped before its server.
     store: Store,
     server: Option<Arc<Server>>,
 }
 
 impl NodeStore {
-    /// A client, and the server that this process hosts for it.
+    /// Combines a client with the server that this process hosts for it, if it does.
     #[must_use]
     pub const fn new(store: Store, server: Option<Arc<Server>>) -> Self {
         Self { store, server }
     }
 
-    /// The server, if this process hosts it.
+    /// Returns the server if this process hosts it.
     #[must_use]
     pub const fn server(&self) -> Option<&Arc<Server>> {
         self.server.as_ref()
@@ -51,66 +51,66 @@ impl Deref for NodeStore {
     }
 }
 
-/// Why a handler could not be made, or could not do what it was asked to.
+/// Error of creating a handler or of one of its calls.
 #[derive(Debug, thiserror::Error)]
 pub enum HandlerError {
-    /// One of the five kinds that every backend tells apart.
+    /// An error of one of the five kinds that every backend distinguishes.
     #[error(transparent)]
     Rendezvous(#[from] RendezvousError),
-    /// The parameters make no sense.
+    /// The parameters are invalid.
     #[error(transparent)]
     Parameters(#[from] ParametersError),
-    /// The parameters make no sense to the static backend.
+    /// The parameters are invalid for the static backend.
     #[error(transparent)]
     Static(#[from] StaticError),
-    /// The parameters make no sense to the `rdzv` backend.
+    /// The parameters are invalid for the `rdzv` backend.
     #[error(transparent)]
     Rdzv(#[from] RdzvError),
-    /// The system does not tell the host's name, and nobody else did.
+    /// The system does not know the host's name, and the parameters give none.
     #[error("this host's name is not known: {0}")]
     HostName(std::io::Error),
-    /// The node asks for what only one that has joined can know.
+    /// The call needs a node that has joined.
     #[error("this node has not joined the rendezvous '{run_id}'")]
     NotJoined {
-        /// Which rendezvous.
+        /// The run's id.
         run_id: Box<str>,
     },
-    /// Another thread has this node join already.
+    /// Another thread is already in [`RendezvousHandler::next_rendezvous`].
     #[error("this node is joining the rendezvous '{run_id}' already, in another thread")]
     Joining {
-        /// Which rendezvous.
+        /// The run's id.
         run_id: Box<str>,
     },
-    /// A backend's name or a URL's scheme.
+    /// The name of a backend or the scheme of a URL is invalid or unknown.
     #[error(transparent)]
     Registry(#[from] RegistryError),
-    /// The URL makes no sense.
+    /// The URL is invalid.
     #[error(transparent)]
     Url(#[from] UrlError),
-    /// The store could not be hosted here.
+    /// This process could not host the store.
     #[error(transparent)]
     Hosting(#[from] HostingError),
-    /// The store failed.
+    /// A store operation failed.
     #[error(transparent)]
     Store(#[from] CallError),
-    /// Where the ranks find their store could not be published or read.
+    /// The address of the ranks' store could not be published or read.
     #[error(transparent)]
     Publish(#[from] PublishError),
-    /// The backend tells its nodes nothing while they are in a round.
+    /// The backend reports no events of a round.
     #[error("the rendezvous backend '{backend}' has no events")]
     NoEvents {
-        /// Its name.
+        /// The backend's name.
         backend: Box<str>,
     },
-    /// A foreign backend's or scheme's own trouble.
+    /// Error of a foreign backend or scheme, without a kind.
     #[error("{0}")]
     Foreign(Box<str>),
-    /// The same, or what became of a call to it, with its kind.
+    /// Error of a foreign backend or scheme, or of a call to it, with its kind.
     #[error("{message}")]
     Plugin {
-        /// Which kind of failure.
+        /// Kind of the failure.
         kind: ErrorKind,
-        /// All there is to say.
+        /// The whole error message.
         message: Box<str>,
     },
 }
@@ -127,66 +127,65 @@ impl HandlerError {
     }
 }
 
-/// How far a run is on its way to its next round.
+/// How far a run is on the way to its next round.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Progress {
-    /// Nodes with a place in the round that forms or, if one is live, in that.
+    /// Number of nodes with a position in the round that forms or, if a round is live, in that one.
     pub nodes: u32,
-    /// Nodes that wait until the live round is over.
+    /// Number of nodes that wait until the live round is over.
     pub nodes_waiting: u32,
-    /// What the round does.
+    /// State of the round.
     pub stage: Stage,
-    /// How long others may still come once there are enough, where that is one span from then on.
+    /// Time that more nodes may still join once there are enough, if it is counted from then on without extension.
     pub last_call: Option<Duration>,
-    /// The names of nodes that have come for the round that forms: the first [`NODE_NAMES_MAX`] of them, as far as they are
-    /// known.
+    /// Names of nodes that have joined the round that forms: the first [`NODE_NAMES_MAX`] of those known.
     pub waiting_nodes: Vec<Box<str>>,
 }
 
-/// Most names that [`Progress::waiting_nodes`] has.
+/// Largest number of names in [`Progress::waiting_nodes`].
 pub const NODE_NAMES_MAX: u32 = 8;
 
-/// What the round that a node waits for does.
+/// State of the round that a node waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stage {
-    /// Nodes come together for it.
+    /// Nodes are joining it.
     Forming,
-    /// The one before it is still live.
+    /// The round before it is still live.
     Live,
-    /// There is no place in it for this node, which stands by.
+    /// It has no position for this node, which is a spare.
     Standby,
 }
 
-/// One node's part in a rendezvous. Any thread may call.
+/// One node's part in a rendezvous. Any thread may call its functions.
 pub trait RendezvousHandler: Send + Sync {
-    /// The name of the backend that it is of.
+    /// Returns the name of the handler's backend.
     fn backend(&self) -> &str;
 
-    /// Whether the ranks that this node starts shall use the store that the nodes met over.
+    /// Whether the ranks that this node starts shall use the store over which the nodes met.
     fn use_agent_store(&self) -> bool {
         false
     }
 
-    /// Joins, and waits until the group is whole.
+    /// Joins the next round and waits until it is complete.
     ///
     /// # Errors
-    /// Why there is no group, or that another thread has this node join already.
+    /// There is no round, or another thread of this node is joining already.
     fn next_rendezvous(&self) -> Result<RendezvousInfo<Arc<NodeStore>>, HandlerError>;
 
-    /// Whether the rendezvous is closed. Not for synchronization: it may be seen late.
+    /// Whether the rendezvous is closed. The answer may be out of date, so it does not synchronize nodes.
     ///
     /// # Errors
-    /// Why that is not known.
+    /// The store or server cannot be asked.
     fn is_closed(&self) -> Result<bool, HandlerError>;
 
-    /// Closes the rendezvous: nobody may join any more.
+    /// Closes the rendezvous: no node can join any more.
     ///
     /// # Errors
-    /// Why it is not closed.
+    /// The rendezvous could not be closed.
     fn set_closed(&self) -> Result<(), HandlerError>;
 
-    /// Closes the run since the job has failed, and has the other nodes told why, as far as the backend can; by default it
-    /// only closes the run.
+    /// Closes the run because the job has failed, and reports `message` to the other nodes if the backend can. By
+    /// default it only closes the run.
     ///
     /// # Errors
     /// As [`RendezvousHandler::set_closed`].
@@ -195,67 +194,69 @@ pub trait RendezvousHandler: Send + Sync {
         self.set_closed()
     }
 
-    /// How many nodes wait for the next round.
+    /// Returns the number of nodes that wait for the next round.
     ///
     /// # Errors
-    /// Why that is not known.
+    /// The store or server cannot be asked.
     fn num_nodes_waiting(&self) -> Result<u64, HandlerError>;
 
-    /// The next thing that happened to this node's round, in order; waits up to `timeout` for it. `None`: nothing
-    /// happened. By default a backend has no events, and says so.
+    /// Returns the next event of this node's round, in order; waits up to `timeout` for one. `None`: there was none.
+    /// By default this fails, because the backend has no events.
     ///
     /// # Errors
-    /// The backend has none, or the node has lost its server.
+    /// The backend has no events, or the node has lost its server.
     fn next_event(&self, timeout: Duration) -> Result<Option<RoundEvent>, HandlerError> {
         let _ = timeout;
         Err(HandlerError::NoEvents { backend: self.backend().into() })
     }
 
-    /// Whether [`RendezvousHandler::next_event`] tells of every death and of the end of the round: then nobody needs a deadline
-    /// when he waits for the others of a round. By default it does not.
+    /// Whether [`RendezvousHandler::next_event`] reports every death and the end of the round. If it does, a node
+    /// that waits for others of its round needs no deadline. False by default.
     fn tells_of_deaths(&self) -> bool {
         false
     }
 
-    /// What is known of the way to the next round, for a user who waits; it may be old when it is read. It never begins
-    /// anything. By default, and whenever it cannot be had soon, nothing is known.
+    /// Returns what is known of the progress to the next round, to show to a user who waits. It may be out of date
+    /// and changes nothing. `None` by default, and whenever it cannot be had soon.
     fn progress(&self) -> Option<Progress> {
         None
     }
 
-    /// How the last try to reach the rendezvous failed, while it is not reached, for a user who waits. By default, and once it
-    /// is reached, nothing is known. It waits for nothing.
+    /// Returns how the last attempt to reach the rendezvous failed, to show to a user who waits. `None` by default,
+    /// and once the rendezvous is reached. Does not wait.
     fn failed_try(&self) -> Option<FailedTry> {
         None
     }
 
-    /// The run that this rendezvous is for.
+    /// Returns the id of the run that this rendezvous is for.
     fn run_id(&self) -> &str;
 
-    /// Gives everything back; whether all went well. Calls that are under way in other threads end with an error.
+    /// Releases all resources; returns whether that succeeded. Calls in progress in other threads end with an error.
     fn shutdown(&self) -> bool;
 
-    /// Goes in the middle of the round, with work undone, so that the other nodes hear of it at once and meet again; to
-    /// be shut down later. It does not wait, and may be told twice. By default nobody is told.
+    /// Leaves in the middle of the round with work undone, so that the other nodes learn of it at once and form a new
+    /// round. The handler is shut down later. Does not wait, and may be called twice. By default the other nodes are
+    /// not notified.
     fn abandon(&self) {}
 
-    /// Ends the calls of this handler that are under way in other threads, with an error of the kind
-    /// [`ErrorKind::Cancelled`]; later calls are as ever. By default there are none that wait.
+    /// Ends this handler's calls in progress in other threads with an error of the kind [`ErrorKind::Cancelled`].
+    /// Later calls are unaffected. By default no call waits, and this does nothing.
     fn cancel(&self) {}
 }
 
-/// Makes handlers of one backend.
+/// Creator of handlers of one backend.
 pub trait CreateHandler: Send + Sync {
-    /// How errors name it.
+    /// Returns the creator's name in errors.
     fn name(&self) -> &str;
 
-    /// Makes a handler.
+    /// Creates a handler.
     ///
     /// # Errors
-    /// Why there is none.
+    /// The backend refuses the parameters.
     fn create(&self, parameters: &RendezvousParameters) -> Result<Box<dyn RendezvousHandler>, HandlerError>;
 
-    /// Tells creators apart: registering the same one again is fine. By default each object is one of its own.
+    /// Returns what distinguishes this creator from others: registering the same one again is no error. By default it
+    /// is the object's address.
     fn identity(&self) -> Identity {
         (core::ptr::from_ref(self).cast::<()>().addr(), 0)
     }

@@ -1,16 +1,16 @@
-//! What this host calls itself.
+//! The name of this host.
 
 use alloc::string::String;
 use alloc::vec;
 use std::io;
 
-/// The host's own name, as the system keeps it.
+/// Returns the host's name as `gethostname` gives it.
 ///
 /// # Errors
-/// That of the system.
+/// The error of the system call.
 pub fn host_name() -> io::Result<String> {
     let mut name = vec![0_u8; 256];
-    // SAFETY: the buffer has the length that is named; the last byte stays 0 whatever the system writes.
+    // SAFETY: the buffer is one byte longer than the length given, so the last byte stays 0.
     let status = unsafe { libc::gethostname(name.as_mut_ptr().cast(), name.len() - 1) };
     if status != 0 {
         return Err(io::Error::last_os_error());

@@ -1,5 +1,5 @@
-//! Stores that this process hosts. Whoever asks for the same port again shares the server, as with PyTorch's
-//! multi-tenant stores.
+//! Store servers that this process hosts. All handlers that ask for one port share a server, as PyTorch's
+//! multi-tenant stores do.
 
 use crate::driver::server::{Family, Listen, Server, ServerOptions, StartError};
 use alloc::string::{String, ToString};
@@ -8,38 +8,39 @@ use alloc::vec::Vec;
 use core::net::{IpAddr, Ipv6Addr};
 use std::sync::{Mutex, PoisonError};
 
-/// A store that could not be hosted.
+/// A store could not be hosted.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot host the store at {host}:{port}: {cause}")]
 pub struct HostingError {
-    /// Where others look for it.
+    /// Host at which clients look for the store.
     pub host: String,
-    /// Its port.
+    /// Port of the store.
     pub port: u16,
-    /// Why.
+    /// Error of starting the server.
     #[source]
     pub cause: StartError,
 }
 
-/// The servers that live, by their ports.
+/// The running servers by port.
 #[derive(Debug, Default)]
 pub struct HostedServers(Mutex<Vec<(u16, Weak<Server>)>>);
 
 impl HostedServers {
-    /// The server at `port`, started if this context has none there (port 0: always).
+    /// Returns the server at `port`, starting it if this context has none there (port 0: always).
     ///
-    /// It listens at `listen_host`. Without one: where others look for it, if `host` is an address or `localhost`; if it
-    /// is a name, on all interfaces, since a host often knows itself by its loopback address.
+    /// It listens at `listen_host` if that is given. Otherwise it listens at `host` if that is an address or
+    /// `localhost`. If `host` is a name it listens on all interfaces, since a host often resolves its own name to a
+    /// loopback address.
     ///
     /// # Errors
-    /// Why it cannot listen there.
+    /// The server cannot listen there.
     pub fn host(
         &self,
         host: &str,
         port: u16,
         listen_host: Option<&str>,
     ) -> Result<Arc<Server>, HostingError> {
-        // Held while it starts: of two who come at once, one starts it.
+        // Held during the start, so that only one of two concurrent callers starts the server.
         let mut servers = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         servers.retain(|(_, server)| server.strong_count() > 0);
         let of_port = servers.iter().find(|&&(known, _)| known == port);
@@ -55,14 +56,14 @@ impl HostedServers {
             Server::start(ServerOptions { listen, ..ServerOptions::on("", 0) })
         };
         let started = match start(listen) {
-            // A host without IPv6 has no address of it to listen at.
+            // A host without IPv6 cannot listen at `::`.
             Err(_) if listen == EVERY_INTERFACE && listen_host.is_none() => start("0.0.0.0"),
             started => started,
         };
         let server = started.map_err(|cause| HostingError { host: host.to_string(), port, cause })?;
         let server = Arc::new(server);
         let port = server.local_addr().port();
-        // One that failed lives as long as it is held, and serves nobody any more.
+        // A failed server stays alive while it is referenced, but serves no client.
         servers.retain(|&(known, _)| known != port);
         servers.push((port, Arc::downgrade(&server)));
         Ok(server)
@@ -75,12 +76,12 @@ fn listen_host_of(host: &str) -> &str {
     if host == "localhost" || host.parse::<IpAddr>().is_ok() { host } else { EVERY_INTERFACE }
 }
 
-/// Where the host itself finds the server.
+/// Returns the address at which this host reaches the server.
 pub(super) fn local_address(server: &Server) -> String {
     match server.local_addr().ip() {
         ip if !ip.is_unspecified() => ip.to_string(),
         IpAddr::V4(_) => "127.0.0.1".to_string(),
-        // A server on all interfaces takes both families, unless it was told otherwise.
+        // A server on `::` accepts IPv4 and IPv6, unless configured otherwise.
         IpAddr::V6(_) => Ipv6Addr::LOCALHOST.to_string(),
     }
 }

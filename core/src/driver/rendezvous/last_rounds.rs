@@ -1,23 +1,23 @@
-//! The last round of each run that the nodes of a program were in.
+//! The last round of each run in which the nodes of this program took part.
 
 use crate::rendezvous::rdzv_settings::RdzvSettings;
 use alloc::collections::BTreeMap;
 use alloc::string::String;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Most runs whose last rounds are known.
+/// Largest number of runs that are remembered.
 const RUNS_MAX: usize = 1_024;
 
-/// The last round of each run at each server. The server numbers the rounds; one that was restarted does not know of
-/// those before, so nodes tell it with each join which number may come next. Beyond 1,024 runs the one is forgotten
-/// that was not used for longest.
+/// The last round of each run at each server. The server numbers the rounds; a restarted server does not know the
+/// rounds before, so each join names the lowest number that the next round may have. Beyond 1,024 runs the least
+/// recently used one is forgotten.
 #[derive(Debug, Default)]
 pub struct LastRounds(Mutex<Rounds>);
 
 #[derive(Debug, Default)]
 struct Rounds {
     runs: BTreeMap<(String, u16, String), LastRound>,
-    /// Counts the uses.
+    /// Number of uses so far, as a clock.
     uses: u64,
 }
 
@@ -28,7 +28,7 @@ struct LastRound {
 }
 
 impl LastRounds {
-    /// The lowest number that the next round may have; 0 when no round is known.
+    /// Returns the lowest number that the next round may have; 0 when no round is known.
     #[must_use]
     pub fn next(&self, settings: &RdzvSettings) -> u64 {
         let Rounds { runs, uses } = &mut *self.lock();
@@ -39,7 +39,7 @@ impl LastRounds {
         })
     }
 
-    /// A node is in this round.
+    /// Records that a node is in this round.
     pub fn entered(&self, settings: &RdzvSettings, round: u64) {
         let Rounds { runs, uses } = &mut *self.lock();
         *uses += 1;

@@ -1,4 +1,4 @@
-//! What tells processes of a host apart.
+//! The identity of this process among the processes of its host.
 
 use super::host_name::host_name;
 use crate::rendezvous::static_claim::Claim;
@@ -10,9 +10,9 @@ pub(super) fn process_claim() -> Claim {
     Claim { host: host_name().unwrap_or_default(), pid, started: start_time(pid).unwrap_or(0) }
 }
 
-/// Returns when a process of this host started, in ticks of its system; `None` when there is no such process.
+/// Returns when a process of this host started, in clock ticks since boot; `None` when there is no such process.
 pub(super) fn start_time(pid: u32) -> Option<u64> {
-    /// The position of the start time behind the process's name, which may hold anything.
+    /// Index of the start time among the fields after the process name. The name may contain spaces and parentheses.
     const POSITION: usize = 19;
     let stat = std::fs::read(format!("/proc/{pid}/stat")).ok()?;
     let name_end = stat.iter().rposition(|&byte| byte == b')')?;

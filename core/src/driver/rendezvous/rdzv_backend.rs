@@ -1,4 +1,4 @@
-//! The `rdzv` backend: the server runs the rounds, and tells each node at once what happens to its own.
+//! The `rdzv` backend: the server runs the rounds, and notifies each node at once of changes to its round.
 
 use super::handler::{
     CreateHandler, HandlerError, NODE_NAMES_MAX, NodeStore, Progress, RendezvousHandler, Stage,
@@ -39,18 +39,19 @@ use core::net::SocketAddr;
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError, mpsc};
 
-/// Makes handlers of the backend.
+/// Creator of the backend's handlers.
 #[derive(Debug)]
 pub struct RdzvBackend {
     servers: Arc<HostedServers>,
     rounds: Arc<LastRounds>,
-    /// The number of the next handler: each is a node of its own. It begins at random, so that nodes of two contexts, or
-    /// of two containers on one host whose processes have the same number, have different names.
+    /// Number of the next handler: each handler is a node of its own. The first number is random, so that nodes of
+    /// two contexts have different names. The same holds for two containers on one host whose processes have the same
+    /// process id.
     next: AtomicU32,
 }
 
 impl RdzvBackend {
-    /// With the servers of a context.
+    /// Creates the backend with the servers of a context.
     #[must_use]
     pub fn new(servers: Arc<HostedServers>) -> Self {
         Self { servers, rounds: Arc::default(), next: AtomicU32::new((random_seed() >> 33) as u32) }
@@ -70,10 +71,11 @@ impl CreateHandler for RdzvBackend {
     }
 }
 
-/// How long a goodbye may take to a server that has never answered: one that lives may just be about to.
+/// Time that a goodbye may take to a server that has never answered. It is not 0 because a live server may be about
+/// to answer.
 const UNANSWERED_GOODBYE_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// One node's part in a rendezvous at a server of ours.
+/// One node's part in a rendezvous at a librendezvous server.
 #[derive(Debug)]
 pub struct RdzvRendezvous {
     settings: RdzvSettings,
@@ -81,21 +83,21 @@ pub struct RdzvRendezvous {
     address: String,
     servers: Arc<HostedServers>,
     rounds: Arc<LastRounds>,
-    /// One joins at a time; a second one is refused.
+    /// Held during a join; a second concurrent join is refused.
     joining: Mutex<()>,
     link: Mutex<Option<Link>>,
-    /// Whether it was in a round: then it comes back as a member, for whom the others make room, also if it is a spare by
-    /// choice.
+    /// Whether the node was in a round. It then rejoins as a member, even if it is configured as a spare, and the run
+    /// makes room for it.
     was_member: AtomicBool,
-    /// Whether it goes with its work undone, and so without a goodbye.
+    /// Whether the node leaves with its work undone, so that its session ends without a goodbye.
     is_abandoned: AtomicBool,
     canceller: Canceller,
-    /// How the last join that is made again failed.
+    /// Failure of the last join attempt that is being retried.
     last_try: LastTry,
     clock: Clock,
 }
 
-/// A session with the server, and the server if it is here.
+/// A session with the server, and the server itself if this process hosts it.
 #[derive(Clone, Debug)]
 struct Link {
     client: NativeClient,
@@ -104,10 +106,10 @@ struct Link {
 }
 
 impl RdzvRendezvous {
-    /// A node that has not joined.
+    /// Creates a node that has not joined.
     ///
     /// # Errors
-    /// The system does not tell the host's name.
+    /// The system does not know the host's name.
     pub fn new(
         settings: RdzvSettings,
         local_id: u32,
@@ -135,32 +137,33 @@ impl RdzvRendezvous {
         })
     }
 
-    /// The node's name in events and errors of others.
+    /// Returns the node's name in the events and errors of other nodes.
     #[must_use]
     pub fn node(&self) -> &str {
         &self.node
     }
 
-    /// The session, made anew where there is none.
+    /// Returns the session, opening one if there is none.
     fn link(
         &self,
         connect_timeout: Duration,
         operation: Operation,
         call: &Cancellable,
     ) -> Result<Link, HandlerError> {
-        // Held while it starts: a node has one session.
+        // Held while the session starts, so that a node has one session.
         let mut link = lock(&self.link);
         match link.as_ref() {
             Some(link) if !link.client.is_over() => return Ok(link.clone()),
-            // Another session has the node's name. With a new one, this node would take it back, and the two would
-            // replace each other in turns.
+            // Another session has the node's name. A new session would take the name back, and the two would replace
+            // each other forever.
             Some(link) if link.client.was_replaced() => return Err(self.replaced().into()),
             _ => {}
         }
-        // A server of an earlier session lives until the new one has its own. Who was cancelled makes neither.
-        self.go_on(operation, call)?;
+        // The server of an earlier session is kept until the new session has its own. A cancelled call starts
+        // neither.
+        self.check_cancelled(operation, call)?;
         let server = self.host(call)?;
-        self.go_on(operation, call)?;
+        self.check_cancelled(operation, call)?;
         let (host, port) = match &server {
             Some(server) => (local_address(server), server.local_addr().port()),
             None => (self.settings.host.clone(), self.settings.port),
@@ -182,7 +185,7 @@ impl RdzvRendezvous {
         }
         match self.servers.host(host, *port, listen_host.as_deref()) {
             Ok(server) => Ok(Some(server)),
-            // Another process of this host was first: it hosts the server.
+            // Another process of this host was faster: it hosts the server.
             Err(error)
                 if *hosting == Hosting::WhereTheEndpointIs
                     && error.cause.kind == StartErrorKind::AddressInUse =>
@@ -205,7 +208,7 @@ impl RdzvRendezvous {
             match rejoin.decide() {
                 (Action::Ask, _) => {
                     let link = self.link(rejoin.left(now), operation, call)?;
-                    let error = match self.ask_to_join(&link.client, rejoin.left(self.clock.now()), call) {
+                    let error = match self.request_join(&link.client, rejoin.left(self.clock.now()), call) {
                         Ok(joined) => {
                             self.is_abandoned.store(false, Ordering::Release);
                             self.was_member.store(true, Ordering::Release);
@@ -246,8 +249,8 @@ impl RdzvRendezvous {
         }
     }
 
-    /// Refuses when the call was cancelled.
-    fn go_on(&self, operation: Operation, call: &Cancellable) -> Result<(), HandlerError> {
+    /// Returns an error if the call was cancelled.
+    fn check_cancelled(&self, operation: Operation, call: &Cancellable) -> Result<(), HandlerError> {
         if call.is_cancelled() { Err(self.cancelled(operation)) } else { Ok(()) }
     }
 
@@ -257,7 +260,7 @@ impl RdzvRendezvous {
         CallError::new(operation, keys, &peer, plain(ErrorKind::Cancelled)).into()
     }
 
-    fn ask_to_join(
+    fn request_join(
         &self,
         client: &NativeClient,
         timeout: Duration,
@@ -277,7 +280,7 @@ impl RdzvRendezvous {
         client.run_info_cancellable(self.settings.run_id.as_bytes(), timeout, &call).map_err(connection)
     }
 
-    /// The session that there is.
+    /// Returns the existing session.
     fn joined(&self) -> Result<NativeClient, HandlerError> {
         let link = lock(&self.link);
         link.as_ref()
@@ -291,7 +294,7 @@ impl RendezvousHandler for RdzvRendezvous {
         RDZV_BACKEND
     }
 
-    /// The ranks of all nodes find their store where the nodes met, in each round anew; it does not go with a rank.
+    /// All nodes share one store per round, where the nodes met; it does not depend on one rank.
     fn use_agent_store(&self) -> bool {
         true
     }
@@ -307,7 +310,7 @@ impl RendezvousHandler for RdzvRendezvous {
         };
         let (link, joined) = self.join(&call)?;
         let store = Store::over(Arc::new(NativeStore::new(&link.client)));
-        // The session's store puts a slash before every key, and the prefix store one behind its prefix.
+        // The session's store adds a slash before every key, and the prefix store adds one after its prefix.
         let prefix = joined.namespace.strip_prefix(b"/").unwrap_or(&joined.namespace);
         let store = store.with_prefix(prefix.strip_suffix(b"/").unwrap_or(prefix));
         Ok(RendezvousInfo {
@@ -360,7 +363,7 @@ impl RendezvousHandler for RdzvRendezvous {
             match event.map(NodeEvent::into_round_event) {
                 None => return Ok(None),
                 Some(Some(event)) => return Ok(Some(event)),
-                // What comes before a round is for whoever waits for it.
+                // Events before a round are not for this function: the pending join handles them.
                 Some(None) => {}
             }
         }
@@ -371,7 +374,7 @@ impl RendezvousHandler for RdzvRendezvous {
     }
 
     fn progress(&self) -> Option<Progress> {
-        // Who makes a session holds the link, and nobody who only looks waits for that.
+        // A thread that opens a session holds the link; this query does not wait for it.
         let client = self.link.try_lock().ok()?.as_ref()?.client.clone();
         let run_id = self.settings.run_id.as_bytes();
         let info = client.run_info(run_id, self.settings.timeouts.heartbeat).ok()?;
@@ -399,7 +402,7 @@ impl RendezvousHandler for RdzvRendezvous {
     }
 
     fn failed_try(&self) -> Option<FailedTry> {
-        // Whoever makes a session holds the link, and nobody who only looks waits for that.
+        // A thread that opens a session holds the link; this query does not wait for it.
         let client = self.link.try_lock().ok().and_then(|link| Some(link.as_ref()?.client.clone()));
         match client {
             Some(client) if client.has_opened() && !client.is_over() => client.failed_try(),
@@ -411,10 +414,10 @@ impl RendezvousHandler for RdzvRendezvous {
         &self.settings.run_id
     }
 
-    /// Leaves the run, which goes on, and ends the session. To end the run, [`RendezvousHandler::set_closed`] it. Calls
-    /// that are under way are cancelled, and make no session any more; later calls begin with a new one. The goodbye has the
-    /// run's time to close, and only a second where the server has never answered; whoever cancels it
-    /// ends the session without it.
+    /// Leaves the run, which goes on, and ends the session. To end the run, call [`RendezvousHandler::set_closed`].
+    /// Calls in progress are cancelled and open no session any more; later calls begin with a new one. The goodbye
+    /// may take the run's close timeout, but only 1 s where the server has never answered. If it is cancelled, the
+    /// session ends without it.
     fn shutdown(&self) -> bool {
         self.canceller.cancel();
         self.was_member.store(false, Ordering::Release);
@@ -431,10 +434,11 @@ impl RendezvousHandler for RdzvRendezvous {
         client.is_over() || client.close_cancellable(timeout, &call).is_ok()
     }
 
-    /// Who says goodbye is done, and his round goes on without him. So this is a death to the others, once the session's
-    /// grace is over. Nobody is told if the session is being made just now: it is in no round then.
+    /// Ends the session without a goodbye: a node that says goodbye is done, and its round continues without it. The
+    /// other nodes see a death once the session's grace is over. A session that is just being opened is in no round,
+    /// so the other nodes are not notified of its end.
     fn abandon(&self) {
-        // Whoever holds the link just now does not for long, and it is not waited for here.
+        // Another thread holds the link only briefly, and this function does not wait.
         self.is_abandoned.store(true, Ordering::Release);
         let link = self.link.try_lock().ok().and_then(|mut link| link.take());
         if let Some(link) = link {
@@ -442,14 +446,15 @@ impl RendezvousHandler for RdzvRendezvous {
         }
     }
 
-    /// Waits for nothing, and touches no call on the stores that this handler gave.
+    /// Does not wait, and does not affect calls on the stores that this handler returned.
     fn cancel(&self) {
         self.canceller.cancel();
     }
 }
 
 impl Drop for RdzvRendezvous {
-    /// Whoever frees a node without a goodbye is dead to the others, also where a store of a round would keep the session.
+    /// Ends the session without a goodbye: a node that is dropped without a shutdown is dead to the others, even
+    /// where a round's store would keep its session.
     fn drop(&mut self) {
         let link = self.link.get_mut().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(link) = link {
@@ -458,7 +463,7 @@ impl Drop for RdzvRendezvous {
     }
 }
 
-/// How the session of a node behaves.
+/// Returns the options of a node's session.
 pub(in crate::driver) fn session_options(
     settings: &RdzvSettings,
     node: &str,
@@ -475,13 +480,13 @@ pub(in crate::driver) fn session_options(
     }
 }
 
-/// The labels of a node, as bytes.
+/// Returns a node's labels as bytes.
 pub(in crate::driver) fn labels_of(settings: &RdzvSettings) -> Vec<(&[u8], &[u8])> {
     settings.labels.iter().map(|(name, value)| (name.as_bytes(), value.as_bytes())).collect()
 }
 
-/// What the node of this name, which the others reach at `address`, says of itself when it joins: for so long, a round
-/// of this number or a later one.
+/// Returns the join request of a node that the others reach at `address`. It waits up to `timeout` for a round
+/// numbered `round_min` or higher.
 pub(in crate::driver) fn entry_of<'a>(
     settings: &'a RdzvSettings,
     (node, address): (&'a str, &'a str),
@@ -506,13 +511,13 @@ pub(in crate::driver) fn entry_of<'a>(
     (entry, role)
 }
 
-/// What the failure of a call of this node in this run means, which took so long.
+/// Returns the error for a failed call of this node in this run, which took `elapsed`.
 #[must_use]
 pub fn refusal(error: NativeError, (run_id, node): (&str, &str), elapsed: Duration) -> HandlerError {
     let result = |kind, message: String| RendezvousError::Refused { kind, message: message.into() }.into();
     match error.fault().map(|fault| fault.code) {
         Some(FaultCode::RunClosed) => match error.fault().map(|fault| String::from_utf8_lossy(&fault.text)) {
-            // By whom, and why.
+            // The text says which node closed the run, and why.
             Some(text) if !text.is_empty() => {
                 let (first, rest) = text.split_at(text.ceil_char_boundary(1));
                 result(RendezvousErrorKind::Closed, format!("{}{rest}.", first.to_uppercase()))
@@ -535,7 +540,7 @@ pub fn refusal(error: NativeError, (run_id, node): (&str, &str), elapsed: Durati
     }
 }
 
-/// A lost connection, unless the call was cancelled, or what was asked for is the caller's to change.
+/// Returns a connection error, unless the call was cancelled or the caller must change its request.
 fn connection(error: NativeError) -> HandlerError {
     let inner = Box::new(CallError::from(error));
     let kind = inner.kind();
@@ -545,7 +550,7 @@ fn connection(error: NativeError) -> HandlerError {
     RendezvousError::Connection { backing: Backing::Server, inner }.into()
 }
 
-/// Whether `host` is this host: one of its addresses can be bound here. It is not when the call is cancelled.
+/// Whether `host` is this host, that is, one of its addresses can be bound here. False when the call is cancelled.
 fn is_local(host: &str, timeout: Duration, call: &Cancellable) -> bool {
     let can_bind = |address: &SocketAddr| {
         !address.ip().is_unspecified() && std::net::UdpSocket::bind(SocketAddr::new(address.ip(), 0)).is_ok()
@@ -557,7 +562,7 @@ fn is_local(host: &str, timeout: Duration, call: &Cancellable) -> bool {
     let cancelled = found.clone();
     let _watch = call.watch(move || drop(cancelled.send(Err(ResolveError::Resolver(libc::EAI_AGAIN)))));
     let lookup = resolve::look_up(host, 0, move |addresses| {
-        // Nobody may wait for it any more.
+        // Fails if the caller no longer waits.
         found.send(addresses).ok();
     });
     let addresses = lookup.ok().and_then(|()| result.recv_timeout(timeout).ok());

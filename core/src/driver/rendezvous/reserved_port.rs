@@ -1,4 +1,4 @@
-//! A port that nobody else can take.
+//! A port that no other process can take.
 
 use crate::driver::server::{Listen, Server, ServerOptions, StartError};
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -6,13 +6,13 @@ use socket2::{Domain, SockAddr, Socket, Type};
 use std::io;
 use std::os::fd::OwnedFd;
 
-/// The system gave no port.
+/// The system assigned no port.
 #[derive(Debug, thiserror::Error)]
 #[error("Failed to create a socket")]
 pub struct NoPort(#[source] io::Error);
 
-/// A port on all interfaces, held by a listening socket until a server takes it over. Whoever connects meanwhile waits in
-/// the socket's queue. Dropping it gives the port back.
+/// A port on all interfaces, held by a listening socket until a server takes it over. Clients that connect earlier
+/// wait in the socket's queue. Dropping it releases the port.
 #[derive(Debug)]
 pub struct ReservedPort {
     socket: OwnedFd,
@@ -20,48 +20,48 @@ pub struct ReservedPort {
 }
 
 impl ReservedPort {
-    /// Takes a port that the system chooses: for both families of addresses, or for IPv4 where there is no other.
+    /// Reserves a port that the system chooses: for IPv6 and IPv4, or for IPv4 alone where there is no IPv6.
     ///
     /// # Errors
-    /// What the system says.
+    /// The error of the system call.
     pub fn take() -> Result<Self, NoPort> {
         let every_v6 = SocketAddr::new(IpAddr::V6(Ipv6Addr::UNSPECIFIED), 0);
         let every_v4 = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0);
         Self::at(every_v6).or_else(|_| Self::at(every_v4)).map_err(NoPort)
     }
 
-    /// Takes `address`; port 0 lets the system choose.
+    /// Reserves `address`; with port 0 the system chooses the port.
     ///
     /// # Errors
-    /// What the system says.
+    /// The error of the system call.
     pub fn at(address: SocketAddr) -> io::Result<Self> {
         let socket = Socket::new(Domain::for_address(address), Type::STREAM, None)?;
         if address.is_ipv6() {
             socket.set_only_v6(!address.ip().is_unspecified())?;
         }
-        // Without SO_REUSEADDR nobody else can bind the port, not even with it.
+        // Without SO_REUSEADDR on this socket no other socket can bind the port, even one with that option.
         socket.bind(&SockAddr::from(address))?;
         socket.listen(i32::MAX)?;
         let port = socket.local_addr()?.as_socket().map_or(0, |address| address.port());
         Ok(Self { socket: socket.into(), port })
     }
 
-    /// The port.
+    /// Returns the port.
     #[must_use]
     pub const fn port(&self) -> u16 {
         self.port
     }
 
-    /// The socket, for a server of another library or another process.
+    /// Returns the socket, for a server of another library or another process.
     #[must_use]
     pub fn into_socket(self) -> OwnedFd {
         self.socket
     }
 
-    /// Starts a store server on it.
+    /// Starts a store server on the port.
     ///
     /// # Errors
-    /// Why it does not run.
+    /// The server does not start.
     pub fn serve(self) -> Result<Server, StartError> {
         Server::start(ServerOptions { listen: Listen::Adopted(self.socket), ..ServerOptions::on("", 0) })
     }
@@ -80,7 +80,7 @@ mod tests {
         let port = reserved.port();
         let taken = TcpListener::bind(("0.0.0.0", port)).expect_err("taken");
         assert_eq!(taken.kind(), io::ErrorKind::AddrInUse);
-        // Who comes too early waits.
+        // A client that connects too early waits.
         let early = TcpStream::connect(("127.0.0.1", port)).expect("in the queue");
         let server = reserved.serve().expect("it runs");
         assert_eq!(server.local_addr().port(), port);

@@ -1,5 +1,5 @@
-//! The `static` backend: ranks are given, rank 0 hosts the store, and all wait until all have come. Nodes of PyTorch
-//! take part in the same group; without them, nodes meet anew in rounds.
+//! The `static` backend: node ranks are given, node 0 hosts the store, and all nodes wait until all have joined.
+//! Nodes of PyTorch can take part in the same group; a group without them can meet again in further rounds.
 
 use super::handler::{
     CreateHandler, HandlerError, NODE_NAMES_MAX, NodeStore, Progress, RendezvousHandler, Stage,
@@ -30,12 +30,12 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 
-/// Makes handlers of the static backend.
+/// Creator of the static backend's handlers.
 #[derive(Debug)]
 pub struct StaticBackend(Arc<HostedServers>);
 
 impl StaticBackend {
-    /// With the servers of a context.
+    /// Creates the backend with the servers of a context.
     #[must_use]
     pub const fn new(servers: Arc<HostedServers>) -> Self {
         Self(servers)
@@ -53,13 +53,13 @@ impl CreateHandler for StaticBackend {
     }
 }
 
-/// How long a node that has given up may take to say so.
+/// Time that a node that has given up may take to report it.
 const LEAVE_TIMEOUT: Duration = Duration::from_secs(2);
-/// How often a node that waits for the first round looks who has come.
+/// Interval at which a node that waits for the first round checks which nodes have joined.
 const SURVEY_INTERVAL: Duration = Duration::from_secs(1);
-/// How long a node 0 whose port is taken looks whether another node 0 of its run has it.
+/// Time that a node 0 whose port is taken spends on finding out whether another node 0 of its run has it.
 const PORT_OWNER_TIMEOUT: Duration = Duration::from_secs(2);
-/// How long a look at who waits may take.
+/// Time that one query of the waiting nodes may take.
 const PROGRESS_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// One node's part in a static rendezvous.
@@ -67,29 +67,29 @@ const PROGRESS_TIMEOUT: Duration = Duration::from_secs(1);
 pub struct StaticRendezvous {
     settings: StaticSettings,
     servers: Arc<HostedServers>,
-    /// Held by who joins, one at a time.
+    /// Held by the thread that joins; a second concurrent join is refused.
     rounds: Mutex<StaticRounds>,
     joined: Mutex<Joined>,
-    /// This process, as the other nodes see it.
+    /// This process's identity for the other nodes.
     claim: Claim,
-    /// How the last try to reach node 0 failed.
+    /// Failure of the last attempt to reach node 0.
     last_try: LastTry,
     canceller: Canceller,
 }
 
-/// What a node has come to.
+/// What a node has reached so far.
 #[derive(Debug, Default)]
 struct Joined {
-    /// The rendezvous' own store, whoever may have a part in it.
+    /// The rendezvous' own store, in which nodes of PyTorch may take part.
     store: Option<Arc<NodeStore>>,
-    /// The round that it is in.
+    /// Number of the round that the node is in.
     round: Option<u64>,
     /// Whether this process has claimed the node's rank.
     has_claimed: bool,
 }
 
 impl StaticRendezvous {
-    /// A node that has not joined.
+    /// Creates a node that has not joined.
     #[must_use]
     pub fn new(settings: StaticSettings, servers: Arc<HostedServers>) -> Self {
         let StaticSettings { rank, world_size, .. } = settings;
@@ -111,7 +111,7 @@ impl StaticRendezvous {
 
     fn join(&self, call: &Cancellable) -> Result<NodeStore, HandlerError> {
         let StaticSettings { master, listen_host, rank, timeout, .. } = &self.settings;
-        let index = StoreLocation {
+        let location = StoreLocation {
             host: &master.master_addr,
             port: master.master_port,
             listen_host: listen_host.as_deref(),
@@ -123,7 +123,7 @@ impl StaticRendezvous {
             scope: self.settings.scope().into(),
             ..StoreOptions::default()
         };
-        index.connect(&self.servers, options.clone(), call, &self.last_try).map_err(|error| match error {
+        location.connect(&self.servers, options.clone(), call, &self.last_try).map_err(|error| match error {
             HandlerError::Hosting(error) if error.cause.kind == StartErrorKind::AddressInUse => {
                 self.port_is_taken(error, options, call)
             }
@@ -134,7 +134,7 @@ impl StaticRendezvous {
         })
     }
 
-    /// Returns why node 0 cannot host the store: another process may have the same rank.
+    /// Returns the error of a node 0 that cannot host the store: another process may have the same rank.
     fn port_is_taken(&self, error: HostingError, options: StoreOptions, call: &Cancellable) -> HandlerError {
         let options =
             StoreOptions { timeout: PORT_OWNER_TIMEOUT, connect_timeout: PORT_OWNER_TIMEOUT, ..options };
@@ -148,7 +148,7 @@ impl StaticRendezvous {
         taken.unwrap_or_else(|| error.into())
     }
 
-    /// Decides what this node may do with its rank, on which this claim stands.
+    /// Decides what this node does about its rank, given the claim `current` on it.
     fn judge(&self, current: &[u8], first_round: RoundState) -> Result<ClaimDecision, HandlerError> {
         let was_local = self.joined().has_claimed;
         let is_complete = first_round == RoundState::Whole;
@@ -161,7 +161,7 @@ impl StaticRendezvous {
         }
     }
 
-    /// Claims this node's rank, or makes sure that it still has it.
+    /// Claims this node's rank, or checks that the node still has it.
     fn claim_rank(&self, store: &Store, timeout: Timeout) -> Result<(), HandlerError> {
         let StaticSettings { rank, world_size, .. } = self.settings;
         let (key, local_claim) = (claim_key(rank.unsigned_abs()), self.claim.text());
@@ -173,7 +173,7 @@ impl StaticRendezvous {
             }
             let first_round = self.first_round(store, world_size, timeout)?;
             match self.judge(&current, first_round)? {
-                // It may change again before it is replaced.
+                // The claim may change again before it is replaced.
                 ClaimDecision::Take => expected.clone_from(&current),
                 ClaimDecision::Keep | ClaimDecision::Refuse(_) => break,
             }
@@ -182,16 +182,16 @@ impl StaticRendezvous {
         Ok(())
     }
 
-    /// Whether all nodes have come to the first round, those of PyTorch included.
+    /// Returns whether all nodes have joined the first round, including those of PyTorch.
     fn first_round(&self, store: &Store, nodes: i64, timeout: Timeout) -> Result<RoundState, CallError> {
         let current = Attendance::read(&log(store, 0, timeout)?, nodes.unsigned_abs()).round_state();
         match current {
-            RoundState::Open if has_all(store, nodes, Timeout::Once)? => Ok(RoundState::Whole),
+            RoundState::Open if all_checked_in(store, nodes, Timeout::Once)? => Ok(RoundState::Whole),
             current => Ok(current),
         }
     }
 
-    /// Does what the machine says, until the node is in a round or there is none.
+    /// Runs the steps of the state machine until the node is in a round or there is none.
     fn enter(
         &self,
         rounds: &mut StaticRounds,
@@ -217,7 +217,7 @@ impl StaticRendezvous {
             let error = match self.perform(&step, rounds, &store, left) {
                 Ok(()) => continue,
                 Err(HandlerError::Store(error)) => error,
-                // Another process has the rank, and its entry in the log.
+                // Another process has the rank, and with it the entry in the log.
                 Err(error) => return Err(error),
             };
             let effect = error.failure().effect;
@@ -225,7 +225,7 @@ impl StaticRendezvous {
                 if was_gathering && matches!(error.kind(), ErrorKind::ServerGone | ErrorKind::Refused) {
                     return Err(self.host_left(rounds.missing(), &error));
                 }
-                // The others hear that this node goes, also when somebody wants it to go.
+                // The other nodes are notified that this node leaves, even when its join was cancelled.
                 drop(watch.take());
                 store = joined.for_one_call();
                 until = clock.now() + LEAVE_TIMEOUT;
@@ -252,7 +252,7 @@ impl StaticRendezvous {
                 let nodes = self.settings.world_size;
                 if left <= SURVEY_INTERVAL {
                     store.wait_for_workers(nodes, timeout)?;
-                } else if !has_all(store, nodes, Timeout::After(SURVEY_INTERVAL))? {
+                } else if !all_checked_in(store, nodes, Timeout::After(SURVEY_INTERVAL))? {
                     rounds.not_all_yet();
                     return Ok(());
                 }
@@ -263,7 +263,7 @@ impl StaticRendezvous {
                 let others = u64::try_from(store.check_out(timeout)?).unwrap_or(0);
                 rounds.checked_out_of(others + 1);
             }
-            // A process that has taken the rank has inherited the check-in with the entry in the log.
+            // A process that takes over the rank inherits the check-in along with the entry in the log.
             Step::KeepClaim => self.claim_rank(store, timeout)?,
             Step::Wait { round } => store.wait(&[ended_key(round).as_bytes()], timeout)?,
             Step::Notify { round } => end_wait(store, round, timeout)?,
@@ -278,7 +278,7 @@ impl StaticRendezvous {
         store.append(log_key(round).as_bytes(), text.as_bytes(), timeout)
     }
 
-    /// The error of a node that waited for the first round when the store went with its host.
+    /// Returns the error of a node that waited for the first round when the store ended with its host.
     fn host_left(&self, missing: &[u64], error: &CallError) -> HandlerError {
         let kind = RendezvousErrorKind::Connection;
         let missing: Vec<String> = missing.iter().map(ToString::to_string).collect();
@@ -294,13 +294,13 @@ impl StaticRendezvous {
     fn no_round(&self, outcome: Outcome, problem: Option<CallError>) -> HandlerError {
         let StaticSettings { world_size, timeout, .. } = self.settings;
         let run_id = self.settings.run_id.as_str().into();
-        let was_in_vain = problem.as_ref().is_none_or(|error| error.kind() == ErrorKind::TimedOut);
+        let ran_out_of_time = problem.as_ref().is_none_or(|error| error.kind() == ErrorKind::TimedOut);
         match (outcome, problem) {
-            (Outcome::Short(Shortfall { round, arrived, missing }), _) if was_in_vain => {
+            (Outcome::Short(Shortfall { round, arrived, missing }), _) if ran_out_of_time => {
                 let nodes = world_size.unsigned_abs();
                 RendezvousError::Incomplete { run_id, round, arrived, nodes, missing, timeout }.into()
             }
-            (Outcome::Closed, _) if was_in_vain => RendezvousError::Closed { run_id }.into(),
+            (Outcome::Closed, _) if ran_out_of_time => RendezvousError::Closed { run_id }.into(),
             (_, Some(error)) if error.kind() == ErrorKind::Cancelled => error.into(),
             (_, Some(error)) => {
                 RendezvousError::Connection { backing: Backing::NodeZero, inner: Box::new(error) }.into()
@@ -309,14 +309,14 @@ impl StaticRendezvous {
         }
     }
 
-    /// What is known of the round after this node's: nothing before it has joined.
+    /// Returns the state of the round after this node's; `None` before the node has joined.
     fn next_round(&self, timeout: Timeout) -> Result<Option<NextRound>, CallError> {
         let round = self.joined().round;
-        round.map_or(Ok(None), |round| self.look_at(round + 1, timeout))
+        round.map_or(Ok(None), |round| self.read_round(round + 1, timeout))
     }
 
-    /// What is known of a round that this node is not in.
-    fn look_at(&self, round: u64, timeout: Timeout) -> Result<Option<NextRound>, CallError> {
+    /// Returns the state of a round that this node is not in.
+    fn read_round(&self, round: u64, timeout: Timeout) -> Result<Option<NextRound>, CallError> {
         let store = match &self.joined().store {
             Some(store) => store.for_one_call(),
             None => return Ok(None),
@@ -329,16 +329,16 @@ impl StaticRendezvous {
     }
 }
 
-/// The round that a node has not come to.
+/// A round that the node has not joined.
 struct NextRound {
     store: Store,
     round: u64,
     attendance: Attendance,
-    /// As long as it lives, whoever cancels the handler's calls ends those of the store.
+    /// While it lives, cancelling the handler's calls cancels those of `store`.
     watch: Watch,
 }
 
-/// A round's log; one that nobody has begun is empty.
+/// Returns a round's log, empty if no node has joined the round.
 fn log(store: &Store, round: u64, timeout: Timeout) -> Result<Vec<u8>, CallError> {
     let key = log_key(round);
     if store.check(&[key.as_bytes()], timeout)? {
@@ -347,8 +347,8 @@ fn log(store: &Store, round: u64, timeout: Timeout) -> Result<Vec<u8>, CallError
     Ok(Vec::new())
 }
 
-/// Whether as many nodes have checked in as there are. Waits for them within `timeout`.
-fn has_all(store: &Store, nodes: i64, timeout: Timeout) -> Result<bool, CallError> {
+/// Returns whether as many nodes have checked in as there are. Waits for them up to `timeout`.
+fn all_checked_in(store: &Store, nodes: i64, timeout: Timeout) -> Result<bool, CallError> {
     match store.wait_for_workers(nodes, timeout) {
         Ok(()) => Ok(true),
         Err(error) if error.kind() == ErrorKind::TimedOut => Ok(false),
@@ -356,7 +356,7 @@ fn has_all(store: &Store, nodes: i64, timeout: Timeout) -> Result<bool, CallErro
     }
 }
 
-/// Ends the wait for a round.
+/// Ends the other nodes' wait for a round.
 fn end_wait(store: &Store, round: u64, timeout: Timeout) -> Result<(), CallError> {
     store.set(ended_key(round).as_bytes(), b"", timeout)
 }
@@ -370,8 +370,8 @@ impl RendezvousHandler for StaticRendezvous {
         true
     }
 
-    /// The first time, joins and waits until all nodes have come. Later, it meets the other nodes anew, if all of them know of rounds; else it gives the
-    /// same again.
+    /// Joins and waits until all nodes have joined, the first time. Later calls meet the other nodes in a new round
+    /// if all of them support rounds, and otherwise return the same result again.
     fn next_rendezvous(&self) -> Result<RendezvousInfo<Arc<NodeStore>>, HandlerError> {
         let call = self.canceller.begin();
         let mut rounds = match self.rounds.try_lock() {
@@ -392,7 +392,7 @@ impl RendezvousHandler for StaticRendezvous {
         };
         let entered = self.enter(&mut rounds, &joined, &call)?;
         self.joined().round = Some(entered);
-        // Nodes of PyTorch have a part in the first round's store, and know of no other.
+        // Nodes of PyTorch use the first round's store, and know no other.
         let round = Some(entered).filter(|&round| round > 0);
         let store = match round {
             None => joined,
@@ -417,8 +417,8 @@ impl RendezvousHandler for StaticRendezvous {
         Ok(next.is_some_and(|next| next.attendance.round_state() == RoundState::Closed))
     }
 
-    /// Tells those who wait for the next round, or will, that there is none. Nodes of PyTorch know of none, and nothing
-    /// is done where they take part, or before this node has joined.
+    /// Notifies the nodes that wait for the next round, now or later, that there is none. Nodes of PyTorch know no
+    /// rounds: nothing is done where they take part, or before this node has joined.
     fn set_closed(&self) -> Result<(), HandlerError> {
         let Some(next) = self.next_round(Timeout::Once)? else { return Ok(()) };
         let NextRound { store, round, watch: _watch, .. } = next;
@@ -430,7 +430,7 @@ impl RendezvousHandler for StaticRendezvous {
         Ok(end_wait(&store, round, Timeout::Once)?)
     }
 
-    /// A store that is out of reach tells nothing: whoever hosts it may be done, and workers that run may not need it.
+    /// Returns 0 when the store cannot be reached: its host may have finished, and running workers may not need it.
     fn num_nodes_waiting(&self) -> Result<u64, HandlerError> {
         match self.next_round(Timeout::Once) {
             Ok(Some(next)) if next.attendance.round_state() != RoundState::Closed => {
@@ -440,10 +440,10 @@ impl RendezvousHandler for StaticRendezvous {
         }
     }
 
-    /// On the way to the first round, nodes of PyTorch are not seen: they come without telling their ranks.
+    /// Before the first round, nodes of PyTorch are not visible: they check in without their ranks.
     fn progress(&self) -> Option<Progress> {
         let round = self.joined().round.map_or(0, |round| round + 1);
-        let next = self.look_at(round, Timeout::After(PROGRESS_TIMEOUT)).ok()??;
+        let next = self.read_round(round, Timeout::After(PROGRESS_TIMEOUT)).ok()??;
         let nodes = u32::try_from(next.attendance.arrived()).unwrap_or(u32::MAX);
         let count = usize::try_from(NODE_NAMES_MAX).unwrap_or(usize::MAX);
         let waiting_nodes =
@@ -469,7 +469,7 @@ impl RendezvousHandler for StaticRendezvous {
     }
 }
 
-/// Where a store is, and who hosts it.
+/// Address of a store, and whether this process hosts it.
 pub(super) struct StoreLocation<'a> {
     pub(super) host: &'a str,
     pub(super) port: u16,
@@ -496,7 +496,7 @@ impl StoreLocation<'_> {
         Ok(NodeStore::new(store, server))
     }
 
-    /// Connects, and tells the others so. The host waits for all; a world of unknown size is not counted.
+    /// Connects, and checks in. The host waits for all others; a world of unknown size is not counted.
     pub(super) fn join(
         &self,
         servers: &HostedServers,

@@ -1,4 +1,4 @@
-//! Publishing where the ranks find their store.
+//! Publishing the address of the ranks' store.
 
 use super::host_name::host_name;
 use super::reserved_port::{NoPort, ReservedPort};
@@ -8,39 +8,39 @@ use crate::rendezvous::store_info::{MASTER_ADDR_KEY, MASTER_PORT_KEY, Rendezvous
 use alloc::string::ToString;
 use std::io;
 
-/// Why nobody knows where the store is.
+/// Error of publishing or reading the address of the ranks' store.
 #[derive(Debug, thiserror::Error)]
 pub enum PublishError {
     /// Rank 0 got no port.
     #[error(transparent)]
     Port(#[from] NoPort),
-    /// Rank 0 does not know its own name.
+    /// Rank 0 cannot find out its host's name.
     #[error("this host's name is not known: {0}")]
     HostName(io::Error),
-    /// What was published is no address.
+    /// The published values are no valid address.
     #[error(transparent)]
     Info(#[from] StoreInfoError),
-    /// The store failed.
+    /// A store operation failed.
     #[error(transparent)]
     Store(#[from] CallError),
 }
 
-/// What [`build`] gives.
+/// Result of [`build`].
 #[derive(Debug)]
 pub struct Built {
-    /// Where the ranks find their store.
+    /// Address of the ranks' store.
     pub info: RendezvousStoreInfo,
-    /// The published port, where rank 0 took one: whoever is to serve there takes it over.
+    /// The published port, where rank 0 reserved one: the server that is to serve there takes it over.
     pub reserved: Option<ReservedPort>,
 }
 
-/// Rank 0 publishes an address and a port; all ranks, rank 0 too, read them.
+/// Publishes an address and a port on rank 0; all ranks, rank 0 included, read them.
 ///
-/// `local_addr` is published as it is given; without one, the host's own name is. Nothing is looked up. `server_port`
-/// is where a server runs already (0 or none: there is none, and a port is reserved for one).
+/// `local_addr` is published as given; without one, the host's own name is. No name is looked up. `server_port` is
+/// the port of a server that already runs. With 0 or `None` there is none, and a port is reserved for one.
 ///
 /// # Errors
-/// Why the address is not published, or was not in time.
+/// The address could not be published, or not read in time.
 pub fn build(
     rank: i64,
     store: &Store,

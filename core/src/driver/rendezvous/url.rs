@@ -17,20 +17,20 @@ use alloc::sync::Arc;
 use core::fmt;
 use std::path::Path;
 
-/// What the caller of a rendezvous knows beside the URL.
+/// Options of a rendezvous beside its URL.
 #[derive(Clone, Debug)]
 pub struct UrlOptions {
-    /// This process's rank; −1: the URL or the environment says it.
+    /// This process's rank; −1: the URL or the environment gives it.
     pub rank: i64,
-    /// How many ranks there are.
+    /// Number of ranks.
     pub world_size: WorldSize,
-    /// How long a call of the store may take, and the wait for the others.
+    /// Time that one store call may take, and the wait for the other ranks.
     pub timeout: Duration,
-    /// Where the rank that hosts the store listens, when that is not what the URL says.
+    /// Address at which the rank that hosts the store listens, where it differs from the URL's host.
     pub listen_host: Option<String>,
-    /// What the environment says. Nothing here reads it.
+    /// The relevant environment variables. This module does not read the process's environment.
     pub environment: RankEnvironment,
-    /// Ends what [`UrlRendezvous::next`] waits for, from another thread, with an error of the kind
+    /// Cancels [`UrlRendezvous::next`] from another thread. It then fails with an error of the kind
     /// [`ErrorKind::Cancelled`](crate::error::ErrorKind::Cancelled).
     pub canceller: Canceller,
 }
@@ -48,44 +48,45 @@ impl Default for UrlOptions {
     }
 }
 
-/// The ranks have met.
+/// Result of a rendezvous by URL.
 #[derive(Clone, Debug)]
 pub struct Meeting {
-    /// The store that they share.
+    /// The store that the ranks share.
     pub store: Arc<NodeStore>,
     /// This process's rank.
     pub rank: i64,
-    /// How many ranks there are; negative: nobody knows.
+    /// Number of ranks; negative: unknown.
     pub world_size: i64,
 }
 
-/// A rendezvous by URL under way.
+/// A rendezvous by URL in progress.
 pub trait UrlRendezvous: Send {
-    /// Meets the others. The built-in schemes do so once: a second time is an error.
+    /// Waits for the other ranks. The built-in schemes do so once: a second call is an error.
     ///
     /// # Errors
-    /// Why they have not met.
+    /// The ranks have not met.
     fn next(&mut self) -> Result<Meeting, HandlerError>;
 
-    /// What ends the wait of a [`UrlRendezvous::next`] whose caller has gone; `None`: it runs to its end.
+    /// Returns a function that ends the wait of a [`UrlRendezvous::next`] whose caller has given up; `None`: that
+    /// wait cannot be ended.
     fn interrupt(&self) -> Option<Arc<dyn Fn() + Send + Sync>> {
         None
     }
 }
 
-/// Handles the URLs of a scheme.
+/// Handler of the URLs of a scheme.
 pub trait UrlHandler: Send + Sync {
-    /// Begins a rendezvous. The URL's query holds what the options name.
+    /// Begins a rendezvous. The URL's query includes the rank and world size that the options name.
     ///
     /// # Errors
-    /// Why it cannot begin.
+    /// The rendezvous cannot begin.
     fn begin(&self, url: RendezvousUrl, options: UrlOptions) -> Result<Box<dyn UrlRendezvous>, HandlerError>;
 }
 
-/// How a scheme names the place of its store.
+/// Extracts the store's address from a URL of a scheme.
 type ToTcp = fn(&RendezvousUrl, &RankEnvironment) -> Result<TcpRendezvous, UrlError>;
 
-/// `tcp://` and `env://`: a store that rank 0 hosts, or its agent.
+/// Handler of `tcp://` and `env://`: a TCP store that rank 0 or its agent hosts.
 pub(super) struct TcpUrls {
     to_tcp: ToTcp,
     servers: Arc<HostedServers>,
@@ -136,16 +137,16 @@ impl UrlRendezvous for TcpUrlRendezvous {
         let UrlOptions { timeout, listen_host, environment, canceller, .. } = &self.options;
         let TcpRendezvous { host, port, rank, world_size, role } = (self.to_tcp)(&self.url, environment)?;
         let is_host = role == StoreRole::Host;
-        let to_tcp = StoreLocation { host: &host, port, listen_host: listen_host.as_deref(), is_host };
+        let location = StoreLocation { host: &host, port, listen_host: listen_host.as_deref(), is_host };
         let options =
             StoreOptions { timeout: *timeout, connect_timeout: *timeout, ..StoreOptions::default() };
-        let store = Arc::new(to_tcp.join(&self.servers, world_size, options, &canceller.begin())?);
+        let store = Arc::new(location.join(&self.servers, world_size, options, &canceller.begin())?);
         self.progress = Progress::Met;
         Ok(Meeting { store, rank, world_size })
     }
 }
 
-/// `file://`: a store in a file that every rank reaches.
+/// Handler of `file://`: a store in a file that every rank can reach.
 #[derive(Debug)]
 pub(super) struct FileUrls;
 
@@ -168,7 +169,7 @@ impl UrlRendezvous for FileUrlRendezvous {
         }
         let FileRendezvous { path, rank, world_size } = self.url.file()?;
         let options = FileStoreOptions {
-            // Nobody knows how many there are: nobody can be the last.
+            // With an unknown number of ranks, none can tell that it is the last one.
             world_size: u64::try_from(world_size).ok(),
             timeouts: Timeouts { call: self.timeout, ..Timeouts::default() },
             ..FileStoreOptions::default()

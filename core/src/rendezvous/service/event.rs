@@ -1,4 +1,4 @@
-//! What goes into the service and what comes out of it.
+//! Inputs and outputs of the service.
 
 use super::node::NodeName;
 use super::policy::{Action, Reason};
@@ -11,171 +11,174 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::fmt;
 
-/// A node that wants to be in a run.
+/// A node's request to be in a run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Join {
-    /// Which run.
+    /// The run's id.
     pub run_id: Box<str>,
-    /// Who.
+    /// The node's name.
     pub node: NodeName,
-    /// Where others reach it; as it is given, and never looked up.
+    /// Address at which other nodes reach it, passed on as given and never looked up.
     pub address: Arc<[u8]>,
-    /// Its workers; at least one.
+    /// Number of its workers; at least one.
     pub local_world_size: u32,
-    /// What is known of the node, by name: for example where in the network it stands.
+    /// Properties of the node by name, for example its place in the network.
     pub labels: Vec<(Box<str>, Box<str>)>,
     /// The rank it asks for, for [`super::policy::RankOrder::NodeRank`].
     pub node_rank: Option<u32>,
-    /// How long it waits for a round. While it stands by, no time counts.
+    /// Time that it waits for a round. The time as a spare does not count.
     pub join_timeout: Duration,
-    /// What all nodes of the run must agree on.
+    /// The settings, on which all nodes of the run must agree.
     pub settings: RunSettings,
-    /// The lowest number that its round may have; more than [`super::ROUND_MIN_MAX`] counts as that. A node from a server that
-    /// was restarted has been in rounds that this one does not know of.
+    /// The lowest number that its round may have, at most [`super::ROUND_MIN_MAX`]. A node that was in rounds of a
+    /// server before its restart knows higher numbers than this server.
     pub round_min: u64,
 }
 
-/// What happened to the service.
+/// Input of the service.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Input {
-    /// A node wants to be in the next round; one that is in the live round comes back with it.
+    /// A node asks to be in the next round; a node of the live round rejoins this way.
     Join {
         /// Its session.
         participant: ParticipantId,
-        /// What it says.
+        /// Its request.
         join: Join,
     },
-    /// A node wants to be a spare: it enters a round only in place of a missing node, and disturbs nobody before.
+    /// A node asks to be a spare: it enters a round only in place of a missing node, and never interrupts a live
+    /// round.
     Standby {
         /// Its session.
         participant: ParticipantId,
-        /// What it says.
+        /// Its request.
         join: Join,
     },
-    /// A node is done, or gives up its join. The run goes on.
+    /// A node is done, or withdraws its join. The run goes on.
     Leave {
         /// Its session.
         participant: ParticipantId,
     },
-    /// Nobody is to join the run any more. The live round goes on.
+    /// No node may join the run any more. The live round goes on.
     Close {
-        /// Whose session says so; it need not be in the run.
+        /// The session that closes the run; it need not be in the run.
         participant: ParticipantId,
-        /// Which run.
+        /// The run's id.
         run_id: Box<str>,
     },
-    /// The job has failed: the run is closed, and its nodes are told why.
+    /// The job has failed: the run is closed, and its nodes are notified with the message.
     Fail {
-        /// Whose session says so; it need not be in the run.
+        /// The session that reports the failure; it need not be in the run.
         participant: ParticipantId,
-        /// Which run.
+        /// The run's id.
         run_id: Box<str>,
-        /// Why.
+        /// Why the job failed.
         message: Box<str>,
     },
-    /// A participant is no more. One that is unknown was in no run.
+    /// A participant's session has ended. One that is unknown was in no run.
     Ended {
-        /// Its session.
+        /// The session.
         participant: ParticipantId,
-        /// Why.
+        /// Why it ended.
         why: EndReason,
     },
     /// Time has passed.
     Tick,
 }
 
-/// What the owner of the service has to do, in this order.
+/// Work for the owner of the service, to be done in this order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Output {
-    /// The keys of a new round are in use from now on: there are none yet, whatever was written there before.
+    /// The keys of a new round are in use from now on. The round starts without keys, whatever was written under its
+    /// prefix before.
     RoundOpened(Namespace),
-    /// From now on, nothing may be written beneath the keys of a round: it is over. Once for each round.
+    /// The round is over: from now on nothing may be written under its prefix. Sent once for each round.
     Fence(Namespace),
-    /// The keys of a round that is two rounds old, or whose run is forgotten, are to be deleted. The fence stays.
+    /// Delete the keys of a round that is two rounds old, or whose run is forgotten. The fence stays.
     Delete(Namespace),
-    /// A run was forgotten to make room for another. The fences of its rounds may go: no round of this service has one of
-    /// their numbers again, not even in a run of the same name.
+    /// A run was forgotten to make room for another. The fences of its rounds may be removed: no later round of this
+    /// service has one of their numbers, not even in a run of the same name.
     Forgotten(RunId),
-    /// To be told to a participant.
+    /// Send an event to a participant.
     Notify {
-        /// To whom.
+        /// The receiver.
         participant: ParticipantId,
-        /// What.
+        /// The event.
         event: Event,
     },
-    /// For the log.
+    /// Log a decision.
     Decided {
-        /// In which run.
+        /// The run's id.
         run_id: RunId,
-        /// The live round or else the next one.
+        /// Number of the live round or, if none is live, of the next one.
         round: u64,
         /// What was done.
         action: Action,
-        /// Why.
+        /// Why it was done.
         reason: Reason,
     },
 }
 
-/// What a participant is told.
+/// An event for a participant.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// It has a seat in the next round.
+    /// It has a slot in the next round.
     Seated,
-    /// It stands by, and this many before it.
+    /// It is a spare.
     Standby {
-        /// So many.
+        /// Number of spares before it.
         ahead: u32,
     },
     /// The round is formed.
     RoundFormed(Round),
-    /// Its join has failed; it is in the run no more.
+    /// Its join has failed; it is no longer in the run.
     JoinFailed(JoinFailure),
-    /// Nodes wait for the next round, or (0) do so no more. Told when the first comes and when the last goes.
+    /// The number of nodes that wait for the next round changed from or to 0: sent when the first node waits, and
+    /// with 0 when the last one stops waiting.
     NodesWaiting {
-        /// So many.
+        /// Number of waiting nodes.
         nodes: u32,
     },
-    /// Another node of its round is no more.
+    /// Another node of its round has died or left with its work undone.
     NodeLost(Arc<Loss>),
     /// Its round is over: nothing can be written to its keys any more.
     RoundEnded {
-        /// Which.
+        /// Number of the round.
         round: u64,
-        /// Why.
+        /// Why it is over.
         reason: Reason,
     },
     /// The next round was formed without it.
     Excluded {
-        /// The round that was formed.
+        /// Number of the round that was formed.
         round: u64,
     },
-    /// The run was closed, by this node if it was one of the run.
+    /// The run was closed.
     RunClosed {
-        /// By whom.
+        /// The node that closed it, if it was one of the run.
         by: Option<Arc<NodeName>>,
     },
-    /// The job has failed. The run is closed, and that was told before.
+    /// The job has failed. The run is closed, which was reported before.
     JobFailed {
-        /// Why.
+        /// Why the job failed.
         message: Arc<str>,
     },
-    /// Another participant joined under its name: it must not come back.
+    /// Another participant joined under its name: it must not rejoin.
     Replaced {
-        /// Who.
+        /// The other participant.
         by: ParticipantId,
     },
 }
 
-/// Who was lost, and why.
+/// A node that its round has lost.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Loss {
-    /// From which round.
+    /// Number of the round.
     pub round: u64,
-    /// Who.
+    /// The node's name.
     pub node: Arc<NodeName>,
     /// Its rank in that round.
     pub rank: u32,
-    /// Why.
+    /// Why it was lost.
     pub why: EndReason,
 }
 
@@ -185,28 +188,28 @@ impl fmt::Display for Loss {
     }
 }
 
-/// Why a join came to nothing.
+/// Why a join failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum JoinFailure {
-    /// Its time was up.
+    /// It timed out.
     TimedOut {
-        /// The time it had.
+        /// Time that it waited.
         waited: Duration,
-        /// Who was there and who was not; shared by all whose time was up in the same moment.
+        /// The nodes that had joined and those missing; shared by all joins that timed out at the same moment.
         shortfall: Arc<Shortfall>,
     },
     /// The run was closed.
     Closed {
-        /// Which run.
+        /// The run's id.
         run_id: RunId,
-        /// By whom, if it was a node of the run.
+        /// The node that closed it, if it was one of the run.
         by: Option<Arc<NodeName>>,
-        /// Why the job has failed, if somebody said that it has.
+        /// Why the job failed, if a node reported that.
         failure: Option<Arc<str>>,
     },
-    /// The run was closed while the node stood by: it was not needed, and nothing went wrong.
+    /// The run was closed while the node was a spare: it was not needed, and that is no failure.
     GracefulExit {
-        /// Which run.
+        /// The run's id.
         run_id: RunId,
     },
 }
@@ -225,27 +228,27 @@ impl fmt::Display for JoinFailure {
     }
 }
 
-/// Most names in one message; the others are counted.
+/// Largest number of names in one message; further nodes are only counted.
 pub(super) const NAMES_MAX: usize = 16;
 
 /// Why no round was formed in time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Shortfall {
-    /// In which run.
+    /// The run's id.
     pub run_id: RunId,
-    /// The round that was not formed.
+    /// Number of the round that was not formed.
     pub round: u64,
-    /// How many nodes it needs.
+    /// Number of nodes that it needs.
     pub minimum: u32,
-    /// The round that is in the way, if one is live.
+    /// Number of the live round, if there is one: it had to end first.
     pub live_round: Option<u64>,
-    /// How many were there.
+    /// Number of nodes that had joined.
     pub there_count: u32,
-    /// The first of those.
+    /// The first of those nodes.
     pub there: Vec<Arc<NodeName>>,
-    /// How many of the last round were not.
+    /// Number of nodes of the last round that had not rejoined.
     pub missing_count: u32,
-    /// The first of those, and what became of them.
+    /// The first of those nodes, and their states.
     pub missing: Vec<(Arc<NodeName>, MemberState)>,
 }
 
@@ -276,39 +279,39 @@ impl fmt::Display for Shortfall {
     }
 }
 
-/// Why the service did not do what it was asked. Nothing has changed, but for [`InputError::Closed`]: a node of the live
-/// round that wanted to come back is in the run no more.
+/// Error of a request to the service. The state has not changed, except after [`InputError::Closed`]: a node of the
+/// live round that asked to rejoin is no longer in the run.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum InputError {
-    /// The settings make no sense.
+    /// The settings are invalid.
     #[error(transparent)]
     Settings(#[from] SettingsError),
-    /// The nodes of one run disagree; the later one is refused.
+    /// The settings differ from those of the run's first node; the later node is refused.
     #[error(
         "node {offered_by} has {} {}, but the run '{run_id}' was begun by node {set_by} with {}",
         .difference.what, .difference.offered, .difference.in_force
     )]
     SettingsDiffer {
-        /// Which run.
+        /// The run's id.
         run_id: RunId,
-        /// Who began it.
+        /// The node that began the run.
         set_by: Arc<NodeName>,
-        /// Who came later.
+        /// The node that is refused.
         offered_by: Box<NodeName>,
-        /// In what they differ.
+        /// The first setting that differs.
         difference: Box<SettingsDifference>,
     },
-    /// The run is closed, which is final.
+    /// The run is closed for good.
     #[error("the rendezvous '{run_id}' is closed{}", By(.by.as_deref(), .failure.as_deref()))]
     Closed {
-        /// Which run.
+        /// The run's id.
         run_id: RunId,
-        /// By whom, if it was a node of the run.
+        /// The node that closed it, if it was one of the run.
         by: Option<Arc<NodeName>>,
-        /// Why the job has failed, if somebody said that it has.
+        /// Why the job failed, if a node reported that.
         failure: Option<Arc<str>>,
     },
-    /// The participant waits for a round already.
+    /// The participant already waits for a round.
     #[error("node {node} has asked to join the run '{run_id}' and is not yet answered")]
     JoinPending {
         /// Which run.
@@ -316,48 +319,48 @@ pub enum InputError {
         /// Who.
         node: Arc<NodeName>,
     },
-    /// A participant is in one run, under one name.
+    /// A participant may be in one run only, under one name.
     #[error(
         "{participant} is node {node} of the run '{run_id}' and cannot join under another name or another run"
     )]
     OtherIdentity {
-        /// Who.
+        /// The participant.
         participant: ParticipantId,
         /// Its run.
         run_id: RunId,
         /// Its name.
         node: Arc<NodeName>,
     },
-    /// The participant is in no run: it never joined, left, timed out, was left behind, or was replaced.
+    /// The participant is in no run: it never joined, left, timed out, was excluded, or was replaced.
     #[error("{0} is in no run")]
     UnknownParticipant(ParticipantId),
-    /// The host failed again and again.
+    /// The host failed repeatedly.
     #[error(
         "host {host} failed {failures} times in a row and is kept out of the run '{run_id}' for another {remaining:?}"
     )]
     CoolingDown {
-        /// Which run.
+        /// The run's id.
         run_id: RunId,
-        /// Which host.
+        /// The host.
         host: Box<str>,
-        /// So many failures.
+        /// Number of consecutive failures.
         failures: u32,
-        /// When it may come back.
+        /// Time until it may rejoin.
         remaining: Duration,
     },
-    /// Something is over a limit.
+    /// A size is over its limit.
     #[error("{what}: {given} is over the limit of {limit}")]
     LimitExceeded {
-        /// What.
+        /// What is too large, with its unit.
         what: &'static str,
-        /// How much.
+        /// The given size.
         given: usize,
-        /// How much may be.
+        /// The limit.
         limit: usize,
     },
 }
 
-/// By whom, and why.
+/// Text of the node that closed a run, and of the reason.
 struct By<'a>(Option<&'a NodeName>, Option<&'a str>);
 
 impl fmt::Display for By<'_> {

@@ -1,4 +1,4 @@
-//! What a node is called, and in which order names stand.
+//! Names of nodes, and their order.
 
 use alloc::boxed::Box;
 use alloc::string::ToString;
@@ -6,7 +6,7 @@ use alloc::vec::Vec;
 use core::cmp::Ordering;
 use core::fmt;
 
-/// The name by which a node is known to people and to its successors: two that go by one name are one node.
+/// The name that identifies a node to users and across processes: two processes with one name are one node.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct NodeName {
     host: Box<str>,
@@ -14,27 +14,27 @@ pub struct NodeName {
 }
 
 impl NodeName {
-    /// A node that is any string; it is its own host.
+    /// Creates the name of a node from any string; the node is its own host.
     #[must_use]
     pub fn plain(name: &str) -> Self {
         Self { host: name.into(), process: None }
     }
 
-    /// The `local_id`th participant of process `pid` on `host`.
+    /// Creates the name of the `local_id`th participant of process `pid` on `host`.
     #[must_use]
     pub fn process(host: &str, pid: u32, local_id: u32) -> Self {
         Self { host: host.into(), process: Some((pid, local_id)) }
     }
 
-    /// Reads a name as it prints: what ends in two numbers behind underscores names a process; anything else is its own
-    /// host.
+    /// Parses a name as it prints: a name that ends in two numbers after underscores identifies a process; any other
+    /// name is its own host.
     #[must_use]
     pub fn parse(name: &str) -> Self {
         let mut parts = name.rsplitn(3, '_');
         let mut number = || {
             let digits = parts.next()?;
             let number: u32 = digits.parse().ok()?;
-            // Two names that differ must stay two names.
+            // The leading zeros count: names that differ must stay different.
             (number.to_string() == digits).then_some(number)
         };
         let (local_id, pid) = (number(), number());
@@ -44,11 +44,11 @@ impl NodeName {
         }
     }
 
-    /// Its bytes in a table: names that differ, and be it only in what they are the names of, differ in them.
+    /// Returns a unique key for tables. It differs also for names of different kinds that print the same.
     pub(super) fn key(&self) -> Vec<u8> {
         let mut key = Vec::from(self.host.as_bytes());
         if let Some((pid, local_id)) = self.process {
-            // No text has this byte.
+            // 0xff occurs in no UTF-8 string.
             key.push(0xff);
             key.extend_from_slice(&pid.to_be_bytes());
             key.extend_from_slice(&local_id.to_be_bytes());
@@ -56,7 +56,7 @@ impl NodeName {
         key
     }
 
-    /// Where it runs.
+    /// Returns the host on which the node runs.
     #[must_use]
     pub fn host(&self) -> &str {
         &self.host
@@ -82,7 +82,7 @@ impl PartialOrd for NodeName {
     }
 }
 
-/// Orders as people count: `node9` before `node10`. Texts that differ never compare equal.
+/// Compares strings with numbers by value: `node9` is before `node10`. Different strings never compare equal.
 #[must_use]
 #[inline(never)]
 pub fn natural(left: &str, right: &str) -> Ordering {
@@ -105,7 +105,7 @@ pub fn natural(left: &str, right: &str) -> Ordering {
     a.len().cmp(&b.len()).then_with(|| left.cmp(right))
 }
 
-/// The digits at the start, without the zeros before them, and what follows.
+/// Splits off the digits at the start, without leading zeros.
 fn split_number(text: &[u8]) -> (&[u8], &[u8]) {
     let end = text.iter().position(|byte| !byte.is_ascii_digit()).unwrap_or(text.len());
     let (digits, rest) = text.split_at(end);

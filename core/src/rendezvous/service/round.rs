@@ -1,4 +1,4 @@
-//! A round: its ranks, its keys, and what became of its nodes.
+//! A round: its ranks, its keys, and the states of its nodes.
 
 use super::node::NodeName;
 use super::{ParticipantId, RunId};
@@ -6,53 +6,53 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::fmt;
 
-/// Names the keys of one round. The owner of the service makes a prefix of it, which differs from those of all other
-/// rounds and of all other servers.
+/// Identifies the keys of one round. The owner of the service derives a key prefix from it, which differs from those
+/// of all other rounds and of all other servers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Namespace {
-    /// Of this run.
+    /// The run's id.
     pub run_id: RunId,
-    /// Of this round; 0 is the first.
+    /// Number of the round; 0 is the first.
     pub round: u64,
 }
 
-/// What one node is told of its round: as much for ten nodes as for ten thousand.
+/// A round as one node is notified of it. Its size does not depend on the number of nodes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Round {
-    /// Whose keys are the round's.
+    /// Identifies the keys of the round.
     pub namespace: Namespace,
     /// The node's rank among the nodes.
     pub rank: u32,
-    /// The number of nodes.
+    /// Number of nodes.
     pub world_size: u32,
-    /// The global rank of the node's first worker: the workers of all nodes with a lower rank.
+    /// Global rank of the node's first worker, that is, the number of workers of all nodes with a lower rank.
     pub worker_offset: u64,
-    /// The number of workers of all nodes.
+    /// Number of workers of all nodes.
     pub worker_count: u64,
-    /// The node with rank 0.
+    /// Name of the node with rank 0.
     pub rank_zero: Arc<NodeName>,
-    /// Where that one is reached.
+    /// Address of the node with rank 0.
     pub rank_zero_address: Arc<[u8]>,
 }
 
-/// Why a participant is in its round no more, and not because it was done.
+/// Why a participant is no longer in its round although it was not done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum EndReason {
-    /// Its connection ended: its process died.
+    /// Its connection ended, because its process died.
     ConnectionEnded,
-    /// Its host fell silent.
+    /// Its host stopped responding.
     HostSilent,
     /// Its process sends no heartbeats.
     HeartbeatsMissed,
-    /// It reads nothing of what it is sent.
+    /// It does not read what the server sends.
     Stalled,
-    /// It broke the protocol.
+    /// It violated the protocol.
     ProtocolBroken,
     /// Another participant joined under its name.
     Replaced,
-    /// It wanted another round of a closed run.
+    /// It asked for another round of a closed run.
     Refused,
-    /// It wanted another round, and left or ran out of time before there was one.
+    /// It asked for another round, and left or timed out before one was formed.
     GaveUp,
 }
 
@@ -71,18 +71,18 @@ impl fmt::Display for EndReason {
     }
 }
 
-/// What became of a node of a round.
+/// State of a node of a round.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MemberState {
-    /// In the round; or, when it is over, not back yet.
+    /// In the round; or, when the round is over, not rejoined yet.
     Present,
-    /// Came back for the next one.
+    /// Rejoined for the next round.
     Back,
     /// Left.
     Left,
     /// Died, or was replaced.
     Ended(EndReason),
-    /// Came back and gave up, before a next round was formed.
+    /// Rejoined, and gave up before the next round was formed.
     GaveUp,
 }
 
@@ -103,26 +103,26 @@ impl fmt::Display for MemberState {
 pub struct RoundMember {
     /// Its name.
     pub node: Arc<NodeName>,
-    /// Where it is reached.
+    /// Its address.
     pub address: Arc<[u8]>,
     /// Its session.
     pub participant: ParticipantId,
-    /// Its workers.
+    /// Number of its workers.
     pub local_world_size: u32,
-    /// The global rank of the first of them.
+    /// Global rank of its first worker.
     pub worker_offset: u64,
-    /// What became of it.
+    /// Its state.
     pub member_state: MemberState,
 }
 
-/// A node that has come for a round that is still to be formed.
+/// A node that has joined for a round that is still to be formed.
 #[derive(Clone, Copy, Debug)]
 pub struct WaitingNode<'a> {
     /// Its name.
     pub node: &'a NodeName,
-    /// Where it is reached.
+    /// Its address.
     pub address: &'a [u8],
-    /// Its workers.
+    /// Number of its workers.
     pub local_world_size: u32,
 }
 
@@ -130,14 +130,14 @@ pub struct WaitingNode<'a> {
 #[derive(Debug)]
 pub(super) struct RoundRecord {
     pub(super) round: u64,
-    /// By rank.
+    /// Sorted by rank.
     pub(super) members: Vec<RoundMember>,
-    /// How many left the round while it was live.
+    /// Number of nodes that left the round while it was live.
     pub(super) finished: u32,
 }
 
 impl RoundRecord {
-    /// What the node with this rank is told.
+    /// Returns the round as the node with this rank is notified of it.
     pub(super) fn summary_for(&self, run_id: &RunId, rank: u32) -> Option<Round> {
         let member = self.members.get(usize::try_from(rank).ok()?)?;
         let last = self.members.last()?;
@@ -152,7 +152,7 @@ impl RoundRecord {
         })
     }
 
-    /// The nodes of the round that did not come back for the next.
+    /// Iterates over the nodes of the round that have not rejoined for the next.
     pub(super) fn missing(&self) -> impl Iterator<Item = &RoundMember> {
         self.members.iter().filter(|member| member.member_state != MemberState::Back)
     }
