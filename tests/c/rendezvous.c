@@ -373,7 +373,7 @@ void static_nodes_meet_again(void) {
   CHECK_NUMBER((long long)rdzv_error_rank_count(short_of), 1);
   CHECK_NUMBER(rdzv_error_rank(short_of, 0), 0);
   const struct failure wanted = {.status = RDZV_RENDEZVOUS_TIMED_OUT,
-                                 .message_part = "1 of 2 nodes came to round 1 within 2 s; missing node rank: 0"};
+                                 .message_part = "1 of 2 nodes joined round 1 within 2 s; missing node rank: 0"};
   check_failure(__FILE__, __LINE__, "joining", RDZV_RENDEZVOUS_TIMED_OUT, short_of, wanted);
   rdzv_error_free(short_of);
   struct node before = nodes[1];
@@ -413,7 +413,7 @@ void static_nodes_that_do_not_meet_are_told_why(void) {
   } nodes[] = {
       {free_port(),
        0,
-       {.status = RDZV_RENDEZVOUS_TIMED_OUT, .message_part = "1 of 2 nodes came to round 0 within 1 s"}},
+       {.status = RDZV_RENDEZVOUS_TIMED_OUT, .message_part = "1 of 2 nodes joined round 0 within 1 s"}},
       {absent, 1, {.status = RDZV_RENDEZVOUS_CONNECTION, .message_part = "refused"}},
   };
   for (size_t i = 0; i < 2; ++i) {

@@ -382,7 +382,7 @@ void own_backend_fails_in_every_way(void) {
   struct own slow = new_own();
   make(&slow, 30);
   PLAN(&slow, waits, true);
-  FAILS_LIKE(((struct failure){.status = RDZV_TIMED_OUT, .message_part = "did not come back within 0.03 s"}),
+  FAILS_LIKE(((struct failure){.status = RDZV_TIMED_OUT, .message_part = "did not return within 0.03 s"}),
              rdzv_rendezvous_handler_next_rendezvous(slow.handle, &info, &error));
   await(&slow, &slow.is_waiting);
   set(&slow, &slow.is_released, true);

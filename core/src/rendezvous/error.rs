@@ -107,7 +107,7 @@ pub enum RendezvousError {
     },
     /// Some nodes did not join a round in time.
     #[error(
-        "The rendezvous '{run_id}' timed out: {arrived} of {nodes} nodes came to round {round} within {} s; missing {}",
+        "The rendezvous '{run_id}' timed out: {arrived} of {nodes} nodes joined round {round} within {} s; missing {}",
         Seconds(*timeout),
         Ranks(missing, nodes - arrived)
     )]
@@ -146,7 +146,7 @@ pub enum RendezvousError {
     /// A spare node is dismissed: the rendezvous has closed, and that is no failure.
     #[error("The rendezvous '{run_id}' is closed, terminating pending rendezvous.")]
     GracefulExit {
-        /// Which rendezvous.
+        /// The run's id.
         run_id: Box<str>,
     },
     /// Another session joined under the node's name. This node must not rejoin, or the two would replace each other
@@ -243,7 +243,7 @@ mod tests {
                     timeout,
                 },
                 RendezvousErrorKind::Timeout,
-                "The rendezvous 'job-7' timed out: 1 of 4 nodes came to round 1 within 2.5 s; missing node ranks: 1, 3 and 1 more",
+                "The rendezvous 'job-7' timed out: 1 of 4 nodes joined round 1 within 2.5 s; missing node ranks: 1, 3 and 1 more",
                 None,
             ),
             (
@@ -256,7 +256,7 @@ mod tests {
                     timeout,
                 },
                 RendezvousErrorKind::Timeout,
-                "The rendezvous 'job-7' timed out: 2 of 3 nodes came to round 0 within 2.5 s; missing 1 of the node ranks 1, 2",
+                "The rendezvous 'job-7' timed out: 2 of 3 nodes joined round 0 within 2.5 s; missing 1 of the node ranks 1, 2",
                 None,
             ),
             (

@@ -232,7 +232,7 @@ pub enum Event<'b> {
 
 /// The request is not allowed in the node's present state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("a node that is {0:?} may not ask for that")]
+#[error("the request is not allowed for a node in state {0:?}")]
 pub struct InvalidState(pub Part);
 
 /// The server's frame is not of a kind that answers the request.

@@ -34,7 +34,7 @@ use crate::rendezvous::timeouts::TimeoutError;
 use crate::time::Instant;
 use alloc::sync::Arc;
 use core::fmt;
-use run::{Departure, Effects, JoinIntent, Rest, Run};
+use run::{Departure, Effects, Idle, JoinIntent, Run};
 use slab::Slab;
 
 /// The name of a run.
@@ -81,7 +81,7 @@ pub struct RunStatus {
 /// Largest [`Join::round_min`] that takes effect. More round numbers remain above it than rounds can be formed.
 pub const ROUND_MIN_MAX: u64 = 1 << 53;
 
-/// Index of a run in [`Rendezvous::runs`], constant for the life of the run.
+/// Index of a run in `Rendezvous::runs`, constant for the life of the run.
 type RunIndex = usize;
 
 /// The rendezvous of all runs of a server.
@@ -94,8 +94,8 @@ pub struct Rendezvous {
     timers: Set<(Instant, RunIndex)>,
     /// The runs without nodes, in the order in which they are forgotten: closed runs first, then the others, each by
     /// the time at which its last node left.
-    resting: Index<(Rest, u64), RunIndex>,
-    rested: u64,
+    idle_runs: Index<(Idle, u64), RunIndex>,
+    idle_count: u64,
     /// No forgotten run had a round of this number or above.
     first_round: u64,
     effects: Effects,
@@ -111,8 +111,8 @@ impl Rendezvous {
             run_names: Named::new(),
             participants: Index::new(),
             timers: Set::new(),
-            resting: Index::new(),
-            rested: 0,
+            idle_runs: Index::new(),
+            idle_count: 0,
             first_round: 0,
             effects: Effects::default(),
         }
@@ -149,7 +149,7 @@ impl Rendezvous {
                 self.check_run_id(&run_id)?;
                 let limit = self.limits.failure_bytes_max;
                 if message.len() > limit {
-                    return Err(over("bytes of a failure", message.len(), limit));
+                    return Err(limit_exceeded("bytes of a failure", message.len(), limit));
                 }
                 let run = self.index_for(&run_id)?;
                 self.update_run(now, run, &mut |run, fx| {
@@ -258,7 +258,7 @@ impl Rendezvous {
             }
             admitted?;
             if run.nodes() >= nodes_max && run.node_of(participant).is_none() && !run.has_node(&join.node) {
-                return Err(over("nodes of one run", run.nodes() + 1, nodes_max));
+                return Err(limit_exceeded("nodes of one run", run.nodes() + 1, nodes_max));
             }
             run.enter(now, participant, join, join_intent, fx);
             Ok(())
@@ -294,7 +294,7 @@ impl Rendezvous {
             self.forget_one();
         }
         if self.runs.len() >= self.limits.runs_max {
-            return Err(over("runs", self.runs.len() + 1, self.limits.runs_max));
+            return Err(limit_exceeded("runs", self.runs.len() + 1, self.limits.runs_max));
         }
         let index = self.runs.insert(Run::new(run_id.into(), self.first_round));
         self.run_names.insert(run_id.as_bytes(), index);
@@ -303,7 +303,7 @@ impl Rendezvous {
 
     /// Forgets the run that has been without nodes for longest, of the closed runs if there is one.
     fn forget_one(&mut self) {
-        let Some((_, index)) = self.resting.first() else { return };
+        let Some((_, index)) = self.idle_runs.first() else { return };
         let run = self.remove(index);
         self.effects.outputs.extend(run.kept().map(Output::Delete));
         self.first_round = self.first_round.max(run.next_round);
@@ -313,8 +313,8 @@ impl Rendezvous {
     fn remove(&mut self, index: RunIndex) -> Run {
         let run = self.runs.remove(index);
         self.run_names.remove(run.id.as_bytes());
-        if let Some(rests) = run.rests {
-            self.resting.remove(rests);
+        if let Some(key) = run.idle_key {
+            self.idle_runs.remove(key);
         }
         if let Some(armed) = run.armed {
             self.timers.remove((armed, index));
@@ -327,11 +327,11 @@ impl Rendezvous {
         &mut self,
         now: Instant,
         index: RunIndex,
-        happened: &mut dyn FnMut(&mut Run, &mut Effects) -> Result<(), InputError>,
+        apply: &mut dyn FnMut(&mut Run, &mut Effects) -> Result<(), InputError>,
     ) -> Result<(), InputError> {
         let Some(run) = self.runs.get_mut(index) else { return Ok(()) };
         run.settle(now, &mut self.effects);
-        let result = happened(run, &mut self.effects);
+        let result = apply(run, &mut self.effects);
         let wake = run.settle(now, &mut self.effects);
         if run.armed != wake {
             if let Some(old) = run.armed {
@@ -342,15 +342,15 @@ impl Rendezvous {
             }
             run.armed = wake;
         }
-        let rest = run.rest();
-        if run.rests.map(|(rest, _)| rest) != rest {
-            if let Some(old) = run.rests.take() {
-                self.resting.remove(old);
+        let idle = run.idle();
+        if run.idle_key.map(|(idle, _)| idle) != idle {
+            if let Some(old) = run.idle_key.take() {
+                self.idle_runs.remove(old);
             }
-            if let Some(rest) = rest {
-                self.rested += 1;
-                run.rests = Some((rest, self.rested));
-                self.resting.insert((rest, self.rested), index);
+            if let Some(idle) = idle {
+                self.idle_count += 1;
+                run.idle_key = Some((idle, self.idle_count));
+                self.idle_runs.insert((idle, self.idle_count), index);
             }
         }
         if run.is_blank() {
@@ -365,7 +365,7 @@ impl Rendezvous {
     fn check_run_id(&self, run_id: &str) -> Result<(), InputError> {
         let limit = self.limits.run_id_bytes_max;
         if run_id.len() > limit {
-            return Err(over("bytes of a run id", run_id.len(), limit));
+            return Err(limit_exceeded("bytes of a run id", run_id.len(), limit));
         }
         Ok(validate_run_id(run_id)?)
     }
@@ -381,7 +381,7 @@ impl Rendezvous {
             ("bytes of a node's labels", label_bytes, limits.label_bytes_max),
         ];
         if let Some((what, given, limit)) = bounded.into_iter().find(|(_, given, limit)| given > limit) {
-            return Err(over(what, given, limit));
+            return Err(limit_exceeded(what, given, limit));
         }
         if join.node.host().is_empty() {
             return Err(SettingsError::NodeName.into());
@@ -396,6 +396,6 @@ impl Rendezvous {
     }
 }
 
-const fn over(what: &'static str, given: usize, limit: usize) -> InputError {
+const fn limit_exceeded(what: &'static str, given: usize, limit: usize) -> InputError {
     InputError::LimitExceeded { what, given, limit }
 }

@@ -1,5 +1,5 @@
-//! Which process takes part in a static rendezvous with a node rank. Each node writes its claim into the store before it
-//! comes to a round, so that two nodes that were given the same rank notice each other.
+//! Claims on node ranks: which process takes part in a static rendezvous with a node rank. Each node writes its claim
+//! into the store before it joins a round, so that two nodes that were given the same rank detect each other.
 
 use super::static_settings::StaticError;
 use alloc::boxed::Box;
@@ -7,7 +7,7 @@ use alloc::format;
 use alloc::string::{String, ToString};
 use core::fmt;
 
-/// Returns the key of a node rank's claim, beneath the run.
+/// Returns the key of a node rank's claim, under the run's prefix.
 #[must_use]
 pub fn claim_key(rank: u64) -> String {
     format!("rdzv/static/nodes/{rank}")
@@ -16,11 +16,11 @@ pub fn claim_key(rank: u64) -> String {
 /// The process that takes part with a node rank.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Claim {
-    /// The name of the process's host.
+    /// Name of the process's host.
     pub host: String,
     /// The process id.
     pub pid: u32,
-    /// When the process started, as its system counts: a process id alone may be another process's by now.
+    /// Start time of the process, in its system's ticks: the system may have reused the process id.
     pub started: u64,
 }
 
@@ -37,7 +37,7 @@ impl Claim {
         format!("{} {} {}", self.host, self.pid, self.started)
     }
 
-    /// Reads what a node wrote; `None` for anything else.
+    /// Parses what a node wrote; `None` for anything else.
     #[must_use]
     pub fn parse(text: &[u8]) -> Option<Self> {
         let mut parts = core::str::from_utf8(text).ok()?.rsplitn(3, ' ');
@@ -46,35 +46,35 @@ impl Claim {
     }
 }
 
-/// What this node may do with its rank.
+/// What a node does about the claim on its rank.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ClaimDecision {
     /// The rank is this node's already.
     Keep,
-    /// The node replaces what stands there by its own claim.
+    /// The node replaces the current claim by its own.
     Take,
     /// Another process has the rank.
     Refuse(Claim),
 }
 
-/// What a node knows when it reads the claim on its rank.
+/// The state on which the decision about a claim depends.
 #[derive(Clone, Copy, Debug)]
 pub struct ClaimView<'a> {
     /// This node's claim.
     pub local_claim: &'a Claim,
-    /// What stands at the key; empty where nothing does.
+    /// The value of the claim's key; empty if there is none.
     pub current: &'a [u8],
-    /// Whether this node's claim stood there before.
+    /// Whether this node's claim was the key's value before.
     pub was_local: bool,
-    /// Whether all nodes have come to the first round.
+    /// Whether all nodes have joined the first round.
     pub is_complete: bool,
 }
 
 impl ClaimView<'_> {
-    /// Decides. `runs_here` tells whether the process of a claim runs on this host.
+    /// Decides about the claim. `runs_here` returns whether the process of a claim runs on this host.
     ///
-    /// A node that died may come back, on its host at any time. On another host it may come back once the first round is
-    /// complete: until then nobody can tell it from a second node with the same rank.
+    /// A node that died may rejoin, on its host at any time. On another host it may rejoin once the first round is
+    /// complete: until then it cannot be distinguished from a second node with the same rank.
     #[must_use]
     pub fn decide(&self, runs_here: impl FnOnce(&Claim) -> bool) -> ClaimDecision {
         let Some(current) = Claim::parse(self.current) else { return ClaimDecision::Take };
@@ -91,7 +91,7 @@ impl ClaimView<'_> {
         }
     }
 
-    /// The error of a node whose rank another process has.
+    /// Returns the error of a node whose rank another process has.
     #[must_use]
     pub fn refusal(&self, other: &Claim, rank: u64, run_id: &str) -> StaticError {
         let (one, two) = if self.was_local { (self.local_claim, other) } else { (other, self.local_claim) };

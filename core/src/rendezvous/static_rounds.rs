@@ -1,35 +1,35 @@
-//! Rounds for nodes that have nothing to meet over but a store: each round has a log there, to which a node appends that
-//! it comes, that it goes, or that the run is closed. Whoever reads the log reads the same: a round is whole from the
-//! first entry on with which all nodes are there, unless it was closed before.
+//! Rounds of nodes that share only a store. Each round has a log there, to which a node appends that it joins, that
+//! it leaves, or that the run is closed. All readers of a log reach the same result: a round is complete from the
+//! first entry on with which all nodes are present, unless it was closed before.
 //!
-//! The first round is also complete when as many nodes have checked in as there are, since nodes of PyTorch know nothing
-//! of its log. As long as not all nodes are in its log, some may be PyTorch's, and there is no other round.
+//! The first round is also complete when as many nodes have checked in as there are, since nodes of PyTorch do not
+//! write its log. While some nodes are missing from that log they may be PyTorch's, and there are no further rounds.
 //!
-//! Call [`StaticRounds::begin`], and then do what [`StaticRounds::next_step`] says and tell what came of it, until it is
-//! over; [`StaticRounds::gave_up`] when a step failed, whichever. A wish that was left in the middle is gone on with by
-//! the next one.
+//! Call [`StaticRounds::begin`], then perform each [`StaticRounds::next_step`] and report its result, until it is
+//! [`Step::Over`]. Report a failed step, of any kind, with [`StaticRounds::gave_up`]. An attempt that was given up is
+//! resumed by the next one.
 
 use crate::error::Effect;
 use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
 
-/// How many missing nodes are named: enough to see whether it is one host or several.
+/// Largest number of missing nodes in an error: enough to tell whether one host is missing or several.
 pub const MISSING_MAX: usize = 16;
 
-/// Where the log of a round stands, beneath the run.
+/// Returns the key of a round's log, under the run's prefix.
 #[must_use]
 pub fn log_key(round: u64) -> String {
     key(round, "log")
 }
 
-/// What is there once the log says how the round's wait ends.
+/// Returns the key that is set once the log decides how the wait for the round ends.
 #[must_use]
 pub fn ended_key(round: u64) -> String {
     key(round, "told")
 }
 
-/// What stands before the keys of a round's own store. The first round's is the rendezvous' own.
+/// Returns the key prefix of a round's own store. The first round uses the rendezvous' own store.
 #[must_use]
 pub fn store_prefix(round: u64) -> String {
     key(round, "store")
@@ -39,60 +39,60 @@ fn key(round: u64, part: &str) -> String {
     format!("rdzv/static/{round}/{part}")
 }
 
-/// What a node appends to a round's log.
+/// An entry of a round's log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Entry {
-    /// The node is there.
+    /// The node is present.
     Arrive,
-    /// It waits no longer.
+    /// The node no longer waits.
     Leave,
-    /// Nobody may come any more.
+    /// No node may join any more.
     Closes,
 }
 
 impl Entry {
-    /// The bytes to append, for the node of this rank.
+    /// Returns the bytes to append, for the node of this rank.
     #[must_use]
     pub fn text(self, rank: u64) -> String {
-        let liveness_key = match self {
+        let mark = match self {
             Self::Arrive => '+',
             Self::Leave => '-',
             Self::Closes => 'x',
         };
-        format!("{liveness_key}{rank} ")
+        format!("{mark}{rank} ")
     }
 }
 
-/// Where a round stands.
+/// State of a round.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RoundState {
-    /// Some are missing.
+    /// Nodes are missing.
     Open,
-    /// All have come.
+    /// All nodes have joined.
     Whole,
-    /// It was closed before all had come.
+    /// The run was closed before all nodes had joined.
     Closed,
 }
 
-/// What a round's log says.
+/// The content of a round's log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Attendance {
     world_size: u64,
-    /// Who is there, in order.
+    /// Ranks of the present nodes, sorted.
     present: Vec<u64>,
     round_state: RoundState,
 }
 
 impl Attendance {
-    /// Of a round of so many nodes. What makes no sense says nothing.
+    /// Parses the log of a round of `world_size` nodes. Invalid entries are ignored.
     #[must_use]
     pub fn read(log: &[u8], world_size: u64) -> Self {
         let mut attendance = Self { world_size, present: Vec::new(), round_state: RoundState::Open };
         for entry in log.split(|&byte| byte == b' ') {
-            let Some((&liveness_key, digits)) = entry.split_first() else { continue };
+            let Some((&mark, digits)) = entry.split_first() else { continue };
             let rank = core::str::from_utf8(digits).ok().and_then(|digits| digits.parse().ok());
             let Some(rank) = rank.filter(|&rank| rank < world_size) else { continue };
-            match (liveness_key, attendance.present.binary_search(&rank)) {
+            match (mark, attendance.present.binary_search(&rank)) {
                 (b'+', Err(index)) => attendance.present.insert(index, rank),
                 (b'-', Ok(index)) => drop(attendance.present.remove(index)),
                 (b'x', _) => attendance.round_state = RoundState::Closed,
@@ -101,7 +101,7 @@ impl Attendance {
             if attendance.arrived() == world_size && attendance.round_state == RoundState::Open {
                 attendance.round_state = RoundState::Whole;
             }
-            // What comes behind the decision changes nothing.
+            // Entries after the decision change nothing.
             if attendance.round_state != RoundState::Open {
                 break;
             }
@@ -109,19 +109,19 @@ impl Attendance {
         attendance
     }
 
-    /// Where the round stands.
+    /// Returns the state of the round.
     #[must_use]
     pub const fn round_state(&self) -> RoundState {
         self.round_state
     }
 
-    /// How many are there.
+    /// Returns the number of present nodes.
     #[must_use]
     pub const fn arrived(&self) -> u64 {
         self.present.len() as u64
     }
 
-    /// The ranks of those who are there, in order.
+    /// Returns the ranks of the present nodes, sorted.
     #[must_use]
     pub fn present(&self) -> &[u64] {
         &self.present
@@ -136,124 +136,124 @@ impl Attendance {
     }
 }
 
-/// Not all came in time.
+/// The nodes of a round that timed out.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Shortfall {
-    /// To which round.
+    /// Number of the round.
     pub round: u64,
-    /// How many were there, with this node.
+    /// Number of nodes that were present, including this node.
     pub arrived: u64,
-    /// Who was not; [`MISSING_MAX`] at most.
+    /// Ranks of missing nodes, at most [`MISSING_MAX`].
     pub missing: Vec<u64>,
 }
 
-/// How a wish for a round ended.
+/// How an attempt to join a round ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
     /// The node is in this round.
     Entered {
-        /// Which; 0 is the first.
+        /// Number of the round; 0 is the first.
         round: u64,
     },
-    /// Somebody closed the run.
+    /// A node closed the run.
     Closed,
-    /// The node gave up, and was taken off the log.
+    /// The node gave up, and its log entry was withdrawn.
     Short(Shortfall),
-    /// The node gave up, and nothing was to be taken back, or nothing could be.
+    /// The node gave up; there was no entry to withdraw, or withdrawing it failed.
     GivenUp,
 }
 
-/// What is to be done next.
+/// The next step of an attempt.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// Read the round's log, and hand it to [`StaticRounds::saw`]; one that is not there is empty.
+    /// Read the round's log, and pass it to [`StaticRounds::saw`]. A missing log is empty.
     Read {
-        /// Which round's.
+        /// Number of the round.
         round: u64,
     },
-    /// Append this node's entry, and say [`StaticRounds::done`].
+    /// Append this node's entry, then call [`StaticRounds::done`].
     Append {
-        /// To which round's log.
+        /// Number of the log's round.
         round: u64,
-        /// What.
+        /// The entry.
         entry: Entry,
     },
-    /// Check in to the first round, and say [`StaticRounds::done`].
+    /// Check in to the first round, then call [`StaticRounds::done`].
     CheckIn,
-    /// Take the check-in back, report [`StaticRounds::checked_out_of`], and say [`StaticRounds::done`].
+    /// Withdraw the check-in, report [`StaticRounds::checked_out_of`], then call [`StaticRounds::done`].
     CheckOut,
-    /// Make sure that this node still has its rank, and say [`StaticRounds::done`].
+    /// Check that this node still has its rank, then call [`StaticRounds::done`].
     KeepClaim,
-    /// Wait for a moment until as many nodes have checked in as there are. Report [`StaticRounds::done`] when they have, and
-    /// [`StaticRounds::not_all_yet`] when they have not.
+    /// Wait briefly until as many nodes have checked in as there are. Call [`StaticRounds::done`] if they have, and
+    /// [`StaticRounds::not_all_yet`] if not.
     Gather,
-    /// Wait until the round's wait is told to be over, and say [`StaticRounds::done`].
+    /// Wait for the round's [`ended_key`], then call [`StaticRounds::done`].
     Wait {
-        /// Which round's.
+        /// Number of the round.
         round: u64,
     },
-    /// Tell those who wait for the round to read its log, and say [`StaticRounds::done`].
+    /// Set the round's [`ended_key`], so that the waiting nodes read its log, then call [`StaticRounds::done`].
     Notify {
-        /// Which round.
+        /// Number of the round.
         round: u64,
     },
-    /// Nothing: it is over.
+    /// Stop: the attempt is over.
     Over(Outcome),
 }
 
-/// Where a wish stands.
+/// Stage of an attempt to join a round.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Stage {
-    /// It looks for the first round that is not whole.
-    Looking,
-    Coming,
-    /// It checks in to the first round.
+    /// Searches for the first round that is not complete.
+    Searching,
+    Arriving,
+    /// Checks in to the first round.
     CheckingIn,
-    /// It waits until all nodes have checked in, of the first round.
+    /// Waits until all nodes have checked in to the first round.
     Gathering,
-    /// It makes sure that it still has its rank while it waits for the first round.
+    /// Checks that the node still has its rank while it waits for the first round.
     Claiming,
-    /// It looks who has come so far, of the first round.
+    /// Reads the first round's log for the nodes that have joined so far.
     Surveying,
-    /// It looks whether it came last.
+    /// Reads the log to see whether this node was the last one to join.
     Confirming,
     Waiting,
-    /// It was told to read the log.
+    /// Reads the log after the wait for [`ended_key`].
     Settling,
-    Going,
-    /// It takes its check-in to the first round back.
-    CheckingOut,
-    /// It looks whether it went too late.
     Leaving,
-    /// The others are to be told that the round is whole.
-    Telling,
+    /// Withdraws the check-in to the first round.
+    CheckingOut,
+    /// Reads the log to see whether the round was complete before the node left it.
+    ConfirmingLeave,
+    /// Notifies the other nodes that the round is complete.
+    Notifying,
     Over(Outcome),
 }
 
-/// One node's way from round to round.
+/// The state machine of one node, across all its rounds.
 #[derive(Clone, Debug)]
 pub struct StaticRounds {
     rank: u64,
     world_size: u64,
-    /// The round that the node is in.
+    /// Number of the round that the node is in.
     entered: Option<u64>,
-    /// One that it may be on the log of, and has not entered.
+    /// Number of a round whose log may contain this node and that it has not entered.
     pending: Option<u64>,
     /// Whether this process may have appended to the first round's log.
     has_arrived: bool,
-    /// Whether this node counts among those that have checked in to the first round, as far as it knows.
+    /// Whether this node counts as checked in to the first round, as far as it knows.
     is_counted: bool,
-    /// The round that the wish is about.
+    /// Number of the round of the attempt.
     round: u64,
     stage: Stage,
-    /// Nodes that did not come to the round, as far as the last look at its log tells; [`MISSING_MAX`] at most.
+    /// Ranks of nodes that were missing from the log when it was last read; [`MISSING_MAX`] at most.
     missing: Vec<u64>,
-    /// How many nodes had checked in when this one gave the first round up.
+    /// Number of nodes that had checked in when this one gave up the first round.
     checked_in: u64,
 }
 
 impl StaticRounds {
-    /// A node of this rank, which is in no round.
+    /// Creates a node of this rank, which is in no round.
     #[must_use]
     pub const fn new(rank: u64, world_size: u64) -> Self {
         Self {
@@ -264,13 +264,14 @@ impl StaticRounds {
             has_arrived: false,
             is_counted: false,
             round: 0,
-            stage: Stage::Looking,
+            stage: Stage::Searching,
             missing: Vec::new(),
             checked_in: 0,
         }
     }
 
-    /// Nodes that did not come to the round, as far as the last look at its log tells; [`MISSING_MAX`] at most.
+    /// Returns the ranks of the nodes that were missing from the round's log when it was last read; [`MISSING_MAX`]
+    /// at most.
     #[must_use]
     pub fn missing(&self) -> &[u64] {
         &self.missing
@@ -282,91 +283,100 @@ impl StaticRounds {
         matches!(self.stage, Stage::Gathering | Stage::Claiming | Stage::Surveying)
     }
 
-    /// The node wishes for the next round.
+    /// Begins an attempt to join the next round.
     pub fn begin(&mut self) {
         self.round = self.pending.or(self.entered).unwrap_or(0);
         self.checked_in = 0;
-        self.stage = Stage::Looking;
+        self.stage = Stage::Searching;
     }
 
-    /// What is to be done.
+    /// Returns the next step.
     #[must_use]
     pub fn next_step(&self) -> Step {
         let round = self.round;
         match &self.stage {
-            Stage::Looking | Stage::Surveying | Stage::Confirming | Stage::Settling | Stage::Leaving => {
-                Step::Read { round }
-            }
+            Stage::Searching
+            | Stage::Surveying
+            | Stage::Confirming
+            | Stage::Settling
+            | Stage::ConfirmingLeave => Step::Read { round },
             Stage::CheckingIn => Step::CheckIn,
             Stage::Gathering => Step::Gather,
             Stage::Claiming => Step::KeepClaim,
             Stage::CheckingOut => Step::CheckOut,
-            Stage::Coming => Step::Append { round, entry: Entry::Arrive },
-            Stage::Going => Step::Append { round, entry: Entry::Leave },
+            Stage::Arriving => Step::Append { round, entry: Entry::Arrive },
+            Stage::Leaving => Step::Append { round, entry: Entry::Leave },
             Stage::Waiting => Step::Wait { round },
-            Stage::Telling => Step::Notify { round },
+            Stage::Notifying => Step::Notify { round },
             Stage::Over(outcome) => Step::Over(outcome.clone()),
         }
     }
 
-    /// The log that was to be read.
+    /// Handles the log that [`Step::Read`] requested.
     pub fn saw(&mut self, log: &[u8]) {
         let attendance = Attendance::read(log, self.world_size);
         self.missing = attendance.missing_but(self.rank);
         match (&self.stage, attendance.round_state) {
-            (Stage::Looking, RoundState::Whole) if self.pending == Some(self.round) => self.whole(),
-            (Stage::Looking, RoundState::Whole) => self.round += 1,
-            (Stage::Looking, RoundState::Open) if self.round == 0 && attendance.is_there(self.rank) => {
+            (Stage::Searching, RoundState::Whole) if self.pending == Some(self.round) => self.whole(),
+            (Stage::Searching, RoundState::Whole) => self.round += 1,
+            (Stage::Searching, RoundState::Open) if self.round == 0 && attendance.is_there(self.rank) => {
                 if self.entered.is_some() {
                     self.enter();
                 } else {
-                    // A process that died was counted under this rank.
+                    // A process that has died checked in under this rank.
                     self.is_counted |= !self.has_arrived;
                     self.pending = Some(0);
                     self.gather();
                 }
             }
             (Stage::Surveying, RoundState::Open) => self.stage = Stage::Gathering,
-            (Stage::Looking, RoundState::Open) => {
+            (Stage::Searching, RoundState::Open) => {
                 self.pending = Some(self.round);
-                self.stage = Stage::Coming;
+                self.stage = Stage::Arriving;
             }
-            (Stage::Surveying | Stage::Confirming | Stage::Settling | Stage::Leaving, RoundState::Whole) => {
+            (
+                Stage::Surveying | Stage::Confirming | Stage::Settling | Stage::ConfirmingLeave,
+                RoundState::Whole,
+            ) => {
                 self.whole();
             }
             (Stage::Confirming, RoundState::Open) => self.stage = Stage::Waiting,
-            // Nobody has reason to tell that; there is nothing to wait for any more.
-            (Stage::Settling, RoundState::Open) => self.stage = Stage::Going,
-            (Stage::Leaving, RoundState::Open) => {
+            // No node sets the key of an open round, so the log is unexpected; there is nothing to wait for any more.
+            (Stage::Settling, RoundState::Open) => self.stage = Stage::Leaving,
+            (Stage::ConfirmingLeave, RoundState::Open) => {
                 self.pending = None;
                 let missing = self.missing.clone();
-                // Nodes of PyTorch check in to the first round, and are not in its log.
+                // Nodes of PyTorch check in to the first round, and do not write its log.
                 let arrived = (attendance.arrived() + 1).max(self.checked_in);
                 self.stage = Stage::Over(Outcome::Short(Shortfall { round: self.round, arrived, missing }));
             }
             (
-                Stage::Looking | Stage::Surveying | Stage::Confirming | Stage::Settling | Stage::Leaving,
+                Stage::Searching
+                | Stage::Surveying
+                | Stage::Confirming
+                | Stage::Settling
+                | Stage::ConfirmingLeave,
                 RoundState::Closed,
             ) => self.stage = Stage::Over(Outcome::Closed),
             (
-                Stage::Coming
+                Stage::Arriving
                 | Stage::CheckingIn
                 | Stage::Gathering
                 | Stage::Claiming
                 | Stage::Waiting
-                | Stage::Going
+                | Stage::Leaving
                 | Stage::CheckingOut
-                | Stage::Telling
+                | Stage::Notifying
                 | Stage::Over(_),
                 _,
             ) => {}
         }
     }
 
-    /// The step that was due is done.
+    /// Handles the completion of the current step.
     pub fn done(&mut self) {
         match self.stage {
-            Stage::Coming if self.round == 0 => {
+            Stage::Arriving if self.round == 0 => {
                 self.has_arrived = true;
                 self.gather();
             }
@@ -376,64 +386,66 @@ impl StaticRounds {
             }
             Stage::Gathering => self.enter(),
             Stage::Claiming => self.stage = Stage::Surveying,
-            Stage::Coming => self.stage = Stage::Confirming,
+            Stage::Arriving => self.stage = Stage::Confirming,
             Stage::Waiting => self.stage = Stage::Settling,
-            Stage::Going if self.round == 0 && self.is_counted => self.stage = Stage::CheckingOut,
-            Stage::Going => self.stage = Stage::Leaving,
+            Stage::Leaving if self.round == 0 && self.is_counted => self.stage = Stage::CheckingOut,
+            Stage::Leaving => self.stage = Stage::ConfirmingLeave,
             Stage::CheckingOut => {
                 self.is_counted = false;
-                self.stage = Stage::Leaving;
+                self.stage = Stage::ConfirmingLeave;
             }
-            Stage::Telling => self.enter(),
+            Stage::Notifying => self.enter(),
             _ => {}
         }
     }
 
-    /// Not all nodes have checked in to the first round yet.
+    /// Handles that not all nodes have checked in to the first round yet.
     pub fn not_all_yet(&mut self) {
         if self.stage == Stage::Gathering {
             self.stage = Stage::Claiming;
         }
     }
 
-    /// This node has checked out of the first round, where so many nodes had checked in.
+    /// Handles that this node has checked out of the first round, to which `nodes` nodes had checked in.
     pub const fn checked_out_of(&mut self, nodes: u64) {
         self.checked_in = nodes;
     }
 
-    /// The step that was due failed: a wait in vain, or nobody wants it any more. A check-in that may have had its effect is
-    /// taken for one that had: without it, the others would wait for a node that they count already, or count on one that went.
+    /// Handles the failure or cancellation of the current step. A check-in or check-out that may have taken effect
+    /// counts as done. Otherwise the other nodes would wait for a node that they already count, or rely on one that
+    /// has left.
     pub fn gave_up(&mut self, effect: Effect) {
         let may_be_done = effect != Effect::None;
         match self.stage {
-            Stage::Coming => self.has_arrived |= self.round == 0,
+            Stage::Arriving => self.has_arrived |= self.round == 0,
             Stage::CheckingIn => self.is_counted = may_be_done,
             Stage::CheckingOut => self.is_counted = !may_be_done,
             _ => {}
         }
         self.stage = match self.stage {
-            // The others are not to count on this node.
-            Stage::Coming
+            // The other nodes must not rely on this node.
+            Stage::Arriving
             | Stage::CheckingIn
             | Stage::Gathering
             | Stage::Claiming
             | Stage::Surveying
             | Stage::Confirming
             | Stage::Waiting
-            | Stage::Settling => Stage::Going,
+            | Stage::Settling => Stage::Leaving,
             _ => Stage::Over(Outcome::GivenUp),
         };
     }
 
-    /// The node is in the first round's log.
+    /// Continues with a node that is in the first round's log.
     fn gather(&mut self) {
         self.stage = if self.is_counted { Stage::Gathering } else { Stage::CheckingIn };
     }
 
-    /// All have come. Whoever sees it tells it, since who came last may have died before it could.
+    /// Handles that the round is complete. Every node that sees this notifies the others, since the last one to join
+    /// may have died before it could.
     fn whole(&mut self) {
-        // Nobody waits for the first one.
-        if self.round == 0 { self.enter() } else { self.stage = Stage::Telling }
+        // No node waits for the key of the first round.
+        if self.round == 0 { self.enter() } else { self.stage = Stage::Notifying }
     }
 
     fn enter(&mut self) {
@@ -641,7 +653,7 @@ mod tests {
     fn named_are_not_more_than_enough() {
         let mut rounds = StaticRounds { entered: Some(0), pending: Some(1), ..StaticRounds::new(5, 1 << 40) };
         rounds.begin();
-        (rounds.stage, rounds.round) = (Stage::Leaving, 1);
+        (rounds.stage, rounds.round) = (Stage::ConfirmingLeave, 1);
         rounds.saw(b"+0 ");
         let Step::Over(Outcome::Short(shortfall)) = rounds.next_step() else { panic!("it is over") };
         assert_eq!((shortfall.arrived, shortfall.missing.len()), (2, MISSING_MAX));

@@ -1,4 +1,4 @@
-//! What the `static` backend reads from its parameters: ranks are given, and rank 0 hosts the store.
+//! Settings of the `static` backend, read from its parameters: node ranks are given, and node 0 hosts the store.
 
 use super::parameters::{ConfigValue, ParametersError, RendezvousParameters};
 use super::parse::{Endpoint, EndpointError};
@@ -8,17 +8,17 @@ use alloc::boxed::Box;
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 
-/// The backend's name.
+/// Name of the backend.
 pub const STATIC_BACKEND: &str = "static";
 const TIMEOUT_DEFAULT_S: i64 = 600;
 
-/// Parameters with which there is no static rendezvous.
+/// Invalid parameters of the `static` backend.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum StaticError {
-    /// The option `rank` is missing. (Its words run together in PyTorch, too.)
+    /// The option `rank` is missing. (The missing space in the text is PyTorch's.)
     #[error("rank is absent in RendezvousParameters.Try add --node-rank to the cmd request")]
     RankAbsent,
-    /// The endpoint is blank.
+    /// The endpoint is empty.
     #[error(
         "endpoint is absent in RendezvousParametersTry add --master-port and --master-addr to the cmd request"
     )]
@@ -29,57 +29,57 @@ pub enum StaticError {
         /// The endpoint, trimmed.
         endpoint: Box<str>,
     },
-    /// The endpoint cannot be read.
+    /// The endpoint cannot be parsed.
     #[error(transparent)]
     Endpoint(#[from] EndpointError),
-    /// An option cannot be read.
+    /// An option cannot be parsed, or is unknown.
     #[error(transparent)]
     Option(#[from] ParametersError),
-    /// PyTorch takes such a rank and waits in vain.
+    /// The rank is out of range. PyTorch accepts it, and waits until its timeout.
     #[error("The rank ({rank}) must be at least 0 and less than the number of nodes ({world_size}).")]
     RankRange {
-        /// The rank.
+        /// The given rank.
         rank: i64,
-        /// The number of nodes.
+        /// Number of nodes.
         world_size: i64,
     },
-    /// Two processes have the same rank.
+    /// Two processes have the same node rank.
     #[error(
         "{one} and {two} both have node rank {rank} of run '{run_id}'. Give each node a node rank of its own: --node-rank \
          of rdzv run, the option 'rank' elsewhere."
     )]
     RankTaken {
-        /// The rank.
+        /// The node rank.
         rank: u64,
-        /// The run.
+        /// The run's id.
         run_id: Box<str>,
-        /// The process that had it first.
+        /// The process that had the rank first.
         one: Box<str>,
         /// The other process.
         two: Box<str>,
     },
-    /// There is no time to wait.
+    /// The timeout is not positive.
     #[error("The timeout ({timeout_s} s) must be positive.")]
     Timeout {
-        /// What was given.
+        /// The given timeout, in seconds.
         timeout_s: i64,
     },
 }
 
-/// A static rendezvous, as one node sees it.
+/// One node's settings of a static rendezvous.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StaticSettings {
-    /// Where rank 0 hosts the store.
+    /// Address at which node 0 hosts the store.
     pub master: RendezvousStoreInfo,
-    /// Where rank 0 listens, when that is not what the endpoint says.
+    /// Address at which node 0 listens, where it differs from the endpoint.
     pub listen_host: Option<String>,
     /// This node's rank.
     pub rank: i64,
-    /// How many nodes there are: as many as there may be.
+    /// Number of nodes: the maximum of the parameters.
     pub world_size: i64,
-    /// The run, whose keys all begin with its name.
+    /// The run's id, with which all keys of the run begin.
     pub run_id: String,
-    /// How long a call may take, and the wait for the others.
+    /// Time that one store call may take, and the wait for the other nodes.
     pub timeout: Duration,
 }
 
@@ -87,7 +87,7 @@ impl StaticSettings {
     /// Reads the parameters; options are `rank`, `timeout` (in seconds) and, not in PyTorch, `listen_host`.
     ///
     /// # Errors
-    /// The first thing that is missing or makes no sense.
+    /// The first missing or invalid parameter.
     pub fn read(parameters: &RendezvousParameters) -> Result<Self, StaticError> {
         let rank = parameters.get_as_int("rank", None);
         if matches!(rank, Ok(None)) {
@@ -121,7 +121,7 @@ impl StaticSettings {
         })
     }
 
-    /// What stands before each key of the run on the wire: PyTorch's prefix store over its TCP store.
+    /// Returns the prefix of the run's keys on the wire: that of PyTorch's prefix store over its TCP store.
     #[must_use]
     pub fn scope(&self) -> Vec<u8> {
         [b"/", self.run_id.as_bytes(), b"/"].concat()

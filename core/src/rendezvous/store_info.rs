@@ -1,44 +1,44 @@
-//! What a node learns when it has joined, and where the ranks of a job find their store.
+//! Result of a join, and the address of the ranks' store.
 
 use super::integer::{NotAnInteger, parse_integer};
 use alloc::string::String;
 
-/// The key under which rank 0 publishes its address.
+/// Key under which rank 0 publishes its address.
 pub const MASTER_ADDR_KEY: &[u8] = b"MASTER_ADDR";
-/// The key under which rank 0 publishes its port, as decimal text.
+/// Key under which rank 0 publishes its port, in decimal.
 pub const MASTER_PORT_KEY: &[u8] = b"MASTER_PORT";
 
-/// Where the ranks of a job find their store.
+/// Address of the store of a job's ranks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RendezvousStoreInfo {
-    /// The address as it was given, never the result of a look-up.
+    /// The host as it was given, never the result of a lookup.
     pub master_addr: String,
     /// The port.
     pub master_port: u16,
 }
 
-/// What stands under the two keys and is no address.
+/// The published values are not an address.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum StoreInfoError {
-    /// The address is no text.
+    /// The host is not UTF-8.
     #[error("MASTER_ADDR is not UTF-8")]
     Address,
-    /// The port is no number.
+    /// The port is not a number.
     #[error("MASTER_PORT: {0}")]
     Port(#[from] NotAnInteger),
     /// The port is too large, or negative.
     #[error("MASTER_PORT must have value from 0 to 65535 but was {port}.")]
     PortRange {
-        /// The number.
+        /// The published number.
         port: i64,
     },
 }
 
 impl RendezvousStoreInfo {
-    /// What the values under [`MASTER_ADDR_KEY`] and [`MASTER_PORT_KEY`] say.
+    /// Parses the values of [`MASTER_ADDR_KEY`] and [`MASTER_PORT_KEY`].
     ///
     /// # Errors
-    /// They say nothing of that sort.
+    /// A value is invalid.
     pub fn from_values(master_addr: &[u8], master_port: &[u8]) -> Result<Self, StoreInfoError> {
         let master_addr = core::str::from_utf8(master_addr).map_err(|_| StoreInfoError::Address)?;
         let port = parse_integer(&String::from_utf8_lossy(master_port))?;
@@ -47,33 +47,33 @@ impl RendezvousStoreInfo {
     }
 }
 
-/// What a node learns when it has joined.
+/// Result of a join.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RendezvousInfo<S> {
-    /// The store that the nodes of this rendezvous share.
+    /// The store that the nodes of the round share.
     pub store: S,
-    /// This node's rank among them.
+    /// This node's rank among the nodes.
     pub rank: i64,
-    /// How many they are.
+    /// Number of nodes.
     pub world_size: i64,
-    /// Where the ranks of the job find their store.
+    /// Address of the store of the job's ranks.
     pub bootstrap_store_info: RendezvousStoreInfo,
-    /// Which round the store is of, where each has its own; 0 is the first.
+    /// Number of the store's round, where each round has a store of its own; 0 is the first.
     pub round: Option<u64>,
-    /// Where this node stands in the round, of backends whose server knows the workers.
+    /// This node's position in the round, from backends whose server knows the workers.
     pub position: Option<RoundPosition>,
 }
 
-/// Where a node stands in a round.
+/// A node's position in a round.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RoundPosition {
-    /// The global rank of the node's first worker.
+    /// Global rank of the node's first worker.
     pub rank_first: u64,
-    /// How many workers all nodes have.
+    /// Number of workers of all nodes.
     pub world_size: u64,
-    /// Where node 0 is reached, as that said.
+    /// Address of node 0, as that node gave it.
     pub leader: String,
-    /// What the keys of the round begin with at its server, with a slash at the end, for whoever shares them over another
+    /// Prefix of the round's keys at its server, with a slash at the end, for clients that use the keys over another
     /// connection.
     pub key_prefix: String,
 }

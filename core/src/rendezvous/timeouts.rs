@@ -1,23 +1,23 @@
-//! How long the steps of a rendezvous may take, and what is said of times that are none.
+//! Timeouts of a rendezvous, and their validation.
 
 use crate::time::Duration;
 use core::fmt;
 
-/// How long things may take.
+/// Timeouts of a rendezvous.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Timeouts {
-    /// From a join to its round.
+    /// Time from a join to its round.
     pub join: Duration,
-    /// From the minimum to the end of the last call.
+    /// Time from the minimum of nodes to the end of the last call.
     pub last_call: Duration,
-    /// For a close to be confirmed.
+    /// Time until a close is confirmed.
     pub close: Duration,
-    /// For a heartbeat to be confirmed.
+    /// Time until a heartbeat is confirmed.
     pub heartbeat: Duration,
 }
 
 impl Timeouts {
-    /// 600, 30, 30 and 5 seconds.
+    /// PyTorch's defaults: 600, 30, 30 and 5 seconds.
     pub const DEFAULT: Self = Self {
         join: Duration::from_secs(600),
         last_call: Duration::from_secs(30),
@@ -25,10 +25,10 @@ impl Timeouts {
         heartbeat: Duration::from_secs(5),
     };
 
-    /// From whole seconds, as configurations have them.
+    /// Creates timeouts from whole seconds, as configurations have them.
     ///
     /// # Errors
-    /// One is not positive.
+    /// A timeout is not positive.
     pub fn from_seconds(join: i64, last_call: i64, close: i64, heartbeat: i64) -> Result<Self, TimeoutError> {
         let positive = |which, seconds| match u64::try_from(seconds) {
             Ok(whole @ 1..) => Ok(Duration::from_secs(whole)),
@@ -49,17 +49,17 @@ impl Default for Timeouts {
     }
 }
 
-/// No time at all.
+/// A timeout is not positive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("The {which} timeout ({}) must be positive.", Span(*.seconds))]
 pub struct TimeoutError {
-    /// `join`, `last_call`, `close` or `heartbeat`.
+    /// Name of the timeout: `join`, `last_call`, `close` or `heartbeat`.
     pub which: &'static str,
-    /// As given.
+    /// The given timeout, in seconds.
     pub seconds: i64,
 }
 
-/// Seconds as Python prints a time span.
+/// A time in seconds, printed as Python prints a `timedelta`.
 struct Span(i64);
 
 impl fmt::Display for Span {

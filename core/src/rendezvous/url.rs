@@ -1,5 +1,5 @@
-//! Rendezvous by URL: `file://`, `tcp://` and `env://`, with the rules and the words of PyTorch, so that a launch
-//! script may name one URL for ranks of both languages.
+//! Rendezvous by URL: `file://`, `tcp://` and `env://`, with the rules and the messages of PyTorch, so that a launch
+//! script can use one URL for ranks in Python and in C++.
 
 mod split;
 
@@ -11,54 +11,54 @@ use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 use core::fmt;
 
-/// A URL by which there is no rendezvous.
+/// A URL that does not describe a rendezvous.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum UrlError {
-    /// It cannot be taken apart.
+    /// The URL cannot be split.
     #[error(transparent)]
     Split(#[from] SplitError),
-    /// Rank or world size are given twice.
+    /// Both the URL and the caller give the rank or the world size.
     #[error("The url: {url} has node-specific arguments(rank, world_size) already.")]
     NodeArgumentsTwice {
         /// The URL.
         url: Box<str>,
     },
-    /// Nobody handles the scheme.
+    /// The scheme has no handler.
     #[error("No rendezvous handler for {scheme}://")]
     NoHandler {
         /// The scheme.
         scheme: Box<str>,
     },
-    /// Something is missing.
+    /// A part of the URL or an environment variable is missing.
     #[error("Error initializing torch.distributed using {scheme}:// rendezvous: {what}")]
     Missing {
         /// The scheme.
         scheme: &'static str,
-        /// What.
+        /// The missing part.
         what: Missing,
     },
     /// The URL names no host.
     #[error("hostname cannot be None")]
     NoHost,
-    /// A query's part has no value. (Python names its own trouble with that.)
+    /// A part of the query has no value. (The end of the text is Python's error for such a query.)
     #[error("the query's part '{part}' has no value: list index out of range")]
     NoValue {
-        /// The part.
+        /// The part of the query.
         part: Box<str>,
     },
-    /// A rank, a world size or a port is no integer.
+    /// A rank, a world size or a port is not an integer.
     #[error(transparent)]
     NotAnInteger(#[from] NotAnInteger),
-    /// The environment's port is none.
+    /// `MASTER_PORT` is out of range.
     #[error("port must have value from 0 to 65535 but was {port}.")]
     PortRange {
-        /// The number.
+        /// The given number.
         port: i64,
     },
-    /// A world of nobody.
+    /// The world size is zero.
     #[error("TCPStore world size cannot be 0")]
     NoWorld,
-    /// A second step.
+    /// A second call of a rendezvous that meets only once.
     #[error("{}", Again(.scheme))]
     NotAgain {
         /// The scheme.
@@ -77,7 +77,7 @@ pub enum UrlErrorKind {
 }
 
 impl UrlError {
-    /// What Python raises in its place.
+    /// Returns the kind of exception that Python raises for this error.
     #[must_use]
     pub const fn kind(&self) -> UrlErrorKind {
         match self {
@@ -93,18 +93,18 @@ struct Again<'a>(&'a str);
 
 impl fmt::Display for Again<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // PyTorch spells it without the hyphen for files.
-        let keyword = if self.0 == "file" { "rerendezvous" } else { "re-rendezvous" };
-        write!(f, "Unable to perform {keyword} using {}:// method", self.0)
+        // PyTorch omits the hyphen for files.
+        let verb = if self.0 == "file" { "rerendezvous" } else { "re-rendezvous" };
+        write!(f, "Unable to perform {verb} using {}:// method", self.0)
     }
 }
 
-/// What may be missing.
+/// A missing part of a rendezvous.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Missing {
-    /// A file's path.
+    /// The path of a file.
     Path,
-    /// A port.
+    /// The port.
     Port,
     /// The rank.
     Rank,
@@ -126,19 +126,19 @@ impl fmt::Display for Missing {
     }
 }
 
-/// How many ranks there are, as the caller of a rendezvous knows it.
+/// Number of ranks, as far as the caller of a rendezvous knows it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum WorldSize {
-    /// The URL or the environment says it.
+    /// The URL or the environment gives it.
     #[default]
     InUrl,
-    /// So many.
+    /// The number.
     Known(i64),
-    /// Nobody knows: the group is dynamic. The environment still may, for `env://`.
+    /// Unknown: the group is dynamic. For `env://` the environment may still give it.
     Dynamic,
 }
 
-/// What the environment of a rank says. The core reads none: whoever calls it does.
+/// The environment variables of a rank. The caller reads them, since the core does not access the environment.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RankEnvironment {
     /// `RANK`
@@ -154,8 +154,8 @@ pub struct RankEnvironment {
 }
 
 impl RankEnvironment {
-    /// Whether the agent that started this rank hosts a store at `host:port`. Its promise, exactly the text `True`, is
-    /// for its own address only, compared as text.
+    /// Whether the agent that started this rank hosts a store at `host:port`. `TORCHELASTIC_USE_AGENT_STORE` must be
+    /// exactly `True`. It applies only to the agent's own address, compared as text.
     #[must_use]
     pub fn agent_serves(&self, host: &str, port: u16) -> bool {
         self.use_agent_store.as_deref() == Some("True")
@@ -164,52 +164,52 @@ impl RankEnvironment {
     }
 }
 
-/// A rendezvous over a store at an address.
+/// A rendezvous over a TCP store.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TcpRendezvous {
-    /// Where the store is.
+    /// Host of the store.
     pub host: String,
-    /// Its port; 0 is for the rank that hosts it.
+    /// Port of the store; 0 only for the rank that hosts it.
     pub port: u16,
     /// This process's rank.
     pub rank: i64,
-    /// How many ranks there are; negative: nobody knows.
+    /// Number of ranks; negative: unknown.
     pub world_size: i64,
     /// Whether this process hosts the store.
     pub role: StoreRole,
 }
 
-/// Who hosts the store.
+/// Whether a process hosts the store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StoreRole {
-    /// This process does.
+    /// This process hosts it.
     Host,
-    /// Another does: rank 0, or the agent.
+    /// Rank 0 or the agent hosts it.
     Client,
 }
 
 /// A rendezvous over a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FileRendezvous {
-    /// The file.
+    /// Path of the file.
     pub path: String,
     /// This process's rank.
     pub rank: i64,
-    /// How many ranks there are; negative: nobody knows.
+    /// Number of ranks; negative: unknown.
     pub world_size: i64,
 }
 
-/// A URL, taken apart, with what the caller knows in its query.
+/// A parsed URL, with the caller's rank and world size in its query.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RendezvousUrl {
     parts: split::Parts,
 }
 
 impl RendezvousUrl {
-    /// Takes a URL apart and adds what the caller knows: `rank` (−1: nothing) and the world size.
+    /// Parses a URL and adds the caller's `rank` (−1: unknown) and world size to its query.
     ///
     /// # Errors
-    /// It is no URL, or both it and the caller name a rank or a world size.
+    /// The URL is malformed, or both it and the caller give a rank or a world size.
     pub fn parse(
         url: &str,
         rank: i64,
@@ -235,7 +235,8 @@ impl RendezvousUrl {
                 query.0.push(("world_size".to_string(), size.to_string()));
             }
             parts.query = query.to_string();
-            // Python puts such a URL together as one of an absolute path; ranks of both must meet at one file.
+            // Python rebuilds such a URL with an absolute path, and ranks in Python and in C++ must use the same
+            // file.
             if parts.scheme == "file" && !parts.path.is_empty() && !parts.path.starts_with('/') {
                 parts.path.insert(0, '/');
             }
@@ -243,44 +244,44 @@ impl RendezvousUrl {
         Ok(Self { parts })
     }
 
-    /// The scheme, in small letters.
+    /// Returns the scheme, in lower case.
     #[must_use]
     pub fn scheme(&self) -> &str {
         &self.parts.scheme
     }
 
-    /// The path.
+    /// Returns the path.
     #[must_use]
     pub fn path(&self) -> &str {
         &self.parts.path
     }
 
-    /// The host, in small letters and without brackets.
+    /// Returns the host, in lower case and without brackets.
     #[must_use]
     pub fn host(&self) -> Option<String> {
         self.parts.host()
     }
 
-    /// The port.
+    /// Returns the port.
     ///
     /// # Errors
-    /// What stands there is none.
+    /// The port is invalid.
     pub fn port(&self) -> Result<Option<u16>, UrlError> {
         Ok(self.parts.port()?)
     }
 
-    /// A parameter of the query; of several, the last.
+    /// Returns a parameter of the query; of several with one name, the last.
     ///
     /// # Errors
-    /// Some part of the query has no value.
+    /// A part of the query has no value.
     pub fn parameter(&self, name: &str) -> Result<Option<String>, UrlError> {
         Ok(Query::read(&self.parts.query)?.get(name).map(ToString::to_string))
     }
 
-    /// What a `tcp://` URL says. `use_libuv` and any other parameter is of no concern here.
+    /// Reads a `tcp://` URL. `use_libuv` and other parameters are ignored.
     ///
     /// # Errors
-    /// What is missing, or makes no sense.
+    /// A part is missing or invalid.
     pub fn tcp(&self, environment: &RankEnvironment) -> Result<TcpRendezvous, UrlError> {
         let missing = |what| UrlError::Missing { scheme: "tcp", what };
         let port = self.parts.port()?.ok_or_else(|| missing(Missing::Port))?;
@@ -289,10 +290,11 @@ impl RendezvousUrl {
         TcpRendezvous::new(host, port, rank, world_size, environment)
     }
 
-    /// What an `env://` URL says, with the environment for what it does not. A variable that is empty counts as unset.
+    /// Reads an `env://` URL, with the environment for the parts that the URL lacks. An empty variable counts as
+    /// unset.
     ///
     /// # Errors
-    /// What is missing, or makes no sense.
+    /// A part is missing or invalid.
     pub fn env(&self, environment: &RankEnvironment) -> Result<TcpRendezvous, UrlError> {
         let variable = |value: &Option<String>, name| match value {
             Some(value) if !value.is_empty() => Ok(value.clone()),
@@ -311,10 +313,10 @@ impl RendezvousUrl {
         TcpRendezvous::new(host, port, rank, world_size, environment)
     }
 
-    /// What a `file://` URL says. Its host is of no concern.
+    /// Reads a `file://` URL. Its host is ignored.
     ///
     /// # Errors
-    /// What is missing, or makes no sense.
+    /// A part is missing or invalid.
     pub fn file(&self) -> Result<FileRendezvous, UrlError> {
         if self.parts.path.is_empty() {
             return Err(UrlError::Missing { scheme: "file", what: Missing::Path });
@@ -323,7 +325,7 @@ impl RendezvousUrl {
         Ok(FileRendezvous { path: self.parts.path.clone(), rank, world_size })
     }
 
-    /// Both must be there before either is read.
+    /// Reads the rank and the world size. A missing one is reported before an invalid one.
     fn rank_and_world_size(&self, scheme: &'static str) -> Result<(i64, i64), UrlError> {
         let query = Query::read(&self.parts.query)?;
         let named = |name, what| query.get(name).ok_or(UrlError::Missing { scheme, what });
@@ -372,8 +374,8 @@ impl TcpRendezvous {
 struct Query(Vec<(String, String)>);
 
 impl Query {
-    /// Parts between `&`, empty ones left out; a name ends at the first `=`, its value at the second. A later value of
-    /// the same name takes the place of the earlier one.
+    /// Parses the parts between `&`, except empty ones; a name ends at the first `=`, its value at the second. A
+    /// later value of a name replaces the earlier one.
     fn read(text: &str) -> Result<Self, UrlError> {
         let mut query = Self(Vec::new());
         for part in text.split('&').filter(|part| !part.is_empty()) {

@@ -291,7 +291,7 @@ fn nodes_with_given_ranks_that_wait_in_vain_name_the_missing_ones() {
     let mut zero = node("0", "timeout=60");
     zero.until(1, "waiting for nodes 1/4");
     let two = node("2", "timeout=1").finish().with(1);
-    two.says(0, "started").tells("2 of 4 nodes came to round 0 within 1 s; missing node ranks: 1, 3");
+    two.says(0, "started").tells("2 of 4 nodes joined round 0 within 1 s; missing node ranks: 1, 3");
     // One that gave up is not taken for one that is there.
     zero.until(2, "waiting for nodes 1/4");
     let mut three = node("3", "timeout=60");
@@ -299,10 +299,10 @@ fn nodes_with_given_ranks_that_wait_in_vain_name_the_missing_ones() {
     zero.signal(libc::SIGKILL);
     zero.finish();
     let three = three.finish().with(1);
-    three.tells("Node 0, which hosts the store of run 'none', went before all nodes had come to round 0");
-    three.tells("missing node ranks at the last look: 1, 2");
+    three.tells("Node 0, which hosts the store of run 'none', left before all nodes had joined round 0");
+    three.tells("missing node ranks at the last check: 1, 2");
     let host = node("0", "timeout=1").finish().with(1);
-    host.tells("1 of 4 nodes came to round 0 within 1 s; missing node ranks: 1, 2, 3");
+    host.tells("1 of 4 nodes joined round 0 within 1 s; missing node ranks: 1, 2, 3");
     node("1", "timeout=1").finish().with(1).tells("node 0, which hosts the store");
 }
 

@@ -92,7 +92,7 @@ impl Calls {
         let (kind, message) = match ended {
             Ended::TimeUp => {
                 let seconds = Seconds(limit);
-                (ErrorKind::TimedOut, format!("{what} of {name} did not come back within {seconds} s"))
+                (ErrorKind::TimedOut, format!("{what} of {name} did not return within {seconds} s"))
             }
             Ended::Cancelled => (ErrorKind::Cancelled, format!("{what} of {name} was cancelled")),
             Ended::CalledBack => {
@@ -100,7 +100,7 @@ impl Calls {
             }
             Ended::TooMany => {
                 let count = self.options.calls_max;
-                (ErrorKind::LimitExceeded, format!("{count} calls to {name} have not come back"))
+                (ErrorKind::LimitExceeded, format!("{count} calls to {name} have not returned"))
             }
             Ended::NoThread(number) => {
                 let error = std::io::Error::from_raw_os_error(number);

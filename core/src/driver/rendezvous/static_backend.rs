@@ -285,8 +285,8 @@ impl StaticRendezvous {
         let missing = missing.join(", ");
         let run_id = &self.settings.run_id;
         let message = format!(
-            "Node 0, which hosts the store of run '{run_id}', went before all nodes had come to round 0; missing node \
-             ranks at the last look: {missing}. {error}"
+            "Node 0, which hosts the store of run '{run_id}', left before all nodes had joined round 0; missing node \
+             ranks at the last check: {missing}. {error}"
         );
         RendezvousError::Refused { kind, message: message.into() }.into()
     }

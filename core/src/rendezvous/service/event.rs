@@ -314,9 +314,9 @@ pub enum InputError {
     /// The participant already waits for a round.
     #[error("node {node} has asked to join the run '{run_id}' and is not yet answered")]
     JoinPending {
-        /// Which run.
+        /// The run's id.
         run_id: RunId,
-        /// Who.
+        /// The node's name.
         node: Arc<NodeName>,
     },
     /// A participant may be in one run only, under one name.

@@ -1,4 +1,4 @@
-//! What is decided, and why: when a round is formed, when it ends, and who gets which rank.
+//! Decisions of a run, with their reasons: when a round is formed, when it ends, and which node gets which rank.
 
 use super::node::{NodeName, natural};
 use super::state::Phase;
@@ -9,57 +9,60 @@ use alloc::vec::Vec;
 use core::cmp::Ordering;
 use core::fmt;
 
-/// How long a round with enough nodes waits for more. Whatever is set, it ends before the first of those who wait
-/// would have to give up.
+/// How long a round with enough nodes waits for more. In every case the wait ends before the first of the waiting
+/// nodes would time out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LastCall {
-    /// So long from when there were enough.
+    /// This time from when there were enough nodes.
     Fixed(Duration),
-    /// So long from the last arrival: for nodes that come one after the other.
+    /// This time from the last arrival: for nodes that join one after the other.
     FromLastArrival(Duration),
-    /// Not at all; but a node of the last round that is on its way back is waited for.
+    /// Without a last call; but a node of the last round that may still rejoin is waited for.
     None,
 }
 
-/// Whether a round is formed as soon as every living node of the last one is back.
+/// Whether a round is formed as soon as every living node of the last one has rejoined.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FastQuorum {
-    /// Yes: nobody waits for a last call after a failure.
+    /// Yes: after a failure there is no wait for a last call.
     Enabled,
-    /// No: the last call gives a node that restarts the time to be in the next round.
+    /// No: the last call gives a restarting node time to be in the next round.
     Disabled,
 }
 
-/// Who gets which rank. Ranks are dense in each order; ties go by name, numbers in names count as numbers.
+/// Assignment of ranks. Ranks are dense in each order; ties are broken by name, with numbers in names compared as
+/// numbers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RankOrder {
-    /// Who was in the last round keeps his rank or, where ranks are fewer, his place before and behind the others. New
-    /// nodes fill the gaps. Rank 0 falls to one that was in the last round, if there is one: it has the job's state.
+    /// A node of the last round keeps its rank or, where there are fewer ranks, its order relative to the others. New
+    /// nodes fill the gaps. Rank 0 goes to a node of the last round if there is one, because that node has the job's
+    /// state.
     Sticky,
     /// By name of the host.
     Host,
-    /// By the rank that each node asked for; those that asked for none come last.
+    /// By the rank that each node asked for; nodes that asked for none come last.
     NodeRank,
-    /// By the value of this label; those without it come last.
+    /// By the value of this label; nodes without it come last.
     Label(Box<str>),
 }
 
-/// Keeps a host out after failures in a row, each within `window` of the one before: for `pause`, and twice as long for
-/// each further one, up to `pause_max`.
+/// Exclusion of a host after consecutive failures, each within `window` of the one before. The host is excluded for
+/// `pause`, and twice as long after each further failure, up to `pause_max`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CoolDown {
-    /// So many in a row are one too many.
+    /// Number of consecutive failures that exclude the host.
     pub failures: u32,
-    /// A failure later than this after the last one begins a new row.
+    /// A failure later than this after the last one starts the count again.
     pub window: Duration,
-    /// The first pause.
+    /// Length of the first pause.
     pub pause: Duration,
-    /// The longest.
+    /// Length of the longest pause.
     pub pause_max: Duration,
 }
 
 impl CoolDown {
-    /// Three failures, each within five minutes of the one before, cost a pause of ten seconds; at most ten minutes.
+    /// Three failures, each within five minutes of the one before, cause a pause of ten seconds; pauses are at most
+    /// ten minutes.
     pub const AFTER_THREE: Self = Self {
         failures: 3,
         window: Duration::from_secs(300),
@@ -76,13 +79,13 @@ pub(super) struct HostRecord {
 }
 
 impl HostRecord {
-    /// The record after one more failure.
+    /// Returns the record after one more failure.
     pub(super) fn add(record: Option<Self>, policy: &CoolDown, now: Instant) -> Self {
         let in_a_row = record.filter(|record| now.since(record.last) <= policy.window);
         Self { failures: in_a_row.map_or(0, |record| record.failures).saturating_add(1), last: now }
     }
 
-    /// For how long the host is still kept out.
+    /// Returns the time for which the host is still excluded.
     pub(super) fn remaining(&self, policy: &CoolDown, now: Instant) -> Option<Duration> {
         let beyond = self.failures.checked_sub(policy.failures)?;
         let pause = policy.pause.saturating_mul(2_u32.saturating_pow(beyond)).min(policy.pause_max);
@@ -90,55 +93,55 @@ impl HostRecord {
     }
 }
 
-/// All of a run that a decision depends on.
+/// The state of a run on which a decision depends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct View {
-    /// Where the run stands.
+    /// Phase of the run.
     pub phase: Phase,
     /// Whether no round of this group was formed yet.
     pub is_first: bool,
-    /// Nodes in the round that forms.
+    /// Number of nodes in the round that forms.
     pub joining: u32,
-    /// Spares that would get a seat if it were formed now.
+    /// Number of spares that would get a slot if the round were formed now.
     pub spares: u32,
-    /// Of those in the round that forms, the ones that were in the last round.
+    /// Number of nodes in the round that forms that were in the last round.
     pub returned: u32,
-    /// Nodes of the last round that have not come back and may.
+    /// Number of nodes of the last round that have not rejoined and may.
     pub due: u32,
-    /// Nodes in the live round.
+    /// Number of nodes in the live round.
     pub active: u32,
-    /// Nodes that left the live round because they were done.
+    /// Number of nodes that left the live round because they were done.
     pub finished: u32,
-    /// Nodes that the next round needs.
+    /// Number of nodes that the next round needs.
     pub minimum: u32,
-    /// Nodes that it takes.
+    /// Largest number of nodes of a round.
     pub max_nodes: u32,
-    /// Nodes that the live round needs.
+    /// Number of nodes that the live round needs.
     pub minimum_to_continue: u32,
-    /// As set.
+    /// The run's setting.
     pub last_call: LastCall,
-    /// As set.
+    /// The run's setting.
     pub fast_quorum: FastQuorum,
     /// When there were enough nodes.
     pub enough_since: Instant,
-    /// When the last of them came.
+    /// When the last of them joined.
     pub last_arrival: Instant,
-    /// When the first of them gives up.
+    /// When the first of them times out.
     pub first_timeout_at: Option<Instant>,
 }
 
-/// What is to be done with a run now.
+/// What a run is to do now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
-    /// Nothing until then, or until something happens.
+    /// Nothing until this time, or until the next input.
     Wait(Option<Instant>),
     /// Begin the last call.
     OpenLastCall,
-    /// Take the last call back.
+    /// Cancel the last call.
     CancelLastCall,
     /// Form the round.
     CompleteRound,
-    /// The live round is over.
+    /// End the live round.
     EndRound,
 }
 
@@ -154,63 +157,63 @@ impl fmt::Display for Action {
     }
 }
 
-/// Why.
+/// The reason for an [`Action`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reason {
-    /// As many as a round takes.
+    /// As many nodes have joined as a round takes.
     MaximumReached {
-        /// So many.
+        /// Number of nodes.
         nodes: u32,
     },
-    /// Every living node of the last round is back.
+    /// Every living node of the last round has rejoined.
     QuorumReturned {
-        /// All that are in.
+        /// Number of all nodes that have joined.
         nodes: u32,
     },
-    /// Enough, and no last call is set.
+    /// Enough nodes have joined, and no last call is set.
     MinimumReached {
-        /// So many.
+        /// Number of nodes.
         nodes: u32,
     },
     /// The last call is over.
     LastCallEnded {
-        /// So many came.
+        /// Number of nodes.
         nodes: u32,
     },
-    /// The first of those who wait would give up now, and there are enough.
+    /// The first of the waiting nodes would time out now, and there are enough.
     TimeoutNear {
-        /// So many.
+        /// Number of nodes.
         nodes: u32,
     },
-    /// Enough nodes are there for the last call.
+    /// Enough nodes have joined for the last call.
     LastCallOpened {
-        /// So many.
+        /// Number of nodes.
         nodes: u32,
     },
-    /// Not, or no longer, enough.
+    /// There are not, or no longer, enough nodes.
     BelowMinimum {
-        /// So many.
+        /// Number of nodes.
         nodes: u32,
-        /// So many are needed.
+        /// Number of nodes that are needed.
         minimum: u32,
     },
-    /// None of its nodes is left in the live round.
+    /// All nodes have left the live round.
     Deserted,
-    /// Too few are left in the live round.
+    /// Too few nodes are left in the live round.
     BelowMinimumToContinue {
-        /// So many, with those that were done.
+        /// Number of nodes left, including those that were done.
         nodes: u32,
-        /// So many are needed.
+        /// Number of nodes that are needed.
         minimum: u32,
     },
     /// The live round goes on.
     RoundContinues {
-        /// With so many.
+        /// Number of nodes in it.
         nodes: u32,
     },
-    /// Enough are there; others may still come.
+    /// There are enough nodes; others may still join.
     LastCallRuns {
-        /// So many.
+        /// Number of nodes.
         nodes: u32,
     },
     /// The run is closed.
@@ -246,7 +249,7 @@ impl fmt::Display for Reason {
     }
 }
 
-/// What is to be done, and why.
+/// Returns what is to be done, and why.
 #[must_use]
 pub fn decide(now: Instant, view: &View) -> (Action, Reason) {
     match view.phase {
@@ -268,7 +271,8 @@ fn decide_live(view: &View) -> (Action, Reason) {
 }
 
 fn decide_forming(now: Instant, view: &View) -> (Action, Reason) {
-    // Spares fill a round, but none is full, or even late, on their account while those may come that it is for.
+    // Spares fill a round, but no round counts as full, or as overdue, because of spares while the nodes that they
+    // replace may still join.
     let (nodes, minimum) = (view.joining + view.spares, view.minimum);
     if view.joining >= view.max_nodes {
         return (Action::CompleteRound, Reason::MaximumReached { nodes });
@@ -283,7 +287,7 @@ fn decide_forming(now: Instant, view: &View) -> (Action, Reason) {
     if view.fast_quorum == FastQuorum::Enabled && view.returned > 0 && view.due == 0 {
         return (Action::CompleteRound, Reason::QuorumReturned { nodes });
     }
-    // The nodes of a first round have yet to come, and no spare takes the place of one at once.
+    // The nodes of a first round have yet to join, so no spare replaces one of them at once.
     let is_complete = view.due == 0 && !(view.is_first && view.joining < minimum);
     let ends = match view.last_call {
         LastCall::None if is_complete => {
@@ -292,7 +296,8 @@ fn decide_forming(now: Instant, view: &View) -> (Action, Reason) {
         _ if view.phase == Phase::Gathering => {
             return (Action::OpenLastCall, Reason::LastCallOpened { nodes });
         }
-        // Nobody new is waited for, but those that are on their way back, or for whom there is only a spare, are.
+        // New nodes are not waited for, but nodes that may rejoin are, and nodes of a first round that only a spare
+        // replaces.
         LastCall::None => Instant::MAX,
         LastCall::Fixed(span) => view.enough_since + span,
         LastCall::FromLastArrival(span) => view.enough_since.max(view.last_arrival) + span,
@@ -312,7 +317,7 @@ fn decide_forming(now: Instant, view: &View) -> (Action, Reason) {
     }
 }
 
-/// What the order of ranks depends on.
+/// The properties of a node on which the order of ranks depends.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Candidate<'a> {
     pub(super) node: &'a NodeName,
@@ -321,19 +326,19 @@ pub(super) struct Candidate<'a> {
     pub(super) label: Option<&'a str>,
 }
 
-/// Places in `candidates`, in the order of the ranks they get.
+/// Returns indexes into `candidates`, in the order of their ranks.
 pub(super) fn order(policy: &RankOrder, candidates: &[Candidate<'_>]) -> Vec<usize> {
-    // A heap sorts with far less code than a slice does, and rounds are rare.
+    // A heap sort compiles to far less code than a slice sort, and rounds are rare.
     let ranked = candidates.iter().enumerate().map(|(index, candidate)| Ranked { policy, candidate, index });
     let ranked = ranked.collect::<BinaryHeap<_>>().into_sorted_vec();
-    let places: Vec<usize> = ranked.into_iter().map(|ranked| ranked.index).collect();
+    let indexes: Vec<usize> = ranked.into_iter().map(|ranked| ranked.index).collect();
     match policy {
-        RankOrder::Host | RankOrder::NodeRank | RankOrder::Label(_) => places,
-        RankOrder::Sticky => keep_ranks(&places, candidates),
+        RankOrder::Host | RankOrder::NodeRank | RankOrder::Label(_) => indexes,
+        RankOrder::Sticky => keep_ranks(&indexes, candidates),
     }
 }
 
-/// A candidate, which stands as its policy says, then by its name, then as it came.
+/// A candidate, ordered by the policy, then by name, then by index.
 #[derive(Debug)]
 struct Ranked<'a> {
     policy: &'a RankOrder,
@@ -375,8 +380,9 @@ fn last_if_none<T>(a: Option<T>, b: Option<T>, compare: impl Fn(&T, &T) -> Order
     }
 }
 
-/// `sorted` has those with a last rank first, in its order. From the last one down, each gets the highest rank that is
-/// not above his last one and leaves those behind him theirs.
+/// Assigns ranks so that candidates with a last rank keep it where possible. `sorted` has these first, in that order.
+/// From the last one down, each gets the highest rank that is not above its last one and below that of the candidate
+/// after it.
 fn keep_ranks(sorted: &[usize], candidates: &[Candidate<'_>]) -> Vec<usize> {
     let survivors = sorted.iter().take_while(|&&index| candidates[index].last_rank.is_some()).count();
     let (survivors, newcomers) = sorted.split_at(survivors);

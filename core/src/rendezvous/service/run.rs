@@ -1,4 +1,4 @@
-//! One run: who stands where in it. What follows from that is in `rounds`.
+//! One run: its nodes and their states. The consequences, that is, rounds and timeouts, are in `rounds`.
 
 mod rounds;
 
@@ -20,11 +20,11 @@ use alloc::vec::Vec;
 #[cfg(test)]
 use super::tests::Bug;
 
-/// What a turn leaves for the service.
+/// What an update of a run leaves for the service to do.
 #[derive(Debug, Default)]
 pub(super) struct Effects {
     pub(super) outputs: VecDeque<Output>,
-    /// Those that are in the run no more.
+    /// Participants that are no longer in the run.
     pub(super) departed: Vec<ParticipantId>,
     #[cfg(test)]
     pub(super) bug: Option<Bug>,
@@ -37,19 +37,19 @@ impl Effects {
     }
 }
 
-/// What a node said when it joined.
+/// A node of the run, with its request to join.
 #[derive(Debug)]
 struct Member {
     node: Arc<NodeName>,
     address: Arc<[u8]>,
     node_state: NodeState,
-    /// Whether it was in the last round; only of one that is gathered.
+    /// Whether it was in the last round; meaningful only in a gathered state.
     is_returned: bool,
-    /// The last round that it was in, and its rank there.
+    /// Number of the last round that it was in, and its rank there.
     last: Option<(u64, u32)>,
-    /// When it gives up; only of one that is gathered.
+    /// When it times out; meaningful only in a gathered state.
     deadline: Instant,
-    /// Its place among those that stand by, with the wish.
+    /// Its position in the queue of spares, together with `join_intent`.
     arrival: u64,
     join_intent: JoinIntent,
     join_timeout: Duration,
@@ -58,16 +58,16 @@ struct Member {
     labels: Box<[(Box<str>, Box<str>)]>,
 }
 
-/// How many nodes stand where.
+/// Numbers of nodes by state.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     /// In the round that forms.
     pub joining: u32,
-    /// For the next round, while one is live.
+    /// Waiting for the next round, while one is live.
     pub waiting: u32,
     /// In the live round.
     pub active: u32,
-    /// Of the last round, not back yet.
+    /// Of the last round, not rejoined yet.
     pub due: u32,
     /// Spares.
     pub standby: u32,
@@ -85,13 +85,13 @@ impl Counts {
         }
     }
 
-    /// Seats of the next round that are taken or kept for somebody.
+    /// Returns the number of slots of the next round that are taken or reserved.
     const fn seats(&self) -> u32 {
         self.joining + self.waiting + self.active + self.due
     }
 }
 
-/// How a node goes.
+/// How a node leaves the run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Departure {
     Left,
@@ -103,35 +103,35 @@ pub(super) struct Run {
     pub(super) id: RunId,
     pub(super) phase: Phase,
     pub(super) counts: Counts,
-    /// What the run was begun with, and by whom; `None` while nobody is in it.
+    /// The settings of the run, and the node that set them; `None` while the run has no nodes.
     founding: Option<(RunSettings, Arc<NodeName>)>,
     closed_by: Option<Arc<NodeName>>,
-    /// Why the job has failed, in the words of who said so first.
+    /// Why the job has failed, from the first node that reported it.
     failure: Option<Arc<str>>,
-    /// The number of the next round to be formed. It never goes back, so no round meets another's keys; it skips those of
-    /// rounds that nodes of the run were in at a server before this one.
+    /// Number of the next round to be formed. It never decreases, so that no two rounds share keys. It skips the
+    /// numbers of rounds that nodes of the run were in at an earlier server.
     pub(super) next_round: u64,
-    /// The numbers of the rounds whose keys are not deleted yet: of the last one, and of the one before.
+    /// Numbers of the rounds whose keys are not deleted yet: the last one, and the one before.
     kept: [Option<u64>; 2],
-    /// The last round, as long as somebody has been in the run since.
+    /// The last round, as long as the run has had nodes ever since.
     pub(super) record: Option<RoundRecord>,
     members: Map<ParticipantId, Member>,
     names: Named<ParticipantId>,
     standby: Index<(JoinIntent, u64), ParticipantId>,
-    /// How many of them stand by because they want to.
+    /// Number of nodes in `standby` with [`JoinIntent::Spare`].
     spares: u32,
     arrivals: u64,
     deadlines: Set<(Instant, ParticipantId)>,
     returned: u32,
     enough_since: Instant,
     last_arrival: Instant,
-    /// Whether the live round's nodes were told that others wait.
+    /// Whether the nodes of the live round were notified that others wait.
     reported_waiting: bool,
     hosts: Named<HostRecord>,
-    /// When the service wakes this run.
+    /// When the service is to update this run.
     pub(super) armed: Option<Instant>,
-    /// Where it stands among those that nobody is in.
-    pub(super) rests: Option<(Rest, u64)>,
+    /// The run's key among the idle runs.
+    pub(super) idle_key: Option<(Idle, u64)>,
 }
 
 impl Run {
@@ -158,11 +158,11 @@ impl Run {
             reported_waiting: false,
             hosts: Named::new(),
             armed: None,
-            rests: None,
+            idle_key: None,
         }
     }
 
-    /// Whether nothing of it is worth remembering.
+    /// Whether the run has no state worth keeping.
     pub(super) fn is_blank(&self) -> bool {
         self.phase == Phase::Gathering
             && self.kept == [None; 2]
@@ -170,13 +170,13 @@ impl Run {
             && self.hosts.is_empty()
     }
 
-    /// How it rests; `None` while somebody is in it.
-    pub(super) fn rest(&self) -> Option<Rest> {
-        let rest = if self.phase.is_closed() { Rest::Closed } else { Rest::Open };
-        self.members.is_empty().then_some(rest)
+    /// Returns how the run is idle; `None` while it has nodes.
+    pub(super) fn idle(&self) -> Option<Idle> {
+        let idle = if self.phase.is_closed() { Idle::Closed } else { Idle::Open };
+        self.members.is_empty().then_some(idle)
     }
 
-    /// The rounds whose keys are not deleted yet, of a run that nobody is in.
+    /// Iterates over the rounds whose keys are not deleted yet, of a run without nodes.
     pub(super) fn kept(&self) -> impl Iterator<Item = Namespace> {
         self.kept.iter().rev().flatten().map(|&round| self.namespace(round))
     }
@@ -206,7 +206,7 @@ impl Run {
         self.members.get(participant).map_or(NodeState::Outside, |member| member.node_state)
     }
 
-    /// The live round or else the next one.
+    /// Returns the number of the live round or, if none is live, of the next one.
     pub(super) fn round(&self) -> u64 {
         let live = self.record.as_ref().filter(|_| self.phase.is_live());
         live.map_or(self.next_round, |record| record.round)
@@ -216,7 +216,7 @@ impl Run {
         Namespace { run_id: self.id.clone(), round }
     }
 
-    /// Whether `participant` may join so, with nothing changed.
+    /// Checks whether `participant` may join with this request. Changes nothing.
     pub(super) fn admits(
         &self,
         now: Instant,
@@ -259,7 +259,7 @@ impl Run {
         Ok(())
     }
 
-    /// A node joins or stands by that [`Run::admits`].
+    /// Adds a node, or lets it rejoin, after [`Run::admits`] has accepted it.
     pub(super) fn enter(
         &mut self,
         now: Instant,
@@ -321,7 +321,7 @@ impl Run {
                     let event = self.slot_event();
                     self.claim_slot(now, participant, event, fx);
                 } else if join_intent == JoinIntent::Slot {
-                    // Those that found no seat before it go first.
+                    // Nodes that found no slot before this one come first.
                     self.admit(now, fx);
                 }
                 if self.state_of(participant) == NodeState::Standby {
@@ -331,7 +331,7 @@ impl Run {
         }
     }
 
-    /// Gives free seats to those that stand by because they found none.
+    /// Gives free slots to waiting nodes that found none.
     fn admit(&mut self, now: Instant, fx: &mut Effects) {
         let max_nodes = self.max_nodes();
         let event = self.slot_event();
@@ -363,14 +363,15 @@ impl Run {
         member.is_returned = matches!(member.node_state, NodeState::Active | NodeState::Due);
         self.last_arrival = now;
         self.transition(participant, event, fx);
-        // The last call runs from here, also when one was opened before with a spare for the node that now came.
+        // The last call runs from here, even if one was opened earlier with a spare in place of the node that has now
+        // joined.
         if event == NodeStateEvent::Gather && self.counts.joining == self.minimum() {
             self.enough_since = now;
         }
         fx.notify(participant, Event::Seated);
     }
 
-    /// Moves a node, and keeps the books.
+    /// Changes a node's state, and updates the counts and tables.
     #[inline(never)]
     fn transition(&mut self, participant: ParticipantId, event: NodeStateEvent, fx: &mut Effects) {
         let Some(member) = self.members.get_mut(participant) else { return };
@@ -439,7 +440,7 @@ impl Run {
         active.for_each(|(participant, _)| fx.notify(participant, event.clone()));
     }
 
-    /// A node goes. `failed_hosts_max` bounds what is remembered of failures.
+    /// Removes a node. At most `failed_hosts_max` hosts with failures are remembered.
     pub(super) fn depart(
         &mut self,
         now: Instant,
@@ -500,7 +501,7 @@ impl Run {
         }
     }
 
-    /// A node of the live round wanted to come back to a closed run: it is not in the round any more.
+    /// Removes a node of the live round that asked to rejoin a closed run.
     pub(super) fn withdraw(&mut self, participant: ParticipantId, fx: &mut Effects) {
         let lost = self.lost(participant, EndReason::Refused);
         self.set_member_state(participant, MemberState::Ended(EndReason::Refused));
@@ -510,15 +511,15 @@ impl Run {
         }
     }
 
-    /// What is to be told of a node that is out of the live round and was not done there: those that are would wait for it
-    /// in vain.
+    /// Returns the event for the loss of a node that was not done in the live round. Without it the other nodes would
+    /// wait for that node forever.
     fn lost(&self, participant: ParticipantId, why: EndReason) -> Option<Event> {
         let Member { node, last, .. } = self.members.get(participant)?;
         let (round, rank) = (*last)?;
         Some(Event::NodeLost(Arc::new(Loss { round, node: node.clone(), rank, why })))
     }
 
-    /// The same of one that waits for the round after the live one; of others, nothing.
+    /// Returns the same event for a node that waits for the round after the live one, `None` for other nodes.
     fn lost_while_joining(&self, participant: ParticipantId, why: EndReason) -> Option<Event> {
         let member = self.members.get(participant)?;
         if member.node_state == NodeState::Waiting && member.is_returned {
@@ -528,14 +529,15 @@ impl Run {
         }
     }
 
-    /// Whoever is still in the round is told, and of one at most of those that are so no more: one is as bad as all.
+    /// Closes the run. Nodes that are still in the round are notified of at most one of the nodes that no longer are:
+    /// the loss of one has the same effect as that of all.
     pub(super) fn close(&mut self, by: ParticipantId, fx: &mut Effects) {
         if let Some(lost) = self.end_joins(by, fx) {
             self.notify_active(&lost, fx);
         }
     }
 
-    /// Closes the run; what is to be told of those that wanted to come back from the live round.
+    /// Closes the run; returns the loss event of a node of the live round that had asked to rejoin.
     fn end_joins(&mut self, by: ParticipantId, fx: &mut Effects) -> Option<Event> {
         let next = self.phase.on_event(PhaseEvent::CloseRequested)?;
         self.phase = next;
@@ -566,14 +568,15 @@ impl Run {
         lost
     }
 
-    /// The job has failed. Those whom that leaves in a round wait there in vain, whoever closed the run before.
+    /// Closes the run because the job has failed. The nodes in a round are notified even if the run was closed
+    /// before, since they would wait forever.
     pub(super) fn fail(&mut self, by: ParticipantId, message: &str, fx: &mut Effects) {
         if self.failure.is_some() {
             return;
         }
         let message: Arc<str> = message.into();
         self.failure = Some(message.clone());
-        // This says more to those in the round than who is lost.
+        // `JobFailed` tells the nodes in the round more than the loss event would.
         self.end_joins(by, fx);
         self.notify_active(&Event::JobFailed { message }, fx);
     }
@@ -582,18 +585,18 @@ impl Run {
         self.founding.as_ref().map_or(0, |(settings, _)| settings.max_nodes)
     }
 
-    /// Nodes that the next round needs.
+    /// Returns the number of nodes that the next round needs.
     fn minimum(&self) -> u32 {
         let Some((settings, _)) = &self.founding else { return 0 };
         if self.record.is_some() { settings.minimum_to_continue } else { settings.min_nodes }
     }
 
-    /// How many of those that stand by get a seat if a round is formed now, in their order: as many as there is room for
-    /// of those that found no seat, and spares in place of nodes that are missing. Nodes are missing from a round that is
-    /// smaller than the last one or than the minimum.
+    /// Returns how many of the waiting nodes and spares get a slot if a round is formed now, in their order. Nodes
+    /// that found no slot get one as far as there is room. Spares replace missing nodes: nodes are missing from a
+    /// round that is smaller than the last one or than the minimum.
     fn fillers(&self) -> u32 {
         let Counts { joining, standby, .. } = self.counts;
-        // Spares alone do not begin a run, but they may go on with it.
+        // Spares alone do not begin a run, but they may continue it.
         let Some((settings, _)) = self.founding.as_ref().filter(|_| joining > 0 || self.record.is_some())
         else {
             return 0;
@@ -605,7 +608,7 @@ impl Run {
     }
 }
 
-/// Why a node stands by: because there was no seat, or because it wants nothing else. Who found no seat goes first.
+/// Why a node is in `standby`: it found no slot, or it asked to be a spare. Nodes that found no slot come first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum JoinIntent {
     Slot,
@@ -622,14 +625,14 @@ impl Number for JoinIntent {
     }
 }
 
-/// How a run rests that nobody is in. Those that are closed are forgotten first: nothing will happen in them.
+/// Kind of a run without nodes. Closed runs are forgotten first, because they cannot form another round.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Rest {
+pub(super) enum Idle {
     Closed,
     Open,
 }
 
-impl Number for Rest {
+impl Number for Idle {
     fn number(self) -> u64 {
         self as u64
     }

@@ -1,4 +1,4 @@
-//! What a run is told, checked before anything is done with it.
+//! Settings of a run, validated before use.
 
 use super::policy::{CoolDown, FastQuorum, LastCall, RankOrder};
 use crate::rendezvous::timeouts::{TimeoutError, Timeouts};
@@ -6,29 +6,31 @@ use alloc::boxed::Box;
 use alloc::format;
 use core::fmt;
 
-/// What all nodes of a run must agree on. The first node of a run sets it; it holds while anybody is in the run.
+/// The settings on which all nodes of a run must agree. The first node of a run sets them; they hold while the run
+/// has nodes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RunSettings {
-    /// Fewest nodes of the first round.
+    /// Smallest number of nodes of the first round.
     pub min_nodes: u32,
-    /// Most nodes of a round.
+    /// Largest number of nodes of a round.
     pub max_nodes: u32,
-    /// The smallest group with which a run that has once been complete goes on: later rounds need so many nodes, and a
-    /// live round with fewer (those that left count as still there, they are done) ends at once. At most `min_nodes`.
+    /// Smallest number of nodes with which a run goes on after its first round: later rounds need this many nodes,
+    /// and a live round with fewer ends at once. Nodes that left a live round count, since they are done. At most
+    /// `min_nodes`.
     pub minimum_to_continue: u32,
     /// How long a round with enough nodes waits for more.
     pub last_call: LastCall,
-    /// Whether a round is formed as soon as the last one's nodes are back.
+    /// Whether a round is formed as soon as the last one's nodes have rejoined.
     pub fast_quorum: FastQuorum,
-    /// Who gets which rank.
+    /// Assignment of ranks.
     pub rank_order: RankOrder,
-    /// Whether hosts that fail again and again are kept out for a while.
+    /// Exclusion of hosts that fail repeatedly, if any.
     pub cool_down: Option<CoolDown>,
 }
 
 impl RunSettings {
-    /// Between `min_nodes` and `max_nodes` nodes, and otherwise the defaults: last call of 30 s from the minimum, fast
-    /// quorum, sticky ranks, a minimum to continue of `min_nodes`, no cool-down.
+    /// Creates settings for `min_nodes` to `max_nodes` nodes with defaults otherwise: last call of 30 s from the
+    /// minimum, fast quorum, sticky ranks, a minimum to continue of `min_nodes`, no cool-down.
     #[must_use]
     pub const fn between(min_nodes: u32, max_nodes: u32) -> Self {
         Self {
@@ -42,10 +44,10 @@ impl RunSettings {
         }
     }
 
-    /// Whether they make sense.
+    /// Checks the settings.
     ///
     /// # Errors
-    /// What does not.
+    /// The first invalid setting.
     pub fn validate(&self) -> Result<(), SettingsError> {
         if self.min_nodes == 0 {
             return Err(SettingsError::Minimum(self.min_nodes));
@@ -68,7 +70,7 @@ impl RunSettings {
         }
     }
 
-    /// The first thing in which another node's settings differ from these.
+    /// Returns the first setting in which another node's settings differ from these.
     #[must_use]
     pub fn difference(&self, offered: &Self) -> Option<SettingsDifference> {
         let pairs: [(&str, &dyn fmt::Debug, &dyn fmt::Debug, bool); 5] = [
@@ -97,70 +99,72 @@ impl RunSettings {
     }
 }
 
-/// In what two nodes of one run disagree.
+/// A setting in which two nodes of one run differ.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SettingsDifference {
-    /// The setting.
+    /// Name of the setting.
     pub what: &'static str,
-    /// What the run was begun with.
+    /// Value of the run's first node.
     pub in_force: Box<str>,
-    /// What the later node has.
+    /// Value of the later node.
     pub offered: Box<str>,
 }
 
-/// Settings that make no sense. The texts are those that PyTorch's users know.
+/// Invalid settings. The texts are those of PyTorch.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SettingsError {
     /// The run id is empty.
     #[error("The run id must be a non-empty string.")]
     RunId,
-    /// No nodes.
+    /// The minimum is zero.
     #[error("The minimum number of nodes ({0}) must be greater than zero.")]
     Minimum(u32),
-    /// Fewer at most than at least.
+    /// The maximum is below the minimum.
     #[error(
         "The maximum number of nodes ({max_nodes}) must be greater than or equal to the minimum number of nodes \
          ({min_nodes})."
     )]
     Maximum {
-        /// As given.
+        /// The given minimum.
         min_nodes: u32,
-        /// As given.
+        /// The given maximum.
         max_nodes: u32,
     },
-    /// A group that goes on must be one with which a run could begin.
+    /// The minimum to continue is zero, or above the minimum.
     #[error(
         "The minimum to continue ({minimum_to_continue}) must be between one and the minimum number of nodes ({min_nodes})."
     )]
     Continue {
-        /// As given.
+        /// The given minimum to continue.
         minimum_to_continue: u32,
-        /// As given.
+        /// The given minimum.
         min_nodes: u32,
     },
-    /// No time at all.
+    /// A timeout is zero.
     #[error(transparent)]
     Timeout(#[from] TimeoutError),
-    /// A host would be kept out before it failed.
+    /// A cool-down after zero failures would exclude hosts that never failed.
     #[error("The number of failures before a cool-down must be greater than zero.")]
     CoolDown,
-    /// A node without workers has no place among ranks.
+    /// A node without workers cannot have ranks.
     #[error("The number of local workers of a node must be greater than zero.")]
     NoWorkers,
-    /// A node without a name cannot be told of.
+    /// Events and errors need a name for the node.
     #[error("The name of a node must be a non-empty string.")]
     NodeName,
-    /// The keys of this run would lie among those of a round of another run.
+    /// The keys of this run would be among those of a round of another run.
     #[error(
-        "The run id '{0}' must not contain a dot, digits and a slash in a row: its keys would lie beneath those of another run's round."
+        "The run id '{0}' must not contain a dot, digits and a slash in a row: its keys would be among \
+         those of a round of another run."
     )]
     RunIdInsideRound(Box<str>),
 }
 
-/// Checks a run id: its rounds' keys lie beneath `torch.rendezvous.<run id>.<round>/`, and no other run's may.
+/// Checks a run id. The keys of its rounds begin with `torch.rendezvous.<run id>.<round>/`, and those of no other run
+/// may.
 ///
 /// # Errors
-/// It is empty, or looks like a path into a round of another run.
+/// The id is empty, or has the form of a path into a round of another run.
 pub fn validate_run_id(run_id: &str) -> Result<(), SettingsError> {
     if run_id.is_empty() {
         return Err(SettingsError::RunId);

@@ -1,21 +1,21 @@
-//! The transitions of a run and of a node in it, as data.
+//! The transition tables of a run and of a node in it.
 
-/// Where a run stands.
+/// Phase of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Phase {
-    /// No round is live, and there are fewer nodes than one needs.
+    /// No round is live, and there are fewer nodes than a round needs.
     Gathering,
     /// There are enough nodes; the round waits for more.
     LastCall,
     /// A round is live.
     Complete,
-    /// Closed while a round was live: it goes on, none follows.
+    /// Closed while a round was live: that round goes on, and none follows.
     Draining,
-    /// Closed; nothing is left of it but that.
+    /// Closed, without a live round.
     Closed,
 }
 
-/// What moves a run.
+/// Event that changes a run's phase.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum PhaseEvent {
     /// There are enough nodes.
@@ -26,11 +26,11 @@ pub enum PhaseEvent {
     RoundCompleted,
     /// The live round is over.
     RoundEnded,
-    /// Somebody closed the run.
+    /// A participant closed the run.
     CloseRequested,
 }
 
-/// Where a node stands in its run.
+/// State of a node in its run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum NodeState {
     /// Not in the run.
@@ -41,30 +41,30 @@ pub enum NodeState {
     Waiting,
     /// In the live round.
     Active,
-    /// Was in the round that ended, and has a seat in the one that forms.
+    /// Was in the round that ended, and has a slot in the one that forms.
     Due,
-    /// Has no seat: it found none, or takes only that of a missing node.
+    /// Has no slot: it found none, or asked for that of a missing node only.
     Standby,
 }
 
-/// What moves a node.
+/// Event that changes a node's state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum NodeStateEvent {
-    /// Takes a seat in the round that forms.
+    /// Takes a slot in the round that forms.
     Gather,
-    /// Takes a seat in the next round, while one is live.
+    /// Takes a slot in the next round, while one is live.
     Wait,
-    /// Stands by.
+    /// Queues without a slot.
     Park,
     /// The round is formed.
     RoundCompleted,
     /// The live round is over.
     RoundEnded,
-    /// Left of its own accord.
+    /// Left at its own request.
     Leave,
     /// Died, or was replaced.
     End,
-    /// Its time to join is up.
+    /// Its join timed out.
     Expire,
     /// The run was closed.
     Close,
@@ -85,10 +85,10 @@ const PHASES: Transitions<Phase, PhaseEvent> = &[
     (&[Complete], PhaseEvent::CloseRequested, Draining),
 ];
 
-const PLACES: Transitions<NodeState, NodeStateEvent> = &[
+const NODE_STATES: Transitions<NodeState, NodeStateEvent> = &[
     (&[Due, Standby], NodeStateEvent::Gather, Joining),
     (&[Active, Standby], NodeStateEvent::Wait, Waiting),
-    // Everybody who is new is parked first, and gets a seat in his turn, which may be at once.
+    // Every new node is parked first, and gets a slot in the order of arrival, possibly at once.
     (&[Outside, Active, Due], NodeStateEvent::Park, Standby),
     (&[Joining], NodeStateEvent::RoundCompleted, Active),
     (&[Due], NodeStateEvent::RoundCompleted, Outside),
@@ -105,7 +105,7 @@ fn find<S: Copy + PartialEq, E: PartialEq>(table: Transitions<S, E>, from: S, ev
 }
 
 impl Phase {
-    /// The phase after `event`; `None` where the event has no place.
+    /// Returns the phase after `event`; `None` where the event is not possible.
     #[must_use]
     pub fn on_event(self, event: PhaseEvent) -> Option<Self> {
         find(PHASES, self, &event)
@@ -131,13 +131,13 @@ impl Phase {
 }
 
 impl NodeState {
-    /// The place after `event`; `None` where the event has no place.
+    /// Returns the state after `event`; `None` where the event is not possible.
     #[must_use]
     pub fn on_event(self, event: NodeStateEvent) -> Option<Self> {
-        find(PLACES, self, &event)
+        find(NODE_STATES, self, &event)
     }
 
-    /// Whether the node has a seat in the round that forms or follows, and waits for it.
+    /// Whether the node has a slot in the round that forms or follows, and waits for it.
     #[must_use]
     pub const fn is_gathered(self) -> bool {
         matches!(self, Joining | Waiting)
@@ -160,8 +160,8 @@ mod tests {
         PhaseEvent::RoundEnded,
         PhaseEvent::CloseRequested,
     ];
-    const ALL_PLACES: [NodeState; 6] = [Outside, Joining, Waiting, Active, Due, Standby];
-    const ALL_PLACE_EVENTS: [NodeStateEvent; 9] = [
+    const ALL_NODE_STATES: [NodeState; 6] = [Outside, Joining, Waiting, Active, Due, Standby];
+    const ALL_NODE_STATE_EVENTS: [NodeStateEvent; 9] = [
         NodeStateEvent::Gather,
         NodeStateEvent::Wait,
         NodeStateEvent::Park,
@@ -188,7 +188,7 @@ mod tests {
         table
     }
 
-    /// Several events between the same two states share an arrow.
+    /// Returns the graph; events between the same two states share an arrow.
     fn graph<S: Copy + Debug + PartialEq, E: Copy + Debug>(
         states: &[S],
         events: &[E],
@@ -212,7 +212,7 @@ mod tests {
         let table = format!(
             "{}{}",
             table(&ALL_PHASES, &ALL_PHASE_EVENTS, Phase::on_event),
-            table(&ALL_PLACES, &ALL_PLACE_EVENTS, NodeState::on_event)
+            table(&ALL_NODE_STATES, &ALL_NODE_STATE_EVENTS, NodeState::on_event)
         );
         assert_eq!(table, include_str!("transitions.snapshot"), "\n{table}");
     }
@@ -226,11 +226,11 @@ mod tests {
         };
         assert!(!PHASES.iter().any(|(states, event, _)| twice(states, *event)));
         let twice = |states: &[NodeState], event: NodeStateEvent| {
-            states
-                .iter()
-                .any(|state| PLACES.iter().filter(|row| row.1 == event && row.0.contains(state)).count() > 1)
+            states.iter().any(|state| {
+                NODE_STATES.iter().filter(|row| row.1 == event && row.0.contains(state)).count() > 1
+            })
         };
-        assert!(!PLACES.iter().any(|(states, event, _)| twice(states, *event)));
+        assert!(!NODE_STATES.iter().any(|(states, event, _)| twice(states, *event)));
     }
 
     #[test]
@@ -238,7 +238,7 @@ mod tests {
         let guide = include_str!("../../../../docs/rendezvous.md");
         for graph in [
             graph(&ALL_PHASES, &ALL_PHASE_EVENTS, Phase::on_event),
-            graph(&ALL_PLACES, &ALL_PLACE_EVENTS, NodeState::on_event),
+            graph(&ALL_NODE_STATES, &ALL_NODE_STATE_EVENTS, NodeState::on_event),
         ] {
             let block = format!("```mermaid\n{graph}```\n");
             assert!(guide.contains(&block), "docs/rendezvous.md does not hold this graph:\n{block}");

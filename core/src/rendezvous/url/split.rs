@@ -1,29 +1,29 @@
-//! A URL in its parts, as Python's library takes URLs apart: ranks of both languages must read one URL alike.
+//! Splitting a URL as Python's `urllib.parse` does: ranks in Python and in C++ must read a URL alike.
 
 use crate::rendezvous::integer::Quoted;
 use alloc::boxed::Box;
 use alloc::string::{String, ToString};
 use core::net::{Ipv4Addr, Ipv6Addr};
 
-/// A URL that cannot be taken apart.
+/// A URL that cannot be split.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SplitError {
-    /// A bracket has no partner.
+    /// A bracket is unmatched.
     #[error("Invalid IPv6 URL")]
     Brackets,
-    /// What stands in brackets is no IPv6 address.
+    /// The host in brackets is no IPv6 address.
     #[error("{} does not appear to be an IPv4 or IPv6 address", Quoted(.host))]
     Host {
-        /// What stands there.
+        /// The host in brackets.
         host: Box<str>,
     },
-    /// An IPv4 address stands in brackets.
+    /// The host in brackets is an IPv4 address.
     #[error("An IPv4 address cannot be in brackets")]
     BracketedIpv4,
-    /// The port is not written in digits.
+    /// The port is not decimal.
     #[error("Port could not be cast to integer value as {}", Quoted(.port))]
     PortText {
-        /// What stands there.
+        /// The given port.
         port: Box<str>,
     },
     /// The port is too large.
@@ -31,19 +31,19 @@ pub enum SplitError {
     PortRange,
 }
 
-/// The parts of a URL; what is missing is empty.
+/// The parts of a URL; missing parts are empty.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Parts {
-    /// In small letters.
+    /// The scheme, in lower case.
     pub(super) scheme: String,
-    /// Between `//` and the path, if there is a `//`.
+    /// The part between `//` and the path, if there is a `//`.
     pub(super) authority: Option<String>,
     pub(super) path: String,
     pub(super) query: String,
     pub(super) fragment: String,
 }
 
-/// Takes a URL apart. Blanks before it, and line ends and tabs within it, do not count.
+/// Splits a URL. Leading whitespace, and line ends and tabs anywhere in it, are ignored.
 pub(super) fn split(text: &str) -> Result<Parts, SplitError> {
     let is_blank = |character: char| character <= ' ';
     let clean: String = text
@@ -105,7 +105,7 @@ impl Parts {
         }
     }
 
-    /// The host in small letters, without brackets; a zone keeps its letters.
+    /// Returns the host in lower case, without brackets; a zone keeps its case.
     pub(super) fn host(&self) -> Option<String> {
         let (host, _) = self.host_and_port();
         let lower = match host.split_once('%') {

@@ -132,7 +132,7 @@ fn who_waits_for_foreign_code_is_cancelled_and_the_code_is_told() {
 fn foreign_code_has_a_deadline_and_may_not_call_back_and_its_panics_end_there() {
     let Made { handler, entered, go, .. } = made(Duration::from_millis(30));
     let error = handler.next_rendezvous().expect_err("too late");
-    assert_eq!(error.to_string(), "next_rendezvous of own did not come back within 0.03 s");
+    assert_eq!(error.to_string(), "next_rendezvous of own did not return within 0.03 s");
     assert_eq!(kind(&error), ErrorKind::TimedOut);
     entered.recv_timeout(SOON).expect("it waits");
     go.send(()).expect("it still waits");

@@ -136,14 +136,14 @@ fn who_does_not_come_is_named_and_may_come_later() {
         let HandlerError::Rendezvous(error) = error.expect_err("nobody else comes") else { panic!() };
         assert_eq!(
             error.to_string(),
-            "The rendezvous 'run' timed out: 1 of 3 nodes came to round 1 within 1 s; missing node ranks: 1, 2"
+            "The rendezvous 'run' timed out: 1 of 3 nodes joined round 1 within 1 s; missing node ranks: 1, 2"
         );
     }
     // It does not count as one that waits any more, and nobody meets it where it is not.
     assert_eq!(nodes[1].num_nodes_waiting().expect("asked"), 0);
     let error = nodes[1].next_rendezvous().expect_err("nobody else comes");
     assert!(
-        error.to_string().ends_with("1 of 3 nodes came to round 1 within 1 s; missing node ranks: 0, 2"),
+        error.to_string().ends_with("1 of 3 nodes joined round 1 within 1 s; missing node ranks: 0, 2"),
         "{error}"
     );
     assert!(meet(&nodes).into_iter().all(|info| info.expect("all come").round == Some(1)));
@@ -248,7 +248,7 @@ fn rank_zero_does_not_wait_for_ever() {
     let error = handler(free_port(), 0, 2, 1).next_rendezvous().expect_err("nobody else comes");
     assert_eq!(
         error.to_string(),
-        "The rendezvous 'run' timed out: 1 of 2 nodes came to round 0 within 1 s; missing node rank: 1"
+        "The rendezvous 'run' timed out: 1 of 2 nodes joined round 0 within 1 s; missing node rank: 1"
     );
 }
 
@@ -267,10 +267,7 @@ fn a_node_that_is_not_the_host_waits_for_all_and_names_who_is_missing() {
         assert!(host.join().expect("no panic").expect_err("cancelled").is_cancelled());
         error
     });
-    assert!(
-        errors.ends_with("2 of 4 nodes came to round 0 within 1 s; missing node ranks: 1, 3"),
-        "{errors}"
-    );
+    assert!(errors.ends_with("2 of 4 nodes joined round 0 within 1 s; missing node ranks: 1, 3"), "{errors}");
 }
 
 #[test]

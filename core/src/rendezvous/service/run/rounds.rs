@@ -1,4 +1,4 @@
-//! What follows from how a run stands: rounds are formed and end, and joins run out of time.
+//! Consequences of a run's state: rounds are formed and end, and joins time out.
 
 use super::{Counts, Effects, Member, Run};
 use crate::ordered::Named;
@@ -16,7 +16,7 @@ use alloc::vec::Vec;
 use crate::rendezvous::service::tests::Bug;
 
 impl Run {
-    /// What the next decision depends on; `None`: nobody is there.
+    /// Returns the state on which the next decision depends; `None`: the run has no nodes.
     pub(in crate::rendezvous::service) fn view(&self) -> Option<View> {
         let (settings, _) = self.founding.as_ref()?;
         let Counts { joining, active, due, .. } = self.counts;
@@ -40,7 +40,7 @@ impl Run {
         })
     }
 
-    /// Does all that is due at `now`; returns when there will be more to do.
+    /// Does all that is due at `now`; returns when more will be due.
     pub(in crate::rendezvous::service) fn settle(
         &mut self,
         now: Instant,
@@ -51,7 +51,7 @@ impl Run {
                 self.admit(now, fx);
             }
             if self.members.is_empty() && !self.phase.is_live() {
-                // Who comes next begins anew, but for the number of the round; and a closed run stays closed.
+                // The next node starts the run anew, except for the number of the round. A closed run stays closed.
                 (self.founding, self.record) = (None, None);
                 match self.phase {
                     Phase::Closed => self.hosts.clear(),
@@ -97,7 +97,7 @@ impl Run {
         }
     }
 
-    /// Rolls those back whose time is up.
+    /// Removes the nodes whose join has timed out; returns whether there were any.
     fn expire(&mut self, now: Instant, fx: &mut Effects) -> bool {
         let expired: Vec<_> = self.deadlines.iter().take_while(|(deadline, _)| *deadline <= now).collect();
         if expired.is_empty() {
@@ -138,7 +138,7 @@ impl Run {
         }
     }
 
-    /// The next round is formed of those that are there, and of those that stand by as far as it needs them.
+    /// Forms the next round from the nodes that have joined, and from as many waiting nodes and spares as it needs.
     fn complete(&mut self, now: Instant, fx: &mut Effects) {
         let round = self.next_round;
         for node_state in [NodeState::Due, NodeState::Standby] {
@@ -197,7 +197,7 @@ impl Run {
             Some(policy) => (policy, None),
             None => (&RankOrder::Sticky, None),
         };
-        // By name: a node that was restarted under its old one gets its old rank.
+        // Last ranks are looked up by name: a node that restarted under the same name gets its last rank.
         let mut last: Named<u32> = Named::new();
         for (member, rank) in self.record.iter().flat_map(|record| record.members.iter().zip(0..)) {
             last.insert(&member.node.key(), rank);
@@ -232,7 +232,7 @@ impl Run {
         RoundRecord { round, members: members.collect(), finished: 0 }
     }
 
-    /// The live round is over. Its nodes keep their seats until the next one is formed.
+    /// Ends the live round. Its nodes keep their slots until the next round is formed.
     fn end_round(&mut self, reason: Reason, fx: &mut Effects) {
         let round = self.round();
         fx.outputs.push_back(Output::Fence(self.namespace(round)));

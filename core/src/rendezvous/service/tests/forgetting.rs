@@ -140,7 +140,7 @@ fn no_run_with_a_node_is_forgotten_and_no_key_outlives_its_run() {
                 .collect();
             assert!(world.service.runs.len() <= RUNS_MAX && kept.len() <= RUNS_MAX, "seed {seed}");
             let idle = world.service.runs.iter().filter(|(_, run)| run.nodes() == 0).count();
-            assert_eq!(idle, world.service.resting.len(), "seed {seed}");
+            assert_eq!(idle, world.service.idle_runs.len(), "seed {seed}");
         }
     }
     assert!(forgotten > 1000 && refused > 20, "{forgotten} forgotten, {refused} refused");

@@ -593,8 +593,8 @@ fn what_makes_no_sense_is_refused_before_anything_is_kept() {
         ),
         (
             Join { run_id: "j.0/x".into(), ..base.clone() },
-            "The run id 'j.0/x' must not contain a dot, digits and a slash in a row: its keys would lie beneath those \
-             of another run's round.",
+            "The run id 'j.0/x' must not contain a dot, digits and a slash in a row: its keys would be among \
+             those of a round of another run.",
         ),
     ];
     for (join, expected) in cases {
