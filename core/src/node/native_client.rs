@@ -1,8 +1,8 @@
 //! Client of a native server: one session over one connection at a time, any number of requests, and a node's part in a
 //! run.
 //!
-//! The client owns no bytes and needs no allocator. The caller keeps each request until it completes, because it may have
-//! to be sent again, and keeps received bytes until they form a frame. After each input, the caller drains
+//! The client owns no bytes and needs no allocator. The caller keeps each request until it completes, because it may be
+//! sent again, and keeps received bytes until they form a frame. After each input, the caller drains
 //! [`NativeClient::poll_output`], writes what [`NativeClient::poll_write`] returns, and takes the failed calls from
 //! [`NativeClient::next_failed`].
 //!

@@ -103,7 +103,7 @@ impl fmt::Display for Describe<'_> {
             C::SessionEnded => f.write_str("the server does not know the session")?,
             C::SessionForged => f.write_str("the session belongs to another client")?,
             C::WindowPassed => {
-                write!(f, "frames after {first} were requested, but the oldest kept is {second}")?
+                write!(f, "frames after {first} were requested, but the oldest kept is {second}")?;
             }
             C::RequestForgotten => f.write_str("the server no longer has the answer")?,
             C::StaleRound => write!(f, "round {first} is over; the current one is {second}")?,
