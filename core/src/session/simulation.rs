@@ -1,4 +1,4 @@
-//! Clients and a server, whose connections break at any moment and whose bytes arrive late: one thread, one seed.
+//! Clients and a server whose connections break at any time and whose bytes arrive late, in one thread with one seed.
 
 use super::client::{ClientSession, Due, End, Received, SessionOptions};
 use super::life::ClientState;
@@ -18,18 +18,18 @@ use alloc::string::String;
 use alloc::vec::Vec;
 use alloc::{format, vec};
 
-/// A fault of the server that the simulation must find.
+/// Fault of the server that the simulation must find.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Flaw {
-    /// A request that was answered is carried out again when it is sent again.
+    /// A request that was answered is executed again when it is sent again.
     ExecutesAgain,
-    /// Any token will do.
+    /// Tokens are not checked.
     TokenUnchecked,
-    /// A session is resumed though frames are gone that its client has not received.
+    /// A session is resumed although it no longer has frames that its client has not received.
     WindowUnchecked,
-    /// A connection that was superseded still speaks for its session.
+    /// A superseded connection still acts for its session.
     OldConnectionServed,
-    /// What is answered while there is no connection is not kept.
+    /// Answers are not kept while there is no connection.
     DetachedAnswerLost,
 }
 
@@ -57,7 +57,7 @@ const LIMITS: SessionLimits = SessionLimits {
 };
 
 const CLIENTS: usize = 3;
-/// It sends all that is pending again, whatever WELCOME says of what has arrived.
+/// Index of a client that sends all pending requests again, whatever WELCOME says.
 const STUBBORN: usize = 2;
 const CHAOS_MS: u64 = 1500;
 const HEALED_MS: u64 = 3000;
@@ -76,20 +76,20 @@ fn encoded(label: Label, frame: &impl Message) -> Vec<u8> {
     bytes.0
 }
 
-/// One connection: frames on their way, each with the moment of its arrival.
+/// One connection: frames in transit, each with its time of arrival in milliseconds.
 struct Link {
     client: Option<usize>,
     to_server: VecDeque<(u64, Vec<u8>)>,
     to_client: VecDeque<(u64, Vec<u8>)>,
     open_at_server: bool,
-    /// When the server learns that the client's end is gone.
+    /// When the server notices that the client's end has closed.
     ends_at: Option<u64>,
 }
 
 struct Peer {
     session: ClientSession<8>,
     link: Option<usize>,
-    /// The operation behind each pending request.
+    /// The operation of each pending request.
     operations: BTreeMap<u64, u64>,
 }
 
@@ -110,7 +110,7 @@ struct World {
     sessions: Sessions,
     links: Vec<Link>,
     peers: Vec<Peer>,
-    /// Requests that are being carried out: when they are done, for whom, which operation.
+    /// Requests in execution: completion time, session, request id, operation.
     work: Vec<(u64, SessionId, u64, u64)>,
     executed: BTreeMap<u64, u64>,
     answers: BTreeMap<u64, u64>,
@@ -190,7 +190,7 @@ impl World {
         queue.push_back((at, bytes));
     }
 
-    /// The client's end of a connection is gone; some of what it sent still arrives, and the server learns later.
+    /// Closes the client's end of a connection. Some sent bytes still arrive, and the server notices later.
     fn cut(&mut self, client: usize) -> Result<(), String> {
         let Some(link) = self.peers[client].link.take() else { return Ok(()) };
         let kept = usize::try_from(self.rng.below(self.links[link].to_server.len() as u64 + 1)).expect("few");
@@ -201,7 +201,7 @@ impl World {
         self.links[link].client = None;
         match self.peers[client].session.connection_ended() {
             Some(end) => self.lost_session(client, end),
-            // What left with HELLO may have had its effect and is not sent again: this client begins anew.
+            // Requests sent with HELLO may have had their effect and are not sent again: this client begins anew.
             None if self.peers[client].session.state() == ClientState::New => {
                 self.lost_session(client, End::Connection)
             }
@@ -490,7 +490,7 @@ impl World {
             self.sessions.handle(now, Input::Tick).expect("always legal");
             self.execute()?;
         }
-        // Often enough, since a session that keeps too much goes on doing so.
+        // A session that keeps too much continues to do so, so checking every 16 ms is enough.
         for session in (0..=self.links.len() as u64).filter(|_| self.now_ms.is_multiple_of(16)) {
             let (frames, bytes) = self.sessions.kept(SessionId(session));
             if frames > LIMITS.window_frames as usize || bytes > LIMITS.window_bytes {
@@ -500,7 +500,7 @@ impl World {
         Ok(())
     }
 
-    /// Somebody who saw a session's number, and not its token.
+    /// An attacker that knows a session's id but not its token.
     fn attack(&mut self) -> Result<(), String> {
         let target = usize::try_from(self.rng.below(CLIENTS as u64)).expect("few");
         let session = self.peers[target].session.identity().session;
@@ -557,7 +557,7 @@ impl World {
                 if self.links[link].open_at_server {
                     self.links[link].open_at_server = false;
                     let input = Input::Lost { conn: Self::conn(link), why: Why::Connection };
-                    // A connection whose HELLO was lost with it has no session.
+                    // A connection whose HELLO was lost has no session.
                     let known = self.sessions.of(Self::conn(link)).is_some();
                     assert_eq!(self.sessions.handle(self.now(), input).is_ok(), known);
                     self.execute()?;
@@ -609,7 +609,7 @@ fn requests_have_their_effect_once_whatever_becomes_of_connections() {
         total.forged_refused += seen.forged_refused;
         total.ended += seen.ended;
     }
-    // All that is promised was put to the test.
+    // Every property was exercised.
     let Seen { answered, resumed, superseded, repeated, windows_passed, forged_refused, ended } = total;
     let counts = [answered, resumed, superseded, repeated, windows_passed, forged_refused, ended];
     assert!(counts.into_iter().all(|count| count > 20), "{counts:?}");

@@ -32,7 +32,7 @@ const fn secs(seconds: u64) -> Duration {
     Duration::from_secs(seconds)
 }
 
-/// One barrier and one letter a name, each in a session of its own; what comes out is told in words.
+/// One barrier and participants with names of one letter, each with a session of its own. Outputs are returned as text.
 struct World {
     barriers: Barriers,
     now: Instant,
@@ -99,7 +99,7 @@ impl World {
         self.give(Input::Arrive(request))
     }
 
-    /// All of them; what the last one's arrival brings.
+    /// Lets all of them arrive. Returns the outputs of the last arrival.
     fn arrive_all(&mut self, names: &str) -> String {
         names.split(' ').map(|name| self.arrive(name)).last().unwrap_or_default()
     }
@@ -124,7 +124,7 @@ impl World {
         self.give(Input::Arrive(request))
     }
 
-    /// Takes the last arrival of a name back.
+    /// Withdraws the last arrival of a name.
     fn withdraw(&mut self, name: &str) -> String {
         let owner = owner(name);
         let last = (1..=self.request_last).rev().map(|request| ArrivalId { owner, request });
@@ -171,7 +171,7 @@ impl World {
 fn notify(output: &Output) -> String {
     match output {
         Output::Over { arrival, generation, end } => {
-            format!("{} is told of {generation}: {end}", name(arrival.owner))
+            format!("{} gets {generation}: {end}", name(arrival.owner))
         }
         Output::Superseded { arrival, by } => {
             format!("{} is replaced by {}", name(arrival.owner), name(by.owner))

@@ -18,7 +18,7 @@ const ADD_SENT: &str = "0402000000000000002f6e0100000000000000";
 const WAIT_SENT: &str = "06010000000000000002000000000000002f6b";
 const GET_SENT: &str = "06010000000000000002000000000000002f6b0302000000000000002f6b";
 
-/// A client whose network is the test: what it does is told as text.
+/// Client whose network is the test. Its actions are returned as text.
 struct Scripted {
     client: MultiClient,
     conns: BTreeMap<u32, ConnId>,
@@ -35,7 +35,7 @@ impl Scripted {
         self.client.submit(MS(at_ms), &call, SECOND).expect("within the limits")
     }
 
-    /// Drains the outputs. What is to be transmitted is sent and told as hex.
+    /// Drains the outputs. Bytes to transmit are sent and returned as hex.
     fn outputs(&mut self) -> Vec<String> {
         let mut reported = Vec::new();
         while let Some(output) = self.client.poll_output() {
@@ -178,7 +178,7 @@ fn beyond_the_limit_calls_wait_their_turn() {
 
 #[test]
 fn waits_leave_a_connection_to_the_calls_that_end_them() {
-    // One connection at most is as good as two.
+    // A limit of one connection has the same effect as two.
     for connections_max in [1, 2] {
         let mut world = Scripted::new(connections_max, 2);
         world.submit(0, WAIT);
@@ -219,7 +219,7 @@ fn a_call_that_looks_once_needs_no_turn_among_those_that_wait() {
     assert_eq!(world.outputs(), ["3 MultiGet TimedOut Waiting 2 NotReleased None"]);
 }
 
-/// Drains the outputs of a client for which no connection can be made any more, and tells what became of its calls.
+/// Drains the outputs of a client that can open no more connections, and returns the results of its calls.
 fn without_descriptors(world: &mut Scripted, at_ms: u64) -> (usize, Vec<String>) {
     let (mut dials, mut reported) = (0, Vec::new());
     while let Some(output) = world.client.poll_output() {
@@ -247,12 +247,12 @@ fn calls_that_need_a_further_connection_fail_with_what_prevents_it() {
     world.outputs();
     world.connect(1, 1);
     world.outputs();
-    // Behind the wait, they would stand as long as it.
+    // Behind the blocking call they would wait as long as it does.
     world.submit(2, ADD);
     world.submit(2, NUM_KEYS);
     let reported = without_descriptors(&mut world, 2);
     assert_eq!(reported, (1, vec!["2 Add Io Os(24)".into(), "3 NumKeys Io Os(24)".into()]));
-    // Of calls that need one each, each costs one attempt.
+    // Each call that needs a connection of its own costs one attempt.
     world.submit(3, GET);
     world.submit(3, ADD);
     world.submit(3, GET);
@@ -370,7 +370,7 @@ fn what_only_reads_is_begun_again_once_and_what_writes_is_not() {
     assert_eq!(world.outputs(), ["2 sends 07"]);
     world.input(4, 2, CLOSED);
     assert_eq!(world.outputs(), ["2 disconnect", "1 NumKeys ServerGone Waiting 4 Closed None"]);
-    // Where the server does not come back, the loss says more than the refusal.
+    // If the server does not come back, the loss says more than the refused connection.
     world.submit(5, NUM_KEYS);
     world.outputs();
     world.connect(5, 3);
@@ -392,7 +392,7 @@ fn a_call_of_which_nothing_was_sent_is_begun_again_whatever_it_is() {
     world.receives(1, 1, "0100000000000000");
     world.outputs();
     world.submit(2, ADD);
-    // The driver could not send before it saw the end.
+    // The driver could not send before it noticed the end.
     world.input(2, 1, CLOSED);
     let reported = world.outputs();
     assert_eq!(reported.last().map(String::as_str), Some("2 resolve"), "{reported:?}");
@@ -430,7 +430,8 @@ fn the_slow_way_is_learned_once_it_has_worked() {
     world.outputs();
     world.connect(3, 2);
     assert_eq!(world.outputs(), [format!("2 sends {WAIT_SENT}")]);
-    // The server leaves in the midst of the answer: it may have left before for the same reason.
+    // The server closes the connection in the middle of the answer. It may have closed the first one for the same
+    // reason.
     world.receives(4, 2, "00");
     world.outputs();
     world.receives(4, 2, "0101");
@@ -454,7 +455,7 @@ fn a_stranger_is_told_from_a_store() {
     let reported = world.outputs();
     assert_eq!(reported[0], "1 disconnect");
     assert!(reported[1].starts_with("1 Get WrongProtocol Greeting 2 Violation"), "{reported:?}");
-    // And one that turns strange later.
+    // A peer may also violate the protocol later.
     world.submit(3, WAIT);
     world.outputs();
     world.connect(4, 2);
@@ -478,13 +479,13 @@ fn limits_are_told_before_anything_is_sent() {
     assert_eq!(client.submit(MS(0), &ADD, SECOND), Err(LimitError::Operations { count: 1 }));
 }
 
-/// A client and a real server machine in one thread, with a network that cuts, delays and resets.
+/// A client and a real server machine in one thread, over a network that cuts, delays and resets.
 struct World {
     now: Instant,
     rng: Rng,
     client: MultiClient,
     server: Server,
-    /// Bytes on their way to the server and back.
+    /// Bytes in transit to the server and back.
     wires: BTreeMap<ConnId, (Vec<u8>, Vec<u8>)>,
     completed: BTreeMap<CallId, Result<Answer, FailedCall>>,
     generation: u32,
@@ -518,7 +519,7 @@ impl World {
         usize::try_from(1 + self.rng.below(length as u64)).expect("small")
     }
 
-    /// Does what the machines ask for; true if there was something.
+    /// Carries out the outputs of both machines. Returns whether there was any.
     fn outputs(&mut self) -> bool {
         let mut busy = false;
         while let Some(output) = self.client.poll_output() {
@@ -567,7 +568,7 @@ impl World {
         }
     }
 
-    /// Moves some bytes somewhere.
+    /// Moves some bytes on a random connection.
     fn network(&mut self) -> bool {
         let conns: Vec<ConnId> = self.wires.keys().copied().collect();
         let mut busy = false;
@@ -606,7 +607,7 @@ impl World {
         busy
     }
 
-    /// Runs until nothing moves, then lets time pass to the next timer.
+    /// Runs until nothing moves, then advances the time to the next timer.
     fn run(&mut self) {
         for _ in 0..10_000 {
             let moved = self.outputs();
@@ -691,6 +692,6 @@ fn against_a_real_server_every_call_is_answered_once_and_counts_once() {
         let pushed = pushes.iter().filter(|id| done(id) || possible(id)).count();
         assert!(taken <= pushed, "seed {seed}: {taken} items of {pushed}");
     }
-    // The network let most of it through, and not all.
+    // The network let most calls through, but not all.
     assert!(all_read > 600 && all_taken > 600 && all_failed > 150, "{all_read} {all_taken} {all_failed}");
 }

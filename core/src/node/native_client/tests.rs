@@ -52,7 +52,7 @@ fn welcome(resumed: bool, request_last: u64, grace_ms: u32) -> ServerFrame<'stat
     }
 }
 
-/// What the caller sees of a frame.
+/// Returns what the caller gets for a frame, as text.
 fn give(client: &mut Client, millis: u64, bytes: &[u8]) -> alloc::string::String {
     let limits = Client::answer_limits(&FrameLimits::default());
     match client.receive(NOW(millis), &limits, bytes) {
@@ -152,7 +152,7 @@ fn answers_pushes_and_errors_reach_their_calls() {
         "{reported}"
     );
     assert!(reported.contains("elapsed: 1s") && reported.contains("text: [47, 107]"), "{reported}");
-    // An answer of a later version is none.
+    // A frame of a later version is not a valid answer.
     let mut odd = bytes_of(1, 4, &DONE);
     odd[4..6].copy_from_slice(&0x9000_u16.to_le_bytes());
     let reported = give(&mut client, 4, &odd);
@@ -200,7 +200,7 @@ fn without_a_way_back_the_calls_say_whether_they_may_have_been_applied() {
     begin(&mut client, 11, Operation::Set);
     outputs(&mut client);
     client.handle(NOW(2010), Input::Tick);
-    // Since the session was open, its end is the end of its server to whoever calls, now and later.
+    // Since the session was open, calls now and later fail because the server has gone away.
     let ending = Ending::Session(End::GracePassed, Cause::Unknown);
     assert_eq!(outputs(&mut client), [Output::Over(ending)]);
     assert_eq!(ending.failure().kind, ErrorKind::ServerGone);
@@ -289,7 +289,7 @@ fn a_call_ends_by_its_own_timeout_when_the_server_is_silent() {
     let mut client = live(2000);
     begin(&mut client, 100, Operation::Get);
     writes(&mut client, 100);
-    // Half a second before its end, the server is asked whether it lives.
+    // Half a second before the call's end, the client asks the server for a heartbeat.
     assert_eq!(client.poll_timeout(), Some(NOW(600)));
     client.handle(NOW(600), Input::Tick);
     let beat = writes(&mut client, 600);
@@ -344,7 +344,7 @@ fn a_peer_that_closes_in_place_of_an_answer_is_asked_who_it_is() {
         Some(Ending::Dialling(failure)) => failure.cause,
         other => panic!("{other:?}"),
     };
-    // The echo of PyTorch's store, another answer, and none before the time to connect is up.
+    // The echo of PyTorch's store, another answer, and no answer before the timeout.
     let answers = [
         (Some(IDENTIFY_NONCE.to_le_bytes()), Cause::ForeignStore),
         (Some(*b"HTTP"), Cause::Closed),
@@ -376,32 +376,32 @@ fn a_process_that_was_stopped_finds_no_deadline_passed() {
     begin(&mut client, 0, Operation::Get);
     writes(&mut client, 0);
     let before = client.poll_timeout().expect("a heartbeat");
-    // It is stopped for an hour, and the server too.
+    // The client's and the server's processes stop for an hour.
     let late = 3_600_000;
     client.wake(NOW(late));
     client.handle(NOW(late), Input::Tick);
     assert_eq!((outputs(&mut client), client.next_failed(NOW(late))), (Bytes::new(), None));
     assert!(matches!(writes(&mut client, late)[..], [ToWrite::Frame(_, ClientFrame::Heartbeat { .. })]));
     assert!(client.poll_timeout().is_some_and(|due| due > NOW(late)), "{before:?}");
-    // The server is as silent as before: then it is lost.
+    // The server stays silent, so the connection is lost.
     let mut ended = Bytes::new();
     for millis in (late + 500..late + 4000).step_by(500) {
         client.wake(NOW(millis));
         client.handle(NOW(millis), Input::Tick);
-        // The call has its own time again, and no more: the server gives no sign of life.
+        // The call has its remaining time and no slack, since the server sends no heartbeat.
         if let Some(failed) = client.next_failed(NOW(millis)) {
             ended.push((millis - late, failed.failure.kind));
         }
     }
     assert_eq!(ended, [(1000, ErrorKind::TimedOut)]);
     assert_eq!(outputs(&mut client), [Output::Disconnect, Output::Resolve]);
-    // And so is the time to come back.
+    // The grace period also moves.
     client.wake(NOW(2 * late));
     client.handle(NOW(2 * late), Input::Tick);
     assert_eq!((outputs(&mut client), client.ending()), (Bytes::new(), None));
 }
 
-/// Over a slow link, a long answer takes longer than the longest silence.
+/// Over a slow connection, receiving an answer may take longer than the heartbeat timeout.
 #[test]
 fn bytes_of_an_answer_are_a_sign_of_life() {
     let answer = bytes_of(1, 1, &ServerFrame::Popped { length_before: 1, item: Some(&[0; 200]) });
@@ -414,11 +414,11 @@ fn bytes_of_an_answer_are_a_sign_of_life() {
         writes(&mut client, millis);
         assert!(give(&mut client, millis, &answer[..bytes]).starts_with("partial"));
     }
-    // The same again is none.
+    // Receiving no further bytes does not count.
     give(&mut client, 7999, &answer[..200]);
     client.handle(NOW(8000), Input::Tick);
     assert_eq!(outputs(&mut client), [Output::Disconnect, Output::Resolve]);
-    // Less of it on another connection is one.
+    // Fewer bytes on another connection do.
     connect(&mut client, 8001);
     writes(&mut client, 8001);
     give(&mut client, 8001, &bytes_of(0, 0, &welcome(true, 1, 2000)));
@@ -433,7 +433,7 @@ fn a_deadline_ends_a_call_and_the_server_is_told() {
     let mut client = live(2000);
     let waits = begin(&mut client, 0, Operation::Get);
     writes(&mut client, 0);
-    // The server lives and keeps the deadline: its answer may come a little later.
+    // The server is alive and enforces the deadline, so its answer may arrive a little later.
     client.handle(NOW(500), Input::Tick);
     writes(&mut client, 500);
     give(&mut client, 501, &bytes_of(0, 0, &ServerFrame::HeartbeatEcho { nonce: 0 }));
@@ -452,7 +452,7 @@ fn a_deadline_ends_a_call_and_the_server_is_told() {
     assert_eq!(give(&mut client, 3001, &bytes_of(2, 2, &outcome)), "Nothing");
     assert_eq!(client.pending.len(), 0);
 
-    // What never left leaves no trace.
+    // A request that was never sent had no effect.
     let mut client = new(2000);
     let early = begin(&mut client, 0, Operation::Set);
     let failed = client.cancel(NOW(5), early).expect("under way");
@@ -480,12 +480,12 @@ fn a_cancel_that_was_lost_with_its_connection_is_sent_again() {
     writes(&mut client, 0);
     client.cancel(NOW(1), waits).expect("under way");
     assert!(is_cancel(&writes(&mut client, 1), 2, waits, 0));
-    // The request arrived, and the cancel did not; nor did it the second time.
+    // The request arrived, but the cancel did not, and did not the second time either.
     let written = resume(&mut client, 2, 1);
     assert!(is_cancel(&written, 2, waits, FLAG_RESENT), "{written:?}");
     let written = resume(&mut client, 3, 1);
     assert!(is_cancel(&written, 2, waits, FLAG_RESENT), "{written:?}");
-    // It arrived, and is awaited no longer than its answer takes.
+    // The cancel arrived, and the client waits for the answer.
     assert_eq!(resume(&mut client, 4, 2), []);
     let fault = Fault::new(FaultCode::Cancelled, 0, 0);
     assert_eq!(give(&mut client, 5, &bytes_of(1, 1, &ServerFrame::Error { fault })), "Nothing");
@@ -493,7 +493,7 @@ fn a_cancel_that_was_lost_with_its_connection_is_sent_again() {
     assert_eq!(give(&mut client, 5, &bytes_of(2, 2, &outcome)), "Nothing");
     assert_eq!((client.pending.len(), resume(&mut client, 6, 2)), (0, Bytes::new()));
 
-    // Where the request did not arrive either, there is nothing to cancel.
+    // If the request did not arrive either, there is nothing to cancel.
     let mut client = live(2000);
     let waits = begin(&mut client, 0, Operation::Get);
     writes(&mut client, 0);
@@ -508,7 +508,7 @@ fn a_watch_that_nobody_reads_ends_at_the_server_whatever_happens_on_the_way() {
     let watch = begin(&mut client, 0, Operation::Watch);
     writes(&mut client, 0);
     give(&mut client, 1, &bytes_of(watch, 1, &DONE));
-    // There is no connection just now, and none for longer than an answer may take.
+    // There is no connection, for longer than a call waits for its answer.
     client.handle(NOW(2), Input::Ended(Cause::Closed));
     outputs(&mut client);
     client.end_watch(NOW(2), watch).expect("there is room");
@@ -526,7 +526,7 @@ fn a_watch_that_nobody_reads_ends_at_the_server_whatever_happens_on_the_way() {
     let outcome = ServerFrame::Outcome { holds: true, revision: 1 };
     assert_eq!(give(&mut client, 1902, &bytes_of(2, 3, &outcome)), "Nothing");
 
-    // Most of the table is for calls.
+    // Most of the table is reserved for calls.
     let full = Err(BeginError::Limit(LimitError::Operations { count: 4 }));
     client.end_watch(NOW(1903), watch).expect("there is room");
     assert_eq!(client.end_watch(NOW(1903), watch), full);
@@ -573,7 +573,7 @@ fn a_session_that_is_not_resumed_is_over() {
     }
 }
 
-/// A HELLO of an abandoned connection came late and has the session now: a new one takes it back.
+/// A late HELLO of an abandoned connection has taken the session. A new connection takes it back.
 #[test]
 fn a_connection_whose_session_was_taken_over_is_made_again() {
     let over = bytes_of(0, 0, &ServerFrame::SessionOver { why: Why::Superseded });
@@ -591,7 +591,7 @@ fn a_connection_whose_session_was_taken_over_is_made_again() {
     assert_eq!(give(&mut client, 4, &bytes_of(0, 0, &welcome(true, 1, 2000))), "Open");
     assert_eq!(give(&mut client, 4, &bytes_of(1, 1, &DONE)), "Completed(1, Done { revision: 1 })");
 
-    // On the way to WELCOME, too.
+    // The same happens before WELCOME.
     client.handle(NOW(5), Input::Ended(Cause::Closed));
     outputs(&mut client);
     connect(&mut client, 6);
@@ -605,8 +605,8 @@ fn a_connection_whose_session_was_taken_over_is_made_again() {
     assert_eq!(outputs(&mut client), [Output::Disconnect, Output::Over(ending)]);
 }
 
-/// Whatever a server sends, and in whatever pieces and order things happen: no panic, each call ends once, and the
-/// table is empty when the client is over.
+/// For any frames, in any pieces and order: no panic, each call ends once, and the table is empty when the client has
+/// ended.
 #[test]
 fn damaged_frames_end_at_most_the_session() {
     let limits = Client::answer_limits(&FrameLimits::default());

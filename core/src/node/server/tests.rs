@@ -43,15 +43,15 @@ pub(super) fn wait(key: &[u8]) -> Vec<u8> {
     frame(Request::Wait { keys: Keys::scoped(b"", &[key]) })
 }
 
-/// A server whose sockets take as many bytes as each test says.
+/// Server whose sockets accept as many bytes as the test allows.
 pub(super) struct Rig {
     pub(super) server: Server,
     now: Instant,
     got: BTreeMap<ConnId, Vec<u8>>,
     pub(super) closed: BTreeMap<ConnId, CloseReason>,
-    /// All others than those of connections that closed.
+    /// All events except those of accepted and closed connections.
     pub(super) events: Vec<Event>,
-    /// Bytes that each socket still takes.
+    /// Bytes that each socket accepts at a time.
     pub(super) window: usize,
 }
 
@@ -113,7 +113,7 @@ impl Rig {
         }
     }
 
-    /// The socket of `conn` takes what there is.
+    /// Sends the unsent bytes of `conn`, as far as the socket accepts them.
     pub(super) fn pump(&mut self, conn: ConnId) {
         let unsent = self.server.unsent(conn);
         let bytes = unsent.len().min(self.window);
@@ -125,7 +125,7 @@ impl Rig {
         self.got.remove(&conn).unwrap_or_default()
     }
 
-    /// The process does not run for so long; then it looks at the time.
+    /// Simulates a process that is stopped for `span` and then ticks.
     pub(super) fn is_stopped_for(&mut self, span: Duration) {
         self.now = self.now + span;
         self.feed(Input::Tick);
@@ -219,7 +219,7 @@ fn half_close_answers_what_was_asked_and_abandons_waits() {
     assert_eq!(rig.closed[&conn], CloseReason::PeerClosed);
     assert_eq!((rig.server.stats().waiting, rig.server.engine().footprint()), (0, 0));
 
-    // The same with a peer whose window is shut: its requests rest, and are answered once it reads.
+    // The same with a peer whose receive window is full: its requests wait and are answered once it reads.
     let limits = ServerLimits { unsent_bytes_high: 16, ..ServerLimits::default() };
     let mut rig = Rig::new(limits);
     let conn = rig.greeted(0);
@@ -250,7 +250,7 @@ fn a_peer_that_does_not_read_is_not_read_and_in_the_end_dropped() {
     assert!(rig.server.unsent(slow).len() > unsent - 400);
     rig.window = usize::MAX;
     rig.send(other, &get(b"big"));
-    assert_eq!(rig.got(other).len(), 608, "nobody else is held up");
+    assert_eq!(rig.got(other).len(), 608, "other connections are not held up");
     rig.after(limits.stall_timeout - Duration::from_secs(1));
     assert!(rig.closed.is_empty());
     rig.after(Duration::from_secs(2));
@@ -315,7 +315,7 @@ fn a_connection_that_is_expelled_waits_no_more_though_its_answers_are_unread() {
     assert!(rig.closed.is_empty(), "its answer is unread");
     rig.window = usize::MAX;
     rig.send(good, &frame(Request::QueuePush { key: Key::raw(b"q"), value: b"item" }));
-    assert_eq!(rig.got(good), [0], "the item is told to the one who can still fetch it");
+    assert_eq!(rig.got(good), [0], "the item goes to the connection that can still fetch it");
 }
 
 #[test]

@@ -42,7 +42,7 @@ fn live(grace_ms: u32) -> Client {
     session
 }
 
-/// Sends all that may be sent; the ids, and how many of them are marked as sent before.
+/// Sends all that may be sent. Returns the ids, and how many of them are marked as sent before.
 fn send_all(session: &mut Client) -> (heapless::Vec<u64, 4>, usize) {
     let (mut ids, mut resent) = (heapless::Vec::new(), 0);
     while let Some(id) = session.next_to_send() {
@@ -71,7 +71,7 @@ fn what_did_not_arrive_is_sent_again_and_what_did_is_not() {
     assert_eq!(label.sequence, 1);
     assert_eq!(session.next_to_send(), None);
     assert_eq!(receive(&mut session, 4, 0, 0, &welcome(true, 3)), Received::Welcome);
-    // 1 and 3 have arrived, so their answers will come; 4 is in doubt no more, 5 was never sent.
+    // 1 and 3 have arrived and will be answered. 4 has not arrived, and 5 was never sent.
     let (ids, resent) = send_all(&mut session);
     assert_eq!((&ids[..], resent), (&[4, 5][..], 1));
     assert_eq!(receive(&mut session, 5, 2, 1, &DONE), Received::Nothing);
@@ -88,7 +88,7 @@ fn nothing_goes_out_before_welcome_unless_there_is_nothing_to_resume() {
         session.hello(at(0)).expect("new");
         assert_eq!(session.next_to_send(), sent);
         session.label(at(0), sent.unwrap_or(0));
-        // The session was never open, so there is none to lose: the next connection opens one, where nothing was sent.
+        // The session was never open, so it cannot be lost: the next connection opens one that has received nothing.
         assert_eq!((session.connection_ended(), session.state()), (None, ClientState::New));
         session.hello(at(1)).expect("new");
         assert_eq!(session.next_to_send(), sent);
@@ -124,7 +124,7 @@ fn heartbeats_are_due_in_silence_and_when_nothing_is_answered() {
     receive(&mut session, 101, 0, 0, &ServerFrame::HeartbeatEcho { nonce: 100_000_000 });
     session.begin().expect("there is room");
     session.label(at(150), 1);
-    // It spoke last at 150, and heard last at 101.
+    // The client last sent at 150 and last received at 101.
     assert_eq!(session.poll_timeout(), Some(at(201)));
     assert!(matches!(session.tick(at(201)), Some(Due::Heartbeat(_))));
     session.label(at(201), 0);
@@ -177,7 +177,7 @@ fn the_end_of_a_session_says_why() {
     assert_eq!(receive(&mut session, 2, 1, 0, &error), Received::Over(end));
 }
 
-/// A HELLO of a connection that was given up may arrive when the next one is in use.
+/// A HELLO of an abandoned connection may arrive while the next one is in use.
 #[test]
 fn a_session_that_was_taken_over_is_taken_back() {
     let over = ServerFrame::SessionOver { why: Why::Superseded };

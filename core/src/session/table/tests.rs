@@ -65,7 +65,7 @@ fn ended(why: Why, conn: Option<ConnId>) -> Vec<Output> {
     [Output::Ended { session: SessionId(1), conn, node: b"n0"[..].into(), why }].to_vec()
 }
 
-/// Takes and answers a request; the number of the answer.
+/// Begins and answers a request. Returns the sequence number of the answer.
 fn answered(sessions: &mut Sessions, index: u32, id: u64) -> u64 {
     let outcome = sessions.request(at(0), conn(index), id, 0).expect("a session");
     assert_eq!(outcome, Outcome::Fresh(SessionId(1)));
@@ -98,7 +98,7 @@ fn a_lost_connection_ends_the_session_after_its_grace_and_at_once_without() {
 #[test]
 fn missed_heartbeats_end_a_session_and_any_frame_is_one() {
     let mut sessions = opened(1000);
-    // It is looked at once in each interval.
+    // A session is checked once in each interval.
     assert_eq!(sessions.poll_timeout(), Some(at(100)));
     sessions.note_received(at(200), conn(0), 0).expect("a session");
     assert_eq!(feed(&mut sessions, at(300), Input::Tick), []);
@@ -146,7 +146,7 @@ fn a_session_comes_back_with_what_it_has_not_received() {
     assert_eq!(ids, [4, 5]);
     assert!(sessions.unreceived(SessionId(1)).all(|frame| frame.len() == HEADER_BYTES + 8));
 
-    // A connection that takes the place of a living one.
+    // A connection replaces another that is still open.
     let outputs = greet(&mut sessions, at(3), 2, resuming(3));
     let [Output::Superseded { conn: old }, Output::Welcome { conn: new, .. }] = outputs[..] else {
         panic!("{outputs:?}")
@@ -166,7 +166,7 @@ fn requests_that_come_again_are_not_carried_out_again() {
     assert_eq!(sessions.request(at(0), conn(0), 7, 0), Ok(Outcome::Fresh(SessionId(1))));
     assert_eq!(sessions.request(at(0), conn(0), 7, 0), Ok(Outcome::Pending));
     assert!(matches!(sessions.request(at(0), conn(0), 3, 0), Ok(Outcome::Repeat(bytes)) if bytes[8] == 3));
-    // The window has room for three frames.
+    // The window has capacity for three frames.
     let Ok(Outcome::Forgotten(fault)) = sessions.request(at(0), conn(0), 1, 0) else { panic!() };
     assert_eq!((fault.code, fault.first), (FaultCode::RequestForgotten, 2));
     let Ok(Outcome::Forgotten(_)) = sessions.request(at(0), conn(0), 5, 0) else { panic!("never taken") };
@@ -226,7 +226,7 @@ fn limits_and_ends_are_told() {
     let stopped =
         |output: &Output| matches!(output, Output::Ended { why: Why::ServerStopped, conn: Some(_), .. });
     assert!(outputs.len() == 2 && outputs.iter().all(stopped), "{outputs:?}");
-    // Two ends are remembered, and there were three.
+    // Two of the three ends are remembered.
     assert_eq!(refused(&greet(&mut sessions, at(3), 4, resuming(0))), (FaultCode::SessionEnded, 0, 0));
     let third = Hello { session: 3, ..resuming(0) };
     let stopped = u64::from(Why::ServerStopped.number());

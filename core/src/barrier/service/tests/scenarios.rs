@@ -1,4 +1,4 @@
-//! What users see, one behaviour a test.
+//! Behaviour that users see, one per test.
 
 use super::*;
 use alloc::vec::Vec;
@@ -8,11 +8,10 @@ fn the_last_one_releases_all() {
     let mut world = World::new(count(3));
     assert_eq!(world.arrive("a"), "");
     assert_eq!(world.arrive("b"), "");
-    let reported =
-        "a is told of 1: all were there; b is told of 1: all were there; c is told of 1: all were there";
+    let reported = "a gets 1: all were there; b gets 1: all were there; c gets 1: all were there";
     assert_eq!(world.arrive("c"), reported);
     assert_eq!((world.barriers.poll_timeout(), world.barriers.waiting()), (None, 0));
-    assert_eq!(world.arrive("b"), "", "whoever was there begins the next one");
+    assert_eq!(world.arrive("b"), "", "a participant of the last one begins the next one");
     assert_eq!(world.status(), "2 Open 1/3");
 }
 
@@ -29,7 +28,7 @@ fn all_who_wait_share_one_end() {
     assert!(ends.iter().all(|end| Arc::ptr_eq(end, &ends[0])));
 }
 
-/// One waits for long, many others do not, and one never comes.
+/// One participant waits long, many others do not, and one never arrives.
 #[test]
 fn many_who_give_up_cost_a_look_at_each_and_no_more() {
     const MANY: u32 = 2000;
@@ -55,7 +54,7 @@ fn many_who_give_up_cost_a_look_at_each_and_no_more() {
         }
         let members = |barriers: &Barriers| barriers.barriers[0].members.looked_at.take();
         members(&barriers);
-        // Those of one moment, and then all others in one turn.
+        // The arrivals with the same deadline end first, then all others at once.
         for at in [10_000, 60_000] {
             barriers.handle(Instant::from_millis(at), Input::Tick).expect("a tick");
         }
@@ -79,9 +78,9 @@ fn many_who_give_up_cost_a_look_at_each_and_no_more() {
 
 #[test]
 fn one_waits_for_nobody() {
-    assert_eq!(World::new(count(1)).arrive("a"), "a is told of 1: all were there");
-    assert_eq!(World::new(count(1)).attempt("a"), "a is told of 1: all were there");
-    assert_eq!(World::new(list(&[b"a"])).attempt("a"), "a is told of 1: all were there");
+    assert_eq!(World::new(count(1)).arrive("a"), "a gets 1: all were there");
+    assert_eq!(World::new(count(1)).attempt("a"), "a gets 1: all were there");
+    assert_eq!(World::new(list(&[b"a"])).attempt("a"), "a gets 1: all were there");
 }
 
 #[test]
@@ -94,7 +93,7 @@ fn the_first_one_sets_the_deadline_for_all() {
     assert_eq!(world.barriers.poll_timeout(), Some(Instant::ORIGIN + secs(60)));
     assert_eq!(
         world.pass(secs(1)),
-        "a is told of 1: the time was up, and 1 were missing; b is told of 1: the time was up, and 1 were missing"
+        "a gets 1: the time was up, and 1 were missing; b gets 1: the time was up, and 1 were missing"
     );
 }
 
@@ -108,17 +107,17 @@ fn who_has_less_time_than_the_others_is_told_alone_who_is_missing() {
     world.arrive("a");
     assert_eq!(briefly(&mut world, "b"), "");
     assert_eq!(world.barriers.poll_timeout(), Some(Instant::ORIGIN + secs(10)));
-    assert_eq!(world.pass(secs(10)), "b is told of 1: the time was up, and 1 were missing: c");
+    assert_eq!(world.pass(secs(10)), "b gets 1: the time was up, and 1 were missing: c");
     assert_eq!(world.status(), "1 Open 1/3", "a waits on");
-    // Both deadlines have passed at once: b has left before the others were counted.
+    // Both deadlines have passed at once: b left before the others were counted.
     briefly(&mut world, "b");
     assert_eq!(
         world.pass(secs(60)),
-        "b is told of 1: the time was up, and 1 were missing: c; \
-         a is told of 1: the time was up, and 2 were missing: b, c"
+        "b gets 1: the time was up, and 1 were missing: c; \
+         a gets 1: the time was up, and 2 were missing: b, c"
     );
 
-    // Who is replaced, or released, leaves no deadline behind.
+    // An arrival that is replaced or released leaves no deadline.
     let mut world = World::new(count(2));
     world.arrive("a");
     world.arrive("a");
@@ -129,12 +128,12 @@ fn who_has_less_time_than_the_others_is_told_alone_who_is_missing() {
     world.arrive("b");
     assert_eq!((world.barriers.poll_timeout(), world.pass(secs(60))), (None, String::new()));
 
-    // Alone, it takes its generation with it, as who goes back.
+    // The last waiting arrival ends its generation, as a withdrawal does.
     let mut world = World::new(count(3));
     world.arrive("a");
     briefly(&mut world, "b");
     world.withdraw("a");
-    assert_eq!(world.pass(secs(10)), "b is told of 1: the time was up, and 2 were missing");
+    assert_eq!(world.pass(secs(10)), "b gets 1: the time was up, and 2 were missing");
     assert!(world.barriers.is_empty() && world.barriers.poll_timeout().is_none());
 }
 
@@ -145,7 +144,7 @@ fn who_comes_at_the_deadline_is_late() {
     world.now = world.now + secs(60);
     assert_eq!(
         world.arrive("b"),
-        "a is told of 1: the time was up, and 1 were missing; b is told of 1: the time was up, and 1 were missing"
+        "a gets 1: the time was up, and 1 were missing; b gets 1: the time was up, and 1 were missing"
     );
 }
 
@@ -154,10 +153,10 @@ fn a_late_caller_hears_it_once_and_may_begin_anew_then() {
     let mut world = World::new(count(2));
     world.arrive("a");
     world.die("a");
-    assert_eq!(world.arrive("b"), "b is told of 1: a is gone: the connection ended");
+    assert_eq!(world.arrive("b"), "b gets 1: a is gone: the connection ended");
     assert_eq!(world.arrive("b"), "");
     assert_eq!(world.status(), "2 Open 1/2");
-    assert_eq!(world.arrive("a"), "a is told of 2: all were there; b is told of 2: all were there");
+    assert_eq!(world.arrive("a"), "a gets 2: all were there; b gets 2: all were there");
 }
 
 #[test]
@@ -166,19 +165,16 @@ fn who_comes_with_other_participants_is_not_late() {
     world.arrive_all("a b");
     world.die("b");
     assert_eq!(world.arrive_with("c", count(2)), "", "the survivors go on with fewer");
-    assert_eq!(
-        world.arrive_with("a", count(2)),
-        "c is told of 2: all were there; a is told of 2: all were there"
-    );
+    assert_eq!(world.arrive_with("a", count(2)), "c gets 2: all were there; a gets 2: all were there");
 }
 
 #[test]
 fn a_list_says_who_is_late() {
     let mut world = World::new(list(ABC));
     world.arrive("a");
-    assert_eq!(world.cancel("x"), "a is told of 1: x cancelled it; x cancelled: true");
+    assert_eq!(world.cancel("x"), "a gets 1: x cancelled it; x cancelled: true");
     assert_eq!(world.arrive("x"), "error: the name is not among the participants");
-    assert_eq!(world.arrive("c"), "c is told of 1: x cancelled it");
+    assert_eq!(world.arrive("c"), "c gets 1: x cancelled it");
     assert_eq!(world.cancel("x"), "x cancelled: false");
 }
 
@@ -197,14 +193,11 @@ fn lists_are_sets() {
     ] {
         assert_eq!(world.arrive_with("c", other), begun);
     }
-    // Keys in pieces are the same keys.
+    // Keys in pieces equal the same keys in one piece.
     let pieces = Participants::Names(Keys::scoped(b"n", &[b"1", b"2"]));
     let mut world = World::new(list(&[b"n2", b"n1"]));
     assert_eq!(world.arrive("n1"), "");
-    assert_eq!(
-        world.arrive_with("n2", pieces),
-        "n2 is told of 1: all were there; n1 is told of 1: all were there"
-    );
+    assert_eq!(world.arrive_with("n2", pieces), "n2 gets 1: all were there; n1 gets 1: all were there");
     assert_eq!(world.arrive_with("n1", pieces), "");
 }
 
@@ -224,45 +217,42 @@ fn a_conflict_says_who_set_what() {
 fn the_missing_are_named() {
     let mut world = World::new(list(ABC));
     world.arrive("b");
-    assert_eq!(world.pass(secs(60)), "b is told of 1: the time was up, and 2 were missing: a, c");
+    assert_eq!(world.pass(secs(60)), "b gets 1: the time was up, and 2 were missing: a, c");
 
     let mut world = World::new(count(3));
     world.arrive_all("a b c");
     world.arrive_all("b c");
     assert_eq!(
         world.attempt("b"),
-        "b is replaced by b; b is told of 2: the time was up, and 1 were missing: a",
+        "b is replaced by b; b gets 2: the time was up, and 1 were missing: a",
         "those who were there the last time"
     );
     assert_eq!(world.arrive("x"), "");
     assert_eq!(
         world.pass(secs(60)),
-        "c is told of 2: the time was up, and 1 were missing; x is told of 2: the time was up, and 1 were missing",
-        "a or b is replaced by x, and nobody knows which"
+        "c gets 2: the time was up, and 1 were missing; x gets 2: the time was up, and 1 were missing",
+        "a or b is replaced by x, and it is not known which"
     );
 
     let limits = BarrierLimits { absent_named_max: 2, ..BarrierLimits::default() };
     let mut world = World::limited(list(&[b"a", b"b", b"c", b"d"]), limits);
     world.arrive("c");
-    assert_eq!(world.pass(secs(60)), "c is told of 1: the time was up, and 3 were missing: a, b and 1 more");
+    assert_eq!(world.pass(secs(60)), "c gets 1: the time was up, and 3 were missing: a, b and 1 more");
 }
 
 #[test]
 fn trying_once_leaves_no_trace() {
     let mut world = World::new(count(2));
-    assert_eq!(world.attempt("a"), "a is told of 1: the time was up, and 1 were missing");
+    assert_eq!(world.attempt("a"), "a gets 1: the time was up, and 1 were missing");
     assert!(world.barriers.is_empty());
     assert_eq!(world.arrive("b"), "");
-    assert_eq!(world.attempt("a"), "b is told of 1: all were there; a is told of 1: all were there");
+    assert_eq!(world.attempt("a"), "b gets 1: all were there; a gets 1: all were there");
 
     let mut world = World::new(list(ABC));
-    assert_eq!(world.attempt("b"), "b is told of 1: the time was up, and 2 were missing: a, c");
+    assert_eq!(world.attempt("b"), "b gets 1: the time was up, and 2 were missing: a, c");
     assert_eq!(world.attempt("x"), "error: the name is not among the participants");
     world.arrive("b");
-    assert_eq!(
-        world.attempt("b"),
-        "b is replaced by b; b is told of 1: the time was up, and 2 were missing: a, c"
-    );
+    assert_eq!(world.attempt("b"), "b is replaced by b; b gets 1: the time was up, and 2 were missing: a, c");
     assert!(world.barriers.is_empty(), "it took the place of the one who waited");
 }
 
@@ -273,7 +263,7 @@ fn the_same_name_does_not_count_twice() {
     let request = Arrive { name: b"a", ..world.request("z") };
     assert_eq!(world.give(Input::Arrive(request)), "a is replaced by z");
     assert_eq!(world.die("a"), "", "its session waits no more");
-    assert_eq!(world.arrive("b"), "z is told of 1: all were there; b is told of 1: all were there");
+    assert_eq!(world.arrive("b"), "z gets 1: all were there; b gets 1: all were there");
 }
 
 #[test]
@@ -282,21 +272,21 @@ fn a_death_breaks_for_all_at_once() {
     world.arrive_all("a b c");
     assert_eq!(
         world.end("b", Why::HostSilent),
-        "a is told of 1: b is gone: the host fell silent; c is told of 1: b is gone: the host fell silent"
+        "a gets 1: b is gone: the host fell silent; c gets 1: b is gone: the host fell silent"
     );
     assert_eq!(world.status(), "1 Broken 0/4");
-    assert_eq!(world.arrive_at("d", 1), "d is told of 1: b is gone: the host fell silent");
+    assert_eq!(world.arrive_at("d", 1), "d gets 1: b is gone: the host fell silent");
     assert_eq!(world.arrive("b"), "", "who was there is not late, though it came back with another session");
 }
 
 #[test]
 fn the_death_of_who_is_awaited_by_name_breaks_too() {
     let mut world = World::new(list(ABC));
-    assert_eq!(world.die("c"), "", "nobody waits for it yet");
+    assert_eq!(world.die("c"), "", "no participant waits for it yet");
     world.arrive("a");
     assert_eq!(world.die("x"), "");
     assert_eq!(world.give(Input::Ended { owner: owner("c"), node: None, why: Why::Connection }), "");
-    assert_eq!(world.end("c", Why::Left), "a is told of 1: c is gone: left");
+    assert_eq!(world.end("c", Why::Left), "a gets 1: c is gone: left");
     world.arrive("a");
     assert_eq!(
         world.give(Input::Ended { owner: OwnerId(1), node: Some(b"a"), why: Why::Connection }),
@@ -313,7 +303,7 @@ fn leaving_breaks_a_list_but_no_count() {
     assert_eq!(world.status(), "1 Open 1/3");
     let mut world = World::new(list(ABC));
     world.arrive_all("a b");
-    assert_eq!(world.end("b", Why::Left), "a is told of 1: b is gone: left");
+    assert_eq!(world.end("b", Why::Left), "a gets 1: b is gone: left");
 }
 
 #[test]
@@ -326,7 +316,7 @@ fn one_session_may_stand_for_many_names() {
     world.arrive("b");
     let request = Arrive { key: b"other", name: b"a2", ..world.request("a") };
     world.give(Input::Arrive(request));
-    assert_eq!(world.die("a"), "b is told of 1: a0 is gone: the connection ended");
+    assert_eq!(world.die("a"), "b gets 1: a0 is gone: the connection ended");
     assert_eq!(world.barriers.waiting(), 0);
     assert_eq!(world.barriers.status(b"other").map(|status| status.phase), Some(Phase::Broken));
 }
@@ -342,14 +332,11 @@ fn a_generation_without_anybody_has_not_begun() {
     world.pass(secs(30));
     assert_eq!(world.arrive_with("c", count(2)), "", "other participants, another deadline");
     assert_eq!(world.barriers.poll_timeout(), Some(Instant::ORIGIN + secs(90)));
-    assert_eq!(
-        world.arrive_with("a", count(2)),
-        "c is told of 1: all were there; a is told of 1: all were there"
-    );
+    assert_eq!(world.arrive_with("a", count(2)), "c gets 1: all were there; a gets 1: all were there");
     world.arrive("a");
     world.withdraw("a");
     assert_eq!(world.status(), "2 Unbegun 0/3");
-    assert_eq!(world.arrive_at("a", 1), "a is told of 1: all were there");
+    assert_eq!(world.arrive_at("a", 1), "a gets 1: all were there");
 }
 
 #[test]
@@ -375,8 +362,8 @@ fn generations_have_numbers() {
         });
         world.arrive_at("b", generation);
     }
-    assert_eq!(world.arrive_at("c", 4), "c is told of 4: all were there", "whoever it is");
-    assert_eq!(world.arrive_at("c", 3), "c is told of 3: all were there");
+    assert_eq!(world.arrive_at("c", 4), "c gets 4: all were there", "any participant may ask");
+    assert_eq!(world.arrive_at("c", 3), "c gets 3: all were there");
     let request = Arrive { generation: 2, ..world.request("c") };
     let refusal = world.barriers.handle(world.now, Input::Arrive(request)).expect_err("forgotten");
     assert_eq!((refusal.fault().first, refusal.fault().second), (3, 5));
@@ -483,7 +470,7 @@ fn strangers_that_come_and_go_are_forgotten() {
         world.withdraw(&name);
     }
     assert!(world.barriers.barriers[0].members.len() <= 20);
-    assert_eq!(world.attempt("b"), "b is told of 2: the time was up, and 1 were missing: c");
+    assert_eq!(world.attempt("b"), "b gets 2: the time was up, and 1 were missing: c");
     assert_eq!(world.arrive_all("b c").matches("all were there").count(), 3);
     world.arrive("a");
     world.die("a");

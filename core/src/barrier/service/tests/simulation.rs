@@ -1,5 +1,6 @@
-//! Sessions that come, wait, go back, leave and die at random at three barriers, beside a model that knows the rules and
-//! no tables. A failure names its seed.
+//! Sessions that arrive, wait, withdraw, leave and die at random at three barriers, next to a model that follows the
+//! rules
+//! without tables. A failure names its seed.
 
 use super::*;
 use crate::rng::Rng;
@@ -13,7 +14,7 @@ const STEPS: usize = 300;
 const SEEDS: u64 = 400;
 const ENDS_KEPT: usize = 3;
 
-/// Who is awaited: so many, or the names at these places.
+/// Participants: a number, or the names at these indices.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Awaited {
     Count(usize),
@@ -37,12 +38,12 @@ impl Awaited {
     }
 }
 
-/// What a request is answered.
+/// Answer to a request.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Answer {
     Released(u64),
     Broken(u64, Vec<u8>, Why),
-    /// How many are missing, and the sorted names.
+    /// The number of missing participants, and their sorted names.
     TimedOut(u64, usize, Vec<Vec<u8>>),
     Cancelled(u64, Vec<u8>),
     Superseded,
@@ -78,16 +79,16 @@ struct Open {
     awaited: Awaited,
     deadline: Instant,
     set_by: usize,
-    /// By name, and until when.
+    /// Arrival and deadline by name.
     waiting: BTreeMap<usize, (ArrivalId, Instant)>,
 }
 
-/// One barrier, as the specification has it.
+/// Model of one barrier, as the specification describes it.
 #[derive(Clone, Debug, Default)]
 struct Model {
-    /// Of each generation that is over.
+    /// Ends of all generations so far.
     ends: Vec<Answer>,
-    /// Who heard the last one, and whose it was.
+    /// Names that were notified of the last end. `whose` are the participants of that generation.
     last_seen_generation: BTreeSet<usize>,
     whose: Option<Awaited>,
     open: Option<Open>,
@@ -121,7 +122,7 @@ impl Model {
         self.ends.push(end);
     }
 
-    /// Who is missing beside the one who asks.
+    /// Returns the timeout for a caller: the participants that are missing besides it.
     fn missed(&self, awaited: &Awaited, tasks: Option<usize>) -> Answer {
         let here: BTreeSet<usize> =
             self.open.iter().flat_map(|open| open.waiting.keys().copied()).chain(tasks).collect();
@@ -139,7 +140,7 @@ impl Model {
         Answer::TimedOut(self.next(), count, names)
     }
 
-    /// The next deadline, and whether it comes before that of all.
+    /// Returns the next deadline, and whether it is that of a single arrival.
     fn due(&self) -> Option<(Instant, bool)> {
         let open = self.open.as_ref()?;
         let local = open.waiting.values().map(|&(_, until)| until).min();
@@ -220,7 +221,7 @@ impl Model {
             return;
         }
         if self.open.is_none() && self.whose.as_ref() != Some(awaited) {
-            // What others failed or passed together says nothing of these.
+            // The result of other participants does not apply to these.
             self.whose = None;
         }
         let open = self.open.get_or_insert_with(|| Open {
@@ -272,7 +273,7 @@ impl Model {
     }
 }
 
-/// What became of a request, as its client sees it.
+/// State of a request, as its client sees it.
 struct MemberState {
     due: Instant,
     answers: u32,
@@ -284,7 +285,7 @@ struct Sim {
     barriers: Barriers,
     models: [Model; 3],
     usual: [Awaited; 3],
-    /// The session of each name, and one more for the first name.
+    /// The session of each name, and a second one for the first name.
     sessions: Vec<(OwnerId, usize)>,
     session_last: u64,
     request_last: u64,
@@ -331,7 +332,7 @@ impl Sim {
         ArrivalId { owner, request: self.request_last }
     }
 
-    /// Gives the input to the machine, and compares its answers with those of the model.
+    /// Passes the input to the machine, and compares its answers with those of the model.
     fn compare(
         &mut self,
         what: &str,
@@ -401,7 +402,7 @@ impl Sim {
         answers
     }
 
-    /// Time passes as the machine asks for it, and now and then a little too far.
+    /// Advances the time as the machine requests it, and sometimes a little too far.
     fn pass(&mut self, until: Instant) -> Checked {
         while let Some(when) = self.barriers.poll_timeout().filter(|&when| when <= until) {
             self.now = self.now.max(when);
@@ -416,7 +417,7 @@ impl Sim {
         let at = self.below(KEYS.len());
         let session = self.below(self.sessions.len());
         let (owner, process_name) = self.sessions[session];
-        // Now and then a session speaks for another name.
+        // Sometimes a session uses the name of another.
         let name = if self.below(12) == 0 { self.below(NAMES.len()) } else { process_name };
         let over = self.models[at].ends.len();
         let generation = match self.below(20) {
@@ -580,7 +581,7 @@ fn every_answer_is_that_of_the_model() {
             .into_iter()
             .for_each(|(observation, count)| *sights.entry(observation).or_default() += count);
     }
-    // All that is promised was put to the test.
+    // Every property was exercised.
     assert!(sights.len() == 11 && sights.values().all(|&count| count > SEEDS), "{sights:?}");
 }
 

@@ -1,11 +1,11 @@
-//! What every input does in every situation, as a snapshot.
+//! Snapshot of the result of every input in every situation.
 
 use super::*;
 
 type SubmitPath = fn(&mut World);
 type Give = fn(&mut World) -> String;
 
-/// A way to each phase, with `a` where it can be in each.
+/// Steps that lead to each phase, with and without `a` waiting.
 const SITUATIONS: [(&str, SubmitPath); 9] = [
     ("nothing", |_| {}),
     ("open, a waits", |world| drop(world.arrive("a"))),
@@ -44,7 +44,7 @@ const INPUTS: [(&str, Give); 18] = [
         let request = Arrive { name: b"", ..world.request("a") };
         world.give(Input::Arrive(request))
     }),
-    ("a awaits nobody", |world| world.arrive_with("a", count(0))),
+    ("a names no participants", |world| world.arrive_with("a", count(0))),
     ("a lists itself twice", |world| world.arrive_with("a", list(&[b"a", b"a"]))),
     ("a goes back", |world| world.withdraw("a")),
     ("a leaves", |world| world.end("a", Why::Left)),

@@ -68,7 +68,7 @@ fn round(round: u64) -> ServerFrame<'static> {
     }
 }
 
-/// A live client whose join was given up after the server had formed its round; so many other requests are under way.
+/// Returns a client whose join was given up after the server had formed its round, with `others` requests under way.
 fn in_an_unwanted_round(grace_ms: u32, others: u64) -> Client {
     let mut client = live(grace_ms);
     let id = client.begin_join(NOW(0), Operation::Join, (0x40, 8), SECOND).expect("outside");
@@ -91,7 +91,7 @@ fn a_round_that_nobody_waits_for_is_left_at_once() {
     assert_eq!(give(&mut client, 3, &bytes_of(label.id, 2, &DONE)), "Node(None, Left)");
     assert_eq!((client.participant().part(), writes(&mut client, 3).len()), (Part::Outside, 0));
 
-    // A round that is awaited is nobody else's.
+    // A round of a join that was not given up is kept.
     let mut client = live(0);
     let id = client.begin_join(NOW(0), Operation::Join, (0x40, 8), SECOND).expect("outside");
     writes(&mut client, 0);
@@ -106,10 +106,10 @@ fn a_round_that_nobody_waits_for_is_left_over_a_broken_connection_too() {
     let [ToWrite::Leave(first)] = written[..] else { panic!("{written:?}") };
     client.handle(NOW(3), Input::Ended(Cause::Closed));
     outputs(&mut client);
-    assert_eq!(client.next_failed(NOW(9000)), None, "nobody waits for it, and it has no deadline");
+    assert_eq!(client.next_failed(NOW(9000)), None, "no caller waits for it, and it has no deadline");
     connect(&mut client, 4);
     writes(&mut client, 4);
-    // The server had the join, and a cancel that came too late.
+    // The server had the join, and a cancel that arrived too late.
     assert_eq!(give(&mut client, 5, &bytes_of(0, 0, &welcome(true, first.id - 1, 2000))), "Open");
     let written = writes(&mut client, 5);
     let [ToWrite::Leave(again)] = written[..] else { panic!("{written:?}") };
@@ -119,7 +119,7 @@ fn a_round_that_nobody_waits_for_is_left_over_a_broken_connection_too() {
 
 #[test]
 fn a_round_that_nobody_waits_for_is_left_when_there_is_room_unless_it_is_over_or_wanted_again() {
-    // The table is full: of the join that was given up nobody has heard yet that it is answered.
+    // The table is full of other requests, so the Leave has to wait.
     let mut client = in_an_unwanted_round(0, 3);
     begin(&mut client, 2, Operation::Get);
     assert_eq!(ids(&writes(&mut client, 2)), [5], "there is no room for more");
@@ -133,7 +133,7 @@ fn a_round_that_nobody_waits_for_is_left_when_there_is_room_unless_it_is_over_or
     assert!(!writes(&mut client, 3).iter().any(leaves), "its seat has gone with it");
     assert_eq!(client.participant().part(), Part::Outside);
 
-    // Who joins again gets a seat of his own.
+    // A node that joins again gets a new slot.
     let mut client = in_an_unwanted_round(0, 0);
     let join = begin_join(&mut client, 3);
     let written = writes(&mut client, 3);
@@ -146,7 +146,7 @@ fn begin_join(client: &mut Client, millis: u64) -> u64 {
     client.begin_join(NOW(millis), Operation::Join, (0x40, 8), SECOND).expect("its turn")
 }
 
-/// A live client whose join was given up after it was written; and so was the word to the server.
+/// Returns a client whose join was given up after it was written, and so was its cancel.
 fn with_a_join_given_up(grace_ms: u32) -> Client {
     let mut client = live(grace_ms);
     let id = begin_join(&mut client, 0);
@@ -168,13 +168,13 @@ fn who_joins_again_before_his_last_wish_is_answered_joins_behind_it() {
     assert_eq!(third, Err(BeginError::InvalidState(InvalidState(Part::Joining))));
     let get = begin(&mut client, 1, Operation::Get);
     assert_eq!(ids(&writes(&mut client, 1)), [get], "it holds nothing else up");
-    // Where the first one stands concerns nobody.
+    // The caller does not get the position of the first join.
     let parked = ServerFrame::Placed { run_id: RUN, seated: false, ahead: 3 };
     assert_eq!(give(&mut client, 2, &bytes_of(1, 1, &parked)), "Nothing");
     let reported = give(&mut client, 2, &bytes_of(1, 2, &refused(FaultCode::Cancelled)));
     assert!(reported.starts_with("Node(None, Refused"), "{reported}");
     let written = writes(&mut client, 2);
-    // An acknowledgement goes before it.
+    // An acknowledgement precedes it.
     let [_, ToWrite::Request(written, label)] = written[..] else { panic!("{written:?}") };
     assert!(written == again && label.id > get, "{label:?}");
     let reported = give(&mut client, 3, &bytes_of(label.id, 3, &parked));
@@ -195,7 +195,7 @@ fn a_round_that_comes_for_a_wish_given_up_is_left_before_the_next_one_is_asked_f
     give(&mut client, 3, &bytes_of(label.id, 2, &DONE));
     assert_eq!(ids(&writes(&mut client, 3)), [again]);
 
-    // While it leaves, too.
+    // The same holds while the node leaves.
     let mut client = in_an_unwanted_round(0, 0);
     let written = writes(&mut client, 2);
     let [ToWrite::Leave(label)] = written[..] else { panic!("{written:?}") };
@@ -212,7 +212,7 @@ fn a_wish_that_is_held_ends_by_its_deadline_or_when_it_is_given_up_or_has_become
         assert_eq!(client.next_failed(NOW(millis)), None);
         failed.map(|failed| (failed.id, failed.failure.kind, failed.failure.effect))
     };
-    // The server does not answer, or there is none just now.
+    // The server does not answer, or is not connected.
     for lost in [false, true] {
         let mut client = with_a_join_given_up(60_000);
         let again = begin_join(&mut client, 100);
@@ -227,22 +227,22 @@ fn a_wish_that_is_held_ends_by_its_deadline_or_when_it_is_given_up_or_has_become
         assert_eq!((failed.id, failed.failure.kind), (third, ErrorKind::Cancelled));
         assert_eq!(client.cancel(NOW(1102), third), None);
     }
-    // It was taken back by a wish to be let go.
+    // A request to leave cancelled it.
     let mut client = with_a_join_given_up(0);
     let again = begin_join(&mut client, 1);
     client.begin_leave(NOW(2), (0x42, 8), SECOND).expect("joining");
     assert_eq!(ended(&mut client, 2), Some((again, ErrorKind::Cancelled, Effect::None)));
-    // Somebody else has the name.
+    // Another session has the name.
     let mut client = with_a_join_given_up(0);
     let again = begin_join(&mut client, 1);
     give(&mut client, 2, &bytes_of(1, 1, &ServerFrame::Replaced { run_id: RUN, session: 6 }));
     assert_eq!(ended(&mut client, 2), Some((again, ErrorKind::Replaced, Effect::None)));
-    // The session is over.
+    // The session has ended.
     let mut client = with_a_join_given_up(0);
     let again = begin_join(&mut client, 1);
     client.handle(NOW(2), Input::Ended(Cause::Closed));
     assert_eq!(ended(&mut client, 2), Some((again, ErrorKind::ServerGone, Effect::None)));
-    // The run was closed: the server says so once more.
+    // The run was closed: the server answers so again.
     let mut client = with_a_join_given_up(0);
     let again = begin_join(&mut client, 1);
     give(&mut client, 2, &bytes_of(1, 1, &refused(FaultCode::RunClosed)));
@@ -255,7 +255,7 @@ fn a_wish_that_is_held_ends_by_its_deadline_or_when_it_is_given_up_or_has_become
 
 #[test]
 fn an_unwanted_seat_is_left_although_a_later_wish_came_to_nothing() {
-    // The round, and then the end of the connection.
+    // The round arrives, then the connection ends.
     for leaves in [false, true] {
         let mut client = in_an_unwanted_round(2000, 0);
         client.handle(NOW(2), Input::Ended(Cause::Closed));
@@ -274,7 +274,7 @@ fn an_unwanted_seat_is_left_although_a_later_wish_came_to_nothing() {
     }
 }
 
-/// The join that stands at the server is still the node's, and a second one would be refused.
+/// The join that the server has still belongs to the node, and a second one would be refused.
 #[test]
 fn a_leave_that_was_given_up_before_it_left_changes_nothing() {
     let mut client = new(2000);
@@ -317,7 +317,7 @@ fn a_wish_that_was_given_up_and_never_arrived_leaves_the_node_where_it_was() {
     assert_eq!(client.participant().part(), Part::Joining);
 }
 
-/// What the server tells of the round right behind WELCOME is told under the join that brought the node there.
+/// Events of the round right after WELCOME belong to the join that brought the node into it.
 #[test]
 fn a_wish_to_come_back_that_never_arrived_leaves_the_node_in_its_round() {
     let mut client = live(2000);
@@ -343,7 +343,7 @@ fn a_wish_to_come_back_that_never_arrived_leaves_the_node_in_its_round() {
 
 #[test]
 fn what_a_node_asked_with_a_greeting_that_was_lost_is_as_if_it_had_not() {
-    // How many of its two wishes it gave up before.
+    // Number of its two requests that it gave up before.
     for given_up in 0..3 {
         let mut client = new(0);
         connect(&mut client, 0);

@@ -135,7 +135,7 @@ impl Rig {
         self.events.iter().any(is_it)
     }
 
-    /// All that a client got, a line a frame.
+    /// Returns all that a client got, one line per frame.
     fn lines(&mut self, conn: ConnId) -> Vec<String> {
         let (bytes, limits) = (self.got(conn), ServerLimits::default());
         let (mut rest, mut lines) = (&bytes[..], Vec::new());
@@ -158,7 +158,7 @@ impl Rig {
         self.send(conn, &encoded(id, 0, frame));
     }
 
-    /// Asks, and returns all that came.
+    /// Sends a request and returns all that came.
     fn wanted(&mut self, conn: ConnId, id: u64, frame: &ClientFrame<'_>) -> Vec<String> {
         self.ask(conn, id, frame);
         self.lines(conn)
@@ -191,7 +191,7 @@ const TERMS: Terms<'static> = Terms {
     cool_down_pause_ms_max: 0,
 };
 
-/// A key of a round, at the server that the tests begin.
+/// Returns a key of a round at the server of the tests.
 fn key_of(run_id: &str, round: u64, name: &str) -> String {
     let incarnation = ServerInstance::from_seed(1).incarnation;
     format!("/torch.rendezvous.{run_id}.{incarnation:016x}.{round}/{name}")
@@ -403,7 +403,7 @@ fn a_session_that_holds_too_much_is_expelled_and_counted_with_a_connection_or_wi
         let (conn, other) = (rig.connect(0), rig.open(1, "other"));
         rig.send(conn, &opening(0, &hello(0, 0, [0; 16], 60_000, "n")));
         rig.got(conn);
-        // A wait is kept, with its key.
+        // The session holds the wait and its key.
         let long = [b'k'; 8000];
         let wait = ClientFrame::Get { timeout_ms: 60_000, key: Key::raw(&long) };
         rig.ask(conn, 1, &wait);
@@ -625,14 +625,14 @@ fn no_deadline_passes_while_the_server_does_not_run() {
     let (conn, waits) = (rig.open(0, "n"), rig.open(1, "waits"));
     rig.send(waits, &encoded(1, 0, &ClientFrame::Get { key: key("/k"), timeout_ms: 20_000 }));
     rig.after(Duration::from_secs(1));
-    // Its process is stopped for an hour, and so are its clients: the first it hears comes a moment later.
+    // The processes of the server and of the clients stop for an hour. The first input comes a moment after that.
     rig.is_stopped_for(Duration::from_secs(3600));
     rig.after(Duration::from_millis(100));
     for conn in [conn, waits] {
         rig.send(conn, &encoded(0, 0, &ClientFrame::Heartbeat { nonce: 1 }));
         assert_eq!(rig.lines(conn), ["0 HeartbeatEcho { nonce: 1 }"]);
     }
-    // What waits has as much time left as before, and silence counts again.
+    // The wait has as much time left as before, and heartbeats count again.
     rig.after(Duration::from_millis(14_900));
     rig.send(waits, &encoded(0, 0, &ClientFrame::Heartbeat { nonce: 2 }));
     rig.lines(waits);

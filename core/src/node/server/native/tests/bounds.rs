@@ -1,4 +1,4 @@
-//! What native clients make a server hold, and what becomes of those who make it hold too much.
+//! Limits on what native clients make a server hold, and what happens to clients that exceed them.
 
 use super::*;
 use crate::limits::{RendezvousLimits, SessionLimits};
@@ -12,7 +12,7 @@ fn wait(name: &str) -> ClientFrame<'_> {
     ClientFrame::Get { timeout_ms: 1000, key: key(name) }
 }
 
-/// A client with a grace.
+/// Opens a session with a grace period.
 fn open_for_long(rig: &mut Rig, index: u32, node: &str) -> ConnId {
     let conn = rig.connect(index);
     rig.send(conn, &opening(0, &hello(0, 0, [0; 16], 60_000, node)));
@@ -43,7 +43,7 @@ fn a_session_waits_and_watches_within_its_bound_and_has_it_back_when_that_is_ove
     let other = rig.open(1, "m");
     assert!(rig.wanted(other, 1, &wait(&long)).is_empty(), "the bound is each session's own");
 
-    // An answer, a cancel, and a deadline each make room again.
+    // An answer, a cancel and a deadline each free capacity.
     let set = ClientFrame::Set { key: key(&long), value: b"v" };
     assert_eq!(rig.wanted(conn, 6, &set), ["6 Done", "1 Value v"]);
     assert_eq!(rig.lines(other), ["1 Value v"]);
@@ -55,7 +55,7 @@ fn a_session_waits_and_watches_within_its_bound_and_has_it_back_when_that_is_ove
     assert!(rig.lines(conn)[0].starts_with("8 Error TimedOut"));
     assert_eq!(rig.server.stats().buffered_bytes, idle);
 
-    // And so does the end of the session.
+    // The end of the session frees it, too.
     assert!(rig.wanted(conn, 9, &wait("another")).is_empty());
     assert!(rig.server.stats().buffered_bytes > idle);
     rig.feed(Input::Lost { conn, os_error: 104 });
@@ -70,7 +70,7 @@ fn where_the_buffers_are_full_the_session_that_holds_most_ends_though_it_has_no_
     let writer = rig.open(0, "writer");
     assert_eq!(rig.wanted(writer, 1, &set), ["1 Done"]);
     let get = ClientFrame::Get { timeout_ms: 0, key: key("/a") };
-    // It acknowledges nothing, so its answers are kept for it; and then it is gone for a while.
+    // The client acknowledges nothing, so its answers are kept; then it is disconnected for a while.
     let away = open_for_long(&mut rig, 1, "away");
     (1..=18).for_each(|id| assert_eq!(rig.wanted(away, id, &get).len(), 1));
     rig.feed(Input::Lost { conn: away, os_error: 104 });
@@ -82,7 +82,7 @@ fn where_the_buffers_are_full_the_session_that_holds_most_ends_though_it_has_no_
     assert!(rig.events.iter().any(is_full), "it holds most");
     assert_eq!(rig.server.stats().sessions, 2);
     assert!(rig.server.stats().buffered_bytes < 300_000);
-    // One that has a connection is told why.
+    // A session with a connection is notified of the reason.
     let mut reported = Vec::new();
     for id in 11..=30 {
         if !rig.closed.contains_key(&other) {
@@ -91,7 +91,11 @@ fn where_the_buffers_are_full_the_session_that_holds_most_ends_though_it_has_no_
     }
     assert_eq!(reported.last().map(String::as_str), Some("0 SessionOver { why: Limit }"));
     assert_eq!(rig.closed[&other], CloseReason::SessionOver(Why::Limit));
-    assert_eq!(rig.wanted(writer, 2, &ClientFrame::NumKeys {}), ["2 Number 1"], "nobody else is disturbed");
+    assert_eq!(
+        rig.wanted(writer, 2, &ClientFrame::NumKeys {}),
+        ["2 Number 1"],
+        "other clients are not affected"
+    );
 }
 
 #[test]

@@ -20,7 +20,7 @@ fn nodes_meet_and_hear_of_each_others_end_at_once() {
     let members = ClientFrame::Members { run_id: key("run"), round: 0, first_node_rank: 1, count_max: 10 };
     assert_eq!(rig.wanted(a, 2, &members), ["2 MemberList 0 2 1:b@b"]);
     assert_eq!(rig.wanted(c, 1, &join("c")), ["1 Placed seated=false ahead=0"]);
-    assert_eq!(rig.lines(a), [""; 0], "a spare disturbs nobody");
+    assert_eq!(rig.lines(a), [""; 0], "a spare does not affect the round");
     assert_eq!(
         rig.wanted(c, 2, &ClientFrame::RunInfo { run_id: key("run") }),
         ["2 RunState 0 complete=true closed=false 2+0+1"]
@@ -58,7 +58,7 @@ fn nodes_meet_and_hear_of_each_others_end_at_once() {
         rig.wanted(a, 6, &join("a")),
         ["6 Error RunClosed 0 0 the rendezvous 'run' is closed (by node c): c: exit code 1"]
     );
-    // It was not done with its round.
+    // Its failure ended the round before it left it.
     assert_eq!(
         rig.lines(c),
         [
@@ -89,7 +89,7 @@ fn those_that_have_come_for_a_round_are_told() {
     assert_eq!(rig.wanted(c, 2, &members(0, 0, 10)), ["2 MemberList 0 1 0:a@a"]);
     rig.ask(b, 1, &join("b"));
     assert_eq!(rig.wanted(c, 3, &members(0, 0, 1)), ["3 MemberList 0 2 0:a@a"], "those of the round");
-    assert_eq!(rig.wanted(c, 4, &members(1, 0, 10)), ["4 MemberList 1 0 "], "nobody has come again");
+    assert_eq!(rig.wanted(c, 4, &members(1, 0, 10)), ["4 MemberList 1 0 "], "no node has joined again");
     rig.ask(b, 2, &ClientFrame::Leave { run_id: key("run") });
     rig.ask(a, 2, &join("a"));
     assert_eq!(rig.wanted(c, 5, &members(1, 0, 10)), ["5 MemberList 1 1 0:a@a"]);
