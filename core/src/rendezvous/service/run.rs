@@ -86,7 +86,7 @@ impl Counts {
     }
 
     /// Returns the number of slots of the next round that are taken or reserved.
-    const fn seats(&self) -> u32 {
+    const fn slots(&self) -> u32 {
         self.joining + self.waiting + self.active + self.due
     }
 }
@@ -339,7 +339,7 @@ impl Run {
         let kept = if fx.bug == Some(Bug::SpareTakesKeptSlot) { self.counts.due } else { 0 };
         #[cfg(not(test))]
         let kept = 0;
-        while self.counts.seats() - kept < max_nodes
+        while self.counts.slots() - kept < max_nodes
             && let Some(((JoinIntent::Slot, _), participant)) = self.standby.first()
         {
             self.claim_slot(now, participant, event, fx);

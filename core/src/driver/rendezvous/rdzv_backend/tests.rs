@@ -315,7 +315,7 @@ fn a_cancel_is_never_lost_and_waits_for_nothing() {
         let call = node.canceller.begin();
         let link = node.link(SOON, Operation::Join, &call).expect("a session");
         node.cancel();
-        let error = node.ask_to_join(&link.client, SOON * 30, &call).expect_err("cancelled");
+        let error = node.request_join(&link.client, SOON * 30, &call).expect_err("cancelled");
         assert_eq!(error.kind(), ErrorKind::Cancelled, "{error}");
         let info = node.run_info().expect("known");
         assert_eq!((info.nodes, info.nodes_standby), (0, 0), "the server knows it, too");
