@@ -1,9 +1,10 @@
-//! Stores, sessions and other members inside somebody else's event loop: no callback, no call that blocks.
+//! Stores, sessions and other members inside the program's own event loop, without callbacks and without blocking
+//! calls.
 //!
-//! Put [`Loop::fd`] into the program's own poll; when it is readable, call [`Loop::poll`] and take the
-//! [`Loop::next_event`]s. Deadlines, pauses and look-ups make the descriptor readable too.
+//! Put [`Loop::fd`] into the program's own poll. When it is readable, call [`Loop::poll`] and take the
+//! [`Loop::next_event`]s. Deadlines, pauses and look-ups also make the descriptor readable.
 
-mod line;
+mod loop_store;
 mod member;
 mod native;
 mod node;
@@ -30,96 +31,96 @@ use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
-use line::{Lookups, LoopStore};
+use loop_store::{Lookups, LoopStore};
 use member::Members;
 use session::LoopSession;
 use std::io;
 use std::os::fd::RawFd;
 
-/// Bits of a call's number that count the calls of one store, session or worker: as many as are made in months. Above them
-/// stands whose they are, which is enough for 16 million of these.
+/// Low bits of a call's number, which count the calls of one store, session or worker: enough for months of calls.
+/// The bits above are the number of that store, session or worker, enough for 16 million of these.
 const CALLS_PER_MEMBER_BITS: u32 = 40;
 
-/// Names one store of a loop.
+/// Identifier of one store of a loop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct StoreId(u32);
 
 impl StoreId {
-    /// As a number, for callers that keep numbers.
+    /// Returns the id as a number, for callers that keep numbers.
     #[must_use]
     pub const fn as_u32(self) -> u32 {
         self.0
     }
 
-    /// From [`StoreId::as_u32`].
+    /// Makes the id from [`StoreId::as_u32`].
     #[must_use]
     pub const fn from_u32(number: u32) -> Self {
         Self(number)
     }
 }
 
-/// Names one session of a loop. Stores and sessions are numbered together.
+/// Identifier of one session of a loop. Stores and sessions share one sequence of numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SessionId(u32);
 
 impl SessionId {
-    /// As a number, for callers that keep numbers.
+    /// Returns the id as a number, for callers that keep numbers.
     #[must_use]
     pub const fn as_u32(self) -> u32 {
         self.0
     }
 
-    /// From [`SessionId::as_u32`].
+    /// Makes the id from [`SessionId::as_u32`].
     #[must_use]
     pub const fn from_u32(number: u32) -> Self {
         Self(number)
     }
 
-    /// The keys of its server, as a store of the loop: calls on it go over the session.
+    /// Returns the keys of the session's server as a store of the loop. Calls on it use the session.
     #[must_use]
     pub const fn store(self) -> StoreId {
         StoreId(self.0)
     }
 }
 
-/// Something happened in a loop.
+/// Event of a loop.
 #[derive(Debug)]
 pub enum LoopEvent {
     /// A call on a store is over.
     Store(CallOver),
-    /// Something happened in a session.
+    /// A session has an event.
     Session(SessionId, SessionEvent),
-    /// Something happened to another member; what it is, is said where that member is added.
+    /// Another member has an event. Its content is documented where that member is added.
     Member(MemberId, MemberEvent),
 }
 
-/// A call is over.
+/// Completed or failed call.
 #[derive(Debug)]
 pub struct CallOver {
-    /// On which store it was made.
+    /// Store of the call.
     pub store: StoreId,
-    /// Which call.
+    /// Number of the call.
     pub call: CallId,
-    /// What was wanted.
+    /// Requested operation.
     pub operation: Operation,
-    /// Of a call that failed: what its keys are to their users, as far as there is room for their names.
+    /// Keys of a failed call without the scope, at most the first 64.
     pub keys: Vec<Vec<u8>>,
-    /// The answer; the keys of `list_keys` stand without their scope in it.
+    /// Response to the call. The keys of `list_keys` are without their scope.
     pub result: Result<Answer, CallError>,
 }
 
-/// Why a call was not submitted.
+/// Reason why a call was not submitted.
 #[derive(Debug, thiserror::Error)]
 pub enum SubmitError {
     /// The loop has no such store.
     #[error("the loop has no store of this number")]
     UnknownStore,
-    /// The call is over a limit.
+    /// The call exceeds a limit.
     #[error(transparent)]
     Call(#[from] CallError),
 }
 
-/// An event loop for stores. See the module's text.
+/// Event loop for stores. See the module's documentation.
 #[derive(Debug)]
 pub struct Loop {
     events: EventLoop,
@@ -133,14 +134,14 @@ pub struct Loop {
     buffer: Vec<u8>,
 }
 
-/// What is read at once.
+/// Maximum number of bytes in one read.
 const READ_BYTES: usize = 64 * 1024;
 
 impl Loop {
-    /// A loop without stores.
+    /// Makes a loop without stores.
     ///
     /// # Errors
-    /// That of the system: most likely no more descriptors.
+    /// The error of the system: most likely no descriptor is left.
     pub fn new() -> io::Result<Self> {
         Ok(Self {
             events: EventLoop::new()?,
@@ -155,13 +156,14 @@ impl Loop {
         })
     }
 
-    /// The descriptor that is readable when [`Loop::poll`] has something to do. It is the same for the loop's life.
+    /// Returns the descriptor that is readable when [`Loop::poll`] has something to do. It stays the same for the
+    /// loop's life.
     #[must_use]
     pub fn fd(&self) -> RawFd {
         self.events.fd()
     }
 
-    /// Adds a store. It is connected to when the first call is made, so an address that is wrong fails that call.
+    /// Adds a store. The first call connects it, so a wrong address fails that call.
     pub fn add_store(&mut self, host: &str, port: u16, options: StoreOptions) -> StoreId {
         let id = StoreId(self.next_number());
         let (peer, seed) = (endpoint_text(host, port), random_seed());
@@ -175,8 +177,8 @@ impl Loop {
         self.members_made
     }
 
-    /// Ends a store with its connections. Its calls end with it: no event of them follows. A session's ends as
-    /// [`Loop::remove_session`] ends it.
+    /// Removes a store with its connections. Its calls end without an event. The store of a session ends as with
+    /// [`Loop::remove_session`].
     pub fn remove_store(&mut self, store: StoreId) {
         if self.stores.remove(store).is_some() {
             let is_of_it = |event: &LoopEvent| matches!(event, LoopEvent::Store(over) if over.store == store);
@@ -186,11 +188,11 @@ impl Loop {
         }
     }
 
-    /// Submits a request that is beneath the store's scope already; see [`Loop::scope`]. What `timeout` says about
-    /// waiting is as for a blocking client.
+    /// Submits a request whose keys already include the store's scope; see [`Loop::scope`]. `timeout` has the same
+    /// meaning as for a blocking client.
     ///
     /// # Errors
-    /// A limit does not hold, or there is no such store.
+    /// The request exceeds a limit, or there is no such store.
     pub fn submit(
         &mut self,
         store: StoreId,
@@ -201,7 +203,7 @@ impl Loop {
         self.submit_call(store, &Call::Store(request, wait_mode), span)
     }
 
-    /// As [`Loop::submit`], for a call with a patience of its own: a pop that does not wait, or a PING.
+    /// As [`Loop::submit`], for a call with a timeout of its own: a pop that does not wait, or a PING.
     ///
     /// # Errors
     /// As [`Loop::submit`].
@@ -235,7 +237,7 @@ impl Loop {
         Ok(id)
     }
 
-    /// Submits a PING: it tells whether the store is there.
+    /// Submits a PING, whose result is whether the store responds.
     ///
     /// # Errors
     /// As [`Loop::submit`].
@@ -258,7 +260,7 @@ impl Loop {
         self.submit_call(store, &Call::Store(Request::QueuePop { key }, WaitMode::Once), span)
     }
 
-    /// What stands before the keys of a store, or of a session's.
+    /// Returns the prefix of the keys of a store, or of a session's store.
     #[must_use]
     pub fn scope(&self, store: StoreId) -> Option<&[u8]> {
         let of_session = || self.sessions.get(SessionId(store.0)).map(|session| &*session.options.scope);
@@ -270,7 +272,7 @@ impl Loop {
         self.stores.get(store).map(|member| member.options.timeouts()).or_else(of_session)
     }
 
-    /// Gives a call up; its event is an error of kind [`ErrorKind::Cancelled`], unless it is over already.
+    /// Cancels a call. Its event is an error of kind [`ErrorKind::Cancelled`], unless the call is already over.
     pub fn cancel(&mut self, store: StoreId, call: CallId) {
         let now = self.events.clock().now();
         if let Some(member) = self.stores.get_mut(store) {
@@ -285,12 +287,12 @@ impl Loop {
         self.changed();
     }
 
-    /// Does what there is to do, and never blocks.
+    /// Does all pending work without blocking.
     ///
     /// # Errors
-    /// That of the system.
+    /// The error of the system.
     pub fn poll(&mut self) -> io::Result<()> {
-        // Before the look: what had come by now is read before anybody is told that nothing came.
+        // Read before the poll, so that all bytes that have arrived by now are read before a timeout is reported.
         let now = self.events.clock().now();
         let ready = self.events.poll()?;
         self.sessions.values_mut().for_each(|session| session.driver.wake());
@@ -310,7 +312,7 @@ impl Loop {
             }
         }
         for lookup in self.lookups.take() {
-            // The store may be gone by now.
+            // The store may have been removed by now.
             if let Some(member) = self.stores.get_mut(lookup.store) {
                 member.looked_up(now, &lookup);
                 member.execute(&mut self.events, &mut self.happened);
@@ -333,7 +335,7 @@ impl Loop {
         Ok(())
     }
 
-    /// The next thing that happened.
+    /// Returns the next event.
     pub fn next_event(&mut self) -> Option<LoopEvent> {
         let Some(event) = self.happened.pop_front() else { return self.members.next_event() };
         if let LoopEvent::Session(session, SessionEvent::Changed(call, change)) = &event
@@ -344,14 +346,14 @@ impl Loop {
         Some(event)
     }
 
-    /// How many calls of a store are under way.
+    /// Returns the number of a store's calls in progress.
     #[must_use]
     pub fn pending(&self, store: StoreId) -> usize {
         let of_session = || self.sessions.get(SessionId(store.0)).map(|session| session.driver.pending());
         self.stores.get(store).map(|member| member.client.pending()).or_else(of_session).unwrap_or(0)
     }
 
-    /// After a change from outside a turn: events that it made are seen in the next one.
+    /// Must follow a change outside of [`Loop::poll`]: makes the descriptor readable if the change produced events.
     fn changed(&mut self) {
         if !self.happened.is_empty() {
             self.events.waker().wake();
@@ -368,10 +370,10 @@ impl Loop {
     }
 }
 
-/// Most keys that an event names.
+/// Maximum number of keys in an event.
 const KEYS_NAMED_MAX: usize = 64;
 
-/// What the keys of a call are to their users.
+/// Returns the keys of a call without the scope.
 fn names_of(call: &Call<'_>, scope: &[u8]) -> Vec<Vec<u8>> {
     let name = |key: Key<'_>| {
         let whole = key.pieces().concat();

@@ -1,8 +1,8 @@
-//! The client of a native server: one session, which any thread may use.
+//! Client of a native server: one session, which any thread may use.
 //!
-//! A thread of its own drives the session's one connection: so heartbeats go out while nobody calls, pushes come in
-//! while nobody listens, and a call that waits holds up no other. Calls block until they are answered or their deadline
-//! passes.
+//! A thread of the client drives the session's one connection. So heartbeats are sent while no call is in progress,
+//! pushes are received while no thread waits for them, and a waiting call delays no other. Calls block until they are
+//! answered or their deadline passes.
 
 mod batch;
 pub(in crate::driver) mod calls;
@@ -55,16 +55,16 @@ use session_driver::EncodedRequest;
 use std::io;
 use std::sync::{Mutex, OnceLock, PoisonError};
 
-/// An error of the server's, word for word.
+/// Error response of the server, unchanged.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServerFault {
-    /// What kind.
+    /// Kind of error.
     pub code: FaultCode,
-    /// Its first number.
+    /// First number of the response.
     pub first: u64,
-    /// Its second number.
+    /// Second number of the response.
     pub second: u64,
-    /// Its text.
+    /// Text of the response.
     pub text: Box<[u8]>,
 }
 
@@ -73,14 +73,14 @@ impl ServerFault {
         Self { code: fault.code, first: fault.first, second: fault.second, text: fault.text.into() }
     }
 
-    /// As it stood in its frame.
+    /// Returns the fault as it was received.
     #[must_use]
     pub fn as_fault(&self) -> Fault<'_> {
         Fault { code: self.code, first: self.first, second: self.second, text: &self.text }
     }
 }
 
-/// Why a native call failed.
+/// Reason why a native call failed.
 #[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{call}")]
 pub struct NativeError {
@@ -95,25 +95,25 @@ impl fmt::Debug for NativeError {
 }
 
 impl NativeError {
-    /// Which kind of failure.
+    /// Returns the kind of failure.
     #[must_use]
     pub fn kind(&self) -> ErrorKind {
         self.call.kind()
     }
 
-    /// The failed call.
+    /// Returns the failed call.
     #[must_use]
     pub const fn call(&self) -> &CallError {
         &self.call
     }
 
-    /// What the server said, if it was the server that refused.
+    /// Returns the server's response, if the server refused the call.
     #[must_use]
     pub fn fault(&self) -> Option<&ServerFault> {
         self.fault.as_deref()
     }
 
-    /// Of [`ErrorKind::Compacted`]: the oldest revision that the server can tell of.
+    /// Returns the oldest revision that the server still remembers, for [`ErrorKind::Compacted`].
     #[must_use]
     pub fn oldest_revision(&self) -> Option<u64> {
         self.fault().filter(|fault| fault.code == FaultCode::Compacted).map(|fault| fault.first)
@@ -126,7 +126,7 @@ impl From<NativeError> for CallError {
     }
 }
 
-/// How a call failed, as the session's thread knows it.
+/// Failure of a call, as the session's thread knows it.
 #[derive(Clone, Debug)]
 pub(in crate::driver) struct Loss {
     pub(in crate::driver) failure: Failure,
@@ -139,7 +139,7 @@ impl Loss {
         Self { failure, fault: None, ending: None }
     }
 
-    /// A request was answered with this.
+    /// Makes the failure of a request that the server answered with this fault.
     pub(in crate::driver) fn of_fault(fault: &Fault<'_>) -> Self {
         Self { failure: failure_of(fault), fault: Some(Box::new(ServerFault::of(fault))), ending: None }
     }
@@ -148,13 +148,14 @@ impl Loss {
         Self { failure: ending.failure(), fault: None, ending: Some(Box::new(ending)) }
     }
 
-    /// The answer is none to this request: the server breaks the protocol. It may have done what it was asked.
+    /// Makes the failure of a request whose response does not fit: the server violates the protocol. It may have
+    /// executed the request.
     pub(in crate::driver) const fn of_wrong_answer(operation: Operation) -> Self {
         let effect = if operation.reads_only() { Effect::None } else { Effect::Possible };
         Self::of(Failure { effect, ..plain(ErrorKind::WrongProtocol) })
     }
 
-    /// As an error of this operation on these keys.
+    /// Converts this to an error of `operation` on these keys.
     #[cold]
     pub(in crate::driver) fn into_error(
         mut self,
@@ -164,14 +165,14 @@ impl Loss {
     ) -> NativeError {
         let mut message = self.message();
         if let (Some(limit), Some(key)) = (self.key_limit(), keys.0) {
-            // The server counts what stands before the key's name as well.
+            // The server's length includes the scope.
             let beside = (key.len() - key.name().len()) as u64;
             let (bytes, bytes_max) = (limit.0.saturating_sub(beside), limit.1.saturating_sub(beside));
             self.failure.cause = Cause::Limit(LimitError::Key { bytes, bytes_max });
             message = None;
         }
         let call = match (operation, &self.fault) {
-            // Of the keys of a transaction, the server names the one that it is about.
+            // For a transaction, the server returns the key that caused the error.
             (Operation::Txn, Some(fault)) if !fault.text.is_empty() => {
                 message = None;
                 CallError::new(operation, (Some(Key::raw(&fault.text)), 1), peer, self.failure)
@@ -181,13 +182,13 @@ impl Loss {
         NativeError { call: call.with_message(message), fault: self.fault }
     }
 
-    /// The length of a key that the server found too long, and the limit.
+    /// Returns the length of a key that the server found too long, and the limit, in bytes.
     fn key_limit(&self) -> Option<(u64, u64)> {
         let fault = self.fault.as_ref().filter(|fault| fault.code == FaultCode::TooLong)?;
         (fault.second == FrameLimits::default().key_bytes_max).then_some((fault.first, fault.second))
     }
 
-    /// What is known beyond the failure.
+    /// Returns a description of what is known beyond the failure.
     fn message(&self) -> Option<Box<str>> {
         let message = match (&self.fault, self.ending.as_deref()) {
             (Some(fault), _) => Describe(fault.as_fault()).to_string(),
@@ -199,7 +200,7 @@ impl Loss {
     }
 }
 
-/// The answer to a call: a frame whose bytes are its own.
+/// Response to a call, or a push: a frame that owns its bytes.
 #[derive(Clone, Debug)]
 pub(in crate::driver) struct OwnedFrame {
     pub(in crate::driver) id: u64,
@@ -209,7 +210,7 @@ pub(in crate::driver) struct OwnedFrame {
 
 impl OwnedFrame {
     pub(in crate::driver) fn frame<'a>(&'a self, limits: &'a FrameLimits) -> Option<ServerFrame<'a>> {
-        // It was read once when it came, so it can be read again.
+        // The frame was parsed when it was received, so parsing cannot fail.
         ServerFrame::parse(self.kind, &self.body, limits).ok().flatten()
     }
 
@@ -227,7 +228,7 @@ impl Weighted for OwnedFrame {
     }
 }
 
-/// Which part of a session's machine a call goes through.
+/// Part of a session's state machine that handles a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::driver) enum SubmitPath {
     Plain,
@@ -236,49 +237,49 @@ pub(in crate::driver) enum SubmitPath {
     Bye,
 }
 
-/// A call on its way to the session's thread.
+/// Call on its way to the session's thread.
 struct Submitted {
     encoded: EncodedRequest,
     span: Duration,
     submit_path: SubmitPath,
-    /// The number of the calls that it is cancelled with.
+    /// Number of the handle with whose calls it is cancelled.
     calls: u64,
-    /// By which it is cancelled alone.
+    /// Ticket by which this call alone can be cancelled.
     ticket: Option<u64>,
-    /// Where its pushes go.
+    /// Inbox for its pushes.
     inbox: Option<Arc<Inbox<OwnedFrame>>>,
     reply: Option<Reply<Result<OwnedFrame, Loss>>>,
 }
 
 enum Command {
     Call(Box<Submitted>),
-    /// The call with this ticket, which was sent before.
+    /// Cancels the call with this ticket, which was sent before.
     Cancel(u64),
-    /// The watch of this request: nobody reads its pushes any more.
+    /// Ends the watch of this request: its pushes are not read any more.
     EndWatch(u64),
-    /// The lease of this request: it goes on, and nobody asks what becomes of it.
-    LeaveLease(u64),
-    /// The calls of this number, that were sent before.
+    /// Drops the inbox of the lease of this request. The lease itself goes on.
+    ForgetLease(u64),
+    /// Cancels the calls of this handle that were sent before.
     CancelAll(u64),
     Stop,
 }
 
-/// What the handle and the session's thread share.
+/// State that the handles and the session's thread share.
 #[derive(Debug)]
 struct Shared {
-    /// Why the session is over.
+    /// Reason why the session is over.
     ending_cell: OnceLock<Ending>,
-    /// What happens to the node.
+    /// Events of the node.
     events: Inbox<NodeEvent>,
-    /// Whether the node stood by at any time since it last asked to join.
+    /// Whether the node was a spare at any time since its last join request.
     was_standby: AtomicBool,
     /// Whether another session joined under the node's name.
     was_replaced: AtomicBool,
-    /// Whether the server has ever greeted.
+    /// Whether the server has ever greeted the session.
     has_opened: AtomicBool,
-    /// How the last try to connect failed.
+    /// Last failed attempt to connect.
     last_try: LastTry,
-    /// Where watches and leases wait; those that are gone are passed over.
+    /// Inboxes of watches and leases. Dropped ones are skipped.
     streams: Mutex<Vec<Weak<Inbox<OwnedFrame>>>>,
 }
 
@@ -295,7 +296,7 @@ impl Shared {
         }
     }
 
-    /// Room for the pushes of one more watch or lease.
+    /// Makes an inbox for the pushes of one watch or lease.
     fn stream(&self, limit: InboxLimit) -> Arc<Inbox<OwnedFrame>> {
         let inbox = Arc::new(Inbox::new(limit));
         let mut streams = self.streams.lock().unwrap_or_else(PoisonError::into_inner);
@@ -304,7 +305,7 @@ impl Shared {
         inbox
     }
 
-    /// Has those who wait for pushes see whether they are cancelled.
+    /// Wakes the threads that wait for pushes, so that they check whether they are cancelled.
     fn recheck_cancellation(&self) {
         self.events.recheck_cancellation();
         let streams = self.streams.lock().unwrap_or_else(PoisonError::into_inner);
@@ -320,31 +321,32 @@ struct Thread {
 
 impl Thread {
     fn send(&self, command: Command) {
-        // A session that is over takes no commands; its fate tells why.
+        // A session that is over takes no commands. `ending_cell` has the reason.
         self.commands.send(command).ok();
         self.waker.wake();
     }
 }
 
-/// A session with a native server, and the keys beneath a scope. Clones share it, and their calls are cancelled together.
+/// Session with a native server, and the keys under a scope. Clones share the session, and their calls are cancelled
+/// together.
 ///
-/// When the last of them is dropped, the connection ends without a word, as it does when a process dies: whoever takes
-/// part in a round, and unwinds, must not look as if it were done. [`NativeClient::close`] says goodbye.
+/// When the last clone is dropped, the connection closes without a goodbye, as when a process dies: a node of a round
+/// that unwinds must not look as if it had finished. [`NativeClient::close`] says goodbye.
 #[derive(Clone)]
 pub struct NativeClient(Arc<Inner>, Arc<View>, Arc<Calls>);
 
-/// What a handle shows of a session.
+/// Scope and timeouts of a handle.
 struct View {
-    /// What stands before its keys.
+    /// Prefix of its keys.
     scope: Box<[u8]>,
-    /// How long its calls may take.
+    /// Default timeouts of its calls.
     timeouts: Timeouts,
 }
 
 /// Calls that are cancelled together: those of a handle and its clones.
 #[derive(Default)]
 struct Calls {
-    /// Which of the session's.
+    /// Number of the handle in its session.
     number: u64,
     pauses: Pauses,
 }
@@ -356,9 +358,9 @@ struct Inner {
     options: NativeClientOptions,
     answer_limits: FrameLimits,
     clock: Clock,
-    /// How many calls had one.
+    /// Next ticket of a call.
     tickets: AtomicU64,
-    /// How many handles are cancelled apart from the first one.
+    /// Number of handles that are cancelled separately from the first one.
     handles: AtomicU64,
     shared: Arc<Shared>,
     thread: Thread,
@@ -379,19 +381,19 @@ impl Drop for Inner {
     }
 }
 
-/// Room for a session's requests.
+/// Maximum number of a session's requests in progress.
 const PENDING: usize = 256;
 type Machine = crate::node::native_client::NativeClient<PENDING>;
 
-/// Beyond this, a session's thread that does not answer is taken for dead.
+/// Time after its deadline until which the session's thread may respond. A thread that exceeds it is considered dead.
 const THREAD_TIMEOUT: Duration = Duration::from_secs(60);
 
 impl NativeClient {
-    /// Sets out to the server at `host` (a name or an address) and `port`, and does not wait for it: without a grace,
-    /// the first calls leave with the greeting, in one round trip.
+    /// Starts to connect to the server at `host` (a name or an address) and `port` without waiting for it. Without a
+    /// grace period, the first calls are sent together with the greeting, in one round trip.
     ///
     /// # Errors
-    /// That of the system: no more descriptors, or no more threads.
+    /// The error of the system: no descriptor is left, or no thread can be started.
     pub fn start(host: &str, port: u16, options: NativeClientOptions) -> Result<Self, NativeError> {
         Self::spawn(host, port, options, None)
     }
@@ -399,12 +401,12 @@ impl NativeClient {
     /// As [`NativeClient::start`], and waits until the session is open.
     ///
     /// # Errors
-    /// Why it is not.
+    /// The reason why the session could not be opened.
     pub fn connect(host: &str, port: u16, options: NativeClientOptions) -> Result<Self, NativeError> {
         Self::connect_cancellable(host, port, options, &Canceller::default().begin())
     }
 
-    /// The same as a part of `call`: whoever cancels that ends the connecting, too.
+    /// As [`NativeClient::connect`], as a step of `call`: cancelling `call` also ends the connecting.
     ///
     /// # Errors
     /// As [`NativeClient::connect`], or [`ErrorKind::Cancelled`].
@@ -462,7 +464,8 @@ impl NativeClient {
         Ok(Self(Arc::new(inner), Arc::new(view), Arc::default()))
     }
 
-    /// The same session, to be cancelled apart: [`NativeClient::cancel`] of the one leaves the other's calls alone.
+    /// Returns a handle of the same session that is cancelled separately: [`NativeClient::cancel`] on one does not
+    /// affect the other's calls.
     #[must_use]
     pub fn apart(&self) -> Self {
         let number = self.0.handles.fetch_add(1, Ordering::Relaxed) + 1;
@@ -470,7 +473,7 @@ impl NativeClient {
         Self(Arc::clone(&self.0), Arc::clone(&self.1), Arc::new(calls))
     }
 
-    /// The same session with the keys beneath another scope, and with other timeouts of its own. Calls of both are
+    /// Returns a handle of the same session with another scope and other timeouts. Calls of both handles are
     /// cancelled together.
     #[must_use]
     pub fn with_scope(&self, scope: &[u8], timeouts: Timeouts) -> Self {
@@ -478,60 +481,60 @@ impl NativeClient {
         Self(Arc::clone(&self.0), Arc::new(view), Arc::clone(&self.2))
     }
 
-    /// The server as `host:port`.
+    /// Returns the server as `host:port`.
     #[must_use]
     pub fn peer(&self) -> &str {
         &self.0.peer
     }
 
-    /// What it was made with.
+    /// Returns the options of the session.
     #[must_use]
     pub fn options(&self) -> &NativeClientOptions {
         &self.0.options
     }
 
-    /// How long this handle's calls may take.
+    /// Returns the default timeouts of this handle's calls.
     #[must_use]
     pub fn timeouts(&self) -> Timeouts {
         self.1.timeouts
     }
 
-    /// Whether the session is over.
+    /// Returns whether the session is over.
     #[must_use]
     pub fn is_over(&self) -> bool {
         self.0.shared.ending_cell.get().is_some()
     }
 
-    /// Whether the server has ever greeted this session. One that has not may never hear of it.
+    /// Returns whether the server has ever greeted this session. If it has not, the server may not know the session.
     #[must_use]
     pub fn has_opened(&self) -> bool {
         self.0.shared.has_opened.load(Ordering::Acquire)
     }
 
-    /// How the last try to connect failed, where there was one and there is no connection.
+    /// Returns the last failed attempt to connect, if there was one and there is no connection.
     #[must_use]
     pub fn failed_try(&self) -> Option<FailedTry> {
         self.0.shared.last_try.get()
     }
 
-    /// Ends all calls of this handle and its clones that are under way, in whatever thread, with
-    /// [`ErrorKind::Cancelled`], and so their waits for pushes and events. Later calls are as ever.
+    /// Ends all calls in progress of this handle and its clones, in all threads, with [`ErrorKind::Cancelled`], and
+    /// so their waits for pushes and events. Later calls are not affected.
     pub fn cancel(&self) {
         self.2.pauses.cancel();
         self.0.shared.recheck_cancellation();
         self.0.thread.send(Command::CancelAll(self.2.number));
     }
 
-    /// Tells whether this handle's calls were cancelled since it was asked for.
+    /// Returns a function that returns whether this handle's calls were cancelled after this call.
     fn cancelled_since(&self) -> impl Fn() -> bool {
         let (calls, epoch) = (&self.2, self.2.pauses.epoch());
         move || calls.pauses.epoch() != epoch
     }
 
-    /// Ends the session with a word to the server, so that nobody takes it for dead.
+    /// Ends the session with a goodbye to the server, so that the node is not considered dead.
     ///
     /// # Errors
-    /// Why the server did not hear it.
+    /// The reason why the server did not confirm it.
     pub fn close(&self, timeout: Duration) -> Result<(), NativeError> {
         self.close_until(timeout, None)
     }
@@ -539,7 +542,7 @@ impl NativeClient {
     /// As [`NativeClient::close`], until `call` is cancelled.
     ///
     /// # Errors
-    /// Why the server did not hear it.
+    /// The reason why the server did not confirm it.
     pub fn close_cancellable(&self, timeout: Duration, call: &Cancellable) -> Result<(), NativeError> {
         self.close_until(timeout, Some(call))
     }
@@ -553,20 +556,21 @@ impl NativeClient {
         }
     }
 
-    /// Ends the session without a word and without waiting: the server takes the node for dead when its grace is over.
+    /// Ends the session without a goodbye and without waiting. The server considers the node dead when its grace
+    /// period is over.
     pub fn abandon(&self) {
         self.0.thread.send(Command::Stop);
     }
 
-    /// Host and port of its server.
+    /// Returns host and port of the server.
     pub(in crate::driver) fn endpoint(&self) -> (&str, u16) {
         (&self.0.host, self.0.port)
     }
 
-    /// A second, independent session with the same server.
+    /// Opens a second, independent session with the same server.
     ///
     /// # Errors
-    /// Why there is none.
+    /// The reason why it could not be opened.
     pub fn duplicate(&self) -> Result<Self, NativeError> {
         self.duplicate_cancellable(&Canceller::default().begin())
     }
@@ -574,12 +578,12 @@ impl NativeClient {
     /// As [`NativeClient::duplicate`], until `call` is cancelled.
     ///
     /// # Errors
-    /// Why there is none.
+    /// The reason why it could not be opened.
     pub fn duplicate_cancellable(&self, call: &Cancellable) -> Result<Self, NativeError> {
         Self::connect_cancellable(&self.0.host, self.0.port, self.0.options.clone(), call)
     }
 
-    /// Asks, and waits for the answer.
+    /// Sends a request and waits for the response.
     fn ask(
         &self,
         operation: Operation,
@@ -616,7 +620,7 @@ impl NativeClient {
         self.exchange_encoded(EncodedRequest::new(operation, frame), span, submit_path, inbox, call)
     }
 
-    /// As [`NativeClient::exchange`], of a request that is encoded already.
+    /// As [`NativeClient::exchange`], for an encoded request.
     fn exchange_encoded(
         &self,
         encoded: EncodedRequest,
@@ -629,7 +633,7 @@ impl NativeClient {
             return Err(Loss::of_ending(ending));
         }
         let (reply, answer) = ask();
-        // A node that stands by waits for as long as it is needed.
+        // A spare waits until a round needs it.
         let wait_mode = match submit_path {
             SubmitPath::Join => Duration::MAX,
             _ => span + self.0.options.answer_slack + THREAD_TIMEOUT,
@@ -637,7 +641,7 @@ impl NativeClient {
         let ticket = call.map(|_| self.0.tickets.fetch_add(1, Ordering::Relaxed));
         let calls = self.2.number;
         self.submit(Submitted { encoded, span, submit_path, calls, ticket, inbox, reply: Some(reply) });
-        // Behind the call in the channel, also when it was cancelled before: so it is never lost.
+        // The cancel follows the call in the channel, also if the call was cancelled before: so it is never lost.
         let _watch = call.zip(ticket).map(|(call, ticket)| {
             let client = self.clone();
             call.watch(move || client.0.thread.send(Command::Cancel(ticket)))
@@ -652,7 +656,8 @@ impl NativeClient {
         self.0.thread.send(Command::Call(Box::new(call)));
     }
 
-    /// The session's thread gave no answer: it is over, or hangs.
+    /// Makes the failure of a call that the session's thread did not answer: the session is over, or the thread
+    /// hangs.
     fn no_answer(&self, none: NoAnswer) -> Loss {
         match (none, self.0.shared.ending_cell.get()) {
             (_, Some(&ending)) => Loss::of_ending(ending),
@@ -668,14 +673,14 @@ impl NativeClient {
         loss.into_error(operation, keys, &self.0.peer)
     }
 
-    /// Somebody cancelled the call.
+    /// Makes the error of a cancelled call.
     #[cold]
     fn cancelled(&self, operation: Operation) -> NativeError {
         self.error(operation, (None, 0), Loss::of(plain(ErrorKind::Cancelled)))
     }
 
     #[cold]
-    fn odd(&self, operation: Operation) -> NativeError {
+    fn wrong_answer(&self, operation: Operation) -> NativeError {
         self.error(operation, (None, 0), Loss::of_wrong_answer(operation))
     }
 
@@ -683,7 +688,7 @@ impl NativeClient {
         Key::scoped(&self.1.scope, name)
     }
 
-    /// What a whole key of the server's is to users of this handle.
+    /// Removes this handle's scope from a key of the server.
     #[must_use]
     pub fn name_of(&self, key: &[u8]) -> Vec<u8> {
         strip_scope(&self.1.scope, &Key::raw(key))
@@ -698,7 +703,7 @@ impl NativeClient {
     }
 }
 
-/// The failure of a request with a reason of so many bytes, where that is too long.
+/// Fails if a reason for closing a run is too long.
 pub(in crate::driver) fn check_reason(reason: &str) -> Result<(), Loss> {
     let (bytes, bytes_max) = (reason.len() as u64, RendezvousLimits::default().failure_bytes_max as u64);
     if bytes <= bytes_max {
@@ -708,7 +713,7 @@ pub(in crate::driver) fn check_reason(reason: &str) -> Result<(), Loss> {
     Err(Loss::of(Failure { cause, phase: Phase::Sending, ..plain(kind) }))
 }
 
-/// What a key of the server's is to those whose keys stand beneath `scope`.
+/// Removes `scope` from a key of the server.
 pub(in crate::driver) fn strip_scope(scope: &[u8], key: &Key<'_>) -> Vec<u8> {
     let whole = key.pieces().concat();
     whole.strip_prefix(scope).map(<[u8]>::to_vec).unwrap_or(whole)
@@ -730,7 +735,7 @@ fn system_error(peer: &str, error: &io::Error) -> NativeError {
     NativeError { call: CallError::new(Operation::Connect, (None, 0), peer, failure), fault: None }
 }
 
-/// The body of a frame.
+/// Encodes the body of a frame.
 fn body_of(frame: &impl Message) -> Vec<u8> {
     let mut length = Length::default();
     frame.write_body(&mut length);

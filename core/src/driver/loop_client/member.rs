@@ -1,4 +1,4 @@
-//! What a loop owns beside stores and sessions: anything that implements [`Member`].
+//! Members of a loop beside stores and sessions: anything that implements [`Member`].
 
 use super::{CALLS_PER_MEMBER_BITS, Loop, LoopEvent};
 use crate::driver::clock::Clock;
@@ -13,61 +13,61 @@ use core::any::Any;
 use core::fmt;
 use std::io;
 
-/// Names one member of a loop. Members, stores and sessions are numbered together.
+/// Identifier of one member of a loop. Members, stores and sessions share one sequence of numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct MemberId(u32);
 
 impl MemberId {
-    /// As a number, for callers that keep numbers.
+    /// Returns the id as a number, for callers that keep numbers.
     #[must_use]
     pub const fn as_u32(self) -> u32 {
         self.0
     }
 
-    /// From [`MemberId::as_u32`].
+    /// Makes the id from [`MemberId::as_u32`].
     #[must_use]
     pub const fn from_u32(number: u32) -> Self {
         Self(number)
     }
 
-    /// The name in the loop of a call that the member counts itself.
+    /// Returns the loop's id of a call that has this number at the member.
     #[must_use]
     pub const fn call(self, number: u64) -> CallId {
         CallId(((self.0 as u64) << CALLS_PER_MEMBER_BITS) + number)
     }
 
-    /// The member's own number of a call, from [`MemberId::call`].
+    /// Returns the member's own number of a call, from [`MemberId::call`].
     #[must_use]
     pub const fn number_of(self, call: CallId) -> u64 {
         call.0.wrapping_sub((self.0 as u64) << CALLS_PER_MEMBER_BITS)
     }
 }
 
-/// What a member gets from its loop when it is added.
+/// Context that a loop passes to a new member.
 #[derive(Clone, Debug)]
 pub struct MemberContext {
-    /// The name of the member.
+    /// Id of the member.
     pub id: MemberId,
     /// Makes the loop's descriptor readable, from any thread.
     pub waker: Waker,
-    /// Has descriptors watched by the loop, under tokens of [`MemberContext::token`].
+    /// Adds descriptors to the loop, under tokens of [`MemberContext::token`].
     pub watcher: Watcher,
-    /// The loop's clock.
+    /// Clock of the loop.
     pub clock: Clock,
 }
 
 impl MemberContext {
-    /// A token that leads to this member: [`Member::ready`] gets what becomes ready under it.
+    /// Returns a token of this member: [`Member::ready`] gets what becomes ready under it.
     #[must_use]
     pub const fn token(&self, number: u32) -> Token {
         Token(((self.id.0 as u64) << 32) | number as u64)
     }
 }
 
-/// An event of a member, of a type that the member's users know.
+/// Event of a member, of a type that the member's users know.
 pub type MemberEvent = Box<dyn Any + Send>;
 
-/// Takes events of a member into the queue of its loop.
+/// Adds events of a member to the queue of its loop.
 #[derive(Debug)]
 pub struct MemberEvents<'a> {
     id: MemberId,
@@ -75,18 +75,18 @@ pub struct MemberEvents<'a> {
 }
 
 impl MemberEvents<'_> {
-    /// Puts an event behind all others.
+    /// Adds an event at the end of the queue.
     pub fn push(&mut self, event: MemberEvent) {
         self.queue.push_back(LoopEvent::Member(self.id, event));
     }
 }
 
-/// Something that a loop drives and owns. No method may block, but for dropping it.
+/// Object that a loop owns and drives. No method may block; dropping it may.
 pub trait Member: Any + fmt::Debug + Send {
-    /// A descriptor that it has watched is ready.
+    /// Called when a descriptor that the member watches is ready.
     ///
     /// # Errors
-    /// That of the system; the loop's own call fails with it.
+    /// The error of the system; the loop's own call fails with it.
     fn ready(&mut self, ready: Ready, events: &mut MemberEvents<'_>) -> io::Result<()> {
         let _ = (ready, events);
         Ok(())
@@ -97,45 +97,47 @@ pub trait Member: Any + fmt::Debug + Send {
         let _ = now;
     }
 
-    /// When it is to be called again at the latest.
+    /// Returns the time by which the member must be called again.
     fn poll_timeout(&self) -> Option<Instant> {
         None
     }
 
-    /// Takes an event that it keeps itself. The loop asks when its own queue is empty, each member in its turn.
+    /// Takes an event from the member's own queue. The loop calls this when its own queue is empty, for the members
+    /// in turn.
     fn next_event(&mut self) -> Option<MemberEvent> {
         None
     }
 
-    /// Whether no event follows: the loop forgets it then.
+    /// Returns whether no event follows. The loop then removes the member.
     fn is_over(&self) -> bool {
         false
     }
 
-    /// Gives up a call of [`MemberId::call`]. An unknown one is ignored.
+    /// Cancels a call of [`MemberId::call`]. An unknown one is ignored.
     fn cancel(&mut self, call: CallId) {
         let _ = call;
     }
 
-    /// It is removed, or the loop ends: what has to end begins to. No event of it is taken any more.
+    /// Called when the member is removed or the loop ends: the member starts to shut down. No event of it is taken
+    /// any more.
     fn leave(&mut self) {}
 
-    /// Gives up its threads, which the end of the loop waits for. It is dropped then.
+    /// Hands over its threads, for whose end the end of the loop waits. The member is dropped next.
     fn take_threads(&mut self) -> Vec<Thread> {
         Vec::new()
     }
 }
 
-/// How long the end of a loop waits for threads of its members.
+/// Time that the end of a loop waits for threads of its members.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// The members of a loop.
+/// Members of a loop.
 #[derive(Debug, Default)]
 pub(super) struct Members {
     members: Vec<(MemberId, Box<dyn Member>)>,
-    /// Who comes next, so that each does.
+    /// Index of the member whose events come next, so that each member gets its turn.
     poll: usize,
-    /// Threads of members that the loop has no more.
+    /// Threads of members that were removed.
     left: Vec<Thread>,
 }
 
@@ -153,7 +155,7 @@ impl Members {
         <dyn Any>::downcast_mut(self.get(id)?)
     }
 
-    /// Hands out that a descriptor is ready. An unknown token is ignored.
+    /// Passes the readiness of a descriptor to its member. An unknown token is ignored.
     pub(super) fn ready(&mut self, ready: Ready, queue: &mut VecDeque<LoopEvent>) -> io::Result<()> {
         let id = MemberId((ready.token.0 >> 32) as u32);
         self.get(id).map_or(Ok(()), |member| member.ready(ready, &mut MemberEvents { id, queue }))
@@ -211,7 +213,7 @@ impl Drop for Members {
 }
 
 impl Loop {
-    /// Adds what `make` makes, for which the loop has a name.
+    /// Adds the member that `make` makes from its context.
     ///
     /// # Errors
     /// Those of `make`.
@@ -226,7 +228,7 @@ impl Loop {
         Ok(id)
     }
 
-    /// Does `work` with a member. `None`: the loop has none of this name that is such.
+    /// Calls `work` with a member. `None`: the loop has no member with this id and type.
     pub fn with_member<M: Member, T>(
         &mut self,
         id: MemberId,
@@ -238,7 +240,7 @@ impl Loop {
         Some(done)
     }
 
-    /// Forgets a member: no event of it follows. An unknown one is ignored, and one that is no `M`.
+    /// Removes a member: no event of it follows. Ignored if there is no such member of type `M`.
     pub fn remove_member<M: Member>(&mut self, id: MemberId) {
         let Some(member) = self.members.get_as::<M>(id) else { return };
         member.leave();

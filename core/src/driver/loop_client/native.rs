@@ -1,4 +1,4 @@
-//! What a native server's store can do beyond the others, from within a loop.
+//! Operations on a loop that only the store of a native server has.
 
 use super::node::Session;
 use super::{Loop, SessionId, StoreId, SubmitError};
@@ -14,11 +14,11 @@ use crate::time::Duration;
 use crate::wire::native::ClientFrame;
 
 impl Loop {
-    /// The session whose keys a store is, to ask this operation of it.
+    /// Returns the session whose keys form this store, for an operation that needs one.
     ///
     /// # Errors
-    /// The store is none of a session's ([`crate::error::ErrorKind::Unsupported`], with its kind), or there is no such
-    /// store.
+    /// The store is not that of a session ([`crate::error::ErrorKind::Unsupported`], with the store's kind), or there
+    /// is no such store.
     pub fn native(&mut self, store: StoreId, operation: Operation) -> Result<Session<'_>, SubmitError> {
         if let Some(member) = self.stores.get(store) {
             return Err(not_native(operation, &member.peer, "a store over the c10d protocol").into());
@@ -27,7 +27,7 @@ impl Loop {
     }
 }
 
-/// Keys are those that the store's users know.
+/// Keys are without the scope.
 impl Session<'_> {
     fn scope(&self) -> alloc::boxed::Box<[u8]> {
         self.events.sessions.get(self.id).map(|member| member.options.scope.clone()).unwrap_or_default()
@@ -41,9 +41,9 @@ impl Session<'_> {
         Ok(id)
     }
 
-    /// Watches a key from `from_revision` on (0: from now on); the answer is [`super::SessionAnswer::Watching`], and
-    /// [`super::SessionEvent::Changed`] events follow, until [`super::SessionEvent::WatchOver`]. To cancel the call ends
-    /// the watch.
+    /// Watches a key from `from_revision` on (0: from now on). The response is [`super::SessionAnswer::Watching`],
+    /// and [`super::SessionEvent::Changed`] events follow until [`super::SessionEvent::WatchOver`]. Cancelling the
+    /// call ends the watch.
     ///
     /// # Errors
     /// As [`Session::close_run`].
@@ -58,7 +58,7 @@ impl Session<'_> {
         self.begin(Operation::Watch, &watch, span, SubmitPath::Plain)
     }
 
-    /// Watches all keys beneath a prefix, as [`Session::watch_key`].
+    /// Watches all keys under a prefix, as [`Session::watch_key`].
     ///
     /// # Errors
     /// As [`Session::close_run`].
@@ -73,7 +73,7 @@ impl Session<'_> {
         self.begin(Operation::Watch, &watch, span, SubmitPath::Plain)
     }
 
-    /// Makes a lease for `ttl` (zero: for as long as the session lives). The answer is its number;
+    /// Grants a lease for `ttl` (zero: for as long as the session lives). The response is its number.
     /// [`super::SessionEvent::LeaseOver`] follows when it ends by itself.
     ///
     /// # Errors
@@ -83,7 +83,7 @@ impl Session<'_> {
         self.begin(Operation::LeaseGrant, &grant, self.span(timeout), SubmitPath::Plain)
     }
 
-    /// Lets keys vanish with a lease.
+    /// Attaches keys to a lease: they are removed when it ends.
     ///
     /// # Errors
     /// As [`Session::close_run`].
@@ -98,7 +98,7 @@ impl Session<'_> {
         self.begin(Operation::LeaseAttach, &attach, span, SubmitPath::Plain)
     }
 
-    /// Gives a lease its whole time again.
+    /// Renews a lease for its whole time.
     ///
     /// # Errors
     /// As [`Session::close_run`].
@@ -107,7 +107,7 @@ impl Session<'_> {
         self.begin(Operation::LeaseRenew, &renew, self.span(timeout), SubmitPath::Plain)
     }
 
-    /// Ends a lease, and removes its keys; the answer is how many that were.
+    /// Ends a lease and removes its keys. The response is the number of removed keys.
     ///
     /// # Errors
     /// As [`Session::close_run`].
@@ -116,7 +116,7 @@ impl Session<'_> {
         self.begin(Operation::LeaseRevoke, &revoke, self.span(timeout), SubmitPath::Plain)
     }
 
-    /// Removes all keys beneath a prefix, and queues too; the answer is how many keys that were.
+    /// Removes all keys and queues under a prefix. The response is the number of removed keys.
     ///
     /// # Errors
     /// As [`Session::close_run`].
@@ -126,7 +126,8 @@ impl Session<'_> {
         self.begin(Operation::DeletePrefix, &delete, span, SubmitPath::Plain)
     }
 
-    /// If all tests of the transaction hold, does its writes, otherwise those of its other branch, in one turn.
+    /// Commits a transaction: if all its tests hold, applies its writes, otherwise those of its other branch, in one
+    /// atomic step.
     ///
     /// # Errors
     /// As [`Session::close_run`].
@@ -136,7 +137,7 @@ impl Session<'_> {
         self.begin_encoded(txn.encode(&scope), timeout)
     }
 
-    /// Carries out the requests of a batch in order in one turn, each for itself.
+    /// Executes the requests of a batch in order in one step. Each succeeds or fails by itself.
     ///
     /// # Errors
     /// As [`Session::close_run`].

@@ -1,4 +1,4 @@
-//! A node's part in a run, from within a loop.
+//! A node's membership in a run, from a loop.
 
 use super::session::{LoopSession, SessionEvent};
 use super::{Loop, LoopEvent, SessionId, SubmitError};
@@ -22,8 +22,9 @@ use alloc::boxed::Box;
 use alloc::sync::Arc;
 
 impl Loop {
-    /// Adds a session with the server at `host` (a name or an address) and `port`, which sets out at once. Without a
-    /// grace, the calls that are made before the next turn leave with the greeting, in one round trip.
+    /// Adds a session with the server at `host` (a name or an address) and `port`, which starts to connect at once.
+    /// Without a grace period, the calls that are made before the next [`Loop::poll`] are sent together with the
+    /// greeting, in one round trip.
     pub fn add_session(&mut self, host: &str, port: u16, options: NativeClientOptions) -> SessionId {
         let id = SessionId(self.next_number());
         let peer: Box<str> = endpoint_text(host, port).into();
@@ -33,19 +34,19 @@ impl Loop {
         id
     }
 
-    /// Adds a session for the node that these parameters of the `rdzv` backend tell of, to join with
-    /// [`Session::next_round`]. A node without a name gets one of its own, `HOST_PID_NUMBER`. A loop hosts no server, so
-    /// what the parameters say of hosting is passed over.
+    /// Adds a session for the node that these parameters of the `rdzv` backend describe, which joins with
+    /// [`Session::next_round`]. A node without a name gets `HOST_PID_NUMBER`. A loop hosts no server, so the
+    /// parameters for hosting are ignored.
     ///
     /// # Errors
-    /// The parameters make no sense, or the host has no name.
+    /// The parameters are invalid, or the host has no name.
     pub fn add_node(&mut self, parameters: &RendezvousParameters) -> Result<SessionId, HandlerError> {
         let settings = RdzvSettings::read(parameters)?;
         let host = match &settings.address {
             Some(address) => address.clone(),
             None => host_name().map_err(HandlerError::HostName)?,
         };
-        // Handlers of this process, and other loops, count their nodes from 0 on.
+        // Rendezvous handlers of this process, and other loops, number their nodes from 0 on.
         let number = (random_seed() >> 32) as u32;
         let node = settings.node_name(&host, std::process::id(), number);
         let options = session_options(&settings, &node, settings.timeouts.join);
@@ -56,8 +57,8 @@ impl Loop {
         Ok(id)
     }
 
-    /// Ends a session's connection without a word, as it ends when a process dies: whoever takes part in a round is dead
-    /// to the others. [`Session::close`] says goodbye. No event of the session follows.
+    /// Closes a session's connection without a goodbye, as when the process dies: if the node is in a round, the
+    /// other nodes see it as dead. [`Session::close`] says goodbye. No event of the session follows.
     pub fn remove_session(&mut self, session: SessionId) {
         self.sessions.remove(session);
         self.happened.retain(|event| match event {
@@ -67,7 +68,7 @@ impl Loop {
         });
     }
 
-    /// A session of the loop, to ask something of it. `None`: the loop has no session of this name.
+    /// Returns a session of the loop, to submit calls. `None`: the loop has no such session.
     pub fn session(&mut self, session: SessionId) -> Option<Session<'_>> {
         self.sessions.get(session)?;
         Some(Session { events: self, id: session })
@@ -81,7 +82,7 @@ impl Loop {
     }
 }
 
-/// A session of a loop. Each function but the last ones submits a call; its end is an event.
+/// Session of a loop. Each function but the last ones submits a call, whose end is an event.
 #[derive(Debug)]
 pub struct Session<'l> {
     pub(super) events: &'l mut Loop,
@@ -107,11 +108,11 @@ impl Session<'_> {
         member.map_or(Duration::ZERO, |member| member.options.timeouts.wait_budget(timeout).0)
     }
 
-    /// Joins a run; the answer is [`super::SessionAnswer::Joined`], and the entry says how long that may take; while the
-    /// node stands by, no time counts. What happened to the node before and was not asked for is forgotten.
+    /// Joins a run. The response is [`super::SessionAnswer::Joined`], and the entry contains the timeout. While the
+    /// node is a spare, no timeout runs. Earlier events of the node that were not taken are dropped.
     ///
     /// # Errors
-    /// The node may not join where it stands, the session is over, or a limit does not hold.
+    /// The node may not join in its current role, the session is over, or a limit is exceeded.
     pub fn join(&mut self, entry: &Entry<'_>, role: Role) -> Result<CallId, SubmitError> {
         let operation = match role {
             Role::Member => Operation::Join,
@@ -126,7 +127,8 @@ impl Session<'_> {
         Ok(id)
     }
 
-    /// Joins the run that the node was added for, as [`Session::join`]. `None`: it was not added with [`Loop::add_node`].
+    /// Joins the run that the node was added for, as [`Session::join`]. `None`: it was not added with
+    /// [`Loop::add_node`].
     ///
     /// # Errors
     /// As [`Session::join`].
@@ -143,19 +145,19 @@ impl Session<'_> {
         Some(begun)
     }
 
-    /// The run that the node was added for, if it was with [`Loop::add_node`].
+    /// Returns the run that the node was added for, if it was added with [`Loop::add_node`].
     #[must_use]
     pub fn run_id(&self) -> Option<&str> {
         Some(self.events.sessions.get(self.id)?.settings.as_ref()?.0.run_id.as_str())
     }
 
-    /// The server, as errors tell it.
+    /// Returns the server's name in error messages.
     #[must_use]
     pub fn peer(&self) -> &str {
         self.events.sessions.get(self.id).map_or("", |member| &member.peer)
     }
 
-    /// The node's name.
+    /// Returns the node's name.
     #[must_use]
     pub fn node(&self) -> &str {
         self.events.sessions.get(self.id).map_or("", |member| member.options.node.as_str())
@@ -164,7 +166,7 @@ impl Session<'_> {
     /// Leaves the run, which goes on.
     ///
     /// # Errors
-    /// The node is in no run, the session is over, or a limit does not hold.
+    /// The node is in no run, the session is over, or a limit is exceeded.
     pub fn leave(&mut self, run_id: &[u8], timeout: Timeout) -> Result<CallId, SubmitError> {
         let leave = ClientFrame::Leave { run_id: Key::raw(run_id) };
         self.begin(Operation::Leave, &leave, self.span(timeout), SubmitPath::Leave)
@@ -173,13 +175,13 @@ impl Session<'_> {
     /// Closes a run for good.
     ///
     /// # Errors
-    /// The session is over, or a limit does not hold. So with those that follow.
+    /// The session is over, or a limit is exceeded. So for the functions below.
     pub fn close_run(&mut self, run_id: &[u8], timeout: Timeout) -> Result<CallId, SubmitError> {
         let close = ClientFrame::Close { run_id: Key::raw(run_id) };
         self.begin(Operation::Close, &close, self.span(timeout), SubmitPath::Plain)
     }
 
-    /// Closes a run, and has its nodes told why the job has failed; at most 1,024 bytes.
+    /// Closes a run and notifies its nodes of the reason why the job failed, of at most 1,024 bytes.
     ///
     /// # Errors
     /// As [`Session::close_run`].
@@ -198,7 +200,7 @@ impl Session<'_> {
         self.begin(Operation::Close, &fail, self.span(timeout), SubmitPath::Plain)
     }
 
-    /// Asks how a run stands.
+    /// Requests the state of a run.
     ///
     /// # Errors
     /// As [`Session::close_run`].
@@ -207,7 +209,7 @@ impl Session<'_> {
         self.begin(Operation::RunInfo, &ask, self.span(timeout), SubmitPath::Plain)
     }
 
-    /// Asks for members of a round, from `first` on in the order of their ranks, at most `count_max` of them.
+    /// Requests members of a round in the order of their ranks: at most `count_max`, from `first` on.
     ///
     /// # Errors
     /// As [`Session::close_run`].
@@ -223,8 +225,8 @@ impl Session<'_> {
         self.begin(Operation::Members, &ask, self.span(timeout), SubmitPath::Plain)
     }
 
-    /// Arrives at a barrier under the session's name and waits for the others: those of these names, or `count` of them
-    /// when there are none; as [`crate::driver::native_client::NativeClient::barrier`].
+    /// Arrives at a barrier under the session's name and waits for the others: those with these names, or `count` of
+    /// them when there are no names; as [`crate::driver::native_client::NativeClient::barrier`].
     ///
     /// # Errors
     /// As [`Session::close_run`].
@@ -244,7 +246,7 @@ impl Session<'_> {
         self.begin(Operation::NamedBarrier, &barrier, span, SubmitPath::Plain)
     }
 
-    /// Ends the session with a word to the server, so that nobody takes the node for dead.
+    /// Ends the session with a goodbye to the server, so that the node is not considered dead.
     ///
     /// # Errors
     /// As [`Session::close_run`].
@@ -252,25 +254,26 @@ impl Session<'_> {
         self.begin(Operation::Bye, &ClientFrame::Bye {}, self.span(timeout), SubmitPath::Bye)
     }
 
-    /// Gives a call up; its event is an error of kind [`crate::error::ErrorKind::Cancelled`], unless it is over already.
+    /// Cancels a call. Its event is an error of kind [`crate::error::ErrorKind::Cancelled`], unless the call is
+    /// already over.
     pub fn cancel(&mut self, call: CallId) {
         self.events.cancel(self.id.store(), call);
     }
 
-    /// Where the node stands in its run.
+    /// Returns the node's part in its run.
     #[must_use]
     pub fn part(&self) -> Part {
         let member = self.events.sessions.get(self.id);
         member.map_or(Part::Outside, |member| member.driver.machine().participant().part())
     }
 
-    /// Whether the session is open and has a connection.
+    /// Returns whether the session is open and has a connection.
     #[must_use]
     pub fn is_live(&self) -> bool {
         self.events.sessions.get(self.id).is_some_and(|member| member.driver.machine().is_live())
     }
 
-    /// Why it is over.
+    /// Returns the reason why the session is over, if it is.
     #[must_use]
     pub fn ending(&self) -> Option<Ending> {
         self.events.sessions.get(self.id).and_then(|member| member.driver.ending())

@@ -1,4 +1,4 @@
-//! One session of a loop: what carries it, and what came of its calls.
+//! One session of a loop: its driver, and the results of its calls.
 
 use super::{CALLS_PER_MEMBER_BITS, CallOver, LoopEvent, SessionId, StoreId, names_of};
 use crate::driver::call_error::CallError;
@@ -27,33 +27,33 @@ use alloc::collections::{BTreeMap, VecDeque};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
-/// What a session's call was answered.
+/// Response to a session's call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SessionAnswer {
-    /// It is done: the node has left, the run or the session is closed.
+    /// The operation is done: the node has left, the run or the session is closed.
     Done,
     /// The node is in a round.
     Joined(Joined),
-    /// How the run stands.
+    /// State of the run.
     RunInfo(RunInfo),
     /// Members of a round.
     Members(Vec<MemberInfo>),
-    /// How a barrier ended.
+    /// Result of a barrier.
     Barrier(BarrierResult),
     /// The watch has begun, at this revision of the store.
     Watching(u64),
-    /// A number: the lease's own, or how many of its keys were removed.
+    /// A number: the id of a lease, or how many of its keys were removed.
     Number(i64),
-    /// What became of the keys beneath a prefix.
+    /// Keys that were removed under a prefix.
     Removed(PrefixRemoved),
-    /// What became of a transaction.
+    /// Result of a transaction.
     Txn(TxnResult),
-    /// The answers to a batch, in order.
+    /// Responses to a batch, in order.
     Batch(Vec<BatchAnswer>),
 }
 
 impl SessionAnswer {
-    /// What an answer means; `None` when it is none to that.
+    /// Converts a response; `None` when it does not fit the operation.
     fn of(
         operation: Operation,
         answer: &OwnedFrame,
@@ -83,44 +83,44 @@ impl SessionAnswer {
     }
 }
 
-/// Something happened in a session.
+/// Event of a session.
 #[derive(Debug)]
 pub enum SessionEvent {
-    /// It is open, for the first time or again after its connection broke.
+    /// The session is open, for the first time or again after a lost connection.
     Open,
-    /// A call is over that was none of its store's.
+    /// A call is over that was not made on the session's store.
     Completed {
-        /// Which.
+        /// Number of the call.
         call: CallId,
-        /// What was wanted.
+        /// Requested operation.
         operation: Operation,
-        /// Its first key, as its user knows it.
+        /// First key, without the scope.
         key: Option<Vec<u8>>,
-        /// From its beginning to its end.
+        /// Time from its beginning to its end.
         elapsed: Duration,
-        /// The answer.
+        /// Response to the call.
         result: Result<SessionAnswer, NativeError>,
     },
-    /// A watch tells of a change.
+    /// A watch reports a change.
     Changed(CallId, Change),
-    /// A watch tells of nothing more.
+    /// A watch is over.
     WatchOver(CallId, WatchError),
-    /// A lease has ended by itself, and its keys are gone.
+    /// A lease has ended by itself, and its keys are removed.
     LeaseOver {
-        /// By which it was granted.
+        /// Call that granted the lease.
         call: CallId,
-        /// Its number at the server.
+        /// Number of the lease at the server.
         lease: u64,
-        /// Why it ended.
+        /// Reason for its end.
         why: Why,
     },
-    /// Something happened to the node.
+    /// The node has an event.
     Node(NodeEvent),
-    /// It is over, and this is the last that is heard of it. `Ok`: it was closed from this side.
+    /// The session is over; no event follows. `Ok`: this side closed it.
     Over(Result<(), NativeError>),
 }
 
-/// Keys that come page by page.
+/// Listing of keys in pages.
 #[derive(Debug)]
 struct Listed {
     call: CallId,
@@ -137,23 +137,24 @@ pub(super) struct LoopSession {
     pub(super) peer: Box<str>,
     pub(super) options: NativeClientOptions,
     pub(super) driver: SessionDriver,
-    /// What a node was added with, where the others reach it, and the rounds that the loop's nodes were in.
+    /// Settings of a node that was added with [`Loop::add_node`](super::Loop::add_node), its address for the other
+    /// nodes, and the last rounds of the loop's nodes.
     pub(super) settings: Option<(RdzvSettings, Box<str>, Arc<LastRounds>)>,
-    /// By the request for the page that is awaited.
+    /// Listings by the request for the next page.
     listed: SortedMap<u64, Listed>,
-    /// Watches that go on, by their requests.
+    /// Watches in progress by their requests.
     watches: BTreeMap<u64, Watched>,
 }
 
 #[derive(Debug)]
 struct Watched {
-    /// Whole, as it stands at the server.
+    /// Key with its scope, as the server knows it.
     key: Vec<u8>,
-    /// So many bytes of its changes were not taken yet.
+    /// Size in bytes of the changes that were not taken yet.
     untaken: usize,
 }
 
-/// What stands behind keys in requests, and what errors name.
+/// Returns the first key of a request and the number of keys, for errors.
 fn keys_of<'a>(frame: &ClientFrame<'a>) -> (Option<Key<'a>>, usize) {
     match *frame {
         ClientFrame::Join { run_id: key, .. }
@@ -182,7 +183,7 @@ fn keys_of<'a>(frame: &ClientFrame<'a>) -> (Option<Key<'a>>, usize) {
 }
 
 impl LoopSession {
-    /// The session sets out, and watches under tokens of this number.
+    /// Makes a session that starts to connect, and watches under tokens of this number.
     pub(super) fn new(
         id: SessionId,
         server: (&str, u16),
@@ -224,7 +225,7 @@ impl LoopSession {
         self.begin_encoded(EncodedRequest::new(operation, frame), keys_of(frame), span, submit_path)
     }
 
-    /// Begins a call that is encoded already.
+    /// Begins an encoded call.
     pub(super) fn begin_encoded(
         &mut self,
         encoded: EncodedRequest,
@@ -239,7 +240,7 @@ impl LoopSession {
         }
     }
 
-    /// Begins a store's call.
+    /// Begins a call on the session's store.
     pub(super) fn begin_call(
         &mut self,
         now: Instant,
@@ -251,7 +252,7 @@ impl LoopSession {
         let frame = if is_listing { listing.page() } else { frame_of(call, span) };
         let begun = check(call, &self.options.limits)
             .and_then(|()| match call {
-                // Barriers of the other protocol are no requests of this one, which has its own.
+                // The c10d barriers are no requests of the native protocol, which has its own.
                 Call::Store(Request::Barrier { .. } | Request::CancelWait, _) => {
                     let failure = plain(ErrorKind::Unsupported);
                     Err(Loss::of(Failure { cause: Cause::NoOperation, phase: Phase::Sending, ..failure }))
@@ -270,9 +271,9 @@ impl LoopSession {
         Ok(id)
     }
 
-    /// Gives a call up, or ends the watch that it began.
+    /// Cancels a call, or ends the watch that it began.
     pub(super) fn cancel(&mut self, call: CallId, happened: &mut VecDeque<LoopEvent>) {
-        // Of a call that takes several requests, the one that is under way.
+        // For a call of several requests, the one in progress.
         let page = self.listed.iter_mut().find(|(_, listed)| listed.call == call).map(|(request, _)| request);
         let first = self.request_of(call);
         if let Some(watched) = self.watches.remove(&first) {
@@ -287,12 +288,12 @@ impl LoopSession {
         self.driver.cancel(page.unwrap_or(first));
     }
 
-    /// Takes in that the socket is ready.
+    /// Handles a ready socket.
     pub(super) fn ready(&mut self, ready: Ready, buffer: &mut [u8]) {
         self.driver.ready(ready, buffer);
     }
 
-    /// Does what there is to do, and hands out what came of it.
+    /// Executes all pending work and queues the events.
     pub(super) fn execute(&mut self, events: &EventLoop, happened: &mut VecDeque<LoopEvent>) {
         loop {
             self.driver.execute(events);
@@ -332,7 +333,7 @@ impl LoopSession {
         let (call, limits) = (self.call_id(push.id), *self.driver.limits());
         let event = match push.frame(&limits) {
             Some(ServerFrame::LeaseOver { lease, why }) => SessionEvent::LeaseOver { call, lease, why },
-            // What was under way when the watch was given up is told no more.
+            // Changes that were under way when the watch was cancelled are dropped.
             Some(ServerFrame::Changed { changes }) => {
                 let Some(Watched { key, untaken }) = self.watches.get_mut(&push.id) else { return };
                 if *untaken < self.options.pushed_bytes_max {
@@ -352,13 +353,13 @@ impl LoopSession {
                 let Some(watched) = self.watches.remove(&push.id) else { return };
                 SessionEvent::WatchOver(call, WatchError::of(why, oldest, Key::raw(&watched.key), &self.peer))
             }
-            // Of a later version.
+            // A message of a later version.
             _ => return,
         };
         happened.push_back(LoopEvent::Session(self.id, event));
     }
 
-    /// Somebody has taken a change of a watch.
+    /// Accounts for a change that the program has taken.
     pub(super) fn taken(&mut self, call: CallId, change: &Change) {
         let request = self.request_of(call);
         if let Some(watched) = self.watches.get_mut(&request) {
@@ -377,7 +378,7 @@ impl LoopSession {
         Err(loss.into_error(operation, (None, 0), &self.peer))
     }
 
-    /// A request has ended; what its caller hears.
+    /// Handles the end of a request and returns the event for its caller.
     fn ended(
         &mut self,
         now: Instant,
@@ -406,7 +407,7 @@ impl LoopSession {
         let answer = match answer {
             Ok(answer) => SessionAnswer::of(operation, &answer, &limits, &self.peer, &key_of)
                 .ok_or_else(|| Loss::of_wrong_answer(operation)),
-            // Closing is done when the session is over, however the server said so.
+            // Closing is done when the session is over, whatever the server's last message was.
             Err(loss) if operation == Operation::Bye && self.driver.ending() == Some(Ending::Left) => {
                 drop(loss);
                 Ok(SessionAnswer::Done)
@@ -415,14 +416,14 @@ impl LoopSession {
         };
         let result = answer.map_err(|mut loss| {
             loss.failure.elapsed = encoded.since_begun(now);
-            // Where the keys are a store's, its scope is not what the caller counts.
+            // Store keys are reported without their scope.
             let key = first.as_deref().map(|key| match key.strip_prefix(scope) {
                 Some(name) => Key::scoped(scope, name),
                 None => Key::raw(key),
             });
             loss.into_error(operation, (key, count), &self.peer)
         });
-        // Of a transaction, the key that its error names.
+        // For a transaction, the key that its error names.
         let output = result.as_ref().err().and_then(|error| error.fault().map(|fault| fault.text.to_vec()));
         let key = if operation == Operation::Txn { output.filter(|key| !key.is_empty()) } else { first };
         let key = key.map(|key| key.strip_prefix(scope).map(<[u8]>::to_vec).unwrap_or(key));
@@ -444,7 +445,7 @@ impl LoopSession {
             Some(mut listed) => {
                 id = listed.call;
                 let page =
-                    answer.and_then(|answer| listed.listing.turn_page(&answer, &limits, &mut listed.keys));
+                    answer.and_then(|answer| listed.listing.take_page(&answer, &limits, &mut listed.keys));
                 match page {
                     Ok(Some(outcome)) => {
                         values = listed.keys;

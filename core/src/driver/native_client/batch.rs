@@ -1,5 +1,5 @@
-//! What the server does in one turn, and what a program puts together before: transactions and batches. Keys stand in
-//! them as their users know them; what is before them comes with the store that they are for.
+//! Transactions and batches: requests that the server executes in one atomic step. Keys are without a scope; encoding
+//! adds the scope of the store.
 
 use super::Loss;
 use super::calls::check;
@@ -13,32 +13,32 @@ use crate::wire::native::{Batched, ClientFrame, List};
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 
-/// What must hold for a key.
+/// Condition on a key in a transaction.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Test {
-    /// It has a value.
+    /// The key is set.
     Present,
-    /// It has none.
+    /// The key is absent.
     Absent,
-    /// It last changed at this revision of the store; 0 means that it has no value.
+    /// The key last changed at this revision of the store; 0 means that it is absent.
     Revision(u64),
-    /// This is its value.
+    /// The key has this value.
     Value(Box<[u8]>),
 }
 
-/// One write, in a transaction or a batch.
+/// One write of a transaction or a batch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[allow(missing_docs, reason = "the fields are those of the requests of the same name")]
 pub enum Step {
     /// Stores a value.
     Set { value: Box<[u8]> },
-    /// Removes a key, if it is there.
+    /// Removes a key, if it is set.
     Delete,
-    /// Removes all keys beneath a prefix.
+    /// Removes all keys under a prefix.
     DeletePrefix,
     /// Adds to a number.
     Add { delta: i64 },
-    /// Adds bytes behind a value.
+    /// Appends bytes to a value.
     Append { value: Box<[u8]> },
 }
 
@@ -50,9 +50,9 @@ pub enum BatchStep {
     Write(Step),
     /// Stores a value if the present one is as expected.
     CompareSet { expected: Box<[u8]>, desired: Box<[u8]> },
-    /// Asks whether the key is there.
+    /// Checks whether the key is set.
     Check,
-    /// Puts an item at the end of a queue.
+    /// Adds an item at the end of a queue.
     QueuePush { item: Box<[u8]> },
     /// Counts the items of a queue.
     QueueLen,
@@ -64,19 +64,19 @@ impl From<Step> for BatchStep {
     }
 }
 
-/// Keys and what is to be done with them.
+/// Keys and the requests on them.
 type Steps<S> = Vec<(Box<[u8]>, S)>;
 
-/// Which writes of a transaction.
+/// Branch of a transaction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Branch {
-    /// Those that are done if all tests hold.
+    /// The writes that are applied if all tests hold.
     Then,
-    /// Those that are done if not.
+    /// The writes that are applied if not.
     Otherwise,
 }
 
-/// Tests, and what is to be done when all of them hold, and when not.
+/// Transaction: tests, the writes if all of them hold, and the writes if not.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Txn {
     tests: Vec<(Box<[u8]>, Test)>,
@@ -85,12 +85,12 @@ pub struct Txn {
 }
 
 impl Txn {
-    /// One more test.
+    /// Adds a test.
     pub fn require(&mut self, key: &[u8], test: Test) {
         self.tests.push((key.into(), test));
     }
 
-    /// One more write.
+    /// Adds a write.
     pub fn push(&mut self, branch: Branch, key: &[u8], step: Step) {
         let steps = match branch {
             Branch::Then => &mut self.then,
@@ -99,7 +99,7 @@ impl Txn {
         steps.push((key.into(), step));
     }
 
-    /// Finds a key that is too long beneath `scope`.
+    /// Returns an error for a key that is too long with `scope`.
     pub(in crate::driver) fn check_keys(
         &self,
         scope: &[u8],
@@ -110,7 +110,7 @@ impl Txn {
         check_keys(&mut tests.chain(writes), scope, limits)
     }
 
-    /// The request, for a store whose keys stand beneath `scope`.
+    /// Encodes the request for a store with this scope.
     pub(in crate::driver) fn encode(&self, scope: &[u8]) -> EncodedRequest {
         let compares: Vec<Compare<'_>> =
             self.tests.iter().map(|(key, test)| compare(Key::scoped(scope, key), test)).collect();
@@ -124,22 +124,22 @@ impl Txn {
     }
 }
 
-/// Requests that are carried out in order in one turn, each for itself.
+/// Requests that are executed in order in one step. Each succeeds or fails by itself.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Batch(Steps<BatchStep>);
 
 impl Batch {
-    /// One more request.
+    /// Adds a request.
     pub fn push(&mut self, key: &[u8], step: impl Into<BatchStep>) {
         self.0.push((key.into(), step.into()));
     }
 
-    /// The key of a request.
+    /// Returns the key of a request.
     pub(in crate::driver) fn key(&self, index: usize) -> &[u8] {
         self.0.get(index).map_or(b"", |(key, _)| key)
     }
 
-    /// Finds a key that is too long beneath `scope`.
+    /// Returns an error for a key that is too long with `scope`.
     pub(in crate::driver) fn check_keys(
         &self,
         scope: &[u8],
@@ -148,7 +148,7 @@ impl Batch {
         check_keys(&mut self.0.iter().map(|(key, _)| &**key), scope, limits)
     }
 
-    /// The request, for a store whose keys stand beneath `scope`.
+    /// Encodes the request for a store with this scope.
     pub(in crate::driver) fn encode(&self, scope: &[u8]) -> EncodedRequest {
         let steps = scoped_steps(scope, &self.0);
         let names: Vec<[&[u8]; 1]> = steps.iter().map(|(key, _)| [&**key]).collect();
@@ -172,7 +172,7 @@ fn check_keys<'a>(
     Ok(())
 }
 
-/// The steps with whole keys.
+/// Returns the steps with whole keys.
 fn scoped_steps<'a, S>(scope: &[u8], steps: &'a Steps<S>) -> Scoped<'a, S> {
     steps.iter().map(|(key, step)| ([scope, key].concat().into(), step)).collect()
 }

@@ -1,4 +1,4 @@
-//! A store's calls as native requests, and what the answers to them mean: as on the c10d protocol.
+//! Conversion of store calls to native requests, and of the responses to outcomes, as over the c10d protocol.
 
 use super::{Loss, OwnedFrame, millis, plain};
 use crate::driver::take::Take;
@@ -10,7 +10,7 @@ use crate::time::Duration;
 use crate::wire::native::{ClientFrame, FaultCode, ServerFrame};
 use alloc::vec::Vec;
 
-/// Keys that one answer lists.
+/// Number of keys that one response lists.
 const PAGE_KEYS: u32 = 4096;
 
 pub(in crate::driver) fn wait_millis(span: Duration, wait_mode: WaitMode) -> u64 {
@@ -20,7 +20,7 @@ pub(in crate::driver) fn wait_millis(span: Duration, wait_mode: WaitMode) -> u64
     }
 }
 
-/// Whether a call is within its limits.
+/// Fails if a call exceeds a limit.
 pub(in crate::driver) fn check(call: &Call<'_>, limits: &FrameLimits) -> Result<(), Loss> {
     call.check_limits(limits).map_err(|limit| {
         let (kind, cause) = (ErrorKind::LimitExceeded, Cause::Limit(limit));
@@ -28,7 +28,7 @@ pub(in crate::driver) fn check(call: &Call<'_>, limits: &FrameLimits) -> Result<
     })
 }
 
-/// How a call ended, by the answer to its request.
+/// Returns the result of a call from the response to its request.
 pub(in crate::driver) fn settle(
     call: &Call<'_>,
     answer: Result<OwnedFrame, Loss>,
@@ -43,11 +43,11 @@ pub(in crate::driver) fn settle(
         Err(loss) => loss,
     };
     match (loss.fault.as_ref().map(|fault| fault.code), call.wait_mode()) {
-        // A call that looks once and finds nothing has not failed.
+        // A call that does not wait and finds nothing has not failed.
         (Some(FaultCode::NotFound | FaultCode::TimedOut), WaitMode::Once) => return Ok(Outcome::Missing),
         (Some(FaultCode::TimedOut), WaitMode::Wait) => {
             loss.failure.cause = Cause::NotReleased;
-            // Of several keys, the server says which are missing.
+            // For several keys, the server's message says which are absent.
             if call.keys().1 < 2 {
                 loss.fault = None;
             }
@@ -57,7 +57,7 @@ pub(in crate::driver) fn settle(
     Err(loss)
 }
 
-/// The keys of a store, which come page by page.
+/// Listing of a store's keys, page by page.
 #[derive(Debug, Default)]
 pub(in crate::driver) struct Listing {
     after: Vec<u8>,
@@ -65,14 +65,14 @@ pub(in crate::driver) struct Listing {
 }
 
 impl Listing {
-    /// The request for the next page.
+    /// Returns the request for the next page.
     pub(in crate::driver) const fn page(&self) -> ClientFrame<'_> {
         let (prefix, after) = (Key::raw(b""), Key::raw(self.after.as_slice()));
         ClientFrame::ListKeys { prefix, after, count_max: PAGE_KEYS }
     }
 
-    /// Takes a page; `None`: there is another one.
-    pub(in crate::driver) fn turn_page(
+    /// Handles a page. Returns `None` if another page follows.
+    pub(in crate::driver) fn take_page(
         &mut self,
         answer: &OwnedFrame,
         limits: &FrameLimits,
@@ -96,19 +96,19 @@ impl Listing {
     }
 }
 
-/// The call that made this request; `None` when it was none of a store's.
+/// Returns the store call of this request; `None` if the request is not one of a store.
 pub(in crate::driver) fn call_of<'a>(operation: Operation, frame: &ClientFrame<'a>) -> Option<Call<'a>> {
-    let patient = |timeout_ms| if timeout_ms == 0 { WaitMode::Once } else { WaitMode::Wait };
+    let wait_mode_of = |timeout_ms| if timeout_ms == 0 { WaitMode::Once } else { WaitMode::Wait };
     let (request, wait_mode) = match *frame {
         ClientFrame::Check { .. } if operation == Operation::Ping => return Some(Call::Ping),
         ClientFrame::Check { keys } if operation == Operation::Wait => {
             (Request::Wait { keys }, WaitMode::Once)
         }
         ClientFrame::Check { keys } => (Request::Check { keys }, WaitMode::Wait),
-        ClientFrame::Wait { timeout_ms, keys } => (Request::Wait { keys }, patient(timeout_ms)),
-        ClientFrame::Get { timeout_ms, key } => (Request::Get { key }, patient(timeout_ms)),
-        ClientFrame::MultiGet { timeout_ms, keys } => (Request::MultiGet { keys }, patient(timeout_ms)),
-        ClientFrame::QueuePop { timeout_ms, key } => (Request::QueuePop { key }, patient(timeout_ms)),
+        ClientFrame::Wait { timeout_ms, keys } => (Request::Wait { keys }, wait_mode_of(timeout_ms)),
+        ClientFrame::Get { timeout_ms, key } => (Request::Get { key }, wait_mode_of(timeout_ms)),
+        ClientFrame::MultiGet { timeout_ms, keys } => (Request::MultiGet { keys }, wait_mode_of(timeout_ms)),
+        ClientFrame::QueuePop { timeout_ms, key } => (Request::QueuePop { key }, wait_mode_of(timeout_ms)),
         ClientFrame::Set { key, value } => (Request::Set { key, value }, WaitMode::Wait),
         ClientFrame::CompareSet { key, expected, desired } => {
             (Request::CompareSet { key, expected, desired }, WaitMode::Wait)
@@ -126,7 +126,7 @@ pub(in crate::driver) fn call_of<'a>(operation: Operation, frame: &ClientFrame<'
     Some(Call::Store(request, wait_mode))
 }
 
-/// The request that a call makes.
+/// Returns the request of a call.
 pub(in crate::driver) fn frame_of<'a>(call: &Call<'a>, span: Duration) -> ClientFrame<'a> {
     let Call::Store(request, wait_mode) = *call else {
         return ClientFrame::Check { keys: Keys::packed(0, b"") };
@@ -138,7 +138,7 @@ pub(in crate::driver) fn frame_of<'a>(call: &Call<'a>, span: Duration) -> Client
         Request::Get { key } => ClientFrame::Get { timeout_ms, key },
         Request::Add { key, delta } => ClientFrame::Add { key, delta },
         Request::Check { keys } => ClientFrame::Check { keys },
-        // A wait that does not wait is a look.
+        // A wait that may not wait is a check.
         Request::Wait { keys } if wait_mode == WaitMode::Once => ClientFrame::Check { keys },
         Request::Wait { keys } => ClientFrame::Wait { timeout_ms, keys },
         Request::Delete { key } => ClientFrame::Delete { key },
@@ -148,14 +148,14 @@ pub(in crate::driver) fn frame_of<'a>(call: &Call<'a>, span: Duration) -> Client
         Request::QueuePush { key, value } => ClientFrame::QueuePush { key, value },
         Request::QueuePop { key } => ClientFrame::QueuePop { timeout_ms, key },
         Request::QueueLen { key } => ClientFrame::QueueLen { key },
-        // Keys are listed page by page, and barriers held by keys; neither comes here.
+        // Keys are listed page by page, and barriers are held by keys, so neither gets here.
         Request::NumKeys | Request::CancelWait | Request::ListKeys | Request::Barrier { .. } => {
             ClientFrame::NumKeys {}
         }
     }
 }
 
-/// What an answer is to the call; `None` when it is none.
+/// Converts a response to the outcome of the call; `None` if it does not fit.
 fn outcome_of(call: &Call<'_>, frame: &ServerFrame<'_>, take: &mut dyn Take) -> Option<Outcome> {
     let Call::Store(request, _) = call else { return Some(Outcome::Alive) };
     Some(match (request, *frame) {
@@ -185,7 +185,7 @@ fn outcome_of(call: &Call<'_>, frame: &ServerFrame<'_>, take: &mut dyn Take) -> 
             take.whole(value?);
             Outcome::Value
         }
-        // Without a value, c10d answers what was expected.
+        // For an absent key, c10d returns the expected value.
         (Request::CompareSet { expected, .. }, ServerFrame::Value { value, .. }) => {
             take.whole(value.unwrap_or(expected));
             Outcome::Value

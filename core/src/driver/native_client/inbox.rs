@@ -1,4 +1,4 @@
-//! Pushes that wait until somebody asks for them.
+//! Queue of pushes until a caller takes them.
 
 use crate::driver::clock::from_now;
 use crate::node::native_client::Ending;
@@ -6,7 +6,7 @@ use crate::time::Duration;
 use alloc::collections::VecDeque;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
-/// A bounded queue with a last word.
+/// Bounded queue that may end with a last state.
 #[derive(Debug)]
 pub(super) struct Inbox<T> {
     state: Mutex<State<T>>,
@@ -14,14 +14,14 @@ pub(super) struct Inbox<T> {
     limit: InboxLimit,
 }
 
-/// How much an inbox keeps: when there is so much of either, nothing more.
+/// Limits of an inbox: at either of them it takes nothing more.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct InboxLimit {
-    pub(super) places: usize,
+    pub(super) items: usize,
     pub(super) bytes: usize,
 }
 
-/// Something that takes so many bytes beside its place.
+/// Item with a size in bytes.
 pub(super) trait Weighted {
     fn bytes(&self) -> usize;
 }
@@ -32,7 +32,7 @@ struct State<T> {
     last: Option<Last>,
 }
 
-/// What waits, and how many bytes that takes.
+/// Queued items and their size in bytes.
 #[derive(Debug)]
 pub(super) struct Queue<T> {
     items: VecDeque<T>,
@@ -52,22 +52,22 @@ impl<T: Weighted> Queue<T> {
     }
 
     fn is_full(&self, limit: InboxLimit) -> bool {
-        self.items.len() >= limit.places || self.bytes >= limit.bytes
+        self.items.len() >= limit.items || self.bytes >= limit.bytes
     }
 }
 
-/// Why nothing more will come.
+/// Reason why a wait returns no item.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Last {
-    /// Nobody asked for so long that there was no more room.
+    /// The items were not taken for so long that the inbox was full.
     Overrun,
     /// The session is over.
     Over(Ending),
-    /// Who waits is cancelled; more may come.
+    /// The wait was cancelled; more items may follow.
     Interrupted,
 }
 
-/// Whether there was room.
+/// Whether an item was added.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Put {
     Kept,
@@ -81,11 +81,11 @@ impl<T: Weighted> Inbox<T> {
     }
 
     fn lock(&self) -> MutexGuard<'_, State<T>> {
-        // No code that holds the lock panics half way through a change.
+        // No code that holds the lock panics in the middle of a change.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Adds one at the end. Where there is no room, the queue ends.
+    /// Adds an item at the end. If the inbox is full, it ends.
     pub(super) fn put(&self, item: T) -> Put {
         let mut state = self.lock();
         if state.queue.is_full(self.limit) {
@@ -98,7 +98,7 @@ impl<T: Weighted> Inbox<T> {
         Put::Kept
     }
 
-    /// Adds one at the end; where there is no room, the first goes.
+    /// Adds an item at the end. If the inbox is full, removes the oldest ones.
     pub(super) fn put_over(&self, item: T) {
         let mut state = self.lock();
         while state.queue.is_full(self.limit) && state.queue.pop_front().is_some() {}
@@ -107,7 +107,7 @@ impl<T: Weighted> Inbox<T> {
         self.changed.notify_all();
     }
 
-    /// Forgets those of which `keep` says no.
+    /// Removes the items for which `keep` returns false.
     pub(super) fn retain(&self, keep: impl FnMut(&T) -> bool) {
         let mut state = self.lock();
         state.queue.items.retain(keep);
@@ -119,7 +119,8 @@ impl<T: Weighted> Inbox<T> {
         self.changed.notify_all();
     }
 
-    /// The next one; waits up to `span` for it, and until `is_cancelled`, which is asked again after [`Inbox::recheck_cancellation`].
+    /// Waits up to `span` for the next item, and until `is_cancelled`, which is checked again after
+    /// [`Inbox::recheck_cancellation`].
     pub(super) fn next_unless(
         &self,
         span: Duration,
@@ -128,15 +129,15 @@ impl<T: Weighted> Inbox<T> {
         self.next_with(span, is_cancelled, Queue::pop_front)
     }
 
-    /// Has those who wait see whether they are cancelled.
+    /// Wakes the waiting threads, so that they check whether they are cancelled.
     pub(super) fn recheck_cancellation(&self) {
-        // Who has asked already waits once the lock is free.
+        // A thread that has already checked is waiting once the lock is free.
         drop(self.lock());
         self.changed.notify_all();
     }
 
-    /// What `take` makes of the queue, as soon as it makes something of it; waits up to `span` for that. It is called with
-    /// the queue locked, and again whenever there is more, so of several who wait each takes in order.
+    /// Waits up to `span` until `take` returns a result, and returns that. `take` is called with the queue locked,
+    /// and again whenever items are added, so several waiting threads take items in order.
     pub(super) fn next_with<R>(
         &self,
         span: Duration,

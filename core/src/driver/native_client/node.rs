@@ -1,4 +1,4 @@
-//! A node's part in a run.
+//! Membership of a node in a run.
 
 use super::inbox::{Last, Weighted};
 use super::{Loss, NativeClient, NativeError, OwnedFrame, SubmitPath, check_reason, plain, text_of};
@@ -14,27 +14,27 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::sync::atomic::Ordering;
 
-/// What a node is told of its round.
+/// Round that a node has joined.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Joined {
-    /// Which round.
+    /// Number of the round.
     pub round: u64,
-    /// Its rank among the nodes.
+    /// Rank of this node among the nodes.
     pub node_rank: u32,
-    /// How many nodes there are.
+    /// Number of nodes.
     pub nodes: u32,
-    /// The global rank of its first worker.
+    /// Global rank of this node's first worker.
     pub rank_first: u64,
-    /// How many workers there are.
+    /// Number of workers of all nodes.
     pub world_size: u64,
-    /// Where node 0 is reached.
+    /// Address of node 0.
     pub leader: Box<[u8]>,
-    /// What the keys of the round begin with, as a prefix store is given it.
+    /// Prefix of the round's keys, as a prefix store is given it.
     pub namespace: Box<[u8]>,
 }
 
 impl Joined {
-    /// What the answer to a wish to join tells; `None` when it is none.
+    /// Converts the response to a join request; `None` if it does not fit.
     pub(in crate::driver) fn of(frame: &ServerFrame<'_>) -> Option<Self> {
         let ServerFrame::Round { round, node_rank, nodes, rank_first, world_size, leader, namespace, .. } =
             *frame
@@ -46,32 +46,32 @@ impl Joined {
     }
 }
 
-/// Something happened to a node.
+/// Event of a node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NodeEvent {
-    /// It has a seat in the round that forms.
+    /// The node has a slot in the round that forms.
     Seated,
-    /// It stands by, and so many before it.
+    /// The node is a spare.
     Standby {
-        /// So many.
+        /// Number of spares before it.
         ahead: u32,
     },
-    /// Something happened to its round, or to the run.
+    /// Event of its round, or of the run.
     Round(RoundEvent),
-    /// The next round was formed without it; it may join like anybody else.
+    /// The next round was formed without the node. It may join again like any other node.
     Excluded {
-        /// The round that was formed.
+        /// Number of the round that was formed.
         round: u64,
     },
-    /// Another session joined under its name: it must not come back.
+    /// Another session joined under the node's name: the node must not join again.
     Replaced {
-        /// Which.
+        /// Id of the other session.
         session: u64,
     },
 }
 
 impl NodeEvent {
-    /// What of it concerns the node's round or its run; `None` for what comes before a round.
+    /// Returns the event of the node's round or run; `None` for an event before a round.
     #[must_use]
     pub fn into_round_event(self) -> Option<RoundEvent> {
         Some(match self {
@@ -82,12 +82,12 @@ impl NodeEvent {
         })
     }
 
-    /// Whether it concerns no round, but the way to one.
+    /// Returns whether the event precedes a round.
     pub(super) const fn is_before_round(&self) -> bool {
         matches!(self, Self::Seated | Self::Standby { .. })
     }
 
-    /// As something that is kept; `None` where the answer to a call tells it.
+    /// Converts an event; `None` if the response to a call reports it.
     pub(super) fn of(event: &Event<'_>) -> Option<Self> {
         Some(match *event {
             Event::Seated => Self::Seated,
@@ -120,25 +120,25 @@ impl Weighted for NodeEvent {
     }
 }
 
-/// How a run stands.
+/// State of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RunInfo {
-    /// The round that is live, or the next one.
+    /// Number of the live round, or of the next one.
     pub round: u64,
-    /// Whether it is live.
+    /// Whether the round is live.
     pub complete: bool,
-    /// Whether the run is closed, for good.
+    /// Whether the run is closed for good.
     pub closed: bool,
-    /// Nodes in the round.
+    /// Number of nodes in the round.
     pub nodes: u32,
-    /// Nodes that wait for the next one.
+    /// Number of nodes that wait for the next round.
     pub nodes_waiting: u32,
-    /// Spares.
+    /// Number of spares.
     pub nodes_standby: u32,
 }
 
 impl RunInfo {
-    /// What the answer tells; `None` when it is none.
+    /// Converts the response; `None` if it does not fit.
     pub(in crate::driver) const fn of(frame: &ServerFrame<'_>) -> Option<Self> {
         let ServerFrame::RunState { round, complete, closed, nodes, nodes_waiting, nodes_standby } = *frame
         else {
@@ -148,23 +148,23 @@ impl RunInfo {
     }
 }
 
-/// A member of a round.
+/// Member of a round.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MemberInfo {
-    /// Its rank among the nodes.
+    /// Rank among the nodes.
     pub node_rank: u32,
-    /// The global rank of its first worker.
+    /// Global rank of the node's first worker.
     pub rank_first: u64,
-    /// Its workers.
+    /// Number of the node's workers.
     pub local_world_size: u32,
-    /// Its name.
+    /// Name of the node.
     pub node: Box<str>,
-    /// Where it is reached, as it said.
+    /// Address that the node has published.
     pub address: Box<[u8]>,
 }
 
 impl MemberInfo {
-    /// Those that the answer lists; `None` when it lists none.
+    /// Converts the response; `None` if it does not fit.
     pub(in crate::driver) fn list_of(frame: &ServerFrame<'_>) -> Option<Vec<Self>> {
         let ServerFrame::MemberList { members, .. } = frame else { return None };
         let members = members.iter().map(|member| Self {
@@ -179,10 +179,10 @@ impl MemberInfo {
 }
 
 impl NativeClient {
-    /// Joins a run, and waits for a round for as long as the entry says; while the node stands by, no time counts.
+    /// Joins a run, and waits for a round for the time in the entry. While the node is a spare, no timeout runs.
     ///
     /// # Errors
-    /// Why there is no round: [`NativeError::fault`] has the server's own words.
+    /// The reason why there is no round; [`NativeError::fault`] has the server's response.
     pub fn join(&self, entry: &Entry<'_>, role: Role) -> Result<Joined, NativeError> {
         self.join_cancellable(entry, role, None)
     }
@@ -203,22 +203,22 @@ impl NativeClient {
         let answer = self.exchange(operation, &entry.frame(role), span, submit_path, None, call);
         let answer: OwnedFrame = answer.map_err(|loss| self.error(operation, keys, loss))?;
         let frame = answer.frame(&self.0.answer_limits);
-        frame.as_ref().and_then(Joined::of).ok_or_else(|| self.odd(operation))
+        frame.as_ref().and_then(Joined::of).ok_or_else(|| self.wrong_answer(operation))
     }
 
-    /// Whether the node stood by at any time since it last asked to join.
+    /// Returns whether the node was a spare at any time since its last join request.
     pub(in crate::driver) fn was_standby(&self) -> bool {
         self.0.shared.was_standby.load(Ordering::Acquire)
     }
 
-    /// Whether another session joined under the node's name: then this one must not come back.
+    /// Returns whether another session joined under the node's name, in which case this one must not join again.
     pub(in crate::driver) fn was_replaced(&self) -> bool {
         self.0.shared.was_replaced.load(Ordering::Acquire)
     }
 
-    /// What happens to the node, in order; waits up to `timeout` for it. `None`: nothing happened. When a round is formed,
-    /// what was not asked for of the one before is forgotten; a join that comes to nothing forgets nothing. When nobody
-    /// asks for too long, the oldest are forgotten.
+    /// Waits up to `timeout` for the node's next event; `None`: there was none. When a round is formed, untaken
+    /// events of the previous one are dropped. A join that fails drops nothing. When events are not taken for too
+    /// long, the oldest are dropped.
     ///
     /// # Errors
     /// The session is over.
@@ -252,7 +252,7 @@ impl NativeClient {
     /// Leaves the run, which goes on.
     ///
     /// # Errors
-    /// The node is in no run, or the server did not answer.
+    /// The node is in no run, or the server did not respond.
     pub fn leave(&self, run_id: &[u8], timeout: Duration) -> Result<(), NativeError> {
         let leave = ClientFrame::Leave { run_id: Key::raw(run_id) };
         let left = self.exchange(Operation::Leave, &leave, timeout, SubmitPath::Leave, None, None);
@@ -262,7 +262,7 @@ impl NativeClient {
     /// Closes the run for good.
     ///
     /// # Errors
-    /// Why it is not closed.
+    /// The reason why it is not closed.
     pub fn close_run(&self, run_id: &[u8], timeout: Duration) -> Result<(), NativeError> {
         let run_id = Key::raw(run_id);
         let close = ClientFrame::Close { run_id };
@@ -281,10 +281,10 @@ impl NativeClient {
         self.ask_cancellable(Operation::Close, &close, timeout, (Some(run_id), 1), call).map(drop)
     }
 
-    /// Closes the run, and has its nodes told why the job has failed; at most 1,024 bytes.
+    /// Closes the run and notifies its nodes of the reason why the job failed, of at most 1,024 bytes.
     ///
     /// # Errors
-    /// Why it is not closed.
+    /// The reason why it is not closed.
     pub(in crate::driver) fn fail_run_cancellable(
         &self,
         run_id: &[u8],
@@ -299,10 +299,10 @@ impl NativeClient {
         self.ask_cancellable(Operation::Close, &fail, timeout, keys, call).map(drop)
     }
 
-    /// Asks how a run stands.
+    /// Requests the state of a run.
     ///
     /// # Errors
-    /// Why that is not known.
+    /// The reason why it is not known.
     pub fn run_info(&self, run_id: &[u8], timeout: Duration) -> Result<RunInfo, NativeError> {
         let run_id = Key::raw(run_id);
         let ask = ClientFrame::RunInfo { run_id };
@@ -323,14 +323,14 @@ impl NativeClient {
 
     fn run_state(&self, answer: &OwnedFrame) -> Result<RunInfo, NativeError> {
         let frame = answer.frame(&self.0.answer_limits);
-        frame.as_ref().and_then(RunInfo::of).ok_or_else(|| self.odd(Operation::RunInfo))
+        frame.as_ref().and_then(RunInfo::of).ok_or_else(|| self.wrong_answer(Operation::RunInfo))
     }
 
-    /// Members of a round, from `first` on in the order of their ranks, at most `count_max` of them. Of the round that is
-    /// to be formed next: those that have come so far, whose ranks are not settled.
+    /// Returns members of a round in the order of their ranks: at most `count_max`, from `first` on. For the round
+    /// that forms next these are the nodes that have joined so far, whose ranks may still change.
     ///
     /// # Errors
-    /// There is no such round, or why that is not known.
+    /// There is no such round, or the reason why its members are not known.
     pub fn members(
         &self,
         run_id: &[u8],
@@ -342,6 +342,6 @@ impl NativeClient {
         let ask = ClientFrame::Members { run_id, round, first_node_rank: first, count_max };
         let answer = self.ask(Operation::Members, &ask, timeout, (Some(run_id), 1))?;
         let frame = answer.frame(&self.0.answer_limits);
-        frame.as_ref().and_then(MemberInfo::list_of).ok_or_else(|| self.odd(Operation::Members))
+        frame.as_ref().and_then(MemberInfo::list_of).ok_or_else(|| self.wrong_answer(Operation::Members))
     }
 }

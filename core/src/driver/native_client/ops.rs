@@ -1,5 +1,5 @@
-//! What a native server's store can do, beyond what every [`Store`](crate::driver::store::Store) has, and the calls
-//! that such a store is made of.
+//! Operations that only the store of a native server has, and the calls that every
+//! [`Store`](crate::driver::store::Store) over such a server is made of.
 
 use super::batch::{Batch, Txn};
 use super::calls::{Listing, check, frame_of, settle, wait_millis};
@@ -16,43 +16,43 @@ use crate::wire::native::{BarrierEnd, Batched, ClientFrame, Participants, Server
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 
-/// How a barrier ended.
+/// Result of a barrier.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum BarrierResult {
-    /// All were there.
+    /// All participants arrived.
     Released {
-        /// Of the barrier; it counts from 1.
+        /// Generation of the barrier, counted from 1.
         generation: u64,
     },
-    /// Somebody who had arrived or was awaited died.
+    /// A participant that had arrived or was awaited died.
     Broken {
-        /// Of the barrier.
+        /// Generation of the barrier.
         generation: u64,
-        /// Who.
+        /// Name of the dead participant.
         participant: Box<str>,
-        /// How that was noticed.
+        /// How its death was detected.
         why: Why,
     },
     /// The deadline passed.
     TimedOut {
-        /// Of the barrier.
+        /// Generation of the barrier.
         generation: u64,
-        /// How many were missing.
+        /// Number of missing participants.
         absent_count: u32,
-        /// Those of them that are known by name.
+        /// Names of the missing participants, as far as they are known.
         absent: Vec<Box<str>>,
     },
-    /// Somebody cancelled it.
+    /// A participant cancelled the barrier.
     Cancelled {
-        /// Of the barrier.
+        /// Generation of the barrier.
         generation: u64,
-        /// Who.
+        /// Name of the participant that cancelled it.
         by: Box<str>,
     },
 }
 
 impl BarrierResult {
-    /// What the answer to an arrival tells; `None` when it is none.
+    /// Converts the response to an arrival; `None` if it does not fit.
     pub(in crate::driver) fn of(frame: &ServerFrame<'_>) -> Option<Self> {
         let ServerFrame::BarrierOver { generation, end } = *frame else { return None };
         Some(match end {
@@ -69,7 +69,7 @@ impl BarrierResult {
     }
 }
 
-/// Who is awaited at a barrier: those of these names, or so many when there are none.
+/// Returns the participants of a barrier: those with these names, or `count` of them when there are no names.
 #[must_use]
 pub fn participants<'a>(count: u32, names: &'a [&'a [u8]]) -> Participants<'a> {
     match names {
@@ -78,24 +78,24 @@ pub fn participants<'a>(count: u32, names: &'a [&'a [u8]]) -> Participants<'a> {
     }
 }
 
-/// The answer to one request of a batch.
+/// Response to one request of a batch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum BatchAnswer {
-    /// It is done.
+    /// The request is done.
     Done,
     /// A number.
     Number(i64),
-    /// A value, if there is one.
+    /// The value, if the key is set.
     Value(Option<Vec<u8>>),
-    /// Whether it holds.
+    /// Whether the condition holds.
     Outcome(bool),
-    /// It failed; the others did not.
+    /// This request failed; the others did not.
     Failed(NativeError),
 }
 
 impl BatchAnswer {
-    /// Those that an answer holds, in order; `None` when it is none to a batch.
-    /// `key_of` tells the whole key of a request by its place.
+    /// Converts the response to a batch, in order; `None` if it does not fit. `key_of` returns the whole key of the
+    /// request at a position.
     pub(in crate::driver) fn list_of(
         frame: &ServerFrame<'_>,
         peer: &str,
@@ -119,17 +119,17 @@ impl BatchAnswer {
     }
 }
 
-/// What became of a transaction.
+/// Result of a transaction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TxnResult {
     /// Whether all its tests held.
     pub holds: bool,
-    /// The store's revision behind it.
+    /// Revision of the store after it.
     pub revision: u64,
 }
 
 impl TxnResult {
-    /// What the answer to a transaction tells; `None` when it is none.
+    /// Converts the response to a transaction; `None` if it does not fit.
     pub(in crate::driver) const fn of(frame: &ServerFrame<'_>) -> Option<Self> {
         match *frame {
             ServerFrame::Outcome { holds, revision } => Some(Self { holds, revision }),
@@ -138,7 +138,7 @@ impl TxnResult {
     }
 }
 
-/// What the answer to the removal of a prefix tells; `None` when it is none.
+/// Converts the response to the removal of a prefix; `None` if it does not fit.
 pub(in crate::driver) fn removed_in(frame: &ServerFrame<'_>) -> Option<PrefixRemoved> {
     match *frame {
         ServerFrame::Number { number, .. } => {
@@ -149,21 +149,21 @@ pub(in crate::driver) fn removed_in(frame: &ServerFrame<'_>) -> Option<PrefixRem
     }
 }
 
-/// A value, and when it was last changed.
+/// Value with the revision of its last change.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Versioned {
-    /// The revision of the store that its last change made; 0: it has no value.
+    /// Revision of the store that the last change made; 0: the key is absent.
     pub revision: u64,
-    /// The value; empty when there is none.
+    /// Value; empty if the key is absent.
     pub value: Vec<u8>,
 }
 
-/// Keys in byte order.
+/// Page of keys in byte order.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct KeysPage {
-    /// The keys, as their users know them.
+    /// Keys, without the scope.
     pub keys: Vec<Vec<u8>>,
-    /// Whether others follow.
+    /// Whether more keys follow.
     pub more: bool,
 }
 
@@ -175,35 +175,35 @@ impl NativeClient {
     pub(super) fn number_in(&self, operation: Operation, answer: &OwnedFrame) -> Result<i64, NativeError> {
         match answer.frame(&self.0.answer_limits) {
             Some(ServerFrame::Number { number, .. }) => Ok(number),
-            _ => Err(self.odd(operation)),
+            _ => Err(self.wrong_answer(operation)),
         }
     }
 
-    /// Removes all keys beneath a prefix, and queues too. Keys of rounds that are over stay, and are counted.
+    /// Removes all keys and queues under a prefix. Keys of rounds that are over stay, and are counted.
     ///
     /// # Errors
-    /// Why they may not be removed: [`crate::error::ErrorKind::StaleRound`] where all beneath the prefix is of a round
-    /// that is over.
+    /// The reason why they may not be removed: [`crate::error::ErrorKind::StaleRound`] if all keys under the prefix
+    /// belong to a round that is over.
     pub fn delete_prefix(&self, prefix: &[u8], timeout: Timeout) -> Result<PrefixRemoved, NativeError> {
         let prefix = self.key(prefix);
         let delete = ClientFrame::DeletePrefix { prefix };
         let answer = self.ask(Operation::DeletePrefix, &delete, self.span(timeout).0, (Some(prefix), 1))?;
         let frame = answer.frame(&self.0.answer_limits);
-        frame.as_ref().and_then(removed_in).ok_or_else(|| self.odd(Operation::DeletePrefix))
+        frame.as_ref().and_then(removed_in).ok_or_else(|| self.wrong_answer(Operation::DeletePrefix))
     }
 
-    /// Reads values with their revisions, when all are there. With a timeout of zero those that are missing have the
+    /// Reads values with their revisions, when all keys are set. With a timeout of zero, absent keys have the
     /// revision 0.
     ///
     /// # Errors
-    /// They were not all set in time, or why else they are not known.
+    /// Some key was not set in time, or the reason why the values are not known.
     pub fn read(&self, keys: &[&[u8]], timeout: Timeout) -> Result<Vec<Versioned>, NativeError> {
         let (span, wait_mode) = self.span(timeout);
         let keys = Keys::scoped(&self.1.scope, keys);
         let read = ClientFrame::MultiGet { timeout_ms: wait_millis(span, wait_mode), keys };
         let answer = self.ask(Operation::MultiGet, &read, span, (keys.iter().next(), keys.len()))?;
         let Some(ServerFrame::Values { values }) = answer.frame(&self.0.answer_limits) else {
-            return Err(self.odd(Operation::MultiGet));
+            return Err(self.wrong_answer(Operation::MultiGet));
         };
         let values = values.iter().map(|found| match found.value {
             Some(value) => Versioned { revision: found.revision, value: value.to_vec() },
@@ -212,11 +212,11 @@ impl NativeClient {
         Ok(values.collect())
     }
 
-    /// Lists the first `count_max` keys that begin with `prefix` and come behind `after` in byte order (empty: from the
+    /// Lists the first `count_max` keys that begin with `prefix` and follow `after` in byte order (empty: from the
     /// first on).
     ///
     /// # Errors
-    /// Why they are not known.
+    /// The reason why they are not known.
     pub fn list_page(
         &self,
         prefix: &[u8],
@@ -229,16 +229,17 @@ impl NativeClient {
         let list = ClientFrame::ListKeys { prefix, after, count_max };
         let answer = self.ask(Operation::ListKeys, &list, self.span(timeout).0, (Some(prefix), 1))?;
         let Some(ServerFrame::KeyList { more, keys }) = answer.frame(&self.0.answer_limits) else {
-            return Err(self.odd(Operation::ListKeys));
+            return Err(self.wrong_answer(Operation::ListKeys));
         };
         Ok(KeysPage { keys: keys.iter().map(|key| strip_scope(&self.1.scope, &key)).collect(), more })
     }
 
-    /// If all tests of the transaction hold, does its writes, otherwise those of its other branch, in one turn.
+    /// Commits a transaction: if all its tests hold, applies its writes, otherwise those of its other branch, in one
+    /// atomic step.
     ///
     /// # Errors
-    /// Why it is not known to be done. Whether all of it may have been all the same, [`crate::error::Failure::effect`]
-    /// tells; never a part of it.
+    /// The reason why the result is not known. [`crate::error::Failure::effect`] says whether the transaction may
+    /// have been committed. It is never applied in part.
     pub fn commit(&self, txn: &Txn, timeout: Timeout) -> Result<TxnResult, NativeError> {
         let too_long = txn.check_keys(&self.1.scope, &self.0.options.limits);
         too_long.map_err(|(key, loss)| self.error(Operation::Txn, (Some(self.key(key)), 1), loss))?;
@@ -246,14 +247,14 @@ impl NativeClient {
         let answer = self.exchange_encoded(encoded, self.span(timeout).0, SubmitPath::Plain, None, None);
         let answer = answer.map_err(|loss| self.error(Operation::Txn, (None, 0), loss))?;
         let frame = answer.frame(&self.0.answer_limits);
-        frame.as_ref().and_then(TxnResult::of).ok_or_else(|| self.odd(Operation::Txn))
+        frame.as_ref().and_then(TxnResult::of).ok_or_else(|| self.wrong_answer(Operation::Txn))
     }
 
-    /// Carries out the requests of a batch in order in one turn, each for itself.
+    /// Executes the requests of a batch in order in one step. Each succeeds or fails by itself.
     ///
     /// # Errors
-    /// Why there are no answers. Whether all of them may have been carried out all the same,
-    /// [`crate::error::Failure::effect`] tells; never a part of them.
+    /// The reason why there are no responses. [`crate::error::Failure::effect`] says whether the batch may have been
+    /// executed. It is never executed in part.
     pub fn batch(&self, batch: &Batch, timeout: Timeout) -> Result<Vec<BatchAnswer>, NativeError> {
         let too_long = batch.check_keys(&self.1.scope, &self.0.options.limits);
         too_long.map_err(|(key, loss)| self.error(Operation::Batch, (Some(self.key(key)), 1), loss))?;
@@ -267,15 +268,15 @@ impl NativeClient {
                 let key_of = |index| [&*self.1.scope, batch.key(index)].concat();
                 BatchAnswer::list_of(frame, &self.0.peer, &key_of)
             })
-            .ok_or_else(|| self.odd(Operation::Batch))
+            .ok_or_else(|| self.wrong_answer(Operation::Batch))
     }
 
-    /// Arrives at a barrier under `name` (empty: the session's) and waits for the others. The first to arrive says who is
-    /// awaited and until when all may wait; who gives himself less time is told alone who is missing then, and the others
-    /// wait on. `generation` 0 is the one that is open, or the next.
+    /// Arrives at a barrier under `name` (empty: the session's name) and waits for the others. The first to arrive
+    /// sets the participants and the deadline for all. A caller with a shorter timeout gets, at its own deadline, the
+    /// names of the missing participants, and the others wait on. `generation` 0 is the open one, or the next.
     ///
     /// # Errors
-    /// Others arrived with other participants, or why else it is not known how it ended.
+    /// Other callers arrived with other participants, or the reason why the result is not known.
     pub fn barrier(
         &self,
         key: &[u8],
@@ -290,29 +291,29 @@ impl NativeClient {
         let barrier = ClientFrame::Barrier { key, generation, name, timeout_ms, participants };
         let answer = self.ask(Operation::NamedBarrier, &barrier, span, (Some(key), 1))?;
         let frame = answer.frame(&self.0.answer_limits);
-        frame.as_ref().and_then(BarrierResult::of).ok_or_else(|| self.odd(Operation::NamedBarrier))
+        frame.as_ref().and_then(BarrierResult::of).ok_or_else(|| self.wrong_answer(Operation::NamedBarrier))
     }
 
-    /// Ends a barrier for all who wait at it; whether somebody did.
+    /// Cancels a barrier for all that wait at it. Returns whether any participant waited.
     ///
     /// # Errors
-    /// Why that is not known.
+    /// The reason why that is not known.
     pub fn barrier_cancel(&self, key: &[u8], name: &[u8], timeout: Timeout) -> Result<bool, NativeError> {
         let (key, name) = (self.key(key), self.name_or_default(name));
         let cancel = ClientFrame::BarrierCancel { key, name };
         let answer = self.ask(Operation::BarrierCancel, &cancel, self.span(timeout).0, (Some(key), 1))?;
         match answer.frame(&self.0.answer_limits) {
             Some(ServerFrame::Outcome { holds, .. }) => Ok(holds),
-            _ => Err(self.odd(Operation::BarrierCancel)),
+            _ => Err(self.wrong_answer(Operation::BarrierCancel)),
         }
     }
 
-    /// Who says something under no name says it under the session's.
+    /// Returns `name`, or the session's name if it is empty.
     fn name_or_default<'a>(&'a self, name: &'a [u8]) -> &'a [u8] {
         if name.is_empty() { self.0.options.node.as_bytes() } else { name }
     }
 
-    /// Performs a store's call, with the meaning that it has on the c10d protocol. Keys are whole.
+    /// Performs a store call, with the semantics of the c10d protocol. Keys are whole.
     pub(in crate::driver) fn perform(
         &self,
         call: &Call<'_>,
@@ -331,7 +332,7 @@ impl NativeClient {
             loop {
                 let answer =
                     self.exchange(call.operation(), &listing.page(), span, SubmitPath::Plain, None, None)?;
-                if let Some(outcome) = listing.turn_page(&answer, limits, take)? {
+                if let Some(outcome) = listing.take_page(&answer, limits, take)? {
                     return Ok(outcome);
                 }
             }

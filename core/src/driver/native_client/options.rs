@@ -1,4 +1,4 @@
-//! How a client of a native server behaves.
+//! Options of a client of a native server.
 
 use super::inbox::InboxLimit;
 use crate::driver::socket::KeepAlive;
@@ -11,35 +11,37 @@ use crate::time::{Duration, Poller};
 use alloc::boxed::Box;
 use alloc::string::String;
 
-/// How a client behaves.
+/// Options of a client of a native server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NativeClientOptions {
-    /// Its name in events and errors of others.
+    /// Name of the client's node in events and errors of other nodes.
     pub node: String,
-    /// How long its session outlives its connection. Zero: not at all, and then its first requests leave with HELLO.
+    /// Grace period: time for which the session outlives its connection. Zero: not at all, and then its first
+    /// requests are sent with HELLO.
     pub grace: Duration,
-    /// The longest silence; zero leaves it to the server.
+    /// Heartbeat interval: longest silence of the connection. Zero leaves it to the server.
     pub heartbeat: Duration,
-    /// So many times the silence ends the session.
+    /// Number of heartbeat intervals without a message after which the session ends.
     pub heartbeats_missed_max: u32,
-    /// How long the first connection may take, with all its attempts.
+    /// Timeout of the first connection, with all its attempts.
     pub connect_timeout: Duration,
-    /// How long calls may take.
+    /// Default timeouts of calls.
     pub timeouts: Timeouts,
-    /// How much later than the server's own deadline a call is given up: so long may its word be on its way.
+    /// Time for which the client waits after the server's own deadline of a call, since the response may be on its
+    /// way.
     pub answer_slack: Duration,
-    /// What stands before every key on the wire; PyTorch's clients have `/` there, too.
+    /// Prefix of every key on the wire; PyTorch's clients also use `/`.
     pub scope: Box<[u8]>,
-    /// How the kernel watches over the connection; `None`: it does not.
+    /// Keepalive of the connection; `None`: no keepalive.
     pub keep_alive: Option<KeepAlive>,
-    /// How connections are made.
+    /// Connection attempts.
     pub dial: DialOptions,
-    /// Bounds on requests and answers.
+    /// Limits on requests and responses.
     pub limits: FrameLimits,
-    /// Most pushes that are kept for one watch, or for the node, until somebody asks for them.
+    /// Maximum number of unread pushes that are kept for one watch, or for the node.
     pub pushes_max: usize,
-    /// When so many bytes of pushes are kept for one watch, or for the node, there is no room for more. By default twice
-    /// what a server remembers, so that a watch from long ago does not end at once.
+    /// Size in bytes of the unread pushes of one watch, or of the node, from which on no more are kept. The default
+    /// is twice what a server remembers, so that a watch from an old revision does not end at once.
     pub pushed_bytes_max: usize,
 }
 
@@ -66,7 +68,7 @@ impl Default for NativeClientOptions {
 
 impl NativeClientOptions {
     pub(super) const fn limit(&self) -> InboxLimit {
-        InboxLimit { places: self.pushes_max, bytes: self.pushed_bytes_max }
+        InboxLimit { items: self.pushes_max, bytes: self.pushed_bytes_max }
     }
 
     pub(super) fn machine(&self, poller: Poller) -> NativeOptions {

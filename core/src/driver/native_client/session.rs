@@ -1,4 +1,4 @@
-//! The thread of a session: one turn waits for events, reads what there is, and writes what the machine has to say.
+//! Thread of a session. One iteration waits for events, reads the socket, and writes the output of the state machine.
 
 use super::inbox::{Inbox, Put};
 use super::session_driver::{READ_BYTES, SessionDriver, SessionOutput};
@@ -19,10 +19,10 @@ use core::sync::atomic::Ordering;
 use crossbeam_channel::Receiver;
 use std::io;
 
-/// The one thing that is watched.
+/// Token of the only watched descriptor.
 const SOCKET: Token = Token(0);
 
-/// Who waits for an answer.
+/// Caller that waits for a response.
 struct Caller {
     calls: u64,
     ticket: Option<u64>,
@@ -43,10 +43,10 @@ pub(super) struct Session {
     shared: Arc<Shared>,
     opened: Option<Reply<Result<(), Ending>>>,
     callers: BTreeMap<u64, Caller>,
-    /// Watches and leases, by their requests.
+    /// Watches and leases by their requests.
     streams: BTreeMap<u64, Arc<Inbox<OwnedFrame>>>,
     buffer: Box<[u8]>,
-    /// Whether there was no connection the last time.
+    /// Whether there was no connection in the last iteration.
     was_trying: bool,
 }
 
@@ -82,10 +82,10 @@ impl Session {
         *self.events.clock()
     }
 
-    /// Drives the session until it is over or its last handle is gone.
+    /// Drives the session until it is over or its last handle is dropped.
     pub(super) fn run(&mut self) {
-        // What was asked for before the first turn leaves with the greeting.
-        let mut flow = self.obey();
+        // Requests from before the first iteration are sent with the greeting.
+        let mut flow = self.handle_commands();
         while flow == Flow::Go {
             self.settle();
             self.report_attempts();
@@ -95,35 +95,35 @@ impl Session {
             let before = self.clock().now();
             let ready = match self.events.wait(self.driver.poll_timeout()) {
                 Ok(ready) => ready,
-                // The system's event queue failed: nothing can be heard any more.
+                // The system's event queue failed: nothing can be received any more.
                 Err(error) => {
                     self.driver.lose(classify(&error).1);
                     continue;
                 }
             };
             self.driver.wake();
-            flow = self.obey();
+            flow = self.handle_commands();
             for one in ready {
                 self.driver.ready(one, &mut self.buffer);
             }
             self.driver.step(before);
         }
-        self.wind_up();
+        self.shut_down();
     }
 
-    /// Hands out what came, and has the carrier do what is to be done, until there is no more of either.
+    /// Delivers events and executes the driver's pending work, until nothing is left of either.
     fn settle(&mut self) {
         loop {
-            // Who waits for an answer is not kept waiting by what is to be written.
-            self.hand_out();
+            // First the responses, so that callers do not wait for the writes.
+            self.dispatch_outputs();
             self.driver.execute(&self.events);
-            if !self.hand_out() {
+            if !self.dispatch_outputs() {
                 return;
             }
         }
     }
 
-    /// Whoever looks finds how the last try to connect failed. With a connection there is nothing to tell.
+    /// Publishes the last failed attempt to connect. With a connection there is nothing to publish.
     fn report_attempts(&mut self) {
         let is_trying = !self.driver.machine().is_live();
         if is_trying || self.was_trying {
@@ -132,11 +132,11 @@ impl Session {
         self.was_trying = is_trying;
     }
 
-    /// Nobody is left without an answer.
-    fn wind_up(&mut self) {
+    /// Answers all calls with the end of the session.
+    fn shut_down(&mut self) {
         let ending = self.driver.ending().unwrap_or(Ending::Left);
         self.shared.ending_cell.set(ending).ok();
-        self.hand_out();
+        self.dispatch_outputs();
         if let Some(opened) = self.opened.take() {
             opened.answer(Err(ending));
         }
@@ -145,13 +145,13 @@ impl Session {
             inbox.end(ending);
         }
         self.shared.events.end(ending);
-        // Calls that came too late find their reply gone, and the fate set.
+        // Calls that came too late find their reply dropped and `ending_cell` set.
         while let Ok(command) = self.commands.try_recv() {
             drop(command);
         }
     }
 
-    fn obey(&mut self) -> Flow {
+    fn handle_commands(&mut self) -> Flow {
         while let Ok(command) = self.commands.try_recv() {
             match command {
                 Command::Call(call) => self.begin(*call),
@@ -160,7 +160,7 @@ impl Session {
                     self.streams.remove(&id);
                     self.driver.forget(id);
                 }
-                Command::LeaveLease(id) => drop(self.streams.remove(&id)),
+                Command::ForgetLease(id) => drop(self.streams.remove(&id)),
                 Command::CancelAll(calls) => self.cancel_all(calls),
                 Command::Stop => return Flow::Stop,
             }
@@ -168,7 +168,7 @@ impl Session {
         Flow::Go
     }
 
-    /// Gives the call with this ticket up, unless it is over.
+    /// Cancels the call with this ticket, unless it is over.
     fn cancel(&mut self, ticket: u64) {
         let call = self.callers.iter().find(|(_, caller)| caller.ticket == Some(ticket)).map(|(&id, _)| id);
         if let Some(id) = call {
@@ -200,10 +200,10 @@ impl Session {
         }
     }
 
-    /// Gives everybody what is theirs; whether there was anything.
-    fn hand_out(&mut self) -> bool {
+    /// Delivers all outputs of the driver. Returns whether there were any.
+    fn dispatch_outputs(&mut self) -> bool {
         if let Some(ending) = self.driver.ending() {
-            // Who hears that his call failed finds the session over.
+            // A caller whose call fails must find the session over.
             self.shared.ending_cell.set(ending).ok();
         }
         let mut any = false;
@@ -224,7 +224,7 @@ impl Session {
             }
             SessionOutput::OwnedFrame(encoded, answer) => {
                 if matches!(encoded.operation, Operation::Join | Operation::Standby) {
-                    // What happened to the round before concerns nobody any more.
+                    // Events of the previous round are obsolete.
                     self.shared.events.retain(NodeEvent::is_before_round);
                 }
                 let Some(Caller { inbox, reply, .. }) = self.callers.remove(&answer.id) else { return };
@@ -257,7 +257,7 @@ impl Session {
                 }
                 self.shared.events.put_over(event);
             }
-            // The thread ends after this turn.
+            // The thread ends after this iteration.
             SessionOutput::Over(_) => {}
         }
     }

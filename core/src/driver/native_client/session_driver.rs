@@ -1,5 +1,5 @@
-//! What carries a session: its socket, its buffers and its machine. Whoever owns a carrier turns it, be that a thread of
-//! the session's own or somebody else's event loop, and takes from [`SessionDriver::next_output`] what came of it.
+//! Driver of a session: its socket, its buffers and its state machine. The owner drives it, be that a thread of the
+//! session or the program's event loop, and takes the results from [`SessionDriver::next_output`].
 
 use super::node::NodeEvent;
 use super::{Loss, Machine, NativeClientOptions, OwnedFrame, ServerFault, SubmitPath, body_of, plain};
@@ -33,18 +33,18 @@ use std::io::{self, Read};
 use std::os::fd::AsRawFd;
 use std::sync::{Mutex, PoisonError};
 
-/// How much an owner reads at once.
+/// Size in bytes of the read buffer that an owner passes.
 pub(in crate::driver) const READ_BYTES: usize = 64 * 1024;
-/// Bytes read in one turn, so that what is to be written and who calls have theirs.
+/// Maximum number of bytes read in one iteration, so that writes and callers are served, too.
 const READ_BYTES_PER_STEP: usize = 16 * READ_BYTES;
-/// Read at once when the connection has ended already.
+/// Size in bytes of the last read from a connection that has ended.
 const LAST_READ_BYTES: usize = 4096;
-/// Unsent bytes from which on further requests rest.
+/// Number of unsent bytes from which on further requests are held back.
 const UNSENT_BYTES_HIGH: usize = 1 << 20;
-/// A buffer keeps so much room while it is empty.
+/// Maximum capacity in bytes that an empty buffer keeps.
 const BYTES_KEPT_MAX: usize = 256 * 1024;
 
-/// A request, encoded.
+/// Encoded request.
 #[derive(Debug)]
 pub(in crate::driver) struct EncodedRequest {
     pub(in crate::driver) operation: Operation,
@@ -58,17 +58,17 @@ impl EncodedRequest {
         Self { operation, kind: frame.kind(), body: body_of(frame), began: Instant::ORIGIN }
     }
 
-    /// How long ago it was begun.
+    /// Returns the time since the request was begun.
     pub(in crate::driver) fn since_begun(&self, now: Instant) -> Duration {
         now.since(self.began)
     }
 
-    /// What was asked.
+    /// Parses the request.
     pub(in crate::driver) fn frame<'a>(&'a self, limits: &'a FrameLimits) -> Option<ClientFrame<'a>> {
         ClientFrame::parse(self.kind, &self.body, limits).ok().flatten()
     }
 
-    /// Whether an answer that tells of each key or request tells of all of them, and of no others.
+    /// Returns whether a response for several keys or requests covers all of them, and no others.
     fn is_complete_answer(&self, answer: &OwnedFrame, limits: &FrameLimits) -> bool {
         if !matches!(self.operation, Operation::MultiGet | Operation::Batch) {
             return true;
@@ -90,7 +90,7 @@ impl EncodedRequest {
     }
 }
 
-/// A body that was encoded before.
+/// Writes the encoded body.
 impl Message for &EncodedRequest {
     fn kind(&self) -> u16 {
         self.kind
@@ -101,20 +101,20 @@ impl Message for &EncodedRequest {
     }
 }
 
-/// What came of a session, in the order in which it happened.
+/// Output of a session, in the order of the events.
 #[derive(Debug)]
 pub(in crate::driver) enum SessionOutput {
     /// The session is open.
     Open,
     /// A request was answered.
     OwnedFrame(EncodedRequest, OwnedFrame),
-    /// The request of this id failed.
+    /// The request with this id failed.
     Failed(u64, EncodedRequest, Loss),
     /// A push of a watch or a lease.
     Pushed(OwnedFrame),
-    /// Something happened to the node.
+    /// The node has an event.
     Node(NodeEvent),
-    /// The session is over, and this is the last.
+    /// The session is over; nothing follows.
     Over(Ending),
 }
 
@@ -127,14 +127,14 @@ impl Sink for Growing<'_> {
 }
 
 #[derive(Debug)]
-struct Line {
-    /// Before the socket, so that it is dropped before.
+struct Connection {
+    /// Declared before the socket, so that it is dropped first.
     watch: Watch,
     socket: Socket,
     is_connected: bool,
 }
 
-/// Where the thread of a look-up puts what it found.
+/// Result of a look-up, which its thread sets.
 type Lookup = Arc<Mutex<Option<Found>>>;
 
 /// One session and its connection.
@@ -147,15 +147,15 @@ pub(in crate::driver) struct SessionDriver {
     node: Box<str>,
     keep_alive: Option<KeepAlive>,
     token: Token,
-    /// Those whose answer is awaited, or that may have to be written again.
+    /// Requests that await a response, or that may have to be sent again.
     requests: BTreeMap<u64, EncodedRequest>,
-    /// Watches that nobody reads, and that the server is to be told of once there is room.
+    /// Abandoned watches that the server must be asked to end, once there is space for the request.
     unread: VecDeque<u64>,
-    /// The run in the Join that was written last.
+    /// Run of the Join request that was sent last.
     run_id: Vec<u8>,
     lookup: Option<Lookup>,
     addresses: Vec<SocketAddr>,
-    line: Option<Line>,
+    connection: Option<Connection>,
     received: Vec<u8>,
     unsent: Vec<u8>,
     sent: usize,
@@ -164,12 +164,12 @@ pub(in crate::driver) struct SessionDriver {
 
 impl fmt::Debug for SessionDriver {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Carrier({}:{})", self.host, self.port)
+        write!(f, "SessionDriver({}:{})", self.host, self.port)
     }
 }
 
 impl SessionDriver {
-    /// Sets out: the first [`SessionDriver::execute`] goes on with it. Its socket is watched under `token`.
+    /// Makes a driver; the first [`SessionDriver::execute`] starts to connect. The socket is watched under `token`.
     pub(in crate::driver) fn new(
         (host, port): (&str, u16),
         options: &NativeClientOptions,
@@ -190,7 +190,7 @@ impl SessionDriver {
             run_id: Vec::new(),
             lookup: None,
             addresses: Vec::new(),
-            line: None,
+            connection: None,
             received: Vec::new(),
             unsent: Vec::new(),
             sent: 0,
@@ -202,33 +202,33 @@ impl SessionDriver {
         &self.machine
     }
 
-    /// Bounds on answers.
+    /// Returns the limits on responses.
     pub(in crate::driver) const fn limits(&self) -> &FrameLimits {
         &self.limits
     }
 
-    /// How the last try to connect failed, where there was one and there is no connection.
+    /// Returns the last failed attempt to connect, if there was one and there is no connection.
     pub(in crate::driver) fn failed_try(&self) -> Option<FailedTry> {
         let failure = self.machine.failed_try(self.clock.now())?;
         Some(FailedTry::new(&endpoint_text(&self.host, self.port), failure))
     }
 
-    /// Why the session is over.
+    /// Returns the reason why the session is over.
     pub(in crate::driver) fn ending(&self) -> Option<Ending> {
         self.machine.ending()
     }
 
-    /// How many requests are under way.
+    /// Returns the number of requests in progress.
     pub(in crate::driver) fn pending(&self) -> usize {
         self.requests.len()
     }
 
-    /// When [`SessionDriver::step`] is due at the latest.
+    /// Returns the time by which [`SessionDriver::step`] must be called.
     pub(in crate::driver) fn poll_timeout(&self) -> Option<Instant> {
         self.machine.poll_timeout().filter(|&due| due < Instant::MAX)
     }
 
-    /// The next thing that happened.
+    /// Returns the next output.
     pub(in crate::driver) fn next_output(&mut self) -> Option<SessionOutput> {
         self.output.pop_front()
     }
@@ -265,7 +265,7 @@ impl SessionDriver {
         }
     }
 
-    /// Ends a watch that nobody reads; [`SessionDriver::execute`] tells the server.
+    /// Ends an abandoned watch; [`SessionDriver::execute`] sends the request for it.
     pub(in crate::driver) fn forget(&mut self, request: u64) {
         self.unread.push_back(request);
         self.end_watches();
@@ -281,26 +281,27 @@ impl SessionDriver {
         }
     }
 
-    /// Gives a request up.
+    /// Cancels a request.
     pub(in crate::driver) fn cancel(&mut self, id: u64) {
         if let Some(failed) = self.machine.cancel(self.clock.now(), id) {
             self.failed(failed, None);
         }
     }
 
-    /// Whether [`SessionDriver::step`] has something to do at `now`.
+    /// Returns whether [`SessionDriver::step`] has something to do at `now`.
     pub(in crate::driver) fn is_due(&self, now: Instant) -> bool {
         let is_found = |lookup: &Lookup| lookup.lock().unwrap_or_else(PoisonError::into_inner).is_some();
         self.poll_timeout().is_some_and(|due| due <= now) || self.lookup.as_ref().is_some_and(is_found)
     }
 
-    /// The owner has waited, and goes on; to be called before it takes in what has happened.
+    /// Notes that the owner has woken up. Must be called before it passes on events.
     pub(in crate::driver) fn wake(&mut self) {
         self.machine.wake(self.clock.now());
     }
 
-    /// Takes in that time has passed up to `now`, and what was looked up. All that had come by then has been read: a process
-    /// that was stopped for a while finds what was said meanwhile before it finds that nothing was.
+    /// Advances the time to `now` and handles a finished look-up. All bytes that had arrived by then must have been
+    /// read: a process that was stopped for a while must read the messages of that time before it concludes that
+    /// there were none.
     pub(in crate::driver) fn step(&mut self, now: Instant) {
         let found = self
             .lookup
@@ -315,11 +316,11 @@ impl SessionDriver {
         }
     }
 
-    /// Takes in that the socket is ready.
+    /// Handles the readiness of the socket.
     pub(in crate::driver) fn ready(&mut self, ready: Ready, buffer: &mut [u8]) {
-        let Some(line) = &self.line else { return };
-        if line.is_connected {
-            // That there is room is the next [`SessionDriver::execute`]'s matter.
+        let Some(connection) = &self.connection else { return };
+        if connection.is_connected {
+            // [`SessionDriver::execute`] handles writability.
             if ready.readable {
                 self.read(buffer);
             }
@@ -328,7 +329,7 @@ impl SessionDriver {
         }
     }
 
-    /// Does what the machine asks for, until it asks for nothing more.
+    /// Executes the outputs of the machine until there are no more.
     pub(in crate::driver) fn execute(&mut self, events: &EventLoop) {
         loop {
             while let Some(output) = self.machine.poll_output() {
@@ -349,22 +350,22 @@ impl SessionDriver {
         self.update_interest();
     }
 
-    /// Ends the connection without a word, as it ends when a process dies.
+    /// Closes the connection without a goodbye, as when a process dies.
     pub(in crate::driver) fn hang_up(&mut self) {
-        self.line = None;
+        self.connection = None;
     }
 
-    /// The connection is of no use any more.
+    /// Drops a connection that cannot be used any more.
     pub(in crate::driver) fn lose(&mut self, cause: Cause) {
         self.disconnect();
         self.machine.handle(self.clock.now(), Input::Ended(cause));
     }
 
-    /// Nobody is left without a word.
+    /// Ends the session and fails all its requests.
     fn over(&mut self, ending: Ending) {
         self.disconnect();
         self.fail_all();
-        // The goodbye that ended the session has no answer of its own.
+        // The goodbye that ended the session has no response of its own.
         let left: Vec<u64> = self.requests.keys().copied().collect();
         left.into_iter().for_each(|id| self.report_failure(id, Loss::of_ending(ending)));
         self.output.push_back(SessionOutput::Over(ending));
@@ -378,7 +379,7 @@ impl SessionDriver {
     }
 
     fn failed(&mut self, failed: Failed, ending: Option<Ending>) {
-        // A request that is given up may have to be passed over by number; its bytes are of no use any more.
+        // A cancelled request may have to be skipped by its number. Its bytes are not needed any more.
         let (failure, ending) = (failed.failure, ending.map(Box::new));
         self.report_failure(failed.id, Loss { failure, fault: None, ending });
     }
@@ -409,7 +410,7 @@ impl SessionDriver {
         let (lookup, waker) = (Lookup::default(), events.waker());
         self.lookup = Some(Arc::clone(&lookup));
         let begun = look_up(&self.host, self.port, move |found| {
-            // The session may be over by now, or look up anew; then nobody looks.
+            // The session may be over by now, or may have begun another look-up; then the result is dropped.
             *lookup.lock().unwrap_or_else(PoisonError::into_inner) = Some(found);
             waker.wake();
         });
@@ -438,23 +439,23 @@ impl SessionDriver {
         self.disconnect();
         let begun = self.addresses.get(usize::from(index)).map(|&address| {
             let socket = open_socket(address)?;
-            // Whether it is connected already is heard of in the next turn either way.
+            // The next iteration learns of the connection in either case.
             start_connect(&socket, address, self.keep_alive.as_ref())?;
             let watch = events.watch(socket.as_raw_fd(), Interest::Write, self.token)?;
-            Ok(Line { watch, socket, is_connected: false })
+            Ok(Connection { watch, socket, is_connected: false })
         });
         match begun {
-            Some(Ok(line)) => self.line = Some(line),
+            Some(Ok(connection)) => self.connection = Some(connection),
             Some(Err(error)) => self.connect_failed(&error),
             None => self.connect_failed(&io::Error::from_raw_os_error(libc::EADDRNOTAVAIL)),
         }
     }
 
     fn connected(&mut self) {
-        let Some(line) = &mut self.line else { return };
-        match finish_connect(&line.socket) {
+        let Some(connection) = &mut self.connection else { return };
+        match finish_connect(&connection.socket) {
             Ok(()) => {
-                line.is_connected = true;
+                connection.is_connected = true;
                 self.machine.handle(self.clock.now(), Input::Connected);
             }
             Err(error) => self.connect_failed(&error),
@@ -468,7 +469,7 @@ impl SessionDriver {
     }
 
     fn disconnect(&mut self) {
-        self.line = None;
+        self.connection = None;
         self.received.clear();
         self.unsent.clear();
         self.sent = 0;
@@ -477,14 +478,14 @@ impl SessionDriver {
     fn read(&mut self, buffer: &mut [u8]) {
         let mut budget = READ_BYTES_PER_STEP;
         while budget > 0 {
-            let Some(line) = &self.line else { return };
-            match (&line.socket).read(buffer) {
+            let Some(connection) = &self.connection else { return };
+            match (&connection.socket).read(buffer) {
                 Ok(0) => return self.lose(Cause::Closed),
                 Ok(count) => {
                     budget = budget.saturating_sub(count);
                     self.received.extend_from_slice(&buffer[..count]);
                     self.take();
-                    // What comes in the meantime makes the next turn.
+                    // Bytes that arrive meanwhile are read in the next iteration.
                     if count < buffer.len() {
                         return;
                     }
@@ -496,7 +497,7 @@ impl SessionDriver {
         }
     }
 
-    /// Hands out the whole frames of what was received.
+    /// Delivers the whole frames among the received bytes.
     fn take(&mut self) {
         let received = core::mem::take(&mut self.received);
         let (mut at, limits) = (0, self.limits);
@@ -557,13 +558,13 @@ impl SessionDriver {
         }
     }
 
-    /// Encodes what is to be written, as far as there is room.
+    /// Encodes pending frames, as far as the buffer allows.
     fn write(&mut self) {
         while self.unsent.len() - self.sent < UNSENT_BYTES_HIGH {
             let now = self.clock.now();
             let Some(write) = self.machine.poll_write(now) else { return };
             let mut out = Growing(&mut self.unsent);
-            // A body is longer than a header can tell only beyond what `begin` lets through.
+            // A body can exceed the length field only beyond the limits that `begin` enforces.
             let encoded = match write {
                 ToWrite::Identify => {
                     c10d::encode_frame(&mut out, &c10d::Frame::Validate { magic: c10d::MAGIC });
@@ -582,7 +583,7 @@ impl SessionDriver {
                         }
                         encode_frame(&mut out, label, &encoded)
                     }
-                    // The machine takes back what nobody awaits.
+                    // The machine cancels requests that have no caller any more.
                     None => Ok(()),
                 },
                 ToWrite::Frame(label, frame) => encode_frame(&mut out, label, &frame),
@@ -595,12 +596,15 @@ impl SessionDriver {
         }
     }
 
-    /// Sends until there is nothing more or no room; whether there may be more to write.
+    /// Sends until nothing is left or the socket is full. Returns whether there may be more to write.
     fn flush(&mut self) -> bool {
         let mut any = false;
         while self.sent < self.unsent.len() {
-            let Some(line) = self.line.as_ref().filter(|line| line.is_connected) else { return false };
-            match line.socket.send_with_flags(&self.unsent[self.sent..], libc::MSG_NOSIGNAL) {
+            let Some(connection) = self.connection.as_ref().filter(|connection| connection.is_connected)
+            else {
+                return false;
+            };
+            match connection.socket.send_with_flags(&self.unsent[self.sent..], libc::MSG_NOSIGNAL) {
                 Ok(count) => {
                     self.sent += count;
                     any = true;
@@ -608,10 +612,10 @@ impl SessionDriver {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return false,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) => {
-                    // What the server said before it went is still to be read.
+                    // Messages that the server sent before it closed are still to be read.
                     let cause = classify(&error).1;
                     self.read(&mut [0; LAST_READ_BYTES]);
-                    if self.line.is_some() {
+                    if self.connection.is_some() {
                         self.lose(cause);
                     }
                     return true;
@@ -625,13 +629,13 @@ impl SessionDriver {
     }
 
     fn update_interest(&mut self) {
-        let Some(line) = &mut self.line else { return };
-        let wanted = match (line.is_connected, self.sent < self.unsent.len()) {
+        let Some(connection) = &mut self.connection else { return };
+        let wanted = match (connection.is_connected, self.sent < self.unsent.len()) {
             (false, _) => Interest::Write,
             (true, false) => Interest::Read,
             (true, true) => Interest::Both,
         };
-        // A change fails only for want of memory; the next turn tries again.
-        let _ = line.watch.change(wanted);
+        // A change fails only for lack of memory. The next iteration tries again.
+        let _ = connection.watch.change(wanted);
     }
 }

@@ -1,4 +1,4 @@
-//! Watches and leases: requests that go on telling after they were answered.
+//! Watches and leases: requests whose pushes follow the response.
 
 use super::inbox::{Inbox, Last, Queue};
 use super::{Command, Loss, NativeClient, NativeError, OwnedFrame, SubmitPath, millis, plain, strip_scope};
@@ -20,16 +20,16 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 /// One change of a key.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Change {
-    /// The store's revision that it made.
+    /// Revision of the store that the change made.
     pub revision: u64,
-    /// Of which key.
+    /// Changed key, without the scope.
     pub key: Vec<u8>,
-    /// The new value; `None` when the key was removed.
+    /// New value; `None` if the key was removed.
     pub value: Option<Vec<u8>>,
 }
 
 impl Change {
-    /// As it came, to those whose keys stand beneath `scope`.
+    /// Converts a change, and removes `scope` from its key.
     pub(in crate::driver) fn of(change: &crate::wire::native::Change<'_>, scope: &[u8]) -> Self {
         Self {
             revision: change.revision,
@@ -38,30 +38,30 @@ impl Change {
         }
     }
 
-    /// What it takes while it waits for its reader.
+    /// Returns its size in bytes while it is queued.
     pub(in crate::driver) fn bytes(&self) -> usize {
         size_of::<Self>() + self.key.len() + self.value.as_ref().map_or(0, Vec::len)
     }
 }
 
-/// Why a watch tells of nothing more.
+/// Reason why a watch is over.
 #[derive(Debug, thiserror::Error)]
 pub enum WatchError {
-    /// It fell behind the server's history: read the keys afresh, and watch from then on.
+    /// The watch fell behind the server's history: read the keys again, and watch from there on.
     #[error("{call}")]
     Compacted {
-        /// The oldest revision that can be told of.
+        /// Oldest revision that the server remembers.
         oldest: u64,
-        /// The watch, and what became of it.
+        /// The watch as a failed call.
         call: CallError,
     },
-    /// Nobody asked for its changes for so long that there was no more room.
+    /// The changes were not taken for so long that the inbox was full.
     #[error(transparent)]
     Overrun(CallError),
-    /// The server ended it.
+    /// The server ended the watch.
     #[error("{1}")]
     Ended(Why, CallError),
-    /// Somebody cancelled the call with [`NativeClient::cancel`]; the watch goes on.
+    /// The call was cancelled with [`NativeClient::cancel`]; the watch goes on.
     #[error(transparent)]
     Cancelled(NativeError),
     /// The session is over.
@@ -70,13 +70,13 @@ pub enum WatchError {
 }
 
 impl WatchError {
-    /// Which kind of failure.
+    /// Returns the kind of failure.
     #[must_use]
     pub fn kind(&self) -> ErrorKind {
         self.call().kind()
     }
 
-    /// The watch as a call that failed.
+    /// Returns the watch as a failed call.
     #[must_use]
     pub const fn call(&self) -> &CallError {
         match self {
@@ -85,7 +85,7 @@ impl WatchError {
         }
     }
 
-    /// Of [`ErrorKind::Compacted`]: the oldest revision that the server can tell of.
+    /// Returns the oldest revision that the server remembers, for [`ErrorKind::Compacted`].
     #[must_use]
     pub const fn oldest_revision(&self) -> Option<u64> {
         match self {
@@ -94,7 +94,7 @@ impl WatchError {
         }
     }
 
-    /// What the server's last word on a watch of `key` means.
+    /// Converts the server's last message for a watch of `key`.
     pub fn of(why: Why, oldest: u64, key: Key<'_>, peer: &str) -> Self {
         let ended = |kind, message: String| ended(kind, message.into(), key, peer);
         match why {
@@ -110,9 +110,9 @@ impl WatchError {
         }
     }
 
-    /// Nobody asked for the changes of `key`.
+    /// Makes the error of a watch of `key` whose changes were not taken.
     pub fn overrun(key: Key<'_>, peer: &str) -> Self {
-        let message = "it was ended, since nobody asked for its changes".into();
+        let message = "the watch was ended because its changes were not read".into();
         Self::Overrun(ended(ErrorKind::LimitExceeded, message, key, peer))
     }
 }
@@ -121,34 +121,34 @@ fn ended(kind: ErrorKind, message: Box<str>, key: Key<'_>, peer: &str) -> CallEr
     CallError::new(Operation::Watch, (Some(key), 1), peer, plain(kind)).with_message(Some(message))
 }
 
-/// Tells of changes, in the order of their revisions, each once. Dropping it ends it.
+/// Watch of a key or a prefix. It returns changes in the order of their revisions, each once. Dropping it ends it.
 #[derive(Debug)]
 pub struct Watch {
     client: NativeClient,
     id: u64,
-    /// The key or prefix, as its user knows it.
+    /// Key or prefix, without the scope.
     key: Box<[u8]>,
     revision: u64,
     inbox: Arc<Inbox<OwnedFrame>>,
     is_cancelled: AtomicBool,
-    /// The server's last word on it.
+    /// Server's last message for the watch.
     ended: OnceLock<(Why, u64)>,
-    /// Changes that came in one frame with others. Locked only while the inbox is.
+    /// Changes that came in one frame with others. Locked only while the inbox is locked.
     ready: Mutex<VecDeque<Change>>,
 }
 
 impl Watch {
-    /// The store's revision when the watch began.
+    /// Returns the store's revision when the watch began.
     #[must_use]
     pub const fn revision(&self) -> u64 {
         self.revision
     }
 
-    /// The next change; waits up to `timeout` for it. `None`: there was none. Of several threads that wait, each gets
-    /// another one.
+    /// Waits up to `timeout` for the next change; `None`: there was none. Several waiting threads get different
+    /// changes.
     ///
     /// # Errors
-    /// Why there will be none, or that the call was cancelled.
+    /// The reason why no change follows, or that the call was cancelled.
     pub fn next(&self, timeout: Duration) -> Result<Option<Change>, WatchError> {
         let has_ended = self.client.cancelled_since();
         let is_over = || is_set(&self.is_cancelled) || has_ended();
@@ -166,20 +166,20 @@ impl Watch {
         }
     }
 
-    /// The key or prefix, as its user knows it.
+    /// Returns the key or prefix, without the scope.
     #[must_use]
     pub fn key(&self) -> &[u8] {
         &self.key
     }
 
-    /// Ends the call that waits for the next change, and every one that comes after it: so whoever is to stop is stopped,
-    /// whether it waits already or not.
+    /// Ends the call that waits for the next change, and every later one, so that a thread is stopped whether or not
+    /// it already waits.
     pub fn cancel(&self) {
         self.is_cancelled.store(true, Ordering::Release);
         self.inbox.recheck_cancellation();
     }
 
-    /// The first change of those that came.
+    /// Returns the first of the queued changes.
     fn take(&self, queue: &mut Queue<OwnedFrame>) -> Option<Result<Change, WatchError>> {
         let mut ready = self.ready.lock().unwrap_or_else(PoisonError::into_inner);
         loop {
@@ -218,31 +218,31 @@ impl Drop for Watch {
     }
 }
 
-/// Keys that vanish with it. It ends with its session, when it is revoked, or when its time is up. Dropping the handle
-/// leaves the lease as it is.
+/// Lease, whose keys are removed when it ends. It ends with its session, when it is revoked, or when its time is up.
+/// Dropping the handle does not end it.
 #[derive(Debug)]
 pub struct Lease {
     client: NativeClient,
-    /// By which it was granted.
+    /// Request that granted it.
     id: u64,
     lease: u64,
     inbox: Arc<Inbox<OwnedFrame>>,
     is_cancelled: AtomicBool,
-    /// Why it is over, once somebody heard of it.
+    /// Reason for its end, once a caller has received it.
     over: OnceLock<Why>,
 }
 
 impl Lease {
-    /// Its number at the server.
+    /// Returns its number at the server.
     #[must_use]
     pub const fn number(&self) -> u64 {
         self.lease
     }
 
-    /// Lets keys vanish with the lease.
+    /// Attaches keys to the lease: they are removed when it ends.
     ///
     /// # Errors
-    /// The lease is over, or why else they do not.
+    /// The lease is over, or another reason why the keys are not attached.
     pub fn attach(&self, keys: &[&[u8]], timeout: Timeout) -> Result<(), NativeError> {
         let keys = Keys::scoped(&self.client.1.scope, keys);
         let attach = ClientFrame::LeaseAttach { lease: self.lease, keys };
@@ -250,19 +250,19 @@ impl Lease {
         self.client.ask(Operation::LeaseAttach, &attach, self.client.span(timeout).0, first).map(drop)
     }
 
-    /// Gives the lease its whole time again.
+    /// Renews the lease for its whole time.
     ///
     /// # Errors
-    /// The lease is over, or why else it does not have it.
+    /// The lease is over, or another reason why it is not renewed.
     pub fn renew(&self, timeout: Timeout) -> Result<(), NativeError> {
         let renew = ClientFrame::LeaseRenew { lease: self.lease };
         self.client.ask(Operation::LeaseRenew, &renew, self.client.span(timeout).0, (None, 0)).map(drop)
     }
 
-    /// Ends the lease, and removes its keys; how many that were.
+    /// Ends the lease and removes its keys. Returns the number of removed keys.
     ///
     /// # Errors
-    /// Why it was not ended.
+    /// The reason why it was not ended.
     pub fn revoke(&self, timeout: Timeout) -> Result<i64, NativeError> {
         let revoke = ClientFrame::LeaseRevoke { lease: self.lease };
         let span = self.client.span(timeout).0;
@@ -270,7 +270,7 @@ impl Lease {
         self.client.number_in(Operation::LeaseRevoke, &answer)
     }
 
-    /// Waits up to `timeout` for the lease to end by itself, and tells why it did, to everybody who asks.
+    /// Waits up to `timeout` for the lease to end by itself, and returns the reason. Every caller gets it.
     ///
     /// # Errors
     /// The session is over, and the lease with it; or the call was cancelled, and the lease goes on.
@@ -305,7 +305,7 @@ impl Lease {
         }
     }
 
-    /// Ends the call that waits for the lease to end, and every one that comes after it. The lease goes on.
+    /// Ends the call that waits for the lease to end, and every later one. The lease goes on.
     pub fn cancel_wait(&self) {
         self.is_cancelled.store(true, Ordering::Release);
         self.inbox.recheck_cancellation();
@@ -314,12 +314,12 @@ impl Lease {
 
 impl Drop for Lease {
     fn drop(&mut self) {
-        self.client.0.thread.send(Command::LeaveLease(self.id));
+        self.client.0.thread.send(Command::ForgetLease(self.id));
     }
 }
 
 impl NativeClient {
-    /// Watches a key: tells of each change from `from_revision` on (0: from now on).
+    /// Watches a key: returns each change from `from_revision` on (0: from now on).
     ///
     /// # Errors
     /// [`crate::error::ErrorKind::Compacted`] when the server does not remember that revision any more.
@@ -328,7 +328,7 @@ impl NativeClient {
         self.watch(key, &ClientFrame::WatchKey { key, from_revision }, timeout)
     }
 
-    /// Watches all keys beneath a prefix, as [`NativeClient::watch_key`].
+    /// Watches all keys under a prefix, as [`NativeClient::watch_key`].
     ///
     /// # Errors
     /// As [`NativeClient::watch_key`].
@@ -345,7 +345,7 @@ impl NativeClient {
     fn watch(&self, key: Key<'_>, frame: &ClientFrame<'_>, timeout: Timeout) -> Result<Watch, NativeError> {
         let (answer, inbox) = self.begin_stream(Operation::Watch, frame, (Some(key), 1), timeout)?;
         let Some(ServerFrame::Done { revision }) = answer.frame(&self.0.answer_limits) else {
-            return Err(self.odd(Operation::Watch));
+            return Err(self.wrong_answer(Operation::Watch));
         };
         Ok(Watch {
             client: self.clone(),
@@ -359,10 +359,10 @@ impl NativeClient {
         })
     }
 
-    /// Makes a lease for `ttl` (zero: for as long as the session lives).
+    /// Grants a lease for `ttl` (zero: for as long as the session lives).
     ///
     /// # Errors
-    /// Why there is none.
+    /// The reason why it was not granted.
     pub fn lease(&self, ttl: Duration, timeout: Timeout) -> Result<Lease, NativeError> {
         let grant = ClientFrame::LeaseGrant { ttl_ms: millis(ttl) };
         let (answer, inbox) = self.begin_stream(Operation::LeaseGrant, &grant, (None, 0), timeout)?;
@@ -437,18 +437,18 @@ mod tests {
         let kept = client.watch_key(b"k", 0, Timeout::Default).expect("begun");
         let mut inboxes = vec![Arc::downgrade(&lease.inbox)];
         drop(lease);
-        // More of them at a time than the session has room for requests.
+        // More watches at a time than the session may have requests in progress.
         let watch = |_| client.watch_key(b"k", 0, Timeout::Default).expect("begun");
         let watches: Vec<Watch> = (0..2 * PENDING).map(watch).collect();
         inboxes.extend(watches.iter().map(|watch| Arc::downgrade(&watch.inbox)));
         assert!(inboxes.iter().skip(1).all(|inbox| inbox.strong_count() > 1));
         drop(watches);
-        // What is asked later is obeyed later: at the first answer, all of them are gone on this side.
+        // Commands are handled in order: at the first response, this side has dropped all of them.
         let count =
             |client: &NativeClient| client.delete_prefix(b"nobody", Timeout::Default).expect("done").removed;
         assert_eq!(count(&client), 0);
         assert!(inboxes.iter().all(|inbox| inbox.strong_count() == 0));
-        // The one that was kept tells of each change, in order.
+        // The one that was kept returns each change, in order.
         for value in [b"1", b"2"] {
             let mut batch = Batch::default();
             batch.push(b"k", Step::Set { value: value.as_slice().into() });

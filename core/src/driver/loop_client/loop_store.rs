@@ -1,4 +1,4 @@
-//! One store of a loop: its machine, its sockets and its look-ups.
+//! One store of a loop: its state machine, its sockets and its look-ups.
 
 use super::{CALLS_PER_MEMBER_BITS, CallOver, LoopEvent, StoreId, names_of};
 use crate::driver::call_error::CallError;
@@ -23,23 +23,23 @@ use std::io::{self, Read};
 use std::os::fd::AsRawFd;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Reads of one socket in one turn: then the others have theirs.
+/// Maximum number of reads of one socket in one iteration, so that the other sockets are read, too.
 const READS_MAX: usize = 8;
 
-/// What a look-up found, and for whom.
+/// Result of a look-up, and the store that requested it.
 #[derive(Debug)]
 pub(super) struct Lookup {
     pub(super) store: StoreId,
     found: Found,
 }
 
-/// Look-ups that are over, until the loop sees to them.
+/// Results of look-ups that the loop has not processed yet.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Lookups(Arc<Mutex<Vec<Lookup>>>);
 
 impl Lookups {
     fn lock(&self) -> MutexGuard<'_, Vec<Lookup>> {
-        // No code that holds the lock panics half way through a change.
+        // No code that holds the lock panics in the middle of a change.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -52,23 +52,23 @@ impl Lookups {
     }
 }
 
-/// A socket.
+/// Socket of one connection.
 #[derive(Debug)]
-struct Line {
-    /// Before the socket, so that it is dropped before.
+struct Connection {
+    /// Declared before the socket, so that it is dropped first.
     watch: Watch,
     socket: Socket,
-    state: LineState,
+    state: ConnectionState,
     address: SocketAddr,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum LineState {
+enum ConnectionState {
     Connecting,
     Open,
 }
 
-/// One store.
+/// One store of a loop.
 #[derive(Debug)]
 pub(super) struct LoopStore {
     id: StoreId,
@@ -77,17 +77,17 @@ pub(super) struct LoopStore {
     pub(super) peer: Box<str>,
     pub(super) options: StoreOptions,
     pub(super) client: MultiClient,
-    lines: SortedMap<ConnId, Line>,
+    connections: SortedMap<ConnId, Connection>,
     conns: SortedMap<Token, ConnId>,
     tokens: u32,
-    /// What was resolved for connections that are being made.
+    /// Resolved addresses of connections that are being made.
     addresses: SortedMap<ConnId, Vec<SocketAddr>>,
-    /// Where a connection led: further ones need no look-up.
+    /// Address of an earlier connection. Further ones need no look-up.
     known: Option<SocketAddr>,
     lookups: Lookups,
-    /// Connections that wait for the look-up. One is under way whenever there are any, and all share it.
+    /// Connections that wait for the look-up. One look-up is in progress whenever there are any, and all share it.
     resolving: Vec<ConnId>,
-    /// Connections whose bytes go out in the next turn.
+    /// Connections whose bytes are sent in the next iteration.
     unflushed: Vec<ConnId>,
 }
 
@@ -105,7 +105,7 @@ impl LoopStore {
         let machine =
             MultiClientOptions { connect_timeout, rounds, dial: options.dial, limits: options.limits };
         let mut client = MultiClient::new(machine, seed);
-        // Calls of different stores have different numbers: a loop's events are told apart by them alone.
+        // Calls of different stores have different numbers, because a loop's events are told apart by them alone.
         client.number_calls_from((u64::from(id.as_u32()) << CALLS_PER_MEMBER_BITS) + 1);
         Self {
             id,
@@ -114,7 +114,7 @@ impl LoopStore {
             peer: peer.into(),
             options,
             client,
-            lines: SortedMap::default(),
+            connections: SortedMap::default(),
             conns: SortedMap::default(),
             tokens: 0,
             addresses: SortedMap::default(),
@@ -125,7 +125,7 @@ impl LoopStore {
         }
     }
 
-    /// The store that watches under this token.
+    /// Returns the store that watches under this token.
     pub(super) const fn of_token(token: Token) -> StoreId {
         StoreId((token.0 >> 32) as u32)
     }
@@ -135,7 +135,7 @@ impl LoopStore {
         Token((u64::from(self.id.0) << 32) | u64::from(self.tokens))
     }
 
-    /// Does what the machine asks for, and hands out what is over.
+    /// Executes the outputs of the machine and queues the events.
     pub(super) fn execute(&mut self, events: &mut EventLoop, happened: &mut VecDeque<LoopEvent>) {
         while let Some(output) = self.client.poll_output() {
             let now = events.clock().now();
@@ -148,8 +148,8 @@ impl LoopStore {
                         self.client.handle(now, Input::ConnectFailed(conn, kind, cause));
                     }
                 }
-                // On a quiet connection a request leaves at once. Behind others it waits for the next turn, and leaves
-                // together with those that the program submits until then.
+                // On an idle connection a request is sent at once. Behind others it waits for the next iteration, and
+                // is sent together with those that the program submits until then.
                 Output::Transmit(conn) if self.client.pending_on(conn) > 1 => {
                     self.unflushed.push(conn);
                     events.waker().wake();
@@ -190,7 +190,7 @@ impl LoopStore {
         }
         let (store, lookups, waker) = (self.id, self.lookups.clone(), events.waker());
         let begun = look_up(&self.host, self.port, move |found| {
-            // The loop may be gone by now; then nobody looks.
+            // The loop may have ended by now; then the result is dropped.
             lookups.put(Lookup { store, found });
             waker.wake();
         });
@@ -226,29 +226,30 @@ impl LoopStore {
             return Err(io::Error::from_raw_os_error(libc::EADDRNOTAVAIL));
         };
         let socket = open_socket(address)?;
-        // Whether it is connected already is heard of in the next turn either way.
+        // The next iteration learns of the connection in either case.
         start_connect(&socket, address, self.options.keep_alive.as_ref())?;
         let token = self.new_token();
         let watch = events.watch(socket.as_raw_fd(), Interest::Write, token)?;
         self.conns.insert(token, conn);
-        self.lines.insert(conn, Line { watch, socket, state: LineState::Connecting, address });
+        self.connections
+            .insert(conn, Connection { watch, socket, state: ConnectionState::Connecting, address });
         Ok(())
     }
 
-    /// Sends what was submitted since the last turn.
+    /// Sends the requests that were submitted since the last iteration.
     pub(super) fn flush_all(&mut self, now: Instant) {
         while let Some(conn) = self.unflushed.pop() {
             self.flush(now, conn);
         }
     }
 
-    /// Takes in that a socket is ready.
+    /// Handles a ready socket.
     pub(super) fn ready(&mut self, now: Instant, ready: Ready, buffer: &mut [u8]) {
         let Some(&conn) = self.conns.get(ready.token) else { return };
-        let Some(line) = self.lines.get(conn) else { return };
-        match line.state {
-            LineState::Connecting => self.connected(now, conn),
-            LineState::Open => {
+        let Some(connection) = self.connections.get(conn) else { return };
+        match connection.state {
+            ConnectionState::Connecting => self.connected(now, conn),
+            ConnectionState::Open => {
                 if ready.writable {
                     self.flush(now, conn);
                 }
@@ -260,11 +261,11 @@ impl LoopStore {
     }
 
     fn connected(&mut self, now: Instant, conn: ConnId) {
-        let Some(line) = self.lines.get_mut(conn) else { return };
-        match finish_connect(&line.socket) {
+        let Some(connection) = self.connections.get_mut(conn) else { return };
+        match finish_connect(&connection.socket) {
             Ok(()) => {
-                line.state = LineState::Open;
-                self.known = Some(line.address);
+                connection.state = ConnectionState::Open;
+                self.known = Some(connection.address);
                 self.client.handle(now, Input::Connected(conn));
             }
             Err(error) => {
@@ -278,8 +279,8 @@ impl LoopStore {
 
     fn read(&mut self, now: Instant, conn: ConnId, buffer: &mut [u8]) {
         for _ in 0..READS_MAX {
-            let Some(line) = self.lines.get(conn) else { return };
-            match (&line.socket).read(buffer) {
+            let Some(connection) = self.connections.get(conn) else { return };
+            match (&connection.socket).read(buffer) {
                 Ok(0) => return self.ended(now, conn, Cause::Closed),
                 Ok(count) => {
                     self.client.handle(now, Input::Received(conn, &buffer[..count]));
@@ -294,13 +295,14 @@ impl LoopStore {
         }
     }
 
-    /// Sends until there is nothing more, or no room.
+    /// Sends until nothing is left, or the socket is full.
     fn flush(&mut self, now: Instant, conn: ConnId) {
         loop {
             let bytes = self.client.unsent(conn);
-            let open = |line: &&Line| line.state == LineState::Open && !bytes.is_empty();
-            let Some(line) = self.lines.get(conn).filter(open) else { return };
-            match line.socket.send_with_flags(bytes, libc::MSG_NOSIGNAL) {
+            let open =
+                |connection: &&Connection| connection.state == ConnectionState::Open && !bytes.is_empty();
+            let Some(connection) = self.connections.get(conn).filter(open) else { return };
+            match connection.socket.send_with_flags(bytes, libc::MSG_NOSIGNAL) {
                 Ok(count) => self.client.handle(now, Input::Sent(conn, count)),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
@@ -315,21 +317,21 @@ impl LoopStore {
     }
 
     fn close(&mut self, conn: ConnId) {
-        if let Some(line) = self.lines.remove(conn) {
-            self.conns.remove(line.watch.token());
+        if let Some(connection) = self.connections.remove(conn) {
+            self.conns.remove(connection.watch.token());
         }
     }
 
-    /// Watches each socket for what its connection waits for.
+    /// Watches each socket for the conditions that its connection waits for.
     fn update_interest(&mut self) {
-        for (conn, line) in self.lines.iter_mut() {
-            let wanted = match line.state {
-                LineState::Connecting => Interest::Write,
-                LineState::Open if self.client.unsent(conn).is_empty() => Interest::Read,
-                LineState::Open => Interest::Both,
+        for (conn, connection) in self.connections.iter_mut() {
+            let wanted = match connection.state {
+                ConnectionState::Connecting => Interest::Write,
+                ConnectionState::Open if self.client.unsent(conn).is_empty() => Interest::Read,
+                ConnectionState::Open => Interest::Both,
             };
-            // A change fails only for want of memory; the next turn tries again.
-            let _ = line.watch.change(wanted);
+            // A change fails only for lack of memory. The next iteration tries again.
+            let _ = connection.watch.change(wanted);
         }
     }
 }
@@ -411,6 +413,6 @@ mod tests {
         }
         assert_eq!(events.happened.len(), 9);
         let member = events.stores.get(store).expect("it is there");
-        assert!([member.addresses.len(), member.lines.len(), member.conns.len()] == [0; 3]);
+        assert!([member.addresses.len(), member.connections.len(), member.conns.len()] == [0; 3]);
     }
 }
