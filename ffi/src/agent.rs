@@ -1,4 +1,4 @@
-//! Agents: worker processes of a node, supervised.
+//! Agents: supervision of a node's worker processes.
 
 use crate::agent_event::{AgentEventView, rdzv_agent_listener};
 use crate::agent_options::rdzv_agent_options;
@@ -23,8 +23,9 @@ use std::ffi::c_void;
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
 
-/// An agent. It begins when it is run, or in a loop; it runs once. Any thread may stop it, look at its
-/// workers and signal them.
+/// Supervisor of a node's worker processes. It starts when `rdzv_agent_run` is called or when it is added
+/// to a loop, and it runs once. Any thread may stop it, read its worker group and send signals to its
+/// workers.
 pub struct rdzv_agent {
     pub(crate) poison: Poison,
     control: AgentControl,
@@ -40,24 +41,31 @@ impl fmt::Debug for rdzv_agent {
 }
 
 impl rdzv_agent {
-    /// # Errors Somebody else is at it.
+    /// Locks the agent for this call.
+    ///
+    /// # Errors
+    ///
+    /// Another thread, or a caller further up this stack, uses the agent.
     pub(crate) fn enter(&self) -> Result<MutexGuard<'_, Agent>, Fault> {
         match self.agent.try_lock() {
             Ok(agent) => Ok(agent),
-            // In a turn, which may have been a loop's.
+            // The panic happened while the agent was driven, possibly by a loop.
             Err(TryLockError::Poisoned(_)) => {
                 self.poison.set();
                 Err(Fault::new(RDZV_POISONED, "the agent panicked; free it"))
             }
-            Err(TryLockError::WouldBlock) => {
-                Err(Fault::new(RDZV_REENTRANT, "the agent runs, in another thread or around this call"))
-            }
+            Err(TryLockError::WouldBlock) => Err(Fault::new(
+                RDZV_REENTRANT,
+                "the agent is in use, by another thread or by a caller of this function",
+            )),
         }
     }
 
-    /// Its share for a loop.
+    /// Returns a second reference to the agent, for a loop.
     ///
-    /// # Errors Somebody else is at it, or a loop has it already.
+    /// # Errors
+    ///
+    /// The agent is in use, or a loop has it already.
     pub(crate) fn for_loop(&self) -> Result<LoopAgent, Fault> {
         self.refuse_loop()?;
         drop(self.enter()?);
@@ -65,7 +73,7 @@ impl rdzv_agent {
     }
 
     fn refuse_loop(&self) -> Result<(), Fault> {
-        // Only loops have shares.
+        // Only a loop holds a second reference.
         match Arc::strong_count(&self.agent) {
             1 => Ok(()),
             _ => Err(invalid("the agent is in a loop")),
@@ -77,7 +85,7 @@ pub(crate) fn agent_fault(error: &AgentError) -> Fault {
     match error {
         AgentError::Spec(error) => invalid_fault(error),
         AgentError::System(cause) => Fault::new(RDZV_EXHAUSTED, error.to_string())
-            .with(|known| known.os_error = cause.raw_os_error().unwrap_or(0)),
+            .with(|details| details.os_error = cause.raw_os_error().unwrap_or(0)),
     }
 }
 
@@ -89,16 +97,16 @@ fn local_fault(error: &LocalError) -> Fault {
         LocalError::WorkerMonitor(cause) => (RDZV_EXHAUSTED, cause.raw_os_error().unwrap_or(0)),
         LocalError::Timers(_) => (RDZV_IO, 0),
     };
-    Fault::new(status, error.to_string()).with(|known| known.os_error = os_error)
+    Fault::new(status, error.to_string()).with(|details| details.os_error = os_error)
 }
 
-/// Runs a function of an agent.
+/// Runs the body of a function on an agent inside the panic guard.
 unsafe fn operate(
     agent: *const rdzv_agent,
     error: *mut *mut rdzv_error,
     body: impl FnOnce(&rdzv_agent) -> Result<(), Fault>,
 ) -> rdzv_status {
-    // SAFETY: the pointers are NULL or as the header wants them; NULL is refused.
+    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
         guard::call_on(agent.as_ref().map(|agent| &agent.poison), error, || {
             let agent = reference(agent, "agent")?;
@@ -114,12 +122,12 @@ unsafe fn operate(
 pub(crate) fn host_of(options: &rdzv_agent_options) -> Result<String, Fault> {
     options.name.clone().map_or_else(host_name, Ok).map_err(|cause| {
         Fault::new(RDZV_IO, format!("this host's name is not known: {cause}"))
-            .with(|known| known.os_error = cause.raw_os_error().unwrap_or(0))
+            .with(|details| details.os_error = cause.raw_os_error().unwrap_or(0))
     })
 }
 
-/// An agent over these workers.
-pub(crate) fn made(
+/// Creates an agent over the given workers.
+pub(crate) fn new_agent(
     options: &rdzv_agent_options,
     host: String,
     handler: &Arc<dyn RendezvousHandler>,
@@ -147,14 +155,15 @@ pub(crate) fn made(
     Ok(Box::into_raw(Box::new(rdzv_agent { poison, control, agent, home, facts })))
 }
 
-/// Makes an agent for the workers that `options` describe, which meets other agents through `handler`: any
-/// backend's. It keeps a share of the handler, which may be freed; nothing else should be asked of it
-/// meanwhile. `context` may be NULL for a fresh one. A guard process is forked for the workers here, from
-/// which they are started: best before the program has many threads and much memory. On success `*out` is
-/// yours until `rdzv_agent_free`.
+/// Creates an agent for the workers that `options` describe. It meets other agents through `handler`, which
+/// may be of any backend. The agent shares the handler, so the caller may free its own handle; until the
+/// agent has ended, do not use that handle for anything else. `context` may be NULL, which creates a new
+/// one. This call forks the guard process from which the workers are started, so call it before the program
+/// has many threads or much memory. On success the caller owns `*out` and frees it with `rdzv_agent_free`.
 ///
-/// Errors: `RDZV_INVALID_ARGUMENT` (no program and no function), `RDZV_EXHAUSTED` (no processes, threads or
-/// descriptors), `RDZV_IO` (no place for log files or the timers' pipe; the host has no name).
+/// Errors: `RDZV_INVALID_ARGUMENT` (neither a program nor a function is set), `RDZV_EXHAUSTED` (out of
+/// processes, threads or descriptors), `RDZV_IO` (log files or the timer pipe cannot be created, or the
+/// host has no name).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_agent_new(
     context: *const rdzv_context,
@@ -163,7 +172,7 @@ pub unsafe extern "C" fn rdzv_agent_new(
     out: *mut *mut rdzv_agent,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: the pointers are NULL or as the header wants them; NULL is refused where it must be.
+    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused where it must be.
     unsafe {
         guard::call(error, || {
             let out = out_pointer(out, "out")?;
@@ -194,29 +203,31 @@ pub unsafe extern "C" fn rdzv_agent_new(
                 Ok(workers)
             };
             let workers = workers().map_err(|error| local_fault(&error))?;
-            out.put(made(options, host, handler, Box::new(workers), home)?);
+            out.put(new_agent(options, host, handler, Box::new(workers), home)?);
             Ok(())
         })
     }
 }
 
-/// Frees an agent. What lives of its workers is killed, and its node has left the rendezvous then. One that
-/// is in a loop goes on there, until it is taken out of it. Code of yours that does not come back is left
-/// behind, on its thread: hooks of custom workers after 5 s, a rendezvous backend after 10 s. A forked child
-/// may free what its parent made; that changes nothing for the parent. NULL is ignored.
+/// Frees an agent. Workers that are still alive are killed, and the agent's node has left the rendezvous
+/// when this returns. An agent in a loop continues there until it is removed from the loop. User code that
+/// does not return is abandoned on its thread: hooks of custom workers after 5 s, a rendezvous backend
+/// after 10 s. A forked child may free an agent that its parent created, which does not affect the parent.
+/// NULL is ignored.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_agent_free(agent: *mut rdzv_agent) {
-    // SAFETY: as the header wants it.
+    // SAFETY: NULL or valid, as the header requires.
     unsafe { guard::free(agent) };
 }
 
-/// Runs the agent to its end, in this thread: it meets the other agents, starts the workers, watches them,
-/// and starts them anew when one fails or the members change. `listener`, which may be NULL, hears of
-/// everything as it happens. However it ended, that is a success of this function, and goes to `*out`, yours
-/// until `rdzv_agent_result_free`; `out` may be NULL. An agent that is over gives its result at once.
+/// Runs the agent to its end on the calling thread: it joins the rendezvous, starts and monitors the
+/// workers, and restarts them when one fails or the membership changes. `listener` is called for every
+/// event and may be NULL. The call succeeds whatever the outcome; the result goes to `*out`, which the
+/// caller frees with `rdzv_agent_result_free`. `out` may be NULL. If the agent has already ended, its
+/// result is returned at once.
 ///
-/// Errors: `RDZV_REENTRANT` (it runs already), `RDZV_INVALID_ARGUMENT` (it is in a loop), `RDZV_EXHAUSTED`
-/// (the system failed).
+/// Errors: `RDZV_REENTRANT` (the agent is already running), `RDZV_INVALID_ARGUMENT` (it is in a loop),
+/// `RDZV_EXHAUSTED` (a system call failed).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_agent_run(
     agent: *const rdzv_agent,
@@ -225,7 +236,7 @@ pub unsafe extern "C" fn rdzv_agent_run(
     out: *mut *mut rdzv_agent_result,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: the pointers are NULL or as the header wants them; NULL is refused where it must be.
+    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused where it must be.
     unsafe {
         operate(agent, error, |agent| {
             agent.refuse_loop()?;
@@ -243,87 +254,89 @@ fn handle_event(listener: rdzv_agent_listener, user_data: *mut c_void, agent: &A
     let Some(listener) = listener else { return };
     let view = AgentEventView::new(event, agent.moment());
     let borrowed = view.borrowed();
-    // SAFETY: the listener was given for this, and the event lives until it returns.
+    // SAFETY: the listener was supplied for this call, and the event lives until it returns.
     unsafe { listener(user_data, &raw const borrowed) };
 }
 
-/// How the agent ended, once it is over; see `rdzv_agent_run`.
+/// Returns the result of an agent that has ended; see `rdzv_agent_run`. The caller frees `*out` with
+/// `rdzv_agent_result_free`.
 ///
-/// Errors: `RDZV_UNSUPPORTED` (it is not over), `RDZV_REENTRANT` (it runs, in another thread).
+/// Errors: `RDZV_UNSUPPORTED` (it has not ended), `RDZV_REENTRANT` (it is running on another thread).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_agent_get_result(
     agent: *const rdzv_agent,
     out: *mut *mut rdzv_agent_result,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: the pointers are NULL or as the header wants them; NULL is refused.
+    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
         operate(agent, error, |agent| {
             let out = out_pointer(out, "out")?;
             let result = agent.enter()?.result();
-            let not_over = || Fault::new(RDZV_UNSUPPORTED, "the agent is not over");
-            out.put(result_handle(result.ok_or_else(not_over)?));
+            let not_ended = || Fault::new(RDZV_UNSUPPORTED, "the agent has not ended");
+            out.put(result_handle(result.ok_or_else(not_ended)?));
             Ok(())
         })
     }
 }
 
-/// Has the agent stop its workers and end; the second time it no longer waits for them. From any thread, but
-/// not from a signal handler. NULL is ignored.
+/// Requests the agent to stop its workers and end. A second call kills the workers without waiting for
+/// them. Any thread may call this, but not a signal handler. NULL is ignored.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_agent_stop(agent: *const rdzv_agent) {
-    // SAFETY: as the header wants it.
+    // SAFETY: NULL or valid, as the header requires.
     unsafe { guard::read(agent, (), |agent| agent.control.stop()) };
 }
 
-/// Has the agent stop its workers with this signal, from 1 to 64, and end: as a launcher does that was sent
-/// it. From any thread.
+/// Requests the agent to stop its workers with signal `signal` (1 to 64) and to end, as a launcher does
+/// when it receives that signal. Any thread may call this.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_agent_stop_by_signal(
     agent: *const rdzv_agent,
     signal: i32,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: the pointers are NULL or as the header wants them; NULL is refused.
+    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
         operate(agent, error, |agent| {
-            agent.control.stop_by_signal(known(signal)?);
+            agent.control.stop_by_signal(checked_signal(signal)?);
             Ok(())
         })
     }
 }
 
-/// Sends this signal, from 1 to 64, to the workers, and changes nothing else. From any thread.
+/// Sends signal `signal` (1 to 64) to the workers and changes nothing else. Any thread may call this.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_agent_pass_signal(
     agent: *const rdzv_agent,
     signal: i32,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: the pointers are NULL or as the header wants them; NULL is refused.
+    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
         operate(agent, error, |agent| {
-            agent.control.pass(known(signal)?);
+            agent.control.pass(checked_signal(signal)?);
             Ok(())
         })
     }
 }
 
-fn known(signal: i32) -> Result<i32, Fault> {
+fn checked_signal(signal: i32) -> Result<i32, Fault> {
     match signal {
         1..=64 => Ok(signal),
         _ => Err(invalid(format!("`signal` is {signal}; it must be from 1 to 64"))),
     }
 }
 
-/// The workers as they are now, from any thread; on success `*out` is yours until `rdzv_worker_group_free`.
+/// Returns a snapshot of the worker group. Any thread may call this. On success the caller owns `*out` and
+/// frees it with `rdzv_worker_group_free`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_agent_get_worker_group(
     agent: *const rdzv_agent,
     out: *mut *mut rdzv_worker_group,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: the pointers are NULL or as the header wants them; NULL is refused.
+    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
         operate(agent, error, |agent| {
             out_pointer(out, "out")?.put(group_handle(agent.control.worker_group()));

@@ -1,4 +1,4 @@
-//! What an agent tells of.
+//! Agent events.
 
 use crate::context::struct_size;
 use crate::guard;
@@ -13,90 +13,90 @@ use std::ptr::null;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The agent has not begun.
+/// The agent has not started.
 pub const RDZV_PHASE_IDLE: i32 = 0;
-/// It joins the rendezvous, and waits for a round.
+/// The agent joins the rendezvous and waits for a round.
 pub const RDZV_PHASE_MEETING: i32 = 1;
-/// It learns the ranks of its workers.
+/// The agent determines the ranks of its workers.
 pub const RDZV_PHASE_ASSIGNING: i32 = 2;
-/// It starts its workers.
+/// The agent starts its workers.
 pub const RDZV_PHASE_STARTING: i32 = 3;
-/// Its workers run.
+/// The workers run.
 pub const RDZV_PHASE_RUNNING: i32 = 4;
-/// It stops them, to meet again.
+/// The agent stops its workers, then joins the rendezvous again.
 pub const RDZV_PHASE_RESTARTING: i32 = 5;
-/// They have succeeded, and it waits for the other agents.
+/// All workers succeeded; the agent waits for the other agents.
 pub const RDZV_PHASE_EXIT_BARRIER: i32 = 6;
-/// It stops whatever still lives, for good.
+/// The agent stops all processes that remain and does not restart them.
 pub const RDZV_PHASE_ENDING: i32 = 7;
-/// It tells the rendezvous that it goes.
+/// The agent leaves the rendezvous.
 pub const RDZV_PHASE_CLOSING: i32 = 8;
-/// It is done.
+/// The agent has ended.
 pub const RDZV_PHASE_OVER: i32 = 9;
 
-/// The agent went from phase `from` to `to`; why is in `message`.
+/// The agent moved from phase `from` to phase `to`; `message` has the reason.
 pub const RDZV_AGENT_EVENT_PHASE: i32 = 1;
-/// All workers of `attempt` run; what that took is in the five times.
+/// All workers of `attempt` run; the five `*_us` fields have the time of each step.
 pub const RDZV_AGENT_EVENT_RUNNING: i32 = 2;
-/// The worker `local_rank` ended with `exit_code`; `was_stopped` tells whether the agent had told it to.
+/// Worker `local_rank` exited with `exit_code`; `was_stopped` is 1 if the agent had stopped it.
 pub const RDZV_AGENT_EVENT_EXITED: i32 = 3;
-/// What lives is killed; why is in `message`.
+/// The agent kills the remaining processes; `message` has the reason.
 pub const RDZV_AGENT_EVENT_KILLING: i32 = 4;
-/// Processes that outlived that are left to themselves, after `stop_us`.
+/// The agent gave up, after `stop_us`, on processes that survived the kill; `message` names them.
 pub const RDZV_AGENT_EVENT_GAVE_UP: i32 = 5;
-/// Workers of one start failed, and nothing of it lives any more; the report is in `message`.
+/// Workers of one attempt failed and none of its processes is alive; `message` has the report.
 pub const RDZV_AGENT_EVENT_WORKERS_FAILED: i32 = 6;
-/// The agent is done: `rdzv_agent_get_result` says how.
+/// The agent has ended; `rdzv_agent_get_result` returns its result.
 pub const RDZV_AGENT_EVENT_OVER: i32 = 7;
-/// A timer that a worker had set has expired; `message` names timer and worker. `local_rank` is the worker's,
-/// or 4294967295 when the process that had set it has left its worker.
+/// A timer set by a worker expired; `message` names the timer and the worker. `local_rank` is the worker's,
+/// or 4294967295 if the process that set the timer has left its worker.
 pub const RDZV_AGENT_EVENT_TIMER_EXPIRED: i32 = 8;
-/// Something that changes nothing and that the user should know is in `message`.
+/// Information for the user in `message`; the state of the agent does not change.
 pub const RDZV_AGENT_EVENT_REMARK: i32 = 9;
 
-/// Something that happened to an agent.
+/// Event of an agent.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct rdzv_agent_event {
-    /// Handed to you, the size of this struct in the library that made it; later fields are absent when it is
-    /// smaller. Of an event that you ask for, as with `rdzv_event`.
+    /// In an event that the library passes to a callback: the size of this struct in that library, in bytes;
+    /// fields beyond that size are absent. In an event that you request: set it as for `rdzv_event`.
     pub struct_size: u32,
-    /// One of `RDZV_AGENT_EVENT_PHASE` and so on; there may be more one day.
+    /// One of the `RDZV_AGENT_EVENT_` numbers; later versions may add more.
     pub kind: i32,
-    /// One of `RDZV_PHASE_IDLE` and so on.
+    /// Previous phase, one of the `RDZV_PHASE_` numbers.
     pub from: i32,
-    /// The same.
+    /// New phase, one of the `RDZV_PHASE_` numbers.
     pub to: i32,
-    /// Which start; 0 is the first.
+    /// Number of the attempt (start of the group); 0 is the first.
     pub attempt: u64,
-    /// Which worker.
+    /// Local rank of the worker.
     pub local_rank: u32,
-    /// Its exit code; minus the number of the signal that ended it.
+    /// Exit code of the worker; the negated signal number if a signal ended it.
     pub exit_code: i32,
-    /// 1 or 0.
+    /// 1 if the agent had stopped the worker, else 0.
     pub was_stopped: i32,
-    /// How often the group may still be started again after a failure of its own workers.
+    /// Restarts that remain for failures of the group's own workers.
     pub restarts_left: u32,
-    /// Microseconds from the death of a worker to its being noticed.
+    /// Time from the death of a worker until the agent noticed it, in microseconds.
     pub detect_us: i64,
-    /// Until nothing of the last start was left.
+    /// Time taken to stop all processes of the previous attempt, in microseconds.
     pub stop_us: i64,
-    /// Until there was a round.
+    /// Time spent in the rendezvous until the round was complete, in microseconds.
     pub rendezvous_us: i64,
-    /// Until the ranks were known.
+    /// Time taken to assign the ranks, in microseconds.
     pub assign_us: i64,
-    /// Until all workers were started.
+    /// Time taken to start all workers, in microseconds.
     pub start_us: i64,
-    /// UTF-8, not NUL-terminated; lent as long as the event.
+    /// UTF-8, not NUL-terminated; valid as long as the event.
     pub message: *const u8,
-    /// Its length.
+    /// Length of `message` in bytes.
     pub message_len: usize,
-    /// The workers as they were then: `rdzv_agent_get_worker_group` may be ahead of it. Lent as long as the
-    /// event; not to be freed.
+    /// Worker group at the time of the event; `rdzv_agent_get_worker_group` may return a later state. Valid as
+    /// long as the event; do not free it.
     pub group: *const rdzv_worker_group,
 }
 
-/// The size of `rdzv_agent_event` in the first header.
+/// Size of `rdzv_agent_event` in the first release of the header.
 pub(crate) const EVENT_FIRST_SIZE: usize = 104;
 
 const NO_EVENT: rdzv_agent_event = rdzv_agent_event {
@@ -119,8 +119,8 @@ const NO_EVENT: rdzv_agent_event = rdzv_agent_event {
     group: null(),
 };
 
-/// Hears of what happens to an agent; the event is lent during the call. It must not throw, and may stop the
-/// agent, signal its workers and look at them, but not run or free it.
+/// Callback for the events of an agent; the event is valid during the call only. It must not throw. It may
+/// stop the agent, signal its workers and read its worker group, but must not run or free the agent.
 pub type rdzv_agent_listener =
     Option<unsafe extern "C" fn(user_data: *mut c_void, event: *const rdzv_agent_event)>;
 
@@ -133,7 +133,7 @@ fn micros(span: Duration) -> i64 {
     i64::try_from(span.as_micros()).unwrap_or(i64::MAX)
 }
 
-/// An event with what it lends.
+/// Event together with the data that it points to.
 #[derive(Debug)]
 pub(crate) struct AgentEventView {
     event: rdzv_agent_event,
@@ -148,7 +148,7 @@ impl AgentEventView {
         Self { event, message, group: rdzv_worker_group { group: Arc::clone(&moment.group) } }
     }
 
-    /// As it is shown, as long as this lives where it is.
+    /// Returns the event with its pointers set; valid while `self` is neither moved nor dropped.
     pub(crate) fn borrowed(&self) -> rdzv_agent_event {
         rdzv_agent_event {
             struct_size: struct_size::<rdzv_agent_event>(),
@@ -160,7 +160,7 @@ impl AgentEventView {
     }
 }
 
-/// An event and its words, to which it does not point yet.
+/// Converts an event to the C struct and its message; the struct does not point to the message yet.
 fn projected(event: &AgentEvent, group: &WorkerGroup) -> (rdzv_agent_event, String) {
     let of = |kind| rdzv_agent_event { kind, ..NO_EVENT };
     match event {
@@ -206,7 +206,8 @@ fn projected(event: &AgentEvent, group: &WorkerGroup) -> (rdzv_agent_event, Stri
     }
 }
 
-/// The name of a phase, such as `running`; `unknown` for any other number. Never NULL; static.
+/// Returns the name of a phase, such as `running`, or `unknown` for any other number. Never NULL; the
+/// string is static.
 #[unsafe(no_mangle)]
 pub extern "C" fn rdzv_agent_phase_name(phase: i32) -> *const c_char {
     guard::quiet(c"unknown".as_ptr(), || {

@@ -1,4 +1,4 @@
-//! What an agent is to supervise, and how.
+//! Agent options.
 
 use crate::argument::{bytes, invalid, list, out_pointer, rdzv_bytes, reference_mut, text};
 use crate::fault::{Fault, rdzv_error};
@@ -21,15 +21,16 @@ use std::time::Duration;
 
 /// Workers see the devices that the agent sees.
 pub const RDZV_DEVICES_ALL: i32 = 0;
-/// Each worker sees one device, by its local rank, and its `LOCAL_RANK` is 0.
+/// Each worker sees one device, chosen by its local rank, and its `LOCAL_RANK` is 0.
 pub const RDZV_DEVICES_ONE_EACH: i32 = 1;
 
-/// Agents tell each other their roles and sizes through the round's store.
+/// Agents exchange their roles and sizes through the round's store.
 pub const RDZV_RANKS_THROUGH_STORE: i32 = 0;
-/// All agents have as many workers and one role, and each reckons its ranks by itself.
+/// All agents have the same number of workers and one role; each agent computes its ranks without
+/// communication.
 pub const RDZV_RANKS_IDENTICAL: i32 = 1;
 
-/// Options of an agent. One thread at a time. An agent copies what it needs.
+/// Options of an agent. One thread at a time may use them. An agent copies what it needs.
 #[derive(Debug)]
 pub struct rdzv_agent_options {
     pub(crate) spec: WorkerSpec,
@@ -57,17 +58,17 @@ impl rdzv_agent_options {
     }
 }
 
-/// Changes options.
+/// Runs a setter inside the panic guard.
 unsafe fn set(
     options: *mut rdzv_agent_options,
     error: *mut *mut rdzv_error,
     body: impl FnOnce(&mut rdzv_agent_options) -> Result<(), Fault>,
 ) -> rdzv_status {
-    // SAFETY: the pointers are NULL or as the header wants them; NULL is refused.
+    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe { guard::call(error, || body(reference_mut(options, "options")?)) }
 }
 
-/// A span that may be zero.
+/// Converts milliseconds to a duration; 0 is allowed.
 fn span(millis: i64, name: &str) -> Result<Duration, Fault> {
     let millis_or = u64::try_from(millis);
     millis_or
@@ -75,17 +76,17 @@ fn span(millis: i64, name: &str) -> Result<Duration, Fault> {
         .map_err(|_| invalid(format!("`{name}` is {millis} ms; it must be at least 0")))
 }
 
-/// Options for `local_world_size` workers, from 1 to 4096, of the role `default`. Then say what they run:
-/// `rdzv_agent_options_set_program`, or `_set_function`, or, with `rdzv_agent_new_custom`, neither. On
-/// success `*out` is yours until `rdzv_agent_options_free`. What makes no sense beyond a single option is
-/// told by `rdzv_agent_new`.
+/// Creates options for `local_world_size` workers (1 to 4096) of the role `default`. Next, set what the
+/// workers run with `rdzv_agent_options_set_program` or `_set_function`, or neither for
+/// `rdzv_agent_new_custom`. On success the caller owns `*out` and frees it with `rdzv_agent_options_free`.
+/// Conflicts between options are reported by `rdzv_agent_new`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_agent_options_new(
     local_world_size: u32,
     out: *mut *mut rdzv_agent_options,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: the pointers are NULL or as the header wants them; NULL is refused.
+    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
         guard::call(error, || {
             let out = out_pointer(out, "out")?;
@@ -115,16 +116,17 @@ pub unsafe extern "C" fn rdzv_agent_options_new(
 /// Frees options. NULL is ignored.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_agent_options_free(options: *mut rdzv_agent_options) {
-    // SAFETY: as the header wants it.
+    // SAFETY: NULL or valid, as the header requires.
     unsafe { guard::free(options) };
 }
 
-/// Each worker runs this program with these arguments, in which `${local_rank}` stands for the worker's local
-/// rank, and `$$` for `$`. The program's name, which comes before them by custom, is put there by itself. A
-/// name without a slash is looked for in the folders of `PATH`, now; any other is a path from the directory
-/// that the calling process is in now, wherever the workers begin.
+/// Sets the program that each worker runs, and its arguments. In an argument, `${local_rank}` is replaced
+/// by the worker's local rank and `$$` by `$`. The library passes the program's name as argument 0, so
+/// `arguments` starts with argument 1. A name without a slash is searched for in the directories of `PATH`,
+/// during this call. Any other name is a path relative to the current directory of the calling process,
+/// whatever the workers' directory is.
 ///
-/// Errors: `RDZV_INVALID_ARGUMENT` when there is no such program, or it may not be run.
+/// Errors: `RDZV_INVALID_ARGUMENT` if the program does not exist or is not executable.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_agent_options_set_program(
     options: *mut rdzv_agent_options,
@@ -134,12 +136,12 @@ pub unsafe extern "C" fn rdzv_agent_options_set_program(
     argument_count: usize,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: the pointers are NULL or as the header wants them; NULL is refused.
+    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
         set(options, error, |options| {
             let name = OsStr::from_bytes(bytes(program, program_len, "program")?);
             let arguments = list(arguments, argument_count, "arguments")?;
-            #[expect(clippy::disallowed_methods, reason = "as execvp has it")]
+            #[expect(clippy::disallowed_methods, reason = "as execvp searches PATH")]
             let found = find_program(name, std::env::var_os("PATH").as_deref());
             options.entry = Some(LocalEntry::Program(found.map_err(|error| invalid_fault(&error))?));
             options.entry_name = name.to_string_lossy().into_owned();
@@ -152,14 +154,15 @@ pub unsafe extern "C" fn rdzv_agent_options_set_program(
     }
 }
 
-/// Each worker runs this function of the program's own, in a process of its own, which is forked from one
-/// that `rdzv_agent_new` forked from the program. So the function sees the program's memory as it was then;
-/// of its threads there is none but the function's own, and a lock that another one held is held for ever,
-/// but those of the allocator; of its descriptors there are the first three; signals have their default
-/// actions; and its environment is that of a worker. When it returns, the process ends at once with that exit
-/// code (of which the lowest eight bits count): nothing that was to run at exit runs, and what was printed
-/// but not flushed is gone. An exception must not leave it. What it returns in bytes
-/// (`rdzv_worker_call_return`) may be 256 MiB long. Make the agent before there are other threads, if you can.
+/// Sets a function of the calling program that each worker runs. Each worker is a process of its own,
+/// forked from the guard process that `rdzv_agent_new` forked from the program. The function sees the
+/// program's memory as it was at that fork. Only the function's own thread exists. A lock that another
+/// thread held stays locked for ever, except the allocator's. Only descriptors 0 to 2 are open, signals
+/// have their default actions, and the environment is that of a worker. When the function returns, the
+/// process exits at once; the lowest 8 bits of the return value are the exit code. Exit handlers do not run
+/// and unflushed output is lost. An exception must not leave the function. A worker may return up to 256
+/// MiB with `rdzv_worker_call_return`. If possible, create the agent before the program starts other
+/// threads.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_agent_options_set_function(
     options: *mut rdzv_agent_options,
@@ -167,7 +170,7 @@ pub unsafe extern "C" fn rdzv_agent_options_set_function(
     user_data: *mut c_void,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: the pointers are NULL or as the header wants them; NULL is refused.
+    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
         set(options, error, |options| {
             let function = function.ok_or_else(|| invalid("`function` is NULL"))?;
@@ -178,8 +181,8 @@ pub unsafe extern "C" fn rdzv_agent_options_set_function(
     }
 }
 
-/// The arguments of a function, or those of a program anew, with its name before them; `${local_rank}` as
-/// with `rdzv_agent_options_set_program`.
+/// Sets the arguments of the function, or replaces those of the program including argument 0.
+/// `${local_rank}` is replaced as in `rdzv_agent_options_set_program`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_agent_options_set_arguments(
     options: *mut rdzv_agent_options,
@@ -187,7 +190,7 @@ pub unsafe extern "C" fn rdzv_agent_options_set_arguments(
     argument_count: usize,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: the pointers are NULL or as the header wants them; NULL is refused.
+    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
         set(options, error, |options| {
             let arguments = list(arguments, argument_count, "arguments")?;
@@ -198,8 +201,8 @@ pub unsafe extern "C" fn rdzv_agent_options_set_arguments(
     }
 }
 
-/// One variable of the workers' environment, over that of the agent's program, which they inherit, and over
-/// those that every worker gets.
+/// Sets one variable of the workers' environment. It overrides the variable inherited from the agent's
+/// process and the variables that the agent sets for every worker.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_agent_options_set_variable(
     options: *mut rdzv_agent_options,
@@ -209,12 +212,12 @@ pub unsafe extern "C" fn rdzv_agent_options_set_variable(
     value_len: usize,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: the pointers are NULL or as the header wants them; NULL is refused.
+    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
         set(options, error, |options| {
             let (name, value) = (bytes(name, name_len, "name")?, bytes(value, value_len, "value")?);
             if name.is_empty() || name.contains(&b'=') || name.contains(&0) || value.contains(&0) {
-                return Err(invalid("`name` and `value` are no variable: empty, or with a `=` or a NUL"));
+                return Err(invalid("`name` is empty or contains `=` or NUL, or `value` contains NUL"));
             }
             options.environment.push((OsStr::from_bytes(name).into(), OsStr::from_bytes(value).into()));
             Ok(())
@@ -222,7 +225,7 @@ pub unsafe extern "C" fn rdzv_agent_options_set_variable(
     }
 }
 
-/// Where the workers begin; by default, where the agent's program is.
+/// Sets the workers' working directory. Default: the working directory of the agent's process.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_agent_options_set_directory(
     options: *mut rdzv_agent_options,
@@ -230,7 +233,7 @@ pub unsafe extern "C" fn rdzv_agent_options_set_directory(
     directory_len: usize,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: the pointers are NULL or as the header wants them; NULL is refused.
+    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
         set(options, error, |options| {
             options.directory = Some(path(directory, directory_len, "directory")?);
@@ -240,11 +243,12 @@ pub unsafe extern "C" fn rdzv_agent_options_set_directory(
 }
 
 unsafe fn path(data: *const u8, len: usize, name: &str) -> Result<PathBuf, Fault> {
-    // SAFETY: passed on as it came.
+    // SAFETY: passed on unchanged.
     Ok(OsStr::from_bytes(unsafe { bytes(data, len, name) }?).into())
 }
 
-/// What the workers do; those of one role are numbered among themselves. Default `default`.
+/// Sets the role of the workers; workers of the same role are also ranked among themselves. Default
+/// `default`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_agent_options_set_role(
     options: *mut rdzv_agent_options,
@@ -252,7 +256,7 @@ pub unsafe extern "C" fn rdzv_agent_options_set_role(
     role_len: usize,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: the pointers are NULL or as the header wants them; NULL is refused.
+    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
         set(options, error, |options| {
             options.spec.role = text(role, role_len, "role")?.into();
@@ -261,7 +265,7 @@ pub unsafe extern "C" fn rdzv_agent_options_set_role(
     }
 }
 
-/// What the agent calls its host in reports; by default, the host's name.
+/// Sets the name of this host in reports. Default: the system's host name.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_agent_options_set_name(
     options: *mut rdzv_agent_options,
@@ -269,7 +273,7 @@ pub unsafe extern "C" fn rdzv_agent_options_set_name(
     name_len: usize,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: the pointers are NULL or as the header wants them; NULL is refused.
+    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
         set(options, error, |options| {
             options.name = Some(text(name, name_len, "name")?.into());
@@ -278,15 +282,15 @@ pub unsafe extern "C" fn rdzv_agent_options_set_name(
     }
 }
 
-/// How often the group may be started again after a failure of its own workers; 0: never. Default 3. A change
-/// of membership does not count.
+/// Sets how many times the group may be restarted after a failure of its own workers; 0 means never.
+/// Default 3. Restarts due to a change of membership do not count.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_agent_options_set_max_restarts(
     options: *mut rdzv_agent_options,
     max_restarts: u32,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: the pointers are NULL or as the header wants them; NULL is refused.
+    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
         set(options, error, |options| {
             options.spec.max_restarts = max_restarts;
@@ -295,16 +299,16 @@ pub unsafe extern "C" fn rdzv_agent_options_set_max_restarts(
     }
 }
 
-/// The longest pause before a restart, where starts fail at once one after the other: their workers have not
-/// run for as long as this. The first restart has no pause, the second waits 100 ms, and each next one twice
-/// as long. In milliseconds; 0: no pauses. Default 10,000.
+/// Sets the longest pause before a restart, in milliseconds; 0 means no pauses. Default 10,000. Pauses
+/// apply when consecutive starts fail early, that is, when their workers ran for less than this time. The
+/// first restart follows at once, the second after 100 ms, and each further pause is twice as long.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_agent_options_set_restart_backoff_ms(
     options: *mut rdzv_agent_options,
     restart_backoff_ms: i64,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: the pointers are NULL or as the header wants them; NULL is refused.
+    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
         set(options, error, |options| {
             options.spec.restart_backoff = span(restart_backoff_ms, "restart_backoff_ms")?;
@@ -313,8 +317,8 @@ pub unsafe extern "C" fn rdzv_agent_options_set_restart_backoff_ms(
     }
 }
 
-/// What workers are told when they are to end, and how long they may take: a signal from 1 to 64, and
-/// milliseconds, after which they are killed; 0 kills at once. Default SIGTERM, 30,000.
+/// Sets the signal (1 to 64) that stops workers and the time they have to end, in milliseconds; after that
+/// they are killed. 0 ms kills them at once. Default SIGTERM, 30,000.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_agent_options_set_stop(
     options: *mut rdzv_agent_options,
@@ -322,7 +326,7 @@ pub unsafe extern "C" fn rdzv_agent_options_set_stop(
     timeout_ms: i64,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: the pointers are NULL or as the header wants them; NULL is refused.
+    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
         set(options, error, |options| {
             let stop_timeout = span(timeout_ms, "timeout_ms")?;
@@ -334,17 +338,17 @@ pub unsafe extern "C" fn rdzv_agent_options_set_stop(
     }
 }
 
-/// How long processes that workers leave behind may take to end, in milliseconds, once no worker lives;
-/// then they are killed. They are named in a remark at once. 0 kills them at once; the stop's own
-/// timeout still holds. Default 3,000. It is not for workers of your own code, which tell of workers
-/// alone.
+/// Sets how long processes that workers leave behind may take to end once no worker is alive, in
+/// milliseconds; after that they are killed. A remark names them at once. 0 kills them at once; the stop
+/// timeout still applies. Default 3,000. This does not apply to custom workers, which report the workers
+/// only.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_agent_options_set_leftover_timeout_ms(
     options: *mut rdzv_agent_options,
     leftover_timeout_ms: i64,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: the pointers are NULL or as the header wants them; NULL is refused.
+    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
         set(options, error, |options| {
             options.spec.leftover_timeout = span(leftover_timeout_ms, "leftover_timeout_ms")?;
@@ -353,14 +357,15 @@ pub unsafe extern "C" fn rdzv_agent_options_set_leftover_timeout_ms(
     }
 }
 
-/// How long killed workers may take to vanish, until they are given up; in milliseconds. Default 5,000.
+/// Sets how long killed workers may take to disappear before the agent gives up on them, in milliseconds.
+/// Default 5,000.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_agent_options_set_kill_timeout_ms(
     options: *mut rdzv_agent_options,
     kill_timeout_ms: i64,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: the pointers are NULL or as the header wants them; NULL is refused.
+    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
         set(options, error, |options| {
             options.spec.kill_timeout = span(kill_timeout_ms, "kill_timeout_ms")?;
@@ -369,15 +374,15 @@ pub unsafe extern "C" fn rdzv_agent_options_set_kill_timeout_ms(
     }
 }
 
-/// How often to look for waiting nodes where the rendezvous does not tell of them; in milliseconds, above 0.
-/// Default 1,000.
+/// Sets the interval at which the agent polls for waiting nodes if the rendezvous does not report them, in
+/// milliseconds, above 0. Default 1,000.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_agent_options_set_monitor_interval_ms(
     options: *mut rdzv_agent_options,
     monitor_interval_ms: i64,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: the pointers are NULL or as the header wants them; NULL is refused.
+    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
         set(options, error, |options| {
             options.spec.monitor_interval =
@@ -387,15 +392,16 @@ pub unsafe extern "C" fn rdzv_agent_options_set_monitor_interval_ms(
     }
 }
 
-/// How long it may take until all workers of a start run, in milliseconds. Beyond that the start has failed: a
-/// program on a file system that does not answer may take for ever. Default 300,000.
+/// Sets how long all workers of an attempt may take to start, in milliseconds, above 0; after that the
+/// attempt has failed. The limit exists because loading a program from an unresponsive file system can
+/// block for ever. Default 300,000.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_agent_options_set_start_timeout_ms(
     options: *mut rdzv_agent_options,
     start_timeout_ms: i64,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: the pointers are NULL or as the header wants them; NULL is refused.
+    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
         set(options, error, |options| {
             options.spec.start_timeout = crate::argument::positive_ms(start_timeout_ms, "start_timeout_ms")?;
@@ -404,16 +410,16 @@ pub unsafe extern "C" fn rdzv_agent_options_set_start_timeout_ms(
     }
 }
 
-/// How long agents whose workers have succeeded wait for each other, where the rendezvous tells nothing of
-/// them (`static`, backends of your own); in milliseconds. Default 300,000. Where it tells of deaths by itself
-/// (`rdzv`), they wait as long as the others' workers take.
+/// Sets how long agents whose workers have succeeded wait for each other if the rendezvous does not report
+/// deaths (`static` and custom backends), in milliseconds. Default 300,000. If it reports deaths (`rdzv`),
+/// they wait as long as the workers of the other agents take.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_agent_options_set_exit_barrier_timeout_ms(
     options: *mut rdzv_agent_options,
     exit_barrier_timeout_ms: i64,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: the pointers are NULL or as the header wants them; NULL is refused.
+    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
         set(options, error, |options| {
             options.spec.exit_barrier_timeout = span(exit_barrier_timeout_ms, "exit_barrier_timeout_ms")?;
@@ -422,8 +428,8 @@ pub unsafe extern "C" fn rdzv_agent_options_set_exit_barrier_timeout_ms(
     }
 }
 
-/// How workers get their ranks, one of `RDZV_RANKS_THROUGH_STORE` (the default) and `RDZV_RANKS_IDENTICAL`,
-/// and how long to wait for the other agents then, in milliseconds. Default 60,000.
+/// Sets how workers get their ranks, `RDZV_RANKS_THROUGH_STORE` (the default) or `RDZV_RANKS_IDENTICAL`,
+/// and how long the agent waits for the other agents in that step, in milliseconds. Default 60,000.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_agent_options_set_rank_assignment(
     options: *mut rdzv_agent_options,
@@ -431,7 +437,7 @@ pub unsafe extern "C" fn rdzv_agent_options_set_rank_assignment(
     timeout_ms: i64,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: the pointers are NULL or as the header wants them; NULL is refused.
+    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
         set(options, error, |options| {
             let assign_timeout = span(timeout_ms, "timeout_ms")?;
@@ -446,14 +452,14 @@ pub unsafe extern "C" fn rdzv_agent_options_set_rank_assignment(
     }
 }
 
-/// What devices a worker sees: `RDZV_DEVICES_ALL` (the default) or `RDZV_DEVICES_ONE_EACH`.
+/// Sets which devices a worker sees: `RDZV_DEVICES_ALL` (the default) or `RDZV_DEVICES_ONE_EACH`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_agent_options_set_devices(
     options: *mut rdzv_agent_options,
     devices: i32,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: the pointers are NULL or as the header wants them; NULL is refused.
+    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
         set(options, error, |options| {
             options.devices = match devices {
@@ -466,9 +472,9 @@ pub unsafe extern "C" fn rdzv_agent_options_set_devices(
     }
 }
 
-/// Where workers of other nodes reach this one, if it hosts their store. By default as the rendezvous knows
-/// it, and 127.0.0.1 for a group of one node, unless its workers are somebody else's: theirs may be on any
-/// host.
+/// Sets the address at which workers of other nodes reach this node if it hosts the round's store. Default:
+/// the address known to the rendezvous; for a group of one node 127.0.0.1, except with custom workers,
+/// which may run on any host.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_agent_options_set_local_addr(
     options: *mut rdzv_agent_options,
@@ -476,7 +482,7 @@ pub unsafe extern "C" fn rdzv_agent_options_set_local_addr(
     address_len: usize,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: the pointers are NULL or as the header wants them; NULL is refused.
+    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
         set(options, error, |options| {
             options.local_addr = Some(text(address, address_len, "address")?.into());
@@ -485,8 +491,8 @@ pub unsafe extern "C" fn rdzv_agent_options_set_local_addr(
     }
 }
 
-/// Where the workers find their store, in every round; by default, each round has a store of its own, which
-/// the agent of rank 0 serves.
+/// Sets the address and port of an existing store for the workers of every round. Default: each round has
+/// its own store, served by the agent of rank 0.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_agent_options_set_master(
     options: *mut rdzv_agent_options,
@@ -495,7 +501,7 @@ pub unsafe extern "C" fn rdzv_agent_options_set_master(
     port: u16,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: the pointers are NULL or as the header wants them; NULL is refused.
+    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
         set(options, error, |options| {
             let master_addr = text(address, address_len, "address")?.to_owned();
@@ -505,8 +511,8 @@ pub unsafe extern "C" fn rdzv_agent_options_set_master(
     }
 }
 
-/// Where log files and error files are, beneath a folder for the run; by default, a new folder for temporary
-/// files. `/dev/null`: nowhere.
+/// Sets the directory in which the run's directory with log files and error files is created. Default: a
+/// new directory for temporary files. `/dev/null` disables these files.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_agent_options_set_log_dir(
     options: *mut rdzv_agent_options,
@@ -514,7 +520,7 @@ pub unsafe extern "C" fn rdzv_agent_options_set_log_dir(
     directory_len: usize,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: the pointers are NULL or as the header wants them; NULL is refused.
+    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
         set(options, error, |options| {
             options.log_dir = Some(path(directory, directory_len, "directory")?);
@@ -524,9 +530,9 @@ pub unsafe extern "C" fn rdzv_agent_options_set_log_dir(
     }
 }
 
-/// What of the workers' output goes into files and not to the console: `0` nothing, `1` stdout, `2` stderr,
-/// `3` both, or `RANK:N,RANK:N` by local rank. Default `0`: stdout is inherited, and stderr passed on to that
-/// of the agent's program.
+/// Selects the workers' streams that go to files instead of the console: `0` none, `1` stdout, `2` stderr,
+/// `3` both, or `RANK:N,RANK:N` by local rank. Default `0`: stdout is inherited, and stderr is forwarded to
+/// that of the agent's process.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_agent_options_set_redirects(
     options: *mut rdzv_agent_options,
@@ -534,7 +540,7 @@ pub unsafe extern "C" fn rdzv_agent_options_set_redirects(
     redirects_len: usize,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: the pointers are NULL or as the header wants them; NULL is refused.
+    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
         set(options, error, |options| {
             options.logs.redirects = streams(redirects, redirects_len, "redirects")?;
@@ -544,13 +550,14 @@ pub unsafe extern "C" fn rdzv_agent_options_set_redirects(
 }
 
 unsafe fn streams(data: *const u8, len: usize, name: &str) -> Result<StdSetting, Fault> {
-    // SAFETY: passed on as it came.
+    // SAFETY: passed on unchanged.
     let text = unsafe { text(data, len, name) }?;
     StdSetting::parse(text).map_err(|error| invalid_fault(&error))
 }
 
-/// What goes into files and, behind a prefix, to the console, too; in the same words. `prefix` is a template
-/// with `${role_name}`, `${local_rank}`, `${rank}` and `${hostname}`; empty for `[ROLE][LOCAL RANK]:`.
+/// Selects the streams that go to files and also, with a prefix, to the console; the syntax is that of
+/// `rdzv_agent_options_set_redirects`. `prefix` is a template with `${role_name}`, `${local_rank}`,
+/// `${rank}` and `${hostname}`; empty for `[ROLE][LOCAL RANK]:`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_agent_options_set_tee(
     options: *mut rdzv_agent_options,
@@ -560,7 +567,7 @@ pub unsafe extern "C" fn rdzv_agent_options_set_tee(
     prefix_len: usize,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: the pointers are NULL or as the header wants them; NULL is refused.
+    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
         set(options, error, |options| {
             let prefix = text(prefix, prefix_len, "prefix")?;
@@ -571,8 +578,9 @@ pub unsafe extern "C" fn rdzv_agent_options_set_tee(
     }
 }
 
-/// Of which workers the console shows anything, as in `0,2`; empty for all, the default. Lines of tee'd
-/// streams that contain one of the words (separated by commas) go into one file of all workers besides.
+/// Selects the workers whose output the console shows, for example `0,2`; empty, the default, selects all.
+/// The two filters are comma-separated substrings: lines of tee'd streams that contain one of them are also
+/// written to one file for all workers.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_agent_options_set_console_filters(
     options: *mut rdzv_agent_options,
@@ -584,11 +592,11 @@ pub unsafe extern "C" fn rdzv_agent_options_set_console_filters(
     stderr_filters_len: usize,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: the pointers are NULL or as the header wants them; NULL is refused.
+    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
         set(options, error, |options| {
-            let stdout_filters = text(stdout_filters, stdout_filters_len, "stdout_words")?;
-            let stderr_filters = text(stderr_filters, stderr_filters_len, "stderr_words")?;
+            let stdout_filters = text(stdout_filters, stdout_filters_len, "stdout_filters")?;
+            let stderr_filters = text(stderr_filters, stderr_filters_len, "stderr_filters")?;
             let local_ranks = text(local_ranks, local_ranks_len, "local_ranks")?;
             options.logs.local_ranks =
                 LocalRanksFilter::parse(local_ranks).map_err(|error| invalid_fault(&error))?;
@@ -599,13 +607,13 @@ pub unsafe extern "C" fn rdzv_agent_options_set_console_filters(
     }
 }
 
-/// Workers may set timers through a pipe, which is made at `path` and removed with the agent, by the protocol
-/// of PyTorch's file timers; they find it in `TORCHELASTIC_TIMER_FILE`. A timer that expires has its process
-/// killed, which is a failure of its worker. By default there is none.
+/// Sets the path of a named pipe through which workers set timers, by the protocol of PyTorch's file
+/// timers. The agent creates the pipe, removes it when the agent is freed, and passes the path to workers
+/// in `TORCHELASTIC_TIMER_FILE`. When a timer expires, the process that set it is killed, which counts as a
+/// failure of its worker. Default: no pipe. An existing pipe without a reader, as a killed agent leaves it,
+/// is replaced.
 ///
-/// A pipe that is there and that nobody reads, as a killed agent leaves it, is replaced.
-///
-/// Errors of `rdzv_agent_new`: `RDZV_IO` when something else is there, or a pipe that somebody reads.
+/// Errors of `rdzv_agent_new`: `RDZV_IO` if the path exists and is not a pipe, or is a pipe with a reader.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_agent_options_set_timer_file(
     options: *mut rdzv_agent_options,
@@ -613,7 +621,7 @@ pub unsafe extern "C" fn rdzv_agent_options_set_timer_file(
     path_len: usize,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: the pointers are NULL or as the header wants them; NULL is refused.
+    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
         set(options, error, |options| {
             options.timer_file = Some(self::path(path, path_len, "path")?);
@@ -622,16 +630,16 @@ pub unsafe extern "C" fn rdzv_agent_options_set_timer_file(
     }
 }
 
-/// When a worker has hung in the kernel (state D), where no signal reaches it, for this long, the group is
-/// `RDZV_WORKERS_UNHEALTHY`, and the agent ends with `RDZV_OUTCOME_FAILED`: no restart mends that. 0, the
-/// default: nobody looks.
+/// Sets how long a worker may hang in the kernel (state D), where signals do not reach it, in milliseconds.
+/// After that the group is `RDZV_WORKERS_UNHEALTHY` and the agent ends with `RDZV_OUTCOME_FAILED`, because
+/// a restart cannot help. 0, the default, disables the check.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_agent_options_set_stuck_timeout_ms(
     options: *mut rdzv_agent_options,
     stuck_timeout_ms: i64,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: the pointers are NULL or as the header wants them; NULL is refused.
+    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
         set(options, error, |options| {
             let timeout = span(stuck_timeout_ms, "stuck_timeout_ms")?;

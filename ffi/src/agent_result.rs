@@ -1,4 +1,4 @@
-//! How an agent ended.
+//! Agent results.
 
 use crate::argument::{invalid, reference};
 use crate::buffer::borrowed;
@@ -12,18 +12,19 @@ use rendezvous_agent::reason::Reason;
 use rendezvous_agent::supervisor::Outcome;
 use std::ptr::null;
 
-/// All workers ended well.
+/// All workers succeeded.
 pub const RDZV_OUTCOME_SUCCEEDED: i32 = 0;
-/// The agent stood by, and was not needed: a success, too.
+/// The agent was a spare and was not needed; this counts as a success.
 pub const RDZV_OUTCOME_NOT_NEEDED: i32 = 1;
-/// Somebody asked it to stop.
+/// The agent was requested to stop.
 pub const RDZV_OUTCOME_STOPPED: i32 = 2;
-/// Its workers failed too often, or something else did that no restart mends.
+/// The workers failed more often than restarts are allowed, or an error occurred that a restart cannot fix.
 pub const RDZV_OUTCOME_FAILED: i32 = 3;
-/// It lost sight of its workers.
+/// The agent lost its guard process and can no longer supervise its workers.
 pub const RDZV_OUTCOME_GUARD_LOST: i32 = 4;
 
-/// How an agent ended. It does not change; any thread may read it. What it lends lives as long as it does.
+/// Result of an agent that has ended. It is immutable; any thread may read it. Pointers that it returns are
+/// valid until it is freed.
 #[derive(Debug)]
 pub struct rdzv_agent_result {
     result: AgentResult,
@@ -32,42 +33,41 @@ pub struct rdzv_agent_result {
     report_json: String,
 }
 
-/// One worker's failure. What it points to is UTF-8, not NUL-terminated, and lives as long as the result.
+/// Failure of one worker. Its strings are UTF-8, not NUL-terminated, and valid as long as the result.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct rdzv_worker_failure {
-    /// Set it to `sizeof(rdzv_worker_failure)` before the call; afterwards it tells how many bytes were
-    /// filled.
+    /// Set this to `sizeof(rdzv_worker_failure)` before the call; on return it is the number of bytes filled.
     pub struct_size: u32,
-    /// Its number on its agent.
+    /// Rank of the worker on its agent.
     pub local_rank: u32,
-    /// Its number in the job.
+    /// Rank of the worker in the job.
     pub global_rank: u64,
-    /// The rank of its agent.
+    /// Rank of the agent.
     pub group_rank: u64,
-    /// Its process.
+    /// Process id of the worker.
     pub pid: u32,
-    /// Its exit code; minus the number of the signal that ended it.
+    /// Exit code of the worker; the negated signal number if a signal ended it.
     pub exit_code: i32,
-    /// When it failed, in seconds since 1970.
+    /// Time of the failure, in seconds since 1970-01-01 UTC.
     pub timestamp_s: i64,
-    /// The name of the signal that ended it, such as `SIGSEGV`; length 0 when none did.
+    /// Name of the signal that ended the worker, such as `SIGSEGV`; its length is 0 if no signal did.
     pub signal: *const u8,
-    /// Its length.
+    /// Length of `signal` in bytes.
     pub signal_len: usize,
-    /// The name of its host.
+    /// Name of the worker's host.
     pub host: *const u8,
-    /// Its length.
+    /// Length of `host` in bytes.
     pub host_len: usize,
-    /// What went wrong: what the worker has left in its error file, if it has.
+    /// Description of the failure, from the worker's error file if it wrote one.
     pub message: *const u8,
-    /// Its length.
+    /// Length of `message` in bytes.
     pub message_len: usize,
-    /// Where; length 0 when that is not known.
+    /// Call stack of the failure; its length is 0 if it is unknown.
     pub callstack: *const u8,
-    /// Its length.
+    /// Length of `callstack` in bytes.
     pub callstack_len: usize,
-    /// How many lines of its standard error `rdzv_agent_result_stderr_line` has: the last 20 at most.
+    /// Number of lines of standard error that `rdzv_agent_result_stderr_line` returns: the last 20 at most.
     pub stderr_line_count: usize,
 }
 
@@ -86,7 +86,7 @@ impl rdzv_agent_result {
 fn message(outcome: &Outcome) -> String {
     match outcome {
         Outcome::Succeeded { missing } => missing.as_ref().unwrap_or(&Reason::Succeeded).to_string(),
-        Outcome::NotNeeded => "this agent stood by, and was not needed".into(),
+        Outcome::NotNeeded => "this agent was a spare and was not needed".into(),
         Outcome::Stopped { cause } => Reason::Stop(*cause).to_string(),
         Outcome::Failed { reason } | Outcome::GuardLost { reason } => reason.to_string(),
     }
@@ -103,14 +103,14 @@ pub(crate) fn result_handle(result: AgentResult) -> *mut rdzv_agent_result {
 /// Frees a result. NULL is ignored.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_agent_result_free(result: *mut rdzv_agent_result) {
-    // SAFETY: as the header wants it.
+    // SAFETY: NULL or valid, as the header requires.
     unsafe { guard::free(result) };
 }
 
-/// One of `RDZV_OUTCOME_SUCCEEDED` and so on; -1 for NULL.
+/// Returns one of the `RDZV_OUTCOME_` numbers; -1 for NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_agent_result_outcome(result: *const rdzv_agent_result) -> i32 {
-    // SAFETY: as the header wants it.
+    // SAFETY: NULL or valid, as the header requires.
     unsafe {
         guard::read(result, -1, |of| match of.result.outcome {
             Outcome::Succeeded { .. } => RDZV_OUTCOME_SUCCEEDED,
@@ -122,27 +122,28 @@ pub unsafe extern "C" fn rdzv_agent_result_outcome(result: *const rdzv_agent_res
     }
 }
 
-/// Why, in words, their length in `*len` unless `len` is NULL. Of a success it may tell that not all other
-/// agents came to the end. Not NUL-terminated. NULL for NULL.
+/// Returns the reason for the outcome as text and writes its length to `*len` unless `len` is NULL. For a
+/// success it may say that some other agents did not reach the exit barrier. Not NUL-terminated. NULL for
+/// NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_agent_result_reason(
     result: *const rdzv_agent_result,
     len: *mut usize,
 ) -> *const u8 {
-    // SAFETY: as the header wants it.
+    // SAFETY: NULL or valid, as the header requires.
     unsafe { guard::read(result, null(), |of| borrowed(of.reason.as_bytes(), len)) }
 }
 
-/// Of how many workers there is what they returned: all of this agent, when they were functions and ended
-/// well, else 0.
+/// Returns the number of workers whose return values are available: all workers of this agent if they ran a
+/// function and succeeded, else 0.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_agent_result_returned_count(result: *const rdzv_agent_result) -> usize {
-    // SAFETY: as the header wants it.
+    // SAFETY: NULL or valid, as the header requires.
     unsafe { guard::read(result, 0, |of| of.result.returned.len()) }
 }
 
-/// What a worker returned, at `index` (from 0) in the order of global ranks; the rank goes to `*global_rank`
-/// and the length to `*len`, unless they are NULL. NULL beyond the last.
+/// Returns the bytes returned by the worker at `index` (from 0, in the order of global ranks). Writes its
+/// rank to `*global_rank` and the length to `*len` unless they are NULL. NULL if `index` is out of range.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_agent_result_returned(
     result: *const rdzv_agent_result,
@@ -150,7 +151,7 @@ pub unsafe extern "C" fn rdzv_agent_result_returned(
     global_rank: *mut u64,
     len: *mut usize,
 ) -> *const u8 {
-    // SAFETY: as the header wants it; NULL is not written to.
+    // SAFETY: NULL or valid, as the header requires; NULL is not written to.
     unsafe {
         guard::read(result, null(), |of| {
             let Some((rank, bytes)) = of.result.returned.iter().nth(index) else { return null() };
@@ -162,19 +163,19 @@ pub unsafe extern "C" fn rdzv_agent_result_returned(
     }
 }
 
-/// How many workers failed in the last start; 0 when the agent ended well.
+/// Returns the number of workers that failed in the last attempt; 0 if the agent succeeded.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_agent_result_failure_count(result: *const rdzv_agent_result) -> usize {
-    // SAFETY: as the header wants it.
+    // SAFETY: NULL or valid, as the header requires.
     unsafe {
         guard::read(result, 0, |of| of.result.failure.as_ref().map_or(0, |failure| 1 + failure.others.len()))
     }
 }
 
-/// Fills `*failure`, of which `struct_size` must be set, with the failure at `index`: 0 is the root cause,
-/// and the others follow by global rank.
+/// Fills `*failure` with the failure at `index`: 0 is the root cause, the others follow by global rank. Set
+/// `failure->struct_size` first.
 ///
-/// Errors: `RDZV_INVALID_ARGUMENT` when there is none.
+/// Errors: `RDZV_INVALID_ARGUMENT` if `index` is out of range.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_agent_result_failure(
     result: *const rdzv_agent_result,
@@ -182,14 +183,14 @@ pub unsafe extern "C" fn rdzv_agent_result_failure(
     failure: *mut rdzv_worker_failure,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: the pointers are NULL or as the header wants them; NULL is refused.
+    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
         guard::call(error, || {
             let result = reference(result, "result")?;
             let given = sized::given_size(failure, FAILURE_FIRST_SIZE, "failure")?;
             let of = result
                 .failure(index)
-                .ok_or_else(|| invalid(format!("the result has no failure of index {index}")))?;
+                .ok_or_else(|| invalid(format!("the result has no failure with index {index}")))?;
             let (signal, callstack) =
                 (of.signal().unwrap_or_default(), of.callstack.as_deref().unwrap_or_default());
             let view = rdzv_worker_failure {
@@ -216,8 +217,9 @@ pub unsafe extern "C" fn rdzv_agent_result_failure(
     }
 }
 
-/// A line of the standard error of the worker whose failure is at `index`, the oldest at `line` 0; its length
-/// goes to `*len` unless `len` is NULL. NULL beyond the last. Not NUL-terminated.
+/// Returns a line of standard error of the worker whose failure is at `index`; `line` 0 is the oldest.
+/// Writes the length to `*len` unless `len` is NULL. NULL if `index` or `line` is out of range. Not
+/// NUL-terminated.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_agent_result_stderr_line(
     result: *const rdzv_agent_result,
@@ -225,7 +227,7 @@ pub unsafe extern "C" fn rdzv_agent_result_stderr_line(
     line: usize,
     len: *mut usize,
 ) -> *const u8 {
-    // SAFETY: as the header wants it.
+    // SAFETY: NULL or valid, as the header requires.
     unsafe {
         guard::read(result, null(), |of| {
             let line = of.failure(index).and_then(|failure| failure.stderr_tail.get(line));
@@ -234,23 +236,24 @@ pub unsafe extern "C" fn rdzv_agent_result_stderr_line(
     }
 }
 
-/// The report of the failures of the last start, the root cause first, as a user is to read it; empty when
-/// there were none. Its length goes to `*len` unless `len` is NULL. Not NUL-terminated. NULL for NULL.
+/// Returns a report for the user about the failures of the last attempt, root cause first; empty if there
+/// were none. Writes its length to `*len` unless `len` is NULL. Not NUL-terminated. NULL for NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_agent_result_report(
     result: *const rdzv_agent_result,
     len: *mut usize,
 ) -> *const u8 {
-    // SAFETY: as the header wants it.
+    // SAFETY: NULL or valid, as the header requires.
     unsafe { guard::read(result, null(), |of| borrowed(of.report.as_bytes(), len)) }
 }
 
-/// The same as JSON, of which docs/agent.md has the schema; `null` when there were none.
+/// Returns the report of `rdzv_agent_result_report` as JSON, or `null` if there were no failures;
+/// docs/agent.md has the schema. Length, termination and NULL are as for `rdzv_agent_result_report`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_agent_result_report_json(
     result: *const rdzv_agent_result,
     len: *mut usize,
 ) -> *const u8 {
-    // SAFETY: as the header wants it.
+    // SAFETY: NULL or valid, as the header requires.
     unsafe { guard::read(result, null(), |of| borrowed(of.report_json.as_bytes(), len)) }
 }

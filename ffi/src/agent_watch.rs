@@ -1,4 +1,4 @@
-//! What is seen of an agent beside its events: its health, its metrics and the records of its life.
+//! Observation of agents: health, metrics and event records.
 
 use crate::agent::rdzv_agent;
 use crate::argument::{invalid, out_pointer, reference, text};
@@ -14,30 +14,31 @@ use std::net::{IpAddr, SocketAddr};
 use std::ptr::null_mut;
 use std::sync::Arc;
 
-/// Takes what can be counted, measured and recorded of an agent. The functions are called on the thread that
-/// turns the agent, so they must not block; nor must they throw, or run or free the agent.
+/// Receiver of an agent's metrics and event records. The functions are called on the thread that drives the
+/// agent. They must not block, throw, or run or free the agent.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct rdzv_agent_sink {
-    /// `sizeof(rdzv_agent_sink)`.
+    /// Must be `sizeof(rdzv_agent_sink)`.
     pub struct_size: u32,
-    /// Not used; 0.
+    /// Unused; set to 0.
     pub reserved: u32,
     /// Passed to all functions.
     pub user_data: *mut c_void,
-    /// One value of a metric, whose name is that of PyTorch's elastic agent, such as
-    /// `workers.default.remaining_restarts`, or one of ours (docs/agent.md lists them all): whole numbers, in
-    /// the unit that the name ends with. The name is not NUL-terminated, and lent. May be NULL.
+    /// Receives one value of a metric: an integer in the unit that the name ends with. The name is that of a
+    /// metric of PyTorch's elastic agent, such as `workers.default.remaining_restarts`, or one of this library
+    /// (docs/agent.md lists them all). The name is not NUL-terminated and valid during the call only. May be
+    /// NULL.
     pub metric:
         Option<unsafe extern "C" fn(user_data: *mut c_void, name: *const u8, name_len: usize, value: i64)>,
-    /// One record, a JSON object in one line: what PyTorch's elastic agent writes as an event. Not
-    /// NUL-terminated, and lent. May be NULL.
+    /// Receives one event record as a JSON object on one line, in the format of PyTorch's elastic agent. Not
+    /// NUL-terminated and valid during the call only. May be NULL.
     pub record: Option<unsafe extern "C" fn(user_data: *mut c_void, json: *const u8, json_len: usize)>,
-    /// Called once, when the agent is gone. May be NULL.
+    /// Called once, after the agent was destroyed. May be NULL.
     pub destroy: Option<unsafe extern "C" fn(user_data: *mut c_void)>,
 }
 
-/// The size of `rdzv_agent_sink` in the first header.
+/// Size of `rdzv_agent_sink` in the first release of the header.
 const SINK_FIRST_SIZE: usize = 40;
 const NO_SINK: rdzv_agent_sink = rdzv_agent_sink {
     struct_size: 0,
@@ -48,46 +49,46 @@ const NO_SINK: rdzv_agent_sink = rdzv_agent_sink {
     destroy: None,
 };
 
-/// A sink that is the library's.
-struct Owned(rdzv_agent_sink);
+/// Sink that the library owns; calls `destroy` when dropped.
+struct OwnedSink(rdzv_agent_sink);
 
-// SAFETY: the header tells that the functions are called on the thread that turns the agent, and at its end.
-unsafe impl Send for Owned {}
-// SAFETY: what is shared are two observers of one agent, which are called one after the other.
-unsafe impl Sync for Owned {}
+// SAFETY: the header says that the functions are called on the thread that drives the agent, and at its end.
+unsafe impl Send for OwnedSink {}
+// SAFETY: two observers of one agent share it, and they are called one after the other.
+unsafe impl Sync for OwnedSink {}
 
-impl Drop for Owned {
+impl Drop for OwnedSink {
     fn drop(&mut self) {
         if let Some(destroy) = self.0.destroy {
-            // SAFETY: the sink was given for this, and nothing is told any more.
+            // SAFETY: the sink was supplied for this call, and no call follows.
             unsafe { destroy(self.0.user_data) };
         }
     }
 }
 
-impl Owned {
+impl OwnedSink {
     fn metric(&self, name: &str, value: i64) {
         if let Some(metric) = self.0.metric {
-            // SAFETY: the sink was given for this, and the name lives until the function returns.
+            // SAFETY: the sink was supplied for this call, and the name lives until the function returns.
             unsafe { metric(self.0.user_data, name.as_ptr(), name.len(), value) };
         }
     }
 
     fn record(&self, json: &str) {
         if let Some(record) = self.0.record {
-            // SAFETY: the sink was given for this, and the text lives until the function returns.
+            // SAFETY: the sink was supplied for this call, and the text lives until the function returns.
             unsafe { record(self.0.user_data, json.as_ptr(), json.len()) };
         }
     }
 }
 
-/// Has an agent that does not run watched.
+/// Runs a function on an agent that is not running.
 unsafe fn watch(
     agent: *const rdzv_agent,
     error: *mut *mut rdzv_error,
     body: impl FnOnce(&mut Agent, &EventFacts) -> Result<(), Fault>,
 ) -> rdzv_status {
-    // SAFETY: the pointers are NULL or as the header wants them; NULL is refused.
+    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
         guard::call_on(agent.as_ref().map(|agent| &agent.poison), error, || {
             let agent = reference(agent, "agent")?;
@@ -97,17 +98,18 @@ unsafe fn watch(
     }
 }
 
-/// Adds a sink, which hears of everything from the beginning when it is added before the agent is run or in a
-/// loop. `sink` is copied; on success the library owns `user_data`, until it calls `destroy`.
+/// Adds a sink. A sink that is added before the agent runs or is added to a loop receives everything from
+/// the start. `sink` is copied; on success the library owns `user_data` until it calls `destroy`.
 ///
-/// Errors: `RDZV_INVALID_ARGUMENT` (no function to tell), `RDZV_REENTRANT` (the agent runs).
+/// Errors: `RDZV_INVALID_ARGUMENT` (neither `metric` nor `record` is set), `RDZV_REENTRANT` (the agent is
+/// running).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_agent_add_sink(
     agent: *const rdzv_agent,
     sink: *const rdzv_agent_sink,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: the pointers are NULL or as the header wants them; NULL is refused.
+    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
         watch(agent, error, |agent, facts| {
             let given = sized::given_size(sink, SINK_FIRST_SIZE, "sink")?;
@@ -115,7 +117,7 @@ pub unsafe extern "C" fn rdzv_agent_add_sink(
             if sink.metric.is_none() && sink.record.is_none() {
                 return Err(invalid("`sink` has neither `metric` nor `record`"));
             }
-            let owned = Arc::new(Owned(sink));
+            let owned = Arc::new(OwnedSink(sink));
             if sink.metric.is_some() {
                 let (mut metrics, owned) = (Metrics::default(), Arc::clone(&owned));
                 agent.observe(Box::new(move |now, machine, happened| {
@@ -134,12 +136,13 @@ pub unsafe extern "C" fn rdzv_agent_add_sink(
     }
 }
 
-/// Answers over HTTP, at `host` (a numeric address) and `port` (0 for any that is free), how the agent is: 200
-/// when it is well, and 503 when it should have got on and has not; the body is a JSON object (docs/agent.md).
-/// It does so on a thread of its own, until the agent is gone. The port goes to `*bound` unless that is NULL.
+/// Serves the agent's health over HTTP at `host` (a numeric address) and `port` (0 for any free port). The
+/// status is 200 if the agent is healthy and 503 if it is overdue to make progress; the body is a JSON
+/// object (docs/agent.md). The server runs on its own thread until the agent is destroyed. The port goes to
+/// `*bound` unless `bound` is NULL.
 ///
-/// Errors: `RDZV_INVALID_ARGUMENT` (the host is no address), `RDZV_IO` (it is not to be had; there is no room
-/// for a thread), `RDZV_REENTRANT` (the agent runs).
+/// Errors: `RDZV_INVALID_ARGUMENT` (`host` is not an address), `RDZV_IO` (the address cannot be bound, or
+/// no thread can be created), `RDZV_REENTRANT` (the agent is running).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_agent_serve_health(
     agent: *const rdzv_agent,
@@ -149,7 +152,7 @@ pub unsafe extern "C" fn rdzv_agent_serve_health(
     bound: *mut u16,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: the pointers are NULL or as the header wants them; NULL is refused where it must be.
+    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused where it must be.
     unsafe {
         watch(agent, error, |agent, facts| {
             let host = text(host, host_len, "host")?;
@@ -159,7 +162,7 @@ pub unsafe extern "C" fn rdzv_agent_serve_health(
             let served = agent.serve_health(address, facts.watchdog.into());
             let served = served.map_err(|cause| {
                 Fault::new(RDZV_IO, format!("health cannot be served at {address}: {cause}"))
-                    .with(|known| known.os_error = cause.raw_os_error().unwrap_or(0))
+                    .with(|details| details.os_error = cause.raw_os_error().unwrap_or(0))
             })?;
             if let Ok(bound) = out_pointer(bound, "bound") {
                 bound.put(served.port());

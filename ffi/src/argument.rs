@@ -1,18 +1,18 @@
 //! Byte strings as arguments.
 //!
-//! All that comes from C is checked here before it is believed.
+//! All input from C is validated here before use.
 
 use crate::fault::Fault;
 use crate::status::{RDZV_INVALID_ARGUMENT, RDZV_LIMIT_EXCEEDED};
 use std::time::Duration;
 
-/// A run of bytes that the caller owns. `data` may be NULL when `len` is 0.
+/// Bytes that the caller owns. `data` may be NULL if `len` is 0.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct rdzv_bytes {
-    /// The first byte.
+    /// First byte.
     pub data: *const u8,
-    /// How many bytes.
+    /// Number of bytes.
     pub len: usize,
 }
 
@@ -26,24 +26,24 @@ fn is_null(name: &str) -> Fault {
     invalid(format!("`{name}` is NULL"))
 }
 
-/// A handle or struct that must not be NULL.
+/// Checks that a handle or struct is not NULL.
 pub(crate) unsafe fn reference<'a, T>(pointer: *const T, name: &str) -> Result<&'a T, Fault> {
     // SAFETY: the caller of the C function promises that a non-NULL pointer is live.
     unsafe { pointer.as_ref() }.ok_or_else(|| is_null(name))
 }
 
-/// The same, for a handle that this call may change.
+/// Checks that a handle that this call may change is not NULL.
 pub(crate) unsafe fn reference_mut<'a, T>(pointer: *mut T, name: &str) -> Result<&'a mut T, Fault> {
     // SAFETY: the caller of the C function promises that a non-NULL pointer is live and not in use elsewhere.
     unsafe { pointer.as_mut() }.ok_or_else(|| is_null(name))
 }
 
-/// A place for a result: must not be NULL.
+/// Checks that an output pointer is not NULL.
 pub(crate) fn out_pointer<T>(pointer: *mut T, name: &str) -> Result<OutPointer<T>, Fault> {
     if pointer.is_null() { Err(is_null(name)) } else { Ok(OutPointer(pointer)) }
 }
 
-/// A place for a result, found to be there before anything is done.
+/// Output pointer that was checked before the operation began.
 pub(crate) struct OutPointer<T>(*mut T);
 
 impl<T> OutPointer<T> {
@@ -53,7 +53,7 @@ impl<T> OutPointer<T> {
     }
 }
 
-/// `data[..len]`; NULL stands for no bytes.
+/// Returns `data[..len]`; NULL is allowed for an empty slice.
 #[inline(never)]
 pub(crate) unsafe fn bytes<'a>(data: *const u8, len: usize, name: &str) -> Result<&'a [u8], Fault> {
     match (data.is_null(), len) {
@@ -67,7 +67,7 @@ pub(crate) unsafe fn bytes<'a>(data: *const u8, len: usize, name: &str) -> Resul
     }
 }
 
-/// An array of byte runs.
+/// Returns the items of an array of byte strings.
 #[inline(never)]
 pub(crate) unsafe fn list<'a>(
     items: *const rdzv_bytes,
@@ -91,15 +91,15 @@ pub(crate) unsafe fn list<'a>(
     items.iter().map(|item| unsafe { bytes(item.data, item.len, name) }).collect()
 }
 
-/// UTF-8 text.
+/// Checks that an argument is UTF-8.
 #[inline(never)]
 pub(crate) unsafe fn text<'a>(data: *const u8, len: usize, name: &str) -> Result<&'a str, Fault> {
-    // SAFETY: passed on as it came.
+    // SAFETY: passed on unchanged.
     let bytes = unsafe { bytes(data, len, name) }?;
     std::str::from_utf8(bytes).map_err(|error| invalid(format!("`{name}` is not UTF-8: {error}")))
 }
 
-/// A span that must be longer than zero.
+/// Converts milliseconds to a duration; the value must be above 0.
 #[inline(never)]
 pub(crate) fn positive_ms(millis: i64, name: &str) -> Result<Duration, Fault> {
     match u64::try_from(millis) {
@@ -108,7 +108,7 @@ pub(crate) fn positive_ms(millis: i64, name: &str) -> Result<Duration, Fault> {
     }
 }
 
-/// A span that may be zero.
+/// Converts milliseconds to a duration; 0 is allowed.
 pub(crate) fn zero_or_more_ms(millis: i64, name: &str) -> Result<Duration, Fault> {
     match millis {
         0 => Ok(Duration::ZERO),
@@ -116,7 +116,7 @@ pub(crate) fn zero_or_more_ms(millis: i64, name: &str) -> Result<Duration, Fault
     }
 }
 
-/// How many take part in something: one at least.
+/// Checks a number of participants, which must be at least 1.
 pub(crate) fn participants(world_size: i64) -> Result<i64, Fault> {
     match world_size {
         1.. => Ok(world_size),

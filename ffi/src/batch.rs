@@ -1,4 +1,4 @@
-//! Transactions and batches: what the server does in one turn.
+//! Transactions and batches: several requests in one step of the server.
 
 use crate::argument::{bytes, invalid, out_pointer, reference, reference_mut};
 use crate::fault::{Fault, rdzv_error};
@@ -12,10 +12,10 @@ use rendezvous_core::error::Operation;
 use rendezvous_core::limits::KEYS_MAX;
 use std::ptr::null;
 
-/// A transaction: tests of keys, writes that are done in one turn if all of them hold, and others that are
-/// done if not. Nobody sees a part of it. Make one, put together what is to be tested and done, and commit it
-/// as often as you like; it copies what it is given. Keys are those of the store that it is committed to. One
-/// thread at a time.
+/// Transaction: tests of keys, writes that the server applies atomically if all tests hold, and other
+/// writes that it applies atomically otherwise. Create one, add tests and writes, and commit it as often as
+/// needed; it copies its arguments. Keys are relative to the store that it is committed to. One thread at a
+/// time.
 #[derive(Debug)]
 pub struct rdzv_txn {
     pub(crate) txn: Txn,
@@ -23,8 +23,8 @@ pub struct rdzv_txn {
     count: u64,
 }
 
-/// Requests that are carried out in order in one turn, and answered each for itself: one that fails stops
-/// none. Make one, put them together, and send it as often as you like; it copies what it is given. One
+/// Requests that the server executes in order in one step and answers separately; one that fails does not
+/// stop the others. Create one, add requests, and send it as often as needed; it copies its arguments. One
 /// thread at a time.
 #[derive(Debug, Default)]
 pub struct rdzv_batch {
@@ -32,13 +32,13 @@ pub struct rdzv_batch {
     count: u64,
 }
 
-/// The answers to a batch. Reusable, like `rdzv_buffer`. One thread at a time.
+/// Answers to a batch. Reusable, like `rdzv_buffer`. One thread at a time.
 #[derive(Debug, Default)]
 pub struct rdzv_answers {
     answers: Answers,
 }
 
-/// Answers, and the words of those that failed.
+/// Answers, each with the message of its failure or an empty string.
 #[derive(Debug, Default)]
 pub(crate) struct Answers(Vec<(BatchAnswer, String)>);
 
@@ -58,7 +58,7 @@ impl Answers {
         self.0.len()
     }
 
-    /// One of them for C.
+    /// Returns the answer at `index` as a C struct.
     pub(crate) fn view(&self, index: usize) -> Option<rdzv_answer> {
         let (answer, message) = self.0.get(index)?;
         let mut view = rdzv_answer { struct_size: 0, status: RDZV_OK, number: 0, data: null(), len: 0 };
@@ -76,49 +76,49 @@ impl Answers {
     }
 }
 
-/// The answer to one request of a batch. `data` is lent until the answers are filled again or freed, or until
-/// the next call on the loop.
+/// Answer to one request of a batch. `data` is valid until the answers are refilled or freed, or, for an
+/// answer of a loop, until the next call on the loop.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct rdzv_answer {
-    /// Set it to `sizeof(rdzv_answer)` before the call; afterwards it tells how many bytes were filled.
+    /// Set this to `sizeof(rdzv_answer)` before the call; on return it is the number of bytes filled.
     pub struct_size: u32,
-    /// How it ended.
+    /// Status of the request.
     pub status: rdzv_status,
     /// add: the sum; queue_len and delete_prefix: the count; check and delete_key: 1 or 0.
     pub number: i64,
-    /// compare_set: what now stands there, NULL without a value; of a failure one sentence.
+    /// compare_set: the value afterwards, NULL if there is none; failed request: the error message.
     pub data: *const u8,
-    /// Its length in bytes.
+    /// Length of `data` in bytes.
     pub len: usize,
 }
 
 pub(crate) const ANSWER_FIRST_SIZE: usize = 32;
 
-/// Counts one more of those that a request may have.
+/// Counts one more test, write or request; fails at the limit.
 fn count(so_far: &mut u64) -> Result<(), Fault> {
     if *so_far >= KEYS_MAX {
-        let message = format!("there are {KEYS_MAX} steps already, and that is the limit");
+        let message = format!("the limit of {KEYS_MAX} tests, writes or requests is reached");
         return Err(Fault::new(RDZV_LIMIT_EXCEEDED, message));
     }
     *so_far += 1;
     Ok(())
 }
 
-/// A value as a step keeps it.
+/// Copies a value for a step.
 unsafe fn boxed(data: *const u8, len: usize, name: &str) -> Result<Box<[u8]>, Fault> {
-    // SAFETY: passed on as it came.
+    // SAFETY: passed on unchanged.
     unsafe { bytes(data, len, name) }.map(Box::from)
 }
 
-/// One more test of a transaction.
+/// Adds a test to a transaction.
 unsafe fn require(
     txn: *mut rdzv_txn,
     (key, key_len): (*const u8, usize),
     error: *mut *mut rdzv_error,
     test: impl FnOnce() -> Result<Test, Fault>,
 ) -> rdzv_status {
-    // SAFETY: the pointers are NULL or as the header wants them; NULL is refused.
+    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
         guard::call(error, || {
             let (this, key) = (reference_mut(txn, "txn")?, bytes(key, key_len, "key")?);
@@ -130,14 +130,14 @@ unsafe fn require(
     }
 }
 
-/// One more write of a transaction.
+/// Adds a write to a transaction.
 unsafe fn write(
     txn: *mut rdzv_txn,
     (key, key_len): (*const u8, usize),
     error: *mut *mut rdzv_error,
     step: impl FnOnce() -> Result<Step, Fault>,
 ) -> rdzv_status {
-    // SAFETY: the pointers are NULL or as the header wants them; NULL is refused.
+    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
         guard::call(error, || {
             let (this, key) = (reference_mut(txn, "txn")?, bytes(key, key_len, "key")?);
@@ -149,14 +149,14 @@ unsafe fn write(
     }
 }
 
-/// One more request of a batch.
+/// Adds a request to a batch.
 unsafe fn request(
     batch: *mut rdzv_batch,
     (key, key_len): (*const u8, usize),
     error: *mut *mut rdzv_error,
     step: impl FnOnce() -> Result<BatchStep, Fault>,
 ) -> rdzv_status {
-    // SAFETY: the pointers are NULL or as the header wants them; NULL is refused.
+    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
         guard::call(error, || {
             let (this, key) = (reference_mut(batch, "batch")?, bytes(key, key_len, "key")?);
@@ -168,7 +168,8 @@ unsafe fn request(
     }
 }
 
-/// An empty transaction, yours until `rdzv_txn_free`. Never NULL: a process without memory is aborted.
+/// Creates an empty transaction; the caller frees it with `rdzv_txn_free`. Never NULL: the process is
+/// aborted if it is out of memory.
 #[unsafe(no_mangle)]
 pub extern "C" fn rdzv_txn_new() -> *mut rdzv_txn {
     guard::quiet(std::ptr::null_mut(), || {
@@ -179,14 +180,14 @@ pub extern "C" fn rdzv_txn_new() -> *mut rdzv_txn {
 /// Frees a transaction. NULL is ignored.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_txn_free(txn: *mut rdzv_txn) {
-    // SAFETY: as the header wants it.
+    // SAFETY: NULL or valid, as the header requires.
     unsafe { guard::free(txn) };
 }
 
-/// Tests that the key has a value.
+/// Adds the test that the key has a value.
 ///
-/// Errors of this and all tests and writes below: `RDZV_INVALID_ARGUMENT`; `RDZV_LIMIT_EXCEEDED` when there
-/// are 131,072 of them already.
+/// Errors of this and all tests and writes below: `RDZV_INVALID_ARGUMENT`; `RDZV_LIMIT_EXCEEDED` if
+/// 131,072 of them were added already.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_txn_require_present(
     txn: *mut rdzv_txn,
@@ -194,11 +195,11 @@ pub unsafe extern "C" fn rdzv_txn_require_present(
     key_len: usize,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: passed on as they came.
+    // SAFETY: passed on unchanged.
     unsafe { require(txn, (key, key_len), error, || Ok(Test::Present)) }
 }
 
-/// Tests that the key has no value.
+/// Adds the test that the key has no value.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_txn_require_absent(
     txn: *mut rdzv_txn,
@@ -206,11 +207,11 @@ pub unsafe extern "C" fn rdzv_txn_require_absent(
     key_len: usize,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: passed on as they came.
+    // SAFETY: passed on unchanged.
     unsafe { require(txn, (key, key_len), error, || Ok(Test::Absent)) }
 }
 
-/// Tests that the key last changed at this revision of the store; 0 means that it has no value.
+/// Adds the test that the key last changed at this revision of the store; 0 means that it has no value.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_txn_require_revision(
     txn: *mut rdzv_txn,
@@ -219,11 +220,11 @@ pub unsafe extern "C" fn rdzv_txn_require_revision(
     revision: u64,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: passed on as they came.
+    // SAFETY: passed on unchanged.
     unsafe { require(txn, (key, key_len), error, || Ok(Test::Revision(revision))) }
 }
 
-/// Tests that this is the key's value.
+/// Adds the test that the key has this value.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_txn_require_value(
     txn: *mut rdzv_txn,
@@ -233,14 +234,14 @@ pub unsafe extern "C" fn rdzv_txn_require_value(
     value_len: usize,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: passed on as they came.
+    // SAFETY: passed on unchanged.
     unsafe { require(txn, (key, key_len), error, || Ok(Test::Value(boxed(value, value_len, "value")?))) }
 }
 
-/// From now on, writes are those that are done when a test does not hold.
+/// Starts the second branch: writes added from now on are applied if a test does not hold.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_txn_otherwise(txn: *mut rdzv_txn, error: *mut *mut rdzv_error) -> rdzv_status {
-    // SAFETY: the pointers are NULL or as the header wants them; NULL is refused.
+    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
         guard::call(error, || {
             reference_mut(txn, "txn")?.branch = Branch::Otherwise;
@@ -249,7 +250,7 @@ pub unsafe extern "C" fn rdzv_txn_otherwise(txn: *mut rdzv_txn, error: *mut *mut
     }
 }
 
-/// Stores a value.
+/// Adds a write that stores a value.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_txn_set(
     txn: *mut rdzv_txn,
@@ -259,13 +260,13 @@ pub unsafe extern "C" fn rdzv_txn_set(
     value_len: usize,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: passed on as they came.
+    // SAFETY: passed on unchanged.
     unsafe {
         write(txn, (key, key_len), error, || Ok(Step::Set { value: boxed(value, value_len, "value")? }))
     }
 }
 
-/// Removes a key, if it is there.
+/// Adds a write that deletes a key if it exists.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_txn_delete_key(
     txn: *mut rdzv_txn,
@@ -273,11 +274,11 @@ pub unsafe extern "C" fn rdzv_txn_delete_key(
     key_len: usize,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: passed on as they came.
+    // SAFETY: passed on unchanged.
     unsafe { write(txn, (key, key_len), error, || Ok(Step::Delete)) }
 }
 
-/// Removes all keys that begin with `prefix`, and queues too.
+/// Adds a write that deletes all keys that start with `prefix`, including queues.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_txn_delete_prefix(
     txn: *mut rdzv_txn,
@@ -285,11 +286,11 @@ pub unsafe extern "C" fn rdzv_txn_delete_prefix(
     prefix_len: usize,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: passed on as they came.
+    // SAFETY: passed on unchanged.
     unsafe { write(txn, (prefix, prefix_len), error, || Ok(Step::DeletePrefix)) }
 }
 
-/// Adds to the decimal number under a key, as `rdzv_store_add`.
+/// Adds a write that adds to the decimal number under a key, as `rdzv_store_add` does.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_txn_add(
     txn: *mut rdzv_txn,
@@ -298,11 +299,11 @@ pub unsafe extern "C" fn rdzv_txn_add(
     delta: i64,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: passed on as they came.
+    // SAFETY: passed on unchanged.
     unsafe { write(txn, (key, key_len), error, || Ok(Step::Add { delta })) }
 }
 
-/// Adds bytes behind a value, which is created if missing.
+/// Adds a write that appends bytes to a value, which is created if missing.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_txn_append(
     txn: *mut rdzv_txn,
@@ -312,20 +313,20 @@ pub unsafe extern "C" fn rdzv_txn_append(
     value_len: usize,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: passed on as they came.
+    // SAFETY: passed on unchanged.
     unsafe {
         write(txn, (key, key_len), error, || Ok(Step::Append { value: boxed(value, value_len, "value")? }))
     }
 }
 
-/// Commits a transaction to a native store. Whether its tests held, 1 or 0, goes to `*holds`: with 0 the
-/// writes behind `rdzv_txn_otherwise` were done. The store's revision behind it goes to `*revision`, which
-/// may be NULL. Which test did not hold the server does not tell.
+/// Commits a transaction to a native store. `*holds` is set to 1 if all tests held; with 0, the writes
+/// added after `rdzv_txn_otherwise` were applied. The store's revision after the commit goes to
+/// `*revision`, which may be NULL. The server does not report which test failed.
 ///
-/// Errors besides those of `rdzv_store_end_session`: `RDZV_LIMIT_EXCEEDED`, `RDZV_INVALID_ARGUMENT` (a value
-/// to add to is not a number), `RDZV_STALE_ROUND`: then nothing was done. When the server is gone, the time
-/// is up or the call is cancelled after it was sent, it may have been done all the same, the whole of it; the
-/// message tells whether it may.
+/// Errors besides those of `rdzv_store_end_session`: `RDZV_LIMIT_EXCEEDED`, `RDZV_INVALID_ARGUMENT` (a
+/// value to add to is not a number), `RDZV_STALE_ROUND`; after these, no write was applied. If the
+/// connection fails, the timeout passes or the call is cancelled after the request was sent, the whole
+/// transaction may have been applied; the message says whether that is possible.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_store_commit(
     store: *const rdzv_store,
@@ -335,7 +336,7 @@ pub unsafe extern "C" fn rdzv_store_commit(
     revision: *mut u64,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: the pointers are NULL or as the header wants them; NULL is refused where it must be.
+    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused where it must be.
     unsafe {
         guard::call_on(store.as_ref().map(|store| &store.poison), error, || {
             let client = native(reference(store, "store")?, Operation::Txn)?;
@@ -355,7 +356,8 @@ pub unsafe extern "C" fn rdzv_store_commit(
     }
 }
 
-/// An empty batch, yours until `rdzv_batch_free`. Never NULL: a process without memory is aborted.
+/// Creates an empty batch; the caller frees it with `rdzv_batch_free`. Never NULL: the process is aborted
+/// if it is out of memory.
 #[unsafe(no_mangle)]
 pub extern "C" fn rdzv_batch_new() -> *mut rdzv_batch {
     guard::quiet(std::ptr::null_mut(), || Box::into_raw(Box::default()))
@@ -364,11 +366,12 @@ pub extern "C" fn rdzv_batch_new() -> *mut rdzv_batch {
 /// Frees a batch. NULL is ignored.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_batch_free(batch: *mut rdzv_batch) {
-    // SAFETY: as the header wants it.
+    // SAFETY: NULL or valid, as the header requires.
     unsafe { guard::free(batch) };
 }
 
-/// Stores a value. Errors of this and the requests below: as of `rdzv_txn_require_present`.
+/// Adds a request that stores a value. Errors of this and the requests below: as for
+/// `rdzv_txn_require_present`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_batch_set(
     batch: *mut rdzv_batch,
@@ -378,7 +381,7 @@ pub unsafe extern "C" fn rdzv_batch_set(
     value_len: usize,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: passed on as they came.
+    // SAFETY: passed on unchanged.
     unsafe {
         request(batch, (key, key_len), error, || {
             Ok(BatchStep::Write(Step::Set { value: boxed(value, value_len, "value")? }))
@@ -386,8 +389,8 @@ pub unsafe extern "C" fn rdzv_batch_set(
     }
 }
 
-/// Stores `desired` if the value is `expected`, or if there is none and `expected` is empty; the answer is
-/// what then stands there.
+/// Adds a request that stores `desired` if the value is `expected`, or if there is no value and `expected`
+/// is empty; the answer is the value afterwards.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_batch_compare_set(
     batch: *mut rdzv_batch,
@@ -399,7 +402,7 @@ pub unsafe extern "C" fn rdzv_batch_compare_set(
     desired_len: usize,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: passed on as they came.
+    // SAFETY: passed on unchanged.
     unsafe {
         request(batch, (key, key_len), error, || {
             let expected = boxed(expected, expected_len, "expected")?;
@@ -408,7 +411,7 @@ pub unsafe extern "C" fn rdzv_batch_compare_set(
     }
 }
 
-/// Adds to the decimal number under a key; the answer is the sum.
+/// Adds a request that adds to the decimal number under a key; the answer is the sum.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_batch_add(
     batch: *mut rdzv_batch,
@@ -417,11 +420,11 @@ pub unsafe extern "C" fn rdzv_batch_add(
     delta: i64,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: passed on as they came.
+    // SAFETY: passed on unchanged.
     unsafe { request(batch, (key, key_len), error, || Ok(BatchStep::Write(Step::Add { delta }))) }
 }
 
-/// Asks whether the key is there.
+/// Adds a request that checks whether the key exists.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_batch_check(
     batch: *mut rdzv_batch,
@@ -429,11 +432,11 @@ pub unsafe extern "C" fn rdzv_batch_check(
     key_len: usize,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: passed on as they came.
+    // SAFETY: passed on unchanged.
     unsafe { request(batch, (key, key_len), error, || Ok(BatchStep::Check)) }
 }
 
-/// Removes a key; the answer is whether it was there.
+/// Adds a request that deletes a key; the answer is 1 if it existed, else 0.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_batch_delete_key(
     batch: *mut rdzv_batch,
@@ -441,11 +444,12 @@ pub unsafe extern "C" fn rdzv_batch_delete_key(
     key_len: usize,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: passed on as they came.
+    // SAFETY: passed on unchanged.
     unsafe { request(batch, (key, key_len), error, || Ok(BatchStep::Write(Step::Delete))) }
 }
 
-/// Removes all keys that begin with `prefix`, and queues too; the answer is how many keys that were.
+/// Adds a request that deletes all keys that start with `prefix`, including queues; the answer is the
+/// number of deleted keys.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_batch_delete_prefix(
     batch: *mut rdzv_batch,
@@ -453,11 +457,11 @@ pub unsafe extern "C" fn rdzv_batch_delete_prefix(
     prefix_len: usize,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: passed on as they came.
+    // SAFETY: passed on unchanged.
     unsafe { request(batch, (prefix, prefix_len), error, || Ok(BatchStep::Write(Step::DeletePrefix))) }
 }
 
-/// Adds bytes behind a value, which is created if missing.
+/// Adds a request that appends bytes to a value, which is created if missing.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_batch_append(
     batch: *mut rdzv_batch,
@@ -467,7 +471,7 @@ pub unsafe extern "C" fn rdzv_batch_append(
     value_len: usize,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: passed on as they came.
+    // SAFETY: passed on unchanged.
     unsafe {
         request(batch, (key, key_len), error, || {
             Ok(BatchStep::Write(Step::Append { value: boxed(value, value_len, "value")? }))
@@ -475,7 +479,7 @@ pub unsafe extern "C" fn rdzv_batch_append(
     }
 }
 
-/// Puts an item at the end of a queue.
+/// Adds a request that appends an item to a queue.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_batch_queue_push(
     batch: *mut rdzv_batch,
@@ -485,7 +489,7 @@ pub unsafe extern "C" fn rdzv_batch_queue_push(
     item_len: usize,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: passed on as they came.
+    // SAFETY: passed on unchanged.
     unsafe {
         request(batch, (key, key_len), error, || {
             Ok(BatchStep::QueuePush { item: boxed(item, item_len, "item")? })
@@ -493,7 +497,7 @@ pub unsafe extern "C" fn rdzv_batch_queue_push(
     }
 }
 
-/// Counts the items of a queue.
+/// Adds a request for the number of items in a queue.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_batch_queue_len(
     batch: *mut rdzv_batch,
@@ -501,11 +505,12 @@ pub unsafe extern "C" fn rdzv_batch_queue_len(
     key_len: usize,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: passed on as they came.
+    // SAFETY: passed on unchanged.
     unsafe { request(batch, (key, key_len), error, || Ok(BatchStep::QueueLen)) }
 }
 
-/// No answers yet; yours until `rdzv_answers_free`. Never NULL: a process without memory is aborted.
+/// Creates an empty set of answers; the caller frees it with `rdzv_answers_free`. Never NULL: the process
+/// is aborted if it is out of memory.
 #[unsafe(no_mangle)]
 pub extern "C" fn rdzv_answers_new() -> *mut rdzv_answers {
     guard::quiet(std::ptr::null_mut(), || Box::into_raw(Box::default()))
@@ -514,20 +519,20 @@ pub extern "C" fn rdzv_answers_new() -> *mut rdzv_answers {
 /// Frees answers. NULL is ignored.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_answers_free(answers: *mut rdzv_answers) {
-    // SAFETY: as the header wants it.
+    // SAFETY: NULL or valid, as the header requires.
     unsafe { guard::free(answers) };
 }
 
-/// How many answers there are. 0 for NULL.
+/// Returns the number of answers; 0 for NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_answers_count(answers: *const rdzv_answers) -> usize {
-    // SAFETY: as the header wants it.
+    // SAFETY: NULL or valid, as the header requires.
     unsafe { guard::read(answers, 0, |answers| answers.answers.count()) }
 }
 
-/// Fills `*out`, of which `struct_size` must be set, with the answer at `index` (from 0).
+/// Fills `*out` with the answer at `index` (from 0). Set `out->struct_size` first.
 ///
-/// Errors: `RDZV_INVALID_ARGUMENT` beyond the last.
+/// Errors: `RDZV_INVALID_ARGUMENT` if `index` is out of range.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_answers_get(
     answers: *const rdzv_answers,
@@ -535,23 +540,24 @@ pub unsafe extern "C" fn rdzv_answers_get(
     out: *mut rdzv_answer,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: the pointers are NULL or as the header wants them; NULL is refused.
+    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
         guard::call(error, || {
             let answers = reference(answers, "answers")?;
             let given = sized::given_size(out, ANSWER_FIRST_SIZE, "out")?;
             let view = answers.answers.view(index);
-            sized::put(out, given, &view.ok_or_else(|| invalid("there is no answer of this index"))?);
+            sized::put(out, given, &view.ok_or_else(|| invalid("there is no answer with this index"))?);
             Ok(())
         })
     }
 }
 
-/// Sends a batch to a native store; the answers, in the order of the requests, replace those in `answers`.
+/// Sends a batch to a native store. The answers, in the order of the requests, replace the content of
+/// `answers`.
 ///
-/// Errors: those of `rdzv_store_end_session`. What happens to one request is in its answer. When the server
-/// is gone, the time is up or the call is cancelled after it was sent, the batch may have been carried out all
-/// the same, the whole of it; the message tells whether it may.
+/// Errors: those of `rdzv_store_end_session`. The failure of a single request is in its answer. If the
+/// connection fails, the timeout passes or the call is cancelled after the batch was sent, the whole batch
+/// may have been executed; the message says whether that is possible.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_store_batch(
     store: *const rdzv_store,
@@ -560,7 +566,7 @@ pub unsafe extern "C" fn rdzv_store_batch(
     answers: *mut rdzv_answers,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: the pointers are NULL or as the header wants them; NULL is refused.
+    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
         guard::call_on(store.as_ref().map(|store| &store.poison), error, || {
             let client = native(reference(store, "store")?, Operation::Batch)?;

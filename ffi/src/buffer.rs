@@ -1,22 +1,22 @@
-//! Bytes that the library hands out: one reusable buffer, one reusable list.
+//! Bytes that the library returns: a reusable buffer and a reusable list.
 
 use crate::guard;
 use std::ptr::null;
 
-/// Holds a value that an operation read. Make one, pass it to as many calls as you like; each replaces its
-/// content and reuses its memory. One thread at a time.
+/// Buffer for a value that an operation reads. Create one and pass it to any number of calls; each call
+/// replaces its content and reuses its memory. One thread at a time.
 #[derive(Debug, Default)]
 pub struct rdzv_buffer {
     bytes: Vec<u8>,
-    /// Where the next value comes together: a failure leaves the last one as it is.
+    /// Next value while it is read; a failed read leaves `bytes` unchanged.
     spare: Vec<u8>,
 }
 
-/// More than this is not kept only to be used again.
+/// Capacity above which the spare memory is released instead of reused, in bytes.
 const SPARE_BYTES_MAX: usize = 1 << 20;
 
 impl rdzv_buffer {
-    /// Replaces the content with what `read` reads, if it succeeds.
+    /// Replaces the content with what `read` produces, if it succeeds.
     pub(crate) fn fill<E>(&mut self, read: impl FnOnce(&mut Vec<u8>) -> Result<(), E>) -> Result<(), E> {
         self.spare.clear();
         let result = read(&mut self.spare);
@@ -29,7 +29,7 @@ impl rdzv_buffer {
         result
     }
 
-    /// Replaces the content with these bytes, which are not copied.
+    /// Replaces the content with these bytes without copying them.
     pub(crate) fn take(&mut self, bytes: Vec<u8>) {
         self.bytes = bytes;
     }
@@ -40,7 +40,8 @@ impl rdzv_buffer {
     }
 }
 
-/// An empty buffer, yours until `rdzv_buffer_free`. Never NULL: a process without memory is aborted.
+/// Creates an empty buffer; the caller frees it with `rdzv_buffer_free`. Never NULL: the process is aborted
+/// if it is out of memory.
 #[unsafe(no_mangle)]
 pub extern "C" fn rdzv_buffer_new() -> *mut rdzv_buffer {
     guard::quiet(std::ptr::null_mut(), || Box::into_raw(Box::default()))
@@ -49,32 +50,33 @@ pub extern "C" fn rdzv_buffer_new() -> *mut rdzv_buffer {
 /// Frees a buffer. NULL is ignored.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_buffer_free(buffer: *mut rdzv_buffer) {
-    // SAFETY: as the header wants it.
+    // SAFETY: NULL or valid, as the header requires.
     unsafe { guard::free(buffer) };
 }
 
-/// The first byte; valid until the next call that fills or frees the buffer. Not NUL-terminated. NULL for
-/// NULL.
+/// Returns a pointer to the first byte, valid until the next call that fills or frees the buffer. Not
+/// NUL-terminated. NULL for NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_buffer_data(buffer: *const rdzv_buffer) -> *const u8 {
-    // SAFETY: as the header wants it.
+    // SAFETY: NULL or valid, as the header requires.
     unsafe { guard::read(buffer, null(), |buffer| buffer.bytes.as_ptr()) }
 }
 
-/// How many bytes. 0 for NULL.
+/// Returns the number of bytes; 0 for NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_buffer_len(buffer: *const rdzv_buffer) -> usize {
-    // SAFETY: as the header wants it.
+    // SAFETY: NULL or valid, as the header requires.
     unsafe { guard::read(buffer, 0, |buffer| buffer.bytes.len()) }
 }
 
-/// Holds several values or keys that an operation read. Reusable, like `rdzv_buffer`. One thread at a time.
+/// List of values or keys that an operation reads. Reusable, like `rdzv_buffer`. One thread at a time.
 #[derive(Debug, Default)]
 pub struct rdzv_list {
     pub(crate) items: Vec<Vec<u8>>,
 }
 
-/// An empty list, yours until `rdzv_list_free`. Never NULL: a process without memory is aborted.
+/// Creates an empty list; the caller frees it with `rdzv_list_free`. Never NULL: the process is aborted if
+/// it is out of memory.
 #[unsafe(no_mangle)]
 pub extern "C" fn rdzv_list_new() -> *mut rdzv_list {
     guard::quiet(std::ptr::null_mut(), || Box::into_raw(Box::default()))
@@ -83,31 +85,31 @@ pub extern "C" fn rdzv_list_new() -> *mut rdzv_list {
 /// Frees a list. NULL is ignored.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_list_free(list: *mut rdzv_list) {
-    // SAFETY: as the header wants it.
+    // SAFETY: NULL or valid, as the header requires.
     unsafe { guard::free(list) };
 }
 
-/// How many items. 0 for NULL.
+/// Returns the number of items; 0 for NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_list_count(list: *const rdzv_list) -> usize {
-    // SAFETY: as the header wants it.
+    // SAFETY: NULL or valid, as the header requires.
     unsafe { guard::read(list, 0, |list| list.items.len()) }
 }
 
-/// The item at `index` (from 0), its length in `*len` unless `len` is NULL; NULL beyond the last. Valid
-/// until the next call that fills or frees the list. Not NUL-terminated.
+/// Returns the item at `index` (from 0) and writes its length to `*len` unless `len` is NULL; NULL if
+/// `index` is out of range. Valid until the next call that fills or frees the list. Not NUL-terminated.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_list_item(list: *const rdzv_list, index: usize, len: *mut usize) -> *const u8 {
-    // SAFETY: as the header wants it.
+    // SAFETY: NULL or valid, as the header requires.
     unsafe { guard::read(list, null(), |list| item(&list.items, index, len)) }
 }
 
-/// One of several byte strings, for C: NULL beyond the last.
+/// Returns the byte string at `index` for C; NULL if `index` is out of range.
 pub(crate) fn item(items: &[Vec<u8>], index: usize, len: *mut usize) -> *const u8 {
     items.get(index).map_or_else(null, |item| borrowed(item, len))
 }
 
-/// Bytes that a handle keeps, for C.
+/// Returns bytes that a handle owns, for C.
 pub(crate) fn borrowed(bytes: &[u8], len: *mut usize) -> *const u8 {
     if !len.is_null() {
         // SAFETY: the caller of the C function promises that a non-NULL output can be written.

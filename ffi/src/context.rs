@@ -1,4 +1,4 @@
-//! The context: what the handles of one user of the library share, and nobody else.
+//! Contexts: state shared by the handles of one user of the library.
 
 use crate::argument::{invalid, out_pointer, reference};
 use crate::fault::{Fault, rdzv_error};
@@ -17,61 +17,62 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::thread::ThreadId;
 use std::time::Duration;
 
-/// Log level: something failed that needs a person. Levels are the lower the more important.
+/// Log level: a failure that needs the attention of an operator. Lower levels are more important.
 pub const RDZV_LOG_ERROR: i32 = 1;
-/// Log level: a peer broke a rule, or something was given up.
+/// Log level: a peer violated the protocol, or the library gave something up.
 pub const RDZV_LOG_WARN: i32 = 2;
 /// Log level: servers that start and stop.
 pub const RDZV_LOG_INFO: i32 = 3;
-/// Log level: every connection that comes and goes.
+/// Log level: every connection that opens and closes.
 pub const RDZV_LOG_DEBUG: i32 = 4;
 
-/// One line for a log. Everything in it is valid during the call only.
+/// Log line. It and everything that it points to are valid during the call only.
 #[repr(C)]
 #[derive(Debug)]
 pub struct rdzv_log_record {
-    /// Size of this struct in the library that made it, in bytes; later fields are absent when it is
-    /// smaller.
+    /// Size of this struct in the library that created it, in bytes; fields beyond that size are absent.
     pub struct_size: u32,
     /// One of `RDZV_LOG_ERROR` to `RDZV_LOG_DEBUG`.
     pub level: i32,
-    /// The part of the library that speaks, such as `server`. NUL-terminated.
+    /// Component of the library that logs, such as `server`. NUL-terminated.
     pub target: *const c_char,
-    /// The line, UTF-8, NUL-terminated.
+    /// Text of the line, UTF-8, NUL-terminated.
     pub message: *const c_char,
-    /// Its length without the NUL.
+    /// Length of `message` in bytes, without the NUL.
     pub message_len: usize,
 }
 
-/// Where log lines go. The library calls it on one thread of its own, so it may block; when it falls far
-/// behind, lines are dropped and counted. It must not throw, and must not call functions on the context it
-/// belongs to, or on handles of that: they return `RDZV_REENTRANT`, also while the context or its last handle
-/// is being freed, and `rdzv_context_free` does nothing.
+/// Receiver of log lines. The library calls it on one thread of its own, so it may block; if it falls too
+/// far behind, lines are dropped and counted. It must not throw. It must not call functions on the context
+/// it belongs to or on handles of that context: they return `RDZV_REENTRANT`, also while the context or its
+/// last handle is being freed, and `rdzv_context_free` does nothing.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct rdzv_log_sink {
-    /// `sizeof(rdzv_log_sink)`.
+    /// Must be `sizeof(rdzv_log_sink)`.
     pub struct_size: u32,
-    /// The least important level that is wanted, one of `RDZV_LOG_ERROR` to `RDZV_LOG_DEBUG`.
+    /// Least important level to receive, one of `RDZV_LOG_ERROR` to `RDZV_LOG_DEBUG`.
     pub level_max: i32,
     /// Passed to both functions.
     pub user_data: *mut c_void,
-    /// Takes one line. Must not be NULL.
+    /// Receives one line. Must not be NULL.
     pub log: Option<unsafe extern "C" fn(user_data: *mut c_void, record: *const rdzv_log_record)>,
     /// Called once, after the last line. May be NULL.
     pub destroy: Option<unsafe extern "C" fn(user_data: *mut c_void)>,
 }
 
-/// Owns what handles share: the log sink, the registries of rendezvous backends and URL schemes, and the
-/// stores that this process hosts for them. Nothing in the library is global; two contexts never meet. Any
-/// thread. Handles made with a context keep what they need of it: it may be freed before them.
+/// Owner of what handles share: the log sink, the registries of rendezvous backends and URL schemes, and
+/// the stores that this process hosts for them. The library has no global state; two contexts share
+/// nothing. Any thread may use a context. Handles keep what they need of their context, so it may be freed
+/// before them.
 #[derive(Debug)]
 pub struct rdzv_context {
     poison: Poison,
     pub(crate) home: Arc<Home>,
 }
 
-/// What the handles keep of a context for which others are made: handlers, agents, RPC workers, loops.
+/// Shared state of a context for handles from which others are created: handlers, agents, RPC workers,
+/// loops.
 #[derive(Debug, Default)]
 pub(crate) struct Home {
     shared: Arc<Shared>,
@@ -79,8 +80,8 @@ pub(crate) struct Home {
     pub(crate) rpc: RpcSlot,
 }
 
-/// What every handle keeps of a context. It holds none of the program's own backends: one of those may own a store of the
-/// same context, and neither keeps the other.
+/// State of a context that every handle keeps. It does not contain the program's own backends: a backend
+/// may own a store of the same context, and the two must not keep each other alive.
 #[derive(Debug, Default)]
 pub(crate) struct Shared {
     log: OnceLock<Log>,
@@ -89,50 +90,53 @@ pub(crate) struct Shared {
 #[derive(Debug)]
 struct Log {
     level_max: i32,
-    lines: Option<Sender<Line>>,
+    lines: Option<Sender<LogLine>>,
     dropped: Arc<AtomicU64>,
     thread_id: ThreadId,
     thread: Mutex<Option<Thread>>,
 }
 
 #[derive(Debug)]
-struct Line {
+struct LogLine {
     level: i32,
     target: &'static std::ffi::CStr,
     message: String,
 }
 
-/// The size of `rdzv_log_sink` in the first header.
+/// Size of `rdzv_log_sink` in the first release of the header.
 const SINK_FIRST_SIZE: usize = 32;
 const NO_SINK: rdzv_log_sink =
     rdzv_log_sink { struct_size: 0, level_max: 0, user_data: std::ptr::null_mut(), log: None, destroy: None };
 
 thread_local! {
-    /// Where that of a context lies whose sink this thread calls; 0: it calls none.
+    /// Address of the [`Shared`] whose sink this thread calls; 0 if it calls none.
     static SINK_OF: Cell<usize> = const { Cell::new(0) };
 }
 
-/// Lines that wait for a sink at most.
+/// Maximum number of lines queued for a sink.
 const LINES_MAX: usize = 4096;
 
-/// The sink, on its way to its thread.
+/// Log sink while it is moved to its thread.
 struct Sink(rdzv_log_sink);
-// SAFETY: the header tells that the functions are called on a thread of the library's.
+// SAFETY: the header says that the functions are called on a thread of the library.
 unsafe impl Send for Sink {}
 
 impl Shared {
-    /// Queues a line for the sink, if it wants it; `message` is called only then. Never blocks.
+    /// Queues a line for the sink if its level is wanted; `message` is called only then. Never blocks.
     pub(crate) fn log(&self, level: i32, target: &'static std::ffi::CStr, message: impl FnOnce() -> String) {
         let Some(log) = self.log.get().filter(|log| level <= log.level_max) else { return };
         let Some(lines) = &log.lines else { return };
-        if let Err(TrySendError::Full(_)) = lines.try_send(Line { level, target, message: message() }) {
+        if let Err(TrySendError::Full(_)) = lines.try_send(LogLine { level, target, message: message() }) {
             log.dropped.fetch_add(1, Ordering::Relaxed);
         }
     }
 
-    /// Reads nothing of this context: the sink may call while the context, or its last handle, is being freed.
+    /// Refuses a call made by the sink of this context. Compares the address only, because the sink may call
+    /// while the context or its last handle is being freed.
     ///
-    /// # Errors When the sink of this context is the caller.
+    /// # Errors
+    ///
+    /// The sink of this context is the caller.
     #[inline(never)]
     pub(crate) fn refuse_sink(&self) -> Result<(), Fault> {
         if SINK_OF.get() == std::ptr::from_ref(self).addr() {
@@ -143,17 +147,17 @@ impl Shared {
 }
 
 impl Home {
-    /// What every handle keeps.
+    /// Returns the state that every handle keeps.
     pub(crate) const fn shared(&self) -> &Arc<Shared> {
         &self.shared
     }
 
-    /// The backends, the schemes, and what this process hosts for them: there once they are asked for.
+    /// Returns the backends, the URL schemes and the stores hosted for them; created on first use.
     pub(crate) fn rendezvous(&self) -> &Arc<Context> {
         self.rendezvous.get_or_init(Arc::default)
     }
 
-    /// As [`Shared::refuse_sink`].
+    /// Refuses a call made by the sink of this context, see [`Shared::refuse_sink`].
     pub(crate) fn refuse_sink(&self) -> Result<(), Fault> {
         self.shared.refuse_sink()
     }
@@ -161,7 +165,7 @@ impl Home {
 
 impl Drop for Log {
     fn drop(&mut self) {
-        // The thread ends when it has written what is queued.
+        // The thread ends when it has written the queued lines.
         self.lines = None;
         let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(thread) = thread.filter(|_| self.thread_id != std::thread::current().id()) {
@@ -170,7 +174,7 @@ impl Drop for Log {
     }
 }
 
-fn write_lines(sink: &Sink, lines: &Receiver<Line>, dropped: &AtomicU64) {
+fn write_lines(sink: &Sink, lines: &Receiver<LogLine>, dropped: &AtomicU64) {
     let Some(log) = sink.0.log else { return };
     let put = |level: i32, target: &std::ffi::CStr, message: String| {
         let mut message = message.replace('\0', "\\0").into_bytes();
@@ -183,7 +187,7 @@ fn write_lines(sink: &Sink, lines: &Receiver<Line>, dropped: &AtomicU64) {
             message: message.as_ptr().cast(),
             message_len,
         };
-        // SAFETY: the sink was given for this, and the record lives until it returns.
+        // SAFETY: the sink was supplied for this call, and the record lives until it returns.
         unsafe { log(sink.0.user_data, &raw const record) };
     };
     for line in lines {
@@ -196,7 +200,7 @@ fn write_lines(sink: &Sink, lines: &Receiver<Line>, dropped: &AtomicU64) {
         }
     }
     if let Some(destroy) = sink.0.destroy {
-        // SAFETY: the sink was given for this, and no line follows.
+        // SAFETY: the sink was supplied for this call, and no line follows.
         unsafe { destroy(sink.0.user_data) };
     }
 }
@@ -206,28 +210,29 @@ pub(crate) const fn struct_size<T>() -> u32 {
     size_of::<T>() as u32
 }
 
-/// What a handle keeps for which others are made; a fresh context for NULL.
+/// Returns the state that handles keep from which others are created; a new context for NULL.
 pub(crate) unsafe fn home(context: *const rdzv_context) -> Result<Arc<Home>, Fault> {
     // SAFETY: NULL or a live context, as promised.
     let Some(context) = (unsafe { context.as_ref() }) else { return Ok(Arc::default()) };
-    // First: a context that is being freed must not be counted up again.
+    // Checked first: the reference count of a context that is being freed must not rise again.
     context.home.refuse_sink()?;
     Ok(Arc::clone(&context.home))
 }
 
-/// What every other handle keeps.
+/// Returns the state that every other handle keeps.
 pub(crate) unsafe fn shared(context: *const rdzv_context) -> Result<Arc<Shared>, Fault> {
-    // SAFETY: passed on as it came.
+    // SAFETY: passed on unchanged.
     unsafe { home(context) }.map(|home| Arc::clone(&home.shared))
 }
 
-/// Makes a context without a log sink. On success `*out` is yours until `rdzv_context_free`.
+/// Creates a context without a log sink. On success the caller owns `*out` and frees it with
+/// `rdzv_context_free`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_context_new(
     out: *mut *mut rdzv_context,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: the pointers are NULL or as the header wants them; NULL is refused.
+    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
         guard::call(error, || {
             let out = out_pointer(out, "out")?;
@@ -240,22 +245,22 @@ pub unsafe extern "C" fn rdzv_context_new(
     }
 }
 
-/// Frees a context. Its log sink is destroyed when the last handle that was made with it is freed, after
-/// the last line was written. NULL is ignored.
+/// Frees a context. Its log sink is destroyed, after the last line was written, when the last handle made
+/// with the context is freed. NULL is ignored.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_context_free(context: *mut rdzv_context) {
     guard::quiet((), || {
-        // SAFETY: as the header wants it; the sink of a context does not own it.
+        // SAFETY: NULL or valid, as the header requires; the sink of a context does not own it.
         let may_go = unsafe { context.as_ref() }.is_some_and(|context| context.home.refuse_sink().is_ok());
         if may_go {
-            // SAFETY: this library boxed it, and the caller gives it up.
+            // SAFETY: the library boxed it, and the caller gives it up.
             drop(unsafe { Box::from_raw(context) });
         }
     });
 }
 
-/// Sends the log lines of this context's handles to `sink`, which is copied. A context takes one sink,
-/// once; without one nothing is logged anywhere. On success the library owns `user_data`, until it calls
+/// Sends the log lines of this context's handles to `sink`, which is copied. A context accepts one sink,
+/// once; without a sink the library logs nothing. On success the library owns `user_data` until it calls
 /// `destroy`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_context_set_log_sink(
@@ -263,7 +268,7 @@ pub unsafe extern "C" fn rdzv_context_set_log_sink(
     sink: *const rdzv_log_sink,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: the pointers are NULL or as the header wants them; NULL is refused.
+    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
         guard::call_on(context.as_ref().map(|context| &context.poison), error, || {
             let shared = &reference(context, "context")?.home.shared;
@@ -287,7 +292,7 @@ pub unsafe extern "C" fn rdzv_context_set_log_sink(
     }
 }
 
-/// Longer than it takes to store a sink in its context.
+/// Time limit for storing a sink in its context; storing takes far less.
 const GATE_TIMEOUT: Duration = Duration::from_secs(60);
 
 fn set_sink(shared: &Shared, sink: rdzv_log_sink) -> Result<(), Fault> {
@@ -300,13 +305,14 @@ fn set_sink(shared: &Shared, sink: rdzv_log_sink) -> Result<(), Fault> {
     let thread = threads::spawn("rdzv-log", move || {
         let sink = sending;
         SINK_OF.set(address);
-        // Without a go, another sink was first and this one was not taken: it stays the caller's.
+        // Without an answer another sink was stored first, so this one was not accepted and stays the caller's.
         if gate.wait(GATE_TIMEOUT).is_ok() {
             write_lines(&sink, &queued, &counter);
         }
     });
-    let thread =
-        thread.map_err(|error| Fault::new(RDZV_EXHAUSTED, format!("no thread for the log sink: {error}")))?;
+    let thread = thread.map_err(|error| {
+        Fault::new(RDZV_EXHAUSTED, format!("cannot create the thread for the log sink: {error}"))
+    })?;
     let log = Log {
         level_max: sink.level_max,
         lines: Some(lines),

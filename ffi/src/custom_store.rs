@@ -1,4 +1,4 @@
-//! Stores in code of yours.
+//! Custom stores: stores implemented by the caller.
 
 use crate::argument::{bytes, invalid, out_pointer, rdzv_bytes};
 use crate::context::{rdzv_context, shared, struct_size};
@@ -18,81 +18,81 @@ use std::sync::Arc;
 
 /// Store `values[0]` under `keys[0]`.
 pub const RDZV_STORE_SET: i32 = 1;
-/// Answer the value of `keys[0]`; `RDZV_TIMED_OUT` when there is none.
+/// Return the value of `keys[0]`; `RDZV_TIMED_OUT` if there is none.
 pub const RDZV_STORE_GET: i32 = 2;
-/// Add `number` to the decimal number under `keys[0]` (0 when missing), answer the sum as a number.
+/// Add `number` to the decimal number under `keys[0]` (0 if missing) and return the sum as a number.
 pub const RDZV_STORE_ADD: i32 = 3;
-/// As `rdzv_store_compare_set` with `keys[0]`, expecting `values[0]` and desiring `values[1]`; answer a value.
+/// As `rdzv_store_compare_set` on `keys[0]` with `values[0]` expected and `values[1]` desired; return the
+/// value.
 pub const RDZV_STORE_COMPARE_SET: i32 = 4;
-/// Wait until all keys are there, for `timeout_ms` at most, then `RDZV_TIMED_OUT`. May be left out.
+/// Wait until all keys exist, for at most `timeout_ms`, then return `RDZV_TIMED_OUT`. Optional.
 pub const RDZV_STORE_WAIT: i32 = 5;
-/// Answer 1 if all keys are there, else 0.
+/// Return 1 if all keys exist, else 0.
 pub const RDZV_STORE_CHECK: i32 = 6;
-/// Remove `keys[0]`; answer 1 if it was there, else 0.
+/// Delete `keys[0]`; return 1 if it existed, else 0.
 pub const RDZV_STORE_DELETE_KEY: i32 = 7;
-/// Answer the number of keys.
+/// Return the number of keys.
 pub const RDZV_STORE_NUM_KEYS: i32 = 8;
-/// Answer all keys, as values.
+/// Return all keys, as values.
 pub const RDZV_STORE_LIST_KEYS: i32 = 9;
-/// Put `values[0]` behind the value of `keys[0]`. May be left out, and then `rdzv_store_append` fails.
+/// Append `values[0]` to the value of `keys[0]`. Optional; without it `rdzv_store_append` fails.
 pub const RDZV_STORE_APPEND: i32 = 10;
-/// Answer the values of all keys, in order. May be left out.
+/// Return the values of all keys, in order. Optional.
 pub const RDZV_STORE_MULTI_GET: i32 = 11;
-/// Store `values[i]` under `keys[i]`. May be left out.
+/// Store `values[i]` under `keys[i]`. Optional.
 pub const RDZV_STORE_MULTI_SET: i32 = 12;
-/// Put `values[0]` at the end of the queue `keys[0]`. May be left out, as the two that follow.
+/// Append `values[0]` to the queue `keys[0]`. Optional, as are the next two.
 pub const RDZV_STORE_QUEUE_PUSH: i32 = 13;
-/// Answer the item at the front, and take it; `RDZV_QUEUE_EMPTY` when there is none.
+/// Remove the first item of the queue `keys[0]` and return it; `RDZV_QUEUE_EMPTY` if there is none.
 pub const RDZV_STORE_QUEUE_POP: i32 = 14;
-/// Answer the number of items.
+/// Return the number of items in the queue `keys[0]`.
 pub const RDZV_STORE_QUEUE_LEN: i32 = 15;
 
-/// What a store of yours is asked. Everything in it is valid during the call only.
+/// Request to a custom store. It and everything that it points to are valid during the call only.
 #[repr(C)]
 #[derive(Debug)]
 pub struct rdzv_store_question {
-    /// Size of this struct in the library that made it, in bytes; later fields are absent when it is
-    /// smaller.
+    /// Size of this struct in the library that created it, in bytes; fields beyond that size are absent.
     pub struct_size: u32,
-    /// One of `RDZV_STORE_SET` and so on; there may be more one day.
+    /// One of `RDZV_STORE_SET` to `RDZV_STORE_QUEUE_LEN`; later versions may add more.
     pub operation: i32,
-    /// The keys, as they are in the store: with all prefixes.
+    /// Keys as they are in the store, with all prefixes.
     pub keys: *const rdzv_bytes,
-    /// How many keys.
+    /// Number of keys.
     pub key_count: usize,
-    /// The values.
+    /// Values of the operation.
     pub values: *const rdzv_bytes,
-    /// How many values.
+    /// Number of values.
     pub value_count: usize,
-    /// What is to be added.
+    /// Number to add.
     pub number: i64,
-    /// How long `RDZV_STORE_WAIT` may take, in milliseconds. Nothing else should wait.
+    /// Time limit of `RDZV_STORE_WAIT`, in milliseconds. No other operation should wait.
     pub timeout_ms: i64,
 }
 
-/// Takes the answer of a store of yours. Valid during the call only.
+/// Receiver of a custom store's answer. Valid during the call only.
 #[derive(Debug, Default)]
 pub struct rdzv_store_answer {
     answer: PluginAnswer,
     message: Option<String>,
 }
 
-/// A store in code of yours. `answer` is called on threads of the library's, by several at a time; it may
-/// block: the caller of an operation gets `RDZV_TIMED_OUT` at its deadline all the same. It must not throw,
-/// and an operation that it calls on the handle that is calling it returns `RDZV_REENTRANT`.
+/// Functions of a custom store. `answer` is called on threads of the library, several at a time. It may
+/// block: the caller of an operation gets `RDZV_TIMED_OUT` at its deadline regardless. It must not throw.
+/// An operation that it calls on the store handle that is calling it returns `RDZV_REENTRANT`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct rdzv_store_vtable {
-    /// `sizeof(rdzv_store_vtable)`.
+    /// Must be `sizeof(rdzv_store_vtable)`.
     pub struct_size: u32,
-    /// Not used; 0.
+    /// Unused; set to 0.
     pub reserved: u32,
     /// Passed to both functions.
     pub user_data: *mut c_void,
-    /// What errors call the store. UTF-8, NUL-terminated, copied; NULL: a name of the library's.
+    /// Name of the store in error messages. UTF-8, NUL-terminated, copied; NULL for a default name.
     pub name: *const c_char,
-    /// Does what `question` says, fills `answer`, and returns `RDZV_OK`, or why it did not: any status of this
-    /// header, `RDZV_UNSUPPORTED` for an operation that it does not have. Must not be NULL.
+    /// Executes `question`, fills `answer` and returns `RDZV_OK`, or the status of the failure: any status of
+    /// this header; `RDZV_UNSUPPORTED` for an operation that the store does not have. Must not be NULL.
     pub answer: Option<
         unsafe extern "C" fn(
             user_data: *mut c_void,
@@ -100,11 +100,11 @@ pub struct rdzv_store_vtable {
             answer: *mut rdzv_store_answer,
         ) -> rdzv_status,
     >,
-    /// Called once, when no handle is left and nothing is being answered. May be NULL.
+    /// Called once, when no handle is left and no call is in progress. May be NULL.
     pub destroy: Option<unsafe extern "C" fn(user_data: *mut c_void)>,
 }
 
-/// The size of `rdzv_store_vtable` in the first header.
+/// Size of `rdzv_store_vtable` in the first release of the header.
 const VTABLE_FIRST_SIZE: usize = 40;
 const NO_VTABLE: rdzv_store_vtable = rdzv_store_vtable {
     struct_size: 0,
@@ -115,17 +115,17 @@ const NO_VTABLE: rdzv_store_vtable = rdzv_store_vtable {
     destroy: None,
 };
 
-/// A vtable with the promises of its author.
-struct Code(rdzv_store_vtable);
-// SAFETY: the header tells that `answer` is called by several threads of the library's, and `destroy` by any.
-unsafe impl Send for Code {}
+/// Vtable of a custom store, with the thread guarantees that the header requires of it.
+struct CustomStore(rdzv_store_vtable);
+// SAFETY: the header says that several threads of the library call `answer`, and any thread `destroy`.
+unsafe impl Send for CustomStore {}
 // SAFETY: as above.
-unsafe impl Sync for Code {}
+unsafe impl Sync for CustomStore {}
 
-impl Drop for Code {
+impl Drop for CustomStore {
     fn drop(&mut self) {
         if let Some(destroy) = self.0.destroy {
-            // SAFETY: the vtable was given for this, and nothing is asked any more.
+            // SAFETY: the vtable was supplied for this call, and no call follows.
             unsafe { destroy(self.0.user_data) };
         }
     }
@@ -148,7 +148,7 @@ const fn number_of(operation: Operation) -> i32 {
         Operation::QueuePush => RDZV_STORE_QUEUE_PUSH,
         Operation::QueuePop => RDZV_STORE_QUEUE_POP,
         Operation::QueueLen => RDZV_STORE_QUEUE_LEN,
-        // None of these is asked of a plug-in.
+        // These operations never reach a plug-in.
         Operation::Connect
         | Operation::Open
         | Operation::CancelWait
@@ -180,7 +180,7 @@ const fn number_of(operation: Operation) -> i32 {
     }
 }
 
-impl Plugin for Code {
+impl Plugin for CustomStore {
     fn ask(&self, question: &Question) -> Result<PluginAnswer, PluginError> {
         let unsupported = PluginError { kind: ErrorKind::Unsupported, message: None };
         let answer_function = self.0.answer.ok_or(unsupported)?;
@@ -199,7 +199,7 @@ impl Plugin for Code {
             timeout_ms: i64::try_from(question.timeout.as_millis()).unwrap_or(i64::MAX),
         };
         let mut parsed_answer = rdzv_store_answer::default();
-        // SAFETY: the vtable was given for this; what is passed lives until the function returns.
+        // SAFETY: the vtable was supplied for this call; what is passed lives until the function returns.
         let status = unsafe { answer_function(self.0.user_data, &raw const request, &raw mut parsed_answer) };
         if status == RDZV_OK {
             return Ok(parsed_answer.answer);
@@ -209,7 +209,7 @@ impl Plugin for Code {
     }
 }
 
-/// Answers a number. For use within the `answer` of a store of yours.
+/// Sets the number of an answer. For use inside the `answer` function of a custom store.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_store_answer_set_number(answer: *mut rdzv_store_answer, number: i64) {
     guard::quiet((), || {
@@ -220,7 +220,8 @@ pub unsafe extern "C" fn rdzv_store_answer_set_number(answer: *mut rdzv_store_an
     });
 }
 
-/// Answers a value, or one more of several; it is copied. For use within the `answer` of a store of yours.
+/// Appends a value to an answer; the bytes are copied. For use inside the `answer` function of a custom
+/// store.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_store_answer_add_value(
     answer: *mut rdzv_store_answer,
@@ -228,15 +229,15 @@ pub unsafe extern "C" fn rdzv_store_answer_add_value(
     value_len: usize,
 ) {
     guard::quiet((), || {
-        // SAFETY: NULL, or the answer of the call that is under way; and as many bytes as are said.
+        // SAFETY: NULL, or the answer of the call that is under way; `bytes` reads as many bytes as the caller states.
         if let (Some(answer), Ok(value)) = unsafe { (answer.as_mut(), bytes(value, value_len, "value")) } {
             answer.answer.values.push(value.to_vec());
         }
     });
 }
 
-/// Tells in words why the operation failed, in UTF-8; they end the error's message. For use within the
-/// `answer` of a store of yours.
+/// Sets the message of a failed operation, in UTF-8; it is appended to the error's message. For use inside
+/// the `answer` function of a custom store.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_store_answer_set_message(
     answer: *mut rdzv_store_answer,
@@ -244,7 +245,7 @@ pub unsafe extern "C" fn rdzv_store_answer_set_message(
     message_len: usize,
 ) {
     guard::quiet((), || {
-        // SAFETY: NULL, or the answer of the call that is under way; and as many bytes as are said.
+        // SAFETY: NULL, or the answer of the call that is under way; `bytes` reads as many bytes as the caller states.
         if let (Some(answer), Ok(text)) = unsafe { (answer.as_mut(), bytes(message, message_len, "message")) }
         {
             answer.message = Some(String::from_utf8_lossy(text).into_owned());
@@ -252,11 +253,11 @@ pub unsafe extern "C" fn rdzv_store_answer_set_message(
     });
 }
 
-/// Makes a store of code of yours; `vtable` is copied. Operations that it leaves out are done with its others
-/// where that loses nothing: waits by looking again every 10 ms, lists one by one. Barriers are those of
-/// `rdzv_store_barrier_by_keys`. `timeout_ms` is for operations that name none; -1: 300,000. `context` may be
-/// NULL for a fresh one. On success the library owns `user_data`, until it calls `destroy`, and `*out` is
-/// yours until `rdzv_store_free`.
+/// Creates a custom store; `vtable` is copied. The library emulates optional operations where this loses
+/// nothing: waits by polling every 10 ms, lists item by item. Barriers work as `rdzv_store_barrier_by_keys`
+/// does. `timeout_ms` is the timeout of operations that do not specify one; -1 means 300,000. `context` may
+/// be NULL, which creates a new one. On success the library owns `user_data` until it calls `destroy`, and
+/// the caller owns `*out` and frees it with `rdzv_store_free`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_store_new_custom(
     context: *const rdzv_context,
@@ -265,7 +266,7 @@ pub unsafe extern "C" fn rdzv_store_new_custom(
     out: *mut *mut rdzv_store,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: the pointers are NULL or as the header wants them; NULL is refused where it must be.
+    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused where it must be.
     unsafe {
         guard::call(error, || {
             let out = out_pointer(out, "out")?;
@@ -280,7 +281,7 @@ pub unsafe extern "C" fn rdzv_store_new_custom(
             if !given.name.is_null() {
                 options.name = CStr::from_ptr(given.name).to_string_lossy().into();
             }
-            let plugin = PluginStore::new(Arc::new(Code(given)), options);
+            let plugin = PluginStore::new(Arc::new(CustomStore(given)), options);
             out.put(handle(Store::over(Arc::new(plugin)), shared));
             Ok(())
         })

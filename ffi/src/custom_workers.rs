@@ -1,6 +1,6 @@
-//! Workers that code of yours starts and watches: those of a cluster manager, for example.
+//! Custom workers: workers started and monitored by the caller, for example through a cluster manager.
 
-use crate::agent::{host_of, made, rdzv_agent};
+use crate::agent::{host_of, new_agent, rdzv_agent};
 use crate::agent_options::rdzv_agent_options;
 use crate::argument::{bytes, invalid, out_pointer, reference, reference_mut};
 use crate::buffer::rdzv_list;
@@ -23,96 +23,100 @@ use std::ptr::null;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// A worker was started: `pid` is its process, or whatever number stands for it.
+/// A worker has started: `pid` is its process id, or any number that stands for it.
 pub const RDZV_WORKER_STARTED: i32 = 1;
-/// It could not be started: `message` tell why. `may_help` is 1 if another try may, else 0.
+/// A worker could not be started: `message` has the reason. `may_help` is 1 if a retry may succeed, else 0.
 pub const RDZV_WORKER_NOT_STARTED: i32 = 2;
-/// It ended, and nothing of it lives: `exit_code`, `returned`, and in `message` what went wrong, if that is
-/// known.
+/// A worker and its processes have ended: `exit_code`, `returned`, and in `message` the cause of a failure
+/// if it is known.
 pub const RDZV_WORKER_EXITED: i32 = 3;
-/// It has hung for `since_ms`, and no signal reaches it.
+/// A worker has hung for `since_ms` and signals do not reach it.
 pub const RDZV_WORKER_STUCK: i32 = 4;
-/// None of the workers can be seen any more: `message` tell why. It ends the agent.
+/// The workers cannot be observed any more: `message` has the reason. This ends the agent.
 pub const RDZV_WORKERS_LOST: i32 = 5;
 
-/// What is to be started. Valid during the call only.
+/// Workers to start. Valid during the call only.
 #[derive(Debug)]
 pub struct rdzv_worker_start {
     group: rdzv_worker_group,
     environments: Vec<Vec<(String, String)>>,
 }
 
-/// By which code of yours tells an agent of its workers, from any thread.
+/// Handle through which custom workers report events to their agent, from any thread.
 #[derive(Debug)]
 pub struct rdzv_workers {
     sender: WorkerEventSender,
 }
 
-/// Something that happened to a worker.
+/// Event of a worker.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct rdzv_worker_event {
-    /// `sizeof(rdzv_worker_event)`.
+    /// Must be `sizeof(rdzv_worker_event)`.
     pub struct_size: u32,
     /// One of `RDZV_WORKER_STARTED` to `RDZV_WORKERS_LOST`.
     pub kind: i32,
-    /// The attempt of its start, as the group's info had it: what is told of an earlier one is passed over.
+    /// Attempt in which the worker was started, as in the group's info; events of earlier attempts are
+    /// ignored.
     pub attempt: u64,
-    /// Which worker.
+    /// Local rank of the worker.
     pub local_rank: u32,
-    /// Its process.
+    /// Process id of the worker.
     pub pid: u32,
-    /// Its exit code; minus the number of the signal that ended it.
+    /// Exit code of the worker; the negated signal number if a signal ended it.
     pub exit_code: i32,
-    /// Whether another try may help, 1 or 0.
+    /// 1 if a retry may succeed, else 0.
     pub may_help: i32,
-    /// How long it has hung, in milliseconds.
+    /// Time for which the worker has hung, in milliseconds.
     pub since_ms: i64,
-    /// What it returned.
+    /// Bytes that the worker returned.
     pub returned: *const u8,
-    /// Its length.
+    /// Length of `returned` in bytes.
     pub returned_len: usize,
-    /// UTF-8, not NUL-terminated; may be left out.
+    /// UTF-8, not NUL-terminated; may be NULL.
     pub message: *const u8,
-    /// Its length.
+    /// Length of `message` in bytes.
     pub message_len: usize,
-    /// Where it runs, for reports. UTF-8, not NUL-terminated; left out, the agent's own host.
+    /// Host of the worker, for reports. UTF-8, not NUL-terminated; NULL means the agent's host.
     pub host: *const u8,
-    /// Its length.
+    /// Length of `host` in bytes.
     pub host_len: usize,
 }
 
-/// Who starts and watches workers. The functions are called on one thread of the library's, one after the
-/// other; they may block, but the agent's timeouts run on, and must not throw. The agent is over without them
-/// when it has lost its patience.
+/// Functions that start and monitor custom workers. The library calls them on one thread of its own, one
+/// after the other. They must not throw. They may block, but the agent's timeouts keep running, and an
+/// agent whose timeout passes ends without waiting for them.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct rdzv_workers_vtable {
-    /// `sizeof(rdzv_workers_vtable)`.
+    /// Must be `sizeof(rdzv_workers_vtable)`.
     pub struct_size: u32,
-    /// Not used; 0.
+    /// Unused; set to 0.
     pub reserved: u32,
     /// Passed to all functions.
     pub user_data: *mut c_void,
-    /// Called once, before all others. `workers` is yours until `rdzv_workers_free`. Must not be NULL.
+    /// Called once, before all others. The callee owns `workers` and frees it with `rdzv_workers_free`. Must
+    /// not be NULL.
     pub begin: Option<unsafe extern "C" fn(user_data: *mut c_void, workers: *mut rdzv_workers)>,
-    /// Starts all workers of `start`, or returns why none of them can be started: `RDZV_EXHAUSTED` and
-    /// `RDZV_TIMED_OUT` where another try may help. Of each, `RDZV_WORKER_STARTED` or `RDZV_WORKER_NOT_STARTED`
-    /// is told, and of each that was started one day `RDZV_WORKER_EXITED`. Must not be NULL.
+    /// Starts all workers of `start`, or returns why none of them can be started: `RDZV_EXHAUSTED` or
+    /// `RDZV_TIMED_OUT` if a retry may succeed, any other status if not. After `RDZV_OK`, report
+    /// `RDZV_WORKER_STARTED` or `RDZV_WORKER_NOT_STARTED` for each worker, and later `RDZV_WORKER_EXITED` for
+    /// each one that started. Must not be NULL.
     pub start:
         Option<unsafe extern "C" fn(user_data: *mut c_void, start: *const rdzv_worker_start) -> rdzv_status>,
-    /// Sends a signal to all workers that live, and to what they have started. Must not be NULL.
+    /// Sends a signal to all live workers and the processes that they started. Must not be NULL.
     pub signal: Option<unsafe extern "C" fn(user_data: *mut c_void, signal: i32)>,
-    /// Ends all that lives at once. Must not be NULL.
+    /// Kills all live workers and their processes at once. Must not be NULL.
     pub kill: Option<unsafe extern "C" fn(user_data: *mut c_void)>,
-    /// Sends a signal to the workers themselves. NULL: nothing is passed on.
+    /// Sends a signal to the workers only, not to processes that they started. NULL: signals are not passed
+    /// on.
     pub pass: Option<unsafe extern "C" fn(user_data: *mut c_void, signal: i32)>,
-    /// Called once, on the same thread, when the agent is gone: `rdzv_agent_free` waits for it, 5 s at most.
-    /// May be NULL.
+    /// Called once, on the same thread, after the agent was destroyed; `rdzv_agent_free` waits for it up to 5
+    /// s. May be NULL.
     pub destroy: Option<unsafe extern "C" fn(user_data: *mut c_void)>,
 }
 
-/// The sizes of the structs in the first header.
+/// Sizes of the structs in the first release of the header.
 const VTABLE_FIRST_SIZE: usize = 64;
 const EVENT_FIRST_SIZE: usize = 88;
 
@@ -144,34 +148,34 @@ const NO_EVENT: rdzv_worker_event = rdzv_worker_event {
     host_len: 0,
 };
 
-/// A vtable with the promises of its author.
-struct Code {
+/// Vtable of custom workers, with the thread guarantees that the header requires of it.
+struct CustomWorkers {
     vtable: rdzv_workers_vtable,
-    /// Whether there is an agent; without one, the code stays the caller's and is not touched.
+    /// Answered when the agent exists; without an agent the vtable stays the caller's and is not called.
     gate: Option<Awaited<()>>,
     is_owned: bool,
 }
 
-/// Longer than it takes to make an agent.
+/// Time limit for creating an agent; creation takes far less.
 const GATE_TIMEOUT: Duration = Duration::from_secs(60);
 
-// SAFETY: the header tells that the functions are called on a thread of the library's.
-unsafe impl Send for Code {}
+// SAFETY: the header says that the functions are called on a thread of the library.
+unsafe impl Send for CustomWorkers {}
 
-impl Drop for Code {
+impl Drop for CustomWorkers {
     fn drop(&mut self) {
         if let Some(destroy) = self.vtable.destroy.filter(|_| self.is_owned) {
-            // SAFETY: the vtable was given for this, and nothing is asked any more.
+            // SAFETY: the vtable was supplied for this call, and no call follows.
             unsafe { destroy(self.vtable.user_data) };
         }
     }
 }
 
-impl WorkerHooks for Code {
+impl WorkerHooks for CustomWorkers {
     fn begin(&mut self, sender: WorkerEventSender) {
         self.is_owned = self.gate.take().is_some_and(|gate| gate.wait(GATE_TIMEOUT).is_ok());
         if let Some(begin) = self.vtable.begin.filter(|_| self.is_owned) {
-            // SAFETY: the vtable was given for this; the handle is the code's from now on.
+            // SAFETY: the vtable was supplied for this call; it owns the handle from now on.
             unsafe { begin(self.vtable.user_data, Box::into_raw(Box::new(rdzv_workers { sender }))) };
         }
     }
@@ -182,7 +186,7 @@ impl WorkerHooks for Code {
             group: rdzv_worker_group { group: Arc::new(order.group.clone()) },
             environments: order.environments.clone(),
         };
-        // SAFETY: the vtable was given for this; what is passed lives until the function returns.
+        // SAFETY: the vtable was supplied for this call; what is passed lives until the function returns.
         let status = unsafe { start(self.vtable.user_data, &raw const borrowed) };
         if status == RDZV_OK {
             return Ok(());
@@ -196,39 +200,39 @@ impl WorkerHooks for Code {
 
     fn signal(&mut self, signal: i32) {
         if let Some(function) = self.vtable.signal.filter(|_| self.is_owned) {
-            // SAFETY: the vtable was given for this.
+            // SAFETY: the vtable was supplied for this call.
             unsafe { function(self.vtable.user_data, signal) };
         }
     }
 
     fn kill(&mut self) {
         if let Some(function) = self.vtable.kill.filter(|_| self.is_owned) {
-            // SAFETY: the vtable was given for this.
+            // SAFETY: the vtable was supplied for this call.
             unsafe { function(self.vtable.user_data) };
         }
     }
 
     fn pass(&mut self, signal: i32) {
         if let Some(function) = self.vtable.pass.filter(|_| self.is_owned) {
-            // SAFETY: the vtable was given for this.
+            // SAFETY: the vtable was supplied for this call.
             unsafe { function(self.vtable.user_data, signal) };
         }
     }
 }
 
-/// The workers that are to be started, with their ranks; NULL for NULL. Lent as long as the start; not to be
-/// freed.
+/// Returns the group of the workers to start, with their ranks; NULL for NULL. Valid as long as `start`; do
+/// not free it.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_worker_start_group(
     start: *const rdzv_worker_start,
 ) -> *const rdzv_worker_group {
-    // SAFETY: as the header wants it.
+    // SAFETY: NULL or valid, as the header requires.
     unsafe { guard::read(start, null(), |start| &raw const start.group) }
 }
 
-/// What a worker is to find in its environment: names and values, which replace the content of the two lists.
+/// Returns the environment variables of a worker: names and values replace the content of the two lists.
 ///
-/// Errors: `RDZV_INVALID_ARGUMENT` when there is no such worker.
+/// Errors: `RDZV_INVALID_ARGUMENT` if there is no such worker.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_worker_start_environment(
     start: *const rdzv_worker_start,
@@ -237,7 +241,7 @@ pub unsafe extern "C" fn rdzv_worker_start_environment(
     values: *mut rdzv_list,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: the pointers are NULL or as the header wants them; NULL is refused.
+    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
         guard::call(error, || {
             let start = reference(start, "start")?;
@@ -253,15 +257,15 @@ pub unsafe extern "C" fn rdzv_worker_start_environment(
     }
 }
 
-/// Tells the agent of something that happened to a worker. From any thread; what comes when the agent is gone
-/// is dropped. `event` is copied.
+/// Reports an event of a worker to the agent. Any thread may call this. `event` is copied; an event is
+/// dropped if the agent has been destroyed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_workers_notify(
     workers: *const rdzv_workers,
     event: *const rdzv_worker_event,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: the pointers are NULL or as the header wants them; NULL is refused.
+    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
         guard::call(error, || {
             let sender = &reference(workers, "workers")?.sender;
@@ -277,13 +281,13 @@ pub unsafe extern "C" fn rdzv_workers_notify(
 }
 
 unsafe fn event_text(data: *const u8, len: usize, name: &str) -> Result<Box<str>, Fault> {
-    // SAFETY: passed on as it came.
+    // SAFETY: passed on unchanged.
     Ok(String::from_utf8_lossy(unsafe { bytes(data, len, name) }?).into())
 }
 
 unsafe fn parsed(given_event: &rdzv_worker_event, sender: &WorkerEventSender) -> Result<WorkerEvent, Fault> {
     let local_rank = given_event.local_rank;
-    // SAFETY: as the header wants it.
+    // SAFETY: NULL or valid, as the header requires.
     let why = || unsafe { event_text(given_event.message, given_event.message_len, "event.message") };
     Ok(match given_event.kind {
         RDZV_WORKER_STARTED => WorkerEvent::Started { local_rank, pid: given_event.pid },
@@ -293,7 +297,7 @@ unsafe fn parsed(given_event: &rdzv_worker_event, sender: &WorkerEventSender) ->
             WorkerEvent::NotStarted { local_rank, start_failure, message: why()? }
         }
         RDZV_WORKER_EXITED => {
-            // SAFETY: as the header wants it.
+            // SAFETY: NULL or valid, as the header requires.
             let returned =
                 unsafe { bytes(given_event.returned, given_event.returned_len, "event.returned") }?;
             WorkerEvent::Exited {
@@ -316,16 +320,16 @@ unsafe fn parsed(given_event: &rdzv_worker_event, sender: &WorkerEventSender) ->
     })
 }
 
-/// Frees a handle that `begin` was given, at any time. NULL is ignored.
+/// Frees a handle that `begin` received, at any time. NULL is ignored.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_workers_free(workers: *mut rdzv_workers) {
-    // SAFETY: as the header wants it.
+    // SAFETY: NULL or valid, as the header requires.
     unsafe { guard::free(workers) };
 }
 
-/// As `rdzv_agent_new`, for workers that code of yours starts and watches; `vtable` is copied. What the
-/// options say of programs, functions and log files is passed over, and nothing is forked. On success the
-/// library owns `user_data`, until it calls `destroy`.
+/// Creates an agent as `rdzv_agent_new` does, for custom workers; `vtable` is copied. Options for programs,
+/// functions and log files are ignored, and no process is forked. On success the library owns `user_data`
+/// until it calls `destroy`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_agent_new_custom(
     context: *const rdzv_context,
@@ -335,7 +339,7 @@ pub unsafe extern "C" fn rdzv_agent_new_custom(
     out: *mut *mut rdzv_agent,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: the pointers are NULL or as the header wants them; NULL is refused where it must be.
+    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused where it must be.
     unsafe {
         guard::call(error, || {
             let out = out_pointer(out, "out")?;
@@ -354,14 +358,14 @@ pub unsafe extern "C" fn rdzv_agent_new_custom(
             options.spec.check().map_err(|error| invalid_fault(&error))?;
             let host = host_of(options)?;
             let (go, gate) = ask::<()>();
-            let code = Code { vtable, gate: Some(gate), is_owned: false };
+            let code = CustomWorkers { vtable, gate: Some(gate), is_owned: false };
             let exhausted = |cause: std::io::Error| {
-                Fault::new(RDZV_EXHAUSTED, format!("no room for the workers' thread: {cause}"))
-                    .with(|known| known.os_error = cause.raw_os_error().unwrap_or(0))
+                Fault::new(RDZV_EXHAUSTED, format!("cannot create the thread for custom workers: {cause}"))
+                    .with(|details| details.os_error = cause.raw_os_error().unwrap_or(0))
             };
             let workers = ForeignWorkers::new(Box::new(code), host.clone(), options.devices);
             let workers = workers.map_err(exhausted)?;
-            let agent = made(options, host, handler, Box::new(workers), home)?;
+            let agent = new_agent(options, host, handler, Box::new(workers), home)?;
             go.answer(());
             out.put(agent);
             Ok(())

@@ -1,4 +1,4 @@
-//! Stores in an event loop of the caller's: no callback, no call that blocks.
+//! Stores in the caller's event loop, without callbacks and without blocking calls.
 
 use crate::argument::{bytes, invalid, list, out_pointer, participants, rdzv_bytes, reference};
 use crate::context::{home, rdzv_context};
@@ -31,27 +31,27 @@ const NO_EVENT: rdzv_event = rdzv_event {
     revision: 0,
 };
 
-/// The size of `rdzv_event` in the first header.
+/// Size of `rdzv_event` in the first release of the header.
 const EVENT_FIRST_SIZE: usize = 64;
 
-/// Makes a loop without stores. `context` may be NULL for a fresh one. On success `*out` is yours until
-/// `rdzv_loop_free`.
+/// Creates a loop without stores. `context` may be NULL, which creates a new one. On success the caller
+/// owns `*out` and frees it with `rdzv_loop_free`.
 ///
-/// Errors: `RDZV_EXHAUSTED` when the system gives no descriptor.
+/// Errors: `RDZV_EXHAUSTED` if no descriptor is available.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_loop_new(
     context: *const rdzv_context,
     out: *mut *mut rdzv_loop,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: the pointers are NULL or as the header wants them; NULL is refused where it must be.
+    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused where it must be.
     unsafe {
         guard::call(error, || {
             let out = out_pointer(out, "out")?;
             let home = home(context)?;
             let stores = Loop::new().map_err(|cause| {
                 Fault::new(RDZV_EXHAUSTED, format!("no descriptors for an event loop: {cause}"))
-                    .with(|known| known.os_error = cause.raw_os_error().unwrap_or(0))
+                    .with(|details| details.os_error = cause.raw_os_error().unwrap_or(0))
             })?;
             out.put(Box::into_raw(Box::new(rdzv_loop::new(stores, home))));
             Ok(())
@@ -59,62 +59,63 @@ pub unsafe extern "C" fn rdzv_loop_new(
     }
 }
 
-/// Closes the connections of every store and frees a loop; its descriptor is closed. RPC workers that were
-/// made for it end abruptly; that is waited for up to 5 seconds in all, and goes on without the loop where
-/// it takes longer, as with a handler that is at work: a handler's `destroy` tells for certain that it is
-/// not called any more. Not for a forked child, where workers and requests are the parent's. NULL is ignored.
+/// Frees a loop, closes the connections of all its stores, and closes its descriptor. RPC workers that were
+/// created for the loop end abruptly. This call waits for them up to 5 s in total; workers that take
+/// longer, for example because a handler is running, finish without the loop. A handler is certain not to
+/// be called again only once its `destroy` was called. Must not be called in a forked child, because
+/// workers and requests belong to the parent. NULL is ignored.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_loop_free(event_loop: *mut rdzv_loop) {
-    // SAFETY: as the header wants it.
+    // SAFETY: NULL or valid, as the header requires.
     guard::quiet((), || unsafe { loop_gate::free(event_loop) });
 }
 
-/// The descriptor that is readable when `rdzv_loop_poll` has something to do. The same for the loop's life;
-/// not yours to read or close. -1 for NULL.
+/// Returns the descriptor that is readable when `rdzv_loop_poll` has work to do. It stays the same for the
+/// life of the loop; do not read or close it. -1 for NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_loop_fd(event_loop: *const rdzv_loop) -> i32 {
-    // SAFETY: as the header wants it.
+    // SAFETY: NULL or valid, as the header requires.
     guard::quiet(-1, || unsafe { loop_gate::fd_of(event_loop) })
 }
 
-/// Does what there is to do. Never blocks.
+/// Processes all pending work without blocking.
 ///
-/// Errors: `RDZV_IO` when the system's event queue failed.
+/// Errors: `RDZV_IO` if the operating system's event queue failed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_loop_poll(
     event_loop: *mut rdzv_loop,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: passed on as they came.
+    // SAFETY: passed on unchanged.
     unsafe {
         loop_gate::operate(event_loop, error, |this| {
             this.stores.poll().map_err(|cause| {
                 Fault::new(RDZV_IO, format!("the event queue failed: {cause}"))
-                    .during("turn")
-                    .with(|known| known.os_error = cause.raw_os_error().unwrap_or(0))
+                    .during("poll")
+                    .with(|details| details.os_error = cause.raw_os_error().unwrap_or(0))
             })
         })
     }
 }
 
-/// The next thing that happened goes to `*event`, of which `struct_size` must be set; its kind is
-/// `RDZV_EVENT_NONE` when there is none.
+/// Writes the next event to `*event`; its kind is `RDZV_EVENT_NONE` if there is none. Set
+/// `event->struct_size` first.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_loop_next_event(
     event_loop: *mut rdzv_loop,
     event: *mut rdzv_event,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: passed on as they came.
+    // SAFETY: passed on unchanged.
     unsafe {
         loop_gate::operate(event_loop, error, |this| {
             let given = sized::given_size(event, EVENT_FIRST_SIZE, "event")?;
             let view = loop {
                 let next = this.stores.next_event();
                 let view = this.last_event.show(&mut this.stores, next);
-                // To take an event may run code of the program's, which may remove the worker that it is of.
+                // Taking an event may run user code, which may remove the worker that the event is of.
                 let was_removed = loop_gate::remove_now(this, Some(MemberId::from_u32(view.store)));
-                // What it lends would go with the loop.
+                // The event would point to data that is freed together with the loop.
                 if this.gate.is_freed_on_leave() {
                     break NO_EVENT;
                 }
@@ -128,24 +129,24 @@ pub unsafe extern "C" fn rdzv_loop_next_event(
     }
 }
 
-/// The item at `index` (from 0) of the last event, its length in `*len` unless `len` is NULL; NULL beyond
-/// the last. Lent until the next call on the loop. Not NUL-terminated.
+/// Returns the item at `index` (from 0) of the last event and writes its length to `*len` unless `len` is
+/// NULL; NULL if `index` is out of range. Valid until the next call on the loop. Not NUL-terminated.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_loop_item(
     event_loop: *const rdzv_loop,
     index: usize,
     len: *mut usize,
 ) -> *const u8 {
-    // SAFETY: as the header wants it.
+    // SAFETY: NULL or valid, as the header requires.
     guard::quiet(null(), || unsafe {
         loop_gate::read(event_loop, null(), |this| crate::buffer::item(&this.last_event.items, index, len))
     })
 }
 
-/// Adds a store, which is connected to when its first operation is submitted. `options` are copied. A
-/// number above 0 that names the store in this loop goes to `*store`.
+/// Adds a store; the loop connects to it when its first operation is submitted. `options` are copied. The
+/// store's number in this loop, which is above 0, goes to `*store`.
 ///
-/// Errors: `RDZV_INVALID_ARGUMENT` when the options have no endpoint.
+/// Errors: `RDZV_INVALID_ARGUMENT` if the options have no endpoint.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_loop_add_store(
     event_loop: *mut rdzv_loop,
@@ -153,7 +154,7 @@ pub unsafe extern "C" fn rdzv_loop_add_store(
     store: *mut u32,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: passed on as they came.
+    // SAFETY: passed on unchanged.
     unsafe {
         loop_gate::operate(event_loop, error, |this| {
             let (store, options) = (out_pointer(store, "store")?, reference(options, "options")?);
@@ -164,15 +165,16 @@ pub unsafe extern "C" fn rdzv_loop_add_store(
     }
 }
 
-/// Closes a store's connections and forgets it. No event of its operations follows. A native store's session
-/// ends without a word to the server; `rdzv_loop_node_shutdown` says goodbye. An unknown store is ignored.
+/// Closes a store's connections and removes it from the loop. No event of its operations follows. The
+/// session of a native store ends without notice to the server; use `rdzv_loop_node_shutdown` to end it in
+/// an orderly way. An unknown store is ignored.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_loop_remove_store(
     event_loop: *mut rdzv_loop,
     store: u32,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: passed on as they came.
+    // SAFETY: passed on unchanged.
     unsafe {
         loop_gate::operate(event_loop, error, |this| {
             this.stores.remove_store(StoreId::from_u32(store));
@@ -181,8 +183,8 @@ pub unsafe extern "C" fn rdzv_loop_remove_store(
     }
 }
 
-/// Gives an operation up: its event has status `RDZV_CANCELLED`, unless it is over already. `store` may be
-/// an RPC worker, whose call it is. An unknown one is ignored.
+/// Cancels an operation: its event has status `RDZV_CANCELLED`, unless it has already completed. `store`
+/// may be an RPC worker and `operation` one of its calls. An unknown store or operation is ignored.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_loop_cancel(
     event_loop: *mut rdzv_loop,
@@ -190,7 +192,7 @@ pub unsafe extern "C" fn rdzv_loop_cancel(
     operation: u64,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: passed on as they came.
+    // SAFETY: passed on unchanged.
     unsafe {
         loop_gate::operate(event_loop, error, |this| {
             this.stores.cancel(StoreId::from_u32(store), CallId(operation));
@@ -200,7 +202,7 @@ pub unsafe extern "C" fn rdzv_loop_cancel(
 }
 
 impl LastEvent {
-    /// Keeps what an event lends out, and shows it.
+    /// Stores the data of an event and returns the event for C.
     fn show(&mut self, stores: &mut Loop, event: Option<LoopEvent>) -> rdzv_event {
         *self = Self::default();
         let mut view = NO_EVENT;
@@ -258,7 +260,9 @@ impl LastEvent {
                 | Outcome::Missing
                 | Outcome::QueueEmpty => {}
             },
-            Err(failure) => self.fail(&mut view, call_fault(&failure).with(|known| known.keys = event.keys)),
+            Err(failure) => {
+                self.fail(&mut view, call_fault(&failure).with(|details| details.keys = event.keys))
+            }
         }
         view
     }
@@ -270,7 +274,7 @@ impl LastEvent {
     }
 }
 
-/// What is to be submitted. No closure behind a pointer, as in [`guard`].
+/// Operation to submit. A trait of its own instead of a boxed closure, as in [`guard`].
 trait Submit {
     fn run(&mut self, submission: &mut Submission<'_>) -> Result<CallId, Fault>;
 }
@@ -281,7 +285,7 @@ impl<F: FnOnce(&mut Submission<'_>) -> Result<CallId, Fault>> Submit for Option<
     }
 }
 
-/// Submits an operation; `request` gets the scope that a key stands beneath.
+/// Submits an operation; `request` receives the store's key scope.
 unsafe fn submit(
     at: (*mut rdzv_loop, u32),
     timeout_ms: i64,
@@ -289,11 +293,11 @@ unsafe fn submit(
     error: *mut *mut rdzv_error,
     request: impl FnOnce(&mut Submission<'_>) -> Result<CallId, Fault>,
 ) -> rdzv_status {
-    // SAFETY: passed on as they came.
+    // SAFETY: passed on unchanged.
     unsafe { submitted(at, timeout_ms, operation, error, &mut Some(request)) }
 }
 
-/// Stands once in the library, whatever the number of operations.
+/// Not generic, so that the library contains it once for all operations.
 #[inline(never)]
 unsafe fn submitted(
     (event_loop, store): (*mut rdzv_loop, u32),
@@ -302,7 +306,7 @@ unsafe fn submitted(
     error: *mut *mut rdzv_error,
     request: &mut dyn Submit,
 ) -> rdzv_status {
-    // SAFETY: passed on as they came.
+    // SAFETY: passed on unchanged.
     unsafe {
         loop_gate::operate(event_loop, error, |this| {
             let (operation, timeout) = (out_pointer(operation, "operation")?, timeout(timeout_ms)?);
@@ -325,7 +329,7 @@ struct Submission<'a> {
 
 impl<'a> Submission<'a> {
     unsafe fn key(&self, key: *const u8, key_len: usize) -> Result<Key<'a>, Fault> {
-        // SAFETY: passed on as they came.
+        // SAFETY: passed on unchanged.
         Ok(Key::scoped(self.scope, unsafe { bytes(key, key_len, "key") }?))
     }
 
@@ -335,13 +339,14 @@ impl<'a> Submission<'a> {
     }
 }
 
-/// Submits `rdzv_store_set` to a store of the loop. Barriers by keys and the counting of workers, which
-/// take several operations, are for blocking stores only.
+/// Submits `rdzv_store_set` to a store of the loop. Barriers by keys and worker counts take several
+/// operations and are available for blocking stores only.
 ///
-/// This and all submissions below return at once. They copy what they are given, and name the operation in
-/// `*operation`; its event follows, by its deadline at the latest. `timeout_ms` is as for a blocking store,
-/// and so are the statuses of events. Operations on one store may complete in another order than they were
-/// submitted in: wait for the event of one on which another depends.
+/// This function and all submissions below return at once. They copy their arguments and write the
+/// operation's number to `*operation`; its event follows by its deadline at the latest. `timeout_ms` and
+/// the statuses of events are as for a blocking store. Operations on one store may complete in another
+/// order than they were submitted: if an operation depends on another one, wait for the event of that one
+/// first.
 ///
 /// Errors: `RDZV_INVALID_ARGUMENT` (also for an unknown store), `RDZV_LIMIT_EXCEEDED`.
 #[unsafe(no_mangle)]
@@ -356,7 +361,7 @@ pub unsafe extern "C" fn rdzv_loop_store_set(
     operation: *mut u64,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: the pointers are NULL or as the header wants them; NULL is refused.
+    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
         submit((event_loop, store), timeout_ms, operation, error, |submission| {
             let key = submission.key(key, key_len)?;
@@ -376,7 +381,7 @@ pub unsafe extern "C" fn rdzv_loop_store_get(
     operation: *mut u64,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: the pointers are NULL or as the header wants them; NULL is refused.
+    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
         submit((event_loop, store), timeout_ms, operation, error, |submission| {
             let key = submission.key(key, key_len)?;
@@ -397,7 +402,7 @@ pub unsafe extern "C" fn rdzv_loop_store_add(
     operation: *mut u64,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: the pointers are NULL or as the header wants them; NULL is refused.
+    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
         submit((event_loop, store), timeout_ms, operation, error, |submission| {
             let key = submission.key(key, key_len)?;
@@ -406,7 +411,7 @@ pub unsafe extern "C" fn rdzv_loop_store_add(
     }
 }
 
-/// Submits `rdzv_store_compare_set`; the event has the value that is there afterwards.
+/// Submits `rdzv_store_compare_set`; the event has the value afterwards.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_loop_store_compare_set(
     event_loop: *mut rdzv_loop,
@@ -421,7 +426,7 @@ pub unsafe extern "C" fn rdzv_loop_store_compare_set(
     operation: *mut u64,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: the pointers are NULL or as the header wants them; NULL is refused.
+    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
         submit((event_loop, store), timeout_ms, operation, error, |submission| {
             let key = submission.key(key, key_len)?;
@@ -443,7 +448,7 @@ pub unsafe extern "C" fn rdzv_loop_store_wait(
     operation: *mut u64,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: the pointers are NULL or as the header wants them; NULL is refused.
+    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
         submit((event_loop, store), timeout_ms, operation, error, |submission| {
             let keys = list(keys, key_count, "keys")?;
@@ -453,7 +458,7 @@ pub unsafe extern "C" fn rdzv_loop_store_wait(
     }
 }
 
-/// Submits `rdzv_store_check`; the event's number is 1 when every key is there, else 0.
+/// Submits `rdzv_store_check`; the event's number is 1 if every key exists, else 0.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_loop_store_check(
     event_loop: *mut rdzv_loop,
@@ -464,7 +469,7 @@ pub unsafe extern "C" fn rdzv_loop_store_check(
     operation: *mut u64,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: the pointers are NULL or as the header wants them; NULL is refused.
+    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
         submit((event_loop, store), timeout_ms, operation, error, |submission| {
             let keys = list(keys, key_count, "keys")?;
@@ -474,7 +479,7 @@ pub unsafe extern "C" fn rdzv_loop_store_check(
     }
 }
 
-/// Submits `rdzv_store_delete_key`; the event's number is 1 when the key was there, else 0.
+/// Submits `rdzv_store_delete_key`; the event's number is 1 if the key existed, else 0.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_loop_store_delete_key(
     event_loop: *mut rdzv_loop,
@@ -485,7 +490,7 @@ pub unsafe extern "C" fn rdzv_loop_store_delete_key(
     operation: *mut u64,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: the pointers are NULL or as the header wants them; NULL is refused.
+    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
         submit((event_loop, store), timeout_ms, operation, error, |submission| {
             let key = submission.key(key, key_len)?;
@@ -503,7 +508,7 @@ pub unsafe extern "C" fn rdzv_loop_store_num_keys(
     operation: *mut u64,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: the pointers are NULL or as the header wants them; NULL is refused.
+    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
         submit((event_loop, store), timeout_ms, operation, error, |submission| {
             submission.begin(Request::NumKeys)
@@ -520,7 +525,7 @@ pub unsafe extern "C" fn rdzv_loop_store_list_keys(
     operation: *mut u64,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: the pointers are NULL or as the header wants them; NULL is refused.
+    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
         submit((event_loop, store), timeout_ms, operation, error, |submission| {
             submission.begin(Request::ListKeys)
@@ -541,7 +546,7 @@ pub unsafe extern "C" fn rdzv_loop_store_append(
     operation: *mut u64,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: the pointers are NULL or as the header wants them; NULL is refused.
+    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
         submit((event_loop, store), timeout_ms, operation, error, |submission| {
             let key = submission.key(key, key_len)?;
@@ -561,7 +566,7 @@ pub unsafe extern "C" fn rdzv_loop_store_multi_get(
     operation: *mut u64,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: the pointers are NULL or as the header wants them; NULL is refused.
+    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
         submit((event_loop, store), timeout_ms, operation, error, |submission| {
             let keys = list(keys, key_count, "keys")?;
@@ -583,7 +588,7 @@ pub unsafe extern "C" fn rdzv_loop_store_multi_set(
     operation: *mut u64,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: the pointers are NULL or as the header wants them; NULL is refused.
+    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
         submit((event_loop, store), timeout_ms, operation, error, |submission| {
             let (keys, values) = (list(keys, count, "keys")?, list(values, count, "values")?);
@@ -606,7 +611,7 @@ pub unsafe extern "C" fn rdzv_loop_store_queue_push(
     operation: *mut u64,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: the pointers are NULL or as the header wants them; NULL is refused.
+    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
         submit((event_loop, store), timeout_ms, operation, error, |submission| {
             let key = submission.key(key, key_len)?;
@@ -626,7 +631,7 @@ pub unsafe extern "C" fn rdzv_loop_store_queue_pop(
     operation: *mut u64,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: the pointers are NULL or as the header wants them; NULL is refused.
+    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
         submit((event_loop, store), timeout_ms, operation, error, |submission| {
             let key = submission.key(key, key_len)?;
@@ -646,7 +651,7 @@ pub unsafe extern "C" fn rdzv_loop_store_queue_len(
     operation: *mut u64,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: the pointers are NULL or as the header wants them; NULL is refused.
+    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
         submit((event_loop, store), timeout_ms, operation, error, |submission| {
             let key = submission.key(key, key_len)?;
@@ -655,7 +660,7 @@ pub unsafe extern "C" fn rdzv_loop_store_queue_len(
     }
 }
 
-/// Submits `rdzv_store_barrier`; the event tells that all have arrived.
+/// Submits `rdzv_store_barrier`; the event follows when all participants have arrived.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_loop_store_barrier(
     event_loop: *mut rdzv_loop,
@@ -667,7 +672,7 @@ pub unsafe extern "C" fn rdzv_loop_store_barrier(
     operation: *mut u64,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: the pointers are NULL or as the header wants them; NULL is refused.
+    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
         submit((event_loop, store), timeout_ms, operation, error, |submission| {
             let key = submission.key(key, key_len)?;
@@ -685,7 +690,7 @@ pub unsafe extern "C" fn rdzv_loop_store_ping(
     operation: *mut u64,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: the pointers are NULL or as the header wants them; NULL is refused.
+    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
         submit((event_loop, store), timeout_ms, operation, error, |submission| {
             submission.stores.ping(submission.store, submission.timeout).map_err(submit_fault)

@@ -6,11 +6,12 @@ use std::ffi::CString;
 use std::fmt::Write as _;
 use std::ops::Deref;
 
-/// A failure on its way to C. Behind a pointer, since every function of this border may have to hand one through.
+/// Failure before it is converted for C. Boxed, because the result of every function of the C API carries
+/// one.
 #[derive(Debug)]
 pub(crate) struct Fault(Box<Details>);
 
-/// What is known of a failure.
+/// Details of a failure.
 #[derive(Debug, Default)]
 pub(crate) struct Details {
     pub(crate) status: rdzv_status,
@@ -40,12 +41,12 @@ impl Fault {
     }
 
     pub(crate) fn during(self, operation: &str) -> Self {
-        self.with(|known| known.operation = operation.into())
+        self.with(|details| details.operation = operation.into())
     }
 
-    /// The same with more that is known.
-    pub(crate) fn with(mut self, notify: impl FnOnce(&mut Details)) -> Self {
-        notify(&mut self.0);
+    /// Returns the fault after `change` has added details.
+    pub(crate) fn with(mut self, change: impl FnOnce(&mut Details)) -> Self {
+        change(&mut self.0);
         self
     }
 }
@@ -58,8 +59,8 @@ impl Deref for Fault {
     }
 }
 
-/// The details of a failed call. Whoever receives one owns it and frees it with `rdzv_error_free`. Any thread
-/// may read it. Strings that it hands out live as long as it does.
+/// Details of a failed call. The function that receives one owns it and frees it with `rdzv_error_free`.
+/// Any thread may read it. Strings that it returns are valid until it is freed.
 #[derive(Clone, Debug)]
 pub struct rdzv_error {
     pub(crate) status: rdzv_status,

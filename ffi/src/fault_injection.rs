@@ -1,4 +1,4 @@
-//! Panics on demand, for the tests of the guards. Absent from the shipped library.
+//! Panics on demand, for the tests of the guards. Absent from the released library.
 
 use crate::agent::rdzv_agent;
 use crate::argument::reference;
@@ -36,7 +36,7 @@ pub unsafe extern "C" fn rdzv_fault_panic_in_agent(
     }
 }
 
-/// Has whoever turns `agent` panic as soon as something happens to it.
+/// Causes the thread that drives `agent` to panic at the agent's next event.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_fault_panic_in_turns(
     agent: *const rdzv_agent,
@@ -47,11 +47,11 @@ pub unsafe extern "C" fn rdzv_fault_panic_in_turns(
         guard::call_on(agent.as_ref().map(|agent| &agent.poison), error, || {
             let agent = reference(agent, "agent")?;
             let is_added = Arc::new(AtomicBool::new(false));
-            let is_turned = Arc::clone(&is_added);
-            // What has happened before is told at once.
+            let is_armed = Arc::clone(&is_added);
+            // A new observer is called with past events at once; the panic must not happen in this call.
             agent.enter()?.observe(Box::new(move |_, _, _| {
-                if is_turned.load(Ordering::SeqCst) {
-                    panic!("provoked in a turn");
+                if is_armed.load(Ordering::SeqCst) {
+                    panic!("provoked while driven");
                 }
             }));
             is_added.store(true, Ordering::SeqCst);
@@ -60,7 +60,7 @@ pub unsafe extern "C" fn rdzv_fault_panic_in_turns(
     }
 }
 
-/// Panics inside a call that `rpc` was to make.
+/// Panics inside a call on `rpc`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_fault_panic_in_rpc(
     rpc: *const rdzv_rpc,
@@ -89,7 +89,7 @@ pub unsafe extern "C" fn rdzv_fault_panic_in_rpc_future(
     }
 }
 
-/// Makes the next reactor thread that has an event to tell of panic.
+/// Causes the next reactor thread that has an event to report to panic.
 #[unsafe(no_mangle)]
 pub extern "C" fn rdzv_fault_panic_in_reactor() {
     guard::quiet((), || PANIC_IN_REACTOR.store(true, Ordering::SeqCst));

@@ -1,5 +1,4 @@
-//! The one guard around every body at the C border: no panic leaves, errors are projected, handles are
-//! poisoned.
+//! Guard around the body of every function of the C API: catches panics, converts errors and poisons handles.
 
 use crate::fault::{Fault, rdzv_error};
 use crate::status::{RDZV_OK, RDZV_PANIC, RDZV_POISONED, rdzv_status};
@@ -9,7 +8,7 @@ use std::panic::{AssertUnwindSafe, PanicHookInfo, catch_unwind};
 use std::sync::Once;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Whether a call on a handle has panicked.
+/// Flag of a handle that is set once a call on it has panicked.
 #[derive(Debug, Default)]
 pub(crate) struct Poison(AtomicBool);
 
@@ -24,13 +23,14 @@ impl Poison {
 }
 
 thread_local! {
-    /// Whether this thread is within a guard.
+    /// True while this thread is inside a guard.
     static GUARDED: Cell<bool> = const { Cell::new(false) };
-    /// Where this thread panicked within a guard, for the error's message.
+    /// Source location of this thread's last panic inside a guard, for the error message.
     static PANICKED_AT: RefCell<String> = const { RefCell::new(String::new()) };
 }
 
-/// A body and its result. Not a closure behind a pointer: the table of one would hold the body's code once more.
+/// Body and its result. A trait of its own instead of a boxed closure, whose vtable would contain a second
+/// copy of the body's code.
 trait Run {
     fn run(&mut self);
 }
@@ -46,8 +46,8 @@ impl<F: FnOnce() -> R, R> Run for Job<F, R> {
     }
 }
 
-/// Runs a job. A panic ends here, without a word on stderr, and becomes what there is to say of it. Stands once in the
-/// library, whatever the number of its functions.
+/// Runs a job and converts a panic to its message without printing to stderr. Not generic, so that the
+/// library contains it once for all its functions.
 #[inline(never)]
 fn caught(job: &mut dyn Run) -> Result<(), String> {
     static HOOK: Once = Once::new();
@@ -65,9 +65,10 @@ fn caught(job: &mut dyn Run) -> Result<(), String> {
     result.map_err(|panic| format!("{}{}", panic_text(&*panic), PANICKED_AT.take()))
 }
 
-/// Whether a panic is one that this library reports as a status: one within a guard, or on a thread of its own.
+/// Returns true for a panic that the library reports as a status: one inside a guard or on a thread of the
+/// library.
 fn is_ours(panic: &PanicHookInfo<'_>) -> bool {
-    // A thread that ends may have lost its thread-locals already.
+    // The thread-locals of a thread that ends may already be destroyed.
     let is_guarded = GUARDED.try_with(Cell::get).unwrap_or(false);
     if let (true, Some(origin)) = (is_guarded, panic.location()) {
         PANICKED_AT.try_with(|at| *at.borrow_mut() = format!(" ({}:{})", origin.file(), origin.line())).ok();
@@ -75,27 +76,29 @@ fn is_ours(panic: &PanicHookInfo<'_>) -> bool {
     is_guarded || std::thread::current().name().is_some_and(|name| name.starts_with("rdzv-"))
 }
 
-/// Runs the body of a function that returns a status; `error`, if not NULL, takes the details of a failure.
+/// Runs the body of a function that returns a status; `error`, if not NULL, receives the details of a
+/// failure.
 pub(crate) unsafe fn call(
     error: *mut *mut rdzv_error,
     body: impl FnOnce() -> Result<(), Fault>,
 ) -> rdzv_status {
-    // SAFETY: `error` is passed on as it came.
+    // SAFETY: `error` is passed on unchanged.
     unsafe { call_on(None, error, body) }
 }
 
-/// The same for a function on a handle: a panic poisons it, and a poisoned handle serves no more.
+/// Does the same for a function on a handle: a panic poisons the handle, and calls on a poisoned handle
+/// fail.
 pub(crate) unsafe fn call_on(
     poison: Option<&Poison>,
     error: *mut *mut rdzv_error,
     body: impl FnOnce() -> Result<(), Fault>,
 ) -> rdzv_status {
     let mut call = Some(body);
-    // SAFETY: `error` is passed on as it came.
+    // SAFETY: `error` is passed on unchanged.
     unsafe { guarded(poison, error, &mut call) }
 }
 
-/// A body that may fail.
+/// Body that may fail.
 trait Call {
     fn call(&mut self) -> Result<(), Fault>;
 }
@@ -106,7 +109,7 @@ impl<F: FnOnce() -> Result<(), Fault>> Call for Option<F> {
     }
 }
 
-/// Stands once in the library, as [`caught`].
+/// Not generic, for the same reason as [`caught`].
 #[inline(never)]
 unsafe fn guarded(poison: Option<&Poison>, error: *mut *mut rdzv_error, body: &mut dyn Call) -> rdzv_status {
     let fault = if poison.is_some_and(Poison::is_set) {
@@ -130,7 +133,7 @@ unsafe fn guarded(poison: Option<&Poison>, error: *mut *mut rdzv_error, body: &m
     status
 }
 
-/// Runs a body that cannot report a failure: after a panic, `fallback` is its result.
+/// Runs a body that cannot report a failure; returns `fallback` after a panic.
 pub(crate) fn quiet<R>(fallback: R, body: impl FnOnce() -> R) -> R {
     let mut job = Job { body: Some(body), result: None };
     match caught(&mut job) {
@@ -139,7 +142,7 @@ pub(crate) fn quiet<R>(fallback: R, body: impl FnOnce() -> R) -> R {
     }
 }
 
-/// Reads something of a handle that may be NULL; then, and after a panic, `fallback` is the result.
+/// Reads a value of a handle; returns `fallback` for NULL and after a panic.
 pub(crate) unsafe fn read<T, R: Copy>(handle: *const T, fallback: R, read: impl FnOnce(&T) -> R) -> R {
     // SAFETY: the caller of the C function promises that a non-NULL handle is live.
     quiet(fallback, || unsafe { handle.as_ref() }.map_or(fallback, read))

@@ -1,15 +1,16 @@
-//! The C ABI of librendezvous: parse, call, project. No behaviour lives here.
+//! The C ABI of librendezvous: parses arguments, calls the library and converts results. It contains no behaviour of
+//! its own.
 //!
-//! The doc comments become those of `include/rendezvous.h`, so they speak to a reader of C; the first sentence of a
+//! The doc comments become those of `include/rendezvous.h`, so they address a reader of C. The first sentence of a
 //! module is the title of its section there.
 #![allow(non_camel_case_types, reason = "the names are those of the C header")]
-#![allow(clippy::missing_safety_doc, reason = "what a caller owes is said in the words of the C header")]
+#![allow(clippy::missing_safety_doc, reason = "the C header states what a caller must ensure")]
 #![cfg_attr(
     not(all(feature = "agent", feature = "rpc")),
-    allow(dead_code, reason = "some is there for the modules that are left out")
+    allow(dead_code, reason = "some items serve modules that are left out")
 )]
 
-// The header presents the modules in this order: what one of them names must stand in an earlier group.
+// The header presents the modules in this order: an item may only name items of an earlier group.
 mod status;
 mod version;
 
@@ -149,7 +150,7 @@ mod rpc_reentry;
 mod rpc_slot;
 mod sized;
 
-// Without agents or RPC, an event loop lends nothing out of them, and a context keeps none.
+// Without agents or RPC, an event loop has no events of theirs, and a context keeps no RPC state.
 #[cfg(not(feature = "agent"))]
 mod agent_event {
     pub(crate) type AgentEventView = ();

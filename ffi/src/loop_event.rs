@@ -1,4 +1,4 @@
-//! What happens in an event loop of the caller's.
+//! Events of the caller's event loop.
 
 use crate::agent_event::AgentEventView;
 use crate::batch::Answers;
@@ -8,12 +8,12 @@ use crate::status::rdzv_status;
 use rendezvous_core::driver::native_client::{Joined, MemberInfo, RunInfo};
 use rendezvous_core::rendezvous::round_event::RoundEvent;
 
-/// `rdzv_event.kind`: nothing has happened that was not told.
+/// `rdzv_event.kind`: no event is pending.
 pub const RDZV_EVENT_NONE: i32 = 0;
-/// `rdzv_event.kind`: an operation is over.
+/// `rdzv_event.kind`: an operation has completed.
 pub const RDZV_EVENT_COMPLETED: i32 = 1;
 
-/// What the last event lends out.
+/// Data that the last event points to.
 #[derive(Debug, Default)]
 pub(crate) struct LastEvent {
     pub(crate) value: Vec<u8>,
@@ -24,43 +24,43 @@ pub(crate) struct LastEvent {
     pub(crate) run_info: Option<RunInfo>,
     pub(crate) members: Vec<MemberInfo>,
     pub(crate) answers: Answers,
-    /// Keys that the removal of a prefix left.
+    /// Number of keys that a delete of a prefix left.
     pub(crate) left: usize,
     pub(crate) agent: Option<AgentEventView>,
     pub(crate) rpc: LastRpcEvent,
 }
 
-/// What happened in a loop. All that it points to is lent until the next call on the loop.
+/// Event of a loop. Everything that it points to is valid until the next call on the loop.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct rdzv_event {
-    /// Set it to `sizeof(rdzv_event)` before the call; afterwards it tells how many bytes were filled.
+    /// Set this to `sizeof(rdzv_event)` before the call; on return it is the number of bytes filled.
     pub struct_size: u32,
-    /// `RDZV_EVENT_NONE`, `RDZV_EVENT_COMPLETED`, `RDZV_EVENT_AGENT`, one of a node's: `RDZV_EVENT_NODE_OPEN`
-    /// and so on, one of a native store's: `RDZV_EVENT_CHANGE` and so on, or one of an RPC worker's:
-    /// `RDZV_EVENT_RPC` and so on.
+    /// `RDZV_EVENT_NONE`, `RDZV_EVENT_COMPLETED`, `RDZV_EVENT_AGENT`, an event of a node
+    /// (`RDZV_EVENT_NODE_OPEN` and following), of a native store (`RDZV_EVENT_CHANGE` and following) or of an
+    /// RPC worker (`RDZV_EVENT_RPC_JOINED` and following).
     pub kind: i32,
-    /// The operation, as its submission named it: a number above 0 that this loop gives once.
+    /// Operation number that the submission returned: above 0 and unique within this loop.
     pub operation: u64,
-    /// The store, the node, the agent or the RPC worker that it was for.
+    /// Number of the store, node, agent or RPC worker that the event is of.
     pub store: u32,
-    /// How it ended.
+    /// Status of the operation.
     pub status: rdzv_status,
     /// add: the sum; num_keys, queue_len, delete_prefix and revoke_lease: the count; check, delete_key and
     /// commit: 1 or 0; grant_lease: the lease; a node's barrier: the generation.
     pub number: i64,
     /// get, compare_set and queue_pop: the value; `RDZV_EVENT_ROUND`: a node's name; `RDZV_EVENT_CHANGE`: the
-    /// key; an RPC call: the answer; `RDZV_EVENT_RPC_REQUEST`: the bytes. NULL otherwise.
+    /// key; an RPC call: the answer; `RDZV_EVENT_RPC_REQUEST`: the payload. NULL otherwise.
     pub data: *const u8,
-    /// Its length in bytes.
+    /// Length of `data` in bytes.
     pub len: usize,
-    /// multi_get, list_keys and `RDZV_EVENT_CHANGE`: how many items `rdzv_loop_item` has; a node's members:
-    /// how many `rdzv_loop_member` has; batch: how many `rdzv_loop_answer` has; delete_prefix: how many keys
-    /// of rounds that are over were left.
+    /// multi_get, list_keys and `RDZV_EVENT_CHANGE`: number of items for `rdzv_loop_item`; members of a node's
+    /// round: number of members for `rdzv_loop_member`; batch: number of answers for `rdzv_loop_answer`;
+    /// delete_prefix: number of keys left because they belong to rounds that are over.
     pub item_count: usize,
-    /// The details when `status` is not `RDZV_OK`, else NULL. Not yours to free.
+    /// Details if `status` is not `RDZV_OK`, else NULL. Do not free it.
     pub error: *const rdzv_error,
-    /// `RDZV_EVENT_CHANGE`: the revision of the store that it made; commit and the beginning of a watch: the
-    /// store's. 0 otherwise.
+    /// `RDZV_EVENT_CHANGE`: the store's revision after that change; commit and start of a watch: the store's
+    /// revision. 0 otherwise.
     pub revision: u64,
 }

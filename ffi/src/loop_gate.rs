@@ -1,7 +1,7 @@
 //! Event loops. One thread at a time uses one.
 //!
-//! Code of the program's that a call on the loop runs, such as a handler of a worker that calls itself, is refused. What
-//! is neither [`operate`] nor [`remove`] is for bodies within a guard.
+//! User code that a call on the loop runs, such as a handler of a worker that calls itself, may not use the loop. All
+//! functions except [`operate`] and [`remove`] must be called inside a guard.
 
 use crate::argument::reference_mut;
 use crate::context::Home;
@@ -14,23 +14,27 @@ use rendezvous_core::driver::loop_client::{Loop, MemberId, SubmitError};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::ThreadId;
 
-/// Stores that live in an event loop of yours. Put `rdzv_loop_fd` into your poll, epoll or select; when it
-/// is readable, call `rdzv_loop_poll` and then `rdzv_loop_next_event` until it gives `RDZV_EVENT_NONE`.
-/// Deadlines, pauses and name look-ups make the descriptor readable too, so no timer of yours is needed.
-/// One thread at a time. Code of yours that a call on the loop runs may not use the loop: that is
-/// `RDZV_REENTRANT`, and what would lend something gives NULL. Such code is: within `rdzv_loop_rpc_call` and
-/// `_notify` an inline handler of a worker that calls itself, a backend of your own, and `release`, which
-/// `rdzv_loop_cancel` may run, too; and the `done` of `rdzv_rpc_call_with` and `rdzv_rpc_handlers_dispatch`
-/// for requests that end without an answer, within `rdzv_loop_next_event`, `rdzv_loop_poll`,
-/// `rdzv_loop_rpc_shutdown`, `rdzv_loop_remove_rpc` and `rdzv_loop_free`. It may free the loop, which goes
-/// when the call returns and shows no event, and remove RPC workers, of which no event is shown.
+/// Stores that live in the caller's event loop. Add `rdzv_loop_fd` to your poll, epoll or select; when it
+/// is readable, call `rdzv_loop_poll`, then `rdzv_loop_next_event` until it returns `RDZV_EVENT_NONE`.
+/// Deadlines, pauses and name look-ups make the descriptor readable too, so you need no timer. One thread
+/// at a time may use a loop.
+///
+/// User code invoked by a call on the loop must not use that loop: functions return `RDZV_REENTRANT`, or
+/// NULL if they return a pointer. This concerns the following code. `rdzv_loop_rpc_call` and `_notify` may
+/// invoke an inline handler of a worker that calls itself, a custom backend, and `release`;
+/// `rdzv_loop_cancel` may invoke `release`. `rdzv_loop_next_event`, `rdzv_loop_poll`,
+/// `rdzv_loop_rpc_shutdown`, `rdzv_loop_remove_rpc` and `rdzv_loop_free` may invoke the `done` of
+/// `rdzv_rpc_call_with` and `rdzv_rpc_handlers_dispatch` for requests that end without an answer.
+///
+/// Two functions are exceptions. `rdzv_loop_free` frees the loop when the outer call returns, which then
+/// reports no event. `rdzv_loop_remove_rpc` removes a worker, whose events are then not reported.
 #[derive(Debug)]
 pub struct rdzv_loop {
     pub(crate) stores: Loop,
     home: Arc<Home>,
-    /// What the last event lends out.
+    /// Data that the last event points to.
     pub(crate) last_event: LastEvent,
-    /// The last to go: until then, code of the program's that the others run is refused.
+    /// Dropped last: until then, user code run by the other fields' destructors is refused.
     pub(crate) gate: Arc<Gate>,
 }
 
@@ -45,7 +49,7 @@ impl rdzv_loop {
     }
 }
 
-/// What is asked of a loop before anything in it is touched.
+/// State of a loop that is checked before anything else in the loop is touched.
 #[derive(Debug)]
 pub(crate) struct Gate {
     pub(crate) poison: Poison,
@@ -53,24 +57,24 @@ pub(crate) struct Gate {
     users: Mutex<LoopUsers>,
 }
 
-/// Who is in, and what is to be done when they leave.
+/// Current user of a loop, and work deferred until it leaves.
 #[derive(Debug, Default)]
 struct LoopUsers {
-    state: State,
-    /// Workers that code within has removed.
+    state: LoopState,
+    /// Workers removed by user code inside a call.
     removed: Vec<(MemberId, Removal)>,
 }
 
-/// How a worker is removed from a loop.
+/// Function that removes a worker from a loop.
 type Removal = fn(&mut Loop, MemberId);
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum State {
+enum LoopState {
     #[default]
     Free,
-    /// This thread is in.
+    /// This thread uses the loop.
     Busy(ThreadId),
-    /// This thread is in, and frees the loop on leaving it.
+    /// This thread uses the loop and frees it when it leaves.
     FreeOnLeave(ThreadId),
 }
 
@@ -83,48 +87,50 @@ impl Gate {
         self.users.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Comes in, if nobody is.
-    fn shut(&self) -> bool {
+    /// Enters the loop; returns false if it is in use.
+    fn try_enter(&self) -> bool {
         let mut users = self.users();
-        let is_free = users.state == State::Free;
+        let is_free = users.state == LoopState::Free;
         if is_free {
-            users.state = State::Busy(std::thread::current().id());
+            users.state = LoopState::Busy(std::thread::current().id());
         }
         is_free
     }
 
-    /// Leaves, and lets the next one in; but for a loop that is to be freed.
-    fn open(&self) -> bool {
+    /// Leaves the loop and lets the next user enter; returns false for a loop that is to be freed.
+    fn leave(&self) -> bool {
         let mut users = self.users();
-        let is_busy = matches!(users.state, State::Busy(_));
+        let is_busy = matches!(users.state, LoopState::Busy(_));
         if is_busy {
-            users.state = State::Free;
+            users.state = LoopState::Free;
         }
         is_busy
     }
 
-    /// Has whoever is in free the loop on leaving it. Whether that is the one who asks, since nobody was.
-    fn doom(&self) -> bool {
+    /// Marks the loop to be freed by its current user; returns true if it was idle, so the caller must free
+    /// it.
+    fn free_on_leave(&self) -> bool {
         let mut users = self.users();
         let (thread, is_free) = match users.state {
-            State::Free => (std::thread::current().id(), true),
-            State::Busy(thread) | State::FreeOnLeave(thread) => (thread, false),
+            LoopState::Free => (std::thread::current().id(), true),
+            LoopState::Busy(thread) | LoopState::FreeOnLeave(thread) => (thread, false),
         };
-        users.state = State::FreeOnLeave(thread);
+        users.state = LoopState::FreeOnLeave(thread);
         is_free
     }
 
-    /// Whether the loop goes as soon as whoever is in leaves it.
+    /// Returns true if the loop is freed as soon as its current user leaves.
     pub(crate) fn is_freed_on_leave(&self) -> bool {
-        matches!(self.users().state, State::FreeOnLeave(_))
+        matches!(self.users().state, LoopState::FreeOnLeave(_))
     }
 
-    /// Has a worker removed on leaving, if this thread is in.
-    fn removes_later(&self, worker: MemberId, removal: Removal) -> bool {
+    /// Defers the removal of a worker until the current user leaves; returns false if this thread is not
+    /// inside the loop.
+    fn defer_removal(&self, worker: MemberId, removal: Removal) -> bool {
         let mut users = self.users();
         let is_inside = match users.state {
-            State::Free => false,
-            State::Busy(thread) | State::FreeOnLeave(thread) => thread == std::thread::current().id(),
+            LoopState::Free => false,
+            LoopState::Busy(thread) | LoopState::FreeOnLeave(thread) => thread == std::thread::current().id(),
         };
         if is_inside {
             users.removed.push((worker, removal));
@@ -137,24 +143,25 @@ impl Gate {
     }
 }
 
-/// The gate of a loop, be somebody in or not; `None` for NULL. Its own count, since who is in may free the loop.
+/// Returns the gate of a loop, which may be in use; `None` for NULL. Returns a reference count of its own,
+/// because the current user may free the loop.
 unsafe fn gate_of(event_loop: *const rdzv_loop) -> Option<Arc<Gate>> {
-    // SAFETY: NULL, or a live loop; who is in it does not touch the gate.
+    // SAFETY: NULL or a live loop, whose current user does not replace the gate.
     (!event_loop.is_null()).then(|| unsafe { Arc::clone(&(*event_loop).gate) })
 }
 
-/// As long as it lives, nobody else comes in.
+/// Exclusive use of a loop; ends when dropped.
 struct Inside {
     gate: Arc<Gate>,
     event_loop: *mut rdzv_loop,
 }
 
-/// Does what code within has left to be done, and leaves: whether or not that panics, somebody else may come in then.
+/// Executes deferred removals when dropped, then leaves the loop, even if a removal panics.
 struct Leaving(Inside);
 
 impl Drop for Inside {
     fn drop(&mut self) {
-        if !self.gate.open() {
+        if !self.gate.leave() {
             // SAFETY: the program gave the loop up while it was in use, and the gate stays shut.
             drop(unsafe { Box::from_raw(self.event_loop) });
         }
@@ -163,15 +170,16 @@ impl Drop for Inside {
 
 impl Drop for Leaving {
     fn drop(&mut self) {
-        // A loop in which something panicked is only to be freed.
+        // A loop in which a call panicked can only be freed.
         if !std::thread::panicking() {
-            // SAFETY: a live loop that nobody else uses, and the body is over.
+            // SAFETY: a live loop that this thread alone uses, and the body has returned.
             remove_now(unsafe { &mut *self.0.event_loop }, None);
         }
     }
 }
 
-/// Removes the workers that code within has removed; again, where that runs such code. Whether `watched` was one of them.
+/// Removes the workers that user code has removed during this call, including those removed by code that a
+/// removal runs. Returns true if `watched` was one of them.
 pub(crate) fn remove_now(this: &mut rdzv_loop, watched: Option<MemberId>) -> bool {
     let mut was_removed = false;
     while let Some((worker, removal)) = this.gate.next_removed() {
@@ -181,7 +189,7 @@ pub(crate) fn remove_now(this: &mut rdzv_loop, watched: Option<MemberId>) -> boo
     was_removed
 }
 
-/// What is to be done in a loop. No closure behind a pointer, as in [`guard`].
+/// Body of an operation on a loop. A trait of its own instead of a boxed closure, as in [`guard`].
 trait Work {
     fn run(&mut self, this: &mut rdzv_loop) -> Result<(), Fault>;
 }
@@ -192,24 +200,24 @@ impl<F: FnOnce(&mut rdzv_loop) -> Result<(), Fault>> Work for Option<F> {
     }
 }
 
-/// Runs an operation on a loop, in a guard.
+/// Runs an operation on a loop inside a guard.
 pub(crate) unsafe fn operate(
     event_loop: *mut rdzv_loop,
     error: *mut *mut rdzv_error,
     body: impl FnOnce(&mut rdzv_loop) -> Result<(), Fault>,
 ) -> rdzv_status {
-    // SAFETY: passed on as they came.
+    // SAFETY: passed on unchanged.
     unsafe { operated(event_loop, error, &mut Some(body)) }
 }
 
-/// Stands once in the library, whatever the number of operations.
+/// Not generic, so that the library contains it once for all operations.
 #[inline(never)]
 unsafe fn operated(
     event_loop: *mut rdzv_loop,
     error: *mut *mut rdzv_error,
     body: &mut dyn Work,
 ) -> rdzv_status {
-    // SAFETY: the pointers are NULL or as the header wants them; NULL is refused.
+    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
         let gate = gate_of(event_loop);
         guard::call_on(gate.as_deref().map(|gate| &gate.poison), error, || {
@@ -218,36 +226,36 @@ unsafe fn operated(
     }
 }
 
-/// Does what is to be done, within a guard.
+/// Runs the body of an operation; the caller provides the guard.
 unsafe fn enter(
     gate: Option<&Arc<Gate>>,
     event_loop: *mut rdzv_loop,
     body: &mut dyn Work,
 ) -> Result<(), Fault> {
-    if gate.is_some_and(|gate| !gate.shut()) {
-        let message = "the event loop is in use, by another thread or around this call";
+    if gate.is_some_and(|gate| !gate.try_enter()) {
+        let message = "the event loop is in use, by another thread or by a caller of this function";
         return Err(Fault::new(RDZV_REENTRANT, message));
     }
     let inside = gate.map(|gate| Leaving(Inside { gate: Arc::clone(gate), event_loop }));
-    // SAFETY: NULL, which is refused, or a live loop that nobody else uses.
+    // SAFETY: NULL, which is refused, or a live loop that this thread alone uses.
     let this = unsafe { reference_mut(event_loop, "event_loop") }?;
     let done = this.refuse_sink().and_then(|()| body.run(this));
     drop(inside);
     done
 }
 
-/// Removes a worker, in a guard: at once, or on leaving where this thread is in.
+/// Removes a worker inside a guard: at once, or when the current user leaves if that is this thread.
 pub(crate) unsafe fn remove(
     event_loop: *mut rdzv_loop,
     error: *mut *mut rdzv_error,
     worker: MemberId,
     removal: Removal,
 ) -> rdzv_status {
-    // SAFETY: the pointers are NULL or as the header wants them; NULL is refused.
+    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
         let gate = gate_of(event_loop);
         guard::call_on(gate.as_deref().map(|gate| &gate.poison), error, || {
-            if gate.as_ref().is_some_and(|gate| gate.removes_later(worker, removal)) {
+            if gate.as_ref().is_some_and(|gate| gate.defer_removal(worker, removal)) {
                 return Ok(());
             }
             let remove = |this: &mut rdzv_loop| {
@@ -259,35 +267,35 @@ pub(crate) unsafe fn remove(
     }
 }
 
-/// Reads something of a loop; `fallback` for NULL, and while somebody is in.
+/// Reads a value of a loop; returns `fallback` for NULL and while the loop is in use.
 pub(crate) unsafe fn read<R>(
     event_loop: *const rdzv_loop,
     fallback: R,
     read: impl FnOnce(&rdzv_loop) -> R,
 ) -> R {
-    // SAFETY: as the header wants it.
+    // SAFETY: NULL or valid, as the header requires.
     let gate = unsafe { gate_of(event_loop) };
     match gate {
-        Some(gate) if gate.shut() => {
+        Some(gate) if gate.try_enter() => {
             let _inside = Leaving(Inside { gate, event_loop: event_loop.cast_mut() });
-            // SAFETY: a live loop, in which nobody else is.
+            // SAFETY: a live loop that this thread alone uses.
             read(unsafe { &*event_loop })
         }
         _ => fallback,
     }
 }
 
-/// The descriptor of a loop, be somebody in or not; -1 for NULL.
+/// Returns the descriptor of a loop, which may be in use; -1 for NULL.
 pub(crate) unsafe fn fd_of(event_loop: *const rdzv_loop) -> i32 {
-    // SAFETY: as the header wants it.
+    // SAFETY: NULL or valid, as the header requires.
     unsafe { gate_of(event_loop) }.map_or(-1, |gate| gate.fd)
 }
 
-/// Frees a loop, or has whoever is in free it.
+/// Frees a loop, or marks it to be freed by its current user.
 pub(crate) unsafe fn free(event_loop: *mut rdzv_loop) {
-    // SAFETY: as the header wants it.
-    if unsafe { gate_of(event_loop) }.is_some_and(|gate| gate.doom()) {
-        // SAFETY: a loop that the program gives up, and that nobody comes into any more.
+    // SAFETY: NULL or valid, as the header requires.
+    if unsafe { gate_of(event_loop) }.is_some_and(|gate| gate.free_on_leave()) {
+        // SAFETY: the program gives the loop up, and no thread can enter it any more.
         drop(unsafe { Box::from_raw(event_loop) });
     }
 }

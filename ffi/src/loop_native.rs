@@ -1,4 +1,4 @@
-//! What native stores have beyond the others, in an event loop of the caller's.
+//! Native stores in the caller's event loop: watches, leases, transactions and batches.
 
 use crate::argument::{bytes, invalid, list, out_pointer, rdzv_bytes, reference, zero_or_more_ms};
 use crate::batch::{ANSWER_FIRST_SIZE, rdzv_answer, rdzv_batch, rdzv_txn};
@@ -13,23 +13,23 @@ use rendezvous_core::driver::store::Timeout;
 use rendezvous_core::error::Operation;
 use rendezvous_core::store::call::CallId;
 
-/// `rdzv_event.kind`: the watch that `operation` began tells of a change: `data` and `len` have the key,
-/// `revision` the store's revision, and the item 0 (`rdzv_loop_item`) the new value; `item_count` is 0 when
-/// the key was removed.
+/// `rdzv_event.kind`: a change that the watch `operation` observed. `data` and `len` have the key,
+/// `revision` the store's revision, and item 0 (`rdzv_loop_item`) the new value; `item_count` is 0 if the
+/// key was removed.
 pub const RDZV_EVENT_CHANGE: i32 = 7;
-/// `rdzv_event.kind`: the watch that `operation` began tells of nothing more, for the reason in `status`.
+/// `rdzv_event.kind`: the watch `operation` has ended, for the reason in `status`.
 pub const RDZV_EVENT_WATCH_OVER: i32 = 8;
-/// `rdzv_event.kind`: the lease that `operation` made has ended by itself, and its keys are gone; `number` is
-/// the reason, such as `RDZV_WHY_DEADLINE`.
+/// `rdzv_event.kind`: the lease that `operation` granted has ended by itself and its keys were deleted;
+/// `number` is the reason, such as `RDZV_WHY_DEADLINE`.
 pub const RDZV_EVENT_LEASE_OVER: i32 = 9;
 
-/// Adds a store over the native protocol, and sets out to its server. `options` are copied. A number above 0
-/// that names the store in this loop goes to `*store`. It takes all operations of stores but for
-/// `rdzv_loop_store_barrier`; of those of nodes `rdzv_loop_node_barrier` and `rdzv_loop_node_shutdown`.
-/// `RDZV_EVENT_NODE_OPEN` tells that its session is open, and `RDZV_EVENT_NODE_OVER` that it is over, and its
-/// leases and watches with it.
+/// Adds a store over the native protocol and starts to connect to its server. `options` are copied. The
+/// store's number in this loop, which is above 0, goes to `*store`. The store supports all operations of
+/// stores except `rdzv_loop_store_barrier`, and of the operations of nodes `rdzv_loop_node_barrier` and
+/// `rdzv_loop_node_shutdown`. `RDZV_EVENT_NODE_OPEN` reports that its session is open, and
+/// `RDZV_EVENT_NODE_OVER` that the session has ended, together with its leases and watches.
 ///
-/// Errors: `RDZV_INVALID_ARGUMENT` when the options have no endpoint.
+/// Errors: `RDZV_INVALID_ARGUMENT` if the options have no endpoint.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_loop_add_native_store(
     event_loop: *mut rdzv_loop,
@@ -37,7 +37,7 @@ pub unsafe extern "C" fn rdzv_loop_add_native_store(
     store: *mut u32,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: the pointers are NULL or as the header wants them; NULL is refused.
+    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
         loop_gate::operate(event_loop, error, |this| {
             let (store, options) = (out_pointer(store, "store")?, reference(options, "options")?);
@@ -48,7 +48,8 @@ pub unsafe extern "C" fn rdzv_loop_add_native_store(
     }
 }
 
-/// What is to be begun on a native store. No closure behind a pointer, as in [`crate::guard`].
+/// Operation to submit to a native store. A trait of its own instead of a boxed closure, as in
+/// [`crate::guard`].
 trait OnSession {
     fn run(
         &mut self,
@@ -69,7 +70,7 @@ impl<F: FnOnce(&mut Session<'_>, Timeout) -> Result<Result<CallId, SubmitError>,
     }
 }
 
-/// Submits an operation that native stores alone have.
+/// Submits an operation that only native stores have.
 unsafe fn submit(
     at: (*mut rdzv_loop, u32, Operation),
     timeout_ms: i64,
@@ -77,11 +78,11 @@ unsafe fn submit(
     error: *mut *mut rdzv_error,
     begin: impl FnOnce(&mut Session<'_>, Timeout) -> Result<Result<CallId, SubmitError>, Fault>,
 ) -> rdzv_status {
-    // SAFETY: passed on as they came.
+    // SAFETY: passed on unchanged.
     unsafe { submitted(at, timeout_ms, operation, error, &mut Some(begin)) }
 }
 
-/// Stands once in the library, whatever the number of operations.
+/// Not generic, so that the library contains it once for all operations.
 #[inline(never)]
 unsafe fn submitted(
     (event_loop, store, which): (*mut rdzv_loop, u32, Operation),
@@ -90,7 +91,7 @@ unsafe fn submitted(
     error: *mut *mut rdzv_error,
     begin: &mut dyn OnSession,
 ) -> rdzv_status {
-    // SAFETY: the pointers are NULL or as the header wants them; NULL is refused.
+    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
         loop_gate::operate(event_loop, error, |this| {
             let (operation, timeout) = (out_pointer(operation, "operation")?, timeout(timeout_ms)?);
@@ -101,12 +102,12 @@ unsafe fn submitted(
     }
 }
 
-/// Submits `rdzv_store_watch_key`. The event's revision is the store's when the watch began; an event of kind
-/// `RDZV_EVENT_CHANGE` follows for each change, until `rdzv_loop_cancel` ends the operation or an event of
-/// kind `RDZV_EVENT_WATCH_OVER` tells why there are no more.
+/// Submits `rdzv_store_watch_key`. The event's revision is the store's when the watch started. An event of
+/// kind `RDZV_EVENT_CHANGE` follows for each change, until `rdzv_loop_cancel` ends the operation or an
+/// event of kind `RDZV_EVENT_WATCH_OVER` reports why the watch has ended.
 ///
-/// Errors of this and the submissions below: those of `rdzv_loop_store_set`; `RDZV_UNSUPPORTED` of a store
-/// that is neither a native one nor a node.
+/// Errors of this and the submissions below: those of `rdzv_loop_store_set`; `RDZV_UNSUPPORTED` for a store
+/// that is neither a native store nor a node.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_loop_store_watch_key(
     event_loop: *mut rdzv_loop,
@@ -118,7 +119,7 @@ pub unsafe extern "C" fn rdzv_loop_store_watch_key(
     operation: *mut u64,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: the pointers are NULL or as the header wants them; NULL is refused.
+    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
         submit((event_loop, store, Operation::Watch), timeout_ms, operation, error, |session, timeout| {
             Ok(session.watch_key(bytes(key, key_len, "key")?, from_revision, timeout))
@@ -126,7 +127,7 @@ pub unsafe extern "C" fn rdzv_loop_store_watch_key(
     }
 }
 
-/// Submits `rdzv_store_watch_prefix`, as `rdzv_loop_store_watch_key`.
+/// Submits `rdzv_store_watch_prefix`; events are as for `rdzv_loop_store_watch_key`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_loop_store_watch_prefix(
     event_loop: *mut rdzv_loop,
@@ -138,7 +139,7 @@ pub unsafe extern "C" fn rdzv_loop_store_watch_prefix(
     operation: *mut u64,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: the pointers are NULL or as the header wants them; NULL is refused.
+    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
         submit((event_loop, store, Operation::Watch), timeout_ms, operation, error, |session, timeout| {
             Ok(session.watch_prefix(bytes(prefix, prefix_len, "prefix")?, from_revision, timeout))
@@ -146,8 +147,8 @@ pub unsafe extern "C" fn rdzv_loop_store_watch_prefix(
     }
 }
 
-/// Submits `rdzv_store_grant_lease`. The event's number is the lease's, which the operations below take. When
-/// it ends by itself, an event of kind `RDZV_EVENT_LEASE_OVER` follows.
+/// Submits `rdzv_store_grant_lease`. The event's number is the lease's number, which the operations below
+/// take. If the lease ends by itself, an event of kind `RDZV_EVENT_LEASE_OVER` follows.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_loop_store_grant_lease(
     event_loop: *mut rdzv_loop,
@@ -157,7 +158,7 @@ pub unsafe extern "C" fn rdzv_loop_store_grant_lease(
     operation: *mut u64,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: the pointers are NULL or as the header wants them; NULL is refused.
+    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
         submit(
             (event_loop, store, Operation::LeaseGrant),
@@ -169,7 +170,7 @@ pub unsafe extern "C" fn rdzv_loop_store_grant_lease(
     }
 }
 
-/// Submits `rdzv_lease_attach` for the lease of this number.
+/// Submits `rdzv_lease_attach` for the lease with this number.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_loop_store_attach_lease(
     event_loop: *mut rdzv_loop,
@@ -181,7 +182,7 @@ pub unsafe extern "C" fn rdzv_loop_store_attach_lease(
     operation: *mut u64,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: the pointers are NULL or as the header wants them; NULL is refused.
+    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
         submit(
             (event_loop, store, Operation::LeaseAttach),
@@ -193,7 +194,7 @@ pub unsafe extern "C" fn rdzv_loop_store_attach_lease(
     }
 }
 
-/// Submits `rdzv_lease_renew` for the lease of this number.
+/// Submits `rdzv_lease_renew` for the lease with this number.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_loop_store_renew_lease(
     event_loop: *mut rdzv_loop,
@@ -203,7 +204,7 @@ pub unsafe extern "C" fn rdzv_loop_store_renew_lease(
     operation: *mut u64,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: the pointers are NULL or as the header wants them; NULL is refused.
+    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
         submit(
             (event_loop, store, Operation::LeaseRenew),
@@ -215,7 +216,8 @@ pub unsafe extern "C" fn rdzv_loop_store_renew_lease(
     }
 }
 
-/// Submits `rdzv_lease_revoke` for the lease of this number; the event's number is how many keys went.
+/// Submits `rdzv_lease_revoke` for the lease with this number; the event's number is the number of deleted
+/// keys.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_loop_store_revoke_lease(
     event_loop: *mut rdzv_loop,
@@ -225,7 +227,7 @@ pub unsafe extern "C" fn rdzv_loop_store_revoke_lease(
     operation: *mut u64,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: the pointers are NULL or as the header wants them; NULL is refused.
+    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
         submit(
             (event_loop, store, Operation::LeaseRevoke),
@@ -237,8 +239,8 @@ pub unsafe extern "C" fn rdzv_loop_store_revoke_lease(
     }
 }
 
-/// Submits `rdzv_store_delete_prefix`; the event's number is how many keys went, and its `item_count` how
-/// many were left.
+/// Submits `rdzv_store_delete_prefix`; the event's number is the number of deleted keys, and its
+/// `item_count` the number of keys left.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_loop_store_delete_prefix(
     event_loop: *mut rdzv_loop,
@@ -249,7 +251,7 @@ pub unsafe extern "C" fn rdzv_loop_store_delete_prefix(
     operation: *mut u64,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: the pointers are NULL or as the header wants them; NULL is refused.
+    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
         submit(
             (event_loop, store, Operation::DeletePrefix),
@@ -261,8 +263,8 @@ pub unsafe extern "C" fn rdzv_loop_store_delete_prefix(
     }
 }
 
-/// Submits `rdzv_store_commit`; the event's number is 1 when all tests held, else 0, and its revision the
-/// store's behind it.
+/// Submits `rdzv_store_commit`; the event's number is 1 if all tests held, else 0, and its revision is the
+/// store's after the commit.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_loop_store_commit(
     event_loop: *mut rdzv_loop,
@@ -272,7 +274,7 @@ pub unsafe extern "C" fn rdzv_loop_store_commit(
     operation: *mut u64,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: the pointers are NULL or as the header wants them; NULL is refused.
+    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
         submit((event_loop, store, Operation::Txn), timeout_ms, operation, error, |session, timeout| {
             Ok(session.commit(&reference(txn, "txn")?.txn, timeout))
@@ -280,8 +282,8 @@ pub unsafe extern "C" fn rdzv_loop_store_commit(
     }
 }
 
-/// Submits `rdzv_store_batch`; the event has the number of answers in `item_count`, and `rdzv_loop_answer`
-/// gives each.
+/// Submits `rdzv_store_batch`; the event's `item_count` is the number of answers, which `rdzv_loop_answer`
+/// returns.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_loop_store_batch(
     event_loop: *mut rdzv_loop,
@@ -291,7 +293,7 @@ pub unsafe extern "C" fn rdzv_loop_store_batch(
     operation: *mut u64,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: the pointers are NULL or as the header wants them; NULL is refused.
+    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
         submit((event_loop, store, Operation::Batch), timeout_ms, operation, error, |session, timeout| {
             Ok(session.batch(&reference(batch, "batch")?.batch, timeout))
@@ -299,10 +301,10 @@ pub unsafe extern "C" fn rdzv_loop_store_batch(
     }
 }
 
-/// The answer at `index` (from 0), when the last event was the end of `rdzv_loop_store_batch`. What it points
-/// to is lent until the next call on the loop.
+/// Returns the answer at `index` (from 0) if the last event completed an `rdzv_loop_store_batch`. Set
+/// `out->struct_size` first. What `*out` points to is valid until the next call on the loop.
 ///
-/// Errors: `RDZV_INVALID_ARGUMENT` beyond the last.
+/// Errors: `RDZV_INVALID_ARGUMENT` if `index` is out of range.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_loop_answer(
     event_loop: *mut rdzv_loop,
@@ -310,12 +312,16 @@ pub unsafe extern "C" fn rdzv_loop_answer(
     out: *mut rdzv_answer,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: the pointers are NULL or as the header wants them; NULL is refused.
+    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
         loop_gate::operate(event_loop, error, |this| {
             let given = sized::given_size(out, ANSWER_FIRST_SIZE, "out")?;
             let view = this.last_event.answers.view(index);
-            sized::put(out, given, &view.ok_or_else(|| invalid("the last event has no such answer"))?);
+            sized::put(
+                out,
+                given,
+                &view.ok_or_else(|| invalid("the last event has no answer with this index"))?,
+            );
             Ok(())
         })
     }

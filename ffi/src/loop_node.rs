@@ -1,4 +1,4 @@
-//! Nodes of a rendezvous in an event loop of the caller's.
+//! Rendezvous nodes in the caller's event loop.
 
 use crate::argument::{bytes, invalid, list, out_pointer, reference, text};
 use crate::batch::Answers;
@@ -24,101 +24,101 @@ use std::time::Duration;
 
 /// `rdzv_event.kind`: the node's session is open, for the first time or again after its connection broke.
 pub const RDZV_EVENT_NODE_OPEN: i32 = 2;
-/// `rdzv_event.kind`: the node has a seat in the round that forms.
+/// `rdzv_event.kind`: the node has a slot in the round that is forming.
 pub const RDZV_EVENT_NODE_SEATED: i32 = 3;
-/// `rdzv_event.kind`: the node stands by, behind `number` others.
+/// `rdzv_event.kind`: the node is a spare, with `number` other spares ahead of it.
 pub const RDZV_EVENT_NODE_STANDING_BY: i32 = 4;
-/// `rdzv_event.kind`: something happened to the node's round, or to the run. `rdzv_loop_round_event` tells
-/// what; the name of the node that it is about is in `data` and `len`.
+/// `rdzv_event.kind`: event of the node's round or of the run, which `rdzv_loop_round_event` returns;
+/// `data` and `len` have the name of the node that it is about.
 pub const RDZV_EVENT_ROUND: i32 = 5;
-/// `rdzv_event.kind`: the node's session is over, and this is the last that is heard of it. `status` is
-/// `RDZV_OK` when it was shut down from this side. A node that goes on is added anew.
+/// `rdzv_event.kind`: the node's session has ended; no event of it follows. `status` is `RDZV_OK` if this
+/// side shut it down. To continue, add the node again.
 pub const RDZV_EVENT_NODE_OVER: i32 = 6;
 
-/// A node's place in a round. What it points to is lent until the next call on the loop.
+/// Position of a node in a round. What it points to is valid until the next call on the loop.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct rdzv_round {
-    /// Set it to `sizeof(rdzv_round)` before the call; afterwards it tells how many bytes were filled.
+    /// Set this to `sizeof(rdzv_round)` before the call; on return it is the number of bytes filled.
     pub struct_size: u32,
-    /// The node's rank among the nodes.
+    /// Rank of the node among the nodes.
     pub node_rank: u32,
-    /// Which round; the first is 0.
+    /// Number of the round; the first is 0.
     pub round: u64,
-    /// How many nodes there are.
+    /// Number of nodes in the round.
     pub nodes: u32,
-    /// Not used; 0.
+    /// Unused; 0.
     pub reserved: u32,
-    /// The global rank of the node's first worker.
+    /// Global rank of the node's first worker.
     pub rank_first: u64,
-    /// How many workers all nodes have together.
+    /// Number of workers of all nodes together.
     pub world_size: u64,
-    /// Where node 0 is reached, as it said. Not NUL-terminated.
+    /// Address of node 0, as that node published it. Not NUL-terminated.
     pub leader: *const u8,
-    /// Its length.
+    /// Length of `leader` in bytes.
     pub leader_len: usize,
-    /// What to put before the keys of this round: when it is over, nothing beneath it can be changed.
+    /// Prefix for the keys of this round; when the round is over, keys with this prefix cannot be changed.
     pub key_prefix: *const u8,
-    /// Its length.
+    /// Length of `key_prefix` in bytes.
     pub key_prefix_len: usize,
 }
 
 const ROUND_FIRST_SIZE: usize = 72;
 
-/// How a run stands.
+/// State of a run.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct rdzv_run_info {
-    /// Set it to `sizeof(rdzv_run_info)` before the call; afterwards it tells how many bytes were filled.
+    /// Set this to `sizeof(rdzv_run_info)` before the call; on return it is the number of bytes filled.
     pub struct_size: u32,
-    /// Whether the round is live, 1 or 0.
+    /// 1 if the round is live, else 0.
     pub complete: i32,
-    /// The round that is live, or the next one.
+    /// Number of the live round, or of the next one.
     pub round: u64,
-    /// Whether the run is closed, for good, 1 or 0.
+    /// 1 if the run is closed for good, else 0.
     pub closed: i32,
-    /// Nodes in the round.
+    /// Number of nodes in the round.
     pub nodes: u32,
-    /// Nodes that wait for the next one.
+    /// Number of nodes that wait for the next round.
     pub nodes_waiting: u32,
-    /// Spares.
+    /// Number of spare nodes.
     pub nodes_standby: u32,
 }
 
 const RUN_INFO_FIRST_SIZE: usize = 32;
 
-/// A member of a round. What it points to is lent until the next call on the loop.
+/// Member of a round. What it points to is valid until the next call on the loop.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct rdzv_member {
-    /// Set it to `sizeof(rdzv_member)` before the call; afterwards it tells how many bytes were filled.
+    /// Set this to `sizeof(rdzv_member)` before the call; on return it is the number of bytes filled.
     pub struct_size: u32,
-    /// Its rank among the nodes.
+    /// Rank of the member among the nodes.
     pub node_rank: u32,
-    /// The global rank of its first worker.
+    /// Global rank of the member's first worker.
     pub rank_first: u64,
-    /// Its workers.
+    /// Number of workers of the member.
     pub local_world_size: u32,
-    /// Not used; 0.
+    /// Unused; 0.
     pub reserved: u32,
-    /// Its name. Not NUL-terminated.
+    /// Name of the node. Not NUL-terminated.
     pub node: *const u8,
-    /// Its length.
+    /// Length of `node` in bytes.
     pub node_len: usize,
-    /// Where it is reached, as it said.
+    /// Address of the node, as it published it. Not NUL-terminated.
     pub address: *const u8,
-    /// Its length.
+    /// Length of `address` in bytes.
     pub address_len: usize,
 }
 
 const MEMBER_FIRST_SIZE: usize = 56;
 
-/// Adds a node of the `rdzv` backend, and sets out to its server; the options are those of its handlers
-/// (docs/handlers.md), but for what they say of hosting: a loop hosts no server. A number above 0 that names
-/// the node in this loop goes to `*node`. The operations of stores (`rdzv_loop_store_set` and so on, but for
-/// `rdzv_loop_store_barrier`) take it for a store as well: the keys are those of the server.
+/// Adds a node of the `rdzv` backend and starts to connect to its server. The options are those of its
+/// handlers (docs/handlers.md) except those for hosting: a loop hosts no server. The node's number in this
+/// loop, which is above 0, goes to `*node`. The operations of stores (`rdzv_loop_store_set` and so on,
+/// except `rdzv_loop_store_barrier`) accept the node as a store; their keys are those of the server.
 ///
-/// Errors: `RDZV_INVALID_ARGUMENT` when the parameters make no sense, `RDZV_IO` when this host has no name.
+/// Errors: `RDZV_INVALID_ARGUMENT` if the parameters are inconsistent, `RDZV_IO` if this host has no name.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_loop_add_node(
     event_loop: *mut rdzv_loop,
@@ -126,7 +126,7 @@ pub unsafe extern "C" fn rdzv_loop_add_node(
     node: *mut u32,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: passed on as they came.
+    // SAFETY: passed on unchanged.
     unsafe {
         loop_gate::operate(event_loop, error, |this| {
             let (node, parameters) = (out_pointer(node, "node")?, reference(parameters, "parameters")?);
@@ -137,15 +137,16 @@ pub unsafe extern "C" fn rdzv_loop_add_node(
     }
 }
 
-/// Ends a node's connection without a word and forgets it: to the others of its round it has died.
-/// `rdzv_loop_node_shutdown` says goodbye. No event of the node follows. An unknown node is ignored.
+/// Closes a node's connection without notice to the server and removes the node from the loop: the other
+/// nodes of its round see it as dead. `rdzv_loop_node_shutdown` leaves in an orderly way. No event of the
+/// node follows. An unknown node is ignored.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_loop_remove_node(
     event_loop: *mut rdzv_loop,
     node: u32,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: passed on as they came.
+    // SAFETY: passed on unchanged.
     unsafe {
         loop_gate::operate(event_loop, error, |this| {
             this.stores.remove_session(SessionId::from_u32(node));
@@ -154,7 +155,7 @@ pub unsafe extern "C" fn rdzv_loop_remove_node(
     }
 }
 
-/// What is to be begun for a node. No closure behind a pointer, as in [`crate::guard`].
+/// Operation to submit for a node. A trait of its own instead of a boxed closure, as in [`crate::guard`].
 trait OnNode {
     fn run(
         &mut self,
@@ -177,7 +178,7 @@ impl<F: FnOnce(&mut Session<'_>, &str, Timeout) -> Result<Result<CallId, SubmitE
     }
 }
 
-/// Submits something for a node.
+/// Submits an operation for a node.
 unsafe fn submit(
     at: (*mut rdzv_loop, u32),
     timeout_ms: i64,
@@ -185,11 +186,11 @@ unsafe fn submit(
     error: *mut *mut rdzv_error,
     begin: impl FnOnce(&mut Session<'_>, &str, Timeout) -> Result<Result<CallId, SubmitError>, Fault>,
 ) -> rdzv_status {
-    // SAFETY: passed on as they came.
+    // SAFETY: passed on unchanged.
     unsafe { submitted(at, timeout_ms, operation, error, &mut Some(begin)) }
 }
 
-/// Stands once in the library, whatever the number of operations.
+/// Not generic, so that the library contains it once for all operations.
 #[inline(never)]
 unsafe fn submitted(
     (event_loop, node): (*mut rdzv_loop, u32),
@@ -198,12 +199,12 @@ unsafe fn submitted(
     error: *mut *mut rdzv_error,
     begin: &mut dyn OnNode,
 ) -> rdzv_status {
-    // SAFETY: passed on as they came.
+    // SAFETY: passed on unchanged.
     unsafe {
         loop_gate::operate(event_loop, error, |this| {
             let (operation, timeout) = (out_pointer(operation, "operation")?, timeout(timeout_ms)?);
             let mut session = this.stores.session(SessionId::from_u32(node));
-            let session = session.as_mut().ok_or_else(|| invalid("the loop has no node of this number"))?;
+            let session = session.as_mut().ok_or_else(|| invalid("the loop has no node with this number"))?;
             let run_id = session.run_id().unwrap_or_default().to_string();
             operation.put(begin.run(session, &run_id, timeout)?.map_err(submit_fault)?.0);
             Ok(())
@@ -211,17 +212,18 @@ unsafe fn submitted(
     }
 }
 
-/// Submits the wish to join the run's next round. Its event comes when the round is complete, and
-/// `rdzv_loop_round` has the node's place in it; before, `RDZV_EVENT_NODE_SEATED` or
-/// `RDZV_EVENT_NODE_STANDING_BY` may tell how it stands. What happened to the node before is told no more.
-/// This is also how a node comes back after a death or the end of its round. After `rdzv_loop_cancel` it may
-/// follow at once: it goes out when the server has answered the one that was given up.
+/// Submits a request to join the run's next round. Its event follows when the round is complete;
+/// `rdzv_loop_round` then has the node's position. Before it, `RDZV_EVENT_NODE_SEATED` or
+/// `RDZV_EVENT_NODE_STANDING_BY` may report the state of the request. Earlier events of the node are no
+/// longer reported. A node also uses this to rejoin after a death or after the end of its round. After
+/// `rdzv_loop_cancel` it may be called again at once: the new request is sent when the server has answered
+/// the cancelled one.
 ///
-/// This and all submissions below return at once, as those of stores do, and name the operation in
-/// `*operation`, which `rdzv_loop_cancel` ends.
+/// This function and all submissions below return at once, as those of stores do. They write the
+/// operation's number to `*operation`, which `rdzv_loop_cancel` accepts.
 ///
-/// Errors: `RDZV_INVALID_ARGUMENT` when the node waits for a round already or was replaced, and those of
-/// its session's end. Statuses of the event: as of `rdzv_rendezvous_handler_next_rendezvous`.
+/// Errors: `RDZV_INVALID_ARGUMENT` if the node already waits for a round or was replaced, and the error
+/// with which its session ended. Statuses of the event: as for `rdzv_rendezvous_handler_next_rendezvous`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_loop_node_next_rendezvous(
     event_loop: *mut rdzv_loop,
@@ -229,15 +231,15 @@ pub unsafe extern "C" fn rdzv_loop_node_next_rendezvous(
     operation: *mut u64,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: the pointers are NULL or as the header wants them; NULL is refused.
+    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
         submit((event_loop, node), -1, operation, error, |session, _, _| {
-            session.next_round().ok_or_else(|| invalid("the loop has no node of this number"))
+            session.next_round().ok_or_else(|| invalid("the loop has no node with this number"))
         })
     }
 }
 
-/// Submits the wish to leave the run, which goes on.
+/// Submits a request to leave the run, which continues.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_loop_node_leave(
     event_loop: *mut rdzv_loop,
@@ -246,7 +248,7 @@ pub unsafe extern "C" fn rdzv_loop_node_leave(
     operation: *mut u64,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: the pointers are NULL or as the header wants them; NULL is refused.
+    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
         submit((event_loop, node), timeout_ms, operation, error, |session, run_id, timeout| {
             Ok(session.leave(run_id.as_bytes(), timeout))
@@ -254,7 +256,7 @@ pub unsafe extern "C" fn rdzv_loop_node_leave(
     }
 }
 
-/// Submits the wish to close the run, for good.
+/// Submits a request to close the run for good.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_loop_node_set_closed(
     event_loop: *mut rdzv_loop,
@@ -263,7 +265,7 @@ pub unsafe extern "C" fn rdzv_loop_node_set_closed(
     operation: *mut u64,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: the pointers are NULL or as the header wants them; NULL is refused.
+    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
         submit((event_loop, node), timeout_ms, operation, error, |session, run_id, timeout| {
             Ok(session.close_run(run_id.as_bytes(), timeout))
@@ -271,7 +273,7 @@ pub unsafe extern "C" fn rdzv_loop_node_set_closed(
     }
 }
 
-/// Submits the news that the job has failed, as `rdzv_rendezvous_handler_fail`.
+/// Submits a report that the job has failed, as `rdzv_rendezvous_handler_fail` does.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_loop_node_fail(
     event_loop: *mut rdzv_loop,
@@ -282,17 +284,17 @@ pub unsafe extern "C" fn rdzv_loop_node_fail(
     operation: *mut u64,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: the pointers are NULL or as the header wants them; NULL is refused.
+    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
-        let last_event = text(message, message_len, "message");
+        let message = text(message, message_len, "message");
         submit((event_loop, node), timeout_ms, operation, error, |session, run_id, timeout| {
-            Ok(session.fail_run(run_id.as_bytes(), last_event?, timeout))
+            Ok(session.fail_run(run_id.as_bytes(), message?, timeout))
         })
     }
 }
 
-/// Submits the goodbye: the node leaves its run, and its session, or a native store's, ends. Its event comes
-/// before `RDZV_EVENT_NODE_OVER`.
+/// Submits an orderly shutdown: the node leaves its run, and its session, or that of a native store, ends.
+/// Its event precedes `RDZV_EVENT_NODE_OVER`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_loop_node_shutdown(
     event_loop: *mut rdzv_loop,
@@ -301,7 +303,7 @@ pub unsafe extern "C" fn rdzv_loop_node_shutdown(
     operation: *mut u64,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: the pointers are NULL or as the header wants them; NULL is refused.
+    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
         submit((event_loop, node), timeout_ms, operation, error, |session, _, timeout| {
             Ok(session.close(timeout))
@@ -309,7 +311,7 @@ pub unsafe extern "C" fn rdzv_loop_node_shutdown(
     }
 }
 
-/// Asks how the run stands; `rdzv_loop_run_info` has the answer.
+/// Submits a request for the state of the run; `rdzv_loop_run_info` returns the answer.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_loop_node_run_info(
     event_loop: *mut rdzv_loop,
@@ -318,7 +320,7 @@ pub unsafe extern "C" fn rdzv_loop_node_run_info(
     operation: *mut u64,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: the pointers are NULL or as the header wants them; NULL is refused.
+    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
         submit((event_loop, node), timeout_ms, operation, error, |session, run_id, timeout| {
             Ok(session.run_info(run_id.as_bytes(), timeout))
@@ -326,8 +328,8 @@ pub unsafe extern "C" fn rdzv_loop_node_run_info(
     }
 }
 
-/// Asks for members of a round, from the node rank `first` on, at most `count_max` of them. The event has
-/// their number in `item_count`; `rdzv_loop_member` gives each.
+/// Submits a request for at most `count_max` members of a round, from node rank `first` on. The event's
+/// `item_count` is their number; `rdzv_loop_member` returns each.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_loop_node_members(
     event_loop: *mut rdzv_loop,
@@ -339,7 +341,7 @@ pub unsafe extern "C" fn rdzv_loop_node_members(
     operation: *mut u64,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: the pointers are NULL or as the header wants them; NULL is refused.
+    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
         submit((event_loop, node), timeout_ms, operation, error, |session, run_id, timeout| {
             Ok(session.members(run_id.as_bytes(), round, (first, count_max), timeout))
@@ -347,9 +349,10 @@ pub unsafe extern "C" fn rdzv_loop_node_members(
     }
 }
 
-/// Submits the node's arrival at a barrier for the nodes of these names, or for `world_size` nodes when
-/// `name_count` is 0. The event's number is the barrier's generation. Statuses of the event besides:
-/// `RDZV_TIMED_OUT`, with the missing among the error's nodes; `RDZV_BARRIER_BROKEN`, with who died there.
+/// Submits the node's arrival at a barrier for the nodes with these names, or for `world_size` nodes if
+/// `name_count` is 0. The event's number is the barrier's generation. Additional statuses of the event:
+/// `RDZV_TIMED_OUT`, whose error names the missing nodes; `RDZV_BARRIER_BROKEN`, whose error names the node
+/// that died.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_loop_node_barrier(
     event_loop: *mut rdzv_loop,
@@ -363,7 +366,7 @@ pub unsafe extern "C" fn rdzv_loop_node_barrier(
     operation: *mut u64,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: the pointers are NULL or as the header wants them; NULL is refused.
+    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
         submit((event_loop, node), timeout_ms, operation, error, |session, _, timeout| {
             let (key, names) = (bytes(key, key_len, "key")?, list(names, name_count, "names")?);
@@ -372,36 +375,38 @@ pub unsafe extern "C" fn rdzv_loop_node_barrier(
     }
 }
 
-/// Fills a struct with something of the last event.
+/// Fills a struct with data of the last event.
 unsafe fn show<T: Copy>(
     event_loop: *mut rdzv_loop,
     (out, first_size): (*mut T, usize),
     error: *mut *mut rdzv_error,
     read: impl FnOnce(&LastEvent) -> Option<T>,
 ) -> rdzv_status {
-    // SAFETY: the pointers are NULL or as the header wants them; NULL is refused.
+    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
         loop_gate::operate(event_loop, error, |this| {
             let given = sized::given_size(out, first_size, "out")?;
-            let view = read(&this.last_event).ok_or_else(|| invalid("the last event has none"))?;
+            let view =
+                read(&this.last_event).ok_or_else(|| invalid("the last event has no such information"))?;
             sized::put(out, given, &view);
             Ok(())
         })
     }
 }
 
-/// The node's place in its round, when the last event was the end of `rdzv_loop_node_next_rendezvous`.
+/// Returns the node's position in its round if the last event completed an
+/// `rdzv_loop_node_next_rendezvous`. Set `out->struct_size` first, here and in the functions below.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_loop_round(
     event_loop: *mut rdzv_loop,
     out: *mut rdzv_round,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: passed on as they came.
+    // SAFETY: passed on unchanged.
     unsafe {
         show(event_loop, (out, ROUND_FIRST_SIZE), error, |last_event| {
             let joined_round = last_event.joined_round.as_ref()?;
-            // Keys of a node stand beneath a slash.
+            // A node's keys start with a slash, which the loop adds itself.
             let prefix = joined_round.namespace.strip_prefix(b"/").unwrap_or(&joined_round.namespace);
             Some(rdzv_round {
                 struct_size: 0,
@@ -420,14 +425,14 @@ pub unsafe extern "C" fn rdzv_loop_round(
     }
 }
 
-/// What happened to the round, when the last event was `RDZV_EVENT_ROUND`.
+/// Returns the event of the round if the last event was `RDZV_EVENT_ROUND`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_loop_round_event(
     event_loop: *mut rdzv_loop,
     out: *mut rdzv_round_event,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: passed on as they came.
+    // SAFETY: passed on unchanged.
     unsafe {
         show(event_loop, (out, EVENT_FIRST_SIZE), error, |last_event| {
             last_event.round_event.as_ref().map(|event| projected(Some(event)).0)
@@ -435,14 +440,14 @@ pub unsafe extern "C" fn rdzv_loop_round_event(
     }
 }
 
-/// How the run stands, when the last event was the end of `rdzv_loop_node_run_info`.
+/// Returns the state of the run if the last event completed an `rdzv_loop_node_run_info`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_loop_run_info(
     event_loop: *mut rdzv_loop,
     out: *mut rdzv_run_info,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: passed on as they came.
+    // SAFETY: passed on unchanged.
     unsafe {
         show(event_loop, (out, RUN_INFO_FIRST_SIZE), error, |last_event| {
             let info = last_event.run_info?;
@@ -459,7 +464,7 @@ pub unsafe extern "C" fn rdzv_loop_run_info(
     }
 }
 
-/// The member at `index` (from 0), when the last event was the end of `rdzv_loop_node_members`.
+/// Returns the member at `index` (from 0) if the last event completed an `rdzv_loop_node_members`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_loop_member(
     event_loop: *mut rdzv_loop,
@@ -467,7 +472,7 @@ pub unsafe extern "C" fn rdzv_loop_member(
     out: *mut rdzv_member,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: passed on as they came.
+    // SAFETY: passed on unchanged.
     unsafe {
         show(event_loop, (out, MEMBER_FIRST_SIZE), error, |last_event| {
             let member = last_event.members.get(index)?;
@@ -486,7 +491,7 @@ pub unsafe extern "C" fn rdzv_loop_member(
     }
 }
 
-/// What there is to tell of a node's event, beside what is kept to be lent out.
+/// Fields of a session's event for C, apart from the data that [`LastEvent`] keeps.
 pub(crate) struct NodeEventView {
     pub(crate) kind: i32,
     pub(crate) operation: u64,
@@ -496,7 +501,8 @@ pub(crate) struct NodeEventView {
 }
 
 impl LastEvent {
-    /// Keeps what an event of a node or a native store of this server lends out. A node has a run.
+    /// Stores the data of an event of a node or a native store and returns its fields. Only a node has a run
+    /// id.
     pub(crate) fn keep(
         &mut self,
         (run_id, node, peer): (Option<&str>, &str, &str),
@@ -588,11 +594,11 @@ impl LastEvent {
 }
 
 fn fault_of(error: NativeError, (run_id, node): (&str, &str)) -> Fault {
-    let known = call_fault(error.call());
+    let fault = call_fault(error.call());
     let elapsed = error.call().elapsed();
-    let last_event = handler_fault(&refusal(error, (run_id, node), elapsed));
-    known.with(|known| {
-        (known.status, known.message, known.cause) =
-            (last_event.status, last_event.message.clone(), last_event.cause.clone());
+    let refused = handler_fault(&refusal(error, (run_id, node), elapsed));
+    fault.with(|details| {
+        (details.status, details.message, details.cause) =
+            (refused.status, refused.message.clone(), refused.cause.clone());
     })
 }

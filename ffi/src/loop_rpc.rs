@@ -1,4 +1,4 @@
-//! Workers of RPC groups in an event loop of the caller's.
+//! RPC workers in the caller's event loop.
 
 use crate::argument::{invalid, out_pointer, reference, text};
 use crate::buffer::rdzv_buffer;
@@ -7,7 +7,7 @@ use crate::fault::{Fault, rdzv_error};
 use crate::guard;
 use crate::loop_event::{LastEvent, RDZV_EVENT_COMPLETED, rdzv_event};
 use crate::loop_gate::{self, rdzv_loop};
-use crate::loop_rpc_event::Happened;
+use crate::loop_rpc_event::RpcWorkerEvent;
 use crate::rpc::{
     EVENT_FIRST_SIZE, HandleEnd, Making, Named, RDZV_RPC_EVENT_OVER, describe_end, put_event, rdzv_rpc,
     rdzv_rpc_event, view,
@@ -28,18 +28,18 @@ use std::any::Any;
 use std::ptr::null;
 use std::sync::Arc;
 
-/// `rdzv_event.kind`: an RPC worker is a member of its group, or, where the status is another one than
-/// `RDZV_OK`, is none: then this is the last that is heard of it.
+/// `rdzv_event.kind`: an RPC worker has joined its group, or, if `status` is not `RDZV_OK`, has failed to;
+/// no event of the worker follows a failure.
 pub const RDZV_EVENT_RPC_JOINED: i32 = 11;
-/// `rdzv_event.kind`: something happened to an RPC worker's group, or the worker has ended;
-/// `rdzv_loop_rpc_event` tells what.
+/// `rdzv_event.kind`: event of an RPC worker's group, or the worker has ended; `rdzv_loop_rpc_event`
+/// returns it.
 pub const RDZV_EVENT_RPC: i32 = 12;
-/// `rdzv_event.kind`: a handler of the loop's is asked; `rdzv_loop_rpc_request` tells what, and
-/// `rdzv_loop_rpc_responder` is the way back.
+/// `rdzv_event.kind`: a request to a handler of the loop. `rdzv_loop_rpc_request` returns it, and
+/// `rdzv_loop_rpc_responder` returns the responder that answers it.
 pub const RDZV_EVENT_RPC_REQUEST: i32 = 13;
 
 impl LastEvent {
-    /// Keeps what an event of a worker lends out, and shows the rest; what went wrong comes back.
+    /// Stores the data of a worker's event and fills the C event; returns the failure that it reports, if any.
     pub(crate) fn keep_rpc(&mut self, view: &mut rdzv_event, event: MemberEvent) -> Option<Fault> {
         match *event.downcast().ok()? {
             RpcEvent::Joined(joined) => {
@@ -48,7 +48,7 @@ impl LastEvent {
             }
             RpcEvent::Completed(call, called, result) => {
                 (view.kind, view.operation) = (RDZV_EVENT_COMPLETED, call.0);
-                // The names do not move with their owner.
+                // Moving the owner does not move the names that the C struct points to.
                 self.rpc.called = called.map(|called| (spec_of(&called), called));
                 match result {
                     Ok(answer) => self.value = answer,
@@ -64,17 +64,17 @@ impl LastEvent {
             }
             RpcEvent::Request(request, responder) => {
                 view.kind = RDZV_EVENT_RPC_REQUEST;
-                // The bytes do not move with their owner.
+                // Moving the owner does not move the bytes that the event points to.
                 (view.data, view.len) = self.rpc.request.insert(rdzv_rpc_request::of(request)).parts();
                 self.rpc.responder = Some(responder);
             }
             RpcEvent::Group(event) => {
                 view.kind = RDZV_EVENT_RPC;
-                self.rpc.event = Some(Happened::Group(event));
+                self.rpc.event = Some(RpcWorkerEvent::Group(event));
             }
             RpcEvent::Over(end) => {
                 view.kind = RDZV_EVENT_RPC;
-                self.rpc.event = Some(Happened::Over(describe_end(&end)));
+                self.rpc.event = Some(RpcWorkerEvent::Over(describe_end(&end)));
                 return end.err().map(|error| agent_fault(&error).during("shutdown"));
             }
         }
@@ -87,11 +87,11 @@ fn ask_fault(error: &RpcAskError) -> Fault {
         RpcAskError::Unknown => invalid(error.to_string()),
         RpcAskError::Call(error) => group_call_fault(error),
         RpcAskError::System(cause) => Fault::new(RDZV_EXHAUSTED, error.to_string())
-            .with(|known| known.os_error = cause.raw_os_error().unwrap_or(0)),
+            .with(|details| details.os_error = cause.raw_os_error().unwrap_or(0)),
     }
 }
 
-/// Begins to make a worker.
+/// Starts to create a worker.
 unsafe fn init(
     this: &mut rdzv_loop,
     making: impl FnOnce() -> Result<(Arc<Home>, Making), Fault>,
@@ -102,27 +102,29 @@ unsafe fn init(
     let make =
         Box::new(move |queue: &RpcRequestQueue, canceller: Canceller| making.run_for(queue, canceller));
     let made = this.stores.init_rpc(home, make).map_err(|cause| {
-        Fault::new(RDZV_EXHAUSTED, format!("no thread to make the RPC worker: {cause}"))
-            .with(|known| known.os_error = cause.raw_os_error().unwrap_or(0))
+        Fault::new(RDZV_EXHAUSTED, format!("cannot create a thread for the RPC worker: {cause}"))
+            .with(|details| details.os_error = cause.raw_os_error().unwrap_or(0))
     })?;
-    // SAFETY: the place was found to be there.
+    // SAFETY: the output pointer was checked above.
     unsafe { number.put(made.as_u32()) };
     Ok(())
 }
 
-/// Begins to make a worker as `rdzv_rpc_init`, on a thread of the library's, and returns at once. The
-/// number that goes to `*number` is in the field `store` of its events: `RDZV_EVENT_RPC_JOINED` first; then
-/// what its handlers of kind `RDZV_RPC_LOOP` are asked, what happens to its group, and the ends of its
-/// calls, in order; and at last `RDZV_EVENT_RPC`, when it has ended. `options` and `handlers` are copied.
-/// `context` is the worker's, which need not be the loop's; a context has one worker at a time.
-/// `rdzv_rpc_options_cancel` gives the attempt up, as `rdzv_loop_rpc_shutdown` does.
+/// Starts to create a worker as `rdzv_rpc_init` does, on a thread of the library, and returns at once. The
+/// number that goes to `*number` is in the field `store` of the worker's events. The first event is
+/// `RDZV_EVENT_RPC_JOINED`. Then follow, in order, the requests to its handlers of kind `RDZV_RPC_LOOP`,
+/// the events of its group and the ends of its calls. The last is `RDZV_EVENT_RPC`, when the worker has
+/// ended. `options` and `handlers` are copied. `context` is the worker's context, which may differ from the
+/// loop's; a context has one worker at a time. `rdzv_rpc_options_cancel` cancels the attempt, as
+/// `rdzv_loop_rpc_shutdown` does.
 ///
-/// Requests that nobody takes out of the loop wait, 65,536 of them and 8 GiB at most; further ones fail at
-/// their callers, as all that wait do when the worker ends. Of more than 4,096 things that happened to the
-/// group the oldest are lost. A turn of the loop has what was there when it began.
+/// Requests that the program has not taken out of the loop are queued, up to 65,536 requests and 8 GiB.
+/// Further requests fail at their callers, as do all queued requests when the worker ends. Up to 4,096
+/// events of the group are queued, after which the oldest are dropped. One `rdzv_loop_poll` processes what
+/// was pending when it began.
 ///
-/// Errors: `RDZV_INVALID_ARGUMENT`, `RDZV_EXHAUSTED` (no thread); the others of `rdzv_rpc_init` are told by
-/// the event.
+/// Errors: `RDZV_INVALID_ARGUMENT`, `RDZV_EXHAUSTED` (no thread). The event reports the other errors of
+/// `rdzv_rpc_init`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_loop_rpc_init(
     event_loop: *mut rdzv_loop,
@@ -136,7 +138,7 @@ pub unsafe extern "C" fn rdzv_loop_rpc_init(
     number: *mut u32,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: passed on as they came.
+    // SAFETY: passed on unchanged.
     unsafe {
         loop_gate::operate(event_loop, error, |this| {
             let making = || {
@@ -149,7 +151,8 @@ pub unsafe extern "C" fn rdzv_loop_rpc_init(
     }
 }
 
-/// The same as `rdzv_rpc_init_over_store` makes one, over a store that blocks and is there already.
+/// Starts to create a worker as `rdzv_rpc_init_over_store` does, over an existing blocking store; otherwise
+/// like `rdzv_loop_rpc_init`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_loop_rpc_init_over_store(
     event_loop: *mut rdzv_loop,
@@ -164,7 +167,7 @@ pub unsafe extern "C" fn rdzv_loop_rpc_init_over_store(
     number: *mut u32,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: passed on as they came; NULL is refused.
+    // SAFETY: passed on unchanged; NULL is refused.
     unsafe {
         loop_gate::operate(event_loop, error, |this| {
             let making = || {
@@ -177,9 +180,9 @@ pub unsafe extern "C" fn rdzv_loop_rpc_init_over_store(
     }
 }
 
-/// Adds a worker that is a member already: what happens to its group is told by the loop from now on, and by
-/// `rdzv_rpc_next_event` no more. The handle stays yours; freed, it ends the worker, and so does
-/// `rdzv_loop_rpc_shutdown`, but not the end of the loop.
+/// Adds a worker that has already joined its group. From now on the loop reports the events of its group,
+/// and `rdzv_rpc_next_event` does not. The caller keeps the handle. Freeing the handle or calling
+/// `rdzv_loop_rpc_shutdown` ends the worker; freeing the loop does not.
 ///
 /// Errors: `RDZV_ALREADY_REGISTERED` (it is in a loop).
 #[unsafe(no_mangle)]
@@ -189,7 +192,7 @@ pub unsafe extern "C" fn rdzv_loop_add_rpc(
     number: *mut u32,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: passed on as they came; NULL is refused.
+    // SAFETY: passed on unchanged; NULL is refused.
     unsafe {
         loop_gate::operate(event_loop, error, |this| {
             let (number, rpc) = (out_pointer(number, "number")?, reference(rpc, "rpc")?);
@@ -203,27 +206,28 @@ pub unsafe extern "C" fn rdzv_loop_add_rpc(
     }
 }
 
-/// Forgets a worker: no event of it follows, and what waits to be answered fails at its callers. One that
-/// was made for the loop ends abruptly, on a thread of the library's, and its context has it until then:
-/// who wants another worker there ends it with `rdzv_loop_rpc_shutdown` and waits for the event. One that
-/// was added goes on; its handlers of kind `RDZV_RPC_LOOP` stay, and fail, until `rdzv_rpc_remove_handler`.
-/// An unknown worker is ignored. Within code that a call on the loop runs, it happens when that call returns;
-/// in another thread meanwhile it is `RDZV_REENTRANT`.
+/// Removes a worker from the loop: no event of it follows, and unanswered requests fail at their callers. A
+/// worker that was created for the loop ends abruptly, on a thread of the library, and occupies its context
+/// until it has ended; to create another worker in that context, call `rdzv_loop_rpc_shutdown` first and
+/// wait for the event. A worker that was added continues; its handlers of kind `RDZV_RPC_LOOP` remain and
+/// fail until `rdzv_rpc_remove_handler`. An unknown worker is ignored. Inside user code that a call on the
+/// loop runs, the removal happens when that call returns; on another thread at that time, the result is
+/// `RDZV_REENTRANT`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_loop_remove_rpc(
     event_loop: *mut rdzv_loop,
     number: u32,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: passed on as they came.
+    // SAFETY: passed on unchanged.
     unsafe { loop_gate::remove(event_loop, error, MemberId::from_u32(number), RpcLoop::remove_rpc) }
 }
 
-/// Another handle of a worker, from `RDZV_EVENT_RPC_JOINED` on: for its name, its number, the workers of
-/// its group, its devices, and for handlers. On success `*out` is yours until `rdzv_rpc_free`, which leaves
-/// the worker where it is.
+/// Creates another handle of a worker, from `RDZV_EVENT_RPC_JOINED` on: for its name, its id, the workers
+/// of its group, its devices and its handlers. On success the caller owns `*out` and frees it with
+/// `rdzv_rpc_free`, which does not end the worker.
 ///
-/// Errors: `RDZV_INVALID_ARGUMENT` (no such worker, or not yet).
+/// Errors: `RDZV_INVALID_ARGUMENT` (there is no such worker, or it has not joined yet).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_loop_rpc_handle(
     event_loop: *mut rdzv_loop,
@@ -231,14 +235,14 @@ pub unsafe extern "C" fn rdzv_loop_rpc_handle(
     out: *mut *mut rdzv_rpc,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: passed on as they came; NULL is refused.
+    // SAFETY: passed on unchanged; NULL is refused.
     unsafe {
         loop_gate::operate(event_loop, error, |this| {
             let (out, id) = (out_pointer(out, "out")?, MemberId::from_u32(number));
             let home = this.stores.rpc_home(id).map(|home| home as Arc<dyn Any + Send + Sync>);
             let home = home.and_then(|home| home.downcast::<Home>().ok());
             let (Some(agent), Some(home)) = (this.stores.rpc(id), home) else {
-                return Err(invalid("the loop has no member of a group of this number"));
+                return Err(invalid("the loop has no RPC worker with this number that has joined its group"));
             };
             out.put(Box::into_raw(Box::new(rdzv_rpc::new(agent, home, HandleEnd::LeavesWorker))));
             Ok(())
@@ -246,17 +250,16 @@ pub unsafe extern "C" fn rdzv_loop_rpc_handle(
     }
 }
 
-/// Runs a call. Bytes that are lent for it are given back also where the loop is none.
+/// Runs a call. Borrowed payload bytes are released even if the loop is invalid.
 unsafe fn call_on(
     event_loop: *mut rdzv_loop,
     call: *const rdzv_rpc_call_spec,
     error: *mut *mut rdzv_error,
     body: impl FnOnce(&mut rdzv_loop, CallSpec<'_>) -> Result<(), Fault>,
 ) -> rdzv_status {
-    // As for a worker that blocks: not within the guard.
-    // SAFETY: as the header wants it.
+    // As for a blocking worker, the call is read outside the guard.
     let read = unsafe { spec(call) };
-    // SAFETY: the pointers are NULL or as the header wants them; NULL is refused.
+    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
         loop_gate::operate(event_loop, error, |this| {
             let spec = read?;
@@ -266,11 +269,11 @@ unsafe fn call_on(
     }
 }
 
-/// Calls a worker, and returns at once. `*operation` names the call: its event is `RDZV_EVENT_COMPLETED`
-/// with the answer, by its deadline at the latest, and `rdzv_loop_cancel` gives it up. 65,536 calls of a
-/// worker may be under way, or have events that nobody has taken.
+/// Calls a worker and returns at once. The call's number goes to `*operation`: its event
+/// `RDZV_EVENT_COMPLETED` has the answer and follows by its deadline at the latest; `rdzv_loop_cancel`
+/// cancels it. A worker may have 65,536 calls that are in progress or whose events have not been taken.
 ///
-/// Errors: those of `rdzv_rpc_call` that are known at once; the others are those of the event.
+/// Errors: those of `rdzv_rpc_call` that are known at once; the event has the others.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_loop_rpc_call(
     event_loop: *mut rdzv_loop,
@@ -279,7 +282,7 @@ pub unsafe extern "C" fn rdzv_loop_rpc_call(
     operation: *mut u64,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: passed on as they came; NULL is refused.
+    // SAFETY: passed on unchanged; NULL is refused.
     unsafe {
         call_on(event_loop, call, error, |this, spec| {
             let operation = out_pointer(operation, "operation")?;
@@ -290,7 +293,7 @@ pub unsafe extern "C" fn rdzv_loop_rpc_call(
     }
 }
 
-/// Calls what nobody answers; no event follows. The limits are those of `rdzv_rpc_notify`.
+/// Sends a call that has no answer; no event follows. The limits are those of `rdzv_rpc_notify`.
 ///
 /// Errors: those of `rdzv_rpc_call` that are known at once.
 #[unsafe(no_mangle)]
@@ -300,7 +303,7 @@ pub unsafe extern "C" fn rdzv_loop_rpc_notify(
     call: *const rdzv_rpc_call_spec,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: passed on as they came; NULL is refused.
+    // SAFETY: passed on unchanged; NULL is refused.
     unsafe {
         call_on(event_loop, call, error, |this, spec| {
             this.stores.rpc_notify(MemberId::from_u32(number), spec).map_err(|error| ask_fault(&error))
@@ -308,10 +311,10 @@ pub unsafe extern "C" fn rdzv_loop_rpc_notify(
     }
 }
 
-/// Adds a handler of kind `RDZV_RPC_LOOP` to a worker of the loop that is a member. Others may have called
-/// it before.
+/// Adds a handler of kind `RDZV_RPC_LOOP` to a worker of the loop that has joined its group. Calls to it
+/// that arrived earlier have failed.
 ///
-/// Errors: `RDZV_INVALID_ARGUMENT`, `RDZV_ALREADY_REGISTERED`, `RDZV_UNSUPPORTED` with a backend of yours.
+/// Errors: `RDZV_INVALID_ARGUMENT`, `RDZV_ALREADY_REGISTERED`, `RDZV_UNSUPPORTED` with a custom backend.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_loop_rpc_add_handler(
     event_loop: *mut rdzv_loop,
@@ -320,28 +323,26 @@ pub unsafe extern "C" fn rdzv_loop_rpc_add_handler(
     name_len: usize,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: passed on as they came; NULL is refused.
+    // SAFETY: passed on unchanged; NULL is refused.
     unsafe {
         loop_gate::operate(event_loop, error, |this| {
             let (id, name) = (MemberId::from_u32(number), text(name, name_len, "name")?);
             let (Some(agent), Some(queue)) = (this.stores.rpc(id), this.stores.rpc_request_queue(id)) else {
-                return Err(invalid("the loop has no member of a group of this number"));
+                return Err(invalid("the loop has no RPC worker with this number that has joined its group"));
             };
             let tcp = agent.tcp().ok_or_else(|| {
-                Fault::new(
-                    RDZV_UNSUPPORTED,
-                    "a backend of the program's own takes its handlers when it is made",
-                )
+                Fault::new(RDZV_UNSUPPORTED, "a custom backend takes its handlers when it is created")
             })?;
             Entry { name: name.into(), code: Code::RequestQueue(queue) }.register(tcp.handling())
         })
     }
 }
 
-/// Begins to end a worker, `RDZV_RPC_GRACEFUL` or `RDZV_RPC_ABRUPT`, and returns at once: when it has
-/// ended, the last event of it is `RDZV_EVENT_RPC`, whose status tells how. Meanwhile its handlers are
-/// asked still, and calls that wait for a graceful end go on; an abrupt one may follow. A worker that joins
-/// gives that up: `RDZV_EVENT_RPC_JOINED` fails, and is the last event; or it had joined, and it ends then.
+/// Starts to end a worker, with `RDZV_RPC_GRACEFUL` or `RDZV_RPC_ABRUPT`, and returns at once. The worker's
+/// last event is `RDZV_EVENT_RPC`, whose status is the result. Until then its handlers still receive
+/// requests, and calls for which a graceful end waits continue; an abrupt end may follow a graceful one. A
+/// worker that is still joining stops: `RDZV_EVENT_RPC_JOINED` fails and is the last event, unless it had
+/// already joined, in which case it ends as above.
 ///
 /// Errors: `RDZV_INVALID_ARGUMENT` (also for an unknown worker), `RDZV_EXHAUSTED` (no thread).
 #[unsafe(no_mangle)]
@@ -351,7 +352,7 @@ pub unsafe extern "C" fn rdzv_loop_rpc_shutdown(
     how: i32,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: passed on as they came.
+    // SAFETY: passed on unchanged.
     unsafe {
         loop_gate::operate(event_loop, error, |this| {
             let how = shutdown_of(how)?;
@@ -360,12 +361,12 @@ pub unsafe extern "C" fn rdzv_loop_rpc_shutdown(
     }
 }
 
-/// The call that is over, when the last event was `RDZV_EVENT_COMPLETED` of an RPC worker, else NULL: of its
-/// fields `callee` or else `callee_id`, and `handler`, as they were given. Lent until the next call of
-/// `rdzv_loop_next_event`.
+/// Returns the completed call if the last event was `RDZV_EVENT_COMPLETED` of an RPC worker, else NULL.
+/// Only its fields `callee` or else `callee_id`, and `handler`, are set, as they were given. Valid until
+/// the next call of `rdzv_loop_next_event`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_loop_rpc_called(event_loop: *const rdzv_loop) -> *const rdzv_rpc_call_spec {
-    // SAFETY: as the header wants it.
+    // SAFETY: NULL or valid, as the header requires.
     guard::quiet(null(), || unsafe {
         loop_gate::read(event_loop, null(), |this| {
             this.last_event.rpc.called.as_ref().map_or_else(null, |(view, _)| std::ptr::from_ref(view))
@@ -373,9 +374,9 @@ pub unsafe extern "C" fn rdzv_loop_rpc_called(event_loop: *const rdzv_loop) -> *
     })
 }
 
-/// What happened, when the last event was `RDZV_EVENT_RPC`, as `rdzv_rpc_next_event` tells it: of `*event`,
-/// `struct_size` must be set, and `name` and `why` may be NULL. `RDZV_RPC_EVENT_OVER`: the worker has
-/// ended, and nothing more is heard of it; the status of the loop's event tells how.
+/// Returns the event as `rdzv_rpc_next_event` does, if the last event was `RDZV_EVENT_RPC`. Set
+/// `event->struct_size` first; `name` and `why` may be NULL. `RDZV_RPC_EVENT_OVER` means that the worker
+/// has ended and no event of it follows; the status of the loop's event is the result.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_loop_rpc_event(
     event_loop: *mut rdzv_loop,
@@ -384,14 +385,14 @@ pub unsafe extern "C" fn rdzv_loop_rpc_event(
     why: *mut rdzv_buffer,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: the pointers are NULL or as the header wants them; NULL is refused where it must be.
+    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused where it must be.
     unsafe {
         loop_gate::operate(event_loop, error, |this| {
             let given = sized::given_size(event, EVENT_FIRST_SIZE, "event")?;
             let last_event = match &this.last_event.rpc.event {
-                Some(Happened::Group(event)) => view(Some(event)),
-                Some(Happened::Over(message)) => (RDZV_RPC_EVENT_OVER, None, &**message),
-                None => return Err(invalid("the last event has none")),
+                Some(RpcWorkerEvent::Group(event)) => view(Some(event)),
+                Some(RpcWorkerEvent::Over(message)) => (RDZV_RPC_EVENT_OVER, None, &**message),
+                None => return Err(invalid("the last event is not RDZV_EVENT_RPC")),
             };
             put_event(last_event, event, given, name, why);
             Ok(())
@@ -399,11 +400,11 @@ pub unsafe extern "C" fn rdzv_loop_rpc_event(
     }
 }
 
-/// What a handler is asked, when the last event was `RDZV_EVENT_RPC_REQUEST`, else NULL. Lent until the
-/// next call of `rdzv_loop_next_event`; the bytes may be taken (`rdzv_rpc_request_take`).
+/// Returns the request to a handler if the last event was `RDZV_EVENT_RPC_REQUEST`, else NULL. Valid until
+/// the next call of `rdzv_loop_next_event`; the payload may be taken with `rdzv_rpc_request_take`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_loop_rpc_request(event_loop: *const rdzv_loop) -> *const rdzv_rpc_request {
-    // SAFETY: as the header wants it.
+    // SAFETY: NULL or valid, as the header requires.
     guard::quiet(null(), || unsafe {
         loop_gate::read(event_loop, null(), |this| {
             this.last_event.rpc.request.as_ref().map_or_else(null, std::ptr::from_ref)
@@ -411,23 +412,24 @@ pub unsafe extern "C" fn rdzv_loop_rpc_request(event_loop: *const rdzv_loop) -> 
     })
 }
 
-/// Gives the way back for the last event, when that was `RDZV_EVENT_RPC_REQUEST`; once. On success `*out`
-/// is yours, to answer now or later, from any thread. Where nobody asks for it before the next call of
-/// `rdzv_loop_next_event`, the caller hears that there is no answer.
+/// Returns the responder for the last event if that was `RDZV_EVENT_RPC_REQUEST`; only once per request. On
+/// success the caller owns `*out` and may answer at any time, from any thread. If it is not called before
+/// the next call of `rdzv_loop_next_event`, the caller of the RPC gets an error that there is no answer.
 ///
-/// Errors: `RDZV_INVALID_ARGUMENT` (there is none, or it was given).
+/// Errors: `RDZV_INVALID_ARGUMENT` (there is no request, or its responder was already returned).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_loop_rpc_responder(
     event_loop: *mut rdzv_loop,
     out: *mut *mut rdzv_rpc_responder,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: passed on as they came; NULL is refused.
+    // SAFETY: passed on unchanged; NULL is refused.
     unsafe {
         loop_gate::operate(event_loop, error, |this| {
             let out = out_pointer(out, "out")?;
             let responder = this.last_event.rpc.responder.take();
-            let responder = responder.ok_or_else(|| invalid("the last event has none, or it was given"))?;
+            let responder = responder
+                .ok_or_else(|| invalid("the last event has no responder, or it was already returned"))?;
             out.put(Box::into_raw(Box::new(rdzv_rpc_responder::of_caller(responder))));
             Ok(())
         })
