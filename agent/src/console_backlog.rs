@@ -1,37 +1,38 @@
-//! What a console has not taken yet. It may be slow, or stand still: a terminal that was paused, a reader that hangs.
+//! Output that a console has not accepted yet. A console may be slow or stalled: a paused terminal, a reader that
+//! hangs.
 //!
-//! Whoever has nothing but the console waits for it, as without an agent between. Whoever has a file, too, waits while the
-//! console gets on, and does without it once that has taken nothing for [`CONSOLE_STALL`].
+//! A stream that goes only to the console waits for it, as without an agent in between. A stream that also goes to a
+//! file waits while the console makes progress, and continues without it after a stall of [`CONSOLE_STALL`].
 
 use alloc::format;
 use alloc::vec::Vec;
 use rendezvous_core::limits::{CONSOLE_BYTES_MAX, CONSOLE_FULL_BYTES, CONSOLE_STALL};
 use rendezvous_core::time::Instant;
 
-/// Whether a stream's output is to be had elsewhere.
+/// Whether a stream's output is stored elsewhere.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Need {
-    /// The console is all there is.
+    /// The console is the only destination.
     OnlyConsole,
-    /// It is kept in a file, or its end must not be missed.
+    /// The output is stored in a file, or its end must not be missed.
     Stored,
 }
 
-/// The machine of one console.
+/// Buffer of one console.
 #[derive(Debug, Default)]
 pub struct ConsoleBacklog {
     bytes: Vec<u8>,
-    /// How many of them the console has.
+    /// Number of bytes that the console has accepted.
     taken: usize,
     left_out: u64,
-    /// When it last took something, or had nothing to take.
+    /// Time at which it last accepted something or had nothing to accept.
     moved_at: Instant,
 }
 
 impl ConsoleBacklog {
-    /// Adds what is to be shown. It is all shown or all left out.
+    /// Adds output. It is shown completely or left out completely.
     pub fn add(&mut self, now: Instant, bytes: &[u8]) {
-        // One gap at a time: it is told where it is.
+        // There is one gap at a time, so that its position can be noted.
         if self.left_out > 0 || self.unsent().len() >= CONSOLE_BYTES_MAX {
             self.left_out += bytes.len() as u64;
             return;
@@ -42,19 +43,19 @@ impl ConsoleBacklog {
         self.bytes.extend_from_slice(bytes);
     }
 
-    /// What is to be written next.
+    /// Returns the bytes to write next.
     #[must_use]
     pub fn unsent(&self) -> &[u8] {
         &self.bytes[self.taken..]
     }
 
-    /// Whether the console has everything.
+    /// Returns whether the console has accepted everything.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.unsent().is_empty()
     }
 
-    /// The console has taken so many bytes. Once there is room it is told what was left out.
+    /// Records that the console has accepted `count` bytes. Once there is room, a note about omitted output is added.
     pub fn took(&mut self, now: Instant, count: usize) {
         self.taken += count;
         self.moved_at = now;
@@ -73,30 +74,30 @@ impl ConsoleBacklog {
         }
     }
 
-    /// The console is closed, or refuses what it was given: nobody waits for it.
+    /// Drops all output: the console is closed, or refuses the output.
     pub fn forget(&mut self) {
         self.taken = 0;
         self.left_out = 0;
         self.bytes.clear();
-        // A burst does not keep its memory for ever.
+        // Frees the memory of a burst.
         if self.bytes.capacity() > CONSOLE_FULL_BYTES {
             self.bytes = Vec::new();
         }
     }
 
-    /// Whether those who can wait are to wait.
+    /// Returns whether streams that can wait have to wait.
     #[must_use]
     pub fn is_full(&self) -> bool {
         self.unsent().len() >= CONSOLE_FULL_BYTES
     }
 
-    /// Whether more may be read of a stream that is shown here.
+    /// Returns whether more may be read from a stream that is shown here.
     #[must_use]
     pub fn lets_read(&self, now: Instant, need: Need) -> bool {
         !self.is_full() || (need == Need::Stored && self.stalls_at().is_some_and(|at| now >= at))
     }
 
-    /// From when on it counts as standing still, unless it takes something.
+    /// Returns when the console counts as stalled, unless it accepts something before.
     #[must_use]
     pub fn stalls_at(&self) -> Option<Instant> {
         self.is_full().then(|| self.moved_at + CONSOLE_STALL)

@@ -1,30 +1,30 @@
-//! What a worker finds in its environment: the variables of PyTorch's elastic agent, by its names and in its words.
+//! Environment variables of a worker. Their names and values are those of PyTorch's elastic agent.
 
 use super::group::{Worker, WorkerGroup};
 use alloc::borrow::ToOwned;
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 
-/// What all workers of one start have in common.
+/// Values common to all workers of one start.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Job<'a> {
-    /// The agent's run.
+    /// ID of the run.
     pub run_id: &'a str,
-    /// How often the group may be started again, in all.
+    /// Number of times that the group may be restarted in all.
     pub max_restarts: u32,
-    /// Where the workers find their store.
+    /// Host of the workers' store.
     pub master_addr: &'a str,
-    /// The same.
+    /// Port of the workers' store.
     pub master_port: u16,
-    /// Whether somebody serves there already.
+    /// Which process serves the workers' store.
     pub agent_store: AgentStore,
-    /// What devices a worker sees.
+    /// Devices that a worker sees.
     pub devices: Devices,
-    /// Where workers tell that they are still alive, if anybody listens.
+    /// Path of the pipe through which workers set timers, if timers are enabled.
     pub timer_file: Option<&'a str>,
 }
 
-/// Who serves the workers' store.
+/// Server of the workers' store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AgentStore {
     /// An agent: all workers are clients.
@@ -33,44 +33,44 @@ pub enum AgentStore {
     OfRankZero,
 }
 
-/// What devices a worker sees.
+/// Devices that a worker sees.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Devices {
-    /// Those that the agent sees.
+    /// The devices that the agent sees.
     #[default]
     All,
-    /// One, by its local rank, which it then takes for the first: its own `LOCAL_RANK` is 0.
+    /// One device, selected by the local rank. It is the worker's first device, so its `LOCAL_RANK` is 0.
     OneEach,
 }
 
-/// AMD's list of visible devices. It is set for a worker only where the agent has it: next to `ROCR_VISIBLE_DEVICES` it
-/// would select among devices that are selected already.
+/// AMD's list of visible devices. It is set for a worker only if the agent has it: together with `ROCR_VISIBLE_DEVICES`
+/// it would select among devices that are selected already.
 const HIP: &str = "HIP_VISIBLE_DEVICES";
-/// The list of visible devices that PyTorch reads on hosts of either make.
+/// The list of visible devices that PyTorch reads for both vendors.
 const CUDA: &str = "CUDA_VISIBLE_DEVICES";
-/// The first that the agent has lists its devices.
+/// Variables that list the agent's devices; the first one that is set counts.
 const VISIBLE_DEVICES: [&str; 2] = [HIP, CUDA];
 
-/// A worker cannot have its own device.
+/// Error of a worker without a device of its own.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("local_rank {local_rank} exceeds available GPUs in {variable}={list}")]
 pub struct NoDevice {
-    /// Which worker.
+    /// Local rank of the worker.
     pub local_rank: u32,
-    /// Which variable lists the devices.
+    /// Variable that lists the devices.
     pub variable: &'static str,
-    /// What it says.
+    /// Value of the variable.
     pub list: String,
 }
 
-/// One variable.
+/// Name and value of an environment variable.
 pub type Variable = (String, String);
 
-/// What is set for `worker`, over what it inherits from its agent. `agent_has` looks into the agent's own environment;
-/// `error_file` is where the worker tells why it failed, empty if nowhere.
+/// Returns the variables of `worker`, which override those that it inherits from its agent. `agent_has` returns a
+/// variable of the agent's own environment. `error_file` is the path of the worker's error file, or empty.
 ///
 /// # Errors
-/// Each worker is to have a device of its own, and there are too few.
+/// Each worker gets a device of its own, and there are too few.
 pub fn of_worker(
     job: &Job<'_>,
     group: &WorkerGroup,
@@ -127,7 +127,7 @@ fn device_of(local_rank: u32, agent_has: &dyn Fn(&str) -> Option<String>) -> Res
     }
 }
 
-/// As Python prints it, and as readers compare it.
+/// Returns the value as Python prints it, and as readers compare it.
 const fn python_bool(truth: bool) -> &'static str {
     if truth { "True" } else { "False" }
 }

@@ -1,11 +1,11 @@
-//! The file in which a worker leaves its error, in the format of PyTorch's `@record`:
+//! The file in which a worker reports its error, in the format of PyTorch's `@record`:
 //!
 //! ```json
 //! {"message": {"message": "RuntimeError: …", "extraInfo": {"py_callstack": "…", "timestamp": "1700000000"}}}
 //! ```
 //!
-//! or, without a call stack, `{"message": "…", "timestamp": 1700000000}`. What cannot be read is told within the
-//! failure and hides nothing else of it.
+//! or, without a call stack, `{"message": "…", "timestamp": 1700000000}`. A file that cannot be read is noted in the
+//! failure, whose other fields are still reported.
 
 use alloc::format;
 use alloc::string::{String, ToString};
@@ -14,69 +14,69 @@ use rendezvous_core::limits::ERROR_FILE_BYTES_MAX;
 use serde_json::{Map, Value};
 use thiserror::Error;
 
-/// What a worker left.
+/// Error that a worker reported.
 #[derive(Clone, Debug, PartialEq)]
 pub struct WorkerError {
-    /// What went wrong.
+    /// Error message.
     pub message: String,
-    /// Where.
+    /// Call stack.
     pub callstack: Option<String>,
-    /// When, by the clock of its host, in seconds since 1970; 0 when it does not say.
+    /// Time of the error on the clock of its host, in seconds since 1970; 0 if the file has none.
     pub timestamp_s: u64,
-    /// The whole file.
+    /// Content of the whole file.
     pub data: Value,
 }
 
-/// Why a file that is there tells nothing, or not all.
+/// Reason why an existing file cannot be used, or not completely.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum ErrorFileNote {
     /// Nothing was written.
     #[error("the error file is empty")]
     Empty,
-    /// Over the limit.
+    /// The file exceeds the limit.
     #[error("the error file has more than {ERROR_FILE_BYTES_MAX} bytes")]
     TooLong,
-    /// Most likely its writer died while it wrote.
+    /// The file is not valid JSON, most likely because its writer died while it wrote.
     #[error("the error file is no JSON: wrong or cut short at line {line}, column {column}")]
     NotJson {
-        /// Counted from 1.
+        /// Line of the error, from 1.
         line: usize,
-        /// Counted from 1.
+        /// Column of the error, from 1.
         column: usize,
     },
-    /// It is JSON, but it says nothing that an error file says.
+    /// The file is JSON without the fields of an error file.
     #[error("the error file has no message")]
     NoMessage,
-    /// Something else is in its place: a folder, a pipe.
-    #[error("the error file is no file")]
+    /// The path is not a regular file, but a folder or a pipe.
+    #[error("the error file is not a regular file")]
     NotAFile,
-    /// The system refused it.
+    /// Reading failed.
     #[error("the error file cannot be read (error {errno} of the system)")]
     Unreadable {
-        /// The system's number.
+        /// Error number of the system call.
         errno: i32,
     },
 }
 
-/// What became of the error file of a worker that has ended.
+/// Error file of a worker that has ended.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub enum ErrorFile {
-    /// It wrote none, or there was none to write.
+    /// The worker wrote none, or had no path to write it to.
     #[default]
     Absent,
-    /// It tells this.
+    /// The file exists.
     Read {
-        /// Where it is.
+        /// Path of the file.
         path: String,
-        /// What it tells, or why it does not.
+        /// Its error, or why it has none.
         content: Result<WorkerError, ErrorFileNote>,
     },
 }
 
-/// Reads what a worker left.
+/// Parses an error file.
 ///
 /// # Errors
-/// It is not such a file.
+/// The content is not that of an error file.
 pub fn parse(bytes: &[u8]) -> Result<WorkerError, ErrorFileNote> {
     if bytes.len() > ERROR_FILE_BYTES_MAX {
         return Err(ErrorFileNote::TooLong);
@@ -109,7 +109,7 @@ fn json(bytes: &[u8]) -> Result<Value, ErrorFileNote> {
         .map_err(|error| ErrorFileNote::NotJson { line: error.line(), column: error.column() })
 }
 
-/// PyTorch writes a number as text; others write it as a number.
+/// Parses a timestamp. PyTorch writes it as text, other writers as a number.
 fn seconds(timestamp: &Value) -> Option<u64> {
     match timestamp {
         Value::String(text) => text.trim().split('.').next()?.parse().ok(),
@@ -126,21 +126,21 @@ fn seconds(timestamp: &Value) -> Option<u64> {
     }
 }
 
-/// What a worker has to say of its own error.
+/// Error of a worker, to be written.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct NewError<'a> {
-    /// What went wrong.
+    /// Error message.
     pub message: &'a str,
-    /// Where; may be empty.
+    /// Call stack; may be empty.
     pub callstack: &'a str,
-    /// Names and texts beside it.
+    /// Additional names and texts.
     pub extra: &'a [(&'a str, &'a str)],
-    /// When, in seconds since 1970.
+    /// Time of the error in seconds since 1970.
     pub timestamp_s: u64,
 }
 
-/// The file of such an error. Every reader of PyTorch's shows `py_callstack` alone where there is one, so the message
-/// stands in it, too.
+/// Returns the content of an error file. PyTorch's readers show only `py_callstack` if it is present, so it contains
+/// the message, too.
 #[must_use]
 pub fn encode(error: &NewError<'_>) -> Vec<u8> {
     let mut extra = Map::new();
@@ -160,8 +160,8 @@ pub fn encode(error: &NewError<'_>) -> Vec<u8> {
     text
 }
 
-/// A worker's file for the agent's own error file: with the exit code in it, where it has room for one. What cannot be
-/// read is handed on as it is.
+/// Returns a worker's error file with the exit code added, for the agent's own error file. Content that cannot be
+/// parsed is returned unchanged.
 #[must_use]
 pub fn with_error_code(bytes: &[u8], exit_code: i32) -> Vec<u8> {
     let Ok(mut data) = json(bytes) else { return bytes.to_vec() };
@@ -171,9 +171,9 @@ pub fn with_error_code(bytes: &[u8], exit_code: i32) -> Vec<u8> {
     data.to_string().into_bytes()
 }
 
-/// An object of these.
+/// Returns a JSON object.
 pub(super) fn object<const N: usize>(pairs: [(&str, Value); N]) -> Value {
-    // Not collected, which is by way of a sort for each type of a map.
+    // `collect` would instantiate a sort for each type of map.
     let mut object = serde_json::Map::new();
     object.extend(pairs.into_iter().map(|(name, value)| (name.to_string(), value)));
     Value::Object(object)

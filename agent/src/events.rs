@@ -1,4 +1,4 @@
-//! What happened to an agent and its workers, as lines of JSON with the names and fields of PyTorch's elastic events.
+//! Events of an agent and its workers, as lines of JSON with the names and fields of PyTorch's elastic events.
 //!
 //! ```json
 //! {"name": "torchelastic.worker.status.FAILED", "source": "WORKER", "timestamp": 0, "metadata": {"run_id": "run-7", …}}
@@ -17,22 +17,22 @@ use alloc::string::{String, ToString};
 use rendezvous_core::time::{Duration, Instant};
 use serde_json::{Map, Value, json};
 
-/// What does not change during a run.
+/// Values that do not change during a run.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct EventFacts {
-    /// The run.
+    /// ID of the run.
     pub run_id: String,
-    /// How the agents meet.
+    /// Name of the rendezvous backend.
     pub rdzv_backend: String,
-    /// The name of the agent's host.
+    /// Host name of the agent.
     pub hostname: String,
-    /// What the workers run.
+    /// Program of the workers.
     pub entry_point: String,
-    /// Whether workers are watched by timers.
+    /// Whether workers are monitored by timers.
     pub watchdog: Watched,
 }
 
-/// Whether workers are watched by timers.
+/// Whether workers are monitored by timers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Watched {
     /// They are not.
@@ -42,24 +42,24 @@ pub enum Watched {
     ByTimers,
 }
 
-/// Watches one agent, and writes its events.
+/// Observer of one agent that writes its events.
 #[derive(Debug)]
 pub struct EventRecorder {
     facts: EventFacts,
     began: Option<Instant>,
     phase_began: Instant,
-    /// The workers of the start that is under way or just over; the machine has forgotten them by then.
+    /// The workers of the current or last start; the supervisor has forgotten them when their events are written.
     group: WorkerGroup,
-    /// What those that failed have left, by global rank.
+    /// Error file contents of the workers that failed, by global rank.
     failures: BTreeMap<u64, Value>,
     has_failed: bool,
 }
 
-/// What of an event's metadata is not the same in all.
+/// Metadata that differs between events.
 #[derive(Default)]
 struct Detail<'a> {
     took: Option<Duration>,
-    /// A worker, and the group that it is of.
+    /// A worker and its group.
     worker: Option<(&'a Worker, &'a WorkerGroup)>,
     raw_error: Option<String>,
     exit_code: Option<i32>,
@@ -67,7 +67,7 @@ struct Detail<'a> {
 }
 
 impl EventRecorder {
-    /// A recorder for an agent that has not begun.
+    /// Creates a recorder for an agent that has not begun.
     #[must_use]
     pub fn new(facts: EventFacts) -> Self {
         Self {
@@ -80,7 +80,7 @@ impl EventRecorder {
         }
     }
 
-    /// Hears of something at `now`; the events that follow go into `sink`, a line each, without its end.
+    /// Records an observation at `now`. The resulting events are passed to `sink`, one line each, without its end.
     pub fn observe(
         &mut self,
         now: Instant,
@@ -132,7 +132,7 @@ impl EventRecorder {
             Phase::Ending => self.has_failed |= from != Phase::ExitBarrier,
             _ => {}
         }
-        // Nothing lives any more of what was started.
+        // No process of the start is alive any more.
         if matches!((from, to), (Phase::Restarting, Phase::Meeting) | (Phase::Ending, Phase::Closing)) {
             self.ended(scribe);
         }
@@ -145,7 +145,7 @@ impl EventRecorder {
         }
     }
 
-    /// The events of workers that have ended, one for each that was started.
+    /// Writes the events of workers that have ended, one for each that was started.
     fn ended(&mut self, scribe: &mut Scribe<'_>) {
         let group = core::mem::take(&mut self.group);
         let failures = core::mem::take(&mut self.failures);
@@ -200,7 +200,7 @@ impl EventRecorder {
     }
 }
 
-/// Writes lines.
+/// Writer of event lines.
 struct Scribe<'a> {
     total: Duration,
     machine: &'a Supervisor,

@@ -1,5 +1,5 @@
-//! What the user is told of a group of workers that failed. Who has failed, and which failure is the root cause, the
-//! supervisor decides ([`crate::supervisor::Output::Report`]).
+//! Report of a failed group of workers. The supervisor decides which workers have failed and which failure is the root
+//! cause ([`crate::supervisor::Output::Report`]).
 
 mod signals;
 mod text;
@@ -12,74 +12,74 @@ use alloc::vec::Vec;
 use serde_json::Value;
 pub use signals::signal_name;
 
-/// What is told where a worker that was not killed left no error file.
+/// Message of a worker that was not killed and left no error file.
 pub const NO_TRACEBACK: &str = "To enable traceback see: https://pytorch.org/docs/stable/elastic/errors.html";
-/// What stands where nothing is known.
+/// Placeholder for an unknown value.
 pub const NOT_AVAILABLE: &str = "<N/A>";
-/// The version of the report's JSON.
+/// Version of the report's JSON.
 pub const REPORT_VERSION: u32 = 1;
 
-/// How a worker failed.
+/// End of a failed worker.
 #[derive(Clone, Debug, PartialEq)]
 pub struct WorkerEnd {
-    /// Its place on its host.
+    /// Rank on its agent.
     pub local_rank: u32,
-    /// Its place in the run.
+    /// Rank in the run.
     pub global_rank: u64,
-    /// Its process id.
+    /// Process ID.
     pub pid: u32,
-    /// Its exit code; the negative number of the signal that killed it.
+    /// Exit code; the negative number of the signal that killed it.
     pub exit_code: i32,
-    /// When its agent saw that, in seconds since 1970.
+    /// Time at which its agent detected the end, in seconds since 1970.
     pub seen_at_s: u64,
-    /// What it left.
+    /// Error file of the worker.
     pub error_file: ErrorFile,
-    /// The last lines of its standard error, where they went through the agent or into a file.
+    /// Last lines of its standard error, if it went through the agent or into a file.
     pub stderr_tail: Vec<String>,
 }
 
-/// Whose workers they are.
+/// Node of a worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NodeIdentity<'a> {
-    /// The name of the host.
+    /// Host name.
     pub host: &'a str,
-    /// The rank of the agent; a host may have several.
+    /// Rank of the agent; a host may have several agents.
     pub group_rank: u64,
 }
 
-/// One worker's failure.
+/// Failure of one worker.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ProcessFailure {
-    /// The name of its host.
+    /// Host name.
     pub host: String,
-    /// The rank of its agent.
+    /// Rank of its agent.
     pub group_rank: u64,
-    /// Its place on its host.
+    /// Rank on its agent.
     pub local_rank: u32,
-    /// Its place in the run.
+    /// Rank in the run.
     pub global_rank: u64,
-    /// Its process id.
+    /// Process ID.
     pub pid: u32,
-    /// Its exit code; the negative number of the signal that killed it.
+    /// Exit code; the negative number of the signal that killed it.
     pub exit_code: i32,
-    /// When it failed, in seconds since 1970: what the error file says, or when its agent saw it.
+    /// Time of the failure in seconds since 1970: from the error file, or when its agent detected it.
     pub timestamp_s: u64,
-    /// Its error file.
+    /// Path of its error file.
     pub error_file: Option<String>,
-    /// Why that tells nothing.
+    /// Why the error file could not be used.
     pub note: Option<ErrorFileNote>,
-    /// What the error file holds, or what PyTorch has in its place.
+    /// Content of the error file, or the value that PyTorch uses without one.
     pub data: Value,
-    /// What went wrong.
+    /// Error message.
     pub message: String,
-    /// Where.
+    /// Call stack of the error.
     pub callstack: Option<String>,
-    /// The last lines of its standard error.
+    /// Last lines of its standard error.
     pub stderr_tail: Vec<String>,
 }
 
 impl ProcessFailure {
-    /// The failure that an end is.
+    /// Creates the failure from the end of a worker.
     #[must_use]
     pub fn new(node: NodeIdentity<'_>, end: WorkerEnd) -> Self {
         let mut failure = Self {
@@ -104,7 +104,7 @@ impl ProcessFailure {
                     failure.message = error.message;
                     failure.callstack = error.callstack;
                     failure.data = error.data;
-                    // One that does not say when would be the earliest of all.
+                    // A file without a time would count as the earliest of all.
                     if error.timestamp_s > 0 {
                         failure.timestamp_s = error.timestamp_s;
                     }
@@ -126,7 +126,7 @@ impl ProcessFailure {
         failure
     }
 
-    /// Says by which of these timers it was ended, if by any.
+    /// Prepends the timer that ended the worker to the message, if one of these did.
     pub fn name_timer(&mut self, expired: &[ExpiredTimer]) {
         let is_of_it = |timer: &&ExpiredTimer| timer.local_rank == Some(self.local_rank);
         if let Some(timer) = expired.iter().find(is_of_it) {
@@ -134,12 +134,12 @@ impl ProcessFailure {
         }
     }
 
-    /// Says what its agent found wrong with it.
+    /// Replaces the message by a cause that the agent has found.
     pub fn name_cause(&mut self, cause: &str) {
         self.message = cause.to_string();
     }
 
-    /// The name of the signal that killed it.
+    /// Returns the name of the signal that killed the worker.
     #[must_use]
     pub fn signal(&self) -> Option<&'static str> {
         (self.exit_code < 0).then(|| signal_name(-self.exit_code).unwrap_or(NOT_AVAILABLE))
@@ -168,7 +168,7 @@ impl ProcessFailure {
     }
 }
 
-/// What PyTorch has for a worker without an error file.
+/// Returns PyTorch's value for a worker without an error file.
 fn no_data(exit_code: i32) -> Value {
     let message = ("message", Value::from("<NONE>"));
     if exit_code < 0 {
@@ -178,19 +178,19 @@ fn no_data(exit_code: i32) -> Value {
     object([message, ("errorTraits", object(traits.map(|(name, text)| (name, Value::from(text)))))])
 }
 
-/// The failure of a group of workers.
+/// Failure of a group of workers.
 #[derive(Clone, Debug, PartialEq)]
 pub struct WorkerGroupFailure {
-    /// What the workers ran.
+    /// Name of the workers' program.
     pub name: String,
-    /// What came first.
+    /// The root cause.
     pub root: ProcessFailure,
-    /// All else that failed, by global rank.
+    /// The other failures, by global rank.
     pub others: Vec<ProcessFailure>,
 }
 
 impl WorkerGroupFailure {
-    /// The failure that these are together, the root cause first; `None` when there are none.
+    /// Combines failures, of which the first is the root cause; `None` if there are none.
     #[must_use]
     pub fn new(name: &str, mut failures: Vec<ProcessFailure>) -> Option<Self> {
         if failures.is_empty() {
@@ -201,7 +201,7 @@ impl WorkerGroupFailure {
         Some(Self { name: name.to_string(), root, others: failures })
     }
 
-    /// The report as JSON; the guide on the agent has its schema.
+    /// Returns the report as JSON. The guide on the agent documents its schema.
     #[must_use]
     pub fn to_json(&self) -> Value {
         let others: Vec<Value> = self.others.iter().map(ProcessFailure::to_json).collect();

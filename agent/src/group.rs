@@ -1,32 +1,32 @@
-//! The workers of one agent, as anybody may look at them.
+//! The workers of one agent, as seen from outside.
 
 use super::failure::signal_name;
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::fmt;
 
-/// How a group of workers is.
+/// State of a group of workers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum WorkerState {
-    /// The agent has lost sight of its workers. It cannot go on.
+    /// The agent can no longer observe its workers, and ends.
     Unknown,
-    /// They are not started.
+    /// The workers are not started.
     #[default]
     Init,
-    /// They run.
+    /// The workers run.
     Healthy,
-    /// They run, and at least one does not get on.
+    /// The workers run, and at least one hangs.
     Unhealthy,
-    /// The agent stopped them.
+    /// The agent stopped the workers.
     Stopped,
-    /// All ended well.
+    /// All workers succeeded.
     Succeeded,
-    /// At least one did not.
+    /// At least one worker failed.
     Failed,
 }
 
 impl WorkerState {
-    /// All there are.
+    /// All states.
     pub const ALL: [Self; 7] = [
         Self::Unknown,
         Self::Init,
@@ -37,13 +37,13 @@ impl WorkerState {
         Self::Failed,
     ];
 
-    /// Whether processes run.
+    /// Returns whether the workers run.
     #[must_use]
     pub const fn is_running(self) -> bool {
         matches!(self, Self::Healthy | Self::Unhealthy)
     }
 
-    /// As PyTorch's events and metrics have it.
+    /// Returns the name in PyTorch's events and metrics.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -64,43 +64,43 @@ impl fmt::Display for WorkerState {
     }
 }
 
-/// How a process ended.
+/// Exit status of a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ExitStatus {
-    /// By itself, with this code; 0: well.
+    /// It exited with this code; 0 is success.
     Code(i32),
-    /// By this signal.
+    /// It was ended by this signal.
     Signal(i32),
 }
 
 impl ExitStatus {
-    /// Whether it ended well.
+    /// Returns whether the process succeeded.
     #[must_use]
     pub const fn is_success(self) -> bool {
         matches!(self, Self::Code(0))
     }
 
-    /// Whether the system or somebody else ended it: a kill, or an access or an instruction that cannot be. No program ends
-    /// so because a peer of its did, as it may by an exit code or an abort.
+    /// Returns whether the process was killed from outside or by an invalid access or instruction. A program does not
+    /// end like this because a peer ended, unlike by an exit code or an abort.
     #[must_use]
     pub const fn is_violent(self) -> bool {
         matches!(self, Self::Signal(SIGILL | SIGBUS | SIGFPE | SIGKILL | SIGSEGV))
     }
 
-    /// Whether it is a crash: a violent end, or an abort. An abort may follow from a peer's end, as an exit code may, but
-    /// a stop signal is no reason for one.
+    /// Returns whether it is a crash: a violent end or an abort. An abort may follow from a peer's end, as an exit code
+    /// may, but not from a stop signal.
     #[must_use]
     pub const fn is_crash(self) -> bool {
         self.is_violent() || matches!(self, Self::Signal(SIGABRT))
     }
 
-    /// Whether it was killed.
+    /// Returns whether `SIGKILL` ended the process.
     #[must_use]
     pub const fn is_killed(self) -> bool {
         matches!(self, Self::Signal(SIGKILL))
     }
 
-    /// One number, as PyTorch has it: that of a signal is negative.
+    /// Returns the exit code as one number, as in PyTorch: a signal is negative.
     #[must_use]
     pub const fn exit_code(self) -> i32 {
         match self {
@@ -111,7 +111,7 @@ impl ExitStatus {
 }
 
 impl fmt::Display for ExitStatus {
-    /// The predicate of a sentence about the process.
+    /// Writes the predicate of a sentence about the process.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match *self {
             Self::Code(code) => write!(f, "ended with exit code {code}"),
@@ -123,12 +123,12 @@ impl fmt::Display for ExitStatus {
     }
 }
 
-/// The ranks by which messages name a worker. Neither of them alone tells which worker is meant.
+/// Ranks that identify a worker in messages. Messages contain both, because users know one or the other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WorkerRanks {
-    /// The worker's rank in the job.
+    /// Rank of the worker in the job.
     pub global_rank: u64,
-    /// The worker's rank on its agent.
+    /// Rank of the worker on its agent.
     pub local_rank: u32,
 }
 
@@ -145,49 +145,49 @@ const SIGFPE: i32 = 8;
 const SIGKILL: i32 = 9;
 const SIGSEGV: i32 = 11;
 
-/// One worker.
+/// A worker.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Worker {
-    /// Its number on this agent.
+    /// Rank on this agent.
     pub local_rank: u32,
-    /// Its number in the job.
+    /// Rank in the job.
     pub global_rank: u64,
-    /// Its number among the workers of its role.
+    /// Rank among the workers of its role.
     pub role_rank: u64,
-    /// The workers of the job.
+    /// Number of workers in the job.
     pub world_size: u64,
-    /// The workers of its role.
+    /// Number of workers of its role.
     pub role_world_size: u64,
-    /// Its process, once it is started.
+    /// Process ID, once it is started.
     pub pid: Option<u32>,
-    /// How it ended, once it has.
+    /// Exit status, once it has ended.
     pub exit: Option<ExitStatus>,
 }
 
 impl Worker {
-    /// The ranks by which messages name it.
+    /// Returns the ranks that identify it in messages.
     #[must_use]
     pub const fn ranks(&self) -> WorkerRanks {
         WorkerRanks { global_rank: self.global_rank, local_rank: self.local_rank }
     }
 }
 
-/// The workers of one agent at one moment: what is read never changes.
+/// The workers of one agent at one moment; an immutable snapshot for readers.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct WorkerGroup {
-    /// What they do.
+    /// Role of the workers.
     pub role: Box<str>,
-    /// How they are.
+    /// State of the group.
     pub state: WorkerState,
-    /// The agent's rank among the agents; none while there is no round.
+    /// Rank of the agent among the agents; `None` without a round.
     pub group_rank: Option<u64>,
-    /// How many agents there are.
+    /// Number of agents.
     pub group_world_size: u64,
-    /// The round's number, of backends that have rounds.
+    /// Number of the round, for backends that number their rounds.
     pub round: Option<u64>,
-    /// How often the group was started before this time, for whatever reason.
+    /// Number of earlier starts of the group, for whatever reason.
     pub attempt: u64,
-    /// How often it was started anew because its own workers failed.
+    /// Number of restarts because workers of this group failed.
     pub restart_count: u32,
     /// The workers, by local rank; empty until their ranks are known.
     pub workers: Vec<Worker>,

@@ -1,4 +1,4 @@
-//! How an agent is, for those who ask it over HTTP.
+//! Health of an agent, served over HTTP.
 
 use super::events::Watched;
 use super::group::WorkerGroup;
@@ -8,20 +8,20 @@ use alloc::string::{String, ToString};
 use rendezvous_core::time::{Duration, Instant};
 use serde_json::json;
 
-/// For how long an agent whose workers are watched may show no progress.
+/// Longest time without progress of a healthy agent that monitors its workers' timers.
 pub const PROGRESS_MAX: Duration = Duration::from_secs(60);
-/// How often such an agent shows progress although nothing happens.
+/// Interval at which such an agent records progress if nothing else happens.
 pub const PROGRESS_INTERVAL: Duration = Duration::from_secs(5);
-/// The longest request, in bytes.
+/// Maximum length of a request in bytes.
 pub const REQUEST_BYTES_MAX: usize = 4096;
 
-/// Whether an agent without progress is ill.
+/// Whether an agent without progress is unhealthy.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum LivenessPolicy {
-    /// It may have nothing to do.
+    /// It is not: it may have nothing to do.
     #[default]
     Trusting,
-    /// It looks after the timers of its workers, so it always has.
+    /// It is: it polls the timers of its workers, so it always makes progress.
     Watchful,
 }
 
@@ -34,25 +34,25 @@ impl From<Watched> for LivenessPolicy {
     }
 }
 
-/// How an agent is.
+/// Health of an agent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Health {
-    /// What it is about.
+    /// Phase of the agent.
     pub phase: Phase,
-    /// When it last got on.
+    /// Time of its last progress.
     pub progress: Instant,
-    /// The round's number, of backends that have rounds.
+    /// Number of the round, for backends that number their rounds.
     pub round: Option<u64>,
-    /// Which start of its workers this is; 0 is the first.
+    /// Number of the current start of its workers; 0 is the first.
     pub attempt: u64,
-    /// How often its workers were started anew because they failed.
+    /// Number of restarts because its workers failed.
     pub restarts: u32,
-    /// Whether it must show progress.
+    /// Whether the agent must make progress.
     pub liveness_policy: LivenessPolicy,
 }
 
 impl Health {
-    /// An agent that gets on at `now`.
+    /// Creates the health of an agent that makes progress at `now`.
     #[must_use]
     pub const fn new(
         phase: Phase,
@@ -70,14 +70,14 @@ impl Health {
         }
     }
 
-    /// Whether it has made progress lately, as far as it must.
+    /// Returns whether the agent is healthy: it has made progress recently, if it must.
     #[must_use]
     pub fn is_well(&self, now: Instant) -> bool {
         let must = self.liveness_policy == LivenessPolicy::Watchful && self.phase == Phase::Running;
         !must || now.since(self.progress) <= PROGRESS_MAX
     }
 
-    /// The body of an answer.
+    /// Returns the body of a response.
     #[must_use]
     pub fn to_json(&self, now: Instant) -> String {
         let age_ms = u64::try_from(now.since(self.progress).as_millis()).unwrap_or(u64::MAX);
@@ -93,23 +93,23 @@ impl Health {
     }
 }
 
-/// What came over a connection so far.
+/// Request read from a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Request {
-    /// Not enough.
+    /// More bytes are needed.
     Incomplete,
-    /// A whole request for the agent's health.
+    /// A `GET` request.
     Get,
-    /// The same, without the body of the answer.
+    /// A `HEAD` request.
     Head,
-    /// A request for something else.
+    /// A request with another method.
     Other,
-    /// No request of HTTP, or a very long one.
+    /// The bytes are not an HTTP request, or it is too long.
     Nonsense,
 }
 
 impl Request {
-    /// Looks at all that came over a connection so far.
+    /// Parses all bytes that were read from a connection so far.
     #[must_use]
     pub fn of(bytes: &[u8]) -> Self {
         let line = bytes.split(|byte| *byte == b'\n').next().unwrap_or_default();
@@ -131,7 +131,7 @@ impl Request {
         }
     }
 
-    /// The whole answer, after which the connection is closed; `None` as long as there is to be none.
+    /// Returns the whole response, after which the connection is closed; `None` while the request is incomplete.
     #[must_use]
     pub fn answer(self, health: &Health, now: Instant) -> Option<String> {
         let (status, body) = match self {

@@ -1,18 +1,18 @@
-//! Supervision of worker processes: an agent starts the workers of one node, watches them, restarts them, and reports how
-//! they ended.
+//! Supervision of worker processes: an agent starts the workers of one node, monitors and restarts them, and reports
+//! how they ended.
 //!
 //! ```
 //! use rendezvous_agent::driver::agent::{Agent, AgentOptions, LocalEntry, LocalOptions, LocalWorkers};
 //! use rendezvous_agent::environment::Devices;
 //! use rendezvous_agent::log_layout::LogSettings;
 //! use rendezvous_agent::spec::WorkerSpec;
-//! use rendezvous_agent::supervisor::Verdict;
+//! use rendezvous_agent::supervisor::Outcome;
 //! use rendezvous_core::driver::rendezvous::Context;
 //! use rendezvous_core::driver::server::{Server, ServerOptions};
 //! use rendezvous_core::rendezvous::parameters::RendezvousParameters;
 //! use std::sync::Arc;
 //!
-//! // One node of a job of one node. Its agent meets the others, of which there are none, at this server.
+//! // A job of one node. Its agent joins the rendezvous at this server.
 //! let server = Server::start(ServerOptions::on("127.0.0.1", 0))?;
 //! let endpoint = format!("127.0.0.1:{}", server.local_addr().port());
 //! let parameters = RendezvousParameters::new("rdzv", &endpoint, "job-1", 1, 1)?.with("is_host", false);
@@ -39,13 +39,12 @@
 //! let workers = LocalWorkers::new(workers, "job-1", 2)?;
 //! let mut agent = Agent::new(options, Arc::from(handler), Box::new(workers))?;
 //! let result = agent.run(|_, event| println!("{event:?}"))?;
-//! assert_eq!(result.verdict, Verdict::Succeeded { missing: None });
+//! assert_eq!(result.outcome, Outcome::Succeeded { missing: None });
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! Everything outside [`driver`] is sans-IO: bytes, time and randomness come in as arguments, and what is to be done
-//! comes out as data. Without the feature `std` the crate needs an allocator only. `cfg(feature = …)` stands in this file
-//! and nowhere else.
+//! Everything outside [`driver`] is sans-IO: bytes, time and randomness are arguments, and actions are returned as
+//! data. Without the feature `std` the crate needs only an allocator. `cfg(feature = …)` is used in this file only.
 #![no_std]
 #![warn(clippy::alloc_instead_of_core, clippy::std_instead_of_alloc, clippy::std_instead_of_core)]
 #![cfg_attr(test, allow(clippy::std_instead_of_alloc, reason = "tests run where std is"))]
@@ -54,7 +53,7 @@ extern crate alloc;
 #[cfg(feature = "std")]
 extern crate std;
 
-// L3
+// Layer 3: machines
 pub mod console_backlog;
 pub mod environment;
 pub mod error_file;
@@ -79,12 +78,12 @@ pub mod template;
 pub mod watchdog;
 pub mod worker_store;
 
-// L4
-/// What an agent makes of a run: composition of the machines above with those of the rendezvous.
+// Layer 4: composition
+/// State machine of a node: it combines the machines above with those of the rendezvous.
 pub mod node {
     pub mod rounds;
 }
 
-// L5
+// Layer 5: driver
 #[cfg(feature = "std")]
 pub mod driver;

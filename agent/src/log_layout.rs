@@ -1,4 +1,4 @@
-//! Where the output of workers goes, and how the files are called.
+//! Destinations of the workers' output, and the names of the files.
 //!
 //! ```text
 //! LOG_DIR/RUN-ID_RANDOM/attempt_0/0/stdout.log
@@ -9,8 +9,8 @@
 //!                       attempt_1/...
 //! ```
 //!
-//! The attempt's number grows with every start of the group, whatever the reason. PyTorch takes the number of
-//! restarts, which a change of membership leaves as it is, and so erases what the workers before it had written.
+//! The number of the attempt grows with every start of the group, whatever the reason. PyTorch uses the number of
+//! restarts, which a change of membership does not increase, and so overwrites the output of the workers before it.
 
 use crate::streams::{LocalRanksFilter, StdSetting, Stream};
 use alloc::format;
@@ -18,56 +18,56 @@ use alloc::string::String;
 use alloc::vec::Vec;
 use rendezvous_core::limits::RUN_FOLDER_BYTES_MAX;
 
-/// Where files are kept.
+/// Whether output files are kept.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Files {
     /// In a folder.
     #[default]
     Kept,
-    /// Nowhere: the folder is the null device. There are no error files either.
+    /// Not at all: the folder is the null device. There are no error files either.
     Discarded,
 }
 
-/// What a user has set for the output of workers.
+/// The user's settings for the output of workers.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LogSettings {
-    /// Whether there are files.
+    /// Whether files are kept.
     pub files: Files,
-    /// What goes into a file and not to the console.
+    /// Streams that go into a file and not to the console.
     pub redirects: StdSetting,
-    /// What goes into a file and, behind a prefix, to the console.
+    /// Streams that go into a file and, with a prefix, to the console.
     pub tee: StdSetting,
-    /// Of which workers the console shows anything.
+    /// Workers whose output the console shows.
     pub local_ranks: LocalRanksFilter,
-    /// What stands before lines on the console; see [`crate::template::line_prefix`].
+    /// Template of the prefix of console lines; see [`crate::template::line_prefix`].
     pub prefix_template: Option<String>,
-    /// What a line of a tee'd standard output must contain to be duplicated.
+    /// Texts of which a line of a tee'd standard output must contain one to be duplicated.
     pub stdout_needles: Vec<String>,
     /// The same for standard error.
     pub stderr_needles: Vec<String>,
 }
 
-/// Where one stream of one worker goes.
+/// Destination of one stream of one worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Destination {
-    /// Where the agent's own goes; the agent sees nothing of it.
+    /// The agent's own stream. The agent does not read it.
     Inherit,
-    /// Through the agent, as it is and at once, to where the agent's own goes; its last lines are kept.
+    /// Through the agent, unchanged and at once, to the agent's own stream. The last lines are kept.
     PassedOn,
-    /// Into its file, by the worker itself.
+    /// Into its file, written by the worker itself.
     File,
     /// Through the agent to the console.
     Console,
     /// Through the agent into its file and to the console.
     FileAndConsole,
-    /// To the agent, which shows nothing of it; its last lines are kept.
+    /// To the agent, which does not show it. The last lines are kept.
     Kept,
-    /// Nowhere.
+    /// `/dev/null`.
     Null,
 }
 
 impl Files {
-    /// What a user means who names this folder.
+    /// Returns the setting for a log folder: the null device discards files.
     #[must_use]
     pub fn in_folder(path: &[u8]) -> Self {
         if path == b"/dev/null" { Self::Discarded } else { Self::Kept }
@@ -75,7 +75,7 @@ impl Files {
 }
 
 impl LogSettings {
-    /// Where the stream goes. Of standard error the last lines are to be had wherever it goes.
+    /// Returns the destination of a stream. The last lines of standard error are available for all destinations.
     #[must_use]
     pub fn destination(&self, local_rank: u32, stream: Stream) -> Destination {
         let is_tee = self.tee.of(local_rank).includes(stream);
@@ -93,7 +93,7 @@ impl LogSettings {
         }
     }
 
-    /// What a line of the stream must contain to be duplicated.
+    /// Returns the texts of which a line of the stream must contain one to be duplicated.
     #[must_use]
     pub fn needles(&self, stream: Stream) -> &[String] {
         match stream {
@@ -102,33 +102,34 @@ impl LogSettings {
         }
     }
 
-    /// Whether there is a file for the lines of the stream that contain a needle.
+    /// Returns whether the lines of the stream that contain a needle have a file.
     #[must_use]
     pub fn has_filtered_file(&self, stream: Stream) -> bool {
         self.files == Files::Kept && !self.needles(stream).is_empty()
     }
 }
 
-/// The folder of one run. A run id may hold anything; of a name, letters, digits and `._-` stay, and all else is `_`.
+/// Returns the name of a run's folder. Letters, digits and `._-` of the run ID stay, and all other characters become
+/// `_`.
 #[must_use]
 pub fn run_folder(run_id: &str, random: u32) -> String {
     let is_safe = |character: char| character.is_ascii_alphanumeric() || "._-".contains(character);
     let safe = run_id.chars().map(|character| if is_safe(character) { character } else { '_' });
     let mut name: String = safe.take(RUN_FOLDER_BYTES_MAX).collect();
-    // Neither hidden nor an option to some program.
+    // The name must neither be hidden nor look like an option.
     if name.starts_with(['.', '-']) {
         name.insert(0, '_');
     }
     format!("{name}_{random:08x}")
 }
 
-/// The folder of one start of the group, in that of the run.
+/// Returns the name of an attempt's folder, in the folder of the run.
 #[must_use]
 pub fn attempt_folder(attempt: u64) -> String {
     format!("attempt_{attempt}")
 }
 
-/// A stream's file, in the folder of its worker.
+/// Returns the name of a stream's file, in the folder of its worker.
 #[must_use]
 pub const fn stream_file(stream: Stream) -> &'static str {
     match stream {
@@ -137,7 +138,7 @@ pub const fn stream_file(stream: Stream) -> &'static str {
     }
 }
 
-/// The file for lines with a needle, of all workers, in the folder of the attempt.
+/// Returns the name of the file for lines of all workers that contain a needle, in the folder of the attempt.
 #[must_use]
 pub const fn filtered_file(stream: Stream) -> &'static str {
     match stream {
@@ -146,7 +147,7 @@ pub const fn filtered_file(stream: Stream) -> &'static str {
     }
 }
 
-/// The file in which a worker leaves its error, in its folder.
+/// Name of a worker's error file, in its folder.
 pub const ERROR_FILE: &str = "error.json";
 
 #[cfg(test)]

@@ -1,68 +1,68 @@
-//! One stream of a worker's output, from bytes in any pieces to lines.
+//! One stream of a worker's output, split into lines.
 //!
-//! Each line gets its worker's prefix, those that contain a needle are told apart, and the last ones are kept for the
-//! failure report. Whatever the pieces are, the lines are the same.
+//! Each line gets its worker's prefix, lines that contain a needle are duplicated, and the last lines are kept for the
+//! failure report. The result does not depend on how the bytes are divided into chunks.
 //!
-//! A line ends with a line feed. A carriage return alone, as progress bars have it, ends a *draft*: a state of the line that
-//! the next one overwrites. On a console that many workers share nothing can be overwritten, so a draft is shown as a line of
-//! its own, as torchrun does; but among the last lines, only the last draft counts. `\r\n` is a line feed.
+//! A line ends with a line feed. A carriage return alone, as in progress bars, ends a *draft*: a state of the line that
+//! the next one overwrites. On a console shared by many workers nothing can be overwritten, so a draft is shown as a
+//! line of its own, as torchrun does. Among the last lines, only the last draft counts. `\r\n` is a line feed.
 //!
-//! A line of more than [`LINE_BYTES_MAX`] is shown in pieces, each a line of its own; among the last lines it is one.
+//! A line of more than [`LINE_BYTES_MAX`] is shown in pieces, each a line of its own. Among the last lines it is one.
 
 use alloc::collections::VecDeque;
 use alloc::string::String;
 use alloc::vec::Vec;
 use rendezvous_core::limits::{LINE_BYTES_MAX, TAIL_LINE_BYTES_MAX, TAIL_LINES};
 
-/// Where lines go; whoever owns it empties it.
+/// Output of the lines. The caller empties it.
 #[derive(Debug, Default)]
 pub struct LineOutput {
-    /// All lines, each behind its prefix.
+    /// All lines, each with its prefix.
     pub console: Vec<u8>,
-    /// Those of them that contain a needle.
+    /// The lines that contain a needle.
     pub filtered: Vec<u8>,
 }
 
-/// The machine of one stream.
+/// Line splitter of one stream.
 #[derive(Debug)]
 pub struct LogLines {
-    /// `None`: no line is shown.
+    /// Prefix of the lines; `None` shows no line.
     prefix: Option<Vec<u8>>,
     needles: Vec<Vec<u8>>,
-    /// What has come since the last line, draft or piece.
+    /// Bytes since the last line, draft or piece.
     pending: Vec<u8>,
     line: LineState,
     tail: Tail,
 }
 
-/// What has been shown of the line that is coming.
+/// What has been shown of the current line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum LineState {
     Nothing,
     /// A draft of it.
     Drafts,
-    /// Its beginning, since it is long.
+    /// Its beginning, because it is long.
     Pieces,
 }
 
-/// What ended a piece of output.
+/// End of a piece of output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum End {
     LineFeed,
     CarriageReturn,
-    /// As much has come as may be kept.
+    /// The buffer is full.
     Full,
 }
 
 impl LogLines {
-    /// A stream of which nothing has come yet.
+    /// Creates a stream that shows its lines.
     #[must_use]
     pub fn new(prefix: Vec<u8>, needles: &[String]) -> Self {
         let needles = needles.iter().map(|needle| needle.as_bytes().to_vec()).collect();
         Self { prefix: Some(prefix), needles, ..Self::unshown() }
     }
 
-    /// The same, of which only the last lines are kept and nothing is shown.
+    /// Creates a stream that shows nothing and only keeps the last lines.
     #[must_use]
     pub fn unshown() -> Self {
         Self {
@@ -74,7 +74,7 @@ impl LogLines {
         }
     }
 
-    /// Takes what has come, and shows the lines that it completes.
+    /// Handles a chunk, and shows the lines that it completes.
     pub fn push(&mut self, mut bytes: &[u8], out: &mut LineOutput) {
         while !bytes.is_empty() {
             let capacity = LINE_BYTES_MAX - self.pending.len();
@@ -93,14 +93,14 @@ impl LogLines {
         }
     }
 
-    /// Shows what has come of a line that nothing ended: nothing more will come.
+    /// Shows the last line even if it is not terminated. Called at the end of the stream.
     pub fn finish(&mut self, out: &mut LineOutput) {
         if !self.pending.is_empty() {
             self.end(End::LineFeed, &[], out);
         }
     }
 
-    /// The last lines, the one that has not ended included.
+    /// Returns the last lines, including an incomplete one.
     #[must_use]
     pub fn tail(&self) -> Vec<String> {
         let mut tail = self.tail.clone();
@@ -110,7 +110,7 @@ impl LogLines {
         tail.lines.iter().map(TailLine::text).collect()
     }
 
-    /// How much is kept of lines that have not ended, in bytes.
+    /// Returns the size of the buffer for an incomplete line, in bytes.
     #[must_use]
     pub fn pending_bytes(&self) -> usize {
         self.pending.len()
@@ -118,14 +118,14 @@ impl LogLines {
 
     fn end(&mut self, end: End, last: &[u8], out: &mut LineOutput) {
         let mut pending = core::mem::take(&mut self.pending);
-        // Most lines come whole, and are not copied together first.
+        // Most lines arrive in one chunk, and need no copy here.
         let whole = if pending.is_empty() {
             last
         } else {
             pending.extend_from_slice(last);
             &pending[..]
         };
-        // A letter of several bytes stays whole.
+        // A multi-byte character is not split.
         let keep = if end == End::Full { whole_characters(whole) } else { whole.len() };
         let (whole, rest) = whole.split_at(keep);
         let is_empty_end = match end {
@@ -139,7 +139,7 @@ impl LogLines {
         self.line = match end {
             End::LineFeed => LineState::Nothing,
             End::Full => LineState::Pieces,
-            // What went before stays to be overwritten.
+            // The state before stays to be overwritten.
             End::CarriageReturn if whole.is_empty() => self.line,
             End::CarriageReturn => LineState::Drafts,
         };
@@ -149,7 +149,7 @@ impl LogLines {
         } else {
             pending.clear();
         }
-        // One long line does not keep its memory for ever.
+        // Frees the memory of a long line.
         if end != End::Full && pending.capacity() > LINE_BYTES_MAX / 8 {
             pending = Vec::new();
         }
@@ -171,7 +171,8 @@ impl LogLines {
     }
 }
 
-/// How many bytes of a text that was cut anywhere are whole letters. What is no UTF-8 is taken as it is.
+/// Returns the length of the whole characters in a text that may be cut anywhere. Text that is not UTF-8 is kept as it
+/// is.
 fn whole_characters(text: &[u8]) -> usize {
     let trailing = text.iter().rev().take(3).take_while(|&&byte| byte & 0xc0 == 0x80).count();
     let Some(first) = text.len().checked_sub(trailing + 1) else { return text.len() };
@@ -204,13 +205,13 @@ struct Tail {
 
 #[derive(Clone, Debug)]
 struct TailLine {
-    /// Its beginning, where errors say what they are.
+    /// Beginning of the line, which has the kind of an error.
     bytes: Vec<u8>,
     left_out: u64,
 }
 
 impl Tail {
-    /// Adds what came: a new line, or more of the one before.
+    /// Adds a new line, or continues the last one.
     fn add(&mut self, bytes: &[u8], line: LineState) {
         match (line, self.lines.back_mut()) {
             (LineState::Pieces, Some(last)) => return last.extend(bytes),
@@ -221,7 +222,7 @@ impl Tail {
             }
             _ => {}
         }
-        // The memory of the line that goes is that of the line that comes.
+        // The memory of the dropped line is reused.
         let mut fresh = if self.lines.len() < TAIL_LINES { None } else { self.lines.pop_front() }
             .unwrap_or(TailLine { bytes: Vec::new(), left_out: 0 });
         fresh.bytes.clear();

@@ -1,5 +1,5 @@
-//! What of an agent's life can be counted and measured, by the names of PyTorch's elastic agent and some of our own. All
-//! of it follows from what the machine tells.
+//! Metrics of an agent, with the names of PyTorch's elastic agent and some of our own. All are derived from the notices
+//! of the supervisor.
 
 use super::observer::Happened;
 use super::phase::Phase;
@@ -9,12 +9,12 @@ use alloc::format;
 use core::fmt;
 use rendezvous_core::time::{Duration, Instant};
 
-/// The group that PyTorch's agent puts its metrics into.
+/// Group of the metrics in PyTorch's agent.
 pub const GROUP: &str = "torchelastic";
 
-/// Takes metrics; called on the thread that turns the agent, so it must not block.
+/// Receiver of metrics. It is called on the thread that polls the agent, so it must not block.
 pub trait MetricSink {
-    /// One value of the metric `name`, in the unit that its name ends with.
+    /// Receives one value of the metric `name`, in the unit that its name ends with.
     fn put(&mut self, name: &str, value: i64);
 }
 
@@ -24,14 +24,14 @@ impl<F: FnMut(&str, i64)> MetricSink for F {
     }
 }
 
-/// One value as PyTorch's console handler prints it: `[SECONDS][GROUP]: NAME=VALUE`.
+/// A value in the format of PyTorch's console handler: `[SECONDS][GROUP]: NAME=VALUE`.
 #[derive(Clone, Copy, Debug)]
 pub struct ConsoleLine<'a> {
-    /// Since 1970.
+    /// Time since 1970.
     pub at: Duration,
-    /// The metric.
+    /// Name of the metric.
     pub name: &'a str,
-    /// Its value.
+    /// Value of the metric.
     pub value: i64,
 }
 
@@ -42,14 +42,14 @@ impl fmt::Display for ConsoleLine<'_> {
     }
 }
 
-/// A step that PyTorch's agent has a function for.
+/// A step that is a function in PyTorch's agent.
 struct Step {
     name: &'static str,
-    /// It begins with this phase; where there are two, with the first that comes.
+    /// Phases with which it begins. If there are two, the first to occur counts.
     begins: &'static [Phase],
-    /// It goes on through these.
+    /// Phases through which it continues.
     continues_in: &'static [Phase],
-    /// With one of these it is done; with any other it has failed.
+    /// Phases that complete it; with any other it has failed.
     done: &'static [Phase],
 }
 
@@ -94,16 +94,16 @@ const STEPS: [Step; 6] = [
     },
 ];
 
-/// Watches one agent.
+/// Observer of one agent that measures it.
 #[derive(Debug, Default)]
 pub struct Metrics {
     began: Option<Instant>,
-    /// When the steps under way began.
+    /// Start times of the steps in progress.
     steps: [Option<Instant>; STEPS.len()],
 }
 
 impl Metrics {
-    /// Hears of something at `now`; what follows from it goes into `sink`.
+    /// Handles an observation at `now`. The resulting metrics are passed to `sink`.
     pub fn observe(
         &mut self,
         now: Instant,
@@ -177,7 +177,7 @@ impl Metrics {
         ] {
             of_role(machine, name, i64::from(is_failed == failed && (left < max) == retried), sink);
         }
-        // PyTorch's function ends by an exception where there is no result.
+        // PyTorch's function raises an exception if there is no result.
         let has_result = !is_failed || matches!(outcome, Some(Outcome::Failed { .. }));
         let took = self.began.map_or(Duration::ZERO, |began| now.since(began));
         put_step("SimpleElasticAgent.run", has_result, took, sink);

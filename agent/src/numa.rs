@@ -1,8 +1,8 @@
-//! Which processors a worker is bound to, by PyTorch's four ways. What the host has is read from the files of `/sys`.
+//! Processors to which a worker is bound, with PyTorch's four bindings. The topology of the host is read from `/sys`.
 //!
-//! PyTorch takes the NUMA node of the accelerator whose number is the local rank. Here the workers are spread over the
-//! nodes in order of their local ranks, as many on each as can be: with two nodes and eight workers, 0 to 3 are on the
-//! first. That is where the accelerators are on the usual hosts, and it holds without any.
+//! PyTorch uses the NUMA node of the accelerator whose number is the local rank. Here the workers are distributed over
+//! the nodes in the order of their local ranks, in equal parts: with two nodes and eight workers, 0 to 3 are on the
+//! first. That matches the position of the accelerators on the usual hosts, and works without any.
 
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::format;
@@ -10,51 +10,51 @@ use alloc::string::String;
 use alloc::vec::Vec;
 use core::fmt::Write;
 
-/// What a worker is bound to.
+/// Processors of a worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum NumaBinding {
     /// All processors of its node.
     Node,
-    /// All processors of all nodes on its node's socket.
+    /// All processors of all nodes on the socket of its node.
     Socket,
     /// Its own share of the cores of its node.
     Exclusive,
-    /// Cores of its node that share a cache; as far as there are enough, each worker others.
+    /// Cores of its node that share a cache. Workers get different ones as long as there are enough.
     CoreComplex,
 }
 
-/// Why a worker cannot be bound.
+/// Error of binding a worker.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NumaError {
-    /// The host does not tell what it has.
-    #[error("{path} does not say what it should")]
+    /// A file about the topology is missing or invalid.
+    #[error("{path} is missing or invalid")]
     Unreadable {
-        /// Which file.
+        /// Path of the file.
         path: String,
     },
     /// No processor may be used.
     #[error("no node has a processor that may be used")]
     NoProcessors,
-    /// Fewer cores than workers.
+    /// A node has fewer cores than workers.
     #[error("NUMA node {node} has {cores} cores for {workers} workers")]
     TooFewCores {
-        /// Which node.
+        /// Number of the node.
         node: u32,
-        /// What it has.
+        /// Number of its cores.
         cores: usize,
-        /// Those that are on it.
+        /// Number of the workers on it.
         workers: usize,
     },
 }
 
-/// Processors, by number.
+/// Set of processors, by number.
 pub type Cpus = BTreeSet<u32>;
 
-/// A host as its files tell it.
+/// A host, as its files describe it.
 pub struct Host<'a> {
-    /// What is in a file, by its whole path.
+    /// Returns the content of a file, by its absolute path.
     pub read: &'a dyn Fn(&str) -> Option<String>,
-    /// The processors that may be used.
+    /// Processors that may be used.
     pub allowed: Cpus,
 }
 
@@ -64,10 +64,10 @@ impl core::fmt::Debug for Host<'_> {
     }
 }
 
-/// Numbers as the system lists them: `0-3,8`. `None` where it is no list.
+/// Parses a list of numbers in the kernel's format, `0-3,8`. `None` if it is invalid.
 #[must_use]
 pub fn parse_list(text: &str) -> Option<Cpus> {
-    /// More processors than any host has.
+    /// Larger than the number of processors of any host.
     const MAX: u32 = 1 << 16;
     let mut numbers = Cpus::new();
     for part in text.trim().split(',').filter(|part| !part.is_empty()) {
@@ -81,7 +81,7 @@ pub fn parse_list(text: &str) -> Option<Cpus> {
     Some(numbers)
 }
 
-/// The same list, as `numactl` takes it.
+/// Returns the list in the same format, which `numactl` accepts.
 #[must_use]
 pub fn write_list(numbers: &Cpus) -> String {
     let mut text = String::new();
@@ -101,7 +101,7 @@ pub fn write_list(numbers: &Cpus) -> String {
     text
 }
 
-/// The processors of each of `workers` workers, by local rank.
+/// Returns the processors of each of `workers` workers, by local rank.
 ///
 /// # Errors
 /// See [`NumaError`].
@@ -123,7 +123,7 @@ pub fn bind(binding: NumaBinding, workers: u32, host: &Host<'_>) -> Result<Vec<C
     for worker in 0..count {
         let node_index = node_of(worker);
         let (node, cpus) = &nodes[node_index];
-        // Its place among the workers of its node.
+        // Its index among the workers of its node.
         let first = (0..worker).rfind(|other| node_of(*other) != node_index).map_or(0, |other| other + 1);
         let beside = (first..count).take_while(|other| node_of(*other) == node_index).count();
         bound.push(match binding {
@@ -148,7 +148,7 @@ pub fn bind(binding: NumaBinding, workers: u32, host: &Host<'_>) -> Result<Vec<C
     Ok(bound)
 }
 
-/// The share of one of `all`; the first ones have one more where it does not come out even.
+/// Returns one share of `all` equal ones. If the cores do not divide evenly, the first shares have one more.
 fn share(cores: &[Cpus], which: usize, all: usize) -> &[Cpus] {
     let (each, more) = (cores.len() / all, cores.len() % all);
     let first = which * each + which.min(more);
@@ -180,7 +180,7 @@ impl Host<'_> {
         self.list(&format!("/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list"))
     }
 
-    /// The processors that share the outermost cache of data with this one.
+    /// Returns the processors that share the outermost data cache with this one.
     fn cache(&self, cpu: u32) -> Result<Cpus, NumaError> {
         let mut outermost = None;
         for index in 0..16 {
@@ -199,7 +199,7 @@ impl Host<'_> {
         self.list(&format!("{folder}/shared_cpu_list"))
     }
 
-    /// The processors in groups of those that have something in common, in the order of their lowest numbers.
+    /// Groups the processors by what they have in common, in the order of their lowest numbers.
     fn grouped(
         &self,
         cpus: &Cpus,
@@ -278,7 +278,7 @@ mod tests {
         assert_eq!(bound(NumaBinding::Node, 1, "99"), Err(NumaError::NoProcessors));
         let host = Host { read: &|_| None, allowed: Cpus::from([0]) };
         let error = bind(NumaBinding::Node, 1, &host).expect_err("no such file").to_string();
-        assert_eq!(error, "/sys/devices/system/node/online does not say what it should");
+        assert_eq!(error, "/sys/devices/system/node/online is missing or invalid");
     }
 
     #[test]

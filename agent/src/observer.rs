@@ -1,14 +1,14 @@
-//! What whoever watches an agent is given: each thing that happens, with the machine as it is just then.
+//! Observations of an agent.
 
 use super::failure::WorkerGroupFailure;
 use super::supervisor::Notice;
 
-/// Something that happened.
+/// What an observer is called with, together with the supervisor in its state at that time.
 #[derive(Clone, Copy, Debug)]
 pub enum Happened<'a> {
-    /// What the machine tells.
+    /// A notice of the supervisor.
     Notice(&'a Notice),
-    /// Workers of one start failed, and nothing of that start lives any more.
+    /// Workers of one start failed, and no process of that start is alive any more.
     Failed(&'a WorkerGroupFailure),
 }
 

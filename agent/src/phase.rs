@@ -1,66 +1,66 @@
-//! The life of an agent as data: which event leads from which phase to which.
+//! Life cycle of an agent: its phases and the transitions between them.
 
-/// What an agent is about.
+/// Phase of an agent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Phase {
-    /// It has not begun.
+    /// The agent has not begun.
     #[default]
     Idle,
     /// It joins the rendezvous, and waits for a round.
     Meeting,
-    /// It learns the ranks of its workers.
+    /// It agrees on the ranks of its workers.
     Assigning,
     /// It starts its workers.
     Starting,
     /// Its workers run.
     Running,
-    /// It stops them, to meet again.
+    /// It stops its workers, to join the rendezvous again.
     Restarting,
-    /// They have succeeded, and it waits for the other agents.
+    /// Its workers have succeeded, and it waits for the other agents.
     ExitBarrier,
-    /// It stops whatever still lives beneath it, for good.
+    /// It stops all its descendants for good.
     Ending,
-    /// It tells the rendezvous that it goes.
+    /// It leaves the rendezvous.
     Closing,
-    /// It is done.
+    /// It has ended.
     Over,
 }
 
-/// What moves an agent.
+/// Event that changes the phase.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum PhaseEvent {
-    /// It is to begin.
+    /// The agent begins.
     Begin,
-    /// There is a round.
+    /// A round was formed.
     Meet,
     /// The ranks are known.
     Assign,
     /// All workers run.
     Start,
-    /// All workers ended well.
+    /// All workers have succeeded.
     Succeed,
-    /// The round will not do any more, and there is another try.
+    /// The round is unusable, and another attempt follows.
     Renew,
-    /// Nothing lives beneath it any more, or what does was given up.
+    /// No descendant is alive any more, or the living ones were abandoned.
     Clear,
-    /// All agents have come to the exit barrier, or no more will.
+    /// All agents have arrived at the exit barrier, or the agent leaves it without them.
     Part,
-    /// There will be no other try.
+    /// No other attempt follows.
     GiveUp,
-    /// What would have ended it came of another agent's death.
+    /// The failure that would have ended the agent was caused by another agent's death.
     Excuse,
-    /// The rendezvous was told.
+    /// The rendezvous was left.
     Close,
 }
 
 use Phase::{Assigning, Closing, Ending, ExitBarrier, Idle, Meeting, Over, Restarting, Running, Starting};
 
 impl Phase {
-    /// All there are.
+    /// All phases.
     pub const ALL: [Self; 10] =
         [Idle, Meeting, Assigning, Starting, Running, Restarting, ExitBarrier, Ending, Closing, Over];
 
-    /// The phase after `event`; `None` where the event has no place.
+    /// Returns the phase after `event`; `None` if the event is not allowed.
     #[must_use]
     pub const fn on(self, event: PhaseEvent) -> Option<Self> {
         use PhaseEvent as E;
@@ -80,7 +80,7 @@ impl Phase {
         })
     }
 
-    /// As logs and events have it.
+    /// Returns the name in logs and events.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {

@@ -1,5 +1,6 @@
-//! How workers get their ranks: the agents tell the first of them their roles and sizes, and it tells each where its
-//! ranks begin. The keys and values are PyTorch's, so that agents of both kinds can number one job.
+//! Assignment of ranks. Each agent writes its role and size into the round's store. The first agent computes where each
+//! agent's ranks begin, and writes the result. Keys and values are PyTorch's, so that agents of both kinds can share a
+//! job.
 
 use super::group::Worker;
 use alloc::boxed::Box;
@@ -8,21 +9,21 @@ use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 use serde_json::{Value, json};
 
-/// Where an agent's workers begin.
+/// First ranks of an agent's workers, and the numbers of workers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ranks {
-    /// The global rank of its first worker.
+    /// Global rank of its first worker.
     pub global_rank_first: u64,
-    /// The workers of the job.
+    /// Number of workers in the job.
     pub world_size: u64,
-    /// The role rank of its first worker.
+    /// Role rank of its first worker.
     pub role_rank_first: u64,
-    /// The workers of its role.
+    /// Number of workers of its role.
     pub role_world_size: u64,
 }
 
 impl Ranks {
-    /// Those of an agent among others that are like it.
+    /// Returns the ranks of an agent if all agents have one role and size.
     #[must_use]
     pub fn of_identical(group_rank: u64, group_world_size: u64, local_world_size: u32) -> Self {
         let (first, all) =
@@ -30,7 +31,7 @@ impl Ranks {
         Self { global_rank_first: first, world_size: all, role_rank_first: first, role_world_size: all }
     }
 
-    /// The workers that begin there.
+    /// Returns the workers that begin at these ranks.
     #[must_use]
     pub fn workers(&self, local_world_size: u32) -> Vec<Worker> {
         let worker = |local_rank: u32| Worker {
@@ -46,59 +47,59 @@ impl Ranks {
     }
 }
 
-/// The key under which an agent tells its role and size.
+/// Returns the key of an agent's role and size.
 #[must_use]
 pub fn role_info_key(group_rank: u64) -> String {
     format!("torchelastic/role_info/{group_rank}")
 }
 
-/// The key under which an agent is told where its ranks begin.
+/// Returns the key of the ranks assigned to an agent.
 #[must_use]
 pub fn assigned_ranks_key(group_rank: u64) -> String {
     format!("torchelastic/assigned_ranks/{group_rank}")
 }
 
-/// What an agent tells of itself.
+/// Returns the value of an agent's role and size.
 #[must_use]
 pub fn role_info(role: &str, group_rank: u64, local_world_size: u32) -> Vec<u8> {
     json!({ "role": role, "rank": group_rank, "local_world_size": local_world_size }).to_string().into_bytes()
 }
 
-/// What stands under a key and is not what belongs there.
+/// Invalid value of a key.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RanksError {
-    /// No JSON of the right shape.
-    #[error("agent {group_rank} tells its role in words that make no sense: {text}")]
+    /// The value is not JSON of the right shape.
+    #[error("the role information of agent {group_rank} is invalid: {text}")]
     RoleInfo {
-        /// Whose.
+        /// Rank of the agent that wrote it.
         group_rank: u64,
-        /// The beginning of what was read.
+        /// Beginning of the value.
         text: Box<str>,
     },
-    /// More workers than numbers.
-    #[error("the agents have too many workers to number them")]
+    /// The number of workers overflows.
+    #[error("the number of workers in the job is too large")]
     TooMany,
-    /// No JSON of the right shape.
-    #[error("the ranks assigned to agent {group_rank} make no sense: {text}")]
+    /// The value is not JSON of the right shape.
+    #[error("the ranks assigned to agent {group_rank} are invalid: {text}")]
     Assigned {
-        /// Whose.
+        /// Rank of the agent that it is for.
         group_rank: u64,
-        /// The beginning of what was read.
+        /// Beginning of the value.
         text: Box<str>,
     },
 }
 
-/// How much of what makes no sense is quoted.
+/// Length to which an invalid value is quoted, in characters.
 const QUOTED_CHARS_MAX: usize = 200;
 
 fn quoted(value: &[u8]) -> Box<str> {
     String::from_utf8_lossy(value).chars().take(QUOTED_CHARS_MAX).collect::<String>().into()
 }
 
-/// Where the ranks of each agent begin, from what they told, in the order of their group ranks.
+/// Returns the ranks of each agent, from their roles and sizes in the order of their group ranks.
 ///
 /// # Errors
-/// One told nonsense.
+/// A value is invalid, or the workers are too many.
 pub fn assign(role_infos: &[Vec<u8>]) -> Result<Vec<Ranks>, RanksError> {
     let mut agents = Vec::with_capacity(role_infos.len());
     for (value, group_rank) in role_infos.iter().zip(0..) {
@@ -106,7 +107,7 @@ pub fn assign(role_infos: &[Vec<u8>]) -> Result<Vec<Ranks>, RanksError> {
             read_role_info(value).ok_or_else(|| RanksError::RoleInfo { group_rank, text: quoted(value) })?,
         );
     }
-    // The roles that there are, each with its workers so far: there are few.
+    // Each role with its number of workers so far. A list suffices because roles are few.
     let mut roles: Vec<(&str, u64)> = Vec::new();
     let mut ranks = Vec::with_capacity(agents.len());
     let mut world_size = 0_u64;
@@ -137,7 +138,7 @@ fn read_role_info(value: &[u8]) -> Option<(String, u64)> {
     Some((role, size))
 }
 
-/// What an agent is told.
+/// Returns the value for the ranks assigned to an agent.
 #[must_use]
 pub fn assigned(ranks: &Ranks) -> Vec<u8> {
     json!([ranks.global_rank_first, ranks.world_size, ranks.role_rank_first, ranks.role_world_size])
@@ -145,10 +146,10 @@ pub fn assigned(ranks: &Ranks) -> Vec<u8> {
         .into_bytes()
 }
 
-/// What an agent was told.
+/// Parses the ranks assigned to an agent.
 ///
 /// # Errors
-/// It is nonsense.
+/// The value is invalid.
 pub fn read_assigned(group_rank: u64, value: &[u8]) -> Result<Ranks, RanksError> {
     let read = || {
         let numbers: Value = serde_json::from_slice(value).ok()?;
@@ -225,7 +226,7 @@ mod tests {
             r#"{"role": "a", "local_world_size": -1}"#,
         ] {
             let error = assign(&[good.clone(), bad.as_bytes().to_vec()]).expect_err("nonsense");
-            assert!(error.to_string().starts_with("agent 1 tells its role"), "{error}");
+            assert!(error.to_string().starts_with("the role information of agent 1 is invalid"), "{error}");
         }
         let many = br#"{"role": "a", "local_world_size": 18446744073709551615}"#.to_vec();
         assert_eq!(assign(&[many.clone(), many]), Err(RanksError::TooMany));

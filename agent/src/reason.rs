@@ -1,4 +1,4 @@
-//! Why an agent does what it does: what its logs, events and errors print.
+//! Reasons for the actions of an agent, as its logs, events and errors print them.
 
 use super::group::{ExitStatus, WorkerRanks};
 use super::watchdog::ExpiredTimer;
@@ -6,163 +6,163 @@ use alloc::boxed::Box;
 use core::fmt;
 use rendezvous_core::time::Duration;
 
-/// Who asked an agent to stop.
+/// Source of a request to stop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StopCause {
-    /// A signal came, which is passed on to the workers.
+    /// A signal, which is forwarded to the workers.
     Signal(i32),
-    /// The program asked.
+    /// A call of the program.
     Requested,
 }
 
-/// Why a worker could not be started.
+/// Kind of failure of a worker's start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StartFailure {
-    /// There is no such program, or it may not be run: it will be so the next time.
+    /// The program does not exist or is not executable: another attempt would fail, too.
     Lasting,
-    /// The system has no room for it now.
+    /// The system lacks resources at the moment.
     Passing,
 }
 
-/// Why there is no round.
+/// Kind of failure to form a round.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NoRound {
-    /// The agent stood by, and was not needed.
+    /// The agent was a spare node, and was not needed.
     NotNeeded,
     /// The rendezvous is closed.
     Closed,
-    /// Anything else.
+    /// Any other failure.
     Failed,
 }
 
-/// Why what agents do together in the round's store came to nothing.
+/// Kind of failure of a wait in the round's store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WaitFailure {
-    /// The round is over. What ended it is heard by another way, before this or soon after.
+    /// The round has ended. Its cause is reported separately, before this or soon after.
     RoundOver,
-    /// Anything else.
+    /// Any other failure.
     Failed,
 }
 
-/// Why something happened.
+/// Reason for a transition or an outcome.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Reason {
-    /// The agent was told to begin.
+    /// The agent began.
     Begun,
-    /// The last step was done.
+    /// The previous step is complete.
     Done,
     /// A worker failed.
     WorkerFailed {
         /// The worker.
         worker: WorkerRanks,
-        /// How it ended.
+        /// Exit status of the worker.
         exit: ExitStatus,
     },
     /// A worker had written an error file before another one failed.
     ErrorWritten {
-        /// The worker.
+        /// The worker that wrote it.
         worker: WorkerRanks,
     },
-    /// A worker was not started.
+    /// A worker could not be started.
     NotStarted {
         /// The worker.
         worker: WorkerRanks,
-        /// Whether another try may help.
+        /// Whether another attempt may succeed.
         start_failure: StartFailure,
-        /// What went wrong.
+        /// Description of the failure.
         message: Box<str>,
     },
     /// A worker has hung in the kernel for too long.
     Stuck {
         /// The worker.
         worker: WorkerRanks,
-        /// For how long.
+        /// Time for which it has hung.
         since: Duration,
     },
     /// A timer that a worker had set has expired.
     TimerExpired {
-        /// The worker, where it is known.
+        /// The worker, if it is known.
         worker: Option<WorkerRanks>,
         /// The timer.
         timer: ExpiredTimer,
     },
     /// Nodes wait for the next round.
     NodesWaiting {
-        /// How many.
+        /// Number of nodes.
         nodes: u64,
     },
     /// Another member of the round died.
     PeerDied {
-        /// Who, and how that was noticed.
+        /// Which member, and how its death was detected.
         message: Box<str>,
     },
-    /// The round is over.
+    /// The round has ended.
     RoundOver {
-        /// Why.
+        /// Cause of the end.
         message: Box<str>,
     },
     /// The next round was formed without this agent.
     Excluded,
     /// Another process joined under this agent's name.
     Replaced,
-    /// Another agent's workers failed for good.
+    /// The workers of another agent failed and are out of restarts.
     JobFailed {
-        /// What that agent said.
+        /// Message of that agent.
         message: Box<str>,
     },
     /// The server ended the session of this agent.
     SessionEnded {
-        /// Why.
+        /// Cause of the end.
         message: Box<str>,
     },
-    /// The rendezvous is lost.
+    /// The connection to the rendezvous is lost.
     ServerLost {
-        /// How.
+        /// Description of the loss.
         message: Box<str>,
     },
-    /// There is no round.
+    /// No round was formed.
     NoRound {
-        /// Which sort of failure.
+        /// Kind of failure.
         kind: NoRound,
-        /// What went wrong.
+        /// Description of the failure.
         message: Box<str>,
     },
-    /// The ranks could not be learnt.
+    /// The ranks could not be agreed on.
     NoRanks {
-        /// What went wrong.
+        /// Description of the failure.
         message: Box<str>,
     },
-    /// The agent lost what supervises its workers, and the workers with it.
+    /// The agent lost its guard process, and the workers with it.
     GroupLost {
-        /// What has happened.
+        /// Description of the loss.
         message: Box<str>,
     },
-    /// The agent no longer sees its workers.
+    /// The agent can no longer observe its workers.
     GuardLost {
-        /// How.
+        /// Description of the loss.
         message: Box<str>,
     },
-    /// Somebody asked the agent to stop.
+    /// The agent was asked to stop.
     Stop(StopCause),
-    /// Not all agents came to the exit barrier.
+    /// Not all agents arrived at the exit barrier.
     NotAllParted {
-        /// Who did not, as far as it is known.
+        /// The missing agents, as far as they are known.
         message: Box<str>,
     },
-    /// All workers ended well.
+    /// All workers succeeded.
     Succeeded,
     /// The stop timeout has passed.
     StopTimeout,
-    /// What outlived the workers has had its time.
+    /// The timeout of processes that outlived the workers has passed.
     LeftoverTimeout,
     /// The start timeout has passed, and not all workers run.
     StartTimeout,
-    /// Processes outlived being killed.
+    /// Processes survived being killed.
     GaveUp,
 }
 
 impl Reason {
-    /// Whether it may be a consequence of another agent's death, of which this one may hear later than of that.
+    /// Returns whether this may be a consequence of another agent's death that is reported later.
     #[must_use]
     pub const fn may_follow_a_death(&self) -> bool {
         match self {
@@ -200,14 +200,16 @@ impl fmt::Display for Reason {
             Self::ServerLost { message } => write!(f, "the rendezvous is lost: {message}"),
             Self::NoRound { message, .. } => write!(f, "no round: {message}"),
             Self::NoRanks { message } => write!(f, "the workers got no ranks: {message}"),
-            Self::GuardLost { message } => write!(f, "the agent lost sight of its workers: {message}"),
+            Self::GuardLost { message } => {
+                write!(f, "the agent can no longer observe its workers: {message}")
+            }
             Self::Stop(StopCause::Signal(signal)) => write!(f, "signal {signal}"),
             Self::Stop(StopCause::Requested) => f.write_str("asked to stop"),
             Self::NotAllParted { message } => write!(f, "not all agents ended with this one: {message}"),
             Self::Succeeded => f.write_str("all workers succeeded"),
             Self::StopTimeout => f.write_str("the stop timeout has passed"),
             Self::LeftoverTimeout => {
-                f.write_str("the time of processes that outlived the workers has passed")
+                f.write_str("the timeout of processes that outlived the workers has passed")
             }
             Self::StartTimeout => f.write_str("not all workers were started within the start timeout"),
             Self::GaveUp => f.write_str("processes outlived being killed"),

@@ -1,19 +1,19 @@
-//! Who of a start may still live, for an agent that is only told of its workers.
+//! Living workers of a start, for an agent that only gets reports about its workers.
 
 use alloc::vec::Vec;
 
-/// The workers of one start. Whatever is told of another start is not about them.
+/// The workers of one start. Reports about other starts are ignored.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Roster {
     attempt: u64,
-    /// By local rank: whether nothing was heard of its end.
+    /// Whether a worker has no reported end, by local rank.
     lives: Vec<bool>,
-    /// Somebody waits to hear that nobody lives.
+    /// Whether [`Roster::poll_empty`] is to report the end of all workers.
     is_awaited: bool,
 }
 
 impl Roster {
-    /// So many workers are to be started. Those of the start before are forgotten.
+    /// Replaces the workers by those of a new start.
     pub fn start(&mut self, attempt: u64, workers: usize) {
         self.attempt = attempt;
         self.lives.clear();
@@ -21,14 +21,15 @@ impl Roster {
         self.is_awaited = false;
     }
 
-    /// Whether this is a worker of the start that has not ended.
+    /// Returns whether this is a worker of the start that has not ended.
     #[must_use]
     pub fn has(&self, attempt: u64, local_rank: u32) -> bool {
         let index = usize::try_from(local_rank).unwrap_or(usize::MAX);
         attempt == self.attempt && self.lives.get(index).is_some_and(|lives| *lives)
     }
 
-    /// A worker ended, or was not started; whether it is one of these, and had not ended before.
+    /// Records that a worker ended or was not started. Returns whether it is a worker of this start that had not ended
+    /// before.
     pub fn end(&mut self, attempt: u64, local_rank: u32) -> bool {
         let has = self.has(attempt, local_rank);
         if has {
@@ -37,18 +38,18 @@ impl Roster {
         has
     }
 
-    /// All are to end: [`Roster::poll_empty`] tells when they have.
+    /// Records that all workers are being stopped: [`Roster::poll_empty`] reports when they have ended.
     pub const fn stop(&mut self) {
         self.is_awaited = true;
     }
 
-    /// Whether anybody may live.
+    /// Returns whether no worker is alive.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         !self.lives.contains(&true)
     }
 
-    /// Whether nobody lives any more; told once after each [`Roster::stop`].
+    /// Returns true once after each [`Roster::stop`], when no worker is alive any more.
     pub fn poll_empty(&mut self) -> bool {
         let is_empty = self.is_awaited && self.is_empty();
         self.is_awaited &= !is_empty;

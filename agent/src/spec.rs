@@ -1,66 +1,66 @@
-//! What an agent is to supervise, and by which rules.
+//! Configuration of an agent.
 
 use alloc::boxed::Box;
 use alloc::string::String;
 use rendezvous_core::time::Duration;
 
-/// The most workers that one agent has.
+/// Maximum number of workers of one agent.
 pub const LOCAL_WORLD_SIZE_MAX: u32 = 4096;
-/// The first pause before a restart, and what the others are multiples of; see [`WorkerSpec::restart_backoff`].
+/// First pause before a restart. The others are multiples of it; see [`WorkerSpec::restart_backoff`].
 pub const BACKOFF_FIRST: Duration = Duration::from_millis(100);
-/// Signals are numbers from 1 to this.
+/// Highest signal number.
 const SIGNAL_MAX: i32 = 64;
 
-/// How workers get their ranks.
+/// Way of assigning ranks to workers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum RankAssignment {
-    /// The agents tell each other their roles and sizes through the round's store: they may differ.
+    /// The agents exchange their roles and sizes through the round's store, and may differ in both.
     #[default]
     ThroughStore,
-    /// All agents have as many workers and one role; each reckons its ranks by itself.
+    /// All agents have the same role and number of workers. Each computes its ranks by itself.
     Identical,
 }
 
-/// What an agent is to supervise.
+/// Configuration of a supervised group of workers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WorkerSpec {
-    /// What the workers of this agent do; workers of one role are numbered among themselves.
+    /// Role of the workers of this agent. Workers of one role have role ranks among themselves.
     pub role: Box<str>,
-    /// How many workers this agent has; from 1 to [`LOCAL_WORLD_SIZE_MAX`].
+    /// Number of workers of this agent, from 1 to [`LOCAL_WORLD_SIZE_MAX`].
     pub local_world_size: u32,
-    /// How often the group may be started again after a failure of its own workers; 0: never.
+    /// Number of restarts after failures of this agent's workers; 0 for none.
     pub max_restarts: u32,
-    /// The longest pause before a restart, where starts fail at once one after the other: their workers have not run for as
-    /// long as this. The first restart has no pause, the second waits [`BACKOFF_FIRST`], and each next one twice as long; 0:
-    /// no pauses.
+    /// Longest pause before a restart when starts fail in a row, that is, when their workers have run for less than
+    /// this. The first restart has no pause, the second waits [`BACKOFF_FIRST`], and each further one twice as long. 0
+    /// disables the pauses.
     pub restart_backoff: Duration,
-    /// How often to look for waiting nodes where the rendezvous does not tell of them; above 0.
+    /// Interval of checks for waiting nodes with backends that do not report them; above 0.
     pub monitor_interval: Duration,
-    /// How long it may take until all workers of a start run: a program on a file system that does not answer may take for
-    /// ever. Then it counts as a failure.
+    /// Longest time until all workers of a start run. After that the start counts as failed: a program on a file system
+    /// that does not respond may never start.
     pub start_timeout: Duration,
-    /// What workers are told when they are to end.
+    /// Signal sent to workers to stop them.
     pub stop_signal: i32,
-    /// How long they may take then; 0: they are killed at once. It holds on every path.
+    /// Time that workers have to end after the stop signal, whatever the reason of the stop; 0 kills them at once.
     pub stop_timeout: Duration,
-    /// How long processes that workers leave behind may take to end, once no worker lives; no longer than the stop timeout
-    /// lets them in any case.
+    /// Time that descendants of workers have to end after the last worker has ended. The stop timeout limits it, too.
     pub leftover_timeout: Duration,
-    /// How long killed workers may take to vanish before they are given up: one that hangs in the kernel may never.
+    /// Time that killed workers have to end before they are abandoned: a process that hangs in the kernel may never
+    /// end.
     pub kill_timeout: Duration,
-    /// How long agents whose workers have succeeded wait for each other where the rendezvous tells nothing of them. Where it
-    /// tells of deaths and of rounds that are over, they wait as long as the others' workers take.
+    /// Timeout of the exit barrier with backends that do not report deaths and ends of rounds. Others wait as long as
+    /// the other agents' workers run.
     pub exit_barrier_timeout: Duration,
-    /// How workers get their ranks.
+    /// Way of assigning ranks to the workers.
     pub rank_assignment: RankAssignment,
-    /// How long to wait for the other agents when ranks are assigned.
+    /// Timeout of waiting for the other agents when ranks are assigned.
     pub assign_timeout: Duration,
-    /// The port of the workers' store, of those that an agent serves for each round; without one, any that is free.
+    /// Port of the workers' store, if an agent serves one for each round; without it, any free port.
     pub master_port: Option<u16>,
 }
 
 impl WorkerSpec {
-    /// Workers of the role `default`, with PyTorch's own budget and timeouts.
+    /// Creates a spec for workers of the role `default`, with PyTorch's number of restarts and timeouts.
     #[must_use]
     pub fn new(local_world_size: u32) -> Self {
         Self {
@@ -81,10 +81,10 @@ impl WorkerSpec {
         }
     }
 
-    /// Whether the spec makes sense.
+    /// Checks the spec.
     ///
     /// # Errors
-    /// The first field that does not.
+    /// The first invalid field.
     pub fn check(&self) -> Result<(), SpecError> {
         if !(1..=LOCAL_WORLD_SIZE_MAX).contains(&self.local_world_size) {
             return Err(SpecError::LocalWorldSize { local_world_size: self.local_world_size });
@@ -102,34 +102,34 @@ impl WorkerSpec {
     }
 }
 
-/// How long processes that workers leave behind have, unless somebody says otherwise.
+/// Default of [`WorkerSpec::leftover_timeout`].
 pub const LEFTOVER_TIMEOUT_DEFAULT: Duration = Duration::from_secs(3);
 
-/// The polite way to end a process, everywhere.
+/// Number of `SIGTERM`.
 pub const SIGTERM: i32 = 15;
 
-/// A spec that makes no sense.
+/// Error of an invalid spec.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SpecError {
-    /// No workers, or too many.
+    /// The number of workers is out of range.
     #[error("the local world size ({local_world_size}) must be from 1 to {LOCAL_WORLD_SIZE_MAX}")]
     LocalWorldSize {
-        /// What was given.
+        /// Given value.
         local_world_size: u32,
     },
-    /// A loop without a pause.
+    /// The interval is zero.
     #[error("the monitor interval must be greater than zero")]
     MonitorInterval,
-    /// No such signal.
+    /// The signal does not exist.
     #[error("the stop signal ({signal}) must be from 1 to {SIGNAL_MAX}")]
     StopSignal {
-        /// What was given.
+        /// Given value.
         signal: i32,
     },
-    /// Environments cannot hold it.
+    /// The role contains a null byte, which an environment cannot hold.
     #[error("the role {role:?} contains a NUL byte")]
     Role {
-        /// What was given.
+        /// Given value.
         role: String,
     },
 }

@@ -1,4 +1,4 @@
-//! What a user says about the output of workers: which streams, of which local ranks, and which lines.
+//! The user's selection of workers' output: which streams, of which local ranks, and which lines.
 
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
@@ -7,17 +7,17 @@ use thiserror::Error;
 /// One of a worker's two streams.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Stream {
-    /// Its standard output.
+    /// Standard output.
     Stdout,
-    /// Its standard error.
+    /// Standard error.
     Stderr,
 }
 
 impl Stream {
-    /// Both.
+    /// Both streams.
     pub const ALL: [Self; 2] = [Self::Stdout, Self::Stderr];
 
-    /// `stdout` or `stderr`.
+    /// Returns `stdout` or `stderr`.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -27,7 +27,7 @@ impl Stream {
     }
 }
 
-/// Some of a worker's streams.
+/// Set of a worker's streams.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Std {
     /// Neither; `0`.
@@ -42,7 +42,7 @@ pub enum Std {
 }
 
 impl Std {
-    /// What torchrun's number means.
+    /// Returns the set for torchrun's number.
     #[must_use]
     pub const fn from_number(number: u32) -> Option<Self> {
         match number {
@@ -54,7 +54,7 @@ impl Std {
         }
     }
 
-    /// Whether the stream is one of them.
+    /// Returns whether the stream is in the set.
     #[must_use]
     pub const fn includes(self, stream: Stream) -> bool {
         match stream {
@@ -64,12 +64,12 @@ impl Std {
     }
 }
 
-/// Which streams of which workers: the same for all, or one setting for each that is named and none for the others.
+/// Streams of each worker: one setting for all, or a setting for each listed worker and none for the others.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum StdSetting {
-    /// Of all.
+    /// The same for all workers.
     All(Std),
-    /// Of those local ranks; where one is named twice, the last one counts.
+    /// By local rank; if one is listed twice, the last one counts.
     ByRank(Vec<(u32, Std)>),
 }
 
@@ -79,19 +79,19 @@ impl Default for StdSetting {
     }
 }
 
-/// The text is no [`StdSetting`].
+/// Error of parsing a [`StdSetting`].
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error(r"{value} does not match: <^[0123]$> or <^(\d+:[0123],)*(\d+:[0123])$>")]
 pub struct StdError {
-    /// What was said instead.
+    /// The invalid text.
     pub value: String,
 }
 
 impl StdSetting {
-    /// Reads `0` to `3`, or `0:3,1:0`. PyTorch takes local ranks of one digit only; here they have as many as they need.
+    /// Parses `0` to `3`, or `0:3,1:0`. PyTorch accepts local ranks of one digit only; here they may have more.
     ///
     /// # Errors
-    /// The text is neither.
+    /// The text has neither format.
     pub fn parse(text: &str) -> Result<Self, StdError> {
         let value = |text: &str| decimal(text).filter(|_| text.len() == 1).and_then(Std::from_number);
         if let Some(all) = value(text) {
@@ -105,7 +105,7 @@ impl StdSetting {
         pairs.map(Self::ByRank).ok_or_else(|| StdError { value: text.to_string() })
     }
 
-    /// The streams of one worker.
+    /// Returns the streams of one worker.
     #[must_use]
     pub fn of(&self, local_rank: u32) -> Std {
         match self {
@@ -119,32 +119,32 @@ impl StdSetting {
     }
 }
 
-/// Digits and nothing else.
+/// Parses digits only, without a sign.
 fn decimal(text: &str) -> Option<u32> {
     let is_decimal = text.bytes().all(|byte| byte.is_ascii_digit());
     if is_decimal { text.parse().ok() } else { None }
 }
 
-/// Of which local ranks the console shows anything.
+/// Local ranks whose output the console shows.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum LocalRanksFilter {
-    /// Of all.
+    /// All local ranks.
     #[default]
     All,
-    /// Of these.
+    /// These local ranks.
     Only(Vec<u32>),
 }
 
-/// The text is no [`LocalRanksFilter`].
+/// Error of parsing a [`LocalRanksFilter`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[error("--local_ranks_filter must be a comma-separated list of integers e.g. --local_ranks_filter=0,1,2")]
 pub struct LocalRanksError;
 
 impl LocalRanksFilter {
-    /// Reads `0,1,2`, with blanks around the numbers; an empty text is all.
+    /// Parses `0,1,2`, with spaces around the numbers; an empty text means all.
     ///
     /// # Errors
-    /// Something in the list is no local rank.
+    /// An element of the list is not a local rank.
     pub fn parse(text: &str) -> Result<Self, LocalRanksError> {
         if text.is_empty() {
             return Ok(Self::All);
@@ -153,7 +153,7 @@ impl LocalRanksFilter {
         ranks.map(Self::Only).ok_or(LocalRanksError)
     }
 
-    /// Whether the console shows this one.
+    /// Returns whether the console shows this local rank.
     #[must_use]
     pub fn lets_pass(&self, local_rank: u32) -> bool {
         match self {
@@ -163,8 +163,8 @@ impl LocalRanksFilter {
     }
 }
 
-/// Reads a list of texts, one of which a line must contain to be duplicated. `,` is between them, and `,,` is a comma
-/// within one. Empty ones are left out: every line contains them.
+/// Parses a list of texts, one of which a line must contain to be duplicated. They are separated by `,`, and `,,` is a
+/// comma within a text. Empty texts are dropped: every line contains them.
 #[must_use]
 pub fn parse_needles(text: &str) -> Vec<String> {
     let mut needles = Vec::new();

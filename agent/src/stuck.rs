@@ -1,9 +1,9 @@
-//! Which workers hang in the system, where no signal reaches them, for longer than they may.
+//! Detection of workers that hang in the kernel, where no signal reaches them.
 
 use alloc::collections::BTreeMap;
 use rendezvous_core::time::{Duration, Instant};
 
-/// Remembers since when each worker hangs.
+/// Detector of hanging workers. It records since when each worker hangs.
 #[derive(Clone, Debug)]
 pub struct StuckWatch {
     timeout: Duration,
@@ -17,40 +17,40 @@ struct Hang {
     is_reported: bool,
 }
 
-/// What a look at a worker has shown.
+/// Observed state of a worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Look {
-    /// It waits in the system, and no signal reaches it.
+    /// It waits in the kernel, and no signal reaches it.
     Uninterruptible,
-    /// Anything else, or it is gone.
+    /// It is in any other state, or has ended.
     Other,
 }
 
 impl StuckWatch {
-    /// Workers may hang for `timeout`.
+    /// Creates a detector that reports hangs of at least `timeout`.
     #[must_use]
     pub const fn new(timeout: Duration) -> Self {
         Self { timeout, since: BTreeMap::new(), looked: None }
     }
 
-    /// How often to look: ten times as often as it takes to be told, within reason.
+    /// Returns the interval between checks: a tenth of the timeout, from 20 ms to 1 s.
     #[must_use]
     pub fn interval(&self) -> Duration {
         (self.timeout / 10).clamp(Duration::from_millis(20), Duration::from_secs(1))
     }
 
-    /// When to look at all workers next; [`StuckWatch::looks`] says that it is done.
+    /// Returns when to check all workers next; call [`StuckWatch::looks`] then.
     #[must_use]
     pub fn due(&self) -> Instant {
         self.looked.map_or(Instant::ORIGIN, |looked| looked + self.interval())
     }
 
-    /// All workers are looked at now.
+    /// Records a check of all workers.
     pub const fn looks(&mut self, now: Instant) {
         self.looked = Some(now);
     }
 
-    /// A worker was looked at: for how long it hangs, once, when that is too long.
+    /// Records the state of a worker. Returns how long it has hung when that first reaches the timeout.
     pub fn saw(&mut self, now: Instant, local_rank: u32, look: Look) -> Option<Duration> {
         if look == Look::Other {
             self.since.remove(&local_rank);
@@ -63,7 +63,7 @@ impl StuckWatch {
         is_news.then_some(hangs)
     }
 
-    /// The next workers begin.
+    /// Forgets all workers, before the next start.
     pub fn clear(&mut self) {
         self.since.clear();
     }

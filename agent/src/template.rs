@@ -1,16 +1,16 @@
-//! Names in texts that stand for values: `${local_rank}` in a worker's arguments, `${role_name}`, `${local_rank}`,
-//! `${rank}` and `${hostname}` before its log lines.
+//! Placeholders in texts: `${local_rank}` in a worker's arguments, and `${role_name}`, `${local_rank}`, `${rank}` and
+//! `${hostname}` in the prefix of its log lines.
 //!
-//! The rules are those of Python's `string.Template.safe_substitute`, so that one command line means the same under
-//! torchrun and here: `${name}` and `$name` become the value of a known name, `$$` becomes `$`, and all else stays as it
-//! is. Texts are bytes, since arguments need not be UTF-8.
+//! The rules are those of Python's `string.Template.safe_substitute`, so that a command line has the same meaning here
+//! as with torchrun: `${name}` and `$name` become the value of a known name, `$$` becomes `$`, and everything else is
+//! unchanged. Texts are bytes, because arguments need not be UTF-8.
 
 use alloc::format;
 use alloc::string::ToString;
 use alloc::vec::Vec;
 use rendezvous_core::limits::PREFIX_BYTES_MAX;
 
-/// The template with the values in place of the names.
+/// Returns the template with names replaced by values.
 #[must_use]
 pub fn substitute(template: &[u8], values: &[(&str, &str)]) -> Vec<u8> {
     let mut text = Vec::with_capacity(template.len());
@@ -37,7 +37,7 @@ pub fn substitute(template: &[u8], values: &[(&str, &str)]) -> Vec<u8> {
     text
 }
 
-/// The name that the text begins with; empty where none does.
+/// Returns the name at the beginning of the text; empty if there is none.
 fn name_at(text: &[u8]) -> &[u8] {
     let belongs = |(at, byte): (usize, &u8)| {
         *byte == b'_' || byte.is_ascii_alphabetic() || (at > 0 && byte.is_ascii_digit())
@@ -50,27 +50,27 @@ fn value_of<'a>(name: &[u8], values: &[(&str, &'a str)]) -> Option<&'a [u8]> {
     values.iter().find(|(known, _)| known.as_bytes() == name).map(|(_, value)| value.as_bytes())
 }
 
-/// A worker's argument.
+/// Returns an argument of a worker.
 #[must_use]
 pub fn argument(template: &[u8], local_rank: u32) -> Vec<u8> {
     substitute(template, &[("local_rank", &local_rank.to_string())])
 }
 
-/// Whose lines they are.
+/// Worker of a log line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Origin<'a> {
-    /// The role of the worker's group.
+    /// Role of the worker's group.
     pub role_name: &'a str,
-    /// The worker's local rank.
+    /// Local rank of the worker.
     pub local_rank: u32,
-    /// The worker's global rank.
+    /// Global rank of the worker.
     pub rank: u64,
-    /// The short name of this host.
+    /// Short name of this host.
     pub hostname: &'a str,
 }
 
-/// What stands before each line on the console: the template's text, or torchrun's `[role0]:` without one. At most
-/// [`PREFIX_BYTES_MAX`] of it: it is written once for each line.
+/// Returns the prefix of a worker's lines on the console: the template with its values, or torchrun's `[role0]:`
+/// without a template. It is cut to [`PREFIX_BYTES_MAX`], because it is written once for each line.
 #[must_use]
 pub fn line_prefix(template: Option<&str>, origin: &Origin<'_>) -> Vec<u8> {
     let local_rank = origin.local_rank.to_string();

@@ -1,13 +1,13 @@
-//! Timers that workers set for themselves, by the protocol of PyTorch's `FileTimerClient`: lines of JSON through a pipe
-//! that has a name.
+//! Timers that workers set for themselves, with the protocol of PyTorch's `FileTimerClient`: lines of JSON through a
+//! named pipe.
 //!
 //! ```json
 //! {"version": 1, "pid": 4711, "scope_id": "train.py#12", "expiration_time": 1700000060.5, "signal": 9}
 //! ```
 //!
-//! A process has one timer of each scope; to set it anew replaces it, and a negative time takes it back. When a time (in
-//! seconds since 1970, by the clock of this host) has come, the process gets the signal of the timer that expired first
-//! among those with one, and all its timers are gone.
+//! A process has one timer per scope. Setting it again replaces it, and a negative time removes it. When a time (in
+//! seconds since 1970, on this host's clock) has passed, the process gets the signal of the timer that expired first
+//! among those with a signal, and all its timers are removed.
 
 use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -16,41 +16,41 @@ use core::fmt;
 use rendezvous_core::time::{Duration, Instant, PauseDetector};
 use serde_json::Value;
 
-/// The longest line, in bytes without its end: what a pipe takes whole.
+/// Maximum length of a line in bytes, without its end: the size up to which a write to a pipe is atomic.
 pub const LINE_BYTES_MAX: usize = 4096;
-/// How PyTorch's client begins its lines.
+/// Beginning of the lines of PyTorch's client.
 const LINE_BEGINS: &[u8] = b"{\"version\"";
-/// How often it is looked at, at least, while timers run: the host's clock may be set.
+/// Maximum interval of checks while timers run: the host's clock may be set.
 pub const LOOK_INTERVAL: Duration = Duration::from_secs(1);
-/// The most timers at once, of all processes.
+/// Maximum number of timers of all processes.
 pub const TIMERS_MAX: usize = 65_536;
-/// The highest signal.
+/// Highest signal number.
 const SIGNAL_MAX: i64 = 64;
 
-/// What a worker asks for.
+/// Request of a worker.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Request {
     pid: u32,
     scope: Box<str>,
-    /// Since 1970; `None` takes the timer back.
+    /// Time since 1970; `None` removes the timer.
     expires: Option<Duration>,
     signal: i32,
 }
 
-/// A timer whose time has come.
+/// An expired timer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ExpiredTimer {
-    /// The process that had set it.
+    /// ID of the process that had set it.
     pub pid: u32,
-    /// The worker that this process is, or belongs to; unknown where it has left its worker.
+    /// Local rank of the worker that the process is or descends from; `None` if it has left its worker.
     pub local_rank: Option<u32>,
-    /// What it was set for.
+    /// Scope of the timer.
     pub scope: Box<str>,
-    /// When it was to expire, since 1970.
+    /// Expiration time since 1970.
     pub expires: Duration,
-    /// How long before that it was set.
+    /// Time between setting the timer and its expiration.
     pub span: Duration,
-    /// What the process gets; 0: nothing, it is only told.
+    /// Signal for the process; 0 reports the expiration only.
     pub signal: i32,
 }
 
@@ -60,16 +60,16 @@ impl fmt::Display for ExpiredTimer {
     }
 }
 
-/// Why something that was said to the watchdog has no effect.
+/// Reason why input of the watchdog has no effect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, thiserror::Error)]
 pub enum Refusal {
     /// The line is too long.
     #[error("a line has more than {LINE_BYTES_MAX} bytes")]
     TooLong,
-    /// It is no JSON, or not that of a timer.
+    /// The line is not JSON, or not a timer.
     #[error("a line is no timer")]
     Malformed,
-    /// There are too many.
+    /// There are too many timers.
     #[error("there are {TIMERS_MAX} timers already")]
     TooMany,
 }
@@ -81,28 +81,28 @@ struct Timer {
     signal: i32,
 }
 
-/// All timers.
+/// The timers of all workers.
 #[derive(Debug, Default)]
 pub struct Watchdog {
     timers: BTreeMap<u32, BTreeMap<Box<str>, Timer>>,
     count: usize,
-    /// The earliest time of each process, so that the next one is found at once.
+    /// Earliest expiration of each process, in the order of time.
     due: BTreeSet<(Duration, u32)>,
-    /// A line that has not ended.
+    /// Beginning of a line that is not complete.
     partial: Vec<u8>,
-    /// Its beginning was thrown away.
+    /// Whether the beginning of the current line was dropped.
     is_overlong: bool,
     refused: VecDeque<Refusal>,
     pause_detector: PauseDetector,
-    /// When it is looked at again at the latest, if timers run.
+    /// Latest time of the next check, if timers run.
     next_look: Option<Instant>,
-    /// The time of the look, since 1970.
+    /// Time of the current check, since 1970.
     clock: Duration,
 }
 
 impl Watchdog {
-    /// Begins a look at the timers, at `now` by a clock that is not set and at `clock` since 1970. If the agent's process
-    /// was paused since the last look, its workers most likely were, too: their timers have that much longer.
+    /// Begins a check of the timers, at `now` on the monotonic clock and at `clock` since 1970. If the agent's process
+    /// was paused since the last check, its workers most likely were, too, so their timers are extended by the pause.
     pub fn wake(&mut self, now: Instant, clock: Duration) {
         self.clock = clock;
         let due = self.next_look.take();
@@ -117,13 +117,13 @@ impl Watchdog {
         self.due.extend(self.timers.iter().filter_map(|(pid, timers)| Some((earliest(timers)?, *pid))));
     }
 
-    /// Ends a look. If timers run, the next one is due at [`Watchdog::due`] or after [`LOOK_INTERVAL`].
+    /// Ends a check. If timers run, the next one is due at [`Watchdog::due`] or after [`LOOK_INTERVAL`].
     pub fn rest(&mut self, now: Instant) {
         self.next_look = (!self.is_empty()).then(|| now + LOOK_INTERVAL);
     }
 
-    /// Takes what came through the pipe, in pieces of any size. `admits` is asked about each process that has no timers
-    /// yet; what others than workers say has no effect.
+    /// Handles bytes from the pipe, in chunks of any size. `admits` is called with each process that has no timers yet,
+    /// and returns whether it belongs to a worker. Timers of other processes are ignored.
     pub fn read(&mut self, mut bytes: &[u8], admits: &mut dyn FnMut(u32) -> bool) {
         while let Some(end) = bytes.iter().position(|byte| *byte == b'\n') {
             let (chunk, rest) = bytes.split_at(end);
@@ -152,7 +152,7 @@ impl Watchdog {
     fn line(&mut self, line: &[u8], admits: &mut dyn FnMut(u32) -> bool) {
         let request = parse(line).or_else(|| {
             self.refuse(Refusal::Malformed);
-            // Whoever died in the middle of a line has left its beginning before this one.
+            // A process that died while it wrote a line has left the beginning of that line before this one.
             let begins = |at: &usize| line[*at..].starts_with(LINE_BEGINS);
             parse(&line[(1..line.len()).rfind(begins)?..])
         });
@@ -171,7 +171,7 @@ impl Watchdog {
         }
     }
 
-    /// The one way in which the timers of a process change.
+    /// Changes the timers of a process and keeps the index up to date. All changes use this function.
     fn change(&mut self, pid: u32, change: impl FnOnce(&mut BTreeMap<Box<str>, Timer>)) {
         let mut timers = self.timers.remove(&pid).unwrap_or_default();
         self.count -= timers.len();
@@ -187,56 +187,56 @@ impl Watchdog {
     }
 
     fn refuse(&mut self, refusal: Refusal) {
-        // Each is told once until somebody has listened.
+        // Each refusal is queued once until the caller takes it.
         if !self.refused.contains(&refusal) {
             self.refused.push_back(refusal);
         }
     }
 
-    /// What had no effect, and why; the same only once between two calls.
+    /// Returns the next refusal. Each is reported once between two calls.
     pub fn next_refusal(&mut self) -> Option<Refusal> {
         self.refused.pop_front()
     }
 
-    /// When [`Watchdog::next_expired`] is due, since 1970.
+    /// Returns when [`Watchdog::next_expired`] is due, since 1970.
     #[must_use]
     pub fn due(&self) -> Option<Duration> {
         self.due.first().map(|(due, _)| *due)
     }
 
-    /// The next process of which a timer has expired by `now`, since 1970; all its timers are gone then. Its worker is
-    /// for the caller to find.
+    /// Returns the next process of which a timer has expired by `now`, since 1970, and removes all its timers. The
+    /// caller finds the worker of the process.
     pub fn next_expired(&mut self, now: Duration) -> Option<ExpiredTimer> {
         let (due, pid) = *self.due.first().filter(|(due, _)| *due <= now)?;
         self.due.remove(&(due, pid));
         let timers = self.timers.remove(&pid)?;
         self.count -= timers.len();
         let expired = timers.into_iter().filter(|(_, timer)| timer.expires <= now);
-        // The first by time among those with a signal; where none has one, the first.
+        // The first one by time among those with a signal; if none has one, the first.
         let (scope, timer) = expired.min_by_key(|(_, timer)| (timer.signal <= 0, timer.expires))?;
         let signal = timer.signal.max(0);
         let Timer { expires, span, .. } = timer;
         Some(ExpiredTimer { pid, local_rank: None, scope, expires, span, signal })
     }
 
-    /// This process has ended.
+    /// Removes the timers of a process that has ended.
     pub fn forget(&mut self, pid: u32) {
         self.change(pid, BTreeMap::clear);
     }
 
-    /// Timers that run.
+    /// Returns the number of running timers.
     #[must_use]
     pub const fn len(&self) -> usize {
         self.count
     }
 
-    /// Whether none runs.
+    /// Returns whether no timer runs.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.count == 0
     }
 
-    /// The next workers begin with nothing.
+    /// Removes everything, before the next start.
     pub fn clear(&mut self) {
         *self = Self::default();
     }

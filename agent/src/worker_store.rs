@@ -1,47 +1,47 @@
-//! Where the workers of a start find their store, and who serves it.
+//! Choice of the store that the workers of a start use, and of its server.
 
 use super::environment::AgentStore;
 
-/// Which store they get.
+/// Store of the workers of a start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WorkerStore {
-    /// The one that the user has named; the worker of rank 0 serves there.
+    /// The store that the user has given. The worker of rank 0 serves it.
     Named,
-    /// One for this round alone, which the first agent serves and all others learn of in the round's store.
+    /// A store for this round alone. The first agent serves it, and the others read its address from the round's store.
     OfTheRound,
-    /// One for this start alone, of which no other agent has to learn.
+    /// A store for this start alone, whose address no other agent needs.
     OfTheStart,
-    /// The rendezvous' own.
+    /// The store of the rendezvous.
     OfTheRendezvous(AgentStore),
 }
 
-/// What the stores of an agent's starts depend on.
+/// State from which the store of the next start follows.
 #[derive(Clone, Copy, Debug)]
 pub struct WorkerStores {
     named: Named,
     of_rendezvous: AgentStore,
-    /// Whether workers were told of the rendezvous' own store before: they may have left something there.
+    /// Whether workers have used the store of the rendezvous before: they may have left keys there.
     was_shared: bool,
 }
 
-/// Whether the user has named a store.
+/// Whether the user has given a store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Named {
-    /// It has an address and a port.
+    /// An address and a port are given.
     Yes,
-    /// The agents find one.
+    /// The agents choose a store.
     No,
 }
 
 impl WorkerStores {
-    /// For an agent whose rendezvous has its own store served so.
+    /// Creates the state for an agent. `of_rendezvous` says which process serves the store of the rendezvous.
     #[must_use]
     pub const fn new(named: Named, of_rendezvous: AgentStore) -> Self {
         Self { named, of_rendezvous, was_shared: false }
     }
 
-    /// The store of the next start; `round` is the round's number, of backends that have rounds. No worker sees what an
-    /// earlier start left, where the agents can tell each other of another store.
+    /// Returns the store of the next start. `round` is the number of the round, for backends that number their rounds.
+    /// Where the agents can agree on another store, workers do not see keys of an earlier start.
     pub fn next(&mut self, round: Option<u64>, group_world_size: u64) -> WorkerStore {
         match (self.named, round) {
             (Named::Yes, _) => WorkerStore::Named,
@@ -56,7 +56,7 @@ impl WorkerStores {
 }
 
 impl WorkerStore {
-    /// Who serves there.
+    /// Returns which process serves the store.
     #[must_use]
     pub const fn served(self) -> AgentStore {
         match self {

@@ -1,15 +1,16 @@
-//! What becomes of the output of workers, carried: folders, files, pipes and consoles.
+//! Output of workers: its folders, files, pipes and consoles.
 //!
-//! Where a stream goes is [`LogSettings::destination`]'s to say. What passes the agent comes through pipes to one thread,
-//! `rdzv-logs`, which writes files and consoles ([`Consoles`]) and keeps last lines. It never waits for a console, and a
-//! file that cannot be written any more is given up with one line on the console: no worker is held up by a full disk.
+//! [`LogSettings::destination`] decides where a stream goes. Output that passes through the agent is read from pipes by
+//! one thread, `rdzv-logs`, which writes files and consoles ([`Consoles`]) and keeps the last lines. It never blocks on
+//! a console. A file that cannot be written any more is closed, with one line on the console: a full disk does not
+//! block the workers.
 //!
 //! ```text
-//! open            the run's folder is made, or found
-//! start_attempt   the attempt's folder, files and pipes; what each worker is given
-//! (the workers are started; the Attempt is dropped, and with it the agent's own ends of their pipes)
-//! finish_attempt  until all has been read, or for so long
-//! tail            what a failure report has of a worker's standard error, before the next attempt
+//! open            creates or opens the run's folder
+//! start_attempt   creates the attempt's folder, files and pipes, and returns what each worker gets
+//! (the workers are started; the Attempt is dropped, which closes the agent's copies of their ends of the pipes)
+//! finish_attempt  waits until everything has been read, or until the timeout
+//! tail            returns the last lines of a worker's standard error, until the next attempt
 //! ```
 
 mod console;
@@ -44,68 +45,68 @@ use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
-/// Where the folders of runs are.
+/// Location of the folder of a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum LogFolder<'a> {
-    /// In a new folder of the system's folder for temporary files. It is removed with the [`WorkerLogs`], unless there are
-    /// files in it.
+    /// A new folder in the system's folder for temporary files. It is removed with the [`WorkerLogs`], unless it
+    /// contains files.
     #[default]
     Temporary,
-    /// In this one, which is made if it is missing.
+    /// A new folder in this folder, which is created if it is missing.
     In(&'a Path),
-    /// The run has this one already: its agent was started again. Its attempts stay, and the next one's number is free.
+    /// This folder, of a run whose agent was restarted. Its attempts stay, and the next one gets a free number.
     OfRun(&'a Path),
 }
 
-/// What a worker's stream is to be. The agent's end is closed when this is dropped, which must be soon after the worker
-/// was started: until then, its end is not seen.
+/// A stream of a worker. Drop it soon after the worker was started: the end of the stream is not seen before, because
+/// the agent holds a copy of the pipe's end.
 #[derive(Debug)]
 pub enum Output {
-    /// That of the agent.
+    /// The agent's own stream.
     Inherit,
-    /// The null device.
+    /// `/dev/null`.
     Null,
-    /// This one.
+    /// This descriptor.
     Fd(OwnedFd),
 }
 
-/// What one worker is given.
+/// Streams and error file of one worker.
 #[derive(Debug)]
 pub struct WorkerOutputs {
-    /// Which.
+    /// Local rank of the worker.
     pub local_rank: u32,
-    /// Its standard output.
+    /// Standard output.
     pub stdout: Output,
-    /// Its standard error.
+    /// Standard error.
     pub stderr: Output,
-    /// Where it is to leave its error; an absolute path. `None` without files.
+    /// Absolute path of the worker's error file; `None` without files.
     pub error_file: Option<PathBuf>,
 }
 
-/// One start of the group.
+/// Outputs of one start of the group.
 #[derive(Debug)]
 pub struct Attempt {
-    /// The number of its folder: the one asked for, or the next that was free.
+    /// Number of its folder: the requested one, or the next that was free.
     pub number: u64,
-    /// Its folder; `None` without files.
+    /// Folder of the attempt; `None` without files.
     pub folder: Option<PathBuf>,
-    /// What each worker is given, in the order asked for.
+    /// Outputs of each worker, in the requested order.
     pub workers: Vec<WorkerOutputs>,
-    /// Why this attempt has no files although it was to have some. It has been told on the console.
+    /// Why this attempt has no files although files were requested. It has been reported on the console.
     pub log_error: Option<LogError>,
 }
 
-/// A stream that something still held open.
+/// A stream that a process still held open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OpenStream {
-    /// Whose.
+    /// Local rank of its worker.
     pub local_rank: u32,
-    /// Which.
+    /// The stream.
     pub stream: Stream,
 }
 
-/// The output of one agent's workers. One thread uses it. Dropping it ends its thread: what consoles have not taken by
-/// then they have a second for.
+/// Output of one agent's workers, used by one thread. Dropping it ends its thread; consoles get one second to accept
+/// the remaining output.
 pub struct WorkerLogs {
     settings: LogSettings,
     folder: Option<RunFolder>,
@@ -119,13 +120,13 @@ pub struct WorkerLogs {
     tails: Vec<(u32, Tail)>,
 }
 
-/// Where the last lines of a worker's standard error are.
+/// Source of the last lines of a worker's standard error.
 enum Tail {
     Lines(Lines),
     File(File),
 }
 
-/// How long a thread that waits for a disk is waited for.
+/// Longest wait for an answer of the thread, which may be blocked by a disk.
 const TIMEOUT: Duration = Duration::from_secs(1);
 
 impl fmt::Debug for WorkerLogs {
@@ -135,10 +136,10 @@ impl fmt::Debug for WorkerLogs {
 }
 
 impl WorkerLogs {
-    /// Makes the run's folder, unless the settings discard files, and starts the thread.
+    /// Creates the run's folder, unless the settings discard files, and starts the thread.
     ///
     /// # Errors
-    /// The folder cannot be had, or the system has no descriptors or no thread.
+    /// The folder cannot be created, or the system has no descriptors or threads left.
     pub fn open(
         settings: LogSettings,
         run_id: &str,
@@ -172,20 +173,20 @@ impl WorkerLogs {
         })
     }
 
-    /// The run's folder; `None` without files.
+    /// Returns the run's folder; `None` without files.
     #[must_use]
     pub fn run_folder(&self) -> Option<&Path> {
         self.folder.as_ref().map(RunFolder::path)
     }
 
-    /// Makes what the workers of the next attempt are given. The attempt before is over: what its workers have written by
+    /// Creates the outputs of the next attempt's workers. The last attempt is over: what its workers have written by
     /// now is read, and their streams are closed.
     ///
-    /// The first attempt needs its files. A later one goes without, if the disk has filled up meanwhile: the workers'
-    /// restart matters more; see [`Attempt::log_error`].
+    /// The first attempt needs its files. A later one runs without them if they cannot be created, for example because
+    /// the disk is full: the restart matters more. See [`Attempt::log_error`].
     ///
     /// # Errors
-    /// A file or a folder of the first attempt cannot be made, or the system has no descriptors.
+    /// A file or folder of the first attempt cannot be created, or the system has no descriptors left.
     pub fn start_attempt(&mut self, attempt: u64, workers: &[Origin<'_>]) -> Result<Attempt, LogError> {
         let made = match self.make(self.settings.files, attempt, workers) {
             Err(error) if self.has_started && error.path().is_some() => {
@@ -200,32 +201,33 @@ impl WorkerLogs {
         self.tails = made.tails;
         let (done, started) = bounded(1);
         self.send_command(Command::Start { group: made.group, done });
-        // One that does not answer in time has a disk to wait for, and comes back to it.
+        // If it does not answer in time, it is blocked by a disk, and executes the command later.
         match started.recv_timeout(TIMEOUT) {
             Ok(Err(error)) => Err(LogError::not_carried(&error)),
             _ => Ok(made.attempt),
         }
     }
 
-    /// Waits until everything that the workers wrote has been read: until all their streams have ended, or for so long.
-    /// Then the streams are closed. Returns those that had not ended: most likely a process that a worker left behind
-    /// holds them.
+    /// Waits until everything that the workers wrote has been read: until all their streams have ended, or until the
+    /// timeout. Then the streams are closed. Returns those that had not ended: most likely a descendant of a worker
+    /// holds them open.
     pub fn finish_attempt(&mut self, timeout: Duration) -> Vec<OpenStream> {
         let (done, finished) = bounded(1);
         self.send_command(Command::Finish { until: self.clock.now() + timeout, done });
         finished.recv_timeout(timeout + TIMEOUT).unwrap_or_default()
     }
 
-    /// Waits until the consoles have taken everything, for so long at most.
+    /// Waits until the consoles have accepted everything, or until the timeout.
     pub fn flush(&self, timeout: Duration) {
         let (done, flushed) = bounded(1);
         self.send_command(Command::Flush { until: self.clock.now() + timeout, done });
         let _ = flushed.recv_timeout(timeout + TIMEOUT);
     }
 
-    /// The last lines of a worker's standard error, the oldest first; at most [`rendezvous_core::limits::TAIL_LINES`], each of at
-    /// most [`rendezvous_core::limits::TAIL_LINE_BYTES_MAX`] and a note on what is left out. They are those of the last attempt
-    /// that was started, also when it is finished. Everything that the worker had written by now is in them.
+    /// Returns the last lines of a worker's standard error, the oldest first: at most
+    /// [`rendezvous_core::limits::TAIL_LINES`], each of at most [`rendezvous_core::limits::TAIL_LINE_BYTES_MAX`] bytes
+    /// and a note on what is left out. They are those of the last attempt that was started, even if it is finished, and
+    /// include everything that the worker had written by now.
     #[must_use]
     pub fn tail(&self, local_rank: u32) -> Vec<String> {
         match self.tails.iter().find(|(of, _)| *of == local_rank) {
@@ -241,7 +243,7 @@ impl WorkerLogs {
     }
 
     fn send_command(&self, command: Command) {
-        // A thread that has ended answers nothing, which whoever asks notices.
+        // A thread that has ended does not answer, which the caller notices by its timeout.
         drop(self.commands.send(command));
         self.waker.wake();
     }
@@ -277,7 +279,7 @@ impl Drop for WorkerLogs {
             return thread.join();
         }
         self.send_command(Command::Stop { until: self.clock.now() + TIMEOUT });
-        // One that waits for a disk is not waited for.
+        // A thread that is blocked by a disk is not waited for.
         let ended = self.ended.recv_timeout(TIMEOUT * 2);
         if ended == Err(crossbeam_channel::RecvTimeoutError::Disconnected) {
             thread.join();
@@ -354,10 +356,10 @@ impl Made {
     }
 }
 
-/// The end that is read does not block; the other does, as programs expect.
+/// Creates a pipe. The end for reading does not block; the other end blocks, as programs expect.
 fn pipe() -> io::Result<(File, OwnedFd)> {
     let (near, far) = io::pipe()?;
-    // SAFETY: a descriptor that lives, and a flag.
+    // SAFETY: passes an open descriptor and a flag.
     if unsafe { libc::fcntl(near.as_raw_fd(), libc::F_SETFL, libc::O_NONBLOCK) } != 0 {
         return Err(io::Error::last_os_error());
     }

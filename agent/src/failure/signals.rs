@@ -1,4 +1,4 @@
-//! The names of Linux's signals.
+//! Names of Linux signals.
 
 const NAMES: [&str; 31] = [
     "SIGHUP",
@@ -36,7 +36,7 @@ const NAMES: [&str; 31] = [
 const REAL_TIME_FIRST: i32 = 34;
 const REAL_TIME_LAST: i32 = 64;
 
-/// The signal's name; of those without one of their own, the first and the last have one, as in Python.
+/// Returns the name of a signal. Of the real-time signals, the first and the last have a name, as in Python.
 #[must_use]
 pub fn signal_name(signal: i32) -> Option<&'static str> {
     match signal {

@@ -1,4 +1,4 @@
-//! The report as text, in the shape that users of torchrun know, but with the root cause first.
+//! The report as text, in the format of torchrun, but with the root cause first.
 
 use super::{NOT_AVAILABLE, ProcessFailure, WorkerGroupFailure};
 use alloc::string::String;
@@ -40,7 +40,7 @@ fn entry(text: &mut String, index: usize, failure: &ProcessFailure) -> fmt::Resu
         writeln!(text, "  note      : {note}")?;
     }
     text.push_str("  traceback : ");
-    // A call stack of PyTorch's ends with the message; any other has it before the stack.
+    // PyTorch's call stacks end with the message. For others the message is written before the stack.
     match &failure.callstack {
         Some(stack) if stack.contains(&failure.message) => indented(text, stack),
         Some(stack) => {
@@ -59,7 +59,7 @@ fn entry(text: &mut String, index: usize, failure: &ProcessFailure) -> fmt::Resu
     Ok(())
 }
 
-/// Each line but the first two blanks to the right.
+/// Writes lines, each but the first indented by two spaces.
 fn indented(text: &mut String, lines: &str) {
     for (index, line) in lines.trim_end().split('\n').enumerate() {
         text.push_str(if index == 0 { "" } else { "  " });
@@ -68,7 +68,7 @@ fn indented(text: &mut String, lines: &str) {
     }
 }
 
-/// Seconds since 1970 as a date and a time of day in UTC.
+/// Time in seconds since 1970, formatted as date and time of day in UTC.
 struct UtcTime(u64);
 
 impl Display for UtcTime {
@@ -80,15 +80,15 @@ impl Display for UtcTime {
     }
 }
 
-/// The date so many days after the first of January 1970. Years are counted from March on, so that the day that some
-/// years have more is their last; 400 of them have 146097 days.
+/// Returns the date a number of days after 1970-01-01. Years are counted from March, so that a leap day is the last day
+/// of its year; 400 years have 146097 days.
 fn date(days: u64) -> (u64, u64, u64) {
     const DAYS_BEFORE_1970: u64 = 719_468;
     let days = days.saturating_add(DAYS_BEFORE_1970);
     let (eras, day) = (days / 146_097, days % 146_097);
     let year = (day - day / 1460 + day / 36_524 - day / 146_096) / 365;
     let of_year = day - (365 * year + year / 4 - year / 100);
-    // From March on, months have 31 30 31 30 31 days again and again.
+    // From March on, the lengths 31 30 31 30 31 repeat.
     let month = (5 * of_year + 2) / 153;
     let of_month = of_year - (153 * month + 2) / 5 + 1;
     let (month, later) = if month < 10 { (month + 3, 0) } else { (month - 9, 1) };

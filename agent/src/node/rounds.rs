@@ -1,5 +1,5 @@
-//! Between a node's part in a run and the agent that it belongs to: what happens to the round is told in the agent's words,
-//! and what agents tell each other in the round's store has its place here.
+//! Translation between the rendezvous and the agent: the meaning of round events for the supervisor, and the keys that
+//! agents share in the round's store.
 
 use crate::reason::{NoRound, Reason, WaitFailure};
 use crate::supervisor::Membership;
@@ -11,35 +11,37 @@ use rendezvous_core::rendezvous::error::RendezvousErrorKind;
 use rendezvous_core::rendezvous::round_event::RoundEvent;
 use rendezvous_core::wire::native::Why;
 
-/// Where an agent whose workers failed for good says so; the first one's words stay.
+/// Key at which an agent announces that its workers failed and are out of restarts. The first announcement stays.
 pub const FAILURE_KEY: &[u8] = b"torchelastic/agent/failure";
-/// The keys of the barrier at which agents whose workers succeeded wait for each other begin so, as PyTorch's do.
+/// Prefix of the keys of the exit barrier, at which agents whose workers succeeded wait for each other. It is
+/// PyTorch's.
 pub const EXIT_BARRIER_PREFIX: &str = "torchelastic/agent/terminal_state";
 
-/// What an event means for an agent.
+/// Meaning of a round event for an agent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Meaning {
-    /// Nothing.
+    /// The event has no effect.
     Nothing,
-    /// This.
+    /// A change of the membership.
     Known(Membership),
-    /// So many nodes wait, if they still do: that is to be asked.
+    /// Nodes may wait for the next round; the caller has to ask whether they still do.
     NodesMayWait {
-        /// As many as did.
+        /// Number of nodes at the time of the event.
         nodes: u64,
     },
-    /// The job has failed if that stands at [`FAILURE_KEY`]: who closes the run for this reason says so before.
+    /// The job has failed if [`FAILURE_KEY`] is set: an agent that closes the run for this reason sets it before.
     JobMayHaveFailed,
 }
 
-/// What an event means for an agent in round `current`. Events of earlier rounds may come late, and mean nothing.
+/// Returns the meaning of an event for an agent in round `current`. Events of earlier rounds may arrive late, and have
+/// none.
 #[must_use]
 pub fn meaning(event: &RoundEvent, current: Option<u64>) -> Meaning {
     let message = || event.to_string().into();
     match *event {
         RoundEvent::NodesWaiting { nodes: 0 } => Meaning::Nothing,
         RoundEvent::NodesWaiting { nodes } => Meaning::NodesMayWait { nodes: nodes.into() },
-        // It cannot come back, and nobody gets a round without it: there are no more.
+        // The member cannot return, and no round is formed without it: no more rounds follow.
         RoundEvent::PeerDied { round, why: Why::Refused, .. } if Some(round) == current => {
             Meaning::Known(Membership::JobFailed { message: message() })
         }
@@ -63,17 +65,17 @@ pub fn meaning(event: &RoundEvent, current: Option<u64>) -> Meaning {
     }
 }
 
-/// What it means for an agent in a round that its handler tells it nothing more, of a failure of this kind.
+/// Returns the meaning of a failure of this kind after which the handler reports no more events.
 #[must_use]
 pub fn lost(kind: Option<ErrorKind>, message: Box<str>) -> Membership {
     match kind {
-        // The server lives: the agent may join again.
+        // The server is alive, so the agent may join again.
         Some(ErrorKind::SessionEnded) => Membership::SessionEnded { message },
         _ => Membership::ServerLost { message },
     }
 }
 
-/// What it means for an agent that there is no round.
+/// Returns the meaning of a failure to form a round.
 #[must_use]
 pub const fn no_round(kind: RendezvousErrorKind) -> NoRound {
     match kind {
@@ -86,17 +88,17 @@ pub const fn no_round(kind: RendezvousErrorKind) -> NoRound {
     }
 }
 
-/// What it means for an agent that a call in the round's store failed; of failures that are none of the store's, nothing
-/// is known.
+/// Returns the meaning of a failed call in the round's store. `None` is any failure outside of the store.
 #[must_use]
 pub fn wait_failure(kind: Option<ErrorKind>) -> WaitFailure {
     if kind == Some(ErrorKind::StaleRound) { WaitFailure::RoundOver } else { WaitFailure::Failed }
 }
 
-/// The longest that an agent says, in bytes.
+/// Maximum length of a failure message in bytes.
 pub const FAILURE_BYTES_MAX: usize = 1024;
 
-/// What an agent says when its workers failed for good, to whoever hears of it and at [`FAILURE_KEY`].
+/// Returns the message with which an agent announces that its workers failed and are out of restarts. It is sent to the
+/// other agents and written at [`FAILURE_KEY`].
 #[must_use]
 pub fn failure_message(agent: &str, group_rank: i64, reason: &Reason) -> String {
     let mut message = format!("{agent} (group rank {group_rank}): {reason}");

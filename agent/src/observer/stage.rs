@@ -1,4 +1,4 @@
-//! An agent of two workers that tests lead through its life, with somebody who watches.
+//! An agent of two workers with an observer, for tests that drive it through its life.
 
 use super::Happened;
 use crate::error_file::ErrorFile;
@@ -23,7 +23,7 @@ impl<F: FnMut(Instant, &Supervisor, Happened<'_>)> Stage<F> {
         Self { machine: Supervisor::new(spec).expect("a good spec"), now: Instant::ORIGIN, call: 0, watch }
     }
 
-    /// Something happens so many milliseconds later.
+    /// Passes an input after a number of milliseconds.
     pub(crate) fn after(&mut self, millis: u64, input: Input) -> &mut Self {
         self.now = self.now + Duration::from_millis(millis);
         self.machine.handle(self.now, input).expect("it can happen");
@@ -66,7 +66,7 @@ impl<F: FnMut(Instant, &Supervisor, Happened<'_>)> Stage<F> {
         self.after(millis, Input::Assigned { call: self.call, ranks })
     }
 
-    /// Both workers start, under process numbers that the attempt gives.
+    /// Starts both workers, with process IDs that depend on the attempt.
     pub(crate) fn starts(&mut self, millis: u64) -> &mut Self {
         let pid = 100 + 10 * u32::try_from(self.machine.group().attempt).expect("few");
         self.after(millis, Input::Started { local_rank: 0, pid });

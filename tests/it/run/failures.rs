@@ -62,5 +62,5 @@ fn a_daemon_that_hears_nothing_delays_a_success_for_a_short_time() {
     let launch = Launch::shell(&["--nproc-per-node=2", "--leftover-timeout=3"], script);
     let ran = launch.run().with(0);
     ran.says(1, "2 processes outlive the workers: pid ").tells("(sleep 655); killed in ");
-    ran.says(1, "the time of processes that outlived the workers has passed: killing what is left");
+    ran.says(1, "the timeout of processes that outlived the workers has passed: killing what is left");
 }

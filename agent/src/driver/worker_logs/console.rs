@@ -1,4 +1,4 @@
-//! The agent's own outputs, written without ever waiting for who reads them.
+//! The agent's own outputs, written without blocking on their readers.
 
 use crate::console_backlog::ConsoleBacklog;
 use alloc::format;
@@ -10,36 +10,36 @@ use std::io::{self, Write};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 
-/// Somewhere to show output: a terminal, a pipe, a file, a socket. It must allow writing; what it refuses is dropped. The
-/// flags of the descriptor are left as they are: other processes may share it.
+/// A destination for displayed output: a terminal, a pipe, a file or a socket. It must be open for writing; output that
+/// it refuses is dropped. The flags of the descriptor are not changed, because other processes may share it.
 #[derive(Debug)]
 pub struct Console {
     file: File,
     write_mode: WriteMode,
 }
 
-/// How not to wait.
+/// Way of writing without blocking.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum WriteMode {
-    /// It was opened anew, for us alone, and does not block.
+    /// It was reopened for this process alone, in non-blocking mode.
     Reopened,
-    /// Sockets can be told with each write.
+    /// It is a socket: each send has a flag for that.
     Socket,
-    /// It is asked before each write whether there is room, which is then for as much as a pipe takes at once.
+    /// `poll` reports before each write whether there is room, which is then enough for `PIPE_BUF` bytes.
     Asking,
 }
 
 /// The agent's two outputs.
 #[derive(Debug, Default)]
 pub struct Consoles {
-    /// Where workers' standard output is shown; `None`: nowhere.
+    /// Destination of the workers' standard output; `None` drops it.
     pub stdout: Option<Console>,
-    /// Where their standard error is shown, and what the agent has to say of files; `None`: nowhere.
+    /// Destination of the workers' standard error and of the agent's notes about files; `None` drops them.
     pub stderr: Option<Console>,
 }
 
 impl Consoles {
-    /// The program's own, as far as they are open.
+    /// Returns the outputs of this program, as far as they are open.
     #[must_use]
     pub fn standard() -> Self {
         Self {
@@ -50,17 +50,18 @@ impl Consoles {
 }
 
 impl Console {
-    /// A console with a descriptor of its own for the same.
+    /// Creates a console with a copy of the descriptor.
     ///
     /// # Errors
-    /// It is not open, or the system has no more descriptors.
+    /// The descriptor is not open, or the system has no descriptors left.
     pub fn new(fd: BorrowedFd<'_>) -> io::Result<Self> {
         let file = File::from(fd.try_clone_to_owned()?);
         let kind = file.metadata()?.file_type();
         if kind.is_socket() {
             return Ok(Self { file, write_mode: WriteMode::Socket });
         }
-        // A file has one place to write at, which goes with its opening, and does not block.
+        // Regular files are not reopened: their write offset belongs to the open file description, and they do not
+        // block.
         if kind.is_fifo() || kind.is_char_device() {
             let path = format!("/proc/self/fd/{}", file.as_raw_fd());
             let flags = libc::O_NONBLOCK | libc::O_NOCTTY;
@@ -71,7 +72,7 @@ impl Console {
         Ok(Self { file, write_mode: WriteMode::Asking })
     }
 
-    /// Writes some, or says that it would block.
+    /// Writes some bytes, or fails with `WouldBlock`.
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         match self.write_mode {
             WriteMode::Reopened => self.file.write(bytes),
@@ -92,10 +93,10 @@ impl Console {
     }
 }
 
-/// A console and what it has not taken yet.
+/// A console and the output that it has not accepted yet.
 #[derive(Debug)]
 pub(super) struct Shower {
-    /// Before the console: a watch goes before its descriptor does.
+    /// Declared before the console: a watch is dropped before its descriptor.
     watch: Option<Watch>,
     console: Option<Console>,
     pub(super) backlog: ConsoleBacklog,
@@ -113,7 +114,7 @@ impl Shower {
         }
     }
 
-    /// Writes what the console takes now, and has it watched for the rest.
+    /// Writes what the console accepts now, and watches it for the rest.
     pub(super) fn flush(&mut self, now: Instant, events: &EventLoop) {
         let Some(console) = &mut self.console else { return };
         while !self.backlog.is_empty() {
@@ -122,7 +123,7 @@ impl Shower {
                 Ok(count) => self.backlog.took(now, count),
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
-                // It is closed, or a file on a full disk. What comes later may find it as it should be.
+                // The console is closed, or a file on a full disk. Later output may succeed.
                 Err(_) => self.backlog.forget(),
             }
         }
@@ -139,7 +140,7 @@ impl Shower {
 
 #[cfg(test)]
 impl Console {
-    /// As if it could not be opened anew.
+    /// Behaves as if it could not be reopened.
     pub(super) fn ask(&mut self) {
         self.write_mode = WriteMode::Asking;
     }

@@ -1,63 +1,63 @@
-//! Why workers' output cannot be taken.
+//! Errors of the workers' output.
 
 use crate::streams::Stream;
 use std::io;
 use std::path::{Path, PathBuf};
 use thiserror::Error;
 
-/// Why workers' output cannot be taken. Numbers are those of the system.
+/// Error of the workers' output. `errno` is the error number of the system call.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum LogError {
-    /// A folder is wanted where a file is.
+    /// A file exists where a folder is needed.
     #[error("log_dir: {} is a file", path.display())]
     NotAFolder {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
     },
-    /// A folder cannot be made.
+    /// A folder cannot be created.
     #[error("cannot make the log folder {}: {}", path.display(), io::Error::from_raw_os_error(*errno))]
     Folder {
-        /// The folder.
+        /// Path of the folder.
         path: PathBuf,
-        /// Why.
+        /// Error number.
         errno: i32,
     },
-    /// A file cannot be made.
+    /// A file cannot be created or written.
     #[error("cannot make the file {}: {}", path.display(), io::Error::from_raw_os_error(*errno))]
     File {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// Why.
+        /// Error number.
         errno: i32,
     },
     /// A file cannot be read.
     #[error("cannot read the file {}: {}", path.display(), io::Error::from_raw_os_error(*errno))]
     Unread {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// Why.
+        /// Error number.
         errno: i32,
     },
-    /// There is no pipe for a worker's stream.
+    /// The pipe for a worker's stream cannot be created.
     #[error("cannot make a pipe for the {} of local rank {local_rank}: {}", stream.name(), io::Error::from_raw_os_error(*errno))]
     Pipe {
-        /// The worker.
+        /// Local rank of the worker.
         local_rank: u32,
-        /// Its stream.
+        /// The stream.
         stream: Stream,
-        /// Why.
+        /// Error number.
         errno: i32,
     },
-    /// There is no thread, or no event loop for it.
-    #[error("cannot carry the workers' output: {}", io::Error::from_raw_os_error(*errno))]
+    /// The thread or its event loop cannot be created.
+    #[error("cannot start the thread for the workers' output: {}", io::Error::from_raw_os_error(*errno))]
     NotCarried {
-        /// Why.
+        /// Error number.
         errno: i32,
     },
 }
 
 impl LogError {
-    /// The folder or file that it is about.
+    /// Returns the path of the folder or file.
     #[must_use]
     pub fn path(&self) -> Option<&Path> {
         match self {
@@ -69,7 +69,7 @@ impl LogError {
         }
     }
 
-    /// The system's number.
+    /// Returns the error number of the system call.
     #[must_use]
     pub const fn errno(&self) -> i32 {
         match self {
@@ -87,7 +87,7 @@ impl LogError {
     }
 }
 
-/// 0 for an error that is not the system's.
+/// Returns the error number, or 0 if the error has none.
 pub(super) fn errno(error: &io::Error) -> i32 {
     error.raw_os_error().unwrap_or(0)
 }

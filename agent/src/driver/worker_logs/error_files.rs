@@ -1,4 +1,4 @@
-//! Error files, read and handed on. Whatever a worker leaves in its place, nobody waits for it.
+//! Reading and forwarding of error files. Whatever file type a worker leaves there, reading it does not block.
 
 use super::error::{LogError, errno};
 use crate::error_file::{ErrorFile, ErrorFileNote, NewError, encode, parse, with_error_code};
@@ -12,7 +12,7 @@ use std::io::{self, Read};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
-/// What a worker that has ended left at this path.
+/// Reads the error file of a worker that has ended.
 #[must_use]
 pub fn read_error_file(path: &Path) -> ErrorFile {
     let content = match contents(path) {
@@ -23,28 +23,28 @@ pub fn read_error_file(path: &Path) -> ErrorFile {
     ErrorFile::Read { path: path.to_string_lossy().to_string(), content }
 }
 
-/// How long ago a worker wrote its error file, to a tick of the system's clock; `None` if there is nothing in it.
+/// Returns the age of a worker's error file, in the resolution of file times; `None` if it is missing or empty.
 pub fn error_file_age(path: &Path) -> Option<Duration> {
     let found = fs::metadata(path).ok().filter(|found| found.is_file() && found.len() > 0)?;
     Some(found.modified().ok()?.elapsed().unwrap_or_default())
 }
 
-/// Writes a worker's error file to where the agent itself is to leave its error, with the worker's exit code in it. What
-/// is there is replaced, whole or not at all.
+/// Copies a worker's error file to the path of the agent's own error file, with the worker's exit code added. An
+/// existing file is replaced atomically.
 ///
 /// # Errors
-/// The worker's cannot be read, or the agent's not written.
+/// The worker's file cannot be read, or the agent's file cannot be written.
 pub fn hand_on_error_file(from: &Path, to: &Path, exit_code: i32) -> Result<(), LogError> {
     let unread = |errno| LogError::Unread { path: from.into(), errno };
     let bytes = contents(from).map_err(|error| unread(errno(&error)))?.ok_or_else(|| unread(libc::EINVAL))?;
     replace(to, &with_error_code(&bytes, exit_code))
 }
 
-/// Writes the error of this process, which is a worker, to where its agent looks for it. What is there is replaced, whole
-/// or not at all.
+/// Writes the error of this process, which is a worker, to the path at which its agent expects it. An existing file is
+/// replaced atomically.
 ///
 /// # Errors
-/// It cannot be written.
+/// The file cannot be written.
 pub fn write_error_file(to: &Path, message: &str, callstack: &str) -> Result<(), LogError> {
     let since_1970 = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
     replace(to, &encode(&NewError { message, callstack, extra: &[], timestamp_s: since_1970.as_secs() }))
@@ -60,9 +60,9 @@ fn replace(to: &Path, bytes: &[u8]) -> Result<(), LogError> {
     })
 }
 
-/// What the file holds, to just over the limit; `None` when it is no file.
+/// Reads the file, up to one byte over the limit; `None` if it is not a regular file.
 fn contents(path: &Path) -> io::Result<Option<Vec<u8>>> {
-    // A pipe without a writer does not block then.
+    // With this flag, opening a pipe without a writer does not block.
     let file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path)?;
     if !file.metadata()?.is_file() {
         return Ok(None);

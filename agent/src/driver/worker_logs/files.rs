@@ -16,18 +16,18 @@ use std::os::fd::OwnedFd;
 use std::os::unix::fs::{DirBuilderExt, FileExt};
 use std::path::{Path, PathBuf};
 
-/// How often a name with a random end may be taken.
+/// Maximum number of attempts to find a free name with a random suffix.
 const TRIES: u32 = 16;
 
-/// The folder of a run. One for temporary files is taken away again if nothing came into it.
+/// The folder of a run. A temporary one is removed again if it contains no files.
 #[derive(Debug)]
 pub(super) struct RunFolder {
     path: PathBuf,
-    /// The one for temporary files, which is all the agent's own.
+    /// The temporary folder around it, which belongs to the agent alone.
     temporary: Option<PathBuf>,
-    /// The process that has it; a forked child has not.
+    /// ID of the process that created it; a forked child does not remove it.
     owner: u32,
-    /// The lowest number that the next attempt may have.
+    /// Lowest number that the next attempt may get.
     next: u64,
 }
 
@@ -53,9 +53,9 @@ impl RunFolder {
         &self.path
     }
 
-    /// A folder that was not there before: the number asked for, or the next.
+    /// Creates the folder of an attempt, with the requested number or the next free one.
     pub(super) fn make_attempt(&mut self, attempt: u64) -> Result<(u64, PathBuf), LogError> {
-        // Somebody may have tidied up meanwhile.
+        // The run's folder may have been removed meanwhile.
         make_folders(&self.path)?;
         let mut number = attempt.max(self.next);
         loop {
@@ -80,7 +80,7 @@ impl Drop for RunFolder {
     }
 }
 
-/// Removes a folder in which there is nothing but folders. Another one stays as it is, whole.
+/// Removes a folder that contains only folders. Any other folder is left unchanged.
 fn remove_bare(folder: PathBuf) {
     let mut folders = Vec::from([folder]);
     let mut looked_at = 0;
@@ -94,7 +94,7 @@ fn remove_bare(folder: PathBuf) {
         }
         looked_at += 1;
     }
-    // A file that came meanwhile keeps its folder, which cannot be removed then, and those above it.
+    // A file created meanwhile keeps its folder and those above it, because they cannot be removed.
     for folder in folders.into_iter().rev() {
         if std::fs::remove_dir(folder).is_err() {
             return;
@@ -102,7 +102,7 @@ fn remove_bare(folder: PathBuf) {
     }
 }
 
-/// Makes a folder with a name of its own.
+/// Creates a folder with a new name.
 fn make_new(builder: &DirBuilder, parent: &Path, name: impl Fn(u32) -> String) -> Result<PathBuf, LogError> {
     let mut tries = 1..=TRIES;
     loop {
@@ -116,7 +116,7 @@ fn make_new(builder: &DirBuilder, parent: &Path, name: impl Fn(u32) -> String) -
     }
 }
 
-/// Makes the folder and those above it, if they are missing. Returns its absolute path: workers may begin elsewhere.
+/// Creates the folder and its missing parents. Returns its absolute path: workers may have another working directory.
 fn make_folders(path: &Path) -> Result<PathBuf, LogError> {
     let refused = |error: io::Error| match error.kind() {
         io::ErrorKind::AlreadyExists | io::ErrorKind::NotADirectory => {
@@ -130,7 +130,7 @@ fn make_folders(path: &Path) -> Result<PathBuf, LogError> {
     Ok(absolute)
 }
 
-/// Makes one folder.
+/// Creates one folder.
 pub(super) fn make_folder(path: PathBuf) -> Result<PathBuf, LogError> {
     match std::fs::create_dir(&path) {
         Ok(()) => Ok(path),
@@ -138,7 +138,7 @@ pub(super) fn make_folder(path: PathBuf) -> Result<PathBuf, LogError> {
     }
 }
 
-/// A file that is only ever appended to.
+/// A file that is only appended to.
 #[derive(Debug)]
 pub(super) struct LogFile {
     file: File,
@@ -146,7 +146,7 @@ pub(super) struct LogFile {
 }
 
 impl LogFile {
-    /// Makes a file that was not there before.
+    /// Creates a new file.
     pub(super) fn create(path: PathBuf) -> Result<Self, LogError> {
         match OpenOptions::new().read(true).append(true).create_new(true).open(&path) {
             Ok(file) => Ok(Self { file, path }),
@@ -154,7 +154,7 @@ impl LogFile {
         }
     }
 
-    /// The same file for a worker to write and for [`tail`] to read.
+    /// Returns two handles of the file: one for a worker to write, one for [`tail`] to read.
     pub(super) fn shared(self) -> Result<(OwnedFd, File), LogError> {
         match self.file.try_clone() {
             Ok(file) => Ok((file.into(), self.file)),
@@ -162,8 +162,8 @@ impl LogFile {
         }
     }
 
-    /// Appends to the file, if there is one. One that does not take it is given up: a full disk that has room again would
-    /// leave a gap that nobody sees. Returns the line that says so.
+    /// Appends to the file, if there is one. A file that refuses the data is closed: if the disk had room again later,
+    /// the file would have a gap that nothing marks. Returns a note that says so.
     pub(super) fn write(file: &mut Option<Self>, bytes: &[u8]) -> Option<String> {
         let open = file.as_mut()?;
         let error = open.file.write_all(bytes).err()?;
@@ -174,7 +174,7 @@ impl LogFile {
     }
 }
 
-/// The last lines of the end of a file.
+/// Returns the last lines of a file.
 pub(super) fn tail(file: &File) -> Vec<String> {
     let mut lines = LogLines::unshown();
     if let Ok(end) = end_of(file) {
@@ -185,7 +185,7 @@ pub(super) fn tail(file: &File) -> Vec<String> {
 
 fn end_of(file: &File) -> io::Result<Vec<u8>> {
     let length = file.metadata()?.len();
-    // One byte more tells whether a line begins there.
+    // The additional byte shows whether a line begins at the start.
     let start = length.saturating_sub(TAIL_BYTES_MAX as u64 + 1);
     let mut end = alloc::vec![0; TAIL_BYTES_MAX + 1];
     let mut count = 0;
@@ -198,7 +198,7 @@ fn end_of(file: &File) -> io::Result<Vec<u8>> {
         }
     }
     end.truncate(count);
-    // The end of a line is none, but where it is all there is.
+    // The rest of a cut line is dropped, unless nothing else is there.
     if start > 0
         && let Some(at) = end.iter().position(|&byte| byte == b'\n').filter(|at| at + 1 < end.len())
     {

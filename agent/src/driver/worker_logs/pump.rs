@@ -20,39 +20,39 @@ use std::io::{self, Read};
 use std::os::fd::AsRawFd;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Shared with whoever asks for last lines; locked while they change, never while something is written.
+/// Line buffer shared with callers that read the last lines. It is locked while lines change, never during a write.
 pub(super) type Lines = Arc<Mutex<LogLines>>;
 
 pub(super) fn lock(lines: &Lines) -> MutexGuard<'_, LogLines> {
     lines.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// What the thread is asked for. Whoever asks waits for `done`, with a deadline.
+/// Command to the thread. The caller waits for `done` with a timeout.
 #[derive(Debug)]
 pub(super) enum Command {
-    /// Takes these streams in place of those before.
+    /// Replaces the streams by these.
     Start { group: Group, done: Sender<io::Result<()>> },
     /// Reads what a worker has written by now.
     Drain { local_rank: u32, done: Sender<()> },
     /// Reads until all streams have ended, then closes them.
     Finish { until: Instant, done: Sender<Vec<OpenStream>> },
-    /// Writes until the consoles have everything.
+    /// Writes until the consoles have accepted everything.
     Flush { until: Instant, done: Sender<()> },
     /// Ends the thread.
     Stop { until: Instant },
 }
 
-/// What the workers of one attempt write into.
+/// Streams of the workers of one attempt.
 #[derive(Debug, Default)]
 pub(super) struct Group {
     pub(super) streams: Vec<Piped>,
-    /// For lines with needles, by stream.
+    /// Files for lines with needles, by stream.
     pub(super) filtered: [Option<LogFile>; 2],
-    /// To be told first.
+    /// Note that is written first.
     pub(super) note: Option<String>,
 }
 
-/// One stream.
+/// A stream.
 #[derive(Debug)]
 pub(super) struct Piped {
     pub(super) name: OpenStream,
@@ -62,22 +62,23 @@ pub(super) struct Piped {
     pub(super) file: Option<LogFile>,
 }
 
-/// One that is read.
+/// A stream that is being read.
 #[derive(Debug)]
 struct Reading {
-    /// `None` while it waits for the console. Before the pipe: a watch goes before its descriptor does.
+    /// `None` while the stream waits for the console. Declared before the pipe: a watch is dropped before its
+    /// descriptor.
     watch: Option<Watch>,
     piped: Piped,
 }
 
-/// The tokens of consoles are their streams' numbers; those of pipes count on from here.
+/// First token of pipes. The tokens of consoles are their streams' numbers.
 const FIRST_PIPE: u64 = 2;
-/// What is read at once. With the longest prefix before each of as many empty lines it is 4 MiB.
+/// Bytes of one read. If all are empty lines, the longest prefix makes it 4 MiB of output.
 const READ_BYTES: usize = 16 * 1024;
-/// What is read of a stream whose end is not waited for: as much as any pipe holds.
+/// Limit of the bytes that are read from a stream without waiting for its end: the capacity of any pipe.
 const DRAIN_BYTES_MAX: usize = 1 << 20;
 
-/// The thread's own.
+/// State of the thread.
 #[derive(Debug)]
 pub(super) struct Pump {
     events: EventLoop,
@@ -86,7 +87,7 @@ pub(super) struct Pump {
     streams: BTreeMap<u64, Reading>,
     next_token: u64,
     outlets: Outlets,
-    /// For which needs each console lets read, when the streams were last told; `None`: they are to be told.
+    /// For which needs each console allowed reading when the watches were last updated; `None` requests an update.
     gates: Option<[[bool; 2]; 2]>,
     finish: Option<(Instant, Sender<Vec<OpenStream>>)>,
     flushes: Vec<(Instant, Sender<()>)>,
@@ -94,16 +95,16 @@ pub(super) struct Pump {
     buffer: Vec<u8>,
 }
 
-/// Where output goes.
+/// Destinations of the output.
 #[derive(Debug)]
 struct Outlets {
-    /// By stream.
+    /// Consoles by stream.
     consoles: [Shower; 2],
     filtered: [Option<LogFile>; 2],
     output: LineOutput,
 }
 
-/// How a read went.
+/// Result of a read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ReadResult {
     Bytes(usize),
@@ -130,13 +131,14 @@ impl Pump {
         }
     }
 
-    /// The thread's life.
+    /// Main function of the thread.
     pub(super) fn run(mut self) {
         loop {
             let Ok(ready) = self.events.wait(self.wake_at()) else { return };
             self.now = self.events.clock().now();
             for Token(token) in ready.map(|ready| ready.token) {
-                // A console that filled up in this turn stops the others; one that was closed in it is gone.
+                // A console that became full in this iteration blocks its other streams. A stream that was closed in it
+                // is missing.
                 if self.streams.get(&token).is_some_and(|stream| self.may_read(stream)) {
                     self.read(token);
                 }
@@ -204,7 +206,7 @@ impl Pump {
         Ok(())
     }
 
-    /// Whether the stream's console lets more come.
+    /// Returns whether the stream's console allows more reading.
     fn may_read(&self, Reading { piped, .. }: &Reading) -> bool {
         let need =
             if piped.file.is_some() || self.finish.is_some() { Need::Stored } else { Need::OnlyConsole };
@@ -212,7 +214,7 @@ impl Pump {
         piped.destination == Destination::Kept || console.lets_read(self.now, need)
     }
 
-    /// Streams that wait for their console are not watched.
+    /// Updates the watches: streams that wait for their console are not watched.
     fn pause_and_resume(&mut self) {
         let gates = [0, 1].map(|console: usize| {
             let backlog = &self.outlets.consoles[console].backlog;
@@ -228,7 +230,7 @@ impl Pump {
                     let watched =
                         self.events.watch(reading.piped.near.as_raw_fd(), Interest::Read, Token(token));
                     reading.watch = watched.ok();
-                    // Without memory for it now; the next turn tries again.
+                    // The system lacks memory for it now. The next iteration tries again.
                     if reading.watch.is_none() {
                         self.gates = None;
                     }
@@ -266,7 +268,7 @@ impl Pump {
         received
     }
 
-    /// Reads what is there, whether the console has room for it or not: the last lines matter.
+    /// Reads what is there, whether or not the console has room for it: the last lines matter.
     fn drain(&mut self, of: impl Fn(OpenStream) -> bool) {
         let streams = self.streams.iter().filter(|(_, reading)| of(reading.piped.name));
         let tokens: Vec<u64> = streams.map(|(&token, _)| token).collect();
@@ -292,7 +294,7 @@ impl Pump {
         }
     }
 
-    /// Answers those whose time has come.
+    /// Answers the commands that are complete or have timed out.
     fn answer(&mut self) {
         let now = self.now;
         if let Some((until, done)) = self.finish.take() {
@@ -332,7 +334,7 @@ impl Outlets {
         self.show_lines(now, piped.name.stream);
     }
 
-    /// Nothing more comes from the stream.
+    /// Handles the end of a stream.
     fn finish(&mut self, now: Instant, piped: &Piped) {
         lock(&piped.lines).finish(&mut self.output);
         self.show_lines(now, piped.name.stream);
@@ -347,13 +349,13 @@ impl Outlets {
         }
         self.output.console.clear();
         self.output.filtered.clear();
-        // A burst of short lines does not keep its memory for ever.
+        // Frees the memory of a burst of short lines.
         if self.output.console.capacity() > CONSOLE_FULL_BYTES {
             self.output = LineOutput::default();
         }
     }
 
-    /// A line of the agent's own.
+    /// Writes a note of the agent.
     fn print_note(&mut self, now: Instant, line: &str) {
         self.consoles[Stream::Stderr as usize].show(now, line.as_bytes());
     }
