@@ -85,7 +85,7 @@ class Server:
 
     @property
     def rdzv_target(self) -> str:
-        """As `rdzv bench` has it."""
+        """As `load` has it."""
         return f"{self.name}=127.0.0.1:{self.port}:{self.process.pid}"
 
 
@@ -162,7 +162,7 @@ class Programs:
                               "-isystem", headers, "-isystem", f"{headers}/torch/csrc/api/include",
                               f"-L{torch}/lib", f"-Wl,-rpath,{torch}/lib", "-ltorch_cpu", "-lc10")
         if not options.without_ours:
-            needed = [options.rdzv, options.join_node, options.group_worker, options.calls]
+            needed = [options.rdzv, options.join_node, options.group_worker, options.calls, options.load]
             if with_libraries:
                 needed += [options.lib / "librendezvous.so", options.include / "rendezvous.hpp"]
             for path in needed:
@@ -259,10 +259,10 @@ class Programs:
         os.close(words_end)
         return nodes
 
-    def rdzv_bench(self, *arguments) -> list[dict]:
-        """What `rdzv bench` found, one object for each work."""
-        command = self._pinned(self.options.core, self.options.rdzv, "bench", "--json", *arguments)
-        return self._run_json(command, "rdzv bench")
+    def rendezvous_load(self, *arguments) -> list[dict]:
+        """The figures of `load`, one object for each work."""
+        command = self._pinned(self.options.core, self.options.load, "--json", *arguments)
+        return self._run_json(command, "load")
 
     def request_sizes(self, work: list[str]) -> list[str]:
         command = [str(BUILD / "load_generator"), *work, "--sizes"]

@@ -68,7 +68,7 @@ class JoinRow:
                 "cpu_ratio": median(lambda storm, join, again: join["server_cpu_us"] / storm["server_cpu_us"])}
 
     def _repetition(self, programs: Programs, server: Server) -> list[dict]:
-        found = programs.rdzv_bench("--work", "storm,join,storm", "--connections", self.nodes, "--repetitions", 1,
+        found = programs.rendezvous_load("--work", "storm,join,storm", "--connections", self.nodes, "--repetitions", 1,
                                     server.rdzv_target)
         return [work["targets"][0] for work in found]
 
@@ -87,7 +87,7 @@ class DeathRow:
 
     def measure(self, programs: Programs) -> Outcome:
         with server_of(programs) as server:
-            found = programs.rdzv_bench("--work", self.work, "--connections", self.nodes, "--repetitions",
+            found = programs.rendezvous_load("--work", self.work, "--connections", self.nodes, "--repetitions",
                                         programs.options.repetitions, server.rdzv_target)
         figures = found[0]["targets"][0]
         median_ms, longest_ms = figures["time_us"] / 1000, figures["max_us"] / 1000

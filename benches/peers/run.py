@@ -284,6 +284,8 @@ def parse_options() -> argparse.Namespace:
                         help="the program that is one worker of an RPC group")
     parser.add_argument("--calls", type=Path, default=target / "release/calls",
                         help="the program that makes and takes calls")
+    parser.add_argument("--load", type=Path, default=target / "release/load",
+                        help="the program that loads a rendezvous")
     parser.add_argument("--lib", type=Path, default=target / "release", help="the folder of librendezvous.so")
     parser.add_argument("--include", type=Path, default=REPOSITORY / "include",
                         help="the folder of rendezvous.hpp")
@@ -292,7 +294,7 @@ def parse_options() -> argparse.Namespace:
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures there too")
     options = parser.parse_args()
     options.repetitions = 5 if options.quick else 15
-    for name in ("rdzv", "join_node", "group_worker", "calls", "lib", "include"):
+    for name in ("rdzv", "join_node", "group_worker", "calls", "load", "lib", "include"):
         setattr(options, name, getattr(options, name).resolve())
     return options
 

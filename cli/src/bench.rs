@@ -1,250 +1,304 @@
-//! `rdzv bench`: a load generator for every server that speaks the c10d wire or the native one.
+//! `rdzv bench`: loads one store server through the library's event loop and reports rates and latencies.
 
-mod cpu;
-mod frames;
-mod group;
-mod histogram;
-mod load;
-mod rendezvous;
-mod report;
-mod sample;
-mod target;
-mod work;
-
-use crate::failure::{Failure, Report, complain};
+use crate::endpoint::Endpoint;
+use crate::failure::{Failure, Report};
 use crate::open_files;
-use clap::ArgAction;
-use clap::Args;
 use clap::builder::BoolishValueParser;
-use cpu::CpuMeter;
+use clap::{ArgAction, Args, ValueEnum};
+use rendezvous_core::driver::loop_client::{Loop, LoopEvent, StoreId};
 use rendezvous_core::driver::server::{Server, ServerOptions};
+use rendezvous_core::driver::store::Store;
+use rendezvous_core::driver::store_client::StoreOptions;
+use rendezvous_core::driver::timeout::Timeout;
 use rendezvous_core::error::ErrorKind;
 use rendezvous_core::limits::VALUE_BYTES_MAX;
+use rendezvous_core::store::op::{Key, Keys, Request};
+use rendezvous_core::time::Duration as Span;
+use serde_json::json;
+use std::collections::{HashMap, VecDeque};
 use std::io::{self, Write};
+use std::os::fd::RawFd;
 use std::process::ExitCode;
-use std::time::Duration;
-use target::{Target, TargetName};
-use work::{Language, Work};
+use std::time::{Duration, Instant};
 
-/// Put the same load on one or more servers (ours, PyTorch's, any other of c10d) and compare them
+/// Load a store server and report rates and latencies
 ///
-/// One thread drives all connections. A repetition visits every target, each time beginning one further in the list (A B
-/// C, B C A, ...), so that a noisy machine is noisy for all; one more repetition before the first warms up. Times are
-/// medians over the repetitions. Ratios to the first target, the reference, are taken repetition by repetition, then
-/// their median. Percentiles are over all repetitions. With a PID, the CPU time of all threads of that server is
-/// counted too.
+/// One thread drives all connections with the library's own client. Latencies include the client's work and everything
+/// else on the machine; pin server and load to cores (taskset) before comparing figures.
 ///
-/// Without a target, a server of our own is started on a thread of this process, and the load goes to that.
+/// Without ENDPOINT, a server on a thread of this process is loaded.
 #[derive(Args)]
 #[command(after_help = "\
-Works; times are of one round, operation, connection, node or death:
-  barrier           all connections meet in one BARRIER, first send to last answer
-  legacy            the same by ADD, a SET by the last to arrive, and WAIT by all
-  set               each connection sends batches of D requests, one after another; percentiles are
-                    those of a batch. In c10d a PING behind each SET paces it, since SET has no answer
-  get, add, check   the same with that request
-  mixed             set, add, get and check in turn
-  connect           connects one by one, then all greetings; percentiles from connect to greeted
-  storm             the same, but all connects are issued before any is waited for
-  join              a storm of nodes that join a run of as many, until the last has its round
-  death             one of the nodes of a round is closed; until the last of the others is notified
-  reform            the same, but each notified node joins again at once; until the last has the new round
-
-The last three load the rendezvous, which only the native protocol has, whatever --language says. The server remembers the run until it stops.
-
-Placement decides such figures: a loopback round trip costs about ten times more across two cores than on one. Pin \
-everything to one core (taskset -c 0 on the servers and on this), and name the reference twice, as two servers of one \
-kind called X and X2: where X2 does not come out at 0.95 to 1.05, the machine was not quiet and the run says nothing.
-
-Keys are created under bench/ and deleted at the end of the run.
+Works, each on its own keys under bench/, which are deleted at the end:
+  set, get, add, check   each connection repeats that request
+  barrier                all connections arrive at one barrier after another
 
 Examples:
-  rdzv bench                                        what this machine can do
-  rdzv bench --work add --depth 16 10.0.0.5:29500
-  rdzv bench --work join,death,reform --connections 1000 10.0.0.5:29500
-  rdzv bench --work barrier torch=h:29500:$PID1 torch2=h:29501:$PID2 ours=h:29502:$PID3
+  rdzv bench                                                what this machine can do
+  rdzv bench --work add --connections 1000 10.0.0.5:29500
 
-Exit codes: 0 done, 2 wrong usage, 3 no answer in time, 4 no connection, 5 the server went away or is none of this \
+Exit codes: 0 done, 2 wrong usage, 3 no answer in time, 4 no connection, 5 the server went away or speaks another \
 protocol, 6 anything else, such as too few open files.")]
 pub(crate) struct BenchArguments {
-    /// What to do; may be given several times
-    #[arg(long, value_enum, env = "RDZV_BENCH_WORK", value_delimiter = ',',
-          default_values_t = [Work::Barrier, Work::Set, Work::Get, Work::Add, Work::Mixed, Work::Connect, Work::Storm])]
+    /// Kind of request; may be given several times
+    #[arg(long, value_enum, value_delimiter = ',',
+          default_values_t = [Work::Set, Work::Get, Work::Add, Work::Check, Work::Barrier])]
     work: Vec<Work>,
-    /// What the connections speak
-    #[arg(long, value_enum, env = "RDZV_BENCH_LANGUAGE", default_value_t = Language::C10d)]
-    language: Language,
-    /// Connections to each target
-    #[arg(long, value_name = "N", env = "RDZV_BENCH_CONNECTIONS", default_value_t = 64,
-          value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    /// Connections
+    #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     connections: u32,
-    /// Requests that a connection has under way at a time
-    #[arg(long, value_name = "D", env = "RDZV_BENCH_DEPTH", default_value_t = 1,
-          value_parser = clap::value_parser!(u32).range(1..=65_536))]
+    /// Requests that a connection has in flight; a barrier always has one
+    #[arg(long, value_name = "D", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=4_096))]
     depth: u32,
-    /// Length of the values of set and get
-    #[arg(long, value_name = "B", env = "RDZV_BENCH_VALUE_BYTES", default_value_t = 64,
+    /// Bytes of each value of set and get
+    #[arg(long, value_name = "B", default_value_t = 64,
           value_parser = clap::value_parser!(u32).range(0..=i64::try_from(VALUE_BYTES_MAX).unwrap_or(i64::MAX)))]
     value_bytes: u32,
-    /// Rounds of a barrier, or operations of each connection, in a repetition
-    #[arg(long, value_name = "K", env = "RDZV_BENCH_OPERATIONS", default_value_t = 200,
-          value_parser = clap::value_parser!(u32).range(1..))]
+    /// Requests of each connection
+    #[arg(long, value_name = "K", default_value_t = 1_000, value_parser = clap::value_parser!(u32).range(1..))]
     operations: u32,
-    /// Repetitions
-    #[arg(long, value_name = "R", env = "RDZV_BENCH_REPETITIONS", default_value_t = 7,
-          value_parser = clap::value_parser!(u32).range(1..=10_000))]
-    repetitions: u32,
-    /// Longest time in which not a single answer comes
-    #[arg(long, value_name = "N", env = "RDZV_BENCH_TIMEOUT_MS", default_value_t = 20_000,
-          value_parser = clap::value_parser!(u64).range(1..=86_400_000))]
+    /// Time limit of one request
+    #[arg(long, value_name = "N", default_value_t = 20_000, value_parser = clap::value_parser!(u64).range(1..=86_400_000))]
     timeout_ms: u64,
-    /// Leave the keys in the store: for servers that cannot delete
-    #[arg(long)]
-    keep_keys: bool,
-    /// Results and errors as JSON, one object for each work
+    /// Print results and errors as JSON, one object per work
     #[arg(long, env = "RDZV_JSON", action = ArgAction::SetTrue, value_parser = BoolishValueParser::new())]
     json: bool,
-    /// Servers to compare; the first is the reference. An IPv6 address goes in brackets; NAME= may be left out
-    #[arg(value_name = "NAME=HOST:PORT[:PID]")]
-    targets: Vec<TargetName>,
+    /// The server to load; an IPv6 address goes in brackets
+    #[arg(value_name = "HOST:PORT")]
+    endpoint: Option<Endpoint>,
 }
 
-/// What is done in a repetition.
-#[derive(Clone, Copy, Debug)]
-struct Plan {
-    language: Language,
-    connections: usize,
-    depth: usize,
-    value_bytes: usize,
-    operations: usize,
-    repetitions: usize,
-    timeout: Duration,
-    after_use: Keys,
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Work {
+    Set,
+    Get,
+    Add,
+    Check,
+    Barrier,
 }
 
-/// What becomes of the keys of a run.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Keys {
-    Removed,
-    Kept,
+impl Work {
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Set => "set",
+            Self::Get => "get",
+            Self::Add => "add",
+            Self::Check => "check",
+            Self::Barrier => "barrier",
+        }
+    }
 }
-
-/// Memory for the values of requests prepared in advance. Their answers may take as much again.
-const BATCH_BYTES_MAX: usize = 256 << 20;
-/// Open files beside the connections under load: the process's own, and a few for each target.
-const OTHER_FILES: usize = 64;
 
 pub(crate) fn run(arguments: &BenchArguments) -> ExitCode {
-    match compare(arguments) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(failure) => {
-            failure.report("rdzv bench", if arguments.json { Report::Json } else { Report::Text })
-        }
-    }
+    let report = if arguments.json { Report::Json } else { Report::Text };
+    measure(arguments).map_or_else(|failure| failure.report("rdzv bench", report), |()| ExitCode::SUCCESS)
 }
 
-fn compare(arguments: &BenchArguments) -> Result<(), Failure> {
-    let plan = arguments.plan()?;
-    let embedded = if arguments.targets.is_empty() { Some(Embedded::start()?) } else { None };
-    check_open_files(arguments, &plan)?;
-    let mut targets = Vec::new();
-    if let Some(embedded) = &embedded {
-        targets.push(Target::connect(&embedded.name(), Some(embedded.cpu.clone()), &plan)?);
-        if !arguments.json {
-            let address = embedded.server.local_addr();
-            say(format_args!(
-                "no target: loading a server of our own, a thread of this process at {address}"
-            ))?;
+fn measure(arguments: &BenchArguments) -> Result<(), Failure> {
+    open_files::raise_limit();
+    let embedded = match arguments.endpoint {
+        Some(_) => None,
+        None => Some(Server::start(ServerOptions::on("127.0.0.1", 0)).map_err(|error| other(&error))?),
+    };
+    let endpoint = match (&arguments.endpoint, &embedded) {
+        (None, Some(server)) => Endpoint { host: "127.0.0.1".into(), port: server.local_addr().port() },
+        (endpoint, _) => {
+            endpoint.clone().ok_or_else(|| Failure::new(ErrorKind::InvalidArgument, "no endpoint"))?
         }
-    }
-    for name in &arguments.targets {
-        targets.push(Target::connect(name, None, &plan)?);
-    }
-    let mut names = frames::Names::new();
+    };
+    let timeout = Span::from_millis(arguments.timeout_ms);
+    let options = StoreOptions { timeout, connect_timeout: timeout, ..StoreOptions::default() };
+    // For the first values and for cleaning up; a server that cannot be reached is reported here.
+    let store = Store::connect(&endpoint.host, endpoint.port, options.clone())?;
+    let mut load = Load::new(arguments, &endpoint, &options)?;
     for &work in &arguments.work {
-        let visits = load::run(work, &plan, &mut names, &targets)?;
-        let rows = report::rows(&targets, &visits);
-        let text = if arguments.json {
-            report::json(work, &plan, &rows).to_string()
-        } else {
-            report::table(work, &plan, &rows)
-        };
-        say(format_args!("{text}"))?;
-        if let Some(unreliable) = report::unreliable(&rows) {
-            complain(&format_args!("warning: {}: {unreliable}", work.name()));
-        }
+        let outcome = load.prepare(work, &store).and_then(|()| load.run(work));
+        load.delete_keys(&store)?;
+        let figures = Figures::of(work, arguments, outcome?);
+        let line = if arguments.json { figures.json() } else { figures.text() };
+        writeln!(io::stdout(), "{line}").map_err(|error| other(&error))?;
     }
     Ok(())
 }
 
-fn say(line: std::fmt::Arguments<'_>) -> Result<(), Failure> {
-    writeln!(io::stdout(), "{line}")
-        .map_err(|error| Failure::new(ErrorKind::Io, format!("the results cannot be written: {error}")))
+fn other(error: &dyn std::fmt::Display) -> Failure {
+    Failure::new(ErrorKind::Io, error.to_string())
 }
 
-impl BenchArguments {
-    fn plan(&self) -> Result<Plan, Failure> {
-        let plan = Plan {
-            language: self.language,
-            connections: self.connections as usize,
-            depth: self.depth as usize,
-            value_bytes: self.value_bytes as usize,
-            operations: self.operations as usize,
-            repetitions: self.repetitions as usize,
-            timeout: Duration::from_millis(self.timeout_ms),
-            after_use: if self.keep_keys { Keys::Kept } else { Keys::Removed },
-        };
-        let misuse = |message| Err(Failure::new(ErrorKind::InvalidArgument, message));
-        let (count, option) = match plan.language {
-            Language::C10d => (plan.depth, "--depth"),
-            // Each request is made beforehand, with its own id.
-            Language::Native => (plan.operations.max(plan.depth), "--operations"),
-        };
-        if count * plan.value_bytes > BATCH_BYTES_MAX {
-            return misuse(format!(
-                "{option} times --value-bytes is over the limit of {BATCH_BYTES_MAX} bytes"
-            ));
+/// Waits until the loop has something to do. Its requests have deadlines, so it has something after `timeout` at the latest.
+fn wait_readable(fd: RawFd, timeout: Duration) -> io::Result<()> {
+    let mut poll_fd = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
+    let millis = i32::try_from(timeout.as_millis()).unwrap_or(i32::MAX);
+    // SAFETY: one valid `pollfd`, and the count is one.
+    match unsafe { libc::poll(&raw mut poll_fd, 1, millis) } {
+        -1 => Err(io::Error::last_os_error()).or_else(|error| match error.kind() {
+            io::ErrorKind::Interrupted => Ok(()),
+            _ => Err(error),
+        }),
+        _ => Ok(()),
+    }
+}
+
+/// Latency of each request, and the time of all.
+struct Outcome {
+    latencies: Vec<Duration>,
+    elapsed: Duration,
+}
+
+/// The connections of a load.
+struct Load {
+    events: Loop,
+    stores: Vec<StoreId>,
+    value: Vec<u8>,
+    operations: usize,
+    depth: usize,
+    timeout: Duration,
+    /// Prefix of this run's keys, under the client's scope.
+    prefix: String,
+    scope: Vec<u8>,
+    /// Barrier keys used by the current work.
+    rounds: usize,
+}
+
+impl Load {
+    fn new(arguments: &BenchArguments, endpoint: &Endpoint, options: &StoreOptions) -> Result<Self, Failure> {
+        let mut events = Loop::new().map_err(|error| other(&error))?;
+        let add = |_| events.add_store(&endpoint.host, endpoint.port, options.clone());
+        let stores = (0..arguments.connections).map(add).collect();
+        Ok(Self {
+            events,
+            stores,
+            value: vec![b'v'; arguments.value_bytes as usize],
+            operations: arguments.operations as usize,
+            depth: arguments.depth as usize,
+            timeout: Duration::from_millis(arguments.timeout_ms),
+            prefix: format!("bench/{}/", std::process::id()),
+            scope: options.scope.to_vec(),
+            rounds: 0,
+        })
+    }
+
+    fn key(&self, connection: usize) -> String {
+        format!("{}{connection}", self.prefix)
+    }
+
+    fn barrier_key(&self, round: usize) -> String {
+        format!("{}barrier/{round}", self.prefix)
+    }
+
+    /// Writes the values that `get` and `check` read.
+    fn prepare(&self, work: Work, store: &Store) -> Result<(), Failure> {
+        if matches!(work, Work::Get | Work::Check) {
+            for connection in 0..self.stores.len() {
+                store.set(self.key(connection).as_bytes(), &self.value, Timeout::Default)?;
+            }
         }
-        if let Some(work) = self.work.iter().find(|work| plan.connections < work.connections_min()) {
-            let (name, fewest) = (work.name(), work.connections_min());
-            return misuse(format!("{name} takes at least {fewest} --connections"));
+        Ok(())
+    }
+
+    fn delete_keys(&mut self, store: &Store) -> Result<(), Failure> {
+        let rounds = (0..std::mem::take(&mut self.rounds)).map(|round| self.barrier_key(round));
+        for key in (0..self.stores.len()).map(|connection| self.key(connection)).chain(rounds) {
+            store.delete(key.as_bytes(), Timeout::Default)?;
         }
-        Ok(plan)
+        Ok(())
+    }
+
+    /// Sends one request; a barrier's `number` is its round.
+    fn submit(&mut self, work: Work, connection: usize, number: usize) -> Result<(), Failure> {
+        let key = if work == Work::Barrier { self.barrier_key(number) } else { self.key(connection) };
+        let (key, world_size) =
+            (Key::scoped(&self.scope, key.as_bytes()), i64::try_from(self.stores.len()).unwrap_or(i64::MAX));
+        let request = match work {
+            Work::Set => Request::Set { key, value: &self.value },
+            Work::Get => Request::Get { key },
+            Work::Add => Request::Add { key, delta: 1 },
+            Work::Check => Request::Check { keys: Keys::one(key) },
+            Work::Barrier => Request::Barrier { key, world_size },
+        };
+        let submitted = self.events.submit(self.stores[connection], request, Timeout::Default);
+        submitted.map(drop).map_err(|error| other(&error))
+    }
+
+    /// Sends the first requests of all connections, then the next one for each that completes.
+    fn run(&mut self, work: Work) -> Result<Outcome, Failure> {
+        let depth = if work == Work::Barrier { 1 } else { self.depth.min(self.operations) };
+        let index_of: HashMap<StoreId, usize> = self.stores.iter().copied().zip(0..).collect();
+        let mut sent: Vec<VecDeque<Instant>> = vec![VecDeque::with_capacity(depth); self.stores.len()];
+        let mut submitted = vec![0; self.stores.len()];
+        let mut latencies = Vec::with_capacity(self.stores.len() * self.operations);
+        let began = Instant::now();
+        for (connection, sent) in sent.iter_mut().enumerate() {
+            for number in 0..depth {
+                sent.push_back(Instant::now());
+                self.submit(work, connection, number)?;
+            }
+            submitted[connection] = depth;
+        }
+        while latencies.len() < self.stores.len() * self.operations {
+            wait_readable(self.events.fd(), self.timeout).map_err(|error| other(&error))?;
+            self.events.poll().map_err(|error| other(&error))?;
+            while let Some(event) = self.events.next_event() {
+                let LoopEvent::Store(completion) = event else { continue };
+                completion.result?;
+                let connection = index_of[&completion.store];
+                let at = sent[connection].pop_front().unwrap_or(began);
+                latencies.push(at.elapsed());
+                let number = submitted[connection];
+                if number < self.operations {
+                    sent[connection].push_back(Instant::now());
+                    self.submit(work, connection, number)?;
+                    submitted[connection] += 1;
+                }
+            }
+        }
+        if work == Work::Barrier {
+            self.rounds = self.operations;
+        }
+        Ok(Outcome { latencies, elapsed: began.elapsed() })
     }
 }
 
-fn check_open_files(arguments: &BenchArguments, plan: &Plan) -> Result<(), Failure> {
-    let files_max = open_files::raise_limit();
-    // Groups stay connected from one repetition to the next, unless it is connecting that is measured.
-    let stay = arguments.work.iter().any(|work| !work.connects_anew());
-    let groups = if stay { arguments.targets.len().max(1) } else { 1 };
-    let sides = if arguments.targets.is_empty() { 2 } else { 1 };
-    let wanted = (plan.connections * groups * sides + OTHER_FILES) as u64;
-    if wanted <= files_max {
-        return Ok(());
-    }
-    let message = format!(
-        "this takes {wanted} open files and the limit is {files_max}: raise it with ulimit -Hn, or ask for fewer \
-         --connections"
-    );
-    Err(Failure::new(ErrorKind::LimitExceeded, message))
+/// Results of one work.
+struct Figures {
+    work: &'static str,
+    connections: u32,
+    depth: u32,
+    per_second: f64,
+    /// Latencies in microseconds: the 50th, 90th and 99th percentile, and the longest.
+    latencies_us: [f64; 4],
 }
 
-/// A server in this process.
-struct Embedded {
-    server: Server,
-    cpu: CpuMeter,
-}
-
-impl Embedded {
-    fn start() -> Result<Self, Failure> {
-        let before = CpuMeter::tasks_of_this_process();
-        let server = Server::start(ServerOptions::on("127.0.0.1", 0))
-            .map_err(|error| Failure::new(ErrorKind::Io, error.to_string()))?;
-        Ok(Self { server, cpu: CpuMeter::of_tasks_since(&before) })
+impl Figures {
+    fn of(work: Work, arguments: &BenchArguments, Outcome { mut latencies, elapsed }: Outcome) -> Self {
+        latencies.sort_unstable();
+        let last = latencies.len().saturating_sub(1);
+        let at =
+            |percent: usize| latencies.get(last * percent / 100).map_or(0.0, |span| span.as_secs_f64() * 1e6);
+        let count = u32::try_from(latencies.len()).map_or(f64::INFINITY, f64::from);
+        Self {
+            work: work.name(),
+            connections: arguments.connections,
+            depth: if work == Work::Barrier { 1 } else { arguments.depth },
+            per_second: count / elapsed.as_secs_f64(),
+            latencies_us: [at(50), at(90), at(99), at(100)],
+        }
     }
 
-    fn name(&self) -> TargetName {
-        TargetName::new("embedded", self.server.local_addr())
+    fn text(&self) -> String {
+        let Self { work, connections, depth, per_second, latencies_us: [p50, p90, p99, max] } = self;
+        format!(
+            "{work:8} {connections} connections, depth {depth}: {per_second:.0}/s; us: p50 {p50:.1}, p90 {p90:.1}, \
+             p99 {p99:.1}, max {max:.1}"
+        )
+    }
+
+    fn json(&self) -> String {
+        let [p50, p90, p99, max] = self.latencies_us;
+        json!({
+            "work": self.work, "connections": self.connections, "depth": self.depth, "per_second": self.per_second,
+            "p50_us": p50, "p90_us": p90, "p99_us": p99, "max_us": max,
+        })
+        .to_string()
     }
 }

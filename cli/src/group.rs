@@ -25,7 +25,7 @@ pub(crate) struct GroupArguments {
     #[arg(long, value_name = "HOST:PORT", env = "RDZV_ENDPOINT")]
     endpoint: Endpoint,
     /// Prefix of the group's keys; the second group of a process uses rpc_prefix_1
-    #[arg(long, value_name = "PREFIX", default_value = "rpc_prefix_0")]
+    #[arg(long = "scope", value_name = "PREFIX", default_value = "rpc_prefix_0")]
     prefix: String,
     /// End when nothing was seen for so long; 0 goes on
     #[arg(long, value_name = "N", default_value_t = 0)]

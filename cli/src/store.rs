@@ -26,7 +26,7 @@ use std::time::Duration;
 /// environment nothing has to be said.
 ///
 /// Keys are those that PyTorch's TCPStore users see (on the wire each has a '/' before it). In PyTorch's
-/// PrefixStore("p", store), key "k" is "p/k" here, or "k" with --prefix p.
+/// PrefixStore("p", store), key "k" is "p/k" here, or "k" with --scope p.
 #[derive(Args)]
 #[command(
     subcommand_value_name = "OPERATION",
@@ -60,7 +60,7 @@ pub(crate) struct StoreArguments {
     #[arg(long, global = true, value_name = "PATH", conflicts_with = "endpoint")]
     file: Option<PathBuf>,
     /// Prefix of all keys, as in PyTorch's PrefixStore; a second one is appended to the first
-    #[arg(long = "prefix", global = true, value_name = "PREFIX")]
+    #[arg(long = "scope", global = true, value_name = "PREFIX")]
     prefixes: Vec<OsString>,
     /// How long the operation may take; 0 looks once and does not wait for what is missing
     #[arg(long, global = true, value_name = "N", env = "RDZV_TIMEOUT_MS", default_value_t = 300_000)]

@@ -205,7 +205,7 @@ class Prefixes(Shared):
             store = self.tcp
             for name in names:
                 store = dist.PrefixStore(name, store)
-            beneath = [word for name in names for word in ("--prefix", name)]
+            beneath = [word for name in names for word in ("--scope", name)]
             store.set("theirs", "1")
             self.expect(b"1\n", "get", "theirs", *beneath)
             self.expect(b"", "set", "ours", "2", *beneath)
@@ -217,7 +217,7 @@ class Prefixes(Shared):
             self.expect(str(store.num_keys()).encode() + b"\n", "num-keys", *beneath)
 
     def test_they_meet_in_one_barrier(self):
-        ours = subprocess.Popen([RDZV, "store", *self.where, "barrier", "gate", "2", "--prefix", "p", "--timeout-ms",
+        ours = subprocess.Popen([RDZV, "store", *self.where, "barrier", "gate", "2", "--scope", "p", "--timeout-ms",
                                  "20000"], stdin=subprocess.DEVNULL)
         dist.PrefixStore("p", self.tcp).barrier("gate", 2, milliseconds(20000))
         self.assertEqual(ours.wait(CALL_SECONDS), 0)

@@ -44,7 +44,7 @@ fn workers_are_listed_and_those_who_come_and_go_are_seen() {
 
     // A group of another kind, beneath other keys.
     let alone = join(&server, "second", "alone", 0, Some(1));
-    let mut second = follow(&server, &["--prefix", "second"]);
+    let mut second = follow(&server, &["--scope", "second"]);
     assert_eq!(second.next_line(), "static");
     assert_eq!(second.next_line(), format!("came alone 0 {}", alone.address()));
     alone.shutdown(Shutdown::Graceful).expect("alone");

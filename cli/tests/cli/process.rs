@@ -33,7 +33,12 @@ impl Ended {
 
 /// `rdzv` with these arguments, and with nothing in the environment that would matter to it.
 pub(crate) fn rdzv(arguments: &[&str]) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_rdzv"));
+    command(option_env!("CARGO_BIN_EXE_rdzv").expect("only the tests of rdzv call this"), arguments)
+}
+
+/// The same for another program.
+pub(crate) fn command(program: &str, arguments: &[&str]) -> Command {
+    let mut command = Command::new(program);
     for (name, _) in std::env::vars_os() {
         let text = name.to_string_lossy();
         if text.starts_with("RDZV_") || text.starts_with("MASTER_") {

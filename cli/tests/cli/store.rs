@@ -227,9 +227,9 @@ fn a_file_is_a_store_and_prefixes_nest() {
     };
     assert_eq!(call(&["set", "k", "value"]), (Some(0), String::new()));
     assert_eq!(call(&["get", "k"]), (Some(0), "value\n".into()));
-    assert_eq!(call(&["set", "k", "deep", "--prefix", "a", "--prefix", "b"]), (Some(0), String::new()));
+    assert_eq!(call(&["set", "k", "deep", "--scope", "a", "--scope", "b"]), (Some(0), String::new()));
     assert_eq!(call(&["get", "a/b/k"]), (Some(0), "deep\n".into()));
-    assert_eq!(call(&["list", "--prefix", "a"]), (Some(0), "b/k\n".into()));
+    assert_eq!(call(&["list", "--scope", "a"]), (Some(0), "b/k\n".into()));
     assert_eq!(call(&["queue-len", "q"]).0, Some(6));
     std::fs::write(&file, "no store").expect("written");
     assert_eq!(call(&["get", "k"]).0, Some(5));

@@ -20,11 +20,11 @@ const ADDRESS: &[u8] = b"192.0.2.1:29500";
 
 /// What the nodes of a run agree on, as far as the loads differ.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::bench) struct NodeTerms {
-    pub(in crate::bench) nodes_min: u32,
-    pub(in crate::bench) nodes_max: u32,
+pub(crate) struct NodeTerms {
+    pub(crate) nodes_min: u32,
+    pub(crate) nodes_max: u32,
     /// The fewest with which a round goes on.
-    pub(in crate::bench) continue_min: u32,
+    pub(crate) continue_min: u32,
 }
 
 impl Frames {
@@ -105,7 +105,7 @@ impl Frames {
 
 impl NodeTerms {
     /// What a new connection sends to join: its greeting and a Join, request 1.
-    pub(in crate::bench) fn opening(&self, run_id: &str, node: &str) -> Vec<u8> {
+    pub(crate) fn opening(&self, run_id: &str, node: &str) -> Vec<u8> {
         let mut bytes = Bytes::default();
         put_hello(&mut bytes, node.as_bytes());
         self.put_join(&mut bytes, 1, run_id, node);
@@ -113,7 +113,7 @@ impl NodeTerms {
     }
 
     /// What a node sends to join once more.
-    pub(in crate::bench) fn join(&self, id: u64, run_id: &str, node: &str) -> Vec<u8> {
+    pub(crate) fn join(&self, id: u64, run_id: &str, node: &str) -> Vec<u8> {
         let mut bytes = Bytes::default();
         self.put_join(&mut bytes, id, run_id, node);
         bytes.0
@@ -152,7 +152,7 @@ impl NodeTerms {
 }
 
 /// What a node sends to leave its run.
-pub(in crate::bench) fn leave(id: u64, run_id: &str) -> Vec<u8> {
+pub(crate) fn leave(id: u64, run_id: &str) -> Vec<u8> {
     let mut bytes = Bytes::default();
     let run_id = Key::raw(run_id.as_bytes());
     put(&mut bytes, id, &ClientFrame::Leave { run_id });

@@ -51,7 +51,13 @@ impl CpuMeter {
     fn read(&self) -> io::Result<Duration> {
         match self {
             Self::Unknown => Err(io::ErrorKind::Unsupported.into()),
-            Self::Process(folder) => tasks(folder)?.iter().map(|task| on_cpu(task)).sum(),
+            // A thread may end between the listing and its reading.
+            Self::Process(folder) => {
+                let times = tasks(folder)?.into_iter().map(|task| on_cpu(&task));
+                times
+                    .filter(|time| !time.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::NotFound))
+                    .sum()
+            }
             Self::Tasks(tasks) => tasks.iter().map(|task| on_cpu(task)).sum(),
         }
     }
@@ -96,7 +102,7 @@ mod tests {
     fn a_process_is_read_whole_and_a_missing_one_is_misuse() {
         assert!(CpuMeter::of_process(std::process::id()).unwrap().now().is_some());
         let failure = CpuMeter::of_process(u32::MAX).unwrap_err();
-        assert_eq!(failure.exit_code(), 2);
+        assert_eq!(failure.kind, rendezvous_core::error::ErrorKind::InvalidArgument);
         assert!(CpuMeter::Unknown.now().is_none());
     }
 }

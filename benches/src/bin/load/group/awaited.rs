@@ -6,7 +6,7 @@ use std::rc::Rc;
 
 /// A frame that has to come.
 #[derive(Clone, Debug)]
-pub(in crate::bench) enum Awaited {
+pub(crate) enum Awaited {
     /// None; but others may.
     Nothing,
     /// A round of this run, with so many nodes.

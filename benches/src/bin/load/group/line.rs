@@ -2,7 +2,7 @@
 
 use super::LoadError;
 use super::awaited::{Awaited, Judged};
-use crate::bench::frames::Frames;
+use crate::frames::Frames;
 use mio::net::TcpStream;
 use rendezvous_core::limits::FrameLimits;
 use rendezvous_core::time::Instant;
@@ -12,7 +12,7 @@ use std::rc::Rc;
 
 /// What a connection is to send, and what answers it.
 #[derive(Clone, Debug)]
-pub(in crate::bench) enum Task {
+pub(crate) enum Task {
     /// The first so many operations of these; the answers are known to the byte.
     Batch { frames: Rc<Frames>, operations: usize },
     /// Native frames, or none; then one that is awaited comes among others.
@@ -21,7 +21,7 @@ pub(in crate::bench) enum Task {
 
 impl Task {
     /// The first operation.
-    pub(in crate::bench) const fn one(frames: Rc<Frames>) -> Self {
+    pub(crate) const fn one(frames: Rc<Frames>) -> Self {
         Self::Batch { frames, operations: 1 }
     }
 
