@@ -33,7 +33,7 @@ impl Ended {
 
 /// `rdzv` with these arguments, and with nothing in the environment that would matter to it.
 pub(crate) fn rdzv(arguments: &[&str]) -> Command {
-    command(option_env!("CARGO_BIN_EXE_rdzv").expect("only the tests of rdzv call this"), arguments)
+    command(option_env!("CARGO_BIN_EXE_rdzv").unwrap_or_default(), arguments)
 }
 
 /// The same for another program.
