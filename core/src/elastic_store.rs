@@ -1,7 +1,8 @@
-//! How agents exchange data and meet over plain keys: the store utilities of PyTorch's elastic agent, with its very
-//! keys and words, so that agents of both languages share one barrier and one exchange. A prefix serves once.
+//! Data exchange and barriers of agents over plain keys: the store utilities of PyTorch's elastic agent. They use
+//! the same keys and values as PyTorch, so agents of both implementations can share a barrier or an exchange. A
+//! prefix can be used once.
 //!
-//! The machines here ask for one [`Step`] after the other and are told its [`Outcome`]; the keys are the caller's own,
+//! The state machines request one [`Step`] at a time, and the caller reports its [`Outcome`]. Keys are user keys,
 //! to which the store adds its scope.
 
 pub mod barrier;
@@ -14,66 +15,66 @@ use alloc::borrow::ToOwned;
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 
-/// What PyTorch writes where only the key counts.
+/// Value that PyTorch writes where only the existence of the key matters.
 pub const IGNORED_VALUE: &[u8] = b"<val_ignored>";
 
-/// What is to be asked of the store.
+/// Request to the store.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// Add to a number; the outcome is the sum.
+    /// Adds to a number; the outcome is the sum.
     Add {
-        /// Its key.
+        /// The key.
         key: Box<str>,
-        /// What to add.
+        /// The number to add.
         delta: i64,
     },
-    /// Store [`IGNORED_VALUE`].
+    /// Stores [`IGNORED_VALUE`].
     Mark {
-        /// Its key.
+        /// The key.
         key: Box<str>,
     },
-    /// Look whether all of the keys are there.
+    /// Checks whether all of the keys exist.
     Check {
         /// The keys.
         keys: Vec<Box<str>>,
     },
-    /// Wait for a key; [`Outcome::Missing`] when it is not there in time.
+    /// Waits for a key; the outcome is [`Outcome::Missing`] when it does not exist by the deadline.
     Wait {
         /// The key.
         key: Box<str>,
-        /// When to give up.
+        /// The deadline.
         until: Instant,
     },
 }
 
-/// An outcome that does not belong to the step that was due.
+/// Outcome that does not belong to the requested step.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{step:?} was due and {outcome:?} came")]
 pub struct UnexpectedOutcome {
-    /// What was due; nothing at the end.
+    /// The requested step; `None` after the last.
     pub step: Option<Step>,
-    /// What came.
+    /// The outcome that was reported.
     pub outcome: Outcome,
 }
 
-/// A number of ranks, or a rank, that makes no sense.
+/// Invalid world size or rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum GroupError {
-    /// Nobody is to meet.
+    /// The world size is not positive.
     #[error("The world size ({world_size}) must be greater than zero.")]
     WorldSize {
-        /// What was given.
+        /// The value given.
         world_size: i64,
     },
-    /// There is no such rank.
+    /// The rank is out of range.
     #[error("The rank ({rank}) must be at least 0 and less than the world size ({world_size}).")]
     Rank {
-        /// What was given.
+        /// The value given.
         rank: i64,
-        /// How many ranks there are.
+        /// Number of ranks.
         world_size: i64,
     },
-    /// Names for ranks, and no rank to trace from.
+    /// Rank names were given without a rank.
     #[error("Tracing requires rank information")]
     TracingNeedsRank,
 }

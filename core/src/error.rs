@@ -1,9 +1,9 @@
-//! What went wrong, as data that needs no allocator, and the one sentence that tells a user.
+//! Failures as data that needs no allocator, and the one-sentence message of a failure.
 
 use crate::time::Duration;
 use core::fmt;
 
-/// What a caller wanted. The names are those that errors print.
+/// Operation of a caller, for errors and logs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[allow(missing_docs, reason = "named as the calls are")]
 pub enum Operation {
@@ -53,7 +53,7 @@ pub enum Operation {
 }
 
 impl Operation {
-    /// Whether it is a node's part in a run, and its failure one of the rendezvous.
+    /// Returns whether the operation is one of a node in a run, so that its failure is a rendezvous failure.
     #[must_use]
     pub const fn is_of_the_rendezvous(self) -> bool {
         matches!(
@@ -69,7 +69,7 @@ impl Operation {
         )
     }
 
-    /// The name in errors and logs.
+    /// Returns the name in errors and logs.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -119,7 +119,7 @@ impl Operation {
         }
     }
 
-    /// Whether the store is the same before and after, so that the operation may be repeated.
+    /// Returns whether the operation leaves the store unchanged, so that it may be repeated.
     #[must_use]
     pub const fn reads_only(self) -> bool {
         matches!(
@@ -141,8 +141,8 @@ impl Operation {
         )
     }
 
-    /// What a wait that the store carried out and nothing released leaves behind: an arrival at a barrier that is made of
-    /// keys stays counted.
+    /// Returns the effect of a wait that the store has accepted and that ends without a release. An arrival at a
+    /// barrier that is made of keys stays counted.
     #[must_use]
     pub const fn effect_when_given_up(self) -> Effect {
         match self {
@@ -151,7 +151,7 @@ impl Operation {
         }
     }
 
-    /// Whether it is one on queues.
+    /// Returns whether the operation is one on queues.
     #[must_use]
     pub const fn is_of_queues(self) -> bool {
         matches!(self, Self::QueuePush | Self::QueuePop | Self::QueueLen)
@@ -166,84 +166,84 @@ impl Operation {
     }
 }
 
-/// The kinds of failure that a caller may want to tell apart.
+/// Kind of a failure, for callers that handle failures differently.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum ErrorKind {
     /// The deadline passed.
     TimedOut,
-    /// Nobody listens at the address.
+    /// No process listens at the address.
     Refused,
-    /// The connection ended under the operation.
+    /// The connection ended during the operation.
     ServerGone,
-    /// The peer sent what this protocol does not allow.
+    /// The peer violated the protocol.
     WrongProtocol,
     /// The host name has no address.
     Unresolved,
-    /// There is no way to the address.
+    /// There is no route to the address.
     Unreachable,
-    /// The caller gave the operation up.
+    /// The caller cancelled the operation.
     Cancelled,
-    /// An argument or an answer is over a limit.
+    /// An argument or an answer exceeds a limit.
     LimitExceeded,
-    /// There was nothing to pop.
+    /// The queue was empty.
     QueueEmpty,
-    /// An argument makes no sense.
+    /// An argument is invalid.
     InvalidArgument,
-    /// A store of this kind does not have the operation.
+    /// A store of this kind does not support the operation.
     Unsupported,
-    /// What is stored cannot be read.
+    /// The stored data cannot be parsed.
     Corrupt,
-    /// A store's own code called back into the handle that is calling it.
+    /// The code of a store backend called back into the handle that is calling it.
     Reentrant,
-    /// The operating system refused something else.
+    /// The operating system reported another error.
     Io,
-    /// The process or the system is out of descriptors, threads or memory.
+    /// The process or the system has run out of descriptors, threads or memory.
     Exhausted,
-    /// There is no such key, lease, run or round.
+    /// The key, lease, run or round does not exist.
     NotFound,
-    /// Others asked for the same in another way, and were first.
+    /// The request contradicts an earlier request of another client.
     Conflict,
-    /// The round is over: its keys can be changed no more.
+    /// The round has ended, and its keys can no longer be changed.
     StaleRound,
     /// The history does not reach back that far.
     Compacted,
-    /// The session at the server is over.
+    /// The session at the server has ended.
     SessionEnded,
-    /// The run is closed, for good.
+    /// The run is closed permanently.
     Closed,
-    /// Another session joined under the node's name.
+    /// Another session has joined under the node's name.
     Replaced,
 }
 
-/// How far an operation had come.
+/// Phase of an operation at the time of a failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Phase {
-    /// The host name was being looked up.
+    /// The host name was being resolved.
     Resolving,
-    /// A connection was being made.
+    /// A connection was being established.
     Connecting,
     /// The peer had not yet shown that it is a store.
     Greeting,
-    /// The request was on its way.
+    /// The request was being sent.
     Sending,
-    /// The request was out and nothing had come back.
+    /// The request was sent, and no byte of the answer had arrived.
     Waiting,
-    /// Part of the answer had come.
+    /// Part of the answer had arrived.
     Receiving,
     /// The file was being opened.
     Opening,
-    /// The file's lock was waited for.
+    /// The file was being locked.
     Locking,
     /// The file was being read.
     Reading,
     /// The file was being written.
     Writing,
-    /// Code that the program brought was at work.
+    /// Code of the program was running, such as a store backend.
     Calling,
 }
 
 impl Phase {
-    /// The name in errors and logs.
+    /// Returns the name in errors and logs.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -262,38 +262,38 @@ impl Phase {
     }
 }
 
-/// What the protocol would have allowed in the place of a violation.
+/// What the protocol allows at the point of a violation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Due {
     /// The echo of this number.
     Echo(u32),
-    /// CHECK's answer: 0 or 1.
+    /// The answer to CHECK: 0 or 1.
     CheckAnswer,
     /// The end of a wait: 0.
     StopWaiting,
     /// The answer to CANCEL_WAIT: 1.
     WaitCanceled,
-    /// A length up to this one, in bytes.
+    /// A length of at most this, in bytes.
     Length(u64),
-    /// A count of items, from 0 up to this one.
+    /// A count of items, from 0 to this number.
     Count(u64),
-    /// Nothing at all.
+    /// No bytes at all.
     Silence,
 }
 
-/// The peer broke the protocol.
+/// Violation of the protocol by the peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{} was due and {seen:#x} came", Words(.due))]
+#[error("{} was due and {seen:#x} came", DueText(.due))]
 pub struct Violation {
-    /// What was due.
+    /// What the protocol allows.
     pub due: Due,
-    /// What came, as a number.
+    /// What was received, as a number.
     pub seen: u64,
 }
 
-struct Words<'a>(&'a Due);
+struct DueText<'a>(&'a Due);
 
-impl fmt::Display for Words<'_> {
+impl fmt::Display for DueText<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.0 {
             Due::Echo(nonce) => write!(f, "an echo of {nonce:#x}"),
@@ -307,21 +307,21 @@ impl fmt::Display for Words<'_> {
     }
 }
 
-/// A request that is over a limit, found before any of it was sent.
+/// Exceeded limit of a request, detected before any of the request was sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LimitError {
     /// A key is too long.
     #[error("a key of {bytes} bytes is over the limit of {bytes_max}")]
     Key {
-        /// Its length, as its user knows it.
+        /// Length of the key without the store's prefix and suffix, in bytes.
         bytes: u64,
-        /// What the limit leaves for that, beside what the store puts before and behind it.
+        /// The limit, less the store's prefix and suffix, in bytes.
         bytes_max: u64,
     },
     /// A value is too long.
     #[error("a value of {bytes} bytes is over the limit of {bytes_max}")]
     Value {
-        /// Its length.
+        /// Its length, in bytes.
         bytes: u64,
         /// The limit.
         bytes_max: u64,
@@ -329,7 +329,7 @@ pub enum LimitError {
     /// There are too many keys.
     #[error("a list of {count} keys is over the limit of {count_max}")]
     Keys {
-        /// How many there are.
+        /// Number of keys.
         count: u64,
         /// The limit.
         count_max: u64,
@@ -337,26 +337,26 @@ pub enum LimitError {
     /// The request as a whole is too long.
     #[error("a request of {bytes} bytes is over the limit of {bytes_max}")]
     Frame {
-        /// Its length on the wire.
+        /// Its length on the wire, in bytes.
         bytes: u64,
         /// The limit.
         bytes_max: u64,
     },
-    /// The reason that a run is closed with is too long.
+    /// The reason for closing a run is too long.
     #[error("a reason of {bytes} bytes is over the limit of {bytes_max}")]
     Reason {
-        /// Its length.
+        /// Its length, in bytes.
         bytes: u64,
         /// The limit.
         bytes_max: u64,
     },
-    /// The store is as large as it may be.
+    /// The store would exceed its maximum size.
     #[error("the store would take more than its {bytes_max} bytes")]
     Stored {
         /// The limit.
         bytes_max: u64,
     },
-    /// As many operations as the client can hold are under way.
+    /// The maximum number of operations of the client is in progress.
     #[error("{count} operations are under way, and that is the limit")]
     Operations {
         /// The limit.
@@ -364,7 +364,7 @@ pub enum LimitError {
     },
 }
 
-/// What stands behind a failure.
+/// Cause of a failure.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Cause {
     /// Nothing more is known.
@@ -376,64 +376,66 @@ pub enum Cause {
     Resolver(i32),
     /// The peer closed the connection.
     Closed,
-    /// The peer accepted the connection and said nothing; or, once it had spoken, nothing more for too long.
+    /// The peer accepted the connection and sent nothing, or has sent nothing for too long since.
     Silent,
-    /// No answer came, where one is due at once.
+    /// No answer arrived to a request that is answered immediately.
     NoAnswer,
-    /// What was waited for did not happen.
+    /// The awaited event did not happen.
     NotReleased,
-    /// The peer broke the protocol.
+    /// The peer violated the protocol.
     Violation(Violation),
     /// The peer is PyTorch's store, which does not speak this protocol.
     ForeignStore,
     /// A limit was reached.
     Limit(LimitError),
-    /// The value does not begin with a decimal number of 64 bits.
+    /// The value does not begin with a 64-bit decimal number.
     NotANumber,
-    /// The file has part of a record, or something else than records, at this offset in bytes.
+    /// The file has an incomplete or invalid record at this offset, in bytes.
     TornRecord(u64),
-    /// The file has a record without a key at this offset in bytes, which nobody writes: zeros.
+    /// The file has a record with an empty key at this offset, in bytes. No writer creates one: the bytes are
+    /// zeros.
     NamelessRecord(u64),
-    /// The time was up when the file's records had been read up to this offset in bytes. The next call goes on there.
+    /// The deadline passed when the file's records had been read up to this offset, in bytes. The next call
+    /// continues there.
     ReadUpTo(u64),
-    /// The file that the store works on has no name any more.
+    /// The file of the store has been removed.
     FileRemoved,
-    /// There is another file, or a shorter one, where the store's was.
+    /// The file of the store has been replaced or truncated.
     FileReplaced,
-    /// Another process kept the file locked.
+    /// Another process held the lock of the file.
     Locked,
     /// Stores of this kind have no queues.
     NoQueues,
-    /// Stores of this kind do not have this operation.
+    /// Stores of this kind do not support this operation.
     NoOperation,
-    /// The store's own code called back into the handle that is calling it.
+    /// The code of the store backend called back into the handle that is calling it.
     CalledBack,
 }
 
-/// Whether the store may have changed.
+/// Effect of a failed operation on the store.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Effect {
-    /// It did not, or the operation never changes it.
+    /// The store did not change.
     #[default]
     None,
-    /// The request was sent and its answer did not come.
+    /// The store may have changed: the request was sent, and no answer arrived.
     Possible,
-    /// It did: the request was carried out, and only what it waited for did not happen.
+    /// The store has changed: the request was applied, but the event that it waited for did not happen.
     Kept,
 }
 
-/// How an operation failed.
+/// Failure of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Failure {
-    /// Which kind of failure.
+    /// Kind of the failure.
     pub kind: ErrorKind,
-    /// How far the operation had come.
+    /// Phase that the operation had reached.
     pub phase: Phase,
-    /// From the call to the failure.
+    /// Time from the call to the failure.
     pub elapsed: Duration,
-    /// What stands behind it.
+    /// Cause of the failure.
     pub cause: Cause,
-    /// Whether the store may have changed.
+    /// Effect on the store.
     pub effect: Effect,
 }
 
@@ -443,20 +445,20 @@ impl Failure {
     }
 }
 
-/// The sentence that tells of a failure, with what the caller knows about the operation.
+/// Message of a failure, in one sentence, with what the caller knows about the operation.
 #[derive(Clone, Copy)]
 pub struct Sentence<'a> {
-    /// What was wanted.
+    /// The failed operation.
     pub operation: Operation,
-    /// The first key, as on the wire.
+    /// The first key, with the store's prefix and suffix.
     pub key: Option<&'a dyn fmt::Display>,
-    /// How many keys there are in all.
+    /// Total number of keys.
     pub keys_count: usize,
-    /// The server.
+    /// Address of the server.
     pub peer: &'a dyn fmt::Display,
-    /// How it failed.
+    /// The failure.
     pub failure: Failure,
-    /// The operating system's words for its error number.
+    /// The operating system's text for its error number.
     pub os_text: Option<&'a dyn fmt::Display>,
 }
 
@@ -497,24 +499,24 @@ impl Sentence<'_> {
                 write!(f, " met a peer that breaks the store protocol, after {span} while {phase}")?;
             }
             ErrorKind::Unresolved => write!(f, " found no address for the host in {span}")?,
-            ErrorKind::Unreachable => write!(f, " found no way to the host in {span}")?,
+            ErrorKind::Unreachable => write!(f, " found no route to the host in {span}")?,
             ErrorKind::Cancelled => write!(f, " was cancelled after {span} while {phase}")?,
             ErrorKind::LimitExceeded => f.write_str(" was not done")?,
             ErrorKind::QueueEmpty => f.write_str(" found the queue empty")?,
-            ErrorKind::InvalidArgument => f.write_str(" got an argument that makes no sense")?,
+            ErrorKind::InvalidArgument => f.write_str(" got an invalid argument")?,
             ErrorKind::Unsupported => f.write_str(" is not supported")?,
-            ErrorKind::Corrupt => write!(f, " met what it cannot read, after {span} while {phase}")?,
+            ErrorKind::Corrupt => write!(f, " found unreadable data after {span} while {phase}")?,
             ErrorKind::Reentrant => f.write_str(" was refused within the store's own code")?,
             ErrorKind::Io => write!(f, " failed after {span} while {phase}")?,
             ErrorKind::Exhausted => {
                 write!(f, " found the system out of resources, after {span} while {phase}")?;
             }
-            ErrorKind::NotFound => f.write_str(" found no such thing")?,
-            ErrorKind::Conflict => f.write_str(" contradicts what others asked for before")?,
+            ErrorKind::NotFound => f.write_str(" found no such object")?,
+            ErrorKind::Conflict => f.write_str(" contradicts an earlier request of another client")?,
             ErrorKind::StaleRound => f.write_str(" came too late for its round, which is over")?,
-            ErrorKind::Compacted => f.write_str(" asked for what the server does not remember")?,
+            ErrorKind::Compacted => f.write_str(" asked for changes that the server no longer keeps")?,
             ErrorKind::SessionEnded => write!(f, " lost its session after {span} while {phase}")?,
-            ErrorKind::Closed => f.write_str(" met a run that is closed")?,
+            ErrorKind::Closed => f.write_str(" found the run closed")?,
             ErrorKind::Replaced => f.write_str(" was refused, since this node was replaced")?,
         }
         self.why(f)?;
@@ -557,7 +559,7 @@ impl Sentence<'_> {
             (Cause::NamelessRecord(offset), _) => write!(f, ": a record without a key at offset {offset}"),
             (Cause::ReadUpTo(offset), _) => write!(f, ": its records were read up to offset {offset}"),
             (Cause::FileRemoved, _) => f.write_str(": it was removed"),
-            (Cause::FileReplaced, _) => f.write_str(": another one is in its place, or it was cut short"),
+            (Cause::FileReplaced, _) => f.write_str(": it was replaced or truncated"),
             (Cause::Locked, _) => f.write_str(": another process keeps the file locked"),
             (Cause::NoQueues, _) => f.write_str(": queue support is not implemented."),
             (Cause::NoOperation, _) => f.write_str(": stores of this kind do not have it"),
@@ -566,8 +568,8 @@ impl Sentence<'_> {
     }
 }
 
-/// Text on its way to one line: control characters are written as escapes (`\n`, `\u{1b}`). Keys and names come from
-/// others, and what they hold must not become a second line of a log, or a command to a terminal.
+/// Writer that keeps text on one line: control characters are written as escapes (`\n`, `\u{1b}`). Keys and names
+/// come from other processes. Their contents must not start a second line in a log, or send commands to a terminal.
 pub struct OneLine<W>(pub W);
 
 impl<W: fmt::Write> fmt::Write for OneLine<W> {
@@ -590,7 +592,7 @@ impl<W> fmt::Debug for OneLine<W> {
     }
 }
 
-/// A time span in the unit that a reader expects: `300 ms`, `2.5 s`.
+/// Time span for display: `300 ms`, `2.5 s`.
 #[derive(Clone, Copy, Debug)]
 pub struct Span(pub Duration);
 

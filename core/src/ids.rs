@@ -1,23 +1,23 @@
-//! Names of things that live in tables.
+//! Ids of entries in tables.
 
 use core::fmt;
 
-/// One connection of a server or a client: a table index and the generation of that place in the table, so that a
-/// late input for a connection that is gone cannot reach its successor.
+/// Id of a connection of a server or client: a table index and the generation of that entry, so that a late input
+/// for a closed connection cannot reach the next connection with the same index.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ConnId {
-    /// Place in the owner's table.
+    /// Index in the owner's table.
     pub index: u32,
-    /// How often that place was given away before.
+    /// Number of earlier connections with the same index.
     pub generation: u32,
 }
 
-/// Who waits at the store.
+/// Id of a waiter at the store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum WaiterId {
-    /// A connection: its protocol has one answer a wait, and no name for it.
+    /// A c10d connection: its protocol has one reply per wait, and no id for it.
     Conn(ConnId),
-    /// A request that has a place in its owner's table. The place is taken until its wait has ended.
+    /// A request, by its index in its owner's table. The index stays in use until the wait has ended.
     Request(u32),
 }
 

@@ -1,4 +1,5 @@
-//! Stores, barriers, sessions and rendezvous of librendezvous: state machines without I/O, and the driver that runs them.
+//! Stores, barriers, sessions and rendezvous of librendezvous: state machines without I/O, and the driver that runs
+//! them.
 //!
 //! ```
 //! use rendezvous_core::driver::server::{Server, ServerOptions};
@@ -14,10 +15,11 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! Everything outside [`driver`] is sans-IO: bytes, time and randomness come in as arguments, and what is to be done
-//! comes out as data. Three feature steps: none (no allocator: codec and client machines), `alloc` (the store engine
-//! and the server machines), `std` (the driver over sockets). `cfg(feature = …)` stands in this file and nowhere else.
-//! `planted-bugs` is no step: with it bugs can be planted in the machines, and nothing that is shipped has it.
+//! Everything outside [`driver`] is sans-IO: bytes, time and randomness are arguments, and actions are returned as
+//! data. There are three feature levels: none (no allocator: codec and client machines), `alloc` (the store engine
+//! and the server machines), `std` (the driver over sockets). `cfg(feature = …)` occurs only in this file. The
+//! feature `planted-bugs` is not a level: it allows tests to plant bugs in the machines, and no released library
+//! has it.
 #![no_std]
 #![warn(clippy::alloc_instead_of_core, clippy::std_instead_of_alloc, clippy::std_instead_of_core)]
 #![cfg_attr(test, allow(clippy::std_instead_of_alloc, reason = "tests run where std is"))]
@@ -65,7 +67,7 @@ pub mod store {
 pub mod wire;
 
 // L3
-/// Nobody goes on before all are there.
+/// Barriers: participants wait until all have arrived.
 pub mod barrier {
     pub mod by_keys;
 
@@ -75,7 +77,7 @@ pub mod barrier {
 #[cfg(feature = "alloc")]
 pub mod elastic_store;
 pub mod workers;
-/// How strangers become a numbered group.
+/// Rendezvous: nodes that do not know each other form a round with ranks.
 pub mod rendezvous {
     #[cfg(feature = "alloc")]
     pub mod error;

@@ -1,25 +1,25 @@
-//! Every bound, in one place. Nothing in a machine grows without one of these.
+//! All limits, in one place. No state machine grows without one of them.
 
 use crate::time::Duration;
 
-/// Longest key on the wire, in bytes. Source: c10d protocol, section 4.5 (measured on PyTorch 2.15.0).
+/// Maximum key length on the wire, in bytes. Source: c10d protocol, section 4.5 (measured on PyTorch 2.15.0).
 pub const KEY_BYTES_MAX: u64 = 8192;
-/// Longest value in one request, in bytes: 8 MiB. Source: c10d protocol, section 4.5.
+/// Maximum value length in one request, in bytes: 8 MiB. Source: c10d protocol, section 4.5.
 pub const VALUE_BYTES_MAX: u64 = 8 * 1024 * 1024;
-/// Most keys in one CHECK, WAIT, MULTI_GET or MULTI_SET. Source: c10d protocol, section 4.5.
+/// Maximum number of keys in one CHECK, WAIT, MULTI_GET or MULTI_SET. Source: c10d protocol, section 4.5.
 pub const KEYS_MAX: u64 = 131_072;
 
-/// Bounds on one c10d frame, checked on its length fields before its bytes are kept.
+/// Limits of one c10d frame, checked on its length fields before its bytes are buffered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FrameLimits {
-    /// Longest key, in bytes.
+    /// Maximum key length, in bytes.
     pub key_bytes_max: u64,
-    /// Longest value, in bytes.
+    /// Maximum value length, in bytes.
     pub value_bytes_max: u64,
-    /// Most keys (or pairs) in one list.
+    /// Maximum number of keys (or pairs) in one list.
     pub keys_max: u64,
-    /// Longest whole frame, in bytes. PyTorch has no such bound, since it applies lists piece by piece; here a frame
-    /// is applied whole, so it is kept whole.
+    /// Maximum length of a whole frame, in bytes. PyTorch has no such limit, since it applies lists element by
+    /// element. This server applies a frame as a whole, so it buffers the whole frame.
     pub frame_bytes_max: usize,
 }
 
@@ -34,16 +34,16 @@ impl Default for FrameLimits {
     }
 }
 
-/// What a key is charged beside its bytes and those of its value: its place in the tables. Without it, a store of short
-/// keys would take many times the memory that it may.
+/// Charge of a key in addition to its own bytes and those of its value, in bytes: its table entry. Without it, a
+/// store of short keys could take many times its limit.
 pub const KEY_COST_BYTES: u64 = 128;
-/// What a queued item is charged beside its bytes, so that empty ones are not free.
+/// Charge of a queued item in addition to its bytes, in bytes, so that empty items are not free.
 pub const ITEM_COST_BYTES: u64 = 32;
 
-/// Bounds on what is read of a store's file.
+/// Limits of a file store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LogLimits {
-    /// Keys and values together, in bytes, with [`KEY_COST_BYTES`] for each key.
+    /// Maximum size of keys and values together, in bytes, including [`KEY_COST_BYTES`] for each key.
     pub stored_bytes_max: u64,
 }
 
@@ -53,15 +53,16 @@ impl Default for LogLimits {
     }
 }
 
-/// Bounds on the store's contents.
+/// Limits of the contents of a store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EngineLimits {
-    /// Keys (those that are only waited for, too), values and queued items together, in bytes, with what each costs
-    /// beside them: [`KEY_COST_BYTES`], [`ITEM_COST_BYTES`].
+    /// Maximum size of keys (including those that are only waited for), values and queued items together, in bytes,
+    /// including their charges: [`KEY_COST_BYTES`], [`ITEM_COST_BYTES`].
     pub stored_bytes_max: u64,
-    /// Keys that are waited for, counted once for each wait.
+    /// Maximum number of keys that are waited for, counted once per wait.
     pub registrations_max: usize,
-    /// Waits and barriers pending on one connection. PyTorch's own client never has more than one.
+    /// Maximum number of pending waits and barriers of one connection. PyTorch's own client never has more than
+    /// one.
     pub waits_per_connection_max: usize,
 }
 
@@ -71,18 +72,18 @@ impl Default for EngineLimits {
     }
 }
 
-/// Bounds on what the native protocol keeps beside the keys.
+/// Limits of what the native protocol keeps in addition to the keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HistoryLimits {
-    /// Most changes that are kept for watches.
+    /// Maximum number of changes kept for watches.
     pub changes_max: usize,
-    /// Their keys and values together, in bytes, with what each costs beside them.
+    /// Maximum size of their keys and values together, in bytes, including the charge of each change.
     pub bytes_max: u64,
-    /// Most watches.
+    /// Maximum number of watches.
     pub watches_max: usize,
-    /// Most leases.
+    /// Maximum number of leases.
     pub leases_max: usize,
-    /// Most keys on leases.
+    /// Maximum number of leased keys.
     pub leased_keys_max: usize,
 }
 
@@ -98,35 +99,36 @@ impl Default for HistoryLimits {
     }
 }
 
-/// Bounds on a server.
+/// Limits of a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ServerLimits {
-    /// Bounds on one request.
+    /// Limits of one request.
     pub frame: FrameLimits,
-    /// Bounds on what is stored.
+    /// Limits of the contents of the store.
     pub engine: EngineLimits,
-    /// Bounds on the sessions of native clients.
+    /// Limits of the sessions of native clients.
     pub session: SessionLimits,
-    /// Bounds on what native clients may watch and lease.
+    /// Limits of the watches and leases of native clients.
     pub history: HistoryLimits,
-    /// Bounds on the barriers of native clients.
+    /// Limits of the barriers of native clients.
     pub barrier: BarrierLimits,
-    /// Bounds on the rendezvous.
+    /// Limits of the rendezvous service.
     pub rendezvous: RendezvousLimits,
-    /// Most connections at a time.
+    /// Maximum number of concurrent connections.
     pub connections_max: usize,
-    /// Unsent answers of one connection, in bytes, from which on its requests rest until the peer reads.
+    /// Size of the unsent answers of one connection, in bytes, from which on the server handles no more of its
+    /// requests until the peer reads.
     pub unsent_bytes_high: usize,
-    /// Longest single answer, in bytes; a request for more ends the connection.
+    /// Maximum length of a single answer, in bytes; a request for more ends the connection.
     pub answer_bytes_max: usize,
-    /// Received and unsent bytes of all connections, and what all sessions hold, together. Where there would be more,
-    /// whoever holds most is ended, connection or session.
+    /// Maximum size of the received and unsent bytes of all connections and of the memory of all sessions,
+    /// together, in bytes. Where it would be exceeded, the server ends the connection or session that holds most.
     pub buffered_bytes_max: u64,
-    /// From accept to a complete greeting.
+    /// Time from accept to a complete greeting.
     pub handshake_timeout: Duration,
-    /// Longest silence within a frame that has begun.
+    /// Maximum time without input within an incomplete frame.
     pub frame_timeout: Duration,
-    /// Longest time in which a peer that has answers to read reads none of them.
+    /// Maximum time in which a peer with unsent answers reads none of them.
     pub stall_timeout: Duration,
 }
 
@@ -150,39 +152,40 @@ impl Default for ServerLimits {
     }
 }
 
-/// What a request that waits, or a watch, is charged beside the bytes of its keys: its place in the tables.
+/// Charge of a waiting request or a watch in addition to the bytes of its keys, in bytes: its table entry.
 pub const WAIT_COST_BYTES: u64 = 192;
-/// What a frame that is kept for a session is charged beside its bytes, where what a server holds is added up.
+/// Charge of a frame that is kept for a session in addition to its bytes, in bytes, in the total memory of a
+/// server.
 pub const KEPT_COST_BYTES: u64 = 64;
 
-/// Bounds on the sessions of the native protocol.
+/// Limits of the sessions of the native protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SessionLimits {
-    /// Most sessions at a time.
+    /// Maximum number of concurrent sessions.
     pub sessions_max: usize,
-    /// Longest body of a frame to a client, in bytes. A server takes the smaller of this and
+    /// Maximum length of the body of a frame to a client, in bytes. A server uses the smaller of this and
     /// [`FrameLimits::frame_bytes_max`].
     pub body_bytes_max: usize,
-    /// Most frames that are kept for one session until its client has received them.
+    /// Maximum number of frames that are kept for one session until its client has received them.
     pub window_frames: u32,
-    /// Their bytes together.
+    /// Maximum size of these frames together, in bytes.
     pub window_bytes: u64,
-    /// Most requests of one session that are pending.
+    /// Maximum number of pending requests of one session.
     pub pending_max: usize,
-    /// Copies of the keys that one session's requests wait for, and names that it watches, in bytes, with
-    /// [`WAIT_COST_BYTES`] for each.
+    /// Maximum size of the copied keys that one session's requests wait for, and of the names that it watches, in
+    /// bytes, including [`WAIT_COST_BYTES`] for each.
     pub waiting_bytes_max: u64,
-    /// Longest time that a session outlives its connection.
+    /// Maximum time that a session outlives its connection.
     pub grace_max: Duration,
-    /// Shortest interval of heartbeats that a client may ask for.
+    /// Minimum heartbeat interval that a client may request.
     pub heartbeat_min: Duration,
-    /// Interval of heartbeats of clients that do not ask.
+    /// Heartbeat interval of clients that request none.
     pub heartbeat_default: Duration,
-    /// Longest interval of heartbeats that a client may ask for.
+    /// Maximum heartbeat interval that a client may request.
     pub heartbeat_max: Duration,
-    /// Most heartbeats that may be missed.
+    /// Maximum number of heartbeats that may be missed.
     pub heartbeats_missed_max: u32,
-    /// Ended sessions whose reason is remembered.
+    /// Maximum number of ended sessions whose reason is remembered.
     pub remembered_max: usize,
 }
 
@@ -205,28 +208,28 @@ impl Default for SessionLimits {
     }
 }
 
-/// What a barrier is charged beside the bytes of its key: its place in the tables, and each end that is remembered.
+/// Charge of a barrier in addition to the bytes of its key, and of each remembered end, in bytes: its table entry.
 pub const BARRIER_COST_BYTES: u64 = 256;
-/// What a name at a barrier is charged beside its bytes.
+/// Charge of a participant's name in addition to its bytes, in bytes.
 pub const MEMBER_COST_BYTES: u64 = 96;
 
-/// Bounds on the barriers of the native protocol.
+/// Limits of the barriers of the native protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BarrierLimits {
-    /// Most barriers at a time, those included at which nobody waits and that are only remembered.
+    /// Maximum number of barriers, including those without waiting participants that are only remembered.
     pub barriers_max: usize,
-    /// Most participants of one barrier.
+    /// Maximum number of participants of one barrier.
     pub participants_max: u32,
-    /// Most arrivals that wait, at all barriers together.
+    /// Maximum number of waiting arrivals, at all barriers together.
     pub arrivals_max: usize,
-    /// Longest name, in bytes.
+    /// Maximum length of a name, in bytes.
     pub name_bytes_max: usize,
-    /// Keys, names and ends together, in bytes, with what each costs beside them: [`BARRIER_COST_BYTES`],
+    /// Maximum size of keys, names and ends together, in bytes, including their charges: [`BARRIER_COST_BYTES`],
     /// [`MEMBER_COST_BYTES`].
     pub stored_bytes_max: u64,
-    /// Ends of one barrier that are remembered; less than one counts as one.
+    /// Maximum number of remembered ends of one barrier; 0 counts as 1.
     pub ends_kept_max: usize,
-    /// Most names of absent participants in one end; the others are counted.
+    /// Maximum number of absent participants that one end names; the others are counted.
     pub absent_named_max: usize,
 }
 
@@ -244,30 +247,31 @@ impl Default for BarrierLimits {
     }
 }
 
-/// Bounds on a client.
+/// Limits of a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ClientLimits {
-    /// Bounds on one request: what a server takes.
+    /// Limits of one request: those of the server.
     pub frame: FrameLimits,
-    /// The answer to one request, in bytes. Larger than a request, since values grow through APPEND.
+    /// Maximum length of the answer to one request, in bytes. Greater than that of a request, since values grow
+    /// through APPEND.
     pub reply_bytes_max: u64,
-    /// Most connections at a time; fewer than two count as two. Calls that wait have all but one of them: the last is for
-    /// those that are answered at once, such as the one that ends the waits.
+    /// Maximum number of concurrent connections; fewer than two count as two. Waiting calls may use all but one of
+    /// them. The last is reserved for calls that are answered immediately, such as the one that ends the waits.
     pub connections_max: usize,
-    /// Most operations at a time.
+    /// Maximum number of concurrent operations.
     pub operations_max: usize,
-    /// Connections that are kept while nobody uses them.
+    /// Maximum number of idle connections that are kept.
     pub idle_connections_max: usize,
 }
 
 impl ClientLimits {
-    /// Most connections at a time.
+    /// Maximum number of concurrent connections.
     #[must_use]
     pub fn connections_max(&self) -> usize {
         self.connections_max.max(2)
     }
 
-    /// Most connections that calls which wait have at a time.
+    /// Returns the maximum number of connections that waiting calls use.
     #[must_use]
     pub fn waiting_connections_max(&self) -> usize {
         self.connections_max() - 1
@@ -286,26 +290,28 @@ impl Default for ClientLimits {
     }
 }
 
-/// Bounds on the rendezvous service.
+/// Limits of the rendezvous service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RendezvousLimits {
-    /// Most run ids that are remembered. Closed ones count, since a closed run stays closed for as long as it is
-    /// remembered. Where there would be more, the run is forgotten that has been closed and without a node for longest, or
-    /// else the one that has been without a node for longest; only where each has a node, a new one is refused.
+    /// Maximum number of remembered run ids. Closed runs count, since a run stays closed for as long as it is
+    /// remembered. To make space for a new run, the service forgets the closed run that has been without nodes for
+    /// longest, or else the open run that has been without nodes for longest. It refuses a new run only if every
+    /// run has a node.
     pub runs_max: usize,
-    /// Longest run id, in bytes.
+    /// Maximum length of a run id, in bytes.
     pub run_id_bytes_max: usize,
-    /// Longest words in which a node says why the job has failed, in bytes.
+    /// Maximum length of the message with which a node reports a failure of the job, in bytes.
     pub failure_bytes_max: usize,
-    /// Most nodes of one run, those that stand by included.
+    /// Maximum number of nodes of one run, including standby nodes.
     pub nodes_per_run_max: usize,
-    /// Longest host part of a node's name, in bytes.
+    /// Maximum length of the host part of a node's name, in bytes.
     pub node_name_bytes_max: usize,
-    /// Most labels of one node.
+    /// Maximum number of labels of one node.
     pub labels_max: usize,
-    /// Names and values of one node's labels together, in bytes.
+    /// Maximum size of the names and values of one node's labels together, in bytes.
     pub label_bytes_max: usize,
-    /// Most hosts of one run whose failures are remembered; beyond it the one that failed longest ago is forgotten.
+    /// Maximum number of hosts of one run whose failures are remembered; beyond it, the host that failed longest
+    /// ago is forgotten.
     pub failed_hosts_max: usize,
 }
 
@@ -324,94 +330,102 @@ impl Default for RendezvousLimits {
     }
 }
 
-/// Longest text before a line on the console, in bytes. It is written once for each line, however short that is.
+/// Maximum length of the prefix of a console line, in bytes. The prefix is written once per line, however short the
+/// line is.
 pub const PREFIX_BYTES_MAX: usize = 256;
-/// Longest line that is kept whole until it ends, in bytes; what is longer is passed on in pieces of this length.
+/// Maximum length of a line that is buffered until it ends, in bytes; a longer line is passed on in pieces of this
+/// length.
 pub const LINE_BYTES_MAX: usize = 64 * 1024;
-/// Last lines of a worker's standard error that a failure report holds.
+/// Number of last lines of a worker's standard error in a failure report.
 pub const TAIL_LINES: usize = 20;
-/// Longest line of these, in bytes; the rest of it is left out and counted.
+/// Maximum length of such a line, in bytes; the rest is omitted and counted.
 pub const TAIL_LINE_BYTES_MAX: usize = 1024;
-/// Longest error file, in bytes; a longer one is not read.
+/// Maximum length of an error file, in bytes; a longer file is not read.
 pub const ERROR_FILE_BYTES_MAX: usize = 1 << 20;
-/// Longest value that a worker returns that is a function, in bytes.
+/// Maximum length of the return value of a worker that is a function, in bytes.
 pub const RETURNED_BYTES_MAX: usize = 256 * 1024 * 1024;
-/// Longest name of a folder that a run id gives, in bytes.
+/// Maximum length of a folder name made from a run id, in bytes.
 pub const RUN_FOLDER_BYTES_MAX: usize = 100;
-/// Bytes that a console has not taken yet from which on workers wait for it. It is passed by what one read brings.
+/// Size of the pending console output, in bytes, from which on workers wait for the console. One read may exceed
+/// it.
 pub const CONSOLE_FULL_BYTES: usize = 256 * 1024;
-/// The same from which on what comes is left out, and counted.
+/// Size of the pending console output, in bytes, from which on further output is dropped and counted.
 pub const CONSOLE_BYTES_MAX: usize = 1 << 20;
-/// How long a console may take nothing before those whose output has a file do without it.
+/// Time without progress of the console after which workers whose output also goes to a file no longer wait for it.
 pub const CONSOLE_STALL: Duration = Duration::from_secs(1);
-/// End of a redirected standard error in which its last lines are looked for, in bytes.
+/// Length of the end of a redirected standard error in which its last lines are searched, in bytes.
 pub const TAIL_BYTES_MAX: usize = 64 * 1024;
 
-/// Bounds on what one worker of an RPC group says of its devices: its longest name or device, and its longest list. No
-/// group is larger, either: a list of all its workers is one value of a store.
+/// Limits of what one worker of an RPC group publishes about its devices: its longest name or device, and its
+/// longest list. They also limit the size of a group, because the list of all its workers is one value of a store.
 pub const CARD: FrameLimits = FrameLimits {
     key_bytes_max: 0,
     value_bytes_max: 128,
     keys_max: 1 << 16,
     frame_bytes_max: 8 * 1024 * 1024,
 };
-/// Most devices that a map for one worker begins at.
+/// Maximum number of source devices in the device map for one worker.
 pub const DEVICE_PAIRS_MAX: usize = 1024;
-/// Bounds on what one worker tells the others of a change of their group: a card, and who went.
+/// Limits of what one worker publishes about a change of the group: its own data, and the workers that left.
 pub const UPDATE: FrameLimits =
     FrameLimits { value_bytes_max: 8 * 1024 * 1024, frame_bytes_max: 16 * 1024 * 1024, ..CARD };
-/// Bounds on the fields of a frame between workers that is not data: texts and names.
+/// Limits of the fields of a frame between workers other than data: texts and names.
 pub const RPC_FRAME: FrameLimits =
     FrameLimits { key_bytes_max: 0, value_bytes_max: 32 * 1024, keys_max: 0, frame_bytes_max: 64 * 1024 };
 
-/// Bounds on one connection between workers.
+/// Limits of one connection between workers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RpcLimits {
-    /// Most requests under way.
+    /// Maximum number of requests in progress.
     pub requests_max: u32,
-    /// Payloads of requests under way together, in bytes. One request alone may have more only up to
-    /// [`RpcLimits::payload_bytes_max`].
+    /// Maximum size of the payloads of requests in progress together, in bytes. A single request may have more, up
+    /// to [`RpcLimits::payload_bytes_max`].
     pub bytes_max: u64,
-    /// Longest payload of a request or an answer, in bytes.
+    /// Maximum payload of a request or an answer, in bytes.
     pub payload_bytes_max: u64,
-    /// Most calls that wait until they can be sent.
+    /// Maximum number of calls that wait to be sent.
     pub waiting_max: u32,
-    /// Their payloads together, in bytes. One call alone may have more.
+    /// Maximum size of their payloads together, in bytes. A single call may have more.
     pub waiting_bytes_max: u64,
-    /// From the first byte to a complete greeting.
+    /// Time from the first byte to a complete greeting.
     pub greeting_timeout: Duration,
-    /// Longest silence of a peer that owes an answer before it is asked for a sign of life.
+    /// Time without input from a peer that owes an answer after which the caller sends a ping.
     pub ping_interval: Duration,
-    /// Longest time that such a sign may take.
+    /// Maximum time until the reply to a ping.
     pub ping_timeout: Duration,
-    /// Time in which the caller sends nothing, or pings only, after which requests with incomplete payloads are given up,
-    /// or the connection where a frame is incomplete. It is looked at once in that time, so it may take twice as long.
+    /// Time in which the caller sends nothing but pings, after which the callee drops requests with incomplete
+    /// payloads, or the connection where a frame is incomplete. The callee checks once in this time, so it may take
+    /// twice as long.
     pub stall_timeout: Duration,
-    /// Answers that the caller has not taken, in bytes, from which on no further handlers begin for it. What handlers at work
-    /// answer comes on top.
+    /// Size of the answers that the caller has not read, in bytes, from which on no further handlers start for it.
+    /// The answers of running handlers are not included.
     pub answer_bytes_max: u64,
-    /// The same with an answer that comes when its handler has returned; beyond that it is dropped. One alone may be longer.
+    /// The same limit for the answer of a handler that has returned; beyond it, the answer is dropped. A single
+    /// answer may be longer.
     pub late_answer_bytes_max: u64,
 }
 
-/// Bounds on what a worker takes in from all its callers together.
+/// Limits of what a worker accepts from all its callers together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct IntakeLimits {
-    /// Requests that are not done with.
+    /// Maximum number of unfinished requests.
     pub requests_max: u64,
-    /// Their payloads, in bytes.
+    /// Size of their payloads, in bytes.
     pub bytes_max: u64,
-    /// Of one caller, requests that it does not wait for: notices, and calls that it has given up.
+    /// Maximum number of unfinished requests of one caller that it does not wait for: notices, and calls that it
+    /// has cancelled.
     pub unawaited_requests_max: u64,
-    /// Their payloads, in bytes.
+    /// Size of their payloads, in bytes.
     pub unawaited_bytes_max: u64,
-    /// Requests below which a caller is read when there is no room for others.
+    /// Number of unfinished requests of a caller below which the worker reads from it even when the shared limits
+    /// are reached.
     pub reserved_requests: u64,
-    /// Their payloads, in bytes.
+    /// Size of their payloads, in bytes.
     pub reserved_bytes: u64,
-    /// Answers that callers have not taken, in bytes, from which on no handlers begin for callers that have some.
+    /// Size of the answers that callers have not read, in bytes, from which on no handlers start for callers that
+    /// have unread answers.
     pub answer_bytes_max: u64,
-    /// The same with an answer that comes when its handler has returned; beyond that it is dropped.
+    /// The same limit for the answer of a handler that has returned; beyond it, the answer is dropped.
     pub late_answer_bytes_max: u64,
 }
 
@@ -448,6 +462,6 @@ impl Default for RpcLimits {
     }
 }
 
-/// Longest text of a handler that failed, in bytes. A longer one is cut, and says so.
+/// Maximum length of the error text of a handler, in bytes. A longer text is cut, and says so.
 pub const FAILURE_TEXT_BYTES_MAX: usize = 16 * 1024;
 const _: () = assert!(FAILURE_TEXT_BYTES_MAX as u64 <= RPC_FRAME.value_bytes_max);

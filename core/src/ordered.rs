@@ -1,8 +1,8 @@
-//! Maps and sets in order, in little code.
+//! Ordered maps and sets with little machine code.
 //!
-//! Each pair of types for which a program instantiates a tree of the standard library is about ten kilobytes of it. So
-//! there are two trees here, one by pairs of numbers and one by bytes, and each entry has a number. Values that are
-//! none stand in a list beside their tree.
+//! Each pair of types for which a program instantiates a tree of the standard library takes about ten kilobytes of
+//! code. So this module has only two trees, one keyed by pairs of numbers and one by bytes, and each maps to a
+//! number. Values that are not numbers are stored in a list beside the tree.
 
 use crate::ids::ConnId;
 use crate::time::Instant;
@@ -15,17 +15,17 @@ use core::fmt;
 use core::marker::PhantomData;
 use core::ops::{Bound, RangeBounds};
 
-/// What is a number by another name. The numbers are in the order of what they stand for.
+/// Type that converts to a number and back. The numbers have the same order as the values.
 pub trait Number: Copy {
     fn number(self) -> u64;
-    /// What `number` made of it.
+    /// Converts a result of `number` back.
     fn from_number(number: u64) -> Self;
 }
 
-/// What is one number, or two. The pairs are in the order of what they stand for.
+/// Type that converts to a pair of numbers and back. The pairs have the same order as the values.
 pub trait Id: Copy {
     fn pair(self) -> Pair;
-    /// What `pair` made of it.
+    /// Converts a result of `pair` back.
     fn from_pair(pair: Pair) -> Self;
 }
 
@@ -41,7 +41,7 @@ impl Number for u64 {
     }
 }
 
-#[expect(clippy::cast_possible_truncation, reason = "they come back as they went in")]
+#[expect(clippy::cast_possible_truncation, reason = "only results of `number` are converted back")]
 impl Number for u32 {
     fn number(self) -> u64 {
         self.into()
@@ -52,7 +52,7 @@ impl Number for u32 {
     }
 }
 
-#[allow(clippy::cast_possible_truncation, reason = "they come back as they went in")]
+#[allow(clippy::cast_possible_truncation, reason = "only results of `number` are converted back")]
 impl Number for usize {
     fn number(self) -> u64 {
         self as u64
@@ -103,7 +103,7 @@ impl<A: Number, B: Number> Id for (A, B) {
     }
 }
 
-/// Out of line, all of it: the code of a tree is not to be where it is used.
+/// Tree whose methods are never inlined, so that their code exists once.
 #[derive(Debug)]
 struct Tree<K>(BTreeMap<K, u64>);
 
@@ -198,15 +198,15 @@ impl<K: Id, V: Number> Index<K, V> {
     }
 
     pub fn iter(&self) -> impl Iterator<Item = (K, V)> + Clone {
-        self.with_timeout((0, 0), (u64::MAX, u64::MAX))
+        self.between((0, 0), (u64::MAX, u64::MAX))
     }
 
-    /// Those whose first number is this one.
+    /// Returns the entries whose first number is `first`.
     pub fn of(&self, first: impl Number) -> impl Iterator<Item = (K, V)> + Clone {
-        self.with_timeout((first.number(), 0), (first.number(), u64::MAX))
+        self.between((first.number(), 0), (first.number(), u64::MAX))
     }
 
-    fn with_timeout(&self, from: Pair, through: Pair) -> impl Iterator<Item = (K, V)> + Clone {
+    fn between(&self, from: Pair, through: Pair) -> impl Iterator<Item = (K, V)> + Clone {
         let steps = self.tree.range(Bound::Included(&from), Bound::Included(&through));
         steps.map(|(&key, number)| (K::from_pair(key), V::from_number(number)))
     }
@@ -218,7 +218,7 @@ impl<K: Id + fmt::Debug, V: Number + fmt::Debug> fmt::Debug for Index<K, V> {
     }
 }
 
-/// A set of numbers. One of deadlines has instants first, and then whose they are.
+/// A set of numbers. A set of deadlines has pairs of an instant and the id of its owner.
 pub struct Set<K>(Index<K, u64>);
 
 impl<K> Default for Set<K> {
@@ -264,7 +264,7 @@ impl<K: Id> Set<K> {
         self.0.iter().map(|(key, _)| key)
     }
 
-    /// Those whose first number is this one.
+    /// Returns the entries whose first number is `first`.
     pub fn of(&self, first: impl Number) -> impl Iterator<Item = K> + Clone {
         self.0.of(first).map(|(key, _)| key)
     }
@@ -276,14 +276,14 @@ impl<K: Id + fmt::Debug> fmt::Debug for Set<K> {
     }
 }
 
-/// Values beside the tree that knows their places, without a gap.
+/// Values in a vector without gaps, and a tree of their indices.
 #[derive(Debug)]
 struct List<K, V> {
     places: Tree<K>,
     entries: Vec<(K, V)>,
 }
 
-/// Places that a list may keep though it is much shorter.
+/// Capacity that a list keeps when it becomes shorter, in entries.
 const PLACES_KEPT: usize = 64;
 
 impl<K: Ord + Clone, V> List<K, V> {
@@ -344,7 +344,7 @@ impl<K: Ord + Clone, V> List<K, V> {
     }
 }
 
-/// A map from numbers to whatever it is.
+/// A map from numbers to values of any type.
 pub struct Map<K, V> {
     list: List<Pair, V>,
     kind: PhantomData<K>,
@@ -399,7 +399,7 @@ impl<K: Id + fmt::Debug, V: fmt::Debug> fmt::Debug for Map<K, V> {
     }
 }
 
-/// A map from names to whatever it is.
+/// A map from byte strings to values of any type.
 #[derive(Debug)]
 pub struct Named<V>(List<Arc<[u8]>, V>);
 
@@ -441,12 +441,12 @@ impl<V> Named<V> {
         }
     }
 
-    /// What stands by a name, after `fresh` if nothing did.
+    /// Returns the value of a name; inserts `fresh()` if there is none.
     pub fn entry(&mut self, name: &[u8], fresh: impl FnOnce() -> V) -> &mut V {
         if !self.contains(name) {
             self.0.insert(name.into(), fresh());
         }
-        // invariant: it was there, or was put there just now
+        // invariant: it existed, or was just inserted
         self.get_mut(name).expect("the name is there")
     }
 
@@ -454,7 +454,7 @@ impl<V> Named<V> {
         self.0.remove(name)
     }
 
-    /// Removes all whose names begin so.
+    /// Removes all entries whose names begin with `prefix`.
     pub fn remove_prefix(&mut self, prefix: &[u8]) {
         let first = |names: &Self| names.range(prefix..).next().map(|(name, _)| Arc::<[u8]>::from(name));
         while let Some(name) = first(self).filter(|name| name.starts_with(prefix)) {
@@ -491,7 +491,7 @@ mod tests {
     fn they_are_as_a_tree_is() {
         let (mut map, mut named, mut index, mut set) = (Map::new(), Named::new(), Index::new(), Set::new());
         let (mut tree, mut by_name) = (BTreeMap::new(), BTreeMap::new());
-        // 7 runs through all that 320 leaves of a remainder.
+        // Multiples of 7 take every remainder modulo 320.
         for step in 0..2000_u64 {
             let key = (step * 7 % 320 / 10, step * 7 % 10);
             let name = [u8::try_from(key.0).unwrap_or(0), u8::try_from(key.1).unwrap_or(0)];

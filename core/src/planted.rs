@@ -1,5 +1,6 @@
 //! Bugs that are planted in the machines, one at a time, for the simulator to find. Only with the feature
-//! `planted-bugs`, which nothing in the workspace asks for; without it, `planted/absent.rs` stands here.
+//! `planted-bugs`, which no crate of the workspace enables by default; without it, `planted/absent.rs` replaces
+//! this module.
 
 mod bug;
 
@@ -9,7 +10,7 @@ use core::hint::black_box;
 use core::sync::atomic::{AtomicU8, Ordering};
 
 impl Bug {
-    /// All of them.
+    /// All bugs.
     pub const ALL: [Self; 19] = [
         Self::SkippedFence,
         Self::ShortFence,
@@ -33,18 +34,18 @@ impl Bug {
     ];
 }
 
-/// Stands in every program in which a bug could be planted, so that a library can be searched for it.
+/// String that is part of every program in which bugs can be planted, so that a test can search a library for it.
 pub const MARK: &str = "librendezvous, built so that bugs can be planted in it";
 
-/// One more than the number of the bug; 0: there is none.
+/// Number of the planted bug plus one; 0 for none.
 static PLANTED: AtomicU8 = AtomicU8::new(0);
 
-/// From now on this one is there, and no other, in the whole process.
+/// Plants this bug and no other, in the whole process; `None` removes it.
 pub fn plant(bug: Option<Bug>) {
     PLANTED.store(bug.map_or(0, |bug| bug as u8 + 1), Ordering::Relaxed);
 }
 
-/// Whether this one is there.
+/// Returns whether this bug is planted.
 pub fn has(bug: Bug) -> bool {
     black_box(MARK);
     PLANTED.load(Ordering::Relaxed) == bug as u8 + 1

@@ -1,17 +1,17 @@
-//! Seeded randomness: for jitter and for simulations, never for secrets.
+//! Seeded random numbers for jitter and simulations, never for secrets.
 
-/// A small deterministic generator (the SplitMix64 sequence: Steele, Lea and Flood, OOPSLA 2014).
+/// Small deterministic generator (the SplitMix64 sequence: Steele, Lea and Flood, OOPSLA 2014).
 #[derive(Clone, Debug)]
 pub struct Rng(u64);
 
 impl Rng {
-    /// A generator whose whole sequence follows from `seed`.
+    /// Creates a generator whose sequence depends only on `seed`.
     #[must_use]
     pub const fn new(seed: u64) -> Self {
         Self(seed)
     }
 
-    /// The next 64 bits.
+    /// Returns the next 64 bits.
     pub const fn next_u64(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;
@@ -20,7 +20,7 @@ impl Rng {
         z ^ (z >> 31)
     }
 
-    /// A number in `0..bound`; 0 when `bound` is 0. The bias of the reduction is below `bound / 2^64`.
+    /// Returns a number in `0..bound`; 0 when `bound` is 0. The bias of the reduction is below `bound / 2^64`.
     pub const fn below(&mut self, bound: u64) -> u64 {
         ((self.next_u64() as u128 * bound as u128) >> 64) as u64
     }

@@ -1,8 +1,8 @@
-//! Time as the machines see it: an argument, never a clock.
+//! Time of the state machines: an argument, never a clock.
 
 pub use core::time::Duration;
 
-/// A point on the monotonic clock of one process, in nanoseconds since an origin that its driver chose.
+/// Point in time on the monotonic clock of one process, in nanoseconds since an origin that its driver chose.
 ///
 /// Range: 584 years from the origin; arithmetic saturates. Instants of different processes are never compared.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
@@ -11,28 +11,28 @@ pub struct Instant(u64);
 impl Instant {
     /// The driver's origin.
     pub const ORIGIN: Self = Self(0);
-    /// Later than every other instant; never reached.
+    /// The latest instant; never reached.
     pub const MAX: Self = Self(u64::MAX);
 
-    /// The instant `nanos` nanoseconds after the origin.
+    /// Returns the instant `nanos` nanoseconds after the origin.
     #[must_use]
     pub const fn from_nanos(nanos: u64) -> Self {
         Self(nanos)
     }
 
-    /// The instant `millis` milliseconds after the origin.
+    /// Returns the instant `millis` milliseconds after the origin.
     #[must_use]
     pub const fn from_millis(millis: u64) -> Self {
         Self(millis.saturating_mul(1_000_000))
     }
 
-    /// Nanoseconds since the origin.
+    /// Returns the nanoseconds since the origin.
     #[must_use]
     pub const fn as_nanos(self) -> u64 {
         self.0
     }
 
-    /// The time that passed since `earlier`; zero when `earlier` is later.
+    /// Returns the time since `earlier`; zero when `earlier` is later.
     #[must_use]
     pub const fn since(self, earlier: Self) -> Duration {
         Duration::from_nanos(self.0.saturating_sub(earlier.0))
@@ -46,57 +46,57 @@ impl core::ops::Add<Duration> for Instant {
     }
 }
 
-/// How late a state machine may be called before that means that its process was paused.
+/// Delay of a call of a state machine from which on the process counts as paused.
 const LATE_MAX: Duration = Duration::from_millis(500);
 
-/// How long a state machine that a program polls must have been called in time after a pause before it recognises another
-/// one.
+/// Time after a pause during which a program must poll a state machine punctually before another pause is
+/// recognised.
 const PUNCTUAL_MIN: Duration = Duration::from_secs(2);
 
-/// What polls a state machine.
+/// Poller of a state machine.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Poller {
-    /// A thread of the library that does nothing else.
+    /// A thread of the library with no other task.
     Thread,
-    /// Perhaps a program, by its event loop, as seldom as it likes.
+    /// Possibly a program with its own event loop, at any interval.
     #[default]
     Program,
 }
 
-/// Recognises that the process of a state machine was paused: stopped by a signal, in a frozen container or in a debugger.
+/// Detector of pauses of the process: a stop signal, a frozen container or a debugger.
 ///
-/// Such a process finds all its deadlines passed when it goes on, although its peers had no chance to be heard. So the state
-/// machine moves its deadlines by the pause: each has as much time left as when the machine was last called. A suspended
-/// host needs none of that, because its monotonic clock stands still.
+/// A resumed process finds all its deadlines passed, although its peers had no chance to reach it. So the state
+/// machine extends its deadlines by the pause: each has as much time left as at the last call of the machine. A
+/// suspended host does not need this, because its monotonic clock stops.
 ///
-/// A program that polls its event loop seldom is late each time. Only its first delay counts as a pause, so its deadlines
-/// pass too.
+/// A program that rarely polls its event loop is late each time. Only its first delay counts as a pause, so that
+/// its deadlines pass as well.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct PauseDetector {
     poller: Poller,
     called_at: Instant,
-    /// The time still to be spent punctually before the next pause can be recognised.
+    /// Remaining punctual time until the next pause can be recognised.
     unproven: Duration,
 }
 
 impl PauseDetector {
-    /// For a state machine that is created at `now`.
+    /// Creates the detector of a state machine that is created at `now`.
     #[must_use]
     pub const fn new(now: Instant, poller: Poller) -> Self {
         Self { poller, called_at: now, unproven: Duration::ZERO }
     }
 
-    /// When the state machine was called last.
+    /// Returns when the state machine was last called.
     #[must_use]
     pub const fn called_at(&self) -> Instant {
         self.called_at
     }
 
-    /// Returns how long the process was paused, given that the state machine is called at `now` and had asked for that at
-    /// `due`. Zero: it was not.
+    /// Returns how long the process was paused, given that the state machine is called at `now` and had requested a
+    /// call at `due`. Zero means that it was not.
     pub fn on_call(&mut self, now: Instant, due: impl FnOnce() -> Option<Instant>) -> Duration {
         let gap = now.since(core::mem::replace(&mut self.called_at, now));
-        // Calls that follow each other closely do not ask for the next deadline.
+        // `due` is not evaluated for calls in quick succession.
         if gap < LATE_MAX || due().is_none_or(|due| now.since(due) < LATE_MAX) {
             self.unproven = self.unproven.saturating_sub(gap);
             return Duration::ZERO;
@@ -107,8 +107,8 @@ impl PauseDetector {
     }
 }
 
-/// A span in seconds, as decimal text without trailing zeros: `2.5`, `600`. Its `Debug` is as Python writes a float:
-/// `600.0`.
+/// Time span in seconds, as decimal text without trailing zeros: `2.5`, `600`. `Debug` formats it as Python formats
+/// a float: `600.0`.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Seconds(pub Duration);
 

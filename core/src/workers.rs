@@ -1,32 +1,32 @@
-//! Workers that check in, as PyTorch's clients do when they connect: each counts itself under one key, and whoever wants
-//! to know that all are there looks at the count. Nothing tells a client that a number has grown, so it looks again
-//! after a moment.
+//! Worker count, as PyTorch's clients keep it: each worker adds itself to one key when it connects, and a client
+//! that waits for all workers reads the count. The protocol has no notification of a larger number, so the client
+//! polls.
 
 use crate::store::call::{Call, Outcome, WaitMode};
 use crate::store::op::{Key, Request};
 use crate::time::{Duration, Instant};
 
-/// Where workers are counted; it stands outside every scope.
+/// Key of the worker count, outside every scope.
 pub const WORKERS_KEY: Key<'static> = Key::raw(b"init/");
-/// How often the count is looked at.
+/// Polling interval of the count.
 pub const LOOK_INTERVAL: Duration = Duration::from_millis(10);
 
-/// Counts a worker in; the answer is how many have been.
+/// Adds a worker to the count; the answer is the new count.
 pub const CHECK_IN: Request<'static> = Request::Add { key: WORKERS_KEY, delta: 1 };
 
-/// Takes a worker's check-in back; the answer is how many are left.
+/// Removes a worker from the count; the answer is the new count.
 pub const CHECK_OUT: Request<'static> = Request::Add { key: WORKERS_KEY, delta: -1 };
 
-/// What is to be done next.
+/// Next action of a [`WorkersWait`].
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum WorkersStep {
-    /// Make this call, and report its answer to [`WorkersWait::looked`].
+    /// Make this call, and report its outcome to [`WorkersWait::looked`].
     Look(Call<'static>),
-    /// Let time pass until then, and ask again.
+    /// Wait until this instant, and call [`WorkersWait::next_step`] again.
     PauseUntil(Instant),
     /// All have checked in.
     Complete,
-    /// The time is up, and too few have.
+    /// The deadline passed before enough workers had checked in.
     TooFew,
 }
 
@@ -38,7 +38,7 @@ enum State {
     TooFew,
 }
 
-/// One wait for workers.
+/// Wait for a number of workers.
 #[derive(Clone, Copy, Debug)]
 pub struct WorkersWait {
     world_size: i64,
@@ -48,23 +48,23 @@ pub struct WorkersWait {
 }
 
 impl WorkersWait {
-    /// A wait until `world_size` have checked in. With [`WaitMode::Once`], it looks once.
+    /// Creates a wait until `world_size` workers have checked in. With [`WaitMode::Once`], it reads the count once.
     #[must_use]
     pub const fn new(world_size: i64, wait_mode: WaitMode, deadline: Instant) -> Self {
         Self { world_size, wait_mode, deadline, state: State::Looking }
     }
 
-    /// What is to be done.
+    /// Returns the next action.
     #[must_use]
     pub fn next_step(&mut self, now: Instant) -> WorkersStep {
         if let State::Pausing(until) = self.state
             && until <= now
         {
-            // A look that has no time left would only end in a timeout of its own.
+            // A read without remaining time would only end in a timeout of its own.
             self.state = if now < self.deadline { State::Looking } else { State::TooFew };
         }
         match self.state {
-            // Once: a get that waits would tell of the first worker and of no other.
+            // `Once`: a waiting get would return after the first worker.
             State::Looking => {
                 WorkersStep::Look(Call::Store(Request::Get { key: WORKERS_KEY }, WaitMode::Once))
             }
@@ -74,7 +74,7 @@ impl WorkersWait {
         }
     }
 
-    /// The look has ended so; `text` is the value, if there was one.
+    /// Handles the outcome of the call; `text` is the value, if there was one.
     pub fn looked(&mut self, now: Instant, outcome: Outcome, text: &[u8]) {
         let count = if outcome == Outcome::Value { decimal(text) } else { None };
         self.state = if count.is_some_and(|count| count >= self.world_size) {
@@ -87,7 +87,7 @@ impl WorkersWait {
     }
 }
 
-/// The number that a store keeps as text.
+/// Parses a number that a store keeps as text.
 fn decimal(text: &[u8]) -> Option<i64> {
     core::str::from_utf8(text).ok()?.parse().ok()
 }

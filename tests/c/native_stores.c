@@ -418,7 +418,7 @@ void batches_answer_each_request(void) {
   // One that fails says why, and the others are done.
   rdzv_answer answer = answer_at(answers, 2, INVALID, 0);
   char message[256];
-  snprintf(message, sizeof message, "batch \"/a\" at %s got an argument that makes no sense: %s", rdzv_server_address(server),
+  snprintf(message, sizeof message, "batch \"/a\" at %s got an invalid argument: %s", rdzv_server_address(server),
            "the value is not a decimal number of 64 bits");
   check_bytes(__FILE__, __LINE__, answer.data, answer.len, message);
   CHECK(answer_at(answers, 3, RDZV_OK, 3).data == NULL);

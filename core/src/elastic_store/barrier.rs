@@ -1,11 +1,13 @@
-//! A barrier that, when not all come, finds out who is missing.
+//! Barrier that identifies the missing ranks when it times out.
 //!
-//! As with PyTorch: arrivals are counted, the last one opens the door. Who waits in vain leaves a trace, and rank 0
-//! looks for the traces of the others, names who left none, and opens the tracing gate; the others point to rank 0.
+//! As with PyTorch, arrivals are counted, and the last participant sets the key that releases the others. A
+//! participant whose wait times out writes a trace key. Rank 0 checks for the traces of the others, reports the
+//! ranks without one, and sets the tracing gate; the other ranks refer to rank 0.
 //!
-//! Unlike there, nobody waits for what cannot come: once there are as many traces as arrivals, who has left none is
-//! missing for certain. So rank 0 need not wait for a trace that nobody will leave, and a missing rank 0, whom PyTorch
-//! pays with a second whole timeout and never names, is named as soon as the last of those who came has given up.
+//! Unlike PyTorch, no rank waits for a trace that cannot follow: once there are as many traces as arrivals, the
+//! ranks without a trace are certainly missing. So rank 0 does not wait for them. A missing rank 0 is reported as
+//! soon as the last of the arrived ranks has timed out; PyTorch waits for it for a second whole timeout, and never
+//! reports it.
 
 use super::survey::Survey;
 use super::{GroupError, Step, UnexpectedOutcome, check_group, counter_key, joined, last_member_key, owned};
@@ -17,32 +19,32 @@ use alloc::vec;
 use alloc::vec::Vec;
 use core::fmt;
 
-/// How long PyTorch's barrier waits unless told otherwise.
+/// Default timeout of PyTorch's barrier.
 pub const BARRIER_TIMEOUT: Duration = Duration::from_secs(300);
-/// How long a trace is waited for unless told otherwise.
+/// Default timeout of the wait for traces.
 pub const TRACE_TIMEOUT: Duration = Duration::from_secs(10);
-/// Pauses between two looks at the traces: they double from the first to the last.
+/// Pauses between two checks of the traces: the first and the longest. Each is twice the previous one.
 const LOOK_INTERVALS: (Duration, Duration) = (Duration::from_millis(10), Duration::from_millis(500));
-/// What rank 0 may take beyond the trace timeout until it opens the gate.
+/// Time that rank 0 may take beyond the trace timeout until it sets the gate.
 const GATE_MARGIN: Duration = Duration::from_secs(1);
 
-/// One arrival.
+/// Options of one arrival.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BarrierOptions {
-    /// How many are to come.
+    /// Number of participants.
     pub world_size: i64,
-    /// What stands before each key. A prefix serves one barrier.
+    /// Prefix of each key. A prefix can be used for one barrier.
     pub key_prefix: Box<str>,
-    /// How long to wait for the others.
+    /// Timeout of the wait for the others.
     pub timeout: Duration,
-    /// Who arrives. Without it nobody is traced.
+    /// Rank of the participant. Without it, missing ranks are not searched for.
     pub rank: Option<i64>,
-    /// How long to wait for a trace that may still come.
+    /// Timeout of the wait for traces that may still be written.
     pub trace_timeout: Duration,
 }
 
 impl BarrierOptions {
-    /// An arrival with PyTorch's own timeouts, and without tracing.
+    /// Creates options with PyTorch's timeouts, and without tracing.
     #[must_use]
     pub fn new(world_size: i64, key_prefix: &str) -> Self {
         Self {
@@ -55,16 +57,16 @@ impl BarrierOptions {
     }
 }
 
-/// How a barrier ended.
+/// Outcome of a barrier.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum BarrierOutcome {
-    /// All have come.
+    /// All participants arrived.
     Released,
-    /// Not all came in time, and that is all that is known.
+    /// Not all arrived in time; the missing ranks are unknown.
     TimedOut,
-    /// Not all came in time, and these are missing: up to 16, in order.
+    /// Not all arrived in time, and these ranks are missing: up to 16, in order.
     Missing(Vec<i64>),
-    /// Not all came in time, and rank 0 tells who is missing.
+    /// Not all arrived in time; rank 0 reports the missing ranks.
     AskRankZero,
 }
 
@@ -82,11 +84,11 @@ enum State {
     Done(BarrierOutcome),
 }
 
-/// Looks at the traces, one after the other.
+/// Repeated check of the traces.
 #[derive(Clone, Copy, Debug)]
 struct Look {
     arrivals: i64,
-    /// When who has left no trace counts as missing.
+    /// When ranks without a trace count as missing.
     until: Instant,
     interval: Duration,
 }
@@ -97,7 +99,8 @@ struct Pause {
     until: Instant,
 }
 
-/// One arrival under way. Take [`TracedBarrier::next_step`]s until there is none, and report each outcome.
+/// Arrival in progress. The caller carries out each [`TracedBarrier::next_step`] and reports its outcome, until
+/// there is none.
 #[derive(Clone, Debug)]
 pub struct TracedBarrier {
     options: BarrierOptions,
@@ -105,16 +108,16 @@ pub struct TracedBarrier {
 }
 
 impl TracedBarrier {
-    /// An arrival.
+    /// Creates an arrival.
     ///
     /// # Errors
-    /// World size or rank make no sense.
+    /// The world size or the rank is invalid.
     pub fn new(options: BarrierOptions) -> Result<Self, GroupError> {
         check_group(options.rank, options.world_size)?;
         Ok(Self { options, state: State::Arriving })
     }
 
-    /// The step that is due; `None`: there is a [`TracedBarrier::barrier_outcome`].
+    /// Returns the next step; `None` when there is a [`TracedBarrier::barrier_outcome`].
     #[must_use]
     pub fn next_step(&self) -> Option<Step> {
         let prefix = &*self.options.key_prefix;
@@ -136,13 +139,13 @@ impl TracedBarrier {
         })
     }
 
-    /// After a wait in vain: asks how many have arrived. The outcome is their number.
+    /// Returns the step that counts the arrivals, for use after a timeout. The outcome is their number.
     #[must_use]
     pub fn count_step(&self) -> Step {
         Step::Add { key: counter_key(&self.options.key_prefix), delta: 0 }
     }
 
-    /// How it ended.
+    /// Returns the outcome, if the barrier has ended.
     #[must_use]
     pub const fn barrier_outcome(&self) -> Option<&BarrierOutcome> {
         match &self.state {
@@ -151,27 +154,28 @@ impl TracedBarrier {
         }
     }
 
-    /// Whether the others need this arrival no more: it was counted, and the door is open if it was the last one.
+    /// Returns whether the other participants no longer depend on this one: its arrival was counted, and if it was
+    /// the last, the others were released.
     #[must_use]
     pub const fn has_arrived(&self) -> bool {
         !matches!(self.state, State::Arriving | State::Announcing)
     }
 
-    /// Whether the wait was in vain and only the search for the missing is under way.
+    /// Returns whether the wait has timed out, and the search for the missing ranks is in progress.
     #[must_use]
     pub const fn is_tracing(&self) -> bool {
         !matches!(self.state, State::Arriving | State::Announcing | State::Waiting { .. } | State::Done(_))
     }
 
-    /// The step that was due has ended so.
+    /// Handles the outcome of the step.
     ///
     /// # Errors
-    /// The outcome is none of that step.
+    /// The outcome does not belong to that step.
     pub fn handle(&mut self, now: Instant, outcome: Outcome) -> Result<(), UnexpectedOutcome> {
         use Outcome::{Applied, Missing, NotReady, Number, Ready, Released};
         let BarrierOptions { world_size, timeout, rank, trace_timeout, .. } = self.options;
         let next = match (&self.state, outcome) {
-            // One too many announces as well: nobody stays behind a last member that died before it could.
+            // A surplus arrival announces as well, in case the last member died before it could.
             (State::Arriving, Number(count)) if count >= world_size => State::Announcing,
             (State::Arriving, Number(_)) => State::Waiting { until: now + timeout },
             (State::Announcing, Applied) | (State::Waiting { .. }, Released) => {
@@ -180,8 +184,8 @@ impl TracedBarrier {
             (State::Waiting { .. }, Missing) if rank.is_none() => State::Done(BarrierOutcome::TimedOut),
             (State::Waiting { .. }, Missing) => State::Tracing,
             (State::Tracing, Applied) => {
-                // Rank 0 looks for all, as long as it was told; whom it keeps waiting must not pay with more than their
-                // own timeout for one who may not even be there.
+                // Rank 0 searches for all ranks, with its full trace timeout. The others wait for rank 0 no longer
+                // than their own timeout, because it may be missing.
                 let wait = if rank == Some(0) { trace_timeout } else { trace_timeout.min(timeout) };
                 State::Counting(Look { arrivals: 0, until: now + wait, interval: LOOK_INTERVALS.0 })
             }
@@ -236,25 +240,26 @@ impl TracedBarrier {
     }
 }
 
-/// A barrier to which not all came, with what is known about who is missing.
+/// Timeout of a barrier, with what is known about the missing ranks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BarrierTimeout {
-    /// Who waited.
+    /// The rank that waited.
     pub rank: i64,
-    /// The barrier.
+    /// Key prefix of the barrier.
     pub key_prefix: Box<str>,
-    /// How many were to come.
+    /// Number of participants.
     pub world_size: i64,
-    /// How long the others were waited for.
+    /// Timeout of the wait for the others.
     pub timeout: Duration,
-    /// The missing ranks, as far as this rank knows; none when rank 0 knows.
+    /// The missing ranks, as far as this rank knows; empty when rank 0 knows them.
     pub missing: Vec<i64>,
-    /// What the message names: the missing, or whom to ask.
+    /// What the message names: the missing ranks, or rank 0.
     names: Vec<String>,
 }
 
 impl BarrierTimeout {
-    /// Words for a verdict, with the caller's names for ranks. `None`: there is nothing to say, or no rank to say it of.
+    /// Creates the error of an outcome, with the caller's names of ranks. Returns `None` if the barrier was
+    /// released, the missing ranks are unknown, or the options have no rank.
     #[must_use]
     pub fn of(
         options: &BarrierOptions,
@@ -275,7 +280,7 @@ impl BarrierTimeout {
         Some(Self { rank: rank?, key_prefix, world_size, timeout, missing, names })
     }
 
-    /// The names of the missing, in their order.
+    /// Returns the names of the missing ranks, in order of rank.
     #[must_use]
     pub fn missing_names(&self) -> &[String] {
         if self.missing.is_empty() { &[] } else { &self.names }

@@ -1,5 +1,5 @@
-//! The end of an exchange: everybody tells that it has read everything, and rank 0, which often hosts the store, waits
-//! for that.
+//! End of a data exchange: every rank announces that it has read all data, and rank 0, which often hosts the store,
+//! waits for that.
 
 use super::survey::Survey;
 use super::{Step, UnexpectedOutcome, counter_key, joined, last_member_key, owned};
@@ -12,46 +12,46 @@ use alloc::vec::Vec;
 use core::fmt;
 use core::fmt::Write as _;
 
-/// The key of one rank's data: the number stands right behind the prefix.
+/// Returns the key of one rank's data: the prefix directly followed by the rank.
 #[must_use]
 pub fn data_key(prefix: &str, rank: i64) -> Box<str> {
     joined(&[prefix, &rank.to_string()])
 }
 
-/// The keys of all ranks' data, in order.
+/// Returns the keys of all ranks' data, in order.
 #[must_use]
 pub fn data_keys(prefix: &str, world_size: i64) -> Vec<Box<str>> {
     (0..world_size).map(|rank| data_key(prefix, rank)).collect()
 }
 
-/// Ranks that an exchange waited for in vain.
+/// Timeout of an exchange.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ExchangeTimeout {
-    /// The prefix of the exchange.
+    /// Key prefix of the exchange.
     pub prefix: Box<str>,
-    /// The store.
+    /// Address of the store.
     pub peer: Box<str>,
     /// The rank that waited.
     pub rank: i64,
-    /// How many ranks there are.
+    /// Number of ranks.
     pub world_size: i64,
-    /// How long the others were waited for.
+    /// Timeout of the wait for the others.
     pub timeout: Duration,
-    /// What the others did not do.
+    /// What is missing from the other ranks.
     pub lacking: Lacking,
 }
 
-/// What ranks of an exchange did not do in time.
+/// What is missing from the ranks of an exchange.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Lacking {
-    /// These gave no data. There may be more than are named, if `more`.
+    /// These ranks provided no data. If `more`, there may be others.
     Data {
         /// The ranks, in order.
         ranks: Vec<i64>,
-        /// Whether the search for them was ended before its end.
+        /// Whether the search stopped before it had checked all ranks.
         more: bool,
     },
-    /// So many did not read the data of all. The keys do not tell which.
+    /// This number of ranks have not read all data. The keys do not tell which ranks.
     Reading(i64),
 }
 
@@ -79,7 +79,7 @@ impl fmt::Display for ExchangeTimeout {
 
 impl core::error::Error for ExchangeTimeout {}
 
-/// Finds the ranks that gave no data.
+/// Search for the ranks that provided no data.
 #[derive(Clone, Debug)]
 pub struct DataSearch {
     prefix: Box<str>,
@@ -87,25 +87,25 @@ pub struct DataSearch {
 }
 
 impl DataSearch {
-    /// Of an exchange among `world_size` ranks under `prefix`.
+    /// Creates the search in an exchange of `world_size` ranks under `prefix`.
     #[must_use]
     pub fn new(prefix: &str, world_size: i64) -> Self {
         Self { prefix: owned(prefix), survey: Survey::new(world_size) }
     }
 
-    /// The step that is due; `None`: [`DataSearch::lacking`] tells.
+    /// Returns the next step; `None` when [`DataSearch::lacking`] has the result.
     #[must_use]
     pub fn next_step(&self) -> Option<Step> {
         let range = self.survey.next()?;
         Some(Step::Check { keys: range.map(|rank| data_key(&self.prefix, rank)).collect() })
     }
 
-    /// The step that was due has ended so.
+    /// Handles the outcome of the step.
     pub fn handle(&mut self, outcome: Outcome) {
         self.survey.answer(outcome == Outcome::Ready);
     }
 
-    /// Those that gave no data; `None`: all did, by now.
+    /// Returns the ranks that provided no data; `None` if all have by now.
     #[must_use]
     pub fn lacking(&self) -> Option<Lacking> {
         let ranks = self.survey.missing().to_vec();
@@ -121,7 +121,7 @@ enum State {
     Done,
 }
 
-/// The steps after the data was read.
+/// Steps of a rank after it has read all data.
 #[derive(Clone, Debug)]
 pub struct LeaveMode {
     prefix: Box<str>,
@@ -132,14 +132,14 @@ pub struct LeaveMode {
 }
 
 impl LeaveMode {
-    /// The farewell of `rank` to an exchange under `prefix`; rank 0 waits `timeout` for the others.
+    /// Creates the steps of `rank` in an exchange under `prefix`; rank 0 waits `timeout` for the others.
     #[must_use]
     pub fn new(prefix: &str, rank: i64, world_size: i64, timeout: Duration) -> Self {
         let prefix = joined(&[&owned(prefix), "/finished"]);
         Self { prefix, rank, world_size, timeout, state: State::Counting }
     }
 
-    /// The step that is due; `None`: this rank may leave.
+    /// Returns the next step; `None` when this rank may leave.
     #[must_use]
     pub fn next_step(&self) -> Option<Step> {
         match self.state {
@@ -150,16 +150,17 @@ impl LeaveMode {
         }
     }
 
-    /// After a wait in vain: asks how many have read everything. The outcome is their number.
+    /// Returns the step that counts the ranks that have read all data, for use after a timeout. The outcome is
+    /// their number.
     #[must_use]
     pub fn count_step(&self) -> Step {
         Step::Add { key: counter_key(&self.prefix), delta: 0 }
     }
 
-    /// The step that was due has ended so. A wait in vain is the caller's error.
+    /// Handles the outcome of the step. The caller handles a wait that times out as an error.
     ///
     /// # Errors
-    /// The outcome is none of that step.
+    /// The outcome does not belong to that step.
     pub fn handle(&mut self, now: Instant, outcome: Outcome) -> Result<(), UnexpectedOutcome> {
         self.state = match (self.state, outcome) {
             (State::Counting, Outcome::Number(count)) if count >= self.world_size => State::Announcing,

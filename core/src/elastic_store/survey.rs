@@ -1,21 +1,22 @@
-//! Finds the ranks that left no mark, with few questions: whole ranges are asked for, and halved where one is missing.
+//! Search for the ranks without a mark, with few requests: it checks whole ranges, and halves a range with a
+//! missing mark.
 
 use alloc::vec;
 use alloc::vec::Vec;
 use core::ops::Range;
 
-/// How many missing ranks are named: enough to see whether it is one host or several.
+/// Maximum number of missing ranks to find: enough to see whether one host or several are missing.
 pub(super) const MISSING_MAX: usize = 16;
 
 #[derive(Clone, Debug)]
 pub(super) struct Survey {
-    /// What is still to be asked, the lowest ranks last.
+    /// Ranges still to be checked, the lowest ranks last.
     open: Vec<Range<i64>>,
     missing: Vec<i64>,
 }
 
 impl Survey {
-    /// Of ranks 0 to `world_size`; 0 is asked for on its own, and first.
+    /// Creates a survey of the ranks from 0 to below `world_size`. Rank 0 is checked first, on its own.
     pub(super) fn new(world_size: i64) -> Self {
         let mut open = vec![];
         if world_size > 1 {
@@ -25,12 +26,12 @@ impl Survey {
         Self { open, missing: Vec::new() }
     }
 
-    /// The ranks to ask for; `None`: nothing more is to be found, or enough is.
+    /// Returns the range to check next; `None` when the survey is complete or has found enough ranks.
     pub(super) fn next(&self) -> Option<Range<i64>> {
         self.open.last().filter(|_| self.missing.len() < MISSING_MAX).cloned()
     }
 
-    /// Whether all of the ranks that were asked for left their marks.
+    /// Handles the result of a check: whether all ranks of the range have left their marks.
     pub(super) fn answer(&mut self, all_there: bool) {
         let Some(range) = self.open.pop() else { return };
         let middle = range.start + (range.end - range.start) / 2;
@@ -41,12 +42,12 @@ impl Survey {
         }
     }
 
-    /// Whether every rank was looked at.
+    /// Returns whether every rank was checked.
     pub(super) fn is_complete(&self) -> bool {
         self.open.is_empty()
     }
 
-    /// The ranks without a mark, in order.
+    /// Returns the ranks without a mark, in order.
     pub(super) fn missing(&self) -> &[i64] {
         &self.missing
     }
@@ -77,17 +78,17 @@ mod tests {
             (1000, &[0], 2),
             (1000, &[617], 22),
         ] {
-            let (missing, is_complete, range) = survey(world_size, absent);
-            assert_eq!((missing.as_slice(), is_complete, range), (absent, true, questions), "{world_size}");
+            let (missing, is_complete, count) = survey(world_size, absent);
+            assert_eq!((missing.as_slice(), is_complete, count), (absent, true, questions), "{world_size}");
         }
     }
 
     #[test]
     fn it_stops_when_enough_are_found() {
         let absent: Vec<i64> = (3..1000).collect();
-        let (missing, is_complete, range) = survey(1000, &absent);
+        let (missing, is_complete, count) = survey(1000, &absent);
         assert_eq!(missing, (3..19).collect::<Vec<_>>());
-        assert!(!is_complete && range < 60, "{range}");
+        assert!(!is_complete && count < 60, "{count}");
         let sixteen: Vec<i64> = (984..1000).collect();
         assert_eq!(survey(1000, &sixteen).0, sixteen);
     }

@@ -1,45 +1,45 @@
-//! Which bugs there are. Each stands in the code that ships, where its name is.
+//! List of the bugs. The shipped code checks for each where the bug belongs.
 
-/// One bug.
+/// Bug that can be planted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Bug {
     /// `node::server`: a round that ends raises no fence.
     SkippedFence,
-    /// `store::engine::fences`: the last round that is over has no fence, only those before it.
+    /// `store::engine::fences`: the last ended round has no fence, only those before it.
     ShortFence,
-    /// `node::server`: when a session is resumed, what waits there is dropped.
+    /// `node::server`: when a session is resumed, its pending waits are dropped.
     ForgottenWaiter,
-    /// `session::table`: when a session is resumed, its last request is taken for one that never came, and carried out
-    /// again.
+    /// `session::table`: when a session is resumed, its last request is taken for a new one, and applied again.
     RepeatedRequest,
-    /// `session::table`: what is said to a session that has no connection is not kept for it.
+    /// `session::table`: answers to a session without a connection are not kept for it.
     LostAnswer,
     /// `rendezvous::service`: a round is formed twice under one number.
     ReusedRound,
-    /// `rendezvous::service`: one survivor is not told who died.
+    /// `rendezvous::service`: one survivor is not notified of a death.
     UntoldSurvivor,
-    /// `rendezvous::service`: a closed run whose last round ends takes nodes in again.
+    /// `rendezvous::service`: a closed run accepts nodes again after its last round has ended.
     ReopenedRun,
-    /// `barrier::service`: the last participant but one releases all.
+    /// `barrier::service`: the last participant but one releases the barrier.
     EarlyBarrier,
     /// `node::server`: leases do not end with their session.
     UndyingLease,
-    /// `node::native_client`: a round that nobody waits for is not left.
+    /// `node::native_client`: a round that no caller waits for is not left.
     KeptSlot,
-    /// `agent::supervisor`: a change of membership spends the budget.
+    /// `agent::supervisor`: a membership change uses up a restart.
     PaidNewcomer,
-    /// `agent::supervisor`: who is asked to stop while it meets goes on.
+    /// `agent::supervisor`: an agent that is stopped during a rendezvous continues.
     UnheardStop,
-    /// `agent::supervisor`: that not all have come to the exit barrier is taken for that all have.
+    /// `agent::supervisor`: a timeout of the exit barrier is taken for its release.
     BlindExitBarrier,
-    /// `agent::supervisor`: who leaves the exit barrier before it was counted there says nothing.
+    /// `agent::supervisor`: an agent that leaves the exit barrier before its arrival was counted does not announce
+    /// it.
     SilentLeave,
-    /// `agent::supervisor`: workers are started with the ranks that they had in the round before.
+    /// `agent::supervisor`: workers are started with the ranks of the previous round.
     FormerRanks,
-    /// `agent::supervisor`: a peer's death excuses nothing.
+    /// `agent::supervisor`: a failure that a peer's death caused counts as a failure of its own.
     UnforgivenFailure,
-    /// `agent::supervisor`: workers that do not care to be told to end are not killed.
+    /// `agent::supervisor`: workers that ignore the stop signal are not killed.
     SparedWorkers,
-    /// `agent::supervisor`: who was told to end has failed.
+    /// `agent::supervisor`: a worker that was stopped counts as failed.
     BlamedVictim,
 }

@@ -1,46 +1,46 @@
-//! What a client is asked to do: one call may take several requests on the wire.
+//! Calls of a client. One call may take several requests on the wire.
 
 use crate::error::{Cause, Effect, ErrorKind, Failure, LimitError, Operation, Phase};
 use crate::limits::FrameLimits;
 use crate::store::op::Request;
 use crate::time::Duration;
 
-/// Names one call under way; the caller chooses it.
+/// Id of a call in progress; the caller chooses it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct CallId(pub u64);
 
-/// Whether a call that finds nothing waits for it.
+/// Whether a call waits for what it does not find.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum WaitMode {
-    /// Look once and say what is there.
+    /// The call checks once and returns.
     Once,
-    /// Wait until it is there or the deadline passes.
+    /// The call waits until it finds its key or item, or the deadline passes.
     #[default]
     Wait,
 }
 
-/// How a waiting `get` asks a server.
+/// Requests that a waiting `get` sends.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum GetMode {
-    /// WAIT and GET in one write: one round trip when the key is there.
+    /// WAIT and GET in one write: one round trip when the key exists.
     #[default]
     Pipelined,
-    /// WAIT, then GET: for servers that drop a connection which asks for a missing key (c10d protocol, section 6).
+    /// WAIT, then GET: for servers that drop a connection that asks for a missing key (c10d protocol, section 6).
     WaitThenGet,
 }
 
-/// One call. Patience matters to [`Request::Get`], [`Request::MultiGet`], [`Request::Wait`], [`Request::QueuePop`]
-/// and [`Request::Barrier`] only.
+/// Call of a client. The wait mode applies only to [`Request::Get`], [`Request::MultiGet`], [`Request::Wait`],
+/// [`Request::QueuePop`] and [`Request::Barrier`].
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Call<'a> {
-    /// Asks the server for a sign of life.
+    /// Checks that the server responds.
     Ping,
-    /// Asks something of the store.
+    /// A request to the store.
     Store(Request<'a>, WaitMode),
 }
 
 impl<'a> Call<'a> {
-    /// What errors name it.
+    /// Returns the operation that errors name.
     #[must_use]
     pub const fn operation(&self) -> Operation {
         match self {
@@ -67,7 +67,7 @@ impl<'a> Call<'a> {
         }
     }
 
-    /// Whether it waits for what is not there.
+    /// Returns the wait mode.
     #[must_use]
     pub const fn wait_mode(&self) -> WaitMode {
         match self {
@@ -76,7 +76,7 @@ impl<'a> Call<'a> {
         }
     }
 
-    /// Whether the server may answer much later: when something happens there.
+    /// Returns whether the server may delay its answer until something happens.
     #[must_use]
     pub const fn may_wait(&self) -> bool {
         let Self::Store(request, WaitMode::Wait) = self else { return false };
@@ -90,7 +90,7 @@ impl<'a> Call<'a> {
         )
     }
 
-    /// Whether it has its connection for itself: it may wait, or it takes several writes.
+    /// Returns whether the call needs a connection to itself, because it may wait or takes several writes.
     #[must_use]
     pub const fn is_exclusive(&self, mode: GetMode) -> bool {
         let several_writes = matches!(
@@ -101,7 +101,7 @@ impl<'a> Call<'a> {
         several_writes || self.may_wait()
     }
 
-    /// The first key and the number of keys.
+    /// Returns the first key and the number of keys.
     #[must_use]
     pub fn keys(&self) -> (Option<crate::store::op::Key<'a>>, usize) {
         match *self {
@@ -130,10 +130,10 @@ impl<'a> Call<'a> {
         }
     }
 
-    /// Compares lengths and counts with what a server takes.
+    /// Checks lengths and counts against the limits of a server.
     ///
     /// # Errors
-    /// The limit that does not hold. A server would close the connection.
+    /// The limit that is exceeded. A server would close the connection.
     pub fn check_limits(&self, limits: &FrameLimits) -> Result<(), LimitError> {
         let key_fits = |key: crate::store::op::Key<'_>| {
             if key.len() as u64 <= limits.key_bytes_max {
@@ -179,33 +179,33 @@ impl<'a> Call<'a> {
     }
 }
 
-/// How a call ended well. Values came before, as events.
+/// Result of a call that did not fail. Values were delivered before, as events.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// The server has applied it.
+    /// The server has applied the request.
     Applied,
-    /// The server is there.
+    /// The server responded to a ping.
     Alive,
     /// A number.
     Number(i64),
-    /// Every key is there.
+    /// Every key exists.
     Ready,
-    /// Some key is missing.
+    /// At least one key is missing.
     NotReady,
     /// The value is complete.
     Value,
-    /// This many values (or keys) are complete.
+    /// All values (or keys), of this number, are complete.
     Values(u64),
-    /// The wait is over, or everybody has arrived.
+    /// The wait has ended, or all participants have arrived.
     Released,
-    /// A call that looks once did not find what it looked for.
+    /// A call with [`WaitMode::Once`] did not find its key.
     Missing,
-    /// There was nothing to pop.
+    /// The queue was empty.
     QueueEmpty,
 }
 
 impl Outcome {
-    /// The failure that it is to a caller who has to have what the call was for; `None`: he has it.
+    /// Returns the failure that the outcome means to a caller that requires a result; `None` if it is a success.
     #[must_use]
     pub const fn failure(self, operation: Operation) -> Option<Failure> {
         let (kind, cause, effect) = match self {

@@ -1,17 +1,19 @@
-//! One connection of a client: calls become frames, and bytes become values, step by step and without a buffer of
-//! their own.
+//! Client side of one c10d connection: a state machine that encodes calls and parses replies incrementally, without
+//! buffers of its own.
 //!
-//! Replies carry no tag, so the machine keeps a bounded table of what it sent, in order, and reads each reply by what
-//! is due. A call that may block has the connection for itself while it lives: that is what makes the one ambiguity of
-//! the protocol harmless, the byte that ends a WAIT and may come between other replies.
+//! Replies carry no id. The machine therefore keeps a bounded table of what it sent, in order, and parses each
+//! reply as that of the oldest entry. A call that may block has the connection to itself until it ends. This
+//! removes the one ambiguity of the protocol: the byte that ends a WAIT can arrive between other replies.
 //!
-//! - `get` sends WAIT and GET in one write. A parked WAIT does not hold up the GET behind it, so the replies are either
-//!   `00` and the value, or an empty value and, later, `00`. Both start with nine bytes of which the first is 0: if the
-//!   `u64` behind it is not 0, it is the value's length; if all nine are 0, the WAIT is over and the value is empty or
-//!   the GET came too early, and CHECK and GET in one write tell which.
-//! - A waiting call that is given up sends CANCEL_WAIT and is forgotten at once; its entry stays, mute, and swallows what
-//!   is still to come, so that further calls may go out behind it. An empty value and then CANCEL_WAIT's `01` would read
-//!   as a length of 2^56, which no limit allows, so the two never mix.
+//! - `get` sends WAIT and GET in one write. A parked WAIT does not delay the GET behind it, so the replies are
+//!   either `00` and the value, or an empty value and, later, `00`. Both start with nine bytes of which the first
+//!   is 0. If the `u64` after it is not 0, it is the length of the value. If all nine bytes are 0, the WAIT has
+//!   ended, and either the value is empty or the GET was served too early; CHECK and GET in one write resolve
+//!   which.
+//! - A waiting call that is cancelled sends CANCEL_WAIT, and the caller gets no more events of it. Its entry stays
+//!   in the table, marked mute, and consumes the remaining replies, so that further calls can be sent behind it. An
+//!   empty value followed by CANCEL_WAIT's `01` would read as a length of 2^56, which no limit allows, so the two
+//!   cannot be confused.
 
 mod step;
 
@@ -24,103 +26,102 @@ use crate::wire::sink::{Fill, Length};
 use heapless::Deque;
 use step::{After, Reply, Step, after, encode_step, first_step};
 
-/// Bytes of the greeting: VALIDATE and PING.
+/// Size of the greeting, in bytes: VALIDATE and PING.
 pub const GREETING_BYTES: usize = 10;
 
-/// What came out of received bytes.
+/// Event parsed from received bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event<'b> {
-    /// The peer is a store: it echoed the greeting.
+    /// The peer echoed the greeting, so it is a store.
     Greeted,
     /// A list of this many items begins.
     Count {
-        /// Whose.
+        /// The call.
         id: CallId,
-        /// How many.
+        /// Number of items.
         count: u64,
     },
     /// A value (or a listed key) begins.
     ValueStart {
-        /// Whose.
+        /// The call.
         id: CallId,
-        /// Its length.
+        /// Length of the value, in bytes.
         bytes: u64,
     },
     /// The next bytes of the value.
     ValueChunk {
-        /// Whose.
+        /// The call.
         id: CallId,
-        /// They borrow from what was received.
+        /// The bytes, borrowed from the input.
         bytes: &'b [u8],
     },
-    /// The call needs another write: see [`ClientConn::proceed`].
+    /// The call needs another write, by [`ClientConn::proceed`].
     Proceed {
-        /// Whose.
+        /// The call.
         id: CallId,
     },
-    /// The call is over.
+    /// The call has ended.
     Done {
-        /// Whose.
+        /// The call.
         id: CallId,
-        /// How it ended.
+        /// The result of the call.
         outcome: Outcome,
     },
 }
 
-/// Why a call was not begun. Nothing has changed then.
+/// Error of starting a call; the connection is unchanged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BeginError {
-    /// A call that may block is under way on this connection.
-    #[error("a call that may block is under way on this connection")]
+    /// A call that may block is in progress on this connection.
+    #[error("a call that may block is in progress on this connection")]
     Busy,
     /// The table of pending calls is full.
-    #[error("as many calls as fit are under way on this connection")]
+    #[error("the maximum number of calls is in progress on this connection")]
     Full,
-    /// The caller's buffer is too small; this many bytes are needed.
+    /// The caller's buffer is too small; this many bytes are required.
     #[error("the request needs {0} bytes of buffer")]
     Space(usize),
-    /// The request is over a limit.
+    /// The request exceeds a limit.
     #[error(transparent)]
     Limit(LimitError),
-    /// No call of this name waits for its next step.
+    /// No call with this id waits for its next step.
     #[error("no such call")]
     Unknown,
 }
 
-/// What is to be done about a call that was given up.
+/// What the caller must do after cancelling a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GiveUp {
-    /// It is out of the table and nothing is to be sent.
+    /// Nothing; the call has left the table.
     Nothing,
-    /// Send this; the rest of its replies will be swallowed. An arrival at a barrier stays counted.
+    /// Send this byte. The remaining replies of the call are ignored. An arrival at a barrier stays counted.
     Send([u8; 1], Effect),
-    /// An answer that should have come at once has not: the connection is of no use any more, and the store may have
-    /// changed.
+    /// Close the connection: a reply that is due immediately is missing. The effect is what the call may have
+    /// changed in the store.
     Close(Effect),
 }
 
-/// A call that was under way when its connection ended.
+/// Call that was in progress when its connection ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Loss {
-    /// Which.
+    /// The call.
     pub id: CallId,
-    /// How far it had come.
+    /// The phase that the call had reached.
     pub phase: Phase,
-    /// Whether the store may have changed, if the request was sent.
+    /// Whether the store may have changed, provided that the request was sent.
     pub effect: Effect,
-    /// What can be concluded.
+    /// What the end of the connection implies for the call.
     pub finding: Finding,
 }
 
-/// What the end of a connection says about a call.
+/// Conclusion about a call from the end of its connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Finding {
-    /// Nothing.
+    /// No conclusion.
     None,
-    /// The peer may be one that drops connections which ask for missing keys: ask again with
-    /// [`GetMode::WaitThenGet`].
+    /// The peer may be one that drops connections that ask for missing keys. Retry with [`GetMode::WaitThenGet`].
     DropsOnMissing,
-    /// As before, and the answer is known nevertheless.
+    /// The peer drops such connections, and the result of the call is known nevertheless.
     Responded(Outcome),
 }
 
@@ -131,52 +132,52 @@ struct Entry {
     wait_mode: WaitMode,
     mode: GetMode,
     step: Step,
-    /// It has the connection for itself: no call may begin behind it while somebody waits for it.
+    /// Whether the call has the connection to itself: no other call may start behind it unless it is mute.
     exclusive: bool,
     nonce: u32,
-    /// Keys in the call: as many values are due from MULTI_GET.
+    /// Number of keys of the call, and so of the values that MULTI_GET returns.
     keys_count: u64,
-    /// A CANCEL_WAIT went out before the step: its answer comes first.
+    /// A CANCEL_WAIT was sent before the step: its reply comes first.
     prefix: bool,
-    /// A CANCEL_WAIT went out behind the step: its answer comes last.
+    /// A CANCEL_WAIT was sent after the step: its reply comes last.
     cancelled: bool,
-    /// Nobody wants to know any more.
+    /// The caller has cancelled the call, and gets no events of it.
     mute: bool,
     /// The step has yet to be sent.
     parked: bool,
-    /// Some reply of the call came, in this step or an earlier one.
+    /// At least one reply of the call was received, in this step or an earlier one.
     replied: bool,
-    /// CHECK's answer within [`Step::CheckGet`].
+    /// Reply to the CHECK of [`Step::CheckGet`].
     ready: Option<bool>,
 }
 
-/// The next piece of a reply.
+/// Next part of a reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ReplyPart {
-    /// The answer to a CANCEL_WAIT before the step.
+    /// Reply to a CANCEL_WAIT sent before the step.
     Prefix,
-    /// The answer to a CANCEL_WAIT behind the step, after the reply that is given.
+    /// Reply to a CANCEL_WAIT sent after the step.
     Suffix,
     Echo,
     Number,
     Flag,
     Stop,
-    /// The nine bytes of WAIT and GET.
+    /// First nine bytes of the replies to WAIT and GET.
     Head,
-    /// A value's length; `left` values follow behind it, which are more of the same.
+    /// Length of a value; `left` more values follow, of `of` in all.
     Length {
         left: u64,
         of: u64,
     },
-    /// A value's bytes.
+    /// Bytes of a value.
     Body {
         bytes: u64,
         left: u64,
         of: u64,
     },
-    /// The count of a list.
+    /// Item count of a list.
     Count,
-    /// The length of a queue.
+    /// Length of a queue.
     Queued,
 }
 
@@ -192,24 +193,24 @@ impl ReplyPart {
     }
 }
 
-/// One connection, with room for `PENDING` calls.
+/// Client side of one connection, with a table of up to `PENDING` calls.
 #[derive(Debug)]
 pub struct ClientConn<const PENDING: usize> {
     entries: Deque<Entry, PENDING>,
     limits: ClientLimits,
-    /// What of the front entry's reply comes next; `None`: none of it has come.
+    /// The part of the front entry's reply that is due next; `None` before its first byte.
     part: Option<ReplyPart>,
     head: [u8; 9],
     head_bytes: usize,
-    /// Bytes of the current reply's values.
+    /// Total size of the values of the current reply, in bytes.
     reply_bytes: u64,
     nonce: u32,
-    /// An earlier wait was released, and the server may still have it on a list.
+    /// An earlier wait was released, but the server may still have it on a list.
     stale: bool,
 }
 
 impl<const PENDING: usize> ClientConn<PENDING> {
-    /// A connection that has just been made. The numbers of its PINGs start at `nonce`.
+    /// Creates the state of a new connection. The numbers of its PINGs start after `nonce`.
     #[must_use]
     pub const fn new(limits: ClientLimits, nonce: u32) -> Self {
         Self {
@@ -224,11 +225,12 @@ impl<const PENDING: usize> ClientConn<PENDING> {
         }
     }
 
-    /// The first bytes of a connection, to be sent in one write. [`Event::Greeted`] follows.
+    /// Returns the first bytes of a connection, which the caller sends in one write. [`Event::Greeted`] follows.
     pub fn greet(&mut self) -> [u8; GREETING_BYTES] {
         let nonce = self.next_nonce();
         let greeting = Entry { nonce, ..Entry::new(CallId(0), &Call::Ping, GetMode::Pipelined, Step::Greet) };
-        // A new connection has room; a second greeting would be a caller's bug, and its echo is unsolicited then.
+        // The table of a new connection is empty. A second greeting is a bug of the caller; its echo is then
+        // unsolicited.
         let _ = self.entries.push_back(greeting);
         let mut bytes = [0; GREETING_BYTES];
         let mut fill = Fill::new(&mut bytes);
@@ -237,10 +239,10 @@ impl<const PENDING: usize> ClientConn<PENDING> {
         bytes
     }
 
-    /// Begins a call and writes its first bytes into `buffer`, from the start.
+    /// Starts a call, and writes its first bytes to the start of `buffer`. Returns their number.
     ///
     /// # Errors
-    /// See [`BeginError`]; the connection is as it was then.
+    /// See [`BeginError`]; the connection is unchanged.
     pub fn begin(
         &mut self,
         id: CallId,
@@ -253,12 +255,12 @@ impl<const PENDING: usize> ClientConn<PENDING> {
         let step = first_step(call, mode);
         let mut entry = Entry::new(id, call, mode, step);
         let bytes = self.encode(&mut entry, call, buffer)?;
-        // Room was checked above.
+        // `may_begin` has checked the capacity.
         let _ = self.entries.push_back(entry);
         Ok(bytes)
     }
 
-    /// Whether a call can begin now.
+    /// Checks whether a call can start now.
     ///
     /// # Errors
     /// [`BeginError::Busy`] or [`BeginError::Full`].
@@ -269,10 +271,10 @@ impl<const PENDING: usize> ClientConn<PENDING> {
         if self.entries.is_full() { Err(BeginError::Full) } else { Ok(()) }
     }
 
-    /// Writes the next bytes of a call that asked for it with [`Event::Proceed`].
+    /// Writes the next bytes of a call that requested it with [`Event::Proceed`]. Returns their number.
     ///
     /// # Errors
-    /// [`BeginError::Unknown`] if it did not ask, [`BeginError::Space`] if the buffer is too small.
+    /// [`BeginError::Unknown`] if the call did not request it, [`BeginError::Space`] if the buffer is too small.
     pub fn proceed(&mut self, id: CallId, call: &Call<'_>, buffer: &mut [u8]) -> Result<usize, BeginError> {
         let mut entry = match self.entries.front() {
             Some(entry) if entry.id == id && entry.parked && entry.operation == call.operation() => *entry,
@@ -286,14 +288,15 @@ impl<const PENDING: usize> ClientConn<PENDING> {
         Ok(bytes)
     }
 
-    /// An upper bound for the bytes of any single write of `call`.
+    /// Returns an upper bound for the size of any single write of `call`, in bytes.
     #[must_use]
     pub fn write_bytes_max(call: &Call<'_>) -> usize {
         let mut length = Length::default();
         if let Call::Store(request, _) = call {
             encode_frame(&mut length, &Frame::Request(*request));
         }
-        // A CANCEL_WAIT before and a PING behind; and calls that ask for keys may name them twice: WAIT and GET.
+        // A CANCEL_WAIT may come before, and a PING after. Calls that read keys may name them twice, in WAIT and
+        // GET.
         let named_again = match call {
             Call::Store(
                 Request::Get { .. }
@@ -308,7 +311,7 @@ impl<const PENDING: usize> ClientConn<PENDING> {
         length.0 + named_again + 6
     }
 
-    /// Gives a call up, because its deadline has passed or its caller wants no more of it. No event of it follows.
+    /// Cancels a call, because its deadline has passed or the caller wants to. No event of it follows.
     pub fn give_up(&mut self, id: CallId) -> GiveUp {
         let receiving_value = matches!(self.part, Some(ReplyPart::Body { .. } | ReplyPart::Length { .. }));
         let Some(index) = self.entries.iter().position(|entry| entry.id == id && !entry.mute) else {
@@ -316,7 +319,7 @@ impl<const PENDING: usize> ClientConn<PENDING> {
         };
         let Some(entry) = self.entries.iter_mut().nth(index) else { return GiveUp::Nothing };
         if entry.parked {
-            // It is the only one: it blocks, and all before it are answered.
+            // It is the only entry: it may block, and all calls before it have ended.
             self.entries.pop_front();
             return GiveUp::Nothing;
         }
@@ -330,11 +333,11 @@ impl<const PENDING: usize> ClientConn<PENDING> {
         GiveUp::Close(entry.effect())
     }
 
-    /// Reads on in `bytes`, and takes from its front what was read. Call it until it returns `None`: then all bytes are
-    /// used up.
+    /// Parses `bytes`, and removes the parsed bytes from its front. Call it until it returns `None`; all bytes are
+    /// then consumed.
     ///
     /// # Errors
-    /// The peer broke the protocol; the connection is of no use any more.
+    /// The peer violated the protocol; the caller must close the connection.
     pub fn receive<'b>(&mut self, bytes: &mut &'b [u8]) -> Result<Option<Event<'b>>, Violation> {
         loop {
             let entry = match self.entries.front() {
@@ -375,7 +378,7 @@ impl<const PENDING: usize> ClientConn<PENDING> {
         }
     }
 
-    /// The bytes of the value that is being received which are still to come: a caller may size its buffer by it.
+    /// Returns how many bytes of the current value are still to come, so that a caller can size its buffer.
     #[must_use]
     pub fn value_bytes_due(&self) -> u64 {
         match self.part {
@@ -384,19 +387,19 @@ impl<const PENDING: usize> ClientConn<PENDING> {
         }
     }
 
-    /// Whether nothing is under way, not even the rest of a call that was given up.
+    /// Returns whether no call is in progress, including calls that were cancelled.
     #[must_use]
     pub fn is_idle(&self) -> bool {
         self.entries.is_empty()
     }
 
-    /// How many calls are under way, with those that were given up and are not yet answered.
+    /// Returns the number of calls in progress, including cancelled ones whose replies are still to come.
     #[must_use]
     pub fn pending(&self) -> usize {
         self.entries.len()
     }
 
-    /// How far a call has come.
+    /// Returns the phase of a call.
     #[must_use]
     pub fn phase(&self, id: CallId) -> Option<Phase> {
         let index = self.entries.iter().position(|entry| entry.id == id && !entry.mute)?;
@@ -405,7 +408,7 @@ impl<const PENDING: usize> ClientConn<PENDING> {
         Some(if receives { Phase::Receiving } else { Phase::Waiting })
     }
 
-    /// After the connection ended: the next call that was under way. Call it until it returns `None`.
+    /// Returns the next call that was in progress when the connection ended. Call it until it returns `None`.
     pub fn lose(&mut self) -> Option<Loss> {
         loop {
             let entry = self.entries.pop_front()?;
@@ -416,7 +419,7 @@ impl<const PENDING: usize> ClientConn<PENDING> {
             }
             let value_untouched = head_bytes == 0 || part == Some(ReplyPart::Head);
             let finding = match (entry.step, entry.ready, entry.wait_mode) {
-                // Eight bytes are the empty value of a GET: a peer that answers so does not drop.
+                // Eight bytes are the empty value of a GET: a peer that sends them does not drop connections.
                 (Step::WaitGet, ..) if !receives && head_bytes <= 1 => Finding::DropsOnMissing,
                 (Step::CheckGet, Some(false), WaitMode::Once) if value_untouched => {
                     Finding::Responded(Outcome::Missing)
@@ -453,7 +456,7 @@ impl<const PENDING: usize> ClientConn<PENDING> {
         Ok(bytes)
     }
 
-    /// The piece that was due is complete, in `self.head`.
+    /// Handles a complete part, which is in `self.head`.
     fn part_received(&mut self, part: ReplyPart) -> Result<Option<Event<'static>>, Violation> {
         let byte = self.head[0];
         let number = u64::from_le_bytes([
@@ -552,7 +555,7 @@ impl<const PENDING: usize> ClientConn<PENDING> {
         }
     }
 
-    /// The nine bytes of WAIT and GET.
+    /// First nine bytes of the replies to WAIT and GET.
     fn head_received(&mut self) -> Result<Option<Event<'static>>, Violation> {
         let (first, rest) = (self.head[0], &self.head[1..]);
         let length = rest.iter().rev().fold(0, |sum, byte| sum << 8 | u64::from(*byte));
@@ -561,7 +564,8 @@ impl<const PENDING: usize> ClientConn<PENDING> {
             return Err(Violation { due: Due::StopWaiting, seen: u64::from(first) });
         }
         match (length, entry.cancelled) {
-            // Eight zeros are the empty value of a GET that came too early; then the cancelled wait's end.
+            // Eight zeros are the empty value of a GET that was served too early; the end of the cancelled wait
+            // follows.
             (CANCELED_IN_HEAD, true) => Ok(self.forget()),
             (0, true) => {
                 self.part = Some(ReplyPart::Suffix);
@@ -593,7 +597,7 @@ impl<const PENDING: usize> ClientConn<PENDING> {
         Ok((!silent).then_some(event))
     }
 
-    /// All replies of the front entry's step are in.
+    /// Advances the front entry, all replies of whose step are complete.
     fn reply_complete(&mut self, reply: Reply) -> Result<Option<Event<'static>>, Violation> {
         self.part = None;
         self.reply_bytes = 0;
@@ -622,12 +626,12 @@ impl<const PENDING: usize> ClientConn<PENDING> {
                 entry.ready = None;
                 Ok(Some(Event::Proceed { id }))
             }
-            // `first_part` reads no reply that the table of steps does not know: a test goes through them all.
+            // `first_part` parses no reply that the step table lacks; a test checks all of them.
             None => Err(Violation { due: Due::Silence, seen: u64::from(self.head[0]) }),
         }
     }
 
-    /// Takes a mute entry out of the table.
+    /// Removes a mute entry from the table.
     fn forget(&mut self) -> Option<Event<'static>> {
         self.part = None;
         self.reply_bytes = 0;
@@ -636,7 +640,7 @@ impl<const PENDING: usize> ClientConn<PENDING> {
     }
 }
 
-/// The head's last eight bytes when they are seven zeros and the answer to CANCEL_WAIT.
+/// Value of the last eight bytes of the head when they are seven zeros and the reply to CANCEL_WAIT.
 const CANCELED_IN_HEAD: u64 = (WAIT_CANCELED as u64) << 56;
 
 impl Entry {
@@ -681,7 +685,7 @@ impl Entry {
         }
     }
 
-    /// What the current step may have changed.
+    /// Returns whether the current step may have changed the store.
     const fn effect(&self) -> Effect {
         match self.step {
             Step::Plain if self.operation.reads_only() => Effect::None,
@@ -690,7 +694,7 @@ impl Entry {
         }
     }
 
-    /// An empty value that may turn out to be a missing one is not announced before that is known.
+    /// Returns whether an empty value must not be reported yet, because the key may turn out to be missing.
     const fn hides_empty_value(&self) -> bool {
         matches!(self.step, Step::Get) || matches!((self.step, self.ready), (Step::CheckGet, Some(false)))
     }

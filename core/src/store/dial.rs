@@ -1,20 +1,20 @@
-//! The way to a server as a machine: resolve, try one address after the other, greet, and again after a pause, until
-//! there is a connection or the deadline.
+//! State machine that connects to a server: it resolves the host, tries one address after the other, greets, and
+//! retries after a pause, until there is a connection or the deadline passes.
 //!
-//! What may heal is retried: an unknown name, a refused, reset or silent connection. A peer that answers with something
-//! else than a store does is final. The pauses grow from 50 ms by half each time up to 5 s, each spread by ±50 %, so
-//! that thousands of clients that start together do not return together. (PyTorch starts at 500 ms and goes up to 60 s;
-//! a rank that comes up a moment after its neighbours should not cost them half a second.)
+//! Transient failures are retried: an unknown name, or a refused, reset or silent connection. A peer that does not
+//! answer as a store does is a final failure. The pauses grow from 50 ms by half each time, up to 5 s. Each is
+//! randomised by ±50 %, so that thousands of clients that start together do not retry together. (PyTorch starts at
+//! 500 ms and goes up to 60 s; a rank that starts a moment after the others should not cost them half a second.)
 
 use crate::error::{Cause, Effect, ErrorKind, Failure, Phase, Violation};
 use crate::rng::Rng;
 use crate::time::{Duration, Instant};
 use heapless::{Deque, Vec};
 
-/// Most addresses of one host that are tried.
+/// Maximum number of addresses of one host that are tried.
 pub const ADDRESSES_MAX: usize = 16;
 
-/// An address's family.
+/// Address family.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Family {
     /// IPv4.
@@ -23,8 +23,9 @@ pub enum Family {
     V6,
 }
 
-/// The order in which to try addresses: that of the resolver within a family, the families in turn, beginning with that
-/// of the resolver's first choice. Addresses beyond [`ADDRESSES_MAX`] are left out.
+/// Returns the order in which to try addresses, as indices: the resolver's order within a family, alternating
+/// between the families, starting with the family of the resolver's first address. Addresses beyond
+/// [`ADDRESSES_MAX`] are left out.
 #[must_use]
 pub fn alternate_families(families: &[Family]) -> Vec<u8, ADDRESSES_MAX> {
     let mut order = Vec::new();
@@ -47,14 +48,14 @@ pub fn alternate_families(families: &[Family]) -> Vec<u8, ADDRESSES_MAX> {
     }
 }
 
-/// How patiently to dial.
+/// Timing of connection attempts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DialOptions {
-    /// The first pause, before it is spread; no longer than the longest.
+    /// First pause, before randomisation; at most `pause_max`.
     pub pause_first: Duration,
-    /// The longest pause, before it is spread.
+    /// Longest pause, before randomisation.
     pub pause_max: Duration,
-    /// The longest that one address may take to accept a connection.
+    /// Longest time for one address to accept a connection.
     pub connect_attempt_max: Duration,
 }
 
@@ -68,69 +69,69 @@ impl Default for DialOptions {
     }
 }
 
-/// How often to go through the addresses.
+/// How often to try the addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rounds {
     /// Each address once.
     One,
-    /// Until the deadline.
+    /// Repeatedly, until the deadline.
     UntilDeadline,
 }
 
-/// What happened on the way.
+/// Input of a [`Dialer`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DialInput<'a> {
     /// The host has addresses of these families, in the resolver's order.
     Resolved(&'a [Family]),
     /// No address of the host was found.
     Unresolved(ErrorKind, Cause),
-    /// The address accepted.
+    /// The address accepted the connection.
     Connected,
-    /// The connection was not made, or ended before the greeting was answered.
+    /// The connection attempt failed, or the connection ended before the greeting was answered.
     Failed(ErrorKind, Cause),
     /// The greeting was answered.
     Greeted,
-    /// The greeting was answered by something that is not a store.
+    /// The peer answered the greeting, but is not a store.
     Violated(Violation),
-    /// Time passed.
+    /// The timeout of [`Dialer::poll_timeout`] has passed.
     Tick,
 }
 
-/// What is to be done.
+/// Action that a [`Dialer`] requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DialOutput {
-    /// Look the host's addresses up.
+    /// Resolve the host's addresses.
     Resolve,
-    /// Connect to the address with this index in what was resolved.
+    /// Connect to the address with this index in the resolver's list.
     Connect(u8),
     /// Send the greeting.
     Greet,
-    /// Close the connection, or stop making it.
+    /// Close the connection, or abort the attempt.
     Disconnect,
     /// The connection is ready.
     Ready,
-    /// There will be no connection.
+    /// There is no connection, and no further attempt follows.
     Failed(Failure),
 }
 
-/// Where the way has led.
+/// State of a [`Dialer`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DialState {
-    /// The host is being looked up.
+    /// The host is being resolved.
     Resolving,
-    /// A connection is being made.
+    /// A connection attempt is in progress.
     Connecting,
-    /// The greeting is out.
+    /// The greeting has been sent.
     Greeting,
-    /// All addresses failed; the next round has not begun.
+    /// All addresses failed; the next round has not started.
     Pausing,
-    /// There is a connection.
+    /// The connection is ready.
     Ready,
-    /// There is none, for good.
+    /// There is no connection, and no further attempt follows.
     Failed,
 }
 
-/// One way to a server.
+/// Connection establishment to one server.
 #[derive(Debug)]
 pub struct Dialer {
     options: DialOptions,
@@ -139,17 +140,17 @@ pub struct Dialer {
     began: Instant,
     deadline: Instant,
     state: DialState,
-    /// When the current attempt or pause ends.
+    /// End of the current attempt or pause.
     until: Instant,
     pause: Duration,
     order: Vec<u8, ADDRESSES_MAX>,
-    table_index: usize,
+    order_index: usize,
     last: Option<(ErrorKind, Phase, Cause)>,
     outputs: Deque<DialOutput, 4>,
 }
 
 impl Dialer {
-    /// Sets out at `now`. The first output is [`DialOutput::Resolve`].
+    /// Starts at `now`. The first output is [`DialOutput::Resolve`].
     #[must_use]
     pub fn new(now: Instant, deadline: Instant, rounds: Rounds, options: DialOptions, seed: u64) -> Self {
         let mut dialer = Self {
@@ -162,7 +163,7 @@ impl Dialer {
             until: deadline,
             pause: options.pause_first.min(options.pause_max),
             order: Vec::new(),
-            table_index: 0,
+            order_index: 0,
             last: None,
             outputs: Deque::new(),
         };
@@ -170,7 +171,7 @@ impl Dialer {
         dialer
     }
 
-    /// Takes in what happened. What does not fit the state is of an earlier attempt and is ignored.
+    /// Handles an input. One that does not fit the state belongs to an earlier attempt and is ignored.
     pub fn handle(&mut self, now: Instant, input: DialInput<'_>) {
         use DialState::{Connecting, Failed, Greeting, Pausing, Ready, Resolving};
         match (self.state, input) {
@@ -178,7 +179,7 @@ impl Dialer {
             (_, DialInput::Tick) => self.tick(now),
             (Resolving, DialInput::Resolved(families)) => {
                 self.order = alternate_families(families);
-                self.table_index = 0;
+                self.order_index = 0;
                 if self.order.is_empty() {
                     self.round_failed(now, ErrorKind::Unresolved, Cause::Resolver(0));
                 } else {
@@ -205,18 +206,18 @@ impl Dialer {
         }
     }
 
-    /// The process was not running for so long: what is under way has as much time left as before.
+    /// Extends all deadlines by `span`, for which the process was not running.
     pub fn paused(&mut self, span: Duration) {
         self.until = self.until + span;
         self.deadline = self.deadline + span;
     }
 
-    /// What is to be done next, in order.
+    /// Returns the next action, in order.
     pub fn poll_output(&mut self) -> Option<DialOutput> {
         self.outputs.pop_front()
     }
 
-    /// When [`DialInput::Tick`] is due.
+    /// Returns when [`DialInput::Tick`] is due.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Instant> {
         match self.state {
@@ -225,33 +226,33 @@ impl Dialer {
         }
     }
 
-    /// Where the way has led.
+    /// Returns the state.
     #[must_use]
     pub const fn state(&self) -> DialState {
         self.state
     }
 
-    /// What a caller would be told if the way ended now.
+    /// Returns the failure that a caller would get if dialing ended now.
     #[must_use]
     pub fn failure(&self, now: Instant) -> Failure {
         let (kind, phase, cause) = self.last.unwrap_or((ErrorKind::TimedOut, self.phase(), self.silence()));
         Failure { kind, phase, elapsed: now.since(self.began), cause, effect: Effect::None }
     }
 
-    /// The index of the address that is being tried.
+    /// Returns the index of the address that is being tried.
     #[must_use]
     pub fn current(&self) -> Option<u8> {
-        self.order.get(self.table_index).copied()
+        self.order.get(self.order_index).copied()
     }
 
-    /// How the last try failed, where there was one and there is no connection.
+    /// Returns how the last attempt failed, if there was one and there is no connection.
     #[must_use]
     pub fn failed_try(&self, now: Instant) -> Option<Failure> {
         (self.state != DialState::Ready && self.last.is_some()).then(|| self.failure(now))
     }
 
     fn emit(&mut self, output: DialOutput) {
-        // One input makes at most two outputs, and the caller drains them after each.
+        // One input causes at most two outputs, and the caller drains them after each input.
         let _ = self.outputs.push_back(output);
     }
 
@@ -281,14 +282,15 @@ impl Dialer {
     fn connect(&mut self, now: Instant) {
         self.state = DialState::Connecting;
         self.until = self.attempt_end(now).min(now + self.options.connect_attempt_max);
-        if let Some(&index) = self.order.get(self.table_index) {
+        if let Some(&index) = self.order.get(self.order_index) {
             self.emit(DialOutput::Connect(index));
         }
     }
 
-    /// An address that is not the last may use half of what time is left.
+    /// Returns the end of an attempt that starts now. An address that is not the last gets half of the remaining
+    /// time.
     fn attempt_end(&self, now: Instant) -> Instant {
-        if self.table_index + 1 < self.order.len() {
+        if self.order_index + 1 < self.order.len() {
             now + self.deadline.since(now) / 2
         } else {
             self.deadline
@@ -297,10 +299,10 @@ impl Dialer {
 
     fn attempt_failed(&mut self, now: Instant, kind: ErrorKind, cause: Cause) {
         self.note(kind, cause);
-        self.table_index += 1;
+        self.order_index += 1;
         if now >= self.deadline {
             self.fail(now);
-        } else if self.table_index < self.order.len() {
+        } else if self.order_index < self.order.len() {
             self.connect(now);
         } else {
             self.pause(now);
@@ -320,7 +322,7 @@ impl Dialer {
         let over_half = self.rng.below(nanos.saturating_add(1));
         let spread = Duration::from_nanos((nanos / 2).saturating_add(over_half));
         self.pause = (self.pause.saturating_mul(3) / 2).min(self.options.pause_max);
-        // A pause over the deadline would waste the time that is left: there is one more attempt halfway.
+        // A pause beyond the deadline would waste the remaining time, so one more attempt is made halfway.
         let left = self.deadline.since(now);
         let halved = if left < PAUSE_HALVED_MIN { left } else { left / 2 };
         self.until = now + if spread < left { spread } else { halved };
@@ -353,7 +355,7 @@ impl Dialer {
     }
 }
 
-/// Below this, the time that is left is not worth another attempt.
+/// Remaining time below which no further attempt is made.
 const PAUSE_HALVED_MIN: Duration = Duration::from_millis(20);
 
 #[cfg(test)]
@@ -512,10 +514,10 @@ mod tests {
         let routes: [&[DialInput<'_>]; 5] =
             [&[], &[inputs[0]], &[inputs[0], inputs[3]], &[inputs[2]], &[inputs[0], inputs[3], inputs[5]]];
         let mut table = alloc::string::String::new();
-        for method in routes {
+        for route in routes {
             for input in inputs {
                 let mut dialer = dialer(1000, Rounds::UntilDeadline);
-                for &step in method {
+                for &step in route {
                     dialer.handle(MS(0), step);
                 }
                 outputs(&mut dialer);

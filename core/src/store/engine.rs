@@ -1,9 +1,10 @@
-//! The key/value engine: keys, values, revisions, queues, and those who wait for them.
+//! The key/value engine: keys, values, revisions, queues, and waiters.
 //!
-//! It knows no bytes of any wire and no connection but by its name as a waiter. One call of [`Engine::apply`] is one atomic
-//! turn. It behaves as PyTorch 2.15's server does towards correct clients (c10d protocol, section 4), with these
-//! differences, all of them on purpose: MULTI_SET is atomic; a COMPARE_SET that stores nothing wakes nobody; a waiter
-//! that a queue released is off that queue's list; a WAIT over a filled queue and a missing key is released by the key.
+//! The engine knows neither the wire format nor connections; a connection is only the id of a waiter. One call of
+//! [`Engine::apply`] is atomic. The engine behaves as PyTorch 2.15's server does towards correct clients (c10d
+//! protocol, section 4), with these intended differences: MULTI_SET is atomic; a COMPARE_SET that stores nothing
+//! wakes no waiter; a waiter that a queue push released is removed from that queue's list; a WAIT on a non-empty
+//! queue and a missing key is released when the key is set.
 
 mod fences;
 mod history;
@@ -34,7 +35,7 @@ use slots::Slots;
 use value::Value;
 use waits::Waits;
 
-/// The answer to one request.
+/// Answer to a request.
 #[derive(Debug)]
 pub enum Answer<'a> {
     /// The protocol has no reply to this request.
@@ -45,26 +46,26 @@ pub enum Answer<'a> {
     Value(ValueRef<'a>),
     /// Values in the order of their keys.
     Values(Values<'a>),
-    /// Whether every key was there.
+    /// Whether every key existed.
     Readiness(Readiness),
-    /// The wait or barrier is over already.
+    /// The wait or barrier has already ended.
     Released,
-    /// The connection waits; it will be named among [`Applied::released`] of some later turn.
+    /// The connection waits; a later call names it in [`Applied::released`].
     Parked,
-    /// Whatever wait there was is gone.
+    /// The waits of the connection, if any, were cancelled.
     WaitCanceled,
-    /// A queue's length before the pop, and the item that was its front.
+    /// The length of a queue before the pop, and the item that was at its front.
     Popped {
         /// Items in the queue before this pop.
         length_before: i64,
-        /// The item, now the caller's.
+        /// The item; the caller owns it.
         item: Option<Box<[u8]>>,
     },
-    /// Every key, sorted.
+    /// All keys, sorted.
     KeyList(KeyList<'a>),
 }
 
-/// Whether the keys of a CHECK are there.
+/// Result of a CHECK: whether all keys exist.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub enum Readiness {
@@ -72,34 +73,34 @@ pub enum Readiness {
     NotReady,
 }
 
-/// What one turn did.
+/// Result of applying one request.
 #[derive(Debug)]
 pub struct Applied<'a> {
-    /// The reply to the one who asked.
+    /// The answer to the requester.
     pub answer: Answer<'a>,
-    /// Those whose wait or barrier ended in this turn, in the order in which they came; each stands once for each of
-    /// its waits. Their replies go out before `answer`.
+    /// Waiters whose wait or barrier this request ended, in order of arrival. A waiter is listed once for each of
+    /// its waits. Their replies must be sent before `answer`.
     pub released: &'a [WaiterId],
 }
 
-/// A request that cannot be carried out. The c10d protocol has no error reply: the connection is closed.
+/// Error of a request. The c10d protocol has no error reply, so the server closes the connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ApplyError {
-    /// ADD or BARRIER on a value that does not begin with a number of 64 bits.
+    /// ADD or BARRIER on a value that does not begin with a 64-bit decimal number.
     #[error("the value is not a decimal number of 64 bits")]
     NotANumber,
-    /// The store is as large as it may be.
+    /// The store has reached its maximum size, in bytes.
     #[error("the store is full ({0} bytes)")]
     Full(u64),
-    /// One connection waits too often, or all of them together do.
+    /// One connection, or all of them together, have too many pending waits.
     #[error("too many pending waits ({0})")]
     TooManyWaits(usize),
-    /// The key is of a round that is over.
-    #[error("round {} is over, and so are all up to {}: its keys can be changed no more", .0.round, .0.over)]
+    /// The key belongs to a round that has ended.
+    #[error("round {} is over, and so are all up to {}: its keys can no longer be changed", .0.round, .0.over)]
     Stale(Stale),
 }
 
-/// The values of several keys.
+/// Values of several keys.
 #[derive(Debug)]
 pub struct Values<'a> {
     slots: &'a Slots,
@@ -107,7 +108,7 @@ pub struct Values<'a> {
 }
 
 impl<'a> Values<'a> {
-    /// The values in order; empty for a missing key.
+    /// Returns the values in order; the value of a missing key is empty.
     pub fn iter(&self) -> impl Iterator<Item = ValueRef<'a>> + use<'a> {
         let slots = self.slots;
         let mut joined = Vec::new();
@@ -115,7 +116,7 @@ impl<'a> Values<'a> {
     }
 }
 
-/// Every key of the store.
+/// Sorted list of keys.
 #[derive(Debug)]
 pub struct KeyList<'a> {
     slots: &'a Slots,
@@ -123,44 +124,44 @@ pub struct KeyList<'a> {
 }
 
 impl<'a> KeyList<'a> {
-    /// How many keys.
+    /// Returns the number of keys.
     #[must_use]
     pub const fn len(&self) -> usize {
         self.sorted.len()
     }
 
-    /// Whether there are none.
+    /// Returns whether the list is empty.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.sorted.is_empty()
     }
 
-    /// The keys in byte order.
+    /// Returns the keys in byte order.
     pub fn iter(&self) -> impl Iterator<Item = &'a [u8]> {
         self.sorted.iter().map(|&id| &*self.slots[id].key)
     }
 }
 
-/// The store of one server.
+/// Key/value store of one server.
 #[derive(Debug)]
 pub struct Engine {
     slots: Slots,
     waits: Waits,
-    /// Waiters released in the current turn.
+    /// Waiters that the current request released.
     released: Vec<WaiterId>,
-    /// A key that came in pieces, joined.
+    /// Buffer to join a key that is in several pieces.
     joined: Vec<u8>,
-    /// Grows by one with each change.
+    /// Number of changes so far.
     revision: u64,
     limits: EngineLimits,
-    /// History, watches and leases, from the first native session on.
+    /// History, watches and leases; created by the first native session.
     extras: Option<Box<Extras>>,
-    /// From the first round that is over.
+    /// Fences; created when the first round ends.
     fences: Option<Box<Fences>>,
 }
 
 impl Engine {
-    /// An empty store. `seed` places the keys in the hash table and decides nothing that can be seen.
+    /// Creates an empty store. `seed` is that of the key hash and has no visible effect.
     #[must_use]
     pub fn new(limits: EngineLimits, seed: u64) -> Self {
         Self {
@@ -175,47 +176,47 @@ impl Engine {
         }
     }
 
-    /// How many changes the store has seen.
+    /// Returns the revision of the store: the number of changes so far.
     #[must_use]
     pub const fn revision(&self) -> u64 {
         self.revision
     }
 
-    /// The revision at which `key` last changed, while it is there.
+    /// Returns the revision at which `key` last changed, or `None` when the key does not exist.
     #[must_use]
     pub fn revision_of(&self, key: &[u8]) -> Option<u64> {
         let slot = &self.slots[self.slots.find(key)?];
         (!matches!(slot.value, Value::Absent)).then_some(slot.revision)
     }
 
-    /// How many keys have a value.
+    /// Returns the number of keys with a value.
     #[must_use]
     pub const fn key_count(&self) -> usize {
         self.slots.present()
     }
 
-    /// What is charged for keys, values and queued items, in bytes.
+    /// Returns the bytes that are charged for keys, values and queued items.
     #[must_use]
     pub const fn stored_bytes(&self) -> u64 {
         self.slots.stored_bytes()
     }
 
-    /// Waits and barriers that are pending.
+    /// Returns the number of pending waits and barriers.
     #[must_use]
     pub fn waiting(&self) -> usize {
         self.waits.len()
     }
 
-    /// Places in tables that are taken by keys, queues or waiters; 0 when the store is as good as new.
+    /// Returns the number of table entries that keys, queues and waiters occupy; 0 for an empty store.
     #[must_use]
     pub fn footprint(&self) -> usize {
         self.slots.len() + self.waits.len() + self.waits.registrations()
     }
 
-    /// Carries out one request of `waiter`.
+    /// Applies one request of `waiter`.
     ///
     /// # Errors
-    /// What is wrong with it; the store is as it was.
+    /// The reason that the request fails; the store is unchanged.
     pub fn apply<'a>(
         &'a mut self,
         waiter: impl Into<WaiterId>,
@@ -270,12 +271,13 @@ impl Engine {
         Ok(Applied { answer, released: &self.released })
     }
 
-    /// Gives back what was kept for connections in places from `places` on: there are none any more.
+    /// Releases the memory for connections with a table index of `places` or more; the caller has none of those
+    /// left.
     pub fn forget_places(&mut self, places: usize) {
         self.waits.forget_places(places);
     }
 
-    /// Ends all waits of one that is gone or cancels. Barrier arrivals stay counted.
+    /// Ends all waits of a waiter that has disconnected or cancels. Its barrier arrivals stay counted.
     pub fn forget_waits(&mut self, waiter: impl Into<WaiterId>) {
         self.waits.forget(waiter.into(), &mut self.slots);
     }
@@ -321,7 +323,7 @@ impl Engine {
                 self.store(slot, desired);
                 ValueRef::Bytes(desired)
             }
-            // Nothing is created, and the expectation comes back: indistinguishable from success, as in PyTorch.
+            // Nothing is created, and `expected` is returned: indistinguishable from success, as in PyTorch.
             None => ValueRef::Bytes(expected),
         };
         Ok(Applied { answer: Answer::Value(answer), released: &self.released })
@@ -358,7 +360,7 @@ impl Engine {
         Answer::Number(1)
     }
 
-    /// Removes the value of a slot, which has one.
+    /// Removes the value of a slot that has one.
     fn clear(&mut self, slot: SlotId) {
         self.revision += 1;
         self.slots.change(slot, self.revision, |value| *value = Value::Absent);
@@ -446,7 +448,7 @@ impl Engine {
         Answer::Number(slot.map_or(0, |slot| self.slots.queue_len(slot)))
     }
 
-    /// The number under `key`, 0 when there is none; its slot is made.
+    /// Returns the number under `key`, 0 when there is none; creates the slot.
     #[inline]
     fn counter(&mut self, key: Key<'_>) -> Result<(SlotId, i64), ApplyError> {
         let slot = self.slots.find_or_insert(contiguous_key(key, &mut self.joined));
@@ -469,7 +471,7 @@ impl Engine {
         self.wake_all(slot);
     }
 
-    /// A value is another: whoever keeps a history writes it down.
+    /// Records a changed value in the history, if there is one.
     #[inline]
     fn changed(&mut self, slot: SlotId) {
         if self.extras.is_some() {
@@ -482,7 +484,8 @@ impl Engine {
         self.waits.satisfy_all(slot, &mut self.slots, &mut self.released);
     }
 
-    /// Room for `bytes` bytes in place of what is under `key` now: what does not grow needs none.
+    /// Checks the capacity to replace the value of `key` by one of `bytes` bytes. A value that does not grow always
+    /// fits.
     #[inline]
     fn capacity_to_replace(&mut self, key: Key<'_>, bytes: usize) -> Result<(), ApplyError> {
         let gross = cost(key, bytes);
@@ -492,7 +495,7 @@ impl Engine {
         })
     }
 
-    /// Room for `more` beside what is under `key` now.
+    /// Checks the capacity for `more` bytes in addition to the current value of `key`.
     fn check_capacity_beside(&mut self, key: Key<'_>, more: u64) -> Result<(), ApplyError> {
         self.check_capacity(cost(key, 0) + more).or_else(|_| {
             let held = self.held(key).min(cost(key, 0));
@@ -500,7 +503,7 @@ impl Engine {
         })
     }
 
-    /// What is charged for a key and its value now.
+    /// Returns what is currently charged for a key and its value, in bytes.
     fn held(&mut self, key: Key<'_>) -> u64 {
         let slot = self.slots.find(contiguous_key(key, &mut self.joined));
         slot.map_or(0, |slot| cost(key, self.slots[slot].value.len()))
@@ -515,13 +518,13 @@ impl Engine {
     }
 }
 
-/// What a key with so many bytes of value is charged at most.
+/// Returns the maximum charge of a key with a value of `value_bytes` bytes.
 #[inline]
 const fn cost(key: Key<'_>, value_bytes: usize) -> u64 {
     (key.len() + value_bytes) as u64 + KEY_COST_BYTES
 }
 
-/// The key in one piece; it is joined in `joined` if it came in several.
+/// Returns the key as one slice; joins it in `joined` if it has several pieces.
 #[inline]
 fn contiguous_key<'k>(key: Key<'k>, joined: &'k mut Vec<u8>) -> &'k [u8] {
     match key.as_contiguous() {

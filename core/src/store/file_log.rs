@@ -1,6 +1,6 @@
-//! The file of a PyTorch `FileStore` as a log of records: how its bytes are read, and what an operation adds to them.
+//! Log of a PyTorch `FileStore` file: parses its records, and computes the records that an operation appends.
 //!
-//! The file has no header and is only ever appended to. Integers are little-endian; the last record of a key wins:
+//! The file has no header and only grows by appending. Integers are little-endian. The last record of a key wins:
 //!
 //! ```text
 //! record := u32 key length, key, u32 value length, value
@@ -9,15 +9,17 @@
 //! | key of the record | meaning |
 //! |---|---|
 //! | `/` and a user's key | an assignment; the value may be empty |
-//! | `-` and a whole key, such as `-/foo` | that key is deleted; the value says nothing |
-//! | `refcount/` | how many store objects are alive, as decimal text |
-//! | `cleanup/` | how many have ever been closed |
+//! | `-` and a whole key, such as `-/foo` | the key is deleted; the value is ignored |
+//! | `refcount/` | number of open store objects, as decimal text |
+//! | `cleanup/` | number of store objects ever closed, as decimal text |
 //!
-//! No participant writes a record without a key. PyTorch reads one all the same, and fails when it lists its keys; here
-//! it is refused with its offset, since zeros are what the crash of a host leaves of what was being written.
+//! No participant writes a record with an empty key. PyTorch accepts such a record and fails later, when it lists
+//! its keys. This parser rejects it and reports its offset, because a host crash leaves zeros where a record was
+//! being written.
 //!
-//! [`Log`] holds what the records up to [`Log::offset`] say. Whoever carries the bytes locks the file, hands in what is
-//! behind the offset, asks for an answer, and appends what the answer wants to be appended, with [`append`].
+//! [`Log`] holds the state that results from the records up to [`Log::offset`]. The caller does the file I/O: it
+//! locks the file, passes the bytes from the offset on to [`Log::replay`], calls [`Log::answer`], and writes the
+//! resulting records with [`append`].
 
 mod appending;
 
@@ -33,62 +35,64 @@ use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::ops::Bound;
 
-/// What stands before every user's key.
+/// Prefix of every user key.
 pub const KEY_SCOPE: &[u8] = b"/";
 const DELETION: u8 = b'-';
-/// How many store objects are alive.
+/// Key of the counter of open store objects.
 pub const REFERENCES_KEY: &[u8] = b"refcount/";
-/// How many store objects have ever been closed.
+/// Key of the counter of store objects that have ever been closed.
 pub const CLOSED_KEY: &[u8] = b"cleanup/";
 
-/// Bytes of the two lengths of a record.
+/// Size of the two length fields of a record, in bytes.
 const LENGTHS_BYTES: u64 = 8;
-/// A record of so many bytes is read whatever the limits: it may be no more than a counter, or a key to be deleted.
+/// Records up to this size are read regardless of the limits, in bytes: such a record may be a counter or a
+/// deletion.
 const READ_BYTES_MIN: u64 = 1 << 20;
 
-/// The bytes of a log, or a request on it, are not as they must be.
+/// Error of parsing a log or of a request on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LogError {
-    /// The record at this offset goes beyond the end of the file.
+    /// The record at this offset extends past the end of the file.
     #[error("a torn record at offset {0}")]
     Torn(u64),
-    /// The record at this offset has no key: these are zeros, and no log.
+    /// The record at this offset has an empty key: the bytes are zeros and not a log.
     #[error("a record without a key at offset {0}")]
     Nameless(u64),
-    /// More is stored than may be.
+    /// The stored data exceeds a limit.
     #[error(transparent)]
     Limit(#[from] LimitError),
-    /// ADD on a value that does not begin with a number of 64 bits.
+    /// ADD on a value that does not begin with a 64-bit decimal number.
     #[error("the value is not a decimal number of 64 bits")]
     NotANumber,
-    /// A file has no queues and no server that could release a barrier.
+    /// A file store has no queues, and no server that could release a barrier.
     #[error("a file store does not have this operation")]
     Unsupported,
 }
 
-/// What a request on a log answers.
+/// Reply to a request on a log.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Reply<'a> {
-    /// It is done when the records are written.
+    /// The request takes effect when the records are written.
     Applied,
-    /// A number, true when the records are written.
+    /// A number, valid once the records are written.
     Number(i64),
-    /// A value, true when the records are written.
+    /// A value, valid once the records are written.
     Value(Cow<'a, [u8]>),
     /// Values in the order of their keys.
     Values(Vec<&'a [u8]>),
-    /// Every key is there.
+    /// Every key exists.
     Ready,
-    /// Some key is not there.
+    /// At least one key is missing.
     NotReady,
 }
 
-/// What the records of a file say.
+/// State of a store file, as its records define it.
 #[derive(Debug)]
 pub struct Log {
     values: Named<Box<[u8]>>,
     offset: u64,
-    /// The two counters cost nothing: whoever is there is counted, however full the store is.
+    /// Charged size in bytes. The two counters are free, so that a store object can register even when the store is
+    /// full.
     stored_bytes: u64,
     limits: LogLimits,
     keeps: Keeps,
@@ -101,14 +105,14 @@ enum Keeps {
 }
 
 impl Log {
-    /// The log of an empty file.
+    /// Creates the log of an empty file.
     #[must_use]
     pub const fn new(limits: LogLimits) -> Self {
         Self { values: Named::new(), offset: 0, stored_bytes: 0, limits, keeps: Keeps::Everything }
     }
 
-    /// Forgets all but the two counters, and keeps only them from now on. A store object that ends needs no more, and
-    /// what others have stored beyond its limits is then no reason not to count it out.
+    /// Drops everything but the two counters, and keeps only those from now on. Closing a store object needs no
+    /// more. Data that others have stored beyond this object's limits then does not prevent the close.
     pub fn keep_counters_only(&mut self) {
         self.keeps = Keeps::Counters;
         let all = core::mem::take(&mut self.values);
@@ -118,24 +122,24 @@ impl Log {
         self.stored_bytes = self.values.iter().map(|(key, value)| cost(key, value)).sum();
     }
 
-    /// Begins anew, with another file.
+    /// Resets the log, for another file.
     pub fn restart(&mut self) {
         *self = Self { keeps: self.keeps, ..Self::new(self.limits) };
     }
 
-    /// Where the next record begins: all before it has been read.
+    /// Returns the file offset of the next record; everything before it has been read.
     #[must_use]
     pub const fn offset(&self) -> u64 {
         self.offset
     }
 
-    /// Reads the whole records at the front of `bytes`, which stand at [`Log::offset`] of a file that ends at `end`.
-    /// Returns how many bytes the next record takes at least; 0 when the end is reached. The offset may go beyond `bytes`:
-    /// what is not kept need not be read.
+    /// Reads the complete records at the front of `bytes`, which start at [`Log::offset`] of a file of `end` bytes.
+    /// Returns a lower bound of the next record's size in bytes, or 0 at the end of the file. The offset may
+    /// advance beyond `bytes`, because a record that is not kept need not be read.
     ///
     /// # Errors
-    /// [`LogError::Torn`] when a record goes beyond the end, [`LogError::Nameless`] when it has no key; all before it has
-    /// been read. A limit.
+    /// [`LogError::Torn`] when a record extends past the end, [`LogError::Nameless`] when its key is empty; all
+    /// records before it have been read. [`LogError::Limit`] when a limit is exceeded.
     pub fn replay(&mut self, mut bytes: &[u8], end: u64) -> Result<u64, LogError> {
         loop {
             let left = end.saturating_sub(self.offset);
@@ -166,7 +170,7 @@ impl Log {
         }
     }
 
-    /// How long the record at the front is, if no byte of it matters beyond those that are there.
+    /// Returns the size of the record at the front if none of its bytes beyond those in `bytes` is needed.
     fn passed_over(&self, bytes: &[u8], left: u64) -> Option<u64> {
         let (key, tail) = split_run(bytes, LENGTHS_BYTES).ok()?;
         let matters = self.keeps == Keeps::Everything || is_counter(key);
@@ -175,7 +179,7 @@ impl Log {
         (!matters && record_bytes <= left).then_some(record_bytes)
     }
 
-    /// Nobody needs to read what may not be kept.
+    /// Refuses to read a record that is too large to be kept.
     fn check_readable(&self, wanted: u64) -> Result<(), LogError> {
         let bytes_max = self.limits.stored_bytes_max;
         if wanted > bytes_max.max(READ_BYTES_MIN) {
@@ -205,29 +209,29 @@ impl Log {
         Ok(())
     }
 
-    /// The value under a whole key.
+    /// Returns the value of a whole key.
     #[must_use]
     pub fn value(&self, key: &[u8]) -> Option<&[u8]> {
         self.values.get(key).map(|value| &**value)
     }
 
-    /// How many keys there are, the two counters among them.
+    /// Returns the number of keys, including the two counters.
     #[must_use]
     pub fn key_count(&self) -> usize {
         self.values.len()
     }
 
-    /// The whole keys that begin with `scope`, in order.
+    /// Returns the whole keys that begin with `scope`, in byte order.
     pub fn keys_with_prefix<'a>(&'a self, scope: &'a [u8]) -> impl Iterator<Item = &'a [u8]> {
         let from = (Bound::Included(scope), Bound::Unbounded);
         let keys = self.values.range(from).map(|(key, _)| key);
         keys.take_while(move |key| key.starts_with(scope))
     }
 
-    /// The number under a whole key: 0 when it is missing or empty.
+    /// Returns the number that is stored under a whole key; 0 when the key is missing or its value is empty.
     ///
     /// # Errors
-    /// [`LogError::NotANumber`].
+    /// [`LogError::NotANumber`] when the value is not a decimal number.
     pub fn number(&self, key: &[u8]) -> Result<i64, LogError> {
         match self.value(key) {
             None | Some([]) => Ok(0),
@@ -235,24 +239,24 @@ impl Log {
         }
     }
 
-    /// Answers a request from what has been read, and puts the records that it takes into `records`: to [`append`] them
-    /// all, at [`Log::offset`] and under the lock of the reading, carries it out.
+    /// Answers a request from the records read so far, and replaces `records` with the records that carry it out.
+    /// The caller passes them to [`append`] at [`Log::offset`], under the same lock that it held while reading.
     ///
-    /// Differences from PyTorch's own file store, on purpose: APPEND never loses what it appends; deleting says whether
-    /// the key was there, and writes nothing when it was not; several values are set in one turn, and read in one.
+    /// This differs from PyTorch's file store on purpose: APPEND never loses data; DELETE reports whether the key
+    /// existed, and writes nothing when it did not; MULTI_SET and MULTI_GET are atomic.
     ///
     /// # Errors
-    /// Why it cannot be answered; nothing is to be written then.
+    /// The reason that the request cannot be answered; the caller must then write nothing.
     pub fn answer<'a>(&'a self, request: &Request<'a>, records: &mut Vec<u8>) -> Result<Reply<'a>, LogError> {
         records.clear();
         let reply = self.decide(request, records)?;
         let more = match request {
-            // It makes room.
+            // A deletion frees capacity.
             Request::Delete { .. } => 0,
             Request::MultiSet { pairs } => records.len() as u64 + pairs.len() as u64 * KEY_COST_BYTES,
             _ => records.len() as u64 + KEY_COST_BYTES,
         };
-        // A record's length has 32 bits, whatever the limit.
+        // The length field of a record has 32 bits, whatever the limit.
         let bytes_max = self.limits.stored_bytes_max.min(u64::from(u32::MAX));
         if more > 0 && !records.is_empty() && self.stored_bytes + more > bytes_max {
             return Err(LimitError::Stored { bytes_max }.into());
@@ -274,7 +278,8 @@ impl Log {
             Request::CompareSet { key, expected, desired } => {
                 Reply::Value(Cow::Borrowed(match self.value(&joined(key)) {
                     Some(current) if current != expected => current,
-                    // Nothing is created, and the expectation comes back: indistinguishable from success, as in PyTorch.
+                    // Nothing is created, and `expected` is returned: indistinguishable from success, as in
+                    // PyTorch.
                     None if !expected.is_empty() => expected,
                     _ => {
                         push_record(records, &key.pieces(), desired);
@@ -328,10 +333,10 @@ impl Log {
         keys.iter().map(|key| self.value(&joined(key))).collect()
     }
 
-    /// The records of a store object that begins to use the file.
+    /// Writes the records of a store object that opens the file into `records`.
     ///
     /// # Errors
-    /// [`LogError::NotANumber`] when the counter is none.
+    /// [`LogError::NotANumber`] when the counter is not a number.
     pub fn enter(&self, records: &mut Vec<u8>) -> Result<(), LogError> {
         records.clear();
         self.count(REFERENCES_KEY, 1, records)?;
@@ -339,11 +344,12 @@ impl Log {
         Ok(())
     }
 
-    /// The records of a store object that ends, and whether it leaves nobody behind: then the file goes, if
-    /// `closed_min` objects or more have been closed by now.
+    /// Writes the records of a store object that closes the file into `records`. Returns whether the caller must
+    /// remove the file: it must if this was the last object, and at least `closed_min` objects have been closed by
+    /// now.
     ///
     /// # Errors
-    /// [`LogError::NotANumber`] when a counter is none.
+    /// [`LogError::NotANumber`] when a counter is not a number.
     pub fn leave(&self, closed_min: Option<u64>, records: &mut Vec<u8>) -> Result<Remains, LogError> {
         records.clear();
         let closed = self.count(CLOSED_KEY, 1, records)?;
@@ -361,24 +367,24 @@ impl Log {
     }
 }
 
-/// What a store object leaves when it ends.
+/// What remains of the file when a store object closes it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Remains {
-    /// The file: others use it, or a later run may.
+    /// The file stays: other objects use it, or a later run may.
     File,
-    /// Nothing: the file is to be removed.
+    /// The file must be removed.
     Nothing,
 }
 
 struct Record<'a> {
     key: &'a [u8],
     value: &'a [u8],
-    /// Of the whole record.
+    /// Size of the whole record, in bytes.
     bytes: u64,
     tail: &'a [u8],
 }
 
-/// The record at the front, or how many bytes it takes at least.
+/// Returns the record at the front, or as the error a lower bound of its size in bytes.
 fn split_record(bytes: &[u8]) -> Result<Record<'_>, u64> {
     let (key, tail) = split_run(bytes, LENGTHS_BYTES)?;
     let before_value = (bytes.len() - tail.len()) as u64;
@@ -386,7 +392,8 @@ fn split_record(bytes: &[u8]) -> Result<Record<'_>, u64> {
     Ok(Record { key, value, bytes: (bytes.len() - tail.len()) as u64, tail })
 }
 
-/// Bytes behind their length, or how many bytes are wanted in all; `least` is what a record takes from here on.
+/// Splits off a length-prefixed byte string. The error is the number of bytes needed in all; `least` is the minimum
+/// size of the rest of the record.
 fn split_run(bytes: &[u8], least: u64) -> Result<(&[u8], &[u8]), u64> {
     let (length, tail) = bytes.split_first_chunk::<4>().ok_or(least)?;
     let length = u32::from_le_bytes(*length);
@@ -403,7 +410,7 @@ fn push_record(records: &mut Vec<u8>, key: &[&[u8]], value: &[u8]) {
     records.extend_from_slice(value);
 }
 
-/// What does not fit into 32 bits does not fit into the log either, and is never written.
+/// Encodes a length. One that exceeds 32 bits exceeds the limits as well, so its record is never written.
 fn length_of(bytes: usize) -> [u8; 4] {
     u32::try_from(bytes).unwrap_or(u32::MAX).to_le_bytes()
 }

@@ -1,10 +1,11 @@
-//! Numbers as every c10d store reads them: C `strtoll`, base 10.
+//! Decimal numbers as c10d stores parse them: C `strtoll`, base 10.
 
-/// Most bytes of a number in decimal: a sign and nineteen digits.
+/// Maximum length of a decimal `i64`, in bytes: a sign and nineteen digits.
 pub const DIGITS_MAX: usize = 20;
 
-/// Reads the number that `text` begins with: white space, a sign, digits; what follows is ignored. `None` without
-/// digits or outside of 64 bits. Source: c10d protocol, section 4.1 ("ADD parsing").
+/// Parses the number at the start of `text`: white space, a sign, digits. Anything after the digits is ignored.
+/// Returns `None` without digits, or for a number outside 64 bits. Source: c10d protocol, section 4.1 ("ADD
+/// parsing").
 #[must_use]
 pub fn parse_leading(text: &[u8]) -> Option<i64> {
     let blanks = text.iter().take_while(|b| matches!(b, b' ' | b'\t' | b'\n' | b'\r' | 0x0b | 0x0c)).count();
@@ -18,7 +19,7 @@ pub fn parse_leading(text: &[u8]) -> Option<i64> {
     if digits == 0 {
         return None;
     }
-    // Counted downwards, since the range reaches one further below zero.
+    // Accumulated as a negative number, because `i64::MIN` has no positive counterpart.
     let below_zero = text[..digits]
         .iter()
         .try_fold(0i64, |number, digit| number.checked_mul(10)?.checked_sub(i64::from(digit - b'0')))?;

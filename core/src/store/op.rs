@@ -1,13 +1,13 @@
-//! Requests to a store as plain data. The wire codec, the engine and both connection machines speak it.
+//! Requests to a store as plain data, shared by the wire codec, the engine and both connection machines.
 
 use crate::error::OneLine;
 use core::fmt;
 use core::fmt::Write as _;
 
-/// A key as it stands in the store, in up to three pieces that are read as one.
+/// Key of a store, in up to three pieces that count as one.
 ///
-/// A server decodes a key as one piece. A client names the pieces it has at hand (its scope such as `/`, the user's
-/// name, a suffix such as `/num_members`), and nothing has to be joined in memory.
+/// A server decodes a key as one piece. A client passes the pieces that it has (its scope such as `/`, the user's
+/// name, a suffix such as `/num_members`) without joining them in memory.
 #[derive(Clone, Copy)]
 pub struct Key<'a> {
     scope: &'a [u8],
@@ -16,49 +16,49 @@ pub struct Key<'a> {
 }
 
 impl<'a> Key<'a> {
-    /// A key in one piece.
+    /// Creates a key of one piece.
     #[must_use]
     pub const fn raw(name: &'a [u8]) -> Self {
         Self { scope: b"", name, suffix: b"" }
     }
 
-    /// `name` beneath `scope`; no separator is added.
+    /// Creates the key `scope` followed by `name`; no separator is added.
     #[must_use]
     pub const fn scoped(scope: &'a [u8], name: &'a [u8]) -> Self {
         Self { scope, name, suffix: b"" }
     }
 
-    /// The same key with `suffix` behind it.
+    /// Returns the same key with the suffix `suffix`.
     #[must_use]
     pub const fn with_suffix(self, suffix: &'a [u8]) -> Self {
         Self { suffix, ..self }
     }
 
-    /// Length in bytes.
+    /// Returns the length in bytes.
     #[must_use]
     pub const fn len(&self) -> usize {
         self.scope.len() + self.name.len() + self.suffix.len()
     }
 
-    /// Whether no byte is in it.
+    /// Returns whether the key has no bytes.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// The pieces, in order.
+    /// Returns the pieces, in order.
     #[must_use]
     pub const fn pieces(&self) -> [&'a [u8]; 3] {
         [self.scope, self.name, self.suffix]
     }
 
-    /// The user's part, without scope and suffix.
+    /// Returns the user's part, without scope and suffix.
     #[must_use]
     pub const fn name(&self) -> &'a [u8] {
         self.name
     }
 
-    /// The whole key, when it is in one piece.
+    /// Returns the whole key if it has only one non-empty piece.
     #[must_use]
     pub const fn as_contiguous(&self) -> Option<&'a [u8]> {
         match (self.scope.is_empty(), self.name.is_empty(), self.suffix.is_empty()) {
@@ -91,10 +91,10 @@ impl fmt::Debug for Key<'_> {
     }
 }
 
-/// Writes bytes as text of one line; what is not UTF-8 appears as the replacement character.
+/// Writes bytes as text of one line. Bytes that are not UTF-8 appear as the replacement character.
 ///
 /// # Errors
-/// Those of `out`.
+/// The error of `out`.
 pub fn write_lossy(out: &mut impl fmt::Write, bytes: &[u8]) -> fmt::Result {
     let out = &mut OneLine(out);
     for chunk in bytes.utf8_chunks() {
@@ -106,48 +106,49 @@ pub fn write_lossy(out: &mut impl fmt::Write, bytes: &[u8]) -> fmt::Result {
     Ok(())
 }
 
-/// A list of keys: as it stands in a received frame, as a caller's slice, or one key.
+/// List of keys: encoded in a received frame, as a caller's slice, or one key.
 #[derive(Clone, Copy)]
 pub struct Keys<'a> {
     list: List<'a, &'a [u8]>,
-    /// A key before the list, for a list of one that nobody has to store. It is set even where it means nothing: the compiler
-    /// may read it before it asks, which memory checkers would complain of.
+    /// A key before the list, so that a list of one key needs no slice. It is initialised even when unused: the
+    /// compiler may read it before it checks `has_one`, which memory checkers would report.
     one: Key<'a>,
     has_one: bool,
 }
 
-/// A list of keys with their values: as it stands in a received frame, or as a caller's slice.
+/// List of keys with their values: encoded in a received frame, or as a caller's slice.
 #[derive(Clone, Copy)]
 pub struct Pairs<'a>(List<'a, (&'a [u8], &'a [u8])>);
 
 #[derive(Clone, Copy)]
 enum List<'a, T> {
-    /// `count` elements back to back, each behind its length as a little-endian `u64`.
+    /// `count` consecutive elements, each after its length as a little-endian `u64`.
     Packed { count: usize, bytes: &'a [u8] },
-    /// A caller's slice, all beneath one scope.
+    /// A caller's slice; all keys have the same scope.
     Slice { scope: &'a [u8], items: &'a [T] },
 }
 
 impl<'a> Keys<'a> {
-    /// `count` keys as they stand in a frame: each behind its `u64` length. Iteration stops where `bytes` end.
+    /// Creates a list of `count` keys encoded in a frame, each after its `u64` length. Iteration stops at the end
+    /// of `bytes`.
     #[must_use]
     pub const fn packed(count: usize, bytes: &'a [u8]) -> Self {
         Self { list: List::Packed { count, bytes }, one: Key::raw(b""), has_one: false }
     }
 
-    /// The keys `names`, each beneath `scope`.
+    /// Creates a list of the keys `names`, each with the scope `scope`.
     #[must_use]
     pub const fn scoped(scope: &'a [u8], names: &'a [&'a [u8]]) -> Self {
         Self { list: List::Slice { scope, items: names }, one: Key::raw(b""), has_one: false }
     }
 
-    /// A list of one key.
+    /// Creates a list of one key.
     #[must_use]
     pub const fn one(key: Key<'a>) -> Self {
         Self { list: List::Slice { scope: b"", items: &[] }, one: key, has_one: true }
     }
 
-    /// How many there are.
+    /// Returns the number of keys.
     #[must_use]
     pub const fn len(&self) -> usize {
         let listed = match self.list {
@@ -157,13 +158,13 @@ impl<'a> Keys<'a> {
         listed + self.has_one as usize
     }
 
-    /// Whether there are none.
+    /// Returns whether the list is empty.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// The keys in order.
+    /// Returns the keys in order.
     pub fn iter(&self) -> impl Iterator<Item = Key<'a>> + use<'a> {
         let (scope, items, mut packed) = match self.list {
             List::Packed { bytes, .. } => (&[][..], &[][..], bytes),
@@ -176,19 +177,19 @@ impl<'a> Keys<'a> {
 }
 
 impl<'a> Pairs<'a> {
-    /// `count` pairs as they stand in a frame. Iteration stops where `bytes` end.
+    /// Creates a list of `count` pairs encoded in a frame. Iteration stops at the end of `bytes`.
     #[must_use]
     pub const fn packed(count: usize, bytes: &'a [u8]) -> Self {
         Self(List::Packed { count, bytes })
     }
 
-    /// The pairs `items`, each key beneath `scope`.
+    /// Creates a list of the pairs `items`, each key with the scope `scope`.
     #[must_use]
     pub const fn scoped(scope: &'a [u8], items: &'a [(&'a [u8], &'a [u8])]) -> Self {
         Self(List::Slice { scope, items })
     }
 
-    /// How many pairs there are.
+    /// Returns the number of pairs.
     #[must_use]
     pub const fn len(&self) -> usize {
         match self.0 {
@@ -197,13 +198,13 @@ impl<'a> Pairs<'a> {
         }
     }
 
-    /// Whether there are none.
+    /// Returns whether the list is empty.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// The pairs in order.
+    /// Returns the pairs in order.
     pub fn iter(&self) -> impl Iterator<Item = (Key<'a>, &'a [u8])> + use<'a> {
         let (scope, items, mut packed) = match self.0 {
             List::Packed { bytes, .. } => (&[][..], &[][..], bytes),
@@ -249,9 +250,12 @@ impl fmt::Debug for Pairs<'_> {
     }
 }
 
-/// One request to a store. Names and meaning are those of the c10d TCPStore (c10d protocol, sections 3 and 4).
+/// Request to a store. Names and semantics are those of the c10d TCPStore (c10d protocol, sections 3 and 4).
 #[derive(Clone, Copy, Debug, PartialEq)]
-#[allow(missing_docs, reason = "the fields are named as in the protocol, and each variant tells of them")]
+#[allow(
+    missing_docs,
+    reason = "the fields are named as in the protocol, and the variant's documentation covers them"
+)]
 pub enum Request<'a> {
     /// Stores `value` under `key`.
     Set { key: Key<'a>, value: &'a [u8] },
@@ -259,33 +263,33 @@ pub enum Request<'a> {
     CompareSet { key: Key<'a>, expected: &'a [u8], desired: &'a [u8] },
     /// Reads a value; empty when there is none.
     Get { key: Key<'a> },
-    /// Adds to the decimal number under `key` (0 when missing), wrapping, and stores it back.
+    /// Adds to the decimal number under `key` (0 when missing), wrapping on overflow, and stores the sum.
     Add { key: Key<'a>, delta: i64 },
-    /// Asks whether every key is there.
+    /// Checks whether every key exists.
     Check { keys: Keys<'a> },
-    /// Is answered when every key has been there.
+    /// Waits until every key has existed.
     Wait { keys: Keys<'a> },
     /// Counts the keys.
     NumKeys,
     /// Removes a key.
     Delete { key: Key<'a> },
-    /// Adds bytes behind a value, which is created if missing.
+    /// Appends bytes to a value, which is created if missing.
     Append { key: Key<'a>, value: &'a [u8] },
     /// Reads several values; those of missing keys are empty.
     MultiGet { keys: Keys<'a> },
-    /// Stores several values, all in one turn.
+    /// Stores several values atomically.
     MultiSet { pairs: Pairs<'a> },
     /// Ends the waits of this connection.
     CancelWait,
-    /// Puts an item at the end of a queue.
+    /// Appends an item to a queue.
     QueuePush { key: Key<'a>, value: &'a [u8] },
-    /// Takes the item at the front of a queue, if there is one.
+    /// Removes the item at the front of a queue, if there is one.
     QueuePop { key: Key<'a> },
     /// Counts the items of a queue.
     QueueLen { key: Key<'a> },
     /// Lists the keys.
     ListKeys,
-    /// Counts an arrival under `key`; answered when `world_size` have arrived.
+    /// Counts an arrival under `key`, and waits until `world_size` have arrived.
     Barrier { key: Key<'a>, world_size: i64 },
 }
 

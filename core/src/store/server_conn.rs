@@ -1,4 +1,4 @@
-//! The server's end of one c10d connection: bytes become requests, answers become bytes. Its owner keeps the buffers.
+//! Server side of one c10d connection: parses requests and encodes answers. The owner keeps the buffers.
 
 mod outbox;
 
@@ -12,37 +12,37 @@ use crate::wire::c10d::{
 };
 use crate::wire::sink::{Length, Sink};
 
-/// What the next bytes of a connection are.
+/// Next frame of a connection.
 #[derive(Debug)]
 pub enum Next<'a> {
-    /// A request for the store; it took `bytes` bytes.
+    /// A request for the store, of `bytes` bytes.
     Request {
         /// The request, borrowed from the input.
         request: Request<'a>,
-        /// Length of its frame.
+        /// Length of the frame, in bytes.
         bytes: usize,
     },
-    /// Something that the connection answers by itself, if at all; it took `bytes` bytes.
+    /// A frame of `bytes` bytes that the connection handles itself: the greeting, or a PING.
     Handled {
-        /// Length of the frame.
+        /// Length of the frame, in bytes.
         bytes: usize,
     },
-    /// The rest of the frame has not come yet; it has at least `bytes` bytes in all.
+    /// The frame is incomplete; it has at least `bytes` bytes in all.
     Partial {
-        /// A lower bound of the frame's length, beyond the input.
+        /// Lower bound of the frame's length in bytes; greater than the length of the input.
         bytes: usize,
     },
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
-    /// The greeting is due.
+    /// The greeting is expected.
     Greeting,
     /// Requests are served.
     Open,
 }
 
-/// One connection.
+/// Server side of one connection.
 #[derive(Debug)]
 pub struct ServerConn {
     phase: Phase,
@@ -55,23 +55,24 @@ impl Default for ServerConn {
     }
 }
 
-/// VALIDATE and its number.
+/// VALIDATE and the magic number.
 const GREETING: [u8; 5] = {
     let magic = MAGIC.to_le_bytes();
     [0, magic[0], magic[1], magic[2], magic[3]]
 };
 
 impl ServerConn {
-    /// Whether the peer has greeted.
+    /// Returns whether the peer has sent its greeting.
     #[must_use]
     pub fn has_greeted(&self) -> bool {
         self.phase == Phase::Open
     }
 
-    /// Reads the frame at the start of `input`. After [`Next::Partial`], call it with the same start and more behind.
+    /// Parses the frame at the start of `input`. After [`Next::Partial`], call it again with the same bytes and
+    /// more after them.
     ///
     /// # Errors
-    /// How the peer broke the protocol; the connection is to be closed.
+    /// The violation of the protocol by the peer; the caller must close the connection.
     #[inline]
     pub fn next<'a>(
         &mut self,
@@ -92,7 +93,7 @@ impl ServerConn {
                 out.put(&nonce.to_le_bytes());
                 Ok(Next::Handled { bytes })
             }
-            // A second greeting is no more allowed than an unknown opcode.
+            // A second greeting is as invalid as an unknown opcode.
             Some(Frame::Validate { .. }) | None => Err(FrameError::Opcode(input[0])),
         }
     }
@@ -102,7 +103,7 @@ impl ServerConn {
         if input[..here] != GREETING[..here] {
             return Err(match parse_frame(&input[..here]) {
                 Some(Frame::Validate { magic }) => FrameError::Magic(magic),
-                // A wrong number whose end has not come yet, or another first opcode.
+                // A wrong magic number that is still incomplete, or another first opcode.
                 _ if input[0] == GREETING[0] => {
                     let mut magic = [0; 4];
                     magic[..here - 1].copy_from_slice(&input[1..here]);
@@ -119,16 +120,16 @@ impl ServerConn {
     }
 }
 
-/// A wait or barrier of a connection is over.
+/// Encodes the end of a wait or barrier.
 #[inline]
 pub fn release(out: &mut impl Sink) {
     out.put(&[STOP_WAITING]);
 }
 
-/// Queues an answer for sending.
+/// Appends an answer to the outbox.
 ///
 /// # Errors
-/// Its length, when that is over `reply_bytes_max`.
+/// The length of the answer in bytes, when it exceeds `reply_bytes_max`.
 #[inline]
 pub fn answer(
     outbox: &mut Outbox,
@@ -148,7 +149,7 @@ pub fn answer(
     Ok(())
 }
 
-/// Writes an answer as the c10d protocol has it.
+/// Encodes an answer in the c10d format.
 #[inline]
 fn encode_answer(out: &mut impl Sink, answer: &Answer<'_>) {
     let string = |out: &mut dyn FnMut(&[u8]), bytes: &[u8]| {

@@ -1,41 +1,41 @@
-//! What a transaction asks and does, as plain data.
+//! Conditions and writes of a transaction, as plain data.
 
 use super::op::Key;
 
-/// What must hold for a key.
+/// Condition on a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Condition<'a> {
-    /// It has a value.
+    /// The key has a value.
     Exists,
-    /// It has none.
+    /// The key has no value.
     Absent,
-    /// It last changed at this revision of the store; 0 means that it has no value.
+    /// The key last changed at this revision of the store; 0 means that it has no value.
     Revision(u64),
-    /// This is its value.
+    /// The key has this value.
     Value(&'a [u8]),
 }
 
-/// One question of a transaction.
+/// Comparison of a transaction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Compare<'a> {
-    /// About which key.
+    /// The key to compare.
     pub key: Key<'a>,
-    /// What must hold.
+    /// The condition that must hold for the key.
     pub condition: Condition<'a>,
 }
 
-/// One change that a transaction makes.
+/// Write of a transaction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs, reason = "the fields are those of the requests of the same name")]
 pub enum Write<'a> {
     /// Stores a value.
     Set { key: Key<'a>, value: &'a [u8] },
-    /// Removes a key, if it is there.
+    /// Removes a key, if it exists.
     Delete { key: Key<'a> },
-    /// Removes all keys beneath a prefix.
+    /// Removes all keys with a prefix.
     DeletePrefix { prefix: &'a [u8] },
     /// Adds to a number.
     Add { key: Key<'a>, delta: i64 },
-    /// Adds bytes behind a value.
+    /// Appends bytes to a value.
     Append { key: Key<'a>, value: &'a [u8] },
 }

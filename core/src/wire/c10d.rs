@@ -1,7 +1,7 @@
 //! The wire protocol of PyTorch's c10d TCPStore.
 //!
-//! A request is one opcode byte and its fields: fixed-width little-endian integers, and byte strings behind a `u64`
-//! length. There is no overall length, request id or checksum; replies carry no tag and are matched by order. The
+//! A request is an opcode byte and its fields: fixed-width little-endian integers, and byte strings after a `u64`
+//! length. There is no frame length, request id or checksum. Replies carry no id and are matched by order. The
 //! grammar, as measured on PyTorch 2.15.0, is in `docs/protocol/c10d.md`.
 
 mod encode;
@@ -12,16 +12,16 @@ pub use encode::encode_frame;
 pub use parse::{Frame, parse_frame};
 pub use scan::{FrameError, Scan, Scanner};
 
-/// The number that a VALIDATE request carries.
+/// Magic number of a VALIDATE request.
 pub const MAGIC: u32 = 0x3c85_f7ce;
 
-/// CHECK's reply when every key is there.
+/// Reply to CHECK when every key exists.
 pub const READY: u8 = 0;
-/// CHECK's reply when a key is missing.
+/// Reply to CHECK when a key is missing.
 pub const NOT_READY: u8 = 1;
-/// The reply to WAIT and BARRIER.
+/// Reply to WAIT and BARRIER.
 pub const STOP_WAITING: u8 = 0;
-/// The reply to CANCEL_WAIT.
+/// Reply to CANCEL_WAIT.
 pub const WAIT_CANCELED: u8 = 1;
 
 /// The 19 opcodes, with their numbers on the wire.
@@ -51,7 +51,7 @@ pub enum Opcode {
 }
 
 impl Opcode {
-    /// Every opcode, in the order of its number.
+    /// All opcodes, in the order of their numbers.
     pub const ALL: [Self; 19] = [
         Self::Validate,
         Self::Set,
@@ -74,13 +74,13 @@ impl Opcode {
         Self::Barrier,
     ];
 
-    /// The opcode with this number.
+    /// Returns the opcode with this number.
     #[must_use]
     pub const fn from_byte(byte: u8) -> Option<Self> {
         if (byte as usize) < Self::ALL.len() { Some(Self::ALL[byte as usize]) } else { None }
     }
 
-    /// The fields behind the opcode, in order.
+    /// Returns the fields after the opcode, in order.
     const fn fields(self) -> &'static [Field] {
         use Field::{Keys, Number, Pairs, U32};
         match self {
@@ -96,12 +96,12 @@ impl Opcode {
     }
 }
 
-/// What a field of a request is made of.
+/// Type of a field of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Field {
-    /// A `u64` length and as many bytes, bounded as a key.
+    /// A `u64` length and as many bytes, limited as a key.
     Key,
-    /// A `u64` length and as many bytes, bounded as a value.
+    /// A `u64` length and as many bytes, limited as a value.
     Value,
     /// An `i64`.
     Number,

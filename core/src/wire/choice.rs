@@ -1,6 +1,7 @@
-//! Numbers on the wire that stand for one of several things.
+//! Enumerations on the wire.
 
-/// A `u16` whose values are listed. A reader meets those of later versions, too, so an unlisted one is kept.
+/// Defines an enumeration of `u16` values. Values that this version does not know are kept, because later versions
+/// may define them.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! open_choice {
@@ -9,15 +10,15 @@ macro_rules! open_choice {
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
         pub enum $name {
             $($(#[$item_doc])* $item,)*
-            /// One that this version does not know.
+            /// A value that this version does not know.
             Other(u16),
         }
 
         impl $name {
-            /// Those that this version knows.
+            /// The values that this version knows.
             pub const ALL: &'static [Self] = &[$(Self::$item),*];
 
-            /// Its number.
+            /// Returns the number on the wire.
             #[must_use]
             pub const fn number(self) -> u16 {
                 match self {
@@ -26,7 +27,7 @@ macro_rules! open_choice {
                 }
             }
 
-            /// The one with this number.
+            /// Returns the value with this number.
             #[must_use]
             pub const fn from_number(number: u16) -> Self {
                 match number {

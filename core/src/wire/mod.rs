@@ -1,4 +1,4 @@
-//! Bytes on the wire: codecs that know no state.
+//! Stateless codecs of the wire protocols.
 
 pub mod c10d;
 #[doc(hidden)]

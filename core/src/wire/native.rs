@@ -1,7 +1,8 @@
-//! The native protocol, version 1: frames with a fixed header, requests with ids, numbered answers and pushes.
+//! Codec of the native protocol, version 1: frames with a fixed header, requests with ids, numbered answers and
+//! pushes.
 //!
-//! The grammar and its meaning are in `docs/protocol/native.md`; its examples are vectors of the tests here. Nothing
-//! here keeps state or bytes: frames are read from borrowed bytes and written into any [`Sink`].
+//! The protocol is specified in `docs/protocol/native.md`, whose examples are test vectors here. The codec keeps no
+//! state and no bytes: it parses frames from borrowed bytes, and writes them into any [`Sink`].
 
 mod fault;
 mod field;
@@ -18,63 +19,63 @@ use crate::wire::sink::{Length, Sink};
 use crate::wire::split::{self, Split};
 use crate::wire::version::highest_in_common;
 
-/// The first bytes of a connection from a client.
+/// First bytes of a connection from a client.
 pub const MAGIC: [u8; 4] = *b"RDZV";
-/// Length of a frame's header.
+/// Length of a frame's header, in bytes.
 pub const HEADER_BYTES: usize = 24;
-/// The oldest version that is spoken here.
+/// Oldest supported version.
 pub const VERSION_MIN: u16 = 1;
-/// The newest version that is spoken here.
+/// Newest supported version.
 pub const VERSION_MAX: u16 = 1;
-/// HELLO's number; it is the same in every version.
+/// Kind of HELLO; the same in every version.
 pub const HELLO: u16 = 0x0001;
-/// Longest body of a HELLO, in bytes: all that a server keeps for somebody whom it does not know yet.
+/// Maximum body of a HELLO, in bytes: all that a server buffers for a client without a session.
 pub const HELLO_BYTES_MAX: u64 = 4096;
 
-/// The request may have been sent before, on a connection that ended.
+/// Flag: the request may have been sent before, on a connection that has ended.
 pub const FLAG_RESENT: u16 = 0x0001;
-/// Flags among these must be understood by whom they reach; version 1 has none.
+/// Mask of the flags that the receiver must understand; version 1 has none.
 pub const FLAGS_CRITICAL: u16 = 0xff00;
 
-/// What stands before each body.
+/// Header of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
     /// Length of the body, in bytes.
     pub body_bytes: u32,
-    /// Number of the kind.
+    /// Kind of the frame.
     pub kind: u16,
-    /// Marks; those that mean nothing to the reader are passed over, but for [`FLAGS_CRITICAL`].
+    /// Flags; the receiver ignores those that it does not know, except for [`FLAGS_CRITICAL`].
     pub flags: u16,
-    /// The request that this is, answers, or comes from; 0 when there is none.
+    /// Id of the request that this frame is, answers, or results from; 0 when there is none.
     pub id: u64,
-    /// From a server: the number of this frame in its session, 0 when it has none. From a client: the highest such
-    /// number that it has received.
+    /// From a server: the sequence number of this frame in its session, 0 when it has none. From a client: the
+    /// highest sequence number that it has received.
     pub sequence: u64,
 }
 
-/// What no frame may be; the connection is of no use then.
+/// Violation of the framing by a peer; the receiver must close the connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FrameError {
-    /// The connection begins with something else than the magic.
+    /// The connection does not begin with the magic.
     #[error("the connection does not begin with RDZV")]
     Magic,
     /// The first frame is not HELLO.
     #[error("a frame of kind {0:#06x} where HELLO is due")]
     NotHello(u16),
-    /// The body is longer than its kind may be.
+    /// The body exceeds the limit of its kind.
     #[error("a body of {bytes} bytes is over the limit of kind {kind:#06x}")]
     TooLong {
-        /// Number of the kind.
+        /// Kind of the frame.
         kind: u16,
-        /// The announced length.
+        /// The announced length, in bytes.
         bytes: u32,
     },
-    /// A flag that must be understood is not.
+    /// A flag that the receiver must understand is unknown.
     #[error("flags {0:#06x} must be understood and are not")]
     Flags(u16),
 }
 
-/// Which end sends.
+/// Sender of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum From {
     /// A client.
@@ -83,19 +84,19 @@ pub enum From {
     Server,
 }
 
-/// Where a scan stands.
+/// Result of a scan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scan {
-    /// A whole frame: the header, and the length of header and body.
+    /// The frame is complete.
     Whole {
         /// The header.
         header: Header,
-        /// Length of the frame, in bytes.
+        /// Length of header and body, in bytes.
         bytes: usize,
     },
-    /// The frame has at least `bytes` bytes in all.
+    /// The frame is incomplete; it has at least `bytes` bytes in all.
     Partial {
-        /// A lower bound of the frame's length.
+        /// Lower bound of the frame's length, in bytes.
         bytes: usize,
     },
 }
@@ -112,10 +113,10 @@ impl Header {
         bytes
     }
 
-    /// Reads a header and checks it, before anything of the body is kept.
+    /// Parses and checks a header, before any of the body is buffered.
     ///
     /// # Errors
-    /// What no frame may be.
+    /// The violation of the framing.
     pub fn read(bytes: &[u8; HEADER_BYTES], from: From, limits: &FrameLimits) -> Result<Self, FrameError> {
         let at = |index: usize| bytes[index];
         let u64_at = |index: usize| u64::from_le_bytes(core::array::from_fn(|byte| at(index + byte)));
@@ -136,7 +137,7 @@ impl Header {
     }
 }
 
-/// The longest body that a frame of this kind may have.
+/// Returns the maximum body of a frame of this kind, in bytes.
 #[must_use]
 pub fn body_bytes_max(kind: u16, from: From, limits: &FrameLimits) -> u64 {
     let size = match (from, kind) {
@@ -147,10 +148,10 @@ pub fn body_bytes_max(kind: u16, from: From, limits: &FrameLimits) -> u64 {
     size.unwrap_or(Size::Small).bytes_max(limits)
 }
 
-/// Looks at the frame that starts at `bytes[0]`.
+/// Scans the frame that starts at `bytes[0]`.
 ///
 /// # Errors
-/// What no frame may be.
+/// The violation of the framing.
 pub fn scan(bytes: &[u8], from: From, limits: &FrameLimits) -> Result<Scan, FrameError> {
     let Some(head) = bytes.first_chunk() else { return Ok(Scan::Partial { bytes: HEADER_BYTES }) };
     let header = Header::read(head, from, limits)?;
@@ -162,11 +163,11 @@ pub fn scan(bytes: &[u8], from: From, limits: &FrameLimits) -> Result<Scan, Fram
     })
 }
 
-/// Looks at the start of a connection from a client: the magic and HELLO. The header and length in the answer are those
-/// of HELLO, which stands behind the four bytes of the magic.
+/// Scans the start of a connection from a client: the magic and HELLO. The result is that of HELLO, which starts
+/// after the four bytes of the magic.
 ///
 /// # Errors
-/// What no client sends; nothing of it was kept.
+/// The violation of the framing.
 pub fn scan_opening(bytes: &[u8], limits: &FrameLimits) -> Result<Scan, FrameError> {
     let known = bytes.len().min(MAGIC.len());
     if bytes[..known] != MAGIC[..known] {
@@ -189,10 +190,10 @@ pub fn scan_opening(bytes: &[u8], limits: &FrameLimits) -> Result<Scan, FrameErr
     }
 }
 
-/// The version that both speak: the highest in common.
+/// Returns the highest version that both ends support.
 ///
 /// # Errors
-/// What the client is told when there is none.
+/// The fault to send to the client when there is none.
 pub const fn negotiate(version_min: u16, version_max: u16) -> Result<u16, Fault<'static>> {
     match highest_in_common((VERSION_MIN, VERSION_MAX), (version_min, version_max)) {
         Some(version) => Ok(version),
@@ -200,7 +201,7 @@ pub const fn negotiate(version_min: u16, version_max: u16) -> Result<u16, Fault<
     }
 }
 
-/// What a header says beside the kind and length of its body.
+/// Fields of a header other than the kind and the length of the body.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Label {
     /// See [`Header::id`].
@@ -211,10 +212,10 @@ pub struct Label {
     pub flags: u16,
 }
 
-/// Writes a frame.
+/// Encodes a frame.
 ///
 /// # Errors
-/// The length of the body, when it is more than a header can tell; nothing was written.
+/// The length of the body in bytes, when it exceeds 32 bits; nothing was written.
 pub fn encode_frame(out: &mut impl Sink, label: Label, frame: &impl Message) -> Result<(), usize> {
     let mut length = Length::default();
     frame.write_body(&mut length);
@@ -225,24 +226,24 @@ pub fn encode_frame(out: &mut impl Sink, label: Label, frame: &impl Message) -> 
     Ok(())
 }
 
-/// A sink that keeps what it gets, so that a header can be written when its body is.
+/// Sink that keeps its bytes, so that a header can be written after its body.
 pub trait Buffer: Sink {
-    /// Writes over bytes that it got before, from `at` on.
+    /// Overwrites earlier bytes, from position `at` on.
     fn overwrite(&mut self, at: usize, bytes: &[u8]);
 
-    /// How many bytes it has.
+    /// Returns the number of bytes.
     fn len(&self) -> usize;
 
-    /// Whether it has none.
+    /// Returns whether there are no bytes.
     fn is_empty(&self) -> bool {
         self.len() == 0
     }
 }
 
-/// Writes a frame behind what is in `out`, with its fields gone through once.
+/// Appends a frame to `out`, and encodes its fields only once.
 ///
 /// # Errors
-/// The length of the body, when it is more than `body_bytes_max`; it has to be taken off `out` again.
+/// The length of the body in bytes, when it exceeds `body_bytes_max`; the caller must then truncate `out`.
 pub fn append_frame(
     out: &mut impl Buffer,
     label: Label,
@@ -259,11 +260,11 @@ pub fn append_frame(
     Ok(())
 }
 
-/// A part of the bytes of a connection.
+/// Part of the byte stream of a connection.
 pub type Chunk<'b> = split::Chunk<'b, Header>;
 
-/// Takes frames apart as their bytes arrive, and keeps none but those of a header: for a reader that has no room for
-/// the longest frame.
+/// Incremental splitter of frames that buffers only the bytes of a header, for a reader without memory for the
+/// longest frame.
 #[derive(Clone, Copy, Debug)]
 pub struct Splitter {
     from: From,
@@ -271,16 +272,16 @@ pub struct Splitter {
 }
 
 impl Splitter {
-    /// For the bytes that this end sends, behind the magic.
+    /// Creates the splitter of the bytes of one end, after the magic.
     #[must_use]
     pub const fn new(from: From) -> Self {
         Self { from, split: Split::new() }
     }
 
-    /// The next piece, taken off the front of `bytes`; `None` when more bytes are needed.
+    /// Returns the next chunk and removes it from the front of `bytes`; `None` when more bytes are required.
     ///
     /// # Errors
-    /// What no frame may be.
+    /// The violation of the framing.
     pub fn next<'b>(
         &mut self,
         bytes: &mut &'b [u8],

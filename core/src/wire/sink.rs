@@ -1,12 +1,13 @@
-//! Where encoders put their bytes. Length and bytes come from one routine: the same encoder runs against [`Length`].
+//! Destinations of encoders. The same encoder computes the length of its output, with [`Length`] as the sink, and
+//! the bytes.
 
-/// A taker of bytes.
+/// Destination of encoded bytes.
 pub trait Sink {
-    /// Takes `bytes`, behind all that came before.
+    /// Appends `bytes`.
     fn put(&mut self, bytes: &[u8]);
 }
 
-/// Counts the bytes and keeps none.
+/// Sink that only counts the bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Length(pub usize);
 
@@ -16,7 +17,7 @@ impl Sink for Length {
     }
 }
 
-/// Fills a caller's buffer. What does not fit is dropped and remembered: see [`Fill::finish`].
+/// Sink that fills a caller's buffer. Bytes that do not fit are dropped and counted: see [`Fill::finish`].
 #[derive(Debug)]
 pub struct Fill<'b> {
     buffer: &'b mut [u8],
@@ -25,15 +26,15 @@ pub struct Fill<'b> {
 }
 
 impl<'b> Fill<'b> {
-    /// Fills `buffer` from its start.
+    /// Creates a sink that fills `buffer` from its start.
     pub const fn new(buffer: &'b mut [u8]) -> Self {
         Self { buffer, used: 0, wanted: 0 }
     }
 
-    /// How many bytes were written.
+    /// Returns the number of bytes written.
     ///
     /// # Errors
-    /// The number of bytes that would have been needed, when the buffer is too small for them.
+    /// The number of bytes required, when the buffer is too small.
     pub const fn finish(self) -> Result<usize, usize> {
         if self.wanted == self.used { Ok(self.used) } else { Err(self.wanted) }
     }

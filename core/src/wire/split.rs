@@ -1,22 +1,22 @@
-//! Frames of a header and a body, taken apart as their bytes arrive.
+//! Incremental splitting of a byte stream into frames of a header and a body.
 
-/// A part of the bytes of a connection.
+/// Part of a byte stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Chunk<'b, H> {
-    /// A frame begins.
+    /// The header of a frame.
     Head(H),
-    /// Bytes of its body, as they lie in the buffer that they were received in.
+    /// Bytes of the body, borrowed from the input.
     Body(&'b [u8]),
     /// The frame is complete.
     End,
 }
 
-/// Where in a frame of a header of `N` bytes the next one belongs. It keeps none but those of a header.
+/// Position within a stream of frames with a header of `N` bytes. It buffers only the bytes of a header.
 #[derive(Clone, Copy, Debug)]
 pub struct Split<const N: usize> {
     head: [u8; N],
     have: usize,
-    /// Bytes of the body that are to come, while within a frame.
+    /// Remaining bytes of the body, while within a frame.
     left: Option<u32>,
 }
 
@@ -27,13 +27,13 @@ impl<const N: usize> Default for Split<N> {
 }
 
 impl<const N: usize> Split<N> {
-    /// Before a header.
+    /// Creates the position before a header.
     #[must_use]
     pub const fn new() -> Self {
         Self { head: [0; N], have: 0, left: None }
     }
 
-    /// How many bytes of a body are to come before anything else.
+    /// Returns the number of remaining bytes of the current body.
     pub const fn body_left(&self) -> u32 {
         match self.left {
             Some(left) => left,
@@ -41,18 +41,18 @@ impl<const N: usize> Split<N> {
         }
     }
 
-    /// So many bytes of the body were taken elsewhere; no more than there are.
+    /// Skips bytes of the body that the caller has received by another path; at most those that remain.
     pub const fn pass_over(&mut self, bytes: u32) {
         if let Some(left) = self.left {
             self.left = Some(left.saturating_sub(bytes));
         }
     }
 
-    /// The next piece, taken off the front of `bytes`; `None` when more bytes are needed. `read` makes a header of its bytes,
-    /// and tells how long the body is.
+    /// Returns the next chunk and removes it from the front of `bytes`; `None` when more bytes are required. `read`
+    /// parses a header, and returns it with the length of the body.
     ///
     /// # Errors
-    /// That of `read`.
+    /// The error of `read`.
     pub fn next<'b, H, E>(
         &mut self,
         bytes: &mut &'b [u8],
@@ -67,7 +67,7 @@ impl<const N: usize> Split<N> {
             Some(left) => {
                 let (chunk, rest) = bytes.split_at((left as usize).min(bytes.len()));
                 *bytes = rest;
-                // The piece is no longer than `left`, which is a `u32`.
+                // The chunk is no longer than `left`, which is a `u32`.
                 self.left = Some(left - u32::try_from(chunk.len()).unwrap_or(left));
                 Ok(Some(Chunk::Body(chunk)))
             }

@@ -1,6 +1,6 @@
-//! The version that two ends speak.
+//! Negotiation of the protocol version.
 
-/// The highest that both ends have, each from its oldest to its newest; `None`: there is none.
+/// Returns the highest version that both ends support, given the range of each end; `None` if there is none.
 #[must_use]
 pub const fn highest_in_common(ours: (u16, u16), theirs: (u16, u16)) -> Option<u16> {
     let best = if theirs.1 < ours.1 { theirs.1 } else { ours.1 };

@@ -1,4 +1,4 @@
-//! The steps of a call: which requests go out together, which replies they bring, and what follows.
+//! Steps of a call: the requests of each step, their replies, and the step that follows.
 
 use crate::error::Operation;
 use crate::store::call::{Call, GetMode, Outcome, WaitMode};
@@ -6,74 +6,74 @@ use crate::store::op::{Keys, Request};
 use crate::wire::c10d::{Frame, encode_frame};
 use crate::wire::sink::Sink;
 
-/// Requests that go out in one write.
+/// Requests that are sent in one write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Step {
     /// VALIDATE and PING.
     Greet,
-    /// The request alone; it is answered at once.
+    /// The request alone; the server replies immediately.
     Plain,
-    /// The request, which has no reply, and a PING behind it whose echo proves that it was applied.
+    /// The request, which has no reply, and a PING after it, whose echo proves that the request was applied.
     Confirm,
     /// PING alone.
     Ping,
     /// WAIT and GET.
     WaitGet,
-    /// CHECK and GET: tells an empty value from a missing one.
+    /// CHECK and GET, to distinguish an empty value from a missing one.
     CheckGet,
-    /// CHECK on the call's keys.
+    /// CHECK of the call's keys.
     Check,
-    /// WAIT on the call's keys.
+    /// WAIT for the call's keys.
     Wait,
-    /// GET, once the key has been seen.
+    /// GET, after the key has been found.
     Get,
     /// QUEUE_POP.
     Pop,
-    /// MULTI_GET, once the keys have been seen.
+    /// MULTI_GET, after the keys have been found.
     MultiGet,
     /// BARRIER.
     Barrier,
-    /// BARRIER and CANCEL_WAIT: arrives, and stays only if that released it.
+    /// BARRIER and CANCEL_WAIT: arrives, and does not wait.
     BarrierOnce,
 }
 
-/// What the replies to a step say.
+/// Combined reply to a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Reply {
-    /// The echo came.
+    /// The echo of a PING.
     Echo,
-    /// A number came.
+    /// A number.
     Number(i64),
-    /// CHECK's answer alone.
+    /// CHECK alone: all keys exist.
     Ready,
-    /// CHECK's answer alone.
+    /// CHECK alone: at least one key is missing.
     NotReady,
-    /// A value, of which at least one byte came.
+    /// A non-empty value.
     Value,
-    /// An empty value, or none.
+    /// An empty value, or a missing one.
     Empty,
-    /// As [`Reply::Empty`], and CHECK before it said that the key is there.
+    /// An empty value of a key that exists, according to the CHECK before it.
     ReadyEmpty,
-    /// This many values.
+    /// A number of values.
     Values(u64),
-    /// The wait is over.
+    /// The wait has ended.
     Released,
-    /// CANCEL_WAIT was answered and no wait was.
+    /// CANCEL_WAIT was answered; the wait had not ended before.
     Canceled,
-    /// The queue has nothing.
+    /// The queue is empty.
     NothingQueued,
 }
 
-/// What follows a step.
+/// Transition after a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum After {
-    /// The call is over.
+    /// The call has ended.
     Done(Outcome),
-    /// This step follows.
+    /// The call continues with this step.
     Next(Step),
 }
 
-/// The first step of a call.
+/// Returns the first step of a call.
 pub(super) const fn first_step(call: &Call<'_>, mode: GetMode) -> Step {
     let Call::Store(request, wait_mode) = call else { return Step::Ping };
     match (request, wait_mode) {
@@ -114,7 +114,7 @@ const fn get_step(wait_mode: WaitMode, mode: GetMode) -> Step {
     }
 }
 
-/// What follows `step` of a call when `reply` came. `None`: such a step has no such reply.
+/// Returns the transition from `step` on `reply`, or `None` when the step has no such reply.
 pub(super) const fn after(
     operation: Operation,
     wait_mode: WaitMode,
@@ -130,8 +130,8 @@ pub(super) const fn after(
         (Step::Plain, Reply::Canceled, _) => Done(Outcome::Applied),
         (Step::Plain | Step::MultiGet, Reply::Values(count), _) => Done(Outcome::Values(count)),
 
-        // A get whose WAIT was answered may still find nothing: the key is gone again, or GET was served while the
-        // WAIT was parked. CHECK and GET in one write tell a missing value from an empty one.
+        // A get whose WAIT was released may still find no value: the key was deleted since, or GET was served while
+        // the WAIT was parked. CHECK and GET in one write distinguish a missing value from an empty one.
         (Step::WaitGet | Step::Get, Reply::Empty, _) => Next(Step::CheckGet),
         (Step::CheckGet, Reply::Empty, _) => match wait_mode {
             WaitMode::Once => Done(Outcome::Missing),
@@ -163,21 +163,22 @@ pub(super) const fn after(
 }
 
 impl Step {
-    /// Whether the server may let this step wait.
+    /// Returns whether the server may delay its reply to this step until something happens.
     pub(super) const fn waits(self) -> bool {
         matches!(self, Self::WaitGet | Self::Wait | Self::Barrier)
     }
 
-    /// Whether a CANCEL_WAIT may go before this step, to clear a stale registration. PyTorch's server leaves a waiter
-    /// that a push woke on that queue's list, and its next wait may be released by the next push there; so whatever
-    /// follows a wait that was released goes behind a CANCEL_WAIT. Any step will do, and the first one is best: before
-    /// a step that is answered at once, the answer to CANCEL_WAIT rides along and wakes nobody by itself.
+    /// Returns whether a CANCEL_WAIT may be sent before this step, to clear a stale registration. When a push wakes
+    /// a waiter, PyTorch's server leaves it on that queue's list, so the next push to that queue may release the
+    /// next wait of the connection. Therefore the first step after a released wait is preceded by a CANCEL_WAIT.
+    /// Any step is suitable. The first one is best: before a step that is answered immediately, the reply to
+    /// CANCEL_WAIT does not wake the client separately.
     pub(super) const fn clears_stale(self) -> bool {
         !matches!(self, Self::Greet)
     }
 }
 
-/// Writes the requests of a step.
+/// Encodes the requests of a step.
 pub(super) fn encode_step(out: &mut impl Sink, step: Step, call: &Call<'_>, prefix: bool, nonce: u32) {
     if prefix {
         encode_frame(out, &Frame::Request(Request::CancelWait));
@@ -211,7 +212,7 @@ pub(super) fn encode_step(out: &mut impl Sink, step: Step, call: &Call<'_>, pref
     }
 }
 
-/// The keys that WAIT and CHECK name for a request.
+/// Returns the keys that WAIT and CHECK name for a request.
 const fn waited_keys<'a>(request: &Request<'a>) -> Option<Keys<'a>> {
     match *request {
         Request::Wait { keys } | Request::Check { keys } | Request::MultiGet { keys } => Some(keys),

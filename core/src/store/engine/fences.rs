@@ -1,22 +1,22 @@
-//! Keys that nothing may change any more: those of rounds that are over.
+//! Fences: keys that can no longer be changed, because their round has ended.
 
 use crate::ordered::{Index, Named};
 use crate::planted::{self, Bug};
 
-/// A write that came too late.
+/// Attempt to change a fenced key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stale {
-    /// The number in its key.
+    /// Round number in the key.
     pub round: u64,
-    /// The numbers up to this one are over.
+    /// Highest round that has ended; all rounds up to it are fenced.
     pub over: u64,
 }
 
-/// Families of prefixes: a stem, a number, a slash. Of each family, the numbers up to one are fenced.
+/// Families of prefixes: a stem, a number, a slash. In each family, the numbers up to a maximum are fenced.
 #[derive(Debug, Default)]
 pub(super) struct Fences {
     over: Named<u64>,
-    /// The lengths that stems have, so that a look-up tries no others, and how many have it.
+    /// Lengths of the stems, with the number of stems of each length, so that a lookup tries no other lengths.
     lengths: Index<usize, usize>,
 }
 
@@ -40,7 +40,7 @@ impl Fences {
         };
     }
 
-    /// Whether `key` lies behind a fence.
+    /// Returns the fence that covers `key`, if any.
     pub(super) fn find(&self, key: &[u8]) -> Option<Stale> {
         self.lengths.iter().find_map(|(length, _)| {
             let (stem, rest) = key.split_at_checked(length)?;
@@ -51,7 +51,7 @@ impl Fences {
     }
 }
 
-/// The number before the first slash, as numbers are written: without zeros in front.
+/// Parses the number before the first slash, which must be in canonical form, without leading zeros.
 fn number(text: &[u8]) -> Option<u64> {
     let end = text.iter().position(|&byte| byte == b'/')?;
     let digits = core::str::from_utf8(&text[..end]).ok()?;

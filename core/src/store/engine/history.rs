@@ -1,12 +1,12 @@
-//! The last changes of the store, and those who watch them. A watch keeps no queue of its own: it remembers the first
-//! change that it has not told of, and reads on from there in the one history of all.
+//! History of recent changes, and the watches on it. A watch has no queue of its own: it stores the revision of its
+//! first undelivered change, and reads on from there in the one shared history.
 
 use crate::limits::HistoryLimits;
 use crate::ordered::{Index, Map, Named, Number, Set};
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 
-/// One watch of an engine.
+/// Id of a watch of an engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct WatchId(u64);
 
@@ -20,44 +20,44 @@ impl Number for WatchId {
     }
 }
 
-/// What is watched.
+/// Target of a watch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Watched<'a> {
     /// One key.
     Key(&'a [u8]),
-    /// All keys that begin so.
+    /// All keys that begin with this prefix.
     Prefix(&'a [u8]),
 }
 
-/// One change of a value.
+/// Change of a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ChangeRef<'a> {
-    /// The revision that it made.
+    /// The revision that the change created.
     pub revision: u64,
-    /// Of which key.
+    /// The key that changed.
     pub key: &'a [u8],
     /// The new value; `None` when the key was removed.
     pub value: Option<&'a [u8]>,
 }
 
-/// Why a watch cannot begin or go on.
+/// Error of starting or continuing a watch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum WatchError {
     /// The history does not reach back that far.
     #[error("the history begins at revision {oldest}")]
     Compacted {
-        /// The first revision that can be told of.
+        /// Oldest revision in the history.
         oldest: u64,
     },
-    /// There are as many watches as there may be.
+    /// The maximum number of watches is reached.
     #[error("as many watches as allowed ({0})")]
     TooMany(usize),
-    /// There is no such watch.
+    /// The watch does not exist.
     #[error("there is no such watch")]
     Unknown,
 }
 
-/// What a change is charged beside its bytes.
+/// Charge of a change in addition to its key and value, in bytes.
 const CHANGE_COST_BYTES: u64 = 64;
 
 #[derive(Debug)]
@@ -71,11 +71,11 @@ struct Change {
 struct Watch {
     is_prefix: bool,
     name: Box<[u8]>,
-    /// It tells of nothing older.
+    /// Lowest revision to deliver.
     from: u64,
-    /// The first change that it has to tell of.
+    /// Revision of the first undelivered change.
     undelivered: Option<u64>,
-    /// It stands among those that have something to tell.
+    /// Whether the watch is in [`History::ready`].
     queued: bool,
 }
 
@@ -84,21 +84,21 @@ pub(super) struct History {
     limits: HistoryLimits,
     changes: VecDeque<Change>,
     bytes: u64,
-    /// The first revision that can be told of.
+    /// Oldest revision in the history.
     oldest: u64,
     last: u64,
     watches: Map<WatchId, Watch>,
     of_key: Named<Set<WatchId>>,
     of_prefix: Named<Set<WatchId>>,
-    /// Lengths of the watched prefixes, and how many have it.
+    /// Lengths of the watched prefixes, with the number of watches of each length.
     prefix_lengths: Index<usize, usize>,
-    /// Watches that got something to tell, in that order. Some have told of it since, or are gone: they are passed over
-    /// when their turn comes, since looking for them would take time.
+    /// Watches in the order in which they got undelivered changes. Some may have delivered them since, or have
+    /// ended: `next_ready` skips those, because searching the queue would take time.
     ready: VecDeque<WatchId>,
 }
 
 impl History {
-    /// A history that begins behind `revision`.
+    /// Creates a history that starts after `revision`.
     pub(super) fn new(limits: HistoryLimits, revision: u64) -> Self {
         Self {
             limits,
@@ -141,9 +141,9 @@ impl History {
             }
         }
         while self.changes.len() > self.limits.changes_max || self.bytes > self.limits.bytes_max {
-            let Some(departed) = self.changes.pop_front() else { break };
-            self.bytes -= departed.cost();
-            self.oldest = departed.revision + 1;
+            let Some(oldest) = self.changes.pop_front() else { break };
+            self.bytes -= oldest.cost();
+            self.oldest = oldest.revision + 1;
         }
     }
 
@@ -231,7 +231,7 @@ impl History {
         }
     }
 
-    /// The changes from a revision on.
+    /// Returns the changes from a revision on.
     fn since(&self, revision: u64) -> impl Iterator<Item = &Change> {
         let start = self.changes.partition_point(|change| change.revision < revision);
         self.changes.range(start..)

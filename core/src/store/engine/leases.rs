@@ -1,10 +1,10 @@
-//! Leases: which keys vanish together, and when.
+//! Leases: groups of keys that are removed together, and their expiry.
 
 use crate::limits::HistoryLimits;
 use crate::ordered::{Map, Named, Number, Set};
 use crate::time::{Duration, Instant};
 
-/// One lease of an engine.
+/// Id of a lease of an engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct LeaseId(pub u64);
 
@@ -18,13 +18,13 @@ impl Number for LeaseId {
     }
 }
 
-/// Why a lease cannot be had or used.
+/// Error of granting or using a lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LeaseError {
-    /// There is no such lease.
+    /// The lease does not exist.
     #[error("there is no lease {0}")]
     Unknown(u64),
-    /// There are as many leases, or keys on them, as there may be.
+    /// The maximum number of leases, or of leased keys, is reached.
     #[error("as many leases or leased keys as allowed ({0})")]
     TooMany(usize),
 }
@@ -32,7 +32,7 @@ pub enum LeaseError {
 #[derive(Debug)]
 struct Lease {
     keys: Named<()>,
-    /// How long it lasts from its grant or renewal; `None` until it is revoked.
+    /// Time to live from the grant or last renewal; `None`: until it is revoked.
     ttl: Option<Duration>,
     expires: Instant,
 }
@@ -72,7 +72,7 @@ impl Leases {
         Ok(())
     }
 
-    /// Whether so many more keys may be attached.
+    /// Checks whether `more` keys may be attached.
     pub(super) fn check_capacity(
         &self,
         id: LeaseId,
@@ -104,7 +104,7 @@ impl Leases {
         }
     }
 
-    /// Takes a lease out; its keys are no longer attached.
+    /// Removes a lease, and returns its keys, which are detached.
     pub(super) fn end(&mut self, id: LeaseId) -> Result<Named<()>, LeaseError> {
         let lease = self.leases.remove(id).ok_or(LeaseError::Unknown(id.0))?;
         self.deadlines.remove((lease.expires, id));

@@ -1,6 +1,6 @@
-//! What the native protocol asks of the engine beyond c10d: watches, leases, transactions, prefixes.
+//! Operations of the native protocol beyond c10d: watches, leases, transactions, prefixes, fences.
 //!
-//! None of it costs a c10d server anything but one look at whether it was ever asked for.
+//! A server with c10d clients only pays one check per operation for them.
 
 use super::fences::Fences;
 use super::history::{ChangeRef, History, WatchError, WatchId, Watched};
@@ -18,7 +18,7 @@ use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::ops::Bound;
 
-/// What native sessions need beside the keys.
+/// State that only native sessions need.
 #[derive(Debug)]
 pub(super) struct Extras {
     limits: HistoryLimits,
@@ -26,58 +26,58 @@ pub(super) struct Extras {
     leases: Leases,
 }
 
-/// What became of the keys beneath a prefix.
+/// Result of removing the keys with a prefix.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PrefixRemoved {
-    /// So many keys are gone.
+    /// Number of keys removed.
     pub removed: u64,
-    /// So many keys stay: they are of rounds that are over.
+    /// Number of keys that stay, because they belong to rounds that have ended.
     pub left: u64,
 }
 
-/// What becomes of keys behind a fence.
+/// Treatment of fenced keys by a removal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fenced {
     Stays,
     Drop,
 }
 
-/// What a transaction did.
+/// Result of a transaction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TxnApplied<'a> {
     /// Whether all conditions held.
     pub holds: bool,
-    /// Those whose wait ended, as in [`super::Applied`].
+    /// Waiters whose wait ended, as in [`super::Applied`].
     pub released: &'a [WaiterId],
 }
 
 impl Engine {
-    /// Keeps a history of changes from here on, and makes room for watches and leases. Does nothing when it is there.
+    /// Starts the history of changes, and enables watches and leases. Does nothing if it has been started.
     pub fn start_history(&mut self, limits: HistoryLimits) {
         let revision = self.revision;
         self.extras.get_or_insert_with(|| {
             let history = History::new(limits, revision);
             Box::new(Extras { limits, history, leases: Leases::default() })
         });
-        // Now, and not when the store has grown: native clients ask by prefix.
+        // Built now, while the store is small: native clients query by prefix.
         self.slots.keep_order();
     }
 
-    /// The oldest change that can be told of; `None` while there is no history.
+    /// Returns the oldest revision in the history; `None` without a history.
     #[must_use]
     pub fn history_oldest(&self) -> Option<u64> {
         self.extras.as_ref().map(|extras| extras.history.oldest())
     }
 
-    /// The value of a key and the revision at which it last changed, if it has one.
+    /// Returns the value of a key and the revision at which it last changed, if it has one.
     #[must_use]
     pub fn find(&self, key: &[u8]) -> Option<(u64, ValueRef<'_>)> {
         let slot = &self.slots[self.slots.find(key)?];
         (!matches!(slot.value, Value::Absent)).then(|| (slot.revision, slot.value.as_ref()))
     }
 
-    /// The first `count_max` keys in byte order that begin with `prefix` and come behind `after`, and whether there are
-    /// more.
+    /// Returns up to `count_max` keys that begin with `prefix` and are greater than `after`, in byte order, and
+    /// whether there are more.
     #[must_use]
     pub fn page(&self, prefix: &[u8], after: &[u8], count_max: usize) -> (KeyList<'_>, bool) {
         let is_inside = !after.is_empty() && after >= prefix;
@@ -89,50 +89,50 @@ impl Engine {
         })
     }
 
-    /// Removes all keys beneath a prefix, and the queues there. What is behind a fence stays.
+    /// Removes all keys with a prefix, and their queues. Fenced keys stay.
     ///
     /// # Errors
-    /// The prefix itself is behind a fence, and so is everything beneath it.
+    /// The prefix itself is fenced, and so is every key that begins with it.
     pub fn delete_prefix(&mut self, prefix: &[u8]) -> Result<PrefixRemoved, ApplyError> {
         self.released.clear();
         self.check_fence(Key::raw(prefix))?;
         Ok(self.remove_prefix(prefix, Fenced::Stays))
     }
 
-    /// From now on, nothing may change keys that begin with `stem`, a number up to `number`, and a slash.
-    /// Who waits there waits in vain: they are returned, and wait no more.
+    /// Forbids all changes of keys that begin with `stem`, a number up to `number`, and a slash. Ends the waits for
+    /// such keys, and returns their waiters, because those keys can no longer be set.
     pub fn fence(&mut self, stem: &[u8], number: u64) -> Vec<WaiterId> {
         let fences = self.fences.get_or_insert_with(|| Box::new(Fences::default()));
         fences.raise(stem, number);
-        let mut wait_failure = Vec::new();
+        let mut failed_waiters = Vec::new();
         if self.waits.registrations() > 0 {
             self.slots.keep_order();
             self.slots.with_scope(stem, Bound::Included(stem), |all| {
                 let awaited = all.map(|id| &self.slots[id]).filter(|slot| !slot.waiters.is_empty());
                 for slot in awaited.filter(|slot| fences.find(&slot.key).is_some()) {
-                    self.waits.list(&slot.waiters, &mut wait_failure);
+                    self.waits.list(&slot.waiters, &mut failed_waiters);
                 }
             });
         }
-        wait_failure.iter().for_each(|&waiter| self.waits.forget(waiter, &mut self.slots));
-        wait_failure
+        failed_waiters.iter().for_each(|&waiter| self.waits.forget(waiter, &mut self.slots));
+        failed_waiters
     }
 
-    /// Takes the fence of these keys away: nobody will use them any more.
+    /// Removes the fence of a stem; the caller guarantees that its keys are no longer used.
     pub fn lift_fence(&mut self, stem: &[u8]) {
         if let Some(fences) = &mut self.fences {
             fences.lift(stem);
         }
     }
 
-    /// Removes all keys beneath a prefix, fenced or not: they are the caller's own.
+    /// Removes all keys with a prefix that the caller owns, fenced or not.
     pub fn discard(&mut self, prefix: &[u8]) {
         self.released.clear();
         self.remove_prefix(prefix, Fenced::Drop);
     }
 
-    /// Waits for an item of a queue, and for nothing else that its name may hold: `waiter` is named among those released
-    /// when there is one for it, or when the name gets a value.
+    /// Waits for an item of a queue, whether or not the key has a value. The engine names `waiter` among the
+    /// released waiters when there is an item for it, or when the key gets a value.
     ///
     /// # Errors
     /// There are too many waits, or the store is full.
@@ -146,7 +146,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Refuses a request that changes what is behind a fence. Out of line: only those come here that have fences.
+    /// Refuses a request that changes fenced keys. Not inlined: only a store with fences calls it.
     #[cold]
     pub(super) fn check_fences(&mut self, request: &Request<'_>) -> Result<(), ApplyError> {
         match *request {
@@ -159,7 +159,7 @@ impl Engine {
             | Request::QueuePop { key }
             | Request::Barrier { key, .. } => self.check_fence(key),
             Request::MultiSet { pairs } => pairs.iter().try_for_each(|(key, _)| self.check_fence(key)),
-            // What is not there will never be.
+            // A fenced key that does not exist can never be set.
             Request::Wait { keys } => keys.iter().try_for_each(|key| {
                 let is_there = self.slots.is_ready(contiguous_key(key, &mut self.joined));
                 if is_there { Ok(()) } else { self.check_fence(key) }
@@ -181,54 +181,55 @@ impl Engine {
             .map_or(Ok(()), |stale| Err(ApplyError::Stale(stale)))
     }
 
-    /// Watches from a revision on; from now on when it is 0.
+    /// Starts a watch at a revision; 0 means the next one.
     ///
     /// # Errors
-    /// The history is shorter, or there are too many watches.
+    /// The history does not reach back to the revision, or there are too many watches.
     pub fn watch(&mut self, what: Watched<'_>, from_revision: u64) -> Result<WatchId, WatchError> {
         let next = self.revision + 1;
         let Some(extras) = &mut self.extras else { return Err(WatchError::Compacted { oldest: next }) };
         extras.history.watch(what, if from_revision == 0 { next } else { from_revision })
     }
 
-    /// Ends a watch; whether there was one.
+    /// Ends a watch. Returns whether it existed.
     pub fn unwatch(&mut self, watch: WatchId) -> bool {
         self.extras.as_mut().is_some_and(|extras| extras.history.unwatch(watch))
     }
 
-    /// A watch that has something to tell. Each is named once, and again when it got more after [`Engine::delivered`].
+    /// Returns the next watch with undelivered changes. Each is returned once, and again when there are more
+    /// changes after [`Engine::delivered`].
     pub fn next_ready_watch(&mut self) -> Option<WatchId> {
         self.extras.as_mut()?.history.next_ready()
     }
 
-    /// What a watch has to tell, in order.
+    /// Returns the undelivered changes of a watch, in order.
     ///
     /// # Errors
-    /// It fell behind the history, or is not there.
+    /// The watch does not exist, or its next change is no longer in the history.
     pub fn undelivered(&self, watch: WatchId) -> Result<impl Iterator<Item = ChangeRef<'_>>, WatchError> {
         self.extras.as_ref().ok_or(WatchError::Unknown)?.history.undelivered(watch)
     }
 
-    /// A watch has told of all changes up to a revision.
+    /// Marks all changes of a watch up to a revision as delivered.
     pub fn delivered(&mut self, watch: WatchId, through_revision: u64) {
         if let Some(extras) = &mut self.extras {
             extras.history.delivered(watch, through_revision);
         }
     }
 
-    /// Makes a lease that lasts for `ttl` from its last renewal, or until it is revoked.
+    /// Creates a lease that lasts for `ttl` from its grant or last renewal; without `ttl`, until it is revoked.
     ///
     /// # Errors
-    /// There are too many.
+    /// There are too many leases.
     pub fn lease_grant(&mut self, now: Instant, ttl: Option<Duration>) -> Result<LeaseId, LeaseError> {
         let extras = self.extras.as_mut().ok_or(LeaseError::TooMany(0))?;
         extras.leases.grant(now, ttl, &extras.limits)
     }
 
-    /// Lets keys vanish with a lease, and with no other.
+    /// Attaches keys to a lease, and detaches them from any other. They are removed when the lease ends.
     ///
     /// # Errors
-    /// There is no such lease, or too many keys; nothing was attached.
+    /// The lease does not exist, or there are too many leased keys; nothing was attached.
     pub fn lease_attach(&mut self, lease: LeaseId, keys: Keys<'_>) -> Result<(), LeaseError> {
         let extras = self.extras.as_mut().ok_or(LeaseError::Unknown(lease.0))?;
         extras.leases.check_capacity(lease, keys.len(), &extras.limits)?;
@@ -238,18 +239,18 @@ impl Engine {
         Ok(())
     }
 
-    /// Gives a lease its whole time again.
+    /// Restarts the time to live of a lease.
     ///
     /// # Errors
-    /// There is no such lease.
+    /// The lease does not exist.
     pub fn lease_renew(&mut self, now: Instant, lease: LeaseId) -> Result<(), LeaseError> {
         self.extras.as_mut().ok_or(LeaseError::Unknown(lease.0))?.leases.renew(now, lease)
     }
 
-    /// Ends a lease and removes its keys; how many had a value.
+    /// Ends a lease and removes its keys. Returns how many of them had a value.
     ///
     /// # Errors
-    /// There is no such lease.
+    /// The lease does not exist.
     pub fn lease_end(&mut self, lease: LeaseId) -> Result<u64, LeaseError> {
         self.released.clear();
         let extras = self.extras.as_mut().ok_or(LeaseError::Unknown(lease.0))?;
@@ -257,22 +258,23 @@ impl Engine {
         Ok(keys.iter().map(|(key, ())| u64::from(self.remove_value(key))).sum())
     }
 
-    /// Ends the lease that is over at `now`, and removes its keys; call it until there is none.
+    /// Ends one lease that has expired at `now`, and removes its keys. Call it until it returns `None`.
     pub fn lease_expire(&mut self, now: Instant) -> Option<LeaseId> {
         let lease = self.extras.as_ref()?.leases.expired(now)?;
         self.lease_end(lease).ok().map(|_| lease)
     }
 
-    /// When the next lease is over.
+    /// Returns when the next lease expires.
     #[must_use]
     pub fn next_lease_expiry(&self) -> Option<Instant> {
         self.extras.as_ref()?.leases.next_expiry()
     }
 
-    /// Does all writes of `then` if all conditions hold, and all of `otherwise` if not, in one turn.
+    /// Applies all writes of `then` if all conditions hold, or else all of `otherwise`, atomically.
     ///
     /// # Errors
-    /// One of the writes cannot be done: none is. The key is that of the write, where it is about one.
+    /// One of the writes is not possible; none is applied. The key is that of the write, where the error concerns
+    /// one key.
     pub fn txn<'w>(
         &mut self,
         compares: impl Iterator<Item = Compare<'w>>,
@@ -334,7 +336,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Goes through the writes beside the store, to find whether each ADD will meet a number.
+    /// Applies the writes to copies of the values, to check that each ADD finds a number.
     fn rehearse<'w>(
         &mut self,
         writes: impl Iterator<Item = Write<'w>>,
@@ -399,7 +401,7 @@ impl Engine {
         PrefixRemoved { removed, left }
     }
 
-    /// Removes a value whose lease is over, if it may still be changed.
+    /// Removes a value whose lease has ended, unless it is fenced.
     fn remove_value(&mut self, key: &[u8]) -> bool {
         if self.fences.as_ref().is_some_and(|fences| fences.find(key).is_some()) {
             return false;
@@ -408,7 +410,7 @@ impl Engine {
         slot.map(|slot| self.clear(slot)).is_some()
     }
 
-    /// Writes a change down. Out of line: c10d servers never come here.
+    /// Records a change in the history. Not inlined: a server with c10d clients only never calls it.
     #[cold]
     pub(super) fn record(&mut self, slot: SlotId) {
         let Some(extras) = &mut self.extras else { return };

@@ -1,105 +1,105 @@
-//! The names of the store in order, for those who ask by prefix: numbers of slots, sorted by the keys that stand in them.
+//! Ordered index of the keys, for prefix queries: slot ids, sorted by their keys.
 //!
-//! They lie in pieces of bounded length, so that a name that comes or goes moves few others, and a name costs little more
-//! than its number. Where a key stands is found by halving, first among the pieces and then within one.
+//! The ids are stored in chunks of bounded length, so that an insertion or removal moves few ids, and an entry
+//! takes little more memory than its id. A lookup is a binary search over the chunks, then one within a chunk.
 
 use super::slot::SlotId;
 use alloc::vec::Vec;
 use core::ops::Bound;
 
-/// Most numbers of a piece.
+/// Maximum number of ids in a chunk.
 const CHUNK_MAX: usize = 512;
-/// Two neighbours that have no more than this together become one.
+/// Adjacent chunks with at most this many ids together are merged.
 const CHUNK_MIN: usize = CHUNK_MAX / 4;
 
 #[derive(Debug, Default)]
 pub(super) struct Order {
-    /// None of them is empty.
-    pieces: Vec<Vec<SlotId>>,
+    /// The chunks in order; none is empty.
+    chunks: Vec<Vec<SlotId>>,
 }
 
 impl Order {
-    /// Of slots that are in the order of their keys.
+    /// Creates the index of slots that are sorted by their keys.
     pub(super) fn of_sorted(ids: &[SlotId]) -> Self {
-        // What comes later has room before pieces must be cut.
-        Self { pieces: ids.chunks(CHUNK_MAX * 3 / 4).map(<[SlotId]>::to_vec).collect() }
+        // Chunks are left partly filled, so that later insertions do not split them at once.
+        Self { chunks: ids.chunks(CHUNK_MAX * 3 / 4).map(<[SlotId]>::to_vec).collect() }
     }
 
-    /// Takes a slot in whose key is new.
+    /// Inserts a slot with a new key.
     pub(super) fn insert<'k>(&mut self, id: SlotId, key_of: impl Fn(SlotId) -> &'k [u8]) {
         let key = key_of(id);
-        let last = self.pieces.len().saturating_sub(1);
+        let last = self.chunks.len().saturating_sub(1);
         let mut index = self.chunk_from(Bound::Included(key), &key_of).min(last);
-        if self.pieces.is_empty() {
-            self.pieces.push(Vec::new());
+        if self.chunks.is_empty() {
+            self.chunks.push(Vec::new());
         }
-        let mut at = position_in(&self.pieces[index], Bound::Included(key), &key_of);
-        let length = self.pieces[index].len();
+        let mut at = position_in(&self.chunks[index], Bound::Included(key), &key_of);
+        let length = self.chunks[index].len();
         if length >= CHUNK_MAX {
-            // Names that come in order leave full pieces behind.
+            // Keys that are inserted in order leave full chunks.
             let cut = if index == last && at == length { length } else { length / 2 };
-            let following = self.pieces[index].split_off(cut);
-            self.pieces[index].shrink_to_fit();
-            self.pieces.insert(index + 1, following);
+            let following = self.chunks[index].split_off(cut);
+            self.chunks[index].shrink_to_fit();
+            self.chunks.insert(index + 1, following);
             if at >= cut {
                 (index, at) = (index + 1, at - cut);
             }
         }
-        self.pieces[index].insert(at, id);
+        self.chunks[index].insert(at, id);
     }
 
-    /// Takes a slot out whose key stands there still.
+    /// Removes a slot; its key must still be readable.
     pub(super) fn remove<'k>(&mut self, id: SlotId, key_of: impl Fn(SlotId) -> &'k [u8]) {
         let key = key_of(id);
         let index = self.chunk_from(Bound::Included(key), &key_of);
-        let Some(chunk) = self.pieces.get_mut(index) else { return };
+        let Some(chunk) = self.chunks.get_mut(index) else { return };
         let at = position_in(chunk, Bound::Included(key), &key_of);
-        debug_assert_eq!(chunk.get(at), Some(&id), "each slot stands in the order once");
+        debug_assert_eq!(chunk.get(at), Some(&id), "each slot is in the index once");
         chunk.remove(at);
         if chunk.is_empty() {
-            self.pieces.remove(index);
+            self.chunks.remove(index);
         } else {
             self.join(index);
         }
         if let Some(before) = index.checked_sub(1) {
             self.join(before);
         }
-        if self.pieces.len() < self.pieces.capacity() / 4 {
-            self.pieces.shrink_to(self.pieces.len() * 2);
+        if self.chunks.len() < self.chunks.capacity() / 4 {
+            self.chunks.shrink_to(self.chunks.len() * 2);
         }
     }
 
-    /// Makes one piece of this one and the next, if they are short.
+    /// Merges this chunk and the next, if both are short.
     fn join(&mut self, index: usize) {
-        if let Some([one, next]) = self.pieces.get(index..index + 2)
+        if let Some([one, next]) = self.chunks.get(index..index + 2)
             && one.len() + next.len() <= CHUNK_MIN
         {
-            let next = self.pieces.remove(index + 1);
-            self.pieces[index].extend_from_slice(&next);
+            let next = self.chunks.remove(index + 1);
+            self.chunks[index].extend_from_slice(&next);
         }
     }
 
-    /// The slots from a key on, in order.
+    /// Returns the slots from a key on, in order.
     pub(super) fn range<'k>(
         &self,
         from: Bound<&[u8]>,
         key_of: impl Fn(SlotId) -> &'k [u8],
     ) -> impl Iterator<Item = SlotId> {
         let index = self.chunk_from(from, &key_of);
-        let at = self.pieces.get(index).map_or(0, |chunk| position_in(chunk, from, &key_of));
-        let first = self.pieces.get(index).map_or(&[][..], |chunk| &chunk[at..]);
-        let others = self.pieces.get(index + 1..).unwrap_or_default();
+        let at = self.chunks.get(index).map_or(0, |chunk| position_in(chunk, from, &key_of));
+        let first = self.chunks.get(index).map_or(&[][..], |chunk| &chunk[at..]);
+        let others = self.chunks.get(index + 1..).unwrap_or_default();
         first.iter().chain(others.iter().flatten()).copied()
     }
 
-    /// The first piece that has a key from there on.
+    /// Returns the index of the first chunk that has a key at or after `from`.
     fn chunk_from<'k>(&self, from: Bound<&[u8]>, key_of: &impl Fn(SlotId) -> &'k [u8]) -> usize {
         let is_before = |chunk: &Vec<SlotId>| chunk.last().is_some_and(|&id| precedes(key_of(id), from));
-        self.pieces.partition_point(is_before)
+        self.chunks.partition_point(is_before)
     }
 }
 
-/// The first place of a piece with a key from there on.
+/// Returns the position of the first key of a chunk at or after `from`.
 fn position_in<'k>(chunk: &[SlotId], from: Bound<&[u8]>, key_of: &impl Fn(SlotId) -> &'k [u8]) -> usize {
     chunk.partition_point(|&id| precedes(key_of(id), from))
 }
@@ -154,13 +154,13 @@ mod tests {
                 let on = tree.iter().filter(|&&(key, _)| key >= from).map(|&(_, id)| id);
                 assert!(order.range(Bound::Included(from), key_of).eq(on), "{step}");
                 assert!(order.range(Bound::Unbounded, key_of).eq(tree.iter().map(|&(_, id)| id)), "{step}");
-                assert!(order.pieces.iter().all(|chunk| (1..=CHUNK_MAX).contains(&chunk.len())));
+                assert!(order.chunks.iter().all(|chunk| (1..=CHUNK_MAX).contains(&chunk.len())));
             }
         }
         for (_, id) in core::mem::take(&mut tree) {
             order.remove(id, key_of);
         }
-        assert!(order.pieces.is_empty() && order.pieces.capacity() <= 4);
+        assert!(order.chunks.is_empty() && order.chunks.capacity() <= 4);
     }
 
     #[test]
@@ -169,7 +169,7 @@ mod tests {
         let key_of = |id: SlotId| names[id as usize].as_bytes();
         let mut sorted: Vec<SlotId> = (0..50_000).collect();
         sorted.sort_unstable_by_key(|&id| key_of(id));
-        let places = |order: &Order| order.pieces.iter().map(Vec::capacity).sum::<usize>();
+        let places = |order: &Order| order.chunks.iter().map(Vec::capacity).sum::<usize>();
         let (mut in_order, mut at_random) = (Order::default(), Order::default());
         sorted.iter().for_each(|&id| in_order.insert(id, key_of));
         (0..50_000).for_each(|id| at_random.insert(id, key_of));

@@ -1,4 +1,4 @@
-//! The table of keys: each request finds all that goes by one name with one look-up.
+//! Hash table of the keys: a request finds the value, queue and waiters of a key with one lookup.
 
 use super::order::Order;
 use super::slot::{Slot, SlotId, WaitList};
@@ -14,11 +14,11 @@ use foldhash::fast::SeedableRandomState;
 use hashbrown::HashTable;
 use slab::Slab;
 
-/// Places that a queue may keep though it is much shorter.
+/// Capacity that a queue keeps when it becomes shorter, in items.
 const QUEUE_KEPT: usize = 64;
 
 fn as_index(index: usize) -> u32 {
-    // invariant: stored_bytes_max and registrations_max keep the tables far below 2^32 places
+    // invariant: stored_bytes_max and registrations_max keep the tables far below 2^32 entries
     u32::try_from(index).expect("the limits keep the table small")
 }
 
@@ -27,9 +27,9 @@ pub(super) struct Slots {
     slots: Slab<Slot>,
     index: HashTable<SlotId>,
     hasher: SeedableRandomState,
-    /// The slots that have a value, so that listing them costs nothing for those that are only waited for.
+    /// Slots with a value, so that listing skips keys that are only waited for.
     present: Vec<SlotId>,
-    /// All slots by their keys, from the first time that somebody needs them so.
+    /// All slots in key order; built when it is first needed.
     order: Option<Order>,
     stored_bytes: u64,
 }
@@ -88,7 +88,7 @@ impl Slots {
         id
     }
 
-    /// Frees the slot when neither value, queue nor waiter is left in it.
+    /// Frees the slot when it has neither a value, a queue nor waiters.
     pub(super) fn release_if_idle(&mut self, id: SlotId) {
         let slot = &self[id];
         if !matches!(slot.value, Value::Absent) || slot.queue.is_some() || !slot.waiters.is_empty() {
@@ -103,7 +103,8 @@ impl Slots {
             order.remove(id, |id| &slots[id as usize].key);
         }
         self.stored_bytes -= self.slots.remove(id as usize).key.len() as u64 + KEY_COST_BYTES;
-        // Tables that a burst has blown up shrink again; not on each removal, so that a steady store never moves.
+        // Shrinks tables that a burst has enlarged; not on each removal, so that a steady store does not
+        // reallocate.
         if self.index.capacity() > 1024 && self.index.len() * 8 < self.index.capacity() {
             let Self { index, slots, hasher, .. } = self;
             index.shrink_to(slots.len() * 2, |&id| hasher.hash_one(&*slots[id as usize].key));
@@ -112,7 +113,7 @@ impl Slots {
         }
     }
 
-    /// Changes a value and keeps the books.
+    /// Changes a value, and updates the charged bytes and the list of present slots.
     #[inline]
     pub(super) fn change(&mut self, id: SlotId, revision: u64, change: impl FnOnce(&mut Value)) {
         let slot = &mut self.slots[id as usize];
@@ -142,7 +143,7 @@ impl Slots {
         self.find(key).map_or(ValueRef::Bytes(b""), |id| self[id].value.as_ref())
     }
 
-    /// Whether a value or a queued item goes by this name.
+    /// Returns whether the key has a value or a queued item.
     #[inline]
     pub(super) fn is_ready(&self, key: &[u8]) -> bool {
         self.find(key).is_some_and(|id| {
@@ -160,7 +161,7 @@ impl Slots {
         let slot = &mut self[id];
         let queue = slot.queue.as_mut()?;
         let item = queue.pop_front()?;
-        // A queue that is there has an item in it: readiness asks no more than whether it is there.
+        // Empty queues are dropped, because `is_ready` checks only whether there is a queue.
         if queue.is_empty() {
             slot.queue = None;
         } else if queue.capacity() > QUEUE_KEPT && queue.len() < queue.capacity() / 8 {
@@ -174,22 +175,22 @@ impl Slots {
         self[id].queue.as_ref().map_or(0, |queue| i64::try_from(queue.len()).unwrap_or(i64::MAX))
     }
 
-    /// Drops the queue of a slot; whether there was one.
+    /// Drops the queue of a slot. Returns whether there was one.
     pub(super) fn drop_queue(&mut self, id: SlotId) -> bool {
         let Some(queue) = self[id].queue.take() else { return false };
         self.stored_bytes -= queue.iter().map(|item| item.len() as u64 + ITEM_COST_BYTES).sum::<u64>();
         true
     }
 
-    /// Keeps all slots in order from here on, so that to ask for those beneath a prefix takes no look at the others. A
-    /// new key then costs a search, which c10d clients alone do not make necessary.
+    /// Maintains all slots in key order from now on, so that a prefix query visits no other keys. Each new key then
+    /// costs a search, so a store with c10d clients only does not enable it.
     pub(super) fn keep_order(&mut self) {
         if self.order.is_none() {
             self.order = Some(self.all_in_order());
         }
     }
 
-    /// The slots that have a value, in the order of their keys.
+    /// Returns the slots with a value, in key order.
     pub(super) fn sorted(&self) -> Vec<SlotId> {
         match &self.order {
             Some(order) => {
@@ -200,7 +201,7 @@ impl Slots {
         }
     }
 
-    /// Has `read` read the slots whose keys begin with `prefix`, in the order of their keys; those from `from` on.
+    /// Calls `read` with the slots whose keys begin with `prefix`, in key order, from `from` on.
     pub(super) fn with_scope<R>(
         &self,
         prefix: &[u8],
@@ -227,7 +228,7 @@ impl Slots {
         !matches!(self[id].value, Value::Absent)
     }
 
-    /// A heap sorts with far less code than a slice does, and lists of keys are rare.
+    /// Sorts slots by key. A heap takes far less machine code than a slice sort, and key lists are rare.
     fn in_order(&self, ids: impl Iterator<Item = SlotId>) -> Vec<SlotId> {
         let keyed: BinaryHeap<(&[u8], SlotId)> = ids.map(|id| (&*self[id].key, id)).collect();
         keyed.into_sorted_vec().into_iter().map(|(_, id)| id).collect()

@@ -1,27 +1,27 @@
-//! Values. A counter is kept as a number and becomes text when somebody reads it.
+//! Values. A counter is stored as a number and formatted as text when it is read.
 
 use crate::store::number;
 use alloc::vec::Vec;
 
-/// Memory that a value may keep though it is shorter, so that one which changes its length within this never moves.
-/// A longer one gives its memory back when one of less than half its length takes its place.
+/// Capacity that a value keeps when it becomes shorter, in bytes, so that changes of length below this do not
+/// reallocate. A longer value releases its memory when a value of less than half its length replaces it.
 const KEPT_CAPACITY: usize = 512;
 
-/// What stands under a key.
+/// Value of a key.
 #[derive(Debug)]
 pub(super) enum Value {
     Absent,
-    /// A number; reads as its decimal text.
+    /// A counter; its value is the decimal text of the number.
     Number(i64),
     Bytes(Vec<u8>),
 }
 
-/// A value to read.
+/// Borrowed value.
 #[derive(Clone, Copy, Debug)]
 pub enum ValueRef<'a> {
     /// Bytes as they were set.
     Bytes(&'a [u8]),
-    /// A counter: its bytes are its decimal text.
+    /// A counter; its value is the decimal text of the number.
     Number(i64),
 }
 
@@ -34,7 +34,7 @@ impl Value {
         }
     }
 
-    /// The number that the value begins with; 0 when there is no value.
+    /// Returns the number at the start of the value; 0 when there is no value, `None` when there is no number.
     pub(super) fn as_number(&self) -> Option<i64> {
         match self {
             Self::Absent => Some(0),
@@ -46,7 +46,7 @@ impl Value {
     pub(super) const fn len(&self) -> usize {
         match self {
             Self::Absent => 0,
-            // Charged at its longest, so that counting up never needs room.
+            // Charged at its maximum length, so that incrementing a counter never needs capacity.
             Self::Number(_) => number::DIGITS_MAX,
             Self::Bytes(bytes) => bytes.len(),
         }
@@ -77,7 +77,7 @@ impl Value {
 }
 
 impl ValueRef<'_> {
-    /// Its length in bytes; of a number, the most that its text may have.
+    /// Returns the length in bytes; for a counter, the maximum length of its text.
     #[must_use]
     pub const fn len(&self) -> usize {
         match self {
@@ -86,13 +86,13 @@ impl ValueRef<'_> {
         }
     }
 
-    /// Whether there are none.
+    /// Returns whether the value is empty.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Calls `read` with the bytes.
+    /// Calls `read` with the bytes of the value.
     pub fn read<R>(&self, read: impl FnOnce(&[u8]) -> R) -> R {
         match self {
             Self::Bytes(bytes) => read(bytes),
@@ -100,7 +100,7 @@ impl ValueRef<'_> {
         }
     }
 
-    /// Whether these bytes are the value.
+    /// Returns whether the value equals `other`.
     #[must_use]
     pub fn equals(&self, other: &[u8]) -> bool {
         self.read(|bytes| bytes == other)

@@ -1,5 +1,5 @@
-//! Who waits for what. A wait is registered with each of its missing keys; registrations of one key form a list in
-//! the order of arrival, and those of one wait a chain, so that a wait that ends is taken off every list at once.
+//! Pending waits. A wait is registered with each of its missing keys. The registrations of a key form a list in
+//! order of arrival; those of a wait form a chain, so that a wait that ends leaves all lists at once.
 
 use super::slot::{NONE, SlotId, WaitList};
 use super::slots::Slots;
@@ -11,11 +11,11 @@ use slab::Slab;
 #[derive(Debug)]
 struct Wait {
     waiter: WaiterId,
-    /// Keys that have not been there yet.
+    /// Number of keys that have not been set yet.
     missing: u32,
-    /// Chain of this wait's registrations.
+    /// First of the chain of this wait's registrations.
     first: u32,
-    /// Chain of this waiter's waits.
+    /// Next of the chain of this waiter's waits.
     next_of_waiter: u32,
 }
 
@@ -23,10 +23,10 @@ struct Wait {
 struct Registration {
     wait: u32,
     slot: SlotId,
-    /// Neighbours in the key's list.
+    /// Neighbours in the list of the key.
     previous: u32,
     next: u32,
-    /// Chain within the wait.
+    /// Neighbours in the chain of the wait.
     previous_of_wait: u32,
     next_of_wait: u32,
 }
@@ -35,10 +35,10 @@ struct Registration {
 pub(super) struct Waits {
     waits: Slab<Wait>,
     registrations: Slab<Registration>,
-    /// By a connection's place in its table: its newest wait. A connection that is gone has none, so a later
-    /// connection in the same place starts with none.
+    /// Newest wait of each connection, by the connection's table index. A closed connection has no waits, so the
+    /// next connection with the same index starts with none.
     of_conn: Vec<u32>,
-    /// The same of requests.
+    /// Newest wait of each request, by the request's table index.
     of_request: Vec<u32>,
 }
 
@@ -52,7 +52,7 @@ impl Waits {
     }
 
     /// # Errors
-    /// The limit that one more wait on `keys` keys would pass.
+    /// The limit that one more wait on `keys` keys would exceed.
     pub(super) fn check_capacity(
         &self,
         waiter: WaiterId,
@@ -97,7 +97,7 @@ impl Waits {
         }
     }
 
-    /// Adds a registration at the end of a key's list.
+    /// Appends a registration to the list of a key.
     pub(super) fn register(&mut self, wait: u32, slot: SlotId, slots: &mut Slots) {
         let list = &mut slots[slot].waiters;
         let next_of_wait = self.waits[wait as usize].first;
@@ -122,7 +122,7 @@ impl Waits {
         wait.missing += 1;
     }
 
-    /// The key is there: every registration is met. Waits that miss nothing more are named in `released`.
+    /// Removes all registrations with a key that was set. Adds the waits with no missing key left to `released`.
     #[inline]
     pub(super) fn satisfy_all(&mut self, slot: SlotId, slots: &mut Slots, released: &mut Vec<WaiterId>) {
         while !slots[slot].waiters.is_empty() {
@@ -130,8 +130,8 @@ impl Waits {
         }
     }
 
-    /// An item was queued: the oldest wait that misses nothing else is released. Those passed on the way have seen
-    /// the item too, and go on waiting for their other keys.
+    /// Releases the oldest wait that misses no other key, after an item was queued. The waits before it have seen
+    /// the item too, and keep waiting for their other keys.
     pub(super) fn release_first(&mut self, slot: SlotId, slots: &mut Slots, released: &mut Vec<WaiterId>) {
         let before = released.len();
         while released.len() == before && !slots[slot].waiters.is_empty() {
@@ -149,29 +149,29 @@ impl Waits {
         }
     }
 
-    /// Takes a registration off its key's list and its wait's chain; returns the wait.
+    /// Removes a registration from the list of its key and the chain of its wait. Returns the wait.
     fn unlink(&mut self, id: u32, slots: &mut Slots) -> u32 {
-        let departed = self.registrations.remove(id as usize);
-        let list = &mut slots[departed.slot].waiters;
-        match departed.previous {
-            NONE => list.head = departed.next,
-            previous => self.registrations[previous as usize].next = departed.next,
+        let removed = self.registrations.remove(id as usize);
+        let list = &mut slots[removed.slot].waiters;
+        match removed.previous {
+            NONE => list.head = removed.next,
+            previous => self.registrations[previous as usize].next = removed.next,
         }
-        match departed.next {
-            NONE => list.tail = departed.previous,
-            next => self.registrations[next as usize].previous = departed.previous,
+        match removed.next {
+            NONE => list.tail = removed.previous,
+            next => self.registrations[next as usize].previous = removed.previous,
         }
-        match departed.previous_of_wait {
-            NONE => self.waits[departed.wait as usize].first = departed.next_of_wait,
-            previous => self.registrations[previous as usize].next_of_wait = departed.next_of_wait,
+        match removed.previous_of_wait {
+            NONE => self.waits[removed.wait as usize].first = removed.next_of_wait,
+            previous => self.registrations[previous as usize].next_of_wait = removed.next_of_wait,
         }
-        if departed.next_of_wait != NONE {
-            self.registrations[departed.next_of_wait as usize].previous_of_wait = departed.previous_of_wait;
+        if removed.next_of_wait != NONE {
+            self.registrations[removed.next_of_wait as usize].previous_of_wait = removed.previous_of_wait;
         }
-        departed.wait
+        removed.wait
     }
 
-    /// Those who wait in a key's list, each as often as it stands there.
+    /// Appends the waiters in the list of a key, one entry per registration.
     pub(super) fn list(&self, list: &WaitList, waiters: &mut Vec<WaiterId>) {
         let mut next = list.head;
         while next != NONE {
@@ -181,13 +181,13 @@ impl Waits {
         }
     }
 
-    /// No connection has a place from `places` on.
+    /// Releases the memory for connections with a table index of `places` or more, which are closed.
     pub(super) fn forget_places(&mut self, places: usize) {
         self.of_conn.truncate(places);
         self.of_conn.shrink_to(places);
     }
 
-    /// Ends every wait of a waiter.
+    /// Ends all waits of a waiter.
     pub(super) fn forget(&mut self, waiter: WaiterId, slots: &mut Slots) {
         loop {
             let wait = self.newest(waiter);
@@ -205,7 +205,7 @@ impl Waits {
             }
             self.close(wait);
         }
-        // A burst of waiters leaves no memory behind.
+        // Releases the memory that a burst of waiters has taken.
         if self.registrations.is_empty() && self.registrations.capacity() > 4096 {
             self.registrations.shrink_to_fit();
             self.waits.shrink_to_fit();
@@ -236,6 +236,6 @@ impl Waits {
 }
 
 fn as_link(index: usize) -> u32 {
-    // invariant: registrations_max and the number of connections keep the tables far below 2^32 places
+    // invariant: registrations_max and the number of connections keep the tables far below 2^32 entries
     u32::try_from(index).expect("the limits keep the table small")
 }

@@ -1,44 +1,45 @@
-//! How records come into a file that is a whole log at every moment, also when the process is killed half way.
+//! Crash-safe appending: the file is a complete log at every moment, even when the writing process is killed.
 //!
-//! A write within one page of the file happens or does not happen. A longer one may end between two pages when the
-//! process is killed, and would leave a torn record, on which PyTorch's readers spin for ever. So records that reach into
-//! another page are put where they belong under cover of records that say nothing (fillers: a deletion of the key that
-//! nobody has, whose value nobody reads):
-//!
+//! The kernel carries out a write within one page completely or not at all. A longer write can stop at a page
+//! boundary when the process is killed. That would leave a torn record, on which PyTorch's readers loop forever.
+//! Records that span pages are therefore written under the cover of fillers. A filler is a record without effect: a
+//! deletion of the empty key, whose value is ignored.
 //! ```text
-//! page by page     | filler …        | filler …            | filler … |    each write makes the file longer by a whole record
-//! one for all      | filler ………………………………………………………………………………………………… |    four bytes: its length
-//! under its cover  | filler   what the records have behind its header  |    the file's length stays as it is
-//! uncovered        | records                                           |    nine bytes: the header
+//! page by page     | filler …        | filler …            | filler … |    each write adds a whole record to the
+//! file
+//! merged           | filler ………………………………………………………………………………………………… |    four bytes: the length of the first filler
+//! under its cover  | filler   the records without their first 9 bytes     |    the file's length does not change
+//! uncovered        | records                                           |    nine bytes: the start of the records
 //! ```
 
 use super::{DELETION, length_of};
 use alloc::vec::Vec;
 
-/// What is written whole or not at all: the smallest page of any system.
+/// Size of a write that is atomic, in bytes: the smallest page size of any system.
 const PAGE_BYTES: u64 = 4096;
-/// A filler without a value: the lengths, and a key of one byte.
+/// Size of a filler without a value, in bytes: two lengths and a key of one byte.
 const FILLER_BYTES: u64 = 9;
 
-/// Appends `records` at `offset`, where the file ends, by writes at places of the file. When one fails, the file is to be
-/// cut back to `offset`.
+/// Appends `records` at `offset`, the end of the file, by positioned writes. When a write fails, the caller must
+/// truncate the file to `offset`.
 ///
 /// # Errors
-/// The first of a write.
+/// The first error of `write`.
 pub fn append<E>(
     records: &[u8],
     offset: u64,
     mut write: impl FnMut(u64, &[u8]) -> Result<(), E>,
 ) -> Result<(), E> {
     let header_bytes = usize::try_from(FILLER_BYTES).unwrap_or(usize::MAX);
-    // Ours never end so close before a page's end that no filler fits; those of others may. Then chance decides.
-    let has_capacity = capacity(offset) >= FILLER_BYTES && !ends_too_early_in_a_page(records, offset);
-    if !is_in_steps(records, offset) || !has_capacity {
+    // Records written by this library always leave space for a filler before the end of a page. Those of other
+    // writers may not; then a single write is made, which may be torn.
+    let has_space = page_space(offset) >= FILLER_BYTES && !ends_too_early_in_a_page(records, offset);
+    if !is_in_steps(records, offset) || !has_space {
         return write(offset, records);
     }
     let (mut page, mut rest, mut at) = (Vec::new(), records, offset);
     while !rest.is_empty() {
-        let split = usize::try_from(capacity(at)).map_or(rest.len(), |capacity| capacity.min(rest.len()));
+        let split = usize::try_from(page_space(at)).map_or(rest.len(), |space| space.min(rest.len()));
         let (here, tail) = rest.split_at(split);
         page.clear();
         push_header(&mut page, here.len().saturating_sub(header_bytes));
@@ -52,13 +53,13 @@ pub fn append<E>(
     write(offset, header)
 }
 
-/// Whether it takes more than one write.
+/// Returns whether appending takes more than one write.
 const fn is_in_steps(records: &[u8], offset: u64) -> bool {
-    records.len() as u64 > capacity(offset)
+    records.len() as u64 > page_space(offset)
 }
 
-/// Adds fillers to records that are to be appended at `offset`, so that each page they reach into, and what is appended
-/// behind them, begins with room for one.
+/// Adds fillers to records that will be appended at `offset`, so that each page that they reach into, and the
+/// records appended after them, start with space for a filler.
 pub(super) fn pad(records: &mut Vec<u8>, offset: u64) {
     if records.is_empty() {
         return;
@@ -66,7 +67,7 @@ pub(super) fn pad(records: &mut Vec<u8>, offset: u64) {
     if is_in_steps(records, offset) && ends_too_early_in_a_page(records, offset) {
         push_header(records, 0);
     }
-    let left = capacity(offset + records.len() as u64);
+    let left = page_space(offset + records.len() as u64);
     if left < FILLER_BYTES {
         let left = usize::try_from(left).unwrap_or_default();
         push_header(records, left);
@@ -74,18 +75,18 @@ pub(super) fn pad(records: &mut Vec<u8>, offset: u64) {
     }
 }
 
-/// Whether no filler fits into what the records have of their last page.
+/// Returns whether the part of `records` in their last page is too short for a filler.
 const fn ends_too_early_in_a_page(records: &[u8], offset: u64) -> bool {
     let last = (offset + records.len() as u64) % PAGE_BYTES;
     last > 0 && last < FILLER_BYTES
 }
 
-/// What is left of the page.
-const fn capacity(offset: u64) -> u64 {
+/// Returns the number of bytes from `offset` to the end of its page.
+const fn page_space(offset: u64) -> u64 {
     PAGE_BYTES - offset % PAGE_BYTES
 }
 
-/// What stands before the value of a filler.
+/// Appends the header of a filler: everything before its value.
 fn push_header(bytes: &mut Vec<u8>, value_bytes: usize) {
     bytes.extend_from_slice(&length_of(1));
     bytes.push(DELETION);
@@ -99,11 +100,11 @@ mod tests {
     use crate::limits::LogLimits;
     use alloc::vec;
 
-    /// What a reader finds in the file, which must be a whole log.
+    /// Parses the file, which must be a complete log.
     fn read(file: &[u8]) -> Log {
         let mut log = Log::new(LogLimits::default());
-        let event = log.replay(file, file.len() as u64);
-        assert_eq!((event, log.offset()), (Ok(0), file.len() as u64));
+        let replayed = log.replay(file, file.len() as u64);
+        assert_eq!((replayed, log.offset()), (Ok(0), file.len() as u64));
         log
     }
 
@@ -130,15 +131,15 @@ mod tests {
                 push_record(&mut records, &[b"/l"], &vec![8; length - length / 2]);
                 pad(&mut records, offset);
                 let end = offset + records.len() as u64;
-                assert!(capacity(end) >= FILLER_BYTES, "{offset} {length}: the next one has room");
+                assert!(page_space(end) >= FILLER_BYTES, "{offset} {length}: the next one has room");
                 let mut file = file_of(offset);
                 let mut count = 0;
                 append::<()>(&records, offset, |at, bytes| {
                     count += 1;
-                    // A process that is killed leaves the pages up to some one of them.
-                    let is_unlucky = capacity(offset) < FILLER_BYTES;
+                    // A killed process has written the pages up to some boundary.
+                    let is_single_write = page_space(offset) < FILLER_BYTES;
                     for kept in 1..bytes.len() {
-                        if (at + kept as u64).is_multiple_of(PAGE_BYTES) && !is_unlucky {
+                        if (at + kept as u64).is_multiple_of(PAGE_BYTES) && !is_single_write {
                             let mut cut = file.clone();
                             write_to(&mut cut, at, &bytes[..kept]);
                             let log = read(&cut);
@@ -155,7 +156,7 @@ mod tests {
                 let log = read(&file);
                 assert_eq!(log.key_count(), 3);
                 assert_eq!(log.value(b"/l").expect("there").len(), length - length / 2);
-                assert_eq!(count == 1, !is_in_steps(&records, offset) || capacity(offset) < FILLER_BYTES);
+                assert_eq!(count == 1, !is_in_steps(&records, offset) || page_space(offset) < FILLER_BYTES);
             }
         }
     }
@@ -178,11 +179,11 @@ mod tests {
         let records = vec![0; 9000];
         for fails in 0..6 {
             let mut count = 0;
-            let event = append(&records, 10, |_, _| {
+            let result = append(&records, 10, |_, _| {
                 count += 1;
                 if count > fails { Err(count) } else { Ok(()) }
             });
-            assert_eq!((event, count), (Err(fails + 1), fails + 1));
+            assert_eq!((result, count), (Err(fails + 1), fails + 1));
         }
     }
 }

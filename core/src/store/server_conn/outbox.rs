@@ -1,19 +1,21 @@
-//! Answers on their way out. Short ones stand inside the connection, so releasing a thousand waiters touches no
-//! allocator; longer ones use buffers from a pool that all connections share, so an idle connection holds none.
+//! Output buffers of connections. Short answers are stored inside the connection, so that releasing a thousand
+//! waiters allocates nothing. Longer answers use buffers from a pool that all connections share, so that an idle
+//! connection holds none.
 
 use crate::wire::sink::Sink;
 use alloc::vec::Vec;
 
-/// Bytes that stand inside the connection.
+/// Size of the buffer inside a connection, in bytes.
 const SHORT: usize = 40;
-/// A buffer that grew beyond this goes back to the allocator instead of the pool.
+/// Maximum capacity of a pooled buffer, in bytes; a larger buffer is freed instead.
 pub const POOLED_BYTES_MAX: usize = 64 * 1024;
-/// The start of a frame may rest for long; the buffer that it gets from the pool is no larger than this.
+/// Maximum capacity of a small buffer, in bytes. An incomplete frame can stay in its buffer for long, so it gets a
+/// small one.
 const SMALL_BYTES_MAX: usize = 4 * 1024;
-/// Buffers of either kind that the pool keeps at most.
+/// Maximum number of pooled buffers of each kind.
 const POOLED_BUFFERS_MAX: usize = 64;
 
-/// Spare buffers, shared by the connections of one server.
+/// Pool of free buffers, shared by the connections of one server.
 #[derive(Debug, Default)]
 pub struct BufferPool {
     small: Vec<Vec<u8>>,
@@ -21,48 +23,48 @@ pub struct BufferPool {
 }
 
 impl BufferPool {
-    /// An empty buffer, a large one if there is one.
+    /// Returns an empty buffer, a large one if the pool has one.
     pub fn take(&mut self) -> Vec<u8> {
         self.large.pop().unwrap_or_else(|| self.take_small())
     }
 
-    /// An empty buffer that holds little memory.
+    /// Returns an empty buffer with a small capacity.
     pub fn take_small(&mut self) -> Vec<u8> {
         self.small.pop().unwrap_or_default()
     }
 
-    /// Takes a buffer back.
+    /// Returns a buffer to the pool, or frees it.
     pub fn give(&mut self, mut buffer: Vec<u8>) {
-        let buffer_pool = match buffer.capacity() {
+        let list = match buffer.capacity() {
             0 => return,
             1..=SMALL_BYTES_MAX => &mut self.small,
             _ => &mut self.large,
         };
-        if buffer.capacity() <= POOLED_BYTES_MAX && buffer_pool.len() < POOLED_BUFFERS_MAX {
+        if buffer.capacity() <= POOLED_BYTES_MAX && list.len() < POOLED_BUFFERS_MAX {
             buffer.clear();
-            buffer_pool.push(buffer);
+            list.push(buffer);
         }
     }
 }
 
-/// What a buffer is charged: its bytes, or all its memory where that is more than the pool keeps.
+/// Returns the charge of a buffer in bytes: its length, or its capacity when that is more than the pool keeps.
 #[must_use]
 #[inline]
 pub fn held_bytes(buffer: &Vec<u8>) -> usize {
     if buffer.capacity() > POOLED_BYTES_MAX { buffer.capacity() } else { buffer.len() }
 }
 
-/// Unsent bytes of one connection.
+/// Unsent bytes of a connection.
 #[derive(Debug, Default)]
 pub struct Outbox {
     short: heapless::Vec<u8, SHORT>,
-    /// In use when it is not empty; `short` is empty then.
+    /// Used while not empty; `short` is empty then.
     long: Vec<u8>,
     sent: usize,
 }
 
 impl Outbox {
-    /// What is to be sent next.
+    /// Returns the bytes to send next.
     #[must_use]
     #[inline]
     pub fn unsent(&self) -> &[u8] {
@@ -70,7 +72,7 @@ impl Outbox {
         &all[self.sent..]
     }
 
-    /// Forgets the first `bytes` unsent bytes.
+    /// Removes the first `bytes` unsent bytes.
     #[inline]
     pub fn sent(&mut self, bytes: usize, pool: &mut BufferPool) {
         let left = self.unsent().len().saturating_sub(bytes);
@@ -80,21 +82,21 @@ impl Outbox {
         } else if self.sent > POOLED_BYTES_MAX && self.sent > left {
             self.long.drain(..self.sent);
             self.sent = 0;
-            // The last bytes of a large answer do not hold the memory of all of it.
+            // The last bytes of a large answer must not hold the memory of the whole answer.
             if self.long.capacity() / 4 > left.max(POOLED_BYTES_MAX) {
                 self.long.shrink_to_fit();
             }
         }
     }
 
-    /// The memory that is held for unsent bytes, as far as no pool has a claim on it.
+    /// Returns the memory in bytes that is held for unsent bytes, without spare capacity that the pool would keep.
     #[must_use]
     #[inline]
     pub fn held_bytes(&self) -> usize {
         held_bytes(&self.long).max(self.unsent().len())
     }
 
-    /// Makes room for a large answer at once, so that it does not grow by doubling.
+    /// Reserves capacity for a large answer, so that the buffer does not grow by doubling.
     #[inline]
     pub fn reserve(&mut self, bytes: usize) {
         if bytes > POOLED_BYTES_MAX {
@@ -102,7 +104,7 @@ impl Outbox {
         }
     }
 
-    /// Drops everything.
+    /// Drops all unsent bytes.
     #[inline]
     pub fn clear(&mut self, pool: &mut BufferPool) {
         self.short.clear();
@@ -112,14 +114,14 @@ impl Outbox {
         }
     }
 
-    /// A sink that adds behind what is unsent.
+    /// Returns a sink that appends to the unsent bytes.
     #[inline]
     pub fn writer<'a>(&'a mut self, pool: &'a mut BufferPool) -> Writer<'a> {
         Writer { outbox: self, pool }
     }
 }
 
-/// Adds to an [`Outbox`].
+/// Sink that appends to an [`Outbox`].
 #[derive(Debug)]
 pub struct Writer<'a> {
     outbox: &'a mut Outbox,

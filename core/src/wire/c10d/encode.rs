@@ -1,10 +1,10 @@
-//! From a request to the bytes of its frame.
+//! Encoder of requests.
 
 use super::{Frame, Opcode};
 use crate::store::op::{Key, Keys, Request};
 use crate::wire::sink::Sink;
 
-/// Writes a frame. Run it against [`crate::wire::sink::Length`] to learn its length.
+/// Encodes a frame. With a [`crate::wire::sink::Length`] as the sink, it computes the length.
 pub fn encode_frame(out: &mut impl Sink, frame: &Frame<'_>) {
     match frame {
         Frame::Validate { magic } => u32_field(out, Opcode::Validate, *magic),

@@ -1,9 +1,9 @@
-//! From the bytes of a whole frame to a request that borrows from them.
+//! Parser of whole frames into requests that borrow from the input.
 
 use super::Opcode;
 use crate::store::op::{Key, Keys, Pairs, Request};
 
-/// One frame from a client.
+/// Frame from a client.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Frame<'a> {
     /// The greeting.
@@ -11,16 +11,16 @@ pub enum Frame<'a> {
         /// Must be [`super::MAGIC`].
         magic: u32,
     },
-    /// To be echoed.
+    /// A number for the server to echo.
     Ping {
         /// Any number.
         nonce: u32,
     },
-    /// For the store.
+    /// A request for the store.
     Request(Request<'a>),
 }
 
-/// Reads a frame that a [`super::Scanner`] found whole; `None` when `bytes` is anything else.
+/// Parses a frame that a [`super::Scanner`] found complete. Returns `None` for any other input.
 #[must_use]
 #[inline]
 pub fn parse_frame(bytes: &[u8]) -> Option<Frame<'_>> {

@@ -1,63 +1,65 @@
-//! Finding the end of a frame in bytes that arrive in pieces, with every length checked before its bytes are kept.
+//! Scanner that finds the end of a frame in bytes that arrive in pieces, and checks every length before its bytes
+//! are buffered.
 
 use super::{Field, MAGIC, Opcode};
 use crate::limits::FrameLimits;
 
-/// What a peer did that no c10d frame allows.
+/// Violation of the c10d protocol by a peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FrameError {
-    /// The opcode is not assigned, or not allowed here.
+    /// The opcode is unassigned, or not allowed at this point.
     #[error("opcode {0} is not one of this protocol's, or not allowed here")]
     Opcode(u8),
-    /// VALIDATE carried another number.
+    /// VALIDATE carries a wrong magic number.
     #[error("the greeting carried {0:#010x} where {MAGIC:#010x} is due")]
     Magic(u32),
-    /// A key is longer than the limit.
+    /// A key exceeds the limit; its length in bytes.
     #[error("a key of {0} bytes is over the limit")]
     KeyTooLong(u64),
-    /// A value is longer than the limit.
+    /// A value exceeds the limit; its length in bytes.
     #[error("a value of {0} bytes is over the limit")]
     ValueTooLong(u64),
-    /// A list has more keys than the limit.
+    /// A list has too many keys; their number.
     #[error("a list of {0} keys is over the limit")]
     TooManyKeys(u64),
-    /// The frame as a whole is longer than the limit.
+    /// The frame exceeds the limit; a lower bound of its length in bytes.
     #[error("a frame of at least {0} bytes is over the limit")]
     FrameTooLong(u64),
 }
 
-/// Where a scan stands.
+/// Result of a scan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scan {
-    /// The first `bytes` bytes are one whole frame.
+    /// The first `bytes` bytes are a complete frame.
     Whole {
-        /// Length of the frame.
+        /// Length of the frame, in bytes.
         bytes: usize,
     },
-    /// The frame goes on; it has at least `bytes` bytes in all.
+    /// The frame is incomplete; it has at least `bytes` bytes in all.
     Partial {
-        /// A lower bound of the frame's length.
+        /// Lower bound of the frame's length, in bytes.
         bytes: usize,
     },
 }
 
-/// Walks one frame. It remembers how far it came, so bytes that arrive one by one are not walked again and again.
+/// Scanner of one frame at a time. It stores its position, so that bytes that arrive one by one are not scanned
+/// again.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Scanner {
-    /// Bytes of the frame that were found good.
+    /// Number of bytes of the frame that were checked.
     offset: usize,
-    /// Fields of the opcode that are behind `offset`.
+    /// Number of fields of the opcode before `offset`.
     field: usize,
-    /// Byte strings of the current list that are still to come; a pair counts two.
+    /// Number of byte strings of the current list that are still to come; a pair counts as two.
     strings_left: u64,
 }
 
 impl Scanner {
-    /// Looks at the frame that starts at `bytes[0]`. Call it with the same start and more bytes until it is whole;
-    /// after that, the next call starts a new frame.
+    /// Scans the frame that starts at `bytes[0]`. Call it with the same start and more bytes until the frame is
+    /// complete. The next call then starts a new frame.
     ///
     /// # Errors
-    /// What the frame violates; the connection is of no use then.
+    /// The violation of the protocol; the caller must close the connection.
     #[inline]
     pub fn scan(&mut self, bytes: &[u8], limits: &FrameLimits) -> Result<Scan, FrameError> {
         let Some(&first) = bytes.first() else { return Ok(Scan::Partial { bytes: 1 }) };
@@ -101,7 +103,7 @@ impl Scanner {
         }
     }
 
-    /// A field of fixed width. The inner error is the number of bytes that the frame has at least.
+    /// Scans a field of fixed width. The error is a lower bound of the frame's length in bytes.
     fn fixed(&mut self, bytes: &[u8], width: usize) -> Result<(), usize> {
         let end = self.offset + width;
         if bytes.len() < end {

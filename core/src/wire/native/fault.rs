@@ -1,4 +1,4 @@
-//! Errors as they stand in an ERROR frame: a code, two numbers and a text, whose meaning the code tells.
+//! Errors of an ERROR frame: a code, two numbers and a text, whose meaning depends on the code.
 
 use super::field::{Body, BodyError, Field};
 use super::record::Why;
@@ -6,20 +6,20 @@ use crate::wire::sink::Sink;
 
 macro_rules! codes {
     ($($(#[$doc:meta])* $number:literal $name:ident,)*) => {
-        /// The kinds of error, with their numbers on the wire. The hundreds are classes: 1 the peer broke the
-        /// protocol, 2 the request cannot be carried out, 3 a limit was reached, 4 something has ended.
+        /// Error codes, with their numbers on the wire. The hundreds are classes: 1 the peer violated the protocol,
+        /// 2 the request cannot be carried out, 3 a limit was reached, 4 the object has ended.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
         pub enum FaultCode {
             $($(#[$doc])* $name,)*
-            /// One that this version does not know; its class still tells what to do.
+            /// A code that this version does not know; its class still tells how to handle it.
             Other(u16),
         }
 
         impl FaultCode {
-            /// Those that this version knows, with their names in the specification.
+            /// The codes that this version knows, with their names in the specification.
             pub const ALL: &'static [(Self, &'static str)] = &[$((Self::$name, stringify!($name))),*];
 
-            /// Its number.
+            /// Returns the number on the wire.
             #[must_use]
             pub const fn number(self) -> u16 {
                 match self {
@@ -28,7 +28,7 @@ macro_rules! codes {
                 }
             }
 
-            /// The one with this number.
+            /// Returns the code with this number.
             #[must_use]
             pub const fn from_number(number: u16) -> Self {
                 match number {
@@ -47,11 +47,12 @@ codes! {
     101 Malformed,
     /// No such request in this version; `first` is the frame's kind.
     102 UnknownRequest,
-    /// A flag that must be understood is not; `first` are the flags.
+    /// A flag that the receiver must understand is unknown; `first` is the flags.
     103 UnknownFlags,
     /// A request before HELLO, or a second HELLO; `first` is the frame's kind.
     104 UnexpectedFrame,
-    /// The client claims to have received what was never sent; `first` is what it claims, `second` what was sent.
+    /// The client acknowledges a frame that was never sent; `first` is the acknowledged sequence number, `second`
+    /// the last that was sent.
     105 FalseAcknowledgement,
     /// HELLO's credentials were not accepted.
     110 Unauthenticated,
@@ -60,26 +61,28 @@ codes! {
     200 NotFound,
     /// The value is not a decimal number of 64 bits.
     201 NotANumber,
-    /// No such lease; `first` is what was named.
+    /// The lease does not exist; `first` is its id.
     202 UnknownLease,
-    /// The participants, or their count, differ from those that the barrier began with; `text` names who began it.
+    /// The participants, or their count, differ from those of the barrier; `text` names the participant that
+    /// created it.
     203 BarrierConflict,
     /// The caller is not among the participants.
     204 NotAParticipant,
-    /// The terms differ from the run's; `text` says in what, and who set them.
+    /// The terms differ from those of the run; `text` says which, and which node set them.
     205 BoundsConflict,
-    /// The parameters contradict themselves; `text` says how.
+    /// The parameters contradict each other; `text` says how.
     206 InvalidArgument,
-    /// The session waits for a round already, or takes part under another name; `text` says which.
+    /// The session already waits for a round, or takes part under another name; `text` says which.
     207 AlreadyJoined,
-    /// No such run, or no such round of it; `first` is the round.
+    /// The run, or this round of it, does not exist; `first` is the round.
     208 UnknownRound,
-    /// The host failed too often and must wait for `first` milliseconds.
+    /// The host has failed too often, and must wait for `first` milliseconds.
     209 CoolingDown,
-    /// The barrier knows no such generation; it remembers those from `first` on, and `second` is open or comes next.
+    /// The barrier does not know this generation; `first` is the oldest that it remembers, `second` the open or
+    /// next one.
     210 UnknownGeneration,
 
-    /// A frame, key, value or list is over the limit; `first` is its size, `second` the limit.
+    /// A frame, key, value or list exceeds the limit; `first` is its size, `second` the limit.
     300 TooLong,
     /// The store is full; `first` is the limit in bytes.
     301 StoreFull,
@@ -90,59 +93,62 @@ codes! {
     /// Too many watches, leases, barriers or runs; `first` is the limit.
     304 TooMany,
 
-    /// The time that the request gave has passed; `first` is that time in milliseconds.
+    /// The timeout of the request has passed; `first` is the timeout in milliseconds.
     400 TimedOut,
     /// The request was cancelled.
     401 Cancelled,
-    /// The session is no more; `first` is the number of a reason, 0 when it is not remembered.
+    /// The session has ended; `first` is the number of the reason, 0 when it is not remembered.
     402 SessionEnded,
-    /// The session exists, and the token is not its own.
+    /// The session exists, but the token is wrong.
     403 SessionForged,
-    /// The reply window was passed: the client has received up to `first`, the server keeps from `second` on.
+    /// The client is behind the reply window: it has received frames up to `first`, and the server keeps them from
+    /// `second` on.
     404 WindowPassed,
-    /// The request was answered, and the answer is gone from the window; `first` is the oldest sequence kept.
+    /// The request was answered, but the answer is no longer in the window; `first` is the oldest sequence number
+    /// kept.
     405 RequestForgotten,
-    /// The round has ended: nothing can be changed beneath its namespace. `first` is the round, `second` the current.
+    /// The round has ended: keys in its namespace can no longer be changed. `first` is the round, `second` the
+    /// current one.
     406 StaleRound,
     /// The history begins at revision `first`.
     407 Compacted,
-    /// The run is closed; `text` names who closed it.
+    /// The run is closed; `text` names the node that closed it.
     408 RunClosed,
     /// The server is stopping.
     409 ServerStopping,
-    /// The run was closed while the node stood by; nothing went wrong.
+    /// The run was closed while the node was on standby; this is not a failure.
     410 NotNeeded,
-    /// Another session joined under the node's name; `first` is that session.
+    /// Another session has joined under the node's name; `first` is that session.
     411 Replaced,
 }
 
-/// One error.
+/// Error of an ERROR frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fault<'a> {
-    /// What kind.
+    /// Error code.
     pub code: FaultCode,
-    /// A number whose meaning the code tells; 0 when it has none.
+    /// A number whose meaning depends on the code; 0 when it has none.
     pub first: u64,
-    /// Another one.
+    /// A second such number.
     pub second: u64,
-    /// A text whose meaning the code tells; empty when it has none.
+    /// A text whose meaning depends on the code; empty when it has none.
     pub text: &'a [u8],
 }
 
 impl Fault<'static> {
-    /// What a node is told that another session replaced.
+    /// Fault for a node that another session has replaced.
     pub const REPLACED: Self = Self {
         text: b"another session joined under this node's name",
         ..Self::new(FaultCode::Replaced, 0, 0)
     };
 
-    /// An error with its numbers.
+    /// Creates a fault without text.
     #[must_use]
     pub const fn new(code: FaultCode, first: u64, second: u64) -> Self {
         Self { code, first, second, text: b"" }
     }
 
-    /// What HELLO and resent requests of an ended session are told.
+    /// Returns the fault for HELLO and resent requests of an ended session.
     #[must_use]
     pub const fn session_ended(why: Option<Why>) -> Self {
         let first = match why {
@@ -152,7 +158,7 @@ impl Fault<'static> {
         Self::new(FaultCode::SessionEnded, first, 0)
     }
 
-    /// What the sender of a frame is told whose body cannot be read.
+    /// Returns the fault for the sender of a frame with an invalid body.
     #[must_use]
     pub const fn of_body(error: BodyError, kind: u16, limits: &crate::limits::FrameLimits) -> Self {
         let (length, limit) = match error {

@@ -1,30 +1,30 @@
-//! The building blocks of a frame's body: each writes and reads itself, so that no two places must agree on a layout.
+//! Fields of a frame's body. Each type both writes and reads itself, so that its layout is defined once.
 
 use crate::limits::FrameLimits;
 use crate::store::op::{Key, Keys, Pairs};
 use crate::wire::sink::Sink;
 
-/// What is wrong with a body whose frame came whole: the connection goes on, the request is refused.
+/// Error in the body of a complete frame: the request is refused, and the connection continues.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BodyError {
-    /// The fields go on where the body ends.
-    #[error("the fields go on where the body ends")]
+    /// The body ends before the fields do.
+    #[error("the body ends before its fields do")]
     Truncated,
-    /// A field has a value that means nothing.
-    #[error("a field has the value {0}, which means nothing here")]
+    /// A field has an invalid value.
+    #[error("a field has the invalid value {0}")]
     Meaningless(u64),
-    /// A key is longer than the limit.
+    /// A key exceeds the limit; its length in bytes.
     #[error("a key of {0} bytes is over the limit")]
     KeyTooLong(u64),
-    /// A value is longer than the limit.
+    /// A value exceeds the limit; its length in bytes.
     #[error("a value of {0} bytes is over the limit")]
     ValueTooLong(u64),
-    /// A list is longer than the limit.
+    /// A list exceeds the limit; its number of elements.
     #[error("a list of {0} elements is over the limit")]
     ListTooLong(u64),
 }
 
-/// The unread rest of a body.
+/// Unread rest of a body.
 #[derive(Clone, Copy, Debug)]
 pub struct Body<'a> {
     rest: &'a [u8],
@@ -32,7 +32,7 @@ pub struct Body<'a> {
 }
 
 impl<'a> Body<'a> {
-    /// A body from its first byte.
+    /// Creates the reader of a body from its first byte.
     #[must_use]
     pub const fn new(bytes: &'a [u8], limits: &'a FrameLimits) -> Self {
         Self { rest: bytes, limits }
@@ -53,11 +53,11 @@ impl<'a> Body<'a> {
         Ok(*taken)
     }
 
-    /// The number of elements of a list, within the limit.
+    /// Reads the number of elements of a list, within the limit.
     #[inline(never)]
     fn count(&mut self) -> Result<usize, BodyError> {
         let count = u64::from_le_bytes(self.fixed()?);
-        // An element has at least one byte, so no loop runs longer than the body is.
+        // An element has at least one byte, so no loop has more iterations than the body has bytes.
         if count > self.limits.keys_max {
             return Err(BodyError::ListTooLong(count));
         }
@@ -85,21 +85,21 @@ impl<'a> Body<'a> {
         self.take(length)
     }
 
-    /// What was read since `before`, a copy of this body.
+    /// Returns the bytes that were read since `before`, an earlier copy of this body.
     fn since(&self, before: &Self) -> &'a [u8] {
         &before.rest[..before.rest.len() - self.rest.len()]
     }
 }
 
-/// Something that stands in a body.
+/// Field of a body.
 pub trait Field<'a>: Sized {
-    /// Writes it.
+    /// Writes the field.
     fn write(&self, out: &mut impl Sink);
 
-    /// Reads it.
+    /// Reads the field.
     ///
     /// # Errors
-    /// What is wrong with the bytes.
+    /// The error in the bytes.
     fn read(body: &mut Body<'a>) -> Result<Self, BodyError>;
 }
 
@@ -118,7 +118,7 @@ macro_rules! integers {
 }
 integers!(u8 u16 u32 u64 i32 i64);
 
-/// An integer at the end of a body that clients of earlier releases leave out, which is 0 then.
+/// Integer at the end of a body that clients of earlier releases omit; it is then 0.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct OrZero(pub u64);
 
@@ -142,7 +142,7 @@ impl<'a> Field<'a> for [u8; 16] {
     }
 }
 
-/// Bytes of a value's length at most.
+/// Bytes, limited as a value.
 impl<'a> Field<'a> for &'a [u8] {
     fn write(&self, out: &mut impl Sink) {
         (self.len() as u64).write(out);
@@ -196,7 +196,7 @@ impl<'a> Field<'a> for Pairs<'a> {
     }
 }
 
-/// A `u8`: 1 or 0; anything else means nothing.
+/// A `u8`: 1 or 0; any other value is invalid.
 impl<'a> Field<'a> for bool {
     fn write(&self, out: &mut impl Sink) {
         u8::from(*self).write(out);
@@ -211,7 +211,7 @@ impl<'a> Field<'a> for bool {
     }
 }
 
-/// A value behind a `u8` that says whether it is there.
+/// A `u8` that says whether there is a value, and the value.
 impl<'a> Field<'a> for Option<&'a [u8]> {
     fn write(&self, out: &mut impl Sink) {
         self.is_some().write(out);
@@ -225,8 +225,8 @@ impl<'a> Field<'a> for Option<&'a [u8]> {
     }
 }
 
-/// A list of records: as it stands in a received body, or as a caller's slice. Each record stands behind its `u32`
-/// length; what a record holds beyond the fields that we know is passed over.
+/// List of records: encoded in a received body, or a caller's slice. Each record follows its `u32` length.
+/// Additional bytes of a record, which later versions may add, are ignored.
 #[derive(Clone, Copy)]
 pub struct List<'a, T>(Source<'a, T>);
 
@@ -237,13 +237,13 @@ enum Source<'a, T> {
 }
 
 impl<'a, T: Field<'a> + Copy> List<'a, T> {
-    /// The records of a slice.
+    /// Creates a list of the records of a slice.
     #[must_use]
     pub const fn new(items: &'a [T]) -> Self {
         Self(Source::Slice(items))
     }
 
-    /// How many there are.
+    /// Returns the number of records.
     #[must_use]
     pub const fn len(&self) -> usize {
         match self.0 {
@@ -252,19 +252,19 @@ impl<'a, T: Field<'a> + Copy> List<'a, T> {
         }
     }
 
-    /// Whether there are none.
+    /// Returns whether the list is empty.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// The records in order.
+    /// Returns the records in order.
     pub fn iter(&self) -> impl Iterator<Item = T> + Clone + use<'a, T> {
         let (count, mut body, items) = match self.0 {
             Source::Packed { count, body } => (count, Some(body), &[][..]),
             Source::Slice(items) => (0, None, items),
         };
-        // Every record was read once when the list was, so none fails now.
+        // `Field::read` of the list has read every record, so none fails now.
         let packed = (0..count).filter_map(move |_| record(body.as_mut()?).ok());
         items.iter().copied().chain(packed)
     }
@@ -283,7 +283,7 @@ impl<'a, T: Field<'a> + Copy> Field<'a> for List<'a, T> {
         for item in self.iter() {
             let mut length = crate::wire::sink::Length::default();
             item.write(&mut length);
-            // invariant: a frame is shorter than 4 GiB, which `encode_frame` checks, and so is all that is in it
+            // invariant: a frame is shorter than 4 GiB, which `encode_frame` checks, and so are all its fields
             u32::try_from(length.0).unwrap_or(u32::MAX).write(out);
             item.write(out);
         }

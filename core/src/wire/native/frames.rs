@@ -1,4 +1,4 @@
-//! Every kind of frame: number, name, size class and fields, each said once.
+//! All kinds of frames: number, name, size class and fields, each defined once.
 
 use super::fault::Fault;
 use super::field::{Body, BodyError, Field, List, OrZero};
@@ -8,22 +8,22 @@ use crate::store::op::{Key, Keys, Pairs};
 use crate::store::txn::{Compare, Write};
 use crate::wire::sink::Sink;
 
-/// How long a body of a kind may be.
+/// Size class of the body of a kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Size {
     /// At most [`SMALL_BYTES_MAX`].
     Small,
-    /// Two keys and two values, and what stands beside them.
+    /// At most two keys, two values and [`SMALL_BYTES_MAX`].
     Value,
-    /// As long as a frame may be.
+    /// At most the maximum length of a frame.
     Frame,
 }
 
-/// Longest body of a kind that carries neither values nor lists, in bytes. Kinds that nobody knows have this limit.
+/// Maximum body of a kind without values and lists, in bytes. It is also the limit of unknown kinds.
 pub const SMALL_BYTES_MAX: u64 = 64 * 1024;
 
 impl Size {
-    /// Longest body, in bytes.
+    /// Returns the maximum body, in bytes.
     #[must_use]
     pub const fn bytes_max(self, limits: &FrameLimits) -> u64 {
         let frame = limits.frame_bytes_max as u64;
@@ -38,12 +38,12 @@ impl Size {
     }
 }
 
-/// A frame without its header.
+/// Frame without its header.
 pub trait Message {
-    /// The number of its kind.
+    /// Returns the kind of the frame.
     fn kind(&self) -> u16;
 
-    /// Writes its fields.
+    /// Writes the fields.
     fn write_body(&self, out: &mut impl Sink);
 }
 
@@ -55,17 +55,17 @@ macro_rules! frames {
     ) => {
         $(#[$doc])*
         #[derive(Clone, Copy, Debug, PartialEq)]
-        #[allow(missing_docs, reason = "the fields are named and told of as in docs/protocol/native.md")]
+        #[allow(missing_docs, reason = "docs/protocol/native.md documents the fields")]
         pub enum $name<'a> {
             $($(#[$kind_doc])* $variant { $($field: $type),* },)*
         }
 
         impl<'a> $name<'a> {
-            /// Number, name, and names of the fields of each kind, in the order of the numbers.
+            /// Number, name and field names of each kind, in the order of the numbers.
             pub const KINDS: &'static [(u16, &'static str, &'static [&'static str])] =
                 &[$(($kind, stringify!($variant), &[$(stringify!($field)),*])),*];
 
-            /// How long a body of this kind may be; `None` when the kind is not known.
+            /// Returns the size class of a kind; `None` for an unknown kind.
             #[must_use]
             pub const fn size_of(kind: u16) -> Option<Size> {
                 match kind {
@@ -74,11 +74,11 @@ macro_rules! frames {
                 }
             }
 
-            /// Reads the body of a frame of this kind; `None` when the kind is not known. What the body holds beyond
-            /// the fields that we know is passed over.
+            /// Parses the body of a frame; returns `None` for an unknown kind. Additional bytes after the known
+            /// fields are ignored.
             ///
             /// # Errors
-            /// What is wrong with the body.
+            /// The error in the body.
             pub fn parse(kind: u16, bytes: &'a [u8], limits: &'a FrameLimits) -> Result<Option<Self>, BodyError> {
                 #[allow(unused_mut, unused_variables, reason = "some kinds have no fields")]
                 let mut body = Body::new(bytes, limits);
@@ -112,67 +112,67 @@ macro_rules! frames {
 }
 
 frames! {
-    /// What a client sends.
+    /// Frame from a client.
     ClientFrame<'a> {
-        /// Opens a session or takes one up again.
+        /// Opens or resumes a session.
         0x0001 Small Hello {
             version_min: u16, version_max: u16, incarnation: u64, session: u64, token: [u8; 16], grace_ms: u32,
             heartbeat_ms: u32, heartbeats_missed_max: u32, node: &'a [u8], auth: &'a [u8]
         }
-        /// Says that the client lives, and asks whether the server does.
+        /// Shows that the client is alive, and requests an echo from the server.
         0x0002 Small Heartbeat { nonce: u64 }
-        /// Says no more than its header does: what was received.
+        /// Only acknowledges received frames, in its header.
         0x0003 Small Acknowledge {}
         /// Ends the session.
         0x0004 Small Bye {}
-        /// Ends a request that is pending.
+        /// Cancels a pending request.
         0x0005 Small Cancel { request: u64 }
 
         /// Stores a value.
         0x0010 Value Set { key: Key<'a>, value: &'a [u8] }
-        /// Stores a value if the present one is as expected.
+        /// Stores a value if the current one is as expected.
         0x0011 Value CompareSet { key: Key<'a>, expected: &'a [u8], desired: &'a [u8] }
-        /// Reads a value, when there is one or at the deadline.
+        /// Reads a value, as soon as there is one, or at the deadline.
         0x0012 Small Get { timeout_ms: u64, key: Key<'a> }
         /// Adds to a number.
         0x0013 Small Add { key: Key<'a>, delta: i64 }
-        /// Asks whether all keys are there.
+        /// Checks whether all keys exist.
         0x0014 Frame Check { keys: Keys<'a> }
-        /// Waits until all keys have been there, or the deadline.
+        /// Waits until all keys have existed, or the deadline passes.
         0x0015 Frame Wait { timeout_ms: u64, keys: Keys<'a> }
         /// Counts the keys.
         0x0016 Small NumKeys {}
         /// Removes a key.
         0x0017 Small Delete { key: Key<'a> }
-        /// Adds bytes behind a value.
+        /// Appends bytes to a value.
         0x0018 Value Append { key: Key<'a>, value: &'a [u8] }
-        /// Reads several values, when all are there or at the deadline.
+        /// Reads several values, as soon as all exist, or at the deadline.
         0x0019 Frame MultiGet { timeout_ms: u64, keys: Keys<'a> }
-        /// Stores several values in one turn.
+        /// Stores several values atomically.
         0x001a Frame MultiSet { pairs: Pairs<'a> }
-        /// Puts an item at the end of a queue.
+        /// Appends an item to a queue.
         0x001b Value QueuePush { key: Key<'a>, value: &'a [u8] }
-        /// Takes the first item of a queue, when there is one or at the deadline.
+        /// Removes the first item of a queue, as soon as there is one, or at the deadline.
         0x001c Small QueuePop { timeout_ms: u64, key: Key<'a> }
         /// Counts the items of a queue.
         0x001d Small QueueLen { key: Key<'a> }
-        /// Lists keys beneath a prefix, behind another one.
+        /// Lists the keys with a prefix that follow another key.
         0x001e Small ListKeys { prefix: Key<'a>, after: Key<'a>, count_max: u32 }
-        /// Removes all keys beneath a prefix.
+        /// Removes all keys with a prefix.
         0x001f Small DeletePrefix { prefix: Key<'a> }
-        /// Changes several keys, if all conditions hold; several others, if not.
+        /// Applies a list of writes if all conditions hold, or else another list.
         0x0020 Frame Txn { compares: List<'a, Compare<'a>>, then: List<'a, Write<'a>>, otherwise: List<'a, Write<'a>> }
-        /// Several requests in one turn, each answered for itself.
+        /// Several requests that are applied together, each with its own answer.
         0x0021 Frame Batch { requests: List<'a, Batched<ClientFrame<'a>>> }
-        /// Tells of each change of a key.
+        /// Watches a key.
         0x0022 Small WatchKey { key: Key<'a>, from_revision: u64 }
-        /// Tells of each change of the keys beneath a prefix.
+        /// Watches the keys with a prefix.
         0x0023 Small WatchPrefix { prefix: Key<'a>, from_revision: u64 }
-        /// Makes a lease that ends with its session, or with its time.
+        /// Creates a lease that ends with its session, or when it expires.
         0x0024 Small LeaseGrant { ttl_ms: u64 }
-        /// Lets keys vanish with a lease.
+        /// Attaches keys to a lease, which are removed when it ends.
         0x0025 Frame LeaseAttach { lease: u64, keys: Keys<'a> }
-        /// Gives a lease its whole time again.
+        /// Restarts the time to live of a lease.
         0x0026 Small LeaseRenew { lease: u64 }
         /// Ends a lease, and removes its keys.
         0x0027 Small LeaseRevoke { lease: u64 }
@@ -181,34 +181,34 @@ frames! {
         0x0030 Frame Barrier {
             key: Key<'a>, generation: u64, name: &'a [u8], timeout_ms: u64, participants: Participants<'a>
         }
-        /// Ends a barrier for all who wait at it.
+        /// Cancels a barrier for all waiting participants.
         0x0031 Small BarrierCancel { key: Key<'a>, name: &'a [u8] }
 
-        /// Takes part in the next round of a run.
+        /// Joins the next round of a run.
         0x0040 Value Join {
             run_id: Key<'a>, node: &'a [u8], address: &'a [u8], local_world_size: u32, node_rank: i32,
             join_timeout_ms: u64, terms: Terms<'a>, labels: Pairs<'a>, round_min: OrZero
         }
-        /// Is at hand for a run, and disturbs nobody.
+        /// Registers as a standby node of a run, without causing a new round.
         0x0041 Value Standby {
             run_id: Key<'a>, node: &'a [u8], address: &'a [u8], local_world_size: u32, node_rank: i32,
             join_timeout_ms: u64, terms: Terms<'a>, labels: Pairs<'a>, round_min: OrZero
         }
-        /// Leaves a run; the run goes on.
+        /// Leaves a run, which continues.
         0x0042 Small Leave { run_id: Key<'a> }
-        /// Closes a run for good.
+        /// Closes a run permanently.
         0x0043 Small Close { run_id: Key<'a> }
-        /// Lists members of a round.
+        /// Lists the members of a round.
         0x0044 Small Members { run_id: Key<'a>, round: u64, first_node_rank: u32, count_max: u32 }
-        /// Asks how a run stands.
+        /// Queries the state of a run.
         0x0045 Small RunInfo { run_id: Key<'a> }
-        /// Tells all nodes of a run why the job has failed, and closes it for good.
+        /// Reports a failure of the job to all nodes of a run, and closes the run permanently.
         0x0046 Small Fail { run_id: Key<'a>, message: &'a [u8] }
     }
 }
 
 frames! {
-    /// What a server sends.
+    /// Frame from a server.
     ServerFrame<'a> {
         /// The session is open.
         0x8001 Small Welcome {
@@ -218,10 +218,10 @@ frames! {
         }
         /// Answers a heartbeat.
         0x8002 Small HeartbeatEcho { nonce: u64 }
-        /// The session is over; the connection closes.
+        /// The session has ended; the server closes the connection.
         0x8003 Small SessionOver { why: Why }
 
-        /// It is done, and the store stands at this revision.
+        /// The request was applied; the revision of the store.
         0x8010 Small Done { revision: u64 }
         /// A number.
         0x8011 Small Number { number: i64, revision: u64 }
@@ -229,13 +229,13 @@ frames! {
         0x8012 Frame Value { revision: u64, value: Option<&'a [u8]> }
         /// Values in the order of their keys.
         0x8013 Frame Values { values: List<'a, Found<'a>> }
-        /// Whether it holds.
+        /// Whether the condition of the request holds.
         0x8014 Small Outcome { holds: bool, revision: u64 }
         /// Keys in byte order, and whether more follow.
         0x8015 Frame KeyList { more: bool, keys: Keys<'a> }
         /// The answers to a batch, in order.
         0x8016 Frame BatchDone { answers: List<'a, Batched<ServerFrame<'a>>> }
-        /// An item, and how many were in the queue before.
+        /// An item, and the length of the queue before.
         0x8017 Value Popped { length_before: u64, item: Option<&'a [u8]> }
         /// How a generation of a barrier ended.
         0x8018 Frame BarrierOver { generation: u64, end: BarrierEnd<'a> }
@@ -246,40 +246,41 @@ frames! {
         }
         /// Members of a round, from `first_node_rank` on.
         0x801a Frame MemberList { round: u64, nodes: u32, members: List<'a, Member<'a>> }
-        /// How a run stands.
+        /// The state of a run.
         0x801b Small RunState { round: u64, complete: bool, closed: bool, nodes: u32, nodes_waiting: u32, nodes_standby: u32 }
-        /// Keys beneath a prefix were removed, and others stay, which are of rounds that are over.
+        /// Keys with a prefix were removed. `left` keys stay, because they belong to rounds that have ended.
         0x801c Small PrefixRemoved { removed: u64, left: u64, revision: u64 }
         /// The request failed.
         0x80ff Small Error { fault: Fault<'a> }
 
-        /// Changes that a watch tells of.
+        /// Changes that a watch reports.
         0xc001 Frame Changed { changes: List<'a, Change<'a>> }
-        /// A watch tells of nothing more.
+        /// A watch has ended.
         0xc002 Small WatchOver { why: Why, oldest: u64 }
-        /// A lease has ended, and its keys are gone.
+        /// A lease has ended, and its keys were removed.
         0xc003 Small LeaseOver { lease: u64, why: Why }
         /// A participant of the round died.
         0xc010 Value PeerDied { run_id: Key<'a>, round: u64, node_rank: u32, node: &'a [u8], why: Why }
-        /// The round is over.
+        /// The round has ended.
         0xc011 Small RoundOver { run_id: Key<'a>, round: u64, why: Why }
-        /// So many nodes wait for the next round.
+        /// The number of nodes that wait for the next round.
         0xc012 Small NodesWaiting { run_id: Key<'a>, nodes: u32 }
         /// The run is closed.
         0xc013 Value RunClosed { run_id: Key<'a>, by: &'a [u8] }
-        /// The node has a seat in the next round, or stands by behind so many others.
+        /// The position of the node: it takes part in the next round, or is on standby with `ahead` nodes before
+        /// it.
         0xc014 Small Placed { run_id: Key<'a>, seated: bool, ahead: u32 }
-        /// The next round was formed without the node; it is in the run no more.
+        /// The next round was formed without the node, which is no longer in the run.
         0xc015 Small Excluded { run_id: Key<'a>, round: u64 }
-        /// Another session joined under the node's name; it is in the run no more, and must not come back.
+        /// Another session has joined under the node's name. The node is no longer in the run, and must not rejoin.
         0xc016 Small Replaced { run_id: Key<'a>, session: u64 }
-        /// A node has said that the job has failed.
+        /// A node has reported that the job has failed.
         0xc017 Value JobFailed { run_id: Key<'a>, message: &'a [u8] }
     }
 }
 
 impl ClientFrame<'_> {
-    /// Whether a request of this kind may stand in a batch: a store operation that never waits.
+    /// Returns whether a request of this kind is allowed in a batch: a store operation that never waits.
     #[must_use]
     pub const fn is_batchable(kind: u16) -> bool {
         matches!(
@@ -290,14 +291,15 @@ impl ClientFrame<'_> {
 }
 
 impl ServerFrame<'_> {
-    /// Whether frames of this kind are numbered, kept and sent again: all that answer a request or push an event. The
-    /// others speak of the connection.
+    /// Returns whether frames of this kind have a sequence number, and are kept and resent. This holds for all
+    /// answers and pushes. The other kinds concern the connection.
     #[must_use]
     pub const fn is_numbered(kind: u16) -> bool {
         !matches!(kind, 0x8001..=0x800f)
     }
 
-    /// Whether an answer about each key or request of another frame tells of all of them, and of no others.
+    /// Returns whether an answer with one entry for each key or request of `request` has the right number of
+    /// entries.
     #[must_use]
     pub const fn tells_of_all(&self, request: &ClientFrame<'_>) -> bool {
         match (self, request) {
@@ -308,7 +310,7 @@ impl ServerFrame<'_> {
     }
 }
 
-/// A frame within a frame: its kind stands before its fields.
+/// Frame within a frame: its kind, then its fields.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Batched<F>(pub F);
 
@@ -323,7 +325,7 @@ macro_rules! batched {
             fn read(body: &mut Body<'a>) -> Result<Self, BodyError> {
                 let kind = u16::read(body)?;
                 let meaningless = BodyError::Meaningless(u64::from(kind));
-                // Asked before the fields are read, so that frames never nest deeper.
+                // Checked before the fields are read, so that frames are never nested deeper.
                 if !$allowed(kind) {
                     return Err(meaningless);
                 }

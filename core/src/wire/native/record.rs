@@ -1,4 +1,4 @@
-//! What stands in the lists of a body, and the fields that are a choice.
+//! Records in the lists of a body, and enumerated fields.
 
 use super::field::{Body, BodyError, Field};
 use crate::store::op::Key;
@@ -7,53 +7,53 @@ use crate::wire::choice::open_choice;
 use crate::wire::sink::Sink;
 
 open_choice! {
-    /// Why something ended: a session, a participant, a round, a lease, a watch.
+    /// Reason for the end of a session, a participant, a round, a lease or a watch.
     Why {
-        /// It asked to.
+        /// It left on request.
         1 Left: "left",
-        /// The connection ended and the grace passed.
+        /// The connection ended, and the grace period passed.
         2 Connection: "the connection ended",
         /// Heartbeats were missed.
         3 Heartbeat: "heartbeats were missed",
-        /// The kernel gave the host up.
+        /// The kernel reported the host as unreachable.
         4 HostSilent: "the host fell silent",
         /// The server stopped.
         5 ServerStopped: "the server stopped",
         /// Its deadline passed.
         6 Deadline: "the deadline passed",
-        /// Somebody cancelled it.
+        /// It was cancelled.
         7 Cancelled: "cancelled",
         /// Another connection took the session over.
         8 Superseded: "another connection took the session over",
-        /// The peer broke the protocol.
+        /// The peer violated the protocol.
         9 Protocol: "the protocol was broken",
         /// A limit was reached.
         10 Limit: "a limit was reached",
         /// The run was closed.
         11 Closed: "the run was closed",
-        /// None of the round's nodes is in it any more.
+        /// All nodes of the round have left it.
         12 Deserted: "none of its nodes is in it any more",
-        /// Fewer nodes are left in the round than it needs to go on.
+        /// Fewer nodes are left in the round than it needs to continue.
         13 TooFewNodes: "fewer nodes are left than it needs to go on",
-        /// The history does not reach back that far any more.
+        /// The history no longer reaches back that far.
         14 Compacted: "the history does not reach back that far",
-        /// It read nothing of what it was sent.
+        /// It stopped reading.
         15 Stalled: "it stopped reading",
-        /// Another one joined under its name.
+        /// Another session has joined under its name.
         16 Replaced: "another one joined under its name",
-        /// It wanted another round, and there are no more.
+        /// It requested another round, and the run is closed.
         17 Refused: "it wanted another round, and the run is closed",
-        /// It wanted another round, and left or ran out of time before there was one.
+        /// It requested another round, and left or timed out before there was one.
         18 GaveUp: "it wanted another round, and gave that up",
     }
 }
 
-/// Whom a barrier waits for.
+/// Participants of a barrier.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Participants<'a> {
-    /// So many, whoever they are.
+    /// A number of participants, whatever their names.
     Count(u32),
-    /// These, by name.
+    /// The names of the participants.
     Names(crate::store::op::Keys<'a>),
 }
 
@@ -80,15 +80,15 @@ impl<'a> Field<'a> for Participants<'a> {
     }
 }
 
-/// How a generation of a barrier ended.
+/// End of a generation of a barrier.
 #[derive(Clone, Copy, Debug, PartialEq)]
-#[allow(missing_docs, reason = "each variant tells of its fields")]
+#[allow(missing_docs, reason = "the variant's documentation covers its fields")]
 pub enum BarrierEnd<'a> {
-    /// All were there.
+    /// All participants arrived.
     Released,
-    /// `participant`, who had arrived or was listed, died.
+    /// `participant`, which had arrived or was listed, died.
     Broken { participant: &'a [u8], why: Why },
-    /// The deadline passed. `absent_count` were missing; those of them that are known by name are `absent`.
+    /// The deadline passed. `absent_count` participants were missing; `absent` has those that are known by name.
     TimedOut { absent_count: u32, absent: crate::store::op::Keys<'a> },
     /// `by` cancelled it.
     Cancelled { by: &'a [u8] },
@@ -197,10 +197,10 @@ impl<'a> Field<'a> for Write<'a> {
     }
 }
 
-/// One value among several.
+/// Value of one of several keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Found<'a> {
-    /// The revision at which it last changed; 0 when the key has none.
+    /// The revision at which the value last changed; 0 when the key has none.
     pub revision: u64,
     /// The value, if there is one.
     pub value: Option<&'a [u8]>,
@@ -217,12 +217,12 @@ impl<'a> Field<'a> for Found<'a> {
     }
 }
 
-/// One change that a watch tells of.
+/// Change that a watch reports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Change<'a> {
-    /// The revision that it made.
+    /// The revision that the change created.
     pub revision: u64,
-    /// Of which key.
+    /// The key that changed.
     pub key: Key<'a>,
     /// The new value; `None` when the key was removed.
     pub value: Option<&'a [u8]>,
@@ -240,18 +240,18 @@ impl<'a> Field<'a> for Change<'a> {
     }
 }
 
-/// One member of a round.
+/// Member of a round.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Member<'a> {
-    /// Its rank among the nodes.
+    /// Rank of the node.
     pub node_rank: u32,
-    /// The global rank of its first worker.
+    /// Global rank of its first worker.
     pub rank_first: u64,
-    /// Its workers.
+    /// Number of its workers.
     pub local_world_size: u32,
-    /// Its name.
+    /// Name of the node.
     pub node: &'a [u8],
-    /// Its address, as it gave it.
+    /// Address that the node gave.
     pub address: &'a [u8],
 }
 
@@ -276,57 +276,57 @@ impl<'a> Field<'a> for Member<'a> {
 }
 
 open_choice! {
-    /// Who gets which rank.
+    /// Order in which nodes get their ranks.
     RankOrder {
-        /// Members keep the rank of the last round; newcomers fill the gaps.
+        /// Members keep the rank of the last round; new nodes fill the gaps.
         1 Sticky: "sticky",
         /// By the natural order of the names.
         2 Host: "by host",
-        /// By the node rank that each brings along.
+        /// By the node rank that each node requests.
         3 NodeRank: "by node rank",
-        /// By the value of one label.
+        /// By the value of a label.
         4 Label: "by label",
     }
 }
 
 open_choice! {
-    /// How long a round that has enough nodes waits for more.
+    /// Start of the time for which a round that has enough nodes waits for more.
     LastCall {
-        /// From the moment at which there were enough.
+        /// When there are enough nodes.
         1 Fixed: "fixed",
-        /// From the last arrival.
+        /// At the last arrival.
         2 FromLastArrival: "from the last arrival",
-        /// Not at all.
+        /// The round does not wait.
         3 Off: "off",
     }
 }
 
-/// What all nodes of a run must agree on.
+/// Settings on which all nodes of a run must agree.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Terms<'a> {
-    /// Fewest nodes of the first round.
+    /// Minimum number of nodes of the first round.
     pub nodes_min: u32,
-    /// Most nodes of a round.
+    /// Maximum number of nodes of a round.
     pub nodes_max: u32,
-    /// Fewest nodes of later rounds; 0: `nodes_min`.
+    /// Minimum number of nodes of later rounds; 0: `nodes_min`.
     pub continue_min: u32,
-    /// Whether a round with enough nodes waits for more.
+    /// Whether, and from when on, a round with enough nodes waits for more.
     pub last_call: LastCall,
-    /// How long it does, in milliseconds.
+    /// Length of that wait, in milliseconds.
     pub last_call_ms: u64,
-    /// Whether a round is complete as soon as every living node of the last one is back.
+    /// Whether a round is complete as soon as every living node of the last round has rejoined.
     pub fast_quorum: bool,
-    /// Who gets which rank.
+    /// Order of the ranks.
     pub rank_order: RankOrder,
-    /// Which label [`RankOrder::Label`] goes by.
+    /// Name of the label for [`RankOrder::Label`].
     pub rank_label: &'a [u8],
-    /// So many failures in a row keep a host out; 0: none do.
+    /// Number of consecutive failures after which a host is excluded for a time; 0 disables this.
     pub cool_down_failures: u32,
-    /// How long after a failure another one still counts as the next of the row, in milliseconds.
+    /// Maximum time between two consecutive failures, in milliseconds.
     pub cool_down_window_ms: u64,
-    /// How long a host is kept out at first, in milliseconds.
+    /// First exclusion time of a host, in milliseconds.
     pub cool_down_pause_ms: u64,
-    /// How long at most, in milliseconds.
+    /// Maximum exclusion time of a host, in milliseconds.
     pub cool_down_pause_ms_max: u64,
 }
 

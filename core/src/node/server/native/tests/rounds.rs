@@ -113,7 +113,7 @@ fn a_dead_rounds_c10d_workers_are_closed_and_counted() {
     assert!(matches!(rig.closed[&worker], CloseReason::Refused(_)));
     assert_eq!(
         rig.closed[&worker].to_string(),
-        "request refused: round 0 is over, and so are all up to 0: its keys can be changed no more"
+        "request refused: round 0 is over, and so are all up to 0: its keys can no longer be changed"
     );
     assert_eq!(rig.server.stats().stale_writes, 1);
 }
