@@ -414,7 +414,7 @@ void own_backend_tells_what_happened(void) {
       {{.kind = RDZV_ROUND_EVENT_JOB_FAILED}, "host-2", "host-2"},
       {{.kind = RDZV_ROUND_EVENT_PEER_DIED, .round = 1, .why = RDZV_WHY_REFUSED},
        "host-2",
-       "node host-2 (rank 0 of round 1) is gone: it wanted another round, and the run is closed"},
+       "node host-2 (rank 0 of round 1) was lost: it wanted another round, and the run is closed"},
       {{.kind = RDZV_ROUND_EVENT_NONE}, "", "nothing happened"},
   };
   rdzv_buffer *name = rdzv_buffer_new(), *message = rdzv_buffer_new();

@@ -204,7 +204,7 @@ mod tests {
         backends.register("w", Maker("b", 2)).expect("free");
         assert_eq!(backends.find("x"), Ok(&Maker("a", 1)));
         assert_eq!(backends.names().collect::<Vec<_>>(), ["w", "x"]);
-        let error = backends.find("y").expect_err("nobody");
+        let error = backends.find("y").expect_err("none");
         assert_eq!(
             error.to_string(),
             "The rendezvous backend 'y' is not registered. Did you forget to call `register`?"

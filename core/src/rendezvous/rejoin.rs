@@ -222,7 +222,7 @@ mod tests {
             assert_eq!(rejoin.decide(), (Action::Rest(AT(750)), Reason::SessionLost));
             rejoin.handle(AT(750), Input::Tick);
             assert_eq!(rejoin.decide(), (Action::Ask, Reason::SessionLost));
-            assert_eq!(rejoin.left(AT(750)), Duration::from_millis(250), "it is one wish, and one time");
+            assert_eq!(rejoin.left(AT(750)), Duration::from_millis(250), "it is one join, with one timeout");
             rejoin.handle(AT(950), Input::Failed(kind, Waited::Counted));
             assert_eq!(rejoin.decide(), (Action::GiveUp, Reason::NoTimeLeft));
             assert_eq!(rejoin.taken(AT(950)), Duration::from_millis(950));
@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn what_another_session_cannot_mend_is_told_at_once() {
+    fn failures_that_another_session_would_not_change_are_final() {
         for kind in [ErrorKind::TimedOut, ErrorKind::Conflict, ErrorKind::Refused, ErrorKind::WrongProtocol] {
             let mut rejoin = Rejoin::new(AT(0), SECOND);
             rejoin.handle(AT(1), Input::Failed(kind, Waited::Counted));
@@ -239,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn who_stood_by_has_the_whole_time_again() {
+    fn a_spare_has_the_whole_timeout_again() {
         let mut rejoin = Rejoin::new(AT(0), SECOND);
         rejoin.handle(AT(60_000), Input::Failed(ErrorKind::ServerGone, Waited::Standby));
         assert_eq!(rejoin.decide(), (Action::Rest(AT(60_050)), Reason::SessionLost));
@@ -249,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn who_was_cancelled_neither_asks_nor_rests() {
+    fn a_cancelled_join_neither_asks_nor_rests() {
         let mut asking = Rejoin::new(AT(0), SECOND);
         let mut resting = asking;
         resting.handle(AT(1), Input::Failed(ErrorKind::ServerGone, Waited::Counted));

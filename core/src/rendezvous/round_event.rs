@@ -56,7 +56,7 @@ impl fmt::Display for RoundEvent {
             Self::NodesWaiting { nodes: 0 } => f.write_str("no nodes wait any more"),
             Self::NodesWaiting { nodes } => write!(f, "{nodes} nodes wait for the next round"),
             Self::PeerDied { round, node_rank, node, why: why @ (Why::Refused | Why::GaveUp) } => {
-                write!(f, "node {node} (rank {node_rank} of round {round}) is gone: {why}")
+                write!(f, "node {node} (rank {node_rank} of round {round}) was lost: {why}")
             }
             Self::PeerDied { round, node_rank, node, why } => {
                 write!(f, "node {node} (rank {node_rank} of round {round}) died: {why}")

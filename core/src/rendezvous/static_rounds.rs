@@ -463,7 +463,7 @@ mod tests {
     use alloc::vec;
 
     #[test]
-    fn a_log_says_the_same_to_everybody() {
+    fn a_log_is_read_in_one_way() {
         use RoundState::{Closed, Open, Whole};
         for (log, round_state, arrived) in [
             ("", Open, 0),
@@ -473,10 +473,10 @@ mod tests {
             ("+2 +0 -2 +1 ", Open, 2),
             ("+2 +0 -2 +1 +2 ", Whole, 3),
             ("-1 +1 ", Open, 1),
-            // Who goes or closes too late changes nothing, and neither does who comes too late.
+            // Entries of nodes that leave, close or join too late change nothing.
             ("+0 +1 +2 -1 x0 ", Whole, 3),
             ("+0 +1 x2 +2 ", Closed, 2),
-            // Others' words.
+            // Entries that are not this library's.
             ("+3 +99999999999999999999 +x ?1 +  y +0", Open, 1),
         ] {
             let attendance = Attendance::read(log.as_bytes(), 3);
@@ -486,7 +486,7 @@ mod tests {
         assert_eq!(Entry::Arrive.text(3) + &Entry::Leave.text(12) + &Entry::Closes.text(0), "+3 -12 x0 ");
     }
 
-    /// Goes on from round 0 with these logs, as node 1 of 2, until there is something to do that changes them.
+    /// Reads these logs from round 0 on, as node 1 of 2, until the next step changes one.
     fn looking(rounds: &mut StaticRounds, logs: &[&str]) -> Step {
         rounds.begin();
         loop {
@@ -501,21 +501,21 @@ mod tests {
     }
 
     #[test]
-    fn where_a_wish_leads() {
+    fn the_first_step_of_an_attempt_follows_from_the_logs() {
         let comes = |round| Step::Append { round, entry: Entry::Arrive };
         let entered = |round| Step::Over(Outcome::Entered { round });
         for (in_round, logs, step) in [
-            // The first to come, the last to come, and who came before.
+            // The first node to join, the last one, and one that has joined before.
             (None, &[""][..], comes(0)),
             (None, &["+0 "], comes(0)),
             (None, &["+1 "], Step::Gather),
-            // Some may be PyTorch's.
+            // Some nodes may be PyTorch's.
             (Some(0), &["+1 "], entered(0)),
             (Some(0), &["+1 +0 "], comes(1)),
             (Some(0), &["+1 +0 ", "+0 "], comes(1)),
             (Some(1), &["+1 +0 ", "+0 +1 "], comes(2)),
             (Some(0), &["+1 +0 ", "x0 "], Step::Over(Outcome::Closed)),
-            // A node that was begun anew: the others are in round 2, or wait for it.
+            // A node that restarted: the others are in round 2, or wait for it.
             (None, &["+1 +0 ", "+0 +1 ", "+1 +0 "], comes(3)),
             (None, &["+1 +0 ", "+0 +1 ", "+0 "], comes(2)),
         ] {
@@ -525,7 +525,7 @@ mod tests {
     }
 
     #[test]
-    fn who_gives_up_takes_back_that_it_came() {
+    fn a_node_that_gives_up_withdraws_its_entry() {
         let mut rounds = StaticRounds { entered: Some(0), ..StaticRounds::new(1, 3) };
         looking(&mut rounds, &["+0 +1 +2 "]);
         rounds.done();
@@ -538,7 +538,7 @@ mod tests {
         rounds.saw(b"+2 +1 -1 ");
         let shortfall = Shortfall { round: 1, arrived: 2, missing: vec![0] };
         assert_eq!(rounds.next_step(), Step::Over(Outcome::Short(shortfall)));
-        // The last one came just before.
+        // The last node joined just before.
         too_late.saw(b"+2 +1 +0 -1 ");
         assert_eq!(too_late.next_step(), Step::Notify { round: 1 });
         too_late.done();
@@ -546,16 +546,16 @@ mod tests {
     }
 
     #[test]
-    fn a_wish_that_was_left_in_the_middle_is_gone_on_with() {
+    fn an_attempt_that_was_given_up_is_resumed() {
         let mut rounds = StaticRounds { entered: Some(0), ..StaticRounds::new(1, 2) };
         let whole = "+0 +1 ";
         assert_eq!(looking(&mut rounds, &[whole]), Step::Append { round: 1, entry: Entry::Arrive });
-        // Nobody knows whether that had its effect, nor whether this has.
+        // Each of the two steps may or may not have had its effect.
         rounds.gave_up(Effect::Possible);
         assert_eq!(rounds.next_step(), Step::Append { round: 1, entry: Entry::Leave });
         rounds.gave_up(Effect::Possible);
         assert_eq!(rounds.next_step(), Step::Over(Outcome::GivenUp));
-        // The others have met it there meanwhile: the round after is not for it.
+        // The other nodes have entered that round with it in the meantime, so it must not skip to the round after.
         let mut met = rounds.clone();
         assert_eq!(looking(&mut met, &[whole, "+1 +0 "]), Step::Notify { round: 1 });
         assert_eq!(looking(&mut rounds, &[whole, "+1 "]), Step::Append { round: 1, entry: Entry::Arrive });
@@ -586,7 +586,7 @@ mod tests {
         let mut wait_failure = by_count.clone();
         by_count.done();
         assert_eq!(by_count.next_step(), entered);
-        // Who gives up takes back that it came, also here. One of those who checked in is PyTorch's.
+        // A node that gives up withdraws its entry here, too. One of the nodes that checked in is PyTorch's.
         wait_failure.gave_up(Effect::None);
         assert_eq!(wait_failure.next_step(), Step::Append { round: 0, entry: Entry::Leave });
         wait_failure.done();
@@ -602,7 +602,8 @@ mod tests {
         );
     }
 
-    /// Which step of node 1 of 2 fails on the way to the first round, with which effect, and what it takes back.
+    /// For each step of node 1 of 2 that fails in the first round, with its effect: whether the node withdraws its
+    /// check-in.
     #[test]
     fn what_is_taken_back_is_what_was_done() {
         let [none, possible] = [Effect::None, Effect::Possible];
@@ -612,10 +613,10 @@ mod tests {
             ("", Step::CheckIn, none, false),
             ("", Step::CheckIn, possible, true),
             ("", Step::Gather, none, true),
-            // Neither may a node that cannot make sure of its rank leave its entry in the log.
+            // A node that cannot check its rank must not leave its entry in the log either.
             ("", Step::KeepClaim, none, true),
             ("", Step::Read { round: 0 }, none, true),
-            // A dead process was counted.
+            // A process that died was counted.
             ("+1 ", Step::Gather, none, true),
         ] {
             let mut rounds = StaticRounds::new(1, 2);
@@ -635,14 +636,14 @@ mod tests {
         let mut rounds = StaticRounds::new(1, 2);
         looking(&mut rounds, &[""]);
         rounds.done();
-        // Neither is it checked in nor can it say that it goes.
+        // It has not checked in, and its leave entry cannot be written either.
         rounds.gave_up(Effect::None);
         rounds.gave_up(Effect::None);
         assert_eq!(looking(&mut rounds, &["+1 "]), Step::CheckIn);
         rounds.done();
         rounds.gave_up(Effect::None);
         rounds.done();
-        // It is off the log, and still counted.
+        // It is no longer in the log, and still counted.
         rounds.gave_up(Effect::None);
         assert_eq!(looking(&mut rounds, &["+1 -1 "]), Step::Append { round: 0, entry: Entry::Arrive });
         rounds.done();
@@ -650,7 +651,7 @@ mod tests {
     }
 
     #[test]
-    fn named_are_not_more_than_enough() {
+    fn at_most_missing_max_nodes_are_named() {
         let mut rounds = StaticRounds { entered: Some(0), pending: Some(1), ..StaticRounds::new(5, 1 << 40) };
         rounds.begin();
         (rounds.stage, rounds.round) = (Stage::ConfirmingLeave, 1);
@@ -660,20 +661,20 @@ mod tests {
         assert_eq!(shortfall.missing[..5], [1, 2, 3, 4, 6]);
     }
 
-    /// In whichever order their steps come, and whoever gives up meanwhile: nobody is in a round that not all came to,
-    /// and nobody waits for a round that is whole.
+    /// In every order of the steps, and whichever nodes give up meanwhile: no node enters a round that some node did
+    /// not join, and no node waits for a complete round.
     #[test]
     fn nodes_agree_on_their_rounds_in_every_order() {
         const NODES: u64 = 3;
         for seed in 0..3000 {
             let mut rng = Rng::new(seed);
             let mut logs: BTreeMap<u64, String> = BTreeMap::new();
-            let mut event: BTreeSet<u64> = BTreeSet::new();
+            let mut ended: BTreeSet<u64> = BTreeSet::new();
             let mut nodes: Vec<StaticRounds> =
                 (0..NODES).map(|rank| StaticRounds::new(rank, NODES)).collect();
-            // All come to the first round.
+            // All nodes join the first round.
             while nodes.iter().any(|node| !matches!(node.next_step(), Step::Over(_))) {
-                nodes.iter_mut().for_each(|node| step(node, &mut logs, &mut event));
+                nodes.iter_mut().for_each(|node| step(node, &mut logs, &mut ended));
             }
             nodes.iter_mut().for_each(StaticRounds::begin);
             for _ in 0..200 {
@@ -686,10 +687,10 @@ mod tests {
                     }
                     Step::Over(_) => node.begin(),
                     _ if rng.next_u64().is_multiple_of(20) => node.gave_up(Effect::None),
-                    _ => step(node, &mut logs, &mut event),
+                    _ => step(node, &mut logs, &mut ended),
                 }
             }
-            // Nobody gives up any more: all come to the same round, and on.
+            // No node gives up any more: all join the same round, and the next ones.
             let last = logs.keys().max().copied().unwrap_or(0);
             let mut turns = 0;
             while nodes.iter().any(|node| node.entered < Some(last + 1)) {
@@ -698,14 +699,14 @@ mod tests {
                 for node in &mut nodes {
                     match node.next_step() {
                         Step::Over(_) if node.entered < Some(last + 1) => node.begin(),
-                        _ => step(node, &mut logs, &mut event),
+                        _ => step(node, &mut logs, &mut ended),
                     }
                 }
             }
         }
     }
 
-    fn step(node: &mut StaticRounds, logs: &mut BTreeMap<u64, String>, event: &mut BTreeSet<u64>) {
+    fn step(node: &mut StaticRounds, logs: &mut BTreeMap<u64, String>, ended: &mut BTreeSet<u64>) {
         match node.next_step() {
             Step::Read { round } => node.saw(logs.entry(round).or_default().as_bytes()),
             Step::Append { round, entry } => {
@@ -713,12 +714,12 @@ mod tests {
                 node.done();
             }
             Step::Notify { round } => {
-                event.insert(round);
+                ended.insert(round);
                 node.done();
             }
             Step::CheckIn | Step::CheckOut | Step::KeepClaim => node.done(),
             Step::Gather => node.not_all_yet(),
-            Step::Wait { round } if event.contains(&round) => node.done(),
+            Step::Wait { round } if ended.contains(&round) => node.done(),
             Step::Wait { .. } | Step::Over(_) => {}
         }
     }

@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_is_told_in_order() {
+    fn missing_parameters_are_reported_in_order() {
         let with_rank = |endpoint| parameters(endpoint).with("rank", 0);
         for (given, text) in [
             (parameters(""), "rank is absent in RendezvousParameters.Try add --node-rank to the cmd request"),

@@ -75,7 +75,7 @@ mod tests {
     use std::net::{TcpListener, TcpStream};
 
     #[test]
-    fn nobody_else_gets_the_port() {
+    fn no_other_socket_gets_the_port() {
         let reserved = ReservedPort::take().expect("a port");
         let port = reserved.port();
         let taken = TcpListener::bind(("0.0.0.0", port)).expect_err("taken");

@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_publishes() {
+    fn reading_an_address_that_is_not_published_times_out() {
         let (_server, store) = store();
         let short = Timeout::After(Duration::from_millis(50));
         let Err(PublishError::Store(error)) = build(1, &store, None, None, short) else {

@@ -95,7 +95,7 @@ fn joined() -> Participant {
 }
 
 #[test]
-fn a_node_joins_is_told_of_its_round_and_comes_back() {
+fn a_node_joins_is_notified_of_its_round_and_rejoins() {
     let mut node = Participant::new();
     assert_eq!(node.leave(9), Err(InvalidState(Outside)));
     node.join(1).expect("outside");
@@ -118,7 +118,7 @@ fn a_node_joins_is_told_of_its_round_and_comes_back() {
 }
 
 #[test]
-fn who_does_not_get_in_is_told_why() {
+fn a_refused_node_gets_the_reason() {
     for (code, node_event, part) in [
         (FaultCode::RunClosed, Event::Closed { by: b"" }, Closed),
         (FaultCode::NotNeeded, Event::NotNeeded, Closed),
@@ -140,14 +140,14 @@ fn a_closed_run_ends_with_its_round() {
     assert_eq!(node.part(), InLastRound);
     assert!(node.push(1, &over(0)).is_some());
     assert_eq!(node.part(), Closed);
-    // Who asks once more hears it from the server.
+    // A further request gets the reason from the server.
     node.join(2).expect("in no round");
     assert!(matches!(node.answer(2, &error(FaultCode::RunClosed)), Ok(Some(Event::Closed { .. }))));
     assert_eq!(node.part(), Closed);
 }
 
 #[test]
-fn who_leaves_hears_no_more_of_the_run() {
+fn a_leaving_node_gets_no_more_events_of_the_run() {
     let mut node = joined();
     node.leave(2).expect("in a round");
     assert_eq!(node.push(1, &WAITING), None);
@@ -155,7 +155,7 @@ fn who_leaves_hears_no_more_of_the_run() {
     assert_eq!(node.answer(2, &DONE), Ok(Some(Event::Left)));
     assert_eq!(node.part(), Outside);
 
-    // Not even while it asked to come back before that.
+    // Not even if it asked to rejoin before it left.
     let mut node = joined();
     node.join(2).expect("it comes back");
     node.leave(3).expect("joining");
@@ -187,13 +187,13 @@ fn a_replaced_node_stays_away_and_a_lost_one_may_come_back() {
 }
 
 #[test]
-fn a_wish_to_leave_that_was_taken_back_leaves_the_node_where_it_stands() {
+fn a_withdrawn_leave_keeps_the_state_of_the_node() {
     let mut node = joined();
     node.leave(2).expect("in a round");
     node.withdraw(2);
     assert_eq!((node.part(), node.join(3)), (InRound, Ok(())));
 
-    // Meanwhile things went on.
+    // The state changed while it was leaving.
     let mut node = Participant::new();
     node.join(1).expect("outside");
     node.leave(2).expect("joining");
@@ -203,9 +203,9 @@ fn a_wish_to_leave_that_was_taken_back_leaves_the_node_where_it_stands() {
     assert_eq!((node.part(), node.join(3)), (Seated, Err(InvalidState(Seated))));
 }
 
-/// The server has it where it stood: it never had the wish, or refused it as it came.
+/// The server still has the node in its former state: it never received the request, or refused it at once.
 #[test]
-fn a_wish_to_come_back_that_came_to_nothing_leaves_the_node_where_it_stands() {
+fn a_failed_rejoin_keeps_the_state_of_the_node() {
     let closed = ServerFrame::RunClosed { run_id: RUN, by: b"b" };
     let left_behind = ServerFrame::Excluded { run_id: RUN, round: 1 };
     let died = ServerFrame::PeerDied { run_id: RUN, round: 0, node_rank: 0, node: b"a", why: Why::Heartbeat };
@@ -262,7 +262,7 @@ fn a_wish_to_come_back_that_came_to_nothing_leaves_the_node_where_it_stands() {
     node.leave(3).expect("in a round");
     assert_eq!(node.answer(3, &DONE), Ok(Some(Event::Left)));
 
-    // The server had it take part, or knows of no round that it is in.
+    // The server had accepted the request, or knows of no round that the node is in.
     for code in [FaultCode::TimedOut, FaultCode::Cancelled] {
         let mut node = joined();
         node.join(2).expect("it comes back");
@@ -278,7 +278,7 @@ fn a_wish_to_come_back_that_came_to_nothing_leaves_the_node_where_it_stands() {
 }
 
 #[test]
-fn an_answer_of_another_kind_is_told_apart() {
+fn an_answer_of_another_kind_is_an_error() {
     let mut node = Participant::new();
     node.join(1).expect("outside");
     assert_eq!(node.answer(1, &DONE), Err(NoAnswerToThat));
@@ -287,7 +287,7 @@ fn an_answer_of_another_kind_is_told_apart() {
 }
 
 #[test]
-fn a_wish_is_a_frame() {
+fn a_join_is_a_frame() {
     let terms = Terms {
         nodes_min: 1,
         nodes_max: 2,

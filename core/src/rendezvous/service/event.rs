@@ -184,7 +184,7 @@ pub struct Loss {
 
 impl fmt::Display for Loss {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "node {} (rank {} of round {}) is gone: {}", self.node, self.rank, self.round, self.why)
+        write!(f, "node {} (rank {} of round {}) was lost: {}", self.node, self.rank, self.round, self.why)
     }
 }
 

@@ -496,57 +496,62 @@ mod tests {
     #[test]
     fn decisions_come_with_their_reasons() {
         let base = view(Phase::LastCall);
-        let event = |now_ms: u64, view: View| {
+        let describe = |now_ms: u64, view: View| {
             let (action, reason) = decide(Instant::from_millis(now_ms), &view);
             format!("{action:?}: {reason}")
         };
         let complete = |text: &str| format!("CompleteRound: {text}");
-        assert_eq!(event(0, View { joining: 4, ..base }), complete("the maximum of 4 nodes is there"));
+        assert_eq!(describe(0, View { joining: 4, ..base }), complete("the maximum of 4 nodes is there"));
         assert_eq!(
-            event(0, View { returned: 1, ..base }),
+            describe(0, View { returned: 1, ..base }),
             complete("every living node of the last round is back; 2 nodes are there")
         );
-        assert!(event(0, View { returned: 1, due: 1, ..base }).starts_with("Wait"));
+        assert!(describe(0, View { returned: 1, due: 1, ..base }).starts_with("Wait"));
         assert!(
-            event(0, View { returned: 1, fast_quorum: FastQuorum::Disabled, ..base }).starts_with("Wait")
+            describe(0, View { returned: 1, fast_quorum: FastQuorum::Disabled, ..base }).starts_with("Wait")
         );
         assert_eq!(
-            event(0, View { last_call: LastCall::None, ..view(Phase::Gathering) }),
+            describe(0, View { last_call: LastCall::None, ..view(Phase::Gathering) }),
             complete("the minimum is there, 2 nodes, and there is no last call")
         );
         // A spare makes the minimum, never the maximum.
-        assert!(event(0, View { joining: 3, spares: 1, ..base }).starts_with("Wait"));
+        assert!(describe(0, View { joining: 3, spares: 1, ..base }).starts_with("Wait"));
         assert!(
-            event(0, View { joining: 1, spares: 1, ..view(Phase::Gathering) }).starts_with("OpenLastCall")
+            describe(0, View { joining: 1, spares: 1, ..view(Phase::Gathering) }).starts_with("OpenLastCall")
         );
-        assert!(event(0, View { joining: 1, spares: 1, returned: 1, ..base }).starts_with("CompleteRound"));
+        assert!(
+            describe(0, View { joining: 1, spares: 1, returned: 1, ..base }).starts_with("CompleteRound")
+        );
         // Without a last call, only those are waited for that are on their way back.
         let none = View { last_call: LastCall::None, due: 1, first_timeout_at: None, ..base };
-        assert_eq!(event(0, none), "Wait(None): 2 nodes are enough; the last call runs");
+        assert_eq!(describe(0, none), "Wait(None): 2 nodes are enough; the last call runs");
         // And for those in whose place there is only a spare, unless they have been there.
         let spare = View { due: 0, joining: 1, spares: 1, ..none };
-        assert_eq!(event(0, spare), "Wait(None): 2 nodes are enough; the last call runs");
-        assert!(event(0, View { is_first: false, ..spare }).starts_with("CompleteRound"));
-        assert_eq!(event(30_000, base), complete("the last call is over; 2 nodes are there"));
+        assert_eq!(describe(0, spare), "Wait(None): 2 nodes are enough; the last call runs");
+        assert!(describe(0, View { is_first: false, ..spare }).starts_with("CompleteRound"));
+        assert_eq!(describe(30_000, base), complete("the last call is over; 2 nodes are there"));
         let late = View { last_call: LastCall::FromLastArrival(Duration::from_secs(30)), ..base };
-        assert!(event(34_999, late).starts_with("Wait(Some(Instant(35000000000)))"));
-        assert_eq!(event(35_000, late), complete("the last call is over; 2 nodes are there"));
+        assert!(describe(34_999, late).starts_with("Wait(Some(Instant(35000000000)))"));
+        assert_eq!(describe(35_000, late), complete("the last call is over; 2 nodes are there"));
         assert_eq!(
-            event(9_000, View { first_timeout_at: Some(Instant::from_millis(9_000)), ..base }),
+            describe(9_000, View { first_timeout_at: Some(Instant::from_millis(9_000)), ..base }),
             complete("2 nodes are enough, and the first of them would give up now")
         );
-        assert_eq!(event(0, View { joining: 1, ..base }), "CancelLastCall: 1 of at least 2 nodes are there");
-        assert_eq!(event(0, view(Phase::Gathering)), "OpenLastCall: 2 nodes are enough for the last call");
-        let live = View { joining: 0, active: 2, ..view(Phase::Complete) };
-        assert!(event(0, live).ends_with("the round goes on with 2 nodes"));
-        assert!(
-            event(0, View { active: 1, finished: 1, ..live }).ends_with("the round goes on with 1 nodes")
-        );
-        assert_eq!(event(0, View { active: 1, ..live }), "EndRound: 1 of at least 2 nodes are left in it");
         assert_eq!(
-            event(0, View { active: 0, finished: 2, ..live }),
+            describe(0, View { joining: 1, ..base }),
+            "CancelLastCall: 1 of at least 2 nodes are there"
+        );
+        assert_eq!(describe(0, view(Phase::Gathering)), "OpenLastCall: 2 nodes are enough for the last call");
+        let live = View { joining: 0, active: 2, ..view(Phase::Complete) };
+        assert!(describe(0, live).ends_with("the round goes on with 2 nodes"));
+        assert!(
+            describe(0, View { active: 1, finished: 1, ..live }).ends_with("the round goes on with 1 nodes")
+        );
+        assert_eq!(describe(0, View { active: 1, ..live }), "EndRound: 1 of at least 2 nodes are left in it");
+        assert_eq!(
+            describe(0, View { active: 0, finished: 2, ..live }),
             "EndRound: none of its nodes is in it any more"
         );
-        assert_eq!(event(0, view(Phase::Closed)), "Wait(None): the run is closed");
+        assert_eq!(describe(0, view(Phase::Closed)), "Wait(None): the run is closed");
     }
 }

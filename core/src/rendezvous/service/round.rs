@@ -92,7 +92,7 @@ impl fmt::Display for MemberState {
             Self::Present => write!(f, "has not come back"),
             Self::Back => write!(f, "came back"),
             Self::Left => write!(f, "left"),
-            Self::Ended(why) => write!(f, "is gone: {why}"),
+            Self::Ended(why) => write!(f, "was lost: {why}"),
             Self::GaveUp => write!(f, "came back and gave up"),
         }
     }

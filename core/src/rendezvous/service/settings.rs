@@ -224,26 +224,29 @@ mod tests {
     #[test]
     fn the_first_difference_is_named_with_both_values() {
         let base = RunSettings::between(2, 4);
-        let event = |other: RunSettings| {
+        let describe = |other: RunSettings| {
             let found = base.difference(&other).expect("differs");
             format!("{} {} {}", found.what, found.in_force, found.offered)
         };
         assert_eq!(base.difference(&base.clone()), None);
-        assert_eq!(event(RunSettings::between(2, 5)), "min:max nodes 2:4 2:5");
-        assert_eq!(event(RunSettings { minimum_to_continue: 1, ..base.clone() }), "minimum to continue 2 1");
+        assert_eq!(describe(RunSettings::between(2, 5)), "min:max nodes 2:4 2:5");
         assert_eq!(
-            event(RunSettings { last_call: LastCall::None, ..base.clone() }),
+            describe(RunSettings { minimum_to_continue: 1, ..base.clone() }),
+            "minimum to continue 2 1"
+        );
+        assert_eq!(
+            describe(RunSettings { last_call: LastCall::None, ..base.clone() }),
             "last call Fixed(30s) None"
         );
         assert_eq!(
-            event(RunSettings { rank_order: RankOrder::Host, ..base.clone() }),
+            describe(RunSettings { rank_order: RankOrder::Host, ..base.clone() }),
             "rank order Sticky Host"
         );
         assert_eq!(
-            event(RunSettings { fast_quorum: FastQuorum::Disabled, ..base.clone() }),
+            describe(RunSettings { fast_quorum: FastQuorum::Disabled, ..base.clone() }),
             "fast quorum Enabled Disabled"
         );
         let cool_down = Some(CoolDown::AFTER_THREE);
-        assert!(event(RunSettings { cool_down, ..base.clone() }).starts_with("cool-down None Some"));
+        assert!(describe(RunSettings { cool_down, ..base.clone() }).starts_with("cool-down None Some"));
     }
 }

@@ -13,7 +13,7 @@ use alloc::format;
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 
-/// Faults that the simulation has to find.
+/// Faults that the simulation must detect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Bug {
     SkipFence,
@@ -38,7 +38,7 @@ fn settings(min_nodes: u32, max_nodes: u32) -> RunSettings {
     RunSettings::between(min_nodes, max_nodes)
 }
 
-/// One run, one letter a node; what comes out is told in words.
+/// One run in which each node has a name of one letter; outputs are described as text.
 struct World {
     service: Rendezvous,
     now: Instant,
@@ -95,7 +95,7 @@ impl World {
         self.join_as(node, join)
     }
 
-    /// All of them; what the last one's join brings.
+    /// Lets all of them join; returns the outputs of the last join.
     fn join_all(&mut self, nodes: &str) -> String {
         nodes.split(' ').map(|node| self.join(node)).last().unwrap_or_default()
     }
@@ -160,12 +160,12 @@ fn notify(output: &Output) -> Option<String> {
                     format!("is {}/{} in {}", round.rank, round.world_size, round.namespace.round)
                 }
                 Event::JoinFailed(failure) => format!("fails: {failure}"),
-                Event::NodesWaiting { nodes } => format!("hears {nodes} waiting"),
-                Event::NodeLost(loss) => format!("hears {loss}"),
+                Event::NodesWaiting { nodes } => format!("gets {nodes} waiting"),
+                Event::NodeLost(loss) => format!("gets {loss}"),
                 Event::RoundEnded { round, reason } => format!("is out of {round}: {reason}"),
                 Event::Excluded { round } => format!("left behind by {round}"),
-                Event::RunClosed { .. } => String::from("hears closed"),
-                Event::JobFailed { message } => format!("hears that {message}"),
+                Event::RunClosed { .. } => String::from("gets closed"),
+                Event::JobFailed { message } => format!("gets that {message}"),
                 Event::Replaced { by } => format!("replaced by {}", name(*by)),
             };
             format!("{} {reported}", name(*participant))

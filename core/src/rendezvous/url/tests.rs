@@ -10,7 +10,7 @@ fn none() -> RankEnvironment {
     RankEnvironment::default()
 }
 
-/// What the scheme's own rules make of a URL.
+/// Reads a URL by the rules of its scheme.
 fn read(
     url: &str,
     rank: i64,
@@ -114,7 +114,7 @@ fn rank_and_world_size_are_given_once() {
         ("tcp://h:1?rank=0", -1, Known(2)),
         ("tcp://h:1?world_size=2", 0, InUrl),
         ("tcp://h?world_size=2", -1, Known(2)),
-        ("nobody://h?rank=2", -1, Known(2)),
+        ("absent://h?rank=2", -1, Known(2)),
         ("env://?rank=2", -1, Dynamic),
         ("file:///f?rank=0&world_size=1", 0, Known(1)),
     ] {
@@ -123,10 +123,10 @@ fn rank_and_world_size_are_given_once() {
 }
 
 #[test]
-fn schemes_that_nobody_handles() {
+fn schemes_without_a_handler() {
     for (url, scheme) in [
-        ("nobody://h:1", "nobody"),
-        ("NoBody://h:1", "nobody"),
+        ("absent://h:1", "absent"),
+        ("AbSent://h:1", "absent"),
         ("", ""),
         ("h:1", "h"),
         ("//h:1", ""),
@@ -229,7 +229,7 @@ fn file_urls() {
         ("file:///a", 0, Dynamic, "/a 0/-1"),
         ("file:///a?rank=-1&world_size=-1", -1, InUrl, "/a -1/-1"),
         ("file:///a?rank=0&world_size=0", -1, InUrl, "/a 0/0"),
-        // A path is taken as it stands.
+        // A path is not decoded.
         ("file:///a%2Fb%", 0, Known(2), "/a%2Fb% 0/2"),
         ("file:///a;b:c@d\\e/../f ", 0, Known(2), "/a;b:c@d\\e/../f  0/2"),
         ("file:///é/ü", 0, Known(2), "/é/ü 0/2"),
@@ -237,13 +237,13 @@ fn file_urls() {
         (" file:///a\tb\n", 0, Known(2), "/ab 0/2"),
         ("file:///", 0, Known(2), "/ 0/2"),
         ("file:////a/b?rank=0&world_size=2", -1, InUrl, "//a/b 0/2"),
-        // Python 3.11 takes the first part of such a path for a host when it adds what the caller knows.
+        // Python 3.11 takes the first part of such a path for a host when it adds the caller's rank and world size.
         ("file:////a/b", 0, Known(2), "//a/b 0/2"),
-        // A query and a fragment end it.
+        // A query and a fragment end the path.
         ("file:///a?x=1#b", 0, Known(2), "/a 0/2"),
         ("file:///a#?rank=0&world_size=2", 1, Known(3), "/a 1/3"),
         ("file:///a?rank=1&rank=0&world_size=2=3", -1, InUrl, "/a 0/2"),
-        // Whatever stands where a host does is read, and of no concern.
+        // The part in the position of a host is parsed, and ignored.
         ("file://user:word@Host:99999/a", 0, Known(2), "/a 0/2"),
         ("file://h:x/a", 0, Known(2), "/a 0/2"),
         ("file://[::1]/a", 0, Known(2), "/a 0/2"),
@@ -318,7 +318,7 @@ fn own_schemes_see_the_whole_url() {
     assert_eq!((url.to_string().as_str(), url.host()), ("own:p", None));
 }
 
-/// Whatever the text, there is an answer; and a URL that was put together again is the same URL.
+/// Any text gives a result or an error; and a URL that was formatted parses as the same URL.
 #[test]
 fn any_text_is_read() {
     const PIECES: [&str; 24] = [

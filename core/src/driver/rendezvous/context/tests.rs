@@ -14,7 +14,7 @@ use std::fs;
 use std::os::unix::fs::symlink;
 use std::thread;
 
-/// Longer than anything here takes; a test that needs it has failed.
+/// Longer than any step here takes; a test that reaches it has failed.
 const SOON: Duration = Duration::from_secs(20);
 
 struct Liar(&'static str);
@@ -106,7 +106,7 @@ fn free_port() -> u16 {
     ReservedPort::at(any).expect("a port").port()
 }
 
-/// Three ranks, each with a context of its own, meet by these URLs; who hosts the store?
+/// Three ranks, each with a context of its own, meet by these URLs. Returns which of them host the store.
 fn meet(url: &str, options: impl Fn(i64) -> UrlOptions) -> Vec<bool> {
     thread::scope(|scope| {
         let threads: Vec<_> = (0..3)
@@ -154,13 +154,13 @@ fn ranks_use_the_store_of_their_agent() {
     let options = |rank| UrlOptions { environment: environment(port, Some("True")), ..options(rank, -1) };
     assert_eq!(meet("env://", options), [false; 3]);
     let store = Store::connect("127.0.0.1", port, StoreOptions::default()).expect("connected");
-    assert!(store.check(&[b"left1", b"left2"], Timeout::Default).expect("asked"), "they met there");
+    assert!(store.check(&[b"left1", b"left2"], Timeout::Default).expect("answered"), "they met there");
 }
 
 #[test]
 fn port_zero_is_for_one() {
     let mut rendezvous = Context::default().rendezvous("tcp://127.0.0.1:0", options(0, 1)).expect("a URL");
-    let meeting = rendezvous.next().expect("nobody else is to come");
+    let meeting = rendezvous.next().expect("a world of one");
     let server = meeting.store.server().expect("hosted here");
     assert_ne!(server.local_addr().port(), 0);
     meeting.store.set(b"k", b"v", Timeout::Default).expect("applied");
@@ -202,7 +202,7 @@ fn some_errors_come_first_and_some_with_the_first_step() {
     }
 }
 
-/// A scheme of somebody's own: the store's port stands in the path.
+/// A scheme of the program: the store's port is in the path.
 struct OwnScheme;
 
 struct OwnRendezvous(RendezvousUrl);
@@ -251,7 +251,7 @@ fn ranks_meet_in_a_file_and_the_last_removes_it() {
     let file = TemporaryFile::new("url");
     assert_eq!(meet(&file_url(&file), |rank| options(rank, 3)), [false; 3]);
     assert!(!file.path().exists(), "three have been there, and nobody is");
-    // The host is of no concern, and the path is the file's name, letter for letter.
+    // The host is ignored, and the path is the file's name, character by character.
     let spelled = TemporaryFile::new("url%20of a;strange#");
     let url = file_url(&spelled).replace("file://", "file://some-host:x");
     let url = url.trim_end_matches('#');
@@ -267,7 +267,7 @@ fn ranks_may_come_to_a_file_one_after_the_other() {
     let come = |rank| {
         let mut rendezvous =
             Context::default().rendezvous(&file_url(&file), options(rank, 2)).expect("a URL");
-        rendezvous.next().expect("nobody is waited for")
+        rendezvous.next().expect("no other rank is waited for")
     };
     come(0).store.set(b"k", b"v", Timeout::Default).expect("set");
     assert!(file.path().exists(), "one has yet to come");
@@ -316,7 +316,7 @@ fn what_a_file_url_lacks_comes_with_the_first_step_as_often_as_it_is_asked() {
 }
 
 #[test]
-fn files_that_cannot_be_used_are_told_and_tried_again() {
+fn unusable_files_are_reported_and_may_be_tried_again() {
     let file = TemporaryFile::new("url-refused");
     let url = |path: &str| format!("file://{path}?rank=0&world_size=1");
     let refused = |rendezvous: &mut Box<dyn UrlRendezvous>| {
@@ -330,7 +330,7 @@ fn files_that_cannot_be_used_are_told_and_tried_again() {
     let os = |number| (ErrorKind::Io, Cause::Os(number), Phase::Opening);
     assert_eq!(refused(&mut begin(&format!("{path}/beneath"))), os(libc::ENOENT), "no such folder");
     assert_eq!(refused(&mut begin("/")), os(libc::EISDIR));
-    // Nobody may write to a program that runs, not even a superuser.
+    // No user can write to a running program, not even root.
     let program = std::env::current_exe().expect("a test's own program");
     assert_eq!(refused(&mut begin(&program.to_string_lossy())), os(libc::ETXTBSY));
     symlink(file.path(), file.path()).expect("a link to itself");
@@ -339,7 +339,7 @@ fn files_that_cannot_be_used_are_told_and_tried_again() {
     let text = begin(&format!("{path}.text")).next().expect_err("no store").to_string();
     assert!(text.starts_with(&format!("open at {path}.text ")) && text.ends_with("at offset 0"), "{text}");
     fs::remove_file(file.path().with_extension("text")).expect("removed");
-    // What failed is not a first step: the same one may succeed later.
+    // A failed call is not a first step: the next one may succeed.
     let mut rendezvous = begin(&path);
     assert_eq!(refused(&mut rendezvous), os(libc::ELOOP));
     fs::remove_file(file.path()).expect("the link");
@@ -347,7 +347,7 @@ fn files_that_cannot_be_used_are_told_and_tried_again() {
 }
 
 #[test]
-fn a_file_that_is_removed_or_torn_under_a_rank_is_told() {
+fn a_file_that_is_removed_or_torn_under_a_rank_is_reported() {
     let file = TemporaryFile::new("url-removed");
     let begin = || Context::default().rendezvous(&file_url(&file), options(0, 2)).expect("a URL").next();
     let meeting = begin().expect("opened");
@@ -376,7 +376,7 @@ fn a_file_that_is_removed_or_torn_under_a_rank_is_told() {
         let error = waiting.join().expect("no panic").expect_err("its file is gone");
         assert_eq!((error.kind(), error.cause()), departed, "{error}");
     });
-    // The ranks that come now meet in a new one.
+    // Ranks that begin later meet in a new file.
     let later = begin().expect("a new file");
     later.store.set(b"k", b"v", Timeout::Default).expect("set");
 }

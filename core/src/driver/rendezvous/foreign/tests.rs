@@ -6,10 +6,10 @@ use std::sync::{OnceLock, Weak};
 use std::thread;
 use std::vec::Vec;
 
-/// Longer than anything here takes.
+/// Longer than any step here takes.
 const SOON: Duration = Duration::from_secs(20);
 
-/// A backend in which joining waits until it is let go, and the rest misbehaves in one way each.
+/// A backend whose joins wait until the test releases them, and whose other functions each fail in one way.
 struct Local {
     entered: Sender<()>,
     go: Mutex<Receiver<()>>,
@@ -25,7 +25,7 @@ impl RendezvousHandler for Local {
     fn next_rendezvous(&self) -> Result<RendezvousInfo<Arc<NodeStore>>, HandlerError> {
         self.entered.send(()).expect("awaited");
         self.go.lock().expect("no panic").recv_timeout(SOON).expect("let go");
-        Err(HandlerError::Foreign("nobody came".into()))
+        Err(HandlerError::Foreign("no node joined".into()))
     }
 
     fn is_closed(&self) -> Result<bool, HandlerError> {
@@ -56,7 +56,7 @@ impl RendezvousHandler for Local {
         true
     }
 
-    /// As this one does, whatever else it does.
+    /// Fails as this backend's other functions do.
     fn abandon(&self) {
         self.cancelled.send(()).expect("awaited");
     }
@@ -109,23 +109,23 @@ fn kind(error: &HandlerError) -> ErrorKind {
 }
 
 #[test]
-fn who_waits_for_foreign_code_is_cancelled_and_the_code_is_told() {
+fn waiting_for_foreign_code_can_be_cancelled_and_the_code_is_notified() {
     let Made { handler, entered, go, cancelled } = made(SOON);
     thread::scope(|scope| {
         let node = scope.spawn(|| handler.next_rendezvous().expect_err("cancelled"));
         entered.recv_timeout(SOON).expect("it waits");
-        // What does not wait is not delayed.
+        // Calls that do not wait are not delayed.
         assert_eq!(handler.num_nodes_waiting().expect("known"), 7);
         handler.cancel();
         let error = node.join().expect("no panic");
         assert_eq!(kind(&error), ErrorKind::Cancelled);
         assert_eq!(error.to_string(), "next_rendezvous of own was cancelled");
     });
-    cancelled.recv_timeout(SOON).expect("told");
+    cancelled.recv_timeout(SOON).expect("reported");
     go.send(()).expect("it still waits");
-    // Later calls are as ever.
+    // Later calls are unaffected.
     go.send(()).expect("it waits again");
-    assert_eq!(handler.next_rendezvous().expect_err("nobody").to_string(), "nobody came");
+    assert_eq!(handler.next_rendezvous().expect_err("none").to_string(), "no node joined");
 }
 
 #[test]
@@ -142,7 +142,7 @@ fn foreign_code_has_a_deadline_and_may_not_call_back_and_its_panics_end_there() 
     assert!(handler.shutdown());
 }
 
-/// A scheme whose rendezvous waits until it is let go.
+/// A scheme whose rendezvous waits until the test releases it.
 struct Slow(Arc<Mutex<Receiver<()>>>, Sender<()>);
 
 impl UrlHandler for Slow {
@@ -156,12 +156,12 @@ impl UrlRendezvous for Slow {
     fn next(&mut self) -> Result<Meeting, HandlerError> {
         self.1.send(()).expect("awaited");
         self.0.lock().expect("no panic").recv_timeout(SOON).expect("let go");
-        Err(HandlerError::Foreign("nobody came".into()))
+        Err(HandlerError::Foreign("no node joined".into()))
     }
 }
 
 #[test]
-fn who_waits_for_a_foreign_scheme_is_cancelled() {
+fn waiting_for_a_foreign_scheme_can_be_cancelled() {
     let (context, (enter, entered), (go, departed)) = (Context::default(), channel(), channel());
     let code = Arc::new(Slow(Arc::new(Mutex::new(departed)), enter));
     let urls = ForeignUrls::new("slow", code, ForeignOptions::default());
@@ -179,7 +179,7 @@ fn who_waits_for_a_foreign_scheme_is_cancelled() {
     assert_eq!(kind(&reported[0]), ErrorKind::Cancelled);
     go.send(()).expect("it still waits");
     go.send(()).expect("it waits again");
-    assert_eq!(rendezvous.next().expect_err("nobody").to_string(), "nobody came");
+    assert_eq!(rendezvous.next().expect_err("none").to_string(), "no node joined");
 }
 
 #[test]
@@ -188,7 +188,7 @@ fn what_foreign_code_does_about_failures_and_deaths_is_asked_of_it() {
     assert!(handler.tells_of_deaths());
     assert_eq!(handler.fail("code 1").expect_err("in its words").to_string(), "code 1");
     handler.abandon();
-    cancelled.recv_timeout(SOON).expect("told");
+    cancelled.recv_timeout(SOON).expect("reported");
     assert!(handler.shutdown());
-    cancelled.recv_timeout(SOON).expect("told again, before it is shut down");
+    cancelled.recv_timeout(SOON).expect("reported again, before it is shut down");
 }

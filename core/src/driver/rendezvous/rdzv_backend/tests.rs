@@ -11,14 +11,14 @@ use std::thread;
 
 const SOON: Duration = Duration::from_secs(20);
 
-/// A server at a port of its own, and how to say that it is there already.
+/// A server at a port of its own, and the option that says that it runs elsewhere.
 fn server() -> (Server, u16, [(&'static str, ConfigValue); 1]) {
     let server = Server::start(crate::driver::server::ServerOptions::on("127.0.0.1", 0)).expect("a server");
     let port = server.local_addr().port();
     (server, port, [("is_host", ConfigValue::Bool(false))])
 }
 
-/// For nodes that host the server themselves, at a port that all know before: somebody else may get it.
+/// A port for nodes that host the server themselves and must know the port before. Another process may take it.
 fn free_port() -> u16 {
     let any = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
     ReservedPort::at(any).expect("a port").port()
@@ -34,7 +34,7 @@ fn node(
     RdzvBackend::new(Arc::default()).create(&parameters(port, name, nodes, options)).expect("valid")
 }
 
-/// The same with its parts.
+/// A node, as its concrete type.
 fn bare_node(port: u16, name: &str, nodes: (i64, i64), options: &[(&str, ConfigValue)]) -> RdzvRendezvous {
     let settings = RdzvSettings::read(&parameters(port, name, nodes, options)).expect("valid");
     RdzvRendezvous::new(settings, 0, Arc::default(), Arc::default()).expect("a node")
@@ -58,7 +58,7 @@ fn parameters(
 
 type Info = RendezvousInfo<Arc<NodeStore>>;
 
-/// All join at once, each in a thread.
+/// Lets all nodes join concurrently, each in a thread.
 fn meet(nodes: &[Box<dyn RendezvousHandler>]) -> Vec<Result<Info, HandlerError>> {
     thread::scope(|scope| {
         let threads: Vec<_> = nodes.iter().map(|node| scope.spawn(|| node.next_rendezvous())).collect();
@@ -100,7 +100,7 @@ fn nodes_meet_where_the_first_of_them_hosts_the_server() {
 }
 
 #[test]
-fn a_death_is_told_and_the_others_meet_again_with_a_spare() {
+fn a_death_is_reported_and_the_others_meet_again_with_a_spare() {
     let (_server, port, external) = server();
     let mut nodes = Vec::from(["a", "b", "c"].map(|name| node(port, name, (3, 3), &external)));
     let infos = meet(&nodes);
@@ -125,7 +125,7 @@ fn a_death_is_told_and_the_others_meet_again_with_a_spare() {
     });
     assert_eq!(nodes[0].num_nodes_waiting().expect("known"), 0);
     assert!(!nodes[0].is_closed().expect("known"));
-    // Leaving is not closing.
+    // Leaving does not close the run.
     assert!(nodes.remove(1).shutdown());
     assert!(!nodes[0].is_closed().expect("known"));
     nodes[0].set_closed().expect("closed");
@@ -136,14 +136,14 @@ fn a_death_is_told_and_the_others_meet_again_with_a_spare() {
 }
 
 #[test]
-fn a_spare_that_nobody_needs_goes_home() {
+fn a_spare_that_is_not_needed_is_dismissed() {
     let (_server, port, external) = server();
     let nodes = [node(port, "a", (1, 1), &external)];
     meet(&nodes).remove(0).expect("alone");
     let spare = node(port, "b", (1, 1), &external);
     thread::scope(|scope| {
         let waiting = scope.spawn(|| spare.next_rendezvous());
-        assert_eq!(nodes_told_to_a_spare(&*spare), 1);
+        assert_eq!(nodes_reported_to_a_spare(&*spare), 1);
         nodes[0].set_closed().expect("closed");
         let error = waiting.join().expect("no panic").expect_err("the run is closed");
         assert_eq!(error.to_string(), "The rendezvous 'run' is closed, terminating pending rendezvous.");
@@ -151,8 +151,9 @@ fn a_spare_that_nobody_needs_goes_home() {
     });
 }
 
-/// Waits until the node stands by, and has heard so. A spare that comes after a death would wait for the next one.
-fn nodes_told_to_a_spare(spare: &dyn RendezvousHandler) -> u32 {
+/// Waits until the node is a spare and has been notified of it. A spare that joins after a death would wait for the
+/// next one.
+fn nodes_reported_to_a_spare(spare: &dyn RendezvousHandler) -> u32 {
     let deadline = std::time::Instant::now() + SOON;
     loop {
         match spare.progress() {
@@ -169,7 +170,7 @@ fn spares(port: u16) -> u32 {
 }
 
 #[test]
-fn who_waits_can_be_told_how_far_it_is() {
+fn a_waiting_node_can_query_the_progress() {
     let (_server, port, external) = server();
     let node = node(port, "a", (2, 3), &external);
     assert_eq!(node.progress(), None, "a look begins no session");
@@ -199,10 +200,10 @@ fn who_waits_can_be_told_how_far_it_is() {
 }
 
 #[test]
-fn who_waits_in_vain_hears_who_was_there() {
+fn a_join_that_times_out_names_the_present_nodes() {
     let (_server, port, external) = server();
     let alone = node(port, "alone", (2, 2), &[external[0].clone(), ("join_timeout", 1.into())]);
-    let error = alone.next_rendezvous().expect_err("nobody else comes");
+    let error = alone.next_rendezvous().expect_err("no other node joins");
     let text = error.to_string();
     assert!(text.starts_with("The rendezvous 'run' timed out after "), "{text}");
     assert!(text.contains("1 of at least 2 nodes were there (alone)"), "{text}");
@@ -241,13 +242,13 @@ fn nodes_that_disagree_are_both_named() {
 #[test]
 fn no_server_is_a_connection_that_failed() {
     let options = [("is_host", ConfigValue::Bool(false)), ("join_timeout", 1.into())];
-    // Somebody has the port, and does not listen there.
+    // Another socket has the port, and does not listen on it.
     let taken = Socket::new(Domain::IPV4, Type::STREAM, None).expect("a socket");
     let any = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
     taken.bind(&any.into()).expect("a port");
     let port = taken.local_addr().expect("bound").as_socket().expect("of the internet").port();
     let lost = node(port, "lost", (1, 1), &options);
-    let error = lost.next_rendezvous().expect_err("nobody is there");
+    let error = lost.next_rendezvous().expect_err("no server");
     assert_eq!(
         error.to_string(),
         "The connection to the rendezvous server has failed. See inner exception for details."
@@ -278,7 +279,7 @@ fn a_node_goes_on_with_a_server_that_came_back() {
 fn a_host_knows_its_own_addresses() {
     let call = Canceller::default().begin();
     assert!(is_local("127.0.0.1", SOON, &call) && is_local("localhost", SOON, &call));
-    // A documentation address is nobody's.
+    // An address reserved for documentation belongs to no host.
     assert!(
         !is_local("192.0.2.1", SOON, &call)
             && !is_local("0.0.0.0", SOON, &call)
@@ -297,12 +298,12 @@ fn a_cancel_is_never_lost_and_waits_for_nothing() {
     let spare = [external.clone(), ("standby", true.into())];
     for options in [&spare[..], &[external, ("join_timeout", 600.into())]] {
         let node = bare_node(port, "n", (2, 2), options);
-        // Before it looks for the server.
+        // Before it looks up the server.
         let call = node.canceller.begin();
         node.cancel();
         assert_cancelled(node.join(&call));
         assert!(lock(&node.link).is_none(), "who was cancelled makes no session");
-        // While it has one made, or waits for another thread that does.
+        // While it opens a session, or waits for another thread that does.
         let call = node.canceller.begin();
         thread::scope(|scope| {
             let link = lock(&node.link);
@@ -311,7 +312,7 @@ fn a_cancel_is_never_lost_and_waits_for_nothing() {
             drop(link);
             assert_cancelled(joining.join().expect("no panic"));
         });
-        // Before it asks to join.
+        // Before it sends the request to join.
         let call = node.canceller.begin();
         let link = node.link(SOON, Operation::Join, &call).expect("a session");
         node.cancel();
@@ -319,7 +320,7 @@ fn a_cancel_is_never_lost_and_waits_for_nothing() {
         assert_eq!(error.kind(), ErrorKind::Cancelled, "{error}");
         let info = node.run_info().expect("known");
         assert_eq!((info.nodes, info.nodes_standby), (0, 0), "the server knows it, too");
-        // And a store's calls go on.
+        // The calls of a store are unaffected.
         thread::scope(|scope| {
             let store = Store::over(Arc::new(NativeStore::new(&link.client)));
             let waiting = scope.spawn(move || store.get_owned(b"k", Timeout::After(SOON)));
@@ -334,7 +335,7 @@ fn a_cancel_is_never_lost_and_waits_for_nothing() {
 }
 
 #[test]
-fn who_is_cancelled_may_join_again_at_once() {
+fn a_cancelled_node_may_join_again_at_once() {
     let (_server, port, external) = server();
     let node = node(port, "n", (2, 2), &external);
     thread::scope(|scope| {
@@ -350,7 +351,7 @@ fn who_is_cancelled_may_join_again_at_once() {
 }
 
 #[test]
-fn who_waits_for_events_is_cancelled() {
+fn waiting_for_events_can_be_cancelled() {
     let (_server, port, external) = server();
     let node = node(port, "n", (1, 1), &external);
     meet(core::slice::from_ref(&node)).remove(0).expect("alone");
@@ -366,14 +367,14 @@ fn who_waits_for_events_is_cancelled() {
 }
 
 #[test]
-fn who_is_shut_down_while_it_joins_does_not_come_back() {
+fn a_node_that_is_shut_down_while_it_joins_does_not_rejoin() {
     let (_server, port, [external]) = server();
     let node = bare_node(port, "n", (2, 2), &[external, ("join_timeout", 600.into())]);
     let nodes_there = || {
         let client = NativeClient::connect("127.0.0.1", port, NativeClientOptions::default());
         client.expect("connected").run_info(b"run", SOON).map_or(0, |info| info.nodes)
     };
-    // Twice: a later call begins anew.
+    // Twice: a later call opens a new session.
     for _ in 0..2 {
         thread::scope(|scope| {
             let joining = scope.spawn(|| node.next_rendezvous());
@@ -389,13 +390,13 @@ fn who_is_shut_down_while_it_joins_does_not_come_back() {
 }
 
 #[test]
-fn a_goodbye_that_nobody_answers_can_be_cancelled() {
+fn a_goodbye_without_an_answer_can_be_cancelled() {
     use std::io::{Read, Write};
     let (_server, port, [external]) = server();
-    // What stands between, and carries nothing any more once it is told.
+    // A proxy between node and server, which stops forwarding when the test says so.
     let between = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
-    let patient = [("close_timeout", 600.into()), ("keep_alive_max_attempt", 1000.into())];
-    let options: Vec<_> = [external].into_iter().chain(patient).collect();
+    let long_timeouts = [("close_timeout", 600.into()), ("keep_alive_max_attempt", 1000.into())];
+    let options: Vec<_> = [external].into_iter().chain(long_timeouts).collect();
     let node = bare_node(between.local_addr().expect("bound").port(), "n", (2, 2), &options);
     thread::scope(|scope| {
         let joining = scope.spawn(|| node.next_rendezvous());
@@ -434,7 +435,7 @@ fn a_goodbye_that_nobody_answers_can_be_cancelled() {
 }
 
 #[test]
-fn who_joins_already_is_told_so_at_once() {
+fn a_second_concurrent_join_is_refused_at_once() {
     let (_server, port, [external]) = server();
     let node = bare_node(port, "n", (1, 1), &[external]);
     let joining = lock(&node.joining);
@@ -455,7 +456,7 @@ fn no_time_counts_while_a_spare_stands_by_also_when_its_server_goes() {
         let waiting = scope.spawn(|| spare.next_rendezvous());
         let stands_by = || while spares(port) == 0 && !waiting.is_finished() {};
         stands_by();
-        // More than its join timeout.
+        // Longer than its join timeout.
         let clock = Clock::new();
         let until = clock.now() + Duration::from_millis(1200);
         while clock.now() < until {
@@ -475,19 +476,19 @@ fn no_time_counts_while_a_spare_stands_by_also_when_its_server_goes() {
 #[test]
 fn a_spare_that_got_a_place_comes_back_to_it() {
     let (_server, port, external) = server();
-    // The round may go on without one.
+    // The round may go on without one node.
     let terms = [external[0].clone(), ("min_to_continue", 1.into())];
     let mut nodes = Vec::from(["a", "b"].map(|name| node(port, name, (2, 2), &terms)));
     assert_eq!(meet(&nodes).len(), 2);
     let spare = node(port, "d", (2, 2), &[terms[0].clone(), terms[1].clone(), ("standby", true.into())]);
     thread::scope(|scope| {
         let waiting = scope.spawn(|| spare.next_rendezvous().expect("it slips in").round);
-        assert_eq!(nodes_told_to_a_spare(&*spare), 2);
+        assert_eq!(nodes_reported_to_a_spare(&*spare), 2);
         drop(nodes.remove(1));
         assert!(matches!(next_event(&*nodes[0]), RoundEvent::PeerDied { .. }));
         assert_eq!(nodes[0].next_rendezvous().expect("with the spare").round, Some(1));
         assert_eq!(waiting.join().expect("no panic"), Some(1));
-        // Its own workers failed, so it asks for another round; the other hears of it, and comes.
+        // Its own workers failed, so it asks for another round; the other node is notified, and rejoins.
         let again = scope.spawn(|| spare.next_rendezvous().expect("a round").round);
         assert_eq!(next_event(&*nodes[0]), RoundEvent::NodesWaiting { nodes: 1 });
         assert_eq!(nodes[0].next_rendezvous().expect("with the spare").round, Some(2));
@@ -496,11 +497,11 @@ fn a_spare_that_got_a_place_comes_back_to_it() {
 }
 
 #[test]
-fn who_comes_when_the_job_has_failed_is_told_why() {
+fn a_node_that_joins_after_the_job_has_failed_gets_the_cause() {
     let (_server, port, external) = server();
     let first = node(port, "a", (1, 1), &external);
     first.next_rendezvous().expect("alone");
-    first.fail("worker 0: code 1").expect("told");
+    first.fail("worker 0: code 1").expect("reported");
     assert_eq!(next_event(&*first), RoundEvent::RunClosed { by: "a".into() });
     assert_eq!(next_event(&*first), RoundEvent::JobFailed { message: "worker 0: code 1".into() });
     let late = node(port, "b", (1, 1), &external);
@@ -510,7 +511,7 @@ fn who_comes_when_the_job_has_failed_is_told_why() {
 }
 
 #[test]
-fn who_goes_with_work_undone_is_missed_whatever_else_is_under_way() {
+fn an_abandoned_node_is_missed_whatever_other_calls_are_in_progress() {
     let (_server, port, external) = server();
     let terms = [external[0].clone(), ("min_to_continue", 1.into())];
     let nodes = ["a", "b"].map(|name| bare_node(port, name, (2, 2), &terms));
@@ -518,7 +519,7 @@ fn who_goes_with_work_undone_is_missed_whatever_else_is_under_way() {
         let threads = nodes.each_ref().map(|node| scope.spawn(|| node.next_rendezvous().map(drop)));
         threads.into_iter().for_each(|thread| thread.join().expect("no panic").expect("both"));
     });
-    // Another thread looks for the session just then.
+    // Another thread holds the session at this moment.
     let held = lock(&nodes[0].link);
     nodes[0].abandon();
     drop(held);

@@ -40,7 +40,7 @@ fn nodes_meet_beneath_the_run() {
                         // PyTorch's prefix store would use these very keys.
                         let bare = StoreOptions { scope: b""[..].into(), ..StoreOptions::default() };
                         let bare = Store::connect("127.0.0.1", port, bare).expect("connected");
-                        let there = bare.check(&[b"/run/k", b"init/"], Timeout::Default).expect("asked");
+                        let there = bare.check(&[b"/run/k", b"init/"], Timeout::Default).expect("answered");
                         assert!(there);
                         bare.wait(&[b"/run/left/last_member"], Timeout::Default).expect("the others left");
                     } else if info.store.add(b"left", 1, Timeout::Default).expect("added") == 2 {
@@ -60,7 +60,7 @@ type Handlers = Vec<Box<dyn RendezvousHandler>>;
 
 const SOON: Duration = Duration::from_secs(20);
 
-/// All of these nodes ask for a round, each in a thread of its own.
+/// Lets all of these nodes ask for a round, each in a thread of its own.
 fn meet(nodes: &[Box<dyn RendezvousHandler>]) -> Vec<Result<Info, HandlerError>> {
     thread::scope(|scope| {
         let threads: Vec<_> = nodes.iter().map(|node| scope.spawn(|| node.next_rendezvous())).collect();
@@ -68,7 +68,7 @@ fn meet(nodes: &[Box<dyn RendezvousHandler>]) -> Vec<Result<Info, HandlerError>>
     })
 }
 
-/// As many nodes in their first round.
+/// Creates this many nodes and lets them join their first round.
 fn group(nodes: i64, timeout_s: i64) -> (Handlers, Vec<Info>) {
     let port = free_port();
     let nodes: Handlers = (0..nodes).map(|rank| handler(port, rank, nodes, timeout_s)).collect();
@@ -76,7 +76,7 @@ fn group(nodes: i64, timeout_s: i64) -> (Handlers, Vec<Info>) {
     (nodes, infos)
 }
 
-/// Waits until a node hears that so many wait for the next round.
+/// Waits until a node sees that `count` nodes wait for the next round.
 fn until_waiting(node: &dyn RendezvousHandler, count: u64) {
     let (clock, until) = (Clock::new(), Clock::new().now() + SOON);
     while node.num_nodes_waiting().expect("the store answers") != count {
@@ -96,17 +96,17 @@ fn nodes_that_meet_again_have_a_round_of_their_own() {
             assert_eq!((info.rank, info.world_size), (before.rank, before.world_size));
             assert_eq!((info.round, info.store.server().is_some()), (Some(round), before.rank == 0));
             assert_eq!(info.bootstrap_store_info, before.bootstrap_store_info);
-            // Neither the first round's keys are there nor those of the one before.
-            assert!(!info.store.check(&[b"left"], Timeout::Default).expect("asked"));
+            // The store has neither the first round's keys nor those of the round before.
+            assert!(!info.store.check(&[b"left"], Timeout::Default).expect("answered"));
         }
         infos[2].store.set(b"left", b"1", Timeout::Default).expect("applied");
         infos[0].store.get_owned(b"left", Timeout::Default).expect("they share it");
     }
-    assert!(nodes.iter().all(|node| node.num_nodes_waiting().expect("asked") == 0));
+    assert!(nodes.iter().all(|node| node.num_nodes_waiting().expect("answered") == 0));
 }
 
 #[test]
-fn who_runs_hears_of_those_who_wait() {
+fn running_nodes_see_the_waiting_nodes() {
     let (nodes, _) = group(3, 20);
     thread::scope(|scope| {
         let wait = |rank: usize| {
@@ -130,18 +130,18 @@ fn who_runs_hears_of_those_who_wait() {
 }
 
 #[test]
-fn who_does_not_come_is_named_and_may_come_later() {
+fn a_missing_node_is_named_and_may_join_later() {
     let (nodes, _) = group(3, 1);
     for error in meet(&nodes[..1]) {
-        let HandlerError::Rendezvous(error) = error.expect_err("nobody else comes") else { panic!() };
+        let HandlerError::Rendezvous(error) = error.expect_err("no other node joins") else { panic!() };
         assert_eq!(
             error.to_string(),
             "The rendezvous 'run' timed out: 1 of 3 nodes joined round 1 within 1 s; missing node ranks: 1, 2"
         );
     }
-    // It does not count as one that waits any more, and nobody meets it where it is not.
-    assert_eq!(nodes[1].num_nodes_waiting().expect("asked"), 0);
-    let error = nodes[1].next_rendezvous().expect_err("nobody else comes");
+    // It no longer counts as waiting, and no node expects it in the round that it gave up.
+    assert_eq!(nodes[1].num_nodes_waiting().expect("answered"), 0);
+    let error = nodes[1].next_rendezvous().expect_err("no other node joins");
     assert!(
         error.to_string().ends_with("1 of 3 nodes joined round 1 within 1 s; missing node ranks: 0, 2"),
         "{error}"
@@ -153,7 +153,7 @@ fn who_does_not_come_is_named_and_may_come_later() {
 fn with_nodes_that_do_not_count_there_is_one_round_only() {
     let port = free_port();
     let infos: Vec<(Option<u64>, u64, bool)> = thread::scope(|scope| {
-        // As PyTorch's node: it checks in, and does nothing else.
+        // A node of PyTorch: it checks in, and does nothing else.
         let other = scope.spawn(move || {
             let store = Store::connect("127.0.0.1", port, StoreOptions::default()).expect("connected");
             store.check_in(Timeout::Default).expect("counted");
@@ -163,12 +163,12 @@ fn with_nodes_that_do_not_count_there_is_one_round_only() {
                 scope.spawn(move || {
                     let node = handler(port, rank, 3, 20);
                     let first = node.next_rendezvous().expect("all come");
-                    // However often: what is counted are nodes.
+                    // However often: nodes are counted, not calls.
                     let again: Vec<Info> = (0..3).map(|_| node.next_rendezvous().expect("at once")).collect();
                     node.set_closed().expect("nothing to do");
-                    assert!(!node.is_closed().expect("asked"));
+                    assert!(!node.is_closed().expect("answered"));
                     let same = again.iter().all(|info| Arc::ptr_eq(&info.store, &first.store));
-                    let waiting = node.num_nodes_waiting().expect("asked");
+                    let waiting = node.num_nodes_waiting().expect("answered");
                     first.store.barrier_by_keys(b"done", 2, Timeout::Default).expect("both come");
                     (again[2].round, waiting, same)
                 })
@@ -205,12 +205,12 @@ fn a_run_that_is_closed_ends_the_wait_for_its_next_round() {
     thread::scope(|scope| {
         let node = scope.spawn(|| nodes[2].next_rendezvous());
         until_waiting(&*nodes[0], 1);
-        assert!(!nodes[0].is_closed().expect("asked"));
-        nodes[0].set_closed().expect("told");
+        assert!(!nodes[0].is_closed().expect("answered"));
+        nodes[0].set_closed().expect("reported");
         closed(node.join().expect("no panic"));
     });
-    assert!(nodes[1].is_closed().expect("asked"));
-    assert_eq!(nodes[1].num_nodes_waiting().expect("asked"), 0);
+    assert!(nodes[1].is_closed().expect("answered"));
+    assert_eq!(nodes[1].num_nodes_waiting().expect("answered"), 0);
     closed(nodes[1].next_rendezvous());
 }
 
@@ -226,8 +226,8 @@ fn a_wait_for_the_next_round_is_cancelled_and_begun_again() {
         }
         assert!(node.join().expect("no panic").expect_err("cancelled").is_cancelled());
     });
-    // The others do not count on it.
-    assert_eq!(nodes[0].num_nodes_waiting().expect("asked"), 0);
+    // The other nodes do not count it.
+    assert_eq!(nodes[0].num_nodes_waiting().expect("answered"), 0);
     assert!(meet(&nodes).into_iter().all(|info| info.expect("both come").round == Some(1)));
 }
 
@@ -238,14 +238,14 @@ fn what_else_it_says() {
     assert!(handler.use_agent_store());
     handler.set_closed().expect("nothing to do");
     assert!(!handler.is_closed().expect("never"));
-    assert_eq!(handler.num_nodes_waiting().expect("nobody"), 0);
+    assert_eq!(handler.num_nodes_waiting().expect("none"), 0);
     assert_eq!(handler.progress(), None);
     assert!(handler.shutdown());
 }
 
 #[test]
 fn rank_zero_does_not_wait_for_ever() {
-    let error = handler(free_port(), 0, 2, 1).next_rendezvous().expect_err("nobody else comes");
+    let error = handler(free_port(), 0, 2, 1).next_rendezvous().expect_err("no other node joins");
     assert_eq!(
         error.to_string(),
         "The rendezvous 'run' timed out: 1 of 2 nodes joined round 0 within 1 s; missing node rank: 1"
@@ -253,7 +253,7 @@ fn rank_zero_does_not_wait_for_ever() {
 }
 
 #[test]
-fn a_node_that_is_not_the_host_waits_for_all_and_names_who_is_missing() {
+fn a_node_that_is_not_the_host_waits_for_all_and_names_the_missing_nodes() {
     let port = free_port();
     let nodes: Handlers = [(0, 20), (2, 1)].map(|(rank, timeout_s)| handler(port, rank, 4, timeout_s)).into();
     let errors = thread::scope(|scope| {
@@ -272,7 +272,7 @@ fn a_node_that_is_not_the_host_waits_for_all_and_names_who_is_missing() {
 
 #[test]
 fn a_host_that_is_not_there_is_named() {
-    let error = handler(free_port(), 1, 2, 1).next_rendezvous().expect_err("nobody hosts the store");
+    let error = handler(free_port(), 1, 2, 1).next_rendezvous().expect_err("no node hosts the store");
     let HandlerError::Rendezvous(error) = error else { panic!("{error}") };
     assert_eq!(error.kind(), RendezvousErrorKind::Connection);
     assert!(error.to_string().contains("node 0, which hosts the store"), "{error}");
@@ -281,7 +281,7 @@ fn a_host_that_is_not_there_is_named() {
 #[test]
 fn a_node_that_waits_is_cancelled_wherever_it_is() {
     let port = free_port();
-    // Rank 0 waits for the others, rank 1 for a server at a port where there is none.
+    // Node 0 waits for the others; node 1 waits for a server at a port where there is none.
     for handler in [handler(port, 0, 2, 600), handler(free_port(), 1, 2, 600)] {
         let error = thread::scope(|scope| {
             let node = scope.spawn(|| handler.next_rendezvous());
@@ -297,7 +297,7 @@ fn a_node_that_waits_is_cancelled_wherever_it_is() {
 }
 
 #[test]
-fn a_port_in_use_is_told() {
+fn a_port_in_use_is_reported() {
     let any = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
     let reserved = ReservedPort::at(any).expect("a port");
     let error = handler(reserved.port(), 0, 1, 5).next_rendezvous().expect_err("taken");

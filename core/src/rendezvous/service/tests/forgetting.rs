@@ -1,4 +1,4 @@
-//! More runs than are remembered.
+//! More runs than the service keeps.
 
 use super::*;
 use crate::rng::Rng;
@@ -39,12 +39,12 @@ fn the_run_that_was_closed_first_makes_room_and_then_the_one_that_was_left_first
     world.join_run("closed1", "a");
     world.close_run("closed1");
     assert_eq!(world.close_run("closed2"), "", "though nobody ever was in it");
-    // The first one was closed before, but a node is in it still.
+    // The first one was closed before, but still has a node.
     assert_eq!(world.close_run("closed3"), "forget closed2");
     assert_eq!(world.leave("a"), "fence 0");
     assert_eq!(world.join_run("new1", "b"), "forget closed3; b seated; open 0; b is 0/1 in 0");
     assert_eq!(world.join_run("new2", "c"), "delete 0; forget closed1; c seated; open 1; c is 0/1 in 1");
-    // Who was in it again since counts from then on.
+    // Its time without nodes is counted from the last time that it had one.
     world.join_run("open1", "a");
     world.leave("a");
     assert_eq!(world.join_run("new3", "d"), "delete 0; forget open2; d seated; open 1; d is 0/1 in 1");
@@ -68,19 +68,20 @@ fn closed_is_final_until_it_is_forgotten_and_numbers_are_for_ever() {
     assert_eq!(world.join_run("j", "b"), "error: the rendezvous 'j' is closed");
     assert_eq!(world.close_run("k"), "delete 0; forget j");
     assert_eq!(world.join_run("j", "b"), "forget k; b seated; open 1; b is 0/1 in 1");
-    // Two rounds later the keys of its first round go, and none that it never had.
+    // Two rounds later the keys of its first round are deleted, and none that it never had.
     assert_eq!(world.join_run("j", "b"), "b seated; fence 1; open 2; b is 0/1 in 2");
     assert_eq!(world.join_run("j", "b"), "b seated; fence 2; delete 1; open 3; b is 0/1 in 3");
 }
 
-/// Nodes come to many runs and go again, with room for a few, and a checker that knows who is in which.
+/// Nodes join many runs and leave them again, with a limit of a few runs; a checker tracks which node is in which
+/// run.
 #[test]
 fn no_run_with_a_node_is_forgotten_and_no_key_outlives_its_run() {
     const RUNS_MAX: usize = 4;
     let (mut forgotten, mut refused) = (0, 0);
     for seed in 0..100 {
         let (mut rng, mut world) = (Rng::new(seed), world(RUNS_MAX));
-        // Of each run the rounds whose keys are kept, and the highest number ever.
+        // For each run, the rounds whose keys are kept, and the highest round number so far.
         let (mut kept, mut highest) = (BTreeMap::<String, Vec<u64>>::new(), BTreeMap::<String, u64>::new());
         let mut with_timeout: BTreeMap<String, String> = BTreeMap::new();
         for _ in 0..300 {

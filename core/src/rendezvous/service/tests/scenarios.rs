@@ -1,4 +1,4 @@
-//! What users see, one behaviour a test.
+//! Behaviour that users see, one behaviour per test.
 
 use super::*;
 
@@ -15,13 +15,13 @@ fn the_maximum_completes_at_once() {
 fn a_round_has_a_number_above_those_that_its_nodes_were_in() {
     let mut world = World::new(settings(2, 2));
     let from = |world: &World, node: &str, round_min| Join { round_min, ..world.request(node) };
-    // Two nodes that were in rounds 6 and 3 at a server before this one.
+    // Two nodes that were in rounds 6 and 3 at an earlier server.
     let join = from(&world, "a", 7);
     world.join_as("a", join);
     let join = from(&world, "b", 4);
     assert_eq!(world.join_as("b", join), "b seated; open 7; a is 0/2 in 7; b is 1/2 in 7");
     assert_eq!(world.service.status(RUN).map(|status| status.round), Some(7));
-    // One that knows of a later round joins while this one is live, which keeps its number.
+    // A node that was in a later round joins while this one is live; the live round keeps its number.
     world.die("b");
     assert_eq!(world.service.members(RUN).map(|(round, _)| round), Some(7));
     let join = from(&world, "c", 20);
@@ -29,9 +29,9 @@ fn a_round_has_a_number_above_those_that_its_nodes_were_in() {
     assert_eq!(world.join("a"), "a seated; open 20; a is 0/2 in 20; c is 1/2 in 20");
     world.die("c");
     world.join("c");
-    // The keys of each round go when the second one after it opens, whatever their numbers are.
+    // The keys of each round are deleted when the second round after it opens, whatever the numbers are.
     assert_eq!(world.join("a"), "a seated; delete 7; open 21; a is 0/2 in 21; c is 1/2 in 21");
-    // A number that no program can have seen leaves numbers for all further rounds.
+    // An impossibly high number is reduced, so that numbers remain for all further rounds.
     world.die("c");
     let join = from(&world, "d", u64::MAX);
     world.join_as("d", join);
@@ -122,11 +122,11 @@ fn a_late_arrival_does_not_overtake_the_end_of_the_last_call() {
     let mut world = World::new(settings(1, 2));
     world.join("a");
     world.now = world.now + secs(31);
-    assert_eq!(world.join("b"), "open 0; a is 0/1 in 0; b seated; a hears 1 waiting");
+    assert_eq!(world.join("b"), "open 0; a is 0/1 in 0; b seated; a gets 1 waiting");
 }
 
 #[test]
-fn a_join_that_times_out_names_who_was_there_and_who_was_not() {
+fn a_join_that_times_out_names_the_present_and_the_missing_nodes() {
     let mut world = World::new(settings(3, 3));
     world.join_all("a b c");
     world.die("b");
@@ -134,7 +134,7 @@ fn a_join_that_times_out_names_who_was_there_and_who_was_not() {
     assert_eq!(
         world.pass(secs(600)),
         "a fails: round 1 of the rendezvous 'j' was not formed: 1 of at least 3 nodes were there (a); missing of the \
-         last round: b (is gone: its connection ended), c (has not come back) (waited 600s)"
+         last round: b (was lost: its connection ended), c (has not come back) (waited 600s)"
     );
     assert_eq!(world.status(), "Gathering 1 0/0/0/1/0");
     assert_eq!(world.leave("a"), "error: participant 97 is in no run");
@@ -145,25 +145,25 @@ fn scale_up_keeps_rank_0_where_it_is() {
     let mut world = World::new(settings(1, 3));
     world.join_all("b");
     world.pass(secs(30));
-    assert_eq!(world.join("a"), "a seated; b hears 1 waiting");
+    assert_eq!(world.join("a"), "a seated; b gets 1 waiting");
     assert_eq!(world.service.num_nodes_waiting(RUN), 1);
-    // Only one hears it, and only the first newcomer is news.
+    // Only one node is notified, and only of the first new node.
     assert_eq!(world.join("c"), "c seated");
     assert_eq!(world.join("b"), "b seated; fence 0; open 1; b is 0/3 in 1; a is 1/3 in 1; c is 2/3 in 1");
 }
 
 #[test]
-fn nobody_waits_any_more_is_told_too() {
+fn nodes_are_notified_when_no_node_waits_any_more() {
     let mut world = World::new(settings(1, 3));
     world.join("a");
     world.pass(secs(30));
     world.join("b");
-    assert_eq!(world.leave("b"), "a hears 0 waiting");
-    assert_eq!(world.join("b"), "b seated; a hears 1 waiting");
+    assert_eq!(world.leave("b"), "a gets 0 waiting");
+    assert_eq!(world.join("b"), "b seated; a gets 1 waiting");
     assert_eq!(
         world.pass(secs(600)),
         "b fails: round 1 of the rendezvous 'j' was not formed: 1 of at least 1 nodes were there (b), and round 0 was \
-         still live; missing of the last round: a (has not come back) (waited 600s); a hears 0 waiting"
+         still live; missing of the last round: a (has not come back) (waited 600s); a gets 0 waiting"
     );
 }
 
@@ -173,11 +173,11 @@ fn when_rank_0_dies_the_next_survivor_is_rank_0() {
     world.join_all("a b c");
     assert_eq!(
         world.die("a"),
-        "b hears node a (rank 0 of round 0) is gone: its connection ended; \
-         c hears node a (rank 0 of round 0) is gone: its connection ended"
+        "b gets node a (rank 0 of round 0) was lost: its connection ended; \
+         c gets node a (rank 0 of round 0) was lost: its connection ended"
     );
-    // The newcomer's name is the smallest, and its place is the gap; but it does not know the job.
-    assert_eq!(world.join("aa"), "aa seated; b hears 1 waiting; c hears 1 waiting");
+    // The new node's name sorts first, but it gets the free rank: rank 0 needs a node that has the job's state.
+    assert_eq!(world.join("aa"), "aa seated; b gets 1 waiting; c gets 1 waiting");
     assert_eq!(world.join("c"), "c seated; fence 0; b is out of 0: 1 of at least 2 nodes are left in it");
     assert_eq!(world.join("b"), "b seated; open 1; b is 0/3 in 1; aa is 1/3 in 1; c is 2/3 in 1");
 }
@@ -188,7 +188,7 @@ fn the_last_rounds_survivors_form_the_next_at_once() {
     world.join_all("a b c");
     assert_eq!(world.pass(secs(30)), "open 0; a is 0/3 in 0; b is 1/3 in 0; c is 2/3 in 0");
     world.die("b");
-    assert_eq!(world.join("c"), "c seated; a hears 1 waiting");
+    assert_eq!(world.join("c"), "c seated; a gets 1 waiting");
     assert_eq!(world.join("a"), "a seated; fence 0; open 1; a is 0/2 in 1; c is 1/2 in 1");
 }
 
@@ -208,8 +208,8 @@ fn a_fixed_size_run_ends_its_round_with_the_first_death() {
     world.join_all("a b c");
     assert_eq!(
         world.die("b"),
-        "a hears node b (rank 1 of round 0) is gone: its connection ended; \
-         c hears node b (rank 1 of round 0) is gone: its connection ended; \
+        "a gets node b (rank 1 of round 0) was lost: its connection ended; \
+         c gets node b (rank 1 of round 0) was lost: its connection ended; \
          fence 0; a is out of 0: 2 of at least 3 nodes are left in it; \
          c is out of 0: 2 of at least 3 nodes are left in it"
     );
@@ -239,7 +239,7 @@ fn leaving_is_neither_a_loss_nor_the_end() {
 }
 
 #[test]
-fn leaving_while_the_round_forms_gives_the_seat_back() {
+fn leaving_while_the_round_forms_frees_the_slot() {
     let mut world = World::new(settings(2, 3));
     world.join_all("a b");
     assert_eq!(world.leave("a"), "");
@@ -249,24 +249,24 @@ fn leaving_while_the_round_forms_gives_the_seat_back() {
 }
 
 #[test]
-fn overflow_parks_and_slips_in_when_somebody_dies() {
+fn overflow_parks_and_gets_a_slot_when_a_node_dies() {
     let mut world = World::new(settings(2, 2));
     world.join_all("a b");
     assert_eq!(world.join("c"), "c stands by after 0");
     assert_eq!(world.join("d"), "d stands by after 1");
     assert_eq!(world.service.num_nodes_waiting(RUN), 0);
-    // No time counts while it stands by, and nobody is disturbed.
+    // Its timeout does not run while it is a spare, and the live round is not interrupted.
     assert_eq!(world.pass(secs(6000)), "");
     assert_eq!(
         world.die("a"),
-        "b hears node a (rank 0 of round 0) is gone: its connection ended; fence 0; \
+        "b gets node a (rank 0 of round 0) was lost: its connection ended; fence 0; \
          b is out of 0: 1 of at least 2 nodes are left in it; c seated"
     );
     assert_eq!(world.join("b"), "b seated; open 1; b is 0/2 in 1; c is 1/2 in 1");
 }
 
 #[test]
-fn spares_never_take_the_seat_of_one_that_comes_back() {
+fn spares_never_take_the_slot_of_a_node_that_rejoins() {
     let mut world = World::new(settings(3, 3));
     world.join_all("a b c");
     world.join_all("d e f");
@@ -278,12 +278,12 @@ fn spares_never_take_the_seat_of_one_that_comes_back() {
 }
 
 #[test]
-fn who_found_no_seat_goes_before_who_comes_later() {
+fn a_node_that_found_no_slot_precedes_later_nodes() {
     let mut world = World::new(settings(1, 2));
     world.join_all("a b c");
     world.die("b");
-    // The seat that is free disturbs nobody until somebody comes for it; then the first in the queue has it.
-    assert_eq!(world.join("d"), "c seated; d stands by after 1; a hears 1 waiting");
+    // A free slot does not interrupt the round until a node asks for one; then the first node in the queue gets it.
+    assert_eq!(world.join("d"), "c seated; d stands by after 1; a gets 1 waiting");
 }
 
 #[test]
@@ -304,7 +304,7 @@ fn the_survivors_that_do_not_come_back_are_left_behind() {
     assert_eq!(world.status(), "Gathering 1 1/0/0/1/0");
     world.join("d");
     assert_eq!(world.pass(secs(30)), "c left behind by 1; open 1; a is 0/2 in 1; d is 1/2 in 1");
-    assert_eq!(world.join("c"), "c seated; a hears 1 waiting; d hears 1 waiting");
+    assert_eq!(world.join("c"), "c seated; a gets 1 waiting; d gets 1 waiting");
 }
 
 #[test]
@@ -329,13 +329,13 @@ fn closed_is_final_and_tells_everybody() {
     assert_eq!(world.status(), "Complete 0 0/1/1/0/1");
     assert_eq!(
         world.close("a"),
-        "a hears closed; c fails: the rendezvous 'j' is closed (by node a); \
+        "a gets closed; c fails: the rendezvous 'j' is closed (by node a); \
          d fails: The rendezvous 'j' is closed, terminating pending rendezvous."
     );
     assert_eq!(world.close("a"), "");
     assert_eq!(world.join("e"), "error: the rendezvous 'j' is closed (by node a)");
     assert_eq!(world.standby("e"), "error: the rendezvous 'j' is closed (by node a)");
-    // The live round goes on until its last node is out of it; and whoever wants to come back is out.
+    // The live round goes on until its last node has left it; a node that asks to rejoin is removed.
     assert_eq!(world.status(), "Draining 0 0/0/1/0/0");
     assert_eq!(world.join("a"), "fence 0; error: the rendezvous 'j' is closed (by node a)");
     assert_eq!(world.status(), "Closed 1 0/0/0/0/0");
@@ -344,12 +344,12 @@ fn closed_is_final_and_tells_everybody() {
 }
 
 #[test]
-fn who_finds_the_run_closed_is_no_longer_waited_for() {
+fn a_node_that_finds_the_run_closed_is_no_longer_waited_for() {
     let mut world = World::new(settings(2, 3));
     world.join_all("a b c");
     world.close("z");
-    // Its workers failed, and it wanted another round. Those whose workers are done wait for it.
-    let departed = "hears node b (rank 1 of round 0) is gone: it wanted another round, and the run is closed";
+    // Its workers failed, and it asked for another round. The nodes whose workers are done wait for it.
+    let departed = "gets node b (rank 1 of round 0) was lost: it wanted another round, and the run is closed";
     assert_eq!(world.join("b"), format!("a {departed}; c {departed}; error: the rendezvous 'j' is closed"));
     assert_eq!(world.status(), "Draining 0 0/0/2/0/0");
     world.leave("a");
@@ -357,12 +357,12 @@ fn who_finds_the_run_closed_is_no_longer_waited_for() {
 }
 
 #[test]
-fn who_wants_another_round_and_gives_that_up_is_no_longer_waited_for() {
-    let departed = "hears node b (rank 1 of round 0) is gone: it wanted another round, and gave that up";
+fn a_node_that_gives_up_on_another_round_is_no_longer_waited_for() {
+    let departed = "gets node b (rank 1 of round 0) was lost: it wanted another round, and gave that up";
     let back = || {
         let mut world = World::new(settings(2, 4));
         world.join_all("a b c d");
-        assert!(world.join("b").contains("a hears 1 waiting"));
+        assert!(world.join("b").contains("a gets 1 waiting"));
         world
     };
     let reported = back().leave("b");
@@ -384,15 +384,15 @@ fn a_run_that_ends_amid_a_restart_tells_each_node_a_few_things() {
 }
 
 #[test]
-fn why_the_job_has_failed_is_told_also_where_the_run_was_closed_before() {
+fn the_cause_of_a_failed_job_is_reported_even_if_the_run_was_closed_before() {
     let mut world = World::new(settings(2, 2));
     world.join_all("a b");
-    assert_eq!(world.close("z"), "a hears closed; b hears closed");
+    assert_eq!(world.close("z"), "a gets closed; b gets closed");
     assert_eq!(
         world.fail("a", "worker 0: code 1"),
-        "a hears that worker 0: code 1; b hears that worker 0: code 1"
+        "a gets that worker 0: code 1; b gets that worker 0: code 1"
     );
-    // The first words stay, whoever else has any.
+    // The first message is kept.
     assert_eq!(world.fail("b", "worker 1: code 2"), "");
     assert_eq!(world.join("c"), "error: the rendezvous 'j' is closed: worker 0: code 1");
     let mut world = World::new(settings(2, 3));
@@ -439,20 +439,20 @@ fn a_second_process_of_the_same_name_replaces_the_first() {
     assert_eq!(
         world.join_as("B", join),
         "b replaced by B; \
-         a hears node b (rank 1 of round 0) is gone: another process joined under its name; \
-         c hears node b (rank 1 of round 0) is gone: another process joined under its name; \
-         B seated; a hears 1 waiting; c hears 1 waiting"
+         a gets node b (rank 1 of round 0) was lost: another process joined under its name; \
+         c gets node b (rank 1 of round 0) was lost: another process joined under its name; \
+         B seated; a gets 1 waiting; c gets 1 waiting"
     );
     assert_eq!(world.die("b"), "");
     world.join("c");
     assert_eq!(world.join("a"), "a seated; open 1; a is 0/3 in 1; B is 1/3 in 1; c is 2/3 in 1");
-    // While the round forms, the seat passes on.
+    // While the round forms, the new process inherits the slot.
     let mut world = World::new(settings(2, 2));
     world.join("a");
     let join = world.request("a");
     assert_eq!(world.join_as("A", join), "a replaced by A; A seated");
     assert_eq!(world.join("b"), "b seated; open 0; A is 0/2 in 0; b is 1/2 in 0");
-    // So it does past those that stand by, who came before the new process, not before the node.
+    // It does so ahead of queued nodes, which joined before the new process but after the node.
     world.join_all("c d");
     world.die("b");
     let join = world.request("a");
@@ -461,7 +461,7 @@ fn a_second_process_of_the_same_name_replaces_the_first() {
 }
 
 #[test]
-fn who_died_and_comes_back_has_its_old_rank() {
+fn a_node_that_died_and_rejoins_has_its_last_rank() {
     let mut world = World::new(settings(3, 3));
     world.join_all("c");
     world.join_all("b a");
@@ -539,7 +539,7 @@ fn a_rounds_keys_are_fenced_when_it_ends_and_deleted_two_rounds_later() {
     assert_eq!(world.join("a"), "a seated; open 0; a is 0/1 in 0");
     assert_eq!(world.join("a"), "a seated; fence 0; open 1; a is 0/1 in 1");
     assert_eq!(world.join("a"), "a seated; fence 1; delete 0; open 2; a is 0/1 in 2");
-    // A round's number is never used again, whoever comes.
+    // A round's number is never used again, whichever node joins.
     assert_eq!(world.die("a"), "fence 2");
     assert_eq!(world.join("b"), "b seated; delete 1; open 3; b is 0/1 in 3");
 }
@@ -634,7 +634,7 @@ fn everything_has_a_limit() {
     assert_eq!(world.join("c"), over("nodes of one run", 3, 2));
     let other = Join { run_id: "k".into(), ..world.request("z") };
     assert_eq!(world.join_as("z", other), over("runs", 2, 1));
-    // A replacement needs no room, and what is refused takes none: when one leaves, there is some.
+    // A replacement needs no free slot, and a refused node takes none: when a node leaves, there is a free slot.
     let join = world.request("b");
     assert_eq!(world.join_as("B", join), "b replaced by B; B seated");
     world.leave("a");
@@ -690,11 +690,11 @@ fn ten_thousand_nodes_cost_ten_thousand_messages() {
         }
     };
     join_all(&mut world);
-    // One seat and one round a node, the keys, and a line for the log.
+    // One slot and one round for each node, the keys, and a log entry.
     assert_eq!(outputs(&mut world), 20_000 + 2);
     let why = EndReason::HostSilent;
     world.service.handle(world.now, Input::Ended { participant: ParticipantId(0), why }).expect("ends");
-    // The loss and the end of the round, the fence, and a line for the log.
+    // The loss and the end of the round for each node, the fence, and a log entry.
     assert_eq!(outputs(&mut world), 2 * 9_999 + 2);
     join_all(&mut world);
     assert_eq!(outputs(&mut world), 20_000 + 2);

@@ -1,15 +1,15 @@
-//! Many nodes, one service, one seed: they join, stand by, come back, leave, die, are replaced and close at random, and
-//! a checker that knows only what was said to whom looks at every step. A failure names its seed.
+//! Many nodes, one service, one seed: they join, become spares, rejoin, leave, die, are replaced and close the run at
+//! random. A checker that knows only the outputs checks every step. A failure names its seed.
 
 use super::*;
 use crate::rng::Rng;
 use alloc::vec;
 
-/// What an agent knows of itself.
+/// State of an agent, as the agent knows it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Agent {
     Off,
-    /// Has a seat; gives up then. It came from this round, if that was live.
+    /// Has a slot until `deadline`. It was in round `from`, if that was live.
     Seated {
         deadline: Instant,
         from: Option<u64>,
@@ -17,9 +17,9 @@ enum Agent {
     Parked,
     InRound {
         round: u64,
-        /// Why it should come back.
+        /// Whether it has a reason to rejoin.
         is_called: bool,
-        heard_waiting: bool,
+        saw_waiting: bool,
     },
     /// Its round is over.
     Out,
@@ -34,9 +34,9 @@ struct Sim {
     settings: RunSettings,
     join_timeout: Duration,
     agents: Vec<(ParticipantId, Agent)>,
-    /// Sessions of agents that were replaced and do not know it.
+    /// Number of the next session.
     next_participant: u64,
-    // What the checker has seen.
+    // The checker's record of the outputs.
     live: Option<u64>,
     opened: u64,
     deleted: u64,
@@ -115,12 +115,12 @@ impl Sim {
         }
     }
 
-    /// Whether it is of the live round, and waits for the next one.
+    /// Whether the agent is in the live round, and waits for the next one.
     fn wants_another(&self, agent: &Agent) -> bool {
         matches!(agent, Agent::Seated { from: Some(round), .. } if Some(*round) == self.live)
     }
 
-    /// Time passes as the service asks for it.
+    /// Advances the time as the service asks for it.
     fn pass(&mut self, until: Instant) -> Checked {
         while let Some(when) = self.service.poll_timeout().filter(|&when| when <= until) {
             self.now = self.now.max(when);
@@ -160,7 +160,7 @@ impl Sim {
         match result {
             Ok(()) => {
                 check!(!self.is_closed, "{participant} joined a closed run");
-                // Until it hears where it stands.
+                // Until the service notifies it of its state.
                 self.agents[at].1 = Agent::Seated { deadline: self.now + self.join_timeout, from };
             }
             Err(InputError::Closed { .. }) => {
@@ -191,7 +191,7 @@ impl Sim {
         self.look(usize::from(reported.is_some()))
     }
 
-    /// The node gets a new process; returns the old one.
+    /// Gives the node a new process; returns the old one.
     fn renew(&mut self, at: usize) -> (ParticipantId, Agent) {
         self.next_participant += 1;
         core::mem::replace(&mut self.agents[at], (ParticipantId(self.next_participant), Agent::Off))
@@ -201,7 +201,7 @@ impl Sim {
         self.agents.iter().filter(|(_, agent)| matches!(agent, Agent::InRound { .. })).count()
     }
 
-    /// Reads all that came out of one turn, in which those of the live round are told of so many losses, and checks it.
+    /// Checks all outputs of one update, in which the nodes of the live round are notified of `losses` losses.
     fn look(&mut self, losses: usize) -> Checked {
         let others = self.agents.iter().filter(|(_, agent)| matches!(agent, Agent::InRound { .. }));
         let mut expected: Vec<ParticipantId> =
@@ -277,7 +277,7 @@ impl Sim {
             (Agent::Seated { .. }, Event::RoundFormed(reported)) => {
                 let round = reported.namespace.round;
                 formed.push((at, reported));
-                Agent::InRound { round, is_called: false, heard_waiting: false }
+                Agent::InRound { round, is_called: false, saw_waiting: false }
             }
             (Agent::Seated { .. }, Event::JoinFailed(JoinFailure::TimedOut { shortfall, .. })) => {
                 check!(shortfall.there_count >= 1, "the one whose time was up was there");
@@ -286,14 +286,14 @@ impl Sim {
             (Agent::Seated { .. }, Event::JoinFailed(JoinFailure::Closed { .. }))
             | (Agent::Parked, Event::JoinFailed(JoinFailure::GracefulExit { .. }))
             | (Agent::Out, Event::RunClosed { .. }) => {
-                check!(self.is_closed, "{participant} hears of a close that was not");
+                check!(self.is_closed, "{participant} gets of a close that was not");
                 Agent::Done
             }
-            (Agent::InRound { round, heard_waiting, .. }, Event::NodeLost(_)) => {
-                Agent::InRound { round, is_called: true, heard_waiting }
+            (Agent::InRound { round, saw_waiting, .. }, Event::NodeLost(_)) => {
+                Agent::InRound { round, is_called: true, saw_waiting }
             }
             (Agent::InRound { round, .. }, Event::NodesWaiting { nodes }) => {
-                Agent::InRound { round, is_called: true, heard_waiting: nodes > 0 }
+                Agent::InRound { round, is_called: true, saw_waiting: nodes > 0 }
             }
             (agent @ Agent::InRound { .. }, Event::RunClosed { .. }) => agent,
             (Agent::InRound { round: local, .. }, Event::RoundEnded { round, .. }) => {
@@ -301,7 +301,7 @@ impl Sim {
                     local == round && self.live.is_none(),
                     "round {round} ended, not {local}, or is not fenced"
                 );
-                // In a closed run there is nothing to come back to.
+                // A closed run cannot be rejoined.
                 if self.is_closed { Agent::Done } else { Agent::Out }
             }
             (Agent::Out, Event::Excluded { .. }) => {
@@ -376,12 +376,12 @@ impl Sim {
         if self.live.is_some() && !self.is_closed {
             let is_waiting = self.service.num_nodes_waiting(RUN) > 0;
             for (participant, agent) in &self.agents {
-                if let Agent::InRound { heard_waiting, .. } = agent {
-                    check!(*heard_waiting == is_waiting, "{participant} does not know who waits");
+                if let Agent::InRound { saw_waiting, .. } = agent {
+                    check!(*saw_waiting == is_waiting, "{participant} does not know who waits");
                 }
             }
         }
-        // Who comes when nobody is left knows nothing of ranks.
+        // A node that joins when all others have left has no earlier rank.
         if self.agents.iter().all(|(_, agent)| matches!(agent, Agent::Off | Agent::Done)) {
             self.last_names.clear();
         }
@@ -405,7 +405,7 @@ impl Sim {
         self.look(losses)
     }
 
-    /// The same node joins again in a new process before anybody has seen the old one die.
+    /// The same node joins again in a new process before the service detects the death of the old one.
     fn replace(&mut self, at: usize) -> Checked {
         let (_, agent) = self.renew(at);
         let fresh = self.agents[at].0;
@@ -424,12 +424,12 @@ impl Sim {
                 check!(keeps_seat, "{fresh} lost the seat of its node, which was {agent:?}");
                 Ok(())
             }
-            // It was not let in, and so the old one is still there: the checker follows that one.
+            // It was refused, so the old process is still in the run, and the checker follows that one.
             Err(error) => Err(error.to_string()),
         }
     }
 
-    /// One agent does something that its state allows.
+    /// Makes one agent do something that its state allows.
     fn act(&mut self, closes: bool) -> Checked {
         let at = usize::try_from(self.rng.below(self.agents.len() as u64)).unwrap_or(0);
         let sim_rng = self.rng.below(100);
@@ -457,10 +457,11 @@ impl Sim {
         }
     }
 
-    /// Nobody fails any more: whoever is called comes, at once or within a second. Then the round stands.
+    /// Without further failures every agent with a reason to rejoin does so, at once or within a second. Then the
+    /// round must stay.
     fn quiet(&mut self) -> Checked {
         if self.agents.iter().all(|(_, agent)| *agent == Agent::Parked) {
-            // Spares by choice alone do not begin a run.
+            // Spares alone do not begin a run.
             self.leave(0)?;
         }
         let bound = self.now + secs(150);
@@ -522,17 +523,17 @@ fn simulate(seed: u64, bug: Option<Bug>) -> Result<Ran, String> {
 
 const SEEDS: u64 = 400;
 
-/// What has to happen somewhere, or the simulation proves nothing.
+/// Outputs that must occur in some seed, or the simulation tests nothing.
 const SIGHTS: [&str; 10] = [
     "stands by after",
     "left behind by",
-    "is gone: its connection ended",
-    "is gone: another process joined under its name",
+    "was lost: its connection ended",
+    "was lost: another process joined under its name",
     "replaced by",
     "fails: round",
     "terminating pending",
-    "hears closed",
-    "hears 0 waiting",
+    "gets closed",
+    "gets 0 waiting",
     "delete",
 ];
 

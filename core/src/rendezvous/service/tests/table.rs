@@ -1,11 +1,11 @@
-//! What every input does in every situation, as a snapshot.
+//! The effect of every input in every situation, as a snapshot.
 
 use super::*;
 
 type SubmitPath = fn(&mut World);
 type Give = fn(&mut World) -> String;
 
-/// A way to each phase of a run in which the node `a` is, where it can be, in each place.
+/// Paths to each phase of a run in which the node `a` is in each possible state.
 const SITUATIONS: [(&str, SubmitPath); 12] = [
     ("nobody", |_| {}),
     ("gathering", |world| drop(world.join("a"))),
