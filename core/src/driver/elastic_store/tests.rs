@@ -6,7 +6,7 @@ use alloc::boxed::Box;
 use std::format;
 use std::thread;
 
-/// Longer than anything here takes; a test that needs it has failed.
+/// Longer than anything here takes. A test that needs it has failed.
 const SOON: Duration = Duration::from_secs(20);
 
 fn server() -> (Server, Store) {
@@ -25,7 +25,7 @@ fn options(world_size: i64, rank: Option<i64>, timeout_ms: u64) -> BarrierOption
     BarrierOptions { rank, timeout, trace_timeout: SOON, ..BarrierOptions::new(world_size, "tr") }
 }
 
-/// What each of `ranks` got from one barrier, and how long the slowest took.
+/// Returns the result of each of `ranks` at one barrier, and the duration of the slowest.
 fn meet(world_size: i64, ranks: &[i64], timeout_ms: u64) -> (Vec<String>, Duration) {
     let (server, _) = server();
     let clock = Clock::new();
@@ -72,7 +72,7 @@ fn the_missing_are_named() {
 #[test]
 fn without_a_rank_the_waits_own_error_is_told() {
     let (_server, store) = server();
-    let error = barrier(&store, &options(2, None, 100), None).expect_err("nobody comes");
+    let error = barrier(&store, &options(2, None, 100), None).expect_err("no other rank arrives");
     let MeetingError::Store(error) = error else { panic!("{error}") };
     assert_eq!((error.kind(), error.key()), (ErrorKind::TimedOut, Some("/tr/last_member")));
     let error = barrier(&store, &options(2, None, 100), Some(&|_| String::new())).expect_err("no rank");
@@ -86,7 +86,7 @@ fn without_a_rank_the_waits_own_error_is_told() {
 fn a_server_that_is_gone_is_told() {
     let (server, store) = server();
     server.stop().expect("stopped");
-    let error = barrier(&store, &options(2, Some(0), 100), None).expect_err("nobody there");
+    let error = barrier(&store, &options(2, Some(0), 100), None).expect_err("no other rank arrives");
     let MeetingError::Store(error) = error else { panic!("{error}") };
     assert_ne!(error.kind(), ErrorKind::TimedOut);
 }
@@ -136,7 +136,7 @@ fn rank_zero_waits_for_the_others_and_they_for_the_data() {
         store.peer()
     );
     assert_eq!(error.to_string(), expected);
-    // Of many, those are named that tell whether it is one host or several.
+    // Of many missing ranks, those are named that show whether it is one host or several.
     let error = synchronize(&store, b"x", 3, 100, "many", short).expect_err("alone");
     let first: Vec<String> = (0..17).filter(|&rank| rank != 3).map(|rank: i64| rank.to_string()).collect();
     let end = format!("on rank 3: at least 16 of 100 ranks gave no data: {}, ...", first.join(", "));
@@ -156,7 +156,7 @@ fn a_timeout_comes_back_on_every_path() {
     let short = Duration::from_millis(50);
     {
         let _outer = store_timeout(&store, short);
-        let error = store.get_owned(b"missing", Timeout::Default).expect_err("nobody sets it");
+        let error = store.get_owned(b"missing", Timeout::Default).expect_err("the key is never set");
         assert_eq!(error.kind(), ErrorKind::TimedOut);
         let _inner = store_timeout(&store, Duration::from_secs(7));
         assert_eq!(store.timeout(), Duration::from_secs(7));

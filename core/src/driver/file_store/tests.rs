@@ -23,7 +23,7 @@ fn open(file: &TemporaryFile) -> Store {
     Store::open_file(file.path(), options(None)).expect("opened")
 }
 
-/// What somebody else leaves in the file.
+/// Appends bytes that another program left in the file.
 fn append(file: &TemporaryFile, bytes: &[u8]) {
     let mut other = OpenOptions::new().append(true).open(file.path()).expect("the file");
     other.write_all(bytes).expect("written");
@@ -50,7 +50,7 @@ fn a_twin_of_a_store_whose_file_was_removed_does_not_make_it_anew() {
     let file = TemporaryFile::new("twin");
     let store = Store::open_file(file.path(), options(None)).expect("opened");
     std::fs::remove_file(file.path()).expect("removed");
-    let error = store.duplicate().expect_err("the file is gone");
+    let error = store.duplicate().expect_err("the file is removed");
     assert_eq!(error.kind(), ErrorKind::ServerGone, "{error}");
     assert!(!file.path().exists());
 }
@@ -63,7 +63,7 @@ fn the_last_one_removes_the_file_when_enough_have_been_there() {
     drop(second);
     assert!(file.path().exists(), "one is still there");
     drop(first);
-    assert!(!file.path().exists(), "two have been there and are gone");
+    assert!(!file.path().exists(), "two have been opened and closed");
 
     drop(Store::open_file(file.path(), options(Some(2))).expect("opened"));
     assert!(file.path().exists(), "a second rank may yet come");
@@ -73,13 +73,13 @@ fn the_last_one_removes_the_file_when_enough_have_been_there() {
 
     drop(Store::open_file(file.path(), options(None)).expect("opened"));
     assert!(file.path().exists(), "it stays unless a world size is given");
-    // Prefixes are of the same store object.
+    // Prefixes belong to the same store object.
     let store = Store::open_file(file.path(), options(Some(0))).expect("opened");
     let prefixed = store.with_prefix(b"p");
     drop(store);
     prefixed.set(b"k", b"v", DEFAULT).expect("the file is there");
     drop(prefixed);
-    assert!(!file.path().exists(), "0: it goes with whoever is the last");
+    assert!(!file.path().exists(), "0: the last one to be closed removes it");
 }
 
 #[test]
@@ -113,7 +113,7 @@ fn a_torn_record_is_refused_with_its_offset_and_nothing_is_written() {
         }
         drop(store);
         assert_eq!(fs::read(file.path()).expect("the file"), torn, "cut at {cut}");
-        // Whoever writes the rest repairs it.
+        // A process that writes the rest repairs the file.
         append(&file, &whole[cut..]);
         assert_eq!(open(&file).get_owned(b"k", Timeout::Once).expect("got"), b"value");
     }
@@ -133,14 +133,14 @@ fn a_file_that_goes_is_noticed_at_once() {
         let waiting = scope.spawn(|| store.get_owned(b"never", DEFAULT));
         store.set(b"k", b"v", DEFAULT).expect("set");
         fs::remove_file(file.path()).expect("removed");
-        let error = waiting.join().expect("no panic").expect_err("the file is gone");
+        let error = waiting.join().expect("no panic").expect_err("the file is removed");
         assert_eq!(reported(error), (ErrorKind::ServerGone, Cause::FileRemoved, Phase::Opening));
     });
-    let error = store.set(b"k", b"v", DEFAULT).expect_err("gone");
+    let error = store.set(b"k", b"v", DEFAULT).expect_err("removed");
     assert!(error.to_string().contains(" lost its file after 0 ms while opening: it was removed"), "{error}");
     assert!(!file.path().exists(), "it is not made anew");
 
-    // A file in its place is another one, even where numbers of files are given out again.
+    // A file that replaces it is another one, even where inode numbers are used again.
     let other = open(&file);
     let error = store.get_owned(b"k", DEFAULT).expect_err("replaced");
     assert_eq!(reported(error), (ErrorKind::ServerGone, Cause::FileReplaced, Phase::Opening));
@@ -150,11 +150,15 @@ fn a_file_that_goes_is_noticed_at_once() {
     assert_eq!(reported(error), (ErrorKind::ServerGone, Cause::FileReplaced, Phase::Reading));
 }
 
-/// Holds the lock until it is dropped.
+/// Holds the lock until the returned file is dropped.
 fn hold(file: &TemporaryFile) -> fs::File {
     let holder = OpenOptions::new().read(true).write(true).open(file.path()).expect("the file");
     // SAFETY: the descriptor is that of an open file; `flock` touches no memory.
-    assert_eq!(unsafe { libc::flock(holder.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) }, 0, "nobody has it");
+    assert_eq!(
+        unsafe { libc::flock(holder.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) },
+        0,
+        "the lock is free"
+    );
     holder
 }
 
@@ -204,7 +208,7 @@ fn paths_that_are_no_store_are_refused_with_the_reason() {
         (error.kind(), error.cause(), error.phase())
     };
     let os = |number, kind| (kind, Cause::Os(number), Phase::Opening);
-    assert_eq!(refused(&file.path().join("beneath")), os(libc::ENOENT, ErrorKind::Io), "no such folder");
+    assert_eq!(refused(&file.path().join("missing")), os(libc::ENOENT, ErrorKind::Io), "no such folder");
     assert_eq!(refused(&std::env::temp_dir()), os(libc::EISDIR, ErrorKind::Io));
     assert_eq!(refused(Path::new("/dev/null")), os(libc::EINVAL, ErrorKind::InvalidArgument));
     fs::write(file.path(), b"#!/bin/sh\necho this is no store\n").expect("written");
@@ -212,7 +216,7 @@ fn paths_that_are_no_store_are_refused_with_the_reason() {
     assert_eq!(fs::read(file.path()).expect("the file").len(), 32, "it is left as it was");
 }
 
-/// What a rank of PyTorch does beside ours, record by record.
+/// A rank with PyTorch's store writes beside this library, record by record.
 #[test]
 fn records_of_others_are_read_as_they_come() {
     let file = TemporaryFile::new("others");
@@ -225,7 +229,7 @@ fn records_of_others_are_read_as_they_come() {
     }
     assert_eq!(store.get_owned(b"shared", Timeout::Once).expect("got"), b"theirs");
     assert_eq!(store.list_keys(DEFAULT).expect("listed"), [&b"empty"[..], b"shared"]);
-    // PyTorch counts all: the two, the stranger and its own counter.
+    // PyTorch counts all keys: the two, the strange one and its own counter.
     assert_eq!(store.num_keys(DEFAULT).expect("counted"), 4);
     append(&file, &hex_record(b"-/shared", b""));
     assert!(!store.check(&[b"shared"], DEFAULT).expect("answered"));
@@ -234,7 +238,8 @@ fn records_of_others_are_read_as_they_come() {
     assert_eq!(store.get_owned(b"large", DEFAULT).expect("got"), large);
 }
 
-/// Somebody else's records: one key, again and again, with large values, which are holes and take no room on the disk.
+/// Appends records of another program: one key, again and again, with large values, which are holes and take no space
+/// on the disk.
 fn append_much(file: &TemporaryFile) {
     const RECORDS: u64 = 16_384;
     let length = 1u32 << 17;
@@ -269,7 +274,7 @@ fn reading_a_large_file_ends_with_the_deadline_and_goes_on_with_the_next_call() 
     assert_eq!(
         fs::metadata(file.path()).expect("the file").len(),
         before,
-        "who did not open it is not counted"
+        "a store that was not opened is not counted"
     );
     let (mut offset, mut attempts) = (0, 0);
     loop {
@@ -333,7 +338,7 @@ fn a_file_of_zeros_is_no_store() {
     store.set(b"k", b"v", DEFAULT).expect("it is a store again");
 }
 
-/// What the file's two counters say.
+/// Returns the file's two counters.
 fn counters(file: &TemporaryFile) -> [i64; 2] {
     let bytes = fs::read(file.path()).expect("the file");
     let mut log = Log::new(LogLimits::default());
@@ -368,9 +373,13 @@ fn the_count_is_right_however_full_the_store_is() {
     roomy.set(b"k", &std::vec![7; 2 << 20], DEFAULT).expect("set");
     let before = fs::read(file.path()).expect("the file");
     full(limited(1 << 20).expect_err("more than it may read"), 1 << 20);
-    assert_eq!(fs::read(file.path()).expect("the file"), before, "who did not open it is not counted");
+    assert_eq!(
+        fs::read(file.path()).expect("the file"),
+        before,
+        "a store that was not opened is not counted"
+    );
     assert_eq!(counters(&file), [14, 0]);
-    // Those who cannot read any more can leave.
+    // A store that cannot read any more can leave.
     full(others[0].get_owned(b"k", DEFAULT).expect_err("more than it may read"), 1 << 20);
     drop(others);
     full(first.num_keys(DEFAULT).expect_err("more than it may read"), 0);

@@ -7,7 +7,7 @@ use std::thread;
 const SOON: Duration = Duration::from_secs(20);
 const DEFAULT: Timeout = Timeout::Default;
 
-/// A store, and another handle of it through which the test sees who waits.
+/// Returns a store, and its shared state, in which the test sees the waiting calls.
 fn watched() -> (Store, Arc<Shared>) {
     let timeouts = Timeouts { call: SOON, answer: SOON };
     let store = HashStore::new(HashStoreOptions { timeouts, ..HashStoreOptions::default() });
@@ -15,7 +15,7 @@ fn watched() -> (Store, Arc<Shared>) {
     (Store::over(Arc::new(store)), shared)
 }
 
-/// Returns when so many wait for keys, and so many for items.
+/// Returns when `waits` calls wait for keys and `poppers` for items.
 fn until_waiting(shared: &Shared, waits: usize, poppers: usize) {
     loop {
         let state = shared.state.lock().expect("no panic");
@@ -43,8 +43,8 @@ fn a_plain_wait_does_not_take_the_turn_of_who_pops() {
             let popped = scope.spawn(|| pop(&store));
             until_waiting(&shared, waits_first, 1);
             store.queue_push(b"q", b"item", DEFAULT).expect("pushed");
-            assert_eq!(popped.join().expect("no panic").expect("its turn"), b"item");
-            // One item ends one wait: as over TCP.
+            assert_eq!(popped.join().expect("no panic").expect("an item"), b"item");
+            // One item ends one wait, as over TCP.
             for _ in 1..waits_first {
                 store.queue_push(b"q", b"more", DEFAULT).expect("pushed");
             }
@@ -62,7 +62,7 @@ fn a_wait_for_more_than_the_queue_does_not_either() {
         let popped = scope.spawn(|| pop(&store));
         until_waiting(&shared, 1, 1);
         store.queue_push(b"q", b"item", DEFAULT).expect("pushed");
-        assert_eq!(popped.join().expect("no panic").expect("its turn"), b"item");
+        assert_eq!(popped.join().expect("no panic").expect("an item"), b"item");
         store.set(b"k", b"", DEFAULT).expect("set");
         wait.join().expect("no panic").expect("both have been there");
     });
@@ -79,7 +79,7 @@ fn items_are_promised_to_those_who_wait() {
                 popper
             })
             .collect();
-        // Nobody who comes later gets what those wait for: all four are pushed before one of them runs.
+        // A later pop gets none of the items that those wait for: all four are pushed before one of them runs.
         let mut state = shared.state.lock().expect("no panic");
         let key = Key::scoped(b"/", b"q");
         for item in [b"0", b"1", b"2", b"3"] {
@@ -93,7 +93,7 @@ fn items_are_promised_to_those_who_wait() {
         drop(state);
         shared.changed.notify_all();
         let mut items: Vec<_> =
-            poppers.into_iter().map(|popper| popper.join().expect("no panic").expect("its turn")).collect();
+            poppers.into_iter().map(|popper| popper.join().expect("no panic").expect("an item")).collect();
         items.sort();
         assert_eq!(items, [b"0", b"1", b"2", b"3"]);
     });
@@ -116,9 +116,9 @@ fn who_gives_up_leaves_the_turn_to_the_next() {
         assert_eq!(first.join().expect("no panic").expect_err("cancelled").kind(), ErrorKind::Cancelled);
         until_waiting(&shared, 0, 1);
         store.queue_push(b"q", b"item", DEFAULT).expect("pushed");
-        assert_eq!(second.join().expect("no panic").expect("its turn"), b"item");
+        assert_eq!(second.join().expect("no panic").expect("an item"), b"item");
     });
-    // Nobody waits, so nobody's turn is kept.
+    // No pop waits, so no item is reserved.
     store.queue_push(b"q", b"last", DEFAULT).expect("pushed");
     assert_eq!(pop(&store).expect("it is there"), b"last");
 }

@@ -359,8 +359,8 @@ mod tests {
 
     fn turn_until(events: &mut Loop, mut done: impl FnMut(&mut Loop) -> bool) {
         while !done(events) {
-            assert!(becomes_readable(events.fd(), SOON), "nothing happens any more");
-            events.poll().expect("a turn");
+            assert!(becomes_readable(events.fd(), SOON), "no further event");
+            events.poll().expect("polled");
         }
     }
 
@@ -382,7 +382,7 @@ mod tests {
         let member = events.stores.get_mut(store).expect("it is there");
         member.looked_up(now, &lookup);
         assert!(member.resolving.is_empty());
-        assert_eq!(member.addresses.len(), 3, "each goes its way");
+        assert_eq!(member.addresses.len(), 3, "each connection has its own");
         member.execute(&mut events.events, &mut events.happened);
         let set = Request::Set { key: Key::raw(b"/k"), value: b"v" };
         events.submit(store, set, Timeout::After(SOON)).expect("submitted");

@@ -35,18 +35,18 @@ fn add_with(events: &mut Loop, port: u16, node: &str, grace: Duration) -> Sessio
     events.add_session("127.0.0.1", port, NativeClientOptions { node: node.into(), ..options(grace) })
 }
 
-/// Turns the loop until an event comes, as a program with a poll of its own would.
+/// Polls the loop until it has an event, as a program with a poll of its own would.
 fn next(events: &mut Loop) -> LoopEvent {
     loop {
         if let Some(event) = events.next_event() {
             return event;
         }
-        assert!(becomes_readable(events.fd(), SOON), "nothing happens any more");
-        events.poll().expect("a turn");
+        assert!(becomes_readable(events.fd(), SOON), "no further event");
+        events.poll().expect("polled");
     }
 }
 
-/// The next event that says more than that a session is open, or where a node waits.
+/// Returns the next event that is neither the opening of a session nor the state of a waiting node.
 fn next_of(events: &mut Loop) -> (SessionId, SessionEvent) {
     loop {
         match next(events) {
@@ -57,7 +57,7 @@ fn next_of(events: &mut Loop) -> (SessionId, SessionEvent) {
     }
 }
 
-/// The next event, which is the end of this call.
+/// Returns the result of this call, whose end must be the next event.
 fn end_of(
     events: &mut Loop,
     call: CallId,
@@ -89,7 +89,7 @@ fn join(events: &mut Loop, session: SessionId, node: &str, terms: Terms<'_>) -> 
     of(events, session).join(&as_node(node, terms), Role::Member).expect("submitted")
 }
 
-/// Joins all, and hands out what each was told, in the order of the sessions.
+/// Joins with all sessions and returns their rounds, in the order of the sessions.
 fn join_all(events: &mut Loop, sessions: &[(String, SessionId)], terms: Terms<'_>) -> Vec<Joined> {
     let calls: Vec<CallId> =
         sessions.iter().map(|(node, session)| join(events, *session, node, terms)).collect();
@@ -143,13 +143,13 @@ fn nodes_of_one_loop_become_a_numbered_group() {
     let error = end_of(&mut events, call).expect_err("no such round");
     assert_eq!((error.kind(), error.call().key()), (ErrorKind::NotFound, Some("run")));
 
-    // Who leaves is missed by nobody, and who says goodbye hears that it was heard.
+    // A node that leaves is not reported as dead, and a goodbye gets a response.
     let call = of(&mut events, *session).leave(b"run", WHILE).expect("submitted");
     assert_eq!(end_of(&mut events, call).expect("let go"), SessionAnswer::Done);
     let early = of(&mut events, *session).leave(b"run", WHILE).expect_err("it is in no run");
     assert!(matches!(early, SubmitError::Call(error) if error.kind() == ErrorKind::InvalidArgument));
     let call = of(&mut events, *session).close(WHILE).expect("submitted");
-    assert_eq!(end_of(&mut events, call).expect("heard"), SessionAnswer::Done);
+    assert_eq!(end_of(&mut events, call).expect("confirmed"), SessionAnswer::Done);
     let (of_session, last) = next_of(&mut events);
     assert!(of_session == *session && matches!(last, SessionEvent::Over(Ok(()))), "{last:?}");
     let late = of(&mut events, *session).run_info(b"run", WHILE).expect_err("it is over");
@@ -165,7 +165,7 @@ fn a_death_is_told_and_the_survivors_meet_again() {
     let mut sessions = add_all(&mut events, &server, 3);
     let joined = join_all(&mut events, &sessions, terms);
     let (dead, session) = sessions.remove(1);
-    // As if its process had died: the connection ends without a word.
+    // As if its process had died: the connection closes without a goodbye.
     events.remove_session(session);
     assert!(events.session(session).is_none());
     for _ in 0..2 {
@@ -205,7 +205,7 @@ fn time_that_is_up_and_calls_that_are_cancelled_say_so() {
     assert_eq!(error.kind(), ErrorKind::Cancelled);
     assert!(matches!(end_of(&mut events, again), Ok(SessionAnswer::Joined(joined)) if joined.nodes == 1));
 
-    // A server that says nothing costs the deadline and no more.
+    // A server that never responds costs the deadline and no more.
     let mute = TcpListener::bind("127.0.0.1:0").expect("a port");
     let slack = Duration::from_millis(20);
     let options = NativeClientOptions { answer_slack: slack, ..options(Duration::ZERO) };
@@ -270,7 +270,7 @@ fn who_is_replaced_hears_so() {
         }
     }
     assert_eq!(of(&mut events, first).part(), Part::Replaced);
-    // It must not come back, and is told why.
+    // It may not join again, and gets the reason.
     let again = of(&mut events, first).join(&as_node("n0", terms), Role::Member).expect_err("replaced");
     assert!(matches!(again, SubmitError::Call(error) if error.kind() == ErrorKind::Replaced));
 }
@@ -313,7 +313,7 @@ fn a_session_is_a_store_as_well() {
         let call = events.submit(store, request, after).expect("submitted");
         let over = store_end(&mut events, call);
         assert_eq!(over.keys, missing);
-        let error = over.result.expect_err("nobody sets them");
+        let error = over.result.expect_err("the keys are never set");
         assert_eq!(
             (error.kind(), error.operation(), error.keys_count()),
             (ErrorKind::TimedOut, Operation::Wait, 2)
@@ -360,7 +360,7 @@ fn a_barrier_releases_all_or_names_who_is_missing() {
     let after = Timeout::After(Duration::from_millis(30));
     let names: [&[u8]; 2] = [b"n0", b"n1"];
     let call = of(&mut events, sessions[0].1).barrier(b"epoch", 0, (0, &names), after).expect("submitted");
-    let end = end_of(&mut events, call).expect("told how it ended");
+    let end = end_of(&mut events, call).expect("a result");
     let absent = alloc::vec!["n1".into()];
     let missing = BarrierResult::TimedOut { generation: 2, absent_count: 1, absent };
     assert_eq!(end, SessionAnswer::Barrier(missing));
@@ -393,7 +393,7 @@ fn watches_leases_and_turns_are_events_of_a_loop() {
     txn.push(Branch::Then, b"dir/a", Step::Set { value: b"1"[..].into() });
     for (holds, revision) in [(true, 1), (false, 1)] {
         let call = of(&mut events, session).commit(&txn, WHILE).expect("submitted");
-        // The change is told before the answer or behind it.
+        // The change arrives before or after the response.
         let mut rest = Vec::new();
         while rest.len() < 1 + usize::from(holds) {
             rest.push(next_of(&mut events).1);
@@ -421,7 +421,7 @@ fn watches_leases_and_turns_are_events_of_a_loop() {
     let answers = alloc::vec![BatchAnswer::Number(2), BatchAnswer::Outcome(true)];
     assert_eq!(end_of(&mut events, call).expect("done"), SessionAnswer::Batch(answers));
 
-    // From a revision on, and no more once it was given up.
+    // From a revision on, and no more once it was cancelled.
     let again = of(&mut events, session).watch_key(b"dir/a", 1, WHILE).expect("submitted");
     assert!(matches!(end_of(&mut events, again).expect("begun"), SessionAnswer::Watching(_)));
     assert_eq!(changed(&mut events, again), (b"dir/a".to_vec(), Some("1".to_string())));
@@ -439,7 +439,7 @@ fn watches_leases_and_turns_are_events_of_a_loop() {
         SessionAnswer::Removed(PrefixRemoved { removed: 1, left: 0 })
     );
 
-    // A lease that ends by itself says so, and its keys are told to have gone.
+    // A lease that ends by itself is reported, and so is the removal of its keys.
     let call = of(&mut events, session).lease(Duration::from_millis(20), WHILE).expect("submitted");
     let SessionAnswer::Number(brief) = end_of(&mut events, call).expect("granted") else {
         panic!("no lease")
@@ -470,8 +470,8 @@ fn a_watch_whose_changes_nobody_takes_is_ended() {
         let set = Request::Set { key: Key::scoped(&scope, b"k"), value: &value };
         events.submit(session.store(), set, WHILE).expect("submitted");
         while events.pending(session.store()) > 0 {
-            assert!(becomes_readable(events.fd(), SOON), "nothing happens any more");
-            events.poll().expect("a turn");
+            assert!(becomes_readable(events.fd(), SOON), "no further event");
+            events.poll().expect("polled");
         }
     };
     let taken = |events: &mut Loop| {
@@ -489,12 +489,12 @@ fn a_watch_whose_changes_nobody_takes_is_ended() {
         }
         (changes, is_over)
     };
-    // Of the last one the change may still be on its way when it is answered.
+    // The change of the last one may still be on its way when it is answered.
     let mut changes = 0;
     for _ in 0..4 {
         set(&mut events);
         let (taken, is_over) = taken(&mut events);
-        assert!(!is_over, "who takes them is told more");
+        assert!(!is_over, "more changes follow");
         changes += taken;
     }
     assert!((3..=4).contains(&changes));
@@ -513,7 +513,7 @@ fn a_stopped_server_is_told_with_the_reason() {
     let call = join(&mut events, session, "n0", nodes(2, 2));
     while !matches!(next(&mut events), LoopEvent::Session(_, SessionEvent::Node(NodeEvent::Seated))) {}
     server.stop().expect("it ran");
-    let error = end_of(&mut events, call).expect_err("gone");
+    let error = end_of(&mut events, call).expect_err("removed");
     assert_eq!(error.kind(), ErrorKind::ServerGone, "{error}");
     let (_, last) = next_of(&mut events);
     let SessionEvent::Over(Err(error)) = last else { panic!("{last:?}") };
@@ -533,7 +533,7 @@ fn nobody_listens_and_no_host_has_the_name() {
         let once = NativeClientOptions { connect_timeout: Duration::ZERO, ..options(Duration::ZERO) };
         let session = events.add_session(host, port, once);
         let call = of(&mut events, session).run_info(b"run", WHILE).expect("submitted");
-        let error = end_of(&mut events, call).expect_err("nobody listens");
+        let error = end_of(&mut events, call).expect_err("no listener");
         assert_eq!((error.kind(), error.call().operation()), (ErrorKind::Refused, Operation::RunInfo));
         let (_, last) = next_of(&mut events);
         let SessionEvent::Over(Err(error)) = last else { panic!("{last:?}") };
@@ -570,7 +570,7 @@ fn within_the_grace_a_broken_connection_costs_nothing() {
         }
         assert!(sums.iter().copied().eq((poll - 1) * 20 + 1..=poll * 20), "each counts once: {sums:?}");
     }
-    // Nobody died: the round is what it was.
+    // No node died: the round is unchanged.
     let call = of(&mut events, other).run_info(b"run", WHILE).expect("submitted");
     let SessionAnswer::RunInfo(info) = end_of(&mut events, call).expect("known") else { panic!() };
     assert_eq!((info.round, info.complete, info.nodes), (joined[0].round, true, 2));
@@ -593,14 +593,14 @@ fn a_loop_that_is_turned_lives_and_one_that_is_not_dies() {
     join(&mut still, hanging, "hanging", nodes(2, 2));
     let mut is_joined = false;
     while !is_joined {
-        still.poll().expect("a turn");
+        still.poll().expect("polled");
         becomes_readable(turned.fd(), Duration::from_millis(10));
-        turned.poll().expect("a turn");
+        turned.poll().expect("polled");
         while let Some(event) = turned.next_event() {
             is_joined |= matches!(event, LoopEvent::Session(_, SessionEvent::Completed { .. }));
         }
     }
-    // From now on only one of them is turned, and says nothing but heartbeats.
+    // From now on only one of them is polled, and sends nothing but heartbeats.
     let (_, event) = next_of(&mut turned);
     let SessionEvent::Node(NodeEvent::Round(RoundEvent::PeerDied { node, why, .. })) = event else {
         panic!("{event:?}")
@@ -635,7 +635,7 @@ fn nodes_join_by_parameters() {
     assert!(events.add_node(&other).is_err(), "no port");
 }
 
-/// A thread of the library's own, and a loop without one, in the same round.
+/// A session with a thread of the library, and one in a loop, in the same round.
 #[test]
 fn loops_and_threads_meet() {
     let server = server();

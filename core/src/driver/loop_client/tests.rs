@@ -15,7 +15,7 @@ fn server() -> Server {
     Server::start(ServerOptions::on("127.0.0.1", 0)).expect("a server")
 }
 
-/// Turns the loop until an event comes, as a program with a poll of its own would.
+/// Polls the loop until it has an event, as a program with a poll of its own would.
 fn next(events: &mut Loop) -> CallOver {
     loop {
         match events.next_event() {
@@ -23,8 +23,8 @@ fn next(events: &mut Loop) -> CallOver {
             Some(other) => panic!("{other:?}"),
             None => {}
         }
-        assert!(becomes_readable(events.fd(), SOON), "nothing happens any more");
-        events.poll().expect("a turn");
+        assert!(becomes_readable(events.fd(), SOON), "no further event");
+        events.poll().expect("polled");
     }
 }
 
@@ -44,7 +44,7 @@ fn one_loop_serves_several_stores() {
     let stores = [&one, &two]
         .map(|server| events.add_store("127.0.0.1", server.local_addr().port(), StoreOptions::default()));
     let [first, second] = stores;
-    // A wait in each, and a set in each that releases the other's neighbour.
+    // A wait on each store, and a set on each that releases the wait on the next one.
     for store in stores {
         events.submit(store, Request::Get { key: key(b"k") }, Timeout::Default).expect("submitted");
     }
@@ -78,7 +78,7 @@ fn a_deadline_makes_the_descriptor_readable() {
     events.submit(store, Request::Wait { keys: Keys::one(key(b"never")) }, after).expect("submitted");
     let over = next(&mut events);
     assert_eq!(over.keys, [b"never"]);
-    let error = over.result.expect_err("nobody sets it");
+    let error = over.result.expect_err("the key is never set");
     assert_eq!((error.kind(), error.operation()), (ErrorKind::TimedOut, Operation::Wait));
     let took = events.events.clock().now().since(began);
     assert!(took >= Duration::from_millis(200) && took < Duration::from_secs(5), "{took:?}");
@@ -102,12 +102,12 @@ fn refused_and_unresolvable_hosts_fail_with_their_names() {
         events.ping(store, after).expect("submitted");
     }
     let mut kinds = [next(&mut events), next(&mut events)].map(|event| {
-        let error = event.result.expect_err("nobody is there");
+        let error = event.result.expect_err("no server");
         (event.store, error.kind())
     });
     kinds.sort();
     assert_eq!(kinds[0], (refused, ErrorKind::Refused));
-    // Where the resolver itself is slow or out of reach, the deadline comes first.
+    // Where the resolver itself is slow or out of reach, the deadline passes first.
     assert_eq!(kinds[1].0, unknown);
     assert!(matches!(kinds[1].1, ErrorKind::Unresolved | ErrorKind::TimedOut), "{kinds:?}");
 }
@@ -151,7 +151,7 @@ fn values_larger_than_any_buffer_go_both_ways() {
     assert!(error.to_string().contains("is over the limit of 8388608"), "{error}");
 }
 
-/// A wait holds the one connection, and nobody accepts another: the call that needs it hears so at once.
+/// A wait holds the only connection, and no further one is accepted: the call that needs one fails at once.
 #[test]
 fn a_refused_further_connection_is_tried_once() {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
@@ -164,7 +164,7 @@ fn a_refused_further_connection_is_tried_once() {
         socket.read_exact(&mut greeting).expect("a greeting");
         socket.write_all(&greeting[6..]).expect("sent");
         socket.read_exact(&mut [0; 1 + 8 + 8 + 2]).expect("a wait");
-        waits.send(()).expect("somebody waits for it");
+        waits.send(()).expect("the test waits for it");
         let _ = socket.read(&mut greeting);
     });
     let mut events = Loop::new().expect("a loop");
@@ -175,12 +175,12 @@ fn a_refused_further_connection_is_tried_once() {
     while is_waiting.try_recv().is_err() {
         assert!(events.events.clock().now().since(began) < SOON, "the wait never arrives");
         becomes_readable(events.fd(), Duration::from_millis(20));
-        events.poll().expect("a turn");
+        events.poll().expect("polled");
     }
     let after = Timeout::After(Duration::from_secs(2));
     events.submit(store, Request::Add { key: key(b"n"), delta: 1 }, after).expect("submitted");
     let event = next(&mut events);
-    let error = event.result.expect_err("nobody listens");
+    let error = event.result.expect_err("no listener");
     assert_eq!((event.operation, error.kind()), (Operation::Add, ErrorKind::Refused), "{error}");
     assert!(error.elapsed() < Duration::from_secs(2), "{error}");
     assert_eq!(events.pending(store), 1, "the wait goes on");
@@ -225,7 +225,7 @@ fn a_connect_timeout_of_zero_is_one_attempt_and_time_for_an_answer() {
     assert_eq!(answered(&next(&mut events)).0, Outcome::Alive);
     let nowhere = events.add_store("127.0.0.1", closed_port, options);
     events.ping(nowhere, Timeout::After(SOON)).expect("submitted");
-    let error = next(&mut events).result.expect_err("nobody listens");
+    let error = next(&mut events).result.expect_err("no listener");
     assert_eq!(error.kind(), ErrorKind::Refused, "{error}");
     assert!(error.elapsed() < Duration::from_secs(5), "once is once: {error}");
 }

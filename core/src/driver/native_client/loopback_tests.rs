@@ -1,4 +1,4 @@
-//! Against a real server, over loopback sockets.
+//! Tests with a real server, over loopback sockets.
 
 use super::tests::{entry, options, terms};
 use super::*;
@@ -42,7 +42,7 @@ pub(in crate::driver) fn as_node<'a>(node: &'a str, terms: Terms<'a>) -> Entry<'
     Entry { node: node.as_bytes(), address: node.as_bytes(), terms, ..entry() }
 }
 
-/// Joins all at once; they come back in the order of their ranks.
+/// Joins with all sessions at once and returns them in the order of their ranks.
 fn join_all(
     clients: Vec<(String, NativeClient)>,
     terms: Terms<'static>,
@@ -63,7 +63,7 @@ fn clients(server: &Server, count: u32) -> Vec<(String, NativeClient)> {
     (0..count).map(|index| (format!("n{index}"), session(server, &format!("n{index}")))).collect()
 }
 
-/// The next thing that happens to a node's round.
+/// Returns the next event of a node's round.
 fn next_round_event(client: &NativeClient) -> RoundEvent {
     loop {
         match client.next_event(SOON).expect("alive").expect("something happens") {
@@ -105,7 +105,7 @@ fn a_death_is_told_at_once_and_the_survivors_meet_again() {
     let terms = Terms { continue_min: 1, ..nodes(3, 3) };
     let mut all = join_all(clients(&server, 3), terms);
     let (dead, client, former) = all.remove(1);
-    // As if its process had died: the connection ends without a word.
+    // As if its process had died: the connection closes without a goodbye.
     drop(client);
     for (_, client, _) in &all {
         let died =
@@ -117,7 +117,7 @@ fn a_death_is_told_at_once_and_the_survivors_meet_again() {
     let ranks: Vec<_> =
         all.iter().map(|(name, _, joined)| (name.as_str(), joined.round, joined.nodes)).collect();
     assert_eq!(ranks, [("n0", 1, 2), ("n2", 1, 2)]);
-    // The keys of the round before are fenced, whichever protocol asks.
+    // The keys of the previous round are fenced, over either protocol.
     let store = Store::over(Arc::new(NativeStore::new(&all[0].1)));
     let with_scope = |namespace: &[u8]| store.with_prefix(&namespace[1..namespace.len() - 1]);
     let error = with_scope(&former.namespace).set(b"k", b"v", NOW).expect_err("it is over");
@@ -161,14 +161,14 @@ fn a_spare_slips_in_or_is_sent_home_and_a_left_node_is_no_loss() {
     let terms = nodes(2, 2);
     let all = join_all(clients(&server, 2), terms);
     let spare = session(&server, "spare");
-    // While it stands by, no time counts.
+    // While the node is a spare, no timeout runs.
     let entry = Entry { join_timeout_ms: 1, ..as_node("spare", terms) };
     thread::scope(|scope| {
         let joining = scope.spawn(|| spare.join(&entry, Role::Spare));
         assert_eq!(spare.next_event(SOON).expect("alive"), Some(NodeEvent::Standby { ahead: 0 }));
         let (_, dead, _) = &all[1];
-        dead.close(SOON).expect("heard");
-        // It left, so nobody is told; the round goes on until the other one comes back.
+        dead.close(SOON).expect("confirmed");
+        // It left, so no event is sent. The round goes on until the other one joins again.
         assert_eq!(
             all[0]
                 .1
@@ -204,7 +204,7 @@ fn a_join_that_is_not_complete_in_time_names_who_was_there() {
         (ErrorKind::TimedOut, Some(FaultCode::TimedOut))
     );
     assert!(error.to_string().contains("1 of at least 2 nodes were there (n0)"), "{error}");
-    // It is out again, and may ask once more; another thread may call it back.
+    // It is in no run again, and may join once more; another thread may cancel that.
     while client.next_event(Duration::ZERO).expect("alive").is_some() {}
     thread::scope(|scope| {
         let joining = scope.spawn(|| client.join(&as_node("n0", nodes(2, 2)), Role::Member));
@@ -213,7 +213,7 @@ fn a_join_that_is_not_complete_in_time_names_who_was_there() {
         let error = joining.join().expect("no panic").expect_err("cancelled");
         assert_eq!(error.kind(), ErrorKind::Cancelled);
     });
-    // The place is free again for two others.
+    // The slot is free again for two others.
     join_all(
         Vec::from([("a".to_string(), session(&server, "a")), ("b".to_string(), session(&server, "b"))]),
         nodes(2, 2),
@@ -256,7 +256,7 @@ fn what_makes_no_sense_is_refused_with_the_reason() {
         let (found, text) = bad(entry);
         assert!(found == kind && text.contains(message), "{found:?}: {text}");
     }
-    // The same name again: the later one takes the place, and the former is told.
+    // The same name again: the later session takes the slot, and the earlier one is notified.
     let twin = session(&server, "n0");
     let replacing = thread::spawn(move || twin.join(&as_node("n0", nodes(2, 4)), Role::Member));
     let error = joining.join().expect("no panic").expect_err("replaced");
@@ -276,7 +276,7 @@ fn what_makes_no_sense_is_refused_with_the_reason() {
     assert_eq!((joined.nodes, joined.node_rank), (2, 0));
 }
 
-/// A way to the server that can be cut.
+/// Connection to the server that can be cut.
 pub(in crate::driver) struct Cut {
     pub(in crate::driver) address: SocketAddr,
     target: Arc<Mutex<SocketAddr>>,
@@ -344,15 +344,15 @@ fn within_the_grace_a_broken_connection_costs_nothing() {
     }
     let mut last = Change { revision: 0, key: Vec::new(), value: None };
     for count in 1..=100 {
-        let change = watch.next(SOON).expect("alive").expect("each change is told");
+        let change = watch.next(SOON).expect("alive").expect("each change is reported");
         assert!(change.revision > last.revision);
         last = change;
         let reported = last.value.as_deref().and_then(|value| core::str::from_utf8(value).ok());
-        // Adding 0 is a change, too, at the end of each turn.
+        // Adding 0 is a change, too, at the end of each iteration.
         assert!(reported.and_then(|text| text.parse::<i64>().ok()).is_some_and(|number| number <= count));
     }
     assert!(store.check(&[b"mine"], WHILE).expect("asked"), "the session lived on, and its lease with it");
-    client.close(SOON).expect("heard");
+    client.close(SOON).expect("confirmed");
     let other = session(&server, "n1");
     let other = Store::over(Arc::new(NativeStore::new(&other)));
     assert!(!other.check(&[b"mine"], WHILE).expect("asked"), "it ended, and its keys went");
@@ -366,7 +366,7 @@ fn another_server_does_not_take_the_session_up() {
     thread::scope(|scope| {
         let waiting = scope.spawn(|| client.join(&as_node("n0", nodes(2, 2)), Role::Member));
         while client.next_event(SOON).expect("alive") != Some(NodeEvent::Seated) {}
-        // As if the server had been started anew: nobody knows what became of the request.
+        // As if the server had been restarted: it is unknown what became of the request.
         *cut.target.lock().expect("no panic") = another.local_addr();
         cut.cut();
         let error = waiting.join().expect("no panic").expect_err("the session is unknown");
@@ -543,14 +543,14 @@ fn a_stopped_server_is_told_to_those_who_wait() {
         let joining = scope.spawn(|| client.join(&as_node("n0", nodes(2, 2)), Role::Member));
         while client.next_event(SOON).expect("alive") != Some(NodeEvent::Seated) {}
         server.stop().expect("it ran");
-        let error = joining.join().expect("no panic").expect_err("nobody is there");
+        let error = joining.join().expect("no panic").expect_err("no server");
         assert_eq!(error.kind(), ErrorKind::ServerGone);
         assert!(error.to_string().ends_with("the server ended the session: the server stopped"), "{error}");
     });
     assert!(client.is_over());
 }
 
-/// The round is the node's still, whatever it asked for.
+/// The round remains the node's, whatever it requested.
 #[test]
 fn a_death_is_told_to_a_node_whose_wish_to_come_back_was_refused() {
     let server = server();
@@ -558,10 +558,10 @@ fn a_death_is_told_to_a_node_whose_wish_to_come_back_was_refused() {
     let (_, dead, _) = all.pop().expect("two");
     let (name, client, _) = all.pop().expect("one more");
     drop(dead);
-    // Behind the answer that the round is over, all has been told that happened before.
+    // All earlier events precede the response that the round is over.
     let began = client.clock().now();
     while client.run_info(b"run", SOON).expect("known").complete {
-        assert!(client.clock().now().since(began) < SOON, "nobody noticed");
+        assert!(client.clock().now().since(began) < SOON, "it was not noticed");
     }
     let refused = client.join(&as_node(&name, nodes(2, 3)), Role::Member).expect_err("other terms");
     assert_eq!(refused.fault().map(|fault| fault.code), Some(FaultCode::BoundsConflict));
@@ -570,13 +570,13 @@ fn a_death_is_told_to_a_node_whose_wish_to_come_back_was_refused() {
     let over = next_round_event(&client);
     assert_eq!(over, RoundEvent::RoundOver { round: 0, why: Why::TooFewNodes });
 
-    // A new round forgets what nobody asked for of the one before.
+    // A new round drops the untaken events of the previous one.
     let other = session(&server, "other");
     let both = [("other".to_string(), other.clone()), (name.clone(), client.clone())];
     join_all(both.into(), nodes(2, 2));
     drop(other);
     while client.run_info(b"run", SOON).expect("known").complete {
-        assert!(client.clock().now().since(began) < SOON, "nobody noticed");
+        assert!(client.clock().now().since(began) < SOON, "it was not noticed");
     }
     let another = ("another".to_string(), session(&server, "another"));
     let all = join_all(Vec::from([another, (name, client.clone())]), nodes(2, 2));
@@ -592,7 +592,7 @@ fn to_cancel_what_a_store_was_asked_is_to_cancel_nothing_else() {
     let client = session(&server, "a");
     let store = || Store::over(Arc::new(NativeStore::new(&client)));
     let (cancelled, spared) = (store(), store());
-    let with_scope = cancelled.with_prefix(b"beneath");
+    let with_scope = cancelled.with_prefix(b"inner");
     thread::scope(|scope| {
         let joining = scope.spawn(|| client.join(&as_node("a", nodes(2, 2)), Role::Member));
         while client.next_event(SOON).expect("alive") != Some(NodeEvent::Seated) {}
@@ -608,7 +608,7 @@ fn to_cancel_what_a_store_was_asked_is_to_cancel_nothing_else() {
             let error = waiting.take().expect("once").join().expect("no panic").expect_err("cancelled");
             assert_eq!(error.kind(), ErrorKind::Cancelled, "{error}");
         }
-        // The node is on its way, and so are the other store's call and who waits for what happens.
+        // The join is in progress, and so are the other store's call and the wait for events.
         let other = session(&server, "b");
         assert_eq!(other.join(&as_node("b", nodes(2, 2)), Role::Member).expect("a round").nodes, 2);
         assert_eq!(joining.join().expect("no panic").expect("a round").nodes, 2);
@@ -631,7 +631,7 @@ fn who_has_less_time_than_others_at_a_barrier_is_told_who_is_missing() {
     let all = Participants::Names(Keys::scoped(b"", NAMES));
     thread::scope(|scope| {
         let waiting = scope.spawn(|| a.barrier(b"epoch", 0, b"a", all, WHILE));
-        let absent = |timeout| match b.barrier(b"epoch", 0, b"b", all, timeout).expect("told by the server") {
+        let absent = |timeout| match b.barrier(b"epoch", 0, b"b", all, timeout).expect("answered") {
             BarrierResult::TimedOut { absent, .. } => absent,
             other => panic!("{other:?}"),
         };
@@ -641,8 +641,8 @@ fn who_has_less_time_than_others_at_a_barrier_is_told_who_is_missing() {
             assert!(b.clock().now().since(began) < SOON, "a has not come");
         }
         assert_eq!(absent(Timeout::After(Duration::from_millis(30))), missing);
-        assert!(b.barrier_cancel(b"epoch", b"b", WHILE).expect("told"), "a waits on");
-        let reported = waiting.join().expect("no panic").expect("told");
+        assert!(b.barrier_cancel(b"epoch", b"b", WHILE).expect("answered"), "a waits on");
+        let reported = waiting.join().expect("no panic").expect("answered");
         assert!(matches!(reported, BarrierResult::Cancelled { .. }), "{reported:?}");
     });
 }
@@ -656,20 +656,21 @@ fn a_barrier_says_how_it_ended() {
     thread::scope(|scope| {
         let first = scope.spawn(|| a.barrier(b"epoch", 0, b"a", both, WHILE));
         let released = BarrierResult::Released { generation: 1 };
-        assert_eq!(b.barrier(b"epoch", 0, b"b", both, WHILE).expect("told"), released);
-        assert_eq!(first.join().expect("no panic").expect("told"), released);
+        assert_eq!(b.barrier(b"epoch", 0, b"b", both, WHILE).expect("answered"), released);
+        assert_eq!(first.join().expect("no panic").expect("answered"), released);
     });
-    let alone = a.barrier(b"epoch", 0, b"a", both, Timeout::After(Duration::from_millis(30))).expect("told");
+    let alone =
+        a.barrier(b"epoch", 0, b"a", both, Timeout::After(Duration::from_millis(30))).expect("answered");
     let missing = BarrierResult::TimedOut { generation: 2, absent_count: 1, absent: Vec::from(["b".into()]) };
     assert_eq!(alone, missing);
-    // Who comes late learns what the other one learned.
-    assert_eq!(b.barrier(b"epoch", 0, b"b", both, WHILE).expect("told"), missing);
+    // A participant that arrives late gets the same result.
+    assert_eq!(b.barrier(b"epoch", 0, b"b", both, WHILE).expect("answered"), missing);
     thread::scope(|scope| {
         let waiting = scope.spawn(|| a.barrier(b"stop", 0, b"a", Participants::Count(2), WHILE));
         // Until it has arrived, there is nothing to cancel.
-        while !b.barrier_cancel(b"stop", b"b", WHILE).expect("told") {}
+        while !b.barrier_cancel(b"stop", b"b", WHILE).expect("answered") {}
         let cancelled = BarrierResult::Cancelled { generation: 1, by: "b".into() };
-        assert_eq!(waiting.join().expect("no panic").expect("told"), cancelled);
+        assert_eq!(waiting.join().expect("no panic").expect("answered"), cancelled);
     });
     let error = thread::scope(|scope| {
         let waiting = scope.spawn(|| a.barrier(b"broken", 0, b"a", both, WHILE));
@@ -680,7 +681,7 @@ fn a_barrier_says_how_it_ended() {
             }
         };
         drop(b);
-        let broken = waiting.join().expect("no panic").expect("told");
+        let broken = waiting.join().expect("no panic").expect("answered");
         let participant = "b".into();
         assert_eq!(broken, BarrierResult::Broken { generation: 1, participant, why: Why::Connection });
         odd

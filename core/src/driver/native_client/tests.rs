@@ -1,4 +1,4 @@
-//! Against a server that follows a script: what a real one would not do so soon, or at all.
+//! Tests with a scripted server, for behaviour that a real one would not show so soon, or at all.
 
 use super::*;
 use crate::driver::store::Store;
@@ -29,15 +29,15 @@ impl Sink for Growing<'_> {
     }
 }
 
-/// What the script lets the server do with a request.
+/// Instruction of the script after a request.
 #[derive(Debug, PartialEq, Eq)]
 enum Then {
     GoOn,
-    /// Close the connection without sending what was answered in this turn.
+    /// Close the connection without sending the responses of this iteration.
     Drop,
 }
 
-/// What the script may say.
+/// Functions that the script may call.
 struct Stage<'s> {
     sessions: &'s mut Sessions,
     session: crate::session::table::SessionId,
@@ -60,7 +60,7 @@ impl Stage<'_> {
 
 type Script = dyn FnMut(&mut Stage<'_>, u64, &ClientFrame<'_>) -> Then + Send;
 
-/// Serves one connection after the other, until the script's owner is gone. It ends with its last client.
+/// Serves one connection after the other, until the script's owner is dropped. It ends with its last client.
 fn serve(connections: usize, mut script: Box<Script>) -> (SocketAddr, thread::JoinHandle<()>) {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let address = listener.local_addr().expect("an address");
@@ -199,7 +199,7 @@ fn each_request_has_its_effect_once_although_the_connection_breaks() {
             ClientFrame::Add { delta, .. } => {
                 sum += delta;
                 stage.answer(id, &ServerFrame::Number { number: sum, revision: 1 });
-                // Every second answer is lost with its connection.
+                // Every second response is lost with its connection.
                 if id % 2 == 0 { Then::Drop } else { Then::GoOn }
             }
             _ => {
@@ -213,7 +213,7 @@ fn each_request_has_its_effect_once_although_the_connection_breaks() {
     for expected in 1..=10 {
         assert_eq!(store.add(b"n", 1, WHILE).expect("it comes through"), expected);
     }
-    client.close(SOON).expect("heard");
+    client.close(SOON).expect("confirmed");
     assert!(client.is_over());
     drop((store, client));
     server.join().expect("no panic");
@@ -256,7 +256,8 @@ fn a_server_that_never_answers_costs_the_deadline_and_is_told() {
     assert_eq!((error.kind(), error.cause()), (ErrorKind::TimedOut, Cause::NoAnswer));
     assert_eq!(reported.recv_timeout(SOON), Ok(1));
 
-    // Another thread may give a call up as well. One that was given up before it was sent leaves nothing to cancel.
+    // Another thread may cancel a call as well. A call that was cancelled before it was sent leaves nothing to
+    // cancel.
     let (cancelled, error) = loop {
         let (cancelled, ended) = thread::scope(|scope| {
             let waiting = scope.spawn(|| store.get_owned(b"k", WHILE));
@@ -379,8 +380,8 @@ fn a_join_leaves_with_the_greeting_and_events_follow_in_order() {
     client.leave(b"run", SOON).expect("let go");
     let again = client.leave(b"run", SOON).expect_err("it is in no run");
     assert_eq!(again.kind(), ErrorKind::InvalidArgument);
-    client.close(SOON).expect("heard");
-    // What was told before is still there; then it is known that nothing more will come.
+    client.close(SOON).expect("confirmed");
+    // Earlier events are still there. Then it is known that no more will follow.
     let reported = core::iter::from_fn(|| client.next_event(SOON).ok()).count();
     assert_eq!(reported, 3);
     server.join().expect("no panic");
@@ -447,7 +448,7 @@ fn a_watch_that_nobody_reads_is_ended() {
     assert_eq!(reported.recv_timeout(SOON), Ok(1));
     drop(client);
 
-    // Or because of the bytes: those of the first two are too many for a third one.
+    // Or because of the bytes: those of the first two leave no space for a third one.
     let bytes = size_of::<OwnedFrame>() + 20;
     let options = NativeClientOptions { pushed_bytes_max: 2 * bytes, ..self::options(Duration::ZERO) };
     let client = NativeClient::connect("127.0.0.1", address.port(), options).expect("connected");
@@ -459,7 +460,7 @@ fn a_watch_that_nobody_reads_is_ended() {
     assert!(matches!(watch.next(SOON), Err(WatchError::Overrun(_))));
 }
 
-/// What is asked about each of several things is answered about each of them.
+/// A response for several things covers each of them.
 #[test]
 fn an_answer_of_another_length_than_its_question_is_none() {
     use crate::wire::native::{Batched, Found, List};
@@ -467,7 +468,7 @@ fn an_answer_of_another_length_than_its_question_is_none() {
         1,
         Box::new(move |stage, id, frame| {
             match *frame {
-                // As many as the time says, which the tests choose, and not as many as there are keys.
+                // As many as the timeout, which the tests choose, and not as many as there are keys.
                 ClientFrame::MultiGet { timeout_ms, .. } => {
                     let count = usize::try_from(timeout_ms / 1000).expect("few");
                     let values = vec![Found { revision: 5, value: Some(b"x") }; count];
@@ -505,9 +506,9 @@ fn an_answer_of_another_length_than_its_question_is_none() {
 fn nobody_listens_and_the_deadline_holds() {
     let port = TcpListener::bind("127.0.0.1:0").expect("a port").local_addr().expect("an address").port();
     let brief = NativeClientOptions { connect_timeout: Duration::from_millis(80), ..options(SOON) };
-    let error = NativeClient::connect("127.0.0.1", port, brief).expect_err("nobody");
+    let error = NativeClient::connect("127.0.0.1", port, brief).expect_err("no listener");
     assert_eq!((error.kind(), error.call().phase()), (ErrorKind::Refused, Phase::Connecting));
     let once = NativeClientOptions { connect_timeout: Duration::ZERO, ..options(SOON) };
-    let error = NativeClient::connect("localhost", port, once).expect_err("nobody");
+    let error = NativeClient::connect("localhost", port, once).expect_err("no listener");
     assert_eq!(error.kind(), ErrorKind::Refused, "{error}");
 }

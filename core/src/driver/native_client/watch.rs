@@ -445,7 +445,7 @@ mod tests {
         drop(watches);
         // Commands are handled in order: at the first response, this side has dropped all of them.
         let count =
-            |client: &NativeClient| client.delete_prefix(b"nobody", Timeout::Default).expect("done").removed;
+            |client: &NativeClient| client.delete_prefix(b"unused", Timeout::Default).expect("done").removed;
         assert_eq!(count(&client), 0);
         assert!(inboxes.iter().all(|inbox| inbox.strong_count() == 0));
         // The one that was kept returns each change, in order.

@@ -9,13 +9,13 @@ use std::thread;
 const DEFAULT: Timeout = Timeout::Default;
 const SOON: Duration = Duration::from_secs(20);
 
-/// A map, as somebody might write a store: with a WAIT of its own or without, and with faults.
+/// A map as a user might write a store: with or without a WAIT of its own, and with faults.
 #[derive(Default)]
 struct Local {
     values: Mutex<BTreeMap<Vec<u8>, Vec<u8>>>,
     lists: bool,
     back: OnceLock<Weak<Store>>,
-    /// Held while a question about the key `stuck` is to find no answer.
+    /// Held while a request for the key `stuck` must not be answered.
     stuck: Mutex<()>,
 }
 
@@ -124,8 +124,8 @@ fn every_operation_of_own_code_with_and_without_substitutes() {
         assert!(store.delete(b"c", DEFAULT).expect("deleted"));
         assert!(!store.delete(b"c", DEFAULT).expect("not there"));
         let prefixed = store.with_prefix(b"p");
-        prefixed.set(b"k", b"beneath", DEFAULT).expect("set");
-        assert_eq!(local.values.lock().expect("no panic").get(&b"p/k"[..]).expect("there"), b"beneath");
+        prefixed.set(b"k", b"inner", DEFAULT).expect("set");
+        assert_eq!(local.values.lock().expect("no panic").get(&b"p/k"[..]).expect("there"), b"inner");
         assert_eq!(prefixed.list_keys(DEFAULT).expect("listed"), [b"k"]);
         assert_eq!(store.num_keys(DEFAULT).expect("counted"), 5);
         for error in [
@@ -154,7 +154,7 @@ fn own_code_tells_why_it_failed() {
     assert_eq!((error.kind(), error.phase()), (ErrorKind::Io, Phase::Calling));
     let reported = error.to_string();
     assert!(reported.ends_with("while calling; it may have been applied: the disk is on fire"), "{reported}");
-    assert_eq!(error.failure().effect, Effect::Possible, "nobody knows how far it came");
+    assert_eq!(error.failure().effect, Effect::Possible, "its effect is unknown");
     let error = store.add(b"mute", 1, DEFAULT).expect_err("no number");
     assert_eq!(error.kind(), ErrorKind::WrongProtocol, "{error}");
     assert!(error.to_string().ends_with(": it gave no number"), "{error}");
@@ -187,7 +187,7 @@ fn own_code_that_is_stuck_costs_the_deadline_and_holds_nobody_up() {
         pending.join().expect("no panic").expect_err("cancelled")
     });
     assert_eq!(error.kind(), ErrorKind::Cancelled);
-    // What nobody waits for any more is counted until it ends.
+    // An abandoned request counts until it ends.
     let mut kinds = (0..10).map(|_| store.set(b"stuck", b"", short).expect_err("no answer").kind());
     assert_eq!(kinds.next_back(), Some(ErrorKind::TimedOut));
     assert!(kinds.any(|kind| kind == ErrorKind::LimitExceeded), "as many as may be are stuck");
@@ -199,7 +199,7 @@ fn own_code_that_is_stuck_costs_the_deadline_and_holds_nobody_up() {
     let left = Arc::downgrade(&local);
     drop((store, local));
     while left.strong_count() > 0 {
-        assert!(std::time::Instant::now() < ends, "somebody still holds it");
+        assert!(std::time::Instant::now() < ends, "it is still in use");
         thread::yield_now();
     }
 }

@@ -45,7 +45,7 @@ fn get(key: &[u8]) -> Vec<u8> {
     [&[3][..], &string(key)].concat()
 }
 
-/// Asks for the statistics again and again until they are as wished; each answer is an event of the server's.
+/// Requests the statistics until they satisfy `wished`. Each response is an event of the server.
 fn until(server: &Server, wished: impl Fn(&Stats) -> bool) -> Stats {
     let deadline = std::time::Instant::now() + Duration::from_secs(20);
     loop {
@@ -94,7 +94,7 @@ fn a_reader_that_never_reads_holds_nobody_up_and_little_memory() {
     assert!(stats.buffered_bytes < 40 << 20, "{stats:?}");
     other.write_all(&get(b"/none")).unwrap();
     assert_eq!(read(&mut other, 8), [0; 8]);
-    // When it reads at last, it is served to the last byte.
+    // When it reads at last, it gets every byte.
     for _ in 0..3 {
         assert_eq!(read(&mut greedy, 8 + (8 << 20))[..8], (8u64 << 20).to_le_bytes());
     }
@@ -199,7 +199,7 @@ fn an_observer_may_stop_its_server() {
     assert_eq!(server.wait(), ServerFailure::Stopped);
 }
 
-/// Processor time of this process.
+/// Returns the processor time of this process.
 fn processor_time() -> Duration {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: `time` is valid for writing.
@@ -213,7 +213,7 @@ fn a_listener_that_its_owner_shut_down_does_not_spin_the_server() {
     let listen = Listen::Adopted(OwnedFd::from(listener.try_clone().unwrap()));
     let server = Server::start(ServerOptions { listen, ..ServerOptions::on("", 0) }).unwrap();
     let mut client = greet(&server);
-    // SAFETY: a descriptor of ours.
+    // SAFETY: the descriptor is open and belongs to this test.
     unsafe { libc::shutdown(std::os::fd::AsRawFd::as_raw_fd(&listener), libc::SHUT_RDWR) };
     // A read that times out is a pause that an event could end.
     client.set_read_timeout(Some(Duration::from_millis(600))).unwrap();
@@ -222,5 +222,5 @@ fn a_listener_that_its_owner_shut_down_does_not_spin_the_server() {
     assert!(processor_time() - before < Duration::from_millis(300), "an idle server is idle");
     client.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
     client.write_all(&get(b"/k")).unwrap();
-    assert_eq!(read(&mut client, 8), [0; 8], "those who are in are served");
+    assert_eq!(read(&mut client, 8), [0; 8], "open connections are served");
 }

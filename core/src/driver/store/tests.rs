@@ -4,7 +4,7 @@ use crate::driver::testing::TemporaryFile;
 use std::string::ToString;
 use std::thread;
 
-/// Longer than anything here takes; a test that needs it has failed.
+/// Longer than anything here takes. A test that needs it has failed.
 const SOON: Duration = Duration::from_secs(20);
 const DEFAULT: Timeout = Timeout::Default;
 const TIMEOUTS: Timeouts = Timeouts { call: SOON, answer: SOON };
@@ -13,7 +13,7 @@ fn millis(count: u64) -> Timeout {
     Timeout::After(Duration::from_millis(count))
 }
 
-/// One store of each kind, and of each a prefixed one; with what they need to stay alive.
+/// One store of each kind, each with and without a prefix, and the objects that keep them alive.
 struct Family {
     members: Vec<(&'static str, Store)>,
     _servers: [Server; 2],
@@ -38,7 +38,7 @@ impl Family {
             Store::open_file(file.path(), options).expect("opened")
         };
         let members = std::vec![
-            // The keys of the second are keys of the first too, so the order matters.
+            // The keys of the second are also keys of the first, so the order matters.
             ("tcp", tcp.duplicate().expect("connected")),
             ("tcp with a prefix", tcp.with_prefix(b"job/7")),
             ("native", native.duplicate().expect("connected")),
@@ -165,7 +165,7 @@ fn queues_of_every_kind_that_has_them() {
 fn workers_are_counted_by_every_kind() {
     let family = Family::new("workers");
     for (name, store) in &family.members {
-        // A prefix does not stand before the counter, so those of one store count together.
+        // The counter has no prefix, so all handles of one store count together.
         let counted = store.check_in(DEFAULT).expect("counted");
         store.wait_for_workers(counted, DEFAULT).expect("all");
         let error = store.wait_for_workers(counted + 1, millis(30)).expect_err("one is missing");
@@ -281,7 +281,7 @@ fn prefixes_nest_as_those_of_pytorch() {
         assert_eq!(twin.get_owned(b"k", Timeout::Once).expect("got"), b"deep", "{name}");
         let error = inner.get_owned(b"none", Timeout::Once).expect_err("missing").to_string();
         assert!(error.contains("a/b/none\""), "{name}: {error}");
-        // A barrier beneath a prefix is one of keys, whatever the store's own is.
+        // A barrier under a prefix is one by keys, whatever kind the store's own is.
         inner.barrier(b"gate", 1, DEFAULT).expect("alone");
         assert_eq!(inner.get_owned(b"gate/num_members", Timeout::Once).expect("got"), b"1", "{name}");
         assert_eq!(inner.get_owned(b"gate/last_member", Timeout::Once).expect("got"), b"1", "{name}");
@@ -315,7 +315,7 @@ fn a_default_timeout_is_the_handles_own_and_goes_on_to_those_made_from_it() {
         assert_eq!(store.timeouts(), Timeouts { call: short, answer: store.timeouts().answer }, "{name}");
         let (with_scope, twin) = (store.with_prefix(b"t"), store.duplicate().expect("a twin"));
         for handle in [store, &with_scope, &twin] {
-            let error = handle.wait(&[b"never"], DEFAULT).expect_err("nobody sets it");
+            let error = handle.wait(&[b"never"], DEFAULT).expect_err("the key is never set");
             assert_eq!((error.kind(), handle.timeout()), (ErrorKind::TimedOut, short), "{name}: {error}");
         }
         with_scope.set_timeout(SOON);
@@ -325,7 +325,7 @@ fn a_default_timeout_is_the_handles_own_and_goes_on_to_those_made_from_it() {
     }
 }
 
-/// Those beneath prefixes share what is under way, also between the calls that a call is made of.
+/// Handles with a prefix share the calls in progress, also between the steps of a call.
 #[test]
 fn a_cancel_between_the_parts_of_one_call_ends_it() {
     let family = Family::new("cancel-between");
@@ -345,7 +345,7 @@ fn a_cancel_between_the_parts_of_one_call_ends_it() {
 
 #[test]
 fn cancelling_beneath_a_prefix_ends_the_calls_of_all() {
-    let family = Family::new("cancel-beneath");
+    let family = Family::new("cancel-prefixed");
     for (name, store) in &family.members {
         let with_scope = store.with_prefix(b"below");
         let attempts: [Attempt<'_>; 2] = [&|| store.wait_for_workers(1 << 40, DEFAULT), &|| {

@@ -12,7 +12,7 @@ use std::net::{TcpListener, TcpStream};
 use std::sync::mpsc;
 use std::thread;
 
-/// Longer than anything here takes; a test that needs it has failed.
+/// Longer than anything here takes. A test that needs it has failed.
 const SOON: Duration = Duration::from_secs(20);
 const DEFAULT: Timeout = Timeout::Default;
 
@@ -58,10 +58,10 @@ fn options() -> StoreOptions {
 
 fn connect_error(host: &str, port: u16, connect_timeout_ms: u64) -> CallError {
     let connect_timeout = Duration::from_millis(connect_timeout_ms);
-    Store::connect(host, port, StoreOptions { connect_timeout, ..options() }).expect_err("nobody to talk to")
+    Store::connect(host, port, StoreOptions { connect_timeout, ..options() }).expect_err("no server")
 }
 
-/// A server that does what the test says, to one connection after the other.
+/// Server that follows the test's scripts, for one connection after the other.
 struct Scripted {
     port: u16,
     thread: Option<thread::JoinHandle<()>>,
@@ -98,7 +98,7 @@ fn greet(socket: &mut TcpStream) {
     socket.write_all(&greeting[6..]).expect("sent");
 }
 
-/// Reads until the client is gone.
+/// Reads until the client has closed the connection.
 fn drain(mut socket: TcpStream) {
     let _ = socket.read_to_end(&mut Vec::new());
 }
@@ -196,7 +196,7 @@ fn a_server_that_comes_up_late_is_found() {
     let port = TcpListener::bind("127.0.0.1:0").expect("a port").local_addr().expect("an address").port();
     let (about_to, wait_for) = mpsc::channel();
     let client = thread::spawn(move || {
-        about_to.send(()).expect("somebody waits");
+        about_to.send(()).expect("the test waits for it");
         connect(port).ping(DEFAULT)
     });
     wait_for.recv_timeout(SOON).expect("it began");
@@ -208,7 +208,7 @@ fn a_server_that_comes_up_late_is_found() {
 #[test]
 fn an_unknown_host() {
     let error = connect_error("no-such-host.invalid", 1, 150);
-    // Where the resolver itself is slow or out of reach, the deadline comes first.
+    // Where the resolver itself is slow or out of reach, the deadline passes first.
     assert!(matches!(error.kind(), ErrorKind::Unresolved | ErrorKind::TimedOut), "{error}");
     assert_eq!(error.phase(), Phase::Resolving);
     assert!(error.elapsed() < Duration::from_secs(5), "{error}");
@@ -308,21 +308,21 @@ fn a_pooled_connection_that_went_stale_costs_a_reader_nothing() {
     assert_eq!(store.add(b"n", 1, DEFAULT).expect("added"), 7);
     assert_eq!(store.num_keys(DEFAULT).expect("counted on a fresh connection"), 3);
     server.finish();
-    let error = store.num_keys(DEFAULT).expect_err("gone for good");
+    let error = store.num_keys(DEFAULT).expect_err("the server has ended");
     assert_eq!(error.kind(), ErrorKind::ServerGone, "{error}");
 }
 
 #[test]
 fn a_server_that_drops_on_missing_keys_is_learned() {
     let server = Scripted::new(alloc::vec![
-        // The first connection: an answer, and then an end that may have been there before the question.
+        // The first connection: a response, and then an end that may precede the request.
         |mut socket| {
             greet(&mut socket);
             read_exactly(&mut socket, ADD_BYTES);
             socket.write_all(&7_u64.to_le_bytes()).expect("sent");
             read_exactly(&mut socket, GET_BYTES);
         },
-        // The second was fresh, and ended all the same.
+        // The second one was fresh, and ended all the same.
         |mut socket| {
             greet(&mut socket);
             read_exactly(&mut socket, GET_BYTES);
@@ -345,7 +345,7 @@ fn a_server_that_drops_on_missing_keys_is_learned() {
     server.finish();
 }
 
-/// A connection that ends under a get may have ended for another reason.
+/// A connection that ends during a get may have ended for another reason.
 #[test]
 fn the_slow_way_is_learned_once_it_has_worked() {
     let server = Scripted::new(alloc::vec![
@@ -360,7 +360,7 @@ fn the_slow_way_is_learned_once_it_has_worked() {
             greet(&mut socket);
             read_exactly(&mut socket, GET_BYTES);
         },
-        // So is the slow way, and here the server leaves in the midst of an answer.
+        // So does the slow form, and here the server closes in the middle of a response.
         |mut socket| {
             greet(&mut socket);
             assert_eq!(read_exactly(&mut socket, 19)[0], 6, "a WAIT alone");
@@ -382,7 +382,7 @@ fn the_slow_way_is_learned_once_it_has_worked() {
     server.finish();
 }
 
-/// Cancels until the call is over: a cancel ends what is under way at that moment.
+/// Cancels until the call is over: a cancel ends the calls in progress at that moment.
 fn cancelled(store: &Store, call: impl FnOnce() -> Result<(), CallError> + Send) -> CallError {
     thread::scope(|scope| {
         let pending = scope.spawn(call);
@@ -437,10 +437,10 @@ fn waits_at_the_limit_are_ended_by_a_call_of_the_same_client() {
         let (store, key) = (&store, &key[..]);
         thread::scope(|scope| {
             let parked: Vec<_> = (0..6).map(|_| scope.spawn(move || store.wait(&[key], DEFAULT))).collect();
-            let mut error = store.wait(&[key], millis(30)).expect_err("nobody sets it");
-            // Until the others have all that there is for them, this one is merely too early.
+            let mut error = store.wait(&[key], millis(30)).expect_err("the key is never set");
+            // Until the others have all connections that they can have, this one is merely too early.
             while error.kind() == ErrorKind::TimedOut {
-                error = store.wait(&[key], millis(30)).expect_err("nobody sets it");
+                error = store.wait(&[key], millis(30)).expect_err("the key is never set");
             }
             assert_eq!(error.kind(), ErrorKind::LimitExceeded, "{error}");
             assert_eq!(
@@ -466,11 +466,11 @@ fn waiting_for_a_connection_counts() {
         }
         scope.spawn(|| {
             let other = connect(server.local_addr().port());
-            other.wait(&[b"k"], millis(1000)).expect_err("nobody sets it");
+            other.wait(&[b"k"], millis(1000)).expect_err("the key is never set");
             other.barrier(b"b", 2, DEFAULT).expect("both are there");
         });
         let began = std::time::Instant::now();
-        let error = store.wait(&[b"k"], millis(1300)).expect_err("nobody sets it");
+        let error = store.wait(&[b"k"], millis(1300)).expect_err("the key is never set");
         let took = began.elapsed();
         assert_eq!(error.kind(), ErrorKind::TimedOut, "{error}");
         assert!(took < Duration::from_millis(1900), "{took:?}: {error}");
@@ -478,7 +478,7 @@ fn waiting_for_a_connection_counts() {
     });
 }
 
-/// What was not asked for would be read as the answer to the next question.
+/// Bytes that were not requested would be read as the response to the next request.
 #[test]
 fn an_idle_connection_with_unread_bytes_is_not_used() {
     let server = Scripted::new(alloc::vec![
@@ -512,7 +512,7 @@ fn a_write_is_not_sent_into_a_connection_whose_end_can_be_seen() {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let port = listener.local_addr().expect("an address").port();
     let (close, closed) = mpsc::channel::<()>();
-    // On a thread of its own: when this test fails, nobody waits for a peer that waits.
+    // On a thread of its own: when this test fails, no thread waits for a peer that waits.
     let peer = thread::spawn(move || {
         let (mut first, _) = listener.accept().expect("a client");
         greet(&mut first);
@@ -568,7 +568,7 @@ fn large_values_and_limits() {
 
 extern "C" fn notice_nothing(_: libc::c_int) {}
 
-/// Waits for an answer that never comes while signals arrive; returns the failure and how long it took.
+/// Waits for a response that never arrives while signals do. Returns the failure and how long the wait took.
 fn wait_under_signals(store: &Store, timeout: Timeout) -> (CallError, Duration) {
     // SAFETY: all zeros is a valid `sigaction`, and the handler does nothing.
     unsafe {
@@ -577,7 +577,7 @@ fn wait_under_signals(store: &Store, timeout: Timeout) -> (CallError, Duration) 
         action.sa_flags = libc::SA_RESTART;
         assert_eq!(libc::sigaction(libc::SIGUSR1, &raw const action, core::ptr::null_mut()), 0);
     }
-    // SAFETY: it asks for the calling thread's name.
+    // SAFETY: returns the id of the calling thread.
     let waiter = unsafe { libc::pthread_self() };
     let (end, ended) = mpsc::channel::<()>();
     thread::scope(|scope| {
@@ -591,7 +591,7 @@ fn wait_under_signals(store: &Store, timeout: Timeout) -> (CallError, Duration) 
             }
         });
         let began = std::time::Instant::now();
-        let error = store.wait(&[b"never"], timeout).expect_err("nobody sets it");
+        let error = store.wait(&[b"never"], timeout).expect_err("the key is never set");
         let took = began.elapsed();
         end.send(()).expect("signals are still being sent");
         (error, took)
@@ -608,8 +608,8 @@ fn signals_do_not_stretch_a_deadline() {
     assert_eq!(store.idle_connections(), 1, "the connection goes on");
 }
 
-/// A server that greets, and then reads so little at a time that a large request would take it minutes. It ends with
-/// the client.
+/// Starts a server that greets, and then reads so slowly that a large request would take minutes. It ends with the
+/// client.
 fn slow_reader() -> (u16, thread::JoinHandle<()>) {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let port = listener.local_addr().expect("an address").port();
@@ -620,7 +620,7 @@ fn slow_reader() -> (u16, thread::JoinHandle<()>) {
         let mut buffer = alloc::vec![0; 256 * 1024];
         let until = std::time::Instant::now() + SOON;
         while std::time::Instant::now() < until && socket.read(&mut buffer).is_ok_and(|count| count > 0) {
-            // The pace of its reading is what the test is about.
+            // The test depends on the pace of this reading.
             let _ = tick.recv_timeout(Duration::from_millis(100));
         }
     });
@@ -656,7 +656,7 @@ fn a_wait_that_could_not_be_sent_in_time_changed_nothing() {
     script.join().expect("the script fits the client");
 }
 
-/// While connections fail and calls are cancelled, descriptors come and go under the same numbers.
+/// While connections fail and calls are cancelled, descriptors are closed and opened under the same numbers.
 #[test]
 fn cancel_touches_no_foreign_descriptor() {
     use core::sync::atomic::AtomicBool;
@@ -689,5 +689,5 @@ fn cancel_touches_no_foreign_descriptor() {
         end.store(true, Ordering::Relaxed);
         hits.map(|hits| hits.expect("no panic")).iter().sum::<usize>()
     });
-    assert_eq!(hits, 0, "socket pairs of somebody else were shut down");
+    assert_eq!(hits, 0, "socket pairs of others were shut down");
 }

@@ -1,4 +1,4 @@
-//! Writers that are killed while they append, or may not write as much, as real processes.
+//! Writers that are killed while they append, or whose file size is limited, as real processes.
 
 use super::*;
 use crate::driver::testing::{end_of, in_a_child};
@@ -11,7 +11,7 @@ fn value(number: u64) -> Vec<u8> {
     std::vec![b'a' + u8::try_from(number % 26).expect("small"); length]
 }
 
-/// A process that sets `number` to 0, 1, …, each with a value of its own, and tells of each when it is done.
+/// Starts a process that sets `number` to 0, 1, …, each with a value of its own, and reports each when it is done.
 fn start_writer(file: &TemporaryFile) -> (libc::pid_t, UnixStream) {
     let (ours, mut theirs) = UnixStream::pair().expect("a pair");
     let child = in_a_child(|| {
@@ -37,21 +37,21 @@ fn a_writer_that_is_killed_leaves_whole_records_and_all_that_it_told_of() {
             reported.read_exact(&mut number).expect("it writes");
         }
         (0..rng.below(3000)).for_each(|_| core::hint::spin_loop());
-        // SAFETY: the process is a child that nobody has waited for.
+        // SAFETY: the process is a child that has not been waited for.
         assert_eq!(unsafe { libc::kill(child, libc::SIGKILL) }, 0);
         assert_eq!(end_of(child), libc::SIGKILL);
         let mut rest = Vec::new();
-        reported.read_to_end(&mut rest).expect("all that it told");
+        reported.read_to_end(&mut rest).expect("all that it reported");
         let last = rest.as_chunks::<8>().0.last().map_or(number, |last| *last);
         let store = Store::open_file(file.path(), options(None))
             .unwrap_or_else(|error| panic!("round {round}: {error}"));
         let found = store.get_owned(b"number", Timeout::Once).expect("whole");
         let found = u64::from_le_bytes(found.try_into().expect("eight bytes"));
         let reported = u64::from_le_bytes(last);
-        // What it was about to tell may be there.
+        // The file may already hold the number that was to be reported next.
         assert!(
             found == reported || found == reported + 1,
-            "round {round}: {found} is there, {reported} was told"
+            "round {round}: {found} is there, {reported} was reported"
         );
         assert!(store.get_owned(b"value", Timeout::Once).expect("whole") == value(found), "both or none");
         store.set(b"number", b"", DEFAULT).expect("it goes on");
