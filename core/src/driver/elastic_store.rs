@@ -74,7 +74,7 @@ pub fn get_all(
         ExchangeTimeout { prefix, peer, rank, world_size, timeout, lacking }
     };
     let data = match store.multi_get(&keys, Timeout::After(timeout)) {
-        Err(error) if is_in_vain(&error) => {
+        Err(error) if is_wait_timeout(&error) => {
             let lacking = lacking_data(store, prefix, world_size, clock.now());
             return Err(lacking.map_or_else(|| error.into(), |lacking| timed_out(lacking).into()));
         }
@@ -83,7 +83,7 @@ pub fn get_all(
     let mut leave_mode = LeaveMode::new(prefix, rank, world_size, timeout);
     while let Some(step) = leave_mode.next_step() {
         let outcome = match perform(store, &step, clock.now(), timeout) {
-            Err(error) if is_in_vain(&error) && matches!(step, Step::Wait { .. }) => {
+            Err(error) if is_wait_timeout(&error) && matches!(step, Step::Wait { .. }) => {
                 let counted = perform_timeout(store, &leave_mode.count_step(), clock.now(), SEARCH_TIMEOUT);
                 let Ok(Outcome::Number(count)) = counted else { return Err(error.into()) };
                 return Err(timed_out(Lacking::Reading(world_size - count)).into());
@@ -96,7 +96,7 @@ pub fn get_all(
 }
 
 /// Returns whether a wait timed out although the store responds.
-fn is_in_vain(error: &CallError) -> bool {
+fn is_wait_timeout(error: &CallError) -> bool {
     error.kind() == ErrorKind::TimedOut && error.cause() == Cause::NotReleased
 }
 

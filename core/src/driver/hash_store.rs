@@ -89,7 +89,7 @@ impl HashStore {
     }
 
     fn drive(&self, call: &Call<'_>, span: Span, take: &mut dyn Take) -> Result<Outcome, Failure> {
-        call.check_limits(&self.options.frame).map_err(over)?;
+        call.check_limits(&self.options.frame).map_err(limit_exceeded)?;
         let Call::Store(request, wait_mode) = call else { return Ok(Outcome::Alive) };
         let epoch = span.epoch.unwrap_or_else(|| self.epoch());
         let mut state = self.lock();
@@ -315,7 +315,7 @@ fn outcome(answer: Answer<'_>, take: &mut dyn Take) -> Outcome {
     }
 }
 
-fn over(limit: LimitError) -> Failure {
+fn limit_exceeded(limit: LimitError) -> Failure {
     let (kind, cause) = (ErrorKind::LimitExceeded, Cause::Limit(limit));
     Failure { kind, cause, phase: Phase::Sending, ..NOT_RELEASED }
 }
@@ -328,10 +328,10 @@ fn refused(error: ApplyError) -> Failure {
             phase: Phase::Sending,
             ..NOT_RELEASED
         },
-        ApplyError::Full(bytes_max) => over(LimitError::Stored { bytes_max }),
+        ApplyError::Full(bytes_max) => limit_exceeded(LimitError::Stored { bytes_max }),
         // A store of one process has no rounds.
         ApplyError::Stale(_) => Failure { kind: ErrorKind::InvalidArgument, ..NOT_RELEASED },
-        ApplyError::TooManyWaits(count) => over(LimitError::Operations { count: count as u64 }),
+        ApplyError::TooManyWaits(count) => limit_exceeded(LimitError::Operations { count: count as u64 }),
     }
 }
 

@@ -37,8 +37,8 @@ use session::LoopSession;
 use std::io;
 use std::os::fd::RawFd;
 
-/// Low bits of a call's number, which count the calls of one store, session or worker: enough for months of calls.
-/// The bits above are the number of that store, session or worker, enough for 16 million of these.
+/// Number of low bits of a call's number that count the calls of one store, session or worker: enough for months. The
+/// bits above them are the number of that store, session or worker, enough for 16 million of these.
 const CALLS_PER_MEMBER_BITS: u32 = 40;
 
 /// Identifier of one store of a loop.
@@ -128,7 +128,7 @@ pub struct Loop {
     sessions: SortedMap<SessionId, Box<LoopSession>>,
     members: Members,
     members_made: u32,
-    happened: VecDeque<LoopEvent>,
+    event_queue: VecDeque<LoopEvent>,
     lookups: Lookups,
     last_rounds: Arc<LastRounds>,
     buffer: Vec<u8>,
@@ -149,7 +149,7 @@ impl Loop {
             sessions: SortedMap::default(),
             members: Members::default(),
             members_made: 0,
-            happened: VecDeque::new(),
+            event_queue: VecDeque::new(),
             lookups: Lookups::default(),
             last_rounds: Arc::default(),
             buffer: alloc::vec![0; READ_BYTES],
@@ -182,7 +182,7 @@ impl Loop {
     pub fn remove_store(&mut self, store: StoreId) {
         if self.stores.remove(store).is_some() {
             let is_of_it = |event: &LoopEvent| matches!(event, LoopEvent::Store(over) if over.store == store);
-            self.happened.retain(|event| !is_of_it(event));
+            self.event_queue.retain(|event| !is_of_it(event));
         } else {
             self.remove_session(SessionId(store.0));
         }
@@ -216,7 +216,7 @@ impl Loop {
         let now = self.events.clock().now();
         if let Some(session) = self.sessions.get_mut(SessionId(store.0)) {
             let id = session.begin_call(now, call, span)?;
-            session.execute(&self.events, &mut self.happened);
+            session.execute(&self.events, &mut self.event_queue);
             self.changed();
             return Ok(id);
         }
@@ -232,7 +232,7 @@ impl Loop {
             };
             CallError::of_call(call, &member.peer, failure)
         })?;
-        member.execute(&mut self.events, &mut self.happened);
+        member.execute(&mut self.events, &mut self.event_queue);
         self.changed();
         Ok(id)
     }
@@ -277,10 +277,10 @@ impl Loop {
         let now = self.events.clock().now();
         if let Some(member) = self.stores.get_mut(store) {
             member.client.cancel(now, call);
-            member.execute(&mut self.events, &mut self.happened);
+            member.execute(&mut self.events, &mut self.event_queue);
         } else if let Some(session) = self.sessions.get_mut(SessionId(store.0)) {
-            session.cancel(call, &mut self.happened);
-            session.execute(&self.events, &mut self.happened);
+            session.cancel(call, &mut self.event_queue);
+            session.execute(&self.events, &mut self.event_queue);
         } else {
             self.members.cancel(MemberId::from_u32(store.0), call);
         }
@@ -298,36 +298,36 @@ impl Loop {
         self.sessions.values_mut().for_each(|session| session.driver.wake());
         for member in self.stores.values_mut() {
             member.flush_all(now);
-            member.execute(&mut self.events, &mut self.happened);
+            member.execute(&mut self.events, &mut self.event_queue);
         }
         for one in ready {
             if let Some(member) = self.stores.get_mut(LoopStore::of_token(one.token)) {
                 member.ready(now, one, &mut self.buffer);
-                member.execute(&mut self.events, &mut self.happened);
+                member.execute(&mut self.events, &mut self.event_queue);
             } else if let Some(session) = self.sessions.get_mut(SessionId(LoopStore::of_token(one.token).0)) {
                 session.ready(one, &mut self.buffer);
-                session.execute(&self.events, &mut self.happened);
+                session.execute(&self.events, &mut self.event_queue);
             } else {
-                self.members.ready(one, &mut self.happened)?;
+                self.members.ready(one, &mut self.event_queue)?;
             }
         }
         for lookup in self.lookups.take() {
             // The store may have been removed by now.
             if let Some(member) = self.stores.get_mut(lookup.store) {
                 member.looked_up(now, &lookup);
-                member.execute(&mut self.events, &mut self.happened);
+                member.execute(&mut self.events, &mut self.event_queue);
             }
         }
         for member in self.stores.values_mut() {
             if member.client.poll_timeout().is_some_and(|due| due <= now) {
                 member.client.handle(now, Input::Tick);
-                member.execute(&mut self.events, &mut self.happened);
+                member.execute(&mut self.events, &mut self.event_queue);
             }
         }
         for session in self.sessions.values_mut() {
             if session.driver.is_due(now) {
                 session.driver.step(now);
-                session.execute(&self.events, &mut self.happened);
+                session.execute(&self.events, &mut self.event_queue);
             }
         }
         self.members.poll(now);
@@ -337,7 +337,7 @@ impl Loop {
 
     /// Returns the next event.
     pub fn next_event(&mut self) -> Option<LoopEvent> {
-        let Some(event) = self.happened.pop_front() else { return self.members.next_event() };
+        let Some(event) = self.event_queue.pop_front() else { return self.members.next_event() };
         if let LoopEvent::Session(session, SessionEvent::Changed(call, change)) = &event
             && let Some(session) = self.sessions.get_mut(*session)
         {
@@ -355,7 +355,7 @@ impl Loop {
 
     /// Must follow a change outside of [`Loop::poll`]: makes the descriptor readable if the change produced events.
     fn changed(&mut self) {
-        if !self.happened.is_empty() {
+        if !self.event_queue.is_empty() {
             self.events.waker().wake();
         }
         self.arm();

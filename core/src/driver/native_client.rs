@@ -385,7 +385,7 @@ impl Drop for Inner {
 const PENDING: usize = 256;
 type Machine = crate::node::native_client::NativeClient<PENDING>;
 
-/// Time after its deadline until which the session's thread may respond. A thread that exceeds it is considered dead.
+/// Time after a call's deadline. A session's thread that has not responded by then is considered dead.
 const THREAD_TIMEOUT: Duration = Duration::from_secs(60);
 
 impl NativeClient {

@@ -129,49 +129,49 @@ impl PluginStore {
         })?;
         let Call::Store(request, wait_mode) = call else { return Ok(Outcome::Alive) };
         let epoch = span.epoch.unwrap_or_else(|| self.pauses.epoch());
-        let asking = Asking { store: self, span, epoch, wait_mode: *wait_mode };
+        let plugin_call = PluginCall { store: self, span, epoch, wait_mode: *wait_mode };
         let operation = call.operation();
         match *request {
             Request::Set { key, value }
             | Request::Append { key, value }
             | Request::QueuePush { key, value } => {
-                asking.ask(operation, &[key], &[value], 0).map(|_| Outcome::Applied)
+                plugin_call.ask(operation, &[key], &[value], 0).map(|_| Outcome::Applied)
             }
             Request::CompareSet { key, expected, desired } => {
-                one(asking.ask(operation, &[key], &[expected, desired], 0)?, take)
+                one(plugin_call.ask(operation, &[key], &[expected, desired], 0)?, take)
             }
-            Request::Add { key, delta } => asking.number(operation, &[key], delta),
-            Request::Delete { key } | Request::QueueLen { key } => asking.number(operation, &[key], 0),
-            Request::NumKeys => asking.number(operation, &[], 0),
+            Request::Add { key, delta } => plugin_call.number(operation, &[key], delta),
+            Request::Delete { key } | Request::QueueLen { key } => plugin_call.number(operation, &[key], 0),
+            Request::NumKeys => plugin_call.number(operation, &[], 0),
             Request::Check { keys } => {
-                Ok(if asking.has_all(keys)? { Outcome::Ready } else { Outcome::NotReady })
+                Ok(if plugin_call.has_all(keys)? { Outcome::Ready } else { Outcome::NotReady })
             }
             Request::Wait { keys } => {
-                Ok(if asking.wait(keys)? { Outcome::Released } else { Outcome::Missing })
+                Ok(if plugin_call.wait(keys)? { Outcome::Released } else { Outcome::Missing })
             }
             Request::ListKeys => {
-                let keys = asking.ask(operation, &[], &[], 0)?.values;
+                let keys = plugin_call.ask(operation, &[], &[], 0)?.values;
                 take.count(keys.len() as u64);
                 keys.iter().for_each(|key| take.whole(key));
                 Ok(Outcome::Values(keys.len() as u64))
             }
             Request::Get { key } => {
-                if !asking.wait(Keys::one(key))? {
+                if !plugin_call.wait(Keys::one(key))? {
                     return Ok(Outcome::Missing);
                 }
-                match asking.ask(operation, &[key], &[], 0) {
+                match plugin_call.ask(operation, &[key], &[], 0) {
                     Err(refusal) if refusal.failure.cause == Cause::NotReleased => Ok(Outcome::Missing),
                     other => one(other?, take),
                 }
             }
-            Request::MultiGet { keys } => asking.multi_get(keys, take),
+            Request::MultiGet { keys } => plugin_call.multi_get(keys, take),
             Request::MultiSet { pairs } => {
                 let (keys, values): (Vec<Key<'_>>, Vec<&[u8]>) = pairs.iter().unzip();
-                if let Some(done) = supported(asking.ask(operation, &keys, &values, 0)) {
+                if let Some(done) = supported(plugin_call.ask(operation, &keys, &values, 0)) {
                     return done.map(|_| Outcome::Applied);
                 }
                 for (index, (key, value)) in pairs.iter().enumerate() {
-                    asking.ask(Operation::Set, &[key], &[value], 0).map_err(|mut refusal| {
+                    plugin_call.ask(Operation::Set, &[key], &[value], 0).map_err(|mut refusal| {
                         // The pairs before this one are stored.
                         if index > 0 {
                             refusal.failure.effect = Effect::Possible;
@@ -182,11 +182,11 @@ impl PluginStore {
                 Ok(Outcome::Applied)
             }
             Request::QueuePop { key } => loop {
-                match asking.ask(operation, &[key], &[], 0) {
+                match plugin_call.ask(operation, &[key], &[], 0) {
                     Err(refusal) if refusal.failure.kind == ErrorKind::QueueEmpty => {}
                     other => return one(other?, take),
                 }
-                match (wait_mode, asking.pause()?) {
+                match (wait_mode, plugin_call.pause()?) {
                     (WaitMode::Once, _) => return Ok(Outcome::QueueEmpty),
                     (WaitMode::Wait, Paused::Over) => {}
                     (WaitMode::Wait, Paused::Cancelled) => return Ok(Outcome::Missing),
@@ -198,14 +198,14 @@ impl PluginStore {
 }
 
 /// The requests of one call.
-struct Asking<'a> {
+struct PluginCall<'a> {
     store: &'a PluginStore,
     span: Span,
     epoch: u64,
     wait_mode: WaitMode,
 }
 
-impl Asking<'_> {
+impl PluginCall<'_> {
     fn left(&self) -> Duration {
         self.span.deadline.since(self.store.clock.now())
     }
@@ -280,13 +280,13 @@ impl Asking<'_> {
 
     fn number(&self, operation: Operation, keys: &[Key<'_>], number: i64) -> Result<Outcome, Refusal> {
         let answer = self.ask(operation, keys, &[], number)?;
-        answer.number.map(Outcome::Number).ok_or_else(|| unfit("it gave no number"))
+        answer.number.map(Outcome::Number).ok_or_else(|| invalid_answer("it gave no number"))
     }
 
     fn has_all(&self, keys: Keys<'_>) -> Result<bool, Refusal> {
         let keys: Vec<Key<'_>> = keys.iter().collect();
         let answer = self.ask(Operation::Check, &keys, &[], 0)?;
-        answer.number.map(|number| number != 0).ok_or_else(|| unfit("it gave no number"))
+        answer.number.map(|number| number != 0).ok_or_else(|| invalid_answer("it gave no number"))
     }
 
     /// Waits until all keys are set. Returns whether they are.
@@ -334,13 +334,13 @@ impl Asking<'_> {
             None => {
                 let get = |&key: &Key<'_>| match self.ask(Operation::Get, &[key], &[], 0)?.values.pop() {
                     Some(value) => Ok(value),
-                    None => Err(unfit("it gave no value")),
+                    None => Err(invalid_answer("it gave no value")),
                 };
                 all.iter().map(get).collect::<Result<_, Refusal>>()?
             }
         };
         if values.len() != all.len() {
-            return Err(unfit("it gave another number of values than there are keys"));
+            return Err(invalid_answer("it gave another number of values than there are keys"));
         }
         take.count(values.len() as u64);
         values.iter().for_each(|value| take.whole(value));
@@ -362,11 +362,11 @@ fn one(answer: PluginAnswer, take: &mut dyn Take) -> Result<Outcome, Refusal> {
             take.whole(value);
             Ok(Outcome::Value)
         }
-        _ => Err(unfit("it gave no value, or several")),
+        _ => Err(invalid_answer("it gave no value, or several")),
     }
 }
 
-fn unfit(message: &str) -> Refusal {
+fn invalid_answer(message: &str) -> Refusal {
     let failure = Failure {
         kind: ErrorKind::WrongProtocol,
         phase: Phase::Calling,

@@ -136,7 +136,7 @@ impl LoopStore {
     }
 
     /// Executes the outputs of the machine and queues the events.
-    pub(super) fn execute(&mut self, events: &mut EventLoop, happened: &mut VecDeque<LoopEvent>) {
+    pub(super) fn execute(&mut self, events: &mut EventLoop, event_queue: &mut VecDeque<LoopEvent>) {
         while let Some(output) = self.client.poll_output() {
             let now = events.clock().now();
             match output {
@@ -170,7 +170,7 @@ impl LoopStore {
                         }
                     };
                     let over = CallOver { store: self.id, call, operation, keys, result };
-                    happened.push_back(LoopEvent::Store(over));
+                    event_queue.push_back(LoopEvent::Store(over));
                 }
             }
         }
@@ -383,7 +383,7 @@ mod tests {
         member.looked_up(now, &lookup);
         assert!(member.resolving.is_empty());
         assert_eq!(member.addresses.len(), 3, "each connection has its own");
-        member.execute(&mut events.events, &mut events.happened);
+        member.execute(&mut events.events, &mut events.event_queue);
         let set = Request::Set { key: Key::raw(b"/k"), value: b"v" };
         events.submit(store, set, Timeout::After(SOON)).expect("submitted");
         // The calls may be over while a connection that none of them needs any more is still being made.
@@ -394,7 +394,7 @@ mod tests {
         turn_until(&mut events, is_over);
         assert!(
             events
-                .happened
+                .event_queue
                 .iter()
                 .all(|event| matches!(event, LoopEvent::Store(over) if over.result.is_ok()))
         );
@@ -411,7 +411,7 @@ mod tests {
             submit_gets(&mut events, store, 3);
             turn_until(&mut events, |events| events.pending(store) == 0);
         }
-        assert_eq!(events.happened.len(), 9);
+        assert_eq!(events.event_queue.len(), 9);
         let member = events.stores.get(store).expect("it is there");
         assert!([member.addresses.len(), member.connections.len(), member.conns.len()] == [0; 3]);
     }

@@ -122,7 +122,7 @@ pub trait Member: Any + fmt::Debug + Send {
     /// any more.
     fn leave(&mut self) {}
 
-    /// Hands over its threads, for whose end the end of the loop waits. The member is dropped next.
+    /// Hands over its threads, which the loop joins when it ends. The member is dropped next.
     fn take_threads(&mut self) -> Vec<Thread> {
         Vec::new()
     }
@@ -235,7 +235,7 @@ impl Loop {
         work: impl FnOnce(&mut M, &mut MemberEvents<'_>) -> T,
     ) -> Option<T> {
         let member = self.members.get_as::<M>(id)?;
-        let done = work(member, &mut MemberEvents { id, queue: &mut self.happened });
+        let done = work(member, &mut MemberEvents { id, queue: &mut self.event_queue });
         self.changed();
         Some(done)
     }
@@ -245,6 +245,6 @@ impl Loop {
         let Some(member) = self.members.get_as::<M>(id) else { return };
         member.leave();
         self.members.forget(id);
-        self.happened.retain(|event| !matches!(event, LoopEvent::Member(of, _) if *of == id));
+        self.event_queue.retain(|event| !matches!(event, LoopEvent::Member(of, _) if *of == id));
     }
 }

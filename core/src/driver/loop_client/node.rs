@@ -61,7 +61,7 @@ impl Loop {
     /// other nodes see it as dead. [`Session::close`] says goodbye. No event of the session follows.
     pub fn remove_session(&mut self, session: SessionId) {
         self.sessions.remove(session);
-        self.happened.retain(|event| match event {
+        self.event_queue.retain(|event| match event {
             LoopEvent::Store(over) => over.store != session.store(),
             LoopEvent::Session(of, _) => *of != session,
             LoopEvent::Member(..) => true,
@@ -76,7 +76,7 @@ impl Loop {
 
     pub(super) fn session_changed(&mut self, session: SessionId) {
         if let Some(member) = self.sessions.get_mut(session) {
-            member.execute(&self.events, &mut self.happened);
+            member.execute(&self.events, &mut self.event_queue);
         }
         self.changed();
     }
@@ -121,8 +121,9 @@ impl Session<'_> {
         let (span, submit_path) = (Duration::from_millis(entry.join_timeout_ms), SubmitPath::Join);
         let member = self.events.sessions.get_mut(self.id).ok_or(SubmitError::UnknownStore)?;
         let id = member.begin(operation, &entry.frame(role), span, submit_path)?;
-        let of_before = |event: &LoopEvent| matches!(event, LoopEvent::Session(of, SessionEvent::Node(_)) if *of == self.id);
-        self.events.happened.retain(|event| !of_before(event));
+        let session = self.id;
+        let is_earlier = |event: &LoopEvent| matches!(event, LoopEvent::Session(of, SessionEvent::Node(_)) if *of == session);
+        self.events.event_queue.retain(|event| !is_earlier(event));
         self.events.session_changed(self.id);
         Ok(id)
     }

@@ -272,7 +272,7 @@ impl LoopSession {
     }
 
     /// Cancels a call, or ends the watch that it began.
-    pub(super) fn cancel(&mut self, call: CallId, happened: &mut VecDeque<LoopEvent>) {
+    pub(super) fn cancel(&mut self, call: CallId, event_queue: &mut VecDeque<LoopEvent>) {
         // For a call of several requests, the one in progress.
         let page = self.listed.iter_mut().find(|(_, listed)| listed.call == call).map(|(request, _)| request);
         let first = self.request_of(call);
@@ -282,7 +282,7 @@ impl LoopSession {
             let keys = (Some(Key::raw(&watched.key)), 1);
             let cancelled = cancelled.into_error(Operation::Watch, keys, &self.peer);
             let over = SessionEvent::WatchOver(call, WatchError::Cancelled(cancelled));
-            happened.push_back(LoopEvent::Session(self.id, over));
+            event_queue.push_back(LoopEvent::Session(self.id, over));
             return;
         }
         self.driver.cancel(page.unwrap_or(first));
@@ -294,18 +294,18 @@ impl LoopSession {
     }
 
     /// Executes all pending work and queues the events.
-    pub(super) fn execute(&mut self, events: &EventLoop, happened: &mut VecDeque<LoopEvent>) {
+    pub(super) fn execute(&mut self, events: &EventLoop, event_queue: &mut VecDeque<LoopEvent>) {
         loop {
             self.driver.execute(events);
             let Some(output) = self.driver.next_output() else { return };
-            self.handle_event(events.clock().now(), output, happened);
+            self.handle_event(events.clock().now(), output, event_queue);
             while let Some(output) = self.driver.next_output() {
-                self.handle_event(events.clock().now(), output, happened);
+                self.handle_event(events.clock().now(), output, event_queue);
             }
         }
     }
 
-    fn handle_event(&mut self, now: Instant, output: SessionOutput, happened: &mut VecDeque<LoopEvent>) {
+    fn handle_event(&mut self, now: Instant, output: SessionOutput, event_queue: &mut VecDeque<LoopEvent>) {
         let event = match output {
             SessionOutput::Open => SessionEvent::Open,
             SessionOutput::OwnedFrame(encoded, answer) => {
@@ -315,21 +315,21 @@ impl LoopSession {
                 {
                     rounds.entered(settings, joined.round);
                 }
-                happened.extend(self.ended(now, id, &encoded, Ok(answer)));
+                event_queue.extend(self.ended(now, id, &encoded, Ok(answer)));
                 return;
             }
             SessionOutput::Failed(id, encoded, loss) => {
-                happened.extend(self.ended(now, id, &encoded, Err(loss)));
+                event_queue.extend(self.ended(now, id, &encoded, Err(loss)));
                 return;
             }
-            SessionOutput::Pushed(push) => return self.pushed(&push, happened),
+            SessionOutput::Pushed(push) => return self.pushed(&push, event_queue),
             SessionOutput::Node(event) => SessionEvent::Node(event),
             SessionOutput::Over(ending) => SessionEvent::Over(self.over(now, ending)),
         };
-        happened.push_back(LoopEvent::Session(self.id, event));
+        event_queue.push_back(LoopEvent::Session(self.id, event));
     }
 
-    fn pushed(&mut self, push: &OwnedFrame, happened: &mut VecDeque<LoopEvent>) {
+    fn pushed(&mut self, push: &OwnedFrame, event_queue: &mut VecDeque<LoopEvent>) {
         let (call, limits) = (self.call_id(push.id), *self.driver.limits());
         let event = match push.frame(&limits) {
             Some(ServerFrame::LeaseOver { lease, why }) => SessionEvent::LeaseOver { call, lease, why },
@@ -342,7 +342,7 @@ impl LoopSession {
                         *untaken += change.bytes();
                         LoopEvent::Session(self.id, SessionEvent::Changed(call, change))
                     });
-                    return happened.extend(output);
+                    return event_queue.extend(output);
                 }
                 let overrun = WatchError::overrun(Key::raw(key), &self.peer);
                 self.watches.remove(&push.id);
@@ -356,7 +356,7 @@ impl LoopSession {
             // A message of a later version.
             _ => return,
         };
-        happened.push_back(LoopEvent::Session(self.id, event));
+        event_queue.push_back(LoopEvent::Session(self.id, event));
     }
 
     /// Accounts for a change that the program has taken.
