@@ -122,7 +122,10 @@ impl Session<'_> {
         let member = self.events.sessions.get_mut(self.id).ok_or(SubmitError::UnknownStore)?;
         let id = member.begin(operation, &entry.frame(role), span, submit_path)?;
         let session = self.id;
-        let is_earlier = |event: &LoopEvent| matches!(event, LoopEvent::Session(of, SessionEvent::Node(_)) if *of == session);
+        let is_earlier = |event: &LoopEvent| match event {
+            LoopEvent::Session(of, SessionEvent::Node(_)) => *of == session,
+            _ => false,
+        };
         self.events.event_queue.retain(|event| !is_earlier(event));
         self.events.session_changed(self.id);
         Ok(id)
