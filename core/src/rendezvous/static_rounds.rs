@@ -502,22 +502,22 @@ mod tests {
 
     #[test]
     fn the_first_step_of_an_attempt_follows_from_the_logs() {
-        let comes = |round| Step::Append { round, entry: Entry::Arrive };
+        let joins = |round| Step::Append { round, entry: Entry::Arrive };
         let entered = |round| Step::Over(Outcome::Entered { round });
         for (in_round, logs, step) in [
             // The first node to join, the last one, and one that has joined before.
-            (None, &[""][..], comes(0)),
-            (None, &["+0 "], comes(0)),
+            (None, &[""][..], joins(0)),
+            (None, &["+0 "], joins(0)),
             (None, &["+1 "], Step::Gather),
             // Some nodes may be PyTorch's.
             (Some(0), &["+1 "], entered(0)),
-            (Some(0), &["+1 +0 "], comes(1)),
-            (Some(0), &["+1 +0 ", "+0 "], comes(1)),
-            (Some(1), &["+1 +0 ", "+0 +1 "], comes(2)),
+            (Some(0), &["+1 +0 "], joins(1)),
+            (Some(0), &["+1 +0 ", "+0 "], joins(1)),
+            (Some(1), &["+1 +0 ", "+0 +1 "], joins(2)),
             (Some(0), &["+1 +0 ", "x0 "], Step::Over(Outcome::Closed)),
             // A node that restarted: the others are in round 2, or wait for it.
-            (None, &["+1 +0 ", "+0 +1 ", "+1 +0 "], comes(3)),
-            (None, &["+1 +0 ", "+0 +1 ", "+0 "], comes(2)),
+            (None, &["+1 +0 ", "+0 +1 ", "+1 +0 "], joins(3)),
+            (None, &["+1 +0 ", "+0 +1 ", "+0 "], joins(2)),
         ] {
             let mut rounds = StaticRounds { entered: in_round, ..StaticRounds::new(1, 2) };
             assert_eq!(looking(&mut rounds, logs), step, "{in_round:?} {logs:?}");
@@ -692,10 +692,10 @@ mod tests {
             }
             // No node gives up any more: all join the same round, and the next ones.
             let last = logs.keys().max().copied().unwrap_or(0);
-            let mut turns = 0;
+            let mut iterations = 0;
             while nodes.iter().any(|node| node.entered < Some(last + 1)) {
-                turns += 1;
-                assert!(turns < 1000, "seed {seed}: they do not meet: {nodes:?} {logs:?}");
+                iterations += 1;
+                assert!(iterations < 1000, "seed {seed}: they do not meet: {nodes:?} {logs:?}");
                 for node in &mut nodes {
                     match node.next_step() {
                         Step::Over(_) if node.entered < Some(last + 1) => node.begin(),

@@ -54,7 +54,7 @@ impl Deref for NodeStore {
 /// Error of creating a handler or of one of its calls.
 #[derive(Debug, thiserror::Error)]
 pub enum HandlerError {
-    /// An error of one of the five kinds that every backend distinguishes.
+    /// An error of one of the kinds that every backend distinguishes.
     #[error(transparent)]
     Rendezvous(#[from] RendezvousError),
     /// The parameters are invalid.

@@ -157,7 +157,7 @@ fn a_leaving_node_gets_no_more_events_of_the_run() {
 
     // Not even if it asked to rejoin before it left.
     let mut node = joined();
-    node.join(2).expect("it comes back");
+    node.join(2).expect("it rejoins");
     node.leave(3).expect("joining");
     assert_eq!((node.push(1, &WAITING), node.push(1, &over(0))), (None, None));
 
@@ -172,7 +172,7 @@ fn a_leaving_node_gets_no_more_events_of_the_run() {
 }
 
 #[test]
-fn a_replaced_node_stays_away_and_a_lost_one_may_come_back() {
+fn a_replaced_node_stays_away_and_a_lost_one_may_rejoin() {
     let mut node = joined();
     let replaced = ServerFrame::Replaced { run_id: RUN, session: 7 };
     assert_eq!(node.push(1, &replaced), Some(Event::Replaced { session: 7 }));
@@ -241,7 +241,7 @@ fn a_failed_rejoin_keeps_the_state_of_the_node() {
         ] {
             let mut node = joined();
             assert!(before.iter().all(|frame| node.push(1, frame).is_some()));
-            node.join(2).expect("it comes back");
+            node.join(2).expect("it rejoins");
             assert!(node.is_local(1));
             let hears = matches!((before, part), (_, InRound | InLastRound) | ([], _));
             assert_eq!(node.push(1, &died).is_some(), hears, "{before:?}: it is in that round still");
@@ -257,7 +257,7 @@ fn a_failed_rejoin_keeps_the_state_of_the_node() {
         }
     }
     let mut node = joined();
-    node.join(2).expect("it comes back");
+    node.join(2).expect("it rejoins");
     refused(&mut node, FaultCode::InvalidArgument);
     node.leave(3).expect("in a round");
     assert_eq!(node.answer(3, &DONE), Ok(Some(Event::Left)));
@@ -265,12 +265,12 @@ fn a_failed_rejoin_keeps_the_state_of_the_node() {
     // The server had accepted the request, or knows of no round that the node is in.
     for code in [FaultCode::TimedOut, FaultCode::Cancelled] {
         let mut node = joined();
-        node.join(2).expect("it comes back");
+        node.join(2).expect("it rejoins");
         refused(&mut node, code);
         assert_eq!((node.part(), node.push(1, &died)), (Outside, None));
     }
     let mut node = joined();
-    node.join(2).expect("it comes back");
+    node.join(2).expect("it rejoins");
     assert_eq!(node.push(2, &SEAT), Some(Event::Seated));
     assert_eq!((node.push(1, &over(0)), node.push(1, &died), node.is_local(1)), (None, None, false));
     refused(&mut node, FaultCode::TooMany);

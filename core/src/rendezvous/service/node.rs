@@ -118,7 +118,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_stand_as_people_count() {
+    fn numbers_in_names_are_compared_by_value() {
         let ordered =
             ["", "a", "node", "node-1", "node1", "node01", "node2", "node2b", "node10", "node10a2", "p"];
         for (at, left) in ordered.iter().enumerate() {

@@ -89,11 +89,11 @@ pub enum MemberState {
 impl fmt::Display for MemberState {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Present => write!(f, "has not come back"),
-            Self::Back => write!(f, "came back"),
+            Self::Present => write!(f, "has not rejoined"),
+            Self::Back => write!(f, "rejoined"),
             Self::Left => write!(f, "left"),
             Self::Ended(why) => write!(f, "was lost: {why}"),
-            Self::GaveUp => write!(f, "came back and gave up"),
+            Self::GaveUp => write!(f, "rejoined and gave up"),
         }
     }
 }

@@ -115,15 +115,16 @@ fn meet(url: &str, options: impl Fn(i64) -> UrlOptions) -> Vec<bool> {
                 scope.spawn(move || {
                     let context = Context::default();
                     let mut rendezvous = context.rendezvous(url, options).expect("a URL");
-                    let Meeting { store, rank: local, world_size } = rendezvous.next().expect("all come");
+                    let Meeting { store, rank: local, world_size } =
+                        rendezvous.next().expect("all ranks join");
                     assert_eq!((local, world_size), (rank, 3));
-                    store.barrier(b"met", 3, Timeout::Default).expect("all come");
+                    store.barrier(b"met", 3, Timeout::Default).expect("all ranks join");
                     let again = rendezvous.next().expect_err("once only");
                     let scheme = url.split(':').next().expect("a scheme");
-                    let word = if scheme == "file" { "rerendezvous" } else { "re-rendezvous" };
+                    let verb = if scheme == "file" { "rerendezvous" } else { "re-rendezvous" };
                     assert_eq!(
                         again.to_string(),
-                        format!("Unable to perform {word} using {scheme}:// method")
+                        format!("Unable to perform {verb} using {scheme}:// method")
                     );
                     if rank == 0 {
                         store.wait(&[b"left1", b"left2"], Timeout::Default).expect("the others left");
@@ -177,7 +178,7 @@ fn a_rank_may_come_before_the_store_does() {
             rendezvous.next().expect("it waits for the store").store.set(b"k", b"v", Timeout::Default)
         });
         let mut rendezvous = Context::default().rendezvous(&url(0), options(-1, -1)).expect("a URL");
-        let store = rendezvous.next().expect("both come").store;
+        let store = rendezvous.next().expect("both ranks join").store;
         assert_eq!(store.get_owned(b"k", Timeout::Default).expect("set"), b"v");
         early.join().expect("no panic").expect("applied");
     });
@@ -250,7 +251,7 @@ fn file_url(file: &TemporaryFile) -> String {
 fn ranks_meet_in_a_file_and_the_last_removes_it() {
     let file = TemporaryFile::new("url");
     assert_eq!(meet(&file_url(&file), |rank| options(rank, 3)), [false; 3]);
-    assert!(!file.path().exists(), "three have been there, and nobody is");
+    assert!(!file.path().exists(), "all three have closed it");
     // The host is ignored, and the path is the file's name, character by character.
     let spelled = TemporaryFile::new("url%20of a;strange#");
     let url = file_url(&spelled).replace("file://", "file://some-host:x");
@@ -263,14 +264,14 @@ fn ranks_meet_in_a_file_and_the_last_removes_it() {
 
 #[test]
 fn ranks_may_come_to_a_file_one_after_the_other() {
-    let file = TemporaryFile::new("url-turns");
+    let file = TemporaryFile::new("url-in-order");
     let come = |rank| {
         let mut rendezvous =
             Context::default().rendezvous(&file_url(&file), options(rank, 2)).expect("a URL");
         rendezvous.next().expect("no other rank is waited for")
     };
     come(0).store.set(b"k", b"v", Timeout::Default).expect("set");
-    assert!(file.path().exists(), "one has yet to come");
+    assert!(file.path().exists(), "one rank has yet to join");
     assert_eq!(come(1).store.get_owned(b"k", Timeout::Once).expect("left there"), b"v");
     assert!(!file.path().exists(), "both have been there");
 }
@@ -286,13 +287,13 @@ fn a_file_of_a_world_of_unknown_size_stays() {
         let meeting = rendezvous.next().expect("opened");
         assert_eq!((meeting.rank, meeting.world_size), (0, -1));
         drop(meeting);
-        assert!(file.path().exists(), "nobody knows who is the last");
+        assert!(file.path().exists(), "no rank can tell that it is the last");
     }
     let file = TemporaryFile::new("url-zero");
     let url = file_url(&file) + "?rank=0&world_size=0";
     let mut rendezvous = Context::default().rendezvous(&url, options(-1, -1)).expect("a URL");
     drop(rendezvous.next().expect("opened"));
-    assert!(!file.path().exists(), "0: it goes with whoever is the last");
+    assert!(!file.path().exists(), "0: the last rank removes it");
 }
 
 #[test]
@@ -328,7 +329,7 @@ fn unusable_files_are_reported_and_may_be_tried_again() {
     let begin = |path: &str| Context::default().rendezvous(&url(path), options(-1, -1)).expect("a URL");
     let path = file.path().to_string_lossy();
     let os = |number| (ErrorKind::Io, Cause::Os(number), Phase::Opening);
-    assert_eq!(refused(&mut begin(&format!("{path}/beneath"))), os(libc::ENOENT), "no such folder");
+    assert_eq!(refused(&mut begin(&format!("{path}/below"))), os(libc::ENOENT), "no such folder");
     assert_eq!(refused(&mut begin("/")), os(libc::EISDIR));
     // No user can write to a running program, not even root.
     let program = std::env::current_exe().expect("a test's own program");
@@ -367,13 +368,13 @@ fn a_file_that_is_removed_or_torn_under_a_rank_is_reported() {
     }
     fs::remove_file(file.path()).expect("removed");
     let departed = (ErrorKind::ServerGone, Cause::FileRemoved);
-    let error = meeting.store.set(b"k", b"v", Timeout::Default).expect_err("gone");
+    let error = meeting.store.set(b"k", b"v", Timeout::Default).expect_err("removed");
     assert_eq!((error.kind(), error.cause()), departed, "{error}");
     let meeting = begin().expect("a new file");
     thread::scope(|scope| {
         let waiting = scope.spawn(|| meeting.store.wait(&[b"never"], Timeout::Default));
         fs::remove_file(file.path()).expect("removed");
-        let error = waiting.join().expect("no panic").expect_err("its file is gone");
+        let error = waiting.join().expect("no panic").expect_err("its file is removed");
         assert_eq!((error.kind(), error.cause()), departed, "{error}");
     });
     // Ranks that begin later meet in a new file.

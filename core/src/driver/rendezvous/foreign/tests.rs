@@ -186,7 +186,7 @@ fn waiting_for_a_foreign_scheme_can_be_cancelled() {
 fn what_foreign_code_does_about_failures_and_deaths_is_asked_of_it() {
     let Made { handler, cancelled, .. } = made(SOON);
     assert!(handler.tells_of_deaths());
-    assert_eq!(handler.fail("code 1").expect_err("in its words").to_string(), "code 1");
+    assert_eq!(handler.fail("code 1").expect_err("with its message").to_string(), "code 1");
     handler.abandon();
     cancelled.recv_timeout(SOON).expect("reported");
     assert!(handler.shutdown());

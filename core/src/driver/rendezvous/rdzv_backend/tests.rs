@@ -79,7 +79,7 @@ fn kind_of(error: HandlerError) -> RendezvousErrorKind {
 fn nodes_meet_where_the_first_of_them_hosts_the_server() {
     let port = free_port();
     let nodes = ["a", "b", "c"].map(|name| node(port, name, (3, 3), &[("local_world_size", 2.into())]));
-    let infos: Vec<Info> = meet(&nodes).into_iter().map(|info| info.expect("all come")).collect();
+    let infos: Vec<Info> = meet(&nodes).into_iter().map(|info| info.expect("all nodes join")).collect();
     assert_eq!(infos.iter().filter(|info| info.store.server().is_some()).count(), 1, "one hosts");
     for (rank, info) in (0..).zip(&infos) {
         assert_eq!((info.rank, info.world_size), (rank, 3));
@@ -104,7 +104,7 @@ fn a_death_is_reported_and_the_others_meet_again_with_a_spare() {
     let (_server, port, external) = server();
     let mut nodes = Vec::from(["a", "b", "c"].map(|name| node(port, name, (3, 3), &external)));
     let infos = meet(&nodes);
-    let old = infos[0].as_ref().expect("all come").store.clone();
+    let old = infos[0].as_ref().expect("all nodes join").store.clone();
     drop(infos);
     let spare = node(port, "d", (3, 3), &[external[0].clone(), ("standby", true.into())]);
     thread::scope(|scope| {
@@ -159,7 +159,7 @@ fn nodes_reported_to_a_spare(spare: &dyn RendezvousHandler) -> u32 {
         match spare.progress() {
             Some(Progress { nodes, stage: Stage::Standby, .. }) => break nodes,
             _ if std::time::Instant::now() < deadline => thread::yield_now(),
-            reported => panic!("it does not stand by: {reported:?}"),
+            reported => panic!("it is no spare: {reported:?}"),
         }
     }
 }
@@ -265,7 +265,7 @@ fn a_node_goes_on_with_a_server_that_came_back() {
     assert!(meet(&nodes).iter().all(Result::is_ok));
     server.stop().expect("it ran");
     for node in &nodes {
-        let error = node.next_event(SOON).expect_err("the server is gone");
+        let error = node.next_event(SOON).expect_err("the server has ended");
         assert_eq!(kind_of(error), RendezvousErrorKind::Connection);
     }
     drop(server);
@@ -430,7 +430,7 @@ fn a_goodbye_without_an_answer_can_be_cancelled() {
         let is_done = leaving.is_finished();
         near.shutdown(std::net::Shutdown::Both).ok();
         assert!(is_done, "it still waits");
-        assert!(!leaving.join().expect("no panic"), "nobody heard it");
+        assert!(!leaving.join().expect("no panic"), "the server did not receive it");
     });
 }
 

@@ -19,14 +19,14 @@ fn handler(port: u16, rank: i64, nodes: i64, timeout_s: i64) -> Box<dyn Rendezvo
 }
 
 #[test]
-fn nodes_meet_beneath_the_run() {
+fn nodes_meet_under_the_prefix_of_the_run() {
     let port = free_port();
     let reported: Vec<(i64, i64, Vec<u8>)> = thread::scope(|scope| {
         let threads: Vec<_> = (0..3)
             .map(|rank| {
                 scope.spawn(move || {
                     let handler = handler(port, rank, 3, 20);
-                    let info = handler.next_rendezvous().expect("all come");
+                    let info = handler.next_rendezvous().expect("all nodes join");
                     assert_eq!(info.bootstrap_store_info.master_addr, "127.0.0.1");
                     assert_eq!(info.bootstrap_store_info.master_port, port);
                     assert_eq!(info.store.server().is_some(), rank == 0);
@@ -35,7 +35,7 @@ fn nodes_meet_beneath_the_run() {
                         info.store.set(b"k", b"v", Timeout::Default).expect("applied");
                     }
                     let value = info.store.get_owned(b"k", Timeout::Default).expect("set");
-                    info.store.barrier_by_keys(b"done", 3, Timeout::Default).expect("all come");
+                    info.store.barrier_by_keys(b"done", 3, Timeout::Default).expect("all nodes join");
                     if rank == 0 {
                         // PyTorch's prefix store would use these very keys.
                         let bare = StoreOptions { scope: b""[..].into(), ..StoreOptions::default() };
@@ -72,7 +72,7 @@ fn meet(nodes: &[Box<dyn RendezvousHandler>]) -> Vec<Result<Info, HandlerError>>
 fn group(nodes: i64, timeout_s: i64) -> (Handlers, Vec<Info>) {
     let port = free_port();
     let nodes: Handlers = (0..nodes).map(|rank| handler(port, rank, nodes, timeout_s)).collect();
-    let infos = meet(&nodes).into_iter().map(|info| info.expect("all come")).collect();
+    let infos = meet(&nodes).into_iter().map(|info| info.expect("all nodes join")).collect();
     (nodes, infos)
 }
 
@@ -91,7 +91,7 @@ fn nodes_that_meet_again_have_a_round_of_their_own() {
     assert!(first.iter().all(|info| info.round.is_none()));
     first[1].store.set(b"left", b"1", Timeout::Default).expect("applied");
     for round in 1..3 {
-        let infos: Vec<Info> = meet(&nodes).into_iter().map(|info| info.expect("all come")).collect();
+        let infos: Vec<Info> = meet(&nodes).into_iter().map(|info| info.expect("all nodes join")).collect();
         for (info, before) in infos.iter().zip(&first) {
             assert_eq!((info.rank, info.world_size), (before.rank, before.world_size));
             assert_eq!((info.round, info.store.server().is_some()), (Some(round), before.rank == 0));
@@ -146,7 +146,7 @@ fn a_missing_node_is_named_and_may_join_later() {
         error.to_string().ends_with("1 of 3 nodes joined round 1 within 1 s; missing node ranks: 0, 2"),
         "{error}"
     );
-    assert!(meet(&nodes).into_iter().all(|info| info.expect("all come").round == Some(1)));
+    assert!(meet(&nodes).into_iter().all(|info| info.expect("all nodes join").round == Some(1)));
 }
 
 #[test]
@@ -162,14 +162,14 @@ fn with_nodes_that_do_not_count_there_is_one_round_only() {
             .map(|rank| {
                 scope.spawn(move || {
                     let node = handler(port, rank, 3, 20);
-                    let first = node.next_rendezvous().expect("all come");
+                    let first = node.next_rendezvous().expect("all nodes join");
                     // However often: nodes are counted, not calls.
                     let again: Vec<Info> = (0..3).map(|_| node.next_rendezvous().expect("at once")).collect();
                     node.set_closed().expect("nothing to do");
                     assert!(!node.is_closed().expect("answered"));
                     let same = again.iter().all(|info| Arc::ptr_eq(&info.store, &first.store));
                     let waiting = node.num_nodes_waiting().expect("answered");
-                    first.store.barrier_by_keys(b"done", 2, Timeout::Default).expect("both come");
+                    first.store.barrier_by_keys(b"done", 2, Timeout::Default).expect("both nodes join");
                     (again[2].round, waiting, same)
                 })
             })
@@ -184,8 +184,8 @@ fn with_nodes_that_do_not_count_there_is_one_round_only() {
 fn a_node_that_begins_anew_comes_to_the_next_round() {
     let port = free_port();
     let mut nodes: Handlers = (0..2).map(|rank| handler(port, rank, 2, 20)).collect();
-    meet(&nodes).into_iter().for_each(|info| drop(info.expect("all come")));
-    meet(&nodes).into_iter().for_each(|info| drop(info.expect("all come")));
+    meet(&nodes).into_iter().for_each(|info| drop(info.expect("all nodes join")));
+    meet(&nodes).into_iter().for_each(|info| drop(info.expect("all nodes join")));
     nodes[1] = handler(port, 1, 2, 20);
     thread::scope(|scope| {
         let node = scope.spawn(|| nodes[1].next_rendezvous());
@@ -228,7 +228,7 @@ fn a_wait_for_the_next_round_is_cancelled_and_begun_again() {
     });
     // The other nodes do not count it.
     assert_eq!(nodes[0].num_nodes_waiting().expect("answered"), 0);
-    assert!(meet(&nodes).into_iter().all(|info| info.expect("both come").round == Some(1)));
+    assert!(meet(&nodes).into_iter().all(|info| info.expect("both nodes join").round == Some(1)));
 }
 
 #[test]
@@ -258,7 +258,7 @@ fn a_node_that_is_not_the_host_waits_for_all_and_names_the_missing_nodes() {
     let nodes: Handlers = [(0, 20), (2, 1)].map(|(rank, timeout_s)| handler(port, rank, 4, timeout_s)).into();
     let errors = thread::scope(|scope| {
         let host = scope.spawn(|| nodes[0].next_rendezvous());
-        let error = nodes[1].next_rendezvous().expect_err("not all come").to_string();
+        let error = nodes[1].next_rendezvous().expect_err("not all nodes join").to_string();
         nodes[0].cancel();
         while !host.is_finished() {
             nodes[0].cancel();

@@ -38,7 +38,7 @@ fn the_run_that_was_closed_first_makes_room_and_then_the_one_that_was_left_first
     world.leave("a");
     world.join_run("closed1", "a");
     world.close_run("closed1");
-    assert_eq!(world.close_run("closed2"), "", "though nobody ever was in it");
+    assert_eq!(world.close_run("closed2"), "", "though it never had a node");
     // The first one was closed before, but still has a node.
     assert_eq!(world.close_run("closed3"), "forget closed2");
     assert_eq!(world.leave("a"), "fence 0");

@@ -249,7 +249,7 @@ impl Sim {
         }
         expected.sort();
         reported.sort();
-        check!(reported == expected, "{losses} losses were told to {reported:?}, not to {expected:?}");
+        check!(reported == expected, "{losses} losses were reported to {reported:?}, not to {expected:?}");
         self.check_round(&formed)?;
         self.check_state()
     }
@@ -262,7 +262,10 @@ impl Sim {
         formed: &mut Vec<(usize, Round)>,
     ) -> Checked {
         let Some(at) = self.agents.iter().position(|(holder, _)| *holder == participant) else {
-            check!(matches!(event, Event::Replaced { .. }), "{participant} is no more and is told {event:?}");
+            check!(
+                matches!(event, Event::Replaced { .. }),
+                "{participant} has ended and is notified of {event:?}"
+            );
             return Ok(());
         };
         let agent = self.agents[at].1.clone();
@@ -310,7 +313,7 @@ impl Sim {
                 check!(gave_time, "{participant} lost its seat, since {why:?}");
                 Agent::Off
             }
-            (agent, event) => return Err(format!("{participant} is {agent:?} and is told {event:?}")),
+            (agent, event) => return Err(format!("{participant} is {agent:?} and is notified of {event:?}")),
         };
         Ok(())
     }
@@ -323,7 +326,7 @@ impl Sim {
         for (at, round) in formed {
             check!(
                 round.world_size as usize == formed.len(),
-                "{} of {} were told",
+                "{} of {} were notified",
                 formed.len(),
                 round.world_size
             );
@@ -371,7 +374,7 @@ impl Sim {
         let seats = counts.joining + counts.waiting + counts.active + counts.due;
         check!(seats <= self.settings.max_nodes, "more seats than there are: {counts:?}");
         if self.is_closed {
-            check!(seated == 0 && counts.standby == 0, "somebody waits in a closed run");
+            check!(seated == 0 && counts.standby == 0, "a node waits in a closed run");
         }
         if self.live.is_some() && !self.is_closed {
             let is_waiting = self.service.num_nodes_waiting(RUN) > 0;
@@ -484,7 +487,7 @@ impl Sim {
             }
         }
         Err(format!(
-            "no round stands after 150 quiet seconds: {:?}, {:?}",
+            "no round is stable after 150 quiet seconds: {:?}, {:?}",
             self.service.status(RUN),
             self.agents
         ))
@@ -575,8 +578,8 @@ fn every_planted_bug_is_found() {
     for (bug, finding) in [
         (Bug::SkipFence, "is not fenced"),
         (Bug::FenceTwice, "round 0 fenced, None is live"),
-        (Bug::ForgetOneSurvivor, "were told to"),
-        (Bug::ForgetOneOnClose, "somebody waits in a closed run"),
+        (Bug::ForgetOneSurvivor, "were reported to"),
+        (Bug::ForgetOneOnClose, "a node waits in a closed run"),
         (Bug::SpareTakesKeptSlot, "more seats than there are"),
         (Bug::RankTwice, "rank 0 was given twice"),
         (Bug::ForgetDeadline, "waits beyond its deadline"),

@@ -7,7 +7,7 @@ type Give = fn(&mut World) -> String;
 
 /// Paths to each phase of a run in which the node `a` is in each possible state.
 const SITUATIONS: [(&str, SubmitPath); 12] = [
-    ("nobody", |_| {}),
+    ("no node", |_| {}),
     ("gathering", |world| drop(world.join("a"))),
     ("gathering, a stands by", |world| drop(world.standby("a"))),
     ("last call", |world| drop(world.join_all("a b"))),
