@@ -2,7 +2,7 @@ use super::*;
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::format;
 
-/// Several arrivals at one barrier in virtual milliseconds, over a store in memory.
+/// Several arrivals at one barrier, in virtual milliseconds, over a store in memory.
 #[derive(Default)]
 struct World {
     keys: BTreeSet<Box<str>>,
@@ -31,7 +31,7 @@ impl World {
         }
     }
 
-    /// Who arrives, and when, in ms. Ends in when and how each was released.
+    /// Runs arrivals of ranks at times in ms. Returns when and how each ended.
     fn run(
         world_size: i64,
         timeout_ms: u64,
@@ -49,7 +49,7 @@ impl World {
                 let options = BarrierOptions { rank: Some(rank), ..options.clone() };
                 machines.insert(rank, TracedBarrier::new(options).expect("sound"));
             }
-            // Until nobody gets any further at this moment, so that nothing hangs on the order of the ranks.
+            // Until no rank can proceed at this time, so that the result does not depend on the order of the ranks.
             let mut is_moving = true;
             while is_moving {
                 is_moving = false;
@@ -88,7 +88,7 @@ fn all_come() {
 
 #[test]
 fn rank_zero_names_the_missing_and_the_others_point_to_it() {
-    // Nobody waits the trace timeout out: with the last trace there are as many as arrivals.
+    // No rank waits for the whole trace timeout: with the last trace, there are as many traces as arrivals.
     let ended = World::run(5, 1000, 10_000, &[(0, 0), (1, 30), (3, 5)]);
     assert_eq!(ended.len(), 3);
     for (rank, at_ms, reported) in ended {
@@ -119,7 +119,7 @@ fn a_rank_zero_that_came_late_is_waited_for() {
     assert!((1900..2500).contains(&ended[1].1), "{}", ended[1].1);
 }
 
-/// An arrival that gives no rank leaves no trace, so that nothing is certain.
+/// An arrival without a rank leaves no trace, so the missing ranks are never certain.
 fn with_a_stranger(rank: i64, timeout_ms: u64, trace_ms: u64) -> (u64, BarrierOutcome) {
     let mut world = World::default();
     world.numbers.insert("b//num_members".into(), 1);
@@ -145,7 +145,7 @@ fn with_a_stranger(rank: i64, timeout_ms: u64, trace_ms: u64) -> (u64, BarrierOu
 fn what_is_not_certain_is_waited_for_as_long_as_traces_are() {
     assert_eq!(with_a_stranger(0, 100, 2000), (2100, BarrierOutcome::Missing(vec![1, 2])));
     assert_eq!(with_a_stranger(1, 3000, 2000), (5000, BarrierOutcome::Missing(vec![0, 2])));
-    // Never longer than the barrier itself.
+    // At most the timeout of the barrier.
     assert_eq!(with_a_stranger(1, 100, 2000), (200, BarrierOutcome::Missing(vec![0, 2])));
 }
 

@@ -45,7 +45,7 @@ fn begin(conn: &mut Conn, id: u64, call: &Call<'_>, mode: GetMode) -> String {
     hex_of(&buffer[..bytes])
 }
 
-/// Feeds bytes in pieces of the given sizes and tells the events, with the chunks of one value joined.
+/// Feeds bytes in pieces of the given sizes, and returns the events, with the chunks of one value joined.
 fn feed(conn: &mut Conn, bytes: &[u8], mut part: impl FnMut() -> usize) -> Result<Vec<String>, Violation> {
     let mut reported: Vec<String> = Vec::new();
     let mut value: Option<Vec<u8>> = None;
@@ -83,21 +83,21 @@ fn feed(conn: &mut Conn, bytes: &[u8], mut part: impl FnMut() -> usize) -> Resul
     }
 }
 
-/// One step of a scenario.
+/// Step of a scenario.
 enum Act {
-    /// Received bytes, and the events that they make however they are cut.
+    /// Received bytes, and their events, which do not depend on how the bytes are split.
     Got(&'static str, &'static [&'static str]),
-    /// The call proceeds and sends this.
+    /// The call proceeds, and sends these bytes.
     Sends(&'static str),
-    /// The call is given up.
+    /// The call is cancelled.
     GiveUp(GiveUp),
-    /// Another call begins and sends this.
+    /// Another call starts, and sends these bytes.
     Begin(u64, Call<'static>, &'static str),
 }
 
 use Act::{Begin, Got, Sends};
 
-/// Plays a scenario for call 1, with the received bytes whole, one by one, and cut in two anywhere.
+/// Runs a scenario for call 1, with the received bytes whole, one by one, and split in two at every point.
 fn check(call: Call<'static>, mode: GetMode, sends: &str, acts: &[Act]) {
     let longest = acts.iter().map(|act| if let Got(hex, _) = act { hex.len() } else { 0 }).max().unwrap_or(0);
     for cut in 0..=longest {
@@ -140,7 +140,7 @@ fn join(parts: &[&str]) -> String {
 #[test]
 fn greeting_is_one_write_and_its_echo_makes_a_store() {
     let mut conn = Conn::new(ClientLimits::default(), 0x3aea);
-    // The golden trace `torch_client_connect`, with the nonce as a client of ours counts it.
+    // The golden trace `torch_client_connect`, with the nonce of this client.
     assert_eq!(hex_of(&conn.greet()), "00cef7853c0deb3a0000");
     assert_eq!(feed(&mut conn, &bytes_of("eb3a0000"), || 1), Ok(vec!["greeted".into()]));
     let mut conn = Conn::new(ClientLimits::default(), 0x3aea);
@@ -181,7 +181,7 @@ fn get_of_a_key_that_is_set_later() {
     let sends = join(&[WAIT_FOO, GET_FOO]);
     let again = "0c 05 0100000000000000 0400000000000000 2f666f6f 03 0400000000000000 2f666f6f";
     let value = Got("01 00 0300000000000000 626172", &["1 value 3", "= \"bar\"", "1 Value"]);
-    // The GET's answer, and later the WAIT's; or both in one segment.
+    // The reply to GET, and later that to WAIT; or both in one segment.
     check(GET, PIPELINED, &sends, &[Got(ZEROS, &[]), Got("00", &["1 proceed"]), Sends(again), value]);
     let value = Got("01 00 0300000000000000 626172", &["1 value 3", "= \"bar\"", "1 Value"]);
     check(GET, PIPELINED, &sends, &[Got("000000000000000000", &["1 proceed"]), Sends(again), value]);
@@ -221,8 +221,8 @@ fn get_given_up_with_its_answers_under_way() {
     let cancel = || Act::GiveUp(SEND_CANCEL);
     let add = || Begin(2, ADD, "04 0200000000000000 2f6e 0100000000000000");
     let sum = "0500000000000000";
-    // Every stream that a server may send, cut at every point by the moment of giving up; the next call goes out
-    // behind the cancel and gets its own answer.
+    // Every stream that a server may send, with the call cancelled at every point. The next call is sent behind the
+    // cancel, and gets its own reply.
     for stream in [[ZEROS, "01"].concat(), [ZEROS, "00", "01"].concat(), ["00", BAR, "01"].concat()] {
         let stream = bytes_of(&stream);
         for before in 0..9.min(stream.len()) {
@@ -253,7 +253,7 @@ fn get_given_up_with_its_answers_under_way() {
 fn clone_of(conn: &Conn) -> Conn {
     let mut twin = Conn::new(conn.limits, conn.nonce);
     for entry in &conn.entries {
-        twin.entries.push_back(*entry).expect("room");
+        twin.entries.push_back(*entry).expect("the table is not full");
     }
     (twin.part, twin.head, twin.head_bytes) = (conn.part, conn.head, conn.head_bytes);
     (twin.reply_bytes, twin.stale) = (conn.reply_bytes, conn.stale);
@@ -270,7 +270,7 @@ fn wait_and_its_timeout() {
     check(wait, PIPELINED, sends, &[Act::GiveUp(SEND_CANCEL), Got("01", &[])]);
     check(wait, PIPELINED, sends, &[Act::GiveUp(SEND_CANCEL), Got("0001", &[])]);
     check(wait, PIPELINED, sends, &[Got("00", &["1 Released"])]);
-    // A wait after one that was released clears what the server may have kept of it.
+    // A wait after a released one clears the registration that the server may have kept.
     let again =
         Begin(2, GET, "0c 06 0100000000000000 0400000000000000 2f666f6f 03 0400000000000000 2f666f6f");
     check(
@@ -372,7 +372,7 @@ fn several_values() {
         ],
     );
     check(call(WaitMode::Once), PIPELINED, &join(&["05", list]), &[Got("01", &["1 Missing"])]);
-    // `torch_client_multi_get_empty`: nobody needs the second request.
+    // `torch_client_multi_get_empty`: the second request is not needed.
     let none = Call::Store(Request::MultiGet { keys: Keys::scoped(b"/", &[]) }, WaitMode::Wait);
     check(none, PIPELINED, "06 0000000000000000", &[Got("00", &["1 Values(0)"])]);
     let list_keys = Call::Store(Request::ListKeys, WaitMode::Wait);
@@ -589,7 +589,7 @@ fn giving_up_what_is_answered_at_once_costs_the_connection() {
         begin(&mut conn, 1, &call, PIPELINED);
         feed(&mut conn, &bytes_of(answer), || 100).expect("allowed");
         assert_eq!(conn.give_up(CallId(1)), expected);
-        assert_eq!(conn.lose(), None, "nobody wants to know");
+        assert_eq!(conn.lose(), None, "the caller has cancelled it");
     }
 }
 
@@ -628,7 +628,7 @@ fn random_runs_of_calls_survive_any_cutting() {
         let mut rng = Rng::new(seed);
         let (mut whole, mut cut) = (conn(), conn());
         for _ in 0..3 {
-            // A run of plain calls, perhaps one that may block behind them, and what a server would answer.
+            // A sequence of plain calls, possibly followed by one that may block, and the replies of a server.
             let (mut answers, mut expected) = (Vec::new(), Vec::new());
             for id in 0..1 + rng.below(4) {
                 let value = vec![b'x'; usize::try_from(rng.below(40)).expect("small")];
@@ -681,7 +681,7 @@ fn random_bytes_never_upset_the_machine() {
         let bytes: Vec<u8> =
             (0..40).map(|_| [0, 0, 0, 1, 2, 255][usize::try_from(rng.below(6)).expect("small")]).collect();
         let reported = feed(&mut conn, &bytes, || 1 + usize::try_from(rng.below(9)).expect("small"));
-        // Whatever came, at most one call was answered, and only if its answer was whole.
+        // Whatever was received, at most one call was answered, and only if its reply was complete.
         if let Ok(reported) = reported {
             assert!(
                 reported.iter().filter(|event| event.starts_with("1 ") && !event.contains("value")).count()
@@ -691,7 +691,7 @@ fn random_bytes_never_upset_the_machine() {
     }
 }
 
-/// The whole table: for every call, each step that it can come to, each reply that such a step has, and what follows.
+/// The whole table: for every call, each step that it can reach, each reply to such a step, and the transition.
 #[test]
 fn what_follows_each_reply() {
     let key = Key::raw(b"/k");

@@ -65,7 +65,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_fence_holds_what_lies_beneath_its_numbers_and_nothing_else() {
+    fn a_fence_covers_the_keys_of_its_numbers_and_no_others() {
         let mut fences = Fences::default();
         fences.raise(b"/r.a.", 3);
         fences.raise(b"/r.a.", 2);

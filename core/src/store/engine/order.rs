@@ -181,7 +181,7 @@ mod tests {
         assert!(Order::of_sorted(&sorted).range(Bound::Unbounded, key_of).eq(sorted.iter().copied()));
     }
     #[test]
-    fn what_lies_beneath_a_prefix_is_found_without_a_look_at_the_others() {
+    fn a_prefix_is_found_without_a_look_at_other_keys() {
         let names = names(50_000);
         let looks = Cell::new(0);
         let key_of = |id: SlotId| {

@@ -27,7 +27,7 @@ fn key(name: &str) -> Key<'_> {
     Key::scoped(b"/", name.as_bytes())
 }
 
-/// Applies a request and writes down all that can be seen of it: `released -> answer`.
+/// Applies a request, and formats all its visible results: `released -> answer`.
 fn seen(engine: &mut Engine, conn: ConnId, request: &Request<'_>) -> String {
     let applied = match engine.apply(conn, request) {
         Ok(applied) => applied,
@@ -58,7 +58,7 @@ fn seen(engine: &mut Engine, conn: ConnId, request: &Request<'_>) -> String {
     if released.is_empty() { answer } else { format!("{} -> {answer}", released.join("+")) }
 }
 
-/// A script of `conn | request | what is seen`, in the words of the protocol.
+/// Runs a script of `conn | request | visible results`, in the terms of the protocol.
 fn check(script: &str) {
     let mut engine = engine();
     run(&mut engine, script);
@@ -101,7 +101,7 @@ fn run(engine: &mut Engine, script: &str) {
             "QLEN" => Request::QueueLen { key: key(word(1)) },
             "LIST" => Request::ListKeys,
             "BARRIER" => Request::Barrier { key: key(word(1)), world_size: word(2).parse().unwrap() },
-            "GONE" => {
+            "CLOSED" => {
                 engine.forget_waits(conn);
                 continue;
             }
@@ -189,7 +189,7 @@ fn waits_end_when_every_key_was_there_and_progress_is_sticky() {
          B | SET y 1 | Nothing
          A | CANCEL | WaitCanceled
          A | WAIT z | Parked
-         A | GONE |
+         A | CLOSED |
          B | SET z 1 | Nothing",
     );
 }
@@ -349,7 +349,7 @@ fn revisions_grow_with_each_change_and_only_then() {
     assert_eq!((engine.revision(), engine.revision_of(b"/a"), engine.revision_of(b"/b")), (4, None, Some(3)));
 }
 
-/// Random requests against a model that is too simple to be wrong in the same way.
+/// Compares random requests with a simple model.
 #[test]
 fn values_agree_with_a_plain_map_and_nothing_is_left_behind() {
     for seed in 0..50 {

@@ -13,7 +13,7 @@ fn key(name: &str) -> Key<'_> {
     Key::scoped(KEY_SCOPE, name.as_bytes())
 }
 
-/// A file in memory: what is appended is read as somebody else's bytes.
+/// File in memory. Appended bytes are read as those of another process.
 struct Paper {
     log: Log,
     bytes: Vec<u8>,
@@ -24,7 +24,7 @@ impl Paper {
         Self { log: Log::new(LogLimits::default()), bytes: Vec::new() }
     }
 
-    /// Carries a request out; its reply as text, and the records that it took.
+    /// Applies a request, and returns its reply as text and its records.
     fn ask(&mut self, request: &Request<'_>) -> (alloc::string::String, Vec<u8>) {
         let mut records = Vec::new();
         let reply = match self.log.answer(request, &mut records) {
@@ -124,7 +124,7 @@ fn equal_appends_are_both_kept() {
 }
 
 #[test]
-fn counters_tell_who_is_the_last() {
+fn counters_identify_the_last_object() {
     let mut records = Vec::new();
     let mut paper = Paper::new();
     let enter = |paper: &mut Paper| {
@@ -152,14 +152,14 @@ fn counters_tell_who_is_the_last() {
     assert_eq!(paper.log.keys_with_prefix(KEY_SCOPE).count(), 0, "they are no user's");
 }
 
-/// A log of a few records, and where each begins.
+/// Returns a log of a few records, and the offset of each.
 fn some_log() -> (Vec<u8>, Vec<u64>) {
     let (mut bytes, mut starts) = (Vec::new(), vec![0]);
     let records: [(&[u8], &[u8]); 5] = [
         (b"refcount/", b"1"),
         (b"/a", b"value"),
         (b"/", b""),
-        // A key of nobody that is known: it is kept, and does nobody harm.
+        // A key of unknown origin is kept, and has no effect.
         (b"strange", b"\xff\x00"),
         (b"-/a", b""),
     ];
@@ -211,7 +211,7 @@ fn bytes_that_are_no_log_are_refused_without_room_for_them() {
     let mut log = Log::new(LogLimits::default());
     let text = b"#!/bin/sh\necho this is no store\n";
     assert_eq!(log.replay(text, text.len() as u64), Err(LogError::Torn(0)));
-    // A length that the file does have is asked for, and no more than that.
+    // A length within the file is requested, and no more than that.
     let header = [&1u32.to_le_bytes()[..], b"k", &1000u32.to_le_bytes()].concat();
     assert_eq!(log.replay(&header, 1009), Ok(1009));
     assert_eq!(log.replay(&header, 1008), Err(LogError::Torn(0)));
@@ -223,7 +223,7 @@ fn bytes_that_are_no_log_are_refused_without_room_for_them() {
     let set = Request::Set { key: key("k"), value: &[7; 200] };
     assert_eq!(small.answer(&set, &mut records), Err(full), "ours is not written");
     push_record(&mut records, &[b"/k"], &[7; 200]);
-    assert_eq!(small.replay(&records, records.len() as u64), Err(full), "somebody else's is not kept");
+    assert_eq!(small.replay(&records, records.len() as u64), Err(full), "the data of others is not kept");
     assert_eq!(small.offset(), 0);
 }
 
@@ -241,27 +241,27 @@ fn records_without_a_key_are_refused_with_their_offset() {
             assert_eq!((reported, log.offset()), (Err(LogError::Nameless(offset)), offset), "{there}");
         }
     }
-    // Zeros are known by the first of them, however many there are.
+    // Zeros are recognised by the first of them, however many there are.
     let mut log = Log::new(LogLimits::default());
     assert_eq!(log.replay(&[0; 4], u64::MAX), Err(LogError::Nameless(0)));
 }
 
 #[test]
-fn whoever_is_there_is_counted_however_full_the_store_is() {
+fn open_objects_are_counted_even_when_the_store_is_full() {
     let limits = LogLimits { stored_bytes_max: 2 + 10 + KEY_COST_BYTES };
     let full = LogError::Limit(LimitError::Stored { bytes_max: limits.stored_bytes_max });
     let (mut log, mut records) = (Log::new(limits), Vec::new());
     let write = |log: &mut Log, records: &[u8]| log.replay(records, log.offset() + records.len() as u64);
     push_record(&mut records, &[b"/k"], &[7; 10]);
     assert_eq!(write(&mut log, &records), Ok(0));
-    // From 9 to 10 the counter takes a byte more.
+    // From 9 to 10, the counter grows by a byte.
     for _ in 0..12 {
         log.enter(&mut records).expect("a number");
         assert_eq!(write(&mut log, &records), Ok(0));
     }
     assert_eq!((log.value(REFERENCES_KEY), log.stored_bytes), (Some(&b"12"[..]), limits.stored_bytes_max));
     assert_eq!(log.answer(&Request::Set { key: key("l"), value: b"" }, &mut records), Err(full));
-    // Who is counted out needs no room for what others stored meanwhile, and does not read it.
+    // An object that closes needs no capacity for what others stored meanwhile, and does not read it.
     records.clear();
     for name in [&b"/more"[..], b"/and more"] {
         push_record(&mut records, &[name], &[8; 5000]);
@@ -302,7 +302,7 @@ fn a_record_that_may_not_be_kept_is_not_read() {
     assert_eq!((log.replay(&header(fits + 1), 1 << 40), log.offset()), (Err(full), 0));
 }
 
-/// Random requests, against a map that does what they say.
+/// Compares random requests with a map.
 #[test]
 fn random_requests_do_what_a_map_does() {
     for seed in 0..200 {
@@ -366,7 +366,7 @@ fn random_requests_do_what_a_map_does() {
                 "seed {seed}, step {step}"
             );
         }
-        // Whoever comes later reads the same.
+        // A later reader gets the same state.
         let mut late = Log::new(LogLimits::default());
         assert_eq!(late.replay(&paper.bytes, paper.bytes.len() as u64), Ok(0));
         assert!(

@@ -287,7 +287,7 @@ fn label(number: usize) -> Label {
     Label { id: number as u64 + 1, sequence: 0x1_0000_0000 + number as u64, flags: FLAG_RESENT }
 }
 
-/// Each sample as bytes, with its direction.
+/// Returns each sample as bytes, with its direction.
 fn all_encoded() -> Vec<(From, Vec<u8>)> {
     let clients = client_samples();
     let servers = server_samples();
@@ -362,7 +362,7 @@ fn a_body_that_is_cut_is_refused_and_one_with_more_behind_it_is_read() {
             From::Client => ClientFrame::parse(kind, body, &LIMITS).map(|frame| frame.is_some()),
             From::Server => ServerFrame::parse(kind, body, &LIMITS).map(|frame| frame.is_some()),
         };
-        // Clients of earlier releases leave the last field of these out.
+        // Clients of earlier releases omit the last field of these.
         let whole = if matches!(kind, 0x0040 | 0x0041) { body.len() - 8 } else { body.len() };
         for end in (0..body.len()).filter(|&end| end != whole) {
             assert_eq!(reads(&body[..end]), Err(BodyError::Truncated), "{kind:#06x} cut at {end}");
@@ -371,7 +371,7 @@ fn a_body_that_is_cut_is_refused_and_one_with_more_behind_it_is_read() {
         let longer = [body, b"fields of a later version"].concat();
         assert_eq!(reads(&longer), Ok(true));
     }
-    // A record of a list may grow, too.
+    // A record of a list may also have additional fields.
     let frame = ServerFrame::Values { values: List::new(const { &[Found { revision: 1, value: None }] }) };
     let mut body = encoded(Label::default(), &frame)[HEADER_BYTES..].to_vec();
     assert_eq!(body[8], 9, "length of the record");
@@ -528,7 +528,7 @@ fn the_specification_has_a_row_for_each_kind_error_and_reason() {
     }
 }
 
-/// What the examples of the specification say, in their order.
+/// Contents of the examples of the specification, in their order.
 fn examples() -> Vec<(&'static str, Vec<u8>)> {
     let hello = ClientFrame::Hello {
         version_min: 1,
@@ -638,7 +638,7 @@ fn the_examples_of_the_specification_are_what_is_written_and_read() {
     assert_eq!(block, expected, "the specification shows\n{block}\nand the code writes\n{expected}");
 }
 
-/// Bytes that nobody meant: whatever they are, they are refused or read, and what is read is written as it was read.
+/// Randomly damaged frames are refused or parsed, and a parsed frame encodes to the bytes that were parsed.
 #[test]
 fn damaged_frames_are_refused_or_mean_something() {
     let mut rng = crate::rng::Rng::new(5);
@@ -665,7 +665,7 @@ fn damaged_frames_are_refused_or_mean_something() {
             match written {
                 Ok(again) => {
                     read += 1;
-                    // Records may have grown, so they may be written shorter than they were read.
+                    // Records may have additional fields, so their encoding may be shorter than the input.
                     let again = &again[HEADER_BYTES..];
                     assert!(again.len() <= damaged.len());
                     let reread = match from {

@@ -19,14 +19,14 @@ fn engine(limits: HistoryLimits) -> Engine {
 
 fn set(engine: &mut Engine, key: &str, value: &str) {
     let request = Request::Set { key: Key::raw(key.as_bytes()), value: value.as_bytes() };
-    engine.apply(A, &request).expect("there is room");
+    engine.apply(A, &request).expect("within the limits");
 }
 
 fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-/// `revision key=value` of each change that a watch has to tell of; `-` for a removal.
+/// Formats the undelivered changes of a watch as `revision key=value`; `-` for a removal.
 fn undelivered(engine: &Engine, watch: WatchId) -> Result<Vec<String>, WatchError> {
     let line = |change: ChangeRef<'_>| {
         format!("{} {}={}", change.revision, text(change.key), change.value.map_or("-".into(), text))
@@ -42,17 +42,17 @@ fn value(engine: &Engine, key: &str) -> Option<String> {
 fn a_watch_tells_of_each_change_of_its_keys_once_and_in_order() {
     let mut engine = engine(HistoryLimits::default());
     set(&mut engine, "/a", "before");
-    let key = engine.watch(Watched::Key(b"/a"), 0).expect("there is room");
-    let prefix = engine.watch(Watched::Prefix(b"/p/"), 1).expect("there is room");
-    let all = engine.watch(Watched::Prefix(b""), 1).expect("there is room");
+    let key = engine.watch(Watched::Key(b"/a"), 0).expect("within the limits");
+    let prefix = engine.watch(Watched::Prefix(b"/p/"), 1).expect("within the limits");
+    let all = engine.watch(Watched::Prefix(b""), 1).expect("within the limits");
     assert_eq!(engine.next_ready_watch(), Some(all), "it has the past to tell of");
     assert_eq!(engine.next_ready_watch(), None);
     set(&mut engine, "/a", "1");
     set(&mut engine, "/p/x", "2");
     set(&mut engine, "/pq", "3");
     engine.apply(A, &Request::Add { key: Key::raw(b"/p/n"), delta: 5 }).expect("a number");
-    engine.apply(A, &Request::Append { key: Key::raw(b"/p/n"), value: b"0" }).expect("there is room");
-    engine.apply(A, &Request::QueuePush { key: Key::raw(b"/p/q"), value: b"" }).expect("there is room");
+    engine.apply(A, &Request::Append { key: Key::raw(b"/p/n"), value: b"0" }).expect("within the limits");
+    engine.apply(A, &Request::QueuePush { key: Key::raw(b"/p/q"), value: b"" }).expect("within the limits");
     engine.apply(A, &Request::Delete { key: Key::raw(b"/p/x") }).expect("legal");
     engine
         .apply(A, &Request::CompareSet { key: Key::raw(b"/p/n"), expected: b"no", desired: b"x" })
@@ -69,13 +69,13 @@ fn a_watch_tells_of_each_change_of_its_keys_once_and_in_order() {
     engine.delivered(prefix, 8);
     assert_eq!((undelivered(&engine, prefix).unwrap().len(), engine.next_ready_watch()), (0, None));
     set(&mut engine, "/p/x", "again");
-    assert_eq!(engine.next_ready_watch(), Some(prefix), "and only it has told of what was before");
+    assert_eq!(engine.next_ready_watch(), Some(prefix), "only it has delivered the earlier changes");
     assert!(engine.unwatch(prefix) && !engine.unwatch(prefix));
     assert_eq!(engine.undelivered(prefix).err(), Some(WatchError::Unknown));
 }
 
 #[test]
-fn a_history_that_was_passed_is_told_by_its_oldest_revision() {
+fn a_watch_behind_the_history_gets_its_oldest_revision() {
     let mut engine = Engine::new(EngineLimits::default(), 1);
     set(&mut engine, "/a", "1");
     assert_eq!(engine.watch(Watched::Key(b"/a"), 0), Err(WatchError::Compacted { oldest: 2 }));
@@ -90,7 +90,7 @@ fn a_history_that_was_passed_is_told_by_its_oldest_revision() {
     }
     assert_eq!(engine.history_oldest(), Some(3));
     assert_eq!(undelivered(&engine, slow), Err(WatchError::Compacted { oldest: 3 }));
-    assert_eq!(undelivered(&engine, idle), Ok(vec![]), "nothing that it had to tell of is gone");
+    assert_eq!(undelivered(&engine, idle), Ok(vec![]), "no undelivered change is lost");
     engine.start_history(HistoryLimits::default());
     assert_eq!(engine.history_oldest(), Some(3), "it goes on");
 }
@@ -98,7 +98,7 @@ fn a_history_that_was_passed_is_told_by_its_oldest_revision() {
 #[test]
 fn the_history_is_bounded_in_bytes() {
     let mut engine = engine(HistoryLimits { bytes_max: 1000, ..HistoryLimits::default() });
-    let watch = engine.watch(Watched::Prefix(b""), 1).expect("there is room");
+    let watch = engine.watch(Watched::Prefix(b""), 1).expect("within the limits");
     for _ in 0..10 {
         set(&mut engine, "/k", &"v".repeat(134));
     }
@@ -108,7 +108,7 @@ fn the_history_is_bounded_in_bytes() {
     assert_eq!(engine.history_oldest(), Some(12), "one alone may be too long");
 }
 
-/// Watchers of random diligence against a plain log of all that happened.
+/// Compares watches that are read at random intervals with a plain log of all changes.
 #[test]
 fn watches_agree_with_a_log() {
     let mut is_behind_window = 0;
@@ -117,7 +117,7 @@ fn watches_agree_with_a_log() {
         let mut engine = engine(HistoryLimits { changes_max: 20, ..HistoryLimits::default() });
         let scopes =
             [Watched::Key(b"/a/1"), Watched::Prefix(b"/a/"), Watched::Prefix(b"/"), Watched::Key(b"/b/2")];
-        let mut watches = scopes.map(|scope| Some(engine.watch(scope, 0).expect("there is room")));
+        let mut watches = scopes.map(|scope| Some(engine.watch(scope, 0).expect("within the limits")));
         let (mut log, mut last_received_at) = (Vec::new(), [const { Vec::new() }; 4]);
         for _ in 0..300 {
             let key = format!("/{}/{}", if rng.below(2) == 0 { "a" } else { "b" }, rng.below(3));
@@ -136,7 +136,7 @@ fn watches_agree_with_a_log() {
                 while let Some(id) = engine.next_ready_watch() {
                     let index = watches.iter().position(|watch| *watch == Some(id)).expect("one of ours");
                     if rng.below(12) == 0 {
-                        // A client that reads nothing for a while.
+                        // A client that stops reading for a while.
                         continue;
                     }
                     match undelivered(&engine, id) {
@@ -183,19 +183,19 @@ fn watches_agree_with_a_log() {
 fn leased_keys_vanish_with_their_lease_and_only_then() {
     let at = Instant::from_millis;
     let mut engine = engine(HistoryLimits { leases_max: 3, leased_keys_max: 4, ..HistoryLimits::default() });
-    let timed = engine.lease_grant(at(0), Some(Duration::from_millis(100))).expect("there is room");
-    let lasting = engine.lease_grant(at(0), None).expect("there is room");
+    let timed = engine.lease_grant(at(0), Some(Duration::from_millis(100))).expect("within the limits");
+    let lasting = engine.lease_grant(at(0), None).expect("within the limits");
     for key in ["/a", "/b", "/c", "/free"] {
         set(&mut engine, key, "v");
     }
-    engine.lease_attach(timed, Keys::scoped(b"/", &[b"a", b"b", b"never set"])).expect("there is room");
+    engine.lease_attach(timed, Keys::scoped(b"/", &[b"a", b"b", b"never set"])).expect("within the limits");
     engine.lease_attach(lasting, Keys::scoped(b"/", &[b"b"])).expect("it changes hands");
     assert_eq!(
         engine.lease_attach(lasting, Keys::scoped(b"/", &[b"c", b"d"])),
         Err(LeaseError::TooMany(4)),
         "all or none"
     );
-    let watch = engine.watch(Watched::Prefix(b"/"), 0).expect("there is room");
+    let watch = engine.watch(Watched::Prefix(b"/"), 0).expect("within the limits");
     assert_eq!(engine.next_lease_expiry(), Some(at(100)));
     engine.lease_renew(at(50), timed).expect("it lives");
     assert_eq!((engine.next_lease_expiry(), engine.lease_expire(at(149))), (Some(at(150)), None));
@@ -203,8 +203,8 @@ fn leased_keys_vanish_with_their_lease_and_only_then() {
     assert_eq!(undelivered(&engine, watch).unwrap(), ["5 /a=-"]);
     assert_eq!(engine.lease_renew(at(151), timed), Err(LeaseError::Unknown(timed.0)));
 
-    // A removal detaches: what is set anew stays.
-    engine.lease_attach(lasting, Keys::scoped(b"/", &[b"c"])).expect("there is room");
+    // A removal detaches the key, so a new value stays.
+    engine.lease_attach(lasting, Keys::scoped(b"/", &[b"c"])).expect("within the limits");
     engine.apply(A, &Request::Delete { key: Key::raw(b"/c") }).expect("legal");
     set(&mut engine, "/c", "anew");
     assert_eq!(engine.lease_end(lasting), Ok(1));
@@ -212,7 +212,7 @@ fn leased_keys_vanish_with_their_lease_and_only_then() {
     let left = ["/a", "/b", "/c", "/free"].map(|key| value(&engine, key).is_some());
     assert_eq!(left, [false, false, true, true]);
     for _ in 0..3 {
-        engine.lease_grant(at(0), None).expect("there is room");
+        engine.lease_grant(at(0), None).expect("within the limits");
     }
     assert_eq!(engine.lease_grant(at(0), None), Err(LeaseError::TooMany(3)));
 }
@@ -255,7 +255,7 @@ fn conditions_hold_as_they_say() {
 }
 
 #[test]
-fn a_transaction_does_all_or_nothing_and_wakes_whoever_waited() {
+fn a_transaction_does_all_or_nothing_and_wakes_the_waiters() {
     let mut engine = engine(HistoryLimits::default());
     set(&mut engine, "/a", "1");
     set(&mut engine, "/p/x", "1");
@@ -314,7 +314,7 @@ fn a_transaction_that_cannot_be_done_changes_nothing() {
         ],
         &[Write::DeletePrefix { prefix: b"/p/" }, add("/p/text"), add("/text")],
     ] {
-        // The key is that of the last write: the one that meets no number.
+        // The key is that of the last write, which finds no number.
         let Some(Write::Add { key, .. }) = refused.last() else { panic!("{refused:?}") };
         assert_eq!(attempt(&mut engine, refused), Err((ApplyError::NotANumber, Some(*key))), "{refused:?}");
     }
@@ -336,7 +336,9 @@ fn a_prefix_goes_with_its_values_and_queues_and_leaves_its_waiters() {
     for key in ["/r/1/a", "/r/1/b", "/r/10/a", "/r/1"] {
         set(&mut engine, key, "v");
     }
-    engine.apply(A, &Request::QueuePush { key: Key::raw(b"/r/1/q"), value: b"item" }).expect("there is room");
+    engine
+        .apply(A, &Request::QueuePush { key: Key::raw(b"/r/1/q"), value: b"item" })
+        .expect("within the limits");
     engine.apply(A, &Request::Wait { keys: Keys::scoped(b"/", &[b"r/1/w"]) }).expect("legal");
     assert_eq!(engine.delete_prefix(b"/r/1/").map(|done| done.removed), Ok(2));
     assert_eq!(engine.delete_prefix(b"/r/1/").map(|done| done.removed), Ok(0));
@@ -347,7 +349,7 @@ fn a_prefix_goes_with_its_values_and_queues_and_leaves_its_waiters() {
     );
     assert_eq!(engine.waiting(), 1);
     let set = Request::Set { key: Key::raw(b"/r/1/w"), value: b"" };
-    assert_eq!(engine.apply(A, &set).expect("there is room").released, [A.into()]);
+    assert_eq!(engine.apply(A, &set).expect("within the limits").released, [A.into()]);
     assert_eq!(engine.delete_prefix(b"").map(|done| done.removed), Ok(3));
     assert_eq!((engine.footprint(), engine.stored_bytes()), (0, 0));
 }
@@ -375,8 +377,10 @@ fn behind_a_fence_nothing_changes_whatever_the_request() {
     let mut engine = engine(HistoryLimits::default());
     set(&mut engine, "/r.3/a", "1");
     set(&mut engine, "/r.4/a", "1");
-    engine.apply(A, &Request::QueuePush { key: Key::raw(b"/r.3/q"), value: b"x" }).expect("there is room");
-    let lease = engine.lease_grant(Instant::ORIGIN, None).expect("there is room");
+    engine
+        .apply(A, &Request::QueuePush { key: Key::raw(b"/r.3/q"), value: b"x" })
+        .expect("within the limits");
+    let lease = engine.lease_grant(Instant::ORIGIN, None).expect("within the limits");
     let keys: [&[u8]; 2] = [b"/r.3/a", b"/r.4/a"];
     engine.lease_attach(lease, Keys::scoped(b"", &keys)).expect("known");
     engine.fence(b"/r.", 3);
@@ -429,7 +433,9 @@ fn a_prefix_above_a_fence_takes_what_may_go_and_counts_what_stays() {
     for key in ["/a", "/r.3/a", "/r.3/b", "/r.4/a"] {
         set(&mut engine, key, "1");
     }
-    engine.apply(A, &Request::QueuePush { key: Key::raw(b"/r.3/q"), value: b"x" }).expect("there is room");
+    engine
+        .apply(A, &Request::QueuePush { key: Key::raw(b"/r.3/q"), value: b"x" })
+        .expect("within the limits");
     engine.fence(b"/r.", 3);
     assert_eq!(engine.delete_prefix(b"/r.3"), Ok(PrefixRemoved { removed: 0, left: 2 }));
     assert_eq!(engine.delete_prefix(b""), Ok(PrefixRemoved { removed: 2, left: 2 }));
@@ -449,11 +455,11 @@ fn a_popper_waits_for_items_whatever_else_goes_by_the_name() {
     let key = Key::raw(b"/q");
     let popper = WaiterId::Request(5);
     set(&mut engine, "/q", "a value");
-    engine.wait_for_item(popper, key).expect("there is room");
+    engine.wait_for_item(popper, key).expect("within the limits");
     assert_eq!(engine.waiting(), 1, "the value is no item");
-    let applied = engine.apply(A, &Request::QueuePush { key, value: b"x" }).expect("there is room");
+    let applied = engine.apply(A, &Request::QueuePush { key, value: b"x" }).expect("within the limits");
     assert_eq!(applied.released, [popper]);
-    engine.wait_for_item(popper, key).expect("there is room");
+    engine.wait_for_item(popper, key).expect("within the limits");
     engine.forget_waits(popper);
     assert_eq!(engine.waiting(), 0);
 }
