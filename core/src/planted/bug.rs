@@ -29,7 +29,7 @@ pub enum Bug {
     PaidNewcomer,
     /// `agent::supervisor`: an agent that is stopped during a rendezvous continues.
     UnheardStop,
-    /// `agent::supervisor`: a timeout of the exit barrier is taken for its release.
+    /// `agent::supervisor`: a failed exit barrier is taken for a released one.
     BlindExitBarrier,
     /// `agent::supervisor`: an agent that leaves the exit barrier before its arrival was counted does not announce
     /// it.
