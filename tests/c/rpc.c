@@ -445,7 +445,8 @@ void workers_end_in_both_ways(void) {
   // The end is told once; whoever asks again is refused at once.
   FAILS(RDZV_RPC_NO_MEMBER, rdzv_rpc_next_event(pair.two, -1, &event, NULL, NULL, &error));
   await_group_event(pair.one, RDZV_RPC_EVENT_LEFT, "two", NULL);
-  call_fails(pair.two, call_of("one", "echo", ""), RDZV_RPC_NO_MEMBER, "this worker is not a member of the group any more: this worker has left");
+  call_fails(pair.two, call_of("one", "echo", ""), RDZV_RPC_NO_MEMBER,
+             "this worker is not a member of the group any more: this worker has left");
   call_fails(pair.one, call_of("two", "echo", ""), RDZV_RPC_UNKNOWN_WORKER, NULL);
   OK(rdzv_rpc_shutdown(pair.two, RDZV_RPC_GRACEFUL, &error));
   FAILS(INVALID, rdzv_rpc_shutdown(pair.one, 3, &error));

@@ -1,7 +1,8 @@
-//! Calls between workers: [`serving::RpcServer`] takes them, [`calling::RpcClient`] makes them.
+//! Calls between workers: [`serving::RpcServer`] accepts them, [`calling::RpcClient`] makes them.
 //!
-//! Each has one thread for all its connections. A blocking call that is alone on its connection is made by the thread that
-//! makes it, and pooled handlers answer from their own threads; so neither is handed from thread to thread on its way.
+//! Each has one thread for all its connections. A blocking call that is alone on its connection reads its response on
+//! the calling thread, and pooled handlers write their responses from their own threads. So neither is passed between
+//! threads.
 
 mod borrowed;
 pub mod calling;
@@ -23,7 +24,7 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::fmt;
 
-/// Bytes of a request or an answer, which are sent from where they lie. Cheap to clone.
+/// Bytes of a request or a response, which are sent from where they are stored. Cheap to clone.
 #[derive(Clone)]
 pub struct Payload(Kept);
 
@@ -34,13 +35,14 @@ enum Kept {
 }
 
 impl Payload {
-    /// Bytes that somebody else keeps. They may be dropped on any thread; nothing of the library's is locked then.
+    /// Creates a payload from bytes with a custom owner. The owner may be dropped on any thread; the library holds no
+    /// lock then.
     #[must_use]
     pub fn foreign(bytes: Arc<dyn AsRef<[u8]> + Send + Sync>) -> Self {
         Self(Kept::Foreign(BorrowedBuffer::new(bytes)))
     }
 
-    /// The bytes.
+    /// Returns the bytes.
     #[must_use]
     pub fn bytes(&self) -> &[u8] {
         match &self.0 {
@@ -49,7 +51,7 @@ impl Payload {
         }
     }
 
-    /// The bytes alone; copied only where they are shared.
+    /// Returns the bytes as a vector; copies them only if they are shared.
     fn into_bytes(self) -> Vec<u8> {
         match self.0 {
             Kept::Bytes(bytes) => Arc::try_unwrap(bytes).unwrap_or_else(|shared| shared.to_vec()),

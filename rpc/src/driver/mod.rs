@@ -1,4 +1,4 @@
-//! The driver: the only place that names sockets, threads and the clock.
+//! Driver: sockets, threads and the clock, which no other module of this crate uses.
 #![cfg_attr(test, allow(clippy::disallowed_methods, reason = "tests have deadlines of their own"))]
 #![allow(clippy::std_instead_of_core, clippy::std_instead_of_alloc, reason = "std is at home here")]
 

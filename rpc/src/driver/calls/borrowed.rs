@@ -1,7 +1,7 @@
-//! Bytes that are lent, and the locks beneath which they are not given back.
+//! Bytes with a custom owner, and the locks under which the owner must not be dropped.
 //!
-//! What gives them back is code of the program's: it may make a call, or want a lock of its own that another thread holds
-//! while that makes one. So whatever is dropped while a connection is locked waits until it is not.
+//! Dropping the owner runs code of the program. That may make a call, or take a lock that another thread holds during a
+//! call. So an owner that is dropped while a connection is locked is kept until the connection is unlocked.
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -13,13 +13,13 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 type Bytes = Arc<dyn AsRef<[u8]> + Send + Sync>;
 
 std::thread_local! {
-    /// How many locks this thread holds.
+    /// Number of locks that this thread holds.
     static LOCKS: Cell<usize> = const { Cell::new(0) };
-    /// What is to be given back when it holds none.
+    /// Owners to be dropped when the thread holds no lock.
     static DUE: RefCell<Vec<Bytes>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Bytes that somebody else keeps. Cheap to clone.
+/// Bytes with a custom owner. Cheap to clone.
 #[derive(Clone)]
 pub(super) struct BorrowedBuffer(ManuallyDrop<Bytes>);
 
@@ -37,7 +37,7 @@ impl Drop for BorrowedBuffer {
     fn drop(&mut self) {
         // SAFETY: it is taken once, since this is dropped once.
         let bytes = unsafe { ManuallyDrop::take(&mut self.0) };
-        // A thread that is ending has no such list any more, and no locks.
+        // A thread that is terminating has no such list any more, and holds no locks.
         let locks = LOCKS.try_with(Cell::get).unwrap_or(0);
         if locks > 0 {
             DUE.with_borrow_mut(|due| due.push(bytes));
@@ -45,12 +45,12 @@ impl Drop for BorrowedBuffer {
     }
 }
 
-/// Whether this thread gives bytes back as soon as it holds no lock.
+/// Whether this thread will drop owners as soon as it holds no lock.
 pub(super) fn is_due() -> bool {
     DUE.with_borrow(|due| !due.is_empty())
 }
 
-/// A lock of this module's, held. What is lent and is dropped meanwhile is given back when the lock is free again.
+/// Guard of a lock of this module. Owners that are dropped meanwhile are kept until the lock is released.
 #[derive(Debug)]
 pub(super) struct Locked<'a, T>(ManuallyDrop<MutexGuard<'a, T>>);
 

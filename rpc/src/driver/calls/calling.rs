@@ -1,4 +1,4 @@
-//! The worker that calls.
+//! Client of other workers.
 
 use super::client_state::{Shared, Target};
 use super::completion::Completion;
@@ -32,38 +32,38 @@ use std::sync::{Condvar, Mutex, OnceLock, PoisonError};
 pub use super::completion::CallResult;
 pub(in crate::driver) use super::completion::{CallGuard, Mark};
 
-/// Who calls, and how.
+/// Options of an [`RpcClient`].
 #[derive(Debug)]
 pub struct RpcClientOptions {
-    /// Who it is.
+    /// Name and number of this worker.
     pub me: WorkerInfo,
-    /// Its group.
+    /// Id of its group.
     pub group: Vec<u8>,
-    /// Bounds on each connection.
+    /// Limits of each connection.
     pub limits: RpcLimits,
-    /// How hosts that fell silent are noticed; `None` leaves it to the system's defaults.
+    /// TCP keep-alive, which detects silent hosts; `None` leaves the system's defaults.
     pub keep_alive: Option<KeepAlive>,
-    /// The worker's own handlers, for calls to itself.
+    /// This worker's own handlers, for calls to itself.
     pub local: Option<Arc<Handling>>,
 }
 
-/// Makes calls to other workers, and to itself. Dropping it ends all calls.
+/// Client that calls other workers, and this worker itself. Dropping it fails all calls.
 #[derive(Debug)]
 pub struct RpcClient {
     shared: Arc<Shared>,
     links: Mutex<Vec<Weak<Link>>>,
-    /// The worker's own handlers.
+    /// This worker's own handlers.
     local: Option<Arc<Handling>>,
     stop: Arc<AtomicBool>,
     thread: Option<Thread>,
 }
 
-/// Workers that had calls under way when nobody waited any longer.
+/// Callees of calls that were pending at the deadline.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Busy(pub Vec<WorkerInfo>);
 
 impl RpcClient {
-    /// No connections yet.
+    /// Creates a client without connections.
     ///
     /// # Errors
     /// The system has no descriptors or threads left.
@@ -71,7 +71,8 @@ impl RpcClient {
         Self::new_watched(options, |_| ())
     }
 
-    /// The same; `failed` hears, on the client's thread, that it panicked, and in which words. All calls have failed then.
+    /// Creates a client that calls `failed` on its thread if that thread panics, with the panic's message. All calls
+    /// have failed by then.
     ///
     /// # Errors
     /// As [`RpcClient::new`].
@@ -97,21 +98,21 @@ impl RpcClient {
             end: OnceLock::new(),
         });
         let stop = Arc::new(AtomicBool::new(false));
-        let (stop_flag, carried) = (Arc::clone(&stop), Arc::clone(&shared));
+        let (stop_flag, thread_shared) = (Arc::clone(&stop), Arc::clone(&shared));
         let thread = threads::spawn("rdzv-rpc-out", move || {
-            let drive = AssertUnwindSafe(|| drive(&mut events, &carried, &stop_flag));
+            let drive = AssertUnwindSafe(|| drive(&mut events, &thread_shared, &stop_flag));
             if let Err(panic) = catch_unwind(drive) {
                 let message = format!("the thread of calls panicked: {}", panic_text(&*panic));
-                // Nobody reads answers or keeps deadlines any more.
-                carried.end_all(&ConnectionError::Panicked(message.as_str().into()));
+                // No thread reads responses or checks deadlines any more.
+                thread_shared.end_all(&ConnectionError::Panicked(message.as_str().into()));
                 failed(&message);
             }
         })?;
         Ok(Self { shared, links: Mutex::default(), local, stop, thread: Some(thread) })
     }
 
-    /// The way to a worker at this address. Nothing is sent before the first call; whoever asks for the same worker again
-    /// shares the connection.
+    /// Returns a handle for calls to the worker at this address. Nothing is sent before the first call; all handles of
+    /// the same worker share a connection.
     ///
     /// # Errors
     /// The system has no descriptors left.
@@ -124,8 +125,8 @@ impl RpcClient {
         self.peer_at(worker, host, port)
     }
 
-    /// The same to whoever is at this address, also where it has this worker's own name and number: one that died and came
-    /// back looks for the one before.
+    /// Returns a handle for calls to the worker at this address, even if it has this worker's own name and number: a
+    /// restarted worker checks whether its predecessor is alive.
     ///
     /// # Errors
     /// As [`RpcClient::peer`].
@@ -146,15 +147,15 @@ impl RpcClient {
         Some(RpcPeer(To::Link(known?)))
     }
 
-    /// The worker there is gone, for who knows better than the connection: all calls to it fail at once, in these words, and
-    /// so do later ones of those who have the way to it. Whoever asks for it anew gets another way.
+    /// Marks the worker there as dead, for callers that know better than the connection: all calls to it fail with this
+    /// message, and so do later calls of existing handles. [`RpcClient::peer`] creates a new connection.
     pub fn mark_dead(&self, worker: &WorkerInfo, host: &str, port: u16, why: &str) {
         let why = ConnectionError::GivenUp(why.into());
         self.links_to(worker, host, port).for_each(|link| link.end(&why));
     }
 
-    /// The worker there takes no further calls: those under way are waited for, as long as it gives signs of life. Whoever
-    /// asks for it anew gets another way.
+    /// The worker there accepts no further calls: the pending ones continue as long as it responds to pings.
+    /// [`RpcClient::peer`] creates a new connection.
     pub fn part_with(&self, worker: &WorkerInfo, host: &str, port: u16) {
         self.links_to(worker, host, port).for_each(|link| link.goodbye());
     }
@@ -165,7 +166,7 @@ impl RpcClient {
         self.links().into_iter().filter(is_it)
     }
 
-    /// Deadlines that are looked after.
+    /// Number of scheduled deadlines.
     #[cfg(test)]
     pub(super) fn alarms(&self) -> usize {
         self.shared.timers.lock().unwrap_or_else(PoisonError::into_inner).len()
@@ -176,17 +177,17 @@ impl RpcClient {
         links.iter().filter_map(Weak::upgrade).collect()
     }
 
-    /// Makes no further calls, and waits until those under way have ended.
+    /// Accepts no further calls, and waits until the pending ones have ended.
     ///
     /// # Errors
-    /// Those whose calls had not ended within `timeout`.
+    /// Callees of the calls that had not ended within `timeout`.
     pub fn leave(&self, timeout: Duration) -> Result<(), Busy> {
         let links = self.links();
         links.iter().for_each(Link::goodbye);
         let until = self.shared.clock.now() + timeout;
         let (lock, stop_flag) = &self.shared.left;
         loop {
-            // Whoever leaves takes the lock before it tells, so nobody is missed between the look and the wait.
+            // A link takes the lock before it notifies, so no notification is lost between the check and the wait.
             let guard = lock.lock().unwrap_or_else(PoisonError::into_inner);
             let busy: Vec<_> =
                 links.iter().filter(|link| !link.has_left()).map(|link| link.worker.clone()).collect();
@@ -201,18 +202,18 @@ impl RpcClient {
         }
     }
 
-    /// All calls of the program's that there are fail at once, in these words, those of the worker to itself among them.
-    /// Later ones may be made, and calls of the library's own go on.
+    /// Fails all pending calls of the program with this message, including those of the worker to itself. New calls are
+    /// accepted, and the library's own calls continue.
     pub fn cut(&self, why: &str) {
         self.shared.all_targets().for_each(|target| target.cut(why));
     }
 
-    /// Makes no further calls; those that there are fail at once, in these words.
+    /// Accepts no further calls, and fails the pending ones with this message.
     pub fn stop(&self, why: &str) {
         self.shared.end_all(&ConnectionError::CallerEnded(why.into()));
     }
 
-    /// The same, since a thread of the worker's panicked.
+    /// Accepts no further calls, and fails the pending ones, because a thread of the worker has panicked.
     pub fn stop_in_panic(&self, message: &str) {
         self.shared.end_all(&ConnectionError::Panicked(message.into()));
     }
@@ -235,14 +236,14 @@ impl Shared {
         targets.into_iter().filter_map(|target| target.upgrade())
     }
 
-    /// All calls fail, those that there are and later ones.
+    /// Fails all pending and later calls.
     fn end_all(&self, why: &ConnectionError) {
         self.end.get_or_init(|| why.clone());
         self.all_targets().for_each(|target| target.end(why));
     }
 }
 
-/// The client's thread.
+/// Runs the client's thread.
 fn drive(events: &mut EventLoop, shared: &Shared, stop: &AtomicBool) {
     let mut scratch = Vec::with_capacity(SCRATCH_BYTES);
     let find = |token: usize| {
@@ -254,7 +255,7 @@ fn drive(events: &mut EventLoop, shared: &Shared, stop: &AtomicBool) {
         let until = timers.first().map(|(at, _)| at);
         shared.sleeps_until.store(until.unwrap_or(Instant::MAX).as_nanos(), Ordering::Release);
         drop(timers);
-        // The queue fails only for want of memory; what is left then is time.
+        // Waiting fails only for lack of memory; deadlines are still checked then.
         let ready = events.wait(until);
         shared.sleeps_until.store(0, Ordering::Release);
         for one in ready.into_iter().flatten() {
@@ -275,32 +276,33 @@ fn drive(events: &mut EventLoop, shared: &Shared, stop: &AtomicBool) {
     }
 }
 
-/// What is called.
+/// Parameters of a call.
 #[derive(Clone, Copy, Debug)]
 pub struct Call<'a> {
-    /// The name of the handler.
+    /// Name of the handler.
     pub handler: &'a str,
-    /// How long it may take; `None`: as long as it does, while the worker gives signs of life.
+    /// Timeout; `None` waits as long as the worker responds to pings.
     pub timeout: Option<Duration>,
-    /// Whoever may end a blocking call from another thread.
+    /// Token that cancels a blocking call from another thread.
     pub canceller: Option<&'a Canceller>,
 }
 
 impl<'a> Call<'a> {
-    /// A call of this handler that takes as long as it does.
+    /// Creates the parameters of a call of this handler without a timeout.
     #[must_use]
     pub const fn of(handler: &'a str) -> Self {
         Self { handler, timeout: None, canceller: None }
     }
 
-    /// The same, for so long at most.
+    /// Sets the timeout.
     #[must_use]
     pub const fn with_timeout(self, timeout: Duration) -> Self {
         Self { timeout: Some(timeout), ..self }
     }
 }
 
-/// The way to one worker. Clones share it; the connection ends with the last of them and of their calls.
+/// Handle for calls to one worker. Clones share the connection, which is closed when the last of them and of their
+/// calls has ended.
 #[derive(Clone, Debug)]
 pub struct RpcPeer(To);
 
@@ -311,7 +313,7 @@ enum To {
 }
 
 impl RpcPeer {
-    /// Who is called.
+    /// The callee.
     #[must_use]
     pub fn worker(&self) -> &WorkerInfo {
         match &self.0 {
@@ -327,10 +329,10 @@ impl RpcPeer {
         }
     }
 
-    /// Calls, and waits for the answer. Not in an inline handler or a callback ([`may_wait`]): there it is refused.
+    /// Makes a call and waits for the response. Refused in an inline handler or a callback ([`may_wait`]).
     ///
     /// # Errors
-    /// Why there is none.
+    /// The call failed.
     pub fn call(&self, call: Call<'_>, payload: impl Into<Payload>) -> CallResult {
         self.call_payload(call, payload.into())
     }
@@ -351,20 +353,21 @@ impl RpcPeer {
             link.drive(*id);
         }
         let result = awaited.wait(FOREVER);
-        // To cancel a call gives lent bytes back, and that code may wait for this thread. An ended call has nothing to end.
+        // Cancelling a call releases borrowed bytes, which runs the program's code, and that may wait for this thread.
+        // The watch of an ended call cancels nothing.
         watch.into_iter().for_each(Watch::let_go);
         result.unwrap_or_else(|_| Err(LOST.of(call.handler, self.worker())))
     }
 
-    /// Calls, and does not wait.
+    /// Makes a call without waiting for the response.
     ///
     /// # Errors
-    /// It was not made, and nothing of it will be sent.
+    /// The call was not made, and nothing of it will be sent.
     pub fn start(&self, call: Call<'_>, payload: impl Into<Payload>) -> Result<PendingCall, CallError> {
         self.start_marked(call, payload.into(), None)
     }
 
-    /// The same; `mark` is dropped when the call has ended, whether or not anybody has looked.
+    /// Makes a call without waiting; `mark` is dropped when the call has ended, whether or not its result was taken.
     pub(in crate::driver) fn start_marked(
         &self,
         call: Call<'_>,
@@ -377,12 +380,12 @@ impl RpcPeer {
         Ok(PendingCall { target, handler: call.handler.into(), awaited: Some(awaited) })
     }
 
-    /// Calls, and has what came of it told to `callback`, which must not block: it is called once, on a thread of the
-    /// client's, on that of a handler of the same worker's, or on one that uses the same peer. One that panics has been told.
-    /// What ends the call before comes back.
+    /// Makes a call and passes its result to `callback`, which must not block. The callback runs once: on a thread of
+    /// the client, on that of a handler of the same worker, or on one that uses the same peer. A panic of it is caught.
+    /// The returned value cancels the call.
     ///
     /// # Errors
-    /// It was not made, and nothing of it will be sent.
+    /// The call was not made, and nothing of it will be sent.
     pub fn start_with(
         &self,
         call: Call<'_>,
@@ -396,15 +399,15 @@ impl RpcPeer {
         begun.map(|(target, _)| CallCanceller(target))
     }
 
-    /// Calls what nobody answers. Nobody hears whether it arrived.
+    /// Makes a one-way call. Its arrival is not reported.
     ///
     /// # Errors
-    /// It was not made, and nothing of it will be sent.
+    /// The call was not made, and nothing of it will be sent.
     pub fn notify(&self, call: Call<'_>, payload: impl Into<Payload>) -> Result<(), CallError> {
         self.notify_marked(call, payload.into(), None)
     }
 
-    /// The same; `mark` is dropped when the last of it is out.
+    /// Makes a one-way call; `mark` is dropped when its last byte is written.
     pub(in crate::driver) fn notify_marked(
         &self,
         call: Call<'_>,
@@ -484,13 +487,13 @@ impl RpcPeer {
     }
 }
 
-/// What is known of a call that is gone without a word.
+/// Failure of a call whose result was dropped.
 const LOST: CallFailure = CallFailure::ConnectionLost(ConnectionError::Closed);
 
-/// Longer than anything lives; what ends a wait is the call's own deadline, or the worker's end.
+/// Practically unlimited; the wait ends with the call's own deadline, or with the worker.
 const FOREVER: Duration = Duration::from_secs(1 << 31);
 
-/// Where a call is.
+/// Target of a call.
 #[derive(Clone, Debug)]
 enum CallTarget {
     Link(Arc<Link>, u64),
@@ -513,20 +516,20 @@ impl CallTarget {
     }
 }
 
-/// A call under way. Dropped before it has ended, it is cancelled.
+/// Pending call. Dropping it before it has ended cancels it.
 #[derive(Debug)]
 pub struct PendingCall {
     target: CallTarget,
     handler: Box<str>,
-    /// `None`: what came of it was told.
+    /// `None` once the result was taken.
     awaited: Option<Awaited<CallResult>>,
 }
 
 impl PendingCall {
-    /// Waits for the answer. Where nothing may wait ([`may_wait`]), a call that has not ended is given up.
+    /// Waits for the response. Where the thread may not wait ([`may_wait`]), a call that has not ended is given up.
     ///
     /// # Errors
-    /// Why there is none.
+    /// The call failed.
     pub fn wait(mut self) -> CallResult {
         self.look(FOREVER)
             .unwrap_or_else(|| Err(self.failed(if may_wait() { LOST } else { CallFailure::Reentrant })))
@@ -536,8 +539,8 @@ impl PendingCall {
         why.of(&*self.handler, self.target.peer())
     }
 
-    /// What came of it, if that is known within `timeout`. It is told once; later there is nothing. Where nothing may
-    /// wait ([`may_wait`]), it looks once.
+    /// Returns the result if it is available within `timeout`. The result is returned once; later calls return `None`.
+    /// Where the thread may not wait ([`may_wait`]), the timeout is 0.
     pub fn look(&mut self, timeout: Duration) -> Option<CallResult> {
         let timeout = if may_wait() { timeout } else { Duration::ZERO };
         let result = self.awaited.as_ref()?.look(timeout)?;
@@ -545,24 +548,24 @@ impl PendingCall {
         Some(result.unwrap_or_else(|_| Err(self.failed(LOST))))
     }
 
-    /// Ends it, unless it has ended. Whether it had not.
+    /// Cancels the call; returns true if it had not ended.
     pub fn cancel(&self) -> bool {
         self.target.cancel()
     }
 
-    /// Ends it while another thread waits for it.
+    /// Returns a handle that cancels the call while another thread waits for it.
     #[must_use]
     pub fn canceller(&self) -> CallCanceller {
         CallCanceller(self.target.clone())
     }
 }
 
-/// Ends one call, from any thread. It keeps the way to the worker alive.
+/// Handle that cancels one call, from any thread. It keeps the connection open.
 #[derive(Clone, Debug)]
 pub struct CallCanceller(CallTarget);
 
 impl CallCanceller {
-    /// Ends the call, unless it has ended. Whether it had not.
+    /// Cancels the call; returns true if it had not ended.
     pub fn cancel(&self) -> bool {
         self.0.cancel()
     }

@@ -1,4 +1,4 @@
-//! What all calls of a client have in common.
+//! State that all calls of a client share.
 
 use super::reentrancy::Home;
 use crate::connection::ConnectionError;
@@ -17,39 +17,39 @@ use rendezvous_core::time::Instant;
 use slab::Slab;
 use std::sync::{Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 
-/// What the client's thread looks after: a connection, or a call of the worker to itself.
+/// What the client's thread drives: a connection, or a call of the worker to itself.
 pub(super) trait Target: Send + Sync {
-    /// The socket that is watched has become ready.
+    /// The watched socket is ready.
     fn ready(self: Arc<Self>, scratch: &mut Vec<u8>);
 
-    /// A time that was scheduled has come.
+    /// A scheduled time has come.
     fn tick(self: Arc<Self>, now: Instant);
 
-    /// Calls of the program's fail at once, in these words.
+    /// Fails the program's calls with this message.
     fn cut(self: Arc<Self>, message: &str);
 
-    /// All calls fail at once, and there are no further ones.
+    /// Fails all calls, and accepts no further ones.
     fn end(self: Arc<Self>, why: &ConnectionError);
 }
 
-/// What all calls of a worker have in common.
+/// State that all calls of a client share.
 pub(super) struct Shared {
     pub(super) me: WorkerInfo,
     pub(super) group: Box<[u8]>,
     pub(super) limits: RpcLimits,
     pub(super) keep_alive: Option<KeepAlive>,
-    /// Whose callbacks there are.
+    /// Worker whose callbacks these are.
     pub(super) home: Home,
     pub(super) clock: Clock,
     pub(super) watcher: Watcher,
     pub(super) waker: Waker,
     pub(super) targets: Mutex<Slab<Weak<dyn Target>>>,
     pub(super) timers: Mutex<Set<(Instant, usize)>>,
-    /// Until when the client's thread sleeps if nobody wakes it.
+    /// Time until which the client's thread sleeps unless it is woken.
     pub(super) sleeps_until: AtomicU64,
-    /// Told when somebody has left.
+    /// Notified when a link has no more calls after a goodbye.
     pub(super) left: (Mutex<()>, Condvar),
-    /// Why nobody is called any more. Set before the calls that there are end.
+    /// Reason why no calls are accepted any more. Set before the pending calls fail.
     pub(super) end: OnceLock<ConnectionError>,
 }
 
@@ -70,16 +70,16 @@ impl Shared {
 
     pub(super) fn remove_target(&self, token: usize) {
         let target = self.targets().try_remove(token);
-        // What it refers to may go with it, and must find the table unlocked.
+        // Dropping the target may drop what it refers to, which needs the table unlocked.
         drop(target);
     }
 
-    /// The one with this token need not be looked at then.
+    /// Removes a time that was scheduled.
     pub(super) fn unschedule(&self, at: Instant, token: usize) {
         self.timers.lock().unwrap_or_else(PoisonError::into_inner).remove((at, token));
     }
 
-    /// At that time, at the latest, the one with this token is looked at.
+    /// Schedules a call of [`Target::tick`] at this time.
     pub(super) fn schedule(&self, at: Instant, token: usize) {
         let mut timers = self.timers.lock().unwrap_or_else(PoisonError::into_inner);
         timers.insert((at, token));

@@ -1,4 +1,4 @@
-//! Who is told what came of a call.
+//! Completion of calls.
 
 use crate::connection::CallError;
 use alloc::boxed::Box;
@@ -7,18 +7,18 @@ use core::fmt;
 use rendezvous_core::driver::reply::Reply;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// What came of a call.
+/// Result of a call.
 pub type CallResult = Result<Vec<u8>, CallError>;
 
-/// Lives as long as a call is under way, and hears first what came of it.
+/// Guard that lives as long as its call, and is notified of the result first.
 pub(in crate::driver) trait CallGuard: fmt::Debug + Send {
     fn ended(&self, result: &CallResult);
 }
 
-/// The mark of a call, where somebody wants to know how long it is under way.
+/// Guard of a call, if one is needed.
 pub(in crate::driver) type Mark = Option<Box<dyn CallGuard>>;
 
-/// Who is told what came of a call.
+/// Recipient of a call's result.
 pub(super) enum Completion {
     Waiter(Reply<CallResult>, Mark),
     Callback(Box<dyn FnOnce(CallResult) + Send>),
@@ -41,7 +41,7 @@ impl Completion {
                 reply.answer(result);
                 drop(mark);
             }
-            // One that panics has been told; others of the same thread's are not to suffer for it.
+            // A panic of a callback is caught, so that it does not affect the other calls of the thread.
             Self::Callback(callback) => drop(catch_unwind(AssertUnwindSafe(|| callback(result)))),
             Self::Unowned(mark) => _ = mark.map(|mark| mark.ended(&result)),
         }

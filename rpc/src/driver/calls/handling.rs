@@ -1,4 +1,4 @@
-//! Handlers: who they are, the threads that some of them run on, and how they answer.
+//! Handlers of a worker, the thread pool that runs some of them, and their responses.
 
 use super::reentrancy::{CallSite, Home};
 use super::{Payload, Received};
@@ -21,28 +21,28 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError, RwLock};
 /// Where a handler runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Run {
-    /// On the thread that serves all connections: it must not block. The quickest way for what takes no time.
+    /// On the thread that serves all connections: it must not block. Fastest for handlers that take no time.
     Inline,
     /// On a thread of the pool.
     Pooled,
 }
 
-/// What a handler is asked.
+/// Request that a handler gets.
 #[derive(Debug)]
 pub struct Request {
-    /// Who calls.
+    /// The caller.
     pub caller: WorkerInfo,
-    /// The handler's own name.
+    /// Name of the handler.
     pub handler: Arc<str>,
-    /// The bytes of the request.
+    /// Payload of the request.
     pub payload: Received,
-    /// Whether it is to be answered.
+    /// Whether it has a response.
     pub kind: CallKind,
-    /// How long the caller waits from now; `None`: as long as it takes.
+    /// Time until the caller gives up; `None` if it waits without a limit.
     pub time_left: Option<Duration>,
 }
 
-/// What is called.
+/// Function of a handler.
 pub type HandlerFn = dyn Fn(Request, Responder) + Send + Sync;
 
 pub(super) struct Handler {
@@ -58,7 +58,7 @@ impl fmt::Debug for Handler {
     }
 }
 
-/// The handlers of a worker and the threads of the pooled ones. A server has one; whoever calls itself has the same.
+/// Handlers of a worker, and the thread pool. A server has one; calls of the worker to itself use the same.
 #[derive(Debug)]
 pub struct Handling {
     handlers: RwLock<Handlers<Arc<Handler>>>,
@@ -67,16 +67,17 @@ pub struct Handling {
 }
 
 impl Handling {
-    /// No handlers yet, and a pool of so many threads at most, of which each is started when there is work for it.
+    /// Creates a table without handlers, and a pool of at most this many threads, each of which is started when there
+    /// is work for it.
     #[must_use]
     pub fn new(threads_max: usize) -> Arc<Self> {
         Arc::new(Self { handlers: RwLock::default(), pool: Pool::new(threads_max), home: Home::default() })
     }
 
-    /// Registers a handler of the program's.
+    /// Registers a handler of the program.
     ///
     /// # Errors
-    /// The name cannot be had.
+    /// The name is invalid or taken.
     pub fn register(
         &self,
         name: &str,
@@ -86,10 +87,10 @@ impl Handling {
         self.register_as(Owner::Program, name, run, Box::new(call))
     }
 
-    /// Registers a handler of the program's or of the library's.
+    /// Registers a handler of the program or of the library.
     ///
     /// # Errors
-    /// The name cannot be had.
+    /// The name is invalid or taken.
     pub fn register_as(
         &self,
         owner: Owner,
@@ -101,19 +102,20 @@ impl Handling {
         self.handlers.write().unwrap_or_else(PoisonError::into_inner).register(owner, name, handler)
     }
 
-    /// Takes a handler of the program's out; whether there was one. Requests that it has are carried out to their end.
+    /// Removes a handler of the program; returns false if there is none. Requests that it has already got are
+    /// completed.
     pub fn remove(&self, name: &str) -> bool {
         self.remove_as(Owner::Program, name)
     }
 
-    /// As [`Handling::remove`], for the library's as well.
+    /// As [`Handling::remove`], for handlers of the library as well.
     pub fn remove_as(&self, owner: Owner, name: &str) -> bool {
         let handler = self.handlers.write().unwrap_or_else(PoisonError::into_inner).remove(owner, name);
-        // What it holds goes when the lock is free again.
+        // The handler's state is dropped after the lock is released.
         handler.is_some()
     }
 
-    /// Whether this thread runs one of these handlers, or a callback of a call that whoever has them made.
+    /// Whether this thread runs one of these handlers, or a callback of a call of the same worker.
     #[must_use]
     pub fn is_around(&self) -> bool {
         self.home.is_around()
@@ -131,7 +133,7 @@ impl Handling {
         self.pool.submit(job);
     }
 
-    /// How many requests wait for a thread, where all there may be are busy.
+    /// Returns the number of requests that wait for a thread, if all threads are busy.
     pub(super) fn exhaustion(&self) -> Option<PoolLoad> {
         let waiting = self.pool.queue.lock();
         let is_exhausted =
@@ -140,9 +142,9 @@ impl Handling {
         is_exhausted.then(|| PoolLoad { threads: count(waiting.threads), waiting: count(waiting.jobs.len()) })
     }
 
-    /// For a worker that ends: has its pooled requests carried out within `grace`, gives up those that have not begun by
-    /// then, and waits up to `final_timeout` for the others. Whether no pooled handler is at work any more; one that asks this
-    /// itself does not wait for itself.
+    /// For a worker that ends: lets the pool execute the queued requests within `grace`, then rejects those that have
+    /// not begun, and waits up to `final_timeout` for the others. Returns true if no pooled handler is running any
+    /// more; a handler that calls this does not wait for itself.
     pub(in crate::driver) fn finish(&self, grace: Duration, final_timeout: Duration) -> bool {
         let queue = &self.pool.queue;
         let is_around = self.is_around();
@@ -155,7 +157,7 @@ impl Handling {
     }
 }
 
-/// A request that is complete, and the handler that it is for.
+/// Complete request and its handler.
 #[derive(Debug)]
 pub(super) struct Job {
     pub(super) handler: Arc<Handler>,
@@ -168,13 +170,13 @@ pub(super) struct Job {
 }
 
 impl Job {
-    /// Whether it is for a handler of the program's.
+    /// Whether it is for a handler of the program.
     pub(super) fn is_of_the_program(&self) -> bool {
         is_of_the_program(&self.handler.name)
     }
 
-    /// Has the handler carry it out, unless the call was given up, or its caller is to take other answers first. A handler
-    /// that panics has failed, and the thread lives on.
+    /// Runs the handler, unless the call was given up, or its caller must read other responses first. If the handler
+    /// panics, the call fails, and the thread continues.
     pub(super) fn run(self) {
         let begun = match &self.to {
             _ if self.kind == CallKind::OneWay => Some(self),
@@ -202,68 +204,68 @@ impl Job {
     }
 }
 
-/// One call, among all that this process answers.
+/// Identity of a call in this process.
 pub(super) type CallKey = (usize, u64);
 
-/// Whether a handler on this thread carries this call out.
+/// Whether a handler on this thread is executing this call.
 pub(super) fn is_carried_out(call: CallKey) -> bool {
     CARRIED_OUT.get() == Some(call)
 }
 
 std::thread_local! {
-    /// The call that a handler on this thread carries out, the innermost.
+    /// Call that a handler on this thread is executing, the innermost.
     static CARRIED_OUT: Cell<Option<CallKey>> = const { Cell::new(None) };
 }
 
-/// Where calls that handlers answer come from: a connection, the worker itself, or a backend of the program's.
+/// Source of calls for handlers: a connection, the worker itself, or a custom backend.
 pub(super) trait CallSource: Send + Sync {
-    /// Its number, among those whose pooled handlers take turns.
+    /// Number of the source, by which the pool alternates between sources.
     fn number(&self) -> usize {
         0
     }
 
-    /// Whether somebody waits for the answer to a call.
+    /// Whether the caller waits for the response to a call.
     fn is_wanted(&self, call: u64) -> bool;
 
-    /// Whether the handler of a call begins now.
+    /// Whether the handler of a call may start now.
     fn begins(&self, call: u64) -> bool {
         self.is_wanted(call)
     }
 
-    /// Keeps the job of a call whose handler does not begin now, for later, or drops that of one that is not wanted. Where
-    /// the handler begins after all, it comes back.
+    /// Keeps the job of a call whose handler may not start now, or drops it if the call is not wanted. Returns the job
+    /// if the handler may start after all.
     fn begin(&self, call: u64, job: Job) -> Option<Job> {
         let _ = (call, job);
         None
     }
 
-    /// Answers a call. Whether anybody waits for it.
+    /// Responds to a call. Returns whether the caller waits for it.
     fn answer(&self, call: u64, payload: Payload) -> bool;
 
-    /// Fails a call. Whether anybody waits for it.
+    /// Fails a call. Returns whether the caller waits for it.
     fn fail(&self, call: u64, status: Status, message: &str) -> bool;
 }
 
-/// Whom a handler answers.
+/// Recipient of a handler's response.
 #[derive(Clone)]
 pub(super) struct AnswerTo {
     pub(super) source: Arc<dyn CallSource>,
-    /// Which of its calls; 0 where there is one.
+    /// Number of the call; 0 if the source has only one.
     pub(super) call: u64,
 }
 
-/// Whether an answer is still wanted. The caller gives it up; the code that is to answer looks.
+/// Flag that says whether a response is still wanted. The caller clears it; the handler reads it.
 #[derive(Clone, Debug)]
 pub struct Wanted(Arc<AtomicBool>);
 
 impl Wanted {
-    /// A call of this kind: the answer to a one-way call is never wanted.
+    /// Creates the flag of a call; the response to a one-way call is never wanted.
     #[must_use]
     pub fn new(kind: CallKind) -> Self {
         Self(Arc::new(AtomicBool::new(kind == CallKind::Responded)))
     }
 
-    /// The caller waits no longer.
+    /// The caller does not wait any more.
     pub fn give_up(&self) {
         self.0.store(false, Ordering::Release);
     }
@@ -275,14 +277,15 @@ impl Wanted {
     }
 }
 
-/// Whoever is told what a handler says, once.
+/// Function that gets a handler's response, once.
 pub type Listener = Box<dyn FnOnce(Result<Payload, CallFailure>) + Send>;
 
-/// A caller that no connection of this library's leads to.
+/// Caller that is not connected by this library.
 pub(super) struct External {
     listener: Mutex<Option<Listener>>,
     wanted: Wanted,
 }
+
 
 impl External {
     fn complete(&self, answer: Result<Payload, CallFailure>) -> bool {
@@ -330,13 +333,13 @@ impl AnswerTo {
     }
 }
 
-/// Who counts what is taken in.
+/// Owner of the count of accepted requests.
 pub(super) trait Holder: fmt::Debug + Send + Sync {
-    /// A request with a payload of so many bytes is done with.
+    /// A request with a payload of this many bytes has ended.
     fn let_go(&self, quota: QuotaId, payload_bytes: u64);
 }
 
-/// A request that is taken in, until this is dropped.
+/// Accepted request; dropping it ends the request.
 #[derive(Debug)]
 pub(super) struct Held {
     pub(super) holder: Arc<dyn Holder>,
@@ -350,7 +353,7 @@ impl Drop for Held {
     }
 }
 
-/// The way back for one answer, from any thread and at any time. Dropped without an answer, it tells the caller so.
+/// Handle for one response, from any thread and at any time. Dropping it without a response fails the call.
 #[derive(Debug)]
 pub struct Responder {
     handler: Arc<str>,
@@ -359,7 +362,7 @@ pub struct Responder {
 }
 
 impl Responder {
-    /// That of a request which came by a backend of the program's own.
+    /// Creates the responder of a request that came through a custom backend.
     #[must_use]
     pub fn external(handler: Arc<str>, completion: Listener, wanted: Wanted) -> Self {
         let external = External { listener: Mutex::new(Some(completion)), wanted };
@@ -367,27 +370,27 @@ impl Responder {
         Self { handler, to: Some(to), held: None }
     }
 
-    /// Answers. Whether anybody waits for it.
+    /// Sends the response. Returns whether the caller waits for it.
     pub fn answer(mut self, payload: impl Into<Payload>) -> bool {
         self.finish(|to| to.answer(payload.into()))
     }
 
-    /// The call failed, in these words. Whether anybody waits for it.
+    /// Fails the call with this message. Returns whether the caller waits for it.
     pub fn fail(mut self, message: &str) -> bool {
         self.finish(|to| to.fail(Status::Failed, message))
     }
 
-    /// The handler cannot read its request, for this reason. Whether anybody waits for it.
+    /// Fails the call because the handler cannot decode its request. Returns whether the caller waits for it.
     pub fn refuse_malformed(mut self, message: &str) -> bool {
         self.finish(|to| to.fail(Status::Malformed, message))
     }
 
-    /// The worker has not carried this one out, and will not, for this reason.
+    /// Fails the call because the worker has not executed it, and will not.
     pub(in crate::driver) fn decline(mut self, why: Status, message: &str) {
         self.finish(|to| to.fail(why, message));
     }
 
-    /// Whether anybody waits for an answer still; for who has much to do for it.
+    /// Whether the caller still waits for a response; for handlers that take long.
     #[must_use]
     pub fn is_wanted(&self) -> bool {
         self.to.as_ref().is_some_and(AnswerTo::is_wanted)
@@ -403,7 +406,7 @@ impl Responder {
 impl Drop for Responder {
     fn drop(&mut self) {
         let Some(to) = &self.to else { return };
-        // Where its own handler panics, whoever catches that has the words.
+        // If its own handler panics, the code that catches the panic sends its message.
         if !std::thread::panicking() || CARRIED_OUT.get() != Some(to.key()) {
             let message = format!("{} gave no answer", self.handler);
             self.finish(|to| to.fail(Status::Failed, &message));
@@ -411,11 +414,11 @@ impl Drop for Responder {
     }
 }
 
-/// Threads for handlers that may block. There is one more whenever there are more jobs than threads that wait for one, up
-/// to the limit.
+/// Threads for handlers that may block. A thread is started whenever there are more jobs than idle threads, up to the
+/// limit.
 ///
-/// Jobs are handed over by a lock and a condition: a thread that waits for one is to sleep at once, and not to look again
-/// and again as a receiver of a channel does, since the thread that it waits for may be on the same core.
+/// Jobs are passed on by a mutex and a condition variable. An idle thread must sleep at once, and not spin as the
+/// receiver of a channel does, since the thread that it waits for may be on the same core.
 #[derive(Debug)]
 struct Pool {
     queue: Arc<Queue>,
@@ -431,14 +434,14 @@ struct Queue {
 
 #[derive(Debug, Default)]
 struct Waiting {
-    /// Each caller has its turn.
+    /// Queue that alternates between callers.
     jobs: FairQueue<Job>,
-    /// Threads that wait for one.
+    /// Number of threads that wait for a job.
     idle: usize,
-    /// Threads that have one in hand.
+    /// Number of threads that execute a job.
     busy: usize,
     threads: usize,
-    /// Whoever waits for the pool to come to rest.
+    /// Number of threads that wait until the pool is idle.
     awaits_rest: usize,
     is_closed: bool,
 }
@@ -497,7 +500,7 @@ impl Pool {
         if let Err(error) = threads::spawn("rdzv-rpc-work", move || queue.work()) {
             let mut waiting = self.queue.lock();
             waiting.threads -= 1;
-            // Where there are others, they come to it in their turn.
+            // If there are other threads, they will execute the jobs.
             let left =
                 if waiting.threads == 0 { core::mem::take(&mut waiting.jobs) } else { FairQueue::default() };
             drop(waiting);
@@ -507,7 +510,7 @@ impl Pool {
 }
 
 impl Queue {
-    /// Waits until there is nothing to do; whether that was so within `grace`.
+    /// Waits until the pool is idle; returns whether it was within `grace`.
     fn rest(&self, grace: Duration) -> bool {
         let mut waiting = self.lock();
         waiting.awaits_rest += 1;
@@ -519,7 +522,7 @@ impl Queue {
     }
 }
 
-/// Nobody will ever carry these out.
+/// Rejects jobs that will never be executed.
 fn refuse(mut jobs: FairQueue<Job>, why: Status, message: &str) {
     while let Some(job) = jobs.pop() {
         job.to.fail(why, message);
@@ -528,7 +531,7 @@ fn refuse(mut jobs: FairQueue<Job>, why: Status, message: &str) {
 
 impl Drop for Pool {
     fn drop(&mut self) {
-        // The threads end when they have done what they do; who is in a handler of the program's is left to it.
+        // The threads end when their jobs are done; the pool does not wait for handlers of the program.
         let mut waiting = self.queue.lock();
         waiting.is_closed = true;
         let left = core::mem::take(&mut waiting.jobs);

@@ -1,4 +1,4 @@
-//! A connection's socket: what is read goes where it belongs, what is written comes from where it lies.
+//! Socket of a connection: it reads payloads into their destination, and writes them from where they are stored.
 
 use super::Payload;
 use super::received::{BufferPool, LONG_BYTES_MIN};
@@ -15,22 +15,22 @@ use std::io::{self, ErrorKind, IoSlice};
 use std::os::fd::{AsRawFd, RawFd};
 use std::string::ToString;
 
-/// What carries the bytes. Whoever encrypts them or asks who the peer is stands here, between socket and frames.
+/// Transport of the bytes, between socket and frames. Encryption and authentication would be further variants.
 #[derive(Debug)]
 pub(super) enum Transport {
-    /// The bytes as they are.
+    /// Unencrypted.
     Plain(Socket),
 }
 
-/// Send buffer between processes of one host. What is under way between them lies in the processor's cache then, and not in
-/// memory: a long payload takes half the time. Over a network, the system finds out for itself how much is to be under way.
+/// Send buffer between processes of one host, in bytes. With this size, the bytes in flight stay in the processor's
+/// cache: a long payload takes half the time. Over a network the system chooses the size.
 const LOCAL_SEND_BYTES: usize = 256 * 1024;
 
 impl Transport {
     pub(super) fn plain(socket: Socket) -> Self {
         let host = |address: io::Result<SockAddr>| Some(address.ok()?.as_socket()?.ip());
         if host(socket.local_addr()) == host(socket.peer_addr()) {
-            // It is a little slower without.
+            // On failure the connection is a little slower.
             socket.set_send_buffer_size(LOCAL_SEND_BYTES).ok();
         }
         Self::Plain(socket)
@@ -49,7 +49,7 @@ impl Transport {
     }
 
     fn write(&self, from: &[IoSlice<'_>]) -> io::Result<usize> {
-        // Without the flag, a connection that ended would end a process that does not expect SIGPIPE.
+        // Without the flag, a closed connection would end a process that does not handle SIGPIPE.
         match from {
             [one] => self.socket().send_with_flags(one, libc::MSG_NOSIGNAL),
             several => self.socket().send_vectored_with_flags(several, libc::MSG_NOSIGNAL),
@@ -57,7 +57,7 @@ impl Transport {
     }
 }
 
-/// Something to write.
+/// Bytes to be written.
 #[derive(Debug)]
 enum Segment {
     Bytes(Vec<u8>),
@@ -75,23 +75,23 @@ impl Segment {
     }
 }
 
-/// What a machine handed out and the socket has not taken.
+/// Bytes that a state machine has handed out and the socket has not accepted.
 #[derive(Debug, Default)]
 pub(super) struct Unsent {
     segments: VecDeque<Segment>,
-    /// Of the first segment, what was taken.
+    /// Number of bytes of the first segment that the socket has accepted.
     taken: usize,
     bytes: usize,
 }
 
-/// Parts up to this length are put together with what is before them.
+/// Maximum length of a part that is copied to the bytes before it.
 const COPIED_BYTES_MAX: usize = 8 * 1024;
-/// So much is asked for before the socket is.
+/// Number of bytes requested from the state machine before the socket is written to.
 const UNSENT_BYTES: usize = 256 * 1024;
 const SLICES_PER_WRITE: usize = 16;
 
 impl Unsent {
-    /// Takes what a machine wants to have written; `payload` is that of the call that a part is of.
+    /// Appends what a state machine hands out; `payload` is that of the call to which a part belongs.
     pub(super) fn put(&mut self, write: ToWrite, payload: Option<&Payload>) {
         match write {
             ToWrite::Bytes(bytes) => {
@@ -121,8 +121,8 @@ impl Unsent {
         }
     }
 
-    /// Keeps a copy of what is left of a call's payload: a part that was announced goes out as a whole. That is little more
-    /// than one part.
+    /// Copies the unwritten rest of a call's payload: a part whose header was written must follow completely. That is
+    /// little more than one part.
     fn let_go(&mut self, call: u64) {
         for segment in &mut self.segments {
             if matches!(segment, Segment::Part { call: of, .. } if *of == call) {
@@ -144,31 +144,31 @@ impl Unsent {
     }
 }
 
-/// Whether all is written.
+/// Result of a write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Flushed {
-    /// It is.
+    /// Everything is written.
     All,
-    /// The socket takes no more for now.
+    /// The socket accepts no more bytes for now.
     Full,
 }
 
-/// What a read brought.
+/// Result of a read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Got {
-    /// So many bytes where they belong; the others are in the scratch buffer. There may be more to read.
+    /// This many bytes are in the target; the others are in the scratch buffer. There may be more to read.
     More(usize),
-    /// The same, and the socket is empty.
+    /// Like [`Got::More`], and the socket is empty.
     Last(usize),
     /// Nothing for now.
     Nothing,
-    /// The peer has ended the connection.
+    /// The peer has closed the connection.
     End,
 }
 
-/// Bytes that are read behind those that are read to where they belong.
+/// Number of bytes that are read after those of the target.
 const LOOKAHEAD_BYTES: usize = 1024;
-/// Bytes of a scratch buffer.
+/// Size of a scratch buffer in bytes.
 pub(super) const SCRATCH_BYTES: usize = 64 * 1024;
 
 #[derive(Debug)]
@@ -190,22 +190,22 @@ impl Line {
         self.unsent.bytes > 0
     }
 
-    /// The payload of this call is needed no more; what is left to write of it is copied.
+    /// The payload of this call is to be released; the unwritten rest of it is copied.
     pub(super) fn let_go(&mut self, call: u64) {
         self.unsent.let_go(call);
     }
 
-    /// What an idle connection shows.
+    /// Returns the condition of an idle connection.
     pub(super) fn look(&self) -> Idle {
         look(self.fd())
     }
 
-    /// Ends it both ways; whoever waits for it hears of it.
+    /// Shuts the socket down in both directions, which wakes the thread that polls it.
     pub(super) fn shut_down(&self) {
         shut_down(self.fd());
     }
 
-    /// Writes as much as the socket takes. `more` puts the next thing, and tells whether there was one.
+    /// Writes as much as the socket accepts. `more` appends the next bytes, and returns false if there are none.
     pub(super) fn flush(&mut self, more: &mut dyn FnMut(&mut Unsent) -> bool) -> io::Result<Flushed> {
         let mut is_dry = false;
         loop {
@@ -231,10 +231,10 @@ impl Line {
         }
     }
 
-    /// Reads once: first into `target`, and what is more into `scratch`, which is empty.
+    /// Reads once: first into `target`, and the rest into `scratch`, which is empty.
     pub(super) fn read(&self, target: &mut [MaybeUninit<u8>], scratch: &mut Vec<u8>) -> io::Result<Got> {
         let target_bytes = target.len();
-        // Behind what is due comes the next header, and then perhaps more that should not come here.
+        // The due bytes are followed by the next header, and perhaps by more bytes that belong into another target.
         let spare_bytes =
             if target.is_empty() { scratch.capacity() } else { LOOKAHEAD_BYTES.min(scratch.capacity()) };
         let total_bytes = target_bytes + spare_bytes;
@@ -252,7 +252,7 @@ impl Line {
             }
         };
         let in_target = got.min(target_bytes);
-        // SAFETY: the system filled the place first and then so many bytes of the scratch buffer.
+        // SAFETY: the system filled the target first, and then this many bytes of the scratch buffer.
         unsafe { scratch.set_len(got - in_target) };
         Ok(match got {
             0 => Got::End,
@@ -262,7 +262,7 @@ impl Line {
     }
 }
 
-/// Why a connection ended, by an error of its socket.
+/// Converts an error of the socket.
 pub(super) fn lost(error: &io::Error) -> ConnectionError {
     let (_, cause) = classify(error);
     match cause {
@@ -271,24 +271,25 @@ pub(super) fn lost(error: &io::Error) -> ConnectionError {
     }
 }
 
-/// The peer ended the connection without a word.
+/// The peer closed the connection without a goodbye.
 pub(super) fn closed() -> ConnectionError {
     ConnectionError::Lost("the other end closed it".into())
 }
 
-/// A payload on its way in. It grows with what has come, so that a length alone costs nothing.
+/// Payload that is being received. It grows with the received bytes, so that a large announced length alone allocates
+/// nothing.
 #[derive(Debug)]
 pub(super) struct Incoming {
     bytes: Vec<u8>,
     announced: usize,
 }
 
-/// The first room of a long payload, in bytes.
+/// First capacity of a long payload, in bytes.
 const FIRST_BYTES: usize = 1024 * 1024;
-/// How many times as long as what has come the room becomes. What nothing has come to takes no memory.
+/// Factor between the received bytes and the next capacity. Capacity without received bytes takes no physical memory.
 const GROWTH: usize = 8;
 const PAGE_BYTES: usize = 4096;
-/// From this length on, what comes is read to where it belongs.
+/// Minimum number of bytes that are read to their destination directly.
 const IN_TARGET_BYTES_MIN: usize = 32 * 1024;
 
 /// There is no memory for a payload.
@@ -300,13 +301,13 @@ impl Incoming {
         Self { bytes: Vec::new(), announced: usize::try_from(announced).unwrap_or(usize::MAX) }
     }
 
-    /// The same in a buffer of the shelf's, if it has one.
+    /// Creates a payload in a buffer of the pool, if it has one.
     pub(super) fn with(announced: u64, buffer_pool: &BufferPool, now: Instant) -> Self {
         let incoming = Self::new(announced);
         Self { bytes: buffer_pool.take(now, incoming.announced).unwrap_or_default(), ..incoming }
     }
 
-    /// Room for the next `due` bytes, or for some of them; none where they are few.
+    /// Returns the destination of the next `due` bytes, or of some of them; empty if they are few.
     pub(super) fn target(&mut self, due: u32) -> Result<&mut [MaybeUninit<u8>], NoMemory> {
         let due = due as usize;
         if due < IN_TARGET_BYTES_MIN {
@@ -332,26 +333,26 @@ impl Incoming {
         Ok(())
     }
 
-    /// The small ones would be asked for one by one.
+    /// Small pages would fault one by one.
     fn prefer_large_pages(&mut self) {
         let begin = self.bytes.as_mut_ptr();
-        // All of its pages: where only some were of another kind, the whole could not be moved as one.
+        // All of its pages: a mapping with mixed flags could not be moved as a whole.
         let before = begin.addr() % PAGE_BYTES;
-        // SAFETY: pages that exist; it is a hint, which changes nothing that is in them, and which a system may refuse.
+        // SAFETY: the pages exist; this is a hint, which does not change their contents, and which a system may ignore.
         unsafe {
             let first = begin.wrapping_sub(before);
             libc::madvise(first.cast(), self.bytes.capacity() + before, libc::MADV_HUGEPAGE);
         }
     }
 
-    /// So many bytes are in the room that was given.
+    /// Records that this many bytes of the target were filled.
     ///
     /// # Safety
-    /// They are.
+    /// They were.
     pub(super) unsafe fn filled(&mut self, bytes: usize) {
         let have = self.bytes.len() + bytes;
         debug_assert!(have <= self.bytes.capacity(), "no more than there was room for");
-        // SAFETY: the caller's promise.
+        // SAFETY: by the caller's contract.
         unsafe { self.bytes.set_len(have) };
     }
 

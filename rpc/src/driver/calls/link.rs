@@ -1,7 +1,7 @@
-//! All calls to one worker: the machine, the socket, and who waits for what.
+//! All calls to one worker: state machine, socket, and recipients of results.
 //!
-//! The socket is read by the one thread of the client, or by a thread that waits for its own call, when that is the only
-//! one: then nobody else watches it. As soon as there is a second call, it goes over to the client's thread.
+//! The socket is read by the client's thread, or by a thread that waits for its own call if that is the only one. In
+//! that case no other thread watches the socket. A second call hands the socket over to the client's thread.
 
 use super::Payload;
 use super::borrowed::{Locked, is_due};
@@ -30,7 +30,7 @@ use std::os::fd::{AsRawFd, RawFd};
 use std::string::ToString;
 use std::sync::{Mutex, PoisonError};
 
-/// Callbacks that are due, and marks. They are called and dropped when nothing is locked.
+/// Due callbacks and call guards. They are called and dropped when no lock is held.
 #[derive(Debug, Default)]
 pub(super) struct Due(Vec<(Completion, CallResult)>);
 
@@ -51,21 +51,21 @@ impl Due {
     }
 }
 
-/// Who reads the socket.
+/// Reader of the socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Reader {
     /// The client's thread.
     Thread,
     /// The thread that waits for this call.
     Caller(u64),
-    /// Nobody, for nothing is under way.
+    /// None, since no call is pending.
     Unowned,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Writing {
     AtOnce,
-    /// Callbacks are at work on the thread that writes behind them all.
+    /// The thread runs callbacks, and writes once after all of them.
     Gathered,
 }
 
@@ -77,20 +77,20 @@ pub(super) struct Link {
     pub(super) port: u16,
     token: usize,
     /// Wakes the thread that reads for its own call.
-    recheck_cancellation: Waker,
+    caller_waker: Waker,
     state: Mutex<State>,
 }
 
 #[derive(Debug)]
 struct State {
     peer: Peer,
-    /// Goes before what it watches.
+    /// Declared before, and so dropped before, the socket that it watches.
     watch: Option<Watch>,
     line: Option<Line>,
     dialing: Option<Socket>,
-    /// Addresses that were not tried yet.
+    /// Addresses that have not been tried yet.
     addresses: VecDeque<SocketAddr>,
-    /// How often a connection was looked for.
+    /// Number of attempts to connect.
     attempts: u64,
     last_failure: ConnectionError,
     reader: Reader,
@@ -98,24 +98,24 @@ struct State {
     requests: ByNumber<Payload>,
     answers: ByNumber<Incoming>,
     completions: ByNumber<Completion>,
-    /// Of calls that nobody answers, and of which the socket has not taken all.
+    /// Guards of one-way calls that the socket has not accepted completely.
     unsent_marks: Vec<Box<dyn CallGuard>>,
-    /// When it is looked at whether its time has come.
+    /// Scheduled time of the next tick.
     timer: Option<Instant>,
     has_left: bool,
-    /// For the next thread that reads for its own call.
+    /// Buffer for the next thread that reads for its own call.
     scratch: Vec<u8>,
-    /// When the last such call ended.
+    /// Time when the last such call ended.
     rested: Instant,
-    /// The link itself, as long as calls are under way that nobody else keeps it for: whoever made them holds nothing of it.
+    /// Reference to the link itself while calls are pending whose callers hold no reference to it.
     kept: Option<Arc<Link>>,
 }
 
-/// After so long a rest it is looked whether the connection is still there, before something is sent into it.
+/// Idle time after which the connection is checked before something is sent.
 const REST: Duration = Duration::from_millis(1);
 const READS_PER_ITERATION: usize = 8;
 
-/// What a call is to be, but for its payload.
+/// Parameters of a call without its payload.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Wanted<'a> {
     pub(super) handler: &'a str,
@@ -123,10 +123,10 @@ pub(super) struct Wanted<'a> {
     pub(super) kind: CallKind,
 }
 
-/// Who reads the answer of a call that was begun.
+/// Reader of a call's response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Driven {
-    /// Whoever made it: [`Link::drive`].
+    /// The thread that made the call: [`Link::drive`].
     ByItself,
     /// The client's thread.
     ByThread,
@@ -139,7 +139,7 @@ impl Link {
         host: &str,
         port: u16,
     ) -> io::Result<Arc<Self>> {
-        let recheck_cancellation = Waker::alone()?;
+        let caller_waker = Waker::alone()?;
         let peer = Peer::new(shared.me.clone(), worker.clone(), &shared.group, shared.limits);
         Ok(Arc::new_cyclic(|link: &Weak<Self>| Self {
             shared: Arc::clone(shared),
@@ -147,7 +147,7 @@ impl Link {
             host: host.into(),
             port,
             token: shared.add_target(link.clone()),
-            recheck_cancellation,
+            caller_waker,
             state: Mutex::new(State {
                 peer,
                 watch: None,
@@ -172,7 +172,7 @@ impl Link {
     }
 
     fn lock(&self) -> Locked<'_, State> {
-        // No code of ours panics half way through a change, and none of others' runs under the lock.
+        // No code of the library panics during a change, and no code of the program runs under the lock.
         Locked::new(&self.state)
     }
 
@@ -184,7 +184,7 @@ impl Link {
         self.lock().peer.takes_calls()
     }
 
-    /// Makes a call for whoever is to be told. `call_mode`: who would read the answer.
+    /// Makes a call. `call_mode` is the reader that the caller prefers.
     pub(super) fn begin(
         self: &Arc<Self>,
         wanted: Wanted<'_>,
@@ -199,7 +199,7 @@ impl Link {
         let mut state = self.lock();
         if state.peer.is_at_rest() && !matches!(state.reader, Reader::Caller(_)) && now > state.rested + REST
         {
-            self.look_at_idle(&mut state, now, &mut due);
+            self.check_idle(&mut state, now, &mut due);
         }
         let is_alone = call_mode == Driven::ByItself
             && state.peer.is_at_rest()
@@ -229,7 +229,7 @@ impl Link {
         begun.map(|id| (id, driven)).map_err(|error| error.at(self.address()))
     }
 
-    /// Where the worker takes calls.
+    /// Returns the address at which the worker accepts calls.
     fn address(&self) -> String {
         endpoint_text(&self.host, self.port)
     }
@@ -237,20 +237,20 @@ impl Link {
     /// From now on, the client's thread reads.
     fn hand_over(&self, state: &mut State) {
         if let Reader::Caller(_) = state.reader {
-            self.recheck_cancellation.wake();
+            self.caller_waker.wake();
         }
         state.reader = Reader::Thread;
     }
 
-    /// A connection that was idle may have ended, and nobody has seen it.
-    fn look_at_idle(self: &Arc<Self>, state: &mut State, now: Instant, due: &mut Due) {
+    /// A connection may have ended unseen while it was idle.
+    fn check_idle(self: &Arc<Self>, state: &mut State, now: Instant, due: &mut Due) {
         if state.line.as_ref().is_some_and(|line| line.look() != Idle::Silent) {
             self.receive(state, now, &mut Vec::with_capacity(IDLE_SCRATCH_BYTES), due);
         }
     }
 
-    /// Waits for a call that this thread has begun alone, and reads its answer. It comes back when the call has ended, or
-    /// when somebody else reads from now on.
+    /// Waits for a call that this thread has begun alone, and reads its response. Returns when the call has ended, or
+    /// when another thread is the reader.
     pub(super) fn drive(self: &Arc<Self>, id: u64) {
         let mut state = self.lock();
         let mut now = self.shared.clock.now();
@@ -263,8 +263,8 @@ impl Link {
             if state.completions.get(id).is_none() {
                 state.scratch = scratch;
                 state.rested = now;
-                // Of a call that was given up, a sign of life may still be to come. What is left to write of one that was
-                // answered before it was sent as a whole is to go out without the next call.
+                // A pong may still be expected for a call that was given up. The unwritten rest of a call whose
+                // response came early must be written without waiting for the next call.
                 let is_idle = state.peer.poll_timeout().is_none()
                     && state.line.as_ref().is_none_or(|line| !line.has_unsent());
                 state.reader = if is_idle { Reader::Unowned } else { Reader::Thread };
@@ -287,15 +287,15 @@ impl Link {
             let (fd, has_unsent) = (line.fd(), line.has_unsent());
             let until = state.peer.poll_timeout();
             drop(state);
-            let is_nudged = self.wait(fd, has_unsent, until.map(|until| until.since(now)));
-            if is_nudged {
-                self.recheck_cancellation.take_back();
+            let is_woken = self.wait(fd, has_unsent, until.map(|until| until.since(now)));
+            if is_woken {
+                self.caller_waker.take_back();
             }
             now = self.shared.clock.now();
             let mut due = Due::default();
             state = self.lock();
             if state.reader == Reader::Caller(id) {
-                // What came while this process stood still is heard before anybody is taken for dead.
+                // Bytes that arrived while this process was paused are read before the peer is considered dead.
                 self.receive(&mut state, now, &mut scratch, &mut due);
                 if until.is_some_and(|until| until <= now) {
                     state.peer.tick(now);
@@ -310,21 +310,22 @@ impl Link {
         }
     }
 
-    /// Until the socket is ready, somebody nudges, or the time has come. Whether somebody nudged.
+    /// Waits until the socket is ready, another thread wakes this one, or the time has passed. Returns true if it was
+    /// woken.
     fn wait(&self, fd: RawFd, has_unsent: bool, span: Option<Duration>) -> bool {
         let events = if has_unsent { libc::POLLIN | libc::POLLOUT } else { libc::POLLIN };
         let mut watched = [
             libc::pollfd { fd, events, revents: 0 },
-            libc::pollfd { fd: self.recheck_cancellation.fd(), events: libc::POLLIN, revents: 0 },
+            libc::pollfd { fd: self.caller_waker.fd(), events: libc::POLLIN, revents: 0 },
         ];
         let millis =
             span.map_or(-1, |span| i32::try_from(span.as_micros().div_ceil(1000)).unwrap_or(i32::MAX));
-        // SAFETY: two valid `pollfd`s. Whatever it says, the socket does not block, and time is looked at.
+        // SAFETY: two valid `pollfd`s. The result may be ignored: the socket does not block, and the time is checked.
         unsafe { libc::poll(watched.as_mut_ptr(), 2, millis) };
         watched[1].revents != 0
     }
 
-    /// Nobody waits for a call any more. Whether it was under way.
+    /// Cancels a call; returns whether it was pending.
     pub(super) fn cancel(self: &Arc<Self>, id: u64) -> bool {
         let mut was_there = false;
         self.change(|state, _| was_there = state.peer.cancel(id));
@@ -357,14 +358,14 @@ impl Link {
         change(&mut state, now);
         self.settle(&mut state, now, &mut &[][..], &mut due);
         if let Reader::Caller(_) = state.reader {
-            // Its call may be over, or the connection.
-            self.recheck_cancellation.wake();
+            // The change may have ended its call or the connection.
+            self.caller_waker.wake();
         }
         drop(state);
         due.call();
     }
 
-    /// Reads what there is, up to some amount.
+    /// Reads what is available, up to a limit.
     fn receive(self: &Arc<Self>, state: &mut State, now: Instant, scratch: &mut Vec<u8>, due: &mut Due) {
         for _ in 0..READS_PER_ITERATION {
             scratch.clear();
@@ -377,7 +378,7 @@ impl Link {
         }
     }
 
-    /// Carries out what the machine wants, until it wants nothing.
+    /// Executes what the state machine requests, until it requests nothing.
     fn settle(self: &Arc<Self>, state: &mut State, now: Instant, bytes: &mut &[u8], due: &mut Due) {
         loop {
             let mut any = false;
@@ -392,7 +393,7 @@ impl Link {
         if state.line.as_ref().is_none_or(|line| !line.has_unsent()) {
             due.unmark(&mut state.unsent_marks);
             if state.completions.is_empty() {
-                // Whoever is here has another one.
+                // The caller of this function holds another reference.
                 state.kept = None;
             }
         }
@@ -435,7 +436,7 @@ impl Link {
         }
     }
 
-    /// Has the client's thread watch the socket for what it waits for, if it is the one that reads.
+    /// Lets the client's thread watch the socket if that thread is the reader.
     fn watch(&self, state: &mut State) {
         let State { watch, line, dialing, reader, .. } = state;
         let (fd, interest) = match (line, dialing, reader) {
@@ -456,7 +457,7 @@ impl Link {
             }
         };
         if let Err(error) = is_watched {
-            // Nobody would hear of it again: the next thing that happens finds it ended.
+            // The socket would not be watched again, so the connection fails at the next event.
             state.peer.lost(lost(&error));
         }
     }
@@ -479,7 +480,7 @@ impl Link {
         }
     }
 
-    /// Tries the next address, or gives up.
+    /// Tries the next address, or fails.
     fn try_next(&self, state: &mut State, now: Instant) {
         while let Some(address) = state.addresses.pop_front() {
             let begun = open_socket(address).and_then(|socket| {
@@ -576,7 +577,7 @@ impl Drop for Link {
 }
 
 impl State {
-    /// Writes as much as the socket takes. Whether that failed.
+    /// Writes as much as the socket accepts. Returns true if that failed.
     fn flush(&mut self) -> bool {
         let Self { peer, line: Some(line), requests, writing: Writing::AtOnce, .. } = self else {
             return false;
@@ -618,9 +619,9 @@ impl State {
         if let (Ok(Got::More(bytes) | Got::Last(bytes)), Some(answer)) = (&got, answer)
             && *bytes > 0
         {
-            // SAFETY: the socket filled so many bytes of the place.
+            // SAFETY: the socket has filled this many bytes of the target.
             unsafe { answer.filled(*bytes) };
-            // It was no longer than what was due, which is a `u32`.
+            // The target was not longer than what was due, which is a `u32`.
             self.peer.filled(now, u32::try_from(*bytes).unwrap_or(due));
         }
         match got {
@@ -647,26 +648,26 @@ impl State {
         let completion = self.completions.remove(id);
         let continues_in = matches!((&completion, &result), (Some(Completion::Unowned(_)), Ok(_)));
         if let (false, Some(line)) = (continues_in, &mut self.line) {
-            // Lent bytes are given back with the result, whether or not the worker reads on.
+            // Borrowed bytes are released with the result, whether or not the callee reads the rest.
             line.let_go(id);
         }
         match completion {
-            // Lent bytes are given back before the call returns.
+            // Borrowed bytes are released before the call returns.
             Some(Completion::Waiter(reply, None)) if !is_due() => reply.answer(result),
             Some(Completion::Unowned(None)) | None => {}
-            // It is under way until the last of it is out.
+            // It is pending until its last byte is written.
             Some(Completion::Unowned(Some(mark))) if result.is_ok() => self.unsent_marks.push(mark),
             Some(completion) => due.0.push((completion, result)),
         }
     }
 }
 
-/// Why there is no connection.
+/// Converts an error of connecting.
 fn connect_error(error: &io::Error) -> ConnectionError {
     let message = error.to_string().into();
     match error.kind() {
         io::ErrorKind::ConnectionRefused => ConnectionError::NotListening(message),
-        // It waited at a listener that was closed, before or while it was looked at.
+        // The connection was in the queue of a listener that was closed.
         io::ErrorKind::ConnectionReset | io::ErrorKind::NotConnected => ConnectionError::Lost(message),
         _ => ConnectionError::Unreachable(message),
     }

@@ -13,7 +13,7 @@ use alloc::vec::Vec;
 use rendezvous_core::time::Instant;
 use std::sync::{Mutex, PoisonError};
 
-/// Its number: an [`LocalCall`] is one call.
+/// Number of the call: a [`LocalCall`] has only one.
 pub(super) const OWN_CALL: u64 = 0;
 
 /// One call.
@@ -24,9 +24,9 @@ pub(super) struct LocalCall {
     handler: Box<str>,
     began: Instant,
     deadline: Option<Instant>,
-    /// `None`: it has ended.
+    /// `None` once it has ended.
     completion: Mutex<Option<Completion>>,
-    /// It ends with its caller.
+    /// Registers the call with the client, which ends it at the latest when the client ends.
     token: usize,
     handling: Weak<Handling>,
 }
@@ -52,7 +52,7 @@ impl LocalCall {
         if let Some(deadline) = deadline {
             shared.schedule(deadline, local.token);
         }
-        // Who ended the calls of this worker meanwhile may not have seen this one.
+        // A thread that has ended this worker's calls meanwhile may not have seen this one.
         if let Some(why) = shared.end.get() {
             Arc::clone(&local).end(why);
         }
@@ -71,7 +71,7 @@ impl LocalCall {
         self.finish(Err(why.of(&*self.handler, &self.me)))
     }
 
-    /// Whether it had not ended before.
+    /// Returns true if it had not ended before.
     fn finish(&self, result: CallResult) -> bool {
         let completion = self.completion.lock().unwrap_or_else(PoisonError::into_inner).take();
         let Some(completion) = completion else { return false };

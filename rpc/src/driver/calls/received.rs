@@ -1,7 +1,7 @@
-//! Payloads of requests as handlers get them, and the long buffers that are used again.
+//! Payloads of requests as handlers get them, and the pool of long buffers.
 //!
-//! To fill a long buffer that is new costs about as much as to receive it: the system hands out its pages one by one, and
-//! empties each. So those of requests that are done with wait on a shelf for the next, while there are any.
+//! Filling a new long buffer costs about as much as receiving its contents: the system provides its pages one by one,
+//! and zeroes each. So buffers of finished requests are kept in a pool for the next ones, while there are any.
 
 use super::Payload;
 use alloc::sync::Arc;
@@ -11,14 +11,14 @@ use core::ops::Deref;
 use rendezvous_core::time::{Duration, Instant};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// From this length on, buffers are worth being used again.
+/// Minimum length of a buffer that is pooled, in bytes.
 pub(super) const LONG_BYTES_MIN: usize = 4 * 1024 * 1024;
-/// The most that waits on a shelf, in bytes.
+/// Maximum sum of the buffers in a pool, in bytes.
 const SHELVED_BYTES_MAX: usize = 256 * 1024 * 1024;
-/// So long after the last long request, nothing waits there any more.
+/// Time after the last long request when the pool is emptied.
 const POOL_IDLE_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// The bytes of a request. They may be sent back as they are.
+/// Payload of a request. It may be sent back without a copy.
 pub struct Received {
     bytes: Vec<u8>,
     buffer_pool: Option<Arc<BufferPool>>,
@@ -29,7 +29,7 @@ impl Received {
         Self { bytes, buffer_pool }
     }
 
-    /// The bytes as a vector of the handler's own.
+    /// Returns the bytes as a vector.
     #[must_use]
     pub fn into_vec(mut self) -> Vec<u8> {
         core::mem::take(&mut self.bytes)
@@ -81,14 +81,14 @@ impl Drop for Received {
     }
 }
 
-/// Long buffers that are used again.
+/// Pool of long buffers.
 #[derive(Debug, Default)]
 pub(super) struct BufferPool(Mutex<PooledBuffers>);
 
 #[derive(Debug, Default)]
 struct PooledBuffers {
     buffers: Vec<Vec<u8>>,
-    /// Until when it takes some; `None`: it takes none.
+    /// Time until which the pool accepts buffers; `None` if it accepts none.
     until: Option<Instant>,
 }
 
@@ -97,7 +97,7 @@ impl BufferPool {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A buffer for a request of so many bytes that begins now, if there is one that is not much too long.
+    /// Returns a buffer for a request of this many bytes that begins now, if there is one that is not much too long.
     pub(super) fn take(&self, now: Instant, bytes: usize) -> Option<Vec<u8>> {
         if bytes < LONG_BYTES_MIN {
             return None;
@@ -118,12 +118,12 @@ impl BufferPool {
         }
     }
 
-    /// When it is to be emptied.
+    /// Time when the pool is to be emptied.
     pub(super) fn until(&self) -> Option<Instant> {
         self.lock().until
     }
 
-    /// Takes no more, and keeps nothing.
+    /// Empties the pool, and accepts no further buffers.
     pub(super) fn close(&self) {
         let pooled_buffers = core::mem::take(&mut *self.lock());
         drop(pooled_buffers);

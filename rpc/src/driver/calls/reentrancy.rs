@@ -1,43 +1,44 @@
-//! Where the program's own code runs that a worker calls, and what must not be done there: whoever waits in it for what
-//! only its own thread can bring waits in vain.
+//! Detection of code of the program that a worker has called. Such code must not wait for what only its own thread can
+//! do: it would deadlock.
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::cell::RefCell;
 use std::thread_local;
 
-/// How the program's code is called.
+/// Kind of a call of the program's code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum CallSite {
-    /// As a handler on a thread of the pool: it may wait.
+    /// A handler on a thread of the pool: it may wait.
     Pooled,
-    /// As a handler on the thread that serves all connections.
+    /// A handler on the thread that serves all connections.
     Inline,
-    /// With what came of a call.
+    /// A callback with the result of a call.
     Callback,
 }
 
-/// A worker, as its code finds out whether it is within it. Clones stand for the same one.
+/// Identity of a worker, by which its code finds out whether it runs inside the worker. Clones have the same identity.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Home(Arc<()>);
 
 thread_local! {
-    /// The code that this thread is in, the innermost last; each with the address of a home that lives as long.
-    static PLACES: RefCell<Vec<(usize, CallSite)>> = const { RefCell::new(Vec::new()) };
+    /// The program's code on this thread's stack, the innermost last; each with the address of a [`Home`] that lives as
+    /// long.
+    static SITES: RefCell<Vec<(usize, CallSite)>> = const { RefCell::new(Vec::new()) };
 }
 
-/// As long as it lives, this thread is in code that a worker called.
-struct Stay;
+/// Guard of a call of the program's code on this thread.
+struct SiteGuard;
 
-impl Drop for Stay {
+impl Drop for SiteGuard {
     fn drop(&mut self) {
-        PLACES.try_with(|places| places.borrow_mut().pop()).ok();
+        SITES.try_with(|sites| sites.borrow_mut().pop()).ok();
     }
 }
 
-/// Looks whether this thread is in such code. A thread that ends is in none.
+/// Checks whether this thread is in such code. A thread that is terminating is not.
 fn is_in(is_it: impl Fn(&(usize, CallSite)) -> bool) -> bool {
-    PLACES.try_with(|places| places.borrow().iter().any(is_it)).unwrap_or(false)
+    SITES.try_with(|sites| sites.borrow().iter().any(is_it)).unwrap_or(false)
 }
 
 impl Home {
@@ -45,22 +46,22 @@ impl Home {
         Arc::as_ptr(&self.0).addr()
     }
 
-    /// Runs code that this worker calls.
+    /// Runs code of the program on behalf of this worker.
     pub(super) fn run<T>(&self, site: CallSite, code: impl FnOnce() -> T) -> T {
-        let is_noted = PLACES.try_with(|places| places.borrow_mut().push((self.address(), site))).is_ok();
-        let _stay = is_noted.then_some(Stay);
+        let is_noted = SITES.try_with(|sites| sites.borrow_mut().push((self.address(), site))).is_ok();
+        let _guard = is_noted.then_some(SiteGuard);
         code()
     }
 
-    /// Whether this thread is in code that this worker called.
+    /// Whether this thread is in code that this worker has called.
     pub(super) fn is_around(&self) -> bool {
         let address = self.address();
         is_in(|&(home, _)| home == address)
     }
 }
 
-/// Whether this thread may wait for a call. In an inline handler and in a callback it may not, whoever called them: the
-/// thread may be the one that would bring the answer, or that keeps the call's time.
+/// Whether this thread may wait for a call. In an inline handler or a callback of any worker it may not: the thread may
+/// be the one that would read the response, or that checks the call's deadline.
 #[must_use]
 pub fn may_wait() -> bool {
     !is_in(|&(_, site)| site != CallSite::Pooled)

@@ -1,4 +1,4 @@
-//! The worker that is called: one thread reads all its callers, and hands requests to handlers.
+//! Server of a worker: one thread reads all connections, and passes requests to handlers.
 
 mod conn;
 mod reactor;
@@ -26,25 +26,25 @@ use rendezvous_core::time::Duration;
 use std::os::fd::AsRawFd;
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
-/// Whether somebody who says that it is this worker is taken in; if not, why, and in which words. It is asked on the
-/// thread that serves all connections, and must not block.
+/// Decides whether a worker that connects is accepted, or returns the reason and a message. It is called on the thread
+/// that serves all connections, and must not block.
 pub type Admit = dyn Fn(&WorkerInfo) -> Result<(), (Refusal, Box<str>)> + Send + Sync;
 
-/// How a worker is called.
+/// Options of an [`RpcServer`].
 pub struct RpcServerOptions {
-    /// Where it listens.
+    /// Address to listen at.
     pub listen: Listen,
-    /// Who it is.
+    /// Name and number of this worker.
     pub me: WorkerInfo,
-    /// The group that callers have to be of.
+    /// Id of the group that callers must be in.
     pub group: Vec<u8>,
-    /// Who may call.
+    /// Decides which workers may call.
     pub admit: Box<Admit>,
-    /// Bounds on each connection.
+    /// Limits of each connection.
     pub limits: RpcLimits,
-    /// Bounds on all of them together.
+    /// Limits of all connections together.
     pub intake: IntakeLimits,
-    /// How hosts that fell silent are noticed; `None` leaves it to the system's defaults.
+    /// TCP keep-alive, which detects silent hosts; `None` leaves the system's defaults.
     pub keep_alive: Option<KeepAlive>,
 }
 
@@ -58,7 +58,7 @@ impl fmt::Debug for RpcServerOptions {
     }
 }
 
-/// A worker that can be called. Dropping it ends it at once.
+/// Server of a worker. Dropping it ends it at once.
 #[derive(Debug)]
 pub struct RpcServer {
     local_addr: SocketAddr,
@@ -68,19 +68,19 @@ pub struct RpcServer {
     failure_cell: Arc<OnceLock<ServerFailure>>,
 }
 
-/// How long the thread may take to answer a question of its handle.
+/// Timeout of the thread's reply to a query of its handle.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 
 impl RpcServer {
-    /// Listens, and has `handling` carry out what is asked. When this returns, callers can connect.
+    /// Starts to listen, with the handlers of `handling`. When this returns, callers can connect.
     ///
     /// # Errors
-    /// Why it cannot listen there.
+    /// It cannot listen there.
     pub fn start(options: RpcServerOptions, handling: Arc<Handling>) -> Result<Self, StartError> {
         Self::start_watched(options, handling, |_| ())
     }
 
-    /// The same; `failed` hears why it is no more, on its thread, if nobody has stopped it.
+    /// Starts a server that calls `failed` on its thread if it ends without having been stopped.
     ///
     /// # Errors
     /// As [`RpcServer::start`].
@@ -134,30 +134,30 @@ impl RpcServer {
         self.local_addr
     }
 
-    /// Why it is no more; `None` while it runs.
+    /// Reason why it has ended; `None` while it runs.
     #[must_use]
     pub fn failure(&self) -> Option<ServerFailure> {
         self.failure_cell.get().cloned()
     }
 
-    /// Requests that are not done with, their bytes, and connections.
+    /// Returns the number of accepted requests, their bytes, and the number of connections.
     ///
     /// # Errors
-    /// There is no thread to ask.
+    /// The thread has ended or does not reply.
     pub fn held(&self) -> Result<(u64, u64, usize), ServerFailure> {
         let (reply, answer) = ask();
         self.send(Command::Held(reply));
         answer.wait(ANSWER_TIMEOUT).map_err(|_| self.failure().unwrap_or(ServerFailure::Unresponsive))
     }
 
-    /// Its door.
+    /// Returns a handle that rechecks which workers are admitted.
     #[must_use]
     pub fn admission(&self) -> Admission {
         Admission { commands: self.commands.clone(), waker: self.shared.waker.clone() }
     }
 
-    /// Takes no further requests and nobody new, and waits until those that it has are answered. Whether that was so
-    /// within `timeout`; the server goes on to answer the others until it is dropped.
+    /// Accepts no further requests or connections, and waits until the pending requests have their responses. Returns
+    /// whether they had within `timeout`; the server completes the others until it is dropped.
     #[must_use]
     pub fn leave(&self, timeout: Duration) -> bool {
         let (reply, answer) = ask();
@@ -165,12 +165,12 @@ impl RpcServer {
         answer.wait(timeout).is_ok()
     }
 
-    /// Begins to end at once, and waits for nothing.
+    /// Starts to end at once, without waiting.
     pub fn begin_to_stop(&self) {
         self.send(Command::Stop);
     }
 
-    /// Ends at once: connections end, requests are given up.
+    /// Ends at once: connections are closed, and requests are given up.
     pub fn stop(&self) {
         self.begin_to_stop();
         let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
@@ -184,7 +184,7 @@ impl RpcServer {
     }
 
     fn send(&self, command: Command) {
-        // Without a reactor, the reply is dropped with the command.
+        // If the reactor has ended, the reply is dropped with the command.
         self.commands.send(command).ok();
         self.shared.waker.wake();
     }
@@ -196,7 +196,7 @@ impl Drop for RpcServer {
     }
 }
 
-/// The door of a server, for who knows when others are to be heard than before.
+/// Handle of a server for code that knows when admission has changed.
 #[derive(Clone, Debug)]
 pub struct Admission {
     commands: Sender<Command>,
@@ -204,10 +204,10 @@ pub struct Admission {
 }
 
 impl Admission {
-    /// Has [`RpcServerOptions::admit`] asked again of everybody who is connected; the connections of those who are refused
-    /// end.
+    /// Calls [`RpcServerOptions::admit`] again for each connected worker, and closes the connections of those that it
+    /// refuses.
     pub fn ask_again(&self) {
-        // Without a reactor, nobody is connected.
+        // If the reactor has ended, there are no connections.
         self.commands.send(Command::AdmitAgain).ok();
         self.waker.wake();
     }

@@ -1,4 +1,4 @@
-//! One connection of a caller: its machine, its socket, and the payloads that come and go.
+//! Connection of a caller: state machine, socket, and the payloads in both directions.
 
 use super::{Admit, Shared};
 use crate::connection::by_number::ByNumber;
@@ -19,10 +19,10 @@ use rendezvous_core::time::Instant;
 use socket2::Socket;
 use std::sync::Mutex;
 
-/// Reads of one connection in one turn.
+/// Maximum number of reads of one connection in one iteration.
 const READS_PER_ITERATION: usize = 8;
 
-/// A connection, shared by the thread that reads it and those that answer.
+/// Connection that is shared by the thread that reads it and those that respond.
 #[derive(Debug)]
 pub(in crate::driver::calls) struct Conn {
     shared: Arc<Shared>,
@@ -33,21 +33,21 @@ pub(in crate::driver::calls) struct Conn {
 #[derive(Debug)]
 pub(super) struct State {
     pub(super) callee: Callee,
-    /// Goes before the line that it watches.
+    /// Declared before, and so dropped before, the socket that it watches.
     watch: Option<Watch>,
     line: Option<Line>,
     token: Token,
     receiving: ByNumber<Receiving>,
     answers: ByNumber<Payload>,
-    /// Bytes of answers that the worker's intake has counted for this connection.
+    /// Bytes of responses that the worker's intake has counted for this connection.
     unread_bytes: u64,
-    /// Requests, by their calls, whose handlers begin when the caller has taken other answers.
+    /// Requests, by their calls, whose handlers start when the caller has read other responses.
     held_back: VecDeque<(u64, Job)>,
     pub(super) writing: Writing,
     pub(super) end: End,
 }
 
-/// A request that comes.
+/// Request that is being received.
 #[derive(Debug)]
 struct Receiving {
     handler: Arc<Handler>,
@@ -60,20 +60,20 @@ struct Receiving {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Writing {
     AtOnce,
-    /// Handlers are at work on the thread that writes behind them all.
+    /// The thread runs handlers, and writes once after all of them.
     Gathered,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum End {
     NotYet,
-    /// When what there is to write is written.
+    /// When the pending bytes are written.
     WhenWritten,
     Now,
 }
 
 impl Conn {
-    /// A connection that was accepted.
+    /// Creates the state of an accepted connection.
     pub(super) fn new(shared: &Arc<Shared>, now: Instant, socket: Socket, token: Token) -> Arc<Self> {
         let state = State {
             callee: Callee::new(now, shared.me.clone(), &shared.group, shared.limits),
@@ -91,18 +91,18 @@ impl Conn {
         Arc::new(Self { shared: Arc::clone(shared), quota, state: Mutex::new(state) })
     }
 
-    /// One call, among all that this process answers.
+    /// Identity of a call in this process.
     fn key(&self, call: u64) -> CallKey {
         (core::ptr::from_ref(self).addr(), call)
     }
 
     pub(super) fn lock(&self) -> Locked<'_, State> {
-        // No code of ours panics half way through a change, and none of others' runs under the lock.
+        // No code of the library panics during a change, and no code of the program runs under the lock.
         Locked::new(&self.state)
     }
 
-    /// Why an answer is not kept. One of a handler that has not returned is: how many handlers begin, and so how many such
-    /// answers there are, has its own bound.
+    /// Returns why a response is not kept. The response of a handler that is still running always is: the number of
+    /// running handlers, and so of such responses, has its own limit.
     fn why_dropped(&self, state: &State, call: u64, bytes: u64) -> Option<String> {
         let unread_bytes = state.callee.unread_bytes();
         if unread_bytes == 0 || is_carried_out(self.key(call)) {
@@ -111,16 +111,16 @@ impl Conn {
         if !state.callee.keeps_late_answer(bytes) {
             let bytes_max = self.shared.limits.late_answer_bytes_max;
             return Some(format!(
-                "the answer of {bytes} bytes was dropped: the caller has not read {unread_bytes} bytes of other answers, and \
-                 at most {bytes_max} are kept for it"
+                "the answer of {bytes} bytes was dropped: the caller has not read {unread_bytes} bytes of other answers, \
+                 and at most {bytes_max} are kept for it"
             ));
         }
         let intake = self.shared.intake();
         (!intake.keeps_late_answer(bytes)).then(|| {
             let unread_bytes = intake.unread_bytes();
             format!(
-                "the answer of {bytes} bytes was dropped: the worker keeps {unread_bytes} bytes of answers that callers have \
-                 not read"
+                "the answer of {bytes} bytes was dropped: the worker keeps {unread_bytes} bytes of answers that callers \
+                 have not read"
             )
         })
     }
@@ -129,13 +129,13 @@ impl Conn {
         if state.writing == Writing::AtOnce {
             state.settle(&self.shared);
             if let (true, Some(line)) = (state.is_over(), &state.line) {
-                // The thread that has the connection sees this.
+                // The thread that owns the connection is woken by this.
                 line.shut_down();
             }
         }
     }
 
-    /// Hands on what came; requests that are complete are put into `jobs`.
+    /// Handles received bytes; complete requests are added to `jobs`.
     pub(super) fn handle_event(
         self: &Arc<Self>,
         state: &mut State,
@@ -196,14 +196,14 @@ impl Conn {
         }
     }
 
-    /// Whether there is room for what its caller sends.
+    /// Whether there is capacity for what the caller sends.
     pub(super) fn may_read(&self, state: &State) -> bool {
         let awaited = state.callee.awaited();
         let in_flight = InFlight { awaited, is_receiving: !state.receiving.is_empty() };
         self.shared.intake().may_read(self.quota, in_flight)
     }
 
-    /// Ends it here and now.
+    /// Closes the connection at once.
     pub(super) fn close(&self, state: &mut State) {
         state.close();
         let mut intake = self.shared.intake();
@@ -211,7 +211,7 @@ impl Conn {
         intake.close(self.quota);
     }
 
-    /// Reads what there is, up to some amount.
+    /// Reads what is available, up to a limit.
     pub(super) fn read(
         self: &Arc<Self>,
         state: &mut State,
@@ -224,7 +224,7 @@ impl Conn {
             let got = state.read_once(scratch);
             self.handle_event(state, now, scratch, jobs);
             let is_enough = got == Go::Enough || state.end != End::NotYet || !state.callee.is_read();
-            // Whether it is held up then is looked at before the next read.
+            // Whether the connection must be held up is checked before the next read.
             if is_enough || !self.may_read(state) {
                 return;
             }
@@ -241,14 +241,14 @@ impl CallSource for Conn {
         self.lock().callee.waits_for(call)
     }
 
-    /// Whether the handler of a request is to begin now, as far as that needs no further look.
+    /// Whether the handler of a request may start now, without taking the job.
     fn begins(&self, call: u64) -> bool {
         let state = self.lock();
         state.callee.waits_for(call) && state.begins(&self.shared)
     }
 
-    /// The request, if its handler is to begin now. Where the call was given up, it is dropped; where its caller does not take
-    /// its answers, it is held back until that has gone on.
+    /// Returns the job if its handler may start now. If the call was given up, the job is dropped; if the caller does
+    /// not read its responses, the job is held back until it does.
     fn begin(&self, call: u64, job: Job) -> Option<Job> {
         let mut state = self.lock();
         if !state.callee.waits_for(call) {
@@ -317,9 +317,9 @@ impl State {
         if let (Ok(Got::More(bytes) | Got::Last(bytes)), Some(payload)) = (&got, payload)
             && *bytes > 0
         {
-            // SAFETY: the socket filled so many bytes of the place.
+            // SAFETY: the socket has filled this many bytes of the target.
             unsafe { payload.filled(*bytes) };
-            // It was no longer than what was due, which is a `u32`.
+            // The target was not longer than what was due, which is a `u32`.
             self.callee.filled(u32::try_from(*bytes).unwrap_or(due));
         }
         match got {
@@ -341,7 +341,8 @@ impl State {
         self.end = End::Now;
     }
 
-    /// Whoever is not to be heard any more is not. Of whom that is said already hears why first.
+    /// Closes the connection of a worker that is refused now. A connection that is already ending is left alone, so
+    /// that its worker gets the reason.
     pub(super) fn admit_again(&mut self, admit: &Admit) {
         if self.end != End::NotYet {
             return;
@@ -357,7 +358,7 @@ impl State {
         self.callee.fail(call, Status::Exhausted, "there is no memory for it");
     }
 
-    /// What else happened to requests and to the connection.
+    /// Handles the other events of requests and of the connection.
     fn ended(&mut self, event: &CalleeEvent<'_>) {
         match event {
             CalleeEvent::Over(call, _) | CalleeEvent::Responded(call) => {
@@ -376,7 +377,7 @@ impl State {
         }
     }
 
-    /// Writes what there is to write, and sees to it that the rest is written later.
+    /// Writes what is pending, and arranges that the rest is written later.
     pub(super) fn settle(&mut self, shared: &Shared) {
         let Self { callee, line, answers, .. } = self;
         let Some(line) = line else { return };
@@ -393,7 +394,7 @@ impl State {
             Ok(Flushed::All | Flushed::Full) => {}
             Err(error) => self.lose(lost(&error)),
         }
-        // Nothing comes of no bytes but ends.
+        // Without bytes there are only events of ends.
         while let Some(event) = self.callee.next_event(Instant::ORIGIN, &mut &[][..]) {
             self.ended(&event);
         }
@@ -405,13 +406,13 @@ impl State {
         self.update_interest(shared);
     }
 
-    /// Whether handlers begin for its caller.
+    /// Whether handlers may start for this caller.
     fn begins(&self, shared: &Shared) -> bool {
         let is_free = self.unread_bytes == 0 || shared.intake().begins(self.unread_bytes);
         is_free && self.callee.begins()
     }
 
-    /// Requests that were held back and may be carried out now.
+    /// Takes the requests that were held back and may be executed now.
     pub(super) fn take_held_back(&mut self, shared: &Shared) -> VecDeque<(u64, Job)> {
         let is_due = !self.held_back.is_empty() && self.begins(shared);
         if is_due { core::mem::take(&mut self.held_back) } else { VecDeque::new() }
@@ -420,10 +421,10 @@ impl State {
     fn update_interest(&mut self, shared: &Shared) {
         let is_due = !self.held_back.is_empty() && self.begins(shared);
         let Some(line) = &self.line else { return };
-        // The thread that has the connection closes it, and has to hear that it is over.
+        // The thread that owns the connection closes it, and must be woken when it has ended.
         let is_read = self.is_over() || (self.callee.is_read() && self.end == End::NotYet);
         let is_held_up = self.callee.is_held_up() && self.end == End::NotYet;
-        // The thread that has the connection is to come for what was held back.
+        // The thread that owns the connection must be woken for the requests that were held back.
         let interest = match (is_read, line.has_unsent() || is_due) {
             (true, false) => Interest::Read,
             (true, true) => Interest::Both,

@@ -1,5 +1,5 @@
-//! The thread of a worker that is called: one turn waits for events, reads what there is, has handlers carry out what is
-//! complete, and writes behind them.
+//! Thread of a server. One iteration waits for events, reads what is available, runs the handlers of complete requests,
+//! and then writes the responses.
 
 use super::Shared;
 use super::conn::{Conn, End, Go, State, Writing};
@@ -20,7 +20,7 @@ use std::io::{self, ErrorKind};
 use std::net::TcpListener;
 use std::os::fd::AsRawFd;
 
-/// What a handle asks of its thread.
+/// Command of a handle to the thread.
 pub(super) enum Command {
     Goodbye(Reply<()>),
     Held(Reply<(u64, u64, usize)>),
@@ -29,12 +29,12 @@ pub(super) enum Command {
 }
 
 pub(super) const LISTENER: Token = Token(u64::MAX - 2);
-/// Connections accepted in one turn, so that a storm of newcomers does not starve the others.
+/// Maximum number of connections accepted in one iteration, so that many new ones do not starve the others.
 const ACCEPTS_PER_ITERATION: usize = 128;
-/// Until accepting is tried again when it failed for more than one newcomer.
+/// Pause before accepting is tried again after a failure that concerns not only one connection.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
-struct Door {
+struct Acceptor {
     watch: Option<Watch>,
     listener: TcpListener,
     paused_until: Option<Instant>,
@@ -42,18 +42,18 @@ struct Door {
 
 struct Entry {
     conn: Arc<Conn>,
-    /// When it is looked at whether its time has come.
+    /// Scheduled time of the next tick.
     timer: Option<Instant>,
 }
 
 pub(super) struct Reactor {
     events: EventLoop,
-    door: Option<Door>,
+    acceptor: Option<Acceptor>,
     shared: Arc<Shared>,
     commands: Receiver<Command>,
     conns: Slab<Entry>,
     timers: Set<(Instant, usize)>,
-    /// Those that are not read until there is room.
+    /// Connections that are not read until there is capacity.
     unread: Vec<usize>,
     leaving: Option<Reply<()>>,
     scratch: Vec<u8>,
@@ -68,7 +68,7 @@ impl Reactor {
     ) -> Self {
         Self {
             events,
-            door: Some(Door { watch: Some(watch), listener, paused_until: None }),
+            acceptor: Some(Acceptor { watch: Some(watch), listener, paused_until: None }),
             shared,
             commands,
             conns: Slab::new(),
@@ -81,20 +81,20 @@ impl Reactor {
 
     pub(super) fn run(&mut self) -> io::Result<()> {
         loop {
-            let pause = self.door.as_ref().and_then(|door| door.paused_until);
+            let pause = self.acceptor.as_ref().and_then(|acceptor| acceptor.paused_until);
             let next = self.timers.first().map(|(at, _)| at);
             let until = [next, pause, self.shared.buffer_pool.until()].into_iter().flatten().min();
             let ready = self.events.wait(until)?;
             let now = self.shared.clock.now();
-            let mut is_at_door = pause.is_some_and(|at| at <= now);
+            let mut is_acceptable = pause.is_some_and(|at| at <= now);
             for one in ready {
                 if one.token == LISTENER {
-                    is_at_door = true;
+                    is_acceptable = true;
                 } else {
                     self.serve(now, one);
                 }
             }
-            if self.obey(now) == Go::Enough {
+            if self.execute_commands(now) == Go::Enough {
                 return Ok(());
             }
             while let Some((_, slot_index)) = self.timers.first().filter(|(at, _)| *at <= now) {
@@ -104,7 +104,7 @@ impl Reactor {
             if self.shared.buffer_pool.until().is_some_and(|at| at <= now) {
                 self.shared.buffer_pool.close();
             }
-            if is_at_door {
+            if is_acceptable {
                 self.accept(now);
             }
             if !self.unread.is_empty() && self.shared.intake().take_capacity() {
@@ -118,7 +118,7 @@ impl Reactor {
         }
     }
 
-    fn obey(&mut self, now: Instant) -> Go {
+    fn execute_commands(&mut self, now: Instant) -> Go {
         while let Ok(command) = self.commands.try_recv() {
             match command {
                 Command::Stop => return Go::Enough,
@@ -127,16 +127,16 @@ impl Reactor {
                     reply.answer((requests, bytes, self.conns.len()));
                 }
                 Command::AdmitAgain => {
-                    for slot_index in self.places() {
+                    for slot_index in self.slots() {
                         let shared = Arc::clone(&self.shared);
                         self.change(now, slot_index, |state| state.admit_again(&*shared.admit));
                     }
                 }
                 Command::Goodbye(reply) => {
-                    self.door = None;
+                    self.acceptor = None;
                     self.leaving = Some(reply);
-                    for slot_index in self.places() {
-                        // What lies there was sent before, and may have come since the sockets were looked at.
+                    for slot_index in self.slots() {
+                        // Available bytes were sent before the goodbye, and may have arrived since the last poll.
                         self.read_ahead(now, slot_index);
                         self.change(now, slot_index, |state| state.callee.goodbye());
                     }
@@ -146,7 +146,7 @@ impl Reactor {
         Go::On
     }
 
-    fn places(&self) -> Vec<usize> {
+    fn slots(&self) -> Vec<usize> {
         self.conns.iter().map(|(slot_index, _)| slot_index).collect()
     }
 
@@ -157,7 +157,7 @@ impl Reactor {
         let mut jobs = Vec::new();
         let mut state = conn.lock();
         if ready.readable && state.callee.is_held_up() {
-            // Nothing but its end is watched for.
+            // Only the end of such a connection is watched for.
             state.callee.read_to_the_end();
             self.unread.retain(|&held| held != slot_index);
         }
@@ -177,9 +177,9 @@ impl Reactor {
             }
             state = conn.lock();
             state.writing = Writing::AtOnce;
-            self.look_after(&conn, &mut state, slot_index);
+            self.update(&conn, &mut state, slot_index);
         } else {
-            self.look_after(&conn, &mut state, slot_index);
+            self.update(&conn, &mut state, slot_index);
             let held_back = state.take_held_back(&self.shared);
             drop(state);
             jobs.into_iter().for_each(|job| self.begin(job));
@@ -187,7 +187,7 @@ impl Reactor {
         }
     }
 
-    /// Reads what lies there, where anything is read.
+    /// Reads what is available, if the connection is being read.
     fn read_ahead(&mut self, now: Instant, slot_index: usize) {
         let is_read = self.conns.get(slot_index).is_some_and(|entry| entry.conn.lock().callee.is_read());
         if is_read {
@@ -208,7 +208,7 @@ impl Reactor {
         let mut state = conn.lock();
         change(&mut state);
         conn.handle_event(&mut state, now, &[], &mut Vec::new());
-        self.look_after(&conn, &mut state, slot_index);
+        self.update(&conn, &mut state, slot_index);
     }
 
     fn tick(&mut self, now: Instant, slot_index: usize) {
@@ -218,8 +218,8 @@ impl Reactor {
         self.change(now, slot_index, |state| state.callee.tick(now));
     }
 
-    /// Writes, sets the timer, and closes what is over.
-    fn look_after(&mut self, conn: &Conn, state: &mut State, slot_index: usize) {
+    /// Writes, sets the timer, and closes the connection if it has ended.
+    fn update(&mut self, conn: &Conn, state: &mut State, slot_index: usize) {
         state.settle(&self.shared);
         if state.is_over() {
             if state.end == End::WhenWritten {
@@ -228,9 +228,10 @@ impl Reactor {
             conn.close(state);
             self.conns.try_remove(slot_index);
             self.unread.retain(|&held| held != slot_index);
-            if let Some(door) = self.door.as_mut().filter(|door| door.paused_until.is_some()) {
+            if let Some(acceptor) = self.acceptor.as_mut().filter(|acceptor| acceptor.paused_until.is_some())
+            {
                 // A descriptor is free again.
-                door.paused_until = Some(Instant::ORIGIN);
+                acceptor.paused_until = Some(Instant::ORIGIN);
             }
             return;
         }
@@ -257,28 +258,29 @@ impl Reactor {
 
     fn accept(&mut self, now: Instant) {
         for _ in 0..ACCEPTS_PER_ITERATION {
-            let Some(door) = &mut self.door else { return };
-            match door.listener.accept() {
-                Ok((stream, _)) => self.welcome(now, stream.into()),
+            let Some(acceptor) = &mut self.acceptor else { return };
+            match acceptor.listener.accept() {
+                Ok((stream, _)) => self.add_conn(now, stream.into()),
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {
-                    if door.paused_until.take().is_some() {
-                        let watch = self.events.watch(door.listener.as_raw_fd(), Interest::Read, LISTENER);
-                        door.watch = watch.ok();
+                    if acceptor.paused_until.take().is_some() {
+                        let watch =
+                            self.events.watch(acceptor.listener.as_raw_fd(), Interest::Read, LISTENER);
+                        acceptor.watch = watch.ok();
                     }
                     return;
                 }
                 Err(error) if is_newcomers_fault(&error) => {}
                 Err(_) => {
-                    // No descriptor or memory is left: it may be, later. Meanwhile nobody is looked for at the door.
-                    door.watch = None;
-                    door.paused_until = Some(now + ACCEPT_PAUSE);
+                    // No descriptor or memory is left; there may be later. Until then the listener is not watched.
+                    acceptor.watch = None;
+                    acceptor.paused_until = Some(now + ACCEPT_PAUSE);
                     return;
                 }
             }
         }
     }
 
-    fn welcome(&mut self, now: Instant, socket: Socket) {
+    fn add_conn(&mut self, now: Instant, socket: Socket) {
         if socket.set_nonblocking(true).is_err() {
             return;
         }
@@ -289,10 +291,10 @@ impl Reactor {
         self.change(now, index, |_| ());
     }
 
-    /// Nobody is left without an end.
+    /// Closes all connections, and drops all commands.
     pub(super) fn close_all(&mut self) {
-        self.door = None;
-        for slot_index in self.places() {
+        self.acceptor = None;
+        for slot_index in self.slots() {
             if let Some(entry) = self.conns.try_remove(slot_index) {
                 let mut state = entry.conn.lock();
                 state.callee.lost(ConnectionError::Closed);
