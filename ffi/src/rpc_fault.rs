@@ -10,7 +10,7 @@ use crate::watch::watch_fault;
 use rendezvous_core::time::Duration;
 use rendezvous_rpc::agent::{AgentError, NotCallable, indicates_death};
 use rendezvous_rpc::connection::{CallError, CallFailure, CallPhase, ConnectionError, Status};
-use rendezvous_rpc::driver::group::{GroupCallError, ObservingError, RpcInitError, SignsError};
+use rendezvous_rpc::driver::group::{GroupCallError, LivenessError, ObservingError, RpcInitError};
 use rendezvous_rpc::handlers::HandlerError;
 use rendezvous_rpc::membership::error::MembershipError;
 use rendezvous_rpc::membership::observer::ObserverError;
@@ -99,11 +99,11 @@ pub(crate) fn init_fault(error: &RpcInitError) -> Fault {
         RpcInitError::Rank { .. } => invalid_fault(error),
         RpcInitError::Listen(error) => start_fault(error),
         RpcInitError::Store(error) => call_fault(error),
-        RpcInitError::LivenessWatcher(error) => match error {
-            SignsError::Native(error) => native_fault(error),
-            SignsError::Store(error) => call_fault(error),
-            SignsError::Watch(error) => watch_fault(error),
-            SignsError::Thread(cause) => system_fault(cause, error.to_string()),
+        RpcInitError::Liveness(error) => match error {
+            LivenessError::Native(error) => native_fault(error),
+            LivenessError::Store(error) => call_fault(error),
+            LivenessError::Watch(error) => watch_fault(error),
+            LivenessError::Thread(cause) => system_fault(cause, error.to_string()),
         },
         RpcInitError::System(cause) => system_fault(cause, error.to_string()),
         RpcInitError::Handlers(error) => name_fault(error),

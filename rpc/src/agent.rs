@@ -88,7 +88,7 @@ pub enum Input {
     /// The watch on the liveness keys ended for this reason.
     LivenessLost(Box<str>),
     /// All liveness keys with their values. Others may have been created and deleted unseen.
-    LivenessWatcher(Vec<(Box<str>, Box<[u8]>)>),
+    LivenessKeys(Vec<(Box<str>, Box<[u8]>)>),
     /// A call of the program to the worker at this address failed in a way that may mean its death:
     /// [`indicates_death`].
     Lost(WorkerLocation),
@@ -455,7 +455,7 @@ impl Agent {
                 }
             }
             Input::LivenessLost(why) => self.watch_lost(why),
-            Input::LivenessWatcher(all) => {
+            Input::LivenessKeys(all) => {
                 let departed = self.liveness_watcher.all(&all);
                 match (&self.membership, self.life) {
                     // They may have ended normally, and marked their keys unseen.
@@ -590,7 +590,7 @@ impl Agent {
             let to = WorkerLocation { worker: leader.worker, address: leader.address };
             self.call(to, READY_HANDLER, Vec::new(), self.deadline, Purpose::Ready);
         }
-        self.bury();
+        self.mark_lost_members();
     }
 
     /// Returns the leader of a static group: the member with the first name.
@@ -634,7 +634,7 @@ impl Agent {
             for Death { location, why } in self.deaths.clone() {
                 self.outputs.push_back(Output::Event(GroupEvent::PeerDied { worker: location.worker, why }));
             }
-            self.bury();
+            self.mark_lost_members();
             self.report_watch();
         }
     }
@@ -666,7 +666,7 @@ impl Agent {
                 Membership::Fixed(group) => group.leave(now),
                 Membership::Changing(group) => group.handle(now, changing::Input::Leave),
             }
-            self.bury();
+            self.mark_lost_members();
         }
     }
 
@@ -788,7 +788,7 @@ impl Agent {
         }
         if let Some(member) = &change.joined {
             self.outputs.push_back(Output::Event(GroupEvent::Joined(member.worker.clone())));
-            self.bury();
+            self.mark_lost_members();
         }
     }
 }

@@ -94,7 +94,7 @@ pub struct Inbox<T> {
     stage: Stage,
     items: VecDeque<(Kind, T)>,
     /// How many of them this turn has.
-    ripe: usize,
+    ready: usize,
     /// The loop knows that there is something.
     is_announced: bool,
     /// Calls that have not ended, by their numbers, with the deadlines that are kept here.
@@ -125,7 +125,7 @@ impl<T> Inbox<T> {
             limits,
             stage,
             items: VecDeque::new(),
-            ripe: 0,
+            ready: 0,
             is_announced: false,
             calls: Index::new(),
             deadlines: Set::new(),
@@ -293,14 +293,14 @@ impl<T> Inbox<T> {
     }
 
     /// A turn begins: it has what is there now.
-    pub fn ripen(&mut self) {
+    pub fn begin_iteration(&mut self) {
         self.is_announced = false;
-        self.ripe = if self.stage == Stage::Joining { 0 } else { self.items.len() };
+        self.ready = if self.stage == Stage::Joining { 0 } else { self.items.len() };
     }
 
     /// The next letter of this turn.
     pub fn take(&mut self) -> Option<T> {
-        self.ripe = self.ripe.checked_sub(1)?;
+        self.ready = self.ready.checked_sub(1)?;
         let (kind, item) = self.items.pop_front()?;
         self.taken(kind);
         Some(item)
@@ -309,7 +309,7 @@ impl<T> Inbox<T> {
     /// Nobody will take this one.
     fn remove(&mut self, index: usize) {
         if let Some((kind, _)) = self.items.remove(index) {
-            self.ripe -= usize::from(index < self.ripe);
+            self.ready -= usize::from(index < self.ready);
             self.taken(kind);
         }
     }
@@ -326,14 +326,14 @@ impl<T> Inbox<T> {
     /// The requests that nobody has taken, and will take.
     pub fn take_requests(&mut self) -> Vec<T> {
         let mut requests = Vec::new();
-        let mut ripe = core::mem::take(&mut self.ripe);
+        let mut ready = core::mem::take(&mut self.ready);
         for (kind, item) in core::mem::take(&mut self.items) {
-            let was_ripe = ripe.checked_sub(1).inspect(|&left| ripe = left).is_some();
+            let was_ready = ready.checked_sub(1).inspect(|&left| ready = left).is_some();
             if matches!(kind, Kind::Request(_)) {
                 self.taken(kind);
                 requests.push(item);
             } else {
-                self.ripe += usize::from(was_ripe);
+                self.ready += usize::from(was_ready);
                 self.items.push_back((kind, item));
             }
         }
@@ -343,7 +343,7 @@ impl<T> Inbox<T> {
     /// Nobody takes anything any more: all that was there.
     pub fn close(&mut self) -> Vec<T> {
         self.stage = Stage::Closed;
-        self.ripe = 0;
+        self.ready = 0;
         self.calls = Index::new();
         self.deadlines = Set::new();
         core::mem::take(&mut self.items).into_iter().map(|(_, item)| item).collect()

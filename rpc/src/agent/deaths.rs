@@ -149,7 +149,7 @@ impl Agent {
     }
 
     /// Marks members as dead whose liveness keys were deleted before they were known as members.
-    pub(super) fn bury(&mut self) {
+    pub(super) fn mark_lost_members(&mut self) {
         if planted!(self, ForgottenLoss) {
             return;
         }

@@ -1,4 +1,4 @@
-//! Workers of RPC groups for callers that block: backends by name, and the one that comes with the library.
+//! Workers of RPC groups with a blocking interface: registered backends, and the library's own backend `tcp`.
 
 mod context;
 mod hosting;
@@ -13,7 +13,7 @@ mod worker_threads;
 
 pub use crate::shutdown::Shutdown;
 pub use context::{AnyRpcBackend, RpcContext, RpcInit, TcpBackend};
-pub use liveness_watcher::SignsError;
+pub use liveness_watcher::LivenessError;
 pub use observing::{GroupObserver, ObserverOptions, ObservingError};
 pub use shared::{Callee, CalleeName, GroupCallError};
 pub use worker::{CallCanceller, GroupCall, RpcAgent, TcpOptions};
@@ -34,158 +34,161 @@ use rendezvous_core::driver::server::StartError;
 use rendezvous_core::time::Duration;
 use std::io;
 
-/// What came of a call to a worker of the group.
+/// Result of a call to a worker of the group.
 pub type GroupResult = Result<Vec<u8>, GroupCallError>;
 
-/// A call: whom, what, with which bytes, and for how long; `None`: as the worker's options say.
+/// Parameters of a call to a worker of the group.
 #[derive(Debug)]
 pub struct CallSpec<'a> {
-    /// Whom it is for.
+    /// The callee.
     pub callee: Callee<'a>,
-    /// The name of the handler.
+    /// Name of the handler.
     pub handler: &'a str,
-    /// The bytes of the request.
+    /// Payload of the request.
     pub payload: Payload,
-    /// How long it may take.
+    /// Timeout; `None` uses the worker's `rpc_timeout`.
     pub timeout: Option<Duration>,
 }
 
-/// Who is told what came of a call, once, on any thread. It must not block.
+/// Function that gets the result of a call, once, on any thread. It must not block.
 pub type OnResult = Box<dyn FnOnce(GroupResult) + Send>;
 
-/// How a call that was begun ends, when it is not answered.
+/// How a pending call ends if it gets no response.
 #[derive(Debug)]
 pub enum Begun {
-    /// At its deadline, or by this.
+    /// The backend ends it at its deadline; this cancels it before.
     Kept(CallCanceller),
-    /// The caller ends it, after so long if that is said, and tells the backend so.
+    /// The caller ends it, after this timeout if there is one, and tells the backend by the flag.
     Loose(Option<Duration>, Wanted),
 }
 
-/// Hears what happens to a worker, on threads of the library's. It must not block.
+/// Listener of a worker's events, on threads of the library. It must not block.
 pub trait Listener: Send + Sync {
-    /// Somebody came, went or died. How many such events are lost, since there is no room for them.
+    /// A worker joined, left or died. Returns the number of events that were dropped because the listener has no
+    /// capacity for them.
     fn changed(&self, event: GroupEvent) -> u64;
 
-    /// The worker is of its group no more, and whoever has asked something of it is answered, or is not any more.
+    /// The worker is not in its group any more, and all requests that it had have got their responses or have ended
+    /// without.
     fn parted(&self);
 }
 
-/// Somebody hears already what happens to the worker.
+/// The worker has a listener already.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AlreadyObserved;
 
-/// A worker of whatever backend, as a context keeps it.
+/// Worker of any backend, as a context keeps it.
 pub trait RpcWorker: Send + Sync {
-    /// Who it is.
+    /// Name and number of the worker.
     fn me(&self) -> &WorkerInfo;
 
-    /// All workers of its group.
+    /// Returns all workers of its group.
     ///
     /// # Errors
-    /// A backend of the program's own does not know.
+    /// A custom backend failed.
     fn workers(&self) -> Result<Vec<WorkerInfo>, AgentError>;
 
-    /// Ends it.
+    /// Ends the worker.
     ///
     /// # Errors
-    /// It ended otherwise than it should. It has ended all the same, but for [`AgentError::Reentrant`].
+    /// It did not end as it should. It has ended nevertheless, except for [`AgentError::Reentrant`].
     fn shutdown(&self, how: Shutdown) -> Result<(), AgentError>;
 
-    /// Ends it at once and without a word, from wherever: what cannot be waited for here ends by itself.
+    /// Ends the worker at once without notifying the others, on any thread. What cannot be waited for on this thread
+    /// ends by itself.
     fn abandon(&self) {
         self.shutdown(Shutdown::Abrupt).ok();
     }
 
-    /// How it ended, if it has and somebody knows; that somebody ended it abruptly is no failure.
+    /// Returns how it ended, if it has and that is known; an abrupt end is not a failure.
     fn end(&self) -> Option<Result<(), AgentError>> {
         None
     }
 
-    /// Begins a call. What came of it is told, unless it was not begun.
+    /// Starts a call. If it was started, its result is passed to `on_result`.
     ///
     /// # Errors
-    /// It was not begun.
+    /// It was not started.
     fn begin_call(&self, call: CallSpec<'_>, on_result: OnResult) -> Result<Begun, GroupCallError>;
 
-    /// Calls what nobody answers.
+    /// Makes a one-way call.
     ///
     /// # Errors
     /// It was not made.
     fn begin_notify(&self, call: CallSpec<'_>) -> Result<(), GroupCallError>;
 
-    /// Whoever hears what happens from now on, and what nobody has asked for before. Backends of the program's own have
-    /// nothing to tell.
+    /// Sets the listener of all events from now on, and of those that have not been taken yet. Custom backends have no
+    /// events.
     ///
     /// # Errors
-    /// Somebody does already.
+    /// The worker has a listener already.
     fn listen(&self, group_listener: Arc<dyn Listener>) -> Result<(), AlreadyObserved> {
         drop(group_listener);
         Ok(())
     }
 
-    /// Nobody hears any more what happens.
+    /// Removes the listener.
     fn listen_no_more(&self) {}
 
-    /// The same as one of the backend `tcp`, if it is that.
+    /// Returns the worker if its backend is `tcp`.
     fn tcp(&self) -> Option<&RpcAgent> {
         None
     }
 
-    /// The same as whatever a backend of the program's own makes, for who knows what that is.
+    /// Returns the object of a custom backend.
     fn foreign(&self) -> Option<&(dyn Any + Send + Sync)> {
         None
     }
 }
 
-/// Why a process is no worker of a group. Nothing is left of the attempt in this process.
+/// Reason why a process did not become a worker. Nothing is left of the attempt in this process.
 #[derive(Debug, thiserror::Error)]
 pub enum RpcInitError {
-    /// The name is none.
+    /// The worker's name is invalid.
     #[error(transparent)]
     Name(#[from] NameError),
-    /// The backend, its options, or that there is a worker already.
+    /// The backend or its options are invalid, or the context has a worker already.
     #[error(transparent)]
     Backend(#[from] BackendError),
-    /// There is no store at which the workers could meet.
+    /// The rendezvous failed.
     #[error(transparent)]
     Rendezvous(#[from] RendezvousFault),
-    /// The rank that the rendezvous gave is no worker's number.
-    #[error("the rank {rank} is no worker's number: those are from 0 to 65535")]
+    /// The rank of the rendezvous is not valid as a worker's number.
+    #[error("the rank {rank} is not a worker's number: those are from 0 to 65535")]
     Rank {
         /// The rank.
         rank: i64,
     },
-    /// Nothing can listen for calls.
+    /// The worker cannot listen for calls.
     #[error(transparent)]
     Listen(#[from] StartError),
     /// The store failed before the group was reached.
     #[error(transparent)]
     Store(#[from] CallError),
-    /// The worker's sign of life could not be set.
+    /// The worker's liveness key could not be set.
     #[error(transparent)]
-    LivenessWatcher(#[from] SignsError),
+    Liveness(#[from] LivenessError),
     /// The system has no descriptors or threads left.
-    #[error("the system has no room for an RPC worker: {0}")]
+    #[error("the system has no resources for an RPC worker:  {0}")]
     System(io::Error),
-    /// The handlers are another worker's.
+    /// Another worker uses the handlers.
     #[error(transparent)]
     Handlers(#[from] HandlerError),
     /// The worker did not become a member.
     #[error(transparent)]
     Agent(#[from] AgentError),
-    /// The store said nothing for longer than any of its deadlines.
+    /// The store did not respond within any of its deadlines.
     #[error("the worker did not join: the store at {store} does not respond")]
     Stuck {
-        /// The store.
+        /// Address of the store.
         store: Box<str>,
     },
-    /// What a backend of the program's own says.
+    /// Error of a custom backend.
     #[error("{message}")]
     Foreign {
-        /// Its own number for it.
+        /// Status code of the backend.
         status: i32,
-        /// Its words.
+        /// Message of the backend.
         message: Box<str>,
     },
 }

@@ -1,4 +1,4 @@
-//! Workers of RPC groups as members of an event loop: what their threads have to tell waits until the loop takes it.
+//! Workers of RPC groups as members of an event loop: their threads queue events until the loop takes them.
 
 use crate::agent::{AgentError, GroupEvent, NotCallable, unless_abandoned};
 use crate::connection::Status;
@@ -28,29 +28,29 @@ use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Something happened to a worker of a loop: the content of its [`LoopEvent::Member`].
+/// Event of a worker of a loop: the content of its [`LoopEvent::Member`].
 ///
 /// [`LoopEvent::Member`]: rendezvous_core::driver::loop_client::LoopEvent::Member
 #[derive(Debug)]
 pub enum RpcEvent {
-    /// It is a member, which is told first; or it is none, which is told last.
+    /// It is a member, which is the first event; or it failed to become one, which is the last event.
     Joined(Result<(), RpcInitError>),
-    /// That call is over.
+    /// A call has ended.
     Completed(CallId, Option<Called>, GroupResult),
-    /// A handler of the loop's is asked. Dropped without an answer, the responder tells the caller so.
+    /// Request for a handler of the loop. Dropping the responder without a response fails the call.
     Request(Request, Responder),
-    /// Somebody came, went or died.
+    /// A worker joined, left or died.
     Group(GroupEvent),
-    /// It has ended, and this is the last that is heard of it.
+    /// The worker has ended. This is its last event.
     Over(Result<(), AgentError>),
 }
 
-/// What a call was.
+/// Callee and handler of a call.
 #[derive(Clone, Debug)]
 pub struct Called {
-    /// Whom it was for.
+    /// The callee.
     pub callee: CalleeName,
-    /// The name of the handler.
+    /// Name of the handler.
     pub handler: Box<str>,
 }
 
@@ -60,9 +60,9 @@ impl fmt::Display for Called {
     }
 }
 
-/// Where a worker is made and ended.
+/// Owner of the context in which a worker is created and ended.
 pub trait RpcHome: Any + Send + Sync {
-    /// The context that has it.
+    /// The context.
     fn context(&self) -> &RpcContext;
 }
 
@@ -72,12 +72,12 @@ impl RpcHome for RpcContext {
     }
 }
 
-/// Makes a worker, on a thread of its own. The desk is for handlers of the loop's; with the canceller the loop gives up to
-/// make the worker, which may have happened before this begins.
+/// Function that creates a worker, on a thread of its own. The queue is for handlers of the loop. The loop cancels the
+/// creation with the canceller, possibly before this starts.
 pub type MakeRpc =
     Box<dyn FnOnce(&RpcRequestQueue, Canceller) -> Result<Arc<dyn RpcWorker>, RpcInitError> + Send>;
 
-/// Why a worker of a loop does not do what it is asked.
+/// Reason why a worker of a loop does not execute a request.
 #[derive(Debug, thiserror::Error)]
 pub enum RpcAskError {
     /// The loop has no such worker.
@@ -86,12 +86,12 @@ pub enum RpcAskError {
     /// The call was not made.
     #[error(transparent)]
     Call(#[from] GroupCallError),
-    /// It could not be begun to end the worker.
+    /// The thread that ends the worker could not be started.
     #[error("no thread to end the RPC worker: {0}")]
     System(io::Error),
 }
 
-/// How soon an end is tried again for which there was no thread.
+/// Interval at which ending a worker is tried again after its thread could not be started.
 const RETRY_INTERVAL: Duration = Duration::from_millis(50);
 
 enum QueueItem {
@@ -102,7 +102,7 @@ enum QueueItem {
     Over(Result<(), AgentError>),
 }
 
-/// Where a worker's threads leave what the loop is to take.
+/// Queue between a worker's threads and the loop.
 struct RequestQueue {
     inbox: Mutex<Inbox<QueueItem>>,
     waker: Waker,
@@ -113,7 +113,7 @@ impl RequestQueue {
         self.inbox.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Puts a letter there.
+    /// Adds an item.
     fn put(&self, put: impl FnOnce(&mut Inbox<QueueItem>) -> Put<QueueItem>) -> Put<QueueItem> {
         let put = put(&mut self.lock());
         if let Put::Wakes = put {
@@ -132,11 +132,13 @@ impl RequestQueue {
             Put::Wakes | Put::Quiet => {}
             Put::Closed(item) => refuse([item], Status::NoHandler, LOOP_CLOSED),
             Put::Refused(item) => refuse([item], Status::Leaving, ""),
-            Put::Full(item) => refuse([item], Status::Exhausted, "its event loop has too many to take"),
+            Put::Full(item) => {
+                refuse([item], Status::Exhausted, "its event loop has too many pending requests")
+            }
         }
     }
 
-    /// Tells the last thing, and before it what becomes of all that waits.
+    /// Adds the last event, and before it the results of all pending calls and requests.
     fn over(&self, last: QueueItem) {
         loop {
             let mut inbox = self.lock();
@@ -153,14 +155,14 @@ impl RequestQueue {
                 break;
             }
             drop(inbox);
-            // Where the worker calls itself, to refuse a request answers a call.
+            // If the worker calls itself, rejecting a request adds the result of a call.
             refuse(requests, Status::Leaving, "");
         }
         self.waker.wake();
     }
 }
 
-/// Runs code of the program's, or of the library's; a panic in it is told as the end of a worker.
+/// Runs code of the program or of the library; a panic becomes the error of a worker's end.
 fn caught<T>(what: &str, code: impl FnOnce() -> T) -> Result<T, AgentError> {
     catch_unwind(AssertUnwindSafe(code)).map_err(|panic| {
         let message = format!("the thread that {what} panicked: {}", panic_text(&*panic));
@@ -168,10 +170,10 @@ fn caught<T>(what: &str, code: impl FnOnce() -> T) -> Result<T, AgentError> {
     })
 }
 
-/// What callers of a handler hear whose loop takes requests no more, though the worker may live.
-const LOOP_CLOSED: &str = "its event loop is gone";
+/// Message for callers of a handler whose loop takes no requests any more, though the worker may be alive.
+const LOOP_CLOSED: &str = "its event loop has ended";
 
-/// Answers requests that nobody will take.
+/// Rejects requests that will not be taken.
 fn refuse(items: impl IntoIterator<Item = QueueItem>, why: Status, message: &str) {
     for item in items {
         if let QueueItem::Request(_, responder) = item {
@@ -200,40 +202,40 @@ impl Listener for RequestQueue {
     }
 }
 
-/// Takes requests to a loop.
+/// Handle that passes requests to a loop.
 #[derive(Clone)]
 pub struct RpcRequestQueue(Arc<RequestQueue>);
 
 impl fmt::Debug for RpcRequestQueue {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("RpcDesk")
+        f.write_str("RpcRequestQueue")
     }
 }
 
 impl RpcRequestQueue {
-    /// A handler, inline, whose requests are events of the loop.
+    /// Returns an inline handler whose requests become events of the loop.
     #[must_use]
     pub fn handler(&self) -> Box<HandlerFn> {
         let queue = Arc::clone(&self.0);
         Box::new(move |request, responder| queue.ask(request, responder))
     }
 
-    /// Takes one request.
+    /// Adds one request.
     pub fn ask(&self, request: Request, responder: Responder) {
         self.0.ask(request, responder);
     }
 }
 
-/// A call whose end nobody has taken.
+/// Call whose result has not been taken.
 struct Made {
     called: Called,
-    /// How it ends when it is given up.
+    /// How it is cancelled.
     cancellation: Cancellation,
 }
 
 enum Cancellation {
     Kept(CallCanceller),
-    /// Here, after so long.
+    /// By the loop, after this timeout.
     Loose(Option<Duration>, Wanted),
 }
 
@@ -246,7 +248,7 @@ impl Drop for Cancellation {
 }
 
 impl Made {
-    /// In words.
+    /// Text for messages.
     fn what(&self) -> Box<str> {
         format!("{}", self.called).into()
     }
@@ -257,12 +259,12 @@ struct LoopRpc {
     clock: Clock,
     queue: Arc<RequestQueue>,
     home: Arc<dyn RpcHome>,
-    /// There once that it is a member was told.
+    /// Set once the event that it is a member was taken.
     agent: Option<Arc<dyn RpcWorker>>,
     joining: Canceller,
     calls: Map<u64, Made>,
     ending: Ending,
-    /// When its end is tried again.
+    /// Time when ending it is tried again.
     retry_at: Option<Instant>,
     threads: Vec<Thread>,
     is_over: bool,
@@ -285,7 +287,7 @@ impl LoopRpc {
         }
     }
 
-    /// Begins to make it.
+    /// Starts to create it.
     fn make(&mut self, make: MakeRpc) -> io::Result<()> {
         let (queue, home) = (Arc::clone(&self.queue), Arc::clone(&self.home));
         let joining = self.joining.begin().for_parts();
@@ -297,10 +299,10 @@ impl LoopRpc {
             };
             let joined_event = QueueItem::Joined(Ok(Arc::clone(&agent)));
             if let Put::Refused(_) = queue.put(|inbox| inbox.joined(joined_event)) {
-                // The loop is gone, or has this worker no more. Nobody hears how it ends.
+                // The loop has ended, or has removed this worker. The result of its end is dropped.
                 home.context().end(&agent, Shutdown::Abrupt).ok();
             } else {
-                // Nobody else has it yet.
+                // No other code has this worker yet, so it has no listener.
                 agent.listen(queue).ok();
             }
         })?;
@@ -308,14 +310,14 @@ impl LoopRpc {
         Ok(())
     }
 
-    /// The program wishes it to end so.
+    /// The program requests this end.
     fn end(&mut self, how: Shutdown) -> io::Result<()> {
         let before = self.ending;
         self.ending.end_request(how);
         self.go_on().inspect_err(|_| self.ending = before)
     }
 
-    /// Does what is to be done for its end.
+    /// Executes the next step of the end.
     fn go_on(&mut self) -> io::Result<()> {
         let group_state = match &self.agent {
             None => GroupState::Joining,
@@ -330,7 +332,7 @@ impl LoopRpc {
                 self.threads.push(threads::spawn("rdzv-rpc-end", move || {
                     let end = caught("ends it", || home.context().end(&agent, how));
                     if end.is_err() {
-                        // The context may have another worker all the same.
+                        // The context must be free for another worker nevertheless.
                         caught("gives it up", || home.context().abandon(&agent)).ok();
                     }
                     let end = end.and_then(|end| end);
@@ -378,7 +380,7 @@ impl LoopRpc {
         Some(match item {
             QueueItem::Joined(Ok(agent)) => {
                 self.agent = Some(agent);
-                // It may have been wished to end before.
+                // Its end may have been requested before.
                 self.queue.waker.wake();
                 RpcEvent::Joined(Ok(()))
             }
@@ -426,8 +428,8 @@ impl Member for LoopRpc {
             };
             self.queue.answer(call, Err(GroupCallError::Late { call: what, elapsed }));
         }
-        self.queue.lock().ripen();
-        // Where there is no thread for it now, there may be one soon.
+        self.queue.lock().begin_iteration();
+        // A thread that could not be started may be started soon.
         self.retry_at = self.go_on().is_err().then(|| now + RETRY_INTERVAL);
     }
 
@@ -446,7 +448,7 @@ impl Member for LoopRpc {
         self.is_over
     }
 
-    /// Nobody hears of it any more. What has to end begins to.
+    /// Removes the worker from the loop, and starts to end it if the loop owns it.
     fn leave(&mut self) {
         let items = self.queue.lock().close();
         for item in items {
@@ -460,18 +462,18 @@ impl Member for LoopRpc {
         }
         let is_here = self.threads.iter().all(Thread::is_here);
         let end = match self.ending.keeper() {
-            // In a forked child nobody carries it out: it is the parent's.
+            // In a forked child it is not ended: it belongs to the parent.
             Keeper::Loop if is_here => self.end(Shutdown::Abrupt),
             Keeper::Loop | Keeper::Others => Ok(()),
         };
-        // Without a thread for it, this one has to do it.
+        // Without another thread, this one ends it.
         if let (Err(_), Some(agent)) = (end, &self.agent) {
             self.home.context().end(agent, Shutdown::Abrupt).ok();
         }
     }
     fn take_threads(&mut self) -> Vec<Thread> {
         let mut kept = core::mem::take(&mut self.threads);
-        // Who is the last to let go of a worker waits for handlers that are at work.
+        // Dropping the last reference waits for running handlers.
         if let Some(agent) = self.agent.take() {
             kept.extend(threads::spawn("rdzv-rpc-end", move || drop(agent)));
         }
@@ -479,57 +481,59 @@ impl Member for LoopRpc {
     }
 }
 
-/// What a loop does with workers of RPC groups.
+/// Operations of a loop on workers of RPC groups.
 pub trait RpcLoop {
-    /// Begins to make a worker, on a thread of its own. [`RpcEvent::Joined`] tells what came of it; it ends with the loop.
+    /// Starts to create a worker, on a thread of its own. [`RpcEvent::Joined`] has the result; the worker ends with the
+    /// loop.
     ///
     /// # Errors
-    /// The system has no room for one more thread.
+    /// The thread could not be started.
     fn init_rpc(&mut self, home: Arc<dyn RpcHome>, make: MakeRpc) -> io::Result<MemberId>;
 
-    /// Adds a worker that is a member already: what happens to it is told here from now on. It does not end with the loop.
+    /// Adds a worker that is a member already: its events are delivered here from now on. It does not end with the
+    /// loop.
     ///
     /// # Errors
-    /// It is in a loop.
+    /// It is in a loop already.
     fn add_rpc(
         &mut self,
         home: Arc<dyn RpcHome>,
         agent: Arc<dyn RpcWorker>,
     ) -> Result<MemberId, AlreadyObserved>;
 
-    /// Forgets a worker: no event of it follows, and what it is asked is refused. One that was made for the loop ends
+    /// Removes a worker: no event of it follows, and its requests are refused. One that was created for the loop ends
     /// abruptly, on a thread of its own.
     fn remove_rpc(&mut self, worker: MemberId);
 
-    /// The worker, once it was told that it is a member.
+    /// Returns the worker, once the event that it is a member was taken.
     fn rpc(&mut self, worker: MemberId) -> Option<Arc<dyn RpcWorker>>;
 
-    /// Where requests of the worker's handlers are taken to this loop.
+    /// Returns the handle that passes requests of the worker's handlers to this loop.
     fn rpc_request_queue(&mut self, worker: MemberId) -> Option<RpcRequestQueue>;
 
-    /// Where the worker is made and ended.
+    /// Returns the owner of the worker's context.
     fn rpc_home(&mut self, worker: MemberId) -> Option<Arc<dyn RpcHome>>;
 
-    /// Calls another worker, or this one. [`RpcEvent::Completed`] tells what came of it.
+    /// Calls another worker, or this one. [`RpcEvent::Completed`] has the result.
     ///
     /// # Errors
     /// It was not made.
     fn rpc_call(&mut self, worker: MemberId, call: CallSpec<'_>) -> Result<CallId, RpcAskError>;
 
-    /// Calls what nobody answers.
+    /// Makes a one-way call.
     ///
     /// # Errors
     /// It was not made.
     fn rpc_notify(&mut self, worker: MemberId, call: CallSpec<'_>) -> Result<(), RpcAskError>;
 
-    /// Begins to end a worker; [`RpcEvent::Over`] tells how it ended. One that is joining gives that up.
+    /// Starts to end a worker; [`RpcEvent::Over`] has the result. One that is joining gives that up.
     ///
     /// # Errors
     /// There is none, or no thread for it.
     fn rpc_shutdown(&mut self, worker: MemberId, how: Shutdown) -> Result<(), RpcAskError>;
 }
 
-/// Does `work` with a worker.
+/// Runs `work` with a worker.
 fn with<T>(events: &mut Loop, worker: MemberId, work: impl FnOnce(&mut LoopRpc) -> T) -> Option<T> {
     events.with_member(worker, |member, _| work(member))
 }

@@ -15,7 +15,7 @@ const LIMITS: InboxLimits = InboxLimits { calls_max: 2, requests: FEW, changes_m
 
 /// All that a turn has.
 fn poll<T>(inbox: &mut Inbox<T>) -> Vec<T> {
-    inbox.ripen();
+    inbox.begin_iteration();
     core::iter::from_fn(|| inbox.take()).collect()
 }
 
@@ -54,14 +54,14 @@ fn who_does_not_become_a_member_hears_that_alone() {
 fn a_turn_has_what_came_before_it() {
     let mut inbox = Inbox::of_member(LIMITS);
     assert_eq!(inbox.put_request(1, 1), Put::Wakes);
-    inbox.ripen();
+    inbox.begin_iteration();
     assert_eq!(inbox.put_request(1, 2), Put::Wakes, "for the next turn");
     assert_eq!((inbox.take(), inbox.take()), (Some(1), None));
-    inbox.ripen();
+    inbox.begin_iteration();
     assert_eq!((inbox.take(), inbox.take()), (Some(2), None));
     // What one turn leaves is the next one's.
     assert_eq!(inbox.put_request(1, 3), Put::Wakes);
-    inbox.ripen();
+    inbox.begin_iteration();
     assert_eq!(poll(&mut inbox), [3]);
 }
 
@@ -72,7 +72,7 @@ fn what_is_taken_out_of_a_turn_lets_nothing_into_it() {
         inbox.changed(item);
         inbox.put_request(number, "asked");
     }
-    inbox.ripen();
+    inbox.begin_iteration();
     inbox.changed("late");
     assert_eq!(inbox.take_requests(), ["asked", "asked"]);
     assert_eq!((inbox.take(), inbox.take()), (Some("kept"), None));
@@ -86,7 +86,7 @@ fn a_call_that_was_not_made_is_not_told() {
     // Its worker ends meanwhile, and answers all that is under way.
     inbox.put_answer(call, "no member");
     inbox.put_answer(other, "no member");
-    inbox.ripen();
+    inbox.begin_iteration();
     inbox.forget(call);
     inbox.over("over");
     assert_eq!((inbox.take(), inbox.take()), (Some("no member"), None));

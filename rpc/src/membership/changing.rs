@@ -364,9 +364,9 @@ impl ChangingGroup {
                 self.lose(MembershipError::NotUnique { name });
             }
             TokenState::GaveUp if waits => {
-                let (holder, liveness_watcher) = self.token.holder();
+                let (holder, holder_liveness) = self.token.holder();
                 let holder = holder.into();
-                self.lose(MembershipError::TokenTimedOut { holder, liveness_watcher });
+                self.lose(MembershipError::TokenTimedOut { holder, holder_liveness });
             }
             TokenState::Lost if self.phase != Phase::Member => {
                 // The worker that considered this one dead removes it from the group, so leaving succeeds.

@@ -1,6 +1,6 @@
 //! Errors of group membership.
 
-use super::token::LivenessWatcher;
+use super::token::HolderLiveness;
 use crate::device_map::DeviceMapError;
 use crate::exchange::ExchangeError;
 use crate::membership::change::Members;
@@ -162,13 +162,13 @@ pub enum MembershipError {
     #[error(
         "{} has been held by {holder} until the deadline; {}",
         super::keys::TOKEN,
-        HolderLiveness(.liveness_watcher)
+        HolderText(.holder_liveness)
     )]
     TokenTimedOut {
         /// The stored token; empty if this worker's own token was never tried.
         holder: Box<str>,
         /// Whether its owner sends heartbeats.
-        liveness_watcher: LivenessWatcher,
+        holder_liveness: HolderLiveness,
     },
     /// The others considered this member dead while it was changing the group.
     #[error(
@@ -264,13 +264,13 @@ impl MembershipError {
     }
 }
 
-struct HolderLiveness<'a>(&'a LivenessWatcher);
+struct HolderText<'a>(&'a HolderLiveness);
 
-impl fmt::Display for HolderLiveness<'_> {
+impl fmt::Display for HolderText<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self.0 {
-            LivenessWatcher::Alive => "its owner sends heartbeats",
-            LivenessWatcher::None => {
+            HolderLiveness::Alive => "its owner sends heartbeats",
+            HolderLiveness::None => {
                 "its owner sends no heartbeats, as PyTorch's workers do not, so the token was not taken from it"
             }
         })

@@ -49,7 +49,7 @@ impl Default for TokenTimes {
 
 /// What is known of the holder of the token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum LivenessWatcher {
+pub enum HolderLiveness {
     /// The holder sends heartbeats.
     Alive,
     /// The holder has sent none, like PyTorch's members, so its death cannot be detected.
@@ -70,7 +70,7 @@ pub struct Token {
     expected: Box<str>,
     /// Token at the key, as far as is known.
     holder: Box<str>,
-    liveness_watcher: LivenessWatcher,
+    holder_liveness: HolderLiveness,
     /// Holder whose return mark was seen. If it still holds the token, the mark is an old one.
     marked: Option<Box<str>>,
     /// Holder, its last heartbeat, and the time when that value was first seen.
@@ -105,7 +105,7 @@ impl Token {
             beats: 0,
             expected: "".into(),
             holder: "".into(),
-            liveness_watcher: LivenessWatcher::None,
+            holder_liveness: HolderLiveness::None,
             marked: None,
             seen: None,
             victim: None,
@@ -139,8 +139,8 @@ impl Token {
 
     /// Returns the token at the key, and what is known of its owner.
     #[must_use]
-    pub fn holder(&self) -> (&str, LivenessWatcher) {
-        (&self.holder, self.liveness_watcher)
+    pub fn holder(&self) -> (&str, HolderLiveness) {
+        (&self.holder, self.holder_liveness)
     }
 
     fn revocation(&self) -> Box<str> {
@@ -281,10 +281,10 @@ impl Token {
         self.looks_at = now + self.times.beat;
         let beat = core::str::from_utf8(beat).unwrap_or_default();
         if beat.is_empty() {
-            (self.seen, self.liveness_watcher) = (None, LivenessWatcher::None);
+            (self.seen, self.holder_liveness) = (None, HolderLiveness::None);
             return TokenEvent::NotSilent;
         }
-        self.liveness_watcher = LivenessWatcher::Alive;
+        self.holder_liveness = HolderLiveness::Alive;
         match &self.seen {
             Some((holder, known, since)) if !is_late && *holder == self.holder && **known == *beat => {
                 if now.since(*since) >= self.times.silence {
@@ -358,8 +358,8 @@ impl Token {
         let is_another = *holder != *self.holder;
         if is_another {
             self.holder = holder.into();
-            (self.liveness_watcher, self.pause, self.marked) =
-                (LivenessWatcher::None, self.times.pause_min, None);
+            (self.holder_liveness, self.pause, self.marked) =
+                (HolderLiveness::None, self.times.pause_min, None);
         }
         if now >= self.deadline {
             return TokenEvent::Deadline;

@@ -259,7 +259,8 @@ fn who_is_said_to_be_gone_is_called_in_vain_until_the_next_connection() {
     talk(&mut peer, &mut callee);
     peer.abort(&ConnectionError::GivenUp("its lease ended".into()));
     let failed = |id, why| format!("failed {id}: f at b (id 2): {why}: its lease ended");
-    let (unsent, departed) = (|id| failed(id, "not sent"), |id| failed(id, "the worker is gone"));
+    let (unsent, departed) =
+        (|id| failed(id, "not sent"), |id| failed(id, "contact with the worker was lost"));
     assert_eq!(reported(&mut peer, b""), [unsent(3), departed(1), departed(2), "HangUp".into()]);
     assert_eq!(call(&mut peer), Ok(4));
     assert_eq!(reported(&mut peer, b""), ["Connect"]);

@@ -261,7 +261,7 @@ fn a_sign_that_vanished_unseen_tells_of_a_death() {
     let there: Vec<(Box<str>, Box<[u8]>)> = [("a/a@0", b"here:0"), ("c/c@2", b"here:2")]
         .map(|(key, value)| (key.into(), value[..].into()))
         .into();
-    world.input(0, Input::LivenessWatcher(there));
+    world.input(0, Input::LivenessKeys(there));
     assert_eq!(world.nodes[0].events, ["+b", "+c", "xb"]);
 }
 
@@ -276,7 +276,7 @@ fn whose_sign_vanished_unseen_while_a_static_group_ends_has_ended() {
     world.run_for(100);
     assert_eq!(world.nodes[0].agent.life(), Life::Leaving);
     // That it goes was lost, and that it is gone is told twice: with all signs, and by itself.
-    world.input(0, Input::LivenessWatcher([("a/a@0".into(), b"here:0"[..].into())].into()));
+    world.input(0, Input::LivenessKeys([("a/a@0".into(), b"here:0"[..].into())].into()));
     world.input(0, Input::LivenessKey("b/b@1".into(), None));
     assert_eq!(world.nodes[0].agent.life(), Life::Leaving, "{:?}", world.nodes[0].over);
     world.input(1, Input::Leave);

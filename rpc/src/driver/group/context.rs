@@ -1,4 +1,4 @@
-//! The RPC of a context: its backends, and the one worker that it may have.
+//! RPC of a context: its backends, and the one worker that it may have.
 
 use super::hosting::wait_for_the_last;
 use super::worker::{RpcAgent, TcpOptions};
@@ -24,15 +24,15 @@ use rendezvous_core::rendezvous::url::{RankEnvironment, WorldSize};
 use rendezvous_core::time::Duration;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Any backend of a context's.
+/// Any backend of a context.
 pub type AnyRpcBackend = dyn RpcBackend<Store = Store, Call = Cancellable, Agent = Arc<dyn RpcWorker>, Error = RpcInitError>
     + Send
     + Sync;
 
-/// How long the rendezvous may take where calls may take as long as they like.
+/// Timeout of the rendezvous if calls have none.
 const TIMEOUT: Duration = Duration::from_secs(30 * 60);
 
-/// The backend that comes with the library.
+/// Backend of this library.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct TcpBackend;
 
@@ -62,31 +62,31 @@ impl RpcBackend for TcpBackend {
     }
 }
 
-/// What a process says to become a worker.
+/// Parameters of [`RpcContext::init`].
 #[derive(Debug, Default)]
 pub struct RpcInit<'a> {
-    /// Its name.
+    /// Name of the worker.
     pub name: &'a str,
-    /// The backend; `None`: what the options are of, or `tcp`.
+    /// Name of the backend; `None` selects the backend of the options, or `tcp`.
     pub backend: Option<&'a str>,
-    /// Its number; `None`: the URL or the environment says it.
+    /// Number of the worker; `None` takes it from the URL or the environment.
     pub rank: Option<u16>,
-    /// How many workers there are; `None`: they come and go.
+    /// Number of workers; `None` for a dynamic group.
     pub world_size: Option<u16>,
-    /// The options; `None`: those that the backend makes when nobody tells anything.
+    /// Options; `None` uses the backend's defaults.
     pub options: Option<RpcOptions>,
-    /// What the environment says. Nothing here reads it.
+    /// Values of the environment. Nothing here reads it.
     pub environment: RankEnvironment,
-    /// Where the worker that hosts the store listens, when that is not what the URL says.
+    /// Address at which the worker that hosts the store listens, if it is not that of the URL.
     pub listen_host: Option<String>,
-    /// Ends it from another thread, wherever it is: while the group meets at its store, while the worker joins, and while
-    /// it makes sure of the others. What it has told them is taken back.
+    /// Cancels the call from another thread in every phase: the rendezvous, joining, and verifying the other workers.
+    /// Joining is undone at the workers that were already notified.
     pub canceller: Canceller,
 }
 
 enum Slot {
     Free,
-    /// A thread makes a worker.
+    /// A thread is creating a worker.
     Busy,
     Taken(Taken),
 }
@@ -95,18 +95,18 @@ struct Taken {
     agent: Arc<dyn RpcWorker>,
     /// This process may host it.
     _store: Arc<NodeStore>,
-    /// The keys of the group in a store that goes with the worker, if this process hosts that.
+    /// The keys of the group in a store that ends with the worker, if this process hosts it.
     hosted: Option<Arc<Store>>,
-    /// Ends the waiting for the others when the worker has left.
+    /// Cancels the wait for the others after the worker has left.
     hosting: Canceller,
 }
 
-/// RPC of one user of the library: its backends, and the one worker that it may have. Nothing of it is global.
+/// RPC of one user of the library: its backends, and the one worker that it may have. It uses no global state.
 pub struct RpcContext {
     rendezvous: Arc<Context>,
     registry: Mutex<RpcBackendRegistry<AnyRpcBackend>>,
     slot: Mutex<Slot>,
-    /// How often a worker was to be made. Groups one after the other are beneath prefixes of their own.
+    /// Number of attempts to create a worker. Consecutive groups have prefixes of their own.
     inits: AtomicU64,
 }
 
@@ -126,10 +126,10 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Holds the place of a worker that is being made, and gives it back if none comes to be.
-struct Making<'a>(&'a Mutex<Slot>);
+/// Guard of the slot while a worker is being created; frees it if none is.
+struct SlotGuard<'a>(&'a Mutex<Slot>);
 
-impl Drop for Making<'_> {
+impl Drop for SlotGuard<'_> {
     fn drop(&mut self) {
         let mut slot = lock(self.0);
         if matches!(*slot, Slot::Busy) {
@@ -139,7 +139,7 @@ impl Drop for Making<'_> {
 }
 
 impl RpcContext {
-    /// Workers of groups that meet by the URL schemes of `rendezvous`.
+    /// Creates a context whose groups meet by the URL schemes of `rendezvous`.
     #[must_use]
     pub fn new(rendezvous: Arc<Context>) -> Self {
         let context = Self {
@@ -148,7 +148,7 @@ impl RpcContext {
             slot: Mutex::new(Slot::Free),
             inits: AtomicU64::new(0),
         };
-        // Nothing else has the name yet.
+        // The name cannot be taken yet.
         context.register(DEFAULT_BACKEND, Arc::new(TcpBackend)).ok();
         context
     }
@@ -156,33 +156,33 @@ impl RpcContext {
     /// Registers a backend.
     ///
     /// # Errors
-    /// The name is taken, be it by the same backend.
+    /// The name is taken, even if by the same backend.
     pub fn register(&self, name: &str, backend: Arc<AnyRpcBackend>) -> Result<(), BackendError> {
         lock(&self.registry).register(name, backend).map(drop)
     }
 
-    /// The names of the backends, the newest first.
+    /// Names of the backends, the newest first.
     #[must_use]
     pub fn backends(&self) -> Vec<String> {
         lock(&self.registry).iter().map(|backend| backend.name().to_string()).collect()
     }
 
-    /// Makes options of a backend; `extra_options` are options of the backend's own, as texts.
+    /// Creates options of a backend; `extra_options` are the backend's own options as text.
     ///
     /// # Errors
-    /// Nobody has the name, or the backend refuses an option.
+    /// The name is not registered, or the backend refuses an option.
     pub fn construct_options(
         &self,
         name: &str,
         base: BaseOptions<'_>,
         extra_options: &[(&str, &str)],
     ) -> Result<RpcOptions, BackendError> {
-        // A backend of the program's own may take its time, and may register others.
+        // A custom backend may be slow, and may register others, so the registry is not locked.
         let backend = Arc::clone(lock(&self.registry).find(name)?.backend());
         Ok(backend.construct_options(base, extra_options)?)
     }
 
-    /// The worker, if there is one.
+    /// Returns the worker, if there is one.
     #[must_use]
     pub fn agent(&self) -> Option<Arc<dyn RpcWorker>> {
         match &*lock(&self.slot) {
@@ -196,12 +196,12 @@ impl RpcContext {
         name: Option<&str>,
         options: Option<RpcOptions>,
     ) -> Result<(BackendType<AnyRpcBackend>, RpcOptions), BackendError> {
-        // A backend of the program's own may take its time, and may register others.
+        // A custom backend may be slow, and may register others, so the registry is not locked.
         let registry = lock(&self.registry).clone();
         registry.choose(name, options).map(|(backend, options)| (backend.clone(), options))
     }
 
-    /// This worker, if it is the one of the context, is so no more.
+    /// Frees the slot if this worker has it.
     fn give_back(&self, agent: &Arc<dyn RpcWorker>) {
         let taken = {
             let mut slot = lock(&self.slot);
@@ -212,13 +212,13 @@ impl RpcContext {
                 _ => None,
             }
         };
-        // A store that this process hosts goes with it, when nothing is locked.
+        // A store that this process hosts ends with it, while no lock is held.
         if let Some(Slot::Taken(taken)) = taken {
             taken.hosting.cancel();
         }
     }
 
-    /// The store of this worker's group stays until the others have ended, if this process hosts it for the worker.
+    /// Keeps the store of this worker's group until the others have ended, if this process hosts it for the worker.
     fn host_for_the_others(&self, agent: &Arc<dyn RpcWorker>) {
         let hosted = match &*lock(&self.slot) {
             Slot::Taken(Taken { agent: known, hosted: Some(store), hosting, .. })
@@ -229,31 +229,31 @@ impl RpcContext {
             _ => None,
         };
         if let (Some((store, call)), Some(tcp)) = (hosted, agent.tcp()) {
-            // Without its server, there is nobody to be waited for.
+            // Without the server, there are no workers to wait for.
             wait_for_the_last(&store, tcp.membership_timeout(), &call).ok();
         }
     }
 
-    fn begin(&self) -> Result<Making<'_>, BackendError> {
+    fn begin(&self) -> Result<SlotGuard<'_>, BackendError> {
         let mut slot = lock(&self.slot);
         if !matches!(*slot, Slot::Free) {
             return Err(BackendError::AlreadyInitialized);
         }
         *slot = Slot::Busy;
-        Ok(Making(&self.slot))
+        Ok(SlotGuard(&self.slot))
     }
 
-    /// Makes this process a worker of a group, as PyTorch's `init_rpc`. There is one in a context at a time.
+    /// Makes this process a worker of a group, as PyTorch's `init_rpc` does. A context has one worker at a time.
     ///
     /// # Errors
-    /// It is none, and nothing is left of it in this process.
+    /// It did not become one, and nothing is left of it in this process.
     pub fn init(&self, init: RpcInit<'_>) -> Result<Arc<dyn RpcWorker>, RpcInitError> {
         let RpcInit { name, backend, rank, world_size, options, environment, listen_host, canceller } = init;
         let call = canceller.begin();
         let name = WorkerName::new(name)?;
         let (backend, options) = self.choose(backend, options)?;
-        let making = self.begin()?;
-        // A world of nobody is none, as in Python.
+        let slot_guard = self.begin()?;
+        // A world size of 0 counts as none, as in Python.
         let world_size = world_size.filter(|&size| size > 0);
         let membership_timeout =
             options.extra_options::<TcpOptions>().and_then(|extra_options| extra_options.membership_timeout);
@@ -267,7 +267,7 @@ impl RpcContext {
             canceller: call.for_parts(),
         };
         let meeting = self.rendezvous.rendezvous(options.init_method(), url)?.next()?;
-        // As PyTorch's processes count: who met nobody has not begun.
+        // Counted as PyTorch's processes count: an attempt whose rendezvous failed does not count.
         let number = self.inits.fetch_add(1, Ordering::Relaxed);
         let id = u16::try_from(meeting.rank).map_err(|_| RpcInitError::Rank { rank: meeting.rank })?;
         let prefix = format!("rpc_prefix_{number}");
@@ -277,15 +277,15 @@ impl RpcContext {
         let hosted = meeting.store.server().map(|_| Arc::new(meeting.store.with_prefix(prefix.as_bytes())));
         let (taken, hosting) = (Arc::clone(&agent), Canceller::default());
         *lock(&self.slot) = Slot::Taken(Taken { agent: taken, _store: meeting.store, hosted, hosting });
-        drop(making);
+        drop(slot_guard);
         Ok(agent)
     }
 
-    /// The same, with a store that is there already: its keys are the group's own. Neither the URL of the options nor the
-    /// environment says anything.
+    /// Makes this process a worker of a group over an existing store, whose keys are the group's own. The URL of the
+    /// options and the environment are ignored.
     ///
     /// # Errors
-    /// As [`RpcContext::init`]; and the rank is missing.
+    /// As [`RpcContext::init`], or the rank is missing.
     pub fn init_over(
         &self,
         store: Arc<NodeStore>,
@@ -296,32 +296,31 @@ impl RpcContext {
         let name = WorkerName::new(name)?;
         let id = rank.ok_or(RpcInitError::Rank { rank: -1 })?;
         let (backend, options) = self.choose(backend, options)?;
-        let making = self.begin()?;
+        let slot_guard = self.begin()?;
         let world_size = world_size.filter(|&size| size > 0);
-        // A handle of its own: to cancel what the worker asks ends nothing of the caller's.
+        // A separate handle, so that cancelling the worker's operations does not cancel the caller's.
         let extra_options = store.duplicate_cancellable(&call)?;
         let request = InitRequest { store: extra_options, worker: WorkerInfo { name, id }, world_size, call };
         let agent = backend.backend().init_backend(request, options)?;
         let (taken, hosting) = (Arc::clone(&agent), Canceller::default());
-        // Who made the store keeps it.
+        // The caller keeps the store.
         *lock(&self.slot) = Slot::Taken(Taken { agent: taken, _store: store, hosted: None, hosting });
-        drop(making);
+        drop(slot_guard);
         Ok(agent)
     }
 
-    /// Ends the worker of this context; there may be another one then.
+    /// Ends the worker of this context, which may have another one afterwards. Does nothing if there is none.
     ///
     /// # Errors
-    /// It ended otherwise than it should. It has ended all the same, but for [`AgentError::Reentrant`]. Where there is
-    /// none, that is no error.
+    /// It did not end as it should. It has ended nevertheless, except for [`AgentError::Reentrant`].
     pub fn shutdown(&self, how: Shutdown) -> Result<(), AgentError> {
         let Some(agent) = self.agent() else { return Ok(()) };
         self.end(&agent, how)
     }
 
-    /// Ends this worker, and if it is the one of this context, there may be another one then. Where this process hosts the
-    /// group's store for it, a graceful end waits until the others have ended as well, as long as for its leave: the store
-    /// ends with the worker.
+    /// Ends this worker. If it is the one of this context, the context may have another one afterwards. If this process
+    /// hosts the group's store for it, a graceful end also waits until the others have ended, with the timeout of
+    /// leaving: the store ends with the worker.
     ///
     /// # Errors
     /// As [`RpcContext::shutdown`].
@@ -336,8 +335,8 @@ impl RpcContext {
         end
     }
 
-    /// Ends this worker at once and without a word, also within one of its own handlers or callbacks. If it is the one of
-    /// this context, there may be another one then.
+    /// Ends this worker at once without notifying the others, even within one of its own handlers or callbacks. If it
+    /// is the one of this context, the context may have another one afterwards.
     pub fn abandon(&self, agent: &Arc<dyn RpcWorker>) {
         agent.abandon();
         self.give_back(agent);

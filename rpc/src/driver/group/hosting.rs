@@ -1,4 +1,4 @@
-//! The store of a group that one worker's process hosts: it stays until the other workers have ended.
+//! Store of a group that one worker's process hosts: it is kept until the other workers have ended.
 
 use super::store_connection::open_store;
 use crate::agent::liveness_key;
@@ -12,11 +12,11 @@ use rendezvous_core::error::Operation;
 use rendezvous_core::time::Duration;
 use std::sync::{Mutex, PoisonError};
 
-/// Waits until no worker of the group has a session with the store's server any more, for so long at most, and no longer
-/// than until this is cancelled. `store` has the keys of the group.
+/// Waits until no worker of the group has a session with the store's server any more, up to `timeout` or a
+/// cancellation. `store` has the keys of the group.
 ///
 /// # Errors
-/// The server is gone, or this was cancelled: nobody is to be waited for.
+/// The server cannot be reached, or the wait was cancelled.
 pub(super) fn wait_for_the_last(
     store: &Store,
     timeout: Duration,
@@ -26,48 +26,45 @@ pub(super) fn wait_for_the_last(
     let until = clock.now() + timeout;
     let (store, _) = open_store(store, "host", call)?;
     let client = store.native(Operation::Watch)?;
-    let watch = Arc::new(Mutex::new(watch_signs(&client)?));
+    let watch = Arc::new(Mutex::new(watch_keys(&client)?));
     let cancelled = Arc::clone(&watch);
     let _cancels = call.watch(move || current(&cancelled).cancel());
-    wait_for_end(&mut LivenessWatcher { client: &client, watch: &watch, call }, || until.since(clock.now()))
+    wait_for_end(&mut KeyWatch { client: &client, watch: &watch, call }, || until.since(clock.now()))
 }
 
-/// What tells whether workers have sessions.
+/// Source of the information whether workers have sessions.
 trait LivenessSource {
-    /// Whether any worker has one now.
+    /// Whether any worker has a session now.
     fn has_any(&mut self) -> Result<bool, CallError>;
-    /// Waits for a change, for so long at most.
+    /// Waits for a change, up to this time.
     fn wait_for_change(&mut self, left: Duration) -> Result<(), WatchError>;
-    /// Watches from now on.
+    /// Starts a new watch.
     fn watch_again(&mut self) -> Result<(), CallError>;
 }
 
-fn wait_for_end(
-    liveness_watcher: &mut impl LivenessSource,
-    left: impl Fn() -> Duration,
-) -> Result<(), CallError> {
-    while liveness_watcher.has_any()? {
+fn wait_for_end(source: &mut impl LivenessSource, left: impl Fn() -> Duration) -> Result<(), CallError> {
+    while source.has_any()? {
         let left = left();
         if left.is_zero() {
             break;
         }
-        match liveness_watcher.wait_for_change(left) {
+        match source.wait_for_change(left) {
             Ok(()) => {}
-            // Many changes came at once. What was missed is seen at the next look.
-            Err(WatchError::Compacted { .. } | WatchError::Overrun(_)) => liveness_watcher.watch_again()?,
+            // Many changes came at once. Those that were missed are found by the next check.
+            Err(WatchError::Compacted { .. } | WatchError::Overrun(_)) => source.watch_again()?,
             Err(_) => break,
         }
     }
     Ok(())
 }
 
-struct LivenessWatcher<'a> {
+struct KeyWatch<'a> {
     client: &'a NativeClient,
     watch: &'a Mutex<Arc<Watch>>,
     call: &'a Cancellable,
 }
 
-impl LivenessSource for LivenessWatcher<'_> {
+impl LivenessSource for KeyWatch<'_> {
     fn has_any(&mut self) -> Result<bool, CallError> {
         let page = self.client.list_page(liveness_key::PREFIX.as_bytes(), b"", 1, Timeout::Default)?;
         Ok(!page.keys.is_empty())
@@ -78,17 +75,17 @@ impl LivenessSource for LivenessWatcher<'_> {
     }
 
     fn watch_again(&mut self) -> Result<(), CallError> {
-        let again = watch_signs(self.client)?;
+        let again = watch_keys(self.client)?;
         *self.watch.lock().unwrap_or_else(PoisonError::into_inner) = again;
         if self.call.is_cancelled() {
-            // That may have come to the watch before.
+            // A cancellation may have reached the previous watch only.
             current(self.watch).cancel();
         }
         Ok(())
     }
 }
 
-fn watch_signs(client: &NativeClient) -> Result<Arc<Watch>, CallError> {
+fn watch_keys(client: &NativeClient) -> Result<Arc<Watch>, CallError> {
     Ok(Arc::new(client.watch_prefix(liveness_key::PREFIX.as_bytes(), 0, Timeout::Default)?))
 }
 
@@ -128,15 +125,15 @@ mod tests {
     fn a_watch_that_missed_changes_is_begun_again_and_the_host_waits_on() {
         let of = |why| WatchError::of(why, 9, Key::raw(b"sign"), "host");
         let wait = |routes: Vec<WatchError>| {
-            let mut liveness_watcher = Ending { routes, watches: 0 };
-            wait_for_end(&mut liveness_watcher, || Duration::from_secs(1)).expect("the server is there");
-            (liveness_watcher.watches, liveness_watcher.routes.len())
+            let mut source = Ending { routes, watches: 0 };
+            wait_for_end(&mut source, || Duration::from_secs(1)).expect("the server is there");
+            (source.watches, source.routes.len())
         };
         let overrun = || WatchError::overrun(Key::raw(b"sign"), "host");
         assert_eq!(wait(alloc::vec![of(Why::Compacted), overrun(), of(Why::Compacted)]), (3, 0));
         assert_eq!(wait(alloc::vec![overrun(), of(Why::Limit), overrun()]), (1, 1), "the server ended it");
-        let mut liveness_watcher = Ending { routes: alloc::vec![overrun()], watches: 0 };
-        wait_for_end(&mut liveness_watcher, || Duration::ZERO).expect("its time is up");
-        assert_eq!(liveness_watcher.routes.len(), 1);
+        let mut source = Ending { routes: alloc::vec![overrun()], watches: 0 };
+        wait_for_end(&mut source, || Duration::ZERO).expect("its time is up");
+        assert_eq!(source.routes.len(), 1);
     }
 }

@@ -1,4 +1,4 @@
-//! The signs of the workers of a group, where the store is a native server's: keys that vanish with sessions.
+//! Liveness keys of the workers of a group, if the store is a native server's: keys that are deleted with sessions.
 
 use super::shared::Shared;
 use crate::agent::{Input, liveness_key};
@@ -16,53 +16,53 @@ use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Mutex, PoisonError};
 
-/// How many keys are read at a time.
+/// Number of keys that are read at a time.
 const PAGE: u32 = 1024;
-/// The watch is over sooner, or is cancelled.
+/// Practically unlimited; the watch ends or is cancelled before.
 const LONG: Duration = Duration::from_secs(24 * 3600);
-/// Nobody waits longer for the sign to say that its worker goes: its end is told otherwise, too.
+/// Timeout of marking the key as leaving: the worker's end is also reported otherwise.
 const MARK_LEAVING_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// One worker's sign, and its view of the others'.
+/// Liveness key of one worker, and its watch on those of the others.
 #[derive(Debug)]
 pub(super) struct LivenessWatcher {
     client: NativeClient,
     store: Store,
     key: Box<str>,
-    /// Kept as long as the sign is.
+    /// Kept as long as the key.
     _lease: Lease,
     watch: Arc<Mutex<Arc<Watch>>>,
     thread: Option<Thread>,
 }
 
-/// Why there are no signs.
+/// Reason why the liveness keys cannot be used.
 #[derive(Debug, thiserror::Error)]
-pub enum SignsError {
-    /// The server, or the session with it.
+pub enum LivenessError {
+    /// The server or the session with it failed.
     #[error(transparent)]
     Native(#[from] NativeError),
-    /// The sign could not be set.
+    /// The key could not be set.
     #[error(transparent)]
     Store(#[from] rendezvous_core::driver::call_error::CallError),
     /// The watch ended before it began.
     #[error(transparent)]
     Watch(#[from] WatchError),
-    /// The system has no room for one more thread.
-    #[error("no thread for the signs of life: {0}")]
+    /// The thread could not be started.
+    #[error("no thread for the liveness keys: {0}")]
     Thread(io::Error),
 }
 
 impl LivenessWatcher {
-    /// Sets the worker's own sign, and tells of all signs from now on. `store` is one of a native server's, with a session
-    /// of the worker's own.
+    /// Sets the worker's own key, and reports all keys from now on. `store` is one of a native server, with a session
+    /// of this worker.
     pub(super) fn begin(
         store: &Store,
         (key, here): (&str, &str),
         shared: &Arc<Shared>,
-    ) -> Result<Self, SignsError> {
+    ) -> Result<Self, LivenessError> {
         let client = store.native(Operation::Watch)?;
         let watch = Arc::new(client.watch_prefix(liveness_key::PREFIX.as_bytes(), 0, Timeout::Default)?);
-        // What changes meanwhile is told by the watch afterwards.
+        // Changes from now on are reported by the watch.
         push_all(&client, shared)?;
         let lease = client.lease(Duration::ZERO, Timeout::Default)?;
         lease.attach(&[key.as_bytes()], Timeout::Default)?;
@@ -70,19 +70,19 @@ impl LivenessWatcher {
         let watch = Arc::new(Mutex::new(watch));
         let (watcher, stop_watch, weak) = (client.clone(), Arc::clone(&watch), Arc::downgrade(shared));
         let thread = threads::spawn("rdzv-rpc-signs", move || {
-            look_after(&weak, || listen(&watcher, &stop_watch, &weak));
+            run_watched(&weak, || listen(&watcher, &stop_watch, &weak));
         });
-        let thread = Some(thread.map_err(SignsError::Thread)?);
+        let thread = Some(thread.map_err(LivenessError::Thread)?);
         Ok(Self { client, store: store.for_one_call(), key: key.into(), _lease: lease, watch, thread })
     }
 
-    /// The sign says from now on that its worker goes.
+    /// Marks the key as leaving.
     pub(super) fn mark_leaving(&self) {
-        // Where it cannot be said, the others take the end for a death, as they should.
+        // If that fails, the others report a death, as they should.
         self.store.set(self.key.as_bytes(), liveness_key::GOING, Timeout::After(MARK_LEAVING_TIMEOUT)).ok();
     }
 
-    /// The session ends, and with it the sign.
+    /// Ends the session, and with it the key.
     pub(super) fn end(&mut self) {
         current(&self.watch).cancel();
         self.client.abandon();
@@ -102,7 +102,7 @@ fn current(watch: &Mutex<Arc<Watch>>) -> Arc<Watch> {
     Arc::clone(&watch.lock().unwrap_or_else(PoisonError::into_inner))
 }
 
-/// A sign's key as the machine knows it.
+/// Returns a key without its prefix, as the state machine expects it.
 fn short(key: &[u8]) -> Option<Box<str>> {
     let key = key.strip_prefix(liveness_key::PREFIX.as_bytes())?;
     Some(String::from_utf8_lossy(key).into())
@@ -114,7 +114,7 @@ fn push_input(shared: &Shared, key: &[u8], value: Option<Vec<u8>>) {
     }
 }
 
-/// All signs that there are.
+/// Reports all keys.
 fn push_all(client: &NativeClient, shared: &Shared) -> Result<(), NativeError> {
     let (mut after, mut all) = (Vec::new(), Vec::new());
     loop {
@@ -128,19 +128,23 @@ fn push_all(client: &NativeClient, shared: &Shared) -> Result<(), NativeError> {
             _ => break,
         }
     }
-    shared.push_input(Input::LivenessWatcher(all));
+    shared.push_input(Input::LivenessKeys(all));
     Ok(())
 }
 
-/// Watches from now on, and tells what was missed.
-fn begin_again(client: &NativeClient, watch: &Mutex<Arc<Watch>>, shared: &Shared) -> Result<(), SignsError> {
+/// Starts a new watch, and reports what was missed.
+fn begin_again(
+    client: &NativeClient,
+    watch: &Mutex<Arc<Watch>>,
+    shared: &Shared,
+) -> Result<(), LivenessError> {
     let again = client.watch_prefix(liveness_key::PREFIX.as_bytes(), 0, Timeout::Default)?;
     *watch.lock().unwrap_or_else(PoisonError::into_inner) = Arc::new(again);
     Ok(push_all(client, shared)?)
 }
 
-/// If that panics, nobody hears of signs any more, and the machine is told so.
-fn look_after(shared: &Weak<Shared>, listen: impl FnOnce()) {
+/// Runs the watching thread; if it panics, the state machine is notified that the watch is lost.
+fn run_watched(shared: &Weak<Shared>, listen: impl FnOnce()) {
     if let Err(panic) = catch_unwind(AssertUnwindSafe(listen))
         && let Some(shared) = shared.upgrade()
     {
@@ -175,9 +179,9 @@ mod tests {
     #[test]
     fn a_panic_of_who_listens_is_told_as_the_end_of_what_it_hears() {
         let shared = Shared::new();
-        look_after(&Arc::downgrade(&shared), || ());
+        run_watched(&Arc::downgrade(&shared), || ());
         assert_eq!(shared.next_input(Duration::ZERO), None);
-        look_after(&Arc::downgrade(&shared), || panic!("provoked"));
+        run_watched(&Arc::downgrade(&shared), || panic!("provoked"));
         let why = "the thread of signs panicked: provoked".into();
         assert_eq!(shared.next_input(Duration::ZERO), Some(Input::LivenessLost(why)));
     }

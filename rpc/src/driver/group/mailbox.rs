@@ -1,16 +1,16 @@
-//! A queue that any thread fills and one empties, in little code: a channel is some ten kilobytes for each type.
+//! Queue with many writers and one reader. It replaces a channel, which costs some ten kilobytes of code for each type.
 
 use alloc::collections::VecDeque;
 use core::sync::atomic::{AtomicBool, Ordering};
 use rendezvous_core::time::Duration;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
-/// What waits for its reader.
+/// Queue of items for one reader.
 #[derive(Debug)]
 pub(super) struct Mailbox<T> {
     queue: Mutex<VecDeque<T>>,
     arrived: Condvar,
-    /// Nothing more is put in. Changed under the lock.
+    /// No more items are added. Changed under the lock.
     is_closed: AtomicBool,
 }
 
@@ -26,11 +26,11 @@ impl<T> Default for Mailbox<T> {
 
 impl<T> Mailbox<T> {
     fn lock(&self) -> MutexGuard<'_, VecDeque<T>> {
-        // Nobody who holds the lock panics half way through a change.
+        // No code that holds the lock panics during a change.
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Puts one behind the others, and says how many there are now.
+    /// Appends an item, and returns the number of items.
     pub(super) fn put(&self, item: T) -> usize {
         let mut queue = self.lock();
         queue.push_back(item);
@@ -40,12 +40,12 @@ impl<T> Mailbox<T> {
         count
     }
 
-    /// The first one, if it is there.
+    /// Returns the first item, if there is one.
     pub(super) fn take(&self) -> Option<T> {
         self.lock().pop_front()
     }
 
-    /// Nothing more is put in: whoever waits for it does so no longer.
+    /// No more items are added: readers stop waiting.
     pub(super) fn close(&self) {
         let queue = self.lock();
         self.is_closed.store(true, Ordering::Relaxed);
@@ -53,12 +53,13 @@ impl<T> Mailbox<T> {
         self.arrived.notify_all();
     }
 
-    /// The first one; waits up to `timeout` for it.
+    /// Returns the first item, or `None` after `timeout`.
     pub(super) fn next(&self, timeout: Duration) -> Option<T> {
         self.next_unless(timeout, || false)
     }
 
-    /// The same, unless it is given up: whoever does so wakes who waits.
+    /// Returns the first item, or `None` after `timeout` or once `is_given_up` returns true. Call [`Mailbox::wake`]
+    /// after changing its result.
     pub(super) fn next_unless(&self, timeout: Duration, is_given_up: impl Fn() -> bool) -> Option<T> {
         let waited = self.arrived.wait_timeout_while(self.lock(), timeout, |queue| {
             queue.is_empty() && !self.is_closed.load(Ordering::Relaxed) && !is_given_up()
@@ -66,9 +67,9 @@ impl<T> Mailbox<T> {
         waited.unwrap_or_else(PoisonError::into_inner).0.pop_front()
     }
 
-    /// All who wait see whether they still have to.
+    /// Lets all waiting readers check whether they still have to wait.
     pub(super) fn wake(&self) {
-        // Who has just looked, and does not wait yet, holds the lock.
+        // A reader that has checked and does not wait yet holds the lock.
         drop(self.lock());
         self.arrived.notify_all();
     }

@@ -1,4 +1,4 @@
-//! A look at a group from outside.
+//! Observer of a group from outside.
 
 use super::steps::execute;
 use super::store_connection::{Sessions, open_store};
@@ -17,15 +17,15 @@ use rendezvous_core::time::Duration;
 use std::io;
 use std::sync::{Mutex, PoisonError};
 
-/// Beneath it stands who is in the group.
+/// Prefix of the keys that name the workers of a group.
 const NAMES: &[u8] = b"names/";
-/// Most sights that are kept until somebody asks for them; then the observer waits.
-const SIGHTS_MAX: usize = 4096;
+/// Maximum number of events that are kept until they are taken; then the observer waits.
+const EVENTS_MAX: usize = 4096;
 
-/// How an observer looks.
+/// Options of a [`GroupObserver`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ObserverOptions {
-    /// How often it looks at the keys. A native server tells of changes at once besides.
+    /// Interval between two reads of the keys. A native server also notifies of changes at once.
     pub pause: Duration,
 }
 
@@ -35,38 +35,38 @@ impl Default for ObserverOptions {
     }
 }
 
-/// Why nobody observes.
+/// Reason why an observer did not start.
 #[derive(Debug, thiserror::Error)]
 pub enum ObservingError {
     /// The store cannot be reached.
     #[error(transparent)]
     Store(#[from] CallError),
-    /// The system has no room for one more thread.
+    /// The thread could not be started.
     #[error("no thread for the observer: {0}")]
     Thread(io::Error),
 }
 
-/// Sees who is in a group without being in it. It writes no key.
+/// Observer of the workers of a group that is not a member. It writes no key.
 #[derive(Debug)]
 pub struct GroupObserver {
-    sights: Receiver<Result<Observation, ObserverError>>,
+    events: Receiver<Result<Observation, ObserverError>>,
     seen: Arc<Mutex<Vec<Seen>>>,
     store: Arc<Store>,
     watch: Option<Arc<Watch>>,
-    /// Dropped, it ends the thread.
+    /// Dropping it ends the thread.
     stop: Option<Sender<()>>,
     thread: Option<Thread>,
 }
 
 impl GroupObserver {
-    /// Looks at the group whose keys are those of this handle: `rpc_prefix_0` beneath a job's store for its first group.
+    /// Starts to observe the group whose keys this handle has: `rpc_prefix_0` under a job's store for its first group.
     ///
     /// # Errors
     /// There is no connection, or no thread.
     pub fn start(store: &Store, options: ObserverOptions) -> Result<Self, ObservingError> {
         let (store, sessions) = open_store(store, "observer", &Canceller::default().begin())?;
         let watch = match sessions {
-            // Without it, the observer sees the same a little later.
+            // Without a watch, the observer sees changes a little later.
             Sessions::Native => store
                 .native(Operation::Watch)
                 .and_then(|client| Ok(client.watch_prefix(NAMES, 0, Timeout::Default)?))
@@ -75,9 +75,9 @@ impl GroupObserver {
             Sessions::None => None,
         };
         let (store, seen) = (Arc::new(store), Arc::default());
-        let (sender, sights) = bounded(SIGHTS_MAX);
+        let (sender, events) = bounded(EVENTS_MAX);
         let (stop, stopped) = unbounded();
-        let looking = Looking {
+        let observing = ObserverThread {
             clock: Clock::new(),
             observer: Observer::new(options.pause),
             store: Arc::clone(&store),
@@ -87,19 +87,19 @@ impl GroupObserver {
             stopped,
         };
         let thread =
-            threads::spawn("rdzv-rpc-look", move || looking.run()).map_err(ObservingError::Thread)?;
-        Ok(Self { sights, seen, store, watch, stop: Some(stop), thread: Some(thread) })
+            threads::spawn("rdzv-rpc-look", move || observing.run()).map_err(ObservingError::Thread)?;
+        Ok(Self { events, seen, store, watch, stop: Some(stop), thread: Some(thread) })
     }
 
-    /// What is seen next; waits up to `timeout`. `None`: nothing new.
+    /// Returns the next event, or `None` after `timeout`.
     ///
     /// # Errors
-    /// Nothing can be seen any more; that is told once.
+    /// The observer has failed. This is returned once.
     pub fn next(&self, timeout: Duration) -> Result<Option<Observation>, ObserverError> {
-        self.sights.recv_timeout(timeout).ok().transpose()
+        self.events.recv_timeout(timeout).ok().transpose()
     }
 
-    /// The same, and no longer than until this is cancelled.
+    /// Returns the next event, or `None` after `timeout` or a cancellation.
     ///
     /// # Errors
     /// As [`GroupObserver::next`].
@@ -111,13 +111,13 @@ impl GroupObserver {
         let (wake, woken) = bounded(1);
         let _watch = cancellable.watch(move || _ = wake.try_send(()));
         crossbeam_channel::select! {
-            recv(self.sights) -> observation => observation.ok().transpose(),
+            recv(self.events) -> observation => observation.ok().transpose(),
             recv(woken) -> _ => Ok(None),
             default(timeout) => Ok(None),
         }
     }
 
-    /// Who is there, as far as was seen, in the order of the numbers.
+    /// Workers seen so far, in the order of their numbers.
     #[must_use]
     pub fn seen(&self) -> Vec<Seen> {
         self.seen.lock().unwrap_or_else(PoisonError::into_inner).clone()
@@ -131,15 +131,15 @@ impl Drop for GroupObserver {
             watch.cancel();
         }
         self.store.cancel();
-        // A full channel holds the thread up no longer.
-        self.sights = unbounded().1;
+        // Unblocks a thread that waits for capacity of the channel.
+        self.events = unbounded().1;
         if let Some(thread) = self.thread.take() {
             thread.join();
         }
     }
 }
 
-struct Looking {
+struct ObserverThread {
     clock: Clock,
     observer: Observer,
     store: Arc<Store>,
@@ -149,11 +149,11 @@ struct Looking {
     stopped: Receiver<()>,
 }
 
-impl Looking {
+impl ObserverThread {
     fn run(mut self) {
         loop {
             while let Some(output) = self.observer.poll_output() {
-                let sighting = match output {
+                let sent = match output {
                     ObserverOutput::Store(step) => {
                         let reply = execute(&self.store, self.clock, &step);
                         self.observer.handle(self.clock.now(), reply);
@@ -164,7 +164,7 @@ impl Looking {
                     ObserverOutput::Observation(observation) => self.sender.send(Ok(observation)),
                     ObserverOutput::Failed(error) => self.sender.send(Err(error)),
                 };
-                if sighting.is_err() {
+                if sent.is_err() {
                     return;
                 }
             }
@@ -173,7 +173,7 @@ impl Looking {
             match self.watch.as_ref().map(|watch| watch.next(pause)) {
                 Some(Ok(Some(_))) => self.observer.keys_changed(),
                 Some(Ok(None)) => {}
-                // Whoever fell behind, or lost the session, looks as often as everybody.
+                // A watch that fell behind, or lost its session, is replaced by reads at the interval.
                 Some(Err(WatchError::Cancelled(_))) => {}
                 Some(Err(_)) => self.watch = None,
                 None if self.stopped.recv_timeout(pause) == Err(RecvTimeoutError::Disconnected) => return,

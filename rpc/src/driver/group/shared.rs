@@ -1,4 +1,4 @@
-//! What the threads of one worker share: its machine, its connections, and who waits for what.
+//! State that the threads of one worker share: state machine, connections, and waiting callers.
 
 use super::mailbox::Mailbox;
 use super::{AlreadyObserved, Listener};
@@ -28,32 +28,32 @@ use slab::Slab;
 use std::io;
 use std::sync::{Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 
-/// How long what a worker has told the others may take to be taken back, when nobody waits for it to join any longer.
+/// Timeout of undoing a cancelled join at the workers that were already notified.
 const TAKING_BACK_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Most events that are kept until somebody asks for them.
+/// Maximum number of events that are kept until they are taken.
 const EVENTS_MAX: usize = 4096;
 
-/// Whom a call is for.
+/// Callee of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Callee<'a> {
-    /// The worker of this name.
+    /// The worker with this name.
     Name(&'a str),
     /// The worker with this number.
     Id(u16),
 }
 
-/// The same, kept for what is told of the call later.
+/// Owned form of [`Callee`], for messages about the call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CalleeName {
-    /// The worker of this name.
+    /// The worker with this name.
     Name(Box<str>),
     /// The worker with this number.
     Id(u16),
 }
 
 impl CalleeName {
-    /// As a call has it.
+    /// Returns the borrowed form.
     #[must_use]
     pub fn callee(&self) -> Callee<'_> {
         match self {
@@ -93,72 +93,72 @@ impl From<u16> for Callee<'_> {
     }
 }
 
-/// Why a call to a worker of the group failed.
+/// Error of a call to a worker of the group.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum GroupCallError {
-    /// There is nobody to be called.
+    /// The worker cannot be called.
     #[error(transparent)]
     NotCallable(#[from] NotCallable),
-    /// The call was made, or not, and has no answer.
+    /// The call was not made, or failed.
     #[error(transparent)]
     Call(#[from] CallError),
-    /// The address of the worker is none that this backend can call.
-    #[error("{worker} takes calls at {address}, which is no host and port")]
+    /// This backend cannot call the worker's address.
+    #[error("the address of {worker} is not a host and port: {address}")]
     Address {
-        /// Who.
+        /// The worker.
         worker: WorkerInfo,
-        /// What it wrote there.
+        /// Its address.
         address: Box<str>,
     },
-    /// A thread of this worker's panicked, and it is no member any more.
+    /// A thread of this worker has panicked, and it is not a member any more.
     #[error("this worker ended: {message}")]
     Panicked {
-        /// Which thread, and what the panic said.
+        /// Name of the thread, and message of the panic.
         message: Box<str>,
     },
     /// The system has no descriptors left.
     #[error("no connection to {worker}: {message}")]
     System {
-        /// Who.
+        /// The worker.
         worker: WorkerInfo,
-        /// What the system said.
+        /// Message of the system.
         message: Box<str>,
     },
-    /// A backend in the program's code failed the call.
+    /// A custom backend failed the call.
     #[error("{call}: {message}")]
     Foreign {
         /// Handler and callee.
         call: Box<str>,
-        /// The backend's status for it.
+        /// Status code of the backend.
         status: i32,
-        /// Why, as the backend says it.
+        /// Message of the backend.
         message: Box<str>,
-        /// What the handler said, where it failed.
+        /// Message of the handler, if it failed.
         cause: Box<str>,
     },
-    /// The caller gave up a call of such a backend.
+    /// The caller cancelled a call of a custom backend.
     #[error("{call}: it was cancelled")]
     Cancelled {
         /// Handler and callee.
         call: Box<str>,
     },
-    /// Such a backend did not answer a call in time.
+    /// A custom backend did not respond to a call in time.
     #[error("{call}: no answer in {}s", Seconds(*.elapsed))]
     Late {
         /// Handler and callee.
         call: Box<str>,
-        /// How long the caller waited.
+        /// Time for which the caller waited.
         elapsed: Duration,
     },
-    /// There are too many calls that an event loop has begun.
-    #[error("{calls_max} calls of this worker have not ended, or nobody has taken what came of them")]
+    /// An event loop has too many calls.
+    #[error("{calls_max} calls of this worker are pending or have results that were not taken")]
     Untaken {
-        /// So many may be.
+        /// The limit.
         calls_max: usize,
     },
 }
 
-/// How far a worker's life has come, for those who wait.
+/// Stage of the worker's life, for threads that wait for it.
 #[derive(Clone, Debug)]
 enum LifeStage {
     Joining,
@@ -166,7 +166,7 @@ enum LifeStage {
     Over(Result<(), AgentError>),
 }
 
-/// The way to one worker at one address.
+/// Connection to the worker at one address.
 struct Route {
     location: WorkerLocation,
     peer: RpcPeer,
@@ -175,44 +175,44 @@ struct Route {
 #[derive(Default)]
 struct Answers {
     open: Vec<(u64, Responder)>,
-    /// The machine is over: nobody is answered any more.
+    /// The state machine has ended: no call is responded to any more.
     is_over: bool,
 }
 
 pub(super) struct Shared {
     clock: Clock,
     inputs: Mailbox<Input>,
-    /// `None` until it is known where the worker listens.
+    /// `None` until the worker's address is known.
     agent: Mutex<Option<Agent>>,
-    /// It, and where this worker is called itself.
+    /// The client, and the address at which this worker accepts calls.
     client: OnceLock<(RpcClient, Box<str>)>,
     routes: Mutex<Vec<Route>>,
-    /// Calls of the library's own handlers that are to be answered.
+    /// Calls of the library's own handlers whose response is pending.
     answers: Mutex<Answers>,
     last_answer: AtomicU64,
     calls: Mutex<Calls>,
     life: Mutex<LifeStage>,
-    /// Nobody waits for it to join any longer. Changed under the lock of the fate.
-    is_unwanted: AtomicBool,
+    /// The join was cancelled. Changed under the lock of `life`.
+    is_cancelled: AtomicBool,
     changed: Condvar,
     events: Mailbox<GroupEvent>,
     events_lost: AtomicU64,
-    /// Which thread panicked, and what it said.
+    /// Name of the thread that panicked, and message of the panic.
     panic: OnceLock<Box<str>>,
-    /// Who hears of events instead.
+    /// Receives the events instead of `events`.
     group_listener: Mutex<Option<Arc<dyn Listener>>>,
-    /// It hears no more of them. Changed under its lock.
+    /// The listener gets no more events. Changed under its lock.
     has_parted: AtomicBool,
-    /// Somebody who asks for events was told of the end.
+    /// The end was returned to a caller that asks for events.
     has_reported_end: AtomicBool,
-    /// What happens when somebody is called to whom there is no way.
+    /// Hook for the creation of a route.
     #[cfg(test)]
     between: Mutex<Option<Box<dyn FnOnce() + Send>>>,
 }
 
 impl fmt::Debug for Shared {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Shared").field("fate", &*lock(&self.life)).finish_non_exhaustive()
+        f.debug_struct("Shared").field("life", &*lock(&self.life)).finish_non_exhaustive()
     }
 }
 
@@ -220,28 +220,28 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Calls of the user's that have not ended, each by whom it is for.
+/// Pending calls of the user, each with its callee.
 #[derive(Default)]
 struct Calls {
     in_flight: Slab<Arc<WorkerLocation>>,
-    /// The machine waits until there are none.
+    /// The state machine waits until there are none.
     is_draining: bool,
 }
 
 impl Calls {
-    /// Whether the machine is to be told that there are none, which it is once.
+    /// Whether the state machine is to be notified that there are none, which is done once.
     fn is_drained(&mut self) -> bool {
         self.in_flight.is_empty() && core::mem::take(&mut self.is_draining)
     }
 }
 
-/// Where a worker takes calls; `None`: what it wrote there is no host and port.
+/// Parses an address; `None` if it is not a host and port.
 fn host_and_port(address: &str) -> Option<(Box<str>, u16)> {
     let endpoint = Endpoint::parse(address).ok()?;
     Some((endpoint.host.into(), endpoint.port?))
 }
 
-/// A call of the user's is under way as long as it lives.
+/// Guard of a pending call of the user.
 #[derive(Debug)]
 pub(super) struct ActiveCall {
     shared: Weak<Shared>,
@@ -250,7 +250,7 @@ pub(super) struct ActiveCall {
 }
 
 impl CallGuard for ActiveCall {
-    /// The machine hears of a failure that may tell of a death.
+    /// Notifies the state machine of a failure that may mean a death.
     fn ended(&self, result: &CallResult) {
         if let Err(error) = result
             && indicates_death(error)
@@ -286,7 +286,7 @@ impl Shared {
             last_answer: AtomicU64::new(0),
             calls: Mutex::default(),
             life: Mutex::new(LifeStage::Joining),
-            is_unwanted: AtomicBool::new(false),
+            is_cancelled: AtomicBool::new(false),
             changed: Condvar::new(),
             events: Mailbox::default(),
             events_lost: AtomicU64::new(0),
@@ -299,7 +299,7 @@ impl Shared {
         })
     }
 
-    /// Has this happen between the look at the machine and the making of a way, once.
+    /// Runs this once between the query of the state machine and the creation of a route.
     #[cfg(test)]
     pub(super) fn set_between(&self, happen: impl FnOnce() + Send + 'static) {
         *lock(&self.between) = Some(Box::new(happen));
@@ -313,7 +313,7 @@ impl Shared {
         }
     }
 
-    /// To whom there are ways.
+    /// Workers to which there are routes.
     #[cfg(test)]
     pub(super) fn routes(&self) -> Vec<WorkerInfo> {
         lock(&self.routes).iter().map(|route| route.location.worker.clone()).collect()
@@ -323,18 +323,18 @@ impl Shared {
         self.clock
     }
 
-    /// From now on there is a machine, and somebody who makes its calls.
+    /// Sets the state machine and the client that makes its calls.
     pub(super) fn begin(&self, agent: Agent, client: RpcClient) {
         self.client.set((client, agent.me().address.clone())).ok();
         *lock(&self.agent) = Some(agent);
     }
 
-    /// Something happened that the machine is to be told.
+    /// Queues an input of the state machine.
     pub(super) fn push_input(&self, input: Input) {
         self.inputs.put(input);
     }
 
-    /// What it is to be told next; `None`: nothing came in time.
+    /// Returns the next input of the state machine, or `None` after `timeout`.
     pub(super) fn next_input(&self, timeout: Duration) -> Option<Input> {
         self.inputs.next(timeout)
     }
@@ -347,7 +347,7 @@ impl Shared {
         self.with_agent(|agent| agent.admit(claimed)).unwrap_or(Ok(()))
     }
 
-    /// A worker calls one of the library's own handlers.
+    /// Processes a call of one of the library's own handlers.
     pub(super) fn called(&self, request: Request, responder: Responder) {
         let number = self.last_answer.fetch_add(1, Ordering::Relaxed) + 1;
         let mut answers = lock(&self.answers);
@@ -386,7 +386,7 @@ impl Shared {
         }
     }
 
-    /// Nobody answers any more: whoever waits for it, or asks from now on, is told so.
+    /// Rejects all calls of the library's own handlers, the pending ones and later ones.
     pub(super) fn decline_all(&self) {
         let over = Answers { is_over: true, ..Answers::default() };
         let answers = core::mem::replace(&mut *lock(&self.answers), over);
@@ -417,7 +417,7 @@ impl Shared {
         };
         let system =
             |error: io::Error| GroupCallError::System { worker: worker(), message: error.to_string().into() };
-        // Made under no lock, as ways go.
+        // Created under no lock, since dropping a route may need one.
         let peer = peer.map_err(system)?;
         let mut routes = lock(&self.routes);
         if let Some(other) = routes.iter().find(|known| known.location == *location) {
@@ -429,7 +429,7 @@ impl Shared {
         Ok(peer)
     }
 
-    /// Whom a call of the user's is for, and the mark that it is under way.
+    /// Resolves the callee of a user's call, and registers the call as pending.
     fn mark(self: &Arc<Self>, callee: Callee<'_>) -> Result<ActiveCall, GroupCallError> {
         if let Some(message) = self.panic.get() {
             return Err(GroupCallError::Panicked { message: message.clone() });
@@ -440,14 +440,14 @@ impl Shared {
                 Callee::Id(id) => agent.callee_by_id(id),
             };
             let to = Arc::new(member?.location());
-            // Before the machine does anything else: who leaves from now on waits for this call.
+            // Registered while the state machine is locked: a leave that starts later waits for this call.
             let number = lock(&self.calls).in_flight.insert(Arc::clone(&to));
             Ok(ActiveCall { shared: Arc::downgrade(self), number, to })
         });
         Ok(marked.unwrap_or(Err(NotCallable::NoMember))?)
     }
 
-    /// The way to a member, for a call of the user's, and the mark that it is under way.
+    /// Returns the connection to a member for a user's call, and the guard of the call.
     pub(super) fn route_to(
         self: &Arc<Self>,
         callee: Callee<'_>,
@@ -461,7 +461,7 @@ impl Shared {
             #[cfg(test)]
             self.fail_routes();
             let peer = self.new_route(to)?;
-            // Who died or left meanwhile did so before there was this way to be ended with it.
+            // If the worker died or left meanwhile, the route was created too late to be ended with it.
             let is_it = |member: &Member| member.location() == *to;
             match self.with_agent(|agent| agent.callee(&to.worker.name).map(is_it)) {
                 Some(Ok(true)) => return Ok((peer, mark)),
@@ -471,7 +471,7 @@ impl Shared {
         }
     }
 
-    /// Makes a call for the machine, which hears what came of it.
+    /// Makes a call for the state machine, which gets the result as an input.
     pub(super) fn call(self: &Arc<Self>, call: ControlCall) {
         let ControlCall { number, to, handler, payload, until } = call;
         let weak = Arc::downgrade(self);
@@ -492,7 +492,8 @@ impl Shared {
                 && let Some(shared) = failed.upgrade()
                 && !shared.with_agent(|agent| agent.has_member_at(&location)).unwrap_or_default()
             {
-                // Nobody else may ever call there. Where a member is, there may be calls under way, which end with it.
+                // This address may never be called again. The address of a member is kept, since it may have pending
+                // calls, which end with the route.
                 shared.forget_route(&location);
             }
             on_answer(result.map_err(|error| no_answer(&error)));
@@ -508,8 +509,8 @@ impl Shared {
         Some(routes.swap_remove(at).peer)
     }
 
-    /// Forgets the way to a worker, and what there is of it elsewhere: calls that are under way keep their connection.
-    fn forget_all_ways(&self, location: &WorkerLocation, forget: impl FnOnce(&RpcClient, &str, u16)) {
+    /// Removes the route to a worker, and its connection: pending calls keep the connection.
+    fn forget_connection(&self, location: &WorkerLocation, forget: impl FnOnce(&RpcClient, &str, u16)) {
         let route = self.forget_route(location);
         if let (Some((client, _)), Some((host, port))) = (self.client.get(), host_and_port(&location.address))
         {
@@ -519,16 +520,16 @@ impl Shared {
     }
 
     pub(super) fn end_calls_to(&self, location: &WorkerLocation, why: &str) {
-        self.forget_all_ways(location, |client, host, port| {
+        self.forget_connection(location, |client, host, port| {
             client.mark_dead(&location.worker, host, port, why)
         });
     }
 
     pub(super) fn part_with(&self, location: &WorkerLocation) {
-        self.forget_all_ways(location, |client, host, port| client.part_with(&location.worker, host, port));
+        self.forget_connection(location, |client, host, port| client.part_with(&location.worker, host, port));
     }
 
-    /// What the user has called so far ends, and the machine hears whom that was for.
+    /// Fails the pending calls of the user, and reports their callees to the state machine.
     pub(super) fn cut_calls(&self, why: &str) {
         let busy: Vec<Arc<WorkerLocation>> =
             lock(&self.calls).in_flight.iter().map(|(_, to)| Arc::clone(to)).collect();
@@ -538,7 +539,7 @@ impl Shared {
         }
     }
 
-    /// All calls end, and there are no others.
+    /// Fails all calls, and accepts no further ones.
     pub(super) fn end_calls(&self, why: &str) {
         let Some((client, _)) = self.client.get() else { return };
         match self.panic.get() {
@@ -547,20 +548,20 @@ impl Shared {
         }
     }
 
-    /// Nobody is called any more: connections end.
+    /// Closes all connections.
     pub(super) fn close(&self) {
-        self.forget_ways();
-        // If it ends otherwise, the machine has said so before.
+        self.forget_routes();
+        // If the reason is another one, the state machine has ended the calls before.
         self.end_calls(&AgentError::Abandoned.to_string());
     }
 
-    pub(super) fn forget_ways(&self) {
-        // What goes with a way may tell somebody who looks for another one.
+    pub(super) fn forget_routes(&self) {
+        // Dropping a route may run callbacks that look for another one.
         let routes = core::mem::take(&mut *lock(&self.routes));
         drop(routes);
     }
 
-    /// The machine is told when no call of the user's is under way, be it now.
+    /// Notifies the state machine when no call of the user is pending, possibly at once.
     pub(super) fn drain(&self) {
         let mut calls = lock(&self.calls);
         calls.is_draining = true;
@@ -571,9 +572,9 @@ impl Shared {
         }
     }
 
-    /// Of too many events that nobody asked for, the first are lost.
+    /// Reports an event. If too many have not been taken, the oldest are dropped.
     pub(super) fn happened(&self, event: GroupEvent) {
-        // Under the lock, so that each hears in order.
+        // Under the lock, so that the listener gets the events in order.
         let group_listener = lock(&self.group_listener);
         if let Some(group_listener) = &*group_listener {
             self.events_lost.fetch_add(group_listener.changed(event), Ordering::Relaxed);
@@ -584,7 +585,7 @@ impl Shared {
         }
     }
 
-    /// Somebody hears from now on what happens; first what nobody has asked for.
+    /// Sets the listener, and passes it the events that have not been taken.
     pub(super) fn listen(&self, listener: Arc<dyn Listener>) -> Result<(), AlreadyObserved> {
         let mut group_listener = lock(&self.group_listener);
         if group_listener.is_some() {
@@ -602,16 +603,16 @@ impl Shared {
 
     pub(super) fn listen_no_more(&self) {
         let group_listener = lock(&self.group_listener).take();
-        // What it holds goes when the lock is free again.
+        // The listener's state is dropped after the lock is released.
         drop(group_listener);
     }
 
-    /// The next event; `None`: there was none in time, or it is over, and there will be none.
+    /// Returns the next event, or `None` after `timeout` or after the end.
     pub(super) fn next_event(&self, timeout: Duration) -> Option<GroupEvent> {
         self.events.next(timeout)
     }
 
-    /// The same, and no longer than until this is cancelled.
+    /// Returns the next event, or `None` after `timeout`, after the end, or after a cancellation.
     pub(super) fn next_event_unless(
         &self,
         timeout: Duration,
@@ -620,12 +621,12 @@ impl Shared {
         self.events.next_unless(timeout, || cancellable.is_cancelled())
     }
 
-    /// Whoever waits for an event sees whether it was cancelled.
+    /// Lets threads that wait for an event check for a cancellation.
     pub(super) fn wake_for_events(&self) {
         self.events.wake();
     }
 
-    /// Whether nobody was told of the end before.
+    /// Returns true at the first call, for callers that return the end only once.
     pub(super) fn take_end_once(&self) -> bool {
         !self.has_reported_end.swap(true, Ordering::Relaxed)
     }
@@ -643,7 +644,7 @@ impl Shared {
         self.set_life(LifeStage::Member);
     }
 
-    /// A thread of the worker's panicked: the worker ends abruptly, and tells why.
+    /// A thread of the worker has panicked: the worker ends abruptly with this reason.
     pub(super) fn panicked(&self, message: &str) {
         self.panic.get_or_init(|| message.into());
         self.push_input(Input::Abandon);
@@ -658,17 +659,17 @@ impl Shared {
             Some(message) => Err(AgentError::Panicked { message: message.clone() }),
             None => end,
         };
-        // Who has left answers first what it was asked.
+        // A worker that has left completes its pending requests first.
         let has_parted = !has_left(&end);
         self.set_life(LifeStage::Over(end));
-        // Whoever waits for an event hears of it.
+        // Wakes the threads that wait for an event.
         self.events.close();
         if has_parted {
             self.parted();
         }
     }
 
-    /// Whoever hears of events is told that there will be none, and nothing to be answered either.
+    /// Notifies the listener that there are no more events and requests.
     pub(super) fn parted(&self) {
         let group_listener = lock(&self.group_listener);
         self.has_parted.store(true, Ordering::Relaxed);
@@ -677,32 +678,32 @@ impl Shared {
         }
     }
 
-    /// Nobody waits for it to join any longer.
+    /// Cancels the join.
     pub(super) fn cancel_join(&self) {
         self.push_input(Input::Cancel);
         let life = lock(&self.life);
-        self.is_unwanted.store(true, Ordering::Relaxed);
+        self.is_cancelled.store(true, Ordering::Relaxed);
         drop(life);
         self.changed.notify_all();
     }
 
-    /// Waits until the worker is a member, or is none; `None`: neither by then.
+    /// Waits until the worker is a member or has failed; `None` at the deadline.
     pub(super) fn wait_joined(&self, until: Instant) -> Option<Result<(), AgentError>> {
-        let is_unwanted = || self.is_unwanted.load(Ordering::Relaxed);
-        let mut life = self.wait(until, |life| matches!(life, LifeStage::Joining) && !is_unwanted());
-        if let (LifeStage::Joining, true) = (&life, is_unwanted()) {
+        let is_cancelled = || self.is_cancelled.load(Ordering::Relaxed);
+        let mut life = self.wait(until, |life| matches!(life, LifeStage::Joining) && !is_cancelled());
+        if let (LifeStage::Joining, true) = (&life, is_cancelled()) {
             let until = until.min(self.clock.now() + TAKING_BACK_TIMEOUT);
             life = self.wait(until, |life| matches!(life, LifeStage::Joining));
         }
         match life {
-            LifeStage::Joining if is_unwanted() => Some(Err(MembershipError::Cancelled.into())),
+            LifeStage::Joining if is_cancelled() => Some(Err(MembershipError::Cancelled.into())),
             LifeStage::Joining => None,
             LifeStage::Member => Some(Ok(())),
             LifeStage::Over(end) => Some(end),
         }
     }
 
-    /// Waits until the worker is not in a group any more.
+    /// Waits until the worker is not in a group any more; `None` at the deadline.
     pub(super) fn wait_over(&self, until: Instant) -> Option<Result<(), AgentError>> {
         match self.wait(until, |life| !matches!(life, LifeStage::Over(_))) {
             LifeStage::Over(end) => Some(end),

@@ -1,4 +1,4 @@
-//! Steps of the membership machines as calls of a store.
+//! Execution of membership steps as store operations.
 
 use crate::membership::{Reply, StoreStep};
 use alloc::boxed::Box;
@@ -15,13 +15,13 @@ use rendezvous_core::error::{ErrorKind, Operation};
 use rendezvous_core::time::Duration;
 use std::sync::{Mutex, PoisonError};
 
-/// The store of one worker's steps. When the session that it lives on has ended, it goes on over another one.
+/// Store for the steps of one worker. When its session has ended, it opens another connection.
 #[derive(Debug)]
 pub(super) struct StepStore {
     current: Mutex<Arc<Store>>,
-    /// What [`StoreStep::SetForSession`] has set over this way to the store hangs on this.
+    /// Lease of the values that [`StoreStep::SetForSession`] has set over this connection.
     lease: Mutex<Option<(Arc<Store>, Lease)>>,
-    /// Nobody waits for steps any more.
+    /// Whether steps are cancelled.
     is_cancelled: AtomicBool,
     canceller: Canceller,
 }
@@ -32,20 +32,20 @@ impl StepStore {
         Self { current: Mutex::new(store), lease: Mutex::default(), is_cancelled, canceller }
     }
 
-    /// The way to the store that it has now.
+    /// Returns the current connection to the store.
     pub(super) fn current(&self) -> Arc<Store> {
         Arc::clone(&self.current.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// What it is asked ends, and no other way to the store is made.
+    /// Cancels the pending operation, and opens no further connection.
     pub(super) fn cancel(&self) {
         self.is_cancelled.store(true, Ordering::Relaxed);
         self.canceller.cancel();
         self.current().cancel();
     }
 
-    /// Carries out a step, whose times are of this clock. What may have been carried out before the session ended is asked
-    /// again, unless that would change more than it should.
+    /// Executes a step, whose times are of this clock. A step that may have been executed before the session ended is
+    /// repeated, unless a repetition would change the result.
     pub(super) fn execute(&self, clock: Clock, step: &StoreStep) -> Reply {
         let store = self.current();
         let store = self.renewed(&store).unwrap_or(store);
@@ -64,7 +64,7 @@ impl StepStore {
         }
     }
 
-    /// What is set at this key ends with the session. Without a lease it stays, as on a store that knows no sessions.
+    /// Binds this key to the session. Without a lease the value stays, as in a store without sessions.
     fn bind(&self, store: &Arc<Store>, key: &[u8]) {
         let mut kept = self.lease.lock().unwrap_or_else(PoisonError::into_inner);
         if !matches!(&*kept, Some((of, _)) if Arc::ptr_eq(of, store)) {
@@ -77,7 +77,7 @@ impl StepStore {
         }
     }
 
-    /// Another way to the store, if the session of this one has ended, and there is one.
+    /// Opens another connection, if the session of this one has ended.
     fn renewed(&self, store: &Store) -> Option<Arc<Store>> {
         let has_ended = store.native(Operation::Connect).is_ok_and(|client| client.is_over());
         if !has_ended || self.is_cancelled.load(Ordering::Relaxed) {
@@ -93,7 +93,7 @@ fn failed(error: &CallError) -> Reply {
     Reply::Failed(error.to_string().into())
 }
 
-/// Carries out a step, whose times are of this clock.
+/// Executes a step, whose times are of this clock.
 pub(super) fn execute(store: &Store, clock: Clock, step: &StoreStep) -> Reply {
     try_step(store, clock, step).unwrap_or_else(|error| failed(&error))
 }
@@ -140,7 +140,7 @@ fn try_step(store: &Store, clock: Clock, step: &StoreStep) -> Result<Reply, Call
             let left = Timeout::After(until.since(clock.now()));
             match store.wait(&[key.as_bytes()], left) {
                 Ok(()) => Reply::Released,
-                // Who is cancelled has waited long enough, and hears from elsewhere what is to be done.
+                // After a cancellation the wait is over, and another input decides how to continue.
                 Err(error) if matches!(error.kind(), ErrorKind::TimedOut | ErrorKind::Cancelled) => {
                     Reply::TimedOut
                 }
@@ -158,7 +158,7 @@ fn value_if_there(store: &Store, key: &str) -> Result<Box<[u8]>, CallError> {
     }
 }
 
-/// All at once where all are there, as they mostly are; otherwise one after the other.
+/// Reads all at once, which succeeds if all exist, as they mostly do; otherwise one after the other.
 fn values_if_there(store: &Store, keys: &[Box<str>]) -> Result<Vec<Box<[u8]>>, CallError> {
     if keys.is_empty() {
         return Ok(Vec::new());

@@ -1,4 +1,4 @@
-//! A way to a group's store that nobody else waits in.
+//! Connection to a group's store that no other code waits on.
 
 use alloc::string::ToString;
 use alloc::sync::Arc;
@@ -12,24 +12,24 @@ use rendezvous_core::driver::threads;
 use rendezvous_core::time::Duration;
 use std::sync::{Mutex, PoisonError};
 
-/// How long it is tried whether the store's server speaks the native protocol.
+/// Timeout of the attempt to speak the native protocol with the store's server.
 const NATIVE_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// How soon the store's calls are cancelled again.
+/// Interval at which the store's operations are cancelled again.
 pub(super) const INTERRUPT_INTERVAL: Duration = Duration::from_millis(10);
 
-/// Whether the server knows sessions, and tells of what changes.
+/// Whether the server has sessions and watches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Sessions {
     Native,
     None,
 }
 
-/// The same keys over a connection of one's own: a session of this name, where the server knows any. Whoever cancels
-/// `call` ends the connecting.
+/// Opens another connection to the same keys: with a session of this name if the server has sessions. Cancelling `call`
+/// ends the attempt.
 ///
 /// # Errors
-/// Why there is no connection.
+/// There is no connection.
 pub(super) fn open_store(
     store: &Store,
     node: &str,
@@ -53,17 +53,17 @@ pub(super) fn open_store(
     Ok((store.duplicate_cancellable(call)?, Sessions::None))
 }
 
-/// As long as it lives, what is asked of a store ends when somebody cancels.
+/// Guard that cancels the store's operations when the call is cancelled.
 #[derive(Debug)]
-pub(super) struct Pressing {
-    /// Goes before what ends the pressing.
+pub(super) struct CancelGuard {
+    /// Declared first, so that it is dropped before the end of the cancelling thread.
     _watch: Watch,
     _ends: Reply<()>,
 }
 
-impl Pressing {
-    /// Watches `call`. What is about to begin when the store's calls are cancelled hears nothing of it, and so that is done
-    /// again and again from then on.
+impl CancelGuard {
+    /// Watches `call`. An operation that starts just after a cancellation is not cancelled by it, so the cancellation
+    /// is repeated until the guard is dropped.
     pub(super) fn begin(store: &Arc<Store>, call: &Cancellable) -> Self {
         let (ends, ended) = ask();
         let (store, ended) = (Arc::clone(store), Mutex::new(Some(ended)));
@@ -77,7 +77,7 @@ impl Pressing {
                     store.cancel();
                 }
             };
-            // Without a thread, it was done once.
+            // Without a thread, the operations were cancelled once.
             drop(threads::spawn("rdzv-rpc-press", interrupt));
         });
         Self { _watch: watch, _ends: ends }

@@ -411,7 +411,7 @@ fn over_a_store_that_is_there_a_worker_is_made_and_ended_by_whoever_has_it() {
         ..RpcInit::default()
     };
     let error = context.init_over(Arc::clone(&over), init("first", None)).map(drop).expect_err("no rank");
-    assert_eq!(error.to_string(), "the rank -1 is no worker's number: those are from 0 to 65535");
+    assert_eq!(error.to_string(), "the rank -1 is not a worker's number: those are from 0 to 65535");
     let first = context.init_over(Arc::clone(&over), init("first", Some(1))).expect("a member");
     let agent = first.tcp().expect("of tcp");
     assert!(agent.next_event(Duration::ZERO).is_none() && agent.end().is_none());

@@ -1,9 +1,9 @@
-//! A worker of a group whose backend is `tcp`.
+//! Worker of a group with the backend `tcp`.
 
 use super::liveness_watcher::LivenessWatcher;
 use super::shared::{Callee, GroupCallError, Shared};
 use super::steps::{StepStore, execute};
-use super::store_connection::{Pressing, Sessions, open_store};
+use super::store_connection::{CancelGuard, Sessions, open_store};
 use super::worker_threads::GroupThreads;
 use super::{AlreadyObserved, Begun, CallSpec, GroupResult, Listener, OnResult, RpcInitError, RpcWorker};
 #[cfg(test)]
@@ -44,29 +44,29 @@ use rendezvous_core::time::Duration;
 use std::net::UdpSocket;
 use std::sync::{Mutex, PoisonError};
 
-/// How long joining and leaving may take where calls may take as long as they like.
+/// Timeout of joining and leaving if calls have none.
 const TIMEOUT: Duration = Duration::from_secs(300);
-/// How much later than the machine's own deadlines its end is given up.
+/// Time after the state machine's own deadlines when its end is given up.
 const END_SLACK: Duration = Duration::from_secs(30);
 
-/// What a worker of the backend `tcp` is given beside its options.
+/// Options of a worker with the backend `tcp`, in addition to [`RpcOptions`].
 #[derive(Clone, Debug)]
 pub struct TcpOptions {
-    /// Where it takes calls: an address of this host's. `None`: the one by which it reaches the store's host, or the
-    /// loopback address where the store has no host.
+    /// Address of this host at which the worker accepts calls. `None` uses the one by which it reaches the store's
+    /// host, or the loopback address if the store has no host.
     pub host: Option<String>,
-    /// How many devices of the group's kind it has.
+    /// Number of its devices of the group's kind.
     pub device_count: u32,
-    /// Which devices the group counts.
+    /// Kind of device that the group counts.
     pub accelerator: DeviceKind,
-    /// How long joining may take, and leaving; `None`: as long as a call.
+    /// Timeout of joining, and of leaving; `None` uses that of a call.
     pub membership_timeout: Option<Duration>,
-    /// Handlers that are there before anybody can call.
+    /// Handlers that exist before any worker can call.
     pub handling: Option<Arc<Handling>>,
-    /// Signs of life of who changes a dynamic group.
+    /// Times of the heartbeats of a worker that changes a dynamic group.
     pub times: TokenTimes,
-    /// The call that makes the worker, where somebody may cancel it: then it is none, and what it has told the others is
-    /// taken back.
+    /// Cancellation of the call that creates the worker. A cancelled join is undone at the workers that were already
+    /// notified.
     pub call: Option<Cancellable>,
 }
 
@@ -84,7 +84,7 @@ impl Default for TcpOptions {
     }
 }
 
-/// A worker of a group. Dropping it ends it abruptly, be it within one of its own handlers or callbacks.
+/// Worker of a group. Dropping it ends it abruptly, even within one of its own handlers or callbacks.
 #[derive(Debug)]
 pub struct RpcAgent {
     me: WorkerInfo,
@@ -98,34 +98,34 @@ pub struct RpcAgent {
     liveness_watcher: Arc<Mutex<Option<LivenessWatcher>>>,
     group_threads: Mutex<GroupThreads>,
     reserved: Mutex<Option<Reserved>>,
-    /// Somebody takes it apart, or has.
+    /// Whether a thread is closing it, or has.
     is_closing: AtomicBool,
 }
 
-/// A call to a worker of the group that is under way. Dropped before it has ended, it is cancelled.
+/// Pending call to a worker of the group. Dropping it before it has ended cancels it.
 #[derive(Debug)]
 pub struct GroupCall(PendingCall);
 
 impl GroupCall {
-    /// Waits for the answer.
+    /// Waits for the response.
     ///
     /// # Errors
-    /// Why there is none.
+    /// The call failed.
     pub fn wait(self) -> GroupResult {
         Ok(self.0.wait()?)
     }
 
-    /// What came of it, if that is known within `timeout`. It is told once; later there is nothing.
+    /// Returns the result if it is available within `timeout`. The result is returned once; later calls return `None`.
     pub fn look(&mut self, timeout: Duration) -> Option<GroupResult> {
         self.0.look(timeout).map(|result| result.map_err(GroupCallError::from))
     }
 
-    /// Ends it, unless it has ended. Whether it had not.
+    /// Cancels the call; returns true if it had not ended.
     pub fn cancel(&self) -> bool {
         self.0.cancel()
     }
 
-    /// Ends it while another thread waits for it.
+    /// Returns a handle that cancels the call while another thread waits for it.
     #[must_use]
     pub fn canceller(&self) -> CallCanceller {
         self.0.canceller()
@@ -133,11 +133,11 @@ impl GroupCall {
 }
 
 impl RpcAgent {
-    /// Makes a worker, and returns once it is a member of its group. `store` is the group's; what is asked of it is asked
-    /// over a connection of the worker's own.
+    /// Creates a worker, and returns once it is a member of its group. `store` is the group's; the worker uses a
+    /// connection of its own.
     ///
     /// # Errors
-    /// It is no member, and nothing is left of it here.
+    /// It is not a member, and nothing is left of it here.
     pub fn start(
         store: &Store,
         me: WorkerInfo,
@@ -154,7 +154,7 @@ impl RpcAgent {
         let host = tcp.host.clone().unwrap_or_else(|| host_towards(store));
         let scope = store.scope().to_vec();
         let call = tcp.call.clone().unwrap_or_else(|| Canceller::default().begin());
-        // Whatever a cancelled step says of its end, that is why.
+        // After a cancellation, that is the reason, whatever error the cancelled step has.
         let go_on = || match call.is_cancelled() {
             true => Err(AgentError::from(MembershipError::Cancelled)),
             false => Ok(()),
@@ -164,9 +164,9 @@ impl RpcAgent {
         let (store, has_sessions) = local?;
         store.set_timeout(membership_timeout);
         let store = Arc::new(store);
-        let pressing = Pressing::begin(&store, &call);
+        let cancel_guard = CancelGuard::begin(&store, &call);
         let id = execute(&store, shared.clock(), &group_id::ask(random_seed()));
-        drop(pressing);
+        drop(cancel_guard);
         go_on()?;
         let group = group_id::group_id_from(&scope, id).map_err(AgentError::from)?;
         let weak = Arc::downgrade(&shared);
@@ -227,9 +227,9 @@ impl RpcAgent {
         shared.begin(machine, client);
         let liveness_watcher = match has_sessions {
             Sessions::Native => {
-                let pressing = Pressing::begin(&store, &call);
+                let cancel_guard = CancelGuard::begin(&store, &call);
                 let liveness_watcher = LivenessWatcher::begin(&store, (&liveness_key, &here), &shared);
-                drop(pressing);
+                drop(cancel_guard);
                 go_on()?;
                 Some(liveness_watcher?)
             }
@@ -267,32 +267,33 @@ impl RpcAgent {
         let _watch = call.watch(move || cancelled.cancel_join());
         let clock = self.shared.clock();
         let until = clock.now() + self.membership_timeout * 2 + END_SLACK;
-        // When the machine's own deadlines have passed, the store does not answer.
+        // If the state machine's own deadlines have passed, the store does not respond.
         let stuck = || RpcInitError::Stuck { store: self.store.current().peer().into() };
         Ok(self.shared.wait_joined(until).ok_or_else(stuck)??)
     }
 
-    /// Who this worker is.
+    /// Name and number of this worker.
     #[must_use]
     pub const fn me(&self) -> &WorkerInfo {
         &self.me
     }
 
-    /// Where it takes calls.
+    /// Address at which it accepts calls.
     #[must_use]
     pub fn address(&self) -> &str {
         &self.address
     }
 
-    /// How long joining may take, and leaving.
+    /// Timeout of joining, and of leaving.
     pub(super) const fn membership_timeout(&self) -> Duration {
         self.membership_timeout
     }
 
-    /// Registers a handler. Others may have called it before: [`TcpOptions::handling`] has those that must be there.
+    /// Registers a handler. Others may have called it before: [`TcpOptions::handling`] has those that must exist from
+    /// the start.
     ///
     /// # Errors
-    /// The name cannot be had.
+    /// The name is invalid or taken.
     pub fn register(
         &self,
         name: &str,
@@ -312,11 +313,11 @@ impl RpcAgent {
         Call { timeout: timeout.or(self.rpc_timeout), ..Call::of(handler) }
     }
 
-    /// Calls a worker, and waits for the answer, for the options' time where none is given. Inline handlers and callbacks
-    /// may not wait: there it is refused.
+    /// Calls a worker and waits for the response, with the timeout of the options if none is given. Refused in inline
+    /// handlers and callbacks, which may not wait.
     ///
     /// # Errors
-    /// Why there is none.
+    /// The call failed.
     pub fn call<'a>(
         &self,
         callee: impl Into<Callee<'a>>,
@@ -330,10 +331,10 @@ impl RpcAgent {
         Ok(result?)
     }
 
-    /// The same, unless this ends it from another thread.
+    /// Calls a worker and waits for the response; `canceller` cancels it from another thread.
     ///
     /// # Errors
-    /// Why there is no answer.
+    /// The call failed.
     pub fn call_unless<'a>(
         &self,
         canceller: &Canceller,
@@ -349,7 +350,7 @@ impl RpcAgent {
         Ok(result?)
     }
 
-    /// Calls, and does not wait.
+    /// Makes a call without waiting for the response.
     ///
     /// # Errors
     /// It was not made.
@@ -365,8 +366,8 @@ impl RpcAgent {
         Ok(GroupCall(peer.start_marked(self.method_timeout(handler, timeout), payload.into(), mark)?))
     }
 
-    /// Calls, and has what came of it told to `callback`, which must not block, on a thread of the library's. What ends the
-    /// call before comes back.
+    /// Makes a call and passes its result to `callback`, which must not block, on a thread of the library. The returned
+    /// value cancels the call.
     ///
     /// # Errors
     /// It was not made.
@@ -387,7 +388,7 @@ impl RpcAgent {
         Ok(peer.start_with(self.method_timeout(handler, timeout), payload, on_result)?)
     }
 
-    /// Calls what nobody answers. What has not been sent when the time is up never is.
+    /// Makes a one-way call. What has not been sent by its timeout is not sent.
     ///
     /// # Errors
     /// It was not made.
@@ -402,13 +403,13 @@ impl RpcAgent {
         Ok(peer.notify_marked(self.method_timeout(handler, timeout), payload.into(), Some(Box::new(mark)))?)
     }
 
-    /// All workers of the group, in the order of their numbers; none once this one is of no group any more.
+    /// Returns all workers of the group, in the order of their numbers; none once this one is not in a group any more.
     #[must_use]
     pub fn workers(&self) -> Vec<WorkerInfo> {
         self.places().into_iter().map(|seen| seen.worker).collect()
     }
 
-    /// The same, with where they take calls.
+    /// Returns all workers of the group with their addresses, in the order of their numbers.
     #[must_use]
     pub fn places(&self) -> Vec<Seen> {
         let places = self.shared.with_agent(|agent| {
@@ -423,7 +424,7 @@ impl RpcAgent {
         places.unwrap_or_default()
     }
 
-    /// The worker of this name or number. A dead one has its place until it is struck out.
+    /// Returns the worker with this name or number. A dead one is a member until it is struck out.
     ///
     /// # Errors
     /// There is none.
@@ -440,26 +441,26 @@ impl RpcAgent {
         found.flatten().ok_or_else(|| unknown().into())
     }
 
-    /// Where what lies on a device of the worker's goes when this one answers it: the inverse of its maps for this one.
+    /// Returns the reverse maps of this worker's responses: the inverse of the other workers' maps for this one.
     #[must_use]
     pub fn reverse_maps(&self) -> DeviceMaps {
         self.shared.with_agent(|agent| agent.group().reverse_maps(&self.me.name)).unwrap_or_default()
     }
 
-    /// The devices that this worker uses, sorted by their indices.
+    /// Returns the devices that this worker uses, sorted by their indices.
     #[must_use]
     pub fn devices(&self) -> Vec<Device> {
         self.shared.with_agent(|agent| agent.group().devices(&self.me.name)).unwrap_or_default()
     }
 
-    /// Who came, went or died; waits up to `timeout`, and no longer than this worker is of its group. Of several threads
-    /// that wait, each gets another one.
+    /// Returns the next event of the group, or `None` after `timeout`, or if this worker is not in its group any more.
+    /// If several threads wait, each gets another event.
     #[must_use]
     pub fn next_event(&self, timeout: Duration) -> Option<GroupEvent> {
         self.shared.next_event(timeout)
     }
 
-    /// The same, and no longer than until this is cancelled.
+    /// Returns the next event of the group, as [`RpcAgent::next_event`], or `None` after a cancellation.
     #[must_use]
     pub fn next_event_unless(&self, timeout: Duration, cancellable: &Cancellable) -> Option<GroupEvent> {
         let shared = Arc::clone(&self.shared);
@@ -467,31 +468,31 @@ impl RpcAgent {
         self.shared.next_event_unless(timeout, cancellable)
     }
 
-    /// How many events were lost since nobody asked for them.
+    /// Number of events that were dropped because they were not taken.
     #[must_use]
     pub fn events_lost(&self) -> u64 {
         self.shared.events_lost()
     }
 
-    /// How it ended, if it has and nobody was told before.
+    /// Returns how it ended, if it has and that was not returned before.
     #[must_use]
     pub fn take_end(&self) -> Option<Result<(), AgentError>> {
         self.end().filter(|_| self.shared.take_end_once())
     }
 
-    /// How it ended, if it has.
+    /// Returns how it ended, if it has.
     #[must_use]
     pub fn end(&self) -> Option<Result<(), AgentError>> {
         self.shared.wait_over(self.shared.clock().now())
     }
 
-    /// Ends it. A second time changes nothing, and tells how it ended. In a graceful end this worker's calls, its leave, and
-    /// what others have asked of it have the time of [`TcpOptions::membership_timeout`] each. Then what has not begun is given
-    /// up, and pooled handlers that are at work are waited for, up to 30 s.
+    /// Ends the worker. A second call changes nothing, and returns how it ended. In a graceful end this worker's calls,
+    /// its leave, and the requests of others have [`TcpOptions::membership_timeout`] each. Then requests that have not
+    /// begun are rejected, and running pooled handlers are waited for, up to 30 s.
     ///
     /// # Errors
-    /// It ended otherwise than it should, or calls were cut ([`AgentError::CallsCut`]). It has ended all the same, but for
-    /// [`AgentError::Reentrant`]: within one of its own handlers or callbacks it goes on.
+    /// It did not end as it should, or calls were cut off ([`AgentError::CallsCut`]). It has ended nevertheless, except
+    /// for [`AgentError::Reentrant`]: within one of its own handlers or callbacks it continues.
     pub fn shutdown(&self, how: Shutdown) -> Result<(), AgentError> {
         if self.handling.is_around() {
             return Err(AgentError::Reentrant);
@@ -516,8 +517,8 @@ impl RpcAgent {
         }
     }
 
-    /// Ends it at once and without a word. Within one of its own handlers or callbacks, the thread that runs it ends when
-    /// that has returned.
+    /// Ends the worker at once without notifying the others. Within one of its own handlers or callbacks, the thread
+    /// that runs it ends when that has returned.
     pub fn abandon(&self) {
         if self.end().is_none() {
             self.shared.push_input(Input::Abandon);
@@ -525,13 +526,13 @@ impl RpcAgent {
         self.close(Shutdown::Abrupt);
     }
 
-    /// As if its session with the store had ended.
+    /// Simulates the end of its session with the store.
     #[cfg(test)]
     pub(super) fn drop_liveness(&self) -> Option<LivenessWatcher> {
         self.liveness_watcher.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
-    /// Asks a member whether it is there, as the machine does where it has its doubts, and for so long.
+    /// Calls a member as the state machine does to check whether it is alive, with this timeout.
     #[cfg(test)]
     pub(super) fn suspicion(&self, name: &str, timeout: Duration) {
         let to = self.shared.with_agent(|agent| agent.callee(name).map(Member::location));
@@ -541,40 +542,40 @@ impl RpcAgent {
         self.shared.call(call);
     }
 
-    /// How it ended, once it has; `None`: not within `timeout`.
+    /// Returns how it ended, or `None` after `timeout`.
     #[cfg(test)]
     pub(in crate::driver) fn await_end(&self, timeout: Duration) -> Option<Result<(), AgentError>> {
         self.shared.wait_over(self.shared.clock().now() + timeout)
     }
 
-    /// Has this happen while the way to somebody who is called is made, once.
+    /// Runs this once while the route of a call is being created.
     #[cfg(test)]
     pub(super) fn between(&self, happen: impl FnOnce() + Send + 'static) {
         self.shared.set_between(happen);
     }
 
-    /// To whom there are ways.
+    /// Workers to which there are routes.
     #[cfg(test)]
     pub(super) fn routes(&self) -> Vec<WorkerInfo> {
         self.shared.routes()
     }
 
-    /// As if nobody had been called.
+    /// Forgets all routes.
     #[cfg(test)]
-    pub(super) fn forget_ways(&self) {
-        self.shared.forget_ways();
+    pub(super) fn forget_routes(&self) {
+        self.shared.forget_routes();
     }
 
-    /// As if a thread of the library's had panicked.
+    /// Simulates the panic of a thread of the library.
     #[cfg(test)]
     pub(super) fn panicked(&self, message: &str) {
         self.shared.panicked(message);
     }
 
-    /// Nothing is left of it.
+    /// Closes everything.
     fn close(&self, how: Shutdown) {
         let now = || self.shared.clock().now();
-        // In a graceful end, what others have asked is answered, which may take as long as the steps before.
+        // In a graceful end, the requests of others are completed, which may take as long as the steps before.
         let until = match how {
             Shutdown::Graceful => now() + self.membership_timeout,
             Shutdown::Abrupt => now(),
@@ -586,14 +587,14 @@ impl RpcAgent {
         self.shared.close();
         self.server.begin_to_stop();
         if self.is_closing.swap(true, Ordering::AcqRel) && self.handling.is_around() {
-            // Somebody waits for the thread that this code runs on.
+            // Another thread waits for the thread that this code runs on.
             return;
         }
         self.server.stop();
-        // What handlers use may go when this is over.
+        // What handlers use may be dropped when this returns.
         let _ = self.handling.finish(until.since(now()), END_SLACK);
         self.store.cancel();
-        // Whoever has it waits for its threads; code that runs on one of them does not wait for that.
+        // The thread that holds the lock joins the threads; code that runs on one of them must not wait for that.
         let group_threads = if self.handling.is_around() {
             self.group_threads.try_lock().ok()
         } else {
@@ -656,7 +657,7 @@ impl RpcWorker for RpcAgent {
     }
 }
 
-/// The library's own handlers, as long as it lives.
+/// Registration of the library's own handlers.
 #[derive(Debug)]
 struct Reserved(Arc<Handling>);
 
@@ -668,7 +669,7 @@ impl Reserved {
                 Some(shared) => shared.called(request, responder),
                 None => responder.decline(Status::Leaving, ""),
             };
-            // Where another worker uses the handlers, the first name is taken already.
+            // If another worker uses the handlers, the first name is taken already.
             handling.register_as(Owner::Library, name, Run::Inline, Box::new(called))?;
         }
         Ok(Self(Arc::clone(handling)))
@@ -683,12 +684,12 @@ impl Drop for Reserved {
     }
 }
 
-/// The address by which this host reaches the store's. Nothing is sent for it.
+/// Returns the address by which this host reaches the store's. Nothing is sent.
 fn host_towards(store: &Store) -> String {
     let found = store.endpoint().and_then(|(host, port)| {
         let socket = UdpSocket::bind("[::]:0").or_else(|_| UdpSocket::bind("0.0.0.0:0")).ok()?;
         let connected = socket.connect((host, port)).or_else(|_| {
-            // A socket for IPv6 may not be able to speak IPv4.
+            // A socket for IPv6 may not support IPv4.
             let socket = UdpSocket::bind("0.0.0.0:0")?;
             socket.connect((host, port))
         });

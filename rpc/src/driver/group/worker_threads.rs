@@ -1,4 +1,4 @@
-//! The thread that turns the machine, and the one that makes its calls of the store.
+//! Thread that drives the state machine, and thread that executes its store operations.
 
 use super::liveness_watcher::LivenessWatcher;
 use super::mailbox::Mailbox;
@@ -22,27 +22,31 @@ use std::sync::{Mutex, PoisonError};
 /// Threads of one worker.
 #[derive(Debug)]
 pub(super) struct GroupThreads {
-    worker_threads: Option<Thread>,
-    storer: Option<Thread>,
-    /// Told when the one that calls the store has ended.
-    has_stored: Awaited<()>,
+    group_thread: Option<Thread>,
+    store_thread: Option<Thread>,
+    /// Notified when the store thread has ended.
+    store_ended: Awaited<()>,
     store: Arc<StepStore>,
 }
 
 impl GroupThreads {
-    /// Begins to turn the machine. Its steps are carried out on `store`.
+    /// Starts to drive the state machine. Its steps are executed on `store`.
     pub(super) fn start(
         shared: &Arc<Shared>,
         store: Arc<StepStore>,
         liveness_watcher: Arc<Mutex<Option<LivenessWatcher>>>,
-        door: Admission,
+        admission: Admission,
     ) -> io::Result<Self> {
         let steps = Arc::new(Mailbox::default());
-        let worker_threads =
-            ThreadSet { shared: Arc::clone(shared), steps: Arc::clone(&steps), liveness_watcher, door };
+        let group_thread = GroupDriver {
+            shared: Arc::clone(shared),
+            steps: Arc::clone(&steps),
+            liveness_watcher,
+            admission,
+        };
         let (on_result, called) = (Arc::clone(shared), Arc::clone(&store));
-        let (ends, has_stored) = ask();
-        let storer = threads::spawn("rdzv-rpc-store", move || {
+        let (ends, store_ended) = ask();
+        let store_thread = threads::spawn("rdzv-rpc-store", move || {
             guarded("of the store", &on_result, || {
                 loop {
                     match steps.next(LONG) {
@@ -57,69 +61,69 @@ impl GroupThreads {
             ends.answer(());
         })?;
         let on_result = Arc::clone(shared);
-        let worker_threads = threads::spawn("rdzv-rpc-group", move || {
-            guarded("of the group", &on_result, || worker_threads.run());
-            // Nobody turns the machine any more, and if it panicked, nobody has told its end.
+        let group_thread = threads::spawn("rdzv-rpc-group", move || {
+            guarded("of the group", &on_result, || group_thread.run());
+            // No thread drives the state machine any more, and if this one panicked, the end has not been reported.
             if on_result.has_panicked() {
                 on_result.close();
                 on_result.decline_all();
                 on_result.over(Err(AgentError::Abandoned));
             }
         })?;
-        Ok(Self { worker_threads: Some(worker_threads), storer: Some(storer), has_stored, store })
+        Ok(Self { group_thread: Some(group_thread), store_thread: Some(store_thread), store_ended, store })
     }
 
-    /// Waits for both; the machine is over, and the store's calls are cancelled.
+    /// Waits for both threads; the state machine has ended, and the store's operations are cancelled.
     pub(super) fn join(&mut self) {
-        let (worker_threads, storer) = (self.worker_threads.take(), self.storer.take());
+        let (group_thread, store_thread) = (self.group_thread.take(), self.store_thread.take());
         let is_here = |thread: &Thread| thread.id() == std::thread::current().id();
-        if worker_threads.as_ref().is_some_and(is_here) {
-            // A callback ends the worker on the thread that turns its machine: that goes on when the callback has
-            // returned, finds that it is over, and ends the other one.
+        if group_thread.as_ref().is_some_and(is_here) {
+            // A callback ends the worker on the thread that drives its state machine. That thread continues when the
+            // callback has returned, finds that the worker has ended, and ends the other thread.
             return;
         }
-        if let Some(worker_threads) = worker_threads {
-            worker_threads.join();
+        if let Some(group_thread) = group_thread {
+            group_thread.join();
         }
-        let Some(storer) = storer else { return };
-        // A call that was about to begin when the store's were cancelled heard nothing of it.
-        while storer.is_here() && self.has_stored.look(INTERRUPT_INTERVAL).is_none() {
+        let Some(store_thread) = store_thread else { return };
+        // An operation that starts just after a cancellation is not cancelled by it, so the cancellation is repeated.
+        while store_thread.is_here() && self.store_ended.look(INTERRUPT_INTERVAL).is_none() {
             self.store.cancel();
         }
-        storer.join();
+        store_thread.join();
     }
 }
 
-/// Does a thread's work; if that panics, the worker ends.
+/// Runs a thread's work; if it panics, the worker ends.
 fn guarded(thread: &str, shared: &Shared, work: impl FnOnce()) {
     if let Err(panic) = catch_unwind(AssertUnwindSafe(work)) {
         shared.panicked(&format!("the thread {thread} panicked: {}", panic_text(&*panic)));
     }
 }
 
-/// What the thread that calls the store is told.
+/// Command to the store thread.
 enum Step {
     Execute(StoreStep),
     End,
 }
 
-/// Whoever waits so long for nothing waits again.
+/// Practically unlimited; the wait is repeated.
 const LONG: Duration = Duration::from_secs(24 * 3600);
 
-struct ThreadSet {
+struct GroupDriver {
     shared: Arc<Shared>,
     steps: Arc<Mailbox<Step>>,
     liveness_watcher: Arc<Mutex<Option<LivenessWatcher>>>,
-    door: Admission,
+    admission: Admission,
 }
 
-impl Drop for ThreadSet {
+impl Drop for GroupDriver {
     fn drop(&mut self) {
         self.steps.put(Step::End);
     }
 }
 
-impl ThreadSet {
+impl GroupDriver {
     fn run(self) {
         let clock = self.shared.clock();
         let mut go_on = self.execute_all();
@@ -149,7 +153,7 @@ impl ThreadSet {
                 Output::EndCalls(why) => self.shared.end_calls(&why),
                 Output::EndCallsTo(location, why) => self.shared.end_calls_to(&location, &why),
                 Output::PartWith(location) => self.shared.part_with(&location),
-                Output::AdmitAgain => self.door.ask_again(),
+                Output::AdmitAgain => self.admission.ask_again(),
                 Output::MarkLeaving => {
                     let liveness_watcher =
                         self.liveness_watcher.lock().unwrap_or_else(PoisonError::into_inner);
@@ -162,7 +166,7 @@ impl ThreadSet {
                 Output::Over(result) => end = ControlFlow::Break(result),
             }
         }
-        // Whoever waits for the end finds everything done that came before it.
+        // A thread that waits for the end finds everything done that came before it.
         end.map_break(|result| self.shared.over(result))
     }
 }

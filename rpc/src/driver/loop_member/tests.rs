@@ -405,7 +405,7 @@ fn a_worker_that_is_there_may_be_added_and_lives_on() {
 
     events.remove_rpc(id);
     let error = two.call("one", "ask", Vec::new(), Some(SOON)).expect_err("no loop").to_string();
-    assert!(error.contains("its event loop is gone"), "{error}");
+    assert!(error.contains("its event loop has ended"), "{error}");
     assert!(agent.tcp().is_some_and(|agent| agent.end().is_none()), "it lives on");
     let id = events.add_rpc(home, Arc::clone(&agent)).expect("in no loop any more");
     drop(two);
@@ -733,7 +733,7 @@ fn a_request_for_which_a_loop_has_no_room_is_told_so_and_no_handler_sees_it() {
     };
     let capacity = usize::try_from(InboxLimits::default().requests.requests_max).expect("it fits");
     (0..=capacity).for_each(|_| ask());
-    let message = "the worker has no capacity for it: its event loop has too many to take";
+    let message = "the worker has no capacity for it: its event loop has too many pending requests";
     assert_eq!(last_received_at.try_iter().collect::<Vec<_>>(), [Err(message.into())], "the others wait");
     let (_, _, responder) = put_request(&mut events);
     responder.answer(Vec::new());

@@ -104,7 +104,7 @@ fn the_living_are_waited_for_and_the_dead_are_not() {
         method.value(&next).value(beat);
         assert_eq!(method.state(), TokenState::Trying);
     }
-    assert_eq!(method.token.holder(), ("Token_for_b_leave", LivenessWatcher::Alive));
+    assert_eq!(method.token.holder(), ("Token_for_b_leave", HolderLiveness::Alive));
     method.value("Token_for_b_leave");
     method.now = 37_000;
     method.reply(&Reply::TimedOut).value("own:7").value("b:2");
@@ -148,7 +148,7 @@ fn pytorch_gives_no_signs_and_is_left_in_peace() {
     method.value("Token_for_b_join");
     assert_eq!(
         (method.state(), method.token.holder()),
-        (TokenState::Withdrawing, ("Token_for_b_join", LivenessWatcher::None))
+        (TokenState::Withdrawing, ("Token_for_b_join", HolderLiveness::None))
     );
     method.reply(&Reply::Done);
     assert_eq!(method.state(), TokenState::GaveUp);

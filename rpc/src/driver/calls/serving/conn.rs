@@ -119,8 +119,8 @@ impl Conn {
         (!intake.keeps_late_answer(bytes)).then(|| {
             let unread_bytes = intake.unread_bytes();
             format!(
-                "the answer of {bytes} bytes was dropped: the worker keeps {unread_bytes} bytes of answers that callers \
-                 have not read"
+                "the answer of {bytes} bytes was dropped: the worker keeps {unread_bytes} bytes of answers that \
+                 callers have not read"
             )
         })
     }

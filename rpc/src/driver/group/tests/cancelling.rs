@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::agent::READY_HANDLER;
-use crate::driver::group::store_connection::Pressing;
+use crate::driver::group::store_connection::CancelGuard;
 use crate::handlers::Owner;
 use crate::membership::error::MembershipError;
 use core::net::SocketAddr;
@@ -164,12 +164,12 @@ fn a_call_of_the_store_that_begins_just_after_it_was_cancelled_ends() {
     let (_server, port) = server();
     let (store, canceller) = (Arc::new(store(port)), Canceller::default());
     let call = canceller.begin();
-    let pressing = Pressing::begin(&store, &call);
+    let cancel_guard = CancelGuard::begin(&store, &call);
     store.set(b"key", b"value", Timeout::Default).expect("nobody has cancelled");
     canceller.cancel();
     let error = store.wait(&[b"never"], Timeout::After(SOON)).expect_err("it ends");
     assert_eq!(error.kind(), rendezvous_core::error::ErrorKind::Cancelled, "{error}");
-    drop(pressing);
+    drop(cancel_guard);
     // Nothing holds the store any more but this.
     while Arc::strong_count(&store) > 1 {
         thread::yield_now();

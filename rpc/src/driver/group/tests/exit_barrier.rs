@@ -177,7 +177,7 @@ fn a_call_that_begins_while_its_callee_is_mourned_ends_too() {
         while !matches!(next_event(&mourner), GroupEvent::PeerDied { .. }) {}
     });
     // Nobody has called it before, but for the library.
-    a.forget_ways();
+    a.forget_routes();
     let error = a.start_call("b", "hold", Vec::new(), None).expect_err("it is dead");
     let why = "its session with the store's server ended".into();
     assert_eq!(error, NotCallable::Dead { worker: worker("b", 1), why }.into());
