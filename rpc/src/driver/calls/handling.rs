@@ -286,7 +286,6 @@ pub(super) struct External {
     wanted: Wanted,
 }
 
-
 impl External {
     fn complete(&self, answer: Result<Payload, CallFailure>) -> bool {
         let completion = self.listener.lock().unwrap_or_else(PoisonError::into_inner).take();
