@@ -89,7 +89,7 @@ impl EventRecorder {
         sink: &mut dyn FnMut(&str),
     ) {
         let began = *self.began.get_or_insert(now);
-        let mut scribe = Scribe { total: now.since(began), machine, sink };
+        let mut writer = EventWriter { total: now.since(began), machine, sink };
         if !machine.group().workers.is_empty() {
             self.group.clone_from(machine.group());
         }
@@ -97,36 +97,36 @@ impl EventRecorder {
             Happened::Notice(Notice::Phase { from, to, .. }) => {
                 let took = Some(now.since(self.phase_began));
                 self.phase_began = now;
-                self.phase(*from, *to, took, &mut scribe);
+                self.phase(*from, *to, took, &mut writer);
             }
             Happened::Notice(Notice::Running { .. }) => {
                 for worker in &self.group.workers {
                     let worker_pid = worker.pid;
                     let detail =
                         Detail { worker: Some((worker, &self.group)), worker_pid, ..Detail::default() };
-                    scribe.status("START", &self.facts, detail);
+                    writer.status("START", &self.facts, detail);
                 }
             }
-            Happened::Notice(Notice::TimerExpired(timer)) => self.timer(timer, &mut scribe),
+            Happened::Notice(Notice::TimerExpired(timer)) => self.timer(timer, &mut writer),
             Happened::Notice(_) => {}
             Happened::Failed(failure) => self.keep(failure),
         }
     }
 
-    fn phase(&mut self, from: Phase, to: Phase, took: Option<Duration>, scribe: &mut Scribe<'_>) {
+    fn phase(&mut self, from: Phase, to: Phase, took: Option<Duration>, writer: &mut EventWriter<'_>) {
         match from {
             Phase::Meeting => {
-                scribe.status("RENDEZVOUS", &self.facts, Detail { took, ..Detail::default() });
+                writer.status("RENDEZVOUS", &self.facts, Detail { took, ..Detail::default() });
             }
             Phase::Assigning => {
-                scribe.status("ASSIGN_WORKER_RANKS", &self.facts, Detail { took, ..Detail::default() });
+                writer.status("ASSIGN_WORKER_RANKS", &self.facts, Detail { took, ..Detail::default() });
             }
             _ => {}
         }
         match to {
             Phase::Starting => {
                 self.has_failed = false;
-                self.watchdog("watchdog started", None, scribe);
+                self.watchdog("watchdog started", None, writer);
             }
             Phase::Restarting => self.has_failed = true,
             Phase::Ending => self.has_failed |= from != Phase::ExitBarrier,
@@ -134,19 +134,19 @@ impl EventRecorder {
         }
         // No process of the start is alive any more.
         if matches!((from, to), (Phase::Restarting, Phase::Meeting) | (Phase::Ending, Phase::Closing)) {
-            self.ended(scribe);
+            self.ended(writer);
         }
         if to == Phase::Over {
-            let state = match scribe.machine.outcome() {
+            let state = match writer.machine.outcome() {
                 Some(Outcome::Succeeded { .. } | Outcome::NotNeeded) => "SUCCEEDED",
                 _ => "FAILED",
             };
-            scribe.status(state, &self.facts, Detail::default());
+            writer.status(state, &self.facts, Detail::default());
         }
     }
 
     /// Writes the events of workers that have ended, one for each that was started.
-    fn ended(&mut self, scribe: &mut Scribe<'_>) {
+    fn ended(&mut self, writer: &mut EventWriter<'_>) {
         let group = core::mem::take(&mut self.group);
         let failures = core::mem::take(&mut self.failures);
         let started = group.workers.iter().filter(|worker| worker.pid.is_some());
@@ -164,10 +164,10 @@ impl EventRecorder {
                 worker_pid: worker.pid,
                 ..Detail::default()
             };
-            scribe.status(state, &self.facts, detail);
+            writer.status(state, &self.facts, detail);
         }
         if !group.workers.is_empty() {
-            self.watchdog("watchdog stopped", None, scribe);
+            self.watchdog("watchdog stopped", None, writer);
         }
     }
 
@@ -177,14 +177,14 @@ impl EventRecorder {
         self.failures.extend(all.map(|failure| (failure.global_rank, failure.data.clone())));
     }
 
-    fn timer(&self, timer: &ExpiredTimer, scribe: &mut Scribe<'_>) {
-        self.watchdog("timer expired", Some(timer), scribe);
+    fn timer(&self, timer: &ExpiredTimer, writer: &mut EventWriter<'_>) {
+        self.watchdog("timer expired", Some(timer), writer);
         if timer.signal > 0 {
-            self.watchdog("kill worker process", Some(timer), scribe);
+            self.watchdog("kill worker process", Some(timer), writer);
         }
     }
 
-    fn watchdog(&self, name: &str, timer: Option<&ExpiredTimer>, scribe: &mut Scribe<'_>) {
+    fn watchdog(&self, name: &str, timer: Option<&ExpiredTimer>, writer: &mut EventWriter<'_>) {
         if self.facts.watchdog == Watched::No {
             return;
         }
@@ -196,18 +196,18 @@ impl EventRecorder {
             inner.insert("expiration_time".to_owned(), timer.expires.as_secs_f64().to_string().into());
             inner.insert("signal".to_owned(), timer.signal.to_string().into());
         }
-        scribe.write(name, "RUNNING", &self.facts, &Detail::default(), inner);
+        writer.write(name, "RUNNING", &self.facts, &Detail::default(), inner);
     }
 }
 
 /// Writer of event lines.
-struct Scribe<'a> {
+struct EventWriter<'a> {
     total: Duration,
     machine: &'a Supervisor,
     sink: &'a mut dyn FnMut(&str),
 }
 
-impl Scribe<'_> {
+impl EventWriter<'_> {
     fn status(&mut self, state: &str, facts: &EventFacts, detail: Detail<'_>) {
         let mut inner = Map::new();
         inner.insert("group_world_size".to_owned(), self.machine.group().group_world_size.into());

@@ -8,7 +8,7 @@ use rendezvous_core::time::{Duration, Instant};
 pub struct StuckWatch {
     timeout: Duration,
     since: BTreeMap<u32, Hang>,
-    looked: Option<Instant>,
+    checked_at: Option<Instant>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -19,7 +19,7 @@ struct Hang {
 
 /// Observed state of a worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Look {
+pub enum ObservedState {
     /// It waits in the kernel, and no signal reaches it.
     Uninterruptible,
     /// It is in any other state, or has ended.
@@ -30,7 +30,7 @@ impl StuckWatch {
     /// Creates a detector that reports hangs of at least `timeout`.
     #[must_use]
     pub const fn new(timeout: Duration) -> Self {
-        Self { timeout, since: BTreeMap::new(), looked: None }
+        Self { timeout, since: BTreeMap::new(), checked_at: None }
     }
 
     /// Returns the interval between checks: a tenth of the timeout, from 20 ms to 1 s.
@@ -39,20 +39,20 @@ impl StuckWatch {
         (self.timeout / 10).clamp(Duration::from_millis(20), Duration::from_secs(1))
     }
 
-    /// Returns when to check all workers next; call [`StuckWatch::looks`] then.
+    /// Returns when to check all workers next; call [`StuckWatch::begin_check`] then.
     #[must_use]
     pub fn due(&self) -> Instant {
-        self.looked.map_or(Instant::ORIGIN, |looked| looked + self.interval())
+        self.checked_at.map_or(Instant::ORIGIN, |checked_at| checked_at + self.interval())
     }
 
     /// Records a check of all workers.
-    pub const fn looks(&mut self, now: Instant) {
-        self.looked = Some(now);
+    pub const fn begin_check(&mut self, now: Instant) {
+        self.checked_at = Some(now);
     }
 
     /// Records the state of a worker. Returns how long it has hung when that first reaches the timeout.
-    pub fn saw(&mut self, now: Instant, local_rank: u32, look: Look) -> Option<Duration> {
-        if look == Look::Other {
+    pub fn observe(&mut self, now: Instant, local_rank: u32, state: ObservedState) -> Option<Duration> {
+        if state == ObservedState::Other {
             self.since.remove(&local_rank);
             return None;
         }
@@ -81,23 +81,23 @@ mod tests {
     fn a_worker_is_told_of_once_when_it_has_hung_for_too_long() {
         let mut watch = StuckWatch::new(Duration::from_secs(5));
         for second in 0..5 {
-            assert_eq!(watch.saw(at(10 + second), 1, Look::Uninterruptible), None, "{second}");
-            assert_eq!(watch.saw(at(10 + second), 0, Look::Other), None);
+            assert_eq!(watch.observe(at(10 + second), 1, ObservedState::Uninterruptible), None, "{second}");
+            assert_eq!(watch.observe(at(10 + second), 0, ObservedState::Other), None);
         }
-        assert_eq!(watch.saw(at(15), 1, Look::Uninterruptible), Some(Duration::from_secs(5)));
-        assert_eq!(watch.saw(at(16), 1, Look::Uninterruptible), None);
+        assert_eq!(watch.observe(at(15), 1, ObservedState::Uninterruptible), Some(Duration::from_secs(5)));
+        assert_eq!(watch.observe(at(16), 1, ObservedState::Uninterruptible), None);
     }
 
     #[test]
     fn who_comes_back_in_between_begins_anew() {
         let mut watch = StuckWatch::new(Duration::from_secs(5));
         for second in 0..100 {
-            let look = if second % 5 == 4 { Look::Other } else { Look::Uninterruptible };
-            assert_eq!(watch.saw(at(second), 0, look), None, "{second}");
+            let state = if second % 5 == 4 { ObservedState::Other } else { ObservedState::Uninterruptible };
+            assert_eq!(watch.observe(at(second), 0, state), None, "{second}");
         }
-        watch.saw(at(100), 0, Look::Uninterruptible);
+        watch.observe(at(100), 0, ObservedState::Uninterruptible);
         watch.clear();
-        assert_eq!(watch.saw(at(200), 0, Look::Uninterruptible), None, "another process");
+        assert_eq!(watch.observe(at(200), 0, ObservedState::Uninterruptible), None, "another process");
     }
 
     #[test]
@@ -105,7 +105,7 @@ mod tests {
         for (timeout, interval) in [(5000, 500), (60_000, 1000), (10, 20)] {
             let mut watch = StuckWatch::new(Duration::from_millis(timeout));
             assert_eq!(watch.due(), Instant::ORIGIN);
-            watch.looks(at(7));
+            watch.begin_check(at(7));
             assert_eq!(watch.due().since(at(7)), Duration::from_millis(interval));
         }
     }

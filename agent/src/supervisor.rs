@@ -87,7 +87,7 @@ pub struct Supervisor {
     /// Number of the pending call. Answers to other calls are ignored.
     call: Option<u64>,
     /// Whether descendants of the agent may be alive.
-    is_inhabited: bool,
+    has_descendants: bool,
     stopping: Option<Stopping>,
     due: Option<Due>,
     unexplained: Option<Unexplained>,
@@ -140,7 +140,7 @@ impl Supervisor {
             starts: 0,
             calls: 0,
             call: None,
-            is_inhabited: false,
+            has_descendants: false,
             stopping: None,
             due: None,
             unexplained: None,
@@ -240,7 +240,7 @@ impl Supervisor {
     pub fn handle_timeout(&mut self, now: Instant) {
         self.wake(now);
         if let Some(Unexplained { message, .. }) = self.unexplained.take_if(|news| news.until <= now) {
-            self.part_early(now, Reason::NotAllParted { message });
+            self.leave_barrier_early(now, Reason::NotAllParted { message });
         }
         if self.suspicion.as_ref().is_some_and(|suspicion| suspicion.until <= now) {
             self.settle(now);
@@ -248,8 +248,8 @@ impl Supervisor {
         if let Some(due) = self.due.take_if(|due| due.at <= now) {
             match self.phase {
                 Phase::Starting => self.spend(now, due.reason),
-                Phase::Restarting => self.go_on(now, due.reason),
-                Phase::ExitBarrier => self.wait_no_more(now, due.reason),
+                Phase::Restarting => self.meet_again(now, due.reason),
+                Phase::ExitBarrier => self.stop_waiting(now, due.reason),
                 _ => {}
             }
         }
@@ -371,7 +371,7 @@ impl Supervisor {
             }
             Input::TimerExpired(timer) => self.timer_expired(now, timer),
             Input::Empty => {
-                self.is_inhabited = false;
+                self.has_descendants = false;
                 if self.stopping.is_some() {
                     self.clear(now, Reason::Done);
                 }
@@ -457,7 +457,7 @@ impl Supervisor {
             Phase::Idle => {}
         }
         if to == Phase::Running {
-            self.look_whether_all_succeeded(now);
+            self.check_all_succeeded(now);
         }
     }
 
@@ -493,21 +493,21 @@ impl Supervisor {
         self.overdue.clear();
         self.errors.clear();
         self.absent = 0;
-        self.is_inhabited = true;
+        self.has_descendants = true;
         self.outputs.push_back(Output::Start { attempt: self.group.attempt });
     }
 
     fn started(&mut self, now: Instant, local_rank: u32, pid: u32) {
-        self.is_inhabited = true;
+        self.has_descendants = true;
         if let Some(worker) = self.worker(local_rank) {
             worker.pid = Some(pid);
         }
-        self.look_whether_all_started(now);
+        self.check_all_started(now);
     }
 
     /// Enters `Running` once all workers have started. A worker that has ended counts as started, even if its start was
     /// never reported.
-    fn look_whether_all_started(&mut self, now: Instant) {
+    fn check_all_started(&mut self, now: Instant) {
         let started = |worker: &super::group::Worker| worker.pid.is_some() || worker.exit.is_some();
         if self.phase == Phase::Starting && self.group.workers.iter().all(started) {
             self.enter(now, PhaseEvent::Start, Reason::Done);
@@ -517,7 +517,7 @@ impl Supervisor {
     fn not_started(&mut self, now: Instant, local_rank: u32, start_failure: StartFailure, message: Box<str>) {
         self.absent += 1;
         let (Phase::Starting, Some(worker)) = (self.phase, self.group.ranks_of(local_rank)) else {
-            return self.look_whether_only_leftovers_live(now);
+            return self.check_only_leftovers_live(now);
         };
         let reason = Reason::NotStarted { worker, start_failure, message };
         match start_failure {
@@ -530,7 +530,7 @@ impl Supervisor {
         }
     }
 
-    fn look_whether_all_succeeded(&mut self, now: Instant) {
+    fn check_all_succeeded(&mut self, now: Instant) {
         let succeeded = |worker: &super::group::Worker| worker.exit.is_some_and(ExitStatus::is_success);
         if self.phase == Phase::Running && self.group.workers.iter().all(succeeded) {
             self.enter(now, PhaseEvent::Succeed, Reason::Succeeded);
@@ -655,7 +655,7 @@ impl Supervisor {
     fn guard_lost(&mut self, now: Instant, message: Box<str>) {
         match self.phase {
             Phase::ExitBarrier if self.is_leaving() => {}
-            Phase::ExitBarrier => self.leave_the_others(now, Reason::GuardLost { message }),
+            Phase::ExitBarrier => self.leave_when_counted(now, Reason::GuardLost { message }),
             // There will be no other start.
             Phase::Ending => self.settle(now),
             Phase::Restarting => self.conclude_with_last_round(now, Reason::GuardLost { message }),
@@ -689,11 +689,11 @@ impl Supervisor {
             (Phase::ExitBarrier, false) if self.is_leaving() => {}
             // This agent's workers have succeeded, and their result stands. A returning node needs a new round, and
             // cannot form it alone. A node that died does not arrive at the exit barrier.
-            (Phase::ExitBarrier, true) => self.part_early(now, reason),
+            (Phase::ExitBarrier, true) => self.leave_barrier_early(now, reason),
             (Phase::ExitBarrier, false)
                 if matches!(reason, Reason::PeerDied { .. } | Reason::SessionEnded { .. }) =>
             {
-                self.part_early(now, reason);
+                self.leave_barrier_early(now, reason);
             }
             (Phase::Restarting | Phase::Ending, false) => {
                 if matches!(reason, Reason::PeerDied { .. }) && !planted::has(Bug::UnforgivenFailure) {
@@ -736,8 +736,8 @@ impl Supervisor {
                 }
             }
             // A second stop request does not wait any longer.
-            Phase::ExitBarrier if self.is_stop_requested => self.wait_no_more(now, Reason::Stop(cause)),
-            Phase::ExitBarrier => self.leave_the_others(now, Reason::Stop(cause)),
+            Phase::ExitBarrier if self.is_stop_requested => self.stop_waiting(now, Reason::Stop(cause)),
+            Phase::ExitBarrier => self.leave_when_counted(now, Reason::Stop(cause)),
             _ => self.give_up(now, Reason::Stop(cause)),
         }
         self.is_stop_requested = true;

@@ -21,7 +21,7 @@ pub const LINE_BYTES_MAX: usize = 4096;
 /// Beginning of the lines of PyTorch's client.
 const LINE_BEGINS: &[u8] = b"{\"version\"";
 /// Maximum interval of checks while timers run: the host's clock may be set.
-pub const LOOK_INTERVAL: Duration = Duration::from_secs(1);
+pub const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 /// Maximum number of timers of all processes.
 pub const TIMERS_MAX: usize = 65_536;
 /// Highest signal number.
@@ -95,7 +95,7 @@ pub struct Watchdog {
     refused: VecDeque<Refusal>,
     pause_detector: PauseDetector,
     /// Latest time of the next check, if timers run.
-    next_look: Option<Instant>,
+    next_check: Option<Instant>,
     /// Time of the current check, since 1970.
     clock: Duration,
 }
@@ -105,7 +105,7 @@ impl Watchdog {
     /// was paused since the last check, its workers most likely were, too, so their timers are extended by the pause.
     pub fn wake(&mut self, now: Instant, clock: Duration) {
         self.clock = clock;
-        let due = self.next_look.take();
+        let due = self.next_check.take();
         let span = self.pause_detector.on_call(now, || due);
         if span.is_zero() {
             return;
@@ -117,9 +117,9 @@ impl Watchdog {
         self.due.extend(self.timers.iter().filter_map(|(pid, timers)| Some((earliest(timers)?, *pid))));
     }
 
-    /// Ends a check. If timers run, the next one is due at [`Watchdog::due`] or after [`LOOK_INTERVAL`].
+    /// Ends a check. If timers run, the next one is due at [`Watchdog::due`] or after [`CHECK_INTERVAL`].
     pub fn rest(&mut self, now: Instant) {
-        self.next_look = (!self.is_empty()).then(|| now + LOOK_INTERVAL);
+        self.next_check = (!self.is_empty()).then(|| now + CHECK_INTERVAL);
     }
 
     /// Handles bytes from the pipe, in chunks of any size. `admits` is called with each process that has no timers yet,

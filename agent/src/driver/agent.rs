@@ -146,7 +146,7 @@ pub struct Agent {
     /// The last call of the supervisor.
     last_call: Option<LastCall>,
     /// Threads that have panicked, with the panic message. They answer no more calls.
-    fallen: Vec<(CallSource, Box<str>)>,
+    panicked_threads: Vec<(CallSource, Box<str>)>,
     /// Deadline for leaving the rendezvous.
     leave_until: Option<Instant>,
     info: Option<Arc<Info>>,
@@ -201,7 +201,7 @@ impl Agent {
             "rdzv-member",
             interrupt,
             move |tasks| member.run(&tasks),
-            fell(&event_sender, CallSource::Member),
+            on_panic(&event_sender, CallSource::Member),
         )?;
         let named = if options.master.is_some() { Named::Yes } else { Named::No };
         let of_rendezvous =
@@ -221,7 +221,7 @@ impl Agent {
             "rdzv-number",
             interrupt,
             move |tasks| numbering.run(&tasks),
-            fell(&event_sender, CallSource::Numbering),
+            on_panic(&event_sender, CallSource::Numbering),
         )?;
         let snapshot = Arc::new(Snapshot::new(machine.group().clone()));
         let moment =
@@ -242,7 +242,7 @@ impl Agent {
             event_sender,
             snapshot,
             last_call: None,
-            fallen: Vec::new(),
+            panicked_threads: Vec::new(),
             leave_until: None,
             info: None,
             numbered: None,
@@ -398,9 +398,9 @@ impl Agent {
             if let Ok(inputs) = self.inputs.try_recv() {
                 self.handle_event(inputs);
             } else if let Some(event) = self.workers.next_event() {
-                self.saw(event);
+                self.on_worker_event(event);
             } else if self.machine.phase() == Phase::Idle {
-                self.give(Input::Begin);
+                self.handle_input(Input::Begin);
             } else if self.machine.poll_timeout().is_some_and(|due| due <= self.now()) {
                 self.machine.handle_timeout(self.now());
             } else if self.leave_until.is_some_and(|until| until <= self.now()) {
@@ -422,14 +422,14 @@ impl Agent {
         }
     }
 
-    fn give(&mut self, input: Input) {
+    fn handle_input(&mut self, input: Input) {
         // The supervisor refuses events of workers that it does not know. They belong to an attempt that it gave up.
         self.machine.handle(self.now(), input).ok();
     }
 
     fn handle_event(&mut self, inputs: AgentInput) {
         match inputs {
-            AgentInput::Input(input) => self.give(input),
+            AgentInput::Input(input) => self.handle_input(input),
             AgentInput::Met { call, info } => {
                 let round = Round {
                     group_rank: info.rank.unsigned_abs(),
@@ -438,30 +438,31 @@ impl Agent {
                     tells_of_deaths: self.handler.tells_of_deaths(),
                 };
                 self.info = Some(info);
-                self.give(Input::Met { call, round });
+                self.handle_input(Input::Met { call, round });
             }
             AgentInput::Numbered { call, numbered } => {
                 let ranks = numbered.ranks;
                 self.numbered = Some(numbered);
-                self.give(Input::Assigned { call, ranks });
+                self.handle_input(Input::Assigned { call, ranks });
             }
-            AgentInput::Fell { asker, message } => {
+            AgentInput::ThreadPanicked { call_source, message } => {
                 let message: Box<str> = format!("a thread of the agent panicked: {message}").into();
-                self.fallen.push((asker, message.clone()));
-                self.answer_for_the_fallen();
-                if asker == CallSource::Member {
-                    self.give(Input::Member(Membership::ServerLost { message }));
+                self.panicked_threads.push((call_source, message.clone()));
+                self.fail_calls_of_panicked_threads();
+                if call_source == CallSource::Member {
+                    self.handle_input(Input::Member(Membership::ServerLost { message }));
                 }
             }
         }
     }
 
     /// Answers the pending call if the thread that would answer it has panicked.
-    fn answer_for_the_fallen(&mut self) {
+    fn fail_calls_of_panicked_threads(&mut self) {
         let Some(last_call) = self.last_call else { return };
-        let fallen = self.fallen.iter().find(|(asker, _)| *asker == last_call.asker());
-        if let Some(message) = fallen.map(|(_, message)| message.clone()) {
-            self.give(last_call.unanswered(message));
+        let panicked_threads =
+            self.panicked_threads.iter().find(|(call_source, _)| *call_source == last_call.call_source());
+        if let Some(message) = panicked_threads.map(|(_, message)| message.clone()) {
+            self.handle_input(last_call.unanswered(message));
         }
     }
 
@@ -470,11 +471,11 @@ impl Agent {
         self.leave_until = None;
         if let Some(last_call @ LastCall::Close { .. }) = self.last_call {
             self.membership.ask(membership::Ask::Rest);
-            self.give(last_call.unanswered(Box::default()));
+            self.handle_input(last_call.unanswered(Box::default()));
         }
     }
 
-    fn saw(&mut self, event: WorkerEvent) {
+    fn on_worker_event(&mut self, event: WorkerEvent) {
         let input = match event {
             WorkerEvent::Started { local_rank, pid } => Input::Started { local_rank, pid },
             WorkerEvent::NotStarted { local_rank, start_failure, message } => {
@@ -494,13 +495,13 @@ impl Agent {
                 Input::TimerExpired(timer)
             }
             WorkerEvent::Remark { message } => {
-                return self.happen(AgentEvent::Notice(Notice::Remark { message }));
+                return self.record_event(AgentEvent::Notice(Notice::Remark { message }));
             }
             WorkerEvent::Empty => Input::Empty,
             WorkerEvent::GroupLost { message } => Input::GroupLost { message },
             WorkerEvent::GuardLost { message } => Input::GuardLost { message },
         };
-        self.give(input);
+        self.handle_input(input);
     }
 
     fn perform_all(&mut self) {
@@ -513,22 +514,25 @@ impl Agent {
         match output {
             Output::Meet { call } => {
                 self.membership.ask(membership::Ask::Meet { call });
-                self.ask(LastCall::Meet { call });
+                self.set_last_call(LastCall::Meet { call });
             }
             Output::Close { call, leave_mode } => {
                 self.membership.ask(membership::Ask::Close { call, leave_mode });
                 self.leave_until = Some(self.now() + leave_timeout(leave_mode));
-                self.ask(LastCall::Close { call });
+                self.set_last_call(LastCall::Close { call });
             }
             Output::Assign { call } => {
                 // The server of the last start ends now, after its workers: the next server may use the same port.
                 self.numbered = None;
-                self.ask_for_numbers(LastCall::Assign { call }, |info| numbering::Ask::Assign { call, info });
+                self.request_numbering(LastCall::Assign { call }, |info| numbering::Ask::Assign {
+                    call,
+                    info,
+                });
             }
             Output::Part { call } => {
-                self.ask_for_numbers(LastCall::Part { call }, |info| numbering::Ask::Part { call, info });
+                self.request_numbering(LastCall::Part { call }, |info| numbering::Ask::Part { call, info });
             }
-            Output::Cancel { .. } => match self.last_call.map(LastCall::asker) {
+            Output::Cancel { .. } => match self.last_call.map(LastCall::call_source) {
                 Some(CallSource::Member) => self.membership.ask(membership::Ask::Rest),
                 Some(CallSource::Numbering) => self.numbering.ask(numbering::Ask::Rest),
                 None => {}
@@ -550,21 +554,21 @@ impl Agent {
                 failures.iter_mut().for_each(|failure| failure.name_timer(&self.expired));
                 self.failure = WorkerGroupFailure::new(&self.entry_name, failures);
                 if let Some(failure) = self.failure.clone() {
-                    self.happen(AgentEvent::WorkersFailed(failure));
+                    self.record_event(AgentEvent::WorkersFailed(failure));
                 }
             }
-            Output::Notify(notice) => self.happen(AgentEvent::Notice(notice)),
+            Output::Notify(notice) => self.record_event(AgentEvent::Notice(notice)),
             Output::Over => {
                 self.leave_until = None;
                 self.numbered = None;
                 self.info = None;
                 *self.store.lock().unwrap_or_else(PoisonError::into_inner) = None;
-                self.happen(AgentEvent::Over);
+                self.record_event(AgentEvent::Over);
             }
         }
     }
 
-    fn happen(&mut self, event: AgentEvent) {
+    fn record_event(&mut self, event: AgentEvent) {
         let now = self.now();
         let seen = match &event {
             AgentEvent::Notice(notice) => Some(Happened::Notice(notice)),
@@ -578,16 +582,16 @@ impl Agent {
         self.happened.push_back((event, Moment { group, restarts_left: self.machine.restarts_left() }));
     }
 
-    fn ask(&mut self, last_call: LastCall) {
+    fn set_last_call(&mut self, last_call: LastCall) {
         self.last_call = Some(last_call);
-        self.answer_for_the_fallen();
+        self.fail_calls_of_panicked_threads();
     }
 
-    fn ask_for_numbers(&mut self, last_call: LastCall, ask: impl FnOnce(Arc<Info>) -> numbering::Ask) {
+    fn request_numbering(&mut self, last_call: LastCall, ask: impl FnOnce(Arc<Info>) -> numbering::Ask) {
         // The supervisor requests ranks only in a round.
         let Some(info) = self.info.clone() else { return };
         self.numbering.ask(ask(info));
-        self.ask(last_call);
+        self.set_last_call(last_call);
     }
 
     fn start(&mut self) {
@@ -611,9 +615,9 @@ impl AsRawFd for Agent {
 }
 
 /// Returns the callback for a panic of the thread.
-fn fell(event_sender: &EventSender, asker: CallSource) -> impl FnOnce(String) + Send + 'static {
+fn on_panic(event_sender: &EventSender, call_source: CallSource) -> impl FnOnce(String) + Send + 'static {
     let event_sender = event_sender.clone();
-    move |message| event_sender.notify(AgentInput::Fell { asker, message })
+    move |message| event_sender.notify(AgentInput::ThreadPanicked { call_source, message })
 }
 
 fn cancel(store: &CurrentStore) {

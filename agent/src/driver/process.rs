@@ -20,7 +20,7 @@ mod event;
 mod find;
 mod function;
 mod guard;
-mod line;
+mod guard_socket;
 mod program;
 mod workers;
 
@@ -41,9 +41,9 @@ use guard::memory::GuardMemory;
 use guard::packet::{self, Report, Request, report, request, stdio};
 use guard::system::{self, check};
 use guard::{GuardConfig, keep};
+use guard_socket::{GuardSocket, Queued};
 use libc::{c_int, pid_t};
-use line::{Line, Queued};
-use program::Parcel;
+use program::SealedBlock;
 use rendezvous_core::driver::event_loop::{EventLoop, Interest, Token, Watch};
 use rendezvous_core::driver::socket::wait_readable;
 use rendezvous_core::driver::threads::with_signals_blocked;
@@ -115,12 +115,12 @@ struct Inner {
     watches: Vec<Watch>,
     workers: Workers,
     events: EventLoop,
-    line: Line,
+    socket: GuardSocket,
     /// ID of the keeper, a child of this process.
     pid: pid_t,
     /// The keeper's pidfd, on systems that have pidfds.
     pidfd: Option<OwnedFd>,
-    guard: GuardProcess,
+    guard: GuardHandle,
     happened: VecDeque<GuardEvent>,
     lost: Option<GuardLost>,
     /// Why the keeper could not start another guard.
@@ -130,7 +130,7 @@ struct Inner {
 
 /// The guard, unless it is lost. The keeper reaps it.
 #[derive(Debug, Default)]
-struct GuardProcess {
+struct GuardHandle {
     pid: u32,
     /// The guard's pidfd, on systems that have pidfds.
     pidfd: Option<OwnedFd>,
@@ -185,10 +185,10 @@ impl Guard {
             watches,
             workers: Workers::default(),
             events,
-            line: Line::new(ours),
+            socket: GuardSocket::new(ours),
             pid,
             pidfd,
-            guard: GuardProcess::default(),
+            guard: GuardHandle::default(),
             happened: VecDeque::new(),
             lost: None,
             not_restarted: None,
@@ -297,10 +297,10 @@ impl Drop for Guard {
 impl Inner {
     fn await_ready(&mut self) -> Result<(), GuardError> {
         let not = |errno| GuardError::NotStarted(StartStep::Report, errno);
-        if !wait_readable(self.line.fd(), REPORT_TIMEOUT).map_err(|error| not(number_of(&error)))? {
+        if !wait_readable(self.socket.fd(), REPORT_TIMEOUT).map_err(|error| not(number_of(&error)))? {
             return Err(not(libc::ETIMEDOUT));
         }
-        match self.line.receive() {
+        match self.socket.receive() {
             Ok(Some((ready, _))) if ready.kind == report::READY => {
                 self.guard_is(ready.pid);
                 Ok(())
@@ -316,7 +316,7 @@ impl Inner {
 
     /// Records the guard's process. Its keeper reaps it, so the ID still belongs to it, unless it was killed at once.
     fn guard_is(&mut self, pid: pid_t) {
-        self.guard = GuardProcess { pid: pid.cast_unsigned(), pidfd: pidfd_of(pid).unwrap_or(None) };
+        self.guard = GuardHandle { pid: pid.cast_unsigned(), pidfd: pidfd_of(pid).unwrap_or(None) };
     }
 
     fn spawn(&mut self, worker: u32, program: &Program<'_>) -> Result<(), GuardError> {
@@ -330,8 +330,8 @@ impl Inner {
         for &signal in program.blocked {
             command.blocked |= 1 << (valid(signal)? - 1);
         }
-        let parcel = Parcel::pack(program)?;
-        command.block_bytes = parcel.bytes;
+        let sealed = SealedBlock::pack(program)?;
+        command.block_bytes = sealed.bytes;
         let mut returned = None;
         if program.entry == Entry::Function {
             if self.options.function.is_none() {
@@ -340,7 +340,7 @@ impl Inner {
             command.kind = request::START_FUNCTION;
             returned = Some(ReturnFile::new()?);
         }
-        let mut beside: Vec<BorrowedFd<'_>> = Vec::from([parcel.file.as_fd()]);
+        let mut beside: Vec<BorrowedFd<'_>> = Vec::from([sealed.file.as_fd()]);
         command.stdio = [program.stdin, program.stdout, program.stderr].map(|stream| match stream {
             Stdio::Inherit => stdio::INHERIT,
             Stdio::Null => stdio::NULL,
@@ -350,14 +350,14 @@ impl Inner {
             }
         });
         beside.extend(returned.as_ref().map(AsFd::as_fd));
-        self.line.ask(command, &beside).map_err(|errno| self.or_lost(errno))?;
+        self.socket.ask(command, &beside).map_err(|errno| self.or_lost(errno))?;
         self.workers.ask(worker, returned);
         Ok(())
     }
 
     /// Sends a stop. Starts that were not sent yet are withdrawn.
     fn stop(&mut self, command: Request) -> Result<(), GuardError> {
-        for Queued { request, .. } in self.line.take_back_starts() {
+        for Queued { request, .. } in self.socket.take_back_starts() {
             let (worker, step) = (request.worker, SpawnStep::Stopping);
             self.workers.forget(worker);
             self.happened.push_back(GuardEvent::NotStarted { worker, step, errno: libc::ECANCELED });
@@ -366,14 +366,14 @@ impl Inner {
     }
 
     fn ask(&mut self, command: Request) -> Result<(), GuardError> {
-        let command = self.line.ask(command, &[]).map_err(|errno| self.or_lost(errno));
+        let command = self.socket.ask(command, &[]).map_err(|errno| self.or_lost(errno));
         self.retry_send();
         command
     }
 
     /// Schedules the next attempt. No event reports when the system has buffers again.
     fn retry_send(&mut self) {
-        if self.line.is_out_of_buffers() {
+        if self.socket.is_out_of_buffers() {
             self.events.wake_at(self.events.clock().now() + SEND_RETRY_INTERVAL);
         }
     }
@@ -396,7 +396,7 @@ impl Inner {
             }
             // Checked first: a keeper that has ended sends nothing after this.
             let has_ended = self.has_ended();
-            match self.line.receive() {
+            match self.socket.receive() {
                 Ok(Some((from_guard, carried))) => self.handle_event(&from_guard, carried),
                 Ok(None) => return self.lose(),
                 Err(libc::EAGAIN) if has_ended => return self.lose(),
@@ -404,7 +404,7 @@ impl Inner {
                     // An error of the loop is harmless here: the descriptor's readiness is computed anew by the next
                     // poll.
                     self.events.poll().into_iter().flatten().for_each(drop);
-                    if self.line.flush().is_err() {
+                    if self.socket.flush().is_err() {
                         return self.lose();
                     }
                     self.retry_send();
@@ -423,12 +423,12 @@ impl Inner {
             report::STARTED => {
                 // SAFETY: it arrived with the packet and has no other owner.
                 let pidfd = carried.take(0).map(|fd| unsafe { OwnedFd::from_raw_fd(fd) });
-                self.line.start_confirmed();
+                self.socket.start_confirmed();
                 self.workers.started(worker, pidfd);
                 self.happened.push_back(GuardEvent::Started { worker, pid });
             }
             report::NOT_STARTED => {
-                self.line.start_confirmed();
+                self.socket.start_confirmed();
                 self.workers.forget(worker);
                 let step = SpawnStep::from_wire(from_guard.how);
                 self.happened.push_back(GuardEvent::NotStarted { worker, step, errno: value });
@@ -447,16 +447,16 @@ impl Inner {
                 });
             }
             // Otherwise another `EMPTY` follows, after the guard has received the later requests.
-            report::EMPTY if self.line.has_seen_all(from_guard.seen) => {
+            report::EMPTY if self.socket.has_seen_all(from_guard.seen) => {
                 self.happened.push_back(GuardEvent::Empty);
             }
             report::LOST => {
-                self.line.begin_anew();
+                self.socket.begin_anew();
                 self.workers = Workers::default();
                 self.happened.push_back(GuardEvent::Lost { pid, signal: value });
                 // The next guard answers `EMPTY` when it has no descendants. An end of the socket is detected after its
                 // last report.
-                self.line.ask(Request { kind: request::KILL, ..Request::default() }, &[]).ok();
+                self.socket.ask(Request { kind: request::KILL, ..Request::default() }, &[]).ok();
                 self.retry_send();
             }
             report::READY => self.guard_is(from_guard.pid),
@@ -469,7 +469,7 @@ impl Inner {
             _ => {}
         }
         // Answers free space in the socket.
-        self.line.flush().ok();
+        self.socket.flush().ok();
     }
 
     /// Returns whether the keeper has ended.
@@ -494,7 +494,7 @@ impl Inner {
             return lost;
         }
         // Reports from before the loss come first, and may explain it.
-        while let Ok(Some((from_guard, carried))) = self.line.receive() {
+        while let Ok(Some((from_guard, carried))) = self.socket.receive() {
             self.handle_event(&from_guard, carried);
         }
         self.workers.kill_groups();
@@ -525,7 +525,7 @@ impl Inner {
         if self.lost.is_some() {
             return;
         }
-        self.line.shut();
+        self.socket.shut();
         if !self.await_end(self.options.end_timeout) {
             // A descendant does not end. Workers die with the guard; no signal reaches the others. The keeper is killed
             // first, because it would wait for what does not end.
@@ -552,7 +552,7 @@ impl Inner {
     fn await_end(&mut self, span: Duration) -> bool {
         match &self.pidfd {
             Some(pidfd) => wait_readable(pidfd.as_raw_fd(), span).unwrap_or(true),
-            None => self.line.await_end(span),
+            None => self.socket.await_end(span),
         }
     }
 }

@@ -70,8 +70,8 @@ impl Supervisor {
                 && !planted::has(Bug::BlamedVictim);
         self.notify(Notice::Exited { local_rank, exit, was_stopped });
         if exit.is_success() && !(was_stopping && error_at.is_some()) {
-            self.look_whether_all_started(now);
-            self.look_whether_all_succeeded(now);
+            self.check_all_started(now);
+            self.check_all_succeeded(now);
         } else if !was_stopped {
             let failed = Failed { local_rank, pid, exit, at };
             let index = self.failures.partition_point(|other| other.at <= at);
@@ -90,7 +90,7 @@ impl Supervisor {
             }
         }
         if was_stopping {
-            self.look_whether_only_leftovers_live(now);
+            self.check_only_leftovers_live(now);
         }
     }
 

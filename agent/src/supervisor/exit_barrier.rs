@@ -32,7 +32,7 @@ pub(super) enum Arrival {
 
 impl Supervisor {
     /// Leaves the exit barrier before the others. The workers have succeeded, whatever the others do.
-    pub(super) fn part_early(&mut self, now: Instant, reason: Reason) {
+    pub(super) fn leave_barrier_early(&mut self, now: Instant, reason: Reason) {
         self.cancel();
         self.outcome = Some(Outcome::Succeeded { missing: Some(reason.clone()) });
         self.enter(now, PhaseEvent::Part, reason);
@@ -59,11 +59,11 @@ impl Supervisor {
             self.arrival = Arrival::Counted;
         }
         match (self.due.take(), kind) {
-            (Some(due), _) => self.go_without_others(now, due.reason),
+            (Some(due), _) => self.leave_without_others(now, due.reason),
             (None, WaitFailure::RoundOver) => {
                 self.unexplained = Some(Unexplained { until: now + NEWS_DELAY_MAX, message });
             }
-            (None, WaitFailure::Failed) => self.go_without_others(now, Reason::NotAllParted { message }),
+            (None, WaitFailure::Failed) => self.leave_without_others(now, Reason::NotAllParted { message }),
         }
     }
 
@@ -71,18 +71,18 @@ impl Supervisor {
     pub(super) fn arrived(&mut self, now: Instant) {
         self.arrival = Arrival::Counted;
         if let Some(due) = self.due.take() {
-            self.wait_no_more(now, due.reason);
+            self.stop_waiting(now, due.reason);
         }
     }
 
     /// Leaves the exit barrier; its call was cancelled before.
-    pub(super) fn wait_no_more(&mut self, now: Instant, reason: Reason) {
+    pub(super) fn stop_waiting(&mut self, now: Instant, reason: Reason) {
         self.call = None;
-        self.go_without_others(now, reason);
+        self.leave_without_others(now, reason);
     }
 
     /// Cancels the exit barrier, and leaves as soon as it is known whether the others wait for this agent.
-    pub(super) fn leave_the_others(&mut self, now: Instant, reason: Reason) {
+    pub(super) fn leave_when_counted(&mut self, now: Instant, reason: Reason) {
         match self.call {
             Some(call) if self.arrival == Arrival::Unknown => {
                 if self.due.is_none() {
@@ -91,7 +91,7 @@ impl Supervisor {
                 let at = self.due.as_ref().map_or(now + ARRIVAL_DELAY_MAX, |due| due.at);
                 self.due = Some(Due { at, reason });
             }
-            _ => self.go_without_others(now, reason),
+            _ => self.leave_without_others(now, reason),
         }
     }
 
@@ -102,13 +102,13 @@ impl Supervisor {
 
     /// Leaves the exit barrier. A graceful leave does not notify agents that wait at the barrier; a death does. So
     /// `Output::Abandon` comes first unless the arrival was counted.
-    pub(super) fn go_without_others(&mut self, now: Instant, reason: Reason) {
+    pub(super) fn leave_without_others(&mut self, now: Instant, reason: Reason) {
         if self.arrival == Arrival::Unknown && !planted::has(Bug::SilentLeave) {
             self.outputs.push_back(Output::Abandon);
         }
         match reason {
             Reason::Stop(_) => self.give_up(now, reason),
-            _ => self.part_early(now, reason),
+            _ => self.leave_barrier_early(now, reason),
         }
     }
 }

@@ -68,7 +68,7 @@ impl Supervisor {
             if stopping.step != StopStep::Killed && signal != self.spec.stop_signal {
                 self.send_stop(signal);
             }
-        } else if !self.is_inhabited {
+        } else if !self.has_descendants {
             self.clear(now, Reason::Done);
         } else {
             let until = now + self.spec.stop_timeout;
@@ -78,7 +78,7 @@ impl Supervisor {
                 self.kill(now, Reason::StopTimeout);
             } else {
                 self.send_stop(signal);
-                self.look_whether_only_leftovers_live(now);
+                self.check_only_leftovers_live(now);
             }
         }
     }
@@ -92,7 +92,7 @@ impl Supervisor {
 
     /// Shortens the timeout once the last worker has ended: its descendants get `leftover_timeout` only. The guard
     /// sends them the stop signal as it adopts them.
-    pub(super) fn look_whether_only_leftovers_live(&mut self, now: Instant) {
+    pub(super) fn check_only_leftovers_live(&mut self, now: Instant) {
         let ended = self.group.workers.iter().filter(|worker| worker.exit.is_some()).count();
         if ended + self.absent < self.group.workers.len() {
             return;
@@ -117,7 +117,7 @@ impl Supervisor {
     /// Ends the stop: no descendant of the agent is alive, except those that could not be killed.
     pub(super) fn clear(&mut self, now: Instant, reason: Reason) {
         let stopping = self.stopping.take();
-        self.is_inhabited = false;
+        self.has_descendants = false;
         if !self.failures.is_empty() {
             let failures = by_suspicion(&core::mem::take(&mut self.failures), stopping);
             self.outputs.push_back(Output::Report { group: self.group.clone(), failures });
@@ -137,7 +137,7 @@ impl Supervisor {
             // A peer's death may still be reported during the pause.
             Phase::Restarting => {
                 self.is_excusable = is_excusable;
-                self.rest(now, reason);
+                self.pause_before_start(now, reason);
             }
             _ if self.suspicion.is_some() => {}
             _ => self.enter(now, PhaseEvent::Clear, reason),
@@ -145,19 +145,19 @@ impl Supervisor {
     }
 
     /// Leaves `Restarting` and joins the rendezvous again.
-    pub(super) fn go_on(&mut self, now: Instant, reason: Reason) {
+    pub(super) fn meet_again(&mut self, now: Instant, reason: Reason) {
         self.is_excusable = false;
         self.enter(now, PhaseEvent::Clear, reason);
     }
 
     /// Starts again, after a pause if the last starts failed at once.
-    pub(super) fn rest(&mut self, now: Instant, reason: Reason) {
+    pub(super) fn pause_before_start(&mut self, now: Instant, reason: Reason) {
         let doublings = self.start_capacity.lacks.saturating_sub(1).min(RESOURCE_BACKOFF_DOUBLINGS_MAX);
         let for_resources =
             if self.start_capacity.lacks > 0 { RESOURCE_BACKOFF * (1 << doublings) } else { Duration::ZERO };
         let span = self.backoff.take_pause().max(for_resources);
         if span.is_zero() {
-            return self.go_on(now, reason);
+            return self.meet_again(now, reason);
         }
         self.notify(Notice::Remark { message: format!("the next start is in {} s", Seconds(span)).into() });
         self.due = Some(Due { at: now + span, reason });

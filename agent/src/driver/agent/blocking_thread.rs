@@ -80,13 +80,13 @@ impl<A> fmt::Debug for BlockingThread<A> {
 }
 
 impl<A: BlockingTask> BlockingThread<A> {
-    /// Starts a thread that runs `body`. If it panics, `fell` is called with the panic message, and later tasks are
+    /// Starts a thread that runs `body`. If it panics, `on_panic` is called with the panic message, and later tasks are
     /// ignored.
     pub(super) fn start(
         name: &str,
         interrupt: impl Fn() + Send + 'static,
         body: impl FnOnce(TaskQueue<A>) + Send + 'static,
-        fell: impl FnOnce(String) + Send + 'static,
+        on_panic: impl FnOnce(String) + Send + 'static,
     ) -> io::Result<Self> {
         let (sender, tasks) = unbounded();
         let thread_state: Arc<Mutex<ThreadState>> = Arc::default();
@@ -96,7 +96,7 @@ impl<A: BlockingTask> BlockingThread<A> {
         let thread = threads::spawn(name, move || {
             if let Err(panic) = catch_unwind(AssertUnwindSafe(move || body(end))) {
                 lock(&its).state = State::Over;
-                fell(panic_text(&*panic));
+                on_panic(panic_text(&*panic));
             }
         })?;
         let interrupt = Box::new(interrupt);

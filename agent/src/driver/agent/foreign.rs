@@ -163,7 +163,7 @@ impl ForeignWorkers {
     }
 
     /// Resets the descriptor's readiness when no event is left. An event that arrives at that moment is not lost.
-    fn latecomer(&mut self) -> Option<ForeignEvent> {
+    fn next_after_poll(&mut self) -> Option<ForeignEvent> {
         if let Ok(ready) = self.events.poll() {
             drop(ready);
         }
@@ -224,9 +224,9 @@ fn call_hooks(mut hooks: Box<dyn WorkerHooks>, commands_in: &Receiver<Command>) 
     let mut event_sender = None;
     for command in commands_in {
         match command {
-            Command::Begin(line) => {
-                event_sender = Some(line.clone());
-                hooks.begin(line);
+            Command::Begin(sender) => {
+                event_sender = Some(sender.clone());
+                hooks.begin(sender);
             }
             Command::Start(order) => {
                 if let (Err((start_failure, message)), Some(event_sender)) =
@@ -323,7 +323,7 @@ impl Workers for ForeignWorkers {
             if self.roster.poll_empty() {
                 return Some(WorkerEvent::Empty);
             }
-            let reported = self.reported.try_recv().ok().or_else(|| self.latecomer())?;
+            let reported = self.reported.try_recv().ok().or_else(|| self.next_after_poll())?;
             if let Some(event) = self.take_event(reported) {
                 return Some(event);
             }

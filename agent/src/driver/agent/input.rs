@@ -38,7 +38,7 @@ pub(super) enum AgentInput {
     /// The workers' ranks and store are known.
     Numbered { call: u64, numbered: Box<Numbered> },
     /// The thread panicked with this message, and answers no more calls.
-    Fell { asker: CallSource, message: String },
+    ThreadPanicked { call_source: CallSource, message: String },
 }
 
 /// Sends events to the agent's thread and wakes it.

@@ -24,7 +24,7 @@ pub(super) enum LastCall {
 }
 
 impl LastCall {
-    pub(super) const fn asker(self) -> CallSource {
+    pub(super) const fn call_source(self) -> CallSource {
         match self {
             Self::Meet { .. } | Self::Close { .. } => CallSource::Member,
             Self::Assign { .. } | Self::Part { .. } => CallSource::Numbering,

@@ -91,7 +91,7 @@ const DRAIN_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// A program that executes the workers' own program.
 #[derive(Debug)]
-struct Through {
+struct Wrapper {
     program: PathBuf,
     /// Its arguments before the worker's program and arguments, by local rank.
     arguments: Vec<Vec<OsString>>,
@@ -103,7 +103,7 @@ pub struct LocalWorkers {
     // Dropped before the guard, which it watches.
     monitor: Option<WorkerMonitor>,
     running: Running,
-    through: Option<Through>,
+    through: Option<Wrapper>,
     guard: Guard,
     options: LocalOptions,
     inherited: Vec<(OsString, OsString)>,
@@ -171,7 +171,7 @@ impl LocalWorkers {
     /// first is its own name by convention), then the path of the worker's program, then the arguments of that. Workers
     /// that are functions, and workers without an entry in `arguments`, are run directly.
     pub fn run_through(&mut self, program: PathBuf, arguments: Vec<Vec<OsString>>) {
-        self.through = Some(Through { program, arguments });
+        self.through = Some(Wrapper { program, arguments });
     }
 
     /// Lets workers set timers through a named pipe at `path`, with the protocol of PyTorch's file timers. Without a
@@ -192,7 +192,7 @@ impl LocalWorkers {
     /// # Errors
     /// The system has no descriptors left.
     pub fn watch_stuck(&mut self, timeout: Duration) -> Result<(), LocalError> {
-        self.monitor()?.take_stuck(timeout);
+        self.monitor()?.detect_stuck(timeout);
         Ok(())
     }
 
@@ -292,7 +292,7 @@ impl LocalWorkers {
         })
     }
 
-    fn saw(&mut self, event: GuardEvent) -> Option<WorkerEvent> {
+    fn convert_event(&mut self, event: GuardEvent) -> Option<WorkerEvent> {
         Some(match event {
             GuardEvent::Started { worker, pid } => {
                 let local_rank = self.confirm_start(worker)?;
@@ -305,7 +305,7 @@ impl LocalWorkers {
                 message: self.not_started(step, errno),
             },
             GuardEvent::Exited { worker, status, at_ns, was_ending, returned, .. } => {
-                let local_rank = self.departed(worker)?;
+                let local_rank = self.record_end(worker)?;
                 let exit = match status {
                     // A return value that the agent cannot receive counts as a failure, too.
                     process::ExitStatus::Code(0) if returned.failure().is_some() => {
@@ -315,7 +315,7 @@ impl LocalWorkers {
                     process::ExitStatus::Signal { signal, .. } => ExitStatus::Signal(signal),
                 };
                 if !exit.is_success() && !self.is_stopping {
-                    self.look_for_error_files();
+                    self.report_error_files();
                 }
                 let at = Instant::from_nanos(at_ns.saturating_sub(self.origin_ns));
                 if exit == ExitStatus::Code(NOT_RETURNED) {
@@ -347,10 +347,10 @@ impl LocalWorkers {
     }
 
     /// Records that a worker has ended. Returns its local rank.
-    fn departed(&mut self, number: u32) -> Option<u32> {
-        let departed = self.local_rank(number)?;
-        self.running.ranks.retain(|_, local_rank| *local_rank != departed);
-        Some(departed)
+    fn record_end(&mut self, number: u32) -> Option<u32> {
+        let ended = self.local_rank(number)?;
+        self.running.ranks.retain(|_, local_rank| *local_rank != ended);
+        Some(ended)
     }
 
     fn error_file(&self, local_rank: u32) -> ErrorFile {
@@ -359,7 +359,7 @@ impl LocalWorkers {
 
     /// Reports error files before a failure: a worker that fails may have written its file long before it ends, and its
     /// peers may end before it does.
-    fn look_for_error_files(&mut self) {
+    fn report_error_files(&mut self) {
         let now = self.clock.now().as_nanos();
         let mut last = 0;
         for (local_rank, age) in self.error_files.written() {
@@ -389,7 +389,7 @@ impl LocalWorkers {
     fn lose(&mut self, lost: GuardLost) {
         // Events from before the loss may explain it.
         while let Ok(Some(event)) = self.guard.next_event() {
-            let event = self.saw(event);
+            let event = self.convert_event(event);
             self.happened.extend(event);
         }
         if !self.is_lost {
@@ -547,12 +547,12 @@ impl Workers for LocalWorkers {
             match self.guard.next_event() {
                 Ok(None) => {
                     if let Some(monitor) = &mut self.monitor {
-                        monitor.look(self.clock.now(), &self.running, &mut self.happened);
+                        monitor.check(self.clock.now(), &self.running, &mut self.happened);
                     }
                     return self.happened.pop_front();
                 }
                 Ok(Some(event)) => {
-                    if let Some(event) = self.saw(event) {
+                    if let Some(event) = self.convert_event(event) {
                         return Some(event);
                     }
                 }

@@ -21,7 +21,7 @@ pub(crate) use launch::step;
 pub(crate) use set_up::step as set_up_step;
 
 use crate::driver::process::function::Function;
-use launch::Ground;
+use launch::LaunchContext;
 use libc::{c_int, pid_t};
 use memory::{GuardMemory, Slot, Stage};
 use packet::{Carried, Report, Request, report, request};
@@ -60,7 +60,7 @@ extern "C" fn live(config: &GuardConfig<'_>, keeper: pid_t, generation: u8) -> !
     }
     // SAFETY: this process is the guard, and this is the only call.
     let parts = unsafe { config.memory.open() };
-    let ground = Ground {
+    let launch_context = LaunchContext {
         stack_top: parts.stack_top,
         name: config.name,
         function: config.function,
@@ -73,7 +73,7 @@ extern "C" fn live(config: &GuardConfig<'_>, keeper: pid_t, generation: u8) -> !
         reports: ReportQueue::new(parts.reports, descriptors.socket),
         descriptors,
         generation,
-        ground,
+        launch_context,
         slots: parts.slots,
         children: parts.descendants,
         signalled: parts.signalled,
@@ -88,7 +88,7 @@ extern "C" fn live(config: &GuardConfig<'_>, keeper: pid_t, generation: u8) -> !
         empty_is_reported: true,
         interest: libc::EPOLLIN | libc::EPOLLRDHUP,
     };
-    let ready = Report { kind: report::READY, pid: process.ground.guard, ..Report::default() };
+    let ready = Report { kind: report::READY, pid: process.launch_context.guard, ..Report::default() };
     process.post(&ready, report_queue::NO_SLOT);
     process.send_reports();
     loop {
@@ -116,7 +116,7 @@ enum Agent {
 struct GuardProcess {
     descriptors: Descriptors,
     generation: u8,
-    ground: Ground,
+    launch_context: LaunchContext,
     slots: &'static mut [Slot],
     reports: ReportQueue,
     /// Buffer for a list of children.
@@ -147,7 +147,7 @@ const EVENTS_MAX: usize = 64;
 #[expect(clippy::cast_possible_truncation, reason = "a small number")]
 const EVENTS_MAX_C: c_int = EVENTS_MAX as c_int;
 /// Interval of checks during a stop. A process whose parent ends is adopted by the guard without an event.
-const LOOK_AGAIN_MS: c_int = 50;
+const RECHECK_MS: c_int = 50;
 /// Longest time for which exits wait for the end of a worker that was seen to begin to end before.
 const HELD_NS_MAX: u64 = 20_000_000;
 
@@ -157,18 +157,18 @@ impl GuardProcess {
             (Stop::None, 0) => -1,
             (Stop::None, until) => {
                 let millis = until.saturating_sub(system::now_ns()).div_ceil(1_000_000);
-                c_int::try_from(millis).unwrap_or(LOOK_AGAIN_MS)
+                c_int::try_from(millis).unwrap_or(RECHECK_MS)
             }
-            _ => LOOK_AGAIN_MS,
+            _ => RECHECK_MS,
         };
-        if self.look(millis) && self.agent == Agent::Lives {
+        if self.poll(millis) && self.agent == Agent::Lives {
             self.take_request();
         }
         if self.agent == Agent::Dead && self.stop != Stop::Kill {
             self.begin_end();
         }
         self.sweep();
-        self.go_on_stopping();
+        self.continue_stop();
         if !self.has_children {
             self.all_ended();
         }
@@ -176,7 +176,7 @@ impl GuardProcess {
     }
 
     /// Waits up to `millis` for events and handles them. Returns whether a request has arrived.
-    fn look(&mut self, millis: c_int) -> bool {
+    fn poll(&mut self, millis: c_int) -> bool {
         let mut events = [libc::epoll_event { events: 0, u64: 0 }; EVENTS_MAX];
         // SAFETY: the buffer has room for that many events.
         let count =
@@ -241,7 +241,7 @@ impl GuardProcess {
         match command.kind {
             request::START_PROGRAM | request::START_FUNCTION => self.start(command, carried),
             request::SIGNAL => {
-                self.see_the_ending();
+                self.mark_ending_workers();
                 if self.stop != Stop::Kill && self.stop != Stop::Signal(command.signal) {
                     self.signalled_count = 0;
                     self.signalled_at = system::since_boot();
@@ -249,7 +249,7 @@ impl GuardProcess {
                 }
             }
             request::KILL => {
-                self.see_the_ending();
+                self.mark_ending_workers();
                 self.stop = Stop::Kill;
             }
             request::PASS => {
@@ -268,10 +268,10 @@ impl GuardProcess {
         let mut ends = [-1; 2];
         let started = match (self.stop, free) {
             (Stop::None, Some(free)) => {
-                if self.ground.lifeline >= 0 {
+                if self.launch_context.lifeline >= 0 {
                     ends = lifeline::open();
                 }
-                launch::start(&self.ground, command, carried, ends[1]).map(|pid| (free, pid))
+                launch::start(&self.launch_context, command, carried, ends[1]).map(|pid| (free, pid))
             }
             (Stop::None, None) => Err(launch::Failed { step: step::REQUEST, errno: libc::ENOSPC }),
             _ => Err(launch::Failed { step: step::STOPPING, errno: libc::ECANCELED }),
@@ -322,11 +322,11 @@ impl GuardProcess {
     }
 
     /// Marks the workers that are ending before a stop begins: the stop is not the cause.
-    fn see_the_ending(&mut self) {
+    fn mark_ending_workers(&mut self) {
         if self.stop != Stop::None {
             return;
         }
-        self.look(0);
+        self.poll(0);
         for slot in self.slots.iter_mut().filter(|slot| slot.lives() && slot.ending_ns == 0) {
             if Stat::of(slot.pid).is_ok_and(|stat| stat.is_ending()) {
                 slot.ending_ns = system::now_ns();
@@ -409,7 +409,7 @@ impl GuardProcess {
 
     /// Sends the stop's signal to processes that have not got it: those adopted since the last check. No process gets
     /// it twice. In a group that has got it, only processes that joined later get it, each by itself.
-    fn go_on_stopping(&mut self) {
+    fn continue_stop(&mut self) {
         if self.stop == Stop::None || !self.has_children {
             return;
         }

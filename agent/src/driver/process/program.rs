@@ -76,12 +76,12 @@ pub enum Stdio<'a> {
 
 /// A sealed, unnamed file with the description of a worker ([`Head`]).
 #[derive(Debug)]
-pub(super) struct Parcel {
+pub(super) struct SealedBlock {
     pub(super) file: OwnedFd,
     pub(super) bytes: u64,
 }
 
-impl Parcel {
+impl SealedBlock {
     pub(super) fn pack(program: &Program<'_>) -> Result<Self, GuardError> {
         let block = block(program)?;
         let file = sealed(&block).map_err(GuardError::NotPrepared)?;

@@ -95,7 +95,7 @@ impl Console {
 
 /// A console and the output that it has not accepted yet.
 #[derive(Debug)]
-pub(super) struct Shower {
+pub(super) struct ConsoleWriter {
     /// Declared before the console: a watch is dropped before its descriptor.
     watch: Option<Watch>,
     console: Option<Console>,
@@ -103,7 +103,7 @@ pub(super) struct Shower {
     token: Token,
 }
 
-impl Shower {
+impl ConsoleWriter {
     pub(super) fn new(console: Option<Console>, token: Token) -> Self {
         Self { watch: None, console, backlog: ConsoleBacklog::default(), token }
     }

@@ -1,7 +1,7 @@
 //! The thread that reads workers' pipes.
 
 use super::OpenStream;
-use super::console::{Consoles, Shower};
+use super::console::{ConsoleWriter, Consoles};
 use super::files::LogFile;
 use crate::console_backlog::Need;
 use crate::log_layout::Destination;
@@ -86,7 +86,7 @@ pub(super) struct Pump {
     now: Instant,
     streams: BTreeMap<u64, Reading>,
     next_token: u64,
-    outlets: Outlets,
+    outputs: Outputs,
     /// For which needs each console allowed reading when the watches were last updated; `None` requests an update.
     gates: Option<[[bool; 2]; 2]>,
     finish: Option<(Instant, Sender<Vec<OpenStream>>)>,
@@ -97,9 +97,9 @@ pub(super) struct Pump {
 
 /// Destinations of the output.
 #[derive(Debug)]
-struct Outlets {
+struct Outputs {
     /// Consoles by stream.
-    consoles: [Shower; 2],
+    consoles: [ConsoleWriter; 2],
     filtered: [Option<LogFile>; 2],
     output: LineOutput,
 }
@@ -114,15 +114,15 @@ enum ReadResult {
 
 impl Pump {
     pub(super) fn new(events: EventLoop, commands: Receiver<Command>, consoles: Consoles) -> Self {
-        let shower = |console, stream| Shower::new(console, Token(stream as u64));
-        let consoles = [shower(consoles.stdout, Stream::Stdout), shower(consoles.stderr, Stream::Stderr)];
+        let writer = |console, stream| ConsoleWriter::new(console, Token(stream as u64));
+        let consoles = [writer(consoles.stdout, Stream::Stdout), writer(consoles.stderr, Stream::Stderr)];
         Self {
             now: events.clock().now(),
             events,
             commands,
             streams: BTreeMap::new(),
             next_token: FIRST_PIPE,
-            outlets: Outlets { consoles, filtered: [None, None], output: LineOutput::default() },
+            outputs: Outputs { consoles, filtered: [None, None], output: LineOutput::default() },
             gates: None,
             finish: None,
             flushes: Vec::new(),
@@ -150,10 +150,10 @@ impl Pump {
                     Err(TryRecvError::Disconnected) => return,
                 }
             }
-            self.outlets.flush(self.now, &self.events);
+            self.outputs.flush(self.now, &self.events);
             self.pause_and_resume();
             self.answer();
-            if self.stop.is_some_and(|until| self.outlets.have_drained() || self.now >= until) {
+            if self.stop.is_some_and(|until| self.outputs.have_drained() || self.now >= until) {
                 return;
             }
         }
@@ -162,7 +162,7 @@ impl Pump {
     fn wake_at(&self) -> Option<Instant> {
         let flushes = self.flushes.iter().map(|(until, _)| *until);
         let finish = self.finish.as_ref().map(|(until, _)| *until);
-        let stalls = self.outlets.consoles.iter().filter_map(|console| console.backlog.stalls_at());
+        let stalls = self.outputs.consoles.iter().filter_map(|console| console.backlog.stalls_at());
         let stalls = stalls.filter(|&at| at > self.now);
         flushes.chain(finish).chain(stalls).chain(self.stop).min()
     }
@@ -192,9 +192,9 @@ impl Pump {
     }
 
     fn start(&mut self, group: Group) -> io::Result<()> {
-        self.outlets.filtered = group.filtered;
+        self.outputs.filtered = group.filtered;
         if let Some(note) = &group.note {
-            self.outlets.print_note(self.now, note);
+            self.outputs.print_note(self.now, note);
         }
         self.gates = None;
         for piped in group.streams {
@@ -210,14 +210,14 @@ impl Pump {
     fn may_read(&self, Reading { piped, .. }: &Reading) -> bool {
         let need =
             if piped.file.is_some() || self.finish.is_some() { Need::Stored } else { Need::OnlyConsole };
-        let console = &self.outlets.consoles[piped.name.stream as usize].backlog;
+        let console = &self.outputs.consoles[piped.name.stream as usize].backlog;
         piped.destination == Destination::Kept || console.lets_read(self.now, need)
     }
 
     /// Updates the watches: streams that wait for their console are not watched.
     fn pause_and_resume(&mut self) {
         let gates = [0, 1].map(|console: usize| {
-            let backlog = &self.outlets.consoles[console].backlog;
+            let backlog = &self.outputs.consoles[console].backlog;
             [Need::OnlyConsole, Need::Stored].map(|need| backlog.lets_read(self.now, need))
         });
         if self.gates.replace(gates) == Some(gates) {
@@ -254,12 +254,12 @@ impl Pump {
         match received {
             ReadResult::Bytes(count) => {
                 let had_file = piped.file.is_some();
-                self.outlets.take(self.now, piped, &self.buffer[..count]);
+                self.outputs.take(self.now, piped, &self.buffer[..count]);
                 if had_file && piped.file.is_none() {
                     self.gates = None;
                 }
-                if self.outlets.consoles[piped.name.stream as usize].backlog.is_full() {
-                    self.outlets.flush(self.now, &self.events);
+                if self.outputs.consoles[piped.name.stream as usize].backlog.is_full() {
+                    self.outputs.flush(self.now, &self.events);
                 }
             }
             ReadResult::Nothing => {}
@@ -284,7 +284,7 @@ impl Pump {
 
     fn close(&mut self, token: u64) {
         if let Some(Reading { piped, .. }) = self.streams.remove(&token) {
-            self.outlets.finish(self.now, &piped);
+            self.outputs.finish(self.now, &piped);
         }
     }
 
@@ -304,14 +304,14 @@ impl Pump {
             if self.streams.is_empty() || now >= until {
                 let open = self.streams.values().map(|reading| reading.piped.name).collect();
                 self.close_all();
-                self.outlets.filtered = [None, None];
-                self.outlets.flush(now, &self.events);
+                self.outputs.filtered = [None, None];
+                self.outputs.flush(now, &self.events);
                 drop(done.send(open));
             } else {
                 self.finish = Some((until, done));
             }
         }
-        let has_drained = self.outlets.have_drained();
+        let has_drained = self.outputs.have_drained();
         self.flushes.retain(|(until, done)| {
             let is_over = has_drained || now >= *until;
             if is_over {
@@ -322,7 +322,7 @@ impl Pump {
     }
 }
 
-impl Outlets {
+impl Outputs {
     fn take(&mut self, now: Instant, piped: &mut Piped, bytes: &[u8]) {
         if let Some(note) = LogFile::write(&mut piped.file, bytes) {
             self.print_note(now, &note);

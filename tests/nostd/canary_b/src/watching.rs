@@ -1,4 +1,4 @@
-//! What is seen of an agent, and what looks after its workers.
+//! Observation of an agent and monitoring of its workers.
 
 use rendezvous_agent::events::{EventFacts, EventRecorder};
 use rendezvous_agent::health::{Health, Request, LivenessPolicy};
@@ -7,7 +7,7 @@ use rendezvous_agent::numa::{Host, NumaBinding, bind, parse_list, write_list};
 use rendezvous_agent::observer::Happened;
 use rendezvous_agent::phase::Phase;
 use rendezvous_agent::spec::WorkerSpec;
-use rendezvous_agent::stuck::{Look, StuckWatch};
+use rendezvous_agent::stuck::{ObservedState, StuckWatch};
 use rendezvous_agent::supervisor::{Input, Output, Supervisor};
 use rendezvous_agent::watchdog::Watchdog;
 use rendezvous_core::time::{Duration, Instant};
@@ -40,7 +40,7 @@ fn looks_after() -> Option<bool> {
     watchdog.read(line, &mut |_| true);
     let expired = watchdog.next_expired(Duration::from_secs(2))?;
     let mut stuck = StuckWatch::new(Duration::ZERO);
-    let hangs = stuck.saw(Instant::ORIGIN, 0, Look::Uninterruptible).is_some();
+    let hangs = stuck.observe(Instant::ORIGIN, 0, ObservedState::Uninterruptible).is_some();
     let host = Host { read: &|_| Some("0-1".into()), allowed: parse_list("1")? };
     let bound = bind(NumaBinding::Node, 1, &host).ok()?;
     Some(expired.pid == 7 && hangs && write_list(bound.first()?) == "1")

@@ -5,7 +5,7 @@ use super::running::Running;
 use super::timers::{TimerError, Timers};
 use crate::driver::agent::workers::WorkerEvent;
 use crate::driver::process::{ProcessState, process_state};
-use crate::stuck::{Look, StuckWatch};
+use crate::stuck::{ObservedState, StuckWatch};
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 use rendezvous_core::driver::event_loop::{EventLoop, Interest, Token, Watch};
@@ -56,7 +56,7 @@ impl WorkerMonitor {
     }
 
     /// Reports workers that hang in the kernel for `timeout`.
-    pub(super) fn take_stuck(&mut self, timeout: Duration) {
+    pub(super) fn detect_stuck(&mut self, timeout: Duration) {
         self.stuck = Some(StuckWatch::new(timeout));
     }
 
@@ -86,7 +86,7 @@ impl WorkerMonitor {
     }
 
     /// Does all work that is due at `now`.
-    pub(super) fn look(
+    pub(super) fn check(
         &mut self,
         now: Instant,
         running: &Running,
@@ -102,18 +102,18 @@ impl WorkerMonitor {
             timers.expire(running, worker_events);
             timers.rest(now, running);
         }
-        self.look_for_stuck(now, running, worker_events);
+        self.report_stuck(now, running, worker_events);
     }
 
-    fn look_for_stuck(&mut self, now: Instant, running: &Running, worker_events: &mut VecDeque<WorkerEvent>) {
+    fn report_stuck(&mut self, now: Instant, running: &Running, worker_events: &mut VecDeque<WorkerEvent>) {
         let Some(stuck) = self.stuck.as_mut().filter(|stuck| stuck.due() <= now) else { return };
-        stuck.looks(now);
+        stuck.begin_check(now);
         for (&pid, &local_rank) in &running.ranks {
-            let look = match (self.process_state)(pid) {
-                Ok(ProcessState::Uninterruptible) => Look::Uninterruptible,
-                _ => Look::Other,
+            let state = match (self.process_state)(pid) {
+                Ok(ProcessState::Uninterruptible) => ObservedState::Uninterruptible,
+                _ => ObservedState::Other,
             };
-            if let Some(since) = stuck.saw(now, local_rank, look) {
+            if let Some(since) = stuck.observe(now, local_rank, state) {
                 worker_events.push_back(WorkerEvent::Stuck { local_rank, since });
             }
         }
@@ -131,7 +131,7 @@ mod tests {
         let mut monitor = WorkerMonitor::new(guard.as_raw_fd()).expect("a loop");
         let mut running = Running::default();
         assert_eq!(monitor.deadline(Instant::ORIGIN, &running), None, "off");
-        monitor.take_stuck(Duration::from_secs(2));
+        monitor.detect_stuck(Duration::from_secs(2));
         assert_eq!(monitor.deadline(Instant::ORIGIN, &running), None, "nobody runs");
         running.ranks.extend([(100, 0), (101, 1), (102, 2)]);
         monitor.process_state = Box::new(|pid| match pid {
@@ -142,13 +142,13 @@ mod tests {
         let mut worker_events = VecDeque::new();
         let mut now = Instant::ORIGIN;
         while worker_events.is_empty() && now < Instant::from_millis(60_000) {
-            monitor.look(now, &running, &mut worker_events);
+            monitor.check(now, &running, &mut worker_events);
             now = monitor.deadline(now, &running).expect("it looks again");
         }
         assert_eq!(worker_events, [WorkerEvent::Stuck { local_rank: 1, since: Duration::from_secs(2) }]);
         monitor.begin();
         worker_events.clear();
-        monitor.look(now, &running, &mut worker_events);
+        monitor.check(now, &running, &mut worker_events);
         assert_eq!(worker_events, [], "it is another one by now");
     }
 }

@@ -3,7 +3,7 @@
 use super::running::Running;
 use crate::driver::agent::workers::WorkerEvent;
 use crate::driver::process::{parent_of, pidfd_of, send_signal};
-use crate::watchdog::{ExpiredTimer, LOOK_INTERVAL, Watchdog};
+use crate::watchdog::{CHECK_INTERVAL, ExpiredTimer, Watchdog};
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::ffi::CString;
 use alloc::format;
@@ -104,7 +104,7 @@ impl Timers {
             return None;
         }
         let left = self.watchdog.due()?.saturating_sub(since_1970());
-        Some(now + left.min(LOOK_INTERVAL))
+        Some(now + left.min(CHECK_INTERVAL))
     }
 
     pub(super) fn ready(&mut self, token: Token, running: &Running, events: &EventLoop) {

@@ -10,7 +10,7 @@ use libc::{c_int, pid_t};
 pub(super) fn list<'a>(memory: &'a mut [pid_t], slots: &[Slot]) -> &'a [pid_t] {
     // SAFETY: it has no arguments and cannot fail.
     let guard_pid = unsafe { libc::getpid() };
-    let mut list = Filling { memory, count: 0 };
+    let mut list = PidList { memory, count: 0 };
     if by_thread(guard_pid, &mut list).is_err() {
         list.count = 0;
         if by_parent(guard_pid, &mut list).is_err() {
@@ -19,16 +19,16 @@ pub(super) fn list<'a>(memory: &'a mut [pid_t], slots: &[Slot]) -> &'a [pid_t] {
             slots.iter().filter(|slot| slot.lives()).for_each(|slot| list.add(slot.pid));
         }
     }
-    let Filling { memory, count } = list;
+    let PidList { memory, count } = list;
     memory.get(..count).unwrap_or(&[])
 }
 
-struct Filling<'a> {
+struct PidList<'a> {
     memory: &'a mut [pid_t],
     count: usize,
 }
 
-impl Filling<'_> {
+impl PidList<'_> {
     fn add(&mut self, pid: pid_t) {
         if let Some(index) = self.memory.get_mut(self.count) {
             *index = pid;
@@ -38,7 +38,7 @@ impl Filling<'_> {
 }
 
 /// Reads the kernel's list of a thread's children. Some kernels are built without it.
-fn by_thread(guard_pid: pid_t, list: &mut Filling<'_>) -> Result<(), c_int> {
+fn by_thread(guard_pid: pid_t, list: &mut PidList<'_>) -> Result<(), c_int> {
     let path = ShortPath::new().text(b"/proc/self/task/").number(guard_pid).text(b"/children");
     let fd = open(libc::AT_FDCWD, path.as_c_str(), libc::O_RDONLY)?;
     // The file contains numbers, each followed by a space. The last one may be cut at the end of the buffer.
@@ -67,7 +67,7 @@ fn by_thread(guard_pid: pid_t, list: &mut Filling<'_>) -> Result<(), c_int> {
 }
 
 /// Searches all processes for those whose parent is this process.
-fn by_parent(guard_pid: pid_t, list: &mut Filling<'_>) -> Result<(), c_int> {
+fn by_parent(guard_pid: pid_t, list: &mut PidList<'_>) -> Result<(), c_int> {
     each_number(c"/proc", &mut |_, pid| {
         if Stat::of(pid).is_ok_and(|stat| stat.parent == guard_pid) {
             list.add(pid);
@@ -102,9 +102,9 @@ mod tests {
     use std::vec::Vec;
 
     /// The children that a way to list them finds, as a process with one thread sees them.
-    fn found(method: fn(pid_t, &mut Filling<'_>) -> Result<(), c_int>, guard_pid: pid_t) -> Vec<pid_t> {
+    fn found(method: fn(pid_t, &mut PidList<'_>) -> Result<(), c_int>, guard_pid: pid_t) -> Vec<pid_t> {
         let mut memory = [0; 512];
-        let mut list = Filling { memory: &mut memory, count: 0 };
+        let mut list = PidList { memory: &mut memory, count: 0 };
         method(guard_pid, &mut list).expect("the system tells");
         let count = list.count;
         memory[..count].to_vec()

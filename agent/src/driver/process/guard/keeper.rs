@@ -10,7 +10,7 @@
 
 use super::packet::{self, Report, report};
 use super::set_up::{self, AGENT, AGENT_FD, CHILDREN, Descriptors, SOCKET};
-use super::{GuardConfig, LOOK_AGAIN_MS, descendants, live, system};
+use super::{GuardConfig, RECHECK_MS, descendants, live, system};
 use libc::{c_int, pid_t};
 
 /// Main function of a keeper. It is called in a process that was just forked, with all signals blocked.
@@ -48,7 +48,7 @@ pub(crate) extern "C" fn keep(config: &GuardConfig<'_>) -> ! {
         generation = generation.wrapping_add(1);
         let is_quick = system::now_ns().saturating_sub(began) < QUICK_NS;
         quick_losses = if is_quick { quick_losses.saturating_add(1) } else { 0 };
-        keeper.rest(pause_ns(quick_losses));
+        keeper.sleep(pause_ns(quick_losses));
     }
 }
 
@@ -83,7 +83,7 @@ impl Keeper {
     fn keep(&mut self, guard: pid_t) {
         let ended = loop {
             match system::wait(libc::P_PID, guard.cast_unsigned(), libc::WNOHANG) {
-                Ok(None) => self.look(-1),
+                Ok(None) => self.poll(-1),
                 Ok(Some(ended)) if ended.how != libc::CLD_EXITED => break Some(ended),
                 // The guard exits by itself when the agent has ended, or when its setup has failed.
                 Ok(Some(_)) | Err(_) => break None,
@@ -112,26 +112,26 @@ impl Keeper {
             if !kill_children() && report.is_none() {
                 return;
             }
-            self.look(LOOK_AGAIN_MS);
+            self.poll(RECHECK_MS);
         }
     }
 
     /// Sleeps until another guard is to be started. Ends the process if the agent ends.
-    fn rest(&mut self, pause_ns: u64) {
+    fn sleep(&mut self, pause_ns: u64) {
         let until = system::now_ns().saturating_add(pause_ns);
         while self.has_agent {
             let left = until.saturating_sub(system::now_ns());
             if left == 0 {
                 return;
             }
-            self.look(c_int::try_from(left / 1_000_000 + 1).unwrap_or(c_int::MAX));
+            self.poll(c_int::try_from(left / 1_000_000 + 1).unwrap_or(c_int::MAX));
         }
         // SAFETY: ends this process at once.
         unsafe { libc::_exit(0) }
     }
 
     /// Waits up to `millis` for an event and handles it.
-    fn look(&mut self, millis: c_int) {
+    fn poll(&mut self, millis: c_int) {
         let mut event = libc::epoll_event { events: 0, u64: 0 };
         // SAFETY: the buffer has room for one event.
         let count = unsafe { libc::epoll_wait(self.descriptors.events, &raw mut event, 1, millis) };

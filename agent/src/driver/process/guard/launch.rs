@@ -35,7 +35,7 @@ pub(super) struct Failed {
 }
 
 /// Values common to all workers.
-pub(super) struct Ground {
+pub(super) struct LaunchContext {
     /// Upper end of the stack for children.
     pub(super) stack_top: *mut c_void,
     /// Process name of the agent (`comm`), null-terminated.
@@ -59,7 +59,7 @@ enum Stream {
 
 /// One start, as the child sees it.
 struct Launch<'a> {
-    ground: &'a Ground,
+    context: &'a LaunchContext,
     block: &'a Block,
     stdio: [Stream; 3],
     blocked: u64,
@@ -73,7 +73,7 @@ struct Launch<'a> {
 ///
 /// `lifeline` is the worker's end of one, or -1; the caller keeps its ownership.
 pub(super) fn start(
-    ground: &Ground,
+    context: &LaunchContext,
     request: &Request,
     carried: &Carried,
     lifeline: RawFd,
@@ -97,8 +97,8 @@ pub(super) fn start(
     // SAFETY: `ends` is valid for writing.
     check(unsafe { libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC) }).map_err(refuse)?;
     let [news, outcome] = ends;
-    let launch = Launch { ground, block: &block, stdio, blocked: request.blocked, lifeline, outcome };
-    let child = match (request.kind, ground.function) {
+    let launch = Launch { context, block: &block, stdio, blocked: request.blocked, lifeline, outcome };
+    let child = match (request.kind, context.function) {
         (request::START_FUNCTION, Some(function)) => launch.fork(function, request.worker, carried.at(index)),
         (request::START_FUNCTION, None) => Err(libc::ENOSYS),
         _ => launch.clone_vm(),
@@ -140,7 +140,7 @@ impl Launch<'_> {
         let child = unsafe {
             libc::clone(
                 become_program,
-                self.ground.stack_top,
+                self.context.stack_top,
                 flags,
                 core::ptr::from_ref(self).cast_mut().cast(),
             )
@@ -166,7 +166,7 @@ impl Launch<'_> {
             check(libc::setsid()).map_err(failed(step::SESSION))?;
             check(libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL)).map_err(failed(step::SESSION))?;
             // The guard may have died before the call.
-            if libc::getppid() != self.ground.guard {
+            if libc::getppid() != self.context.guard {
                 libc::_exit(1);
             }
         }
@@ -185,7 +185,7 @@ impl Launch<'_> {
         if self.lifeline >= 0 {
             // Without it the worker's end is detected a little later. The copy stays open when the worker executes its
             // program. SAFETY: passes numbers only.
-            unsafe { libc::dup2(self.lifeline, self.ground.lifeline) };
+            unsafe { libc::dup2(self.lifeline, self.context.lifeline) };
         }
         if let Some(directory) = self.block.directory() {
             // SAFETY: the strings of the block are null-terminated.
@@ -214,10 +214,10 @@ impl Launch<'_> {
         // needs none: not even the pipe for failures, because there was no failure. The environment is that of the
         // block, which stays; this process has one thread.
         unsafe {
-            libc::prctl(libc::PR_SET_NAME, self.ground.name.as_ptr());
+            libc::prctl(libc::PR_SET_NAME, self.context.name.as_ptr());
             libc::dup3(returned, RETURNED, libc::O_CLOEXEC);
-            close_range(RETURNED + 1, self.ground.lifeline - 1);
-            close_from(self.ground.lifeline.max(RETURNED) + 1);
+            close_range(RETURNED + 1, self.context.lifeline - 1);
+            close_from(self.context.lifeline.max(RETURNED) + 1);
             environ = self.block.environment().cast_mut();
         }
         // SAFETY: the lists of the block end with null pointers, its strings are null-terminated, and it stays until
@@ -225,7 +225,7 @@ impl Launch<'_> {
         let call = unsafe { Call::new(worker, self.block.arguments()) };
         // SAFETY: the function existed in the agent when it forked the guard, and the guard has not changed it.
         let function = unsafe { &*function };
-        call.run(function, RETURNED, self.ground.returned_bytes_max)
+        call.run(function, RETURNED, self.context.returned_bytes_max)
     }
 }
 

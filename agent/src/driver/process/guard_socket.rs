@@ -22,7 +22,7 @@ pub(super) struct Queued {
 
 /// The socket, and the requests that it has not accepted yet.
 #[derive(Debug)]
-pub(super) struct Line {
+pub(super) struct GuardSocket {
     socket: OwnedFd,
     queue: VecDeque<Queued>,
     /// Number of unanswered starts.
@@ -43,7 +43,7 @@ enum SendState {
     None,
 }
 
-impl Line {
+impl GuardSocket {
     pub(super) const fn new(socket: OwnedFd) -> Self {
         Self {
             socket,
