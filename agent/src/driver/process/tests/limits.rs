@@ -78,7 +78,7 @@ fn a_stop_that_finds_no_room_is_not_lost() {
     // SAFETY: a number of a process that lives.
     assert_eq!(unsafe { libc::kill(guard_pid(&guard), libc::SIGSTOP) }, 0);
     let mut request = 0;
-    while !guard.inner.as_ref().expect("it lives").line.is_out_of_buffers() {
+    while !guard.inner.as_ref().expect("it lives").socket.is_out_of_buffers() {
         guard.pass(libc::SIGCONT).expect("asked");
         request += 1;
         assert!(request < 1_000_000, "the socket is never full");
