@@ -1,4 +1,4 @@
-//! Stores over the native protocol: revisions, prefixes, pages, barriers by name.
+//! Stores over the native protocol: revisions, prefixes, pages and named barriers.
 
 use crate::argument::{bytes, list, out_pointer, rdzv_bytes, reference, reference_mut};
 use crate::buffer::{rdzv_buffer, rdzv_list};
@@ -20,16 +20,20 @@ use std::time::Duration;
 #[cold]
 #[inline(never)]
 pub(crate) fn native_fault(error: &NativeError) -> Fault {
-    call_fault(error.call()).with(|known| known.revision = error.oldest_revision().unwrap_or(0))
+    call_fault(error.call()).with(|details| details.revision = error.oldest_revision().unwrap_or(0))
 }
 
-/// What a store can do beyond the others, if it is a native one.
+/// Returns the native client of a store.
+///
+/// # Errors
+///
+/// `RDZV_UNSUPPORTED` if the store is not a native one.
 pub(crate) fn native(store: &rdzv_store, operation: Operation) -> Result<NativeClient, Fault> {
     store.shared.refuse_sink()?;
     store.store.native(operation).map_err(|error| call_fault(&error))
 }
 
-/// What is to be done with a native store. No closure behind a pointer, as in [`guard`].
+/// Body of an operation on a native store. A trait object rather than a boxed closure, as in [`guard`].
 trait OnNative {
     fn run(&mut self, client: &NativeClient, timeout: Timeout) -> Result<(), Fault>;
 }
@@ -40,7 +44,7 @@ impl<F: FnOnce(&NativeClient, Timeout) -> Result<(), Fault>> OnNative for Option
     }
 }
 
-/// Runs an operation that native stores alone have.
+/// Runs an operation that only native stores have.
 unsafe fn operate(
     store: *const rdzv_store,
     operation: Operation,
@@ -48,11 +52,11 @@ unsafe fn operate(
     error: *mut *mut rdzv_error,
     body: impl FnOnce(&NativeClient, Timeout) -> Result<(), Fault>,
 ) -> rdzv_status {
-    // SAFETY: passed on as they came.
+    // SAFETY: the arguments are forwarded unchanged.
     unsafe { operated((store, operation), timeout_ms, error, &mut Some(body)) }
 }
 
-/// Stands once in the library, whatever the number of operations.
+/// Non-generic part of [`operate`], compiled once for all operations.
 #[inline(never)]
 unsafe fn operated(
     (store, operation): (*const rdzv_store, Operation),
@@ -60,7 +64,7 @@ unsafe fn operated(
     error: *mut *mut rdzv_error,
     body: &mut dyn OnNative,
 ) -> rdzv_status {
-    // SAFETY: the pointers are NULL or as the header wants them; NULL is refused.
+    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
         guard::call_on(store.as_ref().map(|store| &store.poison), error, || {
             let client = native(reference(store, "store")?, operation)?;
@@ -69,14 +73,14 @@ unsafe fn operated(
     }
 }
 
-/// Connects to a server of ours over the native protocol, trying again until the connect timeout of `options`
-/// has passed. The keys are those that `rdzv_store_connect` shows. All calls share one session and one
-/// connection, which a thread of the library's drives; handles with prefixes, watches and leases keep the
-/// session alive. It ends, and its leases and watches with it, when the last of them is freed, after the
-/// grace of `options`; without that at once. `context` may be NULL for a fresh one. On success `*out` is
-/// yours until `rdzv_store_free`.
+/// Connects to a librendezvous server over the native protocol and retries until the connect timeout of
+/// `options` has passed. The keys are the same as those of `rdzv_store_connect`. All calls share one
+/// session and one connection, which a library thread drives. Handles with prefixes, watches and leases
+/// keep the session alive. The session ends, with its leases and watches, when the last of these handles is
+/// freed: after the grace period of `options`, or at once if none is set. `context` may be NULL, which
+/// creates a new one. On success the caller owns `*out` and frees it with `rdzv_store_free`.
 ///
-/// Errors: as of `rdzv_store_connect`.
+/// Errors: those of `rdzv_store_connect`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_store_connect_native(
     context: *const rdzv_context,
@@ -84,7 +88,7 @@ pub unsafe extern "C" fn rdzv_store_connect_native(
     out: *mut *mut rdzv_store,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: the pointers are NULL or as the header wants them; NULL is refused where it must be.
+    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused where it must be.
     unsafe {
         guard::call(error, || {
             let out = out_pointer(out, "out")?;
@@ -98,21 +102,22 @@ pub unsafe extern "C" fn rdzv_store_connect_native(
     }
 }
 
-/// Ends the session of a native store with a word to the server, and all that lives on it: leases with their
-/// keys, watches, other handles. Nobody takes it for dead, and no grace passes. Later calls fail.
+/// Ends the session of a native store gracefully, with everything that belongs to it: leases with their
+/// keys, watches and other handles. The server does not report a death and no grace period passes. Later
+/// calls fail.
 ///
-/// The store of a round is on the session of its node: this says goodbye for the node, which leaves the run,
-/// and the others hear of it. Its handler makes a new session for the next call.
+/// The store of a round uses the session of its node: ending it makes the node leave the run, and the other
+/// nodes are notified. The node's handler opens a new session for its next call.
 ///
-/// Errors of this and all operations of native stores: those of `rdzv_store_set`; `RDZV_UNSUPPORTED`, whose
-/// message names the kind, of a store of another one.
+/// Errors of this and all other operations of native stores: those of `rdzv_store_set`; `RDZV_UNSUPPORTED`
+/// for a store of another kind, which the message names.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_store_end_session(
     store: *const rdzv_store,
     timeout_ms: i64,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: the pointers are NULL or as the header wants them; NULL is refused.
+    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
         operate(store, Operation::Bye, timeout_ms, error, |client, _| {
             let span = span(timeout_ms, client.timeouts().call)?;
@@ -121,15 +126,15 @@ pub unsafe extern "C" fn rdzv_store_end_session(
     }
 }
 
-/// Reads values with their revisions.
+/// Reads values and their revisions.
 fn read(client: &NativeClient, keys: &[&[u8]], timeout: Timeout) -> Result<Vec<Versioned>, Fault> {
     client.read(keys, timeout).map_err(|error| of_keys(native_fault(&error), keys))
 }
 
-/// Waits for a key and reads its value into `value`, and the revision of the store that its last change made
-/// into `*revision`. With `timeout_ms` 0 a key without a value is no failure: its revision is 0.
+/// Waits for a key, copies its value to `value` and writes the store revision of its last change to
+/// `*revision`. With `timeout_ms` 0, a key without a value is not an error: its revision is 0.
 ///
-/// Errors besides: `RDZV_TIMED_OUT` when the key was not set in time.
+/// Also returns: `RDZV_TIMED_OUT` (the key was not set in time).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_store_get_with_revision(
     store: *const rdzv_store,
@@ -140,7 +145,7 @@ pub unsafe extern "C" fn rdzv_store_get_with_revision(
     revision: *mut u64,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: the pointers are NULL or as the header wants them; NULL is refused.
+    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
         operate(store, Operation::MultiGet, timeout_ms, error, |client, timeout| {
             let key = bytes(key, key_len, "key")?;
@@ -153,8 +158,8 @@ pub unsafe extern "C" fn rdzv_store_get_with_revision(
     }
 }
 
-/// The same for several keys at once: their values replace the content of `values`, in their order, and
-/// `revisions` has room for `key_count` numbers.
+/// Reads several keys at once, as `rdzv_store_get_with_revision` reads one. The values replace the content
+/// of `values`, in the order of `keys`; `revisions` has space for `key_count` numbers.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_store_multi_get_with_revisions(
     store: *const rdzv_store,
@@ -165,7 +170,7 @@ pub unsafe extern "C" fn rdzv_store_multi_get_with_revisions(
     revisions: *mut u64,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: the pointers are NULL or as the header wants them; NULL is refused.
+    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
         operate(store, Operation::MultiGet, timeout_ms, error, |client, timeout| {
             let keys = list(keys, key_count, "keys")?;
@@ -181,9 +186,9 @@ pub unsafe extern "C" fn rdzv_store_multi_get_with_revisions(
     }
 }
 
-/// Lists the first `count_max` keys, in byte order, that begin with `prefix` and come behind `after` (with
-/// length 0: from the first on); they replace the content of `keys`. Whether others follow, 1 or 0, goes to
-/// `*more`; the next page begins behind the last key of this one.
+/// Lists, in byte order, the first `count_max` keys that begin with `prefix` and sort after `after` (length
+/// 0: from the first key). They replace the content of `keys`. `*more` is 1 if more keys follow, else 0;
+/// pass the last key of a page as `after` to get the next one.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_store_list_keys_page(
     store: *const rdzv_store,
@@ -197,7 +202,7 @@ pub unsafe extern "C" fn rdzv_store_list_keys_page(
     more: *mut i32,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: the pointers are NULL or as the header wants them; NULL is refused.
+    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
         operate(store, Operation::ListKeys, timeout_ms, error, |client, timeout| {
             let (prefix, after) = (bytes(prefix, prefix_len, "prefix")?, bytes(after, after_len, "after")?);
@@ -211,10 +216,11 @@ pub unsafe extern "C" fn rdzv_store_list_keys_page(
     }
 }
 
-/// Removes all keys that begin with `prefix`, and queues too; `*count` gets the number of keys removed.
-/// Keys of rounds that are over stay as they are; `*left`, which may be NULL, gets their number.
+/// Deletes all keys and queues whose names begin with `prefix`; `*count` receives the number of keys
+/// deleted. Keys of rounds that have ended are not deleted; `*left`, which may be NULL, receives their
+/// number.
 ///
-/// Errors besides: `RDZV_STALE_ROUND` when `prefix` itself lies in a round that is over.
+/// Also returns: `RDZV_STALE_ROUND` (`prefix` itself lies in a round that has ended).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_store_delete_prefix(
     store: *const rdzv_store,
@@ -225,7 +231,7 @@ pub unsafe extern "C" fn rdzv_store_delete_prefix(
     left: *mut i64,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: the pointers are NULL or as the header wants them; NULL is refused where it must be.
+    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused where it must be.
     unsafe {
         operate(store, Operation::DeletePrefix, timeout_ms, error, |client, timeout| {
             let (prefix, count) = (bytes(prefix, prefix_len, "prefix")?, out_pointer(count, "count")?);
@@ -241,17 +247,19 @@ pub unsafe extern "C" fn rdzv_store_delete_prefix(
     }
 }
 
-/// Arrives at a barrier under `name` (with length 0: the session's, which `rdzv_store_options_set_node`
-/// gives) and waits for the others: those of these names, or `count` of them when `name_count` is 0. The
-/// first to arrive says who is awaited and until when. Such a barrier is no key, and serves again and again,
-/// in generations from 1 on; `generation` 0 is the one that is open or comes next. Which one it was goes to
-/// `*released`, which may be NULL.
+/// Arrives at a named barrier as participant `name` and waits for the other participants: those in `names`,
+/// or any `count` of them if `name_count` is 0. With length 0, `name` is the session's name, set by
+/// `rdzv_store_options_set_node`. The first participant to arrive determines the participants and the
+/// deadline. A named barrier is not a key and can be reused: its generations are numbered from 1.
+/// `generation` 0 means the open generation, or the next one if none is open. The generation that was
+/// released goes to `*released`, which may be NULL.
 ///
-/// Errors besides: `RDZV_TIMED_OUT`, with the missing among the error's nodes as far as they are known;
-/// `RDZV_BARRIER_BROKEN`, with who died there; `RDZV_CANCELLED`, also by `rdzv_store_cancel_named_barrier`;
-/// the generation of these three is in `rdzv_error_generation`. `RDZV_CONFLICT` (others await other
-/// participants), `RDZV_INVALID_ARGUMENT` (nobody awaits this name, or there is none), `RDZV_NOT_FOUND` (the
-/// generation is not remembered, or not yet to come).
+/// Also returns: `RDZV_TIMED_OUT` (the error's nodes list the missing participants as far as they are
+/// known); `RDZV_BARRIER_BROKEN` (the error's nodes name the participant that died); `RDZV_CANCELLED`, also
+/// after `rdzv_store_cancel_named_barrier`; for these three, `rdzv_error_generation` returns the
+/// generation. `RDZV_CONFLICT` (the open generation expects other participants), `RDZV_INVALID_ARGUMENT`
+/// (`name` is not one of the participants, or the caller has no name), `RDZV_NOT_FOUND` (the generation is
+/// no longer remembered, or is still in the future).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_store_named_barrier(
     store: *const rdzv_store,
@@ -267,7 +275,7 @@ pub unsafe extern "C" fn rdzv_store_named_barrier(
     released: *mut u64,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: the pointers are NULL or as the header wants them; NULL is refused where it must be.
+    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused where it must be.
     unsafe {
         operate(store, Operation::NamedBarrier, timeout_ms, error, |client, timeout| {
             let (key, name) = (bytes(key, key_len, "key")?, bytes(name, name_len, "name")?);
@@ -285,8 +293,8 @@ pub unsafe extern "C" fn rdzv_store_named_barrier(
     }
 }
 
-/// Ends a named barrier for all who wait at it, as `name`, or the session's. Whether somebody did, 1 or 0,
-/// goes to `*waited`.
+/// Cancels a named barrier for all its waiting participants, on behalf of `name` (length 0: the session's
+/// name). `*waited` is 1 if any participant was waiting, else 0.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_store_cancel_named_barrier(
     store: *const rdzv_store,
@@ -298,7 +306,7 @@ pub unsafe extern "C" fn rdzv_store_cancel_named_barrier(
     waited: *mut i32,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: the pointers are NULL or as the header wants them; NULL is refused.
+    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
         operate(store, Operation::BarrierCancel, timeout_ms, error, |client, timeout| {
             let (key, name) = (bytes(key, key_len, "key")?, bytes(name, name_len, "name")?);
@@ -311,7 +319,7 @@ pub unsafe extern "C" fn rdzv_store_cancel_named_barrier(
     }
 }
 
-/// The generation that was released, or how it ended otherwise.
+/// Converts the end of a barrier: the generation that was released, or the failure.
 pub(crate) fn barrier_end(
     end: BarrierResult,
     key: &[u8],
@@ -322,10 +330,10 @@ pub(crate) fn barrier_end(
         let (what, why) = description;
         let (key_text, after) = (Key::raw(key), Span(elapsed));
         let message = format!("barrier \"{key_text}\" at {peer} {what} after {after} while waiting{why}");
-        Err(of_keys(Fault::new(status, message).during("barrier"), &[key]).with(|known| {
-            (known.nodes, known.generation, known.phase) = (nodes, generation, "waiting".into());
-            known.peer = peer.into();
-            known.elapsed_ms = i64::try_from(elapsed.as_millis()).unwrap_or(i64::MAX);
+        Err(of_keys(Fault::new(status, message).during("barrier"), &[key]).with(|details| {
+            (details.nodes, details.generation, details.phase) = (nodes, generation, "waiting".into());
+            details.peer = peer.into();
+            details.elapsed_ms = i64::try_from(elapsed.as_millis()).unwrap_or(i64::MAX);
         }))
     };
     match end {

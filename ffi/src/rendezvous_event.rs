@@ -1,4 +1,4 @@
-//! What a node hears of its round.
+//! Events of a node's round.
 
 use crate::argument::{invalid, reference_mut, text};
 use crate::buffer::rdzv_buffer;
@@ -9,83 +9,84 @@ use crate::status::rdzv_status;
 use rendezvous_core::rendezvous::round_event::RoundEvent;
 use rendezvous_core::wire::native::Why;
 
-/// Nothing happened.
+/// No event occurred.
 pub const RDZV_ROUND_EVENT_NONE: i32 = 0;
-/// `nodes` nodes wait for the next round; 0 when the last of them has gone.
+/// The number of nodes that wait for the next round changed to `nodes`; 0 if the last of them has left.
 pub const RDZV_ROUND_EVENT_NODES_WAITING: i32 = 1;
-/// Another member of the round died: `round`, `node_rank`, `why`, and its name.
+/// Another member of the round died: see `round`, `node_rank`, `why` and the name.
 pub const RDZV_ROUND_EVENT_PEER_DIED: i32 = 2;
-/// The round is over, and its keys can be changed no more: `round`, `why`.
+/// The round has ended and its keys can no longer be changed: see `round` and `why`.
 pub const RDZV_ROUND_EVENT_ROUND_OVER: i32 = 3;
-/// The run is closed for good, by the node of that name, if it has one.
+/// The run is closed permanently. The name is that of the node that closed it, if it has one.
 pub const RDZV_ROUND_EVENT_RUN_CLOSED: i32 = 4;
-/// Round `round` was formed without this node, which is in the run no more and may join like any other.
+/// Round `round` was formed without this node. The node is no longer in the run and may join again.
 pub const RDZV_ROUND_EVENT_EXCLUDED: i32 = 5;
-/// Another process joined under this node's name; this one is in the run no more, and must not come back.
+/// Another process joined under this node's name. This process is no longer in the run and must not rejoin.
 pub const RDZV_ROUND_EVENT_REPLACED: i32 = 6;
 
-/// Another node has said that the job has failed; what it said stands in the place of the name. The run is
-/// closed for good.
+/// Another node reported that the job failed; its message is passed in place of the name. The run is closed
+/// permanently.
 pub const RDZV_ROUND_EVENT_JOB_FAILED: i32 = 7;
 
-/// Why something ended: it asked to.
+/// Reason: the subject of the event left on request.
 pub const RDZV_WHY_LEFT: i32 = 1;
-/// Its connection ended.
+/// Reason: its connection ended.
 pub const RDZV_WHY_CONNECTION: i32 = 2;
-/// Its heartbeats were missed.
+/// Reason: its heartbeats were missed.
 pub const RDZV_WHY_HEARTBEAT: i32 = 3;
-/// Its host fell silent.
+/// Reason: its host does not respond.
 pub const RDZV_WHY_HOST_SILENT: i32 = 4;
-/// The server stopped.
+/// Reason: the server stopped.
 pub const RDZV_WHY_SERVER_STOPPED: i32 = 5;
-/// Its deadline passed.
+/// Reason: its deadline passed.
 pub const RDZV_WHY_DEADLINE: i32 = 6;
-/// Somebody cancelled it.
+/// Reason: it was cancelled.
 pub const RDZV_WHY_CANCELLED: i32 = 7;
-/// Another took its place.
+/// Reason: it was superseded by another.
 pub const RDZV_WHY_SUPERSEDED: i32 = 8;
-/// It broke the protocol.
+/// Reason: it violated the protocol.
 pub const RDZV_WHY_PROTOCOL: i32 = 9;
-/// A limit was reached.
+/// Reason: a limit was reached.
 pub const RDZV_WHY_LIMIT: i32 = 10;
-/// The run was closed.
+/// Reason: the run was closed.
 pub const RDZV_WHY_CLOSED: i32 = 11;
-/// None of its nodes is in it any more.
+/// Reason: none of its nodes is a member any longer.
 pub const RDZV_WHY_DESERTED: i32 = 12;
-/// Fewer nodes are left than it needs to go on.
+/// Reason: fewer nodes are left than it needs to continue.
 pub const RDZV_WHY_TOO_FEW_NODES: i32 = 13;
-/// The history does not reach back that far.
+/// Reason: the requested history has been compacted.
 pub const RDZV_WHY_COMPACTED: i32 = 14;
-/// It stopped reading.
+/// Reason: it stopped reading from its connection.
 pub const RDZV_WHY_STALLED: i32 = 15;
-/// Another one joined under its name.
+/// Reason: another process joined under its name.
 pub const RDZV_WHY_REPLACED: i32 = 16;
-/// It wanted another round, and the run is closed.
+/// Reason: it requested another round, and the run is closed.
 pub const RDZV_WHY_REFUSED: i32 = 17;
-/// It wanted another round, and left or ran out of time before there was one.
+/// Reason: it requested another round, and left or timed out before that round was formed.
 pub const RDZV_WHY_GAVE_UP: i32 = 18;
 
-/// Something that happened to a round, or to the run.
+/// Event of a round or of the run.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct rdzv_round_event {
-    /// Set it to `sizeof(rdzv_round_event)` before the call; afterwards it tells how many bytes were filled.
+    /// Set to `sizeof(rdzv_round_event)` before the call. The library sets it to the number of bytes it
+    /// filled.
     pub struct_size: u32,
-    /// One of `RDZV_ROUND_EVENT_NONE` and so on; there may be more one day.
+    /// One of the `RDZV_ROUND_EVENT_` constants. Later versions may add more.
     pub kind: i32,
-    /// The round.
+    /// Number of the round.
     pub round: u64,
-    /// How many nodes wait.
+    /// Number of nodes that wait for the next round.
     pub nodes: u32,
-    /// The rank among the nodes of the round of the one that died.
+    /// Rank, among the nodes of the round, of the node that died.
     pub node_rank: u32,
-    /// One of `RDZV_WHY_LEFT` and so on; there may be more one day. 0 where there is no reason.
+    /// One of the `RDZV_WHY_` constants; 0 if there is no reason. Later versions may add more.
     pub why: i32,
-    /// Not used; 0.
+    /// Reserved; 0.
     pub reserved: u32,
 }
 
-/// The size of `rdzv_round_event` in the first header.
+/// Size of `rdzv_round_event` in the first published header, in bytes.
 pub(crate) const EVENT_FIRST_SIZE: usize = 32;
 const NO_EVENT: rdzv_round_event = rdzv_round_event {
     struct_size: 0,
@@ -97,7 +98,7 @@ const NO_EVENT: rdzv_round_event = rdzv_round_event {
     reserved: 0,
 };
 
-/// An event and its name for C.
+/// Converts an event to its C struct and the name that goes with it.
 pub(crate) fn projected(event: Option<&RoundEvent>) -> (rdzv_round_event, &str) {
     let number = |why: Why| i32::from(why.number());
     match event {
@@ -127,9 +128,9 @@ pub(crate) fn projected(event: Option<&RoundEvent>) -> (rdzv_round_event, &str) 
     }
 }
 
-/// An event from C.
+/// Converts an event from C; `None` for `RDZV_ROUND_EVENT_NONE`.
 pub(crate) unsafe fn parsed(event: *const rdzv_round_event, name: &str) -> Result<Option<RoundEvent>, Fault> {
-    // SAFETY: as the header wants it.
+    // SAFETY: NULL or valid, as the header requires.
     let event = unsafe {
         let given = sized::given_size(event, EVENT_FIRST_SIZE, "event")?;
         sized::get(event, given, NO_EVENT)
@@ -154,8 +155,9 @@ pub(crate) unsafe fn parsed(event: *const rdzv_round_event, name: &str) -> Resul
     }))
 }
 
-/// Tells an event in words, such as `node host-3 (rank 3 of round 1) died: heartbeats were missed`; they
-/// replace the content of `message`. `name` is what `rdzv_rendezvous_handler_next_event` gave with the event.
+/// Formats an event as text, for example `node host-3 (rank 3 of round 1) died: heartbeats were missed`,
+/// which replaces the content of `message`. `name` is the name that `rdzv_rendezvous_handler_next_event`
+/// returned with the event.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_round_event_describe(
     event: *const rdzv_round_event,
@@ -164,7 +166,7 @@ pub unsafe extern "C" fn rdzv_round_event_describe(
     message: *mut rdzv_buffer,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: the pointers are NULL or as the header wants them; NULL is refused.
+    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
         guard::call(error, || {
             let event = parsed(event, text(name, name_len, "name")?)?;
@@ -219,7 +221,7 @@ mod tests {
         ] {
             let (mut there, name) = projected(Some(&event));
             there.struct_size = 32;
-            // SAFETY: the struct is whole.
+            // SAFETY: the struct is fully initialized.
             let back = unsafe { parsed(&raw const there, name) }.expect("an event");
             assert_eq!(back.as_ref(), Some(&event));
         }

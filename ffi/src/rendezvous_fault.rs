@@ -1,4 +1,4 @@
-//! Failures of rendezvous, on their way to C.
+//! Conversion of rendezvous failures to C errors.
 
 use crate::fault::Fault;
 use crate::server::start_fault;
@@ -24,7 +24,7 @@ const fn status_of_rendezvous(kind: RendezvousErrorKind) -> rdzv_status {
     }
 }
 
-/// A failure that foreign code tells of by its status.
+/// Converts a failure that user code reported by its status.
 pub(crate) fn reported_by(plugin: &str, status: rdzv_status, message: Option<String>) -> HandlerError {
     let message =
         message.unwrap_or_else(|| format!("{plugin} failed: {}", name_of(status).to_string_lossy()));
@@ -67,19 +67,19 @@ fn url_fault(error: &UrlError) -> Fault {
 fn rendezvous_fault(error: &RendezvousError) -> Fault {
     let status = status_of_rendezvous(error.kind());
     let Some(inner) = error.source() else {
-        return Fault::new(status, error.to_string()).with(|known| {
+        return Fault::new(status, error.to_string()).with(|details| {
             if let RendezvousError::Incomplete { missing, timeout, .. } = error {
-                known.ranks = missing.iter().map(|&rank| i64::try_from(rank).unwrap_or(i64::MAX)).collect();
-                known.elapsed_ms = i64::try_from(timeout.as_millis()).unwrap_or(i64::MAX);
+                details.ranks = missing.iter().map(|&rank| i64::try_from(rank).unwrap_or(i64::MAX)).collect();
+                details.elapsed_ms = i64::try_from(timeout.as_millis()).unwrap_or(i64::MAX);
             }
         });
     };
-    // The store's own failure tells more than its words.
+    // The error of the store has more details than its message.
     let known = inner.downcast_ref::<CallError>().map(call_fault);
     let cause = inner.to_string();
     let message = format!("{error} Inner exception: {cause}");
-    known.unwrap_or_else(|| Fault::new(status, "")).with(|known| {
-        (known.status, known.message, known.cause) = (status, message, cause);
+    known.unwrap_or_else(|| Fault::new(status, "")).with(|details| {
+        (details.status, details.message, details.cause) = (status, message, cause);
     })
 }
 
@@ -93,7 +93,7 @@ pub(crate) fn publish_fault(error: &PublishError) -> Fault {
             (RDZV_EXHAUSTED, error.source().and_then(|source| source.downcast_ref()).map_or(0, io))
         }
     };
-    Fault::new(status, error.to_string()).with(|known| known.os_error = os_error)
+    Fault::new(status, error.to_string()).with(|details| details.os_error = os_error)
 }
 
 #[cold]
@@ -106,14 +106,14 @@ pub(crate) fn handler_fault(error: &HandlerError) -> Fault {
         HandlerError::Rdzv(error) => invalid_fault(error),
         HandlerError::HostName(cause) => {
             let os_error = cause.raw_os_error().unwrap_or(0);
-            Fault::new(RDZV_IO, error.to_string()).with(|known| known.os_error = os_error)
+            Fault::new(RDZV_IO, error.to_string()).with(|details| details.os_error = os_error)
         }
         HandlerError::NotJoined { .. } => Fault::new(RDZV_INVALID_ARGUMENT, error.to_string()),
         HandlerError::Joining { .. } => Fault::new(RDZV_REENTRANT, error.to_string()),
         HandlerError::Registry(error) => registry_fault(error),
         HandlerError::Url(error) => url_fault(error),
         HandlerError::Hosting(error) => {
-            start_fault(&error.cause).with(|known| known.message = error.to_string())
+            start_fault(&error.cause).with(|details| details.message = error.to_string())
         }
         HandlerError::Store(error) => call_fault(error),
         HandlerError::Publish(error) => publish_fault(error),
@@ -123,7 +123,8 @@ pub(crate) fn handler_fault(error: &HandlerError) -> Fault {
     }
 }
 
-/// `peer` is that of the store; `are_named` tells whether the caller gave names to ranks.
+/// Converts a failure to meet. `peer` is the address of the store; `are_named` is true if the caller gave
+/// names to the ranks.
 #[cold]
 #[inline(never)]
 pub(crate) fn meeting_fault(error: &MeetingError, peer: &str, are_named: bool) -> Fault {
@@ -131,22 +132,22 @@ pub(crate) fn meeting_fault(error: &MeetingError, peer: &str, are_named: bool) -
         MeetingError::Group(error) => invalid_fault(error),
         MeetingError::Store(error) => call_fault(error),
         MeetingError::Missing(missing) => {
-            Fault::new(RDZV_TIMED_OUT, error.to_string()).during("barrier").with(|known| {
-                (known.peer, known.phase) = (peer.into(), "waiting".into());
-                known.elapsed_ms = i64::try_from(missing.timeout.as_millis()).unwrap_or(i64::MAX);
-                known.ranks.clone_from(&missing.missing);
+            Fault::new(RDZV_TIMED_OUT, error.to_string()).during("barrier").with(|details| {
+                (details.peer, details.phase) = (peer.into(), "waiting".into());
+                details.elapsed_ms = i64::try_from(missing.timeout.as_millis()).unwrap_or(i64::MAX);
+                details.ranks.clone_from(&missing.missing);
                 if are_named {
                     let names = missing.missing_names();
-                    known.nodes = names.iter().map(|name| name.clone().into_bytes()).collect();
+                    details.nodes = names.iter().map(|name| name.clone().into_bytes()).collect();
                 }
             })
         }
         MeetingError::Exchange(exchange) => {
-            Fault::new(RDZV_TIMED_OUT, error.to_string()).during("get_all").with(|known| {
-                (known.peer, known.phase) = (peer.into(), "waiting".into());
-                known.elapsed_ms = i64::try_from(exchange.timeout.as_millis()).unwrap_or(i64::MAX);
+            Fault::new(RDZV_TIMED_OUT, error.to_string()).during("get_all").with(|details| {
+                (details.peer, details.phase) = (peer.into(), "waiting".into());
+                details.elapsed_ms = i64::try_from(exchange.timeout.as_millis()).unwrap_or(i64::MAX);
                 if let Lacking::Data { ranks, .. } = &exchange.lacking {
-                    known.ranks.clone_from(ranks);
+                    details.ranks.clone_from(ranks);
                 }
             })
         }

@@ -1,4 +1,4 @@
-//! One node's part in a rendezvous.
+//! Rendezvous handlers: one node's membership in a rendezvous.
 
 use crate::argument::{out_pointer, reference, reference_mut, text};
 use crate::buffer::{borrowed, rdzv_buffer};
@@ -18,8 +18,9 @@ use std::fmt;
 use std::ptr::null;
 use std::sync::Arc;
 
-/// One node's part in a rendezvous, of whatever backend. Any thread may use it, several at a time; what
-/// waits in one can be cancelled from another. A call ends by the deadline that the backend has for it.
+/// One node's membership in a rendezvous, for any backend. Several threads may use it at the same time, and
+/// any thread may cancel the waiting calls of the others. Each call ends by the deadline that the backend
+/// sets for it.
 pub struct rdzv_rendezvous_handler {
     poison: Poison,
     pub(crate) handler: Arc<dyn RendezvousHandler>,
@@ -32,13 +33,13 @@ impl fmt::Debug for rdzv_rendezvous_handler {
     }
 }
 
-/// Runs a function of a handler.
+/// Runs the body of a function on a handler inside the panic guard.
 unsafe fn operate(
     handler: *const rdzv_rendezvous_handler,
     error: *mut *mut rdzv_error,
     body: impl FnOnce(&rdzv_rendezvous_handler) -> Result<Result<(), HandlerError>, Fault>,
 ) -> rdzv_status {
-    // SAFETY: the pointers are NULL or as the header wants them; NULL is refused.
+    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
         guard::call_on(handler.as_ref().map(|handler| &handler.poison), error, || {
             let handler = reference(handler, "handler")?;
@@ -48,13 +49,14 @@ unsafe fn operate(
     }
 }
 
-/// Makes a handler of the backend that the parameters name: `static`, or another that the context has
-/// (`rdzv_context_list_backends`). `context` may be NULL for a fresh one. On success `*out` is yours until
-/// `rdzv_rendezvous_handler_free`.
+/// Creates a handler of the backend that the parameters name: a built-in one, for example `static`, or
+/// another one registered in the context (see `rdzv_context_list_backends`). `context` may be NULL, which
+/// creates a new one. On success the caller owns `*out` and frees it with `rdzv_rendezvous_handler_free`.
 ///
-/// Errors: `RDZV_NOT_REGISTERED`, `RDZV_BACKEND_MISMATCH` (the handler says that it is of another backend),
-/// `RDZV_INVALID_ARGUMENT` (what the backend misses, or makes no sense to it); of a backend in code of yours
-/// also what its `create` returns, `RDZV_TIMED_OUT`, and `RDZV_REENTRANT` when it is called from there.
+/// Errors: `RDZV_NOT_REGISTERED`; `RDZV_BACKEND_MISMATCH` (the new handler names another backend);
+/// `RDZV_INVALID_ARGUMENT` (a parameter is missing or not valid for the backend). For a backend in user
+/// code also: the status that its `create` returns, `RDZV_TIMED_OUT`, and `RDZV_REENTRANT` when `create`
+/// itself makes the call.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_rendezvous_handler_new(
     context: *const rdzv_context,
@@ -62,7 +64,7 @@ pub unsafe extern "C" fn rdzv_rendezvous_handler_new(
     out: *mut *mut rdzv_rendezvous_handler,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: the pointers are NULL or as the header wants them; NULL is refused where it must be.
+    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused where it must be.
     unsafe {
         guard::call(error, || {
             let out = out_pointer(out, "out")?;
@@ -77,62 +79,64 @@ pub unsafe extern "C" fn rdzv_rendezvous_handler_new(
     }
 }
 
-/// Frees a handler. No other call on it may be under way: cancel and wait for them first. It says goodbye to
-/// nobody: that is `rdzv_rendezvous_handler_shutdown`. A node of `rdzv` that was not shut down leaves its
-/// round as if its process had died: its session ends, which the other nodes are told of (with a `grace`, when
-/// that has passed), and calls on the stores of its rounds fail with `RDZV_SERVER_GONE`. NULL is ignored.
+/// Frees a handler. No other call on it may be in progress: cancel such calls and wait for them first. This
+/// does not leave the rendezvous gracefully; `rdzv_rendezvous_handler_shutdown` does. A node of the `rdzv`
+/// backend that was not shut down leaves its round as if its process had died: its session ends, the other
+/// nodes are notified (after the `grace` period, if one is set), and calls on the stores of its rounds fail
+/// with `RDZV_SERVER_GONE`. NULL is ignored.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_rendezvous_handler_free(handler: *mut rdzv_rendezvous_handler) {
-    // SAFETY: as the header wants it.
+    // SAFETY: NULL or valid, as the header requires.
     unsafe { guard::free(handler) };
 }
 
-/// The name of its backend, its length in `*len` unless `len` is NULL. Not NUL-terminated; lives as long as
-/// the handler. NULL for NULL.
+/// Returns the name of the handler's backend and writes its length to `*len` unless `len` is NULL. The
+/// string is not NUL-terminated and is valid as long as the handler. Returns NULL for NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_rendezvous_handler_backend(
     handler: *const rdzv_rendezvous_handler,
     len: *mut usize,
 ) -> *const u8 {
-    // SAFETY: as the header wants it.
+    // SAFETY: NULL or valid, as the header requires.
     unsafe { guard::read(handler, null(), |of| borrowed(of.handler.backend().as_bytes(), len)) }
 }
 
-/// The run that this rendezvous is for, as `rdzv_rendezvous_handler_backend` gives the name.
+/// Returns the run id of this rendezvous, in the same form as `rdzv_rendezvous_handler_backend`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_rendezvous_handler_run_id(
     handler: *const rdzv_rendezvous_handler,
     len: *mut usize,
 ) -> *const u8 {
-    // SAFETY: as the header wants it.
+    // SAFETY: NULL or valid, as the header requires.
     unsafe { guard::read(handler, null(), |of| borrowed(of.handler.run_id().as_bytes(), len)) }
 }
 
-/// Whether the ranks that this node starts shall use the store that the nodes met over, 1 or 0; 0 for NULL.
+/// Returns 1 if the worker ranks of this node use the store over which the nodes met, else 0; 0 for NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_rendezvous_handler_use_agent_store(
     handler: *const rdzv_rendezvous_handler,
 ) -> i32 {
-    // SAFETY: as the header wants it.
+    // SAFETY: NULL or valid, as the header requires.
     unsafe { guard::read(handler, 0, |of| i32::from(of.handler.use_agent_store())) }
 }
 
-/// Joins, and waits until the group is whole. Joining again is for the next round, to which all nodes have to
-/// come; with `static` ranks it gives the same at once if some node is PyTorch's, which knows of no rounds. On
-/// success `*out` is yours until `rdzv_rendezvous_info_free`.
+/// Joins the rendezvous and waits until the round is complete. A further call joins the next round, which
+/// all nodes must join. With `static` ranks, a further call returns the same result at once if a node is a
+/// PyTorch one, since those have no rounds. On success the caller owns `*out` and frees it with
+/// `rdzv_rendezvous_info_free`.
 ///
-/// Errors: `RDZV_RENDEZVOUS_CLOSED`, `RDZV_RENDEZVOUS_TIMED_OUT`, `RDZV_RENDEZVOUS_CONNECTION` (what the
-/// rendezvous is held over cannot be reached), `RDZV_RENDEZVOUS_STATE`, `RDZV_RENDEZVOUS_GRACEFUL_EXIT`,
-/// `RDZV_RENDEZVOUS_REPLACED` (another session has the node's name; until it was shut down, each attempt is
-/// told so), `RDZV_CANCELLED`; `RDZV_REENTRANT` (the node joins already, in another thread); where this
-/// process hosts the store, those of `rdzv_server_start`.
+/// Errors: `RDZV_RENDEZVOUS_CLOSED`, `RDZV_RENDEZVOUS_TIMED_OUT`, `RDZV_RENDEZVOUS_CONNECTION` (the
+/// rendezvous store cannot be reached), `RDZV_RENDEZVOUS_STATE`, `RDZV_RENDEZVOUS_GRACEFUL_EXIT`,
+/// `RDZV_RENDEZVOUS_REPLACED` (another session has the node's name; every attempt returns this until the
+/// handler is shut down), `RDZV_CANCELLED`, `RDZV_REENTRANT` (another thread is already joining). If this
+/// process hosts the store, also those of `rdzv_server_start`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_rendezvous_handler_next_rendezvous(
     handler: *const rdzv_rendezvous_handler,
     out: *mut *mut rdzv_rendezvous_info,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: the pointers are NULL or as the header wants them; NULL is refused.
+    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
         operate(handler, error, |of| {
             let out = out_pointer(out, "out")?;
@@ -142,17 +146,17 @@ pub unsafe extern "C" fn rdzv_rendezvous_handler_next_rendezvous(
     }
 }
 
-/// Whether the rendezvous is closed: 1 or 0 goes to `*closed`. It may be seen late: nothing to synchronize
-/// by.
+/// Writes 1 to `*closed` if the rendezvous is closed, else 0. The answer may be stale; do not use it for
+/// synchronization.
 ///
-/// Errors of this and the functions below: the same as those of joining.
+/// Errors of this and the functions below: those of `rdzv_rendezvous_handler_next_rendezvous`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_rendezvous_handler_is_closed(
     handler: *const rdzv_rendezvous_handler,
     closed: *mut i32,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: the pointers are NULL or as the header wants them; NULL is refused.
+    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
         operate(handler, error, |of| {
             let closed = out_pointer(closed, "closed")?;
@@ -161,19 +165,19 @@ pub unsafe extern "C" fn rdzv_rendezvous_handler_is_closed(
     }
 }
 
-/// Closes the rendezvous, for good: nobody may join any more, for as long as the server remembers the run.
+/// Closes the rendezvous permanently: no node can join it as long as the server remembers the run.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_rendezvous_handler_set_closed(
     handler: *const rdzv_rendezvous_handler,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: the pointers are NULL or as the header wants them; NULL is refused.
+    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe { operate(handler, error, |of| Ok(of.handler.set_closed())) }
 }
 
-/// Closes the rendezvous because the job has failed. Nodes of the live round get `message` (UTF-8, at most
-/// 1,024 bytes) as `RDZV_ROUND_EVENT_JOB_FAILED`; nodes that are refused from now on get it in their error.
-/// The first message stays. Backends that cannot pass it on only close the rendezvous.
+/// Closes the rendezvous because the job has failed. Nodes of the current round receive `message` (UTF-8,
+/// at most 1,024 bytes) as `RDZV_ROUND_EVENT_JOB_FAILED`; nodes that try to join later receive it in their
+/// error. The first message is kept. Backends that cannot transmit a message only close the rendezvous.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_rendezvous_handler_fail(
     handler: *const rdzv_rendezvous_handler,
@@ -181,21 +185,21 @@ pub unsafe extern "C" fn rdzv_rendezvous_handler_fail(
     message_len: usize,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: the pointers are NULL or as the header wants them; NULL is refused.
+    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
         let reason = text(message, message_len, "message");
         operate(handler, error, |of| Ok(of.handler.fail(reason?)))
     }
 }
 
-/// How many nodes wait for the next round; the number goes to `*count`.
+/// Writes the number of nodes that wait for the next round to `*count`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_rendezvous_handler_num_nodes_waiting(
     handler: *const rdzv_rendezvous_handler,
     count: *mut i64,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: the pointers are NULL or as the header wants them; NULL is refused.
+    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
         operate(handler, error, |of| {
             let count = out_pointer(count, "count")?;
@@ -205,13 +209,13 @@ pub unsafe extern "C" fn rdzv_rendezvous_handler_num_nodes_waiting(
     }
 }
 
-/// Waits up to `timeout_ms` (0 looks once; -1: 300,000) for the next thing that happens to this node's
-/// round, and fills `*event`, of which `struct_size` must be set. Its kind is `RDZV_ROUND_EVENT_NONE` when
-/// nothing happened in that time: then the round goes on, since its end is an event as well. The name of the
-/// node that it is about replaces the content of `name`, which may be NULL. Each event is told once, to one
-/// thread, in the order in which they happened.
+/// Waits up to `timeout_ms` (0: poll once; -1: 300,000) for the next event of this node's round and fills
+/// `*event`, whose `struct_size` the caller has set. The kind is `RDZV_ROUND_EVENT_NONE` if no event
+/// occurred in that time; the round then continues, since its end is an event, too. The name of the node
+/// concerned replaces the content of `name`, which may be NULL. Each event is delivered once, to one
+/// thread, in the order of occurrence.
 ///
-/// Errors besides: `RDZV_UNSUPPORTED` when the backend has no events, as `static` has none.
+/// Also returns: `RDZV_UNSUPPORTED` (the backend, for example `static`, has no events).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_rendezvous_handler_next_event(
     handler: *const rdzv_rendezvous_handler,
@@ -220,7 +224,7 @@ pub unsafe extern "C" fn rdzv_rendezvous_handler_next_event(
     name: *mut rdzv_buffer,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: the pointers are NULL or as the header wants them; NULL is refused where it must be.
+    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused where it must be.
     unsafe {
         operate(handler, error, |of| {
             let given = sized::given_size(event, EVENT_FIRST_SIZE, "event")?;
@@ -236,15 +240,16 @@ pub unsafe extern "C" fn rdzv_rendezvous_handler_next_event(
     }
 }
 
-/// Gives everything back; whether all went well, 1 or 0, goes to `*clean`, unless `clean` is NULL. With the
-/// `rdzv` backend, calls under way in other threads end with `RDZV_CANCELLED`, and later ones begin anew.
+/// Leaves the rendezvous and releases its resources. Writes 1 to `*clean` if that succeeded, else 0, unless
+/// `clean` is NULL. With the `rdzv` backend, calls in progress on other threads return `RDZV_CANCELLED`,
+/// and later calls start a new session.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_rendezvous_handler_shutdown(
     handler: *const rdzv_rendezvous_handler,
     clean: *mut i32,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: the pointers are NULL or as the header wants them; NULL is refused where it must be.
+    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused where it must be.
     unsafe {
         operate(handler, error, |of| {
             let is_clean = of.handler.shutdown();
@@ -256,11 +261,11 @@ pub unsafe extern "C" fn rdzv_rendezvous_handler_shutdown(
     }
 }
 
-/// Ends every call that is under way in this handler, in whatever thread, with `RDZV_CANCELLED`. Later calls
-/// are as ever. Calls on the store that a rendezvous gave are not touched: `rdzv_store_cancel` ends those.
-/// NULL is ignored.
+/// Cancels every call in progress on this handler, on all threads; each returns `RDZV_CANCELLED`. Later
+/// calls are not affected. Calls on the store of a rendezvous are not cancelled: use `rdzv_store_cancel`
+/// for those. NULL is ignored.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_rendezvous_handler_cancel(handler: *const rdzv_rendezvous_handler) {
-    // SAFETY: as the header wants it.
+    // SAFETY: NULL or valid, as the header requires.
     unsafe { guard::read(handler, (), |of| of.handler.cancel()) };
 }

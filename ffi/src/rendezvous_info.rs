@@ -1,4 +1,4 @@
-//! What a node learns when it has joined.
+//! Results of joining a rendezvous.
 
 use crate::argument::{out_pointer, reference};
 use crate::buffer::borrowed;
@@ -12,7 +12,7 @@ use rendezvous_core::rendezvous::store_info::{RendezvousInfo, RoundPosition};
 use std::ptr::null;
 use std::sync::Arc;
 
-/// What a node learns when it has joined. It does not change; any thread may read it.
+/// Result of joining a rendezvous. It is immutable; any thread may read it.
 #[derive(Debug)]
 pub struct rdzv_rendezvous_info {
     info: RendezvousInfo<Arc<NodeStore>>,
@@ -36,24 +36,24 @@ pub(crate) fn info_handle(
     Box::into_raw(Box::new(rdzv_rendezvous_info { info, shared }))
 }
 
-/// Frees it. NULL is ignored. Handles of its store live on.
+/// Frees the result. Handles of its store remain valid. NULL is ignored.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_rendezvous_info_free(info: *mut rdzv_rendezvous_info) {
-    // SAFETY: as the header wants it.
+    // SAFETY: NULL or valid, as the header requires.
     unsafe { guard::free(info) };
 }
 
-/// A handle of the store that the nodes share. All handles of one rendezvous share connections, the default
-/// timeout, and what is pending, so that cancelling the calls of one cancels those of all; where this
-/// process hosts the store, its server lives as long as the last of them, and as the handler that joined. On
-/// success `*out` is yours until `rdzv_store_free`.
+/// Creates a handle of the store that the nodes share. All handles of one rendezvous share connections, the
+/// default timeout and the pending calls, so cancelling the calls of one handle cancels those of all. If
+/// this process hosts the store, the server runs until the last of these handles and the handler that
+/// joined are freed. On success the caller owns `*out` and frees it with `rdzv_store_free`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_rendezvous_info_store(
     info: *const rdzv_rendezvous_info,
     out: *mut *mut rdzv_store,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: the pointers are NULL or as the header wants them; NULL is refused.
+    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
         guard::call(error, || {
             let of = reference(info, "info")?;
@@ -63,80 +63,83 @@ pub unsafe extern "C" fn rdzv_rendezvous_info_store(
     }
 }
 
-/// This node's rank among those of the rendezvous, from 0; -1 for NULL.
+/// Returns this node's rank among the nodes of the rendezvous, from 0; -1 for NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_rendezvous_info_rank(info: *const rdzv_rendezvous_info) -> i64 {
-    // SAFETY: as the header wants it.
+    // SAFETY: NULL or valid, as the header requires.
     unsafe { guard::read(info, -1, |of| of.info.rank) }
 }
 
-/// How many nodes they are; negative when nobody knows (a URL without a world size), and for NULL.
+/// Returns the number of nodes; negative if it is unknown (a URL without a world size) and for NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_rendezvous_info_world_size(info: *const rdzv_rendezvous_info) -> i64 {
-    // SAFETY: as the header wants it.
+    // SAFETY: NULL or valid, as the header requires.
     unsafe { guard::read(info, -1, |of| of.info.world_size) }
 }
 
-/// Where the ranks of the job find their store: a name or an address, its length in `*len` unless `len` is
-/// NULL. Not NUL-terminated; lives as long as the info. Of a rendezvous by URL it is empty. NULL for NULL.
+/// Returns the name or address at which the ranks of the job find their store, and writes its length to
+/// `*len` unless `len` is NULL. The string is not NUL-terminated and is valid as long as the info. It is
+/// empty for a rendezvous by URL. Returns NULL for NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_rendezvous_info_master_addr(
     info: *const rdzv_rendezvous_info,
     len: *mut usize,
 ) -> *const u8 {
-    // SAFETY: as the header wants it.
+    // SAFETY: NULL or valid, as the header requires.
     unsafe {
         guard::read(info, null(), |of| borrowed(of.info.bootstrap_store_info.master_addr.as_bytes(), len))
     }
 }
 
-/// The port there; 0 of a rendezvous by URL, and for NULL.
+/// Returns the port that goes with `rdzv_rendezvous_info_master_addr`; 0 for a rendezvous by URL and for
+/// NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_rendezvous_info_master_port(info: *const rdzv_rendezvous_info) -> u16 {
-    // SAFETY: as the header wants it.
+    // SAFETY: NULL or valid, as the header requires.
     unsafe { guard::read(info, 0, |of| of.info.bootstrap_store_info.master_port) }
 }
 
-/// Whether this process hosts the store, 1 or 0; 0 for NULL.
+/// Returns 1 if this process hosts the store, else 0; 0 for NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_rendezvous_info_hosts_store(info: *const rdzv_rendezvous_info) -> i32 {
-    // SAFETY: as the header wants it.
+    // SAFETY: NULL or valid, as the header requires.
     unsafe { guard::read(info, 0, |of| i32::from(of.info.store.server().is_some())) }
 }
 
-/// The round that this node is in, from 0; -1 when the backend has no rounds (as URLs have none), in the first
-/// round of `static`, which may be no round to others, and for NULL. The three that follow tell more of the
-/// node's place in it.
+/// Returns the round that this node is in, from 0. Returns -1 if the backend has no rounds (a URL has
+/// none), in the first round of `static`, which other nodes may not count as a round, and for NULL. The
+/// four functions that follow describe the node's position in the round.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_rendezvous_info_round(info: *const rdzv_rendezvous_info) -> i64 {
-    // SAFETY: as the header wants it.
+    // SAFETY: NULL or valid, as the header requires.
     unsafe { guard::read(info, -1, |of| known(of.info.round)) }
 }
 
-/// The global rank of this node's first worker; -1 where the backend does not know it, and for NULL.
+/// Returns the global rank of this node's first worker; -1 if the backend does not know it and for NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_rendezvous_info_rank_first(info: *const rdzv_rendezvous_info) -> i64 {
-    // SAFETY: as the header wants it.
+    // SAFETY: NULL or valid, as the header requires.
     unsafe { guard::read(info, -1, |of| of.placed(|index| index.rank_first)) }
 }
 
-/// How many workers all nodes of the round have; -1 where the backend does not know it, and for NULL.
+/// Returns the number of workers of all nodes of the round; -1 if the backend does not know it and for
+/// NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_rendezvous_info_worker_count(info: *const rdzv_rendezvous_info) -> i64 {
-    // SAFETY: as the header wants it.
+    // SAFETY: NULL or valid, as the header requires.
     unsafe { guard::read(info, -1, |of| of.placed(|index| index.world_size)) }
 }
 
-/// What the keys of the round begin with at its server, with a slash at the end: a client that puts it before
-/// its keys shares them with the nodes' store. It differs from round to round and from server to server. Its
-/// length goes to `*len` unless `len` is NULL. Not NUL-terminated; lives as long as the info. NULL where the
-/// backend does not know it, and for NULL.
+/// Returns the prefix of the round's keys at its server, with a trailing slash; writes its length to `*len`
+/// unless `len` is NULL. A client that prepends it to its keys shares them with the nodes' store. It
+/// differs between rounds and between servers. The string is not NUL-terminated and is valid as long as the
+/// info. Returns NULL if the backend does not know it and for NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_rendezvous_info_key_prefix(
     info: *const rdzv_rendezvous_info,
     len: *mut usize,
 ) -> *const u8 {
-    // SAFETY: as the header wants it.
+    // SAFETY: NULL or valid, as the header requires.
     unsafe {
         guard::read(info, null(), |of| {
             of.info.position.as_ref().map_or(null(), |index| borrowed(index.key_prefix.as_bytes(), len))
@@ -144,14 +147,15 @@ pub unsafe extern "C" fn rdzv_rendezvous_info_key_prefix(
     }
 }
 
-/// Where node 0 of the round is reached, as it said; its length goes to `*len` unless `len` is NULL. Not
-/// NUL-terminated; lives as long as the info. NULL where the backend does not know it, and for NULL.
+/// Returns the address that node 0 of the round published for itself; writes its length to `*len` unless
+/// `len` is NULL. The string is not NUL-terminated and is valid as long as the info. Returns NULL if the
+/// backend does not know it and for NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_rendezvous_info_leader(
     info: *const rdzv_rendezvous_info,
     len: *mut usize,
 ) -> *const u8 {
-    // SAFETY: as the header wants it.
+    // SAFETY: NULL or valid, as the header requires.
     unsafe {
         guard::read(info, null(), |of| {
             of.info.position.as_ref().map_or(null(), |index| borrowed(index.leader.as_bytes(), len))

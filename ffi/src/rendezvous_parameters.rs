@@ -1,4 +1,4 @@
-//! What a node says when it asks for a rendezvous handler.
+//! Parameters of a rendezvous handler.
 
 use crate::argument::{invalid, out_pointer, reference, reference_mut, text};
 use crate::buffer::{borrowed, rdzv_buffer, rdzv_list};
@@ -11,38 +11,39 @@ use rendezvous_core::rendezvous::parameters::{ConfigValue, RendezvousParameters}
 use rendezvous_core::rendezvous::parse::{Endpoint, parse_config};
 use std::ptr::null;
 
-/// The option is not there.
+/// The option is not set.
 pub const RDZV_CONFIG_MISSING: i32 = 0;
-/// The option is named, and has no value.
+/// The option is set, but has no value.
 pub const RDZV_CONFIG_NONE: i32 = 1;
-/// `number` is 1 for true, 0 for false.
+/// Boolean: `number` is 1 for true, 0 for false.
 pub const RDZV_CONFIG_BOOL: i32 = 2;
-/// `number` is the value.
+/// Integer: `number` is the value.
 pub const RDZV_CONFIG_INT: i32 = 3;
-/// `fraction` is the value.
+/// Floating-point number: `fraction` is the value.
 pub const RDZV_CONFIG_FLOAT: i32 = 4;
-/// `text` is the value.
+/// Text: `text` is the value.
 pub const RDZV_CONFIG_TEXT: i32 = 5;
 
-/// The value of an option of a backend's own.
+/// Value of a backend-specific option.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct rdzv_config_value {
-    /// Set it to `sizeof(rdzv_config_value)` before the call.
+    /// Set to `sizeof(rdzv_config_value)` before the call.
     pub struct_size: u32,
-    /// One of `RDZV_CONFIG_MISSING` to `RDZV_CONFIG_TEXT`: which of the fields below counts.
+    /// One of `RDZV_CONFIG_MISSING` to `RDZV_CONFIG_TEXT`; selects the field that has the value.
     pub kind: i32,
-    /// An integer, or a truth value.
+    /// Integer or Boolean value.
     pub number: i64,
-    /// A number with a fraction.
+    /// Floating-point value.
     pub fraction: f64,
-    /// UTF-8, not NUL-terminated. Handed out, it lives until the parameters are changed or freed.
+    /// Text value. UTF-8, not NUL-terminated. As output, it is valid until the parameters are changed or
+    /// freed.
     pub text: *const u8,
-    /// Its length.
+    /// Length of `text` in bytes.
     pub text_len: usize,
 }
 
-/// The size of `rdzv_config_value` in the first header.
+/// Size of `rdzv_config_value` in the first published header, in bytes.
 const VALUE_FIRST_SIZE: usize = 40;
 const NO_VALUE: rdzv_config_value = rdzv_config_value {
     struct_size: 0,
@@ -53,7 +54,8 @@ const NO_VALUE: rdzv_config_value = rdzv_config_value {
     text_len: 0,
 };
 
-/// What a rendezvous handler is made from. One thread at a time; while nobody changes it, any number.
+/// Parameters from which a rendezvous handler is created. One thread at a time may change them; any number
+/// of threads may read them while no thread changes them.
 #[derive(Debug)]
 pub struct rdzv_rendezvous_parameters {
     pub(crate) parameters: RendezvousParameters,
@@ -79,9 +81,9 @@ fn projected(value: Option<&ConfigValue>) -> rdzv_config_value {
     }
 }
 
-/// A value from C; `None` for one that is missing.
+/// Converts a value from C; `None` for `RDZV_CONFIG_MISSING`.
 unsafe fn parsed(value: *const rdzv_config_value, name: &str) -> Result<Option<ConfigValue>, Fault> {
-    // SAFETY: as the header wants it.
+    // SAFETY: NULL or valid, as the header requires.
     let value = unsafe {
         let given = sized::given_size(value, VALUE_FIRST_SIZE, name)?;
         sized::get(value, given, NO_VALUE)
@@ -93,24 +95,24 @@ unsafe fn parsed(value: *const rdzv_config_value, name: &str) -> Result<Option<C
         RDZV_CONFIG_BOOL => return Err(invalid(format!("`{name}.number` is {}: 1 or 0", value.number))),
         RDZV_CONFIG_INT => ConfigValue::Int(value.number),
         RDZV_CONFIG_FLOAT => ConfigValue::Float(value.fraction),
-        // SAFETY: as the header wants it.
+        // SAFETY: NULL or valid, as the header requires.
         RDZV_CONFIG_TEXT => unsafe { text(value.text, value.text_len, name) }?.into(),
         kind => return Err(invalid(format!("`{name}.kind` is {kind}, not an RDZV_CONFIG_ kind"))),
     }))
 }
 
-/// The stand-in for an option that is missing; NULL is none.
+/// Reads the default of an option; `None` for NULL.
 unsafe fn read_default(value: *const rdzv_config_value) -> Result<Option<ConfigValue>, Fault> {
-    // SAFETY: as the header wants it.
+    // SAFETY: NULL or valid, as the header requires.
     if value.is_null() { Ok(None) } else { unsafe { parsed(value, "default_value") } }
 }
 
-/// Parameters for the backend of that name: where its rendezvous is held, the run, and how many nodes there
-/// must and may be. What endpoint and run id must look like is the backend's matter. On success `*out` is
-/// yours until `rdzv_rendezvous_parameters_free`.
+/// Creates parameters for the backend `backend`: the endpoint of the rendezvous, the run id, and the
+/// minimum and maximum number of nodes. The backend defines the format of endpoint and run id. On success
+/// the caller owns `*out` and frees it with `rdzv_rendezvous_parameters_free`.
 ///
-/// Errors: `RDZV_INVALID_ARGUMENT`, in this order, when the name is empty, `min_nodes` is below 1, or
-/// `max_nodes` is below `min_nodes`.
+/// Errors: `RDZV_INVALID_ARGUMENT` if the name is empty, `min_nodes` is below 1, or `max_nodes` is below
+/// `min_nodes`, checked in this order.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_rendezvous_parameters_new(
     backend: *const u8,
@@ -124,7 +126,7 @@ pub unsafe extern "C" fn rdzv_rendezvous_parameters_new(
     out: *mut *mut rdzv_rendezvous_parameters,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: the pointers are NULL or as the header wants them; NULL is refused where it must be.
+    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused where it must be.
     unsafe {
         guard::call(error, || {
             let out = out_pointer(out, "out")?;
@@ -142,11 +144,11 @@ pub unsafe extern "C" fn rdzv_rendezvous_parameters_new(
 /// Frees parameters. NULL is ignored.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_rendezvous_parameters_free(parameters: *mut rdzv_rendezvous_parameters) {
-    // SAFETY: as the header wants it.
+    // SAFETY: NULL or valid, as the header requires.
     unsafe { guard::free(parameters) };
 }
 
-/// Where the others reach this node: a name or an address. Without it backends find their own.
+/// Sets the name or address at which other nodes reach this node. Without it, the backend determines one.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_rendezvous_parameters_set_local_addr(
     parameters: *mut rdzv_rendezvous_parameters,
@@ -154,7 +156,7 @@ pub unsafe extern "C" fn rdzv_rendezvous_parameters_set_local_addr(
     local_addr_len: usize,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: the pointers are NULL or as the header wants them; NULL is refused.
+    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
         guard::call(error, || {
             let parameters = reference_mut(parameters, "parameters")?;
@@ -164,8 +166,8 @@ pub unsafe extern "C" fn rdzv_rendezvous_parameters_set_local_addr(
     }
 }
 
-/// Sets options from a string `key=value,key=value`; each value is text. Blanks around keys and values do
-/// not count. On failure none is set.
+/// Sets options from a string `key=value,key=value`; each value is text. Spaces around keys and values are
+/// ignored. On failure, no option is set.
 ///
 /// Errors: `RDZV_INVALID_ARGUMENT` for an empty key or value.
 #[unsafe(no_mangle)]
@@ -175,7 +177,7 @@ pub unsafe extern "C" fn rdzv_rendezvous_parameters_set_config(
     config_len: usize,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: the pointers are NULL or as the header wants them; NULL is refused.
+    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
         guard::call(error, || {
             let parameters = reference_mut(parameters, "parameters")?;
@@ -188,7 +190,7 @@ pub unsafe extern "C" fn rdzv_rendezvous_parameters_set_config(
     }
 }
 
-/// Sets an option of the backend's own, in the place of one of the same name. `value->kind` must not be
+/// Sets a backend-specific option and replaces one of the same name. `value->kind` must not be
 /// `RDZV_CONFIG_MISSING`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_rendezvous_parameters_set(
@@ -198,7 +200,7 @@ pub unsafe extern "C" fn rdzv_rendezvous_parameters_set(
     value: *const rdzv_config_value,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: the pointers are NULL or as the header wants them; NULL is refused.
+    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
         guard::call(error, || {
             let parameters = reference_mut(parameters, "parameters")?;
@@ -211,7 +213,7 @@ pub unsafe extern "C" fn rdzv_rendezvous_parameters_set(
     }
 }
 
-/// Sets an option to a text.
+/// Sets an option to a text value.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_rendezvous_parameters_set_text(
     parameters: *mut rdzv_rendezvous_parameters,
@@ -221,7 +223,7 @@ pub unsafe extern "C" fn rdzv_rendezvous_parameters_set_text(
     value_len: usize,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: the pointers are NULL or as the header wants them; NULL is refused.
+    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
         guard::call(error, || {
             let parameters = reference_mut(parameters, "parameters")?;
@@ -232,7 +234,7 @@ pub unsafe extern "C" fn rdzv_rendezvous_parameters_set_text(
     }
 }
 
-/// Sets an option to an integer.
+/// Sets an option to an integer value.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_rendezvous_parameters_set_int(
     parameters: *mut rdzv_rendezvous_parameters,
@@ -241,7 +243,7 @@ pub unsafe extern "C" fn rdzv_rendezvous_parameters_set_int(
     value: i64,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: the pointers are NULL or as the header wants them; NULL is refused.
+    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
         guard::call(error, || {
             let parameters = reference_mut(parameters, "parameters")?;
@@ -251,44 +253,45 @@ pub unsafe extern "C" fn rdzv_rendezvous_parameters_set_int(
     }
 }
 
-/// The backend's name, its length in `*len` unless `len` is NULL. Not NUL-terminated; lives as long as the
-/// parameters. NULL for NULL. So with the three that follow.
+/// Returns the name of the backend and writes its length to `*len` unless `len` is NULL. The string is not
+/// NUL-terminated and is valid as long as the parameters. Returns NULL for NULL. The three functions that
+/// follow return their strings in the same form.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_rendezvous_parameters_backend(
     parameters: *const rdzv_rendezvous_parameters,
     len: *mut usize,
 ) -> *const u8 {
-    // SAFETY: as the header wants it.
+    // SAFETY: NULL or valid, as the header requires.
     unsafe { guard::read(parameters, null(), |of| borrowed(of.parameters.backend().as_bytes(), len)) }
 }
 
-/// Where the rendezvous is held.
+/// Returns the endpoint of the rendezvous.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_rendezvous_parameters_endpoint(
     parameters: *const rdzv_rendezvous_parameters,
     len: *mut usize,
 ) -> *const u8 {
-    // SAFETY: as the header wants it.
+    // SAFETY: NULL or valid, as the header requires.
     unsafe { guard::read(parameters, null(), |of| borrowed(of.parameters.endpoint().as_bytes(), len)) }
 }
 
-/// The run's name.
+/// Returns the run id.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_rendezvous_parameters_run_id(
     parameters: *const rdzv_rendezvous_parameters,
     len: *mut usize,
 ) -> *const u8 {
-    // SAFETY: as the header wants it.
+    // SAFETY: NULL or valid, as the header requires.
     unsafe { guard::read(parameters, null(), |of| borrowed(of.parameters.run_id().as_bytes(), len)) }
 }
 
-/// Where the others reach this node; NULL when that was not set.
+/// Returns the name or address at which other nodes reach this node; NULL if it was not set.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_rendezvous_parameters_local_addr(
     parameters: *const rdzv_rendezvous_parameters,
     len: *mut usize,
 ) -> *const u8 {
-    // SAFETY: as the header wants it.
+    // SAFETY: NULL or valid, as the header requires.
     unsafe {
         guard::read(parameters, null(), |of| {
             of.parameters.local_addr().map_or(null(), |address| borrowed(address.as_bytes(), len))
@@ -296,32 +299,32 @@ pub unsafe extern "C" fn rdzv_rendezvous_parameters_local_addr(
     }
 }
 
-/// How many nodes there must be; 0 for NULL.
+/// Returns the minimum number of nodes; 0 for NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_rendezvous_parameters_min_nodes(
     parameters: *const rdzv_rendezvous_parameters,
 ) -> i64 {
-    // SAFETY: as the header wants it.
+    // SAFETY: NULL or valid, as the header requires.
     unsafe { guard::read(parameters, 0, |of| of.parameters.min_nodes()) }
 }
 
-/// How many nodes there may be; 0 for NULL.
+/// Returns the maximum number of nodes; 0 for NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_rendezvous_parameters_max_nodes(
     parameters: *const rdzv_rendezvous_parameters,
 ) -> i64 {
-    // SAFETY: as the header wants it.
+    // SAFETY: NULL or valid, as the header requires.
     unsafe { guard::read(parameters, 0, |of| of.parameters.max_nodes()) }
 }
 
-/// The names of all options, in order; they replace the content of `keys`.
+/// Lists the names of all options in byte order; they replace the content of `keys`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_rendezvous_parameters_list(
     parameters: *const rdzv_rendezvous_parameters,
     keys: *mut rdzv_list,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: the pointers are NULL or as the header wants them; NULL is refused.
+    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
         guard::call(error, || {
             let of = reference(parameters, "parameters")?;
@@ -332,8 +335,8 @@ pub unsafe extern "C" fn rdzv_rendezvous_parameters_list(
     }
 }
 
-/// Fills `*value`, of which `struct_size` must be set, with the value of an option; its kind is
-/// `RDZV_CONFIG_MISSING` when there is none.
+/// Fills `*value`, whose `struct_size` the caller has set, with the value of an option. The kind is
+/// `RDZV_CONFIG_MISSING` if the option is not set.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_rendezvous_parameters_get(
     parameters: *const rdzv_rendezvous_parameters,
@@ -342,7 +345,7 @@ pub unsafe extern "C" fn rdzv_rendezvous_parameters_get(
     value: *mut rdzv_config_value,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: the pointers are NULL or as the header wants them; NULL is refused.
+    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
         guard::call(error, || {
             let of = reference(parameters, "parameters")?;
@@ -354,10 +357,10 @@ pub unsafe extern "C" fn rdzv_rendezvous_parameters_get(
     }
 }
 
-/// The value of an option as a truth value: a Boolean; the integers 1 and 0; or the texts `1 true t yes y`
-/// and `0 false f no n`, in any case and without blanks. Whether there is one, 1 or 0, goes to `*found`, and
-/// the value, 1 or 0, to `*value` (0 when there is none). `default_value` stands in for a missing option,
-/// and is read by the same rules; NULL for none.
+/// Reads an option as a Boolean. Accepted are a Boolean, the integers 1 and 0, and the texts `1 true t yes
+/// y` and `0 false f no n` in any case, without spaces. `*found` is 1 if there is a value, else 0; `*value`
+/// is 1 or 0 (0 if there is none). `default_value` replaces a missing option and is read by the same rules;
+/// NULL means no default.
 ///
 /// Errors: `RDZV_INVALID_ARGUMENT` for any other value.
 #[unsafe(no_mangle)]
@@ -370,7 +373,7 @@ pub unsafe extern "C" fn rdzv_rendezvous_parameters_get_as_bool(
     value: *mut i32,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: the pointers are NULL or as the header wants them; NULL is refused where it must be.
+    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused where it must be.
     unsafe {
         guard::call(error, || {
             let of = reference(parameters, "parameters")?;
@@ -386,11 +389,11 @@ pub unsafe extern "C" fn rdzv_rendezvous_parameters_get_as_bool(
     }
 }
 
-/// The value of an option as an integer: text is trimmed, fractions are cut off, true is 1. Whether there is
-/// one, 1 or 0, goes to `*found`, and the value to `*value` (0 when there is none). `default_value` stands
-/// in for a missing option, and is read by the same rules; NULL for none.
+/// Reads an option as an integer. Text is trimmed, fractions are truncated, true is 1. `*found` is 1 if
+/// there is a value, else 0; `*value` is the value (0 if there is none). `default_value` replaces a missing
+/// option and is read by the same rules; NULL means no default.
 ///
-/// Errors: `RDZV_INVALID_ARGUMENT` for any other value, or one that does not fit 64 bits.
+/// Errors: `RDZV_INVALID_ARGUMENT` for any other value, or one that does not fit into 64 bits.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_rendezvous_parameters_get_as_int(
     parameters: *const rdzv_rendezvous_parameters,
@@ -401,7 +404,7 @@ pub unsafe extern "C" fn rdzv_rendezvous_parameters_get_as_int(
     value: *mut i64,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: the pointers are NULL or as the header wants them; NULL is refused where it must be.
+    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused where it must be.
     unsafe {
         guard::call(error, || {
             let of = reference(parameters, "parameters")?;
@@ -417,11 +420,11 @@ pub unsafe extern "C" fn rdzv_rendezvous_parameters_get_as_int(
     }
 }
 
-/// Reads an endpoint: `host`, `host:port`, `[address]` or `[address]:port`; nothing at all is `localhost`.
-/// The host replaces the content of `host`; the port goes to `*port`, -1 when there is none.
+/// Parses an endpoint: `host`, `host:port`, `[address]` or `[address]:port`; an empty one is `localhost`.
+/// The host replaces the content of `host`; the port goes to `*port`, -1 if there is none.
 ///
-/// Errors: `RDZV_INVALID_ARGUMENT` for a port that is no number below 65536, or a host with letters that no
-/// host has.
+/// Errors: `RDZV_INVALID_ARGUMENT` for a port that is not a number below 65536, or a host with characters
+/// that are not valid in one.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_parse_endpoint(
     endpoint: *const u8,
@@ -430,7 +433,7 @@ pub unsafe extern "C" fn rdzv_parse_endpoint(
     port: *mut i32,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: the pointers are NULL or as the header wants them; NULL is refused.
+    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
         guard::call(error, || {
             let endpoint = text(endpoint, endpoint_len, "endpoint")?;
@@ -443,8 +446,9 @@ pub unsafe extern "C" fn rdzv_parse_endpoint(
     }
 }
 
-/// Reads a configuration string `key=value,key=value`. The keys, in order, replace the content of `keys`,
-/// and their values that of `values`. Blanks around both do not count; a later value of the same key wins.
+/// Parses a configuration string `key=value,key=value`. The keys, in byte order, replace the content of
+/// `keys`, and their values that of `values`. Spaces around both are ignored; the last value of a repeated
+/// key is used.
 ///
 /// Errors: `RDZV_INVALID_ARGUMENT` for an empty key or value.
 #[unsafe(no_mangle)]
@@ -455,7 +459,7 @@ pub unsafe extern "C" fn rdzv_parse_config(
     values: *mut rdzv_list,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: the pointers are NULL or as the header wants them; NULL is refused.
+    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
         guard::call(error, || {
             let config = text(config, config_len, "config")?;

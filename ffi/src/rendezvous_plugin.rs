@@ -1,4 +1,4 @@
-//! Rendezvous backends and URL schemes in code of yours.
+//! Rendezvous backends and URL schemes in user code.
 
 use crate::argument::{bytes, invalid, reference, reference_mut, text};
 use crate::buffer::rdzv_list;
@@ -31,7 +31,7 @@ type Destroy = Option<unsafe extern "C" fn(user_data: *mut c_void)>;
 type Ask =
     Option<unsafe extern "C" fn(user_data: *mut c_void, answer: *mut rdzv_rendezvous_answer) -> rdzv_status>;
 
-/// Takes the answer of code of yours. Valid during the call only.
+/// Receives the answer of user code to a call. Valid only during that call.
 #[derive(Debug, Default)]
 pub struct rdzv_rendezvous_answer {
     message: Option<String>,
@@ -40,29 +40,29 @@ pub struct rdzv_rendezvous_answer {
     event: Option<RoundEvent>,
     handler: Option<HandlerCode>,
     rendezvous: Option<UrlCode>,
-    /// The first thing that was wrong with what was answered.
+    /// First error found in the answer.
     flaw: Option<String>,
 }
 
-/// A rendezvous backend in code of yours. `create` is called on threads of the library's, by several at a
-/// time; it may block. It must not throw. A handler of the same backend that it asks its context for is
-/// refused with `RDZV_REENTRANT`.
+/// Rendezvous backend in user code. Several library threads may call `create` at the same time; it may
+/// block and must not throw. If it requests a handler of the same backend from its context, that call
+/// returns `RDZV_REENTRANT`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct rdzv_rendezvous_backend_vtable {
     /// `sizeof(rdzv_rendezvous_backend_vtable)`.
     pub struct_size: u32,
-    /// Not used; 0.
+    /// Reserved; 0.
     pub reserved: u32,
     /// Passed to both functions.
     pub user_data: *mut c_void,
-    /// What errors call the code. UTF-8, NUL-terminated, copied; NULL: a name of the library's.
+    /// Name of the backend in error messages. UTF-8, NUL-terminated, copied; NULL: a default name.
     pub name: *const c_char,
-    /// How long a call to the backend or to one of its handlers may take, in milliseconds, above 0, until its
-    /// caller gets `RDZV_TIMED_OUT` and the code is left behind; -1: 600,000.
+    /// Time that a call to the backend or to one of its handlers may take, in milliseconds, above 0; -1:
+    /// 600,000. After that, the caller gets `RDZV_TIMED_OUT` and the call is abandoned on its thread.
     pub timeout_ms: i64,
-    /// Makes a handler for these parameters, tells it with `rdzv_rendezvous_answer_set_handler`, and returns
-    /// `RDZV_OK`, or why it does not: any status of this header. Must not be NULL.
+    /// Creates a handler for these parameters and passes it to `rdzv_rendezvous_answer_set_handler`.
+    /// Returns `RDZV_OK`, or any other status of this header as the reason for failure. Must not be NULL.
     pub create: Option<
         unsafe extern "C" fn(
             user_data: *mut c_void,
@@ -70,34 +70,35 @@ pub struct rdzv_rendezvous_backend_vtable {
             answer: *mut rdzv_rendezvous_answer,
         ) -> rdzv_status,
     >,
-    /// Called once, when the context is gone and so are the handlers, URL rendezvous, agents, loops and RPC
-    /// workers that were made with it. Stores and servers of the context may outlive it, so that `user_data`
-    /// may own some. May be NULL.
+    /// Called once, after the context and all handlers, URL rendezvous, agents, loops and RPC workers that
+    /// were created with it have been freed. Stores and servers of the context may outlive it, so
+    /// `user_data` may own some. May be NULL.
     pub destroy: Option<unsafe extern "C" fn(user_data: *mut c_void)>,
 }
 
-/// A handler in code of yours. Its functions are called on threads of the library's, by several at a time;
-/// they may block, and must not throw. What they call on the handle that is calling them returns
-/// `RDZV_REENTRANT`. Each returns `RDZV_OK`, or why it did not do it: any status of this header.
+/// Rendezvous handler in user code. Several library threads may call its functions at the same time; they
+/// may block and must not throw. A call that they make on the handle from which they are called returns
+/// `RDZV_REENTRANT`. Each returns `RDZV_OK`, or any other status of this header as the reason for failure.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct rdzv_rendezvous_handler_vtable {
     /// `sizeof(rdzv_rendezvous_handler_vtable)`.
     pub struct_size: u32,
-    /// 1 if the ranks that this node starts shall use the store that the nodes met over, else 0.
+    /// 1 if the worker ranks of this node use the store over which the nodes met, else 0.
     pub use_agent_store: u32,
     /// Passed to all functions.
     pub user_data: *mut c_void,
-    /// The backend that it is of, which must be the one that was asked for. UTF-8, NUL-terminated, copied.
+    /// Name of the handler's backend, which must be the requested one. UTF-8, NUL-terminated, copied.
     pub backend: *const c_char,
-    /// The run. UTF-8, NUL-terminated, copied; NULL: that of the parameters.
+    /// Run id. UTF-8, NUL-terminated, copied; NULL: that of the parameters.
     pub run_id: *const c_char,
-    /// Joins, waits until the group is whole, and answers it with `rdzv_rendezvous_answer_set_group`. Must not
-    /// be NULL.
+    /// Joins, waits until the round is complete, and passes the result to
+    /// `rdzv_rendezvous_answer_set_group`. Must not be NULL.
     pub next_rendezvous: Option<
         unsafe extern "C" fn(user_data: *mut c_void, answer: *mut rdzv_rendezvous_answer) -> rdzv_status,
     >,
-    /// Answers the number 1 if the rendezvous is closed, else 0. Must not be NULL.
+    /// Answers the number 1 if the rendezvous is closed, else 0 (`rdzv_rendezvous_answer_set_number`). Must
+    /// not be NULL.
     pub is_closed: Option<
         unsafe extern "C" fn(user_data: *mut c_void, answer: *mut rdzv_rendezvous_answer) -> rdzv_status,
     >,
@@ -105,12 +106,12 @@ pub struct rdzv_rendezvous_handler_vtable {
     pub set_closed: Option<
         unsafe extern "C" fn(user_data: *mut c_void, answer: *mut rdzv_rendezvous_answer) -> rdzv_status,
     >,
-    /// Answers how many nodes wait for the next round. Must not be NULL.
+    /// Answers the number of nodes that wait for the next round. Must not be NULL.
     pub num_nodes_waiting: Option<
         unsafe extern "C" fn(user_data: *mut c_void, answer: *mut rdzv_rendezvous_answer) -> rdzv_status,
     >,
-    /// Waits up to `timeout_ms` for the next event and answers it with `rdzv_rendezvous_answer_set_event`;
-    /// nothing when there was none. NULL: the backend has no events.
+    /// Waits up to `timeout_ms` for the next event and passes it to `rdzv_rendezvous_answer_set_event`;
+    /// sets no answer if there was none. NULL: the backend has no events.
     pub next_event: Option<
         unsafe extern "C" fn(
             user_data: *mut c_void,
@@ -118,12 +119,13 @@ pub struct rdzv_rendezvous_handler_vtable {
             answer: *mut rdzv_rendezvous_answer,
         ) -> rdzv_status,
     >,
-    /// Gives everything back; 1 if all went well, else 0. May be NULL.
+    /// Leaves the rendezvous and releases its resources; returns 1 on success, else 0. May be NULL.
     pub shutdown: Option<unsafe extern "C" fn(user_data: *mut c_void) -> i32>,
-    /// The callers of the functions that are under way have gone: end what they wait for. May be NULL.
+    /// Called when the callers of the functions in progress have stopped waiting; ends the waits of those
+    /// functions. May be NULL.
     pub cancel: Option<unsafe extern "C" fn(user_data: *mut c_void)>,
-    /// Closes the rendezvous since the job has failed, and has the other nodes told `message` (UTF-8, not
-    /// NUL-terminated), as `RDZV_ROUND_EVENT_JOB_FAILED`. NULL: `set_closed` does.
+    /// Closes the rendezvous because the job has failed, and sends `message` (UTF-8, not NUL-terminated) to
+    /// the other nodes as `RDZV_ROUND_EVENT_JOB_FAILED`. NULL: `set_closed` is called instead.
     pub fail: Option<
         unsafe extern "C" fn(
             user_data: *mut c_void,
@@ -132,54 +134,57 @@ pub struct rdzv_rendezvous_handler_vtable {
             answer: *mut rdzv_rendezvous_answer,
         ) -> rdzv_status,
     >,
-    /// This node goes in the middle of the round, with its work undone: the other nodes are to hear of it as of
-    /// a death. It may be called twice; `shutdown` follows. May be NULL.
+    /// Called when this node leaves in the middle of a round with its work unfinished: reports it to the
+    /// other nodes as a death. May be called twice; `shutdown` follows. May be NULL.
     pub abandon: Option<unsafe extern "C" fn(user_data: *mut c_void)>,
-    /// 1 if `next_event` tells of every death and of the end of the round, else 0. Then agents wait at their
-    /// exit barrier for as long as it takes.
+    /// 1 if `next_event` reports every death and the end of the round, else 0. If it is 1, agents wait at
+    /// their exit barrier without a time limit.
     pub tells_of_deaths: u32,
-    /// Not used; 0.
+    /// Reserved; 0.
     pub reserved: u32,
-    /// Called once, when the handler is gone and none of its functions is under way. May be NULL.
+    /// Called once, when the handler has been freed and none of its functions is in progress. May be NULL.
     pub destroy: Option<unsafe extern "C" fn(user_data: *mut c_void)>,
 }
 
-/// What a URL scheme of yours is asked. Everything in it is valid during the call only.
+/// Request to a URL scheme in user code. All its content is valid only during the call.
 #[repr(C)]
 #[derive(Debug)]
 pub struct rdzv_url_question {
-    /// Size of this struct in the library that made it, in bytes; later fields are absent when it is smaller.
+    /// Size of this struct, in bytes, in the library that created it. If it is smaller than expected, later
+    /// fields are absent.
     pub struct_size: u32,
-    /// Not used; 0.
+    /// Reserved; 0.
     pub reserved: u32,
-    /// The URL; its query has the rank and the world size that the caller named. UTF-8, not NUL-terminated.
+    /// URL, whose query includes the rank and the world size that the caller passed. UTF-8, not
+    /// NUL-terminated.
     pub url: *const u8,
-    /// Its length.
+    /// Length of `url` in bytes.
     pub url_len: usize,
-    /// How long the rendezvous may take, in milliseconds.
+    /// Timeout of the rendezvous, in milliseconds.
     pub timeout_ms: i64,
-    /// Where a store is to listen that this process hosts; length 0 when the caller did not say. UTF-8.
+    /// Name or address on which a store hosted by this process listens; length 0 if the caller set none.
+    /// UTF-8, not NUL-terminated.
     pub listen_host: *const u8,
-    /// Its length.
+    /// Length of `listen_host` in bytes.
     pub listen_host_len: usize,
 }
 
-/// A URL scheme in code of yours. `begin` is called on threads of the library's, by several at a time; it
-/// may block, and must not throw.
+/// URL scheme in user code. Several library threads may call `begin` at the same time; it may block and
+/// must not throw.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct rdzv_url_scheme_vtable {
     /// `sizeof(rdzv_url_scheme_vtable)`.
     pub struct_size: u32,
-    /// Not used; 0.
+    /// Reserved; 0.
     pub reserved: u32,
     /// Passed to both functions.
     pub user_data: *mut c_void,
-    /// How much longer than the caller's timeout a call may take, in milliseconds, above 0, until its caller
-    /// gets `RDZV_TIMED_OUT` and the code is left behind; -1: 600,000.
+    /// Time that a call may take beyond the caller's timeout, in milliseconds, above 0; -1: 600,000. After
+    /// that, the caller gets `RDZV_TIMED_OUT` and the call is abandoned on its thread.
     pub timeout_ms: i64,
-    /// Begins a rendezvous, tells it with `rdzv_rendezvous_answer_set_rendezvous`, and returns `RDZV_OK`, or
-    /// why it does not: any status of this header. Must not be NULL.
+    /// Begins a rendezvous and passes it to `rdzv_rendezvous_answer_set_rendezvous`. Returns `RDZV_OK`, or
+    /// any other status of this header as the reason for failure. Must not be NULL.
     pub begin: Option<
         unsafe extern "C" fn(
             user_data: *mut c_void,
@@ -187,36 +192,37 @@ pub struct rdzv_url_scheme_vtable {
             answer: *mut rdzv_rendezvous_answer,
         ) -> rdzv_status,
     >,
-    /// Called once, when the context is gone and so are the handlers, URL rendezvous, agents, loops and RPC
-    /// workers that were made with it. Stores and servers of the context may outlive it, so that `user_data`
-    /// may own some. May be NULL.
+    /// Called once, after the context and all handlers, URL rendezvous, agents, loops and RPC workers that
+    /// were created with it have been freed. Stores and servers of the context may outlive it, so
+    /// `user_data` may own some. May be NULL.
     pub destroy: Option<unsafe extern "C" fn(user_data: *mut c_void)>,
 }
 
-/// A rendezvous by URL in code of yours, under way. Its functions are called on threads of the library's,
-/// one at a time but for `cancel`; they may block, and must not throw.
+/// Rendezvous by URL in user code. Its functions are called on library threads, one at a time except for
+/// `cancel`; they may block and must not throw.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct rdzv_url_rendezvous_vtable {
     /// `sizeof(rdzv_url_rendezvous_vtable)`.
     pub struct_size: u32,
-    /// Not used; 0.
+    /// Reserved; 0.
     pub reserved: u32,
     /// Passed to all functions.
     pub user_data: *mut c_void,
-    /// Meets the others, answers the group with `rdzv_rendezvous_answer_set_group`, and returns `RDZV_OK`, or
-    /// why it did not. Must not be NULL.
+    /// Waits for the other ranks and passes the result to `rdzv_rendezvous_answer_set_group`. Returns
+    /// `RDZV_OK`, or any other status of this header as the reason for failure. Must not be NULL.
     pub next: Option<
         unsafe extern "C" fn(user_data: *mut c_void, answer: *mut rdzv_rendezvous_answer) -> rdzv_status,
     >,
-    /// Called once, when the rendezvous is gone and none of its functions is under way. May be NULL.
+    /// Called once, when the rendezvous has been freed and none of its functions is in progress. May be
+    /// NULL.
     pub destroy: Option<unsafe extern "C" fn(user_data: *mut c_void)>,
-    /// The caller of `next` has gone, since it was cancelled or its time is up: end what `next` waits for. May
-    /// be NULL.
+    /// Called when the caller of `next` has stopped waiting, because it was cancelled or timed out; ends
+    /// the wait of `next`. May be NULL.
     pub cancel: Option<unsafe extern "C" fn(user_data: *mut c_void)>,
 }
 
-/// The sizes of the vtables in the first header.
+/// Sizes of the vtables in the first published header, in bytes.
 const BACKEND_FIRST_SIZE: usize = 48;
 const HANDLER_FIRST_SIZE: usize = 120;
 const SCHEME_FIRST_SIZE: usize = 40;
@@ -267,14 +273,14 @@ const NO_RENDEZVOUS: rdzv_url_rendezvous_vtable = rdzv_url_rendezvous_vtable {
     cancel: None,
 };
 
-/// What code of the program's calls its own, and how it takes that back.
+/// State that user code owns, and the function that destroys it.
 #[derive(Debug)]
 struct Owned {
     user_data: *mut c_void,
     destroy: Destroy,
 }
 
-// SAFETY: the header tells that the functions are called on threads of the library's, by several at a time.
+// SAFETY: the header says that library threads call the functions, several at a time.
 unsafe impl Send for Owned {}
 // SAFETY: as above.
 unsafe impl Sync for Owned {}
@@ -282,13 +288,13 @@ unsafe impl Sync for Owned {}
 impl Drop for Owned {
     fn drop(&mut self) {
         if let Some(destroy) = self.destroy {
-            // SAFETY: the vtable was given for this, and nothing is asked any more.
+            // SAFETY: the vtable was supplied for this call, and nothing is asked any more.
             unsafe { destroy(self.user_data) };
         }
     }
 }
 
-/// Asks code of the program's, which `plugin` names.
+/// Calls user code, which `plugin` names in errors.
 fn ask(
     plugin: &str,
     function: impl FnOnce(*mut rdzv_rendezvous_answer) -> rdzv_status,
@@ -331,7 +337,7 @@ struct BackendCode {
     name: String,
 }
 
-// SAFETY: of the vtable only the functions are used, as the header tells.
+// SAFETY: only the functions of the vtable are used, on any thread, as the header says.
 unsafe impl Send for BackendCode {}
 // SAFETY: as above.
 unsafe impl Sync for BackendCode {}
@@ -344,7 +350,7 @@ impl CreateHandler for BackendCode {
     fn create(&self, parameters: &RendezvousParameters) -> Result<Box<dyn RendezvousHandler>, HandlerError> {
         let create = self.vtable.create.ok_or_else(|| gave_no(&self.name, "function"))?;
         let borrowed = rdzv_rendezvous_parameters { parameters: parameters.clone() };
-        // SAFETY: the vtable was given for this; what is passed lives until the function returns.
+        // SAFETY: the vtable was supplied for this call; what is passed lives until the function returns.
         let answer =
             ask(&self.name, |answer| unsafe { create(self.owned.user_data, &raw const borrowed, answer) })?;
         let mut handler = answer.handler.ok_or_else(|| gave_no(&self.name, "handler"))?;
@@ -367,7 +373,7 @@ struct HandlerCode {
     run_id: Option<String>,
 }
 
-// SAFETY: of the vtable only the functions are used, as the header tells.
+// SAFETY: only the functions of the vtable are used, on any thread, as the header says.
 unsafe impl Send for HandlerCode {}
 // SAFETY: as above.
 unsafe impl Sync for HandlerCode {}
@@ -375,7 +381,7 @@ unsafe impl Sync for HandlerCode {}
 impl HandlerCode {
     fn ask(&self, function: Ask) -> Result<rdzv_rendezvous_answer, HandlerError> {
         let function = function.ok_or_else(|| gave_no(&self.backend, "function"))?;
-        // SAFETY: the vtable was given for this.
+        // SAFETY: the vtable was supplied for this call.
         ask(&self.backend, |answer| unsafe { function(self.owned.user_data, answer) })
     }
 
@@ -416,14 +422,14 @@ impl RendezvousHandler for HandlerCode {
             return Err(HandlerError::NoEvents { backend: self.backend.as_str().into() });
         };
         let timeout_ms = i64::try_from(timeout.as_millis()).unwrap_or(i64::MAX);
-        // SAFETY: the vtable was given for this.
+        // SAFETY: the vtable was supplied for this call.
         let function = |answer| unsafe { next_event(self.owned.user_data, timeout_ms, answer) };
         ask(&self.backend, function).map(|answer| answer.event)
     }
 
     fn fail(&self, message: &str) -> Result<(), HandlerError> {
         let Some(fail) = self.vtable.fail else { return self.set_closed() };
-        // SAFETY: the vtable was given for this.
+        // SAFETY: the vtable was supplied for this call.
         let function =
             |answer| unsafe { fail(self.owned.user_data, message.as_ptr(), message.len(), answer) };
         ask(&self.backend, function).map(drop)
@@ -439,19 +445,19 @@ impl RendezvousHandler for HandlerCode {
 
     fn abandon(&self) {
         if let Some(abandon) = self.vtable.abandon {
-            // SAFETY: the vtable was given for this.
+            // SAFETY: the vtable was supplied for this call.
             unsafe { abandon(self.owned.user_data) };
         }
     }
 
     fn shutdown(&self) -> bool {
-        // SAFETY: the vtable was given for this.
+        // SAFETY: the vtable was supplied for this call.
         self.vtable.shutdown.is_none_or(|shutdown| unsafe { shutdown(self.owned.user_data) } != 0)
     }
 
     fn cancel(&self) {
         if let Some(cancel) = self.vtable.cancel {
-            // SAFETY: the vtable was given for this.
+            // SAFETY: the vtable was supplied for this call.
             unsafe { cancel(self.owned.user_data) };
         }
     }
@@ -463,7 +469,7 @@ struct SchemeCode {
     name: String,
 }
 
-// SAFETY: of the vtable only the functions are used, as the header tells.
+// SAFETY: only the functions of the vtable are used, on any thread, as the header says.
 unsafe impl Send for SchemeCode {}
 // SAFETY: as above.
 unsafe impl Sync for SchemeCode {}
@@ -481,7 +487,7 @@ impl UrlHandler for SchemeCode {
             listen_host: listen_host.as_ptr(),
             listen_host_len: listen_host.len(),
         };
-        // SAFETY: the vtable was given for this; what is passed lives until the function returns.
+        // SAFETY: the vtable was supplied for this call; what is passed lives until the function returns.
         let function = |answer| unsafe { begin(self.owned.user_data, &raw const question, answer) };
         let mut code =
             ask(&self.name, function)?.rendezvous.ok_or_else(|| gave_no(&self.name, "rendezvous"))?;
@@ -501,7 +507,7 @@ struct UrlCode {
 impl UrlRendezvous for UrlCode {
     fn next(&mut self) -> Result<Meeting, HandlerError> {
         let next = self.next.ok_or_else(|| gave_no(&self.name, "function"))?;
-        // SAFETY: the vtable was given for this.
+        // SAFETY: the vtable was supplied for this call.
         let answer = ask(&self.name, |answer| unsafe { next(self.owned.user_data, answer) })?;
         let group = answer.group.ok_or_else(|| gave_no(&self.name, "group"))?;
         Ok(Meeting { store: group.store, rank: group.rank, world_size: group.world_size })
@@ -509,17 +515,17 @@ impl UrlRendezvous for UrlCode {
 
     fn interrupt(&self) -> Option<Arc<dyn Fn() + Send + Sync>> {
         let (cancel, owned) = (self.cancel?, Arc::clone(&self.owned));
-        // SAFETY: the vtable was given for this, and `owned` is not destroyed before.
+        // SAFETY: the vtable was supplied for this call, and `owned` is not destroyed before.
         Some(Arc::new(move || unsafe { cancel(owned.user_data) }))
     }
 }
 
-/// NUL-terminated text of a vtable's; `None` for NULL.
+/// Reads a NUL-terminated string of a vtable; `None` for NULL.
 unsafe fn name(text: *const c_char, name: &str) -> Result<Option<String>, Fault> {
     if text.is_null() {
         return Ok(None);
     }
-    // SAFETY: the header wants it NUL-terminated.
+    // SAFETY: the string is NUL-terminated, as the header requires.
     let text = unsafe { CStr::from_ptr(text) }.to_str();
     text.map(|text| Some(text.into())).map_err(|error| invalid(format!("`{name}` is not UTF-8: {error}")))
 }
@@ -533,11 +539,12 @@ fn foreign_options(timeout_ms: i64) -> Result<ForeignOptions, Fault> {
     }
 }
 
-/// Registers a rendezvous backend in code of yours under the name `backend`; `vtable` is copied. The same
-/// again (`create` and `user_data` alike) changes nothing, and `destroy` is called once all the same. On
-/// success the library owns `user_data`, until it calls `destroy`; on failure it stays yours.
+/// Registers a rendezvous backend in user code under the name `backend`; `vtable` is copied. Registering
+/// the same one again (equal `create` and `user_data`) has no effect, and `destroy` is still called only
+/// once. On success the library owns `user_data` until it calls `destroy`; on failure the caller keeps it.
 ///
-/// Errors: `RDZV_ALREADY_REGISTERED` when another has the name, `RDZV_INVALID_ARGUMENT` for an empty one.
+/// Errors: `RDZV_ALREADY_REGISTERED` (another backend has the name), `RDZV_INVALID_ARGUMENT` (the name is
+/// empty).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_context_register_backend(
     context: *const rdzv_context,
@@ -546,7 +553,7 @@ pub unsafe extern "C" fn rdzv_context_register_backend(
     vtable: *const rdzv_rendezvous_backend_vtable,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: the pointers are NULL or as the header wants them; NULL is refused where it must be.
+    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused where it must be.
     unsafe {
         guard::call(error, || {
             let home = &reference(context, "context")?.home;
@@ -563,7 +570,8 @@ pub unsafe extern "C" fn rdzv_context_register_backend(
             let code = Arc::new(BackendCode { owned, vtable, name });
             let foreign = ForeignBackend::new(Arc::clone(&code) as Arc<dyn CreateHandler>, options);
             let registered = home.rendezvous().register(backend, Arc::new(foreign));
-            // Nobody else holds what was not taken: it stays the caller's, or is there already.
+            // A sole reference means that the registry did not take it: `user_data` stays with the caller, or
+            // is registered already.
             if let Some(mut code) = Arc::into_inner(code) {
                 code.owned.destroy = None;
             }
@@ -572,10 +580,10 @@ pub unsafe extern "C" fn rdzv_context_register_backend(
     }
 }
 
-/// Registers a URL scheme in code of yours; `vtable` is copied. Schemes in URLs are in small letters. On
-/// success the library owns `user_data`, until it calls `destroy`; on failure it stays yours.
+/// Registers a URL scheme in user code; `vtable` is copied. Schemes in URLs are in lower case. On success
+/// the library owns `user_data` until it calls `destroy`; on failure the caller keeps it.
 ///
-/// Errors: `RDZV_ALREADY_REGISTERED` when anybody has the scheme, be it the same code.
+/// Errors: `RDZV_ALREADY_REGISTERED` if the scheme is registered, even with the same code.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_context_register_url_scheme(
     context: *const rdzv_context,
@@ -584,7 +592,7 @@ pub unsafe extern "C" fn rdzv_context_register_url_scheme(
     vtable: *const rdzv_url_scheme_vtable,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: the pointers are NULL or as the header wants them; NULL is refused where it must be.
+    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused where it must be.
     unsafe {
         guard::call(error, || {
             let home = &reference(context, "context")?.home;
@@ -608,13 +616,13 @@ pub unsafe extern "C" fn rdzv_context_register_url_scheme(
     }
 }
 
-/// Fills an answer; what is wrong is told to whoever asked. NULL is nobody's answer.
+/// Fills an answer and records an error for the caller of the user code. NULL is ignored.
 unsafe fn respond(
     answer: *mut rdzv_rendezvous_answer,
     body: impl FnOnce(&mut rdzv_rendezvous_answer) -> Result<(), Fault>,
 ) {
     guard::quiet((), || {
-        // SAFETY: NULL, or the answer of the call that is under way.
+        // SAFETY: NULL, or the answer of the call in progress.
         let Some(answer) = (unsafe { answer.as_mut() }) else { return };
         if let Err(fault) = body(answer) {
             answer.flaw.get_or_insert_with(|| fault.message.clone());
@@ -622,18 +630,19 @@ unsafe fn respond(
     });
 }
 
-/// Answers a number. For use within the functions of a backend of yours, as those that follow.
+/// Sets a number as the answer. This and the functions that follow are for use inside the functions of a
+/// backend in user code.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_rendezvous_answer_set_number(answer: *mut rdzv_rendezvous_answer, number: i64) {
     let body = |answer: &mut rdzv_rendezvous_answer| {
         answer.number = Some(number);
         Ok(())
     };
-    // SAFETY: as the header wants it.
+    // SAFETY: NULL or valid, as the header requires.
     unsafe { respond(answer, body) };
 }
 
-/// Tells in words why the operation failed, in UTF-8; they are the error's message.
+/// Sets the message of the error, in UTF-8, for an operation that fails.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_rendezvous_answer_set_message(
     answer: *mut rdzv_rendezvous_answer,
@@ -641,19 +650,21 @@ pub unsafe extern "C" fn rdzv_rendezvous_answer_set_message(
     message_len: usize,
 ) {
     let body = |answer: &mut rdzv_rendezvous_answer| {
-        // SAFETY: as the header wants it.
+        // SAFETY: NULL or valid, as the header requires.
         let message = unsafe { bytes(message, message_len, "message") }?;
         answer.message = Some(String::from_utf8_lossy(message).into_owned());
         Ok(())
     };
-    // SAFETY: as the header wants it.
+    // SAFETY: NULL or valid, as the header requires.
     unsafe { respond(answer, body) };
 }
 
-/// Answers the group: the store that its nodes share, of which a reference is kept, so that you may free
-/// your handle; this node's rank, from 0; how many they are, above the rank, or by URL also below 0 when
-/// nobody knows; and where the ranks of the job find their store (of no concern by URL), with a port from 0 to
-/// 65,535. Any other rank or port fails the call that asked with `RDZV_INVALID_ARGUMENT`.
+/// Sets the result of joining as the answer. `store` is the store that the nodes share; the library keeps a
+/// reference, so the caller may free its handle. `rank` is this node's rank, from 0. `world_size` is the
+/// number of nodes, above `rank`; for a URL scheme it may be negative if the number is unknown.
+/// `master_addr` and `master_port` (0 to 65,535) are the address at which the ranks of the job find their
+/// store; a URL scheme need not set them. Any other rank or port makes the call fail with
+/// `RDZV_INVALID_ARGUMENT`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_rendezvous_answer_set_group(
     answer: *mut rdzv_rendezvous_answer,
@@ -665,7 +676,7 @@ pub unsafe extern "C" fn rdzv_rendezvous_answer_set_group(
     master_port: i64,
 ) {
     let body = |answer: &mut rdzv_rendezvous_answer| {
-        // SAFETY: as the header wants it.
+        // SAFETY: NULL or valid, as the header requires.
         let (store, master_addr) =
             unsafe { (reference(store, "store")?, text(master_addr, master_addr_len, "master_addr")?) };
         if rank < 0 || (world_size >= 0 && rank >= world_size) {
@@ -684,11 +695,11 @@ pub unsafe extern "C" fn rdzv_rendezvous_answer_set_group(
         });
         Ok(())
     };
-    // SAFETY: as the header wants it.
+    // SAFETY: NULL or valid, as the header requires.
     unsafe { respond(answer, body) };
 }
 
-/// Answers an event; `name` is that of the node that died, or that closed the run.
+/// Sets an event as the answer. `name` is the name of the node that died or that closed the run.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_rendezvous_answer_set_event(
     answer: *mut rdzv_rendezvous_answer,
@@ -697,24 +708,24 @@ pub unsafe extern "C" fn rdzv_rendezvous_answer_set_event(
     name_len: usize,
 ) {
     let body = |answer: &mut rdzv_rendezvous_answer| {
-        // SAFETY: as the header wants it.
+        // SAFETY: NULL or valid, as the header requires.
         answer.event = unsafe { parsed(event, text(name, name_len, "name")?) }?;
         Ok(())
     };
-    // SAFETY: as the header wants it.
+    // SAFETY: NULL or valid, as the header requires.
     unsafe { respond(answer, body) };
 }
 
-/// Answers a handler; `vtable` is copied, and the library owns its `user_data`, until it calls `destroy`,
-/// whatever becomes of the call. A vtable in which something is missing is not taken: the caller gets
-/// `RDZV_INVALID_ARGUMENT`, and its `user_data` stays yours.
+/// Sets a handler as the answer. `vtable` is copied, and the library owns its `user_data` until it calls
+/// `destroy`, whatever the outcome of the call. If a mandatory entry of the vtable is missing, the caller
+/// gets `RDZV_INVALID_ARGUMENT` and `user_data` stays with the user code.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_rendezvous_answer_set_handler(
     answer: *mut rdzv_rendezvous_answer,
     vtable: *const rdzv_rendezvous_handler_vtable,
 ) {
     let body = |answer: &mut rdzv_rendezvous_answer| {
-        // SAFETY: as the header wants it.
+        // SAFETY: NULL or valid, as the header requires.
         let (vtable, backend, run_id) = unsafe {
             let given = sized::given_size(vtable, HANDLER_FIRST_SIZE, "vtable")?;
             let vtable = sized::get(vtable, given, NO_HANDLER);
@@ -734,19 +745,19 @@ pub unsafe extern "C" fn rdzv_rendezvous_answer_set_handler(
         answer.handler = Some(HandlerCode { owned, vtable, backend, run_id });
         Ok(())
     };
-    // SAFETY: as the header wants it.
+    // SAFETY: NULL or valid, as the header requires.
     unsafe { respond(answer, body) };
 }
 
-/// Answers a rendezvous by URL that has begun; `vtable` is copied, and its `user_data` owned as that of a
-/// handler.
+/// Sets a rendezvous by URL as the answer. `vtable` is copied, and its `user_data` is owned as that of a
+/// handler is.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_rendezvous_answer_set_rendezvous(
     answer: *mut rdzv_rendezvous_answer,
     vtable: *const rdzv_url_rendezvous_vtable,
 ) {
     let body = |answer: &mut rdzv_rendezvous_answer| {
-        // SAFETY: as the header wants it.
+        // SAFETY: NULL or valid, as the header requires.
         let vtable = unsafe {
             let given = sized::given_size(vtable, RENDEZVOUS_FIRST_SIZE, "vtable")?;
             sized::get(vtable, given, NO_RENDEZVOUS)
@@ -759,18 +770,18 @@ pub unsafe extern "C" fn rdzv_rendezvous_answer_set_rendezvous(
             Some(UrlCode { owned, next: vtable.next, cancel: vtable.cancel, name: String::new() });
         Ok(())
     };
-    // SAFETY: as the header wants it.
+    // SAFETY: NULL or valid, as the header requires.
     unsafe { respond(answer, body) };
 }
 
-/// The names of the backends of this context, in order; they replace the content of `names`.
+/// Lists the names of the context's backends in byte order; they replace the content of `names`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_context_list_backends(
     context: *const rdzv_context,
     names: *mut rdzv_list,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: the pointers are NULL or as the header wants them; NULL is refused.
+    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
         guard::call(error, || {
             let home = &reference(context, "context")?.home;

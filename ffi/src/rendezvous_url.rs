@@ -14,13 +14,13 @@ use rendezvous_core::rendezvous::url::{RankEnvironment, WorldSize};
 use std::fmt;
 use std::sync::{Arc, Mutex, TryLockError};
 
-/// What the caller of a rendezvous knows beside the URL. One thread at a time; free it when you like.
+/// Options of a rendezvous by URL. One thread at a time; they may be freed at any time.
 #[derive(Debug, Default)]
 pub struct rdzv_rendezvous_url_options {
     options: UrlOptions,
 }
 
-/// A rendezvous by URL under way. One thread at a time, but for `rdzv_rendezvous_url_cancel`.
+/// Rendezvous by URL. One thread at a time, except for `rdzv_rendezvous_url_cancel`.
 pub struct rdzv_rendezvous_url {
     poison: Poison,
     rendezvous: Mutex<Box<dyn UrlRendezvous>>,
@@ -34,14 +34,15 @@ impl fmt::Debug for rdzv_rendezvous_url {
     }
 }
 
-/// Options with every default: rank and world size are in the URL or in the variables, 30 minutes, and no
-/// variables. On success `*out` is yours until `rdzv_rendezvous_url_options_free`.
+/// Creates options with all defaults: rank and world size are taken from the URL or the variables, the
+/// timeout is 30 minutes, and no variables are set. On success the caller owns `*out` and frees it with
+/// `rdzv_rendezvous_url_options_free`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_rendezvous_url_options_new(
     out: *mut *mut rdzv_rendezvous_url_options,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: the pointers are NULL or as the header wants them; NULL is refused.
+    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
         guard::call(error, || {
             out_pointer(out, "out")?.put(Box::into_raw(Box::default()));
@@ -53,18 +54,19 @@ pub unsafe extern "C" fn rdzv_rendezvous_url_options_new(
 /// Frees options. NULL is ignored.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_rendezvous_url_options_free(options: *mut rdzv_rendezvous_url_options) {
-    // SAFETY: as the header wants it.
+    // SAFETY: NULL or valid, as the header requires.
     unsafe { guard::free(options) };
 }
 
-/// This process's rank; -1: it is in the URL or in the variables. A URL must not name what is set here.
+/// Sets this process's rank; -1: it is in the URL or in the variables. A rank that is set here must not be
+/// in the URL, too.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_rendezvous_url_options_set_rank(
     options: *mut rdzv_rendezvous_url_options,
     rank: i64,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: the pointers are NULL or as the header wants them; NULL is refused.
+    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
         guard::call(error, || {
             reference_mut(options, "options")?.options.rank = rank;
@@ -73,14 +75,14 @@ pub unsafe extern "C" fn rdzv_rendezvous_url_options_set_rank(
     }
 }
 
-/// How many ranks there are; -1: it is in the URL or in the variables.
+/// Sets the number of ranks; -1: it is in the URL or in the variables.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_rendezvous_url_options_set_world_size(
     options: *mut rdzv_rendezvous_url_options,
     world_size: i64,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: the pointers are NULL or as the header wants them; NULL is refused.
+    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
         guard::call(error, || {
             let options = reference_mut(options, "options")?;
@@ -91,14 +93,14 @@ pub unsafe extern "C" fn rdzv_rendezvous_url_options_set_world_size(
     }
 }
 
-/// Nobody knows how many ranks there are: the group is dynamic, and nobody is counted. The variables of
-/// `env://` still may know.
+/// Declares the number of ranks unknown: the group is dynamic, and the rendezvous does not wait for a
+/// number of ranks. The variables of `env://` may still set it.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_rendezvous_url_options_set_dynamic(
     options: *mut rdzv_rendezvous_url_options,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: the pointers are NULL or as the header wants them; NULL is refused.
+    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
         guard::call(error, || {
             reference_mut(options, "options")?.options.world_size = WorldSize::Dynamic;
@@ -107,15 +109,15 @@ pub unsafe extern "C" fn rdzv_rendezvous_url_options_set_dynamic(
     }
 }
 
-/// How long the others may be waited for, and the store's operations may take that name no timeout, in
-/// milliseconds. Above 0; default 1,800,000.
+/// Sets the time to wait for the other ranks, in milliseconds, above 0; default 1,800,000. It is also the
+/// default timeout of the store's operations.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_rendezvous_url_options_set_timeout_ms(
     options: *mut rdzv_rendezvous_url_options,
     timeout_ms: i64,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: the pointers are NULL or as the header wants them; NULL is refused.
+    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
         guard::call(error, || {
             let options = reference_mut(options, "options")?;
@@ -125,7 +127,7 @@ pub unsafe extern "C" fn rdzv_rendezvous_url_options_set_timeout_ms(
     }
 }
 
-/// Where the rank that hosts the store listens, when that is not what the URL says: a name or an address.
+/// Sets the name or address on which the rank that hosts the store listens, if it differs from the URL's.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_rendezvous_url_options_set_listen_host(
     options: *mut rdzv_rendezvous_url_options,
@@ -133,7 +135,7 @@ pub unsafe extern "C" fn rdzv_rendezvous_url_options_set_listen_host(
     listen_host_len: usize,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: the pointers are NULL or as the header wants them; NULL is refused.
+    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
         guard::call(error, || {
             let options = reference_mut(options, "options")?;
@@ -147,7 +149,7 @@ pub unsafe extern "C" fn rdzv_rendezvous_url_options_set_listen_host(
     }
 }
 
-/// The place of a variable that a rendezvous may depend on.
+/// Returns the slot of a variable that a rendezvous may depend on.
 pub(crate) fn variable<'a>(
     environment: &'a mut RankEnvironment,
     name: &str,
@@ -162,8 +164,9 @@ pub(crate) fn variable<'a>(
     })
 }
 
-/// What a variable of the environment says: `RANK`, `WORLD_SIZE`, `MASTER_ADDR`, `MASTER_PORT` or
-/// `TORCHELASTIC_USE_AGENT_STORE`. The library never reads the environment: pass those that you have.
+/// Sets the value of an environment variable: `RANK`, `WORLD_SIZE`, `MASTER_ADDR`, `MASTER_PORT` or
+/// `TORCHELASTIC_USE_AGENT_STORE`. The library never reads the environment; pass the variables that are
+/// set.
 ///
 /// Errors: `RDZV_INVALID_ARGUMENT` for any other name.
 #[unsafe(no_mangle)]
@@ -175,7 +178,7 @@ pub unsafe extern "C" fn rdzv_rendezvous_url_options_set_variable(
     value_len: usize,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: the pointers are NULL or as the header wants them; NULL is refused.
+    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
         guard::call(error, || {
             let environment = &mut reference_mut(options, "options")?.options.environment;
@@ -186,12 +189,14 @@ pub unsafe extern "C" fn rdzv_rendezvous_url_options_set_variable(
     }
 }
 
-/// Begins a rendezvous by URL: `tcp://`, `env://`, or of another scheme that the context has. It meets
-/// nobody yet: that is `rdzv_rendezvous_url_next`. `context` may be NULL for a fresh one, `options` NULL for
-/// the defaults. On success `*out` is yours until `rdzv_rendezvous_url_free`.
+/// Begins a rendezvous by URL: `tcp://`, `env://` or another scheme of the context. This does not wait for
+/// other ranks; `rdzv_rendezvous_url_next` does. `context` may be NULL, which creates a new one; `options`
+/// may be NULL for the defaults. On success the caller owns `*out` and frees it with
+/// `rdzv_rendezvous_url_free`.
 ///
-/// Errors: `RDZV_INVALID_ARGUMENT` (it is no URL, or it and the options both name a rank or a world size),
-/// `RDZV_NOT_REGISTERED` (nobody handles the scheme); of a scheme in code of yours what its `begin` returns.
+/// Errors: `RDZV_INVALID_ARGUMENT` (the text is not a URL, or both it and the options set a rank or a world
+/// size), `RDZV_NOT_REGISTERED` (the scheme has no handler); for a scheme in user code also the status that
+/// its `begin` returns.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_rendezvous_url_begin(
     context: *const rdzv_context,
@@ -201,7 +206,7 @@ pub unsafe extern "C" fn rdzv_rendezvous_url_begin(
     out: *mut *mut rdzv_rendezvous_url,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: the pointers are NULL or as the header wants them; NULL is refused where it must be.
+    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused where it must be.
     unsafe {
         guard::call(error, || {
             let out = out_pointer(out, "out")?;
@@ -219,27 +224,27 @@ pub unsafe extern "C" fn rdzv_rendezvous_url_begin(
     }
 }
 
-/// Frees a rendezvous. What it gave lives on. NULL is ignored.
+/// Frees a rendezvous. Its results remain valid. NULL is ignored.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_rendezvous_url_free(rendezvous: *mut rdzv_rendezvous_url) {
-    // SAFETY: as the header wants it.
+    // SAFETY: NULL or valid, as the header requires.
     unsafe { guard::free(rendezvous) };
 }
 
-/// Meets the others. The built-in schemes do so once: a second time is `RDZV_UNSUPPORTED`. On success `*out`
-/// is yours until `rdzv_rendezvous_info_free`.
+/// Waits for the other ranks. The built-in schemes support one call; a second one returns
+/// `RDZV_UNSUPPORTED`. On success the caller owns `*out` and frees it with `rdzv_rendezvous_info_free`.
 ///
-/// Errors: `RDZV_INVALID_ARGUMENT` (what the URL or the variables lack, or makes no sense),
-/// `RDZV_CANCELLED`, `RDZV_REENTRANT` (another call is under way on the handle); on the rank that hosts the
-/// store those of `rdzv_server_start`; those of `rdzv_store_connect`, and `RDZV_TIMED_OUT` when not all
-/// ranks came; of a scheme in code of yours what its `next` returns.
+/// Errors: `RDZV_INVALID_ARGUMENT` (a value is missing in the URL and the variables, or is not valid),
+/// `RDZV_CANCELLED`, `RDZV_REENTRANT` (another call is in progress on the handle); on the rank that hosts
+/// the store also those of `rdzv_server_start`; those of `rdzv_store_connect`, and `RDZV_TIMED_OUT` if some
+/// ranks did not arrive; for a scheme in user code also the status that its `next` returns.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_rendezvous_url_next(
     rendezvous: *mut rdzv_rendezvous_url,
     out: *mut *mut rdzv_rendezvous_info,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: the pointers are NULL or as the header wants them; NULL is refused.
+    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
         guard::call_on(rendezvous.as_ref().map(|of| &of.poison), error, || {
             let of = crate::argument::reference(rendezvous, "rendezvous")?;
@@ -263,10 +268,10 @@ pub unsafe extern "C" fn rdzv_rendezvous_url_next(
     }
 }
 
-/// Ends the `rdzv_rendezvous_url_next` that is under way in another thread with `RDZV_CANCELLED`. Later
-/// calls are as ever. Any thread. NULL is ignored.
+/// Cancels the `rdzv_rendezvous_url_next` in progress on another thread, which returns `RDZV_CANCELLED`.
+/// Later calls are not affected. Any thread may call this. NULL is ignored.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_rendezvous_url_cancel(rendezvous: *const rdzv_rendezvous_url) {
-    // SAFETY: as the header wants it.
+    // SAFETY: NULL or valid, as the header requires.
     unsafe { guard::read(rendezvous, (), |of| of.canceller.cancel()) };
 }

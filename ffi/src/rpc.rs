@@ -132,7 +132,7 @@ unsafe fn operate(
     error: *mut *mut rdzv_error,
     body: impl FnOnce(&rdzv_rpc) -> Result<(), Fault>,
 ) -> rdzv_status {
-    // SAFETY: the pointers are NULL or as the header wants them; NULL is refused.
+    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
         guard::call_on(rpc.as_ref().map(|rpc| &rpc.poison), error, || {
             let rpc = reference(rpc, "rpc")?;
@@ -315,7 +315,7 @@ pub(crate) unsafe fn put_event(
     why: *mut rdzv_buffer,
 ) {
     let id = worker.map_or(-1, |worker| i32::from(worker.id));
-    // SAFETY: the pointers are NULL or as the header wants them.
+    // SAFETY: the pointers are NULL or valid as the header requires.
     unsafe {
         sized::put(event, given, &rdzv_rpc_event { struct_size: 0, kind, id, reserved: 0 });
         if let Ok(name) = reference_mut(name, "name") {
@@ -327,21 +327,21 @@ pub(crate) unsafe fn put_event(
     }
 }
 
-/// Makes this process a worker of a group, as PyTorch's `init_rpc`, and returns once it is a member. The group
-/// meets by the URL of the options, and its keys stand beneath `rpc_prefix_N`, where N counts the attempts of
-/// the context. `rank`: the worker's number; -1: the URL or the variables say it. `world_size`: how many
-/// workers a static group has; -1 or 0 for a dynamic one, whose workers come and go. `options` may be NULL for
-/// those of `tcp`, `handlers` NULL for none, `context` NULL for a fresh one. A context has one worker at a
-/// time. On success `*out` is yours until `rdzv_rpc_free`; on failure nothing is left in this process.
-/// `rdzv_rpc_options_cancel` ends it from another thread.
+/// Makes this process a worker of a group, as PyTorch's `init_rpc`, and returns once it is a member. The
+/// group meets by the URL of the options, and its keys stand beneath `rpc_prefix_N`, where N counts the
+/// attempts of the context. `rank`: the worker's number; -1: the URL or the variables say it. `world_size`:
+/// how many workers a static group has; -1 or 0 for a dynamic one, whose workers come and go. `options` may
+/// be NULL for those of `tcp`, `handlers` NULL for none, `context` NULL for a fresh one. A context has one
+/// worker at a time. On success the caller owns `*out` and frees it with `rdzv_rpc_free`; on failure
+/// nothing is left in this process. `rdzv_rpc_options_cancel` ends it from another thread.
 ///
-/// Errors: `RDZV_INVALID_ARGUMENT` (name, rank, URL), `RDZV_RPC_ALREADY_INITIALIZED`, `RDZV_BACKEND_MISMATCH`
-/// (no backend makes such options), `RDZV_RPC_MIXED_GROUP`, `RDZV_RPC_NAME_TAKEN`, `RDZV_RPC_DEVICE_MAP`,
-/// `RDZV_TIMED_OUT` (`rdzv_error_rank` has who did not come), `RDZV_RPC_UNREACHED`, `RDZV_RPC_PEER_DIED`,
-/// `RDZV_RPC_EVICTED`, `RDZV_RPC_MEMBERSHIP`, `RDZV_SERVER_GONE` (the store), `RDZV_CANCELLED`,
-/// `RDZV_REENTRANT` (a backend that makes options asks); those of `rdzv_rendezvous_url_next` and
-/// `rdzv_server_start`; of a backend of yours what its `init` returns, and `RDZV_WRONG_PROTOCOL` (it gave no
-/// worker).
+/// Errors: `RDZV_INVALID_ARGUMENT` (name, rank, URL), `RDZV_RPC_ALREADY_INITIALIZED`,
+/// `RDZV_BACKEND_MISMATCH` (no backend makes such options), `RDZV_RPC_MIXED_GROUP`, `RDZV_RPC_NAME_TAKEN`,
+/// `RDZV_RPC_DEVICE_MAP`, `RDZV_TIMED_OUT` (`rdzv_error_rank` has who did not come), `RDZV_RPC_UNREACHED`,
+/// `RDZV_RPC_PEER_DIED`, `RDZV_RPC_EVICTED`, `RDZV_RPC_MEMBERSHIP`, `RDZV_SERVER_GONE` (the store),
+/// `RDZV_CANCELLED`, `RDZV_REENTRANT` (a backend that makes options asks); those of
+/// `rdzv_rendezvous_url_next` and `rdzv_server_start`; of a backend of yours what its `init` returns, and
+/// `RDZV_WRONG_PROTOCOL` (it gave no worker).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_rpc_init(
     context: *const rdzv_context,
@@ -354,7 +354,7 @@ pub unsafe extern "C" fn rdzv_rpc_init(
     out: *mut *mut rdzv_rpc,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: the pointers are NULL or as the header wants them; NULL is refused where it must be.
+    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused where it must be.
     unsafe {
         guard::call(error, || {
             let out = out_pointer(out, "out")?;
@@ -381,7 +381,7 @@ pub unsafe extern "C" fn rdzv_rpc_init_over_store(
     out: *mut *mut rdzv_rpc,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: the pointers are NULL or as the header wants them; NULL is refused where it must be.
+    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused where it must be.
     unsafe {
         guard::call(error, || {
             let out = out_pointer(out, "out")?;
@@ -399,7 +399,7 @@ pub unsafe extern "C" fn rdzv_rpc_init_over_store(
 /// `destroy` tells for certain that a handler is needed no more. NULL is ignored.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_rpc_free(rpc: *mut rdzv_rpc) {
-    // SAFETY: as the header wants it.
+    // SAFETY: NULL or valid, as the header requires.
     unsafe { guard::free(rpc) };
 }
 
@@ -449,29 +449,29 @@ pub unsafe extern "C" fn rdzv_rpc_shutdown(
 /// thread, but not from a callback. NULL is ignored.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_rpc_cancel(rpc: *const rdzv_rpc) {
-    // SAFETY: as the header wants it.
+    // SAFETY: NULL or valid, as the header requires.
     unsafe { guard::read(rpc, (), |of| of.canceller.cancel()) };
 }
 
-/// The worker's own name, its length in `*len` unless `len` is NULL. Not NUL-terminated; lives as long as the
-/// worker. NULL for NULL.
+/// The worker's own name, its length in `*len` unless `len` is NULL. The string is not NUL-terminated and
+/// is valid as long as the worker. NULL for NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_rpc_name(rpc: *const rdzv_rpc, len: *mut usize) -> *const u8 {
-    // SAFETY: as the header wants it.
+    // SAFETY: NULL or valid, as the header requires.
     unsafe { guard::read(rpc, null(), |of| borrowed(of.agent.me().name.as_bytes(), len)) }
 }
 
 /// The worker's own number; -1 for NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_rpc_id(rpc: *const rdzv_rpc) -> i32 {
-    // SAFETY: as the header wants it.
+    // SAFETY: NULL or valid, as the header requires.
     unsafe { guard::read(rpc, -1, |of| i32::from(of.agent.me().id)) }
 }
 
 /// Where the worker takes calls, as its name is given. NULL also for a worker of a backend of yours.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_rpc_address(rpc: *const rdzv_rpc, len: *mut usize) -> *const u8 {
-    // SAFETY: as the header wants it.
+    // SAFETY: NULL or valid, as the header requires.
     unsafe {
         guard::read(rpc, null(), |of| {
             of.agent.tcp().map_or(null(), |tcp| borrowed(tcp.address().as_bytes(), len))
@@ -479,11 +479,11 @@ pub unsafe extern "C" fn rdzv_rpc_address(rpc: *const rdzv_rpc, len: *mut usize)
     }
 }
 
-/// All workers of the group, this one included; none once it is of no group any more. On success `*out` is
-/// yours until `rdzv_rpc_workers_free`.
+/// All workers of the group, this one included; none once it is of no group any more. On success the caller
+/// owns `*out` and frees it with `rdzv_rpc_workers_free`.
 ///
-/// Errors: of a backend of yours what its `list_workers` returns, `RDZV_INVALID_ARGUMENT` (it answers what is
-/// no worker), and `RDZV_REENTRANT` where the same worker's functions ask.
+/// Errors: of a backend of yours what its `list_workers` returns, `RDZV_INVALID_ARGUMENT` (it answers what
+/// is no worker), and `RDZV_REENTRANT` where the same worker's functions ask.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_rpc_list_workers(
     rpc: *const rdzv_rpc,
@@ -627,7 +627,7 @@ pub unsafe extern "C" fn rdzv_rpc_list_reverse_map(
 /// backend of yours.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_rpc_events_lost(rpc: *const rdzv_rpc) -> u64 {
-    // SAFETY: as the header wants it.
+    // SAFETY: NULL or valid, as the header requires.
     unsafe { guard::read(rpc, 0, |of| of.agent.tcp().map_or(0, RpcAgent::events_lost)) }
 }
 

@@ -31,7 +31,7 @@ unsafe fn call_on(
     // Not within the guard, since a poisoned worker gives back as well; nothing in it panics.
     // SAFETY: as the header wants it.
     let read = unsafe { spec(call) };
-    // SAFETY: the pointers are NULL or as the header wants them; NULL is refused.
+    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
         guard::call_on(rpc.as_ref().map(|rpc| &rpc.poison), error, || {
             let rpc = reference(rpc, "rpc")?;
@@ -295,7 +295,8 @@ fn vain_wait() -> Fault {
         .during("call")
 }
 
-/// Calls a worker, and does not wait. On success `*out` is yours until `rdzv_rpc_future_free`.
+/// Calls a worker, and does not wait. On success the caller owns `*out` and frees it with
+/// `rdzv_rpc_future_free`.
 ///
 /// Errors: those of `rdzv_rpc_call` that are known at once.
 #[unsafe(no_mangle)]
@@ -395,7 +396,7 @@ pub unsafe extern "C" fn rdzv_rpc_notify(
 /// ignored.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_rpc_future_free(future: *mut rdzv_rpc_future) {
-    // SAFETY: as the header wants it.
+    // SAFETY: NULL or valid, as the header requires.
     unsafe { guard::free(future) };
 }
 
@@ -415,7 +416,7 @@ pub unsafe extern "C" fn rdzv_rpc_future_wait(
     answer: *mut rdzv_buffer,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: the pointers are NULL or as the header wants them; NULL is refused where it must be.
+    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused where it must be.
     unsafe {
         guard::call_on(future.as_ref().map(|future| &future.poison), error, || {
             let future = reference(future, "future")?;
@@ -444,7 +445,7 @@ pub unsafe extern "C" fn rdzv_rpc_future_wait(
 /// waits, and for NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_rpc_future_is_ready(future: *const rdzv_rpc_future) -> i32 {
-    // SAFETY: as the header wants it.
+    // SAFETY: NULL or valid, as the header requires.
     unsafe {
         guard::read(future, 0, |of| {
             let mut state = of.lock();
@@ -462,7 +463,7 @@ pub unsafe extern "C" fn rdzv_rpc_future_is_ready(future: *const rdzv_rpc_future
 /// called is told; a backend of yours sees it (`rdzv_rpc_responder_is_wanted`). Any thread. NULL is ignored.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_rpc_future_cancel(future: *const rdzv_rpc_future) {
-    // SAFETY: as the header wants it.
+    // SAFETY: NULL or valid, as the header requires.
     unsafe {
         guard::read(future, (), |of| of.canceller.end());
     }

@@ -105,7 +105,7 @@ pub unsafe extern "C" fn rdzv_error_new_of_call(
 /// Whom a call is for.
 unsafe fn callee_of<'a>(given: &rdzv_rpc_call_spec) -> Result<Callee<'a>, Fault> {
     if !given.callee.is_null() {
-        // SAFETY: as the header wants it.
+        // SAFETY: NULL or valid, as the header requires.
         return Ok(Callee::Name(unsafe { text(given.callee, given.callee_len, "callee") }?));
     }
     let id = u16::try_from(given.callee_id).map_err(|_| {
@@ -116,7 +116,7 @@ unsafe fn callee_of<'a>(given: &rdzv_rpc_call_spec) -> Result<Callee<'a>, Fault>
 
 /// A call as it came from C, with its bytes. From here on they are given back whatever happens.
 pub(crate) unsafe fn spec<'a>(given: *const rdzv_rpc_call_spec) -> Result<CallSpec<'a>, Fault> {
-    // SAFETY: as the header wants it.
+    // SAFETY: NULL or valid, as the header requires.
     unsafe {
         let size = sized::given_size(given, SPEC_FIRST_SIZE, "call")?;
         let given = sized::get(given, size, NO_SPEC);
@@ -137,9 +137,9 @@ pub(crate) unsafe fn spec<'a>(given: *const rdzv_rpc_call_spec) -> Result<CallSp
 #[cold]
 #[inline(never)]
 pub(crate) fn naming(fault: Fault, callee: Callee<'_>) -> Fault {
-    fault.with(|known| match callee {
-        Callee::Name(name) if known.nodes.is_empty() => known.nodes = vec![name.as_bytes().to_vec()],
-        Callee::Id(id) if known.nodes.is_empty() && known.ranks.is_empty() => known.ranks = vec![id.into()],
+    fault.with(|details| match callee {
+        Callee::Name(name) if details.nodes.is_empty() => details.nodes = vec![name.as_bytes().to_vec()],
+        Callee::Id(id) if details.nodes.is_empty() && details.ranks.is_empty() => details.ranks = vec![id.into()],
         Callee::Name(_) | Callee::Id(_) => {}
     })
 }

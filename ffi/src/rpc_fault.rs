@@ -44,7 +44,7 @@ pub(crate) fn name_fault(error: &HandlerError) -> Fault {
 }
 
 fn system_fault(error: &io::Error, message: String) -> Fault {
-    Fault::new(RDZV_EXHAUSTED, message).with(|known| known.os_error = error.raw_os_error().unwrap_or(0))
+    Fault::new(RDZV_EXHAUSTED, message).with(|details| details.os_error = error.raw_os_error().unwrap_or(0))
 }
 
 const fn status_of_membership(error: &MembershipError) -> rdzv_status {
@@ -82,10 +82,10 @@ pub(crate) fn agent_fault(error: &AgentError) -> Fault {
         AgentError::Foreign { status, .. } => *status,
     };
     let waited = error.absent().map_or(Duration::ZERO, |absent| absent.waited);
-    Fault::new(status, error.to_string()).with(|known| {
-        known.ranks = error.ids().into_iter().map(i64::from).collect();
-        known.nodes = error.names().into_iter().map(|name| name.as_bytes().to_vec()).collect();
-        known.elapsed_ms = i64::try_from(waited.as_millis()).unwrap_or(i64::MAX);
+    Fault::new(status, error.to_string()).with(|details| {
+        details.ranks = error.ids().into_iter().map(i64::from).collect();
+        details.nodes = error.names().into_iter().map(|name| name.as_bytes().to_vec()).collect();
+        details.elapsed_ms = i64::try_from(waited.as_millis()).unwrap_or(i64::MAX);
     })
 }
 
@@ -198,33 +198,33 @@ pub(crate) fn group_call_fault(error: &GroupCallError) -> Fault {
         GroupCallError::Late { .. } => RDZV_TIMED_OUT,
         GroupCallError::Untaken { .. } => RDZV_LIMIT_EXCEEDED,
     };
-    Fault::new(status, error.to_string()).during("call").with(|known| {
+    Fault::new(status, error.to_string()).during("call").with(|details| {
         if let Some(callee) = callee_of(error) {
-            known.nodes = vec![callee.name.as_bytes().to_vec()];
+            details.nodes = vec![callee.name.as_bytes().to_vec()];
         }
         match error {
             GroupCallError::NotCallable(NotCallable::UnknownName { name }) => {
-                known.nodes = vec![name.as_bytes().to_vec()];
+                details.nodes = vec![name.as_bytes().to_vec()];
             }
-            GroupCallError::NotCallable(NotCallable::UnknownId { id }) => known.ranks = vec![i64::from(*id)],
+            GroupCallError::NotCallable(NotCallable::UnknownId { id }) => details.ranks = vec![i64::from(*id)],
             _ => {}
         }
         if let GroupCallError::Call(error) = error {
-            known.peer = error.address.to_string();
-            known.phase = error.phase().map_or("", CallPhase::name).into();
+            details.peer = error.address.to_string();
+            details.phase = error.phase().map_or("", CallPhase::name).into();
             match &error.why {
                 CallFailure::DeadlinePassed { elapsed, .. } => {
-                    known.elapsed_ms = i64::try_from(elapsed.as_millis()).unwrap_or(i64::MAX);
+                    details.elapsed_ms = i64::try_from(elapsed.as_millis()).unwrap_or(i64::MAX);
                 }
-                CallFailure::Remote { message, .. } => known.cause = message.to_string(),
+                CallFailure::Remote { message, .. } => details.cause = message.to_string(),
                 _ => {}
             }
         }
         match error {
-            GroupCallError::Foreign { cause, .. } => known.cause = cause.to_string(),
+            GroupCallError::Foreign { cause, .. } => details.cause = cause.to_string(),
             GroupCallError::Late { elapsed, .. } => {
-                known.phase = CallPhase::InFlight.name().into();
-                known.elapsed_ms = i64::try_from(elapsed.as_millis()).unwrap_or(i64::MAX);
+                details.phase = CallPhase::InFlight.name().into();
+                details.elapsed_ms = i64::try_from(elapsed.as_millis()).unwrap_or(i64::MAX);
             }
             _ => {}
         }

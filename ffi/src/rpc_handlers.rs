@@ -155,7 +155,7 @@ fn failed(message: String) -> Fault {
 
 /// A failure of a handler whose words are the cause.
 fn fault_of(status: rdzv_status, message: String) -> Fault {
-    Fault::new(status, message.clone()).with(|known| known.cause = message)
+    Fault::new(status, message.clone()).with(|details| details.cause = message)
 }
 
 /// What a backend of the program's is told of a handler that did not answer.
@@ -184,7 +184,7 @@ pub(crate) struct HandlerCode {
     destroy: OnceLock<unsafe extern "C" fn(user_data: *mut c_void)>,
 }
 
-// SAFETY: the header tells that the functions are called on threads of the library's, by several at a time.
+// SAFETY: the header tells that the functions are called on threads of the library, by several at a time.
 unsafe impl Send for HandlerCode {}
 // SAFETY: as above.
 unsafe impl Sync for HandlerCode {}
@@ -297,7 +297,7 @@ pub(crate) unsafe fn parsed(
     (user_data, destroy): (*mut c_void, Option<unsafe extern "C" fn(user_data: *mut c_void)>),
     take: impl FnOnce(Entry) -> Result<(), Fault>,
 ) -> Result<(), Fault> {
-    // SAFETY: as the header wants it.
+    // SAFETY: NULL or valid, as the header requires.
     let name = unsafe { text(name, name_len, "name") }?;
     let run = match run {
         RDZV_RPC_INLINE => Run::Inline,
@@ -317,13 +317,13 @@ pub(crate) unsafe fn parsed(
     Ok(())
 }
 
-/// No handlers. On success `*out` is yours until `rdzv_rpc_handlers_free`.
+/// No handlers. On success the caller owns `*out` and frees it with `rdzv_rpc_handlers_free`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_rpc_handlers_new(
     out: *mut *mut rdzv_rpc_handlers,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: the pointers are NULL or as the header wants them; NULL is refused.
+    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
         guard::call(error, || {
             out_pointer(out, "out")?.put(Box::into_raw(Box::default()));
@@ -339,7 +339,7 @@ pub unsafe extern "C" fn rdzv_rpc_handlers_clone(
     out: *mut *mut rdzv_rpc_handlers,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: the pointers are NULL or as the header wants them; NULL is refused.
+    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
         guard::call(error, || {
             let handlers = reference(handlers, "handlers")?;
@@ -353,13 +353,13 @@ pub unsafe extern "C" fn rdzv_rpc_handlers_clone(
 /// Frees handlers. Workers that were made with them keep what they need. NULL is ignored.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_rpc_handlers_free(handlers: *mut rdzv_rpc_handlers) {
-    // SAFETY: as the header wants it.
+    // SAFETY: NULL or valid, as the header requires.
     unsafe { guard::free(handlers) };
 }
 
 /// Adds a handler. `run` is `RDZV_RPC_INLINE`, `RDZV_RPC_POOLED`, or `RDZV_RPC_LOOP` for a worker that is
 /// made with `rdzv_loop_rpc_init`: then `handle` and `destroy` are NULL, and requests are events of the
-/// loop. Otherwise `handle` is called on threads of the library's, by several at a time; it must not throw.
+/// loop. Otherwise `handle` is called on threads of the library, by several at a time; it must not throw.
 /// It owns the responder, and may answer later, with the bytes that it took (`rdzv_rpc_request_take`). It
 /// may free its worker; to shut that down is `RDZV_REENTRANT` there, and so is waiting for a call in an
 /// inline handler. On success the library owns `user_data`, until it calls `destroy` (which may be NULL)
@@ -384,7 +384,7 @@ pub unsafe extern "C" fn rdzv_rpc_handlers_add(
     destroy: Option<unsafe extern "C" fn(user_data: *mut c_void)>,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: the pointers are NULL or as the header wants them; NULL is refused where it must be.
+    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused where it must be.
     unsafe {
         guard::call(error, || {
             let handlers = reference_mut(handlers, "handlers")?;
@@ -491,7 +491,7 @@ pub unsafe extern "C" fn rdzv_rpc_handlers_dispatch(
     user_data: *mut c_void,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: the pointers are NULL or as the header wants them; NULL is refused where it must be.
+    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused where it must be.
     unsafe {
         guard::call(error, || {
             let handlers = reference(handlers, "handlers")?;
@@ -530,7 +530,7 @@ pub unsafe extern "C" fn rdzv_rpc_handlers_dispatch_to(
     responder: *mut rdzv_rpc_responder,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: the pointers are NULL or as the header wants them; NULL is refused where it must be.
+    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused where it must be.
     unsafe {
         guard::call(error, || {
             let handlers = reference(handlers, "handlers")?;
@@ -595,14 +595,14 @@ pub unsafe extern "C" fn rdzv_rpc_request_caller(
     request: *const rdzv_rpc_request,
     len: *mut usize,
 ) -> *const u8 {
-    // SAFETY: as the header wants it.
+    // SAFETY: NULL or valid, as the header requires.
     unsafe { guard::read(request, null(), |of| borrowed(of.caller.as_bytes(), len)) }
 }
 
 /// The caller's number. 0 for NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_rpc_request_caller_id(request: *const rdzv_rpc_request) -> u16 {
-    // SAFETY: as the header wants it.
+    // SAFETY: NULL or valid, as the header requires.
     unsafe { guard::read(request, 0, |of| of.caller_id) }
 }
 
@@ -612,7 +612,7 @@ pub unsafe extern "C" fn rdzv_rpc_request_handler(
     request: *const rdzv_rpc_request,
     len: *mut usize,
 ) -> *const u8 {
-    // SAFETY: as the header wants it.
+    // SAFETY: NULL or valid, as the header requires.
     unsafe { guard::read(request, null(), |of| borrowed(of.handler.as_bytes(), len)) }
 }
 
@@ -623,7 +623,7 @@ pub unsafe extern "C" fn rdzv_rpc_request_payload(
     request: *const rdzv_rpc_request,
     len: *mut usize,
 ) -> *const u8 {
-    // SAFETY: as the header wants it.
+    // SAFETY: NULL or valid, as the header requires.
     unsafe { guard::read(request, null(), |of| borrowed(of.bytes().get(), len)) }
 }
 
@@ -640,7 +640,7 @@ pub unsafe extern "C" fn rdzv_rpc_request_take(
     out: *mut rdzv_buffer,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: the pointers are NULL or as the header wants them; NULL is refused.
+    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
         guard::call(error, || {
             let (request, out) = (reference(request, "request")?, reference_mut(out, "out")?);
@@ -654,7 +654,7 @@ pub unsafe extern "C" fn rdzv_rpc_request_take(
 /// Whether the caller wants an answer, 1 or 0; what is answered all the same is dropped. 0 for NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_rpc_request_answer_is_wanted(request: *const rdzv_rpc_request) -> i32 {
-    // SAFETY: as the header wants it.
+    // SAFETY: NULL or valid, as the header requires.
     unsafe { guard::read(request, 0, |of| i32::from(of.kind == CallKind::Responded)) }
 }
 
@@ -663,7 +663,7 @@ pub unsafe extern "C" fn rdzv_rpc_request_answer_is_wanted(request: *const rdzv_
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_rpc_request_time_left_ms(request: *const rdzv_rpc_request) -> i64 {
     let millis = |time: Duration| i64::try_from(time.as_millis()).unwrap_or(i64::MAX);
-    // SAFETY: as the header wants it.
+    // SAFETY: NULL or valid, as the header requires.
     unsafe { guard::read(request, 0, |of| of.time_left.map_or(-1, millis)) }
 }
 
@@ -673,7 +673,7 @@ unsafe fn respond(
     error: *mut *mut rdzv_error,
     answer: impl FnOnce() -> Result<Result<Payload, Fault>, Fault>,
 ) -> rdzv_status {
-    // SAFETY: the pointers are NULL or as the header wants them; NULL is refused.
+    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
         guard::call(error, || {
             let answer = answer();
@@ -767,7 +767,7 @@ pub unsafe extern "C" fn rdzv_rpc_responder_fail_with(
 /// a notice, and for NULL. For a handler or a backend of yours that has much to do for an answer.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_rpc_responder_is_wanted(responder: *const rdzv_rpc_responder) -> i32 {
-    // SAFETY: as the header wants it.
+    // SAFETY: NULL or valid, as the header requires.
     unsafe {
         guard::read(responder, 0, |of| match &of.0 {
             Back::Caller(responder) => i32::from(responder.is_wanted()),
@@ -779,6 +779,6 @@ pub unsafe extern "C" fn rdzv_rpc_responder_is_wanted(responder: *const rdzv_rpc
 /// Frees a responder: the caller hears that there is no answer. NULL is ignored.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_rpc_responder_free(responder: *mut rdzv_rpc_responder) {
-    // SAFETY: as the header wants it.
+    // SAFETY: NULL or valid, as the header requires.
     unsafe { guard::free(responder) };
 }

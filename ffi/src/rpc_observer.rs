@@ -56,9 +56,9 @@ pub struct rdzv_rpc_observer {
 }
 
 /// Looks at the group whose keys are those of `store`: those of a job's first group are beneath
-/// `rpc_prefix_0`, which `rdzv_store_with_prefix` goes to. It has a connection and a thread of its own, looks
-/// twice a second, and at once when a native server tells of a change. Your handle may be freed. On success
-/// `*out` is yours until `rdzv_rpc_observer_free`.
+/// `rpc_prefix_0`, which `rdzv_store_with_prefix` goes to. It has a connection and a thread of its own,
+/// looks twice a second, and at once when a native server tells of a change. Your handle may be freed. On
+/// success the caller owns `*out` and frees it with `rdzv_rpc_observer_free`.
 ///
 /// Errors: those of `rdzv_store_connect`, `RDZV_EXHAUSTED`.
 #[unsafe(no_mangle)]
@@ -67,7 +67,7 @@ pub unsafe extern "C" fn rdzv_rpc_observer_new(
     out: *mut *mut rdzv_rpc_observer,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: the pointers are NULL or as the header wants them; NULL is refused.
+    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
         guard::call(error, || {
             let store = reference(store, "store")?;
@@ -86,7 +86,7 @@ pub unsafe extern "C" fn rdzv_rpc_observer_new(
 /// Ends an observer and frees it. No other call on it may be under way. NULL is ignored.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_rpc_observer_free(observer: *mut rdzv_rpc_observer) {
-    // SAFETY: as the header wants it.
+    // SAFETY: NULL or valid, as the header requires.
     unsafe { guard::free(observer) };
 }
 
@@ -106,7 +106,7 @@ pub unsafe extern "C" fn rdzv_rpc_observer_next(
     address: *mut rdzv_buffer,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: the pointers are NULL or as the header wants them; NULL is refused where it must be.
+    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused where it must be.
     unsafe {
         guard::call_on(observer.as_ref().map(|of| &of.poison), error, || {
             let of = reference(observer, "observer")?;
@@ -144,18 +144,19 @@ pub unsafe extern "C" fn rdzv_rpc_observer_next(
 /// no sight is lost. Later calls are as ever. Any thread. NULL is ignored.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_rpc_observer_cancel(observer: *const rdzv_rpc_observer) {
-    // SAFETY: as the header wants it.
+    // SAFETY: NULL or valid, as the header requires.
     unsafe { guard::read(observer, (), |of| of.canceller.cancel()) };
 }
 
-/// Who is there, as far as was seen. On success `*out` is yours until `rdzv_rpc_workers_free`.
+/// Who is there, as far as was seen. On success the caller owns `*out` and frees it with
+/// `rdzv_rpc_workers_free`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_rpc_observer_list(
     observer: *const rdzv_rpc_observer,
     out: *mut *mut rdzv_rpc_workers,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: the pointers are NULL or as the header wants them; NULL is refused.
+    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
         guard::call_on(observer.as_ref().map(|of| &of.poison), error, || {
             let of = reference(observer, "observer")?;

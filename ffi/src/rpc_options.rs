@@ -84,16 +84,17 @@ unsafe fn set(
     error: *mut *mut rdzv_error,
     body: impl FnOnce(&mut rdzv_rpc_options) -> Result<(), Fault>,
 ) -> rdzv_status {
-    // SAFETY: the pointers are NULL or as the header wants them; NULL is refused.
+    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe { guard::call(error, || body(reference_mut(options, "options")?)) }
 }
 
-/// Makes options of a backend: that of the name, or `tcp` when `backend` is NULL. `context` may be NULL for
-/// a fresh one. `rpc_timeout_ms`: how long a call may take that does not say so itself; above 0, or -1 for
-/// 60,000. 0 is as long as it likes, as PyTorch has it: here alone, since elsewhere 0 tries once.
-/// `init_method`: the URL by which the group meets; NULL for `env://`. `names` and `values`, `count` of
-/// each, are options of the backend's own, as texts: of `tcp` these are `num_worker_threads`, and names
-/// after commas in `transports` and `channels`. On success `*out` is yours until `rdzv_rpc_options_free`.
+/// Makes options of a backend: that of the name, or `tcp` when `backend` is NULL. `context` may be NULL,
+/// which creates a new one. `rpc_timeout_ms`: how long a call may take that does not say so itself; above
+/// 0, or -1 for 60,000. 0 is as long as it likes, as PyTorch has it: here alone, since elsewhere 0 tries
+/// once. `init_method`: the URL by which the group meets; NULL for `env://`. `names` and `values`, `count`
+/// of each, are options of the backend's own, as texts: of `tcp` these are `num_worker_threads`, and names
+/// after commas in `transports` and `channels`. On success the caller owns `*out` and frees it with
+/// `rdzv_rpc_options_free`.
 ///
 /// Errors: `RDZV_NOT_REGISTERED`, `RDZV_INVALID_ARGUMENT` (the backend refuses an option), `RDZV_REENTRANT`
 /// (a backend that makes options asks for options of this context).
@@ -111,7 +112,7 @@ pub unsafe extern "C" fn rdzv_rpc_options_new(
     out: *mut *mut rdzv_rpc_options,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: the pointers are NULL or as the header wants them; NULL is refused where it must be.
+    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused where it must be.
     unsafe {
         guard::call(error, || {
             let out = out_pointer(out, "out")?;
@@ -151,7 +152,7 @@ fn limit(millis: i64, name: &str) -> Result<Duration, Fault> {
 /// Frees options. NULL is ignored.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_rpc_options_free(options: *mut rdzv_rpc_options) {
-    // SAFETY: as the header wants it.
+    // SAFETY: NULL or valid, as the header requires.
     unsafe { guard::free(options) };
 }
 
@@ -162,7 +163,7 @@ pub unsafe extern "C" fn rdzv_rpc_options_free(options: *mut rdzv_rpc_options) {
 /// Any thread. NULL is ignored.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_rpc_options_cancel(options: *const rdzv_rpc_options) {
-    // SAFETY: as the header wants it.
+    // SAFETY: NULL or valid, as the header requires.
     unsafe { guard::read(options, (), |of| of.canceller.cancel()) };
 }
 
@@ -409,7 +410,7 @@ pub unsafe extern "C" fn rdzv_rpc_options_describe(
     message: *mut rdzv_buffer,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: the pointers are NULL or as the header wants them; NULL is refused.
+    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
         guard::call(error, || {
             let options = reference(options, "options")?;
@@ -423,14 +424,14 @@ pub unsafe extern "C" fn rdzv_rpc_options_describe(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_rpc_options_rpc_timeout_ms(options: *const rdzv_rpc_options) -> i64 {
     let millis = |timeout: Duration| i64::try_from(timeout.as_millis()).unwrap_or(i64::MAX);
-    // SAFETY: as the header wants it.
+    // SAFETY: NULL or valid, as the header requires.
     unsafe { guard::read(options, 0, |of| of.options.rpc_timeout().map_or(0, millis)) }
 }
 
 /// How many threads carry out calls. 0 for NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_rpc_options_worker_threads(options: *const rdzv_rpc_options) -> u32 {
-    // SAFETY: as the header wants it.
+    // SAFETY: NULL or valid, as the header requires.
     unsafe { guard::read(options, 0, |of| of.options.worker_threads()) }
 }
 
@@ -444,7 +445,7 @@ pub unsafe extern "C" fn rdzv_rpc_options_lists(
     channels: *mut rdzv_list,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: the pointers are NULL or as the header wants them; NULL is refused where it must be.
+    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused where it must be.
     unsafe {
         guard::call(error, || {
             let options = &reference(options, "options")?.options;
@@ -462,14 +463,14 @@ pub unsafe extern "C" fn rdzv_rpc_options_lists(
 /// Whether transports were set, be they none, 1 or 0. 0 for NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_rpc_options_has_transports(options: *const rdzv_rpc_options) -> i32 {
-    // SAFETY: as the header wants it.
+    // SAFETY: NULL or valid, as the header requires.
     unsafe { guard::read(options, 0, |of| i32::from(of.options.transports().is_some())) }
 }
 
 /// The same for channels.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_rpc_options_has_channels(options: *const rdzv_rpc_options) -> i32 {
-    // SAFETY: as the header wants it.
+    // SAFETY: NULL or valid, as the header requires.
     unsafe { guard::read(options, 0, |of| i32::from(of.options.channels().is_some())) }
 }
 
@@ -480,7 +481,7 @@ pub unsafe extern "C" fn rdzv_rpc_options_init_method(
     url: *mut rdzv_buffer,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: the pointers are NULL or as the header wants them; NULL is refused.
+    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
         guard::call(error, || {
             let options = reference(options, "options")?;
@@ -515,7 +516,7 @@ pub unsafe extern "C" fn rdzv_rpc_options_list_devices(
     names: *mut rdzv_list,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: the pointers are NULL or as the header wants them; NULL is refused.
+    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
         guard::call(error, || {
             let options = reference(options, "options")?;
@@ -533,7 +534,7 @@ pub unsafe extern "C" fn rdzv_rpc_options_list_mapped_workers(
     workers: *mut rdzv_list,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: the pointers are NULL or as the header wants them; NULL is refused.
+    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
         guard::call(error, || {
             let maps = reference(options, "options")?.options.device_maps();
@@ -555,7 +556,7 @@ pub unsafe extern "C" fn rdzv_rpc_options_list_device_map(
     to: *mut rdzv_list,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: the pointers are NULL or as the header wants them; NULL is refused, and text is checked.
+    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused, and text is checked.
     unsafe {
         guard::call(error, || {
             let maps = reference(options, "options")?.options.device_maps();

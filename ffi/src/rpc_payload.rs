@@ -43,7 +43,7 @@ pub(crate) unsafe fn payload(
     user_data: *mut c_void,
 ) -> Result<Payload, Fault> {
     let borrowed = release.map(|release| Borrowed { data, len, release, user_data });
-    // SAFETY: as the header wants it.
+    // SAFETY: NULL or valid, as the header requires.
     let copied = unsafe { bytes(data, len, "payload") }?;
     Ok(match borrowed {
         Some(borrowed) => Payload::foreign(Arc::new(borrowed)),

@@ -67,9 +67,9 @@ pub struct rdzv_rpc_init_request {
     pub store: *const rdzv_store,
 }
 
-/// A backend in code of yours. Its functions are called on the thread that makes options or a worker (a
-/// worker for an event loop is made, and shut down, on a thread of the library's); they may block, and must
-/// not throw. Each returns `RDZV_OK`, or why it does not do it: any status of this header.
+/// A backend in user code. Its functions are called on the thread that makes options or a worker (a worker
+/// for an event loop is made, and shut down, on a thread of the library's); they may block, and must not
+/// throw. Each returns `RDZV_OK`, or why it does not do it: any status of this header.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct rdzv_rpc_backend_vtable {
@@ -111,7 +111,7 @@ pub struct rdzv_rpc_backend_vtable {
     pub destroy: Option<unsafe extern "C" fn(user_data: *mut c_void)>,
 }
 
-/// A worker in code of yours. Its functions are called on the threads that call the worker, by several at a
+/// A worker in user code. Its functions are called on the threads that call the worker, by several at a
 /// time; they must not throw. Each returns `RDZV_OK`, or why it does not do it: any status of this header.
 /// None of them may itself call, list or shut down the worker that it is of: that is `RDZV_REENTRANT`.
 /// Handlers and callbacks that they run may.
@@ -185,7 +185,7 @@ unsafe impl Sync for Owned {}
 impl Drop for Owned {
     fn drop(&mut self) {
         if let Some(destroy) = self.destroy.get() {
-            // SAFETY: the vtable was given for this, and nothing is asked any more.
+            // SAFETY: the vtable was supplied for this call, and nothing is asked any more.
             unsafe { destroy(self.user_data) };
         }
     }
@@ -236,7 +236,8 @@ impl RpcBackend for BackendCode {
         match (self.vtable.construct_options, extra_options.first()) {
             (Some(construct), _) => {
                 let mut answer = rdzv_rpc_answer::default();
-                // SAFETY: the vtable was given for this; what is passed lives until the function returns.
+                // SAFETY: the vtable was supplied for this call; what is passed lives until the function
+                // returns.
                 let status = making_options(|| unsafe {
                     construct(
                         self.owned.user_data,
@@ -293,7 +294,7 @@ impl RpcBackend for BackendCode {
             store,
         };
         let mut answer = rdzv_rpc_answer::default();
-        // SAFETY: the vtable was given for this; what is passed lives until the function returns.
+        // SAFETY: the vtable was supplied for this call; what is passed lives until the function returns.
         let status = unsafe {
             init(
                 self.owned.user_data,
@@ -407,7 +408,7 @@ impl AgentCode {
             let completion = Completion::new(Box::new(on_done), wanted);
             Box::into_raw(Box::new(rdzv_rpc_responder::of(completion)))
         });
-        // SAFETY: the vtable was given for this; what is passed lives until the function returns.
+        // SAFETY: the vtable was supplied for this call; what is passed lives until the function returns.
         let status = unsafe { call(self.owned.user_data, &raw const borrowed, responder) };
         drop(inside);
         if status == RDZV_OK {
@@ -432,7 +433,7 @@ impl RpcWorker for AgentCode {
         let mut answer = rdzv_rpc_answer::default();
         let Some(list_workers) = self.vtable.list_workers else { return Ok(Vec::new()) };
         let inside = self.enter_for()?;
-        // SAFETY: the vtable was given for this.
+        // SAFETY: the vtable was supplied for this call.
         let status = unsafe { list_workers(self.owned.user_data, &raw mut answer) };
         drop(inside);
         if let Some((status, message)) = refusal(&self.backend, status, &mut answer) {
@@ -446,7 +447,7 @@ impl RpcWorker for AgentCode {
         let Some(shutdown) = self.vtable.shutdown else { return Ok(()) };
         let mut answer = rdzv_rpc_answer::default();
         let inside = self.enter_for()?;
-        // SAFETY: the vtable was given for this.
+        // SAFETY: the vtable was supplied for this call.
         let status = unsafe { shutdown(self.owned.user_data, how_of(how), &raw mut answer) };
         self.has_ended.store(true, Ordering::Release);
         drop(inside);
@@ -469,9 +470,9 @@ impl RpcWorker for AgentCode {
     }
 }
 
-/// Registers an RPC backend in code of yours under the name `backend`, which is exact; `vtable` is copied.
-/// The newest comes first where one is looked for by options. On success the library owns `user_data`,
-/// until it calls `destroy`; on failure it stays yours.
+/// Registers an RPC backend in user code under the name `backend`, which is exact; `vtable` is copied. The
+/// newest comes first where one is looked for by options. On success the library owns `user_data`, until it
+/// calls `destroy`; on failure it stays yours.
 ///
 /// Errors: `RDZV_ALREADY_REGISTERED` when anybody has the name, be it the same code.
 #[unsafe(no_mangle)]
@@ -482,7 +483,7 @@ pub unsafe extern "C" fn rdzv_context_register_rpc_backend(
     vtable: *const rdzv_rpc_backend_vtable,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: the pointers are NULL or as the header wants them; NULL is refused where it must be.
+    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused where it must be.
     unsafe {
         guard::call(error, || {
             let home = &reference(context, "context")?.home;
@@ -513,7 +514,7 @@ pub unsafe extern "C" fn rdzv_context_list_rpc_backends(
     names: *mut rdzv_list,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: the pointers are NULL or as the header wants them; NULL is refused.
+    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
         guard::call(error, || {
             let home = &reference(context, "context")?.home;
@@ -535,7 +536,7 @@ pub unsafe extern "C" fn rdzv_rpc_options_list_extra(
     values: *mut rdzv_list,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: the pointers are NULL or as the header wants them; NULL is refused.
+    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
         guard::call(error, || {
             let options = &reference(options, "options")?.options;
@@ -573,7 +574,7 @@ pub unsafe extern "C" fn rdzv_rpc_answer_set_message(
     message: *const u8,
     message_len: usize,
 ) {
-    // SAFETY: as the header wants it.
+    // SAFETY: NULL or valid, as the header requires.
     unsafe {
         on_done(answer, |answer| {
             let message = bytes(message, message_len, "message")?;
@@ -591,7 +592,7 @@ pub unsafe extern "C" fn rdzv_rpc_answer_add_worker(
     name_len: usize,
     id: u16,
 ) {
-    // SAFETY: as the header wants it.
+    // SAFETY: NULL or valid, as the header requires.
     unsafe {
         on_done(answer, |answer| {
             let name = WorkerName::new(text(name, name_len, "name")?);
@@ -610,7 +611,7 @@ pub unsafe extern "C" fn rdzv_rpc_answer_set_agent(
     answer: *mut rdzv_rpc_answer,
     vtable: *const rdzv_rpc_agent_vtable,
 ) {
-    // SAFETY: as the header wants it.
+    // SAFETY: NULL or valid, as the header requires.
     unsafe {
         on_done(answer, |answer| {
             let given = sized::given_size(vtable, AGENT_FIRST_SIZE, "vtable")?;

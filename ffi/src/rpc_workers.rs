@@ -43,26 +43,26 @@ impl rdzv_rpc_workers {
 /// Frees a list. NULL is ignored.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_rpc_workers_free(workers: *mut rdzv_rpc_workers) {
-    // SAFETY: as the header wants it.
+    // SAFETY: NULL or valid, as the header requires.
     unsafe { guard::free(workers) };
 }
 
 /// How many workers. 0 for NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_rpc_workers_count(workers: *const rdzv_rpc_workers) -> usize {
-    // SAFETY: as the header wants it.
+    // SAFETY: NULL or valid, as the header requires.
     unsafe { guard::read(workers, 0, |of| of.workers.len()) }
 }
 
-/// The name of the worker at `index` (from 0), its length in `*len` unless `len` is NULL. Not NUL-terminated;
-/// lives as long as the list. NULL beyond the last.
+/// The name of the worker at `index` (from 0), its length in `*len` unless `len` is NULL. The string is not
+/// NUL-terminated and is valid as long as the list. NULL beyond the last.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_rpc_workers_name(
     workers: *const rdzv_rpc_workers,
     index: usize,
     len: *mut usize,
 ) -> *const u8 {
-    // SAFETY: as the header wants it.
+    // SAFETY: NULL or valid, as the header requires.
     unsafe {
         guard::read(workers, null(), |of| {
             of.workers.get(index).map_or_else(null, |worker| borrowed(worker.name.as_bytes(), len))
@@ -73,7 +73,7 @@ pub unsafe extern "C" fn rdzv_rpc_workers_name(
 /// The number of the worker at `index`; -1 beyond the last.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_rpc_workers_id(workers: *const rdzv_rpc_workers, index: usize) -> i32 {
-    // SAFETY: as the header wants it.
+    // SAFETY: NULL or valid, as the header requires.
     unsafe { guard::read(workers, -1, |of| of.workers.get(index).map_or(-1, |worker| i32::from(worker.id))) }
 }
 
@@ -85,7 +85,7 @@ pub unsafe extern "C" fn rdzv_rpc_workers_address(
     index: usize,
     len: *mut usize,
 ) -> *const u8 {
-    // SAFETY: as the header wants it.
+    // SAFETY: NULL or valid, as the header requires.
     unsafe {
         guard::read(workers, null(), |of| {
             of.workers.get(index).map_or_else(null, |worker| borrowed(worker.address.as_bytes(), len))

@@ -64,9 +64,9 @@ pub(crate) fn start_fault(error: &StartError) -> Fault {
         StartErrorKind::Exhausted => RDZV_EXHAUSTED,
         StartErrorKind::PermissionDenied | StartErrorKind::Io => RDZV_IO,
     };
-    Fault::new(status, error.to_string()).during("listen").with(|known| {
-        known.peer.clone_from(&error.address);
-        known.os_error = error.cause.raw_os_error().unwrap_or(0);
+    Fault::new(status, error.to_string()).during("listen").with(|details| {
+        details.peer.clone_from(&error.address);
+        details.os_error = error.cause.raw_os_error().unwrap_or(0);
     })
 }
 
@@ -78,11 +78,12 @@ fn server_fault(failure: &ServerFailure, operation: &str) -> Fault {
         ServerFailure::Unresponsive => (RDZV_TIMED_OUT, 0),
     };
     let fault = Fault::new(status, format!("{operation}: {failure}")).during(operation);
-    fault.with(|known| known.os_error = os_error)
+    fault.with(|details| details.os_error = os_error)
 }
 
-/// Binds and starts to serve; when it returns `RDZV_OK`, clients can connect. `context` may be NULL for a
-/// fresh one, `options` NULL for the defaults. On success `*out` is yours until `rdzv_server_free`.
+/// Binds and starts to serve; when it returns `RDZV_OK`, clients can connect. `context` may be NULL, which
+/// creates a new one, `options` NULL for the defaults. On success the caller owns `*out` and frees it with
+/// `rdzv_server_free`.
 ///
 /// Errors: `RDZV_ADDRESS_IN_USE`, `RDZV_UNREACHABLE` (the address is not one of this host),
 /// `RDZV_UNRESOLVED`, `RDZV_INVALID_ARGUMENT` (an adopted descriptor that is no bound TCP socket),
@@ -94,7 +95,7 @@ pub unsafe extern "C" fn rdzv_server_start(
     out: *mut *mut rdzv_server,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: the pointers are NULL or as the header wants them; NULL is refused where it must be.
+    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused where it must be.
     unsafe {
         guard::call(error, || {
             let out = out_pointer(out, "out")?;
@@ -141,7 +142,7 @@ fn log(shared: &Shared, event: &Event) {
 /// The port that the server listens on; 0 for NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_server_port(server: *const rdzv_server) -> u16 {
-    // SAFETY: as the header wants it.
+    // SAFETY: NULL or valid, as the header requires.
     unsafe { guard::read(server, 0, |server| server.server.local_addr().port()) }
 }
 
@@ -149,7 +150,7 @@ pub unsafe extern "C" fn rdzv_server_port(server: *const rdzv_server) -> u16 {
 /// as the server. Empty for NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_server_address(server: *const rdzv_server) -> *const c_char {
-    // SAFETY: as the header wants it.
+    // SAFETY: NULL or valid, as the header requires.
     unsafe { guard::read(server, c"".as_ptr(), |server| server.address.as_ptr()) }
 }
 
@@ -163,7 +164,7 @@ pub unsafe extern "C" fn rdzv_server_get_stats(
     stats: *mut rdzv_server_stats,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: the pointers are NULL or as the header wants them; NULL is refused.
+    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
         guard::call_on(server.as_ref().map(|server| &server.poison), error, || {
             let server = reference(server, "server")?;
@@ -197,7 +198,7 @@ pub unsafe extern "C" fn rdzv_server_stop(
     server: *const rdzv_server,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: the pointers are NULL or as the header wants them; NULL is refused.
+    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
         guard::call_on(server.as_ref().map(|server| &server.poison), error, || {
             let server = reference(server, "server")?;
@@ -212,6 +213,6 @@ pub unsafe extern "C" fn rdzv_server_stop(
 /// Stops and frees a server. NULL is ignored.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_server_free(server: *mut rdzv_server) {
-    // SAFETY: as the header wants it.
+    // SAFETY: NULL or valid, as the header requires.
     unsafe { guard::free(server) };
 }

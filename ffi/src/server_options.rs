@@ -55,14 +55,14 @@ impl rdzv_server_options {
     }
 }
 
-/// Options with every default: 127.0.0.1, a free port. On success `*out` is yours until
+/// Options with every default: 127.0.0.1, a free port. On success the caller owns `*out` and frees it with
 /// `rdzv_server_options_free`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_server_options_new(
     out: *mut *mut rdzv_server_options,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: the pointers are NULL or as the header wants them; NULL is refused.
+    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
         guard::call(error, || {
             out_pointer(out, "out")?.put(Box::into_raw(Box::default()));
@@ -74,7 +74,7 @@ pub unsafe extern "C" fn rdzv_server_options_new(
 /// Frees options. NULL is ignored.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_server_options_free(options: *mut rdzv_server_options) {
-    // SAFETY: as the header wants it.
+    // SAFETY: NULL or valid, as the header requires.
     unsafe { guard::free(options) };
 }
 
@@ -89,7 +89,7 @@ pub unsafe extern "C" fn rdzv_server_options_set_bind(
     port: u16,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: the pointers are NULL or as the header wants them; NULL is refused.
+    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
         guard::call(error, || {
             let options = reference_mut(options, "options")?;
@@ -112,7 +112,7 @@ pub unsafe extern "C" fn rdzv_server_options_set_family(
     family: i32,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: the pointers are NULL or as the header wants them; NULL is refused.
+    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
         guard::call(error, || {
             reference_mut(options, "options")?.family = match family {
@@ -133,7 +133,7 @@ pub unsafe extern "C" fn rdzv_server_options_set_listen_fd(
     fd: i32,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: the pointers are NULL or as the header wants them; NULL is refused.
+    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
         guard::call(error, || {
             let options = reference_mut(options, "options")?;
@@ -144,7 +144,7 @@ pub unsafe extern "C" fn rdzv_server_options_set_listen_fd(
             let duplicate = BorrowedFd::borrow_raw(fd).try_clone_to_owned();
             options.adopted = Some(duplicate.map_err(|cause| {
                 invalid(format!("descriptor {fd} cannot be adopted: {cause}"))
-                    .with(|known| known.os_error = cause.raw_os_error().unwrap_or(0))
+                    .with(|details| details.os_error = cause.raw_os_error().unwrap_or(0))
             })?);
             Ok(())
         })
@@ -158,7 +158,7 @@ pub unsafe extern "C" fn rdzv_server_options_set_connections_max(
     connections_max: usize,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: the pointers are NULL or as the header wants them; NULL is refused.
+    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
         guard::call(error, || {
             let options = reference_mut(options, "options")?;
@@ -179,7 +179,7 @@ pub unsafe extern "C" fn rdzv_server_options_set_stored_bytes_max(
     stored_bytes_max: u64,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: the pointers are NULL or as the header wants them; NULL is refused.
+    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
         guard::call(error, || {
             let options = reference_mut(options, "options")?;
@@ -199,7 +199,7 @@ pub unsafe extern "C" fn rdzv_server_options_set_handshake_timeout_ms(
     handshake_timeout_ms: i64,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: the pointers are NULL or as the header wants them; NULL is refused.
+    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
         guard::call(error, || {
             let options = reference_mut(options, "options")?;
@@ -216,7 +216,7 @@ pub unsafe extern "C" fn rdzv_server_options_set_frame_timeout_ms(
     frame_timeout_ms: i64,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: the pointers are NULL or as the header wants them; NULL is refused.
+    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
         guard::call(error, || {
             let options = reference_mut(options, "options")?;
@@ -241,7 +241,7 @@ pub unsafe extern "C" fn rdzv_server_options_set_keep_alive(
     unacknowledged_ms_max: i64,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: the pointers are NULL or as the header wants them; NULL is refused.
+    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
         guard::call(error, || {
             let options = reference_mut(options, "options")?;

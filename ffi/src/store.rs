@@ -17,13 +17,13 @@ use std::ffi::{CString, c_char};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// A store: on a server (ours or PyTorch's), in a file, in this process, or in code of yours; and each of
-/// them beneath a prefix. Any thread may use it, and a wait that is pending in one thread never delays
-/// another. What an operation means is the same for all kinds, except where it is told. Over TCP each call
-/// drives a connection of its own on the calling thread: 256 at a time for each handle, of which one is
-/// left to calls that do not wait; beyond that they take turns, until their deadlines. Keys get the prefix
-/// `/` on the wire, as those of PyTorch's clients do. No call waits for ever: `timeout_ms` is above 0, or 0
-/// to look once, or -1 for the handle's default.
+/// A store: on a server (ours or PyTorch's), in a file, in this process, or in user code; and each of them
+/// beneath a prefix. Any thread may use it, and a wait that is pending in one thread never delays another.
+/// What an operation means is the same for all kinds, except where it is told. Over TCP each call drives a
+/// connection of its own on the calling thread: 256 at a time for each handle, of which one is left to
+/// calls that do not wait; beyond that they take turns, until their deadlines. Keys get the prefix `/` on
+/// the wire, as those of PyTorch's clients do. No call waits for ever: `timeout_ms` is above 0, or 0 to
+/// look once, or -1 for the handle's default.
 #[derive(Debug)]
 pub struct rdzv_store {
     pub(crate) poison: Poison,
@@ -92,10 +92,10 @@ pub(crate) fn kind_of(status: rdzv_status) -> ErrorKind {
 #[inline(never)]
 pub(crate) fn call_fault(error: &CallError) -> Fault {
     let status = status_of(error.kind());
-    Fault::new(status, error.to_string()).during(error.operation().name()).with(|known| {
-        (known.peer, known.phase) = (error.peer().into(), error.phase().name().into());
-        known.elapsed_ms = i64::try_from(error.elapsed().as_millis()).unwrap_or(i64::MAX);
-        known.os_error = if let Cause::Os(number) = error.cause() { number } else { 0 };
+    Fault::new(status, error.to_string()).during(error.operation().name()).with(|details| {
+        (details.peer, details.phase) = (error.peer().into(), error.phase().name().into());
+        details.elapsed_ms = i64::try_from(error.elapsed().as_millis()).unwrap_or(i64::MAX);
+        details.os_error = if let Cause::Os(number) = error.cause() { number } else { 0 };
     })
 }
 
@@ -128,7 +128,7 @@ const KEYS_NAMED_MAX: usize = 64;
 #[cold]
 #[inline(never)]
 pub(crate) fn of_keys(fault: Fault, keys: &[&[u8]]) -> Fault {
-    fault.with(|known| known.keys = keys.iter().take(KEYS_NAMED_MAX).map(|key| key.to_vec()).collect())
+    fault.with(|details| details.keys = keys.iter().take(KEYS_NAMED_MAX).map(|key| key.to_vec()).collect())
 }
 
 /// The end of an operation on these keys.
@@ -167,7 +167,7 @@ unsafe fn operated(
     error: *mut *mut rdzv_error,
     body: &mut dyn OnStore,
 ) -> rdzv_status {
-    // SAFETY: the pointers are NULL or as the header wants them; NULL is refused.
+    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
         guard::call_on(store.as_ref().map(|store| &store.poison), error, || {
             let store = reference(store, "store")?;
@@ -188,7 +188,8 @@ pub(crate) fn node_handle(store: Arc<NodeStore>, shared: Arc<Shared>) -> *mut rd
 }
 
 /// Connects to the store that `options` names, trying again until its connect timeout has passed. `context`
-/// may be NULL for a fresh one. On success `*out` is yours until `rdzv_store_free`.
+/// may be NULL, which creates a new one. On success the caller owns `*out` and frees it with
+/// `rdzv_store_free`.
 ///
 /// Errors: `RDZV_INVALID_ARGUMENT` (no endpoint), and with the last cause when time was up: `RDZV_REFUSED`,
 /// `RDZV_UNRESOLVED`, `RDZV_UNREACHABLE`, `RDZV_TIMED_OUT`, `RDZV_SERVER_GONE`, `RDZV_EXHAUSTED` (no
@@ -200,7 +201,7 @@ pub unsafe extern "C" fn rdzv_store_connect(
     out: *mut *mut rdzv_store,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: the pointers are NULL or as the header wants them; NULL is refused where it must be.
+    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused where it must be.
     unsafe {
         guard::call(error, || {
             let out = out_pointer(out, "out")?;
@@ -216,15 +217,15 @@ pub unsafe extern "C" fn rdzv_store_connect(
 }
 
 /// A second, independent handle to the same store, with the same prefix; to a server it has a connection of
-/// its own, and in a file it counts as one more store. On success `*out` is yours until `rdzv_store_free`.
-/// Errors: those of the function that made the first.
+/// its own, and in a file it counts as one more store. On success the caller owns `*out` and frees it with
+/// `rdzv_store_free`. Errors: those of the function that made the first.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_store_clone(
     store: *const rdzv_store,
     out: *mut *mut rdzv_store,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: the pointers are NULL or as the header wants them; NULL is refused.
+    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
         guard::call_on(store.as_ref().map(|store| &store.poison), error, || {
             let store = reference(store, "store")?;
@@ -242,7 +243,7 @@ pub unsafe extern "C" fn rdzv_store_clone(
 /// NULL is ignored.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_store_free(store: *mut rdzv_store) {
-    // SAFETY: as the header wants it.
+    // SAFETY: NULL or valid, as the header requires.
     unsafe { guard::free(store) };
 }
 
@@ -250,7 +251,7 @@ pub unsafe extern "C" fn rdzv_store_free(store: *mut rdzv_store) {
 /// for NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_store_peer(store: *const rdzv_store) -> *const c_char {
-    // SAFETY: as the header wants it.
+    // SAFETY: NULL or valid, as the header requires.
     unsafe { guard::read(store, c"".as_ptr(), |store| store.peer.as_ptr()) }
 }
 
@@ -258,7 +259,7 @@ pub unsafe extern "C" fn rdzv_store_peer(store: *const rdzv_store) -> *const c_c
 /// connecting and cloning go on until their timeout. Later calls are as ever. NULL is ignored.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_store_cancel(store: *const rdzv_store) {
-    // SAFETY: as the header wants it.
+    // SAFETY: NULL or valid, as the header requires.
     unsafe { guard::read(store, (), |store| store.store.cancel()) };
 }
 
@@ -280,7 +281,7 @@ pub unsafe extern "C" fn rdzv_store_set(
     timeout_ms: i64,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: the pointers are NULL or as the header wants them; NULL is refused.
+    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
         operate(store, timeout_ms, error, |store, timeout| {
             let key = bytes(key, key_len, "key")?;
@@ -303,7 +304,7 @@ pub unsafe extern "C" fn rdzv_store_get(
     value: *mut rdzv_buffer,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: the pointers are NULL or as the header wants them; NULL is refused.
+    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
         operate(store, timeout_ms, error, |store, timeout| {
             let key = bytes(key, key_len, "key")?;
@@ -328,7 +329,7 @@ pub unsafe extern "C" fn rdzv_store_add(
     sum: *mut i64,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: the pointers are NULL or as the header wants them; NULL is refused.
+    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
         operate(store, timeout_ms, error, |store, timeout| {
             let key = bytes(key, key_len, "key")?;
@@ -354,7 +355,7 @@ pub unsafe extern "C" fn rdzv_store_compare_set(
     value: *mut rdzv_buffer,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: the pointers are NULL or as the header wants them; NULL is refused.
+    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
         operate(store, timeout_ms, error, |store, timeout| {
             let key = bytes(key, key_len, "key")?;
@@ -377,7 +378,7 @@ pub unsafe extern "C" fn rdzv_store_wait(
     timeout_ms: i64,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: the pointers are NULL or as the header wants them; NULL is refused.
+    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
         operate(store, timeout_ms, error, |store, timeout| {
             let keys = list(keys, key_count, "keys")?;
@@ -396,7 +397,7 @@ pub unsafe extern "C" fn rdzv_store_check(
     ready: *mut i32,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: the pointers are NULL or as the header wants them; NULL is refused.
+    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
         operate(store, timeout_ms, error, |store, timeout| {
             let keys = list(keys, key_count, "keys")?;
@@ -416,7 +417,7 @@ pub unsafe extern "C" fn rdzv_store_delete_key(
     deleted: *mut i32,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: the pointers are NULL or as the header wants them; NULL is refused.
+    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
         operate(store, timeout_ms, error, |store, timeout| {
             let key = bytes(key, key_len, "key")?;
@@ -435,7 +436,7 @@ pub unsafe extern "C" fn rdzv_store_num_keys(
     count: *mut i64,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: the pointers are NULL or as the header wants them; NULL is refused.
+    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
         operate(store, timeout_ms, error, |store, timeout| {
             let count = out_pointer(count, "count")?;
@@ -452,7 +453,7 @@ pub unsafe extern "C" fn rdzv_store_list_keys(
     keys: *mut rdzv_list,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: the pointers are NULL or as the header wants them; NULL is refused.
+    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
         operate(store, timeout_ms, error, |store, timeout| {
             let keys = reference_mut(keys, "keys")?;
@@ -472,7 +473,7 @@ pub unsafe extern "C" fn rdzv_store_append(
     timeout_ms: i64,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: the pointers are NULL or as the header wants them; NULL is refused.
+    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
         operate(store, timeout_ms, error, |store, timeout| {
             let key = bytes(key, key_len, "key")?;
@@ -492,7 +493,7 @@ pub unsafe extern "C" fn rdzv_store_multi_get(
     values: *mut rdzv_list,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: the pointers are NULL or as the header wants them; NULL is refused.
+    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
         operate(store, timeout_ms, error, |store, timeout| {
             let keys = list(keys, key_count, "keys")?;
@@ -512,7 +513,7 @@ pub unsafe extern "C" fn rdzv_store_multi_set(
     timeout_ms: i64,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: the pointers are NULL or as the header wants them; NULL is refused.
+    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
         operate(store, timeout_ms, error, |store, timeout| {
             let (keys, values) = (list(keys, count, "keys")?, list(values, count, "values")?);
@@ -534,7 +535,7 @@ pub unsafe extern "C" fn rdzv_store_queue_push(
     timeout_ms: i64,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: the pointers are NULL or as the header wants them; NULL is refused.
+    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
         operate(store, timeout_ms, error, |store, timeout| {
             let key = bytes(key, key_len, "key")?;
@@ -556,7 +557,7 @@ pub unsafe extern "C" fn rdzv_store_queue_pop(
     item: *mut rdzv_buffer,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: the pointers are NULL or as the header wants them; NULL is refused.
+    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
         operate(store, timeout_ms, error, |store, timeout| {
             let key = bytes(key, key_len, "key")?;
@@ -576,7 +577,7 @@ pub unsafe extern "C" fn rdzv_store_queue_len(
     length: *mut i64,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: the pointers are NULL or as the header wants them; NULL is refused.
+    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
         operate(store, timeout_ms, error, |store, timeout| {
             let key = bytes(key, key_len, "key")?;
@@ -601,7 +602,7 @@ pub unsafe extern "C" fn rdzv_store_barrier(
     timeout_ms: i64,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: the pointers are NULL or as the header wants them; NULL is refused.
+    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
         operate(store, timeout_ms, error, |store, timeout| {
             let key = bytes(key, key_len, "key")?;
@@ -621,7 +622,7 @@ pub unsafe extern "C" fn rdzv_store_barrier_by_keys(
     timeout_ms: i64,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: the pointers are NULL or as the header wants them; NULL is refused.
+    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
         operate(store, timeout_ms, error, |store, timeout| {
             let key = bytes(key, key_len, "key")?;
@@ -639,7 +640,7 @@ pub unsafe extern "C" fn rdzv_store_check_in(
     count: *mut i64,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: the pointers are NULL or as the header wants them; NULL is refused.
+    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
         operate(store, timeout_ms, error, |store, timeout| {
             let count = out_pointer(count, "count")?;
@@ -658,7 +659,7 @@ pub unsafe extern "C" fn rdzv_store_wait_for_workers(
     timeout_ms: i64,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: the pointers are NULL or as the header wants them; NULL is refused.
+    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
         operate(store, timeout_ms, error, |store, timeout| {
             done(store.wait_for_workers(participants(world_size)?, timeout), &[])
@@ -673,6 +674,6 @@ pub unsafe extern "C" fn rdzv_store_ping(
     timeout_ms: i64,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: the pointers are NULL or as the header wants them; NULL is refused.
+    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe { operate(store, timeout_ms, error, |store, timeout| done(store.ping(timeout), &[])) }
 }

@@ -28,8 +28,8 @@ fn nothing_reserved() -> Fault {
     invalid("no port is kept here: it was given, or published by another rank, or taken already")
 }
 
-/// An address that is known: a name or a literal one, and a port. Nothing is looked up. On success `*out` is
-/// yours until `rdzv_store_info_free`.
+/// An address that is known: a name or a literal one, and a port. Nothing is looked up. On success the
+/// caller owns `*out` and frees it with `rdzv_store_info_free`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_store_info_new(
     master_addr: *const u8,
@@ -38,7 +38,7 @@ pub unsafe extern "C" fn rdzv_store_info_new(
     out: *mut *mut rdzv_store_info,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: the pointers are NULL or as the header wants them; NULL is refused.
+    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
         guard::call(error, || {
             let out = out_pointer(out, "out")?;
@@ -54,11 +54,11 @@ pub unsafe extern "C" fn rdzv_store_info_new(
 /// too, wait for them and read them. Each rank calls it, with its `rank`.
 ///
 /// `local_addr` is published as it is given, and never looked up; with length 0 it is the host's own name.
-/// `server_port` is where a server runs already. With 0 there is none: rank 0 takes a free port and keeps it
-/// with a listening socket, in whose queue early clients wait. `rdzv_store_info_serve` starts a server on
-/// it, or `rdzv_store_info_take_socket` hands it out, for a server elsewhere; freeing the info gives the
-/// port back. `timeout_ms` is for each of the four operations on the store. On success `*out` is yours until
-/// `rdzv_store_info_free`.
+/// `server_port` is where a server runs already. With 0 there is none: rank 0 takes a free port and keeps
+/// it with a listening socket, in whose queue early clients wait. `rdzv_store_info_serve` starts a server
+/// on it, or `rdzv_store_info_take_socket` hands it out, for a server elsewhere; freeing the info gives the
+/// port back. `timeout_ms` is for each of the four operations on the store. On success the caller owns
+/// `*out` and frees it with `rdzv_store_info_free`.
 ///
 /// Errors: those of `rdzv_store_set` and `rdzv_store_get`; `RDZV_EXHAUSTED` (there is no port), `RDZV_IO`
 /// (the host does not know its own name), `RDZV_RENDEZVOUS_STATE` (what was published is no address).
@@ -73,7 +73,7 @@ pub unsafe extern "C" fn rdzv_store_info_build(
     out: *mut *mut rdzv_store_info,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: the pointers are NULL or as the header wants them; NULL is refused where it must be.
+    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused where it must be.
     unsafe {
         guard::call_on(store.as_ref().map(|store| &store.poison), error, || {
             let store = reference(store, "store")?;
@@ -95,32 +95,32 @@ pub unsafe extern "C" fn rdzv_store_info_build(
 /// Frees it; a port that is still kept is given back. NULL is ignored.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_store_info_free(info: *mut rdzv_store_info) {
-    // SAFETY: as the header wants it.
+    // SAFETY: NULL or valid, as the header requires.
     unsafe { guard::free(info) };
 }
 
-/// The address, its length in `*len` unless `len` is NULL. Not NUL-terminated; lives as long as the info.
-/// NULL for NULL.
+/// The address, its length in `*len` unless `len` is NULL. The string is not NUL-terminated and is valid as
+/// long as the info. NULL for NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_store_info_master_addr(
     info: *const rdzv_store_info,
     len: *mut usize,
 ) -> *const u8 {
-    // SAFETY: as the header wants it.
+    // SAFETY: NULL or valid, as the header requires.
     unsafe { guard::read(info, null(), |of| borrowed(of.info.master_addr.as_bytes(), len)) }
 }
 
 /// The port; 0 for NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_store_info_master_port(info: *const rdzv_store_info) -> u16 {
-    // SAFETY: as the header wants it.
+    // SAFETY: NULL or valid, as the header requires.
     unsafe { guard::read(info, 0, |of| of.info.master_port) }
 }
 
 /// Whether a port is kept here for a server, 1 or 0; 0 for NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_store_info_has_socket(info: *const rdzv_store_info) -> i32 {
-    // SAFETY: as the header wants it.
+    // SAFETY: NULL or valid, as the header requires.
     unsafe { guard::read(info, 0, |of| i32::from(of.reserved.is_some())) }
 }
 
@@ -134,7 +134,7 @@ pub unsafe extern "C" fn rdzv_store_info_take_socket(
     fd: *mut i32,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: the pointers are NULL or as the header wants them; NULL is refused.
+    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
         guard::call(error, || {
             let info = reference_mut(info, "info")?;
@@ -145,9 +145,9 @@ pub unsafe extern "C" fn rdzv_store_info_take_socket(
     }
 }
 
-/// Starts a store server on the port that is kept here, once. `context` may be NULL for a fresh one,
-/// `options` NULL for the defaults; their address does not count. On success `*out` is yours until
-/// `rdzv_server_free`, and lives on without the info. On failure the port is given back.
+/// Starts a store server on the port that is kept here, once. `context` may be NULL, which creates a new
+/// one, `options` NULL for the defaults; their address does not count. On success the caller owns `*out`
+/// and frees it with `rdzv_server_free`, and lives on without the info. On failure the port is given back.
 ///
 /// Errors: `RDZV_INVALID_ARGUMENT` when no port is kept here; else those of `rdzv_server_start`.
 #[unsafe(no_mangle)]
@@ -158,7 +158,7 @@ pub unsafe extern "C" fn rdzv_store_info_serve(
     out: *mut *mut rdzv_server,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: the pointers are NULL or as the header wants them; NULL is refused where it must be.
+    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused where it must be.
     unsafe {
         guard::call(error, || {
             let info = reference_mut(info, "info")?;

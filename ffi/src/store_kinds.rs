@@ -24,18 +24,18 @@ pub(crate) fn timeouts(timeout_ms: i64) -> Result<Timeouts, Fault> {
     }
 }
 
-/// Opens the file at `path`, making it if it is missing, as a store that the FileStores of PyTorch ranks may
-/// share. Whoever uses it is counted in it: when the last one is freed, and `world_size` or more have been by
-/// then, the file is removed; with -1 it stays. A process that dies stays counted. `timeout_ms` is for
-/// operations that name none, and for the opening; -1: 300,000. `context` may be NULL for a fresh one. On
-/// success `*out` is yours until `rdzv_store_free`.
+/// Opens the file at `path`, making it if it is missing, as a store that the FileStores of PyTorch ranks
+/// may share. Whoever uses it is counted in it: when the last one is freed, and `world_size` or more have
+/// been by then, the file is removed; with -1 it stays. A process that dies stays counted. `timeout_ms` is
+/// for operations that name none, and for the opening; -1: 300,000. `context` may be NULL, which creates a
+/// new one. On success the caller owns `*out` and frees it with `rdzv_store_free`.
 ///
 /// Others notice what is written within 10 ms. What they do in between is never lost: no increment and no
 /// append. There are no queues.
 ///
-/// Errors: `RDZV_IO` (the path cannot be opened or written; `rdzv_error_os_error` tells why), `RDZV_CORRUPT`
-/// (a file that is no store, or has a torn record), `RDZV_TIMED_OUT` (somebody keeps the file locked),
-/// `RDZV_INVALID_ARGUMENT`, `RDZV_LIMIT_EXCEEDED`.
+/// Errors: `RDZV_IO` (the path cannot be opened or written; `rdzv_error_os_error` tells why),
+/// `RDZV_CORRUPT` (a file that is no store, or has a torn record), `RDZV_TIMED_OUT` (somebody keeps the
+/// file locked), `RDZV_INVALID_ARGUMENT`, `RDZV_LIMIT_EXCEEDED`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_store_open_file(
     context: *const rdzv_context,
@@ -46,7 +46,7 @@ pub unsafe extern "C" fn rdzv_store_open_file(
     out: *mut *mut rdzv_store,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: the pointers are NULL or as the header wants them; NULL is refused where it must be.
+    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused where it must be.
     unsafe {
         guard::call(error, || {
             let out = out_pointer(out, "out")?;
@@ -74,9 +74,10 @@ pub unsafe extern "C" fn rdzv_store_open_file(
     }
 }
 
-/// Makes an empty store in this process, without server or file; `rdzv_store_clone` makes further handles of
-/// it. It lives as long as its last handle. `timeout_ms` is for operations that name none; -1: 300,000.
-/// `context` may be NULL for a fresh one. On success `*out` is yours until `rdzv_store_free`.
+/// Makes an empty store in this process, without server or file; `rdzv_store_clone` makes further handles
+/// of it. It lives as long as its last handle. `timeout_ms` is for operations that name none; -1: 300,000.
+/// `context` may be NULL, which creates a new one. On success the caller owns `*out` and frees it with
+/// `rdzv_store_free`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_store_new_hash(
     context: *const rdzv_context,
@@ -84,7 +85,7 @@ pub unsafe extern "C" fn rdzv_store_new_hash(
     out: *mut *mut rdzv_store,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: the pointers are NULL or as the header wants them; NULL is refused where it must be.
+    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused where it must be.
     unsafe {
         guard::call(error, || {
             let out = out_pointer(out, "out")?;
@@ -99,9 +100,9 @@ pub unsafe extern "C" fn rdzv_store_new_hash(
 /// A handle whose keys are those beneath `prefix` in `store`: key `k` is `prefix/k` there, also when the
 /// prefix is empty. It composes as PyTorch's PrefixStore: a prefix of a prefix stands behind the first; the
 /// number of keys is that of the whole store; lists have the keys beneath the prefix only, without it;
-/// barriers are those of `rdzv_store_barrier_by_keys`. The two handles share connections and what is pending,
-/// so that cancelling the one's calls cancels the other's; either may be freed first. On success `*out` is
-/// yours until `rdzv_store_free`.
+/// barriers are those of `rdzv_store_barrier_by_keys`. The two handles share connections and what is
+/// pending, so that cancelling the one's calls cancels the other's; either may be freed first. On success
+/// the caller owns `*out` and frees it with `rdzv_store_free`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_store_with_prefix(
     store: *const rdzv_store,
@@ -110,7 +111,7 @@ pub unsafe extern "C" fn rdzv_store_with_prefix(
     out: *mut *mut rdzv_store,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: the pointers are NULL or as the header wants them; NULL is refused.
+    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
         guard::call_on(store.as_ref().map(|store| &store.poison), error, || {
             let store = reference(store, "store")?;

@@ -45,14 +45,14 @@ impl rdzv_store_options {
     }
 }
 
-/// Options with every default, but no endpoint yet. On success `*out` is yours until
+/// Options with every default, but no endpoint yet. On success the caller owns `*out` and frees it with
 /// `rdzv_store_options_free`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_store_options_new(
     out: *mut *mut rdzv_store_options,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: the pointers are NULL or as the header wants them; NULL is refused.
+    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
         guard::call(error, || {
             out_pointer(out, "out")?.put(Box::into_raw(Box::default()));
@@ -64,7 +64,7 @@ pub unsafe extern "C" fn rdzv_store_options_new(
 /// Frees options. NULL is ignored.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_store_options_free(options: *mut rdzv_store_options) {
-    // SAFETY: as the header wants it.
+    // SAFETY: NULL or valid, as the header requires.
     unsafe { guard::free(options) };
 }
 
@@ -78,7 +78,7 @@ pub unsafe extern "C" fn rdzv_store_options_set_endpoint(
     port: u16,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: the pointers are NULL or as the header wants them; NULL is refused.
+    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
         guard::call(error, || {
             let options = reference_mut(options, "options")?;
@@ -100,7 +100,7 @@ pub unsafe extern "C" fn rdzv_store_options_set_timeout_ms(
     timeout_ms: i64,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: the pointers are NULL or as the header wants them; NULL is refused.
+    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
         guard::call(error, || {
             reference_mut(options, "options")?.options.timeout = positive_ms(timeout_ms, "timeout_ms")?;
@@ -117,7 +117,7 @@ pub unsafe extern "C" fn rdzv_store_options_set_connect_timeout_ms(
     connect_timeout_ms: i64,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: the pointers are NULL or as the header wants them; NULL is refused.
+    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
         guard::call(error, || {
             let options = reference_mut(options, "options")?;
@@ -135,7 +135,7 @@ pub unsafe extern "C" fn rdzv_store_options_set_answer_timeout_ms(
     answer_timeout_ms: i64,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: the pointers are NULL or as the header wants them; NULL is refused.
+    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
         guard::call(error, || {
             let options = reference_mut(options, "options")?;
@@ -156,7 +156,7 @@ pub unsafe extern "C" fn rdzv_store_options_set_keep_alive(
     unacknowledged_ms_max: i64,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: the pointers are NULL or as the header wants them; NULL is refused.
+    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
         guard::call(error, || {
             let options = reference_mut(options, "options")?;
@@ -176,7 +176,7 @@ pub unsafe extern "C" fn rdzv_store_options_set_node(
     node_len: usize,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: the pointers are NULL or as the header wants them; NULL is refused.
+    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
         guard::call(error, || {
             reference_mut(options, "options")?.node = text(node, node_len, "node")?.into();
@@ -193,7 +193,7 @@ pub unsafe extern "C" fn rdzv_store_options_set_grace_ms(
     grace_ms: i64,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: the pointers are NULL or as the header wants them; NULL is refused.
+    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
         guard::call(error, || {
             reference_mut(options, "options")?.grace = zero_or_more_ms(grace_ms, "grace_ms")?;
@@ -211,7 +211,7 @@ pub unsafe extern "C" fn rdzv_store_options_set_heartbeat(
     heartbeats_missed_max: u32,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: the pointers are NULL or as the header wants them; NULL is refused.
+    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
         guard::call(error, || {
             let options = reference_mut(options, "options")?;

@@ -25,7 +25,7 @@ pub type rdzv_rank_name =
 /// NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_store_timeout_ms(store: *const rdzv_store) -> i64 {
-    // SAFETY: as the header wants it.
+    // SAFETY: NULL or valid, as the header requires.
     unsafe {
         guard::read(store, 0, |of| {
             i64::try_from(of.store.timeout().as_nanos().div_ceil(1_000_000)).unwrap_or(i64::MAX)
@@ -43,7 +43,7 @@ pub unsafe extern "C" fn rdzv_store_set_timeout_ms(
     before: *mut i64,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: the pointers are NULL or as the header wants them; NULL is refused where it must be.
+    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused where it must be.
     unsafe {
         guard::call_on(store.as_ref().map(|store| &store.poison), error, || {
             let store = reference(store, "store")?;
@@ -65,7 +65,7 @@ unsafe fn meet(
     body: impl FnOnce(&Store, Duration) -> Result<Result<(), MeetingError>, Fault>,
     are_named: bool,
 ) -> rdzv_status {
-    // SAFETY: the pointers are NULL or as the header wants them; NULL is refused.
+    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
         guard::call_on(store.as_ref().map(|store| &store.poison), error, || {
             let store = reference(store, "store")?;
@@ -101,7 +101,7 @@ pub unsafe extern "C" fn rdzv_store_get_all(
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
     let body = |store: &Store, timeout| {
-        // SAFETY: the pointers are NULL or as the header wants them; NULL is refused.
+        // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
         let (prefix, values) =
             unsafe { (text(prefix, prefix_len, "prefix")?, reference_mut(values, "values")?) };
         Ok(get_all(store, rank, prefix, world_size, timeout).map(|found| values.items = found))
@@ -126,7 +126,7 @@ pub unsafe extern "C" fn rdzv_store_synchronize(
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
     let body = |store: &Store, timeout| {
-        // SAFETY: the pointers are NULL or as the header wants them; NULL is refused.
+        // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
         let (data, prefix, values) = unsafe {
             let prefix = text(prefix, prefix_len, "prefix")?;
             (bytes(data, data_len, "data")?, prefix, reference_mut(values, "values")?)
@@ -173,7 +173,7 @@ pub unsafe extern "C" fn rdzv_store_elastic_barrier(
         }
     });
     let body = |store: &Store, timeout| {
-        // SAFETY: the pointers are NULL or as the header wants them; NULL is refused.
+        // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
         let prefix = unsafe { text(prefix, prefix_len, "prefix")? };
         let trace_timeout = match trace_timeout_ms {
             -1 => TRACE_TIMEOUT,

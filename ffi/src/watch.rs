@@ -61,7 +61,7 @@ pub struct rdzv_lease {
 #[inline(never)]
 pub(crate) fn watch_fault(error: &WatchError) -> Fault {
     let known = call_fault(error.call());
-    known.with(|known| known.revision = error.oldest_revision().unwrap_or(known.revision))
+    known.with(|details| details.revision = error.oldest_revision().unwrap_or(details.revision))
 }
 
 /// Makes something that goes on telling.
@@ -72,7 +72,7 @@ unsafe fn open<T>(
     error: *mut *mut rdzv_error,
     make: impl FnOnce(&NativeClient, Timeout, Duration, Arc<Shared>) -> Result<T, Fault>,
 ) -> rdzv_status {
-    // SAFETY: the pointers are NULL or as the header wants them; NULL is refused.
+    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
         guard::call_on(store.as_ref().map(|store| &store.poison), error, || {
             let store = reference(store, "store")?;
@@ -86,11 +86,11 @@ unsafe fn open<T>(
 }
 
 /// Watches a key: each change from `from_revision` on is told, with 0 from now on; what is there already is
-/// not. To know a key and miss nothing, watch it and then read it. On success `*out` is yours until
-/// `rdzv_watch_free`.
+/// not. To know a key and miss nothing, watch it and then read it. On success the caller owns `*out` and
+/// frees it with `rdzv_watch_free`.
 ///
-/// Errors besides those of `rdzv_store_end_session`: `RDZV_COMPACTED` when the server does not remember that
-/// revision any more; `rdzv_error_revision` tells the oldest that it does.
+/// Errors besides those of `rdzv_store_end_session`: `RDZV_COMPACTED` when the server does not remember
+/// that revision any more; `rdzv_error_revision` tells the oldest that it does.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_store_watch_key(
     store: *const rdzv_store,
@@ -145,14 +145,14 @@ fn watch(
 /// ignored.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_watch_free(watch: *mut rdzv_watch) {
-    // SAFETY: as the header wants it.
+    // SAFETY: NULL or valid, as the header requires.
     unsafe { guard::free(watch) };
 }
 
 /// The store's revision when the watch began. 0 for NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_watch_revision(watch: *const rdzv_watch) -> u64 {
-    // SAFETY: as the header wants it.
+    // SAFETY: NULL or valid, as the header requires.
     unsafe { guard::read(watch, 0, |of| of.watch.revision()) }
 }
 
@@ -174,7 +174,7 @@ pub unsafe extern "C" fn rdzv_watch_next(
     value: *mut rdzv_buffer,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: the pointers are NULL or as the header wants them; NULL is refused where it must be.
+    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused where it must be.
     unsafe {
         guard::call_on(watch.as_ref().map(|watch| &watch.poison), error, || {
             let of = reference(watch, "watch")?;
@@ -204,12 +204,12 @@ pub unsafe extern "C" fn rdzv_watch_next(
 /// `RDZV_CANCELLED`: a thread that is to stop is stopped, whether it waits already or not. NULL is ignored.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_watch_cancel(watch: *const rdzv_watch) {
-    // SAFETY: as the header wants it.
+    // SAFETY: NULL or valid, as the header requires.
     unsafe { guard::read(watch, (), |of| of.watch.cancel()) };
 }
 
 /// Makes a lease that ends `ttl_ms` milliseconds after it was granted or last renewed, and with its session
-/// at the latest; with 0 only then. On success `*out` is yours until `rdzv_lease_free`.
+/// at the latest; with 0 only then. On success the caller owns `*out` and frees it with `rdzv_lease_free`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_store_grant_lease(
     store: *const rdzv_store,
@@ -232,14 +232,14 @@ pub unsafe extern "C" fn rdzv_store_grant_lease(
 /// ignored.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_lease_free(lease: *mut rdzv_lease) {
-    // SAFETY: as the header wants it.
+    // SAFETY: NULL or valid, as the header requires.
     unsafe { guard::free(lease) };
 }
 
 /// The lease's number at the server. 0 for NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_lease_number(lease: *const rdzv_lease) -> u64 {
-    // SAFETY: as the header wants it.
+    // SAFETY: NULL or valid, as the header requires.
     unsafe { guard::read(lease, 0, |of| of.lease.number()) }
 }
 
@@ -249,7 +249,7 @@ unsafe fn on_lease(
     error: *mut *mut rdzv_error,
     body: impl FnOnce(&rdzv_lease) -> Result<(), Fault>,
 ) -> rdzv_status {
-    // SAFETY: the pointers are NULL or as the header wants them; NULL is refused.
+    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
         guard::call_on(lease.as_ref().map(|lease| &lease.poison), error, || {
             let lease = reference(lease, "lease")?;
@@ -272,7 +272,7 @@ pub unsafe extern "C" fn rdzv_lease_attach(
     timeout_ms: i64,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: the pointers are NULL or as the header wants them; NULL is refused.
+    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
         on_lease(lease, error, |of| {
             let keys = list(keys, key_count, "keys")?;
@@ -291,7 +291,7 @@ pub unsafe extern "C" fn rdzv_lease_renew(
     timeout_ms: i64,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: the pointers are NULL or as the header wants them; NULL is refused.
+    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
         on_lease(lease, error, |of| {
             of.lease.renew(timeout(timeout_ms)?).map_err(|error| native_fault(&error))
@@ -309,7 +309,7 @@ pub unsafe extern "C" fn rdzv_lease_revoke(
     count: *mut i64,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: the pointers are NULL or as the header wants them; NULL is refused where it must be.
+    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused where it must be.
     unsafe {
         on_lease(lease, error, |of| {
             let removed = of.lease.revoke(timeout(timeout_ms)?).map_err(|error| native_fault(&error))?;
@@ -333,7 +333,7 @@ pub unsafe extern "C" fn rdzv_lease_wait_over(
     why: *mut i32,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: the pointers are NULL or as the header wants them; NULL is refused.
+    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
         on_lease(lease, error, |of| {
             let (why, span) = (out_pointer(why, "why")?, span(timeout_ms, of.default)?);
@@ -348,6 +348,6 @@ pub unsafe extern "C" fn rdzv_lease_wait_over(
 /// `RDZV_CANCELLED`. The lease goes on. NULL is ignored.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_lease_cancel(lease: *const rdzv_lease) {
-    // SAFETY: as the header wants it.
+    // SAFETY: NULL or valid, as the header requires.
     unsafe { guard::read(lease, (), |of| of.lease.cancel_wait()) };
 }

@@ -22,7 +22,7 @@ pub unsafe extern "C" fn rdzv_record_error(
     recorded: *mut i32,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: the pointers are NULL or as the header wants them; NULL is refused where it must be.
+    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused where it must be.
     unsafe {
         guard::call(error, || {
             let message = text(message, message_len, "message")?;
@@ -31,7 +31,7 @@ pub unsafe extern "C" fn rdzv_record_error(
             let file = std::env::var_os("TORCHELASTIC_ERROR_FILE").filter(|path| !path.is_empty());
             if let Some(path) = &file {
                 write_error_file(Path::new(path), message, callstack).map_err(|cause| {
-                    Fault::new(RDZV_IO, cause.to_string()).with(|known| known.os_error = cause.errno())
+                    Fault::new(RDZV_IO, cause.to_string()).with(|details| details.os_error = cause.errno())
                 })?;
             }
             if let Ok(recorded) = out_pointer(recorded, "recorded") {

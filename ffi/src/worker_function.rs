@@ -60,7 +60,7 @@ pub unsafe extern "C" fn rdzv_worker_call_argument(
     index: usize,
     len: *mut usize,
 ) -> *const u8 {
-    // SAFETY: as the header wants it.
+    // SAFETY: NULL or valid, as the header requires.
     unsafe {
         guard::read(call, null(), |call| call.arguments.get(index).map_or(null(), |text| borrowed(text, len)))
     }

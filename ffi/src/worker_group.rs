@@ -96,7 +96,7 @@ fn signed(number: Option<u64>) -> i64 {
 /// Frees a group. NULL is ignored.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_worker_group_free(group: *mut rdzv_worker_group) {
-    // SAFETY: as the header wants it.
+    // SAFETY: NULL or valid, as the header requires.
     unsafe { guard::free(group) };
 }
 
@@ -107,7 +107,7 @@ pub unsafe extern "C" fn rdzv_worker_group_get_info(
     info: *mut rdzv_worker_group_info,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: the pointers are NULL or as the header wants them; NULL is refused.
+    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
         guard::call(error, || {
             let group = &reference(group, "group")?.group;
@@ -139,7 +139,7 @@ pub unsafe extern "C" fn rdzv_worker_group_worker(
     worker: *mut rdzv_worker,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: the pointers are NULL or as the header wants them; NULL is refused.
+    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
         guard::call(error, || {
             let group = &reference(group, "group")?.group;
@@ -166,14 +166,14 @@ pub unsafe extern "C" fn rdzv_worker_group_worker(
     }
 }
 
-/// What the workers do, its length in `*len` unless `len` is NULL. Not NUL-terminated; lives as long as the
-/// group. NULL for NULL.
+/// What the workers do, its length in `*len` unless `len` is NULL. The string is not NUL-terminated and is
+/// valid as long as the group. NULL for NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_worker_group_role(
     group: *const rdzv_worker_group,
     len: *mut usize,
 ) -> *const u8 {
-    // SAFETY: as the header wants it.
+    // SAFETY: NULL or valid, as the header requires.
     unsafe { guard::read(group, null(), |of| borrowed(of.group.role.as_bytes(), len)) }
 }
 
