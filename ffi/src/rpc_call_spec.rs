@@ -139,7 +139,9 @@ pub(crate) unsafe fn spec<'a>(given: *const rdzv_rpc_call_spec) -> Result<CallSp
 pub(crate) fn naming(fault: Fault, callee: Callee<'_>) -> Fault {
     fault.with(|details| match callee {
         Callee::Name(name) if details.nodes.is_empty() => details.nodes = vec![name.as_bytes().to_vec()],
-        Callee::Id(id) if details.nodes.is_empty() && details.ranks.is_empty() => details.ranks = vec![id.into()],
+        Callee::Id(id) if details.nodes.is_empty() && details.ranks.is_empty() => {
+            details.ranks = vec![id.into()]
+        }
         Callee::Name(_) | Callee::Id(_) => {}
     })
 }

@@ -206,7 +206,9 @@ pub(crate) fn group_call_fault(error: &GroupCallError) -> Fault {
             GroupCallError::NotCallable(NotCallable::UnknownName { name }) => {
                 details.nodes = vec![name.as_bytes().to_vec()];
             }
-            GroupCallError::NotCallable(NotCallable::UnknownId { id }) => details.ranks = vec![i64::from(*id)],
+            GroupCallError::NotCallable(NotCallable::UnknownId { id }) => {
+                details.ranks = vec![i64::from(*id)]
+            }
             _ => {}
         }
         if let GroupCallError::Call(error) = error {
