@@ -258,6 +258,7 @@ unsafe fn call_on(
     body: impl FnOnce(&mut rdzv_loop, CallSpec<'_>) -> Result<(), Fault>,
 ) -> rdzv_status {
     // As for a blocking worker, the call is read outside the guard.
+    // SAFETY: the pointer is NULL or valid as the header requires; NULL is refused.
     let read = unsafe { spec(call) };
     // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {

@@ -1,10 +1,10 @@
 //! In the place of `loop_rpc` where the library is built without RPC.
 
 use crate::fault::Fault;
-use crate::loop_event::{Known, rdzv_event};
+use crate::loop_event::{LastEvent, rdzv_event};
 use rendezvous_core::driver::loop_client::MemberEvent;
 
-impl Known {
+impl LastEvent {
     /// Drops the event: none is a worker's.
     pub(crate) fn keep_rpc(&mut self, _: &mut rdzv_event, _: MemberEvent) -> Option<Fault> {
         None
