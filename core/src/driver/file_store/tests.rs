@@ -154,11 +154,8 @@ fn a_file_that_goes_is_noticed_at_once() {
 fn hold(file: &TemporaryFile) -> fs::File {
     let holder = OpenOptions::new().read(true).write(true).open(file.path()).expect("the file");
     // SAFETY: the descriptor is that of an open file; `flock` touches no memory.
-    assert_eq!(
-        unsafe { libc::flock(holder.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) },
-        0,
-        "the lock is free"
-    );
+    let locked = unsafe { libc::flock(holder.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) };
+    assert_eq!(locked, 0, "the lock is free");
     holder
 }
 
