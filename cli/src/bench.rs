@@ -5,6 +5,7 @@ use crate::failure::{Failure, Report};
 use crate::open_files;
 use clap::builder::BoolishValueParser;
 use clap::{ArgAction, Args, ValueEnum};
+use rendezvous_core::driver::clock::Clock;
 use rendezvous_core::driver::loop_client::{Loop, LoopEvent, StoreId};
 use rendezvous_core::driver::server::{Server, ServerOptions};
 use rendezvous_core::driver::store::Store;
@@ -13,13 +14,13 @@ use rendezvous_core::driver::timeout::Timeout;
 use rendezvous_core::error::ErrorKind;
 use rendezvous_core::limits::VALUE_BYTES_MAX;
 use rendezvous_core::store::op::{Key, Keys, Request};
-use rendezvous_core::time::Duration as Span;
+use rendezvous_core::time::{Duration as Span, Instant};
 use serde_json::json;
 use std::collections::{HashMap, VecDeque};
 use std::io::{self, Write};
 use std::os::fd::RawFd;
 use std::process::ExitCode;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Load a store server and report rates and latencies
 ///
@@ -227,10 +228,11 @@ impl Load {
         let mut sent: Vec<VecDeque<Instant>> = vec![VecDeque::with_capacity(depth); self.stores.len()];
         let mut submitted = vec![0; self.stores.len()];
         let mut latencies = Vec::with_capacity(self.stores.len() * self.operations);
-        let began = Instant::now();
+        let clock = Clock::new();
+        let began = clock.now();
         for (connection, sent) in sent.iter_mut().enumerate() {
             for number in 0..depth {
-                sent.push_back(Instant::now());
+                sent.push_back(clock.now());
                 self.submit(work, connection, number)?;
             }
             submitted[connection] = depth;
@@ -243,10 +245,10 @@ impl Load {
                 completion.result?;
                 let connection = index_of[&completion.store];
                 let at = sent[connection].pop_front().unwrap_or(began);
-                latencies.push(at.elapsed());
+                latencies.push(clock.now().since(at));
                 let number = submitted[connection];
                 if number < self.operations {
-                    sent[connection].push_back(Instant::now());
+                    sent[connection].push_back(clock.now());
                     self.submit(work, connection, number)?;
                     submitted[connection] += 1;
                 }
@@ -255,7 +257,7 @@ impl Load {
         if work == Work::Barrier {
             self.rounds = self.operations;
         }
-        Ok(Outcome { latencies, elapsed: began.elapsed() })
+        Ok(Outcome { latencies, elapsed: clock.now().since(began) })
     }
 }
 
