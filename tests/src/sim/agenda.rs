@@ -1,4 +1,4 @@
-//! What is to happen, and when. Two events of one instant happen in the order in which they were entered.
+//! Queue of future events. Events at the same time are processed in the order in which they were added.
 
 use rendezvous_core::time::Instant;
 use std::cmp::{Ordering, Reverse};
@@ -30,7 +30,7 @@ impl<E> Ord for Entry<E> {
     }
 }
 
-/// Events to come.
+/// Queue of future events.
 pub(super) struct Agenda<E> {
     heap: BinaryHeap<Reverse<Entry<E>>>,
     entered: u64,

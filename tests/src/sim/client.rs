@@ -1,5 +1,6 @@
-//! A client: the machines of the library, driven as a client library drives them, with calls in flight on several
-//! lines at once. It makes what its script says and reports each end to the history.
+//! Client: the machines of the library, driven as a client library drives them, with calls in flight on several
+//! connections
+//! at once. It carries out its script and reports the end of each operation to the history.
 
 mod line;
 
@@ -19,22 +20,22 @@ use rendezvous_core::store::client_conn::{BeginError, GiveUp};
 use rendezvous_core::store::dial::{DialState, Family, Rounds};
 use rendezvous_core::time::{Duration, Instant};
 
-/// How a client behaves, for its whole life.
+/// Behaviour of a client for the whole run.
 #[derive(Clone, Debug)]
 pub(super) struct Manner {
     pub(super) lines_max: usize,
     pub(super) get_mode: GetMode,
     pub(super) rounds: Rounds,
     pub(super) dial_timeout: Duration,
-    /// Where its addresses lead, in the resolver's order, with their families.
+    /// Where its addresses lead and their families, in the resolver's order.
     pub(super) routes: Vec<(Route, Family)>,
 }
 
-/// What is wrong with a client on purpose, so that the simulator can show that it notices.
+/// Fault of a client that the simulator must detect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Health {
     Sound,
-    /// It does not look at its deadlines.
+    /// It does not check its deadlines.
     Sleepy,
 }
 
@@ -42,7 +43,7 @@ pub(super) enum Health {
 struct Flight {
     line: u32,
     call: CallId,
-    /// How many bytes the line had taken before this call's.
+    /// Number of bytes that the connection had taken before this call.
     start: u64,
     age: Age,
 }
@@ -58,9 +59,9 @@ struct Task {
     retries: u32,
     flight: Option<Flight>,
     values: Vec<Vec<u8>>,
-    /// The life of the server that saw it last.
+    /// Number of the server's process that saw it last.
     epoch: Option<u32>,
-    /// An earlier call of it has changed the store.
+    /// Whether an earlier call of the operation has changed the store.
     left_trace: bool,
 }
 
@@ -73,10 +74,10 @@ pub(super) struct Client {
     lines: Vec<Line>,
     tasks: Vec<Task>,
     get_mode: GetMode,
-    /// Calls and lines so far.
+    /// Number of calls so far. `dials` counts connections.
     calls: u64,
     dials: u32,
-    /// The earliest moment for which the agenda has an entry.
+    /// Earliest time for which the event queue has an entry.
     due: Option<Instant>,
     pauses_until: Instant,
     deadline: Option<(Instant, DeedId)>,
@@ -102,12 +103,12 @@ impl Client {
         }
     }
 
-    /// Whether the script is over and nothing is under way.
+    /// Returns whether the script has ended and nothing is under way.
     pub(super) fn is_done(&self) -> bool {
         self.tasks.is_empty() && self.script.is_over()
     }
 
-    /// The first deadline of what is under way.
+    /// Returns the first deadline of the operations under way.
     pub(super) const fn deadline(&self) -> Option<(Instant, DeedId)> {
         self.deadline
     }
@@ -116,7 +117,7 @@ impl Client {
         self.lines.iter().any(|line| line.stream == Some(stream))
     }
 
-    /// Time for what is due, and for what the script wants next.
+    /// Handles due timers, and begins what the script wants next.
     pub(super) fn poll(&mut self, stage: &mut Stage) -> Result<(), Wrong> {
         if self.due.is_some_and(|due| due <= stage.now) {
             self.due = None;
@@ -179,7 +180,7 @@ impl Client {
         self.settle(stage)
     }
 
-    /// Closes every connection. Nothing may be under way on any.
+    /// Closes every connection. No call may be under way.
     pub(super) fn leave(&mut self, stage: &mut Stage) -> Result<(), Wrong> {
         for mut line in self.lines.drain(..) {
             let (pending, state) = (line.link.conn().pending(), line.link.state());
@@ -192,7 +193,7 @@ impl Client {
         Ok(())
     }
 
-    /// Gives up connections that are still being made.
+    /// Closes connections that are still being established.
     pub(super) fn stop_dialling(&mut self, stage: &mut Stage) {
         self.lines.retain_mut(|line| {
             if !line.is_ready() {
@@ -206,7 +207,7 @@ impl Client {
         self.lines.iter().map(|line| line.number).collect()
     }
 
-    /// What follows from any change: calls begin, bytes leave, and the next turn is entered in the agenda.
+    /// Follows up on any change: begins calls, sends bytes and schedules the next poll.
     fn settle(&mut self, stage: &mut Stage) -> Result<(), Wrong> {
         self.begin_calls(stage)?;
         for line in &mut self.lines {
@@ -295,7 +296,7 @@ impl Client {
         self.drain(stage, self.dials)
     }
 
-    /// Does what a link wants.
+    /// Carries out the outputs of a link.
     fn drain(&mut self, stage: &mut Stage, number: u32) -> Result<(), Wrong> {
         loop {
             let Some(line) = self.lines.iter_mut().find(|line| line.number == number) else { return Ok(()) };
@@ -338,7 +339,7 @@ impl Client {
     }
 
     fn read(&mut self, stage: &mut Stage, number: u32, stream: Stream) -> Result<(), Wrong> {
-        // A reader that is slow leaves something for later.
+        // A slow reader leaves bytes for later.
         for _ in 0..1 + self.sim_rng.index(4) {
             match stage.network.read(stage.now, stream, Side::Client) {
                 Read::Nothing => return Ok(()),
@@ -370,7 +371,7 @@ impl Client {
             let in_flight =
                 |task: &Task| task.flight.as_ref().is_some_and(|at| at.line == number && at.call == call);
             let Some(slot) = self.tasks.iter().position(in_flight) else {
-                return Err(Wrong(format!("c{} is told of {call:?}, which is not under way", self.number)));
+                return Err(Wrong(format!("c{} got an event of {call:?}, which is not under way", self.number)));
             };
             let task = &mut self.tasks[slot];
             match what {
@@ -401,7 +402,7 @@ impl Client {
             if !over {
                 return Ok(());
             }
-            // Whoever comes last is through when it has told the others.
+            // The last participant has ended its arrival when it has notified the others.
             outcome = Outcome::Released;
         }
         let values = core::mem::take(&mut task.values);
@@ -411,7 +412,7 @@ impl Client {
         self.end(stage, slot, End::Responded(answer))
     }
 
-    /// A connection ended under its link.
+    /// Handles the end of a connection.
     fn line_ended(&mut self, stage: &mut Stage, number: u32, cause: Cause) -> Result<(), Wrong> {
         let Some(slot) = self.lines.iter().position(|line| line.number == number) else { return Ok(()) };
         stage.note(format_args!("c{} l{number} ended: {cause:?}", self.number));
@@ -424,7 +425,7 @@ impl Client {
         self.drain(stage, number)
     }
 
-    /// Decides about all that was under way on a line that is no more.
+    /// Repeats or fails the calls of a connection that has ended.
     fn bury(&mut self, stage: &mut Stage, mut line: Line) -> Result<(), Wrong> {
         let left = line.left();
         line.hang_up(stage);
@@ -464,7 +465,7 @@ impl Client {
         }
     }
 
-    /// Ends what is cancelled or has no time left.
+    /// Ends operations that were cancelled or have timed out.
     fn give_up_in_time(&mut self, stage: &mut Stage) -> Result<(), Wrong> {
         if self.health == Health::Sleepy {
             return Ok(());
@@ -501,7 +502,7 @@ impl Client {
         }
     }
 
-    /// A line whose table holds nothing but calls that were given up is of no use.
+    /// Closes a connection whose table holds only calls that were given up.
     fn drop_if_full(&mut self, stage: &mut Stage, slot: usize) {
         let line = &mut self.lines[slot];
         let in_use =
@@ -528,5 +529,5 @@ impl Client {
     }
 }
 
-/// In calm weather every connection comes about.
+/// In the calm phase every connection is established in this time.
 const CALM_DIAL_TIMEOUT: Duration = Duration::from_secs(30);

@@ -1,16 +1,16 @@
-//! The command line of the simulator: it plays one seed, aloud if asked, or many quietly.
+//! Command line of the simulator: it runs one seed, with a trace if requested, or many.
 
 use super::{Kind, Options, Report, Sabotage, Sights, Voice, run};
 use std::process::ExitCode;
 
 const USAGE: &str = "\
 usage: sim --seed N [--world store|elastic|agents] [--sabotage NAME] [--trace]
-           play one seed, and with --trace print all that happens; without a world, in all
+           run one seed, and with --trace print its trace; without a world, in all worlds
        sim --from N --count M [--world store|elastic|agents] [--sabotage NAME]
-           play many and print those that fail
+           run many seeds and print those that fail
 bugs that are planted in the machines: cargo run --manifest-path tests/planted/Cargo.toml";
 
-/// Does what the arguments say.
+/// Runs what the arguments say.
 #[must_use]
 pub fn main(arguments: impl Iterator<Item = String>) -> ExitCode {
     let Some(command) = Command::read(arguments) else {
@@ -24,7 +24,7 @@ pub fn main(arguments: impl Iterator<Item = String>) -> ExitCode {
         Seeds::One(seed) => one(seed, command.options(world)),
         Seeds::Many { from, count } => many(from, count, command.options(world)),
     });
-    // All are played, whatever comes of the first.
+    // All worlds are run, even after a failure.
     let played: Vec<bool> = played.collect();
     if played.into_iter().all(|well| well) { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
@@ -68,7 +68,7 @@ impl Command {
             (None, Some(from), Some(count)) => Seeds::Many { from, count },
             _ => return None,
         };
-        // What is wrong on purpose is wrong in one kind of world.
+        // A fault belongs to one kind of world.
         let fits = |kind: &Kind| {
             world.is_none_or(|world| world == *kind)
                 && (sabotage == Sabotage::None || kind.sabotages().contains(&sabotage))
@@ -85,8 +85,8 @@ impl Command {
 fn one(seed: u64, options: Options) -> bool {
     let played = run(seed, &options);
     match &played {
-        Ok(report) => println!("{}: all is well: {report:?}", options.world.name()),
-        // The trace stands above already.
+        Ok(report) => println!("{}: passed: {report:?}", options.world.name()),
+        // The trace was printed already.
         Err(failure) if options.voice == Voice::Loud => {
             eprintln!("{}: seed {seed}: {}", options.world.name(), failure.what);
         }
@@ -108,7 +108,7 @@ fn many(from: u64, count: u64, options: Options) -> bool {
     }
     let sum = |number: fn(&Report) -> u64| reports.iter().map(number).sum::<u64>();
     println!(
-        "{}: {count} seeds, {failed} failed; {} events, {} deeds, {} of them answered, {} s of virtual time, {} keys undecided",
+        "{}: {count} seeds, {failed} failed; {} events, {} operations, {} of them answered, {} s of virtual time, {} keys undecided",
         options.world.name(),
         sum(|report| report.events),
         sum(|report| report.deeds as u64),
@@ -118,7 +118,7 @@ fn many(from: u64, count: u64, options: Options) -> bool {
     );
     if options.world == Kind::Elastic {
         println!(
-            "{} rounds, {} sessions resumed, {} changes told, {} arrivals released, {} late writes refused",
+            "{} rounds, {} sessions resumed, {} changes delivered, {} arrivals released, {} late writes refused",
             sum(|report| report.rounds),
             sum(|report| report.resumed),
             sum(|report| report.changes),

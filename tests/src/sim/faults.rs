@@ -1,4 +1,5 @@
-//! What goes wrong: in the world, which is allowed, and in the library, which is not and must be noticed.
+//! Faults: those of the environment, which the library must tolerate, and those of the library, which a run must
+//! detect.
 
 use super::sim_operation::SimOperation;
 use super::sim_rng::SimRng;
@@ -6,22 +7,22 @@ use crate::frames;
 use rendezvous_core::store::op::{Key, Request};
 use rendezvous_core::time::{Duration, Instant};
 
-/// What the world does to everybody.
+/// Fault of the environment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Fault {
-    /// Some connection is reset, and part of what was under way may be lost.
+    /// A connection is reset, and some bytes in transit may be lost.
     Cut,
-    /// One direction of some connection is held back.
+    /// One direction of a connection is held back.
     Clog(Duration),
-    /// A client is cut off from the server.
+    /// A client is partitioned from the server.
     Partition(Duration),
-    /// The server's process dies, and is back after this.
+    /// The server's process dies, and another one starts after this time.
     Restart(Duration),
-    /// A client that closes its sending half comes by.
+    /// A client that half-closes its connection joins.
     HalfCloser,
 }
 
-/// The storm: faults with their times, all over before `end`.
+/// Returns the faults of the storm with their times. All are over before `end`.
 pub(super) fn plan(sim_rng: &mut SimRng, end: Duration) -> Vec<(Instant, Fault)> {
     let roughness = sim_rng.pick(&[0, 1, 3, 10]);
     let mut faults = Vec::new();
@@ -42,22 +43,22 @@ pub(super) fn plan(sim_rng: &mut SimRng, end: Duration) -> Vec<(Instant, Fault)>
     faults
 }
 
-/// One thing that is wrong with the library, or with the machine that drives it, on purpose.
+/// Fault that is injected into the library, or into the code that drives it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sabotage {
-    /// Nothing.
+    /// No fault.
     None,
-    /// Now and then the server leaves out a byte.
+    /// The server sometimes omits a byte.
     DroppedByte,
-    /// Now and then the server sends a byte twice.
+    /// The server sometimes sends a byte twice.
     DoubledByte,
-    /// Now and then the server sends a wrong bit.
+    /// The server sometimes sends a wrong bit.
     FlippedBit,
-    /// The server carries out some ADDs twice.
+    /// The server executes some ADDs twice.
     DoubledAdd,
     /// The server loses some values a while after they were set.
     LostSet,
-    /// The server brings some values back long after they were set.
+    /// The server restores some old values long after they were set.
     StaleSet,
     /// The server counts some arrivals at a barrier twice.
     DoubledArrival,
@@ -65,34 +66,34 @@ pub enum Sabotage {
     LostItem,
     /// A wait outlives its client.
     LeakedWait,
-    /// A client does not look at its deadlines.
+    /// A client does not check its deadlines.
     SleepyClient,
-    /// Rounds that are over have no fence.
+    /// Rounds that have ended have no fence.
     SkippedFence,
-    /// The server forgets who waits when a session gets another connection.
+    /// The server forgets the waits of a session that gets another connection.
     ForgottenWaiter,
-    /// Some are told of a round that is not the live one.
+    /// Some nodes get a round that is not the live one.
     TwoRounds,
-    /// A rank is given twice.
+    /// A rank is assigned twice.
     DoubledRank,
-    /// The server carries out what it had carried out before a connection ended.
+    /// The server repeats requests that it had executed before a connection ended.
     RepeatedRequest,
-    /// Some survivors are not told who died.
+    /// Some survivors are not notified of a death.
     UntoldSurvivor,
-    /// A closed run takes nodes in.
+    /// A closed run accepts nodes.
     ReopenedRun,
-    /// A watch leaves a change out when its session gets another connection.
+    /// A watch omits a change when its session gets another connection.
     LostChange,
-    /// A barrier opens for one less than it is for.
+    /// A barrier opens with one participant missing.
     EarlyBarrier,
     /// The server does not notice that a connection ended.
     UndyingSession,
-    /// A node does not look at its deadlines.
+    /// A node does not check its deadlines.
     SleepyNode,
 }
 
 impl Sabotage {
-    /// What is wrong with nodes, or with the server towards them.
+    /// Faults in worlds of nodes.
     pub const ELASTIC: [Self; 11] = [
         Self::SkippedFence,
         Self::ForgottenWaiter,
@@ -107,7 +108,7 @@ impl Sabotage {
         Self::SleepyNode,
     ];
 
-    /// What is wrong with the store.
+    /// Faults in worlds of stores.
     pub const STORE: [Self; 10] = [
         Self::DroppedByte,
         Self::DoubledByte,
@@ -121,7 +122,8 @@ impl Sabotage {
         Self::SleepyClient,
     ];
 
-    /// What the saboteur asks of the store when a client does this, and how much later.
+    /// Returns the request that the saboteur sends to the store when a client begins this operation, and how much
+    /// later.
     pub(super) fn aside(
         self,
         sim_operation: &SimOperation,

@@ -1,4 +1,4 @@
-//! A client without machines that sends all it has to ask, closes its sending half, and reads what is answered.
+//! Client without machines that sends all its requests, closes its sending side, and reads the answers.
 
 use super::history::{DeedId, Wrong};
 use super::network::{Notice, Read, Route, Side, Stream};
@@ -8,20 +8,20 @@ use crate::frames;
 use rendezvous_core::error::{Effect, ErrorKind};
 
 pub(super) struct HalfCloser {
-    /// Its number among the network's clients.
+    /// Its number among the clients of the network.
     number: usize,
     stream: Option<Stream>,
     deeds: Vec<DeedId>,
     out: Vec<u8>,
     got: Vec<u8>,
-    /// It came by in calm weather, and everything must be answered.
+    /// It connected in the calm phase, so everything must be answered.
     calm: bool,
 }
 
 impl HalfCloser {
     pub(super) fn start(number: usize, stage: &mut Stage) -> Self {
         let stream = stage.network.connect(stage.now, number, Route::Server);
-        stage.note(format_args!("c{number}, who closes by halves, connects {stream}"));
+        stage.note(format_args!("c{number}, which half-closes, connects {stream}"));
         let calm = !stage.stormy;
         Self { number, stream: Some(stream), deeds: Vec::new(), out: Vec::new(), got: Vec::new(), calm }
     }
@@ -46,7 +46,7 @@ impl HalfCloser {
                     self.deeds.push(stage.history.begin(self.number, SimOperation::Add { name, delta: 1 }));
                 }
                 if stage.sim_rng.percent(50) {
-                    // Nobody ever sets it, and a client that sends no more waits no more.
+                    // The key is never set, and a client that has closed its sending side no longer waits.
                     self.out.extend(frames::wait(b"/never"));
                 }
                 self.send(stage, stream);
@@ -82,7 +82,7 @@ impl HalfCloser {
         let (due, got) = (self.deeds.len() * 8, self.got.len());
         stage.note(format_args!("c{} got {got} of {due} bytes, then {end:?}", self.number));
         if got > due || (self.calm && (got < due || end != Read::End)) {
-            return Err(Wrong(format!("c{} closed by halves, and got {got} of {due} bytes", self.number)));
+            return Err(Wrong(format!("c{} half-closed and got {got} of {due} bytes", self.number)));
         }
         let mut answers = self.got.chunks_exact(8);
         for &sim_operation in &self.deeds {

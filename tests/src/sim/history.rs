@@ -1,19 +1,19 @@
-//! Who did what, from when to when, and what came of it: all that the oracle knows.
+//! History of operations, with their clients, times and results. The oracle knows nothing else.
 
 use super::sim_operation::{End, SimOperation};
 
-/// Names one deed.
+/// Id of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct DeedId(usize);
 
-/// One deed. Moments are numbers that grow through the whole run.
+/// One operation. Times are numbers that grow through the whole run.
 #[derive(Debug)]
 pub(super) struct Record {
     pub(super) actor: usize,
     pub(super) sim_operation: SimOperation,
     pub(super) began: u64,
     pub(super) ended: Option<(u64, End)>,
-    /// The life of the server which answered, or which the request may have reached.
+    /// Number of the server process that answered, or that the request may have reached.
     pub(super) epoch: Option<u32>,
 }
 
@@ -57,6 +57,6 @@ impl core::fmt::Display for DeedId {
     }
 }
 
-/// Something that may not be, and what it is.
+/// Violation of a rule, with its description.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Wrong(pub(super) String);

@@ -1,5 +1,6 @@
-//! The server's process: it carries bytes between the network and the server machine, as the socket driver does, and it
-//! can die and come back empty.
+//! Process of the server: it passes bytes between the network and the server machine, as the socket driver does. It can
+//! die
+//! and start again without data.
 
 use super::elastic::{Clock, Cue};
 use super::faults::Sabotage;
@@ -17,22 +18,22 @@ use rendezvous_core::wire::native::FaultCode;
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
-/// Who sits at the other end of a connection.
+/// Other end of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Peer {
     Stream(Stream),
-    /// The hand of a saboteur: what it is told is thrown away.
+    /// The saboteur, which discards what it receives.
     Ghost,
 }
 
-/// What may be expected of those who connect.
+/// Expected conduct of the clients.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Guests {
-    /// They keep to the protocol, and the server must not say that they do not.
+    /// They keep to the protocol, so the server must not find a violation.
     Polite,
-    /// The same, but some write where they may not any more.
+    /// The same, but some write to rounds that have ended.
     Late,
-    /// Anything.
+    /// Anything is possible.
     Any,
 }
 
@@ -48,19 +49,19 @@ pub(super) struct Host {
     ghost: Option<ConnId>,
     due: Option<Instant>,
     frozen: bool,
-    /// What happened meanwhile.
+    /// Notices that arrived while the process was frozen.
     missed: Vec<Notice>,
     clock: Clock,
-    /// What happened to sessions and runs, until somebody asks.
+    /// Events of sessions and runs that the world has not taken yet.
     pub(super) notable: Vec<Event>,
     /// Connections on which sessions were opened.
     sessions: Vec<ConnId>,
-    /// Connections whose end the server was not told.
+    /// Connections whose end was hidden from the server.
     undying: Vec<ConnId>,
     sabotage: Sabotage,
 }
 
-/// The incarnation of a server in this life.
+/// Returns the incarnation of the server's process with this number.
 pub(super) const fn incarnation(epoch: u32) -> u64 {
     epoch as u64 + 1
 }
@@ -94,17 +95,17 @@ impl Host {
         }
     }
 
-    /// The server, while it lives.
+    /// Returns the server machine, while the process lives.
     pub(super) const fn machine(&self) -> Option<&Server> {
         self.machine.as_ref()
     }
 
-    /// Which life it is in.
+    /// Returns the number of the process.
     pub(super) const fn epoch(&self) -> u32 {
         self.epoch
     }
 
-    /// The process dies. Its connections are reset or end, as what was unread decides.
+    /// Kills the process. Its connections are reset or end at random.
     pub(super) fn die(&mut self, stage: &mut Stage) {
         stage.note(format_args!("the server dies"));
         stage.network.listening = false;
@@ -129,7 +130,7 @@ impl Host {
         self.undying.clear();
     }
 
-    /// A new process takes its place.
+    /// Starts a new process.
     pub(super) fn rise(&mut self, stage: &mut Stage) {
         self.epoch += 1;
         stage.note(format_args!("the server comes back, for its life {}", self.epoch));
@@ -141,13 +142,13 @@ impl Host {
         self.machine = Some(Server::new(self.limits, instance(&mut self.sim_rng, self.epoch)));
     }
 
-    /// The process does nothing any more, for a while; whether there is one.
+    /// Freezes the process. Returns whether there is one.
     pub(super) fn freeze(&mut self) -> bool {
         self.frozen = self.machine.is_some();
         self.frozen
     }
 
-    /// It goes on, and reads before it looks at the time.
+    /// Continues the process, which reads before it looks at the time.
     pub(super) fn thaw(&mut self, stage: &mut Stage) -> Result<(), Wrong> {
         self.frozen = false;
         for notice in core::mem::take(&mut self.missed) {
@@ -158,7 +159,7 @@ impl Host {
 
     pub(super) fn noticed(&mut self, stage: &mut Stage, notice: Notice) -> Result<(), Wrong> {
         if let Notice::Accept(stream) = notice {
-            // Its kernel has it, in this life.
+            // The kernel of this process has accepted the connection.
             stage.network.set_epoch(stream, self.epoch);
         }
         if self.frozen {
@@ -198,7 +199,7 @@ impl Host {
         Ok(())
     }
 
-    /// The saboteur asks something of the store.
+    /// Sends a request of the saboteur to the store.
     pub(super) fn haunt(&mut self, stage: &mut Stage, frame: &[u8]) -> Result<(), Wrong> {
         if self.machine.is_none() || self.frozen {
             return Ok(());
@@ -217,7 +218,7 @@ impl Host {
         self.feed(stage, Input::Received { conn, bytes: frame })
     }
 
-    /// The saboteur goes, unless its staying is what is wrong.
+    /// Disconnects the saboteur, unless the fault is that it stays.
     pub(super) fn lay_ghost(&mut self, stage: &mut Stage) -> Result<(), Wrong> {
         match self.ghost {
             Some(conn) if self.sabotage != Sabotage::LeakedWait => {
@@ -227,7 +228,7 @@ impl Host {
         }
     }
 
-    /// What must hold at every moment.
+    /// Checks what must hold at all times.
     pub(super) fn check(&self) -> Result<(), Wrong> {
         let Some(machine) = &self.machine else { return Ok(()) };
         let here = self.conns.len() + usize::from(self.ghost.is_some());
@@ -239,7 +240,7 @@ impl Host {
         }
     }
 
-    /// What must hold when every client is gone, every key deleted and every deadline past.
+    /// Checks what must hold when all clients have left, all keys are deleted and all deadlines are past.
     pub(super) fn check_floor(&self) -> Result<(), Wrong> {
         let Some(machine) = &self.machine else { return Err(Wrong("there is no server".to_owned())) };
         let (stats, footprint) = (machine.stats(), machine.engine().footprint());
@@ -262,7 +263,7 @@ impl Host {
         }
     }
 
-    /// What must hold when every client is gone; keys may have stayed.
+    /// Checks what must hold when all clients have left; keys may remain.
     pub(super) fn check_native_floor(&self) -> Result<(), Wrong> {
         let Some(machine) = &self.machine else { return Err(Wrong("there is no server".to_owned())) };
         let stats = machine.stats();
@@ -294,7 +295,7 @@ impl Host {
     }
 
     fn read(&mut self, stage: &mut Stage, stream: Stream) -> Result<(), Wrong> {
-        // One turn has a budget; the rest is read in the next.
+        // One iteration has a budget. The rest is read in the next one.
         for _ in 0..1 + self.sim_rng.index(4) {
             let Some(&conn) = self.conns.get(&stream) else { return Ok(()) };
             if !self.machine.as_ref().is_some_and(|machine| machine.wants_read(conn)) {
@@ -313,7 +314,7 @@ impl Host {
         Ok(())
     }
 
-    /// The kernel gives the other end of a connection up.
+    /// Ends a connection as if the kernel considered the peer dead.
     pub(super) fn give_up(&mut self, stage: &mut Stage, stream: Stream) -> Result<(), Wrong> {
         let Some(&conn) = self.conns.get(&stream).filter(|_| !self.frozen) else { return Ok(()) };
         stage.network.abort(stage.now, stream, Side::Server);
@@ -321,7 +322,7 @@ impl Host {
         self.feed(stage, Input::HostSilent { conn, os_error: 110 })
     }
 
-    /// The saboteur keeps the end of a session's connection to himself, and speaks in its name.
+    /// Returns whether the saboteur hides the end of a session's connection. It then sends heartbeats in its name.
     fn hides_the_end_of(&mut self, stage: &mut Stage, conn: ConnId) -> bool {
         let may_hide = self.sabotage == Sabotage::UndyingSession && self.sessions.contains(&conn);
         if may_hide && !self.undying.contains(&conn) && self.sim_rng.percent(50) {
@@ -331,7 +332,7 @@ impl Host {
         self.undying.contains(&conn)
     }
 
-    /// A sign of life of all who have none.
+    /// Sends heartbeats on all connections whose end is hidden.
     pub(super) fn beat(&mut self, stage: &mut Stage) -> Result<(), Wrong> {
         let conns = &self.conns;
         self.undying.retain(|conn| conns.values().any(|here| here == conn));
@@ -367,7 +368,7 @@ impl Host {
             .handle(self.clock.shows(stage.now), input)
             .map_err(|error| Wrong(format!("the server says {error}")))?;
         if machine.wants_read(conn) {
-            // What was left unread while the answers were is read from here on.
+            // The server stopped reading while its answers were unread. It continues from here.
             stage.network.read_on(stage.now, stream, Side::Server);
         }
         Ok(())
@@ -386,7 +387,7 @@ impl Host {
                         let sent = machine.handle(self.clock.shows(stage.now), Input::Sent { conn, bytes });
                         sent.map_err(|error| Wrong(format!("the server says {error}")))?;
                     }
-                    // It was closed after it was given something to send.
+                    // It was closed after the server had something to send.
                     _ => {}
                 },
                 Output::Close { conn } => {
@@ -436,12 +437,12 @@ impl Host {
     }
 }
 
-/// Shorter than any silence that ends a session.
+/// Shorter than any heartbeat timeout.
 const GHOST_BEAT: Duration = Duration::from_millis(50);
 const ADDRESS: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 4711);
 
 impl Guests {
-    /// Whether the server may end a connection for that.
+    /// Returns whether such clients may cause the server to end a connection for this reason.
     const fn may_bring(self, reason: CloseReason) -> bool {
         match reason {
             CloseReason::PeerClosed
@@ -451,7 +452,7 @@ impl Guests {
             | CloseReason::StallTimeout => true,
             CloseReason::HostSilent(_)
             | CloseReason::Refused(ApplyError::Stale(_))
-            // What was under way on a connection may come when the session has another one.
+            // Requests in transit on a connection may arrive when the session has another one.
             | CloseReason::SessionRefused(FaultCode::SessionEnded | FaultCode::WindowPassed)
             | CloseReason::SessionOver(_) => !matches!(self, Self::Polite),
             _ => matches!(self, Self::Any),
@@ -459,7 +460,7 @@ impl Guests {
     }
 }
 
-/// What a saboteur makes of bytes that leave the server, now and then.
+/// Returns what the saboteur makes of bytes that the server sends, or `None` if it leaves them unchanged.
 fn spoilt(sabotage: Sabotage, sim_rng: &mut SimRng, bytes: &[u8]) -> Option<Vec<u8>> {
     let wanted = matches!(sabotage, Sabotage::DroppedByte | Sabotage::DoubledByte | Sabotage::FlippedBit);
     if !wanted || !sim_rng.percent(5) {

@@ -1,34 +1,35 @@
-//! Linearizability of one object (Herlihy and Wing): is there an order of its operations, each at one moment between
-//! its beginning and its end, in which every answer is right? The search is that of Wing and Gong, with the states
-//! that were seen before left out, as Lowe has it.
+//! Linearizability of one object (Herlihy and Wing): is there an order of its operations, each at one time between its
+//! beginning and its end, in which every answer is correct? The search is that of Wing and Gong, without the states
+//! that
+//! were visited before, as Lowe describes it.
 
 use std::collections::BTreeSet;
 
-/// What an operation does, and what it was told. Values are lists of pieces, each with a number of its own.
+/// Operation on an object, and its answer. A value is a list of pieces, each with a unique number.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Act {
     Write(Vec<u32>),
     Append(u32),
-    /// `reported` is what came back, if anything did.
+    /// `reported` is the answer, if there was one.
     CompareSet {
         expected: Vec<u32>,
         desired: Vec<u32>,
         reported: Option<Vec<u32>>,
     },
-    /// Whether there was something to delete, if that is known.
+    /// Whether there was a value to delete, if that is known.
     Delete(Option<bool>),
     Read(Vec<u32>),
-    /// There is a value.
+    /// The object has a value.
     Present,
-    /// There is none.
+    /// The object has no value.
     Absent,
     Push(u32),
-    /// What was at the front, if that is known.
+    /// The item at the front, if that is known.
     Pop(Option<Option<u32>>),
     Length(usize),
 }
 
-/// One operation. Without an end it may have happened at any time after its beginning, or never.
+/// One operation. Without an end, it took effect at any time after its beginning, or never.
 #[derive(Clone, Debug)]
 pub(super) struct Operation {
     pub(super) act: Act,
@@ -36,7 +37,7 @@ pub(super) struct Operation {
     pub(super) ended: Option<u64>,
 }
 
-/// A value or a queue: both are pieces in order.
+/// State of a value or a queue: its pieces in order.
 type State = Option<Vec<u32>>;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,11 +49,10 @@ pub(super) enum Judgement {
     Undecided,
 }
 
-/// Steps of the search after which it is given up.
+/// Steps after which the search is given up.
 const STEPS_MAX: usize = 50_000;
 
-/// Looks for an order, beginning with an object that is not there. The operations stand in the order in which they
-/// began.
+/// Searches for an order, beginning with an object without a value. The operations are sorted by their beginnings.
 pub(super) fn judge(operations: &[Operation]) -> Judgement {
     if operations.len() > u128::BITS as usize {
         return Judgement::Undecided;
@@ -66,7 +66,7 @@ pub(super) fn judge(operations: &[Operation]) -> Judgement {
     let mut open: Vec<(u128, State)> = vec![(0, None)];
     let mut steps = 0;
     while let Some((mut done, state)) = open.pop() {
-        // What only looks, and sees what it was told, may as well look now.
+        // Operations that only read and fit the present state are executed at once.
         let mut now = possible(operations, done);
         loop {
             let looks = |slot: &usize| follow(&operations[*slot].act, &state).as_ref() == Some(&state);
@@ -87,7 +87,7 @@ pub(super) fn judge(operations: &[Operation]) -> Judgement {
         if steps > STEPS_MAX {
             return Judgement::Undecided;
         }
-        // Those that need not have happened are tried last.
+        // Operations that need not have happened are tried last.
         for wanted in [now & !answered, now & answered] {
             for slot in places(wanted) {
                 if let Some(next) = follow(&operations[slot].act, &state)
@@ -101,7 +101,7 @@ pub(super) fn judge(operations: &[Operation]) -> Judgement {
     Judgement::Broken
 }
 
-/// The places of the ones in a mask.
+/// Returns the indices of the ones in a mask.
 fn places(mut mask: u128) -> impl Iterator<Item = usize> {
     core::iter::from_fn(move || {
         let slot = mask.trailing_zeros();
@@ -110,13 +110,12 @@ fn places(mut mask: u128) -> impl Iterator<Item = usize> {
     })
 }
 
-/// Those that may come next: all that began before any of the rest had ended. Operations stand in the order in which
-/// they began.
+/// Returns the operations that may come next: all that began before any other remaining one had ended.
 fn possible(operations: &[Operation], done: u128) -> u128 {
     let mut first_end = u64::MAX;
     let mut possible = 0;
     for (slot, operation) in operations.iter().enumerate() {
-        // Whatever ends before this one began has begun before it, too.
+        // All later operations began even later, since they are sorted by their beginnings.
         if operation.began > first_end {
             break;
         }
@@ -128,7 +127,7 @@ fn possible(operations: &[Operation], done: u128) -> u128 {
     possible
 }
 
-/// The state after an act; `None` if what it was told is not so.
+/// Returns the state after an operation; `None` if its answer does not fit.
 fn follow(act: &Act, state: &State) -> Option<State> {
     let fits = |fits: bool| fits.then(|| state.clone());
     let pieces = state.as_deref().unwrap_or_default();
@@ -140,14 +139,14 @@ fn follow(act: &Act, state: &State) -> Option<State> {
                 Some(value) if value == expected => (Some(desired.clone()), desired),
                 Some(value) => (state.clone(), value),
                 None if expected.is_empty() => (Some(desired.clone()), desired),
-                // As if it had been stored: PyTorch answers so, and so do we.
+                // PyTorch answers as if the value had been stored, and so does the library.
                 None => (None, expected),
             };
             reported.as_ref().is_none_or(|reported| reported == answer).then_some(next)
         }
         Act::Delete(removed) => removed.is_none_or(|removed| removed == state.is_some()).then_some(None),
-        // The protocol has no word for a missing value. A client that gets an empty one asks with a second request
-        // whether the key is there, and a DELETE may come between the two. Values that are read here are never empty.
+        // The protocol cannot express a missing value. A client that gets an empty value sends a second request to find
+        // out whether the key exists, and a DELETE may come between the two. Values that are read here are never empty.
         Act::Read(value) => fits(pieces == value),
         Act::Present => fits(state.is_some()),
         Act::Absent => fits(state.is_none()),

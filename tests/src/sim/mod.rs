@@ -1,10 +1,13 @@
 //! The simulator: one server machine and many client machines in one thread, on virtual time, over a network that
-//! delays, splits, holds back, cuts and resets. One seed decides everything.
+//! delays,
+//! splits, holds back, cuts and resets. One seed decides everything.
 //!
-//! A run has four acts. In the *storm* clients do anything while faults happen. When the storm is over and every deed
-//! has ended by its deadline, the *job* does what a training job does with its store, and each of its steps must
-//! succeed. Then one client *clears* the store, everybody *leaves*, and the server must be as good as new. What all
-//! clients saw is put before the oracle, which knows none of the machines.
+//! A run has four phases. In the *storm* clients do anything while faults happen. When the storm is over and every
+//! operation has ended by its deadline, the *job* does what a training job does with its store, and each of its steps
+//! must
+//! succeed. Then one client *clears* the store, all clients *leave*, and the server must hold nothing. The oracle,
+//! which
+//! knows none of the machines, judges what all clients saw.
 
 mod agenda;
 mod agents;
@@ -32,7 +35,7 @@ pub use trace::Voice;
 use rendezvous_core::time::{Duration, Instant};
 use std::fmt;
 
-/// Which kind of world.
+/// Kind of simulated world.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Kind {
     /// Clients of c10d and their store.
@@ -44,14 +47,14 @@ pub enum Kind {
     Agents,
 }
 
-/// How to play.
+/// Options of a run.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
-    /// Which kind of world.
+    /// Kind of world.
     pub world: Kind,
-    /// What is to be wrong on purpose.
+    /// Fault to inject into the library.
     pub sabotage: Sabotage,
-    /// Where the trace goes.
+    /// Where the trace is written.
     pub voice: Voice,
 }
 
@@ -61,53 +64,53 @@ impl Default for Options {
     }
 }
 
-/// A run in which all was well.
+/// Result of a run without errors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Report {
-    /// One number for all that happened: the same for each run of a seed.
+    /// Hash of the trace: the same for each run of a seed.
     pub trace_hash: u64,
-    /// Lines in the trace.
+    /// Number of lines in the trace.
     pub trace_lines: u64,
-    /// Things that happened.
+    /// Number of events.
     pub events: u64,
-    /// What clients set out to do.
+    /// Number of operations that clients began.
     pub deeds: usize,
-    /// What of it was answered.
+    /// Number of them that were answered.
     pub answered: usize,
-    /// How many clients there were, without those that close by halves.
+    /// Number of clients, without those that half-close.
     pub clients: usize,
-    /// Histories of one key that were too long to be decided.
+    /// Number of histories of one key that were too long to decide.
     pub undecided: usize,
-    /// How long it took in the world.
+    /// Virtual time that the run took.
     pub virtual_time: Duration,
-    /// Rounds that were formed.
+    /// Number of rounds that were formed.
     pub rounds: u64,
-    /// Sessions that were taken up again.
+    /// Number of times that a session was resumed.
     pub resumed: u64,
-    /// Changes that watches told of.
+    /// Number of changes that watches delivered.
     pub changes: u64,
-    /// Arrivals that a barrier released.
+    /// Number of arrivals that a barrier released.
     pub released: u64,
-    /// Writes that were refused since their round was over.
+    /// Number of writes that were refused because their round had ended.
     pub stale: u64,
-    /// What happened to agents.
+    /// Counts of what happened to agents.
     pub sights: Sights,
 }
 
-/// A run in which something was wrong.
+/// Result of a run that found an error.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Failure {
-    /// The seed that brings it about.
+    /// Seed of the run.
     pub seed: u64,
-    /// In which kind of world.
+    /// Kind of world.
     pub world: Kind,
-    /// What was wrong on purpose.
+    /// Fault that was injected.
     pub sabotage: Sabotage,
-    /// What was wrong.
+    /// Description of the error.
     pub what: String,
-    /// When.
+    /// Virtual time of the error.
     pub now: Instant,
-    /// What happened before.
+    /// The last lines of the trace.
     pub trace: Vec<String>,
 }
 
@@ -120,16 +123,16 @@ impl fmt::Display for Failure {
         let seed = self.seed;
         write!(
             f,
-            "all of it: cargo run -p rendezvous-tests --bin sim -- --world {world} --seed {seed} --trace"
+            "the whole trace: cargo run -p rendezvous-tests --bin sim -- --world {world} --seed {seed} --trace"
         )?;
         if self.sabotage == Sabotage::None { Ok(()) } else { write!(f, " --sabotage {:?}", self.sabotage) }
     }
 }
 
-/// Plays one seed.
+/// Runs one seed.
 ///
 /// # Errors
-/// Something was wrong.
+/// Description of the error, with the last lines of the trace.
 pub fn run(seed: u64, options: &Options) -> Result<Report, Failure> {
     match options.world {
         Kind::Store => world::World::new(seed, options).play(seed),
@@ -139,10 +142,10 @@ pub fn run(seed: u64, options: &Options) -> Result<Report, Failure> {
 }
 
 impl Kind {
-    /// All of them.
+    /// All kinds of worlds.
     pub const ALL: [Self; 3] = [Self::Store, Self::Elastic, Self::Agents];
 
-    /// As the command line has it.
+    /// Returns the name on the command line.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -152,13 +155,13 @@ impl Kind {
         }
     }
 
-    /// What can be wrong in it on purpose.
+    /// Returns the faults that can be injected in this kind of world.
     #[must_use]
     pub const fn sabotages(self) -> &'static [Sabotage] {
         match self {
             Self::Store => &Sabotage::STORE,
             Self::Elastic => &Sabotage::ELASTIC,
-            // Their bugs are planted in the machines.
+            // Bugs of agents are planted in the machines.
             Self::Agents => &[],
         }
     }

@@ -1,9 +1,10 @@
-//! A network of streams: what is sent arrives in order, in pieces of its own choosing, later, or not at all.
+//! Network of streams. Sent bytes arrive in order, in pieces that the network chooses, later, or not at all.
 //!
-//! Each end has a window: bytes that it may have under way or unread at the other end. A reader is told that there is
-//! something to read a moment after it came, so segments coalesce. A partition holds everything of one client back
-//! until it heals, as retransmission would, in one direction or in both; a slow client has a longer way for a while. A
-//! cut ends a connection with a reset, behind a prefix of what was under way.
+//! Each end has a window: the bytes that it may have in transit or unread at the other end. A reader is notified a
+//! moment
+//! after bytes arrive, so segments coalesce. A partition holds back everything of one client until it heals, as
+//! retransmission would, in one direction or in both. A slow client has a higher latency for a while. A cut ends a
+//! connection with a reset, after a prefix of the bytes in transit.
 
 use super::agenda::Agenda;
 use super::sim_rng::SimRng;
@@ -11,7 +12,7 @@ use rendezvous_core::time::{Duration, Instant};
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
 
-/// Names one connection for the whole run.
+/// Id of a connection, unique in a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Stream(u32);
 
@@ -36,46 +37,46 @@ impl Side {
     }
 }
 
-/// Where a connection is made to.
+/// Target of a connection attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Route {
     /// The server's address.
     Server,
-    /// An address where nobody is.
+    /// An address without a host.
     Nowhere,
-    /// The address of a host where nobody listens.
+    /// The address of a host without a listening socket.
     Closed,
 }
 
-/// How the network treats what is sent.
+/// Parameters of a network.
 #[derive(Clone, Debug)]
 pub(super) struct NetworkModel {
     pub(super) latency_min: Duration,
     pub(super) latency_max: Duration,
     pub(super) segment_bytes_max: usize,
     pub(super) window_bytes: usize,
-    /// Until a reader looks at what came.
+    /// Longest time until a reader looks at what arrived.
     pub(super) reader_delay_max: Duration,
-    /// The most that a reader takes at once.
+    /// Most bytes that a reader takes at once.
     pub(super) read_bytes_max: usize,
 }
 
-/// What one end is told.
+/// Notification of one end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Notice {
     /// The server has a new connection.
     Accept(Stream),
-    /// The client's connection is made.
+    /// The client's connection is established.
     Connected(Stream),
-    /// Nobody listens there.
+    /// No process listens at the address.
     Refused(Stream),
-    /// There may be something to read.
+    /// There may be bytes to read.
     Readable(Stream, Side),
-    /// There may be room to write.
+    /// There may be capacity to write.
     Writable(Stream, Side),
 }
 
-/// What a reader finds.
+/// Result of reading.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Read {
     Bytes(Vec<u8>),
@@ -88,12 +89,12 @@ pub(super) enum Read {
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Broken;
 
-/// How a cut treats what is under way.
+/// What a cut does to the bytes in transit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Loss {
-    /// All of it arrives before the reset.
+    /// All of them arrive before the reset.
     Nothing,
-    /// Some of it does, up to any byte.
+    /// Some of them arrive, up to any byte.
     Tail,
 }
 
@@ -114,7 +115,7 @@ enum Segment {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Life {
     Open,
-    /// It sends no more.
+    /// It has closed its sending side.
     Shut,
     /// It neither sends nor reads.
     Closed,
@@ -127,20 +128,20 @@ struct End {
     reset: bool,
     /// Bytes that it may still write.
     window: usize,
-    /// It was refused room and is to be told when there is some.
+    /// A write found no capacity, so the end is notified when there is some.
     starved: bool,
     ready_due: bool,
-    /// What is on the way to it.
+    /// Segments in transit to it.
     coming: VecDeque<Segment>,
     last_arrival: Instant,
     held_until: Instant,
-    /// The way to it has ended; nothing more arrives.
+    /// The direction to it was cut. Nothing more arrives.
     cut: bool,
 }
 
 struct Link {
     client: usize,
-    /// The life of the server that accepted it.
+    /// Number of the server process that accepted it.
     epoch: Option<u32>,
     ends: [End; 2],
 }
@@ -156,7 +157,7 @@ pub(super) struct Network {
     network_model: NetworkModel,
     agenda: Agenda<Event>,
     links: BTreeMap<Stream, Link>,
-    /// What goes to each client, and what comes from it.
+    /// For each client, until when the directions to it and from it are held back.
     partitioned_until: Vec<[Instant; 2]>,
     slow_until: Vec<(Instant, Duration)>,
     made: u32,
@@ -181,7 +182,7 @@ impl Network {
         self.agenda.next_at()
     }
 
-    /// How many connections at least one end still holds.
+    /// Returns the number of connections that at least one end holds open.
     pub(super) fn open(&self) -> usize {
         self.links.len()
     }
@@ -192,17 +193,17 @@ impl Network {
         }
     }
 
-    /// The life of the server that accepted a connection.
+    /// Returns the number of the server process that accepted a connection.
     pub(super) fn epoch(&self, stream: Stream) -> Option<u32> {
         self.links.get(&stream)?.epoch
     }
 
-    /// How many connections their clients have given up and the server has not.
+    /// Returns the number of connections that the clients have closed and the server has not.
     pub(super) fn abandoned(&self) -> usize {
         self.links.values().filter(|link| link.ends[Side::Client as usize].life == Life::Closed).count()
     }
 
-    /// Begins to connect. [`Notice::Connected`] or [`Notice::Refused`] follows, or neither.
+    /// Begins to connect. [`Notice::Connected`], [`Notice::Refused`] or nothing follows.
     pub(super) fn connect(&mut self, now: Instant, client: usize, route: Route) -> Stream {
         self.made += 1;
         let stream = Stream(self.made);
@@ -225,7 +226,7 @@ impl Network {
         stream
     }
 
-    /// Writes as much as there is room for; returns how much that was. 0: [`Notice::Writable`] will follow.
+    /// Writes as many bytes as the window allows and returns their number. After 0, [`Notice::Writable`] follows.
     pub(super) fn write(
         &mut self,
         now: Instant,
@@ -242,7 +243,7 @@ impl Network {
         end.window -= count;
         end.starved = count < bytes.len();
         let mut rest = &bytes[..count];
-        // What is long is not cut as finely: it would take most of the time and show nothing more.
+        // Long writes are cut into larger pieces: small ones would cost most of the run's time and show nothing more.
         let most = self.network_model.segment_bytes_max.max(count / 32);
         while !rest.is_empty() {
             let most = most.min(rest.len());
@@ -253,7 +254,7 @@ impl Network {
         Ok(count)
     }
 
-    /// Reads what has come, up to a size of the network's choosing.
+    /// Reads what has arrived, up to a number of bytes that the network chooses.
     pub(super) fn read(&mut self, now: Instant, stream: Stream, side: Side) -> Read {
         let most = self.sim_rng.size(1, self.network_model.read_bytes_max);
         let latency = self.latency();
@@ -273,7 +274,7 @@ impl Network {
         Read::Bytes(bytes)
     }
 
-    /// Sends no more, and goes on reading.
+    /// Closes the sending side.
     pub(super) fn shut(&mut self, now: Instant, stream: Stream, side: Side) {
         let Some(link) = self.links.get_mut(&stream) else { return };
         if link.end(side).life == Life::Open {
@@ -282,7 +283,7 @@ impl Network {
         }
     }
 
-    /// Gives the connection up. The other end finds what was sent and then the end, or a reset if something was unread.
+    /// Closes the connection. The other end finds what was sent and then the end, or a reset if bytes were unread.
     pub(super) fn close(&mut self, now: Instant, stream: Stream, side: Side) {
         let Some(link) = self.links.get_mut(&stream) else { return };
         let end = link.end(side);
@@ -298,7 +299,7 @@ impl Network {
         self.forget_if_over(stream);
     }
 
-    /// A process at one end died: the kernel sends resets, or ends.
+    /// Ends a connection because the process at one end died.
     pub(super) fn abort(&mut self, now: Instant, stream: Stream, side: Side) {
         let Some(link) = self.links.get_mut(&stream) else { return };
         link.end(side).life = Life::Closed;
@@ -306,7 +307,7 @@ impl Network {
         self.forget_if_over(stream);
     }
 
-    /// Ends a connection from the middle. Each end learns of it at a time of its own.
+    /// Cuts a connection. Each end notices at a time of its own.
     pub(super) fn cut(&mut self, now: Instant, stream: Stream, loss: Loss) {
         for side in [Side::Client, Side::Server] {
             let latency = self.latency();
@@ -323,14 +324,14 @@ impl Network {
         }
     }
 
-    /// Holds one direction of a connection back.
+    /// Holds back one direction of a connection.
     pub(super) fn clog(&mut self, stream: Stream, to: Side, until: Instant) {
         if let Some(link) = self.links.get_mut(&stream) {
             link.end(to).held_until = until;
         }
     }
 
-    /// Holds back everything from and to a client, or only what goes to one side.
+    /// Holds back everything from and to a client, or only one direction.
     pub(super) fn partition(&mut self, client: usize, to: Option<Side>, until: Instant) {
         for side in [Side::Client, Side::Server] {
             if to.is_none_or(|to| to == side) {
@@ -339,22 +340,22 @@ impl Network {
         }
     }
 
-    /// Makes a client's way longer.
+    /// Increases a client's latency.
     pub(super) fn slow(&mut self, client: usize, by: Duration, until: Instant) {
         self.slow_until[client] = (until, by);
     }
 
-    /// Who made a connection.
+    /// Returns the client that made a connection.
     pub(super) fn client_of(&self, stream: Stream) -> Option<usize> {
         self.links.get(&stream).map(|link| link.client)
     }
 
-    /// Every connection, in the order in which they were made.
+    /// Returns all connections in the order in which they were made.
     pub(super) fn streams(&self) -> impl Iterator<Item = Stream> {
         self.links.keys().copied()
     }
 
-    /// Lets the next thing happen.
+    /// Processes the next event.
     pub(super) fn step(&mut self) -> Option<(Instant, Option<Notice>)> {
         let (now, event) = self.agenda.pop()?;
         Some((now, self.happen(now, event)))
@@ -372,7 +373,7 @@ impl Network {
         let link = self.links.get_mut(&stream)?;
         let held = self.partitioned_until[link.client][side as usize].max(link.end(side).held_until);
         if held > now && !matches!(event, Event::Ready(..)) {
-            // Those that are held together keep their order, since all are entered for the same instant.
+            // Events that are held together keep their order, since all are scheduled for the same time.
             self.agenda.enter(held, event);
             return None;
         }
@@ -383,7 +384,7 @@ impl Network {
                 let end = link.end(side);
                 let segment = end.coming.pop_front()?;
                 if end.life == Life::Closed {
-                    // Nobody is there to read it.
+                    // No process is left to read it.
                     self.reset(now, stream, side.other());
                     return None;
                 }
@@ -453,7 +454,7 @@ impl Network {
         self.agenda.enter(at, Event::Arrive(stream, to));
     }
 
-    /// Sends a reset, which comes behind all that was sent before.
+    /// Sends a reset, which arrives after all that was sent before.
     fn reset(&mut self, now: Instant, stream: Stream, to: Side) {
         let latency = self.latency();
         let Some(link) = self.links.get_mut(&stream) else { return };
@@ -461,7 +462,7 @@ impl Network {
         self.agenda.enter(at, Event::Reset(stream, to));
     }
 
-    /// Tells a reader, unless it will be told anyway.
+    /// Schedules a notification of the reader, unless one is scheduled.
     fn wake(&mut self, now: Instant, stream: Stream, side: Side) {
         let delay = self.sim_rng.span(Duration::ZERO, self.network_model.reader_delay_max);
         let Some(link) = self.links.get_mut(&stream) else { return };
@@ -472,7 +473,7 @@ impl Network {
         }
     }
 
-    /// The reader has left something and wants to be told of it again.
+    /// Schedules another notification, because the reader has left bytes unread.
     pub(super) fn read_on(&mut self, now: Instant, stream: Stream, side: Side) {
         self.wake(now, stream, side);
     }
@@ -498,7 +499,7 @@ impl Segment {
         }
     }
 
-    /// Keeps what lies within the first `kept` bytes.
+    /// Keeps the part within the first `kept` bytes.
     fn keep(&mut self, kept: &mut usize) -> bool {
         match self {
             Self::Bytes(bytes) => {

@@ -1,10 +1,13 @@
-//! What may be seen of a store. It knows no machine of the library: it reads the history and says whether one store
-//! could have answered so.
+//! Oracle of the store. It knows no machine of the library: it reads the history and decides whether one store could
+//! have
+//! answered so.
 //!
-//! - Values, pairs that are set and read together, and queues: linearizable, key by key, in each life of the server. A
-//!   deed that failed without effect must have had none; one that may have had one counts as done at any time or never.
+//! - Values, pairs that are set and read together, and queues are linearizable, key by key, for each process of the
+//!   server.
+//! An operation that failed without effect must have had none. One that may have had an effect had it at any time, or
+//! never.
 //! - Counters: each answered ADD counts once, and one that was not answered at most once.
-//! - Barriers: nobody is released before enough have set out.
+//! - Barriers: no arrival is released before enough participants have begun to arrive.
 
 use super::history::{Record, Wrong};
 use super::linear::{self, Act, Judgement, Operation};
@@ -12,14 +15,14 @@ use super::sim_operation::{Answer, End, SimOperation, chunk};
 use rendezvous_core::error::Effect;
 use std::collections::BTreeMap;
 
-/// What a sound history left open.
+/// Result for a correct history.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Outcome {
-    /// Histories of one key that were too long to be decided.
+    /// Number of histories of one key that were too long to decide.
     pub(super) undecided: usize,
 }
 
-/// Which store a deed was for: one of the server's lives.
+/// Store of an operation, by the server's process, and the name of the object.
 type NodeState<'a> = (u32, &'a str);
 
 pub(super) fn judge(records: &[Record]) -> Result<Outcome, Wrong> {
@@ -33,7 +36,8 @@ pub(super) fn judge(records: &[Record]) -> Result<Outcome, Wrong> {
         let Some(epoch) = record.epoch else { continue };
         match &record.sim_operation {
             SimOperation::Barrier { name, .. } => barriers.entry((epoch, name)).or_default().push(record),
-            // Its parts may meet in different lives; taken together, its arrivals are bounded all the same.
+            // The calls of one arrival may reach different processes of the server. The bound on all arrivals holds all
+            // the same.
             SimOperation::KeyBarrier { name, .. } => barriers.entry((0, name)).or_default().push(record),
             SimOperation::ListKeys => listed(record)?,
             SimOperation::Add { name, delta } => {
@@ -41,7 +45,7 @@ pub(super) fn judge(records: &[Record]) -> Result<Outcome, Wrong> {
                 counters.entry((epoch, name)).or_default().extend(addition);
             }
             sim_operation => {
-                // In calm weather the answer to each deed is known beforehand, and the script compares.
+                // In the calm phase the answers are known beforehand, and the script compares them.
                 for (name, act) in
                     acts(sim_operation, end)?.into_iter().filter(|(name, _)| !name.starts_with("calm/"))
                 {
@@ -88,7 +92,7 @@ impl Record {
     }
 }
 
-/// What a deed did to which object, as far as it is known to have done, or may have done, anything.
+/// Returns the effects of an operation on objects, as far as it had or may have had any.
 fn acts<'a>(sim_operation: &'a SimOperation, end: &End) -> Result<Vec<(&'a str, Act)>, Wrong> {
     let answer = match end {
         End::Responded(answer) => Some(answer),
@@ -97,7 +101,7 @@ fn acts<'a>(sim_operation: &'a SimOperation, end: &End) -> Result<Vec<(&'a str, 
     };
     let numbers = |name: &str, value: &[u8]| {
         chunk::numbers(name, value)
-            .ok_or_else(|| Wrong(format!("{sim_operation}: {end}, and nobody wrote that there")))
+            .ok_or_else(|| Wrong(format!("{sim_operation}: {end}, and no operation wrote that value")))
     };
     let one = |name: &str, value: &[u8]| numbers(name, value).map(|numbers| numbers[0]);
     Ok(match (sim_operation, answer) {
@@ -111,7 +115,7 @@ fn acts<'a>(sim_operation: &'a SimOperation, end: &End) -> Result<Vec<(&'a str, 
             let (expected, desired) = (numbers(name, expected)?, numbers(name, desired)?);
             vec![(name, Act::CompareSet { expected, desired, reported })]
         }
-        // Keys of the other kinds are deleted when the store is cleared, and nothing happens to them afterwards.
+        // Keys of other kinds are deleted when the store is cleared, and are not used afterwards.
         (SimOperation::Delete { name }, _) if !name.starts_with("r/") => Vec::new(),
         (SimOperation::Delete { name }, answer) => {
             let removed = match answer {
@@ -129,7 +133,7 @@ fn acts<'a>(sim_operation: &'a SimOperation, end: &End) -> Result<Vec<(&'a str, 
             vec![(name, Act::Absent)]
         }
         (SimOperation::Check { name }, Some(Answer::Ready)) => vec![(name, Act::Present)],
-        // Each key has been there at some time while it lasted, not all of them at once.
+        // Each key was present at some time during the wait, but not necessarily all at once.
         (SimOperation::Wait { names }, Some(Answer::Done)) => {
             names.iter().map(|name| (name.as_str(), Act::Present)).collect()
         }
@@ -165,12 +169,12 @@ fn acts<'a>(sim_operation: &'a SimOperation, end: &End) -> Result<Vec<(&'a str, 
     })
 }
 
-/// The name of the pair of which a key is a half.
+/// Returns the name of the pair that a key belongs to.
 fn pair_of(name: &str) -> &str {
     name.rsplit_once('/').map_or(name, |(pair, _)| pair)
 }
 
-/// Keys have the scope before them and are sorted, and each stands there once.
+/// Checks that listed keys have the scope as prefix, are sorted, and are unique.
 fn listed(record: &Record) -> Result<(), Wrong> {
     let Some((_, End::Responded(Answer::Values(keys)))) = &record.ended else { return Ok(()) };
     let known = keys.iter().all(|key| {
@@ -192,14 +196,14 @@ fn listed(record: &Record) -> Result<(), Wrong> {
     if known && keys.is_sorted() && keys.windows(2).all(|pair| pair[0] != pair[1]) {
         Ok(())
     } else {
-        Err(Wrong(format!("a list of keys that nobody made: {}", Answer::Values(keys.clone()))))
+        Err(Wrong(format!("a list with unknown or misordered keys: {}", Answer::Values(keys.clone()))))
     }
 }
 
 struct Addition {
     delta: i64,
     began: u64,
-    /// When it was answered, and with what sum.
+    /// When it was answered, and the sum in the answer.
     answered: Option<(u64, i64)>,
 }
 

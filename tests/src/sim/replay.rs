@@ -1,5 +1,4 @@
-//! One server on the simulated network, with connections that are steered by hand: for exchanges of bytes that were
-//! recorded elsewhere.
+//! One server on the simulated network with connections that a test steers, to replay recorded exchanges of bytes.
 
 use super::Options;
 use super::faults::Sabotage;
@@ -18,8 +17,8 @@ struct Peer {
     ended: bool,
 }
 
-/// A server and its peers.
-#[expect(missing_debug_implementations, reason = "nobody prints a network")]
+/// A server and its clients.
+#[expect(missing_debug_implementations, reason = "a network is never printed")]
 pub struct Replay {
     stage: Stage,
     host: Host,
@@ -27,7 +26,7 @@ pub struct Replay {
 }
 
 impl Replay {
-    /// A server that has just started, on a network of the seed's making.
+    /// Creates a server that has just started, on a network that the seed determines.
     #[must_use]
     pub fn new(seed: u64) -> Self {
         let network_model = any_weather(&mut SimRng::new(seed, 0));
@@ -37,31 +36,31 @@ impl Replay {
         Self { stage, host, peers: Vec::new() }
     }
 
-    /// A new connection.
+    /// Opens a connection.
     pub fn connect(&mut self) -> usize {
         let stream = self.stage.network.connect(self.stage.now, 0, Route::Server);
         self.peers.push(Peer { stream, connected: false, out: Vec::new(), got: Vec::new(), ended: false });
         self.peers.len() - 1
     }
 
-    /// Sends bytes, as soon as the network takes them.
+    /// Sends bytes as soon as the network accepts them.
     pub fn send(&mut self, peer: usize, bytes: &[u8]) {
         self.peers[peer].out.extend_from_slice(bytes);
         self.flush(peer);
     }
 
-    /// The next bytes that come.
+    /// Returns the next bytes.
     ///
     /// # Panics
-    /// When no more come.
+    /// When fewer bytes arrive.
     pub fn receive(&mut self, peer: usize, bytes: usize) -> Vec<u8> {
         while self.peers[peer].got.len() < bytes && self.step() {}
         let got = &mut self.peers[peer].got;
-        assert!(got.len() >= bytes, "{bytes} bytes are due, {} have come", got.len());
+        assert!(got.len() >= bytes, "{bytes} bytes are due, {} have arrived", got.len());
         got.drain(..bytes).collect()
     }
 
-    /// All that comes until the server closes the connection, as it must.
+    /// Returns all bytes until the server closes the connection.
     ///
     /// # Panics
     /// When it does not.
@@ -79,7 +78,7 @@ impl Replay {
         }
     }
 
-    /// Lets one thing happen on the network; false: nothing is under way. No time passes without it.
+    /// Processes one event of the network. Returns false if there is none. Time passes only with events.
     fn step(&mut self) -> bool {
         let Some((now, notice)) = self.stage.network.step() else { return false };
         self.stage.now = now;

@@ -1,5 +1,6 @@
-//! What clients do: anything in the storm; then, in calm weather, a job whose every step must succeed; at last one of
-//! them looks at everything and clears the store.
+//! Scripts of clients: anything in the storm; then a job whose every step must succeed; at last one client reads
+//! everything
+//! and clears the store.
 
 use super::history::Wrong;
 use super::sim_operation::{Answer, End, SimOperation, chunk};
@@ -8,7 +9,7 @@ use rendezvous_core::store::call::WaitMode;
 use rendezvous_core::time::Duration;
 use std::collections::VecDeque;
 
-/// One deed and its time.
+/// An operation and its times.
 #[derive(Debug)]
 pub(super) struct Order {
     pub(super) sim_operation: SimOperation,
@@ -23,7 +24,7 @@ pub(super) enum Next {
     Over,
 }
 
-/// How many keys of each kind the storm goes over.
+/// Number of keys of each kind that the storm uses.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Field {
     pub(super) registers: usize,
@@ -52,7 +53,7 @@ impl Script {
         }
     }
 
-    /// Whether it has something to say while so many deeds are under way.
+    /// Returns whether it has another operation while `in_flight` operations are under way.
     pub(super) fn wants_turn(&self, in_flight: usize) -> bool {
         let most = if let Self::Storm(storm) = self { storm.habits.depth } else { 1 };
         in_flight < most && !self.is_over()
@@ -67,7 +68,7 @@ impl Script {
         }
     }
 
-    /// A deed has ended so.
+    /// Handles the end of an operation.
     pub(super) fn reported(&mut self, sim_operation: &SimOperation, end: &End) -> Result<(), Wrong> {
         match (self, end) {
             (Self::Idle | Self::Storm(_), _) => Ok(()),
@@ -86,18 +87,18 @@ fn patient(sim_operation: Option<SimOperation>) -> Next {
 
 const CALM_TIMEOUT: Duration = Duration::from_secs(120);
 
-/// How a client goes about its storm.
+/// Parameters of a client's storm.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Habits {
     pub(super) deeds: usize,
-    /// Deeds under way at a time.
+    /// Operations under way at a time.
     pub(super) depth: usize,
-    /// Between two deeds.
+    /// Longest pause between two operations.
     pub(super) pause_max: Duration,
     pub(super) value_bytes_max: usize,
 }
 
-/// Anything, for a number of deeds.
+/// A number of random operations.
 #[derive(Debug)]
 pub(super) struct Storm {
     client: usize,
@@ -197,7 +198,7 @@ impl Storm {
                 SimOperation::Wait { names: core::iter::once(name).chain(others).collect() }
             }
             _ => {
-                // An expectation that may well hold: none, or something of this client's own.
+                // The expected value is often right: none, or one that this client wrote.
                 let local = self.last.clone().filter(|(last, _)| *last == name).map(|(_, value)| value);
                 let expected = local.filter(|_| sim_rng.percent(70)).unwrap_or_default();
                 SimOperation::CompareSet { expected, desired: self.chunk(&name, sim_rng), name }
@@ -206,13 +207,13 @@ impl Storm {
     }
 }
 
-/// The same for all who meet there.
+/// Returns the number of participants of a barrier. It depends on the name only.
 fn world_size(name: &str, clients: usize) -> i64 {
     let digits: usize = name.bytes().map(usize::from).sum();
     i64::try_from(2 + digits % clients.clamp(1, 4)).unwrap_or(2)
 }
 
-/// A step and the answer that it must have.
+/// A step, and the answer that it must get.
 #[derive(Debug)]
 struct Step {
     sim_operation: SimOperation,
@@ -278,7 +279,7 @@ impl Job {
             Some(step) => {
                 Err(Wrong(format!("in calm weather, {sim_operation}: {answer} and not {}", step.answer)))
             }
-            None => Err(Wrong(format!("in calm weather, {sim_operation} that nobody asked for"))),
+            None => Err(Wrong(format!("in calm weather, {sim_operation} that was not requested"))),
         }
     }
 }

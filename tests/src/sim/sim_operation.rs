@@ -1,4 +1,4 @@
-//! What a client does to the store, with everything that it takes, and what comes of it.
+//! Operations of clients on the store, with all their parameters, and their results.
 
 use rendezvous_core::barrier::by_keys::KeyBarrier;
 use rendezvous_core::error::{Effect, ErrorKind};
@@ -6,7 +6,7 @@ use rendezvous_core::store::call::{Call, Outcome, WaitMode};
 use rendezvous_core::store::op::{Key, Keys, Pairs, Request};
 use std::fmt;
 
-/// The scope that every key has on the wire.
+/// Scope of every key on the wire.
 const SCOPE: &[u8] = b"/";
 
 /// One operation.
@@ -32,10 +32,10 @@ pub(super) enum SimOperation {
     ListKeys,
 }
 
-/// What was said.
+/// Answer to an operation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Answer {
-    /// It is done, or over, or somebody is there.
+    /// The operation was executed, or the wait has ended, or the server is alive.
     Done,
     Number(i64),
     Ready,
@@ -46,7 +46,7 @@ pub(super) enum Answer {
     QueueEmpty,
 }
 
-/// How a deed ended.
+/// End of an operation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum End {
     Responded(Answer),
@@ -54,10 +54,11 @@ pub(super) enum End {
 }
 
 impl SimOperation {
-    /// Makes the call that is due. A barrier out of keys is several calls, and `barrier` knows which.
+    /// Calls `make` with the call that is due. A barrier out of keys consists of several calls; `barrier` returns which
+    /// is due.
     ///
     /// # Panics
-    /// When a barrier out of keys is over.
+    /// When a barrier out of keys has ended.
     pub(super) fn with_call<R>(&self, barrier: Option<&KeyBarrier>, make: impl FnOnce(&Call<'_>) -> R) -> R {
         let key = |name| Key::scoped(SCOPE, str::as_bytes(name));
         let many =
@@ -118,11 +119,11 @@ impl SimOperation {
             Self::NumKeys => made_by(&Call::Store(Request::NumKeys, wait)),
             Self::ListKeys => made_by(&Call::Store(Request::ListKeys, wait)),
         }
-        // invariant: a deed under way has a call, and a barrier that is over is not under way
+        // invariant: an operation under way has a call, and a barrier that has ended is not under way
         made.expect("a call that is due")
     }
 
-    /// The answer that an outcome is to this deed; `None`: it is none.
+    /// Returns the answer to this operation for an outcome; `None` if the outcome does not fit.
     pub(super) fn answer(&self, outcome: Outcome, mut values: Vec<Vec<u8>>) -> Option<Answer> {
         Some(match (self, outcome) {
             (
@@ -144,7 +145,7 @@ impl SimOperation {
             {
                 Answer::Value(values.remove(0))
             }
-            // An empty value that might have been a missing one is not announced.
+            // Empty values are not announced, because they may stand for missing ones.
             (Self::Get { .. } | Self::Pop { .. }, Outcome::Value) if values.is_empty() => {
                 Answer::Value(Vec::new())
             }
@@ -230,7 +231,7 @@ impl fmt::Display for End {
     }
 }
 
-/// The start of a value, and its length when it is long.
+/// The start of a value, and its length if it is long.
 pub(super) struct Text<'a>(pub(super) &'a [u8]);
 
 impl fmt::Display for Text<'_> {
@@ -241,10 +242,11 @@ impl fmt::Display for Text<'_> {
     }
 }
 
-/// Values that tell where they belong: the name of the key, a number that is given once in a run, and a filling, so that
-/// no reply can be taken for another. Appended pieces are told apart.
+/// Values that identify themselves: they contain the name of the key, a number that is unique in a run, and a filling,
+/// so
+/// that no answer can be mistaken for another. Appended pieces can be separated.
 pub(super) mod chunk {
-    /// One piece of a value of the key `name`.
+    /// Returns one piece of a value of the key `name`.
     pub(crate) fn make(name: &str, number: u32, filling_bytes: usize) -> Vec<u8> {
         let mut chunk = format!("{name}={number}:{filling_bytes};").into_bytes();
         let filling =
@@ -253,7 +255,7 @@ pub(super) mod chunk {
         chunk
     }
 
-    /// The numbers of the pieces that are `value`; `None`: it was not made here for this key.
+    /// Returns the numbers of the pieces of `value`; `None` if the value was not made here for this key.
     pub(crate) fn numbers(name: &str, mut value: &[u8]) -> Option<Vec<u32>> {
         let mut numbers = Vec::new();
         while !value.is_empty() {

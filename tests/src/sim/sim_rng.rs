@@ -1,14 +1,14 @@
-//! Choices, all from one seed.
+//! Random choices, all from one seed.
 
 use rendezvous_core::rng::Rng;
 use rendezvous_core::time::Duration;
 
-/// A source of choices. Each actor has its own, so that a change to one does not stir the others.
+/// Source of random choices. Each actor has its own, so that a change to one does not affect the others.
 #[derive(Clone, Debug)]
 pub(super) struct SimRng(Rng);
 
 impl SimRng {
-    /// The `stream`-th source of a seed.
+    /// Returns the source with this number of a seed.
     pub(super) fn new(seed: u64, stream: u64) -> Self {
         let mut mix = Rng::new(seed ^ Rng::new(stream).next_u64());
         Self(Rng::new(mix.next_u64()))
@@ -18,17 +18,17 @@ impl SimRng {
         self.0.next_u64()
     }
 
-    /// A number from `low` to `high`, both included.
+    /// Returns a number from `low` to `high`, both included.
     pub(super) fn between(&mut self, low: u64, high: u64) -> u64 {
         low + self.0.below(high.saturating_sub(low).saturating_add(1))
     }
 
-    /// An index below `length`.
+    /// Returns an index below `length`.
     pub(super) fn index(&mut self, length: usize) -> usize {
         usize::try_from(self.0.below(length as u64)).unwrap_or(0)
     }
 
-    /// A size from `low` to `high` whose magnitude is even: small ones are as likely as large ones.
+    /// Returns a size from `low` to `high` with a uniform magnitude: small sizes are as likely as large ones.
     pub(super) fn size(&mut self, low: usize, high: usize) -> usize {
         let ceiling =
             (low.max(1) << self.index(1 + (high / low.max(1)).max(1).ilog2() as usize)).min(high) * 2;
@@ -43,7 +43,7 @@ impl SimRng {
         self.0.below(100) < chance
     }
 
-    /// A span from `low` to `high`, whose magnitude is even.
+    /// Returns a span from `low` to `high` with a uniform magnitude.
     pub(super) fn span(&mut self, low: Duration, high: Duration) -> Duration {
         let mut ceiling = high;
         while ceiling / 2 > low && self.percent(50) {

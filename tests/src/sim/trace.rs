@@ -1,19 +1,20 @@
-//! What happened, as lines. All of them go into one number, by which two runs of a seed are compared; the last ones are
-//! kept for the report of a failure.
+//! Trace of a run. All lines go into one hash, by which two runs of a seed are compared. The last lines are kept for
+//! the
+//! report of an error.
 
 use rendezvous_core::time::Instant;
 use std::collections::VecDeque;
 use std::fmt::{self, Write};
 
-/// Lines that the report of a failure shows.
+/// Lines in the report of an error.
 const LINES_KEPT: usize = 60;
 
 /// Where the lines go, besides into the hash.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Voice {
-    /// The last ones are kept.
+    /// The last lines are kept.
     Quiet,
-    /// Each is printed to standard output at once.
+    /// Each line is also printed to standard output at once.
     Loud,
 }
 
@@ -59,6 +60,6 @@ impl Trace {
     }
 }
 
-// The numbers of the FNV-1a hash of 64 bits.
+// The constants of the 64-bit FNV-1a hash.
 const FNV_OFFSET: u64 = 0xcbf2_9ce4_8422_2325;
 const FNV_PRIME: u64 = 0x0000_0100_0000_01b3;

@@ -1,4 +1,4 @@
-//! The world: it plays one seed from the first connection to an empty server.
+//! World of stores: it runs one seed from the first connection to an empty server.
 
 use super::agenda::Agenda;
 use super::client::{Client, Health, Manner};
@@ -20,26 +20,26 @@ use rendezvous_core::store::dial::{Family, Rounds};
 use rendezvous_core::time::{Duration, Instant};
 use std::fmt;
 
-/// What happens of itself.
+/// Event that is not caused by the network.
 pub(super) enum Happening {
     ClientDue(usize),
-    /// The resolver has an answer for a client's line.
+    /// The resolver has an answer for a client's connection.
     Resolved(usize, u32),
     HostDue,
     Fault(Fault),
     ServerRises,
-    /// A saboteur asks this of the store.
+    /// The saboteur sends this request to the store.
     Aside(Vec<u8>),
-    /// Something that only nodes have.
+    /// Event of a world of nodes.
     Elastic(Cue),
-    /// It may be time for the next act.
+    /// The next phase may begin.
     Act,
 }
 
-/// What all actors share.
+/// State that all actors share.
 pub(super) struct Stage {
     pub(super) now: Instant,
-    /// Faults may happen.
+    /// Whether faults may happen.
     pub(super) stormy: bool,
     pub(super) network: Network,
     pub(super) agenda: Agenda<Happening>,
@@ -69,7 +69,7 @@ impl Stage {
         self.trace.note(self.now, what);
     }
 
-    /// Gives the saboteur his chance.
+    /// Schedules a request of the saboteur for this operation, if the fault requires one.
     pub(super) fn sabotage_deed(&mut self, sim_operation: &SimOperation) {
         if let Some((later, frame)) = self.sabotage.aside(sim_operation, &mut self.sim_rng) {
             self.agenda.enter(self.now + later, Happening::Aside(frame));
@@ -80,7 +80,7 @@ impl Stage {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Act {
     Storm,
-    /// The storm is over, and its last ripples die down.
+    /// The storm is over. Requests that it left behind may still take effect until then.
     Settling(Instant),
     Job,
     Clearing,
@@ -97,9 +97,9 @@ pub(super) struct World {
     events: u64,
 }
 
-/// From the end of the last deed of the storm to the job.
+/// Time between the last operation of the storm and the job.
 const SETTLING: Duration = Duration::from_secs(3);
-/// More than any run needs.
+/// More events than any run needs.
 const EVENTS_MAX: u64 = 3_000_000;
 const HALF_CLOSERS_MAX: usize = 4;
 
@@ -143,7 +143,7 @@ impl World {
         Self { stage, clients, half_closers: Vec::new(), host, act: Act::Storm, storm_ends, events: 0 }
     }
 
-    /// Plays to the end.
+    /// Runs the world to its end.
     pub(super) fn play(mut self, seed: u64) -> Result<Report, Failure> {
         let played = self.run().and_then(|()| oracle::judge(self.stage.history.records()));
         let Stage { now, history, trace, sabotage, .. } = self.stage;
@@ -190,7 +190,7 @@ impl World {
             self.change_act()?;
         }
         if self.act != Act::Leaving {
-            return Err(Wrong(format!("everything stands still in {:?}", self.act)));
+            return Err(Wrong(format!("nothing happens any more in {:?}", self.act)));
         }
         if self.stage.network.open() > 0 {
             return Err(Wrong(format!("{} connections were forgotten", self.stage.network.open())));
@@ -225,7 +225,7 @@ impl World {
             Happening::ClientDue(number) => self.clients[number].poll(stage),
             Happening::Resolved(number, line) => self.clients[number].resolved(stage, line),
             Happening::HostDue => self.host.tick(stage),
-            // Whoever comes when all have left would be found for that alone.
+            // After all have left, a connection of the saboteur alone would fail the final check.
             Happening::Aside(_) if self.act == Act::Leaving => Ok(()),
             Happening::Aside(frame) => self.host.haunt(stage, &frame),
             Happening::ServerRises => {
@@ -278,7 +278,7 @@ impl World {
         }
     }
 
-    /// What must hold at every moment.
+    /// Checks what must hold at all times.
     fn check(&self) -> Result<(), Wrong> {
         self.host.check()?;
         let late = self.clients.iter().filter_map(Client::deadline).find(|(at, _)| *at < self.stage.now);
@@ -300,7 +300,7 @@ impl World {
         let done =
             self.clients.iter().all(Client::is_done) && self.half_closers.iter().all(HalfCloser::is_done);
         match self.act {
-            // What was sent and given up may still be read by the server, and changes the store when it is.
+            // The server may still read requests that were sent and given up, and they change the store.
             Act::Storm if done && stage.network.abandoned() == 0 => {
                 self.act = Act::Settling(stage.now + SETTLING);
                 stage.note(format_args!("the storm is over"));
@@ -326,7 +326,7 @@ impl World {
             }
             Act::Clearing if done => {
                 self.act = Act::Leaving;
-                stage.note(format_args!("everybody leaves"));
+                stage.note(format_args!("all clients leave"));
                 for client in &mut self.clients {
                     client.leave(stage)?;
                 }
@@ -338,7 +338,7 @@ impl World {
     }
 }
 
-/// Some network.
+/// Returns the parameters of a random network.
 pub(super) fn any_weather(sim_rng: &mut SimRng) -> NetworkModel {
     let latency_min = sim_rng.span(Duration::from_micros(1), Duration::from_millis(5));
     NetworkModel {

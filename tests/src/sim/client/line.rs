@@ -1,4 +1,4 @@
-//! One connection of a client: its link, its bytes that have not left, and its stream.
+//! One connection of a client: its link, its unsent bytes and its stream.
 
 use super::super::network::{Side, Stream};
 use super::super::world::Stage;
@@ -9,7 +9,7 @@ use rendezvous_core::store::client_conn::{BeginError, ClientConn, Event};
 use rendezvous_core::store::dial::{DialOptions, DialState, Rounds};
 use rendezvous_core::time::{Duration, Instant};
 
-/// Calls that one connection can have in its table: few, so that it is full now and then.
+/// Calls that a connection can have in its table: few, so that it is sometimes full.
 const PENDING: usize = 3;
 
 #[derive(Debug)]
@@ -18,17 +18,17 @@ pub(super) struct Line {
     pub(super) link: Link<PENDING>,
     pub(super) dial_timeout: Duration,
     pub(super) stream: Option<Stream>,
-    /// The life of the server at the other end.
+    /// Number of the server's process at the other end.
     pub(super) epoch: Option<u32>,
-    /// What has not left.
+    /// Unsent bytes.
     pub(super) out: Vec<u8>,
-    /// Bytes of calls that `out` ever took.
+    /// Bytes of calls that `out` has taken so far.
     pub(super) taken: u64,
-    /// A call was begun on it.
+    /// Whether a call has begun on it.
     pub(super) used: bool,
 }
 
-/// What received bytes say about which call.
+/// Meaning of received bytes, and the call that they belong to.
 pub(super) struct LineEvent<'b> {
     pub(super) call: CallId,
     pub(super) what: What<'b>,
@@ -45,7 +45,7 @@ pub(super) enum What<'b> {
 impl<'b> LineEvent<'b> {
     pub(super) fn of(event: Event<'b>) -> Self {
         let (call, what) = match event {
-            // The link keeps this one for itself; the greeting's call has this name.
+            // The link handles this event itself. Id 0 stands for the greeting.
             Event::Greeted => (CallId(0), What::Count),
             Event::Count { id, .. } => (id, What::Count),
             Event::ValueStart { id, bytes } => (id, What::Value(usize::try_from(bytes).unwrap_or(0))),
@@ -77,12 +77,12 @@ impl Line {
         self.link.state() == DialState::Ready
     }
 
-    /// This line, if a call can begin on it.
+    /// Returns this connection, if a call can begin on it.
     pub(super) fn if_free(&mut self) -> Option<&mut Self> {
         (self.is_ready() && self.link.conn().may_begin().is_ok()).then_some(self)
     }
 
-    /// How many bytes of calls have left.
+    /// Returns the number of bytes of calls that were sent.
     pub(super) fn left(&self) -> u64 {
         self.taken.saturating_sub(self.out.len() as u64)
     }
@@ -107,13 +107,13 @@ impl Line {
         self.out.extend_from_slice(bytes);
     }
 
-    /// Sends as much as the network takes.
+    /// Sends as many bytes as the network accepts.
     pub(super) fn flush(&mut self, stage: &mut Stage) {
         let Some(stream) = self.stream else { return };
         if self.out.is_empty() {
             return;
         }
-        // A connection that is broken says so to its reader.
+        // A broken connection is reported to its reader.
         let count = stage.network.write(stage.now, stream, Side::Client, &self.out).unwrap_or(0);
         self.out.drain(..count);
     }
