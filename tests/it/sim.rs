@@ -60,10 +60,10 @@ fn every_seed_of_nodes_keeps_every_promise() {
     for (what, count, least) in [
         ("rounds", reports.iter().map(|report| report.rounds).sum(), 4),
         ("sessions that were resumed", 2 * reports.iter().map(|report| report.resumed).sum::<u64>(), 1),
-        ("changes that watches told", reports.iter().map(|report| report.changes).sum(), 100),
+        ("changes that watches delivered", reports.iter().map(|report| report.changes).sum(), 100),
         ("arrivals that were released", reports.iter().map(|report| report.released).sum(), 1),
         ("writes that came too late", reports.iter().map(|report| report.stale).sum(), 5),
-        ("deeds that were answered", reports.iter().map(|report| report.answered as u64).sum(), 40),
+        ("operations that were answered", reports.iter().map(|report| report.answered as u64).sum(), 40),
     ] {
         assert!(count >= least * reports.len() as u64, "{what}: {count} in {} runs", reports.len());
     }
@@ -135,9 +135,9 @@ fn every_sabotage_of_nodes_is_noticed() {
             Sabotage::TwoRounds => "two rounds",
             Sabotage::DoubledRank => "was given twice",
             Sabotage::RepeatedRequest => "no more than",
-            Sabotage::UntoldSurvivor => "was not told that",
+            Sabotage::UntoldSurvivor => "was not notified that",
             Sabotage::ReopenedRun => "the closed run",
-            Sabotage::LostChange => "told None of revision",
+            Sabotage::LostChange => "delivered None for revision",
             Sabotage::EarlyBarrier => "opened for",
             Sabotage::UndyingSession => "outlives its grace",
             Sabotage::SleepyNode => "outlives its deadline",

@@ -61,7 +61,7 @@ const fn own_reason(bug: Bug) -> &'static str {
         Bug::KeptSlot => "stays in a round",
         Bug::RepeatedRequest => "refused: AlreadyJoined",
         Bug::ReusedRound => "was formed behind",
-        Bug::UntoldSurvivor => "was not told that",
+        Bug::UntoldSurvivor => "was not notified that",
         Bug::ReopenedRun => "the closed run",
         Bug::EarlyBarrier => "opened for",
         Bug::UndyingLease => "outlives the session that it hangs on",

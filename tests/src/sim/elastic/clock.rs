@@ -1,23 +1,23 @@
-//! Clocks of hosts: none shows the world's time, and none runs at its pace.
+//! Clocks of hosts: none shows the world's time, and most run faster or slower.
 
 use super::super::sim_rng::SimRng;
 use rendezvous_core::time::{Duration, Instant};
 
-/// A host's clock: it began elsewhere, and gains or loses.
+/// Clock of a host, with an offset and a drift.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::sim) struct Clock {
     offset: u64,
-    /// What it shows of a billion nanoseconds of the world.
+    /// Nanoseconds that it advances during a billion nanoseconds of the world.
     pace: u64,
 }
 
 /// A billion: the pace of the world.
 const EVEN: u64 = 1_000_000_000;
-/// The most that a clock gains or loses, in billionths: 3 %, far more than any real one.
+/// Largest drift, in billionths: 3 %, far more than that of any real clock.
 const DRIFT_MAX: u64 = EVEN / 100 * 3;
 
 impl Clock {
-    /// The world's own.
+    /// The world's own clock.
     pub(in crate::sim) const WORLD: Self = Self { offset: 0, pace: EVEN };
 
     pub(in crate::sim) fn any(sim_rng: &mut SimRng) -> Self {
@@ -29,13 +29,13 @@ impl Clock {
         Self { offset: u64::try_from(offset.as_nanos()).unwrap_or(0), pace }
     }
 
-    /// What it shows at a moment of the world.
+    /// Returns what it shows at a time of the world.
     pub(in crate::sim) fn shows(self, world: Instant) -> Instant {
         let span = u128::from(world.as_nanos()) * u128::from(self.pace) / u128::from(EVEN);
         Instant::from_nanos(self.offset.saturating_add(u64::try_from(span).unwrap_or(u64::MAX)))
     }
 
-    /// The first moment of the world at which it shows so much; `None`: that never comes.
+    /// Returns the first time of the world at which it shows `visible`; `None` for [`Instant::MAX`].
     pub(in crate::sim) fn when(self, visible: Instant) -> Option<Instant> {
         if visible == Instant::MAX {
             return None;

@@ -1,4 +1,4 @@
-//! What the world does to nodes and to their server.
+//! Mishaps of nodes and of their server.
 
 use super::super::network::Side;
 use super::super::sim_rng::SimRng;
@@ -6,34 +6,34 @@ use rendezvous_core::time::{Duration, Instant};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::sim) enum Mishap {
-    /// Some connection is reset, and part of what was under way may be lost.
+    /// A connection is reset, and some bytes in transit may be lost.
     Cut,
-    /// One direction of some connection is held back.
+    /// One direction of a connection is held back.
     Clog(Duration),
-    /// A host is cut off from the server, or hears nothing, or is not heard.
+    /// A host is partitioned from the server, in both directions or in one.
     Partition(Duration, Option<Side>),
-    /// A host's way becomes longer.
+    /// A host's latency increases.
     Slow { by: Duration, for_: Duration },
     /// A node does nothing for a while.
     Freeze(Duration),
-    /// A node's process dies, and its host has another one after this.
+    /// A node's process dies, and its host starts another one after this time.
     Crash(Duration, Rebirth),
-    /// The server's kernel gives some host up.
+    /// The server's kernel considers a host dead.
     GiveUp,
-    /// The server's process dies, and is back after this.
+    /// The server's process dies, and another one starts after this time.
     Restart(Duration),
 }
 
-/// Under which name a node comes back.
+/// Name of the next process of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::sim) enum Rebirth {
     Same,
     New,
-    /// That of a neighbour, by mistake.
+    /// The name of a neighbour, by mistake.
     Neighbours,
 }
 
-/// The storm: mishaps with their times, all over before `end`.
+/// Returns the mishaps of the storm with their times. All are over before `end`.
 pub(super) fn plan(sim_rng: &mut SimRng, end: Duration) -> Vec<(Instant, Mishap)> {
     let count = sim_rng.pick(&[0, 4, 8, 14, 22]);
     let mishap = |sim_rng: &mut SimRng| {
@@ -61,7 +61,7 @@ pub(super) fn plan(sim_rng: &mut SimRng, end: Duration) -> Vec<(Instant, Mishap)
     };
     let mut mishaps: Vec<_> = (0..count).map(|_| mishap(sim_rng)).collect();
     if sim_rng.percent(25) {
-        // Connections that never last, so that much is under way when they break.
+        // Short-lived connections, so that many requests are in transit when they break.
         let nanos = u64::try_from(end.as_nanos()).unwrap_or(0);
         let cuts = sim_rng.between(10, 30);
         mishaps.extend((0..cuts).map(|_| (Instant::from_nanos(sim_rng.between(0, nanos)), Mishap::Cut)));

@@ -1,9 +1,11 @@
-//! The second kind of world: whole nodes with their sessions, and the rounds, fences, watches, leases and barriers that
-//! hang on them, at one server with a few clients of c10d.
+//! World of nodes: whole nodes with their sessions, and the rounds, fences, watches, leases and barriers that depend on
+//! these, at one server with a few clients of c10d.
 //!
-//! A run has three acts. In the *storm* nodes do anything while mishaps happen to them and to the server. Then nothing
-//! goes wrong any more, and within a bound each run must stand: see [`world::HEALING_MAX`]. Then everybody leaves, and
-//! the server must be as good as new. Each host, the server's too, has a clock of its own.
+//! A run has three phases. In the *storm* nodes do anything while mishaps happen to them and to the server. Then
+//! mishaps
+//! stop, and each run must have a stable round within a bound: see [`world::HEALING_MAX`]. Then all nodes leave, and
+//! the
+//! server must hold no session. Each host, the server's too, has a clock of its own.
 
 mod clock;
 mod mishap;
@@ -21,39 +23,39 @@ pub(super) use world::World;
 
 use rendezvous_core::wire::native::Terms;
 
-/// What happens of itself in this world.
+/// Event of this world that is not caused by the network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Cue {
-    /// Something is due by the clock of a process; host and process.
+    /// A timer of a process is due; host and process.
     Due(usize, u32),
-    /// The resolver has an answer for a process's attempt.
+    /// The resolver has an answer for a connection attempt of a process.
     Resolved(usize, u32, u32),
     /// A node does something.
     Wake(usize, u32),
     /// A host starts a process.
     Rise(usize),
-    /// A frozen process goes on.
+    /// A frozen process continues.
     Thaw(usize, u32),
-    /// The frozen server goes on, in this life.
+    /// The frozen server process with this number continues.
     ServerThaws(u32),
     Trespass(usize),
     Mishap(Mishap),
-    /// The saboteur speaks in the name of the dead.
+    /// The saboteur sends heartbeats for connections that have ended.
     GhostBeat,
-    /// It may be time for the next act.
+    /// The next phase may begin.
     Act,
 }
 
-/// What all nodes agree on.
+/// Settings that all nodes share, and counts.
 #[derive(Clone, Copy, Debug)]
 struct Rules {
     runs: usize,
     terms: Terms<'static>,
     join_timeout_ms: u64,
-    /// Somebody may close a run.
+    /// Whether nodes may close a run.
     closes: bool,
-    /// Processes so far.
+    /// Number of processes so far.
     processes: u32,
-    /// Sessions that were taken up again, so far.
+    /// Number of times so far that a session was resumed.
     resumed: u64,
 }

@@ -1,5 +1,6 @@
-//! A node: what a launcher would do with its part in a run, and what its workers would do with the store. It is one
-//! process after the other on one host.
+//! Node: it does what a launcher does with its part in a run, and what its workers do with the store. It has one
+//! process
+//! after the other on one host.
 
 mod work;
 
@@ -25,13 +26,13 @@ use rendezvous_core::time::{Duration, Instant};
 use rendezvous_core::wire::native::{BarrierEnd, ClientFrame, FaultCode, ServerFrame, Why};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// How a node behaves for the whole run.
+/// Behaviour of a node for the whole simulation.
 #[derive(Clone, Copy, Debug)]
 struct Manner {
     grace_ms: u32,
     heartbeat_ms: u32,
     is_spare: bool,
-    /// Between two things that it does.
+    /// Longest pause between two actions.
     pause_max: Duration,
 }
 
@@ -45,35 +46,36 @@ pub(super) struct Node {
     names: u32,
     process: Option<Process>,
     storm: Storm,
-    /// Its round, live or over.
+    /// Its round, live or ended.
     joined: Option<Slot>,
-    /// Since when it has a round that it had given up.
+    /// When it got a round whose join it had given up.
     unwanted_since: Option<Instant>,
-    /// Others wait, or died: it ought to come back.
+    /// Other nodes wait or have died, so it should come back.
     called: bool,
     last_received_at: BTreeSet<(u64, String)>,
     marks: u32,
     watches: usize,
-    /// Keys for leases that are asked for.
+    /// Keys for leases that were requested.
     leases: BTreeMap<u64, Vec<u8>>,
-    /// A key of its own hangs on a lease, and is there.
+    /// Whether a leased key of its own exists.
     has_lease: bool,
-    /// Until then its host or its connections may suffer.
+    /// Until then its host or its connections may be affected by a mishap.
     pub(super) trouble_until: Instant,
     leaves: bool,
 }
 
-/// How much later than its deadline a call is given up.
+/// Time after its deadline at which a call is given up.
 pub(super) const SLACK: Duration = Duration::from_secs(2);
 pub(super) const GRACE_MAX: Duration = Duration::from_secs(2);
 const HEARTBEAT_MS_MAX: u32 = 1000;
 const HEARTBEATS_MISSED_MAX: u32 = 3;
-/// The longest silence that nobody notices, by the slowest clock.
+/// Longest silence that is not noticed, by the slowest clock.
 pub(super) const SILENCE_MAX: Duration = Duration::from_millis(3100);
-/// The longest pause of a node when all is well.
+/// Longest pause of a node after the storm.
 pub(super) const PAUSE_MAX: Duration = Duration::from_millis(500);
-/// The longest stay in a round that it had given up, when a node has a connection: it leaves at once, unless so many
-/// requests are under way that there is no room for one more.
+/// Longest stay in a round whose join it had given up, while it has a connection. It leaves at once, unless its table
+/// of
+/// requests is full.
 const UNWANTED_MAX: Duration = Duration::from_secs(1);
 
 impl Node {
@@ -148,7 +150,7 @@ impl Node {
         self.name = format!("node{}-{}", self.number, self.names);
     }
 
-    /// Where it stands, as it knows, if its session is this one.
+    /// Returns its round as far as it knows, if its session is this one.
     pub(super) fn standing_of(&self, epoch: u32, session: u64) -> Option<Status> {
         let process = self.process.as_ref().filter(|process| process.epoch == Some(epoch))?;
         (process.identity().session == session).then(|| self.state()).flatten()
@@ -173,7 +175,7 @@ impl Node {
         Some(format!("{} waits for {order}, which outlives its deadline", self.name))
     }
 
-    /// The host starts a process, unless one is there.
+    /// Starts a process on the host, unless there is one.
     pub(super) fn rise(&mut self, stage: &mut Stage, referee: &Referee, rules: &mut Rules) {
         if self.process.is_some() || self.leaves {
             return;
@@ -217,7 +219,7 @@ impl Node {
         }
     }
 
-    /// The process dies with all that it has.
+    /// Kills the process.
     pub(super) fn die(
         &mut self,
         stage: &mut Stage,
@@ -234,7 +236,7 @@ impl Node {
         Ok(epoch.zip(state).map(|(epoch, state)| (epoch, session, state)))
     }
 
-    /// Its process's session: its life of the server and number, its grace, and until when an old HELLO may come.
+    /// Returns the server's process of its session, the session's id and grace, and until when an old HELLO may arrive.
     pub(super) fn session(&self) -> Option<(u32, u64, Duration, Instant)> {
         let process = self.process.as_ref()?;
         let session = process.identity().session;
@@ -242,14 +244,14 @@ impl Node {
         Some((process.epoch?, session, grace, process.late_until))
     }
 
-    /// Its process does nothing any more, for a while; which that is.
+    /// Freezes its process. Returns the number of the process.
     pub(super) fn freeze(&mut self) -> Option<u32> {
         let process = self.process.as_mut()?;
         process.freeze();
         Some(process.number)
     }
 
-    /// The server does nothing until then, and its deadlines stand still.
+    /// Notes that the server is frozen until then and that its deadlines move.
     pub(super) fn server_freezes(&mut self, until: Instant) {
         self.trouble_until = self.trouble_until.max(until);
         if let Some(process) = &mut self.process {
@@ -257,13 +259,13 @@ impl Node {
         }
     }
 
-    /// Goes, once it is told all.
+    /// Lets it leave, once all its requests were answered.
     pub(super) fn part_for_good(&mut self, stage: &mut Stage) {
         self.leaves = true;
         self.wake(stage, Duration::ZERO);
     }
 
-    /// Does something with its process, and hears what comes of it.
+    /// Calls `act` with its process, then handles the events of the process.
     pub(super) fn with(
         &mut self,
         stage: &mut Stage,
@@ -297,7 +299,7 @@ impl Node {
         stage.agenda.enter(at, Happening::Elastic(Cue::Wake(self.number, number)));
     }
 
-    /// It is time to do something.
+    /// Does something at random.
     pub(super) fn act(
         &mut self,
         stage: &mut Stage,
@@ -332,7 +334,7 @@ impl Node {
                     self.ask(stage, SubmitPath::Leave, Operation::Leave, self.span(), &leave, Order::Leave);
                 }
                 Part::Replaced => {
-                    // It must not come back under that name.
+                    // The name belongs to another process now.
                     self.has_new_name();
                     self.goodbye(stage);
                 }
@@ -425,12 +427,12 @@ impl Node {
         Ok(())
     }
 
-    /// A server that keeps to the protocol never ends a session for any other reason than these.
+    /// Checks that the session ended for a reason that is possible with a correct server.
     fn check_ending(&self, ending: &Ending) -> Result<(), Wrong> {
         let is_legal = match ending {
             Ending::Left | Ending::Dialling(_) => true,
             Ending::Session(SessionEnd::Connection | SessionEnd::GracePassed, _) => true,
-            // Nobody but its own process has the token, which takes its session back.
+            // Only its own process has the token, and that takes the session back.
             Ending::Session(SessionEnd::Server(why), _) => *why != Why::Superseded,
             Ending::Session(SessionEnd::Refused(code, ..), _) => *code == FaultCode::SessionEnded,
             Ending::Session(SessionEnd::Protocol, _) => false,
@@ -438,7 +440,7 @@ impl Node {
         if is_legal { Ok(()) } else { Err(Wrong(format!("{}'s session ended: {ending:?}", self.name))) }
     }
 
-    /// The session is over; the host begins another after a pause.
+    /// Handles the end of the session. The host starts another process after a pause.
     fn over(&mut self, stage: &mut Stage, referee: &mut Referee) {
         let Some(process) = self.process.take() else { return };
         referee.watches_of_are_over(process.number);
@@ -459,9 +461,9 @@ impl Node {
         let Some(process) = &self.process else { return Ok(()) };
         let (limits, epoch, number) = (*process.limits(), process.epoch.unwrap_or(0), process.number);
         let frame = parcel.open(&limits);
-        let odd = || Wrong(format!("{} asked {order} and was told {frame:?}", self.name));
+        let odd = || Wrong(format!("{} asked {order} and got {frame:?}", self.name));
         let frame = frame.ok_or_else(odd)?;
-        stage.note(format_args!("{} is answered {id}: {}", self.name, Brief(&frame)));
+        stage.note(format_args!("{} got an answer to {id}: {}", self.name, Brief(&frame)));
         match (&order, frame) {
             (Order::SimOperation(deed_id, sim_operation, began), frame) => {
                 let answer = answer_to(sim_operation, &frame).ok_or_else(odd)?;
@@ -504,7 +506,7 @@ impl Node {
                 Ok(())
             }
             (Order::Other { key, began, what }, frame) => {
-                // Nothing to delete is nothing done.
+                // The request had nothing to delete.
                 let is_void = matches!(frame, ServerFrame::Number { number: 0, .. });
                 if *what == "members"
                     && let ServerFrame::MemberList { nodes, members, .. } = frame
@@ -524,7 +526,9 @@ impl Node {
         }
     }
 
-    /// The server keeps the deadline of what waits there, and its word comes before a call is given up.
+    /// Checks that a call that timed out without an answer had none due: the server enforces the deadline of a wait,
+    /// and its
+    /// answer arrives before the client gives up.
     fn check_answer_was_not_due(
         &self,
         stage: &Stage,
@@ -536,7 +540,7 @@ impl Node {
         let given_up = failure.kind == ErrorKind::TimedOut && failure.cause == Cause::NoAnswer;
         match since.filter(|_| given_up).map(|since| wanted.answer_due(since.max(self.trouble_until))) {
             Some(due) if due < stage.now => {
-                Err(Wrong(format!("{} was not answered in time, nor told why: {order}", self.name)))
+                Err(Wrong(format!("{} was not answered in time, nor refused: {order}", self.name)))
             }
             _ => Ok(()),
         }
@@ -571,7 +575,7 @@ impl Node {
         }
         match order {
             Order::Watch { .. } => self.watches -= 1,
-            // It may stand in its round still, from which it was called.
+            // It may still be in the round from which it was called.
             Order::Join { .. } => self.called = true,
             _ => {}
         }
@@ -602,7 +606,7 @@ impl Node {
                 referee.watch_told((process.number, id), changes)
             }
             Some(_) => Ok(()),
-            None => Err(Wrong(format!("{} was pushed what it cannot read", self.name))),
+            None => Err(Wrong(format!("{} got a push that it cannot parse", self.name))),
         }
     }
 
@@ -613,7 +617,7 @@ impl Node {
         order: Option<Order>,
         word: NodeWord,
     ) -> Result<(), Wrong> {
-        stage.note(format_args!("{} hears {word}", self.name));
+        stage.note(format_args!("{} gets {word}", self.name));
         let Some(process) = &self.process else { return Ok(()) };
         let (epoch, name) = (process.epoch.unwrap_or(0), process.name.clone());
         match word {
@@ -653,7 +657,7 @@ impl Node {
         Ok(())
     }
 
-    /// In calm weather, a node of a live round has heard of all who died in it.
+    /// Checks after the storm that a node of a live round was notified of all deaths in it.
     pub(super) fn check_heard(&self, referee: &Referee) -> Result<(), Wrong> {
         let (Some(process), Some(state)) = (&self.process, self.state()) else { return Ok(()) };
         referee.told_of_deaths(process.epoch.unwrap_or(0), &state, &self.last_received_at, false)

@@ -1,4 +1,4 @@
-//! What a node asks of the server, and what it expects back.
+//! Requests of a node, and the answers that it expects.
 
 use super::super::history::DeedId;
 use super::super::sim_operation::{Answer, SimOperation};
@@ -11,10 +11,10 @@ use rendezvous_core::time::{Duration, Instant};
 use rendezvous_core::wire::native::{ClientFrame, Header, Message, ServerFrame};
 use std::fmt;
 
-/// One request, as the one who asks sees it.
+/// One request, as its node sees it.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Order {
-    /// Judged with what all others do to the store.
+    /// An operation of the history, which the oracle judges.
     SimOperation(DeedId, SimOperation, Instant),
     /// Sets a key that is watched.
     Mark {
@@ -25,25 +25,25 @@ pub(super) enum Order {
     Watch {
         prefix: Vec<u8>,
     },
-    /// `begun` counts arrivals of the whole run.
+    /// `begun` numbers the arrivals of the whole simulation.
     Barrier {
         key: Vec<u8>,
         count: u32,
         begun: u64,
     },
     Grant,
-    /// Behind it, the key is set.
+    /// The key is set afterwards.
     Attach {
         key: Vec<u8>,
     },
-    /// Changes something beneath this key, if anything.
+    /// May change a key with this prefix.
     Other {
         what: &'static str,
         key: Vec<u8>,
         began: Instant,
     },
     Join {
-        /// The life of the server in which the run was known to be closed before this began.
+        /// Number of the server's process in which the run was known to be closed before this began.
         late: Option<u32>,
     },
     Leave,
@@ -74,7 +74,7 @@ impl fmt::Display for Order {
     }
 }
 
-/// A request as bytes.
+/// An encoded request.
 #[derive(Clone, Debug)]
 pub(super) struct Request {
     pub(super) operation: Operation,
@@ -89,7 +89,7 @@ impl Request {
         Self { operation, kind: frame.kind(), body: frames::native_body(frame), span }
     }
 
-    /// The request that a deed is, if the native protocol has it.
+    /// Returns the request for an operation, if the native protocol has it.
     pub(super) fn of(sim_operation: &SimOperation, span: Duration) -> Option<Self> {
         use Operation as O;
         let key = |name| Key::scoped(b"/", str::as_bytes(name));
@@ -144,7 +144,7 @@ impl Request {
     }
 }
 
-/// The answer that a frame is to a deed; `None`: it is none.
+/// Returns the answer to an operation that a frame stands for; `None` if it does not fit.
 pub(super) fn answer_to(sim_operation: &SimOperation, frame: &ServerFrame<'_>) -> Option<Answer> {
     Some(match (sim_operation, *frame) {
         (
@@ -169,7 +169,7 @@ pub(super) fn answer_to(sim_operation: &SimOperation, frame: &ServerFrame<'_>) -
         (SimOperation::Get { .. }, ServerFrame::Value { value: Some(value), .. }) => {
             Answer::Value(value.to_vec())
         }
-        // Without a value, c10d answers what was expected, and the oracle speaks that language.
+        // Without a value, c10d answers with the expected value, and the oracle judges by c10d.
         (SimOperation::CompareSet { expected, .. }, ServerFrame::Value { value, .. }) => {
             Answer::Value(value.unwrap_or(expected).to_vec())
         }
@@ -188,7 +188,7 @@ pub(super) fn answer_to(sim_operation: &SimOperation, frame: &ServerFrame<'_>) -
     })
 }
 
-/// A frame from the server, with its own bytes.
+/// A frame from the server that owns its bytes.
 #[derive(Clone, Debug)]
 pub(super) struct Parcel {
     kind: u16,
@@ -206,7 +206,7 @@ impl Parcel {
     }
 }
 
-/// A frame from the server in a few words.
+/// Short description of a frame from the server.
 pub(super) struct Brief<'a>(pub(super) &'a ServerFrame<'a>);
 
 impl fmt::Display for Brief<'_> {
@@ -229,7 +229,7 @@ impl fmt::Display for Brief<'_> {
     }
 }
 
-/// The header of a whole frame.
+/// Returns the header of a whole frame.
 pub(super) fn header_of(frame: &[u8], from: rendezvous_core::wire::native::From) -> Option<Header> {
     Header::read(frame.first_chunk()?, from, &FrameLimits::default()).ok()
 }

@@ -1,5 +1,5 @@
-//! A process of a node: the client machine of the library, driven as its driver does, over the simulated network and by
-//! a clock of its own. It can freeze, and it can die.
+//! Process of a node: the client machine of the library, driven as its driver does, over the simulated network and by a
+//! clock of its own. It can freeze and die.
 
 use super::super::faults::Sabotage;
 use super::super::history::Wrong;
@@ -26,47 +26,48 @@ use rendezvous_core::wire::sink::Sink;
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
 
-/// Requests that one process may have under way: few, so that the table is full now and then.
+/// Requests that one process may have under way: few, so that the table is sometimes full.
 const PENDING: usize = 12;
 type Machine = NativeClient<PENDING>;
 
-/// What a process tells its node.
+/// Event that a process reports to its node.
 #[derive(Clone, Debug)]
 pub(super) enum Word {
-    /// The session is open; or has another connection.
+    /// The session is open, or has another connection.
     Open {
         resumed: bool,
     },
     Responded(u64, Order, Parcel),
     Failed(Order, Failure, Option<FaultCode>, Asked),
     Pushed(u64, Parcel),
-    /// It answers an order of the node's, or none that anybody awaits.
+    /// An event of the node, and the request that it answers, if the node awaits that.
     Node(Option<Order>, NodeWord),
     Over(Ending),
 }
 
-/// When something was asked, as the world knows it.
+/// Times of a request, by the world's clock.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Asked {
     began: Instant,
     span: Duration,
-    /// By then the server had it, as it says itself.
+    /// Time by which the server had it, as the server's acknowledgements show.
     taken_by: Option<Instant>,
 }
 
 impl Asked {
-    /// By when the server's word is due, if all was well on the way from `since` on: the server counts from when it has
-    /// the request, by a clock of its own.
+    /// Returns when the server's answer is due, if there was no mishap from `since` on. The server counts from the time
+    /// at
+    /// which it has the request, by a clock of its own.
     pub(super) fn answer_due(&self, since: Instant) -> Instant {
         let taken = self.taken_by.unwrap_or(since).max(self.began);
         (taken + self.span + self.span / 10).max(since) + ANSWER_MAX
     }
 }
 
-/// How long an answer may be on its way, when nothing is wrong.
+/// Longest time for an answer to arrive, without mishaps.
 const ANSWER_MAX: Duration = Duration::from_millis(600);
 
-/// What happened to the node.
+/// Event of the node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum NodeWord {
     Seated,
@@ -87,7 +88,7 @@ pub(super) enum NodeWord {
     Left,
 }
 
-/// What a node was told of its round.
+/// Round that a node got.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Slot {
     pub(super) round: u64,
@@ -143,7 +144,7 @@ struct Call {
     request: Request,
     order: Order,
     wanted: Asked,
-    /// By when it must have ended, by the node's clock; `None` while no time counts.
+    /// When it must have ended, by the node's clock; `None` while the deadline is suspended.
     deadline: Option<Instant>,
 }
 
@@ -160,7 +161,7 @@ impl Message for Encoded<'_> {
     }
 }
 
-/// How a call goes to the machine.
+/// How a call is submitted to the machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum SubmitPath {
     Plain,
@@ -170,9 +171,9 @@ pub(super) enum SubmitPath {
 }
 
 pub(super) struct Process {
-    /// The node, as the network knows it.
+    /// Number of the node in the network.
     host: usize,
-    /// No other process of the run has it.
+    /// Number of the process, unique in the simulation.
     pub(super) number: u32,
     pub(super) name: String,
     clock: Clock,
@@ -182,7 +183,7 @@ pub(super) struct Process {
     limits: FrameLimits,
     calls: BTreeMap<u64, Call>,
     stream: Option<(Stream, bool)>,
-    /// The life of the server that it has, or had, its session with.
+    /// Number of the server's process that it has or had its session with.
     pub(super) epoch: Option<u32>,
     dials: u32,
     received: Vec<u8>,
@@ -192,11 +193,11 @@ pub(super) struct Process {
     pause_detector: PauseDetector,
     missed: Vec<Notice>,
     is_resumable: bool,
-    /// Since when its session has had its connection, and it has been awake.
+    /// Since when its session has had its connection and it has not been frozen.
     pub(super) untroubled_since: Option<Instant>,
-    /// When it lost the connection on which its session was last.
+    /// When it lost the last connection of its session.
     lost_at: Option<Instant>,
-    /// Until then a connection that it has given up may bring something.
+    /// Until then an abandoned connection may deliver something.
     pub(super) late_until: Instant,
     message: VecDeque<Word>,
     tamper: Tamper,
@@ -258,17 +259,17 @@ impl Process {
         self.machine.is_live()
     }
 
-    /// Whether such an order is under way.
+    /// Returns whether such a request is under way.
     pub(super) fn has(&self, order: &Order) -> bool {
         self.calls.values().any(|call| call.order == *order)
     }
 
-    /// Whether another request has a place.
+    /// Returns whether it has capacity for another request.
     pub(super) fn has_capacity(&self) -> bool {
         self.calls.len() < PENDING / 2
     }
 
-    /// All that is under way, for the one who clears up behind a process that dies.
+    /// Removes and returns all requests under way, for a process that dies.
     pub(super) fn take_orders(&mut self) -> Vec<Order> {
         core::mem::take(&mut self.calls).into_values().map(|call| call.order).collect()
     }
@@ -281,15 +282,15 @@ impl Process {
         self.message.pop_front()
     }
 
-    /// What outlives its deadline.
+    /// Returns a request that outlives its deadline.
     pub(super) fn overdue(&self, now: Instant) -> Option<&Order> {
         let visible = self.clock.shows(now);
-        // An event of this very moment is still to come.
+        // An event at the present time may still follow.
         let is_over = |call: &&Call| call.deadline.is_some_and(|at| at + Duration::from_nanos(2) < visible);
         self.calls.values().find(is_over).filter(|_| !self.frozen).map(|call| &call.order)
     }
 
-    /// Asks for something. `None`: there is no room, or the session is over.
+    /// Begins a request. Returns `None` if there is no capacity, or the session has ended.
     pub(super) fn begin(
         &mut self,
         stage: &mut Stage,
@@ -318,7 +319,7 @@ impl Process {
         }
     }
 
-    /// Gives some call up.
+    /// Cancels one of its calls.
     pub(super) fn cancel_one(&mut self, stage: &mut Stage, sim_rng: &mut SimRng) {
         let ids: Vec<u64> = self.calls.keys().copied().collect();
         if ids.is_empty() {
@@ -335,7 +336,7 @@ impl Process {
         self.frozen = true;
     }
 
-    /// From when on the server counts for what it has already is not known any more.
+    /// Forgets when the server received the requests, since its deadlines move while it is frozen.
     pub(super) fn server_freezes(&mut self) {
         self.calls.values_mut().for_each(|call| call.wanted.taken_by = None);
     }
@@ -353,7 +354,8 @@ impl Process {
         Ok(())
     }
 
-    /// It goes on. What it asked for has as much time left as before, if it was to be awake meanwhile.
+    /// Continues after a freeze. If the process is polled while it waits, its requests have as much time left as
+    /// before.
     fn wake(&mut self, stage: &Stage) {
         let now = self.clock.shows(stage.now);
         let span = self.pause_detector.on_call(now, || self.machine.poll_timeout());
@@ -362,7 +364,7 @@ impl Process {
         self.machine.wake(now);
     }
 
-    /// The process dies. Its connection is reset or ends, as what was unread decides.
+    /// Kills the process. Its connection is reset or ends at random.
     pub(super) fn die(mut self, stage: &mut Stage, sim_rng: &mut SimRng) {
         stage.note(format_args!("{} dies", self.name));
         if let Some((stream, _)) = self.stream.take() {
@@ -374,7 +376,7 @@ impl Process {
         }
     }
 
-    /// Time for what is due.
+    /// Handles due timers.
     pub(super) fn poll(&mut self, stage: &mut Stage) {
         if self.due.is_some_and(|due| due <= stage.now) {
             self.due = None;
@@ -394,7 +396,7 @@ impl Process {
         if dial != self.dials {
             return;
         }
-        // -2 is EAI_NONAME. Nobody reads it in a frozen process: it stands there when it goes on.
+        // -2 is EAI_NONAME. A frozen process finds the answer when it continues.
         // Some servers have two addresses, and one may be tried while a greeting is still on its way to the other.
         let families: &[Family] =
             if self.host.is_multiple_of(3) { &[Family::V6, Family::V4] } else { &[Family::V4] };
@@ -419,7 +421,7 @@ impl Process {
         match notice {
             Notice::Connected(stream) if self.owns(stream) => {
                 self.stream = Some((stream, true));
-                // A session is of one life of the server.
+                // A session belongs to one process of the server.
                 let epoch = stage.network.epoch(stream);
                 if !self.is_resumable {
                     self.epoch = epoch;
@@ -442,7 +444,8 @@ impl Process {
         Ok(())
     }
 
-    /// The way back breaks, while HELLO is under way for long: it may arrive when the next connection is in use.
+    /// Breaks the connection to the process while HELLO is in transit for long: it may arrive when the next one is in
+    /// use.
     fn abandon(&mut self, stage: &mut Stage, stream: Stream) {
         let held = stage.sim_rng.span(Duration::from_millis(50), Duration::from_millis(1200));
         self.late_until = stage.now + held;
@@ -453,7 +456,7 @@ impl Process {
     }
 
     fn read(&mut self, stage: &mut Stage, stream: Stream) -> Result<(), Wrong> {
-        // One turn has a budget.
+        // One iteration has a budget.
         for _ in 0..4 {
             match stage.network.read(stage.now, stream, Side::Client) {
                 Read::Nothing => return Ok(()),
@@ -541,7 +544,7 @@ impl Process {
         self.message.push_back(word);
     }
 
-    /// While a node stands by, no time counts; with a seat, its time begins anew.
+    /// Suspends the deadline while a node is a spare, and restarts it when the node gets a slot.
     fn pace(&mut self, now: Instant, word: &NodeWord) {
         let visible = self.clock.shows(now);
         for call in self.calls.values_mut().filter(|call| matches!(call.order, Order::Join { .. })) {
@@ -578,7 +581,7 @@ impl Process {
         self.tamper.disconnected();
     }
 
-    /// Does what the machine asks for, until it asks for nothing more.
+    /// Carries out the outputs of the machine until there are no more.
     pub(super) fn settle(&mut self, stage: &mut Stage) {
         if self.frozen {
             return;
@@ -623,7 +626,7 @@ impl Process {
         }
     }
 
-    /// A saboteur's node does not look at the time.
+    /// Returns whether the fault is that this node does not check the time.
     fn is_asleep(&self) -> bool {
         self.tamper.sabotage == Sabotage::SleepyNode && self.host == 0 && self.is_resumable
     }
@@ -641,7 +644,7 @@ impl Process {
         while self.unsent.len() < UNSENT_BYTES_HIGH {
             let Some(write) = self.machine.poll_write(now) else { return };
             let mut frame = match write {
-                // Nobody asked for it.
+                // The options do not ask for it.
                 ToWrite::Identify => continue,
                 ToWrite::Opening(label, identity) => {
                     let hello = self.machine.hello(identity, self.name.as_bytes(), b"");
@@ -650,7 +653,7 @@ impl Process {
                 }
                 ToWrite::Request(id, label) => match self.calls.get(&id) {
                     Some(call) => frames::native(label, &Encoded(&call.request)),
-                    // The machine takes back what nobody awaits.
+                    // The machine withdraws requests that were given up.
                     None => continue,
                 },
                 ToWrite::Frame(label, frame) => frames::native(label, &frame),
@@ -665,7 +668,7 @@ impl Process {
         }
     }
 
-    /// Sends until there is nothing more or no room; whether there may be more to write.
+    /// Sends until there is nothing left or no capacity. Returns whether there may be more to write.
     fn flush(&mut self, stage: &mut Stage) -> bool {
         let Some((stream, true)) = self.stream else { return false };
         if self.unsent.is_empty() {
@@ -677,7 +680,7 @@ impl Process {
                 self.unsent.is_empty()
             }
             Err(_) => {
-                // What the server said before it went is still to be read.
+                // The server's last frames must still be read.
                 while let Read::Bytes(bytes) = stage.network.read(stage.now, stream, Side::Client) {
                     self.swallow(stage, &bytes);
                 }
@@ -691,5 +694,5 @@ impl Process {
     }
 }
 
-/// Unsent bytes from which on further requests rest.
+/// Unsent bytes from which on no further requests are written.
 const UNSENT_BYTES_HIGH: usize = 1 << 16;

@@ -1,5 +1,5 @@
-//! What may be seen of rounds, fences, watches, barriers and sessions. The referee knows none of the machines: he hears
-//! what nodes were told, what the server says that it did, and looks into its store.
+//! Referee of rounds, fences, watches, barriers and sessions. It knows none of the machines: it compares what nodes
+//! received, what the server reports in its events, and what the server's store contains.
 
 use super::super::history::Wrong;
 use super::super::host::incarnation;
@@ -12,12 +12,12 @@ use rendezvous_core::time::{Duration, Instant};
 use rendezvous_core::wire::native::Why;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// A run in one life of the server.
+/// A run at one process of the server.
 #[derive(Debug, Default)]
 struct Run {
     rounds: Vec<Round>,
     live: Option<u64>,
-    /// Since when somebody knows that it is closed.
+    /// Since when a node knows that it is closed.
     closed: Option<Instant>,
 }
 
@@ -25,13 +25,13 @@ struct Run {
 struct Round {
     ended: Option<Instant>,
     size: Option<(u32, u64)>,
-    /// By rank: the name, and the rank of the first worker.
+    /// Name and first worker rank, by rank.
     members: BTreeMap<u32, (String, u64)>,
-    /// Who died in it, while it was live.
+    /// Names of the nodes that died in it while it was live.
     deaths: BTreeSet<String>,
 }
 
-/// The keys of a round that is over, as they stood then, with their revisions.
+/// Keys of a round that has ended, with their revisions at that time.
 #[derive(Debug)]
 struct Sealed {
     run: String,
@@ -40,7 +40,7 @@ struct Sealed {
     keys: Vec<(Vec<u8>, Option<u64>)>,
 }
 
-/// What one watch told.
+/// What one watch delivered.
 #[derive(Debug)]
 pub(super) struct Watch {
     pub(super) epoch: u32,
@@ -59,7 +59,7 @@ struct Arrival {
     generation: Option<u64>,
 }
 
-/// A node in a round, as it last knew.
+/// A node in a round, as far as it knows.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Status {
     pub(super) run: String,
@@ -73,7 +73,7 @@ pub(super) struct Referee {
     runs: BTreeMap<(u32, String), Run>,
     sealed: Vec<Sealed>,
     revision: u64,
-    /// Sessions whose end is due, of this life of the server.
+    /// Sessions of this process of the server that must end by a time, and their hosts.
     due: BTreeMap<u64, (Instant, usize)>,
     ended: BTreeSet<u64>,
     marks: BTreeMap<(u32, u64), (Vec<u8>, Vec<u8>)>,
@@ -81,7 +81,7 @@ pub(super) struct Referee {
     barriers: BTreeMap<(u32, Vec<u8>), Vec<Arrival>>,
     ends: BTreeMap<(u32, Vec<u8>, u64), String>,
     arrivals: u64,
-    /// What has happened, for the report.
+    /// Counts for the report.
     pub(super) rounds: u64,
     pub(super) changes: u64,
     pub(super) released: u64,
@@ -93,7 +93,7 @@ fn wrong<T>(what: String) -> Result<T, Wrong> {
 }
 
 impl Referee {
-    /// The server has a new life: it knows nothing of the one before.
+    /// The server has a new process, which knows nothing of the one before.
     pub(super) fn server_rises(&mut self, epoch: u32) {
         self.epoch = epoch;
         self.sealed.clear();
@@ -106,7 +106,7 @@ impl Referee {
         self.runs.entry((epoch, run.to_owned())).or_default()
     }
 
-    /// Something happened at the server. `state` is where the node of a session was.
+    /// Handles an event of the server. `state` returns the round of a session's node.
     pub(super) fn server_said(
         &mut self,
         stage: &Stage,
@@ -145,7 +145,7 @@ impl Referee {
                 }
                 run.live = Some(*round);
                 run.rounds.push(Round::default());
-                // From now on, what is two rounds old is removed.
+                // The server now removes keys that are two rounds old.
                 self.sealed.retain(|sealed| sealed.run != name || sealed.round + 2 > *round);
             }
             Event::Run { run_id, round, action: Action::EndRound, .. } => {
@@ -167,7 +167,7 @@ impl Referee {
         Ok(())
     }
 
-    /// What must hold at every moment.
+    /// Checks what must hold at all times.
     pub(super) fn check(&mut self, now: Instant, server: &Server) -> Result<(), Wrong> {
         if let Some((session, (_, host))) = self.due.iter().find(|(_, (by, _))| *by < now) {
             return wrong(format!("session {session} of host {host} outlives its grace"));
@@ -188,27 +188,27 @@ impl Referee {
         Ok(())
     }
 
-    /// A session of a process that died must end by then.
+    /// Sets the time by which the session of a dead process must have ended.
     pub(super) fn session_ends_by(&mut self, epoch: u32, session: u64, by: Instant, host: usize) {
         if epoch == self.epoch && session != 0 && !self.ended.contains(&session) {
             self.due.insert(session, (by, host));
         }
     }
 
-    /// What comes from a host is on its way for longer.
+    /// Moves the deadlines of a host whose bytes are in transit for longer.
     pub(super) fn host_is_held_up(&mut self, held: usize, by: Duration) {
         for (until, _) in self.due.values_mut().filter(|(_, host)| *host == held) {
             *until = *until + by;
         }
     }
 
-    /// This life of the server, if the run is known to be closed in it.
+    /// Returns the number of the server's process, if the run is known to be closed in it.
     pub(super) fn closed_in(&self, run: &str) -> Option<u32> {
         let known = self.runs.get(&(self.epoch, run.to_owned()))?;
         known.closed.map(|_| self.epoch)
     }
 
-    /// Somebody knows now that a run is closed.
+    /// Notes that a node knows that a run is closed.
     pub(super) fn closed(&mut self, epoch: Option<u32>, run: &str, now: Instant) {
         if let Some(epoch) = epoch {
             self.run(epoch, run).closed.get_or_insert(now);
@@ -219,7 +219,7 @@ impl Referee {
         self.runs.get(&(self.epoch, run.to_owned()))?.live
     }
 
-    /// A node was told of its round.
+    /// Checks the round that a node got.
     pub(super) fn formed(
         &mut self,
         epoch: u32,
@@ -237,11 +237,11 @@ impl Referee {
         let live = known.live;
         let Some(record) = usize::try_from(round).ok().and_then(|at| known.rounds.get_mut(at)) else {
             return wrong(format!(
-                "{name} was told of round {round} of {run}, and {live:?} is live: two rounds"
+                "{name} got round {round} of {run}, and {live:?} is live: two rounds"
             ));
         };
         if *record.size.get_or_insert((nodes, world_size)) != (nodes, world_size) {
-            return wrong(format!("{name} was told of {nodes} nodes in round {round}: {record:?}"));
+            return wrong(format!("{name} got {nodes} nodes in round {round}: {record:?}"));
         }
         if rank >= nodes {
             return wrong(format!("{name} has rank {rank} of {nodes}"));
@@ -253,13 +253,13 @@ impl Referee {
             return wrong(format!("{name} has two ranks in round {round} of {run}"));
         }
         if joined.namespace != prefix_of(epoch, run, round).as_bytes() {
-            return wrong(format!("{name} was told of other keys than those of round {round}: {joined:?}"));
+            return wrong(format!("{name} got other keys than those of round {round}: {joined:?}"));
         }
         record.members.insert(rank, (name.to_owned(), rank_first));
         Ok(())
     }
 
-    /// A node of a round heard that the round is over, or that it still stands: has it heard of all who died?
+    /// Checks that a node of a round was notified of all deaths in it, when the round has ended or is still live.
     pub(super) fn told_of_deaths(
         &self,
         epoch: u32,
@@ -272,19 +272,19 @@ impl Referee {
         let record = record.and_then(|run| run.rounds.get(usize::try_from(*round).ok()?));
         let Some(record) = record else { return Ok(()) };
         if says_over && record.ended.is_none() {
-            return wrong(format!("{name} was told that round {round} of {run} is over, and it is not"));
+            return wrong(format!("{name} was notified that round {round} of {run} is over, and it is not"));
         }
         match record
             .deaths
             .iter()
             .find(|dead| *dead != name && !last_received_at.contains(&(*round, (*dead).clone())))
         {
-            Some(dead) => wrong(format!("{name} was not told that {dead} died in round {round} of {run}")),
+            Some(dead) => wrong(format!("{name} was not notified that {dead} died in round {round} of {run}")),
             None => Ok(()),
         }
     }
 
-    /// A change beneath `key` was carried out, which somebody had asked for at `began`.
+    /// Checks a change with the prefix `key` that was executed after a request at `began`.
     pub(super) fn carried_out(&mut self, epoch: u32, key: &[u8], began: Instant) -> Result<(), Wrong> {
         let Some((run, round)) = round_of(epoch, key) else { return Ok(()) };
         let record = self.runs.get(&(epoch, run.clone()));
@@ -297,7 +297,7 @@ impl Referee {
         }
     }
 
-    /// A change was refused for its round.
+    /// Checks a change that was refused because its round had ended.
     pub(super) fn refused_as_stale(&mut self, epoch: u32, key: &[u8]) -> Result<(), Wrong> {
         self.stale += 1;
         let Some((run, round)) = round_of(epoch, key) else {
@@ -336,11 +336,11 @@ impl Referee {
         for (revision, key, value) in changes {
             let last = watch.seen.last_key_value().map_or(watch.from, |(&last, _)| last);
             if revision <= last {
-                return wrong(format!("a watch told of revision {revision} behind {last}"));
+                return wrong(format!("a watch delivered revision {revision} after {last}"));
             }
             if !key.starts_with(&watch.prefix) {
                 return wrong(format!(
-                    "a watch told of {}, which is not beneath its prefix",
+                    "a watch delivered {}, which does not have its prefix",
                     key.escape_ascii()
                 ));
             }
@@ -350,14 +350,14 @@ impl Referee {
         Ok(())
     }
 
-    /// It will tell no more, since its process is gone or its session is over.
+    /// Ends the watches of a process that has ended or lost its session.
     pub(super) fn watches_of_are_over(&mut self, process: u32) {
         for (_, watch) in self.watches.range_mut((process, 0)..=(process, u64::MAX)) {
             watch.is_open = false;
         }
     }
 
-    /// Somebody arrives at a barrier; which of all arrivals that is.
+    /// Notes an arrival at a barrier. Returns its number among all arrivals.
     pub(super) fn arrives(&mut self, epoch: u32, key: &[u8], name: &str, count: u32) -> u64 {
         self.arrivals += 1;
         let (begun, name) = (self.arrivals, name.to_owned());
@@ -394,7 +394,8 @@ impl Referee {
         Ok(())
     }
 
-    /// All watches, when all is over: each has told of each change that is known to have been made, once, in order.
+    /// Checks all watches at the end: each has delivered every change that is known to have been made, once and in
+    /// order.
     pub(super) fn judge(&self) -> Result<(), Wrong> {
         for ((process, id), watch) in &self.watches {
             let last = watch.seen.last_key_value().map_or(watch.from, |(&last, _)| last);
@@ -412,7 +413,7 @@ impl Referee {
                     Some((seen, Some(reported))) if seen == key && reported == value => {}
                     reported => {
                         return wrong(format!(
-                            "watch {id} of process {process} told {reported:?} of revision {revision}, which set {} to {}",
+                            "watch {id} of process {process} delivered {reported:?} for revision {revision}, which set {} to {}",
                             key.escape_ascii(),
                             value.escape_ascii()
                         ));
@@ -429,8 +430,9 @@ impl Referee {
     }
 }
 
-/// Workers of a round are numbered without gaps, as far as its nodes have told what they were told. Each node has as
-/// many as [`workers_of`] says.
+/// Checks that the workers of a round are numbered without gaps, as far as its nodes have received their numbers. Each
+/// node
+/// has as many workers as [`workers_of`] returns.
 fn judge_workers(round: &Round) -> Result<(), String> {
     let Some((nodes, world_size)) = round.size else { return Ok(()) };
     if round.members.len() != nodes as usize {
@@ -443,27 +445,27 @@ fn judge_workers(round: &Round) -> Result<(), String> {
         }
         workers += u64::from(workers_of(name));
     }
-    if workers == world_size { Ok(()) } else { Err(format!("{world_size} workers were told of {workers}")) }
+    if workers == world_size { Ok(()) } else { Err(format!("the round has {workers} workers, and its nodes got {world_size}")) }
 }
 
-/// How many workers a node of this name has.
+/// Returns the number of workers of a node with this name.
 pub(super) fn workers_of(name: &str) -> u32 {
     1 + u32::from(name.bytes().fold(0, u8::wrapping_add) % 3)
 }
 
-/// The keys beneath a prefix, with their revisions.
+/// Returns the keys with a prefix, and their revisions.
 fn contents(server: &Server, prefix: &[u8]) -> Vec<(Vec<u8>, Option<u64>)> {
     let engine = server.engine();
     let (keys, _) = engine.page(prefix, b"", usize::MAX);
     keys.iter().map(|key| (key.to_vec(), engine.revision_of(key))).collect()
 }
 
-/// How the keys of a round begin in this life of the server.
+/// Returns the prefix of the keys of a round at this process of the server.
 pub(super) fn prefix_of(epoch: u32, run: &str, round: u64) -> String {
     format!("/torch.rendezvous.{run}.{:016x}.{round}/", incarnation(epoch))
 }
 
-/// The run and the round that a key is of, in this life of the server.
+/// Returns the run and the round of a key, for this process of the server.
 fn round_of(epoch: u32, key: &[u8]) -> Option<(String, u64)> {
     let rest = key.strip_prefix(b"/torch.rendezvous.")?;
     let end = rest.iter().position(|&byte| byte == b'/')?;

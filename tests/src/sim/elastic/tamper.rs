@@ -1,19 +1,24 @@
-//! The hand of a saboteur on a node's wire. He takes frames away, and counts the others anew, so that neither end can
-//! tell; or writes into them what a machine with the bug would have written.
+//! Saboteur on the connection of a node. It removes frames and renumbers the others, so that neither end notices, or it
+//! writes into them what a machine with the bug would have written.
 //!
-//! What is done here is what the bug would do, seen from the node:
+//! What happens here is what the bug would do, seen from the node:
 //!
-//! | sabotage | what happens on the wire | the bug that looks so |
+//! | sabotage | what happens on the connection | the bug that looks so |
 //! |---|---|---|
-//! | `SkippedFence` | keys of rounds go by a name that no fence stands before, in both directions, and the referee looks there | a round that ends raises no fence |
-//! | `ForgottenWaiter` | the answer to a request that waited before a resume is taken away | the server drops what waits at a resume |
-//! | `TwoRounds` | nodes with an odd number are told the next round's number and keys | a round is formed while another is live |
-//! | `DoubledRank` | ranks above 0 are told one lower | two get one rank |
-//! | `RepeatedRequest` | what had its effect before a resume is asked of the store a second time | a request that is sent again is carried out again |
-//! | `UntoldSurvivor` | some `PeerDied` are taken away | a survivor is left out |
-//! | `ReopenedRun` | who joins when the run is closed joins another run, whose frames bear the first one's name | a closed run takes nodes in |
-//! | `LostChange` | the first Changed behind a resume is taken away | a watch that is resumed begins one too late |
-//! | `EarlyBarrier` | barriers are asked for with one participant less | a barrier counts one too many |
+//! | `SkippedFence` | keys of rounds get a name that no fence covers, in both directions; the referee looks there | a
+//! round that ends raises no fence |
+//! | `ForgottenWaiter` | the answer to a request that waited before a resume is removed | the server drops waits at a
+//! resume |
+//! | `TwoRounds` | nodes with an odd number get the next round's number and keys | a round is formed while another is
+//! live |
+//! | `DoubledRank` | ranks above 0 are lowered by one | two nodes get one rank |
+//! | `RepeatedRequest` | a request that had its effect before a resume is sent to the store again | a request that is
+//! sent again is executed again |
+//! | `UntoldSurvivor` | some `PeerDied` are removed | a survivor is not notified |
+//! | `ReopenedRun` | a node that joins a closed run joins another run, whose frames have the first one's name | a
+//! closed run accepts nodes |
+//! | `LostChange` | the first Changed after a resume is removed | a watch that is resumed begins one too late |
+//! | `EarlyBarrier` | barriers are requested with one participant less | a barrier counts one too many |
 
 use super::super::faults::Sabotage;
 use super::super::sim_operation::SimOperation;
@@ -25,18 +30,18 @@ use rendezvous_core::wire::native::{
     ClientFrame, From, HEADER_BYTES, Label, Participants, Scan, ServerFrame, scan,
 };
 
-/// One node's wire.
+/// The connection of one node.
 #[derive(Debug)]
 pub(super) struct Tamper {
     pub(super) sabotage: Sabotage,
     host: usize,
-    /// The run was known to be closed when the process began.
+    /// Whether the run was known to be closed when the process began.
     is_late: bool,
-    /// What has come and is not a whole frame.
+    /// Received bytes of an incomplete frame.
     raw: Vec<u8>,
-    /// Numbered frames that were taken away.
+    /// Numbered frames that were removed.
     taken: u64,
-    /// Requests whose answers are taken away.
+    /// Requests whose answers are removed.
     forgotten: Vec<u64>,
     takes_change: bool,
     deaths: u64,
@@ -64,10 +69,10 @@ impl Tamper {
         self.raw.clear();
     }
 
-    /// A frame on its way to the server.
+    /// Returns a frame on its way to the server, changed as the fault requires.
     pub(super) fn outgoing(&self, mut frame: Vec<u8>) -> Vec<u8> {
         let Some(header) = header_of(&frame, From::Client) else { return frame };
-        // What was taken away has been received, too.
+        // Removed frames count as received, too.
         let sequence = header.sequence + if header.sequence > 0 { self.taken } else { 0 };
         frame[16..24].copy_from_slice(&sequence.to_le_bytes());
         let limits = FrameLimits::default();
@@ -98,7 +103,7 @@ impl Tamper {
         frame
     }
 
-    /// Bytes that came: frames go to `out`. Returns what the saboteur asks of the store.
+    /// Handles received bytes. Frames are appended to `out`. Returns the requests that the saboteur sends to the store.
     pub(super) fn incoming<'o>(
         &mut self,
         bytes: &[u8],
@@ -203,14 +208,14 @@ impl Tamper {
     }
 }
 
-/// How the keys of rounds begin, and how they do where no fence stands.
+/// Prefix of the keys of rounds, and the one that no fence covers.
 const FENCED: &[u8] = b"/torch.rendezvous.";
 const UNFENCED: &[u8] = b"/torch.rendezvous:";
-/// How the names of runs begin, and of those that the saboteur opens.
+/// Prefix of the names of runs, and of those that the saboteur creates.
 const RUN: &[u8] = b"run-";
 const OTHER_RUN: &[u8] = b"run:";
 
-/// Where the store has what lies beneath a prefix.
+/// Returns the prefix under which the store has the keys of `prefix`.
 pub(super) fn whereabouts(sabotage: Sabotage, prefix: &[u8]) -> Vec<u8> {
     let mut prefix = prefix.to_vec();
     if sabotage == Sabotage::SkippedFence {
@@ -219,7 +224,7 @@ pub(super) fn whereabouts(sabotage: Sabotage, prefix: &[u8]) -> Vec<u8> {
     prefix
 }
 
-/// The run that is meant, and whether it is the saboteur's.
+/// Returns the name of the run that is meant, also for a run of the saboteur.
 pub(super) fn run_meant(run_id: &str) -> String {
     run_id.replace("run:", "run-")
 }

@@ -1,5 +1,6 @@
-//! Somebody without machines, as orphaned workers are: it writes to the keys of rounds in the language of c10d, whether
-//! they are over or not. That language has no errors: who comes too late is shown the door, and comes back.
+//! Client without machines, like orphaned workers. It writes to the keys of rounds with c10d, whether the rounds have
+//! ended
+//! or not. c10d has no errors, so the server closes the connection after a late write, and the client connects again.
 
 use super::super::network::{Notice, Read, Route, Side, Stream};
 use super::super::sim_rng::SimRng;
@@ -23,7 +24,7 @@ pub(super) struct Trespasser {
     pub(super) thrown_out: u64,
 }
 
-/// Rounds whose keys it tries: early ones, which are over soon.
+/// Rounds whose keys it tries: early ones, which end soon.
 const ROUNDS: usize = 6;
 
 impl Trespasser {
@@ -86,7 +87,7 @@ impl Trespasser {
     fn write(&mut self) -> Vec<u8> {
         self.writes += 1;
         let (run, round) = (self.sim_rng.index(self.runs), self.sim_rng.index(ROUNDS));
-        // Of the server's first life, or of its second one, which most often is not there yet.
+        // Keys of the server's first process, or of its second one, which usually does not exist yet.
         let epoch = u32::from(self.sim_rng.percent(25));
         let prefix = prefix_of(epoch, &format!("run-{run}"), round as u64);
         let key = |name: &str| [&*prefix, name].concat().into_bytes();

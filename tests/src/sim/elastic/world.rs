@@ -18,7 +18,7 @@ use rendezvous_core::rendezvous::participant::Part;
 use rendezvous_core::time::{Duration, Instant};
 use rendezvous_core::wire::native::{LastCall, RankOrder, Terms};
 
-/// Some network, but none that is always too narrow for what is said.
+/// Returns the parameters of a random network whose capacity is sufficient in the long run.
 fn network_model(sim_rng: &mut SimRng) -> NetworkModel {
     let any = any_weather(sim_rng);
     NetworkModel {
@@ -32,7 +32,8 @@ fn network_model(sim_rng: &mut SimRng) -> NetworkModel {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Act {
     Storm,
-    /// Nothing goes wrong any more; by then each run must stand. When next to look, and whether it stood the last time.
+    /// No more mishaps happen, and each run must have a stable round by then. `look_at` is the time of the next check;
+    /// `stood` says whether the last one passed.
     Healing {
         by: Instant,
         look_at: Instant,
@@ -41,7 +42,7 @@ enum Act {
     ExitBarrier,
 }
 
-/// What a dead process leaves behind, until the server has noticed.
+/// Session of a dead process, until the server has noticed its end.
 struct Grave {
     epoch: u32,
     session: u64,
@@ -62,27 +63,28 @@ pub(in crate::sim) struct World {
     events: u64,
 }
 
-/// The longest last call.
+/// Longest last call.
 const LAST_CALL_MAX: Duration = Duration::from_secs(1);
-/// The longest way there and back, with all pauses of readers, when nothing is wrong.
+/// Longest round trip without mishaps, with all pauses of readers.
 const ROUND_TRIP: Duration = Duration::from_millis(500);
-/// How long it takes to connect again once the way is free: a pause between attempts and an attempt that is on its way.
+/// Longest time to connect again once the path is free: a pause between attempts, and an attempt under way.
 const DIAL_MAX: Duration = Duration::from_millis(1750);
 
-/// From the last mishap to a round for every open run. Whoever is dead or cut off is noticed when the longest silence
-/// is over, and out of the run a grace later; meanwhile the others may come back twice: once since they miss somebody,
-/// and once since he is there again. Each time they pause, wait for a last call, and are told.
+/// Time from the last mishap to a round for every open run. The server notices a dead or partitioned node after the
+/// heartbeat timeout, and removes it from the run a grace period later. Until then the others may come back twice: once
+/// because a node is missing, and once because it is there again. Each time they pause, wait for a last call, and are
+/// notified.
 pub(super) const HEALING_MAX: Duration = SILENCE_MAX
     .saturating_add(GRACE_MAX)
     .saturating_add(DIAL_MAX)
     .saturating_add(PAUSE_MAX)
     .saturating_add(PAUSE_MAX.saturating_add(LAST_CALL_MAX).saturating_add(ROUND_TRIP).saturating_mul(2));
 
-/// From the end of a process to the server's notice of it, when its way is free: what was under way comes first.
+/// Time until the server notices the end of a process over a free path. Bytes in transit arrive first.
 const NOTICE_MAX: Duration = Duration::from_secs(1);
-/// How long a run must have stood.
+/// Time for which a run must have been stable.
 const LOOK_PAUSE: Duration = Duration::from_secs(1);
-/// More than any run needs.
+/// More events than any run needs.
 const EVENTS_MAX: u64 = 500_000;
 
 impl World {
@@ -165,7 +167,7 @@ impl World {
         }
     }
 
-    /// Plays to the end.
+    /// Runs the world to its end.
     pub(in crate::sim) fn play(mut self, seed: u64) -> Result<Report, Failure> {
         let played = self
             .run()
@@ -221,7 +223,7 @@ impl World {
             self.change_act()?;
         }
         if self.act != Act::ExitBarrier {
-            return Err(Wrong(format!("everything stands still in {:?}", self.act)));
+            return Err(Wrong(format!("nothing happens any more in {:?}", self.act)));
         }
         if self.stage.network.open() > 0 {
             return Err(Wrong(format!("{} connections were forgotten", self.stage.network.open())));
@@ -362,7 +364,7 @@ impl World {
                 failure(host, now + for_ + by * 2);
                 stage.network.slow(host, by, now + for_);
             }
-            // One in four is the server's; the plan has no more of them for that.
+            // One in four freezes the server. The plan has no separate mishap for that.
             Mishap::Freeze(span) if span.subsec_nanos().is_multiple_of(4) => {
                 if self.host.freeze() {
                     stage.note(format_args!("the server freezes"));
@@ -415,7 +417,7 @@ impl World {
         Ok(())
     }
 
-    /// What must hold at every moment.
+    /// Checks what must hold at all times.
     fn check(&mut self) -> Result<(), Wrong> {
         self.host.check()?;
         let Self { host, referee, nodes, graves, stage, .. } = self;
@@ -462,7 +464,7 @@ impl World {
                     }
                 }
                 self.act = Act::ExitBarrier;
-                self.stage.note(format_args!("everybody leaves"));
+                self.stage.note(format_args!("all nodes leave"));
                 for node in &mut self.nodes {
                     node.part_for_good(&mut self.stage);
                 }
@@ -478,13 +480,13 @@ impl World {
     }
 
     fn look_again(&mut self, by: Instant, stood: bool) {
-        // What stands once and not a second later does not count; the last look is at the bound.
+        // A state that lasts less than a second does not count. The last check is at the bound.
         let look_at = (self.stage.now + LOOK_PAUSE).min(by.max(self.stage.now + Duration::from_millis(1)));
         self.act = Act::Healing { by, look_at, stood };
         self.stage.agenda.enter(look_at, Happening::Elastic(Cue::Act));
     }
 
-    /// Keys on leases are there as long as the sessions that they hang on, and no longer.
+    /// Checks that leased keys exist exactly as long as their sessions.
     fn check_leases(&self) -> Result<(), Wrong> {
         let Some(machine) = self.host.machine() else { return Ok(()) };
         let (keys, _) = machine.engine().page(b"/l/", b"", usize::MAX);
@@ -493,13 +495,14 @@ impl World {
             return Err(Wrong(format!("{} outlives the session that it hangs on", key.escape_ascii())));
         }
         match owned.iter().find(|(local, known)| *known && keys.iter().all(|key| key != local)) {
-            Some((key, _)) => Err(Wrong(format!("{} is gone before its session", key.escape_ascii()))),
+            Some((key, _)) => Err(Wrong(format!("{} was deleted before its session ended", key.escape_ascii()))),
             None => Ok(()),
         }
     }
 
-    /// Every open run stands, whoever is in its round knows all that happened there, and the server has no session but
-    /// those of living processes.
+    /// Checks that every open run has a stable round, that each of its nodes knows all that happened there, and that
+    /// the
+    /// server has exactly the sessions of living processes.
     fn check_healed(&self) -> Result<(), Wrong> {
         if let Some(client) = self.clients.iter().position(|client| !client.is_done()) {
             return Err(Wrong(format!("client {client} is not done {HEALING_MAX:?} after the storm")));

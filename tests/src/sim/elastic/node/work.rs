@@ -1,4 +1,4 @@
-//! What the workers of a node do: with the store as it is common to all, and with the keys of their round.
+//! Work of a node's workers: with the keys that all share, and with the keys of their round.
 
 use super::super::order::{Order, Request};
 use super::super::process::SubmitPath;
@@ -14,11 +14,11 @@ use rendezvous_core::time::Duration;
 use rendezvous_core::wire::native::{ClientFrame, List, Participants};
 
 const WATCHES_MAX: usize = 3;
-/// The same for all who arrive: the first one's holds for all, and later ones shall not give up before it.
+/// The same for all arrivals: the first one sets the deadline, and later ones must not give up before it.
 const BARRIER_MS: u64 = 1500;
 
 impl Node {
-    /// What workers do: with the store as it is common to all, and with the keys of their round.
+    /// Does what workers do: with the keys that all share, and with the keys of their round.
     pub(super) fn work(&mut self, stage: &mut Stage, referee: &mut Referee) {
         if !stage.stormy {
             if self.sim_rng.percent(15) {
@@ -46,7 +46,7 @@ impl Node {
                 }
             }
             (60..70, _) => {
-                // Several on their way at a time.
+                // Several are in flight at a time.
                 let name = format!("n/{}", self.sim_rng.index(2));
                 for _ in 0..4 {
                     self.perform(stage, SimOperation::Add { name: name.clone(), delta: 1 }, self.span());
@@ -61,13 +61,13 @@ impl Node {
         }
     }
 
-    /// A key that vanishes with the session of its process.
+    /// Returns a key that is deleted with the session of its process.
     pub(super) fn leased_key(&self) -> Vec<u8> {
         let number = self.process.as_ref().map_or(0, |process| process.number);
         format!("/l/{number}").into_bytes()
     }
 
-    /// The key, if it is known to be there for as long as the session lives.
+    /// Returns the key, and whether it is known to exist as long as the session lives.
     pub(in crate::sim::elastic) fn own_lease(&self) -> Option<(Vec<u8>, bool)> {
         self.process.as_ref().map(|_| (self.leased_key(), self.has_lease))
     }
@@ -112,7 +112,7 @@ impl Node {
         match self.sim_rng.index(20) {
             0..4 => {
                 let name = String::from_utf8_lossy(&at("n")).trim_start_matches('/').to_owned();
-                // Several on their way at a time.
+                // Several are in flight at a time.
                 for _ in 0..self.sim_rng.pick(&[1, 1, 4]) {
                     let delta = 1 + i64::from(self.sim_rng.percent(30));
                     self.perform(stage, SimOperation::Add { name: name.clone(), delta }, span);
