@@ -4,12 +4,12 @@ use crate::golden::{World, replay_all};
 use rendezvous_tests::frames;
 use rendezvous_tests::sim::{Failure, Kind, Options, Report, Sabotage, Sights, Voice, replay::Replay, run};
 
-/// Seeds of a plain run; `SIM_SEEDS` in the environment asks for more.
+/// Seeds of a normal run; `SIM_SEEDS` in the environment sets another number.
 const SEEDS: u64 = 200;
-/// The same of worlds of nodes.
+/// The same for worlds of nodes.
 const ELASTIC_SEEDS: u64 = 1000;
 
-/// And of worlds of agents.
+/// The same for worlds of agents.
 const AGENTS_SEEDS: u64 = 3000;
 
 const AGENTS: Options = Options { world: Kind::Agents, sabotage: Sabotage::None, voice: Voice::Quiet };
@@ -20,7 +20,7 @@ fn seeds(plain: u64) -> u64 {
     std::env::var("SIM_SEEDS").ok().and_then(|text| text.parse().ok()).unwrap_or(plain)
 }
 
-/// Plays a range of seeds, on as many threads as there are shares.
+/// Runs a range of seeds on several threads.
 fn play(seeds: core::ops::Range<u64>, options: Options) -> Vec<Result<Report, Failure>> {
     const SHARES: u64 = 2;
     let share = |number| {
@@ -43,7 +43,7 @@ fn every_seed_keeps_every_promise() {
     let (deeds, answered) = reports
         .iter()
         .fold((0, 0), |(deeds, answered), report| (deeds + report.deeds, answered + report.answered));
-    // The storm hurts, but not so much that nothing is proved.
+    // The storm causes failures, but leaves enough answers to check.
     assert!(answered * 100 > deeds * 70 && answered * 100 < deeds * 99, "{answered} of {deeds} answered");
     let undecided: usize = reports.iter().map(|report| report.undecided).sum();
     assert!(undecided <= 1 + reports.len() / 50, "{undecided} histories were not decided");
@@ -56,7 +56,7 @@ fn every_seed_of_nodes_keeps_every_promise() {
         reports.iter().filter_map(|report| report.as_ref().err()).map(Failure::to_string).collect();
     assert!(failures.is_empty(), "{} seeds failed\n{}", failures.len(), failures.join("\n\n"));
     let reports: Vec<&Report> = reports.iter().flatten().collect();
-    // What has to happen often, or nothing is proved.
+    // Each of these must happen often, or the test proves nothing.
     for (what, count, least) in [
         ("rounds", reports.iter().map(|report| report.rounds).sum(), 4),
         ("sessions that were resumed", 2 * reports.iter().map(|report| report.resumed).sum::<u64>(), 1),
@@ -79,7 +79,7 @@ fn every_seed_of_agents_keeps_every_promise() {
     assert!(failures.is_empty(), "{} seeds failed\n{}", failures.len(), failures.join("\n\n"));
     let reports: Vec<&Report> = reports.iter().flatten().collect();
     let sights = reports.iter().fold(Sights::default(), |sum, report| sum.and(&report.sights));
-    // What has to happen, or nothing is proved.
+    // Each of these must happen, or the test proves nothing.
     for (what, count) in sights.all() {
         assert!(count * 1000 >= reports.len() as u64, "{what}: {count} in {} runs", reports.len());
     }
@@ -97,8 +97,8 @@ fn a_seed_is_played_the_same_each_time() {
     }
 }
 
-/// Whatever is wrong on purpose is found in many runs, though not in those where it can do no harm, and for its own
-/// reason in some.
+/// Every fault is detected in many runs, though not in those where it has no effect, and in some of them by the check
+/// that is meant for it.
 #[test]
 fn every_sabotage_is_noticed() {
     const RUNS: u64 = 12;
@@ -123,10 +123,10 @@ fn every_sabotage_is_noticed() {
     }
 }
 
-/// The same of nodes: each is found, and the first words that say so are its own.
+/// The same for nodes: each fault is detected, and the first report comes from the check that is meant for it.
 #[test]
 fn every_sabotage_of_nodes_is_noticed() {
-    /// Most runs that one may take to be noticed for its own reason.
+    /// Most runs until a fault must be detected by its own check.
     const RUNS: u64 = 120;
     for &sabotage in Kind::Elastic.sabotages() {
         let own_reason = match sabotage {
@@ -197,7 +197,7 @@ fn recorded_exchanges_pass_through_the_network() {
     }
 }
 
-/// The network is one that delays and splits: what is sent whole comes in many pieces, and all of it.
+/// The network delays and splits: what is sent at once arrives in many pieces, but completely.
 #[test]
 fn the_network_delivers_everything_in_order() {
     for seed in 0..20 {

@@ -15,7 +15,7 @@ impl Sink for Bytes {
     }
 }
 
-/// The bytes of any frame.
+/// Returns the bytes of a frame.
 #[must_use]
 pub fn encoded(frame: &Frame<'_>) -> Vec<u8> {
     let mut bytes = Bytes::default();
@@ -23,28 +23,28 @@ pub fn encoded(frame: &Frame<'_>) -> Vec<u8> {
     bytes.0
 }
 
-/// The bytes of a request.
+/// Returns the bytes of a request.
 #[must_use]
 pub fn request(request: Request<'_>) -> Vec<u8> {
     encoded(&Frame::Request(request))
 }
 
-/// VALIDATE, the first bytes of every connection.
+/// Returns VALIDATE, the first bytes of every connection.
 #[must_use]
 pub fn greeting() -> Vec<u8> {
     encoded(&Frame::Validate { magic: MAGIC })
 }
 
-/// HEARTBEAT of the native protocol.
+/// Returns HEARTBEAT of the native protocol.
 #[must_use]
 pub fn heartbeat() -> Vec<u8> {
     native(Label::default(), &ClientFrame::Heartbeat { nonce: 0 })
 }
 
-/// The bytes of a frame of the native protocol.
+/// Returns the bytes of a frame of the native protocol.
 ///
 /// # Panics
-/// When it is longer than a header can tell.
+/// When its length exceeds that of a header field.
 #[must_use]
 pub fn native(label: Label, frame: &impl Message) -> Vec<u8> {
     let mut bytes = Bytes::default();
@@ -53,7 +53,7 @@ pub fn native(label: Label, frame: &impl Message) -> Vec<u8> {
     bytes.0
 }
 
-/// The body of a frame of the native protocol.
+/// Returns the body of a frame of the native protocol.
 #[must_use]
 pub fn native_body(frame: &impl Message) -> Vec<u8> {
     let mut bytes = Bytes::default();
@@ -61,52 +61,52 @@ pub fn native_body(frame: &impl Message) -> Vec<u8> {
     bytes.0
 }
 
-/// A PING.
+/// Returns a PING.
 #[must_use]
 pub fn ping(nonce: u32) -> Vec<u8> {
     encoded(&Frame::Ping { nonce })
 }
 
-/// A SET.
+/// Returns a SET.
 #[must_use]
 pub fn set(key: &[u8], value: &[u8]) -> Vec<u8> {
     request(Request::Set { key: Key::raw(key), value })
 }
 
-/// A GET.
+/// Returns a GET.
 #[must_use]
 pub fn get(key: &[u8]) -> Vec<u8> {
     request(Request::Get { key: Key::raw(key) })
 }
 
-/// An ADD.
+/// Returns an ADD.
 #[must_use]
 pub fn add(key: &[u8], delta: i64) -> Vec<u8> {
     request(Request::Add { key: Key::raw(key), delta })
 }
 
-/// A WAIT for one key.
+/// Returns a WAIT for one key.
 #[must_use]
 pub fn wait(key: &[u8]) -> Vec<u8> {
     request(Request::Wait { keys: Keys::scoped(b"", &[key]) })
 }
 
-/// A QUEUE_PUSH.
+/// Returns a QUEUE_PUSH.
 #[must_use]
 pub fn push(key: &[u8], value: &[u8]) -> Vec<u8> {
     request(Request::QueuePush { key: Key::raw(key), value })
 }
 
-/// A byte string as replies carry it: behind its length.
+/// Returns a byte string as replies contain it: with its length in front.
 #[must_use]
 pub fn string(bytes: &[u8]) -> Vec<u8> {
     [&(bytes.len() as u64).to_le_bytes(), bytes].concat()
 }
 
-/// Cuts bytes into the frames that they are.
+/// Splits bytes into frames.
 ///
 /// # Panics
-/// When they are anything but whole frames.
+/// When they are not a sequence of whole frames.
 #[must_use]
 pub fn split(mut bytes: &[u8]) -> Vec<&[u8]> {
     let mut frames = Vec::new();

@@ -1,4 +1,4 @@
-//! Bodies of the fuzz targets. Each takes any bytes and panics when something does not hold; the integration tests run
+//! Bodies of the fuzz targets. Each takes any bytes and panics when a property does not hold. The integration tests run
 //! them over the committed corpus and over seeded noise.
 
 mod decoder;
@@ -31,7 +31,7 @@ const VALUES: [&[u8]; 8] = [
 const DELTAS: [i64; 6] = [0, 1, -1, 1000, i64::MAX, i64::MIN];
 const WORLD_SIZES: [i64; 5] = [1, 2, 3, 0, -1];
 
-/// Requests as they stand on the wire, with a few bytes spoilt: what noise alone hardly ever comes upon.
+/// Returns encoded requests with a few corrupted bytes, which pure noise hardly ever produces.
 #[must_use]
 pub fn talk(seed: u64) -> Vec<u8> {
     let noise = noise(seed, 200);
@@ -48,14 +48,14 @@ pub fn talk(seed: u64) -> Vec<u8> {
     bytes
 }
 
-/// Room for the lists of one request.
+/// Buffers for the lists of one request.
 #[derive(Default)]
 struct Lists<'a> {
     keys: Vec<&'a [u8]>,
     pairs: Vec<(&'a [u8], &'a [u8])>,
 }
 
-/// Any request on few keys, so that requests meet.
+/// Returns a random request on few keys, so that requests interact.
 fn any_request<'a>(entropy: &mut Entropy<'_>, lists: &'a mut Lists<'static>) -> Request<'a> {
     let kind = entropy.below(18);
     let key = match entropy.below(4) {

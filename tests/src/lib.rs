@@ -1,5 +1,5 @@
-//! What the tests of librendezvous share: frames as bytes, a server without sockets, a model of the store, and the
-//! bodies of the fuzz targets.
+//! Shared parts of the tests of librendezvous: frames as bytes, a server without sockets, a model of the store, the
+//! simulator, and the bodies of the fuzz targets.
 #![allow(clippy::std_instead_of_core, clippy::std_instead_of_alloc, reason = "tests run where std is")]
 
 pub mod entropy;

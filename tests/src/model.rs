@@ -1,5 +1,6 @@
-//! What the store is to do, written as plainly as it can be: no table of slots, no chains, nothing shared with the
-//! engine. Fuzz targets hold the engine and the server against it.
+//! Model of the store, written as plainly as possible: no table of slots, no chains, and no code shared with the
+//! engine. Fuzz
+//! targets compare the engine and the server with it.
 
 use rendezvous_core::ids::ConnId;
 use rendezvous_core::limits::{EngineLimits, ITEM_COST_BYTES, KEY_COST_BYTES};
@@ -7,7 +8,7 @@ use rendezvous_core::store::op::{Key, Request};
 use rendezvous_core::wire::c10d::{NOT_READY, READY, STOP_WAITING, WAIT_CANCELED};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-/// Charged for a counter, whatever its digits.
+/// Bytes charged for a counter, whatever its digits.
 const COUNTER_BYTES: u64 = 20;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -32,16 +33,16 @@ impl Held {
     }
 }
 
-/// What one request brings about.
+/// Result of one request.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Iteration {
-    /// The reply on the wire; empty when there is none, or none yet.
+    /// The reply on the wire; empty if there is none, or none yet.
     pub answer: Vec<u8>,
-    /// Whose waits ended, in the order in which they began.
+    /// Connections whose waits ended, in the order in which these began.
     pub released: Vec<ConnId>,
 }
 
-/// The request breaks a limit, or counts on what is no number; nothing has changed.
+/// The request exceeds a limit, or needs a number where there is none. Nothing has changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Refused;
 
@@ -51,7 +52,7 @@ struct Wait {
     missing: Vec<Vec<u8>>,
 }
 
-/// A store.
+/// Model of a store.
 #[derive(Debug)]
 pub struct Model {
     limits: EngineLimits,
@@ -62,31 +63,31 @@ pub struct Model {
 }
 
 impl Model {
-    /// An empty store.
+    /// Creates an empty store.
     #[must_use]
     pub fn new(limits: EngineLimits) -> Self {
         Self { limits, values: BTreeMap::new(), queues: BTreeMap::new(), waits: Vec::new() }
     }
 
-    /// How many keys have a value.
+    /// Returns the number of keys with a value.
     #[must_use]
     pub fn key_count(&self) -> usize {
         self.values.len()
     }
 
-    /// How many waits are pending.
+    /// Returns the number of pending waits.
     #[must_use]
     pub fn waiting(&self) -> usize {
         self.waits.len()
     }
 
-    /// Names in use, waits, and keys that are waited for.
+    /// Returns the number of names in use, of waits, and of keys that are waited for.
     #[must_use]
     pub fn footprint(&self) -> usize {
         self.names().len() + self.waits.len() + self.registrations()
     }
 
-    /// What is charged against the limit on the store's size.
+    /// Returns the bytes that are charged against the limit on the store's size.
     #[must_use]
     pub fn stored_bytes(&self) -> u64 {
         let names: u64 = self.names().iter().map(|name| name.len() as u64 + KEY_COST_BYTES).sum();
@@ -100,10 +101,10 @@ impl Model {
         self.waits.retain(|wait| wait.conn != conn);
     }
 
-    /// Carries out one request.
+    /// Executes one request.
     ///
     /// # Errors
-    /// It was refused.
+    /// The request was refused.
     pub fn apply(&mut self, conn: ConnId, request: &Request<'_>) -> Result<Iteration, Refused> {
         let mut poll = Iteration::default();
         match *request {
@@ -214,19 +215,19 @@ impl Model {
         self.waits.iter().map(|wait| wait.missing.len()).sum()
     }
 
-    /// Room for values of these lengths in place of what is there: what does not grow needs none.
+    /// Checks the capacity for values of these lengths in place of the present ones. Values that do not grow need none.
     fn capacity_to_replace(&self, wanted: &[(Key<'_>, usize)]) -> Result<(), Refused> {
         let gross: u64 = wanted.iter().map(|&(key, bytes)| cost(key, bytes)).sum();
         let held: u64 = wanted.iter().map(|&(key, bytes)| self.held(key).min(cost(key, bytes))).sum();
         self.check_capacity(gross - held)
     }
 
-    /// Room for so much beside what is there.
+    /// Checks the capacity for this many more bytes.
     fn check_capacity_beside(&self, key: Key<'_>, more: u64) -> Result<(), Refused> {
         self.check_capacity(cost(key, 0) + more - self.held(key).min(cost(key, 0)))
     }
 
-    /// What is charged for a key and its value now.
+    /// Returns the bytes that are charged for a key and its value.
     fn held(&self, key: Key<'_>) -> u64 {
         let name = joined(key);
         let value = self.values.get(&name).map_or(0, Held::charge);
@@ -265,12 +266,12 @@ impl Model {
         while self.wake_oldest(key, poll) {}
     }
 
-    /// The oldest wait that misses nothing else; those before it have seen the key, too.
+    /// Wakes the oldest wait that misses nothing else. Waits before it have seen the key, too.
     fn wake_one(&mut self, key: &[u8], poll: &mut Iteration) {
         while poll.released.is_empty() && self.wake_oldest(key, poll) {}
     }
 
-    /// Whether anybody waited for the key.
+    /// Gives the key to the oldest wait for it. Returns whether there was one.
     fn wake_oldest(&mut self, key: &[u8], poll: &mut Iteration) -> bool {
         let waits_for_key = |wait: &Wait| wait.missing.iter().any(|missing| missing == key);
         let Some(oldest) = self.waits.iter().position(waits_for_key) else { return false };
@@ -302,7 +303,7 @@ fn number_of(count: usize) -> Vec<u8> {
     number(i64::try_from(count).unwrap_or(i64::MAX))
 }
 
-/// As C's `strtoll` reads it, base 10; `None` without a digit, and outside of 64 bits.
+/// Parses a number as C's `strtoll` does, base 10; `None` without a digit, and outside of 64 bits.
 fn leading_number(text: &[u8]) -> Option<i64> {
     let text: Vec<char> = text.iter().map(|&byte| char::from(byte)).collect();
     let behind_blanks = text.iter().skip_while(|character| matches!(character, ' ' | '\t'..='\r'));

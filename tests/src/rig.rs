@@ -1,4 +1,4 @@
-//! A server without sockets: bytes go in and come out by hand, and each socket takes as much as a test lets it.
+//! Server without sockets: tests pass bytes in and out, and each socket accepts as much as a test allows.
 
 use crate::frames;
 use rendezvous_core::ids::ConnId;
@@ -8,17 +8,17 @@ use rendezvous_core::time::{Duration, Instant};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
-/// The address that every client of a rig has.
+/// Address of every client of a rig.
 pub const PEER: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 4711);
 
-/// What one client sees of its connection.
+/// State of one client's connection.
 #[derive(Debug)]
 pub struct Client {
-    /// All that has come, and was not taken.
+    /// Bytes that arrived and were not taken yet.
     pub got: Vec<u8>,
-    /// Why the server closed the connection.
+    /// Reason why the server closed the connection.
     pub closed: Option<CloseReason>,
-    /// Bytes that its socket still takes.
+    /// Bytes that its socket still accepts.
     pub window: usize,
 }
 
@@ -27,16 +27,16 @@ pub struct Client {
 pub struct Rig {
     /// The machine.
     pub server: Server,
-    /// The time that it is told.
+    /// The time that the machine gets.
     pub now: Instant,
-    /// Every client there ever was.
+    /// All clients so far.
     pub clients: BTreeMap<ConnId, Client>,
-    /// Connections of which the server has said Close, and not yet why.
+    /// Connections that the server has closed, but whose reason it has not reported yet.
     closing: BTreeSet<ConnId>,
 }
 
 impl Rig {
-    /// A new server.
+    /// Creates a server.
     #[must_use]
     pub fn new(limits: ServerLimits) -> Self {
         Self {
@@ -47,7 +47,7 @@ impl Rig {
         }
     }
 
-    /// A new connection in the first place that is free.
+    /// Opens a connection in the first free slot.
     pub fn connect(&mut self) -> ConnId {
         let open =
             |index| self.clients.iter().any(|(id, client)| id.index == index && client.closed.is_none());
@@ -59,44 +59,44 @@ impl Rig {
         conn
     }
 
-    /// A new connection that has greeted.
+    /// Opens a connection and sends the greeting.
     pub fn greeted(&mut self) -> ConnId {
         let conn = self.connect();
         self.send(conn, &frames::greeting());
         conn
     }
 
-    /// Bytes from a client; those for a connection that is closed are lost.
+    /// Passes bytes of a client to the server. Bytes for a closed connection are dropped.
     pub fn send(&mut self, conn: ConnId, bytes: &[u8]) {
         if self.is_open(conn) {
             self.feed(Input::Received { conn, bytes });
         }
     }
 
-    /// Whether the server still has the connection.
+    /// Returns whether the server still has the connection.
     #[must_use]
     pub fn is_open(&self, conn: ConnId) -> bool {
         self.clients.get(&conn).is_some_and(|client| client.closed.is_none())
     }
 
-    /// Why the server closed the connection, if it did.
+    /// Returns the reason why the server closed the connection, if it did.
     #[must_use]
     pub fn closed(&self, conn: ConnId) -> Option<CloseReason> {
         self.clients.get(&conn).and_then(|client| client.closed)
     }
 
-    /// Takes what has come for a client.
+    /// Takes the bytes that arrived for a client.
     pub fn take(&mut self, conn: ConnId) -> Vec<u8> {
         self.clients.get_mut(&conn).map(|client| core::mem::take(&mut client.got)).unwrap_or_default()
     }
 
-    /// Lets `span` pass.
+    /// Advances the time by `span`.
     pub fn pass(&mut self, span: Duration) {
         self.now = self.now + span;
         self.feed(Input::Tick);
     }
 
-    /// Lets a client's socket take `bytes` more, and tells the server that there is room.
+    /// Lets a client's socket accept `bytes` more, and reports that to the server.
     pub fn open_window(&mut self, conn: ConnId, bytes: usize) {
         if let Some(client) = self.clients.get_mut(&conn) {
             client.window = bytes;
@@ -107,10 +107,10 @@ impl Rig {
         }
     }
 
-    /// Feeds one input and does all that the server says.
+    /// Passes one input to the server and carries out its outputs.
     ///
     /// # Panics
-    /// When the server does not know the connection, although it has not said Close.
+    /// When the server does not know a connection that it has not closed.
     pub fn feed(&mut self, input: Input<'_>) {
         self.server.handle(self.now, input).expect("an input for a connection of this rig");
         self.drain();
@@ -128,7 +128,7 @@ impl Rig {
                 ) => {}
                 Output::Close { conn } => assert!(self.closing.insert(conn), "{conn:?} is closed once"),
                 Output::Event(Event::Closed { conn, reason, .. }) => {
-                    assert!(self.closing.remove(&conn), "{conn:?} is told of after it is closed");
+                    assert!(self.closing.remove(&conn), "{conn:?} is reported after it was closed");
                     let client = self.clients.get_mut(&conn).expect("a connection of this rig");
                     assert_eq!(client.closed.replace(reason), None, "{conn:?} is closed once");
                 }

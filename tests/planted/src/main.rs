@@ -1,4 +1,4 @@
-//! The simulator over machines in which a bug is planted: it hunts all bugs, or plays seeds with one of them.
+//! Runs the simulator over machines in which a bug is planted: it searches all bugs, or runs seeds with one of them.
 
 use rendezvous_core::planted::{Bug, MARK, plant};
 use rendezvous_tests::sim::{Failure, Kind, Options, Sabotage, Voice, command, run};
@@ -11,7 +11,7 @@ usage: sim --hunt COUNT
        sim --planted NAME --seed N [--trace]
        sim --planted NAME --from N --count M";
 
-/// Where a bug is looked for.
+/// Returns the kind of world in which a bug can be detected.
 const fn world(bug: Bug) -> Kind {
     match bug {
         Bug::SkippedFence
@@ -40,10 +40,10 @@ const fn options(world: Kind) -> Options {
     Options { world, sabotage: Sabotage::None, voice: Voice::Quiet }
 }
 
-/// So many jobs take as long as one run of nodes.
+/// This many jobs take as long as one run of nodes.
 const JOBS_PER_RUN: u64 = 10;
 
-/// How many seeds are played there where `count` are of nodes.
+/// Returns the number of seeds that take as long as `count` seeds of nodes.
 const fn seeds(world: Kind, count: u64) -> u64 {
     match world {
         Kind::Agents => count * JOBS_PER_RUN,
@@ -51,12 +51,12 @@ const fn seeds(world: Kind, count: u64) -> u64 {
     }
 }
 
-/// What is said of it, and of no other.
+/// Returns the text that identifies the report of this bug.
 const fn own_reason(bug: Bug) -> &'static str {
     match bug {
         Bug::SkippedFence | Bug::ShortFence => "which is over since",
         Bug::ForgottenWaiter => "was not answered in time",
-        // It has a gap in the numbers of its frames.
+        // The client finds a gap in the sequence numbers of its frames.
         Bug::LostAnswer => "breach of the protocol",
         Bug::KeptSlot => "stays in a round",
         Bug::RepeatedRequest => "refused: AlreadyJoined",
@@ -72,7 +72,7 @@ const fn own_reason(bug: Bug) -> &'static str {
         Bug::FormerRanks => "ranks: ",
         Bug::UnforgivenFailure => "paid for the death of a peer",
         Bug::SparedWorkers => "at the end of time",
-        Bug::BlamedVictim => "was told to end, and is listed",
+        Bug::BlamedVictim => "was asked to end, and is listed",
     }
 }
 
@@ -107,7 +107,7 @@ fn usage() -> ExitCode {
     ExitCode::from(2)
 }
 
-/// Each bug is found, for its own reason, and without it the same seeds are clean.
+/// Each bug is detected by its own check, and without the bugs the same seeds pass.
 fn hunt(count: u64) -> ExitCode {
     let (mut played, mut missed) = (Vec::new(), false);
     for bug in Bug::ALL {

@@ -1,7 +1,8 @@
-//! A job whose workers all fail because one does: how often the report names that one.
+//! Job in which one failing worker makes all others fail: how often does the report name the first one?
 //!
-//! Eight workers are connected to each other. Rank 5 fails in one of five ways, and each of the others ends with an error as
-//! soon as its connection to rank 5 is closed. `benches/peers/README.md` has the command, and what is asked of the table.
+//! Eight workers are connected to each other. Rank 5 fails in one of five ways. Each of the others ends with an error
+//! as soon
+//! as its connection to rank 5 is closed. `benches/peers/README.md` has the command and the requirements.
 #![allow(clippy::std_instead_of_core, clippy::std_instead_of_alloc, reason = "tests run where std is")]
 #![expect(clippy::disallowed_methods, reason = "a program may read its environment")]
 
@@ -20,7 +21,7 @@ const USAGE: &str = "usage: cascade --rdzv PATH [--runs N] [--way WAY]... | casc
 const WORKERS: u64 = 8;
 const FAILING: u64 = 5;
 const WAYS: [&str; 5] = ["exit-3", "abort", "segv", "kill", "error-file"];
-/// How long the worker that wrote an error file takes to end.
+/// Time that the worker which wrote an error file takes to end.
 const TEARDOWN: Duration = Duration::from_millis(300);
 const TIMEOUT: Duration = Duration::from_secs(60);
 
@@ -74,7 +75,7 @@ fn launch(arguments: &[&str]) -> Outcome<()> {
     Ok(())
 }
 
-/// Runs one job: the ranks that its report names, in its order.
+/// Runs one job. Returns the ranks that its report names, in its order.
 fn run(rdzv: &PathBuf, method: &str, report: &PathBuf) -> Outcome<Vec<u64>> {
     let mut command = Command::new(rdzv);
     command.args(["run", "--nproc-per-node", &WORKERS.to_string(), "--max-restarts", "0", "--log", "warn"]);
@@ -103,7 +104,7 @@ fn work(method: &str) -> Outcome<()> {
     if rank == FAILING {
         fail(method, peers);
     }
-    // The connection to the failing rank: whatever comes of it, this worker cannot go on.
+    // The connection to the failing rank: however it ends, this worker cannot continue.
     let at = peers.iter().position(|(peer, _)| *peer == FAILING).ok_or("no connection")?;
     let mut byte = [0];
     let end = peers[at].1.read(&mut byte);
@@ -114,7 +115,7 @@ fn work(method: &str) -> Outcome<()> {
     std::process::exit(1)
 }
 
-/// Connections to all other workers, when all have them.
+/// Returns the connections to all other workers, once all have them.
 fn connect(rank: u64) -> Outcome<Vec<(u64, TcpStream)>> {
     let options = StoreOptions { timeout: TIMEOUT, ..StoreOptions::default() };
     let (host, port) = (std::env::var("MASTER_ADDR")?, number("MASTER_PORT")?);
@@ -135,7 +136,7 @@ fn connect(rank: u64) -> Outcome<Vec<(u64, TcpStream)>> {
         stream.read_exact(&mut name)?;
         peers.push((u64::from_le_bytes(name), stream));
     }
-    // Nobody fails before all are there.
+    // No worker fails before all are connected.
     if store.add(b"cascade/ready", 1, Timeout::Default)? == i64::try_from(WORKERS)? {
         store.set(b"cascade/go", b"", Timeout::Default)?;
     }
@@ -143,7 +144,7 @@ fn connect(rank: u64) -> Outcome<Vec<(u64, TcpStream)>> {
     Ok(peers)
 }
 
-/// The worker's own end.
+/// Ends this worker.
 fn fail(method: &str, peers: Vec<(u64, TcpStream)>) -> ! {
     match method {
         "abort" => std::process::abort(),
@@ -152,7 +153,7 @@ fn fail(method: &str, peers: Vec<(u64, TcpStream)>) -> ! {
         "error-file" => {
             leave_error_file("out of memory");
             drop(peers);
-            // Its teardown.
+            // The teardown of the worker.
             let (_open, end) = std::sync::mpsc::channel::<()>();
             end.recv_timeout(TEARDOWN).ok();
             std::process::exit(1)
@@ -162,7 +163,8 @@ fn fail(method: &str, peers: Vec<(u64, TcpStream)>) -> ! {
 }
 
 fn raise(signal: i32) -> ! {
-    // SAFETY: numbers only; the default action ends this process. The language's own handler would only say so first.
+    // SAFETY: only numbers are passed; the default action ends this process. The language's own handler would only
+    // report it.
     unsafe {
         libc::signal(signal, libc::SIG_DFL);
         libc::raise(signal);

@@ -1,5 +1,6 @@
-//! A node of a run, for the tests of liveness: a process that can be killed, stopped and cut off. It speaks the native
-//! protocol, prints each thing that happens as one line on stdout, and does what the lines on stdin say.
+//! Node of a run, for the liveness tests: a process that can be killed, stopped and cut off. It uses the native
+//! protocol,
+//! prints each event as one line on stdout, and executes the commands on stdin.
 #![allow(clippy::std_instead_of_core, clippy::std_instead_of_alloc, reason = "tests run where std is")]
 
 use rendezvous_core::driver::native_client::{NativeClient, NativeClientOptions, NativeError, NodeEvent};
@@ -29,10 +30,10 @@ commands, a line each:
   watch PREFIX         tell of changes beneath it
   exit";
 
-/// The one run of these tests.
+/// The only run of these tests.
 const RUN: &[u8] = b"run";
 const TIMEOUT: Duration = Duration::from_secs(40);
-/// How long one look for events takes; nothing depends on it.
+/// How long one poll for events takes. Nothing depends on it.
 const LOOK: Duration = Duration::from_secs(3600);
 
 fn main() -> ExitCode {
@@ -130,7 +131,7 @@ impl Settings {
     }
 }
 
-/// Whoever started this waits for whole lines; one that is gone needs none.
+/// The test waits for whole lines. If it has ended, no lines are needed.
 fn say(line: &str) {
     let mut stdout = std::io::stdout().lock();
     writeln!(stdout, "{line}").and_then(|()| stdout.flush()).ok();
@@ -158,11 +159,11 @@ fn run() -> Result<(), Box<dyn Error>> {
         let Some(client) = client.clone() else { return Err("there is no session".into()) };
         obey(&settings, client, &message)?;
     }
-    // Whoever holds stdin is gone: nobody is left who could tell this process to end.
+    // The test has closed stdin, so no further command can arrive.
     Ok(())
 }
 
-/// Opens a session, and tells what happens to it from then on.
+/// Opens a session, and prints its events from then on.
 fn open(settings: &Settings) -> Option<NativeClient> {
     let client = match NativeClient::connect(&settings.host, settings.port, settings.client.clone()) {
         Ok(client) => client,
@@ -187,7 +188,7 @@ fn open(settings: &Settings) -> Option<NativeClient> {
     Some(client)
 }
 
-/// What may wait does so on a thread of its own, so that the next command is heard.
+/// Commands that may block run on a thread of their own, so that the next command is read.
 fn obey(settings: &Arc<Settings>, client: NativeClient, message: &[&str]) -> Result<(), Box<dyn Error>> {
     let reported = |what: &str, outcome: Result<(), NativeError>| match outcome {
         Ok(()) => say(&format!("{what} done")),

@@ -1,5 +1,6 @@
-//! A rank of a mixed job, for the interop tests: it meets Python ranks by URL or in a static rendezvous, takes part in
-//! one exchange and one barrier, and prints what it saw. It also tells what it makes of URLs and endpoints.
+//! Rank of a mixed job, for the interop tests: it joins Python ranks by URL or in a static rendezvous, takes part in
+//! one
+//! exchange and one barrier, and prints what it saw. It also prints how it parses URLs and endpoints.
 #![allow(clippy::std_instead_of_core, clippy::std_instead_of_alloc, reason = "tests run where std is")]
 #![expect(clippy::disallowed_methods, reason = "a program may read its environment")]
 
@@ -89,7 +90,7 @@ fn by_static(endpoint: &str, run_id: &str, rank: &str, nodes: &str) -> Outcome {
     work(&info.store, info.rank, info.world_size)
 }
 
-/// What every rank of the job does; the Python ranks do the same.
+/// Does what every rank of the job does. The Python ranks do the same.
 fn work(store: &Arc<NodeStore>, rank: i64, world_size: i64) -> Outcome {
     let role = if store.server().is_some() { "host" } else { "client" };
     println!("joined as {rank}/{world_size}, {role}");
@@ -102,7 +103,7 @@ fn work(store: &Arc<NodeStore>, rank: i64, world_size: i64) -> Outcome {
         BarrierOptions { rank: Some(rank), timeout: TIMEOUT, ..BarrierOptions::new(world_size, "door") };
     barrier(store, &door, None)?;
     println!("met");
-    // The store lives as long as its host: the others leave first.
+    // The store ends with its host, so the others leave first.
     store.set(format!("left/{rank}").as_bytes(), b"", Timeout::Default)?;
     if rank == 0 {
         let left: Vec<String> = (1..world_size).map(|rank| format!("left/{rank}")).collect();

@@ -1,5 +1,6 @@
-//! A worker of an RPC group, for tests that kill, stop and end it as a process. It prints each thing that happens as one
-//! line on stdout, and does what the lines on stdin say.
+//! Worker of an RPC group, for tests that kill, stop and end it as a process. It prints each event as one line on
+//! stdout, and
+//! executes the commands on stdin.
 #![allow(clippy::std_instead_of_core, clippy::std_instead_of_alloc, reason = "tests run where std is")]
 
 use rendezvous_core::driver::rendezvous::NodeStore;
@@ -24,7 +25,7 @@ commands, a line each:
   leave                a graceful end; whatever came of it, the process ends
   exit";
 
-/// How long one look for events takes; nothing depends on it.
+/// How long one poll for events takes. Nothing depends on it.
 const LOOK: Duration = Duration::from_secs(3600);
 
 fn main() -> ExitCode {
@@ -37,7 +38,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// A test that is gone needs no line.
+/// If the test has ended, no lines are needed.
 fn say(line: &str) {
     let mut stdout = std::io::stdout().lock();
     writeln!(stdout, "{}", line.replace('\n', " ")).and_then(|()| stdout.flush()).ok();
@@ -108,6 +109,6 @@ fn run() -> Result<(), Box<dyn Error>> {
             _ => return Err(USAGE.into()),
         }
     }
-    // The test is gone: nobody is left who could tell this process to end.
+    // The test has closed stdin, so no further command can arrive.
     Ok(())
 }

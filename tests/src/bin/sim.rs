@@ -1,4 +1,4 @@
-//! Plays one seed of the simulator, aloud if asked, or many quietly.
+//! Runs one seed of the simulator, with a trace if requested, or many.
 #![allow(clippy::std_instead_of_core, clippy::std_instead_of_alloc, reason = "tests run where std is")]
 
 use std::process::ExitCode;

@@ -4,8 +4,9 @@ use crate::frames::encoded;
 use rendezvous_core::limits::FrameLimits;
 use rendezvous_core::wire::c10d::{Scan, Scanner, parse_frame};
 
-/// Whatever the bytes, and in whatever pieces they come: one verdict, no panic, never more wanted than the frame has,
-/// and a whole frame is written back byte for byte.
+/// For any bytes, in any pieces: one result, no panic, never more bytes requested than the frame has, and a whole frame
+/// is
+/// encoded to the same bytes.
 ///
 /// # Panics
 /// When that does not hold.
@@ -22,7 +23,7 @@ fn decode(bytes: &[u8], limits: &FrameLimits) {
         let at_once = Scanner::default().scan(rest, limits);
         let mut scanner = Scanner::default();
         let mut wanted = 1;
-        // Byte by byte, the same verdict comes, and comes as soon as the bytes that it rests on.
+        // Byte by byte, the result is the same, and it comes as soon as the bytes that it depends on.
         let piecewise = (0..=rest.len()).find_map(|end| match scanner.scan(&rest[..end], limits) {
             Ok(Scan::Partial { bytes }) => {
                 assert!(bytes > end && bytes >= wanted, "{bytes} of {end} after {wanted}");
@@ -33,7 +34,7 @@ fn decode(bytes: &[u8], limits: &FrameLimits) {
         });
         assert_eq!(piecewise.unwrap_or(Ok(Scan::Partial { bytes: wanted })), at_once);
         let Ok(Scan::Whole { bytes: length }) = at_once else {
-            // A parser that is given a part of a frame may read nothing from it, but must not fall over.
+            // A parser may parse nothing from an incomplete frame, but must not panic.
             let _ = parse_frame(rest);
             return;
         };

@@ -8,7 +8,7 @@ use rendezvous_core::limits::EngineLimits;
 use rendezvous_core::store::engine::{Answer, Engine, Readiness};
 use rendezvous_core::wire::c10d::{NOT_READY, READY, STOP_WAITING, WAIT_CANCELED};
 
-/// Any requests of a few connections do to the engine what they do to the model.
+/// Requests of a few connections have the same results in the engine as in the model.
 ///
 /// # Panics
 /// When they do not.

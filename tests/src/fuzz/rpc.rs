@@ -1,4 +1,4 @@
-//! Bytes against what workers of an RPC group tell each other: cards, changes, and both ends of a connection.
+//! Bytes against the formats of RPC groups: cards, changes, and both ends of a connection.
 
 use rendezvous_core::limits::RpcLimits;
 use rendezvous_core::time::Instant;
@@ -15,8 +15,9 @@ fn worker(name: &str, id: u16) -> WorkerInfo {
     WorkerInfo { name: name.parse().expect("a name"), id }
 }
 
-/// Whatever the bytes: what is read as a card or a change is what is written of it; and both ends of a connection say the
-/// same of them in one piece and byte by byte, hand out no more than came, and are left with nothing when it ends.
+/// For any bytes: what is parsed as a card or a change is encoded to the same bytes. Both ends of a connection parse
+/// them
+/// in one piece as they do byte by byte, deliver no more than arrived, and hold nothing after the end.
 ///
 /// # Panics
 /// When that does not hold.
@@ -31,7 +32,7 @@ pub fn rpc(bytes: &[u8]) {
     assert_eq!(caller(&[bytes]), caller(&bytes.chunks(1).collect::<Vec<_>>()));
 }
 
-/// What the called end tells, with parts of payloads joined.
+/// Returns the events of the called end, with parts of payloads joined.
 fn callee(pieces: &[&[u8]]) -> Vec<String> {
     let (a, b) = (worker("a", 1), worker("b", 2));
     let mut greeting = Caller::new(NOW, &a, b.clone(), b"", RpcLimits::default());
@@ -102,7 +103,7 @@ fn caller(pieces: &[&[u8]]) -> Vec<String> {
     reported
 }
 
-/// Parts of one payload that follow each other.
+/// Joins consecutive parts of a payload.
 #[derive(Default)]
 struct Parts(Option<(u64, Vec<u8>)>, Vec<String>);
 
@@ -124,7 +125,7 @@ impl Parts {
     }
 }
 
-/// Frames as they stand on the wire, with a few bytes spoilt.
+/// Returns encoded frames with a few corrupted bytes.
 #[must_use]
 pub fn rpc_talk(seed: u64) -> Vec<u8> {
     use rendezvous_core::rng::Rng;

@@ -1,4 +1,4 @@
-//! Connections that come, talk in pieces, talk nonsense, stop reading and go, against the server machine.
+//! Connections that open, send pieces and garbage, stop reading and close, against the server machine.
 
 use super::{Lists, any_request};
 use crate::entropy::Entropy;
@@ -12,17 +12,19 @@ use rendezvous_core::time::Duration;
 use rendezvous_core::wire::c10d::{Frame, Scan, Scanner, parse_frame};
 use std::collections::BTreeMap;
 
-/// More deadlines than one run of this target can leave behind.
+/// More deadlines than one run of this target can leave.
 const DEADLINES_LEFT_MAX: usize = 10_000;
 
-/// Whatever a few clients do, and however little their sockets take: each gets what the model says, to the byte, the
-/// server's books are right, and when all are gone nothing of them is left.
+/// For a few clients that do anything, with sockets that accept any number of bytes: each gets exactly the bytes of the
+/// model, the server's counts are correct, and nothing is left of clients that have closed.
 ///
 /// # Panics
 /// When that does not hold.
 pub fn server(bytes: &[u8]) {
     let mut entropy = Entropy::new(bytes);
-    // With a low mark requests rest while answers are unread; what they then meet in the store is another story, so
+    // With a low limit requests wait while answers are unread, and then find another state of the store. Only the
+    // counts
+    // are checked then.
     // only the books are checked.
     let unsent_bytes_high = entropy.choose(&[1 << 20, 1 << 20, 50]);
     let limits = ServerLimits { unsent_bytes_high, ..ServerLimits::default() };
@@ -44,15 +46,15 @@ struct World {
     clients: BTreeMap<ConnId, Client>,
 }
 
-/// What the server is to make of one client.
+/// What the server must do for one client.
 #[derive(Default)]
 struct Client {
     /// Sent by the client, and not delivered yet.
     on_the_way: Vec<u8>,
-    /// Delivered, and not a whole frame yet.
+    /// Delivered, but not a whole frame yet.
     last_received_at: Vec<u8>,
     greeted: bool,
-    /// All that it is to be answered.
+    /// All bytes of its answers.
     due: Vec<u8>,
     ending: Ending,
 }
@@ -61,9 +63,9 @@ struct Client {
 enum Ending {
     #[default]
     No,
-    /// It ends when all that is due has left.
+    /// It ends when all answers were sent.
     WhenSent,
-    /// It is gone.
+    /// It has ended.
     Dead,
 }
 
@@ -126,7 +128,7 @@ impl World {
         self.rig.send(conn, chunk);
     }
 
-    /// The next whole frame that has been delivered, unless the client has broken the protocol.
+    /// Returns the next whole delivered frame, unless the client has violated the protocol.
     fn next_frame(&mut self, conn: ConnId) -> Option<Vec<u8>> {
         let client = self.clients.get_mut(&conn)?;
         if client.ending != Ending::No {
@@ -156,7 +158,7 @@ impl World {
         }
     }
 
-    /// What the model makes of a frame goes to those whom it concerns.
+    /// Passes the model's result of a frame to the clients that it concerns.
     fn expect(&mut self, conn: ConnId, frame: &[u8]) {
         let client = self.clients.get_mut(&conn).expect("an open one");
         let poll = match parse_frame(frame).expect("a whole frame") {
@@ -173,7 +175,7 @@ impl World {
             return self.forget(conn);
         };
         for waiter in poll.released {
-            self.clients.get_mut(&waiter).expect("whoever waits is there").due.push(0);
+            self.clients.get_mut(&waiter).expect("a client that waits is connected").due.push(0);
         }
         self.clients.get_mut(&conn).expect("an open one").due.extend(poll.answer);
     }
@@ -210,7 +212,7 @@ impl World {
         }
     }
 
-    /// All clients leave, and only what is stored stays.
+    /// Closes all clients. Only what is stored remains.
     fn leave(mut self) {
         let open: Vec<ConnId> = self.clients.keys().copied().filter(|&conn| self.rig.is_open(conn)).collect();
         for conn in open {
@@ -218,7 +220,7 @@ impl World {
         }
         let stats = self.rig.server.stats();
         assert_eq!((stats.connections, stats.buffered_bytes, stats.waiting), (0, 0, 0));
-        // One deadline after the other: a server that is woken late takes it for a pause and moves its deadlines.
+        // One deadline after the other: a server that is woken late takes that for a pause and moves its deadlines.
         for _ in 0..DEADLINES_LEFT_MAX {
             let Some(due) = self.rig.server.poll_timeout() else { return };
             self.rig.pass(due.since(self.rig.now));

@@ -371,7 +371,10 @@ impl Client {
             let in_flight =
                 |task: &Task| task.flight.as_ref().is_some_and(|at| at.line == number && at.call == call);
             let Some(slot) = self.tasks.iter().position(in_flight) else {
-                return Err(Wrong(format!("c{} got an event of {call:?}, which is not under way", self.number)));
+                return Err(Wrong(format!(
+                    "c{} got an event of {call:?}, which is not under way",
+                    self.number
+                )));
             };
             let task = &mut self.tasks[slot];
             match what {

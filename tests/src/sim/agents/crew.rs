@@ -1,4 +1,4 @@
-//! The workers of the agents, and what they have to do with each other: those of one round work together.
+//! Workers of the agents, and how they depend on each other: those of one round work together.
 
 use super::plan::Mishap;
 use super::world::{Cue, Stage, World};
@@ -14,24 +14,24 @@ const fn ms(millis: u64) -> Duration {
     Duration::from_millis(millis)
 }
 
-/// Why a worker ended.
+/// Reason why a worker ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Cause {
     /// Its work was done.
     Done,
-    /// Something happened to it.
+    /// A mishap ended it.
     Mishap,
     /// It missed another worker.
     Dragged,
-    /// Its agent had told it to.
+    /// Its agent had asked it to end.
     Known,
-    /// Its agent had it killed.
+    /// Its agent had killed it.
     Killed,
-    /// Its agent was gone, or blind.
+    /// Its agent had died or lost its guard.
     Orphaned,
 }
 
-/// How a worker ended.
+/// End of a worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct End {
     pub(super) exit: ExitStatus,
@@ -52,11 +52,11 @@ pub(super) struct Hand {
     pub(super) state: State,
     pub(super) end: Option<End>,
     pid: u32,
-    /// What was to end it before does not any more.
+    /// Number of the last event scheduled to end it. Earlier ones no longer apply.
     ticket: u32,
     is_stubborn: bool,
     is_ending: bool,
-    /// It hangs in the kernel.
+    /// It hangs in the kernel until then.
     stuck_until: Option<Instant>,
 }
 
@@ -65,18 +65,18 @@ pub(super) struct Hand {
 pub(super) struct Crew {
     pub(super) attempt: Option<u64>,
     pub(super) hands: Vec<Hand>,
-    /// Which job the workers of this attempt belong to.
+    /// The job that the workers of this attempt belong to.
     pub(super) job: Option<(u32, u64)>,
-    /// Something else lives that they have left.
+    /// Whether a process that they have left still lives.
     leftover: bool,
     reported: Option<i32>,
     is_killed: bool,
     is_awaited: bool,
     heard_until: Instant,
     pids: u32,
-    /// What is wrong with the next start.
+    /// Failure of the next start.
     start_failure: Option<StartFailure>,
-    /// Nobody is there who could start one.
+    /// Whether the guard that starts workers is missing.
     is_unguarded: bool,
 }
 
@@ -98,7 +98,7 @@ impl Crew {
         !self.hands.is_empty() && self.hands.iter().all(done)
     }
 
-    /// The agent hears of it a little later, and in order.
+    /// Reports an input to the agent, a little later and in order.
     fn report(&mut self, stage: &mut Stage, at: usize, input: Input) {
         let attempt = self.attempt.unwrap_or_default();
         self.heard_until = (stage.now + stage.sim_rng.span(Duration::ZERO, ms(3))).max(self.heard_until);
@@ -112,7 +112,7 @@ impl Crew {
         }
     }
 
-    /// It is to end so, after so long, whatever was to happen to it before.
+    /// Schedules the end of a worker, in place of any end that was scheduled before.
     fn doom(
         &mut self,
         stage: &mut Stage,
@@ -159,7 +159,7 @@ pub(super) struct Job {
     /// Agents by rank, each with where its workers begin and how many they are.
     pub(super) members: Vec<(usize, u64, u64)>,
     pub(super) world_size: u64,
-    /// Somebody is missing, or will be.
+    /// Whether a worker is missing, or will be.
     is_broken: bool,
 }
 
@@ -198,7 +198,7 @@ impl World {
             if let Some((_, start_failure)) = hindered.filter(|(hindered, _)| *hindered == slot) {
                 crew.hands[slot].state = State::Dead;
                 let local_rank = u32::try_from(slot).unwrap_or(u32::MAX);
-                let message = "there is no room".into();
+                let message = "no process could be created".into();
                 crew.report(stage, at, Input::NotStarted { local_rank, start_failure, message });
             } else {
                 let up = Cue::Crew(at, group.attempt, CrewCue::Up { slot });
@@ -207,7 +207,7 @@ impl World {
         }
     }
 
-    /// What the agent has its workers told; it takes a moment until they hear it.
+    /// Passes an order of the agent to its workers, which get it after a moment.
     pub(super) fn order(&mut self, at: usize, order: CrewCue) {
         let attempt = self.agents[at].crew.attempt.unwrap_or_default();
         self.stage.agenda.enter(self.stage.now + Duration::from_micros(100), Cue::Crew(at, attempt, order));
@@ -239,7 +239,7 @@ impl World {
                 }
             }
             CrewCue::Signal(signal) => {
-                // What workers leave behind takes after the first of them.
+                // A process that workers leave behind behaves like the first of them.
                 crew.leftover &= crew.hands.first().is_some_and(|hand| hand.is_stubborn);
                 crew.reported = Some(signal);
                 crew.is_awaited = true;
@@ -264,7 +264,7 @@ impl World {
         }
     }
 
-    /// A worker lives, and works as soon as all it needs are there.
+    /// Handles that a worker has started. It works as soon as all that it depends on have started.
     fn came_up(&mut self, at: usize, slot: usize) {
         let work = self.plan.work;
         let Some(key) = self.agents[at].crew.job else { return };
@@ -297,12 +297,12 @@ impl World {
         let crew = &mut self.agents[at].crew;
         if !crew.hands[slot].is_ending {
             crew.doom(&mut self.stage, at, slot, (ExitStatus::Code(0), Cause::Done), span);
-            // Until then anything may happen to it.
+            // Until then any mishap may end it.
             crew.hands[slot].is_ending = false;
         }
     }
 
-    /// A worker misses another one: it fails, or waits for ever.
+    /// Lets a worker miss another one: it fails, or waits for ever.
     fn drag(&mut self, at: usize, slot: usize) {
         let crew = &mut self.agents[at].crew;
         let hand = &mut crew.hands[slot];
@@ -314,7 +314,7 @@ impl World {
             let after = self.stage.sim_rng.span(Duration::ZERO, ms(5));
             crew.doom(&mut self.stage, at, slot, (exit, Cause::Dragged), after);
         } else {
-            // What was to end it does not any more.
+            // Cancels the scheduled end.
             hand.ticket += 1;
         }
     }
@@ -338,7 +338,7 @@ impl World {
         }
     }
 
-    /// A worker of this agent is missing, or will be: those who work with it notice.
+    /// Notes that a worker of this agent is missing, or will be. Those that depend on it notice.
     pub(super) fn break_job(&mut self, at: usize) {
         let Some(key) = self.agents[at].crew.job else { return };
         let Some(job) = self.jobs.get_mut(&key).filter(|_| self.plan.is_collective) else { return };
@@ -354,7 +354,7 @@ impl World {
         }
     }
 
-    /// All workers go at once, and nobody is told.
+    /// Ends all workers at once, without any report.
     pub(super) fn orphan(&mut self, at: usize) {
         for slot in 0..self.agents[at].crew.hands.len() {
             if self.agents[at].crew.hands[slot].state != State::Dead {
@@ -363,7 +363,7 @@ impl World {
         }
     }
 
-    /// Something happens to the workers of an agent.
+    /// Applies a mishap to the workers of an agent.
     pub(super) fn hurt(&mut self, at: usize, mishap: Mishap) {
         let crew = &mut self.agents[at].crew;
         if let Mishap::NotStarted(start_failure) = mishap {

@@ -1,5 +1,6 @@
-//! What an agent's two threads are about: one stands in the rendezvous, one meets the other agents in the round's store.
-//! Each makes one call after the other, as the driver's do, and a new wish ends the call before it.
+//! State of an agent's two threads: one takes part in the rendezvous, one meets the other agents in the store of the
+//! round.
+//! Each makes one call after the other, as the driver's threads do, and a new request ends the call before it.
 
 use super::super::agenda::Agenda;
 use super::master_server::Op;
@@ -13,7 +14,7 @@ use rendezvous_core::rendezvous::round_event::RoundEvent;
 use rendezvous_core::time::{Duration, Instant};
 use std::collections::VecDeque;
 
-/// What a round gave.
+/// Result of a round.
 #[derive(Clone, Debug)]
 pub(super) struct Info {
     pub(super) session: u64,
@@ -22,7 +23,7 @@ pub(super) struct Info {
     pub(super) nodes: u64,
 }
 
-/// What a thread tells the agent.
+/// Report of a thread to the agent.
 #[derive(Clone, Debug)]
 pub(super) enum Known {
     Input(Input),
@@ -44,23 +45,23 @@ pub(super) enum MemberAsk {
     Rest,
 }
 
-/// What the first thread does.
+/// State of the first thread.
 #[derive(Debug, Default)]
 pub(super) enum Member {
     #[default]
     Idle,
-    /// `is_stop_requested`: there is a session with the wish.
+    /// `is_stop_requested`: the request has a session.
     Meeting {
         call: u64,
         rejoin: Rejoin,
         is_stop_requested: bool,
         was_standby: bool,
     },
-    /// What it looks up just now.
+    /// The lookup that is under way.
     Listening {
         look: Option<Look>,
     },
-    /// The words are still to be told to those who hear of the run; `None`: they were.
+    /// The message that still has to be announced to the run; `None`: it was announced.
     Announcing {
         id: u64,
         message: Option<Box<str>>,
@@ -85,12 +86,12 @@ pub(super) enum NumberingAsk {
     Rest,
 }
 
-/// What the second thread does.
+/// State of the second thread.
 #[derive(Debug, Default)]
 pub(super) enum Numbering {
     #[default]
     Idle,
-    /// The steps to come, the last one first, and the one that is under way.
+    /// The remaining steps, the next one last, and the one under way.
     Assigning {
         call: u64,
         info: Info,
@@ -106,22 +107,22 @@ pub(super) enum Numbering {
     },
 }
 
-/// One step to the numbers.
+/// One step of the rank assignment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Step {
-    /// Where the workers' store is: told by the first agent, and learnt by the others.
+    /// Address of the workers' store: published by the first agent, and read by the others.
     NodeState,
     Introduce,
-    /// The first agent reads what all have said, and numbers them.
+    /// The first agent reads what all have published, and assigns the ranks.
     Gather,
     Hand,
     Learn,
 }
 
-/// All that an agent has with the outside.
+/// Connection of an agent to the server, with the state of its threads.
 #[derive(Debug)]
 pub(super) struct ServerContext {
-    /// The session that there is, or was.
+    /// The session, also when it has ended.
     pub(super) session: Option<u64>,
     pub(super) is_line_over: bool,
     pub(super) member: Member,
@@ -131,7 +132,7 @@ pub(super) struct ServerContext {
     /// What the first thread knows of its round.
     pub(super) info: Option<Info>,
     pub(super) inbox: VecDeque<RoundEvent>,
-    /// Which of them makes the machine's call.
+    /// The thread that makes the call of the supervisor.
     pub(super) wanted: Thread,
     pub(super) is_unlucky: bool,
     /// Whether it was in a round: then it comes back as a member.
@@ -164,12 +165,12 @@ impl ServerContext {
         self.ids
     }
 
-    /// The session, if it lives.
+    /// Returns the session, if it lives.
     pub(super) fn line(&self) -> Option<u64> {
         self.session.filter(|_| !self.is_line_over)
     }
 
-    /// The agent hears of it as soon as its thread looks; of two threads, whichever is faster.
+    /// Reports to the agent as soon as it looks. Reports of different threads may overtake each other.
     pub(super) fn notify(&mut self, stage: &mut Stage, agent: usize, thread: Thread, reported: Known) {
         let longest = Duration::from_micros(if stage.sim_rng.percent(10) { 5000 } else { 200 });
         let last = &mut self.last_told[thread as usize];
@@ -182,12 +183,12 @@ impl ServerContext {
     }
 }
 
-/// Where a call is not answered by then.
+/// Schedules the deadline of a call.
 pub(super) fn set_deadline(agenda: &mut Agenda<Cue>, agent: usize, thread: Thread, id: u64, until: Instant) {
     agenda.enter(until, Cue::TimeUp(agent, thread, id));
 }
 
-/// What is asked of the store of a round.
+/// A request to the store of a round.
 #[derive(Clone, Debug)]
 pub(super) struct Ask {
     pub(super) session: u64,

@@ -1,5 +1,6 @@
-//! The server: the machine that runs the rounds, and a store for each round, which is fenced when the round is over.
-//! One letter goes in, and what is to be said to whom comes out.
+//! Server: the rendezvous service, and a store for each round, which is fenced when the round ends. It handles one
+//! request at
+//! a time and returns the messages to send.
 
 use rendezvous_core::limits::RendezvousLimits;
 use rendezvous_core::rendezvous::participant::Role;
@@ -11,12 +12,12 @@ use std::collections::BTreeMap;
 
 pub(super) const RUN: &str = "job";
 
-/// What a node asks.
+/// Request of a node.
 #[derive(Clone, Debug)]
 pub(super) enum Request {
     Join(Role, Box<Join>),
     Leave,
-    /// It does not want to join any more. If it is in a round already, it will hear so.
+    /// Withdraws a join. If the node is in a round already, it will get that round.
     Unjoin,
     Fail {
         id: u64,
@@ -41,19 +42,19 @@ pub(super) enum Request {
     },
 }
 
-/// What a node asks of the round's store.
+/// Operation on the store of a round.
 #[derive(Clone, Debug)]
 pub(super) enum Op {
     Set(Vec<(String, Vec<u8>)>),
     Add(String, i64),
-    /// Waits until all are there.
+    /// Waits until all keys are present.
     Get(Vec<String>),
     Look(String),
-    /// Sets it where there is nothing.
+    /// Sets the key if it is missing.
     Begin(String, Vec<u8>),
 }
 
-/// What a node is told.
+/// Message to a node.
 #[derive(Clone, Debug)]
 pub(super) enum News {
     Event(Event),
@@ -69,7 +70,7 @@ pub(super) enum Answer {
     Number(i64),
     Values(Vec<Vec<u8>>),
     Missing,
-    /// The round is over.
+    /// The round has ended.
     Stale,
 }
 
@@ -80,7 +81,7 @@ struct Board {
     waits: Vec<(u64, u64, Vec<String>)>,
 }
 
-/// A round as the server formed it: which session has which place.
+/// A round as the server formed it, with the slots of the sessions.
 #[derive(Clone, Debug)]
 pub(super) struct Formed {
     pub(super) session: u64,
@@ -108,13 +109,13 @@ impl Office {
         self.service.poll_timeout()
     }
 
-    /// What is to be said, in order.
+    /// Returns the messages to send, in order.
     pub(super) fn take(&mut self) -> Vec<(u64, News)> {
         core::mem::take(&mut self.out)
     }
 
     pub(super) fn tick(&mut self, now: Instant) {
-        // Time alone is never refused.
+        // A tick is never refused.
         self.service.handle(now, Input::Tick).ok();
         self.drain();
     }
@@ -156,7 +157,7 @@ impl Office {
                 }
             }
             Request::Leave => {
-                // It may be in no run any more.
+                // The session may no longer be in a run.
                 self.service.handle(now, Input::Leave { participant }).ok();
                 self.drain();
             }

@@ -1,4 +1,4 @@
-//! The thread that stands in the rendezvous: it joins, listens while the round lasts, and goes.
+//! Thread that takes part in the rendezvous: it joins, listens while the round lasts, and leaves.
 
 use super::errands::{Info, Known, Look, Member, MemberAsk, Thread, set_deadline};
 use super::master_server::{Answer, News, Op, RUN, Request};
@@ -108,7 +108,7 @@ impl World {
         set_deadline(&mut self.stage.agenda, at, thread, id, self.stage.now + span);
     }
 
-    /// The session, made anew where there is none.
+    /// Returns the session, or opens a new one if there is none.
     fn line_or_new(&mut self, at: usize) -> Option<u64> {
         match self.agents[at].context.line() {
             Some(session) => Some(session),
@@ -167,7 +167,7 @@ impl World {
         }
     }
 
-    /// The next thing that happened to the round, if there is time to hear it; whether there was one.
+    /// Handles the next event of the round, unless a lookup is under way. Returns whether there was one.
     fn listen(&mut self, at: usize) -> bool {
         let context = &mut self.agents[at].context;
         let Member::Listening { look: None } = context.member else { return false };
@@ -177,7 +177,7 @@ impl World {
                 return false;
             }
             context.member = Member::Idle;
-            // A server that goes on has words for a session that it has ended.
+            // A live server reports the end of a session that it has ended.
             let lost = if self.has_ended(info.session) {
                 Membership::SessionEnded { message: "heartbeats were missed".into() }
             } else {
@@ -208,7 +208,7 @@ impl World {
         true
     }
 
-    /// The job's end was told, as far as that was possible: now nobody else is to come.
+    /// Handles that the end of the job was announced as far as possible: the run is closed next.
     fn announced(&mut self, at: usize) {
         let context = &mut self.agents[at].context;
         let (id, member) = (context.id(), core::mem::take(&mut context.member));
@@ -242,7 +242,7 @@ impl World {
         context.tell_input(&mut self.stage, at, Thread::Member, Input::Closed { call });
     }
 
-    /// The session is gone, or a call of this thread took too long.
+    /// Handles the end of the session, or a call of this thread that timed out.
     pub(super) fn member_lost(&mut self, at: usize, id: Option<u64>) {
         let now = self.stage.now;
         let context = &mut self.agents[at].context;
@@ -276,7 +276,7 @@ impl World {
         self.member_turn(at);
     }
 
-    /// What is under way in the round's store was cancelled by the other thread.
+    /// Repeats a call to the store that the other thread has cancelled.
     pub(super) fn member_nudged(&mut self, at: usize) {
         if let Member::Listening { look: look @ Some(Look::Failure(_)) } = &mut self.agents[at].context.member
         {
@@ -325,7 +325,7 @@ impl World {
                 context.member = Member::Idle;
                 self.no_round(at, call, no_round(kind), &error.to_string());
             }
-            // A round that came for who had given it up is left.
+            // A round whose join was given up is left.
             (_, News::Event(Event::RoundFormed(_))) => self.send(session, Request::Leave),
             (_, News::Event(event)) => context.inbox.extend(round_event(event)),
             (Member::Listening { look }, News::Waiting { id, nodes }) if *look == Some(Look::Waiting(id)) => {
@@ -365,7 +365,7 @@ pub(super) fn name(at: usize) -> String {
     format!("node{at}")
 }
 
-/// What of the server's words the node keeps for whoever listens.
+/// Returns the event that the node keeps for its listener, if it keeps it.
 fn round_event(event: Event) -> Option<RoundEvent> {
     let why = |reason| match reason {
         EndReason::ConnectionEnded => Why::Connection,

@@ -1,9 +1,12 @@
-//! The third kind of world: whole jobs. Agents with their workers meet at the machine that runs the rounds, number their
-//! workers and part in the round's store, as the driver's threads do it; what blocks there takes time here.
+//! World of agents: whole jobs. Agents with their workers join rounds at the rendezvous service, assign ranks to their
+//! workers, and pass the exit barrier in the store of the round, as the driver's threads do. Calls that block there
+//! take
+//! virtual time here.
 //!
-//! A run begins with a plan: who comes when, with how many workers, and what goes wrong. Then everything takes its
-//! course until all agents are over. Mishaps hit an agent at a time, or as it enters a phase. Who stands by at the end
-//! is let go by somebody who closes the run.
+//! A run begins with a plan: which agents start when, with how many workers, and which mishaps happen. Then it
+//! continues
+//! until all agents have ended. A mishap hits an agent at a time, or as it enters a phase. At the end, closing the run
+//! releases the spares.
 
 mod crew;
 mod errands;
@@ -16,24 +19,24 @@ mod world;
 
 pub(super) use world::World;
 
-/// What happened in one run, or in many.
+/// Counts of what happened to agents, in one run or in many.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Sights {
     /// Agents that began.
     pub agents: u64,
-    /// Groups that were started.
+    /// Worker groups that were started.
     pub starts: u64,
-    /// Restarts that were paid for.
+    /// Restarts that were charged to the budget.
     pub paid: u64,
-    /// Restarts that cost nothing.
+    /// Restarts that were not charged.
     pub unpaid: u64,
-    /// Failures that came of another agent's death.
+    /// Failures that were excused because another agent had died.
     pub excused: u64,
     /// Workers that failed.
     pub failed_workers: u64,
-    /// Groups that had to be killed.
+    /// Worker groups that had to be killed.
     pub killed: u64,
-    /// Processes that outlived that.
+    /// Processes that survived SIGKILL and were given up.
     pub given_up: u64,
     /// Agents that died.
     pub dead: u64,
@@ -47,12 +50,12 @@ pub struct Sights {
     pub failed: u64,
     /// Agents that were stopped.
     pub stopped: u64,
-    /// Agents that lost sight of their workers.
+    /// Agents that lost the guard of their workers.
     pub guard_lost: u64,
 }
 
 impl Sights {
-    /// All of them, by name.
+    /// Returns all counts with their names.
     #[must_use]
     pub const fn all(&self) -> [(&'static str, u64); 15] {
         [
@@ -74,7 +77,7 @@ impl Sights {
         ]
     }
 
-    /// Both together.
+    /// Returns the sums of both.
     #[must_use]
     pub const fn and(self, other: &Self) -> Self {
         Self {

@@ -1,5 +1,6 @@
-//! The thread that meets the other agents in the round's store: there the workers get their numbers, and there the agents
-//! part.
+//! Thread that meets the other agents in the store of the round: there they assign ranks to their workers and pass the
+//! exit
+//! barrier.
 
 use super::errands::{Ask, Info, Known, Numbering, NumberingAsk, Step, Thread, set_deadline};
 use super::master_server::{Answer, News, Op, Request};
@@ -17,12 +18,12 @@ use rendezvous_core::store::call::Outcome;
 use rendezvous_core::time::{Duration, Instant};
 
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
-/// Whoever waits so long has been forgotten: a death, a failure or a newcomer ends the wait of agents in a rendezvous that
-/// tells of them.
+/// A wait that lasts so long is an error: a death, a failure or a newcomer ends the wait of agents in a rendezvous that
+/// reports these.
 const BARRIER_TIMEOUT: Duration = Duration::from_secs(60 * 60 * 24);
 const MASTER_KEY: &str = "MASTER_ADDR";
 
-/// How a call in the store came to nothing.
+/// Failure of a call to the store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum WaitFailure {
     Cancelled,
@@ -43,7 +44,7 @@ impl WaitFailure {
         }
     }
 
-    /// As the store's client has it.
+    /// Returns the kind of failure that the store's client reports.
     const fn kind(self) -> Option<ErrorKind> {
         match self {
             Self::Cancelled => Some(ErrorKind::Cancelled),
@@ -108,7 +109,7 @@ impl World {
                 let world_size = i64::try_from(info.nodes).unwrap_or(i64::MAX);
                 let options =
                     BarrierOptions { timeout, ..BarrierOptions::new(world_size, EXIT_BARRIER_PREFIX) };
-                // There is at least this one.
+                // There is at least this participant.
                 let Ok(barrier) = TracedBarrier::new(options) else { return };
                 let context = &mut self.agents[at].context;
                 context.numbering = Numbering::ExitBarrier { call, info, barrier: Box::new(barrier), id: 0 };
@@ -118,7 +119,7 @@ impl World {
         }
     }
 
-    /// The call under way has come to nothing, and with it what it was for.
+    /// Handles the failure of the call under way, and so of the task that it belonged to.
     pub(super) fn wait_failure(&mut self, at: usize, how: WaitFailure) {
         let (kind, message) = (wait_failure(how.kind()), how.message().into());
         let context = &mut self.agents[at].context;
@@ -143,7 +144,7 @@ impl World {
         self.agents[at].context.line() == Some(info.session)
     }
 
-    /// The step that was under way has this answer; the next one begins.
+    /// Handles the answer to the step under way, and begins the next one.
     fn next_number(&mut self, at: usize, answer: Option<Answer>) {
         let spec = self.plan.nodes[at].spec.clone();
         let Numbering::Assigning { call, info, mut steps, until, .. } =
@@ -217,7 +218,7 @@ impl World {
             BarrierStep::Add { key, delta } => (Op::Add(key.into(), delta), now + ANSWER_TIMEOUT),
             BarrierStep::Mark { key } => (Op::Set(vec![(key.into(), b"1".to_vec())]), now + ANSWER_TIMEOUT),
             BarrierStep::Wait { key, until } => (Op::Get(vec![key.into()]), until),
-            // Nobody is traced.
+            // The options do not ask for traces.
             BarrierStep::Check { .. } => return,
         };
         let has_line = self.has_line(at, &info);
@@ -248,7 +249,7 @@ impl World {
                     _ => Outcome::Applied,
                 };
                 let (call, was_awaited) = (*call, !barrier.has_arrived());
-                // It is the outcome of the step that was due.
+                // The outcome belongs to the step that was due.
                 barrier.handle(now, outcome).ok();
                 if was_awaited && barrier.has_arrived() {
                     let arrived = Input::Arrived { call };

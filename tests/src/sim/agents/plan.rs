@@ -1,4 +1,4 @@
-//! What a seed decides before anything happens: who comes, and what goes wrong.
+//! Plan of a run, drawn from the seed before it begins: the nodes and the mishaps.
 
 use super::super::sim_rng::SimRng;
 use rendezvous_agent::group::ExitStatus;
@@ -9,7 +9,7 @@ use rendezvous_core::rendezvous::participant::Role;
 use rendezvous_core::rendezvous::service::{LastCall, RunSettings};
 use rendezvous_core::time::{Duration, Instant};
 
-/// One node.
+/// Plan of one node.
 #[derive(Clone, Debug)]
 pub(super) struct NodePlan {
     pub(super) spec: WorkerSpec,
@@ -17,60 +17,61 @@ pub(super) struct NodePlan {
     pub(super) role: Role,
 }
 
-/// How a worker ends that nobody told to.
+/// Mishap of an agent, its workers or its node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Mishap {
-    /// Some worker of the agent ends so.
+    /// A worker of the agent ends with this status.
     WorkerEnds(ExitStatus),
-    /// Of this agent and of the next, at one instant.
+    /// A worker of this agent and one of the next end at the same time.
     NeighboursEnd(ExitStatus),
-    /// The agent dies, and its workers with it.
+    /// The agent dies together with its workers.
     Dies,
-    /// Somebody asks it to stop.
+    /// The agent is asked to stop.
     Stop(StopCause),
-    /// Its connection is gone: the node notices after the first span, the server after the second.
+    /// Its connection breaks: the node notices after the first span, the server after the second.
     LineLost(Duration, Duration),
-    /// Some worker hangs in the kernel. It cannot be killed for so long.
+    /// A worker hangs in the kernel and cannot be killed for this time.
     Stuck(Duration),
-    /// The timer of some worker expires.
+    /// The timer of a worker expires.
     TimerExpires,
-    /// What supervises the workers is lost, and they with it; others can be started.
+    /// The supervision of the workers is lost, and the workers with it. Other workers can be started.
     GroupLost,
-    /// The workers cannot be seen any more.
+    /// The workers can no longer be supervised.
     GuardLost,
-    /// Of the next start, a worker is not started.
+    /// At the next start, one worker is not started.
     NotStarted(StartFailure),
-    /// The next time, the numbers cannot be learnt.
+    /// The next time, the ranks cannot be assigned.
     NotNumbered,
-    /// A signal for the workers.
+    /// A signal is passed to the workers.
     Pass,
-    /// Somebody closes the run, and says nothing else.
+    /// The run is closed without another message.
     Closes,
-    /// The rendezvous dies, and is back after that, without a memory; or never.
+    /// The rendezvous server dies. Another one starts after this time without any state, or never.
     ServerDies(Option<Duration>),
 }
 
-/// When it happens.
+/// Time of a mishap.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum When {
     At(Instant),
-    /// So long after the agent has come into this phase for the `nth` time.
+    /// This long after the agent has entered this phase for the `nth` time.
     In(Phase, u32, Duration),
 }
 
-/// What is drawn for one run.
+/// Plan of one run.
 #[derive(Clone, Debug)]
 pub(super) struct Plan {
     pub(super) nodes: Vec<NodePlan>,
     pub(super) settings: RunSettings,
     pub(super) join_timeout: Duration,
-    /// How long workers work until they succeed.
+    /// Time that workers need to succeed.
     pub(super) work: Duration,
-    /// The workers of a round work together: they end together, and none gets on without the others.
+    /// Whether the workers of a round depend on each other: they end together, and none makes progress without the
+    /// others.
     pub(super) is_collective: bool,
-    /// Workers that do not care to be told to end; in percent.
+    /// Percentage of workers that ignore the request to end.
     pub(super) stubborn: u64,
-    /// Groups that leave something that does not hear the first signal; in percent.
+    /// Percentage of groups that leave a process which ignores the first signal.
     pub(super) untidy: u64,
     pub(super) mishaps: Vec<(usize, When, Mishap)>,
 }
@@ -172,7 +173,7 @@ impl Plan {
         let small = |number: u64| u32::try_from(number).unwrap_or(1);
         let mut settings = RunSettings::between(small(min_nodes), small(max_nodes));
         settings.minimum_to_continue = small(sim_rng.between(1, min_nodes));
-        // Longer than workers take to end that care to be told.
+        // Longer than workers need to end, unless they ignore the request.
         settings.last_call = LastCall::Fixed(sim_rng.span(ms(2500), ms(20_000)));
         let work = sim_rng.span(ms(20), ms(20_000));
         let mut mishaps = Vec::new();
@@ -181,7 +182,7 @@ impl Plan {
             let what = mishap(sim_rng);
             let when = when(sim_rng, work);
             mishaps.push((at, when, what));
-            // Whoever asks twice will not wait; and what is wrong with a worker is often wrong again.
+            // A second request to stop ends the wait; and a worker that failed often fails again.
             let again = match what {
                 Mishap::Stop(_) => sim_rng.percent(40),
                 Mishap::WorkerEnds(_) => sim_rng.percent(30),

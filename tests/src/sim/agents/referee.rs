@@ -1,4 +1,4 @@
-//! What must hold, whatever happens. It sees what goes into each agent's machine and what comes out, and knows what truly
+//! Referee: what must hold in every run. It sees the inputs and outputs of each agent's machine, and knows what really
 //! happened to workers, sessions and rounds.
 
 use super::crew::{Cause, End};
@@ -24,21 +24,21 @@ macro_rules! check {
 /// What the referee remembers of one agent.
 #[derive(Debug, Default)]
 pub(super) struct Ledger {
-    /// What happened to it, or to its node.
+    /// Mishaps of the agent, or of its node.
     pub(super) mishaps: Vec<Mishap>,
-    /// When it was first asked to stop, and heard it.
+    /// When it first got a request to stop.
     stopped: Option<Instant>,
     starts: u64,
     paid: u32,
-    /// What was left of the budget when the last start began.
+    /// The budget that was left when the last start began.
     budget_at_start: u32,
-    /// What was paid for last may have come of a peer's death.
+    /// Whether the last charge to the budget may be due to a peer's death.
     is_excusable: bool,
-    /// A peer's death was heard while the group was stopped.
+    /// Whether it was notified of a peer's death while it stopped its group.
     peer_died: bool,
-    /// Processes of this start were given up.
+    /// Whether processes of this start were given up.
     gave_up: bool,
-    /// When the workers of the last start were first told to end.
+    /// When the workers of the last start were first asked to end.
     told_to_end: Option<Instant>,
     last_received_at: Vec<Membership>,
     no_round: Option<NoRound>,
@@ -49,22 +49,23 @@ pub(super) struct Ledger {
     succeeded_in: BTreeSet<(u32, u64)>,
     /// The round of its last start.
     last_job: Option<(u32, u64)>,
-    /// How the workers of the last start ended, which is asked for when they are reported.
+    /// Ends of the workers of the last start, to compare with the report.
     ends: BTreeMap<u32, End>,
-    /// Workers of the last start whose timers had expired: they have failed, whatever they were told then.
+    /// Workers of the last start whose timers had expired. They count as failed, even if they were asked to end
+    /// afterwards.
     overdue: BTreeSet<u32>,
 }
 
-/// How a machine stood before an input.
+/// State of a machine before an input.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Before {
     phase: Phase,
     restarts_left: u32,
-    /// It is not certain how it ends.
+    /// Whether its outcome is still open.
     is_open: bool,
 }
 
-/// The longest that an agent may take to end when all its workers are gone: all its calls have deadlines of their own.
+/// Longest time that an agent takes to end when all its workers have ended: all its calls have deadlines of their own.
 const CALLS_MAX: Duration = Duration::from_secs(60);
 
 impl World {
@@ -74,7 +75,7 @@ impl World {
         Before { phase, restarts_left, is_open: machine.outcome().is_none() }
     }
 
-    /// An input is about to go in.
+    /// Notes an input before the machine handles it.
     pub(super) fn note_input(&mut self, at: usize, input: &Input) {
         let now = self.stage.now;
         let phase = self.agents[at].machine.phase();
@@ -96,7 +97,7 @@ impl World {
         }
     }
 
-    /// An input went in.
+    /// Checks the machine after an input.
     pub(super) fn check_input(&mut self, at: usize, before: Before, input: Option<&Input>) -> Checked {
         let machine = &self.agents[at].machine;
         let (left, phase) = (machine.restarts_left(), machine.phase());
@@ -146,13 +147,13 @@ impl World {
         if before.phase == Phase::Ending && before.is_open {
             let is_death = matches!(input, Some(Input::Member(Membership::PeerDied { .. })));
             let continues_in = matches!(phase, Phase::Restarting | Phase::Meeting);
-            check!(is_death == continues_in, "budget: {at} was in doubt, heard {input:?} and is {phase:?}");
+            check!(is_death == continues_in, "budget: {at} was in doubt, got {input:?} and is {phase:?}");
             self.sights.excused += u64::from(is_death);
         }
         if phase != Phase::Restarting {
             self.agents[at].ledger.peer_died = false;
         }
-        // Who was asked to stop begins nothing any more.
+        // An agent that was asked to stop begins nothing new.
         let ledger = &self.agents[at].ledger;
         if let Some(stopped) = ledger.stopped {
             let ends = matches!(phase, Phase::ExitBarrier | Phase::Ending | Phase::Closing | Phase::Over);
@@ -161,7 +162,7 @@ impl World {
         Ok(())
     }
 
-    /// Whether the numbers of this round could not be learnt since the round was over.
+    /// Returns whether the ranks of this round could not be assigned because the round had ended.
     fn is_even_dead(&self, at: usize) -> bool {
         self.agents[at].stale_numbers
     }
@@ -196,7 +197,7 @@ impl World {
             let sizes = (worker.world_size, worker.role_world_size, worker.role_rank);
             check!(
                 sizes == (seats.world_size, seats.world_size, worker.global_rank),
-                "ranks: worker {} of {at} is told {sizes:?} of {}",
+                "ranks: worker {} of {at} got {sizes:?} of {}",
                 worker.local_rank,
                 seats.world_size
             );
@@ -222,7 +223,7 @@ impl World {
         Ok(())
     }
 
-    /// The seats of a round leave no gap.
+    /// Checks that the slots of a round leave no gap.
     pub(super) fn check_round(&self, key: (u32, u64)) -> Checked {
         let Some(job) = self.jobs.get(&key) else { return Ok(()) };
         let mut next = 0;
@@ -278,11 +279,12 @@ impl World {
                 !matches!(end.cause, Cause::Known | Cause::Killed)
                     || end.exit.is_crash() && !end.exit.is_killed()
                     || ledger.overdue.contains(&failed.local_rank),
-                "report: worker {} of {at} was told to end, and is listed",
+                "report: worker {} of {at} was asked to end, and is listed",
                 failed.local_rank
             );
         }
-        // Who was killed, or had crashed before anybody was told to end; who ended by himself; who crashed on his way out.
+        // The order: killed or crashed before any worker was asked to end; ended by itself; crashed while it was
+        // ending.
         let reported = ledger.told_to_end;
         let key = |failed: &Failed| {
             let was_stopped = reported.is_some_and(|reported| reported < failed.at);
@@ -315,7 +317,7 @@ impl World {
         self.agents[at].ledger.announced = true;
     }
 
-    /// An agent is over.
+    /// Checks an agent that has ended.
     pub(super) fn check_over(&mut self, at: usize) -> Checked {
         let agent = &self.agents[at];
         let (machine, ledger) = (&agent.machine, &agent.ledger);
@@ -353,7 +355,7 @@ impl World {
             }
             Outcome::Stopped { .. } => {
                 self.sights.stopped += 1;
-                check!(ledger.stopped.is_some(), "reason: nobody stopped {at}");
+                check!(ledger.stopped.is_some(), "reason: {at} was not asked to stop");
             }
             Outcome::Failed { reason } => {
                 self.sights.failed += 1;
@@ -399,7 +401,7 @@ impl World {
                 last_received_at(&|one| *one == Membership::RoundOver { message: message.clone() })
             }
             Reason::JobFailed { message } => {
-                // Who asks for another round of a closed run ends the job as well.
+                // A node that requests another round of a closed run also ends the job.
                 let was_refused = message.ends_with("the run is closed");
                 last_received_at(&|one| *one == Membership::JobFailed { message: message.clone() })
                     && (was_refused || self.agents.iter().any(|agent| agent.ledger.announced))
@@ -434,7 +436,7 @@ impl World {
         }
     }
 
-    /// Everybody is over.
+    /// Checks that all agents have ended.
     pub(super) fn check_end(&mut self) -> Checked {
         self.sights.agents = self.agents.len() as u64;
         for (at, agent) in self.agents.iter().enumerate() {
@@ -445,7 +447,7 @@ impl World {
             );
         }
         self.sights.dead = self.agents.iter().filter(|agent| agent.life == Life::Dead).count() as u64;
-        // Where all workers of a round succeeded and nobody began anew, all its agents have.
+        // If all workers of a round succeeded and none began again, all its agents have succeeded.
         for (key, job) in &self.jobs {
             let is_done = job.members.iter().all(|&(agent, ..)| {
                 let ledger = &self.agents[agent].ledger;
@@ -461,14 +463,14 @@ impl World {
                 );
             }
         }
-        // Where workers work together, those of a group that makes room for a newcomer are missed by others.
+        // If workers depend on each other, those of a group that restarts for a newcomer are missed by others.
         let is_calm = !self.plan.is_collective || self.sights.unpaid == 0;
         let is_clean = self.agents.iter().all(|agent| agent.ledger.mishaps.is_empty());
         let is_clean = is_clean && is_calm && !self.is_short_handed;
         for (at, agent) in self.agents.iter().enumerate().filter(|_| is_clean) {
             let outcome = agent.machine.outcome();
             let is_well = matches!(outcome, Some(Outcome::Succeeded { .. } | Outcome::NotNeeded));
-            // Who comes when all is over finds nothing.
+            // An agent that starts after the run was closed finds no round.
             let is_too_late = matches!(
                 outcome,
                 Some(Outcome::Failed { reason: Reason::NoRound { .. } }) if agent.ledger.starts == 0

@@ -1,4 +1,4 @@
-//! It plays one seed of agents, from the first to the last.
+//! World of agents: it runs one seed from the first agent to the last.
 
 use super::super::agenda::Agenda;
 use super::super::sim_rng::SimRng;
@@ -18,28 +18,28 @@ use rendezvous_core::time::{Duration, Instant};
 use std::collections::BTreeMap;
 use std::fmt;
 
-/// Something that is to happen.
+/// Event of this world.
 #[derive(Debug)]
 pub(super) enum Cue {
     Begin(usize),
-    /// Something is due by an agent's machine.
+    /// A timer of an agent's machine is due.
     Due(usize),
-    /// A thread has told an agent something.
+    /// A thread reports to an agent.
     Known(usize, Known),
-    /// An agent has seen something of its workers of an attempt.
+    /// An agent sees an event of the workers of an attempt.
     Seen(usize, u64, Input),
     Crew(usize, u64, CrewCue),
     Letter(u64, Request),
     News(u64, News),
-    /// Something is due by the server.
+    /// A timer of the server is due.
     Tick,
-    /// A call has not been answered in time.
+    /// A call was not answered in time.
     TimeUp(usize, Thread, u64),
     NodeLoses(u64),
     ServerLoses(u64, EndReason),
     ServerRises,
     Mishap(usize, Mishap),
-    /// Somebody lets those go who stand by.
+    /// The spares are released.
     Dismissal,
 }
 
@@ -72,10 +72,10 @@ pub(super) struct Agent {
     pub(super) ledger: Ledger,
     /// What the agent knows of its round.
     info: Option<Info>,
-    /// The last numbers were not learnt since the round was over.
+    /// Whether the last ranks were not assigned because the round had ended.
     pub(super) stale_numbers: bool,
     due: Option<Instant>,
-    /// How often it has come into each phase.
+    /// How often it has entered each phase.
     visits: BTreeMap<Phase, u32>,
 }
 
@@ -85,14 +85,14 @@ impl Agent {
     }
 }
 
-/// A session, with its way to the server and back.
+/// A session, with its path to the server and back.
 #[derive(Debug)]
 struct Line {
     agent: usize,
     epoch: u32,
     is_open_here: bool,
     is_open_there: bool,
-    /// Nothing passes any more.
+    /// Nothing is transmitted any more.
     is_cut: bool,
     up: Instant,
     down: Instant,
@@ -105,23 +105,23 @@ pub(in crate::sim) struct World {
     pub(super) plan: Plan,
     pub(super) agents: Vec<Agent>,
     office: Option<Office>,
-    /// How many servers there were before this one.
+    /// Number of servers before this one.
     epoch: u32,
     lines: BTreeMap<u64, Line>,
-    /// The rounds that were formed, by server and number.
+    /// Rounds that were formed, by server and number.
     pub(super) jobs: BTreeMap<(u32, u64), Job>,
     pub(super) sights: Sights,
-    /// There may be fewer nodes than are needed.
+    /// Whether there may be fewer nodes than are needed.
     pub(super) is_short_handed: bool,
     tick_at: Option<Instant>,
     events: u64,
 }
 
-/// When those that still stand by are let go.
+/// When the remaining spares are released.
 const DISMISSAL: Instant = Instant::from_millis(3_600_000);
-/// By then all must be over, whatever happened.
+/// Time by which all agents must have ended.
 const END: Instant = Instant::from_millis(4_500_000);
-/// Most things that happen in one run.
+/// Most events in one run.
 const EVENTS_MAX: u64 = 2_000_000;
 
 impl World {
@@ -135,7 +135,7 @@ impl World {
         };
         let mut agents = Vec::new();
         for (at, node) in plan.nodes.iter().enumerate() {
-            // The plan has specs that make sense.
+            // The plan contains only valid specs.
             let Ok(machine) = Supervisor::new(node.spec.clone()) else { continue };
             stage.agenda.enter(node.comes, Cue::Begin(at));
             agents.push(Agent {
@@ -231,7 +231,7 @@ impl World {
             Cue::Due(at) => self.due(at),
             Cue::Known(at, reported) => self.reported(at, reported),
             Cue::Seen(at, attempt, input) => {
-                // What is seen of an earlier start is no worker's of this one.
+                // What is seen of an earlier attempt does not concern the workers of this one.
                 if self.agents[at].crew.attempt.unwrap_or_default() == attempt {
                     self.give(at, input)?;
                 }
@@ -331,7 +331,7 @@ impl World {
         self.stage.note(format_args!("{at} <- {input:?}"));
         self.note_input(at, &input);
         let before = self.before(at);
-        // Workers that the machine does not have are those of an attempt that it gave up.
+        // Workers that the machine does not know belong to an attempt that it gave up.
         self.agents[at].machine.handle(self.stage.now, input.clone()).ok();
         self.after(at, before, Some(&input))
     }
@@ -416,7 +416,7 @@ impl World {
         Ok(())
     }
 
-    /// Mishaps that wait for an agent in a phase happen.
+    /// Triggers the mishaps that wait for an agent to enter a phase.
     fn spring(&mut self, at: usize, phase: Phase) {
         let visits = self.agents[at].visits.entry(phase).or_default();
         let nth = *visits;
@@ -484,7 +484,7 @@ impl World {
             return;
         }
         self.stage.note(format_args!("the server dies, and is back after {back:?}"));
-        // It concerns everybody.
+        // It concerns all agents.
         for agent in &mut self.agents {
             agent.ledger.mishaps.push(Mishap::ServerDies(back));
         }
@@ -501,7 +501,7 @@ impl World {
         }
     }
 
-    /// A new session; none without a server.
+    /// Opens a session. Returns `None` without a server.
     pub(super) fn connect(&mut self, at: usize) -> Option<u64> {
         self.office.as_ref()?;
         let session = self.lines.len() as u64 + 1;
@@ -539,7 +539,7 @@ impl World {
         self.post()
     }
 
-    /// What the server has to say goes on its way.
+    /// Sends the messages of the server.
     fn post(&mut self) -> Result<(), String> {
         let Some(office) = &mut self.office else { return Ok(()) };
         let formed = core::mem::take(&mut office.formed);
@@ -609,7 +609,7 @@ impl World {
         }
     }
 
-    /// Whether the server has ended this session, and goes on.
+    /// Returns whether a live server has ended this session.
     pub(super) fn has_ended(&self, session: u64) -> bool {
         let is_over = self.lines.get(&session).is_some_and(|line| !line.is_open_there);
         is_over && self.office.is_some()
@@ -627,7 +627,7 @@ impl World {
         self.post()
     }
 
-    /// The session ends at this end, and the server sees that.
+    /// Ends the session from this end, which the server notices.
     pub(super) fn hang_up(&mut self, at: usize) {
         let context = &mut self.agents[at].context;
         let Some(session) = context.session.take() else { return };
@@ -639,7 +639,7 @@ impl World {
         }
     }
 
-    /// The session ends without a word, in the middle of the round.
+    /// Ends the session without notice, in the middle of the round.
     fn abandon(&mut self, at: usize) {
         self.hang_up(at);
         self.wait_failure(at, WaitFailure::LineLost);

@@ -236,9 +236,7 @@ impl Referee {
         let known = self.run(epoch, run);
         let live = known.live;
         let Some(record) = usize::try_from(round).ok().and_then(|at| known.rounds.get_mut(at)) else {
-            return wrong(format!(
-                "{name} got round {round} of {run}, and {live:?} is live: two rounds"
-            ));
+            return wrong(format!("{name} got round {round} of {run}, and {live:?} is live: two rounds"));
         };
         if *record.size.get_or_insert((nodes, world_size)) != (nodes, world_size) {
             return wrong(format!("{name} got {nodes} nodes in round {round}: {record:?}"));
@@ -279,7 +277,9 @@ impl Referee {
             .iter()
             .find(|dead| *dead != name && !last_received_at.contains(&(*round, (*dead).clone())))
         {
-            Some(dead) => wrong(format!("{name} was not notified that {dead} died in round {round} of {run}")),
+            Some(dead) => {
+                wrong(format!("{name} was not notified that {dead} died in round {round} of {run}"))
+            }
             None => Ok(()),
         }
     }
@@ -445,7 +445,11 @@ fn judge_workers(round: &Round) -> Result<(), String> {
         }
         workers += u64::from(workers_of(name));
     }
-    if workers == world_size { Ok(()) } else { Err(format!("the round has {workers} workers, and its nodes got {world_size}")) }
+    if workers == world_size {
+        Ok(())
+    } else {
+        Err(format!("the round has {workers} workers, and its nodes got {world_size}"))
+    }
 }
 
 /// Returns the number of workers of a node with this name.

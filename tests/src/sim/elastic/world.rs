@@ -495,7 +495,9 @@ impl World {
             return Err(Wrong(format!("{} outlives the session that it hangs on", key.escape_ascii())));
         }
         match owned.iter().find(|(local, known)| *known && keys.iter().all(|key| key != local)) {
-            Some((key, _)) => Err(Wrong(format!("{} was deleted before its session ended", key.escape_ascii()))),
+            Some((key, _)) => {
+                Err(Wrong(format!("{} was deleted before its session ended", key.escape_ascii())))
+            }
             None => Ok(()),
         }
     }
