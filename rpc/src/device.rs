@@ -1,32 +1,32 @@
-//! Devices by their names: `cpu`, `cuda:0`.
+//! Names of devices: `cpu`, `cuda:0`.
 
 use core::fmt;
 use core::str::FromStr;
 
-/// Longest name of a kind of device, in bytes.
+/// Maximum length of the name of a kind of device, in bytes.
 pub const KIND_BYTES_MAX: usize = 15;
-/// Highest index of a device. PyTorch keeps it in a signed byte.
+/// Maximum index of a device. PyTorch stores it in a signed byte.
 pub const INDEX_MAX: i64 = 127;
 
-/// What a name of a device is not.
+/// Error of a device's name.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DeviceError {
-    /// The index is below zero.
+    /// The index is negative.
     #[error("Device index must not be negative")]
     Negative,
-    /// No device has so high an index.
+    /// The index is over the maximum.
     #[error("Device index {index} is over the limit of {INDEX_MAX}")]
     TooHigh {
         /// The index.
         index: i64,
     },
-    /// The text names no device.
+    /// The text is not a device.
     #[error("Invalid device string: '{text}'")]
     Invalid {
         /// The text.
         text: alloc::boxed::Box<str>,
     },
-    /// There are several of the kind, and none of them is named.
+    /// The kind needs an index.
     #[error("Device string '{text}' has no index, as `cuda:0` has")]
     NoIndex {
         /// The text.
@@ -34,20 +34,20 @@ pub enum DeviceError {
     },
 }
 
-/// A kind of devices that have indices: `cuda`, `xpu`, or whatever a backend calls its own. Small letters, digits and
-/// `_`, and a letter in front.
+/// Kind of device with indices: `cuda`, `xpu`, or the name of a custom backend's. Lower-case letters, digits and `_`,
+/// beginning with a letter.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct DeviceKind {
-    /// Zeros stand behind the name, so that the order is that of the names.
+    /// Padded with zeros, so that the order is that of the names.
     name: [u8; KIND_BYTES_MAX],
     length: u8,
 }
 
 impl DeviceKind {
-    /// NVIDIA's, and what PyTorch calls so.
+    /// NVIDIA's devices, and others that PyTorch calls so.
     pub const CUDA: Self = Self { name: *b"cuda\0\0\0\0\0\0\0\0\0\0\0", length: 4 };
 
-    /// The kind with this name; `None` where it can be none, as `cpu` is.
+    /// Returns the kind with this name; `None` if the name is invalid, as `cpu` is.
     #[must_use]
     pub fn new(name: &str) -> Option<Self> {
         let of_a_name = |byte: u8| matches!(byte, b'a'..=b'z' | b'0'..=b'9' | b'_');
@@ -59,7 +59,7 @@ impl DeviceKind {
         Some(Self { name: bytes, length: u8::try_from(name.len()).ok()? })
     }
 
-    /// Its name.
+    /// Name of the kind.
     #[must_use]
     pub fn as_str(&self) -> &str {
         let name = self.name.get(..usize::from(self.length)).unwrap_or_default();
@@ -82,17 +82,17 @@ impl fmt::Debug for DeviceKind {
 /// One device. `cpu` comes first, and the others in the order of their kinds and indices.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Device {
-    /// The host's own memory; there is one.
+    /// Memory of the host; there is only one.
     Cpu,
-    /// One of those that are counted.
+    /// Device of this kind with this index.
     Indexed(DeviceKind, u8),
 }
 
 impl Device {
-    /// The device of this kind and index.
+    /// Returns the device of this kind and index.
     ///
     /// # Errors
-    /// There can be none.
+    /// The index is out of range.
     pub fn new(kind: DeviceKind, index: i64) -> Result<Self, DeviceError> {
         match u8::try_from(index) {
             _ if index < 0 => Err(DeviceError::Negative),
@@ -101,7 +101,7 @@ impl Device {
         }
     }
 
-    /// Where it comes in a list that is sorted by index; the host has none, and comes first.
+    /// Index of the device; `None` for the host, which sorts first.
     #[must_use]
     pub const fn index(&self) -> Option<u8> {
         match self {
@@ -110,7 +110,7 @@ impl Device {
         }
     }
 
-    /// What PyTorch calls its type.
+    /// PyTorch's name of the type.
     #[must_use]
     pub fn kind_name(&self) -> &str {
         match self {
@@ -123,8 +123,8 @@ impl Device {
 impl FromStr for Device {
     type Err = DeviceError;
 
-    /// `cpu`, `cpu:0`, or a kind and an index, as `cuda:0`. PyTorch's device without an index stands for the one that is
-    /// current in a process; nothing here has one.
+    /// Parses `cpu`, `cpu:0`, or a kind and an index, as `cuda:0`. A PyTorch device without an index is the process's
+    /// current one; this library has no current device.
     fn from_str(text: &str) -> Result<Self, DeviceError> {
         let invalid = || DeviceError::Invalid { text: text.into() };
         if matches!(text, "cpu" | "cpu:0") {

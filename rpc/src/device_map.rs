@@ -1,8 +1,8 @@
-//! Which device of one worker's is which of another's: maps, the rules that they have to keep in a group, and what
-//! follows from them.
+//! Device maps: which device of one worker corresponds to which of another, the rules for the maps of a group, and the
+//! maps and lists that follow from them.
 //!
-//! A map says where what lies on a device of the caller's is to be at the callee; answers go the opposite way. Errors
-//! have PyTorch's words, in one line. What they list is written as Python writes lists and dictionaries, with devices by
+//! A map gives the callee's device for data on a device of the caller; responses use the opposite direction. Errors
+//! have PyTorch's text in one line. Collections are printed as Python writes lists and dictionaries, with devices by
 //! their names: `{'worker1': {cuda:0: cuda:1}}`, where Python would write `device(type='cuda', index=0)` for each.
 
 use super::device::{Device, DeviceKind};
@@ -11,40 +11,40 @@ use super::sorted::SortedMap;
 use alloc::vec::Vec;
 use core::fmt;
 
-/// From devices of the caller's to devices of the callee's. No two go to the same one.
+/// Map from devices of the caller to devices of the callee. No two map to the same one.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct DeviceMap(SortedMap<Device, Device>);
 
-/// A map that is not one to one.
+/// Error of a map that is not one to one.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum MapError {
-    /// Two devices go to the same one.
+    /// Two devices map to the same one.
     #[error("`device_map` only supports 1-to-1 mapping, trying to map {from} and {first} to {to}")]
     ManyToOne {
-        /// The later one.
+        /// The later device.
         from: Device,
-        /// The earlier one.
+        /// The earlier device.
         first: Device,
-        /// Where both go.
+        /// Target of both.
         to: Device,
     },
-    /// One device goes to two.
+    /// One device maps to two.
     #[error("`set_device_map` only supports 1-to-1 mapping, trying to map {from} to {to} and {first}")]
     OneToMany {
-        /// Which one.
+        /// The device.
         from: Device,
-        /// Where it is to go.
+        /// The new target.
         to: Device,
-        /// Where it goes already.
+        /// The existing target.
         first: Device,
     },
 }
 
 impl DeviceMap {
-    /// A map of these pairs. Of two with the same first device the later one counts, as in a dictionary.
+    /// Creates a map of these pairs. Of two with the same first device the later one counts, as in a dictionary.
     ///
     /// # Errors
-    /// Two devices go to the same one.
+    /// Two devices map to the same one.
     pub fn new(pairs: impl IntoIterator<Item = (Device, Device)>) -> Result<Self, MapError> {
         let last: SortedMap<Device, Device> = pairs.into_iter().collect();
         let mut back: SortedMap<Device, Device> = SortedMap::new();
@@ -56,17 +56,16 @@ impl DeviceMap {
         Ok(Self(last))
     }
 
-    /// The pairs as they stand in a message of another worker's, who may not have kept the rules: whoever reads the
-    /// group's maps is told of it.
+    /// Creates a map from a message of another worker without checking the rules: [`Group::check`] checks them.
     pub(super) fn unchecked(pairs: impl IntoIterator<Item = (Device, Device)>) -> Self {
         Self(pairs.into_iter().collect())
     }
 
-    /// Adds the pairs of another map to those that are there. Two maps may become one that is not one to one: PyTorch
-    /// finds that when the group forms, and so does [`Group::check`].
+    /// Adds the pairs of another map. The result may not be one to one: like PyTorch, [`Group::check`] reports that
+    /// when the group forms.
     ///
     /// # Errors
-    /// A device would go to two; then nothing is added.
+    /// A device would map to two; then nothing is added.
     pub fn merge(&mut self, other: &Self) -> Result<(), MapError> {
         for (from, to) in other.iter() {
             if let Some(&first) = self.0.get(&from).filter(|&&first| first != to) {
@@ -79,40 +78,40 @@ impl DeviceMap {
         Ok(())
     }
 
-    /// Where what lies on this device goes.
+    /// Returns the target of a device.
     #[must_use]
     pub fn get(&self, from: Device) -> Option<Device> {
         self.0.get(&from).copied()
     }
 
-    /// The pairs in the order of their first devices.
+    /// Returns the pairs in the order of their first devices.
     pub fn iter(&self) -> impl Iterator<Item = (Device, Device)> {
         self.0.iter().map(|(&from, &to)| (from, to))
     }
 
-    /// The devices on the caller's side.
+    /// Returns the caller's devices.
     pub fn sources(&self) -> impl Iterator<Item = Device> {
         self.0.keys().copied()
     }
 
-    /// The devices on the callee's side.
+    /// Returns the callee's devices.
     pub fn targets(&self) -> impl Iterator<Item = Device> {
         self.0.values().copied()
     }
 
-    /// How many pairs there are.
+    /// Number of pairs.
     #[must_use]
     pub fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// Whether there are none.
+    /// Whether there are no pairs.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// The way back.
+    /// Returns the inverse map.
     #[must_use]
     pub fn inverted(&self) -> Self {
         Self(self.iter().map(|(from, to)| (to, from)).collect())
@@ -135,7 +134,7 @@ impl fmt::Display for DeviceMap {
     }
 }
 
-/// The maps of one worker's, by the workers that it calls.
+/// Device maps of one worker, by callee.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct DeviceMaps(SortedMap<WorkerName, DeviceMap>);
 
@@ -143,7 +142,7 @@ impl DeviceMaps {
     /// Adds a map for a worker; see [`DeviceMap::merge`].
     ///
     /// # Errors
-    /// A device would go to two.
+    /// A device would map to two.
     pub fn set(&mut self, to: &WorkerName, map: &DeviceMap) -> Result<(), MapError> {
         if let Some(known) = self.0.get_mut(to) {
             return known.merge(map);
@@ -152,24 +151,24 @@ impl DeviceMaps {
         Ok(())
     }
 
-    /// The map for a worker.
+    /// Returns the map for a worker.
     #[must_use]
     pub fn get(&self, to: &str) -> Option<&DeviceMap> {
         self.0.get(to)
     }
 
-    /// Workers and their maps, in the order of the names.
+    /// Returns workers and their maps, in the order of the names.
     pub fn iter(&self) -> impl Iterator<Item = (&WorkerName, &DeviceMap)> {
         self.0.iter()
     }
 
-    /// How many workers have a map.
+    /// Number of workers that have a map.
     #[must_use]
     pub fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// Whether none has.
+    /// Whether no worker has a map.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
@@ -198,75 +197,75 @@ impl fmt::Display for DeviceMaps {
     }
 }
 
-/// What a worker says of its devices.
+/// Devices of a worker, as it states them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NodeDevices {
-    /// How many devices of the group's kind it has. Whoever starts a worker says so; nobody looks.
+    /// Number of its devices of the group's kind, as its program states it; it is not verified.
     pub count: u32,
     /// Its maps.
     pub maps: DeviceMaps,
-    /// The devices that it uses; empty where that follows from the maps.
+    /// Devices that it uses; empty if that follows from the maps.
     pub devices: Vec<Device>,
 }
 
-/// Whether all who will ever be in the group are in it.
+/// Whether workers may join a group after it has formed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum GroupKind {
-    /// They are: a fixed number of workers who start together.
+    /// They may not: a fixed number of workers start together.
     Static,
-    /// Workers come and go.
+    /// Workers join and leave.
     Dynamic,
 }
 
-/// The devices of all workers of a group.
+/// Devices of all workers of a group.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Group {
-    /// Whether names that it does not know may still come.
+    /// Whether workers with unknown names may still join.
     pub kind: GroupKind,
-    /// Which devices are counted.
+    /// Kind of device that is counted.
     pub accelerator: DeviceKind,
     /// The workers.
     pub nodes: SortedMap<WorkerName, NodeDevices>,
 }
 
-/// Maps and devices of a group that do not fit together.
+/// Device maps and devices of a group that do not match.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[allow(missing_docs, reason = "the fields are what the messages name")]
+#[allow(missing_docs, reason = "the fields are those of the messages")]
 pub enum DeviceMapError {
-    /// A list names a device twice.
+    /// A list has a device twice.
     #[error("Node {node} has duplicated devices: devices = {devices:?}")]
     DuplicatedDevices { node: WorkerName, devices: Vec<Device> },
-    /// A list names a device that is not there.
+    /// A list has a device that does not exist.
     #[error("Node {node} has devices with invalid indices: devices = {devices:?}, device count = {count}")]
     InvalidDevices { node: WorkerName, devices: Vec<Device>, count: u32 },
-    /// There is no such worker.
+    /// A map is for an unknown worker.
     #[error(
         "Node {node} has invalid target node names in its device maps: \
          device maps = {maps}, node names = {names:?}"
     )]
     InvalidTargetNames { node: WorkerName, maps: DeviceMaps, names: Vec<WorkerName> },
-    /// Two devices go to the same one.
+    /// Two devices map to the same one.
     #[error("Node {node} has duplicated target devices in its device map for {target}: device map = {map}")]
     DuplicatedTargets { node: WorkerName, target: WorkerName, map: DeviceMap },
-    /// A map begins where its worker's list does not reach.
+    /// A map begins at a device that is not in its worker's list.
     #[error(
         "Node {node} has unexpected source devices in its device map for {target}: \
          device map = {map}, devices = {devices:?}"
     )]
     UnexpectedSources { node: WorkerName, target: WorkerName, map: DeviceMap, devices: Vec<Device> },
-    /// A map begins at a device that is not there.
+    /// A map begins at a device that does not exist.
     #[error(
         "Node {node} has source devices with invalid indices in its device map for {target}: \
          device map = {map}, device count = {count}"
     )]
     InvalidSources { node: WorkerName, target: WorkerName, map: DeviceMap, count: u32 },
-    /// A map goes where the other worker's list does not reach.
+    /// A map ends at a device that is not in the other worker's list.
     #[error(
         "Node {node} has unexpected target devices in its device map for {target}: \
          device map = {map}, devices = {devices:?}"
     )]
     UnexpectedTargets { node: WorkerName, target: WorkerName, map: DeviceMap, devices: Vec<Device> },
-    /// A map goes to a device that is not there.
+    /// A map ends at a device that does not exist.
     #[error(
         "Node {node} has target devices with invalid indices in its device map for {target}: \
          device map = {map}, device count = {count}"
@@ -275,7 +274,7 @@ pub enum DeviceMapError {
 }
 
 impl DeviceMapError {
-    /// Whose devices or maps they are.
+    /// Worker whose devices or maps they are.
     #[must_use]
     pub const fn node(&self) -> &WorkerName {
         match self {
@@ -292,10 +291,10 @@ impl DeviceMapError {
 }
 
 impl Group {
-    /// Whether maps and devices fit together. Every worker that looks at the same group finds the same fault.
+    /// Checks maps and devices of the group. All workers that check the same group find the same error.
     ///
     /// # Errors
-    /// The first fault: those of lists before those of maps, and by the names of the workers.
+    /// The first error: those of lists before those of maps, in the order of the workers' names.
     pub fn check(&self) -> Result<(), DeviceMapError> {
         for (node, said) in self.nodes.iter() {
             let (node, devices, count) = (node.clone(), said.devices.clone(), said.count);
@@ -348,7 +347,7 @@ impl Group {
         Ok(())
     }
 
-    /// A worker's list says which devices there are; where there is none, their number does.
+    /// Checks devices against a worker's list, or against its count if there is no list.
     fn reaches(&self, node: &NodeDevices, mut wanted: impl Iterator<Item = Device>) -> Reach {
         if node.devices.is_empty() {
             if self.are_there(wanted, node.count) { Reach::All } else { Reach::BeyondCount }
@@ -366,7 +365,7 @@ impl Group {
         })
     }
 
-    /// The maps for answers to the workers that call this one: the inverse of theirs.
+    /// Returns the maps for responses to the workers that call this one: the inverse of their maps.
     #[must_use]
     pub fn reverse_maps(&self, of: &str) -> DeviceMaps {
         let calls = |(node, said): (&WorkerName, &NodeDevices)| {
@@ -375,8 +374,8 @@ impl Group {
         self.nodes.iter().filter_map(calls).collect()
     }
 
-    /// The devices that a worker uses, sorted by their indices: those that it listed, or else all that its maps begin at,
-    /// and those of the maps to it end at, but for the host.
+    /// Returns the devices that a worker uses, sorted by their indices: those that it lists, or else all at which its
+    /// maps begin and maps to it end, without the host.
     #[must_use]
     pub fn devices(&self, of: &str) -> Vec<Device> {
         let Some(node) = self.nodes.get(of) else { return Vec::new() };

@@ -1,4 +1,4 @@
-//! What the members of a group tell each other of their devices, as bytes and back.
+//! Encoding of the devices that the members of a group exchange.
 
 use super::device::{Device, DeviceError};
 use super::device_map::{DeviceMap, NodeDevices};
@@ -10,22 +10,22 @@ use rendezvous_core::limits::DEVICE_PAIRS_MAX;
 use rendezvous_core::wire::native::List;
 use rendezvous_core::wire::sink::{Fill, Length};
 
-/// What is wrong with another worker's card.
+/// Error of another worker's card.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ExchangeError {
-    /// It cannot be read.
+    /// It cannot be decoded.
     #[error(transparent)]
     Card(#[from] CardError),
-    /// There is none.
-    #[error("there is no card")]
+    /// It is missing.
+    #[error("the card is missing")]
     NoCard,
-    /// A text in it is none.
+    /// A text in it is not UTF-8.
     #[error("a text is not UTF-8")]
     Text,
-    /// A name in it is none.
+    /// A name in it is invalid.
     #[error(transparent)]
     Name(#[from] NameError),
-    /// A device in it is none.
+    /// A device in it is invalid.
     #[error(transparent)]
     Device(#[from] DeviceError),
     /// A map in it has more pairs than any host has devices.
@@ -33,7 +33,7 @@ pub enum ExchangeError {
     Pairs(usize),
 }
 
-/// The card of a worker.
+/// Encodes the card of a worker.
 #[must_use]
 pub fn encode_card(worker: &WorkerInfo, said: &NodeDevices) -> Vec<u8> {
     let devices: Vec<String> = said.devices.iter().map(ToString::to_string).collect();
@@ -72,10 +72,10 @@ pub fn encode_card(worker: &WorkerInfo, said: &NodeDevices) -> Vec<u8> {
     bytes
 }
 
-/// Reads a card. Its maps may break every rule: [`Group::check`](super::device_map::Group::check) tells of that.
+/// Decodes a card. Its maps may violate every rule: [`Group::check`](super::device_map::Group::check) reports that.
 ///
 /// # Errors
-/// It is none.
+/// The bytes are not a valid card.
 pub fn decode_card(bytes: &[u8]) -> Result<(WorkerInfo, NodeDevices), ExchangeError> {
     let card = Card::read(bytes)?;
     let worker = WorkerInfo { name: name(card.name)?, id: card.id };

@@ -1,18 +1,18 @@
-//! What several sources have to be done, in turn: however much one has, each other one is next but for one of each.
+//! Fair queue of several sources: it takes one item of each source in turn, however many each of them has.
 
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
-/// A queue of each source; sources are small numbers.
+/// Queue with round-robin order over its sources, which are small numbers.
 #[derive(Debug)]
 pub struct FairQueue<T> {
     queues: Vec<VecDeque<T>>,
-    /// Sources that have something, in the order of their turns.
+    /// Sources with items, in the order in which they are served.
     turns: VecDeque<usize>,
     len: usize,
 }
 
-/// Room that an empty queue of a source keeps, in entries.
+/// Capacity that the empty queue of a source keeps, in items.
 const CAPACITY_KEPT: usize = 64;
 
 impl<T> Default for FairQueue<T> {
@@ -22,19 +22,19 @@ impl<T> Default for FairQueue<T> {
 }
 
 impl<T> FairQueue<T> {
-    /// How many there are.
+    /// Number of items.
     #[must_use]
     pub const fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether there are none.
+    /// Whether there are no items.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// Puts one behind those of the same source.
+    /// Appends an item to those of its source.
     pub fn push(&mut self, source: usize, item: T) {
         if self.queues.len() <= source {
             self.queues.resize_with(source + 1, VecDeque::new);
@@ -48,7 +48,7 @@ impl<T> FairQueue<T> {
         }
     }
 
-    /// The first one of the next source.
+    /// Takes the first item of the next source.
     pub fn pop(&mut self) -> Option<T> {
         let source = self.turns.pop_front()?;
         let queue = self.queues.get_mut(source)?;

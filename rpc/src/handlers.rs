@@ -1,25 +1,25 @@
-//! The handlers of a worker, by their names.
+//! Handlers of a worker, by name.
 
 use super::connection::caller::HANDLER_BYTES_MAX;
 use alloc::boxed::Box;
 use rendezvous_core::ordered::Named;
 
-/// Names that begin so are of the library's own handlers.
+/// Prefix of the names of the library's own handlers.
 pub const RESERVED_PREFIX: &str = "rdzv/";
 
-/// Whether a handler is one of the program's.
+/// Whether a handler is one of the program.
 #[must_use]
 pub fn is_of_the_program(name: &str) -> bool {
     !name.starts_with(RESERVED_PREFIX)
 }
 
-/// Why a handler is not registered.
+/// Reason why a handler is not registered.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum HandlerError {
-    /// The name is none, or too long.
-    #[error("the name of a handler has {0} bytes; it needs one, and may have {HANDLER_BYTES_MAX}")]
+    /// The name is empty or too long.
+    #[error("the name of a handler has {0} bytes; from 1 to {HANDLER_BYTES_MAX} are allowed")]
     Name(usize),
-    /// The name is the library's.
+    /// The name is reserved for the library.
     #[error("the name of a handler must not begin with {RESERVED_PREFIX}: {0}")]
     Reserved(Box<str>),
     /// Another handler has the name.
@@ -27,16 +27,16 @@ pub enum HandlerError {
     AlreadyRegistered(Box<str>),
 }
 
-/// Whose handler it is.
+/// Owner of a handler.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Owner {
-    /// The program's.
+    /// The program.
     Program,
-    /// The library's own: its name begins with [`RESERVED_PREFIX`].
+    /// The library: the name begins with [`RESERVED_PREFIX`].
     Library,
 }
 
-/// Handlers by their names.
+/// Table of handlers by name.
 #[derive(Debug)]
 pub struct Handlers<H>(Named<H>);
 
@@ -47,16 +47,16 @@ impl<H> Default for Handlers<H> {
 }
 
 impl<H> Handlers<H> {
-    /// None.
+    /// Creates an empty table.
     #[must_use]
     pub const fn new() -> Self {
         Self(Named::new())
     }
 
-    /// Registers one.
+    /// Registers a handler.
     ///
     /// # Errors
-    /// The name cannot be had.
+    /// The name is invalid or taken.
     pub fn register(&mut self, owner: Owner, name: &str, handler: H) -> Result<(), HandlerError> {
         if name.is_empty() || name.len() > HANDLER_BYTES_MAX {
             return Err(HandlerError::Name(name.len()));
@@ -71,13 +71,13 @@ impl<H> Handlers<H> {
         Ok(())
     }
 
-    /// Takes one out.
+    /// Removes a handler.
     pub fn remove(&mut self, owner: Owner, name: &str) -> Option<H> {
         let is_others = owner == Owner::Program && !is_of_the_program(name);
         if is_others { None } else { self.0.remove(name.as_bytes()) }
     }
 
-    /// The one with this name.
+    /// Returns the handler with this name.
     #[must_use]
     pub fn get(&self, name: &str) -> Option<&H> {
         self.0.get(name.as_bytes())
@@ -98,12 +98,8 @@ mod tests {
             (Owner::Program, "add", Some("there is a handler add already")),
             (Owner::Program, "rdzv/x", Some("the name of a handler must not begin with rdzv/: rdzv/x")),
             (Owner::Library, "rdzv/x", None),
-            (Owner::Program, "", Some("the name of a handler has 0 bytes; it needs one, and may have 1024")),
-            (
-                Owner::Program,
-                &long,
-                Some("the name of a handler has 1025 bytes; it needs one, and may have 1024"),
-            ),
+            (Owner::Program, "", Some("the name of a handler has 0 bytes; from 1 to 1024 are allowed")),
+            (Owner::Program, &long, Some("the name of a handler has 1025 bytes; from 1 to 1024 are allowed")),
         ] {
             let event = handlers.register(owner, name, name.len()).err();
             assert_eq!(event.map(|error| error.to_string()).as_deref(), message);

@@ -1,14 +1,14 @@
-//! What a worker has for an event loop to take: in which order it is told, and how much of it waits.
+//! Queue of a worker's events for an event loop: their order, and limits on how many wait.
 //!
-//! - That the worker is a member is told first, whatever else has come before that; that it has ended is told last.
-//! - A call is told once, by its deadline where somebody gave it one. Those that have not ended when the worker ends are
-//!   told before its end.
-//! - Requests wait as long as there is room for them, and are refused beyond that.
-//! - Of too many changes of the group that nobody takes, the oldest are lost.
-//! - One turn of the loop has what had come by its beginning: what follows waits for the next one, so that a worker
-//!   that always has something keeps the loop from nothing else.
+//! - The event that the worker is a member comes first, whatever was queued before; that it has ended comes last.
+//! - Each call ends once, at its deadline if it has one. Calls that have not ended when the worker ends are reported
+//!   before its end.
+//! - Requests wait as long as there is capacity for them, and are refused beyond that.
+//! - If too many changes of the group are not taken, the oldest are dropped.
+//! - One iteration of the loop takes what was queued when it began. What follows waits for the next one, so that a
+//!   worker that always has events does not starve the loop.
 //!
-//! What stands in the letters is their senders' business; how a worker ends is [`ending`]'s.
+//! The queue does not inspect its items. How a worker ends is decided by [`ending`].
 
 pub mod ending;
 
@@ -19,14 +19,14 @@ use rendezvous_core::limits::IntakeLimits;
 use rendezvous_core::ordered::{Index, Set};
 use rendezvous_core::time::Instant;
 
-/// How much may wait.
+/// Limits of an [`Inbox`].
 #[derive(Clone, Copy, Debug)]
 pub struct InboxLimits {
-    /// Calls that have not ended, and those whose ends nobody has taken yet.
+    /// Maximum number of calls that have not ended or whose results have not been taken.
     pub calls_max: usize,
-    /// Requests.
+    /// Limits of the requests.
     pub requests: IntakeLimits,
-    /// Changes of the group.
+    /// Maximum number of changes of the group.
     pub changes_max: usize,
 }
 
@@ -36,68 +36,68 @@ impl Default for InboxLimits {
     }
 }
 
-/// What became of a letter.
+/// Result of adding an item.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Put<T> {
-    /// It is there, and the loop does not know yet that there is something.
+    /// It was added, and the loop must be woken.
     Wakes,
-    /// It is there.
+    /// It was added.
     Quiet,
-    /// It is not taken: whoever waits for it is to hear so.
+    /// It was refused, since its recipient has ended: its sender must be notified.
     Refused(T),
-    /// It is not taken, as too much waits.
+    /// It was refused, since the limit is reached.
     Full(T),
-    /// It is not taken, as nobody takes anything any more.
+    /// It was refused, since the inbox is closed.
     Closed(T),
 }
 
-/// Why a call does not begin.
+/// Reason why a call does not begin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NotBegun {
     /// The worker has ended.
     Over,
-    /// There are as many as may be, with those whose ends nobody has taken.
+    /// The maximum number of calls is pending, including those whose results have not been taken.
     TooMany {
-        /// So many.
+        /// The limit.
         calls_max: usize,
     },
 }
 
-/// How far the worker's life has come.
+/// Stage of the worker's life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stage {
     Joining,
     Member,
-    /// It is of its group no more, and has not ended yet.
+    /// It is not in its group any more, and has not ended yet.
     Parted,
-    /// Its last letter is there.
+    /// Its last item was added.
     Over,
-    /// Nobody takes anything any more.
+    /// Items are not taken any more.
     Closed,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
-    /// To this call.
+    /// Result of this call.
     Answer(u64),
-    /// With so many bytes.
+    /// Request with this many bytes.
     Request(u64),
     Change,
-    /// The first or the last one.
+    /// The first or the last event.
     Life,
 }
 
-/// Letters of one worker. See the module's text.
+/// Items of one worker. See the module's documentation.
 #[derive(Debug)]
 pub struct Inbox<T> {
     limits: InboxLimits,
     stage: Stage,
     items: VecDeque<(Kind, T)>,
-    /// How many of them this turn has.
+    /// Number of items that this iteration may take.
     ready: usize,
-    /// The loop knows that there is something.
+    /// The loop was woken.
     is_announced: bool,
-    /// Calls that have not ended, by their numbers, with the deadlines that are kept here.
+    /// Calls that have not ended, by their numbers, with the deadlines that are checked here.
     calls: Index<u64, Instant>,
     deadlines: Set<(Instant, u64)>,
     last_call: u64,
@@ -108,13 +108,13 @@ pub struct Inbox<T> {
 }
 
 impl<T> Inbox<T> {
-    /// That of a worker that is not yet a member.
+    /// Creates the inbox of a worker that is not a member yet.
     #[must_use]
     pub const fn of_newcomer(limits: InboxLimits) -> Self {
         Self::at(Stage::Joining, limits)
     }
 
-    /// That of a worker that is one already.
+    /// Creates the inbox of a worker that is a member already.
     #[must_use]
     pub const fn of_member(limits: InboxLimits) -> Self {
         Self::at(Stage::Member, limits)
@@ -143,7 +143,7 @@ impl<T> Inbox<T> {
     }
 
     fn announce(&mut self) -> Put<T> {
-        // What comes too early is announced by the first letter.
+        // Items before the first event are announced by it.
         if self.is_announced || self.stage == Stage::Joining {
             return Put::Quiet;
         }
@@ -151,7 +151,7 @@ impl<T> Inbox<T> {
         Put::Wakes
     }
 
-    /// The worker is a member. What becomes of it otherwise is told afterwards.
+    /// The worker is a member. Its end is reported after this.
     pub fn joined(&mut self, item: T) -> Put<T> {
         if self.stage == Stage::Closed {
             return Put::Refused(item);
@@ -161,7 +161,7 @@ impl<T> Inbox<T> {
         self.announce()
     }
 
-    /// The worker is of its group no more.
+    /// The worker is not in its group any more.
     pub fn parted(&mut self) -> Put<()> {
         match self.stage {
             Stage::Member => self.stage = Stage::Parted,
@@ -170,15 +170,15 @@ impl<T> Inbox<T> {
         if core::mem::replace(&mut self.is_announced, true) { Put::Quiet } else { Put::Wakes }
     }
 
-    /// Whether it is of its group no more, and has not ended yet.
+    /// Whether the worker is not in its group any more, and has not ended yet.
     #[must_use]
     pub fn has_parted(&self) -> bool {
         self.stage == Stage::Parted
     }
 
-    /// The worker has ended, or did not become a member. Requests that nobody has taken come out before
-    /// ([`Inbox::take_requests`]), and calls that have not ended are answered ([`Inbox::first_call`]), under the same lock:
-    /// what came in between would be told by nobody.
+    /// The worker has ended, or did not become a member. The caller must take the waiting requests
+    /// ([`Inbox::take_requests`]) and end all pending calls ([`Inbox::first_call`]) before, under the same lock: an
+    /// item added in between would be lost.
     pub fn over(&mut self, item: T) -> Put<T> {
         if matches!(self.stage, Stage::Over | Stage::Closed) {
             return Put::Refused(item);
@@ -187,10 +187,10 @@ impl<T> Inbox<T> {
         self.put(Kind::Life, item)
     }
 
-    /// A call begins: its number.
+    /// Begins a call and returns its number.
     ///
     /// # Errors
-    /// There are too many, or nobody would hear what comes of it.
+    /// The limit is reached, or the worker has ended.
     pub fn begin(&mut self) -> Result<u64, NotBegun> {
         let calls_max = self.limits.calls_max;
         if matches!(self.stage, Stage::Over | Stage::Closed) {
@@ -204,7 +204,7 @@ impl<T> Inbox<T> {
         Ok(self.last_call)
     }
 
-    /// It ends by then, if it has not ended yet.
+    /// Sets the deadline of a call that has not ended.
     pub fn set_deadline(&mut self, call: u64, until: Instant) {
         if self.calls.contains(call) {
             self.calls.insert(call, until);
@@ -212,7 +212,7 @@ impl<T> Inbox<T> {
         }
     }
 
-    /// It was not made. If it has ended all the same, nobody hears so.
+    /// Forgets a call that was not made. If it has ended nevertheless, its result is dropped.
     pub fn forget(&mut self, call: u64) {
         if !self.close_call(call)
             && let Some(index) = self.items.iter().position(|(kind, _)| *kind == Kind::Answer(call))
@@ -221,7 +221,7 @@ impl<T> Inbox<T> {
         }
     }
 
-    /// Whether it was under way.
+    /// Returns whether it was pending.
     fn close_call(&mut self, call: u64) -> bool {
         let until = self.calls.remove(call);
         if let Some(until) = until {
@@ -230,7 +230,7 @@ impl<T> Inbox<T> {
         until.is_some()
     }
 
-    /// What came of a call; nothing, if it has ended before.
+    /// Adds the result of a call, unless it has ended before.
     pub fn put_answer(&mut self, call: u64, item: T) -> Put<T> {
         if !self.close_call(call) {
             return Put::Refused(item);
@@ -239,25 +239,25 @@ impl<T> Inbox<T> {
         self.put(Kind::Answer(call), item)
     }
 
-    /// A call that has not ended, if there is any.
+    /// Returns a call that has not ended.
     #[must_use]
     pub fn first_call(&self) -> Option<u64> {
         self.calls.first().map(|(call, _)| call)
     }
 
-    /// A call whose deadline has passed. It has not ended before somebody answers it.
+    /// Returns a call whose deadline has passed. It remains pending until its result is added.
     #[must_use]
     pub fn late_call(&self, now: Instant) -> Option<u64> {
         self.deadlines.first().filter(|&(until, _)| until <= now).map(|(_, call)| call)
     }
 
-    /// When the next deadline passes.
+    /// Time of the next deadline.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Instant> {
         self.deadlines.first().map(|(until, _)| until)
     }
 
-    /// A handler of the loop's is asked, with so many bytes.
+    /// Adds a request for a handler of the loop, with this many bytes.
     pub fn put_request(&mut self, bytes: u64, item: T) -> Put<T> {
         match self.stage {
             Stage::Closed => return Put::Closed(item),
@@ -271,7 +271,7 @@ impl<T> Inbox<T> {
         self.put(Kind::Request(bytes), item)
     }
 
-    /// The group has changed.
+    /// Adds a change of the group.
     pub fn changed(&mut self, item: T) -> Put<T> {
         if matches!(self.stage, Stage::Over | Stage::Closed) {
             return Put::Refused(item);
@@ -286,19 +286,19 @@ impl<T> Inbox<T> {
         self.put(Kind::Change, item)
     }
 
-    /// How many changes were lost.
+    /// Number of changes that were dropped.
     #[must_use]
     pub const fn changes_lost(&self) -> u64 {
         self.changes_lost
     }
 
-    /// A turn begins: it has what is there now.
+    /// Begins an iteration: it may take the items that are there now.
     pub fn begin_iteration(&mut self) {
         self.is_announced = false;
         self.ready = if self.stage == Stage::Joining { 0 } else { self.items.len() };
     }
 
-    /// The next letter of this turn.
+    /// Returns the next item of this iteration.
     pub fn take(&mut self) -> Option<T> {
         self.ready = self.ready.checked_sub(1)?;
         let (kind, item) = self.items.pop_front()?;
@@ -306,7 +306,7 @@ impl<T> Inbox<T> {
         Some(item)
     }
 
-    /// Nobody will take this one.
+    /// Drops an item.
     fn remove(&mut self, index: usize) {
         if let Some((kind, _)) = self.items.remove(index) {
             self.ready -= usize::from(index < self.ready);
@@ -323,7 +323,7 @@ impl<T> Inbox<T> {
         }
     }
 
-    /// The requests that nobody has taken, and will take.
+    /// Takes all waiting requests.
     pub fn take_requests(&mut self) -> Vec<T> {
         let mut requests = Vec::new();
         let mut ready = core::mem::take(&mut self.ready);
@@ -340,7 +340,7 @@ impl<T> Inbox<T> {
         requests
     }
 
-    /// Nobody takes anything any more: all that was there.
+    /// Closes the inbox, and returns all waiting items.
     pub fn close(&mut self) -> Vec<T> {
         self.stage = Stage::Closed;
         self.ready = 0;

@@ -1,21 +1,21 @@
-//! How much a worker has taken in: of all its callers together, and of each of them.
+//! Accounting of accepted requests: of all callers together, and of each connection.
 
 use alloc::vec::Vec;
 use rendezvous_core::limits::IntakeLimits;
 
-/// Counts what is taken in and not yet done with.
+/// Counter of accepted requests that have not ended.
 #[derive(Clone, Copy, Debug)]
 pub struct Intake {
     limits: IntakeLimits,
     held: Load,
 }
 
-/// Requests, and their bytes.
+/// Number of requests, and their bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Load {
-    /// How many there are.
+    /// Number of requests.
     pub requests: u64,
-    /// Their payloads together, in bytes.
+    /// Sum of their payloads in bytes.
     pub bytes: u64,
 }
 
@@ -35,66 +35,66 @@ impl Load {
     }
 }
 
-/// Whether something that is done with makes room.
+/// Whether the end of a request frees capacity that connections wait for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Released {
-    /// There was room before, or there is none.
+    /// There was capacity before, or there is none.
     AsBefore,
     /// A connection that was held up may be read again.
     Again,
 }
 
 impl Intake {
-    /// Nothing is taken in.
+    /// Creates a counter without requests.
     #[must_use]
     pub const fn new(limits: IntakeLimits) -> Self {
         Self { limits, held: Load { requests: 0, bytes: 0 } }
     }
 
-    /// Whether more may be taken in.
+    /// Whether more requests may be accepted.
     #[must_use]
     pub const fn has_capacity(&self) -> bool {
         let limit = Load { requests: self.limits.requests_max, bytes: self.limits.bytes_max };
         self.held.is_below(limit)
     }
 
-    /// A request with a payload of so many bytes begins.
+    /// A request with a payload of this many bytes begins.
     pub const fn enter(&mut self, payload_bytes: u64) {
         self.held.add(payload_bytes);
     }
 
-    /// It is done with.
+    /// A request with a payload of this many bytes has ended.
     pub const fn leave(&mut self, payload_bytes: u64) -> Released {
         let had_capacity = self.has_capacity();
         self.held.subtract(payload_bytes);
         if !had_capacity && self.has_capacity() { Released::Again } else { Released::AsBefore }
     }
 
-    /// Requests and bytes that are taken in.
+    /// Number of accepted requests, and their bytes.
     #[must_use]
     pub const fn held(&self) -> (u64, u64) {
         (self.held.requests, self.held.bytes)
     }
 }
 
-/// The number of a connection's quota. That of a closed connection is used again when its last request is done with.
+/// Index of a connection's quota. That of a closed connection is reused when its last request has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QuotaId(usize);
 
 impl QuotaId {
-    /// A small number, from 1 on.
+    /// Returns a small number, from 1 on.
     #[must_use]
     pub const fn index(self) -> usize {
         self.0 + 1
     }
 }
 
-/// What a connection has under way.
+/// Pending requests of a connection.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct InFlight {
-    /// Requests that their caller waits for, and those that are not complete.
+    /// Requests that the caller waits for, and those that are incomplete.
     pub awaited: Load,
-    /// Whether a request that was taken in is not complete.
+    /// Whether an accepted request is incomplete.
     pub is_receiving: bool,
 }
 
@@ -102,31 +102,32 @@ pub struct InFlight {
 struct Quota {
     held: Load,
     is_open: bool,
-    /// Held up until it is below that.
+    /// Held up until the load is below this.
     resumes_below: Option<Load>,
 }
 
-/// What a worker has taken in, and the quota of each connection.
+/// Accepted requests of a worker, and the quota of each connection.
 ///
-/// - When the worker has no room, connections are not read, but for those that have nearly nothing there: so a caller with
-///   little is served however much others ask, and those with a payload under way, so that what holds the room can be
-///   done with. There may be more than the limit by what each connection may have under way.
-/// - Requests that their caller does not wait for are notices, and calls that it gave up while a handler had them. They
-///   count until their handlers are done with them. A connection that has its quota of these is not read, and no other
-///   connection suffers for it.
+/// - When the worker has no capacity, connections are not read, with two exceptions. A connection below a small reserve
+///   is read, so that a caller with few requests is served however many others there are. A connection with an
+///   incomplete payload is read, so that the request that occupies capacity can end. The limit may be exceeded by what
+///   each connection may have pending.
+/// - Requests that their caller does not wait for are one-way calls, and calls that it gave up while a handler had
+///   them. They count until their handlers have finished. A connection that has reached its quota of these is not read,
+///   and no other connection is affected.
 #[derive(Debug)]
 pub struct FairIntake {
     limits: IntakeLimits,
     total: Intake,
     quotas: Vec<Quota>,
     free: Vec<usize>,
-    /// Answers that callers have not taken, in bytes.
+    /// Bytes of responses that callers have not read.
     unread_bytes: u64,
     has_capacity_again: bool,
 }
 
 impl FairIntake {
-    /// Nothing is taken in.
+    /// Creates an intake without requests.
     #[must_use]
     pub const fn new(limits: IntakeLimits) -> Self {
         Self {
@@ -139,7 +140,7 @@ impl FairIntake {
         }
     }
 
-    /// A connection begins.
+    /// Adds a connection.
     pub fn open(&mut self) -> QuotaId {
         let quota = Quota { held: Load::default(), is_open: true, resumes_below: None };
         let slot = self.free.pop().unwrap_or(self.quotas.len());
@@ -150,7 +151,7 @@ impl FairIntake {
         QuotaId(slot)
     }
 
-    /// The connection ended.
+    /// The connection has ended.
     pub fn close(&mut self, id: QuotaId) {
         if let Some(quota) = self.quotas.get_mut(id.0).filter(|quota| quota.is_open) {
             (quota.is_open, quota.resumes_below) = (false, None);
@@ -160,7 +161,7 @@ impl FairIntake {
         }
     }
 
-    /// A request with a payload of so many bytes begins.
+    /// A request with a payload of this many bytes begins.
     pub fn enter(&mut self, id: QuotaId, payload_bytes: u64) {
         self.total.enter(payload_bytes);
         if let Some(quota) = self.quotas.get_mut(id.0) {
@@ -168,7 +169,7 @@ impl FairIntake {
         }
     }
 
-    /// It is done with.
+    /// A request with a payload of this many bytes has ended.
     pub fn leave(&mut self, id: QuotaId, payload_bytes: u64) -> Released {
         let mut released = self.total.leave(payload_bytes);
         if let Some(quota) = self.quotas.get_mut(id.0) {
@@ -185,7 +186,7 @@ impl FairIntake {
         released
     }
 
-    /// Whether a connection may be read. If not, [`FairIntake::leave`] tells when to ask again.
+    /// Whether a connection may be read. If not, [`FairIntake::leave`] returns when to check again.
     pub fn may_read(&mut self, id: QuotaId, InFlight { awaited, is_receiving }: InFlight) -> bool {
         let limits = &self.limits;
         let (requests, bytes) = (limits.unawaited_requests_max, limits.unawaited_bytes_max);
@@ -195,7 +196,7 @@ impl FairIntake {
         };
         let Some(quota) = self.quotas.get_mut(id.0) else { return true };
         if !quota.held.is_below(over(requests, bytes)) {
-            // Half of it is read again at once, and not each request by itself.
+            // Reading resumes for half of the quota at once, and not for each request.
             quota.resumes_below = Some(over(requests.div_ceil(2), bytes.div_ceil(2)));
             return false;
         }
@@ -207,35 +208,35 @@ impl FairIntake {
         false
     }
 
-    /// Whether [`Released::Again`] was told since this was asked.
+    /// Whether [`Released::Again`] was returned since the last call.
     pub const fn take_capacity(&mut self) -> bool {
         core::mem::replace(&mut self.has_capacity_again, false)
     }
 
-    /// Requests and bytes that are taken in.
+    /// Number of accepted requests, and their bytes.
     #[must_use]
     pub const fn held(&self) -> (u64, u64) {
         self.total.held()
     }
 
-    /// Of answers that a connection has for its caller, so many bytes were not taken before, and are not now.
+    /// The unread bytes of a connection's responses have changed from `before` to `now`.
     pub const fn count_unread(&mut self, before: u64, now: u64) {
         self.unread_bytes = self.unread_bytes.saturating_sub(before).saturating_add(now);
     }
 
-    /// Whether a handler may begin for a caller that has not taken so many bytes of its answers.
+    /// Whether a handler may start for a caller with this many unread bytes of responses.
     #[must_use]
     pub const fn begins(&self, unread_bytes: u64) -> bool {
         unread_bytes == 0 || self.unread_bytes < self.limits.answer_bytes_max
     }
 
-    /// Whether an answer of so many bytes is kept that comes when its handler has returned.
+    /// Whether a response of this many bytes is kept though its handler has returned before.
     #[must_use]
     pub const fn keeps_late_answer(&self, bytes: u64) -> bool {
         self.unread_bytes.saturating_add(bytes) <= self.limits.late_answer_bytes_max
     }
 
-    /// Answers that callers have not taken, in bytes.
+    /// Number of bytes of responses that callers have not read.
     #[must_use]
     pub const fn unread_bytes(&self) -> u64 {
         self.unread_bytes

@@ -8,13 +8,13 @@
 //! use rendezvous_rpc::options::RpcOptions;
 //! use std::sync::Arc;
 //!
-//! // What the worker does when it is called.
+//! // Handlers of the worker.
 //! let handling = Handling::new(1);
 //! handling.register("length", Run::Inline, |request, responder| {
 //!     responder.answer(request.payload.len().to_string().into_bytes());
 //! })?;
 //!
-//! // A group of one worker, whose members would find each other in this store.
+//! // A group of one worker, whose members find each other in this store.
 //! let store = Arc::new(NodeStore::new(Store::in_process(Default::default()), None));
 //! let mut options = RpcOptions::new("tcp");
 //! options.set_own(Box::new(TcpOptions { handling: Some(handling), ..TcpOptions::default() }));
@@ -27,18 +27,17 @@
 //!     ..RpcInit::default()
 //! };
 //! let worker = context.init_over(store, init)?;
-//! let tcp = worker.tcp().expect("of the backend that comes with the library");
+//! let tcp = worker.tcp().expect("the backend is tcp");
 //! assert_eq!(tcp.call("worker0", "length", b"four".to_vec(), None)?, b"4");
 //! context.shutdown(Shutdown::Graceful)?;
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! Everything outside [`driver`] is sans-IO: bytes, time and randomness come in as arguments, and what is to be done
-//! comes out as data. Without the feature `std` the crate needs an allocator only. `cfg(feature = …)` stands in this file
-//! and nowhere else.
+//! Everything outside [`driver`] is sans-IO: bytes, time and randomness are arguments, and actions are return values.
+//! Without the feature `std` the crate needs only an allocator. `cfg(feature = …)` occurs in this file only.
 #![no_std]
 #![warn(clippy::alloc_instead_of_core, clippy::std_instead_of_alloc, clippy::std_instead_of_core)]
-#![cfg_attr(test, allow(clippy::std_instead_of_alloc, reason = "tests run where std is"))]
+#![cfg_attr(test, allow(clippy::std_instead_of_alloc, reason = "tests run with std"))]
 
 extern crate alloc;
 #[cfg(feature = "std")]

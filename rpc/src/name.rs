@@ -1,4 +1,4 @@
-//! What workers are called.
+//! Names of workers.
 
 use alloc::boxed::Box;
 use alloc::sync::Arc;
@@ -7,28 +7,28 @@ use core::fmt;
 use core::ops::Deref;
 use core::str::FromStr;
 
-/// The first length that a name may not have, in bytes.
+/// First invalid length of a name, in bytes.
 pub const NAME_BYTES_END: usize = 128;
 
-/// The name is none.
+/// Error of an invalid name.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "Worker name must match ^[A-Za-z0-9-_:]*$, and must be non-empty and shorter than {NAME_BYTES_END} chars, but got {got}"
 )]
 pub struct NameError {
-    /// What was given; of a text that is too long, the part that a name could have had.
+    /// The given name, cut to the maximum length of a name.
     pub got: Box<str>,
 }
 
-/// The name of a worker: letters, digits, `-`, `_` and `:`, and of them at least one and fewer than 128. Cheap to clone.
+/// Name of a worker: letters, digits, `-`, `_` and `:`, at least one and fewer than 128. Cheap to clone.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct WorkerName(Arc<str>);
 
 impl WorkerName {
-    /// Takes a name.
+    /// Creates a name.
     ///
     /// # Errors
-    /// It is none.
+    /// The name is invalid.
     pub fn new(name: &str) -> Result<Self, NameError> {
         let of_a_name = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b':');
         if !name.is_empty() && name.len() < NAME_BYTES_END && name.bytes().all(of_a_name) {
@@ -38,7 +38,7 @@ impl WorkerName {
         Err(NameError { got: name.get(..end).unwrap_or(name).into() })
     }
 
-    /// Its text.
+    /// Text of the name.
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
@@ -73,19 +73,19 @@ impl fmt::Display for WorkerName {
     }
 }
 
-/// As Python writes a text: in quotes. No letter of a name has to be escaped.
+/// Formats the name as Python writes strings: in quotes. No character of a name needs to be escaped.
 impl fmt::Debug for WorkerName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "'{}'", self.0)
     }
 }
 
-/// One worker of a group: its name, and the number that stands for it. A worker's number is its rank.
+/// One worker of a group: its name and its number, which is its rank.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct WorkerInfo {
-    /// Its name.
+    /// Name.
     pub name: WorkerName,
-    /// Its number.
+    /// Number.
     pub id: u16,
 }
 

@@ -1,4 +1,4 @@
-//! What a member of a group is given: how long a call may take, how the group meets, threads, transports and devices.
+//! Options of a member of a group: timeout of calls, rendezvous, threads, transports and devices.
 
 use super::device::{Device, DeviceError};
 use super::device_map::{DeviceMap, DeviceMaps, MapError};
@@ -10,55 +10,55 @@ use core::any::Any;
 use core::fmt;
 use rendezvous_core::time::{Duration, Seconds};
 
-/// How long a call may take unless told otherwise. A member's store has the same timeout.
+/// Default timeout of a call. A member's store has the same timeout.
 pub const RPC_TIMEOUT: Duration = Duration::from_secs(60);
-/// How a group meets unless told otherwise.
+/// Default URL of the rendezvous.
 pub const INIT_METHOD: &str = "env://";
-/// Threads that carry out calls, unless told otherwise.
+/// Default number of threads that execute requests.
 pub const WORKER_THREADS: u32 = 16;
-/// The most of them.
+/// Maximum number of threads that execute requests.
 pub const WORKER_THREADS_MAX: u32 = 1024;
 
-/// What options refuse.
+/// Error of an option.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum OptionsError {
-    /// A map is not one to one.
+    /// A device map is not one to one.
     #[error(transparent)]
     Map(#[from] MapError),
-    /// A device is none.
+    /// A device is invalid.
     #[error(transparent)]
     Device(#[from] DeviceError),
-    /// A worker that a map is for has no name.
+    /// The name of a device map's worker is invalid.
     #[error(transparent)]
     Name(#[from] NameError),
-    /// The list holds something else than accelerators.
+    /// The list has a device that is not an accelerator.
     #[error("`set_devices` expect a list of CUDA devices, but got device type {kind}.")]
     NotAnAccelerator {
-        /// What it is.
+        /// Its type.
         kind: Box<str>,
     },
-    /// Nobody would carry out calls, or too many would.
+    /// The number of threads is out of range.
     #[error("num_worker_threads must be from 1 to {WORKER_THREADS_MAX}, got {threads}")]
     Threads {
-        /// What was given.
+        /// The given number.
         threads: i64,
     },
-    /// The timeout is no time.
+    /// The timeout is negative or not a number.
     #[error("rpc_timeout must be a number of seconds that is not negative, got {seconds}")]
     Timeout {
-        /// What was given, as text.
+        /// The given value as text.
         seconds: Box<str>,
     },
-    /// The way to meet is not told.
+    /// The URL of the rendezvous is empty.
     #[error("init_method must be a URL, got an empty string")]
     InitMethod,
-    /// A transport or channel is named in a way that is none.
+    /// The name of a transport or channel is empty.
     #[error("a {what} must have a name")]
     Unnamed {
-        /// Which of the two.
+        /// `transport` or `channel`.
         what: &'static str,
     },
-    /// The backend knows no such option.
+    /// The backend has no such option.
     #[error("RPC backend {backend}: unknown option {option}")]
     Unknown {
         /// The backend.
@@ -66,7 +66,7 @@ pub enum OptionsError {
         /// The option.
         option: Box<str>,
     },
-    /// The backend cannot read the value of an option.
+    /// The backend refuses the value of an option.
     #[error("RPC backend {backend}: option {option} cannot be {value}")]
     Value {
         /// The backend.
@@ -76,15 +76,16 @@ pub enum OptionsError {
         /// Its value.
         value: Box<str>,
     },
-    /// A backend of the program's own refuses them.
+    /// A custom backend refuses the options.
     #[error("{message}")]
     Foreign {
-        /// Its words.
+        /// Message of the backend.
         message: Box<str>,
     },
 }
 
-/// Tells options of one backend from those of another, as Python's types do. Those that a backend makes have its own kind.
+/// Distinguishes the options of one backend from those of another, as Python's types do. The options that a backend
+/// creates have its kind.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OptionsKind(pub Box<str>);
 
@@ -94,7 +95,7 @@ impl fmt::Display for OptionsKind {
     }
 }
 
-/// The options of one member. Copies share what a backend of one's own keeps with them.
+/// Options of one member. Copies share the extra options of a custom backend.
 #[derive(Clone, Debug)]
 pub struct RpcOptions {
     kind: OptionsKind,
@@ -109,7 +110,7 @@ pub struct RpcOptions {
 }
 
 impl RpcOptions {
-    /// Options of this kind, with what stands for each when nobody tells.
+    /// Creates options of this kind with default values.
     #[must_use]
     pub fn new(kind: &str) -> Self {
         Self {
@@ -125,69 +126,69 @@ impl RpcOptions {
         }
     }
 
-    /// Whose options these are.
+    /// Kind of the options.
     #[must_use]
     pub const fn kind(&self) -> &OptionsKind {
         &self.kind
     }
 
-    /// How long a call may take that does not say so itself; `None`: as long as it likes, as PyTorch's 0.
+    /// Timeout of a call that sets none itself; `None` for no limit, as PyTorch's 0.
     #[must_use]
     pub const fn rpc_timeout(&self) -> Option<Duration> {
         self.rpc_timeout
     }
 
-    /// How the group meets: a URL.
+    /// URL of the rendezvous.
     #[must_use]
     pub fn init_method(&self) -> &str {
         &self.init_method
     }
 
-    /// Threads that carry out calls.
+    /// Number of threads that execute requests.
     #[must_use]
     pub const fn worker_threads(&self) -> u32 {
         self.worker_threads
     }
 
-    /// The transports that may be used, the best first; `None`: the backend chooses.
+    /// Allowed transports, the best first; `None` lets the backend choose.
     #[must_use]
     pub fn transports(&self) -> Option<&[Box<str>]> {
         self.transports.as_deref()
     }
 
-    /// The same for channels.
+    /// Allowed channels, the best first; `None` lets the backend choose.
     #[must_use]
     pub fn channels(&self) -> Option<&[Box<str>]> {
         self.channels.as_deref()
     }
 
-    /// Where what lies on devices goes.
+    /// Device maps for the workers that this one calls.
     #[must_use]
     pub const fn device_maps(&self) -> &DeviceMaps {
         &self.device_maps
     }
 
-    /// The devices that are used; empty where that follows from the maps.
+    /// Devices that are used; empty if that follows from the maps.
     #[must_use]
     pub fn devices(&self) -> &[Device] {
         &self.devices
     }
 
-    /// What a backend of one's own keeps with its options.
+    /// Returns the extra options of a custom backend.
     #[must_use]
     pub fn extra_options<T: 'static>(&self) -> Option<&T> {
         self.extra_options.as_deref().and_then(|extra_options| extra_options.downcast_ref())
     }
 
-    /// Keeps something of a backend's own.
+    /// Sets the extra options of a custom backend.
     pub fn set_extra(&mut self, extra_options: Box<dyn Any + Send + Sync>) {
         self.extra_options = Some(extra_options.into());
     }
 
-    /// Sets how long a call may take, in seconds; 0: as long as it likes.
+    /// Sets the timeout of a call in seconds; 0 for no limit.
     ///
     /// # Errors
-    /// The seconds are no time.
+    /// The number is not a valid time.
     pub fn set_rpc_timeout_s(&mut self, seconds: f64) -> Result<(), OptionsError> {
         let timeout = Duration::try_from_secs_f64(seconds)
             .map_err(|_| OptionsError::Timeout { seconds: alloc::format!("{seconds}").into() })?;
@@ -195,15 +196,15 @@ impl RpcOptions {
         Ok(())
     }
 
-    /// Sets how long a call may take; zero: as long as it likes.
+    /// Sets the timeout of a call; zero for no limit.
     pub const fn set_rpc_timeout(&mut self, timeout: Duration) {
         self.rpc_timeout = if timeout.is_zero() { None } else { Some(timeout) };
     }
 
-    /// Sets how the group meets.
+    /// Sets the URL of the rendezvous.
     ///
     /// # Errors
-    /// There is nothing in it. The rest is found when the URL is used.
+    /// The URL is empty. Other errors are found when it is used.
     pub fn set_init_method(&mut self, url: &str) -> Result<(), OptionsError> {
         if url.is_empty() {
             return Err(OptionsError::InitMethod);
@@ -212,29 +213,29 @@ impl RpcOptions {
         Ok(())
     }
 
-    /// Sets how many threads carry out calls.
+    /// Sets the number of threads that execute requests.
     ///
     /// # Errors
-    /// None, or too many.
+    /// The number is out of range.
     pub fn set_worker_threads(&mut self, threads: i64) -> Result<(), OptionsError> {
         let fits = u32::try_from(threads).ok().filter(|threads| (1..=WORKER_THREADS_MAX).contains(threads));
         self.worker_threads = fits.ok_or(OptionsError::Threads { threads })?;
         Ok(())
     }
 
-    /// Sets the transports that may be used, the best first.
+    /// Sets the allowed transports, the best first.
     ///
     /// # Errors
-    /// One has no name.
+    /// A name is empty.
     pub fn set_transports(&mut self, names: &[&str]) -> Result<(), OptionsError> {
         self.transports = Some(named("transport", names)?);
         Ok(())
     }
 
-    /// The same for channels.
+    /// Sets the allowed channels, the best first.
     ///
     /// # Errors
-    /// One has no name.
+    /// A name is empty.
     pub fn set_channels(&mut self, names: &[&str]) -> Result<(), OptionsError> {
         self.channels = Some(named("channel", names)?);
         Ok(())
@@ -243,7 +244,7 @@ impl RpcOptions {
     /// Adds pairs of devices for calls to a worker; see [`DeviceMaps::set`].
     ///
     /// # Errors
-    /// The pairs, or those with the ones before, are not one to one; then nothing is added.
+    /// The pairs, or the pairs together with those before, are not one to one; then nothing is added.
     pub fn set_device_map(
         &mut self,
         to: &WorkerName,
@@ -272,7 +273,7 @@ fn named(what: &'static str, names: &[&str]) -> Result<Vec<Box<str>>, OptionsErr
     Ok(names.iter().map(|&name| name.into()).collect())
 }
 
-/// As a log or an error names them.
+/// Format for logs and errors.
 impl fmt::Display for RpcOptions {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let timeout = Seconds(self.rpc_timeout.unwrap_or_default());

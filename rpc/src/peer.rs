@@ -1,8 +1,8 @@
-//! All that one worker calls another for: over one connection, and the next one when that has ended.
+//! All calls of one worker to another: over one connection, and over a new one when that has ended.
 //!
-//! A connection is made when there is a call for it. Calls wait while it is made, and while as many are under way as may
-//! be. What was handed to a connection is never handed to another one: when the connection ends, nobody knows whether such
-//! a call was carried out, and it fails. Those that wait go on with a new connection.
+//! A connection is opened when there is a call for it. Calls wait until it is open, and while the maximum number is
+//! pending. A call that was passed to a connection is never passed to another one: when the connection ends, it is
+//! unknown whether the call was executed, and it fails. Waiting calls continue with a new connection.
 
 use super::connection::caller::{Caller, CallerEvent, NewCall};
 use super::connection::in_flight::InFlight;
@@ -15,22 +15,22 @@ use alloc::format;
 use rendezvous_core::limits::RpcLimits;
 use rendezvous_core::time::{Duration, Instant, Seconds};
 
-/// What happened, or is to be done.
+/// Events of a [`Peer`], and requests to the driver.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PeerEvent<'b> {
-    /// A connection is to be made: [`Peer::connected`] or [`Peer::unreachable`] tells what came of it.
+    /// Open a connection, and report the result by [`Peer::connected`] or [`Peer::unreachable`].
     Connect,
-    /// The connection, or the attempt to make one, is to be closed.
+    /// Close the connection, or cancel the attempt to open one.
     HangUp,
-    /// An answer begins, of so many bytes.
+    /// A response begins: number of the call, and length in bytes.
     Answer(u64, u64),
-    /// A part of an answer.
+    /// A part of a response.
     Bytes(u64, &'b [u8]),
-    /// A call is answered; one that nobody answers has been handed out as a whole.
+    /// A response is complete, or a one-way call has been written completely.
     Done(u64),
-    /// A call has no answer, and will have none.
+    /// A call has failed.
     Failed(u64, CallError),
-    /// Goodbye was said, and nothing is under way any more.
+    /// There are no more calls after a goodbye.
     Left,
 }
 
@@ -57,7 +57,7 @@ struct Waiting {
     began: Instant,
 }
 
-/// The calls to one worker.
+/// State machine of the calls to one worker.
 #[derive(Debug)]
 pub struct Peer {
     me: WorkerInfo,
@@ -65,19 +65,20 @@ pub struct Peer {
     group: Box<[u8]>,
     limits: RpcLimits,
     line: Line,
-    /// Whether the connection that there is takes calls, one at least: so each one that opens brings those that wait further.
+    /// Whether the current connection has been open, and so has accepted at least one call: each one that opens reduces
+    /// the waiting calls.
     has_opened: bool,
     part: Part,
-    /// Why there are no further calls, where it is not for a goodbye.
+    /// Reason why no calls are accepted any more, if it is not a goodbye.
     end: Option<ConnectionError>,
-    /// They go in the order of their numbers.
+    /// Sent in the order of their numbers.
     waiting: InFlight<Waiting>,
     last_id: u64,
     events: VecDeque<PeerEvent<'static>>,
 }
 
 impl Peer {
-    /// Nothing is called yet, and there is no connection.
+    /// Creates the state without calls and connection.
     #[must_use]
     pub fn new(me: WorkerInfo, peer: WorkerInfo, group: &[u8], limits: RpcLimits) -> Self {
         Self {
@@ -95,13 +96,13 @@ impl Peer {
         }
     }
 
-    /// Who is called.
+    /// The callee.
     #[must_use]
     pub const fn peer(&self) -> &WorkerInfo {
         &self.peer
     }
 
-    /// Whether a call would go out at once, and be the only one under way. Where a sign of life is awaited it would not.
+    /// Whether a call would be sent at once and be the only pending one. It would not while a pong is expected.
     #[must_use]
     pub fn is_at_rest(&self) -> bool {
         match &self.line {
@@ -113,13 +114,13 @@ impl Peer {
         }
     }
 
-    /// Whether further calls can be made; if not, that is for good.
+    /// Whether further calls are accepted; if not, that is final.
     #[must_use]
     pub fn takes_calls(&self) -> bool {
         self.part == Part::Taking
     }
 
-    /// How many calls are under way or wait.
+    /// Number of pending and waiting calls.
     #[must_use]
     pub fn in_flight(&self) -> usize {
         self.waiting.len()
@@ -129,7 +130,7 @@ impl Peer {
             }
     }
 
-    /// Makes a call; the number is its own.
+    /// Makes a call, and returns its number.
     ///
     /// # Errors
     /// It was not made, and nothing of it will be sent.
@@ -174,7 +175,7 @@ impl Peer {
         Ok(id)
     }
 
-    /// What those wait for that wait.
+    /// Returns the phase of the waiting calls.
     fn phase_of_waiting(&self) -> CallPhase {
         match &self.line {
             Line::Up(caller) if caller.is_open() => CallPhase::Queued,
@@ -189,12 +190,12 @@ impl Peer {
         }
     }
 
-    /// Nobody waits for a call any more. Whether it was under way; if so, an event tells that it was cancelled.
+    /// Cancels a call. Returns whether it was pending; if so, an event reports its failure.
     pub fn cancel(&mut self, id: u64) -> bool {
         self.give_up(id, CallFailure::Cancelled)
     }
 
-    /// There is no memory for the answer to a call, which fails. Whether it was under way.
+    /// Fails a call for lack of memory for its response. Returns whether it was pending.
     pub fn no_memory(&mut self, id: u64) -> bool {
         self.give_up(id, CallFailure::NoMemory)
     }
@@ -216,7 +217,7 @@ impl Peer {
         self.events.push_back(PeerEvent::Failed(id, why.of(handler, &self.peer)));
     }
 
-    /// There is a connection.
+    /// The connection is open.
     pub fn connected(&mut self, now: Instant) {
         if let Line::Connecting(_) = self.line {
             let caller = Caller::new(now, &self.me, self.peer.clone(), &self.group, self.limits);
@@ -224,7 +225,7 @@ impl Peer {
         }
     }
 
-    /// There is no way to the worker, or nobody is there.
+    /// The connection could not be opened.
     pub fn unreachable(&mut self, why: &ConnectionError) {
         if let Line::Connecting(_) = self.line {
             self.hang_up();
@@ -232,14 +233,14 @@ impl Peer {
         }
     }
 
-    /// The connection ended.
+    /// The connection has ended.
     pub fn lost(&mut self, why: ConnectionError) {
         if let Line::Up(caller) = &mut self.line {
             caller.lost(why);
         }
     }
 
-    /// All calls fail at once, those that wait among them. A later call makes a new connection.
+    /// Fails all calls, including waiting ones. A later call opens a new connection.
     pub fn abort(&mut self, why: &ConnectionError) {
         self.fail_waiting(why);
         match &mut self.line {
@@ -249,7 +250,7 @@ impl Peer {
         }
     }
 
-    /// Calls of the program's fail at once, in these words. Those of the library's own go on, and so does the connection.
+    /// Fails the program's calls with this message. The library's own calls continue, and so does the connection.
     pub fn cut(&mut self, message: &str) {
         if let Line::Up(caller) = &self.line {
             for id in caller.ids_of(is_of_the_program) {
@@ -263,7 +264,7 @@ impl Peer {
         }
     }
 
-    /// All calls fail at once, and so do later ones, for the same reason.
+    /// Fails all calls, and later ones, for this reason.
     pub fn end(&mut self, why: &ConnectionError) {
         self.end.get_or_insert_with(|| why.clone());
         if self.part == Part::Taking {
@@ -273,7 +274,7 @@ impl Peer {
         self.look_for_the_end();
     }
 
-    /// There will be no further calls. Those under way are waited for, those that wait fail.
+    /// Accepts no further calls. Pending calls continue, waiting ones fail.
     pub fn goodbye(&mut self) {
         if self.part != Part::Taking {
             return;
@@ -317,7 +318,7 @@ impl Peer {
         }
     }
 
-    /// Hands those that wait to the connection, as far as it takes them.
+    /// Passes waiting calls to the connection, as far as it accepts them.
     fn advance(&mut self, now: Instant) {
         let Line::Up(caller) = &mut self.line else { return };
         while let Some((id, waiting)) = self.waiting.first() {
@@ -334,7 +335,7 @@ impl Peer {
         }
     }
 
-    /// What is to be written next, when the socket takes bytes.
+    /// Returns what to write next. To be called when the socket accepts bytes.
     pub fn poll_write(&mut self) -> Option<ToWrite> {
         match &mut self.line {
             Line::Up(caller) => caller.poll_write(),
@@ -342,7 +343,7 @@ impl Peer {
         }
     }
 
-    /// When time alone changes something.
+    /// Time of the next [`Peer::tick`]; `None` if none is needed.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Instant> {
         let line = match &self.line {
@@ -353,7 +354,7 @@ impl Peer {
         [line, self.waiting.first_deadline()].into_iter().flatten().min()
     }
 
-    /// Time passed.
+    /// Processes the passage of time.
     pub fn tick(&mut self, now: Instant) {
         while let Some((id, Waiting { handler, began, .. })) = self.waiting.take_overdue(now) {
             let (elapsed, phase) = (now.since(began), self.phase_of_waiting());
@@ -385,7 +386,7 @@ impl Peer {
         }
     }
 
-    /// The next thing that happened, of which bytes are taken off the front of `bytes`; `None` when all are used up.
+    /// Returns the next event, and consumes bytes from the front of `bytes`; `None` when all are consumed.
     pub fn next_event<'b>(&mut self, now: Instant, bytes: &mut &'b [u8]) -> Option<PeerEvent<'b>> {
         loop {
             if let Some(event) = self.events.pop_front() {
@@ -396,7 +397,7 @@ impl Peer {
                 return None;
             };
             let Some(event) = caller.next_event(now, bytes) else {
-                // One that was given up may have made room for those that wait.
+                // A call that was given up may have freed capacity for waiting ones.
                 self.advance(now);
                 if self.events.is_empty() {
                     return None;

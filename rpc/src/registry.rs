@@ -1,7 +1,7 @@
-//! Who makes agents of RPC groups: backends by their names, as a context knows them.
+//! Registry of the backends of RPC groups, by name.
 //!
-//! A backend is two handlers: one makes options, one makes an agent of them. The registry calls the first; the second gets
-//! a store, which whoever asks for an agent has made, so the registry only says which backend it is to be.
+//! A backend has two functions: one creates options, one creates an agent from them. The registry calls the first. The
+//! second needs a store, which its caller creates, so the registry only selects the backend.
 
 use super::name::WorkerInfo;
 use super::options::{OptionsError, RpcOptions};
@@ -12,47 +12,48 @@ use alloc::vec::Vec;
 use core::fmt;
 use rendezvous_core::time::Duration;
 
-/// The backend that comes with the library, and that is meant when nobody names one.
+/// Backend of this library, which is the default.
 pub const DEFAULT_BACKEND: &str = "tcp";
 
-/// What an agent is made of, beside its options.
+/// Parameters of an agent in addition to its options.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InitRequest<S, C> {
-    /// Where the members of the group find each other; nothing else is beneath its prefix.
+    /// Store in which the members of the group find each other; no other data has its prefix.
     pub store: S,
-    /// Who this member is.
+    /// Name and number of this member.
     pub worker: WorkerInfo,
-    /// How many members the group has; `None`: they come and go.
+    /// Number of members of the group; `None` for a dynamic group.
     pub world_size: Option<u16>,
-    /// Whether anybody wants it still.
+    /// Cancellation of the call that creates the agent.
     pub call: C,
 }
 
-/// A backend.
+/// Backend of RPC groups.
 pub trait RpcBackend {
-    /// A handle of a store, as agents take it.
+    /// Store handle that agents get.
     type Store;
-    /// A call that somebody may cancel.
+    /// Call that can be cancelled.
     type Call;
-    /// What it makes.
+    /// Agent that it creates.
     type Agent;
-    /// Why it could not.
+    /// Error of creating an agent.
     type Error;
 
-    /// Makes options. `base` has the timeout and the way to meet; `extra_options` are options of the backend's own, as texts.
+    /// Creates options. `base` has the timeout and the URL of the rendezvous; `extra_options` are the backend's own
+    /// options as text.
     ///
     /// # Errors
-    /// An option makes no sense.
+    /// An option is invalid.
     fn construct_options(
         &self,
         base: BaseOptions<'_>,
         extra_options: &[(&str, &str)],
     ) -> Result<RpcOptions, OptionsError>;
 
-    /// Makes a member's agent, which is of the group when this returns.
+    /// Creates a member's agent, which is in the group when this returns.
     ///
     /// # Errors
-    /// It is not, and nothing is left of it.
+    /// It is not in the group, and nothing is left of it.
     fn init_backend(
         &self,
         request: InitRequest<Self::Store, Self::Call>,
@@ -60,12 +61,12 @@ pub trait RpcBackend {
     ) -> Result<Self::Agent, Self::Error>;
 }
 
-/// What every backend is told.
+/// Options that every backend has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BaseOptions<'a> {
-    /// How long a call may take; zero: as long as it likes.
+    /// Timeout of a call; zero for no limit.
     pub rpc_timeout: Duration,
-    /// How the group meets.
+    /// URL of the rendezvous.
     pub init_method: &'a str,
 }
 
@@ -76,10 +77,10 @@ impl Default for BaseOptions<'_> {
 }
 
 impl BaseOptions<'_> {
-    /// Options of this kind with these in them.
+    /// Creates options of this kind with these values.
     ///
     /// # Errors
-    /// There is no way to meet.
+    /// The URL is empty.
     pub fn options(&self, kind: &str) -> Result<RpcOptions, OptionsError> {
         let mut options = RpcOptions::new(kind);
         options.set_rpc_timeout(self.rpc_timeout);
@@ -88,11 +89,11 @@ impl BaseOptions<'_> {
     }
 }
 
-/// Options of the backend `tcp`: `num_worker_threads`, and names after commas in `transports` and `channels`. PyTorch's
-/// own passes over what it does not know; here it is refused, so that a slip of the pen is seen.
+/// Creates options of the backend `tcp`: `num_worker_threads`, and comma-separated names in `transports` and
+/// `channels`. PyTorch's TensorPipe ignores unknown options; here they are refused, so that typing errors are found.
 ///
 /// # Errors
-/// An option is unknown or makes no sense.
+/// An option is unknown or invalid.
 pub fn tcp_options(
     base: BaseOptions<'_>,
     extra_options: &[(&str, &str)],
@@ -118,27 +119,27 @@ pub fn tcp_options(
     Ok(options)
 }
 
-/// What the registry refuses, and what keeps an agent from being made.
+/// Error of the registry, or of creating an agent.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BackendError {
-    /// The name is taken, be it by the same backend.
+    /// The name is taken, even if by the same backend.
     #[error("RPC backend {name}: already registered")]
     AlreadyRegistered {
         /// The name.
         name: Box<str>,
     },
-    /// A backend needs a name.
+    /// The name is empty.
     #[error("RPC backend names must be non-empty")]
     Unnamed,
-    /// Nobody has the name.
+    /// The name is not registered.
     #[error("Argument backend must be a member of BackendType, got {name}; registered are {known:?}")]
     NotRegistered {
         /// The name.
         name: Box<str>,
-        /// Those that there are.
+        /// The registered names.
         known: Vec<Box<str>>,
     },
-    /// No backend makes options of this kind.
+    /// No backend creates options of this kind.
     #[error("Could not infer backend for options {options}")]
     CannotInfer {
         /// The options.
@@ -152,22 +153,22 @@ pub enum BackendError {
         /// The options.
         options: Box<str>,
     },
-    /// This process has an agent in this context.
+    /// This context has an agent in this process already.
     #[error("RPC is already initialized")]
     AlreadyInitialized,
-    /// The backend made no options.
+    /// The backend refused the options.
     #[error(transparent)]
     Options(#[from] OptionsError),
 }
 
-/// A backend and its name: a member of PyTorch's enumeration. It stays what it is when others are registered.
+/// Registered backend and its name: a member of PyTorch's enumeration. It does not change when others are registered.
 pub struct BackendType<B: ?Sized> {
     name: Arc<str>,
     backend: Arc<B>,
 }
 
 impl<B: ?Sized> BackendType<B> {
-    /// Its name.
+    /// Name of the backend.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name
@@ -198,7 +199,7 @@ impl<B: ?Sized> fmt::Debug for BackendType<B> {
     }
 }
 
-/// The backends of a context.
+/// Registered backends of a context.
 #[derive(Debug)]
 pub struct RpcBackendRegistry<B: ?Sized> {
     /// The newest first.
@@ -221,7 +222,7 @@ impl<B: RpcBackend + ?Sized> RpcBackendRegistry<B> {
     /// Registers a backend.
     ///
     /// # Errors
-    /// The name is taken, be it by the same backend.
+    /// The name is taken, even if by the same backend.
     pub fn register(&mut self, name: &str, backend: Arc<B>) -> Result<BackendType<B>, BackendError> {
         if name.is_empty() {
             return Err(BackendError::Unnamed);
@@ -234,21 +235,21 @@ impl<B: RpcBackend + ?Sized> RpcBackendRegistry<B> {
         Ok(member)
     }
 
-    /// Whether somebody has the name.
+    /// Whether the name is registered.
     #[must_use]
     pub fn is_registered(&self, name: &str) -> bool {
         self.backends.iter().any(|known| known.name() == name)
     }
 
-    /// The backends, the newest first.
+    /// Returns the backends, the newest first.
     pub fn iter(&self) -> impl Iterator<Item = &BackendType<B>> {
         self.backends.iter()
     }
 
-    /// The backend with this name.
+    /// Returns the backend with this name.
     ///
     /// # Errors
-    /// Nobody has it.
+    /// The name is not registered.
     pub fn find(&self, name: &str) -> Result<&BackendType<B>, BackendError> {
         self.iter().find(|known| known.name() == name).ok_or_else(|| BackendError::NotRegistered {
             name: name.into(),
@@ -256,10 +257,10 @@ impl<B: RpcBackend + ?Sized> RpcBackendRegistry<B> {
         })
     }
 
-    /// Makes options of a backend.
+    /// Creates options of a backend.
     ///
     /// # Errors
-    /// Nobody has the name, or the backend refuses an option.
+    /// The name is not registered, or the backend refuses an option.
     pub fn construct_options(
         &self,
         name: &str,
@@ -269,7 +270,7 @@ impl<B: RpcBackend + ?Sized> RpcBackendRegistry<B> {
         Ok(self.find(name)?.backend.construct_options(base, extra_options)?)
     }
 
-    /// The first backend, the newest before the others, whose options are of the kind of these.
+    /// Returns the newest backend whose options have the kind of these.
     ///
     /// # Errors
     /// There is none.
@@ -279,10 +280,10 @@ impl<B: RpcBackend + ?Sized> RpcBackendRegistry<B> {
             .ok_or_else(|| BackendError::CannotInfer { options: text(options) })
     }
 
-    /// The backend and the options of a new member, of which either or both may be left out.
+    /// Returns backend and options of a new member, either or both of which may be omitted.
     ///
     /// # Errors
-    /// Nobody has the name, no backend makes such options, or they are another backend's.
+    /// The name is not registered, no backend creates such options, or they are another backend's.
     pub fn choose(
         &self,
         name: Option<&str>,
@@ -307,7 +308,7 @@ impl<B: RpcBackend + ?Sized> RpcBackendRegistry<B> {
 }
 
 impl<B: RpcBackend + ?Sized> BackendType<B> {
-    /// Whether what it makes when nobody tells anything is of the kind of these options.
+    /// Whether the backend's default options have the kind of these.
     fn makes(&self, options: &RpcOptions) -> bool {
         let made = self.backend.construct_options(BaseOptions::default(), &[]);
         made.is_ok_and(|made| made.kind() == options.kind())

@@ -1,11 +1,11 @@
-//! The two ways in which a worker ends.
+//! Modes of ending a worker.
 
 /// How a worker ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Shutdown {
-    /// Its calls come to their ends first. Then, in a static group, all agree that they have done; in a dynamic one the
-    /// others hear that it leaves.
+    /// Its calls finish first. Then, in a static group, all workers agree that they have finished; in a dynamic one the
+    /// others are notified that it leaves.
     Graceful,
-    /// At once and without a word; the others take it for dead.
+    /// At once, without notifying the others, which consider it dead.
     Abrupt,
 }

@@ -1,11 +1,11 @@
-//! A map for few entries, which is a sorted list: a tree of the standard library costs ten kilobytes of code for each pair
-//! of types.
+//! Map for few entries, in a sorted vector: a tree of the standard library costs ten kilobytes of code for each pair of
+//! types.
 
 use alloc::vec::Vec;
 use core::borrow::Borrow;
 use core::cmp::Ordering;
 
-/// Entries in the order of their keys.
+/// Map sorted by its keys.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SortedMap<K, V>(Vec<(K, V)>);
 
@@ -16,7 +16,7 @@ impl<K, V> Default for SortedMap<K, V> {
 }
 
 impl<K: Ord, V> SortedMap<K, V> {
-    /// Without entries.
+    /// Creates an empty map.
     #[must_use]
     pub const fn new() -> Self {
         Self(Vec::new())
@@ -29,7 +29,7 @@ impl<K: Ord, V> SortedMap<K, V> {
         self.0.binary_search_by(|(known, _)| known.borrow().cmp(key))
     }
 
-    /// What stands by a key.
+    /// Returns the value of a key.
     #[must_use]
     pub fn get<Q: Ord + ?Sized>(&self, key: &Q) -> Option<&V>
     where
@@ -39,7 +39,7 @@ impl<K: Ord, V> SortedMap<K, V> {
         self.0.get(index).map(|(_, value)| value)
     }
 
-    /// The same, to be changed.
+    /// Returns the value of a key for modification.
     pub fn get_mut<Q: Ord + ?Sized>(&mut self, key: &Q) -> Option<&mut V>
     where
         K: Borrow<Q>,
@@ -48,7 +48,7 @@ impl<K: Ord, V> SortedMap<K, V> {
         self.0.get_mut(index).map(|(_, value)| value)
     }
 
-    /// Whether something stands by a key.
+    /// Whether a key exists.
     #[must_use]
     pub fn contains<Q: Ord + ?Sized>(&self, key: &Q) -> bool
     where
@@ -57,7 +57,7 @@ impl<K: Ord, V> SortedMap<K, V> {
         self.search(key).is_ok()
     }
 
-    /// Puts a value by a key, and hands out what stood there.
+    /// Sets the value of a key, and returns the previous one.
     pub fn insert(&mut self, key: K, value: V) -> Option<V> {
         match self.search(&key) {
             Ok(index) => self.0.get_mut(index).map(|(_, old)| core::mem::replace(old, value)),
@@ -68,7 +68,7 @@ impl<K: Ord, V> SortedMap<K, V> {
         }
     }
 
-    /// Takes out what stands by a key.
+    /// Removes a key, and returns its value.
     pub fn remove<Q: Ord + ?Sized>(&mut self, key: &Q) -> Option<V>
     where
         K: Borrow<Q>,
@@ -77,28 +77,28 @@ impl<K: Ord, V> SortedMap<K, V> {
         Some(self.0.remove(index).1)
     }
 
-    /// Keys and values, in order.
+    /// Returns keys and values in order.
     pub fn iter(&self) -> impl ExactSizeIterator<Item = (&K, &V)> + Clone {
         self.0.iter().map(|(key, value)| (key, value))
     }
 
-    /// The keys, in order.
+    /// Returns the keys in order.
     pub fn keys(&self) -> impl ExactSizeIterator<Item = &K> + Clone {
         self.0.iter().map(|(key, _)| key)
     }
 
-    /// The values, in the order of their keys.
+    /// Returns the values in the order of their keys.
     pub fn values(&self) -> impl ExactSizeIterator<Item = &V> + Clone {
         self.0.iter().map(|(_, value)| value)
     }
 
-    /// How many entries there are.
+    /// Number of entries.
     #[must_use]
     pub const fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// Whether there are none.
+    /// Whether there are no entries.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.0.is_empty()
@@ -106,7 +106,7 @@ impl<K: Ord, V> SortedMap<K, V> {
 }
 
 impl<K: Ord, V> FromIterator<(K, V)> for SortedMap<K, V> {
-    /// Of two with the same key the later one counts.
+    /// Of two entries with the same key the later one counts.
     fn from_iter<I: IntoIterator<Item = (K, V)>>(entries: I) -> Self {
         let mut entries: Vec<Option<(K, V)>> = entries.into_iter().map(Some).collect();
         let key = |index: usize| entries.get(index).and_then(Option::as_ref).map(|(key, _)| key);
@@ -122,8 +122,8 @@ impl<K: Ord, V> FromIterator<(K, V)> for SortedMap<K, V> {
     }
 }
 
-/// The places of so many entries in the order of what they hold, equal ones as they stand. It is one function for all
-/// types: a sort of the standard library's costs kilobytes of code for each.
+/// Returns the indices of the entries in the order of their keys, equal ones in their original order. It is one
+/// function for all types: a sort of the standard library costs kilobytes of code for each.
 fn in_order(count: usize, compare: &dyn Fn(usize, usize) -> Ordering) -> Vec<usize> {
     let mut places: Vec<usize> = (0..count).collect();
     places.sort_unstable_by(|&one, &other| compare(one, other).then(one.cmp(&other)));

@@ -1,4 +1,4 @@
-//! What workers of an RPC group tell each other. The grammar and its meaning are in `docs/protocol/rpc.md`.
+//! Wire protocol between workers of an RPC group. `docs/protocol/rpc.md` specifies it.
 
 pub mod card;
 mod frames;
@@ -11,75 +11,76 @@ use rendezvous_core::wire::sink::{Fill, Length, Sink};
 use rendezvous_core::wire::split::{self, Split};
 use rendezvous_core::wire::version::highest_in_common;
 
-/// The first bytes of a connection from a caller.
+/// First bytes of a connection, sent by the caller.
 pub const MAGIC: [u8; 4] = *b"RRPC";
-/// Length of a frame's header.
+/// Length of a frame's header in bytes.
 pub const HEADER_BYTES: usize = 16;
-/// The oldest version that is spoken here.
+/// Oldest supported version.
 pub const VERSION_MIN: u16 = 1;
-/// The newest version that is spoken here.
+/// Newest supported version.
 pub const VERSION_MAX: u16 = 1;
-/// Longest body of a frame that is not data, in bytes.
+/// Maximum length of the body of a frame that is not data, in bytes.
 pub const SMALL_BYTES_MAX: u32 = 64 * 1024;
-/// Longest body of a frame of data, in bytes. Longer payloads come in several, between which others may go.
+/// Maximum length of the body of a data frame, in bytes. Longer payloads are split into several, between which others
+/// may be sent.
 pub const DATA_BYTES_MAX: u32 = 1024 * 1024;
 
-/// The request is answered by nobody.
+/// Flag of a request without a response.
 pub const FLAG_ONE_WAY: u16 = 0x0001;
-/// Flags among these must be understood by whom they reach; version 1 has none.
+/// Mask of the flags that a receiver must understand; version 1 has none.
 pub const FLAGS_CRITICAL: u16 = 0xff00;
 
-/// A part of a payload, in both directions: its body is nothing but the bytes.
+/// Kind of a frame with a part of a payload, in both directions: its body has only the payload's bytes.
 pub const DATA: u16 = 0x0010;
 
-/// What stands before each body.
+/// Header of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
-    /// Length of the body, in bytes.
+    /// Length of the body in bytes.
     pub body_bytes: u32,
-    /// Number of the kind.
+    /// Kind of the frame.
     pub kind: u16,
-    /// Marks.
+    /// Flags of the frame.
     pub flags: u16,
-    /// The call that this is of; 0 when it is of none.
+    /// Number of the call to which the frame belongs; 0 if none.
     pub id: u64,
 }
 
-/// What no frame may be; the connection is of no use then.
+/// Error of an invalid frame, after which the connection is unusable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FrameError {
-    /// The connection begins with something else than the magic.
+    /// The connection does not begin with the magic bytes.
     #[error("the connection does not begin with RRPC")]
     Magic,
-    /// The body is longer than its kind may be.
+    /// The body is longer than its kind allows.
     #[error("a body of {bytes} bytes is over the limit of kind {kind:#06x}")]
     TooLong {
-        /// Number of the kind.
+        /// Kind of the frame.
         kind: u16,
         /// The announced length.
         bytes: u32,
     },
-    /// A flag that must be understood is not.
+    /// A flag that must be understood is unknown.
     #[error("flags {0:#06x} must be understood and are not")]
     Flags(u16),
-    /// A body does not hold what its kind does.
+    /// A body does not have the fields of its kind.
     #[error("a frame of kind {kind:#06x} is malformed: {why}")]
     Body {
-        /// Number of the kind.
+        /// Kind of the frame.
         kind: u16,
-        /// What is wrong.
+        /// The error of the body.
         why: BodyError,
     },
 }
 
 impl Header {
-    /// The header of a part of a payload; its bytes come right behind, from where they lie.
+    /// Creates the header of a part of a payload, whose bytes follow directly from where they are stored.
     #[must_use]
     pub const fn of_data(id: u64, body_bytes: u32) -> Self {
         Self { body_bytes, kind: DATA, flags: 0, id }
     }
 
-    /// As it is sent.
+    /// Encodes the header.
     #[must_use]
     pub fn to_bytes(self) -> [u8; HEADER_BYTES] {
         let mut bytes = [0; HEADER_BYTES];
@@ -91,10 +92,10 @@ impl Header {
         bytes
     }
 
-    /// Reads a header and checks it, before anything of the body is kept.
+    /// Decodes and checks a header, before anything of the body is buffered.
     ///
     /// # Errors
-    /// What no frame may be.
+    /// The header is invalid.
     pub fn read(bytes: &[u8; HEADER_BYTES]) -> Result<Self, FrameError> {
         let [b0, b1, b2, b3, k0, k1, f0, f1, id @ ..] = *bytes;
         let header = Self {
@@ -114,20 +115,20 @@ impl Header {
     }
 }
 
-/// A frame without its header.
+/// Frame without its header.
 pub trait Message {
-    /// The number of its kind.
+    /// Returns the kind.
     fn kind(&self) -> u16;
-    /// Its marks.
+    /// Returns the flags.
     fn flags(&self) -> u16;
-    /// Writes its fields.
+    /// Writes the fields.
     fn write_body(&self, out: &mut impl Sink);
 }
 
 /// Writes a frame.
 ///
 /// # Errors
-/// The length of the body, when it is longer than a frame may be; nothing was written.
+/// The length of the body, if it is over the maximum; nothing was written.
 pub fn encode_frame(out: &mut impl Sink, id: u64, frame: &impl Message) -> Result<(), usize> {
     let mut length = Length::default();
     frame.write_body(&mut length);
@@ -138,45 +139,45 @@ pub fn encode_frame(out: &mut impl Sink, id: u64, frame: &impl Message) -> Resul
     Ok(())
 }
 
-/// A part of the bytes of a connection.
+/// Part of the bytes of a connection.
 pub type Chunk<'b> = split::Chunk<'b, Header>;
 
-/// Takes frames apart as their bytes arrive, and keeps none but those of a header.
+/// Splits the bytes of a connection into frames as they arrive, and buffers only headers.
 #[derive(Clone, Copy, Debug)]
 pub struct Splitter {
     split: Split<HEADER_BYTES>,
-    /// Bytes of the magic that are to come.
+    /// Number of bytes of the magic that are still to arrive.
     magic: usize,
 }
 
 impl Splitter {
-    /// For what a caller sends, which begins with the magic.
+    /// Creates a splitter for the bytes of a caller, which begin with the magic.
     #[must_use]
     pub const fn from_caller() -> Self {
         Self { split: Split::new(), magic: MAGIC.len() }
     }
 
-    /// For what a callee sends.
+    /// Creates a splitter for the bytes of a callee.
     #[must_use]
     pub const fn from_callee() -> Self {
         Self { magic: 0, ..Self::from_caller() }
     }
 
-    /// How many bytes of a body are to come before anything else.
+    /// Number of bytes of the current body that are still to arrive.
     #[must_use]
     pub const fn body_left(&self) -> u32 {
         self.split.body_left()
     }
 
-    /// So many bytes of the body have come another way, no more than there are: they are no piece.
+    /// Skips bytes of the current body that were received another way, at most [`Splitter::body_left`].
     pub const fn pass_over(&mut self, bytes: u32) {
         self.split.pass_over(bytes);
     }
 
-    /// The next piece, taken off the front of `bytes`; `None` when more bytes are needed.
+    /// Returns the next chunk, and consumes it from the front of `bytes`; `None` if more bytes are needed.
     ///
     /// # Errors
-    /// What no frame may be.
+    /// The bytes are not a valid frame.
     pub fn next<'b>(&mut self, bytes: &mut &'b [u8]) -> Result<Option<Chunk<'b>>, FrameError> {
         while self.magic > 0 {
             let Some((&first, rest)) = bytes.split_first() else { return Ok(None) };
@@ -190,7 +191,7 @@ impl Splitter {
     }
 }
 
-/// The version that both speak: the highest in common; `None`: there is none.
+/// Returns the highest version that both ends support, if there is one.
 #[must_use]
 pub const fn negotiate(version_min: u16, version_max: u16) -> Option<u16> {
     highest_in_common((VERSION_MIN, VERSION_MAX), (version_min, version_max))
@@ -200,7 +201,7 @@ fn body_error(kind: u16) -> impl Fn(BodyError) -> FrameError {
     move |why| FrameError::Body { kind, why }
 }
 
-/// Bounds on the fields of a frame that is not data.
+/// Limits of the fields of a frame that is not data.
 const fn limits() -> &'static rendezvous_core::limits::FrameLimits {
     &RPC_FRAME
 }

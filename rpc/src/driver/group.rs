@@ -169,7 +169,7 @@ pub enum RpcInitError {
     #[error(transparent)]
     Liveness(#[from] LivenessError),
     /// The system has no descriptors or threads left.
-    #[error("the system has no resources for an RPC worker:  {0}")]
+    #[error("the system has no resources for an RPC worker: {0}")]
     System(io::Error),
     /// Another worker uses the handlers.
     #[error(transparent)]

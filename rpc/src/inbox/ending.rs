@@ -1,39 +1,39 @@
-//! How a worker of an event loop comes to its end: as its program wishes, or because it is of its group no more.
+//! End of a worker of an event loop: at the program's request, or because it is not in its group any more.
 
 use crate::shutdown::Shutdown;
 
-/// Who ends a worker for which nobody has wished anything.
+/// Owner of a worker, which ends it if the program does not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Keeper {
-    /// The loop, for which it was made.
+    /// The loop, for which it was created.
     Loop,
-    /// Somebody else, who has added it.
+    /// Other code, which has added it to the loop.
     Others,
 }
 
-/// What a worker is to its group, as the loop was told.
+/// State of a worker in its group, as the loop knows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GroupState {
-    /// Its program has not heard yet that it is a member.
+    /// The event that it is a member was not taken yet.
     Joining,
     /// It is a member.
     Member,
-    /// It is none any more, and has not ended.
+    /// It is not a member any more, and has not ended.
     Parted,
 }
 
-/// What is to be done for the end.
+/// Next action of the end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// It is not to become a member.
+    /// Cancel joining.
     GiveUp,
-    /// It is to be ended so.
+    /// End it in this mode.
     End(Shutdown),
-    /// That it has ended is to be told; somebody else sees to it.
+    /// Report that it has ended; another owner ends it.
     Notify,
 }
 
-/// The end of one worker.
+/// State machine of a worker's end.
 #[derive(Clone, Copy, Debug)]
 pub struct Ending {
     keeper: Keeper,
@@ -42,32 +42,32 @@ pub struct Ending {
 }
 
 impl Ending {
-    /// Of a worker that nobody ends yet.
+    /// Creates the state of a worker whose end was not requested.
     #[must_use]
     pub const fn new(keeper: Keeper) -> Self {
         Self { keeper, end_request: None, begun: None }
     }
 
-    /// Who ends it, if nobody wishes anything.
+    /// Owner of the worker.
     #[must_use]
     pub const fn keeper(&self) -> Keeper {
         self.keeper
     }
 
-    /// The program wishes it to end so. Who wished an abrupt end wishes no other.
+    /// The program requests an end in this mode. An abrupt end is not changed by a later request.
     pub fn end_request(&mut self, how: Shutdown) {
         if self.end_request != Some(Shutdown::Abrupt) {
             self.end_request = Some(how);
         }
     }
 
-    /// What is to be done now, if anything. It is asked again until that has [`begun`](Self::begun).
+    /// Returns the next action, repeatedly until [`begun`](Self::begun) is called for it.
     #[must_use]
     pub fn next(&self, group_state: GroupState) -> Option<Step> {
         let step = match (group_state, self.end_request, self.keeper) {
             (GroupState::Joining, Some(_), _) => Step::GiveUp,
             (_, Some(how), _) => Step::End(how),
-            // It has said its last word to the group: what is left is to answer those who have asked.
+            // It has left the group: what remains is to complete its pending requests.
             (GroupState::Parted, None, Keeper::Loop) => Step::End(Shutdown::Graceful),
             (GroupState::Parted, None, Keeper::Others) => Step::Notify,
             (GroupState::Joining | GroupState::Member, None, _) => return None,
@@ -81,7 +81,7 @@ impl Ending {
         (!is_begun).then_some(step)
     }
 
-    /// That is under way.
+    /// The action has begun.
     pub const fn begun(&mut self, step: Step) {
         self.begun = Some(step);
     }

@@ -1,41 +1,41 @@
-//! A worker's card: who it is and which devices it has, as the members of a group hand it to each other.
+//! Card of a worker: name, number and devices, as the members of a group exchange them.
 
 use rendezvous_core::limits::{CARD, UPDATE};
 use rendezvous_core::wire::native::{Body, BodyError, Field, List};
 use rendezvous_core::wire::sink::Sink;
 
-/// The only format that there is.
+/// Format number, the only one.
 pub const CARD_FORMAT: u16 = 1;
 
-/// A card, in borrowed bytes. Names and devices are texts; what they hold is for the reader to judge.
+/// Card in borrowed bytes. Names and devices are texts, which the reader must validate.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Card<'a> {
-    /// The worker's number.
+    /// Number of the worker.
     pub id: u16,
-    /// Its name.
+    /// Name of the worker.
     pub name: &'a [u8],
-    /// How many devices it has.
+    /// Number of its devices.
     pub device_count: u32,
-    /// The devices that it uses.
+    /// Devices that it uses.
     pub devices: List<'a, DeviceName<'a>>,
-    /// Its device maps.
+    /// Device maps for the workers that it calls.
     pub maps: List<'a, MapEntry<'a>>,
 }
 
-/// A device by its name.
+/// Name of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DeviceName<'a>(pub &'a [u8]);
 
-/// A map for one worker.
+/// Device map for one worker.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct MapEntry<'a> {
-    /// Who is called.
+    /// Name of the callee.
     pub to: &'a [u8],
-    /// Devices of the caller's, and where they go.
+    /// Pairs of a caller's and a callee's device.
     pub pairs: List<'a, DevicePair<'a>>,
 }
 
-/// A device of the caller's, and the one of the callee's.
+/// Device of the caller, and the corresponding one of the callee.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs, reason = "as its name says")]
 pub struct DevicePair<'a> {
@@ -43,16 +43,16 @@ pub struct DevicePair<'a> {
     pub to: &'a [u8],
 }
 
-/// What is wrong with a card.
+/// Error of a card.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CardError {
-    /// It is of another format.
+    /// The format is unknown.
     #[error("the card has the format {0}, and {CARD_FORMAT} is known")]
     Format(u16),
-    /// It is longer than any.
+    /// The card is over the maximum length.
     #[error("a card of {0} bytes is over the limit")]
     TooLong(usize),
-    /// Its fields are wrong.
+    /// A field is invalid.
     #[error("the card is malformed: {0}")]
     Body(#[from] BodyError),
 }
@@ -90,7 +90,7 @@ impl<'a> Field<'a> for MapEntry<'a> {
 }
 
 impl<'a> Card<'a> {
-    /// Writes it.
+    /// Encodes the card.
     pub fn write(&self, out: &mut impl Sink) {
         CARD_FORMAT.write(out);
         self.id.write(out);
@@ -100,10 +100,10 @@ impl<'a> Card<'a> {
         self.maps.write(out);
     }
 
-    /// Reads it; what stands behind its fields is passed over.
+    /// Decodes a card; bytes after its fields are ignored.
     ///
     /// # Errors
-    /// It is none.
+    /// The bytes are not a valid card.
     pub fn read(bytes: &'a [u8]) -> Result<Self, CardError> {
         if bytes.len() > CARD.frame_bytes_max {
             return Err(CardError::TooLong(bytes.len()));
@@ -123,18 +123,18 @@ impl<'a> Card<'a> {
     }
 }
 
-/// A change of a group, as one member tells it to the others.
+/// Change of a group, as one member reports it to the others.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Update<'a> {
-    /// The card of the worker that came, if one did.
+    /// Card of the worker that joined, if one did.
     pub card: Option<&'a [u8]>,
-    /// Where it takes calls.
+    /// Address at which it accepts calls.
     pub address: &'a [u8],
-    /// Who went.
+    /// Workers that left.
     pub departures: List<'a, Departure<'a>>,
 }
 
-/// A worker that went.
+/// Worker that left.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs, reason = "as their names say")]
 pub struct Departure<'a> {
@@ -156,7 +156,7 @@ impl<'a> Field<'a> for Departure<'a> {
 }
 
 impl<'a> Update<'a> {
-    /// Writes it.
+    /// Encodes the change.
     pub fn write(&self, out: &mut impl Sink) {
         CARD_FORMAT.write(out);
         self.card.write(out);
@@ -164,10 +164,10 @@ impl<'a> Update<'a> {
         self.departures.write(out);
     }
 
-    /// Reads it; what stands behind its fields is passed over.
+    /// Decodes a change; bytes after its fields are ignored.
     ///
     /// # Errors
-    /// It is none.
+    /// The bytes are not a valid change.
     pub fn read(bytes: &'a [u8]) -> Result<Self, CardError> {
         if bytes.len() > UPDATE.frame_bytes_max {
             return Err(CardError::TooLong(bytes.len()));

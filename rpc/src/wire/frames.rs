@@ -1,4 +1,4 @@
-//! Every kind of frame: number, name and fields, each said once.
+//! Definition of every kind of frame: number, name and fields.
 
 use super::{FLAG_ONE_WAY, FrameError, Message, body_error, limits};
 use rendezvous_core::wire::native::{Body, Field};
@@ -12,21 +12,21 @@ macro_rules! frames {
     ) => {
         $(#[$doc])*
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-        #[allow(missing_docs, reason = "the fields are named and told of as in docs/protocol/rpc.md")]
+        #[allow(missing_docs, reason = "docs/protocol/rpc.md describes the fields")]
         pub enum $name<'a> {
             $($(#[$kind_doc])* $variant { $($field: $type),* },)*
         }
 
         impl<'a> $name<'a> {
-            /// Number, name, and names of the fields of each kind.
+            /// Number, name, and field names of each kind.
             pub const KINDS: &'static [(u16, &'static str, &'static [&'static str])] =
                 &[$(($kind, stringify!($variant), &[$(stringify!($field)),*])),*];
 
-            /// Reads the body of a frame of this kind; `None` when the kind is not known. What the body holds beyond
-            /// the fields that we know is passed over.
+            /// Decodes the body of a frame of this kind; `None` if the kind is unknown. Bytes after the known fields
+            /// are ignored.
             ///
             /// # Errors
-            /// The body does not hold what its kind does.
+            /// The body does not have the fields of its kind.
             #[allow(unused_mut, unused_variables, reason = "some kinds have no fields")]
             pub fn parse(kind: u16, bytes: &'a [u8]) -> Result<Option<Self>, FrameError> {
                 let mut body = Body::new(bytes, limits());
@@ -54,20 +54,20 @@ macro_rules! frames {
 }
 
 frames! {
-    /// What a caller sends, but for data.
+    /// Frame from a caller, other than data.
     CallerFrame<'a> {
-        /// Opens the connection: which versions, which group, who calls, and who is meant.
+        /// Opens the connection: versions, group, caller, and the expected callee.
         0x0001 Hello {
             version_min: u16, version_max: u16, group: &'a [u8], caller: &'a [u8], caller_id: u16, callee: &'a [u8],
             callee_id: u16
         }
-        /// Calls a handler. As many bytes follow as data as it says.
+        /// Calls a handler. `payload_bytes` bytes of data follow.
         0x0002 Request { deadline_ms: u64, payload_bytes: u64, handler: &'a [u8] }
-        /// The same, and nobody waits for an answer: it has the mark [`FLAG_ONE_WAY`], too.
+        /// Calls a handler without a response; the frame has the flag [`FLAG_ONE_WAY`].
         0x0003 Notice { deadline_ms: u64, payload_bytes: u64, handler: &'a [u8] }
-        /// Nobody waits for the answer any more.
+        /// The caller does not wait for the response any more.
         0x0004 Cancel {}
-        /// Asks for a sign of life.
+        /// Requests a pong.
         0x0005 Ping { nonce: u64 }
         /// There will be no further requests.
         0x0006 Goodbye {}
@@ -75,19 +75,19 @@ frames! {
 }
 
 frames! {
-    /// What a callee sends, but for data.
+    /// Frame from a callee, other than data.
     CalleeFrame<'a> {
-        /// Takes the caller in: which version, who it is, and how much may be under way.
+        /// Accepts the caller: version, callee, and limits of what may be pending.
         0x8001 Welcome { version: u16, callee: &'a [u8], callee_id: u16, requests_max: u32, bytes_max: u64 }
-        /// Answers: a status (0: as many bytes follow as data as it says), and words where it is none.
+        /// Responds: a status, and a message if it is not 0. With status 0, `payload_bytes` bytes of data follow.
         0x8002 Response { status: u16, payload_bytes: u64, message: &'a [u8] }
-        /// Answers a ping.
+        /// Responds to a ping.
         0x8003 Pong { nonce: u64 }
-        /// Takes no further requests, and answers those that it has.
+        /// Accepts no further requests, and completes the pending ones.
         0x8004 Goodbye {}
-        /// Does not take the caller in, or has to end: why, as a number and in words.
+        /// Refuses the caller, or closes the connection: reason and message.
         0x8005 Refused { why: u16, message: &'a [u8] }
-        /// Behind a Pong: all handler threads are busy, and so many requests wait for one.
+        /// Follows a pong: all handler threads are busy, and this many requests wait for one.
         0x8006 Exhausted { threads: u32, waiting: u32 }
     }
 }

@@ -148,7 +148,7 @@ fn run_watched(shared: &Weak<Shared>, listen: impl FnOnce()) {
     if let Err(panic) = catch_unwind(AssertUnwindSafe(listen))
         && let Some(shared) = shared.upgrade()
     {
-        let message = format!("the thread of signs panicked: {}", panic_text(&*panic));
+        let message = format!("the thread of liveness keys panicked: {}", panic_text(&*panic));
         shared.push_input(Input::LivenessLost(message.into()));
     }
 }
@@ -182,7 +182,7 @@ mod tests {
         run_watched(&Arc::downgrade(&shared), || ());
         assert_eq!(shared.next_input(Duration::ZERO), None);
         run_watched(&Arc::downgrade(&shared), || panic!("provoked"));
-        let why = "the thread of signs panicked: provoked".into();
+        let why = "the thread of liveness keys panicked: provoked".into();
         assert_eq!(shared.next_input(Duration::ZERO), Some(Input::LivenessLost(why)));
     }
 }

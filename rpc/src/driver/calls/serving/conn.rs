@@ -111,8 +111,8 @@ impl Conn {
         if !state.callee.keeps_late_answer(bytes) {
             let bytes_max = self.shared.limits.late_answer_bytes_max;
             return Some(format!(
-                "the answer of {bytes} bytes was dropped: the caller has not read {unread_bytes} bytes of other answers, \
-                 and at most {bytes_max} are kept for it"
+                "the answer of {bytes} bytes was dropped: the caller has not read {unread_bytes} bytes of other \
+                 answers, and at most {bytes_max} are kept for it"
             ));
         }
         let intake = self.shared.intake();

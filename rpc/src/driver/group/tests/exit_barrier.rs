@@ -194,9 +194,9 @@ fn calls_of_a_worker_whose_thread_panicked_say_so() {
     let call = |callee| a.start_call(callee, "hold", Vec::new(), None).expect("made");
     let calls = [call("b"), call("a")];
     let _responders = [&held, &local].map(|held| held.recv_timeout(SOON).expect("asked"));
-    a.panicked("the thread of signs panicked: provoked");
+    a.panicked("the thread of liveness keys panicked: provoked");
     for mut call in calls {
         let why = failure(call.look(SOON).expect("it ends with its worker"));
-        assert_eq!(why, CallFailure::Panicked("the thread of signs panicked: provoked".into()));
+        assert_eq!(why, CallFailure::Panicked("the thread of liveness keys panicked: provoked".into()));
     }
 }
