@@ -139,7 +139,7 @@ mod tests {
             assert_eq!(backlog.lets_read(now, Stored), external);
         }
         assert_eq!(backlog.stalls_at(), Some(stalled));
-        // It took one byte, and something came for it.
+        // It accepted one byte, and more was added.
         backlog.took(stalled, 1);
         backlog.add(stalled, b"xx");
         assert_eq!(backlog.stalls_at(), Some(stalled + CONSOLE_STALL));

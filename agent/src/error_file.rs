@@ -272,7 +272,7 @@ mod tests {
         assert_eq!(with_error_code(b"{\"mess", 1), b"{\"mess");
     }
 
-    /// Whatever a dying worker leaves, reading it ends with an answer.
+    /// Parsing ends with a result for any content that a dying worker leaves.
     #[test]
     fn no_file_is_too_strange() {
         for length in 0..OF_PYTORCH.len() {

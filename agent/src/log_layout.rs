@@ -165,7 +165,8 @@ mod tests {
         }
     }
 
-    /// Redirected, tee'd, of a worker that the console shows; and where each stream goes, with and without files.
+    /// Redirects, tee, and the workers that the console shows; and the destination of each stream, with and without
+    /// files.
     #[test]
     fn each_stream_has_its_place() {
         for (redirects, tee, ranks, with_files, without) in [

@@ -262,7 +262,7 @@ mod tests {
         LogLines::new(b"P:".to_vec(), &needles)
     }
 
-    /// What is shown of an output that comes in these pieces, and its last lines.
+    /// Returns what is shown of an output in these chunks, and its last lines.
     fn shown_of(pieces: &[&[u8]], needles: &[&str]) -> (LineOutput, Vec<String>) {
         let (mut lines, mut out) = (machine(needles), LineOutput::default());
         for chunk in pieces {
@@ -339,7 +339,7 @@ mod tests {
         assert_eq!(pieces.len(), 4);
         assert_eq!(pieces[..3].concat(), line[..line.len() - 6]);
         assert_eq!([pieces[0].len(), pieces[1].len()], [LINE_BYTES_MAX - 1, LINE_BYTES_MAX]);
-        // One that ends where a piece does has no empty piece behind it.
+        // A line that ends where a piece does is not followed by an empty piece.
         let exact = "x".repeat(LINE_BYTES_MAX) + "\nnext\n";
         let (out, _) = shown_of(&[exact.as_bytes()], &[]);
         assert_eq!(out.console.len(), exact.len() + 4);
@@ -387,7 +387,7 @@ mod tests {
         assert!(out.console.is_empty() && out.filtered.is_empty());
     }
 
-    /// Any cut of the same bytes shows the same lines.
+    /// Any division of the same bytes into chunks shows the same lines.
     #[test]
     fn lines_do_not_depend_on_pieces() {
         let characters: [&[u8]; 8] = [b"\n", b"\r", b"\r\n", b"a", b"needle", "é".as_bytes(), b"\xff", b"ne"];
@@ -418,7 +418,7 @@ mod tests {
                 );
                 assert_eq!(last_cut, last, "seed {seed}, {most}");
             }
-            // Nothing is lost or made up but ends of lines.
+            // Only ends of lines are dropped or added.
             let text = |bytes: &[u8]| -> Vec<u8> {
                 bytes.iter().copied().filter(|byte| !b"\r\n".contains(byte)).collect()
             };

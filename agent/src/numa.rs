@@ -219,7 +219,8 @@ mod tests {
     use super::*;
     use alloc::string::ToString;
 
-    /// Two sockets of two nodes of four cores; of a core's two processors the second is 16 behind; two cores share a cache.
+    /// Two sockets of two nodes of four cores. The second processor of a core has a number 16 higher. Two cores share a
+    /// cache.
     fn read(path: &str) -> Option<String> {
         if let Some(node) = path.strip_prefix("/sys/devices/system/node/node") {
             let first: u32 = node.strip_suffix("/cpulist")?.parse::<u32>().ok().filter(|node| *node < 4)? * 4;

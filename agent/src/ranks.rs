@@ -206,7 +206,7 @@ mod tests {
 
     #[test]
     fn the_values_are_those_of_pytorch() {
-        // As Python's json reads them; its writer puts a space behind each comma and colon.
+        // Values in the format of Python's json, which writes a space after each comma and colon.
         let theirs = br#"{"role": "default", "rank": 1, "local_world_size": 2}"#.to_vec();
         let ranks = assign(&[role_info("default", 0, 1), theirs]).expect("sense");
         assert_eq!(ranks[1].role_world_size, 3);

@@ -62,9 +62,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_end_of_all_is_told_once_after_each_stop() {
+    fn the_end_of_all_is_reported_once_after_each_stop() {
         let mut roster = Roster::default();
-        assert!(!roster.poll_empty(), "nobody asked");
+        assert!(!roster.poll_empty(), "no stop was requested");
         roster.stop();
         assert!(roster.poll_empty() && !roster.poll_empty());
         roster.start(3, 2);
@@ -77,14 +77,14 @@ mod tests {
     }
 
     #[test]
-    fn what_is_told_of_others_counts_for_nothing() {
+    fn reports_about_other_workers_are_ignored() {
         let mut roster = Roster::default();
         roster.start(1, 2);
         assert!(!roster.end(0, 0), "of the start before");
         assert!(!roster.end(1, 2), "there is no such worker");
         assert!(roster.end(1, 0) && !roster.end(1, 0), "it ends once");
         assert!(!roster.has(1, 0) && roster.has(1, 1) && !roster.is_empty());
-        // The next start has them all anew, and an old stop is not about them.
+        // The next start has all workers again, and an old stop does not apply to it.
         roster.stop();
         roster.start(2, 1);
         assert!(roster.end(2, 0) && !roster.poll_empty());

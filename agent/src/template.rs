@@ -128,7 +128,7 @@ mod tests {
         ] {
             becomes(text, text);
         }
-        // Names end where letters, digits and underscores do, and their case counts.
+        // Names end at the first other character than letters, digits and underscores, and are case-sensitive.
         becomes("$local_rank2", "$local_rank2");
         becomes("$local_rank-2", "7-2");
         becomes("${Local_Rank}", "${Local_Rank}");

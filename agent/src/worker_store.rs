@@ -72,7 +72,7 @@ mod tests {
     use super::*;
     use AgentStore::{OfRankZero, Shared};
 
-    /// The stores of three starts.
+    /// Returns the stores of three starts.
     fn stores(named: Named, of_rendezvous: AgentStore, round: Option<u64>, nodes: u64) -> [WorkerStore; 3] {
         let mut stores = WorkerStores::new(named, of_rendezvous);
         [0, 1, 2].map(|start| stores.next(round.map(|first| first + start), nodes))

@@ -1,5 +1,5 @@
-//! What is left behind by an agent that restarts its workers. It counts the memory and the descriptors of its process, so
-//! it has a process of its own.
+//! Leaks of an agent that restarts its workers. The test measures the memory and descriptors of its process, so it runs
+//! in a process of its own.
 
 use rendezvous_agent::driver::agent::{
     Agent, AgentEvent, AgentOptions, LocalEntry, LocalOptions, LocalWorkers,
@@ -19,7 +19,7 @@ use std::sync::Arc;
 
 const RESTARTS: u32 = 10_000;
 
-/// Kilobytes of this process that are in memory.
+/// Returns the resident memory of this process in kilobytes.
 fn resident_kb() -> u64 {
     let status = fs::read_to_string("/proc/self/status").expect("proc");
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("a line for it");
@@ -30,7 +30,7 @@ fn open_descriptors() -> usize {
     fs::read_dir("/proc/self/fd").expect("proc").count()
 }
 
-/// An agent whose only worker fails at once, each time.
+/// Creates an agent whose only worker fails at once, each time.
 fn agent(port: u16, folder: &std::path::Path) -> Agent {
     let parameters = RendezvousParameters::new("rdzv", &format!("127.0.0.1:{port}"), "run", 1, 1)
         .expect("valid")
@@ -66,7 +66,7 @@ fn agent(port: u16, folder: &std::path::Path) -> Agent {
 
 #[test]
 fn ten_thousand_restarts_leave_nothing_behind() {
-    // The server of the rendezvous is in this process, and remembers so many changes.
+    // The server of the rendezvous is in this process, and keeps this many changes.
     let mut server = ServerOptions::on("127.0.0.1", 0);
     server.limits.history.changes_max = 1000;
     let server = Server::start(server).expect("a server");
@@ -89,7 +89,7 @@ fn ten_thousand_restarts_leave_nothing_behind() {
     fs::remove_dir_all(&folder).ok();
     assert!(matches!(result.expect("the system does its part").outcome, Outcome::Failed { .. }));
     assert_eq!(failures, RESTARTS + 1);
-    // A connection or a server of the last round may still be on its way out.
+    // A connection or a server of the last round may not have ended yet.
     let (early, late) = (&samples[10..30], &samples[samples.len() - 20..]);
     let opened = |of: &[(usize, u64)]| (of.iter().map(|of| of.0).min(), of.iter().map(|of| of.0).max());
     assert!(opened(late).0 <= opened(early).1, "descriptors: {samples:?}");

@@ -27,7 +27,7 @@ fn recorded(watchdog: Watched, play: impl FnOnce(&mut Stage<Watch<'_>>)) -> Vec<
     events
 }
 
-/// The state, and of a worker's event its rank and process.
+/// Returns the state, and for a worker its rank and process ID.
 fn brief(event: &Value) -> String {
     let metadata = &event["metadata"];
     let state = metadata["state"].as_str().expect("text");
@@ -145,7 +145,7 @@ fn the_watchdog_tells_of_itself() {
         "expiration_time": "1700000000.5", "signal": "9",
     });
     assert_eq!(serde_json::from_str::<Value>(inner).expect("JSON"), wanted);
-    // Whose timer expired has failed, although it ended while all were being stopped.
+    // A worker whose timer expired has failed, although it ended while all were being stopped.
     let ends: Vec<_> = events.iter().map(brief).filter(|brief| brief.contains(" 10")).collect();
     assert_eq!(ends, vec!["START 4 100", "START 5 101", "TERMINATED 4 100", "FAILED 5 101"]);
     let silent = recorded(Watched::No, play);

@@ -7,7 +7,7 @@ use alloc::string::String;
 use alloc::vec::Vec;
 use core::fmt::Write;
 
-/// What is measured while `play` happens, a line for each moment that has something.
+/// Returns the metrics of a `play`, one line for each moment that has some.
 fn measured(
     max_restarts: u32,
     play: impl FnOnce(&mut Stage<&mut dyn FnMut(Instant, &Supervisor, Happened<'_>)>),
@@ -60,7 +60,7 @@ run_failed_no_retries=0 Simplerun.success=1 Simplerun.duration.ms=1380
 
 #[test]
 fn steps_that_fail_say_so() {
-    // No ranks: the agents meet again; then a signal comes.
+    // No ranks: the agents meet again; then a signal arrives.
     let seen = measured(1, |stage| {
         stage.after(0, Input::Begin).meets(10);
         stage.after(7, Input::NotAssigned { call: 2, kind: WaitFailure::Failed, message: "lost".into() });

@@ -159,7 +159,7 @@ mod tests {
         ] {
             assert_eq!(meaning(&event, Some(4)), meant, "{event}");
         }
-        // Of backends without rounds, nothing can be of another one.
+        // With backends that do not number their rounds, an event cannot belong to another one.
         assert_eq!(meaning(&RoundEvent::Excluded { round: 0 }, None), Meaning::Known(Membership::Excluded));
     }
 }

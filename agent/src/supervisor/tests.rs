@@ -21,7 +21,7 @@ fn spec() -> WorkerSpec {
     WorkerSpec { max_restarts: 1, ..WorkerSpec::new(2) }
 }
 
-/// An agent with somebody who does what it asks.
+/// An agent with a driver that performs its outputs.
 struct Play {
     agent: Supervisor,
     now: Instant,
@@ -54,7 +54,7 @@ impl Play {
         self
     }
 
-    /// Time passes, and the agent is called when it asks for that.
+    /// Lets time pass, and calls the agent whenever it has asked for it.
     fn pass(&mut self, span: Duration) -> &mut Self {
         let end = self.now + span;
         while let Some(due) = self.agent.poll_timeout().filter(|due| (self.now..end).contains(due)) {
@@ -67,7 +67,7 @@ impl Play {
         self.drain()
     }
 
-    /// The agent's process is paused.
+    /// Pauses the agent's process.
     fn pause(&mut self, span: Duration) -> &mut Self {
         self.now = self.now + span;
         self.agent.handle_timeout(self.now);
@@ -104,8 +104,8 @@ impl Play {
         self.running().exited(0, ExitStatus::Code(0)).exited(1, ExitStatus::Code(0)).give(Input::Empty)
     }
 
-    /// What came out since the last look, without what is only told.
-    fn deeds(&mut self) -> Vec<Output> {
+    /// Returns the outputs since the last call, without notices.
+    fn actions(&mut self) -> Vec<Output> {
         self.outputs.drain(..).filter(|output| !matches!(output, Output::Notify(_))).collect()
     }
 
@@ -114,7 +114,7 @@ impl Play {
     }
 }
 
-/// An agent in each of its phases.
+/// Returns an agent in the given phase.
 fn in_phase(phase: Phase) -> Play {
     let mut play = Play::new(spec());
     match phase {
@@ -235,7 +235,7 @@ fn brief(output: &Output) -> String {
     }
 }
 
-/// How an agent is, when it is asked what each input does.
+/// State of an agent before an input of the table.
 #[derive(Clone, Copy)]
 enum Situation {
     In(Phase),
@@ -271,8 +271,8 @@ fn every_input_in_every_phase_is_in_the_snapshot() {
                 Ok(()) => format!("{:?}", play.phase()),
                 Err(error) => format!("error: {error}"),
             };
-            for sim_operation in play.deeds() {
-                row += &format!(" · {}", brief(&sim_operation));
+            for output in play.actions() {
+                row += &format!(" · {}", brief(&output));
             }
             let left = play.agent.restarts_left();
             if left < spent {
@@ -305,12 +305,12 @@ fn a_failure_spends_the_budget_and_a_newcomer_does_not() {
     play.outputs.clear();
     play.pass(Duration::from_millis(10)).exited(0, ExitStatus::Signal(11)).pass(Duration::from_millis(10));
     let reason = Reason::WorkerFailed { worker: ranks(0), exit: ExitStatus::Signal(11) };
-    assert_eq!(play.deeds(), [Output::Announce { reason: reason.clone() }, Output::Signal { signal: 15 }]);
+    assert_eq!(play.actions(), [Output::Announce { reason: reason.clone() }, Output::Signal { signal: 15 }]);
     play.exited(1, ExitStatus::Signal(15)).give(Input::Empty);
     let failures = vec![Failed { local_rank: 0, pid: Some(100), exit: ExitStatus::Signal(11), at: at(10) }];
     let (call, group) = (play.call, play.agent.group().clone());
     assert_eq!(
-        play.deeds(),
+        play.actions(),
         [Output::Report { group, failures }, Output::Close { call, leave_mode: LeaveMode::Close }]
     );
     play.give(Input::Closed { call });
@@ -323,21 +323,21 @@ fn what_workers_leave_behind_is_named_and_has_a_short_time() {
     let mut play = Play::new(spec());
     play.running().outputs.clear();
     play.give(Input::Stop(StopCause::Signal(2)));
-    assert_eq!(play.deeds(), [Output::Abandon, Output::Signal { signal: 2 }]);
+    assert_eq!(play.actions(), [Output::Abandon, Output::Signal { signal: 2 }]);
     play.exited(0, ExitStatus::Code(0));
-    assert_eq!(play.deeds(), [], "another worker is still there");
+    assert_eq!(play.actions(), [], "another worker is still there");
     play.pass(Duration::from_secs(10)).exited(1, ExitStatus::Signal(2));
-    assert_eq!(play.deeds(), [], "no process is told twice");
+    assert_eq!(play.actions(), [], "no process gets the signal twice");
     play.pass(Duration::from_millis(99));
-    assert_eq!(play.deeds(), [], "most of what there is follows by itself");
+    assert_eq!(play.actions(), [], "most of what there is follows by itself");
     play.pass(Duration::from_millis(1));
-    assert_eq!(play.deeds(), [Output::NameLeftovers]);
+    assert_eq!(play.actions(), [Output::NameLeftovers]);
     play.outputs.clear();
     play.give(Input::Leftovers { message: "pid 7 (sleep)".into() });
     let message = "pid 7 (sleep); killed in 2.9 s".into();
     assert_eq!(play.outputs.pop(), Some(Output::Notify(Notice::Remark { message })));
     play.pass(Duration::from_millis(2899));
-    assert_eq!(play.deeds(), []);
+    assert_eq!(play.actions(), []);
     play.pass(Duration::from_millis(1));
     let killing = Output::Notify(Notice::Killing { reason: Reason::LeftoverTimeout });
     assert_eq!(play.outputs, [killing, Output::Kill]);
@@ -350,8 +350,8 @@ fn what_workers_leave_behind_has_no_longer_than_the_stop() {
     play.outputs.clear();
     play.exited(0, ExitStatus::Code(0)).exited(1, ExitStatus::Code(0));
     play.pass(Duration::from_millis(100)).pass(Duration::from_millis(1900));
-    assert_eq!(play.deeds(), [Output::NameLeftovers, Output::Kill]);
-    // Nobody is told of what is killed by then.
+    assert_eq!(play.actions(), [Output::NameLeftovers, Output::Kill]);
+    // Processes that are killed already are not named.
     play.outputs.clear();
     play.give(Input::Leftovers { message: "pid 7 (sleep)".into() });
     assert_eq!(play.outputs, []);
@@ -364,26 +364,26 @@ fn a_daemon_delays_a_success_for_a_short_time() {
     let call = play.call;
     play.outputs.clear();
     play.give(Input::Parted { call });
-    assert_eq!(play.deeds(), [Output::Signal { signal: 15 }]);
+    assert_eq!(play.actions(), [Output::Signal { signal: 15 }]);
     play.pass(Duration::from_millis(100));
-    assert_eq!(play.deeds(), [Output::NameLeftovers]);
+    assert_eq!(play.actions(), [Output::NameLeftovers]);
     play.pass(Duration::from_millis(2900));
-    assert_eq!(play.deeds(), [Output::Kill]);
+    assert_eq!(play.actions(), [Output::Kill]);
 }
 
 #[test]
 fn what_workers_that_were_stopped_as_they_started_leave_has_a_short_time_too() {
     let mut play = Play::new(spec());
     play.give(Input::Begin).met().assigned().give(Input::Stop(StopCause::Requested));
-    // One of them did not come to be.
+    // One of them could not be started.
     play.give(Input::Started { local_rank: 0, pid: 100 }).exited(0, ExitStatus::Code(0));
     play.outputs.clear();
     play.pass(Duration::from_secs(5));
-    assert_eq!(play.deeds(), [], "the other one may come up yet");
+    assert_eq!(play.actions(), [], "the other one may come up yet");
     let message = "a stop was asked for".into();
     play.give(Input::NotStarted { local_rank: 1, start_failure: StartFailure::Passing, message });
     play.pass(Duration::from_millis(100)).pass(Duration::from_millis(2900));
-    assert_eq!(play.deeds(), [Output::NameLeftovers, Output::Kill]);
+    assert_eq!(play.actions(), [Output::NameLeftovers, Output::Kill]);
 }
 
 #[test]
@@ -397,10 +397,10 @@ fn a_worker_whose_timer_expired_has_failed_however_it_ends_then() {
         "watchdog: timer a#1 (set for 1.5 s by pid 101) of rank 5 (local rank 1) expired"
     );
     play.outputs.clear();
-    // Both end after they were told to.
+    // Both end after they were sent the signal.
     play.pass(Duration::from_millis(1)).exited(0, ExitStatus::Signal(15)).exited(1, ExitStatus::Signal(9));
     play.give(Input::Empty);
-    let report = play.deeds().into_iter().find_map(|output| match output {
+    let report = play.actions().into_iter().find_map(|output| match output {
         Output::Report { failures, .. } => Some(failures),
         _ => None,
     });
@@ -421,25 +421,25 @@ fn a_budget_of_none_is_legal() {
 }
 
 #[test]
-fn who_does_not_listen_is_killed_and_who_outlives_that_is_given_up() {
+fn a_worker_that_ignores_the_signal_is_killed_and_one_that_survives_is_abandoned() {
     let mut play = Play::new(spec());
     play.running().give(Input::Member(Membership::RoundOver { message: "over".into() }));
     assert_eq!(play.agent.deadline(), Some(play.now + STOP));
     play.outputs.clear();
     play.pass(STOP - Duration::from_millis(1));
-    assert_eq!(play.deeds(), []);
+    assert_eq!(play.actions(), []);
     play.pass(Duration::from_millis(1));
-    assert_eq!(play.deeds(), [Output::Kill]);
+    assert_eq!(play.actions(), [Output::Kill]);
     play.exited(0, ExitStatus::Signal(9)).pass(Duration::from_secs(5));
     let left = Left(vec![101]);
     assert_eq!(left.to_string(), "the worker of pid 101 is still there");
     assert!(
         play.outputs.contains(&Output::Notify(Notice::GaveUp { since: STOP + Duration::from_secs(5), left }))
     );
-    // What lives on may hold what another start needs.
+    // Surviving processes may hold what another start needs.
     assert_eq!((play.phase(), play.agent.deadline()), (Phase::Closing, None));
     assert_eq!(play.agent.outcome(), Some(&Outcome::Failed { reason: Reason::GaveUp }));
-    assert!(play.deeds().contains(&Output::Announce { reason: Reason::GaveUp }));
+    assert!(play.actions().contains(&Output::Announce { reason: Reason::GaveUp }));
 }
 
 #[test]
@@ -461,8 +461,8 @@ fn a_start_that_comes_to_nothing_is_a_failure() {
     assert_eq!(play.agent.deadline(), Some(play.now + play.agent.spec().start_timeout));
     play.pass(play.agent.spec().start_timeout);
     assert_eq!((play.phase(), play.agent.restarts_left()), (Phase::Restarting, 0));
-    assert_eq!(play.deeds(), [Output::Signal { signal: 15 }]);
-    // A start that is done in time has no deadline any more.
+    assert_eq!(play.actions(), [Output::Signal { signal: 15 }]);
+    // A start that is complete in time has no deadline any more.
     assert_eq!(in_phase(Phase::Running).agent.deadline(), None);
 }
 
@@ -486,7 +486,7 @@ fn a_system_without_room_is_not_asked_again_at_once() {
         play.pass(Duration::from_secs(seconds));
         assert_eq!(play.phase(), Phase::Meeting);
     }
-    // Once all run, it begins anew; and whoever stops the agent does not wait for that.
+    // The pauses start over once all workers run, and a stop does not wait for them.
     play.met().assigned().started().exited(0, ExitStatus::Code(1)).give(Input::Empty);
     assert_eq!(play.phase(), Phase::Meeting, "workers that fail are started anew at once");
     not_started(&mut play);
@@ -496,25 +496,25 @@ fn a_system_without_room_is_not_asked_again_at_once() {
 }
 
 #[test]
-fn the_first_signal_leaves_those_their_time_who_end_anyway() {
+fn the_first_signal_leaves_workers_that_are_ending_their_time() {
     let mut play = Play::new(WorkerSpec { max_restarts: 0, ..spec() });
     play.running().exited(0, ExitStatus::Code(1));
     play.pass(DEATH_NEWS_DELAY_MAX);
     assert_eq!(play.phase(), Phase::Ending);
     play.outputs.clear();
     play.give(Input::Stop(StopCause::Signal(15)));
-    assert_eq!(play.deeds(), [], "they were told so already");
+    assert_eq!(play.actions(), [], "they have got this signal already");
     play.give(Input::Stop(StopCause::Signal(15)));
-    assert_eq!(play.deeds(), [Output::Kill]);
+    assert_eq!(play.actions(), [Output::Kill]);
     let mut play = Play::new(WorkerSpec { max_restarts: 0, ..spec() });
     play.running().exited(0, ExitStatus::Code(1)).pass(DEATH_NEWS_DELAY_MAX).outputs.clear();
     play.give(Input::Stop(StopCause::Signal(2)));
-    assert_eq!(play.deeds(), [Output::Signal { signal: 2 }], "another signal may say more to them");
+    assert_eq!(play.actions(), [Output::Signal { signal: 2 }], "another signal may say more to them");
     assert!(matches!(play.agent.outcome(), Some(Outcome::Failed { .. })));
 }
 
 #[test]
-fn who_ended_has_started_whether_or_not_that_was_told() {
+fn a_worker_that_ended_counts_as_started() {
     let mut play = in_phase(Phase::Starting);
     play.exited(0, ExitStatus::Code(0)).exited(1, ExitStatus::Code(0));
     assert_eq!(play.phase(), Phase::ExitBarrier);
@@ -526,23 +526,27 @@ fn a_stop_timeout_of_nothing_kills_at_once() {
     play.running();
     play.outputs.clear();
     play.exited(0, ExitStatus::Code(1));
-    assert_eq!(play.deeds(), [Output::Kill]);
+    assert_eq!(play.actions(), [Output::Kill]);
 }
 
 #[test]
 fn a_second_signal_ends_it_at_once() {
     let mut play = in_phase(Phase::Running);
     play.give(Input::Stop(StopCause::Signal(2)));
-    assert_eq!(play.deeds(), [Output::Abandon, Output::Signal { signal: 2 }], "the others hear of it first");
+    assert_eq!(
+        play.actions(),
+        [Output::Abandon, Output::Signal { signal: 2 }],
+        "the others are notified first"
+    );
     play.give(Input::Stop(StopCause::Signal(2)));
-    assert_eq!(play.deeds(), [Output::Kill]);
+    assert_eq!(play.actions(), [Output::Kill]);
     play.give(Input::Stop(StopCause::Signal(2)));
-    assert_eq!(play.deeds(), []);
+    assert_eq!(play.actions(), []);
     play.give(Input::Empty);
     let call = play.call;
-    assert_eq!(play.deeds(), [Output::Close { call, leave_mode: LeaveMode::Leave }]);
+    assert_eq!(play.actions(), [Output::Close { call, leave_mode: LeaveMode::Leave }]);
     play.give(Input::Stop(StopCause::Signal(2)));
-    assert_eq!(play.deeds(), [Output::Cancel { call }, Output::Over]);
+    assert_eq!(play.actions(), [Output::Cancel { call }, Output::Over]);
     assert_eq!(play.agent.outcome(), Some(&Outcome::Stopped { cause: StopCause::Signal(2) }));
 }
 
@@ -552,13 +556,13 @@ fn a_signal_while_workers_are_stopped_runs_on_the_same_clock() {
     let until = play.agent.deadline();
     play.pass(Duration::from_secs(10)).give(Input::Stop(StopCause::Signal(3)));
     assert_eq!((play.phase(), play.agent.deadline()), (Phase::Ending, until));
-    assert_eq!(play.deeds(), [Output::Abandon, Output::Signal { signal: 3 }]);
+    assert_eq!(play.actions(), [Output::Abandon, Output::Signal { signal: 3 }]);
 }
 
 #[test]
-fn only_who_is_stopped_with_work_undone_abandons_the_round() {
+fn only_an_agent_stopped_with_work_undone_abandons_the_round() {
     for (phase, abandons) in [
-        // There may be a round with it that it has not heard of.
+        // It may be in a round whose start has not been reported.
         (Phase::Meeting, true),
         (Phase::Assigning, true),
         (Phase::Starting, true),
@@ -570,16 +574,16 @@ fn only_who_is_stopped_with_work_undone_abandons_the_round() {
     ] {
         let mut play = in_phase(phase);
         play.give(Input::Stop(StopCause::Requested));
-        assert_eq!(play.deeds().contains(&Output::Abandon), abandons, "{phase:?}");
+        assert_eq!(play.actions().contains(&Output::Abandon), abandons, "{phase:?}");
         if phase == Phase::Meeting {
             let mut play = in_phase(phase);
             play.give(Input::GuardLost { message: "blind".into() });
-            assert!(play.deeds().contains(&Output::Abandon), "it cannot announce anything");
+            assert!(play.actions().contains(&Output::Abandon), "it cannot announce anything");
         }
     }
     let mut play = Play::new(WorkerSpec { max_restarts: 0, ..spec() });
     play.running().exited(0, ExitStatus::Code(1));
-    assert!(!play.deeds().contains(&Output::Abandon), "a failure is announced");
+    assert!(!play.actions().contains(&Output::Abandon), "a failure is announced");
 }
 
 #[test]
@@ -598,12 +602,12 @@ fn workers_that_end_before_all_are_started_count() {
 }
 
 #[test]
-fn success_is_told_to_all_and_closes_the_run() {
+fn success_closes_the_run() {
     let mut play = in_phase(Phase::ExitBarrier);
     let call = play.call;
     play.give(Input::Parted { call });
     let call = play.call;
-    assert_eq!(play.deeds(), [Output::Close { call, leave_mode: LeaveMode::Close }]);
+    assert_eq!(play.actions(), [Output::Close { call, leave_mode: LeaveMode::Close }]);
     play.give(Input::Closed { call });
     assert_eq!(play.agent.outcome(), Some(&Outcome::Succeeded { missing: None }));
     assert_eq!(play.agent.group().state, WorkerState::Succeeded);
@@ -621,7 +625,7 @@ fn a_restart_that_a_peers_death_has_cost_is_given_back() {
     assert!(play.outputs.contains(&Output::Notify(Notice::Remark { message })));
     play.give(Input::Empty).met().assigned().started();
     assert_eq!((play.agent.group().attempt, play.agent.group().restart_count), (1, 0));
-    // Nobody is killed for missing a peer, and who makes room for another round has not died.
+    // A worker is not killed by missing a peer, and a node that leaves for another round has not died.
     let restart = |exits: &[ExitStatus], news: Input| {
         let mut play = Play::new(spec());
         play.running();
@@ -637,13 +641,13 @@ fn a_restart_that_a_peers_death_has_cost_is_given_back() {
     assert_eq!(restart(&[ExitStatus::Signal(9)], died()), 0);
     assert_eq!(restart(&[ExitStatus::Code(1), ExitStatus::Signal(11)], died()), 0);
     assert_eq!(restart(&[ExitStatus::Code(1)], Input::Member(Membership::NodesWaiting { nodes: 1 })), 0);
-    // What came back late is no excuse for the next failure.
+    // A late report does not excuse the next failure.
     let mut play = in_phase(Phase::Restarting);
     play.give(Input::Empty).met().assigned().started().give(died());
     assert_eq!((play.phase(), play.agent.restarts_left()), (Phase::Restarting, 1));
 }
 
-/// An agent of several, whose group is stopped since a worker has failed.
+/// An agent of several, whose group is being stopped because a worker has failed.
 fn excusable_restart() -> Play {
     let mut play = Play::new(spec());
     play.running().exited(1, ExitStatus::Code(1)).outputs.clear();
@@ -657,7 +661,7 @@ fn suspects() -> Play {
     play.running().outputs.clear();
     play.exited(0, ExitStatus::Code(1));
     assert_eq!((play.phase(), play.agent.outcome()), (Phase::Ending, None));
-    assert_eq!(play.deeds(), [Output::Signal { signal: 15 }], "nobody hears of it yet");
+    assert_eq!(play.actions(), [Output::Signal { signal: 15 }], "it is not announced yet");
     assert_eq!(play.agent.deadline(), Some(play.now + DEATH_NEWS_DELAY_MAX));
     play
 }
@@ -667,17 +671,17 @@ fn a_peers_death_saves_the_job_that_its_consequence_would_have_ended() {
     let died = || Input::Member(Membership::PeerDied { message: "node b died".into() });
     let mut play = suspects();
     play.give(died());
-    assert_eq!((play.phase(), play.deeds()), (Phase::Restarting, vec![]));
+    assert_eq!((play.phase(), play.actions()), (Phase::Restarting, vec![]));
     assert_eq!(play.agent.deadline(), Some(play.now + STOP), "they are being stopped still");
     play.give(Input::Empty);
     assert_eq!(play.phase(), Phase::Meeting);
-    // The same when nothing lives any more.
+    // The same when no process is alive any more.
     let mut play = suspects();
     play.exited(1, ExitStatus::Signal(15)).give(Input::Empty);
     assert_eq!(play.phase(), Phase::Ending, "the word may come");
     play.give(died());
     let call = play.call;
-    assert_eq!((play.phase(), play.deeds().pop()), (Phase::Meeting, Some(Output::Meet { call })));
+    assert_eq!((play.phase(), play.actions().pop()), (Phase::Meeting, Some(Output::Meet { call })));
 }
 
 #[test]
@@ -687,7 +691,11 @@ fn without_a_death_the_job_fails_soon_whatever_its_workers_do() {
     let announced = Output::Announce { reason };
     let mut play = suspects();
     play.pass(DEATH_NEWS_DELAY_MAX);
-    assert_eq!(play.deeds(), core::slice::from_ref(&announced), "nobody waits for workers that do not end");
+    assert_eq!(
+        play.actions(),
+        core::slice::from_ref(&announced),
+        "the announcement does not wait for workers that do not end"
+    );
     assert_eq!((play.phase(), play.agent.outcome()), (Phase::Ending, failed.as_ref()));
     play.give(Input::Empty);
     assert_eq!(play.phase(), Phase::Closing);
@@ -695,8 +703,8 @@ fn without_a_death_the_job_fails_soon_whatever_its_workers_do() {
     play.give(Input::Empty).outputs.clear();
     play.pass(DEATH_NEWS_DELAY_MAX);
     let call = play.call;
-    assert_eq!(play.deeds(), [announced.clone(), Output::Close { call, leave_mode: LeaveMode::Close }]);
-    // What makes it certain before.
+    assert_eq!(play.actions(), [announced.clone(), Output::Close { call, leave_mode: LeaveMode::Close }]);
+    // Events that make it certain before.
     let crashed = Input::Exited { local_rank: 1, exit: ExitStatus::Signal(11), at: at(0), was_ending: false };
     let lost = Input::Member(Membership::ServerLost { message: "gone".into() });
     let others = Input::Member(Membership::JobFailed { message: "b".into() });
@@ -704,7 +712,7 @@ fn without_a_death_the_job_fails_soon_whatever_its_workers_do() {
     for input in [crashed, lost, others, unseen, Input::Stop(StopCause::Requested)] {
         let mut play = suspects();
         play.give(input);
-        assert_eq!((play.deeds().first(), play.agent.outcome()), (Some(&announced), failed.as_ref()));
+        assert_eq!((play.actions().first(), play.agent.outcome()), (Some(&announced), failed.as_ref()));
     }
     let mut play = suspects();
     play.give(Input::Member(Membership::RoundOver { message: "over".into() }));
@@ -712,14 +720,14 @@ fn without_a_death_the_job_fails_soon_whatever_its_workers_do() {
 }
 
 #[test]
-fn the_end_of_a_round_costs_no_restart_however_it_is_heard() {
+fn the_end_of_a_round_costs_no_restart_however_it_is_reported() {
     let mut play = Play::new(WorkerSpec { max_restarts: 0, ..spec() });
     play.give(Input::Begin).met();
     let call = play.call;
     play.give(Input::NotAssigned { call, kind: WaitFailure::RoundOver, message: "round 0 is over".into() });
     assert_eq!((play.phase(), play.agent.outcome()), (Phase::Meeting, None));
     let call = play.call;
-    assert_eq!(play.deeds().pop(), Some(Output::Meet { call }));
+    assert_eq!(play.actions().pop(), Some(Output::Meet { call }));
 }
 
 #[test]
@@ -732,7 +740,7 @@ fn without_news_of_deaths_nothing_is_in_doubt() {
     play.exited(0, ExitStatus::Code(1));
     let reason = Reason::WorkerFailed { worker: ranks(0), exit: ExitStatus::Code(1) };
     assert_eq!(play.agent.outcome(), Some(&Outcome::Failed { reason }));
-    // A restart that was spent is given back all the same to who happens to hear of a death.
+    // A spent restart is given back all the same if a death happens to be reported.
     let mut play = Play::new(spec());
     play.give(Input::Begin);
     let call = play.call;
@@ -752,7 +760,7 @@ fn a_start_that_lacks_nothing_waits_for_no_room() {
     let mut play = Play::new(WorkerSpec { max_restarts: 9, ..spec() });
     play.give(Input::Begin).met().assigned().give(no_room()).give(Input::Empty);
     assert_eq!((play.phase(), play.agent.deadline()), (Phase::Restarting, Some(play.now + RESOURCE_BACKOFF)));
-    // The next one has room, and ends for another reason before all run.
+    // The next start has resources, and ends for another reason before all workers run.
     play.pass(RESOURCE_BACKOFF).met().assigned().exited(0, ExitStatus::Code(1)).give(Input::Empty);
     assert_eq!(play.phase(), Phase::Meeting);
     // So the row has ended.
@@ -761,7 +769,7 @@ fn a_start_that_lacks_nothing_waits_for_no_room() {
 }
 
 #[test]
-fn the_time_of_each_phase_of_a_restart_is_told() {
+fn the_time_of_each_phase_of_a_restart_is_reported() {
     let ms = Duration::from_millis;
     let mut play = Play::new(spec());
     play.running().pass(ms(100));

@@ -22,7 +22,7 @@ fn at(seconds: f64) -> Duration {
 }
 
 fn expired(pid: u32, scope: &str, expires: f64, signal: i32) -> ExpiredTimer {
-    // They are set at the beginning of time.
+    // They are set at time 0.
     let (scope, expires) = (scope.into(), at(expires));
     ExpiredTimer { pid, local_rank: None, scope, expires, span: expires, signal }
 }
@@ -138,7 +138,7 @@ fn a_line_without_an_end_takes_no_room() {
     watchdog.read(format!("\n{}", line(1, "a", 1.0, 9)).as_bytes(), &mut |_| true);
     assert_eq!((watchdog.next_refusal(), watchdog.next_refusal()), (Some(Refusal::TooLong), None));
     assert_eq!(watchdog.len(), 1, "the next line is whole");
-    // As long as it may be.
+    // The longest valid line.
     let scope = "s".repeat(LINE_BYTES_MAX - (line(2, "", 1.0, 9).len() - 1));
     watchdog.read(line(2, &scope, 1.0, 9).as_bytes(), &mut |_| true);
     assert_eq!((watchdog.next_refusal(), watchdog.len()), (None, 2));
@@ -171,7 +171,7 @@ fn there_is_a_bound() {
     assert_eq!((watchdog.len(), watchdog.next_refusal()), (TIMERS_MAX, None), "there is room again");
 }
 
-/// Against a list of all timers that is searched from its beginning to its end.
+/// Compares with a list of all timers that is searched linearly.
 #[test]
 fn thousands_of_timers_are_as_a_plain_list_has_them() {
     let mut rng = Rng::new(7);
@@ -232,7 +232,7 @@ fn a_pause_of_the_agent_costs_no_timer_its_time() {
     assert_eq!((watchdog.due(), watchdog.len()), (Some(at(40.0)), 1));
     watchdog.forget(2);
     looks(&mut watchdog, 27_000);
-    // Nobody has to look while no timer runs.
+    // No check is needed while no timer runs.
     watchdog.wake(Instant::from_millis(99_000), at(20.0));
     watchdog.read(line(3, "a", 50.0, 9).as_bytes(), &mut |_| true);
     watchdog.rest(Instant::from_millis(99_000));

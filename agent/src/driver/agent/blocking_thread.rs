@@ -190,7 +190,7 @@ mod tests {
         }
     }
 
-    /// A thread whose calls only end when they are cancelled.
+    /// Starts a thread whose calls only end when they are cancelled.
     fn waiting(notify: mpsc::Sender<u32>) -> BlockingThread<u32> {
         let canceller = Canceller::default();
         let ends = canceller.clone();
@@ -216,18 +216,18 @@ mod tests {
     #[test]
     fn a_new_ask_ends_the_call_before_it() {
         let (notify, event) = mpsc::channel();
-        let mut errands = waiting(notify);
+        let mut blocking_thread = waiting(notify);
         for ask in 0..100 {
-            errands.ask(ask);
+            blocking_thread.ask(ask);
             let got = loop {
                 if let Ok(got) = event.recv_timeout(Duration::from_millis(2)) {
                     break got;
                 }
-                errands.interrupt_call();
+                blocking_thread.interrupt_call();
             };
             assert_eq!(got, ask);
         }
-        assert!(!errands.is_busy());
+        assert!(!blocking_thread.is_busy());
     }
 
     #[test]
@@ -247,25 +247,26 @@ mod tests {
                 }
             }
         };
-        let mut errands = BlockingThread::start("rdzv-test", interrupt, body, |_| {}).expect("a thread");
+        let mut blocking_thread =
+            BlockingThread::start("rdzv-test", interrupt, body, |_| {}).expect("a thread");
         for ask in 1..100_000 {
             last.store(ask, Ordering::SeqCst);
-            errands.ask(ask);
-            while errands.is_busy() {
-                errands.interrupt_call();
+            blocking_thread.ask(ask);
+            while blocking_thread.is_busy() {
+                blocking_thread.interrupt_call();
             }
         }
-        // The end interrupts whatever there is.
+        // Dropping it cancels the current task, so this is checked before.
         assert_eq!(hits.load(Ordering::SeqCst), 0);
     }
 
     #[test]
     fn dropping_ends_the_thread() {
         let (notify, event) = mpsc::channel();
-        let mut errands = waiting(notify);
-        errands.ask(1);
+        let mut blocking_thread = waiting(notify);
+        blocking_thread.ask(1);
         assert_eq!(event.recv_timeout(Duration::from_secs(20)), Ok(1));
-        drop(errands);
-        assert!(event.recv().is_err(), "the thread is gone, and its end of the channel");
+        drop(blocking_thread);
+        assert!(event.recv().is_err(), "the thread has ended, and dropped its end of the channel");
     }
 }

@@ -367,16 +367,16 @@ mod tests {
 
     const SOON: Duration = Duration::from_secs(20);
 
-    /// Says what it is asked.
+    /// Hooks that report their calls to the test.
     struct Said {
         said: mpsc::Sender<String>,
-        tellers: mpsc::Sender<WorkerEventSender>,
+        senders: mpsc::Sender<WorkerEventSender>,
         can_start: Result<(), (StartFailure, Box<str>)>,
     }
 
     impl WorkerHooks for Said {
         fn begin(&mut self, event_sender: WorkerEventSender) {
-            self.tellers.send(event_sender).unwrap_or_default();
+            self.senders.send(event_sender).unwrap_or_default();
         }
         fn start(&mut self, order: &StartOrder) -> Result<(), (StartFailure, Box<str>)> {
             let has = |variable: &str| {
@@ -399,8 +399,11 @@ mod tests {
         }
     }
 
-    /// Whose `kill` does not come back until it is told.
-    struct Slow(mpsc::Receiver<()>, #[expect(dead_code, reason = "held: its end is heard")] mpsc::Sender<()>);
+    /// Hooks whose `kill` does not return until the test allows it.
+    struct Slow(
+        mpsc::Receiver<()>,
+        #[expect(dead_code, reason = "held: the test sees when it is dropped")] mpsc::Sender<()>,
+    );
 
     impl WorkerHooks for Slow {
         fn begin(&mut self, _: WorkerEventSender) {}
@@ -423,12 +426,12 @@ mod tests {
 
     impl Rig {
         fn new(can_start: Result<(), (StartFailure, Box<str>)>) -> Self {
-            let ((say, said), (notify, tellers)) = (mpsc::channel(), mpsc::channel());
-            let hooks = Said { said: say, tellers: notify, can_start };
+            let ((say, said), (notify, senders)) = (mpsc::channel(), mpsc::channel());
+            let hooks = Said { said: say, senders: notify, can_start };
             let mut workers =
                 ForeignWorkers::new(Box::new(hooks), "here".into(), Devices::All).expect("room");
             workers.begin(Clock::new());
-            let event_sender = tellers.recv_timeout(SOON).expect("it begins");
+            let event_sender = senders.recv_timeout(SOON).expect("it begins");
             let worker = |local_rank: u32| Worker {
                 local_rank,
                 global_rank: 4 + u64::from(local_rank),
@@ -468,7 +471,7 @@ mod tests {
         }
 
         fn next(&mut self) -> WorkerEvent {
-            // It may be readable without need, for what was told last.
+            // The descriptor may be readable for an event that has been returned already.
             loop {
                 assert!(becomes_readable(self.workers.fd(), SOON), "there is something");
                 if let Some(event) = self.workers.next_event() {
@@ -484,14 +487,14 @@ mod tests {
     }
 
     #[test]
-    fn hooks_are_asked_and_what_they_tell_is_heard() {
+    fn hooks_are_called_and_their_events_are_reported() {
         let mut rig = Rig::new(Ok(()));
         rig.start();
         assert_eq!(rig.take_event(), "start 7 5 99");
         let started = WorkerEvent::Started { local_rank: 1, pid: 12 };
         rig.notify(6, WorkerEvent::Started { local_rank: 0, pid: 11 });
         rig.notify(7, started.clone());
-        assert_eq!(rig.next(), started, "what is told of another start is passed over");
+        assert_eq!(rig.next(), started, "events of another start are ignored");
         rig.workers.pass(10);
         assert_eq!(rig.take_event(), "pass 10");
         rig.notify(7, exited(1, 3));
@@ -501,10 +504,10 @@ mod tests {
         assert_eq!(rig.take_event(), "signal 15");
         rig.notify(7, exited(1, 0));
         rig.notify(7, exited(0, 0));
-        assert_eq!(rig.next(), exited(0, 0), "an end is heard once");
+        assert_eq!(rig.next(), exited(0, 0), "an exit is reported once");
         assert_eq!(rig.workers.next_event(), Some(WorkerEvent::Empty));
         assert_eq!(rig.workers.next_event(), None);
-        // Nobody lives who could be told; the next thing that is asked says so.
+        // No worker lives to which a signal could be sent. The next call of a hook proves that.
         rig.workers.signal(15);
         assert_eq!(rig.workers.next_event(), Some(WorkerEvent::Empty));
         rig.workers.pass(12);
@@ -517,7 +520,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_cannot_start_them_says_so_once() {
+    fn hooks_that_cannot_start_workers_report_it_once() {
         let mut rig = Rig::new(Err((StartFailure::Passing, "no nodes".into())));
         rig.start();
         assert_eq!(rig.take_event(), "start 7 5 99");
@@ -531,7 +534,7 @@ mod tests {
     }
 
     #[test]
-    fn workers_that_are_dropped_are_killed_and_their_hooks_gone() {
+    fn dropped_workers_are_killed_and_their_hooks_dropped() {
         let mut rig = Rig::new(Ok(()));
         rig.start();
         assert_eq!(rig.take_event(), "start 7 5 99");
@@ -540,7 +543,7 @@ mod tests {
         // The program may end now.
         assert_eq!(said.try_recv().as_deref(), Ok("kill"));
         assert_eq!(said.try_recv(), Err(mpsc::TryRecvError::Disconnected), "the hooks are dropped");
-        // Nobody listens, and that is no trouble.
+        // The receiver is gone, which is no error.
         event_sender.notify(ForeignEvent {
             attempt: 7,
             event: exited(0, 0),
@@ -550,7 +553,7 @@ mod tests {
     }
 
     #[test]
-    fn hooks_that_do_not_come_back_are_left_behind() {
+    fn hooks_that_do_not_return_are_detached() {
         let ((go, wait), (held, departed)) = (mpsc::channel(), mpsc::channel());
         let mut rig = Rig::new(Ok(()));
         rig.workers =

@@ -250,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn who_asks_is_told_what_is_shown() {
+    fn a_client_gets_the_health_that_was_published() {
         let server = start();
         let answer = ask(&server, &[b"GET / HT", b"TP/1.1\r\n", b"\r\n"]);
         assert!(
@@ -265,16 +265,16 @@ mod tests {
     }
 
     #[test]
-    fn who_is_slow_holds_up_nobody_for_long() {
+    fn a_slow_client_does_not_block_others_for_long() {
         let server = start();
         let mut slow: Vec<TcpStream> = (0..CONNECTIONS_MAX).map(|_| connect(&server)).collect();
         for stream in &mut slow {
             stream.write_all(b"GET").expect("it reads");
         }
-        // All places are taken, until their time is over.
+        // All connections are in use until they time out.
         assert!(ask(&server, &[b"GET / HTTP/1.1\r\n\r\n"]).starts_with("HTTP/1.1 200 "));
         for mut stream in slow {
-            // Closed without an answer; with bytes that nobody read it may be reset.
+            // Closed without a response. A connection with unread bytes may be reset.
             let mut answer = Vec::new();
             let read = stream.read_to_end(&mut answer);
             assert!(
@@ -285,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn it_ends_although_somebody_is_still_there() {
+    fn it_ends_with_an_open_connection() {
         let server = start();
         let mut stream = connect(&server);
         stream.write_all(b"GET").expect("it reads");

@@ -1,4 +1,4 @@
-//! Agents with real processes, around a server of this process.
+//! Agents with real processes and a server in this process.
 
 use super::*;
 use crate::driver::loop_member::{AgentLoop, LoopAgentEvent};
@@ -24,7 +24,7 @@ use std::{fs, process};
 
 const SOON: std::time::Duration = std::time::Duration::from_secs(30);
 
-/// A folder of a test's own, where its workers tell what they do.
+/// A folder of one test, in which its workers write files.
 struct Folder(PathBuf);
 
 impl Folder {
@@ -36,7 +36,7 @@ impl Folder {
         Self(path)
     }
 
-    /// What workers wrote into a file; a line each, sorted.
+    /// Returns the lines that workers wrote into a file, sorted.
     fn lines(&self, name: &str) -> Vec<String> {
         let text = fs::read_to_string(self.0.join(name)).unwrap_or_default();
         let mut lines: Vec<String> = text.lines().map(ToString::to_string).collect();
@@ -46,12 +46,12 @@ impl Folder {
 }
 
 impl Folder {
-    /// A pipe of that name, and the lines that come through it.
+    /// Creates a named pipe, and returns the lines written to it.
     fn pipe(&self, name: &str) -> mpsc::Receiver<String> {
         let path = self.0.join(name);
         let made = process::Command::new("mkfifo").arg(&path).status().expect("mkfifo runs");
         assert!(made.success());
-        // Open for writing, too: it does not end when nobody else writes.
+        // Opened for writing as well, so that it does not end when the last writer closes it.
         let pipe = fs::File::options().read(true).write(true).open(path).expect("a pipe");
         let (notify, reported) = mpsc::channel();
         thread::spawn(move || {
@@ -108,7 +108,7 @@ impl Job {
         Arc::from(Context::default().create_handler(&parameters).expect("a handler"))
     }
 
-    /// An agent whose workers run `script` in the job's folder.
+    /// Creates an agent whose workers run `script` in the job's folder.
     fn agent(&self, name: &str, nodes: (i64, i64), spec: WorkerSpec, script: &str) -> Agent {
         self.agent_with(name, nodes, spec, script, |_| {})
     }
@@ -172,7 +172,7 @@ impl Job {
     }
 }
 
-/// An agent that its own thread turns.
+/// An agent polled by a thread of its own.
 struct Running {
     control: AgentControl,
     events: mpsc::Receiver<AgentEvent>,
@@ -189,10 +189,10 @@ impl Running {
         Self { control, events, thread }
     }
 
-    /// Waits for something to be told.
+    /// Waits for an event.
     fn until<T>(&self, mut wanted: impl FnMut(&AgentEvent) -> Option<T>) -> T {
         loop {
-            let event = self.events.recv_timeout(SOON).expect("it is told in time");
+            let event = self.events.recv_timeout(SOON).expect("it is reported in time");
             if let Some(found) = wanted(&event) {
                 return found;
             }
@@ -266,7 +266,7 @@ fn a_worker_that_fails_is_started_again_with_all_others() {
     assert_eq!(agent.until_running(), 1);
     let result = agent.result();
     assert_eq!((result.outcome, result.failure), (SUCCEEDED, None));
-    // Of the first start, some may have been stopped before they said anything.
+    // Some workers of the first start may have been stopped before they wrote anything.
     let said = job.folder.lines("said");
     assert_eq!(said[said.len() - 3..], ["1 0", "1 1", "1 2"]);
 }
@@ -287,7 +287,7 @@ fn a_node_by_itself_whose_ranks_are_given_has_a_new_store_for_each_start() {
     assert!(said.iter().all(|line| line.starts_with("127.0.0.1 ") && line.ends_with(" True")), "{said:?}");
 }
 
-/// Whether somebody listens at this port beyond the loopback addresses, by the system's list.
+/// Returns whether a socket listens at this port on another address than loopback, according to `/proc`.
 fn is_open_to_others(port: &str) -> bool {
     let port: u16 = port.parse().expect("a port");
     let loopback = [format!("0100007F:{port:04X}"), format!("00000000000000000000000001000000:{port:04X}")];
@@ -298,17 +298,17 @@ fn is_open_to_others(port: &str) -> bool {
         local.filter(|_| fields.nth(1) == Some("0A"))
     });
     let listening: Vec<&str> = listening.collect();
-    assert!(!listening.is_empty(), "nobody listens at {port}");
+    assert!(!listening.is_empty(), "no socket listens at {port}");
     listening.iter().any(|local| !loopback.iter().any(|address| address == local))
 }
 
 #[test]
-fn a_node_by_itself_opens_its_workers_store_to_nobody_else() {
+fn a_single_node_opens_its_workers_store_to_no_other_host() {
     let job = Job::new();
     let script = "echo $MASTER_ADDR $MASTER_PORT > master$TORCHELASTIC_RESTART_COUNT
         test $TORCHELASTIC_RESTART_COUNT = 0 && exit 1
         echo > ready; exec sleep 1000";
-    // Known by its host's name.
+    // The node is known by its host's name.
     let endpoint = format!("127.0.0.1:{}", job.server.local_addr().port());
     let parameters = RendezvousParameters::new("rdzv", &endpoint, "run", 1, 1).expect("valid");
     let of_rounds = Context::default().create_handler(&parameters.with("is_host", false)).expect("a handler");
@@ -327,7 +327,7 @@ fn a_node_by_itself_opens_its_workers_store_to_nobody_else() {
         agent.control.stop();
         agent.result();
     }
-    // What is asked for is done.
+    // An address given by the user is used.
     let spec = WorkerSpec { max_restarts: 1, ..spec(1) };
     let handler = job.handler("a", (1, 1), 1);
     let agent = Running::new(job.agent_at(Some("this-host"), handler, "a", spec, script, |_| {}));
@@ -340,9 +340,9 @@ fn a_node_by_itself_opens_its_workers_store_to_nobody_else() {
 }
 
 #[test]
-fn when_the_budget_is_spent_the_failure_is_told() {
+fn a_failure_without_restarts_left_is_reported() {
     let job = Job::new();
-    // In arguments two dollars stand for one, as with torchrun.
+    // In arguments `$$` stands for `$`, as with torchrun.
     let script = "test $RANK = 1 && echo 'what went wrong' >&2 && kill -SEGV $$$$; exec sleep 1000";
     let agent = job.run("a", (1, 1), spec(2), script);
     let control = agent.control.clone();
@@ -356,7 +356,7 @@ fn when_the_budget_is_spent_the_failure_is_told() {
     assert_eq!((failure.root.signal(), failure.root.host.as_str()), (Some("SIGSEGV"), "a"));
     assert_eq!(failure.root.stderr_tail, ["what went wrong"]);
     assert_eq!(control.worker_group().state, WorkerState::Failed);
-    // The run is closed for whoever comes later.
+    // The run is closed for agents that join later.
     assert!(job.handler("b", (1, 1), 1).is_closed().expect("the server answers"));
 }
 
@@ -395,7 +395,7 @@ fn a_program_that_is_not_there_ends_the_agent_at_once() {
 }
 
 #[test]
-fn who_hears_late_hears_how_it_was() {
+fn late_events_carry_the_state_of_their_time() {
     let job = Job::new();
     let mut agent = job.agent("a", (1, 1), WorkerSpec { max_restarts: 1, ..spec(1) }, "exit 3");
     while agent.result().is_none() {
@@ -415,9 +415,9 @@ fn who_hears_late_hears_how_it_was() {
 fn another_thread_stops_the_agent() {
     let job = Job::new();
     let ready = job.folder.pipe("ready");
-    // Who is forked just as the signal comes may lose it between fork and exec: what is waited for is there before, and
-    // ends with the worker.
-    let script = "sleep 1000 & trap 'echo told >> said; kill -9 $!; exit 0' TERM; echo $RANK > ready; while :; do wait; done";
+    // A process that is forked just as the signal arrives may lose it between fork and exec. So the shell waits for a
+    // process that exists before, and that ends with the worker.
+    let script = "sleep 1000 & trap 'echo signalled >> said; kill -9 $!; exit 0' TERM; echo $RANK > ready; while :; do wait; done";
     let agent = job.run("a", (1, 1), spec(2), script);
     for _ in 0..2 {
         ready.recv_timeout(SOON).expect("a worker is ready");
@@ -426,13 +426,13 @@ fn another_thread_stops_the_agent() {
     let control = agent.control.clone();
     assert_eq!(agent.result().outcome, Outcome::Stopped { cause: StopCause::Requested });
     assert_eq!(control.worker_group().state, WorkerState::Stopped);
-    assert_eq!(job.folder.lines("said"), ["told", "told"]);
-    // It only left: the others go on.
+    assert_eq!(job.folder.lines("said"), ["signalled", "signalled"]);
+    // The agent only left: the others continue.
     assert!(!job.handler("b", (1, 1), 1).is_closed().expect("the server answers"));
 }
 
 #[test]
-fn who_does_not_stop_in_time_is_killed() {
+fn workers_that_do_not_stop_in_time_are_killed() {
     let job = Job::new();
     let spec = WorkerSpec { stop_timeout: Duration::from_millis(100), ..spec(2) };
     let ready = job.folder.pipe("ready");
@@ -466,13 +466,13 @@ fn a_node_that_comes_later_makes_a_round_of_all() {
 }
 
 #[test]
-fn a_failure_that_is_final_ends_the_others_with_its_words() {
+fn a_final_failure_ends_the_other_agents_with_its_message() {
     let job = Job::new();
     let script = "test $GROUP_RANK = 1 && exit 9; exec sleep 1000";
     let (first, second) = (job.run("a", (2, 2), spec(1), script), job.run("b", (2, 2), spec(1), script));
-    let verdicts = [first.result().outcome, second.result().outcome];
+    let outcomes = [first.result().outcome, second.result().outcome];
     let mut address = 0;
-    for outcome in verdicts {
+    for outcome in outcomes {
         match outcome {
             Outcome::Failed { reason: Reason::WorkerFailed { exit, .. } } => {
                 address += 1;
@@ -517,7 +517,7 @@ fn a_node_that_is_stopped_makes_the_others_meet_again() {
         ready.recv_timeout(SOON).expect("both are in one round");
     }
     second.control.stop();
-    // Its budget is 0, and its worker waits for nobody: only its agent can notice.
+    // The agent has no restarts, and its worker does not wait for peers: only the agent can notice the leave.
     first.until(|event| match event {
         AgentEvent::Notice(Notice::Phase { reason: Reason::PeerDied { .. }, .. }) => Some(()),
         _ => None,
@@ -542,7 +542,7 @@ fn a_server_that_is_lost_ends_the_agent_with_the_reason() {
     drop(folder);
 }
 
-/// What stands between an agent and its server, and breaks every connection when it is told to.
+/// A proxy between an agent and its server, which breaks every connection on request.
 struct Relay {
     port: u16,
     streams: Arc<Mutex<Vec<TcpStream>>>,
@@ -572,7 +572,7 @@ impl Relay {
         Self { port: address, streams }
     }
 
-    /// How many it broke.
+    /// Breaks all connections and returns their number.
     fn break_all(&self) -> usize {
         let streams = core::mem::take(&mut *self.streams.lock().expect("no panic"));
         for stream in &streams {
@@ -598,7 +598,7 @@ fn a_connection_that_breaks_and_comes_back_within_its_grace_changes_nothing() {
             thread::yield_now();
         }
     }
-    // What happens to the run it hears over the connection that it has now: a second node makes a new round.
+    // The agent gets events over its present connection: a second node makes a new round.
     let second = job.run("b", (1, 2), spec(1), script);
     assert!(matches!(agent.until_restarting(), Reason::NodesWaiting { .. } | Reason::RoundOver { .. }));
     assert_eq!(agent.until_running(), 1, "the breaks made no start");
@@ -607,8 +607,8 @@ fn a_connection_that_breaks_and_comes_back_within_its_grace_changes_nothing() {
 }
 
 #[test]
-fn a_peer_that_starts_anew_takes_those_along_that_are_done() {
-    // Two threads of the agent that is done hear of it, each in its own way, and either may be the first.
+fn a_peer_that_restarts_restarts_the_agents_that_are_done() {
+    // Two threads of the agent that has succeeded notice it, in different ways, and either may be the first.
     for _ in 0..12 {
         let job = Job::new();
         let script =
@@ -624,7 +624,7 @@ fn a_peer_that_starts_anew_takes_those_along_that_are_done() {
 }
 
 #[test]
-fn who_is_done_waits_as_long_as_the_others_take() {
+fn an_agent_that_is_done_waits_as_long_as_the_others_take() {
     let job = Job::new();
     let timeout = WorkerSpec { exit_barrier_timeout: Duration::ZERO, ..spec(1) };
     let first = job.run("a", (2, 2), timeout, "exit 0");
@@ -659,10 +659,10 @@ fn a_loop_turns_agents_and_forgets_them() {
 }
 
 #[test]
-fn an_agent_that_is_dropped_leaves_nobody_behind() {
+fn a_dropped_agent_leaves_no_process_behind() {
     let job = Job::new();
     let ready = job.folder.pipe("ready");
-    // The one that left its session holds a lock as long as it lives.
+    // The process that left its session holds a lock as long as it lives.
     let script = "(trap '' TERM; setsid flock lock sh -c 'echo > ready; sleep 1000' &); exec sleep 1000";
     let mut agent = job.agent("a", (1, 1), spec(1), script);
     while agent.supervisor().phase() != Phase::Running {
@@ -671,5 +671,5 @@ fn an_agent_that_is_dropped_leaves_nobody_behind() {
     ready.recv_timeout(SOON).expect("it holds the lock");
     drop(agent);
     let lock = fs::File::open(job.folder.0.join("lock")).expect("it is there");
-    lock.try_lock().expect("nobody holds it any more");
+    lock.try_lock().expect("its holder has ended");
 }

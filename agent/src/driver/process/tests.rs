@@ -18,7 +18,7 @@ fn start() -> Guard {
     Guard::start(&GuardOptions { function, ..GuardOptions::default() }).expect("a guard")
 }
 
-/// The next thing that happens.
+/// Returns the next event.
 #[track_caller]
 fn next_or_lost(guard: &mut Guard) -> Result<GuardEvent, GuardLost> {
     loop {
@@ -34,7 +34,7 @@ fn next(guard: &mut Guard) -> GuardEvent {
     next_or_lost(guard).expect("the guard lives")
 }
 
-/// The process of a worker that is started now.
+/// Returns the process ID of a worker whose start is the next event.
 #[track_caller]
 fn started(guard: &mut Guard, number: u32) -> u32 {
     match next(guard) {
@@ -43,7 +43,7 @@ fn started(guard: &mut Guard, number: u32) -> u32 {
     }
 }
 
-/// How a worker ends, which is the next thing to happen.
+/// Returns the exit of a worker, which is the next event.
 #[track_caller]
 fn ended(guard: &mut Guard, number: u32) -> (ExitStatus, Returned) {
     match next(guard) {
@@ -52,7 +52,7 @@ fn ended(guard: &mut Guard, number: u32) -> (ExitStatus, Returned) {
     }
 }
 
-/// Why a worker is not started.
+/// Returns why a worker could not be started.
 #[track_caller]
 fn refused(guard: &mut Guard, number: u32) -> (SpawnStep, i32) {
     match next(guard) {
@@ -82,17 +82,17 @@ fn at(path: &str) -> Entry<'_> {
     Entry::Path(Path::new(path))
 }
 
-/// A shell that does this, and says it into `stdout`.
+/// A shell that runs a script with this standard output.
 fn saying<'a>(script: &'a [OsString], stdout: &'a PipeWriter) -> Program<'a> {
     Program { arguments: script, stdout: Stdio::Fd(stdout.as_fd()), ..Program::new(at(SHELL)) }
 }
 
-/// A function's scene, and where it tells of itself.
+/// A scene of the tests' function, with this standard output.
 fn playing<'a>(scene: &'a [OsString], stdout: &'a PipeWriter) -> Program<'a> {
     Program { arguments: scene, stdout: Stdio::Fd(stdout.as_fd()), ..Program::new(Entry::Function) }
 }
 
-/// So many bytes, in time.
+/// Reads `count` bytes, or fails after a timeout.
 #[track_caller]
 fn take(from: &mut PipeReader, count: usize) -> Vec<u8> {
     let mut taken = std::vec![0; count];
@@ -106,7 +106,7 @@ fn take(from: &mut PipeReader, count: usize) -> Vec<u8> {
     taken
 }
 
-/// All that is left, in time.
+/// Reads to the end, or fails after a timeout.
 #[track_caller]
 fn rest(from: &mut PipeReader) -> Vec<u8> {
     let mut taken = Vec::new();
@@ -120,7 +120,7 @@ fn rest(from: &mut PipeReader) -> Vec<u8> {
     }
 }
 
-/// The processes that tell of themselves.
+/// Returns the IDs that processes have written.
 #[track_caller]
 fn reported(from: &mut PipeReader, count: usize) -> Vec<u32> {
     let bytes = take(from, 4 * count);
@@ -131,7 +131,7 @@ fn is_dead(pid: u32) -> bool {
     process_state(pid).is_err_and(|error| error.kind() == io::ErrorKind::NotFound)
 }
 
-/// What a program says, in an environment and a place of its own.
+/// Returns the output of a program.
 fn said_by(program: &Program<'_>) -> String {
     let mut guard = start();
     let (mut ours, theirs) = pipe().expect("a pipe");
@@ -165,7 +165,7 @@ fn a_worker_starts_and_ends_and_how_it_ended_is_told() {
             other => panic!("{script}: {other:?}"),
         }
         assert_eq!(next(&mut guard), GuardEvent::Empty);
-        assert!(is_dead(process), "somebody has waited for it");
+        assert!(is_dead(process), "it was reaped");
     }
     assert_eq!(guard.next_event(), Ok(None));
 }
@@ -188,7 +188,7 @@ fn a_worker_has_what_was_asked_for_and_nothing_else() {
     let local = std::env::current_dir().expect("a folder");
     assert_eq!(said_by(&Program { directory: None, ..in_target }).trim_end(), local.to_str().expect("text"));
 
-    // The listing's own descriptor is the fourth; the lifeline is where nothing else comes to be.
+    // The listing's own descriptor is the fourth; the lifeline has a number that is not used otherwise.
     let list = message(&["ls", "/proc/self/fd"]);
     let ls = at("/bin/ls");
     assert_eq!(
@@ -205,7 +205,7 @@ fn a_worker_has_what_was_asked_for_and_nothing_else() {
     feeder.write_all(b"words\n").expect("room");
     assert_eq!(said_by(&Program { stdin: Stdio::Fd(fed.as_fd()), ..null }), "in: words\n/dev/null\n");
 
-    // Signals: none ignored, those asked for blocked (as bits, signal 1 is the lowest). Two are the C library's own.
+    // Signals: none ignored, the requested ones blocked (as bits, signal 1 is the lowest). Two belong to the C library.
     let signals = shell("grep -E 'Sig(Blk|Ign)' /proc/self/status | cut -f2");
     let signals_in = |blocked: &[i32]| -> Vec<u64> {
         let said = said_by(&Program { arguments: &signals, blocked, ..Program::new(at(SHELL)) });
@@ -214,14 +214,14 @@ fn a_worker_has_what_was_asked_for_and_nothing_else() {
     assert_eq!(signals_in(&[]), [0, 0]);
     assert_eq!(signals_in(&[libc::SIGUSR1, 64]), [1 << 63 | 1 << (libc::SIGUSR1 - 1), 0]);
 
-    // A session and a group of its own, beneath the guard.
+    // A session and a group of its own.
     let ids = shell("cut -d' ' -f1,5,6 /proc/$$/stat");
     let said = said_by(&Program { arguments: &ids, ..Program::new(at(SHELL)) });
     let said: Vec<&str> = said.split_whitespace().collect();
     assert!(said.len() == 3 && said.iter().all(|id| *id == said[0]), "{said:?}");
 }
 
-/// A file that a process of its own has written, so that no copy of a descriptor keeps it from being run.
+/// A file that another process has written, so that no open descriptor prevents its execution.
 fn program_file(name: &str, contents: &[u8], mode: &str) -> TemporaryFile {
     let file = TemporaryFile::new(name);
     let mut child = Command::new("sh")
@@ -311,8 +311,8 @@ fn what_is_wrong_by_itself_is_told_at_once() {
     guard.spawn(2, &program).expect("there is room again");
 }
 
-/// An x86-64 program whose one segment lies where no program may be: the system has given up the old program by the time
-/// it sees that.
+/// An x86-64 program whose only segment has an impossible address. The kernel has replaced the old program by the time
+/// it notices that.
 fn misplaced_program() -> Vec<u8> {
     let mut head = Vec::from(*b"\x7fELF\x02\x01\x01\0\0\0\0\0\0\0\0\0");
     let machine = if cfg!(target_arch = "aarch64") { 183_u16 } else { 62 };
@@ -360,7 +360,7 @@ fn a_function_returns_bytes() {
     };
     assert_eq!(end_of(&["panic"]), (ExitStatus::Code(PANICKED), Returned::Nothing));
     assert_eq!(end_of(&["exit", "5"]), (ExitStatus::Code(5), Returned::Nothing));
-    // A child of its holds the file open; nobody waits for that.
+    // A child of the worker holds the file open, which delays nothing.
     assert_eq!(end_of(&["leave"]), (ExitStatus::Code(0), Returned::Bytes(Vec::from(*b"left"))));
 }
 
@@ -380,7 +380,7 @@ fn what_a_function_returns_arrives_whole_or_fails() {
     };
     let whole = Returned::Bytes(std::vec![7; bytes_max]);
     assert_eq!(end_of(&["return", "3000", "0"]), (ExitStatus::Code(0), whole));
-    // A function that has closed the file can return nothing more, and another file under its number stays as it is.
+    // A function that has closed the file can return nothing more, and another file with its number is not changed.
     assert_eq!(end_of(&["close all and return", "0"]), (ExitStatus::Code(0), Returned::Nothing));
     assert_eq!(end_of(&["close all and return", "3"]), (ExitStatus::Code(NOT_RETURNED), Returned::Nothing));
     let too_long = Returned::TooLong { bytes: 3001, bytes_max };
@@ -390,7 +390,7 @@ fn what_a_function_returns_arrives_whole_or_fails() {
     );
     assert_eq!(end_of(&["return", "3001", "0"]), (ExitStatus::Code(NOT_RETURNED), too_long.clone()));
     assert_eq!(end_of(&["return", "3001", "256"]), (ExitStatus::Code(NOT_RETURNED), too_long.clone()));
-    // A failure of its own stays what it is.
+    // The exit code of a failure does not change.
     assert_eq!(end_of(&["return", "3001", "9"]), (ExitStatus::Code(9), too_long));
     // A file may have 1000 bytes.
     let full = Returned::Failed(libc::EFBIG);
@@ -400,7 +400,7 @@ fn what_a_function_returns_arrives_whole_or_fails() {
             .starts_with("the return value of the function could not be transferred: ")
     );
     assert_eq!(end_of(&["return to a small file", "3000"]), (ExitStatus::Code(NOT_RETURNED), full));
-    // It dies when half of the value is there.
+    // It dies when half of the value is written.
     assert_eq!(end_of(&["die while returning"]), (killed_by(libc::SIGKILL), Returned::Nothing));
 }
 
@@ -416,8 +416,7 @@ fn a_function_has_its_call_and_a_world_of_its_own() {
     let pid = started(&mut guard, 77);
     let (status, Returned::Bytes(seen)) = ended(&mut guard, 77) else { panic!("it returns") };
     assert_eq!(status, ExitStatus::Code(0));
-    // Of descriptors there are the standard ones, the file for what it returns, that of the listing itself, and the
-    // lifeline.
+    // Open are the standard descriptors, the file for the return value, that of the listing itself, and the lifeline.
     let seen = String::from_utf8(seen).expect("text");
     let expected = std::format!("77|world,,\u{e4}|A=1|{}|0,1,2,3,4,1023|{pid},{pid}", index.display());
     assert_eq!(seen, expected);
@@ -433,7 +432,7 @@ fn programs_are_found_as_a_shell_finds_them() {
     let found = find_program(&name_of(&program), Some(&search));
     assert_eq!(found, Ok(program.path().into()));
     assert_eq!(find_program(program.path().as_os_str(), None), Ok(program.path().into()));
-    // What is beneath a relative path or a relative folder is found for every directory.
+    // A program below a relative path or folder is found from every directory.
     let here = std::env::current_dir().expect("a directory");
     let up = "../".repeat(here.components().count());
     let with_scope = |path: &Path| Path::new(&up).join(path.strip_prefix("/").expect("absolute"));

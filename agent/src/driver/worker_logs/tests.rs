@@ -20,7 +20,7 @@ use std::time::Instant;
 /// Longer than anything here takes; a test that needs it has failed.
 const SOON: Duration = Duration::from_secs(20);
 
-/// A folder of a test's own, which goes with it.
+/// A folder of one test, removed with this value.
 struct TemporaryFolder(PathBuf);
 
 impl TemporaryFolder {
@@ -44,7 +44,7 @@ impl Drop for TemporaryFolder {
     }
 }
 
-/// The two outputs of an agent, as who reads them has them.
+/// The reading ends of an agent's two outputs.
 struct Screen {
     stdout: File,
     stderr: File,
@@ -60,7 +60,7 @@ impl Screen {
         (Self { stdout: file(stdout), stderr: file(stderr) }, consoles)
     }
 
-    /// Everything that was shown, once nobody shows anything any more.
+    /// Returns everything that was shown, once both writers are closed.
     fn rest(self) -> [String; 2] {
         let Self { mut stdout, mut stderr } = self;
         let stderr = thread::spawn(move || all_of(&mut stderr));
@@ -104,7 +104,7 @@ impl Output {
     }
 }
 
-/// The outputs of the only worker of an attempt.
+/// Starts an attempt of one worker and returns its outputs.
 fn start_one(logs: &mut WorkerLogs) -> (File, File) {
     let mut attempt = logs.start_attempt(0, &[origin(0)]).expect("started");
     assert_eq!(attempt.log_error, None);
@@ -128,7 +128,7 @@ fn text(path: impl AsRef<Path>) -> String {
     fs::read_to_string(path).expect("a file")
 }
 
-/// Writes on a thread of its own; the answer is whether that came to an end in time.
+/// Writes on another thread. The result arrives when the write has returned.
 fn write_elsewhere(mut to: File, bytes: Vec<u8>) -> Receiver<io::Result<()>> {
     let (done, written) = bounded(1);
     thread::spawn(move || done.send(to.write_all(&bytes)));
@@ -192,16 +192,16 @@ fn redirected_streams_are_files_of_the_workers_own_whose_end_is_read() {
     write!(stderr, "the end").expect("written");
     let tail = logs.tail(0);
     assert_eq!((tail.len(), tail[0].as_str(), tail[19].as_str()), (TAIL_LINES, "line 19981", "the end"));
-    // Somebody removed the file: it is still the worker's.
+    // The file was removed, but the worker still has it open.
     let run = logs.run_folder().expect("a folder").to_path_buf();
     assert_eq!(text(run.join("attempt_0/0/stdout.log")), "out");
     fs::remove_dir_all(&run).expect("removed");
     finished(&mut logs);
     assert_eq!(logs.tail(0), tail, "also when all is over");
-    // It is made anew for the next attempt.
+    // The next attempt starts without lines.
     let (_, mut stderr) = start_one(&mut logs);
     assert_eq!(logs.tail(0), [""; 0]);
-    // A line that is longer than what is looked at, and its end.
+    // A line longer than the limit of the tail, and its end.
     stderr.write_all(&vec![b'x'; 3 * TAIL_BYTES_MAX]).expect("written");
     assert_eq!(logs.tail(0).len(), 1);
     stderr.write_all(b"\n").expect("written");
@@ -293,7 +293,7 @@ fn a_folder_for_temporary_files_goes_if_nothing_came_into_it() {
     assert!(local.is_dir());
     drop(logs);
     assert!(!local.exists(), "{}", local.display());
-    // One file is reason enough to leave all of it as it is.
+    // A single file keeps the whole folder.
     let (mut logs, local) = start();
     let attempt = logs.start_attempt(3, &[origin(0)]).expect("started");
     let error_file = attempt.workers[0].error_file.clone().expect("a path");
@@ -302,7 +302,7 @@ fn a_folder_for_temporary_files_goes_if_nothing_came_into_it() {
     assert!(error_file.exists());
     assert_eq!(fs::read_dir(error_file.ancestors().nth(3).expect("the run's")).expect("a folder").count(), 4);
     fs::remove_dir_all(local).expect("removed");
-    // A folder that was asked for stays.
+    // A folder given by the user stays.
     let folder = TemporaryFolder::new();
     let (logs, _screen) = open(LogSettings::default(), &folder);
     let run = logs.run_folder().expect("a folder").to_path_buf();
@@ -325,7 +325,7 @@ fn attempts_are_numbered_and_none_is_ever_erased() {
         assert_eq!(write(logs.start_attempt(number, &[origin(0)]).expect("started"), "before"), number);
     }
     drop(logs);
-    // The agent was started again, and counts from 0.
+    // The agent was restarted, and counts from 0.
     let again = WorkerLogs::open(
         settings(Files::Kept, "3", "0", ""),
         "job",
@@ -341,7 +341,7 @@ fn attempts_are_numbered_and_none_is_ever_erased() {
         assert_eq!(text(run.join(format!("attempt_{number}/0/stdout.log"))), "before");
     }
     assert_eq!(names(&run).len(), 8);
-    // Two runs of one name do not meet.
+    // Two runs of one name use different folders.
     let (other, _screen) = open(LogSettings::default(), &folder);
     assert_ne!(other.run_folder(), Some(&*run));
 }
@@ -370,7 +370,7 @@ fn missing_folders_are_made() {
     assert!(logs.expect("opened").run_folder().expect("a folder").starts_with(deep));
 }
 
-/// A process that a worker left behind has its standard error.
+/// A process that a worker left behind holds its standard error open.
 #[test]
 fn nobody_waits_for_who_holds_a_stream_open() {
     let folder = TemporaryFolder::new();
@@ -459,7 +459,7 @@ fn a_slow_console_gets_everything_and_who_has_nothing_else_waits() {
     let count = 4 * CONSOLE_BYTES_MAX / line.len();
     let mut workers = attempt.workers.into_iter().map(|worker| worker.stdout.file());
     let written = write_elsewhere(workers.next().expect("one"), line.repeat(count).into_bytes());
-    // Longer than a console may stand still where there are files.
+    // Longer than the stall after which streams with files continue.
     let stalled = rendezvous_core::limits::CONSOLE_STALL + Duration::from_millis(200);
     assert!(written.recv_timeout(stalled).is_err(), "the worker waits");
     let reader = thread::spawn(|| screen.rest());
@@ -495,7 +495,7 @@ fn who_has_a_file_does_without_a_console_that_stands_still() {
     assert!(visible.ends_with(" bytes of workers' output are missing here: the console did not take them\n"));
 }
 
-/// The worker is dead, its last words are in its pipe, and the console takes none of them.
+/// The worker is dead, its last lines are in its pipe, and the console accepts none of them.
 #[test]
 fn last_lines_are_not_lost_to_a_console_that_stands_still() {
     let folder = TemporaryFolder::new();
@@ -505,7 +505,7 @@ fn last_lines_are_not_lost_to_a_console_that_stands_still() {
     let mut last = stderr.try_clone().expect("a descriptor");
     let filler = write_elsewhere(stderr, vec![b'\n'; 2 * CONSOLE_FULL_BYTES]);
     assert!(filler.recv_timeout(Duration::from_millis(100)).is_err(), "it waits");
-    // Whoever looks at last lines has all of it read, so there is room again.
+    // Reading the last lines reads everything, so there is room again.
     let begun = Instant::now();
     while filler.is_empty() {
         assert!(logs.tail(0).iter().all(String::is_empty) && begun.elapsed() < SOON);
@@ -520,7 +520,7 @@ fn last_lines_are_not_lost_to_a_console_that_stands_still() {
     drop(screen);
 }
 
-/// What is left in the pipe of a dead worker is read although its console has stood still since long before.
+/// What is left in the pipe of a dead worker is read although its console has been stalled for long.
 #[test]
 fn an_attempt_is_over_before_its_console_is() {
     let folder = TemporaryFolder::new();
@@ -608,7 +608,7 @@ fn attempts_leave_no_descriptors_behind() {
         }
     }
     finished(&mut logs);
-    // Tests that run in the same process have some, too.
+    // Tests that run in the same process open some, too.
     let allowed = 500;
     assert!(count() < before + allowed, "{before} became {}", count());
     drop(logs);
@@ -623,7 +623,7 @@ fn consoles_are_what_the_agent_has() {
     file.write_all(b"before\n").expect("written");
     let (mut near, far) = UnixStream::pair().expect("a pair");
     let flags = |fd: &dyn AsRawFd| {
-        // SAFETY: a descriptor that lives.
+        // SAFETY: passes an open descriptor.
         unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_GETFL) }
     };
     let before = (flags(&file), flags(&far));
@@ -637,13 +637,13 @@ fn consoles_are_what_the_agent_has() {
     stderr.write_all(b"err\n").expect("written");
     drop((stdout, stderr));
     finished(&mut logs);
-    // It writes where the agent's own writing goes on.
+    // It writes at the offset at which the agent's own output continues.
     file.write_all(b"after\n").expect("written");
     assert_eq!(text(&path), ["before\n", &"[w0]:much\n".repeat(3000), "after\n"].concat());
     let mut visible = [0; 9];
     near.read_exact(&mut visible).expect("shown");
     assert_eq!(&visible, b"[w0]:err\n");
-    // A socket that is closed, and one that takes nothing.
+    // A closed socket, and one that accepts nothing.
     near.shutdown(Shutdown::Both).expect("shut");
     let (stdout, mut stderr) = start_one(&mut logs);
     stderr.write_all(b"boom").expect("written");
@@ -652,9 +652,9 @@ fn consoles_are_what_the_agent_has() {
     assert_eq!(logs.tail(0), ["boom"]);
 }
 
-/// Both ends of a new terminal.
+/// Opens both ends of a new terminal.
 fn terminal() -> (File, File) {
-    // SAFETY: the result is checked before it is owned; the name has the room that is named.
+    // SAFETY: the result is checked before it is owned; the name has the stated length.
     let (near, name) = unsafe {
         let near = libc::posix_openpt(libc::O_RDWR | libc::O_NOCTTY | libc::O_CLOEXEC);
         assert!(near >= 0 && libc::grantpt(near) == 0 && libc::unlockpt(near) == 0);
@@ -673,7 +673,7 @@ fn a_terminal_that_is_paused_holds_up_nobody_but_workers() {
     let folder = TemporaryFolder::new();
     let (mut near, far) = terminal();
     let flow = |action| {
-        // SAFETY: a terminal that lives.
+        // SAFETY: passes an open terminal.
         assert_eq!(unsafe { libc::tcflow(far.as_raw_fd(), action) }, 0);
     };
     let console = Some(Console::new(far.as_fd()).expect("a console"));
@@ -692,7 +692,7 @@ fn a_terminal_that_is_paused_holds_up_nobody_but_workers() {
     let mut visible = [0; 4];
     near.read_exact(&mut visible).expect("shown");
     assert_eq!(&visible, b"boom");
-    // One that goes away for good.
+    // The terminal closes for good.
     drop(near);
     let mut attempt = logs.start_attempt(1, &[origin(0)]).expect("started");
     attempt.workers.remove(0).stderr.file().write_all(b"on").expect("written");
@@ -733,7 +733,7 @@ fn whatever_stands_for_an_error_file_is_told() {
     fs::create_dir(path("folder")).expect("made");
     assert_eq!(note("folder"), ErrorFileNote::NotAFile);
     let fifo = std::ffi::CString::new(path("fifo").display().to_string()).expect("a path");
-    // SAFETY: a path that ends with a zero.
+    // SAFETY: passes a null-terminated path.
     assert_eq!(unsafe { libc::mkfifo(fifo.as_ptr(), 0o600) }, 0);
     assert_eq!(note("fifo"), ErrorFileNote::NotAFile, "nobody waits for its writer");
     std::os::unix::fs::symlink("/dev/zero", path("zero")).expect("made");

@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// The workers of this start fail after `ran`; how long the next start waits.
+/// Lets the workers of a start fail after `ran`. Returns the pause before the next start.
 fn fails_after(play: &mut Play, ran: Duration) -> Duration {
     play.met().assigned().started();
     play.pass(ran).exited(0, ExitStatus::Signal(9)).exited(1, ExitStatus::Signal(15)).give(Input::Empty);
@@ -28,7 +28,7 @@ fn starts_that_fail_at_once_wait_longer_each_time_and_the_first_does_not() {
     play.give(Input::Begin);
     let pauses = [0; 8].map(|_| fails_after(&mut play, Duration::from_millis(20)).as_millis());
     assert_eq!(pauses, [0, 100, 200, 400, 800, 1000, 1000, 1000]);
-    // A group that has run for as long as the longest pause begins anew.
+    // A group that has run for as long as the longest pause resets the pauses.
     assert_eq!(fails_after(&mut play, Duration::from_secs(1)), Duration::ZERO);
     assert_eq!(fails_after(&mut play, Duration::ZERO).as_millis(), 100);
 }

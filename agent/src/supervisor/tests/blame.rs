@@ -1,4 +1,4 @@
-//! Who has failed, and whose end is the root cause.
+//! Which workers have failed, and which failure is the root cause.
 
 use super::*;
 
@@ -6,16 +6,16 @@ use super::*;
 fn who_was_killed_is_the_root_cause_although_its_peers_ended_first() {
     let mut play = Play::new(WorkerSpec { local_world_size: 4, ..spec() });
     play.running().pass(Duration::from_millis(10));
-    // Its sockets closed before its end was told.
+    // Its sockets closed before its end was reported.
     play.exited(0, ExitStatus::Code(1)).pass(Duration::from_millis(1)).exited(3, ExitStatus::Signal(9));
-    // These end as they are told to, each in its way.
+    // These end because of the signal, each in its way.
     play.exited(1, ExitStatus::Signal(15)).exited(2, ExitStatus::Signal(6)).give(Input::Empty);
     let exits = play.outputs.iter().filter_map(|output| match output {
         Output::Notify(Notice::Exited { local_rank, was_stopped: false, .. }) => Some(*local_rank),
         _ => None,
     });
     assert_eq!(exits.collect::<Vec<_>>(), [0, 3, 2], "an abort is no way to obey");
-    let report = play.deeds().into_iter().find_map(|output| match output {
+    let report = play.actions().into_iter().find_map(|output| match output {
         Output::Report { failures, .. } => Some(failures),
         _ => None,
     });
@@ -32,7 +32,7 @@ fn who_is_killed_because_it_does_not_stop_has_not_failed() {
         .pass(STOP)
         .exited(1, ExitStatus::Signal(9))
         .give(Input::Empty);
-    let report = play.deeds().into_iter().find_map(|output| match output {
+    let report = play.actions().into_iter().find_map(|output| match output {
         Output::Report { failures, .. } => Some(failures),
         _ => None,
     });
@@ -40,11 +40,11 @@ fn who_is_killed_because_it_does_not_stop_has_not_failed() {
 }
 
 #[test]
-fn who_died_before_the_others_were_told_has_failed_too() {
+fn a_worker_that_died_before_the_signal_was_sent_has_failed_too() {
     let mut play = Play::new(WorkerSpec { local_world_size: 3, ..spec() });
     play.running().pass(Duration::from_millis(10));
     let now = play.now;
-    // Both died in one millisecond; the second is heard after the first had its consequences.
+    // Both died in one millisecond. The second is reported after the first had its consequences.
     play.give(Input::Exited { local_rank: 2, exit: ExitStatus::Code(1), at: at(9), was_ending: false });
     play.give(Input::Exited { local_rank: 0, exit: ExitStatus::Code(1), at: at(9), was_ending: false });
     play.give(Input::Exited {
@@ -55,7 +55,7 @@ fn who_died_before_the_others_were_told_has_failed_too() {
     });
     play.outputs.clear();
     play.give(Input::Empty);
-    let Some(Output::Report { group, failures }) = play.deeds().into_iter().next() else {
+    let Some(Output::Report { group, failures }) = play.actions().into_iter().next() else {
         panic!("no report")
     };
     assert_eq!(group.workers.len(), 3, "those that failed, although the agent has gone on");
@@ -64,16 +64,16 @@ fn who_died_before_the_others_were_told_has_failed_too() {
 }
 
 #[test]
-fn who_crashes_because_it_was_told_to_end_is_not_the_root_cause() {
+fn a_worker_that_crashes_after_the_signal_is_not_the_root_cause() {
     let mut play = Play::new(WorkerSpec { local_world_size: 4, ..spec() });
     play.running().pass(Duration::from_millis(10));
     let now = play.now;
     play.exited(1, ExitStatus::Code(3)).pass(Duration::from_millis(2));
-    // One crashes on its way out; another had crashed before, which is heard late.
+    // One crashes after the signal. Another had crashed before, which is reported late.
     play.exited(0, ExitStatus::Signal(11));
     play.give(Input::Exited { local_rank: 2, exit: ExitStatus::Signal(11), at: now, was_ending: false });
     play.exited(3, ExitStatus::Signal(15)).give(Input::Empty);
-    let report = play.deeds().into_iter().find_map(|output| match output {
+    let report = play.actions().into_iter().find_map(|output| match output {
         Output::Report { failures, .. } => Some(failures),
         _ => None,
     });
@@ -81,10 +81,10 @@ fn who_crashes_because_it_was_told_to_end_is_not_the_root_cause() {
     assert_eq!(ranks, [2, 1, 0]);
 }
 
-/// The ranks that the report names, in its order.
+/// Returns the ranks in the report, in its order.
 fn named(play: &mut Play) -> Vec<u32> {
     play.give(Input::Empty);
-    let report = play.deeds().into_iter().find_map(|output| match output {
+    let report = play.actions().into_iter().find_map(|output| match output {
         Output::Report { failures, .. } => Some(failures),
         _ => None,
     });
@@ -99,7 +99,7 @@ fn a_worker_that_was_ending_before_the_stop_has_failed_whenever_its_end_is_seen(
     play.exited(1, ExitStatus::Code(1)).pass(Duration::from_millis(3));
     let exited = |local_rank, exit, at, was_ending| Input::Exited { local_rank, exit, at, was_ending };
     play.give(exited(2, ExitStatus::Code(3), at(7), true));
-    // This one was found to be ending when the stop came to it, a moment after it had been asked for.
+    // This one was ending when the signal was sent to it, a moment after the stop was requested.
     play.give(exited(0, ExitStatus::Code(1), play.now, true));
     play.give(exited(3, ExitStatus::Code(1), play.now, false));
     assert_eq!(named(&mut play), [2, 1, 0]);
@@ -118,7 +118,7 @@ fn a_worker_that_had_written_an_error_file_has_failed_however_it_ends() {
         let reason = Reason::ErrorWritten { worker: ranks(2) };
         assert_eq!(play.agent.outcome(), Some(&Outcome::Failed { reason }));
     }
-    // An error file of its own does not make a crash a consequence of another's.
+    // An error file of its own does not make a crash a consequence of another failure.
     let mut play = Play::new(WorkerSpec { local_world_size: 3, max_restarts: 0, ..spec() });
     play.running().pass(Duration::from_millis(10));
     play.give(Input::ErrorWritten { local_rank: 2, at: at(4) });

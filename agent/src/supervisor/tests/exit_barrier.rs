@@ -1,4 +1,4 @@
-//! The exit barrier, and the ways out of it.
+//! The exit barrier, and the ways to leave it.
 
 use super::super::exit_barrier::{ARRIVAL_DELAY_MAX, NEWS_DELAY_MAX};
 use super::*;
@@ -8,7 +8,7 @@ fn who_has_succeeded_does_not_wait_for_the_dead_and_leaves_the_run_open() {
     let mut play = in_phase(Phase::ExitBarrier);
     play.give(Input::Member(Membership::PeerDied { message: "node b died".into() }));
     let call = play.call;
-    assert_eq!(play.deeds().pop(), Some(Output::Close { call, leave_mode: LeaveMode::Leave }));
+    assert_eq!(play.actions().pop(), Some(Output::Close { call, leave_mode: LeaveMode::Leave }));
     play.give(Input::Closed { call });
     let missing = Some(Reason::PeerDied { message: "node b died".into() });
     assert_eq!(play.agent.outcome(), Some(&Outcome::Succeeded { missing }));
@@ -32,7 +32,7 @@ fn what_ended_the_round_decides_whether_who_has_succeeded_comes_back() {
     over(&mut play);
     play.give(Input::Member(Membership::PeerDied { message: "b died".into() }));
     assert_eq!(play.phase(), Phase::Closing);
-    // Nobody tells.
+    // No report follows.
     let mut play = in_phase(Phase::ExitBarrier);
     over(&mut play);
     play.pass(NEWS_DELAY_MAX);
@@ -48,15 +48,15 @@ fn who_leaves_the_exit_barrier_waits_until_it_is_known_whether_the_others_wait_f
         let call = play.call;
         play.outputs.clear();
         play.give(input);
-        assert_eq!((play.phase(), play.deeds()), (Phase::ExitBarrier, vec![Output::Cancel { call }]));
+        assert_eq!((play.phase(), play.actions()), (Phase::ExitBarrier, vec![Output::Cancel { call }]));
         assert_eq!(play.agent.deadline(), Some(play.now + ARRIVAL_DELAY_MAX));
         play.outputs.clear();
-        // All that is told of the round meanwhile is for those who stay.
+        // Changes of the round meanwhile concern agents that stay.
         for membership in
             [Membership::NodesWaiting { nodes: 1 }, Membership::PeerDied { message: "b".into() }]
         {
             play.give(Input::Member(membership));
-            assert_eq!((play.phase(), play.deeds()), (Phase::ExitBarrier, vec![]));
+            assert_eq!((play.phase(), play.actions()), (Phase::ExitBarrier, vec![]));
         }
         (play, call)
     };
@@ -64,36 +64,36 @@ fn who_leaves_the_exit_barrier_waits_until_it_is_known_whether_the_others_wait_f
     let stop = || Input::Stop(StopCause::Requested);
     let stopped = Outcome::Stopped { cause: StopCause::Requested };
     let leave = |play: &Play| Output::Close { call: play.call, leave_mode: LeaveMode::Leave };
-    // Not counted, or perhaps not, or nobody says: a goodbye alone would leave the others waiting.
+    // Not counted, or perhaps not, or no answer: a graceful leave alone would leave the others waiting.
     let (mut play, call) = leaving(stop());
     play.give(not_parted(call, WaitFailure::Failed));
-    assert_eq!((play.deeds(), play.agent.outcome()), (vec![Output::Abandon, leave(&play)], Some(&stopped)));
+    assert_eq!((play.actions(), play.agent.outcome()), (vec![Output::Abandon, leave(&play)], Some(&stopped)));
     let (mut play, _) = leaving(stop());
     play.pass(ARRIVAL_DELAY_MAX);
-    assert_eq!((play.deeds().first(), play.agent.outcome()), (Some(&Output::Abandon), Some(&stopped)));
+    assert_eq!((play.actions().first(), play.agent.outcome()), (Some(&Output::Abandon), Some(&stopped)));
     let (mut play, _) = leaving(stop());
     play.give(stop());
-    assert_eq!((play.deeds().first(), play.agent.outcome()), (Some(&Output::Abandon), Some(&stopped)));
-    // A stop is the first one, whatever made it leave before.
+    assert_eq!((play.actions().first(), play.agent.outcome()), (Some(&Output::Abandon), Some(&stopped)));
+    // The first stop counts as such, whatever made the agent leave before.
     let (mut play, call) = leaving(unseen());
     play.give(stop()).give(unseen());
-    assert_eq!((play.phase(), play.deeds()), (Phase::ExitBarrier, vec![]));
+    assert_eq!((play.phase(), play.actions()), (Phase::ExitBarrier, vec![]));
     play.give(Input::Arrived { call });
-    assert_eq!((play.deeds(), play.agent.outcome()), (vec![leave(&play)], Some(&stopped)));
-    // Nobody waits in the round any more.
+    assert_eq!((play.actions(), play.agent.outcome()), (vec![leave(&play)], Some(&stopped)));
+    // No agent waits in the round any more.
     let (mut play, call) = leaving(stop());
     play.give(not_parted(call, WaitFailure::RoundOver));
-    assert_eq!((play.deeds(), play.agent.outcome()), (vec![leave(&play)], Some(&stopped)));
-    // All came in the same moment.
+    assert_eq!((play.actions(), play.agent.outcome()), (vec![leave(&play)], Some(&stopped)));
+    // All agents arrived at the same moment.
     let (mut play, call) = leaving(stop());
     play.give(Input::Parted { call });
     assert_eq!(play.agent.outcome(), Some(&Outcome::Succeeded { missing: None }));
-    // Whoever cannot even arrive is not waited for.
+    // An agent that cannot even arrive must not be waited for.
     let mut play = in_phase(Phase::ExitBarrier);
     let call = play.call;
     play.outputs.clear();
     play.give(not_parted(call, WaitFailure::Failed));
-    assert_eq!(play.deeds(), [Output::Abandon, leave(&play)]);
+    assert_eq!(play.actions(), [Output::Abandon, leave(&play)]);
 }
 
 #[test]
@@ -104,18 +104,18 @@ fn who_was_counted_at_the_exit_barrier_may_leave_it_at_once() {
         play.give(Input::Arrived { call }).outputs.clear();
         play.give(input);
         let left = [Output::Cancel { call }, Output::Close { call: play.call, leave_mode: LeaveMode::Leave }];
-        assert_eq!(play.deeds(), left, "nobody is told of a death");
+        assert_eq!(play.actions(), left, "no death is announced");
         play.agent.outcome().cloned()
     };
     let cause = StopCause::Requested;
     assert_eq!(counted(Input::Stop(cause)), Some(Outcome::Stopped { cause }));
-    // The workers were done before it lost sight of them.
+    // The workers had succeeded before the guard was lost.
     let reason = Reason::GuardLost { message: "gone".into() };
     assert_eq!(
         counted(Input::GuardLost { message: "gone".into() }),
         Some(Outcome::Succeeded { missing: Some(reason) })
     );
-    // That of another barrier says nothing of this one.
+    // The arrival at another barrier does not count for this one.
     let mut play = in_phase(Phase::ExitBarrier);
     let call = play.call;
     play.give(Input::Arrived { call }).give(Input::Member(Membership::NodesWaiting { nodes: 1 }));
@@ -123,7 +123,10 @@ fn who_was_counted_at_the_exit_barrier_may_leave_it_at_once() {
     play.exited(0, ExitStatus::Code(0)).exited(1, ExitStatus::Code(0));
     play.outputs.clear();
     play.give(Input::Stop(cause));
-    assert_eq!((play.phase(), play.deeds()), (Phase::ExitBarrier, vec![Output::Cancel { call: play.call }]));
+    assert_eq!(
+        (play.phase(), play.actions()),
+        (Phase::ExitBarrier, vec![Output::Cancel { call: play.call }])
+    );
 }
 
 #[test]
@@ -143,9 +146,9 @@ fn who_had_succeeded_and_finds_no_other_round_stands_by_the_last_one() {
     let missing = closed(&mut play);
     assert_eq!(play.agent.outcome(), Some(&Outcome::Succeeded { missing }));
     assert_eq!((play.phase(), play.agent.group().state), (Phase::Closing, WorkerState::Succeeded));
-    // Also what its workers gave is there still.
+    // The workers' results are still there, too.
     assert_eq!((play.agent.group().workers.len(), play.agent.group().group_rank), (2, Some(0)));
-    // What ends it on its way to the other round says no more.
+    // An event on the way to the other round changes nothing.
     let mut play = in_phase(Phase::Running);
     play.exited(0, ExitStatus::Code(0)).exited(1, ExitStatus::Code(0));
     play.give(Input::Member(Membership::NodesWaiting { nodes: 1 }));
@@ -153,7 +156,7 @@ fn who_had_succeeded_and_finds_no_other_round_stands_by_the_last_one() {
     play.outputs.clear();
     play.give(Input::Member(Membership::ServerLost { message: "gone".into() }));
     assert!(matches!(play.agent.outcome(), Some(Outcome::Succeeded { missing: Some(_) })));
-    // With another start, that is the one that counts.
+    // Once another start has begun, its result counts.
     let mut play = comes_back();
     play.met().assigned().started().exited(0, ExitStatus::Code(1)).give(Input::Empty);
     let reason = closed(&mut play).expect("a reason");
@@ -167,7 +170,7 @@ fn what_lingers_after_success_is_stopped_when_all_have_parted() {
     let call = play.call;
     play.outputs.clear();
     play.give(Input::Parted { call });
-    assert_eq!(play.deeds(), [Output::Signal { signal: 15 }]);
+    assert_eq!(play.actions(), [Output::Signal { signal: 15 }]);
     play.give(Input::Empty);
     assert_eq!(play.phase(), Phase::Closing);
 }

@@ -1,4 +1,4 @@
-//! The agent's process is stopped for a while, or the server gives its session up.
+//! The agent's process is paused, or the server ends its session.
 
 use super::*;
 
@@ -6,7 +6,7 @@ use super::*;
 fn a_pause_costs_workers_none_of_their_time_to_end() {
     let mut play = Play::new(spec());
     play.running().give(Input::Stop(StopCause::Requested));
-    // Half of the time passes, then the process is stopped for an hour.
+    // Half of the time passes, then the process is paused for an hour.
     play.pass(STOP / 2).pause(Duration::from_secs(3600));
     assert!(!play.outputs.contains(&Output::Kill), "{:?}", play.outputs);
     assert_eq!(play.agent.deadline(), Some(play.now + STOP / 2));

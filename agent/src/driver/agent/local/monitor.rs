@@ -126,13 +126,13 @@ mod tests {
     use std::os::fd::AsRawFd;
 
     #[test]
-    fn a_worker_that_hangs_is_told_of_and_the_others_are_not() {
+    fn a_worker_that_hangs_is_reported_and_the_others_are_not() {
         let (guard, _other) = io::pipe().expect("a pipe");
         let mut monitor = WorkerMonitor::new(guard.as_raw_fd()).expect("a loop");
         let mut running = Running::default();
         assert_eq!(monitor.deadline(Instant::ORIGIN, &running), None, "off");
         monitor.detect_stuck(Duration::from_secs(2));
-        assert_eq!(monitor.deadline(Instant::ORIGIN, &running), None, "nobody runs");
+        assert_eq!(monitor.deadline(Instant::ORIGIN, &running), None, "no worker runs");
         running.ranks.extend([(100, 0), (101, 1), (102, 2)]);
         monitor.process_state = Box::new(|pid| match pid {
             100 => Ok(ProcessState::Sleeping),

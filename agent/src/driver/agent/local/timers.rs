@@ -269,7 +269,7 @@ mod tests {
     use std::io::Write;
     use std::process::Command;
 
-    /// Turns until `done`, or fails.
+    /// Polls until `done`, or fails.
     fn until(
         timers: &mut Timers,
         events: &mut EventLoop,
@@ -295,12 +295,12 @@ mod tests {
         let path = first.path().to_path_buf();
         let error = Timers::new(Some(&path), 0, &events).err().expect("it is in use");
         assert!(error.to_string().ends_with("the pipe has a reader, most likely another agent"));
-        // What a killed agent left is no trouble.
+        // The pipe of a killed agent is replaced.
         let mut first = first;
         first.owner = 0;
         drop(first);
         assert!(path.exists());
-        drop(Timers::new(Some(&path), 0, &events).expect("nobody reads it"));
+        drop(Timers::new(Some(&path), 0, &events).expect("it has no reader"));
         assert!(!path.exists());
     }
 
@@ -344,7 +344,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_is_ended_while_it_is_unclear_who_is_who() {
+    fn no_process_is_ended_while_workers_are_being_started() {
         let mut events = EventLoop::new().expect("a loop");
         let mut timers = Timers::new(None, std::process::id(), &events).expect("a pipe");
         let mut child = Command::new("sleep").arg("1000").spawn().expect("a process");

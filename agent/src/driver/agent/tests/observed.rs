@@ -1,4 +1,4 @@
-//! What is seen of agents, and what looks after their workers.
+//! Observers of agents, and monitors of their workers.
 
 use super::*;
 use crate::driver::testing::{end_of, in_a_child};
@@ -10,7 +10,7 @@ use alloc::vec;
 use std::io::{Read, Write};
 use std::net::TcpStream;
 
-/// An agent of two workers that takes timers at `timers`.
+/// Creates an agent of two workers that reads timers from `timers`.
 fn watched(job: &Job, restarts: u32, script: &str) -> Agent {
     let spec = WorkerSpec { max_restarts: restarts, ..spec(2) };
     job.agent_with("a", (1, 1), spec, script, |workers| {
@@ -19,7 +19,7 @@ fn watched(job: &Job, restarts: u32, script: &str) -> Agent {
     })
 }
 
-/// A shell's way to set a timer for process `pid`.
+/// Returns a shell command that sets a timer for process `pid`.
 fn set(pid: &str, scope: &str, expires: &str, signal: &str) -> String {
     let line = format!(
         "{{\\\"version\\\": 1, \\\"pid\\\": {pid}, \\\"scope_id\\\": \\\"{scope}\\\", \\\"expiration_time\\\": {expires}, \\\"signal\\\": {signal}}}"
@@ -91,13 +91,13 @@ fn a_timer_that_expires_ends_its_worker_and_all_start_anew() {
 }
 
 #[test]
-fn a_timer_that_is_taken_back_or_has_time_harms_nobody() {
+fn a_timer_that_is_removed_or_not_due_ends_no_process() {
     let job = Job::new();
     let script = [
         set("$$$$", "a", "99999999999", "9"),
         set("$$$$", "b", "1.0", "0"),
         set("$$$$", "b", "-1", "0"),
-        // Not beneath the agent, which is not to be ended.
+        // Not a descendant of the agent: it must not be ended.
         set("1", "a", "1.0", "9"),
         "echo nonsense > $TORCHELASTIC_TIMER_FILE".into(),
         "read line < go".into(),
@@ -105,7 +105,7 @@ fn a_timer_that_is_taken_back_or_has_time_harms_nobody() {
     .join("\n");
     let made = process::Command::new("mkfifo").arg(job.folder.0.join("go")).status().expect("mkfifo runs");
     assert!(made.success());
-    // Open for reading, too: nobody waits for anybody to open it.
+    // Opened for reading as well, so that opening it does not block.
     let mut go = fs::File::options().read(true).write(true).open(job.folder.0.join("go")).expect("a pipe");
     let mut remarks = Vec::new();
     let agent = Running::new(watched(&job, 0, &script));
@@ -118,10 +118,10 @@ fn a_timer_that_is_taken_back_or_has_time_harms_nobody() {
     remarks.sort();
     let wanted = [
         "watchdog: a line is no timer",
-        "watchdog: a timer of process 1 is not taken: it is not beneath this agent",
+        "watchdog: a timer of process 1 is not taken: it is not a descendant of this agent",
     ];
     assert_eq!(remarks, wanted, "of both workers, once");
-    // Both wait until they may end.
+    // Both workers wait until they may end.
     go.write_all(b"1\n2\n").expect("sent");
     assert_eq!(agent.result().outcome, SUCCEEDED);
 }
@@ -205,7 +205,7 @@ fn metrics_and_events_follow_a_life() {
 }
 
 #[test]
-fn health_is_told_while_the_agent_runs() {
+fn health_is_served_while_the_agent_runs() {
     let job = Job::new();
     let mut agent = job.agent("a", (1, 1), spec(1), "exec sleep 1000");
     let address = agent.serve_health(([127, 0, 0, 1], 0).into(), LivenessPolicy::Watchful).expect("a port");
@@ -221,7 +221,7 @@ fn health_is_told_while_the_agent_runs() {
         assert!(head.starts_with("HTTP/1.1 200 "), "{head}");
         body.parse::<serde_json::Value>().expect("JSON")["phase"].as_str().expect("text").to_string()
     };
-    // What is shown follows what is told.
+    // The published health follows the events.
     let until = std::time::Instant::now() + SOON;
     while phase() != "running" {
         assert!(std::time::Instant::now() < until, "it is shown in time");

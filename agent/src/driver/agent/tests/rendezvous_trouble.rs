@@ -1,4 +1,4 @@
-//! Agents whose rendezvous does not answer, does not come back, or panics.
+//! Agents whose rendezvous does not answer, does not return, or panics.
 
 use super::*;
 use crate::reason::NoRound;
@@ -7,7 +7,7 @@ use rendezvous_core::rendezvous::round_event::RoundEvent;
 use rendezvous_core::rendezvous::store_info::RendezvousInfo;
 use std::sync::Condvar;
 
-/// Drops the agent that is over, too.
+/// Waits for the result and drops the agent.
 fn end_within(agent: Running, span: std::time::Duration) -> AgentResult {
     let (notify, reported) = mpsc::channel();
     thread::spawn(move || notify.send(agent.result()).unwrap_or_default());
@@ -21,44 +21,44 @@ fn until_meeting(agent: &Running) {
 }
 
 #[test]
-fn a_server_that_says_nothing_does_not_hold_up_who_is_stopped() {
+fn a_silent_server_does_not_block_a_stop() {
     let silent = TcpListener::bind("127.0.0.1:0").expect("a port");
     let job = Job::new();
     let handler = job.handler_at(silent.local_addr().expect("bound").port(), 0, "a", (1, 1), 1);
     let agent = Running::new(job.agent_by(handler, "a", spec(1), "exit 0", |_| {}));
     until_meeting(&agent);
-    let (_heard, _) = silent.accept().expect("it comes");
+    let (_connection, _) = silent.accept().expect("it comes");
     agent.control.stop();
     let result = end_within(agent, std::time::Duration::from_secs(10));
     assert_eq!(result.outcome, Outcome::Stopped { cause: StopCause::Requested });
 }
 
-/// A backend of somebody's whose calls may be as they like.
-struct Odd {
+/// A backend with a fault.
+struct FaultyBackend {
     inner: Arc<dyn RendezvousHandler>,
-    oddity: Oddity,
-    /// Whether calls that nobody can end may go on.
+    fault: Fault,
+    /// Set when calls that cannot be cancelled may return.
     go: Arc<(Mutex<bool>, Condvar)>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Oddity {
+enum Fault {
     NeverJoins,
-    NeverSaysGoodbye,
+    NeverLeaves,
     PanicsAsItJoins,
     PanicsAsItListens,
-    PanicsAtGoodbye,
-    /// Its server does not say who waits.
+    PanicsAsItLeaves,
+    /// Its server does not say which nodes wait.
     NeverKnowsWhoWaits,
 }
 
-impl Odd {
-    fn new(job: &Job, oddity: Oddity) -> Arc<Self> {
-        Self::among(job, (1, 1), oddity)
+impl FaultyBackend {
+    fn new(job: &Job, fault: Fault) -> Arc<Self> {
+        Self::among(job, (1, 1), fault)
     }
 
-    fn among(job: &Job, nodes: (i64, i64), oddity: Oddity) -> Arc<Self> {
-        Arc::new(Self { inner: job.handler("a", nodes, 1), oddity, go: Arc::default() })
+    fn among(job: &Job, nodes: (i64, i64), fault: Fault) -> Arc<Self> {
+        Arc::new(Self { inner: job.handler("a", nodes, 1), fault, go: Arc::default() })
     }
 
     fn hang(&self) {
@@ -68,7 +68,7 @@ impl Odd {
     }
 }
 
-impl RendezvousHandler for Odd {
+impl RendezvousHandler for FaultyBackend {
     fn backend(&self) -> &str {
         "odd"
     }
@@ -78,9 +78,9 @@ impl RendezvousHandler for Odd {
     }
 
     fn next_rendezvous(&self) -> Result<RendezvousInfo<Arc<NodeStore>>, HandlerError> {
-        match self.oddity {
-            Oddity::NeverJoins => self.hang(),
-            Oddity::PanicsAsItJoins => panic!("a bug of the backend's"),
+        match self.fault {
+            Fault::NeverJoins => self.hang(),
+            Fault::PanicsAsItJoins => panic!("a bug of the backend's"),
             _ => {}
         }
         self.inner.next_rendezvous()
@@ -107,14 +107,14 @@ impl RendezvousHandler for Odd {
     }
 
     fn num_nodes_waiting(&self) -> Result<u64, HandlerError> {
-        if self.oddity == Oddity::NeverKnowsWhoWaits {
+        if self.fault == Fault::NeverKnowsWhoWaits {
             return Err(HandlerError::Foreign("it is slow".into()));
         }
         self.inner.num_nodes_waiting()
     }
 
     fn next_event(&self, timeout: Duration) -> Result<Option<RoundEvent>, HandlerError> {
-        assert!(self.oddity != Oddity::PanicsAsItListens, "a bug of the backend's");
+        assert!(self.fault != Fault::PanicsAsItListens, "a bug of the backend's");
         self.inner.next_event(timeout)
     }
 
@@ -123,9 +123,9 @@ impl RendezvousHandler for Odd {
     }
 
     fn shutdown(&self) -> bool {
-        match self.oddity {
-            Oddity::NeverSaysGoodbye => self.hang(),
-            Oddity::PanicsAtGoodbye => panic!("a bug of the backend's"),
+        match self.fault {
+            Fault::NeverLeaves => self.hang(),
+            Fault::PanicsAsItLeaves => panic!("a bug of the backend's"),
             _ => {}
         }
         self.inner.shutdown()
@@ -136,14 +136,14 @@ impl RendezvousHandler for Odd {
     }
 }
 
-fn run_oddly(job: &Job, oddity: Oddity, script: &str) -> Running {
-    Running::new(job.agent_by(Odd::new(job, oddity), "a", spec(1), script, |_| {}))
+fn run_with_fault(job: &Job, fault: Fault, script: &str) -> Running {
+    Running::new(job.agent_by(FaultyBackend::new(job, fault), "a", spec(1), script, |_| {}))
 }
 
 #[test]
-fn who_never_says_goodbye_is_not_waited_for() {
+fn a_leave_that_never_returns_is_not_waited_for() {
     let job = Job::new();
-    let odd = Odd::new(&job, Oddity::NeverSaysGoodbye);
+    let odd = FaultyBackend::new(&job, Fault::NeverLeaves);
     let go = Arc::clone(&odd.go);
     let mut agent = job.agent_by(odd, "a", spec(1), "exec sleep 1000", |_| {});
     let (control, clock) = (agent.control(), std::time::Instant::now());
@@ -164,18 +164,18 @@ fn an_agent_that_is_not_run_takes_no_part() {
     let job = Job::new();
     let mut made = job.agent("a", (1, 1), spec(1), "exit 0");
     assert_eq!((made.supervisor().phase(), made.next_event()), (Phase::Idle, None));
-    // There is room for one.
+    // The round has room for one node.
     assert_eq!(end_within(job.run("b", (1, 1), spec(1), "exit 0"), SOON).outcome, SUCCEEDED);
-    // One that is stopped before it is run does not join either.
+    // An agent that is stopped before it is run does not join either.
     made.control().stop();
     let stopped = made.run(|_, _| {}).expect("the system does its part");
     assert_eq!(stopped.outcome, Outcome::Stopped { cause: StopCause::Requested });
 }
 
 #[test]
-fn a_call_that_nobody_can_end_is_left_behind() {
+fn a_call_that_cannot_be_cancelled_is_detached() {
     let job = Job::new();
-    let odd = Odd::new(&job, Oddity::NeverJoins);
+    let odd = FaultyBackend::new(&job, Fault::NeverJoins);
     let go = Arc::clone(&odd.go);
     let mut agent = job.agent_by(Arc::clone(&odd) as _, "a", spec(1), "exit 0", |_| {});
     agent.poll().expect("it joins");
@@ -195,22 +195,22 @@ fn a_backend_that_panics_ends_the_agent_with_the_reason() {
     let job = Job::new();
     let message = "a thread of the agent panicked: a bug of the backend's";
     let failed = |reason| Outcome::Failed { reason };
-    let joins = run_oddly(&job, Oddity::PanicsAsItJoins, "exit 0");
+    let joins = run_with_fault(&job, Fault::PanicsAsItJoins, "exit 0");
     let no_round = Reason::NoRound { kind: NoRound::Failed, message: message.into() };
     assert_eq!(end_within(joins, SOON).outcome, failed(no_round));
-    let listens = run_oddly(&job, Oddity::PanicsAsItListens, "exec sleep 1000");
+    let listens = run_with_fault(&job, Fault::PanicsAsItListens, "exec sleep 1000");
     assert_eq!(end_within(listens, SOON).outcome, failed(Reason::ServerLost { message: message.into() }));
-    let leaves = run_oddly(&job, Oddity::PanicsAtGoodbye, "exit 0");
+    let leaves = run_with_fault(&job, Fault::PanicsAsItLeaves, "exit 0");
     assert_eq!(end_within(leaves, SOON).outcome, SUCCEEDED);
 }
 
 #[test]
-fn that_somebody_waits_is_believed_where_it_cannot_be_asked() {
+fn waiting_nodes_are_believed_where_they_cannot_be_counted() {
     let job = Job::new();
-    // The other one fails once, when this one has succeeded.
+    // The other agent's worker fails once, when this agent has succeeded.
     let fails_once =
         "[ $TORCHELASTIC_RESTART_COUNT = 1 ] || { until test -e parting; do sleep 0.01; done; exit 7; }";
-    let odd = Odd::among(&job, (2, 2), Oddity::NeverKnowsWhoWaits);
+    let odd = FaultyBackend::among(&job, (2, 2), Fault::NeverKnowsWhoWaits);
     let agent = Running::new(job.agent_by(odd, "a", spec(1), "exit 0", |_| {}));
     let other = job.run("b", (2, 2), WorkerSpec { max_restarts: 1, ..spec(1) }, fails_once);
     agent.until(|event| {

@@ -101,7 +101,7 @@ mod tests {
     use std::process::{Command, Stdio};
     use std::vec::Vec;
 
-    /// The children that a way to list them finds, as a process with one thread sees them.
+    /// Returns the children that a listing method finds, in a process with one thread.
     fn found(method: fn(pid_t, &mut PidList<'_>) -> Result<(), c_int>, guard_pid: pid_t) -> Vec<pid_t> {
         let mut memory = [0; 512];
         let mut list = PidList { memory: &mut memory, count: 0 };
@@ -118,7 +118,7 @@ mod tests {
         let pids: Vec<pid_t> = children.iter().map(|child| child.id().cast_signed()).collect();
         // SAFETY: it has no arguments and cannot fail.
         let by_parent = found(by_parent, unsafe { libc::getpid() });
-        // SAFETY: as above. This is the thread that has started them.
+        // SAFETY: as above. This thread has started them.
         let by_thread = found(by_thread, unsafe { libc::gettid() });
         for child in &mut children {
             child.kill().expect("it runs");

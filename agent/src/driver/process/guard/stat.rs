@@ -81,7 +81,7 @@ mod tests {
         );
         assert!(stat.is_ending());
         assert!(!Stat { flags: 0, ..stat }.is_ending());
-        // Its first thread has ended, and others go on.
+        // The first thread has ended, and others continue.
         assert!(!Stat { state: b'Z', ..stat }.is_ending());
         assert!(Stat { state: b'Z', threads: 1, ..stat }.is_ending());
         assert_eq!(Stat::parse(b"17 (cut"), None);

@@ -1,10 +1,10 @@
-//! How what is beneath a guard ends: told to, killed, with the agent, with the guard.
+//! Ends of a guard's descendants: by a signal, killed, with the agent, with the guard.
 
 use super::*;
 use crate::driver::testing::{end_of, in_a_child};
 use std::thread;
 
-/// Descriptors of processes that live, which are readable when those have ended.
+/// Returns pidfds of living processes, which are readable when those have ended.
 fn watch(pids: &[u32]) -> Vec<OwnedFd> {
     let open = |pid: &u32| pidfd_of(pid.cast_signed()).expect("it lives").expect("the system has pidfds");
     pids.iter().map(open).collect()
@@ -15,17 +15,17 @@ fn all_end(watched: &[OwnedFd]) {
     assert!(watched.iter().all(|pidfd| becomes_readable(pidfd.as_raw_fd(), SOON)), "all end");
 }
 
-/// It idles, or is on its way there.
+/// Returns whether the process is idle, or about to be.
 fn lives(pid: u32) -> bool {
     matches!(process_state(pid), Ok(ProcessState::Running | ProcessState::Sleeping))
 }
 
 fn send(pid: u32, signal: i32) {
-    // SAFETY: numbers only; the process is one of this test.
+    // SAFETY: passes numbers only; the process belongs to this test.
     assert_eq!(unsafe { libc::kill(pid.cast_signed(), signal) }, 0);
 }
 
-/// Plays a scene in worker 1; the processes that have told of themselves.
+/// Plays a scene in worker 1. Returns the IDs that its processes have written.
 #[track_caller]
 fn play(
     guard: &mut Guard,
@@ -49,7 +49,7 @@ fn a_signal_reaches_all_that_is_beneath() {
     assert_eq!(ended(&mut guard, 1).0, killed_by(libc::SIGTERM));
     assert_eq!(next(&mut guard), GuardEvent::Empty);
     assert!(pids.iter().all(|pid| is_dead(*pid)));
-    // And now it goes on.
+    // The guard continues to work.
     guard.spawn(1, &Program { arguments: &shell("exit 2"), ..Program::new(at(SHELL)) }).expect("asked");
     started(&mut guard, 1);
     assert_eq!(ended(&mut guard, 1).0, ExitStatus::Code(2));
@@ -68,7 +68,7 @@ fn who_does_not_hear_is_named_and_then_killed() {
     }
     guard.survivors().expect("asked");
     let GuardEvent::Survivors { pids: named, count } = next(&mut guard) else { panic!("they are named") };
-    // The worker, and the daemon, who has come to the guard; its dead parent may still be among them.
+    // The worker, and the daemon, which the guard has adopted; its dead parent may still be among them.
     assert!(named.len() == count as usize && (2..=3).contains(&count), "{named:?}");
     assert!(named.iter().filter(|pid| pids.contains(pid)).count() == 2, "{named:?} of {pids:?}");
     assert!(pids.iter().all(|pid| lives(*pid)));
@@ -104,7 +104,7 @@ fn each_process_gets_a_signal_once() {
     drop(theirs);
     guard.signal(libc::SIGTERM).expect("asked");
     assert_eq!(take(&mut ours, 1), b"t");
-    // Each of these makes the guard look at what it has to do.
+    // Each request makes the guard continue its stop.
     assert_eq!(ended(&mut guard, 2).0, killed_by(libc::SIGTERM));
     assert!(is_dead(other));
     for _ in 0..100 {
@@ -119,7 +119,7 @@ fn each_process_gets_a_signal_once() {
     assert_eq!(next(&mut guard), GuardEvent::Empty);
     play(&mut guard, "counts", &mut ours, &theirs, 1);
     drop(theirs);
-    // In one stop, a signal is sent once, whoever asks again; another one comes on top.
+    // In one stop, a signal is sent once, however often it is requested. A different one is sent in addition.
     guard.signal(libc::SIGTERM).expect("asked");
     assert_eq!(take(&mut ours, 1), b"t");
     guard.signal(libc::SIGTERM).expect("asked");
@@ -153,7 +153,7 @@ fn a_chain_of_sessions_is_killed_to_its_end() {
     assert_eq!(ended(&mut guard, 1).0, killed_by(libc::SIGKILL));
     assert_eq!(next(&mut guard), GuardEvent::Empty);
     assert!(pids.iter().all(|pid| is_dead(*pid)));
-    // With nobody there it is answered, too.
+    // Without descendants it is answered, too.
     for _ in 0..2 {
         guard.kill().expect("asked");
         assert_eq!(next(&mut guard), GuardEvent::Empty);
@@ -193,7 +193,7 @@ fn threads_that_start_it_and_call_it_may_end() {
     assert_eq!(ended(&mut guard, 1).0, ExitStatus::Code(0));
 }
 
-/// How a child of the program's own ends, as the program sees it.
+/// Returns the exit code of a child of the program, as the program sees it.
 fn own_child(code: i32) -> libc::c_int {
     // SAFETY: the child ends at once.
     let child = unsafe { libc::fork() };
@@ -207,7 +207,7 @@ fn own_child(code: i32) -> libc::c_int {
     if waited == child { libc::WEXITSTATUS(status) } else { -1 }
 }
 
-/// Starts workers, is told of their ends, and drops the guard.
+/// Starts workers, gets their exits, and drops the guard.
 fn ordinary_life() {
     let mut guard = start();
     for code in [0, 3] {
@@ -226,10 +226,10 @@ fn ordinary_life() {
 #[test]
 fn the_program_may_ignore_the_ends_of_its_children() {
     let child = in_a_child(|| {
-        // SAFETY: numbers only.
+        // SAFETY: passes numbers only.
         unsafe { libc::signal(libc::SIGCHLD, libc::SIG_IGN) };
         ordinary_life();
-        // SAFETY: an action that lives.
+        // SAFETY: passes an action that lives.
         let ignored = unsafe {
             let mut action: libc::sigaction = core::mem::zeroed();
             libc::sigaction(libc::SIGCHLD, core::ptr::null(), &raw mut action);
@@ -249,7 +249,7 @@ fn the_program_may_wait_for_all_of_its_children_itself() {
         let pids = play(&mut guard, "alone", &mut ours, &theirs, 1);
         let keeper = guard.keeper_pid();
         send(keeper, libc::SIGKILL);
-        // Before the library has looked.
+        // The program reaps it before the library does.
         let mut status = 0;
         // SAFETY: `status` is valid for writing.
         let waited = unsafe { libc::waitpid(-1, &raw mut status, 0) };
@@ -257,13 +257,13 @@ fn the_program_may_wait_for_all_of_its_children_itself() {
         let lost = next_or_lost(&mut guard).expect_err("it is gone");
         assert_eq!(lost, GuardLost { pid: keeper, signal: None, not_restarted: None });
         drop(guard);
-        // SAFETY: no status is asked for.
+        // SAFETY: no status is requested.
         let waited = unsafe { libc::waitpid(-1, core::ptr::null_mut(), 0) };
         assert_eq!((waited, system::errno()), (-1, libc::ECHILD), "workers are none of its children");
         drop(pids);
 
         let reaper = thread::spawn(|| {
-            // SAFETY: no status is asked for.
+            // SAFETY: no status is requested.
             while unsafe { libc::waitpid(-1, core::ptr::null_mut(), 0) } > 0 {}
         });
         ordinary_life();
@@ -272,16 +272,16 @@ fn the_program_may_wait_for_all_of_its_children_itself() {
     assert_eq!(end_of(child), 0);
 }
 
-/// What an agent is at when it is killed.
+/// State of an agent when it is killed.
 #[derive(Clone, Copy, Debug)]
 enum At {
     Idle,
     Stopping,
-    /// A child of its holds copies of its descriptors.
+    /// A child of the agent holds copies of its descriptors.
     Copied,
-    /// It does not die: it becomes another program.
+    /// It does not die: it executes another program.
     Becoming,
-    /// It does not die of a signal: it ends without a word.
+    /// It exits without a signal and without cleaning up.
     Leaving,
 }
 
@@ -302,7 +302,7 @@ fn when_the_agent_is_gone_so_is_all_of_it() {
                 // SAFETY: the child only waits for the test's end of the pipe to be closed.
                 if unsafe { libc::fork() } == 0 {
                     let mut held = held.try_clone().ok()?;
-                    // SAFETY: numbers only. The agent's copy, and its own.
+                    // SAFETY: passes numbers only. The agent's copy, and its own.
                     unsafe { libc::close(holder.as_raw_fd()) };
                     held.read_to_end(&mut Vec::new()).ok();
                     return Some(());
@@ -310,7 +310,7 @@ fn when_the_agent_is_gone_so_is_all_of_it() {
             }
             reported(guard.pid())?;
             if !matches!(at, At::Copied) {
-                // All have told of themselves.
+                // All processes have written their IDs.
                 (&held).read_exact(&mut [0]).ok()?;
             }
             if let At::Stopping = at {
@@ -322,7 +322,7 @@ fn when_the_agent_is_gone_so_is_all_of_it() {
             match at {
                 At::Idle | At::Stopping | At::Copied => scenes::idle(),
                 At::Becoming => {
-                    // SAFETY: a path and lists that end with zeros.
+                    // SAFETY: passes a path and lists that are null-terminated.
                     unsafe {
                         let arguments = [c"cat".as_ptr(), core::ptr::null()];
                         libc::dup2(held.as_raw_fd(), 0);
@@ -363,18 +363,18 @@ fn an_agent_that_dies_while_it_starts_workers_leaves_none() {
                 let scene = if worker % 2 == 0 { "deaf family" } else { "chain" };
                 guard.spawn(worker, &playing(&message(&[scene]), &theirs)).ok()?;
             }
-            // SAFETY: numbers only.
+            // SAFETY: passes numbers only.
             unsafe { libc::raise(libc::SIGKILL) };
             None
         });
         drop(theirs);
         assert_eq!(end_of(agent), libc::SIGKILL);
-        // Each holds the pipe open as long as it lives.
+        // Each process holds the pipe open as long as it lives.
         rest(&mut ours);
     }
 }
 
-/// Takes all that is told until nothing lives beneath; asserts that the guard was lost meanwhile.
+/// Takes all events until no descendant lives; asserts that the guard was lost meanwhile.
 #[track_caller]
 fn until_lost(guard: &mut Guard, pid: u32) {
     loop {
@@ -396,7 +396,7 @@ fn a_guard_that_is_killed_leaves_nothing_and_is_replaced() {
     let keeper = guard.keeper_pid();
     for time in 0..3 {
         let (mut ours, theirs) = pipe().expect("a pipe");
-        // With descendants in sessions of their own, and deaf ones.
+        // With descendants in sessions of their own, some of which ignore `SIGTERM`.
         let mut pids = play(&mut guard, "chain", &mut ours, &theirs, 20);
         guard.spawn(2, &playing(&message(&["deaf family"]), &theirs)).expect("asked");
         started(&mut guard, 2);
@@ -406,14 +406,14 @@ fn a_guard_that_is_killed_leaves_nothing_and_is_replaced() {
         assert_eq!(parent_of(guard_process).expect("it lives"), keeper);
         send(guard_process, libc::SIGKILL);
         until_lost(&mut guard, guard_process);
-        // It is not told before all of it is gone.
+        // It is not reported before all have ended.
         assert!(pids.iter().all(|pid| is_dead(*pid)), "time {time}");
         all_end(&watched);
         drop(theirs);
         rest(&mut ours);
         assert!(is_dead(guard_process), "it was waited for");
         assert_eq!(guard.keeper_pid(), keeper);
-        // A function sees what it saw before.
+        // A function sees the same memory as before.
         guard.spawn(1, &Program::new(Entry::Function)).expect("asked");
         started(&mut guard, 1);
         assert_eq!(ended(&mut guard, 1).0, ExitStatus::Code(PANICKED));
@@ -448,7 +448,7 @@ fn what_was_asked_of_a_guard_that_is_killed_is_not_done_by_the_next() {
         loop {
             match next(&mut guard) {
                 GuardEvent::Lost { .. } => break,
-                // All that was asked for may have ended by the signal before the guard did.
+                // All workers may have ended by the signal before the guard did.
                 GuardEvent::Empty => assert_eq!(time % 3, 0, "workers were asked for"),
                 _ => {}
             }
@@ -521,7 +521,7 @@ fn what_was_told_before_the_guard_was_killed_is_heard() {
     guard.spawn(1, &saying(&shell("printf x; exit 3"), &theirs)).expect("asked");
     let guard_process = guard.pid();
     take(&mut ours, 1);
-    // The guard's answer to this comes behind the end.
+    // The guard's answer to this follows the exit.
     let script = shell("cat; printf y");
     let (fed, feeder) = pipe().expect("a pipe");
     guard.spawn(2, &Program { stdin: Stdio::Fd(fed.as_fd()), ..saying(&script, &theirs) }).expect("asked");
@@ -537,7 +537,7 @@ fn what_was_told_before_the_guard_was_killed_is_heard() {
     }
     drop(feeder);
     take(&mut ours, 1);
-    // Its end was told, or is about to be; the guard is killed once it was told, and only then is it taken.
+    // The exit was reported, or is about to be. The guard is killed after that, and only then is the report read.
     assert!(becomes_readable(guard.as_raw_fd(), SOON));
     send(guard_process, libc::SIGKILL);
     assert!(matches!(next_or_lost(&mut guard), Ok(GuardEvent::Exited { worker: 2, .. })));

@@ -75,7 +75,7 @@ fn a_stop_that_finds_no_room_is_not_lost() {
     let scene = message(&["deaf"]);
     guard.spawn(1, &playing(&scene, &theirs)).expect("asked");
     started(&mut guard, 1);
-    // SAFETY: a number of a process that lives.
+    // SAFETY: passes the ID of a living process.
     assert_eq!(unsafe { libc::kill(guard_pid(&guard), libc::SIGSTOP) }, 0);
     let mut request = 0;
     while !guard.inner.as_ref().expect("it lives").socket.is_out_of_buffers() {
@@ -98,7 +98,7 @@ fn open_descriptors(process: &str) -> usize {
     std::fs::read_dir(std::format!("/proc/{process}/fd")).expect("a folder").count()
 }
 
-/// Pages of memory of a process that are there, but for those of its program's file: they come as code is first run.
+/// Returns the resident pages of a process, without those of its program's file, which grow as code is first run.
 fn resident_pages(pid: u32) -> u64 {
     let text = std::fs::read_to_string(std::format!("/proc/{pid}/statm")).expect("it lives");
     let mut pages = text.split(' ').skip(1).map(|pages| pages.parse::<u64>().expect("a number"));
@@ -107,7 +107,7 @@ fn resident_pages(pid: u32) -> u64 {
 
 #[test]
 fn two_thousand_workers_leak_nothing() {
-    // In a process where nobody else opens or closes anything.
+    // In a process in which no other test opens or closes descriptors.
     let child = in_a_child(|| {
         let mut guard = start();
         let process = guard.pid().to_string();
@@ -190,10 +190,10 @@ fn empty_is_never_told_when_somebody_was_asked_for_since() {
     }
 }
 
-/// Root has as many processes as there is room for: it becomes somebody else.
+/// Changes the user: root is not subject to the limit of processes.
 fn become_an_ordinary_user() {
     let user = 1_000_000 + std::process::id();
-    // SAFETY: numbers only.
+    // SAFETY: passes numbers only.
     unsafe {
         if libc::geteuid() == 0 {
             assert_eq!(libc::syscall(libc::SYS_setresgid, user, user, user), 0);
@@ -203,10 +203,10 @@ fn become_an_ordinary_user() {
     }
 }
 
-/// Lets no process come up beside this one: its user has one already.
+/// Prevents new processes of the user, which has one already.
 fn forbid_more_processes(of: u32) {
     let limit = libc::rlimit { rlim_cur: 1, rlim_max: 1 };
-    // SAFETY: a number of a process that lives, and a limit that does.
+    // SAFETY: passes the ID of a living process, and a limit that lives.
     let set = unsafe {
         libc::prlimit(of.cast_signed(), libc::RLIMIT_NPROC, &raw const limit, std::ptr::null_mut())
     };
@@ -233,10 +233,10 @@ fn no_room_for_one_more_process_is_told() {
             guard.spawn(1, &program).expect("asked");
             assert_eq!(refused(&mut guard, 1), (SpawnStep::Fork, libc::EAGAIN));
         }
-        // Nor is there room for another guard.
+        // There is no room for another guard either.
         let (keeper, guard_process) = (guard.keeper_pid(), guard_pid(&guard));
         forbid_more_processes(keeper);
-        // SAFETY: a number of a process that lives.
+        // SAFETY: passes the ID of a living process.
         assert_eq!(unsafe { libc::kill(guard_process, libc::SIGKILL) }, 0);
         let lost = loop {
             match next_or_lost(&mut guard) {
@@ -261,7 +261,7 @@ fn no_room_for_one_more_descriptor_is_told() {
         let mut guard = start();
         let limit = |count| {
             let limit = libc::rlimit { rlim_cur: count, rlim_max: 4096 };
-            // SAFETY: numbers, and a limit that lives.
+            // SAFETY: passes numbers, and a limit that lives.
             assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit) }, 0);
         };
         limit(0);
@@ -281,14 +281,14 @@ fn no_room_for_one_more_descriptor_is_told() {
 fn an_agent_may_have_no_standard_streams() {
     for closed in [&[0, 1, 2][..], &[1], &[0, 2]] {
         let child = in_a_child(|| {
-            // SAFETY: numbers only; nobody in this process uses them from here on.
+            // SAFETY: passes numbers only; this process does not use them any more.
             closed.iter().for_each(|fd| drop(unsafe { OwnedFd::from_raw_fd(*fd) }));
             let mut guard = start();
             let script = shell("exit 4");
             guard.spawn(1, &Program { arguments: &script, ..Program::new(at(SHELL)) }).ok()?;
             started(&mut guard, 1);
             let inherited = ended(&mut guard, 1).0 == ExitStatus::Code(4);
-            // The pipe may itself stand where a standard stream should.
+            // The pipe itself may get the number of a standard stream.
             let (mut ours, theirs) = pipe().ok()?;
             let script = shell("cat; echo said; echo nothing >&2");
             guard.spawn(2, &Program { stdin: Stdio::Null, ..saying(&script, &theirs) }).ok()?;

@@ -1,4 +1,4 @@
-//! What the tests' function does as a worker. It tells of each of its processes on standard output.
+//! Scenes that the tests' function plays as a worker. Each of its processes writes its ID to standard output.
 
 use super::*;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -13,13 +13,14 @@ pub(super) fn play(call: &Call<'_>, returned: &mut Vec<u8>) -> i32 {
         }
         ["return to a small file", count] => {
             let limit = libc::rlimit { rlim_cur: 1000, rlim_max: 1000 };
-            // SAFETY: a number, and a limit that lives.
+            // SAFETY: passes a number and a limit that lives.
             assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_FSIZE, &raw const limit) }, 0);
             returned.resize(number(count), 7);
             0
         }
         ["close all and return", count] => {
-            // SAFETY: numbers only. The path ends with a zero. What this process has open there is not used again.
+            // SAFETY: passes numbers only. The path is null-terminated. The descriptors of this process are not used
+            // again.
             unsafe {
                 libc::syscall(libc::SYS_close_range, 3, u32::MAX, 0);
                 assert_eq!(libc::open(c"/proc/self/comm".as_ptr(), libc::O_RDWR), 3);
@@ -28,7 +29,7 @@ pub(super) fn play(call: &Call<'_>, returned: &mut Vec<u8>) -> i32 {
             0
         }
         ["die while returning"] => {
-            // SAFETY: the text has so many bytes; the signal ends this process.
+            // SAFETY: the text has that many bytes; the signal ends this process.
             unsafe {
                 assert_eq!(libc::pwrite(3, b"half".as_ptr().cast(), 4, 16), 4);
                 libc::raise(libc::SIGKILL);
@@ -68,7 +69,7 @@ pub(super) fn play(call: &Call<'_>, returned: &mut Vec<u8>) -> i32 {
         ["chain"] => chain(),
         ["silent"] => silent(),
         ["counts"] => {
-            // SAFETY: the handler does what a handler may.
+            // SAFETY: the handler is async-signal-safe.
             unsafe { libc::signal(libc::SIGTERM, count as extern "C" fn(libc::c_int) as libc::sighandler_t) };
             notify();
             idle()
@@ -96,33 +97,33 @@ fn world(call: &Call<'_>, arguments: &[&str]) -> Vec<u8> {
         .collect();
     fds.sort_unstable();
     let fds: Vec<String> = fds.iter().map(ToString::to_string).collect();
-    // SAFETY: numbers only.
+    // SAFETY: passes numbers only.
     let (session, group) = unsafe { (libc::getsid(0), libc::getpgrp()) };
     seen.extend(std::format!("|{}|{session},{group}", fds.join(",")).into_bytes());
     seen
 }
 
-/// Tells of this process.
+/// Writes the ID of this process.
 pub(super) fn notify() {
     let number = std::process::id().to_le_bytes();
-    // SAFETY: four bytes that live.
+    // SAFETY: passes four bytes that live.
     unsafe { libc::write(1, number.as_ptr().cast(), number.len()) };
 }
 
 pub(super) fn idle() -> ! {
     loop {
-        // SAFETY: no arguments.
+        // SAFETY: it has no arguments.
         unsafe { libc::pause() };
     }
 }
 
 fn ignore_term() {
-    // SAFETY: numbers only.
+    // SAFETY: passes numbers only.
     unsafe { libc::signal(libc::SIGTERM, libc::SIG_IGN) };
 }
 
 extern "C" fn count(_: libc::c_int) {
-    // SAFETY: one byte that lives.
+    // SAFETY: passes one byte that lives.
     unsafe { libc::write(1, b"t".as_ptr().cast(), 1) };
 }
 
@@ -136,12 +137,12 @@ fn fork(child: impl FnOnce()) {
 }
 
 fn leave_session() {
-    // SAFETY: no arguments.
+    // SAFETY: it has no arguments.
     unsafe { libc::setsid() };
 }
 
-/// A worker, a child in its group, one in a session of its own, and a daemon, who tells of itself when its parent has ended:
-/// four.
+/// Four processes: a worker, a child in its group, one in a session of its own, and a daemon, which writes its ID when
+/// its parent has ended.
 fn family() -> ! {
     fork(|| {
         notify();
@@ -168,7 +169,7 @@ fn family() -> ! {
     idle()
 }
 
-/// Twenty processes, each the parent of the next, each in a session of its own, and all deaf.
+/// Twenty processes, each the parent of the next, each in a session of its own, all ignoring `SIGTERM`.
 fn chain() -> ! {
     ignore_term();
     for _ in 0..19 {
@@ -183,8 +184,8 @@ fn chain() -> ! {
     idle()
 }
 
-/// A deaf worker whose child hears, and has a child in a session of its own that hears, too. That one's parent ends without
-/// a word to the guard: its own parent lives.
+/// A worker that ignores `SIGTERM`. Its child does not, and has a child in a session of its own that does not either.
+/// When the parent of that one ends, the guard gets no event, because the grandparent lives.
 fn silent() -> ! {
     fork(|| {
         fork(|| {

@@ -1,16 +1,16 @@
-//! Disks that are full or may not be written: tiny ones in mount namespaces of the tests' own.
+//! Disks that are full or read-only: small ones in mount namespaces of the tests.
 
 use super::*;
 use crate::driver::testing::{end_of, in_a_child};
 use std::ffi::CString;
 use std::ptr;
 
-/// Gives this process mounts of its own; who is not root gets a namespace of users first, in which it is.
+/// Gives this process mounts of its own. A user other than root first gets a user namespace in which it is root.
 fn own_mounts() -> io::Result<()> {
-    // SAFETY: no arguments.
+    // SAFETY: it has no arguments.
     let (user, group) = unsafe { (libc::geteuid(), libc::getegid()) };
     let flags = if user == 0 { libc::CLONE_NEWNS } else { libc::CLONE_NEWNS | libc::CLONE_NEWUSER };
-    // SAFETY: flags; this process has one thread.
+    // SAFETY: passes flags; this process has one thread.
     if unsafe { libc::unshare(flags) } != 0 {
         return Err(io::Error::last_os_error());
     }
@@ -20,17 +20,17 @@ fn own_mounts() -> io::Result<()> {
         fs::write("/proc/self/gid_map", format!("0 {group} 1"))?;
     }
     let (none, flags) = (ptr::null(), libc::MS_REC | libc::MS_PRIVATE);
-    // SAFETY: texts that end with a zero; the namespace is this process' own.
+    // SAFETY: passes null-terminated texts; the namespace belongs to this process.
     match unsafe { libc::mount(none, c"/".as_ptr(), none, flags, ptr::null()) } {
         0 => Ok(()),
         _ => Err(io::Error::last_os_error()),
     }
 }
 
-/// Does `body` with a folder in which a disk of so many bytes is mounted; nobody else sees it.
+/// Runs `body` with a folder on a new disk with these options. Other processes do not see it.
 ///
 /// # Panics
-/// When the machine forbids that: such a disk cannot be had otherwise, so this is no success.
+/// When the machine forbids private mounts: such a disk is not available otherwise, so the test cannot succeed.
 fn with_disk(options: &str, flags: libc::c_ulong, body: impl FnOnce(&TemporaryFolder)) {
     let options = CString::new(options).expect("options");
     let child = in_a_child(|| {
@@ -38,7 +38,7 @@ fn with_disk(options: &str, flags: libc::c_ulong, body: impl FnOnce(&TemporaryFo
         let path = CString::new(folder.path().display().to_string()).expect("a path");
         let tmpfs = c"tmpfs".as_ptr();
         let mounted = own_mounts().and_then(|()| {
-            // SAFETY: texts that end with a zero; the namespace is this process' own.
+            // SAFETY: passes null-terminated texts; the namespace belongs to this process.
             match unsafe { libc::mount(tmpfs, path.as_ptr(), tmpfs, flags, options.as_ptr().cast()) } {
                 0 => Ok(()),
                 _ => Err(io::Error::last_os_error()),
@@ -77,7 +77,7 @@ fn a_folder_that_may_not_be_written_is_named() {
 
 #[test]
 fn a_disk_that_is_full_from_the_beginning_is_named() {
-    // Of files, there is room for so many: the root, the run, the attempt, the worker.
+    // There is room for this many files: the root, the run, the attempt, the worker.
     for inodes in 1..5 {
         with_disk(&format!("size=64k,nr_inodes={inodes}"), 0, move |folder| {
             let error = refused(settings(Files::Kept, "1", "0", ""), folder);
@@ -108,7 +108,7 @@ fn a_disk_that_fills_up_costs_its_files_and_nothing_else() {
         finished(&mut logs);
         assert_eq!(logs.tail(0).last().map(String::as_str), Some("line 19999"));
 
-        // The next attempt finds no room for its files, and does without.
+        // The next attempt has no room for its files, and runs without.
         fs::write(run.join("rest"), vec![0; 1 << 20]).expect_err("there is no room");
         let attempt = logs.start_attempt(1, &[origin(0)]).expect("started without files");
         let log_error = attempt.log_error.expect("it says why");
@@ -142,7 +142,7 @@ fn a_disk_that_fills_up_costs_its_files_and_nothing_else() {
         let lines_of_stderr: String =
             stderr.lines().filter(|line| !is_note(line)).map(|line| [line, "\n"].concat()).collect();
         assert!(lines_of_stderr == visible + "[w0]:boom\n");
-        // What is in the file is the beginning.
+        // The file contains the beginning.
         let kept = text(attempt.join("0/stdout.log"));
         assert!(!kept.is_empty() && lines.starts_with(&kept));
     });
