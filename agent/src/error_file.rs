@@ -37,7 +37,7 @@ pub enum ErrorFileNote {
     #[error("the error file has more than {ERROR_FILE_BYTES_MAX} bytes")]
     TooLong,
     /// The file is not valid JSON, most likely because its writer died while it wrote.
-    #[error("the error file is no JSON: wrong or cut short at line {line}, column {column}")]
+    #[error("the error file is not valid JSON: wrong or cut short at line {line}, column {column}")]
     NotJson {
         /// Line of the error, from 1.
         line: usize,
@@ -51,7 +51,7 @@ pub enum ErrorFileNote {
     #[error("the error file is not a regular file")]
     NotAFile,
     /// Reading failed.
-    #[error("the error file cannot be read (error {errno} of the system)")]
+    #[error("the error file cannot be read (errno {errno})")]
     Unreadable {
         /// Error number of the system call.
         errno: i32,
@@ -224,15 +224,18 @@ mod tests {
         for (text, note) in [
             ("", "the error file is empty"),
             (" \n", "the error file is empty"),
-            ("{\"message\":\n \"x", "the error file is no JSON: wrong or cut short at line 2, column 3"),
-            ("\u{1}", "the error file is no JSON: wrong or cut short at line 1, column 1"),
+            (
+                "{\"message\":\n \"x",
+                "the error file is not valid JSON: wrong or cut short at line 2, column 3",
+            ),
+            ("\u{1}", "the error file is not valid JSON: wrong or cut short at line 1, column 1"),
             ("[]", "the error file has no message"),
             ("17", "the error file has no message"),
             (r#"{"message": 17}"#, "the error file has no message"),
             (r#"{"message": null}"#, "the error file has no message"),
             (r#"{"message": {}}"#, "the error file has no message"),
             (r#"{"message": {"message": {}}}"#, "the error file has no message"),
-            (&deep, "the error file is no JSON: wrong or cut short at line 1, column 128"),
+            (&deep, "the error file is not valid JSON: wrong or cut short at line 1, column 128"),
         ] {
             assert_eq!(parse(text.as_bytes()).expect_err(text).to_string(), note);
         }

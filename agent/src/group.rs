@@ -123,7 +123,7 @@ impl fmt::Display for ExitStatus {
     }
 }
 
-/// Ranks that identify a worker in messages. Messages contain both, because users know one or the other.
+/// Ranks that identify a worker in messages. Neither of them is sufficient alone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WorkerRanks {
     /// Rank of the worker in the job.

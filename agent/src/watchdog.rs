@@ -67,7 +67,7 @@ pub enum Refusal {
     #[error("a line has more than {LINE_BYTES_MAX} bytes")]
     TooLong,
     /// The line is not JSON, or not a timer.
-    #[error("a line is no timer")]
+    #[error("a line is not a timer")]
     Malformed,
     /// There are too many timers.
     #[error("there are {TIMERS_MAX} timers already")]

@@ -116,7 +116,7 @@ Failures:
   rank      : 10 (local_rank: 2)
   exitcode  : 7 (pid: 102)
   error_file: logs/0/error.json
-  note      : the error file is no JSON: wrong or cut short at line 1, column 1
+  note      : the error file is not valid JSON: wrong or cut short at line 1, column 1
   traceback : To enable traceback see: https://pytorch.org/docs/stable/elastic/errors.html
 ============================================================";
     assert_eq!(report, expected);

@@ -205,7 +205,7 @@ fn what_a_worker_leaves_behind_ends_with_the_job() {
 fn error_files_good_and_bad() {
     for (file, expected) in [
         (r#"{"message": "boom", "timestamp": 1}"#, "traceback : boom"),
-        (r#"{"message": "#, "the error file is no JSON"),
+        (r#"{"message": "#, "the error file is not valid JSON"),
         ("", "the error file is empty"),
         ("[1]", "note      :"),
     ] {

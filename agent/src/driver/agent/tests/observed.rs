@@ -117,7 +117,7 @@ fn a_timer_that_is_removed_or_not_due_ends_no_process() {
     }
     remarks.sort();
     let wanted = [
-        "watchdog: a line is no timer",
+        "watchdog: a line is not a timer",
         "watchdog: a timer of process 1 is not taken: it is not a descendant of this agent",
     ];
     assert_eq!(remarks, wanted, "of both workers, once");
