@@ -327,7 +327,7 @@ mod tests {
 
     type Any = dyn RpcBackend<Store = &'static str, Call = (), Agent = String, Error = String>;
 
-    /// A backend that makes options of a kind, and agents that are sentences.
+    /// A backend that creates options of a kind, and agents that are sentences.
     struct Stub(&'static str);
 
     impl RpcBackend for Stub {
@@ -384,7 +384,7 @@ mod tests {
         let names: Vec<&str> = registry.iter().map(BackendType::name).collect();
         assert_eq!(names, ["ucx", "UCX", "tcp"]);
         assert!(registry.is_registered("UCX") && !registry.is_registered("Ucx"));
-        let error = registry.find("Ucx").map(drop).expect_err("nobody");
+        let error = registry.find("Ucx").map(drop).expect_err("unknown");
         assert_eq!(
             error.to_string(),
             "Argument backend must be a member of BackendType, got Ucx; registered are [\"ucx\", \"UCX\", \"tcp\"]"
@@ -416,7 +416,7 @@ mod tests {
         }
         let nowhere = BaseOptions { init_method: "", ..BaseOptions::default() };
         registry.construct_options("UCX", nowhere, &[]).expect_err("no way to meet");
-        registry.construct_options("x", BaseOptions::default(), &[]).expect_err("nobody");
+        registry.construct_options("x", BaseOptions::default(), &[]).expect_err("unknown");
     }
 
     #[test]
@@ -428,7 +428,8 @@ mod tests {
                 .map(|(backend, options)| (backend.name().to_string(), options.kind().to_string()))
         };
         assert_eq!(chosen(&registry, None, None), Ok(("tcp".into(), "tcp".into())));
-        let error = chosen(&registry, None, Some(RpcOptions::new("ucx"))).expect_err("nobody makes these");
+        let error =
+            chosen(&registry, None, Some(RpcOptions::new("ucx"))).expect_err("no backend makes these");
         assert_eq!(
             error.to_string(),
             "Could not infer backend for options <ucx: rpc_timeout=60.0, init_method='env://', \
@@ -448,7 +449,7 @@ mod tests {
             error.to_string().starts_with("`rpc_backend_options` must be options of `tcp`. <ucx: "),
             "{error}"
         );
-        chosen(&registry, Some("none"), Some(RpcOptions::new("ucx"))).expect_err("nobody");
+        chosen(&registry, Some("none"), Some(RpcOptions::new("ucx"))).expect_err("unknown");
     }
 
     #[test]

@@ -159,7 +159,7 @@ mod tests {
         }
         const COUNT: u32 = 1 << 16;
         let compared = core::cell::Cell::new(0);
-        // So wide that to move each of them past all the others would take minutes.
+        // So wide that moving each of them past all the others would take minutes.
         let entries = (0..COUNT).rev().map(|key| (Counted(key, &compared), [key; 64]));
         let map: SortedMap<Counted<'_>, [u32; 64]> = entries.collect();
         assert_eq!(map.len(), usize::try_from(COUNT).expect("few"));

@@ -81,7 +81,7 @@ mod tests {
         let mut graph = String::from("```mermaid\nstateDiagram-v2\n");
         for from in STATES {
             for to in STATES {
-                // That everything can fail is said beside the graph.
+                // That every state can fail is stated beside the graph.
                 let between = EVENTS.iter().filter(|&&event| event != E::Fault && from.on(event) == Some(to));
                 let names: alloc::vec::Vec<String> = between.map(|event| format!("{event:?}")).collect();
                 if !names.is_empty() {

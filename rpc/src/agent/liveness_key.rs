@@ -194,7 +194,7 @@ mod tests {
             (liveness_watcher.changed("d/4", Some(GOING)), liveness_watcher.changed("e/5", Some(HERE))),
             (None, None)
         );
-        // One vanished, one came back elsewhere, one went, and one goes.
+        // One key was deleted, one worker rejoined elsewhere, one left, and one is leaving.
         let departed = liveness_watcher.all(&event(&[("a/1", HERE), ("b/9", HERE), ("c/3", GOING)]));
         let departed: Vec<Box<str>> = departed.iter().map(|departed| departed.liveness_key.text()).collect();
         assert_eq!(departed.iter().map(|text| &**text).collect::<Vec<_>>(), ["b/2", "e/5"]);
@@ -228,7 +228,7 @@ mod tests {
             assert_eq!(liveness_watcher.lost.len(), 1);
         }
         assert!(!liveness_watcher.show(&location("a")) && !liveness_watcher.show_another(&liveness_key.name));
-        // It came back at the same address, and goes.
+        // It rejoins at the same address, and leaves.
         assert_eq!(liveness_watcher.changed(key, Some(HERE)), None);
         assert!(liveness_watcher.lost.is_empty());
         assert_eq!(liveness_watcher.changed(key, Some(GOING)), None);
@@ -237,7 +237,7 @@ mod tests {
             (liveness_watcher.changed(key, None), liveness_watcher.has_left(&location("a"))),
             (None, true)
         );
-        // Of one that was never seen to come.
+        // The key of a worker that was never seen.
         assert_eq!(
             liveness_watcher.changed("a/b:1", None).map(|departed| departed.liveness_key.address),
             Some("b:1".into())

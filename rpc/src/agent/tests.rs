@@ -21,11 +21,11 @@ const TIMEOUT: Duration = Duration::from_secs(60);
 enum Happening {
     /// A step reaches the store.
     Apply(usize, StoreStep),
-    /// A wait of the store's ends.
+    /// A wait at the store ends.
     WaitEnds(usize, Box<str>),
     /// A call reaches an address.
     Arrives(usize, ControlCall),
-    /// Something reaches a worker.
+    /// An input reaches a worker.
     Input(usize, Input),
     Spawn(&'static str, Option<u16>),
     Kill(usize),
@@ -37,19 +37,19 @@ struct Node {
     agent: Agent,
     is_alive: bool,
     was_killed: bool,
-    /// What vanishes with its session.
+    /// Keys that are deleted with its session.
     session_keys: Vec<Box<str>>,
-    /// It stands still: it takes connections, and does nothing.
+    /// Whether it is paused: it accepts connections, and does nothing.
     is_frozen: bool,
     joined_at: Option<Instant>,
-    /// Whom it knew when it became a member.
+    /// Members that it knew when it became one.
     met: Vec<String>,
     events: Vec<String>,
-    /// Calls that ended since their callee is gone, and when.
+    /// Calls that ended because their callee has ended, and when.
     ended_calls: Vec<(Instant, String)>,
-    /// Who left, and answers what it was asked.
+    /// Workers that left and complete the requests that they have.
     parted: Vec<String>,
-    /// At whom its program has calls under way, which it waits for when it leaves.
+    /// Callees of its program's pending calls, for which it waits when it leaves.
     busy_at: Vec<WorkerInfo>,
     over: Option<Result<(), AgentError>>,
 }
@@ -62,18 +62,18 @@ struct World {
     store: BTreeMap<Box<str>, Box<[u8]>>,
     waits: Vec<(usize, Box<str>)>,
     nodes: Vec<Node>,
-    /// Calls that arrived and are not answered: whose, its number, at whom.
+    /// Calls that arrived and have no response: caller, number, callee's number, callee.
     open: Vec<(u64, usize, u64, usize)>,
-    /// What was answered to whoever is no worker of this world.
+    /// Responses to callers that are not workers of this world.
     answers: Vec<(u64, Result<(), String>)>,
-    /// Whether the store knows sessions.
+    /// Whether the store has sessions.
     has_signs: Signing,
-    /// An address that nobody can call.
+    /// Address that no worker can call.
     unreachable: Box<str>,
     addressing: Addressing,
 }
 
-/// Where those are who come back.
+/// Addresses of workers that rejoin.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Addressing {
     Stored,
@@ -185,8 +185,8 @@ impl World {
             Some(value) => drop(self.store.insert(key.clone(), value.into())),
             None => drop(self.store.remove(&key)),
         }
-        let short: Box<str> = key.strip_prefix(liveness_key::PREFIX).expect("a sign").into();
-        // As over one connection of each, in order.
+        let short: Box<str> = key.strip_prefix(liveness_key::PREFIX).expect("a liveness key").into();
+        // In order, as over one connection of each worker.
         for location in 0..self.nodes.len() {
             let input = Input::LivenessKey(short.clone(), value.map(Box::from));
             self.at(self.now + Duration::from_millis(2), Happening::Input(location, input));
@@ -266,7 +266,7 @@ impl World {
         self.set_sign(&liveness_key, None);
     }
 
-    /// The process is no more.
+    /// The process has ended.
     fn end(&mut self, location: usize) {
         if !core::mem::take(&mut self.nodes[location].is_alive) {
             return;
@@ -291,7 +291,7 @@ impl World {
         }
     }
 
-    /// What a worker answers to somebody who says that it is `from`, and tells of a change.
+    /// Returns a worker's response to a caller that claims to be `from` and announces a change.
     fn reported(&mut self, location: usize, from: &WorkerInfo, change: &Change) -> Result<(), String> {
         let number = 1_000_000 + self.answers.len() as u64;
         let payload = encode_change(change).into();
@@ -447,7 +447,7 @@ fn a_static_group_begins_together_and_ends_together() {
             assert_eq!(node.agent.members().len(), 6);
             assert_eq!(node.agent.callee("d-1").map(|member| member.worker.id), Ok(3));
             assert_eq!(node.agent.callee_by_id(5).map(|member| &*member.worker.name), Ok("f:2"));
-            let unknown = node.agent.callee("x").expect_err("nobody").to_string();
+            let unknown = node.agent.callee("x").expect_err("unknown").to_string();
             assert_eq!(unknown, "there is no worker x in the group");
         }
         for location in 0..5 {
@@ -467,7 +467,7 @@ fn nobody_begins_where_the_leader_did_not_hear_from_all() {
     for name in NAMES {
         world.spawn(name, Some(6));
     }
-    // All came, and one cannot be heard any more.
+    // All have joined, and one cannot be reached any more.
     while world.nodes[2].agent.life() == Life::Joining {
         world.run_for(1);
     }
@@ -530,7 +530,7 @@ fn a_sign_that_vanishes_ends_a_group_that_has_not_begun_and_calls_in_one_that_ha
         let error = node.agent.callee("c").expect_err("dead").to_string();
         assert_eq!(error, "c (id 2) is dead: its session with the store's server ended");
     }
-    // Nobody can agree with the dead on an end.
+    // A graceful end needs all members.
     world.input(0, Input::Leave);
     world.run_for(100);
     assert_eq!(
@@ -561,7 +561,7 @@ fn who_takes_a_members_name_or_number_is_not_of_the_group() {
     for name in ["a", "b"] {
         world.spawn(name, Some(2));
     }
-    assert_eq!(world.nodes[0].agent.admit(&claim("x", 1)), Ok(()), "nobody is known yet");
+    assert_eq!(world.nodes[0].agent.admit(&claim("x", 1)), Ok(()), "no member is known yet");
     world.run_for(2000);
     let agent = &world.nodes[0].agent;
     assert_eq!(agent.admit(&claim("b", 1)), Ok(()));
@@ -635,7 +635,7 @@ fn who_was_heard_before_a_static_group_was_complete_is_asked_for_again() {
         let called = Called { from: worker(from), handler: READY_HANDLER.into(), payload: Box::default() };
         Input::Called(number, called)
     };
-    // One that is none of them, and one that came under the name of one, with another number.
+    // A worker that is not a member, and one with the name of a member and another number.
     world.input(0, ready("e", 1_000_001));
     let (mut outputs, now) = (Vec::new(), world.now);
     while world.nodes[0].agent.life() == Life::Joining {
@@ -709,28 +709,28 @@ fn what_is_no_call_of_a_members_changes_nothing() {
     assert!(matches!(agent.poll_output(), Some(Output::Respond(8, Err(_)))));
 }
 
-/// Bugs that are planted in the machine.
+/// Deliberate bugs of the state machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Flaw {
-    /// The leader lets all begin though not all have called.
+    /// The leader starts the group before all members have called.
     HastyLeader,
-    /// Whoever is told of a newcomer does not try the way to it.
+    /// A notified member does not try to call the newcomer.
     UntriedRoute,
-    /// A sign that says that its worker goes is not heard.
+    /// The mark of a leaving worker's key is ignored.
     UnheardGoing,
-    /// Deaths of those who were not known yet are forgotten.
+    /// Deaths of workers that were not known yet are forgotten.
     ForgottenLoss,
     /// Calls to the dead do not end.
     HangingCalls,
-    /// Who leaves does not wait for its calls.
+    /// A worker that leaves does not wait for its calls.
     ShortDrain,
-    /// Whoever is said to be gone is not asked.
+    /// Workers that are reported to have ended are not checked.
     BlindFaith,
-    /// Who takes itself back before it was agreed to is taken in all the same.
+    /// A newcomer that withdraws before it was agreed to becomes a member nevertheless.
     GhostOfNewcomer,
-    /// Calls to who leaves end as those to the dead do.
+    /// Calls to a worker that leaves end as those to a dead one.
     AbruptLeave,
-    /// That calls were cut is not told.
+    /// Calls that were cut off are not reported.
     UntoldCut,
 }
 
@@ -738,7 +738,7 @@ std::thread_local! {
     static PLANTED: core::cell::Cell<Option<Flaw>> = const { core::cell::Cell::new(None) };
 }
 
-/// The bug that is planted in this thread.
+/// The bug that is enabled in this thread.
 pub(super) fn planted() -> Option<Flaw> {
     PLANTED.get()
 }

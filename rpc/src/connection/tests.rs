@@ -22,22 +22,22 @@ fn worker(name: &str, id: u16) -> WorkerInfo {
     WorkerInfo { name: name.parse().expect("a name"), id }
 }
 
-/// The byte of a payload at this place.
+/// Byte of a payload at this offset.
 fn byte_at(call: u64, offset: u64) -> u8 {
     (call.wrapping_mul(31) ^ offset.wrapping_mul(7) ^ (offset >> 9)).to_le_bytes()[0]
 }
 
-/// Both ends, with nothing between them but two lists of bytes.
+/// Both ends, connected by two byte buffers.
 struct Pair {
     now: Instant,
     caller: Caller,
     callee: Callee,
     there: Vec<u8>,
     back: Vec<u8>,
-    /// What the callee answers to a ping, and how many there were.
+    /// Load that the callee adds to its pongs, and the number of pings.
     load: Option<PoolLoad>,
     pings: usize,
-    /// What happened, at both ends, in order.
+    /// Events of both ends, in order.
     log: Vec<String>,
     /// Payloads as they arrived.
     got: BTreeMap<(bool, u64), Vec<u8>>,
@@ -80,7 +80,8 @@ impl Pair {
         }
     }
 
-    /// One write of the caller's reaches the other end, in pieces of up to `chunk` bytes. Whether there was one.
+    /// Passes one write of the caller to the other end, in pieces of up to `chunk` bytes. Returns whether there was
+    /// one.
     fn step_there(&mut self, chunk: usize) -> bool {
         let Some(write) = self.caller.poll_write() else { return self.hear_caller(b"") };
         self.hear_caller(b"");
@@ -162,7 +163,7 @@ impl Pair {
         any
     }
 
-    /// Until nothing goes on.
+    /// Runs until there is no progress.
     fn run(&mut self) {
         while self.step_there(usize::MAX) | self.step_back(usize::MAX) {}
     }
@@ -196,7 +197,7 @@ fn a_call_is_answered() {
     pair.expect(&["answer 1 5", "answered 1", "done 1"]);
     assert_eq!(pair.got[&(false, 1)].len(), 5);
     assert_eq!((pair.caller.in_flight(), pair.callee.in_flight(), pair.caller.poll_timeout()), (0, 0, None));
-    // Neither needs a payload.
+    // Neither has a payload.
     assert_eq!(pair.call("ping", 0), Ok(2));
     pair.expect(&["request 2 ping 0 Responded 0", "complete 2"]);
     pair.callee.answer(2, 0);
@@ -227,7 +228,7 @@ fn a_long_payload_holds_up_nobody() {
     assert_eq!(pair.take_log(), ["answer 2 5242881", "complete 1", "answered 2", "done 2"]);
 }
 
-/// Of a gigabyte nothing is kept: each part is named, and handed out where it lies.
+/// A payload of a gigabyte is not buffered: each part is named, and handed out from where it is stored.
 #[test]
 fn a_gigabyte_is_not_copied() {
     let mut pair = Pair::open();
@@ -266,8 +267,8 @@ fn who_gives_up_hears_no_more_of_it() {
     assert_eq!(cancelled, [Some("a".into()), None, None]);
     pair.take_log();
     pair.expect(&["over 1 Cancelled"]);
-    assert!(!pair.callee.answer(1, 3), "nobody waits for it");
-    // The answer and the cancel cross each other.
+    assert!(!pair.callee.answer(1, 3), "the caller does not wait for it");
+    // The response and the cancel frame cross each other.
     pair.callee.answer(2, 3);
     let crossing = core::iter::from_fn(|| pair.callee.poll_write()).collect::<Vec<_>>();
     pair.caller.cancel(2);
@@ -293,7 +294,7 @@ fn a_late_call_says_that_no_handler_thread_was_free() {
     pair.begin(call(2000)).expect("made");
     pair.run();
     pair.take_log();
-    // Asked once for the two that end soon, at the last moment that is of use.
+    // Asked once for the two calls that end soon, as late as is useful.
     pair.load = Some(PoolLoad { threads: 2, waiting: 7 });
     pair.now = at(300);
     assert_eq!(pair.caller.poll_timeout(), Some(pair.now));
@@ -306,7 +307,7 @@ fn a_late_call_says_that_no_handler_thread_was_free() {
     let late = "no answer in 0.4s: all of its handler threads (2) were busy, and requests (7) waited for one";
     pair.expect(&[&format!("failed 1: h at b (id 2): {late}"), "over 1 Cancelled"]);
     assert_eq!(pair.pings, 2);
-    // Threads are free again, and what was said before counts no more.
+    // Threads are free again, and the earlier report does not count any more.
     pair.load = None;
     pair.now = at(420);
     pair.caller.tick(pair.now);
@@ -319,7 +320,7 @@ fn a_late_call_says_that_no_handler_thread_was_free() {
     pair.now = at(2000);
     pair.caller.tick(pair.now);
     pair.expect(&["failed 3: h at b (id 2): no answer in 2s", "over 3 Cancelled"]);
-    // Of what nobody answers, and of a call that has no deadline, nothing is asked.
+    // For a one-way call, and for one without a deadline, the load is not requested.
     pair.begin(NewCall { kind: CallKind::OneWay, ..call(4000) }).expect("made");
     assert_eq!(pair.caller.poll_timeout(), Some(at(4000)));
     pair.run();
@@ -344,7 +345,7 @@ fn deadlines_pass_at_both_ends() {
     pair.expect(&[]);
     pair.caller.tick(NOW + Duration::from_millis(500));
     pair.expect(&["failed 1: slow at b (id 2): no answer in 0.5s", "over 1 Cancelled"]);
-    // Where the callee notices first, the caller is told the same.
+    // If the callee notices first, the caller gets the same error.
     pair.begin(call).expect("made");
     pair.run();
     pair.take_log();
@@ -398,7 +399,7 @@ fn failures_are_told_in_the_callees_words() {
     let reported = pair.take_log().pop().expect("an end");
     let mark = "\u{e4} [cut: 120000 bytes, at most 16384]";
     assert!(reported.len() < 17_000 && reported.ends_with(mark), "{} bytes", reported.len());
-    // An answer may come before the request is whole.
+    // A response may come before the request is complete.
     let call = pair.call("f", 3 * u64::from(DATA_BYTES_MAX)).expect("made");
     pair.step_there(usize::MAX);
     pair.step_there(usize::MAX);
@@ -424,7 +425,7 @@ fn what_a_worker_said_of_its_load_long_ago_explains_no_late_call() {
     pair.caller.tick(pair.now);
     pair.run();
     assert_eq!((pair.pings, pair.take_log().len()), (1, 4));
-    // It answers no more. The calls that end soon share what it said.
+    // It responds no more. The calls that end soon share its report.
     pair.begin(call(1300)).expect("made");
     for millis in [400, 401, 1050, 1300] {
         pair.now = at(millis);
@@ -514,7 +515,7 @@ fn who_leaves_answers_what_it_has() {
     pair.expect(&["request 1 f 0 Responded 0", "complete 1", "caller leaves"]);
     pair.callee.answer(1, 0);
     pair.expect(&["answered 1", "callee drained", "answer 1 0", "done 1", "caller drained"]);
-    // Who has nothing under way is done at once; who has not even greeted has nothing to say.
+    // Without pending calls it is done at once; before the handshake there is nothing to send.
     let mut pair = Pair::open();
     pair.callee.goodbye();
     pair.expect(&["callee drained", "callee leaves", "caller drained"]);
@@ -552,7 +553,7 @@ fn nobody_speaks_under_anothers_name() {
         assert!(log.contains(&format!("caller ended: {message}")), "{log:?}");
         assert!(log.contains(&format!("callee ended: {message}")), "{log:?}");
     }
-    // Whoever lets callers in decides who they may be.
+    // The driver decides which callers are admitted.
     let mut pair = Pair::with(limits);
     let Some(ToWrite::Bytes(hello)) = pair.caller.poll_write() else { panic!("a greeting") };
     let mut bytes = &hello[..];
@@ -563,7 +564,7 @@ fn nobody_speaks_under_anothers_name() {
         "callee ended: refused: the caller is not a known member: no worker a here",
         "caller ended: refused: the caller is not a known member: no worker a here",
     ]);
-    // Who answers for another is found out by the caller.
+    // The caller detects a worker that responds for another.
     let mut pair = Pair::with(limits);
     let welcome =
         CalleeFrame::Welcome { version: 1, callee: b"c", callee_id: 3, requests_max: 1, bytes_max: 1 };
@@ -665,7 +666,7 @@ fn frames_out_of_their_place_end_the_connection() {
         pair.hear_caller(&bytes);
         assert_eq!(pair.take_log().pop(), Some(format!("caller ended: {message}")));
     }
-    // What a later version has is passed over.
+    // Additions of a later version are ignored.
     let mut pair = Pair::open();
     pair.hear_callee(b"\x02\0\0\0\x99\0\x01\0\x01\0\0\0\0\0\0\0hi");
     pair.hear_caller(b"\x02\0\0\0\x99\x80\x01\0\x01\0\0\0\0\0\0\0hi");
@@ -673,7 +674,7 @@ fn frames_out_of_their_place_end_the_connection() {
     pair.expect(&["request 1 f 0 Responded 0", "complete 1"]);
 }
 
-/// Calls of all kinds at random, in pieces of any size: each ends once, and brings what was sent.
+/// Random calls of all kinds, in pieces of any size: each ends once, with the bytes that were sent.
 #[test]
 fn every_call_ends_once_and_brings_its_bytes() {
     for seed in 0..60 {
@@ -750,7 +751,7 @@ fn every_call_ends_once_and_brings_its_bytes() {
     }
 }
 
-/// What both ends told: who can be answered, and what has ended.
+/// Collects the events of both ends: the calls that can be responded to, and those that have ended.
 fn look(pair: &mut Pair, open: &mut Vec<u64>, ended: &mut Vec<u64>) {
     for line in pair.take_log() {
         let mut message = line.split([' ', ':']);

@@ -10,7 +10,7 @@ fn name(text: &str) -> WorkerName {
     text.parse().expect("a name")
 }
 
-/// `0>1 1>0`: numbers are devices of CUDA; nothing is checked.
+/// Parses `0>1 1>0`: numbers are CUDA devices; nothing is checked.
 fn map(text: &str) -> DeviceMap {
     let one = |text: &str| device(if text == "c" { "cpu" } else { text });
     let pair = |pair: &str| {
@@ -39,7 +39,7 @@ fn a_map_is_one_to_one() {
         error.to_string(),
         "`device_map` only supports 1-to-1 mapping, trying to map cuda:2 and cuda:0 to cuda:1"
     );
-    // As in a dictionary, the later of two words counts.
+    // As in a dictionary, the later of two pairs counts.
     let replaced = DeviceMap::new([(zero, one), (zero, two), (one, one)]).expect("one to one");
     assert_eq!(replaced, map("0>2 1>1"));
     let mut maps = DeviceMaps::default();
@@ -60,7 +60,7 @@ fn a_map_is_one_to_one() {
     );
 }
 
-/// Each fault alone, with PyTorch's words.
+/// Each fault alone, with PyTorch's message.
 #[test]
 fn faults_have_their_words() {
     use GroupKind::{Dynamic, Static};
@@ -122,7 +122,7 @@ fn faults_have_their_words() {
 
 #[test]
 fn the_first_fault_is_the_one_of_the_order() {
-    // All at once: each is found when those before it are mended.
+    // All at once: each is found when those before it are corrected.
     let mut bad = node(1, &[("b", "0>9 3>9"), ("z", "0>0")], &["cuda:5", "cuda:5"]);
     let mut b = node(1, &[], &["cuda:0"]);
     let mut found = Vec::new();
@@ -213,7 +213,7 @@ pub(crate) fn any_node() -> impl Strategy<Value = NodeDevices> {
 }
 
 proptest! {
-    /// What `new` takes has a way back that is its own inverse; what it refuses has none.
+    /// Inverting what `new` accepts twice returns the same map; maps without an inverse are refused.
     #[test]
     fn a_map_that_is_taken_can_be_turned(pairs in prop::collection::vec((any_device(), any_device()), 0..6)) {
         let plain = DeviceMap::unchecked(pairs.clone());
@@ -226,7 +226,7 @@ proptest! {
         }
     }
 
-    /// In a group without faults, whatever a map names is one of its worker's devices.
+    /// In a group without faults, each device of a map is one of its worker's devices.
     #[test]
     fn a_group_without_faults_has_all_that_it_names(nodes in prop::collection::vec(any_node(), 1..4)) {
         let nodes = ["a", "b", "c"].into_iter().zip(nodes).map(|(text, said)| (name(text), said)).collect();

@@ -98,7 +98,7 @@ mod tests {
     const STANDINGS: [GroupState; 3] = [GroupState::Joining, GroupState::Member, GroupState::Parted];
     const WISHES: [Option<Shutdown>; 3] = [None, Some(Shutdown::Graceful), Some(Shutdown::Abrupt)];
 
-    /// What is begun in a state is not begun again, and only an abrupt end comes after another one.
+    /// An action that has begun in a state is not begun again, and only an abrupt end follows another one.
     #[test]
     fn each_state_has_its_steps() {
         let mut table = String::new();
@@ -112,7 +112,7 @@ mod tests {
                         steps.push(format!("{step:?}"));
                         ending.begun(step);
                     }
-                    // The program changes its mind.
+                    // The program changes its request.
                     ending.end_request(Shutdown::Abrupt);
                     let later = ending.next(group_state);
                     let end_request = end_request.map_or("nothing".into(), |how| format!("{how:?}"));

@@ -13,7 +13,7 @@ const FEW: IntakeLimits = IntakeLimits {
 };
 const LIMITS: InboxLimits = InboxLimits { calls_max: 2, requests: FEW, changes_max: 2 };
 
-/// All that a turn has.
+/// Takes all items of an iteration.
 fn poll<T>(inbox: &mut Inbox<T>) -> Vec<T> {
     inbox.begin_iteration();
     core::iter::from_fn(|| inbox.take()).collect()
@@ -59,7 +59,7 @@ fn a_turn_has_what_came_before_it() {
     assert_eq!((inbox.take(), inbox.take()), (Some(1), None));
     inbox.begin_iteration();
     assert_eq!((inbox.take(), inbox.take()), (Some(2), None));
-    // What one turn leaves is the next one's.
+    // Items that one iteration leaves are for the next one.
     assert_eq!(inbox.put_request(1, 3), Put::Wakes);
     inbox.begin_iteration();
     assert_eq!(poll(&mut inbox), [3]);
@@ -83,7 +83,7 @@ fn what_is_taken_out_of_a_turn_lets_nothing_into_it() {
 fn a_call_that_was_not_made_is_not_told() {
     let mut inbox = Inbox::of_member(LIMITS);
     let (call, other) = (inbox.begin().expect("room"), inbox.begin().expect("room"));
-    // Its worker ends meanwhile, and answers all that is under way.
+    // Its worker ends meanwhile, and ends all pending calls.
     inbox.put_answer(call, "no member");
     inbox.put_answer(other, "no member");
     inbox.begin_iteration();
@@ -104,13 +104,13 @@ fn a_call_is_told_once_and_by_its_deadline() {
     assert_eq!((inbox.poll_timeout(), inbox.late_call(at(19))), (Some(at(20)), None));
     assert_eq!(inbox.late_call(at(20)), Some(first));
     assert_eq!((inbox.put_answer(first, 'a'), inbox.put_answer(first, 'b')), (Put::Wakes, Put::Refused('b')));
-    assert_eq!(inbox.begin(), Err(NotBegun::TooMany { calls_max: 2 }), "nobody has taken its end");
+    assert_eq!(inbox.begin(), Err(NotBegun::TooMany { calls_max: 2 }), "its result was not taken");
     assert_eq!(poll(&mut inbox), ['a']);
     inbox.forget(second);
     assert_eq!((inbox.poll_timeout(), inbox.first_call()), (None, None));
     let third = inbox.begin().expect("room");
     assert!(third > second);
-    // One that has ended has no deadline any more.
+    // A call that has ended has no deadline any more.
     assert_eq!(inbox.put_answer(third, 'c'), Put::Wakes);
     inbox.set_deadline(third, at(40));
     assert_eq!(inbox.poll_timeout(), None);

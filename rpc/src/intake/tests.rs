@@ -34,7 +34,7 @@ fn a_caller_with_its_quota_of_requests_that_it_does_not_wait_for_is_held_up_alon
     let (one, two) = (intake.open(), intake.open());
     (0..4).for_each(|_| intake.enter(one, 1));
     assert!(!intake.may_read(one, NOTHING) && intake.may_read(two, NOTHING));
-    // Those that it waits for do not count.
+    // Those that its caller waits for do not count.
     assert!(intake.may_read(one, InFlight { awaited: Load { requests: 1, bytes: 1 }, ..NOTHING }));
     assert!(!intake.may_read(one, InFlight { is_receiving: true, ..NOTHING }));
     assert!(!intake.may_read(one, NOTHING));
@@ -45,7 +45,7 @@ fn a_caller_with_its_quota_of_requests_that_it_does_not_wait_for_is_held_up_alon
         (Released::Again, true, false)
     );
     assert!(intake.may_read(one, NOTHING));
-    // So it is with bytes.
+    // The same for bytes.
     intake.enter(one, 399);
     assert!(!intake.may_read(one, NOTHING));
     assert_eq!((intake.leave(one, 1), intake.leave(one, 399)), (Released::AsBefore, Released::Again));
@@ -69,7 +69,7 @@ fn a_caller_with_little_there_is_read_when_others_have_filled_the_worker() {
     assert_eq!(intake.held(), (19, 0));
 }
 
-/// The payload itself fills the worker: nothing but its rest makes room.
+/// The payload itself fills the worker: only its rest frees capacity.
 #[test]
 fn a_caller_whose_payload_is_under_way_is_read_on_below_its_quota_though_the_worker_is_full() {
     let mut intake = FairIntake::new(limits());

@@ -207,7 +207,7 @@ mod tests {
         assert_eq!(members.apply(&change), Change::default());
         let unknown = Change { left: [departed("w", 1, "")].to_vec(), ..change };
         assert_eq!(members.apply(&unknown), Change::default());
-        // It came elsewhere, and nobody told of its end.
+        // It restarted elsewhere, and its end was not reported.
         let again = Change { joined: Some(member("w", 1, "newer")), left: Vec::new() };
         let news = Change { left: [departed("w", 1, "new")].to_vec(), ..again.clone() };
         assert_eq!(members.apply(&again), news);

@@ -311,7 +311,7 @@ mod tests {
             self.store.insert(key.into(), value.as_bytes().to_vec());
         }
 
-        /// What is seen until it rests.
+        /// Events until it rests.
         fn see(&mut self) -> String {
             let mut event = Vec::new();
             while let Some(output) = self.observer.poll_output() {
@@ -368,7 +368,7 @@ mod tests {
         assert_eq!(scene.observer.seen().len(), 2);
         scene.set(keys::ALL_WORKERS, "a-x-0,");
         scene.observer.keys_changed();
-        assert_eq!(scene.see(), "-b", "at once when somebody says so");
+        assert_eq!(scene.see(), "-b", "at once after a notification");
         scene.set("addrs/a-x", "h:9");
         assert_eq!(scene.later(), "-a-x, +a-x h:9", "it came back elsewhere");
         scene.set(keys::ALL_WORKERS, "");

@@ -37,7 +37,7 @@ fn reported(peer: &mut Peer, mut bytes: &[u8]) -> Vec<String> {
     reported
 }
 
-/// Carries bytes between the two until nothing goes on, and admits everybody. What the callee was asked.
+/// Passes bytes between the two until there is no progress, and admits all callers. Returns the requests of the callee.
 fn talk(peer: &mut Peer, callee: &mut Callee) -> (Vec<u64>, Vec<String>) {
     let (mut request, mut last_received_at) = (Vec::new(), Vec::new());
     loop {
@@ -109,7 +109,7 @@ fn calls_wait_for_the_connection_and_for_room_on_it() {
     assert!(peer.is_at_rest() && peer.in_flight() == 0);
 }
 
-/// The callee says nothing of a call that was given up, and may say nothing of any other.
+/// The callee sends nothing for a call that was given up, and may send nothing for any other.
 #[test]
 fn calls_that_wait_have_a_bound_in_bytes_and_one_alone_may_have_more() {
     let limits = RpcLimits { waiting_bytes_max: 100, ..limits() };
@@ -164,7 +164,7 @@ fn what_was_not_sent_goes_over_the_next_connection_and_nothing_is_sent_twice() {
     peer.connected(NOW);
     let mut second = callee();
     assert_eq!(talk(&mut peer, &mut second).0, [3, 4]);
-    // Where there is no next one, they fail.
+    // Without a next connection, they fail.
     assert_eq!(call(&mut peer), Ok(5));
     peer.lost(ConnectionError::Lost("reset".into()));
     assert_eq!(reported(&mut peer, b""), [departed(3), departed(4), "HangUp".into(), "Connect".into()]);
@@ -223,7 +223,7 @@ fn how_long_a_call_took_is_told_from_its_beginning() {
     assert_eq!(self::reported(&mut peer, b""), ["failed 3: f at b (id 2): no answer in 60s"]);
 }
 
-/// One call takes all the room, and others come and go in vain.
+/// One call takes all the capacity, and others time out.
 #[test]
 fn what_waited_and_is_gone_leaves_nothing() {
     let (mut peer, mut callee) = open();
@@ -238,7 +238,7 @@ fn what_waited_and_is_gone_leaves_nothing() {
     assert_eq!((first, peer.waiting.len()), (Some(3), 1));
 }
 
-/// A callee that takes callers in and ends at once, again and again.
+/// A callee that accepts callers and ends at once, repeatedly.
 #[test]
 fn a_connection_that_took_no_call_is_no_reason_for_the_next_one() {
     let mut peer = peer();
@@ -280,14 +280,14 @@ fn who_is_gone_for_good_is_called_no_more() {
         last_received_at,
         [failed(3, "not sent: "), failed(1, ""), failed(2, ""), "HangUp".into(), "Left".into()]
     );
-    let refused = |peer: &mut Peer| call(peer).expect_err("nobody is called").why;
+    let refused = |peer: &mut Peer| call(peer).expect_err("not called").why;
     let why = CallFailure::Unsent(ConnectionError::CallerEnded("it was shut down".into()));
     assert_eq!((refused(&mut peer), peer.takes_calls()), (why.clone(), false));
     // The first reason stays, and a goodbye changes nothing.
     peer.goodbye();
     peer.end(&ConnectionError::GivenUp("it died".into()));
     assert_eq!((refused(&mut peer), reported(&mut peer, b"")), (why, Vec::<String>::new()));
-    // Who waits for the last answers may still hear that there will be none.
+    // A peer that waits for the last responses may still learn that there will be none.
     let (mut peer, _callee) = open();
     peer.goodbye();
     peer.end(&ConnectionError::GivenUp("it died".into()));
@@ -306,7 +306,7 @@ fn a_goodbye_waits_for_what_is_under_way() {
     assert!(callee.answer(1, 0) && callee.answer(2, 0));
     let (_, last_received_at) = talk(&mut peer, &mut callee);
     assert_eq!(last_received_at, ["Answer(1, 0)", "Done(1)", "Answer(2, 0)", "Done(2)", "HangUp", "Left"]);
-    // Who has no connection has left at once.
+    // A peer without a connection has left at once.
     let mut peer = self::peer();
     peer.goodbye();
     assert_eq!(reported(&mut peer, b""), ["Left"]);

@@ -175,7 +175,7 @@ fn the_highest_version_in_common_is_spoken() {
     }
 }
 
-/// Chunks of a payload are handed out where they lie.
+/// Chunks of a payload are slices of the input.
 #[test]
 fn data_is_borrowed() {
     let bytes = [&Header::of_data(3, 5).to_bytes()[..], b"hello"].concat();
@@ -187,7 +187,7 @@ fn data_is_borrowed() {
 }
 
 proptest! {
-    /// In whatever pieces bytes come, they mean the same.
+    /// The result does not depend on how the bytes are split.
     #[test]
     fn pieces_do_not_matter(mut bytes: Vec<u8>, cuts: Vec<prop::sample::Index>, is_talk: bool) {
         if is_talk {

@@ -1,8 +1,8 @@
-//! Who ends: what becomes of its calls, and of those of others at it.
+//! Calls of a worker that leaves, and calls of others to it.
 
 use super::*;
 
-/// Who leaves has finished its own calls, and what others have asked of it goes on.
+/// A worker that leaves has finished its own calls, and the requests of others continue.
 pub(super) fn who_leaves_is_parted_with_and_calls_to_it_go_on() {
     for liveness_watcher in [Signing::None, Signing::Native] {
         let mut world = World::new(8, liveness_watcher);
@@ -27,7 +27,7 @@ fn calls_to_who_leaves_are_not_ended() {
     who_leaves_is_parted_with_and_calls_to_it_go_on();
 }
 
-/// Whoever leaves while calls of its own do not end goes all the same, and says at whom they were.
+/// A worker leaves though its own calls do not end, and reports their callees.
 pub(super) fn who_cuts_its_calls_says_so() {
     for size in [None, Some(3)] {
         for calls in [&[][..], &["c", "b", "c"][..]] {
@@ -66,7 +66,7 @@ fn a_leave_that_cut_calls_names_whom_they_were_for() {
     assert!(many(40).to_string().ends_with("a (id 15) and 24 more"));
 }
 
-/// It has not agreed to a newcomer, and hears nothing of it any more.
+/// It has not agreed to a newcomer, and gets no more events of it.
 #[test]
 fn who_ends_while_it_is_told_of_a_newcomer_is_gone_to_it() {
     let mut world = World::new(6, Signing::None);

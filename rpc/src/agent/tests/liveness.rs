@@ -1,10 +1,10 @@
-//! What the signs of workers tell: members that stand still, deaths while a static group meets and ends, and workers that
-//! come to one for the second time.
+//! Liveness keys: members that are paused, deaths while a static group forms and ends, and workers that join one for
+//! the second time.
 
 use super::*;
 use crate::membership::change::WorkerLocation;
 
-/// These workers, all members.
+/// Creates a world in which these workers are members.
 fn group(names: &[&'static str], size: Option<u16>) -> World {
     let mut world = World::new(21, Signing::Native);
     for name in names {
@@ -18,7 +18,7 @@ fn group(names: &[&'static str], size: Option<u16>) -> World {
     world
 }
 
-/// It stands still for so long that its session ends.
+/// Pauses a worker for so long that its session ends.
 fn freeze(world: &mut World, location: usize) {
     world.nodes[location].is_frozen = true;
     world.end_session(location);
@@ -88,7 +88,7 @@ fn a_death_while_a_static_group_meets_is_told_to_all_who_wait() {
     let c = world.spawn("c", Some(3));
     world.run_for(100);
     let message = "a (id 0), which all workers must call before the group starts: no worker is there";
-    assert_eq!(world.error(c), message, "nor does anybody wait who comes later");
+    assert_eq!(world.error(c), message, "nor does a worker that joins later");
 }
 
 #[test]
@@ -107,7 +107,7 @@ fn a_static_group_that_has_begun_takes_nobody_twice() {
              cannot accept a replacement; restart all its workers with another key prefix"
         );
         let expected: &[&str] = if is_killed { &["xb"] } else { &[] };
-        assert_eq!(world.nodes[0].events, expected, "the refused one is nobody's death");
+        assert_eq!(world.nodes[0].events, expected, "the refused one is not reported dead");
         if !is_killed {
             (0..3).for_each(|location| world.input(location, Input::Leave));
             world.run_for(1000);
@@ -126,7 +126,7 @@ fn a_living_worker_keeps_its_name_while_a_static_group_meets_and_a_dead_one_does
     let message = "RPC worker name a is not unique: a (id 0) has joined the static group already, at a@0";
     assert_eq!(world.error(other), message);
     assert_eq!(world.nodes[0].agent.life(), Life::Joining);
-    // It dies before anybody else came, and comes back.
+    // It dies before any other worker has joined, and rejoins.
     world.step(Happening::Kill(0));
     world.run_for(100);
     let (again, b) = (world.spawn("a", Some(2)), world.spawn("b", Some(2)));
@@ -136,7 +136,7 @@ fn a_living_worker_keeps_its_name_while_a_static_group_meets_and_a_dead_one_does
     }
 }
 
-/// b calls a, which fails since c died, before b hears of c.
+/// b calls a, which fails because c died, before b is notified of c's death.
 #[test]
 fn a_worker_that_failed_for_a_death_is_not_named_as_dead_itself() {
     for is_late in [true, false] {
@@ -161,7 +161,7 @@ fn a_worker_that_failed_for_a_death_is_not_named_as_dead_itself() {
             })
         };
         if is_late {
-            // It hangs, and has not failed: then it is dead all the same.
+            // It hangs, and has not failed: then it is considered dead nevertheless.
             assert_eq!(agent.poll_timeout(), Some(now + LIVENESS_GRACE));
             agent.handle(now + LIVENESS_GRACE, Input::Tick);
             assert_eq!(died(agent), Some(a.worker));
@@ -170,7 +170,7 @@ fn a_worker_that_failed_for_a_death_is_not_named_as_dead_itself() {
         agent.handle(now, Input::LivenessKey("c/c@2".into(), None));
         assert_eq!(died(agent), Some(c.worker));
         assert_ne!(b.worker, a.worker);
-        // What a says of itself when it fails for the same reason.
+        // The value of a's key when it fails for the same reason.
         let agent = &mut world.nodes[0].agent;
         agent.handle(now, Input::LivenessKey("c/c@2".into(), None));
         assert!(core::iter::from_fn(|| agent.poll_output()).any(|output| output == Output::MarkLeaving));

@@ -1,8 +1,8 @@
-//! Who is alive, who is dead, who came back, and who may say so.
+//! Verification of deaths and of replaced members.
 
 use super::*;
 
-/// Without the right to change the group, nobody takes what is a living member's.
+/// Without the token, no worker can replace a live member.
 pub(super) fn nobody_strikes_out_the_living() {
     let mut world = World::new(9, Signing::None);
     for name in ["a", "b", "c", "e"] {
@@ -10,7 +10,7 @@ pub(super) fn nobody_strikes_out_the_living() {
         world.run_for(2000);
     }
     let before: Vec<Vec<String>> = world.nodes.iter().map(|node| node.events.clone()).collect();
-    // An address where somebody answers.
+    // An address at which a worker responds.
     let evil = "e@3";
     let x = WorkerInfo { name: "x".parse().expect("a name"), id: 1 };
     for (location, from, change, message) in [
@@ -63,7 +63,7 @@ pub(super) fn nobody_strikes_out_the_living() {
         assert_eq!((node.agent.life(), node.agent.members().len()), (Life::Member, 4), "{}", node.name);
         assert_eq!(node.events, before);
     }
-    // Nobody is there any more, though nobody said so: the place is free.
+    // No worker is there any more, though that was not reported: the name is free.
     world.step(Happening::Kill(1));
     let change = Change { joined: newcomer("x", 1, evil), left: Vec::new() };
     assert_eq!(world.reported(0, &x, &change), Ok(()));
@@ -137,7 +137,7 @@ fn who_leaves_calls_one_that_came_back_where_it_was() {
     assert_eq!(agent.callee("c").map(|member| &*member.address), Ok("c@1"));
 }
 
-/// A second process of a living member's name takes the token, and dies.
+/// A second process with a live member's name takes the token, and dies.
 #[test]
 fn a_member_in_whose_name_somebody_else_died_with_the_token_stays() {
     for liveness_watcher in [Signing::None, Signing::Native] {
@@ -157,7 +157,7 @@ fn a_member_in_whose_name_somebody_else_died_with_the_token_stays() {
             }
             world.step(Happening::Kill(twin));
         };
-        // Then somebody comes, and then somebody goes.
+        // Then one worker joins, and then one leaves.
         die_with_token(&mut world);
         let c = world.spawn("c", None);
         world.run_for(120_000);
@@ -191,7 +191,7 @@ fn what_is_told_twice_happens_once_and_who_came_back_had_died() {
     assert_eq!(world.nodes[0].events, ["+b", "+c", "xb", "+b"]);
 }
 
-/// A newcomer takes itself back before the way to it has been tried.
+/// A newcomer withdraws before the call to it has ended.
 pub(super) fn who_takes_itself_back_is_no_ghost() {
     let mut world = World::new(11, Signing::None);
     world.spawn("a", None);
@@ -226,7 +226,7 @@ fn whoever_cannot_be_called_is_asked_once_more_and_is_dead_if_nobody_is_there() 
         let before = world.nodes[0].events.len();
         let location = |world: &World, at: usize| world.nodes[at].agent.me().location();
         let (b, c) = (location(&world, 1), location(&world, 2));
-        // A connection that broke is no proof, and an address that nobody has is none's.
+        // A broken connection is no proof, and an address without a member concerns none.
         for location in [b, state_of("b", "elsewhere"), location(&world, 0)] {
             world.input(0, Input::Lost(location));
             world.run_for(100);
@@ -275,7 +275,7 @@ fn whose_sign_vanished_unseen_while_a_static_group_ends_has_ended() {
     world.input(0, Input::Leave);
     world.run_for(100);
     assert_eq!(world.nodes[0].agent.life(), Life::Leaving);
-    // That it goes was lost, and that it is gone is told twice: with all signs, and by itself.
+    // The mark was lost, and the end is reported twice: with all keys, and by itself.
     world.input(0, Input::LivenessKeys([("a/a@0".into(), b"here:0"[..].into())].into()));
     world.input(0, Input::LivenessKey("b/b@1".into(), None));
     assert_eq!(world.nodes[0].agent.life(), Life::Leaving, "{:?}", world.nodes[0].over);
@@ -291,7 +291,7 @@ pub(super) fn a_death_that_is_told_of_before_its_worker_is_known_counts() {
     for name in ["a", "b"] {
         world.spawn(name, Some(2));
     }
-    // The sign of the other vanishes while this one is still on its way.
+    // The key of the other worker is deleted while this one is still joining.
     world.input(0, Input::LivenessKey("b/b@1".into(), None));
     world.run_for(2000);
     let message = "b (id 1) died while the group was starting: its session with the store's server ended";
@@ -304,7 +304,7 @@ fn who_sees_no_signs_any_more_hears_of_it_once_and_goes_on() {
     for name in ["a", "b", "c"] {
         world.spawn(name, Some(3));
     }
-    // One loses sight on its way, another one as a member.
+    // One worker loses the watch while joining, another one as a member.
     world.input(0, Input::LivenessLost("early".into()));
     world.run_for(2000);
     for _ in 0..2 {

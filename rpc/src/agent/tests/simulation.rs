@@ -1,4 +1,4 @@
-//! Lives from a seed: workers come, go and die, and what each then knows is true.
+//! Lives from a seed: workers join, leave, die and rejoin, and what each then knows is checked.
 
 use super::leaving::{who_cuts_its_calls_says_so, who_leaves_is_parted_with_and_calls_to_it_go_on};
 use super::living::{
@@ -7,7 +7,7 @@ use super::living::{
 };
 use super::*;
 
-/// What a graceful end must not look like, and when everybody knows of a death.
+/// Checks for events that a graceful end must not have, and that all are notified of a death.
 fn check_events(world: &World) {
     for node in &world.nodes {
         for event in node.events.iter().filter(|event| event.starts_with('x')) {
@@ -61,7 +61,8 @@ fn bugs_that_are_planted_are_found() {
     }
 }
 
-/// Who is there by what a worker was told since it came: each comes who was not there, and goes, or dies, who was.
+/// Returns the members that follow from a worker's events since it joined. Only an absent worker may join, and only a
+/// present one may leave or die.
 fn known_by_events(node: &Node) -> Vec<&str> {
     let mut known: Vec<&str> = node.met.iter().map(|name| &**name).collect();
     for event in &node.events {
@@ -76,7 +77,7 @@ fn known_by_events(node: &Node) -> Vec<&str> {
     known
 }
 
-/// Names the life that was lived when a check fails.
+/// Prints the seed when a check fails.
 struct Culprit(u64, Signing);
 
 impl Drop for Culprit {
@@ -87,7 +88,7 @@ impl Drop for Culprit {
     }
 }
 
-/// Workers come, go, die and come back.
+/// Simulates workers that join, leave, die and rejoin.
 fn live(seed: u64, has_signs: Signing) -> (usize, usize) {
     let mut world = World::new(seed, has_signs);
     if seed % 2 == 1 {
@@ -122,7 +123,7 @@ fn live(seed: u64, has_signs: Signing) -> (usize, usize) {
         }
     }
     world.run_for(150_000);
-    // Whoever comes finds the dead.
+    // A worker that joins finds the dead.
     for name in NAMES {
         world.step(Happening::Spawn(name, None));
     }
@@ -145,7 +146,7 @@ fn live(seed: u64, has_signs: Signing) -> (usize, usize) {
     for node in world.nodes.iter().filter(|node| node.over.is_some()) {
         let is_fine = match node.over.as_ref().expect("it is over") {
             Ok(()) | Err(AgentError::Membership(MembershipError::Cancelled)) => true,
-            // Its words crossed the end of somebody who had agreed.
+            // Its notification crossed the end of a worker that had agreed.
             Err(error) => panic!("{}: {error}", node.name),
         };
         assert!(is_fine);

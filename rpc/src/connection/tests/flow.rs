@@ -1,11 +1,11 @@
-//! What a callee keeps for a caller that goes on with nothing.
+//! State that a callee keeps for a caller that makes no progress.
 
 use super::*;
 
 const STALL: Duration = Duration::from_secs(60);
 
 impl Pair {
-    /// Time passes at the callee, which looks whenever it wants to.
+    /// Time passes at the callee, which ticks at any time.
     fn pass(&mut self, span: Duration) {
         let until = self.now + span;
         while let Some(at) = self.callee.poll_timeout().filter(|at| *at <= until) {
@@ -30,7 +30,7 @@ fn a_request_of_which_nothing_more_comes_is_given_up_and_its_caller_is_told() {
     pair.pass(STALL);
     pair.step_there(usize::MAX);
     assert_eq!(pair.take_log().len(), 2, "two requests");
-    // They go on as long as something comes within each look. A ping says nothing of them.
+    // They continue as long as bytes arrive between two checks. A ping does not count.
     pair.pass(STALL);
     assert!(!pair.hear_callee(b""));
     pair.hear_callee(&encoded(0, &CallerFrame::Ping { nonce: 1 }));
@@ -43,7 +43,7 @@ fn a_request_of_which_nothing_more_comes_is_given_up_and_its_caller_is_told() {
         pair.take_log(),
         ["failed 1: f at b (id 2): the rest of the request did not arrive: no byte came in 60s"]
     );
-    // What comes later is passed over.
+    // Later bytes are ignored.
     pair.expect(&["done 2"]);
 }
 
@@ -65,7 +65,7 @@ fn a_part_that_comes_byte_by_byte_goes_on() {
     assert_eq!(pair.callee.poll_timeout(), None);
 }
 
-/// Parts of payloads take turns: on a slow connection, a turn takes longer than a look.
+/// Parts of payloads are interleaved: on a slow connection, one round takes longer than the interval of the checks.
 #[test]
 fn a_request_whose_turn_does_not_come_is_not_stalled_while_others_come() {
     let mut pair = Pair::open();
@@ -89,7 +89,7 @@ fn a_connection_that_was_not_read_has_its_time_anew() {
     pair.step_there(usize::MAX);
     pair.take_log();
     pair.pass(STALL);
-    // Held up for all but the last second before a look.
+    // Held up for all but the last second before a check.
     assert!(pair.callee.hold_up(pair.now));
     pair.pass(STALL.saturating_sub(Duration::from_secs(1)));
     pair.callee.go_on();

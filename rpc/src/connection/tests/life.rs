@@ -29,7 +29,7 @@ fn a_silent_worker_is_asked_and_then_taken_for_dead() {
     let mut pair = Pair::open();
     pair.caller.tick(at(1000));
     pair.expect(&[]);
-    assert_eq!(pair.caller.poll_timeout(), None, "nobody waits for anything");
+    assert_eq!(pair.caller.poll_timeout(), None, "nothing is expected");
     pair.now = at(1000);
     pair.call("f", 0).expect("made");
     pair.run();
@@ -62,7 +62,7 @@ fn a_silent_worker_is_asked_and_then_taken_for_dead() {
     pair.expect(&["caller ended: no greeting in 10s", "callee ended: no greeting in 10s"]);
 }
 
-/// Calls with little time, one after the other, over a way that has gone: nothing comes, and nobody says so.
+/// Calls with short timeouts, one after the other, over a broken path: nothing arrives, and no error is reported.
 #[test]
 fn that_a_worker_is_silent_is_noticed_though_no_call_waits_for_long() {
     let at = |millis: u64| NOW + Duration::from_millis(millis);
@@ -79,7 +79,7 @@ fn that_a_worker_is_silent_is_noticed_though_no_call_waits_for_long() {
                 made += 1;
                 next_call = now + Duration::from_millis(1000 + pause_ms);
             }
-            assert!(made <= 20, "nobody notices");
+            assert!(made <= 20, "it is not noticed");
             while pair.caller.poll_write().is_some() {}
             now = pair.caller.poll_timeout().map_or(next_call, |at| at.min(next_call).max(now));
             pair.caller.tick(now);
@@ -106,13 +106,13 @@ fn a_call_that_was_given_up_is_no_reason_to_doubt_for_long() {
     pair.caller.tick(at(5));
     pair.expect(&["over 1 Cancelled"]);
     assert_eq!(pair.caller.poll_timeout(), None, "it lives");
-    // Of what nobody answers, nothing is to come.
+    // A one-way call expects nothing.
     let notice = NewCall { handler: "f", payload_bytes: 0, deadline: None, kind: CallKind::OneWay };
     pair.begin(notice).expect("made");
     assert_eq!(pair.caller.poll_timeout(), Some(at(10)), "it is not even out");
     pair.run();
     assert_eq!(pair.caller.poll_timeout(), None);
-    // A silence of long ago is none of a call that begins now.
+    // An earlier silence does not count for a call that begins now.
     pair.now = at(1000);
     pair.call("f", 0).expect("made");
     assert_eq!(pair.caller.poll_timeout(), Some(at(1005)));
@@ -164,7 +164,7 @@ fn who_does_not_take_the_last_words_is_left() {
         pair.hear_callee(b"");
         assert_eq!(pair.take_log(), log, "{secs}");
     }
-    // The last answer may be handed out at any time after the goodbye.
+    // The last response may be handed out at any time after the goodbye.
     let mut pair = Pair::open();
     pair.call("f", 0).expect("made");
     pair.run();
@@ -186,12 +186,12 @@ fn who_does_not_take_the_last_words_is_left() {
 fn who_is_held_up_hears_that_the_worker_lives() {
     let at = |secs: u64| NOW + Duration::from_secs(secs);
     let mut pair = Pair::with(RpcLimits::default());
-    assert!(!pair.callee.hold_up(NOW), "who has not greeted sends no requests");
+    assert!(!pair.callee.hold_up(NOW), "before the handshake there are no requests");
     pair.run();
     pair.call("f", 0).expect("made");
     pair.run();
     pair.take_log();
-    // Nothing of the caller's is read: it hears of the worker all the same, for as long as it takes.
+    // The caller is not read, but gets pongs nevertheless, for as long as it takes.
     for secs in (0..300).step_by(5) {
         pair.now = at(secs);
         assert!(pair.callee.hold_up(pair.now) && pair.callee.is_held_up() && !pair.callee.is_read());
@@ -199,14 +199,14 @@ fn who_is_held_up_hears_that_the_worker_lives() {
         while pair.caller.poll_write().is_some() {}
         while pair.step_back(usize::MAX) {}
         assert!(pair.take_log().is_empty(), "{secs}");
-        // Room that others take at once changes nothing.
+        // Capacity that others use at once changes nothing.
         pair.callee.go_on();
         assert!(pair.callee.is_read() && pair.callee.hold_up(pair.now));
         assert_eq!((pair.callee.poll_write(), pair.callee.poll_timeout()), (None, Some(at(secs + 5))));
         pair.callee.tick(at(secs + 5));
     }
-    // What one does not take is not heaped up, and one that has ended is read to its end.
-    let Some(ToWrite::Bytes(liveness_key)) = pair.callee.poll_write() else { panic!("a sign") };
+    // Pongs that are not read do not accumulate, and a connection whose caller has ended is read to its end.
+    let Some(ToWrite::Bytes(liveness_key)) = pair.callee.poll_write() else { panic!("a pong") };
     (300..400).for_each(|secs| pair.callee.tick(at(secs)));
     assert_eq!(pair.callee.poll_write(), Some(ToWrite::Bytes(liveness_key)));
     pair.callee.read_to_the_end();

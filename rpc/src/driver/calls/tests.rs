@@ -34,7 +34,7 @@ struct Scene {
     handling: Arc<Handling>,
     client: RpcClient,
     peer: RpcPeer,
-    /// Requests of the handler `hold`, and the way to answer them.
+    /// Requests of the handler `hold`, and their responders.
     held: Receiver<(Request, Responder)>,
 }
 
@@ -120,7 +120,7 @@ impl Scene {
         self.held.recv_timeout(SOON).expect("a request")
     }
 
-    /// Looks again and again whether the server has nothing to do; each look is answered by its thread.
+    /// Polls until the server has nothing to do; each poll is a command to its thread.
     fn until_idle(&self, connections: usize) {
         let until = std::time::Instant::now() + SOON;
         loop {
@@ -133,7 +133,7 @@ impl Scene {
     }
 }
 
-/// What a failed call tells, but for where the worker is.
+/// Returns the message of a failed call without the worker's address.
 fn message(result: CallResult) -> String {
     result.expect_err("it failed").at("").to_string()
 }
@@ -157,7 +157,10 @@ fn calls_are_answered_whatever_their_size_and_way() {
                 .peer
                 .start_with(call, &payload[..], move |result| notify.send(result).expect("awaited"))
                 .expect("made");
-            assert!(reported.recv_timeout(SOON).expect("told") == Ok(payload.clone()), "{handler} {size}");
+            assert!(
+                reported.recv_timeout(SOON).expect("notified") == Ok(payload.clone()),
+                "{handler} {size}"
+            );
         }
     }
     assert_eq!(scene.call("who", b"").as_deref(), Ok(&b"a (id 1) to who"[..]));
@@ -247,12 +250,12 @@ fn a_notice_arrives_and_nobody_answers() {
     scene.until_idle(1);
 }
 
-/// Begins a call of the handler `hold` with more and more time, until there was enough for it to get there.
+/// Starts a call of the handler `hold` with longer and longer timeouts, until it arrives in time.
 fn held_for_a_while(scene: &Scene) -> (calling::PendingCall, Request, Responder) {
     for timeout_ms in (5..).map(|power| 1 << power) {
         let call = Call::of("hold").with_timeout(Duration::from_millis(timeout_ms));
         let started = scene.peer.start(call, &b""[..]);
-        // Requests get there in order.
+        // Requests arrive in order.
         assert_eq!(scene.call("echo", b"x").as_deref(), Ok(&b"x"[..]));
         if let (Ok(started), Ok((request, responder))) = (started, scene.held.try_recv()) {
             return (started, request, responder);
@@ -272,7 +275,7 @@ fn a_call_ends_at_its_deadline_and_the_handler_is_told() {
     let error = message(started.look(SOON).expect("in time"));
     assert!(error.starts_with("hold at b (id 2)"), "{error}");
     assert_eq!(started.look(Duration::ZERO), None);
-    // That it was given up has reached the server before this does.
+    // The cancel frame has reached the server before this request.
     assert_eq!(scene.call("echo", b"x").as_deref(), Ok(&b"x"[..]));
     assert!(!responder.is_wanted() && !responder.answer(&b"late"[..]));
 }
@@ -285,7 +288,7 @@ fn a_cancelled_call_ends_at_once_and_its_handler_is_told() {
     std::thread::scope(|scope| {
         let blocked = scope.spawn(|| scene.peer.call(call, &b""[..]));
         let held = scene.held.recv_timeout(SOON);
-        // It may begin to listen a moment after its request has gone.
+        // It may begin to wait a moment after its request was sent.
         while !blocked.is_finished() {
             canceller.cancel();
             std::thread::yield_now();
@@ -301,7 +304,7 @@ fn a_cancelled_call_ends_at_once_and_its_handler_is_told() {
     let dropped = scene.peer.start(Call::of("hold"), &b""[..]).expect("made");
     let (_, of_dropped) = scene.next_held();
     drop(dropped);
-    // What was cancelled reached the server before this did.
+    // The cancel frame has reached the server before this request.
     assert_eq!(scene.call("echo", b"x").as_deref(), Ok(&b"x"[..]));
     assert!(!responder.is_wanted() && !of_dropped.answer(&b""[..]));
 }
@@ -370,7 +373,7 @@ fn a_server_that_leaves_answers_what_it_has_and_one_that_stops_does_not() {
     let started = scene.peer.start(Call::of("hold").with_timeout(SOON), &b"x"[..]).expect("made");
     let (request, responder) = scene.next_held();
     assert!(!scene.server.leave(Duration::from_millis(1)), "one is under way");
-    // What it is asked, it does in turn.
+    // Commands are executed in order.
     scene.server.held().expect("it runs");
     let refused = message(scene.call("echo", b""));
     assert!(
@@ -429,7 +432,7 @@ fn a_worker_that_is_said_to_be_dead_is_dead_for_all_calls_at_once() {
         message(started.wait()),
         "hold at b (id 2): contact with the worker was lost: its lease ended"
     );
-    // One that blocks and reads for itself hears of it, too.
+    // A thread that blocks and reads for itself is notified, too.
     let another = peer();
     std::thread::scope(|scope| {
         let blocked = scope.spawn(|| another.call(Call::of("hold").with_timeout(SOON), &b""[..]));
@@ -456,7 +459,7 @@ fn calls_to_a_worker_that_leaves_go_on_and_no_others_are_made() {
     scene.client.part_with(&worker("b", 2), "127.0.0.1", port);
     let error = scene.call("echo", b"").expect_err("it leaves");
     assert_eq!(error.why, CallFailure::Leaving);
-    // Another one is there now, or it came back.
+    // Another worker is there now, or it has restarted.
     let peer = scene.client.peer(&worker("b", 2), "127.0.0.1", port).expect("a descriptor");
     assert_eq!(peer.call(Call::of("echo").with_timeout(SOON), &b"y"[..]).as_deref(), Ok(&b"y"[..]));
     assert!(responder.answer(request.payload));
@@ -475,7 +478,7 @@ fn calls_that_are_given_up_end_and_later_ones_are_made() {
     let port = scene.server.local_addr().port();
     let peer = client.peer(&worker("b", 2), "127.0.0.1", port).expect("a descriptor");
     let calls = [local.start(Call::of("hold"), &b""[..]), peer.start(Call::of("hold"), &b""[..])];
-    // Nobody keeps the way but the call.
+    // Only the call keeps the connection.
     drop(peer);
     let _held = scene.next_held();
     client.cut("its time is up");
@@ -504,7 +507,7 @@ fn a_worker_that_comes_again_is_called_again() {
         scene.server.stop();
         let mut error = message(scene.call("echo", b""));
         if error.starts_with("echo at b (id 2): contact with the worker was lost: the connection ended: ") {
-            // It went into the connection that had just ended.
+            // It was sent over the connection that had just ended.
             error = message(scene.call("echo", b""));
         }
         assert!(
@@ -521,7 +524,7 @@ fn a_worker_that_comes_again_is_called_again() {
     }
 }
 
-/// The way to a worker that went without a word: no call has time enough to find that out alone.
+/// Calls to a worker that vanished: no call has a timeout long enough to detect that alone.
 #[test]
 fn a_worker_that_falls_silent_is_noticed_by_calls_that_have_little_time() {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
@@ -539,26 +542,26 @@ fn a_worker_that_falls_silent_is_noticed_by_calls_that_have_little_time() {
     encode_frame(&mut out, 0, &welcome).and_then(|()| encode_frame(&mut out, 1, &answer)).expect("short");
     let (welcome, answer) = out.0.split_at(41);
     stream.write_all(welcome).expect("room");
-    // An answer may come when its request has.
+    // A response may come once its request has arrived.
     let (greeting_bytes, request_bytes) = (59, 41);
     stream.read_exact(&mut vec![0; greeting_bytes + request_bytes]).expect("a request");
     stream.write_all(answer).expect("room");
     assert_eq!(first.wait().as_deref(), Ok(&b""[..]));
     listener.set_nonblocking(true).expect("a socket");
     let until = std::time::Instant::now() + SOON;
-    // Whoever has noticed looks for another connection with its next call; one under way hears of it.
+    // The next call uses another connection; a pending one fails.
     while listener.accept().is_err() {
         let error = message(peer.call(Call::of("f").with_timeout(Duration::from_millis(10)), &b""[..]));
         let is_reported =
             error.starts_with("f at b (id 2): contact with the worker was lost: nothing received in ");
         let is_late = ["no answer in ", "not sent in "].map(|late| format!("f at b (id 2): {late}"));
         assert!(is_reported || is_late.iter().any(|late| error.starts_with(late)), "{error}");
-        assert!(std::time::Instant::now() < until, "nobody notices");
+        assert!(std::time::Instant::now() < until, "it is not noticed");
     }
 }
 
 fn descriptors() -> usize {
-    std::fs::read_dir("/proc/self/fd").expect("the system tells").count()
+    std::fs::read_dir("/proc/self/fd").expect("readable").count()
 }
 
 #[test]
@@ -605,7 +608,7 @@ fn who_is_sent_more_than_it_can_take_reads_no_further_and_loses_nothing() {
     for call in calls {
         assert!(call.wait() == Ok(bytes(300_000)));
     }
-    // The limit, and what may be under way on each connection when it is reached.
+    // The limit, and what may be pending on each connection when it is reached.
     assert!(most <= (1 << 20) + 3 * 600_000, "{most} bytes at once");
     scene.until_idle(0);
 }
@@ -675,7 +678,7 @@ fn callbacks_are_called_once_whatever_ends_the_call_and_may_call_again() {
             again.start_with(call, answer, move |result| first.send(result).expect("awaited")).expect("made");
         })
         .expect("made");
-    assert_eq!(reported.recv_timeout(SOON).expect("told").as_deref(), Ok(&b"1"[..]));
+    assert_eq!(reported.recv_timeout(SOON).expect("notified").as_deref(), Ok(&b"1"[..]));
     scene
         .peer
         .start_with(Call::of("hold").with_timeout(SOON), &b""[..], move |result| drop(notify.send(result)))
@@ -683,14 +686,14 @@ fn callbacks_are_called_once_whatever_ends_the_call_and_may_call_again() {
     let _held = scene.next_held();
     let Scene { peer, client, .. } = scene;
     drop((peer, client));
-    assert_eq!(message(reported.recv_timeout(SOON).expect("told")), "hold at b (id 2): the caller ended");
-    assert!(reported.recv_timeout(SOON).is_err(), "it is told once");
+    assert_eq!(message(reported.recv_timeout(SOON).expect("notified")), "hold at b (id 2): the caller ended");
+    assert!(reported.recv_timeout(SOON).is_err(), "it is reported once");
 }
 
-/// Zeros that nobody has touched: as long as they are only read, they take no memory.
+/// Untouched zero pages: as long as they are only read, they take no memory.
 struct Zeros(*mut libc::c_void);
 
-// SAFETY: nobody writes there.
+// SAFETY: no thread writes there.
 unsafe impl Send for Zeros {}
 // SAFETY: as above.
 unsafe impl Sync for Zeros {}
@@ -700,7 +703,7 @@ const GIB: usize = 1 << 30;
 impl Zeros {
     fn new() -> Self {
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
-        // SAFETY: a new mapping, of which the result is checked.
+        // SAFETY: a new mapping, whose result is checked.
         let begin = unsafe { libc::mmap(std::ptr::null_mut(), GIB, libc::PROT_READ, flags, -1, 0) };
         assert_ne!(begin, libc::MAP_FAILED);
         Self(begin)
@@ -709,7 +712,7 @@ impl Zeros {
 
 impl AsRef<[u8]> for Zeros {
     fn as_ref(&self) -> &[u8] {
-        // SAFETY: so many bytes are mapped as long as this lives.
+        // SAFETY: this many bytes are mapped as long as this lives.
         unsafe { std::slice::from_raw_parts(self.0.cast(), GIB) }
     }
 }
@@ -721,9 +724,9 @@ impl Drop for Zeros {
     }
 }
 
-/// The most memory that this process has had.
+/// Maximum resident memory of this process.
 fn most_resident_bytes() -> usize {
-    let status = std::fs::read_to_string("/proc/self/status").expect("the system tells");
+    let status = std::fs::read_to_string("/proc/self/status").expect("readable");
     let line = status.lines().find(|line| line.starts_with("VmHWM:")).expect("a line of it");
     let kib: usize = line.split_whitespace().nth(1).and_then(|kib| kib.parse().ok()).expect("a number");
     kib * 1024
@@ -742,7 +745,7 @@ fn a_payload_of_a_gibibyte_is_there_once() {
     assert_eq!(reported, Ok(GIB.to_string().into_bytes()));
     let got = scene.peer.call(Call::of("long").with_timeout(SOON), &b""[..]).expect("in time");
     assert!(got.len() == GIB && got.iter().step_by(4099).all(|&byte| byte == 0));
-    // Other tests of this process may have some at the same time.
+    // Other tests of this process may use some at the same time.
     let grown = most_resident_bytes() - before;
     assert!(grown > GIB / 2 && grown < GIB + GIB / 2, "{grown} bytes more than before");
 }

@@ -100,7 +100,7 @@ mod tests {
     use rendezvous_core::store::op::Key;
     use rendezvous_core::wire::native::Why;
 
-    /// A source whose watch ends in these ways, one after the other, and whose last worker ends then.
+    /// A source whose watch ends in these ways, one after the other, and whose last worker ends after them.
     struct Ending {
         routes: Vec<WatchError>,
         watches: usize,

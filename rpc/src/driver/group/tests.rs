@@ -43,7 +43,7 @@ pub(in crate::driver) fn worker(name: &str, id: u16) -> WorkerInfo {
     WorkerInfo { name: name.parse().expect("a name"), id }
 }
 
-/// What each worker can be asked.
+/// Options with the handlers of each worker.
 fn echoing() -> TcpOptions {
     let handling = Handling::new(2);
     handling
@@ -72,7 +72,7 @@ fn names(agent: &RpcAgent) -> String {
     agent.workers().iter().map(|worker| worker.name.as_str()).collect::<Vec<_>>().join(" ")
 }
 
-/// Why a call has no answer.
+/// Returns the failure of a call.
 fn failure(result: GroupResult) -> CallFailure {
     match result {
         Err(GroupCallError::Call(error)) => error.why,
@@ -80,7 +80,7 @@ fn failure(result: GroupResult) -> CallFailure {
     }
 }
 
-/// Something comes to be, soon.
+/// Waits until the condition is true.
 fn eventually(is_so: impl Fn() -> bool) {
     let began = std::time::Instant::now();
     while !is_so() {
@@ -136,7 +136,7 @@ fn workers_of_a_dynamic_group_come_call_and_go() {
         (Callee::Name("c"), "there is no worker c in the group"),
         (Callee::Id(3), "there is no worker with the id 3 in the group"),
     ] {
-        assert_eq!(a.call(callee, "echo", Vec::new(), None).expect_err("nobody").to_string(), message);
+        assert_eq!(a.call(callee, "echo", Vec::new(), None).expect_err("unknown").to_string(), message);
     }
     let error = a.call("b-1", "none", Vec::new(), None).expect_err("no handler");
     assert_eq!(error.to_string(), "none at b-1 (id 7): there is no such handler");
@@ -167,10 +167,11 @@ fn a_death_is_told_to_all_and_ends_calls() {
     }
     assert_eq!(next_event(&b), GroupEvent::Joined(worker("c", 2)));
     let (held, holds) = std::sync::mpsc::channel();
-    c.register("hold", Run::Inline, move |_, responder| held.send(responder).expect("heard")).expect("free");
+    c.register("hold", Run::Inline, move |_, responder| held.send(responder).expect("received"))
+        .expect("free");
     let pending = a.start_call("c", "hold", Vec::new(), Some(SOON)).expect("made");
     let responder = holds.recv_timeout(SOON).expect("it is asked");
-    // Its session with the store ends, and its connections live on.
+    // Its session with the store ends, and its connections continue.
     let why: Box<str> = "its session with the store's server ended".into();
     drop(c.drop_liveness());
     for agent in [&a, &b] {
@@ -186,7 +187,7 @@ fn a_death_is_told_to_all_and_ends_calls() {
     assert_eq!(error, "c (id 2) is dead: its session with the store's server ended");
     drop(responder);
     drop(c);
-    // It comes back.
+    // It rejoins.
     let c = joined(port, "c", 2);
     assert_eq!(next_event(&b), GroupEvent::Joined(worker("c", 2)));
     assert_eq!(b.call("c", "echo", b"again".to_vec(), None), Ok(b"again".to_vec()));
@@ -228,10 +229,10 @@ fn who_is_no_member_leaves_nothing() {
     let message = "Node w has devices with invalid indices: devices = [cuda:0], device count = 0";
     assert_eq!(error.to_string(), message);
     assert_eq!(names(&a), "a");
-    // What its session held goes a moment later.
+    // What its session held is released a moment later.
     eventually(|| keys().iter().all(|key| before.contains(key)));
     let holds = (open_descriptors(), threads());
-    // The other may have connections to them still, and end them later.
+    // The other may still have connections to them, and close them later.
     assert!(holds.0 <= held.0 + 8 && holds.1 <= held.1, "descriptors and threads: {held:?}, {holds:?}");
     drop(a);
     drop(server);
@@ -267,7 +268,7 @@ fn a_context_has_one_worker_at_a_time_and_the_url_says_where() {
     assert!(context.agent().is_none());
     assert_eq!(context.shutdown(Shutdown::Graceful), Ok(()));
 
-    // What fails half-way gives the place back.
+    // An attempt that fails half-way frees the slot.
     let error = init("no name!").err().expect("none").to_string();
     assert!(error.starts_with("Worker name must match"), "{error}");
     let mut nowhere = RpcOptions::new("tcp");
@@ -300,7 +301,7 @@ fn a_context_has_one_worker_at_a_time_and_the_url_says_where() {
     context.shutdown(Shutdown::Abrupt).expect("it wants to");
 }
 
-/// A backend that says of the store what it was given, and makes no worker.
+/// A backend that reports the store that it was given, and creates no worker.
 #[derive(Debug, Default)]
 struct OnRequest(std::sync::Mutex<Vec<(String, Duration)>>);
 
@@ -345,7 +346,7 @@ fn each_attempt_has_a_prefix_of_its_own_and_the_store_waits_as_long_as_calls() {
         context.init(init).map(drop).expect_err("it makes none")
     };
     attempt("tcp://127.0.0.1:0", 7.0);
-    // It meets nobody, and does not count.
+    // Its rendezvous fails, so it does not count.
     assert!(matches!(attempt("tcp://127.0.0.1", 8.0), RpcInitError::Rendezvous(_)));
     attempt("tcp://127.0.0.1:0", 9.0);
     let reported = core::mem::take(&mut *curious.0.lock().expect("no panic"));
@@ -416,14 +417,14 @@ fn over_a_store_that_is_there_a_worker_is_made_and_ended_by_whoever_has_it() {
     let agent = first.tcp().expect("of tcp");
     assert!(agent.next_event(Duration::ZERO).is_none() && agent.end().is_none());
     thread::scope(|scope| {
-        // Whoever waits for an event waits no longer than the worker is a member.
+        // A wait for an event ends with the membership.
         let waiting = scope.spawn(|| agent.next_event(SOON * 100));
         assert_eq!(context.end(&first, Shutdown::Graceful), Ok(()));
         assert_eq!(waiting.join().expect("no panic"), None);
     });
     assert_eq!(agent.end(), Some(Ok(())));
     let second = context.init_over(over, init("second", Some(2))).expect("a member");
-    // The first is over, and takes nobody along.
+    // The first one has ended, and the second one is not affected.
     assert_eq!(context.end(&first, Shutdown::Abrupt), Ok(()));
     assert!(context.agent().is_some_and(|agent| Arc::ptr_eq(&agent, &second)));
     assert_eq!(context.shutdown(Shutdown::Graceful), Ok(()));
@@ -477,7 +478,7 @@ fn a_static_group_hears_its_members_only() {
     agent.shutdown(Shutdown::Graceful).expect("alone");
 }
 
-/// What the workers of a group greet each other with.
+/// Returns the group id with which workers identify themselves.
 fn greeting(group: &Store) -> Vec<u8> {
     let id = group.get_owned(b"rdzv/group", Timeout::Default).expect("it is there");
     [group.scope(), b"#", &id].concat()
@@ -507,8 +508,8 @@ fn whoever_was_heard_before_a_static_group_was_complete_is_heard_no_more() {
         });
         let client = client.expect("room");
         let peer = client.peer(&worker("a", 0), host, port.parse().expect("a port")).expect("room");
-        // Nobody knows yet who is of the group.
-        peer.call(Call::of("who").with_timeout(SOON), &b""[..]).expect("it is heard");
+        // The members are not known yet.
+        peer.call(Call::of("who").with_timeout(SOON), &b""[..]).expect("it is admitted");
         begin("b", 1);
         let agents: Vec<RpcAgent> =
             (0..2).map(|_| reported.recv_timeout(SOON).expect("in time").expect("a member")).collect();
@@ -563,7 +564,8 @@ fn a_graceful_end_waits_for_calls_and_an_abrupt_one_ends_them() {
     let a = joined(port, "a", 0);
     let b = joined(port, "b", 1);
     let (held, holds) = std::sync::mpsc::channel();
-    b.register("hold", Run::Inline, move |_, responder| held.send(responder).expect("heard")).expect("free");
+    b.register("hold", Run::Inline, move |_, responder| held.send(responder).expect("received"))
+        .expect("free");
     let pending = a.start_call("b", "hold", Vec::new(), Some(SOON)).expect("made");
     let responder = holds.recv_timeout(SOON).expect("it is asked");
     thread::scope(|scope| {
@@ -597,13 +599,13 @@ fn without_sessions_a_death_is_found_by_whoever_comes_next() {
     assert_eq!(next_event(&a), GroupEvent::Joined(worker("b", 1)));
     assert_eq!(a.call("b", "echo", b"x".to_vec(), None), Ok(b"x".to_vec()));
     drop(b);
-    let error = a.call("b", "echo", Vec::new(), None).expect_err("nobody is there").to_string();
+    let error = a.call("b", "echo", Vec::new(), None).expect_err("no worker is there").to_string();
     assert!(error.starts_with("echo at b (id 1, 127.0.0.1:"), "{error}");
     let why = "no worker is at its address".into();
     assert_eq!(next_event(&a), GroupEvent::PeerDied { worker: worker("b", 1), why });
     let error = a.call("b", "echo", Vec::new(), None).expect_err("it is dead").to_string();
     assert_eq!(error, "b (id 1) is dead: no worker is at its address");
-    assert_eq!(names(&a), "a b", "it is struck out by whoever comes");
+    assert_eq!(names(&a), "a b", "the next worker that joins strikes it out");
     let c = join("c", 2);
     assert_eq!(next_event(&a), GroupEvent::Joined(worker("c", 2)));
     assert_eq!((names(&a).as_str(), names(&c).as_str()), ("a c", "a c"));
@@ -626,7 +628,7 @@ fn a_group_goes_on_without_the_server_and_hears_that_deaths_are_told_no_more() {
     assert_eq!(a.call("b", "echo", b"x".to_vec(), None), Ok(b"x".to_vec()));
     assert_eq!((a.next_event(Duration::from_millis(1)), a.end()), (None, None));
     drop(b);
-    let error = a.call("b", "echo", Vec::new(), None).expect_err("nobody is there").to_string();
+    let error = a.call("b", "echo", Vec::new(), None).expect_err("no worker is there").to_string();
     assert!(error.starts_with("echo at b (id 1, 127.0.0.1:"), "{error}");
     assert_eq!(a.shutdown(Shutdown::Abrupt), Ok(()));
 }
@@ -670,7 +672,7 @@ fn a_thousand_workers_come_and_go_and_leave_nothing() {
     if !is_alone() {
         return;
     }
-    // It keeps little of the past, so that what grows is not that.
+    // It keeps little history, so that its growth is not counted.
     let mut options = ServerOptions::on("127.0.0.1", 0);
     options.limits.history.changes_max = 256;
     let server = Server::start(options).expect("a server");
@@ -687,7 +689,7 @@ fn a_thousand_workers_come_and_go_and_leave_nothing() {
         }
         while first.next_event(Duration::ZERO).is_some() {}
     };
-    // What is made once and kept is there.
+    // What is created once and kept exists now.
     (0..200).for_each(once);
     let heap_bytes = held_bytes();
     let keys = base.num_keys(Timeout::Default).expect("counted");
@@ -704,7 +706,7 @@ fn a_thousand_workers_come_and_go_and_leave_nothing() {
     assert_eq!(first.events_lost(), 0);
 }
 
-/// What was allocated and not given back, in bytes.
+/// Bytes that were allocated and not freed.
 fn held_bytes() -> usize {
     // SAFETY: it reads counters.
     unsafe { libc::mallinfo2() }.uordblks

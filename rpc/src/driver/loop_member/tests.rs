@@ -24,7 +24,7 @@ use std::sync::{Mutex, mpsc};
 
 const SOON: Duration = Duration::from_secs(60);
 
-/// Begins to make a worker whose handler `ask` the loop answers.
+/// Starts to create a worker with a handler `ask` that responds in the loop.
 fn init(
     events: &mut Loop,
     context: &Arc<RpcContext>,
@@ -48,7 +48,7 @@ fn init(
     events.init_rpc(home, make).expect("a thread")
 }
 
-/// Turns the loop until something happens.
+/// Runs the loop until there is an event.
 fn next(events: &mut Loop) -> (MemberId, RpcEvent) {
     loop {
         match events.next_event() {
@@ -61,7 +61,7 @@ fn next(events: &mut Loop) -> (MemberId, RpcEvent) {
     }
 }
 
-/// It has not become a member, since nobody waited for that any more.
+/// Whether it did not become a member because the join was cancelled.
 fn is_given_up(event: &RpcEvent) -> bool {
     match event {
         RpcEvent::Joined(Err(RpcInitError::Agent(AgentError::Membership(error)))) => {
@@ -93,7 +93,7 @@ fn completed(events: &mut Loop) -> (CallId, GroupResult) {
     }
 }
 
-/// Why a call has no answer.
+/// Returns the failure of a call.
 fn failure(result: GroupResult) -> CallFailure {
     match result {
         Err(GroupCallError::Call(error)) => error.why,
@@ -105,7 +105,7 @@ fn over(events: &mut Loop) -> (MemberId, Result<(), AgentError>) {
     loop {
         match next(events) {
             (id, RpcEvent::Over(end)) => return (id, end),
-            // Who goes first is told of to the other.
+            // The second one is notified of the first one's leave.
             (_, RpcEvent::Group(_)) => {}
             other => panic!("{other:?}"),
         }
@@ -153,7 +153,7 @@ fn two_workers_of_one_loop_and_one_thread_call_each_other() {
     let (at, request, responder) = put_request(&mut events);
     assert_eq!((at, &request.caller, &*request.handler), (two, &worker("one", 0), "ask"));
     assert_eq!((&*request.payload, responder.is_wanted()), (&b"hello"[..], true));
-    // It is answered later; meanwhile other calls come and go, also to itself.
+    // Its response is sent later; meanwhile there are other calls, also to itself.
     let local = events.rpc_call(two, ask("two", "ask", b"me")).expect("made");
     let (at, _, answers) = put_request(&mut events);
     assert_eq!(at, two);
@@ -162,7 +162,7 @@ fn two_workers_of_one_loop_and_one_thread_call_each_other() {
     events.rpc_notify(one, ask("two", "ask", b"psst")).expect("made");
     let (_, request, answers) = put_request(&mut events);
     assert_eq!(&*request.payload, b"psst");
-    assert!(!answers.answer(Vec::new()), "nobody wants it");
+    assert!(!answers.answer(Vec::new()), "it is not wanted");
     assert!(responder.answer(b"late".to_vec()));
     assert_eq!(completed(&mut events), (call, Ok(b"late".to_vec())));
 
@@ -170,14 +170,14 @@ fn two_workers_of_one_loop_and_one_thread_call_each_other() {
     let (id, result) = completed(&mut events);
     assert_eq!(id, call);
     assert_eq!(result.expect_err("none").to_string(), "none at one (id 0): there is no such handler");
-    let error = events.rpc_call(two, ask("three", "ask", b"")).expect_err("nobody").to_string();
+    let error = events.rpc_call(two, ask("three", "ask", b"")).expect_err("unknown").to_string();
     assert_eq!(error, "there is no worker three in the group");
     assert!(matches!(
         events.rpc_notify(MemberId::from_u32(99), ask("one", "ask", b"")),
         Err(RpcAskError::Unknown)
     ));
 
-    // One that is cancelled, one whose time passes, one that is refused.
+    // One that is cancelled, one that times out, one that is refused.
     let call = events.rpc_call(one, ask("two", "ask", b"")).expect("made");
     let (_, _, held) = put_request(&mut events);
     events.cancel(StoreId::from_u32(one.as_u32()), call);
@@ -201,7 +201,7 @@ fn two_workers_of_one_loop_and_one_thread_call_each_other() {
     drop(held);
     let call = events.rpc_call(one, ask("two", "ask", b"last")).expect("made");
     loop {
-        // The one that was too late may have been on its way.
+        // The late one may have been in flight.
         let (_, request, responder) = put_request(&mut events);
         if &*request.payload == b"last" {
             assert!(responder.fail("no such luck"));
@@ -229,7 +229,7 @@ fn a_death_is_told_and_ends_calls() {
     let (_server, mut events, [one, two], contexts) = pair(None);
     let call = events.rpc_call(one, ask("two", "ask", b"")).expect("made");
     let (_, _, held) = put_request(&mut events);
-    // What the loop forgets ends without a word.
+    // What the loop removes ends abruptly.
     events.remove_rpc(two);
     events.remove_rpc(two);
     let (mut is_dead, mut ended) = (false, None);
@@ -319,12 +319,12 @@ fn a_loop_that_goes_takes_its_workers_along() {
     let taken = other.start_call("one", "ask", Vec::new(), Some(SOON)).expect("made");
     let (_, RpcEvent::Group(_)) = next(&mut events) else { panic!("it came") };
     let (_, _, responder) = put_request(&mut events);
-    // A call of its own is under way, too.
+    // A call of its own is pending, too.
     events.rpc_call(one, ask("one", "ask", b"")).expect("made");
     drop(events);
     assert!(!responder.is_wanted());
     for call in [waiting, taken] {
-        call.wait().expect_err("nobody answers");
+        call.wait().expect_err("no response");
     }
     assert!(context.agent().is_none(), "nothing is left of it");
     drop(server);
@@ -340,7 +340,7 @@ fn who_does_not_become_a_member_says_why_and_who_is_waited_for_may_be_given_up()
     let RpcEvent::Joined(Err(error)) = event else { panic!("{event:?}") };
     assert_eq!((id, error.to_string().as_str()), (again, "RPC worker name two is not unique."));
     assert!(matches!(events.rpc_call(again, ask("two", "ask", b"")), Err(RpcAskError::Unknown)));
-    // A second worker of a context is none.
+    // A second worker of a context is refused.
     let second = init(&mut events, &contexts[1], port, ("three", 3), None);
     let (id, event) = next(&mut events);
     let RpcEvent::Joined(Err(error)) = event else { panic!("{event:?}") };
@@ -392,7 +392,7 @@ fn a_worker_that_is_there_may_be_added_and_lives_on() {
     let home: Arc<dyn RpcHome> = context.clone();
     let id = events.add_rpc(Arc::clone(&home), Arc::clone(&agent)).expect("in no loop");
     assert!(events.add_rpc(Arc::clone(&home), Arc::clone(&agent)).is_err());
-    // What nobody had asked for comes first.
+    // Events that were not taken before come first.
     let (of, event) = next(&mut events);
     assert!(of == id && matches!(event, RpcEvent::Group(GroupEvent::Joined(_))), "{event:?}");
     let queue = events.rpc_request_queue(id).expect("there");
@@ -411,7 +411,7 @@ fn a_worker_that_is_there_may_be_added_and_lives_on() {
     drop(two);
     let (of, event) = next(&mut events);
     assert!(of == id && matches!(event, RpcEvent::Group(GroupEvent::PeerDied { .. })), "{event:?}");
-    // Somebody else ends it.
+    // Another owner ends it.
     context.end(&agent, Shutdown::Graceful).expect("alone");
     let (of, event) = next(&mut events);
     assert!(of == id && matches!(event, RpcEvent::Over(Ok(()))), "{event:?}");
@@ -526,10 +526,10 @@ fn who_leaves_answers_nobody_any_more_when_its_program_wants_it_to_end_at_once()
     drop((held, leaving));
 }
 
-/// A worker in code of the program's own, which keeps what it is asked.
+/// A worker of a custom backend, which keeps its requests.
 struct Local(WorkerInfo, Mutex<Vec<(OnResult, Wanted)>>);
 
-/// A worker whose shutdown says this, and that has ended otherwise as it should.
+/// A worker whose shutdown returns this, and that has ended normally otherwise.
 struct Ending(WorkerInfo, Result<(), AgentError>);
 
 impl RpcWorker for Ending {
@@ -642,7 +642,7 @@ fn calls_of_foreign_backends_end_by_their_deadlines_too() {
         (call, "x at own: it was cancelled")
     );
 
-    // A request that came by it, and one that nobody answers.
+    // A request that came through it, and one without a response.
     let queue = events.rpc_request_queue(id).expect("there");
     let (notify, last_received_at) = std::sync::mpsc::channel();
     let request = || Request {
@@ -656,7 +656,7 @@ fn calls_of_foreign_backends_end_by_their_deadlines_too() {
         let notify = notify.clone();
         let reported = move |answer: Result<crate::driver::calls::Payload, CallFailure>| {
             let answer = answer.map(|payload| payload.bytes().to_vec());
-            notify.send(answer.map_err(|failure| failure.to_string())).expect("heard");
+            notify.send(answer.map_err(|failure| failure.to_string())).expect("received");
         };
         Responder::external("ask".into(), Box::new(reported), Wanted::new(CallKind::Responded))
     };
@@ -697,7 +697,7 @@ fn a_panic_where_a_worker_is_made_or_ended_is_told_as_its_end() {
     assert_eq!(joined(&mut events), id);
     let call = events.rpc_call(id, ask("panics", "x", b"")).expect("made");
     events.rpc_shutdown(id, Shutdown::Graceful).expect("a thread");
-    assert_eq!(completed(&mut events).0, call, "nobody waits for it in vain");
+    assert_eq!(completed(&mut events).0, call, "its caller does not wait in vain");
     let (of, event) = next(&mut events);
     let RpcEvent::Over(Err(error)) = event else { panic!("{event:?}") };
     assert_eq!(of, id);

@@ -193,7 +193,7 @@ mod tests {
         let mut graph = String::from("```mermaid\nstateDiagram-v2\n");
         for from in PHASES {
             for to in PHASES {
-                // That everything can be lost is said beside the graph.
+                // That the token can be lost in every phase is stated beside the graph.
                 let between = EVENTS.iter().filter(|&&event| event != E::Lost && from.on(event) == Some(to));
                 let names: alloc::vec::Vec<String> = between.map(|event| format!("{event:?}")).collect();
                 if !names.is_empty() {

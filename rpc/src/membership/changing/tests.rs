@@ -6,7 +6,7 @@ extern crate std;
 
 mod simulation;
 
-/// Names the life that was lived when a check fails.
+/// Prints the seed when a check fails.
 pub(super) struct Culprit(pub(super) u64, pub(super) bool, pub(super) bool);
 
 impl Drop for Culprit {
@@ -35,7 +35,7 @@ fn options(name: &str, id: u16) -> ChangingOptions {
     }
 }
 
-/// Whatever comes out, as text, each with what it is told.
+/// All outputs as text, each with its result.
 struct Script {
     group: ChangingGroup,
     now: Instant,
@@ -92,7 +92,7 @@ impl Script {
         self.input(Input::Announced(name.parse().expect("a name"), answer))
     }
 
-    /// Up to the list of members, which the store is asked for.
+    /// Up to the read of the list of members.
     fn queue(&mut self) -> &mut Self {
         self.expect(&["compare rpcIsStaticGroup:  -> false"]).value("false");
         let beat = |number: u64| alloc::format!("{:016x}:{number}", Rng::new(7).next_u64());
@@ -104,7 +104,7 @@ impl Script {
         self.expect(&["get names/_ALL_WORKER_INFOS"])
     }
 
-    /// From the moment that the right is given back.
+    /// From the return of the token on.
     fn unlock(&mut self) -> &mut Self {
         let beat = alloc::format!("{:016x}:2", Rng::new(7).next_u64());
         self.expect(&["set Token_for_w_join = Done for the session"]).done();
@@ -131,7 +131,7 @@ pub(super) fn step_text(step: &StoreStep) -> String {
     }
 }
 
-/// The keys of PyTorch's protocol, in its order, with what is ours between them.
+/// The keys of PyTorch's protocol, in its order, with this library's between them.
 #[test]
 fn the_first_member_and_the_last() {
     let mut w = Script::new(options("w", 0));
@@ -178,7 +178,7 @@ fn the_dead_are_struck_out_and_the_living_are_told() {
         "tell a (id 0): joined w (id 3), left [\"w (id 3)\", \"c (id 2)\"]",
         "tell d (id 4): joined w (id 3), left [\"w (id 3)\", \"c (id 2)\"]",
     ]);
-    // One dies while it is told, and the others hear of it.
+    // One dies while it is notified, and the others are notified of that.
     w.reported("a", Ok(())).reported("d", Err(NoAnswer::Dead));
     w.expect(&["compare names/_ALL_WORKER_INFOS: a-0,d-4,w-3, -> a-0,w-3,"]).value("a-0,w-3,");
     let of_both = "delete names/2 addrs/c names/4 addrs/d Token_for_c_join Token_for_c_leave Token_for_d_join \
@@ -200,7 +200,7 @@ fn the_dead_are_struck_out_and_the_living_are_told() {
     w.expect(&["failed: the group continues without this worker: n could not reach it at its address"]);
 }
 
-/// A worker that has taken the token from b, which showed no more signs of life. In the list are a and a worker b.
+/// A worker that has taken the token from b, whose heartbeat stopped. The list has a and a worker b.
 fn who_took_the_token_from_the_dead() -> Script {
     let mut w = Script::new(options("w", 3));
     w.expect(&["compare rpcIsStaticGroup:  -> false"]).value("false");
@@ -230,7 +230,7 @@ fn who_took_the_token_from_the_dead() -> Script {
     w
 }
 
-/// It may be frozen, and answer much later; but it is out.
+/// It may be frozen, and respond much later; but it was removed.
 #[test]
 fn whoever_lost_the_token_is_struck_out_if_it_does_not_say_that_it_is_a_member() {
     for is_answered in [true, false] {
@@ -242,7 +242,7 @@ fn whoever_lost_the_token_is_struck_out_if_it_does_not_say_that_it_is_a_member()
             w.now = w.now + SUSPICION_TIMEOUT;
             w.input(Input::Tick);
             let Some(Output::Store(StoreStep::CompareSet { desired, .. })) = w.group.poll_output() else {
-                panic!("a sign of life")
+                panic!("a heartbeat")
             };
             w.value(&desired);
         }
@@ -254,7 +254,7 @@ fn whoever_lost_the_token_is_struck_out_if_it_does_not_say_that_it_is_a_member()
     }
 }
 
-/// Somebody had come under its name, and died with the token.
+/// Another worker had joined under its name, and died with the token.
 #[test]
 fn a_member_in_whose_name_somebody_else_lost_the_token_stays() {
     let mut w = who_took_the_token_from_the_dead();
@@ -266,7 +266,7 @@ fn a_member_in_whose_name_somebody_else_lost_the_token_stays() {
     let reported =
         ["a (id 0)", "b (id 1)"].map(|name| alloc::format!("tell {name}: joined w (id 3), left []"));
     w.expect(&reported.each_ref().map(|text| &**text));
-    // Nor does it strike it out when it takes everything back.
+    // Nor does it strike it out when it undoes the join.
     w.reported("a", Err(NoAnswer::Unknown("it is busy".into())));
     w.expect(&["get names/_ALL_WORKER_INFOS"]).value("a-0,b-1,w-3,");
     w.expect(&["get addrs/w"]).value("h:w");
@@ -293,7 +293,7 @@ fn names_and_numbers_are_unique_among_the_living() {
         };
         let card = crate::exchange::encode_card(&other.worker, &other.devices);
         w.input(Input::MemberAnswered(name, Ok(card.into())));
-        // The right is given back before anything was written.
+        // The token is returned before anything was written.
         w.unlock().expect(&[message]);
     }
 }
@@ -341,7 +341,7 @@ fn who_cannot_be_told_makes_the_newcomer_take_everything_back() {
     w.expect(&["get addrs/w"]).value("h:w");
     w.expect(&["compare names/_ALL_WORKER_INFOS: a-0,b-1,w-3, -> a-0,b-1,"]).value("a-0,b-1,");
     w.expect(&["delete names/3 addrs/w Token_for_w_join Token_for_w_leave"]).done();
-    // Who may have heard of it hears that it is gone; nobody is waited for.
+    // Members that may know of it are notified of its end, without a wait for the responses.
     for name in ["a (id 0)", "b (id 1)"] {
         assert_eq!(w.out(), alloc::format!("tell {name}: joined -, left [\"w (id 3)\"]"));
     }

@@ -18,7 +18,7 @@ fn group(member: Member, world_size: u16) -> FixedGroup {
 
 type Store = BTreeMap<String, Vec<u8>>;
 
-/// Carries a step out; `None`: the key that is waited for is not there.
+/// Executes a step; `None` if it waits for a key that does not exist.
 fn drive(store: &mut Store, step: &StoreStep) -> Option<Reply> {
     let read = |store: &Store, key: &str| store.get(key).cloned().unwrap_or_default();
     Some(match step {
@@ -48,7 +48,7 @@ fn drive(store: &mut Store, step: &StoreStep) -> Option<Reply> {
     })
 }
 
-/// Turns all groups until none goes on. Ends of waits come only from the store.
+/// Runs all groups until there is no progress. Waits end only by the store.
 fn run(groups: &mut [FixedGroup], store: &mut Store) -> Vec<Vec<FixedOutput>> {
     let mut reported: Vec<Vec<FixedOutput>> = groups.iter().map(|_| Vec::new()).collect();
     let mut steps: Vec<Option<StoreStep>> = groups.iter().map(|_| None).collect();
@@ -119,7 +119,7 @@ fn who_does_not_come_is_named() {
 #[test]
 fn who_was_counted_twice_stands_for_nobody_else() {
     let mut store = Store::new();
-    // It died after it was counted, and came again.
+    // It died after it was counted, and joined again.
     store.insert("rdzv/came".into(), b"1".to_vec());
     let mut groups = [group(member("a", 0), 2)];
     assert_eq!(run(&mut groups, &mut store), [const { Vec::new() }; 1]);

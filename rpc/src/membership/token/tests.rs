@@ -92,7 +92,7 @@ fn a_free_token_is_taken_and_given_back() {
 #[test]
 fn the_living_are_waited_for_and_the_dead_are_not() {
     let mut method = SubmitPath::claimed();
-    // Its own process is paused for half a minute, and looks again when the holder had no more time than it had itself.
+    // Its own process is paused for half a minute, and reads again when the holder had no more time than it had itself.
     let looks = [("b:1", 1000), ("b:1", 31_000), ("b:2", 32_000), ("b:2", 34_000), ("b:2", 36_999)];
     for (beat, now) in looks {
         method.value("Token_for_b_leave");
@@ -154,7 +154,7 @@ fn pytorch_gives_no_signs_and_is_left_in_peace() {
     assert_eq!(method.state(), TokenState::GaveUp);
 }
 
-/// What PyTorch's waiters do without a pause, as long as the holder's work takes.
+/// PyTorch's waiters do this without a pause, as long as the holder's work takes.
 #[test]
 fn an_old_mark_makes_nobody_spin() {
     let mut method = SubmitPath::claimed();
@@ -223,7 +223,7 @@ fn a_dead_namesake_is_outwaited_and_a_living_one_is_not() {
     assert_eq!(method.state(), TokenState::Trying);
     living.value("other:9");
     assert_eq!(living.state(), TokenState::NotUnique);
-    // Whoever takes the token from a dead one has the time to do it.
+    // A worker that takes the token from a dead one has the time to do it.
     for (left, until) in [("doomed:c", 10_000), ("", 5010)] {
         let mut method = SubmitPath::new();
         method.value("other:7").tick(5000).value(left);
@@ -231,7 +231,7 @@ fn a_dead_namesake_is_outwaited_and_a_living_one_is_not() {
         method.tick(until);
         assert_eq!(method.step(), format!("Token_for_w_join_alive: {left} -> own:1"));
     }
-    // It is gone; PyTorch's server answers what was expected.
+    // The key is deleted; PyTorch's server returns the expected value.
     let mut method = SubmitPath::new();
     method.value("other:7").tick(5000).value("other:7");
     assert_eq!((method.state(), method.token.poll_timeout()), (TokenState::Outwaiting, Some(at(5010))));
@@ -253,7 +253,7 @@ fn replies_to_other_steps_are_refused() {
     assert_eq!(TokenTimes::default().silence, 5 * SECOND);
 }
 
-/// Who stood still for a while may have been replaced by another of its name, which writes the same token.
+/// A worker that was paused may have been replaced by another with its name, which writes the same token.
 #[test]
 fn nobody_acts_on_what_it_knew_long_ago() {
     let mut thief = SubmitPath::claimed();

@@ -1,9 +1,9 @@
-//! What every input does in every situation, as a snapshot.
+//! Result of every input in every situation, as a snapshot.
 
 use super::*;
 use crate::connection::{Refusal, Status};
 
-/// One of the two, and the other as far as there is a connection.
+/// One of the two ends, and the other as far as there is a connection.
 struct World {
     peer: Peer,
     callee: Option<Callee>,
@@ -37,7 +37,7 @@ impl World {
         self.callee = Some(callee());
     }
 
-    /// The connection is open, and so many calls are under way on it or wait.
+    /// Opens the connection, with this many calls pending or waiting.
     fn open(&mut self, count: u64) {
         self.calls(count.max(1));
         self.connect();
@@ -68,7 +68,7 @@ impl World {
         String::new()
     }
 
-    /// Everything that follows.
+    /// Collects everything that follows.
     fn settle(&mut self) -> Vec<String> {
         let mut last_received_at = reported(&mut self.peer, b"");
         if let Some(callee) = &mut self.callee {
@@ -78,7 +78,7 @@ impl World {
         last_received_at
     }
 
-    /// How it stands.
+    /// State as text.
     fn status(&self) -> String {
         let line = match &self.peer.line {
             Line::Down => "down",
@@ -93,12 +93,12 @@ impl World {
     }
 }
 
-/// Two calls may be under way, and three wait.
+/// Two calls may be pending, and three wait.
 const SITUATIONS: [(&str, SubmitPath); 13] = [
     ("nothing was called", |_| {}),
     ("a call waits for the connection", |world| world.calls(1)),
     ("as many wait as may", |world| world.calls(3)),
-    ("nobody has greeted", |world| {
+    ("the handshake has not begun", |world| {
         world.calls(1);
         world.connect();
     }),
@@ -176,7 +176,7 @@ const INPUTS: [(&str, Give); 23] = [
         world.peer.connected(NOW);
         String::new()
     }),
-    ("nobody can be reached", |world| {
+    ("the callee cannot be reached", |world| {
         world.peer.unreachable(&ConnectionError::NotListening("refused".into()));
         String::new()
     }),
@@ -185,7 +185,7 @@ const INPUTS: [(&str, Give); 23] = [
         world.callee = None;
         String::new()
     }),
-    ("who is called is known to be gone", |world| {
+    ("the callee is known to have ended", |world| {
         world.peer.abort(&ConnectionError::GivenUp("it died".into()));
         world.callee = None;
         String::new()
@@ -217,7 +217,7 @@ const INPUTS: [(&str, Give); 23] = [
         String::new()
     }),
     ("nonsense comes", |world| world.receive(&[0xff; 32])),
-    ("an answer comes that nobody asked for", |world| {
+    ("an answer to an unknown call comes", |world| {
         // A Response to call 77 of no bytes.
         let mut frame = alloc::vec![18, 0, 0, 0, 2, 0x80, 0, 0, 77, 0, 0, 0, 0, 0, 0, 0];
         frame.extend([0; 18]);

@@ -473,7 +473,7 @@ mod tests {
     use crate::name::WorkerInfo;
     use rendezvous_core::limits::RpcLimits;
 
-    /// A connection on which somebody has greeted.
+    /// A connection after the handshake.
     fn greeted() -> State {
         let me = WorkerInfo { name: "b".parse().expect("a name"), id: 2 };
         let mut callee = Callee::new(Instant::ORIGIN, me, b"group", RpcLimits::default());

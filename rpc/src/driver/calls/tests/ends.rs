@@ -1,4 +1,4 @@
-//! What ends otherwise than it should: panics of the program's code, and what it does where it is told of an end.
+//! Failures: panics of the program's code, and what it does when it is notified of an end.
 
 use super::*;
 use rendezvous_core::driver::server::ServerFailure;
@@ -15,8 +15,8 @@ fn a_callback_that_panics_has_been_told_and_others_are() {
     for (request, responder) in held {
         responder.answer(request.payload);
     }
-    assert_eq!(reported.recv_timeout(SOON).expect("told").as_deref(), Ok(&b"2"[..]));
-    // Deadlines are kept, answers are read, and connections are made.
+    assert_eq!(reported.recv_timeout(SOON).expect("notified").as_deref(), Ok(&b"2"[..]));
+    // Deadlines are checked, responses are read, and connections are opened.
     let brief = Call::of("hold").with_timeout(Duration::from_millis(500));
     let late = scene.peer.start(brief, &b""[..]).expect("made").wait();
     assert!(message(late).starts_with("hold at b (id 2)"), "one of the two keeps it");
@@ -37,7 +37,7 @@ fn an_answer_that_is_lost_in_a_panic_elsewhere_is_missed_by_nobody() {
     let said = "hold at b (id 2): the handler failed: hold gave no answer";
     assert_eq!(message(started.wait()), said);
 
-    // A handler that panics takes another request's answer with it: each has its own words.
+    // A handler that panics drops another request's responder: each gets its own message.
     let other = Arc::new(Mutex::new(None));
     let kept = Arc::clone(&other);
     let takes = move |_: Request, _responder: Responder| {
@@ -52,7 +52,7 @@ fn an_answer_that_is_lost_in_a_panic_elsewhere_is_missed_by_nobody() {
     assert_eq!(message(first.wait()), said);
 }
 
-/// Bytes of which the giving back is told, on the thread on which they are.
+/// Bytes whose owner calls a function when it is dropped, on the dropping thread.
 struct Known<F: Fn() + Send + Sync>(Vec<u8>, F);
 
 impl<F: Fn() + Send + Sync> AsRef<[u8]> for Known<F> {
@@ -75,7 +75,7 @@ fn borrowed(length: usize, given_back: impl Fn() + Send + Sync + 'static) -> Pay
 fn whoever_gets_lent_bytes_back_may_call() {
     let scene = scene();
     let (notify, reported): (Sender<CallResult>, _) = channel();
-    // What is copied with the header, and what is written from where it lies.
+    // What is copied with the header, and what is written from where it is stored.
     for length in [10, 1_000_000] {
         let (peer, notify) = (scene.peer.clone(), notify.clone());
         let call_again = move || {
@@ -85,9 +85,9 @@ fn whoever_gets_lent_bytes_back_may_call() {
         };
         let started = scene.peer.start(Call::of("length").with_timeout(SOON), borrowed(length, call_again));
         assert_eq!(started.expect("made").wait(), Ok(length.to_string().into_bytes()));
-        assert_eq!(reported.recv_timeout(SOON).expect("told").as_deref(), Ok(&b"again"[..]));
+        assert_eq!(reported.recv_timeout(SOON).expect("notified").as_deref(), Ok(&b"again"[..]));
     }
-    // The same where an answer is lent: its way back is that of the connection that it went out on.
+    // The same for borrowed responses: they are released by the connection that they were written to.
     for length in [10, 1_000_000] {
         let started = scene.peer.start(Call::of("hold").with_timeout(SOON), &b""[..]).expect("made");
         let other = scene.peer.start(Call::of("hold").with_timeout(SOON), &b""[..]).expect("made");
@@ -148,7 +148,7 @@ fn who_leaves_answers_what_was_sent_before_though_it_has_not_looked() {
     let client = RpcClient::new(client_options()).expect("descriptors");
     let other = client.peer(&worker("b", 2), "127.0.0.1", port).expect("a descriptor");
     assert_eq!(other.call(Call::of("echo").with_timeout(SOON), &b"x"[..]).as_deref(), Ok(&b"x"[..]));
-    // The thread that reads all connections is busy, and then it is to leave.
+    // The thread that reads all connections is busy, and then must execute a goodbye.
     scene.peer.notify(Call::of("stuck"), &b""[..]).expect("made");
     begins.recv_timeout(SOON).expect("it is at work");
     let call = other.start(Call::of("echo").with_timeout(SOON), &b"y"[..]).expect("made");
@@ -169,13 +169,13 @@ fn calls_of_a_worker_whose_thread_of_calls_panicked_say_so() {
     let peer = client.peer(&worker("b", 2), "127.0.0.1", port).expect("a descriptor");
     let calls = [&local, &peer].map(|peer| peer.start(Call::of("hold"), &b""[..]).expect("made"));
     let _held = scene.next_held();
-    // The client's thread gives its bytes back.
+    // The client's thread releases its bytes.
     let brief = Call::of("hold").with_timeout(Duration::from_millis(500));
     let late = peer.start(brief, borrowed(1000, || panic!("provoked"))).expect("made");
     let message = "the thread of calls panicked: provoked";
     assert_eq!(reported.recv_timeout(SOON).as_deref(), Ok(message));
     for mut call in calls {
-        let error = call.look(SOON).expect("it ended").expect_err("nobody brings the answer");
+        let error = call.look(SOON).expect("it ended").expect_err("no thread reads the response");
         assert_eq!(error.why, CallFailure::Panicked(message.into()));
     }
     for peer in [&local, &peer] {
@@ -256,7 +256,7 @@ fn whoever_lets_go_of_the_way_to_a_worker_hears_what_comes_of_its_calls() {
     drop(peer);
     assert!(reported.try_recv().is_err(), "it is under way still");
     assert!(responder.answer(request.payload));
-    assert_eq!(reported.recv_timeout(SOON).expect("told").as_deref(), Ok(&b"1"[..]));
+    assert_eq!(reported.recv_timeout(SOON).expect("notified").as_deref(), Ok(&b"1"[..]));
     // Then there is no connection any more.
     while server.held().expect("it runs").2 > 0 {}
 }

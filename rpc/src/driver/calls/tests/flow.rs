@@ -1,5 +1,5 @@
-//! How much one caller may have a worker hold: answers that it does not read, requests that it does not finish, notices, and
-//! what both ends keep of bytes that are lent.
+//! Limits on what one caller may make a worker hold: responses that it does not read, requests that it does not finish,
+//! one-way calls, and what both ends keep of borrowed bytes.
 
 use super::frames::{PONG, RESPONSE, frame, greeting, next_frame, request_of};
 use super::*;
@@ -9,7 +9,7 @@ use std::sync::{Condvar, Mutex};
 
 const MIB: usize = 1 << 20;
 
-/// Bytes that are lent, with a count of how many are not given back.
+/// Borrowed bytes, with a count of those that are not released.
 struct Loan {
     bytes: Arc<Vec<u8>>,
     live: Arc<Live>,
@@ -75,7 +75,7 @@ impl Gate {
     }
 }
 
-/// A worker with handlers that answer 16 MiB each, and a caller that asks for 150 of them and does not read.
+/// A worker with handlers that respond with 16 MiB each, and a caller that makes 150 such calls and does not read.
 fn unread(run: Run) -> (Scene, TcpStream, Arc<Live>) {
     let scene = scene();
     let (live, huge) = (Arc::new(Live::default()), Arc::new(vec![7_u8; 16 * MIB]));
@@ -104,18 +104,18 @@ fn read_answers(stream: &mut TcpStream) {
     assert_eq!(responses, 150);
 }
 
-/// 256 MiB of answers are kept for a caller; what handlers answer that were at work by then comes on top.
+/// 256 MiB of responses are kept for a caller; those of handlers that were running by then are added.
 #[test]
 fn handlers_of_a_caller_that_does_not_read_its_answers_are_held_back() {
     for run in [Run::Pooled, Run::Inline] {
         let (scene, mut stream, live) = unread(run);
         until("no answers", || live.now() >= 16);
         assert!(live.now() <= 16 + 4, "{run:?}: {} answers of 16 MiB", live.now());
-        // Others are served, and what the library asks of the worker is, too.
+        // Others are served, and the library's own calls are, too.
         assert_eq!(scene.call("echo", b"x").as_deref(), Ok(&b"x"[..]));
         assert_eq!(scene.call("pooled", b"x").as_deref(), Ok(&b"x"[..]));
         read_answers(&mut stream);
-        // What was sent is given back when nothing is locked; by then as many others may have begun.
+        // Sent bytes are released when no lock is held; by then as many others may have begun.
         let most = live.most();
         assert!(most <= 2 * 16 + 4, "{run:?}: {most} answers of 16 MiB at once");
         until("answers are kept", || live.now() == 0);
@@ -124,7 +124,7 @@ fn handlers_of_a_caller_that_does_not_read_its_answers_are_held_back() {
     }
 }
 
-/// What it is asked is held back, and what it asks itself is not: two workers that answer each other at length do so.
+/// Its requests are held back, and its own calls are not: two workers with long responses to each other do so.
 #[test]
 fn two_workers_with_long_answers_for_each_other_do_not_wait_for_each_other() {
     let scene = scene();
@@ -148,7 +148,7 @@ fn two_workers_with_long_answers_for_each_other_do_not_wait_for_each_other() {
     }
 }
 
-/// The worker has not read the request when it refuses it: what is on its way holds no lent bytes.
+/// The worker has not read the request when it refuses it: the bytes in flight keep no borrowed bytes.
 #[test]
 fn lent_bytes_are_given_back_before_a_blocking_call_returns() {
     let scene = scene();
@@ -158,7 +158,7 @@ fn lent_bytes_are_given_back_before_a_blocking_call_returns() {
         assert_eq!(message(result), "absent at b (id 2): there is no such handler");
         assert_eq!(live.now(), 0, "round {round}");
     }
-    // What was on its way goes there without a further call.
+    // The bytes in flight are sent without a further call.
     until("the rest is not sent", || scene.server.held().expect("it runs").0 == 0);
     assert_eq!(scene.call("echo", b"x").as_deref(), Ok(&b"x"[..]));
     let pending = scene.peer.start(Call::of("hold"), live.lend(&long)).expect("made");
@@ -166,7 +166,7 @@ fn lent_bytes_are_given_back_before_a_blocking_call_returns() {
     assert_eq!((live.now(), message(pending.wait())), (0, "hold at b (id 2): it was cancelled".into()));
 }
 
-/// A worker that greets and then stands still.
+/// A worker that completes the handshake and then does nothing.
 #[test]
 fn lent_bytes_for_a_worker_that_does_not_read_are_given_back_at_the_deadline() {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
@@ -176,7 +176,7 @@ fn lent_bytes_for_a_worker_that_does_not_read_are_given_back_at_the_deadline() {
     let (live, long) = (Arc::new(Live::default()), Arc::new(vec![7_u8; 64 * MIB]));
     std::thread::scope(|scope| {
         let greeted = scope.spawn(|| {
-            let (mut stream, _) = listener.accept().expect("somebody calls");
+            let (mut stream, _) = listener.accept().expect("a caller");
             stream.read_exact(&mut vec![0; frames::hello().len()]).expect("Hello");
             let mut out = Bytes(Vec::new());
             let (requests_max, bytes_max) = (1024, 256 << 20);
@@ -229,7 +229,7 @@ fn a_long_failure_text_is_cut_and_says_so() {
     }
 }
 
-/// One caller has far more notices than the worker can carry out, and another one calls.
+/// One caller makes far more one-way calls than the worker can execute, and another one makes a call.
 #[test]
 fn notices_of_one_caller_are_held_back_and_those_of_others_are_not() {
     let options = RpcServerOptions { admit: Box::new(|_| Ok(())), ..server_options() };
@@ -253,7 +253,7 @@ fn notices_of_one_caller_are_held_back_and_those_of_others_are_not() {
     }
     let (requests, _, _) = scene.server.held().expect("it runs");
     assert!(requests < 5000, "{requests} of {made} were taken in");
-    // Its turn comes before most of the notices.
+    // It is executed before most of the one-way calls.
     let counted = Arc::clone(&done);
     let reported = move |_: Request, responder: Responder| {
         _ = responder.answer(counted.load(Ordering::SeqCst).to_string().into_bytes());
@@ -267,7 +267,7 @@ fn notices_of_one_caller_are_held_back_and_those_of_others_are_not() {
     until("notices were lost", || done.load(Ordering::SeqCst) == made);
 }
 
-/// Cancelled calls make room at the caller at once, and their handlers are at work still.
+/// Cancelled calls free capacity at the caller at once, while their handlers are still running.
 #[test]
 fn calls_that_were_given_up_count_until_their_handlers_are_done() {
     let scene = scene();
@@ -290,7 +290,7 @@ fn calls_that_were_given_up_count_until_their_handlers_are_done() {
     scene.until_idle(1);
 }
 
-/// Handlers that have returned answer later, whatever was held back. One answer alone may be as long as any.
+/// Handlers that have returned respond later, whatever was held back. One response alone may have the maximum length.
 #[test]
 fn answers_that_come_later_are_dropped_beyond_their_limit_and_the_caller_is_told() {
     let limits = RpcLimits { late_answer_bytes_max: 10 << 20, ..RpcLimits::default() };
@@ -332,7 +332,7 @@ fn a_caller_that_sends_half_a_request_and_nothing_more_holds_no_buffers_for_ever
     let (kind, call, body) = next_frame(&mut stream);
     assert_eq!((kind, call, &body[..2]), (RESPONSE, 1, &[7, 0][..]), "Stalled");
     scene.until_idle(1);
-    // The connection goes on.
+    // The connection continues.
     stream.write_all(&request_of(b"echo", 3, 0)).expect("room");
     assert_eq!(next_frame(&mut stream).1, 3);
 }
@@ -362,7 +362,7 @@ fn a_payload_that_fills_the_worker_is_read_on_when_its_caller_is_below_its_quota
     // More than the sockets hold may be written when the connection is read again.
     let mut rest = stream.try_clone().expect("a descriptor");
     let writing = std::thread::spawn(move || rest.write_all(&[&part[..], &part[..]].concat()));
-    // A caller that is held up is told that the worker lives.
+    // A caller that is held up gets pongs.
     assert_eq!(next_frame(&mut stream), (PONG, 0, vec![0; 8]));
     gate.open();
     assert_eq!(next_frame(&mut stream).1, 5);
@@ -370,7 +370,7 @@ fn a_payload_that_fills_the_worker_is_read_on_when_its_caller_is_below_its_quota
     scene.until_idle(1);
 }
 
-/// One caller does not read, and the worker has as many answers as it keeps.
+/// One caller does not read, and the worker has as many responses as it keeps.
 #[test]
 fn answers_that_one_caller_does_not_read_hold_back_no_caller_that_reads() {
     let intake = IntakeLimits { answer_bytes_max: 1 << 20, ..IntakeLimits::default() };

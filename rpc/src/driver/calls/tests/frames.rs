@@ -1,8 +1,8 @@
-//! Callers that write their frames themselves, and do not keep to what callers do.
+//! Callers that write their own frames, and violate the protocol.
 
 use super::*;
 
-/// What `a` says to `b` first.
+/// The first bytes of `a` to `b`.
 pub(in crate::driver::calls) fn hello() -> Vec<u8> {
     let mut out = Bytes(MAGIC.to_vec());
     let hello = CallerFrame::Hello {
@@ -70,7 +70,7 @@ fn a_length_that_is_a_lie_costs_nothing_and_its_deadline_passes_while_it_streams
         (vec![2, 0x80], vec![3, 0]),
         "Response, Deadline"
     );
-    // What is on its way is passed over, and the connection goes on.
+    // The bytes in flight are skipped, and the connection continues.
     stream.write_all(&vec![7; (1 << 20) - 100_000]).expect("room");
     let next = CallerFrame::Request { deadline_ms: 0, payload_bytes: 0, handler: b"echo" };
     stream.write_all(&frame(2, &next)).expect("room");
@@ -80,7 +80,7 @@ fn a_length_that_is_a_lie_costs_nothing_and_its_deadline_passes_while_it_streams
     scene.until_idle(0);
 }
 
-/// The next frame: its kind, its call, and its body.
+/// Reads the next frame: kind, call, and body.
 pub(super) fn next_frame(stream: &mut TcpStream) -> (u16, u64, Vec<u8>) {
     let mut header = [0; 16];
     stream.read_exact(&mut header).expect("a header");
@@ -97,7 +97,7 @@ pub(super) fn request_of(handler: &[u8], id: u64, deadline_ms: u64) -> Vec<u8> {
     frame(id, &CallerFrame::Request { deadline_ms, payload_bytes: 0, handler })
 }
 
-/// A caller that does not read holds up its own answers only. At the deadline what is left of an answer is dropped.
+/// A caller that does not read holds up its own responses only. At the deadline the rest of a response is dropped.
 #[test]
 fn an_answer_that_streams_ends_at_the_deadline_and_the_connection_goes_on() {
     let scene = scene();
@@ -105,7 +105,7 @@ fn an_answer_that_streams_ends_at_the_deadline_and_the_connection_goes_on() {
     let huge = Arc::new(vec![7_u8; 64 << 20]);
     let mut cut = None;
     for (deadline_ms, id) in (5..).map(|power| 1 << power).zip((1..).step_by(2)) {
-        // The second one is answered by nobody. It is over no earlier than the first one.
+        // The second one has no response. It ends no earlier than the first one.
         let both = [request_of(b"hold", id, deadline_ms), request_of(b"hold", id + 1, deadline_ms)].concat();
         stream.write_all(&both).expect("room");
         let ((_, first), (_, second)) = (scene.next_held(), scene.next_held());
@@ -132,7 +132,7 @@ fn an_answer_that_streams_ends_at_the_deadline_and_the_connection_goes_on() {
             other => panic!("{other:?}"),
         }
     }
-    assert!(got < huge.len(), "what nobody read was written");
+    assert!(got < huge.len(), "unread bytes were written");
     scene.until_idle(1);
 }
 
@@ -142,7 +142,7 @@ fn who_does_not_read_is_read_no_further_and_loses_nothing() {
     let scene = scene();
     let mut stream = greeting(&scene);
     let pings = frame(0, &CallerFrame::Ping { nonce: 9 }).repeat(2000);
-    // As long as it is read, there is room at once.
+    // As long as it is read, there is capacity at once.
     stream.set_write_timeout(Some(Duration::from_secs(1))).expect("a timeout");
     let mut sent = 0;
     loop {
@@ -173,7 +173,7 @@ fn who_says_goodbye_and_does_not_take_the_last_answer_is_left() {
     let limits = RpcLimits { ping_timeout: Duration::from_millis(50), ..RpcLimits::default() };
     let scene = scene_with(RpcServerOptions { limits, ..server_options() }, client_options());
     let mut stream = greeting(&scene);
-    // So small that the answer does not go into it.
+    // So small that the response does not fit.
     socket2::SockRef::from(&stream).set_recv_buffer_size(4096).expect("a size");
     let last = [request_of(b"hold", 1, 0), frame(0, &CallerFrame::Goodbye {})].concat();
     stream.write_all(&last).expect("room");
@@ -182,7 +182,7 @@ fn who_says_goodbye_and_does_not_take_the_last_answer_is_left() {
     scene.until_idle(0);
 }
 
-/// No room for further requests, which one request takes.
+/// A worker without capacity for further requests, which one request occupies.
 fn full() -> (Scene, Request, Responder) {
     let intake = IntakeLimits { requests_max: 1, reserved_requests: 0, ..IntakeLimits::default() };
     let limits = RpcLimits { ping_interval: Duration::from_millis(20), ..RpcLimits::default() };
@@ -200,7 +200,7 @@ fn who_is_held_up_is_greeted_and_hears_that_the_worker_lives() {
     stream.write_all(&request_of(b"echo", 1, 0)).expect("room");
     for _ in 0..3 {
         let (kind, _, body) = next_frame(&mut stream);
-        assert_eq!((kind, &body[..]), (PONG, &[0; 8][..]), "nobody asked");
+        assert_eq!((kind, &body[..]), (PONG, &[0; 8][..]), "unsolicited");
     }
     drop((request, responder));
     let answered = (0..1_000_000).find(|_| next_frame(&mut stream).0 == RESPONSE);

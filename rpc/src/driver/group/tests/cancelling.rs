@@ -1,4 +1,4 @@
-//! Attempts to become a worker that another thread ends.
+//! Attempts to become a worker that another thread cancels.
 
 use super::*;
 use crate::agent::READY_HANDLER;
@@ -13,13 +13,13 @@ use std::sync::mpsc::channel;
 
 const CANCELLED: RpcInitError = RpcInitError::Agent(AgentError::Membership(MembershipError::Cancelled));
 
-/// Why there is no worker, when another thread cancels as soon as `is_there` says so. Whatever fails, it ends.
+/// Returns why there is no worker when another thread cancels as soon as `is_there` says so. It ends whatever fails.
 fn cancelled(
     canceller: &Canceller,
     make: impl FnOnce() -> Result<(), RpcInitError> + Send,
     is_there: impl FnOnce(),
 ) -> String {
-    /// Whoever has not begun when it is cancelled hears nothing of it.
+    /// An operation that has not begun is not cancelled.
     struct Press<'a>(&'a Canceller, std::sync::mpsc::Receiver<()>);
     impl Drop for Press<'_> {
         fn drop(&mut self) {
@@ -53,7 +53,8 @@ fn the_rendezvous_of_a_worker_is_cancelled() {
     let nobody = Socket::new(Domain::IPV4, Type::STREAM, None).expect("a socket");
     nobody.bind(&SocketAddr::from(([127, 0, 0, 1], 0)).into()).expect("a port");
     let refuses = nobody.local_addr().expect("bound").as_socket().expect("of IP").port();
-    // A store that takes callers and says nothing; one that nobody has started yet; and a group that nobody else comes to.
+    // A store that accepts connections and does not respond; one that is not started yet; and a group that no other
+    // worker joins.
     for (url, rank, size) in [
         (format!("tcp://127.0.0.1:{}", mute.port()), 1, None),
         (format!("tcp://127.0.0.1:{refuses}"), 1, None),
@@ -95,7 +96,7 @@ fn a_worker_that_joins_is_cancelled_and_takes_back_what_it_said() {
         keys.sort_unstable();
         keys.into_iter().map(|key| String::from_utf8_lossy(&key).into_owned()).collect::<Vec<_>>()
     };
-    // A member of PyTorch's has the token, and keeps it.
+    // A member of PyTorch has the token, and keeps it.
     let group = store(port);
     group.set(b"rpcIsStaticGroup", b"false", Timeout::Default).expect("set");
     group.set(b"RpcGroupManagementToken", b"Token_for_x_join", Timeout::Default).expect("set");
@@ -103,7 +104,7 @@ fn a_worker_that_joins_is_cancelled_and_takes_back_what_it_said() {
     let message = cancelled(&canceller, || init(&over, None), || await_key(&group, liveness_key));
     assert_eq!(message, CANCELLED.to_string());
     let left: Vec<String> = keys(&group).into_iter().filter(|key| !before.contains(key)).collect();
-    // The number of the group stays for whoever comes next.
+    // The group id stays for the next member.
     assert_eq!(left, ["rdzv/group"]);
     assert!(context.agent().is_none());
 
@@ -128,7 +129,7 @@ fn a_worker_that_makes_sure_of_the_others_is_cancelled() {
     });
     let group = store(port);
     await_key(&group, "rdzv/cards/0");
-    // The leader does not hear who is ready.
+    // The leader does not get the calls of ready members.
     let (held, holds) = channel();
     assert!(handling.remove_as(Owner::Library, READY_HANDLER));
     let hold = move |_, responder| _ = held.send(responder);
@@ -158,19 +159,19 @@ fn a_call_that_was_cancelled_before_makes_no_worker() {
     assert_eq!(store(port).num_keys(Timeout::Default).expect("counted"), 0);
 }
 
-/// Whoever cancels between two calls of a store's ends the next one.
+/// A cancellation between two operations of a store ends the next one.
 #[test]
 fn a_call_of_the_store_that_begins_just_after_it_was_cancelled_ends() {
     let (_server, port) = server();
     let (store, canceller) = (Arc::new(store(port)), Canceller::default());
     let call = canceller.begin();
     let cancel_guard = CancelGuard::begin(&store, &call);
-    store.set(b"key", b"value", Timeout::Default).expect("nobody has cancelled");
+    store.set(b"key", b"value", Timeout::Default).expect("not cancelled");
     canceller.cancel();
     let error = store.wait(&[b"never"], Timeout::After(SOON)).expect_err("it ends");
     assert_eq!(error.kind(), rendezvous_core::error::ErrorKind::Cancelled, "{error}");
     drop(cancel_guard);
-    // Nothing holds the store any more but this.
+    // Only this keeps the store now.
     while Arc::strong_count(&store) > 1 {
         thread::yield_now();
     }

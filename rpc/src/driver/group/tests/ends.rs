@@ -1,4 +1,4 @@
-//! Ends of workers: what they wait for, and what they do not.
+//! Ends of workers: what they wait for, and what they do not wait for.
 
 use super::*;
 use crate::agent::AgentError;
@@ -6,7 +6,7 @@ use crate::driver::calls::Payload;
 use crate::driver::calls::handling::{Request, Responder};
 use std::sync::mpsc::channel;
 
-/// A worker that would wait an hour.
+/// A worker with timeouts of an hour.
 fn patient(port: u16, name: &str, id: u16, handling: &Arc<Handling>) -> RpcAgent {
     let options = TcpOptions {
         handling: Some(Arc::clone(handling)),
@@ -23,7 +23,7 @@ fn an_answer_that_nobody_has_looked_at_holds_up_no_end() {
     let handling = echoing().handling.expect("some");
     let (a, b) = (patient(port, "a", 0, &handling), joined(port, "b", 1));
     let call = a.start_call("b", "echo", b"x".to_vec(), None).expect("made");
-    // It is answered before this one is, on the same connection.
+    // Its response comes before this one's, on the same connection.
     assert_eq!(a.start_call("b", "echo", b"y".to_vec(), None).expect("made").wait(), Ok(b"y".to_vec()));
     let (reported, ended) = channel();
     let ending = thread::spawn(move || reported.send(a.shutdown(Shutdown::Graceful)).ok());
@@ -51,7 +51,7 @@ fn what_nobody_answers_is_out_before_its_caller_leaves_and_carried_out_before_it
     a.notify("b", "log", alloc::vec![7; long], None).expect("made");
     a.notify("b", "log", b"last".to_vec(), None).expect("made");
     a.shutdown(Shutdown::Graceful).expect("it leaves");
-    // One is at work, the other waits for it.
+    // One is running, the other waits for it.
     let ending = thread::spawn(move || b.shutdown(Shutdown::Graceful));
     go_on.send(()).expect("it waits");
     go_on.send(()).expect("it waits");
@@ -85,7 +85,7 @@ fn a_worker_of_which_a_thread_panicked_ends_and_says_why() {
     assert_eq!(a.shutdown(Shutdown::Abrupt), Err(end));
 }
 
-/// Bytes whose giving back fails.
+/// Bytes whose owner panics when it is dropped.
 struct Cursed;
 
 impl AsRef<[u8]> for Cursed {
@@ -108,11 +108,11 @@ fn a_panic_of_the_thread_that_carries_calls_ends_the_worker() {
     b.register("hold", Run::Inline, move |_, responder| _ = notify.send(responder)).expect("free");
     let mut call = a.start_call("b", "hold", Vec::new(), None).expect("made");
     let _responder = held.recv_timeout(SOON).expect("asked");
-    // When its time is up, that thread gives the bytes back.
+    // At the deadline, that thread releases the bytes.
     let brief = Some(Duration::from_millis(500));
     let late = a.start_call("b", "hold", Payload::foreign(Arc::new(Cursed)), brief).expect("made");
     let message: Box<str> = "the thread of calls panicked: provoked".into();
-    let why = failure(call.look(SOON).expect("nobody brings its answer"));
+    let why = failure(call.look(SOON).expect("no thread reads its response"));
     assert_eq!(why, CallFailure::Panicked(message.clone()));
     assert_eq!(a.await_end(SOON), Some(Err(AgentError::Panicked { message: message.clone() })));
     let error = a.call("b", "echo", Vec::new(), None).expect_err("it ended");
@@ -120,7 +120,7 @@ fn a_panic_of_the_thread_that_carries_calls_ends_the_worker() {
     drop(late);
 }
 
-/// What is under way at a member goes on when a call of the library's own there comes to nothing.
+/// Pending calls to a member continue when a call of the library's own to it fails.
 #[test]
 fn who_is_busy_while_it_is_asked_whether_it_is_there_keeps_its_calls_until_it_dies() {
     let (_server, port) = server();
@@ -134,7 +134,7 @@ fn who_is_busy_while_it_is_asked_whether_it_is_there_keeps_its_calls_until_it_di
         responder.answer(Vec::new());
     };
     b.register("stuck", Run::Inline, stuck).expect("free");
-    // The thread of its connections is busy, and so it is not heard from in time.
+    // The thread of its connections is busy, so it does not respond in time.
     let suspicion = || {
         let stuck = a.start_call("b", "stuck", Vec::new(), Some(SOON)).expect("made");
         a.suspicion("b", Duration::from_millis(20));
@@ -189,7 +189,7 @@ fn a_worker_ends_while_a_call_of_the_librarys_own_is_under_way() {
     go_on.send(()).expect("it waits");
 }
 
-/// It is there still, and of no group any more: to a newcomer it is gone.
+/// It is running, and not in a group any more: for a newcomer it has ended.
 #[test]
 fn a_newcomer_goes_on_without_a_member_that_has_ended_and_listens_still() {
     let (_server, port) = server();

@@ -1,18 +1,18 @@
-//! What becomes of calls when one of the two workers ends.
+//! Calls when one of the two workers ends.
 
 use super::*;
 use crate::agent::{AgentError, Callees, NotCallable};
 use crate::driver::calls::handling::Responder;
 use std::sync::mpsc::{Receiver, channel};
 
-/// Has a worker keep what `hold` is asked.
+/// Registers a handler `hold` that keeps its responders.
 fn hold(agent: &RpcAgent) -> Receiver<Responder> {
     let (notify, held) = channel();
     agent.register("hold", Run::Inline, move |_, responder| _ = notify.send(responder)).expect("free");
     held
 }
 
-/// A worker that has so long for each step of its end.
+/// A worker with this timeout for each step of its end.
 fn hasty(port: u16, me: WorkerInfo, size: Option<u16>) -> RpcAgent {
     let options = TcpOptions { membership_timeout: Some(Duration::from_secs(2)), ..echoing() };
     RpcAgent::start(&store(port), me, size, &RpcOptions::new("tcp"), &options).expect("a member")
@@ -49,7 +49,7 @@ fn who_leaves_answers_what_others_have_asked() {
     while next_event(&a) != GroupEvent::Left(worker("b", 1)) {}
     let error = a.call("b", "echo", Vec::new(), None).expect_err("it has left").to_string();
     assert_eq!(error, "there is no worker b in the group");
-    // Another one of its name is another one.
+    // Another worker with its name is a different one.
     let again = joined(port, "b", 1);
     while next_event(&a) != GroupEvent::Joined(worker("b", 1)) {}
     assert_eq!(a.call("b", "echo", b"x".to_vec(), None), Ok(b"x".to_vec()));
@@ -57,7 +57,7 @@ fn who_leaves_answers_what_others_have_asked() {
     assert!(responder.answer(b"at last".to_vec()));
     assert_eq!(call.look(SOON), Some(Ok(b"at last".to_vec())));
     assert_eq!(reported.recv_timeout(SOON), Ok(Ok(())));
-    leaving.join().expect("no panic").expect("heard");
+    leaving.join().expect("no panic").expect("received");
     drop(again);
 }
 
@@ -80,7 +80,7 @@ fn a_static_group_answers_what_was_asked_before_it_ends() {
     assert_eq!(call.look(SOON), Some(Ok(b"at last".to_vec())));
     for ending in ending {
         assert_eq!(reported.recv_timeout(SOON), Ok(Ok(())));
-        ending.join().expect("no panic").expect("heard");
+        ending.join().expect("no panic").expect("received");
     }
 }
 
@@ -104,7 +104,7 @@ fn calls_to_who_leaves_end_with_it_if_it_dies_meanwhile() {
     leaving.join().expect("no panic").expect("it has left");
 }
 
-/// The one that is called has left, and nobody has a way to it any more but the call.
+/// The callee has left, and only the call keeps the connection.
 #[test]
 fn an_abrupt_end_ends_calls_to_who_leaves_and_to_oneself() {
     let (_server, port) = server();
@@ -176,7 +176,7 @@ fn a_call_that_begins_while_its_callee_is_mourned_ends_too() {
         drop(dying.drop_liveness());
         while !matches!(next_event(&mourner), GroupEvent::PeerDied { .. }) {}
     });
-    // Nobody has called it before, but for the library.
+    // Only the library has called it before.
     a.forget_routes();
     let error = a.start_call("b", "hold", Vec::new(), None).expect_err("it is dead");
     let why = "its session with the store's server ended".into();

@@ -1,4 +1,4 @@
-//! One worker that asks too much of another, and the group around them.
+//! One worker that calls another too often, and the group around them.
 
 use super::*;
 use core::sync::atomic::{AtomicUsize, Ordering};

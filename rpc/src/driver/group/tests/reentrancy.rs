@@ -4,7 +4,7 @@ use super::*;
 use std::sync::Mutex;
 use std::sync::mpsc::{Receiver, Sender, channel};
 
-/// A worker that its own code can get at, and end.
+/// A worker that its own code can access, and end.
 type Kept = Arc<Mutex<Option<RpcAgent>>>;
 
 fn kept(port: u16, name: &str, id: u16) -> Kept {
@@ -50,7 +50,7 @@ fn a_worker_is_not_shut_down_by_its_own_handlers_and_callbacks() {
     let error = AgentError::Reentrant.to_string();
     assert_eq!(error, "a worker cannot be ended within one of its own handlers or callbacks");
 
-    // It goes on, and a handler of another worker's ends it.
+    // It continues, and a handler of another worker ends it.
     let ended = Arc::downgrade(&one);
     two.register("end", Run::Pooled, move |_, responder| {
         let end = ended.upgrade().expect("it lives").shutdown(Shutdown::Graceful);
@@ -137,7 +137,7 @@ fn a_worker_is_dropped_by_its_own_callbacks_on_whatever_thread() {
         with(&one, |agent| agent.call_with("two", "hold", Vec::new(), Some(SOON), callback)).expect("made");
         let responder = holds.recv_timeout(SOON).expect("it is asked");
         let wanted = if is_mourned {
-            // Its machine hears that the other one is dead, and ends the call.
+            // Its state machine is notified of the other one's death, and ends the call.
             drop(two.drop_liveness());
             "rdzv-rpc-group"
         } else {
@@ -174,12 +174,12 @@ fn two_of_a_workers_own_threads_end_it_at_once() {
     one.call_with("two", "hold", Vec::new(), None, move |_| in_callback()).expect("made");
     assert_eq!(next_event(&one), GroupEvent::Joined(worker("two", 2)));
     two.notify("one", "end", Vec::new(), None).expect("made");
-    // The machine ends the call, and calls back.
+    // The state machine ends the call, and runs the callback.
     drop(two.drop_liveness());
     let mut ended = [(); 2].map(|()| reported.recv_timeout(SOON).expect("neither waits for the other"));
     ended.sort();
     assert_eq!(ended, ["callback", "handler"]);
-    // The callback keeps its machine from the end.
+    // The callback delays the end of its state machine.
     assert_eq!(one.await_end(SOON), Some(Err(AgentError::Abandoned)));
 }
 
@@ -213,7 +213,7 @@ fn nobody_waits_for_a_call_in_an_inline_handler_or_in_a_callback() {
     assert_eq!(two.call("one", "inline", Vec::new(), None), Ok(refused.clone().into_bytes()));
     let answer = two.call("one", "pooled", Vec::new(), None).expect("it may wait");
     let answer = String::from_utf8_lossy(&answer);
-    // Either of the two may see first that the time is up.
+    // Either of the two may detect the deadline first.
     assert!(answer.starts_with("one (id 1); hold at two (id 2") && !answer.contains(WORDS), "{answer}");
     let (notify, reported) = reported();
     let local = Arc::downgrade(&one);

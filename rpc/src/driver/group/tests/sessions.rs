@@ -1,9 +1,9 @@
-//! What ends with a worker's session, and what goes on without it.
+//! What ends with a worker's session, and what continues without it.
 
 use super::*;
 use std::sync::mpsc::channel;
 
-/// The keys of the group, but for those that every group leaves.
+/// The keys of the group, without those that every group leaves.
 fn keys_left(port: u16) -> Vec<String> {
     let mut keys = store(port).list_keys(Timeout::Default).expect("listed");
     keys.sort_unstable();
@@ -18,7 +18,7 @@ fn nothing_of_a_worker_stays_in_the_store_when_it_has_ended() {
     let (a, b, c) = (joined(port, "a", 0), joined(port, "b", 1), joined(port, "c", 2));
     b.shutdown(Shutdown::Graceful).expect("it leaves");
     eventually(|| keys_left(port).iter().all(|key| !key.contains("/b") && !key.contains("_b_")));
-    // One that ends without a word is struck out by the next that comes or goes.
+    // A worker that ends abruptly is struck out by the next one that joins or leaves.
     c.shutdown(Shutdown::Abrupt).expect("it wants to");
     while !matches!(next_event(&a), GroupEvent::PeerDied { .. }) {}
     a.shutdown(Shutdown::Graceful).expect("it leaves");
@@ -68,7 +68,7 @@ fn a_frozen_member_holds_up_nobody_who_comes_or_goes() {
     let again = joined(port, "b", 1);
     assert_eq!(a.call("b", "echo", b"x".to_vec(), None), Ok(b"x".to_vec()));
     c.shutdown(Shutdown::Graceful).expect("it leaves");
-    // No greeting is waited for, which takes 10 s; of what there is, machines under load take their part.
+    // No handshake is waited for, which takes 10 s; the rest of the time is for slow machines.
     assert!(began.elapsed() < Duration::from_secs(9), "{:?}", began.elapsed());
     drop((go_on, again));
 }

@@ -1,5 +1,5 @@
-//! Many workers that come, go, die, come back and freeze, over one store, with members of PyTorch among them, in one thread
-//! and virtual time. A failure prints its seed.
+//! Many workers that join, leave, die, rejoin and freeze, over one store, with members of PyTorch among them, in one
+//! thread and virtual time. A failure prints its seed.
 
 use super::*;
 use alloc::collections::{BTreeMap, BTreeSet};
@@ -10,7 +10,7 @@ const NAMES: [&str; 7] = ["a", "b", "c", "d", "e-1", "f", "g:2"];
 const AUDITOR: &str = "z";
 /// Two names are those of PyTorch's members.
 const TORCH: [&str; 2] = ["t", "u"];
-/// How long mishaps go on.
+/// Time until which faults are injected.
 const MISHAPS_UNTIL: Instant = Instant::from_millis(90_000);
 const END: Instant = Instant::from_millis(400_000);
 
@@ -22,22 +22,22 @@ enum Event {
     Reply(usize, Reply),
     /// A wait ends.
     WaitEnds(usize, Box<str>),
-    /// A question or a word reaches an address.
+    /// A request or notification reaches an address.
     Arrives(usize, Output),
-    /// What came of it reaches the asker.
+    /// Its result reaches the sender.
     Back(usize, Input),
     Tick(usize),
     Spawn(&'static str),
     Kill(usize),
-    /// A second process of a living name; it dies with the token, if it gets so far.
+    /// A second process with a live name; it dies with the token, if it gets so far.
     Twin(&'static str),
     Freeze(usize, Instant),
     Leave(usize),
     TorchJoins(&'static str),
 }
 
-/// A member of PyTorch's, as far as the token concerns it (elastic semantics, 8.5): it tries, waits for the key that it
-/// read, works on the list, and gives back.
+/// A member of PyTorch, as far as the token concerns it (elastic semantics, 8.5): it tries, waits for the key that it
+/// read, changes the list, and returns the token.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Torch {
     Trying(Aim),
@@ -137,7 +137,7 @@ impl World {
         });
     }
 
-    /// Does what the worker wants, and comes back when it wants to be told that time passed.
+    /// Executes the worker's outputs until it waits for time to pass.
     fn drain(&mut self, location: usize) {
         loop {
             let Kind::Ours(group) = &mut self.nodes[location].kind else { return };
@@ -204,7 +204,7 @@ impl World {
         let reply = match step {
             StoreStep::CompareSet { key, expected, desired } => {
                 self.nodes[location].tries += u64::from(&*key == keys::TOKEN && expected.is_empty());
-                // As PyTorch's server: of a key that is not there, it answers what was expected.
+                // As PyTorch's server: for an absent key it returns the expected value.
                 let known = self.store.get(&key).cloned();
                 if known.as_deref().unwrap_or_default() == expected.as_bytes() {
                     self.set(&key, desired.as_bytes());
@@ -241,7 +241,7 @@ impl World {
         self.send(Event::Reply(location, reply));
     }
 
-    /// Something reaches the process at an address, if there is one that serves.
+    /// An output reaches the process at an address, if there is one that serves.
     fn arrive(&mut self, from: usize, output: Output) {
         let (Output::CheckAlive(to, _) | Output::Ask(to) | Output::Notify(to, _)) = &output else { return };
         let (to, name) = (to.clone(), to.worker.name.clone());
@@ -307,7 +307,7 @@ impl World {
                 StoreStep::Set { key: keys::ALL_WORKERS.into(), value }
             }
             (Torch::Writing(aim), Reply::Done) => {
-                // It tells all others, whom it thinks alive.
+                // It notifies all others that it considers alive.
                 let worker = member(name, id(name), "").worker;
                 let address = self.nodes[location].address.clone();
                 let change = match aim {
@@ -424,7 +424,7 @@ impl World {
         self.check();
     }
 
-    /// Before any of them hears that its name is taken.
+    /// Before any of them learns that its name is taken.
     fn kill_twins(&mut self) {
         for node in self.nodes.iter_mut().filter(|node| node.is_twin && node.is_alive) {
             if let Kind::Ours(group) = &node.kind
@@ -437,7 +437,7 @@ impl World {
         }
     }
 
-    /// One at a time has the right to change the group; who was frozen may not know yet that it has lost it.
+    /// Checks that at most one has the token; a worker that was frozen may not know yet that it has lost it.
     fn check(&self) {
         let holds = |node: &&Node| {
             node.is_alive
@@ -475,7 +475,7 @@ impl World {
         };
         match self.rng.below(4) {
             1 if !is_busy && self.rng.below(4) == 0 => self.step(Event::Twin(self.nodes[location].name)),
-            // Most die on the way.
+            // Most die while they are joining or leaving.
             0 | 1 if is_busy || self.rng.below(3) == 0 => self.step(Event::Kill(location)),
             2 if self.freezes => {
                 let thaws = self.now + Duration::from_millis(1000 + self.rng.below(14_000));
@@ -501,7 +501,7 @@ impl World {
     }
 }
 
-/// One life of a group; what it tells is how much happened.
+/// Simulates one life of a group; returns counts of what happened.
 fn live(seed: u64, torch_is_there: bool, freezes: bool) -> [u64; 4] {
     let mut world = World {
         rng: Rng::new(seed),
@@ -536,14 +536,14 @@ fn live(seed: u64, torch_is_there: bool, freezes: bool) -> [u64; 4] {
         world.run(next);
         world.mishap();
     }
-    // What one that dies in the name of a living one leaves is for the others to clear up, too.
+    // The others must also remove what a process with the name of a live one left when it died.
     let is_member = |node: &&Node| {
         node.is_alive && matches!(&node.kind, Kind::Ours(group) if group.phase() == Phase::Member)
     };
     if let Some(name) = world.nodes.iter().find(is_member).map(|node| node.name) {
         world.step(Event::Twin(name));
     }
-    // Whoever is on the way arrives, or is found dead by one who comes.
+    // A worker that is joining arrives, or is found dead by the next one.
     let settled = MISHAPS_UNTIL + Duration::from_secs(200);
     world.run(settled);
     world.spawn(AUDITOR);
@@ -567,7 +567,7 @@ fn live(seed: u64, torch_is_there: bool, freezes: bool) -> [u64; 4] {
     let living: BTreeSet<String> =
         world.nodes.iter().filter(is_member).map(|node| node.name.to_string()).collect();
     assert_eq!(listed, living, "who is listed lives, and who lives is listed");
-    assert_eq!(&*world.read(keys::TOKEN), b"", "nobody has the token");
+    assert_eq!(&*world.read(keys::TOKEN), b"", "the token is free");
     for node in world.nodes.iter().filter(|node| node.is_alive) {
         if let Kind::Ours(group) = &node.kind {
             let known: BTreeSet<String> =
