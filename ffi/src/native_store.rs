@@ -343,7 +343,7 @@ pub(crate) fn barrier_end(
             failed(RDZV_BARRIER_BROKEN, generation, description, vec![participant.as_bytes().to_vec()])
         }
         BarrierResult::TimedOut { generation, absent_count, absent } => {
-            let mut description = format!(": {absent_count} did not come");
+            let mut description = format!(": {absent_count} did not arrive");
             if !absent.is_empty() {
                 description = format!("{description}: {}", absent.join(", "));
             }

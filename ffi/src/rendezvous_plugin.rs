@@ -564,7 +564,7 @@ pub unsafe extern "C" fn rdzv_context_register_backend(
             if vtable.create.is_none() {
                 return Err(invalid("`vtable.create` is NULL"));
             }
-            let name = name(vtable.name, "vtable.name")?.unwrap_or_else(|| "the program's own code".into());
+            let name = name(vtable.name, "vtable.name")?.unwrap_or_else(|| "user code".into());
             let options = foreign_options(vtable.timeout_ms)?;
             let owned = Owned { user_data: vtable.user_data, destroy: vtable.destroy };
             let code = Arc::new(BackendCode { owned, vtable, name });

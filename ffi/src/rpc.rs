@@ -1,4 +1,4 @@
-//! A worker of an RPC group.
+//! Workers of an RPC group.
 
 use crate::argument::{invalid, out_pointer, reference, reference_mut, text};
 use crate::buffer::{borrowed, rdzv_buffer, rdzv_list};
@@ -34,48 +34,49 @@ use std::fmt;
 use std::ptr::null;
 use std::sync::Arc;
 
-/// Nothing happened.
+/// No event occurred.
 pub const RDZV_RPC_EVENT_NONE: i32 = 0;
-/// A worker came.
+/// A worker joined the group.
 pub const RDZV_RPC_EVENT_JOINED: i32 = 1;
-/// A worker went.
+/// A worker left the group.
 pub const RDZV_RPC_EVENT_LEFT: i32 = 2;
 /// A worker died.
 pub const RDZV_RPC_EVENT_DIED: i32 = 3;
-/// This worker is of its group no more; there will be no further event.
+/// This worker is no longer in its group; no further event follows.
 pub const RDZV_RPC_EVENT_OVER: i32 = 4;
-/// Deaths are told no more as they happen: this worker's session with the store's server has ended, or what
-/// tells of the others has failed otherwise. Told once. The group goes on, and calls work; a call to a dead
-/// worker fails when it is made.
+/// Deaths are no longer reported as they happen, because this worker's session with the store's server
+/// ended or its watch of the other workers failed. Reported once. The group continues and calls work; a
+/// call to a dead worker fails when it is made.
 pub const RDZV_RPC_EVENT_WATCH_LOST: i32 = 5;
 
-/// What happened to a group.
+/// Event of a group.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct rdzv_rpc_event {
-    /// Set it to `sizeof(rdzv_rpc_event)` before the call; afterwards it tells how many bytes were filled.
+    /// Set to `sizeof(rdzv_rpc_event)` before the call. The library sets it to the number of bytes it
+    /// filled.
     pub struct_size: u32,
-    /// One of `RDZV_RPC_EVENT_NONE` and so on; there may be more one day.
+    /// One of the `RDZV_RPC_EVENT_` constants. Later versions may add more.
     pub kind: i32,
-    /// The number of the worker that it is about; -1 where there is none.
+    /// Id of the worker concerned; -1 if there is none.
     pub id: i32,
-    /// Not used; 0.
+    /// Reserved; 0.
     pub reserved: u32,
 }
 
 pub(crate) const EVENT_FIRST_SIZE: usize = 16;
 
-/// A worker of an RPC group. Any thread may use it, several at a time.
+/// Worker of an RPC group. Several threads may use it at the same time.
 pub struct rdzv_rpc {
     pub(crate) poison: Poison,
     pub(crate) agent: Arc<dyn RpcWorker>,
     pub(crate) home: Arc<Home>,
-    /// Ends calls that wait, from another thread.
+    /// Cancels waiting calls from another thread.
     pub(crate) canceller: Canceller,
     pub(crate) end: HandleEnd,
 }
 
-/// What becomes of a worker whose handle is freed.
+/// Effect on the worker when its handle is freed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum HandleEnd {
     EndsWorker,
@@ -91,13 +92,13 @@ impl fmt::Debug for rdzv_rpc {
 impl Drop for rdzv_rpc {
     fn drop(&mut self) {
         if self.end == HandleEnd::EndsWorker {
-            // Whoever wants to hear how it ended shuts it down before.
+            // A caller that needs the result shuts the worker down first.
             self.home.rpc().abandon(&self.agent);
         }
     }
 }
 
-/// What makes a worker's calls.
+/// Backend that makes a worker's calls.
 #[derive(Clone, Copy)]
 pub(crate) enum Calls<'a> {
     Tcp(&'a RpcAgent),
@@ -121,12 +122,12 @@ impl rdzv_rpc {
 
     fn tcp(&self, what: &str) -> Result<&RpcAgent, Fault> {
         self.agent.tcp().ok_or_else(|| {
-            Fault::new(RDZV_UNSUPPORTED, format!("a backend of the program's own has no {what} for this"))
+            Fault::new(RDZV_UNSUPPORTED, format!("a backend in user code has no {what}"))
         })
     }
 }
 
-/// Runs a function on a worker.
+/// Runs the body of a function on a worker inside the panic guard.
 unsafe fn operate(
     rpc: *const rdzv_rpc,
     error: *mut *mut rdzv_error,
@@ -142,7 +143,7 @@ unsafe fn operate(
     }
 }
 
-/// A number that C gives, where -1 stands for none.
+/// Converts an id or count from C, where -1 means none.
 fn number(number: i32, name: &str) -> Result<Option<u16>, Fault> {
     match number {
         -1 => Ok(None),
@@ -152,7 +153,7 @@ fn number(number: i32, name: &str) -> Result<Option<u16>, Fault> {
     }
 }
 
-/// All that a worker is made of, copied.
+/// Copies of all inputs from which a worker is created.
 pub(crate) struct Making {
     home: Arc<Home>,
     store: Option<Arc<NodeStore>>,
@@ -164,11 +165,11 @@ pub(crate) struct Making {
     entries: Vec<Entry>,
     environment: RankEnvironment,
     listen_host: Option<String>,
-    /// Whoever has the options that it is made with ends its making from another thread.
+    /// Cancelled through the options with which the worker is created, from another thread.
     making: Cancellable,
 }
 
-/// Who a worker is to be, as C says it.
+/// Name, rank and world size of a worker, as passed from C.
 pub(crate) struct Named {
     pub(crate) name: *const u8,
     pub(crate) name_len: usize,
@@ -185,7 +186,7 @@ impl Making {
         handlers: *const rdzv_rpc_handlers,
     ) -> Result<Self, Fault> {
         refuse_reentry()?;
-        // SAFETY: the pointers are NULL or live, as the header wants it.
+        // SAFETY: the pointers are NULL or valid, as the header requires.
         let (name, given, handlers) =
             unsafe { (text(named.name, named.name_len, "name")?, options.as_ref(), handlers.as_ref()) };
         let (rank, world_size) = (number(named.rank, "rank")?, number(named.world_size, "world_size")?);
@@ -214,7 +215,7 @@ impl Making {
         })
     }
 
-    /// Makes it for a loop, which may give that up, too.
+    /// Creates a worker for a loop, which may cancel that, too.
     pub(crate) fn run_for(
         self,
         queue: &RpcRequestQueue,
@@ -225,7 +226,7 @@ impl Making {
         self.make(Some(queue), joining)
     }
 
-    /// Makes it for none.
+    /// Creates a worker outside of a loop.
     fn run(self) -> Result<Arc<dyn RpcWorker>, RpcInitError> {
         let canceller = self.making.for_parts();
         self.make(None, canceller)
@@ -276,7 +277,7 @@ impl Making {
     }
 }
 
-/// Makes a worker, and waits for it.
+/// Creates a worker and waits until it is a member.
 unsafe fn init(
     home: Arc<Home>,
     store: Option<&rdzv_store>,
@@ -284,13 +285,13 @@ unsafe fn init(
     options: *const rdzv_rpc_options,
     handlers: *const rdzv_rpc_handlers,
 ) -> Result<*mut rdzv_rpc, Fault> {
-    // SAFETY: passed on as they came.
+    // SAFETY: the arguments are forwarded unchanged.
     let making = unsafe { Making::new(Arc::clone(&home), store, named, options, handlers) }?;
     let agent = making.run().map_err(|error| init_fault(&error))?;
     Ok(Box::into_raw(Box::new(rdzv_rpc::new(agent, home, HandleEnd::EndsWorker))))
 }
 
-/// What C is told of a change of the group, where there was one: its kind, whom it is about, and what is known.
+/// Converts an event of the group for C: its kind, the worker concerned and the reason.
 pub(crate) fn view(event: Option<&GroupEvent>) -> (i32, Option<&WorkerInfo>, &str) {
     match event {
         None => (RDZV_RPC_EVENT_NONE, None, ""),
@@ -301,12 +302,12 @@ pub(crate) fn view(event: Option<&GroupEvent>) -> (i32, Option<&WorkerInfo>, &st
     }
 }
 
-/// How a worker ended, in words; none, if it did as it should.
+/// Describes how a worker ended; empty if it ended without an error.
 pub(crate) fn describe_end(end: &Result<(), AgentError>) -> String {
     end.as_ref().err().map(ToString::to_string).unwrap_or_default()
 }
 
-/// Tells C so.
+/// Writes an event to the structs and buffers of the C caller.
 pub(crate) unsafe fn put_event(
     (kind, worker, message): (i32, Option<&WorkerInfo>, &str),
     event: *mut rdzv_rpc_event,
@@ -327,21 +328,22 @@ pub(crate) unsafe fn put_event(
     }
 }
 
-/// Makes this process a worker of a group, as PyTorch's `init_rpc`, and returns once it is a member. The
-/// group meets by the URL of the options, and its keys stand beneath `rpc_prefix_N`, where N counts the
-/// attempts of the context. `rank`: the worker's number; -1: the URL or the variables say it. `world_size`:
-/// how many workers a static group has; -1 or 0 for a dynamic one, whose workers come and go. `options` may
-/// be NULL for those of `tcp`, `handlers` NULL for none, `context` NULL for a fresh one. A context has one
-/// worker at a time. On success the caller owns `*out` and frees it with `rdzv_rpc_free`; on failure
-/// nothing is left in this process. `rdzv_rpc_options_cancel` ends it from another thread.
+/// Makes this process a worker of a group, like PyTorch's `init_rpc`, and returns once it is a member. The
+/// group meets through the URL of the options; its keys begin with `rpc_prefix_N`, where N counts the
+/// attempts of the context. `rank` is the worker's id; -1: the URL or the variables have it. `world_size`
+/// is the number of workers of a static group; -1 or 0 for a dynamic group, which workers may join and
+/// leave. `options` may be NULL for the defaults of `tcp`, `handlers` NULL for none, and `context` NULL,
+/// which creates a new one. A context has one worker at a time. On success the caller owns `*out` and frees
+/// it with `rdzv_rpc_free`; on failure no threads or connections remain in this process.
+/// `rdzv_rpc_options_cancel` cancels the call from another thread.
 ///
-/// Errors: `RDZV_INVALID_ARGUMENT` (name, rank, URL), `RDZV_RPC_ALREADY_INITIALIZED`,
-/// `RDZV_BACKEND_MISMATCH` (no backend makes such options), `RDZV_RPC_MIXED_GROUP`, `RDZV_RPC_NAME_TAKEN`,
-/// `RDZV_RPC_DEVICE_MAP`, `RDZV_TIMED_OUT` (`rdzv_error_rank` has who did not come), `RDZV_RPC_UNREACHED`,
-/// `RDZV_RPC_PEER_DIED`, `RDZV_RPC_EVICTED`, `RDZV_RPC_MEMBERSHIP`, `RDZV_SERVER_GONE` (the store),
-/// `RDZV_CANCELLED`, `RDZV_REENTRANT` (a backend that makes options asks); those of
-/// `rdzv_rendezvous_url_next` and `rdzv_server_start`; of a backend of yours what its `init` returns, and
-/// `RDZV_WRONG_PROTOCOL` (it gave no worker).
+/// Errors: `RDZV_INVALID_ARGUMENT` (name, rank or URL), `RDZV_RPC_ALREADY_INITIALIZED`,
+/// `RDZV_BACKEND_MISMATCH` (no backend creates such options), `RDZV_RPC_MIXED_GROUP`,
+/// `RDZV_RPC_NAME_TAKEN`, `RDZV_RPC_DEVICE_MAP`, `RDZV_TIMED_OUT` (`rdzv_error_rank` has the missing
+/// workers), `RDZV_RPC_UNREACHED`, `RDZV_RPC_PEER_DIED`, `RDZV_RPC_EVICTED`, `RDZV_RPC_MEMBERSHIP`,
+/// `RDZV_SERVER_GONE` (the store), `RDZV_CANCELLED`, `RDZV_REENTRANT` (called by a backend that is creating
+/// options); those of `rdzv_rendezvous_url_next` and `rdzv_server_start`; for a backend in user code also
+/// the status that its `init` returns, and `RDZV_WRONG_PROTOCOL` (it set no worker).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_rpc_init(
     context: *const rdzv_context,
@@ -365,9 +367,10 @@ pub unsafe extern "C" fn rdzv_rpc_init(
     }
 }
 
-/// The same over a store that is there already. The keys of the group are those of `store`: give each group a
-/// prefix (`rdzv_store_with_prefix`). A reference is kept: you may free your handle. `rank` must be set. What
-/// the options say of the way to meet is passed over.
+/// Makes this process a worker, as `rdzv_rpc_init` does, over an existing store. The keys of the group are
+/// those of `store`, so use a prefix for each group (`rdzv_store_with_prefix`). The worker keeps a
+/// reference; the caller may free its handle. `rank` must be set. Options about how the group meets are
+/// ignored.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_rpc_init_over_store(
     context: *const rdzv_context,
@@ -393,43 +396,45 @@ pub unsafe extern "C" fn rdzv_rpc_init_over_store(
     }
 }
 
-/// Ends the worker abruptly, unless it was shut down, and frees it. No other call on it may be under way, but
-/// for futures, which fail. Also from a handler or a callback of the worker's own: then its threads end when
-/// that has returned. Otherwise pooled handlers that are at work are waited for, up to 30 s, and none begins;
-/// `destroy` tells for certain that a handler is needed no more. NULL is ignored.
+/// Ends the worker abruptly, unless it was shut down, and frees it. No other call on it may be in progress,
+/// except for futures, which fail. A handler or callback of the worker may call this; the worker's threads
+/// then end when that handler or callback has returned. Otherwise the call waits up to 30 s for running
+/// pooled handlers, and no further handler starts. Only `destroy` guarantees that a handler is no longer in
+/// use. NULL is ignored.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_rpc_free(rpc: *mut rdzv_rpc) {
     // SAFETY: NULL or valid, as the header requires.
     unsafe { guard::free(rpc) };
 }
 
-/// Ends the worker: `how` is `RDZV_RPC_GRACEFUL` or `RDZV_RPC_ABRUPT`. It has ended when this returns,
-/// whatever it returns but `RDZV_REENTRANT`, and the context may have another worker. A second time changes
-/// nothing, and tells how it ended.
+/// Ends the worker; `how` is `RDZV_RPC_GRACEFUL` or `RDZV_RPC_ABRUPT`. The worker has ended when this
+/// returns, whatever the status except `RDZV_REENTRANT`, and the context may have another worker. A second
+/// call has no effect and returns how the worker ended.
 ///
-/// A graceful end awaits the calls that this worker has under way, those that are made meanwhile among
-/// them, leaves the group, which ends calls that were begun later, and answers what others have asked it
-/// before they heard so: each of the three for the membership timeout at most; then handlers that are still
-/// at work are awaited for up to 30 s. Handlers of a loop are answered by the thread of that loop, which
-/// must not wait here (`rdzv_loop_rpc_shutdown`). Where this process hosts the group's store for the worker
-/// (`tcp://` and `env://`, rank 0), the store ends with the worker: a graceful end waits for the membership
-/// timeout at most until the other workers have ended. An abrupt end ends calls at once and waits for nobody.
+/// A graceful end has three steps, each limited by the membership timeout: it waits for the calls that this
+/// worker has in progress, including calls made meanwhile; it leaves the group, which ends calls that were
+/// started later; it answers requests that others sent before they learned of the departure. It then waits
+/// up to 30 s for handlers that are still running. Requests of loop handlers are answered by the loop's
+/// thread, which must not wait here (use `rdzv_loop_rpc_shutdown`). If this process hosts the group's store
+/// for the worker (`tcp://` and `env://`, rank 0), the store ends with the worker; a graceful end waits up
+/// to the membership timeout until the other workers have ended. An abrupt end ends all calls at once and
+/// does not wait for other workers.
 ///
-/// Errors: `RDZV_REENTRANT` (a handler, a callback, or in a backend of yours the worker's own functions ask
-/// for it; it goes on), `RDZV_TIMED_OUT` (calls of its own had to be cut: `rdzv_error_node` has who was
-/// called; or others of a static group have not done with theirs: `rdzv_error_rank`; or the store does not
-/// answer), `RDZV_RPC_PEER_DIED`, `RDZV_RPC_EVICTED`, `RDZV_SERVER_GONE`, `RDZV_RPC_UNREACHED` (the leader
-/// of a static group), `RDZV_RPC_MEMBERSHIP` (the keys of the group are none), `RDZV_CANCELLED`,
-/// `RDZV_RPC_NO_MEMBER` (it had been, or was meanwhile, ended abruptly), `RDZV_PANIC` (a thread of the
-/// library's failed; that is a defect), `RDZV_INVALID_ARGUMENT` (`how`); of a backend of yours what its
-/// `shutdown` returns.
+/// Errors: `RDZV_REENTRANT` (called by a handler, by a callback or by the worker's own functions in user
+/// code; the worker continues), `RDZV_TIMED_OUT` (calls of this worker were cut off: `rdzv_error_node` has
+/// the callees; or workers of a static group have not finished theirs: `rdzv_error_rank`; or the store does
+/// not answer), `RDZV_RPC_PEER_DIED`, `RDZV_RPC_EVICTED`, `RDZV_SERVER_GONE`, `RDZV_RPC_UNREACHED` (the
+/// leader of a static group), `RDZV_RPC_MEMBERSHIP` (the keys of the group are not valid),
+/// `RDZV_CANCELLED`, `RDZV_RPC_NO_MEMBER` (the worker was ended abruptly, before or during the call),
+/// `RDZV_PANIC` (a library thread panicked, which is a bug), `RDZV_INVALID_ARGUMENT` (`how`); for a backend
+/// in user code also the status that its `shutdown` returns.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_rpc_shutdown(
     rpc: *const rdzv_rpc,
     how: i32,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: passed on as they came.
+    // SAFETY: the arguments are forwarded unchanged.
     unsafe {
         operate(rpc, error, |of| {
             let how = shutdown_of(how)?;
@@ -442,33 +447,34 @@ pub unsafe extern "C" fn rdzv_rpc_shutdown(
     }
 }
 
-/// Ends every `rdzv_rpc_call` and `rdzv_rpc_next_event` that is under way on this handle, in whatever thread,
-/// with `RDZV_CANCELLED`. The workers that were called are told; a backend of yours sees it
-/// (`rdzv_rpc_responder_is_wanted`). Futures and callbacks go on (`rdzv_rpc_future_cancel`), and so does
-/// `rdzv_rpc_shutdown`, which an abrupt shutdown in another thread ends. Later calls are not affected. Any
-/// thread, but not from a callback. NULL is ignored.
+/// Cancels every `rdzv_rpc_call` and `rdzv_rpc_next_event` in progress on this handle, on all threads; each
+/// returns `RDZV_CANCELLED`. The callees are notified; a backend in user code can query it
+/// (`rdzv_rpc_responder_is_wanted`). Futures and callbacks are not cancelled (see
+/// `rdzv_rpc_future_cancel`), nor is `rdzv_rpc_shutdown`, which an abrupt shutdown on another thread ends.
+/// Later calls are not affected. Any thread may call this, but not a callback. NULL is ignored.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_rpc_cancel(rpc: *const rdzv_rpc) {
     // SAFETY: NULL or valid, as the header requires.
     unsafe { guard::read(rpc, (), |of| of.canceller.cancel()) };
 }
 
-/// The worker's own name, its length in `*len` unless `len` is NULL. The string is not NUL-terminated and
-/// is valid as long as the worker. NULL for NULL.
+/// Returns the worker's own name and writes its length to `*len` unless `len` is NULL. The string is not
+/// NUL-terminated and is valid as long as the worker. Returns NULL for NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_rpc_name(rpc: *const rdzv_rpc, len: *mut usize) -> *const u8 {
     // SAFETY: NULL or valid, as the header requires.
     unsafe { guard::read(rpc, null(), |of| borrowed(of.agent.me().name.as_bytes(), len)) }
 }
 
-/// The worker's own number; -1 for NULL.
+/// Returns the worker's own id; -1 for NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_rpc_id(rpc: *const rdzv_rpc) -> i32 {
     // SAFETY: NULL or valid, as the header requires.
     unsafe { guard::read(rpc, -1, |of| i32::from(of.agent.me().id)) }
 }
 
-/// Where the worker takes calls, as its name is given. NULL also for a worker of a backend of yours.
+/// Returns the address on which the worker accepts calls, in the same form as `rdzv_rpc_name`. Returns NULL
+/// also for a worker of a backend in user code.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_rpc_address(rpc: *const rdzv_rpc, len: *mut usize) -> *const u8 {
     // SAFETY: NULL or valid, as the header requires.
@@ -479,18 +485,18 @@ pub unsafe extern "C" fn rdzv_rpc_address(rpc: *const rdzv_rpc, len: *mut usize)
     }
 }
 
-/// All workers of the group, this one included; none once it is of no group any more. On success the caller
-/// owns `*out` and frees it with `rdzv_rpc_workers_free`.
+/// Lists all workers of the group, including this one; the list is empty once this worker is no longer in a
+/// group. On success the caller owns `*out` and frees it with `rdzv_rpc_workers_free`.
 ///
-/// Errors: of a backend of yours what its `list_workers` returns, `RDZV_INVALID_ARGUMENT` (it answers what
-/// is no worker), and `RDZV_REENTRANT` where the same worker's functions ask.
+/// Errors: for a backend in user code the status that its `list_workers` returns, `RDZV_INVALID_ARGUMENT`
+/// (its answer is not a valid worker), and `RDZV_REENTRANT` (called by the same worker's functions).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_rpc_list_workers(
     rpc: *const rdzv_rpc,
     out: *mut *mut rdzv_rpc_workers,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: passed on as they came; NULL is refused.
+    // SAFETY: the arguments are forwarded unchanged; NULL is refused.
     unsafe {
         operate(rpc, error, |of| {
             let out = out_pointer(out, "out")?;
@@ -504,7 +510,7 @@ pub unsafe extern "C" fn rdzv_rpc_list_workers(
     }
 }
 
-/// The worker of a name or number.
+/// Finds a worker by name or id.
 fn find(of: &rdzv_rpc, callee: Callee<'_>) -> Result<WorkerInfo, Fault> {
     let is_it = |worker: &WorkerInfo| match callee {
         Callee::Name(name) => worker.name.as_str() == name,
@@ -520,7 +526,7 @@ fn find(of: &rdzv_rpc, callee: Callee<'_>) -> Result<WorkerInfo, Fault> {
     })
 }
 
-/// The number of the worker with this name goes to `*id`.
+/// Writes the id of the worker with this name to `*id`.
 ///
 /// Errors: `RDZV_RPC_UNKNOWN_WORKER`; those of `rdzv_rpc_list_workers`.
 #[unsafe(no_mangle)]
@@ -531,7 +537,7 @@ pub unsafe extern "C" fn rdzv_rpc_worker_id(
     id: *mut u16,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: passed on as they came; NULL is refused.
+    // SAFETY: the arguments are forwarded unchanged; NULL is refused.
     unsafe {
         operate(rpc, error, |of| {
             let id = out_pointer(id, "id")?;
@@ -541,7 +547,7 @@ pub unsafe extern "C" fn rdzv_rpc_worker_id(
     }
 }
 
-/// The name of the worker with this number replaces the content of `name`.
+/// Replaces the content of `name` with the name of the worker with this id.
 ///
 /// Errors: `RDZV_RPC_UNKNOWN_WORKER`; those of `rdzv_rpc_list_workers`.
 #[unsafe(no_mangle)]
@@ -551,7 +557,7 @@ pub unsafe extern "C" fn rdzv_rpc_worker_name(
     name: *mut rdzv_buffer,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: passed on as they came; NULL is refused.
+    // SAFETY: the arguments are forwarded unchanged; NULL is refused.
     unsafe {
         operate(rpc, error, |of| {
             reference_mut(name, "name")?.put(find(of, Callee::Id(id))?.name.as_bytes());
@@ -560,17 +566,18 @@ pub unsafe extern "C" fn rdzv_rpc_worker_name(
     }
 }
 
-/// The devices that the worker uses, by their names and sorted by index, replace the content of `names`: those
-/// that its options list, or else all that its maps begin at and the others' maps for it end at.
+/// Replaces the content of `names` with the names of the devices that the worker uses, sorted by index: the
+/// devices of its options, or, if none are set, all local devices in its maps and in the others' maps for
+/// it.
 ///
-/// Errors: `RDZV_UNSUPPORTED` with a backend of yours.
+/// Errors: `RDZV_UNSUPPORTED` for a backend in user code.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_rpc_devices(
     rpc: *const rdzv_rpc,
     names: *mut rdzv_list,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: passed on as they came; NULL is refused.
+    // SAFETY: the arguments are forwarded unchanged; NULL is refused.
     unsafe {
         operate(rpc, error, |of| {
             let list = reference_mut(names, "names")?;
@@ -581,17 +588,17 @@ pub unsafe extern "C" fn rdzv_rpc_devices(
     }
 }
 
-/// The worker's reverse maps in words, which replace the content of `message`: for each caller that has a map
-/// for this worker, where answers go. As Python writes dictionaries.
+/// Formats the worker's reverse maps, which replace the content of `message`: for each caller that has a
+/// map for this worker, the devices to which answers go, in the syntax of a Python dictionary.
 ///
-/// Errors: `RDZV_UNSUPPORTED` with a backend of yours.
+/// Errors: `RDZV_UNSUPPORTED` for a backend in user code.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_rpc_reverse_maps(
     rpc: *const rdzv_rpc,
     message: *mut rdzv_buffer,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: passed on as they came; NULL is refused.
+    // SAFETY: the arguments are forwarded unchanged; NULL is refused.
     unsafe {
         operate(rpc, error, |of| {
             let maps = of.tcp("device maps")?.reverse_maps();
@@ -601,10 +608,11 @@ pub unsafe extern "C" fn rdzv_rpc_reverse_maps(
     }
 }
 
-/// The reverse map for a caller, where answers to it go, replaces the content of the two lists: `from[i]`
-/// here is `to[i]` there, sorted by `from`. Both are empty where the caller has no map for this worker.
+/// Replaces the content of the two lists with the reverse map for a caller, which places the answers to it:
+/// local device `from[i]` maps to `to[i]` of the caller, sorted by `from`. Both lists are empty if the
+/// caller has no map for this worker.
 ///
-/// Errors: `RDZV_UNSUPPORTED` with a backend of yours.
+/// Errors: `RDZV_UNSUPPORTED` for a backend in user code.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_rpc_list_reverse_map(
     rpc: *const rdzv_rpc,
@@ -614,7 +622,7 @@ pub unsafe extern "C" fn rdzv_rpc_list_reverse_map(
     to: *mut rdzv_list,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: passed on as they came; NULL is refused.
+    // SAFETY: the arguments are forwarded unchanged; NULL is refused.
     unsafe {
         operate(rpc, error, |of| {
             let maps = of.tcp("device maps")?.reverse_maps();
@@ -623,17 +631,18 @@ pub unsafe extern "C" fn rdzv_rpc_list_reverse_map(
     }
 }
 
-/// How many events were lost, because nobody asked for them, here or in a loop. 0 for NULL, and with a
-/// backend of yours.
+/// Returns the number of events that were lost because neither this handle nor a loop read them; 0 for NULL
+/// and for a backend in user code.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_rpc_events_lost(rpc: *const rdzv_rpc) -> u64 {
     // SAFETY: NULL or valid, as the header requires.
     unsafe { guard::read(rpc, 0, |of| of.agent.tcp().map_or(0, RpcAgent::events_lost)) }
 }
 
-/// Adds a handler while the worker lives, as `rdzv_rpc_handlers_add`. Others may have called it before.
+/// Adds a handler to a running worker, as `rdzv_rpc_handlers_add` does. Calls that arrived earlier have
+/// failed.
 ///
-/// Errors besides: `RDZV_UNSUPPORTED` with a backend of yours.
+/// Also returns: `RDZV_UNSUPPORTED` (a backend in user code).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_rpc_add_handler(
     rpc: *const rdzv_rpc,
@@ -651,7 +660,7 @@ pub unsafe extern "C" fn rdzv_rpc_add_handler(
     destroy: Option<unsafe extern "C" fn(user_data: *mut c_void)>,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: passed on as they came; NULL is refused where it must be.
+    // SAFETY: the arguments are forwarded unchanged; NULL is refused where it must be.
     unsafe {
         operate(rpc, error, |of| {
             let handling = of.tcp("handlers")?.handling();
@@ -661,10 +670,10 @@ pub unsafe extern "C" fn rdzv_rpc_add_handler(
     }
 }
 
-/// Takes a handler out; whether there was one, 1 or 0, goes to `*found`, unless `found` is NULL. Requests that
-/// it has are carried out to their ends.
+/// Removes a handler. `*found` is 1 if it existed, else 0, unless `found` is NULL. Requests that the
+/// handler has received are completed.
 ///
-/// Errors: `RDZV_UNSUPPORTED` with a backend of yours.
+/// Errors: `RDZV_UNSUPPORTED` for a backend in user code.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_rpc_remove_handler(
     rpc: *const rdzv_rpc,
@@ -673,7 +682,7 @@ pub unsafe extern "C" fn rdzv_rpc_remove_handler(
     found: *mut i32,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: passed on as they came; NULL is refused where it must be.
+    // SAFETY: the arguments are forwarded unchanged; NULL is refused where it must be.
     unsafe {
         operate(rpc, error, |of| {
             let was_there = of.tcp("handlers")?.handling().remove(text(name, name_len, "name")?);
@@ -685,15 +694,15 @@ pub unsafe extern "C" fn rdzv_rpc_remove_handler(
     }
 }
 
-/// Waits up to `timeout_ms` (0 looks once; -1: 300,000) for the next thing that happens to the group, and
-/// fills `*event`, of which `struct_size` must be set; its kind is `RDZV_RPC_EVENT_NONE` when nothing
-/// did. The name of the worker that it is about replaces the content of `name`, and what is known of a
-/// death, why deaths are told no more, or how this worker fell out of the group that of `why`; both may be
-/// NULL. Each event is told once, to one thread; `RDZV_RPC_EVENT_OVER` is the last. Of more than 4,096 that
-/// nobody asks for, the oldest are lost.
+/// Waits up to `timeout_ms` (0: poll once; -1: 300,000) for the next event of the group and fills `*event`,
+/// whose `struct_size` the caller has set; the kind is `RDZV_RPC_EVENT_NONE` if no event occurred. The name
+/// of the worker concerned replaces the content of `name`. The reason for a death, for the loss of the
+/// watch or for the end of this worker's membership replaces that of `why`. Both may be NULL. Each event is
+/// delivered once, to one thread; `RDZV_RPC_EVENT_OVER` is the last. If more than 4,096 events are unread,
+/// the oldest are lost.
 ///
-/// Errors: `RDZV_RPC_NO_MEMBER` at once when the worker has ended and that was told; `RDZV_CANCELLED` after
-/// `rdzv_rpc_cancel`; `RDZV_UNSUPPORTED` with a backend of yours.
+/// Errors: `RDZV_RPC_NO_MEMBER`, at once, if the worker has ended and that was reported; `RDZV_CANCELLED`
+/// after `rdzv_rpc_cancel`; `RDZV_UNSUPPORTED` for a backend in user code.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_rpc_next_event(
     rpc: *const rdzv_rpc,
@@ -703,7 +712,7 @@ pub unsafe extern "C" fn rdzv_rpc_next_event(
     why: *mut rdzv_buffer,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: passed on as they came; NULL is refused where it must be.
+    // SAFETY: the arguments are forwarded unchanged; NULL is refused where it must be.
     unsafe {
         operate(rpc, error, |of| {
             let given = sized::given_size(event, EVENT_FIRST_SIZE, "event")?;
@@ -720,7 +729,7 @@ pub unsafe extern "C" fn rdzv_rpc_next_event(
             if let Some(message) = &message
                 && tcp.take_end().is_none()
             {
-                let message = format!("the worker has ended, and its end was told before: {message}");
+                let message = format!("the worker has ended, which was already reported: {message}");
                 return Err(Fault::new(RDZV_RPC_NO_MEMBER, message).during("next_event"));
             }
             let ending = match &message {

@@ -21,15 +21,16 @@ use std::ffi::c_void;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Runs a call. Bytes that are lent for it are given back also where the worker is none.
+/// Runs the body of a call inside the panic guard. Borrowed bytes are released even if the worker is NULL
+/// or poisoned.
 unsafe fn call_on(
     rpc: *const rdzv_rpc,
     call: *const rdzv_rpc_call_spec,
     error: *mut *mut rdzv_error,
     body: impl FnOnce(&rdzv_rpc, CallSpec<'_>) -> Result<(), Fault>,
 ) -> rdzv_status {
-    // Not within the guard, since a poisoned worker gives back as well; nothing in it panics.
-    // SAFETY: as the header wants it.
+    // Outside the guard, since the bytes are released for a poisoned worker, too; nothing in `spec` panics.
+    // SAFETY: NULL or valid, as the header requires.
     let read = unsafe { spec(call) };
     // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
@@ -43,15 +44,15 @@ unsafe fn call_on(
     }
 }
 
-/// A call that is under way. Any thread may use it.
+/// Call in progress. Any thread may use it.
 #[derive(Debug)]
 pub struct rdzv_rpc_future {
     pub(crate) poison: Poison,
     /// Not locked while a thread waits for the call.
     state: Mutex<State>,
-    /// Whoever waited does so no more.
+    /// Signalled when the thread that waited has put the state back.
     given_back: Condvar,
-    /// Ends it while another thread waits.
+    /// Cancels the call while another thread waits for it.
     canceller: Ends,
 }
 
@@ -74,7 +75,7 @@ impl Ends {
     }
 }
 
-/// A call of a backend in the program's code. The first outcome is the call's.
+/// Call of a backend in user code. Its first outcome is the one that counts.
 struct Open {
     reply: Mutex<Option<Reply<Outcome>>>,
     called: Called,
@@ -98,7 +99,7 @@ impl std::fmt::Debug for Open {
 
 enum State {
     InFlight(Pending),
-    /// A thread waits for it, and has it meanwhile.
+    /// A thread waits for the call and has taken it meanwhile.
     Awaited,
     Ended(Outcome),
     Taken,
@@ -112,17 +113,17 @@ enum Pending {
 impl std::fmt::Debug for State {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(match self {
-            Self::InFlight(_) | Self::Awaited => "under way",
+            Self::InFlight(_) | Self::Awaited => "in progress",
             Self::Ended(_) => "ended",
-            Self::Taken => "told",
+            Self::Taken => "taken",
         })
     }
 }
 
-/// What waits for a call of a backend in the program's code. Dropped, it gives the call up.
+/// Waiting side of a call of a backend in user code. Dropping it abandons the call.
 struct Foreign {
     awaited: Awaited<Outcome>,
-    /// When its deadline passes; `None`: as long as it likes.
+    /// Deadline of the call; `None`: no limit.
     until: Option<Instant>,
     timeout: Duration,
     open: Arc<Open>,
@@ -134,7 +135,7 @@ impl Drop for Foreign {
     }
 }
 
-/// What stands for ever, where a call's own deadline ends the wait.
+/// Stand-in for no limit, about 68 years; the call's own deadline ends the wait.
 const FOREVER: Duration = Duration::from_secs(1 << 31);
 
 impl Foreign {
@@ -155,13 +156,13 @@ impl Foreign {
     }
 }
 
-#[expect(clippy::disallowed_methods, reason = "the deadline of a call that code of the program's makes")]
+#[expect(clippy::disallowed_methods, reason = "the deadline of a call that user code makes")]
 fn now() -> Instant {
     Instant::now()
 }
 
 impl Pending {
-    /// What came of it, if that is known within `wait`.
+    /// Waits up to `wait` and returns the outcome if there is one.
     fn look(&mut self, wait: Duration) -> Option<Outcome> {
         match self {
             Self::Tcp(call) => call.look(wait).map(|result| result.map_err(|error| group_call_fault(&error))),
@@ -169,7 +170,7 @@ impl Pending {
         }
     }
 
-    /// The same, as what becomes of it.
+    /// Waits up to `wait` and returns the resulting state.
     fn after(mut self, wait: Duration) -> State {
         match self.look(wait) {
             Some(outcome) => State::Ended(outcome),
@@ -183,8 +184,8 @@ impl rdzv_rpc_future {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What came of it, if that is known within `wait`. The lock is held for moments only: whoever looks once, and
-    /// whoever has little time, is not held up by one who has more.
+    /// Waits up to `wait` and returns the outcome if there is one. The lock is held only briefly, so a
+    /// thread that polls or has a short timeout is not delayed by one with a longer timeout.
     fn wait(&self, wait: Duration) -> Result<Option<Outcome>, Fault> {
         let until = now() + wait;
         let is_awaited = |state: &mut State| matches!(state, State::Awaited);
@@ -202,7 +203,7 @@ impl rdzv_rpc_future {
         }
         match &*state {
             State::InFlight(_) | State::Awaited => return Ok(None),
-            State::Taken => return Err(invalid("what came of this call was told already")),
+            State::Taken => return Err(invalid("the outcome of this call was already returned")),
             State::Ended(_) => {}
         }
         match std::mem::replace(&mut *state, State::Taken) {
@@ -212,7 +213,7 @@ impl rdzv_rpc_future {
     }
 }
 
-/// Begins a call of either kind of backend.
+/// Starts a call through either kind of backend.
 fn start(of: &rdzv_rpc, spec: CallSpec<'_>) -> Result<rdzv_rpc_future, Fault> {
     let (pending, canceller) = match of.calls()? {
         Calls::Tcp(tcp) => {
@@ -243,19 +244,19 @@ fn start(of: &rdzv_rpc, spec: CallSpec<'_>) -> Result<rdzv_rpc_future, Fault> {
     Ok(rdzv_rpc_future { poison: Poison::default(), state, given_back: Condvar::new(), canceller })
 }
 
-/// Calls a worker, and waits for the answer, which replaces the content of `answer`; `answer` may be
-/// NULL. A call to the worker itself reaches its own handlers. Not in an inline handler, nor in a
-/// callback, whatever worker they are of: these keep threads busy that the answer may need.
+/// Calls a worker and waits for the answer, which replaces the content of `answer`; `answer` may be NULL. A
+/// call to the worker itself runs its own handlers. Not allowed in an inline handler or in a callback of
+/// any worker, because these block threads that the answer may need.
 ///
 /// Errors: `RDZV_RPC_UNKNOWN_WORKER`, `RDZV_RPC_NO_HANDLER`, `RDZV_RPC_HANDLER_FAILED` (`rdzv_error_cause`
-/// has the handler's words), `RDZV_TIMED_OUT`, `RDZV_RPC_PEER_DIED`, `RDZV_RPC_UNREACHED` (there is no
+/// has the handler's message), `RDZV_TIMED_OUT`, `RDZV_RPC_PEER_DIED`, `RDZV_RPC_UNREACHED` (there is no
 /// connection to the callee; nothing was sent), `RDZV_RPC_LEAVING`, `RDZV_RPC_NO_MEMBER`,
-/// `RDZV_LIMIT_EXCEEDED`, `RDZV_EXHAUSTED`, `RDZV_INVALID_ARGUMENT` (the handler's name is empty or too
-/// long, among others), `RDZV_CANCELLED` after `rdzv_rpc_cancel`, `RDZV_REENTRANT` (it is called in an
-/// inline handler or a callback; nothing was sent), `RDZV_PANIC` (a thread of the library's failed); of a
-/// backend of yours what it tells, and `RDZV_REENTRANT` where the same worker's functions call;
-/// `RDZV_UNSUPPORTED` where the backend has no calls for C. `rdzv_error_node` names the callee as far as
-/// it is known by name, and else `rdzv_error_rank` its number, be there such a worker or not.
+/// `RDZV_LIMIT_EXCEEDED`, `RDZV_EXHAUSTED`, `RDZV_INVALID_ARGUMENT` (for example, the handler's name is
+/// empty or too long), `RDZV_CANCELLED` after `rdzv_rpc_cancel`, `RDZV_REENTRANT` (called in an inline
+/// handler or a callback; nothing was sent), `RDZV_PANIC` (a library thread panicked); for a backend in
+/// user code also the status that it returns, `RDZV_REENTRANT` if the same worker's functions make the
+/// call, and `RDZV_UNSUPPORTED` if the backend has no calls for C. `rdzv_error_node` has the name of the
+/// callee if it is known, else `rdzv_error_rank` has its id, even if there is no such worker.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_rpc_call(
     rpc: *const rdzv_rpc,
@@ -263,7 +264,7 @@ pub unsafe extern "C" fn rdzv_rpc_call(
     answer: *mut rdzv_buffer,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: passed on as they came; NULL is refused where it must be.
+    // SAFETY: the arguments are forwarded unchanged; NULL is refused where it must be.
     unsafe {
         call_on(rpc, call, error, |of, spec| {
             let outcome = match of.calls()? {
@@ -295,7 +296,7 @@ fn vain_wait() -> Fault {
         .during("call")
 }
 
-/// Calls a worker, and does not wait. On success the caller owns `*out` and frees it with
+/// Starts a call to a worker and does not wait for it. On success the caller owns `*out` and frees it with
 /// `rdzv_rpc_future_free`.
 ///
 /// Errors: those of `rdzv_rpc_call` that are known at once.
@@ -306,7 +307,7 @@ pub unsafe extern "C" fn rdzv_rpc_start_call(
     out: *mut *mut rdzv_rpc_future,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: passed on as they came; NULL is refused.
+    // SAFETY: the arguments are forwarded unchanged; NULL is refused.
     unsafe {
         call_on(rpc, call, error, |of, spec| {
             let out = out_pointer(out, "out")?;
@@ -316,11 +317,11 @@ pub unsafe extern "C" fn rdzv_rpc_start_call(
     }
 }
 
-/// Calls a worker, and has `done` told once what came of it: the answer, or a status and an error, which it
-/// only borrows. It is called on a thread of the library's, or on the calling one; it must not block or
-/// throw. It may free the worker; to shut it down, and to wait for a call, is `RDZV_REENTRANT` there.
+/// Calls a worker and reports the outcome to `done` once: the answer, or a status and an error, which
+/// `done` borrows. `done` runs on a library thread or on the calling thread; it must not block or throw. It
+/// may free the worker; shutting the worker down or waiting for a call returns `RDZV_REENTRANT` there.
 ///
-/// Errors: those of `rdzv_rpc_call` that are known at once; of these `done` hears nothing.
+/// Errors: those of `rdzv_rpc_call` that are known at once; `done` is then not called.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_rpc_call_with(
     rpc: *const rdzv_rpc,
@@ -337,7 +338,7 @@ pub unsafe extern "C" fn rdzv_rpc_call_with(
     user_data: *mut c_void,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: passed on as they came; NULL is refused.
+    // SAFETY: the arguments are forwarded unchanged; NULL is refused.
     unsafe {
         call_on(rpc, call, error, |of, spec| {
             if done.is_none() {
@@ -368,20 +369,20 @@ pub unsafe extern "C" fn rdzv_rpc_call_with(
     }
 }
 
-/// Calls what nobody answers. Nobody hears whether it arrived.
+/// Sends a notice: a call without an answer. Whether it arrives is not reported.
 ///
-/// The callee has at most about 1,024 notices of one caller, or 256 MiB of them, in its handlers and before
-/// them. It takes further ones as these are done with; until then they wait in the caller.
+/// For each caller, the callee accepts at most about 1,024 notices, or 256 MiB of them, that are queued or
+/// running. It accepts more as these finish; until then they wait in the caller.
 ///
-/// Errors: those of `rdzv_rpc_call` that are known at once. `RDZV_LIMIT_EXCEEDED`: 65,536 calls and notices,
-/// or 8 GiB of them, wait to be sent to this worker.
+/// Errors: those of `rdzv_rpc_call` that are known at once. `RDZV_LIMIT_EXCEEDED`: 65,536 calls and
+/// notices, or 8 GiB of them, wait to be sent to this worker.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_rpc_notify(
     rpc: *const rdzv_rpc,
     call: *const rdzv_rpc_call_spec,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: passed on as they came; NULL is refused.
+    // SAFETY: the arguments are forwarded unchanged; NULL is refused.
     unsafe {
         call_on(rpc, call, error, |of, spec| match of.calls()? {
             Calls::Tcp(tcp) => tcp
@@ -392,22 +393,22 @@ pub unsafe extern "C" fn rdzv_rpc_notify(
     }
 }
 
-/// Frees a future. A call that has not ended is cancelled. No other call on it may be under way. NULL is
-/// ignored.
+/// Frees a future. A call that has not ended is cancelled. No other call on the future may be in progress.
+/// NULL is ignored.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_rpc_future_free(future: *mut rdzv_rpc_future) {
     // SAFETY: NULL or valid, as the header requires.
     unsafe { guard::free(future) };
 }
 
-/// Waits up to `timeout_ms` (0 looks once; -1: as long as the call may take) for the call to end. Whether
-/// it has, 1 or 0, goes to `*ended`; then the answer replaces the content of `answer`, which may be NULL.
-/// What came of a call is told once, to one thread; several may wait, each for its own time. In an inline
-/// handler or a callback it does not wait: where the call has not ended, and `timeout_ms` is not 0, that is
-/// `RDZV_REENTRANT`, and the call goes on.
+/// Waits up to `timeout_ms` (0: poll once; -1: as long as the call may take) for the call to end. `*ended`
+/// is 1 if it has ended, else 0; in the first case the answer replaces the content of `answer`, which may
+/// be NULL. The outcome is returned once, to one thread; several threads may wait, each with its own
+/// timeout. An inline handler or a callback must not wait: if the call has not ended there and `timeout_ms`
+/// is not 0, the status is `RDZV_REENTRANT` and the call continues.
 ///
-/// Errors: those of `rdzv_rpc_call`, and `RDZV_CANCELLED` after `rdzv_rpc_future_cancel`;
-/// `RDZV_INVALID_ARGUMENT` once it was told.
+/// Errors: those of `rdzv_rpc_call`; `RDZV_CANCELLED` after `rdzv_rpc_future_cancel`;
+/// `RDZV_INVALID_ARGUMENT` if the outcome was already returned.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_rpc_future_wait(
     future: *const rdzv_rpc_future,
@@ -441,8 +442,8 @@ pub unsafe extern "C" fn rdzv_rpc_future_wait(
     }
 }
 
-/// Whether the call has ended, 1 or 0: then `rdzv_rpc_future_wait` returns at once. 0 while another thread
-/// waits, and for NULL.
+/// Returns 1 if the call has ended, so that `rdzv_rpc_future_wait` returns at once, else 0. Returns 0 while
+/// another thread waits, and for NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_rpc_future_is_ready(future: *const rdzv_rpc_future) -> i32 {
     // SAFETY: NULL or valid, as the header requires.
@@ -459,8 +460,9 @@ pub unsafe extern "C" fn rdzv_rpc_future_is_ready(future: *const rdzv_rpc_future
     }
 }
 
-/// Ends the call, unless it has ended: whoever waits for it gets `RDZV_CANCELLED`. The worker that was
-/// called is told; a backend of yours sees it (`rdzv_rpc_responder_is_wanted`). Any thread. NULL is ignored.
+/// Cancels the call unless it has ended: threads that wait for it get `RDZV_CANCELLED`. The callee is
+/// notified; a backend in user code can query it (`rdzv_rpc_responder_is_wanted`). Any thread may call
+/// this. NULL is ignored.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_rpc_future_cancel(future: *const rdzv_rpc_future) {
     // SAFETY: NULL or valid, as the header requires.

@@ -1,4 +1,4 @@
-//! What a call between workers of an RPC group is.
+//! Descriptions of a call between workers of an RPC group.
 
 use crate::argument::{bytes, invalid, text};
 use crate::context::struct_size;
@@ -15,31 +15,32 @@ use std::ffi::c_void;
 use std::ptr::{null, null_mut};
 use std::time::Duration;
 
-/// A call: whom, what, with which bytes, and for how long.
+/// Description of a call: callee, handler, payload and timeout.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct rdzv_rpc_call_spec {
     /// `sizeof(rdzv_rpc_call_spec)`.
     pub struct_size: u32,
-    /// The number of the worker that is called, where `callee` is NULL.
+    /// Id of the callee, if `callee` is NULL.
     pub callee_id: i32,
-    /// Its name. UTF-8, not NUL-terminated; NULL: `callee_id` tells who it is.
+    /// Name of the callee. UTF-8, not NUL-terminated; NULL: `callee_id` selects the callee.
     pub callee: *const u8,
-    /// The length of the name.
+    /// Length of `callee` in bytes.
     pub callee_len: usize,
-    /// The name of the handler. UTF-8, not NUL-terminated.
+    /// Name of the handler. UTF-8, not NUL-terminated.
     pub handler: *const u8,
-    /// Its length.
+    /// Length of `handler` in bytes.
     pub handler_len: usize,
-    /// The bytes of the request.
+    /// Payload of the request.
     pub payload: *const u8,
-    /// How many.
+    /// Length of `payload` in bytes.
     pub payload_len: usize,
-    /// How long the call may take, in milliseconds: above 0; -1: as the options say; 0: it is over at once.
+    /// Timeout of the call in milliseconds: above 0; -1: that of the options; 0: the call times out at
+    /// once.
     pub timeout_ms: i64,
-    /// NULL: the bytes are copied. Otherwise they are only lent, and this is called once with
-    /// `user_data`, on any thread, when nobody needs them any more, whatever becomes of the call: also
-    /// when the function that this was given to fails. A blocking call gives them back before it returns.
+    /// NULL: the payload is copied. Otherwise the library borrows it and calls this once with `user_data`,
+    /// on any thread, when it no longer needs the payload, whatever the outcome of the call, even if the
+    /// function that received it fails. A blocking call releases the payload before it returns.
     pub release: Option<unsafe extern "C" fn(user_data: *mut c_void)>,
     /// Passed to `release`.
     pub user_data: *mut c_void,
@@ -60,7 +61,7 @@ const NO_SPEC: rdzv_rpc_call_spec = rdzv_rpc_call_spec {
     user_data: null_mut(),
 };
 
-/// Whom a call was for, and which handler. Valid as long as what it shows.
+/// Describes the callee and the handler of a call for C. Valid as long as `called`.
 pub(crate) fn spec_of(called: &Called) -> rdzv_rpc_call_spec {
     let (handler, handler_len) = (called.handler.as_ptr(), called.handler.len());
     let spec = rdzv_rpc_call_spec {
@@ -77,9 +78,10 @@ pub(crate) fn spec_of(called: &Called) -> rdzv_rpc_call_spec {
     }
 }
 
-/// As `rdzv_error_new`, of a call: the operation is `call`, and the error names whom the call was for as those
-/// of the library do, by name or else by number; no more of `call` is read, and nothing is given back. For who
-/// finds that an answer cannot be read. Yours until `rdzv_error_free`. Never NULL.
+/// Creates an error like `rdzv_error_new`, for a call: the operation is `call`, and the error names the
+/// callee as the library's errors do, by name or else by id. Other fields of `call` are not read and
+/// nothing is released. For a caller that cannot decode an answer. The caller owns the result and frees it
+/// with `rdzv_error_free`. Never returns NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_error_new_of_call(
     status: rdzv_status,
@@ -87,7 +89,7 @@ pub unsafe extern "C" fn rdzv_error_new_of_call(
     message_len: usize,
     call: *const rdzv_rpc_call_spec,
 ) -> *mut rdzv_error {
-    // SAFETY: as the header wants it; what makes no sense is passed over.
+    // SAFETY: NULL or valid, as the header requires; values that are not valid are ignored.
     guard::quiet(null_mut(), || unsafe {
         let description =
             bytes(message, message_len, "message").map(String::from_utf8_lossy).unwrap_or_default();
@@ -102,7 +104,7 @@ pub unsafe extern "C" fn rdzv_error_new_of_call(
     })
 }
 
-/// Whom a call is for.
+/// Returns the callee of a call.
 unsafe fn callee_of<'a>(given: &rdzv_rpc_call_spec) -> Result<Callee<'a>, Fault> {
     if !given.callee.is_null() {
         // SAFETY: NULL or valid, as the header requires.
@@ -114,7 +116,7 @@ unsafe fn callee_of<'a>(given: &rdzv_rpc_call_spec) -> Result<Callee<'a>, Fault>
     Ok(Callee::Id(id))
 }
 
-/// A call as it came from C, with its bytes. From here on they are given back whatever happens.
+/// Converts a call and its payload from C. From here on the payload is released in every case.
 pub(crate) unsafe fn spec<'a>(given: *const rdzv_rpc_call_spec) -> Result<CallSpec<'a>, Fault> {
     // SAFETY: NULL or valid, as the header requires.
     unsafe {
@@ -133,7 +135,7 @@ pub(crate) unsafe fn spec<'a>(given: *const rdzv_rpc_call_spec) -> Result<CallSp
     }
 }
 
-/// The same failure, which tells whom the call was for where it does not yet.
+/// Adds the callee to a failure that does not name one yet.
 #[cold]
 #[inline(never)]
 pub(crate) fn naming(fault: Fault, callee: Callee<'_>) -> Fault {

@@ -1,16 +1,16 @@
-//! How a worker of an RPC group ends.
+//! Ways to end a worker of an RPC group.
 
 use crate::argument::invalid;
 use crate::fault::Fault;
 use rendezvous_rpc::driver::group::Shutdown;
 
-/// A worker ends gracefully: its calls come to their ends first; then, in a static group, all agree that they
-/// have done, and in a dynamic one the others hear that it leaves.
+/// Graceful end: the worker first finishes its calls. In a static group, all workers then agree that they
+/// have finished; in a dynamic one, the others are notified that it leaves.
 pub const RDZV_RPC_GRACEFUL: i32 = 1;
-/// A worker ends at once and without a word; the others take it for dead.
+/// Abrupt end: the worker ends at once without notice; the others consider it dead.
 pub const RDZV_RPC_ABRUPT: i32 = 2;
 
-/// How a worker is to end.
+/// Converts the way to end a worker from C.
 pub(crate) fn shutdown_of(how: i32) -> Result<Shutdown, Fault> {
     match how {
         RDZV_RPC_GRACEFUL => Ok(Shutdown::Graceful),
@@ -19,7 +19,7 @@ pub(crate) fn shutdown_of(how: i32) -> Result<Shutdown, Fault> {
     }
 }
 
-/// The same for C.
+/// Converts the way to end a worker to C.
 pub(crate) const fn how_of(shutdown: Shutdown) -> i32 {
     match shutdown {
         Shutdown::Graceful => RDZV_RPC_GRACEFUL,

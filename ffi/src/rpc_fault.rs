@@ -1,4 +1,4 @@
-//! Failures of RPC groups, on their way to C.
+//! Conversion of RPC failures to C errors.
 
 use crate::fault::Fault;
 use crate::native_store::native_fault;
@@ -146,7 +146,7 @@ const fn status_of_call(error: &CallError) -> rdzv_status {
     }
 }
 
-/// Whom a failed call was for, as far as it is known.
+/// Returns the callee of a failed call if it is known.
 const fn callee_of(error: &GroupCallError) -> Option<&WorkerInfo> {
     match error {
         GroupCallError::NotCallable(NotCallable::Dead { worker, .. })
@@ -162,7 +162,7 @@ const fn callee_of(error: &GroupCallError) -> Option<&WorkerInfo> {
     }
 }
 
-/// A call that a backend in the program's code has failed.
+/// Converts the failure of a call that a backend in user code reported.
 #[cold]
 #[inline(never)]
 pub(crate) fn foreign_error(call: &str, fault: &Fault) -> GroupCallError {
@@ -358,8 +358,8 @@ mod tests {
             assert_eq!((fault.status, &*fault.message), (status, &*format!("{callee}: {message}")));
             assert_eq!((&*fault.operation, nodes(&fault)), ("call", vec!["ps"]), "{message}");
             assert_eq!((&*fault.peer, &*fault.phase), ("host:1", phase), "{message}");
-            let is_told_unsent = message.contains("not sent: ") || message.ends_with(" yet");
-            assert_eq!(phase == "connecting", is_told_unsent, "{message}");
+            let says_unsent = message.contains("not sent: ") || message.ends_with(" yet");
+            assert_eq!(phase == "connecting", says_unsent, "{message}");
             let is_timed = status == RDZV_TIMED_OUT && !message.ends_with("no luck");
             assert_eq!(fault.elapsed_ms, if is_timed { 1500 } else { 0 }, "{message}");
             let cause = if message.ends_with("no luck") { "no luck" } else { "" };

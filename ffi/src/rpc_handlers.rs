@@ -21,15 +21,16 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
-/// The handler runs on the thread that serves all connections: it must not block. The quickest way for what
-/// takes no time.
+/// The handler runs on the thread that serves all connections and must not block. This is the fastest mode,
+/// for handlers that return at once.
 pub const RDZV_RPC_INLINE: i32 = 1;
-/// The handler runs on a thread of the pool, and may block.
+/// The handler runs on a thread of the pool and may block.
 pub const RDZV_RPC_POOLED: i32 = 2;
-/// Its requests are events of the event loop that the worker is in: nothing is called.
+/// Requests are events of the event loop that has the worker; no function is called.
 pub const RDZV_RPC_LOOP: i32 = 3;
 
-/// What a handler is asked. Valid, with all that it lends, until the handler returns; any thread may read it.
+/// Request to a handler. The request and all pointers obtained from it are valid until the handler returns;
+/// any thread may read it.
 #[derive(Debug)]
 pub struct rdzv_rpc_request {
     caller: String,
@@ -40,22 +41,22 @@ pub struct rdzv_rpc_request {
     time_left: Option<Duration>,
 }
 
-/// The bytes of a request.
+/// Bytes of a request.
 #[derive(Debug)]
 enum Bytes {
     Local(Received),
-    /// Of a backend of the program's own, which keeps them as long as the request lives.
+    /// Owned by a backend in user code, which keeps them as long as the request exists.
     Borrowed(*const u8, usize),
 }
 
-// SAFETY: nobody changes what is lent.
+// SAFETY: borrowed bytes are not modified.
 unsafe impl Send for Bytes {}
 
 impl Bytes {
     fn get(&self) -> &[u8] {
         match self {
             Self::Local(bytes) => bytes,
-            // SAFETY: they were a slice when they were lent.
+            // SAFETY: pointer and length come from a slice that is still borrowed.
             Self::Borrowed(data, len) => unsafe { std::slice::from_raw_parts(*data, *len) },
         }
     }
@@ -79,15 +80,15 @@ impl rdzv_rpc_request {
         self.bytes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Where the bytes lie, and how many.
+    /// Returns the address and the length of the bytes.
     pub(crate) fn parts(&self) -> (*const u8, usize) {
         let bytes = self.bytes();
         (bytes.get().as_ptr(), bytes.get().len())
     }
 }
 
-/// The way back for one answer, from any thread and at any time. It is yours: each of the functions that
-/// answer frees it, and `rdzv_rpc_responder_free` tells the caller that there is no answer.
+/// Handle for answering one request, from any thread and at any time. The handler owns it: each function
+/// that answers frees it, and `rdzv_rpc_responder_free` reports to the caller that there is no answer.
 pub struct rdzv_rpc_responder(Back);
 
 impl fmt::Debug for rdzv_rpc_responder {
@@ -96,16 +97,16 @@ impl fmt::Debug for rdzv_rpc_responder {
     }
 }
 
-/// What came of a call.
+/// Outcome of a call.
 pub(crate) type Outcome = Result<Vec<u8>, Fault>;
 
 enum Back {
     Caller(Responder),
-    /// To code of the program's, or to a call of a backend of the program's own.
+    /// Answers user code, or a call of a backend in user code.
     Completion(Completion),
 }
 
-/// Reports the outcome of a call once. Dropped before that, it reports that there is no answer.
+/// Reports the outcome of a call once. If it is dropped before that, it reports that there is no answer.
 pub(crate) struct Completion {
     on_done: Option<Box<dyn FnOnce(Outcome) + Send>>,
     wanted: Wanted,
@@ -140,7 +141,7 @@ impl rdzv_rpc_responder {
         Self(Back::Caller(responder))
     }
 
-    /// Nobody is told anything.
+    /// Drops the responder without reporting an outcome.
     pub(crate) fn forget(self) {
         if let Back::Completion(mut completion) = self.0 {
             completion.on_done = None;
@@ -148,24 +149,24 @@ impl rdzv_rpc_responder {
     }
 }
 
-/// A handler that failed in these words.
+/// Creates the failure of a handler from its message.
 fn failed(message: String) -> Fault {
     fault_of(RDZV_RPC_HANDLER_FAILED, message)
 }
 
-/// A failure of a handler whose words are the cause.
+/// Creates a failure with `message` as its cause, too.
 fn fault_of(status: rdzv_status, message: String) -> Fault {
     Fault::new(status, message.clone()).with(|details| details.cause = message)
 }
 
-/// What a backend of the program's is told of a handler that did not answer.
+/// Converts the failure of a handler for a backend in user code.
 fn fault_of_handler(failure: CallFailure) -> Fault {
     match failure {
         CallFailure::Remote { status: Status::Failed, message } => failed(message.into()),
         CallFailure::Remote { status: Status::Malformed, message } => {
             fault_of(RDZV_RPC_MALFORMED, message.into())
         }
-        // What a backend cannot tell apart, the words do.
+        // A backend has no status for the other failures, so the message describes them.
         failure => failed(failure.to_string()),
     }
 }
@@ -176,15 +177,15 @@ type Handle = unsafe extern "C" fn(
     responder: *mut rdzv_rpc_responder,
 );
 
-/// A handler in code of the program's.
+/// Handler in user code.
 pub(crate) struct HandlerCode {
     handle: Handle,
     user_data: *mut c_void,
-    /// There once `user_data` is the library's.
+    /// Set once the library owns `user_data`.
     destroy: OnceLock<unsafe extern "C" fn(user_data: *mut c_void)>,
 }
 
-// SAFETY: the header tells that the functions are called on threads of the library, by several at a time.
+// SAFETY: the header says that library threads call the functions, several at a time.
 unsafe impl Send for HandlerCode {}
 // SAFETY: as above.
 unsafe impl Sync for HandlerCode {}
@@ -192,7 +193,8 @@ unsafe impl Sync for HandlerCode {}
 impl HandlerCode {
     fn call(&self, request: &rdzv_rpc_request, responder: rdzv_rpc_responder) {
         let responder = Box::into_raw(Box::new(responder));
-        // SAFETY: the function was given for this; the request lives until it returns, the responder is its own.
+        // SAFETY: the function was supplied for this; the request lives until it returns, and it owns the
+        // responder.
         unsafe { (self.handle)(self.user_data, request, responder) };
     }
 }
@@ -200,23 +202,23 @@ impl HandlerCode {
 impl Drop for HandlerCode {
     fn drop(&mut self) {
         if let Some(destroy) = self.destroy.get() {
-            // SAFETY: the handler was given for this, and nothing is asked any more.
+            // SAFETY: the handler was supplied for this, and no call on it is in progress.
             unsafe { destroy(self.user_data) };
         }
     }
 }
 
-/// Who carries out what a handler is asked.
+/// Code that handles a request.
 #[derive(Clone)]
 pub(crate) enum Code {
     Program(Run, Arc<HandlerCode>),
-    /// The event loop of a worker that is still to be made.
+    /// Event loop of a worker that has not been created yet.
     Loop,
-    /// The event loop that has this desk.
+    /// Event loop that has this request queue.
     RequestQueue(RpcRequestQueue),
 }
 
-/// A handler and how it is called.
+/// Name of a handler and the code that runs it.
 #[derive(Clone)]
 pub(crate) struct Entry {
     pub(crate) name: String,
@@ -225,11 +227,11 @@ pub(crate) struct Entry {
 
 impl Entry {
     fn wants_loop(&self) -> Fault {
-        let message = "a handler whose requests are events is for a worker that is made for an event loop";
+        let message = "a handler of kind RDZV_RPC_LOOP needs a worker of an event loop";
         invalid(format!("{}: {message}", self.name))
     }
 
-    /// The same for a worker that is made now: for the loop of this desk, or for none.
+    /// Binds the entry to a worker that is being created: to the loop that has `queue`, or to none.
     pub(crate) fn at(&self, queue: Option<&RpcRequestQueue>) -> Result<Self, Fault> {
         let code = match (&self.code, queue) {
             (Code::Loop, None) => return Err(self.wants_loop()),
@@ -239,7 +241,7 @@ impl Entry {
         Ok(Self { name: self.name.clone(), code })
     }
 
-    /// Has it answer calls.
+    /// Registers the entry, so that it answers calls.
     pub(crate) fn register(&self, handling: &Handling) -> Result<(), Fault> {
         let (run, call): (Run, Box<HandlerFn>) = match &self.code {
             Code::Program(run, code) => {
@@ -257,13 +259,14 @@ impl Entry {
     }
 }
 
-/// Handlers by their names, for workers to be made with: whoever calls a worker finds them from the
-/// beginning. One thread at a time. Any number of workers may share them; free it when you like.
+/// Named handlers for workers to be created with, so that callers find them from the start. One thread at a
+/// time. Several workers may share them; they may be freed at any time.
 #[derive(Default)]
 pub struct rdzv_rpc_handlers {
     entries: Vec<Entry>,
     names: Handlers<()>,
-    /// Whether the worker of a backend in the program's code has ended that these were given to. Copies share it.
+    /// True when the worker of a backend in user code to which these were passed has ended. Copies share
+    /// it.
     pub(crate) has_ended: Arc<AtomicBool>,
 }
 
@@ -278,18 +281,18 @@ impl rdzv_rpc_handlers {
         &self.entries
     }
 
-    /// A copy that shares the code, for a worker of a backend in the program's code.
+    /// Copies the entries, sharing their code, for a worker of a backend in user code.
     pub(crate) fn of(entries: &[Entry], has_ended: Arc<AtomicBool>) -> Self {
         let mut names = Handlers::new();
         for entry in entries {
-            // They were found to be free of each other before.
+            // The names do not collide: they come from one set.
             names.register(Owner::Program, &entry.name, ()).ok();
         }
         Self { entries: entries.to_vec(), names, has_ended }
     }
 }
 
-/// A handler from C. On failure `destroy` is not called: `user_data` stays the caller's.
+/// Converts a handler from C. On failure `destroy` is not called: the caller keeps `user_data`.
 pub(crate) unsafe fn parsed(
     (name, name_len): (*const u8, usize),
     run: i32,
@@ -305,7 +308,7 @@ pub(crate) unsafe fn parsed(
         RDZV_RPC_LOOP if handle.is_none() && destroy.is_none() => {
             return take(Entry { name: name.into(), code: Code::Loop });
         }
-        RDZV_RPC_LOOP => return Err(invalid("of a handler of kind RDZV_RPC_LOOP nothing is called")),
+        RDZV_RPC_LOOP => return Err(invalid("`handle` and `destroy` must be NULL for RDZV_RPC_LOOP")),
         run => return Err(invalid(format!("`run` is {run}, and must be RDZV_RPC_INLINE, _POOLED or _LOOP"))),
     };
     let handle = handle.ok_or_else(|| invalid("`handle` is NULL"))?;
@@ -317,7 +320,8 @@ pub(crate) unsafe fn parsed(
     Ok(())
 }
 
-/// No handlers. On success the caller owns `*out` and frees it with `rdzv_rpc_handlers_free`.
+/// Creates an empty set of handlers. On success the caller owns `*out` and frees it with
+/// `rdzv_rpc_handlers_free`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_rpc_handlers_new(
     out: *mut *mut rdzv_rpc_handlers,
@@ -332,7 +336,8 @@ pub unsafe extern "C" fn rdzv_rpc_handlers_new(
     }
 }
 
-/// Another handle of the same handlers, for a backend of yours to keep. Later additions are not shared.
+/// Creates another handle of the same handlers, for a backend in user code to keep. Later additions are not
+/// shared. On success the caller owns `*out` and frees it with `rdzv_rpc_handlers_free`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_rpc_handlers_clone(
     handlers: *const rdzv_rpc_handlers,
@@ -350,20 +355,21 @@ pub unsafe extern "C" fn rdzv_rpc_handlers_clone(
     }
 }
 
-/// Frees handlers. Workers that were made with them keep what they need. NULL is ignored.
+/// Frees handlers. Workers that were created with them keep what they need. NULL is ignored.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_rpc_handlers_free(handlers: *mut rdzv_rpc_handlers) {
     // SAFETY: NULL or valid, as the header requires.
     unsafe { guard::free(handlers) };
 }
 
-/// Adds a handler. `run` is `RDZV_RPC_INLINE`, `RDZV_RPC_POOLED`, or `RDZV_RPC_LOOP` for a worker that is
-/// made with `rdzv_loop_rpc_init`: then `handle` and `destroy` are NULL, and requests are events of the
-/// loop. Otherwise `handle` is called on threads of the library, by several at a time; it must not throw.
-/// It owns the responder, and may answer later, with the bytes that it took (`rdzv_rpc_request_take`). It
-/// may free its worker; to shut that down is `RDZV_REENTRANT` there, and so is waiting for a call in an
-/// inline handler. On success the library owns `user_data`, until it calls `destroy` (which may be NULL)
-/// once all handles and workers that have the handler are gone; on failure it stays yours.
+/// Adds a handler. `run` is `RDZV_RPC_INLINE`, `RDZV_RPC_POOLED`, or, for a worker created with
+/// `rdzv_loop_rpc_init`, `RDZV_RPC_LOOP`: then `handle` and `destroy` are NULL, and requests are events of
+/// the loop. Otherwise several library threads may call `handle` at the same time; it must not throw. It
+/// owns the responder, and may answer later, with the bytes that it took (`rdzv_rpc_request_take`). It may
+/// free its worker, but shutting the worker down returns `RDZV_REENTRANT` there, and so does waiting for a
+/// call in an inline handler. On success the library owns `user_data` until it calls `destroy` (which may
+/// be NULL), once all handles and workers that have the handler have been freed. On failure the caller
+/// keeps `user_data`.
 ///
 /// Errors: `RDZV_ALREADY_REGISTERED`, `RDZV_INVALID_ARGUMENT` (the name is empty, too long, or begins with
 /// `rdzv/`).
@@ -398,7 +404,7 @@ pub unsafe extern "C" fn rdzv_rpc_handlers_add(
     }
 }
 
-/// A request that a backend of the program's received, as C hands it on.
+/// Request that a backend in user code received and passes on.
 struct Incoming<'a> {
     caller: &'a str,
     caller_id: u16,
@@ -408,7 +414,8 @@ struct Incoming<'a> {
 }
 
 impl rdzv_rpc_handlers {
-    /// Has a handler answer. `answer_to` makes the way back, once it is sure that the handler is called.
+    /// Passes a request to a handler. `answer_to` creates the responder, and is called only if the handler
+    /// is called.
     fn dispatch(
         &self,
         incoming: &Incoming<'_>,
@@ -452,7 +459,7 @@ impl rdzv_rpc_handlers {
                 let caller = WorkerInfo { name, id: caller_id };
                 let payload = payload.to_vec().into();
                 let request = Request { caller, handler, payload, kind, time_left };
-                // One that is refused is answered here.
+                // If the queue refuses the request, it answers it here.
                 outside_workers(|| queue.ask(request, responder));
             }
         }
@@ -460,13 +467,13 @@ impl rdzv_rpc_handlers {
     }
 }
 
-/// Has a handler answer a request that a backend of yours received: it is called on the calling thread, be
-/// it inline or pooled; where it is the event loop's, the bytes are copied, and it hears of them. `done` is
-/// told once what came of it, on any thread, also where `answer_is_wanted` is 0; it may be NULL then.
-/// `time_left_ms`: how long the caller waits from now; -1: as long as it takes.
+/// Passes a request that a backend in user code received to a handler. An inline or pooled handler is
+/// called on the calling thread; for a handler of the event loop, the bytes are copied and the loop gets an
+/// event. `done` is called once with the outcome, on any thread, even if `answer_is_wanted` is 0; in that
+/// case it may be NULL. `time_left_ms` is the time that the caller will wait from now; -1: no limit.
 ///
-/// Errors, of which `done` hears nothing: `RDZV_RPC_NO_HANDLER`, `RDZV_RPC_NO_MEMBER` (the worker that the
-/// handlers were given to was shut down), `RDZV_INVALID_ARGUMENT`.
+/// Errors, for which `done` is not called: `RDZV_RPC_NO_HANDLER`, `RDZV_RPC_NO_MEMBER` (the worker to which
+/// the handlers were passed was shut down), `RDZV_INVALID_ARGUMENT`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_rpc_handlers_dispatch(
     handlers: *const rdzv_rpc_handlers,
@@ -511,11 +518,12 @@ pub unsafe extern "C" fn rdzv_rpc_handlers_dispatch(
     }
 }
 
-/// As `rdzv_rpc_handlers_dispatch`, where the answer is that of a call which a worker of yours makes: the
-/// handler is given `responder`, so that it answers without a copy and sees whether the caller waits still.
-/// NULL: nobody wants an answer. On success `responder` is the handler's; on failure it stays yours.
+/// Passes a request to a handler as `rdzv_rpc_handlers_dispatch` does, for a call that a worker in user
+/// code makes to itself. The handler gets `responder`, so it answers without a copy and can query whether
+/// the caller still waits. NULL: no answer is wanted. On success the handler owns `responder`; on failure
+/// the caller keeps it.
 ///
-/// Errors: as `rdzv_rpc_handlers_dispatch`.
+/// Errors: those of `rdzv_rpc_handlers_dispatch`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_rpc_handlers_dispatch_to(
     handlers: *const rdzv_rpc_handlers,
@@ -550,7 +558,7 @@ pub unsafe extern "C" fn rdzv_rpc_handlers_dispatch_to(
     }
 }
 
-/// What is told what came of a call.
+/// C function that receives the outcome of a call.
 type Done = unsafe extern "C" fn(
     user_data: *mut c_void,
     status: rdzv_status,
@@ -559,7 +567,7 @@ type Done = unsafe extern "C" fn(
     error: *const rdzv_error,
 );
 
-/// Something of the program's that goes from thread to thread, as the header tells.
+/// User data that moves between threads, as the header says.
 struct Moved(*mut c_void);
 // SAFETY: as above.
 unsafe impl Send for Moved {}
@@ -570,13 +578,13 @@ impl Moved {
     }
 }
 
-/// Tells C what came of a call.
+/// Returns a callback that passes the outcome of a call to C.
 pub(crate) fn listener(done: Option<Done>, user_data: *mut c_void) -> Box<dyn FnOnce(Outcome) + Send> {
     let user_data = Moved(user_data);
     Box::new(move |outcome| {
         let Some(done) = done else { return };
         outside_workers(|| match outcome {
-            // SAFETY: the function was given for this; what it is lent lives until it returns.
+            // SAFETY: the function was supplied for this; its arguments live until it returns.
             Ok(answer) => unsafe {
                 done(user_data.get(), RDZV_OK, answer.as_ptr(), answer.len(), null());
             },
@@ -589,7 +597,8 @@ pub(crate) fn listener(done: Option<Done>, user_data: *mut c_void) -> Box<dyn Fn
     })
 }
 
-/// The caller's name, its length in `*len` unless `len` is NULL. Not NUL-terminated. NULL for NULL.
+/// Returns the name of the caller and writes its length to `*len` unless `len` is NULL. The string is not
+/// NUL-terminated and is valid as long as the request. Returns NULL for NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_rpc_request_caller(
     request: *const rdzv_rpc_request,
@@ -599,14 +608,14 @@ pub unsafe extern "C" fn rdzv_rpc_request_caller(
     unsafe { guard::read(request, null(), |of| borrowed(of.caller.as_bytes(), len)) }
 }
 
-/// The caller's number. 0 for NULL.
+/// Returns the id of the caller; 0 for NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_rpc_request_caller_id(request: *const rdzv_rpc_request) -> u16 {
     // SAFETY: NULL or valid, as the header requires.
     unsafe { guard::read(request, 0, |of| of.caller_id) }
 }
 
-/// The handler's own name, as the caller's.
+/// Returns the name of the handler, in the same form as `rdzv_rpc_request_caller`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_rpc_request_handler(
     request: *const rdzv_rpc_request,
@@ -616,8 +625,8 @@ pub unsafe extern "C" fn rdzv_rpc_request_handler(
     unsafe { guard::read(request, null(), |of| borrowed(of.handler.as_bytes(), len)) }
 }
 
-/// The bytes of the request, their number in `*len` unless `len` is NULL; none once they were taken. NULL for
-/// NULL.
+/// Returns the bytes of the request and writes their number to `*len` unless `len` is NULL; empty once they
+/// were taken. Returns NULL for NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_rpc_request_payload(
     request: *const rdzv_rpc_request,
@@ -627,11 +636,11 @@ pub unsafe extern "C" fn rdzv_rpc_request_payload(
     unsafe { guard::read(request, null(), |of| borrowed(of.bytes().get(), len)) }
 }
 
-/// Makes the bytes of the request yours, for who answers later: they replace the content of `out` without
-/// being copied, and the request has none any more. What was lent of them lies where it lay, and lives as
-/// the content of `out` now. Of a request that `rdzv_rpc_handlers_dispatch` hands on to a handler that it
-/// calls, they are the backend's, and are copied. Any thread, as long as the request is valid: in a loop
-/// until the next call of `rdzv_loop_next_event`. Whoever takes them once more gets none.
+/// Moves the bytes of the request to `out`, for a handler that answers later: they replace the content of
+/// `out` without a copy, and the request is empty afterwards. Pointers to them remain valid as long as the
+/// content of `out`. For a request that `rdzv_rpc_handlers_dispatch` passes to a handler, the backend owns
+/// the bytes, and they are copied. Any thread may call this as long as the request is valid; in a loop,
+/// that is until the next call of `rdzv_loop_next_event`. A second call returns no bytes.
 ///
 /// Errors: `RDZV_INVALID_ARGUMENT`.
 #[unsafe(no_mangle)]
@@ -651,15 +660,15 @@ pub unsafe extern "C" fn rdzv_rpc_request_take(
     }
 }
 
-/// Whether the caller wants an answer, 1 or 0; what is answered all the same is dropped. 0 for NULL.
+/// Returns 1 if the caller wants an answer, else 0; an answer is then dropped. Returns 0 for NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_rpc_request_answer_is_wanted(request: *const rdzv_rpc_request) -> i32 {
     // SAFETY: NULL or valid, as the header requires.
     unsafe { guard::read(request, 0, |of| i32::from(of.kind == CallKind::Responded)) }
 }
 
-/// How long the caller waits, in milliseconds, from when the handler was called; -1: as long as it takes. 0
-/// for NULL.
+/// Returns the time that the caller waits, in milliseconds, counted from when the handler was called; -1:
+/// no limit. Returns 0 for NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_rpc_request_time_left_ms(request: *const rdzv_rpc_request) -> i64 {
     let millis = |time: Duration| i64::try_from(time.as_millis()).unwrap_or(i64::MAX);
@@ -667,7 +676,7 @@ pub unsafe extern "C" fn rdzv_rpc_request_time_left_ms(request: *const rdzv_rpc_
     unsafe { guard::read(request, 0, |of| of.time_left.map_or(-1, millis)) }
 }
 
-/// Takes a responder and answers.
+/// Consumes a responder and answers.
 unsafe fn respond(
     responder: *mut rdzv_rpc_responder,
     error: *mut *mut rdzv_error,
@@ -681,7 +690,7 @@ unsafe fn respond(
                 return Err(invalid("`responder` is NULL"));
             }
             let rdzv_rpc_responder(back) = *Box::from_raw(responder);
-            // A caller whose answer makes no sense hears that there is none.
+            // An answer that is not valid is reported to the caller as no answer.
             match (back, answer?) {
                 (Back::Caller(responder), Ok(payload)) => _ = responder.answer(payload),
                 (Back::Caller(responder), Err(fault)) if fault.status == RDZV_RPC_MALFORMED => {
@@ -698,15 +707,16 @@ unsafe fn respond(
     }
 }
 
-/// Answers with these bytes, and frees the responder, whatever it returns. Without `release` they are
-/// copied. With it they are only lent, and it is called once with `user_data`, on any thread, when nobody
-/// needs them any more, whatever this function returns.
+/// Answers with these bytes and frees the responder, whatever the status. Without `release` the bytes are
+/// copied. With it the library borrows them and calls it once with `user_data`, on any thread, when it no
+/// longer needs them, whatever the status of this function.
 ///
-/// No handler begins for a caller that has not read 256 MiB of its answers, until it reads on. An answer that
-/// is given after its handler has returned is dropped if the caller would have more than 1 GiB to read, or all
-/// callers more than 8 GiB; the caller then gets `RDZV_LIMIT_EXCEEDED`. One answer alone may be longer.
+/// While a caller has 256 MiB of answers that it has not read, no handler is started for it. An answer that
+/// is given after its handler has returned is dropped if the caller would have more than 1 GiB to read, or
+/// all callers together more than 8 GiB; the caller then gets `RDZV_LIMIT_EXCEEDED`. A single answer may be
+/// larger.
 ///
-/// Errors: `RDZV_INVALID_ARGUMENT`. Whether the answer arrives nobody knows here.
+/// Errors: `RDZV_INVALID_ARGUMENT`. Whether the answer arrives is not reported.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_rpc_responder_answer(
     responder: *mut rdzv_rpc_responder,
@@ -716,13 +726,13 @@ pub unsafe extern "C" fn rdzv_rpc_responder_answer(
     user_data: *mut c_void,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: passed on as they came.
+    // SAFETY: the arguments are forwarded unchanged.
     unsafe { respond(responder, error, || Ok(Ok(payload((data, len), release, user_data)?))) }
 }
 
-/// Tells the caller in these words, in UTF-8, that the handler failed, and frees the responder, whatever it
-/// returns. The caller gets `RDZV_RPC_HANDLER_FAILED`. A text of more than 16 KiB is cut, and ends with
-/// ` [cut: N bytes, at most 16384]`, where N is its length.
+/// Reports to the caller that the handler failed, with this message in UTF-8, and frees the responder,
+/// whatever the status. The caller gets `RDZV_RPC_HANDLER_FAILED`. A message of more than 16 KiB is
+/// truncated and ends with ` [cut: N bytes, at most 16384]`, where N is its length.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_rpc_responder_fail(
     responder: *mut rdzv_rpc_responder,
@@ -730,7 +740,7 @@ pub unsafe extern "C" fn rdzv_rpc_responder_fail(
     message_len: usize,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: passed on as they came.
+    // SAFETY: the arguments are forwarded unchanged.
     unsafe {
         respond(responder, error, || {
             let message = bytes(message, message_len, "message")?;
@@ -739,9 +749,10 @@ pub unsafe extern "C" fn rdzv_rpc_responder_fail(
     }
 }
 
-/// Tells that a call of a backend of yours failed with any status of this header, and frees the responder,
-/// whatever it returns. The caller of a handler gets `RDZV_RPC_MALFORMED` where that is the status: the
-/// handler cannot read its request; with any other it gets `RDZV_RPC_HANDLER_FAILED` and the words.
+/// Reports that a call failed with any status of this header, and frees the responder, whatever the status
+/// of this function. A call of a backend in user code fails with that status. The caller of a handler gets
+/// `RDZV_RPC_MALFORMED` if that is the status: the handler cannot decode its request. For any other status
+/// it gets `RDZV_RPC_HANDLER_FAILED` and the message.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_rpc_responder_fail_with(
     responder: *mut rdzv_rpc_responder,
@@ -750,7 +761,7 @@ pub unsafe extern "C" fn rdzv_rpc_responder_fail_with(
     message_len: usize,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: passed on as they came.
+    // SAFETY: the arguments are forwarded unchanged.
     unsafe {
         respond(responder, error, || {
             let message = String::from_utf8_lossy(bytes(message, message_len, "message")?).into_owned();
@@ -763,8 +774,8 @@ pub unsafe extern "C" fn rdzv_rpc_responder_fail_with(
     }
 }
 
-/// Whether the caller still waits for the answer, 1 or 0: 0 once the call was cancelled or its time is up, for
-/// a notice, and for NULL. For a handler or a backend of yours that has much to do for an answer.
+/// Returns 1 if the caller still waits for the answer, else 0: the call was cancelled or timed out, it is a
+/// notice, or `responder` is NULL. For handlers and backends in user code whose answers are expensive.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_rpc_responder_is_wanted(responder: *const rdzv_rpc_responder) -> i32 {
     // SAFETY: NULL or valid, as the header requires.
@@ -776,7 +787,7 @@ pub unsafe extern "C" fn rdzv_rpc_responder_is_wanted(responder: *const rdzv_rpc
     }
 }
 
-/// Frees a responder: the caller hears that there is no answer. NULL is ignored.
+/// Frees a responder. The caller is notified that there is no answer. NULL is ignored.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_rpc_responder_free(responder: *mut rdzv_rpc_responder) {
     // SAFETY: NULL or valid, as the header requires.

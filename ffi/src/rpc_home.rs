@@ -1,4 +1,4 @@
-//! The RPC of a context.
+//! RPC state of a context.
 
 use crate::context::Home;
 use rendezvous_rpc::driver::group::RpcContext;
@@ -6,7 +6,7 @@ use rendezvous_rpc::driver::loop_member::RpcHome;
 use std::sync::Arc;
 
 impl Home {
-    /// Its RPC: backends, and the worker that this process is.
+    /// Returns the RPC state of the context: its backends and the worker that this process is.
     pub(crate) fn rpc(&self) -> &RpcContext {
         self.rpc.get_or_init(|| RpcContext::new(Arc::clone(self.rendezvous())))
     }

@@ -1,4 +1,4 @@
-//! Who is in an RPC group, seen from outside.
+//! Observers of an RPC group.
 
 use crate::argument::{out_pointer, reference, reference_mut};
 use crate::buffer::rdzv_buffer;
@@ -17,48 +17,49 @@ use rendezvous_rpc::driver::group::{GroupObserver, ObserverOptions};
 use rendezvous_rpc::membership::observer::Observation;
 use std::sync::Arc;
 
-/// Nothing was seen.
+/// No change was observed.
 pub const RDZV_RPC_OBSERVATION_NONE: i32 = 0;
-/// The group has begun, and is a static one.
+/// The group has started and is static.
 pub const RDZV_RPC_OBSERVATION_STATIC: i32 = 1;
-/// The group has begun, and is a dynamic one.
+/// The group has started and is dynamic.
 pub const RDZV_RPC_OBSERVATION_DYNAMIC: i32 = 2;
-/// A worker is there. One that comes back elsewhere has gone before.
+/// A worker is in the group. If it rejoins at another address, its departure is reported first.
 pub const RDZV_RPC_OBSERVATION_JOINED: i32 = 3;
-/// A worker is there no more. One that died is seen until others strike it out.
+/// A worker is no longer in the group. A worker that died is listed until other workers remove it.
 pub const RDZV_RPC_OBSERVATION_LEFT: i32 = 4;
 
-/// What an observer saw.
+/// Observation of a change in a group.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct rdzv_rpc_observation {
-    /// Set it to `sizeof(rdzv_rpc_observation)` before the call; afterwards it tells how many bytes were filled.
+    /// Set to `sizeof(rdzv_rpc_observation)` before the call. The library sets it to the number of bytes it
+    /// filled.
     pub struct_size: u32,
-    /// One of `RDZV_RPC_OBSERVATION_NONE` and so on; there may be more one day.
+    /// One of the `RDZV_RPC_OBSERVATION_` constants. Later versions may add more.
     pub kind: i32,
-    /// The number of the worker that it is about; -1 where there is none.
+    /// Id of the worker concerned; -1 if there is none.
     pub id: i32,
-    /// Not used; 0.
+    /// Reserved; 0.
     pub reserved: u32,
 }
 
 const OBSERVATION_FIRST_SIZE: usize = 16;
 
-/// Sees who is in a group, PyTorch's or ours, from its keys alone. It writes nothing, and nobody in the group
-/// knows of it. Any thread may use it.
+/// Observer of the workers of a group, PyTorch's or this library's, by its keys alone. It writes nothing,
+/// and the group does not know of it. Any thread may use it.
 #[derive(Debug)]
 pub struct rdzv_rpc_observer {
     poison: Poison,
     observer: GroupObserver,
     shared: Arc<Shared>,
-    /// Ends calls that wait, from another thread.
+    /// Cancels waiting calls from another thread.
     canceller: Canceller,
 }
 
-/// Looks at the group whose keys are those of `store`: those of a job's first group are beneath
-/// `rpc_prefix_0`, which `rdzv_store_with_prefix` goes to. It has a connection and a thread of its own,
-/// looks twice a second, and at once when a native server tells of a change. Your handle may be freed. On
-/// success the caller owns `*out` and frees it with `rdzv_rpc_observer_free`.
+/// Observes the group whose keys are those of `store`. The keys of a job's first group begin with
+/// `rpc_prefix_0`; use `rdzv_store_with_prefix`. The observer has its own connection and thread. It reads
+/// the keys twice a second, and at once when a native server reports a change. The caller may free its
+/// handle of the store. On success the caller owns `*out` and frees it with `rdzv_rpc_observer_free`.
 ///
 /// Errors: those of `rdzv_store_connect`, `RDZV_EXHAUSTED`.
 #[unsafe(no_mangle)]
@@ -83,20 +84,20 @@ pub unsafe extern "C" fn rdzv_rpc_observer_new(
     }
 }
 
-/// Ends an observer and frees it. No other call on it may be under way. NULL is ignored.
+/// Ends an observer and frees it. No other call on it may be in progress. NULL is ignored.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_rpc_observer_free(observer: *mut rdzv_rpc_observer) {
     // SAFETY: NULL or valid, as the header requires.
     unsafe { guard::free(observer) };
 }
 
-/// Waits up to `timeout_ms` (0 looks once; -1: 300,000) for the next observation and fills `*observation`,
-/// whose `struct_size` must be set. Without one, its kind is `RDZV_RPC_OBSERVATION_NONE`. The name of the
-/// worker that it is about replaces the content of `name`, and its address, where it has one, that of
-/// `address`; both may be NULL. Each observation is given once, to one thread.
+/// Waits up to `timeout_ms` (0: poll once; -1: 300,000) for the next observation and fills `*observation`,
+/// whose `struct_size` the caller has set. If there is none, the kind is `RDZV_RPC_OBSERVATION_NONE`. The
+/// name of the worker concerned replaces the content of `name`, and its address, if it has one, that of
+/// `address`; both may be NULL. Each observation is delivered once, to one thread.
 ///
-/// Errors, told once: `RDZV_SERVER_GONE` (the store failed), `RDZV_RPC_MEMBERSHIP` (the keys are none of a
-/// group). `RDZV_CANCELLED` after `rdzv_rpc_observer_cancel`.
+/// Errors, reported once: `RDZV_SERVER_GONE` (the store failed), `RDZV_RPC_MEMBERSHIP` (the keys are not
+/// those of a group). `RDZV_CANCELLED` after `rdzv_rpc_observer_cancel`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_rpc_observer_next(
     observer: *const rdzv_rpc_observer,
@@ -116,7 +117,7 @@ pub unsafe extern "C" fn rdzv_rpc_observer_next(
             let next = of.observer.next_unless(span(timeout_ms, Timeouts::default().call)?, &cancellable);
             let next = next.map_err(|error| observer_fault(&error))?;
             if next.is_none() && cancellable.is_cancelled() {
-                return Err(Fault::new(RDZV_CANCELLED, "waiting for a sight was cancelled").during("observe"));
+                return Err(Fault::new(RDZV_CANCELLED, "waiting for an observation was cancelled").during("observe"));
             }
             let (kind, worker, index) = match &next {
                 None => (RDZV_RPC_OBSERVATION_NONE, None, ""),
@@ -140,15 +141,16 @@ pub unsafe extern "C" fn rdzv_rpc_observer_next(
     }
 }
 
-/// Ends every `rdzv_rpc_observer_next` that waits on this handle, in whatever thread, with `RDZV_CANCELLED`;
-/// no sight is lost. Later calls are as ever. Any thread. NULL is ignored.
+/// Cancels every `rdzv_rpc_observer_next` that waits on this handle, on all threads; each returns
+/// `RDZV_CANCELLED`. No observation is lost, and later calls are not affected. Any thread may call this.
+/// NULL is ignored.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_rpc_observer_cancel(observer: *const rdzv_rpc_observer) {
     // SAFETY: NULL or valid, as the header requires.
     unsafe { guard::read(observer, (), |of| of.canceller.cancel()) };
 }
 
-/// Who is there, as far as was seen. On success the caller owns `*out` and frees it with
+/// Lists the workers of the group, as far as observed. On success the caller owns `*out` and frees it with
 /// `rdzv_rpc_workers_free`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_rpc_observer_list(

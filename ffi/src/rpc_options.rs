@@ -20,8 +20,8 @@ use rendezvous_rpc::registry::{BaseOptions, DEFAULT_BACKEND};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// What a worker of an RPC group is given. One thread at a time, but for `rdzv_rpc_options_cancel`. Any
-/// number of workers may be made with the same options, one after the other; free it when you like.
+/// Options of a worker of an RPC group. One thread at a time, except for `rdzv_rpc_options_cancel`. Several
+/// workers may be created with the same options, one after the other; they may be freed at any time.
 #[derive(Debug)]
 pub struct rdzv_rpc_options {
     pub(crate) options: RpcOptions,
@@ -42,7 +42,11 @@ impl rdzv_rpc_options {
         }
     }
 
-    /// What only a worker of the backend `tcp` looks at.
+    /// Returns the options that only the backend `tcp` uses.
+    ///
+    /// # Errors
+    ///
+    /// `RDZV_UNSUPPORTED` if the options are of another backend.
     fn tcp(&mut self, what: &str) -> Result<&mut TcpOptions, Fault> {
         let backend = &self.options.kind().0;
         if &**backend != DEFAULT_BACKEND {
@@ -54,21 +58,21 @@ impl rdzv_rpc_options {
     }
 }
 
-/// What a worker of a foreign backend is given beside its options; of options that nobody has used yet,
-/// only the texts.
+/// Data passed to a worker of a foreign backend beside its options. In options that have not been used yet,
+/// only the texts are set.
 #[derive(Clone, Default)]
 pub(crate) struct Given {
     pub(crate) entries: Vec<Entry>,
     pub(crate) shared: Option<Arc<Shared>>,
     pub(crate) extra_options: Vec<(String, String)>,
-    /// What `construct_options` said of the way to meet besides the URL.
+    /// Variables set by `construct_options`, for the rendezvous.
     pub(crate) environment: RankEnvironment,
     pub(crate) listen_host: Option<String>,
 }
 
-/// Texts of C as text.
+/// Converts a list of strings from C.
 unsafe fn texts<'a>(items: *const rdzv_bytes, count: usize, name: &str) -> Result<Vec<&'a str>, Fault> {
-    // SAFETY: passed on as they came.
+    // SAFETY: the arguments are forwarded unchanged.
     let items = unsafe { list(items, count, name) }?;
     let text = |item| std::str::from_utf8(item).map_err(|_| invalid(format!("`{name}` is not UTF-8")));
     items.into_iter().map(text).collect()
@@ -78,7 +82,7 @@ fn device(name: &str) -> Result<Device, Fault> {
     name.parse().map_err(|error: rendezvous_rpc::device::DeviceError| invalid(error.to_string()))
 }
 
-/// Runs a setter.
+/// Runs the body of a setter inside the panic guard.
 unsafe fn set(
     options: *mut rdzv_rpc_options,
     error: *mut *mut rdzv_error,
@@ -88,16 +92,15 @@ unsafe fn set(
     unsafe { guard::call(error, || body(reference_mut(options, "options")?)) }
 }
 
-/// Makes options of a backend: that of the name, or `tcp` when `backend` is NULL. `context` may be NULL,
-/// which creates a new one. `rpc_timeout_ms`: how long a call may take that does not say so itself; above
-/// 0, or -1 for 60,000. 0 is as long as it likes, as PyTorch has it: here alone, since elsewhere 0 tries
-/// once. `init_method`: the URL by which the group meets; NULL for `env://`. `names` and `values`, `count`
-/// of each, are options of the backend's own, as texts: of `tcp` these are `num_worker_threads`, and names
-/// after commas in `transports` and `channels`. On success the caller owns `*out` and frees it with
-/// `rdzv_rpc_options_free`.
+/// Creates options of the backend `backend`; NULL: `tcp`. `context` may be NULL, which creates a new one.
+/// `rpc_timeout_ms` is the timeout of calls that set none, in milliseconds: above 0; -1: 60,000; 0: no
+/// limit, as in PyTorch (elsewhere in this header, 0 means to try once). `init_method` is the URL through
+/// which the group meets; NULL: `env://`. `names` and `values`, `count` of each, are backend-specific
+/// options as texts. Those of `tcp` are `num_worker_threads` and the comma-separated lists `transports` and
+/// `channels`. On success the caller owns `*out` and frees it with `rdzv_rpc_options_free`.
 ///
 /// Errors: `RDZV_NOT_REGISTERED`, `RDZV_INVALID_ARGUMENT` (the backend refuses an option), `RDZV_REENTRANT`
-/// (a backend that makes options asks for options of this context).
+/// (called by a backend that is creating options of this context).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_rpc_options_new(
     context: *const rdzv_context,
@@ -134,7 +137,7 @@ pub unsafe extern "C" fn rdzv_rpc_options_new(
             let options = home.rpc().construct_options(name, base, &extra_options);
             let options = options.map_err(|error| backend_fault(&error))?;
             let mut made = rdzv_rpc_options::new(options);
-            // What a backend of the program's own said besides, which only the C interface knows.
+            // Settings of a backend in user code that only the C interface knows.
             if let Some(given) = made.options.extra_options::<Given>() {
                 (made.environment, made.listen_host) = (given.environment.clone(), given.listen_host.clone());
             }
@@ -144,7 +147,7 @@ pub unsafe extern "C" fn rdzv_rpc_options_new(
     }
 }
 
-/// How long something may take at most; 0: as long as it likes.
+/// Converts a time limit in milliseconds; 0: no limit.
 fn limit(millis: i64, name: &str) -> Result<Duration, Fault> {
     crate::argument::zero_or_more_ms(millis, name)
 }
@@ -156,27 +159,27 @@ pub unsafe extern "C" fn rdzv_rpc_options_free(options: *mut rdzv_rpc_options) {
     unsafe { guard::free(options) };
 }
 
-/// Ends the `rdzv_rpc_init` and `rdzv_rpc_init_over_store` that are under way with these options in other
-/// threads, wherever they are, with `RDZV_CANCELLED`. What the worker has told the others is taken back
-/// first, for which 5 s may pass where the store does not answer; one that is as good as a member becomes
-/// one. Of a backend of yours it ends what its `init` waits for at its store. Later attempts are as ever.
-/// Any thread. NULL is ignored.
+/// Cancels the `rdzv_rpc_init` and `rdzv_rpc_init_over_store` calls in progress with these options on other
+/// threads, in whatever step they are; they return `RDZV_CANCELLED`. The worker first withdraws what it has
+/// published to the others, which takes up to 5 s if the store does not answer. A join that is all but
+/// complete completes. For a backend in user code, the waits of its `init` on its store are cancelled.
+/// Later attempts are not affected. Any thread may call this. NULL is ignored.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_rpc_options_cancel(options: *const rdzv_rpc_options) {
     // SAFETY: NULL or valid, as the header requires.
     unsafe { guard::read(options, (), |of| of.canceller.cancel()) };
 }
 
-/// How long a call may take that does not say so itself, in milliseconds; 0: as long as it likes, as
-/// PyTorch has it, though elsewhere 0 tries once. Default 60,000. Joining and leaving may take as long
-/// each, unless the membership timeout is set.
+/// Sets the timeout of calls that set none, in milliseconds; 0: no limit, as in PyTorch (elsewhere in this
+/// header, 0 means to try once). Default 60,000. It also limits joining and leaving, each, unless the
+/// membership timeout is set.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_rpc_options_set_rpc_timeout_ms(
     options: *mut rdzv_rpc_options,
     rpc_timeout_ms: i64,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: passed on as they came.
+    // SAFETY: the arguments are forwarded unchanged.
     unsafe {
         set(options, error, |of| {
             of.options.set_rpc_timeout(limit(rpc_timeout_ms, "rpc_timeout_ms")?);
@@ -185,15 +188,15 @@ pub unsafe extern "C" fn rdzv_rpc_options_set_rpc_timeout_ms(
     }
 }
 
-/// How long joining may take, and leaving, in milliseconds, above 0. Default: as long as a call; 300,000 where
-/// calls may take as long as they like. Of the backend `tcp` alone: `RDZV_UNSUPPORTED` for others.
+/// Sets the timeout of joining and of leaving, in milliseconds, above 0. Default: the timeout of calls;
+/// 300,000 if calls have no limit. Only for the backend `tcp`; `RDZV_UNSUPPORTED` for others.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_rpc_options_set_membership_timeout_ms(
     options: *mut rdzv_rpc_options,
     membership_timeout_ms: i64,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: passed on as they came.
+    // SAFETY: the arguments are forwarded unchanged.
     unsafe {
         set(options, error, |of| {
             let timeout = positive_ms(membership_timeout_ms, "membership_timeout_ms")?;
@@ -203,8 +206,8 @@ pub unsafe extern "C" fn rdzv_rpc_options_set_membership_timeout_ms(
     }
 }
 
-/// The URL by which the group meets: `tcp://`, `file://`, `env://`, or of another scheme that the context has.
-/// Default `env://`, which asks the variables.
+/// Sets the URL through which the group meets: `tcp://`, `file://`, `env://`, or another scheme of the
+/// context. Default `env://`, which uses the variables.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_rpc_options_set_init_method(
     options: *mut rdzv_rpc_options,
@@ -212,7 +215,7 @@ pub unsafe extern "C" fn rdzv_rpc_options_set_init_method(
     url_len: usize,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: passed on as they came; text is checked.
+    // SAFETY: the arguments are forwarded unchanged; text is checked.
     unsafe {
         set(options, error, |of| {
             of.options.set_init_method(text(url, url_len, "url")?).map_err(|error| options_fault(&error))
@@ -220,8 +223,8 @@ pub unsafe extern "C" fn rdzv_rpc_options_set_init_method(
     }
 }
 
-/// What a variable of the environment says, as `rdzv_rendezvous_url_options_set_variable`: the library never
-/// reads the environment.
+/// Sets the value of an environment variable, as `rdzv_rendezvous_url_options_set_variable` does. The
+/// library never reads the environment.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_rpc_options_set_variable(
     options: *mut rdzv_rpc_options,
@@ -231,7 +234,7 @@ pub unsafe extern "C" fn rdzv_rpc_options_set_variable(
     value_len: usize,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: passed on as they came; text is checked.
+    // SAFETY: the arguments are forwarded unchanged; text is checked.
     unsafe {
         set(options, error, |of| {
             let variable =
@@ -242,7 +245,8 @@ pub unsafe extern "C" fn rdzv_rpc_options_set_variable(
     }
 }
 
-/// Where the worker that hosts the group's store listens, when that is not what the URL says.
+/// Sets the name or address on which the worker that hosts the group's store listens, if it differs from
+/// the URL's.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_rpc_options_set_listen_host(
     options: *mut rdzv_rpc_options,
@@ -250,7 +254,7 @@ pub unsafe extern "C" fn rdzv_rpc_options_set_listen_host(
     listen_host_len: usize,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: passed on as they came; text is checked.
+    // SAFETY: the arguments are forwarded unchanged; text is checked.
     unsafe {
         set(options, error, |of| {
             of.listen_host =
@@ -264,9 +268,9 @@ fn non_empty(text: &str, name: &str) -> Result<String, Fault> {
     if text.is_empty() { Err(invalid(format!("`{name}` is empty"))) } else { Ok(text.into()) }
 }
 
-/// Where the worker takes calls: an address of this host's. Default: the one by which it reaches the store's
-/// host, or the loopback address where the store has no host. Of the backend `tcp` alone: `RDZV_UNSUPPORTED`
-/// for others.
+/// Sets the local address on which the worker accepts calls. Default: the address by which it reaches the
+/// store's host, or the loopback address if the store has no host. Only for the backend `tcp`;
+/// `RDZV_UNSUPPORTED` for others.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_rpc_options_set_host(
     options: *mut rdzv_rpc_options,
@@ -274,7 +278,7 @@ pub unsafe extern "C" fn rdzv_rpc_options_set_host(
     host_len: usize,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: passed on as they came; text is checked.
+    // SAFETY: the arguments are forwarded unchanged; text is checked.
     unsafe {
         set(options, error, |of| {
             of.tcp("host")?.host = Some(non_empty(text(host, host_len, "host")?, "host")?);
@@ -283,15 +287,15 @@ pub unsafe extern "C" fn rdzv_rpc_options_set_host(
     }
 }
 
-/// How many threads carry out calls of pooled handlers, from 1 to 1024. Default 16; each is started when there
-/// is work for it.
+/// Sets the number of threads that run pooled handlers, from 1 to 1024. Default 16; each is started when
+/// there is work for it.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_rpc_options_set_worker_threads(
     options: *mut rdzv_rpc_options,
     worker_threads: i64,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: passed on as they came.
+    // SAFETY: the arguments are forwarded unchanged.
     unsafe {
         set(options, error, |of| {
             of.options.set_worker_threads(worker_threads).map_err(|error| options_fault(&error))
@@ -299,8 +303,8 @@ pub unsafe extern "C" fn rdzv_rpc_options_set_worker_threads(
     }
 }
 
-/// The transports that a backend may use, the best first; an empty list is not the same as none set. `tcp` has
-/// one of its own, and keeps the list as others do.
+/// Sets the transports that a backend may use, in order of preference; an empty list differs from an unset
+/// one. `tcp` has a transport of its own and only stores the list.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_rpc_options_set_transports(
     options: *mut rdzv_rpc_options,
@@ -308,7 +312,7 @@ pub unsafe extern "C" fn rdzv_rpc_options_set_transports(
     count: usize,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: passed on as they came; the list is checked.
+    // SAFETY: the arguments are forwarded unchanged; the list is checked.
     unsafe {
         set(options, error, |of| {
             of.options.set_transports(&texts(names, count, "names")?).map_err(|error| options_fault(&error))
@@ -316,7 +320,7 @@ pub unsafe extern "C" fn rdzv_rpc_options_set_transports(
     }
 }
 
-/// The channels that a backend may use, as the transports.
+/// Sets the channels that a backend may use, as `rdzv_rpc_options_set_transports` sets the transports.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_rpc_options_set_channels(
     options: *mut rdzv_rpc_options,
@@ -324,7 +328,7 @@ pub unsafe extern "C" fn rdzv_rpc_options_set_channels(
     count: usize,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: passed on as they came; the list is checked.
+    // SAFETY: the arguments are forwarded unchanged; the list is checked.
     unsafe {
         set(options, error, |of| {
             of.options.set_channels(&texts(names, count, "names")?).map_err(|error| options_fault(&error))
@@ -332,8 +336,8 @@ pub unsafe extern "C" fn rdzv_rpc_options_set_channels(
     }
 }
 
-/// Adds pairs of devices for calls to a worker: `from[i]` here is `to[i]` there, each a name such as `cuda:0`
-/// or `cpu`. What does not map one to one is refused, and changes nothing.
+/// Adds pairs of devices for calls to a worker: local device `from[i]` maps to its device `to[i]`, each
+/// with a name such as `cuda:0` or `cpu`. A map that is not one to one is refused and changes nothing.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_rpc_options_set_device_map(
     options: *mut rdzv_rpc_options,
@@ -344,7 +348,7 @@ pub unsafe extern "C" fn rdzv_rpc_options_set_device_map(
     count: usize,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: passed on as they came; text and lists are checked.
+    // SAFETY: the arguments are forwarded unchanged; text and lists are checked.
     unsafe {
         set(options, error, |of| {
             let worker = WorkerName::new(text(worker, worker_len, "worker")?)
@@ -359,7 +363,7 @@ pub unsafe extern "C" fn rdzv_rpc_options_set_device_map(
     }
 }
 
-/// The devices that the worker uses, by their names; an empty list lets that follow from the maps.
+/// Sets the devices that the worker uses, by name; with an empty list they are derived from the maps.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_rpc_options_set_devices(
     options: *mut rdzv_rpc_options,
@@ -367,7 +371,7 @@ pub unsafe extern "C" fn rdzv_rpc_options_set_devices(
     count: usize,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: passed on as they came; the list is checked.
+    // SAFETY: the arguments are forwarded unchanged; the list is checked.
     unsafe {
         set(options, error, |of| {
             let devices = texts(names, count, "names")?.into_iter().map(device);
@@ -377,8 +381,8 @@ pub unsafe extern "C" fn rdzv_rpc_options_set_devices(
     }
 }
 
-/// How many devices this process has, which maps are checked against, and of which kind they are: NULL for
-/// `cuda`. Default 0. Of the backend `tcp` alone: `RDZV_UNSUPPORTED` for others.
+/// Sets the number of devices of this process, against which maps are checked, and their kind; NULL:
+/// `cuda`. Default 0. Only for the backend `tcp`; `RDZV_UNSUPPORTED` for others.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_rpc_options_set_device_count(
     options: *mut rdzv_rpc_options,
@@ -387,14 +391,14 @@ pub unsafe extern "C" fn rdzv_rpc_options_set_device_count(
     kind_len: usize,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: passed on as they came; text is checked.
+    // SAFETY: the arguments are forwarded unchanged; text is checked.
     unsafe {
         set(options, error, |of| {
             let mut accelerator = DeviceKind::CUDA;
             if !kind.is_null() {
                 let kind = text(kind, kind_len, "kind")?;
                 accelerator = DeviceKind::new(kind)
-                    .ok_or_else(|| invalid(format!("`kind` is {kind:?}, which is no kind of devices")))?;
+                    .ok_or_else(|| invalid(format!("`kind` is {kind:?}, which is not a kind of device")))?;
             }
             let tcp = of.tcp("device_count")?;
             (tcp.device_count, tcp.accelerator) = (count, accelerator);
@@ -403,7 +407,7 @@ pub unsafe extern "C" fn rdzv_rpc_options_set_device_count(
     }
 }
 
-/// The options in words, which replace the content of `message`: as a log names them.
+/// Formats the options for a log; the text replaces the content of `message`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_rpc_options_describe(
     options: *const rdzv_rpc_options,
@@ -420,7 +424,7 @@ pub unsafe extern "C" fn rdzv_rpc_options_describe(
     }
 }
 
-/// How long a call may take, in milliseconds; 0: as long as it likes, and for NULL.
+/// Returns the timeout of calls, in milliseconds; 0: no limit, and for NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_rpc_options_rpc_timeout_ms(options: *const rdzv_rpc_options) -> i64 {
     let millis = |timeout: Duration| i64::try_from(timeout.as_millis()).unwrap_or(i64::MAX);
@@ -428,16 +432,16 @@ pub unsafe extern "C" fn rdzv_rpc_options_rpc_timeout_ms(options: *const rdzv_rp
     unsafe { guard::read(options, 0, |of| of.options.rpc_timeout().map_or(0, millis)) }
 }
 
-/// How many threads carry out calls. 0 for NULL.
+/// Returns the number of threads that run pooled handlers; 0 for NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_rpc_options_worker_threads(options: *const rdzv_rpc_options) -> u32 {
     // SAFETY: NULL or valid, as the header requires.
     unsafe { guard::read(options, 0, |of| of.options.worker_threads()) }
 }
 
-/// The transports that were set replace the content of `transports`, and the channels that of `channels`; each
-/// may be NULL. Nothing set is an empty list here; `rdzv_rpc_options_has_transports` and
-/// `rdzv_rpc_options_has_channels` tell which of both it is.
+/// Replaces the content of `transports` with the transports that were set, and that of `channels` with the
+/// channels; each may be NULL. Both an unset and an empty list are empty here;
+/// `rdzv_rpc_options_has_transports` and `rdzv_rpc_options_has_channels` distinguish them.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_rpc_options_lists(
     options: *const rdzv_rpc_options,
@@ -460,21 +464,21 @@ pub unsafe extern "C" fn rdzv_rpc_options_lists(
     }
 }
 
-/// Whether transports were set, be they none, 1 or 0. 0 for NULL.
+/// Returns 1 if transports were set, even to an empty list, else 0. Returns 0 for NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_rpc_options_has_transports(options: *const rdzv_rpc_options) -> i32 {
     // SAFETY: NULL or valid, as the header requires.
     unsafe { guard::read(options, 0, |of| i32::from(of.options.transports().is_some())) }
 }
 
-/// The same for channels.
+/// Returns 1 if channels were set, even to an empty list, else 0. Returns 0 for NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_rpc_options_has_channels(options: *const rdzv_rpc_options) -> i32 {
     // SAFETY: NULL or valid, as the header requires.
     unsafe { guard::read(options, 0, |of| i32::from(of.options.channels().is_some())) }
 }
 
-/// The URL by which the group meets replaces the content of `url`.
+/// Replaces the content of `url` with the URL through which the group meets.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_rpc_options_init_method(
     options: *const rdzv_rpc_options,
@@ -495,21 +499,21 @@ fn device_names(devices: impl Iterator<Item = Device>) -> Vec<Vec<u8>> {
     devices.map(|device| device.to_string().into_bytes()).collect()
 }
 
-/// The pairs of a map replace the content of two lists.
+/// Replaces the content of two lists with the pairs of a map.
 pub(crate) unsafe fn list_map(
     map: Option<&DeviceMap>,
     from: *mut rdzv_list,
     to: *mut rdzv_list,
 ) -> Result<(), Fault> {
-    // SAFETY: as the header wants it; NULL is refused.
+    // SAFETY: NULL or valid, as the header requires; NULL is refused.
     let (from, to) = unsafe { (reference_mut(from, "from")?, reference_mut(to, "to")?) };
     from.items = map.map(|map| device_names(map.sources())).unwrap_or_default();
     to.items = map.map(|map| device_names(map.targets())).unwrap_or_default();
     Ok(())
 }
 
-/// The devices that were set replace the content of `names`, in the order in which they were; none where that
-/// follows from the maps.
+/// Replaces the content of `names` with the devices that were set, in the order in which they were set;
+/// empty if they are derived from the maps.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_rpc_options_list_devices(
     options: *const rdzv_rpc_options,
@@ -527,7 +531,7 @@ pub unsafe extern "C" fn rdzv_rpc_options_list_devices(
     }
 }
 
-/// The workers for which there are device maps replace the content of `workers`, sorted.
+/// Replaces the content of `workers` with the names of the workers that have device maps, sorted.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_rpc_options_list_mapped_workers(
     options: *const rdzv_rpc_options,
@@ -545,8 +549,8 @@ pub unsafe extern "C" fn rdzv_rpc_options_list_mapped_workers(
     }
 }
 
-/// The device map for calls to a worker replaces the content of the two lists: `from[i]` here is `to[i]`
-/// there, sorted by `from`. Both are empty where there is none.
+/// Replaces the content of the two lists with the device map for calls to a worker: local device `from[i]`
+/// maps to its device `to[i]`, sorted by `from`. Both lists are empty if there is no map.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_rpc_options_list_device_map(
     options: *const rdzv_rpc_options,

@@ -1,4 +1,4 @@
-//! Payloads that the program lends to the library.
+//! Payloads that the library borrows from the program.
 
 use crate::argument::bytes;
 use crate::fault::Fault;
@@ -6,7 +6,7 @@ use rendezvous_rpc::driver::calls::Payload;
 use std::ffi::c_void;
 use std::sync::Arc;
 
-/// Bytes of the program's that the library reads in place and releases when it no longer needs them.
+/// Bytes of the program that the library reads in place and releases when it no longer needs them.
 struct Borrowed {
     data: *const u8,
     len: usize,
@@ -14,7 +14,7 @@ struct Borrowed {
     user_data: *mut c_void,
 }
 
-// SAFETY: the header tells that the bytes are read, and given back, on any thread.
+// SAFETY: the header says that the bytes are read and released on any thread.
 unsafe impl Send for Borrowed {}
 // SAFETY: as above; no thread changes them.
 unsafe impl Sync for Borrowed {}
@@ -24,19 +24,19 @@ impl AsRef<[u8]> for Borrowed {
         if self.len == 0 {
             return &[];
         }
-        // SAFETY: the program promises that they stay until `release` is called.
+        // SAFETY: the program keeps the bytes valid until `release` is called.
         unsafe { std::slice::from_raw_parts(self.data, self.len) }
     }
 }
 
 impl Drop for Borrowed {
     fn drop(&mut self) {
-        // SAFETY: the function was given for this, and is called once.
+        // SAFETY: the function was supplied for this and is called once.
         unsafe { (self.release)(self.user_data) };
     }
 }
 
-/// Bytes from C: copied, or read in place if there is a `release`, which is called in every case.
+/// Converts bytes from C: copied, or read in place if there is a `release`, which is called in every case.
 pub(crate) unsafe fn payload(
     (data, len): (*const u8, usize),
     release: Option<unsafe extern "C" fn(user_data: *mut c_void)>,

@@ -1,4 +1,4 @@
-//! Backends of RPC groups, yours among them.
+//! Backends of RPC groups, including those in user code.
 
 use crate::argument::{bytes, invalid, rdzv_bytes, reference, reference_mut, text};
 use crate::buffer::rdzv_list;
@@ -35,54 +35,55 @@ use std::time::Duration;
 
 type Destroy = unsafe extern "C" fn(user_data: *mut c_void);
 
-/// Takes the answer of a backend of yours. Valid during the call only.
+/// Receives the answer of a backend in user code. Valid only during the call.
 #[derive(Debug, Default)]
 pub struct rdzv_rpc_answer {
     message: Option<String>,
     agent: Option<Made>,
     workers: Vec<WorkerInfo>,
-    /// The first thing that was wrong with what was answered.
+    /// First error found in the answer.
     flaw: Option<String>,
 }
 
-/// Who is to become a worker. Everything in it is valid during the call only.
+/// Request to create a worker. All its content is valid only during the call.
 #[repr(C)]
 #[derive(Debug)]
 pub struct rdzv_rpc_init_request {
-    /// Size of this struct in the library that made it, in bytes; later fields are absent when it is
-    /// smaller.
+    /// Size of this struct, in bytes, in the library that created it. If it is smaller than expected, later
+    /// fields are absent.
     pub struct_size: u32,
-    /// The worker's number.
+    /// Id of the worker.
     pub id: i32,
-    /// How many workers a static group has; -1 for a dynamic one.
+    /// Number of workers of a static group; -1 for a dynamic one.
     pub world_size: i32,
-    /// Not used; 0.
+    /// Reserved; 0.
     pub reserved: u32,
-    /// The worker's name. UTF-8, not NUL-terminated.
+    /// Name of the worker. UTF-8, not NUL-terminated.
     pub name: *const u8,
-    /// Its length.
+    /// Length of `name` in bytes.
     pub name_len: usize,
-    /// Where the workers find each other; nothing else is beneath its prefix. `rdzv_store_clone` makes a
-    /// handle to keep.
+    /// Store over which the workers find each other; its prefix is for this group alone. To keep it, create
+    /// a handle with `rdzv_store_clone`.
     pub store: *const rdzv_store,
 }
 
-/// A backend in user code. Its functions are called on the thread that makes options or a worker (a worker
-/// for an event loop is made, and shut down, on a thread of the library's); they may block, and must not
-/// throw. Each returns `RDZV_OK`, or why it does not do it: any status of this header.
+/// RPC backend in user code. Its functions are called on the thread that creates options or a worker (a
+/// worker for an event loop is created, and shut down, on a library thread). They may block and must not
+/// throw. Each returns `RDZV_OK`, or any other status of this header as the reason for failure.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct rdzv_rpc_backend_vtable {
     /// `sizeof(rdzv_rpc_backend_vtable)`.
     pub struct_size: u32,
-    /// Not used; 0.
+    /// Reserved; 0.
     pub reserved: u32,
     /// Passed to all functions.
     pub user_data: *mut c_void,
-    /// Looks at options of the backend's own, as texts, and may change `options`, which have timeout and
-    /// way to meet. Without any it must succeed: it is asked so whenever a backend is looked for. The
-    /// texts are kept with the options (`rdzv_rpc_options_list_extra`). May be NULL, when there are no
-    /// options of its own. It must not ask this library for options or workers: that is `RDZV_REENTRANT`.
+    /// Reads backend-specific options, as texts, and may change `options`, which have the timeout and the
+    /// URL. It must succeed without any texts: the library calls it so when it looks for a backend. The
+    /// texts are kept with the options (`rdzv_rpc_options_list_extra`). May be NULL if there are no
+    /// backend-specific options. It must not request options or workers from this library, which returns
+    /// `RDZV_REENTRANT`.
     pub construct_options: Option<
         unsafe extern "C" fn(
             user_data: *mut c_void,
@@ -93,9 +94,9 @@ pub struct rdzv_rpc_backend_vtable {
             answer: *mut rdzv_rpc_answer,
         ) -> rdzv_status,
     >,
-    /// Makes a worker, which is of its group when this returns, and answers it with
-    /// `rdzv_rpc_answer_set_agent`. `handlers` is never NULL; `rdzv_rpc_handlers_clone` makes one to
-    /// keep, and `rdzv_rpc_handlers_dispatch` has them answer. Must not be NULL.
+    /// Creates a worker, which is a member of its group when this returns, and passes it to
+    /// `rdzv_rpc_answer_set_agent`. `handlers` is never NULL; `rdzv_rpc_handlers_clone` creates a handle to
+    /// keep, and `rdzv_rpc_handlers_dispatch` passes requests to the handlers. Must not be NULL.
     pub init: Option<
         unsafe extern "C" fn(
             user_data: *mut c_void,
@@ -105,31 +106,31 @@ pub struct rdzv_rpc_backend_vtable {
             answer: *mut rdzv_rpc_answer,
         ) -> rdzv_status,
     >,
-    /// Called once, when the context is gone and so are the handlers, URL rendezvous, agents, loops and RPC
-    /// workers that were made with it. Stores and servers of the context may outlive it, so that `user_data`
-    /// may own some. May be NULL.
+    /// Called once, after the context and all handlers, URL rendezvous, agents, loops and RPC workers that
+    /// were created with it have been freed. Stores and servers of the context may outlive it, so
+    /// `user_data` may own some. May be NULL.
     pub destroy: Option<unsafe extern "C" fn(user_data: *mut c_void)>,
 }
 
-/// A worker in user code. Its functions are called on the threads that call the worker, by several at a
-/// time; they must not throw. Each returns `RDZV_OK`, or why it does not do it: any status of this header.
-/// None of them may itself call, list or shut down the worker that it is of: that is `RDZV_REENTRANT`.
-/// Handlers and callbacks that they run may.
+/// Worker in user code. Its functions are called on the threads that use the worker, several at a time;
+/// they must not throw. Each returns `RDZV_OK`, or any other status of this header as the reason for
+/// failure. They must not call, list or shut down their own worker, which returns `RDZV_REENTRANT`.
+/// Handlers and callbacks that they run may do so.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct rdzv_rpc_agent_vtable {
     /// `sizeof(rdzv_rpc_agent_vtable)`.
     pub struct_size: u32,
-    /// Not used; 0.
+    /// Reserved; 0.
     pub reserved: u32,
     /// Passed to all functions.
     pub user_data: *mut c_void,
-    /// Begins a call, and does not wait for its end. What `call` points at is valid until this returns,
-    /// and its `release` is NULL. `responder` is for what comes of it, from any thread, at the latest
-    /// when its time is up; NULL: nobody wants an answer. It is the code's if this returns `RDZV_OK`, and
-    /// else the library's. `rdzv_rpc_responder_is_wanted` tells when the caller gives the call up.
-    /// `rdzv_rpc_handlers_dispatch_to` has a handler of this process answer. Not called once `shutdown` has
-    /// returned: such calls are `RDZV_RPC_NO_MEMBER`. Must not be NULL.
+    /// Starts a call and does not wait for its end. `call` and its pointers are valid until this returns,
+    /// and its `release` is NULL. `responder` receives the outcome, from any thread, by the end of the
+    /// call's timeout; NULL: no answer is wanted. User code owns `responder` if this returns `RDZV_OK`;
+    /// otherwise the library keeps it. `rdzv_rpc_responder_is_wanted` returns 0 once the caller has
+    /// abandoned the call. `rdzv_rpc_handlers_dispatch_to` lets a handler of this process answer. Not
+    /// called after `shutdown` has returned: such calls fail with `RDZV_RPC_NO_MEMBER`. Must not be NULL.
     pub call: Option<
         unsafe extern "C" fn(
             user_data: *mut c_void,
@@ -137,16 +138,16 @@ pub struct rdzv_rpc_agent_vtable {
             responder: *mut rdzv_rpc_responder,
         ) -> rdzv_status,
     >,
-    /// Answers who is in the group, with `rdzv_rpc_answer_add_worker` for each. Must not be NULL.
+    /// Lists the workers of the group: calls `rdzv_rpc_answer_add_worker` for each. Must not be NULL.
     pub list_workers:
         Option<unsafe extern "C" fn(user_data: *mut c_void, answer: *mut rdzv_rpc_answer) -> rdzv_status>,
-    /// Ends the worker, `RDZV_RPC_GRACEFUL` or `RDZV_RPC_ABRUPT`. When it returns, the worker has ended,
-    /// whatever it returns: `call` is not called any more, and the handlers that `init` was given are not
-    /// dispatched to. `shutdown` itself is called again when it was called before. Must not be NULL.
+    /// Ends the worker; `how` is `RDZV_RPC_GRACEFUL` or `RDZV_RPC_ABRUPT`. When it returns, the worker has
+    /// ended, whatever the status: `call` is no longer called, and the handlers that `init` received get no
+    /// more requests. `shutdown` itself is called again if the worker is shut down again. Must not be NULL.
     pub shutdown: Option<
         unsafe extern "C" fn(user_data: *mut c_void, how: i32, answer: *mut rdzv_rpc_answer) -> rdzv_status,
     >,
-    /// Called once, when the worker is gone and none of its functions is under way. May be NULL.
+    /// Called once, when the worker has been freed and none of its functions is in progress. May be NULL.
     pub destroy: Option<unsafe extern "C" fn(user_data: *mut c_void)>,
 }
 
@@ -170,14 +171,14 @@ const NO_AGENT: rdzv_rpc_agent_vtable = rdzv_rpc_agent_vtable {
     destroy: None,
 };
 
-/// What code of the program's calls its own, and how it takes that back once it is the library's.
+/// State that user code owns, and the function that destroys it once the library owns it.
 #[derive(Debug)]
 struct Owned {
     user_data: *mut c_void,
     destroy: OnceLock<Destroy>,
 }
 
-// SAFETY: the header tells that the functions are called on any thread, by several at a time.
+// SAFETY: the header says that any thread may call the functions, several at a time.
 unsafe impl Send for Owned {}
 // SAFETY: as above.
 unsafe impl Sync for Owned {}
@@ -197,12 +198,12 @@ struct BackendCode {
     name: String,
 }
 
-// SAFETY: of the vtable only the functions are used, as the header tells.
+// SAFETY: only the functions of the vtable are used, on any thread, as the header says.
 unsafe impl Send for BackendCode {}
 // SAFETY: as above.
 unsafe impl Sync for BackendCode {}
 
-/// Why code of the program's did not do it, if it did not.
+/// Returns the status and message with which user code failed, if it did.
 fn refusal(
     plugin: &str,
     status: rdzv_status,
@@ -278,7 +279,7 @@ impl RpcBackend for BackendCode {
         let given = options.extra_options::<Given>().cloned().unwrap_or_default();
         let has_ended = Arc::<AtomicBool>::default();
         let handlers = rdzv_rpc_handlers::of(&given.entries, Arc::clone(&has_ended));
-        // What the code waits for at its store ends; where else it waits is its own affair.
+        // Only the waits on this store are cancelled; the library cannot cancel other waits of user code.
         let cancelled = store.for_one_call();
         let _watch = call.watch(move || cancelled.cancel());
         let store = handle(store, given.shared.unwrap_or_default());
@@ -304,7 +305,7 @@ impl RpcBackend for BackendCode {
                 &raw mut answer,
             )
         };
-        // SAFETY: it was made above, and is lent no more.
+        // SAFETY: the handle was created above and is no longer borrowed.
         unsafe { guard::free(store) };
         if let Some((status, message)) = refusal(&self.name, status, &mut answer) {
             return Err(RpcInitError::Foreign { status, message });
@@ -315,14 +316,14 @@ impl RpcBackend for BackendCode {
     }
 }
 
-/// A worker that a backend has just made.
+/// Worker that a backend has just created.
 #[derive(Debug)]
 struct Made {
     owned: Owned,
     vtable: rdzv_rpc_agent_vtable,
 }
 
-/// A worker in code of the program's.
+/// Worker in user code.
 #[derive(Debug)]
 pub(crate) struct AgentCode {
     owned: Owned,
@@ -333,7 +334,7 @@ pub(crate) struct AgentCode {
     has_ended: Arc<AtomicBool>,
 }
 
-// SAFETY: of the vtable only the functions are used, as the header tells.
+// SAFETY: only the functions of the vtable are used, on any thread, as the header says.
 unsafe impl Send for AgentCode {}
 // SAFETY: as above.
 unsafe impl Sync for AgentCode {}
@@ -343,18 +344,21 @@ impl AgentCode {
         self.rpc_timeout
     }
 
+    /// Refuses a call from this worker's own functions.
+    ///
     /// # Errors
-    /// One of this worker's own functions is the caller: it would call itself without end.
+    ///
+    /// The caller is one of this worker's own functions, which would recurse without end.
     pub(crate) fn refuse_recursion(&self) -> Result<(), Fault> {
         if !is_inside(std::ptr::from_ref(self).addr()) {
             return Ok(());
         }
         let message =
-            format!("RPC backend {}: a function of {} used the worker that it is of", self.backend, self.me);
+            format!("RPC backend {}: a function of {} used its own worker", self.backend, self.me);
         Err(Fault::new(RDZV_REENTRANT, message))
     }
 
-    /// Goes into this worker's own code.
+    /// Enters this worker's own code.
     fn enter(&self) -> Result<Inside, Fault> {
         self.refuse_recursion()?;
         Ok(enter(std::ptr::from_ref(self).addr()))
@@ -368,7 +372,8 @@ impl AgentCode {
         self.enter().map_err(foreign)
     }
 
-    /// Begins a call; `completion` is told its outcome, unless this fails. Errors name handler and callee.
+    /// Starts a call and passes its outcome to `completion`, unless this fails. Errors name handler and
+    /// callee.
     pub(crate) fn call(
         &self,
         spec: &CallSpec<'_>,
@@ -415,7 +420,7 @@ impl AgentCode {
             return Ok(());
         }
         if !responder.is_null() {
-            // SAFETY: it was boxed above, and the code did not take it.
+            // SAFETY: it was boxed above, and user code did not take ownership.
             unsafe { Box::from_raw(responder) }.forget();
         }
         let mut none = rdzv_rpc_answer::default();
@@ -470,11 +475,11 @@ impl RpcWorker for AgentCode {
     }
 }
 
-/// Registers an RPC backend in user code under the name `backend`, which is exact; `vtable` is copied. The
-/// newest comes first where one is looked for by options. On success the library owns `user_data`, until it
-/// calls `destroy`; on failure it stays yours.
+/// Registers an RPC backend in user code under the name `backend`, which is matched exactly; `vtable` is
+/// copied. When the library looks for a backend by its options, it tries the newest first. On success the
+/// library owns `user_data` until it calls `destroy`; on failure the caller keeps it.
 ///
-/// Errors: `RDZV_ALREADY_REGISTERED` when anybody has the name, be it the same code.
+/// Errors: `RDZV_ALREADY_REGISTERED` if the name is registered, even with the same code.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_context_register_rpc_backend(
     context: *const rdzv_context,
@@ -507,7 +512,7 @@ pub unsafe extern "C" fn rdzv_context_register_rpc_backend(
     }
 }
 
-/// The names of the RPC backends of this context, the newest first; they replace the content of `names`.
+/// Lists the names of the context's RPC backends, the newest first; they replace the content of `names`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_context_list_rpc_backends(
     context: *const rdzv_context,
@@ -527,8 +532,8 @@ pub unsafe extern "C" fn rdzv_context_list_rpc_backends(
     }
 }
 
-/// The options of the backend's own that these options were made with: names and values replace the content
-/// of the two lists. For the `init` of a backend of yours.
+/// Replaces the content of the two lists with the names and values of the backend-specific options with
+/// which these options were created. For the `init` of a backend in user code.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_rpc_options_list_extra(
     options: *const rdzv_rpc_options,
@@ -552,13 +557,13 @@ pub unsafe extern "C" fn rdzv_rpc_options_list_extra(
     }
 }
 
-/// Fills an answer; what is wrong is told to whoever asked. NULL is nobody's answer.
+/// Fills an answer and records an error for the caller of the user code. NULL is ignored.
 unsafe fn on_done(
     answer: *mut rdzv_rpc_answer,
     body: impl FnOnce(&mut rdzv_rpc_answer) -> Result<(), Fault>,
 ) {
     guard::quiet((), || {
-        // SAFETY: NULL, or the answer of the call that is under way.
+        // SAFETY: NULL, or the answer of the call in progress.
         let Some(answer) = (unsafe { answer.as_mut() }) else { return };
         if let Err(fault) = body(answer) {
             answer.flaw.get_or_insert_with(|| fault.message.clone());
@@ -566,8 +571,8 @@ unsafe fn on_done(
     });
 }
 
-/// Tells in words why the function failed, in UTF-8; they are the error's message. For use within the
-/// functions of a backend of yours, as those that follow.
+/// Sets the message of the error, in UTF-8, for a function that fails. This and the functions that follow
+/// are for use inside the functions of a backend in user code.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_rpc_answer_set_message(
     answer: *mut rdzv_rpc_answer,
@@ -584,7 +589,7 @@ pub unsafe extern "C" fn rdzv_rpc_answer_set_message(
     }
 }
 
-/// Answers one worker of the group.
+/// Adds one worker of the group to the answer.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_rpc_answer_add_worker(
     answer: *mut rdzv_rpc_answer,
@@ -603,9 +608,9 @@ pub unsafe extern "C" fn rdzv_rpc_answer_add_worker(
     }
 }
 
-/// Answers a worker that is of its group; `vtable` is copied, and the library owns its `user_data`, until it
-/// calls `destroy`, whatever becomes of the call. A vtable in which something is missing is not taken: the
-/// caller gets `RDZV_INVALID_ARGUMENT`, and its `user_data` stays yours.
+/// Sets a worker that is a member of its group as the answer. `vtable` is copied, and the library owns its
+/// `user_data` until it calls `destroy`, whatever the outcome of the call. If a mandatory entry of the
+/// vtable is missing, the caller gets `RDZV_INVALID_ARGUMENT` and `user_data` stays with the user code.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_rpc_answer_set_agent(
     answer: *mut rdzv_rpc_answer,

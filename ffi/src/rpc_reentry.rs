@@ -1,18 +1,18 @@
-//! Which code of an RPC backend of the program's a thread is in, and what that may not use.
+//! Detection of calls from inside the functions of an RPC backend in user code.
 
 use crate::fault::Fault;
 use crate::status::RDZV_REENTRANT;
 use std::cell::{Cell, RefCell};
 
 thread_local! {
-    /// Whether this thread is in code of the program's that makes options, which may ask nothing of RPC.
+    /// True while this thread is in user code that creates options, which may not use RPC.
     static MAKES_OPTIONS: Cell<bool> = const { Cell::new(false) };
-    /// The workers whose own code this thread is in, the innermost last. Not that of handlers and callbacks that such
-    /// code calls.
+    /// Workers in whose own code this thread is, the innermost last. Code of handlers and callbacks that
+    /// such code calls does not count.
     static IN_CODE_OF: RefCell<Vec<usize>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Puts back what this thread was in before.
+/// Restores the previous workers of this thread.
 struct Restore(Vec<usize>);
 
 impl Drop for Restore {
@@ -27,7 +27,7 @@ pub(crate) fn outside_workers(run: impl FnOnce()) {
     run();
 }
 
-/// This thread is in a worker's own code as long as it lives.
+/// Marks this thread as being in a worker's own code until it is dropped.
 pub(crate) struct Inside;
 
 impl Drop for Inside {
@@ -36,18 +36,18 @@ impl Drop for Inside {
     }
 }
 
-/// Goes into the own code of the worker with this address.
+/// Enters the own code of the worker with this address.
 pub(crate) fn enter(worker: usize) -> Inside {
     IN_CODE_OF.with_borrow_mut(|inside| inside.push(worker));
     Inside
 }
 
-/// Whether this thread is in the own code of the worker with this address.
+/// Returns true if this thread is in the own code of the worker with this address.
 pub(crate) fn is_inside(worker: usize) -> bool {
     IN_CODE_OF.with_borrow(|inside| inside.contains(&worker))
 }
 
-/// Runs code of the program's that makes options.
+/// Runs user code that creates options.
 pub(crate) fn making_options<R>(make: impl FnOnce() -> R) -> R {
     let outer = MAKES_OPTIONS.replace(true);
     let made = make();
@@ -55,11 +55,14 @@ pub(crate) fn making_options<R>(make: impl FnOnce() -> R) -> R {
     made
 }
 
+/// Refuses a call from user code that creates options.
+///
 /// # Errors
-/// A backend that makes options is the caller.
+///
+/// The caller is a backend that creates options.
 pub(crate) fn refuse_reentry() -> Result<(), Fault> {
     if MAKES_OPTIONS.get() {
-        return Err(Fault::new(RDZV_REENTRANT, "an RPC backend asked for options while it makes some"));
+        return Err(Fault::new(RDZV_REENTRANT, "an RPC backend requested options while creating some"));
     }
     Ok(())
 }

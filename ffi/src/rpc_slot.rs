@@ -1,7 +1,7 @@
-//! Where a context keeps its RPC.
+//! Slot in which a context keeps its RPC state.
 
 use rendezvous_rpc::driver::group::RpcContext;
 use std::sync::OnceLock;
 
-/// The RPC of a context, which is there once it is asked for.
+/// RPC state of a context, created on first use.
 pub(crate) type RpcSlot = OnceLock<RpcContext>;

@@ -6,13 +6,13 @@ use rendezvous_rpc::membership::observer::Seen;
 use rendezvous_rpc::name::WorkerInfo;
 use std::ptr::null;
 
-/// Workers in the order of their numbers. Any thread may read it.
+/// List of workers, ordered by id. Any thread may read it.
 #[derive(Debug, Default)]
 pub struct rdzv_rpc_workers {
     pub(crate) workers: Vec<Listed>,
 }
 
-/// One of them. Nothing that C sees.
+/// Worker in a list. Not visible to C.
 #[derive(Debug)]
 pub(crate) struct Listed {
     name: String,
@@ -47,15 +47,15 @@ pub unsafe extern "C" fn rdzv_rpc_workers_free(workers: *mut rdzv_rpc_workers) {
     unsafe { guard::free(workers) };
 }
 
-/// How many workers. 0 for NULL.
+/// Returns the number of workers; 0 for NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_rpc_workers_count(workers: *const rdzv_rpc_workers) -> usize {
     // SAFETY: NULL or valid, as the header requires.
     unsafe { guard::read(workers, 0, |of| of.workers.len()) }
 }
 
-/// The name of the worker at `index` (from 0), its length in `*len` unless `len` is NULL. The string is not
-/// NUL-terminated and is valid as long as the list. NULL beyond the last.
+/// Returns the name of the worker at `index` (from 0) and writes its length to `*len` unless `len` is NULL.
+/// The string is not NUL-terminated and is valid as long as the list. Returns NULL past the end.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_rpc_workers_name(
     workers: *const rdzv_rpc_workers,
@@ -70,15 +70,16 @@ pub unsafe extern "C" fn rdzv_rpc_workers_name(
     }
 }
 
-/// The number of the worker at `index`; -1 beyond the last.
+/// Returns the id of the worker at `index`; -1 past the end.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_rpc_workers_id(workers: *const rdzv_rpc_workers, index: usize) -> i32 {
     // SAFETY: NULL or valid, as the header requires.
     unsafe { guard::read(workers, -1, |of| of.workers.get(index).map_or(-1, |worker| i32::from(worker.id))) }
 }
 
-/// Where the worker at `index` takes calls, as its name is given. Length 0 where nobody has written it yet,
-/// and in lists of a backend of yours.
+/// Returns the address on which the worker at `index` accepts calls, in the same form as
+/// `rdzv_rpc_workers_name`. The length is 0 if the address has not been published yet, and in lists of a
+/// backend in user code.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_rpc_workers_address(
     workers: *const rdzv_rpc_workers,

@@ -138,7 +138,7 @@ pub unsafe extern "C" fn rdzv_server_options_set_listen_fd(
         guard::call(error, || {
             let options = reference_mut(options, "options")?;
             if fd < 0 {
-                return Err(invalid(format!("`fd` is {fd}, which no descriptor is")));
+                return Err(invalid(format!("`fd` is {fd}, which is not a descriptor")));
             }
             // SAFETY: duplicating a number that is no descriptor fails with an error and does nothing else.
             let duplicate = BorrowedFd::borrow_raw(fd).try_clone_to_owned();

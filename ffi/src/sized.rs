@@ -13,7 +13,7 @@ pub(crate) unsafe fn given_size<T>(pointer: *const T, first_size: usize, name: &
     let given = unsafe { pointer.cast::<u32>().read() } as usize;
     if given < first_size {
         return Err(invalid(format!(
-            "`{name}.struct_size` is {given}, and at least {first_size} bytes are due"
+            "`{name}.struct_size` is {given}; it must be at least {first_size}"
         )));
     }
     Ok(given)

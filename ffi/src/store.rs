@@ -107,7 +107,7 @@ pub(crate) fn timeout(timeout_ms: i64) -> Result<Timeout, Fault> {
         0 => Ok(Timeout::Once),
         1.. => Ok(Timeout::After(Duration::from_millis(timeout_ms.unsigned_abs()))),
         _ => Err(invalid(format!(
-            "`timeout_ms` is {timeout_ms}: above 0, or 0 to look once, or -1 for the default"
+            "`timeout_ms` is {timeout_ms}: it must be above 0, or 0 to try once, or -1 for the default"
         ))),
     }
 }

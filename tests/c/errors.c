@@ -55,7 +55,7 @@ void errors_of_native_stores_name_operation_and_key(void) {
   CHECK(rdzv_error_elapsed_ms(details) >= 50);
   if (strstr(rdzv_error_message(details), "counted") != NULL) FAIL("%s", rdzv_error_message(details));
   check_failure(__FILE__, __LINE__, "barrier", ended, details,
-                (struct failure){RDZV_TIMED_OUT, "barrier", peer, "waiting", "2 did not come"});
+                (struct failure){RDZV_TIMED_OUT, "barrier", peer, "waiting", "2 did not arrive"});
   rdzv_error_free(details);
 
   OK(rdzv_store_set(store, TEXT("text"), TEXT("abc"), -1, &error));
