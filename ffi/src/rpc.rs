@@ -121,9 +121,9 @@ impl rdzv_rpc {
     }
 
     fn tcp(&self, what: &str) -> Result<&RpcAgent, Fault> {
-        self.agent.tcp().ok_or_else(|| {
-            Fault::new(RDZV_UNSUPPORTED, format!("a backend in user code has no {what}"))
-        })
+        self.agent
+            .tcp()
+            .ok_or_else(|| Fault::new(RDZV_UNSUPPORTED, format!("a backend in user code has no {what}")))
     }
 }
 

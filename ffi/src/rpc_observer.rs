@@ -117,7 +117,9 @@ pub unsafe extern "C" fn rdzv_rpc_observer_next(
             let next = of.observer.next_unless(span(timeout_ms, Timeouts::default().call)?, &cancellable);
             let next = next.map_err(|error| observer_fault(&error))?;
             if next.is_none() && cancellable.is_cancelled() {
-                return Err(Fault::new(RDZV_CANCELLED, "waiting for an observation was cancelled").during("observe"));
+                return Err(
+                    Fault::new(RDZV_CANCELLED, "waiting for an observation was cancelled").during("observe")
+                );
             }
             let (kind, worker, index) = match &next {
                 None => (RDZV_RPC_OBSERVATION_NONE, None, ""),

@@ -353,8 +353,7 @@ impl AgentCode {
         if !is_inside(std::ptr::from_ref(self).addr()) {
             return Ok(());
         }
-        let message =
-            format!("RPC backend {}: a function of {} used its own worker", self.backend, self.me);
+        let message = format!("RPC backend {}: a function of {} used its own worker", self.backend, self.me);
         Err(Fault::new(RDZV_REENTRANT, message))
     }
 

@@ -12,9 +12,7 @@ pub(crate) unsafe fn given_size<T>(pointer: *const T, first_size: usize, name: &
     // SAFETY: the caller promises that `struct_size`, which stands first, can be read. Nothing else is touched.
     let given = unsafe { pointer.cast::<u32>().read() } as usize;
     if given < first_size {
-        return Err(invalid(format!(
-            "`{name}.struct_size` is {given}; it must be at least {first_size}"
-        )));
+        return Err(invalid(format!("`{name}.struct_size` is {given}; it must be at least {first_size}")));
     }
     Ok(given)
 }
