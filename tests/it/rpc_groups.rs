@@ -120,7 +120,7 @@ fn a_killed_worker_of_a_static_group_does_not_come_back() {
     workers[0].hears("PeerDied { worker: WorkerInfo { name: 'w2'");
     let again = Worker::start(&url, "w2", 2, 3, &["20"]).says();
     assert!(again.contains("w2 is not unique: the static group has begun with w2 (id 2)"), "{again}");
-    assert!(again.ends_with("to go on, start all its workers again with keys of their own"), "{again}");
+    assert!(again.ends_with("restart all its workers with another key prefix"), "{again}");
 }
 
 #[test]

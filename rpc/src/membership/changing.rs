@@ -244,7 +244,7 @@ impl ChangingGroup {
     /// Time of the next [`Input::Tick`]; `None` if none is needed.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Instant> {
-        let waits = matches!(self.phase, Phase::Asking | Phase::Telling | Phase::Leaving);
+        let waits = matches!(self.phase, Phase::Asking | Phase::Notifying | Phase::Leaving);
         let token =
             self.token.poll_timeout().filter(|_| self.phase != Phase::Member && self.in_flight.is_none());
         let doubts = self.has_suspects().then_some(self.doubts_until);
@@ -323,7 +323,7 @@ impl ChangingGroup {
             | Phase::Addressing
             | Phase::Listing
             | Phase::Sweeping
-            | Phase::Telling => self.fail(MembershipError::Cancelled),
+            | Phase::Notifying => self.fail(MembershipError::Cancelled),
             // The join is complete for the others, or the member is already leaving.
             _ => {}
         }
@@ -408,7 +408,7 @@ impl ChangingGroup {
                     None => self.asked_everyone(),
                 }
             }
-            Phase::Telling => {
+            Phase::Notifying => {
                 let missing = self.peers.iter().find(|peer| peer.announced == Announced::Pending);
                 match missing.map(|peer| peer.worker.clone()) {
                     Some(worker) if is_late => self.unanswered(worker, "the deadline passed"),
@@ -452,7 +452,7 @@ impl ChangingGroup {
                 self.outputs.extend(being_asked.map(|peer| Output::Ask(peer.location())));
             }
             Phase::Doubting => self.suspect_all(),
-            Phase::Telling => self.push_all(),
+            Phase::Notifying => self.push_all(),
             Phase::Leaving => self.announce_leave(),
             Phase::Unlocking => self.enter(),
             Phase::Member => self.outputs.push_back(Output::Joined),
@@ -514,7 +514,7 @@ impl ChangingGroup {
             Phase::Queueing
             | Phase::Asking
             | Phase::Doubting
-            | Phase::Telling
+            | Phase::Notifying
             | Phase::Unlocking
             | Phase::Member
             | Phase::LeaveQueueing

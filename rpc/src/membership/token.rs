@@ -175,7 +175,7 @@ impl Token {
                 next_beat()
             }
             TokenState::Looking => StoreStep::Get { key: keys::alive(&self.holder) },
-            TokenState::Dooming => compare(&keys::alive(&self.holder), self.seen_beat(), &self.revocation()),
+            TokenState::Revoking => compare(&keys::alive(&self.holder), self.seen_beat(), &self.revocation()),
             TokenState::Seizing => compare(keys::TOKEN, &self.holder, &self.local),
             TokenState::Tidying => {
                 StoreStep::Forget { key: keys::alive(&self.holder), expected: self.revocation() }
@@ -324,14 +324,14 @@ impl Token {
                     TokenEvent::Mine
                 }
             }
-            TokenState::Dooming if *value == *self.revocation() => TokenEvent::Mine,
+            TokenState::Revoking if *value == *self.revocation() => TokenEvent::Mine,
             TokenState::Seizing if *value == *self.local => {
                 self.victim = Some(self.holder.clone());
                 TokenEvent::MineOfDead
             }
             // If the key is deleted, no worker has the token, whatever the store replies.
             TokenState::Releasing if value.is_empty() || *value == *self.local => TokenEvent::Mine,
-            TokenState::Dooming | TokenState::Seizing | TokenState::Releasing => TokenEvent::Others,
+            TokenState::Revoking | TokenState::Seizing | TokenState::Releasing => TokenEvent::Others,
             _ => return None,
         })
     }

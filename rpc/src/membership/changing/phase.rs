@@ -24,7 +24,7 @@ pub enum Phase {
     /// Deletes the keys of dead members.
     Sweeping,
     /// Notifies the other members.
-    Telling,
+    Notifying,
     /// Returns the token.
     Unlocking,
     /// Is a member.
@@ -84,10 +84,10 @@ impl Phase {
             (Self::Probing, E::Done) => Self::Asking,
             (Self::Asking, E::AllAnswered) => Self::Writing,
             (Self::Writing, E::Done) => Self::Addressing,
-            (Self::Addressing, E::Done) | (Self::Telling, E::FoundDead) => Self::Listing,
+            (Self::Addressing, E::Done) | (Self::Notifying, E::FoundDead) => Self::Listing,
             (Self::Listing, E::Done) => Self::Sweeping,
-            (Self::Sweeping, E::Done) => Self::Telling,
-            (Self::Telling, E::AllAnswered) => Self::Unlocking,
+            (Self::Sweeping, E::Done) => Self::Notifying,
+            (Self::Notifying, E::AllAnswered) => Self::Unlocking,
             (Self::Unlocking, E::Token) => Self::Member,
             (Self::Member, E::Leave) => Self::LeaveQueueing,
             (Self::LeaveQueueing, E::Token) | (Self::Delisting, E::Raced) => Self::Rereading,
@@ -99,9 +99,10 @@ impl Phase {
             (Self::Leaving, E::AllAnswered)
             | (Self::Reading | Self::Locating | Self::Probing | Self::Asking, E::Fault) => Self::Closing,
             // Undoes what may be in the list or known to other members.
-            (Self::Writing | Self::Addressing | Self::Listing | Self::Sweeping | Self::Telling, E::Fault) => {
-                Self::Rereading
-            }
+            (
+                Self::Writing | Self::Addressing | Self::Listing | Self::Sweeping | Self::Notifying,
+                E::Fault,
+            ) => Self::Rereading,
             // What cannot be undone is left to the others, which will not reach this worker.
             (
                 Self::Rereading
@@ -124,7 +125,7 @@ impl Phase {
     pub const fn is_known(self) -> bool {
         matches!(
             self,
-            Self::Telling
+            Self::Notifying
                 | Self::Unlocking
                 | Self::Member
                 | Self::LeaveQueueing
@@ -160,7 +161,7 @@ mod tests {
         P::Addressing,
         P::Listing,
         P::Sweeping,
-        P::Telling,
+        P::Notifying,
         P::Unlocking,
         P::Member,
         P::LeaveQueueing,

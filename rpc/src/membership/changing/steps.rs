@@ -339,7 +339,7 @@ impl ChangingGroup {
             Err(NoAnswer::Unknown(message)) => {
                 let worker = peer.worker.clone();
                 // A member that leaves does not wait for those that do not respond.
-                if self.phase == Phase::Telling {
+                if self.phase == Phase::Notifying {
                     self.fail(MembershipError::Unanswered { worker, message });
                 }
             }

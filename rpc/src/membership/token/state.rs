@@ -19,7 +19,7 @@ pub enum TokenState {
     /// Reads the holder's heartbeat.
     Looking,
     /// Replaces the heartbeat of a dead holder, so that the holder learns of it if it resumes.
-    Dooming,
+    Revoking,
     /// Releases those that wait for the dead holder's token. This comes first, as where a token is returned: a worker
     /// that dies between the two steps leaves none waiting for the holder before it.
     Waking,
@@ -101,7 +101,7 @@ impl TokenState {
             | (Self::Waiting, E::Released)
             | (Self::Pausing, E::Due)
             | (Self::Looking, E::NotSilent)
-            | (Self::Dooming, E::Others)
+            | (Self::Revoking, E::Others)
             | (Self::Tidying, E::Done) => Self::Trying,
             (Self::Claiming, E::Others) => Self::Outwaiting,
             (Self::Claiming, E::OthersAlive) => Self::NotUnique,
@@ -113,8 +113,8 @@ impl TokenState {
             (Self::Trying, E::Deadline) => Self::Withdrawing,
             (Self::Waiting, E::TimedOut) | (Self::Pausing, E::LookDue) => Self::Refreshing,
             (Self::Refreshing, E::Mine) => Self::Looking,
-            (Self::Looking, E::Silent) => Self::Dooming,
-            (Self::Dooming, E::Mine) => Self::Waking,
+            (Self::Looking, E::Silent) => Self::Revoking,
+            (Self::Revoking, E::Mine) => Self::Waking,
             (Self::Waking, E::Done) => Self::Seizing,
             (Self::Waking, E::Due) | (Self::Seizing, E::Others) => Self::Tidying,
             (Self::Proving, E::Mine) | (Self::Clearing, E::Done) => Self::Unmarking,
@@ -159,7 +159,7 @@ mod tests {
         S::Pausing,
         S::Refreshing,
         S::Looking,
-        S::Dooming,
+        S::Revoking,
         S::Waking,
         S::Seizing,
         S::Tidying,
