@@ -203,204 +203,207 @@ const char *rdzv_version(void);
 // Byte strings as arguments.
 // -----------------------------------------------------------------------------------------------------------
 
-// A run of bytes that the caller owns. `data` may be NULL when `len` is 0.
+// Bytes that the caller owns. `data` may be NULL if `len` is 0.
 typedef struct {
-  // The first byte.
+  // First byte.
   const uint8_t *data;
-  // How many bytes.
+  // Number of bytes.
   size_t len;
 } rdzv_bytes;
 
 // -----------------------------------------------------------------------------------------------------------
-// Bytes that the library hands out: one reusable buffer, one reusable list.
+// Bytes that the library returns: a reusable buffer and a reusable list.
 // -----------------------------------------------------------------------------------------------------------
 
-// Holds a value that an operation read. Make one, pass it to as many calls as you like; each replaces its
-// content and reuses its memory. One thread at a time.
+// Buffer for a value that an operation reads. Create one and pass it to any number of calls; each call
+// replaces its content and reuses its memory. One thread at a time.
 typedef struct rdzv_buffer rdzv_buffer;
 
-// Holds several values or keys that an operation read. Reusable, like `rdzv_buffer`. One thread at a time.
+// List of values or keys that an operation reads. Reusable, like `rdzv_buffer`. One thread at a time.
 typedef struct rdzv_list rdzv_list;
 
-// An empty buffer, yours until `rdzv_buffer_free`. Never NULL: a process without memory is aborted.
+// Creates an empty buffer; the caller frees it with `rdzv_buffer_free`. Never NULL: the process is aborted
+// if it is out of memory.
 rdzv_buffer *rdzv_buffer_new(void);
 
 // Frees a buffer. NULL is ignored.
 void rdzv_buffer_free(rdzv_buffer *buffer);
 
-// The first byte; valid until the next call that fills or frees the buffer. Not NUL-terminated. NULL for
-// NULL.
+// Returns a pointer to the first byte, valid until the next call that fills or frees the buffer. Not
+// NUL-terminated. NULL for NULL.
 const uint8_t *rdzv_buffer_data(const rdzv_buffer *buffer);
 
-// How many bytes. 0 for NULL.
+// Returns the number of bytes; 0 for NULL.
 size_t rdzv_buffer_len(const rdzv_buffer *buffer);
 
-// An empty list, yours until `rdzv_list_free`. Never NULL: a process without memory is aborted.
+// Creates an empty list; the caller frees it with `rdzv_list_free`. Never NULL: the process is aborted if
+// it is out of memory.
 rdzv_list *rdzv_list_new(void);
 
 // Frees a list. NULL is ignored.
 void rdzv_list_free(rdzv_list *list);
 
-// How many items. 0 for NULL.
+// Returns the number of items; 0 for NULL.
 size_t rdzv_list_count(const rdzv_list *list);
 
-// The item at `index` (from 0), its length in `*len` unless `len` is NULL; NULL beyond the last. Valid
-// until the next call that fills or frees the list. Not NUL-terminated.
+// Returns the item at `index` (from 0) and writes its length to `*len` unless `len` is NULL; NULL if
+// `index` is out of range. Valid until the next call that fills or frees the list. Not NUL-terminated.
 const uint8_t *rdzv_list_item(const rdzv_list *list, size_t index, size_t *len);
 
 // -----------------------------------------------------------------------------------------------------------
 // Failures of calls.
 // -----------------------------------------------------------------------------------------------------------
 
-// The details of a failed call. Whoever receives one owns it and frees it with `rdzv_error_free`. Any thread
-// may read it. Strings that it hands out live as long as it does.
+// Details of a failed call. The function that receives one owns it and frees it with `rdzv_error_free`.
+// Any thread may read it. Strings that it returns are valid until it is freed.
 typedef struct rdzv_error rdzv_error;
 
 // -----------------------------------------------------------------------------------------------------------
-// What went wrong, for a C program to branch on and to print.
+// Error details for a C program to branch on and to print.
 // -----------------------------------------------------------------------------------------------------------
 
-// The short name of a status, such as `timed out`; `unknown status` for any other number. Never NULL;
-// static.
+// Returns the short name of a status, such as `timed out`, or `unknown status` for any other number. Never
+// NULL; the string is static.
 const char *rdzv_status_name(rdzv_status status);
 
-// Makes an error of a status and words in UTF-8, for code of yours that reports as the library does. Yours
-// until `rdzv_error_free`. Never NULL.
+// Creates an error from a status and a UTF-8 message, for user code that reports errors as the library
+// does. The caller frees it with `rdzv_error_free`. Never NULL.
 rdzv_error *rdzv_error_new(rdzv_status status, const uint8_t *message, size_t message_len);
 
-// A copy with all that is known, yours until `rdzv_error_free`: for an error that was only lent, as to a
-// callback. NULL for NULL.
+// Copies an error with all its details; the caller frees the copy with `rdzv_error_free`. For errors that
+// are valid during a callback only. NULL for NULL.
 rdzv_error *rdzv_error_clone(const rdzv_error *error);
 
-// Frees an error. NULL is no error.
+// Frees an error. NULL is ignored.
 void rdzv_error_free(rdzv_error *error);
 
-// The status that the failed call returned; `RDZV_OK` for NULL.
+// Returns the status that the failed call returned; `RDZV_OK` for NULL.
 rdzv_status rdzv_error_status(const rdzv_error *error);
 
-// One sentence that tells what failed, where, in which phase, after how long and why, in one line: control
-// characters of keys and names are written as escapes. Empty for NULL.
+// Returns a one-line message: what failed, on which peer, in which phase, after how long and why. Control
+// characters of keys and names are escaped. Empty for NULL.
 const char *rdzv_error_message(const rdzv_error *error);
 
-// The operation that failed, such as `get`. Empty when there is none, and for NULL.
+// Returns the operation that failed, such as `get`. Empty if there is none, and for NULL.
 const char *rdzv_error_operation(const rdzv_error *error);
 
-// The peer, as `HOST:PORT`. Empty when there is none, and for NULL.
+// Returns the peer as `HOST:PORT`. Empty if there is none, and for NULL.
 const char *rdzv_error_peer(const rdzv_error *error);
 
-// How far the operation had come: `resolving`, `connecting`, `greeting`, `sending`, `waiting` or
-// `receiving`. Empty when the failure came before any of them, and for NULL. An RPC call that had only
-// come to `connecting` or `sending` has reached no handler; one that was `waiting` may have been carried
-// out. Empty, too, for a call that was given up, or whose answer is too long: it may have been carried
-// out.
+// Returns the phase that the operation had reached: `resolving`, `connecting`, `greeting`, `sending`,
+// `waiting` or `receiving`. Empty if it failed before any of them, and for NULL. An RPC call in
+// `connecting` or `sending` has not reached a handler; one in `waiting` may have been executed. The phase
+// is also empty for an RPC call that was cancelled or whose answer is too long; such a call may have been
+// executed.
 const char *rdzv_error_phase(const rdzv_error *error);
 
-// Milliseconds from the call to the failure. 0 for NULL.
+// Returns the time from the call to the failure, in milliseconds. 0 for NULL.
 int64_t rdzv_error_elapsed_ms(const rdzv_error *error);
 
-// The operating system's error number (`errno`); 0 when there is none, and for NULL.
+// Returns the operating system's error number (`errno`); 0 if there is none, and for NULL.
 int32_t rdzv_error_os_error(const rdzv_error *error);
 
-// How many keys the error names: those that were given to the operation that failed, the first 64 at most. 0
+// Returns the number of keys in the error: those passed to the failed operation, the first 64 at most. 0
 // for NULL.
 size_t rdzv_error_key_count(const rdzv_error *error);
 
-// The key at `index` (from 0), its length in `*len` unless `len` is NULL; NULL beyond the last. Not
-// NUL-terminated. Lives as long as the error.
+// Returns the key at `index` (from 0) and writes its length to `*len` unless `len` is NULL; NULL if
+// `index` is out of range. Not NUL-terminated. Valid as long as the error.
 const uint8_t *rdzv_error_key(const rdzv_error *error, size_t index, size_t *len);
 
-// What stands behind the failure, in words that the message has too: the inner error of a rendezvous whose
-// connection failed, or whose state cannot be read; of an RPC call whose handler failed, the handler's words.
-// Empty when there is none, and for NULL.
+// Returns the underlying cause, which the message contains too: for a rendezvous whose connection failed
+// or whose state cannot be read, the inner error; for an RPC call whose handler failed, the handler's
+// message. Empty if there is none, and for NULL.
 const char *rdzv_error_cause(const rdzv_error *error);
 
-// How many ranks the error names: those that are known to be missing, 16 at most; of an RPC call the number
-// that it was for, where no worker is known to have it. 0 for NULL.
+// Returns the number of ranks in the error: the ranks known to be missing, 16 at most; for an RPC call to
+// an id that no known worker has, that id. 0 for NULL.
 size_t rdzv_error_rank_count(const rdzv_error *error);
 
-// The rank at `index` (from 0), in rising order; -1 beyond the last.
+// Returns the rank at `index` (from 0), in ascending order; -1 if `index` is out of range.
 int64_t rdzv_error_rank(const rdzv_error *error, size_t index);
 
-// How many nodes the error names: the names of its ranks, in their order, where the caller gave names to
-// ranks; of a barrier whose participants have names, those who did not come, 256 at most, or the one who
-// died; of an RPC call the worker that it was for; of an RPC group the worker that died, was not reached,
-// has the name, or whose devices do not fit, or those who had not done with their calls, 16 at most. 0
-// when there are none, and for NULL.
+// Returns the number of node names in the error; 0 if there are none, and for NULL. They are the names of
+// the ranks, in the same order, if the caller named its ranks. For a barrier with named participants, they
+// are those that did not arrive, 256 at most, or the one that died. For an RPC call, it is the callee. For
+// an RPC group, it is the worker that died, was not reached, already has the name, or has devices that do
+// not match; or the workers whose calls had not finished, 16 at most.
 size_t rdzv_error_node_count(const rdzv_error *error);
 
-// The node's name at `index` (from 0), its length in `*len` unless `len` is NULL; NULL beyond the last. Not
-// NUL-terminated. Lives as long as the error.
+// Returns the node name at `index` (from 0) and writes its length to `*len` unless `len` is NULL; NULL if
+// `index` is out of range. Not NUL-terminated. Valid as long as the error.
 const uint8_t *rdzv_error_node(const rdzv_error *error, size_t index, size_t *len);
 
-// Of `RDZV_COMPACTED`, the oldest revision that the server can tell of: read the keys afresh, and watch from
-// then on. 0 otherwise, and for NULL.
+// For `RDZV_COMPACTED`, returns the oldest revision whose changes the server still has: read the keys
+// again and watch from that revision on. 0 for other errors, and for NULL.
 uint64_t rdzv_error_revision(const rdzv_error *error);
 
-// The generation of a named barrier that was not released. 0 otherwise, and for NULL.
+// Returns the generation of a named barrier that was not released. 0 for other errors, and for NULL.
 uint64_t rdzv_error_generation(const rdzv_error *error);
 
 // -----------------------------------------------------------------------------------------------------------
-// The context: what the handles of one user of the library share, and nobody else.
+// Contexts: state shared by the handles of one user of the library.
 // -----------------------------------------------------------------------------------------------------------
 
-// Log level: something failed that needs a person. Levels are the lower the more important.
+// Log level: a failure that needs the attention of an operator. Lower levels are more important.
 #define RDZV_LOG_ERROR 1
 
-// Log level: a peer broke a rule, or something was given up.
+// Log level: a peer violated the protocol, or the library gave something up.
 #define RDZV_LOG_WARN 2
 
 // Log level: servers that start and stop.
 #define RDZV_LOG_INFO 3
 
-// Log level: every connection that comes and goes.
+// Log level: every connection that opens and closes.
 #define RDZV_LOG_DEBUG 4
 
-// Owns what handles share: the log sink, the registries of rendezvous backends and URL schemes, and the
-// stores that this process hosts for them. Nothing in the library is global; two contexts never meet. Any
-// thread. Handles made with a context keep what they need of it: it may be freed before them.
+// Owner of what handles share: the log sink, the registries of rendezvous backends and URL schemes, and
+// the stores that this process hosts for them. The library has no global state; two contexts share
+// nothing. Any thread may use a context. Handles keep what they need of their context, so it may be freed
+// before them.
 typedef struct rdzv_context rdzv_context;
 
-// One line for a log. Everything in it is valid during the call only.
+// Log line. It and everything that it points to are valid during the call only.
 typedef struct {
-  // Size of this struct in the library that made it, in bytes; later fields are absent when it is
-  // smaller.
+  // Size of this struct in the library that created it, in bytes; fields beyond that size are absent.
   uint32_t struct_size;
   // One of `RDZV_LOG_ERROR` to `RDZV_LOG_DEBUG`.
   int32_t level;
-  // The part of the library that speaks, such as `server`. NUL-terminated.
+  // Component of the library that logs, such as `server`. NUL-terminated.
   const char *target;
-  // The line, UTF-8, NUL-terminated.
+  // Text of the line, UTF-8, NUL-terminated.
   const char *message;
-  // Its length without the NUL.
+  // Length of `message` in bytes, without the NUL.
   size_t message_len;
 } rdzv_log_record;
 
-// Where log lines go. The library calls it on one thread of its own, so it may block; when it falls far
-// behind, lines are dropped and counted. It must not throw, and must not call functions on the context it
-// belongs to, or on handles of that: they return `RDZV_REENTRANT`, also while the context or its last handle
-// is being freed, and `rdzv_context_free` does nothing.
+// Receiver of log lines. The library calls it on one thread of its own, so it may block; if it falls too
+// far behind, lines are dropped and counted. It must not throw. It must not call functions on the context
+// it belongs to or on handles of that context: they return `RDZV_REENTRANT`, also while the context or its
+// last handle is being freed, and `rdzv_context_free` does nothing.
 typedef struct {
-  // `sizeof(rdzv_log_sink)`.
+  // Must be `sizeof(rdzv_log_sink)`.
   uint32_t struct_size;
-  // The least important level that is wanted, one of `RDZV_LOG_ERROR` to `RDZV_LOG_DEBUG`.
+  // Least important level to receive, one of `RDZV_LOG_ERROR` to `RDZV_LOG_DEBUG`.
   int32_t level_max;
   // Passed to both functions.
   void *user_data;
-  // Takes one line. Must not be NULL.
+  // Receives one line. Must not be NULL.
   void (*log)(void *user_data, const rdzv_log_record *record);
   // Called once, after the last line. May be NULL.
   void (*destroy)(void *user_data);
 } rdzv_log_sink;
 
-// Makes a context without a log sink. On success `*out` is yours until `rdzv_context_free`.
+// Creates a context without a log sink. On success the caller owns `*out` and frees it with
+// `rdzv_context_free`.
 rdzv_status rdzv_context_new(rdzv_context **out, rdzv_error **error);
 
-// Frees a context. Its log sink is destroyed when the last handle that was made with it is freed, after
-// the last line was written. NULL is ignored.
+// Frees a context. Its log sink is destroyed, after the last line was written, when the last handle made
+// with the context is freed. NULL is ignored.
 void rdzv_context_free(rdzv_context *context);
 
-// Sends the log lines of this context's handles to `sink`, which is copied. A context takes one sink,
-// once; without one nothing is logged anywhere. On success the library owns `user_data`, until it calls
+// Sends the log lines of this context's handles to `sink`, which is copied. A context accepts one sink,
+// once; without a sink the library logs nothing. On success the library owns `user_data` until it calls
 // `destroy`.
 rdzv_status rdzv_context_set_log_sink(rdzv_context *context, const rdzv_log_sink *sink, rdzv_error **error);
 
@@ -418,7 +421,7 @@ rdzv_status rdzv_context_set_log_sink(rdzv_context *context, const rdzv_log_sink
 // One thread at a time.
 typedef struct rdzv_server_options rdzv_server_options;
 
-// Options with every default: 127.0.0.1, a free port. On success `*out` is yours until
+// Options with every default: 127.0.0.1, a free port. On success the caller owns `*out` and frees it with
 // `rdzv_server_options_free`.
 rdzv_status rdzv_server_options_new(rdzv_server_options **out, rdzv_error **error);
 
@@ -508,8 +511,9 @@ typedef struct {
   uint64_t waiting;
 } rdzv_server_stats;
 
-// Binds and starts to serve; when it returns `RDZV_OK`, clients can connect. `context` may be NULL for a
-// fresh one, `options` NULL for the defaults. On success `*out` is yours until `rdzv_server_free`.
+// Binds and starts to serve; when it returns `RDZV_OK`, clients can connect. `context` may be NULL, which
+// creates a new one, `options` NULL for the defaults. On success the caller owns `*out` and frees it with
+// `rdzv_server_free`.
 //
 // Errors: `RDZV_ADDRESS_IN_USE`, `RDZV_UNREACHABLE` (the address is not one of this host),
 // `RDZV_UNRESOLVED`, `RDZV_INVALID_ARGUMENT` (an adopted descriptor that is no bound TCP socket),
@@ -549,7 +553,7 @@ void rdzv_server_free(rdzv_server *server);
 // with it as often as you like, free it. One thread at a time.
 typedef struct rdzv_store_options rdzv_store_options;
 
-// Options with every default, but no endpoint yet. On success `*out` is yours until
+// Options with every default, but no endpoint yet. On success the caller owns `*out` and frees it with
 // `rdzv_store_options_free`.
 rdzv_status rdzv_store_options_new(rdzv_store_options **out, rdzv_error **error);
 
@@ -615,17 +619,18 @@ rdzv_status rdzv_store_options_set_heartbeat(rdzv_store_options *options,
 // A client of a store.
 // -----------------------------------------------------------------------------------------------------------
 
-// A store: on a server (ours or PyTorch's), in a file, in this process, or in code of yours; and each of
-// them beneath a prefix. Any thread may use it, and a wait that is pending in one thread never delays
-// another. What an operation means is the same for all kinds, except where it is told. Over TCP each call
-// drives a connection of its own on the calling thread: 256 at a time for each handle, of which one is
-// left to calls that do not wait; beyond that they take turns, until their deadlines. Keys get the prefix
-// `/` on the wire, as those of PyTorch's clients do. No call waits for ever: `timeout_ms` is above 0, or 0
-// to look once, or -1 for the handle's default.
+// A store: on a server (ours or PyTorch's), in a file, in this process, or in user code; and each of them
+// beneath a prefix. Any thread may use it, and a wait that is pending in one thread never delays another.
+// What an operation means is the same for all kinds, except where it is told. Over TCP each call drives a
+// connection of its own on the calling thread: 256 at a time for each handle, of which one is left to
+// calls that do not wait; beyond that they take turns, until their deadlines. Keys get the prefix `/` on
+// the wire, as those of PyTorch's clients do. No call waits for ever: `timeout_ms` is above 0, or 0 to
+// look once, or -1 for the handle's default.
 typedef struct rdzv_store rdzv_store;
 
 // Connects to the store that `options` names, trying again until its connect timeout has passed. `context`
-// may be NULL for a fresh one. On success `*out` is yours until `rdzv_store_free`.
+// may be NULL, which creates a new one. On success the caller owns `*out` and frees it with
+// `rdzv_store_free`.
 //
 // Errors: `RDZV_INVALID_ARGUMENT` (no endpoint), and with the last cause when time was up: `RDZV_REFUSED`,
 // `RDZV_UNRESOLVED`, `RDZV_UNREACHABLE`, `RDZV_TIMED_OUT`, `RDZV_SERVER_GONE`, `RDZV_EXHAUSTED` (no
@@ -636,8 +641,8 @@ rdzv_status rdzv_store_connect(const rdzv_context *context,
                                rdzv_error **error);
 
 // A second, independent handle to the same store, with the same prefix; to a server it has a connection of
-// its own, and in a file it counts as one more store. On success `*out` is yours until `rdzv_store_free`.
-// Errors: those of the function that made the first.
+// its own, and in a file it counts as one more store. On success the caller owns `*out` and frees it with
+// `rdzv_store_free`. Errors: those of the function that made the first.
 rdzv_status rdzv_store_clone(const rdzv_store *store, rdzv_store **out, rdzv_error **error);
 
 // Closes and frees a store handle. No other call on it may be under way: cancel and wait for them first.
@@ -841,18 +846,18 @@ rdzv_status rdzv_store_ping(const rdzv_store *store, int64_t timeout_ms, rdzv_er
 // Stores without a server, and prefixes.
 // -----------------------------------------------------------------------------------------------------------
 
-// Opens the file at `path`, making it if it is missing, as a store that the FileStores of PyTorch ranks may
-// share. Whoever uses it is counted in it: when the last one is freed, and `world_size` or more have been by
-// then, the file is removed; with -1 it stays. A process that dies stays counted. `timeout_ms` is for
-// operations that name none, and for the opening; -1: 300,000. `context` may be NULL for a fresh one. On
-// success `*out` is yours until `rdzv_store_free`.
+// Opens the file at `path`, making it if it is missing, as a store that the FileStores of PyTorch ranks
+// may share. Whoever uses it is counted in it: when the last one is freed, and `world_size` or more have
+// been by then, the file is removed; with -1 it stays. A process that dies stays counted. `timeout_ms` is
+// for operations that name none, and for the opening; -1: 300,000. `context` may be NULL, which creates a
+// new one. On success the caller owns `*out` and frees it with `rdzv_store_free`.
 //
 // Others notice what is written within 10 ms. What they do in between is never lost: no increment and no
 // append. There are no queues.
 //
-// Errors: `RDZV_IO` (the path cannot be opened or written; `rdzv_error_os_error` tells why), `RDZV_CORRUPT`
-// (a file that is no store, or has a torn record), `RDZV_TIMED_OUT` (somebody keeps the file locked),
-// `RDZV_INVALID_ARGUMENT`, `RDZV_LIMIT_EXCEEDED`.
+// Errors: `RDZV_IO` (the path cannot be opened or written; `rdzv_error_os_error` tells why),
+// `RDZV_CORRUPT` (a file that is no store, or has a torn record), `RDZV_TIMED_OUT` (somebody keeps the
+// file locked), `RDZV_INVALID_ARGUMENT`, `RDZV_LIMIT_EXCEEDED`.
 rdzv_status rdzv_store_open_file(const rdzv_context *context,
                                  const uint8_t *path,
                                  size_t path_len,
@@ -861,9 +866,10 @@ rdzv_status rdzv_store_open_file(const rdzv_context *context,
                                  rdzv_store **out,
                                  rdzv_error **error);
 
-// Makes an empty store in this process, without server or file; `rdzv_store_clone` makes further handles of
-// it. It lives as long as its last handle. `timeout_ms` is for operations that name none; -1: 300,000.
-// `context` may be NULL for a fresh one. On success `*out` is yours until `rdzv_store_free`.
+// Makes an empty store in this process, without server or file; `rdzv_store_clone` makes further handles
+// of it. It lives as long as its last handle. `timeout_ms` is for operations that name none; -1: 300,000.
+// `context` may be NULL, which creates a new one. On success the caller owns `*out` and frees it with
+// `rdzv_store_free`.
 rdzv_status rdzv_store_new_hash(const rdzv_context *context,
                                 int64_t timeout_ms,
                                 rdzv_store **out,
@@ -872,9 +878,9 @@ rdzv_status rdzv_store_new_hash(const rdzv_context *context,
 // A handle whose keys are those beneath `prefix` in `store`: key `k` is `prefix/k` there, also when the
 // prefix is empty. It composes as PyTorch's PrefixStore: a prefix of a prefix stands behind the first; the
 // number of keys is that of the whole store; lists have the keys beneath the prefix only, without it;
-// barriers are those of `rdzv_store_barrier_by_keys`. The two handles share connections and what is pending,
-// so that cancelling the one's calls cancels the other's; either may be freed first. On success `*out` is
-// yours until `rdzv_store_free`.
+// barriers are those of `rdzv_store_barrier_by_keys`. The two handles share connections and what is
+// pending, so that cancelling the one's calls cancels the other's; either may be freed first. On success
+// the caller owns `*out` and frees it with `rdzv_store_free`.
 rdzv_status rdzv_store_with_prefix(const rdzv_store *store,
                                    const uint8_t *prefix,
                                    size_t prefix_len,
@@ -882,36 +888,37 @@ rdzv_status rdzv_store_with_prefix(const rdzv_store *store,
                                    rdzv_error **error);
 
 // -----------------------------------------------------------------------------------------------------------
-// Stores over the native protocol: revisions, prefixes, pages, barriers by name.
+// Stores over the native protocol: revisions, prefixes, pages and named barriers.
 // -----------------------------------------------------------------------------------------------------------
 
-// Connects to a server of ours over the native protocol, trying again until the connect timeout of `options`
-// has passed. The keys are those that `rdzv_store_connect` shows. All calls share one session and one
-// connection, which a thread of the library's drives; handles with prefixes, watches and leases keep the
-// session alive. It ends, and its leases and watches with it, when the last of them is freed, after the
-// grace of `options`; without that at once. `context` may be NULL for a fresh one. On success `*out` is
-// yours until `rdzv_store_free`.
+// Connects to a librendezvous server over the native protocol and retries until the connect timeout of
+// `options` has passed. The keys are the same as those of `rdzv_store_connect`. All calls share one
+// session and one connection, which a library thread drives. Handles with prefixes, watches and leases
+// keep the session alive. The session ends, with its leases and watches, when the last of these handles is
+// freed: after the grace period of `options`, or at once if none is set. `context` may be NULL, which
+// creates a new one. On success the caller owns `*out` and frees it with `rdzv_store_free`.
 //
-// Errors: as of `rdzv_store_connect`.
+// Errors: those of `rdzv_store_connect`.
 rdzv_status rdzv_store_connect_native(const rdzv_context *context,
                                       const rdzv_store_options *options,
                                       rdzv_store **out,
                                       rdzv_error **error);
 
-// Ends the session of a native store with a word to the server, and all that lives on it: leases with their
-// keys, watches, other handles. Nobody takes it for dead, and no grace passes. Later calls fail.
+// Ends the session of a native store gracefully, with everything that belongs to it: leases with their
+// keys, watches and other handles. The server does not report a death and no grace period passes. Later
+// calls fail.
 //
-// The store of a round is on the session of its node: this says goodbye for the node, which leaves the run,
-// and the others hear of it. Its handler makes a new session for the next call.
+// The store of a round uses the session of its node: ending it makes the node leave the run, and the other
+// nodes are notified. The node's handler opens a new session for its next call.
 //
-// Errors of this and all operations of native stores: those of `rdzv_store_set`; `RDZV_UNSUPPORTED`, whose
-// message names the kind, of a store of another one.
+// Errors of this and all other operations of native stores: those of `rdzv_store_set`; `RDZV_UNSUPPORTED`
+// for a store of another kind, which the message names.
 rdzv_status rdzv_store_end_session(const rdzv_store *store, int64_t timeout_ms, rdzv_error **error);
 
-// Waits for a key and reads its value into `value`, and the revision of the store that its last change made
-// into `*revision`. With `timeout_ms` 0 a key without a value is no failure: its revision is 0.
+// Waits for a key, copies its value to `value` and writes the store revision of its last change to
+// `*revision`. With `timeout_ms` 0, a key without a value is not an error: its revision is 0.
 //
-// Errors besides: `RDZV_TIMED_OUT` when the key was not set in time.
+// Also returns: `RDZV_TIMED_OUT` (the key was not set in time).
 rdzv_status rdzv_store_get_with_revision(const rdzv_store *store,
                                          const uint8_t *key,
                                          size_t key_len,
@@ -920,8 +927,8 @@ rdzv_status rdzv_store_get_with_revision(const rdzv_store *store,
                                          uint64_t *revision,
                                          rdzv_error **error);
 
-// The same for several keys at once: their values replace the content of `values`, in their order, and
-// `revisions` has room for `key_count` numbers.
+// Reads several keys at once, as `rdzv_store_get_with_revision` reads one. The values replace the content
+// of `values`, in the order of `keys`; `revisions` has space for `key_count` numbers.
 rdzv_status rdzv_store_multi_get_with_revisions(const rdzv_store *store,
                                                 const rdzv_bytes *keys,
                                                 size_t key_count,
@@ -930,9 +937,9 @@ rdzv_status rdzv_store_multi_get_with_revisions(const rdzv_store *store,
                                                 uint64_t *revisions,
                                                 rdzv_error **error);
 
-// Lists the first `count_max` keys, in byte order, that begin with `prefix` and come behind `after` (with
-// length 0: from the first on); they replace the content of `keys`. Whether others follow, 1 or 0, goes to
-// `*more`; the next page begins behind the last key of this one.
+// Lists, in byte order, the first `count_max` keys that begin with `prefix` and sort after `after` (length
+// 0: from the first key). They replace the content of `keys`. `*more` is 1 if more keys follow, else 0;
+// pass the last key of a page as `after` to get the next one.
 rdzv_status rdzv_store_list_keys_page(const rdzv_store *store,
                                       const uint8_t *prefix,
                                       size_t prefix_len,
@@ -944,10 +951,11 @@ rdzv_status rdzv_store_list_keys_page(const rdzv_store *store,
                                       int32_t *more,
                                       rdzv_error **error);
 
-// Removes all keys that begin with `prefix`, and queues too; `*count` gets the number of keys removed.
-// Keys of rounds that are over stay as they are; `*left`, which may be NULL, gets their number.
+// Deletes all keys and queues whose names begin with `prefix`; `*count` receives the number of keys
+// deleted. Keys of rounds that have ended are not deleted; `*left`, which may be NULL, receives their
+// number.
 //
-// Errors besides: `RDZV_STALE_ROUND` when `prefix` itself lies in a round that is over.
+// Also returns: `RDZV_STALE_ROUND` (`prefix` itself lies in a round that has ended).
 rdzv_status rdzv_store_delete_prefix(const rdzv_store *store,
                                      const uint8_t *prefix,
                                      size_t prefix_len,
@@ -956,17 +964,19 @@ rdzv_status rdzv_store_delete_prefix(const rdzv_store *store,
                                      int64_t *left,
                                      rdzv_error **error);
 
-// Arrives at a barrier under `name` (with length 0: the session's, which `rdzv_store_options_set_node`
-// gives) and waits for the others: those of these names, or `count` of them when `name_count` is 0. The
-// first to arrive says who is awaited and until when. Such a barrier is no key, and serves again and again,
-// in generations from 1 on; `generation` 0 is the one that is open or comes next. Which one it was goes to
-// `*released`, which may be NULL.
+// Arrives at a named barrier as participant `name` and waits for the other participants: those in `names`,
+// or any `count` of them if `name_count` is 0. With length 0, `name` is the session's name, set by
+// `rdzv_store_options_set_node`. The first participant to arrive determines the participants and the
+// deadline. A named barrier is not a key and can be reused: its generations are numbered from 1.
+// `generation` 0 means the open generation, or the next one if none is open. The generation that was
+// released goes to `*released`, which may be NULL.
 //
-// Errors besides: `RDZV_TIMED_OUT`, with the missing among the error's nodes as far as they are known;
-// `RDZV_BARRIER_BROKEN`, with who died there; `RDZV_CANCELLED`, also by `rdzv_store_cancel_named_barrier`;
-// the generation of these three is in `rdzv_error_generation`. `RDZV_CONFLICT` (others await other
-// participants), `RDZV_INVALID_ARGUMENT` (nobody awaits this name, or there is none), `RDZV_NOT_FOUND` (the
-// generation is not remembered, or not yet to come).
+// Also returns: `RDZV_TIMED_OUT` (the error's nodes list the missing participants as far as they are
+// known); `RDZV_BARRIER_BROKEN` (the error's nodes name the participant that died); `RDZV_CANCELLED`, also
+// after `rdzv_store_cancel_named_barrier`; for these three, `rdzv_error_generation` returns the
+// generation. `RDZV_CONFLICT` (the open generation expects other participants), `RDZV_INVALID_ARGUMENT`
+// (`name` is not one of the participants, or the caller has no name), `RDZV_NOT_FOUND` (the generation is
+// no longer remembered, or is still in the future).
 rdzv_status rdzv_store_named_barrier(const rdzv_store *store,
                                      const uint8_t *key,
                                      size_t key_len,
@@ -980,8 +990,8 @@ rdzv_status rdzv_store_named_barrier(const rdzv_store *store,
                                      uint64_t *released,
                                      rdzv_error **error);
 
-// Ends a named barrier for all who wait at it, as `name`, or the session's. Whether somebody did, 1 or 0,
-// goes to `*waited`.
+// Cancels a named barrier for all its waiting participants, on behalf of `name` (length 0: the session's
+// name). `*waited` is 1 if any participant was waiting, else 0.
 rdzv_status rdzv_store_cancel_named_barrier(const rdzv_store *store,
                                             const uint8_t *key,
                                             size_t key_len,
@@ -992,61 +1002,62 @@ rdzv_status rdzv_store_cancel_named_barrier(const rdzv_store *store,
                                             rdzv_error **error);
 
 // -----------------------------------------------------------------------------------------------------------
-// Transactions and batches: what the server does in one turn.
+// Transactions and batches: several requests in one step of the server.
 // -----------------------------------------------------------------------------------------------------------
 
-// The answers to a batch. Reusable, like `rdzv_buffer`. One thread at a time.
+// Answers to a batch. Reusable, like `rdzv_buffer`. One thread at a time.
 typedef struct rdzv_answers rdzv_answers;
 
-// Requests that are carried out in order in one turn, and answered each for itself: one that fails stops
-// none. Make one, put them together, and send it as often as you like; it copies what it is given. One
+// Requests that the server executes in order in one step and answers separately; one that fails does not
+// stop the others. Create one, add requests, and send it as often as needed; it copies its arguments. One
 // thread at a time.
 typedef struct rdzv_batch rdzv_batch;
 
-// A transaction: tests of keys, writes that are done in one turn if all of them hold, and others that are
-// done if not. Nobody sees a part of it. Make one, put together what is to be tested and done, and commit it
-// as often as you like; it copies what it is given. Keys are those of the store that it is committed to. One
-// thread at a time.
+// Transaction: tests of keys, writes that the server applies atomically if all tests hold, and other
+// writes that it applies atomically otherwise. Create one, add tests and writes, and commit it as often as
+// needed; it copies its arguments. Keys are relative to the store that it is committed to. One thread at a
+// time.
 typedef struct rdzv_txn rdzv_txn;
 
-// The answer to one request of a batch. `data` is lent until the answers are filled again or freed, or until
-// the next call on the loop.
+// Answer to one request of a batch. `data` is valid until the answers are refilled or freed, or, for an
+// answer of a loop, until the next call on the loop.
 typedef struct {
-  // Set it to `sizeof(rdzv_answer)` before the call; afterwards it tells how many bytes were filled.
+  // Set this to `sizeof(rdzv_answer)` before the call; on return it is the number of bytes filled.
   uint32_t struct_size;
-  // How it ended.
+  // Status of the request.
   rdzv_status status;
   // add: the sum; queue_len and delete_prefix: the count; check and delete_key: 1 or 0.
   int64_t number;
-  // compare_set: what now stands there, NULL without a value; of a failure one sentence.
+  // compare_set: the value afterwards, NULL if there is none; failed request: the error message.
   const uint8_t *data;
-  // Its length in bytes.
+  // Length of `data` in bytes.
   size_t len;
 } rdzv_answer;
 
-// An empty transaction, yours until `rdzv_txn_free`. Never NULL: a process without memory is aborted.
+// Creates an empty transaction; the caller frees it with `rdzv_txn_free`. Never NULL: the process is
+// aborted if it is out of memory.
 rdzv_txn *rdzv_txn_new(void);
 
 // Frees a transaction. NULL is ignored.
 void rdzv_txn_free(rdzv_txn *txn);
 
-// Tests that the key has a value.
+// Adds the test that the key has a value.
 //
-// Errors of this and all tests and writes below: `RDZV_INVALID_ARGUMENT`; `RDZV_LIMIT_EXCEEDED` when there
-// are 131,072 of them already.
+// Errors of this and all tests and writes below: `RDZV_INVALID_ARGUMENT`; `RDZV_LIMIT_EXCEEDED` if
+// 131,072 of them were added already.
 rdzv_status rdzv_txn_require_present(rdzv_txn *txn, const uint8_t *key, size_t key_len, rdzv_error **error);
 
-// Tests that the key has no value.
+// Adds the test that the key has no value.
 rdzv_status rdzv_txn_require_absent(rdzv_txn *txn, const uint8_t *key, size_t key_len, rdzv_error **error);
 
-// Tests that the key last changed at this revision of the store; 0 means that it has no value.
+// Adds the test that the key last changed at this revision of the store; 0 means that it has no value.
 rdzv_status rdzv_txn_require_revision(rdzv_txn *txn,
                                       const uint8_t *key,
                                       size_t key_len,
                                       uint64_t revision,
                                       rdzv_error **error);
 
-// Tests that this is the key's value.
+// Adds the test that the key has this value.
 rdzv_status rdzv_txn_require_value(rdzv_txn *txn,
                                    const uint8_t *key,
                                    size_t key_len,
@@ -1054,10 +1065,10 @@ rdzv_status rdzv_txn_require_value(rdzv_txn *txn,
                                    size_t value_len,
                                    rdzv_error **error);
 
-// From now on, writes are those that are done when a test does not hold.
+// Starts the second branch: writes added from now on are applied if a test does not hold.
 rdzv_status rdzv_txn_otherwise(rdzv_txn *txn, rdzv_error **error);
 
-// Stores a value.
+// Adds a write that stores a value.
 rdzv_status rdzv_txn_set(rdzv_txn *txn,
                          const uint8_t *key,
                          size_t key_len,
@@ -1065,23 +1076,23 @@ rdzv_status rdzv_txn_set(rdzv_txn *txn,
                          size_t value_len,
                          rdzv_error **error);
 
-// Removes a key, if it is there.
+// Adds a write that deletes a key if it exists.
 rdzv_status rdzv_txn_delete_key(rdzv_txn *txn, const uint8_t *key, size_t key_len, rdzv_error **error);
 
-// Removes all keys that begin with `prefix`, and queues too.
+// Adds a write that deletes all keys that start with `prefix`, including queues.
 rdzv_status rdzv_txn_delete_prefix(rdzv_txn *txn,
                                    const uint8_t *prefix,
                                    size_t prefix_len,
                                    rdzv_error **error);
 
-// Adds to the decimal number under a key, as `rdzv_store_add`.
+// Adds a write that adds to the decimal number under a key, as `rdzv_store_add` does.
 rdzv_status rdzv_txn_add(rdzv_txn *txn,
                          const uint8_t *key,
                          size_t key_len,
                          int64_t delta,
                          rdzv_error **error);
 
-// Adds bytes behind a value, which is created if missing.
+// Adds a write that appends bytes to a value, which is created if missing.
 rdzv_status rdzv_txn_append(rdzv_txn *txn,
                             const uint8_t *key,
                             size_t key_len,
@@ -1089,14 +1100,14 @@ rdzv_status rdzv_txn_append(rdzv_txn *txn,
                             size_t value_len,
                             rdzv_error **error);
 
-// Commits a transaction to a native store. Whether its tests held, 1 or 0, goes to `*holds`: with 0 the
-// writes behind `rdzv_txn_otherwise` were done. The store's revision behind it goes to `*revision`, which
-// may be NULL. Which test did not hold the server does not tell.
+// Commits a transaction to a native store. `*holds` is set to 1 if all tests held; with 0, the writes
+// added after `rdzv_txn_otherwise` were applied. The store's revision after the commit goes to
+// `*revision`, which may be NULL. The server does not report which test failed.
 //
-// Errors besides those of `rdzv_store_end_session`: `RDZV_LIMIT_EXCEEDED`, `RDZV_INVALID_ARGUMENT` (a value
-// to add to is not a number), `RDZV_STALE_ROUND`: then nothing was done. When the server is gone, the time
-// is up or the call is cancelled after it was sent, it may have been done all the same, the whole of it; the
-// message tells whether it may.
+// Errors besides those of `rdzv_store_end_session`: `RDZV_LIMIT_EXCEEDED`, `RDZV_INVALID_ARGUMENT` (a
+// value to add to is not a number), `RDZV_STALE_ROUND`; after these, no write was applied. If the
+// connection fails, the timeout passes or the call is cancelled after the request was sent, the whole
+// transaction may have been applied; the message says whether that is possible.
 rdzv_status rdzv_store_commit(const rdzv_store *store,
                               const rdzv_txn *txn,
                               int64_t timeout_ms,
@@ -1104,13 +1115,15 @@ rdzv_status rdzv_store_commit(const rdzv_store *store,
                               uint64_t *revision,
                               rdzv_error **error);
 
-// An empty batch, yours until `rdzv_batch_free`. Never NULL: a process without memory is aborted.
+// Creates an empty batch; the caller frees it with `rdzv_batch_free`. Never NULL: the process is aborted
+// if it is out of memory.
 rdzv_batch *rdzv_batch_new(void);
 
 // Frees a batch. NULL is ignored.
 void rdzv_batch_free(rdzv_batch *batch);
 
-// Stores a value. Errors of this and the requests below: as of `rdzv_txn_require_present`.
+// Adds a request that stores a value. Errors of this and the requests below: as for
+// `rdzv_txn_require_present`.
 rdzv_status rdzv_batch_set(rdzv_batch *batch,
                            const uint8_t *key,
                            size_t key_len,
@@ -1118,8 +1131,8 @@ rdzv_status rdzv_batch_set(rdzv_batch *batch,
                            size_t value_len,
                            rdzv_error **error);
 
-// Stores `desired` if the value is `expected`, or if there is none and `expected` is empty; the answer is
-// what then stands there.
+// Adds a request that stores `desired` if the value is `expected`, or if there is no value and `expected`
+// is empty; the answer is the value afterwards.
 rdzv_status rdzv_batch_compare_set(rdzv_batch *batch,
                                    const uint8_t *key,
                                    size_t key_len,
@@ -1129,26 +1142,27 @@ rdzv_status rdzv_batch_compare_set(rdzv_batch *batch,
                                    size_t desired_len,
                                    rdzv_error **error);
 
-// Adds to the decimal number under a key; the answer is the sum.
+// Adds a request that adds to the decimal number under a key; the answer is the sum.
 rdzv_status rdzv_batch_add(rdzv_batch *batch,
                            const uint8_t *key,
                            size_t key_len,
                            int64_t delta,
                            rdzv_error **error);
 
-// Asks whether the key is there.
+// Adds a request that checks whether the key exists.
 rdzv_status rdzv_batch_check(rdzv_batch *batch, const uint8_t *key, size_t key_len, rdzv_error **error);
 
-// Removes a key; the answer is whether it was there.
+// Adds a request that deletes a key; the answer is 1 if it existed, else 0.
 rdzv_status rdzv_batch_delete_key(rdzv_batch *batch, const uint8_t *key, size_t key_len, rdzv_error **error);
 
-// Removes all keys that begin with `prefix`, and queues too; the answer is how many keys that were.
+// Adds a request that deletes all keys that start with `prefix`, including queues; the answer is the
+// number of deleted keys.
 rdzv_status rdzv_batch_delete_prefix(rdzv_batch *batch,
                                      const uint8_t *prefix,
                                      size_t prefix_len,
                                      rdzv_error **error);
 
-// Adds bytes behind a value, which is created if missing.
+// Adds a request that appends bytes to a value, which is created if missing.
 rdzv_status rdzv_batch_append(rdzv_batch *batch,
                               const uint8_t *key,
                               size_t key_len,
@@ -1156,7 +1170,7 @@ rdzv_status rdzv_batch_append(rdzv_batch *batch,
                               size_t value_len,
                               rdzv_error **error);
 
-// Puts an item at the end of a queue.
+// Adds a request that appends an item to a queue.
 rdzv_status rdzv_batch_queue_push(rdzv_batch *batch,
                                   const uint8_t *key,
                                   size_t key_len,
@@ -1164,28 +1178,30 @@ rdzv_status rdzv_batch_queue_push(rdzv_batch *batch,
                                   size_t item_len,
                                   rdzv_error **error);
 
-// Counts the items of a queue.
+// Adds a request for the number of items in a queue.
 rdzv_status rdzv_batch_queue_len(rdzv_batch *batch, const uint8_t *key, size_t key_len, rdzv_error **error);
 
-// No answers yet; yours until `rdzv_answers_free`. Never NULL: a process without memory is aborted.
+// Creates an empty set of answers; the caller frees it with `rdzv_answers_free`. Never NULL: the process
+// is aborted if it is out of memory.
 rdzv_answers *rdzv_answers_new(void);
 
 // Frees answers. NULL is ignored.
 void rdzv_answers_free(rdzv_answers *answers);
 
-// How many answers there are. 0 for NULL.
+// Returns the number of answers; 0 for NULL.
 size_t rdzv_answers_count(const rdzv_answers *answers);
 
-// Fills `*out`, of which `struct_size` must be set, with the answer at `index` (from 0).
+// Fills `*out` with the answer at `index` (from 0). Set `out->struct_size` first.
 //
-// Errors: `RDZV_INVALID_ARGUMENT` beyond the last.
+// Errors: `RDZV_INVALID_ARGUMENT` if `index` is out of range.
 rdzv_status rdzv_answers_get(const rdzv_answers *answers, size_t index, rdzv_answer *out, rdzv_error **error);
 
-// Sends a batch to a native store; the answers, in the order of the requests, replace those in `answers`.
+// Sends a batch to a native store. The answers, in the order of the requests, replace the content of
+// `answers`.
 //
-// Errors: those of `rdzv_store_end_session`. What happens to one request is in its answer. When the server
-// is gone, the time is up or the call is cancelled after it was sent, the batch may have been carried out all
-// the same, the whole of it; the message tells whether it may.
+// Errors: those of `rdzv_store_end_session`. The failure of a single request is in its answer. If the
+// connection fails, the timeout passes or the call is cancelled after the batch was sent, the whole batch
+// may have been executed; the message says whether that is possible.
 rdzv_status rdzv_store_batch(const rdzv_store *store,
                              const rdzv_batch *batch,
                              int64_t timeout_ms,
@@ -1225,11 +1241,11 @@ typedef struct {
 } rdzv_change;
 
 // Watches a key: each change from `from_revision` on is told, with 0 from now on; what is there already is
-// not. To know a key and miss nothing, watch it and then read it. On success `*out` is yours until
-// `rdzv_watch_free`.
+// not. To know a key and miss nothing, watch it and then read it. On success the caller owns `*out` and
+// frees it with `rdzv_watch_free`.
 //
-// Errors besides those of `rdzv_store_end_session`: `RDZV_COMPACTED` when the server does not remember that
-// revision any more; `rdzv_error_revision` tells the oldest that it does.
+// Errors besides those of `rdzv_store_end_session`: `RDZV_COMPACTED` when the server does not remember
+// that revision any more; `rdzv_error_revision` tells the oldest that it does.
 rdzv_status rdzv_store_watch_key(const rdzv_store *store,
                                  const uint8_t *key,
                                  size_t key_len,
@@ -1275,7 +1291,7 @@ rdzv_status rdzv_watch_next(const rdzv_watch *watch,
 void rdzv_watch_cancel(const rdzv_watch *watch);
 
 // Makes a lease that ends `ttl_ms` milliseconds after it was granted or last renewed, and with its session
-// at the latest; with 0 only then. On success `*out` is yours until `rdzv_lease_free`.
+// at the latest; with 0 only then. On success the caller owns `*out` and frees it with `rdzv_lease_free`.
 rdzv_status rdzv_store_grant_lease(const rdzv_store *store,
                                    int64_t ttl_ms,
                                    int64_t timeout_ms,
@@ -1328,112 +1344,113 @@ rdzv_status rdzv_lease_wait_over(const rdzv_lease *lease,
 void rdzv_lease_cancel(const rdzv_lease *lease);
 
 // -----------------------------------------------------------------------------------------------------------
-// Stores in code of yours.
+// Custom stores: stores implemented by the caller.
 // -----------------------------------------------------------------------------------------------------------
 
 // Store `values[0]` under `keys[0]`.
 #define RDZV_STORE_SET 1
 
-// Answer the value of `keys[0]`; `RDZV_TIMED_OUT` when there is none.
+// Return the value of `keys[0]`; `RDZV_TIMED_OUT` if there is none.
 #define RDZV_STORE_GET 2
 
-// Add `number` to the decimal number under `keys[0]` (0 when missing), answer the sum as a number.
+// Add `number` to the decimal number under `keys[0]` (0 if missing) and return the sum as a number.
 #define RDZV_STORE_ADD 3
 
-// As `rdzv_store_compare_set` with `keys[0]`, expecting `values[0]` and desiring `values[1]`; answer a value.
+// As `rdzv_store_compare_set` on `keys[0]` with `values[0]` expected and `values[1]` desired; return the
+// value.
 #define RDZV_STORE_COMPARE_SET 4
 
-// Wait until all keys are there, for `timeout_ms` at most, then `RDZV_TIMED_OUT`. May be left out.
+// Wait until all keys exist, for at most `timeout_ms`, then return `RDZV_TIMED_OUT`. Optional.
 #define RDZV_STORE_WAIT 5
 
-// Answer 1 if all keys are there, else 0.
+// Return 1 if all keys exist, else 0.
 #define RDZV_STORE_CHECK 6
 
-// Remove `keys[0]`; answer 1 if it was there, else 0.
+// Delete `keys[0]`; return 1 if it existed, else 0.
 #define RDZV_STORE_DELETE_KEY 7
 
-// Answer the number of keys.
+// Return the number of keys.
 #define RDZV_STORE_NUM_KEYS 8
 
-// Answer all keys, as values.
+// Return all keys, as values.
 #define RDZV_STORE_LIST_KEYS 9
 
-// Put `values[0]` behind the value of `keys[0]`. May be left out, and then `rdzv_store_append` fails.
+// Append `values[0]` to the value of `keys[0]`. Optional; without it `rdzv_store_append` fails.
 #define RDZV_STORE_APPEND 10
 
-// Answer the values of all keys, in order. May be left out.
+// Return the values of all keys, in order. Optional.
 #define RDZV_STORE_MULTI_GET 11
 
-// Store `values[i]` under `keys[i]`. May be left out.
+// Store `values[i]` under `keys[i]`. Optional.
 #define RDZV_STORE_MULTI_SET 12
 
-// Put `values[0]` at the end of the queue `keys[0]`. May be left out, as the two that follow.
+// Append `values[0]` to the queue `keys[0]`. Optional, as are the next two.
 #define RDZV_STORE_QUEUE_PUSH 13
 
-// Answer the item at the front, and take it; `RDZV_QUEUE_EMPTY` when there is none.
+// Remove the first item of the queue `keys[0]` and return it; `RDZV_QUEUE_EMPTY` if there is none.
 #define RDZV_STORE_QUEUE_POP 14
 
-// Answer the number of items.
+// Return the number of items in the queue `keys[0]`.
 #define RDZV_STORE_QUEUE_LEN 15
 
-// Takes the answer of a store of yours. Valid during the call only.
+// Receiver of a custom store's answer. Valid during the call only.
 typedef struct rdzv_store_answer rdzv_store_answer;
 
-// What a store of yours is asked. Everything in it is valid during the call only.
+// Request to a custom store. It and everything that it points to are valid during the call only.
 typedef struct {
-  // Size of this struct in the library that made it, in bytes; later fields are absent when it is
-  // smaller.
+  // Size of this struct in the library that created it, in bytes; fields beyond that size are absent.
   uint32_t struct_size;
-  // One of `RDZV_STORE_SET` and so on; there may be more one day.
+  // One of `RDZV_STORE_SET` to `RDZV_STORE_QUEUE_LEN`; later versions may add more.
   int32_t operation;
-  // The keys, as they are in the store: with all prefixes.
+  // Keys as they are in the store, with all prefixes.
   const rdzv_bytes *keys;
-  // How many keys.
+  // Number of keys.
   size_t key_count;
-  // The values.
+  // Values of the operation.
   const rdzv_bytes *values;
-  // How many values.
+  // Number of values.
   size_t value_count;
-  // What is to be added.
+  // Number to add.
   int64_t number;
-  // How long `RDZV_STORE_WAIT` may take, in milliseconds. Nothing else should wait.
+  // Time limit of `RDZV_STORE_WAIT`, in milliseconds. No other operation should wait.
   int64_t timeout_ms;
 } rdzv_store_question;
 
-// A store in code of yours. `answer` is called on threads of the library's, by several at a time; it may
-// block: the caller of an operation gets `RDZV_TIMED_OUT` at its deadline all the same. It must not throw,
-// and an operation that it calls on the handle that is calling it returns `RDZV_REENTRANT`.
+// Functions of a custom store. `answer` is called on threads of the library, several at a time. It may
+// block: the caller of an operation gets `RDZV_TIMED_OUT` at its deadline regardless. It must not throw.
+// An operation that it calls on the store handle that is calling it returns `RDZV_REENTRANT`.
 typedef struct {
-  // `sizeof(rdzv_store_vtable)`.
+  // Must be `sizeof(rdzv_store_vtable)`.
   uint32_t struct_size;
-  // Not used; 0.
+  // Unused; set to 0.
   uint32_t reserved;
   // Passed to both functions.
   void *user_data;
-  // What errors call the store. UTF-8, NUL-terminated, copied; NULL: a name of the library's.
+  // Name of the store in error messages. UTF-8, NUL-terminated, copied; NULL for a default name.
   const char *name;
-  // Does what `question` says, fills `answer`, and returns `RDZV_OK`, or why it did not: any status of this
-  // header, `RDZV_UNSUPPORTED` for an operation that it does not have. Must not be NULL.
+  // Executes `question`, fills `answer` and returns `RDZV_OK`, or the status of the failure: any status of
+  // this header; `RDZV_UNSUPPORTED` for an operation that the store does not have. Must not be NULL.
   rdzv_status (*answer)(void *user_data, const rdzv_store_question *question, rdzv_store_answer *answer);
-  // Called once, when no handle is left and nothing is being answered. May be NULL.
+  // Called once, when no handle is left and no call is in progress. May be NULL.
   void (*destroy)(void *user_data);
 } rdzv_store_vtable;
 
-// Answers a number. For use within the `answer` of a store of yours.
+// Sets the number of an answer. For use inside the `answer` function of a custom store.
 void rdzv_store_answer_set_number(rdzv_store_answer *answer, int64_t number);
 
-// Answers a value, or one more of several; it is copied. For use within the `answer` of a store of yours.
+// Appends a value to an answer; the bytes are copied. For use inside the `answer` function of a custom
+// store.
 void rdzv_store_answer_add_value(rdzv_store_answer *answer, const uint8_t *value, size_t value_len);
 
-// Tells in words why the operation failed, in UTF-8; they end the error's message. For use within the
-// `answer` of a store of yours.
+// Sets the message of a failed operation, in UTF-8; it is appended to the error's message. For use inside
+// the `answer` function of a custom store.
 void rdzv_store_answer_set_message(rdzv_store_answer *answer, const uint8_t *message, size_t message_len);
 
-// Makes a store of code of yours; `vtable` is copied. Operations that it leaves out are done with its others
-// where that loses nothing: waits by looking again every 10 ms, lists one by one. Barriers are those of
-// `rdzv_store_barrier_by_keys`. `timeout_ms` is for operations that name none; -1: 300,000. `context` may be
-// NULL for a fresh one. On success the library owns `user_data`, until it calls `destroy`, and `*out` is
-// yours until `rdzv_store_free`.
+// Creates a custom store; `vtable` is copied. The library emulates optional operations where this loses
+// nothing: waits by polling every 10 ms, lists item by item. Barriers work as `rdzv_store_barrier_by_keys`
+// does. `timeout_ms` is the timeout of operations that do not specify one; -1 means 300,000. `context` may
+// be NULL, which creates a new one. On success the library owns `user_data` until it calls `destroy`, and
+// the caller owns `*out` and frees it with `rdzv_store_free`.
 rdzv_status rdzv_store_new_custom(const rdzv_context *context,
                                   const rdzv_store_vtable *vtable,
                                   int64_t timeout_ms,
@@ -1441,45 +1458,45 @@ rdzv_status rdzv_store_new_custom(const rdzv_context *context,
                                   rdzv_error **error);
 
 // -----------------------------------------------------------------------------------------------------------
-// What happens in an event loop of the caller's.
+// Events of the caller's event loop.
 // -----------------------------------------------------------------------------------------------------------
 
-// `rdzv_event.kind`: nothing has happened that was not told.
+// `rdzv_event.kind`: no event is pending.
 #define RDZV_EVENT_NONE 0
 
-// `rdzv_event.kind`: an operation is over.
+// `rdzv_event.kind`: an operation has completed.
 #define RDZV_EVENT_COMPLETED 1
 
-// What happened in a loop. All that it points to is lent until the next call on the loop.
+// Event of a loop. Everything that it points to is valid until the next call on the loop.
 typedef struct {
-  // Set it to `sizeof(rdzv_event)` before the call; afterwards it tells how many bytes were filled.
+  // Set this to `sizeof(rdzv_event)` before the call; on return it is the number of bytes filled.
   uint32_t struct_size;
-  // `RDZV_EVENT_NONE`, `RDZV_EVENT_COMPLETED`, `RDZV_EVENT_AGENT`, one of a node's: `RDZV_EVENT_NODE_OPEN`
-  // and so on, one of a native store's: `RDZV_EVENT_CHANGE` and so on, or one of an RPC worker's:
-  // `RDZV_EVENT_RPC` and so on.
+  // `RDZV_EVENT_NONE`, `RDZV_EVENT_COMPLETED`, `RDZV_EVENT_AGENT`, an event of a node
+  // (`RDZV_EVENT_NODE_OPEN` and following), of a native store (`RDZV_EVENT_CHANGE` and following) or of an
+  // RPC worker (`RDZV_EVENT_RPC_JOINED` and following).
   int32_t kind;
-  // The operation, as its submission named it: a number above 0 that this loop gives once.
+  // Operation number that the submission returned: above 0 and unique within this loop.
   uint64_t operation;
-  // The store, the node, the agent or the RPC worker that it was for.
+  // Number of the store, node, agent or RPC worker that the event is of.
   uint32_t store;
-  // How it ended.
+  // Status of the operation.
   rdzv_status status;
   // add: the sum; num_keys, queue_len, delete_prefix and revoke_lease: the count; check, delete_key and
   // commit: 1 or 0; grant_lease: the lease; a node's barrier: the generation.
   int64_t number;
   // get, compare_set and queue_pop: the value; `RDZV_EVENT_ROUND`: a node's name; `RDZV_EVENT_CHANGE`: the
-  // key; an RPC call: the answer; `RDZV_EVENT_RPC_REQUEST`: the bytes. NULL otherwise.
+  // key; an RPC call: the answer; `RDZV_EVENT_RPC_REQUEST`: the payload. NULL otherwise.
   const uint8_t *data;
-  // Its length in bytes.
+  // Length of `data` in bytes.
   size_t len;
-  // multi_get, list_keys and `RDZV_EVENT_CHANGE`: how many items `rdzv_loop_item` has; a node's members:
-  // how many `rdzv_loop_member` has; batch: how many `rdzv_loop_answer` has; delete_prefix: how many keys
-  // of rounds that are over were left.
+  // multi_get, list_keys and `RDZV_EVENT_CHANGE`: number of items for `rdzv_loop_item`; members of a node's
+  // round: number of members for `rdzv_loop_member`; batch: number of answers for `rdzv_loop_answer`;
+  // delete_prefix: number of keys left because they belong to rounds that are over.
   size_t item_count;
-  // The details when `status` is not `RDZV_OK`, else NULL. Not yours to free.
+  // Details if `status` is not `RDZV_OK`, else NULL. Do not free it.
   const rdzv_error *error;
-  // `RDZV_EVENT_CHANGE`: the revision of the store that it made; commit and the beginning of a watch: the
-  // store's. 0 otherwise.
+  // `RDZV_EVENT_CHANGE`: the store's revision after that change; commit and start of a watch: the store's
+  // revision. 0 otherwise.
   uint64_t revision;
 } rdzv_event;
 
@@ -1487,75 +1504,82 @@ typedef struct {
 // Event loops. One thread at a time uses one.
 // -----------------------------------------------------------------------------------------------------------
 
-// Stores that live in an event loop of yours. Put `rdzv_loop_fd` into your poll, epoll or select; when it
-// is readable, call `rdzv_loop_poll` and then `rdzv_loop_next_event` until it gives `RDZV_EVENT_NONE`.
-// Deadlines, pauses and name look-ups make the descriptor readable too, so no timer of yours is needed.
-// One thread at a time. Code of yours that a call on the loop runs may not use the loop: that is
-// `RDZV_REENTRANT`, and what would lend something gives NULL. Such code is: within `rdzv_loop_rpc_call` and
-// `_notify` an inline handler of a worker that calls itself, a backend of your own, and `release`, which
-// `rdzv_loop_cancel` may run, too; and the `done` of `rdzv_rpc_call_with` and `rdzv_rpc_handlers_dispatch`
-// for requests that end without an answer, within `rdzv_loop_next_event`, `rdzv_loop_poll`,
-// `rdzv_loop_rpc_shutdown`, `rdzv_loop_remove_rpc` and `rdzv_loop_free`. It may free the loop, which goes
-// when the call returns and shows no event, and remove RPC workers, of which no event is shown.
+// Stores that live in the caller's event loop. Add `rdzv_loop_fd` to your poll, epoll or select; when it
+// is readable, call `rdzv_loop_poll`, then `rdzv_loop_next_event` until it returns `RDZV_EVENT_NONE`.
+// Deadlines, pauses and name look-ups make the descriptor readable too, so you need no timer. One thread
+// at a time may use a loop.
+//
+// User code invoked by a call on the loop must not use that loop: functions return `RDZV_REENTRANT`, or
+// NULL if they return a pointer. This concerns the following code. `rdzv_loop_rpc_call` and `_notify` may
+// invoke an inline handler of a worker that calls itself, a custom backend, and `release`;
+// `rdzv_loop_cancel` may invoke `release`. `rdzv_loop_next_event`, `rdzv_loop_poll`,
+// `rdzv_loop_rpc_shutdown`, `rdzv_loop_remove_rpc` and `rdzv_loop_free` may invoke the `done` of
+// `rdzv_rpc_call_with` and `rdzv_rpc_handlers_dispatch` for requests that end without an answer.
+//
+// Two functions are exceptions. `rdzv_loop_free` frees the loop when the outer call returns, which then
+// reports no event. `rdzv_loop_remove_rpc` removes a worker, whose events are then not reported.
 typedef struct rdzv_loop rdzv_loop;
 
 // -----------------------------------------------------------------------------------------------------------
-// Stores in an event loop of the caller's: no callback, no call that blocks.
+// Stores in the caller's event loop, without callbacks and without blocking calls.
 // -----------------------------------------------------------------------------------------------------------
 
-// Makes a loop without stores. `context` may be NULL for a fresh one. On success `*out` is yours until
-// `rdzv_loop_free`.
+// Creates a loop without stores. `context` may be NULL, which creates a new one. On success the caller
+// owns `*out` and frees it with `rdzv_loop_free`.
 //
-// Errors: `RDZV_EXHAUSTED` when the system gives no descriptor.
+// Errors: `RDZV_EXHAUSTED` if no descriptor is available.
 rdzv_status rdzv_loop_new(const rdzv_context *context, rdzv_loop **out, rdzv_error **error);
 
-// Closes the connections of every store and frees a loop; its descriptor is closed. RPC workers that were
-// made for it end abruptly; that is waited for up to 5 seconds in all, and goes on without the loop where
-// it takes longer, as with a handler that is at work: a handler's `destroy` tells for certain that it is
-// not called any more. Not for a forked child, where workers and requests are the parent's. NULL is ignored.
+// Frees a loop, closes the connections of all its stores, and closes its descriptor. RPC workers that were
+// created for the loop end abruptly. This call waits for them up to 5 s in total; workers that take
+// longer, for example because a handler is running, finish without the loop. A handler is certain not to
+// be called again only once its `destroy` was called. Must not be called in a forked child, because
+// workers and requests belong to the parent. NULL is ignored.
 void rdzv_loop_free(rdzv_loop *event_loop);
 
-// The descriptor that is readable when `rdzv_loop_poll` has something to do. The same for the loop's life;
-// not yours to read or close. -1 for NULL.
+// Returns the descriptor that is readable when `rdzv_loop_poll` has work to do. It stays the same for the
+// life of the loop; do not read or close it. -1 for NULL.
 int32_t rdzv_loop_fd(const rdzv_loop *event_loop);
 
-// Does what there is to do. Never blocks.
+// Processes all pending work without blocking.
 //
-// Errors: `RDZV_IO` when the system's event queue failed.
+// Errors: `RDZV_IO` if the operating system's event queue failed.
 rdzv_status rdzv_loop_poll(rdzv_loop *event_loop, rdzv_error **error);
 
-// The next thing that happened goes to `*event`, of which `struct_size` must be set; its kind is
-// `RDZV_EVENT_NONE` when there is none.
+// Writes the next event to `*event`; its kind is `RDZV_EVENT_NONE` if there is none. Set
+// `event->struct_size` first.
 rdzv_status rdzv_loop_next_event(rdzv_loop *event_loop, rdzv_event *event, rdzv_error **error);
 
-// The item at `index` (from 0) of the last event, its length in `*len` unless `len` is NULL; NULL beyond
-// the last. Lent until the next call on the loop. Not NUL-terminated.
+// Returns the item at `index` (from 0) of the last event and writes its length to `*len` unless `len` is
+// NULL; NULL if `index` is out of range. Valid until the next call on the loop. Not NUL-terminated.
 const uint8_t *rdzv_loop_item(const rdzv_loop *event_loop, size_t index, size_t *len);
 
-// Adds a store, which is connected to when its first operation is submitted. `options` are copied. A
-// number above 0 that names the store in this loop goes to `*store`.
+// Adds a store; the loop connects to it when its first operation is submitted. `options` are copied. The
+// store's number in this loop, which is above 0, goes to `*store`.
 //
-// Errors: `RDZV_INVALID_ARGUMENT` when the options have no endpoint.
+// Errors: `RDZV_INVALID_ARGUMENT` if the options have no endpoint.
 rdzv_status rdzv_loop_add_store(rdzv_loop *event_loop,
                                 const rdzv_store_options *options,
                                 uint32_t *store,
                                 rdzv_error **error);
 
-// Closes a store's connections and forgets it. No event of its operations follows. A native store's session
-// ends without a word to the server; `rdzv_loop_node_shutdown` says goodbye. An unknown store is ignored.
+// Closes a store's connections and removes it from the loop. No event of its operations follows. The
+// session of a native store ends without notice to the server; use `rdzv_loop_node_shutdown` to end it in
+// an orderly way. An unknown store is ignored.
 rdzv_status rdzv_loop_remove_store(rdzv_loop *event_loop, uint32_t store, rdzv_error **error);
 
-// Gives an operation up: its event has status `RDZV_CANCELLED`, unless it is over already. `store` may be
-// an RPC worker, whose call it is. An unknown one is ignored.
+// Cancels an operation: its event has status `RDZV_CANCELLED`, unless it has already completed. `store`
+// may be an RPC worker and `operation` one of its calls. An unknown store or operation is ignored.
 rdzv_status rdzv_loop_cancel(rdzv_loop *event_loop, uint32_t store, uint64_t operation, rdzv_error **error);
 
-// Submits `rdzv_store_set` to a store of the loop. Barriers by keys and the counting of workers, which
-// take several operations, are for blocking stores only.
+// Submits `rdzv_store_set` to a store of the loop. Barriers by keys and worker counts take several
+// operations and are available for blocking stores only.
 //
-// This and all submissions below return at once. They copy what they are given, and name the operation in
-// `*operation`; its event follows, by its deadline at the latest. `timeout_ms` is as for a blocking store,
-// and so are the statuses of events. Operations on one store may complete in another order than they were
-// submitted in: wait for the event of one on which another depends.
+// This function and all submissions below return at once. They copy their arguments and write the
+// operation's number to `*operation`; its event follows by its deadline at the latest. `timeout_ms` and
+// the statuses of events are as for a blocking store. Operations on one store may complete in another
+// order than they were submitted: if an operation depends on another one, wait for the event of that one
+// first.
 //
 // Errors: `RDZV_INVALID_ARGUMENT` (also for an unknown store), `RDZV_LIMIT_EXCEEDED`.
 rdzv_status rdzv_loop_store_set(rdzv_loop *event_loop,
@@ -1587,7 +1611,7 @@ rdzv_status rdzv_loop_store_add(rdzv_loop *event_loop,
                                 uint64_t *operation,
                                 rdzv_error **error);
 
-// Submits `rdzv_store_compare_set`; the event has the value that is there afterwards.
+// Submits `rdzv_store_compare_set`; the event has the value afterwards.
 rdzv_status rdzv_loop_store_compare_set(rdzv_loop *event_loop,
                                         uint32_t store,
                                         const uint8_t *key,
@@ -1609,7 +1633,7 @@ rdzv_status rdzv_loop_store_wait(rdzv_loop *event_loop,
                                  uint64_t *operation,
                                  rdzv_error **error);
 
-// Submits `rdzv_store_check`; the event's number is 1 when every key is there, else 0.
+// Submits `rdzv_store_check`; the event's number is 1 if every key exists, else 0.
 rdzv_status rdzv_loop_store_check(rdzv_loop *event_loop,
                                   uint32_t store,
                                   const rdzv_bytes *keys,
@@ -1618,7 +1642,7 @@ rdzv_status rdzv_loop_store_check(rdzv_loop *event_loop,
                                   uint64_t *operation,
                                   rdzv_error **error);
 
-// Submits `rdzv_store_delete_key`; the event's number is 1 when the key was there, else 0.
+// Submits `rdzv_store_delete_key`; the event's number is 1 if the key existed, else 0.
 rdzv_status rdzv_loop_store_delete_key(rdzv_loop *event_loop,
                                        uint32_t store,
                                        const uint8_t *key,
@@ -1700,7 +1724,7 @@ rdzv_status rdzv_loop_store_queue_len(rdzv_loop *event_loop,
                                       uint64_t *operation,
                                       rdzv_error **error);
 
-// Submits `rdzv_store_barrier`; the event tells that all have arrived.
+// Submits `rdzv_store_barrier`; the event follows when all participants have arrived.
 rdzv_status rdzv_loop_store_barrier(rdzv_loop *event_loop,
                                     uint32_t store,
                                     const uint8_t *key,
@@ -1718,52 +1742,54 @@ rdzv_status rdzv_loop_store_ping(rdzv_loop *event_loop,
                                  rdzv_error **error);
 
 // -----------------------------------------------------------------------------------------------------------
-// What a node says when it asks for a rendezvous handler.
+// Parameters of a rendezvous handler.
 // -----------------------------------------------------------------------------------------------------------
 
-// The option is not there.
+// The option is not set.
 #define RDZV_CONFIG_MISSING 0
 
-// The option is named, and has no value.
+// The option is set, but has no value.
 #define RDZV_CONFIG_NONE 1
 
-// `number` is 1 for true, 0 for false.
+// Boolean: `number` is 1 for true, 0 for false.
 #define RDZV_CONFIG_BOOL 2
 
-// `number` is the value.
+// Integer: `number` is the value.
 #define RDZV_CONFIG_INT 3
 
-// `fraction` is the value.
+// Floating-point number: `fraction` is the value.
 #define RDZV_CONFIG_FLOAT 4
 
-// `text` is the value.
+// Text: `text` is the value.
 #define RDZV_CONFIG_TEXT 5
 
-// What a rendezvous handler is made from. One thread at a time; while nobody changes it, any number.
+// Parameters from which a rendezvous handler is created. One thread at a time may change them; any number
+// of threads may read them while no thread changes them.
 typedef struct rdzv_rendezvous_parameters rdzv_rendezvous_parameters;
 
-// The value of an option of a backend's own.
+// Value of a backend-specific option.
 typedef struct {
-  // Set it to `sizeof(rdzv_config_value)` before the call.
+  // Set to `sizeof(rdzv_config_value)` before the call.
   uint32_t struct_size;
-  // One of `RDZV_CONFIG_MISSING` to `RDZV_CONFIG_TEXT`: which of the fields below counts.
+  // One of `RDZV_CONFIG_MISSING` to `RDZV_CONFIG_TEXT`; selects the field that has the value.
   int32_t kind;
-  // An integer, or a truth value.
+  // Integer or Boolean value.
   int64_t number;
-  // A number with a fraction.
+  // Floating-point value.
   double fraction;
-  // UTF-8, not NUL-terminated. Handed out, it lives until the parameters are changed or freed.
+  // Text value. UTF-8, not NUL-terminated. As output, it is valid until the parameters are changed or
+  // freed.
   const uint8_t *text;
-  // Its length.
+  // Length of `text` in bytes.
   size_t text_len;
 } rdzv_config_value;
 
-// Parameters for the backend of that name: where its rendezvous is held, the run, and how many nodes there
-// must and may be. What endpoint and run id must look like is the backend's matter. On success `*out` is
-// yours until `rdzv_rendezvous_parameters_free`.
+// Creates parameters for the backend `backend`: the endpoint of the rendezvous, the run id, and the
+// minimum and maximum number of nodes. The backend defines the format of endpoint and run id. On success
+// the caller owns `*out` and frees it with `rdzv_rendezvous_parameters_free`.
 //
-// Errors: `RDZV_INVALID_ARGUMENT`, in this order, when the name is empty, `min_nodes` is below 1, or
-// `max_nodes` is below `min_nodes`.
+// Errors: `RDZV_INVALID_ARGUMENT` if the name is empty, `min_nodes` is below 1, or `max_nodes` is below
+// `min_nodes`, checked in this order.
 rdzv_status rdzv_rendezvous_parameters_new(const uint8_t *backend,
                                            size_t backend_len,
                                            const uint8_t *endpoint,
@@ -1778,14 +1804,14 @@ rdzv_status rdzv_rendezvous_parameters_new(const uint8_t *backend,
 // Frees parameters. NULL is ignored.
 void rdzv_rendezvous_parameters_free(rdzv_rendezvous_parameters *parameters);
 
-// Where the others reach this node: a name or an address. Without it backends find their own.
+// Sets the name or address at which other nodes reach this node. Without it, the backend determines one.
 rdzv_status rdzv_rendezvous_parameters_set_local_addr(rdzv_rendezvous_parameters *parameters,
                                                       const uint8_t *local_addr,
                                                       size_t local_addr_len,
                                                       rdzv_error **error);
 
-// Sets options from a string `key=value,key=value`; each value is text. Blanks around keys and values do
-// not count. On failure none is set.
+// Sets options from a string `key=value,key=value`; each value is text. Spaces around keys and values are
+// ignored. On failure, no option is set.
 //
 // Errors: `RDZV_INVALID_ARGUMENT` for an empty key or value.
 rdzv_status rdzv_rendezvous_parameters_set_config(rdzv_rendezvous_parameters *parameters,
@@ -1793,7 +1819,7 @@ rdzv_status rdzv_rendezvous_parameters_set_config(rdzv_rendezvous_parameters *pa
                                                   size_t config_len,
                                                   rdzv_error **error);
 
-// Sets an option of the backend's own, in the place of one of the same name. `value->kind` must not be
+// Sets a backend-specific option and replaces one of the same name. `value->kind` must not be
 // `RDZV_CONFIG_MISSING`.
 rdzv_status rdzv_rendezvous_parameters_set(rdzv_rendezvous_parameters *parameters,
                                            const uint8_t *key,
@@ -1801,7 +1827,7 @@ rdzv_status rdzv_rendezvous_parameters_set(rdzv_rendezvous_parameters *parameter
                                            const rdzv_config_value *value,
                                            rdzv_error **error);
 
-// Sets an option to a text.
+// Sets an option to a text value.
 rdzv_status rdzv_rendezvous_parameters_set_text(rdzv_rendezvous_parameters *parameters,
                                                 const uint8_t *key,
                                                 size_t key_len,
@@ -1809,50 +1835,51 @@ rdzv_status rdzv_rendezvous_parameters_set_text(rdzv_rendezvous_parameters *para
                                                 size_t value_len,
                                                 rdzv_error **error);
 
-// Sets an option to an integer.
+// Sets an option to an integer value.
 rdzv_status rdzv_rendezvous_parameters_set_int(rdzv_rendezvous_parameters *parameters,
                                                const uint8_t *key,
                                                size_t key_len,
                                                int64_t value,
                                                rdzv_error **error);
 
-// The backend's name, its length in `*len` unless `len` is NULL. Not NUL-terminated; lives as long as the
-// parameters. NULL for NULL. So with the three that follow.
+// Returns the name of the backend and writes its length to `*len` unless `len` is NULL. The string is not
+// NUL-terminated and is valid as long as the parameters. Returns NULL for NULL. The three functions that
+// follow return their strings in the same form.
 const uint8_t *rdzv_rendezvous_parameters_backend(const rdzv_rendezvous_parameters *parameters, size_t *len);
 
-// Where the rendezvous is held.
+// Returns the endpoint of the rendezvous.
 const uint8_t *rdzv_rendezvous_parameters_endpoint(const rdzv_rendezvous_parameters *parameters, size_t *len);
 
-// The run's name.
+// Returns the run id.
 const uint8_t *rdzv_rendezvous_parameters_run_id(const rdzv_rendezvous_parameters *parameters, size_t *len);
 
-// Where the others reach this node; NULL when that was not set.
+// Returns the name or address at which other nodes reach this node; NULL if it was not set.
 const uint8_t *rdzv_rendezvous_parameters_local_addr(const rdzv_rendezvous_parameters *parameters,
                                                      size_t *len);
 
-// How many nodes there must be; 0 for NULL.
+// Returns the minimum number of nodes; 0 for NULL.
 int64_t rdzv_rendezvous_parameters_min_nodes(const rdzv_rendezvous_parameters *parameters);
 
-// How many nodes there may be; 0 for NULL.
+// Returns the maximum number of nodes; 0 for NULL.
 int64_t rdzv_rendezvous_parameters_max_nodes(const rdzv_rendezvous_parameters *parameters);
 
-// The names of all options, in order; they replace the content of `keys`.
+// Lists the names of all options in byte order; they replace the content of `keys`.
 rdzv_status rdzv_rendezvous_parameters_list(const rdzv_rendezvous_parameters *parameters,
                                             rdzv_list *keys,
                                             rdzv_error **error);
 
-// Fills `*value`, of which `struct_size` must be set, with the value of an option; its kind is
-// `RDZV_CONFIG_MISSING` when there is none.
+// Fills `*value`, whose `struct_size` the caller has set, with the value of an option. The kind is
+// `RDZV_CONFIG_MISSING` if the option is not set.
 rdzv_status rdzv_rendezvous_parameters_get(const rdzv_rendezvous_parameters *parameters,
                                            const uint8_t *key,
                                            size_t key_len,
                                            rdzv_config_value *value,
                                            rdzv_error **error);
 
-// The value of an option as a truth value: a Boolean; the integers 1 and 0; or the texts `1 true t yes y`
-// and `0 false f no n`, in any case and without blanks. Whether there is one, 1 or 0, goes to `*found`, and
-// the value, 1 or 0, to `*value` (0 when there is none). `default_value` stands in for a missing option,
-// and is read by the same rules; NULL for none.
+// Reads an option as a Boolean. Accepted are a Boolean, the integers 1 and 0, and the texts `1 true t yes
+// y` and `0 false f no n` in any case, without spaces. `*found` is 1 if there is a value, else 0; `*value`
+// is 1 or 0 (0 if there is none). `default_value` replaces a missing option and is read by the same rules;
+// NULL means no default.
 //
 // Errors: `RDZV_INVALID_ARGUMENT` for any other value.
 rdzv_status rdzv_rendezvous_parameters_get_as_bool(const rdzv_rendezvous_parameters *parameters,
@@ -1863,11 +1890,11 @@ rdzv_status rdzv_rendezvous_parameters_get_as_bool(const rdzv_rendezvous_paramet
                                                    int32_t *value,
                                                    rdzv_error **error);
 
-// The value of an option as an integer: text is trimmed, fractions are cut off, true is 1. Whether there is
-// one, 1 or 0, goes to `*found`, and the value to `*value` (0 when there is none). `default_value` stands
-// in for a missing option, and is read by the same rules; NULL for none.
+// Reads an option as an integer. Text is trimmed, fractions are truncated, true is 1. `*found` is 1 if
+// there is a value, else 0; `*value` is the value (0 if there is none). `default_value` replaces a missing
+// option and is read by the same rules; NULL means no default.
 //
-// Errors: `RDZV_INVALID_ARGUMENT` for any other value, or one that does not fit 64 bits.
+// Errors: `RDZV_INVALID_ARGUMENT` for any other value, or one that does not fit into 64 bits.
 rdzv_status rdzv_rendezvous_parameters_get_as_int(const rdzv_rendezvous_parameters *parameters,
                                                   const uint8_t *key,
                                                   size_t key_len,
@@ -1876,19 +1903,20 @@ rdzv_status rdzv_rendezvous_parameters_get_as_int(const rdzv_rendezvous_paramete
                                                   int64_t *value,
                                                   rdzv_error **error);
 
-// Reads an endpoint: `host`, `host:port`, `[address]` or `[address]:port`; nothing at all is `localhost`.
-// The host replaces the content of `host`; the port goes to `*port`, -1 when there is none.
+// Parses an endpoint: `host`, `host:port`, `[address]` or `[address]:port`; an empty one is `localhost`.
+// The host replaces the content of `host`; the port goes to `*port`, -1 if there is none.
 //
-// Errors: `RDZV_INVALID_ARGUMENT` for a port that is no number below 65536, or a host with letters that no
-// host has.
+// Errors: `RDZV_INVALID_ARGUMENT` for a port that is not a number below 65536, or a host with characters
+// that are not valid in one.
 rdzv_status rdzv_parse_endpoint(const uint8_t *endpoint,
                                 size_t endpoint_len,
                                 rdzv_buffer *host,
                                 int32_t *port,
                                 rdzv_error **error);
 
-// Reads a configuration string `key=value,key=value`. The keys, in order, replace the content of `keys`,
-// and their values that of `values`. Blanks around both do not count; a later value of the same key wins.
+// Parses a configuration string `key=value,key=value`. The keys, in byte order, replace the content of
+// `keys`, and their values that of `values`. Spaces around both are ignored; the last value of a repeated
+// key is used.
 //
 // Errors: `RDZV_INVALID_ARGUMENT` for an empty key or value.
 rdzv_status rdzv_parse_config(const uint8_t *config,
@@ -1898,108 +1926,110 @@ rdzv_status rdzv_parse_config(const uint8_t *config,
                               rdzv_error **error);
 
 // -----------------------------------------------------------------------------------------------------------
-// What a node hears of its round.
+// Events of a node's round.
 // -----------------------------------------------------------------------------------------------------------
 
-// Nothing happened.
+// No event occurred.
 #define RDZV_ROUND_EVENT_NONE 0
 
-// `nodes` nodes wait for the next round; 0 when the last of them has gone.
+// The number of nodes that wait for the next round changed to `nodes`; 0 if the last of them has left.
 #define RDZV_ROUND_EVENT_NODES_WAITING 1
 
-// Another member of the round died: `round`, `node_rank`, `why`, and its name.
+// Another member of the round died: see `round`, `node_rank`, `why` and the name.
 #define RDZV_ROUND_EVENT_PEER_DIED 2
 
-// The round is over, and its keys can be changed no more: `round`, `why`.
+// The round has ended and its keys can no longer be changed: see `round` and `why`.
 #define RDZV_ROUND_EVENT_ROUND_OVER 3
 
-// The run is closed for good, by the node of that name, if it has one.
+// The run is closed permanently. The name is that of the node that closed it, if it has one.
 #define RDZV_ROUND_EVENT_RUN_CLOSED 4
 
-// Round `round` was formed without this node, which is in the run no more and may join like any other.
+// Round `round` was formed without this node. The node is no longer in the run and may join again.
 #define RDZV_ROUND_EVENT_EXCLUDED 5
 
-// Another process joined under this node's name; this one is in the run no more, and must not come back.
+// Another process joined under this node's name. This process is no longer in the run and must not rejoin.
 #define RDZV_ROUND_EVENT_REPLACED 6
 
-// Another node has said that the job has failed; what it said stands in the place of the name. The run is
-// closed for good.
+// Another node reported that the job failed; its message is passed in place of the name. The run is closed
+// permanently.
 #define RDZV_ROUND_EVENT_JOB_FAILED 7
 
-// Why something ended: it asked to.
+// Reason: the subject of the event left on request.
 #define RDZV_WHY_LEFT 1
 
-// Its connection ended.
+// Reason: its connection ended.
 #define RDZV_WHY_CONNECTION 2
 
-// Its heartbeats were missed.
+// Reason: its heartbeats were missed.
 #define RDZV_WHY_HEARTBEAT 3
 
-// Its host fell silent.
+// Reason: its host does not respond.
 #define RDZV_WHY_HOST_SILENT 4
 
-// The server stopped.
+// Reason: the server stopped.
 #define RDZV_WHY_SERVER_STOPPED 5
 
-// Its deadline passed.
+// Reason: its deadline passed.
 #define RDZV_WHY_DEADLINE 6
 
-// Somebody cancelled it.
+// Reason: it was cancelled.
 #define RDZV_WHY_CANCELLED 7
 
-// Another took its place.
+// Reason: it was superseded by another.
 #define RDZV_WHY_SUPERSEDED 8
 
-// It broke the protocol.
+// Reason: it violated the protocol.
 #define RDZV_WHY_PROTOCOL 9
 
-// A limit was reached.
+// Reason: a limit was reached.
 #define RDZV_WHY_LIMIT 10
 
-// The run was closed.
+// Reason: the run was closed.
 #define RDZV_WHY_CLOSED 11
 
-// None of its nodes is in it any more.
+// Reason: none of its nodes is a member any longer.
 #define RDZV_WHY_DESERTED 12
 
-// Fewer nodes are left than it needs to go on.
+// Reason: fewer nodes are left than it needs to continue.
 #define RDZV_WHY_TOO_FEW_NODES 13
 
-// The history does not reach back that far.
+// Reason: the requested history has been compacted.
 #define RDZV_WHY_COMPACTED 14
 
-// It stopped reading.
+// Reason: it stopped reading from its connection.
 #define RDZV_WHY_STALLED 15
 
-// Another one joined under its name.
+// Reason: another process joined under its name.
 #define RDZV_WHY_REPLACED 16
 
-// It wanted another round, and the run is closed.
+// Reason: it requested another round, and the run is closed.
 #define RDZV_WHY_REFUSED 17
 
-// It wanted another round, and left or ran out of time before there was one.
+// Reason: it requested another round, and left or timed out before that round was formed.
 #define RDZV_WHY_GAVE_UP 18
 
-// Something that happened to a round, or to the run.
+// Event of a round or of the run.
 typedef struct {
-  // Set it to `sizeof(rdzv_round_event)` before the call; afterwards it tells how many bytes were filled.
+  // Set to `sizeof(rdzv_round_event)` before the call. The library sets it to the number of bytes it
+  // filled.
   uint32_t struct_size;
-  // One of `RDZV_ROUND_EVENT_NONE` and so on; there may be more one day.
+  // One of the `RDZV_ROUND_EVENT_` constants. Later versions may add more.
   int32_t kind;
-  // The round.
+  // Number of the round.
   uint64_t round;
-  // How many nodes wait.
+  // Number of nodes that wait for the next round.
   uint32_t nodes;
-  // The rank among the nodes of the round of the one that died.
+  // Rank, among the nodes of the round, of the node that died.
   uint32_t node_rank;
-  // One of `RDZV_WHY_LEFT` and so on; there may be more one day. 0 where there is no reason.
+  // One of the `RDZV_WHY_` constants; 0 if there is no reason. Later versions may add more.
   int32_t why;
-  // Not used; 0.
+  // Reserved; 0.
   uint32_t reserved;
 } rdzv_round_event;
 
-// Tells an event in words, such as `node host-3 (rank 3 of round 1) died: heartbeats were missed`; they
-// replace the content of `message`. `name` is what `rdzv_rendezvous_handler_next_event` gave with the event.
+// Formats an event as text, for example `node host-3 (rank 3 of round 1) died: heartbeats were missed`,
+// which replaces the content of `message`. `name` is the name that `rdzv_rendezvous_handler_next_event`
+// returned with the event.
 rdzv_status rdzv_round_event_describe(const rdzv_round_event *event,
                                       const uint8_t *name,
                                       size_t name_len,
@@ -2007,58 +2037,62 @@ rdzv_status rdzv_round_event_describe(const rdzv_round_event *event,
                                       rdzv_error **error);
 
 // -----------------------------------------------------------------------------------------------------------
-// What a node learns when it has joined.
+// Results of joining a rendezvous.
 // -----------------------------------------------------------------------------------------------------------
 
-// What a node learns when it has joined. It does not change; any thread may read it.
+// Result of joining a rendezvous. It is immutable; any thread may read it.
 typedef struct rdzv_rendezvous_info rdzv_rendezvous_info;
 
-// Frees it. NULL is ignored. Handles of its store live on.
+// Frees the result. Handles of its store remain valid. NULL is ignored.
 void rdzv_rendezvous_info_free(rdzv_rendezvous_info *info);
 
-// A handle of the store that the nodes share. All handles of one rendezvous share connections, the default
-// timeout, and what is pending, so that cancelling the calls of one cancels those of all; where this
-// process hosts the store, its server lives as long as the last of them, and as the handler that joined. On
-// success `*out` is yours until `rdzv_store_free`.
+// Creates a handle of the store that the nodes share. All handles of one rendezvous share connections, the
+// default timeout and the pending calls, so cancelling the calls of one handle cancels those of all. If
+// this process hosts the store, the server runs until the last of these handles and the handler that
+// joined are freed. On success the caller owns `*out` and frees it with `rdzv_store_free`.
 rdzv_status rdzv_rendezvous_info_store(const rdzv_rendezvous_info *info,
                                        rdzv_store **out,
                                        rdzv_error **error);
 
-// This node's rank among those of the rendezvous, from 0; -1 for NULL.
+// Returns this node's rank among the nodes of the rendezvous, from 0; -1 for NULL.
 int64_t rdzv_rendezvous_info_rank(const rdzv_rendezvous_info *info);
 
-// How many nodes they are; negative when nobody knows (a URL without a world size), and for NULL.
+// Returns the number of nodes; negative if it is unknown (a URL without a world size) and for NULL.
 int64_t rdzv_rendezvous_info_world_size(const rdzv_rendezvous_info *info);
 
-// Where the ranks of the job find their store: a name or an address, its length in `*len` unless `len` is
-// NULL. Not NUL-terminated; lives as long as the info. Of a rendezvous by URL it is empty. NULL for NULL.
+// Returns the name or address at which the ranks of the job find their store, and writes its length to
+// `*len` unless `len` is NULL. The string is not NUL-terminated and is valid as long as the info. It is
+// empty for a rendezvous by URL. Returns NULL for NULL.
 const uint8_t *rdzv_rendezvous_info_master_addr(const rdzv_rendezvous_info *info, size_t *len);
 
-// The port there; 0 of a rendezvous by URL, and for NULL.
+// Returns the port that goes with `rdzv_rendezvous_info_master_addr`; 0 for a rendezvous by URL and for
+// NULL.
 uint16_t rdzv_rendezvous_info_master_port(const rdzv_rendezvous_info *info);
 
-// Whether this process hosts the store, 1 or 0; 0 for NULL.
+// Returns 1 if this process hosts the store, else 0; 0 for NULL.
 int32_t rdzv_rendezvous_info_hosts_store(const rdzv_rendezvous_info *info);
 
-// The round that this node is in, from 0; -1 when the backend has no rounds (as URLs have none), in the first
-// round of `static`, which may be no round to others, and for NULL. The three that follow tell more of the
-// node's place in it.
+// Returns the round that this node is in, from 0. Returns -1 if the backend has no rounds (a URL has
+// none), in the first round of `static`, which other nodes may not count as a round, and for NULL. The
+// four functions that follow describe the node's position in the round.
 int64_t rdzv_rendezvous_info_round(const rdzv_rendezvous_info *info);
 
-// The global rank of this node's first worker; -1 where the backend does not know it, and for NULL.
+// Returns the global rank of this node's first worker; -1 if the backend does not know it and for NULL.
 int64_t rdzv_rendezvous_info_rank_first(const rdzv_rendezvous_info *info);
 
-// How many workers all nodes of the round have; -1 where the backend does not know it, and for NULL.
+// Returns the number of workers of all nodes of the round; -1 if the backend does not know it and for
+// NULL.
 int64_t rdzv_rendezvous_info_worker_count(const rdzv_rendezvous_info *info);
 
-// What the keys of the round begin with at its server, with a slash at the end: a client that puts it before
-// its keys shares them with the nodes' store. It differs from round to round and from server to server. Its
-// length goes to `*len` unless `len` is NULL. Not NUL-terminated; lives as long as the info. NULL where the
-// backend does not know it, and for NULL.
+// Returns the prefix of the round's keys at its server, with a trailing slash; writes its length to `*len`
+// unless `len` is NULL. A client that prepends it to its keys shares them with the nodes' store. It
+// differs between rounds and between servers. The string is not NUL-terminated and is valid as long as the
+// info. Returns NULL if the backend does not know it and for NULL.
 const uint8_t *rdzv_rendezvous_info_key_prefix(const rdzv_rendezvous_info *info, size_t *len);
 
-// Where node 0 of the round is reached, as it said; its length goes to `*len` unless `len` is NULL. Not
-// NUL-terminated; lives as long as the info. NULL where the backend does not know it, and for NULL.
+// Returns the address that node 0 of the round published for itself; writes its length to `*len` unless
+// `len` is NULL. The string is not NUL-terminated and is valid as long as the info. Returns NULL if the
+// backend does not know it and for NULL.
 const uint8_t *rdzv_rendezvous_info_leader(const rdzv_rendezvous_info *info, size_t *len);
 
 // -----------------------------------------------------------------------------------------------------------
@@ -2069,8 +2103,8 @@ const uint8_t *rdzv_rendezvous_info_leader(const rdzv_rendezvous_info *info, siz
 // server. One thread at a time.
 typedef struct rdzv_store_info rdzv_store_info;
 
-// An address that is known: a name or a literal one, and a port. Nothing is looked up. On success `*out` is
-// yours until `rdzv_store_info_free`.
+// An address that is known: a name or a literal one, and a port. Nothing is looked up. On success the
+// caller owns `*out` and frees it with `rdzv_store_info_free`.
 rdzv_status rdzv_store_info_new(const uint8_t *master_addr,
                                 size_t master_addr_len,
                                 uint16_t master_port,
@@ -2081,11 +2115,11 @@ rdzv_status rdzv_store_info_new(const uint8_t *master_addr,
 // too, wait for them and read them. Each rank calls it, with its `rank`.
 //
 // `local_addr` is published as it is given, and never looked up; with length 0 it is the host's own name.
-// `server_port` is where a server runs already. With 0 there is none: rank 0 takes a free port and keeps it
-// with a listening socket, in whose queue early clients wait. `rdzv_store_info_serve` starts a server on
-// it, or `rdzv_store_info_take_socket` hands it out, for a server elsewhere; freeing the info gives the
-// port back. `timeout_ms` is for each of the four operations on the store. On success `*out` is yours until
-// `rdzv_store_info_free`.
+// `server_port` is where a server runs already. With 0 there is none: rank 0 takes a free port and keeps
+// it with a listening socket, in whose queue early clients wait. `rdzv_store_info_serve` starts a server
+// on it, or `rdzv_store_info_take_socket` hands it out, for a server elsewhere; freeing the info gives the
+// port back. `timeout_ms` is for each of the four operations on the store. On success the caller owns
+// `*out` and frees it with `rdzv_store_info_free`.
 //
 // Errors: those of `rdzv_store_set` and `rdzv_store_get`; `RDZV_EXHAUSTED` (there is no port), `RDZV_IO`
 // (the host does not know its own name), `RDZV_RENDEZVOUS_STATE` (what was published is no address).
@@ -2101,8 +2135,8 @@ rdzv_status rdzv_store_info_build(const rdzv_store *store,
 // Frees it; a port that is still kept is given back. NULL is ignored.
 void rdzv_store_info_free(rdzv_store_info *info);
 
-// The address, its length in `*len` unless `len` is NULL. Not NUL-terminated; lives as long as the info.
-// NULL for NULL.
+// The address, its length in `*len` unless `len` is NULL. The string is not NUL-terminated and is valid as
+// long as the info. NULL for NULL.
 const uint8_t *rdzv_store_info_master_addr(const rdzv_store_info *info, size_t *len);
 
 // The port; 0 for NULL.
@@ -2117,9 +2151,9 @@ int32_t rdzv_store_info_has_socket(const rdzv_store_info *info);
 // Errors: `RDZV_INVALID_ARGUMENT` when none is kept here.
 rdzv_status rdzv_store_info_take_socket(rdzv_store_info *info, int32_t *fd, rdzv_error **error);
 
-// Starts a store server on the port that is kept here, once. `context` may be NULL for a fresh one,
-// `options` NULL for the defaults; their address does not count. On success `*out` is yours until
-// `rdzv_server_free`, and lives on without the info. On failure the port is given back.
+// Starts a store server on the port that is kept here, once. `context` may be NULL, which creates a new
+// one, `options` NULL for the defaults; their address does not count. On success the caller owns `*out`
+// and frees it with `rdzv_server_free`, and lives on without the info. On failure the port is given back.
 //
 // Errors: `RDZV_INVALID_ARGUMENT` when no port is kept here; else those of `rdzv_server_start`.
 rdzv_status rdzv_store_info_serve(rdzv_store_info *info,
@@ -2129,174 +2163,184 @@ rdzv_status rdzv_store_info_serve(rdzv_store_info *info,
                                   rdzv_error **error);
 
 // -----------------------------------------------------------------------------------------------------------
-// Rendezvous backends and URL schemes in code of yours.
+// Rendezvous backends and URL schemes in user code.
 // -----------------------------------------------------------------------------------------------------------
 
-// Takes the answer of code of yours. Valid during the call only.
+// Receives the answer of user code to a call. Valid only during that call.
 typedef struct rdzv_rendezvous_answer rdzv_rendezvous_answer;
 
-// A rendezvous backend in code of yours. `create` is called on threads of the library's, by several at a
-// time; it may block. It must not throw. A handler of the same backend that it asks its context for is
-// refused with `RDZV_REENTRANT`.
+// Rendezvous backend in user code. Several library threads may call `create` at the same time; it may
+// block and must not throw. If it requests a handler of the same backend from its context, that call
+// returns `RDZV_REENTRANT`.
 typedef struct {
   // `sizeof(rdzv_rendezvous_backend_vtable)`.
   uint32_t struct_size;
-  // Not used; 0.
+  // Reserved; 0.
   uint32_t reserved;
   // Passed to both functions.
   void *user_data;
-  // What errors call the code. UTF-8, NUL-terminated, copied; NULL: a name of the library's.
+  // Name of the backend in error messages. UTF-8, NUL-terminated, copied; NULL: a default name.
   const char *name;
-  // How long a call to the backend or to one of its handlers may take, in milliseconds, above 0, until its
-  // caller gets `RDZV_TIMED_OUT` and the code is left behind; -1: 600,000.
+  // Time that a call to the backend or to one of its handlers may take, in milliseconds, above 0; -1:
+  // 600,000. After that, the caller gets `RDZV_TIMED_OUT` and the call is abandoned on its thread.
   int64_t timeout_ms;
-  // Makes a handler for these parameters, tells it with `rdzv_rendezvous_answer_set_handler`, and returns
-  // `RDZV_OK`, or why it does not: any status of this header. Must not be NULL.
+  // Creates a handler for these parameters and passes it to `rdzv_rendezvous_answer_set_handler`.
+  // Returns `RDZV_OK`, or any other status of this header as the reason for failure. Must not be NULL.
   rdzv_status (*create)(void *user_data,
                         const rdzv_rendezvous_parameters *parameters,
                         rdzv_rendezvous_answer *answer);
-  // Called once, when the context is gone and so are the handlers, URL rendezvous, agents, loops and RPC
-  // workers that were made with it. Stores and servers of the context may outlive it, so that `user_data`
-  // may own some. May be NULL.
+  // Called once, after the context and all handlers, URL rendezvous, agents, loops and RPC workers that
+  // were created with it have been freed. Stores and servers of the context may outlive it, so
+  // `user_data` may own some. May be NULL.
   void (*destroy)(void *user_data);
 } rdzv_rendezvous_backend_vtable;
 
-// What a URL scheme of yours is asked. Everything in it is valid during the call only.
+// Request to a URL scheme in user code. All its content is valid only during the call.
 typedef struct {
-  // Size of this struct in the library that made it, in bytes; later fields are absent when it is smaller.
+  // Size of this struct, in bytes, in the library that created it. If it is smaller than expected, later
+  // fields are absent.
   uint32_t struct_size;
-  // Not used; 0.
+  // Reserved; 0.
   uint32_t reserved;
-  // The URL; its query has the rank and the world size that the caller named. UTF-8, not NUL-terminated.
+  // URL, whose query includes the rank and the world size that the caller passed. UTF-8, not
+  // NUL-terminated.
   const uint8_t *url;
-  // Its length.
+  // Length of `url` in bytes.
   size_t url_len;
-  // How long the rendezvous may take, in milliseconds.
+  // Timeout of the rendezvous, in milliseconds.
   int64_t timeout_ms;
-  // Where a store is to listen that this process hosts; length 0 when the caller did not say. UTF-8.
+  // Name or address on which a store hosted by this process listens; length 0 if the caller set none.
+  // UTF-8, not NUL-terminated.
   const uint8_t *listen_host;
-  // Its length.
+  // Length of `listen_host` in bytes.
   size_t listen_host_len;
 } rdzv_url_question;
 
-// A URL scheme in code of yours. `begin` is called on threads of the library's, by several at a time; it
-// may block, and must not throw.
+// URL scheme in user code. Several library threads may call `begin` at the same time; it may block and
+// must not throw.
 typedef struct {
   // `sizeof(rdzv_url_scheme_vtable)`.
   uint32_t struct_size;
-  // Not used; 0.
+  // Reserved; 0.
   uint32_t reserved;
   // Passed to both functions.
   void *user_data;
-  // How much longer than the caller's timeout a call may take, in milliseconds, above 0, until its caller
-  // gets `RDZV_TIMED_OUT` and the code is left behind; -1: 600,000.
+  // Time that a call may take beyond the caller's timeout, in milliseconds, above 0; -1: 600,000. After
+  // that, the caller gets `RDZV_TIMED_OUT` and the call is abandoned on its thread.
   int64_t timeout_ms;
-  // Begins a rendezvous, tells it with `rdzv_rendezvous_answer_set_rendezvous`, and returns `RDZV_OK`, or
-  // why it does not: any status of this header. Must not be NULL.
+  // Begins a rendezvous and passes it to `rdzv_rendezvous_answer_set_rendezvous`. Returns `RDZV_OK`, or
+  // any other status of this header as the reason for failure. Must not be NULL.
   rdzv_status (*begin)(void *user_data, const rdzv_url_question *question, rdzv_rendezvous_answer *answer);
-  // Called once, when the context is gone and so are the handlers, URL rendezvous, agents, loops and RPC
-  // workers that were made with it. Stores and servers of the context may outlive it, so that `user_data`
-  // may own some. May be NULL.
+  // Called once, after the context and all handlers, URL rendezvous, agents, loops and RPC workers that
+  // were created with it have been freed. Stores and servers of the context may outlive it, so
+  // `user_data` may own some. May be NULL.
   void (*destroy)(void *user_data);
 } rdzv_url_scheme_vtable;
 
-// A handler in code of yours. Its functions are called on threads of the library's, by several at a time;
-// they may block, and must not throw. What they call on the handle that is calling them returns
-// `RDZV_REENTRANT`. Each returns `RDZV_OK`, or why it did not do it: any status of this header.
+// Rendezvous handler in user code. Several library threads may call its functions at the same time; they
+// may block and must not throw. A call that they make on the handle from which they are called returns
+// `RDZV_REENTRANT`. Each returns `RDZV_OK`, or any other status of this header as the reason for failure.
 typedef struct {
   // `sizeof(rdzv_rendezvous_handler_vtable)`.
   uint32_t struct_size;
-  // 1 if the ranks that this node starts shall use the store that the nodes met over, else 0.
+  // 1 if the worker ranks of this node use the store over which the nodes met, else 0.
   uint32_t use_agent_store;
   // Passed to all functions.
   void *user_data;
-  // The backend that it is of, which must be the one that was asked for. UTF-8, NUL-terminated, copied.
+  // Name of the handler's backend, which must be the requested one. UTF-8, NUL-terminated, copied.
   const char *backend;
-  // The run. UTF-8, NUL-terminated, copied; NULL: that of the parameters.
+  // Run id. UTF-8, NUL-terminated, copied; NULL: that of the parameters.
   const char *run_id;
-  // Joins, waits until the group is whole, and answers it with `rdzv_rendezvous_answer_set_group`. Must not
-  // be NULL.
+  // Joins, waits until the round is complete, and passes the result to
+  // `rdzv_rendezvous_answer_set_group`. Must not be NULL.
   rdzv_status (*next_rendezvous)(void *user_data, rdzv_rendezvous_answer *answer);
-  // Answers the number 1 if the rendezvous is closed, else 0. Must not be NULL.
+  // Answers the number 1 if the rendezvous is closed, else 0 (`rdzv_rendezvous_answer_set_number`). Must
+  // not be NULL.
   rdzv_status (*is_closed)(void *user_data, rdzv_rendezvous_answer *answer);
   // Closes the rendezvous. Must not be NULL.
   rdzv_status (*set_closed)(void *user_data, rdzv_rendezvous_answer *answer);
-  // Answers how many nodes wait for the next round. Must not be NULL.
+  // Answers the number of nodes that wait for the next round. Must not be NULL.
   rdzv_status (*num_nodes_waiting)(void *user_data, rdzv_rendezvous_answer *answer);
-  // Waits up to `timeout_ms` for the next event and answers it with `rdzv_rendezvous_answer_set_event`;
-  // nothing when there was none. NULL: the backend has no events.
+  // Waits up to `timeout_ms` for the next event and passes it to `rdzv_rendezvous_answer_set_event`;
+  // sets no answer if there was none. NULL: the backend has no events.
   rdzv_status (*next_event)(void *user_data, int64_t timeout_ms, rdzv_rendezvous_answer *answer);
-  // Gives everything back; 1 if all went well, else 0. May be NULL.
+  // Leaves the rendezvous and releases its resources; returns 1 on success, else 0. May be NULL.
   int32_t (*shutdown)(void *user_data);
-  // The callers of the functions that are under way have gone: end what they wait for. May be NULL.
+  // Called when the callers of the functions in progress have stopped waiting; ends the waits of those
+  // functions. May be NULL.
   void (*cancel)(void *user_data);
-  // Closes the rendezvous since the job has failed, and has the other nodes told `message` (UTF-8, not
-  // NUL-terminated), as `RDZV_ROUND_EVENT_JOB_FAILED`. NULL: `set_closed` does.
+  // Closes the rendezvous because the job has failed, and sends `message` (UTF-8, not NUL-terminated) to
+  // the other nodes as `RDZV_ROUND_EVENT_JOB_FAILED`. NULL: `set_closed` is called instead.
   rdzv_status (*fail)(void *user_data, const uint8_t *message, size_t len, rdzv_rendezvous_answer *answer);
-  // This node goes in the middle of the round, with its work undone: the other nodes are to hear of it as of
-  // a death. It may be called twice; `shutdown` follows. May be NULL.
+  // Called when this node leaves in the middle of a round with its work unfinished: reports it to the
+  // other nodes as a death. May be called twice; `shutdown` follows. May be NULL.
   void (*abandon)(void *user_data);
-  // 1 if `next_event` tells of every death and of the end of the round, else 0. Then agents wait at their
-  // exit barrier for as long as it takes.
+  // 1 if `next_event` reports every death and the end of the round, else 0. If it is 1, agents wait at
+  // their exit barrier without a time limit.
   uint32_t tells_of_deaths;
-  // Not used; 0.
+  // Reserved; 0.
   uint32_t reserved;
-  // Called once, when the handler is gone and none of its functions is under way. May be NULL.
+  // Called once, when the handler has been freed and none of its functions is in progress. May be NULL.
   void (*destroy)(void *user_data);
 } rdzv_rendezvous_handler_vtable;
 
-// A rendezvous by URL in code of yours, under way. Its functions are called on threads of the library's,
-// one at a time but for `cancel`; they may block, and must not throw.
+// Rendezvous by URL in user code. Its functions are called on library threads, one at a time except for
+// `cancel`; they may block and must not throw.
 typedef struct {
   // `sizeof(rdzv_url_rendezvous_vtable)`.
   uint32_t struct_size;
-  // Not used; 0.
+  // Reserved; 0.
   uint32_t reserved;
   // Passed to all functions.
   void *user_data;
-  // Meets the others, answers the group with `rdzv_rendezvous_answer_set_group`, and returns `RDZV_OK`, or
-  // why it did not. Must not be NULL.
+  // Waits for the other ranks and passes the result to `rdzv_rendezvous_answer_set_group`. Returns
+  // `RDZV_OK`, or any other status of this header as the reason for failure. Must not be NULL.
   rdzv_status (*next)(void *user_data, rdzv_rendezvous_answer *answer);
-  // Called once, when the rendezvous is gone and none of its functions is under way. May be NULL.
+  // Called once, when the rendezvous has been freed and none of its functions is in progress. May be
+  // NULL.
   void (*destroy)(void *user_data);
-  // The caller of `next` has gone, since it was cancelled or its time is up: end what `next` waits for. May
-  // be NULL.
+  // Called when the caller of `next` has stopped waiting, because it was cancelled or timed out; ends
+  // the wait of `next`. May be NULL.
   void (*cancel)(void *user_data);
 } rdzv_url_rendezvous_vtable;
 
-// Registers a rendezvous backend in code of yours under the name `backend`; `vtable` is copied. The same
-// again (`create` and `user_data` alike) changes nothing, and `destroy` is called once all the same. On
-// success the library owns `user_data`, until it calls `destroy`; on failure it stays yours.
+// Registers a rendezvous backend in user code under the name `backend`; `vtable` is copied. Registering
+// the same one again (equal `create` and `user_data`) has no effect, and `destroy` is still called only
+// once. On success the library owns `user_data` until it calls `destroy`; on failure the caller keeps it.
 //
-// Errors: `RDZV_ALREADY_REGISTERED` when another has the name, `RDZV_INVALID_ARGUMENT` for an empty one.
+// Errors: `RDZV_ALREADY_REGISTERED` (another backend has the name), `RDZV_INVALID_ARGUMENT` (the name is
+// empty).
 rdzv_status rdzv_context_register_backend(const rdzv_context *context,
                                           const uint8_t *backend,
                                           size_t backend_len,
                                           const rdzv_rendezvous_backend_vtable *vtable,
                                           rdzv_error **error);
 
-// Registers a URL scheme in code of yours; `vtable` is copied. Schemes in URLs are in small letters. On
-// success the library owns `user_data`, until it calls `destroy`; on failure it stays yours.
+// Registers a URL scheme in user code; `vtable` is copied. Schemes in URLs are in lower case. On success
+// the library owns `user_data` until it calls `destroy`; on failure the caller keeps it.
 //
-// Errors: `RDZV_ALREADY_REGISTERED` when anybody has the scheme, be it the same code.
+// Errors: `RDZV_ALREADY_REGISTERED` if the scheme is registered, even with the same code.
 rdzv_status rdzv_context_register_url_scheme(const rdzv_context *context,
                                              const uint8_t *scheme,
                                              size_t scheme_len,
                                              const rdzv_url_scheme_vtable *vtable,
                                              rdzv_error **error);
 
-// Answers a number. For use within the functions of a backend of yours, as those that follow.
+// Sets a number as the answer. This and the functions that follow are for use inside the functions of a
+// backend in user code.
 void rdzv_rendezvous_answer_set_number(rdzv_rendezvous_answer *answer, int64_t number);
 
-// Tells in words why the operation failed, in UTF-8; they are the error's message.
+// Sets the message of the error, in UTF-8, for an operation that fails.
 void rdzv_rendezvous_answer_set_message(rdzv_rendezvous_answer *answer,
                                         const uint8_t *message,
                                         size_t message_len);
 
-// Answers the group: the store that its nodes share, of which a reference is kept, so that you may free
-// your handle; this node's rank, from 0; how many they are, above the rank, or by URL also below 0 when
-// nobody knows; and where the ranks of the job find their store (of no concern by URL), with a port from 0 to
-// 65,535. Any other rank or port fails the call that asked with `RDZV_INVALID_ARGUMENT`.
+// Sets the result of joining as the answer. `store` is the store that the nodes share; the library keeps a
+// reference, so the caller may free its handle. `rank` is this node's rank, from 0. `world_size` is the
+// number of nodes, above `rank`; for a URL scheme it may be negative if the number is unknown.
+// `master_addr` and `master_port` (0 to 65,535) are the address at which the ranks of the job find their
+// store; a URL scheme need not set them. Any other rank or port makes the call fail with
+// `RDZV_INVALID_ARGUMENT`.
 void rdzv_rendezvous_answer_set_group(rdzv_rendezvous_answer *answer,
                                       const rdzv_store *store,
                                       int64_t rank,
@@ -2305,168 +2349,176 @@ void rdzv_rendezvous_answer_set_group(rdzv_rendezvous_answer *answer,
                                       size_t master_addr_len,
                                       int64_t master_port);
 
-// Answers an event; `name` is that of the node that died, or that closed the run.
+// Sets an event as the answer. `name` is the name of the node that died or that closed the run.
 void rdzv_rendezvous_answer_set_event(rdzv_rendezvous_answer *answer,
                                       const rdzv_round_event *event,
                                       const uint8_t *name,
                                       size_t name_len);
 
-// Answers a handler; `vtable` is copied, and the library owns its `user_data`, until it calls `destroy`,
-// whatever becomes of the call. A vtable in which something is missing is not taken: the caller gets
-// `RDZV_INVALID_ARGUMENT`, and its `user_data` stays yours.
+// Sets a handler as the answer. `vtable` is copied, and the library owns its `user_data` until it calls
+// `destroy`, whatever the outcome of the call. If a mandatory entry of the vtable is missing, the caller
+// gets `RDZV_INVALID_ARGUMENT` and `user_data` stays with the user code.
 void rdzv_rendezvous_answer_set_handler(rdzv_rendezvous_answer *answer,
                                         const rdzv_rendezvous_handler_vtable *vtable);
 
-// Answers a rendezvous by URL that has begun; `vtable` is copied, and its `user_data` owned as that of a
-// handler.
+// Sets a rendezvous by URL as the answer. `vtable` is copied, and its `user_data` is owned as that of a
+// handler is.
 void rdzv_rendezvous_answer_set_rendezvous(rdzv_rendezvous_answer *answer,
                                            const rdzv_url_rendezvous_vtable *vtable);
 
-// The names of the backends of this context, in order; they replace the content of `names`.
+// Lists the names of the context's backends in byte order; they replace the content of `names`.
 rdzv_status rdzv_context_list_backends(const rdzv_context *context, rdzv_list *names, rdzv_error **error);
 
 // -----------------------------------------------------------------------------------------------------------
-// One node's part in a rendezvous.
+// Rendezvous handlers: one node's membership in a rendezvous.
 // -----------------------------------------------------------------------------------------------------------
 
-// One node's part in a rendezvous, of whatever backend. Any thread may use it, several at a time; what
-// waits in one can be cancelled from another. A call ends by the deadline that the backend has for it.
+// One node's membership in a rendezvous, for any backend. Several threads may use it at the same time, and
+// any thread may cancel the waiting calls of the others. Each call ends by the deadline that the backend
+// sets for it.
 typedef struct rdzv_rendezvous_handler rdzv_rendezvous_handler;
 
-// Makes a handler of the backend that the parameters name: `static`, or another that the context has
-// (`rdzv_context_list_backends`). `context` may be NULL for a fresh one. On success `*out` is yours until
-// `rdzv_rendezvous_handler_free`.
+// Creates a handler of the backend that the parameters name: a built-in one, for example `static`, or
+// another one registered in the context (see `rdzv_context_list_backends`). `context` may be NULL, which
+// creates a new one. On success the caller owns `*out` and frees it with `rdzv_rendezvous_handler_free`.
 //
-// Errors: `RDZV_NOT_REGISTERED`, `RDZV_BACKEND_MISMATCH` (the handler says that it is of another backend),
-// `RDZV_INVALID_ARGUMENT` (what the backend misses, or makes no sense to it); of a backend in code of yours
-// also what its `create` returns, `RDZV_TIMED_OUT`, and `RDZV_REENTRANT` when it is called from there.
+// Errors: `RDZV_NOT_REGISTERED`; `RDZV_BACKEND_MISMATCH` (the new handler names another backend);
+// `RDZV_INVALID_ARGUMENT` (a parameter is missing or not valid for the backend). For a backend in user
+// code also: the status that its `create` returns, `RDZV_TIMED_OUT`, and `RDZV_REENTRANT` when `create`
+// itself makes the call.
 rdzv_status rdzv_rendezvous_handler_new(const rdzv_context *context,
                                         const rdzv_rendezvous_parameters *parameters,
                                         rdzv_rendezvous_handler **out,
                                         rdzv_error **error);
 
-// Frees a handler. No other call on it may be under way: cancel and wait for them first. It says goodbye to
-// nobody: that is `rdzv_rendezvous_handler_shutdown`. A node of `rdzv` that was not shut down leaves its
-// round as if its process had died: its session ends, which the other nodes are told of (with a `grace`, when
-// that has passed), and calls on the stores of its rounds fail with `RDZV_SERVER_GONE`. NULL is ignored.
+// Frees a handler. No other call on it may be in progress: cancel such calls and wait for them first. This
+// does not leave the rendezvous gracefully; `rdzv_rendezvous_handler_shutdown` does. A node of the `rdzv`
+// backend that was not shut down leaves its round as if its process had died: its session ends, the other
+// nodes are notified (after the `grace` period, if one is set), and calls on the stores of its rounds fail
+// with `RDZV_SERVER_GONE`. NULL is ignored.
 void rdzv_rendezvous_handler_free(rdzv_rendezvous_handler *handler);
 
-// The name of its backend, its length in `*len` unless `len` is NULL. Not NUL-terminated; lives as long as
-// the handler. NULL for NULL.
+// Returns the name of the handler's backend and writes its length to `*len` unless `len` is NULL. The
+// string is not NUL-terminated and is valid as long as the handler. Returns NULL for NULL.
 const uint8_t *rdzv_rendezvous_handler_backend(const rdzv_rendezvous_handler *handler, size_t *len);
 
-// The run that this rendezvous is for, as `rdzv_rendezvous_handler_backend` gives the name.
+// Returns the run id of this rendezvous, in the same form as `rdzv_rendezvous_handler_backend`.
 const uint8_t *rdzv_rendezvous_handler_run_id(const rdzv_rendezvous_handler *handler, size_t *len);
 
-// Whether the ranks that this node starts shall use the store that the nodes met over, 1 or 0; 0 for NULL.
+// Returns 1 if the worker ranks of this node use the store over which the nodes met, else 0; 0 for NULL.
 int32_t rdzv_rendezvous_handler_use_agent_store(const rdzv_rendezvous_handler *handler);
 
-// Joins, and waits until the group is whole. Joining again is for the next round, to which all nodes have to
-// come; with `static` ranks it gives the same at once if some node is PyTorch's, which knows of no rounds. On
-// success `*out` is yours until `rdzv_rendezvous_info_free`.
+// Joins the rendezvous and waits until the round is complete. A further call joins the next round, which
+// all nodes must join. With `static` ranks, a further call returns the same result at once if a node is a
+// PyTorch one, since those have no rounds. On success the caller owns `*out` and frees it with
+// `rdzv_rendezvous_info_free`.
 //
-// Errors: `RDZV_RENDEZVOUS_CLOSED`, `RDZV_RENDEZVOUS_TIMED_OUT`, `RDZV_RENDEZVOUS_CONNECTION` (what the
-// rendezvous is held over cannot be reached), `RDZV_RENDEZVOUS_STATE`, `RDZV_RENDEZVOUS_GRACEFUL_EXIT`,
-// `RDZV_RENDEZVOUS_REPLACED` (another session has the node's name; until it was shut down, each attempt is
-// told so), `RDZV_CANCELLED`; `RDZV_REENTRANT` (the node joins already, in another thread); where this
-// process hosts the store, those of `rdzv_server_start`.
+// Errors: `RDZV_RENDEZVOUS_CLOSED`, `RDZV_RENDEZVOUS_TIMED_OUT`, `RDZV_RENDEZVOUS_CONNECTION` (the
+// rendezvous store cannot be reached), `RDZV_RENDEZVOUS_STATE`, `RDZV_RENDEZVOUS_GRACEFUL_EXIT`,
+// `RDZV_RENDEZVOUS_REPLACED` (another session has the node's name; every attempt returns this until the
+// handler is shut down), `RDZV_CANCELLED`, `RDZV_REENTRANT` (another thread is already joining). If this
+// process hosts the store, also those of `rdzv_server_start`.
 rdzv_status rdzv_rendezvous_handler_next_rendezvous(const rdzv_rendezvous_handler *handler,
                                                     rdzv_rendezvous_info **out,
                                                     rdzv_error **error);
 
-// Whether the rendezvous is closed: 1 or 0 goes to `*closed`. It may be seen late: nothing to synchronize
-// by.
+// Writes 1 to `*closed` if the rendezvous is closed, else 0. The answer may be stale; do not use it for
+// synchronization.
 //
-// Errors of this and the functions below: the same as those of joining.
+// Errors of this and the functions below: those of `rdzv_rendezvous_handler_next_rendezvous`.
 rdzv_status rdzv_rendezvous_handler_is_closed(const rdzv_rendezvous_handler *handler,
                                               int32_t *closed,
                                               rdzv_error **error);
 
-// Closes the rendezvous, for good: nobody may join any more, for as long as the server remembers the run.
+// Closes the rendezvous permanently: no node can join it as long as the server remembers the run.
 rdzv_status rdzv_rendezvous_handler_set_closed(const rdzv_rendezvous_handler *handler, rdzv_error **error);
 
-// Closes the rendezvous because the job has failed. Nodes of the live round get `message` (UTF-8, at most
-// 1,024 bytes) as `RDZV_ROUND_EVENT_JOB_FAILED`; nodes that are refused from now on get it in their error.
-// The first message stays. Backends that cannot pass it on only close the rendezvous.
+// Closes the rendezvous because the job has failed. Nodes of the current round receive `message` (UTF-8,
+// at most 1,024 bytes) as `RDZV_ROUND_EVENT_JOB_FAILED`; nodes that try to join later receive it in their
+// error. The first message is kept. Backends that cannot transmit a message only close the rendezvous.
 rdzv_status rdzv_rendezvous_handler_fail(const rdzv_rendezvous_handler *handler,
                                          const uint8_t *message,
                                          size_t message_len,
                                          rdzv_error **error);
 
-// How many nodes wait for the next round; the number goes to `*count`.
+// Writes the number of nodes that wait for the next round to `*count`.
 rdzv_status rdzv_rendezvous_handler_num_nodes_waiting(const rdzv_rendezvous_handler *handler,
                                                       int64_t *count,
                                                       rdzv_error **error);
 
-// Waits up to `timeout_ms` (0 looks once; -1: 300,000) for the next thing that happens to this node's
-// round, and fills `*event`, of which `struct_size` must be set. Its kind is `RDZV_ROUND_EVENT_NONE` when
-// nothing happened in that time: then the round goes on, since its end is an event as well. The name of the
-// node that it is about replaces the content of `name`, which may be NULL. Each event is told once, to one
-// thread, in the order in which they happened.
+// Waits up to `timeout_ms` (0: poll once; -1: 300,000) for the next event of this node's round and fills
+// `*event`, whose `struct_size` the caller has set. The kind is `RDZV_ROUND_EVENT_NONE` if no event
+// occurred in that time; the round then continues, since its end is an event, too. The name of the node
+// concerned replaces the content of `name`, which may be NULL. Each event is delivered once, to one
+// thread, in the order of occurrence.
 //
-// Errors besides: `RDZV_UNSUPPORTED` when the backend has no events, as `static` has none.
+// Also returns: `RDZV_UNSUPPORTED` (the backend, for example `static`, has no events).
 rdzv_status rdzv_rendezvous_handler_next_event(const rdzv_rendezvous_handler *handler,
                                                int64_t timeout_ms,
                                                rdzv_round_event *event,
                                                rdzv_buffer *name,
                                                rdzv_error **error);
 
-// Gives everything back; whether all went well, 1 or 0, goes to `*clean`, unless `clean` is NULL. With the
-// `rdzv` backend, calls under way in other threads end with `RDZV_CANCELLED`, and later ones begin anew.
+// Leaves the rendezvous and releases its resources. Writes 1 to `*clean` if that succeeded, else 0, unless
+// `clean` is NULL. With the `rdzv` backend, calls in progress on other threads return `RDZV_CANCELLED`,
+// and later calls start a new session.
 rdzv_status rdzv_rendezvous_handler_shutdown(const rdzv_rendezvous_handler *handler,
                                              int32_t *clean,
                                              rdzv_error **error);
 
-// Ends every call that is under way in this handler, in whatever thread, with `RDZV_CANCELLED`. Later calls
-// are as ever. Calls on the store that a rendezvous gave are not touched: `rdzv_store_cancel` ends those.
-// NULL is ignored.
+// Cancels every call in progress on this handler, on all threads; each returns `RDZV_CANCELLED`. Later
+// calls are not affected. Calls on the store of a rendezvous are not cancelled: use `rdzv_store_cancel`
+// for those. NULL is ignored.
 void rdzv_rendezvous_handler_cancel(const rdzv_rendezvous_handler *handler);
 
 // -----------------------------------------------------------------------------------------------------------
 // Rendezvous by URL.
 // -----------------------------------------------------------------------------------------------------------
 
-// A rendezvous by URL under way. One thread at a time, but for `rdzv_rendezvous_url_cancel`.
+// Rendezvous by URL. One thread at a time, except for `rdzv_rendezvous_url_cancel`.
 typedef struct rdzv_rendezvous_url rdzv_rendezvous_url;
 
-// What the caller of a rendezvous knows beside the URL. One thread at a time; free it when you like.
+// Options of a rendezvous by URL. One thread at a time; they may be freed at any time.
 typedef struct rdzv_rendezvous_url_options rdzv_rendezvous_url_options;
 
-// Options with every default: rank and world size are in the URL or in the variables, 30 minutes, and no
-// variables. On success `*out` is yours until `rdzv_rendezvous_url_options_free`.
+// Creates options with all defaults: rank and world size are taken from the URL or the variables, the
+// timeout is 30 minutes, and no variables are set. On success the caller owns `*out` and frees it with
+// `rdzv_rendezvous_url_options_free`.
 rdzv_status rdzv_rendezvous_url_options_new(rdzv_rendezvous_url_options **out, rdzv_error **error);
 
 // Frees options. NULL is ignored.
 void rdzv_rendezvous_url_options_free(rdzv_rendezvous_url_options *options);
 
-// This process's rank; -1: it is in the URL or in the variables. A URL must not name what is set here.
+// Sets this process's rank; -1: it is in the URL or in the variables. A rank that is set here must not be
+// in the URL, too.
 rdzv_status rdzv_rendezvous_url_options_set_rank(rdzv_rendezvous_url_options *options,
                                                  int64_t rank,
                                                  rdzv_error **error);
 
-// How many ranks there are; -1: it is in the URL or in the variables.
+// Sets the number of ranks; -1: it is in the URL or in the variables.
 rdzv_status rdzv_rendezvous_url_options_set_world_size(rdzv_rendezvous_url_options *options,
                                                        int64_t world_size,
                                                        rdzv_error **error);
 
-// Nobody knows how many ranks there are: the group is dynamic, and nobody is counted. The variables of
-// `env://` still may know.
+// Declares the number of ranks unknown: the group is dynamic, and the rendezvous does not wait for a
+// number of ranks. The variables of `env://` may still set it.
 rdzv_status rdzv_rendezvous_url_options_set_dynamic(rdzv_rendezvous_url_options *options, rdzv_error **error);
 
-// How long the others may be waited for, and the store's operations may take that name no timeout, in
-// milliseconds. Above 0; default 1,800,000.
+// Sets the time to wait for the other ranks, in milliseconds, above 0; default 1,800,000. It is also the
+// default timeout of the store's operations.
 rdzv_status rdzv_rendezvous_url_options_set_timeout_ms(rdzv_rendezvous_url_options *options,
                                                        int64_t timeout_ms,
                                                        rdzv_error **error);
 
-// Where the rank that hosts the store listens, when that is not what the URL says: a name or an address.
+// Sets the name or address on which the rank that hosts the store listens, if it differs from the URL's.
 rdzv_status rdzv_rendezvous_url_options_set_listen_host(rdzv_rendezvous_url_options *options,
                                                         const uint8_t *listen_host,
                                                         size_t listen_host_len,
                                                         rdzv_error **error);
 
-// What a variable of the environment says: `RANK`, `WORLD_SIZE`, `MASTER_ADDR`, `MASTER_PORT` or
-// `TORCHELASTIC_USE_AGENT_STORE`. The library never reads the environment: pass those that you have.
+// Sets the value of an environment variable: `RANK`, `WORLD_SIZE`, `MASTER_ADDR`, `MASTER_PORT` or
+// `TORCHELASTIC_USE_AGENT_STORE`. The library never reads the environment; pass the variables that are
+// set.
 //
 // Errors: `RDZV_INVALID_ARGUMENT` for any other name.
 rdzv_status rdzv_rendezvous_url_options_set_variable(rdzv_rendezvous_url_options *options,
@@ -2476,12 +2528,14 @@ rdzv_status rdzv_rendezvous_url_options_set_variable(rdzv_rendezvous_url_options
                                                      size_t value_len,
                                                      rdzv_error **error);
 
-// Begins a rendezvous by URL: `tcp://`, `env://`, or of another scheme that the context has. It meets
-// nobody yet: that is `rdzv_rendezvous_url_next`. `context` may be NULL for a fresh one, `options` NULL for
-// the defaults. On success `*out` is yours until `rdzv_rendezvous_url_free`.
+// Begins a rendezvous by URL: `tcp://`, `env://` or another scheme of the context. This does not wait for
+// other ranks; `rdzv_rendezvous_url_next` does. `context` may be NULL, which creates a new one; `options`
+// may be NULL for the defaults. On success the caller owns `*out` and frees it with
+// `rdzv_rendezvous_url_free`.
 //
-// Errors: `RDZV_INVALID_ARGUMENT` (it is no URL, or it and the options both name a rank or a world size),
-// `RDZV_NOT_REGISTERED` (nobody handles the scheme); of a scheme in code of yours what its `begin` returns.
+// Errors: `RDZV_INVALID_ARGUMENT` (the text is not a URL, or both it and the options set a rank or a world
+// size), `RDZV_NOT_REGISTERED` (the scheme has no handler); for a scheme in user code also the status that
+// its `begin` returns.
 rdzv_status rdzv_rendezvous_url_begin(const rdzv_context *context,
                                       const uint8_t *url,
                                       size_t url_len,
@@ -2489,22 +2543,22 @@ rdzv_status rdzv_rendezvous_url_begin(const rdzv_context *context,
                                       rdzv_rendezvous_url **out,
                                       rdzv_error **error);
 
-// Frees a rendezvous. What it gave lives on. NULL is ignored.
+// Frees a rendezvous. Its results remain valid. NULL is ignored.
 void rdzv_rendezvous_url_free(rdzv_rendezvous_url *rendezvous);
 
-// Meets the others. The built-in schemes do so once: a second time is `RDZV_UNSUPPORTED`. On success `*out`
-// is yours until `rdzv_rendezvous_info_free`.
+// Waits for the other ranks. The built-in schemes support one call; a second one returns
+// `RDZV_UNSUPPORTED`. On success the caller owns `*out` and frees it with `rdzv_rendezvous_info_free`.
 //
-// Errors: `RDZV_INVALID_ARGUMENT` (what the URL or the variables lack, or makes no sense),
-// `RDZV_CANCELLED`, `RDZV_REENTRANT` (another call is under way on the handle); on the rank that hosts the
-// store those of `rdzv_server_start`; those of `rdzv_store_connect`, and `RDZV_TIMED_OUT` when not all
-// ranks came; of a scheme in code of yours what its `next` returns.
+// Errors: `RDZV_INVALID_ARGUMENT` (a value is missing in the URL and the variables, or is not valid),
+// `RDZV_CANCELLED`, `RDZV_REENTRANT` (another call is in progress on the handle); on the rank that hosts
+// the store also those of `rdzv_server_start`; those of `rdzv_store_connect`, and `RDZV_TIMED_OUT` if some
+// ranks did not arrive; for a scheme in user code also the status that its `next` returns.
 rdzv_status rdzv_rendezvous_url_next(rdzv_rendezvous_url *rendezvous,
                                      rdzv_rendezvous_info **out,
                                      rdzv_error **error);
 
-// Ends the `rdzv_rendezvous_url_next` that is under way in another thread with `RDZV_CANCELLED`. Later
-// calls are as ever. Any thread. NULL is ignored.
+// Cancels the `rdzv_rendezvous_url_next` in progress on another thread, which returns `RDZV_CANCELLED`.
+// Later calls are not affected. Any thread may call this. NULL is ignored.
 void rdzv_rendezvous_url_cancel(const rdzv_rendezvous_url *rendezvous);
 
 // -----------------------------------------------------------------------------------------------------------
@@ -2580,138 +2634,140 @@ rdzv_status rdzv_store_elastic_barrier(const rdzv_store *store,
                                        rdzv_error **error);
 
 // -----------------------------------------------------------------------------------------------------------
-// Nodes of a rendezvous in an event loop of the caller's.
+// Rendezvous nodes in the caller's event loop.
 // -----------------------------------------------------------------------------------------------------------
 
 // `rdzv_event.kind`: the node's session is open, for the first time or again after its connection broke.
 #define RDZV_EVENT_NODE_OPEN 2
 
-// `rdzv_event.kind`: the node has a seat in the round that forms.
+// `rdzv_event.kind`: the node has a slot in the round that is forming.
 #define RDZV_EVENT_NODE_SEATED 3
 
-// `rdzv_event.kind`: the node stands by, behind `number` others.
+// `rdzv_event.kind`: the node is a spare, with `number` other spares ahead of it.
 #define RDZV_EVENT_NODE_STANDING_BY 4
 
-// `rdzv_event.kind`: something happened to the node's round, or to the run. `rdzv_loop_round_event` tells
-// what; the name of the node that it is about is in `data` and `len`.
+// `rdzv_event.kind`: event of the node's round or of the run, which `rdzv_loop_round_event` returns;
+// `data` and `len` have the name of the node that it is about.
 #define RDZV_EVENT_ROUND 5
 
-// `rdzv_event.kind`: the node's session is over, and this is the last that is heard of it. `status` is
-// `RDZV_OK` when it was shut down from this side. A node that goes on is added anew.
+// `rdzv_event.kind`: the node's session has ended; no event of it follows. `status` is `RDZV_OK` if this
+// side shut it down. To continue, add the node again.
 #define RDZV_EVENT_NODE_OVER 6
 
-// A node's place in a round. What it points to is lent until the next call on the loop.
+// Position of a node in a round. What it points to is valid until the next call on the loop.
 typedef struct {
-  // Set it to `sizeof(rdzv_round)` before the call; afterwards it tells how many bytes were filled.
+  // Set this to `sizeof(rdzv_round)` before the call; on return it is the number of bytes filled.
   uint32_t struct_size;
-  // The node's rank among the nodes.
+  // Rank of the node among the nodes.
   uint32_t node_rank;
-  // Which round; the first is 0.
+  // Number of the round; the first is 0.
   uint64_t round;
-  // How many nodes there are.
+  // Number of nodes in the round.
   uint32_t nodes;
-  // Not used; 0.
+  // Unused; 0.
   uint32_t reserved;
-  // The global rank of the node's first worker.
+  // Global rank of the node's first worker.
   uint64_t rank_first;
-  // How many workers all nodes have together.
+  // Number of workers of all nodes together.
   uint64_t world_size;
-  // Where node 0 is reached, as it said. Not NUL-terminated.
+  // Address of node 0, as that node published it. Not NUL-terminated.
   const uint8_t *leader;
-  // Its length.
+  // Length of `leader` in bytes.
   size_t leader_len;
-  // What to put before the keys of this round: when it is over, nothing beneath it can be changed.
+  // Prefix for the keys of this round; when the round is over, keys with this prefix cannot be changed.
   const uint8_t *key_prefix;
-  // Its length.
+  // Length of `key_prefix` in bytes.
   size_t key_prefix_len;
 } rdzv_round;
 
-// How a run stands.
+// State of a run.
 typedef struct {
-  // Set it to `sizeof(rdzv_run_info)` before the call; afterwards it tells how many bytes were filled.
+  // Set this to `sizeof(rdzv_run_info)` before the call; on return it is the number of bytes filled.
   uint32_t struct_size;
-  // Whether the round is live, 1 or 0.
+  // 1 if the round is live, else 0.
   int32_t complete;
-  // The round that is live, or the next one.
+  // Number of the live round, or of the next one.
   uint64_t round;
-  // Whether the run is closed, for good, 1 or 0.
+  // 1 if the run is closed for good, else 0.
   int32_t closed;
-  // Nodes in the round.
+  // Number of nodes in the round.
   uint32_t nodes;
-  // Nodes that wait for the next one.
+  // Number of nodes that wait for the next round.
   uint32_t nodes_waiting;
-  // Spares.
+  // Number of spare nodes.
   uint32_t nodes_standby;
 } rdzv_run_info;
 
-// A member of a round. What it points to is lent until the next call on the loop.
+// Member of a round. What it points to is valid until the next call on the loop.
 typedef struct {
-  // Set it to `sizeof(rdzv_member)` before the call; afterwards it tells how many bytes were filled.
+  // Set this to `sizeof(rdzv_member)` before the call; on return it is the number of bytes filled.
   uint32_t struct_size;
-  // Its rank among the nodes.
+  // Rank of the member among the nodes.
   uint32_t node_rank;
-  // The global rank of its first worker.
+  // Global rank of the member's first worker.
   uint64_t rank_first;
-  // Its workers.
+  // Number of workers of the member.
   uint32_t local_world_size;
-  // Not used; 0.
+  // Unused; 0.
   uint32_t reserved;
-  // Its name. Not NUL-terminated.
+  // Name of the node. Not NUL-terminated.
   const uint8_t *node;
-  // Its length.
+  // Length of `node` in bytes.
   size_t node_len;
-  // Where it is reached, as it said.
+  // Address of the node, as it published it. Not NUL-terminated.
   const uint8_t *address;
-  // Its length.
+  // Length of `address` in bytes.
   size_t address_len;
 } rdzv_member;
 
-// Adds a node of the `rdzv` backend, and sets out to its server; the options are those of its handlers
-// (docs/handlers.md), but for what they say of hosting: a loop hosts no server. A number above 0 that names
-// the node in this loop goes to `*node`. The operations of stores (`rdzv_loop_store_set` and so on, but for
-// `rdzv_loop_store_barrier`) take it for a store as well: the keys are those of the server.
+// Adds a node of the `rdzv` backend and starts to connect to its server. The options are those of its
+// handlers (docs/handlers.md) except those for hosting: a loop hosts no server. The node's number in this
+// loop, which is above 0, goes to `*node`. The operations of stores (`rdzv_loop_store_set` and so on,
+// except `rdzv_loop_store_barrier`) accept the node as a store; their keys are those of the server.
 //
-// Errors: `RDZV_INVALID_ARGUMENT` when the parameters make no sense, `RDZV_IO` when this host has no name.
+// Errors: `RDZV_INVALID_ARGUMENT` if the parameters are inconsistent, `RDZV_IO` if this host has no name.
 rdzv_status rdzv_loop_add_node(rdzv_loop *event_loop,
                                const rdzv_rendezvous_parameters *parameters,
                                uint32_t *node,
                                rdzv_error **error);
 
-// Ends a node's connection without a word and forgets it: to the others of its round it has died.
-// `rdzv_loop_node_shutdown` says goodbye. No event of the node follows. An unknown node is ignored.
+// Closes a node's connection without notice to the server and removes the node from the loop: the other
+// nodes of its round see it as dead. `rdzv_loop_node_shutdown` leaves in an orderly way. No event of the
+// node follows. An unknown node is ignored.
 rdzv_status rdzv_loop_remove_node(rdzv_loop *event_loop, uint32_t node, rdzv_error **error);
 
-// Submits the wish to join the run's next round. Its event comes when the round is complete, and
-// `rdzv_loop_round` has the node's place in it; before, `RDZV_EVENT_NODE_SEATED` or
-// `RDZV_EVENT_NODE_STANDING_BY` may tell how it stands. What happened to the node before is told no more.
-// This is also how a node comes back after a death or the end of its round. After `rdzv_loop_cancel` it may
-// follow at once: it goes out when the server has answered the one that was given up.
+// Submits a request to join the run's next round. Its event follows when the round is complete;
+// `rdzv_loop_round` then has the node's position. Before it, `RDZV_EVENT_NODE_SEATED` or
+// `RDZV_EVENT_NODE_STANDING_BY` may report the state of the request. Earlier events of the node are no
+// longer reported. A node also uses this to rejoin after a death or after the end of its round. After
+// `rdzv_loop_cancel` it may be called again at once: the new request is sent when the server has answered
+// the cancelled one.
 //
-// This and all submissions below return at once, as those of stores do, and name the operation in
-// `*operation`, which `rdzv_loop_cancel` ends.
+// This function and all submissions below return at once, as those of stores do. They write the
+// operation's number to `*operation`, which `rdzv_loop_cancel` accepts.
 //
-// Errors: `RDZV_INVALID_ARGUMENT` when the node waits for a round already or was replaced, and those of
-// its session's end. Statuses of the event: as of `rdzv_rendezvous_handler_next_rendezvous`.
+// Errors: `RDZV_INVALID_ARGUMENT` if the node already waits for a round or was replaced, and the error
+// with which its session ended. Statuses of the event: as for `rdzv_rendezvous_handler_next_rendezvous`.
 rdzv_status rdzv_loop_node_next_rendezvous(rdzv_loop *event_loop,
                                            uint32_t node,
                                            uint64_t *operation,
                                            rdzv_error **error);
 
-// Submits the wish to leave the run, which goes on.
+// Submits a request to leave the run, which continues.
 rdzv_status rdzv_loop_node_leave(rdzv_loop *event_loop,
                                  uint32_t node,
                                  int64_t timeout_ms,
                                  uint64_t *operation,
                                  rdzv_error **error);
 
-// Submits the wish to close the run, for good.
+// Submits a request to close the run for good.
 rdzv_status rdzv_loop_node_set_closed(rdzv_loop *event_loop,
                                       uint32_t node,
                                       int64_t timeout_ms,
                                       uint64_t *operation,
                                       rdzv_error **error);
 
-// Submits the news that the job has failed, as `rdzv_rendezvous_handler_fail`.
+// Submits a report that the job has failed, as `rdzv_rendezvous_handler_fail` does.
 rdzv_status rdzv_loop_node_fail(rdzv_loop *event_loop,
                                 uint32_t node,
                                 const uint8_t *message,
@@ -2720,23 +2776,23 @@ rdzv_status rdzv_loop_node_fail(rdzv_loop *event_loop,
                                 uint64_t *operation,
                                 rdzv_error **error);
 
-// Submits the goodbye: the node leaves its run, and its session, or a native store's, ends. Its event comes
-// before `RDZV_EVENT_NODE_OVER`.
+// Submits an orderly shutdown: the node leaves its run, and its session, or that of a native store, ends.
+// Its event precedes `RDZV_EVENT_NODE_OVER`.
 rdzv_status rdzv_loop_node_shutdown(rdzv_loop *event_loop,
                                     uint32_t node,
                                     int64_t timeout_ms,
                                     uint64_t *operation,
                                     rdzv_error **error);
 
-// Asks how the run stands; `rdzv_loop_run_info` has the answer.
+// Submits a request for the state of the run; `rdzv_loop_run_info` returns the answer.
 rdzv_status rdzv_loop_node_run_info(rdzv_loop *event_loop,
                                     uint32_t node,
                                     int64_t timeout_ms,
                                     uint64_t *operation,
                                     rdzv_error **error);
 
-// Asks for members of a round, from the node rank `first` on, at most `count_max` of them. The event has
-// their number in `item_count`; `rdzv_loop_member` gives each.
+// Submits a request for at most `count_max` members of a round, from node rank `first` on. The event's
+// `item_count` is their number; `rdzv_loop_member` returns each.
 rdzv_status rdzv_loop_node_members(rdzv_loop *event_loop,
                                    uint32_t node,
                                    uint64_t round,
@@ -2746,9 +2802,10 @@ rdzv_status rdzv_loop_node_members(rdzv_loop *event_loop,
                                    uint64_t *operation,
                                    rdzv_error **error);
 
-// Submits the node's arrival at a barrier for the nodes of these names, or for `world_size` nodes when
-// `name_count` is 0. The event's number is the barrier's generation. Statuses of the event besides:
-// `RDZV_TIMED_OUT`, with the missing among the error's nodes; `RDZV_BARRIER_BROKEN`, with who died there.
+// Submits the node's arrival at a barrier for the nodes with these names, or for `world_size` nodes if
+// `name_count` is 0. The event's number is the barrier's generation. Additional statuses of the event:
+// `RDZV_TIMED_OUT`, whose error names the missing nodes; `RDZV_BARRIER_BROKEN`, whose error names the node
+// that died.
 rdzv_status rdzv_loop_node_barrier(rdzv_loop *event_loop,
                                    uint32_t node,
                                    const uint8_t *key,
@@ -2760,52 +2817,53 @@ rdzv_status rdzv_loop_node_barrier(rdzv_loop *event_loop,
                                    uint64_t *operation,
                                    rdzv_error **error);
 
-// The node's place in its round, when the last event was the end of `rdzv_loop_node_next_rendezvous`.
+// Returns the node's position in its round if the last event completed an
+// `rdzv_loop_node_next_rendezvous`. Set `out->struct_size` first, here and in the functions below.
 rdzv_status rdzv_loop_round(rdzv_loop *event_loop, rdzv_round *out, rdzv_error **error);
 
-// What happened to the round, when the last event was `RDZV_EVENT_ROUND`.
+// Returns the event of the round if the last event was `RDZV_EVENT_ROUND`.
 rdzv_status rdzv_loop_round_event(rdzv_loop *event_loop, rdzv_round_event *out, rdzv_error **error);
 
-// How the run stands, when the last event was the end of `rdzv_loop_node_run_info`.
+// Returns the state of the run if the last event completed an `rdzv_loop_node_run_info`.
 rdzv_status rdzv_loop_run_info(rdzv_loop *event_loop, rdzv_run_info *out, rdzv_error **error);
 
-// The member at `index` (from 0), when the last event was the end of `rdzv_loop_node_members`.
+// Returns the member at `index` (from 0) if the last event completed an `rdzv_loop_node_members`.
 rdzv_status rdzv_loop_member(rdzv_loop *event_loop, size_t index, rdzv_member *out, rdzv_error **error);
 
 // -----------------------------------------------------------------------------------------------------------
-// What native stores have beyond the others, in an event loop of the caller's.
+// Native stores in the caller's event loop: watches, leases, transactions and batches.
 // -----------------------------------------------------------------------------------------------------------
 
-// `rdzv_event.kind`: the watch that `operation` began tells of a change: `data` and `len` have the key,
-// `revision` the store's revision, and the item 0 (`rdzv_loop_item`) the new value; `item_count` is 0 when
-// the key was removed.
+// `rdzv_event.kind`: a change that the watch `operation` observed. `data` and `len` have the key,
+// `revision` the store's revision, and item 0 (`rdzv_loop_item`) the new value; `item_count` is 0 if the
+// key was removed.
 #define RDZV_EVENT_CHANGE 7
 
-// `rdzv_event.kind`: the watch that `operation` began tells of nothing more, for the reason in `status`.
+// `rdzv_event.kind`: the watch `operation` has ended, for the reason in `status`.
 #define RDZV_EVENT_WATCH_OVER 8
 
-// `rdzv_event.kind`: the lease that `operation` made has ended by itself, and its keys are gone; `number` is
-// the reason, such as `RDZV_WHY_DEADLINE`.
+// `rdzv_event.kind`: the lease that `operation` granted has ended by itself and its keys were deleted;
+// `number` is the reason, such as `RDZV_WHY_DEADLINE`.
 #define RDZV_EVENT_LEASE_OVER 9
 
-// Adds a store over the native protocol, and sets out to its server. `options` are copied. A number above 0
-// that names the store in this loop goes to `*store`. It takes all operations of stores but for
-// `rdzv_loop_store_barrier`; of those of nodes `rdzv_loop_node_barrier` and `rdzv_loop_node_shutdown`.
-// `RDZV_EVENT_NODE_OPEN` tells that its session is open, and `RDZV_EVENT_NODE_OVER` that it is over, and its
-// leases and watches with it.
+// Adds a store over the native protocol and starts to connect to its server. `options` are copied. The
+// store's number in this loop, which is above 0, goes to `*store`. The store supports all operations of
+// stores except `rdzv_loop_store_barrier`, and of the operations of nodes `rdzv_loop_node_barrier` and
+// `rdzv_loop_node_shutdown`. `RDZV_EVENT_NODE_OPEN` reports that its session is open, and
+// `RDZV_EVENT_NODE_OVER` that the session has ended, together with its leases and watches.
 //
-// Errors: `RDZV_INVALID_ARGUMENT` when the options have no endpoint.
+// Errors: `RDZV_INVALID_ARGUMENT` if the options have no endpoint.
 rdzv_status rdzv_loop_add_native_store(rdzv_loop *event_loop,
                                        const rdzv_store_options *options,
                                        uint32_t *store,
                                        rdzv_error **error);
 
-// Submits `rdzv_store_watch_key`. The event's revision is the store's when the watch began; an event of kind
-// `RDZV_EVENT_CHANGE` follows for each change, until `rdzv_loop_cancel` ends the operation or an event of
-// kind `RDZV_EVENT_WATCH_OVER` tells why there are no more.
+// Submits `rdzv_store_watch_key`. The event's revision is the store's when the watch started. An event of
+// kind `RDZV_EVENT_CHANGE` follows for each change, until `rdzv_loop_cancel` ends the operation or an
+// event of kind `RDZV_EVENT_WATCH_OVER` reports why the watch has ended.
 //
-// Errors of this and the submissions below: those of `rdzv_loop_store_set`; `RDZV_UNSUPPORTED` of a store
-// that is neither a native one nor a node.
+// Errors of this and the submissions below: those of `rdzv_loop_store_set`; `RDZV_UNSUPPORTED` for a store
+// that is neither a native store nor a node.
 rdzv_status rdzv_loop_store_watch_key(rdzv_loop *event_loop,
                                       uint32_t store,
                                       const uint8_t *key,
@@ -2815,7 +2873,7 @@ rdzv_status rdzv_loop_store_watch_key(rdzv_loop *event_loop,
                                       uint64_t *operation,
                                       rdzv_error **error);
 
-// Submits `rdzv_store_watch_prefix`, as `rdzv_loop_store_watch_key`.
+// Submits `rdzv_store_watch_prefix`; events are as for `rdzv_loop_store_watch_key`.
 rdzv_status rdzv_loop_store_watch_prefix(rdzv_loop *event_loop,
                                          uint32_t store,
                                          const uint8_t *prefix,
@@ -2825,8 +2883,8 @@ rdzv_status rdzv_loop_store_watch_prefix(rdzv_loop *event_loop,
                                          uint64_t *operation,
                                          rdzv_error **error);
 
-// Submits `rdzv_store_grant_lease`. The event's number is the lease's, which the operations below take. When
-// it ends by itself, an event of kind `RDZV_EVENT_LEASE_OVER` follows.
+// Submits `rdzv_store_grant_lease`. The event's number is the lease's number, which the operations below
+// take. If the lease ends by itself, an event of kind `RDZV_EVENT_LEASE_OVER` follows.
 rdzv_status rdzv_loop_store_grant_lease(rdzv_loop *event_loop,
                                         uint32_t store,
                                         int64_t ttl_ms,
@@ -2834,7 +2892,7 @@ rdzv_status rdzv_loop_store_grant_lease(rdzv_loop *event_loop,
                                         uint64_t *operation,
                                         rdzv_error **error);
 
-// Submits `rdzv_lease_attach` for the lease of this number.
+// Submits `rdzv_lease_attach` for the lease with this number.
 rdzv_status rdzv_loop_store_attach_lease(rdzv_loop *event_loop,
                                          uint32_t store,
                                          uint64_t lease,
@@ -2844,7 +2902,7 @@ rdzv_status rdzv_loop_store_attach_lease(rdzv_loop *event_loop,
                                          uint64_t *operation,
                                          rdzv_error **error);
 
-// Submits `rdzv_lease_renew` for the lease of this number.
+// Submits `rdzv_lease_renew` for the lease with this number.
 rdzv_status rdzv_loop_store_renew_lease(rdzv_loop *event_loop,
                                         uint32_t store,
                                         uint64_t lease,
@@ -2852,7 +2910,8 @@ rdzv_status rdzv_loop_store_renew_lease(rdzv_loop *event_loop,
                                         uint64_t *operation,
                                         rdzv_error **error);
 
-// Submits `rdzv_lease_revoke` for the lease of this number; the event's number is how many keys went.
+// Submits `rdzv_lease_revoke` for the lease with this number; the event's number is the number of deleted
+// keys.
 rdzv_status rdzv_loop_store_revoke_lease(rdzv_loop *event_loop,
                                          uint32_t store,
                                          uint64_t lease,
@@ -2860,8 +2919,8 @@ rdzv_status rdzv_loop_store_revoke_lease(rdzv_loop *event_loop,
                                          uint64_t *operation,
                                          rdzv_error **error);
 
-// Submits `rdzv_store_delete_prefix`; the event's number is how many keys went, and its `item_count` how
-// many were left.
+// Submits `rdzv_store_delete_prefix`; the event's number is the number of deleted keys, and its
+// `item_count` the number of keys left.
 rdzv_status rdzv_loop_store_delete_prefix(rdzv_loop *event_loop,
                                           uint32_t store,
                                           const uint8_t *prefix,
@@ -2870,8 +2929,8 @@ rdzv_status rdzv_loop_store_delete_prefix(rdzv_loop *event_loop,
                                           uint64_t *operation,
                                           rdzv_error **error);
 
-// Submits `rdzv_store_commit`; the event's number is 1 when all tests held, else 0, and its revision the
-// store's behind it.
+// Submits `rdzv_store_commit`; the event's number is 1 if all tests held, else 0, and its revision is the
+// store's after the commit.
 rdzv_status rdzv_loop_store_commit(rdzv_loop *event_loop,
                                    uint32_t store,
                                    const rdzv_txn *txn,
@@ -2879,8 +2938,8 @@ rdzv_status rdzv_loop_store_commit(rdzv_loop *event_loop,
                                    uint64_t *operation,
                                    rdzv_error **error);
 
-// Submits `rdzv_store_batch`; the event has the number of answers in `item_count`, and `rdzv_loop_answer`
-// gives each.
+// Submits `rdzv_store_batch`; the event's `item_count` is the number of answers, which `rdzv_loop_answer`
+// returns.
 rdzv_status rdzv_loop_store_batch(rdzv_loop *event_loop,
                                   uint32_t store,
                                   const rdzv_batch *batch,
@@ -2888,10 +2947,10 @@ rdzv_status rdzv_loop_store_batch(rdzv_loop *event_loop,
                                   uint64_t *operation,
                                   rdzv_error **error);
 
-// The answer at `index` (from 0), when the last event was the end of `rdzv_loop_store_batch`. What it points
-// to is lent until the next call on the loop.
+// Returns the answer at `index` (from 0) if the last event completed an `rdzv_loop_store_batch`. Set
+// `out->struct_size` first. What `*out` points to is valid until the next call on the loop.
 //
-// Errors: `RDZV_INVALID_ARGUMENT` beyond the last.
+// Errors: `RDZV_INVALID_ARGUMENT` if `index` is out of range.
 rdzv_status rdzv_loop_answer(rdzv_loop *event_loop, size_t index, rdzv_answer *out, rdzv_error **error);
 
 // -----------------------------------------------------------------------------------------------------------
@@ -3004,47 +3063,49 @@ rdzv_status rdzv_worker_group_worker(const rdzv_worker_group *group,
                                      rdzv_worker *worker,
                                      rdzv_error **error);
 
-// What the workers do, its length in `*len` unless `len` is NULL. Not NUL-terminated; lives as long as the
-// group. NULL for NULL.
+// What the workers do, its length in `*len` unless `len` is NULL. The string is not NUL-terminated and is
+// valid as long as the group. NULL for NULL.
 const uint8_t *rdzv_worker_group_role(const rdzv_worker_group *group, size_t *len);
 
 // The name of a state, such as `HEALTHY`; `UNKNOWN` for any other number. Never NULL; static.
 const char *rdzv_worker_state_name(int32_t state);
 
 // -----------------------------------------------------------------------------------------------------------
-// What an agent is to supervise, and how.
+// Agent options.
 // -----------------------------------------------------------------------------------------------------------
 
 // Workers see the devices that the agent sees.
 #define RDZV_DEVICES_ALL 0
 
-// Each worker sees one device, by its local rank, and its `LOCAL_RANK` is 0.
+// Each worker sees one device, chosen by its local rank, and its `LOCAL_RANK` is 0.
 #define RDZV_DEVICES_ONE_EACH 1
 
-// Agents tell each other their roles and sizes through the round's store.
+// Agents exchange their roles and sizes through the round's store.
 #define RDZV_RANKS_THROUGH_STORE 0
 
-// All agents have as many workers and one role, and each reckons its ranks by itself.
+// All agents have the same number of workers and one role; each agent computes its ranks without
+// communication.
 #define RDZV_RANKS_IDENTICAL 1
 
-// Options of an agent. One thread at a time. An agent copies what it needs.
+// Options of an agent. One thread at a time may use them. An agent copies what it needs.
 typedef struct rdzv_agent_options rdzv_agent_options;
 
-// Options for `local_world_size` workers, from 1 to 4096, of the role `default`. Then say what they run:
-// `rdzv_agent_options_set_program`, or `_set_function`, or, with `rdzv_agent_new_custom`, neither. On
-// success `*out` is yours until `rdzv_agent_options_free`. What makes no sense beyond a single option is
-// told by `rdzv_agent_new`.
+// Creates options for `local_world_size` workers (1 to 4096) of the role `default`. Next, set what the
+// workers run with `rdzv_agent_options_set_program` or `_set_function`, or neither for
+// `rdzv_agent_new_custom`. On success the caller owns `*out` and frees it with `rdzv_agent_options_free`.
+// Conflicts between options are reported by `rdzv_agent_new`.
 rdzv_status rdzv_agent_options_new(uint32_t local_world_size, rdzv_agent_options **out, rdzv_error **error);
 
 // Frees options. NULL is ignored.
 void rdzv_agent_options_free(rdzv_agent_options *options);
 
-// Each worker runs this program with these arguments, in which `${local_rank}` stands for the worker's local
-// rank, and `$$` for `$`. The program's name, which comes before them by custom, is put there by itself. A
-// name without a slash is looked for in the folders of `PATH`, now; any other is a path from the directory
-// that the calling process is in now, wherever the workers begin.
+// Sets the program that each worker runs, and its arguments. In an argument, `${local_rank}` is replaced
+// by the worker's local rank and `$$` by `$`. The library passes the program's name as argument 0, so
+// `arguments` starts with argument 1. A name without a slash is searched for in the directories of `PATH`,
+// during this call. Any other name is a path relative to the current directory of the calling process,
+// whatever the workers' directory is.
 //
-// Errors: `RDZV_INVALID_ARGUMENT` when there is no such program, or it may not be run.
+// Errors: `RDZV_INVALID_ARGUMENT` if the program does not exist or is not executable.
 rdzv_status rdzv_agent_options_set_program(rdzv_agent_options *options,
                                            const uint8_t *program,
                                            size_t program_len,
@@ -3052,28 +3113,29 @@ rdzv_status rdzv_agent_options_set_program(rdzv_agent_options *options,
                                            size_t argument_count,
                                            rdzv_error **error);
 
-// Each worker runs this function of the program's own, in a process of its own, which is forked from one
-// that `rdzv_agent_new` forked from the program. So the function sees the program's memory as it was then;
-// of its threads there is none but the function's own, and a lock that another one held is held for ever,
-// but those of the allocator; of its descriptors there are the first three; signals have their default
-// actions; and its environment is that of a worker. When it returns, the process ends at once with that exit
-// code (of which the lowest eight bits count): nothing that was to run at exit runs, and what was printed
-// but not flushed is gone. An exception must not leave it. What it returns in bytes
-// (`rdzv_worker_call_return`) may be 256 MiB long. Make the agent before there are other threads, if you can.
+// Sets a function of the calling program that each worker runs. Each worker is a process of its own,
+// forked from the guard process that `rdzv_agent_new` forked from the program. The function sees the
+// program's memory as it was at that fork. Only the function's own thread exists. A lock that another
+// thread held stays locked for ever, except the allocator's. Only descriptors 0 to 2 are open, signals
+// have their default actions, and the environment is that of a worker. When the function returns, the
+// process exits at once; the lowest 8 bits of the return value are the exit code. Exit handlers do not run
+// and unflushed output is lost. An exception must not leave the function. A worker may return up to 256
+// MiB with `rdzv_worker_call_return`. If possible, create the agent before the program starts other
+// threads.
 rdzv_status rdzv_agent_options_set_function(rdzv_agent_options *options,
                                             rdzv_worker_fn function,
                                             void *user_data,
                                             rdzv_error **error);
 
-// The arguments of a function, or those of a program anew, with its name before them; `${local_rank}` as
-// with `rdzv_agent_options_set_program`.
+// Sets the arguments of the function, or replaces those of the program including argument 0.
+// `${local_rank}` is replaced as in `rdzv_agent_options_set_program`.
 rdzv_status rdzv_agent_options_set_arguments(rdzv_agent_options *options,
                                              const rdzv_bytes *arguments,
                                              size_t argument_count,
                                              rdzv_error **error);
 
-// One variable of the workers' environment, over that of the agent's program, which they inherit, and over
-// those that every worker gets.
+// Sets one variable of the workers' environment. It overrides the variable inherited from the agent's
+// process and the variables that the agent sets for every worker.
 rdzv_status rdzv_agent_options_set_variable(rdzv_agent_options *options,
                                             const uint8_t *name,
                                             size_t name_len,
@@ -3081,119 +3143,123 @@ rdzv_status rdzv_agent_options_set_variable(rdzv_agent_options *options,
                                             size_t value_len,
                                             rdzv_error **error);
 
-// Where the workers begin; by default, where the agent's program is.
+// Sets the workers' working directory. Default: the working directory of the agent's process.
 rdzv_status rdzv_agent_options_set_directory(rdzv_agent_options *options,
                                              const uint8_t *directory,
                                              size_t directory_len,
                                              rdzv_error **error);
 
-// What the workers do; those of one role are numbered among themselves. Default `default`.
+// Sets the role of the workers; workers of the same role are also ranked among themselves. Default
+// `default`.
 rdzv_status rdzv_agent_options_set_role(rdzv_agent_options *options,
                                         const uint8_t *role,
                                         size_t role_len,
                                         rdzv_error **error);
 
-// What the agent calls its host in reports; by default, the host's name.
+// Sets the name of this host in reports. Default: the system's host name.
 rdzv_status rdzv_agent_options_set_name(rdzv_agent_options *options,
                                         const uint8_t *name,
                                         size_t name_len,
                                         rdzv_error **error);
 
-// How often the group may be started again after a failure of its own workers; 0: never. Default 3. A change
-// of membership does not count.
+// Sets how many times the group may be restarted after a failure of its own workers; 0 means never.
+// Default 3. Restarts due to a change of membership do not count.
 rdzv_status rdzv_agent_options_set_max_restarts(rdzv_agent_options *options,
                                                 uint32_t max_restarts,
                                                 rdzv_error **error);
 
-// The longest pause before a restart, where starts fail at once one after the other: their workers have not
-// run for as long as this. The first restart has no pause, the second waits 100 ms, and each next one twice
-// as long. In milliseconds; 0: no pauses. Default 10,000.
+// Sets the longest pause before a restart, in milliseconds; 0 means no pauses. Default 10,000. Pauses
+// apply when consecutive starts fail early, that is, when their workers ran for less than this time. The
+// first restart follows at once, the second after 100 ms, and each further pause is twice as long.
 rdzv_status rdzv_agent_options_set_restart_backoff_ms(rdzv_agent_options *options,
                                                       int64_t restart_backoff_ms,
                                                       rdzv_error **error);
 
-// What workers are told when they are to end, and how long they may take: a signal from 1 to 64, and
-// milliseconds, after which they are killed; 0 kills at once. Default SIGTERM, 30,000.
+// Sets the signal (1 to 64) that stops workers and the time they have to end, in milliseconds; after that
+// they are killed. 0 ms kills them at once. Default SIGTERM, 30,000.
 rdzv_status rdzv_agent_options_set_stop(rdzv_agent_options *options,
                                         int32_t signal,
                                         int64_t timeout_ms,
                                         rdzv_error **error);
 
-// How long processes that workers leave behind may take to end, in milliseconds, once no worker lives;
-// then they are killed. They are named in a remark at once. 0 kills them at once; the stop's own
-// timeout still holds. Default 3,000. It is not for workers of your own code, which tell of workers
-// alone.
+// Sets how long processes that workers leave behind may take to end once no worker is alive, in
+// milliseconds; after that they are killed. A remark names them at once. 0 kills them at once; the stop
+// timeout still applies. Default 3,000. This does not apply to custom workers, which report the workers
+// only.
 rdzv_status rdzv_agent_options_set_leftover_timeout_ms(rdzv_agent_options *options,
                                                        int64_t leftover_timeout_ms,
                                                        rdzv_error **error);
 
-// How long killed workers may take to vanish, until they are given up; in milliseconds. Default 5,000.
+// Sets how long killed workers may take to disappear before the agent gives up on them, in milliseconds.
+// Default 5,000.
 rdzv_status rdzv_agent_options_set_kill_timeout_ms(rdzv_agent_options *options,
                                                    int64_t kill_timeout_ms,
                                                    rdzv_error **error);
 
-// How often to look for waiting nodes where the rendezvous does not tell of them; in milliseconds, above 0.
-// Default 1,000.
+// Sets the interval at which the agent polls for waiting nodes if the rendezvous does not report them, in
+// milliseconds, above 0. Default 1,000.
 rdzv_status rdzv_agent_options_set_monitor_interval_ms(rdzv_agent_options *options,
                                                        int64_t monitor_interval_ms,
                                                        rdzv_error **error);
 
-// How long it may take until all workers of a start run, in milliseconds. Beyond that the start has failed: a
-// program on a file system that does not answer may take for ever. Default 300,000.
+// Sets how long all workers of an attempt may take to start, in milliseconds, above 0; after that the
+// attempt has failed. The limit exists because loading a program from an unresponsive file system can
+// block for ever. Default 300,000.
 rdzv_status rdzv_agent_options_set_start_timeout_ms(rdzv_agent_options *options,
                                                     int64_t start_timeout_ms,
                                                     rdzv_error **error);
 
-// How long agents whose workers have succeeded wait for each other, where the rendezvous tells nothing of
-// them (`static`, backends of your own); in milliseconds. Default 300,000. Where it tells of deaths by itself
-// (`rdzv`), they wait as long as the others' workers take.
+// Sets how long agents whose workers have succeeded wait for each other if the rendezvous does not report
+// deaths (`static` and custom backends), in milliseconds. Default 300,000. If it reports deaths (`rdzv`),
+// they wait as long as the workers of the other agents take.
 rdzv_status rdzv_agent_options_set_exit_barrier_timeout_ms(rdzv_agent_options *options,
                                                            int64_t exit_barrier_timeout_ms,
                                                            rdzv_error **error);
 
-// How workers get their ranks, one of `RDZV_RANKS_THROUGH_STORE` (the default) and `RDZV_RANKS_IDENTICAL`,
-// and how long to wait for the other agents then, in milliseconds. Default 60,000.
+// Sets how workers get their ranks, `RDZV_RANKS_THROUGH_STORE` (the default) or `RDZV_RANKS_IDENTICAL`,
+// and how long the agent waits for the other agents in that step, in milliseconds. Default 60,000.
 rdzv_status rdzv_agent_options_set_rank_assignment(rdzv_agent_options *options,
                                                    int32_t assignment,
                                                    int64_t timeout_ms,
                                                    rdzv_error **error);
 
-// What devices a worker sees: `RDZV_DEVICES_ALL` (the default) or `RDZV_DEVICES_ONE_EACH`.
+// Sets which devices a worker sees: `RDZV_DEVICES_ALL` (the default) or `RDZV_DEVICES_ONE_EACH`.
 rdzv_status rdzv_agent_options_set_devices(rdzv_agent_options *options, int32_t devices, rdzv_error **error);
 
-// Where workers of other nodes reach this one, if it hosts their store. By default as the rendezvous knows
-// it, and 127.0.0.1 for a group of one node, unless its workers are somebody else's: theirs may be on any
-// host.
+// Sets the address at which workers of other nodes reach this node if it hosts the round's store. Default:
+// the address known to the rendezvous; for a group of one node 127.0.0.1, except with custom workers,
+// which may run on any host.
 rdzv_status rdzv_agent_options_set_local_addr(rdzv_agent_options *options,
                                               const uint8_t *address,
                                               size_t address_len,
                                               rdzv_error **error);
 
-// Where the workers find their store, in every round; by default, each round has a store of its own, which
-// the agent of rank 0 serves.
+// Sets the address and port of an existing store for the workers of every round. Default: each round has
+// its own store, served by the agent of rank 0.
 rdzv_status rdzv_agent_options_set_master(rdzv_agent_options *options,
                                           const uint8_t *address,
                                           size_t address_len,
                                           uint16_t port,
                                           rdzv_error **error);
 
-// Where log files and error files are, beneath a folder for the run; by default, a new folder for temporary
-// files. `/dev/null`: nowhere.
+// Sets the directory in which the run's directory with log files and error files is created. Default: a
+// new directory for temporary files. `/dev/null` disables these files.
 rdzv_status rdzv_agent_options_set_log_dir(rdzv_agent_options *options,
                                            const uint8_t *directory,
                                            size_t directory_len,
                                            rdzv_error **error);
 
-// What of the workers' output goes into files and not to the console: `0` nothing, `1` stdout, `2` stderr,
-// `3` both, or `RANK:N,RANK:N` by local rank. Default `0`: stdout is inherited, and stderr passed on to that
-// of the agent's program.
+// Selects the workers' streams that go to files instead of the console: `0` none, `1` stdout, `2` stderr,
+// `3` both, or `RANK:N,RANK:N` by local rank. Default `0`: stdout is inherited, and stderr is forwarded to
+// that of the agent's process.
 rdzv_status rdzv_agent_options_set_redirects(rdzv_agent_options *options,
                                              const uint8_t *redirects,
                                              size_t redirects_len,
                                              rdzv_error **error);
 
-// What goes into files and, behind a prefix, to the console, too; in the same words. `prefix` is a template
-// with `${role_name}`, `${local_rank}`, `${rank}` and `${hostname}`; empty for `[ROLE][LOCAL RANK]:`.
+// Selects the streams that go to files and also, with a prefix, to the console; the syntax is that of
+// `rdzv_agent_options_set_redirects`. `prefix` is a template with `${role_name}`, `${local_rank}`,
+// `${rank}` and `${hostname}`; empty for `[ROLE][LOCAL RANK]:`.
 rdzv_status rdzv_agent_options_set_tee(rdzv_agent_options *options,
                                        const uint8_t *tee,
                                        size_t tee_len,
@@ -3201,8 +3267,9 @@ rdzv_status rdzv_agent_options_set_tee(rdzv_agent_options *options,
                                        size_t prefix_len,
                                        rdzv_error **error);
 
-// Of which workers the console shows anything, as in `0,2`; empty for all, the default. Lines of tee'd
-// streams that contain one of the words (separated by commas) go into one file of all workers besides.
+// Selects the workers whose output the console shows, for example `0,2`; empty, the default, selects all.
+// The two filters are comma-separated substrings: lines of tee'd streams that contain one of them are also
+// written to one file for all workers.
 rdzv_status rdzv_agent_options_set_console_filters(rdzv_agent_options *options,
                                                    const uint8_t *local_ranks,
                                                    size_t local_ranks_len,
@@ -3212,336 +3279,349 @@ rdzv_status rdzv_agent_options_set_console_filters(rdzv_agent_options *options,
                                                    size_t stderr_filters_len,
                                                    rdzv_error **error);
 
-// Workers may set timers through a pipe, which is made at `path` and removed with the agent, by the protocol
-// of PyTorch's file timers; they find it in `TORCHELASTIC_TIMER_FILE`. A timer that expires has its process
-// killed, which is a failure of its worker. By default there is none.
+// Sets the path of a named pipe through which workers set timers, by the protocol of PyTorch's file
+// timers. The agent creates the pipe, removes it when the agent is freed, and passes the path to workers
+// in `TORCHELASTIC_TIMER_FILE`. When a timer expires, the process that set it is killed, which counts as a
+// failure of its worker. Default: no pipe. An existing pipe without a reader, as a killed agent leaves it,
+// is replaced.
 //
-// A pipe that is there and that nobody reads, as a killed agent leaves it, is replaced.
-//
-// Errors of `rdzv_agent_new`: `RDZV_IO` when something else is there, or a pipe that somebody reads.
+// Errors of `rdzv_agent_new`: `RDZV_IO` if the path exists and is not a pipe, or is a pipe with a reader.
 rdzv_status rdzv_agent_options_set_timer_file(rdzv_agent_options *options,
                                               const uint8_t *path,
                                               size_t path_len,
                                               rdzv_error **error);
 
-// When a worker has hung in the kernel (state D), where no signal reaches it, for this long, the group is
-// `RDZV_WORKERS_UNHEALTHY`, and the agent ends with `RDZV_OUTCOME_FAILED`: no restart mends that. 0, the
-// default: nobody looks.
+// Sets how long a worker may hang in the kernel (state D), where signals do not reach it, in milliseconds.
+// After that the group is `RDZV_WORKERS_UNHEALTHY` and the agent ends with `RDZV_OUTCOME_FAILED`, because
+// a restart cannot help. 0, the default, disables the check.
 rdzv_status rdzv_agent_options_set_stuck_timeout_ms(rdzv_agent_options *options,
                                                     int64_t stuck_timeout_ms,
                                                     rdzv_error **error);
 
 // -----------------------------------------------------------------------------------------------------------
-// What an agent tells of.
+// Agent events.
 // -----------------------------------------------------------------------------------------------------------
 
-// The agent has not begun.
+// The agent has not started.
 #define RDZV_PHASE_IDLE 0
 
-// It joins the rendezvous, and waits for a round.
+// The agent joins the rendezvous and waits for a round.
 #define RDZV_PHASE_MEETING 1
 
-// It learns the ranks of its workers.
+// The agent determines the ranks of its workers.
 #define RDZV_PHASE_ASSIGNING 2
 
-// It starts its workers.
+// The agent starts its workers.
 #define RDZV_PHASE_STARTING 3
 
-// Its workers run.
+// The workers run.
 #define RDZV_PHASE_RUNNING 4
 
-// It stops them, to meet again.
+// The agent stops its workers, then joins the rendezvous again.
 #define RDZV_PHASE_RESTARTING 5
 
-// They have succeeded, and it waits for the other agents.
+// All workers succeeded; the agent waits for the other agents.
 #define RDZV_PHASE_EXIT_BARRIER 6
 
-// It stops whatever still lives, for good.
+// The agent stops all processes that remain and does not restart them.
 #define RDZV_PHASE_ENDING 7
 
-// It tells the rendezvous that it goes.
+// The agent leaves the rendezvous.
 #define RDZV_PHASE_CLOSING 8
 
-// It is done.
+// The agent has ended.
 #define RDZV_PHASE_OVER 9
 
-// The agent went from phase `from` to `to`; why is in `message`.
+// The agent moved from phase `from` to phase `to`; `message` has the reason.
 #define RDZV_AGENT_EVENT_PHASE 1
 
-// All workers of `attempt` run; what that took is in the five times.
+// All workers of `attempt` run; the five `*_us` fields have the time of each step.
 #define RDZV_AGENT_EVENT_RUNNING 2
 
-// The worker `local_rank` ended with `exit_code`; `was_stopped` tells whether the agent had told it to.
+// Worker `local_rank` exited with `exit_code`; `was_stopped` is 1 if the agent had stopped it.
 #define RDZV_AGENT_EVENT_EXITED 3
 
-// What lives is killed; why is in `message`.
+// The agent kills the remaining processes; `message` has the reason.
 #define RDZV_AGENT_EVENT_KILLING 4
 
-// Processes that outlived that are left to themselves, after `stop_us`.
+// The agent gave up, after `stop_us`, on processes that survived the kill; `message` names them.
 #define RDZV_AGENT_EVENT_GAVE_UP 5
 
-// Workers of one start failed, and nothing of it lives any more; the report is in `message`.
+// Workers of one attempt failed and none of its processes is alive; `message` has the report.
 #define RDZV_AGENT_EVENT_WORKERS_FAILED 6
 
-// The agent is done: `rdzv_agent_get_result` says how.
+// The agent has ended; `rdzv_agent_get_result` returns its result.
 #define RDZV_AGENT_EVENT_OVER 7
 
-// A timer that a worker had set has expired; `message` names timer and worker. `local_rank` is the worker's,
-// or 4294967295 when the process that had set it has left its worker.
+// A timer set by a worker expired; `message` names the timer and the worker. `local_rank` is the worker's,
+// or 4294967295 if the process that set the timer has left its worker.
 #define RDZV_AGENT_EVENT_TIMER_EXPIRED 8
 
-// Something that changes nothing and that the user should know is in `message`.
+// Information for the user in `message`; the state of the agent does not change.
 #define RDZV_AGENT_EVENT_REMARK 9
 
-// Something that happened to an agent.
+// Event of an agent.
 typedef struct {
-  // Handed to you, the size of this struct in the library that made it; later fields are absent when it is
-  // smaller. Of an event that you ask for, as with `rdzv_event`.
+  // In an event that the library passes to a callback: the size of this struct in that library, in bytes;
+  // fields beyond that size are absent. In an event that you request: set it as for `rdzv_event`.
   uint32_t struct_size;
-  // One of `RDZV_AGENT_EVENT_PHASE` and so on; there may be more one day.
+  // One of the `RDZV_AGENT_EVENT_` numbers; later versions may add more.
   int32_t kind;
-  // One of `RDZV_PHASE_IDLE` and so on.
+  // Previous phase, one of the `RDZV_PHASE_` numbers.
   int32_t from;
-  // The same.
+  // New phase, one of the `RDZV_PHASE_` numbers.
   int32_t to;
-  // Which start; 0 is the first.
+  // Number of the attempt (start of the group); 0 is the first.
   uint64_t attempt;
-  // Which worker.
+  // Local rank of the worker.
   uint32_t local_rank;
-  // Its exit code; minus the number of the signal that ended it.
+  // Exit code of the worker; the negated signal number if a signal ended it.
   int32_t exit_code;
-  // 1 or 0.
+  // 1 if the agent had stopped the worker, else 0.
   int32_t was_stopped;
-  // How often the group may still be started again after a failure of its own workers.
+  // Restarts that remain for failures of the group's own workers.
   uint32_t restarts_left;
-  // Microseconds from the death of a worker to its being noticed.
+  // Time from the death of a worker until the agent noticed it, in microseconds.
   int64_t detect_us;
-  // Until nothing of the last start was left.
+  // Time taken to stop all processes of the previous attempt, in microseconds.
   int64_t stop_us;
-  // Until there was a round.
+  // Time spent in the rendezvous until the round was complete, in microseconds.
   int64_t rendezvous_us;
-  // Until the ranks were known.
+  // Time taken to assign the ranks, in microseconds.
   int64_t assign_us;
-  // Until all workers were started.
+  // Time taken to start all workers, in microseconds.
   int64_t start_us;
-  // UTF-8, not NUL-terminated; lent as long as the event.
+  // UTF-8, not NUL-terminated; valid as long as the event.
   const uint8_t *message;
-  // Its length.
+  // Length of `message` in bytes.
   size_t message_len;
-  // The workers as they were then: `rdzv_agent_get_worker_group` may be ahead of it. Lent as long as the
-  // event; not to be freed.
+  // Worker group at the time of the event; `rdzv_agent_get_worker_group` may return a later state. Valid as
+  // long as the event; do not free it.
   const rdzv_worker_group *group;
 } rdzv_agent_event;
 
-// Hears of what happens to an agent; the event is lent during the call. It must not throw, and may stop the
-// agent, signal its workers and look at them, but not run or free it.
+// Callback for the events of an agent; the event is valid during the call only. It must not throw. It may
+// stop the agent, signal its workers and read its worker group, but must not run or free the agent.
 typedef void (*rdzv_agent_listener)(void *user_data, const rdzv_agent_event *event);
 
-// The name of a phase, such as `running`; `unknown` for any other number. Never NULL; static.
+// Returns the name of a phase, such as `running`, or `unknown` for any other number. Never NULL; the
+// string is static.
 const char *rdzv_agent_phase_name(int32_t phase);
 
 // -----------------------------------------------------------------------------------------------------------
-// How an agent ended.
+// Agent results.
 // -----------------------------------------------------------------------------------------------------------
 
-// All workers ended well.
+// All workers succeeded.
 #define RDZV_OUTCOME_SUCCEEDED 0
 
-// The agent stood by, and was not needed: a success, too.
+// The agent was a spare and was not needed; this counts as a success.
 #define RDZV_OUTCOME_NOT_NEEDED 1
 
-// Somebody asked it to stop.
+// The agent was requested to stop.
 #define RDZV_OUTCOME_STOPPED 2
 
-// Its workers failed too often, or something else did that no restart mends.
+// The workers failed more often than restarts are allowed, or an error occurred that a restart cannot fix.
 #define RDZV_OUTCOME_FAILED 3
 
-// It lost sight of its workers.
+// The agent lost its guard process and can no longer supervise its workers.
 #define RDZV_OUTCOME_GUARD_LOST 4
 
-// How an agent ended. It does not change; any thread may read it. What it lends lives as long as it does.
+// Result of an agent that has ended. It is immutable; any thread may read it. Pointers that it returns are
+// valid until it is freed.
 typedef struct rdzv_agent_result rdzv_agent_result;
 
-// One worker's failure. What it points to is UTF-8, not NUL-terminated, and lives as long as the result.
+// Failure of one worker. Its strings are UTF-8, not NUL-terminated, and valid as long as the result.
 typedef struct {
-  // Set it to `sizeof(rdzv_worker_failure)` before the call; afterwards it tells how many bytes were
-  // filled.
+  // Set this to `sizeof(rdzv_worker_failure)` before the call; on return it is the number of bytes filled.
   uint32_t struct_size;
-  // Its number on its agent.
+  // Rank of the worker on its agent.
   uint32_t local_rank;
-  // Its number in the job.
+  // Rank of the worker in the job.
   uint64_t global_rank;
-  // The rank of its agent.
+  // Rank of the agent.
   uint64_t group_rank;
-  // Its process.
+  // Process id of the worker.
   uint32_t pid;
-  // Its exit code; minus the number of the signal that ended it.
+  // Exit code of the worker; the negated signal number if a signal ended it.
   int32_t exit_code;
-  // When it failed, in seconds since 1970.
+  // Time of the failure, in seconds since 1970-01-01 UTC.
   int64_t timestamp_s;
-  // The name of the signal that ended it, such as `SIGSEGV`; length 0 when none did.
+  // Name of the signal that ended the worker, such as `SIGSEGV`; its length is 0 if no signal did.
   const uint8_t *signal;
-  // Its length.
+  // Length of `signal` in bytes.
   size_t signal_len;
-  // The name of its host.
+  // Name of the worker's host.
   const uint8_t *host;
-  // Its length.
+  // Length of `host` in bytes.
   size_t host_len;
-  // What went wrong: what the worker has left in its error file, if it has.
+  // Description of the failure, from the worker's error file if it wrote one.
   const uint8_t *message;
-  // Its length.
+  // Length of `message` in bytes.
   size_t message_len;
-  // Where; length 0 when that is not known.
+  // Call stack of the failure; its length is 0 if it is unknown.
   const uint8_t *callstack;
-  // Its length.
+  // Length of `callstack` in bytes.
   size_t callstack_len;
-  // How many lines of its standard error `rdzv_agent_result_stderr_line` has: the last 20 at most.
+  // Number of lines of standard error that `rdzv_agent_result_stderr_line` returns: the last 20 at most.
   size_t stderr_line_count;
 } rdzv_worker_failure;
 
 // Frees a result. NULL is ignored.
 void rdzv_agent_result_free(rdzv_agent_result *result);
 
-// One of `RDZV_OUTCOME_SUCCEEDED` and so on; -1 for NULL.
+// Returns one of the `RDZV_OUTCOME_` numbers; -1 for NULL.
 int32_t rdzv_agent_result_outcome(const rdzv_agent_result *result);
 
-// Why, in words, their length in `*len` unless `len` is NULL. Of a success it may tell that not all other
-// agents came to the end. Not NUL-terminated. NULL for NULL.
+// Returns the reason for the outcome as text and writes its length to `*len` unless `len` is NULL. For a
+// success it may say that some other agents did not reach the exit barrier. Not NUL-terminated. NULL for
+// NULL.
 const uint8_t *rdzv_agent_result_reason(const rdzv_agent_result *result, size_t *len);
 
-// Of how many workers there is what they returned: all of this agent, when they were functions and ended
-// well, else 0.
+// Returns the number of workers whose return values are available: all workers of this agent if they ran a
+// function and succeeded, else 0.
 size_t rdzv_agent_result_returned_count(const rdzv_agent_result *result);
 
-// What a worker returned, at `index` (from 0) in the order of global ranks; the rank goes to `*global_rank`
-// and the length to `*len`, unless they are NULL. NULL beyond the last.
+// Returns the bytes returned by the worker at `index` (from 0, in the order of global ranks). Writes its
+// rank to `*global_rank` and the length to `*len` unless they are NULL. NULL if `index` is out of range.
 const uint8_t *rdzv_agent_result_returned(const rdzv_agent_result *result,
                                           size_t index,
                                           uint64_t *global_rank,
                                           size_t *len);
 
-// How many workers failed in the last start; 0 when the agent ended well.
+// Returns the number of workers that failed in the last attempt; 0 if the agent succeeded.
 size_t rdzv_agent_result_failure_count(const rdzv_agent_result *result);
 
-// Fills `*failure`, of which `struct_size` must be set, with the failure at `index`: 0 is the root cause,
-// and the others follow by global rank.
+// Fills `*failure` with the failure at `index`: 0 is the root cause, the others follow by global rank. Set
+// `failure->struct_size` first.
 //
-// Errors: `RDZV_INVALID_ARGUMENT` when there is none.
+// Errors: `RDZV_INVALID_ARGUMENT` if `index` is out of range.
 rdzv_status rdzv_agent_result_failure(const rdzv_agent_result *result,
                                       size_t index,
                                       rdzv_worker_failure *failure,
                                       rdzv_error **error);
 
-// A line of the standard error of the worker whose failure is at `index`, the oldest at `line` 0; its length
-// goes to `*len` unless `len` is NULL. NULL beyond the last. Not NUL-terminated.
+// Returns a line of standard error of the worker whose failure is at `index`; `line` 0 is the oldest.
+// Writes the length to `*len` unless `len` is NULL. NULL if `index` or `line` is out of range. Not
+// NUL-terminated.
 const uint8_t *rdzv_agent_result_stderr_line(const rdzv_agent_result *result,
                                              size_t index,
                                              size_t line,
                                              size_t *len);
 
-// The report of the failures of the last start, the root cause first, as a user is to read it; empty when
-// there were none. Its length goes to `*len` unless `len` is NULL. Not NUL-terminated. NULL for NULL.
+// Returns a report for the user about the failures of the last attempt, root cause first; empty if there
+// were none. Writes its length to `*len` unless `len` is NULL. Not NUL-terminated. NULL for NULL.
 const uint8_t *rdzv_agent_result_report(const rdzv_agent_result *result, size_t *len);
 
-// The same as JSON, of which docs/agent.md has the schema; `null` when there were none.
+// Returns the report of `rdzv_agent_result_report` as JSON, or `null` if there were no failures;
+// docs/agent.md has the schema. Length, termination and NULL are as for `rdzv_agent_result_report`.
 const uint8_t *rdzv_agent_result_report_json(const rdzv_agent_result *result, size_t *len);
 
 // -----------------------------------------------------------------------------------------------------------
-// Agents: worker processes of a node, supervised.
+// Agents: supervision of a node's worker processes.
 // -----------------------------------------------------------------------------------------------------------
 
-// An agent. It begins when it is run, or in a loop; it runs once. Any thread may stop it, look at its
-// workers and signal them.
+// Supervisor of a node's worker processes. It starts when `rdzv_agent_run` is called or when it is added
+// to a loop, and it runs once. Any thread may stop it, read its worker group and send signals to its
+// workers.
 typedef struct rdzv_agent rdzv_agent;
 
-// Makes an agent for the workers that `options` describe, which meets other agents through `handler`: any
-// backend's. It keeps a share of the handler, which may be freed; nothing else should be asked of it
-// meanwhile. `context` may be NULL for a fresh one. A guard process is forked for the workers here, from
-// which they are started: best before the program has many threads and much memory. On success `*out` is
-// yours until `rdzv_agent_free`.
+// Creates an agent for the workers that `options` describe. It meets other agents through `handler`, which
+// may be of any backend. The agent shares the handler, so the caller may free its own handle; until the
+// agent has ended, do not use that handle for anything else. `context` may be NULL, which creates a new
+// one. This call forks the guard process from which the workers are started, so call it before the program
+// has many threads or much memory. On success the caller owns `*out` and frees it with `rdzv_agent_free`.
 //
-// Errors: `RDZV_INVALID_ARGUMENT` (no program and no function), `RDZV_EXHAUSTED` (no processes, threads or
-// descriptors), `RDZV_IO` (no place for log files or the timers' pipe; the host has no name).
+// Errors: `RDZV_INVALID_ARGUMENT` (neither a program nor a function is set), `RDZV_EXHAUSTED` (out of
+// processes, threads or descriptors), `RDZV_IO` (log files or the timer pipe cannot be created, or the
+// host has no name).
 rdzv_status rdzv_agent_new(const rdzv_context *context,
                            const rdzv_agent_options *options,
                            const rdzv_rendezvous_handler *handler,
                            rdzv_agent **out,
                            rdzv_error **error);
 
-// Frees an agent. What lives of its workers is killed, and its node has left the rendezvous then. One that
-// is in a loop goes on there, until it is taken out of it. Code of yours that does not come back is left
-// behind, on its thread: hooks of custom workers after 5 s, a rendezvous backend after 10 s. A forked child
-// may free what its parent made; that changes nothing for the parent. NULL is ignored.
+// Frees an agent. Workers that are still alive are killed, and the agent's node has left the rendezvous
+// when this returns. An agent in a loop continues there until it is removed from the loop. User code that
+// does not return is abandoned on its thread: hooks of custom workers after 5 s, a rendezvous backend
+// after 10 s. A forked child may free an agent that its parent created, which does not affect the parent.
+// NULL is ignored.
 void rdzv_agent_free(rdzv_agent *agent);
 
-// Runs the agent to its end, in this thread: it meets the other agents, starts the workers, watches them,
-// and starts them anew when one fails or the members change. `listener`, which may be NULL, hears of
-// everything as it happens. However it ended, that is a success of this function, and goes to `*out`, yours
-// until `rdzv_agent_result_free`; `out` may be NULL. An agent that is over gives its result at once.
+// Runs the agent to its end on the calling thread: it joins the rendezvous, starts and monitors the
+// workers, and restarts them when one fails or the membership changes. `listener` is called for every
+// event and may be NULL. The call succeeds whatever the outcome; the result goes to `*out`, which the
+// caller frees with `rdzv_agent_result_free`. `out` may be NULL. If the agent has already ended, its
+// result is returned at once.
 //
-// Errors: `RDZV_REENTRANT` (it runs already), `RDZV_INVALID_ARGUMENT` (it is in a loop), `RDZV_EXHAUSTED`
-// (the system failed).
+// Errors: `RDZV_REENTRANT` (the agent is already running), `RDZV_INVALID_ARGUMENT` (it is in a loop),
+// `RDZV_EXHAUSTED` (a system call failed).
 rdzv_status rdzv_agent_run(const rdzv_agent *agent,
                            rdzv_agent_listener listener,
                            void *user_data,
                            rdzv_agent_result **out,
                            rdzv_error **error);
 
-// How the agent ended, once it is over; see `rdzv_agent_run`.
+// Returns the result of an agent that has ended; see `rdzv_agent_run`. The caller frees `*out` with
+// `rdzv_agent_result_free`.
 //
-// Errors: `RDZV_UNSUPPORTED` (it is not over), `RDZV_REENTRANT` (it runs, in another thread).
+// Errors: `RDZV_UNSUPPORTED` (it has not ended), `RDZV_REENTRANT` (it is running on another thread).
 rdzv_status rdzv_agent_get_result(const rdzv_agent *agent, rdzv_agent_result **out, rdzv_error **error);
 
-// Has the agent stop its workers and end; the second time it no longer waits for them. From any thread, but
-// not from a signal handler. NULL is ignored.
+// Requests the agent to stop its workers and end. A second call kills the workers without waiting for
+// them. Any thread may call this, but not a signal handler. NULL is ignored.
 void rdzv_agent_stop(const rdzv_agent *agent);
 
-// Has the agent stop its workers with this signal, from 1 to 64, and end: as a launcher does that was sent
-// it. From any thread.
+// Requests the agent to stop its workers with signal `signal` (1 to 64) and to end, as a launcher does
+// when it receives that signal. Any thread may call this.
 rdzv_status rdzv_agent_stop_by_signal(const rdzv_agent *agent, int32_t signal, rdzv_error **error);
 
-// Sends this signal, from 1 to 64, to the workers, and changes nothing else. From any thread.
+// Sends signal `signal` (1 to 64) to the workers and changes nothing else. Any thread may call this.
 rdzv_status rdzv_agent_pass_signal(const rdzv_agent *agent, int32_t signal, rdzv_error **error);
 
-// The workers as they are now, from any thread; on success `*out` is yours until `rdzv_worker_group_free`.
+// Returns a snapshot of the worker group. Any thread may call this. On success the caller owns `*out` and
+// frees it with `rdzv_worker_group_free`.
 rdzv_status rdzv_agent_get_worker_group(const rdzv_agent *agent, rdzv_worker_group **out, rdzv_error **error);
 
 // -----------------------------------------------------------------------------------------------------------
-// What is seen of an agent beside its events: its health, its metrics and the records of its life.
+// Observation of agents: health, metrics and event records.
 // -----------------------------------------------------------------------------------------------------------
 
-// Takes what can be counted, measured and recorded of an agent. The functions are called on the thread that
-// turns the agent, so they must not block; nor must they throw, or run or free the agent.
+// Receiver of an agent's metrics and event records. The functions are called on the thread that drives the
+// agent. They must not block, throw, or run or free the agent.
 typedef struct {
-  // `sizeof(rdzv_agent_sink)`.
+  // Must be `sizeof(rdzv_agent_sink)`.
   uint32_t struct_size;
-  // Not used; 0.
+  // Unused; set to 0.
   uint32_t reserved;
   // Passed to all functions.
   void *user_data;
-  // One value of a metric, whose name is that of PyTorch's elastic agent, such as
-  // `workers.default.remaining_restarts`, or one of ours (docs/agent.md lists them all): whole numbers, in
-  // the unit that the name ends with. The name is not NUL-terminated, and lent. May be NULL.
+  // Receives one value of a metric: an integer in the unit that the name ends with. The name is that of a
+  // metric of PyTorch's elastic agent, such as `workers.default.remaining_restarts`, or one of this library
+  // (docs/agent.md lists them all). The name is not NUL-terminated and valid during the call only. May be
+  // NULL.
   void (*metric)(void *user_data, const uint8_t *name, size_t name_len, int64_t value);
-  // One record, a JSON object in one line: what PyTorch's elastic agent writes as an event. Not
-  // NUL-terminated, and lent. May be NULL.
+  // Receives one event record as a JSON object on one line, in the format of PyTorch's elastic agent. Not
+  // NUL-terminated and valid during the call only. May be NULL.
   void (*record)(void *user_data, const uint8_t *json, size_t json_len);
-  // Called once, when the agent is gone. May be NULL.
+  // Called once, after the agent was destroyed. May be NULL.
   void (*destroy)(void *user_data);
 } rdzv_agent_sink;
 
-// Adds a sink, which hears of everything from the beginning when it is added before the agent is run or in a
-// loop. `sink` is copied; on success the library owns `user_data`, until it calls `destroy`.
+// Adds a sink. A sink that is added before the agent runs or is added to a loop receives everything from
+// the start. `sink` is copied; on success the library owns `user_data` until it calls `destroy`.
 //
-// Errors: `RDZV_INVALID_ARGUMENT` (no function to tell), `RDZV_REENTRANT` (the agent runs).
+// Errors: `RDZV_INVALID_ARGUMENT` (neither `metric` nor `record` is set), `RDZV_REENTRANT` (the agent is
+// running).
 rdzv_status rdzv_agent_add_sink(const rdzv_agent *agent, const rdzv_agent_sink *sink, rdzv_error **error);
 
-// Answers over HTTP, at `host` (a numeric address) and `port` (0 for any that is free), how the agent is: 200
-// when it is well, and 503 when it should have got on and has not; the body is a JSON object (docs/agent.md).
-// It does so on a thread of its own, until the agent is gone. The port goes to `*bound` unless that is NULL.
+// Serves the agent's health over HTTP at `host` (a numeric address) and `port` (0 for any free port). The
+// status is 200 if the agent is healthy and 503 if it is overdue to make progress; the body is a JSON
+// object (docs/agent.md). The server runs on its own thread until the agent is destroyed. The port goes to
+// `*bound` unless `bound` is NULL.
 //
-// Errors: `RDZV_INVALID_ARGUMENT` (the host is no address), `RDZV_IO` (it is not to be had; there is no room
-// for a thread), `RDZV_REENTRANT` (the agent runs).
+// Errors: `RDZV_INVALID_ARGUMENT` (`host` is not an address), `RDZV_IO` (the address cannot be bound, or
+// no thread can be created), `RDZV_REENTRANT` (the agent is running).
 rdzv_status rdzv_agent_serve_health(const rdzv_agent *agent,
                                     const uint8_t *host,
                                     size_t host_len,
@@ -3550,141 +3630,145 @@ rdzv_status rdzv_agent_serve_health(const rdzv_agent *agent,
                                     rdzv_error **error);
 
 // -----------------------------------------------------------------------------------------------------------
-// Agents in an event loop of the caller's.
+// Agents in the caller's event loop.
 // -----------------------------------------------------------------------------------------------------------
 
-// `rdzv_event.kind`: something happened to an agent. `rdzv_loop_agent_event` tells what.
+// `rdzv_event.kind`: event of an agent; `rdzv_loop_agent_event` returns it.
 #define RDZV_EVENT_AGENT 10
 
-// Adds an agent: the loop turns it from now on, and its events have kind `RDZV_EVENT_AGENT` and the number
-// that goes to `*number` in their field `store`. The handle stays yours, to stop the agent, to look at its
-// workers, and for its result; freed, the agent goes on in the loop.
+// Adds an agent, which the loop drives from now on. Its events have kind `RDZV_EVENT_AGENT` and, in the
+// field `store`, the number that goes to `*number`. The caller keeps the handle, to stop the agent, to
+// read its worker group and to get its result. If the handle is freed, the agent continues in the loop.
 //
-// Errors: `RDZV_INVALID_ARGUMENT` (it is in a loop), `RDZV_REENTRANT` (a thread runs it), `RDZV_EXHAUSTED`
-// (the system failed).
+// Errors: `RDZV_INVALID_ARGUMENT` (it is in a loop), `RDZV_REENTRANT` (a thread is running it),
+// `RDZV_EXHAUSTED` (a system call failed).
 rdzv_status rdzv_loop_add_agent(rdzv_loop *event_loop,
                                 const rdzv_agent *agent,
                                 uint32_t *number,
                                 rdzv_error **error);
 
-// Takes an agent out of the loop. No event of it follows, and nobody turns it, until it is run or added
-// anew. If its handle was freed, what lives of its workers is killed. An unknown one is ignored.
+// Removes an agent from the loop. No event of it follows, and it makes no progress until it is run or
+// added again. If its handle was freed, its live workers are killed. An unknown agent is ignored.
 rdzv_status rdzv_loop_remove_agent(rdzv_loop *event_loop, uint32_t number, rdzv_error **error);
 
-// What happened to the agent, when the last event was `RDZV_EVENT_AGENT`; of `*out`, `struct_size` must be
-// set. What it points to is lent until the next call on the loop.
+// Returns the agent's event if the last event was `RDZV_EVENT_AGENT`. Set `out->struct_size` first. What
+// `*out` points to is valid until the next call on the loop.
 rdzv_status rdzv_loop_agent_event(rdzv_loop *event_loop, rdzv_agent_event *out, rdzv_error **error);
 
 // -----------------------------------------------------------------------------------------------------------
-// Workers that code of yours starts and watches: those of a cluster manager, for example.
+// Custom workers: workers started and monitored by the caller, for example through a cluster manager.
 // -----------------------------------------------------------------------------------------------------------
 
-// A worker was started: `pid` is its process, or whatever number stands for it.
+// A worker has started: `pid` is its process id, or any number that stands for it.
 #define RDZV_WORKER_STARTED 1
 
-// It could not be started: `message` tell why. `may_help` is 1 if another try may, else 0.
+// A worker could not be started: `message` has the reason. `may_help` is 1 if a retry may succeed, else 0.
 #define RDZV_WORKER_NOT_STARTED 2
 
-// It ended, and nothing of it lives: `exit_code`, `returned`, and in `message` what went wrong, if that is
-// known.
+// A worker and its processes have ended: `exit_code`, `returned`, and in `message` the cause of a failure
+// if it is known.
 #define RDZV_WORKER_EXITED 3
 
-// It has hung for `since_ms`, and no signal reaches it.
+// A worker has hung for `since_ms` and signals do not reach it.
 #define RDZV_WORKER_STUCK 4
 
-// None of the workers can be seen any more: `message` tell why. It ends the agent.
+// The workers cannot be observed any more: `message` has the reason. This ends the agent.
 #define RDZV_WORKERS_LOST 5
 
-// What is to be started. Valid during the call only.
+// Workers to start. Valid during the call only.
 typedef struct rdzv_worker_start rdzv_worker_start;
 
-// By which code of yours tells an agent of its workers, from any thread.
+// Handle through which custom workers report events to their agent, from any thread.
 typedef struct rdzv_workers rdzv_workers;
 
-// Something that happened to a worker.
+// Event of a worker.
 typedef struct {
-  // `sizeof(rdzv_worker_event)`.
+  // Must be `sizeof(rdzv_worker_event)`.
   uint32_t struct_size;
   // One of `RDZV_WORKER_STARTED` to `RDZV_WORKERS_LOST`.
   int32_t kind;
-  // The attempt of its start, as the group's info had it: what is told of an earlier one is passed over.
+  // Attempt in which the worker was started, as in the group's info; events of earlier attempts are
+  // ignored.
   uint64_t attempt;
-  // Which worker.
+  // Local rank of the worker.
   uint32_t local_rank;
-  // Its process.
+  // Process id of the worker.
   uint32_t pid;
-  // Its exit code; minus the number of the signal that ended it.
+  // Exit code of the worker; the negated signal number if a signal ended it.
   int32_t exit_code;
-  // Whether another try may help, 1 or 0.
+  // 1 if a retry may succeed, else 0.
   int32_t may_help;
-  // How long it has hung, in milliseconds.
+  // Time for which the worker has hung, in milliseconds.
   int64_t since_ms;
-  // What it returned.
+  // Bytes that the worker returned.
   const uint8_t *returned;
-  // Its length.
+  // Length of `returned` in bytes.
   size_t returned_len;
-  // UTF-8, not NUL-terminated; may be left out.
+  // UTF-8, not NUL-terminated; may be NULL.
   const uint8_t *message;
-  // Its length.
+  // Length of `message` in bytes.
   size_t message_len;
-  // Where it runs, for reports. UTF-8, not NUL-terminated; left out, the agent's own host.
+  // Host of the worker, for reports. UTF-8, not NUL-terminated; NULL means the agent's host.
   const uint8_t *host;
-  // Its length.
+  // Length of `host` in bytes.
   size_t host_len;
 } rdzv_worker_event;
 
-// Who starts and watches workers. The functions are called on one thread of the library's, one after the
-// other; they may block, but the agent's timeouts run on, and must not throw. The agent is over without them
-// when it has lost its patience.
+// Functions that start and monitor custom workers. The library calls them on one thread of its own, one
+// after the other. They must not throw. They may block, but the agent's timeouts keep running, and an
+// agent whose timeout passes ends without waiting for them.
 typedef struct {
-  // `sizeof(rdzv_workers_vtable)`.
+  // Must be `sizeof(rdzv_workers_vtable)`.
   uint32_t struct_size;
-  // Not used; 0.
+  // Unused; set to 0.
   uint32_t reserved;
   // Passed to all functions.
   void *user_data;
-  // Called once, before all others. `workers` is yours until `rdzv_workers_free`. Must not be NULL.
+  // Called once, before all others. The callee owns `workers` and frees it with `rdzv_workers_free`. Must
+  // not be NULL.
   void (*begin)(void *user_data, rdzv_workers *workers);
-  // Starts all workers of `start`, or returns why none of them can be started: `RDZV_EXHAUSTED` and
-  // `RDZV_TIMED_OUT` where another try may help. Of each, `RDZV_WORKER_STARTED` or `RDZV_WORKER_NOT_STARTED`
-  // is told, and of each that was started one day `RDZV_WORKER_EXITED`. Must not be NULL.
+  // Starts all workers of `start`, or returns why none of them can be started: `RDZV_EXHAUSTED` or
+  // `RDZV_TIMED_OUT` if a retry may succeed, any other status if not. After `RDZV_OK`, report
+  // `RDZV_WORKER_STARTED` or `RDZV_WORKER_NOT_STARTED` for each worker, and later `RDZV_WORKER_EXITED` for
+  // each one that started. Must not be NULL.
   rdzv_status (*start)(void *user_data, const rdzv_worker_start *start);
-  // Sends a signal to all workers that live, and to what they have started. Must not be NULL.
+  // Sends a signal to all live workers and the processes that they started. Must not be NULL.
   void (*signal)(void *user_data, int32_t signal);
-  // Ends all that lives at once. Must not be NULL.
+  // Kills all live workers and their processes at once. Must not be NULL.
   void (*kill)(void *user_data);
-  // Sends a signal to the workers themselves. NULL: nothing is passed on.
+  // Sends a signal to the workers only, not to processes that they started. NULL: signals are not passed
+  // on.
   void (*pass)(void *user_data, int32_t signal);
-  // Called once, on the same thread, when the agent is gone: `rdzv_agent_free` waits for it, 5 s at most.
-  // May be NULL.
+  // Called once, on the same thread, after the agent was destroyed; `rdzv_agent_free` waits for it up to 5
+  // s. May be NULL.
   void (*destroy)(void *user_data);
 } rdzv_workers_vtable;
 
-// The workers that are to be started, with their ranks; NULL for NULL. Lent as long as the start; not to be
-// freed.
+// Returns the group of the workers to start, with their ranks; NULL for NULL. Valid as long as `start`; do
+// not free it.
 const rdzv_worker_group *rdzv_worker_start_group(const rdzv_worker_start *start);
 
-// What a worker is to find in its environment: names and values, which replace the content of the two lists.
+// Returns the environment variables of a worker: names and values replace the content of the two lists.
 //
-// Errors: `RDZV_INVALID_ARGUMENT` when there is no such worker.
+// Errors: `RDZV_INVALID_ARGUMENT` if there is no such worker.
 rdzv_status rdzv_worker_start_environment(const rdzv_worker_start *start,
                                           uint32_t local_rank,
                                           rdzv_list *names,
                                           rdzv_list *values,
                                           rdzv_error **error);
 
-// Tells the agent of something that happened to a worker. From any thread; what comes when the agent is gone
-// is dropped. `event` is copied.
+// Reports an event of a worker to the agent. Any thread may call this. `event` is copied; an event is
+// dropped if the agent has been destroyed.
 rdzv_status rdzv_workers_notify(const rdzv_workers *workers,
                                 const rdzv_worker_event *event,
                                 rdzv_error **error);
 
-// Frees a handle that `begin` was given, at any time. NULL is ignored.
+// Frees a handle that `begin` received, at any time. NULL is ignored.
 void rdzv_workers_free(rdzv_workers *workers);
 
-// As `rdzv_agent_new`, for workers that code of yours starts and watches; `vtable` is copied. What the
-// options say of programs, functions and log files is passed over, and nothing is forked. On success the
-// library owns `user_data`, until it calls `destroy`.
+// Creates an agent as `rdzv_agent_new` does, for custom workers; `vtable` is copied. Options for programs,
+// functions and log files are ignored, and no process is forked. On success the library owns `user_data`
+// until it calls `destroy`.
 rdzv_status rdzv_agent_new_custom(const rdzv_context *context,
                                   const rdzv_agent_options *options,
                                   const rdzv_rendezvous_handler *handler,
@@ -3713,19 +3797,19 @@ rdzv_status rdzv_record_error(const uint8_t *message,
 // Options of a worker of an RPC group.
 // -----------------------------------------------------------------------------------------------------------
 
-// What a worker of an RPC group is given. One thread at a time, but for `rdzv_rpc_options_cancel`. Any
-// number of workers may be made with the same options, one after the other; free it when you like.
+// Options of a worker of an RPC group. One thread at a time, except for `rdzv_rpc_options_cancel`. Several
+// workers may be created with the same options, one after the other; they may be freed at any time.
 typedef struct rdzv_rpc_options rdzv_rpc_options;
 
-// Makes options of a backend: that of the name, or `tcp` when `backend` is NULL. `context` may be NULL for
-// a fresh one. `rpc_timeout_ms`: how long a call may take that does not say so itself; above 0, or -1 for
-// 60,000. 0 is as long as it likes, as PyTorch has it: here alone, since elsewhere 0 tries once.
-// `init_method`: the URL by which the group meets; NULL for `env://`. `names` and `values`, `count` of
-// each, are options of the backend's own, as texts: of `tcp` these are `num_worker_threads`, and names
-// after commas in `transports` and `channels`. On success `*out` is yours until `rdzv_rpc_options_free`.
+// Creates options of the backend `backend`; NULL: `tcp`. `context` may be NULL, which creates a new one.
+// `rpc_timeout_ms` is the timeout of calls that set none, in milliseconds: above 0; -1: 60,000; 0: no
+// limit, as in PyTorch (elsewhere in this header, 0 means to try once). `init_method` is the URL through
+// which the group meets; NULL: `env://`. `names` and `values`, `count` of each, are backend-specific
+// options as texts. Those of `tcp` are `num_worker_threads` and the comma-separated lists `transports` and
+// `channels`. On success the caller owns `*out` and frees it with `rdzv_rpc_options_free`.
 //
 // Errors: `RDZV_NOT_REGISTERED`, `RDZV_INVALID_ARGUMENT` (the backend refuses an option), `RDZV_REENTRANT`
-// (a backend that makes options asks for options of this context).
+// (called by a backend that is creating options of this context).
 rdzv_status rdzv_rpc_options_new(const rdzv_context *context,
                                  const uint8_t *backend,
                                  size_t backend_len,
@@ -3741,35 +3825,35 @@ rdzv_status rdzv_rpc_options_new(const rdzv_context *context,
 // Frees options. NULL is ignored.
 void rdzv_rpc_options_free(rdzv_rpc_options *options);
 
-// Ends the `rdzv_rpc_init` and `rdzv_rpc_init_over_store` that are under way with these options in other
-// threads, wherever they are, with `RDZV_CANCELLED`. What the worker has told the others is taken back
-// first, for which 5 s may pass where the store does not answer; one that is as good as a member becomes
-// one. Of a backend of yours it ends what its `init` waits for at its store. Later attempts are as ever.
-// Any thread. NULL is ignored.
+// Cancels the `rdzv_rpc_init` and `rdzv_rpc_init_over_store` calls in progress with these options on other
+// threads, in whatever step they are; they return `RDZV_CANCELLED`. The worker first withdraws what it has
+// published to the others, which takes up to 5 s if the store does not answer. A join that is all but
+// complete completes. For a backend in user code, the waits of its `init` on its store are cancelled.
+// Later attempts are not affected. Any thread may call this. NULL is ignored.
 void rdzv_rpc_options_cancel(const rdzv_rpc_options *options);
 
-// How long a call may take that does not say so itself, in milliseconds; 0: as long as it likes, as
-// PyTorch has it, though elsewhere 0 tries once. Default 60,000. Joining and leaving may take as long
-// each, unless the membership timeout is set.
+// Sets the timeout of calls that set none, in milliseconds; 0: no limit, as in PyTorch (elsewhere in this
+// header, 0 means to try once). Default 60,000. It also limits joining and leaving, each, unless the
+// membership timeout is set.
 rdzv_status rdzv_rpc_options_set_rpc_timeout_ms(rdzv_rpc_options *options,
                                                 int64_t rpc_timeout_ms,
                                                 rdzv_error **error);
 
-// How long joining may take, and leaving, in milliseconds, above 0. Default: as long as a call; 300,000 where
-// calls may take as long as they like. Of the backend `tcp` alone: `RDZV_UNSUPPORTED` for others.
+// Sets the timeout of joining and of leaving, in milliseconds, above 0. Default: the timeout of calls;
+// 300,000 if calls have no limit. Only for the backend `tcp`; `RDZV_UNSUPPORTED` for others.
 rdzv_status rdzv_rpc_options_set_membership_timeout_ms(rdzv_rpc_options *options,
                                                        int64_t membership_timeout_ms,
                                                        rdzv_error **error);
 
-// The URL by which the group meets: `tcp://`, `file://`, `env://`, or of another scheme that the context has.
-// Default `env://`, which asks the variables.
+// Sets the URL through which the group meets: `tcp://`, `file://`, `env://`, or another scheme of the
+// context. Default `env://`, which uses the variables.
 rdzv_status rdzv_rpc_options_set_init_method(rdzv_rpc_options *options,
                                              const uint8_t *url,
                                              size_t url_len,
                                              rdzv_error **error);
 
-// What a variable of the environment says, as `rdzv_rendezvous_url_options_set_variable`: the library never
-// reads the environment.
+// Sets the value of an environment variable, as `rdzv_rendezvous_url_options_set_variable` does. The
+// library never reads the environment.
 rdzv_status rdzv_rpc_options_set_variable(rdzv_rpc_options *options,
                                           const uint8_t *name,
                                           size_t name_len,
@@ -3777,41 +3861,42 @@ rdzv_status rdzv_rpc_options_set_variable(rdzv_rpc_options *options,
                                           size_t value_len,
                                           rdzv_error **error);
 
-// Where the worker that hosts the group's store listens, when that is not what the URL says.
+// Sets the name or address on which the worker that hosts the group's store listens, if it differs from
+// the URL's.
 rdzv_status rdzv_rpc_options_set_listen_host(rdzv_rpc_options *options,
                                              const uint8_t *listen_host,
                                              size_t listen_host_len,
                                              rdzv_error **error);
 
-// Where the worker takes calls: an address of this host's. Default: the one by which it reaches the store's
-// host, or the loopback address where the store has no host. Of the backend `tcp` alone: `RDZV_UNSUPPORTED`
-// for others.
+// Sets the local address on which the worker accepts calls. Default: the address by which it reaches the
+// store's host, or the loopback address if the store has no host. Only for the backend `tcp`;
+// `RDZV_UNSUPPORTED` for others.
 rdzv_status rdzv_rpc_options_set_host(rdzv_rpc_options *options,
                                       const uint8_t *host,
                                       size_t host_len,
                                       rdzv_error **error);
 
-// How many threads carry out calls of pooled handlers, from 1 to 1024. Default 16; each is started when there
-// is work for it.
+// Sets the number of threads that run pooled handlers, from 1 to 1024. Default 16; each is started when
+// there is work for it.
 rdzv_status rdzv_rpc_options_set_worker_threads(rdzv_rpc_options *options,
                                                 int64_t worker_threads,
                                                 rdzv_error **error);
 
-// The transports that a backend may use, the best first; an empty list is not the same as none set. `tcp` has
-// one of its own, and keeps the list as others do.
+// Sets the transports that a backend may use, in order of preference; an empty list differs from an unset
+// one. `tcp` has a transport of its own and only stores the list.
 rdzv_status rdzv_rpc_options_set_transports(rdzv_rpc_options *options,
                                             const rdzv_bytes *names,
                                             size_t count,
                                             rdzv_error **error);
 
-// The channels that a backend may use, as the transports.
+// Sets the channels that a backend may use, as `rdzv_rpc_options_set_transports` sets the transports.
 rdzv_status rdzv_rpc_options_set_channels(rdzv_rpc_options *options,
                                           const rdzv_bytes *names,
                                           size_t count,
                                           rdzv_error **error);
 
-// Adds pairs of devices for calls to a worker: `from[i]` here is `to[i]` there, each a name such as `cuda:0`
-// or `cpu`. What does not map one to one is refused, and changes nothing.
+// Adds pairs of devices for calls to a worker: local device `from[i]` maps to its device `to[i]`, each
+// with a name such as `cuda:0` or `cpu`. A map that is not one to one is refused and changes nothing.
 rdzv_status rdzv_rpc_options_set_device_map(rdzv_rpc_options *options,
                                             const uint8_t *worker,
                                             size_t worker_len,
@@ -3820,63 +3905,63 @@ rdzv_status rdzv_rpc_options_set_device_map(rdzv_rpc_options *options,
                                             size_t count,
                                             rdzv_error **error);
 
-// The devices that the worker uses, by their names; an empty list lets that follow from the maps.
+// Sets the devices that the worker uses, by name; with an empty list they are derived from the maps.
 rdzv_status rdzv_rpc_options_set_devices(rdzv_rpc_options *options,
                                          const rdzv_bytes *names,
                                          size_t count,
                                          rdzv_error **error);
 
-// How many devices this process has, which maps are checked against, and of which kind they are: NULL for
-// `cuda`. Default 0. Of the backend `tcp` alone: `RDZV_UNSUPPORTED` for others.
+// Sets the number of devices of this process, against which maps are checked, and their kind; NULL:
+// `cuda`. Default 0. Only for the backend `tcp`; `RDZV_UNSUPPORTED` for others.
 rdzv_status rdzv_rpc_options_set_device_count(rdzv_rpc_options *options,
                                               uint32_t count,
                                               const uint8_t *kind,
                                               size_t kind_len,
                                               rdzv_error **error);
 
-// The options in words, which replace the content of `message`: as a log names them.
+// Formats the options for a log; the text replaces the content of `message`.
 rdzv_status rdzv_rpc_options_describe(const rdzv_rpc_options *options,
                                       rdzv_buffer *message,
                                       rdzv_error **error);
 
-// How long a call may take, in milliseconds; 0: as long as it likes, and for NULL.
+// Returns the timeout of calls, in milliseconds; 0: no limit, and for NULL.
 int64_t rdzv_rpc_options_rpc_timeout_ms(const rdzv_rpc_options *options);
 
-// How many threads carry out calls. 0 for NULL.
+// Returns the number of threads that run pooled handlers; 0 for NULL.
 uint32_t rdzv_rpc_options_worker_threads(const rdzv_rpc_options *options);
 
-// The transports that were set replace the content of `transports`, and the channels that of `channels`; each
-// may be NULL. Nothing set is an empty list here; `rdzv_rpc_options_has_transports` and
-// `rdzv_rpc_options_has_channels` tell which of both it is.
+// Replaces the content of `transports` with the transports that were set, and that of `channels` with the
+// channels; each may be NULL. Both an unset and an empty list are empty here;
+// `rdzv_rpc_options_has_transports` and `rdzv_rpc_options_has_channels` distinguish them.
 rdzv_status rdzv_rpc_options_lists(const rdzv_rpc_options *options,
                                    rdzv_list *transports,
                                    rdzv_list *channels,
                                    rdzv_error **error);
 
-// Whether transports were set, be they none, 1 or 0. 0 for NULL.
+// Returns 1 if transports were set, even to an empty list, else 0. Returns 0 for NULL.
 int32_t rdzv_rpc_options_has_transports(const rdzv_rpc_options *options);
 
-// The same for channels.
+// Returns 1 if channels were set, even to an empty list, else 0. Returns 0 for NULL.
 int32_t rdzv_rpc_options_has_channels(const rdzv_rpc_options *options);
 
-// The URL by which the group meets replaces the content of `url`.
+// Replaces the content of `url` with the URL through which the group meets.
 rdzv_status rdzv_rpc_options_init_method(const rdzv_rpc_options *options,
                                          rdzv_buffer *url,
                                          rdzv_error **error);
 
-// The devices that were set replace the content of `names`, in the order in which they were; none where that
-// follows from the maps.
+// Replaces the content of `names` with the devices that were set, in the order in which they were set;
+// empty if they are derived from the maps.
 rdzv_status rdzv_rpc_options_list_devices(const rdzv_rpc_options *options,
                                           rdzv_list *names,
                                           rdzv_error **error);
 
-// The workers for which there are device maps replace the content of `workers`, sorted.
+// Replaces the content of `workers` with the names of the workers that have device maps, sorted.
 rdzv_status rdzv_rpc_options_list_mapped_workers(const rdzv_rpc_options *options,
                                                  rdzv_list *workers,
                                                  rdzv_error **error);
 
-// The device map for calls to a worker replaces the content of the two lists: `from[i]` here is `to[i]`
-// there, sorted by `from`. Both are empty where there is none.
+// Replaces the content of the two lists with the device map for calls to a worker: local device `from[i]`
+// maps to its device `to[i]`, sorted by `from`. Both lists are empty if there is no map.
 rdzv_status rdzv_rpc_options_list_device_map(const rdzv_rpc_options *options,
                                              const uint8_t *worker,
                                              size_t worker_len,
@@ -3888,45 +3973,49 @@ rdzv_status rdzv_rpc_options_list_device_map(const rdzv_rpc_options *options,
 // Handlers of a worker of an RPC group.
 // -----------------------------------------------------------------------------------------------------------
 
-// The handler runs on the thread that serves all connections: it must not block. The quickest way for what
-// takes no time.
+// The handler runs on the thread that serves all connections and must not block. This is the fastest mode,
+// for handlers that return at once.
 #define RDZV_RPC_INLINE 1
 
-// The handler runs on a thread of the pool, and may block.
+// The handler runs on a thread of the pool and may block.
 #define RDZV_RPC_POOLED 2
 
-// Its requests are events of the event loop that the worker is in: nothing is called.
+// Requests are events of the event loop that has the worker; no function is called.
 #define RDZV_RPC_LOOP 3
 
-// Handlers by their names, for workers to be made with: whoever calls a worker finds them from the
-// beginning. One thread at a time. Any number of workers may share them; free it when you like.
+// Named handlers for workers to be created with, so that callers find them from the start. One thread at a
+// time. Several workers may share them; they may be freed at any time.
 typedef struct rdzv_rpc_handlers rdzv_rpc_handlers;
 
-// What a handler is asked. Valid, with all that it lends, until the handler returns; any thread may read it.
+// Request to a handler. The request and all pointers obtained from it are valid until the handler returns;
+// any thread may read it.
 typedef struct rdzv_rpc_request rdzv_rpc_request;
 
-// The way back for one answer, from any thread and at any time. It is yours: each of the functions that
-// answer frees it, and `rdzv_rpc_responder_free` tells the caller that there is no answer.
+// Handle for answering one request, from any thread and at any time. The handler owns it: each function
+// that answers frees it, and `rdzv_rpc_responder_free` reports to the caller that there is no answer.
 typedef struct rdzv_rpc_responder rdzv_rpc_responder;
 
-// No handlers. On success `*out` is yours until `rdzv_rpc_handlers_free`.
+// Creates an empty set of handlers. On success the caller owns `*out` and frees it with
+// `rdzv_rpc_handlers_free`.
 rdzv_status rdzv_rpc_handlers_new(rdzv_rpc_handlers **out, rdzv_error **error);
 
-// Another handle of the same handlers, for a backend of yours to keep. Later additions are not shared.
+// Creates another handle of the same handlers, for a backend in user code to keep. Later additions are not
+// shared. On success the caller owns `*out` and frees it with `rdzv_rpc_handlers_free`.
 rdzv_status rdzv_rpc_handlers_clone(const rdzv_rpc_handlers *handlers,
                                     rdzv_rpc_handlers **out,
                                     rdzv_error **error);
 
-// Frees handlers. Workers that were made with them keep what they need. NULL is ignored.
+// Frees handlers. Workers that were created with them keep what they need. NULL is ignored.
 void rdzv_rpc_handlers_free(rdzv_rpc_handlers *handlers);
 
-// Adds a handler. `run` is `RDZV_RPC_INLINE`, `RDZV_RPC_POOLED`, or `RDZV_RPC_LOOP` for a worker that is
-// made with `rdzv_loop_rpc_init`: then `handle` and `destroy` are NULL, and requests are events of the
-// loop. Otherwise `handle` is called on threads of the library's, by several at a time; it must not throw.
-// It owns the responder, and may answer later, with the bytes that it took (`rdzv_rpc_request_take`). It
-// may free its worker; to shut that down is `RDZV_REENTRANT` there, and so is waiting for a call in an
-// inline handler. On success the library owns `user_data`, until it calls `destroy` (which may be NULL)
-// once all handles and workers that have the handler are gone; on failure it stays yours.
+// Adds a handler. `run` is `RDZV_RPC_INLINE`, `RDZV_RPC_POOLED`, or, for a worker created with
+// `rdzv_loop_rpc_init`, `RDZV_RPC_LOOP`: then `handle` and `destroy` are NULL, and requests are events of
+// the loop. Otherwise several library threads may call `handle` at the same time; it must not throw. It
+// owns the responder, and may answer later, with the bytes that it took (`rdzv_rpc_request_take`). It may
+// free its worker, but shutting the worker down returns `RDZV_REENTRANT` there, and so does waiting for a
+// call in an inline handler. On success the library owns `user_data` until it calls `destroy` (which may
+// be NULL), once all handles and workers that have the handler have been freed. On failure the caller
+// keeps `user_data`.
 //
 // Errors: `RDZV_ALREADY_REGISTERED`, `RDZV_INVALID_ARGUMENT` (the name is empty, too long, or begins with
 // `rdzv/`).
@@ -3941,13 +4030,13 @@ rdzv_status rdzv_rpc_handlers_add(rdzv_rpc_handlers *handlers,
                                   void (*destroy)(void *user_data),
                                   rdzv_error **error);
 
-// Has a handler answer a request that a backend of yours received: it is called on the calling thread, be
-// it inline or pooled; where it is the event loop's, the bytes are copied, and it hears of them. `done` is
-// told once what came of it, on any thread, also where `answer_is_wanted` is 0; it may be NULL then.
-// `time_left_ms`: how long the caller waits from now; -1: as long as it takes.
+// Passes a request that a backend in user code received to a handler. An inline or pooled handler is
+// called on the calling thread; for a handler of the event loop, the bytes are copied and the loop gets an
+// event. `done` is called once with the outcome, on any thread, even if `answer_is_wanted` is 0; in that
+// case it may be NULL. `time_left_ms` is the time that the caller will wait from now; -1: no limit.
 //
-// Errors, of which `done` hears nothing: `RDZV_RPC_NO_HANDLER`, `RDZV_RPC_NO_MEMBER` (the worker that the
-// handlers were given to was shut down), `RDZV_INVALID_ARGUMENT`.
+// Errors, for which `done` is not called: `RDZV_RPC_NO_HANDLER`, `RDZV_RPC_NO_MEMBER` (the worker to which
+// the handlers were passed was shut down), `RDZV_INVALID_ARGUMENT`.
 rdzv_status rdzv_rpc_handlers_dispatch(const rdzv_rpc_handlers *handlers,
                                        const uint8_t *caller,
                                        size_t caller_len,
@@ -3966,11 +4055,12 @@ rdzv_status rdzv_rpc_handlers_dispatch(const rdzv_rpc_handlers *handlers,
                                        void *user_data,
                                        rdzv_error **error);
 
-// As `rdzv_rpc_handlers_dispatch`, where the answer is that of a call which a worker of yours makes: the
-// handler is given `responder`, so that it answers without a copy and sees whether the caller waits still.
-// NULL: nobody wants an answer. On success `responder` is the handler's; on failure it stays yours.
+// Passes a request to a handler as `rdzv_rpc_handlers_dispatch` does, for a call that a worker in user
+// code makes to itself. The handler gets `responder`, so it answers without a copy and can query whether
+// the caller still waits. NULL: no answer is wanted. On success the handler owns `responder`; on failure
+// the caller keeps it.
 //
-// Errors: as `rdzv_rpc_handlers_dispatch`.
+// Errors: those of `rdzv_rpc_handlers_dispatch`.
 rdzv_status rdzv_rpc_handlers_dispatch_to(const rdzv_rpc_handlers *handlers,
                                           const uint8_t *caller,
                                           size_t caller_len,
@@ -3983,44 +4073,46 @@ rdzv_status rdzv_rpc_handlers_dispatch_to(const rdzv_rpc_handlers *handlers,
                                           rdzv_rpc_responder *responder,
                                           rdzv_error **error);
 
-// The caller's name, its length in `*len` unless `len` is NULL. Not NUL-terminated. NULL for NULL.
+// Returns the name of the caller and writes its length to `*len` unless `len` is NULL. The string is not
+// NUL-terminated and is valid as long as the request. Returns NULL for NULL.
 const uint8_t *rdzv_rpc_request_caller(const rdzv_rpc_request *request, size_t *len);
 
-// The caller's number. 0 for NULL.
+// Returns the id of the caller; 0 for NULL.
 uint16_t rdzv_rpc_request_caller_id(const rdzv_rpc_request *request);
 
-// The handler's own name, as the caller's.
+// Returns the name of the handler, in the same form as `rdzv_rpc_request_caller`.
 const uint8_t *rdzv_rpc_request_handler(const rdzv_rpc_request *request, size_t *len);
 
-// The bytes of the request, their number in `*len` unless `len` is NULL; none once they were taken. NULL for
-// NULL.
+// Returns the bytes of the request and writes their number to `*len` unless `len` is NULL; empty once they
+// were taken. Returns NULL for NULL.
 const uint8_t *rdzv_rpc_request_payload(const rdzv_rpc_request *request, size_t *len);
 
-// Makes the bytes of the request yours, for who answers later: they replace the content of `out` without
-// being copied, and the request has none any more. What was lent of them lies where it lay, and lives as
-// the content of `out` now. Of a request that `rdzv_rpc_handlers_dispatch` hands on to a handler that it
-// calls, they are the backend's, and are copied. Any thread, as long as the request is valid: in a loop
-// until the next call of `rdzv_loop_next_event`. Whoever takes them once more gets none.
+// Moves the bytes of the request to `out`, for a handler that answers later: they replace the content of
+// `out` without a copy, and the request is empty afterwards. Pointers to them remain valid as long as the
+// content of `out`. For a request that `rdzv_rpc_handlers_dispatch` passes to a handler, the backend owns
+// the bytes, and they are copied. Any thread may call this as long as the request is valid; in a loop,
+// that is until the next call of `rdzv_loop_next_event`. A second call returns no bytes.
 //
 // Errors: `RDZV_INVALID_ARGUMENT`.
 rdzv_status rdzv_rpc_request_take(const rdzv_rpc_request *request, rdzv_buffer *out, rdzv_error **error);
 
-// Whether the caller wants an answer, 1 or 0; what is answered all the same is dropped. 0 for NULL.
+// Returns 1 if the caller wants an answer, else 0; an answer is then dropped. Returns 0 for NULL.
 int32_t rdzv_rpc_request_answer_is_wanted(const rdzv_rpc_request *request);
 
-// How long the caller waits, in milliseconds, from when the handler was called; -1: as long as it takes. 0
-// for NULL.
+// Returns the time that the caller waits, in milliseconds, counted from when the handler was called; -1:
+// no limit. Returns 0 for NULL.
 int64_t rdzv_rpc_request_time_left_ms(const rdzv_rpc_request *request);
 
-// Answers with these bytes, and frees the responder, whatever it returns. Without `release` they are
-// copied. With it they are only lent, and it is called once with `user_data`, on any thread, when nobody
-// needs them any more, whatever this function returns.
+// Answers with these bytes and frees the responder, whatever the status. Without `release` the bytes are
+// copied. With it the library borrows them and calls it once with `user_data`, on any thread, when it no
+// longer needs them, whatever the status of this function.
 //
-// No handler begins for a caller that has not read 256 MiB of its answers, until it reads on. An answer that
-// is given after its handler has returned is dropped if the caller would have more than 1 GiB to read, or all
-// callers more than 8 GiB; the caller then gets `RDZV_LIMIT_EXCEEDED`. One answer alone may be longer.
+// While a caller has 256 MiB of answers that it has not read, no handler is started for it. An answer that
+// is given after its handler has returned is dropped if the caller would have more than 1 GiB to read, or
+// all callers together more than 8 GiB; the caller then gets `RDZV_LIMIT_EXCEEDED`. A single answer may be
+// larger.
 //
-// Errors: `RDZV_INVALID_ARGUMENT`. Whether the answer arrives nobody knows here.
+// Errors: `RDZV_INVALID_ARGUMENT`. Whether the answer arrives is not reported.
 rdzv_status rdzv_rpc_responder_answer(rdzv_rpc_responder *responder,
                                       const uint8_t *data,
                                       size_t len,
@@ -4028,119 +4120,123 @@ rdzv_status rdzv_rpc_responder_answer(rdzv_rpc_responder *responder,
                                       void *user_data,
                                       rdzv_error **error);
 
-// Tells the caller in these words, in UTF-8, that the handler failed, and frees the responder, whatever it
-// returns. The caller gets `RDZV_RPC_HANDLER_FAILED`. A text of more than 16 KiB is cut, and ends with
-// ` [cut: N bytes, at most 16384]`, where N is its length.
+// Reports to the caller that the handler failed, with this message in UTF-8, and frees the responder,
+// whatever the status. The caller gets `RDZV_RPC_HANDLER_FAILED`. A message of more than 16 KiB is
+// truncated and ends with ` [cut: N bytes, at most 16384]`, where N is its length.
 rdzv_status rdzv_rpc_responder_fail(rdzv_rpc_responder *responder,
                                     const uint8_t *message,
                                     size_t message_len,
                                     rdzv_error **error);
 
-// Tells that a call of a backend of yours failed with any status of this header, and frees the responder,
-// whatever it returns. The caller of a handler gets `RDZV_RPC_MALFORMED` where that is the status: the
-// handler cannot read its request; with any other it gets `RDZV_RPC_HANDLER_FAILED` and the words.
+// Reports that a call failed with any status of this header, and frees the responder, whatever the status
+// of this function. A call of a backend in user code fails with that status. The caller of a handler gets
+// `RDZV_RPC_MALFORMED` if that is the status: the handler cannot decode its request. For any other status
+// it gets `RDZV_RPC_HANDLER_FAILED` and the message.
 rdzv_status rdzv_rpc_responder_fail_with(rdzv_rpc_responder *responder,
                                          rdzv_status status,
                                          const uint8_t *message,
                                          size_t message_len,
                                          rdzv_error **error);
 
-// Whether the caller still waits for the answer, 1 or 0: 0 once the call was cancelled or its time is up, for
-// a notice, and for NULL. For a handler or a backend of yours that has much to do for an answer.
+// Returns 1 if the caller still waits for the answer, else 0: the call was cancelled or timed out, it is a
+// notice, or `responder` is NULL. For handlers and backends in user code whose answers are expensive.
 int32_t rdzv_rpc_responder_is_wanted(const rdzv_rpc_responder *responder);
 
-// Frees a responder: the caller hears that there is no answer. NULL is ignored.
+// Frees a responder. The caller is notified that there is no answer. NULL is ignored.
 void rdzv_rpc_responder_free(rdzv_rpc_responder *responder);
 
 // -----------------------------------------------------------------------------------------------------------
 // Lists of workers of an RPC group.
 // -----------------------------------------------------------------------------------------------------------
 
-// Workers in the order of their numbers. Any thread may read it.
+// List of workers, ordered by id. Any thread may read it.
 typedef struct rdzv_rpc_workers rdzv_rpc_workers;
 
 // Frees a list. NULL is ignored.
 void rdzv_rpc_workers_free(rdzv_rpc_workers *workers);
 
-// How many workers. 0 for NULL.
+// Returns the number of workers; 0 for NULL.
 size_t rdzv_rpc_workers_count(const rdzv_rpc_workers *workers);
 
-// The name of the worker at `index` (from 0), its length in `*len` unless `len` is NULL. Not NUL-terminated;
-// lives as long as the list. NULL beyond the last.
+// Returns the name of the worker at `index` (from 0) and writes its length to `*len` unless `len` is NULL.
+// The string is not NUL-terminated and is valid as long as the list. Returns NULL past the end.
 const uint8_t *rdzv_rpc_workers_name(const rdzv_rpc_workers *workers, size_t index, size_t *len);
 
-// The number of the worker at `index`; -1 beyond the last.
+// Returns the id of the worker at `index`; -1 past the end.
 int32_t rdzv_rpc_workers_id(const rdzv_rpc_workers *workers, size_t index);
 
-// Where the worker at `index` takes calls, as its name is given. Length 0 where nobody has written it yet,
-// and in lists of a backend of yours.
+// Returns the address on which the worker at `index` accepts calls, in the same form as
+// `rdzv_rpc_workers_name`. The length is 0 if the address has not been published yet, and in lists of a
+// backend in user code.
 const uint8_t *rdzv_rpc_workers_address(const rdzv_rpc_workers *workers, size_t index, size_t *len);
 
 // -----------------------------------------------------------------------------------------------------------
-// How a worker of an RPC group ends.
+// Ways to end a worker of an RPC group.
 // -----------------------------------------------------------------------------------------------------------
 
-// A worker ends gracefully: its calls come to their ends first; then, in a static group, all agree that they
-// have done, and in a dynamic one the others hear that it leaves.
+// Graceful end: the worker first finishes its calls. In a static group, all workers then agree that they
+// have finished; in a dynamic one, the others are notified that it leaves.
 #define RDZV_RPC_GRACEFUL 1
 
-// A worker ends at once and without a word; the others take it for dead.
+// Abrupt end: the worker ends at once without notice; the others consider it dead.
 #define RDZV_RPC_ABRUPT 2
 
 // -----------------------------------------------------------------------------------------------------------
-// A worker of an RPC group.
+// Workers of an RPC group.
 // -----------------------------------------------------------------------------------------------------------
 
-// Nothing happened.
+// No event occurred.
 #define RDZV_RPC_EVENT_NONE 0
 
-// A worker came.
+// A worker joined the group.
 #define RDZV_RPC_EVENT_JOINED 1
 
-// A worker went.
+// A worker left the group.
 #define RDZV_RPC_EVENT_LEFT 2
 
 // A worker died.
 #define RDZV_RPC_EVENT_DIED 3
 
-// This worker is of its group no more; there will be no further event.
+// This worker is no longer in its group; no further event follows.
 #define RDZV_RPC_EVENT_OVER 4
 
-// Deaths are told no more as they happen: this worker's session with the store's server has ended, or what
-// tells of the others has failed otherwise. Told once. The group goes on, and calls work; a call to a dead
-// worker fails when it is made.
+// Deaths are no longer reported as they happen, because this worker's session with the store's server
+// ended or its watch of the other workers failed. Reported once. The group continues and calls work; a
+// call to a dead worker fails when it is made.
 #define RDZV_RPC_EVENT_WATCH_LOST 5
 
-// A worker of an RPC group. Any thread may use it, several at a time.
+// Worker of an RPC group. Several threads may use it at the same time.
 typedef struct rdzv_rpc rdzv_rpc;
 
-// What happened to a group.
+// Event of a group.
 typedef struct {
-  // Set it to `sizeof(rdzv_rpc_event)` before the call; afterwards it tells how many bytes were filled.
+  // Set to `sizeof(rdzv_rpc_event)` before the call. The library sets it to the number of bytes it
+  // filled.
   uint32_t struct_size;
-  // One of `RDZV_RPC_EVENT_NONE` and so on; there may be more one day.
+  // One of the `RDZV_RPC_EVENT_` constants. Later versions may add more.
   int32_t kind;
-  // The number of the worker that it is about; -1 where there is none.
+  // Id of the worker concerned; -1 if there is none.
   int32_t id;
-  // Not used; 0.
+  // Reserved; 0.
   uint32_t reserved;
 } rdzv_rpc_event;
 
-// Makes this process a worker of a group, as PyTorch's `init_rpc`, and returns once it is a member. The group
-// meets by the URL of the options, and its keys stand beneath `rpc_prefix_N`, where N counts the attempts of
-// the context. `rank`: the worker's number; -1: the URL or the variables say it. `world_size`: how many
-// workers a static group has; -1 or 0 for a dynamic one, whose workers come and go. `options` may be NULL for
-// those of `tcp`, `handlers` NULL for none, `context` NULL for a fresh one. A context has one worker at a
-// time. On success `*out` is yours until `rdzv_rpc_free`; on failure nothing is left in this process.
-// `rdzv_rpc_options_cancel` ends it from another thread.
+// Makes this process a worker of a group, like PyTorch's `init_rpc`, and returns once it is a member. The
+// group meets through the URL of the options; its keys begin with `rpc_prefix_N`, where N counts the
+// attempts of the context. `rank` is the worker's id; -1: the URL or the variables have it. `world_size`
+// is the number of workers of a static group; -1 or 0 for a dynamic group, which workers may join and
+// leave. `options` may be NULL for the defaults of `tcp`, `handlers` NULL for none, and `context` NULL,
+// which creates a new one. A context has one worker at a time. On success the caller owns `*out` and frees
+// it with `rdzv_rpc_free`; on failure no threads or connections remain in this process.
+// `rdzv_rpc_options_cancel` cancels the call from another thread.
 //
-// Errors: `RDZV_INVALID_ARGUMENT` (name, rank, URL), `RDZV_RPC_ALREADY_INITIALIZED`, `RDZV_BACKEND_MISMATCH`
-// (no backend makes such options), `RDZV_RPC_MIXED_GROUP`, `RDZV_RPC_NAME_TAKEN`, `RDZV_RPC_DEVICE_MAP`,
-// `RDZV_TIMED_OUT` (`rdzv_error_rank` has who did not come), `RDZV_RPC_UNREACHED`, `RDZV_RPC_PEER_DIED`,
-// `RDZV_RPC_EVICTED`, `RDZV_RPC_MEMBERSHIP`, `RDZV_SERVER_GONE` (the store), `RDZV_CANCELLED`,
-// `RDZV_REENTRANT` (a backend that makes options asks); those of `rdzv_rendezvous_url_next` and
-// `rdzv_server_start`; of a backend of yours what its `init` returns, and `RDZV_WRONG_PROTOCOL` (it gave no
-// worker).
+// Errors: `RDZV_INVALID_ARGUMENT` (name, rank or URL), `RDZV_RPC_ALREADY_INITIALIZED`,
+// `RDZV_BACKEND_MISMATCH` (no backend creates such options), `RDZV_RPC_MIXED_GROUP`,
+// `RDZV_RPC_NAME_TAKEN`, `RDZV_RPC_DEVICE_MAP`, `RDZV_TIMED_OUT` (`rdzv_error_rank` has the missing
+// workers), `RDZV_RPC_UNREACHED`, `RDZV_RPC_PEER_DIED`, `RDZV_RPC_EVICTED`, `RDZV_RPC_MEMBERSHIP`,
+// `RDZV_SERVER_GONE` (the store), `RDZV_CANCELLED`, `RDZV_REENTRANT` (called by a backend that is creating
+// options); those of `rdzv_rendezvous_url_next` and `rdzv_server_start`; for a backend in user code also
+// the status that its `init` returns, and `RDZV_WRONG_PROTOCOL` (it set no worker).
 rdzv_status rdzv_rpc_init(const rdzv_context *context,
                           const uint8_t *name,
                           size_t name_len,
@@ -4151,9 +4247,10 @@ rdzv_status rdzv_rpc_init(const rdzv_context *context,
                           rdzv_rpc **out,
                           rdzv_error **error);
 
-// The same over a store that is there already. The keys of the group are those of `store`: give each group a
-// prefix (`rdzv_store_with_prefix`). A reference is kept: you may free your handle. `rank` must be set. What
-// the options say of the way to meet is passed over.
+// Makes this process a worker, as `rdzv_rpc_init` does, over an existing store. The keys of the group are
+// those of `store`, so use a prefix for each group (`rdzv_store_with_prefix`). The worker keeps a
+// reference; the caller may free its handle. `rank` must be set. Options about how the group meets are
+// ignored.
 rdzv_status rdzv_rpc_init_over_store(const rdzv_context *context,
                                      const rdzv_store *store,
                                      const uint8_t *name,
@@ -4165,59 +4262,62 @@ rdzv_status rdzv_rpc_init_over_store(const rdzv_context *context,
                                      rdzv_rpc **out,
                                      rdzv_error **error);
 
-// Ends the worker abruptly, unless it was shut down, and frees it. No other call on it may be under way, but
-// for futures, which fail. Also from a handler or a callback of the worker's own: then its threads end when
-// that has returned. Otherwise pooled handlers that are at work are waited for, up to 30 s, and none begins;
-// `destroy` tells for certain that a handler is needed no more. NULL is ignored.
+// Ends the worker abruptly, unless it was shut down, and frees it. No other call on it may be in progress,
+// except for futures, which fail. A handler or callback of the worker may call this; the worker's threads
+// then end when that handler or callback has returned. Otherwise the call waits up to 30 s for running
+// pooled handlers, and no further handler starts. Only `destroy` guarantees that a handler is no longer in
+// use. NULL is ignored.
 void rdzv_rpc_free(rdzv_rpc *rpc);
 
-// Ends the worker: `how` is `RDZV_RPC_GRACEFUL` or `RDZV_RPC_ABRUPT`. It has ended when this returns,
-// whatever it returns but `RDZV_REENTRANT`, and the context may have another worker. A second time changes
-// nothing, and tells how it ended.
+// Ends the worker; `how` is `RDZV_RPC_GRACEFUL` or `RDZV_RPC_ABRUPT`. The worker has ended when this
+// returns, whatever the status except `RDZV_REENTRANT`, and the context may have another worker. A second
+// call has no effect and returns how the worker ended.
 //
-// A graceful end awaits the calls that this worker has under way, those that are made meanwhile among
-// them, leaves the group, which ends calls that were begun later, and answers what others have asked it
-// before they heard so: each of the three for the membership timeout at most; then handlers that are still
-// at work are awaited for up to 30 s. Handlers of a loop are answered by the thread of that loop, which
-// must not wait here (`rdzv_loop_rpc_shutdown`). Where this process hosts the group's store for the worker
-// (`tcp://` and `env://`, rank 0), the store ends with the worker: a graceful end waits for the membership
-// timeout at most until the other workers have ended. An abrupt end ends calls at once and waits for nobody.
+// A graceful end has three steps, each limited by the membership timeout: it waits for the calls that this
+// worker has in progress, including calls made meanwhile; it leaves the group, which ends calls that were
+// started later; it answers requests that others sent before they learned of the departure. It then waits
+// up to 30 s for handlers that are still running. Requests of loop handlers are answered by the loop's
+// thread, which must not wait here (use `rdzv_loop_rpc_shutdown`). If this process hosts the group's store
+// for the worker (`tcp://` and `env://`, rank 0), the store ends with the worker; a graceful end waits up
+// to the membership timeout until the other workers have ended. An abrupt end ends all calls at once and
+// does not wait for other workers.
 //
-// Errors: `RDZV_REENTRANT` (a handler, a callback, or in a backend of yours the worker's own functions ask
-// for it; it goes on), `RDZV_TIMED_OUT` (calls of its own had to be cut: `rdzv_error_node` has who was
-// called; or others of a static group have not done with theirs: `rdzv_error_rank`; or the store does not
-// answer), `RDZV_RPC_PEER_DIED`, `RDZV_RPC_EVICTED`, `RDZV_SERVER_GONE`, `RDZV_RPC_UNREACHED` (the leader
-// of a static group), `RDZV_RPC_MEMBERSHIP` (the keys of the group are none), `RDZV_CANCELLED`,
-// `RDZV_RPC_NO_MEMBER` (it had been, or was meanwhile, ended abruptly), `RDZV_PANIC` (a thread of the
-// library's failed; that is a defect), `RDZV_INVALID_ARGUMENT` (`how`); of a backend of yours what its
-// `shutdown` returns.
+// Errors: `RDZV_REENTRANT` (called by a handler, by a callback or by the worker's own functions in user
+// code; the worker continues), `RDZV_TIMED_OUT` (calls of this worker were cut off: `rdzv_error_node` has
+// the callees; or workers of a static group have not finished theirs: `rdzv_error_rank`; or the store does
+// not answer), `RDZV_RPC_PEER_DIED`, `RDZV_RPC_EVICTED`, `RDZV_SERVER_GONE`, `RDZV_RPC_UNREACHED` (the
+// leader of a static group), `RDZV_RPC_MEMBERSHIP` (the keys of the group are not valid),
+// `RDZV_CANCELLED`, `RDZV_RPC_NO_MEMBER` (the worker was ended abruptly, before or during the call),
+// `RDZV_PANIC` (a library thread panicked, which is a bug), `RDZV_INVALID_ARGUMENT` (`how`); for a backend
+// in user code also the status that its `shutdown` returns.
 rdzv_status rdzv_rpc_shutdown(const rdzv_rpc *rpc, int32_t how, rdzv_error **error);
 
-// Ends every `rdzv_rpc_call` and `rdzv_rpc_next_event` that is under way on this handle, in whatever thread,
-// with `RDZV_CANCELLED`. The workers that were called are told; a backend of yours sees it
-// (`rdzv_rpc_responder_is_wanted`). Futures and callbacks go on (`rdzv_rpc_future_cancel`), and so does
-// `rdzv_rpc_shutdown`, which an abrupt shutdown in another thread ends. Later calls are not affected. Any
-// thread, but not from a callback. NULL is ignored.
+// Cancels every `rdzv_rpc_call` and `rdzv_rpc_next_event` in progress on this handle, on all threads; each
+// returns `RDZV_CANCELLED`. The callees are notified; a backend in user code can query it
+// (`rdzv_rpc_responder_is_wanted`). Futures and callbacks are not cancelled (see
+// `rdzv_rpc_future_cancel`), nor is `rdzv_rpc_shutdown`, which an abrupt shutdown on another thread ends.
+// Later calls are not affected. Any thread may call this, but not a callback. NULL is ignored.
 void rdzv_rpc_cancel(const rdzv_rpc *rpc);
 
-// The worker's own name, its length in `*len` unless `len` is NULL. Not NUL-terminated; lives as long as the
-// worker. NULL for NULL.
+// Returns the worker's own name and writes its length to `*len` unless `len` is NULL. The string is not
+// NUL-terminated and is valid as long as the worker. Returns NULL for NULL.
 const uint8_t *rdzv_rpc_name(const rdzv_rpc *rpc, size_t *len);
 
-// The worker's own number; -1 for NULL.
+// Returns the worker's own id; -1 for NULL.
 int32_t rdzv_rpc_id(const rdzv_rpc *rpc);
 
-// Where the worker takes calls, as its name is given. NULL also for a worker of a backend of yours.
+// Returns the address on which the worker accepts calls, in the same form as `rdzv_rpc_name`. Returns NULL
+// also for a worker of a backend in user code.
 const uint8_t *rdzv_rpc_address(const rdzv_rpc *rpc, size_t *len);
 
-// All workers of the group, this one included; none once it is of no group any more. On success `*out` is
-// yours until `rdzv_rpc_workers_free`.
+// Lists all workers of the group, including this one; the list is empty once this worker is no longer in a
+// group. On success the caller owns `*out` and frees it with `rdzv_rpc_workers_free`.
 //
-// Errors: of a backend of yours what its `list_workers` returns, `RDZV_INVALID_ARGUMENT` (it answers what is
-// no worker), and `RDZV_REENTRANT` where the same worker's functions ask.
+// Errors: for a backend in user code the status that its `list_workers` returns, `RDZV_INVALID_ARGUMENT`
+// (its answer is not a valid worker), and `RDZV_REENTRANT` (called by the same worker's functions).
 rdzv_status rdzv_rpc_list_workers(const rdzv_rpc *rpc, rdzv_rpc_workers **out, rdzv_error **error);
 
-// The number of the worker with this name goes to `*id`.
+// Writes the id of the worker with this name to `*id`.
 //
 // Errors: `RDZV_RPC_UNKNOWN_WORKER`; those of `rdzv_rpc_list_workers`.
 rdzv_status rdzv_rpc_worker_id(const rdzv_rpc *rpc,
@@ -4226,27 +4326,29 @@ rdzv_status rdzv_rpc_worker_id(const rdzv_rpc *rpc,
                                uint16_t *id,
                                rdzv_error **error);
 
-// The name of the worker with this number replaces the content of `name`.
+// Replaces the content of `name` with the name of the worker with this id.
 //
 // Errors: `RDZV_RPC_UNKNOWN_WORKER`; those of `rdzv_rpc_list_workers`.
 rdzv_status rdzv_rpc_worker_name(const rdzv_rpc *rpc, uint16_t id, rdzv_buffer *name, rdzv_error **error);
 
-// The devices that the worker uses, by their names and sorted by index, replace the content of `names`: those
-// that its options list, or else all that its maps begin at and the others' maps for it end at.
+// Replaces the content of `names` with the names of the devices that the worker uses, sorted by index: the
+// devices of its options, or, if none are set, all local devices in its maps and in the others' maps for
+// it.
 //
-// Errors: `RDZV_UNSUPPORTED` with a backend of yours.
+// Errors: `RDZV_UNSUPPORTED` for a backend in user code.
 rdzv_status rdzv_rpc_devices(const rdzv_rpc *rpc, rdzv_list *names, rdzv_error **error);
 
-// The worker's reverse maps in words, which replace the content of `message`: for each caller that has a map
-// for this worker, where answers go. As Python writes dictionaries.
+// Formats the worker's reverse maps, which replace the content of `message`: for each caller that has a
+// map for this worker, the devices to which answers go, in the syntax of a Python dictionary.
 //
-// Errors: `RDZV_UNSUPPORTED` with a backend of yours.
+// Errors: `RDZV_UNSUPPORTED` for a backend in user code.
 rdzv_status rdzv_rpc_reverse_maps(const rdzv_rpc *rpc, rdzv_buffer *message, rdzv_error **error);
 
-// The reverse map for a caller, where answers to it go, replaces the content of the two lists: `from[i]`
-// here is `to[i]` there, sorted by `from`. Both are empty where the caller has no map for this worker.
+// Replaces the content of the two lists with the reverse map for a caller, which places the answers to it:
+// local device `from[i]` maps to `to[i]` of the caller, sorted by `from`. Both lists are empty if the
+// caller has no map for this worker.
 //
-// Errors: `RDZV_UNSUPPORTED` with a backend of yours.
+// Errors: `RDZV_UNSUPPORTED` for a backend in user code.
 rdzv_status rdzv_rpc_list_reverse_map(const rdzv_rpc *rpc,
                                       const uint8_t *caller,
                                       size_t caller_len,
@@ -4254,13 +4356,14 @@ rdzv_status rdzv_rpc_list_reverse_map(const rdzv_rpc *rpc,
                                       rdzv_list *to,
                                       rdzv_error **error);
 
-// How many events were lost, because nobody asked for them, here or in a loop. 0 for NULL, and with a
-// backend of yours.
+// Returns the number of events that were lost because neither this handle nor a loop read them; 0 for NULL
+// and for a backend in user code.
 uint64_t rdzv_rpc_events_lost(const rdzv_rpc *rpc);
 
-// Adds a handler while the worker lives, as `rdzv_rpc_handlers_add`. Others may have called it before.
+// Adds a handler to a running worker, as `rdzv_rpc_handlers_add` does. Calls that arrived earlier have
+// failed.
 //
-// Errors besides: `RDZV_UNSUPPORTED` with a backend of yours.
+// Also returns: `RDZV_UNSUPPORTED` (a backend in user code).
 rdzv_status rdzv_rpc_add_handler(const rdzv_rpc *rpc,
                                  const uint8_t *name,
                                  size_t name_len,
@@ -4272,25 +4375,25 @@ rdzv_status rdzv_rpc_add_handler(const rdzv_rpc *rpc,
                                  void (*destroy)(void *user_data),
                                  rdzv_error **error);
 
-// Takes a handler out; whether there was one, 1 or 0, goes to `*found`, unless `found` is NULL. Requests that
-// it has are carried out to their ends.
+// Removes a handler. `*found` is 1 if it existed, else 0, unless `found` is NULL. Requests that the
+// handler has received are completed.
 //
-// Errors: `RDZV_UNSUPPORTED` with a backend of yours.
+// Errors: `RDZV_UNSUPPORTED` for a backend in user code.
 rdzv_status rdzv_rpc_remove_handler(const rdzv_rpc *rpc,
                                     const uint8_t *name,
                                     size_t name_len,
                                     int32_t *found,
                                     rdzv_error **error);
 
-// Waits up to `timeout_ms` (0 looks once; -1: 300,000) for the next thing that happens to the group, and
-// fills `*event`, of which `struct_size` must be set; its kind is `RDZV_RPC_EVENT_NONE` when nothing
-// did. The name of the worker that it is about replaces the content of `name`, and what is known of a
-// death, why deaths are told no more, or how this worker fell out of the group that of `why`; both may be
-// NULL. Each event is told once, to one thread; `RDZV_RPC_EVENT_OVER` is the last. Of more than 4,096 that
-// nobody asks for, the oldest are lost.
+// Waits up to `timeout_ms` (0: poll once; -1: 300,000) for the next event of the group and fills `*event`,
+// whose `struct_size` the caller has set; the kind is `RDZV_RPC_EVENT_NONE` if no event occurred. The name
+// of the worker concerned replaces the content of `name`. The reason for a death, for the loss of the
+// watch or for the end of this worker's membership replaces that of `why`. Both may be NULL. Each event is
+// delivered once, to one thread; `RDZV_RPC_EVENT_OVER` is the last. If more than 4,096 events are unread,
+// the oldest are lost.
 //
-// Errors: `RDZV_RPC_NO_MEMBER` at once when the worker has ended and that was told; `RDZV_CANCELLED` after
-// `rdzv_rpc_cancel`; `RDZV_UNSUPPORTED` with a backend of yours.
+// Errors: `RDZV_RPC_NO_MEMBER`, at once, if the worker has ended and that was reported; `RDZV_CANCELLED`
+// after `rdzv_rpc_cancel`; `RDZV_UNSUPPORTED` for a backend in user code.
 rdzv_status rdzv_rpc_next_event(const rdzv_rpc *rpc,
                                 int64_t timeout_ms,
                                 rdzv_rpc_event *event,
@@ -4299,40 +4402,42 @@ rdzv_status rdzv_rpc_next_event(const rdzv_rpc *rpc,
                                 rdzv_error **error);
 
 // -----------------------------------------------------------------------------------------------------------
-// What a call between workers of an RPC group is.
+// Descriptions of a call between workers of an RPC group.
 // -----------------------------------------------------------------------------------------------------------
 
-// A call: whom, what, with which bytes, and for how long.
+// Description of a call: callee, handler, payload and timeout.
 typedef struct {
   // `sizeof(rdzv_rpc_call_spec)`.
   uint32_t struct_size;
-  // The number of the worker that is called, where `callee` is NULL.
+  // Id of the callee, if `callee` is NULL.
   int32_t callee_id;
-  // Its name. UTF-8, not NUL-terminated; NULL: `callee_id` tells who it is.
+  // Name of the callee. UTF-8, not NUL-terminated; NULL: `callee_id` selects the callee.
   const uint8_t *callee;
-  // The length of the name.
+  // Length of `callee` in bytes.
   size_t callee_len;
-  // The name of the handler. UTF-8, not NUL-terminated.
+  // Name of the handler. UTF-8, not NUL-terminated.
   const uint8_t *handler;
-  // Its length.
+  // Length of `handler` in bytes.
   size_t handler_len;
-  // The bytes of the request.
+  // Payload of the request.
   const uint8_t *payload;
-  // How many.
+  // Length of `payload` in bytes.
   size_t payload_len;
-  // How long the call may take, in milliseconds: above 0; -1: as the options say; 0: it is over at once.
+  // Timeout of the call in milliseconds: above 0; -1: that of the options; 0: the call times out at
+  // once.
   int64_t timeout_ms;
-  // NULL: the bytes are copied. Otherwise they are only lent, and this is called once with
-  // `user_data`, on any thread, when nobody needs them any more, whatever becomes of the call: also
-  // when the function that this was given to fails. A blocking call gives them back before it returns.
+  // NULL: the payload is copied. Otherwise the library borrows it and calls this once with `user_data`,
+  // on any thread, when it no longer needs the payload, whatever the outcome of the call, even if the
+  // function that received it fails. A blocking call releases the payload before it returns.
   void (*release)(void *user_data);
   // Passed to `release`.
   void *user_data;
 } rdzv_rpc_call_spec;
 
-// As `rdzv_error_new`, of a call: the operation is `call`, and the error names whom the call was for as those
-// of the library do, by name or else by number; no more of `call` is read, and nothing is given back. For who
-// finds that an answer cannot be read. Yours until `rdzv_error_free`. Never NULL.
+// Creates an error like `rdzv_error_new`, for a call: the operation is `call`, and the error names the
+// callee as the library's errors do, by name or else by id. Other fields of `call` are not read and
+// nothing is released. For a caller that cannot decode an answer. The caller owns the result and frees it
+// with `rdzv_error_free`. Never returns NULL.
 rdzv_error *rdzv_error_new_of_call(rdzv_status status,
                                    const uint8_t *message,
                                    size_t message_len,
@@ -4342,28 +4447,29 @@ rdzv_error *rdzv_error_new_of_call(rdzv_status status,
 // Calls between workers of an RPC group.
 // -----------------------------------------------------------------------------------------------------------
 
-// A call that is under way. Any thread may use it.
+// Call in progress. Any thread may use it.
 typedef struct rdzv_rpc_future rdzv_rpc_future;
 
-// Calls a worker, and waits for the answer, which replaces the content of `answer`; `answer` may be
-// NULL. A call to the worker itself reaches its own handlers. Not in an inline handler, nor in a
-// callback, whatever worker they are of: these keep threads busy that the answer may need.
+// Calls a worker and waits for the answer, which replaces the content of `answer`; `answer` may be NULL. A
+// call to the worker itself runs its own handlers. Not allowed in an inline handler or in a callback of
+// any worker, because these block threads that the answer may need.
 //
 // Errors: `RDZV_RPC_UNKNOWN_WORKER`, `RDZV_RPC_NO_HANDLER`, `RDZV_RPC_HANDLER_FAILED` (`rdzv_error_cause`
-// has the handler's words), `RDZV_TIMED_OUT`, `RDZV_RPC_PEER_DIED`, `RDZV_RPC_UNREACHED` (there is no
+// has the handler's message), `RDZV_TIMED_OUT`, `RDZV_RPC_PEER_DIED`, `RDZV_RPC_UNREACHED` (there is no
 // connection to the callee; nothing was sent), `RDZV_RPC_LEAVING`, `RDZV_RPC_NO_MEMBER`,
-// `RDZV_LIMIT_EXCEEDED`, `RDZV_EXHAUSTED`, `RDZV_INVALID_ARGUMENT` (the handler's name is empty or too
-// long, among others), `RDZV_CANCELLED` after `rdzv_rpc_cancel`, `RDZV_REENTRANT` (it is called in an
-// inline handler or a callback; nothing was sent), `RDZV_PANIC` (a thread of the library's failed); of a
-// backend of yours what it tells, and `RDZV_REENTRANT` where the same worker's functions call;
-// `RDZV_UNSUPPORTED` where the backend has no calls for C. `rdzv_error_node` names the callee as far as
-// it is known by name, and else `rdzv_error_rank` its number, be there such a worker or not.
+// `RDZV_LIMIT_EXCEEDED`, `RDZV_EXHAUSTED`, `RDZV_INVALID_ARGUMENT` (for example, the handler's name is
+// empty or too long), `RDZV_CANCELLED` after `rdzv_rpc_cancel`, `RDZV_REENTRANT` (called in an inline
+// handler or a callback; nothing was sent), `RDZV_PANIC` (a library thread panicked); for a backend in
+// user code also the status that it returns, `RDZV_REENTRANT` if the same worker's functions make the
+// call, and `RDZV_UNSUPPORTED` if the backend has no calls for C. `rdzv_error_node` has the name of the
+// callee if it is known, else `rdzv_error_rank` has its id, even if there is no such worker.
 rdzv_status rdzv_rpc_call(const rdzv_rpc *rpc,
                           const rdzv_rpc_call_spec *call,
                           rdzv_buffer *answer,
                           rdzv_error **error);
 
-// Calls a worker, and does not wait. On success `*out` is yours until `rdzv_rpc_future_free`.
+// Starts a call to a worker and does not wait for it. On success the caller owns `*out` and frees it with
+// `rdzv_rpc_future_free`.
 //
 // Errors: those of `rdzv_rpc_call` that are known at once.
 rdzv_status rdzv_rpc_start_call(const rdzv_rpc *rpc,
@@ -4371,11 +4477,11 @@ rdzv_status rdzv_rpc_start_call(const rdzv_rpc *rpc,
                                 rdzv_rpc_future **out,
                                 rdzv_error **error);
 
-// Calls a worker, and has `done` told once what came of it: the answer, or a status and an error, which it
-// only borrows. It is called on a thread of the library's, or on the calling one; it must not block or
-// throw. It may free the worker; to shut it down, and to wait for a call, is `RDZV_REENTRANT` there.
+// Calls a worker and reports the outcome to `done` once: the answer, or a status and an error, which
+// `done` borrows. `done` runs on a library thread or on the calling thread; it must not block or throw. It
+// may free the worker; shutting the worker down or waiting for a call returns `RDZV_REENTRANT` there.
 //
-// Errors: those of `rdzv_rpc_call` that are known at once; of these `done` hears nothing.
+// Errors: those of `rdzv_rpc_call` that are known at once; `done` is then not called.
 rdzv_status rdzv_rpc_call_with(const rdzv_rpc *rpc,
                                const rdzv_rpc_call_spec *call,
                                void (*done)(void *user_data,
@@ -4386,216 +4492,219 @@ rdzv_status rdzv_rpc_call_with(const rdzv_rpc *rpc,
                                void *user_data,
                                rdzv_error **error);
 
-// Calls what nobody answers. Nobody hears whether it arrived.
+// Sends a notice: a call without an answer. Whether it arrives is not reported.
 //
-// The callee has at most about 1,024 notices of one caller, or 256 MiB of them, in its handlers and before
-// them. It takes further ones as these are done with; until then they wait in the caller.
+// For each caller, the callee accepts at most about 1,024 notices, or 256 MiB of them, that are queued or
+// running. It accepts more as these finish; until then they wait in the caller.
 //
-// Errors: those of `rdzv_rpc_call` that are known at once. `RDZV_LIMIT_EXCEEDED`: 65,536 calls and notices,
-// or 8 GiB of them, wait to be sent to this worker.
+// Errors: those of `rdzv_rpc_call` that are known at once. `RDZV_LIMIT_EXCEEDED`: 65,536 calls and
+// notices, or 8 GiB of them, wait to be sent to this worker.
 rdzv_status rdzv_rpc_notify(const rdzv_rpc *rpc, const rdzv_rpc_call_spec *call, rdzv_error **error);
 
-// Frees a future. A call that has not ended is cancelled. No other call on it may be under way. NULL is
-// ignored.
+// Frees a future. A call that has not ended is cancelled. No other call on the future may be in progress.
+// NULL is ignored.
 void rdzv_rpc_future_free(rdzv_rpc_future *future);
 
-// Waits up to `timeout_ms` (0 looks once; -1: as long as the call may take) for the call to end. Whether
-// it has, 1 or 0, goes to `*ended`; then the answer replaces the content of `answer`, which may be NULL.
-// What came of a call is told once, to one thread; several may wait, each for its own time. In an inline
-// handler or a callback it does not wait: where the call has not ended, and `timeout_ms` is not 0, that is
-// `RDZV_REENTRANT`, and the call goes on.
+// Waits up to `timeout_ms` (0: poll once; -1: as long as the call may take) for the call to end. `*ended`
+// is 1 if it has ended, else 0; in the first case the answer replaces the content of `answer`, which may
+// be NULL. The outcome is returned once, to one thread; several threads may wait, each with its own
+// timeout. An inline handler or a callback must not wait: if the call has not ended there and `timeout_ms`
+// is not 0, the status is `RDZV_REENTRANT` and the call continues.
 //
-// Errors: those of `rdzv_rpc_call`, and `RDZV_CANCELLED` after `rdzv_rpc_future_cancel`;
-// `RDZV_INVALID_ARGUMENT` once it was told.
+// Errors: those of `rdzv_rpc_call`; `RDZV_CANCELLED` after `rdzv_rpc_future_cancel`;
+// `RDZV_INVALID_ARGUMENT` if the outcome was already returned.
 rdzv_status rdzv_rpc_future_wait(const rdzv_rpc_future *future,
                                  int64_t timeout_ms,
                                  int32_t *ended,
                                  rdzv_buffer *answer,
                                  rdzv_error **error);
 
-// Whether the call has ended, 1 or 0: then `rdzv_rpc_future_wait` returns at once. 0 while another thread
-// waits, and for NULL.
+// Returns 1 if the call has ended, so that `rdzv_rpc_future_wait` returns at once, else 0. Returns 0 while
+// another thread waits, and for NULL.
 int32_t rdzv_rpc_future_is_ready(const rdzv_rpc_future *future);
 
-// Ends the call, unless it has ended: whoever waits for it gets `RDZV_CANCELLED`. The worker that was
-// called is told; a backend of yours sees it (`rdzv_rpc_responder_is_wanted`). Any thread. NULL is ignored.
+// Cancels the call unless it has ended: threads that wait for it get `RDZV_CANCELLED`. The callee is
+// notified; a backend in user code can query it (`rdzv_rpc_responder_is_wanted`). Any thread may call
+// this. NULL is ignored.
 void rdzv_rpc_future_cancel(const rdzv_rpc_future *future);
 
 // -----------------------------------------------------------------------------------------------------------
-// Backends of RPC groups, yours among them.
+// Backends of RPC groups, including those in user code.
 // -----------------------------------------------------------------------------------------------------------
 
-// Takes the answer of a backend of yours. Valid during the call only.
+// Receives the answer of a backend in user code. Valid only during the call.
 typedef struct rdzv_rpc_answer rdzv_rpc_answer;
 
-// Who is to become a worker. Everything in it is valid during the call only.
+// Request to create a worker. All its content is valid only during the call.
 typedef struct {
-  // Size of this struct in the library that made it, in bytes; later fields are absent when it is
-  // smaller.
+  // Size of this struct, in bytes, in the library that created it. If it is smaller than expected, later
+  // fields are absent.
   uint32_t struct_size;
-  // The worker's number.
+  // Id of the worker.
   int32_t id;
-  // How many workers a static group has; -1 for a dynamic one.
+  // Number of workers of a static group; -1 for a dynamic one.
   int32_t world_size;
-  // Not used; 0.
+  // Reserved; 0.
   uint32_t reserved;
-  // The worker's name. UTF-8, not NUL-terminated.
+  // Name of the worker. UTF-8, not NUL-terminated.
   const uint8_t *name;
-  // Its length.
+  // Length of `name` in bytes.
   size_t name_len;
-  // Where the workers find each other; nothing else is beneath its prefix. `rdzv_store_clone` makes a
-  // handle to keep.
+  // Store over which the workers find each other; its prefix is for this group alone. To keep it, create
+  // a handle with `rdzv_store_clone`.
   const rdzv_store *store;
 } rdzv_rpc_init_request;
 
-// A backend in code of yours. Its functions are called on the thread that makes options or a worker (a
-// worker for an event loop is made, and shut down, on a thread of the library's); they may block, and must
-// not throw. Each returns `RDZV_OK`, or why it does not do it: any status of this header.
+// RPC backend in user code. Its functions are called on the thread that creates options or a worker (a
+// worker for an event loop is created, and shut down, on a library thread). They may block and must not
+// throw. Each returns `RDZV_OK`, or any other status of this header as the reason for failure.
 typedef struct {
   // `sizeof(rdzv_rpc_backend_vtable)`.
   uint32_t struct_size;
-  // Not used; 0.
+  // Reserved; 0.
   uint32_t reserved;
   // Passed to all functions.
   void *user_data;
-  // Looks at options of the backend's own, as texts, and may change `options`, which have timeout and
-  // way to meet. Without any it must succeed: it is asked so whenever a backend is looked for. The
-  // texts are kept with the options (`rdzv_rpc_options_list_extra`). May be NULL, when there are no
-  // options of its own. It must not ask this library for options or workers: that is `RDZV_REENTRANT`.
+  // Reads backend-specific options, as texts, and may change `options`, which have the timeout and the
+  // URL. It must succeed without any texts: the library calls it so when it looks for a backend. The
+  // texts are kept with the options (`rdzv_rpc_options_list_extra`). May be NULL if there are no
+  // backend-specific options. It must not request options or workers from this library, which returns
+  // `RDZV_REENTRANT`.
   rdzv_status (*construct_options)(void *user_data,
                                    rdzv_rpc_options *options,
                                    const rdzv_bytes *names,
                                    const rdzv_bytes *values,
                                    size_t count,
                                    rdzv_rpc_answer *answer);
-  // Makes a worker, which is of its group when this returns, and answers it with
-  // `rdzv_rpc_answer_set_agent`. `handlers` is never NULL; `rdzv_rpc_handlers_clone` makes one to
-  // keep, and `rdzv_rpc_handlers_dispatch` has them answer. Must not be NULL.
+  // Creates a worker, which is a member of its group when this returns, and passes it to
+  // `rdzv_rpc_answer_set_agent`. `handlers` is never NULL; `rdzv_rpc_handlers_clone` creates a handle to
+  // keep, and `rdzv_rpc_handlers_dispatch` passes requests to the handlers. Must not be NULL.
   rdzv_status (*init)(void *user_data,
                       const rdzv_rpc_init_request *request,
                       const rdzv_rpc_options *options,
                       const rdzv_rpc_handlers *handlers,
                       rdzv_rpc_answer *answer);
-  // Called once, when the context is gone and so are the handlers, URL rendezvous, agents, loops and RPC
-  // workers that were made with it. Stores and servers of the context may outlive it, so that `user_data`
-  // may own some. May be NULL.
+  // Called once, after the context and all handlers, URL rendezvous, agents, loops and RPC workers that
+  // were created with it have been freed. Stores and servers of the context may outlive it, so
+  // `user_data` may own some. May be NULL.
   void (*destroy)(void *user_data);
 } rdzv_rpc_backend_vtable;
 
-// A worker in code of yours. Its functions are called on the threads that call the worker, by several at a
-// time; they must not throw. Each returns `RDZV_OK`, or why it does not do it: any status of this header.
-// None of them may itself call, list or shut down the worker that it is of: that is `RDZV_REENTRANT`.
-// Handlers and callbacks that they run may.
+// Worker in user code. Its functions are called on the threads that use the worker, several at a time;
+// they must not throw. Each returns `RDZV_OK`, or any other status of this header as the reason for
+// failure. They must not call, list or shut down their own worker, which returns `RDZV_REENTRANT`.
+// Handlers and callbacks that they run may do so.
 typedef struct {
   // `sizeof(rdzv_rpc_agent_vtable)`.
   uint32_t struct_size;
-  // Not used; 0.
+  // Reserved; 0.
   uint32_t reserved;
   // Passed to all functions.
   void *user_data;
-  // Begins a call, and does not wait for its end. What `call` points at is valid until this returns,
-  // and its `release` is NULL. `responder` is for what comes of it, from any thread, at the latest
-  // when its time is up; NULL: nobody wants an answer. It is the code's if this returns `RDZV_OK`, and
-  // else the library's. `rdzv_rpc_responder_is_wanted` tells when the caller gives the call up.
-  // `rdzv_rpc_handlers_dispatch_to` has a handler of this process answer. Not called once `shutdown` has
-  // returned: such calls are `RDZV_RPC_NO_MEMBER`. Must not be NULL.
+  // Starts a call and does not wait for its end. `call` and its pointers are valid until this returns,
+  // and its `release` is NULL. `responder` receives the outcome, from any thread, by the end of the
+  // call's timeout; NULL: no answer is wanted. User code owns `responder` if this returns `RDZV_OK`;
+  // otherwise the library keeps it. `rdzv_rpc_responder_is_wanted` returns 0 once the caller has
+  // abandoned the call. `rdzv_rpc_handlers_dispatch_to` lets a handler of this process answer. Not
+  // called after `shutdown` has returned: such calls fail with `RDZV_RPC_NO_MEMBER`. Must not be NULL.
   rdzv_status (*call)(void *user_data, const rdzv_rpc_call_spec *call, rdzv_rpc_responder *responder);
-  // Answers who is in the group, with `rdzv_rpc_answer_add_worker` for each. Must not be NULL.
+  // Lists the workers of the group: calls `rdzv_rpc_answer_add_worker` for each. Must not be NULL.
   rdzv_status (*list_workers)(void *user_data, rdzv_rpc_answer *answer);
-  // Ends the worker, `RDZV_RPC_GRACEFUL` or `RDZV_RPC_ABRUPT`. When it returns, the worker has ended,
-  // whatever it returns: `call` is not called any more, and the handlers that `init` was given are not
-  // dispatched to. `shutdown` itself is called again when it was called before. Must not be NULL.
+  // Ends the worker; `how` is `RDZV_RPC_GRACEFUL` or `RDZV_RPC_ABRUPT`. When it returns, the worker has
+  // ended, whatever the status: `call` is no longer called, and the handlers that `init` received get no
+  // more requests. `shutdown` itself is called again if the worker is shut down again. Must not be NULL.
   rdzv_status (*shutdown)(void *user_data, int32_t how, rdzv_rpc_answer *answer);
-  // Called once, when the worker is gone and none of its functions is under way. May be NULL.
+  // Called once, when the worker has been freed and none of its functions is in progress. May be NULL.
   void (*destroy)(void *user_data);
 } rdzv_rpc_agent_vtable;
 
-// Registers an RPC backend in code of yours under the name `backend`, which is exact; `vtable` is copied.
-// The newest comes first where one is looked for by options. On success the library owns `user_data`,
-// until it calls `destroy`; on failure it stays yours.
+// Registers an RPC backend in user code under the name `backend`, which is matched exactly; `vtable` is
+// copied. When the library looks for a backend by its options, it tries the newest first. On success the
+// library owns `user_data` until it calls `destroy`; on failure the caller keeps it.
 //
-// Errors: `RDZV_ALREADY_REGISTERED` when anybody has the name, be it the same code.
+// Errors: `RDZV_ALREADY_REGISTERED` if the name is registered, even with the same code.
 rdzv_status rdzv_context_register_rpc_backend(const rdzv_context *context,
                                               const uint8_t *backend,
                                               size_t backend_len,
                                               const rdzv_rpc_backend_vtable *vtable,
                                               rdzv_error **error);
 
-// The names of the RPC backends of this context, the newest first; they replace the content of `names`.
+// Lists the names of the context's RPC backends, the newest first; they replace the content of `names`.
 rdzv_status rdzv_context_list_rpc_backends(const rdzv_context *context, rdzv_list *names, rdzv_error **error);
 
-// The options of the backend's own that these options were made with: names and values replace the content
-// of the two lists. For the `init` of a backend of yours.
+// Replaces the content of the two lists with the names and values of the backend-specific options with
+// which these options were created. For the `init` of a backend in user code.
 rdzv_status rdzv_rpc_options_list_extra(const rdzv_rpc_options *options,
                                         rdzv_list *names,
                                         rdzv_list *values,
                                         rdzv_error **error);
 
-// Tells in words why the function failed, in UTF-8; they are the error's message. For use within the
-// functions of a backend of yours, as those that follow.
+// Sets the message of the error, in UTF-8, for a function that fails. This and the functions that follow
+// are for use inside the functions of a backend in user code.
 void rdzv_rpc_answer_set_message(rdzv_rpc_answer *answer, const uint8_t *message, size_t message_len);
 
-// Answers one worker of the group.
+// Adds one worker of the group to the answer.
 void rdzv_rpc_answer_add_worker(rdzv_rpc_answer *answer, const uint8_t *name, size_t name_len, uint16_t id);
 
-// Answers a worker that is of its group; `vtable` is copied, and the library owns its `user_data`, until it
-// calls `destroy`, whatever becomes of the call. A vtable in which something is missing is not taken: the
-// caller gets `RDZV_INVALID_ARGUMENT`, and its `user_data` stays yours.
+// Sets a worker that is a member of its group as the answer. `vtable` is copied, and the library owns its
+// `user_data` until it calls `destroy`, whatever the outcome of the call. If a mandatory entry of the
+// vtable is missing, the caller gets `RDZV_INVALID_ARGUMENT` and `user_data` stays with the user code.
 void rdzv_rpc_answer_set_agent(rdzv_rpc_answer *answer, const rdzv_rpc_agent_vtable *vtable);
 
 // -----------------------------------------------------------------------------------------------------------
-// Who is in an RPC group, seen from outside.
+// Observers of an RPC group.
 // -----------------------------------------------------------------------------------------------------------
 
-// Nothing was seen.
+// No change was observed.
 #define RDZV_RPC_OBSERVATION_NONE 0
 
-// The group has begun, and is a static one.
+// The group has started and is static.
 #define RDZV_RPC_OBSERVATION_STATIC 1
 
-// The group has begun, and is a dynamic one.
+// The group has started and is dynamic.
 #define RDZV_RPC_OBSERVATION_DYNAMIC 2
 
-// A worker is there. One that comes back elsewhere has gone before.
+// A worker is in the group. If it rejoins at another address, its departure is reported first.
 #define RDZV_RPC_OBSERVATION_JOINED 3
 
-// A worker is there no more. One that died is seen until others strike it out.
+// A worker is no longer in the group. A worker that died is listed until other workers remove it.
 #define RDZV_RPC_OBSERVATION_LEFT 4
 
-// Sees who is in a group, PyTorch's or ours, from its keys alone. It writes nothing, and nobody in the group
-// knows of it. Any thread may use it.
+// Observer of the workers of a group, PyTorch's or this library's, by its keys alone. It writes nothing,
+// and the group does not know of it. Any thread may use it.
 typedef struct rdzv_rpc_observer rdzv_rpc_observer;
 
-// What an observer saw.
+// Observation of a change in a group.
 typedef struct {
-  // Set it to `sizeof(rdzv_rpc_observation)` before the call; afterwards it tells how many bytes were filled.
+  // Set to `sizeof(rdzv_rpc_observation)` before the call. The library sets it to the number of bytes it
+  // filled.
   uint32_t struct_size;
-  // One of `RDZV_RPC_OBSERVATION_NONE` and so on; there may be more one day.
+  // One of the `RDZV_RPC_OBSERVATION_` constants. Later versions may add more.
   int32_t kind;
-  // The number of the worker that it is about; -1 where there is none.
+  // Id of the worker concerned; -1 if there is none.
   int32_t id;
-  // Not used; 0.
+  // Reserved; 0.
   uint32_t reserved;
 } rdzv_rpc_observation;
 
-// Looks at the group whose keys are those of `store`: those of a job's first group are beneath
-// `rpc_prefix_0`, which `rdzv_store_with_prefix` goes to. It has a connection and a thread of its own, looks
-// twice a second, and at once when a native server tells of a change. Your handle may be freed. On success
-// `*out` is yours until `rdzv_rpc_observer_free`.
+// Observes the group whose keys are those of `store`. The keys of a job's first group begin with
+// `rpc_prefix_0`; use `rdzv_store_with_prefix`. The observer has its own connection and thread. It reads
+// the keys twice a second, and at once when a native server reports a change. The caller may free its
+// handle of the store. On success the caller owns `*out` and frees it with `rdzv_rpc_observer_free`.
 //
 // Errors: those of `rdzv_store_connect`, `RDZV_EXHAUSTED`.
 rdzv_status rdzv_rpc_observer_new(const rdzv_store *store, rdzv_rpc_observer **out, rdzv_error **error);
 
-// Ends an observer and frees it. No other call on it may be under way. NULL is ignored.
+// Ends an observer and frees it. No other call on it may be in progress. NULL is ignored.
 void rdzv_rpc_observer_free(rdzv_rpc_observer *observer);
 
-// Waits up to `timeout_ms` (0 looks once; -1: 300,000) for the next observation and fills `*observation`,
-// whose `struct_size` must be set. Without one, its kind is `RDZV_RPC_OBSERVATION_NONE`. The name of the
-// worker that it is about replaces the content of `name`, and its address, where it has one, that of
-// `address`; both may be NULL. Each observation is given once, to one thread.
+// Waits up to `timeout_ms` (0: poll once; -1: 300,000) for the next observation and fills `*observation`,
+// whose `struct_size` the caller has set. If there is none, the kind is `RDZV_RPC_OBSERVATION_NONE`. The
+// name of the worker concerned replaces the content of `name`, and its address, if it has one, that of
+// `address`; both may be NULL. Each observation is delivered once, to one thread.
 //
-// Errors, told once: `RDZV_SERVER_GONE` (the store failed), `RDZV_RPC_MEMBERSHIP` (the keys are none of a
-// group). `RDZV_CANCELLED` after `rdzv_rpc_observer_cancel`.
+// Errors, reported once: `RDZV_SERVER_GONE` (the store failed), `RDZV_RPC_MEMBERSHIP` (the keys are not
+// those of a group). `RDZV_CANCELLED` after `rdzv_rpc_observer_cancel`.
 rdzv_status rdzv_rpc_observer_next(const rdzv_rpc_observer *observer,
                                    int64_t timeout_ms,
                                    rdzv_rpc_observation *observation,
@@ -4603,44 +4712,48 @@ rdzv_status rdzv_rpc_observer_next(const rdzv_rpc_observer *observer,
                                    rdzv_buffer *address,
                                    rdzv_error **error);
 
-// Ends every `rdzv_rpc_observer_next` that waits on this handle, in whatever thread, with `RDZV_CANCELLED`;
-// no sight is lost. Later calls are as ever. Any thread. NULL is ignored.
+// Cancels every `rdzv_rpc_observer_next` that waits on this handle, on all threads; each returns
+// `RDZV_CANCELLED`. No observation is lost, and later calls are not affected. Any thread may call this.
+// NULL is ignored.
 void rdzv_rpc_observer_cancel(const rdzv_rpc_observer *observer);
 
-// Who is there, as far as was seen. On success `*out` is yours until `rdzv_rpc_workers_free`.
+// Lists the workers of the group, as far as observed. On success the caller owns `*out` and frees it with
+// `rdzv_rpc_workers_free`.
 rdzv_status rdzv_rpc_observer_list(const rdzv_rpc_observer *observer,
                                    rdzv_rpc_workers **out,
                                    rdzv_error **error);
 
 // -----------------------------------------------------------------------------------------------------------
-// Workers of RPC groups in an event loop of the caller's.
+// RPC workers in the caller's event loop.
 // -----------------------------------------------------------------------------------------------------------
 
-// `rdzv_event.kind`: an RPC worker is a member of its group, or, where the status is another one than
-// `RDZV_OK`, is none: then this is the last that is heard of it.
+// `rdzv_event.kind`: an RPC worker has joined its group, or, if `status` is not `RDZV_OK`, has failed to;
+// no event of the worker follows a failure.
 #define RDZV_EVENT_RPC_JOINED 11
 
-// `rdzv_event.kind`: something happened to an RPC worker's group, or the worker has ended;
-// `rdzv_loop_rpc_event` tells what.
+// `rdzv_event.kind`: event of an RPC worker's group, or the worker has ended; `rdzv_loop_rpc_event`
+// returns it.
 #define RDZV_EVENT_RPC 12
 
-// `rdzv_event.kind`: a handler of the loop's is asked; `rdzv_loop_rpc_request` tells what, and
-// `rdzv_loop_rpc_responder` is the way back.
+// `rdzv_event.kind`: a request to a handler of the loop. `rdzv_loop_rpc_request` returns it, and
+// `rdzv_loop_rpc_responder` returns the responder that answers it.
 #define RDZV_EVENT_RPC_REQUEST 13
 
-// Begins to make a worker as `rdzv_rpc_init`, on a thread of the library's, and returns at once. The
-// number that goes to `*number` is in the field `store` of its events: `RDZV_EVENT_RPC_JOINED` first; then
-// what its handlers of kind `RDZV_RPC_LOOP` are asked, what happens to its group, and the ends of its
-// calls, in order; and at last `RDZV_EVENT_RPC`, when it has ended. `options` and `handlers` are copied.
-// `context` is the worker's, which need not be the loop's; a context has one worker at a time.
-// `rdzv_rpc_options_cancel` gives the attempt up, as `rdzv_loop_rpc_shutdown` does.
+// Starts to create a worker as `rdzv_rpc_init` does, on a thread of the library, and returns at once. The
+// number that goes to `*number` is in the field `store` of the worker's events. The first event is
+// `RDZV_EVENT_RPC_JOINED`. Then follow, in order, the requests to its handlers of kind `RDZV_RPC_LOOP`,
+// the events of its group and the ends of its calls. The last is `RDZV_EVENT_RPC`, when the worker has
+// ended. `options` and `handlers` are copied. `context` is the worker's context, which may differ from the
+// loop's; a context has one worker at a time. `rdzv_rpc_options_cancel` cancels the attempt, as
+// `rdzv_loop_rpc_shutdown` does.
 //
-// Requests that nobody takes out of the loop wait, 65,536 of them and 8 GiB at most; further ones fail at
-// their callers, as all that wait do when the worker ends. Of more than 4,096 things that happened to the
-// group the oldest are lost. A turn of the loop has what was there when it began.
+// Requests that the program has not taken out of the loop are queued, up to 65,536 requests and 8 GiB.
+// Further requests fail at their callers, as do all queued requests when the worker ends. Up to 4,096
+// events of the group are queued, after which the oldest are dropped. One `rdzv_loop_poll` processes what
+// was pending when it began.
 //
-// Errors: `RDZV_INVALID_ARGUMENT`, `RDZV_EXHAUSTED` (no thread); the others of `rdzv_rpc_init` are told by
-// the event.
+// Errors: `RDZV_INVALID_ARGUMENT`, `RDZV_EXHAUSTED` (no thread). The event reports the other errors of
+// `rdzv_rpc_init`.
 rdzv_status rdzv_loop_rpc_init(rdzv_loop *event_loop,
                                const rdzv_context *context,
                                const uint8_t *name,
@@ -4652,7 +4765,8 @@ rdzv_status rdzv_loop_rpc_init(rdzv_loop *event_loop,
                                uint32_t *number,
                                rdzv_error **error);
 
-// The same as `rdzv_rpc_init_over_store` makes one, over a store that blocks and is there already.
+// Starts to create a worker as `rdzv_rpc_init_over_store` does, over an existing blocking store; otherwise
+// like `rdzv_loop_rpc_init`.
 rdzv_status rdzv_loop_rpc_init_over_store(rdzv_loop *event_loop,
                                           const rdzv_context *context,
                                           const rdzv_store *store,
@@ -4665,9 +4779,9 @@ rdzv_status rdzv_loop_rpc_init_over_store(rdzv_loop *event_loop,
                                           uint32_t *number,
                                           rdzv_error **error);
 
-// Adds a worker that is a member already: what happens to its group is told by the loop from now on, and by
-// `rdzv_rpc_next_event` no more. The handle stays yours; freed, it ends the worker, and so does
-// `rdzv_loop_rpc_shutdown`, but not the end of the loop.
+// Adds a worker that has already joined its group. From now on the loop reports the events of its group,
+// and `rdzv_rpc_next_event` does not. The caller keeps the handle. Freeing the handle or calling
+// `rdzv_loop_rpc_shutdown` ends the worker; freeing the loop does not.
 //
 // Errors: `RDZV_ALREADY_REGISTERED` (it is in a loop).
 rdzv_status rdzv_loop_add_rpc(rdzv_loop *event_loop,
@@ -4675,33 +4789,34 @@ rdzv_status rdzv_loop_add_rpc(rdzv_loop *event_loop,
                               uint32_t *number,
                               rdzv_error **error);
 
-// Forgets a worker: no event of it follows, and what waits to be answered fails at its callers. One that
-// was made for the loop ends abruptly, on a thread of the library's, and its context has it until then:
-// who wants another worker there ends it with `rdzv_loop_rpc_shutdown` and waits for the event. One that
-// was added goes on; its handlers of kind `RDZV_RPC_LOOP` stay, and fail, until `rdzv_rpc_remove_handler`.
-// An unknown worker is ignored. Within code that a call on the loop runs, it happens when that call returns;
-// in another thread meanwhile it is `RDZV_REENTRANT`.
+// Removes a worker from the loop: no event of it follows, and unanswered requests fail at their callers. A
+// worker that was created for the loop ends abruptly, on a thread of the library, and occupies its context
+// until it has ended; to create another worker in that context, call `rdzv_loop_rpc_shutdown` first and
+// wait for the event. A worker that was added continues; its handlers of kind `RDZV_RPC_LOOP` remain and
+// fail until `rdzv_rpc_remove_handler`. An unknown worker is ignored. Inside user code that a call on the
+// loop runs, the removal happens when that call returns; on another thread at that time, the result is
+// `RDZV_REENTRANT`.
 rdzv_status rdzv_loop_remove_rpc(rdzv_loop *event_loop, uint32_t number, rdzv_error **error);
 
-// Another handle of a worker, from `RDZV_EVENT_RPC_JOINED` on: for its name, its number, the workers of
-// its group, its devices, and for handlers. On success `*out` is yours until `rdzv_rpc_free`, which leaves
-// the worker where it is.
+// Creates another handle of a worker, from `RDZV_EVENT_RPC_JOINED` on: for its name, its id, the workers
+// of its group, its devices and its handlers. On success the caller owns `*out` and frees it with
+// `rdzv_rpc_free`, which does not end the worker.
 //
-// Errors: `RDZV_INVALID_ARGUMENT` (no such worker, or not yet).
+// Errors: `RDZV_INVALID_ARGUMENT` (there is no such worker, or it has not joined yet).
 rdzv_status rdzv_loop_rpc_handle(rdzv_loop *event_loop, uint32_t number, rdzv_rpc **out, rdzv_error **error);
 
-// Calls a worker, and returns at once. `*operation` names the call: its event is `RDZV_EVENT_COMPLETED`
-// with the answer, by its deadline at the latest, and `rdzv_loop_cancel` gives it up. 65,536 calls of a
-// worker may be under way, or have events that nobody has taken.
+// Calls a worker and returns at once. The call's number goes to `*operation`: its event
+// `RDZV_EVENT_COMPLETED` has the answer and follows by its deadline at the latest; `rdzv_loop_cancel`
+// cancels it. A worker may have 65,536 calls that are in progress or whose events have not been taken.
 //
-// Errors: those of `rdzv_rpc_call` that are known at once; the others are those of the event.
+// Errors: those of `rdzv_rpc_call` that are known at once; the event has the others.
 rdzv_status rdzv_loop_rpc_call(rdzv_loop *event_loop,
                                uint32_t number,
                                const rdzv_rpc_call_spec *call,
                                uint64_t *operation,
                                rdzv_error **error);
 
-// Calls what nobody answers; no event follows. The limits are those of `rdzv_rpc_notify`.
+// Sends a call that has no answer; no event follows. The limits are those of `rdzv_rpc_notify`.
 //
 // Errors: those of `rdzv_rpc_call` that are known at once.
 rdzv_status rdzv_loop_rpc_notify(rdzv_loop *event_loop,
@@ -4709,47 +4824,48 @@ rdzv_status rdzv_loop_rpc_notify(rdzv_loop *event_loop,
                                  const rdzv_rpc_call_spec *call,
                                  rdzv_error **error);
 
-// Adds a handler of kind `RDZV_RPC_LOOP` to a worker of the loop that is a member. Others may have called
-// it before.
+// Adds a handler of kind `RDZV_RPC_LOOP` to a worker of the loop that has joined its group. Calls to it
+// that arrived earlier have failed.
 //
-// Errors: `RDZV_INVALID_ARGUMENT`, `RDZV_ALREADY_REGISTERED`, `RDZV_UNSUPPORTED` with a backend of yours.
+// Errors: `RDZV_INVALID_ARGUMENT`, `RDZV_ALREADY_REGISTERED`, `RDZV_UNSUPPORTED` with a custom backend.
 rdzv_status rdzv_loop_rpc_add_handler(rdzv_loop *event_loop,
                                       uint32_t number,
                                       const uint8_t *name,
                                       size_t name_len,
                                       rdzv_error **error);
 
-// Begins to end a worker, `RDZV_RPC_GRACEFUL` or `RDZV_RPC_ABRUPT`, and returns at once: when it has
-// ended, the last event of it is `RDZV_EVENT_RPC`, whose status tells how. Meanwhile its handlers are
-// asked still, and calls that wait for a graceful end go on; an abrupt one may follow. A worker that joins
-// gives that up: `RDZV_EVENT_RPC_JOINED` fails, and is the last event; or it had joined, and it ends then.
+// Starts to end a worker, with `RDZV_RPC_GRACEFUL` or `RDZV_RPC_ABRUPT`, and returns at once. The worker's
+// last event is `RDZV_EVENT_RPC`, whose status is the result. Until then its handlers still receive
+// requests, and calls for which a graceful end waits continue; an abrupt end may follow a graceful one. A
+// worker that is still joining stops: `RDZV_EVENT_RPC_JOINED` fails and is the last event, unless it had
+// already joined, in which case it ends as above.
 //
 // Errors: `RDZV_INVALID_ARGUMENT` (also for an unknown worker), `RDZV_EXHAUSTED` (no thread).
 rdzv_status rdzv_loop_rpc_shutdown(rdzv_loop *event_loop, uint32_t number, int32_t how, rdzv_error **error);
 
-// The call that is over, when the last event was `RDZV_EVENT_COMPLETED` of an RPC worker, else NULL: of its
-// fields `callee` or else `callee_id`, and `handler`, as they were given. Lent until the next call of
-// `rdzv_loop_next_event`.
+// Returns the completed call if the last event was `RDZV_EVENT_COMPLETED` of an RPC worker, else NULL.
+// Only its fields `callee` or else `callee_id`, and `handler`, are set, as they were given. Valid until
+// the next call of `rdzv_loop_next_event`.
 const rdzv_rpc_call_spec *rdzv_loop_rpc_called(const rdzv_loop *event_loop);
 
-// What happened, when the last event was `RDZV_EVENT_RPC`, as `rdzv_rpc_next_event` tells it: of `*event`,
-// `struct_size` must be set, and `name` and `why` may be NULL. `RDZV_RPC_EVENT_OVER`: the worker has
-// ended, and nothing more is heard of it; the status of the loop's event tells how.
+// Returns the event as `rdzv_rpc_next_event` does, if the last event was `RDZV_EVENT_RPC`. Set
+// `event->struct_size` first; `name` and `why` may be NULL. `RDZV_RPC_EVENT_OVER` means that the worker
+// has ended and no event of it follows; the status of the loop's event is the result.
 rdzv_status rdzv_loop_rpc_event(rdzv_loop *event_loop,
                                 rdzv_rpc_event *event,
                                 rdzv_buffer *name,
                                 rdzv_buffer *why,
                                 rdzv_error **error);
 
-// What a handler is asked, when the last event was `RDZV_EVENT_RPC_REQUEST`, else NULL. Lent until the
-// next call of `rdzv_loop_next_event`; the bytes may be taken (`rdzv_rpc_request_take`).
+// Returns the request to a handler if the last event was `RDZV_EVENT_RPC_REQUEST`, else NULL. Valid until
+// the next call of `rdzv_loop_next_event`; the payload may be taken with `rdzv_rpc_request_take`.
 const rdzv_rpc_request *rdzv_loop_rpc_request(const rdzv_loop *event_loop);
 
-// Gives the way back for the last event, when that was `RDZV_EVENT_RPC_REQUEST`; once. On success `*out`
-// is yours, to answer now or later, from any thread. Where nobody asks for it before the next call of
-// `rdzv_loop_next_event`, the caller hears that there is no answer.
+// Returns the responder for the last event if that was `RDZV_EVENT_RPC_REQUEST`; only once per request. On
+// success the caller owns `*out` and may answer at any time, from any thread. If it is not called before
+// the next call of `rdzv_loop_next_event`, the caller of the RPC gets an error that there is no answer.
 //
-// Errors: `RDZV_INVALID_ARGUMENT` (there is none, or it was given).
+// Errors: `RDZV_INVALID_ARGUMENT` (there is no request, or its responder was already returned).
 rdzv_status rdzv_loop_rpc_responder(rdzv_loop *event_loop, rdzv_rpc_responder **out, rdzv_error **error);
 
 #ifdef __cplusplus

@@ -1,11 +1,10 @@
 //! Oracle of the store. It knows no machine of the library: it reads the history and decides whether one store could
-//! have
-//! answered so.
+//! have answered so.
 //!
 //! - Values, pairs that are set and read together, and queues are linearizable, key by key, for each process of the
 //!   server.
-//! An operation that failed without effect must have had none. One that may have had an effect had it at any time, or
-//! never.
+//!   An operation that failed without effect must have had none. One that may have had an effect had it at any time,
+//!   or never.
 //! - Counters: each answered ADD counts once, and one that was not answered at most once.
 //! - Barriers: no arrival is released before enough participants have begun to arrive.
 
