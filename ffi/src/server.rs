@@ -1,4 +1,4 @@
-//! A store server inside the caller's process.
+//! Store servers inside the calling process.
 
 use crate::argument::{out_pointer, reference};
 use crate::context::{RDZV_LOG_DEBUG, RDZV_LOG_INFO, RDZV_LOG_WARN, Shared, rdzv_context, shared};
@@ -15,7 +15,7 @@ use rendezvous_core::node::server::{Event, Severity};
 use std::ffi::{CString, c_char};
 use std::sync::Arc;
 
-/// A store server on a thread of its own. Any thread may use it. Freeing it stops it.
+/// Store server on a thread of its own. Any thread may use it. Freeing it stops it.
 #[derive(Debug)]
 pub struct rdzv_server {
     pub(crate) poison: Poison,
@@ -24,35 +24,35 @@ pub struct rdzv_server {
     shared: Arc<Shared>,
 }
 
-/// Counts and sizes of a server.
+/// Counters and sizes of a server.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct rdzv_server_stats {
-    /// Set it to `sizeof(rdzv_server_stats)` before the call; afterwards it tells how many bytes were
+    /// Set to `sizeof(rdzv_server_stats)` before the call. The library sets it to the number of bytes it
     /// filled.
     pub struct_size: u32,
-    /// Not used; 0.
+    /// Reserved; 0.
     pub reserved: u32,
-    /// Connections now.
+    /// Number of open connections.
     pub connections: u64,
-    /// Connections accepted since the start.
+    /// Number of connections accepted since the start.
     pub accepted: u64,
-    /// Connections, and sessions without one, that the server ended because of the peer's conduct, since the
-    /// start.
+    /// Number of connections, and of sessions without one, that the server has ended since the start
+    /// because the peer violated the protocol or a limit.
     pub expelled: u64,
-    /// Requests carried out since the start.
+    /// Number of requests executed since the start.
     pub requests: u64,
-    /// Keys with a value now.
+    /// Number of keys that have a value.
     pub keys: u64,
-    /// Bytes of keys, values and queued items now, with what each costs beside them.
+    /// Bytes of keys, values and queued items, including the overhead charged for each.
     pub stored_bytes: u64,
-    /// Bytes received but not used, answers not sent, and what native sessions hold, now.
+    /// Bytes received but not processed, bytes of answers not sent, and bytes held by native sessions.
     pub buffered_bytes: u64,
-    /// Waits and barriers pending now.
+    /// Number of pending waits and barriers.
     pub waiting: u64,
 }
 
-/// The size of `rdzv_server_stats` in the first header.
+/// Size of `rdzv_server_stats` in the first published header, in bytes.
 const STATS_FIRST_SIZE: usize = 72;
 
 pub(crate) fn start_fault(error: &StartError) -> Fault {
@@ -81,12 +81,12 @@ fn server_fault(failure: &ServerFailure, operation: &str) -> Fault {
     fault.with(|details| details.os_error = os_error)
 }
 
-/// Binds and starts to serve; when it returns `RDZV_OK`, clients can connect. `context` may be NULL, which
-/// creates a new one, `options` NULL for the defaults. On success the caller owns `*out` and frees it with
-/// `rdzv_server_free`.
+/// Binds a socket and starts a server; when it returns `RDZV_OK`, clients can connect. `context` may be
+/// NULL, which creates a new one; `options` may be NULL for the defaults. On success the caller owns `*out`
+/// and frees it with `rdzv_server_free`.
 ///
 /// Errors: `RDZV_ADDRESS_IN_USE`, `RDZV_UNREACHABLE` (the address is not one of this host),
-/// `RDZV_UNRESOLVED`, `RDZV_INVALID_ARGUMENT` (an adopted descriptor that is no bound TCP socket),
+/// `RDZV_UNRESOLVED`, `RDZV_INVALID_ARGUMENT` (an adopted descriptor is not a bound TCP socket),
 /// `RDZV_EXHAUSTED`, `RDZV_IO`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_server_start(
@@ -121,11 +121,11 @@ pub(crate) fn start(shared: Arc<Shared>, mut options: ServerOptions) -> Result<*
     Ok(Box::into_raw(Box::new(rdzv_server { poison: Poison::default(), server, address, shared })))
 }
 
-/// Whether the next reactor thread that has an event to log panics.
+/// True if the next reactor thread that has an event to log panics.
 #[cfg(feature = "fault-injection")]
 pub(crate) static PANIC_IN_REACTOR: std::sync::atomic::AtomicBool = std::sync::atomic::AtomicBool::new(false);
 
-/// On the reactor thread.
+/// Logs an event of the server. Runs on the reactor thread.
 fn log(shared: &Shared, event: &Event) {
     #[cfg(feature = "fault-injection")]
     if PANIC_IN_REACTOR.swap(false, std::sync::atomic::Ordering::SeqCst) {
@@ -139,25 +139,25 @@ fn log(shared: &Shared, event: &Event) {
     shared.log(level, c"server", || event.to_string());
 }
 
-/// The port that the server listens on; 0 for NULL.
+/// Returns the port on which the server listens; 0 for NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_server_port(server: *const rdzv_server) -> u16 {
     // SAFETY: NULL or valid, as the header requires.
     unsafe { guard::read(server, 0, |server| server.server.local_addr().port()) }
 }
 
-/// The address that the server listens on, as `ADDR:PORT` with an IPv6 address in brackets. Lives as long
-/// as the server. Empty for NULL.
+/// Returns the address on which the server listens, as `ADDR:PORT` with an IPv6 address in brackets. The
+/// string is NUL-terminated and valid as long as the server. Empty for NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_server_address(server: *const rdzv_server) -> *const c_char {
     // SAFETY: NULL or valid, as the header requires.
     unsafe { guard::read(server, c"".as_ptr(), |server| server.address.as_ptr()) }
 }
 
-/// Fills `*stats`, of which `struct_size` must be set.
+/// Fills `*stats`, whose `struct_size` the caller has set.
 ///
-/// Errors: `RDZV_CLOSED` when the server was stopped, `RDZV_PANIC` when its thread panicked, `RDZV_IO` when
-/// the system had ended it, `RDZV_TIMED_OUT` when its thread does not answer.
+/// Errors: `RDZV_CLOSED` (the server was stopped), `RDZV_PANIC` (its thread panicked), `RDZV_IO` (a system
+/// error ended it), `RDZV_TIMED_OUT` (its thread does not answer).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_server_get_stats(
     server: *const rdzv_server,
@@ -189,10 +189,10 @@ pub unsafe extern "C" fn rdzv_server_get_stats(
     }
 }
 
-/// Closes every connection and the listener, and waits until the server's thread has ended. Clients that
-/// wait fail at once. Any thread, any number of times.
+/// Closes all connections and the listener, and waits until the server's thread has ended. Calls of clients
+/// that wait fail at once. Any thread may call this, any number of times.
 ///
-/// Errors: `RDZV_PANIC` when the server's thread had panicked, `RDZV_IO` when the system had ended it.
+/// Errors: `RDZV_PANIC` (the server's thread had panicked), `RDZV_IO` (a system error had ended it).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_server_stop(
     server: *const rdzv_server,

@@ -1,4 +1,4 @@
-//! How a server is set up.
+//! Options of a server.
 
 use crate::argument::{invalid, out_pointer, positive_ms, reference_mut, text};
 use crate::fault::{Fault, rdzv_error};
@@ -10,13 +10,13 @@ use rendezvous_core::limits::ServerLimits;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::time::Duration;
 
-/// For `rdzv_server_options_set_family`: take peers of the address's own family only.
+/// For `rdzv_server_options_set_family`: accept only peers of the address's own family.
 pub const RDZV_FAMILY_AS_GIVEN: i32 = 0;
-/// For `rdzv_server_options_set_family`: let `::` take IPv4 peers too. Without meaning for other addresses.
+/// For `rdzv_server_options_set_family`: let `::` accept IPv4 peers, too. No effect for other addresses.
 pub const RDZV_FAMILY_DUAL_STACK: i32 = 1;
 
-/// How a server is set up. Make one, set what differs from the defaults, start servers with it, free it.
-/// One thread at a time.
+/// Options of a server. Create them, set what differs from the defaults, start servers with them and free
+/// them. One thread at a time.
 #[derive(Debug)]
 pub struct rdzv_server_options {
     host: String,
@@ -55,8 +55,8 @@ impl rdzv_server_options {
     }
 }
 
-/// Options with every default: 127.0.0.1, a free port. On success the caller owns `*out` and frees it with
-/// `rdzv_server_options_free`.
+/// Creates options with all defaults: 127.0.0.1 and a free port. On success the caller owns `*out` and
+/// frees it with `rdzv_server_options_free`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_server_options_new(
     out: *mut *mut rdzv_server_options,
@@ -78,9 +78,9 @@ pub unsafe extern "C" fn rdzv_server_options_free(options: *mut rdzv_server_opti
     unsafe { guard::free(options) };
 }
 
-/// Where to listen (in place of a descriptor that was set before): a host name or literal address (UTF-8),
-/// bound exactly as given; default `127.0.0.1`. Of a name, the first address is taken. Port 0, the default,
-/// lets the system choose.
+/// Sets the address on which to listen, in place of a descriptor that was set before. `host` is a host name
+/// or a literal address (UTF-8), bound exactly as given; default `127.0.0.1`. For a name, its first address
+/// is used. With port 0, the default, the system chooses a free port.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_server_options_set_bind(
     options: *mut rdzv_server_options,
@@ -105,7 +105,8 @@ pub unsafe extern "C" fn rdzv_server_options_set_bind(
     }
 }
 
-/// Which peers `::` takes: `RDZV_FAMILY_AS_GIVEN` (default) or `RDZV_FAMILY_DUAL_STACK`.
+/// Sets the address families that `::` accepts: `RDZV_FAMILY_AS_GIVEN` (default) or
+/// `RDZV_FAMILY_DUAL_STACK`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_server_options_set_family(
     options: *mut rdzv_server_options,
@@ -125,8 +126,8 @@ pub unsafe extern "C" fn rdzv_server_options_set_family(
     }
 }
 
-/// Takes a TCP socket that is bound already, listening or not, in place of an address. The descriptor is
-/// duplicated here and now; yours stays yours.
+/// Adopts a TCP socket that is already bound, listening or not, in place of an address. The call duplicates
+/// the descriptor; the caller keeps its own.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_server_options_set_listen_fd(
     options: *mut rdzv_server_options,
@@ -140,7 +141,8 @@ pub unsafe extern "C" fn rdzv_server_options_set_listen_fd(
             if fd < 0 {
                 return Err(invalid(format!("`fd` is {fd}, which is not a descriptor")));
             }
-            // SAFETY: duplicating a number that is no descriptor fails with an error and does nothing else.
+            // SAFETY: duplicating a number that is not a descriptor fails with an error and has no other
+            // effect.
             let duplicate = BorrowedFd::borrow_raw(fd).try_clone_to_owned();
             options.adopted = Some(duplicate.map_err(|cause| {
                 invalid(format!("descriptor {fd} cannot be adopted: {cause}"))
@@ -151,7 +153,8 @@ pub unsafe extern "C" fn rdzv_server_options_set_listen_fd(
     }
 }
 
-/// Most connections at a time; further ones are closed. Above 0; default 1,048,576.
+/// Sets the maximum number of simultaneous connections; further ones are closed. Above 0; default
+/// 1,048,576.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_server_options_set_connections_max(
     options: *mut rdzv_server_options,
@@ -171,8 +174,9 @@ pub unsafe extern "C" fn rdzv_server_options_set_connections_max(
     }
 }
 
-/// Most bytes of keys, values and queued items together; beside its bytes, a key is charged 128 and an item
-/// 32. A request for more ends its connection. Above 0; default 4 GiB.
+/// Sets the maximum total size of keys, values and queued items, in bytes. Each key is charged 128 bytes
+/// and each item 32 bytes more than its size. A request that exceeds the limit ends its connection. Above
+/// 0; default 4 GiB.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_server_options_set_stored_bytes_max(
     options: *mut rdzv_server_options,
@@ -192,7 +196,7 @@ pub unsafe extern "C" fn rdzv_server_options_set_stored_bytes_max(
     }
 }
 
-/// Longest time from accept to a complete greeting, in milliseconds. Above 0; default 30,000.
+/// Sets the maximum time from accept to a complete handshake, in milliseconds. Above 0; default 30,000.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_server_options_set_handshake_timeout_ms(
     options: *mut rdzv_server_options,
@@ -209,7 +213,8 @@ pub unsafe extern "C" fn rdzv_server_options_set_handshake_timeout_ms(
     }
 }
 
-/// Longest silence within a request that has begun, in milliseconds. Above 0; default 60,000.
+/// Sets the maximum time without data within a request that has begun, in milliseconds. Above 0; default
+/// 60,000.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_server_options_set_frame_timeout_ms(
     options: *mut rdzv_server_options,
@@ -226,12 +231,12 @@ pub unsafe extern "C" fn rdzv_server_options_set_frame_timeout_ms(
     }
 }
 
-/// How a host that fell silent is noticed: milliseconds of silence before the first probe, between probes,
-/// how many go unanswered, and how long sent bytes may stay unacknowledged. The first two are rounded up
-/// to whole seconds, 32,767 at most; of probes there are 1 to 127; the last is at most 2,147,483,647, and
-/// 0 leaves it to the system. Default 2000, 1000, 3, 0. Where the last one is set, it counts a peer that
-/// is alive but does not read among the silent, and the kernel takes it for idle connections, too, in
-/// place of the number of probes.
+/// Sets the TCP keep-alive by which the server detects an unresponsive host: the idle time before the first
+/// probe and between probes, in milliseconds, the number of unanswered probes, and the time that sent bytes
+/// may remain unacknowledged, in milliseconds. The first two are rounded up to whole seconds, at most
+/// 32,767 s; `probes` is 1 to 127; the last is at most 2,147,483,647, and 0 leaves it to the system.
+/// Defaults: 2000, 1000, 3, 0. If the last one is set, a peer that is alive but does not read counts as
+/// unresponsive, too, and for idle connections the kernel uses it in place of the number of probes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_server_options_set_keep_alive(
     options: *mut rdzv_server_options,
@@ -271,7 +276,7 @@ pub(crate) fn keep_alive(
     })
 }
 
-/// What Linux takes; it would refuse more when the server starts, without naming the culprit.
+/// Maximum that Linux accepts. Above it, starting the server would fail without naming the option.
 const KEEP_ALIVE_SECONDS_MAX: i64 = 32_767;
 const KEEP_ALIVE_PROBES_MAX: u32 = 127;
 

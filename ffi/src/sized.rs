@@ -1,15 +1,20 @@
-//! Structs that grow: the first field says how large the caller's version is. Fields are only ever appended, so a program
-//! that was compiled with an older header goes on working, and so does one with a newer header.
+//! Structs that grow: the first field has the size of the caller's version. Fields are only ever appended,
+//! so a program that was compiled with an older header continues to work, and so does one with a newer
+//! header.
 
 use crate::argument::invalid;
 use crate::fault::Fault;
 
-/// How large the caller's version is; at least as large as the first one that there ever was.
+/// Returns the size of the caller's version, which is at least that of the first published one.
+///
+/// # Errors
+///
+/// The pointer is NULL, or the size is too small.
 pub(crate) unsafe fn given_size<T>(pointer: *const T, first_size: usize, name: &str) -> Result<usize, Fault> {
     if pointer.is_null() {
         return Err(invalid(format!("`{name}` is NULL")));
     }
-    // SAFETY: the caller promises that `struct_size`, which stands first, can be read. Nothing else is touched.
+    // SAFETY: the caller guarantees that `struct_size`, the first field, is readable. Nothing else is accessed.
     let given = unsafe { pointer.cast::<u32>().read() } as usize;
     if given < first_size {
         return Err(invalid(format!("`{name}.struct_size` is {given}; it must be at least {first_size}")));
@@ -17,21 +22,22 @@ pub(crate) unsafe fn given_size<T>(pointer: *const T, first_size: usize, name: &
     Ok(given)
 }
 
-/// Fills as much of the caller's version as both know, and says so in its `struct_size`.
+/// Fills the fields that the caller's version has, and writes the number of bytes filled to its
+/// `struct_size`.
 pub(crate) unsafe fn put<T: Copy>(pointer: *mut T, given: usize, value: &T) {
     let bytes = given.min(size_of::<T>());
-    // SAFETY: the caller promises `given` writable bytes, and `value` has `size_of::<T>()`.
+    // SAFETY: the caller guarantees `given` writable bytes, and `value` has `size_of::<T>()`.
     unsafe {
         std::ptr::copy_nonoverlapping(std::ptr::from_ref(value).cast::<u8>(), pointer.cast(), bytes);
         pointer.cast::<u32>().write(u32::try_from(bytes).unwrap_or(u32::MAX));
     }
 }
 
-/// Reads the caller's version into ours; what it does not know yet is as in `absent`.
+/// Reads the caller's version; fields that it does not have are as in `absent`.
 pub(crate) unsafe fn get<T: Copy>(pointer: *const T, given: usize, absent: T) -> T {
     let mut value = absent;
     let bytes = given.min(size_of::<T>());
-    // SAFETY: the caller promises `given` readable bytes of the struct that the header names.
+    // SAFETY: the caller guarantees `given` readable bytes of the struct that the header names.
     unsafe { std::ptr::copy_nonoverlapping(pointer.cast::<u8>(), (&raw mut value).cast(), bytes) };
     value
 }
@@ -40,7 +46,7 @@ pub(crate) unsafe fn get<T: Copy>(pointer: *const T, given: usize, absent: T) ->
 mod tests {
     use super::*;
 
-    /// As a later header might have it.
+    /// Struct as in a later header.
     #[repr(C)]
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     struct Grown {
@@ -49,7 +55,7 @@ mod tests {
         new: u64,
     }
 
-    /// As the first header had it.
+    /// Struct as in the first header.
     #[repr(C)]
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     struct First {
@@ -60,10 +66,10 @@ mod tests {
     #[test]
     fn programs_of_older_and_newer_headers_go_on_working() {
         let ours = Grown { struct_size: 16, old: 1, new: 2 };
-        // An older program has less room: what stands behind it is not touched.
+        // An older program's struct is smaller: the bytes after it are not written.
         let mut older = [First { struct_size: 8, old: 0 }, First { struct_size: 77, old: 78 }];
         let index: *mut Grown = older.as_mut_ptr().cast();
-        // SAFETY: as many bytes are there as `struct_size` says.
+        // SAFETY: the memory has as many bytes as `struct_size` says.
         unsafe {
             let given = given_size(index, 8, "x").expect("large enough");
             put(index, given, &ours);
@@ -71,7 +77,7 @@ mod tests {
             let read = get(older.as_ptr().cast(), 8, Grown { struct_size: 0, old: 0, new: 9 });
             assert_eq!(read, Grown { struct_size: 8, old: 1, new: 9 });
         }
-        // A newer one learns how much was filled.
+        // A newer program learns how many bytes were filled.
         let mut newer = (Grown { struct_size: 24, old: 0, new: 0 }, 79_u64);
         let index = (&raw mut newer).cast::<Grown>();
         // SAFETY: as above.

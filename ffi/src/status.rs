@@ -2,110 +2,110 @@
 
 use std::ffi::CStr;
 
-/// The outcome of a call: `RDZV_OK` or one of the numbers below. Numbers are never reused.
+/// Outcome of a call: `RDZV_OK` or one of the numbers below. Numbers are never reused.
 pub type rdzv_status = i32;
 
-/// Done.
+/// Success.
 pub const RDZV_OK: rdzv_status = 0;
-/// An argument is NULL, out of range, not UTF-8 where text is due, or otherwise makes no sense.
+/// An argument is NULL, out of range, not UTF-8 where text is required, or not valid for another reason.
 pub const RDZV_INVALID_ARGUMENT: rdzv_status = 1;
-/// A bug in the library was caught at its border. The handle is poisoned: free it.
+/// A bug in the library was caught at the C boundary. The handle is poisoned: free it.
 pub const RDZV_PANIC: rdzv_status = 2;
-/// An earlier call on this handle ended with `RDZV_PANIC`; only its `_free` function may be called.
+/// An earlier call on this handle returned `RDZV_PANIC`; only its `_free` function may be called.
 pub const RDZV_POISONED: rdzv_status = 3;
 /// The deadline passed.
 pub const RDZV_TIMED_OUT: rdzv_status = 4;
-/// Nobody listens at the address.
+/// No process listens at the address.
 pub const RDZV_REFUSED: rdzv_status = 5;
-/// The connection ended while the operation was under way.
+/// The connection ended while the operation was in progress.
 pub const RDZV_SERVER_GONE: rdzv_status = 6;
-/// The peer is not a store, or breaks the protocol.
+/// The peer is not a store, or violates the protocol.
 pub const RDZV_WRONG_PROTOCOL: rdzv_status = 7;
 /// The host name has no address.
 pub const RDZV_UNRESOLVED: rdzv_status = 8;
-/// There is no way to the address.
+/// There is no route to the address.
 pub const RDZV_UNREACHABLE: rdzv_status = 9;
 /// The operation was cancelled by another call.
 pub const RDZV_CANCELLED: rdzv_status = 10;
-/// An argument or an answer is over a limit.
+/// An argument or an answer exceeds a limit.
 pub const RDZV_LIMIT_EXCEEDED: rdzv_status = 11;
-/// There was no item to take from the queue.
+/// The queue had no item.
 pub const RDZV_QUEUE_EMPTY: rdzv_status = 12;
-/// Another socket has the port.
+/// Another socket uses the port.
 pub const RDZV_ADDRESS_IN_USE: rdzv_status = 13;
-/// The operating system refused for another reason; the error has its number and words.
+/// The operating system reported another error; the error has its number and message.
 pub const RDZV_IO: rdzv_status = 14;
 /// The server was stopped.
 pub const RDZV_CLOSED: rdzv_status = 15;
-/// A plug-in called back into the handle that is calling it.
+/// User code called into the handle that is calling it, or a call was made where it must not wait.
 pub const RDZV_REENTRANT: rdzv_status = 16;
-/// The process is out of descriptors, threads or memory; or the worker that was called has no room for the
-/// request, which no handler has seen.
+/// The process is out of descriptors, threads or memory; or the RPC callee has no capacity for the request,
+/// which no handler has received.
 pub const RDZV_EXHAUSTED: rdzv_status = 17;
-/// Stores of this kind do not have the operation.
+/// Stores of this kind do not support the operation.
 pub const RDZV_UNSUPPORTED: rdzv_status = 18;
-/// A file that is no store, or has a torn record; the message tells at which offset.
+/// The file is not a store, or has a torn record; the message has its offset.
 pub const RDZV_CORRUPT: rdzv_status = 19;
-/// The rendezvous is closed, for good.
+/// The rendezvous is closed permanently.
 pub const RDZV_RENDEZVOUS_CLOSED: rdzv_status = 20;
-/// An operation of the rendezvous passed its deadline: joining, leaving, closing or its keep-alive.
+/// An operation of the rendezvous timed out: joining, leaving, closing or its keep-alive.
 pub const RDZV_RENDEZVOUS_TIMED_OUT: rdzv_status = 21;
-/// What the rendezvous is held over cannot be reached; `rdzv_error_cause` tells why.
+/// The store of the rendezvous cannot be reached; `rdzv_error_cause` has the reason.
 pub const RDZV_RENDEZVOUS_CONNECTION: rdzv_status = 22;
-/// What is stored for the rendezvous cannot be read; `rdzv_error_cause` tells why.
+/// The stored state of the rendezvous cannot be read; `rdzv_error_cause` has the reason.
 pub const RDZV_RENDEZVOUS_STATE: rdzv_status = 23;
-/// The rendezvous has closed, and this spare node is sent home: no failure.
+/// The rendezvous has closed and this spare node is not needed; this is not a failure.
 pub const RDZV_RENDEZVOUS_GRACEFUL_EXIT: rdzv_status = 24;
-/// Nobody has registered the backend or the URL scheme.
+/// No backend or URL scheme of this name is registered.
 pub const RDZV_NOT_REGISTERED: rdzv_status = 25;
-/// Another has registered the backend, or anybody the URL scheme.
+/// The name is taken: another backend has it, or the URL scheme is registered already.
 pub const RDZV_ALREADY_REGISTERED: rdzv_status = 26;
-/// A handler says that it is of another backend than the one that was asked for.
+/// A handler names another backend than the requested one.
 pub const RDZV_BACKEND_MISMATCH: rdzv_status = 27;
 /// A participant of the barrier died.
 pub const RDZV_BARRIER_BROKEN: rdzv_status = 28;
-/// The server does not remember changes that far back; `rdzv_error_revision` tells the oldest that it does.
+/// The server no longer has changes that old; `rdzv_error_revision` has the oldest revision that it has.
 pub const RDZV_COMPACTED: rdzv_status = 29;
-/// The round that the key belongs to is over: nothing beneath its prefix can be changed any more.
+/// The round to which the key belongs has ended; keys under its prefix can no longer be changed.
 pub const RDZV_STALE_ROUND: rdzv_status = 30;
-/// There is no such lease, round or generation of a barrier, or not any more.
+/// The lease, round or barrier generation does not exist, or no longer exists.
 pub const RDZV_NOT_FOUND: rdzv_status = 31;
-/// Others asked for the same in another way, and were first.
+/// Another participant was first with a request that conflicts with this one.
 pub const RDZV_CONFLICT: rdzv_status = 32;
-/// There is no worker of the name or number in the RPC group.
+/// The RPC group has no worker with this name or id.
 pub const RDZV_RPC_UNKNOWN_WORKER: rdzv_status = 33;
-/// The worker that was called has no handler of the name.
+/// The callee has no handler with this name.
 pub const RDZV_RPC_NO_HANDLER: rdzv_status = 34;
-/// The handler failed; `rdzv_error_cause` has its words.
+/// The handler failed; `rdzv_error_cause` has its message.
 pub const RDZV_RPC_HANDLER_FAILED: rdzv_status = 35;
-/// The worker is dead, or its connection ended. Nobody knows whether the call was carried out, unless the
-/// message says that it was not sent.
+/// The worker is dead, or its connection ended. The call may have been executed, unless the message says
+/// that it was not sent.
 pub const RDZV_RPC_PEER_DIED: rdzv_status = 36;
-/// This worker is of no RPC group, or of none any more.
+/// This worker is not, or no longer, a member of an RPC group.
 pub const RDZV_RPC_NO_MEMBER: rdzv_status = 37;
-/// The worker that was called, or this one, takes no further calls.
+/// The callee, or this worker, accepts no further calls.
 pub const RDZV_RPC_LEAVING: rdzv_status = 38;
-/// The context has an RPC worker already.
+/// The context already has an RPC worker.
 pub const RDZV_RPC_ALREADY_INITIALIZED: rdzv_status = 39;
-/// The group is static, and the worker would be in a dynamic one, or the other way round.
+/// The group is static and the worker was to join a dynamic one, or the reverse.
 pub const RDZV_RPC_MIXED_GROUP: rdzv_status = 40;
-/// Another worker of the group has the name, or the number.
+/// Another worker of the group has the name or the id.
 pub const RDZV_RPC_NAME_TAKEN: rdzv_status = 41;
-/// Device maps and lists of the group do not fit together.
+/// Device maps and device lists of the group are inconsistent.
 pub const RDZV_RPC_DEVICE_MAP: rdzv_status = 42;
-/// A worker of the group that is not known to be dead cannot be called, and was not.
+/// A worker of the group cannot be reached, though it is not known to be dead; the call was not sent.
 pub const RDZV_RPC_UNREACHED: rdzv_status = 43;
-/// The others took this worker for dead, and go on without it.
+/// The other workers considered this worker dead and continue without it.
 pub const RDZV_RPC_EVICTED: rdzv_status = 44;
-/// The RPC group did not form, or did not part as it should; the message tells why.
+/// The RPC group did not form, or did not end gracefully; the message has the reason.
 pub const RDZV_RPC_MEMBERSHIP: rdzv_status = 45;
-/// A payload is not what its reader takes it for.
+/// A payload does not have the format that its reader expects.
 pub const RDZV_RPC_MALFORMED: rdzv_status = 46;
-/// Another session joined the rendezvous under this node's name, which must not come back. Each node needs a
-/// name of its own.
+/// Another session joined the rendezvous under this node's name; this one must not rejoin. Each node needs
+/// a unique name.
 pub const RDZV_RENDEZVOUS_REPLACED: rdzv_status = 47;
 
-/// The short name of a status.
+/// Returns the short name of a status.
 pub(crate) const fn name_of(status: rdzv_status) -> &'static CStr {
     match status {
         RDZV_OK => c"ok",

@@ -1,4 +1,4 @@
-//! A client of a store.
+//! Clients of a store.
 
 use crate::argument::{
     bytes, invalid, list, out_pointer, participants, rdzv_bytes, reference, reference_mut,
@@ -17,13 +17,13 @@ use std::ffi::{CString, c_char};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// A store: on a server (ours or PyTorch's), in a file, in this process, or in user code; and each of them
-/// beneath a prefix. Any thread may use it, and a wait that is pending in one thread never delays another.
-/// What an operation means is the same for all kinds, except where it is told. Over TCP each call drives a
-/// connection of its own on the calling thread: 256 at a time for each handle, of which one is left to
-/// calls that do not wait; beyond that they take turns, until their deadlines. Keys get the prefix `/` on
-/// the wire, as those of PyTorch's clients do. No call waits for ever: `timeout_ms` is above 0, or 0 to
-/// look once, or -1 for the handle's default.
+/// Handle of a store: on a server (this library's or PyTorch's), in a file, in this process, or in user
+/// code, each of them optionally under a prefix. Any thread may use it, and a wait in one thread never
+/// delays another. Operations have the same meaning for all kinds, except where noted. Over TCP, each call
+/// drives a connection of its own on the calling thread. A handle has up to 256 connections, of which one
+/// is reserved for calls that do not wait; further calls queue until their deadlines. On the wire, keys get
+/// the prefix `/`, like those of PyTorch's clients. No call waits without a limit: `timeout_ms` is above 0,
+/// or 0 to try once, or -1 for the handle's default.
 #[derive(Debug)]
 pub struct rdzv_store {
     pub(crate) poison: Poison,
@@ -32,7 +32,7 @@ pub struct rdzv_store {
     pub(crate) shared: Arc<Shared>,
 }
 
-/// The status of each kind of failure.
+/// Returns the status of a kind of failure.
 pub(crate) const fn status_of(kind: ErrorKind) -> rdzv_status {
     match kind {
         ErrorKind::TimedOut => RDZV_TIMED_OUT,
@@ -60,7 +60,7 @@ pub(crate) const fn status_of(kind: ErrorKind) -> rdzv_status {
     }
 }
 
-/// All kinds, for the way back from a status.
+/// All kinds, for the conversion from a status.
 const KINDS: [ErrorKind; 19] = [
     ErrorKind::TimedOut,
     ErrorKind::Refused,
@@ -83,7 +83,7 @@ const KINDS: [ErrorKind; 19] = [
     ErrorKind::Compacted,
 ];
 
-/// The kind of failure that a plug-in's status tells of.
+/// Returns the kind of failure that the status of a plug-in stands for.
 pub(crate) fn kind_of(status: rdzv_status) -> ErrorKind {
     KINDS.into_iter().find(|&kind| status_of(kind) == status).unwrap_or(ErrorKind::Io)
 }
@@ -99,7 +99,7 @@ pub(crate) fn call_fault(error: &CallError) -> Fault {
     })
 }
 
-/// `timeout_ms` as the core has it.
+/// Converts `timeout_ms` from C.
 #[inline(never)]
 pub(crate) fn timeout(timeout_ms: i64) -> Result<Timeout, Fault> {
     match timeout_ms {
@@ -112,7 +112,7 @@ pub(crate) fn timeout(timeout_ms: i64) -> Result<Timeout, Fault> {
     }
 }
 
-/// How long a call waits that says so itself.
+/// Converts the timeout of a call that waits on the client side.
 pub(crate) fn span(timeout_ms: i64, default: Duration) -> Result<Duration, Fault> {
     Ok(match timeout(timeout_ms)? {
         Timeout::Default => default,
@@ -121,23 +121,23 @@ pub(crate) fn span(timeout_ms: i64, default: Duration) -> Result<Duration, Fault
     })
 }
 
-/// Most keys that an error names.
+/// Maximum number of keys in an error.
 const KEYS_NAMED_MAX: usize = 64;
 
-/// The failure of an operation on these keys.
+/// Adds the keys of an operation to its failure.
 #[cold]
 #[inline(never)]
 pub(crate) fn of_keys(fault: Fault, keys: &[&[u8]]) -> Fault {
     fault.with(|details| details.keys = keys.iter().take(KEYS_NAMED_MAX).map(|key| key.to_vec()).collect())
 }
 
-/// The end of an operation on these keys.
+/// Converts the result of an operation on these keys.
 #[inline(never)]
 fn done(result: Result<(), CallError>, keys: &[&[u8]]) -> Result<(), Fault> {
     result.map_err(|error| of_keys(call_fault(&error), keys))
 }
 
-/// What is to be done with a store. No closure behind a pointer, as in [`guard`].
+/// Body of an operation on a store. A trait object rather than a boxed closure, as in [`guard`].
 trait OnStore {
     fn run(&mut self, store: &Store, timeout: Timeout) -> Result<(), Fault>;
 }
@@ -155,11 +155,11 @@ unsafe fn operate(
     error: *mut *mut rdzv_error,
     body: impl FnOnce(&Store, Timeout) -> Result<(), Fault>,
 ) -> rdzv_status {
-    // SAFETY: passed on as they came.
+    // SAFETY: the arguments are forwarded unchanged.
     unsafe { operated(store, timeout_ms, error, &mut Some(body)) }
 }
 
-/// Stands once in the library, whatever the number of operations.
+/// Non-generic part of [`operate`], compiled once for all operations.
 #[inline(never)]
 unsafe fn operated(
     store: *const rdzv_store,
@@ -181,19 +181,19 @@ pub(crate) fn handle(store: Store, shared: Arc<Shared>) -> *mut rdzv_store {
     node_handle(Arc::new(NodeStore::new(store, None)), shared)
 }
 
-/// A handle of a store whose server may live as long as it.
+/// Creates a handle of a store whose server may live as long as the handle.
 pub(crate) fn node_handle(store: Arc<NodeStore>, shared: Arc<Shared>) -> *mut rdzv_store {
     let peer = CString::new(store.peer().replace('\0', "\\0")).unwrap_or_default();
     Box::into_raw(Box::new(rdzv_store { poison: Poison::default(), store, peer, shared }))
 }
 
-/// Connects to the store that `options` names, trying again until its connect timeout has passed. `context`
+/// Connects to the store that `options` names and retries until its connect timeout has passed. `context`
 /// may be NULL, which creates a new one. On success the caller owns `*out` and frees it with
 /// `rdzv_store_free`.
 ///
-/// Errors: `RDZV_INVALID_ARGUMENT` (no endpoint), and with the last cause when time was up: `RDZV_REFUSED`,
-/// `RDZV_UNRESOLVED`, `RDZV_UNREACHABLE`, `RDZV_TIMED_OUT`, `RDZV_SERVER_GONE`, `RDZV_EXHAUSTED` (no
-/// descriptors); at once: `RDZV_WRONG_PROTOCOL`.
+/// Errors: `RDZV_INVALID_ARGUMENT` (no endpoint); at the timeout, the status of the last attempt:
+/// `RDZV_REFUSED`, `RDZV_UNRESOLVED`, `RDZV_UNREACHABLE`, `RDZV_TIMED_OUT`, `RDZV_SERVER_GONE` or
+/// `RDZV_EXHAUSTED` (no descriptors); at once: `RDZV_WRONG_PROTOCOL`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_store_connect(
     context: *const rdzv_context,
@@ -216,9 +216,9 @@ pub unsafe extern "C" fn rdzv_store_connect(
     }
 }
 
-/// A second, independent handle to the same store, with the same prefix; to a server it has a connection of
-/// its own, and in a file it counts as one more store. On success the caller owns `*out` and frees it with
-/// `rdzv_store_free`. Errors: those of the function that made the first.
+/// Creates a second, independent handle of the same store with the same prefix. For a server it has a
+/// connection of its own; in a file it counts as one more store. On success the caller owns `*out` and
+/// frees it with `rdzv_store_free`. Errors: those of the function that created the first handle.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_store_clone(
     store: *const rdzv_store,
@@ -239,24 +239,24 @@ pub unsafe extern "C" fn rdzv_store_clone(
     }
 }
 
-/// Closes and frees a store handle. No other call on it may be under way: cancel and wait for them first.
-/// NULL is ignored.
+/// Closes and frees a store handle. No other call on it may be in progress: cancel such calls and wait for
+/// them first. NULL is ignored.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_store_free(store: *mut rdzv_store) {
     // SAFETY: NULL or valid, as the header requires.
     unsafe { guard::free(store) };
 }
 
-/// What errors call the store: a server is `HOST:PORT`, a file its path. Lives as long as the handle. Empty
-/// for NULL.
+/// Returns the name of the store in errors: `HOST:PORT` for a server, the path for a file. The string is
+/// NUL-terminated and valid as long as the handle. Empty for NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_store_peer(store: *const rdzv_store) -> *const c_char {
     // SAFETY: NULL or valid, as the header requires.
     unsafe { guard::read(store, c"".as_ptr(), |store| store.peer.as_ptr()) }
 }
 
-/// Ends every operation that is pending on this handle, in whatever thread, with `RDZV_CANCELLED`;
-/// connecting and cloning go on until their timeout. Later calls are as ever. NULL is ignored.
+/// Cancels every operation in progress on this handle, on all threads; each returns `RDZV_CANCELLED`.
+/// Connecting and cloning continue until their timeout. Later calls are not affected. NULL is ignored.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_store_cancel(store: *const rdzv_store) {
     // SAFETY: NULL or valid, as the header requires.
@@ -264,13 +264,13 @@ pub unsafe extern "C" fn rdzv_store_cancel(store: *const rdzv_store) {
 }
 
 /// Stores a value of up to 8 MiB under a key of up to 8191 bytes. When it returns `RDZV_OK`, the store has
-/// it.
+/// the value.
 ///
-/// Errors of this and all operations below: `RDZV_TIMED_OUT`, `RDZV_SERVER_GONE` (the message tells whether
+/// Errors of this and all operations below: `RDZV_TIMED_OUT`, `RDZV_SERVER_GONE` (the message says whether
 /// the operation may have been applied), `RDZV_REFUSED`, `RDZV_WRONG_PROTOCOL`, `RDZV_LIMIT_EXCEEDED`,
-/// `RDZV_CANCELLED`, `RDZV_INVALID_ARGUMENT`, `RDZV_POISONED`, `RDZV_REENTRANT`; of a file also `RDZV_IO`,
-/// `RDZV_CORRUPT` (a torn record, with its offset), and `RDZV_SERVER_GONE` when the file was removed or
-/// replaced; of a kind that lacks the operation `RDZV_UNSUPPORTED`.
+/// `RDZV_CANCELLED`, `RDZV_INVALID_ARGUMENT`, `RDZV_POISONED`, `RDZV_REENTRANT`; for a file also `RDZV_IO`,
+/// `RDZV_CORRUPT` (a torn record; the message has its offset), and `RDZV_SERVER_GONE` (the file was removed
+/// or replaced); `RDZV_UNSUPPORTED` for a kind that lacks the operation.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_store_set(
     store: *const rdzv_store,
@@ -291,10 +291,10 @@ pub unsafe extern "C" fn rdzv_store_set(
     }
 }
 
-/// Waits for a key and reads its value into `value`, whose content it replaces. One round trip when the key
-/// is there.
+/// Waits for a key and reads its value into `value`, replacing its content. Takes one round trip if the key
+/// exists.
 ///
-/// Errors besides: `RDZV_TIMED_OUT` when the key was not set in time.
+/// Also returns: `RDZV_TIMED_OUT` (the key was not set in time).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_store_get(
     store: *const rdzv_store,
@@ -314,11 +314,11 @@ pub unsafe extern "C" fn rdzv_store_get(
     }
 }
 
-/// Adds `delta` to the decimal number under a key (0 when missing), wrapping at 64 bits; the sum goes to
+/// Adds `delta` to the decimal number under a key (0 if missing), wrapping at 64 bits. The sum goes to
 /// `*sum`.
 ///
-/// Errors besides: `RDZV_INVALID_ARGUMENT` when the value is not a number; but over TCP `RDZV_SERVER_GONE`:
-/// the protocol has no error reply, and the server closes the connection.
+/// Also returns: `RDZV_INVALID_ARGUMENT` (the value is not a number); over TCP, `RDZV_SERVER_GONE` instead,
+/// since the protocol has no error reply and the server closes the connection.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_store_add(
     store: *const rdzv_store,
@@ -339,9 +339,9 @@ pub unsafe extern "C" fn rdzv_store_add(
     }
 }
 
-/// Stores `desired` if the value is `expected`, or if there is none and `expected` is empty. The value that
-/// is there afterwards goes to `value`; but where the key is missing and `expected` is not empty, nothing
-/// is stored and `expected` comes back, as PyTorch's server has it.
+/// Stores `desired` if the value is `expected`, or if there is none and `expected` is empty. The value
+/// after the operation goes to `value`. If the key is missing and `expected` is not empty, nothing is
+/// stored and `value` receives `expected`, as with PyTorch's server.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_store_compare_set(
     store: *const rdzv_store,
@@ -367,9 +367,9 @@ pub unsafe extern "C" fn rdzv_store_compare_set(
     }
 }
 
-/// Waits until every key has been there. At most 131,072 keys.
+/// Waits until every key has existed, at least once. At most 131,072 keys.
 ///
-/// Errors besides: `RDZV_TIMED_OUT` when some key was not set in time.
+/// Also returns: `RDZV_TIMED_OUT` (a key was not set in time).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_store_wait(
     store: *const rdzv_store,
@@ -387,7 +387,7 @@ pub unsafe extern "C" fn rdzv_store_wait(
     }
 }
 
-/// Whether every key is there now: 1 or 0 goes to `*ready`.
+/// Writes 1 to `*ready` if every key exists now, else 0.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_store_check(
     store: *const rdzv_store,
@@ -407,7 +407,7 @@ pub unsafe extern "C" fn rdzv_store_check(
     }
 }
 
-/// Removes a key; whether it was there, 1 or 0, goes to `*deleted`. Queues are not touched.
+/// Deletes a key. `*deleted` is 1 if it existed, else 0. Queues are not affected.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_store_delete_key(
     store: *const rdzv_store,
@@ -427,8 +427,8 @@ pub unsafe extern "C" fn rdzv_store_delete_key(
     }
 }
 
-/// Counts all keys of the store, those of other programs and beneath other prefixes included, and the two
-/// counters of a file; the number goes to `*count`.
+/// Writes the number of keys of the store to `*count`, including those of other programs and under other
+/// prefixes, and, for a file, its two counters.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_store_num_keys(
     store: *const rdzv_store,
@@ -462,7 +462,7 @@ pub unsafe extern "C" fn rdzv_store_list_keys(
     }
 }
 
-/// Adds bytes behind a value, which is created if missing. When it returns `RDZV_OK`, the server has them.
+/// Appends bytes to a value, which is created if missing. When it returns `RDZV_OK`, the server has them.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_store_append(
     store: *const rdzv_store,
@@ -483,7 +483,8 @@ pub unsafe extern "C" fn rdzv_store_append(
     }
 }
 
-/// Waits for several keys and reads their values, in their order; they replace the content of `values`.
+/// Waits for several keys and reads their values in the order of `keys`; they replace the content of
+/// `values`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_store_multi_get(
     store: *const rdzv_store,
@@ -503,7 +504,8 @@ pub unsafe extern "C" fn rdzv_store_multi_get(
     }
 }
 
-/// Stores `values[i]` under `keys[i]` for each `i` below `count`; our server does it in one turn.
+/// Stores `values[i]` under `keys[i]` for each `i` below `count`. This library's server applies all of them
+/// at once.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_store_multi_set(
     store: *const rdzv_store,
@@ -523,7 +525,7 @@ pub unsafe extern "C" fn rdzv_store_multi_set(
     }
 }
 
-/// Puts an item at the end of a queue; a queue has its own name space beside the values. Files have no
+/// Appends an item to a queue. Queues have a namespace separate from that of the values. Files have no
 /// queues.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_store_queue_push(
@@ -545,9 +547,9 @@ pub unsafe extern "C" fn rdzv_store_queue_push(
     }
 }
 
-/// Takes the item at the front of a queue into `item`, waiting for one.
+/// Removes the item at the front of a queue and copies it to `item`; waits if the queue is empty.
 ///
-/// Errors besides: `RDZV_TIMED_OUT` when there was none in time; with `timeout_ms` 0 `RDZV_QUEUE_EMPTY`.
+/// Also returns: `RDZV_TIMED_OUT` (no item arrived in time); with `timeout_ms` 0, `RDZV_QUEUE_EMPTY`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_store_queue_pop(
     store: *const rdzv_store,
@@ -567,7 +569,7 @@ pub unsafe extern "C" fn rdzv_store_queue_pop(
     }
 }
 
-/// Counts the items of a queue; the number goes to `*length`.
+/// Writes the number of items of a queue to `*length`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_store_queue_len(
     store: *const rdzv_store,
@@ -587,12 +589,13 @@ pub unsafe extern "C" fn rdzv_store_queue_len(
     }
 }
 
-/// Arrives at a barrier and waits until `world_size` participants, at least 1, have. A key serves once:
-/// take a new one each time. Whoever gives up stays counted. It meets the `barrier` of the same kind of
-/// store in PyTorch: over TCP it is the server's own, which meets `TCPStore.barrier`; beneath a prefix and
-/// in a file it is that of `rdzv_store_barrier_by_keys`.
+/// Arrives at a barrier and waits until `world_size` participants (at least 1) have arrived. A key can be
+/// used once; use a new one each time. A participant that times out or is cancelled remains counted. The
+/// barrier is compatible with the `barrier` of the same kind of store in PyTorch: over TCP it is the
+/// server's own and compatible with `TCPStore.barrier`; under a prefix and in a file it is that of
+/// `rdzv_store_barrier_by_keys`.
 ///
-/// Errors besides: `RDZV_TIMED_OUT` when not all arrived in time.
+/// Also returns: `RDZV_TIMED_OUT` (some participants did not arrive in time).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_store_barrier(
     store: *const rdzv_store,
@@ -611,8 +614,9 @@ pub unsafe extern "C" fn rdzv_store_barrier(
     }
 }
 
-/// The same made of add, set and wait on `KEY/num_members` and `KEY/last_member`, as PyTorch's PrefixStore,
-/// FileStore and elastic barriers do it. The two kinds never meet.
+/// Waits at a barrier as `rdzv_store_barrier` does, but implemented with add, set and wait on
+/// `KEY/num_members` and `KEY/last_member`, as in PyTorch's PrefixStore, FileStore and elastic barriers.
+/// The two kinds of barrier are not compatible with each other.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_store_barrier_by_keys(
     store: *const rdzv_store,
@@ -631,8 +635,8 @@ pub unsafe extern "C" fn rdzv_store_barrier_by_keys(
     }
 }
 
-/// Counts this process among the workers that PyTorch's `wait_for_workers` waits for; how many there are
-/// now goes to `*count`.
+/// Counts this process among the workers for which PyTorch's `wait_for_workers` waits. The number of
+/// workers goes to `*count`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_store_check_in(
     store: *const rdzv_store,
@@ -649,9 +653,9 @@ pub unsafe extern "C" fn rdzv_store_check_in(
     }
 }
 
-/// Waits until `world_size` workers, at least 1, have checked in.
+/// Waits until `world_size` workers (at least 1) have checked in.
 ///
-/// Errors besides: `RDZV_TIMED_OUT` when fewer have in time.
+/// Also returns: `RDZV_TIMED_OUT` (fewer workers checked in in time).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_store_wait_for_workers(
     store: *const rdzv_store,
@@ -667,7 +671,7 @@ pub unsafe extern "C" fn rdzv_store_wait_for_workers(
     }
 }
 
-/// Asks the store for a sign of life.
+/// Checks that the store responds.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_store_ping(
     store: *const rdzv_store,

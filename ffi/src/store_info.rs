@@ -1,4 +1,4 @@
-//! Where the ranks of a job find their store.
+//! Address at which the ranks of a job find their store.
 
 use crate::argument::{invalid, out_pointer, reference, reference_mut, text};
 use crate::buffer::borrowed;
@@ -16,8 +16,8 @@ use rendezvous_core::rendezvous::store_info::RendezvousStoreInfo;
 use std::os::fd::IntoRawFd;
 use std::ptr::null;
 
-/// Where the ranks of a job find their store, and on the rank that published it a port that is kept for a
-/// server. One thread at a time.
+/// Address at which the ranks of a job find their store and, on the rank that published it, a port that is
+/// reserved for a server. One thread at a time.
 #[derive(Debug)]
 pub struct rdzv_store_info {
     info: RendezvousStoreInfo,
@@ -28,8 +28,8 @@ fn nothing_reserved() -> Fault {
     invalid("no port is kept here: it was given, or published by another rank, or taken already")
 }
 
-/// An address that is known: a name or a literal one, and a port. Nothing is looked up. On success the
-/// caller owns `*out` and frees it with `rdzv_store_info_free`.
+/// Creates an info from a known address: a name or a literal address, and a port. The name is not resolved.
+/// On success the caller owns `*out` and frees it with `rdzv_store_info_free`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_store_info_new(
     master_addr: *const u8,
@@ -50,18 +50,19 @@ pub unsafe extern "C" fn rdzv_store_info_new(
     }
 }
 
-/// Rank 0 publishes an address and a port under the keys `MASTER_ADDR` and `MASTER_PORT`; all ranks, rank 0
-/// too, wait for them and read them. Each rank calls it, with its `rank`.
+/// Publishes or reads the address of the store: rank 0 publishes an address and a port under the keys
+/// `MASTER_ADDR` and `MASTER_PORT`; all ranks, including rank 0, wait for the keys and read them. Each rank
+/// calls this with its `rank`.
 ///
-/// `local_addr` is published as it is given, and never looked up; with length 0 it is the host's own name.
-/// `server_port` is where a server runs already. With 0 there is none: rank 0 takes a free port and keeps
-/// it with a listening socket, in whose queue early clients wait. `rdzv_store_info_serve` starts a server
-/// on it, or `rdzv_store_info_take_socket` hands it out, for a server elsewhere; freeing the info gives the
-/// port back. `timeout_ms` is for each of the four operations on the store. On success the caller owns
-/// `*out` and frees it with `rdzv_store_info_free`.
+/// `local_addr` is published unchanged and is not resolved; with length 0 the host's own name is used.
+/// `server_port` is the port of a server that is already running. If it is 0, rank 0 takes a free port and
+/// reserves it with a listening socket, in whose backlog early clients wait. `rdzv_store_info_serve` starts
+/// a server on that port; `rdzv_store_info_take_socket` returns the socket for a server elsewhere; freeing
+/// the info releases the port. `timeout_ms` applies to each of the four operations on the store. On success
+/// the caller owns `*out` and frees it with `rdzv_store_info_free`.
 ///
-/// Errors: those of `rdzv_store_set` and `rdzv_store_get`; `RDZV_EXHAUSTED` (there is no port), `RDZV_IO`
-/// (the host does not know its own name), `RDZV_RENDEZVOUS_STATE` (what was published is no address).
+/// Errors: those of `rdzv_store_set` and `rdzv_store_get`; `RDZV_EXHAUSTED` (no free port), `RDZV_IO` (the
+/// host's own name is not known), `RDZV_RENDEZVOUS_STATE` (the published value is not an address).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_store_info_build(
     store: *const rdzv_store,
@@ -92,15 +93,15 @@ pub unsafe extern "C" fn rdzv_store_info_build(
     }
 }
 
-/// Frees it; a port that is still kept is given back. NULL is ignored.
+/// Frees an info and releases the port if one is still reserved. NULL is ignored.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_store_info_free(info: *mut rdzv_store_info) {
     // SAFETY: NULL or valid, as the header requires.
     unsafe { guard::free(info) };
 }
 
-/// The address, its length in `*len` unless `len` is NULL. The string is not NUL-terminated and is valid as
-/// long as the info. NULL for NULL.
+/// Returns the address and writes its length to `*len` unless `len` is NULL. The string is not
+/// NUL-terminated and is valid as long as the info. Returns NULL for NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_store_info_master_addr(
     info: *const rdzv_store_info,
@@ -110,24 +111,24 @@ pub unsafe extern "C" fn rdzv_store_info_master_addr(
     unsafe { guard::read(info, null(), |of| borrowed(of.info.master_addr.as_bytes(), len)) }
 }
 
-/// The port; 0 for NULL.
+/// Returns the port; 0 for NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_store_info_master_port(info: *const rdzv_store_info) -> u16 {
     // SAFETY: NULL or valid, as the header requires.
     unsafe { guard::read(info, 0, |of| of.info.master_port) }
 }
 
-/// Whether a port is kept here for a server, 1 or 0; 0 for NULL.
+/// Returns 1 if the info has a port reserved for a server, else 0; 0 for NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_store_info_has_socket(info: *const rdzv_store_info) -> i32 {
     // SAFETY: NULL or valid, as the header requires.
     unsafe { guard::read(info, 0, |of| i32::from(of.reserved.is_some())) }
 }
 
-/// Hands out the listening socket that keeps the port, once: `*fd` is yours to close. It is bound to all
-/// interfaces, and closed on `exec` until you say otherwise.
+/// Returns the listening socket that reserves the port, once; the caller owns `*fd` and closes it. The
+/// socket is bound to all interfaces and has the close-on-exec flag.
 ///
-/// Errors: `RDZV_INVALID_ARGUMENT` when none is kept here.
+/// Errors: `RDZV_INVALID_ARGUMENT` if the info has no reserved port.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_store_info_take_socket(
     info: *mut rdzv_store_info,
@@ -145,11 +146,12 @@ pub unsafe extern "C" fn rdzv_store_info_take_socket(
     }
 }
 
-/// Starts a store server on the port that is kept here, once. `context` may be NULL, which creates a new
-/// one, `options` NULL for the defaults; their address does not count. On success the caller owns `*out`
-/// and frees it with `rdzv_server_free`, and lives on without the info. On failure the port is given back.
+/// Starts a store server on the reserved port, once. `context` may be NULL, which creates a new one;
+/// `options` may be NULL for the defaults, and their address is ignored. On success the caller owns `*out`,
+/// which does not depend on the info, and frees it with `rdzv_server_free`. On failure the port is
+/// released.
 ///
-/// Errors: `RDZV_INVALID_ARGUMENT` when no port is kept here; else those of `rdzv_server_start`.
+/// Errors: `RDZV_INVALID_ARGUMENT` if the info has no reserved port; else those of `rdzv_server_start`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_store_info_serve(
     info: *mut rdzv_store_info,

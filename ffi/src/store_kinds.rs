@@ -15,7 +15,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::Arc;
 
-/// What a new handle's timeouts stand for.
+/// Returns the timeouts of a new handle.
 pub(crate) fn timeouts(timeout_ms: i64) -> Result<Timeouts, Fault> {
     let defaults = Timeouts::default();
     match timeout_ms {
@@ -24,18 +24,19 @@ pub(crate) fn timeouts(timeout_ms: i64) -> Result<Timeouts, Fault> {
     }
 }
 
-/// Opens the file at `path`, making it if it is missing, as a store that the FileStores of PyTorch ranks
-/// may share. Whoever uses it is counted in it: when the last one is freed, and `world_size` or more have
-/// been by then, the file is removed; with -1 it stays. A process that dies stays counted. `timeout_ms` is
-/// for operations that name none, and for the opening; -1: 300,000. `context` may be NULL, which creates a
-/// new one. On success the caller owns `*out` and frees it with `rdzv_store_free`.
+/// Opens the file at `path`, which is created if missing, as a store that the FileStores of PyTorch ranks
+/// may share. The file counts its users: when the last handle is freed after `world_size` or more have been
+/// opened, the file is removed; with -1 it is never removed. A process that dies remains counted.
+/// `timeout_ms` is the default timeout of operations, and that of opening the file; -1: 300,000. `context`
+/// may be NULL, which creates a new one. On success the caller owns `*out` and frees it with
+/// `rdzv_store_free`.
 ///
-/// Others notice what is written within 10 ms. What they do in between is never lost: no increment and no
-/// append. There are no queues.
+/// Other users see a change within 10 ms. Concurrent changes are never lost, neither additions nor appends.
+/// Files have no queues.
 ///
-/// Errors: `RDZV_IO` (the path cannot be opened or written; `rdzv_error_os_error` tells why),
-/// `RDZV_CORRUPT` (a file that is no store, or has a torn record), `RDZV_TIMED_OUT` (somebody keeps the
-/// file locked), `RDZV_INVALID_ARGUMENT`, `RDZV_LIMIT_EXCEEDED`.
+/// Errors: `RDZV_IO` (the path cannot be opened or written; `rdzv_error_os_error` has the reason),
+/// `RDZV_CORRUPT` (the file is not a store, or has a torn record), `RDZV_TIMED_OUT` (another process keeps
+/// the file locked), `RDZV_INVALID_ARGUMENT`, `RDZV_LIMIT_EXCEEDED`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_store_open_file(
     context: *const rdzv_context,
@@ -74,10 +75,10 @@ pub unsafe extern "C" fn rdzv_store_open_file(
     }
 }
 
-/// Makes an empty store in this process, without server or file; `rdzv_store_clone` makes further handles
-/// of it. It lives as long as its last handle. `timeout_ms` is for operations that name none; -1: 300,000.
-/// `context` may be NULL, which creates a new one. On success the caller owns `*out` and frees it with
-/// `rdzv_store_free`.
+/// Creates an empty store in this process, without a server or a file; `rdzv_store_clone` creates further
+/// handles of it. The store exists as long as its last handle. `timeout_ms` is the default timeout of
+/// operations; -1: 300,000. `context` may be NULL, which creates a new one. On success the caller owns
+/// `*out` and frees it with `rdzv_store_free`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_store_new_hash(
     context: *const rdzv_context,
@@ -97,12 +98,12 @@ pub unsafe extern "C" fn rdzv_store_new_hash(
     }
 }
 
-/// A handle whose keys are those beneath `prefix` in `store`: key `k` is `prefix/k` there, also when the
-/// prefix is empty. It composes as PyTorch's PrefixStore: a prefix of a prefix stands behind the first; the
-/// number of keys is that of the whole store; lists have the keys beneath the prefix only, without it;
-/// barriers are those of `rdzv_store_barrier_by_keys`. The two handles share connections and what is
-/// pending, so that cancelling the one's calls cancels the other's; either may be freed first. On success
-/// the caller owns `*out` and frees it with `rdzv_store_free`.
+/// Creates a handle whose keys are those under `prefix` in `store`: key `k` is `prefix/k` there, even if
+/// the prefix is empty. Prefixes compose as in PyTorch's PrefixStore: the prefix of a handle that already
+/// has one is appended to it. The number of keys is that of the whole store; lists have only the keys under
+/// the prefix, without it; barriers are those of `rdzv_store_barrier_by_keys`. The two handles share
+/// connections and pending calls, so cancelling the calls of one cancels those of the other; either may be
+/// freed first. On success the caller owns `*out` and frees it with `rdzv_store_free`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_store_with_prefix(
     store: *const rdzv_store,

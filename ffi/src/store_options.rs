@@ -1,4 +1,4 @@
-//! How a client is set up.
+//! Options of a store client.
 
 use crate::argument::{invalid, out_pointer, positive_ms, reference_mut, text, zero_or_more_ms};
 use crate::fault::{Fault, rdzv_error};
@@ -9,8 +9,8 @@ use rendezvous_core::driver::native_client::NativeClientOptions;
 use rendezvous_core::driver::store_client::StoreOptions;
 use std::time::Duration;
 
-/// How a store client is set up. Make one, set the endpoint and what differs from the defaults, connect
-/// with it as often as you like, free it. One thread at a time.
+/// Options of a store client. Create them, set the endpoint and what differs from the defaults, connect
+/// with them as often as needed, and free them. One thread at a time.
 #[derive(Debug, Default)]
 pub struct rdzv_store_options {
     endpoint: Option<(String, u16)>,
@@ -21,13 +21,17 @@ pub struct rdzv_store_options {
 }
 
 impl rdzv_store_options {
-    /// Where the store is.
+    /// Returns the host and port of the store.
+    ///
+    /// # Errors
+    ///
+    /// The endpoint is not set.
     pub(crate) fn endpoint(&self) -> Result<(&str, u16), Fault> {
         let (host, port) = self.endpoint.as_ref().ok_or_else(|| invalid("the options have no endpoint"))?;
         Ok((host, *port))
     }
 
-    /// What they say to a store over the native protocol.
+    /// Returns the options of a client over the native protocol.
     pub(crate) fn native(&self) -> NativeClientOptions {
         let defaults = NativeClientOptions::default();
         let unset = (defaults.heartbeat, defaults.heartbeats_missed_max);
@@ -45,8 +49,8 @@ impl rdzv_store_options {
     }
 }
 
-/// Options with every default, but no endpoint yet. On success the caller owns `*out` and frees it with
-/// `rdzv_store_options_free`.
+/// Creates options with all defaults, but without an endpoint. On success the caller owns `*out` and frees
+/// it with `rdzv_store_options_free`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_store_options_new(
     out: *mut *mut rdzv_store_options,
@@ -68,8 +72,8 @@ pub unsafe extern "C" fn rdzv_store_options_free(options: *mut rdzv_store_option
     unsafe { guard::free(options) };
 }
 
-/// The server: a host name or literal address (UTF-8, an IPv6 address without brackets) and a port above 0.
-/// Every address of a name is tried, IPv6 and IPv4 in turn.
+/// Sets the address of the server: a host name or literal address (UTF-8, an IPv6 address without brackets)
+/// and a port above 0. All addresses of a name are tried, IPv6 and IPv4 alternately.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_store_options_set_endpoint(
     options: *mut rdzv_store_options,
@@ -92,8 +96,7 @@ pub unsafe extern "C" fn rdzv_store_options_set_endpoint(
     }
 }
 
-/// How long an operation may take that names no timeout of its own, in milliseconds. Above 0; default
-/// 300,000.
+/// Sets the default timeout of operations, in milliseconds. Above 0; default 300,000.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_store_options_set_timeout_ms(
     options: *mut rdzv_store_options,
@@ -109,8 +112,8 @@ pub unsafe extern "C" fn rdzv_store_options_set_timeout_ms(
     }
 }
 
-/// How long the first connection of a handle may take, with all its attempts, in milliseconds; 0 tries each
-/// address once. Default 300,000: the server may come up after its clients.
+/// Sets the timeout of the first connection of a handle, including all attempts, in milliseconds; 0 tries
+/// each address once. Default 300,000, so that the server may start after its clients.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_store_options_set_connect_timeout_ms(
     options: *mut rdzv_store_options,
@@ -127,8 +130,8 @@ pub unsafe extern "C" fn rdzv_store_options_set_connect_timeout_ms(
     }
 }
 
-/// How long a server may take to answer an operation that does not wait (timeout 0), in milliseconds. Above
-/// 0; default 30,000.
+/// Sets the time that a server may take to answer an operation that does not wait (timeout 0), in
+/// milliseconds. Above 0; default 30,000.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_store_options_set_answer_timeout_ms(
     options: *mut rdzv_store_options,
@@ -145,8 +148,8 @@ pub unsafe extern "C" fn rdzv_store_options_set_answer_timeout_ms(
     }
 }
 
-/// How a server whose host fell silent is noticed; numbers and defaults as for
-/// `rdzv_server_options_set_keep_alive`.
+/// Sets the TCP keep-alive by which the client detects an unresponsive server host; parameters and defaults
+/// are those of `rdzv_server_options_set_keep_alive`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_store_options_set_keep_alive(
     options: *mut rdzv_store_options,
@@ -167,8 +170,8 @@ pub unsafe extern "C" fn rdzv_store_options_set_keep_alive(
     }
 }
 
-/// The name of the session of `rdzv_store_connect_native`: what others are told at barriers and in errors.
-/// UTF-8; empty by default.
+/// Sets the name of the session of `rdzv_store_connect_native`, by which barriers and errors identify it to
+/// others. UTF-8; empty by default.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_store_options_set_node(
     options: *mut rdzv_store_options,
@@ -185,8 +188,9 @@ pub unsafe extern "C" fn rdzv_store_options_set_node(
     }
 }
 
-/// How long a session of `rdzv_store_connect_native` outlives its connection, in milliseconds. With 0, the
-/// default, it ends with it; else the connection is made again, and each operation has its effect once.
+/// Sets how long a session of `rdzv_store_connect_native` survives the loss of its connection, in
+/// milliseconds. With 0, the default, the session ends with the connection. Otherwise the client
+/// reconnects, and each operation takes effect once.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_store_options_set_grace_ms(
     options: *mut rdzv_store_options,
@@ -202,8 +206,8 @@ pub unsafe extern "C" fn rdzv_store_options_set_grace_ms(
     }
 }
 
-/// How long a session of `rdzv_store_connect_native` may be silent, in milliseconds above 0 (default: 5,000),
-/// and how many such silences, at least 1, end it (default: 3).
+/// Sets the heartbeat interval of a session of `rdzv_store_connect_native`, in milliseconds above 0
+/// (default 5,000), and the number of missed heartbeats, at least 1, that end the session (default 3).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_store_options_set_heartbeat(
     options: *mut rdzv_store_options,

@@ -1,4 +1,4 @@
-//! How ranks exchange data and meet over a store.
+//! Data exchange and barriers of ranks over a store.
 
 use crate::argument::{bytes, invalid, out_pointer, positive_ms, reference, reference_mut, text};
 use crate::buffer::rdzv_list;
@@ -13,16 +13,15 @@ use rendezvous_core::elastic_store::barrier::{BarrierOptions, TRACE_TIMEOUT};
 use std::ffi::{CStr, c_char, c_void};
 use std::time::Duration;
 
-/// The longest name of a rank, with its NUL.
+/// Maximum length of a rank's name in bytes, including its NUL.
 const RANK_NAME_BYTES_MAX: usize = 1024;
 
-/// Writes the name of a rank, NUL-terminated, to `name`, which has room for `name_size` bytes (1024) and is
-/// empty. Called within the call that it was given to, on its thread; it must not throw.
+/// Function that writes the name of a rank, NUL-terminated, to `name`, an empty buffer of `name_size` bytes
+/// (1024). It is called during the call to which it was passed, on the same thread; it must not throw.
 pub type rdzv_rank_name =
     Option<unsafe extern "C" fn(user_data: *mut c_void, rank: i64, name: *mut c_char, name_size: usize)>;
 
-/// How long an operation of this handle may take that names no timeout, in milliseconds, rounded up; 0 for
-/// NULL.
+/// Returns the default timeout of operations of this handle, in milliseconds, rounded up; 0 for NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_store_timeout_ms(store: *const rdzv_store) -> i64 {
     // SAFETY: NULL or valid, as the header requires.
@@ -33,9 +32,9 @@ pub unsafe extern "C" fn rdzv_store_timeout_ms(store: *const rdzv_store) -> i64 
     }
 }
 
-/// Sets how long an operation of this handle may take that names no timeout, in milliseconds, above 0, for
-/// later calls in all threads. What held before goes to `*before`, unless `before` is NULL: set it again at
-/// the end of a scope. Two threads whose scopes overlap should use two handles.
+/// Sets the default timeout of operations of this handle, in milliseconds, above 0, for later calls on all
+/// threads. The previous value goes to `*before`, unless `before` is NULL, so that a scope can restore it.
+/// Two threads whose scopes overlap should use two handles.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_store_set_timeout_ms(
     store: *const rdzv_store,
@@ -57,7 +56,7 @@ pub unsafe extern "C" fn rdzv_store_set_timeout_ms(
     }
 }
 
-/// Runs a meeting of ranks.
+/// Runs a collective operation of ranks inside the panic guard.
 unsafe fn meet(
     store: *const rdzv_store,
     timeout_ms: i64,
@@ -80,15 +79,15 @@ unsafe fn meet(
     }
 }
 
-/// Waits for the data of all ranks, which is under `PREFIX0`, `PREFIX1` and so on, below `world_size`; it
-/// replaces the content of `values`, in the order of ranks. Every rank calls it, with its `rank`. Rank 0
-/// returns last, since it often hosts the store that the others read: `timeout_ms` counts for the data, and
-/// again for the others' leaving. `rdzv_store_cancel` ends it. A prefix serves once. The keys are those of
-/// PyTorch's elastic agent.
+/// Waits for the data of all ranks, under the keys `PREFIX0` to `PREFIXn` with n = `world_size` - 1; they
+/// replace the content of `values`, in the order of ranks. Every rank calls this with its `rank`. Rank 0
+/// returns last, since it often hosts the store from which the others read: `timeout_ms` applies to the
+/// data, and again to the wait until the others have read it. `rdzv_store_cancel` cancels the call. A
+/// prefix can be used once. The keys are those of PyTorch's elastic agent.
 ///
-/// Errors: those of `rdzv_store_multi_get`; `RDZV_TIMED_OUT` when not all gave their data: `rdzv_error_rank`
-/// tells up to 16 that did not. To rank 0 it also tells that not all read the data, and how many did not.
-/// `RDZV_INVALID_ARGUMENT` for a rank outside the world.
+/// Errors: those of `rdzv_store_multi_get`; `RDZV_TIMED_OUT` if some ranks did not provide their data
+/// (`rdzv_error_rank` has up to 16 of them) or, on rank 0, if some did not read the data (the message has
+/// their number). `RDZV_INVALID_ARGUMENT` for a rank that is not below `world_size`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_store_get_all(
     store: *const rdzv_store,
@@ -110,8 +109,8 @@ pub unsafe extern "C" fn rdzv_store_get_all(
     unsafe { meet(store, timeout_ms, error, body, false) }
 }
 
-/// Gives `data` to all ranks under `PREFIX` and its rank, and gathers that of all as `rdzv_store_get_all`
-/// does. No separator is put between prefix and rank.
+/// Publishes `data` to all ranks under `PREFIX` followed by the rank, and gathers that of all ranks as
+/// `rdzv_store_get_all` does. There is no separator between prefix and rank.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_store_synchronize(
     store: *const rdzv_store,
@@ -138,16 +137,17 @@ pub unsafe extern "C" fn rdzv_store_synchronize(
     unsafe { meet(store, timeout_ms, error, body, false) }
 }
 
-/// Arrives at a barrier and waits until `world_size` ranks have, for `timeout_ms`. When not all come, the
-/// missing are looked for: the error names up to 16 (`rdzv_error_rank`, `rdzv_error_node`), or its message
-/// points to rank 0, who can name them. Each rank that waited in vain leaves a trace for that; who leaves
-/// none within `trace_timeout_ms` (-1: 10,000) counts as missing, and sooner when that is certain. `rank` is
-/// this one's; -1 to trace nobody. `rank_name` gives names to ranks, such as those of their hosts; NULL:
-/// their numbers. `rdzv_store_cancel` ends it. A prefix serves once. It meets the `barrier` of PyTorch's
-/// elastic agent.
+/// Arrives at a barrier and waits until `world_size` ranks have arrived, up to `timeout_ms`. If some do not
+/// arrive, the ranks look for the missing ones: the error names up to 16 (`rdzv_error_rank`,
+/// `rdzv_error_node`), or its message refers to rank 0, which can name them. For that, each rank that timed
+/// out leaves a trace in the store. A rank that leaves none within `trace_timeout_ms` (-1: 10,000) counts
+/// as missing, or sooner if that is certain. `rank` is the caller's rank; -1: no traces. `rank_name`
+/// returns names for ranks, for example those of their hosts; NULL: ranks have numbers only.
+/// `rdzv_store_cancel` cancels the call. A prefix can be used once. The barrier is compatible with the
+/// `barrier` of PyTorch's elastic agent.
 ///
-/// Errors: `RDZV_TIMED_OUT` when not all came; `RDZV_INVALID_ARGUMENT` for a rank outside the world, or
-/// names without a rank; else those of the store.
+/// Errors: `RDZV_TIMED_OUT` (some ranks did not arrive); `RDZV_INVALID_ARGUMENT` for a rank that is not
+/// below `world_size`, or names without a rank; else those of the store.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_store_elastic_barrier(
     store: *const rdzv_store,
@@ -164,7 +164,7 @@ pub unsafe extern "C" fn rdzv_store_elastic_barrier(
     let name_of = rank_name.map(|rank_name| {
         move |rank: i64| {
             let mut name = [0 as c_char; RANK_NAME_BYTES_MAX];
-            // SAFETY: the function was given for this; the last byte stays NUL whatever it writes.
+            // SAFETY: the function was supplied for this; the last byte stays NUL whatever it writes.
             unsafe {
                 rank_name(user_data, rank, name.as_mut_ptr(), RANK_NAME_BYTES_MAX);
                 name[RANK_NAME_BYTES_MAX - 1] = 0;

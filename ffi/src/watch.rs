@@ -1,4 +1,4 @@
-//! Watches and leases: what a native server goes on telling of.
+//! Watches and leases of a native server.
 
 use crate::argument::{bytes, list, out_pointer, rdzv_bytes, reference, reference_mut, zero_or_more_ms};
 use crate::buffer::rdzv_buffer;
@@ -15,29 +15,29 @@ use rendezvous_core::error::Operation;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// `rdzv_change.kind`: nothing has changed in time.
+/// `rdzv_change.kind`: no change occurred in time.
 pub const RDZV_CHANGE_NONE: i32 = 0;
 /// `rdzv_change.kind`: the key has a new value.
 pub const RDZV_CHANGE_PUT: i32 = 1;
-/// `rdzv_change.kind`: the key was removed.
+/// `rdzv_change.kind`: the key was deleted.
 pub const RDZV_CHANGE_DELETE: i32 = 2;
 
-/// A change that a watch tells of.
+/// Change that a watch reports.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct rdzv_change {
-    /// Set it to `sizeof(rdzv_change)` before the call; afterwards it tells how many bytes were filled.
+    /// Set to `sizeof(rdzv_change)` before the call. The library sets it to the number of bytes it filled.
     pub struct_size: u32,
     /// `RDZV_CHANGE_NONE`, `RDZV_CHANGE_PUT` or `RDZV_CHANGE_DELETE`.
     pub kind: i32,
-    /// The store's revision that it made.
+    /// Store revision of the change.
     pub revision: u64,
 }
 
 const CHANGE_FIRST_SIZE: usize = 16;
 
-/// Tells of changes of a key, or of all keys beneath a prefix, in the order of their revisions, each once.
-/// Any thread may use it. It keeps its store's session alive; the store's handle may be freed before.
+/// Watch of a key, or of all keys under a prefix. It reports changes in the order of their revisions, each
+/// once. Any thread may use it. It keeps its store's session alive; the store's handle may be freed first.
 #[derive(Debug)]
 pub struct rdzv_watch {
     poison: Poison,
@@ -46,9 +46,9 @@ pub struct rdzv_watch {
     shared: Arc<Shared>,
 }
 
-/// A lease: keys that are attached to it are removed when it ends, be that with its session, when it is
-/// revoked, or when its time is up. Any thread may use it. It keeps its store's session alive; the store's
-/// handle may be freed before.
+/// Lease: its attached keys are deleted when it ends, with its session, by being revoked, or at its
+/// deadline. Any thread may use it. It keeps its store's session alive; the store's handle may be freed
+/// first.
 #[derive(Debug)]
 pub struct rdzv_lease {
     poison: Poison,
@@ -64,7 +64,7 @@ pub(crate) fn watch_fault(error: &WatchError) -> Fault {
     known.with(|details| details.revision = error.oldest_revision().unwrap_or(details.revision))
 }
 
-/// Makes something that goes on telling.
+/// Creates a watch or a lease.
 unsafe fn open<T>(
     (store, operation): (*const rdzv_store, Operation),
     timeout_ms: i64,
@@ -85,12 +85,12 @@ unsafe fn open<T>(
     }
 }
 
-/// Watches a key: each change from `from_revision` on is told, with 0 from now on; what is there already is
-/// not. To know a key and miss nothing, watch it and then read it. On success the caller owns `*out` and
-/// frees it with `rdzv_watch_free`.
+/// Watches a key: reports each change from `from_revision` on; 0: from now on. The current value is not
+/// reported. To know a key and miss no change, watch it first and then read it. On success the caller owns
+/// `*out` and frees it with `rdzv_watch_free`.
 ///
-/// Errors besides those of `rdzv_store_end_session`: `RDZV_COMPACTED` when the server does not remember
-/// that revision any more; `rdzv_error_revision` tells the oldest that it does.
+/// Errors: those of `rdzv_store_end_session`; `RDZV_COMPACTED` (the server no longer has that revision;
+/// `rdzv_error_revision` has the oldest that it has).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_store_watch_key(
     store: *const rdzv_store,
@@ -101,7 +101,7 @@ pub unsafe extern "C" fn rdzv_store_watch_key(
     out: *mut *mut rdzv_watch,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: passed on as they came.
+    // SAFETY: the arguments are forwarded unchanged.
     unsafe {
         open((store, Operation::Watch), timeout_ms, out, error, |client, timeout, default, shared| {
             let key = bytes(key, key_len, "key")?;
@@ -110,7 +110,7 @@ pub unsafe extern "C" fn rdzv_store_watch_key(
     }
 }
 
-/// Watches all keys that begin with `prefix`, as `rdzv_store_watch_key`.
+/// Watches all keys that begin with `prefix`, as `rdzv_store_watch_key` watches a key.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_store_watch_prefix(
     store: *const rdzv_store,
@@ -121,7 +121,7 @@ pub unsafe extern "C" fn rdzv_store_watch_prefix(
     out: *mut *mut rdzv_watch,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: passed on as they came.
+    // SAFETY: the arguments are forwarded unchanged.
     unsafe {
         open((store, Operation::Watch), timeout_ms, out, error, |client, timeout, default, shared| {
             let prefix = bytes(prefix, prefix_len, "prefix")?;
@@ -130,7 +130,7 @@ pub unsafe extern "C" fn rdzv_store_watch_prefix(
     }
 }
 
-/// What a watch is to C.
+/// Converts a new watch to its C handle.
 fn watch(
     begun: Result<Watch, NativeError>,
     key: &[u8],
@@ -141,30 +141,30 @@ fn watch(
     Ok(rdzv_watch { poison: Poison::default(), watch, default, shared })
 }
 
-/// Ends a watch and frees it. No other call on it may be under way: cancel and wait for them first. NULL is
-/// ignored.
+/// Ends a watch and frees it. No other call on it may be in progress: cancel such calls and wait for them
+/// first. NULL is ignored.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_watch_free(watch: *mut rdzv_watch) {
     // SAFETY: NULL or valid, as the header requires.
     unsafe { guard::free(watch) };
 }
 
-/// The store's revision when the watch began. 0 for NULL.
+/// Returns the store's revision at the start of the watch; 0 for NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_watch_revision(watch: *const rdzv_watch) -> u64 {
     // SAFETY: NULL or valid, as the header requires.
     unsafe { guard::read(watch, 0, |of| of.watch.revision()) }
 }
 
-/// Waits up to `timeout_ms` (0 looks once; -1: the default of the store's handle) for the next change, and
-/// fills `*change`, of which `struct_size` must be set; its kind is `RDZV_CHANGE_NONE` when there was none.
-/// The key replaces the content of `key`, and the new value that of `value`; both may be NULL. Of several
-/// threads that wait, each gets another change.
+/// Waits up to `timeout_ms` (0: poll once; -1: the default of the store's handle) for the next change and
+/// fills `*change`, whose `struct_size` the caller has set; the kind is `RDZV_CHANGE_NONE` if there was
+/// none. The key replaces the content of `key`, and the new value that of `value`; both may be NULL. If
+/// several threads wait, each gets a different change.
 ///
-/// Errors: `RDZV_COMPACTED` (nobody read for so long that it fell behind the server's history: read the keys
-/// afresh, and watch anew), `RDZV_LIMIT_EXCEEDED` (nobody asked for so long that 4,096 packets of changes
-/// wait here), `RDZV_CANCELLED`, `RDZV_SERVER_GONE` (the session is over). But for a cancel by
-/// `rdzv_store_cancel`, what it told last it tells from then on.
+/// Errors: `RDZV_COMPACTED` (the watch was not read for so long that it fell behind the server's history:
+/// read the keys again and create a new watch), `RDZV_LIMIT_EXCEEDED` (4,096 unread packets of changes are
+/// queued in this process), `RDZV_CANCELLED`, `RDZV_SERVER_GONE` (the session has ended). After an error,
+/// all later calls return the same one, except for `RDZV_CANCELLED` by `rdzv_store_cancel`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_watch_next(
     watch: *const rdzv_watch,
@@ -200,16 +200,17 @@ pub unsafe extern "C" fn rdzv_watch_next(
     }
 }
 
-/// Ends the calls that wait in `rdzv_watch_next`, in whatever thread, and all later ones, with
-/// `RDZV_CANCELLED`: a thread that is to stop is stopped, whether it waits already or not. NULL is ignored.
+/// Cancels current and later calls of `rdzv_watch_next`, on all threads; they return `RDZV_CANCELLED`. A
+/// thread that is to stop is thus stopped, even if it is not waiting yet. NULL is ignored.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_watch_cancel(watch: *const rdzv_watch) {
     // SAFETY: NULL or valid, as the header requires.
     unsafe { guard::read(watch, (), |of| of.watch.cancel()) };
 }
 
-/// Makes a lease that ends `ttl_ms` milliseconds after it was granted or last renewed, and with its session
-/// at the latest; with 0 only then. On success the caller owns `*out` and frees it with `rdzv_lease_free`.
+/// Creates a lease that ends `ttl_ms` milliseconds after it was granted or last renewed, or with its
+/// session if that ends first; with 0, only with its session. On success the caller owns `*out` and frees
+/// it with `rdzv_lease_free`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_store_grant_lease(
     store: *const rdzv_store,
@@ -218,7 +219,7 @@ pub unsafe extern "C" fn rdzv_store_grant_lease(
     out: *mut *mut rdzv_lease,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: passed on as they came.
+    // SAFETY: the arguments are forwarded unchanged.
     unsafe {
         open((store, Operation::LeaseGrant), timeout_ms, out, error, |client, timeout, default, shared| {
             let lease = client.lease(zero_or_more_ms(ttl_ms, "ttl_ms")?, timeout);
@@ -228,7 +229,7 @@ pub unsafe extern "C" fn rdzv_store_grant_lease(
     }
 }
 
-/// Frees a lease's handle and leaves the lease as it is. No other call on it may be under way. NULL is
+/// Frees a lease's handle without ending the lease. No other call on it may be in progress. NULL is
 /// ignored.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_lease_free(lease: *mut rdzv_lease) {
@@ -236,7 +237,7 @@ pub unsafe extern "C" fn rdzv_lease_free(lease: *mut rdzv_lease) {
     unsafe { guard::free(lease) };
 }
 
-/// The lease's number at the server. 0 for NULL.
+/// Returns the lease's number at the server; 0 for NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_lease_number(lease: *const rdzv_lease) -> u64 {
     // SAFETY: NULL or valid, as the header requires.
@@ -259,11 +260,11 @@ unsafe fn on_lease(
     }
 }
 
-/// Lets keys vanish with the lease: attach them, then set them, so that none is left behind when this
-/// process dies in between. A key hangs on the last lease that it was attached to, and on none once it was
-/// removed.
+/// Attaches keys to the lease, so that they are deleted when it ends. Attach keys before setting them, so
+/// that none remains if this process dies in between. A key is attached to one lease, the last one;
+/// deleting the key detaches it.
 ///
-/// Errors besides: `RDZV_NOT_FOUND` when the lease is over.
+/// Also returns: `RDZV_NOT_FOUND` (the lease has ended).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_lease_attach(
     lease: *const rdzv_lease,
@@ -282,9 +283,9 @@ pub unsafe extern "C" fn rdzv_lease_attach(
     }
 }
 
-/// Gives the lease its whole time again.
+/// Renews the lease: it ends `ttl_ms` from now.
 ///
-/// Errors besides: `RDZV_NOT_FOUND` when the lease is over.
+/// Also returns: `RDZV_NOT_FOUND` (the lease has ended).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_lease_renew(
     lease: *const rdzv_lease,
@@ -299,9 +300,9 @@ pub unsafe extern "C" fn rdzv_lease_renew(
     }
 }
 
-/// Ends the lease, and removes its keys; how many that were goes to `*count`, unless `count` is NULL.
+/// Ends the lease and deletes its keys. Their number goes to `*count`, unless `count` is NULL.
 ///
-/// Errors besides: `RDZV_NOT_FOUND` when the lease is over.
+/// Also returns: `RDZV_NOT_FOUND` (the lease has ended).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_lease_revoke(
     lease: *const rdzv_lease,
@@ -321,11 +322,11 @@ pub unsafe extern "C" fn rdzv_lease_revoke(
     }
 }
 
-/// Waits up to `timeout_ms` (0 looks once; -1: the default of the store's handle) for the lease to end by
-/// itself. Why it did goes to `*why`: `RDZV_WHY_DEADLINE`, or 0 when it did not end. What is revoked does not
-/// end by itself.
+/// Waits up to `timeout_ms` (0: poll once; -1: the default of the store's handle) for the lease to end by
+/// itself. `*why` is the reason, `RDZV_WHY_DEADLINE`, or 0 if the lease has not ended. A lease that is
+/// revoked does not end by itself.
 ///
-/// Errors besides: `RDZV_CANCELLED`; `RDZV_SERVER_GONE` when the session is over, and the lease with it.
+/// Also returns: `RDZV_CANCELLED`; `RDZV_SERVER_GONE` (the session has ended, and the lease with it).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_lease_wait_over(
     lease: *const rdzv_lease,
@@ -344,8 +345,8 @@ pub unsafe extern "C" fn rdzv_lease_wait_over(
     }
 }
 
-/// Ends the calls that wait in `rdzv_lease_wait_over`, in whatever thread, and all later ones, with
-/// `RDZV_CANCELLED`. The lease goes on. NULL is ignored.
+/// Cancels current and later calls of `rdzv_lease_wait_over`, on all threads; they return `RDZV_CANCELLED`.
+/// The lease is not affected. NULL is ignored.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_lease_cancel(lease: *const rdzv_lease) {
     // SAFETY: NULL or valid, as the header requires.

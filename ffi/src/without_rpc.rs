@@ -1,4 +1,4 @@
-//! In the place of `loop_rpc` where the library is built without RPC.
+//! Replacement of `loop_rpc` in a library built without RPC.
 
 use crate::fault::Fault;
 use crate::loop_event::{LastEvent, rdzv_event};

@@ -1,4 +1,4 @@
-//! What a worker leaves for its agent when it fails.
+//! Error file that a failed worker leaves for its agent.
 
 use crate::argument::{out_pointer, text};
 use crate::fault::{Fault, rdzv_error};
@@ -7,12 +7,12 @@ use crate::status::{RDZV_IO, rdzv_status};
 use rendezvous_agent::driver::worker_logs::write_error_file;
 use std::path::Path;
 
-/// Writes what went wrong into the file that the variable `TORCHELASTIC_ERROR_FILE` names, in PyTorch's
-/// format: agents of this library and of PyTorch's tell it in their report. `callstack` may be empty. 1 goes
-/// to `*recorded`, which may be NULL; 0 where no agent has set the variable. What was there is replaced. No
-/// other thread may change the environment meanwhile.
+/// Writes an error to the file named by the variable `TORCHELASTIC_ERROR_FILE`, in PyTorch's format. Agents
+/// of this library and of PyTorch include it in their report. `callstack` may be empty. The previous
+/// content is replaced. `*recorded`, which may be NULL, is 1 if the error was written, or 0 if no agent has
+/// set the variable. No other thread may change the environment during the call.
 ///
-/// Errors: `RDZV_IO` when the file cannot be written.
+/// Errors: `RDZV_IO` if the file cannot be written.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_record_error(
     message: *const u8,

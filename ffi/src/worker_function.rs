@@ -1,4 +1,4 @@
-//! Workers that are functions of the program's own.
+//! Workers that are functions of the program.
 
 use crate::argument::bytes;
 use crate::buffer::borrowed;
@@ -7,19 +7,19 @@ use rendezvous_agent::driver::process::Registered;
 use std::ffi::c_void;
 use std::ptr::null;
 
-/// What a worker function is told, and where it leaves what it returns. Valid during the call only.
+/// Arguments and return value of a worker function. Valid during the call only.
 #[derive(Debug)]
 pub struct rdzv_worker_call {
     arguments: Vec<Vec<u8>>,
     returned: Vec<u8>,
 }
 
-/// A function that can be a worker; it gives the exit code. `rdzv_agent_options_set_function` tells in what
-/// surroundings it runs.
+/// Worker function; returns the exit code. `rdzv_agent_options_set_function` describes the environment in
+/// which it runs.
 pub type rdzv_worker_fn =
     Option<unsafe extern "C" fn(user_data: *mut c_void, call: *mut rdzv_worker_call) -> i32>;
 
-/// A function with what it is passed.
+/// Function and its user data.
 pub(crate) struct FunctionCode {
     function: unsafe extern "C" fn(*mut c_void, *mut rdzv_worker_call) -> i32,
     user_data: *mut c_void,
@@ -40,11 +40,11 @@ impl FunctionCode {
 
     pub(crate) fn registered(self) -> Registered {
         Registered::new(move |call, returned| {
-            // The whole of it, not its two fields.
+            // Captures the whole struct rather than its two fields, since only the struct is `Send`.
             let code = &self;
             let arguments = call.arguments().iter().map(|argument| argument.to_bytes().to_vec()).collect();
             let mut call = rdzv_worker_call { arguments, returned: Vec::new() };
-            // SAFETY: the function was given for this; what is passed lives until it returns.
+            // SAFETY: the function was supplied for this; its arguments live until it returns.
             let exit_code = unsafe { (code.function)(code.user_data, &raw mut call) };
             *returned = call.returned;
             exit_code
@@ -52,8 +52,8 @@ impl FunctionCode {
     }
 }
 
-/// The argument at `index` (from 0), its length in `*len` unless `len` is NULL; NULL beyond the last. Not
-/// NUL-terminated.
+/// Returns the argument at `index` (from 0) and writes its length to `*len` unless `len` is NULL. The
+/// string is not NUL-terminated and is valid during the worker call. Returns NULL past the end.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_worker_call_argument(
     call: *const rdzv_worker_call,
@@ -66,10 +66,11 @@ pub unsafe extern "C" fn rdzv_worker_call_argument(
     }
 }
 
-/// What the function returns beside its exit code, 268,435,456 bytes (256 MiB) at most; it is copied, and the
-/// last one counts. The agent has it when all workers have ended well. It arrives whole or not at all: if it
-/// is longer, or the system has no room for it, the worker fails with exit code 102, and the message of its
-/// `rdzv_worker_failure` tells why. A worker that dies before it has ended returns nothing.
+/// Sets the return value of the function, in addition to its exit code: at most 268,435,456 bytes (256
+/// MiB). The data is copied, and the last call counts. The agent has the value when all workers have
+/// succeeded. The value is transferred completely or not at all: if it is too long, or the system has no
+/// memory for it, the worker fails with exit code 102, and the message of its `rdzv_worker_failure` has the
+/// reason. A worker that dies before it has ended returns nothing.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_worker_call_return(
     call: *mut rdzv_worker_call,
@@ -77,7 +78,7 @@ pub unsafe extern "C" fn rdzv_worker_call_return(
     data_len: usize,
 ) {
     guard::quiet((), || {
-        // SAFETY: NULL, or the call that is under way; and as many bytes as are said.
+        // SAFETY: NULL, or the call in progress; `data` has `len` bytes.
         if let (Some(call), Ok(data)) = unsafe { (call.as_mut(), bytes(data, data_len, "data")) } {
             call.returned = data.to_vec();
         }

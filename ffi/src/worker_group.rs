@@ -1,4 +1,4 @@
-//! The workers of an agent at one moment.
+//! Snapshots of the workers of an agent.
 
 use crate::argument::{invalid, reference};
 use crate::buffer::borrowed;
@@ -11,75 +11,75 @@ use std::ffi::{CStr, c_char};
 use std::ptr::null;
 use std::sync::Arc;
 
-/// The agent has lost sight of its workers.
+/// The agent does not know the state of its workers.
 pub const RDZV_WORKERS_UNKNOWN: i32 = 0;
-/// They are not started.
+/// The workers have not been started.
 pub const RDZV_WORKERS_INIT: i32 = 1;
-/// They run.
+/// All workers run.
 pub const RDZV_WORKERS_HEALTHY: i32 = 2;
-/// They run, and at least one does not get on.
+/// All workers run, and at least one makes no progress.
 pub const RDZV_WORKERS_UNHEALTHY: i32 = 3;
-/// The agent stopped them.
+/// The agent stopped the workers.
 pub const RDZV_WORKERS_STOPPED: i32 = 4;
-/// All ended well.
+/// All workers succeeded.
 pub const RDZV_WORKERS_SUCCEEDED: i32 = 5;
-/// At least one did not.
+/// At least one worker failed.
 pub const RDZV_WORKERS_FAILED: i32 = 6;
 
-/// The workers of an agent at one moment: what is read never changes. Any thread may read it.
+/// Snapshot of the workers of an agent. It is immutable; any thread may read it.
 #[derive(Debug)]
 pub struct rdzv_worker_group {
     pub(crate) group: Arc<WorkerGroup>,
 }
 
-/// What the workers of a group have in common.
+/// Properties that the workers of a group have in common.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct rdzv_worker_group_info {
-    /// Set it to `sizeof(rdzv_worker_group_info)` before the call; afterwards it tells how many bytes were
-    /// filled.
+    /// Set to `sizeof(rdzv_worker_group_info)` before the call. The library sets it to the number of bytes
+    /// it filled.
     pub struct_size: u32,
-    /// One of `RDZV_WORKERS_UNKNOWN` and so on.
+    /// One of the `RDZV_WORKERS_` constants.
     pub state: i32,
-    /// The agent's rank among the agents; -1 while there is no round.
+    /// Rank of the agent among the agents; -1 while there is no round.
     pub group_rank: i64,
-    /// How many agents there are.
+    /// Number of agents.
     pub group_world_size: i64,
-    /// The round's number; -1 without one.
+    /// Number of the round; -1 if there is none.
     pub round: i64,
-    /// How often the group was started before this time, for whatever reason.
+    /// Number of earlier starts of the group, for any reason.
     pub attempt: u64,
-    /// How often it was started anew because its own workers failed.
+    /// Number of restarts because the group's own workers failed.
     pub restart_count: u32,
-    /// How many workers there are; 0 until their ranks are known.
+    /// Number of workers; 0 until their ranks are known.
     pub worker_count: u32,
 }
 
 const INFO_FIRST_SIZE: usize = 48;
 
-/// One worker.
+/// State of one worker.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct rdzv_worker {
-    /// Set it to `sizeof(rdzv_worker)` before the call; afterwards it tells how many bytes were filled.
+    /// Set to `sizeof(rdzv_worker)` before the call. The library sets it to the number of bytes it filled.
     pub struct_size: u32,
-    /// Its number on this agent.
+    /// Rank among the workers of this agent.
     pub local_rank: u32,
-    /// Its number in the job.
+    /// Rank among the workers of the job.
     pub global_rank: u64,
-    /// Its number among the workers of its role.
+    /// Rank among the workers of its role.
     pub role_rank: u64,
-    /// The workers of the job.
+    /// Number of workers of the job.
     pub world_size: u64,
-    /// The workers of its role.
+    /// Number of workers of its role.
     pub role_world_size: u64,
-    /// Its process; 0 until it is started.
+    /// Process id; 0 until the worker is started.
     pub pid: u32,
-    /// Whether it has ended, 1 or 0.
+    /// 1 if the worker has exited, else 0.
     pub has_exited: i32,
-    /// Its exit code, if it has; minus the number of the signal that ended it.
+    /// Exit code, if the worker has exited; minus the signal number if a signal ended it.
     pub exit_code: i32,
-    /// Not used; 0.
+    /// Reserved; 0.
     pub reserved: u32,
 }
 
@@ -93,14 +93,14 @@ fn signed(number: Option<u64>) -> i64 {
     number.map_or(-1, |number| i64::try_from(number).unwrap_or(i64::MAX))
 }
 
-/// Frees a group. NULL is ignored.
+/// Frees a snapshot. NULL is ignored.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_worker_group_free(group: *mut rdzv_worker_group) {
     // SAFETY: NULL or valid, as the header requires.
     unsafe { guard::free(group) };
 }
 
-/// Fills `*info`, of which `struct_size` must be set.
+/// Fills `*info`, whose `struct_size` the caller has set.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_worker_group_get_info(
     group: *const rdzv_worker_group,
@@ -129,9 +129,9 @@ pub unsafe extern "C" fn rdzv_worker_group_get_info(
     }
 }
 
-/// Fills `*worker`, of which `struct_size` must be set, with the worker of that local rank.
+/// Fills `*worker`, whose `struct_size` the caller has set, with the worker of this local rank.
 ///
-/// Errors: `RDZV_INVALID_ARGUMENT` when there is none.
+/// Errors: `RDZV_INVALID_ARGUMENT` if there is none.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_worker_group_worker(
     group: *const rdzv_worker_group,
@@ -166,8 +166,8 @@ pub unsafe extern "C" fn rdzv_worker_group_worker(
     }
 }
 
-/// What the workers do, its length in `*len` unless `len` is NULL. The string is not NUL-terminated and is
-/// valid as long as the group. NULL for NULL.
+/// Returns the role of the workers and writes its length to `*len` unless `len` is NULL. The string is not
+/// NUL-terminated and is valid as long as the group. Returns NULL for NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_worker_group_role(
     group: *const rdzv_worker_group,
@@ -177,7 +177,8 @@ pub unsafe extern "C" fn rdzv_worker_group_role(
     unsafe { guard::read(group, null(), |of| borrowed(of.group.role.as_bytes(), len)) }
 }
 
-/// The name of a state, such as `HEALTHY`; `UNKNOWN` for any other number. Never NULL; static.
+/// Returns the name of a state, for example `HEALTHY`; `UNKNOWN` for any other number. Never NULL; the
+/// string is static.
 #[unsafe(no_mangle)]
 pub extern "C" fn rdzv_worker_state_name(state: i32) -> *const c_char {
     guard::quiet(c"UNKNOWN".as_ptr(), || {
@@ -205,7 +206,7 @@ mod tests {
         ];
         for (index, (number, state)) in numbers.into_iter().zip(WorkerState::ALL).enumerate() {
             assert_eq!(usize::try_from(number), Ok(index));
-            // SAFETY: the names are static.
+            // SAFETY: the names are static strings.
             let name = unsafe { CStr::from_ptr(rdzv_worker_state_name(number)) };
             assert_eq!(name.to_str(), Ok(state.name()));
         }
