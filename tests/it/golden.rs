@@ -61,7 +61,7 @@ pub(crate) trait World {
     fn send(&mut self, conn: usize, bytes: &[u8]);
     fn receive(&mut self, conn: usize, bytes: usize) -> Vec<u8>;
     /// All that comes until the server closes the connection, as it must.
-    fn last_words(&mut self, conn: usize) -> Vec<u8>;
+    fn receive_all(&mut self, conn: usize) -> Vec<u8>;
 
     /// Sends a PING; its echo must be the next that comes.
     fn is_quiet(&mut self, conn: usize, name: &str) {
@@ -147,7 +147,7 @@ impl World for Machine {
         got.drain(..bytes).collect()
     }
 
-    fn last_words(&mut self, conn: usize) -> Vec<u8> {
+    fn receive_all(&mut self, conn: usize) -> Vec<u8> {
         let (id, got) = &mut self.conns[conn];
         got.extend(self.rig.take(*id));
         assert!(!self.rig.is_open(*id), "the server did not close");
@@ -183,7 +183,7 @@ impl World for Sockets {
         self.clients[conn].receive(bytes)
     }
 
-    fn last_words(&mut self, conn: usize) -> Vec<u8> {
+    fn receive_all(&mut self, conn: usize) -> Vec<u8> {
         self.clients[conn].rest()
     }
 }
@@ -289,7 +289,7 @@ pub(crate) fn replay_all<W: World>(new: impl Fn() -> W) -> usize {
                 world.send(conn, &trace.setup);
                 world.is_quiet(conn, &trace.name);
                 world.send(conn, &trace.request);
-                assert_eq!(world.last_words(conn), trace.response, "{}", trace.name);
+                assert_eq!(world.receive_all(conn), trace.response, "{}", trace.name);
                 world.is_quiet(other, &trace.name);
             }
             "multi" => replay_with_another(&mut world, trace),
@@ -298,7 +298,7 @@ pub(crate) fn replay_all<W: World>(new: impl Fn() -> W) -> usize {
             "unvalidated" => {
                 let conn = world.connect();
                 world.send(conn, &trace.request);
-                assert_eq!(world.last_words(conn), trace.response, "{}", trace.name);
+                assert_eq!(world.receive_all(conn), trace.response, "{}", trace.name);
             }
             other => panic!("{}: group {other} is new", trace.name),
         }

@@ -2,7 +2,9 @@
 
 use crate::golden::{World, replay_all};
 use rendezvous_tests::frames;
-use rendezvous_tests::sim::{Failure, Kind, Options, Report, Sabotage, Sights, Voice, replay::Replay, run};
+use rendezvous_tests::sim::{
+    AgentCounts, Failure, Kind, Options, Report, Sabotage, Verbosity, replay::Replay, run,
+};
 
 /// Seeds of a normal run; `SIM_SEEDS` in the environment sets another number.
 const SEEDS: u64 = 200;
@@ -12,8 +14,10 @@ const ELASTIC_SEEDS: u64 = 1000;
 /// The same for worlds of agents.
 const AGENTS_SEEDS: u64 = 3000;
 
-const AGENTS: Options = Options { world: Kind::Agents, sabotage: Sabotage::None, voice: Voice::Quiet };
-const ELASTIC: Options = Options { world: Kind::Elastic, sabotage: Sabotage::None, voice: Voice::Quiet };
+const AGENTS: Options =
+    Options { world: Kind::Agents, sabotage: Sabotage::None, verbosity: Verbosity::Quiet };
+const ELASTIC: Options =
+    Options { world: Kind::Elastic, sabotage: Sabotage::None, verbosity: Verbosity::Quiet };
 
 #[expect(clippy::disallowed_methods, reason = "who runs the tests decides how long they take")]
 fn seeds(plain: u64) -> u64 {
@@ -40,11 +44,14 @@ fn every_seed_keeps_every_promise() {
         reports.iter().filter_map(|report| report.as_ref().err()).map(Failure::to_string).collect();
     assert!(failures.is_empty(), "{} seeds failed\n{}", failures.len(), failures.join("\n\n"));
     let reports: Vec<&Report> = reports.iter().flatten().collect();
-    let (deeds, answered) = reports
-        .iter()
-        .fold((0, 0), |(deeds, answered), report| (deeds + report.deeds, answered + report.answered));
+    let (operations, answered) = reports.iter().fold((0, 0), |(operations, answered), report| {
+        (operations + report.operations, answered + report.answered)
+    });
     // The storm causes failures, but leaves enough answers to check.
-    assert!(answered * 100 > deeds * 70 && answered * 100 < deeds * 99, "{answered} of {deeds} answered");
+    assert!(
+        answered * 100 > operations * 70 && answered * 100 < operations * 99,
+        "{answered} of {operations} answered"
+    );
     let undecided: usize = reports.iter().map(|report| report.undecided).sum();
     assert!(undecided <= 1 + reports.len() / 50, "{undecided} histories were not decided");
 }
@@ -78,9 +85,10 @@ fn every_seed_of_agents_keeps_every_promise() {
         reports.iter().filter_map(|report| report.as_ref().err()).map(Failure::to_string).collect();
     assert!(failures.is_empty(), "{} seeds failed\n{}", failures.len(), failures.join("\n\n"));
     let reports: Vec<&Report> = reports.iter().flatten().collect();
-    let sights = reports.iter().fold(Sights::default(), |sum, report| sum.and(&report.sights));
+    let agent_counts =
+        reports.iter().fold(AgentCounts::default(), |sum, report| sum.and(&report.agent_counts));
     // Each of these must happen, or the test proves nothing.
-    for (what, count) in sights.all() {
+    for (what, count) in agent_counts.all() {
         assert!(count * 1000 >= reports.len() as u64, "{what}: {count} in {} runs", reports.len());
     }
 }
@@ -185,8 +193,8 @@ impl World for Replay {
         Self::receive(self, conn, bytes)
     }
 
-    fn last_words(&mut self, conn: usize) -> Vec<u8> {
-        Self::last_words(self, conn)
+    fn receive_all(&mut self, conn: usize) -> Vec<u8> {
+        Self::receive_all(self, conn)
     }
 }
 

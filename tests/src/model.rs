@@ -1,6 +1,5 @@
 //! Model of the store, written as plainly as possible: no table of slots, no chains, and no code shared with the
-//! engine. Fuzz
-//! targets compare the engine and the server with it.
+//! engine. Fuzz targets compare the engine and the server with it.
 
 use rendezvous_core::ids::ConnId;
 use rendezvous_core::limits::{EngineLimits, ITEM_COST_BYTES, KEY_COST_BYTES};

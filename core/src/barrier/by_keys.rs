@@ -37,8 +37,7 @@ pub struct UnexpectedOutcome {
 }
 
 /// Arrival at a barrier. The caller makes the calls of [`KeyBarrier::next_call`] and reports each outcome, until there
-/// are
-/// none left.
+/// are none left.
 #[derive(Clone, Copy, Debug)]
 pub struct KeyBarrier {
     world_size: i64,
@@ -48,8 +47,7 @@ pub struct KeyBarrier {
 
 impl KeyBarrier {
     /// Creates an arrival at a barrier of `world_size`. With [`WaitMode::Once`] it counts, and checks once whether all
-    /// have
-    /// arrived.
+    /// have arrived.
     #[must_use]
     pub const fn new(world_size: i64, wait_mode: WaitMode) -> Self {
         Self { world_size, wait_mode, state: KeyBarrierState::Arriving }

@@ -412,8 +412,7 @@ impl Barriers {
     }
 
     /// Answers a late arrival with the end of its generation. A participant that knows of a failed generation may begin
-    /// the
-    /// next one.
+    /// the next one.
     fn report_end(&mut self, id: BarrierId, generation: u64, arrive: &Arrive<'_>, is_as_before: bool) {
         let barrier = &mut self.barriers[id];
         let Some(end) = barrier.end(generation).cloned() else { return };

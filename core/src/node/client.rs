@@ -36,14 +36,11 @@ pub enum Age {
 }
 
 /// Decides what happens to a call whose connection ended. `mode` is the mode in which the call began, `retries` the
-/// number
-/// of times it was repeated in that mode.
+/// number of times it was repeated in that mode.
 ///
 /// A call without an effect is repeated once: one of which no byte was sent, or one that only reads and has no part of
-/// an
-/// answer yet. If a new connection ends under a get, the peer may be one that closes connections which ask for a
-/// missing
-/// key. The get is then repeated in the slower mode that works with every peer.
+/// an answer yet. If a new connection ends under a get, the peer may be one that closes connections which ask for a
+/// missing key. The get is then repeated in the slower mode that works with every peer.
 #[must_use]
 pub const fn after_loss(
     operation: Operation,

@@ -4,10 +4,8 @@
 //! submission.
 //! A call that may block takes an idle connection, or a new one while there are fewer than
 //! [`crate::limits::ClientLimits::connections_max`]; otherwise it waits in a queue. Blocking calls leave one connection
-//! to
-//! the other calls, because they may wait for the effect of one of those. Calls on different connections have no order:
-//! a
-//! caller that needs one waits until the first call completes.
+//! to the other calls, because they may wait for the effect of one of those. Calls on different connections have no
+//! order: a caller that needs one waits until the first call completes.
 //!
 //! When a further connection cannot be established, the calls that needed it fail at once with the reason. The client
 //! does not try twice in a row.
@@ -217,8 +215,7 @@ pub struct MultiClient {
 
 impl MultiClient {
     /// Creates a client without connections. The first call opens one. `seed` randomizes retry delays and the numbers
-    /// that
-    /// PINGs carry.
+    /// that PINGs carry.
     #[must_use]
     pub fn new(options: MultiClientOptions, seed: u64) -> Self {
         Self {

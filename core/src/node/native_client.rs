@@ -58,8 +58,7 @@ pub struct NativeOptions {
     pub limits: FrameLimits,
     /// Time after its deadline at which a call is given up while the server sends heartbeats. The server enforces the
     /// deadline too, and its answer, which names the missing participants, needs time to arrive. With a silent server,
-    /// the
-    /// deadline itself counts.
+    /// the deadline itself counts.
     pub answer_slack: Duration,
     /// Kind of caller that polls the client.
     pub poller: Poller,
@@ -108,8 +107,7 @@ pub struct NativeClient<const PENDING: usize> {
 
 impl<const PENDING: usize> NativeClient<PENDING> {
     /// Creates a client that starts connecting at `now`. The first output is [`Output::Resolve`]. `seed` randomizes the
-    /// retry
-    /// delays.
+    /// retry delays.
     #[must_use]
     pub fn new(now: Instant, options: NativeOptions, seed: u64) -> Self {
         let deadline = now + options.connect_timeout;
@@ -204,8 +202,7 @@ impl<const PENDING: usize> NativeClient<PENDING> {
     }
 
     /// Ends a watch that the server has confirmed: the client notifies the server, now or as soon as it has a
-    /// connection
-    /// again. At most a quarter of the capacity serves this, so that it never keeps calls out.
+    /// connection again. At most a quarter of the capacity serves this, so that it never keeps calls out.
     ///
     /// # Errors
     /// The client has no capacity for it at the moment; or the client has ended, and the watch with it.
@@ -224,9 +221,8 @@ impl<const PENDING: usize> NativeClient<PENDING> {
     const FULL: BeginError = BeginError::Limit(LimitError::Operations { count: PENDING as u64 });
 
     /// Records that the caller continues after waiting for [`NativeClient::poll_timeout`] or for an event. To be called
-    /// before
-    /// the event is handled. If the call is much too late, the process was not running. All deadlines move by that
-    /// time.
+    /// before the event is handled. If the call is much too late, the process was not running. All deadlines move by
+    /// that time.
     pub fn wake(&mut self, now: Instant) {
         let mut detector = self.pause_detector;
         let span = detector.on_call(now, || self.poll_timeout());
@@ -306,8 +302,7 @@ impl<const PENDING: usize> NativeClient<PENDING> {
     }
 
     /// Returns the next call that failed without an answer: it timed out, or the client has ended. To be called until
-    /// it
-    /// returns `None`.
+    /// it returns `None`.
     pub fn next_failed(&mut self, now: Instant) -> Option<Failed> {
         if let Some(ending) = self.ending {
             self.pending.retain(|call| call.awaited == Awaited::Yes);
@@ -564,10 +559,8 @@ impl<const PENDING: usize> NativeClient<PENDING> {
     }
 
     /// Drops requests that the caller gave up and that the server did not receive, but keeps a cancellation of a
-    /// request
-    /// that it did receive. The participant has to know before the next frame is parsed: a join of which the server
-    /// knows
-    /// nothing leaves the node's part as it was.
+    /// request that it did receive. The participant has to know before the next frame is parsed: a join of which the
+    /// server knows nothing leaves the node's part as it was.
     fn withdraw_unwanted(&mut self, request_last: u64) {
         let Self { pending, session, participant, .. } = self;
         pending.retain(|call| {
@@ -598,8 +591,7 @@ impl<const PENDING: usize> NativeClient<PENDING> {
     }
 
     /// Begins to leave a round whose join had been given up, once the session has capacity, unless the round and its
-    /// slot
-    /// have ended by then. Returns the id of the new request.
+    /// slot have ended by then. Returns the id of the new request.
     fn leave_of_unwanted_round(&mut self, now: Instant) -> Option<u64> {
         self.leave_due &= !planted::has(Bug::KeptSlot);
         if !self.owes_leave() || self.session.state() != ClientState::Live {
@@ -706,8 +698,7 @@ impl<const PENDING: usize> NativeClient<PENDING> {
     }
 
     /// Handles the end of a connection before WELCOME. A request that was sent with HELLO and only reads is sent again
-    /// on the
-    /// next connection. If BYE was sent with HELLO, the client has ended.
+    /// on the next connection. If BYE was sent with HELLO, the client has ended.
     fn greeting_lost(&mut self, cause: Cause) {
         self.opening = None;
         // A session that was never opened cannot be lost, and one that was open is resumed.

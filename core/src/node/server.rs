@@ -1,8 +1,7 @@
 //! The server in one machine: connections, the store, and their deadlines.
 //!
 //! The caller feeds it with [`Server::handle`], drains [`Server::poll_output`], and sleeps until
-//! [`Server::poll_timeout`]
-//! or the next event. The driver and the simulator run this same type.
+//! [`Server::poll_timeout`] or the next event. The driver and the simulator run this same type.
 
 mod conns;
 mod deadlines;
@@ -472,8 +471,7 @@ impl Server {
     }
 
     /// Stops reading from a connection and closes it once its answers have been sent. Its waits end now: an item of a
-    /// queue
-    /// must not go to a client that can no longer fetch it.
+    /// queue must not go to a client that can no longer fetch it.
     fn close_when_sent(&mut self, id: ConnId, reason: CloseReason) {
         self.engine.forget_waits(id);
         let (Some(conn), pool) = self.conns.parts(id) else { return };

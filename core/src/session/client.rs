@@ -1,7 +1,6 @@
 //! Client side of a session: it gives requests their ids and decides which to send again after a reconnect, what to
 //! acknowledge, and when a heartbeat is due. It stores no bytes and needs no allocator: the caller can write each
-//! pending
-//! request again.
+//! pending request again.
 //!
 //! On each connection the caller sends [`ClientSession::hello`] and passes received frames to
 //! [`ClientSession::receive`].
@@ -16,8 +15,7 @@ use heapless::Vec;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SessionOptions {
     /// Time that the session outlives its connection, in milliseconds. With 0, requests are sent together with HELLO
-    /// and the
-    /// session is never resumed.
+    /// and the session is never resumed.
     pub grace_ms: u32,
     /// Heartbeat interval in milliseconds; 0 for the server's default.
     pub heartbeat_ms: u32,
@@ -212,8 +210,7 @@ impl<const PENDING: usize> ClientSession<PENDING> {
     /// Returns the request to write next; `None` if there is none, or it must not be sent yet.
     ///
     /// A session that can be resumed sends no request before its first WELCOME: without the token the client could not
-    /// find
-    /// out whether the request had its effect.
+    /// find out whether the request had its effect.
     #[must_use]
     pub fn next_to_send(&self) -> Option<u64> {
         let ready = match self.state {
@@ -226,8 +223,7 @@ impl<const PENDING: usize> ClientSession<PENDING> {
     }
 
     /// Returns the label of the request that [`Self::next_to_send`] returned, which counts as written; or, for id 0, of
-    /// a frame
-    /// that is not a request.
+    /// a frame that is not a request.
     pub fn label(&mut self, now: Instant, id: u64) -> Label {
         let flags = if id != 0 && id <= self.sent_ever { FLAG_RESENT } else { 0 };
         if id != 0 {
@@ -269,8 +265,7 @@ impl<const PENDING: usize> ClientSession<PENDING> {
     }
 
     /// Handles the end of the connection. Before the first WELCOME the session counts as new: the next connection opens
-    /// another
-    /// one, to which no request has been sent.
+    /// another one, to which no request has been sent.
     pub fn connection_ended(&mut self) -> Option<End> {
         let event = if self.options.grace_ms == 0 { ClientEvent::LostForGood } else { ClientEvent::Lost };
         self.step(event).ok()?;

@@ -2,8 +2,7 @@
 //! keeps frames for sending them again, and ends sessions that are silent or disconnected for too long.
 //!
 //! The caller feeds it with [`Sessions::handle`] and drains [`Sessions::poll_output`]. It asks [`Sessions::request`]
-//! about
-//! each request before executing it, and [`Sessions::answer`] and [`Sessions::push`] number and write each frame.
+//! about each request before executing it, and [`Sessions::answer`] and [`Sessions::push`] number and write each frame.
 
 mod event;
 mod small;
@@ -565,8 +564,7 @@ impl Sessions {
 
     /// Sets the next time at which the session is checked. Received frames do not move it: the check considers them. A
     /// session is checked once per heartbeat interval. If the server wakes up late for that, it detects that its
-    /// process was
-    /// not running before it takes the client for silent.
+    /// process was not running before it takes the client for silent.
     #[inline(never)]
     fn arm(&mut self, now: Instant, id: SessionId) {
         let Some(session) = self.sessions.get_mut(id) else { return };

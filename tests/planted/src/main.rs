@@ -1,7 +1,7 @@
 //! Runs the simulator over machines in which a bug is planted: it searches all bugs, or runs seeds with one of them.
 
 use rendezvous_core::planted::{Bug, MARK, plant};
-use rendezvous_tests::sim::{Failure, Kind, Options, Sabotage, Voice, command, run};
+use rendezvous_tests::sim::{Failure, Kind, Options, Sabotage, Verbosity, command, run};
 use std::process::ExitCode;
 
 const USAGE: &str = "\
@@ -37,7 +37,7 @@ const fn world(bug: Bug) -> Kind {
 }
 
 const fn options(world: Kind) -> Options {
-    Options { world, sabotage: Sabotage::None, voice: Voice::Quiet }
+    Options { world, sabotage: Sabotage::None, verbosity: Verbosity::Quiet }
 }
 
 /// This many jobs take as long as one run of nodes.

@@ -1,8 +1,7 @@
 //! Job in which one failing worker makes all others fail: how often does the report name the first one?
 //!
 //! Eight workers are connected to each other. Rank 5 fails in one of five ways. Each of the others ends with an error
-//! as soon
-//! as its connection to rank 5 is closed. `benches/peers/README.md` has the command and the requirements.
+//! as soon as its connection to rank 5 is closed. `benches/peers/README.md` has the command and the requirements.
 #![allow(clippy::std_instead_of_core, clippy::std_instead_of_alloc, reason = "tests run where std is")]
 #![expect(clippy::disallowed_methods, reason = "a program may read its environment")]
 

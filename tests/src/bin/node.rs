@@ -1,6 +1,5 @@
 //! Node of a run, for the liveness tests: a process that can be killed, stopped and cut off. It uses the native
-//! protocol,
-//! prints each event as one line on stdout, and executes the commands on stdin.
+//! protocol, prints each event as one line on stdout, and executes the commands on stdin.
 #![allow(clippy::std_instead_of_core, clippy::std_instead_of_alloc, reason = "tests run where std is")]
 
 use rendezvous_core::driver::native_client::{NativeClient, NativeClientOptions, NativeError, NodeEvent};

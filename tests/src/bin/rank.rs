@@ -1,6 +1,5 @@
 //! Rank of a mixed job, for the interop tests: it joins Python ranks by URL or in a static rendezvous, takes part in
-//! one
-//! exchange and one barrier, and prints what it saw. It also prints how it parses URLs and endpoints.
+//! one exchange and one barrier, and prints what it saw. It also prints how it parses URLs and endpoints.
 #![allow(clippy::std_instead_of_core, clippy::std_instead_of_alloc, reason = "tests run where std is")]
 #![expect(clippy::disallowed_methods, reason = "a program may read its environment")]
 

@@ -1,6 +1,5 @@
 //! Worker of an RPC group, for tests that kill, stop and end it as a process. It prints each event as one line on
-//! stdout, and
-//! executes the commands on stdin.
+//! stdout, and executes the commands on stdin.
 #![allow(clippy::std_instead_of_core, clippy::std_instead_of_alloc, reason = "tests run where std is")]
 
 use rendezvous_core::driver::rendezvous::NodeStore;

@@ -5,8 +5,7 @@ use rendezvous_core::limits::FrameLimits;
 use rendezvous_core::wire::c10d::{Scan, Scanner, parse_frame};
 
 /// For any bytes, in any pieces: one result, no panic, never more bytes requested than the frame has, and a whole frame
-/// is
-/// encoded to the same bytes.
+/// is encoded to the same bytes.
 ///
 /// # Panics
 /// When that does not hold.

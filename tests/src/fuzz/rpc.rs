@@ -16,8 +16,7 @@ fn worker(name: &str, id: u16) -> WorkerInfo {
 }
 
 /// For any bytes: what is parsed as a card or a change is encoded to the same bytes. Both ends of a connection parse
-/// them
-/// in one piece as they do byte by byte, deliver no more than arrived, and hold nothing after the end.
+/// them in one piece as they do byte by byte, deliver no more than arrived, and hold nothing after the end.
 ///
 /// # Panics
 /// When that does not hold.

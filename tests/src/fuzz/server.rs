@@ -23,9 +23,7 @@ const DEADLINES_LEFT_MAX: usize = 10_000;
 pub fn server(bytes: &[u8]) {
     let mut entropy = Entropy::new(bytes);
     // With a low limit requests wait while answers are unread, and then find another state of the store. Only the
-    // counts
-    // are checked then.
-    // only the books are checked.
+    // counts are checked then. only the books are checked.
     let unsent_bytes_high = entropy.choose(&[1 << 20, 1 << 20, 50]);
     let limits = ServerLimits { unsent_bytes_high, ..ServerLimits::default() };
     let mut world = World {

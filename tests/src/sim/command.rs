@@ -1,6 +1,6 @@
 //! Command line of the simulator: it runs one seed, with a trace if requested, or many.
 
-use super::{Kind, Options, Report, Sabotage, Sights, Voice, run};
+use super::{AgentCounts, Kind, Options, Report, Sabotage, Verbosity, run};
 use std::process::ExitCode;
 
 const USAGE: &str = "\
@@ -38,16 +38,16 @@ struct Command {
     seeds: Seeds,
     worlds: Vec<Kind>,
     sabotage: Sabotage,
-    voice: Voice,
+    verbosity: Verbosity,
 }
 
 impl Command {
     fn read(mut arguments: impl Iterator<Item = String>) -> Option<Self> {
         let (mut seed, mut from, mut count, mut sabotage) = (None, None, None, Sabotage::None);
-        let (mut world, mut voice) = (None, Voice::Quiet);
+        let (mut world, mut verbosity) = (None, Verbosity::Quiet);
         while let Some(name) = arguments.next() {
             if name == "--trace" {
-                voice = Voice::Loud;
+                verbosity = Verbosity::Loud;
                 continue;
             }
             let value = arguments.next()?;
@@ -74,11 +74,11 @@ impl Command {
                 && (sabotage == Sabotage::None || kind.sabotages().contains(&sabotage))
         };
         let worlds: Vec<Kind> = Kind::ALL.into_iter().filter(fits).collect();
-        (!worlds.is_empty()).then_some(Self { seeds, worlds, sabotage, voice })
+        (!worlds.is_empty()).then_some(Self { seeds, worlds, sabotage, verbosity })
     }
 
     const fn options(&self, world: Kind) -> Options {
-        Options { world, sabotage: self.sabotage, voice: self.voice }
+        Options { world, sabotage: self.sabotage, verbosity: self.verbosity }
     }
 }
 
@@ -87,7 +87,7 @@ fn one(seed: u64, options: Options) -> bool {
     match &played {
         Ok(report) => println!("{}: passed: {report:?}", options.world.name()),
         // The trace was printed already.
-        Err(failure) if options.voice == Voice::Loud => {
+        Err(failure) if options.verbosity == Verbosity::Loud => {
             eprintln!("{}: seed {seed}: {}", options.world.name(), failure.what);
         }
         Err(failure) => eprintln!("{failure}"),
@@ -111,7 +111,7 @@ fn many(from: u64, count: u64, options: Options) -> bool {
         "{}: {count} seeds, {failed} failed; {} events, {} operations, {} of them answered, {} s of virtual time, {} keys undecided",
         options.world.name(),
         sum(|report| report.events),
-        sum(|report| report.deeds as u64),
+        sum(|report| report.operations as u64),
         sum(|report| report.answered as u64),
         sum(|report| report.virtual_time.as_secs()),
         sum(|report| report.undecided as u64),
@@ -127,7 +127,8 @@ fn many(from: u64, count: u64, options: Options) -> bool {
         );
     }
     if options.world == Kind::Agents {
-        let all = reports.iter().fold(Sights::default(), |sum, report| sum.and(&report.sights)).all();
+        let all =
+            reports.iter().fold(AgentCounts::default(), |sum, report| sum.and(&report.agent_counts)).all();
         let reported: Vec<String> = all.iter().map(|(what, count)| format!("{count} {what}")).collect();
         println!("{}", reported.join(", "));
     }

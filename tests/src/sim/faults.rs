@@ -124,7 +124,7 @@ impl Sabotage {
 
     /// Returns the request that the saboteur sends to the store when a client begins this operation, and how much
     /// later.
-    pub(super) fn aside(
+    pub(super) fn saboteur_requests(
         self,
         sim_operation: &SimOperation,
         sim_rng: &mut SimRng,

@@ -4,7 +4,7 @@ use super::sim_operation::{End, SimOperation};
 
 /// Id of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct DeedId(usize);
+pub(super) struct OperationId(usize);
 
 /// One operation. Times are numbers that grow through the whole run.
 #[derive(Debug)]
@@ -24,21 +24,21 @@ pub(super) struct History {
 }
 
 impl History {
-    pub(super) fn begin(&mut self, actor: usize, sim_operation: SimOperation) -> DeedId {
+    pub(super) fn begin(&mut self, actor: usize, sim_operation: SimOperation) -> OperationId {
         self.moments += 1;
         self.records.push(Record { actor, sim_operation, began: self.moments, ended: None, epoch: None });
-        DeedId(self.records.len() - 1)
+        OperationId(self.records.len() - 1)
     }
 
     /// # Errors
     /// It had ended before.
-    pub(super) fn end(&mut self, id: DeedId, end: End, epoch: Option<u32>) -> Result<(), Wrong> {
+    pub(super) fn end(&mut self, id: OperationId, end: End, epoch: Option<u32>) -> Result<(), CheckError> {
         self.moments += 1;
         let record = &mut self.records[id.0];
         record.epoch = epoch;
         match record.ended.replace((self.moments, end)) {
             None => Ok(()),
-            Some((_, before)) => Err(Wrong(format!("{id} ended twice; before: {before}"))),
+            Some((_, before)) => Err(CheckError(format!("{id} ended twice; before: {before}"))),
         }
     }
 
@@ -46,12 +46,12 @@ impl History {
         &self.records
     }
 
-    pub(super) fn get(&self, id: DeedId) -> &Record {
+    pub(super) fn get(&self, id: OperationId) -> &Record {
         &self.records[id.0]
     }
 }
 
-impl core::fmt::Display for DeedId {
+impl core::fmt::Display for OperationId {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         write!(f, "#{}", self.0)
     }
@@ -59,4 +59,4 @@ impl core::fmt::Display for DeedId {
 
 /// Violation of a rule, with its description.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Wrong(pub(super) String);
+pub(super) struct CheckError(pub(super) String);

@@ -1,13 +1,12 @@
 //! Process of the server: it passes bytes between the network and the server machine, as the socket driver does. It can
-//! die
-//! and start again without data.
+//! die and start again without data.
 
 use super::elastic::{Clock, Cue};
 use super::faults::Sabotage;
-use super::history::Wrong;
+use super::history::CheckError;
 use super::network::{Notice, Read, Side, Stream};
 use super::sim_rng::SimRng;
-use super::world::{Happening, Stage};
+use super::world::{SimContext, WorldEvent};
 use crate::frames;
 use rendezvous_core::ids::ConnId;
 use rendezvous_core::limits::ServerLimits;
@@ -23,12 +22,12 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 enum Peer {
     Stream(Stream),
     /// The saboteur, which discards what it receives.
-    Ghost,
+    Saboteur,
 }
 
 /// Expected conduct of the clients.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Guests {
+pub(super) enum ClientConduct {
     /// They keep to the protocol, so the server must not find a violation.
     Polite,
     /// The same, but some write to rounds that have ended.
@@ -39,14 +38,14 @@ pub(super) enum Guests {
 
 pub(super) struct Host {
     sim_rng: SimRng,
-    guests: Guests,
+    conduct: ClientConduct,
     limits: ServerLimits,
     machine: Option<Server>,
     epoch: u32,
     places: Vec<Option<Peer>>,
     generations: Vec<u32>,
     conns: BTreeMap<Stream, ConnId>,
-    ghost: Option<ConnId>,
+    saboteur_conn: Option<ConnId>,
     due: Option<Instant>,
     frozen: bool,
     /// Notices that arrived while the process was frozen.
@@ -71,19 +70,24 @@ fn instance(sim_rng: &mut SimRng, epoch: u32) -> ServerInstance {
 }
 
 impl Host {
-    pub(super) fn new(mut sim_rng: SimRng, limits: ServerLimits, sabotage: Sabotage, guests: Guests) -> Self {
-        let clock = if guests == Guests::Late { Clock::any(&mut sim_rng) } else { Clock::WORLD };
+    pub(super) fn new(
+        mut sim_rng: SimRng,
+        limits: ServerLimits,
+        sabotage: Sabotage,
+        conduct: ClientConduct,
+    ) -> Self {
+        let clock = if conduct == ClientConduct::Late { Clock::any(&mut sim_rng) } else { Clock::WORLD };
         let machine = Some(Server::new(limits, instance(&mut sim_rng, 0)));
         Self {
             sim_rng,
-            guests,
+            conduct,
             limits,
             machine,
             epoch: 0,
             places: Vec::new(),
             generations: Vec::new(),
             conns: BTreeMap::new(),
-            ghost: None,
+            saboteur_conn: None,
             due: None,
             frozen: false,
             missed: Vec::new(),
@@ -106,36 +110,36 @@ impl Host {
     }
 
     /// Kills the process. Its connections are reset or end at random.
-    pub(super) fn die(&mut self, stage: &mut Stage) {
-        stage.note(format_args!("the server dies"));
-        stage.network.listening = false;
+    pub(super) fn kill(&mut self, context: &mut SimContext) {
+        context.note(format_args!("the server dies"));
+        context.network.listening = false;
         self.machine = None;
         self.frozen = false;
         for notice in core::mem::take(&mut self.missed) {
             if let Notice::Accept(stream) = notice {
-                stage.network.abort(stage.now, stream, Side::Server);
+                context.network.abort(context.now, stream, Side::Server);
             }
         }
         for (stream, _) in core::mem::take(&mut self.conns) {
             if self.sim_rng.percent(50) {
-                stage.network.abort(stage.now, stream, Side::Server);
+                context.network.abort(context.now, stream, Side::Server);
             } else {
-                stage.network.close(stage.now, stream, Side::Server);
+                context.network.close(context.now, stream, Side::Server);
             }
         }
         self.places.clear();
         self.generations.clear();
-        self.ghost = None;
+        self.saboteur_conn = None;
         self.sessions.clear();
         self.undying.clear();
     }
 
     /// Starts a new process.
-    pub(super) fn rise(&mut self, stage: &mut Stage) {
+    pub(super) fn restart(&mut self, context: &mut SimContext) {
         self.epoch += 1;
-        stage.note(format_args!("the server comes back, for its life {}", self.epoch));
-        stage.network.listening = true;
-        if self.guests == Guests::Late {
+        context.note(format_args!("the server comes back, for its life {}", self.epoch));
+        context.network.listening = true;
+        if self.conduct == ClientConduct::Late {
             self.clock = Clock::any(&mut self.sim_rng);
         }
         self.due = None;
@@ -149,18 +153,18 @@ impl Host {
     }
 
     /// Continues the process, which reads before it looks at the time.
-    pub(super) fn thaw(&mut self, stage: &mut Stage) -> Result<(), Wrong> {
+    pub(super) fn thaw(&mut self, context: &mut SimContext) -> Result<(), CheckError> {
         self.frozen = false;
         for notice in core::mem::take(&mut self.missed) {
-            self.noticed(stage, notice)?;
+            self.noticed(context, notice)?;
         }
-        self.tick(stage)
+        self.tick(context)
     }
 
-    pub(super) fn noticed(&mut self, stage: &mut Stage, notice: Notice) -> Result<(), Wrong> {
+    pub(super) fn noticed(&mut self, context: &mut SimContext, notice: Notice) -> Result<(), CheckError> {
         if let Notice::Accept(stream) = notice {
             // The kernel of this process has accepted the connection.
-            stage.network.set_epoch(stream, self.epoch);
+            context.network.set_epoch(stream, self.epoch);
         }
         if self.frozen {
             self.missed.push(notice);
@@ -170,14 +174,14 @@ impl Host {
             Notice::Accept(stream) => {
                 let conn = self.take_place(Peer::Stream(stream));
                 self.conns.insert(stream, conn);
-                stage.note(format_args!("server accepts {stream} as {conn:?}"));
-                self.feed(stage, Input::Accepted { conn, peer: ADDRESS })
+                context.note(format_args!("server accepts {stream} as {conn:?}"));
+                self.feed(context, Input::Accepted { conn, peer: ADDRESS })
             }
-            Notice::Readable(stream, _) => self.read(stage, stream),
+            Notice::Readable(stream, _) => self.read(context, stream),
             Notice::Writable(stream, _) => {
                 if let Some(&conn) = self.conns.get(&stream) {
-                    self.write(stage, conn, stream)?;
-                    self.drain(stage)?;
+                    self.write(context, conn, stream)?;
+                    self.drain(context)?;
                 }
                 Ok(())
             }
@@ -185,64 +189,68 @@ impl Host {
         }
     }
 
-    pub(super) fn tick(&mut self, stage: &mut Stage) -> Result<(), Wrong> {
-        if self.due.is_some_and(|due| due <= stage.now) {
+    pub(super) fn tick(&mut self, context: &mut SimContext) -> Result<(), CheckError> {
+        if self.due.is_some_and(|due| due <= context.now) {
             self.due = None;
         }
         if self.frozen {
             return Ok(());
         }
-        if self.next_due().is_some_and(|at| at <= stage.now) {
-            self.feed(stage, Input::Tick)?;
+        if self.next_due().is_some_and(|at| at <= context.now) {
+            self.feed(context, Input::Tick)?;
         }
-        self.enter_due(stage);
+        self.enter_due(context);
         Ok(())
     }
 
     /// Sends a request of the saboteur to the store.
-    pub(super) fn haunt(&mut self, stage: &mut Stage, frame: &[u8]) -> Result<(), Wrong> {
+    pub(super) fn send_as_saboteur(
+        &mut self,
+        context: &mut SimContext,
+        frame: &[u8],
+    ) -> Result<(), CheckError> {
         if self.machine.is_none() || self.frozen {
             return Ok(());
         }
-        let conn = match self.ghost {
+        let conn = match self.saboteur_conn {
             Some(conn) => conn,
             None => {
-                let conn = self.take_place(Peer::Ghost);
-                self.ghost = Some(conn);
-                self.feed(stage, Input::Accepted { conn, peer: ADDRESS })?;
-                self.feed(stage, Input::Received { conn, bytes: &frames::greeting() })?;
+                let conn = self.take_place(Peer::Saboteur);
+                self.saboteur_conn = Some(conn);
+                self.feed(context, Input::Accepted { conn, peer: ADDRESS })?;
+                self.feed(context, Input::Received { conn, bytes: &frames::greeting() })?;
                 conn
             }
         };
-        stage.note(format_args!("a ghost asks {:02x?}", &frame[..frame.len().min(40)]));
-        self.feed(stage, Input::Received { conn, bytes: frame })
+        context.note(format_args!("the saboteur asks {:02x?}", &frame[..frame.len().min(40)]));
+        self.feed(context, Input::Received { conn, bytes: frame })
     }
 
     /// Disconnects the saboteur, unless the fault is that it stays.
-    pub(super) fn lay_ghost(&mut self, stage: &mut Stage) -> Result<(), Wrong> {
-        match self.ghost {
+    pub(super) fn disconnect_saboteur(&mut self, context: &mut SimContext) -> Result<(), CheckError> {
+        match self.saboteur_conn {
             Some(conn) if self.sabotage != Sabotage::LeakedWait => {
-                self.feed(stage, Input::Lost { conn, os_error: 0 })
+                self.feed(context, Input::Lost { conn, os_error: 0 })
             }
             _ => Ok(()),
         }
     }
 
     /// Checks what must hold at all times.
-    pub(super) fn check(&self) -> Result<(), Wrong> {
+    pub(super) fn check(&self) -> Result<(), CheckError> {
         let Some(machine) = &self.machine else { return Ok(()) };
-        let here = self.conns.len() + usize::from(self.ghost.is_some());
+        let here = self.conns.len() + usize::from(self.saboteur_conn.is_some());
         let there = machine.stats().connections;
         if here == there {
             Ok(())
         } else {
-            Err(Wrong(format!("the server counts {there} connections, and there are {here}")))
+            Err(CheckError(format!("the server counts {there} connections, and there are {here}")))
         }
     }
 
     /// Checks what must hold when all clients have left, all keys are deleted and all deadlines are past.
-    pub(super) fn check_floor(&self) -> Result<(), Wrong> {
-        let Some(machine) = &self.machine else { return Err(Wrong("there is no server".to_owned())) };
+    pub(super) fn check_floor(&self) -> Result<(), CheckError> {
+        let Some(machine) = &self.machine else { return Err(CheckError("there is no server".to_owned())) };
         let (stats, footprint) = (machine.stats(), machine.engine().footprint());
         let floor = (
             stats.connections,
@@ -253,26 +261,26 @@ impl Host {
             footprint,
         );
         if floor != (0, 0, 0, 0, 0, 0) {
-            return Err(Wrong(format!(
+            return Err(CheckError(format!(
                 "the server does not return to its floor: {stats:?}, footprint {footprint}"
             )));
         }
         match machine.poll_timeout() {
             None => Ok(()),
-            Some(at) => Err(Wrong(format!("the idle server has a deadline at {at:?}"))),
+            Some(at) => Err(CheckError(format!("the idle server has a deadline at {at:?}"))),
         }
     }
 
     /// Checks what must hold when all clients have left; keys may remain.
-    pub(super) fn check_native_floor(&self) -> Result<(), Wrong> {
-        let Some(machine) = &self.machine else { return Err(Wrong("there is no server".to_owned())) };
+    pub(super) fn check_native_floor(&self) -> Result<(), CheckError> {
+        let Some(machine) = &self.machine else { return Err(CheckError("there is no server".to_owned())) };
         let stats = machine.stats();
         if (stats.connections, stats.sessions, stats.waiting, stats.buffered_bytes) != (0, 0, 0, 0) {
-            return Err(Wrong(format!("the server does not return to its floor: {stats:?}")));
+            return Err(CheckError(format!("the server does not return to its floor: {stats:?}")));
         }
         match machine.poll_timeout() {
             None => Ok(()),
-            Some(at) => Err(Wrong(format!("the idle server has a deadline at {at:?}"))),
+            Some(at) => Err(CheckError(format!("the idle server has a deadline at {at:?}"))),
         }
     }
 
@@ -286,78 +294,80 @@ impl Host {
         ConnId { index: u32::try_from(index).unwrap_or(u32::MAX), generation: self.generations[index] }
     }
 
-    fn feed(&mut self, stage: &mut Stage, input: Input<'_>) -> Result<(), Wrong> {
+    fn feed(&mut self, context: &mut SimContext, input: Input<'_>) -> Result<(), CheckError> {
         let Some(machine) = &mut self.machine else { return Ok(()) };
         machine
-            .handle(self.clock.shows(stage.now), input)
-            .map_err(|error| Wrong(format!("the server says {error}")))?;
-        self.drain(stage)
+            .handle(self.clock.shows(context.now), input)
+            .map_err(|error| CheckError(format!("the server says {error}")))?;
+        self.drain(context)
     }
 
-    fn read(&mut self, stage: &mut Stage, stream: Stream) -> Result<(), Wrong> {
+    fn read(&mut self, context: &mut SimContext, stream: Stream) -> Result<(), CheckError> {
         // One iteration has a budget. The rest is read in the next one.
         for _ in 0..1 + self.sim_rng.index(4) {
             let Some(&conn) = self.conns.get(&stream) else { return Ok(()) };
             if !self.machine.as_ref().is_some_and(|machine| machine.wants_read(conn)) {
                 return Ok(());
             }
-            match stage.network.read(stage.now, stream, Side::Server) {
+            match context.network.read(context.now, stream, Side::Server) {
                 Read::Nothing => return Ok(()),
-                Read::Bytes(bytes) => self.feed(stage, Input::Received { conn, bytes: &bytes })?,
-                Read::End | Read::Reset if self.hides_the_end_of(stage, conn) => return Ok(()),
-                Read::End => return self.feed(stage, Input::ReadClosed { conn }),
+                Read::Bytes(bytes) => self.feed(context, Input::Received { conn, bytes: &bytes })?,
+                Read::End | Read::Reset if self.hides_the_end_of(context, conn) => return Ok(()),
+                Read::End => return self.feed(context, Input::ReadClosed { conn }),
                 // 104 is ECONNRESET.
-                Read::Reset => return self.feed(stage, Input::Lost { conn, os_error: 104 }),
+                Read::Reset => return self.feed(context, Input::Lost { conn, os_error: 104 }),
             }
         }
-        stage.network.read_on(stage.now, stream, Side::Server);
+        context.network.read_on(context.now, stream, Side::Server);
         Ok(())
     }
 
     /// Ends a connection as if the kernel considered the peer dead.
-    pub(super) fn give_up(&mut self, stage: &mut Stage, stream: Stream) -> Result<(), Wrong> {
+    pub(super) fn give_up(&mut self, context: &mut SimContext, stream: Stream) -> Result<(), CheckError> {
         let Some(&conn) = self.conns.get(&stream).filter(|_| !self.frozen) else { return Ok(()) };
-        stage.network.abort(stage.now, stream, Side::Server);
+        context.network.abort(context.now, stream, Side::Server);
         // 110 is ETIMEDOUT.
-        self.feed(stage, Input::HostSilent { conn, os_error: 110 })
+        self.feed(context, Input::HostSilent { conn, os_error: 110 })
     }
 
     /// Returns whether the saboteur hides the end of a session's connection. It then sends heartbeats in its name.
-    fn hides_the_end_of(&mut self, stage: &mut Stage, conn: ConnId) -> bool {
+    fn hides_the_end_of(&mut self, context: &mut SimContext, conn: ConnId) -> bool {
         let may_hide = self.sabotage == Sabotage::UndyingSession && self.sessions.contains(&conn);
         if may_hide && !self.undying.contains(&conn) && self.sim_rng.percent(50) {
             self.undying.push(conn);
-            stage.agenda.enter(stage.now, Happening::Elastic(Cue::GhostBeat));
+            context.event_queue.schedule(context.now, WorldEvent::Elastic(Cue::SaboteurHeartbeat));
         }
         self.undying.contains(&conn)
     }
 
     /// Sends heartbeats on all connections whose end is hidden.
-    pub(super) fn beat(&mut self, stage: &mut Stage) -> Result<(), Wrong> {
+    pub(super) fn send_saboteur_heartbeats(&mut self, context: &mut SimContext) -> Result<(), CheckError> {
         let conns = &self.conns;
         self.undying.retain(|conn| conns.values().any(|here| here == conn));
         let speaking = if self.frozen { Vec::new() } else { self.undying.clone() };
         for conn in speaking {
-            self.feed(stage, Input::Received { conn, bytes: &frames::heartbeat() })?;
+            self.feed(context, Input::Received { conn, bytes: &frames::heartbeat() })?;
         }
         if !self.undying.is_empty() {
-            stage.agenda.enter(stage.now + GHOST_BEAT, Happening::Elastic(Cue::GhostBeat));
+            context
+                .event_queue
+                .schedule(context.now + SABOTEUR_HEARTBEAT, WorldEvent::Elastic(Cue::SaboteurHeartbeat));
         }
         Ok(())
     }
 
-    fn write(&mut self, stage: &mut Stage, conn: ConnId, stream: Stream) -> Result<(), Wrong> {
+    fn write(&mut self, context: &mut SimContext, conn: ConnId, stream: Stream) -> Result<(), CheckError> {
         let Some(machine) = &mut self.machine else { return Ok(()) };
         let unsent = machine.unsent(conn);
         if unsent.is_empty() {
             return Ok(());
         }
         let length = unsent.len();
-        let spoilt = spoilt(self.sabotage, &mut self.sim_rng, unsent);
+        let corrupted = corrupted(self.sabotage, &mut self.sim_rng, unsent);
         let written =
-            stage.network.write(stage.now, stream, Side::Server, spoilt.as_deref().unwrap_or(unsent));
+            context.network.write(context.now, stream, Side::Server, corrupted.as_deref().unwrap_or(unsent));
         let input = match written {
-            Ok(bytes) if spoilt.as_ref().is_some_and(|spoilt| spoilt.len() == bytes) => {
+            Ok(bytes) if corrupted.as_ref().is_some_and(|corrupted| corrupted.len() == bytes) => {
                 Input::Sent { conn, bytes: length }
             }
             Ok(bytes) => Input::Sent { conn, bytes: bytes.min(length) },
@@ -365,27 +375,27 @@ impl Host {
             Err(_) => Input::Lost { conn, os_error: 32 },
         };
         machine
-            .handle(self.clock.shows(stage.now), input)
-            .map_err(|error| Wrong(format!("the server says {error}")))?;
+            .handle(self.clock.shows(context.now), input)
+            .map_err(|error| CheckError(format!("the server says {error}")))?;
         if machine.wants_read(conn) {
             // The server stopped reading while its answers were unread. It continues from here.
-            stage.network.read_on(stage.now, stream, Side::Server);
+            context.network.read_on(context.now, stream, Side::Server);
         }
         Ok(())
     }
 
-    fn drain(&mut self, stage: &mut Stage) -> Result<(), Wrong> {
+    fn drain(&mut self, context: &mut SimContext) -> Result<(), CheckError> {
         while let Some(output) = self.machine.as_mut().and_then(Server::poll_output) {
             match output {
                 Output::Transmit { conn } => match self.places[conn.index as usize] {
                     Some(Peer::Stream(stream)) if self.conns.get(&stream) == Some(&conn) => {
-                        self.write(stage, conn, stream)?;
+                        self.write(context, conn, stream)?;
                     }
-                    Some(Peer::Ghost) => {
+                    Some(Peer::Saboteur) => {
                         let Some(machine) = &mut self.machine else { return Ok(()) };
                         let bytes = machine.unsent(conn).len();
-                        let sent = machine.handle(self.clock.shows(stage.now), Input::Sent { conn, bytes });
-                        sent.map_err(|error| Wrong(format!("the server says {error}")))?;
+                        let sent = machine.handle(self.clock.shows(context.now), Input::Sent { conn, bytes });
+                        sent.map_err(|error| CheckError(format!("the server says {error}")))?;
                     }
                     // It was closed after the server had something to send.
                     _ => {}
@@ -394,10 +404,10 @@ impl Host {
                     let slot = &mut self.places[conn.index as usize];
                     match slot.take() {
                         Some(Peer::Stream(stream)) if self.conns.remove(&stream) == Some(conn) => {
-                            stage.network.close(stage.now, stream, Side::Server);
+                            context.network.close(context.now, stream, Side::Server);
                         }
-                        Some(Peer::Ghost) => self.ghost = None,
-                        _ => return Err(Wrong(format!("the server closes {conn:?} a second time"))),
+                        Some(Peer::Saboteur) => self.saboteur_conn = None,
+                        _ => return Err(CheckError(format!("the server closes {conn:?} a second time"))),
                     }
                     self.generations[conn.index as usize] += 1;
                 }
@@ -405,21 +415,21 @@ impl Host {
                 Output::Event(
                     event @ (Event::SessionOpened { .. } | Event::SessionEnded { .. } | Event::Run { .. }),
                 ) => {
-                    stage.note(format_args!("server: {event}"));
+                    context.note(format_args!("server: {event}"));
                     if let Event::SessionOpened { conn, .. } = event {
                         self.sessions.push(conn);
                     }
                     self.notable.push(event);
                 }
                 Output::Event(Event::Closed { conn, reason, .. }) => {
-                    stage.note(format_args!("server closed {conn:?}: {reason}"));
-                    if !self.guests.may_bring(reason) {
-                        return Err(Wrong(format!("the server found fault with {conn:?}: {reason}")));
+                    context.note(format_args!("server closed {conn:?}: {reason}"));
+                    if !self.conduct.may_cause(reason) {
+                        return Err(CheckError(format!("the server found fault with {conn:?}: {reason}")));
                     }
                 }
             }
         }
-        self.enter_due(stage);
+        self.enter_due(context);
         Ok(())
     }
 
@@ -427,23 +437,23 @@ impl Host {
         self.clock.when(self.machine.as_ref()?.poll_timeout()?)
     }
 
-    fn enter_due(&mut self, stage: &mut Stage) {
+    fn enter_due(&mut self, context: &mut SimContext) {
         if let Some(next) = self.next_due()
             && self.due.is_none_or(|due| next < due)
         {
             self.due = Some(next);
-            stage.agenda.enter(next, Happening::HostDue);
+            context.event_queue.schedule(next, WorldEvent::HostDue);
         }
     }
 }
 
 /// Shorter than any heartbeat timeout.
-const GHOST_BEAT: Duration = Duration::from_millis(50);
+const SABOTEUR_HEARTBEAT: Duration = Duration::from_millis(50);
 const ADDRESS: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 4711);
 
-impl Guests {
+impl ClientConduct {
     /// Returns whether such clients may cause the server to end a connection for this reason.
-    const fn may_bring(self, reason: CloseReason) -> bool {
+    const fn may_cause(self, reason: CloseReason) -> bool {
         match reason {
             CloseReason::PeerClosed
             | CloseReason::Lost(_)
@@ -461,19 +471,19 @@ impl Guests {
 }
 
 /// Returns what the saboteur makes of bytes that the server sends, or `None` if it leaves them unchanged.
-fn spoilt(sabotage: Sabotage, sim_rng: &mut SimRng, bytes: &[u8]) -> Option<Vec<u8>> {
+fn corrupted(sabotage: Sabotage, sim_rng: &mut SimRng, bytes: &[u8]) -> Option<Vec<u8>> {
     let wanted = matches!(sabotage, Sabotage::DroppedByte | Sabotage::DoubledByte | Sabotage::FlippedBit);
     if !wanted || !sim_rng.percent(5) {
         return None;
     }
-    let mut spoilt = bytes.to_vec();
-    let at = sim_rng.index(spoilt.len());
+    let mut corrupted = bytes.to_vec();
+    let at = sim_rng.index(corrupted.len());
     match sabotage {
         Sabotage::DroppedByte => {
-            spoilt.remove(at);
+            corrupted.remove(at);
         }
-        Sabotage::DoubledByte => spoilt.insert(at, bytes[at]),
-        _ => spoilt[at] ^= 1 << sim_rng.index(8),
+        Sabotage::DoubledByte => corrupted.insert(at, bytes[at]),
+        _ => corrupted[at] ^= 1 << sim_rng.index(8),
     }
-    Some(spoilt)
+    Some(corrupted)
 }

@@ -1,13 +1,12 @@
 //! Linearizability of one object (Herlihy and Wing): is there an order of its operations, each at one time between its
 //! beginning and its end, in which every answer is correct? The search is that of Wing and Gong, without the states
-//! that
-//! were visited before, as Lowe describes it.
+//! that were visited before, as Lowe describes it.
 
 use std::collections::BTreeSet;
 
 /// Operation on an object, and its answer. A value is a list of pieces, each with a unique number.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Act {
+pub(super) enum Action {
     Write(Vec<u32>),
     Append(u32),
     /// `reported` is the answer, if there was one.
@@ -32,7 +31,7 @@ pub(super) enum Act {
 /// One operation. Without an end, it took effect at any time after its beginning, or never.
 #[derive(Clone, Debug)]
 pub(super) struct Operation {
-    pub(super) act: Act,
+    pub(super) action: Action,
     pub(super) began: u64,
     pub(super) ended: Option<u64>,
 }
@@ -41,10 +40,10 @@ pub(super) struct Operation {
 type State = Option<Vec<u32>>;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Judgement {
-    InOrder,
+pub(super) enum SearchResult {
+    Linearizable,
     /// There is no such order.
-    Broken,
+    NotLinearizable,
     /// The search was given up.
     Undecided,
 }
@@ -53,9 +52,9 @@ pub(super) enum Judgement {
 const STEPS_MAX: usize = 50_000;
 
 /// Searches for an order, beginning with an object without a value. The operations are sorted by their beginnings.
-pub(super) fn judge(operations: &[Operation]) -> Judgement {
+pub(super) fn search(operations: &[Operation]) -> SearchResult {
     if operations.len() > u128::BITS as usize {
-        return Judgement::Undecided;
+        return SearchResult::Undecided;
     }
     let answered = operations
         .iter()
@@ -69,7 +68,7 @@ pub(super) fn judge(operations: &[Operation]) -> Judgement {
         // Operations that only read and fit the present state are executed at once.
         let mut now = possible(operations, done);
         loop {
-            let looks = |slot: &usize| follow(&operations[*slot].act, &state).as_ref() == Some(&state);
+            let looks = |slot: &usize| follow(&operations[*slot].action, &state).as_ref() == Some(&state);
             let looked = places(now & answered).filter(looks).fold(0, |mask, slot| mask | 1_u128 << slot);
             if looked == 0 {
                 break;
@@ -78,19 +77,19 @@ pub(super) fn judge(operations: &[Operation]) -> Judgement {
             now = possible(operations, done);
         }
         if done & answered == answered {
-            return Judgement::InOrder;
+            return SearchResult::Linearizable;
         }
         if !seen.insert((done, state.clone())) {
             continue;
         }
         steps += 1;
         if steps > STEPS_MAX {
-            return Judgement::Undecided;
+            return SearchResult::Undecided;
         }
         // Operations that need not have happened are tried last.
         for wanted in [now & !answered, now & answered] {
             for slot in places(wanted) {
-                if let Some(next) = follow(&operations[slot].act, &state)
+                if let Some(next) = follow(&operations[slot].action, &state)
                     && (answered & (1 << slot) != 0 || next != state)
                 {
                     open.push((done | 1 << slot, next));
@@ -98,7 +97,7 @@ pub(super) fn judge(operations: &[Operation]) -> Judgement {
             }
         }
     }
-    Judgement::Broken
+    SearchResult::NotLinearizable
 }
 
 /// Returns the indices of the ones in a mask.
@@ -128,13 +127,13 @@ fn possible(operations: &[Operation], done: u128) -> u128 {
 }
 
 /// Returns the state after an operation; `None` if its answer does not fit.
-fn follow(act: &Act, state: &State) -> Option<State> {
+fn follow(action: &Action, state: &State) -> Option<State> {
     let fits = |fits: bool| fits.then(|| state.clone());
     let pieces = state.as_deref().unwrap_or_default();
-    match act {
-        Act::Write(value) => Some(Some(value.clone())),
-        Act::Append(chunk) | Act::Push(chunk) => Some(Some([pieces, &[*chunk]].concat())),
-        Act::CompareSet { expected, desired, reported } => {
+    match action {
+        Action::Write(value) => Some(Some(value.clone())),
+        Action::Append(chunk) | Action::Push(chunk) => Some(Some([pieces, &[*chunk]].concat())),
+        Action::CompareSet { expected, desired, reported } => {
             let (next, answer) = match state {
                 Some(value) if value == expected => (Some(desired.clone()), desired),
                 Some(value) => (state.clone(), value),
@@ -144,18 +143,18 @@ fn follow(act: &Act, state: &State) -> Option<State> {
             };
             reported.as_ref().is_none_or(|reported| reported == answer).then_some(next)
         }
-        Act::Delete(removed) => removed.is_none_or(|removed| removed == state.is_some()).then_some(None),
+        Action::Delete(removed) => removed.is_none_or(|removed| removed == state.is_some()).then_some(None),
         // The protocol cannot express a missing value. A client that gets an empty value sends a second request to find
         // out whether the key exists, and a DELETE may come between the two. Values that are read here are never empty.
-        Act::Read(value) => fits(pieces == value),
-        Act::Present => fits(state.is_some()),
-        Act::Absent => fits(state.is_none()),
-        Act::Pop(reported) => {
+        Action::Read(value) => fits(pieces == value),
+        Action::Present => fits(state.is_some()),
+        Action::Absent => fits(state.is_none()),
+        Action::Pop(reported) => {
             let front = pieces.first().copied();
             let rest = pieces.get(1..).filter(|rest| !rest.is_empty()).map(<[u32]>::to_vec);
             reported.is_none_or(|reported| reported == front).then_some(rest)
         }
-        Act::Length(length) => fits(pieces.len() == *length),
+        Action::Length(length) => fits(pieces.len() == *length),
     }
 }
 
@@ -163,67 +162,73 @@ fn follow(act: &Act, state: &State) -> Option<State> {
 mod tests {
     use super::*;
 
-    fn check(operations: &[(u64, Option<u64>, Act)], due: Judgement) {
+    fn check(operations: &[(u64, Option<u64>, Action)], due: SearchResult) {
         let operations: Vec<Operation> = operations
             .iter()
-            .map(|(began, ended, act)| Operation { act: act.clone(), began: *began, ended: *ended })
+            .map(|(began, ended, action)| Operation { action: action.clone(), began: *began, ended: *ended })
             .collect();
-        assert_eq!(judge(&operations), due, "{operations:?}");
+        assert_eq!(search(&operations), due, "{operations:?}");
     }
 
-    use Judgement::{Broken, InOrder};
+    use SearchResult::{Linearizable, NotLinearizable};
 
-    fn write(chunk: u32) -> Act {
-        Act::Write(vec![chunk])
+    fn write(chunk: u32) -> Action {
+        Action::Write(vec![chunk])
     }
 
-    fn read(chunk: u32) -> Act {
-        Act::Read(vec![chunk])
+    fn read(chunk: u32) -> Action {
+        Action::Read(vec![chunk])
     }
 
     #[test]
     fn a_read_sees_the_last_write_or_one_that_is_under_way() {
-        check(&[(1, Some(2), write(1)), (3, Some(4), read(1))], InOrder);
-        check(&[(1, Some(2), write(1)), (3, Some(4), read(2))], Broken);
-        check(&[(1, Some(2), write(1)), (3, Some(6), write(2)), (4, Some(5), read(1))], InOrder);
-        check(&[(1, Some(2), write(1)), (3, Some(6), write(2)), (4, Some(5), read(2))], InOrder);
-        check(&[(1, Some(2), write(1)), (3, Some(4), write(2)), (5, Some(6), read(1))], Broken);
+        check(&[(1, Some(2), write(1)), (3, Some(4), read(1))], Linearizable);
+        check(&[(1, Some(2), write(1)), (3, Some(4), read(2))], NotLinearizable);
+        check(&[(1, Some(2), write(1)), (3, Some(6), write(2)), (4, Some(5), read(1))], Linearizable);
+        check(&[(1, Some(2), write(1)), (3, Some(6), write(2)), (4, Some(5), read(2))], Linearizable);
+        check(&[(1, Some(2), write(1)), (3, Some(4), write(2)), (5, Some(6), read(1))], NotLinearizable);
     }
 
     #[test]
     fn two_readers_agree_on_the_order() {
         let writes = [(1, Some(9), write(1)), (2, Some(9), write(2))];
         let reads = |first, second| [(3, Some(4), read(first)), (5, Some(6), read(second))];
-        check(&[writes.clone(), reads(1, 2)].concat(), InOrder);
+        check(&[writes.clone(), reads(1, 2)].concat(), Linearizable);
         let third = [(7, Some(8), read(1))];
-        check(&[&writes[..], &reads(1, 2), &third].concat(), Broken);
+        check(&[&writes[..], &reads(1, 2), &third].concat(), NotLinearizable);
     }
 
     #[test]
     fn what_was_not_answered_may_have_happened_later_or_never() {
-        check(&[(1, None, write(1)), (2, Some(3), Act::Absent), (4, Some(5), read(1))], InOrder);
-        check(&[(1, None, write(1)), (2, Some(3), Act::Absent)], InOrder);
-        check(&[(1, None, write(1)), (2, Some(3), read(1)), (4, Some(5), Act::Absent)], Broken);
+        check(&[(1, None, write(1)), (2, Some(3), Action::Absent), (4, Some(5), read(1))], Linearizable);
+        check(&[(1, None, write(1)), (2, Some(3), Action::Absent)], Linearizable);
+        check(&[(1, None, write(1)), (2, Some(3), read(1)), (4, Some(5), Action::Absent)], NotLinearizable);
     }
 
     #[test]
     fn compare_set_stores_once() {
-        let set =
-            |reported| Act::CompareSet { expected: vec![], desired: vec![1], reported: Some(vec![reported]) };
-        let other =
-            |reported| Act::CompareSet { expected: vec![], desired: vec![2], reported: Some(vec![reported]) };
-        check(&[(1, Some(4), set(1)), (2, Some(3), other(1))], InOrder);
-        check(&[(1, Some(4), set(2)), (2, Some(3), other(1))], Broken);
+        let set = |reported| Action::CompareSet {
+            expected: vec![],
+            desired: vec![1],
+            reported: Some(vec![reported]),
+        };
+        let other = |reported| Action::CompareSet {
+            expected: vec![],
+            desired: vec![2],
+            reported: Some(vec![reported]),
+        };
+        check(&[(1, Some(4), set(1)), (2, Some(3), other(1))], Linearizable);
+        check(&[(1, Some(4), set(2)), (2, Some(3), other(1))], NotLinearizable);
     }
 
     #[test]
     fn a_queue_gives_each_item_once_and_in_order() {
-        let pushes = [(1, Some(2), Act::Push(1)), (3, Some(4), Act::Push(2))];
+        let pushes = [(1, Some(2), Action::Push(1)), (3, Some(4), Action::Push(2))];
         let pops =
-            |first, second| [(5, Some(6), Act::Pop(Some(first))), (7, Some(8), Act::Pop(Some(second)))];
-        check(&[pushes.clone(), pops(Some(1), Some(2))].concat(), InOrder);
-        check(&[pushes.clone(), pops(Some(2), Some(1))].concat(), Broken);
-        check(&[pushes.clone(), pops(Some(1), Some(1))].concat(), Broken);
-        check(&[pushes, pops(Some(1), None)].concat(), Broken);
+            |first, second| [(5, Some(6), Action::Pop(Some(first))), (7, Some(8), Action::Pop(Some(second)))];
+        check(&[pushes.clone(), pops(Some(1), Some(2))].concat(), Linearizable);
+        check(&[pushes.clone(), pops(Some(2), Some(1))].concat(), NotLinearizable);
+        check(&[pushes.clone(), pops(Some(1), Some(1))].concat(), NotLinearizable);
+        check(&[pushes, pops(Some(1), None)].concat(), NotLinearizable);
     }
 }

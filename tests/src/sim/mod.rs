@@ -1,19 +1,16 @@
 //! The simulator: one server machine and many client machines in one thread, on virtual time, over a network that
-//! delays,
-//! splits, holds back, cuts and resets. One seed decides everything.
+//! delays, splits, holds back, cuts and resets. One seed decides everything.
 //!
 //! A run has four phases. In the *storm* clients do anything while faults happen. When the storm is over and every
 //! operation has ended by its deadline, the *job* does what a training job does with its store, and each of its steps
-//! must
-//! succeed. Then one client *clears* the store, all clients *leave*, and the server must hold nothing. The oracle,
-//! which
-//! knows none of the machines, judges what all clients saw.
+//! must succeed. Then one client *clears* the store, all clients *leave*, and the server must hold nothing. The oracle,
+//! which knows none of the machines, judges what all clients saw.
 
-mod agenda;
 mod agents;
 mod client;
 pub mod command;
 mod elastic;
+mod event_queue;
 mod faults;
 mod half_closer;
 mod history;
@@ -28,9 +25,9 @@ mod sim_rng;
 mod trace;
 mod world;
 
-pub use agents::Sights;
+pub use agents::AgentCounts;
 pub use faults::Sabotage;
-pub use trace::Voice;
+pub use trace::Verbosity;
 
 use rendezvous_core::time::{Duration, Instant};
 use std::fmt;
@@ -55,12 +52,12 @@ pub struct Options {
     /// Fault to inject into the library.
     pub sabotage: Sabotage,
     /// Where the trace is written.
-    pub voice: Voice,
+    pub verbosity: Verbosity,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Self { world: Kind::Store, sabotage: Sabotage::None, voice: Voice::Quiet }
+        Self { world: Kind::Store, sabotage: Sabotage::None, verbosity: Verbosity::Quiet }
     }
 }
 
@@ -74,7 +71,7 @@ pub struct Report {
     /// Number of events.
     pub events: u64,
     /// Number of operations that clients began.
-    pub deeds: usize,
+    pub operations: usize,
     /// Number of them that were answered.
     pub answered: usize,
     /// Number of clients, without those that half-close.
@@ -94,7 +91,7 @@ pub struct Report {
     /// Number of writes that were refused because their round had ended.
     pub stale: u64,
     /// Counts of what happened to agents.
-    pub sights: Sights,
+    pub agent_counts: AgentCounts,
 }
 
 /// Result of a run that found an error.

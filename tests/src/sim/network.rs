@@ -1,12 +1,11 @@
 //! Network of streams. Sent bytes arrive in order, in pieces that the network chooses, later, or not at all.
 //!
 //! Each end has a window: the bytes that it may have in transit or unread at the other end. A reader is notified a
-//! moment
-//! after bytes arrive, so segments coalesce. A partition holds back everything of one client until it heals, as
+//! moment after bytes arrive, so segments coalesce. A partition holds back everything of one client until it heals, as
 //! retransmission would, in one direction or in both. A slow client has a higher latency for a while. A cut ends a
 //! connection with a reset, after a prefix of the bytes in transit.
 
-use super::agenda::Agenda;
+use super::event_queue::EventQueue;
 use super::sim_rng::SimRng;
 use rendezvous_core::time::{Duration, Instant};
 use std::collections::{BTreeMap, VecDeque};
@@ -155,7 +154,7 @@ impl Link {
 pub(super) struct Network {
     sim_rng: SimRng,
     network_model: NetworkModel,
-    agenda: Agenda<Event>,
+    event_queue: EventQueue<Event>,
     links: BTreeMap<Stream, Link>,
     /// For each client, until when the directions to it and from it are held back.
     partitioned_until: Vec<[Instant; 2]>,
@@ -169,7 +168,7 @@ impl Network {
         Self {
             sim_rng,
             network_model,
-            agenda: Agenda::new(),
+            event_queue: EventQueue::new(),
             links: BTreeMap::new(),
             partitioned_until: vec![[Instant::ORIGIN; 2]; clients],
             slow_until: vec![(Instant::ORIGIN, Duration::ZERO); clients],
@@ -179,7 +178,7 @@ impl Network {
     }
 
     pub(super) fn next_at(&self) -> Option<Instant> {
-        self.agenda.next_at()
+        self.event_queue.next_at()
     }
 
     /// Returns the number of connections that at least one end holds open.
@@ -222,7 +221,7 @@ impl Network {
         };
         self.links.insert(stream, Link { client, epoch: None, ends: [end(), end()] });
         let at = now + self.latency();
-        self.agenda.enter(at, Event::Knock(stream, route));
+        self.event_queue.schedule(at, Event::Knock(stream, route));
         stream
     }
 
@@ -270,7 +269,7 @@ impl Network {
         }
         let count = end.inbox.len().min(most);
         let bytes: Vec<u8> = end.inbox.drain(..count).collect();
-        self.agenda.enter(now + latency, Event::Opens(stream, side.other(), count));
+        self.event_queue.schedule(now + latency, Event::Opens(stream, side.other(), count));
         Read::Bytes(bytes)
     }
 
@@ -320,7 +319,7 @@ impl Network {
             }
             end.cut = true;
             let at = end.last_arrival.max(now) + latency;
-            self.agenda.enter(at, Event::Reset(stream, side));
+            self.event_queue.schedule(at, Event::Reset(stream, side));
         }
     }
 
@@ -357,11 +356,11 @@ impl Network {
 
     /// Processes the next event.
     pub(super) fn step(&mut self) -> Option<(Instant, Option<Notice>)> {
-        let (now, event) = self.agenda.pop()?;
-        Some((now, self.happen(now, event)))
+        let (now, event) = self.event_queue.pop()?;
+        Some((now, self.handle_event(now, event)))
     }
 
-    fn happen(&mut self, now: Instant, event: Event) -> Option<Notice> {
+    fn handle_event(&mut self, now: Instant, event: Event) -> Option<Notice> {
         let (stream, side) = match &event {
             Event::Knock(stream, _) => (*stream, Side::Server),
             Event::Answer(stream, _) => (*stream, Side::Client),
@@ -374,7 +373,7 @@ impl Network {
         let held = self.partitioned_until[link.client][side as usize].max(link.end(side).held_until);
         if held > now && !matches!(event, Event::Ready(..)) {
             // Events that are held together keep their order, since all are scheduled for the same time.
-            self.agenda.enter(held, event);
+            self.event_queue.schedule(held, event);
             return None;
         }
         match event {
@@ -424,12 +423,12 @@ impl Network {
         }
         match route {
             Route::Server if self.listening => {
-                self.agenda.enter(now + latency, Event::Answer(stream, Notice::Connected(stream)));
+                self.event_queue.schedule(now + latency, Event::Answer(stream, Notice::Connected(stream)));
                 Some(Notice::Accept(stream))
             }
             Route::Server | Route::Closed => {
                 link.end(Side::Server).life = Life::Closed;
-                self.agenda.enter(now + latency, Event::Answer(stream, Notice::Refused(stream)));
+                self.event_queue.schedule(now + latency, Event::Answer(stream, Notice::Refused(stream)));
                 None
             }
             Route::Nowhere => {
@@ -451,7 +450,7 @@ impl Network {
         end.last_arrival = end.last_arrival.max(now + latency);
         end.coming.push_back(segment);
         let at = end.last_arrival;
-        self.agenda.enter(at, Event::Arrive(stream, to));
+        self.event_queue.schedule(at, Event::Arrive(stream, to));
     }
 
     /// Sends a reset, which arrives after all that was sent before.
@@ -459,7 +458,7 @@ impl Network {
         let latency = self.latency();
         let Some(link) = self.links.get_mut(&stream) else { return };
         let at = link.end(to).last_arrival.max(now + latency);
-        self.agenda.enter(at, Event::Reset(stream, to));
+        self.event_queue.schedule(at, Event::Reset(stream, to));
     }
 
     /// Schedules a notification of the reader, unless one is scheduled.
@@ -469,7 +468,7 @@ impl Network {
         let end = link.end(side);
         if !end.ready_due {
             end.ready_due = true;
-            self.agenda.enter(now + delay, Event::Ready(stream, side));
+            self.event_queue.schedule(now + delay, Event::Ready(stream, side));
         }
     }
 

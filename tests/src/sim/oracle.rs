@@ -2,14 +2,13 @@
 //! have answered so.
 //!
 //! - Values, pairs that are set and read together, and queues are linearizable, key by key, for each process of the
-//!   server.
-//!   An operation that failed without effect must have had none. One that may have had an effect had it at any time,
-//!   or never.
+//!   server. An operation that failed without effect must have had none. One that may have had an effect had it at any
+//!   time, or never.
 //! - Counters: each answered ADD counts once, and one that was not answered at most once.
 //! - Barriers: no arrival is released before enough participants have begun to arrive.
 
-use super::history::{Record, Wrong};
-use super::linear::{self, Act, Judgement, Operation};
+use super::history::{CheckError, Record};
+use super::linear::{self, Action, Operation, SearchResult};
 use super::sim_operation::{Answer, End, SimOperation, chunk};
 use rendezvous_core::error::Effect;
 use std::collections::BTreeMap;
@@ -22,15 +21,15 @@ pub(super) struct Outcome {
 }
 
 /// Store of an operation, by the server's process, and the name of the object.
-type NodeState<'a> = (u32, &'a str);
+type ObjectKey<'a> = (u32, &'a str);
 
-pub(super) fn judge(records: &[Record]) -> Result<Outcome, Wrong> {
-    let mut objects: BTreeMap<NodeState<'_>, Vec<Operation>> = BTreeMap::new();
-    let mut counters: BTreeMap<NodeState<'_>, Vec<Addition>> = BTreeMap::new();
-    let mut barriers: BTreeMap<NodeState<'_>, Vec<&Record>> = BTreeMap::new();
+pub(super) fn check_history(records: &[Record]) -> Result<Outcome, CheckError> {
+    let mut objects: BTreeMap<ObjectKey<'_>, Vec<Operation>> = BTreeMap::new();
+    let mut counters: BTreeMap<ObjectKey<'_>, Vec<Addition>> = BTreeMap::new();
+    let mut barriers: BTreeMap<ObjectKey<'_>, Vec<&Record>> = BTreeMap::new();
     for record in records {
         let Some((_, end)) = &record.ended else {
-            return Err(Wrong(format!("{} of c{} never ended", record.sim_operation, record.actor)));
+            return Err(CheckError(format!("{} of c{} never ended", record.sim_operation, record.actor)));
         };
         let Some(epoch) = record.epoch else { continue };
         match &record.sim_operation {
@@ -45,12 +44,12 @@ pub(super) fn judge(records: &[Record]) -> Result<Outcome, Wrong> {
             }
             sim_operation => {
                 // In the calm phase the answers are known beforehand, and the script compares them.
-                for (name, act) in
-                    acts(sim_operation, end)?.into_iter().filter(|(name, _)| !name.starts_with("calm/"))
+                for (name, action) in
+                    actions_of(sim_operation, end)?.into_iter().filter(|(name, _)| !name.starts_with("calm/"))
                 {
                     let ended = record.answered_at();
                     objects.entry((epoch, name)).or_default().push(Operation {
-                        act,
+                        action,
                         began: record.began,
                         ended,
                     });
@@ -58,20 +57,22 @@ pub(super) fn judge(records: &[Record]) -> Result<Outcome, Wrong> {
             }
         }
     }
-    counters.iter().try_for_each(|(slot, additions)| judge_counter(slot, additions))?;
-    barriers.iter().try_for_each(|(slot, arrivals)| judge_barrier(slot, arrivals))?;
+    counters.iter().try_for_each(|(slot, additions)| check_counter(slot, additions))?;
+    barriers.iter().try_for_each(|(slot, arrivals)| check_barrier(slot, arrivals))?;
     let mut undecided = 0;
     for ((epoch, name), operations) in &objects {
-        match linear::judge(operations) {
-            Judgement::InOrder => {}
-            Judgement::Undecided => undecided += 1,
-            Judgement::Broken => {
+        match linear::search(operations) {
+            SearchResult::Linearizable => {}
+            SearchResult::Undecided => undecided += 1,
+            SearchResult::NotLinearizable => {
                 let reported = operations.iter().map(|operation| {
                     let ended = operation.ended.map_or("never".to_owned(), |ended| ended.to_string());
-                    format!("\n    {:>5} to {ended:>5} {:?}", operation.began, operation.act)
+                    format!("\n    {:>5} to {ended:>5} {:?}", operation.began, operation.action)
                 });
                 let reported: String = reported.collect();
-                return Err(Wrong(format!("{name} in life {epoch} has no order that explains{reported}")));
+                return Err(CheckError(format!(
+                    "{name} in life {epoch} has no order that explains{reported}"
+                )));
             }
         }
     }
@@ -92,7 +93,7 @@ impl Record {
 }
 
 /// Returns the effects of an operation on objects, as far as it had or may have had any.
-fn acts<'a>(sim_operation: &'a SimOperation, end: &End) -> Result<Vec<(&'a str, Act)>, Wrong> {
+fn actions_of<'a>(sim_operation: &'a SimOperation, end: &End) -> Result<Vec<(&'a str, Action)>, CheckError> {
     let answer = match end {
         End::Responded(answer) => Some(answer),
         End::Failed(_, Effect::None) => return Ok(Vec::new()),
@@ -100,19 +101,19 @@ fn acts<'a>(sim_operation: &'a SimOperation, end: &End) -> Result<Vec<(&'a str, 
     };
     let numbers = |name: &str, value: &[u8]| {
         chunk::numbers(name, value)
-            .ok_or_else(|| Wrong(format!("{sim_operation}: {end}, and no operation wrote that value")))
+            .ok_or_else(|| CheckError(format!("{sim_operation}: {end}, and no operation wrote that value")))
     };
     let one = |name: &str, value: &[u8]| numbers(name, value).map(|numbers| numbers[0]);
     Ok(match (sim_operation, answer) {
-        (SimOperation::Set { name, value }, _) => vec![(name, Act::Write(numbers(name, value)?))],
-        (SimOperation::Append { name, value }, _) => vec![(name, Act::Append(one(name, value)?))],
+        (SimOperation::Set { name, value }, _) => vec![(name, Action::Write(numbers(name, value)?))],
+        (SimOperation::Append { name, value }, _) => vec![(name, Action::Append(one(name, value)?))],
         (SimOperation::CompareSet { name, expected, desired }, answer) => {
             let reported = match answer {
                 Some(Answer::Value(value)) => Some(numbers(name, value)?),
                 _ => None,
             };
             let (expected, desired) = (numbers(name, expected)?, numbers(name, desired)?);
-            vec![(name, Act::CompareSet { expected, desired, reported })]
+            vec![(name, Action::CompareSet { expected, desired, reported })]
         }
         // Keys of other kinds are deleted when the store is cleared, and are not used afterwards.
         (SimOperation::Delete { name }, _) if !name.starts_with("r/") => Vec::new(),
@@ -120,29 +121,29 @@ fn acts<'a>(sim_operation: &'a SimOperation, end: &End) -> Result<Vec<(&'a str, 
             let removed = match answer {
                 Some(Answer::Number(number @ (0 | 1))) => Some(*number == 1),
                 None => None,
-                Some(answer) => return Err(Wrong(format!("{sim_operation}: {answer}"))),
+                Some(answer) => return Err(CheckError(format!("{sim_operation}: {answer}"))),
             };
-            vec![(name, Act::Delete(removed))]
+            vec![(name, Action::Delete(removed))]
         }
         (SimOperation::Get { name, .. }, Some(Answer::Value(value))) => {
-            vec![(name, Act::Read(numbers(name, value)?))]
+            vec![(name, Action::Read(numbers(name, value)?))]
         }
         (SimOperation::Get { name, .. }, Some(Answer::Missing))
         | (SimOperation::Check { name }, Some(Answer::NotReady)) => {
-            vec![(name, Act::Absent)]
+            vec![(name, Action::Absent)]
         }
-        (SimOperation::Check { name }, Some(Answer::Ready)) => vec![(name, Act::Present)],
+        (SimOperation::Check { name }, Some(Answer::Ready)) => vec![(name, Action::Present)],
         // Each key was present at some time during the wait, but not necessarily all at once.
         (SimOperation::Wait { names }, Some(Answer::Done)) => {
-            names.iter().map(|name| (name.as_str(), Act::Present)).collect()
+            names.iter().map(|name| (name.as_str(), Action::Present)).collect()
         }
         (SimOperation::MultiSet { pairs }, _) => {
             let name = pair_of(&pairs[0].0);
             let numbers = if name.starts_with("calm/") { Vec::new() } else { numbers(name, &pairs[0].1)? };
-            vec![(name, Act::Write(numbers))]
+            vec![(name, Action::Write(numbers))]
         }
         (SimOperation::MultiGet { names, .. }, Some(Answer::Missing)) => {
-            vec![(pair_of(&names[0]), Act::Absent)]
+            vec![(pair_of(&names[0]), Action::Absent)]
         }
         (SimOperation::MultiGet { names, .. }, Some(Answer::Values(values))) => {
             let name = pair_of(&names[0]);
@@ -150,19 +151,20 @@ fn acts<'a>(sim_operation: &'a SimOperation, end: &End) -> Result<Vec<(&'a str, 
                 return Ok(Vec::new());
             }
             if values[0] != values[1] {
-                return Err(Wrong(format!("{sim_operation}: {end}: half of what was set together")));
+                return Err(CheckError(format!("{sim_operation}: {end}: half of what was set together")));
             }
-            vec![(name, Act::Read(numbers(name, &values[0])?))]
+            vec![(name, Action::Read(numbers(name, &values[0])?))]
         }
-        (SimOperation::Push { name, value }, _) => vec![(name, Act::Push(one(name, value)?))],
+        (SimOperation::Push { name, value }, _) => vec![(name, Action::Push(one(name, value)?))],
         (SimOperation::Pop { name, .. }, Some(Answer::Value(value))) => {
-            vec![(name, Act::Pop(Some(Some(one(name, value)?))))]
+            vec![(name, Action::Pop(Some(Some(one(name, value)?))))]
         }
-        (SimOperation::Pop { name, .. }, Some(_)) => vec![(name, Act::Pop(Some(None)))],
-        (SimOperation::Pop { name, .. }, None) => vec![(name, Act::Pop(None))],
+        (SimOperation::Pop { name, .. }, Some(_)) => vec![(name, Action::Pop(Some(None)))],
+        (SimOperation::Pop { name, .. }, None) => vec![(name, Action::Pop(None))],
         (SimOperation::QueueLen { name }, Some(Answer::Number(number))) => {
-            let length = usize::try_from(*number).map_err(|_| Wrong(format!("{sim_operation}: {number}")))?;
-            vec![(name, Act::Length(length))]
+            let length =
+                usize::try_from(*number).map_err(|_| CheckError(format!("{sim_operation}: {number}")))?;
+            vec![(name, Action::Length(length))]
         }
         _ => Vec::new(),
     })
@@ -174,7 +176,7 @@ fn pair_of(name: &str) -> &str {
 }
 
 /// Checks that listed keys have the scope as prefix, are sorted, and are unique.
-fn listed(record: &Record) -> Result<(), Wrong> {
+fn listed(record: &Record) -> Result<(), CheckError> {
     let Some((_, End::Responded(Answer::Values(keys)))) = &record.ended else { return Ok(()) };
     let known = keys.iter().all(|key| {
         [
@@ -195,7 +197,7 @@ fn listed(record: &Record) -> Result<(), Wrong> {
     if known && keys.is_sorted() && keys.windows(2).all(|pair| pair[0] != pair[1]) {
         Ok(())
     } else {
-        Err(Wrong(format!("a list with unknown or misordered keys: {}", Answer::Values(keys.clone()))))
+        Err(CheckError(format!("a list with unknown or misordered keys: {}", Answer::Values(keys.clone()))))
     }
 }
 
@@ -217,9 +219,10 @@ impl Addition {
     }
 }
 
-fn judge_counter((epoch, name): &NodeState<'_>, additions: &[Addition]) -> Result<(), Wrong> {
-    let wrong =
-        |sum: i64, why: String| Err(Wrong(format!("counter {name} in life {epoch} said {sum}, and {why}")));
+fn check_counter((epoch, name): &ObjectKey<'_>, additions: &[Addition]) -> Result<(), CheckError> {
+    let wrong = |sum: i64, why: String| {
+        Err(CheckError(format!("counter {name} in life {epoch} said {sum}, and {why}")))
+    };
     for this in additions {
         let Some((ended, sum)) = this.answered else { continue };
         let before: i64 = additions
@@ -252,7 +255,7 @@ fn judge_counter((epoch, name): &NodeState<'_>, additions: &[Addition]) -> Resul
     Ok(())
 }
 
-fn judge_barrier((epoch, name): &NodeState<'_>, arrivals: &[&Record]) -> Result<(), Wrong> {
+fn check_barrier((epoch, name): &ObjectKey<'_>, arrivals: &[&Record]) -> Result<(), CheckError> {
     for arrival in arrivals {
         let (SimOperation::Barrier { world_size, .. } | SimOperation::KeyBarrier { world_size, .. }) =
             &arrival.sim_operation
@@ -267,12 +270,14 @@ fn judge_barrier((epoch, name): &NodeState<'_>, arrivals: &[&Record]) -> Result<
             .count();
         let (set_out, counted) = (i64::try_from(set_out), i64::try_from(counted));
         if *answer == Answer::Done && set_out.is_ok_and(|set_out| set_out < *world_size) {
-            return Err(Wrong(format!(
+            return Err(CheckError(format!(
                 "barrier {name} in life {epoch} opened to {set_out:?} of {world_size}"
             )));
         }
         if *answer == Answer::Missing && counted.is_ok_and(|counted| counted + 1 >= *world_size) {
-            return Err(Wrong(format!("barrier {name} in life {epoch} kept the last of {world_size} out")));
+            return Err(CheckError(format!(
+                "barrier {name} in life {epoch} kept the last of {world_size} out"
+            )));
         }
     }
     Ok(())

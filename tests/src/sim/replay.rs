@@ -2,11 +2,11 @@
 
 use super::Options;
 use super::faults::Sabotage;
-use super::host::{Guests, Host};
+use super::host::{ClientConduct, Host};
 use super::network::{Network, Notice, Read, Route, Side, Stream};
-use super::script::Field;
+use super::script::KeySpace;
 use super::sim_rng::SimRng;
-use super::world::{Stage, any_weather};
+use super::world::{SimContext, random_network_model};
 use rendezvous_core::limits::ServerLimits;
 
 struct Peer {
@@ -20,7 +20,7 @@ struct Peer {
 /// A server and its clients.
 #[expect(missing_debug_implementations, reason = "a network is never printed")]
 pub struct Replay {
-    stage: Stage,
+    context: SimContext,
     host: Host,
     peers: Vec<Peer>,
 }
@@ -29,16 +29,18 @@ impl Replay {
     /// Creates a server that has just started, on a network that the seed determines.
     #[must_use]
     pub fn new(seed: u64) -> Self {
-        let network_model = any_weather(&mut SimRng::new(seed, 0));
+        let network_model = random_network_model(&mut SimRng::new(seed, 0));
         let network = Network::new(SimRng::new(seed, 1), network_model, 1);
-        let host = Host::new(SimRng::new(seed, 2), ServerLimits::default(), Sabotage::None, Guests::Any);
-        let stage = Stage::new(network, SimRng::new(seed, 3), Field::default(), &Options::default());
-        Self { stage, host, peers: Vec::new() }
+        let host =
+            Host::new(SimRng::new(seed, 2), ServerLimits::default(), Sabotage::None, ClientConduct::Any);
+        let context =
+            SimContext::new(network, SimRng::new(seed, 3), KeySpace::default(), &Options::default());
+        Self { context, host, peers: Vec::new() }
     }
 
     /// Opens a connection.
     pub fn connect(&mut self) -> usize {
-        let stream = self.stage.network.connect(self.stage.now, 0, Route::Server);
+        let stream = self.context.network.connect(self.context.now, 0, Route::Server);
         self.peers.push(Peer { stream, connected: false, out: Vec::new(), got: Vec::new(), ended: false });
         self.peers.len() - 1
     }
@@ -64,7 +66,7 @@ impl Replay {
     ///
     /// # Panics
     /// When it does not.
-    pub fn last_words(&mut self, peer: usize) -> Vec<u8> {
+    pub fn receive_all(&mut self, peer: usize) -> Vec<u8> {
         while !self.peers[peer].ended && self.step() {}
         assert!(self.peers[peer].ended, "the server did not close");
         core::mem::take(&mut self.peers[peer].got)
@@ -73,15 +75,15 @@ impl Replay {
     fn flush(&mut self, peer: usize) {
         let peer = &mut self.peers[peer];
         if peer.connected && !peer.out.is_empty() {
-            let taken = self.stage.network.write(self.stage.now, peer.stream, Side::Client, &peer.out);
+            let taken = self.context.network.write(self.context.now, peer.stream, Side::Client, &peer.out);
             peer.out.drain(..taken.unwrap_or(0));
         }
     }
 
     /// Processes one event of the network. Returns false if there is none. Time passes only with events.
     fn step(&mut self) -> bool {
-        let Some((now, notice)) = self.stage.network.step() else { return false };
-        self.stage.now = now;
+        let Some((now, notice)) = self.context.network.step() else { return false };
+        self.context.now = now;
         let Some(notice) = notice else { return true };
         let (Notice::Accept(stream)
         | Notice::Connected(stream)
@@ -96,7 +98,7 @@ impl Replay {
             }
             (Notice::Writable(_, Side::Client), Some(peer)) => self.flush(peer),
             (Notice::Readable(_, Side::Client), Some(peer)) => loop {
-                match self.stage.network.read(now, stream, Side::Client) {
+                match self.context.network.read(now, stream, Side::Client) {
                     Read::Nothing => break,
                     Read::Bytes(bytes) => self.peers[peer].got.extend(bytes),
                     Read::End | Read::Reset => {
@@ -106,7 +108,7 @@ impl Replay {
                 }
             },
             _ => {
-                let reported = self.host.noticed(&mut self.stage, notice);
+                let reported = self.host.noticed(&mut self.context, notice);
                 assert_eq!(reported, Ok(()), "the server and its driver agree");
             }
         }

@@ -1,8 +1,7 @@
 //! Scripts of clients: anything in the storm; then a job whose every step must succeed; at last one client reads
-//! everything
-//! and clears the store.
+//! everything and clears the store.
 
-use super::history::Wrong;
+use super::history::CheckError;
 use super::sim_operation::{Answer, End, SimOperation, chunk};
 use super::sim_rng::SimRng;
 use rendezvous_core::store::call::WaitMode;
@@ -26,7 +25,7 @@ pub(super) enum Next {
 
 /// Number of keys of each kind that the storm uses.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Field {
+pub(super) struct KeySpace {
     pub(super) registers: usize,
     pub(super) counters: usize,
     pub(super) pairs: usize,
@@ -54,8 +53,8 @@ impl Script {
     }
 
     /// Returns whether it has another operation while `in_flight` operations are under way.
-    pub(super) fn wants_turn(&self, in_flight: usize) -> bool {
-        let most = if let Self::Storm(storm) = self { storm.habits.depth } else { 1 };
+    pub(super) fn wants_next(&self, in_flight: usize) -> bool {
+        let most = if let Self::Storm(storm) = self { storm.storm_options.depth } else { 1 };
         in_flight < most && !self.is_over()
     }
 
@@ -69,10 +68,10 @@ impl Script {
     }
 
     /// Handles the end of an operation.
-    pub(super) fn reported(&mut self, sim_operation: &SimOperation, end: &End) -> Result<(), Wrong> {
+    pub(super) fn reported(&mut self, sim_operation: &SimOperation, end: &End) -> Result<(), CheckError> {
         match (self, end) {
             (Self::Idle | Self::Storm(_), _) => Ok(()),
-            (_, End::Failed(..)) => Err(Wrong(format!("in calm weather, {sim_operation}: {end}"))),
+            (_, End::Failed(..)) => Err(CheckError(format!("in calm weather, {sim_operation}: {end}"))),
             (Self::Job(job), End::Responded(answer)) => job.reported(sim_operation, answer),
             (Self::Clearing(clearing), End::Responded(answer)) => clearing.reported(sim_operation, answer),
         }
@@ -89,8 +88,8 @@ const CALM_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// Parameters of a client's storm.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Habits {
-    pub(super) deeds: usize,
+pub(super) struct StormOptions {
+    pub(super) operations: usize,
     /// Operations under way at a time.
     pub(super) depth: usize,
     /// Longest pause between two operations.
@@ -102,9 +101,9 @@ pub(super) struct Habits {
 #[derive(Debug)]
 pub(super) struct Storm {
     client: usize,
-    field: Field,
+    key_space: KeySpace,
     left: usize,
-    habits: Habits,
+    storm_options: StormOptions,
     pieces: u32,
     /// The last value that was made, and its key.
     last: Option<(String, Vec<u8>)>,
@@ -112,15 +111,15 @@ pub(super) struct Storm {
 }
 
 impl Storm {
-    pub(super) const fn new(client: usize, field: Field, habits: Habits) -> Self {
-        let left = habits.deeds;
-        Self { client, field, habits, left, pieces: 0, last: None, pause_next: true }
+    pub(super) const fn new(client: usize, key_space: KeySpace, storm_options: StormOptions) -> Self {
+        let left = storm_options.operations;
+        Self { client, key_space, storm_options, left, pieces: 0, last: None, pause_next: true }
     }
 
     pub(super) fn next(&mut self, sim_rng: &mut SimRng) -> Next {
         self.pause_next = !self.pause_next;
         if self.pause_next && sim_rng.percent(70) {
-            return Next::Pause(sim_rng.span(Duration::ZERO, self.habits.pause_max));
+            return Next::Pause(sim_rng.span(Duration::ZERO, self.storm_options.pause_max));
         }
         self.left -= 1;
         let timeout = sim_rng.span(Duration::from_millis(5), Duration::from_secs(3));
@@ -132,7 +131,7 @@ impl Storm {
         self.pieces += 1;
         let number = (u32::try_from(self.client).unwrap_or(u32::MAX) + 1) * 10_000 + self.pieces;
         let filling = match sim_rng.index(20) {
-            0 => sim_rng.size(300, self.habits.value_bytes_max),
+            0 => sim_rng.size(300, self.storm_options.value_bytes_max),
             1..=7 => sim_rng.size(1, 300),
             _ => 0,
         };
@@ -142,7 +141,7 @@ impl Storm {
     }
 
     fn sim_operation(&mut self, sim_rng: &mut SimRng) -> SimOperation {
-        let field = self.field;
+        let key_space = self.key_space;
         let timeout = if sim_rng.percent(60) { WaitMode::Wait } else { WaitMode::Once };
         let name =
             |character: &str, sim_rng: &mut SimRng, count| format!("{character}/{}", sim_rng.index(count));
@@ -150,10 +149,10 @@ impl Storm {
             0..44 => self.on_register(sim_rng, timeout),
             44..60 => {
                 let delta = if sim_rng.percent(10) { 0 } else { 1 + i64::from(sim_rng.percent(30)) };
-                SimOperation::Add { name: name("n", sim_rng, field.counters), delta }
+                SimOperation::Add { name: name("n", sim_rng, key_space.counters), delta }
             }
             60..70 => {
-                let pair = name("p", sim_rng, field.pairs);
+                let pair = name("p", sim_rng, key_space.pairs);
                 let (a, b) = (format!("{pair}/a"), format!("{pair}/b"));
                 if sim_rng.percent(50) {
                     return SimOperation::MultiGet { names: vec![a, b], timeout };
@@ -162,7 +161,7 @@ impl Storm {
                 SimOperation::MultiSet { pairs: vec![(a, value.clone()), (b, value)] }
             }
             70..85 => {
-                let name = name("q", sim_rng, field.queues);
+                let name = name("q", sim_rng, key_space.queues);
                 match sim_rng.index(10) {
                     0 => SimOperation::QueueLen { name },
                     1..=5 => SimOperation::Push { value: self.chunk(&name, sim_rng), name },
@@ -170,13 +169,13 @@ impl Storm {
                 }
             }
             85..91 => {
-                let name = name("b", sim_rng, field.barriers);
-                let world_size = world_size(&name, field.clients);
+                let name = name("b", sim_rng, key_space.barriers);
+                let world_size = world_size(&name, key_space.clients);
                 SimOperation::Barrier { name, world_size, timeout }
             }
             91..95 => {
-                let name = name("k", sim_rng, field.barriers);
-                SimOperation::KeyBarrier { world_size: world_size(&name, field.clients), name }
+                let name = name("k", sim_rng, key_space.barriers);
+                SimOperation::KeyBarrier { world_size: world_size(&name, key_space.clients), name }
             }
             95 => SimOperation::NumKeys,
             96 => SimOperation::ListKeys,
@@ -185,7 +184,7 @@ impl Storm {
     }
 
     fn on_register(&mut self, sim_rng: &mut SimRng, timeout: WaitMode) -> SimOperation {
-        let name = format!("r/{}", sim_rng.index(self.field.registers));
+        let name = format!("r/{}", sim_rng.index(self.key_space.registers));
         match sim_rng.index(20) {
             0..6 => SimOperation::Set { value: self.chunk(&name, sim_rng), name },
             6..12 => SimOperation::Get { name, timeout },
@@ -194,7 +193,7 @@ impl Storm {
             15 => SimOperation::Check { name },
             16 | 17 => {
                 let more = sim_rng.index(3);
-                let others = (0..more).map(|_| format!("r/{}", sim_rng.index(self.field.registers)));
+                let others = (0..more).map(|_| format!("r/{}", sim_rng.index(self.key_space.registers)));
                 SimOperation::Wait { names: core::iter::once(name).chain(others).collect() }
             }
             _ => {
@@ -268,7 +267,7 @@ impl Job {
         Self { steps }
     }
 
-    fn reported(&mut self, sim_operation: &SimOperation, answer: &Answer) -> Result<(), Wrong> {
+    fn reported(&mut self, sim_operation: &SimOperation, answer: &Answer) -> Result<(), CheckError> {
         match self.steps.pop_front() {
             Some(step)
                 if step.sim_operation == *sim_operation
@@ -277,9 +276,9 @@ impl Job {
                 Ok(())
             }
             Some(step) => {
-                Err(Wrong(format!("in calm weather, {sim_operation}: {answer} and not {}", step.answer)))
+                Err(CheckError(format!("in calm weather, {sim_operation}: {answer} and not {}", step.answer)))
             }
-            None => Err(Wrong(format!("in calm weather, {sim_operation} that was not requested"))),
+            None => Err(CheckError(format!("in calm weather, {sim_operation} that was not requested"))),
         }
     }
 }
@@ -293,22 +292,22 @@ pub(super) struct Clearing {
 }
 
 impl Clearing {
-    pub(super) fn new(field: Field) -> Self {
+    pub(super) fn new(key_space: KeySpace) -> Self {
         let names =
             |character: &'static str, count| (0..count).map(move |number| format!("{character}/{number}"));
         let mut orders: VecDeque<SimOperation> = VecDeque::new();
-        orders.extend(names("n", field.counters).map(|name| SimOperation::Add { name, delta: 0 }));
+        orders.extend(names("n", key_space.counters).map(|name| SimOperation::Add { name, delta: 0 }));
         orders.extend(
-            names("r", field.registers).map(|name| SimOperation::Get { name, timeout: WaitMode::Once }),
+            names("r", key_space.registers).map(|name| SimOperation::Get { name, timeout: WaitMode::Once }),
         );
-        let queues = names("q", field.queues).chain(names("calm/q", field.clients));
+        let queues = names("q", key_space.queues).chain(names("calm/q", key_space.clients));
         orders.extend(queues.map(|name| SimOperation::Pop { name, timeout: WaitMode::Once }));
         orders.push_back(SimOperation::ListKeys);
         orders.push_back(SimOperation::NumKeys);
         Self { orders }
     }
 
-    fn reported(&mut self, sim_operation: &SimOperation, answer: &Answer) -> Result<(), Wrong> {
+    fn reported(&mut self, sim_operation: &SimOperation, answer: &Answer) -> Result<(), CheckError> {
         match (sim_operation, answer) {
             // The queue may hold more.
             (SimOperation::Pop { .. }, Answer::Value(_)) => return Ok(()),
@@ -323,7 +322,7 @@ impl Clearing {
             (SimOperation::Delete { .. }, Answer::Number(1)) | (SimOperation::NumKeys, Answer::Number(0)) => {
             }
             (SimOperation::Delete { .. } | SimOperation::NumKeys, _) => {
-                return Err(Wrong(format!("while the store is cleared, {sim_operation}: {answer}")));
+                return Err(CheckError(format!("while the store is cleared, {sim_operation}: {answer}")));
             }
             _ => {}
         }

@@ -243,8 +243,7 @@ impl fmt::Display for Text<'_> {
 }
 
 /// Values that identify themselves: they contain the name of the key, a number that is unique in a run, and a filling,
-/// so
-/// that no answer can be mistaken for another. Appended pieces can be separated.
+/// so that no answer can be mistaken for another. Appended pieces can be separated.
 pub(super) mod chunk {
     /// Returns one piece of a value of the key `name`.
     pub(crate) fn make(name: &str, number: u32, filling_bytes: usize) -> Vec<u8> {
@@ -284,9 +283,9 @@ pub(super) mod chunk {
             assert_eq!(numbers("r/1", b""), Some(Vec::new()));
             assert_eq!(numbers("r/2", &value), None);
             for at in 0..value.len() {
-                let mut spoilt = value.clone();
-                spoilt.remove(at);
-                assert_ne!(numbers("r/1", &spoilt), Some(vec![7, 400]), "{at}");
+                let mut corrupted = value.clone();
+                corrupted.remove(at);
+                assert_ne!(numbers("r/1", &corrupted), Some(vec![7, 400]), "{at}");
             }
         }
     }

@@ -1,6 +1,5 @@
 //! Trace of a run. All lines go into one hash, by which two runs of a seed are compared. The last lines are kept for
-//! the
-//! report of an error.
+//! the report of an error.
 
 use rendezvous_core::time::Instant;
 use std::collections::VecDeque;
@@ -11,7 +10,7 @@ const LINES_KEPT: usize = 60;
 
 /// Where the lines go, besides into the hash.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Voice {
+pub enum Verbosity {
     /// The last lines are kept.
     Quiet,
     /// Each line is also printed to standard output at once.
@@ -19,15 +18,15 @@ pub enum Voice {
 }
 
 pub(super) struct Trace {
-    voice: Voice,
+    verbosity: Verbosity,
     hash: u64,
     lines: u64,
     last: VecDeque<String>,
 }
 
 impl Trace {
-    pub(super) fn new(voice: Voice) -> Self {
-        Self { voice, hash: FNV_OFFSET, lines: 0, last: VecDeque::new() }
+    pub(super) fn new(verbosity: Verbosity) -> Self {
+        Self { verbosity, hash: FNV_OFFSET, lines: 0, last: VecDeque::new() }
     }
 
     pub(super) fn note(&mut self, now: Instant, what: fmt::Arguments<'_>) {
@@ -41,7 +40,7 @@ impl Trace {
             self.hash = (self.hash ^ u64::from(byte)).wrapping_mul(FNV_PRIME);
         }
         self.lines += 1;
-        if self.voice == Voice::Loud {
+        if self.verbosity == Verbosity::Loud {
             println!("{line}");
         }
         self.last.push_back(line);

@@ -144,8 +144,7 @@ impl Barrier {
     }
 
     /// Returns the number of missing participants, without the caller, and the first of their names. With a count, the
-    /// names
-    /// are known if the last generation was released, and every participant that waits now was released with it.
+    /// names are known if the last generation was released, and every participant that waits now was released with it.
     pub(super) fn absent(&self, includes_caller: Option<Option<MemberId>>, named_max: usize) -> (u32, Names) {
         let mine = includes_caller.flatten();
         let asking = mine.and_then(|mine| self.members.get(mine));

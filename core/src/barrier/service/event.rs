@@ -10,8 +10,7 @@ use alloc::vec::Vec;
 use core::fmt;
 
 /// Id that the caller gives to an owner of requests: a session. Ids are never reused, and an owner makes no request
-/// after
-/// [`Input::Ended`].
+/// after [`Input::Ended`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct OwnerId(pub u64);
 
@@ -62,8 +61,7 @@ pub struct Arrive<'a> {
     /// Name of the participant.
     pub name: &'a [u8],
     /// Time that it waits, which is also the time for the generation if it begins with this arrival. Zero: the arrival
-    /// is
-    /// answered at once, and leaves no trace unless it completes the generation.
+    /// is answered at once, and leaves no trace unless it completes the generation.
     pub timeout: Duration,
     /// All participants of the barrier.
     pub participants: Participants<'a>,

@@ -1,6 +1,5 @@
 //! Names that a barrier knows: those of its list, or those that arrived at a barrier with a count. They are kept
-//! between
-//! generations, so that a barrier in a steady loop stores nothing new.
+//! between generations, so that a barrier in a steady loop stores nothing new.
 
 use super::event::{ArrivalId, Refusal};
 use crate::limits::{BarrierLimits, MEMBER_COST_BYTES};
@@ -175,8 +174,7 @@ impl Members {
     }
 
     /// Ends a generation: all members that waited count as notified of it. Calls `notify` with each of them, its
-    /// request and
-    /// its own deadline.
+    /// request and its own deadline.
     pub(super) fn conclude(
         &mut self,
         generation: u64,

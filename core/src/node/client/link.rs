@@ -52,8 +52,7 @@ pub struct Link<const PENDING: usize> {
 
 impl<const PENDING: usize> Link<PENDING> {
     /// Creates a link that starts connecting at `now`. The first output is [`LinkOutput::Resolve`]. `seed` randomizes
-    /// the
-    /// retry delays and the number that PING carries.
+    /// the retry delays and the number that PING carries.
     #[must_use]
     pub fn new(
         now: Instant,

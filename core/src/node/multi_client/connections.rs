@@ -246,8 +246,7 @@ impl MultiClient {
         } else {
             // With other connections left, only one call needs this one: the one that has waited longest. Calls that
             // share a connection use one that exists or is being established. If there is none, they fail as well,
-            // since
-            // otherwise they would wait for as long as the blocking calls do.
+            // since otherwise they would wait for as long as the blocking calls do.
             let Wanted { shared, brief, waiting } = self.wanted();
             let dialling = self.pool.dialling().count();
             let queues = &mut self.queues;

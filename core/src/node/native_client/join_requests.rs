@@ -8,8 +8,7 @@ use crate::time::{Duration, Instant};
 
 impl<const PENDING: usize> NativeClient<PENDING> {
     /// Begins to join, as [`NativeClient::begin`] does. The timeout is suspended while the node is a spare, but not
-    /// while the
-    /// request waits for the answer to an earlier one that the node gave up.
+    /// while the request waits for the answer to an earlier one that the node gave up.
     ///
     /// # Errors
     /// See [`BeginError`].

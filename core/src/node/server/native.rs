@@ -522,8 +522,7 @@ impl Native {
     }
 
     /// Notes that the peer has read bytes that had filled its socket's buffer. It is alive, and its own frames may be
-    /// unread
-    /// by the server. Bytes that only enter the socket's buffer show nothing.
+    /// unread by the server. Bytes that only enter the socket's buffer show nothing.
     pub(super) fn reads_resumed(&mut self, context: &ServerContext<'_>, conn: ConnId) {
         // A connection without a session has no heartbeats to miss.
         let _ = self.sessions.note_received(context.now, conn, 0);

@@ -1,6 +1,5 @@
 //! Server: the rendezvous service, and a store for each round, which is fenced when the round ends. It handles one
-//! request at
-//! a time and returns the messages to send.
+//! request at a time and returns the messages to send.
 
 use rendezvous_core::limits::RendezvousLimits;
 use rendezvous_core::rendezvous::participant::Role;
@@ -56,7 +55,7 @@ pub(super) enum Op {
 
 /// Message to a node.
 #[derive(Clone, Debug)]
-pub(super) enum News {
+pub(super) enum ServerMessage {
     Event(Event),
     Refused(InputError),
     Waiting { id: u64, nodes: u32 },
@@ -88,14 +87,14 @@ pub(super) struct Formed {
     pub(super) round: Round,
 }
 
-pub(super) struct Office {
+pub(super) struct MasterServer {
     service: Rendezvous,
     boards: BTreeMap<u64, Board>,
-    out: Vec<(u64, News)>,
+    out: Vec<(u64, ServerMessage)>,
     pub(super) formed: Vec<Formed>,
 }
 
-impl Office {
+impl MasterServer {
     pub(super) fn new() -> Self {
         Self {
             service: Rendezvous::new(RendezvousLimits::default()),
@@ -110,7 +109,7 @@ impl Office {
     }
 
     /// Returns the messages to send, in order.
-    pub(super) fn take(&mut self) -> Vec<(u64, News)> {
+    pub(super) fn take(&mut self) -> Vec<(u64, ServerMessage)> {
         core::mem::take(&mut self.out)
     }
 
@@ -146,7 +145,7 @@ impl Office {
                 let result = self.service.handle(now, input);
                 self.drain();
                 if let Err(error) = result {
-                    self.out.push((session, News::Refused(error)));
+                    self.out.push((session, ServerMessage::Refused(error)));
                 }
             }
             Request::Unjoin => {
@@ -164,16 +163,16 @@ impl Office {
             Request::Close { id } => {
                 self.service.handle(now, Input::Close { participant, run_id: RUN.into() }).ok();
                 self.drain();
-                self.out.push((session, News::Done { id }));
+                self.out.push((session, ServerMessage::Done { id }));
             }
             Request::Fail { id, message } => {
                 self.service.handle(now, Input::Fail { participant, run_id: RUN.into(), message }).ok();
                 self.drain();
-                self.out.push((session, News::Done { id }));
+                self.out.push((session, ServerMessage::Done { id }));
             }
             Request::Waiting { id } => {
                 let nodes = self.service.num_nodes_waiting(RUN);
-                self.out.push((session, News::Waiting { id, nodes }));
+                self.out.push((session, ServerMessage::Waiting { id, nodes }));
             }
             Request::Store { id, round, op } => self.store(session, id, round, op),
             Request::GiveUp { id } => {
@@ -184,7 +183,7 @@ impl Office {
             Request::Bye { id } => {
                 self.service.handle(now, Input::Leave { participant }).ok();
                 self.drain();
-                self.out.push((session, News::Done { id }));
+                self.out.push((session, ServerMessage::Done { id }));
             }
         }
     }
@@ -220,12 +219,12 @@ impl Office {
             },
         };
         if let Some(answer) = answer {
-            self.out.push((session, News::Stored { id, answer }));
+            self.out.push((session, ServerMessage::Stored { id, answer }));
         }
         for (session, id, keys) in core::mem::take(&mut board.waits) {
             match board.values(&keys) {
                 Some(values) => {
-                    self.out.push((session, News::Stored { id, answer: Answer::Values(values) }));
+                    self.out.push((session, ServerMessage::Stored { id, answer: Answer::Values(values) }));
                 }
                 None => board.waits.push((session, id, keys)),
             }
@@ -242,7 +241,7 @@ impl Office {
                     let board = self.boards.entry(space.round).or_default();
                     board.is_over = true;
                     for (session, id, _) in core::mem::take(&mut board.waits) {
-                        self.out.push((session, News::Stored { id, answer: Answer::Stale }));
+                        self.out.push((session, ServerMessage::Stored { id, answer: Answer::Stale }));
                     }
                 }
                 Output::Delete(space) => {
@@ -253,7 +252,7 @@ impl Office {
                     if let Event::RoundFormed(round) = &event {
                         self.formed.push(Formed { session: participant.0, round: round.clone() });
                     }
-                    self.out.push((participant.0, News::Event(event)));
+                    self.out.push((participant.0, ServerMessage::Event(event)));
                 }
             }
         }

@@ -1,7 +1,7 @@
 //! Thread that takes part in the rendezvous: it joins, listens while the round lasts, and leaves.
 
-use super::errands::{Info, Known, Look, Member, MemberAsk, Thread, set_deadline};
-use super::master_server::{Answer, News, Op, RUN, Request};
+use super::master_server::{Answer, Op, RUN, Request, ServerMessage};
+use super::threads::{Info, Look, Member, MemberAsk, Thread, ThreadReport, set_deadline};
 use super::world::World;
 use rendezvous_agent::node::rounds::{FAILURE_KEY, Meaning, failure_message, meaning, no_round};
 use rendezvous_agent::reason::NoRound;
@@ -62,7 +62,7 @@ impl World {
     }
 
     fn begin_member(&mut self, at: usize, ask: MemberAsk) {
-        let now = self.stage.now;
+        let now = self.sim.now;
         match ask {
             MemberAsk::Meet { call } => {
                 let rejoin = Rejoin::new(now, self.plan.join_timeout);
@@ -91,7 +91,7 @@ impl World {
             MemberAsk::Close { call, leave_mode } => {
                 let id = self.agents[at].context.id();
                 self.agents[at].context.member = Member::Closing { call, id, says_goodbye: false };
-                let session = if leave_mode == LeaveMode::Close { self.line_or_new(at) } else { None };
+                let session = if leave_mode == LeaveMode::Close { self.session_or_new(at) } else { None };
                 match session {
                     Some(session) => {
                         self.send(session, Request::Close { id });
@@ -105,11 +105,11 @@ impl World {
     }
 
     fn set_time_up(&mut self, at: usize, thread: Thread, id: u64, span: Duration) {
-        set_deadline(&mut self.stage.agenda, at, thread, id, self.stage.now + span);
+        set_deadline(&mut self.sim.event_queue, at, thread, id, self.sim.now + span);
     }
 
     /// Returns the session, or opens a new one if there is none.
-    fn line_or_new(&mut self, at: usize) -> Option<u64> {
+    fn session_or_new(&mut self, at: usize) -> Option<u64> {
         match self.agents[at].context.line() {
             Some(session) => Some(session),
             None => self.connect(at),
@@ -118,17 +118,17 @@ impl World {
 
     fn no_round(&mut self, at: usize, call: u64, kind: NoRound, message: &str) {
         let input = Input::NotMet { call, kind, message: message.into() };
-        self.agents[at].context.tell_input(&mut self.stage, at, Thread::Member, input);
+        self.agents[at].context.report_input(&mut self.sim, at, Thread::Member, input);
     }
 
     fn try_to_meet(&mut self, at: usize) {
-        let now = self.stage.now;
+        let now = self.sim.now;
         let Member::Meeting { call, mut rejoin, .. } = self.agents[at].context.member else { return };
         rejoin.handle(now, rejoin::Input::Tick);
         let (action, _) = rejoin.decide();
         let mut session = None;
         if action == Action::Ask {
-            session = self.line_or_new(at);
+            session = self.session_or_new(at);
             if session.is_none() {
                 let failed = rejoin::Input::Failed(ErrorKind::ServerGone, Waited::Counted);
                 rejoin.handle(now, failed);
@@ -157,7 +157,7 @@ impl World {
         match rejoin.decide() {
             (Action::Rest(until), _) => {
                 let id = self.agents[at].context.id();
-                set_deadline(&mut self.stage.agenda, at, Thread::Member, id, until);
+                set_deadline(&mut self.sim.event_queue, at, Thread::Member, id, until);
             }
             (Action::GiveUp, _) => {
                 self.agents[at].context.member = Member::Idle;
@@ -184,14 +184,14 @@ impl World {
                 Membership::ServerLost { message: "the connection is gone".into() }
             };
             let context = &mut self.agents[at].context;
-            context.tell_input(&mut self.stage, at, Thread::Member, Input::Member(lost));
+            context.report_input(&mut self.sim, at, Thread::Member, Input::Member(lost));
             return true;
         };
         let line = context.line();
         match (meaning(&event, Some(info.round)), line) {
             (Meaning::Nothing, _) | (Meaning::NodesMayWait { .. } | Meaning::JobMayHaveFailed, None) => {}
             (Meaning::Known(membership), _) => {
-                context.tell_input(&mut self.stage, at, Thread::Member, Input::Member(membership));
+                context.report_input(&mut self.sim, at, Thread::Member, Input::Member(membership));
             }
             (Meaning::NodesMayWait { .. }, Some(session)) => {
                 let id = context.id();
@@ -213,7 +213,7 @@ impl World {
         let context = &mut self.agents[at].context;
         let (id, member) = (context.id(), core::mem::take(&mut context.member));
         let Member::Announcing { message: Some(message), .. } = member else { return };
-        match self.line_or_new(at) {
+        match self.session_or_new(at) {
             Some(session) => {
                 self.agents[at].context.member = Member::Announcing { id, message: None };
                 self.send(session, Request::Fail { id, message });
@@ -239,12 +239,12 @@ impl World {
     fn closed(&mut self, at: usize, call: u64) {
         let context = &mut self.agents[at].context;
         context.member = Member::Idle;
-        context.tell_input(&mut self.stage, at, Thread::Member, Input::Closed { call });
+        context.report_input(&mut self.sim, at, Thread::Member, Input::Closed { call });
     }
 
     /// Handles the end of the session, or a call of this thread that timed out.
     pub(super) fn member_lost(&mut self, at: usize, id: Option<u64>) {
-        let now = self.stage.now;
+        let now = self.sim.now;
         let context = &mut self.agents[at].context;
         match (&mut context.member, id) {
             (Member::Meeting { rejoin, is_stop_requested, was_standby, .. }, None) if *is_stop_requested => {
@@ -285,10 +285,10 @@ impl World {
         }
     }
 
-    pub(super) fn member_news(&mut self, at: usize, session: u64, news: News) {
+    pub(super) fn member_news(&mut self, at: usize, session: u64, news: ServerMessage) {
         let context = &mut self.agents[at].context;
         match (&mut context.member, news) {
-            (Member::Meeting { call, was_standby, .. }, News::Event(event)) => {
+            (Member::Meeting { call, was_standby, .. }, ServerMessage::Event(event)) => {
                 let call = *call;
                 match event {
                     Event::Standby { .. } => *was_standby = true,
@@ -302,7 +302,7 @@ impl World {
                         context.inbox.clear();
                         (context.info, context.was_member) = (Some(info.clone()), true);
                         context.member = Member::Listening { look: None };
-                        context.notify(&mut self.stage, at, Thread::Member, Known::Met { call, info });
+                        context.notify(&mut self.sim, at, Thread::Member, ThreadReport::Met { call, info });
                     }
                     Event::JoinFailed(failure) => {
                         let kind = match failure {
@@ -316,7 +316,7 @@ impl World {
                     event => context.inbox.extend(round_event(event)),
                 }
             }
-            (Member::Meeting { call, .. }, News::Refused(error)) => {
+            (Member::Meeting { call, .. }, ServerMessage::Refused(error)) => {
                 let call = *call;
                 let kind = match error {
                     InputError::Closed { .. } => RendezvousErrorKind::Closed,
@@ -326,28 +326,36 @@ impl World {
                 self.no_round(at, call, no_round(kind), &error.to_string());
             }
             // A round whose join was given up is left.
-            (_, News::Event(Event::RoundFormed(_))) => self.send(session, Request::Leave),
-            (_, News::Event(event)) => context.inbox.extend(round_event(event)),
-            (Member::Listening { look }, News::Waiting { id, nodes }) if *look == Some(Look::Waiting(id)) => {
+            (_, ServerMessage::Event(Event::RoundFormed(_))) => self.send(session, Request::Leave),
+            (_, ServerMessage::Event(event)) => context.inbox.extend(round_event(event)),
+            (Member::Listening { look }, ServerMessage::Waiting { id, nodes })
+                if *look == Some(Look::Waiting(id)) =>
+            {
                 *look = None;
                 let waiting = Membership::NodesWaiting { nodes: nodes.into() };
-                context.tell_input(&mut self.stage, at, Thread::Member, Input::Member(waiting));
+                context.report_input(&mut self.sim, at, Thread::Member, Input::Member(waiting));
             }
-            (Member::Listening { look }, News::Stored { id, answer }) if *look == Some(Look::Failure(id)) => {
+            (Member::Listening { look }, ServerMessage::Stored { id, answer })
+                if *look == Some(Look::Failure(id)) =>
+            {
                 *look = None;
                 if let Answer::Values(values) = answer {
                     let message = String::from_utf8_lossy(&values.concat()).into();
                     let failed = Membership::JobFailed { message };
-                    context.tell_input(&mut self.stage, at, Thread::Member, Input::Member(failed));
+                    context.report_input(&mut self.sim, at, Thread::Member, Input::Member(failed));
                 }
             }
-            (Member::Announcing { id: local, message: Some(_) }, News::Stored { id, .. }) if id == *local => {
+            (Member::Announcing { id: local, message: Some(_) }, ServerMessage::Stored { id, .. })
+                if id == *local =>
+            {
                 self.announced(at);
             }
-            (Member::Announcing { id: local, message: None }, News::Done { id }) if id == *local => {
+            (Member::Announcing { id: local, message: None }, ServerMessage::Done { id }) if id == *local => {
                 context.member = Member::Idle;
             }
-            (&mut Member::Closing { call, id: local, says_goodbye }, News::Done { id }) if id == local => {
+            (&mut Member::Closing { call, id: local, says_goodbye }, ServerMessage::Done { id })
+                if id == local =>
+            {
                 if says_goodbye {
                     self.hang_up(at);
                     self.closed(at, call);

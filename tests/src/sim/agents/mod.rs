@@ -1,27 +1,25 @@
 //! World of agents: whole jobs. Agents with their workers join rounds at the rendezvous service, assign ranks to their
 //! workers, and pass the exit barrier in the store of the round, as the driver's threads do. Calls that block there
-//! take
-//! virtual time here.
+//! take virtual time here.
 //!
 //! A run begins with a plan: which agents start when, with how many workers, and which mishaps happen. Then it
-//! continues
-//! until all agents have ended. A mishap hits an agent at a time, or as it enters a phase. At the end, closing the run
-//! releases the spares.
+//! continues until all agents have ended. A mishap hits an agent at a time, or as it enters a phase. At the end,
+//! closing the run releases the spares.
 
 mod crew;
-mod errands;
 mod master_server;
 mod member;
 mod numbering;
 mod plan;
 mod referee;
+mod threads;
 mod world;
 
 pub(super) use world::World;
 
 /// Counts of what happened to agents, in one run or in many.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Sights {
+pub struct AgentCounts {
     /// Agents that began.
     pub agents: u64,
     /// Worker groups that were started.
@@ -54,7 +52,7 @@ pub struct Sights {
     pub guard_lost: u64,
 }
 
-impl Sights {
+impl AgentCounts {
     /// Returns all counts with their names.
     #[must_use]
     pub const fn all(&self) -> [(&'static str, u64); 15] {

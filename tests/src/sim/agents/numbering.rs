@@ -1,9 +1,8 @@
 //! Thread that meets the other agents in the store of the round: there they assign ranks to their workers and pass the
-//! exit
-//! barrier.
+//! exit barrier.
 
-use super::errands::{Ask, Info, Known, Numbering, NumberingAsk, Step, Thread, set_deadline};
-use super::master_server::{Answer, News, Op, Request};
+use super::master_server::{Answer, Op, Request, ServerMessage};
+use super::threads::{Ask, Info, Numbering, NumberingAsk, Step, Thread, ThreadReport, set_deadline};
 use super::world::World;
 use rendezvous_agent::node::rounds::{EXIT_BARRIER_PREFIX, wait_failure};
 use rendezvous_agent::ranks::{
@@ -27,7 +26,7 @@ const MASTER_KEY: &str = "MASTER_ADDR";
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum WaitFailure {
     Cancelled,
-    LineLost,
+    ConnectionLost,
     TimedOut,
     Stale,
     Exhausted,
@@ -37,7 +36,7 @@ impl WaitFailure {
     const fn message(self) -> &'static str {
         match self {
             Self::Cancelled => "the call was cancelled",
-            Self::LineLost => "the connection is gone",
+            Self::ConnectionLost => "the connection is gone",
             Self::TimedOut => "the call timed out",
             Self::Stale => "the round is over",
             Self::Exhausted => "there is no port",
@@ -48,7 +47,7 @@ impl WaitFailure {
     const fn kind(self) -> Option<ErrorKind> {
         match self {
             Self::Cancelled => Some(ErrorKind::Cancelled),
-            Self::LineLost => Some(ErrorKind::ServerGone),
+            Self::ConnectionLost => Some(ErrorKind::ServerGone),
             Self::TimedOut => Some(ErrorKind::TimedOut),
             Self::Stale => Some(ErrorKind::StaleRound),
             Self::Exhausted => None,
@@ -82,13 +81,13 @@ impl World {
     }
 
     fn begin_numbering(&mut self, at: usize, ask: NumberingAsk) {
-        let now = self.stage.now;
+        let now = self.sim.now;
         let spec = &self.plan.nodes[at].spec;
         match ask {
             NumberingAsk::Assign { call, info } => {
                 let mut steps = vec![Step::Learn];
                 if info.rank == 0 {
-                    steps.extend([Step::Hand, Step::Gather]);
+                    steps.extend([Step::Publish, Step::Gather]);
                 }
                 steps.push(Step::Introduce);
                 if spec.rank_assignment == RankAssignment::Identical {
@@ -128,15 +127,15 @@ impl World {
             Numbering::Assigning { call, .. } => Input::NotAssigned { call, kind, message },
             Numbering::ExitBarrier { call, .. } => Input::NotParted { call, kind, message },
         };
-        self.stage.note(format_args!("{at} in vain: {}", how.message()));
-        context.tell_input(&mut self.stage, at, Thread::Numbering, input);
+        self.sim.note(format_args!("{at} in vain: {}", how.message()));
+        context.report_input(&mut self.sim, at, Thread::Numbering, input);
     }
 
     fn ask_store(&mut self, at: usize, ask: Ask, until: Instant) -> u64 {
         let id = self.agents[at].context.id();
         let Ask { session, round, op } = ask;
         self.send(session, Request::Store { id, round, op });
-        set_deadline(&mut self.stage.agenda, at, Thread::Numbering, id, until);
+        set_deadline(&mut self.sim.event_queue, at, Thread::Numbering, id, until);
         id
     }
 
@@ -164,13 +163,13 @@ impl World {
                 RankAssignment::ThroughStore => read_assigned(info.rank, &values.concat()),
             };
             let reported = match ranks {
-                Ok(ranks) => Known::Numbered { call, ranks },
+                Ok(ranks) => ThreadReport::Numbered { call, ranks },
                 Err(error) => {
                     let message = error.to_string().into();
-                    Known::Input(Input::NotAssigned { call, kind: wait_failure(None), message })
+                    ThreadReport::Input(Input::NotAssigned { call, kind: wait_failure(None), message })
                 }
             };
-            return self.agents[at].context.notify(&mut self.stage, at, Thread::Numbering, reported);
+            return self.agents[at].context.notify(&mut self.sim, at, Thread::Numbering, reported);
         };
         let local = role_info_key(info.rank);
         let op = match step {
@@ -180,7 +179,7 @@ impl World {
                 Op::Set(vec![(local, role_info(&spec.role, info.rank, spec.local_world_size))])
             }
             Step::Gather => Op::Get((0..info.nodes).map(role_info_key).collect()),
-            Step::Hand => {
+            Step::Publish => {
                 let reported = assign(&values).unwrap_or_default();
                 let pairs =
                     (0..).zip(&reported).map(|(rank, ranks)| (assigned_ranks_key(rank), assigned(ranks)));
@@ -193,12 +192,12 @@ impl World {
         let id = if has_line { self.ask_store(at, ask, until) } else { 0 };
         self.agents[at].context.numbering = Numbering::Assigning { call, info, steps, id, until };
         if !has_line {
-            self.wait_failure(at, WaitFailure::LineLost);
+            self.wait_failure(at, WaitFailure::ConnectionLost);
         }
     }
 
     fn next_arrival(&mut self, at: usize) {
-        let now = self.stage.now;
+        let now = self.sim.now;
         let Numbering::ExitBarrier { call, info, barrier, .. } =
             core::mem::take(&mut self.agents[at].context.numbering)
         else {
@@ -212,7 +211,7 @@ impl World {
                     Input::NotParted { call, kind, message: "not all have come".into() }
                 }
             };
-            return self.agents[at].context.tell_input(&mut self.stage, at, Thread::Numbering, input);
+            return self.agents[at].context.report_input(&mut self.sim, at, Thread::Numbering, input);
         };
         let (op, until) = match step {
             BarrierStep::Add { key, delta } => (Op::Add(key.into(), delta), now + ANSWER_TIMEOUT),
@@ -226,19 +225,19 @@ impl World {
         let id = if has_line { self.ask_store(at, ask, until) } else { 0 };
         self.agents[at].context.numbering = Numbering::ExitBarrier { call, info, barrier, id };
         if !has_line {
-            self.wait_failure(at, WaitFailure::LineLost);
+            self.wait_failure(at, WaitFailure::ConnectionLost);
         }
     }
 
-    pub(super) fn numbering_news(&mut self, at: usize, news: &News) {
-        let News::Stored { id, answer } = news else { return };
+    pub(super) fn numbering_news(&mut self, at: usize, news: &ServerMessage) {
+        let ServerMessage::Stored { id, answer } = news else { return };
         if self.numbering_call(at).is_none_or(|(_, local)| local != *id) {
             return;
         }
         if matches!(answer, Answer::Stale) {
             return self.wait_failure(at, WaitFailure::Stale);
         }
-        let now = self.stage.now;
+        let now = self.sim.now;
         match &mut self.agents[at].context.numbering {
             Numbering::Idle => {}
             Numbering::Assigning { .. } => self.next_number(at, Some(answer.clone())),
@@ -253,7 +252,7 @@ impl World {
                 barrier.handle(now, outcome).ok();
                 if was_awaited && barrier.has_arrived() {
                     let arrived = Input::Arrived { call };
-                    self.agents[at].context.tell_input(&mut self.stage, at, Thread::Numbering, arrived);
+                    self.agents[at].context.report_input(&mut self.sim, at, Thread::Numbering, arrived);
                 }
                 self.next_arrival(at);
             }
@@ -266,7 +265,7 @@ impl World {
             return;
         }
         self.send(session, Request::GiveUp { id });
-        let now = self.stage.now;
+        let now = self.sim.now;
         if let Numbering::ExitBarrier { barrier, .. } = &mut self.agents[at].context.numbering
             && matches!(barrier.next_step(), Some(BarrierStep::Wait { .. }))
         {

@@ -13,7 +13,7 @@ use rendezvous_core::time::{Duration, Instant};
 #[derive(Clone, Debug)]
 pub(super) struct NodePlan {
     pub(super) spec: WorkerSpec,
-    pub(super) comes: Instant,
+    pub(super) starts_at: Instant,
     pub(super) role: Role,
 }
 
@@ -29,7 +29,7 @@ pub(super) enum Mishap {
     /// The agent is asked to stop.
     Stop(StopCause),
     /// Its connection breaks: the node notices after the first span, the server after the second.
-    LineLost(Duration, Duration),
+    ConnectionLost(Duration, Duration),
     /// A worker hangs in the kernel and cannot be killed for this time.
     Stuck(Duration),
     /// The timer of a worker expires.
@@ -99,7 +99,7 @@ fn mishap(sim_rng: &mut SimRng) -> Mishap {
             let cause = sim_rng.pick(&[StopCause::Requested, StopCause::Signal(2), StopCause::Signal(15)]);
             Mishap::Stop(cause)
         }
-        68..74 => Mishap::LineLost(sim_rng.span(ms(1), ms(6000)), sim_rng.span(ms(1), ms(6000))),
+        68..74 => Mishap::ConnectionLost(sim_rng.span(ms(1), ms(6000)), sim_rng.span(ms(1), ms(6000))),
         74..78 => Mishap::Stuck(sim_rng.span(ms(10), ms(20_000))),
         78..83 => Mishap::TimerExpires,
         83..85 => Mishap::GuardLost,
@@ -161,10 +161,10 @@ impl Plan {
                 ..WorkerSpec::new(local_world_size)
             };
             let is_late = slot > 0 && sim_rng.percent(20);
-            let comes =
+            let starts_at =
                 Instant::ORIGIN + sim_rng.span(Duration::ZERO, ms(if is_late { 20_000 } else { 500 }));
             let role = if slot > 1 && sim_rng.percent(12) { Role::Spare } else { Role::Member };
-            nodes.push(NodePlan { spec, comes, role });
+            nodes.push(NodePlan { spec, starts_at, role });
         }
         let members = nodes.iter().filter(|node| node.role == Role::Member).count() as u64;
         let min_nodes =

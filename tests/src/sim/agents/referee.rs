@@ -39,7 +39,7 @@ pub(super) struct Ledger {
     /// Whether processes of this start were given up.
     gave_up: bool,
     /// When the workers of the last start were first asked to end.
-    told_to_end: Option<Instant>,
+    asked_to_end_at: Option<Instant>,
     last_received_at: Vec<Membership>,
     no_round: Option<NoRound>,
     no_ranks: bool,
@@ -77,7 +77,7 @@ impl World {
 
     /// Notes an input before the machine handles it.
     pub(super) fn note_input(&mut self, at: usize, input: &Input) {
-        let now = self.stage.now;
+        let now = self.sim.now;
         let phase = self.agents[at].machine.phase();
         let ledger = &mut self.agents[at].ledger;
         match input {
@@ -120,7 +120,7 @@ impl World {
                 _ => false,
             };
             check!(is_local, "budget: {at} paid for {input:?}");
-            self.sights.paid += 1;
+            self.agent_counts.paid += 1;
             let ledger = &mut self.agents[at].ledger;
             ledger.is_excusable = match input {
                 Some(Input::Exited { exit, .. }) => !exit.is_violent(),
@@ -132,14 +132,14 @@ impl World {
             let is_death = matches!(input, Some(Input::Member(Membership::PeerDied { .. })));
             check!(is_death && before.phase == Phase::Restarting, "budget: {at} was given one for {input:?}");
             ledger.paid -= 1;
-            self.sights.excused += 1;
+            self.agent_counts.excused += 1;
         } else if phase == Phase::Restarting && before.phase != Phase::Restarting {
-            self.sights.unpaid += 1;
+            self.agent_counts.unpaid += 1;
         }
         let ledger = &self.agents[at].ledger;
         check!(left + ledger.paid == max, "budget: {at} has {left} left of {max} and paid {}", ledger.paid);
         let is_local =
-            |end: &End| end.exit.is_violent() && !matches!(end.cause, Cause::Known | Cause::Killed);
+            |end: &End| end.exit.is_violent() && !matches!(end.cause, Cause::Requested | Cause::Killed);
         let is_excused = ledger.is_excusable && !ledger.ends.values().any(is_local);
         if before.phase == Phase::Restarting && phase == Phase::Meeting && ledger.peer_died && is_excused {
             check!(left == ledger.budget_at_start, "budget: {at} paid for the death of a peer");
@@ -148,7 +148,7 @@ impl World {
             let is_death = matches!(input, Some(Input::Member(Membership::PeerDied { .. })));
             let continues_in = matches!(phase, Phase::Restarting | Phase::Meeting);
             check!(is_death == continues_in, "budget: {at} was in doubt, got {input:?} and is {phase:?}");
-            self.sights.excused += u64::from(is_death);
+            self.agent_counts.excused += u64::from(is_death);
         }
         if phase != Phase::Restarting {
             self.agents[at].ledger.peer_died = false;
@@ -210,12 +210,12 @@ impl World {
             group.restart_count
         );
         let left = agent.machine.restarts_left();
-        self.sights.starts += 1;
+        self.agent_counts.starts += 1;
         let ledger = &mut self.agents[at].ledger;
         ledger.starts += 1;
         ledger.budget_at_start = left;
         ledger.gave_up = false;
-        ledger.told_to_end = None;
+        ledger.asked_to_end_at = None;
         ledger.is_excusable = false;
         ledger.last_job = Some(job);
         ledger.ends.clear();
@@ -241,19 +241,19 @@ impl World {
     pub(super) fn check_notice(&mut self, at: usize, notice: &Notice) {
         match notice {
             Notice::GaveUp { .. } => {
-                self.sights.given_up += 1;
+                self.agent_counts.given_up += 1;
                 self.agents[at].ledger.gave_up = true;
             }
-            Notice::Killing { .. } => self.sights.killed += 1,
+            Notice::Killing { .. } => self.agent_counts.killed += 1,
             Notice::Exited { local_rank, .. } => {
                 let slot = usize::try_from(*local_rank).unwrap_or(usize::MAX);
                 let agent = &mut self.agents[at];
-                let end = agent.crew.hands.get(slot).and_then(|hand| hand.end);
+                let end = agent.crew.workers.get(slot).and_then(|worker| worker.end);
                 agent.ledger.ends.extend(end.map(|end| (*local_rank, end)));
             }
             Notice::Phase { to: Phase::Restarting | Phase::Ending, .. } => {
-                let now = self.stage.now;
-                self.agents[at].ledger.told_to_end.get_or_insert(now);
+                let now = self.sim.now;
+                self.agents[at].ledger.asked_to_end_at.get_or_insert(now);
             }
             Notice::Phase { to: Phase::ExitBarrier, .. } => {
                 let agent = &mut self.agents[at];
@@ -276,7 +276,7 @@ impl World {
                 failed.local_rank
             );
             check!(
-                !matches!(end.cause, Cause::Known | Cause::Killed)
+                !matches!(end.cause, Cause::Requested | Cause::Killed)
                     || end.exit.is_crash() && !end.exit.is_killed()
                     || ledger.overdue.contains(&failed.local_rank),
                 "report: worker {} of {at} was asked to end, and is listed",
@@ -285,7 +285,7 @@ impl World {
         }
         // The order: killed or crashed before any worker was asked to end; ended by itself; crashed while it was
         // ending.
-        let reported = ledger.told_to_end;
+        let reported = ledger.asked_to_end_at;
         let key = |failed: &Failed| {
             let was_stopped = reported.is_some_and(|reported| reported < failed.at);
             let class = match failed.exit {
@@ -301,7 +301,7 @@ impl World {
             failures.first().map(key) == root,
             "report: the root cause of {at} is not the first: {failures:?}"
         );
-        self.sights.failed_workers += failures.len() as u64;
+        self.agent_counts.failed_workers += failures.len() as u64;
         Ok(())
     }
 
@@ -328,7 +328,7 @@ impl World {
         };
         match outcome {
             Outcome::Succeeded { missing: None } => {
-                self.sights.succeeded += 1;
+                self.agent_counts.succeeded += 1;
                 let Some(job) = ledger.last_job else {
                     return Err(format!("verdict: {at} succeeded in no round"));
                 };
@@ -342,7 +342,7 @@ impl World {
                 }
             }
             Outcome::Succeeded { missing: Some(reason) } => {
-                self.sights.succeeded_alone += 1;
+                self.agent_counts.succeeded_alone += 1;
                 check!(
                     ledger.last_job.is_some_and(|job| ledger.succeeded_in.contains(&job)),
                     "verdict: {at} has not succeeded"
@@ -350,29 +350,29 @@ impl World {
                 check!(self.has_happened(at, reason), "reason: {at} missed others for {reason:?}");
             }
             Outcome::NotNeeded => {
-                self.sights.not_needed += 1;
+                self.agent_counts.not_needed += 1;
                 check!(agent.ledger.no_round == Some(NoRound::NotNeeded), "verdict: {at} was needed");
             }
             Outcome::Stopped { .. } => {
-                self.sights.stopped += 1;
+                self.agent_counts.stopped += 1;
                 check!(ledger.stopped.is_some(), "reason: {at} was not asked to stop");
             }
             Outcome::Failed { reason } => {
-                self.sights.failed += 1;
+                self.agent_counts.failed += 1;
                 check!(
                     self.has_happened(at, reason),
                     "reason: {at} failed for {reason:?}, which did not happen"
                 );
             }
             Outcome::GuardLost { .. } => {
-                self.sights.guard_lost += 1;
+                self.agent_counts.guard_lost += 1;
                 check!(ledger.mishaps.contains(&Mishap::GuardLost), "reason: {at} saw its workers");
             }
         }
         if let Some(stopped) = ledger.stopped {
             let spec = machine.spec();
             let longest = spec.stop_timeout + spec.kill_timeout + CALLS_MAX;
-            let took = self.stage.now.since(stopped);
+            let took = self.sim.now.since(stopped);
             check!(took <= longest, "stop: {at} took {took:?} to stop");
         }
         Ok(())
@@ -386,7 +386,7 @@ impl World {
             Reason::WorkerFailed { worker, exit } => {
                 let end = ledger.ends.get(&worker.local_rank);
                 end.is_some_and(|end| {
-                    end.exit == *exit && matches!(end.cause, Cause::Mishap | Cause::Dragged)
+                    end.exit == *exit && matches!(end.cause, Cause::Mishap | Cause::MissedPeer)
                 })
             }
             Reason::NotStarted { start_failure, .. } => {
@@ -438,7 +438,7 @@ impl World {
 
     /// Checks that all agents have ended.
     pub(super) fn check_end(&mut self) -> Checked {
-        self.sights.agents = self.agents.len() as u64;
+        self.agent_counts.agents = self.agents.len() as u64;
         for (at, agent) in self.agents.iter().enumerate() {
             check!(
                 matches!(agent.life, Life::Over | Life::Dead),
@@ -446,7 +446,7 @@ impl World {
                 agent.machine.phase()
             );
         }
-        self.sights.dead = self.agents.iter().filter(|agent| agent.life == Life::Dead).count() as u64;
+        self.agent_counts.dead = self.agents.iter().filter(|agent| agent.life == Life::Dead).count() as u64;
         // If all workers of a round succeeded and none began again, all its agents have succeeded.
         for (key, job) in &self.jobs {
             let is_done = job.members.iter().all(|&(agent, ..)| {
@@ -464,7 +464,7 @@ impl World {
             }
         }
         // If workers depend on each other, those of a group that restarts for a newcomer are missed by others.
-        let is_calm = !self.plan.is_collective || self.sights.unpaid == 0;
+        let is_calm = !self.plan.is_collective || self.agent_counts.unpaid == 0;
         let is_clean = self.agents.iter().all(|agent| agent.ledger.mishaps.is_empty());
         let is_clean = is_clean && is_calm && !self.is_short_handed;
         for (at, agent) in self.agents.iter().enumerate().filter(|_| is_clean) {

@@ -1,16 +1,16 @@
 //! World of agents: it runs one seed from the first agent to the last.
 
-use super::super::agenda::Agenda;
+use super::super::event_queue::EventQueue;
 use super::super::sim_rng::SimRng;
 use super::super::trace::Trace;
 use super::super::{Failure, Kind, Options, Report, Sabotage};
-use super::Sights;
+use super::AgentCounts;
 use super::crew::{Crew, CrewCue, Job};
-use super::errands::{Info, Known, MemberAsk, NumberingAsk, ServerContext, Thread};
-use super::master_server::{Answer, Formed, News, Office, Request};
+use super::master_server::{Answer, Formed, MasterServer, Request, ServerMessage};
 use super::numbering::WaitFailure;
 use super::plan::{Mishap, Plan, When};
 use super::referee::Ledger;
+use super::threads::{AgentContext, Info, MemberAsk, NumberingAsk, Thread, ThreadReport};
 use rendezvous_agent::phase::Phase;
 use rendezvous_agent::supervisor::{Input, Notice, Outcome, Output, Round, Supervisor};
 use rendezvous_core::rendezvous::service::{EndReason, Event};
@@ -25,32 +25,32 @@ pub(super) enum Cue {
     /// A timer of an agent's machine is due.
     Due(usize),
     /// A thread reports to an agent.
-    Known(usize, Known),
+    ThreadReport(usize, ThreadReport),
     /// An agent sees an event of the workers of an attempt.
     Seen(usize, u64, Input),
     Crew(usize, u64, CrewCue),
-    Letter(u64, Request),
-    News(u64, News),
+    ServerRequest(u64, Request),
+    ServerMessage(u64, ServerMessage),
     /// A timer of the server is due.
     Tick,
     /// A call was not answered in time.
     TimeUp(usize, Thread, u64),
     NodeLoses(u64),
     ServerLoses(u64, EndReason),
-    ServerRises,
+    ServerRestarts,
     Mishap(usize, Mishap),
     /// The spares are released.
     Dismissal,
 }
 
-pub(super) struct Stage {
+pub(super) struct SimContext {
     pub(super) now: Instant,
-    pub(super) agenda: Agenda<Cue>,
+    pub(super) event_queue: EventQueue<Cue>,
     pub(super) sim_rng: SimRng,
     trace: Trace,
 }
 
-impl Stage {
+impl SimContext {
     pub(super) fn note(&mut self, what: fmt::Arguments<'_>) {
         self.trace.note(self.now, what);
     }
@@ -68,7 +68,7 @@ pub(super) struct Agent {
     pub(super) machine: Supervisor,
     pub(super) life: Life,
     pub(super) crew: Crew,
-    pub(super) context: ServerContext,
+    pub(super) context: AgentContext,
     pub(super) ledger: Ledger,
     /// What the agent knows of its round.
     info: Option<Info>,
@@ -80,7 +80,7 @@ pub(super) struct Agent {
 }
 
 impl Agent {
-    pub(super) fn hears(&self) -> bool {
+    pub(super) fn is_supervised(&self) -> bool {
         self.life == Life::Lives
     }
 }
@@ -101,16 +101,16 @@ struct Line {
 
 pub(in crate::sim) struct World {
     seed: u64,
-    pub(super) stage: Stage,
+    pub(super) sim: SimContext,
     pub(super) plan: Plan,
     pub(super) agents: Vec<Agent>,
-    office: Option<Office>,
+    master_server: Option<MasterServer>,
     /// Number of servers before this one.
     epoch: u32,
     lines: BTreeMap<u64, Line>,
     /// Rounds that were formed, by server and number.
     pub(super) jobs: BTreeMap<(u32, u64), Job>,
-    pub(super) sights: Sights,
+    pub(super) agent_counts: AgentCounts,
     /// Whether there may be fewer nodes than are needed.
     pub(super) is_short_handed: bool,
     tick_at: Option<Instant>,
@@ -127,22 +127,22 @@ const EVENTS_MAX: u64 = 2_000_000;
 impl World {
     pub(in crate::sim) fn new(seed: u64, options: &Options) -> Self {
         let plan = Plan::draw(&mut SimRng::new(seed, 0));
-        let mut stage = Stage {
+        let mut sim = SimContext {
             now: Instant::ORIGIN,
-            agenda: Agenda::new(),
+            event_queue: EventQueue::new(),
             sim_rng: SimRng::new(seed, 1),
-            trace: Trace::new(options.voice),
+            trace: Trace::new(options.verbosity),
         };
         let mut agents = Vec::new();
         for (at, node) in plan.nodes.iter().enumerate() {
             // The plan contains only valid specs.
             let Ok(machine) = Supervisor::new(node.spec.clone()) else { continue };
-            stage.agenda.enter(node.comes, Cue::Begin(at));
+            sim.event_queue.schedule(node.starts_at, Cue::Begin(at));
             agents.push(Agent {
                 machine,
                 life: Life::Unborn,
                 crew: Crew::default(),
-                context: ServerContext::new(),
+                context: AgentContext::new(),
                 ledger: Ledger::default(),
                 info: None,
                 stale_numbers: false,
@@ -152,22 +152,22 @@ impl World {
         }
         for &(at, when, mishap) in &plan.mishaps {
             if let When::At(moment) = when {
-                stage.agenda.enter(moment, Cue::Mishap(at, mishap));
+                sim.event_queue.schedule(moment, Cue::Mishap(at, mishap));
             }
         }
-        stage.agenda.enter(DISMISSAL, Cue::Dismissal);
-        let prompt = plan.nodes.iter().filter(|node| node.comes < Instant::from_millis(1000)).count();
+        sim.event_queue.schedule(DISMISSAL, Cue::Dismissal);
+        let prompt = plan.nodes.iter().filter(|node| node.starts_at < Instant::from_millis(1000)).count();
         let is_short_handed = u32::try_from(prompt).unwrap_or(u32::MAX) < plan.settings.min_nodes;
         Self {
             seed,
-            stage,
+            sim,
             plan,
             agents,
-            office: Some(Office::new()),
+            master_server: Some(MasterServer::new()),
             epoch: 0,
             lines: BTreeMap::new(),
             jobs: BTreeMap::new(),
-            sights: Sights::default(),
+            agent_counts: AgentCounts::default(),
             is_short_handed,
             tick_at: None,
             events: 0,
@@ -176,50 +176,50 @@ impl World {
 
     pub(in crate::sim) fn play(mut self, seed: u64) -> Result<Report, Failure> {
         let plan = format!("{:?}", self.plan);
-        self.stage.note(format_args!("{plan}"));
+        self.sim.note(format_args!("{plan}"));
         match self.run() {
             Ok(()) => Ok(Report {
-                trace_hash: self.stage.trace.hash(),
-                trace_lines: self.stage.trace.lines(),
+                trace_hash: self.sim.trace.hash(),
+                trace_lines: self.sim.trace.lines(),
                 events: self.events,
-                deeds: self.agents.len(),
+                operations: self.agents.len(),
                 answered: self.agents.iter().filter(|agent| agent.life == Life::Over).count(),
                 clients: 0,
                 undecided: 0,
-                virtual_time: self.stage.now.since(Instant::ORIGIN),
+                virtual_time: self.sim.now.since(Instant::ORIGIN),
                 rounds: self.jobs.len() as u64,
                 resumed: 0,
                 changes: 0,
                 released: 0,
                 stale: 0,
-                sights: self.sights,
+                agent_counts: self.agent_counts,
             }),
             Err(what) => {
                 let mut trace = vec![plan];
-                let now = self.stage.now;
-                trace.extend(self.stage.trace.into_last());
+                let now = self.sim.now;
+                trace.extend(self.sim.trace.into_last());
                 Err(Failure { seed, world: Kind::Agents, sabotage: Sabotage::None, what, now, trace })
             }
         }
     }
 
     fn run(&mut self) -> Result<(), String> {
-        while let Some((at, cue)) = self.stage.agenda.pop() {
+        while let Some((at, cue)) = self.sim.event_queue.pop() {
             let is_done = self.agents.iter().all(|agent| matches!(agent.life, Life::Over | Life::Dead));
             if is_done || at > END {
                 break;
             }
-            self.stage.now = at;
+            self.sim.now = at;
             self.events += 1;
             if self.events > EVENTS_MAX {
                 return Err(format!("end: {EVENTS_MAX} things happened, and there is no end"));
             }
-            self.happen(cue)?;
+            self.handle_event(cue)?;
         }
         self.check_end()
     }
 
-    fn happen(&mut self, cue: Cue) -> Result<(), String> {
+    fn handle_event(&mut self, cue: Cue) -> Result<(), String> {
         match cue {
             Cue::Begin(at) => {
                 if self.agents[at].life == Life::Unborn {
@@ -229,7 +229,7 @@ impl World {
                 Ok(())
             }
             Cue::Due(at) => self.due(at),
-            Cue::Known(at, reported) => self.reported(at, reported),
+            Cue::ThreadReport(at, reported) => self.reported(at, reported),
             Cue::Seen(at, attempt, input) => {
                 // What is seen of an earlier attempt does not concern the workers of this one.
                 if self.agents[at].crew.attempt.unwrap_or_default() == attempt {
@@ -243,20 +243,20 @@ impl World {
                 }
                 Ok(())
             }
-            Cue::Letter(session, request) => self.character(session, request),
-            Cue::News(session, news) => {
+            Cue::ServerRequest(session, request) => self.handle_request(session, request),
+            Cue::ServerMessage(session, news) => {
                 self.news(session, news);
                 Ok(())
             }
             Cue::Tick => {
                 self.tick_at = None;
-                if let Some(office) = &mut self.office {
-                    office.tick(self.stage.now);
+                if let Some(master_server) = &mut self.master_server {
+                    master_server.tick(self.sim.now);
                 }
                 self.post()
             }
             Cue::TimeUp(at, thread, id) => {
-                if self.agents[at].hears() {
+                if self.agents[at].is_supervised() {
                     match thread {
                         Thread::Member => self.member_lost(at, Some(id)),
                         Thread::Numbering => self.numbering_time_up(at, id),
@@ -269,16 +269,16 @@ impl World {
                 Ok(())
             }
             Cue::ServerLoses(session, why) => self.server_loses(session, why),
-            Cue::ServerRises => {
-                self.stage.note(format_args!("the server is back"));
-                self.office.get_or_insert_with(Office::new);
+            Cue::ServerRestarts => {
+                self.sim.note(format_args!("the server is back"));
+                self.master_server.get_or_insert_with(MasterServer::new);
                 Ok(())
             }
             Cue::Mishap(at, mishap) => self.mishap(at, mishap),
             Cue::Dismissal => {
-                self.stage.note(format_args!("the run is closed for those who stand by"));
-                if let Some(office) = &mut self.office {
-                    office.close(self.stage.now);
+                self.sim.note(format_args!("the run is closed for those who stand by"));
+                if let Some(master_server) = &mut self.master_server {
+                    master_server.close(self.sim.now);
                 }
                 self.post()
             }
@@ -286,10 +286,10 @@ impl World {
     }
 
     fn due(&mut self, at: usize) -> Result<(), String> {
-        let now = self.stage.now;
+        let now = self.sim.now;
         let agent = &mut self.agents[at];
         agent.due = None;
-        if agent.hears() && agent.machine.poll_timeout().is_some_and(|due| due <= now) {
+        if agent.is_supervised() && agent.machine.poll_timeout().is_some_and(|due| due <= now) {
             let before = self.before(at);
             self.agents[at].machine.handle_timeout(now);
             self.after(at, before, None)?;
@@ -303,14 +303,14 @@ impl World {
         let Some(due) = agent.machine.poll_timeout().filter(|_| agent.life == Life::Lives) else { return };
         if agent.due.is_none_or(|armed| armed > due) {
             agent.due = Some(due);
-            self.stage.agenda.enter(due, Cue::Due(at));
+            self.sim.event_queue.schedule(due, Cue::Due(at));
         }
     }
 
-    fn reported(&mut self, at: usize, reported: Known) -> Result<(), String> {
+    fn reported(&mut self, at: usize, reported: ThreadReport) -> Result<(), String> {
         match reported {
-            Known::Input(input) => self.give(at, input),
-            Known::Met { call, info } => {
+            ThreadReport::Input(input) => self.give(at, input),
+            ThreadReport::Met { call, info } => {
                 let round = Round {
                     group_rank: info.rank,
                     group_world_size: info.nodes,
@@ -320,19 +320,19 @@ impl World {
                 self.agents[at].info = Some(info);
                 self.give(at, Input::Met { call, round })
             }
-            Known::Numbered { call, ranks } => self.give(at, Input::Assigned { call, ranks }),
+            ThreadReport::Numbered { call, ranks } => self.give(at, Input::Assigned { call, ranks }),
         }
     }
 
     fn give(&mut self, at: usize, input: Input) -> Result<(), String> {
-        if !self.agents[at].hears() {
+        if !self.agents[at].is_supervised() {
             return Ok(());
         }
-        self.stage.note(format_args!("{at} <- {input:?}"));
+        self.sim.note(format_args!("{at} <- {input:?}"));
         self.note_input(at, &input);
         let before = self.before(at);
         // Workers that the machine does not know belong to an attempt that it gave up.
-        self.agents[at].machine.handle(self.stage.now, input.clone()).ok();
+        self.agents[at].machine.handle(self.sim.now, input.clone()).ok();
         self.after(at, before, Some(&input))
     }
 
@@ -352,7 +352,7 @@ impl World {
 
     fn perform(&mut self, at: usize, output: Output) -> Result<(), String> {
         if !matches!(output, Output::Report { .. }) {
-            self.stage.note(format_args!("{at} -> {output:?}"));
+            self.sim.note(format_args!("{at} -> {output:?}"));
         }
         match output {
             Output::Meet { call } => {
@@ -398,13 +398,13 @@ impl World {
             Output::NameLeftovers => {}
             Output::Pass { .. } => {}
             Output::Report { failures, .. } => {
-                self.stage.note(format_args!("{at} -> Report {failures:?}"));
+                self.sim.note(format_args!("{at} -> Report {failures:?}"));
                 self.check_report(at, &failures)?;
             }
             Output::Notify(notice) => {
                 self.check_notice(at, &notice);
                 if let Notice::Phase { to, .. } = notice {
-                    self.spring(at, to);
+                    self.trigger_mishaps(at, to);
                 }
             }
             Output::Over => {
@@ -417,7 +417,7 @@ impl World {
     }
 
     /// Triggers the mishaps that wait for an agent to enter a phase.
-    fn spring(&mut self, at: usize, phase: Phase) {
+    fn trigger_mishaps(&mut self, at: usize, phase: Phase) {
         let visits = self.agents[at].visits.entry(phase).or_default();
         let nth = *visits;
         *visits += 1;
@@ -425,21 +425,21 @@ impl World {
             if let When::In(wanted, wanted_nth, after) = when
                 && (agent, wanted, wanted_nth) == (at, phase, nth)
             {
-                self.stage.agenda.enter(self.stage.now + after, Cue::Mishap(at, mishap));
+                self.sim.event_queue.schedule(self.sim.now + after, Cue::Mishap(at, mishap));
             }
         }
     }
 
     fn mishap(&mut self, at: usize, mishap: Mishap) -> Result<(), String> {
-        let now = self.stage.now;
+        let now = self.sim.now;
         if let Mishap::ServerDies(back) = mishap {
             self.server_dies(back);
             return Ok(());
         }
-        if !self.agents[at].hears() {
+        if !self.agents[at].is_supervised() {
             return Ok(());
         }
-        self.stage.note(format_args!("{at}: {mishap:?}"));
+        self.sim.note(format_args!("{at}: {mishap:?}"));
         self.agents[at].ledger.mishaps.push(mishap);
         match mishap {
             Mishap::Dies => {
@@ -449,41 +449,41 @@ impl World {
             }
             Mishap::Stop(cause) => self.give(at, Input::Stop(cause))?,
             Mishap::Pass => self.give(at, Input::Pass { signal: 10 })?,
-            Mishap::LineLost(here, there) => {
+            Mishap::ConnectionLost(here, there) => {
                 if let Some(session) = self.agents[at].context.line()
                     && let Some(line) = self.lines.get_mut(&session)
                 {
                     line.is_cut = true;
-                    self.stage.agenda.enter(now + here, Cue::NodeLoses(session));
+                    self.sim.event_queue.schedule(now + here, Cue::NodeLoses(session));
                     let why = EndReason::HostSilent;
-                    self.stage.agenda.enter(now + there, Cue::ServerLoses(session, why));
+                    self.sim.event_queue.schedule(now + there, Cue::ServerLoses(session, why));
                 }
             }
             Mishap::Closes => {
-                if let Some(office) = &mut self.office {
-                    office.close(self.stage.now);
+                if let Some(master_server) = &mut self.master_server {
+                    master_server.close(self.sim.now);
                 }
                 self.post()?;
             }
             Mishap::NotNumbered => self.agents[at].context.is_unlucky = true,
             Mishap::NeighboursEnd(_) => {
-                self.hurt(at, mishap);
+                self.apply_mishap(at, mishap);
                 let next = (at + 1) % self.agents.len();
-                if self.agents[next].hears() {
+                if self.agents[next].is_supervised() {
                     self.agents[next].ledger.mishaps.push(mishap);
-                    self.hurt(next, mishap);
+                    self.apply_mishap(next, mishap);
                 }
             }
-            _ => self.hurt(at, mishap),
+            _ => self.apply_mishap(at, mishap),
         }
         Ok(())
     }
 
     fn server_dies(&mut self, back: Option<Duration>) {
-        if self.office.take().is_none() {
+        if self.master_server.take().is_none() {
             return;
         }
-        self.stage.note(format_args!("the server dies, and is back after {back:?}"));
+        self.sim.note(format_args!("the server dies, and is back after {back:?}"));
         // It concerns all agents.
         for agent in &mut self.agents {
             agent.ledger.mishaps.push(Mishap::ServerDies(back));
@@ -492,28 +492,28 @@ impl World {
         for (&session, line) in &mut self.lines {
             line.is_open_there = false;
             if line.is_open_here {
-                let after = self.stage.sim_rng.span(Duration::ZERO, Duration::from_millis(20));
-                self.stage.agenda.enter(self.stage.now + after, Cue::NodeLoses(session));
+                let after = self.sim.sim_rng.span(Duration::ZERO, Duration::from_millis(20));
+                self.sim.event_queue.schedule(self.sim.now + after, Cue::NodeLoses(session));
             }
         }
         if let Some(back) = back {
-            self.stage.agenda.enter(self.stage.now + back, Cue::ServerRises);
+            self.sim.event_queue.schedule(self.sim.now + back, Cue::ServerRestarts);
         }
     }
 
     /// Opens a session. Returns `None` without a server.
     pub(super) fn connect(&mut self, at: usize) -> Option<u64> {
-        self.office.as_ref()?;
+        self.master_server.as_ref()?;
         let session = self.lines.len() as u64 + 1;
-        let pace = self.stage.sim_rng.span(Duration::from_micros(50), Duration::from_millis(20));
+        let pace = self.sim.sim_rng.span(Duration::from_micros(50), Duration::from_millis(20));
         let line = Line {
             agent: at,
             epoch: self.epoch,
             is_open_here: true,
             is_open_there: true,
             is_cut: false,
-            up: self.stage.now + pace,
-            down: self.stage.now,
+            up: self.sim.now + pace,
+            down: self.sim.now,
             pace,
         };
         self.lines.insert(session, line);
@@ -524,36 +524,37 @@ impl World {
 
     pub(super) fn send(&mut self, session: u64, request: Request) {
         let Some(line) = self.lines.get_mut(&session).filter(|line| line.is_open_here) else { return };
-        let method = self.stage.sim_rng.span(line.pace / 2, line.pace);
-        line.up = (self.stage.now + method).max(line.up);
-        self.stage.agenda.enter(line.up, Cue::Letter(session, request));
+        let method = self.sim.sim_rng.span(line.pace / 2, line.pace);
+        line.up = (self.sim.now + method).max(line.up);
+        self.sim.event_queue.schedule(line.up, Cue::ServerRequest(session, request));
     }
 
-    fn character(&mut self, session: u64, request: Request) -> Result<(), String> {
+    fn handle_request(&mut self, session: u64, request: Request) -> Result<(), String> {
         let Some(line) = self.lines.get_mut(&session) else { return Ok(()) };
-        let Some(office) = self.office.as_mut().filter(|_| line.is_open_there && !line.is_cut) else {
+        let Some(master_server) = self.master_server.as_mut().filter(|_| line.is_open_there && !line.is_cut)
+        else {
             return Ok(());
         };
-        self.stage.note(format_args!("{} asks {request:?}", line.agent));
-        office.handle(self.stage.now, session, request);
+        self.sim.note(format_args!("{} asks {request:?}", line.agent));
+        master_server.handle(self.sim.now, session, request);
         self.post()
     }
 
     /// Sends the messages of the server.
     fn post(&mut self) -> Result<(), String> {
-        let Some(office) = &mut self.office else { return Ok(()) };
-        let formed = core::mem::take(&mut office.formed);
-        for (session, news) in office.take() {
+        let Some(master_server) = &mut self.master_server else { return Ok(()) };
+        let formed = core::mem::take(&mut master_server.formed);
+        for (session, news) in master_server.take() {
             let Some(line) = self.lines.get_mut(&session).filter(|line| line.is_open_there) else { continue };
-            let method = self.stage.sim_rng.span(line.pace / 2, line.pace);
-            line.down = (self.stage.now + method).max(line.down);
-            self.stage.agenda.enter(line.down, Cue::News(session, news));
+            let method = self.sim.sim_rng.span(line.pace / 2, line.pace);
+            line.down = (self.sim.now + method).max(line.down);
+            self.sim.event_queue.schedule(line.down, Cue::ServerMessage(session, news));
         }
-        if let Some(due) = office.due()
+        if let Some(due) = master_server.due()
             && self.tick_at.is_none_or(|at| at > due)
         {
             self.tick_at = Some(due);
-            self.stage.agenda.enter(due, Cue::Tick);
+            self.sim.event_queue.schedule(due, Cue::Tick);
         }
         self.form(formed)
     }
@@ -574,23 +575,23 @@ impl World {
         }
         for key in keys {
             self.check_round(key)?;
-            self.stage.note(format_args!("round {key:?}: {:?}", self.jobs.get(&key)));
+            self.sim.note(format_args!("round {key:?}: {:?}", self.jobs.get(&key)));
         }
         Ok(())
     }
 
-    fn news(&mut self, session: u64, news: News) {
+    fn news(&mut self, session: u64, news: ServerMessage) {
         let Some(line) = self.lines.get(&session) else { return };
         let at = line.agent;
         let is_current = self.agents[at].context.line() == Some(session);
-        if line.is_cut || !line.is_open_here || !is_current || !self.agents[at].hears() {
+        if line.is_cut || !line.is_open_here || !is_current || !self.agents[at].is_supervised() {
             return;
         }
-        if matches!(news, News::Stored { answer: Answer::Stale, .. }) {
+        if matches!(news, ServerMessage::Stored { answer: Answer::Stale, .. }) {
             self.agents[at].stale_numbers = true;
         }
-        if let News::Event(Event::Replaced { .. }) = news {
-            self.stage.note(format_args!("{at} was replaced"));
+        if let ServerMessage::Event(Event::Replaced { .. }) = news {
+            self.sim.note(format_args!("{at} was replaced"));
         }
         self.numbering_news(at, &news);
         self.member_news(at, session, news);
@@ -601,10 +602,10 @@ impl World {
         let at = line.agent;
         line.is_open_here = false;
         let agent = &mut self.agents[at];
-        if agent.context.session == Some(session) && agent.hears() {
-            self.stage.note(format_args!("{at} has lost its session"));
+        if agent.context.session == Some(session) && agent.is_supervised() {
+            self.sim.note(format_args!("{at} has lost its session"));
             agent.context.is_line_over = true;
-            self.wait_failure(at, WaitFailure::LineLost);
+            self.wait_failure(at, WaitFailure::ConnectionLost);
             self.member_lost(at, None);
         }
     }
@@ -612,7 +613,7 @@ impl World {
     /// Returns whether a live server has ended this session.
     pub(super) fn has_ended(&self, session: u64) -> bool {
         let is_over = self.lines.get(&session).is_some_and(|line| !line.is_open_there);
-        is_over && self.office.is_some()
+        is_over && self.master_server.is_some()
     }
 
     fn server_loses(&mut self, session: u64, why: EndReason) -> Result<(), String> {
@@ -620,9 +621,9 @@ impl World {
             return Ok(());
         };
         line.is_open_there = false;
-        self.stage.note(format_args!("the server has lost {}: {why}", line.agent));
-        if let Some(office) = &mut self.office {
-            office.ended(self.stage.now, session, why);
+        self.sim.note(format_args!("the server has lost {}: {why}", line.agent));
+        if let Some(master_server) = &mut self.master_server {
+            master_server.ended(self.sim.now, session, why);
         }
         self.post()
     }
@@ -634,15 +635,15 @@ impl World {
         let Some(line) = self.lines.get_mut(&session).filter(|line| line.is_open_here) else { return };
         line.is_open_here = false;
         if !line.is_cut {
-            let when = (self.stage.now + line.pace).max(line.up);
-            self.stage.agenda.enter(when, Cue::ServerLoses(session, EndReason::ConnectionEnded));
+            let when = (self.sim.now + line.pace).max(line.up);
+            self.sim.event_queue.schedule(when, Cue::ServerLoses(session, EndReason::ConnectionEnded));
         }
     }
 
     /// Ends the session without notice, in the middle of the round.
     fn abandon(&mut self, at: usize) {
         self.hang_up(at);
-        self.wait_failure(at, WaitFailure::LineLost);
+        self.wait_failure(at, WaitFailure::ConnectionLost);
         self.member_lost(at, None);
     }
 }

@@ -17,7 +17,7 @@ pub(in crate::sim) enum Mishap {
     /// A node does nothing for a while.
     Freeze(Duration),
     /// A node's process dies, and its host starts another one after this time.
-    Crash(Duration, Rebirth),
+    Crash(Duration, NextName),
     /// The server's kernel considers a host dead.
     GiveUp,
     /// The server's process dies, and another one starts after this time.
@@ -26,7 +26,7 @@ pub(in crate::sim) enum Mishap {
 
 /// Name of the next process of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::sim) enum Rebirth {
+pub(in crate::sim) enum NextName {
     Same,
     New,
     /// The name of a neighbour, by mistake.
@@ -51,7 +51,8 @@ pub(super) fn plan(sim_rng: &mut SimRng, end: Duration) -> Vec<(Instant, Mishap)
             }
             14..16 => Mishap::Freeze(long),
             16..21 => {
-                let name = sim_rng.pick(&[Rebirth::Same, Rebirth::Same, Rebirth::New, Rebirth::Neighbours]);
+                let name =
+                    sim_rng.pick(&[NextName::Same, NextName::Same, NextName::New, NextName::Neighbours]);
                 Mishap::Crash(brief, name)
             }
             21 => Mishap::GiveUp,

@@ -2,19 +2,17 @@
 //! these, at one server with a few clients of c10d.
 //!
 //! A run has three phases. In the *storm* nodes do anything while mishaps happen to them and to the server. Then
-//! mishaps
-//! stop, and each run must have a stable round within a bound: see [`world::HEALING_MAX`]. Then all nodes leave, and
-//! the
-//! server must hold no session. Each host, the server's too, has a clock of its own.
+//! mishaps stop, and each run must have a stable round within a bound: see [`world::HEALING_MAX`]. Then all nodes
+//! leave, and the server must hold no session. Each host, the server's too, has a clock of its own.
 
 mod clock;
+mod late_writer;
 mod mishap;
 mod node;
 mod order;
 mod process;
 mod referee;
 mod tamper;
-mod trespasser;
 mod world;
 
 pub(super) use clock::Clock;
@@ -33,17 +31,17 @@ pub(super) enum Cue {
     /// A node does something.
     Wake(usize, u32),
     /// A host starts a process.
-    Rise(usize),
+    StartProcess(usize),
     /// A frozen process continues.
     Thaw(usize, u32),
     /// The frozen server process with this number continues.
     ServerThaws(u32),
-    Trespass(usize),
+    LateWriterDue(usize),
     Mishap(Mishap),
     /// The saboteur sends heartbeats for connections that have ended.
-    GhostBeat,
+    SaboteurHeartbeat,
     /// The next phase may begin.
-    Act,
+    PhaseDue,
 }
 
 /// Settings that all nodes share, and counts.

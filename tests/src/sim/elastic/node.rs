@@ -1,18 +1,17 @@
 //! Node: it does what a launcher does with its part in a run, and what its workers do with the store. It has one
-//! process
-//! after the other on one host.
+//! process after the other on one host.
 
 mod work;
 
-use super::super::history::Wrong;
+use super::super::history::CheckError;
 use super::super::network::{Notice, Stream};
-use super::super::script::{Habits as StormHabits, Storm};
+use super::super::script::{Storm, StormOptions};
 use super::super::sim_operation::{End, SimOperation};
 use super::super::sim_rng::SimRng;
-use super::super::world::{Happening, Stage};
+use super::super::world::{SimContext, WorldEvent};
 use super::clock::Clock;
-use super::order::{Brief, Order, Parcel, Request, answer_to};
-use super::process::{Asked, NodeWord, Process, Slot, SubmitPath, Word};
+use super::order::{FrameSummary, Order, OwnedFrame, Request, answer_to};
+use super::process::{NodeEvent, Process, ProcessEvent, RequestTimes, Slot, SubmitPath};
 use super::referee::{Referee, Status, Watch, workers_of};
 use super::tamper::Tamper;
 use super::{Cue, Rules};
@@ -28,7 +27,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// Behaviour of a node for the whole simulation.
 #[derive(Clone, Copy, Debug)]
-struct Manner {
+struct Behaviour {
     grace_ms: u32,
     heartbeat_ms: u32,
     is_spare: bool,
@@ -40,7 +39,7 @@ pub(super) struct Node {
     number: usize,
     sim_rng: SimRng,
     clock: Clock,
-    manner: Manner,
+    behaviour: Behaviour,
     run: String,
     name: String,
     names: u32,
@@ -74,32 +73,32 @@ pub(super) const SILENCE_MAX: Duration = Duration::from_millis(3100);
 /// Longest pause of a node after the storm.
 pub(super) const PAUSE_MAX: Duration = Duration::from_millis(500);
 /// Longest stay in a round whose join it had given up, while it has a connection. It leaves at once, unless its table
-/// of
-/// requests is full.
+/// of requests is full.
 const UNWANTED_MAX: Duration = Duration::from_secs(1);
 
 impl Node {
-    pub(super) fn new(number: usize, mut sim_rng: SimRng, stage: &mut Stage, rules: &Rules) -> Self {
-        let manner = Manner {
+    pub(super) fn new(number: usize, mut sim_rng: SimRng, context: &mut SimContext, rules: &Rules) -> Self {
+        let behaviour = Behaviour {
             grace_ms: sim_rng.pick(&[0, 0, 600, 2000, 2000]),
             heartbeat_ms: sim_rng.pick(&[300, 500, HEARTBEAT_MS_MAX]),
             is_spare: number >= 2 * rules.runs && sim_rng.percent(20),
             pause_max: sim_rng.span(Duration::from_millis(20), PAUSE_MAX),
         };
-        let (deeds, depth) = (usize::MAX, 1);
-        let habits = StormHabits { deeds, depth, pause_max: Duration::ZERO, value_bytes_max: 400 };
-        let at = stage.now + sim_rng.span(Duration::from_millis(1), Duration::from_secs(1));
-        stage.agenda.enter(at, Happening::Elastic(Cue::Rise(number)));
+        let (operations, depth) = (usize::MAX, 1);
+        let storm_options =
+            StormOptions { operations, depth, pause_max: Duration::ZERO, value_bytes_max: 400 };
+        let at = context.now + sim_rng.span(Duration::from_millis(1), Duration::from_secs(1));
+        context.event_queue.schedule(at, WorldEvent::Elastic(Cue::StartProcess(number)));
         Self {
             number,
             clock: Clock::any(&mut sim_rng),
             sim_rng,
-            manner,
+            behaviour,
             run: format!("run-{}", number % rules.runs),
             name: format!("node{number}"),
             names: 0,
             process: None,
-            storm: Storm::new(number, stage.field, habits),
+            storm: Storm::new(number, context.key_space, storm_options),
             joined: None,
             unwanted_since: None,
             called: false,
@@ -141,17 +140,17 @@ impl Node {
         self.process.as_ref().is_some_and(Process::is_live)
     }
 
-    pub(super) fn has_name(&mut self, name: &str) {
+    pub(super) fn set_name(&mut self, name: &str) {
         name.clone_into(&mut self.name);
     }
 
-    pub(super) fn has_new_name(&mut self) {
+    pub(super) fn set_new_name(&mut self) {
         self.names += 1;
         self.name = format!("node{}-{}", self.number, self.names);
     }
 
     /// Returns its round as far as it knows, if its session is this one.
-    pub(super) fn standing_of(&self, epoch: u32, session: u64) -> Option<Status> {
+    pub(super) fn status_of(&self, epoch: u32, session: u64) -> Option<Status> {
         let process = self.process.as_ref().filter(|process| process.epoch == Some(epoch))?;
         (process.identity().session == session).then(|| self.state()).flatten()
     }
@@ -176,14 +175,14 @@ impl Node {
     }
 
     /// Starts a process on the host, unless there is one.
-    pub(super) fn rise(&mut self, stage: &mut Stage, referee: &Referee, rules: &mut Rules) {
+    pub(super) fn start_process(&mut self, context: &mut SimContext, referee: &Referee, rules: &mut Rules) {
         if self.process.is_some() || self.leaves {
             return;
         }
         rules.processes += 1;
         let session = SessionOptions {
-            grace_ms: self.manner.grace_ms,
-            heartbeat_ms: self.manner.heartbeat_ms,
+            grace_ms: self.behaviour.grace_ms,
+            heartbeat_ms: self.behaviour.heartbeat_ms,
             heartbeats_missed_max: HEARTBEATS_MISSED_MAX,
         };
         let dial = DialOptions {
@@ -200,39 +199,39 @@ impl Node {
         };
         let late = referee.closed_in(&self.run).is_some();
         let process = Process::start(
-            stage,
+            context,
             (self.number, rules.processes),
             (self.name.clone(), self.run.clone().into_bytes()),
             self.clock,
             options,
             &mut self.sim_rng,
-            Tamper::new(stage.sabotage, self.number, late),
+            Tamper::new(context.sabotage, self.number, late),
         );
         self.process = Some(process);
         (self.joined, self.called, self.watches, self.has_lease) = (None, false, 0, false);
         self.unwanted_since = None;
         self.last_received_at.clear();
         self.leases.clear();
-        self.wake(stage, Duration::ZERO);
+        self.wake(context, Duration::ZERO);
         if let Some(process) = &mut self.process {
-            process.settle(stage);
+            process.settle(context);
         }
     }
 
     /// Kills the process.
-    pub(super) fn die(
+    pub(super) fn kill(
         &mut self,
-        stage: &mut Stage,
+        context: &mut SimContext,
         referee: &mut Referee,
-    ) -> Result<Option<(u32, u64, Status)>, Wrong> {
+    ) -> Result<Option<(u32, u64, Status)>, CheckError> {
         let state = self.state();
         let Some(mut process) = self.process.take() else { return Ok(None) };
         let (epoch, session) = (process.epoch, process.identity().session);
         for order in process.take_orders() {
-            self.end_deed(stage, &order, epoch, End::Failed(ErrorKind::ServerGone, Effect::Possible))?;
+            self.end_operation(context, &order, epoch, End::Failed(ErrorKind::ServerGone, Effect::Possible))?;
         }
         referee.watches_of_are_over(process.number);
-        process.die(stage, &mut self.sim_rng);
+        process.kill(context, &mut self.sim_rng);
         Ok(epoch.zip(state).map(|(epoch, state)| (epoch, session, state)))
     }
 
@@ -240,7 +239,7 @@ impl Node {
     pub(super) fn session(&self) -> Option<(u32, u64, Duration, Instant)> {
         let process = self.process.as_ref()?;
         let session = process.identity().session;
-        let grace = Duration::from_millis(u64::from(self.manner.grace_ms));
+        let grace = Duration::from_millis(u64::from(self.behaviour.grace_ms));
         Some((process.epoch?, session, grace, process.late_until))
     }
 
@@ -260,22 +259,22 @@ impl Node {
     }
 
     /// Lets it leave, once all its requests were answered.
-    pub(super) fn part_for_good(&mut self, stage: &mut Stage) {
+    pub(super) fn leave_when_done(&mut self, context: &mut SimContext) {
         self.leaves = true;
-        self.wake(stage, Duration::ZERO);
+        self.wake(context, Duration::ZERO);
     }
 
     /// Calls `act` with its process, then handles the events of the process.
     pub(super) fn with(
         &mut self,
-        stage: &mut Stage,
+        context: &mut SimContext,
         referee: &mut Referee,
         rules: &mut Rules,
-        act: impl FnOnce(&mut Process, &mut Stage) -> Result<(), Wrong>,
-    ) -> Result<(), Wrong> {
+        act: impl FnOnce(&mut Process, &mut SimContext) -> Result<(), CheckError>,
+    ) -> Result<(), CheckError> {
         let Some(process) = &mut self.process else { return Ok(()) };
-        act(process, stage)?;
-        self.handle_event(stage, referee, rules)
+        act(process, context)?;
+        self.handle_event(context, referee, rules)
     }
 
     pub(super) fn is_process(&self, number: u32) -> bool {
@@ -284,70 +283,70 @@ impl Node {
 
     pub(super) fn noticed(
         &mut self,
-        stage: &mut Stage,
+        context: &mut SimContext,
         referee: &mut Referee,
         rules: &mut Rules,
         notice: Notice,
-    ) -> Result<(), Wrong> {
-        self.with(stage, referee, rules, |process, stage| process.noticed(stage, notice))
+    ) -> Result<(), CheckError> {
+        self.with(context, referee, rules, |process, context| process.noticed(context, notice))
     }
 
-    fn wake(&mut self, stage: &mut Stage, pause_min: Duration) {
-        let most = if stage.stormy { self.manner.pause_max } else { PAUSE_MAX };
-        let at = stage.now + pause_min + self.sim_rng.span(Duration::from_millis(1), most);
+    fn wake(&mut self, context: &mut SimContext, pause_min: Duration) {
+        let most = if context.stormy { self.behaviour.pause_max } else { PAUSE_MAX };
+        let at = context.now + pause_min + self.sim_rng.span(Duration::from_millis(1), most);
         let number = self.process.as_ref().map_or(0, |process| process.number);
-        stage.agenda.enter(at, Happening::Elastic(Cue::Wake(self.number, number)));
+        context.event_queue.schedule(at, WorldEvent::Elastic(Cue::Wake(self.number, number)));
     }
 
     /// Does something at random.
     pub(super) fn act(
         &mut self,
-        stage: &mut Stage,
+        context: &mut SimContext,
         referee: &mut Referee,
         rules: &mut Rules,
-    ) -> Result<(), Wrong> {
+    ) -> Result<(), CheckError> {
         let Some(process) = &self.process else { return Ok(()) };
-        let (part, stormy) = (process.part(), stage.stormy);
+        let (part, stormy) = (process.part(), context.stormy);
         let percent = self.sim_rng.index(100);
         if self.leaves {
-            self.goodbye(stage);
+            self.send_bye(context);
         } else if stormy && percent < 2 {
             if let Some(process) = &mut self.process {
-                process.cancel_one(stage, &mut self.sim_rng);
+                process.cancel_one(context, &mut self.sim_rng);
             }
         } else if stormy && percent == 2 {
-            self.goodbye(stage);
+            self.send_bye(context);
         } else if stormy && rules.closes && percent == 3 && self.sim_rng.percent(20) {
             let run = self.run.clone().into_bytes();
             let close = ClientFrame::Close { run_id: Key::raw(&run) };
-            self.ask(stage, SubmitPath::Plain, Operation::Close, self.span(), &close, Order::Close);
+            self.ask(context, SubmitPath::Plain, Operation::Close, self.span(), &close, Order::Close);
         } else {
             match part {
-                Part::Outside | Part::Lost | Part::Between => self.join(stage, referee, rules),
+                Part::Outside | Part::Lost | Part::Between => self.join(context, referee, rules),
                 Part::InRound | Part::InLastRound if self.called && (!stormy || percent < 60) => {
-                    self.join(stage, referee, rules);
+                    self.join(context, referee, rules);
                 }
-                Part::InRound if stormy && (4..8).contains(&percent) => self.join(stage, referee, rules),
+                Part::InRound if stormy && (4..8).contains(&percent) => self.join(context, referee, rules),
                 Part::Joining | Part::Seated | Part::Standby | Part::InRound if stormy && percent == 9 => {
                     let run = self.run.clone().into_bytes();
                     let leave = ClientFrame::Leave { run_id: Key::raw(&run) };
-                    self.ask(stage, SubmitPath::Leave, Operation::Leave, self.span(), &leave, Order::Leave);
+                    self.ask(context, SubmitPath::Leave, Operation::Leave, self.span(), &leave, Order::Leave);
                 }
                 Part::Replaced => {
                     // The name belongs to another process now.
-                    self.has_new_name();
-                    self.goodbye(stage);
+                    self.set_new_name();
+                    self.send_bye(context);
                 }
-                Part::Closed if stormy && percent < 30 => self.goodbye(stage),
-                _ => self.work(stage, referee),
+                Part::Closed if stormy && percent < 30 => self.send_bye(context),
+                _ => self.work(context, referee),
             }
         }
         if let Some(process) = &mut self.process {
-            process.settle(stage);
+            process.settle(context);
         }
-        self.handle_event(stage, referee, rules)?;
+        self.handle_event(context, referee, rules)?;
         if self.process.is_some() {
-            self.wake(stage, Duration::ZERO);
+            self.wake(context, Duration::ZERO);
         }
         Ok(())
     }
@@ -358,24 +357,24 @@ impl Node {
 
     fn ask(
         &mut self,
-        stage: &mut Stage,
+        context: &mut SimContext,
         method: SubmitPath,
         operation: Operation,
         span: Duration,
         frame: &ClientFrame<'_>,
         order: Order,
     ) -> Option<u64> {
-        self.process.as_mut()?.begin(stage, method, Request::new(operation, span, frame), order)
+        self.process.as_mut()?.begin(context, method, Request::new(operation, span, frame), order)
     }
 
-    fn goodbye(&mut self, stage: &mut Stage) {
+    fn send_bye(&mut self, context: &mut SimContext) {
         let span = self.span();
         if self.process.as_ref().is_some_and(|process| !process.has(&Order::Bye)) {
-            self.ask(stage, SubmitPath::Bye, Operation::Bye, span, &ClientFrame::Bye {}, Order::Bye);
+            self.ask(context, SubmitPath::Bye, Operation::Bye, span, &ClientFrame::Bye {}, Order::Bye);
         }
     }
 
-    fn join(&mut self, stage: &mut Stage, referee: &Referee, rules: &Rules) {
+    fn join(&mut self, context: &mut SimContext, referee: &Referee, rules: &Rules) {
         let (run, name) = (self.run.clone().into_bytes(), self.name.clone().into_bytes());
         let entry = Entry {
             run_id: &run,
@@ -388,12 +387,12 @@ impl Node {
             labels: Pairs::scoped(b"", &[]),
             round_min: 0,
         };
-        let is_spare = stage.stormy && self.manner.is_spare && self.sim_rng.percent(70);
+        let is_spare = context.stormy && self.behaviour.is_spare && self.sim_rng.percent(70);
         let (role, operation) =
             if is_spare { (Role::Spare, Operation::Standby) } else { (Role::Member, Operation::Join) };
         let span = Duration::from_millis(rules.join_timeout_ms);
         let order = Order::Join { late: referee.closed_in(&self.run) };
-        if self.ask(stage, SubmitPath::Join, operation, span, &entry.frame(role), order).is_some() {
+        if self.ask(context, SubmitPath::Join, operation, span, &entry.frame(role), order).is_some() {
             self.called = false;
             self.unwanted_since = None;
         }
@@ -401,26 +400,28 @@ impl Node {
 
     fn handle_event(
         &mut self,
-        stage: &mut Stage,
+        context: &mut SimContext,
         referee: &mut Referee,
         rules: &mut Rules,
-    ) -> Result<(), Wrong> {
-        while let Some(word) = self.process.as_mut().and_then(Process::next_word) {
-            match word {
-                Word::Open { resumed } => {
-                    stage.note(format_args!("{} has its session, resumed: {resumed}", self.name));
+    ) -> Result<(), CheckError> {
+        while let Some(event) = self.process.as_mut().and_then(Process::next_event) {
+            match event {
+                ProcessEvent::Open { resumed } => {
+                    context.note(format_args!("{} has its session, resumed: {resumed}", self.name));
                     rules.resumed += u64::from(resumed);
                 }
-                Word::Responded(id, order, parcel) => self.answered(stage, referee, id, order, &parcel)?,
-                Word::Failed(order, failure, code, wanted) => {
-                    self.check_answer_was_not_due(stage, &order, &failure, wanted)?;
-                    self.failed(stage, referee, &order, &failure, code)?;
+                ProcessEvent::Responded(id, order, owned_frame) => {
+                    self.answered(context, referee, id, order, &owned_frame)?
                 }
-                Word::Pushed(id, parcel) => self.pushed(referee, id, &parcel)?,
-                Word::Node(order, word) => self.reported(stage, referee, order, word)?,
-                Word::Over(ending) => {
+                ProcessEvent::Failed(order, failure, code, wanted) => {
+                    self.check_answer_was_not_due(context, &order, &failure, wanted)?;
+                    self.failed(context, referee, &order, &failure, code)?;
+                }
+                ProcessEvent::Pushed(id, owned_frame) => self.pushed(referee, id, &owned_frame)?,
+                ProcessEvent::Node(order, event) => self.reported(context, referee, order, event)?,
+                ProcessEvent::Over(ending) => {
                     self.check_ending(&ending)?;
-                    self.over(stage, referee);
+                    self.over(context, referee);
                 }
             }
         }
@@ -428,7 +429,7 @@ impl Node {
     }
 
     /// Checks that the session ended for a reason that is possible with a correct server.
-    fn check_ending(&self, ending: &Ending) -> Result<(), Wrong> {
+    fn check_ending(&self, ending: &Ending) -> Result<(), CheckError> {
         let is_legal = match ending {
             Ending::Left | Ending::Dialling(_) => true,
             Ending::Session(SessionEnd::Connection | SessionEnd::GracePassed, _) => true,
@@ -437,37 +438,37 @@ impl Node {
             Ending::Session(SessionEnd::Refused(code, ..), _) => *code == FaultCode::SessionEnded,
             Ending::Session(SessionEnd::Protocol, _) => false,
         };
-        if is_legal { Ok(()) } else { Err(Wrong(format!("{}'s session ended: {ending:?}", self.name))) }
+        if is_legal { Ok(()) } else { Err(CheckError(format!("{}'s session ended: {ending:?}", self.name))) }
     }
 
     /// Handles the end of the session. The host starts another process after a pause.
-    fn over(&mut self, stage: &mut Stage, referee: &mut Referee) {
+    fn over(&mut self, context: &mut SimContext, referee: &mut Referee) {
         let Some(process) = self.process.take() else { return };
         referee.watches_of_are_over(process.number);
         if !self.leaves {
-            let at = stage.now + self.sim_rng.span(Duration::from_millis(5), PAUSE_MAX);
-            stage.agenda.enter(at, Happening::Elastic(Cue::Rise(self.number)));
+            let at = context.now + self.sim_rng.span(Duration::from_millis(5), PAUSE_MAX);
+            context.event_queue.schedule(at, WorldEvent::Elastic(Cue::StartProcess(self.number)));
         }
     }
 
     fn answered(
         &mut self,
-        stage: &mut Stage,
+        context: &mut SimContext,
         referee: &mut Referee,
         id: u64,
         order: Order,
-        parcel: &Parcel,
-    ) -> Result<(), Wrong> {
+        owned_frame: &OwnedFrame,
+    ) -> Result<(), CheckError> {
         let Some(process) = &self.process else { return Ok(()) };
         let (limits, epoch, number) = (*process.limits(), process.epoch.unwrap_or(0), process.number);
-        let frame = parcel.open(&limits);
-        let odd = || Wrong(format!("{} asked {order} and got {frame:?}", self.name));
+        let frame = owned_frame.open(&limits);
+        let odd = || CheckError(format!("{} asked {order} and got {frame:?}", self.name));
         let frame = frame.ok_or_else(odd)?;
-        stage.note(format_args!("{} got an answer to {id}: {}", self.name, Brief(&frame)));
+        context.note(format_args!("{} got an answer to {id}: {}", self.name, FrameSummary(&frame)));
         match (&order, frame) {
-            (Order::SimOperation(deed_id, sim_operation, began), frame) => {
+            (Order::SimOperation(operation_id, sim_operation, began), frame) => {
                 let answer = answer_to(sim_operation, &frame).ok_or_else(odd)?;
-                stage.history.end(*deed_id, End::Responded(answer), Some(epoch))?;
+                context.history.end(*operation_id, End::Responded(answer), Some(epoch))?;
                 match sim_operation {
                     SimOperation::Add { name, .. } => {
                         referee.carried_out(epoch, format!("/{name}").as_bytes(), *began)
@@ -494,15 +495,15 @@ impl Node {
                     let keys = Keys::one(Key::raw(&key));
                     let attach = ClientFrame::LeaseAttach { lease: lease.cast_unsigned(), keys };
                     let order = Order::Attach { key: key.clone() };
-                    self.ask(stage, SubmitPath::Plain, Operation::LeaseAttach, self.span(), &attach, order);
+                    self.ask(context, SubmitPath::Plain, Operation::LeaseAttach, self.span(), &attach, order);
                 }
                 Ok(())
             }
             (Order::Attach { key }, ServerFrame::Done { .. }) => {
-                let (began, key) = (stage.now, key.clone());
+                let (began, key) = (context.now, key.clone());
                 let set = ClientFrame::Set { key: Key::raw(&key), value: b"leased" };
                 let order = Order::Other { what: "set", key: key.clone(), began };
-                self.ask(stage, SubmitPath::Plain, Operation::Set, self.span(), &set, order);
+                self.ask(context, SubmitPath::Plain, Operation::Set, self.span(), &set, order);
                 Ok(())
             }
             (Order::Other { key, began, what }, frame) => {
@@ -518,7 +519,7 @@ impl Node {
                 if is_void || key.is_empty() { Ok(()) } else { referee.carried_out(epoch, key, *began) }
             }
             (Order::Close, ServerFrame::Done { .. }) => {
-                referee.closed(Some(epoch), &self.run, stage.now);
+                referee.closed(Some(epoch), &self.run, context.now);
                 Ok(())
             }
             (Order::Bye | Order::Leave, _) => Ok(()),
@@ -527,20 +528,19 @@ impl Node {
     }
 
     /// Checks that a call that timed out without an answer had none due: the server enforces the deadline of a wait,
-    /// and its
-    /// answer arrives before the client gives up.
+    /// and its answer arrives before the client gives up.
     fn check_answer_was_not_due(
         &self,
-        stage: &Stage,
+        context: &SimContext,
         order: &Order,
         failure: &Failure,
-        wanted: Asked,
-    ) -> Result<(), Wrong> {
+        wanted: RequestTimes,
+    ) -> Result<(), CheckError> {
         let since = self.process.as_ref().and_then(|process| process.untroubled_since);
         let given_up = failure.kind == ErrorKind::TimedOut && failure.cause == Cause::NoAnswer;
         match since.filter(|_| given_up).map(|since| wanted.answer_due(since.max(self.trouble_until))) {
-            Some(due) if due < stage.now => {
-                Err(Wrong(format!("{} was not answered in time, nor refused: {order}", self.name)))
+            Some(due) if due < context.now => {
+                Err(CheckError(format!("{} was not answered in time, nor refused: {order}", self.name)))
             }
             _ => Ok(()),
         }
@@ -548,30 +548,33 @@ impl Node {
 
     fn failed(
         &mut self,
-        stage: &mut Stage,
+        context: &mut SimContext,
         referee: &mut Referee,
         order: &Order,
         failure: &Failure,
         code: Option<FaultCode>,
-    ) -> Result<(), Wrong> {
-        stage.note(format_args!("{} fails: {order}: {:?} {code:?}", self.name, failure.kind));
+    ) -> Result<(), CheckError> {
+        context.note(format_args!("{} fails: {order}: {:?} {code:?}", self.name, failure.kind));
         let Some(process) = &self.process else { return Ok(()) };
         let epoch = process.epoch;
         if failure.kind == ErrorKind::WrongProtocol {
-            return Err(Wrong(format!("{} met a breach of the protocol: {order}, {failure:?}", self.name)));
+            return Err(CheckError(format!(
+                "{} met a breach of the protocol: {order}, {failure:?}",
+                self.name
+            )));
         }
         if code == Some(FaultCode::StaleRound) {
             let key = match order {
                 Order::SimOperation(_, SimOperation::Add { name, .. }, _) => format!("/{name}").into_bytes(),
                 Order::Mark { key, .. } | Order::Other { key, .. } => key.clone(),
-                _ => return Err(Wrong(format!("{} asked {order}, which is of no round", self.name))),
+                _ => return Err(CheckError(format!("{} asked {order}, which is of no round", self.name))),
             };
             if !key.is_empty() {
                 referee.refused_as_stale(epoch.unwrap_or(0), &key)?;
             }
         }
         if matches!(order, Order::Close) && code == Some(FaultCode::RunClosed) {
-            referee.closed(epoch, &self.run, stage.now);
+            referee.closed(epoch, &self.run, context.now);
         }
         match order {
             Order::Watch { .. } => self.watches -= 1,
@@ -586,70 +589,76 @@ impl Node {
             ) => End::Responded(super::super::sim_operation::Answer::Missing),
             _ => End::Failed(failure.kind, failure.effect),
         };
-        self.end_deed(stage, order, epoch, end)
+        self.end_operation(context, order, epoch, end)
     }
 
-    fn end_deed(&self, stage: &mut Stage, order: &Order, epoch: Option<u32>, end: End) -> Result<(), Wrong> {
+    fn end_operation(
+        &self,
+        context: &mut SimContext,
+        order: &Order,
+        epoch: Option<u32>,
+        end: End,
+    ) -> Result<(), CheckError> {
         match order {
-            Order::SimOperation(id, ..) => stage.history.end(*id, end, epoch),
+            Order::SimOperation(id, ..) => context.history.end(*id, end, epoch),
             _ => Ok(()),
         }
     }
 
-    fn pushed(&self, referee: &mut Referee, id: u64, parcel: &Parcel) -> Result<(), Wrong> {
+    fn pushed(&self, referee: &mut Referee, id: u64, owned_frame: &OwnedFrame) -> Result<(), CheckError> {
         let Some(process) = &self.process else { return Ok(()) };
-        match parcel.open(process.limits()) {
+        match owned_frame.open(process.limits()) {
             Some(ServerFrame::Changed { changes }) => {
                 let changes = changes.iter().map(|change| {
                     (change.revision, change.key.pieces().concat(), change.value.map(<[u8]>::to_vec))
                 });
-                referee.watch_told((process.number, id), changes)
+                referee.watch_delivered((process.number, id), changes)
             }
             Some(_) => Ok(()),
-            None => Err(Wrong(format!("{} got a push that it cannot parse", self.name))),
+            None => Err(CheckError(format!("{} got a push that it cannot parse", self.name))),
         }
     }
 
     fn reported(
         &mut self,
-        stage: &mut Stage,
+        context: &mut SimContext,
         referee: &mut Referee,
         order: Option<Order>,
-        word: NodeWord,
-    ) -> Result<(), Wrong> {
-        stage.note(format_args!("{} gets {word}", self.name));
+        event: NodeEvent,
+    ) -> Result<(), CheckError> {
+        context.note(format_args!("{} gets {event}", self.name));
         let Some(process) = &self.process else { return Ok(()) };
         let (epoch, name) = (process.epoch.unwrap_or(0), process.name.clone());
-        match word {
-            NodeWord::Formed(joined) => {
+        match event {
+            NodeEvent::Formed(joined) => {
                 let late = matches!(order, Some(Order::Join { late: Some(life) }) if life == epoch);
                 referee.formed(epoch, (&self.run, &name), &joined, late)?;
-                self.unwanted_since = order.is_none().then_some(stage.now);
+                self.unwanted_since = order.is_none().then_some(context.now);
                 self.joined = Some(joined);
                 self.called = false;
                 self.last_received_at.clear();
             }
-            NodeWord::PeerDied { round, node } => {
+            NodeEvent::PeerDied { round, node } => {
                 self.last_received_at.insert((round, node));
-                self.called |= !stage.stormy || self.sim_rng.percent(70);
+                self.called |= !context.stormy || self.sim_rng.percent(70);
             }
-            NodeWord::NodesWaiting(nodes) => self.called = nodes > 0,
-            NodeWord::RoundOver(round) => {
+            NodeEvent::NodesWaiting(nodes) => self.called = nodes > 0,
+            NodeEvent::RoundOver(round) => {
                 let state = Status { run: self.run.clone(), round, name };
-                referee.told_of_deaths(epoch, &state, &self.last_received_at, true)?;
+                referee.check_deaths_known(epoch, &state, &self.last_received_at, true)?;
             }
-            NodeWord::Closed | NodeWord::NotNeeded => referee.closed(Some(epoch), &self.run, stage.now),
-            NodeWord::Refused(code) => {
+            NodeEvent::Closed | NodeEvent::NotNeeded => referee.closed(Some(epoch), &self.run, context.now),
+            NodeEvent::Refused(code) => {
                 let is_legal = matches!(code, FaultCode::TimedOut | FaultCode::Cancelled);
                 if !is_legal {
-                    return Err(Wrong(format!("{name} was refused: {code:?}")));
+                    return Err(CheckError(format!("{name} was refused: {code:?}")));
                 }
             }
-            NodeWord::Seated
-            | NodeWord::Standby
-            | NodeWord::Excluded(_)
-            | NodeWord::Replaced
-            | NodeWord::Left => {}
+            NodeEvent::Seated
+            | NodeEvent::Standby
+            | NodeEvent::Excluded(_)
+            | NodeEvent::Replaced
+            | NodeEvent::Left => {}
         }
         if !matches!(self.part(), Some(Part::InRound | Part::InLastRound | Part::Between)) {
             self.unwanted_since = None;
@@ -658,8 +667,8 @@ impl Node {
     }
 
     /// Checks after the storm that a node of a live round was notified of all deaths in it.
-    pub(super) fn check_heard(&self, referee: &Referee) -> Result<(), Wrong> {
+    pub(super) fn check_deaths_known(&self, referee: &Referee) -> Result<(), CheckError> {
         let (Some(process), Some(state)) = (&self.process, self.state()) else { return Ok(()) };
-        referee.told_of_deaths(process.epoch.unwrap_or(0), &state, &self.last_received_at, false)
+        referee.check_deaths_known(process.epoch.unwrap_or(0), &state, &self.last_received_at, false)
     }
 }

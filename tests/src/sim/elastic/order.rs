@@ -1,6 +1,6 @@
 //! Requests of a node, and the answers that it expects.
 
-use super::super::history::DeedId;
+use super::super::history::OperationId;
 use super::super::sim_operation::{Answer, SimOperation};
 use crate::frames;
 use rendezvous_core::error::Operation;
@@ -15,7 +15,7 @@ use std::fmt;
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Order {
     /// An operation of the history, which the oracle judges.
-    SimOperation(DeedId, SimOperation, Instant),
+    SimOperation(OperationId, SimOperation, Instant),
     /// Sets a key that is watched.
     Mark {
         key: Vec<u8>,
@@ -190,12 +190,12 @@ pub(super) fn answer_to(sim_operation: &SimOperation, frame: &ServerFrame<'_>) -
 
 /// A frame from the server that owns its bytes.
 #[derive(Clone, Debug)]
-pub(super) struct Parcel {
+pub(super) struct OwnedFrame {
     kind: u16,
     body: Vec<u8>,
 }
 
-impl Parcel {
+impl OwnedFrame {
     pub(super) fn of(frame: &[u8]) -> Self {
         let (head, body) = frame.split_at(rendezvous_core::wire::native::HEADER_BYTES);
         Self { kind: u16::from_le_bytes([head[4], head[5]]), body: body.to_vec() }
@@ -207,9 +207,9 @@ impl Parcel {
 }
 
 /// Short description of a frame from the server.
-pub(super) struct Brief<'a>(pub(super) &'a ServerFrame<'a>);
+pub(super) struct FrameSummary<'a>(pub(super) &'a ServerFrame<'a>);
 
-impl fmt::Display for Brief<'_> {
+impl fmt::Display for FrameSummary<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match *self.0 {
             ServerFrame::Done { revision } => write!(f, "done at {revision}"),

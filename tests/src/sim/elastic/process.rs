@@ -2,13 +2,13 @@
 //! clock of its own. It can freeze and die.
 
 use super::super::faults::Sabotage;
-use super::super::history::Wrong;
+use super::super::history::CheckError;
 use super::super::network::{Notice, Read, Route, Side, Stream};
 use super::super::sim_rng::SimRng;
-use super::super::world::{Happening, Stage};
+use super::super::world::{SimContext, WorldEvent};
 use super::Cue;
 use super::clock::Clock;
-use super::order::{Order, Parcel, Request};
+use super::order::{Order, OwnedFrame, Request};
 use super::tamper::Tamper;
 use crate::frames;
 use rendezvous_core::error::{Cause, ErrorKind, Failure};
@@ -32,32 +32,31 @@ type Machine = NativeClient<PENDING>;
 
 /// Event that a process reports to its node.
 #[derive(Clone, Debug)]
-pub(super) enum Word {
+pub(super) enum ProcessEvent {
     /// The session is open, or has another connection.
     Open {
         resumed: bool,
     },
-    Responded(u64, Order, Parcel),
-    Failed(Order, Failure, Option<FaultCode>, Asked),
-    Pushed(u64, Parcel),
+    Responded(u64, Order, OwnedFrame),
+    Failed(Order, Failure, Option<FaultCode>, RequestTimes),
+    Pushed(u64, OwnedFrame),
     /// An event of the node, and the request that it answers, if the node awaits that.
-    Node(Option<Order>, NodeWord),
+    Node(Option<Order>, NodeEvent),
     Over(Ending),
 }
 
 /// Times of a request, by the world's clock.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Asked {
+pub(super) struct RequestTimes {
     began: Instant,
     span: Duration,
     /// Time by which the server had it, as the server's acknowledgements show.
     taken_by: Option<Instant>,
 }
 
-impl Asked {
+impl RequestTimes {
     /// Returns when the server's answer is due, if there was no mishap from `since` on. The server counts from the time
-    /// at
-    /// which it has the request, by a clock of its own.
+    /// at which it has the request, by a clock of its own.
     pub(super) fn answer_due(&self, since: Instant) -> Instant {
         let taken = self.taken_by.unwrap_or(since).max(self.began);
         (taken + self.span + self.span / 10).max(since) + ANSWER_MAX
@@ -69,7 +68,7 @@ const ANSWER_MAX: Duration = Duration::from_millis(600);
 
 /// Event of the node.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum NodeWord {
+pub(super) enum NodeEvent {
     Seated,
     Standby,
     Formed(Slot),
@@ -101,7 +100,7 @@ pub(super) struct Slot {
     pub(super) namespace: Vec<u8>,
 }
 
-impl fmt::Display for NodeWord {
+impl fmt::Display for NodeEvent {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Formed(Slot { round, rank, nodes, .. }) => write!(f, "of round {round}: {rank} of {nodes}"),
@@ -111,7 +110,7 @@ impl fmt::Display for NodeWord {
     }
 }
 
-impl NodeWord {
+impl NodeEvent {
     fn of(event: &participant::Event<'_>) -> Self {
         match *event {
             participant::Event::Seated => Self::Seated,
@@ -143,7 +142,7 @@ impl NodeWord {
 struct Call {
     request: Request,
     order: Order,
-    wanted: Asked,
+    wanted: RequestTimes,
     /// When it must have ended, by the node's clock; `None` while the deadline is suspended.
     deadline: Option<Instant>,
 }
@@ -199,13 +198,13 @@ pub(super) struct Process {
     lost_at: Option<Instant>,
     /// Until then an abandoned connection may deliver something.
     pub(super) late_until: Instant,
-    message: VecDeque<Word>,
+    message: VecDeque<ProcessEvent>,
     tamper: Tamper,
 }
 
 impl Process {
     pub(super) fn start(
-        stage: &mut Stage,
+        context: &mut SimContext,
         (host, number): (usize, u32),
         (name, run_id): (String, Vec<u8>),
         clock: Clock,
@@ -213,8 +212,8 @@ impl Process {
         sim_rng: &mut SimRng,
         tamper: Tamper,
     ) -> Self {
-        let machine = Machine::new(clock.shows(stage.now), options, sim_rng.seed());
-        stage.note(format_args!("{name} starts as process {number}: {:?}", options.session));
+        let machine = Machine::new(clock.shows(context.now), options, sim_rng.seed());
+        context.note(format_args!("{name} starts as process {number}: {:?}", options.session));
         Self {
             host,
             number,
@@ -232,7 +231,7 @@ impl Process {
             unsent: Vec::new(),
             due: None,
             frozen: false,
-            pause_detector: PauseDetector::new(clock.shows(stage.now), Poller::Thread),
+            pause_detector: PauseDetector::new(clock.shows(context.now), Poller::Thread),
             missed: Vec::new(),
             is_resumable: false,
             untroubled_since: None,
@@ -278,7 +277,7 @@ impl Process {
         self.stream.is_some_and(|(local, _)| local == stream)
     }
 
-    pub(super) fn next_word(&mut self) -> Option<Word> {
+    pub(super) fn next_event(&mut self) -> Option<ProcessEvent> {
         self.message.pop_front()
     }
 
@@ -293,12 +292,12 @@ impl Process {
     /// Begins a request. Returns `None` if there is no capacity, or the session has ended.
     pub(super) fn begin(
         &mut self,
-        stage: &mut Stage,
+        context: &mut SimContext,
         method: SubmitPath,
         request: Request,
         order: Order,
     ) -> Option<u64> {
-        let now = self.clock.shows(stage.now);
+        let now = self.clock.shows(context.now);
         let Request { operation, kind, ref body, span } = request;
         let frame = (kind, body.len());
         let begun = match method {
@@ -309,9 +308,9 @@ impl Process {
         };
         match begun {
             Ok(id) => {
-                stage.note(format_args!("{} asks {id}: {order} within {span:?}", self.name));
+                context.note(format_args!("{} asks {id}: {order} within {span:?}", self.name));
                 let deadline = Some(now + span + self.slack);
-                let wanted = Asked { began: stage.now, span, taken_by: None };
+                let wanted = RequestTimes { began: context.now, span, taken_by: None };
                 self.calls.insert(id, Call { request, order, wanted, deadline });
                 Some(id)
             }
@@ -320,14 +319,14 @@ impl Process {
     }
 
     /// Cancels one of its calls.
-    pub(super) fn cancel_one(&mut self, stage: &mut Stage, sim_rng: &mut SimRng) {
+    pub(super) fn cancel_one(&mut self, context: &mut SimContext, sim_rng: &mut SimRng) {
         let ids: Vec<u64> = self.calls.keys().copied().collect();
         if ids.is_empty() {
             return;
         }
         let id = sim_rng.pick(&ids);
-        if let Some(failed) = self.machine.cancel(self.clock.shows(stage.now), id) {
-            stage.note(format_args!("{} gives {id} up", self.name));
+        if let Some(failed) = self.machine.cancel(self.clock.shows(context.now), id) {
+            context.note(format_args!("{} gives {id} up", self.name));
             self.failed(&failed, None);
         }
     }
@@ -341,23 +340,23 @@ impl Process {
         self.calls.values_mut().for_each(|call| call.wanted.taken_by = None);
     }
 
-    pub(super) fn thaw(&mut self, stage: &mut Stage) -> Result<(), Wrong> {
+    pub(super) fn thaw(&mut self, context: &mut SimContext) -> Result<(), CheckError> {
         self.frozen = false;
         if self.untroubled_since.is_some() {
-            self.untroubled_since = Some(stage.now);
+            self.untroubled_since = Some(context.now);
         }
-        self.wake(stage);
+        self.wake(context);
         for notice in core::mem::take(&mut self.missed) {
-            self.noticed(stage, notice)?;
+            self.noticed(context, notice)?;
         }
-        self.poll(stage);
+        self.poll(context);
         Ok(())
     }
 
     /// Continues after a freeze. If the process is polled while it waits, its requests have as much time left as
     /// before.
-    fn wake(&mut self, stage: &Stage) {
-        let now = self.clock.shows(stage.now);
+    fn wake(&mut self, context: &SimContext) {
+        let now = self.clock.shows(context.now);
         let span = self.pause_detector.on_call(now, || self.machine.poll_timeout());
         let deadlines = self.calls.values_mut().filter_map(|call| call.deadline.as_mut());
         deadlines.for_each(|deadline| *deadline = *deadline + span);
@@ -365,34 +364,34 @@ impl Process {
     }
 
     /// Kills the process. Its connection is reset or ends at random.
-    pub(super) fn die(mut self, stage: &mut Stage, sim_rng: &mut SimRng) {
-        stage.note(format_args!("{} dies", self.name));
+    pub(super) fn kill(mut self, context: &mut SimContext, sim_rng: &mut SimRng) {
+        context.note(format_args!("{} dies", self.name));
         if let Some((stream, _)) = self.stream.take() {
             if sim_rng.percent(50) {
-                stage.network.abort(stage.now, stream, Side::Client);
+                context.network.abort(context.now, stream, Side::Client);
             } else {
-                stage.network.close(stage.now, stream, Side::Client);
+                context.network.close(context.now, stream, Side::Client);
             }
         }
     }
 
     /// Handles due timers.
-    pub(super) fn poll(&mut self, stage: &mut Stage) {
-        if self.due.is_some_and(|due| due <= stage.now) {
+    pub(super) fn poll(&mut self, context: &mut SimContext) {
+        if self.due.is_some_and(|due| due <= context.now) {
             self.due = None;
         }
         if self.frozen {
             return;
         }
-        self.wake(stage);
-        let now = self.clock.shows(stage.now);
+        self.wake(context);
+        let now = self.clock.shows(context.now);
         if self.machine.poll_timeout().is_some_and(|due| due <= now) && !self.is_asleep() {
             self.machine.handle(now, Input::Tick);
         }
-        self.settle(stage);
+        self.settle(context);
     }
 
-    pub(super) fn resolved(&mut self, stage: &mut Stage, dial: u32, found: bool) {
+    pub(super) fn resolved(&mut self, context: &mut SimContext, dial: u32, found: bool) {
         if dial != self.dials {
             return;
         }
@@ -405,108 +404,108 @@ impl Process {
         } else {
             Input::Unresolved(ErrorKind::Unresolved, Cause::Resolver(-2))
         };
-        self.machine.handle(self.clock.shows(stage.now), input);
+        self.machine.handle(self.clock.shows(context.now), input);
         if !self.frozen {
-            self.settle(stage);
+            self.settle(context);
         }
     }
 
-    pub(super) fn noticed(&mut self, stage: &mut Stage, notice: Notice) -> Result<(), Wrong> {
+    pub(super) fn noticed(&mut self, context: &mut SimContext, notice: Notice) -> Result<(), CheckError> {
         if self.frozen {
             self.missed.push(notice);
             return Ok(());
         }
-        self.wake(stage);
-        let now = self.clock.shows(stage.now);
+        self.wake(context);
+        let now = self.clock.shows(context.now);
         match notice {
             Notice::Connected(stream) if self.owns(stream) => {
                 self.stream = Some((stream, true));
                 // A session belongs to one process of the server.
-                let epoch = stage.network.epoch(stream);
+                let epoch = context.network.epoch(stream);
                 if !self.is_resumable {
                     self.epoch = epoch;
                 }
                 self.machine.handle(now, Input::Connected);
-                if self.is_resumable && stage.stormy && stage.sim_rng.percent(15) {
-                    self.settle(stage);
-                    self.abandon(stage, stream);
+                if self.is_resumable && context.stormy && context.sim_rng.percent(15) {
+                    self.settle(context);
+                    self.abandon(context, stream);
                 }
             }
             Notice::Refused(stream) if self.owns(stream) => {
-                self.disconnect(stage);
+                self.disconnect(context);
                 // 111 is ECONNREFUSED.
                 self.machine.handle(now, Input::ConnectFailed(ErrorKind::Refused, Cause::Os(111)));
             }
-            Notice::Readable(stream, _) if self.owns(stream) => self.read(stage, stream)?,
+            Notice::Readable(stream, _) if self.owns(stream) => self.read(context, stream)?,
             _ => {}
         }
-        self.settle(stage);
+        self.settle(context);
         Ok(())
     }
 
     /// Breaks the connection to the process while HELLO is in transit for long: it may arrive when the next one is in
     /// use.
-    fn abandon(&mut self, stage: &mut Stage, stream: Stream) {
-        let held = stage.sim_rng.span(Duration::from_millis(50), Duration::from_millis(1200));
-        self.late_until = stage.now + held;
-        stage.note(format_args!("{}'s greeting on {stream} is late by {held:?}", self.name));
-        stage.network.clog(stream, Side::Server, self.late_until);
+    fn abandon(&mut self, context: &mut SimContext, stream: Stream) {
+        let held = context.sim_rng.span(Duration::from_millis(50), Duration::from_millis(1200));
+        self.late_until = context.now + held;
+        context.note(format_args!("{}'s greeting on {stream} is late by {held:?}", self.name));
+        context.network.clog(stream, Side::Server, self.late_until);
         // 113 is EHOSTUNREACH.
-        self.lose(stage, Cause::Os(113));
+        self.lose(context, Cause::Os(113));
     }
 
-    fn read(&mut self, stage: &mut Stage, stream: Stream) -> Result<(), Wrong> {
+    fn read(&mut self, context: &mut SimContext, stream: Stream) -> Result<(), CheckError> {
         // One iteration has a budget.
         for _ in 0..4 {
-            match stage.network.read(stage.now, stream, Side::Client) {
+            match context.network.read(context.now, stream, Side::Client) {
                 Read::Nothing => return Ok(()),
                 end @ (Read::End | Read::Reset) => {
                     // 104 is ECONNRESET.
                     let cause = if end == Read::End { Cause::Closed } else { Cause::Os(104) };
-                    self.lose(stage, cause);
+                    self.lose(context, cause);
                     return Ok(());
                 }
                 Read::Bytes(bytes) => {
-                    self.swallow(stage, &bytes);
+                    self.receive(context, &bytes);
                 }
             }
             if !self.owns(stream) {
                 return Ok(());
             }
         }
-        stage.network.read_on(stage.now, stream, Side::Client);
+        context.network.read_on(context.now, stream, Side::Client);
         Ok(())
     }
 
-    fn swallow(&mut self, stage: &mut Stage, bytes: &[u8]) {
+    fn receive(&mut self, context: &mut SimContext, bytes: &[u8]) {
         if self.tamper.is_idle() {
             self.received.extend_from_slice(bytes);
         } else {
             let calls = &self.calls;
             let order_of = |id| calls.get(&id).map(|call: &Call| &call.order);
             for frame in self.tamper.incoming(bytes, &mut self.received, order_of) {
-                stage.agenda.enter(stage.now, Happening::Aside(frame));
+                context.event_queue.schedule(context.now, WorldEvent::SaboteurRequest(frame));
             }
         }
-        self.take(stage);
+        self.take(context);
     }
 
-    fn take(&mut self, stage: &mut Stage) {
+    fn take(&mut self, context: &mut SimContext) {
         let received = core::mem::take(&mut self.received);
-        let (mut at, limits, now) = (0, self.limits, self.clock.shows(stage.now));
+        let (mut at, limits, now) = (0, self.limits, self.clock.shows(context.now));
         loop {
             match self.machine.receive(now, &limits, &received[at..]) {
                 Taken::Partial(_) => break,
                 Taken::Over => {
                     if self.machine.ending().is_none() {
-                        stage.note(format_args!("{}'s session was taken over", self.name));
+                        context.note(format_args!("{}'s session was taken over", self.name));
                     }
                     return;
                 }
                 Taken::Frame(bytes, event) => {
                     let frame = &received[at..at + bytes];
                     at += bytes;
-                    self.deliver(stage, event, frame);
+                    self.deliver(context, event, frame);
                 }
             }
         }
@@ -514,43 +513,43 @@ impl Process {
         self.received.drain(..at);
     }
 
-    fn deliver(&mut self, stage: &mut Stage, event: Event<'_>, frame: &[u8]) {
-        let word = match event {
+    fn deliver(&mut self, context: &mut SimContext, event: Event<'_>, frame: &[u8]) {
+        let event = match event {
             Event::Nothing => return,
             Event::Open => {
-                self.untroubled_since = Some(stage.now);
+                self.untroubled_since = Some(context.now);
                 if let Some(ServerFrame::Welcome { resumed: true, request_last, .. }) =
-                    Parcel::of(frame).open(&self.limits)
+                    OwnedFrame::of(frame).open(&self.limits)
                 {
                     for (_, call) in self.calls.range_mut(..=request_last) {
                         call.wanted.taken_by = call.wanted.taken_by.or(self.lost_at);
                     }
                 }
-                Word::Open { resumed: core::mem::replace(&mut self.is_resumable, true) }
+                ProcessEvent::Open { resumed: core::mem::replace(&mut self.is_resumable, true) }
             }
             Event::Completed(id, _) => match self.calls.remove(&id) {
-                Some(call) => Word::Responded(id, call.order, Parcel::of(frame)),
+                Some(call) => ProcessEvent::Responded(id, call.order, OwnedFrame::of(frame)),
                 None => return,
             },
             Event::Failed(failed, fault) => return self.failed(&failed, fault.map(|fault| fault.code)),
-            Event::Pushed(id, _) => Word::Pushed(id, Parcel::of(frame)),
+            Event::Pushed(id, _) => ProcessEvent::Pushed(id, OwnedFrame::of(frame)),
             Event::Node(id, event) => {
                 let order = id.and_then(|id| self.calls.remove(&id)).map(|call| call.order);
-                let word = NodeWord::of(&event);
-                self.pace(stage.now, &word);
-                Word::Node(order, word)
+                let event = NodeEvent::of(&event);
+                self.pace(context.now, &event);
+                ProcessEvent::Node(order, event)
             }
         };
-        self.message.push_back(word);
+        self.message.push_back(event);
     }
 
     /// Suspends the deadline while a node is a spare, and restarts it when the node gets a slot.
-    fn pace(&mut self, now: Instant, word: &NodeWord) {
+    fn pace(&mut self, now: Instant, event: &NodeEvent) {
         let visible = self.clock.shows(now);
         for call in self.calls.values_mut().filter(|call| matches!(call.order, Order::Join { .. })) {
-            match word {
-                NodeWord::Standby => call.deadline = None,
-                NodeWord::Seated if call.deadline.is_none() => {
+            match event {
+                NodeEvent::Standby => call.deadline = None,
+                NodeEvent::Seated if call.deadline.is_none() => {
                     call.deadline = Some(visible + call.request.span + self.slack);
                 }
                 _ => {}
@@ -560,20 +559,20 @@ impl Process {
 
     fn failed(&mut self, failed: &Failed, code: Option<FaultCode>) {
         if let Some(call) = self.calls.remove(&failed.id) {
-            self.message.push_back(Word::Failed(call.order, failed.failure, code, call.wanted));
+            self.message.push_back(ProcessEvent::Failed(call.order, failed.failure, code, call.wanted));
         }
     }
 
-    fn lose(&mut self, stage: &mut Stage, cause: Cause) {
-        stage.note(format_args!("{} loses its connection: {cause:?}", self.name));
-        self.disconnect(stage);
-        self.machine.handle(self.clock.shows(stage.now), Input::Ended(cause));
+    fn lose(&mut self, context: &mut SimContext, cause: Cause) {
+        context.note(format_args!("{} loses its connection: {cause:?}", self.name));
+        self.disconnect(context);
+        self.machine.handle(self.clock.shows(context.now), Input::Ended(cause));
     }
 
-    fn disconnect(&mut self, stage: &mut Stage) {
+    fn disconnect(&mut self, context: &mut SimContext) {
         if let Some((stream, _)) = self.stream.take() {
-            stage.network.close(stage.now, stream, Side::Client);
-            self.lost_at = self.lost_at.filter(|_| self.untroubled_since.is_none()).or(Some(stage.now));
+            context.network.close(context.now, stream, Side::Client);
+            self.lost_at = self.lost_at.filter(|_| self.untroubled_since.is_none()).or(Some(context.now));
         }
         self.untroubled_since = None;
         self.received.clear();
@@ -582,38 +581,39 @@ impl Process {
     }
 
     /// Carries out the outputs of the machine until there are no more.
-    pub(super) fn settle(&mut self, stage: &mut Stage) {
+    pub(super) fn settle(&mut self, context: &mut SimContext) {
         if self.frozen {
             return;
         }
-        let now = self.clock.shows(stage.now);
+        let now = self.clock.shows(context.now);
         loop {
             while let Some(output) = self.machine.poll_output() {
                 match output {
                     Output::Resolve => {
                         self.dials += 1;
-                        let at = stage.now + stage.sim_rng.span(Duration::ZERO, Duration::from_millis(10));
+                        let at =
+                            context.now + context.sim_rng.span(Duration::ZERO, Duration::from_millis(10));
                         let cue = Cue::Resolved(self.host, self.number, self.dials);
-                        stage.agenda.enter(at, Happening::Elastic(cue));
+                        context.event_queue.schedule(at, WorldEvent::Elastic(cue));
                     }
                     Output::Connect(_) => {
-                        self.disconnect(stage);
-                        let stream = stage.network.connect(stage.now, self.host, Route::Server);
-                        stage.note(format_args!("{} connects {stream}", self.name));
+                        self.disconnect(context);
+                        let stream = context.network.connect(context.now, self.host, Route::Server);
+                        context.note(format_args!("{} connects {stream}", self.name));
                         self.stream = Some((stream, false));
                     }
-                    Output::Disconnect => self.disconnect(stage),
+                    Output::Disconnect => self.disconnect(context),
                     Output::Over(ending) => {
-                        stage.note(format_args!("{} is over: {ending:?}", self.name));
-                        self.disconnect(stage);
+                        context.note(format_args!("{} is over: {ending:?}", self.name));
+                        self.disconnect(context);
                         self.fail_all(now);
-                        self.message.push_back(Word::Over(ending));
+                        self.message.push_back(ProcessEvent::Over(ending));
                     }
                 }
             }
             self.fail_all(now);
             self.write(now);
-            if !self.flush(stage) {
+            if !self.flush(context) {
                 break;
             }
         }
@@ -622,7 +622,7 @@ impl Process {
             && !self.is_asleep()
         {
             self.due = Some(due);
-            stage.agenda.enter(due, Happening::Elastic(Cue::Due(self.host, self.number)));
+            context.event_queue.schedule(due, WorldEvent::Elastic(Cue::Due(self.host, self.number)));
         }
     }
 
@@ -669,24 +669,24 @@ impl Process {
     }
 
     /// Sends until there is nothing left or no capacity. Returns whether there may be more to write.
-    fn flush(&mut self, stage: &mut Stage) -> bool {
+    fn flush(&mut self, context: &mut SimContext) -> bool {
         let Some((stream, true)) = self.stream else { return false };
         if self.unsent.is_empty() {
             return false;
         }
-        match stage.network.write(stage.now, stream, Side::Client, &self.unsent) {
+        match context.network.write(context.now, stream, Side::Client, &self.unsent) {
             Ok(count) => {
                 self.unsent.drain(..count);
                 self.unsent.is_empty()
             }
             Err(_) => {
                 // The server's last frames must still be read.
-                while let Read::Bytes(bytes) = stage.network.read(stage.now, stream, Side::Client) {
-                    self.swallow(stage, &bytes);
+                while let Read::Bytes(bytes) = context.network.read(context.now, stream, Side::Client) {
+                    self.receive(context, &bytes);
                 }
                 if self.owns(stream) {
                     // 32 is EPIPE.
-                    self.lose(stage, Cause::Os(32));
+                    self.lose(context, Cause::Os(32));
                 }
                 true
             }

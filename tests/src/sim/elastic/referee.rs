@@ -1,9 +1,9 @@
 //! Referee of rounds, fences, watches, barriers and sessions. It knows none of the machines: it compares what nodes
 //! received, what the server reports in its events, and what the server's store contains.
 
-use super::super::history::Wrong;
+use super::super::history::CheckError;
 use super::super::host::incarnation;
-use super::super::world::Stage;
+use super::super::world::SimContext;
 use super::process::Slot;
 use super::tamper;
 use rendezvous_core::node::server::{Event, Server};
@@ -88,13 +88,13 @@ pub(super) struct Referee {
     pub(super) stale: u64,
 }
 
-fn wrong<T>(what: String) -> Result<T, Wrong> {
-    Err(Wrong(what))
+fn wrong<T>(what: String) -> Result<T, CheckError> {
+    Err(CheckError(what))
 }
 
 impl Referee {
     /// The server has a new process, which knows nothing of the one before.
-    pub(super) fn server_rises(&mut self, epoch: u32) {
+    pub(super) fn server_restarted(&mut self, epoch: u32) {
         self.epoch = epoch;
         self.sealed.clear();
         self.revision = 0;
@@ -107,14 +107,14 @@ impl Referee {
     }
 
     /// Handles an event of the server. `state` returns the round of a session's node.
-    pub(super) fn server_said(
+    pub(super) fn server_event(
         &mut self,
-        stage: &Stage,
+        context: &SimContext,
         server: &Server,
         event: &Event,
         state: impl Fn(u64) -> Option<Status>,
-    ) -> Result<(), Wrong> {
-        let (epoch, now) = (self.epoch, stage.now);
+    ) -> Result<(), CheckError> {
+        let (epoch, now) = (self.epoch, context.now);
         match event {
             Event::SessionEnded { session, why, .. } => {
                 self.due.remove(&session.0);
@@ -131,7 +131,7 @@ impl Referee {
                 }
             }
             Event::Run { run_id, round, action: Action::CompleteRound, .. } => {
-                let name = tamper::run_meant(run_id);
+                let name = tamper::original_run(run_id);
                 self.rounds += 1;
                 let run = self.run(epoch, &name);
                 if let Some(at) = run.closed {
@@ -149,7 +149,7 @@ impl Referee {
                 self.sealed.retain(|sealed| sealed.run != name || sealed.round + 2 > *round);
             }
             Event::Run { run_id, round, action: Action::EndRound, .. } => {
-                let name = tamper::run_meant(run_id);
+                let name = tamper::original_run(run_id);
                 let run = self.run(epoch, &name);
                 if run.live.take() != Some(*round) {
                     return wrong(format!("round {round} of {name} ended, which was not live"));
@@ -158,7 +158,7 @@ impl Referee {
                     over.ended = Some(now);
                 }
                 let prefix = prefix_of(epoch, &name, *round);
-                let prefix = tamper::whereabouts(stage.sabotage, prefix.as_bytes());
+                let prefix = tamper::stored_prefix(context.sabotage, prefix.as_bytes());
                 let keys = contents(server, &prefix);
                 self.sealed.push(Sealed { run: name, round: *round, prefix, keys });
             }
@@ -168,7 +168,7 @@ impl Referee {
     }
 
     /// Checks what must hold at all times.
-    pub(super) fn check(&mut self, now: Instant, server: &Server) -> Result<(), Wrong> {
+    pub(super) fn check(&mut self, now: Instant, server: &Server) -> Result<(), CheckError> {
         if let Some((session, (_, host))) = self.due.iter().find(|(_, (by, _))| *by < now) {
             return wrong(format!("session {session} of host {host} outlives its grace"));
         }
@@ -196,7 +196,7 @@ impl Referee {
     }
 
     /// Moves the deadlines of a host whose bytes are in transit for longer.
-    pub(super) fn host_is_held_up(&mut self, held: usize, by: Duration) {
+    pub(super) fn delay_host(&mut self, held: usize, by: Duration) {
         for (until, _) in self.due.values_mut().filter(|(_, host)| *host == held) {
             *until = *until + by;
         }
@@ -226,7 +226,7 @@ impl Referee {
         (run, name): (&str, &str),
         joined: &Slot,
         late: bool,
-    ) -> Result<(), Wrong> {
+    ) -> Result<(), CheckError> {
         let Slot { round, rank, nodes, rank_first, world_size, .. } = *joined;
         if late {
             return wrong(format!(
@@ -258,13 +258,13 @@ impl Referee {
     }
 
     /// Checks that a node of a round was notified of all deaths in it, when the round has ended or is still live.
-    pub(super) fn told_of_deaths(
+    pub(super) fn check_deaths_known(
         &self,
         epoch: u32,
         state: &Status,
         last_received_at: &BTreeSet<(u64, String)>,
         says_over: bool,
-    ) -> Result<(), Wrong> {
+    ) -> Result<(), CheckError> {
         let Status { run, round, name } = state;
         let record = self.runs.get(&(epoch, run.clone()));
         let record = record.and_then(|run| run.rounds.get(usize::try_from(*round).ok()?));
@@ -285,7 +285,7 @@ impl Referee {
     }
 
     /// Checks a change with the prefix `key` that was executed after a request at `began`.
-    pub(super) fn carried_out(&mut self, epoch: u32, key: &[u8], began: Instant) -> Result<(), Wrong> {
+    pub(super) fn carried_out(&mut self, epoch: u32, key: &[u8], began: Instant) -> Result<(), CheckError> {
         let Some((run, round)) = round_of(epoch, key) else { return Ok(()) };
         let record = self.runs.get(&(epoch, run.clone()));
         let ended = record.and_then(|run| run.rounds.get(usize::try_from(round).ok()?)?.ended);
@@ -298,7 +298,7 @@ impl Referee {
     }
 
     /// Checks a change that was refused because its round had ended.
-    pub(super) fn refused_as_stale(&mut self, epoch: u32, key: &[u8]) -> Result<(), Wrong> {
+    pub(super) fn refused_as_stale(&mut self, epoch: u32, key: &[u8]) -> Result<(), CheckError> {
         self.stale += 1;
         let Some((run, round)) = round_of(epoch, key) else {
             return wrong(format!("{} is of no round, and is said to be of one", key.escape_ascii()));
@@ -316,7 +316,7 @@ impl Referee {
         revision: u64,
         key: &[u8],
         value: &[u8],
-    ) -> Result<(), Wrong> {
+    ) -> Result<(), CheckError> {
         match self.marks.insert((epoch, revision), (key.to_vec(), value.to_vec())) {
             None => Ok(()),
             Some(before) => wrong(format!("revision {revision} was made twice: {before:?}")),
@@ -327,11 +327,11 @@ impl Referee {
         self.watches.insert(watcher, watch);
     }
 
-    pub(super) fn watch_told(
+    pub(super) fn watch_delivered(
         &mut self,
         watcher: (u32, u64),
         changes: impl Iterator<Item = (u64, Vec<u8>, Option<Vec<u8>>)>,
-    ) -> Result<(), Wrong> {
+    ) -> Result<(), CheckError> {
         let Some(watch) = self.watches.get_mut(&watcher) else { return Ok(()) };
         for (revision, key, value) in changes {
             let last = watch.seen.last_key_value().map_or(watch.from, |(&last, _)| last);
@@ -372,7 +372,7 @@ impl Referee {
         key: &[u8],
         begun: u64,
         (generation, end, released): (u64, String, bool),
-    ) -> Result<(), Wrong> {
+    ) -> Result<(), CheckError> {
         let name = || key.escape_ascii();
         let before = self.ends.entry((epoch, key.to_vec(), generation)).or_insert_with(|| end.clone());
         if *before != end {
@@ -396,7 +396,7 @@ impl Referee {
 
     /// Checks all watches at the end: each has delivered every change that is known to have been made, once and in
     /// order.
-    pub(super) fn judge(&self) -> Result<(), Wrong> {
+    pub(super) fn check_at_end(&self) -> Result<(), CheckError> {
         for ((process, id), watch) in &self.watches {
             let last = watch.seen.last_key_value().map_or(watch.from, |(&last, _)| last);
             let until = if watch.is_open { u64::MAX } else { last };
@@ -423,7 +423,8 @@ impl Referee {
         }
         for ((_, run), known) in &self.runs {
             for (number, round) in known.rounds.iter().enumerate() {
-                judge_workers(round).map_err(|what| Wrong(format!("round {number} of {run}: {what}")))?;
+                check_workers(round)
+                    .map_err(|what| CheckError(format!("round {number} of {run}: {what}")))?;
             }
         }
         Ok(())
@@ -431,9 +432,8 @@ impl Referee {
 }
 
 /// Checks that the workers of a round are numbered without gaps, as far as its nodes have received their numbers. Each
-/// node
-/// has as many workers as [`workers_of`] returns.
-fn judge_workers(round: &Round) -> Result<(), String> {
+/// node has as many workers as [`workers_of`] returns.
+fn check_workers(round: &Round) -> Result<(), String> {
     let Some((nodes, world_size)) = round.size else { return Ok(()) };
     if round.members.len() != nodes as usize {
         return Ok(());

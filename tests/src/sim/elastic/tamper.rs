@@ -111,7 +111,7 @@ impl Tamper {
         order_of: impl Fn(u64) -> Option<&'o Order>,
     ) -> Vec<Vec<u8>> {
         self.raw.extend_from_slice(bytes);
-        let (mut at, mut aside) = (0, Vec::new());
+        let (mut at, mut saboteur_requests) = (0, Vec::new());
         let limits = FrameLimits {
             value_bytes_max: FrameLimits::default().frame_bytes_max as u64,
             ..FrameLimits::default()
@@ -126,7 +126,7 @@ impl Tamper {
                 for (id, order) in (1..=request_last).filter_map(|id| Some((id, order_of(id)?))) {
                     match order {
                         Order::SimOperation(_, SimOperation::Add { name, delta }, _) if *delta != 0 => {
-                            aside.push(frames::add(format!("/{name}").as_bytes(), *delta));
+                            saboteur_requests.push(frames::add(format!("/{name}").as_bytes(), *delta));
                         }
                         Order::SimOperation(
                             _,
@@ -138,7 +138,7 @@ impl Tamper {
                     }
                 }
                 if self.sabotage != Sabotage::RepeatedRequest {
-                    aside.clear();
+                    saboteur_requests.clear();
                 }
             }
             let is_taken = match (self.sabotage, &parsed) {
@@ -204,7 +204,7 @@ impl Tamper {
             out.extend_from_slice(&frame);
         }
         self.raw.drain(..at);
-        aside
+        saboteur_requests
     }
 }
 
@@ -216,7 +216,7 @@ const RUN: &[u8] = b"run-";
 const OTHER_RUN: &[u8] = b"run:";
 
 /// Returns the prefix under which the store has the keys of `prefix`.
-pub(super) fn whereabouts(sabotage: Sabotage, prefix: &[u8]) -> Vec<u8> {
+pub(super) fn stored_prefix(sabotage: Sabotage, prefix: &[u8]) -> Vec<u8> {
     let mut prefix = prefix.to_vec();
     if sabotage == Sabotage::SkippedFence {
         replace(&mut prefix, FENCED, UNFENCED);
@@ -225,7 +225,7 @@ pub(super) fn whereabouts(sabotage: Sabotage, prefix: &[u8]) -> Vec<u8> {
 }
 
 /// Returns the name of the run that is meant, also for a run of the saboteur.
-pub(super) fn run_meant(run_id: &str) -> String {
+pub(super) fn original_run(run_id: &str) -> String {
     run_id.replace("run:", "run-")
 }
 

@@ -1,18 +1,18 @@
 //! It plays one seed of nodes, from the first process to an empty server.
 
 use super::super::client::{Client, Health};
-use super::super::history::Wrong;
-use super::super::host::{Guests, Host};
+use super::super::history::CheckError;
+use super::super::host::{ClientConduct, Host};
 use super::super::network::{Loss, Network, NetworkModel, Notice, Side};
 use super::super::oracle;
-use super::super::script::{Field, Habits, Script, Storm};
+use super::super::script::{KeySpace, Script, Storm, StormOptions};
 use super::super::sim_rng::SimRng;
-use super::super::world::{Happening, Stage, any_weather, manner, server_limits};
-use super::super::{Failure, Options, Report, Sights};
-use super::mishap::{Mishap, Rebirth, plan};
+use super::super::world::{SimContext, WorldEvent, behaviour, random_network_model, server_limits};
+use super::super::{AgentCounts, Failure, Options, Report};
+use super::late_writer::LateWriter;
+use super::mishap::{Mishap, NextName, plan};
 use super::node::{GRACE_MAX, Node, PAUSE_MAX, SILENCE_MAX};
 use super::referee::{Referee, Status};
-use super::trespasser::Trespasser;
 use super::{Cue, Rules};
 use rendezvous_core::rendezvous::participant::Part;
 use rendezvous_core::time::{Duration, Instant};
@@ -20,7 +20,7 @@ use rendezvous_core::wire::native::{LastCall, RankOrder, Terms};
 
 /// Returns the parameters of a random network whose capacity is sufficient in the long run.
 fn network_model(sim_rng: &mut SimRng) -> NetworkModel {
-    let any = any_weather(sim_rng);
+    let any = random_network_model(sim_rng);
     NetworkModel {
         segment_bytes_max: any.segment_bytes_max.max(48),
         window_bytes: any.window_bytes.max(4096),
@@ -30,7 +30,7 @@ fn network_model(sim_rng: &mut SimRng) -> NetworkModel {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Act {
+enum Phase {
     Storm,
     /// No more mishaps happen, and each run must have a stable round by then. `look_at` is the time of the next check;
     /// `stood` says whether the last one passed.
@@ -43,22 +43,22 @@ enum Act {
 }
 
 /// Session of a dead process, until the server has noticed its end.
-struct Grave {
+struct DeadSession {
     epoch: u32,
     session: u64,
     state: Status,
 }
 
 pub(in crate::sim) struct World {
-    stage: Stage,
+    context: SimContext,
     rules: Rules,
     referee: Referee,
     host: Host,
     nodes: Vec<Node>,
     clients: Vec<Client>,
-    trespassers: Vec<Trespasser>,
-    graves: Vec<Grave>,
-    act: Act,
+    late_writers: Vec<LateWriter>,
+    dead_sessions: Vec<DeadSession>,
+    phase: Phase,
     storm_ends: Instant,
     events: u64,
 }
@@ -92,13 +92,13 @@ impl World {
         let mut sim_rng = SimRng::new(seed, 1000);
         let runs = if sim_rng.percent(25) { 2 } else { 1 };
         let nodes = runs * 2 + sim_rng.index(4);
-        let (clients, trespassers) = (sim_rng.index(3), sim_rng.index(3));
+        let (clients, late_writers) = (sim_rng.index(3), sim_rng.index(3));
         let storm = Duration::from_millis(sim_rng.between(2000, 6000));
         let storm_ends = Instant::ORIGIN + storm;
-        let parties = nodes + clients + trespassers;
+        let parties = nodes + clients + late_writers;
         let network = Network::new(SimRng::new(seed, 1001), network_model(&mut sim_rng), parties);
-        let field = Field { registers: 4, counters: 3, pairs: 2, queues: 3, barriers: 1, clients };
-        let mut stage = Stage::new(network, SimRng::new(seed, 1003), field, options);
+        let key_space = KeySpace { registers: 4, counters: 3, pairs: 2, queues: 3, barriers: 1, clients };
+        let mut context = SimContext::new(network, SimRng::new(seed, 1003), key_space, options);
         let per_run = u32::try_from(nodes / runs).unwrap_or(1);
         let nodes_min = 1 + u32::try_from(sim_rng.index(per_run as usize)).unwrap_or(0);
         let last_call = sim_rng.pick(&[LastCall::Fixed, LastCall::FromLastArrival, LastCall::Off]);
@@ -125,45 +125,47 @@ impl World {
             resumed: 0,
         };
         for (at, mishap) in plan(&mut sim_rng, storm) {
-            stage.agenda.enter(at, Happening::Elastic(Cue::Mishap(mishap)));
+            context.event_queue.schedule(at, WorldEvent::Elastic(Cue::Mishap(mishap)));
         }
-        stage.agenda.enter(storm_ends, Happening::Elastic(Cue::Act));
+        context.event_queue.schedule(storm_ends, WorldEvent::Elastic(Cue::PhaseDue));
         let limits = server_limits(&mut sim_rng);
-        let host = Host::new(SimRng::new(seed, 1002), limits, options.sabotage, Guests::Late);
+        let host = Host::new(SimRng::new(seed, 1002), limits, options.sabotage, ClientConduct::Late);
         let nodes: Vec<Node> = (0..nodes)
             .map(|number| {
                 let sim_rng = SimRng::new(seed, 2000 + number as u64);
-                Node::new(number, sim_rng, &mut stage, &rules)
+                Node::new(number, sim_rng, &mut context, &rules)
             })
             .collect();
         let first = nodes.len();
         let clients = (first..first + clients).map(|number| {
-            let manner = manner(&mut sim_rng);
+            let behaviour = behaviour(&mut sim_rng);
             let mut client =
-                Client::new(number, SimRng::new(seed, 3000 + number as u64), manner, Health::Sound);
+                Client::new(number, SimRng::new(seed, 3000 + number as u64), behaviour, Health::Sound);
             let pause_max = Duration::from_millis(300);
-            let habits = Habits { deeds: 2 + sim_rng.index(8), depth: 1, pause_max, value_bytes_max: 300 };
-            client.script = Script::Storm(Storm::new(number, field, habits));
-            stage.agenda.enter(Instant::ORIGIN, Happening::ClientDue(number));
+            let storm_options =
+                StormOptions { operations: 2 + sim_rng.index(8), depth: 1, pause_max, value_bytes_max: 300 };
+            client.script = Script::Storm(Storm::new(number, key_space, storm_options));
+            context.event_queue.schedule(Instant::ORIGIN, WorldEvent::ClientDue(number));
             client
         });
         let clients: Vec<Client> = clients.collect();
         let first = first + clients.len();
-        let trespassers = (first..first + trespassers)
-            .map(|number| Trespasser::new(number, SimRng::new(seed, 4000 + number as u64), runs, &mut stage));
-        let trespassers = trespassers.collect();
+        let late_writers = (first..first + late_writers).map(|number| {
+            LateWriter::new(number, SimRng::new(seed, 4000 + number as u64), runs, &mut context)
+        });
+        let late_writers = late_writers.collect();
         Self {
             rules,
             referee: Referee::default(),
             host,
             nodes,
             clients,
-            trespassers,
-            graves: Vec::new(),
-            act: Act::Storm,
+            late_writers,
+            dead_sessions: Vec::new(),
+            phase: Phase::Storm,
             storm_ends,
             events: 0,
-            stage,
+            context,
         }
     }
 
@@ -171,17 +173,17 @@ impl World {
     pub(in crate::sim) fn play(mut self, seed: u64) -> Result<Report, Failure> {
         let played = self
             .run()
-            .and_then(|()| self.referee.judge())
-            .and_then(|()| oracle::judge(self.stage.history.records()));
-        let Stage { now, history, trace, sabotage, .. } = self.stage;
+            .and_then(|()| self.referee.check_at_end())
+            .and_then(|()| oracle::check_history(self.context.history.records()));
+        let SimContext { now, history, trace, sabotage, .. } = self.context;
         match played {
             Ok(outcome) => Ok(Report {
                 trace_hash: trace.hash(),
                 trace_lines: trace.lines(),
                 events: self.events,
-                deeds: history.records().len(),
+                operations: history.records().len(),
                 answered: history.records().iter().filter(|record| record.is_answered()).count(),
-                clients: self.nodes.len() + self.clients.len() + self.trespassers.len(),
+                clients: self.nodes.len() + self.clients.len() + self.late_writers.len(),
                 undecided: outcome.undecided,
                 virtual_time: now.since(Instant::ORIGIN),
                 rounds: self.referee.rounds,
@@ -189,10 +191,10 @@ impl World {
                 changes: self.referee.changes,
                 released: self.referee.released,
                 stale: self.referee.stale
-                    + self.trespassers.iter().map(|trespasser| trespasser.thrown_out).sum::<u64>(),
-                sights: Sights::default(),
+                    + self.late_writers.iter().map(|late_writer| late_writer.disconnects).sum::<u64>(),
+                agent_counts: AgentCounts::default(),
             }),
-            Err(Wrong(what)) => Err(Failure {
+            Err(CheckError(what)) => Err(Failure {
                 seed,
                 world: super::super::Kind::Elastic,
                 sabotage,
@@ -203,323 +205,326 @@ impl World {
         }
     }
 
-    fn run(&mut self) -> Result<(), Wrong> {
+    fn run(&mut self) -> Result<(), CheckError> {
         loop {
-            let (network, agenda) = (self.stage.network.next_at(), self.stage.agenda.next_at());
-            let Some(now) = [network, agenda].into_iter().flatten().min() else { break };
-            self.stage.now = now;
+            let (network, event_queue) = (self.context.network.next_at(), self.context.event_queue.next_at());
+            let Some(now) = [network, event_queue].into_iter().flatten().min() else { break };
+            self.context.now = now;
             self.events += 1;
             if self.events > EVENTS_MAX {
-                return Err(Wrong("there is no end".to_owned()));
+                return Err(CheckError("there is no end".to_owned()));
             }
             if network == Some(now) {
-                if let Some((_, Some(notice))) = self.stage.network.step() {
+                if let Some((_, Some(notice))) = self.context.network.step() {
                     self.deliver(notice)?;
                 }
-            } else if let Some((_, happening)) = self.stage.agenda.pop() {
-                self.happen(happening)?;
+            } else if let Some((_, world_event)) = self.context.event_queue.pop() {
+                self.handle_event(world_event)?;
             }
             self.check()?;
-            self.change_act()?;
+            self.change_phase()?;
         }
-        if self.act != Act::ExitBarrier {
-            return Err(Wrong(format!("nothing happens any more in {:?}", self.act)));
+        if self.phase != Phase::ExitBarrier {
+            return Err(CheckError(format!("nothing happens any more in {:?}", self.phase)));
         }
-        if self.stage.network.open() > 0 {
-            return Err(Wrong(format!("{} connections were forgotten", self.stage.network.open())));
+        if self.context.network.open() > 0 {
+            return Err(CheckError(format!("{} connections were forgotten", self.context.network.open())));
         }
         self.host.check_native_floor()
     }
 
-    fn deliver(&mut self, notice: Notice) -> Result<(), Wrong> {
-        let stage = &mut self.stage;
+    fn deliver(&mut self, notice: Notice) -> Result<(), CheckError> {
+        let context = &mut self.context;
         match notice {
             Notice::Accept(_) | Notice::Readable(_, Side::Server) | Notice::Writable(_, Side::Server) => {
-                self.host.noticed(stage, notice)
+                self.host.noticed(context, notice)
             }
             Notice::Connected(stream)
             | Notice::Refused(stream)
             | Notice::Readable(stream, Side::Client)
             | Notice::Writable(stream, Side::Client) => {
                 if let Some(node) = self.nodes.iter_mut().find(|node| node.owns(stream)) {
-                    return node.noticed(stage, &mut self.referee, &mut self.rules, notice);
+                    return node.noticed(context, &mut self.referee, &mut self.rules, notice);
                 }
                 if let Some(client) = self.clients.iter_mut().find(|client| client.owns(stream)) {
-                    return client.noticed(stage, notice);
+                    return client.noticed(context, notice);
                 }
-                if let Some(one) = self.trespassers.iter_mut().find(|one| one.owns(stream)) {
-                    one.noticed(stage, notice);
+                if let Some(one) = self.late_writers.iter_mut().find(|one| one.owns(stream)) {
+                    one.noticed(context, notice);
                 }
                 Ok(())
             }
         }
     }
 
-    fn happen(&mut self, happening: Happening) -> Result<(), Wrong> {
+    fn handle_event(&mut self, world_event: WorldEvent) -> Result<(), CheckError> {
         let first = self.nodes.len();
-        let stage = &mut self.stage;
-        match happening {
-            Happening::ClientDue(number) => self.clients[number - first].poll(stage),
-            Happening::Resolved(number, line) => self.clients[number - first].resolved(stage, line),
-            Happening::HostDue => self.host.tick(stage),
-            Happening::Aside(_) if self.act == Act::ExitBarrier => Ok(()),
-            Happening::Aside(frame) => self.host.haunt(stage, &frame),
-            Happening::ServerRises => {
-                if !stage.network.listening {
-                    self.host.rise(stage);
-                    self.referee.server_rises(self.host.epoch());
+        let context = &mut self.context;
+        match world_event {
+            WorldEvent::ClientDue(number) => self.clients[number - first].poll(context),
+            WorldEvent::Resolved(number, line) => self.clients[number - first].resolved(context, line),
+            WorldEvent::HostDue => self.host.tick(context),
+            WorldEvent::SaboteurRequest(_) if self.phase == Phase::ExitBarrier => Ok(()),
+            WorldEvent::SaboteurRequest(frame) => self.host.send_as_saboteur(context, &frame),
+            WorldEvent::ServerRestarts => {
+                if !context.network.listening {
+                    self.host.restart(context);
+                    self.referee.server_restarted(self.host.epoch());
                 }
                 Ok(())
             }
-            Happening::Act | Happening::Fault(_) => Ok(()),
-            Happening::Elastic(cue) => self.cue(cue),
+            WorldEvent::PhaseDue | WorldEvent::Fault(_) => Ok(()),
+            WorldEvent::Elastic(cue) => self.cue(cue),
         }
     }
 
-    fn cue(&mut self, cue: Cue) -> Result<(), Wrong> {
+    fn cue(&mut self, cue: Cue) -> Result<(), CheckError> {
         let first = self.nodes.len() + self.clients.len();
-        let Self { stage, referee, rules, nodes, .. } = self;
+        let Self { context, referee, rules, nodes, .. } = self;
         match cue {
             Cue::Due(host, number) if nodes[host].is_process(number) => {
-                nodes[host].with(stage, referee, rules, |process, stage| {
-                    process.poll(stage);
+                nodes[host].with(context, referee, rules, |process, context| {
+                    process.poll(context);
                     Ok(())
                 })
             }
             Cue::Resolved(host, number, dial) if nodes[host].is_process(number) => {
-                let found = !stage.stormy || !stage.sim_rng.percent(4);
-                nodes[host].with(stage, referee, rules, |process, stage| {
-                    process.resolved(stage, dial, found);
+                let found = !context.stormy || !context.sim_rng.percent(4);
+                nodes[host].with(context, referee, rules, |process, context| {
+                    process.resolved(context, dial, found);
                     Ok(())
                 })
             }
             Cue::Wake(host, number) if nodes[host].is_process(number) => {
-                nodes[host].act(stage, referee, rules)
+                nodes[host].act(context, referee, rules)
             }
             Cue::Thaw(host, number) if nodes[host].is_process(number) => {
-                nodes[host].with(stage, referee, rules, |process, stage| process.thaw(stage))
+                nodes[host].with(context, referee, rules, |process, context| process.thaw(context))
             }
             Cue::ServerThaws(epoch) if epoch == self.host.epoch() && self.host.machine().is_some() => {
-                self.host.thaw(stage)
+                self.host.thaw(context)
             }
             Cue::ServerThaws(_) => Ok(()),
-            Cue::Due(..) | Cue::Resolved(..) | Cue::Wake(..) | Cue::Thaw(..) | Cue::Act => Ok(()),
-            Cue::Rise(host) => {
-                nodes[host].rise(stage, referee, rules);
+            Cue::Due(..) | Cue::Resolved(..) | Cue::Wake(..) | Cue::Thaw(..) | Cue::PhaseDue => Ok(()),
+            Cue::StartProcess(host) => {
+                nodes[host].start_process(context, referee, rules);
                 Ok(())
             }
-            Cue::Trespass(number) => {
-                self.trespassers[number - first].poll(stage);
+            Cue::LateWriterDue(number) => {
+                self.late_writers[number - first].poll(context);
                 Ok(())
             }
-            Cue::GhostBeat => self.host.beat(stage),
-            Cue::Mishap(mishap) => self.strike(mishap),
+            Cue::SaboteurHeartbeat => self.host.send_saboteur_heartbeats(context),
+            Cue::Mishap(mishap) => self.apply_fault(mishap),
         }
     }
 
-    fn strike(&mut self, mishap: Mishap) -> Result<(), Wrong> {
-        let Self { stage, nodes, referee, .. } = self;
-        let now = stage.now;
-        stage.note(format_args!("mishap: {mishap:?}"));
-        let streams: Vec<_> = stage.network.streams().collect();
-        let host = stage.sim_rng.index(nodes.len());
+    fn apply_fault(&mut self, mishap: Mishap) -> Result<(), CheckError> {
+        let Self { context, nodes, referee, .. } = self;
+        let now = context.now;
+        context.note(format_args!("mishap: {mishap:?}"));
+        let streams: Vec<_> = context.network.streams().collect();
+        let host = context.sim_rng.index(nodes.len());
         let mut failure = |host: usize, until: Instant| {
             if let Some(node) = nodes.get_mut(host) {
                 node.trouble_until = node.trouble_until.max(until);
-                referee.host_is_held_up(host, until.since(now));
+                referee.delay_host(host, until.since(now));
             }
         };
         match mishap {
             Mishap::Cut if !streams.is_empty() => {
-                let loss = if stage.sim_rng.percent(30) { Loss::Nothing } else { Loss::Tail };
-                let stream = stage.sim_rng.pick(&streams);
-                stage.note(format_args!("{stream} is cut, {loss:?} of what is under way is lost"));
-                if let Some(host) = stage.network.client_of(stream) {
+                let loss = if context.sim_rng.percent(30) { Loss::Nothing } else { Loss::Tail };
+                let stream = context.sim_rng.pick(&streams);
+                context.note(format_args!("{stream} is cut, {loss:?} of what is under way is lost"));
+                if let Some(host) = context.network.client_of(stream) {
                     failure(host, now + ROUND_TRIP);
                 }
-                stage.network.cut(now, stream, loss);
+                context.network.cut(now, stream, loss);
             }
             Mishap::Clog(span) if !streams.is_empty() => {
-                let to = if stage.sim_rng.percent(50) { Side::Client } else { Side::Server };
-                let stream = stage.sim_rng.pick(&streams);
-                stage.note(format_args!("{stream} is clogged towards the {to:?}"));
-                if let Some(host) = stage.network.client_of(stream) {
+                let to = if context.sim_rng.percent(50) { Side::Client } else { Side::Server };
+                let stream = context.sim_rng.pick(&streams);
+                context.note(format_args!("{stream} is clogged towards the {to:?}"));
+                if let Some(host) = context.network.client_of(stream) {
                     failure(host, now + span);
                 }
-                stage.network.clog(stream, to, now + span);
+                context.network.clog(stream, to, now + span);
             }
             Mishap::GiveUp if !streams.is_empty() => {
-                let stream = stage.sim_rng.pick(&streams);
-                stage.note(format_args!("the kernel gives {stream} up"));
-                self.host.give_up(stage, stream)?;
+                let stream = context.sim_rng.pick(&streams);
+                context.note(format_args!("the kernel gives {stream} up"));
+                self.host.give_up(context, stream)?;
             }
             Mishap::Cut | Mishap::Clog(_) | Mishap::GiveUp => {}
             Mishap::Partition(span, to) => {
-                stage.note(format_args!("host {host} is cut off"));
+                context.note(format_args!("host {host} is cut off"));
                 failure(host, now + span);
-                stage.network.partition(host, to, now + span);
+                context.network.partition(host, to, now + span);
             }
             Mishap::Slow { by, for_ } => {
-                stage.note(format_args!("the way of host {host} becomes longer"));
+                context.note(format_args!("the way of host {host} becomes longer"));
                 failure(host, now + for_ + by * 2);
-                stage.network.slow(host, by, now + for_);
+                context.network.slow(host, by, now + for_);
             }
             // One in four freezes the server. The plan has no separate mishap for that.
             Mishap::Freeze(span) if span.subsec_nanos().is_multiple_of(4) => {
                 if self.host.freeze() {
-                    stage.note(format_args!("the server freezes"));
+                    context.note(format_args!("the server freezes"));
                     for (host, node) in nodes.iter_mut().enumerate() {
                         node.server_freezes(now + span);
-                        referee.host_is_held_up(host, span + SILENCE_MAX);
+                        referee.delay_host(host, span + SILENCE_MAX);
                     }
                     let thaws = Cue::ServerThaws(self.host.epoch());
-                    stage.agenda.enter(now + span, Happening::Elastic(thaws));
+                    context.event_queue.schedule(now + span, WorldEvent::Elastic(thaws));
                 }
             }
             Mishap::Freeze(span) => {
                 if let Some(number) = nodes[host].freeze() {
-                    stage.note(format_args!("host {host} freezes"));
+                    context.note(format_args!("host {host} freezes"));
                     nodes[host].trouble_until = nodes[host].trouble_until.max(now + span);
-                    stage.agenda.enter(now + span, Happening::Elastic(Cue::Thaw(host, number)));
+                    context.event_queue.schedule(now + span, WorldEvent::Elastic(Cue::Thaw(host, number)));
                 }
             }
-            Mishap::Crash(span, rebirth) => return self.crash(host, span, rebirth),
+            Mishap::Crash(span, next_name) => return self.crash(host, span, next_name),
             Mishap::Restart(span) => {
-                if stage.network.listening {
-                    self.host.die(stage);
-                    stage.agenda.enter(now + span, Happening::ServerRises);
+                if context.network.listening {
+                    self.host.kill(context);
+                    context.event_queue.schedule(now + span, WorldEvent::ServerRestarts);
                 }
             }
         }
         Ok(())
     }
 
-    fn crash(&mut self, host: usize, span: Duration, rebirth: Rebirth) -> Result<(), Wrong> {
-        let Self { stage, nodes, referee, .. } = self;
+    fn crash(&mut self, host: usize, span: Duration, next_name: NextName) -> Result<(), CheckError> {
+        let Self { context, nodes, referee, .. } = self;
         let neighbour = nodes[(host + 1) % nodes.len()].name().to_owned();
         let node = &mut nodes[host];
         let session = node.session();
-        let until = node.trouble_until.max(stage.now);
-        if let Some((epoch, session, state)) = node.die(stage, referee)? {
-            self.graves.push(Grave { epoch, session, state });
+        let until = node.trouble_until.max(context.now);
+        if let Some((epoch, session, state)) = node.kill(context, referee)? {
+            self.dead_sessions.push(DeadSession { epoch, session, state });
         }
         if let Some((epoch, session, grace, late_until)) = session {
             let by = until.max(late_until) + grace + grace / 20 + NOTICE_MAX;
             referee.session_ends_by(epoch, session, by, host);
-            stage.agenda.enter(by + Duration::from_nanos(1), Happening::Elastic(Cue::Act));
+            context.event_queue.schedule(by + Duration::from_nanos(1), WorldEvent::Elastic(Cue::PhaseDue));
         }
-        match rebirth {
-            Rebirth::Same => {}
-            Rebirth::New => node.has_new_name(),
-            Rebirth::Neighbours => node.has_name(&neighbour),
+        match next_name {
+            NextName::Same => {}
+            NextName::New => node.set_new_name(),
+            NextName::Neighbours => node.set_name(&neighbour),
         }
-        stage.agenda.enter(stage.now + span, Happening::Elastic(Cue::Rise(host)));
+        context.event_queue.schedule(context.now + span, WorldEvent::Elastic(Cue::StartProcess(host)));
         Ok(())
     }
 
     /// Checks what must hold at all times.
-    fn check(&mut self) -> Result<(), Wrong> {
+    fn check(&mut self) -> Result<(), CheckError> {
         self.host.check()?;
-        let Self { host, referee, nodes, graves, stage, .. } = self;
+        let Self { host, referee, nodes, dead_sessions, context, .. } = self;
         let epoch = host.epoch();
         let notable = core::mem::take(&mut host.notable);
         if let Some(server) = host.machine() {
             for event in &notable {
-                referee.server_said(stage, server, event, |session| {
-                    let grave = graves.iter().find(|grave| grave.epoch == epoch && grave.session == session);
-                    let living = nodes.iter().find_map(|node| node.standing_of(epoch, session));
-                    grave.map(|grave| grave.state.clone()).or(living)
+                referee.server_event(context, server, event, |session| {
+                    let dead_session = dead_sessions
+                        .iter()
+                        .find(|dead_session| dead_session.epoch == epoch && dead_session.session == session);
+                    let living = nodes.iter().find_map(|node| node.status_of(epoch, session));
+                    dead_session.map(|dead_session| dead_session.state.clone()).or(living)
                 })?;
             }
-            referee.check(stage.now, server)?;
+            referee.check(context.now, server)?;
         }
-        if let Some(what) = nodes.iter().find_map(|node| node.overdue(stage.now)) {
-            return Err(Wrong(what));
+        if let Some(what) = nodes.iter().find_map(|node| node.overdue(context.now)) {
+            return Err(CheckError(what));
         }
-        let late = self.clients.iter().filter_map(Client::deadline).find(|(at, _)| *at < stage.now);
+        let late = self.clients.iter().filter_map(Client::deadline).find(|(at, _)| *at < context.now);
         match late {
             None => Ok(()),
-            Some((_, id)) => {
-                Err(Wrong(format!("{id} {} outlives its deadline", stage.history.get(id).sim_operation)))
-            }
+            Some((_, id)) => Err(CheckError(format!(
+                "{id} {} outlives its deadline",
+                context.history.get(id).sim_operation
+            ))),
         }
     }
 
-    fn change_act(&mut self) -> Result<(), Wrong> {
-        let stage = &mut self.stage;
-        match self.act {
-            Act::Storm if stage.now >= self.storm_ends => {
-                stage.stormy = false;
-                stage.note(format_args!("the storm is over"));
-                let by = stage.now + HEALING_MAX;
-                self.look_again(by, false);
+    fn change_phase(&mut self) -> Result<(), CheckError> {
+        let context = &mut self.context;
+        match self.phase {
+            Phase::Storm if context.now >= self.storm_ends => {
+                context.stormy = false;
+                context.note(format_args!("the storm is over"));
+                let by = context.now + HEALING_MAX;
+                self.schedule_check(by, false);
             }
-            Act::Healing { by, look_at, stood } if stage.now >= look_at => {
+            Phase::Healing { by, look_at, stood } if context.now >= look_at => {
                 match self.check_healed() {
                     Ok(()) if stood => {}
-                    Err(wrong) if self.stage.now >= by => return Err(wrong),
+                    Err(wrong) if self.context.now >= by => return Err(wrong),
                     healed => {
-                        self.look_again(by, healed.is_ok());
+                        self.schedule_check(by, healed.is_ok());
                         return Ok(());
                     }
                 }
-                self.act = Act::ExitBarrier;
-                self.stage.note(format_args!("all nodes leave"));
+                self.phase = Phase::ExitBarrier;
+                self.context.note(format_args!("all nodes leave"));
                 for node in &mut self.nodes {
-                    node.part_for_good(&mut self.stage);
+                    node.leave_when_done(&mut self.context);
                 }
                 for client in &mut self.clients {
-                    client.stop_dialling(&mut self.stage);
-                    client.leave(&mut self.stage)?;
+                    client.stop_dialling(&mut self.context);
+                    client.leave(&mut self.context)?;
                 }
-                self.host.lay_ghost(&mut self.stage)?;
+                self.host.disconnect_saboteur(&mut self.context)?;
             }
             _ => {}
         }
         Ok(())
     }
 
-    fn look_again(&mut self, by: Instant, stood: bool) {
+    fn schedule_check(&mut self, by: Instant, stood: bool) {
         // A state that lasts less than a second does not count. The last check is at the bound.
-        let look_at = (self.stage.now + LOOK_PAUSE).min(by.max(self.stage.now + Duration::from_millis(1)));
-        self.act = Act::Healing { by, look_at, stood };
-        self.stage.agenda.enter(look_at, Happening::Elastic(Cue::Act));
+        let look_at =
+            (self.context.now + LOOK_PAUSE).min(by.max(self.context.now + Duration::from_millis(1)));
+        self.phase = Phase::Healing { by, look_at, stood };
+        self.context.event_queue.schedule(look_at, WorldEvent::Elastic(Cue::PhaseDue));
     }
 
     /// Checks that leased keys exist exactly as long as their sessions.
-    fn check_leases(&self) -> Result<(), Wrong> {
+    fn check_leases(&self) -> Result<(), CheckError> {
         let Some(machine) = self.host.machine() else { return Ok(()) };
         let (keys, _) = machine.engine().page(b"/l/", b"", usize::MAX);
         let owned: Vec<(Vec<u8>, bool)> = self.nodes.iter().filter_map(Node::own_lease).collect();
         if let Some(key) = keys.iter().find(|key| owned.iter().all(|(local, _)| local != key)) {
-            return Err(Wrong(format!("{} outlives the session that it hangs on", key.escape_ascii())));
+            return Err(CheckError(format!("{} outlives the session that it hangs on", key.escape_ascii())));
         }
         match owned.iter().find(|(local, known)| *known && keys.iter().all(|key| key != local)) {
             Some((key, _)) => {
-                Err(Wrong(format!("{} was deleted before its session ended", key.escape_ascii())))
+                Err(CheckError(format!("{} was deleted before its session ended", key.escape_ascii())))
             }
             None => Ok(()),
         }
     }
 
     /// Checks that every open run has a stable round, that each of its nodes knows all that happened there, and that
-    /// the
-    /// server has exactly the sessions of living processes.
-    fn check_healed(&self) -> Result<(), Wrong> {
+    /// the server has exactly the sessions of living processes.
+    fn check_healed(&self) -> Result<(), CheckError> {
         if let Some(client) = self.clients.iter().position(|client| !client.is_done()) {
-            return Err(Wrong(format!("client {client} is not done {HEALING_MAX:?} after the storm")));
+            return Err(CheckError(format!("client {client} is not done {HEALING_MAX:?} after the storm")));
         }
-        if self.trespassers.iter().any(|one| !one.is_done()) {
-            return Err(Wrong("a trespasser has not gone".to_owned()));
+        if self.late_writers.iter().any(|one| !one.is_done()) {
+            return Err(CheckError("a late writer is still connected".to_owned()));
         }
         let there = self.host.machine().map_or(0, |machine| machine.stats().sessions);
         let here = self.nodes.iter().filter(|node| node.has_session()).count();
         if there != here {
-            return Err(Wrong(format!("the server counts {there} sessions, and there are {here}")));
+            return Err(CheckError(format!("the server counts {there} sessions, and there are {here}")));
         }
         self.check_leases()?;
         for node in &self.nodes {
-            node.check_heard(&self.referee)?;
+            node.check_deaths_known(&self.referee)?;
             let (name, run) = (node.name(), node.run());
             let live = self.referee.live(run);
             let rests = match node.part() {
@@ -531,7 +536,7 @@ impl World {
                 _ => false,
             };
             if !rests {
-                return Err(Wrong(format!(
+                return Err(CheckError(format!(
                     "{name} is {:?} {HEALING_MAX:?} after the storm, live is {live:?}, called: {}",
                     node.part(),
                     node.is_called()

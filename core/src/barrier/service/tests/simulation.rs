@@ -1,6 +1,5 @@
 //! Sessions that arrive, wait, withdraw, leave and die at random at three barriers, next to a model that follows the
-//! rules
-//! without tables. A failure names its seed.
+//! rules without tables. A failure names its seed.
 
 use super::*;
 use crate::rng::Rng;

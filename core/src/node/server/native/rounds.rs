@@ -1,6 +1,5 @@
 //! Rendezvous requests of native clients. Frames become inputs of the rendezvous service, and its outputs become
-//! frames,
-//! fences and removed keys before the next frame is served.
+//! frames, fences and removed keys before the next frame is served.
 
 use super::{Native, ServerContext, millis};
 use crate::node::server::event::Event as ServerEvent;
@@ -466,10 +465,8 @@ const fn participant(session: SessionId) -> ParticipantId {
 }
 
 /// Returns the prefix of a run's keys, up to the number of the round. It contains the incarnation of the server, so
-/// that a
-/// round does not share keys with a round of the same number at an earlier server. Clients put a slash before their
-/// users'
-/// keys.
+/// that a round does not share keys with a round of the same number at an earlier server. Clients put a slash before
+/// their users' keys.
 fn stem(incarnation: u64, run_id: &str) -> Vec<u8> {
     format!("/torch.rendezvous.{run_id}.{incarnation:016x}.").into_bytes()
 }

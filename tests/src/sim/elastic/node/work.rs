@@ -6,7 +6,7 @@ use super::super::referee::Referee;
 use super::Node;
 use crate::sim::script::Next;
 use crate::sim::sim_operation::{End, SimOperation};
-use crate::sim::world::Stage;
+use crate::sim::world::SimContext;
 use rendezvous_core::error::{Effect, ErrorKind, Operation};
 use rendezvous_core::store::op::Key;
 use rendezvous_core::store::txn::{Compare, Condition, Write};
@@ -19,22 +19,22 @@ const BARRIER_MS: u64 = 1500;
 
 impl Node {
     /// Does what workers do: with the keys that all share, and with the keys of their round.
-    pub(super) fn work(&mut self, stage: &mut Stage, referee: &mut Referee) {
-        if !stage.stormy {
+    pub(super) fn work(&mut self, context: &mut SimContext, referee: &mut Referee) {
+        if !context.stormy {
             if self.sim_rng.percent(15) {
-                self.mark(stage, b"/w/");
+                self.mark(context, b"/w/");
             }
             return;
         }
         let namespace = self.joined.as_ref().map(|joined| joined.namespace.clone());
         match (self.sim_rng.index(100), namespace) {
-            (0..8, _) => self.mark(stage, b"/w/"),
-            (8..14, _) => self.watch(stage, b"/w/"),
+            (0..8, _) => self.mark(context, b"/w/"),
+            (8..14, _) => self.watch(context, b"/w/"),
             (14..16, _) => {
                 let grant = ClientFrame::LeaseGrant { ttl_ms: 0 };
                 let local = self.leased_key();
                 let granted = self.ask(
-                    stage,
+                    context,
                     SubmitPath::Plain,
                     Operation::LeaseGrant,
                     self.span(),
@@ -49,13 +49,13 @@ impl Node {
                 // Several are in flight at a time.
                 let name = format!("n/{}", self.sim_rng.index(2));
                 for _ in 0..4 {
-                    self.perform(stage, SimOperation::Add { name: name.clone(), delta: 1 }, self.span());
+                    self.perform(context, SimOperation::Add { name: name.clone(), delta: 1 }, self.span());
                 }
             }
-            (16..60, Some(namespace)) => self.work_in_round(stage, referee, &namespace),
+            (16..60, Some(namespace)) => self.work_in_round(context, referee, &namespace),
             _ => {
                 if let Next::Do(order) = self.storm.next(&mut self.sim_rng) {
-                    self.perform(stage, order.sim_operation, order.timeout);
+                    self.perform(context, order.sim_operation, order.timeout);
                 }
             }
         }
@@ -72,41 +72,41 @@ impl Node {
         self.process.as_ref().map(|_| (self.leased_key(), self.has_lease))
     }
 
-    fn perform(&mut self, stage: &mut Stage, sim_operation: SimOperation, span: Duration) {
+    fn perform(&mut self, context: &mut SimContext, sim_operation: SimOperation, span: Duration) {
         let Some(request) = Request::of(&sim_operation, span) else { return };
         let Some(process) = self.process.as_mut().filter(|process| process.has_capacity()) else { return };
-        let (id, began) = (stage.history.begin(self.number, sim_operation.clone()), stage.now);
+        let (id, began) = (context.history.begin(self.number, sim_operation.clone()), context.now);
         if process
-            .begin(stage, SubmitPath::Plain, request, Order::SimOperation(id, sim_operation, began))
+            .begin(context, SubmitPath::Plain, request, Order::SimOperation(id, sim_operation, began))
             .is_none()
         {
             // It never began.
-            let _ = stage.history.end(id, End::Failed(ErrorKind::Cancelled, Effect::None), None);
+            let _ = context.history.end(id, End::Failed(ErrorKind::Cancelled, Effect::None), None);
         }
     }
 
-    fn mark(&mut self, stage: &mut Stage, prefix: &[u8]) {
+    fn mark(&mut self, context: &mut SimContext, prefix: &[u8]) {
         self.marks += 1;
         let key = [prefix, format!("{}", self.sim_rng.index(3)).as_bytes()].concat();
         let value = format!("{} of {}", self.marks, self.name).into_bytes();
         let set = ClientFrame::Set { key: Key::raw(&key), value: &value };
-        let order = Order::Mark { key: key.clone(), value: value.clone(), began: stage.now };
-        self.ask(stage, SubmitPath::Plain, Operation::Set, self.span(), &set, order);
+        let order = Order::Mark { key: key.clone(), value: value.clone(), began: context.now };
+        self.ask(context, SubmitPath::Plain, Operation::Set, self.span(), &set, order);
     }
 
-    fn watch(&mut self, stage: &mut Stage, prefix: &[u8]) {
+    fn watch(&mut self, context: &mut SimContext, prefix: &[u8]) {
         if self.watches < WATCHES_MAX {
             let watch = ClientFrame::WatchPrefix { prefix: Key::raw(prefix), from_revision: 0 };
             let order = Order::Watch { prefix: prefix.to_vec() };
-            if self.ask(stage, SubmitPath::Plain, Operation::Watch, self.span(), &watch, order).is_some() {
+            if self.ask(context, SubmitPath::Plain, Operation::Watch, self.span(), &watch, order).is_some() {
                 self.watches += 1;
             }
         }
     }
 
-    fn work_in_round(&mut self, stage: &mut Stage, referee: &mut Referee, namespace: &[u8]) {
+    fn work_in_round(&mut self, context: &mut SimContext, referee: &mut Referee, namespace: &[u8]) {
         let at = |name: &str| [namespace, name.as_bytes()].concat();
-        let (span, began) = (self.span(), stage.now);
+        let (span, began) = (self.span(), context.now);
         let timeout = self.sim_rng.span(Duration::from_millis(100), Duration::from_secs(2));
         let millis = u64::try_from(timeout.as_millis()).unwrap_or(0).max(1);
         match self.sim_rng.index(20) {
@@ -115,11 +115,11 @@ impl Node {
                 // Several are in flight at a time.
                 for _ in 0..self.sim_rng.pick(&[1, 1, 4]) {
                     let delta = 1 + i64::from(self.sim_rng.percent(30));
-                    self.perform(stage, SimOperation::Add { name: name.clone(), delta }, span);
+                    self.perform(context, SimOperation::Add { name: name.clone(), delta }, span);
                 }
             }
-            4..7 => self.mark(stage, &at("w/")),
-            7 | 8 => self.watch(stage, &at("w/")),
+            4..7 => self.mark(context, &at("w/")),
+            7 | 8 => self.watch(context, &at("w/")),
             9..12 => {
                 let (Some(process), Some(joined)) = (&self.process, &self.joined) else { return };
                 let Some(epoch) = process.epoch.filter(|_| process.has_capacity()) else { return };
@@ -135,7 +135,7 @@ impl Node {
                 let begun = referee.arrives(epoch, &key, &name, count);
                 let order = Order::Barrier { key: key.clone(), count, begun };
                 self.ask(
-                    stage,
+                    context,
                     SubmitPath::Plain,
                     Operation::Barrier,
                     Duration::from_millis(BARRIER_MS),
@@ -147,7 +147,7 @@ impl Node {
                 let key = at("q");
                 let push = ClientFrame::QueuePush { key: Key::raw(&key), value: b"item" };
                 let order = Order::Other { what: "push", key: key.clone(), began };
-                self.ask(stage, SubmitPath::Plain, Operation::QueuePush, span, &push, order);
+                self.ask(context, SubmitPath::Plain, Operation::QueuePush, span, &push, order);
             }
             14 | 15 => {
                 let (never, t, v) = (at("never"), at("t"), at("v"));
@@ -162,13 +162,13 @@ impl Node {
                     otherwise: List::new(&[]),
                 };
                 let order = Order::Other { what: "txn", key: t.clone(), began };
-                self.ask(stage, SubmitPath::Plain, Operation::Txn, span, &txn, order);
+                self.ask(context, SubmitPath::Plain, Operation::Txn, span, &txn, order);
             }
             16 => {
                 let ttl_ms = if self.sim_rng.percent(50) { 0 } else { millis };
                 let grant = ClientFrame::LeaseGrant { ttl_ms };
                 if let Some(id) =
-                    self.ask(stage, SubmitPath::Plain, Operation::LeaseGrant, span, &grant, Order::Grant)
+                    self.ask(context, SubmitPath::Plain, Operation::LeaseGrant, span, &grant, Order::Grant)
                 {
                     self.leases.insert(id, at(&format!("l/{}", self.number)));
                 }
@@ -177,7 +177,7 @@ impl Node {
                 let key = at("absent");
                 let get = ClientFrame::Get { timeout_ms: millis, key: Key::raw(&key) };
                 let order = Order::Other { what: "wait", key: Vec::new(), began };
-                self.ask(stage, SubmitPath::Plain, Operation::Get, timeout, &get, order);
+                self.ask(context, SubmitPath::Plain, Operation::Get, timeout, &get, order);
             }
             18 => {
                 let (run, round) =
@@ -185,13 +185,13 @@ impl Node {
                 let (run_id, first_node_rank, count_max) = (Key::raw(&run), 0, 100);
                 let members = ClientFrame::Members { run_id, round, first_node_rank, count_max };
                 let order = Order::Other { what: "members", key: Vec::new(), began };
-                self.ask(stage, SubmitPath::Plain, Operation::Members, span, &members, order);
+                self.ask(context, SubmitPath::Plain, Operation::Members, span, &members, order);
             }
             _ => {
                 let prefix = at("v");
                 let delete = ClientFrame::DeletePrefix { prefix: Key::raw(&prefix) };
                 let order = Order::Other { what: "delete prefix", key: prefix.clone(), began };
-                self.ask(stage, SubmitPath::Plain, Operation::DeletePrefix, span, &delete, order);
+                self.ask(context, SubmitPath::Plain, Operation::DeletePrefix, span, &delete, order);
             }
         }
     }

@@ -1,7 +1,7 @@
 //! One connection of a client: its link, its unsent bytes and its stream.
 
 use super::super::network::{Side, Stream};
-use super::super::world::Stage;
+use super::super::world::SimContext;
 use rendezvous_core::limits::ClientLimits;
 use rendezvous_core::node::client::link::Link;
 use rendezvous_core::store::call::{Call, CallId, GetMode, Outcome};
@@ -13,7 +13,7 @@ use rendezvous_core::time::{Duration, Instant};
 const PENDING: usize = 3;
 
 #[derive(Debug)]
-pub(super) struct Line {
+pub(super) struct ClientConnection {
     pub(super) number: u32,
     pub(super) link: Link<PENDING>,
     pub(super) dial_timeout: Duration,
@@ -29,7 +29,7 @@ pub(super) struct Line {
 }
 
 /// Meaning of received bytes, and the call that they belong to.
-pub(super) struct LineEvent<'b> {
+pub(super) struct ConnectionEvent<'b> {
     pub(super) call: CallId,
     pub(super) what: What<'b>,
 }
@@ -42,7 +42,7 @@ pub(super) enum What<'b> {
     Done(Outcome),
 }
 
-impl<'b> LineEvent<'b> {
+impl<'b> ConnectionEvent<'b> {
     pub(super) fn of(event: Event<'b>) -> Self {
         let (call, what) = match event {
             // The link handles this event itself. Id 0 stands for the greeting.
@@ -57,7 +57,7 @@ impl<'b> LineEvent<'b> {
     }
 }
 
-impl Line {
+impl ClientConnection {
     pub(super) fn dial(number: u32, now: Instant, timeout: Duration, rounds: Rounds, seed: u64) -> Self {
         let (options, limits) = (DialOptions::default(), ClientLimits::default());
         let link = Link::new(now, now + timeout, rounds, options, limits, seed);
@@ -108,20 +108,20 @@ impl Line {
     }
 
     /// Sends as many bytes as the network accepts.
-    pub(super) fn flush(&mut self, stage: &mut Stage) {
+    pub(super) fn flush(&mut self, context: &mut SimContext) {
         let Some(stream) = self.stream else { return };
         if self.out.is_empty() {
             return;
         }
         // A broken connection is reported to its reader.
-        let count = stage.network.write(stage.now, stream, Side::Client, &self.out).unwrap_or(0);
+        let count = context.network.write(context.now, stream, Side::Client, &self.out).unwrap_or(0);
         self.out.drain(..count);
     }
 
-    pub(super) fn hang_up(&mut self, stage: &mut Stage) {
+    pub(super) fn hang_up(&mut self, context: &mut SimContext) {
         self.out.clear();
         if let Some(stream) = self.stream.take() {
-            stage.network.close(stage.now, stream, Side::Client);
+            context.network.close(context.now, stream, Side::Client);
         }
     }
 }

@@ -31,17 +31,17 @@ impl<E> Ord for Entry<E> {
 }
 
 /// Queue of future events.
-pub(super) struct Agenda<E> {
+pub(super) struct EventQueue<E> {
     heap: BinaryHeap<Reverse<Entry<E>>>,
     entered: u64,
 }
 
-impl<E> Agenda<E> {
+impl<E> EventQueue<E> {
     pub(super) fn new() -> Self {
         Self { heap: BinaryHeap::new(), entered: 0 }
     }
 
-    pub(super) fn enter(&mut self, at: Instant, event: E) {
+    pub(super) fn schedule(&mut self, at: Instant, event: E) {
         self.entered += 1;
         self.heap.push(Reverse(Entry { at, number: self.entered, event }));
     }

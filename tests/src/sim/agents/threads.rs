@@ -2,9 +2,9 @@
 //! round.
 //! Each makes one call after the other, as the driver's threads do, and a new request ends the call before it.
 
-use super::super::agenda::Agenda;
+use super::super::event_queue::EventQueue;
 use super::master_server::Op;
-use super::world::{Cue, Stage};
+use super::world::{Cue, SimContext};
 use rendezvous_agent::ranks::Ranks;
 use rendezvous_agent::reason::Reason;
 use rendezvous_agent::supervisor::{Input, LeaveMode};
@@ -25,7 +25,7 @@ pub(super) struct Info {
 
 /// Report of a thread to the agent.
 #[derive(Clone, Debug)]
-pub(super) enum Known {
+pub(super) enum ThreadReport {
     Input(Input),
     Met { call: u64, info: Info },
     Numbered { call: u64, ranks: Ranks },
@@ -115,13 +115,13 @@ pub(super) enum Step {
     Introduce,
     /// The first agent reads what all have published, and assigns the ranks.
     Gather,
-    Hand,
+    Publish,
     Learn,
 }
 
 /// Connection of an agent to the server, with the state of its threads.
 #[derive(Debug)]
-pub(super) struct ServerContext {
+pub(super) struct AgentContext {
     /// The session, also when it has ended.
     pub(super) session: Option<u64>,
     pub(super) is_line_over: bool,
@@ -137,11 +137,11 @@ pub(super) struct ServerContext {
     pub(super) is_unlucky: bool,
     /// Whether it was in a round: then it comes back as a member.
     pub(super) was_member: bool,
-    last_told: [Instant; 2],
+    last_report: [Instant; 2],
     ids: u64,
 }
 
-impl ServerContext {
+impl AgentContext {
     pub(super) const fn new() -> Self {
         Self {
             session: None,
@@ -155,7 +155,7 @@ impl ServerContext {
             wanted: Thread::Member,
             is_unlucky: false,
             was_member: false,
-            last_told: [Instant::ORIGIN; 2],
+            last_report: [Instant::ORIGIN; 2],
             ids: 0,
         }
     }
@@ -171,21 +171,33 @@ impl ServerContext {
     }
 
     /// Reports to the agent as soon as it looks. Reports of different threads may overtake each other.
-    pub(super) fn notify(&mut self, stage: &mut Stage, agent: usize, thread: Thread, reported: Known) {
-        let longest = Duration::from_micros(if stage.sim_rng.percent(10) { 5000 } else { 200 });
-        let last = &mut self.last_told[thread as usize];
-        *last = (stage.now + stage.sim_rng.span(Duration::ZERO, longest)).max(*last);
-        stage.agenda.enter(*last, Cue::Known(agent, reported));
+    pub(super) fn notify(
+        &mut self,
+        sim: &mut SimContext,
+        agent: usize,
+        thread: Thread,
+        reported: ThreadReport,
+    ) {
+        let longest = Duration::from_micros(if sim.sim_rng.percent(10) { 5000 } else { 200 });
+        let last = &mut self.last_report[thread as usize];
+        *last = (sim.now + sim.sim_rng.span(Duration::ZERO, longest)).max(*last);
+        sim.event_queue.schedule(*last, Cue::ThreadReport(agent, reported));
     }
 
-    pub(super) fn tell_input(&mut self, stage: &mut Stage, agent: usize, thread: Thread, input: Input) {
-        self.notify(stage, agent, thread, Known::Input(input));
+    pub(super) fn report_input(&mut self, sim: &mut SimContext, agent: usize, thread: Thread, input: Input) {
+        self.notify(sim, agent, thread, ThreadReport::Input(input));
     }
 }
 
 /// Schedules the deadline of a call.
-pub(super) fn set_deadline(agenda: &mut Agenda<Cue>, agent: usize, thread: Thread, id: u64, until: Instant) {
-    agenda.enter(until, Cue::TimeUp(agent, thread, id));
+pub(super) fn set_deadline(
+    event_queue: &mut EventQueue<Cue>,
+    agent: usize,
+    thread: Thread,
+    id: u64,
+    until: Instant,
+) {
+    event_queue.schedule(until, Cue::TimeUp(agent, thread, id));
 }
 
 /// A request to the store of a round.

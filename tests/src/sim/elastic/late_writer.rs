@@ -1,17 +1,17 @@
 //! Client without machines, like orphaned workers. It writes to the keys of rounds with c10d, whether the rounds have
-//! ended
-//! or not. c10d has no errors, so the server closes the connection after a late write, and the client connects again.
+//! ended or not. c10d has no errors, so the server closes the connection after a late write, and the client connects
+//! again.
 
 use super::super::network::{Notice, Read, Route, Side, Stream};
 use super::super::sim_rng::SimRng;
-use super::super::world::{Happening, Stage};
+use super::super::world::{SimContext, WorldEvent};
 use super::Cue;
 use super::referee::prefix_of;
 use crate::frames;
 use rendezvous_core::store::op::{Key, Request};
 use rendezvous_core::time::Duration;
 
-pub(super) struct Trespasser {
+pub(super) struct LateWriter {
     /// Its number among the network's clients.
     number: usize,
     sim_rng: SimRng,
@@ -21,14 +21,14 @@ pub(super) struct Trespasser {
     out: Vec<u8>,
     writes: u32,
     due: bool,
-    pub(super) thrown_out: u64,
+    pub(super) disconnects: u64,
 }
 
 /// Rounds whose keys it tries: early ones, which end soon.
 const ROUNDS: usize = 6;
 
-impl Trespasser {
-    pub(super) fn new(number: usize, sim_rng: SimRng, runs: usize, stage: &mut Stage) -> Self {
+impl LateWriter {
+    pub(super) fn new(number: usize, sim_rng: SimRng, runs: usize, context: &mut SimContext) -> Self {
         let mut new = Self {
             number,
             sim_rng,
@@ -38,9 +38,9 @@ impl Trespasser {
             out: Vec::new(),
             writes: 0,
             due: false,
-            thrown_out: 0,
+            disconnects: 0,
         };
-        new.come_back(stage);
+        new.come_back(context);
         new
     }
 
@@ -52,35 +52,35 @@ impl Trespasser {
         self.stream.is_none()
     }
 
-    fn come_back(&mut self, stage: &mut Stage) {
+    fn come_back(&mut self, context: &mut SimContext) {
         if !self.due {
             self.due = true;
-            let at = stage.now + self.sim_rng.span(Duration::from_millis(1), Duration::from_millis(600));
-            stage.agenda.enter(at, Happening::Elastic(Cue::Trespass(self.number)));
+            let at = context.now + self.sim_rng.span(Duration::from_millis(1), Duration::from_millis(600));
+            context.event_queue.schedule(at, WorldEvent::Elastic(Cue::LateWriterDue(self.number)));
         }
     }
 
-    pub(super) fn poll(&mut self, stage: &mut Stage) {
+    pub(super) fn poll(&mut self, context: &mut SimContext) {
         self.due = false;
         match self.stream {
-            _ if !stage.stormy => return self.leave(stage),
+            _ if !context.stormy => return self.leave(context),
             None => {
-                self.stream = Some(stage.network.connect(stage.now, self.number, Route::Server));
+                self.stream = Some(context.network.connect(context.now, self.number, Route::Server));
                 self.connected = false;
                 self.out = frames::greeting();
             }
             Some(_) => {
                 let write = self.write();
                 self.out.extend(write);
-                self.send(stage);
+                self.send(context);
             }
         }
-        self.come_back(stage);
+        self.come_back(context);
     }
 
-    pub(super) fn leave(&mut self, stage: &mut Stage) {
+    pub(super) fn leave(&mut self, context: &mut SimContext) {
         if let Some(stream) = self.stream.take() {
-            stage.network.close(stage.now, stream, Side::Client);
+            context.network.close(context.now, stream, Side::Client);
         }
     }
 
@@ -91,7 +91,7 @@ impl Trespasser {
         let epoch = u32::from(self.sim_rng.percent(25));
         let prefix = prefix_of(epoch, &format!("run-{run}"), round as u64);
         let key = |name: &str| [&*prefix, name].concat().into_bytes();
-        let value = format!("trespass {}", self.writes).into_bytes();
+        let value = format!("late write {}", self.writes).into_bytes();
         match self.sim_rng.index(4) {
             0 => frames::add(&key("t"), 1),
             1 => {
@@ -106,31 +106,31 @@ impl Trespasser {
         }
     }
 
-    fn send(&mut self, stage: &mut Stage) {
+    fn send(&mut self, context: &mut SimContext) {
         if let Some(stream) = self.stream.filter(|_| self.connected) {
-            let count = stage.network.write(stage.now, stream, Side::Client, &self.out).unwrap_or(0);
+            let count = context.network.write(context.now, stream, Side::Client, &self.out).unwrap_or(0);
             self.out.drain(..count);
         }
     }
 
-    pub(super) fn noticed(&mut self, stage: &mut Stage, notice: Notice) {
+    pub(super) fn noticed(&mut self, context: &mut SimContext, notice: Notice) {
         match notice {
             Notice::Connected(_) => {
                 self.connected = true;
-                self.send(stage);
+                self.send(context);
             }
-            Notice::Refused(_) => self.leave(stage),
+            Notice::Refused(_) => self.leave(context),
             Notice::Readable(stream, _) => loop {
-                match stage.network.read(stage.now, stream, Side::Client) {
+                match context.network.read(context.now, stream, Side::Client) {
                     Read::Nothing => return,
                     Read::Bytes(_) => {}
                     Read::End | Read::Reset => {
-                        self.thrown_out += 1;
-                        return self.leave(stage);
+                        self.disconnects += 1;
+                        return self.leave(context);
                     }
                 }
             },
-            Notice::Writable(..) => self.send(stage),
+            Notice::Writable(..) => self.send(context),
             Notice::Accept(_) => {}
         }
     }
