@@ -312,8 +312,8 @@ pub unsafe extern "C" fn rdzv_store_cancel_named_barrier(
             let (key, name) = (bytes(key, key_len, "key")?, bytes(name, name_len, "name")?);
             let waited = out_pointer(waited, "waited")?;
             let cancelled = client.barrier_cancel(key, name, timeout);
-            let somebody = cancelled.map_err(|error| of_keys(native_fault(&error), &[key]))?;
-            waited.put(i32::from(somebody));
+            let was_waiting = cancelled.map_err(|error| of_keys(native_fault(&error), &[key]))?;
+            waited.put(i32::from(was_waiting));
             Ok(())
         })
     }

@@ -20,12 +20,12 @@ pub struct rdzv_rendezvous_info {
 }
 
 impl rdzv_rendezvous_info {
-    fn placed(&self, number: impl FnOnce(&RoundPosition) -> u64) -> i64 {
-        known(self.info.position.as_ref().map(number))
+    fn position_number(&self, number: impl FnOnce(&RoundPosition) -> u64) -> i64 {
+        or_unknown(self.info.position.as_ref().map(number))
     }
 }
 
-fn known(number: Option<u64>) -> i64 {
+fn or_unknown(number: Option<u64>) -> i64 {
     number.map_or(-1, |number| i64::try_from(number).unwrap_or(i64::MAX))
 }
 
@@ -112,14 +112,14 @@ pub unsafe extern "C" fn rdzv_rendezvous_info_hosts_store(info: *const rdzv_rend
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_rendezvous_info_round(info: *const rdzv_rendezvous_info) -> i64 {
     // SAFETY: NULL or valid, as the header requires.
-    unsafe { guard::read(info, -1, |of| known(of.info.round)) }
+    unsafe { guard::read(info, -1, |of| or_unknown(of.info.round)) }
 }
 
 /// Returns the global rank of this node's first worker; -1 if the backend does not know it and for NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_rendezvous_info_rank_first(info: *const rdzv_rendezvous_info) -> i64 {
     // SAFETY: NULL or valid, as the header requires.
-    unsafe { guard::read(info, -1, |of| of.placed(|index| index.rank_first)) }
+    unsafe { guard::read(info, -1, |of| of.position_number(|index| index.rank_first)) }
 }
 
 /// Returns the number of workers of all nodes of the round; -1 if the backend does not know it and for
@@ -127,7 +127,7 @@ pub unsafe extern "C" fn rdzv_rendezvous_info_rank_first(info: *const rdzv_rende
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_rendezvous_info_worker_count(info: *const rdzv_rendezvous_info) -> i64 {
     // SAFETY: NULL or valid, as the header requires.
-    unsafe { guard::read(info, -1, |of| of.placed(|index| index.world_size)) }
+    unsafe { guard::read(info, -1, |of| of.position_number(|index| index.world_size)) }
 }
 
 /// Returns the prefix of the round's keys at its server, with a trailing slash; writes its length to `*len`

@@ -41,7 +41,7 @@ pub struct rdzv_rendezvous_answer {
     handler: Option<HandlerCode>,
     rendezvous: Option<UrlCode>,
     /// First error found in the answer.
-    flaw: Option<String>,
+    first_error: Option<String>,
 }
 
 /// Rendezvous backend in user code. Several library threads may call `create` at the same time; it may
@@ -288,7 +288,7 @@ unsafe impl Sync for Owned {}
 impl Drop for Owned {
     fn drop(&mut self) {
         if let Some(destroy) = self.destroy {
-            // SAFETY: the vtable was supplied for this call, and nothing is asked any more.
+            // SAFETY: the vtable was supplied for this, and no function of it is in progress.
             unsafe { destroy(self.user_data) };
         }
     }
@@ -313,8 +313,8 @@ fn checked_answer(
     if status != RDZV_OK {
         return Err(reported_by(plugin, status, answer.message));
     }
-    match answer.flaw.take() {
-        Some(flaw) => Err(unfit(plugin, ErrorKind::InvalidArgument, &flaw)),
+    match answer.first_error.take() {
+        Some(first_error) => Err(unfit(plugin, ErrorKind::InvalidArgument, &first_error)),
         None => Ok(answer),
     }
 }
@@ -625,7 +625,7 @@ unsafe fn respond(
         // SAFETY: NULL, or the answer of the call in progress.
         let Some(answer) = (unsafe { answer.as_mut() }) else { return };
         if let Err(fault) = body(answer) {
-            answer.flaw.get_or_insert_with(|| fault.message.clone());
+            answer.first_error.get_or_insert_with(|| fault.message.clone());
         }
     });
 }

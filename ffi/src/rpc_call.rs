@@ -51,18 +51,18 @@ pub struct rdzv_rpc_future {
     /// Not locked while a thread waits for the call.
     state: Mutex<State>,
     /// Signalled when the thread that waited has put the state back.
-    given_back: Condvar,
+    state_returned: Condvar,
     /// Cancels the call while another thread waits for it.
-    canceller: Ends,
+    canceller: CallAbort,
 }
 
 #[derive(Clone, Debug)]
-enum Ends {
+enum CallAbort {
     Tcp(CallCanceller),
-    Foreign(Arc<Open>),
+    Foreign(Arc<ForeignCall>),
 }
 
-impl Ends {
+impl CallAbort {
     fn end(&self) {
         match self {
             Self::Tcp(call) => _ = call.cancel(),
@@ -76,13 +76,13 @@ impl Ends {
 }
 
 /// Call of a backend in user code. Its first outcome is the one that counts.
-struct Open {
+struct ForeignCall {
     reply: Mutex<Option<Reply<Outcome>>>,
     called: Called,
     wanted: Wanted,
 }
 
-impl Open {
+impl ForeignCall {
     fn answer(&self, outcome: Outcome) {
         let reply = self.reply.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(reply) = reply {
@@ -91,9 +91,9 @@ impl Open {
     }
 }
 
-impl std::fmt::Debug for Open {
+impl std::fmt::Debug for ForeignCall {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Open")
+        f.write_str("ForeignCall")
     }
 }
 
@@ -126,7 +126,7 @@ struct Foreign {
     /// Deadline of the call; `None`: no limit.
     until: Option<Instant>,
     timeout: Duration,
-    open: Arc<Open>,
+    open: Arc<ForeignCall>,
 }
 
 impl Drop for Foreign {
@@ -189,7 +189,7 @@ impl rdzv_rpc_future {
     fn wait(&self, wait: Duration) -> Result<Option<Outcome>, Fault> {
         let until = now() + wait;
         let is_awaited = |state: &mut State| matches!(state, State::Awaited);
-        let waited = self.given_back.wait_timeout_while(self.lock(), wait, is_awaited);
+        let waited = self.state_returned.wait_timeout_while(self.lock(), wait, is_awaited);
         let mut state = waited.unwrap_or_else(PoisonError::into_inner).0;
         if let State::InFlight(_) = &*state {
             let State::InFlight(pending) = std::mem::replace(&mut *state, State::Awaited) else {
@@ -199,7 +199,7 @@ impl rdzv_rpc_future {
             let after = pending.after(until.saturating_duration_since(now()));
             state = self.lock();
             *state = after;
-            self.given_back.notify_all();
+            self.state_returned.notify_all();
         }
         match &*state {
             State::InFlight(_) | State::Awaited => return Ok(None),
@@ -219,7 +219,7 @@ fn start(of: &rdzv_rpc, spec: CallSpec<'_>) -> Result<rdzv_rpc_future, Fault> {
         Calls::Tcp(tcp) => {
             let call = tcp.start_call(spec.callee, spec.handler, spec.payload, spec.timeout);
             let call = call.map_err(|error| group_call_fault(&error))?;
-            let canceller = Ends::Tcp(call.canceller());
+            let canceller = CallAbort::Tcp(call.canceller());
             (Pending::Tcp(call), canceller)
         }
         Calls::Foreign(code) => {
@@ -228,7 +228,8 @@ fn start(of: &rdzv_rpc, spec: CallSpec<'_>) -> Result<rdzv_rpc_future, Fault> {
             let timeout = spec.timeout.or(code.rpc_timeout());
             let until = timeout.map(|timeout| now() + timeout);
             let wanted = Wanted::new(CallKind::Responded);
-            let open = Arc::new(Open { reply: Mutex::new(Some(reply)), called, wanted: wanted.clone() });
+            let open =
+                Arc::new(ForeignCall { reply: Mutex::new(Some(reply)), called, wanted: wanted.clone() });
             let completion = Arc::clone(&open);
             let on_result = move |result: GroupResult| {
                 completion.answer(result.map_err(|error| group_call_fault(&error)));
@@ -237,11 +238,11 @@ fn start(of: &rdzv_rpc, spec: CallSpec<'_>) -> Result<rdzv_rpc_future, Fault> {
                 .map_err(|error| group_call_fault(&error))?;
             let timeout = timeout.unwrap_or_default();
             let foreign = Foreign { awaited, until, timeout, open: Arc::clone(&open) };
-            (Pending::Foreign(foreign), Ends::Foreign(open))
+            (Pending::Foreign(foreign), CallAbort::Foreign(open))
         }
     };
     let state = Mutex::new(State::InFlight(pending));
-    Ok(rdzv_rpc_future { poison: Poison::default(), state, given_back: Condvar::new(), canceller })
+    Ok(rdzv_rpc_future { poison: Poison::default(), state, state_returned: Condvar::new(), canceller })
 }
 
 /// Calls a worker and waits for the answer, which replaces the content of `answer`; `answer` may be NULL. A

@@ -89,7 +89,7 @@ impl rdzv_rpc_request {
 
 /// Handle for answering one request, from any thread and at any time. The handler owns it: each function
 /// that answers frees it, and `rdzv_rpc_responder_free` reports to the caller that there is no answer.
-pub struct rdzv_rpc_responder(Back);
+pub struct rdzv_rpc_responder(AnswerTarget);
 
 impl fmt::Debug for rdzv_rpc_responder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -100,7 +100,7 @@ impl fmt::Debug for rdzv_rpc_responder {
 /// Outcome of a call.
 pub(crate) type Outcome = Result<Vec<u8>, Fault>;
 
-enum Back {
+enum AnswerTarget {
     Caller(Responder),
     /// Answers user code, or a call of a backend in user code.
     Completion(Completion),
@@ -134,16 +134,16 @@ impl Drop for Completion {
 
 impl rdzv_rpc_responder {
     pub(crate) const fn of(completion: Completion) -> Self {
-        Self(Back::Completion(completion))
+        Self(AnswerTarget::Completion(completion))
     }
 
     pub(crate) const fn of_caller(responder: Responder) -> Self {
-        Self(Back::Caller(responder))
+        Self(AnswerTarget::Caller(responder))
     }
 
     /// Drops the responder without reporting an outcome.
     pub(crate) fn forget(self) {
-        if let Back::Completion(mut completion) = self.0 {
+        if let AnswerTarget::Completion(mut completion) = self.0 {
             completion.on_done = None;
         }
     }
@@ -446,8 +446,8 @@ impl rdzv_rpc_handlers {
             Code::RequestQueue(queue) => {
                 let name = WorkerName::new(caller).map_err(|error| invalid(error.to_string()))?;
                 let responder = match answer_to().0 {
-                    Back::Caller(responder) => responder,
-                    Back::Completion(completion) => {
+                    AnswerTarget::Caller(responder) => responder,
+                    AnswerTarget::Completion(completion) => {
                         let wanted = completion.wanted.clone();
                         let answered = move |answer: Result<Payload, CallFailure>| {
                             let answer = answer.map(|payload| payload.bytes().to_vec());
@@ -568,11 +568,11 @@ type Done = unsafe extern "C" fn(
 );
 
 /// User data that moves between threads, as the header says.
-struct Moved(*mut c_void);
+struct UserData(*mut c_void);
 // SAFETY: as above.
-unsafe impl Send for Moved {}
+unsafe impl Send for UserData {}
 
-impl Moved {
+impl UserData {
     const fn get(&self) -> *mut c_void {
         self.0
     }
@@ -580,7 +580,7 @@ impl Moved {
 
 /// Returns a callback that passes the outcome of a call to C.
 pub(crate) fn listener(done: Option<Done>, user_data: *mut c_void) -> Box<dyn FnOnce(Outcome) + Send> {
-    let user_data = Moved(user_data);
+    let user_data = UserData(user_data);
     Box::new(move |outcome| {
         let Some(done) = done else { return };
         outside_workers(|| match outcome {
@@ -692,15 +692,15 @@ unsafe fn respond(
             let rdzv_rpc_responder(back) = *Box::from_raw(responder);
             // An answer that is not valid is reported to the caller as no answer.
             match (back, answer?) {
-                (Back::Caller(responder), Ok(payload)) => _ = responder.answer(payload),
-                (Back::Caller(responder), Err(fault)) if fault.status == RDZV_RPC_MALFORMED => {
+                (AnswerTarget::Caller(responder), Ok(payload)) => _ = responder.answer(payload),
+                (AnswerTarget::Caller(responder), Err(fault)) if fault.status == RDZV_RPC_MALFORMED => {
                     _ = responder.refuse_malformed(&fault.message);
                 }
-                (Back::Caller(responder), Err(fault)) => _ = responder.fail(&fault.message),
-                (Back::Completion(completion), Ok(payload)) => {
+                (AnswerTarget::Caller(responder), Err(fault)) => _ = responder.fail(&fault.message),
+                (AnswerTarget::Completion(completion), Ok(payload)) => {
                     completion.on_done(Ok(payload.bytes().to_vec()))
                 }
-                (Back::Completion(completion), Err(fault)) => completion.on_done(Err(fault)),
+                (AnswerTarget::Completion(completion), Err(fault)) => completion.on_done(Err(fault)),
             }
             Ok(())
         })
@@ -781,8 +781,8 @@ pub unsafe extern "C" fn rdzv_rpc_responder_is_wanted(responder: *const rdzv_rpc
     // SAFETY: NULL or valid, as the header requires.
     unsafe {
         guard::read(responder, 0, |of| match &of.0 {
-            Back::Caller(responder) => i32::from(responder.is_wanted()),
-            Back::Completion(completion) => i32::from(completion.wanted.get()),
+            AnswerTarget::Caller(responder) => i32::from(responder.is_wanted()),
+            AnswerTarget::Completion(completion) => i32::from(completion.wanted.get()),
         })
     }
 }

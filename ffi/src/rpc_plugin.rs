@@ -39,10 +39,10 @@ type Destroy = unsafe extern "C" fn(user_data: *mut c_void);
 #[derive(Debug, Default)]
 pub struct rdzv_rpc_answer {
     message: Option<String>,
-    agent: Option<Made>,
+    agent: Option<NewAgent>,
     workers: Vec<WorkerInfo>,
     /// First error found in the answer.
-    flaw: Option<String>,
+    first_error: Option<String>,
 }
 
 /// Request to create a worker. All its content is valid only during the call.
@@ -186,7 +186,7 @@ unsafe impl Sync for Owned {}
 impl Drop for Owned {
     fn drop(&mut self) {
         if let Some(destroy) = self.destroy.get() {
-            // SAFETY: the vtable was supplied for this call, and nothing is asked any more.
+            // SAFETY: the vtable was supplied for this, and no function of it is in progress.
             unsafe { destroy(self.user_data) };
         }
     }
@@ -216,7 +216,10 @@ fn refusal(
             .unwrap_or_else(|| format!("RPC backend {plugin}: {}", name_of(status).to_string_lossy()));
         return Some((status, message.into()));
     }
-    answer.flaw.take().map(|flaw| (RDZV_INVALID_ARGUMENT, format!("RPC backend {plugin}: {flaw}").into()))
+    answer
+        .first_error
+        .take()
+        .map(|first_error| (RDZV_INVALID_ARGUMENT, format!("RPC backend {plugin}: {first_error}").into()))
 }
 
 impl RpcBackend for BackendCode {
@@ -310,7 +313,7 @@ impl RpcBackend for BackendCode {
         if let Some((status, message)) = refusal(&self.name, status, &mut answer) {
             return Err(RpcInitError::Foreign { status, message });
         }
-        let Made { owned, vtable } = answer.agent.ok_or_else(missing)?;
+        let NewAgent { owned, vtable } = answer.agent.ok_or_else(missing)?;
         let backend = self.name.clone();
         Ok(Arc::new(AgentCode { owned, vtable, backend, me: worker, rpc_timeout, has_ended }))
     }
@@ -318,7 +321,7 @@ impl RpcBackend for BackendCode {
 
 /// Worker that a backend has just created.
 #[derive(Debug)]
-struct Made {
+struct NewAgent {
     owned: Owned,
     vtable: rdzv_rpc_agent_vtable,
 }
@@ -565,7 +568,7 @@ unsafe fn on_done(
         // SAFETY: NULL, or the answer of the call in progress.
         let Some(answer) = (unsafe { answer.as_mut() }) else { return };
         if let Err(fault) = body(answer) {
-            answer.flaw.get_or_insert_with(|| fault.message.clone());
+            answer.first_error.get_or_insert_with(|| fault.message.clone());
         }
     });
 }
@@ -633,7 +636,7 @@ pub unsafe extern "C" fn rdzv_rpc_answer_set_agent(
                 destroy.set(given).ok();
             }
             let owned = Owned { user_data: vtable.user_data, destroy };
-            answer.agent = Some(Made { owned, vtable });
+            answer.agent = Some(NewAgent { owned, vtable });
             Ok(())
         });
     }
