@@ -160,7 +160,7 @@ pub(super) fn meet(nodes: &mut [&mut Node], round: u32) -> String {
     nodes.iter_mut().for_each(|node| node.reported("join"));
     let (count, mut prefixes) = (nodes.len(), Vec::new());
     for (rank, node) in nodes.iter_mut().enumerate() {
-        let due = format!("joined round {round} as {rank}/{count} beneath ");
+        let due = format!("joined round {round} as {rank}/{count} with the prefix ");
         let joined = node.says("joined");
         let prefix = joined.strip_prefix(&due).unwrap_or_else(|| panic!("{}: {joined}", node.name));
         assert!(prefix.starts_with("/torch.rendezvous.run."), "{joined}");

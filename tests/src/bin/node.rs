@@ -23,10 +23,10 @@ commands, a line each:
   open                 a new session; the first one is opened at the start
   join | standby       ask for a round
   leave | close        leave the run; close it for good
-  bye                  end the session with a word
+  bye                  end the session with BYE
   set KEY VALUE        KEY as PyTorch's clients name it
   get KEY              wait for it
-  watch PREFIX         tell of changes beneath it
+  watch PREFIX         print changes of keys with it
   exit";
 
 /// The only run of these tests.
@@ -119,7 +119,7 @@ impl Settings {
         };
         match client.join(&entry, role) {
             Ok(joined) => say(&format!(
-                "joined round {} as {}/{} beneath {}",
+                "joined round {} as {}/{} with the prefix {}",
                 joined.round,
                 joined.node_rank,
                 joined.nodes,
