@@ -245,7 +245,7 @@ fn a_frozen_member_of_a_dynamic_group_holds_up_nobody() {
     assert_eq!(third.says(), "left");
     // It goes on, without a session, and the others have gone on without it.
     process::signal(&frozen.child, libc::SIGCONT);
-    frozen.hears("SightLost");
+    frozen.hears("WatchLost");
     let mut frozen = frozen;
     frozen.reported("leave");
     assert_eq!(frozen.says(), "left");

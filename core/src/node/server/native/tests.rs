@@ -69,7 +69,7 @@ fn line(limits: &ServerLimits, bytes: &[u8]) -> (String, usize) {
             let all: Vec<_> = values.iter().map(|found| found.value.map_or("-".into(), text)).collect();
             format!("Values {}", all.join(","))
         }
-        ServerFrame::Outcome { holds, .. } => format!("Verdict {holds}"),
+        ServerFrame::Outcome { holds, .. } => format!("Outcome {holds}"),
         ServerFrame::Popped { length_before, item } => {
             format!("Popped {length_before} {}", item.map_or("-".into(), text))
         }
@@ -308,8 +308,8 @@ fn each_request_to_the_store_is_answered_as_specified() {
         (ClientFrame::Get { timeout_ms: 0, key: key("/a") }, "Value 2"),
         (ClientFrame::Get { timeout_ms: 0, key: key("/none") }, "Error NotFound 0 0 "),
         (ClientFrame::Add { key: key("/n"), delta: 5 }, "Number 5"),
-        (ClientFrame::Check { keys: Keys::scoped(b"", &keys) }, "Verdict false"),
-        (ClientFrame::Check { keys: Keys::scoped(b"", &there) }, "Verdict true"),
+        (ClientFrame::Check { keys: Keys::scoped(b"", &keys) }, "Outcome false"),
+        (ClientFrame::Check { keys: Keys::scoped(b"", &there) }, "Outcome true"),
         (ClientFrame::Wait { timeout_ms: 0, keys: Keys::scoped(b"", &there) }, "Done"),
         (ClientFrame::Wait { timeout_ms: 0, keys: Keys::scoped(b"", &keys) }, "Error TimedOut 0 0 /none"),
         (ClientFrame::NumKeys {}, "Number 2"),
@@ -336,7 +336,7 @@ fn each_request_to_the_store_is_answered_as_specified() {
                 then: List::new(&writes),
                 otherwise: List::new(&writes),
             },
-            "Verdict false",
+            "Outcome false",
         ),
         (ClientFrame::Get { timeout_ms: 0, key: key("/t") }, "Value done"),
         (ClientFrame::Batch { requests: List::new(&batch) }, "BatchDone 7,NotANumber,-,1"),
@@ -386,9 +386,9 @@ fn waits_end_in_time_by_cancel_or_with_their_session() {
     assert_eq!(rig.lines(conn), ["3 Error TimedOut 2000 0 /x, /y", "4 Error TimedOut 3000 0 /q"]);
     assert_eq!(
         rig.wanted(conn, 6, &ClientFrame::Cancel { request: 5 }),
-        ["5 Error Cancelled 0 0 node-a", "6 Verdict true"]
+        ["5 Error Cancelled 0 0 node-a", "6 Outcome true"]
     );
-    assert_eq!(rig.wanted(conn, 7, &ClientFrame::Cancel { request: 5 }), ["7 Verdict false"]);
+    assert_eq!(rig.wanted(conn, 7, &ClientFrame::Cancel { request: 5 }), ["7 Outcome false"]);
     rig.ask(conn, 8, &ClientFrame::Get { timeout_ms: 60_000, key: key("/x") });
     assert_eq!(rig.server.stats().waiting, 1);
     rig.feed(Input::Lost { conn, os_error: 104 });
@@ -426,7 +426,7 @@ fn a_value_that_is_gone_again_is_waited_for_on() {
     let writes = [Write::Set { key: key("/k"), value: b"1" }, Write::Delete { key: key("/k") }];
     let txn =
         ClientFrame::Txn { compares: List::new(&[]), then: List::new(&writes), otherwise: List::new(&[]) };
-    assert_eq!(rig.wanted(other, 1, &txn), ["1 Verdict true"]);
+    assert_eq!(rig.wanted(other, 1, &txn), ["1 Outcome true"]);
     assert_eq!(rig.lines(conn), [""; 0]);
     rig.ask(other, 2, &ClientFrame::Set { key: key("/k"), value: b"2" });
     assert_eq!(rig.lines(conn), ["1 Value 2"]);
@@ -446,12 +446,12 @@ fn a_watch_tells_of_changes_whoever_makes_them() {
     let writes = [Write::Set { key: key("/w/b"), value: b"2" }, Write::Delete { key: key("/w/a") }];
     let txn =
         ClientFrame::Txn { compares: List::new(&[]), then: List::new(&writes), otherwise: List::new(&[]) };
-    assert_eq!(rig.wanted(conn, 2, &txn), ["2 Verdict true", "1 Changed /w/b=2,/w/a=-"]);
+    assert_eq!(rig.wanted(conn, 2, &txn), ["2 Outcome true", "1 Changed /w/b=2,/w/a=-"]);
     let back = ClientFrame::WatchKey { key: key("/w/a"), from_revision: 1 };
     assert_eq!(rig.wanted(conn, 3, &back), ["3 Done", "3 Changed /w/a=1,/w/a=-"]);
     assert_eq!(
         rig.wanted(conn, 4, &ClientFrame::Cancel { request: 1 }),
-        ["1 WatchOver { why: Cancelled, oldest: 0 }", "4 Verdict true"]
+        ["1 WatchOver { why: Cancelled, oldest: 0 }", "4 Outcome true"]
     );
     assert_eq!(rig.wanted(conn, 5, &ClientFrame::Set { key: key("/w/c"), value: b"" }), ["5 Done"]);
 }
@@ -697,7 +697,7 @@ fn a_barrier_releases_all_breaks_at_once_and_names_the_absent() {
     );
     assert_eq!(
         rig.wanted(a, 3, &ClientFrame::Cancel { request: 2 }),
-        ["2 Error Cancelled 0 0 a", "3 Verdict true"]
+        ["2 Error Cancelled 0 0 a", "3 Outcome true"]
     );
     rig.ask(a, 4, &arrive("a", 1000, listed));
     rig.ask(b, 4, &arrive("b", 9000, listed));
@@ -721,7 +721,7 @@ fn a_barrier_releases_all_breaks_at_once_and_names_the_absent() {
     rig.ask(a, 6, &arrive("a", 1000, two));
     assert_eq!(
         rig.wanted(b, 6, &ClientFrame::BarrierCancel { key: Key::raw(b"step"), name: b"operator" }),
-        ["6 Verdict true"]
+        ["6 Outcome true"]
     );
     assert!(rig.lines(a)[0].starts_with("6 BarrierOver 4 Cancelled"));
 }

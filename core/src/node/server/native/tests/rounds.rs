@@ -212,7 +212,7 @@ fn joins_that_make_no_sense_are_told_what_is_wrong() {
     rig.got(a);
     assert_eq!(
         rig.wanted(a, 25, &ClientFrame::Cancel { request: 24 }),
-        ["24 Error Cancelled 0 0 a", "25 Verdict true"]
+        ["24 Error Cancelled 0 0 a", "25 Outcome true"]
     );
 }
 
