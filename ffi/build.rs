@@ -16,7 +16,7 @@ const SONAME: &str = "librendezvous.so.1";
 const FOLD_ALIKE: &str = "-Wl,--icf=all";
 
 /// Whether the linker that will be used takes an argument: links an empty library as this one will be.
-#[allow(clippy::disallowed_methods, reason = "a build script is told by the environment")]
+#[allow(clippy::disallowed_methods, reason = "a build script reads the environment")]
 fn links_with(argument: &str, out: &Path) -> io::Result<bool> {
     let source = out.join("empty.rs");
     std::fs::write(&source, "")?;
@@ -39,7 +39,7 @@ fn links_with(argument: &str, out: &Path) -> io::Result<bool> {
     Ok(rustc.status()?.success())
 }
 
-#[allow(clippy::disallowed_methods, reason = "a build script is told by the environment")]
+#[allow(clippy::disallowed_methods, reason = "a build script reads the environment")]
 fn main() {
     println!("cargo:rerun-if-changed=build.rs");
     println!("cargo:rustc-cdylib-link-arg=-Wl,-soname,{SONAME}");

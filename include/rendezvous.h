@@ -34,169 +34,169 @@ extern "C" {
 // Status codes.
 // -----------------------------------------------------------------------------------------------------------
 
-// The outcome of a call: `RDZV_OK` or one of the numbers below. Numbers are never reused.
+// Outcome of a call: `RDZV_OK` or one of the numbers below. Numbers are never reused.
 typedef int32_t rdzv_status;
 
-// Done.
+// Success.
 #define RDZV_OK 0
 
-// An argument is NULL, out of range, not UTF-8 where text is due, or otherwise makes no sense.
+// An argument is NULL, out of range, not UTF-8 where text is required, or not valid for another reason.
 #define RDZV_INVALID_ARGUMENT 1
 
-// A bug in the library was caught at its border. The handle is poisoned: free it.
+// A bug in the library was caught at the C boundary. The handle is poisoned: free it.
 #define RDZV_PANIC 2
 
-// An earlier call on this handle ended with `RDZV_PANIC`; only its `_free` function may be called.
+// An earlier call on this handle returned `RDZV_PANIC`; only its `_free` function may be called.
 #define RDZV_POISONED 3
 
 // The deadline passed.
 #define RDZV_TIMED_OUT 4
 
-// Nobody listens at the address.
+// No process listens at the address.
 #define RDZV_REFUSED 5
 
-// The connection ended while the operation was under way.
+// The connection ended while the operation was in progress.
 #define RDZV_SERVER_GONE 6
 
-// The peer is not a store, or breaks the protocol.
+// The peer is not a store, or violates the protocol.
 #define RDZV_WRONG_PROTOCOL 7
 
 // The host name has no address.
 #define RDZV_UNRESOLVED 8
 
-// There is no way to the address.
+// There is no route to the address.
 #define RDZV_UNREACHABLE 9
 
 // The operation was cancelled by another call.
 #define RDZV_CANCELLED 10
 
-// An argument or an answer is over a limit.
+// An argument or an answer exceeds a limit.
 #define RDZV_LIMIT_EXCEEDED 11
 
-// There was no item to take from the queue.
+// The queue had no item.
 #define RDZV_QUEUE_EMPTY 12
 
-// Another socket has the port.
+// Another socket uses the port.
 #define RDZV_ADDRESS_IN_USE 13
 
-// The operating system refused for another reason; the error has its number and words.
+// The operating system reported another error; the error has its number and message.
 #define RDZV_IO 14
 
 // The server was stopped.
 #define RDZV_CLOSED 15
 
-// A plug-in called back into the handle that is calling it.
+// User code called into the handle that is calling it, or a call was made where it must not wait.
 #define RDZV_REENTRANT 16
 
-// The process is out of descriptors, threads or memory; or the worker that was called has no room for the
-// request, which no handler has seen.
+// The process is out of descriptors, threads or memory; or the RPC callee has no capacity for the request,
+// which no handler has received.
 #define RDZV_EXHAUSTED 17
 
-// Stores of this kind do not have the operation.
+// Stores of this kind do not support the operation.
 #define RDZV_UNSUPPORTED 18
 
-// A file that is no store, or has a torn record; the message tells at which offset.
+// The file is not a store, or has a torn record; the message has its offset.
 #define RDZV_CORRUPT 19
 
-// The rendezvous is closed, for good.
+// The rendezvous is closed permanently.
 #define RDZV_RENDEZVOUS_CLOSED 20
 
-// An operation of the rendezvous passed its deadline: joining, leaving, closing or its keep-alive.
+// An operation of the rendezvous timed out: joining, leaving, closing or its keep-alive.
 #define RDZV_RENDEZVOUS_TIMED_OUT 21
 
-// What the rendezvous is held over cannot be reached; `rdzv_error_cause` tells why.
+// The store of the rendezvous cannot be reached; `rdzv_error_cause` has the reason.
 #define RDZV_RENDEZVOUS_CONNECTION 22
 
-// What is stored for the rendezvous cannot be read; `rdzv_error_cause` tells why.
+// The stored state of the rendezvous cannot be read; `rdzv_error_cause` has the reason.
 #define RDZV_RENDEZVOUS_STATE 23
 
-// The rendezvous has closed, and this spare node is sent home: no failure.
+// The rendezvous has closed and this spare node is not needed; this is not a failure.
 #define RDZV_RENDEZVOUS_GRACEFUL_EXIT 24
 
-// Nobody has registered the backend or the URL scheme.
+// No backend or URL scheme of this name is registered.
 #define RDZV_NOT_REGISTERED 25
 
-// Another has registered the backend, or anybody the URL scheme.
+// The name is taken: another backend has it, or the URL scheme is registered already.
 #define RDZV_ALREADY_REGISTERED 26
 
-// A handler says that it is of another backend than the one that was asked for.
+// A handler names another backend than the requested one.
 #define RDZV_BACKEND_MISMATCH 27
 
 // A participant of the barrier died.
 #define RDZV_BARRIER_BROKEN 28
 
-// The server does not remember changes that far back; `rdzv_error_revision` tells the oldest that it does.
+// The server no longer has changes that old; `rdzv_error_revision` has the oldest revision that it has.
 #define RDZV_COMPACTED 29
 
-// The round that the key belongs to is over: nothing beneath its prefix can be changed any more.
+// The round to which the key belongs has ended; keys under its prefix can no longer be changed.
 #define RDZV_STALE_ROUND 30
 
-// There is no such lease, round or generation of a barrier, or not any more.
+// The lease, round or barrier generation does not exist, or no longer exists.
 #define RDZV_NOT_FOUND 31
 
-// Others asked for the same in another way, and were first.
+// Another participant was first with a request that conflicts with this one.
 #define RDZV_CONFLICT 32
 
-// There is no worker of the name or number in the RPC group.
+// The RPC group has no worker with this name or id.
 #define RDZV_RPC_UNKNOWN_WORKER 33
 
-// The worker that was called has no handler of the name.
+// The callee has no handler with this name.
 #define RDZV_RPC_NO_HANDLER 34
 
-// The handler failed; `rdzv_error_cause` has its words.
+// The handler failed; `rdzv_error_cause` has its message.
 #define RDZV_RPC_HANDLER_FAILED 35
 
-// The worker is dead, or its connection ended. Nobody knows whether the call was carried out, unless the
-// message says that it was not sent.
+// The worker is dead, or its connection ended. The call may have been executed, unless the message says
+// that it was not sent.
 #define RDZV_RPC_PEER_DIED 36
 
-// This worker is of no RPC group, or of none any more.
+// This worker is not, or no longer, a member of an RPC group.
 #define RDZV_RPC_NO_MEMBER 37
 
-// The worker that was called, or this one, takes no further calls.
+// The callee, or this worker, accepts no further calls.
 #define RDZV_RPC_LEAVING 38
 
-// The context has an RPC worker already.
+// The context already has an RPC worker.
 #define RDZV_RPC_ALREADY_INITIALIZED 39
 
-// The group is static, and the worker would be in a dynamic one, or the other way round.
+// The group is static and the worker was to join a dynamic one, or the reverse.
 #define RDZV_RPC_MIXED_GROUP 40
 
-// Another worker of the group has the name, or the number.
+// Another worker of the group has the name or the id.
 #define RDZV_RPC_NAME_TAKEN 41
 
-// Device maps and lists of the group do not fit together.
+// Device maps and device lists of the group are inconsistent.
 #define RDZV_RPC_DEVICE_MAP 42
 
-// A worker of the group that is not known to be dead cannot be called, and was not.
+// A worker of the group cannot be reached, though it is not known to be dead; the call was not sent.
 #define RDZV_RPC_UNREACHED 43
 
-// The others took this worker for dead, and go on without it.
+// The other workers considered this worker dead and continue without it.
 #define RDZV_RPC_EVICTED 44
 
-// The RPC group did not form, or did not part as it should; the message tells why.
+// The RPC group did not form, or did not end gracefully; the message has the reason.
 #define RDZV_RPC_MEMBERSHIP 45
 
-// A payload is not what its reader takes it for.
+// A payload does not have the format that its reader expects.
 #define RDZV_RPC_MALFORMED 46
 
-// Another session joined the rendezvous under this node's name, which must not come back. Each node needs a
-// name of its own.
+// Another session joined the rendezvous under this node's name; this one must not rejoin. Each node needs
+// a unique name.
 #define RDZV_RENDEZVOUS_REPLACED 47
 
 // -----------------------------------------------------------------------------------------------------------
 // Versions.
 // -----------------------------------------------------------------------------------------------------------
 
-// The version of the ABI that this header describes. It grows by one with each change that an old program
-// would notice. Where it equals `rdzv_abi_version()` of the library that was loaded, the two fit;
-// additions do not raise it.
+// Version of the ABI that this header describes. It increases by one with each change that affects an old
+// program; additions do not increase it. Header and loaded library are compatible if it equals
+// `rdzv_abi_version()`.
 #define RDZV_ABI_VERSION 1
 
-// The ABI version of the library that was loaded.
+// Returns the ABI version of the loaded library.
 uint32_t rdzv_abi_version(void);
 
-// The release of the library that was loaded, such as `0.1.0`. Static.
+// Returns the release of the loaded library, for example `0.1.0`. The string is static.
 const char *rdzv_version(void);
 
 // -----------------------------------------------------------------------------------------------------------
@@ -408,69 +408,73 @@ void rdzv_context_free(rdzv_context *context);
 rdzv_status rdzv_context_set_log_sink(rdzv_context *context, const rdzv_log_sink *sink, rdzv_error **error);
 
 // -----------------------------------------------------------------------------------------------------------
-// How a server is set up.
+// Options of a server.
 // -----------------------------------------------------------------------------------------------------------
 
-// For `rdzv_server_options_set_family`: take peers of the address's own family only.
+// For `rdzv_server_options_set_family`: accept only peers of the address's own family.
 #define RDZV_FAMILY_AS_GIVEN 0
 
-// For `rdzv_server_options_set_family`: let `::` take IPv4 peers too. Without meaning for other addresses.
+// For `rdzv_server_options_set_family`: let `::` accept IPv4 peers, too. No effect for other addresses.
 #define RDZV_FAMILY_DUAL_STACK 1
 
-// How a server is set up. Make one, set what differs from the defaults, start servers with it, free it.
-// One thread at a time.
+// Options of a server. Create them, set what differs from the defaults, start servers with them and free
+// them. One thread at a time.
 typedef struct rdzv_server_options rdzv_server_options;
 
-// Options with every default: 127.0.0.1, a free port. On success the caller owns `*out` and frees it with
-// `rdzv_server_options_free`.
+// Creates options with all defaults: 127.0.0.1 and a free port. On success the caller owns `*out` and
+// frees it with `rdzv_server_options_free`.
 rdzv_status rdzv_server_options_new(rdzv_server_options **out, rdzv_error **error);
 
 // Frees options. NULL is ignored.
 void rdzv_server_options_free(rdzv_server_options *options);
 
-// Where to listen (in place of a descriptor that was set before): a host name or literal address (UTF-8),
-// bound exactly as given; default `127.0.0.1`. Of a name, the first address is taken. Port 0, the default,
-// lets the system choose.
+// Sets the address on which to listen, in place of a descriptor that was set before. `host` is a host name
+// or a literal address (UTF-8), bound exactly as given; default `127.0.0.1`. For a name, its first address
+// is used. With port 0, the default, the system chooses a free port.
 rdzv_status rdzv_server_options_set_bind(rdzv_server_options *options,
                                          const uint8_t *host,
                                          size_t host_len,
                                          uint16_t port,
                                          rdzv_error **error);
 
-// Which peers `::` takes: `RDZV_FAMILY_AS_GIVEN` (default) or `RDZV_FAMILY_DUAL_STACK`.
+// Sets the address families that `::` accepts: `RDZV_FAMILY_AS_GIVEN` (default) or
+// `RDZV_FAMILY_DUAL_STACK`.
 rdzv_status rdzv_server_options_set_family(rdzv_server_options *options, int32_t family, rdzv_error **error);
 
-// Takes a TCP socket that is bound already, listening or not, in place of an address. The descriptor is
-// duplicated here and now; yours stays yours.
+// Adopts a TCP socket that is already bound, listening or not, in place of an address. The call duplicates
+// the descriptor; the caller keeps its own.
 rdzv_status rdzv_server_options_set_listen_fd(rdzv_server_options *options, int32_t fd, rdzv_error **error);
 
-// Most connections at a time; further ones are closed. Above 0; default 1,048,576.
+// Sets the maximum number of simultaneous connections; further ones are closed. Above 0; default
+// 1,048,576.
 rdzv_status rdzv_server_options_set_connections_max(rdzv_server_options *options,
                                                     size_t connections_max,
                                                     rdzv_error **error);
 
-// Most bytes of keys, values and queued items together; beside its bytes, a key is charged 128 and an item
-// 32. A request for more ends its connection. Above 0; default 4 GiB.
+// Sets the maximum total size of keys, values and queued items, in bytes. Each key is charged 128 bytes
+// and each item 32 bytes more than its size. A request that exceeds the limit ends its connection. Above
+// 0; default 4 GiB.
 rdzv_status rdzv_server_options_set_stored_bytes_max(rdzv_server_options *options,
                                                      uint64_t stored_bytes_max,
                                                      rdzv_error **error);
 
-// Longest time from accept to a complete greeting, in milliseconds. Above 0; default 30,000.
+// Sets the maximum time from accept to a complete handshake, in milliseconds. Above 0; default 30,000.
 rdzv_status rdzv_server_options_set_handshake_timeout_ms(rdzv_server_options *options,
                                                          int64_t handshake_timeout_ms,
                                                          rdzv_error **error);
 
-// Longest silence within a request that has begun, in milliseconds. Above 0; default 60,000.
+// Sets the maximum time without data within a request that has begun, in milliseconds. Above 0; default
+// 60,000.
 rdzv_status rdzv_server_options_set_frame_timeout_ms(rdzv_server_options *options,
                                                      int64_t frame_timeout_ms,
                                                      rdzv_error **error);
 
-// How a host that fell silent is noticed: milliseconds of silence before the first probe, between probes,
-// how many go unanswered, and how long sent bytes may stay unacknowledged. The first two are rounded up
-// to whole seconds, 32,767 at most; of probes there are 1 to 127; the last is at most 2,147,483,647, and
-// 0 leaves it to the system. Default 2000, 1000, 3, 0. Where the last one is set, it counts a peer that
-// is alive but does not read among the silent, and the kernel takes it for idle connections, too, in
-// place of the number of probes.
+// Sets the TCP keep-alive by which the server detects an unresponsive host: the idle time before the first
+// probe and between probes, in milliseconds, the number of unanswered probes, and the time that sent bytes
+// may remain unacknowledged, in milliseconds. The first two are rounded up to whole seconds, at most
+// 32,767 s; `probes` is 1 to 127; the last is at most 2,147,483,647, and 0 leaves it to the system.
+// Defaults: 2000, 1000, 3, 0. If the last one is set, a peer that is alive but does not read counts as
+// unresponsive, too, and for idle connections the kernel uses it in place of the number of probes.
 rdzv_status rdzv_server_options_set_keep_alive(rdzv_server_options *options,
                                                int64_t idle_ms,
                                                int64_t interval_ms,
@@ -479,115 +483,114 @@ rdzv_status rdzv_server_options_set_keep_alive(rdzv_server_options *options,
                                                rdzv_error **error);
 
 // -----------------------------------------------------------------------------------------------------------
-// A store server inside the caller's process.
+// Store servers inside the calling process.
 // -----------------------------------------------------------------------------------------------------------
 
-// A store server on a thread of its own. Any thread may use it. Freeing it stops it.
+// Store server on a thread of its own. Any thread may use it. Freeing it stops it.
 typedef struct rdzv_server rdzv_server;
 
-// Counts and sizes of a server.
+// Counters and sizes of a server.
 typedef struct {
-  // Set it to `sizeof(rdzv_server_stats)` before the call; afterwards it tells how many bytes were
+  // Set to `sizeof(rdzv_server_stats)` before the call. The library sets it to the number of bytes it
   // filled.
   uint32_t struct_size;
-  // Not used; 0.
+  // Reserved; 0.
   uint32_t reserved;
-  // Connections now.
+  // Number of open connections.
   uint64_t connections;
-  // Connections accepted since the start.
+  // Number of connections accepted since the start.
   uint64_t accepted;
-  // Connections, and sessions without one, that the server ended because of the peer's conduct, since the
-  // start.
+  // Number of connections, and of sessions without one, that the server has ended since the start
+  // because the peer violated the protocol or a limit.
   uint64_t expelled;
-  // Requests carried out since the start.
+  // Number of requests executed since the start.
   uint64_t requests;
-  // Keys with a value now.
+  // Number of keys that have a value.
   uint64_t keys;
-  // Bytes of keys, values and queued items now, with what each costs beside them.
+  // Bytes of keys, values and queued items, including the overhead charged for each.
   uint64_t stored_bytes;
-  // Bytes received but not used, answers not sent, and what native sessions hold, now.
+  // Bytes received but not processed, bytes of answers not sent, and bytes held by native sessions.
   uint64_t buffered_bytes;
-  // Waits and barriers pending now.
+  // Number of pending waits and barriers.
   uint64_t waiting;
 } rdzv_server_stats;
 
-// Binds and starts to serve; when it returns `RDZV_OK`, clients can connect. `context` may be NULL, which
-// creates a new one, `options` NULL for the defaults. On success the caller owns `*out` and frees it with
-// `rdzv_server_free`.
+// Binds a socket and starts a server; when it returns `RDZV_OK`, clients can connect. `context` may be
+// NULL, which creates a new one; `options` may be NULL for the defaults. On success the caller owns `*out`
+// and frees it with `rdzv_server_free`.
 //
 // Errors: `RDZV_ADDRESS_IN_USE`, `RDZV_UNREACHABLE` (the address is not one of this host),
-// `RDZV_UNRESOLVED`, `RDZV_INVALID_ARGUMENT` (an adopted descriptor that is no bound TCP socket),
+// `RDZV_UNRESOLVED`, `RDZV_INVALID_ARGUMENT` (an adopted descriptor is not a bound TCP socket),
 // `RDZV_EXHAUSTED`, `RDZV_IO`.
 rdzv_status rdzv_server_start(const rdzv_context *context,
                               const rdzv_server_options *options,
                               rdzv_server **out,
                               rdzv_error **error);
 
-// The port that the server listens on; 0 for NULL.
+// Returns the port on which the server listens; 0 for NULL.
 uint16_t rdzv_server_port(const rdzv_server *server);
 
-// The address that the server listens on, as `ADDR:PORT` with an IPv6 address in brackets. Lives as long
-// as the server. Empty for NULL.
+// Returns the address on which the server listens, as `ADDR:PORT` with an IPv6 address in brackets. The
+// string is NUL-terminated and valid as long as the server. Empty for NULL.
 const char *rdzv_server_address(const rdzv_server *server);
 
-// Fills `*stats`, of which `struct_size` must be set.
+// Fills `*stats`, whose `struct_size` the caller has set.
 //
-// Errors: `RDZV_CLOSED` when the server was stopped, `RDZV_PANIC` when its thread panicked, `RDZV_IO` when
-// the system had ended it, `RDZV_TIMED_OUT` when its thread does not answer.
+// Errors: `RDZV_CLOSED` (the server was stopped), `RDZV_PANIC` (its thread panicked), `RDZV_IO` (a system
+// error ended it), `RDZV_TIMED_OUT` (its thread does not answer).
 rdzv_status rdzv_server_get_stats(const rdzv_server *server, rdzv_server_stats *stats, rdzv_error **error);
 
-// Closes every connection and the listener, and waits until the server's thread has ended. Clients that
-// wait fail at once. Any thread, any number of times.
+// Closes all connections and the listener, and waits until the server's thread has ended. Calls of clients
+// that wait fail at once. Any thread may call this, any number of times.
 //
-// Errors: `RDZV_PANIC` when the server's thread had panicked, `RDZV_IO` when the system had ended it.
+// Errors: `RDZV_PANIC` (the server's thread had panicked), `RDZV_IO` (a system error had ended it).
 rdzv_status rdzv_server_stop(const rdzv_server *server, rdzv_error **error);
 
 // Stops and frees a server. NULL is ignored.
 void rdzv_server_free(rdzv_server *server);
 
 // -----------------------------------------------------------------------------------------------------------
-// How a client is set up.
+// Options of a store client.
 // -----------------------------------------------------------------------------------------------------------
 
-// How a store client is set up. Make one, set the endpoint and what differs from the defaults, connect
-// with it as often as you like, free it. One thread at a time.
+// Options of a store client. Create them, set the endpoint and what differs from the defaults, connect
+// with them as often as needed, and free them. One thread at a time.
 typedef struct rdzv_store_options rdzv_store_options;
 
-// Options with every default, but no endpoint yet. On success the caller owns `*out` and frees it with
-// `rdzv_store_options_free`.
+// Creates options with all defaults, but without an endpoint. On success the caller owns `*out` and frees
+// it with `rdzv_store_options_free`.
 rdzv_status rdzv_store_options_new(rdzv_store_options **out, rdzv_error **error);
 
 // Frees options. NULL is ignored.
 void rdzv_store_options_free(rdzv_store_options *options);
 
-// The server: a host name or literal address (UTF-8, an IPv6 address without brackets) and a port above 0.
-// Every address of a name is tried, IPv6 and IPv4 in turn.
+// Sets the address of the server: a host name or literal address (UTF-8, an IPv6 address without brackets)
+// and a port above 0. All addresses of a name are tried, IPv6 and IPv4 alternately.
 rdzv_status rdzv_store_options_set_endpoint(rdzv_store_options *options,
                                             const uint8_t *host,
                                             size_t host_len,
                                             uint16_t port,
                                             rdzv_error **error);
 
-// How long an operation may take that names no timeout of its own, in milliseconds. Above 0; default
-// 300,000.
+// Sets the default timeout of operations, in milliseconds. Above 0; default 300,000.
 rdzv_status rdzv_store_options_set_timeout_ms(rdzv_store_options *options,
                                               int64_t timeout_ms,
                                               rdzv_error **error);
 
-// How long the first connection of a handle may take, with all its attempts, in milliseconds; 0 tries each
-// address once. Default 300,000: the server may come up after its clients.
+// Sets the timeout of the first connection of a handle, including all attempts, in milliseconds; 0 tries
+// each address once. Default 300,000, so that the server may start after its clients.
 rdzv_status rdzv_store_options_set_connect_timeout_ms(rdzv_store_options *options,
                                                       int64_t connect_timeout_ms,
                                                       rdzv_error **error);
 
-// How long a server may take to answer an operation that does not wait (timeout 0), in milliseconds. Above
-// 0; default 30,000.
+// Sets the time that a server may take to answer an operation that does not wait (timeout 0), in
+// milliseconds. Above 0; default 30,000.
 rdzv_status rdzv_store_options_set_answer_timeout_ms(rdzv_store_options *options,
                                                      int64_t answer_timeout_ms,
                                                      rdzv_error **error);
 
-// How a server whose host fell silent is noticed; numbers and defaults as for
-// `rdzv_server_options_set_keep_alive`.
+// Sets the TCP keep-alive by which the client detects an unresponsive server host; parameters and defaults
+// are those of `rdzv_server_options_set_keep_alive`.
 rdzv_status rdzv_store_options_set_keep_alive(rdzv_store_options *options,
                                               int64_t idle_ms,
                                               int64_t interval_ms,
@@ -595,76 +598,77 @@ rdzv_status rdzv_store_options_set_keep_alive(rdzv_store_options *options,
                                               int64_t unacknowledged_ms_max,
                                               rdzv_error **error);
 
-// The name of the session of `rdzv_store_connect_native`: what others are told at barriers and in errors.
-// UTF-8; empty by default.
+// Sets the name of the session of `rdzv_store_connect_native`, by which barriers and errors identify it to
+// others. UTF-8; empty by default.
 rdzv_status rdzv_store_options_set_node(rdzv_store_options *options,
                                         const uint8_t *node,
                                         size_t node_len,
                                         rdzv_error **error);
 
-// How long a session of `rdzv_store_connect_native` outlives its connection, in milliseconds. With 0, the
-// default, it ends with it; else the connection is made again, and each operation has its effect once.
+// Sets how long a session of `rdzv_store_connect_native` survives the loss of its connection, in
+// milliseconds. With 0, the default, the session ends with the connection. Otherwise the client
+// reconnects, and each operation takes effect once.
 rdzv_status rdzv_store_options_set_grace_ms(rdzv_store_options *options,
                                             int64_t grace_ms,
                                             rdzv_error **error);
 
-// How long a session of `rdzv_store_connect_native` may be silent, in milliseconds above 0 (default: 5,000),
-// and how many such silences, at least 1, end it (default: 3).
+// Sets the heartbeat interval of a session of `rdzv_store_connect_native`, in milliseconds above 0
+// (default 5,000), and the number of missed heartbeats, at least 1, that end the session (default 3).
 rdzv_status rdzv_store_options_set_heartbeat(rdzv_store_options *options,
                                              int64_t heartbeat_ms,
                                              uint32_t heartbeats_missed_max,
                                              rdzv_error **error);
 
 // -----------------------------------------------------------------------------------------------------------
-// A client of a store.
+// Clients of a store.
 // -----------------------------------------------------------------------------------------------------------
 
-// A store: on a server (ours or PyTorch's), in a file, in this process, or in user code; and each of them
-// beneath a prefix. Any thread may use it, and a wait that is pending in one thread never delays another.
-// What an operation means is the same for all kinds, except where it is told. Over TCP each call drives a
-// connection of its own on the calling thread: 256 at a time for each handle, of which one is left to
-// calls that do not wait; beyond that they take turns, until their deadlines. Keys get the prefix `/` on
-// the wire, as those of PyTorch's clients do. No call waits for ever: `timeout_ms` is above 0, or 0 to
-// look once, or -1 for the handle's default.
+// Handle of a store: on a server (this library's or PyTorch's), in a file, in this process, or in user
+// code, each of them optionally under a prefix. Any thread may use it, and a wait in one thread never
+// delays another. Operations have the same meaning for all kinds, except where noted. Over TCP, each call
+// drives a connection of its own on the calling thread. A handle has up to 256 connections, of which one
+// is reserved for calls that do not wait; further calls queue until their deadlines. On the wire, keys get
+// the prefix `/`, like those of PyTorch's clients. No call waits without a limit: `timeout_ms` is above 0,
+// or 0 to try once, or -1 for the handle's default.
 typedef struct rdzv_store rdzv_store;
 
-// Connects to the store that `options` names, trying again until its connect timeout has passed. `context`
+// Connects to the store that `options` names and retries until its connect timeout has passed. `context`
 // may be NULL, which creates a new one. On success the caller owns `*out` and frees it with
 // `rdzv_store_free`.
 //
-// Errors: `RDZV_INVALID_ARGUMENT` (no endpoint), and with the last cause when time was up: `RDZV_REFUSED`,
-// `RDZV_UNRESOLVED`, `RDZV_UNREACHABLE`, `RDZV_TIMED_OUT`, `RDZV_SERVER_GONE`, `RDZV_EXHAUSTED` (no
-// descriptors); at once: `RDZV_WRONG_PROTOCOL`.
+// Errors: `RDZV_INVALID_ARGUMENT` (no endpoint); at the timeout, the status of the last attempt:
+// `RDZV_REFUSED`, `RDZV_UNRESOLVED`, `RDZV_UNREACHABLE`, `RDZV_TIMED_OUT`, `RDZV_SERVER_GONE` or
+// `RDZV_EXHAUSTED` (no descriptors); at once: `RDZV_WRONG_PROTOCOL`.
 rdzv_status rdzv_store_connect(const rdzv_context *context,
                                const rdzv_store_options *options,
                                rdzv_store **out,
                                rdzv_error **error);
 
-// A second, independent handle to the same store, with the same prefix; to a server it has a connection of
-// its own, and in a file it counts as one more store. On success the caller owns `*out` and frees it with
-// `rdzv_store_free`. Errors: those of the function that made the first.
+// Creates a second, independent handle of the same store with the same prefix. For a server it has a
+// connection of its own; in a file it counts as one more store. On success the caller owns `*out` and
+// frees it with `rdzv_store_free`. Errors: those of the function that created the first handle.
 rdzv_status rdzv_store_clone(const rdzv_store *store, rdzv_store **out, rdzv_error **error);
 
-// Closes and frees a store handle. No other call on it may be under way: cancel and wait for them first.
-// NULL is ignored.
+// Closes and frees a store handle. No other call on it may be in progress: cancel such calls and wait for
+// them first. NULL is ignored.
 void rdzv_store_free(rdzv_store *store);
 
-// What errors call the store: a server is `HOST:PORT`, a file its path. Lives as long as the handle. Empty
-// for NULL.
+// Returns the name of the store in errors: `HOST:PORT` for a server, the path for a file. The string is
+// NUL-terminated and valid as long as the handle. Empty for NULL.
 const char *rdzv_store_peer(const rdzv_store *store);
 
-// Ends every operation that is pending on this handle, in whatever thread, with `RDZV_CANCELLED`;
-// connecting and cloning go on until their timeout. Later calls are as ever. NULL is ignored.
+// Cancels every operation in progress on this handle, on all threads; each returns `RDZV_CANCELLED`.
+// Connecting and cloning continue until their timeout. Later calls are not affected. NULL is ignored.
 void rdzv_store_cancel(const rdzv_store *store);
 
 // Stores a value of up to 8 MiB under a key of up to 8191 bytes. When it returns `RDZV_OK`, the store has
-// it.
+// the value.
 //
-// Errors of this and all operations below: `RDZV_TIMED_OUT`, `RDZV_SERVER_GONE` (the message tells whether
+// Errors of this and all operations below: `RDZV_TIMED_OUT`, `RDZV_SERVER_GONE` (the message says whether
 // the operation may have been applied), `RDZV_REFUSED`, `RDZV_WRONG_PROTOCOL`, `RDZV_LIMIT_EXCEEDED`,
-// `RDZV_CANCELLED`, `RDZV_INVALID_ARGUMENT`, `RDZV_POISONED`, `RDZV_REENTRANT`; of a file also `RDZV_IO`,
-// `RDZV_CORRUPT` (a torn record, with its offset), and `RDZV_SERVER_GONE` when the file was removed or
-// replaced; of a kind that lacks the operation `RDZV_UNSUPPORTED`.
+// `RDZV_CANCELLED`, `RDZV_INVALID_ARGUMENT`, `RDZV_POISONED`, `RDZV_REENTRANT`; for a file also `RDZV_IO`,
+// `RDZV_CORRUPT` (a torn record; the message has its offset), and `RDZV_SERVER_GONE` (the file was removed
+// or replaced); `RDZV_UNSUPPORTED` for a kind that lacks the operation.
 rdzv_status rdzv_store_set(const rdzv_store *store,
                            const uint8_t *key,
                            size_t key_len,
@@ -673,10 +677,10 @@ rdzv_status rdzv_store_set(const rdzv_store *store,
                            int64_t timeout_ms,
                            rdzv_error **error);
 
-// Waits for a key and reads its value into `value`, whose content it replaces. One round trip when the key
-// is there.
+// Waits for a key and reads its value into `value`, replacing its content. Takes one round trip if the key
+// exists.
 //
-// Errors besides: `RDZV_TIMED_OUT` when the key was not set in time.
+// Also returns: `RDZV_TIMED_OUT` (the key was not set in time).
 rdzv_status rdzv_store_get(const rdzv_store *store,
                            const uint8_t *key,
                            size_t key_len,
@@ -684,11 +688,11 @@ rdzv_status rdzv_store_get(const rdzv_store *store,
                            rdzv_buffer *value,
                            rdzv_error **error);
 
-// Adds `delta` to the decimal number under a key (0 when missing), wrapping at 64 bits; the sum goes to
+// Adds `delta` to the decimal number under a key (0 if missing), wrapping at 64 bits. The sum goes to
 // `*sum`.
 //
-// Errors besides: `RDZV_INVALID_ARGUMENT` when the value is not a number; but over TCP `RDZV_SERVER_GONE`:
-// the protocol has no error reply, and the server closes the connection.
+// Also returns: `RDZV_INVALID_ARGUMENT` (the value is not a number); over TCP, `RDZV_SERVER_GONE` instead,
+// since the protocol has no error reply and the server closes the connection.
 rdzv_status rdzv_store_add(const rdzv_store *store,
                            const uint8_t *key,
                            size_t key_len,
@@ -697,9 +701,9 @@ rdzv_status rdzv_store_add(const rdzv_store *store,
                            int64_t *sum,
                            rdzv_error **error);
 
-// Stores `desired` if the value is `expected`, or if there is none and `expected` is empty. The value that
-// is there afterwards goes to `value`; but where the key is missing and `expected` is not empty, nothing
-// is stored and `expected` comes back, as PyTorch's server has it.
+// Stores `desired` if the value is `expected`, or if there is none and `expected` is empty. The value
+// after the operation goes to `value`. If the key is missing and `expected` is not empty, nothing is
+// stored and `value` receives `expected`, as with PyTorch's server.
 rdzv_status rdzv_store_compare_set(const rdzv_store *store,
                                    const uint8_t *key,
                                    size_t key_len,
@@ -711,16 +715,16 @@ rdzv_status rdzv_store_compare_set(const rdzv_store *store,
                                    rdzv_buffer *value,
                                    rdzv_error **error);
 
-// Waits until every key has been there. At most 131,072 keys.
+// Waits until every key has existed, at least once. At most 131,072 keys.
 //
-// Errors besides: `RDZV_TIMED_OUT` when some key was not set in time.
+// Also returns: `RDZV_TIMED_OUT` (a key was not set in time).
 rdzv_status rdzv_store_wait(const rdzv_store *store,
                             const rdzv_bytes *keys,
                             size_t key_count,
                             int64_t timeout_ms,
                             rdzv_error **error);
 
-// Whether every key is there now: 1 or 0 goes to `*ready`.
+// Writes 1 to `*ready` if every key exists now, else 0.
 rdzv_status rdzv_store_check(const rdzv_store *store,
                              const rdzv_bytes *keys,
                              size_t key_count,
@@ -728,7 +732,7 @@ rdzv_status rdzv_store_check(const rdzv_store *store,
                              int32_t *ready,
                              rdzv_error **error);
 
-// Removes a key; whether it was there, 1 or 0, goes to `*deleted`. Queues are not touched.
+// Deletes a key. `*deleted` is 1 if it existed, else 0. Queues are not affected.
 rdzv_status rdzv_store_delete_key(const rdzv_store *store,
                                   const uint8_t *key,
                                   size_t key_len,
@@ -736,8 +740,8 @@ rdzv_status rdzv_store_delete_key(const rdzv_store *store,
                                   int32_t *deleted,
                                   rdzv_error **error);
 
-// Counts all keys of the store, those of other programs and beneath other prefixes included, and the two
-// counters of a file; the number goes to `*count`.
+// Writes the number of keys of the store to `*count`, including those of other programs and under other
+// prefixes, and, for a file, its two counters.
 rdzv_status rdzv_store_num_keys(const rdzv_store *store,
                                 int64_t timeout_ms,
                                 int64_t *count,
@@ -749,7 +753,7 @@ rdzv_status rdzv_store_list_keys(const rdzv_store *store,
                                  rdzv_list *keys,
                                  rdzv_error **error);
 
-// Adds bytes behind a value, which is created if missing. When it returns `RDZV_OK`, the server has them.
+// Appends bytes to a value, which is created if missing. When it returns `RDZV_OK`, the server has them.
 rdzv_status rdzv_store_append(const rdzv_store *store,
                               const uint8_t *key,
                               size_t key_len,
@@ -758,7 +762,8 @@ rdzv_status rdzv_store_append(const rdzv_store *store,
                               int64_t timeout_ms,
                               rdzv_error **error);
 
-// Waits for several keys and reads their values, in their order; they replace the content of `values`.
+// Waits for several keys and reads their values in the order of `keys`; they replace the content of
+// `values`.
 rdzv_status rdzv_store_multi_get(const rdzv_store *store,
                                  const rdzv_bytes *keys,
                                  size_t key_count,
@@ -766,7 +771,8 @@ rdzv_status rdzv_store_multi_get(const rdzv_store *store,
                                  rdzv_list *values,
                                  rdzv_error **error);
 
-// Stores `values[i]` under `keys[i]` for each `i` below `count`; our server does it in one turn.
+// Stores `values[i]` under `keys[i]` for each `i` below `count`. This library's server applies all of them
+// at once.
 rdzv_status rdzv_store_multi_set(const rdzv_store *store,
                                  const rdzv_bytes *keys,
                                  const rdzv_bytes *values,
@@ -774,7 +780,7 @@ rdzv_status rdzv_store_multi_set(const rdzv_store *store,
                                  int64_t timeout_ms,
                                  rdzv_error **error);
 
-// Puts an item at the end of a queue; a queue has its own name space beside the values. Files have no
+// Appends an item to a queue. Queues have a namespace separate from that of the values. Files have no
 // queues.
 rdzv_status rdzv_store_queue_push(const rdzv_store *store,
                                   const uint8_t *key,
@@ -784,9 +790,9 @@ rdzv_status rdzv_store_queue_push(const rdzv_store *store,
                                   int64_t timeout_ms,
                                   rdzv_error **error);
 
-// Takes the item at the front of a queue into `item`, waiting for one.
+// Removes the item at the front of a queue and copies it to `item`; waits if the queue is empty.
 //
-// Errors besides: `RDZV_TIMED_OUT` when there was none in time; with `timeout_ms` 0 `RDZV_QUEUE_EMPTY`.
+// Also returns: `RDZV_TIMED_OUT` (no item arrived in time); with `timeout_ms` 0, `RDZV_QUEUE_EMPTY`.
 rdzv_status rdzv_store_queue_pop(const rdzv_store *store,
                                  const uint8_t *key,
                                  size_t key_len,
@@ -794,7 +800,7 @@ rdzv_status rdzv_store_queue_pop(const rdzv_store *store,
                                  rdzv_buffer *item,
                                  rdzv_error **error);
 
-// Counts the items of a queue; the number goes to `*length`.
+// Writes the number of items of a queue to `*length`.
 rdzv_status rdzv_store_queue_len(const rdzv_store *store,
                                  const uint8_t *key,
                                  size_t key_len,
@@ -802,12 +808,13 @@ rdzv_status rdzv_store_queue_len(const rdzv_store *store,
                                  int64_t *length,
                                  rdzv_error **error);
 
-// Arrives at a barrier and waits until `world_size` participants, at least 1, have. A key serves once:
-// take a new one each time. Whoever gives up stays counted. It meets the `barrier` of the same kind of
-// store in PyTorch: over TCP it is the server's own, which meets `TCPStore.barrier`; beneath a prefix and
-// in a file it is that of `rdzv_store_barrier_by_keys`.
+// Arrives at a barrier and waits until `world_size` participants (at least 1) have arrived. A key can be
+// used once; use a new one each time. A participant that times out or is cancelled remains counted. The
+// barrier is compatible with the `barrier` of the same kind of store in PyTorch: over TCP it is the
+// server's own and compatible with `TCPStore.barrier`; under a prefix and in a file it is that of
+// `rdzv_store_barrier_by_keys`.
 //
-// Errors besides: `RDZV_TIMED_OUT` when not all arrived in time.
+// Also returns: `RDZV_TIMED_OUT` (some participants did not arrive in time).
 rdzv_status rdzv_store_barrier(const rdzv_store *store,
                                const uint8_t *key,
                                size_t key_len,
@@ -815,8 +822,9 @@ rdzv_status rdzv_store_barrier(const rdzv_store *store,
                                int64_t timeout_ms,
                                rdzv_error **error);
 
-// The same made of add, set and wait on `KEY/num_members` and `KEY/last_member`, as PyTorch's PrefixStore,
-// FileStore and elastic barriers do it. The two kinds never meet.
+// Waits at a barrier as `rdzv_store_barrier` does, but implemented with add, set and wait on
+// `KEY/num_members` and `KEY/last_member`, as in PyTorch's PrefixStore, FileStore and elastic barriers.
+// The two kinds of barrier are not compatible with each other.
 rdzv_status rdzv_store_barrier_by_keys(const rdzv_store *store,
                                        const uint8_t *key,
                                        size_t key_len,
@@ -824,40 +832,41 @@ rdzv_status rdzv_store_barrier_by_keys(const rdzv_store *store,
                                        int64_t timeout_ms,
                                        rdzv_error **error);
 
-// Counts this process among the workers that PyTorch's `wait_for_workers` waits for; how many there are
-// now goes to `*count`.
+// Counts this process among the workers for which PyTorch's `wait_for_workers` waits. The number of
+// workers goes to `*count`.
 rdzv_status rdzv_store_check_in(const rdzv_store *store,
                                 int64_t timeout_ms,
                                 int64_t *count,
                                 rdzv_error **error);
 
-// Waits until `world_size` workers, at least 1, have checked in.
+// Waits until `world_size` workers (at least 1) have checked in.
 //
-// Errors besides: `RDZV_TIMED_OUT` when fewer have in time.
+// Also returns: `RDZV_TIMED_OUT` (fewer workers checked in in time).
 rdzv_status rdzv_store_wait_for_workers(const rdzv_store *store,
                                         int64_t world_size,
                                         int64_t timeout_ms,
                                         rdzv_error **error);
 
-// Asks the store for a sign of life.
+// Checks that the store responds.
 rdzv_status rdzv_store_ping(const rdzv_store *store, int64_t timeout_ms, rdzv_error **error);
 
 // -----------------------------------------------------------------------------------------------------------
 // Stores without a server, and prefixes.
 // -----------------------------------------------------------------------------------------------------------
 
-// Opens the file at `path`, making it if it is missing, as a store that the FileStores of PyTorch ranks
-// may share. Whoever uses it is counted in it: when the last one is freed, and `world_size` or more have
-// been by then, the file is removed; with -1 it stays. A process that dies stays counted. `timeout_ms` is
-// for operations that name none, and for the opening; -1: 300,000. `context` may be NULL, which creates a
-// new one. On success the caller owns `*out` and frees it with `rdzv_store_free`.
+// Opens the file at `path`, which is created if missing, as a store that the FileStores of PyTorch ranks
+// may share. The file counts its users: when the last handle is freed after `world_size` or more have been
+// opened, the file is removed; with -1 it is never removed. A process that dies remains counted.
+// `timeout_ms` is the default timeout of operations, and that of opening the file; -1: 300,000. `context`
+// may be NULL, which creates a new one. On success the caller owns `*out` and frees it with
+// `rdzv_store_free`.
 //
-// Others notice what is written within 10 ms. What they do in between is never lost: no increment and no
-// append. There are no queues.
+// Other users see a change within 10 ms. Concurrent changes are never lost, neither additions nor appends.
+// Files have no queues.
 //
-// Errors: `RDZV_IO` (the path cannot be opened or written; `rdzv_error_os_error` tells why),
-// `RDZV_CORRUPT` (a file that is no store, or has a torn record), `RDZV_TIMED_OUT` (somebody keeps the
-// file locked), `RDZV_INVALID_ARGUMENT`, `RDZV_LIMIT_EXCEEDED`.
+// Errors: `RDZV_IO` (the path cannot be opened or written; `rdzv_error_os_error` has the reason),
+// `RDZV_CORRUPT` (the file is not a store, or has a torn record), `RDZV_TIMED_OUT` (another process keeps
+// the file locked), `RDZV_INVALID_ARGUMENT`, `RDZV_LIMIT_EXCEEDED`.
 rdzv_status rdzv_store_open_file(const rdzv_context *context,
                                  const uint8_t *path,
                                  size_t path_len,
@@ -866,21 +875,21 @@ rdzv_status rdzv_store_open_file(const rdzv_context *context,
                                  rdzv_store **out,
                                  rdzv_error **error);
 
-// Makes an empty store in this process, without server or file; `rdzv_store_clone` makes further handles
-// of it. It lives as long as its last handle. `timeout_ms` is for operations that name none; -1: 300,000.
-// `context` may be NULL, which creates a new one. On success the caller owns `*out` and frees it with
-// `rdzv_store_free`.
+// Creates an empty store in this process, without a server or a file; `rdzv_store_clone` creates further
+// handles of it. The store exists as long as its last handle. `timeout_ms` is the default timeout of
+// operations; -1: 300,000. `context` may be NULL, which creates a new one. On success the caller owns
+// `*out` and frees it with `rdzv_store_free`.
 rdzv_status rdzv_store_new_hash(const rdzv_context *context,
                                 int64_t timeout_ms,
                                 rdzv_store **out,
                                 rdzv_error **error);
 
-// A handle whose keys are those beneath `prefix` in `store`: key `k` is `prefix/k` there, also when the
-// prefix is empty. It composes as PyTorch's PrefixStore: a prefix of a prefix stands behind the first; the
-// number of keys is that of the whole store; lists have the keys beneath the prefix only, without it;
-// barriers are those of `rdzv_store_barrier_by_keys`. The two handles share connections and what is
-// pending, so that cancelling the one's calls cancels the other's; either may be freed first. On success
-// the caller owns `*out` and frees it with `rdzv_store_free`.
+// Creates a handle whose keys are those under `prefix` in `store`: key `k` is `prefix/k` there, even if
+// the prefix is empty. Prefixes compose as in PyTorch's PrefixStore: the prefix of a handle that already
+// has one is appended to it. The number of keys is that of the whole store; lists have only the keys under
+// the prefix, without it; barriers are those of `rdzv_store_barrier_by_keys`. The two handles share
+// connections and pending calls, so cancelling the calls of one cancels those of the other; either may be
+// freed first. On success the caller owns `*out` and frees it with `rdzv_store_free`.
 rdzv_status rdzv_store_with_prefix(const rdzv_store *store,
                                    const uint8_t *prefix,
                                    size_t prefix_len,
@@ -1209,43 +1218,43 @@ rdzv_status rdzv_store_batch(const rdzv_store *store,
                              rdzv_error **error);
 
 // -----------------------------------------------------------------------------------------------------------
-// Watches and leases: what a native server goes on telling of.
+// Watches and leases of a native server.
 // -----------------------------------------------------------------------------------------------------------
 
-// `rdzv_change.kind`: nothing has changed in time.
+// `rdzv_change.kind`: no change occurred in time.
 #define RDZV_CHANGE_NONE 0
 
 // `rdzv_change.kind`: the key has a new value.
 #define RDZV_CHANGE_PUT 1
 
-// `rdzv_change.kind`: the key was removed.
+// `rdzv_change.kind`: the key was deleted.
 #define RDZV_CHANGE_DELETE 2
 
-// A lease: keys that are attached to it are removed when it ends, be that with its session, when it is
-// revoked, or when its time is up. Any thread may use it. It keeps its store's session alive; the store's
-// handle may be freed before.
+// Lease: its attached keys are deleted when it ends, with its session, by being revoked, or at its
+// deadline. Any thread may use it. It keeps its store's session alive; the store's handle may be freed
+// first.
 typedef struct rdzv_lease rdzv_lease;
 
-// Tells of changes of a key, or of all keys beneath a prefix, in the order of their revisions, each once.
-// Any thread may use it. It keeps its store's session alive; the store's handle may be freed before.
+// Watch of a key, or of all keys under a prefix. It reports changes in the order of their revisions, each
+// once. Any thread may use it. It keeps its store's session alive; the store's handle may be freed first.
 typedef struct rdzv_watch rdzv_watch;
 
-// A change that a watch tells of.
+// Change that a watch reports.
 typedef struct {
-  // Set it to `sizeof(rdzv_change)` before the call; afterwards it tells how many bytes were filled.
+  // Set to `sizeof(rdzv_change)` before the call. The library sets it to the number of bytes it filled.
   uint32_t struct_size;
   // `RDZV_CHANGE_NONE`, `RDZV_CHANGE_PUT` or `RDZV_CHANGE_DELETE`.
   int32_t kind;
-  // The store's revision that it made.
+  // Store revision of the change.
   uint64_t revision;
 } rdzv_change;
 
-// Watches a key: each change from `from_revision` on is told, with 0 from now on; what is there already is
-// not. To know a key and miss nothing, watch it and then read it. On success the caller owns `*out` and
-// frees it with `rdzv_watch_free`.
+// Watches a key: reports each change from `from_revision` on; 0: from now on. The current value is not
+// reported. To know a key and miss no change, watch it first and then read it. On success the caller owns
+// `*out` and frees it with `rdzv_watch_free`.
 //
-// Errors besides those of `rdzv_store_end_session`: `RDZV_COMPACTED` when the server does not remember
-// that revision any more; `rdzv_error_revision` tells the oldest that it does.
+// Errors: those of `rdzv_store_end_session`; `RDZV_COMPACTED` (the server no longer has that revision;
+// `rdzv_error_revision` has the oldest that it has).
 rdzv_status rdzv_store_watch_key(const rdzv_store *store,
                                  const uint8_t *key,
                                  size_t key_len,
@@ -1254,7 +1263,7 @@ rdzv_status rdzv_store_watch_key(const rdzv_store *store,
                                  rdzv_watch **out,
                                  rdzv_error **error);
 
-// Watches all keys that begin with `prefix`, as `rdzv_store_watch_key`.
+// Watches all keys that begin with `prefix`, as `rdzv_store_watch_key` watches a key.
 rdzv_status rdzv_store_watch_prefix(const rdzv_store *store,
                                     const uint8_t *prefix,
                                     size_t prefix_len,
@@ -1263,22 +1272,22 @@ rdzv_status rdzv_store_watch_prefix(const rdzv_store *store,
                                     rdzv_watch **out,
                                     rdzv_error **error);
 
-// Ends a watch and frees it. No other call on it may be under way: cancel and wait for them first. NULL is
-// ignored.
+// Ends a watch and frees it. No other call on it may be in progress: cancel such calls and wait for them
+// first. NULL is ignored.
 void rdzv_watch_free(rdzv_watch *watch);
 
-// The store's revision when the watch began. 0 for NULL.
+// Returns the store's revision at the start of the watch; 0 for NULL.
 uint64_t rdzv_watch_revision(const rdzv_watch *watch);
 
-// Waits up to `timeout_ms` (0 looks once; -1: the default of the store's handle) for the next change, and
-// fills `*change`, of which `struct_size` must be set; its kind is `RDZV_CHANGE_NONE` when there was none.
-// The key replaces the content of `key`, and the new value that of `value`; both may be NULL. Of several
-// threads that wait, each gets another change.
+// Waits up to `timeout_ms` (0: poll once; -1: the default of the store's handle) for the next change and
+// fills `*change`, whose `struct_size` the caller has set; the kind is `RDZV_CHANGE_NONE` if there was
+// none. The key replaces the content of `key`, and the new value that of `value`; both may be NULL. If
+// several threads wait, each gets a different change.
 //
-// Errors: `RDZV_COMPACTED` (nobody read for so long that it fell behind the server's history: read the keys
-// afresh, and watch anew), `RDZV_LIMIT_EXCEEDED` (nobody asked for so long that 4,096 packets of changes
-// wait here), `RDZV_CANCELLED`, `RDZV_SERVER_GONE` (the session is over). But for a cancel by
-// `rdzv_store_cancel`, what it told last it tells from then on.
+// Errors: `RDZV_COMPACTED` (the watch was not read for so long that it fell behind the server's history:
+// read the keys again and create a new watch), `RDZV_LIMIT_EXCEEDED` (4,096 unread packets of changes are
+// queued in this process), `RDZV_CANCELLED`, `RDZV_SERVER_GONE` (the session has ended). After an error,
+// all later calls return the same one, except for `RDZV_CANCELLED` by `rdzv_store_cancel`.
 rdzv_status rdzv_watch_next(const rdzv_watch *watch,
                             int64_t timeout_ms,
                             rdzv_change *change,
@@ -1286,61 +1295,62 @@ rdzv_status rdzv_watch_next(const rdzv_watch *watch,
                             rdzv_buffer *value,
                             rdzv_error **error);
 
-// Ends the calls that wait in `rdzv_watch_next`, in whatever thread, and all later ones, with
-// `RDZV_CANCELLED`: a thread that is to stop is stopped, whether it waits already or not. NULL is ignored.
+// Cancels current and later calls of `rdzv_watch_next`, on all threads; they return `RDZV_CANCELLED`. A
+// thread that is to stop is thus stopped, even if it is not waiting yet. NULL is ignored.
 void rdzv_watch_cancel(const rdzv_watch *watch);
 
-// Makes a lease that ends `ttl_ms` milliseconds after it was granted or last renewed, and with its session
-// at the latest; with 0 only then. On success the caller owns `*out` and frees it with `rdzv_lease_free`.
+// Creates a lease that ends `ttl_ms` milliseconds after it was granted or last renewed, or with its
+// session if that ends first; with 0, only with its session. On success the caller owns `*out` and frees
+// it with `rdzv_lease_free`.
 rdzv_status rdzv_store_grant_lease(const rdzv_store *store,
                                    int64_t ttl_ms,
                                    int64_t timeout_ms,
                                    rdzv_lease **out,
                                    rdzv_error **error);
 
-// Frees a lease's handle and leaves the lease as it is. No other call on it may be under way. NULL is
+// Frees a lease's handle without ending the lease. No other call on it may be in progress. NULL is
 // ignored.
 void rdzv_lease_free(rdzv_lease *lease);
 
-// The lease's number at the server. 0 for NULL.
+// Returns the lease's number at the server; 0 for NULL.
 uint64_t rdzv_lease_number(const rdzv_lease *lease);
 
-// Lets keys vanish with the lease: attach them, then set them, so that none is left behind when this
-// process dies in between. A key hangs on the last lease that it was attached to, and on none once it was
-// removed.
+// Attaches keys to the lease, so that they are deleted when it ends. Attach keys before setting them, so
+// that none remains if this process dies in between. A key is attached to one lease, the last one;
+// deleting the key detaches it.
 //
-// Errors besides: `RDZV_NOT_FOUND` when the lease is over.
+// Also returns: `RDZV_NOT_FOUND` (the lease has ended).
 rdzv_status rdzv_lease_attach(const rdzv_lease *lease,
                               const rdzv_bytes *keys,
                               size_t key_count,
                               int64_t timeout_ms,
                               rdzv_error **error);
 
-// Gives the lease its whole time again.
+// Renews the lease: it ends `ttl_ms` from now.
 //
-// Errors besides: `RDZV_NOT_FOUND` when the lease is over.
+// Also returns: `RDZV_NOT_FOUND` (the lease has ended).
 rdzv_status rdzv_lease_renew(const rdzv_lease *lease, int64_t timeout_ms, rdzv_error **error);
 
-// Ends the lease, and removes its keys; how many that were goes to `*count`, unless `count` is NULL.
+// Ends the lease and deletes its keys. Their number goes to `*count`, unless `count` is NULL.
 //
-// Errors besides: `RDZV_NOT_FOUND` when the lease is over.
+// Also returns: `RDZV_NOT_FOUND` (the lease has ended).
 rdzv_status rdzv_lease_revoke(const rdzv_lease *lease,
                               int64_t timeout_ms,
                               int64_t *count,
                               rdzv_error **error);
 
-// Waits up to `timeout_ms` (0 looks once; -1: the default of the store's handle) for the lease to end by
-// itself. Why it did goes to `*why`: `RDZV_WHY_DEADLINE`, or 0 when it did not end. What is revoked does not
-// end by itself.
+// Waits up to `timeout_ms` (0: poll once; -1: the default of the store's handle) for the lease to end by
+// itself. `*why` is the reason, `RDZV_WHY_DEADLINE`, or 0 if the lease has not ended. A lease that is
+// revoked does not end by itself.
 //
-// Errors besides: `RDZV_CANCELLED`; `RDZV_SERVER_GONE` when the session is over, and the lease with it.
+// Also returns: `RDZV_CANCELLED`; `RDZV_SERVER_GONE` (the session has ended, and the lease with it).
 rdzv_status rdzv_lease_wait_over(const rdzv_lease *lease,
                                  int64_t timeout_ms,
                                  int32_t *why,
                                  rdzv_error **error);
 
-// Ends the calls that wait in `rdzv_lease_wait_over`, in whatever thread, and all later ones, with
-// `RDZV_CANCELLED`. The lease goes on. NULL is ignored.
+// Cancels current and later calls of `rdzv_lease_wait_over`, on all threads; they return `RDZV_CANCELLED`.
+// The lease is not affected. NULL is ignored.
 void rdzv_lease_cancel(const rdzv_lease *lease);
 
 // -----------------------------------------------------------------------------------------------------------
@@ -2096,33 +2106,34 @@ const uint8_t *rdzv_rendezvous_info_key_prefix(const rdzv_rendezvous_info *info,
 const uint8_t *rdzv_rendezvous_info_leader(const rdzv_rendezvous_info *info, size_t *len);
 
 // -----------------------------------------------------------------------------------------------------------
-// Where the ranks of a job find their store.
+// Address at which the ranks of a job find their store.
 // -----------------------------------------------------------------------------------------------------------
 
-// Where the ranks of a job find their store, and on the rank that published it a port that is kept for a
-// server. One thread at a time.
+// Address at which the ranks of a job find their store and, on the rank that published it, a port that is
+// reserved for a server. One thread at a time.
 typedef struct rdzv_store_info rdzv_store_info;
 
-// An address that is known: a name or a literal one, and a port. Nothing is looked up. On success the
-// caller owns `*out` and frees it with `rdzv_store_info_free`.
+// Creates an info from a known address: a name or a literal address, and a port. The name is not resolved.
+// On success the caller owns `*out` and frees it with `rdzv_store_info_free`.
 rdzv_status rdzv_store_info_new(const uint8_t *master_addr,
                                 size_t master_addr_len,
                                 uint16_t master_port,
                                 rdzv_store_info **out,
                                 rdzv_error **error);
 
-// Rank 0 publishes an address and a port under the keys `MASTER_ADDR` and `MASTER_PORT`; all ranks, rank 0
-// too, wait for them and read them. Each rank calls it, with its `rank`.
+// Publishes or reads the address of the store: rank 0 publishes an address and a port under the keys
+// `MASTER_ADDR` and `MASTER_PORT`; all ranks, including rank 0, wait for the keys and read them. Each rank
+// calls this with its `rank`.
 //
-// `local_addr` is published as it is given, and never looked up; with length 0 it is the host's own name.
-// `server_port` is where a server runs already. With 0 there is none: rank 0 takes a free port and keeps
-// it with a listening socket, in whose queue early clients wait. `rdzv_store_info_serve` starts a server
-// on it, or `rdzv_store_info_take_socket` hands it out, for a server elsewhere; freeing the info gives the
-// port back. `timeout_ms` is for each of the four operations on the store. On success the caller owns
-// `*out` and frees it with `rdzv_store_info_free`.
+// `local_addr` is published unchanged and is not resolved; with length 0 the host's own name is used.
+// `server_port` is the port of a server that is already running. If it is 0, rank 0 takes a free port and
+// reserves it with a listening socket, in whose backlog early clients wait. `rdzv_store_info_serve` starts
+// a server on that port; `rdzv_store_info_take_socket` returns the socket for a server elsewhere; freeing
+// the info releases the port. `timeout_ms` applies to each of the four operations on the store. On success
+// the caller owns `*out` and frees it with `rdzv_store_info_free`.
 //
-// Errors: those of `rdzv_store_set` and `rdzv_store_get`; `RDZV_EXHAUSTED` (there is no port), `RDZV_IO`
-// (the host does not know its own name), `RDZV_RENDEZVOUS_STATE` (what was published is no address).
+// Errors: those of `rdzv_store_set` and `rdzv_store_get`; `RDZV_EXHAUSTED` (no free port), `RDZV_IO` (the
+// host's own name is not known), `RDZV_RENDEZVOUS_STATE` (the published value is not an address).
 rdzv_status rdzv_store_info_build(const rdzv_store *store,
                                   int64_t rank,
                                   const uint8_t *local_addr,
@@ -2132,30 +2143,31 @@ rdzv_status rdzv_store_info_build(const rdzv_store *store,
                                   rdzv_store_info **out,
                                   rdzv_error **error);
 
-// Frees it; a port that is still kept is given back. NULL is ignored.
+// Frees an info and releases the port if one is still reserved. NULL is ignored.
 void rdzv_store_info_free(rdzv_store_info *info);
 
-// The address, its length in `*len` unless `len` is NULL. The string is not NUL-terminated and is valid as
-// long as the info. NULL for NULL.
+// Returns the address and writes its length to `*len` unless `len` is NULL. The string is not
+// NUL-terminated and is valid as long as the info. Returns NULL for NULL.
 const uint8_t *rdzv_store_info_master_addr(const rdzv_store_info *info, size_t *len);
 
-// The port; 0 for NULL.
+// Returns the port; 0 for NULL.
 uint16_t rdzv_store_info_master_port(const rdzv_store_info *info);
 
-// Whether a port is kept here for a server, 1 or 0; 0 for NULL.
+// Returns 1 if the info has a port reserved for a server, else 0; 0 for NULL.
 int32_t rdzv_store_info_has_socket(const rdzv_store_info *info);
 
-// Hands out the listening socket that keeps the port, once: `*fd` is yours to close. It is bound to all
-// interfaces, and closed on `exec` until you say otherwise.
+// Returns the listening socket that reserves the port, once; the caller owns `*fd` and closes it. The
+// socket is bound to all interfaces and has the close-on-exec flag.
 //
-// Errors: `RDZV_INVALID_ARGUMENT` when none is kept here.
+// Errors: `RDZV_INVALID_ARGUMENT` if the info has no reserved port.
 rdzv_status rdzv_store_info_take_socket(rdzv_store_info *info, int32_t *fd, rdzv_error **error);
 
-// Starts a store server on the port that is kept here, once. `context` may be NULL, which creates a new
-// one, `options` NULL for the defaults; their address does not count. On success the caller owns `*out`
-// and frees it with `rdzv_server_free`, and lives on without the info. On failure the port is given back.
+// Starts a store server on the reserved port, once. `context` may be NULL, which creates a new one;
+// `options` may be NULL for the defaults, and their address is ignored. On success the caller owns `*out`,
+// which does not depend on the info, and frees it with `rdzv_server_free`. On failure the port is
+// released.
 //
-// Errors: `RDZV_INVALID_ARGUMENT` when no port is kept here; else those of `rdzv_server_start`.
+// Errors: `RDZV_INVALID_ARGUMENT` if the info has no reserved port; else those of `rdzv_server_start`.
 rdzv_status rdzv_store_info_serve(rdzv_store_info *info,
                                   const rdzv_context *context,
                                   const rdzv_server_options *options,
@@ -2562,34 +2574,33 @@ rdzv_status rdzv_rendezvous_url_next(rdzv_rendezvous_url *rendezvous,
 void rdzv_rendezvous_url_cancel(const rdzv_rendezvous_url *rendezvous);
 
 // -----------------------------------------------------------------------------------------------------------
-// How ranks exchange data and meet over a store.
+// Data exchange and barriers of ranks over a store.
 // -----------------------------------------------------------------------------------------------------------
 
-// Writes the name of a rank, NUL-terminated, to `name`, which has room for `name_size` bytes (1024) and is
-// empty. Called within the call that it was given to, on its thread; it must not throw.
+// Function that writes the name of a rank, NUL-terminated, to `name`, an empty buffer of `name_size` bytes
+// (1024). It is called during the call to which it was passed, on the same thread; it must not throw.
 typedef void (*rdzv_rank_name)(void *user_data, int64_t rank, char *name, size_t name_size);
 
-// How long an operation of this handle may take that names no timeout, in milliseconds, rounded up; 0 for
-// NULL.
+// Returns the default timeout of operations of this handle, in milliseconds, rounded up; 0 for NULL.
 int64_t rdzv_store_timeout_ms(const rdzv_store *store);
 
-// Sets how long an operation of this handle may take that names no timeout, in milliseconds, above 0, for
-// later calls in all threads. What held before goes to `*before`, unless `before` is NULL: set it again at
-// the end of a scope. Two threads whose scopes overlap should use two handles.
+// Sets the default timeout of operations of this handle, in milliseconds, above 0, for later calls on all
+// threads. The previous value goes to `*before`, unless `before` is NULL, so that a scope can restore it.
+// Two threads whose scopes overlap should use two handles.
 rdzv_status rdzv_store_set_timeout_ms(const rdzv_store *store,
                                       int64_t timeout_ms,
                                       int64_t *before,
                                       rdzv_error **error);
 
-// Waits for the data of all ranks, which is under `PREFIX0`, `PREFIX1` and so on, below `world_size`; it
-// replaces the content of `values`, in the order of ranks. Every rank calls it, with its `rank`. Rank 0
-// returns last, since it often hosts the store that the others read: `timeout_ms` counts for the data, and
-// again for the others' leaving. `rdzv_store_cancel` ends it. A prefix serves once. The keys are those of
-// PyTorch's elastic agent.
+// Waits for the data of all ranks, under the keys `PREFIX0` to `PREFIXn` with n = `world_size` - 1; they
+// replace the content of `values`, in the order of ranks. Every rank calls this with its `rank`. Rank 0
+// returns last, since it often hosts the store from which the others read: `timeout_ms` applies to the
+// data, and again to the wait until the others have read it. `rdzv_store_cancel` cancels the call. A
+// prefix can be used once. The keys are those of PyTorch's elastic agent.
 //
-// Errors: those of `rdzv_store_multi_get`; `RDZV_TIMED_OUT` when not all gave their data: `rdzv_error_rank`
-// tells up to 16 that did not. To rank 0 it also tells that not all read the data, and how many did not.
-// `RDZV_INVALID_ARGUMENT` for a rank outside the world.
+// Errors: those of `rdzv_store_multi_get`; `RDZV_TIMED_OUT` if some ranks did not provide their data
+// (`rdzv_error_rank` has up to 16 of them) or, on rank 0, if some did not read the data (the message has
+// their number). `RDZV_INVALID_ARGUMENT` for a rank that is not below `world_size`.
 rdzv_status rdzv_store_get_all(const rdzv_store *store,
                                int64_t rank,
                                const uint8_t *prefix,
@@ -2599,8 +2610,8 @@ rdzv_status rdzv_store_get_all(const rdzv_store *store,
                                rdzv_list *values,
                                rdzv_error **error);
 
-// Gives `data` to all ranks under `PREFIX` and its rank, and gathers that of all as `rdzv_store_get_all`
-// does. No separator is put between prefix and rank.
+// Publishes `data` to all ranks under `PREFIX` followed by the rank, and gathers that of all ranks as
+// `rdzv_store_get_all` does. There is no separator between prefix and rank.
 rdzv_status rdzv_store_synchronize(const rdzv_store *store,
                                    const uint8_t *data,
                                    size_t data_len,
@@ -2612,16 +2623,17 @@ rdzv_status rdzv_store_synchronize(const rdzv_store *store,
                                    rdzv_list *values,
                                    rdzv_error **error);
 
-// Arrives at a barrier and waits until `world_size` ranks have, for `timeout_ms`. When not all come, the
-// missing are looked for: the error names up to 16 (`rdzv_error_rank`, `rdzv_error_node`), or its message
-// points to rank 0, who can name them. Each rank that waited in vain leaves a trace for that; who leaves
-// none within `trace_timeout_ms` (-1: 10,000) counts as missing, and sooner when that is certain. `rank` is
-// this one's; -1 to trace nobody. `rank_name` gives names to ranks, such as those of their hosts; NULL:
-// their numbers. `rdzv_store_cancel` ends it. A prefix serves once. It meets the `barrier` of PyTorch's
-// elastic agent.
+// Arrives at a barrier and waits until `world_size` ranks have arrived, up to `timeout_ms`. If some do not
+// arrive, the ranks look for the missing ones: the error names up to 16 (`rdzv_error_rank`,
+// `rdzv_error_node`), or its message refers to rank 0, which can name them. For that, each rank that timed
+// out leaves a trace in the store. A rank that leaves none within `trace_timeout_ms` (-1: 10,000) counts
+// as missing, or sooner if that is certain. `rank` is the caller's rank; -1: no traces. `rank_name`
+// returns names for ranks, for example those of their hosts; NULL: ranks have numbers only.
+// `rdzv_store_cancel` cancels the call. A prefix can be used once. The barrier is compatible with the
+// `barrier` of PyTorch's elastic agent.
 //
-// Errors: `RDZV_TIMED_OUT` when not all came; `RDZV_INVALID_ARGUMENT` for a rank outside the world, or
-// names without a rank; else those of the store.
+// Errors: `RDZV_TIMED_OUT` (some ranks did not arrive); `RDZV_INVALID_ARGUMENT` for a rank that is not
+// below `world_size`, or names without a rank; else those of the store.
 rdzv_status rdzv_store_elastic_barrier(const rdzv_store *store,
                                        const uint8_t *prefix,
                                        size_t prefix_len,
@@ -2954,120 +2966,122 @@ rdzv_status rdzv_loop_store_batch(rdzv_loop *event_loop,
 rdzv_status rdzv_loop_answer(rdzv_loop *event_loop, size_t index, rdzv_answer *out, rdzv_error **error);
 
 // -----------------------------------------------------------------------------------------------------------
-// Workers that are functions of the program's own.
+// Workers that are functions of the program.
 // -----------------------------------------------------------------------------------------------------------
 
-// What a worker function is told, and where it leaves what it returns. Valid during the call only.
+// Arguments and return value of a worker function. Valid during the call only.
 typedef struct rdzv_worker_call rdzv_worker_call;
 
-// A function that can be a worker; it gives the exit code. `rdzv_agent_options_set_function` tells in what
-// surroundings it runs.
+// Worker function; returns the exit code. `rdzv_agent_options_set_function` describes the environment in
+// which it runs.
 typedef int32_t (*rdzv_worker_fn)(void *user_data, rdzv_worker_call *call);
 
-// The argument at `index` (from 0), its length in `*len` unless `len` is NULL; NULL beyond the last. Not
-// NUL-terminated.
+// Returns the argument at `index` (from 0) and writes its length to `*len` unless `len` is NULL. The
+// string is not NUL-terminated and is valid during the worker call. Returns NULL past the end.
 const uint8_t *rdzv_worker_call_argument(const rdzv_worker_call *call, size_t index, size_t *len);
 
-// What the function returns beside its exit code, 268,435,456 bytes (256 MiB) at most; it is copied, and the
-// last one counts. The agent has it when all workers have ended well. It arrives whole or not at all: if it
-// is longer, or the system has no room for it, the worker fails with exit code 102, and the message of its
-// `rdzv_worker_failure` tells why. A worker that dies before it has ended returns nothing.
+// Sets the return value of the function, in addition to its exit code: at most 268,435,456 bytes (256
+// MiB). The data is copied, and the last call counts. The agent has the value when all workers have
+// succeeded. The value is transferred completely or not at all: if it is too long, or the system has no
+// memory for it, the worker fails with exit code 102, and the message of its `rdzv_worker_failure` has the
+// reason. A worker that dies before it has ended returns nothing.
 void rdzv_worker_call_return(rdzv_worker_call *call, const uint8_t *data, size_t data_len);
 
 // -----------------------------------------------------------------------------------------------------------
-// The workers of an agent at one moment.
+// Snapshots of the workers of an agent.
 // -----------------------------------------------------------------------------------------------------------
 
-// The agent has lost sight of its workers.
+// The agent does not know the state of its workers.
 #define RDZV_WORKERS_UNKNOWN 0
 
-// They are not started.
+// The workers have not been started.
 #define RDZV_WORKERS_INIT 1
 
-// They run.
+// All workers run.
 #define RDZV_WORKERS_HEALTHY 2
 
-// They run, and at least one does not get on.
+// All workers run, and at least one makes no progress.
 #define RDZV_WORKERS_UNHEALTHY 3
 
-// The agent stopped them.
+// The agent stopped the workers.
 #define RDZV_WORKERS_STOPPED 4
 
-// All ended well.
+// All workers succeeded.
 #define RDZV_WORKERS_SUCCEEDED 5
 
-// At least one did not.
+// At least one worker failed.
 #define RDZV_WORKERS_FAILED 6
 
-// The workers of an agent at one moment: what is read never changes. Any thread may read it.
+// Snapshot of the workers of an agent. It is immutable; any thread may read it.
 typedef struct rdzv_worker_group rdzv_worker_group;
 
-// What the workers of a group have in common.
+// Properties that the workers of a group have in common.
 typedef struct {
-  // Set it to `sizeof(rdzv_worker_group_info)` before the call; afterwards it tells how many bytes were
-  // filled.
+  // Set to `sizeof(rdzv_worker_group_info)` before the call. The library sets it to the number of bytes
+  // it filled.
   uint32_t struct_size;
-  // One of `RDZV_WORKERS_UNKNOWN` and so on.
+  // One of the `RDZV_WORKERS_` constants.
   int32_t state;
-  // The agent's rank among the agents; -1 while there is no round.
+  // Rank of the agent among the agents; -1 while there is no round.
   int64_t group_rank;
-  // How many agents there are.
+  // Number of agents.
   int64_t group_world_size;
-  // The round's number; -1 without one.
+  // Number of the round; -1 if there is none.
   int64_t round;
-  // How often the group was started before this time, for whatever reason.
+  // Number of earlier starts of the group, for any reason.
   uint64_t attempt;
-  // How often it was started anew because its own workers failed.
+  // Number of restarts because the group's own workers failed.
   uint32_t restart_count;
-  // How many workers there are; 0 until their ranks are known.
+  // Number of workers; 0 until their ranks are known.
   uint32_t worker_count;
 } rdzv_worker_group_info;
 
-// One worker.
+// State of one worker.
 typedef struct {
-  // Set it to `sizeof(rdzv_worker)` before the call; afterwards it tells how many bytes were filled.
+  // Set to `sizeof(rdzv_worker)` before the call. The library sets it to the number of bytes it filled.
   uint32_t struct_size;
-  // Its number on this agent.
+  // Rank among the workers of this agent.
   uint32_t local_rank;
-  // Its number in the job.
+  // Rank among the workers of the job.
   uint64_t global_rank;
-  // Its number among the workers of its role.
+  // Rank among the workers of its role.
   uint64_t role_rank;
-  // The workers of the job.
+  // Number of workers of the job.
   uint64_t world_size;
-  // The workers of its role.
+  // Number of workers of its role.
   uint64_t role_world_size;
-  // Its process; 0 until it is started.
+  // Process id; 0 until the worker is started.
   uint32_t pid;
-  // Whether it has ended, 1 or 0.
+  // 1 if the worker has exited, else 0.
   int32_t has_exited;
-  // Its exit code, if it has; minus the number of the signal that ended it.
+  // Exit code, if the worker has exited; minus the signal number if a signal ended it.
   int32_t exit_code;
-  // Not used; 0.
+  // Reserved; 0.
   uint32_t reserved;
 } rdzv_worker;
 
-// Frees a group. NULL is ignored.
+// Frees a snapshot. NULL is ignored.
 void rdzv_worker_group_free(rdzv_worker_group *group);
 
-// Fills `*info`, of which `struct_size` must be set.
+// Fills `*info`, whose `struct_size` the caller has set.
 rdzv_status rdzv_worker_group_get_info(const rdzv_worker_group *group,
                                        rdzv_worker_group_info *info,
                                        rdzv_error **error);
 
-// Fills `*worker`, of which `struct_size` must be set, with the worker of that local rank.
+// Fills `*worker`, whose `struct_size` the caller has set, with the worker of this local rank.
 //
-// Errors: `RDZV_INVALID_ARGUMENT` when there is none.
+// Errors: `RDZV_INVALID_ARGUMENT` if there is none.
 rdzv_status rdzv_worker_group_worker(const rdzv_worker_group *group,
                                      uint32_t local_rank,
                                      rdzv_worker *worker,
                                      rdzv_error **error);
 
-// What the workers do, its length in `*len` unless `len` is NULL. The string is not NUL-terminated and is
-// valid as long as the group. NULL for NULL.
+// Returns the role of the workers and writes its length to `*len` unless `len` is NULL. The string is not
+// NUL-terminated and is valid as long as the group. Returns NULL for NULL.
 const uint8_t *rdzv_worker_group_role(const rdzv_worker_group *group, size_t *len);
 
-// The name of a state, such as `HEALTHY`; `UNKNOWN` for any other number. Never NULL; static.
+// Returns the name of a state, for example `HEALTHY`; `UNKNOWN` for any other number. Never NULL; the
+// string is static.
 const char *rdzv_worker_state_name(int32_t state);
 
 // -----------------------------------------------------------------------------------------------------------
@@ -3777,15 +3791,15 @@ rdzv_status rdzv_agent_new_custom(const rdzv_context *context,
                                   rdzv_error **error);
 
 // -----------------------------------------------------------------------------------------------------------
-// What a worker leaves for its agent when it fails.
+// Error file that a failed worker leaves for its agent.
 // -----------------------------------------------------------------------------------------------------------
 
-// Writes what went wrong into the file that the variable `TORCHELASTIC_ERROR_FILE` names, in PyTorch's
-// format: agents of this library and of PyTorch's tell it in their report. `callstack` may be empty. 1 goes
-// to `*recorded`, which may be NULL; 0 where no agent has set the variable. What was there is replaced. No
-// other thread may change the environment meanwhile.
+// Writes an error to the file named by the variable `TORCHELASTIC_ERROR_FILE`, in PyTorch's format. Agents
+// of this library and of PyTorch include it in their report. `callstack` may be empty. The previous
+// content is replaced. `*recorded`, which may be NULL, is 1 if the error was written, or 0 if no agent has
+// set the variable. No other thread may change the environment during the call.
 //
-// Errors: `RDZV_IO` when the file cannot be written.
+// Errors: `RDZV_IO` if the file cannot be written.
 rdzv_status rdzv_record_error(const uint8_t *message,
                               size_t message_len,
                               const uint8_t *callstack,

@@ -94,7 +94,7 @@ struct worker_group {
     info.struct_size = sizeof info;
     if (auto failure = detail::failure_of(rdzv_worker_group_get_info, group, &info)) return std::move(*failure);
     worker_group copy;
-    copy.role = detail::lent(rdzv_worker_group_role, group);
+    copy.role = detail::borrowed(rdzv_worker_group_role, group);
     copy.state = static_cast<worker_state>(info.state);
     if (info.group_rank >= 0) copy.group_rank = info.group_rank;
     copy.group_world_size = info.group_world_size;
@@ -209,7 +209,7 @@ class agent_result {
     return verdict() == rdzv::verdict::succeeded || verdict() == rdzv::verdict::not_needed;
   }
   /// Why, in words.
-  std::string reason() const { return detail::lent(rdzv_agent_result_reason, c_handle()); }
+  std::string reason() const { return detail::borrowed(rdzv_agent_result_reason, c_handle()); }
   /// What each worker of this agent returned, with its global rank; empty unless they were functions and ended well.
   std::vector<std::pair<std::uint64_t, std::string>> returned() const {
     std::vector<std::pair<std::uint64_t, std::string>> all;
@@ -249,9 +249,9 @@ class agent_result {
     return all;
   }
   /// The report of the failures, as a user is to read it; empty when there were none.
-  std::string report() const { return detail::lent(rdzv_agent_result_report, c_handle()); }
+  std::string report() const { return detail::borrowed(rdzv_agent_result_report, c_handle()); }
   /// The same as JSON; "null" when there were none.
-  std::string report_json() const { return detail::lent(rdzv_agent_result_report_json, c_handle()); }
+  std::string report_json() const { return detail::borrowed(rdzv_agent_result_report_json, c_handle()); }
 
   const rdzv_agent_result* c_handle() const noexcept { return handle_.get(); }
   /// Takes over a handle of the C ABI.

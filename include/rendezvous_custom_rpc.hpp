@@ -237,14 +237,14 @@ inline result<rpc_own_options> own_options_of(const rdzv_rpc_options* options) {
 
 /// The request with handles of the backend's own.
 inline result<rpc_init_request> kept_request(const rdzv_rpc_init_request& asked, const rdzv_rpc_options* options,
-                                             const rdzv_rpc_handlers* lent) {
+                                             const rdzv_rpc_handlers* borrowed) {
   auto own = own_options_of(options);
   if (!own) return std::move(own).error();
   rdzv_store* shared = nullptr;
   if (auto failure = failure_of(rdzv_store_clone, asked.store, &shared)) return std::move(*failure);
   store owned = store::adopt(shared);
   rdzv_rpc_handlers* handlers = nullptr;
-  if (auto failure = failure_of(rdzv_rpc_handlers_clone, lent, &handlers)) return std::move(*failure);
+  if (auto failure = failure_of(rdzv_rpc_handlers_clone, borrowed, &handlers)) return std::move(*failure);
   const auto size = asked.world_size < 0 ? std::nullopt : std::optional<std::int32_t>(asked.world_size);
   return rpc_init_request{std::string(text(asked.name, asked.name_len)), static_cast<std::uint16_t>(asked.id), size,
                           std::move(owned), rpc_handlers::adopt(handlers), std::move(*own)};
@@ -322,10 +322,10 @@ inline result<void> dispatch(const rpc_handlers& handlers, const rpc_incoming& a
                              std::function<void(result<std::string_view>)> done) {
   const bool is_wanted = static_cast<bool>(done);
   auto owned = is_wanted ? std::make_unique<detail::done_function>(std::move(done)) : nullptr;
-  const rdzv_rpc_handlers* lent = handlers.c_handle();
+  const rdzv_rpc_handlers* borrowed = handlers.c_handle();
   const std::int64_t left = asked.time_left ? std::int64_t{asked.time_left->count()} : -1;
   detail::pass();
-  auto outcome = detail::call(rdzv_rpc_handlers_dispatch, lent, detail::bytes(asked.caller), asked.caller.size(),
+  auto outcome = detail::call(rdzv_rpc_handlers_dispatch, borrowed, detail::bytes(asked.caller), asked.caller.size(),
                               asked.caller_id, detail::bytes(asked.handler), asked.handler.size(),
                               detail::bytes(asked.bytes), asked.bytes.size(), left, std::int32_t{is_wanted ? 1 : 0},
                               is_wanted ? &detail::call_done : nullptr, static_cast<void*>(owned.get()));
@@ -336,11 +336,11 @@ inline result<void> dispatch(const rpc_handlers& handlers, const rpc_incoming& a
 /// The same for a call from this process: the handler gets `responder`, so the answer is not copied and the handler sees
 /// whether the caller still waits. Empty for one-way calls. `responder` is consumed only on success.
 inline result<void> dispatch(const rpc_handlers& handlers, const rpc_incoming& asked, rpc_responder& responder) {
-  const rdzv_rpc_handlers* lent = handlers.c_handle();
+  const rdzv_rpc_handlers* borrowed = handlers.c_handle();
   const std::int64_t left = asked.time_left ? std::int64_t{asked.time_left->count()} : -1;
   rdzv_rpc_responder* const given = responder.release();
   detail::pass();
-  auto outcome = detail::call(rdzv_rpc_handlers_dispatch_to, lent, detail::bytes(asked.caller), asked.caller.size(),
+  auto outcome = detail::call(rdzv_rpc_handlers_dispatch_to, borrowed, detail::bytes(asked.caller), asked.caller.size(),
                               asked.caller_id, detail::bytes(asked.handler), asked.handler.size(),
                               detail::bytes(asked.bytes), asked.bytes.size(), left, given);
   if (!outcome) responder = rpc_responder(given);

@@ -105,7 +105,7 @@ inline std::string_view text(const std::uint8_t* data, std::size_t size) {
 
 /// The text that `read` lends.
 template <class Handle>
-std::string lent(const std::uint8_t* (*read)(const Handle*, std::size_t*), const Handle* from) {
+std::string borrowed(const std::uint8_t* (*read)(const Handle*, std::size_t*), const Handle* from) {
   std::size_t size = 0;
   const std::uint8_t* data = read(from, &size);
   return std::string(text(data, size));

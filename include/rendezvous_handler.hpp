@@ -121,9 +121,9 @@ class rendezvous_parameters {
     }
   }
 
-  std::string backend() const { return detail::lent(rdzv_rendezvous_parameters_backend, c_handle()); }
-  std::string endpoint() const { return detail::lent(rdzv_rendezvous_parameters_endpoint, c_handle()); }
-  std::string run_id() const { return detail::lent(rdzv_rendezvous_parameters_run_id, c_handle()); }
+  std::string backend() const { return detail::borrowed(rdzv_rendezvous_parameters_backend, c_handle()); }
+  std::string endpoint() const { return detail::borrowed(rdzv_rendezvous_parameters_endpoint, c_handle()); }
+  std::string run_id() const { return detail::borrowed(rdzv_rendezvous_parameters_run_id, c_handle()); }
   /// Nothing when it was not set.
   std::optional<std::string> local_addr() const {
     std::size_t size = 0;
@@ -232,17 +232,17 @@ class rendezvous_info {
   /// Negative when unknown.
   std::int64_t world_size() const noexcept { return rdzv_rendezvous_info_world_size(c_handle()); }
   /// Where the ranks of the job find their store; empty by URL.
-  std::string master_addr() const { return detail::lent(rdzv_rendezvous_info_master_addr, c_handle()); }
+  std::string master_addr() const { return detail::borrowed(rdzv_rendezvous_info_master_addr, c_handle()); }
   std::uint16_t master_port() const noexcept { return rdzv_rendezvous_info_master_port(c_handle()); }
   /// The round, of backends that have rounds; where their server knows the workers, also where this node's stand in it,
   /// and node 0's address.
   std::optional<std::int64_t> round() const { return known(rdzv_rendezvous_info_round(c_handle())); }
   std::optional<std::int64_t> rank_first() const { return known(rdzv_rendezvous_info_rank_first(c_handle())); }
   std::optional<std::int64_t> worker_count() const { return known(rdzv_rendezvous_info_worker_count(c_handle())); }
-  std::string leader() const { return detail::lent(rdzv_rendezvous_info_leader, c_handle()); }
+  std::string leader() const { return detail::borrowed(rdzv_rendezvous_info_leader, c_handle()); }
   /// What the keys of the round begin with at its server, with a slash at the end; empty where the backend does not
   /// know it.
-  std::string key_prefix() const { return detail::lent(rdzv_rendezvous_info_key_prefix, c_handle()); }
+  std::string key_prefix() const { return detail::borrowed(rdzv_rendezvous_info_key_prefix, c_handle()); }
   /// Whether this process hosts the store.
   bool hosts_store() const noexcept { return rdzv_rendezvous_info_hosts_store(c_handle()) != 0; }
 
@@ -326,8 +326,8 @@ class rendezvous_handler {
     return rendezvous_handler(made);
   }
 
-  std::string backend() const { return detail::lent(rdzv_rendezvous_handler_backend, c_handle()); }
-  std::string run_id() const { return detail::lent(rdzv_rendezvous_handler_run_id, c_handle()); }
+  std::string backend() const { return detail::borrowed(rdzv_rendezvous_handler_backend, c_handle()); }
+  std::string run_id() const { return detail::borrowed(rdzv_rendezvous_handler_run_id, c_handle()); }
   /// Whether the ranks that this node starts shall use the store that the nodes met over.
   bool use_agent_store() const noexcept { return rdzv_rendezvous_handler_use_agent_store(c_handle()) != 0; }
 

@@ -53,7 +53,7 @@ inline error error_of(const rpc_called& call, status code, std::string_view why)
 /// The answer of a call, about which `of_call` tells.
 template <class T, class OfCall>
 result<answered<T>> unpacked(std::string_view bytes, const OfCall& of_call) {
-  static_assert(!std::is_same_v<T, rpc_payload>, "these bytes are lent: take rdzv::rpc_bytes here");
+  static_assert(!std::is_same_v<T, rpc_payload>, "these bytes are borrowed: take rdzv::rpc_bytes here");
   static_assert(!is_view<T>::value, "a std::string_view cannot outlive the answer: take a std::string");
   if constexpr (std::is_same_v<T, rpc_bytes>) {
     static_cast<void>(of_call);
@@ -137,28 +137,28 @@ class outgoing_call {
     call_.handler = bytes(handler);
     call_.handler_len = handler.size();
     call_.timeout_ms = count(timeout);
-    if (payload_.size() < lent_size_min) {
+    if (payload_.size() < borrowed_size_min) {
       call_.payload = bytes(payload_);
       call_.payload_len = payload_.size();
     } else {
-      lent_ = std::make_unique<std::string>(std::move(payload_));
-      call_.payload = bytes(*lent_);
-      call_.payload_len = lent_->size();
+      borrowed_ = std::make_unique<std::string>(std::move(payload_));
+      call_.payload = bytes(*borrowed_);
+      call_.payload_len = borrowed_->size();
       call_.release = delete_string;
-      call_.user_data = lent_.get();
+      call_.user_data = borrowed_.get();
     }
   }
   outgoing_call(const outgoing_call&) = delete;
   outgoing_call& operator=(const outgoing_call&) = delete;
-  /// For the function that makes the call, which gives back what it is lent. Once.
+  /// Passes the payload to the function that makes the call, which releases it. Call this once.
   const rdzv_rpc_call_spec* give() noexcept {
-    static_cast<void>(lent_.release());
+    static_cast<void>(borrowed_.release());
     return &call_;
   }
 
  private:
   std::string payload_;
-  std::unique_ptr<std::string> lent_;
+  std::unique_ptr<std::string> borrowed_;
   rdzv_rpc_call_spec call_{};
 };
 
@@ -542,10 +542,10 @@ class rpc {
     return detail::call(rdzv_rpc_notify, c_handle(), call.give());
   }
 
-  std::string name() const { return detail::lent(rdzv_rpc_name, c_handle()); }
+  std::string name() const { return detail::borrowed(rdzv_rpc_name, c_handle()); }
   std::uint16_t id() const { return static_cast<std::uint16_t>(rdzv_rpc_id(handle_.get())); }
   /// Where it takes calls.
-  std::string address() const { return detail::lent(rdzv_rpc_address, c_handle()); }
+  std::string address() const { return detail::borrowed(rdzv_rpc_address, c_handle()); }
   /// All workers of the group.
   result<std::vector<rpc_worker_info>> workers() const {
     rdzv_rpc_workers* made = nullptr;

@@ -41,9 +41,9 @@ class rpc_payload {
 class rpc_request {
  public:
   explicit rpc_request(const rdzv_rpc_request* request) noexcept : request_(request) {}
-  std::string caller() const { return detail::lent(rdzv_rpc_request_caller, request_); }
+  std::string caller() const { return detail::borrowed(rdzv_rpc_request_caller, request_); }
   std::uint16_t caller_id() const noexcept { return rdzv_rpc_request_caller_id(request_); }
-  std::string handler() const { return detail::lent(rdzv_rpc_request_handler, request_); }
+  std::string handler() const { return detail::borrowed(rdzv_rpc_request_handler, request_); }
   std::string_view bytes() const {
     std::size_t size = 0;
     const std::uint8_t* data = rdzv_rpc_request_payload(request_, &size);
@@ -70,8 +70,8 @@ class rpc_request {
 
 namespace detail {
 
-/// From this size on, bytes are lent to the library rather than copied.
-inline constexpr std::size_t lent_size_min = std::size_t{64} << 10;
+/// From this size on, the library borrows bytes instead of copying them.
+inline constexpr std::size_t borrowed_size_min = std::size_t{64} << 10;
 
 inline void delete_string(void* owned) { delete static_cast<std::string*>(owned); }
 
@@ -110,7 +110,7 @@ class rpc_responder {
   /// Long answers are not copied.
   void answer(std::string bytes) && {
     const detail::passing guard;
-    if (bytes.size() < detail::lent_size_min) {
+    if (bytes.size() < detail::borrowed_size_min) {
       rdzv_rpc_responder_answer(responder_.release(), detail::bytes(bytes), bytes.size(), nullptr, nullptr, nullptr);
       return;
     }
@@ -123,9 +123,9 @@ class rpc_responder {
   void answer_payload(rpc_payload bytes) && {
     const detail::passing guard;
     auto* owned = std::make_unique<rpc_payload>(std::move(bytes)).release();
-    const std::string_view lent = owned->bytes();
+    const std::string_view borrowed = owned->bytes();
     detail::pass();
-    rdzv_rpc_responder_answer(responder_.release(), detail::bytes(lent), lent.size(), detail::delete_payload, owned,
+    rdzv_rpc_responder_answer(responder_.release(), detail::bytes(borrowed), borrowed.size(), detail::delete_payload, owned,
                               nullptr);
   }
   /// Answers a value, and its type.

@@ -123,7 +123,7 @@ class store_info {
   }
 
   std::string master_addr() const {
-    return detail::lent(rdzv_store_info_master_addr, static_cast<const rdzv_store_info*>(handle_.get()));
+    return detail::borrowed(rdzv_store_info_master_addr, static_cast<const rdzv_store_info*>(handle_.get()));
   }
   std::uint16_t master_port() const noexcept { return rdzv_store_info_master_port(handle_.get()); }
   /// Whether a port is kept here.

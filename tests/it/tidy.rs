@@ -3,6 +3,7 @@
 mod boundary;
 mod cycles;
 mod layers;
+mod vocabulary;
 mod words;
 
 use sha2::{Digest, Sha256};

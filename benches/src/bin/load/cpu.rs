@@ -79,7 +79,7 @@ mod tests {
     use std::sync::mpsc;
 
     #[test]
-    fn the_time_of_a_new_thread_is_told_apart() {
+    fn the_time_of_a_new_thread_is_attributed_to_it() {
         let (report, reports) = mpsc::channel();
         let (release, released) = mpsc::channel::<()>();
         let before = CpuMeter::tasks_of_this_process();

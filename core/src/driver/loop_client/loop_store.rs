@@ -105,7 +105,7 @@ impl LoopStore {
         let machine =
             MultiClientOptions { connect_timeout, rounds, dial: options.dial, limits: options.limits };
         let mut client = MultiClient::new(machine, seed);
-        // Calls of different stores have different numbers, because a loop's events are told apart by them alone.
+        // Calls of different stores have different numbers, because only its number identifies a call in the loop's events.
         client.number_calls_from((u64::from(id.as_u32()) << CALLS_PER_MEMBER_BITS) + 1);
         Self {
             id,
