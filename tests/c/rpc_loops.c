@@ -257,8 +257,8 @@ void workers_that_block_may_come_into_a_loop(void) {
   OK(rdzv_loop_new(NULL, &loop, &error));
   rdzv_rpc *one = NULL, *two = NULL;
   rdzv_rpc_handlers *handlers = handlers_of_loop();
-  // Such handlers are for workers that are made for a loop.
-  FAILS_LIKE(((struct failure){.status = INVALID, .message_part = "for a worker that is made for an event loop"}),
+  // Such handlers need a worker of an event loop.
+  FAILS_LIKE(((struct failure){.status = INVALID, .message_part = "needs a worker of an event loop"}),
              rdzv_rpc_init_over_store(NULL, store, TEXT("one"), 1, -1, NULL, handlers, &one, &error));
   rdzv_rpc_handlers_free(handlers);
   OK(rdzv_rpc_init_over_store(NULL, store, TEXT("one"), 1, -1, NULL, NULL, &one, &error));

@@ -223,10 +223,18 @@ fn a_spare_stands_by_for_as_long_as_it_is_needed() {
     let sessions = add_all(&mut events, &server, 2);
     join_all(&mut events, &sessions, nodes(2, 2));
     let spare = add(&mut events, &server, "spare");
-    let entry = Entry { join_timeout_ms: 1, ..as_node("spare", nodes(2, 2)) };
+    // The session is open before the join, so the join timeout covers one round trip.
+    let open = of(&mut events, spare).run_info(b"run", WHILE).expect("submitted");
+    end_of(&mut events, open).expect("the session opens");
+    let entry = Entry { join_timeout_ms: 500, ..as_node("spare", nodes(2, 2)) };
     let standby = of(&mut events, spare).join(&entry, Role::Spare).expect("submitted");
     let (_, event) = next_of(&mut events);
     assert!(matches!(event, SessionEvent::Node(NodeEvent::Standby { ahead: 0 })), "{event:?}");
+    // The spare waits for longer than its join timeout.
+    let missing = Request::Get { key: Key::raw(b"missing") };
+    let wait =
+        events.submit(spare.store(), missing, Timeout::After(Duration::from_millis(600))).expect("submitted");
+    assert_eq!(store_end(&mut events, wait).result.expect_err("not set").kind(), ErrorKind::TimedOut);
     let (closer, other) = (sessions[0].1, sessions[1].1);
     let close = of(&mut events, closer).close_run(b"run", WHILE).expect("submitted");
     let (mut closed, mut sent_home, mut output) = (false, false, 0);
