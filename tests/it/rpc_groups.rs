@@ -99,7 +99,7 @@ fn a_static_group_that_has_begun_refuses_a_second_worker_of_a_name() {
     let server = RdzvServer::start();
     let url = url_of(&server);
     let mut workers = begun(&url, 3);
-    let refusal = "failed: RPC worker name w2 is not unique: the static group has begun with w2 (id 2) at ";
+    let refusal = "failed: RPC worker name w2 is not unique: the static group has formed with w2 (id 2) at ";
     let second = Worker::start(&url, "w2", 2, 3, &["20"]).says();
     assert!(second.starts_with(refusal), "{second}");
     // Its end counts for nobody's.
@@ -119,7 +119,7 @@ fn a_killed_worker_of_a_static_group_does_not_come_back() {
     workers[2].kill();
     workers[0].hears("PeerDied { worker: WorkerInfo { name: 'w2'");
     let again = Worker::start(&url, "w2", 2, 3, &["20"]).says();
-    assert!(again.contains("w2 is not unique: the static group has begun with w2 (id 2)"), "{again}");
+    assert!(again.contains("w2 is not unique: the static group has formed with w2 (id 2)"), "{again}");
     assert!(again.ends_with("restart all its workers with another key prefix"), "{again}");
 }
 
