@@ -17,7 +17,7 @@
 //! // A group of one worker, whose members find each other in this store.
 //! let store = Arc::new(NodeStore::new(Store::in_process(Default::default()), None));
 //! let mut options = RpcOptions::new("tcp");
-//! options.set_own(Box::new(TcpOptions { handling: Some(handling), ..TcpOptions::default() }));
+//! options.set_extra(Box::new(TcpOptions { handling: Some(handling), ..TcpOptions::default() }));
 //! let context = RpcContext::default();
 //! let init = RpcInit {
 //!     name: "worker0",
