@@ -1,6 +1,6 @@
 """One worker of a round: `round_rank.py PORT PREFIX RANK WORLD_SIZE`.
 
-It meets the others of its round in a gloo group whose store is PyTorch's client beneath the round's prefix, as the agent
+It meets the others of its round in a gloo group whose store is PyTorch's client under the round's prefix, as the agent
 of a node gives it to its workers, and says what they summed up. At a line on stdin it makes another group, which takes
 writes to the store, and says how that ended.
 """

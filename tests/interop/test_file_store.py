@@ -205,16 +205,16 @@ class Prefixes(Shared):
             store = self.tcp
             for name in names:
                 store = dist.PrefixStore(name, store)
-            beneath = [word for name in names for word in ("--scope", name)]
+            scope = [word for name in names for word in ("--scope", name)]
             store.set("theirs", "1")
-            self.expect(b"1\n", "get", "theirs", *beneath)
-            self.expect(b"", "set", "ours", "2", *beneath)
+            self.expect(b"1\n", "get", "theirs", *scope)
+            self.expect(b"", "set", "ours", "2", *scope)
             self.assertEqual(store.get("ours"), b"2")
-            code, output, errors = call(self.where, "list", *beneath)
+            code, output, errors = call(self.where, "list", *scope)
             # Beneath an empty prefix within another one, PyTorch lists keys twice.
             theirs = sorted({key.encode() for key in store.list_keys()})
             self.assertEqual((code, sorted(output.splitlines())), (0, theirs), errors)
-            self.expect(str(store.num_keys()).encode() + b"\n", "num-keys", *beneath)
+            self.expect(str(store.num_keys()).encode() + b"\n", "num-keys", *scope)
 
     def test_they_meet_in_one_barrier(self):
         ours = subprocess.Popen([RDZV, "store", *self.where, "barrier", "gate", "2", "--scope", "p", "--timeout-ms",

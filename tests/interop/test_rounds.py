@@ -57,7 +57,7 @@ class Rounds(StoreTest):
         for node in nodes:
             node.told("join")
         for rank, node in enumerate(nodes):
-            joined, prefix = node.says("joined").split(" beneath /torch.rendezvous.run.")
+            joined, prefix = node.says("joined").split(" with the prefix /torch.rendezvous.run.")
             self.assertEqual(joined, f"joined round {number} as {rank}/2")
             self.assertTrue(prefix.endswith(f".{number}/"), prefix)
             # As a prefix store is given it: without the slash that such a store adds.

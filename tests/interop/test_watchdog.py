@@ -1,4 +1,4 @@
-"""`rdzv run` beneath PyTorch's own ways to look: its timers in the workers, its parser on the events."""
+"""`rdzv run` under PyTorch's own ways to look: its timers in the workers, its parser on the events."""
 
 import os
 import subprocess
