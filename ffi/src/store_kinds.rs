@@ -119,8 +119,8 @@ pub unsafe extern "C" fn rdzv_store_with_prefix(
             store.shared.refuse_sink()?;
             let out = out_pointer(out, "out")?;
             let prefix = bytes(prefix, prefix_len, "prefix")?;
-            let with_scope = NodeStore::new(store.store.with_prefix(prefix), store.store.server().cloned());
-            out.put(node_handle(Arc::new(with_scope), Arc::clone(&store.shared)));
+            let scoped = NodeStore::new(store.store.with_prefix(prefix), store.store.server().cloned());
+            out.put(node_handle(Arc::new(scoped), Arc::clone(&store.shared)));
             Ok(())
         })
     }

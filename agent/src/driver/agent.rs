@@ -385,12 +385,12 @@ impl Agent {
     /// Returns the time of the next poll if no event arrives before.
     fn deadline(&self) -> Option<Instant> {
         let is_busy = self.membership.is_busy() || self.numbering.is_busy();
-        let interrupt_call = is_busy.then(|| self.now() + INTERRUPT_INTERVAL);
-        let leave_mode = self.leave_until;
+        let interrupt_at = is_busy.then(|| self.now() + INTERRUPT_INTERVAL);
+        let leave_at = self.leave_until;
         let is_watchful = matches!(self.health, Some((_, LivenessPolicy::Watchful)));
         let progress = is_watchful.then(|| self.now() + PROGRESS_INTERVAL);
         let machine = self.machine.poll_timeout();
-        [interrupt_call, progress, leave_mode, machine, self.workers.deadline()].into_iter().flatten().min()
+        [interrupt_at, progress, leave_at, machine, self.workers.deadline()].into_iter().flatten().min()
     }
 
     fn progress(&mut self) {

@@ -187,6 +187,6 @@ impl Write for Stderr {
 fn columns() -> usize {
     let mut size = libc::winsize { ws_row: 0, ws_col: 0, ws_xpixel: 0, ws_ypixel: 0 };
     // SAFETY: `size` is valid for writing.
-    let last_line = unsafe { libc::ioctl(libc::STDERR_FILENO, libc::TIOCGWINSZ, &raw mut size) };
-    if last_line == 0 && size.ws_col > 0 { usize::from(size.ws_col) } else { COLUMNS_DEFAULT }
+    let result = unsafe { libc::ioctl(libc::STDERR_FILENO, libc::TIOCGWINSZ, &raw mut size) };
+    if result == 0 && size.ws_col > 0 { usize::from(size.ws_col) } else { COLUMNS_DEFAULT }
 }

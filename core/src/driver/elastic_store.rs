@@ -4,7 +4,9 @@ use super::call_error::CallError;
 use super::clock::Clock;
 use super::store::{Store, Timeout};
 use crate::elastic_store::barrier::{BarrierOptions, BarrierOutcome, BarrierTimeout, TracedBarrier};
-use crate::elastic_store::get_all::{DataSearch, ExchangeTimeout, Lacking, LeaveMode, data_key, data_keys};
+use crate::elastic_store::get_all::{
+    DataSearch, ExchangeTimeout, Lacking, ReadConfirmation, data_key, data_keys,
+};
 use crate::elastic_store::{GroupError, IGNORED_VALUE, Step, UnexpectedOutcome, check_group};
 use crate::error::{Cause, ErrorKind};
 use crate::store::call::Outcome;
@@ -80,17 +82,17 @@ pub fn get_all(
         }
         data => data?,
     };
-    let mut leave_mode = LeaveMode::new(prefix, rank, world_size, timeout);
-    while let Some(step) = leave_mode.next_step() {
+    let mut confirmation = ReadConfirmation::new(prefix, rank, world_size, timeout);
+    while let Some(step) = confirmation.next_step() {
         let outcome = match perform(store, &step, clock.now(), timeout) {
             Err(error) if is_wait_timeout(&error) && matches!(step, Step::Wait { .. }) => {
-                let counted = perform_timeout(store, &leave_mode.count_step(), clock.now(), SEARCH_TIMEOUT);
+                let counted = perform_timeout(store, &confirmation.count_step(), clock.now(), SEARCH_TIMEOUT);
                 let Ok(Outcome::Number(count)) = counted else { return Err(error.into()) };
                 return Err(timed_out(Lacking::Reading(world_size - count)).into());
             }
             outcome => outcome?,
         };
-        leave_mode.handle(clock.now(), outcome)?;
+        confirmation.handle(clock.now(), outcome)?;
     }
     Ok(data)
 }
@@ -157,17 +159,17 @@ pub fn arrive(
 ) -> Result<(), MeetingError> {
     let mut machine = TracedBarrier::new(options.clone())?;
     let (clock, store) = (Clock::new(), &store.for_one_call());
-    let mut wait_failure = None;
+    let mut timed_out = None;
     while let Some(step) = machine.next_step() {
         // The store answers tracing requests at once, or their own deadline bounds them.
         let outcome = match perform(store, &step, clock.now(), options.timeout) {
             Err(error) if error.kind() == ErrorKind::TimedOut && matches!(step, Step::Wait { .. }) => {
-                wait_failure.get_or_insert(error);
+                timed_out.get_or_insert(error);
                 Outcome::Missing
             }
             // If the search fails, too, the error of the wait is reported.
             Err(error) => {
-                let first = wait_failure.filter(|_| machine.is_tracing());
+                let first = timed_out.filter(|_| machine.is_tracing());
                 return Err(first.unwrap_or(error).into());
             }
             Ok(outcome) => outcome,
@@ -181,7 +183,7 @@ pub fn arrive(
     }
     let barrier_outcome = machine.barrier_outcome().unwrap_or(&BarrierOutcome::Released);
     let by_number = |rank: i64| rank.to_string();
-    match (BarrierTimeout::of(options, barrier_outcome, rank_name.unwrap_or(&by_number)), wait_failure) {
+    match (BarrierTimeout::of(options, barrier_outcome, rank_name.unwrap_or(&by_number)), timed_out) {
         (Some(missing), _) => Err(missing.into()),
         (None, Some(error)) if *barrier_outcome == BarrierOutcome::TimedOut => {
             let counted = perform_timeout(store, &machine.count_step(), clock.now(), SEARCH_TIMEOUT);

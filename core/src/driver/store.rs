@@ -143,9 +143,9 @@ impl Store {
     #[must_use]
     pub fn with_prefix(&self, prefix: &[u8]) -> Self {
         let scope = [&self.scope, prefix, b"/"].concat().into();
-        let with_scope = Self { scope, meeting: Meeting::ByKeys, ..Self::over(Arc::clone(&self.backend)) };
-        with_scope.set_timeout(self.timeout());
-        with_scope
+        let scoped = Self { scope, meeting: Meeting::ByKeys, ..Self::over(Arc::clone(&self.backend)) };
+        scoped.set_timeout(self.timeout());
+        scoped
     }
 
     /// Opens a second, independent handle of the same store, with the same prefix and default timeout.

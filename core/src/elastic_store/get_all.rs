@@ -123,7 +123,7 @@ enum State {
 
 /// Steps of a rank after it has read all data.
 #[derive(Clone, Debug)]
-pub struct LeaveMode {
+pub struct ReadConfirmation {
     prefix: Box<str>,
     rank: i64,
     world_size: i64,
@@ -131,7 +131,7 @@ pub struct LeaveMode {
     state: State,
 }
 
-impl LeaveMode {
+impl ReadConfirmation {
     /// Creates the steps of `rank` in an exchange under `prefix`; rank 0 waits `timeout` for the others.
     #[must_use]
     pub fn new(prefix: &str, rank: i64, world_size: i64, timeout: Duration) -> Self {
@@ -183,11 +183,11 @@ mod tests {
     const NOW: Instant = Instant::from_millis(5);
 
     fn steps(rank: i64, outcomes: &[Outcome]) -> Vec<Option<Step>> {
-        let mut leave_mode = LeaveMode::new("data/", rank, 3, Duration::from_millis(7));
-        let mut steps = alloc::vec![leave_mode.next_step()];
+        let mut confirmation = ReadConfirmation::new("data/", rank, 3, Duration::from_millis(7));
+        let mut steps = alloc::vec![confirmation.next_step()];
         for &outcome in outcomes {
-            leave_mode.handle(NOW, outcome).expect("belongs to the step");
-            steps.push(leave_mode.next_step());
+            confirmation.handle(NOW, outcome).expect("belongs to the step");
+            steps.push(confirmation.next_step());
         }
         steps
     }
@@ -207,11 +207,11 @@ mod tests {
 
     #[test]
     fn outcomes_of_other_steps_are_refused() {
-        let mut leave_mode = LeaveMode::new("data", 0, 3, Duration::ZERO);
-        let error = leave_mode.handle(NOW, Outcome::Applied).expect_err("a number was due");
-        assert_eq!(error.step, leave_mode.next_step());
-        leave_mode.handle(NOW, Outcome::Number(1)).expect("fits");
-        leave_mode.handle(NOW, Outcome::Missing).expect_err("the caller's error");
+        let mut confirmation = ReadConfirmation::new("data", 0, 3, Duration::ZERO);
+        let error = confirmation.handle(NOW, Outcome::Applied).expect_err("a number was due");
+        assert_eq!(error.step, confirmation.next_step());
+        confirmation.handle(NOW, Outcome::Number(1)).expect("fits");
+        confirmation.handle(NOW, Outcome::Missing).expect_err("the caller's error");
     }
 
     #[test]

@@ -583,23 +583,20 @@ mod tests {
         let mut by_count = arrived();
         by_count.saw(b"+0 +1 ");
         assert_eq!((by_count.next_step(), by_count.missing()), (Step::Gather, &[2, 3][..]));
-        let mut wait_failure = by_count.clone();
+        let mut given_up = by_count.clone();
         by_count.done();
         assert_eq!(by_count.next_step(), entered);
         // A node that gives up withdraws its entry here, too. One of the nodes that checked in is PyTorch's.
-        wait_failure.gave_up(Effect::None);
-        assert_eq!(wait_failure.next_step(), Step::Append { round: 0, entry: Entry::Leave });
-        wait_failure.done();
-        assert_eq!(wait_failure.next_step(), Step::CheckOut);
-        wait_failure.checked_out_of(3);
-        wait_failure.done();
-        wait_failure.saw(b"+0 +1 -1 ");
+        given_up.gave_up(Effect::None);
+        assert_eq!(given_up.next_step(), Step::Append { round: 0, entry: Entry::Leave });
+        given_up.done();
+        assert_eq!(given_up.next_step(), Step::CheckOut);
+        given_up.checked_out_of(3);
+        given_up.done();
+        given_up.saw(b"+0 +1 -1 ");
         let shortfall = Shortfall { round: 0, arrived: 3, missing: vec![2, 3] };
-        assert_eq!(wait_failure.next_step(), Step::Over(Outcome::Short(shortfall)));
-        assert_eq!(
-            looking(&mut wait_failure, &["+0 +1 -1 "]),
-            Step::Append { round: 0, entry: Entry::Arrive }
-        );
+        assert_eq!(given_up.next_step(), Step::Over(Outcome::Short(shortfall)));
+        assert_eq!(looking(&mut given_up, &["+0 +1 -1 "]), Step::Append { round: 0, entry: Entry::Arrive });
     }
 
     /// For each step of node 1 of 2 that fails in the first round, with its effect: whether the node withdraws its

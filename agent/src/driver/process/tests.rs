@@ -183,10 +183,10 @@ fn a_worker_has_what_was_asked_for_and_nothing_else() {
 
     let pwd = message(&["pwd"]);
     let index = std::env::temp_dir().canonicalize().expect("a folder");
-    let in_target = Program { directory: Some(&index), arguments: &pwd, ..Program::new(at("/bin/pwd")) };
-    assert_eq!(said_by(&in_target).trim_end(), index.to_str().expect("text"));
+    let in_folder = Program { directory: Some(&index), arguments: &pwd, ..Program::new(at("/bin/pwd")) };
+    assert_eq!(said_by(&in_folder).trim_end(), index.to_str().expect("text"));
     let local = std::env::current_dir().expect("a folder");
-    assert_eq!(said_by(&Program { directory: None, ..in_target }).trim_end(), local.to_str().expect("text"));
+    assert_eq!(said_by(&Program { directory: None, ..in_folder }).trim_end(), local.to_str().expect("text"));
 
     // The listing's own descriptor is the fourth; the lifeline has a number that is not used otherwise.
     let list = message(&["ls", "/proc/self/fd"]);

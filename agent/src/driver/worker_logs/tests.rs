@@ -352,8 +352,8 @@ fn a_file_in_the_place_of_the_folder_is_named() {
     let file = folder.path().join("logs");
     fs::write(&file, "").expect("written");
     for request in [&file, &file.join("of/job")] {
-        for with_timeout in [LogFolder::In(request), LogFolder::OfRun(request)] {
-            let error = WorkerLogs::open(LogSettings::default(), "job", with_timeout, Consoles::default());
+        for folder in [LogFolder::In(request), LogFolder::OfRun(request)] {
+            let error = WorkerLogs::open(LogSettings::default(), "job", folder, Consoles::default());
             let error = error.expect_err("refused");
             assert_eq!(error, LogError::NotAFolder { path: file.clone() });
             assert_eq!(error.to_string(), format!("log_dir: {} is a file", file.display()));

@@ -140,8 +140,8 @@ impl Session<'_> {
         let member = self.events.sessions.get_mut(self.id)?;
         let (settings, address, rounds) = member.settings.take()?;
         let (labels, node) = (labels_of(&settings), member.options.node.clone());
-        let with_timeout = (settings.timeouts.join, rounds.next(&settings));
-        let (entry, role) = entry_of(&settings, (&node, &address), &labels, with_timeout);
+        let join_terms = (settings.timeouts.join, rounds.next(&settings));
+        let (entry, role) = entry_of(&settings, (&node, &address), &labels, join_terms);
         let begun = self.join(&entry, role);
         if let Some(member) = self.events.sessions.get_mut(self.id) {
             member.settings = Some((settings, address, rounds));

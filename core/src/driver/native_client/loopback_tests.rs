@@ -119,10 +119,10 @@ fn a_death_is_told_at_once_and_the_survivors_meet_again() {
     assert_eq!(ranks, [("n0", 1, 2), ("n2", 1, 2)]);
     // The keys of the previous round are fenced, over either protocol.
     let store = Store::over(Arc::new(NativeStore::new(&all[0].1)));
-    let with_scope = |namespace: &[u8]| store.with_prefix(&namespace[1..namespace.len() - 1]);
-    let error = with_scope(&former.namespace).set(b"k", b"v", NOW).expect_err("it is over");
+    let scoped = |namespace: &[u8]| store.with_prefix(&namespace[1..namespace.len() - 1]);
+    let error = scoped(&former.namespace).set(b"k", b"v", NOW).expect_err("it is over");
     assert_eq!(error.kind(), ErrorKind::StaleRound, "{error}");
-    with_scope(&all[0].2.namespace).set(b"k", b"v", NOW).expect("it is live");
+    scoped(&all[0].2.namespace).set(b"k", b"v", NOW).expect("it is live");
 }
 
 #[test]
@@ -446,10 +446,10 @@ fn handles_beneath_a_prefix_have_keys_revisions_and_a_default_timeout_of_their_o
     let server = server();
     let options = options(Duration::ZERO);
     let store = Store::connect_native("127.0.0.1", server.local_addr().port(), options).expect("connected");
-    let with_scope = store.with_prefix(b"job");
-    with_scope.set_timeout(Duration::from_millis(20));
+    let scoped = store.with_prefix(b"job");
+    scoped.set_timeout(Duration::from_millis(20));
     let whole = store.native(Operation::Watch).expect("native");
-    let client = with_scope.native(Operation::Watch).expect("native");
+    let client = scoped.native(Operation::Watch).expect("native");
     let watch = client.watch_prefix(b"", 0, WHILE).expect("begun");
     let lease = client.lease(Duration::ZERO, WHILE).expect("granted");
     lease.attach(&[b"mine"], WHILE).expect("attached");
@@ -458,7 +458,7 @@ fn handles_beneath_a_prefix_have_keys_revisions_and_a_default_timeout_of_their_o
     txn.push(Branch::Then, b"mine", Step::Set { value: b"v"[..].into() });
     let revision = client.commit(&txn, WHILE).expect("done").revision;
     store.set(b"other", b"o", WHILE).expect("set");
-    with_scope.set(b"two", b"2", WHILE).expect("set");
+    scoped.set(b"two", b"2", WHILE).expect("set");
     let value = |value: &[u8], revision| Versioned { revision, value: value.to_vec() };
     let absent = Versioned::default();
     assert_eq!(whole.read(&[b"job/mine", b"mine"], NOW).expect("read"), [value(b"v", revision), absent]);
@@ -592,14 +592,14 @@ fn to_cancel_what_a_store_was_asked_is_to_cancel_nothing_else() {
     let client = session(&server, "a");
     let store = || Store::over(Arc::new(NativeStore::new(&client)));
     let (cancelled, spared) = (store(), store());
-    let with_scope = cancelled.with_prefix(b"inner");
+    let scoped = cancelled.with_prefix(b"inner");
     thread::scope(|scope| {
         let joining = scope.spawn(|| client.join(&as_node("a", nodes(2, 2)), Role::Member));
         while client.next_event(SOON).expect("alive") != Some(NodeEvent::Seated) {}
         let hearing = scope.spawn(|| client.next_event(SOON));
         let reading = scope.spawn(|| spared.get_owned(b"k", WHILE));
         let mut waiting =
-            [&cancelled, &with_scope].map(|store| Some(scope.spawn(|| store.get_owned(b"k", WHILE))));
+            [&cancelled, &scoped].map(|store| Some(scope.spawn(|| store.get_owned(b"k", WHILE))));
         while waiting.iter().flatten().any(|waiting| !waiting.is_finished()) {
             cancelled.cancel();
             thread::yield_now();
@@ -615,11 +615,8 @@ fn to_cancel_what_a_store_was_asked_is_to_cancel_nothing_else() {
         cancelled.set(b"k", b"v", WHILE).expect("later calls are as ever");
         assert_eq!(reading.join().expect("no panic").expect("set"), b"v");
         drop(other);
-        let last_received_at = hearing.join().expect("no panic").expect("alive");
-        assert!(
-            matches!(last_received_at, Some(NodeEvent::Round(RoundEvent::PeerDied { .. }))),
-            "{last_received_at:?}"
-        );
+        let received = hearing.join().expect("no panic").expect("alive");
+        assert!(matches!(received, Some(NodeEvent::Round(RoundEvent::PeerDied { .. }))), "{received:?}");
     });
 }
 

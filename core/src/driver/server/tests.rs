@@ -185,10 +185,10 @@ fn a_panic_in_the_reactor_ends_the_server_and_closes_its_clients() {
 #[test]
 fn an_observer_may_stop_its_server() {
     let index: Arc<OnceLock<Server>> = Arc::default();
-    let with_timeout = Arc::downgrade(&index);
+    let weak_index = Arc::downgrade(&index);
     let options = ServerOptions {
         observer: Box::new(move |event| {
-            if let (Event::Closed { .. }, Some(index)) = (event, with_timeout.upgrade()) {
+            if let (Event::Closed { .. }, Some(index)) = (event, weak_index.upgrade()) {
                 index.get().map(Server::stop);
             }
         }),

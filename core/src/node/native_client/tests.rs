@@ -252,15 +252,15 @@ fn a_connection_that_ends_before_welcome_is_made_again_and_only_reads_are_sent_t
 
 #[test]
 fn who_says_goodbye_with_the_greeting_makes_no_other_connection() {
-    let routes = [Input::Ended(Cause::Closed), Input::Tick];
-    for submit_path in routes {
+    let inputs = [Input::Ended(Cause::Closed), Input::Tick];
+    for input in inputs {
         let mut client = new(0);
         client.handle(NOW(0), Input::Resolved(&[Family::V4, Family::V4]));
         assert_eq!(outputs(&mut client), [Output::Connect(0)]);
         client.handle(NOW(0), Input::Connected);
         let bye = client.begin_bye(NOW(0), SECOND).expect("there is room");
         assert_eq!(ids(&writes(&mut client, 0)), [0, bye]);
-        client.handle(NOW(1000), submit_path);
+        client.handle(NOW(1000), input);
         let reported = outputs(&mut client);
         assert!(reported.ends_with(&[Output::Disconnect, Output::Over(Ending::Left)]), "{reported:?}");
         assert_eq!((client.poll_timeout(), client.ending()), (None, Some(Ending::Left)));

@@ -82,7 +82,7 @@ impl Engine {
     pub fn page(&self, prefix: &[u8], after: &[u8], count_max: usize) -> (KeyList<'_>, bool) {
         let is_inside = !after.is_empty() && after >= prefix;
         let from = if is_inside { Bound::Excluded(after) } else { Bound::Included(prefix) };
-        self.slots.with_scope(prefix, from, |all| {
+        self.slots.with_prefix(prefix, from, |all| {
             let mut following = all.filter(|&id| self.slots.is_present(id));
             let sorted = following.by_ref().take(count_max).collect();
             (KeyList { slots: &self.slots, sorted }, following.next().is_some())
@@ -107,7 +107,7 @@ impl Engine {
         let mut failed_waiters = Vec::new();
         if self.waits.registrations() > 0 {
             self.slots.keep_order();
-            self.slots.with_scope(stem, Bound::Included(stem), |all| {
+            self.slots.with_prefix(stem, Bound::Included(stem), |all| {
                 let awaited = all.map(|id| &self.slots[id]).filter(|slot| !slot.waiters.is_empty());
                 for slot in awaited.filter(|slot| fences.find(&slot.key).is_some()) {
                     self.waits.list(&slot.waiters, &mut failed_waiters);
@@ -380,7 +380,7 @@ impl Engine {
     fn remove_prefix(&mut self, prefix: &[u8], fenced: Fenced) -> PrefixRemoved {
         let (mut removed, mut left) = (0, 0);
         self.slots.keep_order();
-        let all: Vec<SlotId> = self.slots.with_scope(prefix, Bound::Included(prefix), |all| all.collect());
+        let all: Vec<SlotId> = self.slots.with_prefix(prefix, Bound::Included(prefix), |all| all.collect());
         for slot in all {
             let fences = self.fences.as_ref().filter(|_| fenced == Fenced::Stays);
             if fences.is_some_and(|fences| fences.find(&self.slots[slot].key).is_some()) {

@@ -202,7 +202,7 @@ impl Slots {
     }
 
     /// Calls `read` with the slots whose keys begin with `prefix`, in key order, from `from` on.
-    pub(super) fn with_scope<R>(
+    pub(super) fn with_prefix<R>(
         &self,
         prefix: &[u8],
         from: Bound<&[u8]>,

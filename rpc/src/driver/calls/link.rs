@@ -646,8 +646,8 @@ impl State {
     fn finish(&mut self, id: u64, result: CallResult, due: &mut Due) {
         self.requests.remove(id);
         let completion = self.completions.remove(id);
-        let continues_in = matches!((&completion, &result), (Some(Completion::Unowned(_)), Ok(_)));
-        if let (false, Some(line)) = (continues_in, &mut self.line) {
+        let is_one_way_success = matches!((&completion, &result), (Some(Completion::Unowned(_)), Ok(_)));
+        if let (false, Some(line)) = (is_one_way_success, &mut self.line) {
             // Borrowed bytes are released with the result, whether or not the callee reads the rest.
             line.let_go(id);
         }

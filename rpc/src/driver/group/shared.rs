@@ -734,22 +734,21 @@ mod tests {
             let number = lock(&shared.calls).in_flight.insert(Arc::clone(&to));
             ActiveCall { shared: Arc::downgrade(&shared), number, to: Arc::clone(&to) }
         };
-        let last_received_at =
-            || core::iter::from_fn(|| shared.next_input(Duration::ZERO)).collect::<Vec<Input>>();
+        let inputs = || core::iter::from_fn(|| shared.next_input(Duration::ZERO)).collect::<Vec<Input>>();
         drop(mark());
-        assert_eq!(last_received_at(), [], "it has not asked");
+        assert_eq!(inputs(), [], "it has not asked");
         let marks = [mark(), mark()];
         shared.drain();
         let [first, last] = marks;
         drop(first);
-        assert_eq!(last_received_at(), []);
+        assert_eq!(inputs(), []);
         shared.cut_calls("its time is up");
-        assert_eq!(last_received_at(), [Input::Cut([to.worker.clone()].to_vec())]);
+        assert_eq!(inputs(), [Input::Cut([to.worker.clone()].to_vec())]);
         drop(last);
         drop(mark());
-        assert_eq!(last_received_at(), [Input::Drained]);
+        assert_eq!(inputs(), [Input::Drained]);
         shared.drain();
-        assert_eq!(last_received_at(), [Input::Drained], "there are none");
+        assert_eq!(inputs(), [Input::Drained], "there are none");
     }
 
     #[test]

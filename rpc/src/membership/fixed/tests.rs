@@ -53,7 +53,7 @@ fn run(groups: &mut [FixedGroup], store: &mut Store) -> Vec<Vec<FixedOutput>> {
     let mut reported: Vec<Vec<FixedOutput>> = groups.iter().map(|_| Vec::new()).collect();
     let mut steps: Vec<Option<StoreStep>> = groups.iter().map(|_| None).collect();
     loop {
-        let mut continues_in = false;
+        let mut continues = false;
         for (location, group) in groups.iter_mut().enumerate() {
             match group.poll_output() {
                 Some(FixedOutput::Store(step)) => steps[location] = Some(step),
@@ -63,10 +63,10 @@ fn run(groups: &mut [FixedGroup], store: &mut Store) -> Vec<Vec<FixedOutput>> {
             if let Some(reply) = steps[location].as_ref().and_then(|step| drive(store, step)) {
                 steps[location] = None;
                 group.handle(NOW, reply);
-                continues_in = true;
+                continues = true;
             }
         }
-        if !continues_in {
+        if !continues {
             return reported;
         }
     }

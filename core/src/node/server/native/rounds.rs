@@ -363,9 +363,9 @@ impl Native {
                 Output::RoundOpened(namespace) => context.engine.discard(&self.prefix(&namespace)),
                 Output::Fence(_) if planted::has(Bug::SkippedFence) => {}
                 Output::Fence(namespace) => {
-                    let wait_failure = context.engine.fence(&self.stem(&namespace.run_id), namespace.round);
+                    let stale_waits = context.engine.fence(&self.stem(&namespace.run_id), namespace.round);
                     let stale = Stale { round: namespace.round, over: namespace.round };
-                    self.fail_stale_waits(context, wait_failure, stale);
+                    self.fail_stale_waits(context, stale_waits, stale);
                 }
                 Output::Delete(namespace) => context.engine.discard(&self.prefix(&namespace)),
                 Output::Forgotten(run_id) => context.engine.lift_fence(&self.stem(&run_id)),

@@ -83,15 +83,15 @@ fn no_run_with_a_node_is_forgotten_and_no_key_outlives_its_run() {
         let (mut rng, mut world) = (Rng::new(seed), world(RUNS_MAX));
         // For each run, the rounds whose keys are kept, and the highest round number so far.
         let (mut kept, mut highest) = (BTreeMap::<String, Vec<u64>>::new(), BTreeMap::<String, u64>::new());
-        let mut with_timeout: BTreeMap<String, String> = BTreeMap::new();
+        let mut run_of: BTreeMap<String, String> = BTreeMap::new();
         for _ in 0..300 {
             let mut pick = |bound| usize::try_from(rng.below(bound)).unwrap_or(0);
             let (run_id, node) =
                 (format!("run{}", pick(8)), String::from(["a", "b", "c", "d", "e"][pick(5)]));
-            let sim_rng = pick(100);
-            let local = with_timeout.get(&node).cloned();
+            let draw = pick(100);
+            let local = run_of.get(&node).cloned();
             let before = world.service.runs.len();
-            let input = match (local, sim_rng) {
+            let input = match (local, draw) {
                 (None, 0..60) => {
                     let mut join = Join { run_id: run_id.as_str().into(), ..world.request(&node) };
                     join.settings = settings(1, 2);
@@ -104,7 +104,7 @@ fn no_run_with_a_node_is_forgotten_and_no_key_outlives_its_run() {
             world.now = world.now + secs(40);
             world.service.handle(world.now, Input::Tick).expect("time passes");
             if let Err(error) = world.service.handle(world.now, input) {
-                let busy: alloc::collections::BTreeSet<_> = with_timeout.values().collect();
+                let busy: alloc::collections::BTreeSet<_> = run_of.values().collect();
                 if let InputError::LimitExceeded { .. } = error {
                     assert_eq!((before, busy.len()), (RUNS_MAX, RUNS_MAX), "seed {seed}: {error}");
                     refused += 1;
@@ -123,16 +123,13 @@ fn no_run_with_a_node_is_forgotten_and_no_key_outlives_its_run() {
                     }
                     Output::Forgotten(run_id) => {
                         assert!(kept.remove(&*run_id).is_none_or(|rounds| rounds.is_empty()), "seed {seed}");
-                        assert!(
-                            !with_timeout.values().any(|local| **local == *run_id),
-                            "seed {seed}: {run_id}"
-                        );
+                        assert!(!run_of.values().any(|local| **local == *run_id), "seed {seed}: {run_id}");
                         forgotten += 1;
                     }
                     _ => {}
                 }
             }
-            with_timeout = ["a", "b", "c", "d", "e"]
+            run_of = ["a", "b", "c", "d", "e"]
                 .iter()
                 .filter_map(|node| {
                     let (run_id, _) = world.service.node_state(id(node))?;

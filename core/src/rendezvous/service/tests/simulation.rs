@@ -345,8 +345,8 @@ impl Sim {
         check!(bounds.contains(&size), "a round of {size}");
         let names: Vec<usize> = ranks.iter().flatten().map(|&(at, _)| at).collect();
         if self.settings.rank_order == RankOrder::Sticky && !self.last_names.is_empty() {
-            let kept = |of: &[usize], with_timeout: &[usize]| -> Vec<usize> {
-                of.iter().copied().filter(|name| with_timeout.contains(name)).collect()
+            let kept = |of: &[usize], others: &[usize]| -> Vec<usize> {
+                of.iter().copied().filter(|name| others.contains(name)).collect()
             };
             let (before, after) = (kept(&self.last_names, &names), kept(&names, &self.last_names));
             check!(before == after, "{before:?} became {after:?}");
@@ -360,14 +360,9 @@ impl Sim {
         let status = self.service.status(RUN);
         let counts = status.map(|status| status.counts).unwrap_or_default();
         check!(counts.active as usize == active, "{active} are in the round, not {}", counts.active);
-        let continues_in = active > 0
+        let continues = active > 0
             && u32::try_from(active).unwrap_or(u32::MAX) + self.finished >= self.settings.minimum_to_continue;
-        check!(
-            self.live.is_some() == continues_in,
-            "{:?} with {active} and {} done",
-            self.live,
-            self.finished
-        );
+        check!(self.live.is_some() == continues, "{:?} with {active} and {} done", self.live, self.finished);
         check!(self.service.is_closed(RUN) == self.is_closed, "closed is final");
         let seated = self.agents.iter().filter(|(_, agent)| matches!(agent, Agent::Seated { .. })).count();
         check!((counts.joining + counts.waiting) as usize == seated, "{seated} have seats: {counts:?}");
@@ -435,9 +430,9 @@ impl Sim {
     /// Makes one agent do something that its state allows.
     fn act(&mut self, closes: bool) -> Checked {
         let at = usize::try_from(self.rng.below(self.agents.len() as u64)).unwrap_or(0);
-        let sim_rng = self.rng.below(100);
+        let draw = self.rng.below(100);
         let may_be_replaced = self.settings.cool_down.is_none() && !self.is_closed;
-        match (self.agents[at].1.clone(), sim_rng) {
+        match (self.agents[at].1.clone(), draw) {
             (_, 0) if closes => self.close(at),
             (Agent::Off, 0..70) => {
                 let is_spare = self.chance(20);
