@@ -31,7 +31,7 @@ pub enum WorkersStep {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
+enum WaitState {
     Looking,
     Pausing(Instant),
     Complete,
@@ -44,33 +44,33 @@ pub struct WorkersWait {
     world_size: i64,
     wait_mode: WaitMode,
     deadline: Instant,
-    state: State,
+    state: WaitState,
 }
 
 impl WorkersWait {
     /// Creates a wait until `world_size` workers have checked in. With [`WaitMode::Once`], it reads the count once.
     #[must_use]
     pub const fn new(world_size: i64, wait_mode: WaitMode, deadline: Instant) -> Self {
-        Self { world_size, wait_mode, deadline, state: State::Looking }
+        Self { world_size, wait_mode, deadline, state: WaitState::Looking }
     }
 
     /// Returns the next action.
     #[must_use]
     pub fn next_step(&mut self, now: Instant) -> WorkersStep {
-        if let State::Pausing(until) = self.state
+        if let WaitState::Pausing(until) = self.state
             && until <= now
         {
             // A read without remaining time would only end in a timeout of its own.
-            self.state = if now < self.deadline { State::Looking } else { State::TooFew };
+            self.state = if now < self.deadline { WaitState::Looking } else { WaitState::TooFew };
         }
         match self.state {
             // `Once`: a waiting get would return after the first worker.
-            State::Looking => {
+            WaitState::Looking => {
                 WorkersStep::Look(Call::Store(Request::Get { key: WORKERS_KEY }, WaitMode::Once))
             }
-            State::Pausing(until) => WorkersStep::PauseUntil(until),
-            State::Complete => WorkersStep::Complete,
-            State::TooFew => WorkersStep::TooFew,
+            WaitState::Pausing(until) => WorkersStep::PauseUntil(until),
+            WaitState::Complete => WorkersStep::Complete,
+            WaitState::TooFew => WorkersStep::TooFew,
         }
     }
 
@@ -78,11 +78,11 @@ impl WorkersWait {
     pub fn looked(&mut self, now: Instant, outcome: Outcome, text: &[u8]) {
         let count = if outcome == Outcome::Value { decimal(text) } else { None };
         self.state = if count.is_some_and(|count| count >= self.world_size) {
-            State::Complete
+            WaitState::Complete
         } else if self.wait_mode == WaitMode::Once || now >= self.deadline {
-            State::TooFew
+            WaitState::TooFew
         } else {
-            State::Pausing((now + LOOK_INTERVAL).min(self.deadline))
+            WaitState::Pausing((now + LOOK_INTERVAL).min(self.deadline))
         };
     }
 }

@@ -75,7 +75,7 @@ pub struct rdzv_context {
 /// loops.
 #[derive(Debug, Default)]
 pub(crate) struct Home {
-    shared: Arc<Shared>,
+    shared: Arc<ContextShared>,
     rendezvous: OnceLock<Arc<Context>>,
     pub(crate) rpc: RpcSlot,
 }
@@ -83,7 +83,7 @@ pub(crate) struct Home {
 /// State of a context that every handle keeps. It does not contain the program's own backends: a backend
 /// may own a store of the same context, and the two must not keep each other alive.
 #[derive(Debug, Default)]
-pub(crate) struct Shared {
+pub(crate) struct ContextShared {
     log: OnceLock<Log>,
 }
 
@@ -109,7 +109,7 @@ const NO_SINK: rdzv_log_sink =
     rdzv_log_sink { struct_size: 0, level_max: 0, user_data: std::ptr::null_mut(), log: None, destroy: None };
 
 thread_local! {
-    /// Address of the [`Shared`] whose sink this thread calls; 0 if it calls none.
+    /// Address of the [`ContextShared`] whose sink this thread calls; 0 if it calls none.
     static SINK_OF: Cell<usize> = const { Cell::new(0) };
 }
 
@@ -121,7 +121,7 @@ struct Sink(rdzv_log_sink);
 // SAFETY: the header says that the functions are called on a thread of the library.
 unsafe impl Send for Sink {}
 
-impl Shared {
+impl ContextShared {
     /// Queues a line for the sink if its level is wanted; `message` is called only then. Never blocks.
     pub(crate) fn log(&self, level: i32, target: &'static std::ffi::CStr, message: impl FnOnce() -> String) {
         let Some(log) = self.log.get().filter(|log| level <= log.level_max) else { return };
@@ -148,7 +148,7 @@ impl Shared {
 
 impl Home {
     /// Returns the state that every handle keeps.
-    pub(crate) const fn shared(&self) -> &Arc<Shared> {
+    pub(crate) const fn shared(&self) -> &Arc<ContextShared> {
         &self.shared
     }
 
@@ -157,7 +157,7 @@ impl Home {
         self.rendezvous.get_or_init(Arc::default)
     }
 
-    /// Refuses a call made by the sink of this context, see [`Shared::refuse_sink`].
+    /// Refuses a call made by the sink of this context, see [`ContextShared::refuse_sink`].
     pub(crate) fn refuse_sink(&self) -> Result<(), Fault> {
         self.shared.refuse_sink()
     }
@@ -220,7 +220,7 @@ pub(crate) unsafe fn home(context: *const rdzv_context) -> Result<Arc<Home>, Fau
 }
 
 /// Returns the state that every other handle keeps.
-pub(crate) unsafe fn shared(context: *const rdzv_context) -> Result<Arc<Shared>, Fault> {
+pub(crate) unsafe fn shared(context: *const rdzv_context) -> Result<Arc<ContextShared>, Fault> {
     // SAFETY: passed on unchanged.
     unsafe { home(context) }.map(|home| Arc::clone(&home.shared))
 }
@@ -295,7 +295,7 @@ pub unsafe extern "C" fn rdzv_context_set_log_sink(
 /// Time limit for storing a sink in its context; storing takes far less.
 const GATE_TIMEOUT: Duration = Duration::from_secs(60);
 
-fn set_sink(shared: &Shared, sink: rdzv_log_sink) -> Result<(), Fault> {
+fn set_sink(shared: &ContextShared, sink: rdzv_log_sink) -> Result<(), Fault> {
     let address = std::ptr::from_ref(shared).addr();
     let (lines, queued) = bounded(LINES_MAX);
     let dropped = Arc::new(AtomicU64::new(0));

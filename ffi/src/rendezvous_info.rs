@@ -2,7 +2,7 @@
 
 use crate::argument::{out_pointer, reference};
 use crate::buffer::borrowed;
-use crate::context::Shared;
+use crate::context::ContextShared;
 use crate::fault::rdzv_error;
 use crate::guard;
 use crate::status::rdzv_status;
@@ -16,7 +16,7 @@ use std::sync::Arc;
 #[derive(Debug)]
 pub struct rdzv_rendezvous_info {
     info: RendezvousInfo<Arc<NodeStore>>,
-    shared: Arc<Shared>,
+    shared: Arc<ContextShared>,
 }
 
 impl rdzv_rendezvous_info {
@@ -31,7 +31,7 @@ fn or_unknown(number: Option<u64>) -> i64 {
 
 pub(crate) fn info_handle(
     info: RendezvousInfo<Arc<NodeStore>>,
-    shared: Arc<Shared>,
+    shared: Arc<ContextShared>,
 ) -> *mut rdzv_rendezvous_info {
     Box::into_raw(Box::new(rdzv_rendezvous_info { info, shared }))
 }

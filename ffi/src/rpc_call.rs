@@ -49,7 +49,7 @@ unsafe fn call_on(
 pub struct rdzv_rpc_future {
     pub(crate) poison: Poison,
     /// Not locked while a thread waits for the call.
-    state: Mutex<State>,
+    state: Mutex<FutureState>,
     /// Signalled when the thread that waited has put the state back.
     state_returned: Condvar,
     /// Cancels the call while another thread waits for it.
@@ -97,7 +97,7 @@ impl std::fmt::Debug for ForeignCall {
     }
 }
 
-enum State {
+enum FutureState {
     InFlight(Pending),
     /// A thread waits for the call and has taken it meanwhile.
     Awaited,
@@ -110,7 +110,7 @@ enum Pending {
     Foreign(Foreign),
 }
 
-impl std::fmt::Debug for State {
+impl std::fmt::Debug for FutureState {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(match self {
             Self::InFlight(_) | Self::Awaited => "in progress",
@@ -171,16 +171,16 @@ impl Pending {
     }
 
     /// Waits up to `wait` and returns the resulting state.
-    fn after(mut self, wait: Duration) -> State {
+    fn after(mut self, wait: Duration) -> FutureState {
         match self.look(wait) {
-            Some(outcome) => State::Ended(outcome),
-            None => State::InFlight(self),
+            Some(outcome) => FutureState::Ended(outcome),
+            None => FutureState::InFlight(self),
         }
     }
 }
 
 impl rdzv_rpc_future {
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, FutureState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -188,11 +188,11 @@ impl rdzv_rpc_future {
     /// thread that polls or has a short timeout is not delayed by one with a longer timeout.
     fn wait(&self, wait: Duration) -> Result<Option<Outcome>, Fault> {
         let until = now() + wait;
-        let is_awaited = |state: &mut State| matches!(state, State::Awaited);
+        let is_awaited = |state: &mut FutureState| matches!(state, FutureState::Awaited);
         let waited = self.state_returned.wait_timeout_while(self.lock(), wait, is_awaited);
         let mut state = waited.unwrap_or_else(PoisonError::into_inner).0;
-        if let State::InFlight(_) = &*state {
-            let State::InFlight(pending) = std::mem::replace(&mut *state, State::Awaited) else {
+        if let FutureState::InFlight(_) = &*state {
+            let FutureState::InFlight(pending) = std::mem::replace(&mut *state, FutureState::Awaited) else {
                 return Ok(None);
             };
             drop(state);
@@ -202,12 +202,12 @@ impl rdzv_rpc_future {
             self.state_returned.notify_all();
         }
         match &*state {
-            State::InFlight(_) | State::Awaited => return Ok(None),
-            State::Taken => return Err(invalid("the outcome of this call was already returned")),
-            State::Ended(_) => {}
+            FutureState::InFlight(_) | FutureState::Awaited => return Ok(None),
+            FutureState::Taken => return Err(invalid("the outcome of this call was already returned")),
+            FutureState::Ended(_) => {}
         }
-        match std::mem::replace(&mut *state, State::Taken) {
-            State::Ended(outcome) => Ok(Some(outcome)),
+        match std::mem::replace(&mut *state, FutureState::Taken) {
+            FutureState::Ended(outcome) => Ok(Some(outcome)),
             _ => Ok(None),
         }
     }
@@ -241,7 +241,7 @@ fn start(of: &rdzv_rpc, spec: CallSpec<'_>) -> Result<rdzv_rpc_future, Fault> {
             (Pending::Foreign(foreign), CallAbort::Foreign(open))
         }
     };
-    let state = Mutex::new(State::InFlight(pending));
+    let state = Mutex::new(FutureState::InFlight(pending));
     Ok(rdzv_rpc_future { poison: Poison::default(), state, state_returned: Condvar::new(), canceller })
 }
 
@@ -451,12 +451,12 @@ pub unsafe extern "C" fn rdzv_rpc_future_is_ready(future: *const rdzv_rpc_future
     unsafe {
         guard::read(future, 0, |of| {
             let mut state = of.lock();
-            if let State::InFlight(pending) = &mut *state
+            if let FutureState::InFlight(pending) = &mut *state
                 && let Some(outcome) = pending.look(Duration::ZERO)
             {
-                *state = State::Ended(outcome);
+                *state = FutureState::Ended(outcome);
             }
-            i32::from(matches!(&*state, State::Ended(_) | State::Taken))
+            i32::from(matches!(&*state, FutureState::Ended(_) | FutureState::Taken))
         })
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::argument::{out_pointer, reference, reference_mut};
 use crate::buffer::rdzv_buffer;
-use crate::context::Shared;
+use crate::context::ContextShared;
 use crate::fault::{Fault, rdzv_error};
 use crate::guard::{self, Poison};
 use crate::rpc_fault::{observer_fault, observing_fault};
@@ -51,7 +51,7 @@ const OBSERVATION_FIRST_SIZE: usize = 16;
 pub struct rdzv_rpc_observer {
     poison: Poison,
     observer: GroupObserver,
-    shared: Arc<Shared>,
+    shared: Arc<ContextShared>,
     /// Cancels waiting calls from another thread.
     canceller: Canceller,
 }

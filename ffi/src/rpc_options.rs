@@ -2,7 +2,7 @@
 
 use crate::argument::{invalid, list, out_pointer, positive_ms, rdzv_bytes, reference, reference_mut, text};
 use crate::buffer::{rdzv_buffer, rdzv_list};
-use crate::context::{Shared, home, rdzv_context};
+use crate::context::{ContextShared, home, rdzv_context};
 use crate::fault::{Fault, rdzv_error};
 use crate::guard;
 use crate::rpc_fault::{backend_fault, options_fault};
@@ -63,7 +63,7 @@ impl rdzv_rpc_options {
 #[derive(Clone, Default)]
 pub(crate) struct Given {
     pub(crate) entries: Vec<Entry>,
-    pub(crate) shared: Option<Arc<Shared>>,
+    pub(crate) shared: Option<Arc<ContextShared>>,
     pub(crate) extra_options: Vec<(String, String)>,
     /// Variables set by `construct_options`, for the rendezvous.
     pub(crate) environment: RankEnvironment,

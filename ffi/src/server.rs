@@ -1,7 +1,7 @@
 //! Store servers inside the calling process.
 
 use crate::argument::{out_pointer, reference};
-use crate::context::{RDZV_LOG_DEBUG, RDZV_LOG_INFO, RDZV_LOG_WARN, Shared, rdzv_context, shared};
+use crate::context::{ContextShared, RDZV_LOG_DEBUG, RDZV_LOG_INFO, RDZV_LOG_WARN, rdzv_context, shared};
 use crate::fault::{Fault, rdzv_error};
 use crate::guard::{self, Poison};
 use crate::server_options::rdzv_server_options;
@@ -21,7 +21,7 @@ pub struct rdzv_server {
     pub(crate) poison: Poison,
     server: Server,
     address: CString,
-    shared: Arc<Shared>,
+    shared: Arc<ContextShared>,
 }
 
 /// Counters and sizes of a server.
@@ -111,7 +111,10 @@ pub unsafe extern "C" fn rdzv_server_start(
     }
 }
 
-pub(crate) fn start(shared: Arc<Shared>, mut options: ServerOptions) -> Result<*mut rdzv_server, Fault> {
+pub(crate) fn start(
+    shared: Arc<ContextShared>,
+    mut options: ServerOptions,
+) -> Result<*mut rdzv_server, Fault> {
     let log_target = Arc::clone(&shared);
     options.observer = Box::new(move |event| log(&log_target, event));
     let server = Server::start(options).map_err(|error| start_fault(&error))?;
@@ -126,7 +129,7 @@ pub(crate) fn start(shared: Arc<Shared>, mut options: ServerOptions) -> Result<*
 pub(crate) static PANIC_IN_REACTOR: std::sync::atomic::AtomicBool = std::sync::atomic::AtomicBool::new(false);
 
 /// Logs an event of the server. Runs on the reactor thread.
-fn log(shared: &Shared, event: &Event) {
+fn log(shared: &ContextShared, event: &Event) {
     #[cfg(feature = "fault-injection")]
     if PANIC_IN_REACTOR.swap(false, std::sync::atomic::Ordering::SeqCst) {
         panic!("provoked in the reactor");

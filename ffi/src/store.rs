@@ -4,7 +4,7 @@ use crate::argument::{
     bytes, invalid, list, out_pointer, participants, rdzv_bytes, reference, reference_mut,
 };
 use crate::buffer::{rdzv_buffer, rdzv_list};
-use crate::context::{Shared, rdzv_context, shared};
+use crate::context::{ContextShared, rdzv_context, shared};
 use crate::fault::{Fault, rdzv_error};
 use crate::guard::{self, Poison};
 use crate::status::*;
@@ -29,7 +29,7 @@ pub struct rdzv_store {
     pub(crate) poison: Poison,
     pub(crate) store: Arc<NodeStore>,
     peer: CString,
-    pub(crate) shared: Arc<Shared>,
+    pub(crate) shared: Arc<ContextShared>,
 }
 
 /// Returns the status of a kind of failure.
@@ -177,12 +177,12 @@ unsafe fn operated(
     }
 }
 
-pub(crate) fn handle(store: Store, shared: Arc<Shared>) -> *mut rdzv_store {
+pub(crate) fn handle(store: Store, shared: Arc<ContextShared>) -> *mut rdzv_store {
     node_handle(Arc::new(NodeStore::new(store, None)), shared)
 }
 
 /// Creates a handle of a store whose server may live as long as the handle.
-pub(crate) fn node_handle(store: Arc<NodeStore>, shared: Arc<Shared>) -> *mut rdzv_store {
+pub(crate) fn node_handle(store: Arc<NodeStore>, shared: Arc<ContextShared>) -> *mut rdzv_store {
     let peer = CString::new(store.peer().replace('\0', "\\0")).unwrap_or_default();
     Box::into_raw(Box::new(rdzv_store { poison: Poison::default(), store, peer, shared }))
 }

@@ -2,7 +2,7 @@
 
 use crate::argument::{bytes, list, out_pointer, rdzv_bytes, reference, reference_mut, zero_or_more_ms};
 use crate::buffer::rdzv_buffer;
-use crate::context::Shared;
+use crate::context::ContextShared;
 use crate::fault::{Fault, rdzv_error};
 use crate::guard::{self, Poison};
 use crate::native_store::{native, native_fault};
@@ -43,7 +43,7 @@ pub struct rdzv_watch {
     poison: Poison,
     watch: Watch,
     default: Duration,
-    shared: Arc<Shared>,
+    shared: Arc<ContextShared>,
 }
 
 /// Lease: its attached keys are deleted when it ends, with its session, by being revoked, or at its
@@ -54,7 +54,7 @@ pub struct rdzv_lease {
     poison: Poison,
     lease: Lease,
     default: Duration,
-    shared: Arc<Shared>,
+    shared: Arc<ContextShared>,
 }
 
 #[cold]
@@ -70,7 +70,7 @@ unsafe fn open<T>(
     timeout_ms: i64,
     out: *mut *mut T,
     error: *mut *mut rdzv_error,
-    make: impl FnOnce(&NativeClient, Timeout, Duration, Arc<Shared>) -> Result<T, Fault>,
+    make: impl FnOnce(&NativeClient, Timeout, Duration, Arc<ContextShared>) -> Result<T, Fault>,
 ) -> rdzv_status {
     // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
@@ -135,7 +135,7 @@ fn watch(
     begun: Result<Watch, NativeError>,
     key: &[u8],
     default: Duration,
-    shared: Arc<Shared>,
+    shared: Arc<ContextShared>,
 ) -> Result<rdzv_watch, Fault> {
     let watch = begun.map_err(|error| of_keys(native_fault(&error), &[key]))?;
     Ok(rdzv_watch { poison: Poison::default(), watch, default, shared })

@@ -27,10 +27,10 @@ impl Output {
 
 /// Queue in front of one writer. Only [`Backlog::finish`] waits for the writer.
 #[derive(Clone)]
-pub(super) struct Backlog(Arc<Shared>);
+pub(super) struct Backlog(Arc<BacklogShared>);
 
 #[derive(Default)]
-struct Shared {
+struct BacklogShared {
     queue: Mutex<Queue>,
     changed: Condvar,
 }
@@ -147,7 +147,7 @@ impl Queue {
     }
 }
 
-impl Shared {
+impl BacklogShared {
     fn lock(&self) -> MutexGuard<'_, Queue> {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }

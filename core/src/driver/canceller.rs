@@ -10,13 +10,13 @@ use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 /// Cancels calls. Clones cancel the same calls.
 #[derive(Clone, Default)]
 pub struct Canceller {
-    shared: Arc<Shared>,
+    shared: Arc<CancellerShared>,
     /// Epoch in which the call began whose steps this cancels. `None`: each call has the epoch in which it begins.
     part_of: Option<u64>,
 }
 
 #[derive(Default)]
-struct Shared {
+struct CancellerShared {
     /// Number of cancels so far. It changes under the lock and is read without it.
     epoch: AtomicU64,
     hooks: Mutex<Vec<Arc<Hook>>>,

@@ -62,11 +62,11 @@ pub struct FileStore {
     /// Stays open as long as the store, so that no other file can get the same inode number.
     _anchor: Arc<File>,
     identity: Identity,
-    state: Mutex<State>,
+    state: Mutex<FileState>,
 }
 
 #[derive(Debug)]
-struct State {
+struct FileState {
     log: Log,
     /// Records to be written.
     records: Vec<u8>,
@@ -103,10 +103,10 @@ impl FileStore {
         };
         let file_access =
             FileAccess { clock: &clock, pauses: &pauses, deadline: span.deadline, epoch: pauses.epoch() };
-        let state = Mutex::new(State::new(options.log));
+        let state = Mutex::new(FileState::new(options.log));
         let (locked, mut held) = file_access.begin(path, access, expected, &state).map_err(fail)?;
         let identity = locked.identity();
-        let State { log, records, .. } = &mut *held;
+        let FileState { log, records, .. } = &mut *held;
         log.enter(records).map_err(log_failure).map_err(fail)?;
         // Nothing can fail after this, so a store that was not opened is not counted.
         held.append(&locked).map_err(fail)?;
@@ -207,7 +207,7 @@ impl FileStore {
         let file_access = self.until(self.clock.now() + CLOSE_MAX, self.pauses.epoch());
         let (locked, mut state) =
             file_access.begin(&self.path, Access::Write, Some(self.identity), &self.state)?;
-        let State { log, records, .. } = &mut *state;
+        let FileState { log, records, .. } = &mut *state;
         let remains = log.leave(self.options.world_size, records).map_err(log_failure)?;
         state.append(&locked)?;
         match remains {
@@ -217,12 +217,12 @@ impl FileStore {
     }
 }
 
-fn lock_state(state: &Mutex<State>) -> MutexGuard<'_, State> {
+fn lock_state(state: &Mutex<FileState>) -> MutexGuard<'_, FileState> {
     // After a panic, the log is still valid up to its offset.
     state.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl State {
+impl FileState {
     const fn new(limits: LogLimits) -> Self {
         Self { log: Log::new(limits), records: Vec::new() }
     }

@@ -40,7 +40,7 @@ pub struct HashStoreOptions {
 /// Handle of a store in this process.
 #[derive(Debug)]
 pub struct HashStore {
-    shared: Arc<Shared>,
+    shared: Arc<HashStoreShared>,
     clock: Clock,
     options: HashStoreOptions,
     /// Number of times that the calls of this handle were cancelled.
@@ -48,14 +48,14 @@ pub struct HashStore {
 }
 
 #[derive(Debug)]
-struct Shared {
-    state: Mutex<State>,
+struct HashStoreShared {
+    state: Mutex<HashStoreState>,
     /// Signalled when waits are over or cancelled.
     changed: Condvar,
 }
 
 #[derive(Debug)]
-struct State {
+struct HashStoreState {
     engine: Engine,
     /// Calls that wait; each is a connection of its own to the engine.
     waiting: Slab<()>,
@@ -78,12 +78,12 @@ impl HashStore {
     pub fn new(options: HashStoreOptions) -> Self {
         let engine = Engine::new(options.engine, random_seed());
         let (waiting, released, poppers) = (Slab::new(), Vec::new(), Vec::new());
-        let state = State { engine, waiting, released, poppers, next_ticket: 0 };
-        let shared = Arc::new(Shared { state: Mutex::new(state), changed: Condvar::new() });
+        let state = HashStoreState { engine, waiting, released, poppers, next_ticket: 0 };
+        let shared = Arc::new(HashStoreShared { state: Mutex::new(state), changed: Condvar::new() });
         Self { shared, clock: Clock::new(), options, epoch: AtomicU64::new(0) }
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, HashStoreState> {
         // No code that holds the lock panics in the middle of a change.
         self.shared.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -125,7 +125,7 @@ impl HashStore {
     /// Takes an item that no earlier pop waits for. Waits for one if there is none.
     fn pop(
         &self,
-        mut state: MutexGuard<'_, State>,
+        mut state: MutexGuard<'_, HashStoreState>,
         key: Key<'_>,
         wait_mode: WaitMode,
         span: Span,
@@ -170,11 +170,11 @@ impl HashStore {
     /// Waits for the end of a wait or barrier.
     fn park<'s>(
         &'s self,
-        mut state: MutexGuard<'s, State>,
+        mut state: MutexGuard<'s, HashStoreState>,
         request: &Request<'_>,
         span: Span,
         epoch: u64,
-    ) -> Result<(MutexGuard<'s, State>, Outcome), Failure> {
+    ) -> Result<(MutexGuard<'s, HashStoreState>, Outcome), Failure> {
         let slot = state.waiting.insert(());
         let conn = ConnId { index: u32::try_from(slot).unwrap_or(u32::MAX), generation: 0 };
         let begun = state.iteration(conn, request, &mut |answer| matches!(answer, Answer::Parked));
@@ -216,7 +216,7 @@ impl HashStore {
     /// Executes a request that waits for nothing, or a barrier.
     fn apply(
         &self,
-        mut state: MutexGuard<'_, State>,
+        mut state: MutexGuard<'_, HashStoreState>,
         request: &Request<'_>,
         span: Span,
         epoch: u64,
@@ -247,7 +247,7 @@ impl HashStore {
 /// Connection of requests that do not wait.
 const NO_CONNECTION: ConnId = ConnId { index: u32::MAX, generation: 0 };
 
-impl State {
+impl HashStoreState {
     /// Applies one request to the engine.
     fn iteration<R>(
         &mut self,
@@ -381,7 +381,7 @@ impl Backend for HashStore {
     }
 
     fn pause(&self, epoch: u64, span: Duration) -> Paused {
-        let unchanged = |_: &mut State| self.epoch() == epoch;
+        let unchanged = |_: &mut HashStoreState| self.epoch() == epoch;
         let waited = self.shared.changed.wait_timeout_while(self.lock(), span, unchanged);
         drop(waited.unwrap_or_else(PoisonError::into_inner));
         if self.epoch() == epoch { Paused::Over } else { Paused::Cancelled }

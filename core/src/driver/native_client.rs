@@ -266,7 +266,7 @@ enum Command {
 
 /// State that the handles and the session's thread share.
 #[derive(Debug)]
-struct Shared {
+struct ClientShared {
     /// Reason why the session is over.
     ending_cell: OnceLock<Ending>,
     /// Events of the node.
@@ -283,7 +283,7 @@ struct Shared {
     streams: Mutex<Vec<Weak<Inbox<OwnedFrame>>>>,
 }
 
-impl Shared {
+impl ClientShared {
     fn new(limit: InboxLimit) -> Self {
         Self {
             ending_cell: OnceLock::new(),
@@ -362,7 +362,7 @@ struct Inner {
     tickets: AtomicU64,
     /// Number of handles that are cancelled separately from the first one.
     handles: AtomicU64,
-    shared: Arc<Shared>,
+    shared: Arc<ClientShared>,
     thread: Thread,
 }
 
@@ -438,7 +438,7 @@ impl NativeClient {
     ) -> Result<Self, NativeError> {
         let peer: Box<str> = endpoint_text(host, port).into();
         let answer_limits = Machine::answer_limits(&options.limits);
-        let shared = Arc::new(Shared::new(options.limit()));
+        let shared = Arc::new(ClientShared::new(options.limit()));
         let (commands, inbox) = unbounded();
         let begun = Session::new((host, port), &options, random_seed(), Arc::clone(&shared), inbox, opened)
             .and_then(|mut session| {

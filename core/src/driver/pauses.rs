@@ -6,12 +6,12 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 /// Lets calls wait until they are cancelled or woken to check their condition again.
 #[derive(Debug, Default)]
 pub(in crate::driver) struct Pauses {
-    state: Mutex<State>,
+    state: Mutex<PauseState>,
     changed: Condvar,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct PauseState {
     /// Number of cancels so far.
     epoch: u64,
     /// Number of times the calls were woken to check again.
@@ -28,7 +28,7 @@ pub enum Paused {
 }
 
 impl Pauses {
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, PauseState> {
         // No code that holds the lock panics in the middle of a change.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -42,7 +42,7 @@ impl Pauses {
     pub(in crate::driver) fn pause(&self, epoch: u64, span: Duration) -> Paused {
         let state = self.lock();
         let nudges = state.nudges;
-        let unchanged = |state: &mut State| state.epoch == epoch && state.nudges == nudges;
+        let unchanged = |state: &mut PauseState| state.epoch == epoch && state.nudges == nudges;
         let waited = self.changed.wait_timeout_while(state, span, unchanged);
         let (state, _) = waited.unwrap_or_else(PoisonError::into_inner);
         if state.epoch == epoch { Paused::Over } else { Paused::Cancelled }

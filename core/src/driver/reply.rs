@@ -5,17 +5,17 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
 /// Sending side. Dropping it without a reply closes the channel.
-pub struct Reply<T>(Arc<Shared<T>>);
+pub struct Reply<T>(Arc<ReplyShared<T>>);
 
 /// Receiving side.
-pub struct Awaited<T>(Arc<Shared<T>>);
+pub struct Awaited<T>(Arc<ReplyShared<T>>);
 
-struct Shared<T> {
-    state: Mutex<State<T>>,
+struct ReplyShared<T> {
+    state: Mutex<ReplyState<T>>,
     changed: Condvar,
 }
 
-enum State<T> {
+enum ReplyState<T> {
     /// There is no reply yet and no thread waits. Sending then needs no wake-up, which would be a system call.
     Open,
     Awaited,
@@ -35,19 +35,19 @@ pub enum NoAnswer {
 /// Makes both sides of a reply.
 #[must_use]
 pub fn ask<T>() -> (Reply<T>, Awaited<T>) {
-    let shared = Arc::new(Shared { state: Mutex::new(State::Open), changed: Condvar::new() });
+    let shared = Arc::new(ReplyShared { state: Mutex::new(ReplyState::Open), changed: Condvar::new() });
     (Reply(Arc::clone(&shared)), Awaited(shared))
 }
 
-impl<T> Shared<T> {
-    fn end(&self, end: State<T>) {
+impl<T> ReplyShared<T> {
+    fn end(&self, end: ReplyState<T>) {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         let before = match &*state {
-            State::Open | State::Awaited => core::mem::replace(&mut *state, end),
-            State::Answer(_) | State::Closed => return,
+            ReplyState::Open | ReplyState::Awaited => core::mem::replace(&mut *state, end),
+            ReplyState::Answer(_) | ReplyState::Closed => return,
         };
         drop(state);
-        if let State::Awaited = before {
+        if let ReplyState::Awaited = before {
             self.changed.notify_one();
         }
     }
@@ -56,13 +56,13 @@ impl<T> Shared<T> {
 impl<T> Reply<T> {
     /// Sends the reply. The receiver may have stopped waiting.
     pub fn answer(self, answer: T) {
-        self.0.end(State::Answer(answer));
+        self.0.end(ReplyState::Answer(answer));
     }
 }
 
 impl<T> Drop for Reply<T> {
     fn drop(&mut self) {
-        self.0.end(State::Closed);
+        self.0.end(ReplyState::Closed);
     }
 }
 
@@ -71,17 +71,17 @@ impl<T> Awaited<T> {
     /// returned once.
     pub fn look(&self, timeout: Duration) -> Option<Result<T, NoAnswer>> {
         let mut state = self.0.state.lock().unwrap_or_else(PoisonError::into_inner);
-        if let (State::Open, false) = (&*state, timeout.is_zero()) {
-            *state = State::Awaited;
-            let waits = |state: &mut State<T>| matches!(state, State::Awaited);
+        if let (ReplyState::Open, false) = (&*state, timeout.is_zero()) {
+            *state = ReplyState::Awaited;
+            let waits = |state: &mut ReplyState<T>| matches!(state, ReplyState::Awaited);
             let waited = self.0.changed.wait_timeout_while(state, timeout, waits);
             state = waited.unwrap_or_else(PoisonError::into_inner).0;
         }
-        match core::mem::replace(&mut *state, State::Closed) {
-            State::Answer(answer) => Some(Ok(answer)),
-            State::Closed => Some(Err(NoAnswer::Closed)),
-            State::Open | State::Awaited => {
-                *state = State::Open;
+        match core::mem::replace(&mut *state, ReplyState::Closed) {
+            ReplyState::Answer(answer) => Some(Ok(answer)),
+            ReplyState::Closed => Some(Err(NoAnswer::Closed)),
+            ReplyState::Open | ReplyState::Awaited => {
+                *state = ReplyState::Open;
                 None
             }
         }

@@ -34,7 +34,7 @@ pub(super) enum Ended {
 
 /// Pool with one thread for each concurrent job.
 pub(super) struct Workers {
-    shared: Arc<Shared>,
+    shared: Arc<WorkersShared>,
     name: &'static str,
     threads_max: usize,
 }
@@ -46,8 +46,8 @@ impl fmt::Debug for Workers {
 }
 
 #[derive(Default)]
-struct Shared {
-    state: Mutex<State>,
+struct WorkersShared {
+    state: Mutex<WorkersState>,
     /// Signalled when a job is queued.
     job_added: Condvar,
     /// Signalled when a job has a result, and when callers should check whether they were cancelled.
@@ -55,7 +55,7 @@ struct Shared {
 }
 
 #[derive(Default)]
-struct State {
+struct WorkersState {
     queue: Vec<Task>,
     answers: Vec<(u64, Option<Answer>)>,
     /// Jobs whose callers have returned.
@@ -142,7 +142,7 @@ impl Workers {
         }
     }
 
-    fn enqueue(&self, state: &mut State, job: Job) -> Result<u64, Ended> {
+    fn enqueue(&self, state: &mut WorkersState, job: Job) -> Result<u64, Ended> {
         state.tasks += 1;
         let number = state.tasks;
         if state.idle <= state.queue.len() {
@@ -153,7 +153,7 @@ impl Workers {
         Ok(number)
     }
 
-    fn add_thread(&self, state: &mut State) -> Result<(), Ended> {
+    fn add_thread(&self, state: &mut WorkersState) -> Result<(), Ended> {
         if state.threads.len() >= self.threads_max {
             return Err(Ended::TooMany);
         }
@@ -183,8 +183,8 @@ impl Drop for Workers {
     }
 }
 
-impl Shared {
-    fn lock(&self) -> MutexGuard<'_, State> {
+impl WorkersShared {
+    fn lock(&self) -> MutexGuard<'_, WorkersState> {
         // No code that holds the lock panics in the middle of a change.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }

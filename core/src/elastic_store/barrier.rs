@@ -71,7 +71,7 @@ pub enum BarrierOutcome {
 }
 
 #[derive(Clone, Debug)]
-enum State {
+enum BarrierState {
     Arriving,
     Announcing,
     Waiting { until: Instant },
@@ -104,7 +104,7 @@ struct Pause {
 #[derive(Clone, Debug)]
 pub struct TracedBarrier {
     options: BarrierOptions,
-    state: State,
+    state: BarrierState,
 }
 
 impl TracedBarrier {
@@ -114,7 +114,7 @@ impl TracedBarrier {
     /// The world size or the rank is invalid.
     pub fn new(options: BarrierOptions) -> Result<Self, GroupError> {
         check_group(options.rank, options.world_size)?;
-        Ok(Self { options, state: State::Arriving })
+        Ok(Self { options, state: BarrierState::Arriving })
     }
 
     /// Returns the next step; `None` when there is a [`TracedBarrier::barrier_outcome`].
@@ -122,20 +122,22 @@ impl TracedBarrier {
     pub fn next_step(&self) -> Option<Step> {
         let prefix = &*self.options.key_prefix;
         Some(match &self.state {
-            State::Arriving => Step::Add { key: counter_key(prefix), delta: 1 },
-            State::Announcing => Step::Mark { key: last_member_key(prefix) },
-            &State::Waiting { until } => Step::Wait { key: last_member_key(prefix), until },
-            State::Tracing => Step::Mark { key: self.trace_key(self.options.rank.unwrap_or_default()) },
-            State::Counting(_) => Step::Add { key: counter_key(prefix), delta: 0 },
-            State::Looking(_, survey) => {
+            BarrierState::Arriving => Step::Add { key: counter_key(prefix), delta: 1 },
+            BarrierState::Announcing => Step::Mark { key: last_member_key(prefix) },
+            &BarrierState::Waiting { until } => Step::Wait { key: last_member_key(prefix), until },
+            BarrierState::Tracing => {
+                Step::Mark { key: self.trace_key(self.options.rank.unwrap_or_default()) }
+            }
+            BarrierState::Counting(_) => Step::Add { key: counter_key(prefix), delta: 0 },
+            BarrierState::Looking(_, survey) => {
                 Step::Check { keys: survey.next()?.map(|rank| self.trace_key(rank)).collect() }
             }
-            State::Pausing(_, pause) => {
+            BarrierState::Pausing(_, pause) => {
                 Step::Wait { key: self.trace_key(pause.for_rank), until: pause.until }
             }
-            &State::Gated { until } => Step::Wait { key: self.gate_key(), until },
-            State::Opening(_) => Step::Mark { key: self.gate_key() },
-            State::Done(_) => return None,
+            &BarrierState::Gated { until } => Step::Wait { key: self.gate_key(), until },
+            BarrierState::Opening(_) => Step::Mark { key: self.gate_key() },
+            BarrierState::Done(_) => return None,
         })
     }
 
@@ -149,7 +151,7 @@ impl TracedBarrier {
     #[must_use]
     pub const fn barrier_outcome(&self) -> Option<&BarrierOutcome> {
         match &self.state {
-            State::Done(barrier_outcome) => Some(barrier_outcome),
+            BarrierState::Done(barrier_outcome) => Some(barrier_outcome),
             _ => None,
         }
     }
@@ -158,13 +160,19 @@ impl TracedBarrier {
     /// the last, the others were released.
     #[must_use]
     pub const fn has_arrived(&self) -> bool {
-        !matches!(self.state, State::Arriving | State::Announcing)
+        !matches!(self.state, BarrierState::Arriving | BarrierState::Announcing)
     }
 
     /// Returns whether the wait has timed out, and the search for the missing ranks is in progress.
     #[must_use]
     pub const fn is_tracing(&self) -> bool {
-        !matches!(self.state, State::Arriving | State::Announcing | State::Waiting { .. } | State::Done(_))
+        !matches!(
+            self.state,
+            BarrierState::Arriving
+                | BarrierState::Announcing
+                | BarrierState::Waiting { .. }
+                | BarrierState::Done(_)
+        )
     }
 
     /// Handles the outcome of the step.
@@ -176,47 +184,53 @@ impl TracedBarrier {
         let BarrierOptions { world_size, timeout, rank, trace_timeout, .. } = self.options;
         let next = match (&self.state, outcome) {
             // A surplus arrival announces as well, in case the last member died before it could.
-            (State::Arriving, Number(count)) if count >= world_size => State::Announcing,
-            (State::Arriving, Number(_)) => State::Waiting { until: now + timeout },
-            (State::Announcing, Applied) | (State::Waiting { .. }, Released) => {
-                State::Done(BarrierOutcome::Released)
+            (BarrierState::Arriving, Number(count)) if count >= world_size => BarrierState::Announcing,
+            (BarrierState::Arriving, Number(_)) => BarrierState::Waiting { until: now + timeout },
+            (BarrierState::Announcing, Applied) | (BarrierState::Waiting { .. }, Released) => {
+                BarrierState::Done(BarrierOutcome::Released)
             }
-            (State::Waiting { .. }, Missing) if rank.is_none() => State::Done(BarrierOutcome::TimedOut),
-            (State::Waiting { .. }, Missing) => State::Tracing,
-            (State::Tracing, Applied) => {
+            (BarrierState::Waiting { .. }, Missing) if rank.is_none() => {
+                BarrierState::Done(BarrierOutcome::TimedOut)
+            }
+            (BarrierState::Waiting { .. }, Missing) => BarrierState::Tracing,
+            (BarrierState::Tracing, Applied) => {
                 // Rank 0 searches for all ranks, with its full trace timeout. The others wait for rank 0 no longer
                 // than their own timeout, because it may be missing.
                 let wait = if rank == Some(0) { trace_timeout } else { trace_timeout.min(timeout) };
-                State::Counting(Look { arrivals: 0, until: now + wait, interval: LOOK_INTERVALS.0 })
+                BarrierState::Counting(Look { arrivals: 0, until: now + wait, interval: LOOK_INTERVALS.0 })
             }
-            (&State::Counting(look), Number(arrivals)) => {
-                State::Looking(Look { arrivals, ..look }, Survey::new(world_size))
+            (&BarrierState::Counting(look), Number(arrivals)) => {
+                BarrierState::Looking(Look { arrivals, ..look }, Survey::new(world_size))
             }
-            (State::Looking(look, survey), Ready | NotReady) => {
+            (BarrierState::Looking(look, survey), Ready | NotReady) => {
                 let mut survey = survey.clone();
                 let includes_rank_zero = survey.next() == Some(0..1);
                 survey.answer(outcome == Ready);
                 if includes_rank_zero && outcome == Ready && rank != Some(0) {
-                    State::Gated { until: now + trace_timeout + GATE_MARGIN }
+                    BarrierState::Gated { until: now + trace_timeout + GATE_MARGIN }
                 } else {
                     self.looked(now, *look, survey)
                 }
             }
-            (&State::Pausing(look, _), Released | Missing) => {
+            (&BarrierState::Pausing(look, _), Released | Missing) => {
                 let interval = (look.interval * 2).min(LOOK_INTERVALS.1);
-                State::Counting(Look { interval, ..look })
+                BarrierState::Counting(Look { interval, ..look })
             }
-            (State::Gated { .. }, Released | Missing) => State::Done(BarrierOutcome::AskRankZero),
-            (State::Opening(missing), Applied) => State::Done(BarrierOutcome::Missing(missing.clone())),
+            (BarrierState::Gated { .. }, Released | Missing) => {
+                BarrierState::Done(BarrierOutcome::AskRankZero)
+            }
+            (BarrierState::Opening(missing), Applied) => {
+                BarrierState::Done(BarrierOutcome::Missing(missing.clone()))
+            }
             (_, outcome) => return Err(UnexpectedOutcome { step: self.next_step(), outcome }),
         };
         self.state = next;
         Ok(())
     }
 
-    fn looked(&self, now: Instant, look: Look, survey: Survey) -> State {
+    fn looked(&self, now: Instant, look: Look, survey: Survey) -> BarrierState {
         if survey.next().is_some() {
-            return State::Looking(look, survey);
+            return BarrierState::Looking(look, survey);
         }
         let missing = survey.missing();
         let traces = self.options.world_size - i64::try_from(missing.len()).unwrap_or(i64::MAX);
@@ -224,10 +238,10 @@ impl TracedBarrier {
         match missing.first() {
             Some(&for_rank) if !is_certain && now < look.until => {
                 let until = (now + look.interval).min(look.until);
-                State::Pausing(look, Pause { for_rank, until })
+                BarrierState::Pausing(look, Pause { for_rank, until })
             }
-            _ if self.options.rank == Some(0) => State::Opening(missing.to_vec()),
-            _ => State::Done(BarrierOutcome::Missing(missing.to_vec())),
+            _ if self.options.rank == Some(0) => BarrierState::Opening(missing.to_vec()),
+            _ => BarrierState::Done(BarrierOutcome::Missing(missing.to_vec())),
         }
     }
 

@@ -114,7 +114,7 @@ impl DataSearch {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
+enum SearchState {
     Counting,
     Announcing,
     Waiting { until: Instant },
@@ -128,7 +128,7 @@ pub struct ReadConfirmation {
     rank: i64,
     world_size: i64,
     timeout: Duration,
-    state: State,
+    state: SearchState,
 }
 
 impl ReadConfirmation {
@@ -136,17 +136,17 @@ impl ReadConfirmation {
     #[must_use]
     pub fn new(prefix: &str, rank: i64, world_size: i64, timeout: Duration) -> Self {
         let prefix = joined(&[&owned(prefix), "/finished"]);
-        Self { prefix, rank, world_size, timeout, state: State::Counting }
+        Self { prefix, rank, world_size, timeout, state: SearchState::Counting }
     }
 
     /// Returns the next step; `None` when this rank may leave.
     #[must_use]
     pub fn next_step(&self) -> Option<Step> {
         match self.state {
-            State::Counting => Some(Step::Add { key: counter_key(&self.prefix), delta: 1 }),
-            State::Announcing => Some(Step::Mark { key: last_member_key(&self.prefix) }),
-            State::Waiting { until } => Some(Step::Wait { key: last_member_key(&self.prefix), until }),
-            State::Done => None,
+            SearchState::Counting => Some(Step::Add { key: counter_key(&self.prefix), delta: 1 }),
+            SearchState::Announcing => Some(Step::Mark { key: last_member_key(&self.prefix) }),
+            SearchState::Waiting { until } => Some(Step::Wait { key: last_member_key(&self.prefix), until }),
+            SearchState::Done => None,
         }
     }
 
@@ -163,13 +163,15 @@ impl ReadConfirmation {
     /// The outcome does not belong to that step.
     pub fn handle(&mut self, now: Instant, outcome: Outcome) -> Result<(), UnexpectedOutcome> {
         self.state = match (self.state, outcome) {
-            (State::Counting, Outcome::Number(count)) if count >= self.world_size => State::Announcing,
-            (State::Counting, Outcome::Number(_)) if self.rank == 0 => {
-                State::Waiting { until: now + self.timeout }
+            (SearchState::Counting, Outcome::Number(count)) if count >= self.world_size => {
+                SearchState::Announcing
             }
-            (State::Counting, Outcome::Number(_))
-            | (State::Announcing, Outcome::Applied)
-            | (State::Waiting { .. }, Outcome::Released) => State::Done,
+            (SearchState::Counting, Outcome::Number(_)) if self.rank == 0 => {
+                SearchState::Waiting { until: now + self.timeout }
+            }
+            (SearchState::Counting, Outcome::Number(_))
+            | (SearchState::Announcing, Outcome::Applied)
+            | (SearchState::Waiting { .. }, Outcome::Released) => SearchState::Done,
             (_, outcome) => return Err(UnexpectedOutcome { step: self.next_step(), outcome }),
         };
         Ok(())

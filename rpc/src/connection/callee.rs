@@ -68,7 +68,7 @@ pub enum CalleeEvent<'b> {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
+enum CalleeState {
     Greeting,
     Claimed,
     Open,
@@ -119,7 +119,7 @@ pub struct Callee {
     me: WorkerInfo,
     group: Box<[u8]>,
     limits: RpcLimits,
-    state: State,
+    state: CalleeState,
     incoming: FramesIn,
     outgoing: Outgoing,
     peer: Option<WorkerInfo>,
@@ -156,7 +156,7 @@ impl Callee {
             me,
             group: group.into(),
             limits,
-            state: State::Greeting,
+            state: CalleeState::Greeting,
             incoming: FramesIn::new(Splitter::from_caller()),
             outgoing: Outgoing::default(),
             peer: None,
@@ -215,8 +215,8 @@ impl Callee {
 
     /// Accepts the caller.
     pub fn admit(&mut self) {
-        if self.state == State::Claimed {
-            self.state = State::Open;
+        if self.state == CalleeState::Claimed {
+            self.state = CalleeState::Open;
             self.outgoing.frame(
                 0,
                 &CalleeFrame::Welcome {
@@ -232,7 +232,7 @@ impl Callee {
 
     /// Refuses the caller, and sends it the reason.
     pub fn refuse(&mut self, why: Refusal, message: &str) {
-        if matches!(self.state, State::Greeting | State::Claimed) {
+        if matches!(self.state, CalleeState::Greeting | CalleeState::Claimed) {
             let end = message.floor_char_boundary(1024);
             let message = message.get(..end).unwrap_or_default();
             self.end(ConnectionError::Refused { why, message: message.into() });
@@ -292,12 +292,12 @@ impl Callee {
     /// Sends a goodbye: no further requests are accepted, and the pending ones continue.
     pub fn goodbye(&mut self) {
         match self.state {
-            State::Open => {
-                self.state = State::Leaving;
+            CalleeState::Open => {
+                self.state = CalleeState::Leaving;
                 self.outgoing.frame(0, &CalleeFrame::Goodbye {});
             }
-            State::Greeting | State::Claimed => self.end(ConnectionError::Closed),
-            State::Leaving | State::Drained | State::Ended => {}
+            CalleeState::Greeting | CalleeState::Claimed => self.end(ConnectionError::Closed),
+            CalleeState::Leaving | CalleeState::Drained | CalleeState::Ended => {}
         }
     }
 
@@ -322,17 +322,17 @@ impl Callee {
     }
 
     fn look_for_the_end(&mut self) {
-        if self.state == State::Leaving && self.requests.is_empty() && self.outgoing.is_empty() {
-            self.state = State::Drained;
+        if self.state == CalleeState::Leaving && self.requests.is_empty() && self.outgoing.is_empty() {
+            self.state = CalleeState::Drained;
             self.events.push_back(CalleeEvent::Drained);
         }
     }
 
     fn end(&mut self, why: ConnectionError) {
-        if self.state == State::Ended {
+        if self.state == CalleeState::Ended {
             return;
         }
-        self.state = State::Ended;
+        self.state = CalleeState::Ended;
         self.outgoing.clear();
         for call in self.requests.ids() {
             self.take(call);
@@ -358,7 +358,7 @@ impl Callee {
     /// which it sends no requests, and not after its end. A caller that is held up is sent a pong periodically, since
     /// its pings are not read.
     pub fn hold_up(&mut self, now: Instant) -> bool {
-        let is_greeted = matches!(self.state, State::Open | State::Leaving);
+        let is_greeted = matches!(self.state, CalleeState::Open | CalleeState::Leaving);
         if !is_greeted || self.reading == Reading::ToTheEnd {
             return false;
         }
@@ -383,7 +383,7 @@ impl Callee {
 
     /// Time of the next unsolicited pong.
     fn heartbeat_due(&self) -> Option<Instant> {
-        let is_due = self.is_held_up() && matches!(self.state, State::Open | State::Leaving);
+        let is_due = self.is_held_up() && matches!(self.state, CalleeState::Open | CalleeState::Leaving);
         is_due.then(|| self.ponged.map_or(Instant::ORIGIN, |at| at + self.limits.ping_interval))
     }
 
@@ -401,8 +401,10 @@ impl Callee {
     /// write, where the time is not known, so the check is repeated from the goodbye on.
     fn drain_check_due(&self) -> Option<Instant> {
         let since = match (self.state, self.leave_mode) {
-            (State::Leaving, _) | (State::Drained | State::Ended, LeaveMode::NotYet) => self.looked,
-            (State::Drained | State::Ended, LeaveMode::Since(at)) => at,
+            (CalleeState::Leaving, _) | (CalleeState::Drained | CalleeState::Ended, LeaveMode::NotYet) => {
+                self.looked
+            }
+            (CalleeState::Drained | CalleeState::Ended, LeaveMode::Since(at)) => at,
             _ => return None,
         };
         Some(since + self.limits.ping_timeout)
@@ -412,8 +414,10 @@ impl Callee {
         let is_due = self.drain_check_due().is_some_and(|at| at <= now);
         self.looked = now;
         match (self.state, self.leave_mode) {
-            (State::Drained | State::Ended, LeaveMode::NotYet) => self.leave_mode = LeaveMode::Since(now),
-            (State::Drained | State::Ended, LeaveMode::Since(_)) if is_due => {
+            (CalleeState::Drained | CalleeState::Ended, LeaveMode::NotYet) => {
+                self.leave_mode = LeaveMode::Since(now)
+            }
+            (CalleeState::Drained | CalleeState::Ended, LeaveMode::Since(_)) if is_due => {
                 self.leave_mode = LeaveMode::GivenUp;
                 self.events.push_back(CalleeEvent::Unread);
             }
@@ -442,7 +446,8 @@ impl Callee {
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Instant> {
         let first = self.requests.first_deadline();
-        let greeting = (self.state == State::Greeting).then(|| self.began + self.limits.greeting_timeout);
+        let greeting =
+            (self.state == CalleeState::Greeting).then(|| self.began + self.limits.greeting_timeout);
         let due = [first, greeting, self.heartbeat_due(), self.drain_check_due(), self.progress_due()];
         due.into_iter().flatten().min()
     }
@@ -458,7 +463,7 @@ impl Callee {
             }
             self.events.push_back(CalleeEvent::Over(call, Ending::Deadline));
         }
-        if self.state == State::Greeting && now >= self.began + self.limits.greeting_timeout {
+        if self.state == CalleeState::Greeting && now >= self.began + self.limits.greeting_timeout {
             self.end(ConnectionError::NoGreeting(self.limits.greeting_timeout));
         }
         self.look_at_progress(now);
@@ -470,7 +475,7 @@ impl Callee {
     /// Time of the next check whether incomplete requests and frames make progress.
     fn progress_due(&self) -> Option<Instant> {
         let is_unfinished = self.unfinished > 0 || self.incoming.unfinished().is_some();
-        let is_looked_at = is_unfinished && matches!(self.state, State::Open | State::Leaving);
+        let is_looked_at = is_unfinished && matches!(self.state, CalleeState::Open | CalleeState::Leaving);
         is_looked_at.then(|| self.looked_at_progress + self.limits.stall_timeout)
     }
 
@@ -525,11 +530,11 @@ impl Callee {
                 return Some(event);
             }
             match self.state {
-                State::Ended => {
+                CalleeState::Ended => {
                     *bytes = &[];
                     return None;
                 }
-                State::Claimed => return None,
+                CalleeState::Claimed => return None,
                 _ => {}
             }
             match self.incoming.next(bytes) {
@@ -550,7 +555,7 @@ impl Callee {
         frame_part: FramePart<'b>,
     ) -> Result<Option<CalleeEvent<'b>>, ConnectionError> {
         match frame_part {
-            FramePart::Data(..) if self.state == State::Greeting => {
+            FramePart::Data(..) if self.state == CalleeState::Greeting => {
                 Err(ConnectionError::UnexpectedFrame(DATA))
             }
             FramePart::Data(call, bytes) => {
@@ -608,9 +613,9 @@ impl Callee {
         match (frame, self.state) {
             (
                 CallerFrame::Hello { version_min, version_max, group, caller, caller_id, callee, callee_id },
-                State::Greeting,
+                CalleeState::Greeting,
             ) => self.greeted((version_min, version_max), group, (caller, caller_id), (callee, callee_id)),
-            (_, State::Greeting) | (CallerFrame::Hello { .. }, _) => {
+            (_, CalleeState::Greeting) | (CallerFrame::Hello { .. }, _) => {
                 Err(ConnectionError::UnexpectedFrame(kind))
             }
             (CallerFrame::Ping { nonce }, _) => {
@@ -618,8 +623,8 @@ impl Callee {
                 Ok(Some(CalleeEvent::Pinged))
             }
             (CallerFrame::Goodbye {}, _) => {
-                if self.state == State::Open {
-                    self.state = State::Leaving;
+                if self.state == CalleeState::Open {
+                    self.state = CalleeState::Leaving;
                     self.events.push_back(CalleeEvent::PeerLeaving);
                 }
                 self.look_for_the_end();
@@ -658,7 +663,7 @@ impl Callee {
         } else if callee != (self.me.name.as_bytes(), self.me.id) {
             Refusal::NotMe
         } else {
-            self.state = State::Claimed;
+            self.state = CalleeState::Claimed;
             return Ok(Some(CalleeEvent::Claimed(caller)));
         };
         let me = format!("this is {}", self.me);
@@ -683,7 +688,7 @@ impl Callee {
         let is_full = self.requests.len() as u64 >= u64::from(self.limits.requests_max)
             || (bytes > self.limits.bytes_max && !self.requests.is_empty());
         let refusal = match () {
-            () if self.state != State::Open => Some(Status::Leaving),
+            () if self.state != CalleeState::Open => Some(Status::Leaving),
             () if payload_bytes > self.limits.payload_bytes_max => Some(Status::TooLong),
             () if is_full => return Err(ConnectionError::TooManyInFlight),
             () => None,

@@ -52,7 +52,7 @@ pub enum CallerEvent<'b> {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
+enum CallerState {
     Greeting,
     Open,
     /// One of the two ends has sent a goodbye.
@@ -75,7 +75,7 @@ struct Call {
 pub struct Caller {
     peer: WorkerInfo,
     limits: RpcLimits,
-    state: State,
+    state: CallerState,
     incoming: FramesIn,
     outgoing: Outgoing,
     calls: InFlight<Call>,
@@ -135,7 +135,7 @@ impl Caller {
         Self {
             peer,
             limits,
-            state: State::Greeting,
+            state: CallerState::Greeting,
             incoming: FramesIn::new(Splitter::from_callee()),
             outgoing,
             calls: InFlight::new(),
@@ -157,7 +157,7 @@ impl Caller {
     /// Whether calls can be made.
     #[must_use]
     pub fn is_open(&self) -> bool {
-        self.state == State::Open
+        self.state == CallerState::Open
     }
 
     /// The callee.
@@ -191,10 +191,10 @@ impl Caller {
     ) -> Result<(), CallFailure> {
         debug_assert!(id > self.last_id, "numbers grow");
         match self.state {
-            State::Greeting => return Err(CallFailure::NotOpen),
-            State::Leaving | State::Drained => return Err(CallFailure::Leaving),
-            State::Ended => return Err(CallFailure::Unsent(ConnectionError::Closed)),
-            State::Open => {}
+            CallerState::Greeting => return Err(CallFailure::NotOpen),
+            CallerState::Leaving | CallerState::Drained => return Err(CallFailure::Leaving),
+            CallerState::Ended => return Err(CallFailure::Unsent(ConnectionError::Closed)),
+            CallerState::Open => {}
         }
         call.check(&self.limits)?;
         if self.calls.len() as u64 >= u64::from(self.requests_max) {
@@ -249,11 +249,11 @@ impl Caller {
 
     /// Sends a goodbye: there will be no further calls, and the pending ones continue.
     pub fn goodbye(&mut self) {
-        if self.state == State::Open {
-            self.state = State::Leaving;
+        if self.state == CallerState::Open {
+            self.state = CallerState::Leaving;
             self.outgoing.frame(0, &CallerFrame::Goodbye {});
             self.look_for_the_end();
-        } else if self.state == State::Greeting {
+        } else if self.state == CallerState::Greeting {
             self.end(ConnectionError::Closed);
         }
     }
@@ -284,21 +284,21 @@ impl Caller {
 
     /// Time since which the callee has been silent, if a response or a pong is expected.
     fn silence(&self) -> Option<Instant> {
-        self.silent_since.filter(|_| matches!(self.state, State::Open | State::Leaving))
+        self.silent_since.filter(|_| matches!(self.state, CallerState::Open | CallerState::Leaving))
     }
 
     fn look_for_the_end(&mut self) {
-        if self.state == State::Leaving && self.calls.is_empty() {
-            self.state = State::Drained;
+        if self.state == CallerState::Leaving && self.calls.is_empty() {
+            self.state = CallerState::Drained;
             self.events.push_back(CallerEvent::Drained);
         }
     }
 
     fn end(&mut self, why: ConnectionError) {
-        if self.state == State::Ended {
+        if self.state == CallerState::Ended {
             return;
         }
-        self.state = State::Ended;
+        self.state = CallerState::Ended;
         self.outgoing.clear();
         for id in self.calls.ids() {
             let Some(call) = self.calls.take(id) else { continue };
@@ -327,8 +327,8 @@ impl Caller {
     /// it: when three quarters of the call's time have passed. Other calls that end soon after share the response.
     fn ask_due(&self) -> Option<Instant> {
         let (deadline, call) = self.calls.first_due()?;
-        let is_awaited =
-            matches!(self.state, State::Open | State::Leaving) && call.kind == CallKind::Responded;
+        let is_awaited = matches!(self.state, CallerState::Open | CallerState::Leaving)
+            && call.kind == CallKind::Responded;
         let due = call.began + deadline.since(call.began) / 4 * 3;
         let due = self.ask_again_at.map_or(due, |until| due.max(until));
         (is_awaited && due < deadline).then_some(due)
@@ -355,7 +355,8 @@ impl Caller {
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Instant> {
         let first = self.calls.first_deadline();
-        let greeting = (self.state == State::Greeting).then(|| self.began + self.limits.greeting_timeout);
+        let greeting =
+            (self.state == CallerState::Greeting).then(|| self.began + self.limits.greeting_timeout);
         let ping = self.silence().map(|since| match self.pinged {
             Some(at) => at + self.limits.ping_timeout,
             None => since + self.limits.ping_interval,
@@ -375,7 +376,7 @@ impl Caller {
         }
         self.ask(now);
         self.look_for_the_end();
-        if self.state == State::Greeting && now >= self.began + self.limits.greeting_timeout {
+        if self.state == CallerState::Greeting && now >= self.began + self.limits.greeting_timeout {
             return self.end(ConnectionError::NoGreeting(self.limits.greeting_timeout));
         }
         let Some(since) = self.silence() else { return };
@@ -412,7 +413,7 @@ impl Caller {
             if let Some(event) = self.events.pop_front() {
                 return Some(event);
             }
-            if self.state == State::Ended {
+            if self.state == CallerState::Ended {
                 *bytes = &[];
                 return None;
             }
@@ -488,7 +489,7 @@ impl Caller {
             }
             (
                 CalleeFrame::Welcome { version, callee, callee_id, requests_max, bytes_max },
-                State::Greeting,
+                CallerState::Greeting,
             ) => {
                 if !(VERSION_MIN..=VERSION_MAX).contains(&version) {
                     return Err(ConnectionError::UnexpectedFrame(kind));
@@ -502,10 +503,10 @@ impl Caller {
                 if self.requests_max == 0 {
                     return Err(ConnectionError::NothingAllowed);
                 }
-                self.state = State::Open;
+                self.state = CallerState::Open;
                 Ok(Some(CallerEvent::Open))
             }
-            (_, State::Greeting) | (CalleeFrame::Welcome { .. }, _) => {
+            (_, CallerState::Greeting) | (CalleeFrame::Welcome { .. }, _) => {
                 Err(ConnectionError::UnexpectedFrame(kind))
             }
             (CalleeFrame::Pong { .. }, _) => {
@@ -516,8 +517,8 @@ impl Caller {
                 self.load = Some((now, PoolLoad { threads, waiting }));
                 Ok(None)
             }
-            (CalleeFrame::Goodbye {}, State::Open) => {
-                self.state = State::Leaving;
+            (CalleeFrame::Goodbye {}, CallerState::Open) => {
+                self.state = CallerState::Leaving;
                 self.look_for_the_end();
                 Ok(Some(CallerEvent::PeerLeaving))
             }

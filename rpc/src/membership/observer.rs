@@ -72,7 +72,7 @@ pub enum ObserverOutput {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
+enum ObserverState {
     /// Reads the kind of the group.
     Asking,
     /// Reads the list of a dynamic group.
@@ -89,7 +89,7 @@ enum State {
 /// State machine of an observer.
 #[derive(Clone, Debug)]
 pub struct Observer {
-    state: State,
+    state: ObserverState,
     pause: Duration,
     kind: Option<GroupKind>,
     /// Whether the keys have changed since the current read began.
@@ -106,7 +106,7 @@ impl Observer {
     #[must_use]
     pub fn new(pause: Duration) -> Self {
         let mut observer = Self {
-            state: State::Asking,
+            state: ObserverState::Asking,
             pause,
             kind: None,
             is_stale: false,
@@ -134,7 +134,7 @@ impl Observer {
     #[must_use]
     pub const fn poll_timeout(&self) -> Option<Instant> {
         match self.state {
-            State::Resting(at) => Some(at),
+            ObserverState::Resting(at) => Some(at),
             _ => None,
         }
     }
@@ -148,7 +148,7 @@ impl Observer {
 
     /// Reads the keys again: a watch on them has reported a change.
     pub fn keys_changed(&mut self) {
-        if matches!(self.state, State::Resting(_)) {
+        if matches!(self.state, ObserverState::Resting(_)) {
             self.look();
         } else {
             self.is_stale = true;
@@ -159,32 +159,32 @@ impl Observer {
         self.is_stale = false;
         self.found.clear();
         self.state = match self.kind {
-            None => State::Asking,
-            Some(GroupKind::Dynamic) => State::Reading,
-            Some(GroupKind::Static) => State::Naming(0),
+            None => ObserverState::Asking,
+            Some(GroupKind::Dynamic) => ObserverState::Reading,
+            Some(GroupKind::Static) => ObserverState::Naming(0),
         };
         self.ask();
     }
 
     fn ask(&mut self) {
         let step = match self.state {
-            State::Asking => StoreStep::Get { key: keys::IS_STATIC.into() },
-            State::Reading => StoreStep::Get { key: keys::ALL_WORKERS.into() },
-            State::Naming(from) => {
+            ObserverState::Asking => StoreStep::Get { key: keys::IS_STATIC.into() },
+            ObserverState::Reading => StoreStep::Get { key: keys::ALL_WORKERS.into() },
+            ObserverState::Naming(from) => {
                 let ids = from..from.saturating_add(NAMES_AT_ONCE);
                 StoreStep::Peek { keys: ids.map(keys::name_of).collect() }
             }
-            State::Locating => StoreStep::Peek {
+            ObserverState::Locating => StoreStep::Peek {
                 keys: self.found.iter().map(|worker| keys::address_of(&worker.name)).collect(),
             },
-            State::Resting(_) | State::Over => return,
+            ObserverState::Resting(_) | ObserverState::Over => return,
         };
         self.outputs.push_back(ObserverOutput::Store(step));
     }
 
     fn rest(&mut self, now: Instant) {
         let pause = if self.unlocated.is_empty() { self.pause } else { self.pause.min(ADDRESS_PAUSE) };
-        self.state = State::Resting(now + pause);
+        self.state = ObserverState::Resting(now + pause);
         if self.is_stale {
             self.look();
         }
@@ -193,17 +193,17 @@ impl Observer {
     /// Processes the reply to the last step.
     pub fn handle(&mut self, now: Instant, reply: Reply) {
         if let Err(error) = self.take(now, reply) {
-            self.state = State::Over;
+            self.state = ObserverState::Over;
             self.outputs.push_back(ObserverOutput::Failed(error));
         }
     }
 
     fn take(&mut self, now: Instant, reply: Reply) -> Result<(), ObserverError> {
         match (self.state, reply) {
-            (State::Over | State::Resting(_), _) => {}
+            (ObserverState::Over | ObserverState::Resting(_), _) => {}
             (_, Reply::Failed(message)) => return Err(ObserverError::Store { message }),
-            (State::Asking, Reply::Value(value)) if value.is_empty() => self.rest(now),
-            (State::Asking, Reply::Value(value)) => {
+            (ObserverState::Asking, Reply::Value(value)) if value.is_empty() => self.rest(now),
+            (ObserverState::Asking, Reply::Value(value)) => {
                 let kind = match &*value {
                     b"true" => GroupKind::Static,
                     b"false" => GroupKind::Dynamic,
@@ -215,11 +215,11 @@ impl Observer {
                 self.outputs.push_back(ObserverOutput::Observation(Observation::Begun(kind)));
                 self.look();
             }
-            (State::Reading, Reply::Value(value)) => {
+            (ObserverState::Reading, Reply::Value(value)) => {
                 self.found = keys::parse_roster(&value)?;
                 self.locate(now);
             }
-            (State::Naming(from), Reply::Values(values)) => {
+            (ObserverState::Naming(from), Reply::Values(values)) => {
                 let named = (from..).zip(&values).filter_map(|(id, value)| {
                     let name = WorkerName::new(core::str::from_utf8(value).ok()?).ok()?;
                     Some(WorkerInfo { name, id })
@@ -227,13 +227,13 @@ impl Observer {
                 let before = self.found.len();
                 self.found.extend(named);
                 if self.found.len() > before && from.checked_add(NAMES_AT_ONCE).is_some() {
-                    self.state = State::Naming(from + NAMES_AT_ONCE);
+                    self.state = ObserverState::Naming(from + NAMES_AT_ONCE);
                     self.ask();
                 } else {
                     self.locate(now);
                 }
             }
-            (State::Locating, Reply::Values(values)) if values.len() == self.found.len() => {
+            (ObserverState::Locating, Reply::Values(values)) if values.len() == self.found.len() => {
                 self.compare(now, &values);
                 self.rest(now);
             }
@@ -248,7 +248,7 @@ impl Observer {
             self.compare(now, &[]);
             return self.rest(now);
         }
-        self.state = State::Locating;
+        self.state = ObserverState::Locating;
         self.ask();
     }
 

@@ -17,7 +17,7 @@ const THREAD_END_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// What the thread is doing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum State {
+enum TaskState {
     /// It waits for a task.
     #[default]
     Idle,
@@ -34,7 +34,7 @@ enum State {
 #[derive(Debug, Default)]
 struct ThreadState {
     taken: u64,
-    state: State,
+    state: TaskState,
 }
 
 /// The agent's handle of the thread. Dropping it cancels the current task and ends the thread. A thread that has not
@@ -95,7 +95,7 @@ impl<A: BlockingTask> BlockingThread<A> {
         let its = Arc::clone(&thread_state);
         let thread = threads::spawn(name, move || {
             if let Err(panic) = catch_unwind(AssertUnwindSafe(move || body(end))) {
-                lock(&its).state = State::Over;
+                lock(&its).state = TaskState::Over;
                 on_panic(panic_text(&*panic));
             }
         })?;
@@ -117,13 +117,13 @@ impl<A: BlockingTask> BlockingThread<A> {
     /// [`BlockingThread::interrupt_call`] from time to time.
     pub(super) fn is_busy(&self) -> bool {
         let thread_state = lock(&self.thread_state);
-        thread_state.taken < self.requested && thread_state.state != State::Over
+        thread_state.taken < self.requested && thread_state.state != TaskState::Over
     }
 
     /// Cancels the task before the last one, if it may be cancelled.
     pub(super) fn interrupt_call(&self) {
         let thread_state = lock(&self.thread_state);
-        if thread_state.taken < self.requested && thread_state.state == State::Endable {
+        if thread_state.taken < self.requested && thread_state.state == TaskState::Endable {
             (self.interrupt)();
         }
     }
@@ -132,12 +132,12 @@ impl<A: BlockingTask> BlockingThread<A> {
 impl<A: BlockingTask> TaskQueue<A> {
     /// Returns the next task, or `None` when there will be none.
     pub(super) fn next(&self) -> Option<A> {
-        lock(&self.thread_state).state = State::Idle;
+        lock(&self.thread_state).state = TaskState::Idle;
         let ask = self.tasks.recv().ok()?;
         let mut thread_state = lock(&self.thread_state);
         thread_state.state = match ask.cancel_policy() {
-            CancelPolicy::GivenUp => State::Endable,
-            CancelPolicy::Finished => State::Shielded,
+            CancelPolicy::GivenUp => TaskState::Endable,
+            CancelPolicy::Finished => TaskState::Shielded,
         };
         thread_state.taken += 1;
         Some(ask)

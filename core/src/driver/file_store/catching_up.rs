@@ -3,7 +3,7 @@
 //! short.
 
 use super::locked::{Access, CHUNK_BYTES, Identity, Locked, read_at};
-use super::{CANCELLED, Clock, NOT_RELEASED, Pauses, State, lock_state, log_failure};
+use super::{CANCELLED, Clock, FileState, NOT_RELEASED, Pauses, lock_state, log_failure};
 use crate::error::{Cause, ErrorKind, Failure, Phase};
 use crate::time::Instant;
 use alloc::sync::Arc;
@@ -31,8 +31,8 @@ impl FileAccess<'_> {
         path: &Path,
         access: Access,
         expected: Option<Identity>,
-        state: &'s Mutex<State>,
-    ) -> Result<(Locked, MutexGuard<'s, State>), Failure> {
+        state: &'s Mutex<FileState>,
+    ) -> Result<(Locked, MutexGuard<'s, FileState>), Failure> {
         // Open as long as its log is in use: no other file can get the same inode number.
         let mut begun: Option<(Arc<File>, Identity)> = None;
         loop {
@@ -60,7 +60,7 @@ impl FileAccess<'_> {
     }
 
     /// Reads up to `end`, an earlier end of the file.
-    fn read_ahead(&self, file: &File, end: u64, state: &Mutex<State>) -> Result<(), Failure> {
+    fn read_ahead(&self, file: &File, end: u64, state: &Mutex<FileState>) -> Result<(), Failure> {
         let (mut buffer, mut start, mut wanted) = (Vec::new(), u64::MAX, 0);
         let mut chunk_bytes = CHUNK_BYTES as u64;
         loop {
@@ -110,7 +110,7 @@ impl FileAccess<'_> {
     }
 }
 
-impl State {
+impl FileState {
     /// Reads what others have appended, at most one chunk.
     fn catch_up(&mut self, locked: &Locked) -> Result<(), Failure> {
         let (end, offset) = (locked.bytes(), self.log.offset());

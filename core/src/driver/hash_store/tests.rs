@@ -8,7 +8,7 @@ const SOON: Duration = Duration::from_secs(20);
 const DEFAULT: Timeout = Timeout::Default;
 
 /// Returns a store, and its shared state, in which the test sees the waiting calls.
-fn watched() -> (Store, Arc<Shared>) {
+fn watched() -> (Store, Arc<HashStoreShared>) {
     let timeouts = Timeouts { call: SOON, answer: SOON };
     let store = HashStore::new(HashStoreOptions { timeouts, ..HashStoreOptions::default() });
     let shared = Arc::clone(&store.shared);
@@ -16,7 +16,7 @@ fn watched() -> (Store, Arc<Shared>) {
 }
 
 /// Returns when `waits` calls wait for keys and `poppers` for items.
-fn until_waiting(shared: &Shared, waits: usize, poppers: usize) {
+fn until_waiting(shared: &HashStoreShared, waits: usize, poppers: usize) {
     loop {
         let state = shared.state.lock().expect("no panic");
         if (state.waiting.len(), state.poppers.len()) == (waits, poppers) {

@@ -9,7 +9,7 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 /// Bounded queue that may end with a last state.
 #[derive(Debug)]
 pub(super) struct Inbox<T> {
-    state: Mutex<State<T>>,
+    state: Mutex<InboxState<T>>,
     changed: Condvar,
     limit: InboxLimit,
 }
@@ -27,7 +27,7 @@ pub(super) trait Weighted {
 }
 
 #[derive(Debug)]
-struct State<T> {
+struct InboxState<T> {
     queue: Queue<T>,
     last: Option<Last>,
 }
@@ -76,11 +76,11 @@ pub(super) enum Put {
 
 impl<T: Weighted> Inbox<T> {
     pub(super) const fn new(limit: InboxLimit) -> Self {
-        let state = State { queue: Queue { items: VecDeque::new(), bytes: 0 }, last: None };
+        let state = InboxState { queue: Queue { items: VecDeque::new(), bytes: 0 }, last: None };
         Self { state: Mutex::new(state), changed: Condvar::new(), limit }
     }
 
-    fn lock(&self) -> MutexGuard<'_, State<T>> {
+    fn lock(&self) -> MutexGuard<'_, InboxState<T>> {
         // No code that holds the lock panics in the middle of a change.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }

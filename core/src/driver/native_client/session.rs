@@ -2,7 +2,7 @@
 
 use super::inbox::{Inbox, Put};
 use super::session_driver::{READ_BYTES, SessionDriver, SessionOutput};
-use super::{Command, Loss, NativeClientOptions, NodeEvent, OwnedFrame, Shared, SubmitPath, Submitted};
+use super::{ClientShared, Command, Loss, NativeClientOptions, NodeEvent, OwnedFrame, SubmitPath, Submitted};
 use crate::driver::clock::Clock;
 use crate::driver::event_loop::{EventLoop, Token, Waker};
 use crate::driver::reply::Reply;
@@ -40,7 +40,7 @@ pub(super) struct Session {
     events: EventLoop,
     driver: SessionDriver,
     commands: Receiver<Command>,
-    shared: Arc<Shared>,
+    shared: Arc<ClientShared>,
     opened: Option<Reply<Result<(), Ending>>>,
     callers: BTreeMap<u64, Caller>,
     /// Watches and leases by their requests.
@@ -55,7 +55,7 @@ impl Session {
         server: (&str, u16),
         options: &NativeClientOptions,
         seed: u64,
-        shared: Arc<Shared>,
+        shared: Arc<ClientShared>,
         commands: Receiver<Command>,
         opened: Option<Reply<Result<(), Ending>>>,
     ) -> io::Result<Self> {

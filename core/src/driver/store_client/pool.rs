@@ -17,7 +17,7 @@ use std::time::Instant;
 
 #[derive(Debug)]
 pub(super) struct Pool {
-    state: Mutex<State>,
+    state: Mutex<PoolState>,
     /// Signalled when a connection becomes free: one for each kind of call, since one kind cannot always use what is
     /// free.
     freed_for_brief: Condvar,
@@ -28,7 +28,7 @@ pub(super) struct Pool {
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct PoolState {
     #[expect(clippy::vec_box, reason = "a connection changes hands at every call, and it is large")]
     idle: Vec<Box<Wire>>,
     busy: Slab<Busy>,
@@ -155,7 +155,7 @@ impl Pool {
         Self { state: Mutex::default(), freed_for_brief, freed_for_long, changed, limits }
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, PoolState> {
         // No code that holds the lock panics in the middle of a change.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -192,7 +192,7 @@ impl Pool {
 
     /// Returns whether a slot is free for this kind of call. Long calls leave a connection to the others, which may
     /// be what they wait for.
-    fn has_capacity(&self, state: &State, hold_time: HoldTime) -> bool {
+    fn has_capacity(&self, state: &PoolState, hold_time: HoldTime) -> bool {
         let fits = match hold_time {
             HoldTime::Brief => true,
             HoldTime::Long => state.long < self.limits.waiting_connections_max(),
@@ -202,10 +202,10 @@ impl Pool {
 
     fn wait<'g>(
         &self,
-        state: MutexGuard<'g, State>,
+        state: MutexGuard<'g, PoolState>,
         until: Instant,
         epoch: u64,
-    ) -> Result<MutexGuard<'g, State>, Ended> {
+    ) -> Result<MutexGuard<'g, PoolState>, Ended> {
         let left = state.left(until, epoch)?;
         Ok(self.changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0)
     }
@@ -324,7 +324,7 @@ impl Pool {
     }
 }
 
-impl State {
+impl PoolState {
     /// Returns the time left until `until`, unless the calls of that epoch are cancelled.
     fn left(&self, until: Instant, epoch: u64) -> Result<Duration, Ended> {
         let left = until.saturating_duration_since(Instant::now());

@@ -1,6 +1,6 @@
 //! Client of other workers.
 
-use super::client_state::{Shared, Target};
+use super::client_state::{ClientShared, Target};
 use super::completion::Completion;
 use super::handling::{AnswerTo, CallSource, Handling, Job, Run};
 use super::line::SCRATCH_BYTES;
@@ -50,7 +50,7 @@ pub struct RpcClientOptions {
 /// Client that calls other workers, and this worker itself. Dropping it fails all calls.
 #[derive(Debug)]
 pub struct RpcClient {
-    shared: Arc<Shared>,
+    shared: Arc<ClientShared>,
     links: Mutex<Vec<Weak<Link>>>,
     /// This worker's own handlers.
     local: Option<Arc<Handling>>,
@@ -82,7 +82,7 @@ impl RpcClient {
     ) -> io::Result<Self> {
         let RpcClientOptions { me, group, limits, keep_alive, local } = options;
         let mut events = EventLoop::new()?;
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(ClientShared {
             me,
             group: group.into(),
             limits,
@@ -230,7 +230,7 @@ impl Drop for RpcClient {
     }
 }
 
-impl Shared {
+impl ClientShared {
     fn all_targets(&self) -> impl Iterator<Item = Arc<dyn Target>> {
         let targets: Vec<_> = self.targets().iter().map(|(_, target)| Weak::clone(target)).collect();
         targets.into_iter().filter_map(|target| target.upgrade())
@@ -244,7 +244,7 @@ impl Shared {
 }
 
 /// Runs the client's thread.
-fn drive(events: &mut EventLoop, shared: &Shared, stop: &AtomicBool) {
+fn drive(events: &mut EventLoop, shared: &ClientShared, stop: &AtomicBool) {
     let mut scratch = Vec::with_capacity(SCRATCH_BYTES);
     let find = |token: usize| {
         let target = shared.targets().get(token).cloned();
@@ -309,7 +309,7 @@ pub struct RpcPeer(To);
 #[derive(Clone, Debug)]
 enum To {
     Link(Arc<Link>),
-    Local(Arc<Shared>, Arc<Handling>),
+    Local(Arc<ClientShared>, Arc<Handling>),
 }
 
 impl RpcPeer {

@@ -33,7 +33,7 @@ pub(super) trait Target: Send + Sync {
 }
 
 /// State that all calls of a client share.
-pub(super) struct Shared {
+pub(super) struct ClientShared {
     pub(super) me: WorkerInfo,
     pub(super) group: Box<[u8]>,
     pub(super) limits: RpcLimits,
@@ -53,13 +53,13 @@ pub(super) struct Shared {
     pub(super) end: OnceLock<ConnectionError>,
 }
 
-impl fmt::Debug for Shared {
+impl fmt::Debug for ClientShared {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Shared").field("me", &self.me).finish_non_exhaustive()
+        f.debug_struct("ClientShared").field("me", &self.me).finish_non_exhaustive()
     }
 }
 
-impl Shared {
+impl ClientShared {
     pub(super) fn targets(&self) -> MutexGuard<'_, Slab<Weak<dyn Target>>> {
         self.targets.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -5,7 +5,7 @@
 
 use super::Payload;
 use super::borrowed::{Locked, is_due};
-use super::client_state::{Shared, Target};
+use super::client_state::{ClientShared, Target};
 use super::completion::{CallGuard, CallResult, Completion};
 use super::line::{Got, Incoming, Line, NoMemory, Transport, closed, lost};
 use crate::connection::by_number::ByNumber;
@@ -71,18 +71,18 @@ enum Writing {
 
 #[derive(Debug)]
 pub(super) struct Link {
-    pub(super) shared: Arc<Shared>,
+    pub(super) shared: Arc<ClientShared>,
     pub(super) worker: WorkerInfo,
     pub(super) host: Box<str>,
     pub(super) port: u16,
     token: usize,
     /// Wakes the thread that reads for its own call.
     caller_waker: Waker,
-    state: Mutex<State>,
+    state: Mutex<LinkState>,
 }
 
 #[derive(Debug)]
-struct State {
+struct LinkState {
     peer: Peer,
     /// Declared before, and so dropped before, the socket that it watches.
     watch: Option<Watch>,
@@ -134,7 +134,7 @@ pub(super) enum Driven {
 
 impl Link {
     pub(super) fn new(
-        shared: &Arc<Shared>,
+        shared: &Arc<ClientShared>,
         worker: WorkerInfo,
         host: &str,
         port: u16,
@@ -148,7 +148,7 @@ impl Link {
             port,
             token: shared.add_target(link.clone()),
             caller_waker,
-            state: Mutex::new(State {
+            state: Mutex::new(LinkState {
                 peer,
                 watch: None,
                 line: None,
@@ -171,7 +171,7 @@ impl Link {
         }))
     }
 
-    fn lock(&self) -> Locked<'_, State> {
+    fn lock(&self) -> Locked<'_, LinkState> {
         // No code of the library panics during a change, and no code of the program runs under the lock.
         Locked::new(&self.state)
     }
@@ -235,7 +235,7 @@ impl Link {
     }
 
     /// From now on, the client's thread reads.
-    fn hand_over(&self, state: &mut State) {
+    fn hand_over(&self, state: &mut LinkState) {
         if let Reader::Caller(_) = state.reader {
             self.caller_waker.wake();
         }
@@ -243,7 +243,7 @@ impl Link {
     }
 
     /// A connection may have ended unseen while it was idle.
-    fn check_idle(self: &Arc<Self>, state: &mut State, now: Instant, due: &mut Due) {
+    fn check_idle(self: &Arc<Self>, state: &mut LinkState, now: Instant, due: &mut Due) {
         if state.line.as_ref().is_some_and(|line| line.look() != Idle::Silent) {
             self.receive(state, now, &mut Vec::with_capacity(IDLE_SCRATCH_BYTES), due);
         }
@@ -351,7 +351,7 @@ impl Link {
         });
     }
 
-    fn change(self: &Arc<Self>, change: impl FnOnce(&mut State, Instant)) {
+    fn change(self: &Arc<Self>, change: impl FnOnce(&mut LinkState, Instant)) {
         let now = self.shared.clock.now();
         let mut due = Due::default();
         let mut state = self.lock();
@@ -366,7 +366,7 @@ impl Link {
     }
 
     /// Reads what is available, up to a limit.
-    fn receive(self: &Arc<Self>, state: &mut State, now: Instant, scratch: &mut Vec<u8>, due: &mut Due) {
+    fn receive(self: &Arc<Self>, state: &mut LinkState, now: Instant, scratch: &mut Vec<u8>, due: &mut Due) {
         for _ in 0..READS_PER_ITERATION {
             scratch.clear();
             let got = state.read_once(now, scratch);
@@ -379,7 +379,7 @@ impl Link {
     }
 
     /// Executes what the state machine requests, until it requests nothing.
-    fn settle(self: &Arc<Self>, state: &mut State, now: Instant, bytes: &mut &[u8], due: &mut Due) {
+    fn settle(self: &Arc<Self>, state: &mut LinkState, now: Instant, bytes: &mut &[u8], due: &mut Due) {
         loop {
             let mut any = false;
             while let Some(event) = state.peer.next_event(now, bytes) {
@@ -406,7 +406,13 @@ impl Link {
         }
     }
 
-    fn handle_event(self: &Arc<Self>, state: &mut State, now: Instant, event: PeerEvent<'_>, due: &mut Due) {
+    fn handle_event(
+        self: &Arc<Self>,
+        state: &mut LinkState,
+        now: Instant,
+        event: PeerEvent<'_>,
+        due: &mut Due,
+    ) {
         match event {
             PeerEvent::Connect => self.dial(state, now),
             PeerEvent::HangUp => state.hang_up(),
@@ -437,8 +443,8 @@ impl Link {
     }
 
     /// Lets the client's thread watch the socket if that thread is the reader.
-    fn watch(&self, state: &mut State) {
-        let State { watch, line, dialing, reader, .. } = state;
+    fn watch(&self, state: &mut LinkState) {
+        let LinkState { watch, line, dialing, reader, .. } = state;
         let (fd, interest) = match (line, dialing, reader) {
             (Some(line), _, Reader::Thread) => {
                 (line.fd(), if line.has_unsent() { Interest::Both } else { Interest::Read })
@@ -462,7 +468,7 @@ impl Link {
         }
     }
 
-    fn dial(self: &Arc<Self>, state: &mut State, now: Instant) {
+    fn dial(self: &Arc<Self>, state: &mut LinkState, now: Instant) {
         state.attempts += 1;
         state.reader = Reader::Thread;
         if let Some(address) = literal(&self.host, self.port) {
@@ -481,7 +487,7 @@ impl Link {
     }
 
     /// Tries the next address, or fails.
-    fn try_next(&self, state: &mut State, now: Instant) {
+    fn try_next(&self, state: &mut LinkState, now: Instant) {
         while let Some(address) = state.addresses.pop_front() {
             let begun = open_socket(address).and_then(|socket| {
                 start_connect(&socket, address, self.shared.keep_alive.as_ref()).map(|done| (socket, done))
@@ -499,7 +505,7 @@ impl Link {
         state.peer.unreachable(&why);
     }
 
-    fn finish_dialing(&self, state: &mut State, now: Instant, socket: Socket) {
+    fn finish_dialing(&self, state: &mut LinkState, now: Instant, socket: Socket) {
         match finish_connect(&socket) {
             Ok(()) => {
                 state.line = Some(Line::new(Transport::plain(socket)));
@@ -576,7 +582,7 @@ impl Drop for Link {
     }
 }
 
-impl State {
+impl LinkState {
     /// Writes as much as the socket accepts. Returns true if that failed.
     fn flush(&mut self) -> bool {
         let Self { peer, line: Some(line), requests, writing: Writing::AtOnce, .. } = self else {

@@ -1,7 +1,7 @@
 //! Calls of a worker to itself: no socket, and the same handlers.
 
 use super::Payload;
-use super::client_state::{Shared, Target};
+use super::client_state::{ClientShared, Target};
 use super::completion::{CallResult, Completion};
 use super::handling::{CallSource, Handling};
 use crate::connection::{CallFailure, CallPhase, ConnectionError, Status, cut_failure_text};
@@ -19,7 +19,7 @@ pub(super) const OWN_CALL: u64 = 0;
 /// One call.
 #[derive(Debug)]
 pub(super) struct LocalCall {
-    shared: Arc<Shared>,
+    shared: Arc<ClientShared>,
     me: WorkerInfo,
     handler: Box<str>,
     began: Instant,
@@ -33,7 +33,7 @@ pub(super) struct LocalCall {
 
 impl LocalCall {
     pub(super) fn new(
-        shared: &Arc<Shared>,
+        shared: &Arc<ClientShared>,
         handler: &str,
         (began, deadline): (Instant, Option<Instant>),
         completion: Completion,

@@ -62,7 +62,7 @@ impl fmt::Debug for RpcServerOptions {
 #[derive(Debug)]
 pub struct RpcServer {
     local_addr: SocketAddr,
-    shared: Arc<Shared>,
+    shared: Arc<ServerShared>,
     commands: Sender<Command>,
     thread: Mutex<Option<Thread>>,
     failure_cell: Arc<OnceLock<ServerFailure>>,
@@ -94,7 +94,7 @@ impl RpcServer {
         let no_system = |cause| StartError::io(&listen, cause);
         let local_addr = listener.local_addr().map_err(no_system)?;
         let events = EventLoop::new().map_err(no_system)?;
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(ServerShared {
             me,
             group: group.into(),
             admit,
@@ -213,7 +213,7 @@ impl Admission {
     }
 }
 
-struct Shared {
+struct ServerShared {
     me: WorkerInfo,
     group: Box<[u8]>,
     admit: Box<Admit>,
@@ -226,13 +226,13 @@ struct Shared {
     waker: Waker,
 }
 
-impl fmt::Debug for Shared {
+impl fmt::Debug for ServerShared {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Shared").field("me", &self.me).finish_non_exhaustive()
+        f.debug_struct("ServerShared").field("me", &self.me).finish_non_exhaustive()
     }
 }
 
-impl Shared {
+impl ServerShared {
     fn intake(&self) -> MutexGuard<'_, FairIntake> {
         self.intake.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -243,7 +243,7 @@ impl Shared {
     }
 }
 
-impl Holder for Shared {
+impl Holder for ServerShared {
     fn let_go(&self, quota: QuotaId, payload_bytes: u64) {
         if self.intake().leave(quota, payload_bytes) == Released::Again {
             self.waker.wake();

@@ -1,6 +1,6 @@
 //! Liveness keys of the workers of a group, if the store is a native server's: keys that are deleted with sessions.
 
-use super::shared::Shared;
+use super::shared::GroupShared;
 use crate::agent::{Input, liveness_key};
 use alloc::boxed::Box;
 use alloc::format;
@@ -58,7 +58,7 @@ impl LivenessWatcher {
     pub(super) fn begin(
         store: &Store,
         (key, here): (&str, &str),
-        shared: &Arc<Shared>,
+        shared: &Arc<GroupShared>,
     ) -> Result<Self, LivenessError> {
         let client = store.native(Operation::Watch)?;
         let watch = Arc::new(client.watch_prefix(liveness_key::PREFIX.as_bytes(), 0, Timeout::Default)?);
@@ -108,14 +108,14 @@ fn short(key: &[u8]) -> Option<Box<str>> {
     Some(String::from_utf8_lossy(key).into())
 }
 
-fn push_input(shared: &Shared, key: &[u8], value: Option<Vec<u8>>) {
+fn push_input(shared: &GroupShared, key: &[u8], value: Option<Vec<u8>>) {
     if let Some(key) = short(key) {
         shared.push_input(Input::LivenessKey(key, value.map(Vec::into_boxed_slice)));
     }
 }
 
 /// Reports all keys.
-fn push_all(client: &NativeClient, shared: &Shared) -> Result<(), NativeError> {
+fn push_all(client: &NativeClient, shared: &GroupShared) -> Result<(), NativeError> {
     let (mut after, mut all) = (Vec::new(), Vec::new());
     loop {
         let page = client.list_page(liveness_key::PREFIX.as_bytes(), &after, PAGE, Timeout::Default)?;
@@ -136,7 +136,7 @@ fn push_all(client: &NativeClient, shared: &Shared) -> Result<(), NativeError> {
 fn begin_again(
     client: &NativeClient,
     watch: &Mutex<Arc<Watch>>,
-    shared: &Shared,
+    shared: &GroupShared,
 ) -> Result<(), LivenessError> {
     let again = client.watch_prefix(liveness_key::PREFIX.as_bytes(), 0, Timeout::Default)?;
     *watch.lock().unwrap_or_else(PoisonError::into_inner) = Arc::new(again);
@@ -144,7 +144,7 @@ fn begin_again(
 }
 
 /// Runs the watching thread; if it panics, the state machine is notified that the watch is lost.
-fn run_watched(shared: &Weak<Shared>, listen: impl FnOnce()) {
+fn run_watched(shared: &Weak<GroupShared>, listen: impl FnOnce()) {
     if let Err(panic) = catch_unwind(AssertUnwindSafe(listen))
         && let Some(shared) = shared.upgrade()
     {
@@ -153,7 +153,7 @@ fn run_watched(shared: &Weak<Shared>, listen: impl FnOnce()) {
     }
 }
 
-fn listen(client: &NativeClient, watch: &Mutex<Arc<Watch>>, shared: &Weak<Shared>) {
+fn listen(client: &NativeClient, watch: &Mutex<Arc<Watch>>, shared: &Weak<GroupShared>) {
     loop {
         let watcher = current(watch).next(LONG);
         let Some(shared) = shared.upgrade() else { return };
@@ -178,7 +178,7 @@ mod tests {
 
     #[test]
     fn a_panic_of_who_listens_is_told_as_the_end_of_what_it_hears() {
-        let shared = Shared::new();
+        let shared = GroupShared::new();
         run_watched(&Arc::downgrade(&shared), || ());
         assert_eq!(shared.next_input(Duration::ZERO), None);
         run_watched(&Arc::downgrade(&shared), || panic!("provoked"));

@@ -179,7 +179,7 @@ struct Answers {
     is_over: bool,
 }
 
-pub(super) struct Shared {
+pub(super) struct GroupShared {
     clock: Clock,
     inputs: Mailbox<Input>,
     /// `None` until the worker's address is known.
@@ -210,9 +210,9 @@ pub(super) struct Shared {
     between: Mutex<Option<Box<dyn FnOnce() + Send>>>,
 }
 
-impl fmt::Debug for Shared {
+impl fmt::Debug for GroupShared {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Shared").field("life", &*lock(&self.life)).finish_non_exhaustive()
+        f.debug_struct("GroupShared").field("life", &*lock(&self.life)).finish_non_exhaustive()
     }
 }
 
@@ -244,7 +244,7 @@ fn host_and_port(address: &str) -> Option<(Box<str>, u16)> {
 /// Guard of a pending call of the user.
 #[derive(Debug)]
 pub(super) struct ActiveCall {
-    shared: Weak<Shared>,
+    shared: Weak<GroupShared>,
     number: usize,
     to: Arc<WorkerLocation>,
 }
@@ -274,7 +274,7 @@ impl Drop for ActiveCall {
     }
 }
 
-impl Shared {
+impl GroupShared {
     pub(super) fn new() -> Arc<Self> {
         Arc::new(Self {
             clock: Clock::new(),
@@ -725,7 +725,7 @@ mod tests {
 
     #[test]
     fn the_machine_hears_once_that_no_call_is_under_way() {
-        let shared = Shared::new();
+        let shared = GroupShared::new();
         let to = Arc::new(WorkerLocation {
             worker: WorkerInfo { name: "b".parse().expect("a name"), id: 1 },
             address: "h:1".into(),
@@ -753,7 +753,7 @@ mod tests {
 
     #[test]
     fn the_machine_hears_of_failures_that_may_tell_of_deaths_and_of_no_others() {
-        let shared = Shared::new();
+        let shared = GroupShared::new();
         let worker = WorkerInfo { name: "b".parse().expect("a name"), id: 1 };
         let to = WorkerLocation { worker: worker.clone(), address: "h:1".into() };
         let mark = ActiveCall { shared: Arc::downgrade(&shared), number: 0, to: Arc::new(to.clone()) };

@@ -1,7 +1,7 @@
 //! Worker of a group with the backend `tcp`.
 
 use super::liveness_watcher::LivenessWatcher;
-use super::shared::{Callee, GroupCallError, Shared};
+use super::shared::{Callee, GroupCallError, GroupShared};
 use super::steps::{StepStore, execute};
 use super::store_connection::{CancelGuard, Sessions, open_store};
 use super::worker_threads::GroupThreads;
@@ -91,7 +91,7 @@ pub struct RpcAgent {
     address: Box<str>,
     rpc_timeout: Option<Duration>,
     membership_timeout: Duration,
-    shared: Arc<Shared>,
+    shared: Arc<GroupShared>,
     handling: Arc<Handling>,
     server: RpcServer,
     store: Arc<StepStore>,
@@ -149,7 +149,7 @@ impl RpcAgent {
         let membership_timeout = tcp.membership_timeout.or(rpc_timeout).unwrap_or(TIMEOUT);
         let worker_threads = usize::try_from(options.worker_threads()).unwrap_or(usize::MAX);
         let handling = tcp.handling.clone().unwrap_or_else(|| Handling::new(worker_threads));
-        let shared = Shared::new();
+        let shared = GroupShared::new();
         let reserved = Reserved::register(&handling, &shared)?;
         let host = tcp.host.clone().unwrap_or_else(|| host_towards(store));
         let scope = store.scope().to_vec();
@@ -662,7 +662,7 @@ impl RpcWorker for RpcAgent {
 struct Reserved(Arc<Handling>);
 
 impl Reserved {
-    fn register(handling: &Arc<Handling>, shared: &Arc<Shared>) -> Result<Self, HandlerError> {
+    fn register(handling: &Arc<Handling>, shared: &Arc<GroupShared>) -> Result<Self, HandlerError> {
         for name in HANDLERS {
             let weak = Arc::downgrade(shared);
             let called = move |request: Request, responder: Responder| match weak.upgrade() {

@@ -2,7 +2,7 @@
 
 use super::liveness_watcher::LivenessWatcher;
 use super::mailbox::Mailbox;
-use super::shared::Shared;
+use super::shared::GroupShared;
 use super::steps::StepStore;
 use super::store_connection::INTERRUPT_INTERVAL;
 use crate::agent::{AgentError, Input, Output};
@@ -32,7 +32,7 @@ pub(super) struct GroupThreads {
 impl GroupThreads {
     /// Starts to drive the state machine. Its steps are executed on `store`.
     pub(super) fn start(
-        shared: &Arc<Shared>,
+        shared: &Arc<GroupShared>,
         store: Arc<StepStore>,
         liveness_watcher: Arc<Mutex<Option<LivenessWatcher>>>,
         admission: Admission,
@@ -95,7 +95,7 @@ impl GroupThreads {
 }
 
 /// Runs a thread's work; if it panics, the worker ends.
-fn guarded(thread: &str, shared: &Shared, work: impl FnOnce()) {
+fn guarded(thread: &str, shared: &GroupShared, work: impl FnOnce()) {
     if let Err(panic) = catch_unwind(AssertUnwindSafe(work)) {
         shared.panicked(&format!("the thread {thread} panicked: {}", panic_text(&*panic)));
     }
@@ -111,7 +111,7 @@ enum Step {
 const LONG: Duration = Duration::from_secs(24 * 3600);
 
 struct GroupDriver {
-    shared: Arc<Shared>,
+    shared: Arc<GroupShared>,
     steps: Arc<Mailbox<Step>>,
     liveness_watcher: Arc<Mutex<Option<LivenessWatcher>>>,
     admission: Admission,

@@ -1,6 +1,6 @@
 //! Connection of a caller: state machine, socket, and the payloads in both directions.
 
-use super::{Admit, Shared};
+use super::{Admit, ServerShared};
 use crate::connection::by_number::ByNumber;
 use crate::connection::callee::{Callee, CalleeEvent};
 use crate::connection::{CallKind, ConnectionError, Status, ToWrite};
@@ -25,13 +25,13 @@ const READS_PER_ITERATION: usize = 8;
 /// Connection that is shared by the thread that reads it and those that respond.
 #[derive(Debug)]
 pub(in crate::driver::calls) struct Conn {
-    shared: Arc<Shared>,
+    shared: Arc<ServerShared>,
     quota: QuotaId,
-    state: Mutex<State>,
+    state: Mutex<ConnState>,
 }
 
 #[derive(Debug)]
-pub(super) struct State {
+pub(super) struct ConnState {
     pub(super) callee: Callee,
     /// Declared before, and so dropped before, the socket that it watches.
     watch: Option<Watch>,
@@ -74,8 +74,8 @@ pub(super) enum End {
 
 impl Conn {
     /// Creates the state of an accepted connection.
-    pub(super) fn new(shared: &Arc<Shared>, now: Instant, socket: Socket, token: Token) -> Arc<Self> {
-        let state = State {
+    pub(super) fn new(shared: &Arc<ServerShared>, now: Instant, socket: Socket, token: Token) -> Arc<Self> {
+        let state = ConnState {
             callee: Callee::new(now, shared.me.clone(), &shared.group, shared.limits),
             watch: None,
             line: Some(Line::new(Transport::plain(socket))),
@@ -96,14 +96,14 @@ impl Conn {
         (core::ptr::from_ref(self).addr(), call)
     }
 
-    pub(super) fn lock(&self) -> Locked<'_, State> {
+    pub(super) fn lock(&self) -> Locked<'_, ConnState> {
         // No code of the library panics during a change, and no code of the program runs under the lock.
         Locked::new(&self.state)
     }
 
     /// Returns why a response is not kept. The response of a handler that is still running always is: the number of
     /// running handlers, and so of such responses, has its own limit.
-    fn why_dropped(&self, state: &State, call: u64, bytes: u64) -> Option<String> {
+    fn why_dropped(&self, state: &ConnState, call: u64, bytes: u64) -> Option<String> {
         let unread_bytes = state.callee.unread_bytes();
         if unread_bytes == 0 || is_carried_out(self.key(call)) {
             return None;
@@ -125,7 +125,7 @@ impl Conn {
         })
     }
 
-    fn write_from_outside(&self, state: &mut State) {
+    fn write_from_outside(&self, state: &mut ConnState) {
         if state.writing == Writing::AtOnce {
             state.settle(&self.shared);
             if let (true, Some(line)) = (state.is_over(), &state.line) {
@@ -138,7 +138,7 @@ impl Conn {
     /// Handles received bytes; complete requests are added to `jobs`.
     pub(super) fn handle_event(
         self: &Arc<Self>,
-        state: &mut State,
+        state: &mut ConnState,
         now: Instant,
         mut bytes: &[u8],
         jobs: &mut Vec<Job>,
@@ -197,14 +197,14 @@ impl Conn {
     }
 
     /// Whether there is capacity for what the caller sends.
-    pub(super) fn may_read(&self, state: &State) -> bool {
+    pub(super) fn may_read(&self, state: &ConnState) -> bool {
         let awaited = state.callee.awaited();
         let in_flight = InFlight { awaited, is_receiving: !state.receiving.is_empty() };
         self.shared.intake().may_read(self.quota, in_flight)
     }
 
     /// Closes the connection at once.
-    pub(super) fn close(&self, state: &mut State) {
+    pub(super) fn close(&self, state: &mut ConnState) {
         state.close();
         let mut intake = self.shared.intake();
         intake.count_unread(core::mem::take(&mut state.unread_bytes), 0);
@@ -214,7 +214,7 @@ impl Conn {
     /// Reads what is available, up to a limit.
     pub(super) fn read(
         self: &Arc<Self>,
-        state: &mut State,
+        state: &mut ConnState,
         now: Instant,
         scratch: &mut Vec<u8>,
         jobs: &mut Vec<Job>,
@@ -296,7 +296,7 @@ pub(super) enum Go {
     Enough,
 }
 
-impl State {
+impl ConnState {
     fn read_once(&mut self, scratch: &mut Vec<u8>) -> Go {
         let Some(line) = &self.line else { return Go::Enough };
         let due = self.callee.due().and_then(|(call, due)| Some((call, self.receiving.get_mut(call)?, due)));
@@ -378,7 +378,7 @@ impl State {
     }
 
     /// Writes what is pending, and arranges that the rest is written later.
-    pub(super) fn settle(&mut self, shared: &Shared) {
+    pub(super) fn settle(&mut self, shared: &ServerShared) {
         let Self { callee, line, answers, .. } = self;
         let Some(line) = line else { return };
         let flushed = line.flush(&mut |unsent| {
@@ -407,18 +407,18 @@ impl State {
     }
 
     /// Whether handlers may start for this caller.
-    fn begins(&self, shared: &Shared) -> bool {
+    fn begins(&self, shared: &ServerShared) -> bool {
         let is_free = self.unread_bytes == 0 || shared.intake().begins(self.unread_bytes);
         is_free && self.callee.begins()
     }
 
     /// Takes the requests that were held back and may be executed now.
-    pub(super) fn take_held_back(&mut self, shared: &Shared) -> VecDeque<(u64, Job)> {
+    pub(super) fn take_held_back(&mut self, shared: &ServerShared) -> VecDeque<(u64, Job)> {
         let is_due = !self.held_back.is_empty() && self.begins(shared);
         if is_due { core::mem::take(&mut self.held_back) } else { VecDeque::new() }
     }
 
-    fn update_interest(&mut self, shared: &Shared) {
+    fn update_interest(&mut self, shared: &ServerShared) {
         let is_due = !self.held_back.is_empty() && self.begins(shared);
         let Some(line) = &self.line else { return };
         // The thread that owns the connection closes it, and must be woken when it has ended.
@@ -474,13 +474,13 @@ mod tests {
     use rendezvous_core::limits::RpcLimits;
 
     /// A connection after the handshake.
-    fn greeted() -> State {
+    fn greeted() -> ConnState {
         let me = WorkerInfo { name: "b".parse().expect("a name"), id: 2 };
         let mut callee = Callee::new(Instant::ORIGIN, me, b"group", RpcLimits::default());
         let hello = hello();
         let event = callee.next_event(Instant::ORIGIN, &mut &hello[..]);
         assert!(matches!(event, Some(CalleeEvent::Claimed(_))));
-        State {
+        ConnState {
             callee,
             watch: None,
             line: None,

@@ -1,8 +1,8 @@
 //! Thread of a server. One iteration waits for events, reads what is available, runs the handlers of complete requests,
 //! and then writes the responses.
 
-use super::Shared;
-use super::conn::{Conn, End, Go, State, Writing};
+use super::ServerShared;
+use super::conn::{Conn, ConnState, End, Go, Writing};
 use crate::connection::ConnectionError;
 use crate::driver::calls::handling::{Job, Run};
 use crate::driver::calls::line::SCRATCH_BYTES;
@@ -49,7 +49,7 @@ struct Entry {
 pub(super) struct Reactor {
     events: EventLoop,
     acceptor: Option<Acceptor>,
-    shared: Arc<Shared>,
+    shared: Arc<ServerShared>,
     commands: Receiver<Command>,
     conns: Slab<Entry>,
     timers: Set<(Instant, usize)>,
@@ -63,7 +63,7 @@ impl Reactor {
     pub(super) fn new(
         events: EventLoop,
         (listener, watch): (TcpListener, Watch),
-        shared: Arc<Shared>,
+        shared: Arc<ServerShared>,
         commands: Receiver<Command>,
     ) -> Self {
         Self {
@@ -202,7 +202,7 @@ impl Reactor {
         }
     }
 
-    fn change(&mut self, now: Instant, slot_index: usize, change: impl FnOnce(&mut State)) {
+    fn change(&mut self, now: Instant, slot_index: usize, change: impl FnOnce(&mut ConnState)) {
         let Some(entry) = self.conns.get(slot_index) else { return };
         let conn = Arc::clone(&entry.conn);
         let mut state = conn.lock();
@@ -219,7 +219,7 @@ impl Reactor {
     }
 
     /// Writes, sets the timer, and closes the connection if it has ended.
-    fn update(&mut self, conn: &Conn, state: &mut State, slot_index: usize) {
+    fn update(&mut self, conn: &Conn, state: &mut ConnState, slot_index: usize) {
         state.settle(&self.shared);
         if state.is_over() {
             if state.end == End::WhenWritten {
