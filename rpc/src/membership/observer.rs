@@ -260,6 +260,13 @@ impl Observer {
             .collect();
         let before = core::mem::take(&mut self.unlocated);
         let (seen, unlocated) = (&self.seen, &mut self.unlocated);
+        // A worker that leaves deletes its address and its entry in the list, and the two are read one after the other. Until
+        // the entry is gone it counts as present.
+        for new in found.iter_mut().filter(|new| new.address.is_empty()) {
+            if let Some(known) = seen.iter().find(|one| one.worker == new.worker) {
+                new.address = known.address.clone();
+            }
+        }
         found.retain(|new| {
             if !new.address.is_empty() || seen.iter().any(|one| one.worker == new.worker) {
                 return true;
@@ -376,7 +383,20 @@ mod tests {
     }
 
     #[test]
-    fn a_worker_that_writes_no_address_is_told_of_without_one_a_little_later() {
+    fn a_worker_that_leaves_is_reported_once_although_its_address_is_deleted_first() {
+        let mut scene = Scene::new();
+        scene.set(keys::IS_STATIC, "false");
+        scene.set(keys::ALL_WORKERS, "a-0,");
+        scene.set("addrs/a", "h:0");
+        assert_eq!(scene.see(), "Dynamic, +a h:0");
+        scene.store.remove("addrs/a");
+        assert_eq!(scene.later(), "", "it is still in the list");
+        scene.set(keys::ALL_WORKERS, "");
+        assert_eq!(scene.later(), "-a");
+    }
+
+    #[test]
+    fn a_worker_that_writes_no_address_is_reported_without_one_a_little_later() {
         let mut scene = Scene::new();
         scene.set(keys::IS_STATIC, "false");
         scene.set(keys::ALL_WORKERS, "a-0,");
