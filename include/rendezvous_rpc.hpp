@@ -677,22 +677,22 @@ class rpc {
   detail::handle<rdzv_rpc, rdzv_rpc_free> handle_;
 };
 
-enum class rpc_sight_kind : std::int32_t {
+enum class rpc_observation_kind : std::int32_t {
   static_group = RDZV_RPC_OBSERVATION_STATIC,
   dynamic_group = RDZV_RPC_OBSERVATION_DYNAMIC,
-  came = RDZV_RPC_OBSERVATION_JOINED,
-  went = RDZV_RPC_OBSERVATION_LEFT,
+  joined = RDZV_RPC_OBSERVATION_JOINED,
+  left = RDZV_RPC_OBSERVATION_LEFT,
 };
 
-/// What an observer saw.
-struct rpc_sight {
-  rpc_sight_kind kind;
+/// One observation: the kind of the group, or a worker that joined or left.
+struct rpc_observation {
+  rpc_observation_kind kind;
   std::string name;
   std::int32_t id;
   std::string address;
 };
 
-/// Sees who is in a group, PyTorch's or ours, from its keys alone.
+/// Observes the members of a group, PyTorch's or ours, through its keys alone.
 class rpc_observer {
  public:
   /// Looks at the group whose keys are those of `over`, such as those under `rpc_prefix_0` of a job's store.
@@ -701,18 +701,18 @@ class rpc_observer {
     if (auto failure = detail::failure_of(rdzv_rpc_observer_new, over.c_handle(), &made)) return std::move(*failure);
     return rpc_observer(made);
   }
-  /// The next thing that is seen; nothing when there was nothing new in time.
-  result<std::optional<rpc_sight>> next(std::chrono::milliseconds timeout = default_timeout) const {
-    rdzv_rpc_observation sight{};
-    sight.struct_size = sizeof sight;
+  /// Returns the next observation; nothing when there was none in time.
+  result<std::optional<rpc_observation>> next(std::chrono::milliseconds timeout = default_timeout) const {
+    rdzv_rpc_observation observation{};
+    observation.struct_size = sizeof observation;
     detail::buffer name, address;
     const rdzv_rpc_observer* observer = handle_.get();
-    if (auto failure = detail::failure_of(rdzv_rpc_observer_next, observer, detail::count(timeout), &sight, name.get(),
+    if (auto failure = detail::failure_of(rdzv_rpc_observer_next, observer, detail::count(timeout), &observation, name.get(),
                                           address.get()))
       return std::move(*failure);
-    if (sight.kind == RDZV_RPC_OBSERVATION_NONE) return std::optional<rpc_sight>();
-    return std::optional<rpc_sight>(
-        rpc_sight{static_cast<rpc_sight_kind>(sight.kind), name.str(), sight.id, address.str()});
+    if (observation.kind == RDZV_RPC_OBSERVATION_NONE) return std::optional<rpc_observation>();
+    return std::optional<rpc_observation>(
+        rpc_observation{static_cast<rpc_observation_kind>(observation.kind), name.str(), observation.id, address.str()});
   }
   /// Ends every `next` that waits, in any thread, with `status::cancelled`; nothing that is seen is lost.
   void cancel() const { rdzv_rpc_observer_cancel(handle_.get()); }

@@ -27,7 +27,7 @@ use std::time::Duration;
 /// One thread drives all connections with the library's own client. Latencies include the client's work and everything
 /// else on the machine; pin server and load to cores (taskset) before comparing figures.
 ///
-/// Without ENDPOINT, a server on a thread of this process is loaded.
+/// Without HOST:PORT, a server on a thread of this process is loaded.
 #[derive(Args)]
 #[command(after_help = "\
 Works, each on its own keys under bench/, which are deleted at the end:

@@ -14,10 +14,10 @@ use std::io::{self, Write};
 use std::process::ExitCode;
 use std::time::Duration;
 
-/// See who is in an RPC group, and who comes and goes: one of ours, or of PyTorch's
+/// Show the workers of an RPC group, and those that join and leave: one of ours, or of PyTorch's
 ///
-/// Nothing is written to the store. One line for each sight: what kind of group there is, then `arrived NAME ID ADDRESS` and
-/// `went NAME ID`.
+/// Nothing is written to the store. The first line is the kind of the group. Then follows a line for each worker:
+/// `came NAME ID ADDRESS` when it joins, `went NAME ID` when it leaves.
 #[derive(Args)]
 #[command(after_help = EXIT_CODES)]
 pub(crate) struct GroupArguments {

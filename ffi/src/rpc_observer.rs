@@ -112,7 +112,7 @@ pub unsafe extern "C" fn rdzv_rpc_observer_next(
         guard::call_on(observer.as_ref().map(|of| &of.poison), error, || {
             let of = reference(observer, "observer")?;
             of.shared.refuse_sink()?;
-            let given = sized::given_size(observation, OBSERVATION_FIRST_SIZE, "sight")?;
+            let given = sized::given_size(observation, OBSERVATION_FIRST_SIZE, "observation")?;
             let cancellable = of.canceller.begin();
             let next = of.observer.next_unless(span(timeout_ms, Timeouts::default().call)?, &cancellable);
             let next = next.map_err(|error| observer_fault(&error))?;

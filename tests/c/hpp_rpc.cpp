@@ -350,7 +350,7 @@ void waits_are_cancelled(const rdzv::store& store) {
   CHECK(told.get() == rdzv::status::cancelled);
   CHECK(VALUE(observer.seen()).size() == 1 && !VALUE(observer.next(std::chrono::milliseconds(0))));
   CHECK(own.shutdown());
-  CHECK(VALUE(observer.next(patience))->kind == rdzv::rpc_sight_kind::went);
+  CHECK(VALUE(observer.next(patience))->kind == rdzv::rpc_observation_kind::left);
 }
 
 // Two workers with one handler thread each that wait for each other: the caller hears why it waited in vain.
@@ -643,9 +643,9 @@ void rpc_in_cpp() {
     CHECK(!VALUE(one.next_event(std::chrono::milliseconds(0))));
     workers_call_each_other(one, two);
     calls_do_not_wait(one, two);
-    CHECK(VALUE(observer.next(patience))->kind == rdzv::rpc_sight_kind::dynamic_group);
+    CHECK(VALUE(observer.next(patience))->kind == rdzv::rpc_observation_kind::dynamic_group);
     const auto came = VALUE(observer.next(patience));
-    CHECK(came->kind == rdzv::rpc_sight_kind::came && came->name == "one" && !came->address.empty());
+    CHECK(came->kind == rdzv::rpc_observation_kind::joined && came->name == "one" && !came->address.empty());
     CHECK(!VALUE(observer.seen()).empty());
     CHECK(two.shutdown());
     const auto left = VALUE(one.next_event(patience));

@@ -30,16 +30,16 @@ void say(const std::string& line) {
     std::fflush(stdout);
 }
 
-std::string words_of(const rdzv::rpc_sight& sight) {
+std::string words_of(const rdzv::rpc_observation& sight) {
     const std::string who = sight.name + " " + std::to_string(sight.id);
     switch (sight.kind) {
-        case rdzv::rpc_sight_kind::static_group:
+        case rdzv::rpc_observation_kind::static_group:
             return "static";
-        case rdzv::rpc_sight_kind::dynamic_group:
+        case rdzv::rpc_observation_kind::dynamic_group:
             return "dynamic";
-        case rdzv::rpc_sight_kind::came:
+        case rdzv::rpc_observation_kind::joined:
             return "came " + who + " " + sight.address;
-        case rdzv::rpc_sight_kind::went:
+        case rdzv::rpc_observation_kind::left:
             return "went " + who;
     }
     return "a sight of another kind";

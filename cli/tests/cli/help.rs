@@ -36,6 +36,7 @@ fn help_of_every_command_teaches() {
                 "MASTER_ADDR",
             ],
         ),
+        (&["group"], &["--scope", "came NAME ID ADDRESS", "went NAME ID"]),
         (&["store", "barrier"], &["--by-keys", "WORLD_SIZE", "--timeout-ms"]),
         (&["bench"], &["--work", "Examples:", "Exit codes:", "taskset"]),
     ] {
