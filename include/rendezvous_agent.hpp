@@ -61,7 +61,7 @@ enum class verdict : std::int32_t {
   not_needed = RDZV_OUTCOME_NOT_NEEDED,
   stopped = RDZV_OUTCOME_STOPPED,
   failed = RDZV_OUTCOME_FAILED,
-  lost_sight = RDZV_OUTCOME_GUARD_LOST,
+  guard_lost = RDZV_OUTCOME_GUARD_LOST,
 };
 
 /// The workers of an agent at one moment.

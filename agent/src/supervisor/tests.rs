@@ -9,6 +9,7 @@ use core::fmt::Write;
 mod backoff;
 mod blame;
 mod exit_barrier;
+mod group;
 mod pauses;
 
 const STOP: Duration = Duration::from_secs(30);
@@ -780,23 +781,4 @@ fn the_time_of_each_phase_of_a_restart_is_reported() {
     let timing = Timing { detect: ms(2), stop: ms(3), rendezvous: ms(5), assign: ms(7), start: ms(11) };
     assert!(play.outputs.contains(&Output::Notify(Notice::Running { attempt: 1, timing })));
     assert_eq!(timing.total(), ms(28));
-}
-
-#[test]
-fn a_group_can_be_kept_while_the_agent_goes_on() {
-    let mut play = in_phase(Phase::Running);
-    let group = play.agent.group().clone();
-    play.exited(1, ExitStatus::Code(1)).give(Input::Empty);
-    assert_eq!(group.state, WorkerState::Healthy);
-    let worker = Worker {
-        local_rank: 1,
-        global_rank: 5,
-        role_rank: 3,
-        world_size: 6,
-        role_world_size: 4,
-        pid: Some(101),
-        exit: None,
-    };
-    assert_eq!(group.workers[1], worker);
-    assert_eq!(play.agent.group().state, WorkerState::Stopped);
 }
