@@ -6,7 +6,6 @@
 //! its offset, and the payload's owner writes it from there. So a gigabyte needs no copy here, small calls pass between
 //! its parts, and a peer that does not read delays the sender without growth of any buffer.
 
-pub mod by_number;
 pub mod callee;
 pub mod caller;
 mod error;

@@ -7,13 +7,13 @@
 
 use super::device::{Device, DeviceKind};
 use super::name::WorkerName;
-use super::sorted::SortedMap;
+use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 use core::fmt;
 
 /// Map from devices of the caller to devices of the callee. No two map to the same one.
 #[derive(Clone, Default, PartialEq, Eq)]
-pub struct DeviceMap(SortedMap<Device, Device>);
+pub struct DeviceMap(BTreeMap<Device, Device>);
 
 /// Error of a map that is not one to one.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -46,8 +46,8 @@ impl DeviceMap {
     /// # Errors
     /// Two devices map to the same one.
     pub fn new(pairs: impl IntoIterator<Item = (Device, Device)>) -> Result<Self, MapError> {
-        let last: SortedMap<Device, Device> = pairs.into_iter().collect();
-        let mut back: SortedMap<Device, Device> = SortedMap::new();
+        let last: BTreeMap<Device, Device> = pairs.into_iter().collect();
+        let mut back: BTreeMap<Device, Device> = BTreeMap::new();
         for (&from, &to) in last.iter() {
             if let Some(first) = back.insert(to, from) {
                 return Err(MapError::ManyToOne { from, first, to });
@@ -136,7 +136,7 @@ impl fmt::Display for DeviceMap {
 
 /// Device maps of one worker, by callee.
 #[derive(Clone, Default, PartialEq, Eq)]
-pub struct DeviceMaps(SortedMap<WorkerName, DeviceMap>);
+pub struct DeviceMaps(BTreeMap<WorkerName, DeviceMap>);
 
 impl DeviceMaps {
     /// Adds a map for a worker; see [`DeviceMap::merge`].
@@ -225,7 +225,7 @@ pub struct Group {
     /// Kind of device that is counted.
     pub accelerator: DeviceKind,
     /// The workers.
-    pub nodes: SortedMap<WorkerName, NodeDevices>,
+    pub nodes: BTreeMap<WorkerName, NodeDevices>,
 }
 
 /// Device maps and devices of a group that do not match.
@@ -309,7 +309,7 @@ impl Group {
     }
 
     fn check_maps(&self, node: &WorkerName, said: &NodeDevices) -> Result<(), DeviceMapError> {
-        let is_known = |name: &WorkerName| self.nodes.contains(name);
+        let is_known = |name: &WorkerName| self.nodes.contains_key(name);
         if self.kind == GroupKind::Static && !said.maps.0.keys().all(is_known) {
             let (maps, names) = (said.maps.clone(), self.nodes.keys().cloned().collect());
             return Err(DeviceMapError::InvalidTargetNames { node: node.clone(), maps, names });

@@ -62,7 +62,6 @@ pub mod options;
 pub mod peer;
 pub mod registry;
 pub mod shutdown;
-pub mod sorted;
 
 // L5
 #[cfg(feature = "std")]

@@ -1,13 +1,13 @@
 //! Pending calls of a connection by their numbers, the sum of their bytes, and their deadlines. Both ends use it.
 
-use super::by_number::ByNumber;
+use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 use rendezvous_core::ordered::Set;
 use rendezvous_core::time::Instant;
 
 #[derive(Debug)]
 pub(crate) struct InFlight<C> {
-    calls: ByNumber<Entry<C>>,
+    calls: BTreeMap<u64, Entry<C>>,
     deadlines: Set<(Instant, u64)>,
     bytes: u64,
 }
@@ -21,7 +21,7 @@ struct Entry<C> {
 
 impl<C> InFlight<C> {
     pub(crate) const fn new() -> Self {
-        Self { calls: ByNumber::new(), deadlines: Set::new(), bytes: 0 }
+        Self { calls: BTreeMap::new(), deadlines: Set::new(), bytes: 0 }
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -47,19 +47,19 @@ impl<C> InFlight<C> {
 
     /// Returns the call with the lowest number.
     pub(crate) fn first(&self) -> Option<(u64, &C)> {
-        self.calls.first().map(|(id, entry)| (id, &entry.call))
+        self.calls.first_key_value().map(|(&id, entry)| (id, &entry.call))
     }
 
     pub(crate) fn get(&self, id: u64) -> Option<&C> {
-        self.calls.get(id).map(|entry| &entry.call)
+        self.calls.get(&id).map(|entry| &entry.call)
     }
 
     pub(crate) fn get_mut(&mut self, id: u64) -> Option<&mut C> {
-        self.calls.get_mut(id).map(|entry| &mut entry.call)
+        self.calls.get_mut(&id).map(|entry| &mut entry.call)
     }
 
     pub(crate) fn take(&mut self, id: u64) -> Option<C> {
-        let Entry { payload_bytes, deadline, call } = self.calls.remove(id)?;
+        let Entry { payload_bytes, deadline, call } = self.calls.remove(&id)?;
         self.bytes = self.bytes.saturating_sub(payload_bytes);
         if let Some(deadline) = deadline {
             self.deadlines.remove((deadline, id));
@@ -84,7 +84,7 @@ impl<C> InFlight<C> {
     }
 
     pub(crate) fn ids(&self) -> Vec<u64> {
-        self.calls.numbers()
+        self.calls.keys().copied().collect()
     }
 }
 

@@ -3,7 +3,6 @@
 mod context;
 mod hosting;
 mod liveness_watcher;
-mod mailbox;
 mod observing;
 mod shared;
 mod steps;
@@ -28,7 +27,9 @@ use alloc::boxed::Box;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::any::Any;
+use crossbeam_channel::{Receiver, bounded, select};
 use rendezvous_core::driver::call_error::CallError;
+use rendezvous_core::driver::canceller::Cancellable;
 use rendezvous_core::driver::rendezvous::HandlerError as RendezvousFault;
 use rendezvous_core::driver::server::StartError;
 use rendezvous_core::time::Duration;
@@ -138,6 +139,17 @@ pub trait RpcWorker: Send + Sync {
     /// Returns the object of a custom backend.
     fn foreign(&self) -> Option<&(dyn Any + Send + Sync)> {
         None
+    }
+}
+
+/// Returns the next item of a channel, or `None` after `timeout`, after a cancellation, or if the channel is closed.
+fn next_unless<T>(items: &Receiver<T>, timeout: Duration, cancellable: &Cancellable) -> Option<T> {
+    let (wake, woken) = bounded(1);
+    let _watch = cancellable.watch(move || _ = wake.try_send(()));
+    select! {
+        recv(items) -> item => item.ok(),
+        recv(woken) -> _ => None,
+        default(timeout) => None,
     }
 }
 

@@ -3,9 +3,9 @@
 use super::Member;
 use crate::exchange::{ExchangeError, decode_card, encode_card};
 use crate::name::{WorkerInfo, WorkerName};
-use crate::sorted::SortedMap;
 use crate::wire::card::{Departure, Update};
 use alloc::boxed::Box;
+use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 use rendezvous_core::limits::CARD;
 use rendezvous_core::wire::native::List;
@@ -92,7 +92,7 @@ pub fn decode_change(bytes: &[u8]) -> Result<Change, ExchangeError> {
 
 /// Members of a group that one of them knows of.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Members(SortedMap<WorkerName, Member>);
+pub struct Members(BTreeMap<WorkerName, Member>);
 
 impl Members {
     /// Adds a member, in place of one with the same name.
@@ -146,19 +146,19 @@ impl Members {
 
     /// Number of members.
     #[must_use]
-    pub const fn len(&self) -> usize {
+    pub fn len(&self) -> usize {
         self.0.len()
     }
 
     /// Whether there are no members.
     #[must_use]
-    pub const fn is_empty(&self) -> bool {
+    pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
     /// Whether the group has the maximum number of members, `CARD.keys_max`.
     #[must_use]
-    pub const fn is_full(&self) -> bool {
+    pub fn is_full(&self) -> bool {
         self.len() as u64 >= CARD.keys_max
     }
 }

@@ -12,8 +12,8 @@ use crate::device::DeviceKind;
 use crate::device_map::{Group, GroupKind};
 use crate::exchange::ExchangeError;
 use crate::name::{WorkerInfo, WorkerName};
-use crate::sorted::SortedMap;
 use alloc::boxed::Box;
+use alloc::collections::BTreeMap;
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 use rendezvous_core::time::{Duration, Instant};
@@ -379,7 +379,7 @@ impl FixedGroup {
     }
 
     fn read(&mut self, cards: &[Box<[u8]>]) -> Result<(), MembershipError> {
-        let mut ids: SortedMap<WorkerName, u16> = SortedMap::new();
+        let mut ids: BTreeMap<WorkerName, u16> = BTreeMap::new();
         for (id, card) in (0_u16..).zip(cards) {
             let card_error =
                 |why| MembershipError::Card { subject: alloc::format!("worker {id}").into(), why };

@@ -8,13 +8,12 @@ use super::borrowed::{Locked, is_due};
 use super::client_state::{ClientShared, Target};
 use super::completion::{CallGuard, CallResult, Completion};
 use super::line::{Got, Incoming, Line, NoMemory, Transport, closed, lost};
-use crate::connection::by_number::ByNumber;
 use crate::connection::caller::NewCall;
 use crate::connection::{CallError, CallKind, ConnectionError, ToWrite};
 use crate::name::WorkerInfo;
 use crate::peer::{Peer, PeerEvent};
 use alloc::boxed::Box;
-use alloc::collections::VecDeque;
+use alloc::collections::{BTreeMap, VecDeque};
 use alloc::string::String;
 use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
@@ -95,9 +94,9 @@ struct LinkState {
     last_failure: ConnectionError,
     reader: Reader,
     writing: Writing,
-    requests: ByNumber<Payload>,
-    answers: ByNumber<Incoming>,
-    completions: ByNumber<Completion>,
+    requests: BTreeMap<u64, Payload>,
+    answers: BTreeMap<u64, Incoming>,
+    completions: BTreeMap<u64, Completion>,
     /// Guards of one-way calls that the socket has not accepted completely.
     unsent_marks: Vec<Box<dyn CallGuard>>,
     /// Scheduled time of the next tick.
@@ -158,9 +157,9 @@ impl Link {
                 last_failure: ConnectionError::Closed,
                 reader: Reader::Unowned,
                 writing: Writing::AtOnce,
-                requests: ByNumber::new(),
-                answers: ByNumber::new(),
-                completions: ByNumber::new(),
+                requests: BTreeMap::new(),
+                answers: BTreeMap::new(),
+                completions: BTreeMap::new(),
                 unsent_marks: Vec::new(),
                 timer: None,
                 has_left: false,
@@ -260,7 +259,7 @@ impl Link {
             if state.reader != Reader::Caller(id) {
                 return;
             }
-            if state.completions.get(id).is_none() {
+            if !state.completions.contains_key(&id) {
                 state.scratch = scratch;
                 state.rested = now;
                 // A pong may still be expected for a call that was given up. The unwritten rest of a call whose
@@ -417,20 +416,20 @@ impl Link {
             PeerEvent::Connect => self.dial(state, now),
             PeerEvent::HangUp => state.hang_up(),
             PeerEvent::Answer(id, bytes) => {
-                state.requests.remove(id);
+                state.requests.remove(&id);
                 state.answers.insert(id, Incoming::new(bytes));
             }
             PeerEvent::Bytes(id, part) => {
-                if let Some(Err(NoMemory)) = state.answers.get_mut(id).map(|answer| answer.append(part)) {
+                if let Some(Err(NoMemory)) = state.answers.get_mut(&id).map(|answer| answer.append(part)) {
                     state.peer.no_memory(id);
                 }
             }
             PeerEvent::Done(id) => {
-                let answer = state.answers.remove(id).map(Incoming::into_bytes).unwrap_or_default();
+                let answer = state.answers.remove(&id).map(Incoming::into_bytes).unwrap_or_default();
                 state.finish(id, Ok(answer), due);
             }
             PeerEvent::Failed(id, error) => {
-                state.answers.remove(id);
+                state.answers.remove(&id);
                 state.finish(id, Err(error.at(self.address())), due);
             }
             PeerEvent::Left => {
@@ -591,7 +590,7 @@ impl LinkState {
         let flushed = line.flush(&mut |unsent| {
             let Some(write) = peer.poll_write() else { return false };
             let payload = match &write {
-                ToWrite::Part { call, .. } => requests.get(*call),
+                ToWrite::Part { call, .. } => requests.get(call),
                 ToWrite::Bytes(_) => None,
             };
             unsent.put(write, payload);
@@ -608,7 +607,7 @@ impl LinkState {
 
     fn read_once(&mut self, now: Instant, scratch: &mut Vec<u8>) -> Option<Got> {
         let line = self.line.as_ref()?;
-        let due = self.peer.due().and_then(|(id, due)| Some((id, self.answers.get_mut(id)?, due)));
+        let due = self.peer.due().and_then(|(id, due)| Some((id, self.answers.get_mut(&id)?, due)));
         let (id, mut answer, due) = match due {
             Some((id, answer, due)) => (id, Some(answer), due),
             None => (0, None, 0),
@@ -650,8 +649,8 @@ impl LinkState {
     }
 
     fn finish(&mut self, id: u64, result: CallResult, due: &mut Due) {
-        self.requests.remove(id);
-        let completion = self.completions.remove(id);
+        self.requests.remove(&id);
+        let completion = self.completions.remove(&id);
         let is_one_way_success = matches!((&completion, &result), (Some(Completion::Unowned(_)), Ok(_)));
         if let (false, Some(line)) = (is_one_way_success, &mut self.line) {
             // Borrowed bytes are released with the result, whether or not the callee reads the rest.

@@ -1,5 +1,6 @@
 //! Observer of a group from outside.
 
+use super::next_unless;
 use super::steps::execute;
 use super::store_connection::{Sessions, open_store};
 use crate::membership::observer::{Observation, Observer, ObserverError, ObserverOutput, Seen};
@@ -108,13 +109,7 @@ impl GroupObserver {
         timeout: Duration,
         cancellable: &Cancellable,
     ) -> Result<Option<Observation>, ObserverError> {
-        let (wake, woken) = bounded(1);
-        let _watch = cancellable.watch(move || _ = wake.try_send(()));
-        crossbeam_channel::select! {
-            recv(self.events) -> observation => observation.ok().transpose(),
-            recv(woken) -> _ => Ok(None),
-            default(timeout) => Ok(None),
-        }
+        next_unless(&self.events, timeout, cancellable).transpose()
     }
 
     /// Workers seen so far, in the order of their numbers.

@@ -1,7 +1,6 @@
 //! State that the threads of one worker share: state machine, connections, and waiting callers.
 
-use super::mailbox::Mailbox;
-use super::{AlreadyObserved, Listener};
+use super::{AlreadyObserved, Listener, next_unless};
 use crate::agent::{
     Agent, AgentError, Called, ControlCall, GroupEvent, Input, NotAdmitted, NotCallable, has_left,
     indicates_death, no_answer,
@@ -20,6 +19,7 @@ use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
 use core::fmt;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use crossbeam_channel::{Receiver, Sender, unbounded};
 use rendezvous_core::driver::canceller::Cancellable;
 use rendezvous_core::driver::clock::Clock;
 use rendezvous_core::rendezvous::parse::Endpoint;
@@ -181,7 +181,7 @@ struct Answers {
 
 pub(super) struct GroupShared {
     clock: Clock,
-    inputs: Mailbox<Input>,
+    inputs: (Sender<Input>, Receiver<Input>),
     /// `None` until the worker's address is known.
     agent: Mutex<Option<Agent>>,
     /// The client, and the address at which this worker accepts calls.
@@ -195,7 +195,9 @@ pub(super) struct GroupShared {
     /// The join was cancelled. Changed under the lock of `life`.
     is_cancelled: AtomicBool,
     changed: Condvar,
-    events: Mailbox<GroupEvent>,
+    /// `None` after the end: no more events are added.
+    event_sender: Mutex<Option<Sender<GroupEvent>>>,
+    events: Receiver<GroupEvent>,
     events_lost: AtomicU64,
     /// Name of the thread that panicked, and message of the panic.
     panic: OnceLock<Box<str>>,
@@ -276,9 +278,10 @@ impl Drop for ActiveCall {
 
 impl GroupShared {
     pub(super) fn new() -> Arc<Self> {
+        let (event_sender, events) = unbounded();
         Arc::new(Self {
             clock: Clock::new(),
-            inputs: Mailbox::default(),
+            inputs: unbounded(),
             agent: Mutex::default(),
             client: OnceLock::new(),
             routes: Mutex::default(),
@@ -288,7 +291,8 @@ impl GroupShared {
             life: Mutex::new(LifeStage::Joining),
             is_cancelled: AtomicBool::new(false),
             changed: Condvar::new(),
-            events: Mailbox::default(),
+            event_sender: Mutex::new(Some(event_sender)),
+            events,
             events_lost: AtomicU64::new(0),
             panic: OnceLock::new(),
             group_listener: Mutex::default(),
@@ -331,12 +335,13 @@ impl GroupShared {
 
     /// Queues an input of the state machine.
     pub(super) fn push_input(&self, input: Input) {
-        self.inputs.put(input);
+        // The receiver lives as long as this.
+        self.inputs.0.send(input).ok();
     }
 
     /// Returns the next input of the state machine, or `None` after `timeout`.
     pub(super) fn next_input(&self, timeout: Duration) -> Option<Input> {
-        self.inputs.next(timeout)
+        self.inputs.1.recv_timeout(timeout).ok()
     }
 
     pub(super) fn with_agent<T>(&self, look: impl FnOnce(&mut Agent) -> T) -> Option<T> {
@@ -580,7 +585,10 @@ impl GroupShared {
             self.events_lost.fetch_add(group_listener.changed(event), Ordering::Relaxed);
             return;
         }
-        if self.events.put(event) > EVENTS_MAX && self.events.take().is_some() {
+        if let Some(sender) = &*lock(&self.event_sender) {
+            sender.send(event).ok();
+        }
+        if self.events.len() > EVENTS_MAX && self.events.try_recv().is_ok() {
             self.events_lost.fetch_add(1, Ordering::Relaxed);
         }
     }
@@ -591,7 +599,7 @@ impl GroupShared {
         if group_listener.is_some() {
             return Err(AlreadyObserved);
         }
-        while let Some(event) = self.events.take() {
+        for event in self.events.try_iter() {
             self.events_lost.fetch_add(listener.changed(event), Ordering::Relaxed);
         }
         if self.has_parted.load(Ordering::Relaxed) {
@@ -609,7 +617,7 @@ impl GroupShared {
 
     /// Returns the next event, or `None` after `timeout` or after the end.
     pub(super) fn next_event(&self, timeout: Duration) -> Option<GroupEvent> {
-        self.events.next(timeout)
+        self.events.recv_timeout(timeout).ok()
     }
 
     /// Returns the next event, or `None` after `timeout`, after the end, or after a cancellation.
@@ -618,12 +626,7 @@ impl GroupShared {
         timeout: Duration,
         cancellable: &Cancellable,
     ) -> Option<GroupEvent> {
-        self.events.next_unless(timeout, || cancellable.is_cancelled())
-    }
-
-    /// Lets threads that wait for an event check for a cancellation.
-    pub(super) fn wake_for_events(&self) {
-        self.events.wake();
+        next_unless(&self.events, timeout, cancellable)
     }
 
     /// Returns true at the first call, for callers that return the end only once.
@@ -663,7 +666,7 @@ impl GroupShared {
         let has_parted = !has_left(&end);
         self.set_life(LifeStage::Over(end));
         // Wakes the threads that wait for an event.
-        self.events.close();
+        lock(&self.event_sender).take();
         if has_parted {
             self.parted();
         }

@@ -463,8 +463,6 @@ impl RpcAgent {
     /// Returns the next event of the group, as [`RpcAgent::next_event`], or `None` after a cancellation.
     #[must_use]
     pub fn next_event_unless(&self, timeout: Duration, cancellable: &Cancellable) -> Option<GroupEvent> {
-        let shared = Arc::clone(&self.shared);
-        let _watch = cancellable.watch(move || shared.wake_for_events());
         self.shared.next_event_unless(timeout, cancellable)
     }
 

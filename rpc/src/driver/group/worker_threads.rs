@@ -1,7 +1,6 @@
 //! Thread that drives the state machine, and thread that executes its store operations.
 
 use super::liveness_watcher::LivenessWatcher;
-use super::mailbox::Mailbox;
 use super::shared::GroupShared;
 use super::steps::StepStore;
 use super::store_connection::INTERRUPT_INTERVAL;
@@ -12,6 +11,7 @@ use alloc::format;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::ops::ControlFlow;
+use crossbeam_channel::{Sender, unbounded};
 use rendezvous_core::driver::reply::{Awaited, ask};
 use rendezvous_core::driver::threads::{self, Thread, panic_text};
 use rendezvous_core::time::Duration;
@@ -37,25 +37,14 @@ impl GroupThreads {
         liveness_watcher: Arc<Mutex<Option<LivenessWatcher>>>,
         admission: Admission,
     ) -> io::Result<Self> {
-        let steps = Arc::new(Mailbox::default());
-        let group_thread = GroupDriver {
-            shared: Arc::clone(shared),
-            steps: Arc::clone(&steps),
-            liveness_watcher,
-            admission,
-        };
+        let (steps, step_receiver) = unbounded();
+        let group_thread = GroupDriver { shared: Arc::clone(shared), steps, liveness_watcher, admission };
         let (on_result, called) = (Arc::clone(shared), Arc::clone(&store));
         let (ends, store_ended) = ask();
         let store_thread = threads::spawn("rdzv-rpc-store", move || {
             guarded("of the store", &on_result, || {
-                loop {
-                    match steps.next(LONG) {
-                        Some(Step::Execute(step)) => {
-                            on_result.push_input(Input::Stored(called.execute(on_result.clock(), &step)));
-                        }
-                        Some(Step::End) => return,
-                        None => {}
-                    }
+                for step in step_receiver {
+                    on_result.push_input(Input::Stored(called.execute(on_result.clock(), &step)));
                 }
             });
             ends.answer(());
@@ -101,26 +90,15 @@ fn guarded(thread: &str, shared: &GroupShared, work: impl FnOnce()) {
     }
 }
 
-/// Command to the store thread.
-enum Step {
-    Execute(StoreStep),
-    End,
-}
-
 /// Practically unlimited; the wait is repeated.
 const LONG: Duration = Duration::from_secs(24 * 3600);
 
 struct GroupDriver {
     shared: Arc<GroupShared>,
-    steps: Arc<Mailbox<Step>>,
+    /// Dropping it ends the store thread.
+    steps: Sender<StoreStep>,
     liveness_watcher: Arc<Mutex<Option<LivenessWatcher>>>,
     admission: Admission,
-}
-
-impl Drop for GroupDriver {
-    fn drop(&mut self) {
-        self.steps.put(Step::End);
-    }
 }
 
 impl GroupDriver {
@@ -144,7 +122,7 @@ impl GroupDriver {
         let mut end: ControlFlow<Result<(), AgentError>> = ControlFlow::Continue(());
         for output in outputs.into_iter().flatten() {
             match output {
-                Output::Store(step) => _ = self.steps.put(Step::Execute(step)),
+                Output::Store(step) => _ = self.steps.send(step),
                 Output::Call(call) => self.shared.call(call),
                 Output::Respond(number, answer) => self.shared.respond(number, answer),
                 Output::Decline(number) => self.shared.decline(number),

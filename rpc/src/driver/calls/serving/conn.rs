@@ -1,7 +1,6 @@
 //! Connection of a caller: state machine, socket, and the payloads in both directions.
 
 use super::{Admit, ServerShared};
-use crate::connection::by_number::ByNumber;
 use crate::connection::callee::{Callee, CalleeEvent};
 use crate::connection::{CallKind, ConnectionError, Status, ToWrite};
 use crate::driver::calls::borrowed::Locked;
@@ -9,7 +8,7 @@ use crate::driver::calls::handling::{AnswerTo, CallKey, CallSource, Handler, Hel
 use crate::driver::calls::line::{Flushed, Got, Incoming, Line, NoMemory, Transport, closed, lost};
 use crate::driver::calls::{Payload, Received};
 use crate::intake::{InFlight, QuotaId};
-use alloc::collections::VecDeque;
+use alloc::collections::{BTreeMap, VecDeque};
 use alloc::format;
 use alloc::string::String;
 use alloc::sync::Arc;
@@ -37,8 +36,8 @@ pub(super) struct ConnState {
     watch: Option<Watch>,
     line: Option<Line>,
     token: Token,
-    receiving: ByNumber<Receiving>,
-    answers: ByNumber<Payload>,
+    receiving: BTreeMap<u64, Receiving>,
+    answers: BTreeMap<u64, Payload>,
     /// Bytes of responses that the worker's intake has counted for this connection.
     unread_bytes: u64,
     /// Requests, by their calls, whose handlers start when the caller has read other responses.
@@ -80,8 +79,8 @@ impl Conn {
             watch: None,
             line: Some(Line::new(Transport::plain(socket))),
             token,
-            receiving: ByNumber::new(),
-            answers: ByNumber::new(),
+            receiving: BTreeMap::new(),
+            answers: BTreeMap::new(),
             unread_bytes: 0,
             held_back: VecDeque::new(),
             writing: Writing::AtOnce,
@@ -162,14 +161,14 @@ impl Conn {
                     }
                 }
                 CalleeEvent::Bytes(call, part) => {
-                    let receiving = state.receiving.get_mut(call);
+                    let receiving = state.receiving.get_mut(&call);
                     if let Some(Err(NoMemory)) = receiving.map(|one| one.payload.append(part)) {
                         state.no_memory(call);
                     }
                 }
                 CalleeEvent::Complete(call) => {
                     if let (Some(receiving), Some(caller)) =
-                        (state.receiving.remove(call), state.callee.peer())
+                        (state.receiving.remove(&call), state.callee.peer())
                     {
                         let Receiving { handler, payload, kind, deadline, held } = receiving;
                         jobs.push(Job {
@@ -299,7 +298,7 @@ pub(super) enum Go {
 impl ConnState {
     fn read_once(&mut self, scratch: &mut Vec<u8>) -> Go {
         let Some(line) = &self.line else { return Go::Enough };
-        let due = self.callee.due().and_then(|(call, due)| Some((call, self.receiving.get_mut(call)?, due)));
+        let due = self.callee.due().and_then(|(call, due)| Some((call, self.receiving.get_mut(&call)?, due)));
         let (call, receiving, due) = match due {
             Some((call, receiving, due)) => (call, Some(receiving), due),
             None => (0, None, 0),
@@ -354,7 +353,7 @@ impl ConnState {
     }
 
     fn no_memory(&mut self, call: u64) {
-        self.receiving.remove(call);
+        self.receiving.remove(&call);
         self.callee.fail(call, Status::Exhausted, "there is no memory for it");
     }
 
@@ -362,8 +361,8 @@ impl ConnState {
     fn ended(&mut self, event: &CalleeEvent<'_>) {
         match event {
             CalleeEvent::Over(call, _) | CalleeEvent::Responded(call) => {
-                self.receiving.remove(*call);
-                self.answers.remove(*call);
+                self.receiving.remove(call);
+                self.answers.remove(call);
                 self.held_back.retain(|(held, _)| held != call);
                 if let (CalleeEvent::Over(..), Some(line)) = (event, &mut self.line) {
                     line.let_go(*call);
@@ -384,7 +383,7 @@ impl ConnState {
         let flushed = line.flush(&mut |unsent| {
             let Some(write) = callee.poll_write() else { return false };
             let payload = match &write {
-                ToWrite::Part { call, .. } => answers.get(*call),
+                ToWrite::Part { call, .. } => answers.get(call),
                 ToWrite::Bytes(_) => None,
             };
             unsent.put(write, payload);
@@ -459,8 +458,8 @@ impl ConnState {
         }
         self.watch = None;
         self.line = None;
-        self.receiving = ByNumber::new();
-        self.answers = ByNumber::new();
+        self.receiving = BTreeMap::new();
+        self.answers = BTreeMap::new();
         self.held_back = VecDeque::new();
     }
 }
@@ -485,8 +484,8 @@ mod tests {
             watch: None,
             line: None,
             token: Token(1),
-            receiving: ByNumber::new(),
-            answers: ByNumber::new(),
+            receiving: BTreeMap::new(),
+            answers: BTreeMap::new(),
             unread_bytes: 0,
             held_back: VecDeque::new(),
             writing: Writing::AtOnce,
