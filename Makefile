@@ -36,6 +36,7 @@ demo: ## Build all, run a C++ trainer as 4 workers, kill one of them, and compar
 test: ## Everything but PyTorch (several minutes, most of them building)
 	$(call needs,$(CARGO) it comes with Rust)
 	$(call needs,gcc the C ABI is tested from C)
+	$(call needs,git the patches of tests/planted are applied with it)
 	$(call needs,$(CXX) the C++ header is tested with it)
 	$(call needs,valgrind the C and C++ programs run under it; apt-get install valgrind)
 ifneq ($(shell $(CARGO) nextest --version 2>/dev/null),)
@@ -106,7 +107,7 @@ fuzz: ## Each fuzz target for FUZZ_SECONDS; needs a nightly toolchain and cargo-
 	set -e; targets=$$($(CARGO) +nightly fuzz list); for target in $$targets; do $(CARGO) +nightly fuzz run $$target -- -max_total_time=$(FUZZ_SECONDS); done
 
 clean: ## Remove all that was built, PyTorch's environment too
-	rm -rf target fuzz/target tests/nostd/*/target tests/planted/target
+	rm -rf target fuzz/target tests/nostd/*/target
 
 help: ## This list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))

@@ -28,7 +28,6 @@ use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 use alloc::format;
 use alloc::vec::Vec;
-use rendezvous_core::planted::{self, Bug};
 use rendezvous_core::time::{Duration, Instant, PauseDetector, Poller};
 
 /// A failure with no restart left. It ends the job unless a peer's death caused it.
@@ -261,9 +260,6 @@ impl Supervisor {
         }
         let Some(stopping) = self.stopping.filter(|stopping| stopping.until <= now) else { return };
         match stopping.step {
-            StopStep::Signalled(_) if planted::has(Bug::SparedWorkers) => {
-                self.stopping = Some(Stopping { until: now + self.spec.kill_timeout, ..stopping });
-            }
             StopStep::Signalled(_) if stopping.leftovers == Leftovers::WorkersLive => {
                 self.kill(now, Reason::StopTimeout);
             }
@@ -297,15 +293,6 @@ impl Supervisor {
                 let reason = Reason::NoRound { kind, message };
                 self.conclude_with_last_round(now, reason);
             }
-            Input::Assigned { call, .. }
-                if planted::has(Bug::FormerRanks)
-                    && !self.group.workers.is_empty()
-                    && self.takes(call, Phase::Assigning) =>
-            {
-                let ended = self.group.workers.iter_mut();
-                ended.for_each(|worker| (worker.pid, worker.exit) = (None, None));
-                self.enter(now, PhaseEvent::Assign, Reason::Done);
-            }
             Input::Assigned { call, ranks } if self.takes(call, Phase::Assigning) => {
                 self.group.workers = ranks.workers(self.spec.local_world_size);
                 self.enter(now, PhaseEvent::Assign, Reason::Done);
@@ -315,11 +302,6 @@ impl Supervisor {
                 WaitFailure::Failed => self.spend(now, Reason::NoRanks { message }),
             },
             Input::Parted { call } if self.takes(call, Phase::ExitBarrier) => {
-                self.enter(now, PhaseEvent::Part, Reason::Done);
-            }
-            Input::NotParted { call, .. }
-                if planted::has(Bug::BlindExitBarrier) && self.takes(call, Phase::ExitBarrier) =>
-            {
                 self.enter(now, PhaseEvent::Part, Reason::Done);
             }
             Input::NotParted { call, kind, message } if self.takes(call, Phase::ExitBarrier) => {
@@ -427,9 +409,7 @@ impl Supervisor {
         self.notify(Notice::Phase { from, to, reason: reason.clone() });
         match to {
             Phase::Meeting => {
-                if !planted::has(Bug::FormerRanks) {
-                    self.group.workers.clear();
-                }
+                self.group.workers.clear();
                 self.group.group_rank = None;
                 self.ask(|call| Output::Meet { call });
             }
@@ -696,13 +676,12 @@ impl Supervisor {
                 self.leave_barrier_early(now, reason);
             }
             (Phase::Restarting | Phase::Ending, false) => {
-                if matches!(reason, Reason::PeerDied { .. }) && !planted::has(Bug::UnforgivenFailure) {
+                if matches!(reason, Reason::PeerDied { .. }) {
                     self.excuse(now, reason);
                 }
             }
             // This agent's own failure came first.
             (Phase::Ending, true) => self.settle(now),
-            (_, false) if planted::has(Bug::PaidNewcomer) => self.spend(now, reason),
             // The others continue without this agent, and the fault is on this side.
             (_, false) if matches!(reason, Reason::SessionEnded { .. }) => self.spend(now, reason),
             (_, false) => self.renew(now, reason),
@@ -713,7 +692,6 @@ impl Supervisor {
     fn stop(&mut self, now: Instant, cause: StopCause) {
         match self.phase {
             Phase::Over => {}
-            Phase::Meeting if planted::has(Bug::UnheardStop) => {}
             Phase::Closing => {
                 self.cancel();
                 self.enter(now, PhaseEvent::Close, Reason::Stop(cause));

@@ -17,9 +17,7 @@
 //!
 //! Everything outside [`driver`] is sans-IO: bytes, time and randomness are arguments, and actions are returned as
 //! data. There are three feature levels: none (no allocator: codec and client machines), `alloc` (the store engine
-//! and the server machines), `std` (the driver over sockets). `cfg(feature = …)` occurs only in this file. The
-//! feature `planted-bugs` is not a level: it allows tests to plant bugs in the machines, and no released library
-//! has it.
+//! and the server machines), `std` (the driver over sockets). `cfg(feature = …)` occurs only in this file.
 #![no_std]
 #![warn(clippy::alloc_instead_of_core, clippy::std_instead_of_alloc, clippy::std_instead_of_core)]
 #![cfg_attr(test, allow(clippy::std_instead_of_alloc, reason = "tests run where std is"))]
@@ -36,12 +34,6 @@ pub mod limits;
 #[cfg(feature = "alloc")]
 #[doc(hidden)]
 pub mod ordered;
-#[cfg(feature = "planted-bugs")]
-pub mod planted;
-#[cfg(not(feature = "planted-bugs"))]
-#[path = "planted/absent.rs"]
-#[doc(hidden)]
-pub mod planted;
 pub mod rng;
 pub mod time;
 

@@ -210,20 +210,6 @@ pub fn no_answer(error: &CallError) -> NoAnswer {
     if indicates_death(error) { NoAnswer::Dead } else { NoAnswer::Unknown(error.to_string().into()) }
 }
 
-/// Whether a deliberate bug is enabled here, which the tests must detect.
-#[cfg(test)]
-macro_rules! planted {
-    ($self:ident, $flaw:ident) => {
-        $self.flaw == Some($crate::agent::tests::Flaw::$flaw)
-    };
-}
-#[cfg(not(test))]
-macro_rules! planted {
-    ($self:ident, $flaw:ident) => {
-        false
-    };
-}
-
 /// Purpose of a control call.
 #[derive(Clone, Debug)]
 enum Purpose {
@@ -280,8 +266,6 @@ pub struct Agent {
     /// Callees of the calls that were pending at the deadline of draining.
     cut: Callees,
     outputs: VecDeque<Output>,
-    #[cfg(test)]
-    flaw: Option<tests::Flaw>,
 }
 
 impl Agent {
@@ -318,8 +302,6 @@ impl Agent {
             end: Box::default(),
             cut: Callees::default(),
             outputs: VecDeque::new(),
-            #[cfg(test)]
-            flaw: tests::planted(),
         };
         agent.look_at_membership(now);
         Ok(agent)
@@ -445,15 +427,11 @@ impl Agent {
                 Membership::Changing(group) => group.handle(now, changing::Input::Stored(reply)),
             },
             Input::Ended(number, answer) => self.ended(now, number, answer),
-            Input::LivenessKey(key, value) => {
-                let value =
-                    value.filter(|value| **value != *liveness_key::GOING || !planted!(self, UnheardGoing));
-                match self.liveness_watcher.changed(&key, value.as_deref()) {
-                    Some(departed) => self.vanished(departed),
-                    None if value.as_deref() == Some(liveness_key::GOING) => self.report_early_leavers(),
-                    None => {}
-                }
-            }
+            Input::LivenessKey(key, value) => match self.liveness_watcher.changed(&key, value.as_deref()) {
+                Some(departed) => self.vanished(departed),
+                None if value.as_deref() == Some(liveness_key::GOING) => self.report_early_leavers(),
+                None => {}
+            },
             Input::LivenessLost(why) => self.watch_lost(why),
             Input::LivenessKeys(all) => {
                 let departed = self.liveness_watcher.all(&all);
@@ -616,7 +594,7 @@ impl Agent {
             self.life == Life::Meeting && leader.is_some_and(|leader| leader.worker == self.me.worker);
         // The check of each member is expensive, so the number of calls is compared first.
         let may_be_all = || self.ready.len() + 1 >= self.members().len() && self.not_ready().is_empty();
-        if leads && (may_be_all() || planted!(self, HastyLeader)) {
+        if leads && may_be_all() {
             self.met();
         }
     }
@@ -643,8 +621,7 @@ impl Agent {
         if self.go(LifeEvent::Left) {
             self.outputs.push_back(Output::MarkLeaving);
             let callees = core::mem::take(&mut self.cut);
-            let is_cut = callees.count > 0 && !planted!(self, UntoldCut);
-            let end = if is_cut { Err(AgentError::CallsCut { callees }) } else { Ok(()) };
+            let end = if callees.count > 0 { Err(AgentError::CallsCut { callees }) } else { Ok(()) };
             self.finish("this worker has left the group".into(), end);
         }
     }
@@ -653,9 +630,6 @@ impl Agent {
         if self.go(LifeEvent::Leave) {
             self.deadline = now + self.timeout;
             self.outputs.push_back(Output::Drain);
-            if planted!(self, ShortDrain) {
-                self.drained(now);
-            }
         }
     }
 
@@ -778,11 +752,7 @@ impl Agent {
             let before = self.deaths.len();
             self.deaths.retain(|death| death.location.worker.name != location.worker.name);
             if self.deaths.len() == before {
-                self.outputs.push_back(if planted!(self, AbruptLeave) {
-                    Output::EndCallsTo(location.clone(), "it has left the group".into())
-                } else {
-                    Output::PartWith(location.clone())
-                });
+                self.outputs.push_back(Output::PartWith(location.clone()));
                 self.outputs.push_back(Output::Event(GroupEvent::Left(location.worker.clone())));
             }
         }

@@ -166,7 +166,7 @@ const ENTRIES: &[Entry] = &[
     ),
     Entry(
         "docs/testing.md",
-        "cargo run --manifest-path",
+        "cd target/planted/copy",
         Check::Shown("what the test `planted` runs, with other numbers"),
     ),
 ];

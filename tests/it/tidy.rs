@@ -3,6 +3,7 @@
 mod boundary;
 mod cycles;
 mod layers;
+mod planted;
 mod vocabulary;
 mod words;
 
@@ -94,6 +95,11 @@ fn repository() -> Vec<File> {
     read_folder(crate::repository(), "", &mut files);
     assert!(files.iter().any(|file| file.path == "core/src/lib.rs"), "this is the repository");
     files
+}
+
+/// Returns path and text of each text file.
+pub(crate) fn text_files() -> impl Iterator<Item = (String, String)> {
+    repository().into_iter().map(|file| (file.path, file.text))
 }
 
 fn read_folder(folder: &Path, prefix: &str, files: &mut Vec<File>) {

@@ -6,7 +6,6 @@ use crate::phase::Phase;
 use crate::reason::Reason;
 use crate::watchdog::ExpiredTimer;
 use alloc::vec::Vec;
-use rendezvous_core::planted::{self, Bug};
 use rendezvous_core::time::Instant;
 
 /// Likelihood that a failure is the root cause of its start's failures.
@@ -66,8 +65,7 @@ impl Supervisor {
         let at = [Some(at), error_at, began].into_iter().flatten().min().unwrap_or(at);
         let was_stopped =
             self.stopping.is_some_and(|stopping| stopping.began < at && stopping.accounts_for(exit))
-                && !self.overdue.contains(&local_rank)
-                && !planted::has(Bug::BlamedVictim);
+                && !self.overdue.contains(&local_rank);
         self.notify(Notice::Exited { local_rank, exit, was_stopped });
         if exit.is_success() && !(was_stopping && error_at.is_some()) {
             self.check_all_started(now);

@@ -2,7 +2,6 @@
 
 use super::{Due, Instant, Outcome, Output, Phase, PhaseEvent, Reason, Supervisor, WaitFailure, WorkerState};
 use alloc::boxed::Box;
-use rendezvous_core::planted::{self, Bug};
 use rendezvous_core::time::Duration;
 
 /// An exit barrier that failed because its round has ended. The cause is unknown yet: a death, which changes nothing
@@ -103,7 +102,7 @@ impl Supervisor {
     /// Leaves the exit barrier. A graceful leave does not notify agents that wait at the barrier; a death does. So
     /// `Output::Abandon` comes first unless the arrival was counted.
     pub(super) fn leave_without_others(&mut self, now: Instant, reason: Reason) {
-        if self.arrival == Arrival::Unknown && !planted::has(Bug::SilentLeave) {
+        if self.arrival == Arrival::Unknown {
             self.outputs.push_back(Output::Abandon);
         }
         match reason {

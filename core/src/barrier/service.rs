@@ -18,7 +18,6 @@ pub use phase::{Phase, PhaseEvent};
 
 use crate::limits::{BARRIER_COST_BYTES, BarrierLimits};
 use crate::ordered::{Index, Named, Number, Set};
-use crate::planted;
 use crate::time::Instant;
 use crate::wire::native::{Participants, Why};
 use alloc::collections::VecDeque;
@@ -87,22 +86,6 @@ pub struct Barriers {
     stored_bytes: u64,
     released: Arc<End>,
     outputs: VecDeque<Output>,
-    #[cfg(test)]
-    flaw: Option<tests::Flaw>,
-}
-
-/// Whether a fault is active that the simulation has to find.
-#[cfg(test)]
-macro_rules! planted {
-    ($self:ident, $flaw:ident) => {
-        $self.flaw == Some(tests::Flaw::$flaw)
-    };
-}
-#[cfg(not(test))]
-macro_rules! planted {
-    ($self:ident, $flaw:ident) => {
-        false
-    };
 }
 
 impl Barriers {
@@ -123,8 +106,6 @@ impl Barriers {
             stored_bytes: 0,
             released: Arc::new(End::Released),
             outputs: VecDeque::new(),
-            #[cfg(test)]
-            flaw: None,
         }
     }
 
@@ -203,15 +184,12 @@ impl Barriers {
         };
         let is_as_before = self.barriers[id].awaits(&arrive.participants, &self.hasher);
         match self.barriers[id].find(arrive, is_as_before, &self.hasher)? {
-            Found::Recorded(_) if planted!(self, LateBegins) && arrive.generation == 0 => {
-                self.arrive_first(now, Some(id), arrive)
-            }
             Found::Recorded(generation) => {
                 self.report_end(id, generation, arrive, is_as_before);
                 Ok(())
             }
             Found::NotYet if self.barriers[id].phase == Phase::Open => {
-                if !is_as_before && !planted!(self, ConflictUnchecked) {
+                if !is_as_before {
                     return Err(self.barriers[id].conflict());
                 }
                 self.arrive_next(now, id, arrive)
@@ -326,7 +304,7 @@ impl Barriers {
         }
         let earlier = member.and_then(|member| barrier.members.get(member)).and_then(|member| member.arrival);
         let completes = earlier.is_none() && barrier.members.waiting() + 1 >= barrier.participants();
-        if arrive.timeout.is_zero() && !completes && !planted!(self, TryStays) {
+        if arrive.timeout.is_zero() && !completes {
             if let Some(earlier) = earlier {
                 self.outputs.push_back(Output::Superseded { arrival: earlier, by: arrive.arrival });
             }
@@ -363,12 +341,6 @@ impl Barriers {
 
     /// Adds a waiting arrival. `known` is the member with its name, if there is one. The last arrival releases all.
     fn add_waiter(&mut self, now: Instant, id: BarrierId, known: Option<MemberId>, arrive: &Arrive<'_>) {
-        if planted!(self, DeadlineMoves) && self.barriers[id].phase == Phase::Open {
-            let barrier = &mut self.barriers[id];
-            self.deadlines.remove((barrier.deadline, id));
-            barrier.deadline = barrier.deadline + arrive.timeout;
-            self.deadlines.insert((barrier.deadline, id));
-        }
         let barrier = &mut self.barriers[id];
         let is_first = barrier.phase == Phase::Unbegun;
         let member = known.unwrap_or_else(|| {
@@ -386,13 +358,11 @@ impl Barriers {
         }
         self.arrivals.insert(arrive.arrival, Waiter { barrier: id, member });
         let until = now + arrive.timeout;
-        let is_early = until < barrier.deadline && !planted!(self, DeadlineIgnored);
+        let is_early = until < barrier.deadline;
         self.set_until(id, member, is_early.then_some(until));
         let barrier = &self.barriers[id];
         let missing = barrier.participants() - barrier.members.waiting();
-        let is_twice = earlier.is_some() && planted!(self, NameCountsTwice);
-        let is_early = planted!(self, ReleasedTooEarly) || planted::has(planted::Bug::EarlyBarrier);
-        if missing == 0 || missing == 1 && (is_twice || is_early && barrier.participants() > 2) {
+        if missing == 0 {
             self.conclude(id, PhaseEvent::Completed, self.released.clone(), None);
         } else if known.is_none() || is_first {
             self.charge(id);
@@ -433,9 +403,6 @@ impl Barriers {
     }
 
     fn withdraw(&mut self, arrival: ArrivalId) {
-        if planted!(self, WithdrawnStays) {
-            return;
-        }
         let Some(Waiter { barrier: id, member }) = self.arrivals.remove(arrival) else { return };
         self.set_until(id, member, None);
         let barrier = &mut self.barriers[id];
@@ -470,14 +437,14 @@ impl Barriers {
             }
             let barrier = &self.barriers[id];
             let is_counted = matches!(barrier.awaited, Awaited::Count(_));
-            if why == Why::Left && is_counted && !planted!(self, LeavingBreaks) {
+            if why == Why::Left && is_counted {
                 self.withdraw(arrival);
             } else if let Some(member) = barrier.members.get(member) {
                 let end = Arc::new(End::Broken { participant: member.name.clone(), why });
                 self.conclude(id, PhaseEvent::Lost, end, Some(owner));
             }
         }
-        let Some(node) = node.filter(|_| !planted!(self, AwaitedDeathUnnoticed)) else { return };
+        let Some(node) = node else { return };
         let awaits = |&id: &BarrierId| {
             let members = &self.barriers[id].members;
             let member = members.find(node, &self.hasher).and_then(|member| members.get(member));
@@ -492,13 +459,11 @@ impl Barriers {
 
     /// Ends a generation: answers all arrivals that wait, except those of an owner that has ended.
     fn conclude(&mut self, id: BarrierId, event: PhaseEvent, end: Arc<End>, ended_owner: Option<OwnerId>) {
-        let forgets_one = planted!(self, WaiterForgotten);
         let Self { barriers, arrivals, early, outputs, hasher, .. } = self;
         let barrier = &mut barriers[id];
         barrier.step(event);
         let generation = barrier.generation;
         outputs.reserve(barrier.members.waiting() as usize);
-        let mut notified = 0;
         // Usually no arrival waits at another barrier. Then the whole index is dropped instead of one entry after
         // another.
         let all_are_here = arrivals.len() == barrier.members.waiting() as usize;
@@ -512,8 +477,7 @@ impl Barriers {
             if !all_are_here {
                 arrivals.remove(arrival);
             }
-            notified += 1;
-            if Some(arrival.owner) != ended_owner && !(forgets_one && notified == 3) {
+            if Some(arrival.owner) != ended_owner {
                 outputs.push_back(Output::Over { arrival, generation, end: end.clone() });
             }
         });

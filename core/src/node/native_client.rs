@@ -29,7 +29,6 @@ use pending::{Awaited, Pending, Stage, SubmitWhen};
 
 use crate::error::{Cause, Effect, ErrorKind, Failure, LimitError, Operation, Phase};
 use crate::limits::FrameLimits;
-use crate::planted::{self, Bug};
 use crate::rendezvous::participant::{self, Part, Participant};
 use crate::session::client::{ClientSession, Due, End, Identity, Received, SessionOptions};
 use crate::session::life::ClientState;
@@ -593,7 +592,6 @@ impl<const PENDING: usize> NativeClient<PENDING> {
     /// Begins to leave a round whose join had been given up, once the session has capacity, unless the round and its
     /// slot have ended by then. Returns the id of the new request.
     fn leave_of_unwanted_round(&mut self, now: Instant) -> Option<u64> {
-        self.leave_due &= !planted::has(Bug::KeptSlot);
         if !self.owes_leave() || self.session.state() != ClientState::Live {
             return None;
         }

@@ -13,7 +13,6 @@ use super::life::{ServerAction, ServerEvent, ServerState};
 use crate::ids::ConnId;
 use crate::limits::{KEPT_COST_BYTES, SessionLimits};
 use crate::ordered::{Map, Set};
-use crate::planted::{self, Bug};
 use crate::time::{Duration, Instant};
 use crate::wire::native::{Buffer, Fault, FaultCode, Label, Message, ServerFrame, Why, append_frame};
 use crate::wire::sink::Sink;
@@ -67,8 +66,6 @@ pub struct Sessions {
     ended: VecDeque<(SessionId, Why)>,
     outputs: VecDeque<Output>,
     scratch: Scratch,
-    #[cfg(test)]
-    pub(super) flaw: Option<super::simulation::Flaw>,
 }
 
 /// Buffer that frames are encoded in.
@@ -121,8 +118,6 @@ impl Sessions {
             ended: VecDeque::new(),
             outputs: VecDeque::new(),
             scratch: Scratch::default(),
-            #[cfg(test)]
-            flaw: None,
         }
     }
 
@@ -295,15 +290,8 @@ impl Sessions {
         id: u64,
         received: u64,
     ) -> Result<Outcome<'_>, Fault<'static>> {
-        #[cfg(test)]
-        let executes_again = self.flaw == Some(super::simulation::Flaw::ExecutesAgain);
         let pending_max = self.limits.pending_max;
         let (session_id, session) = self.receive(now, conn, received)?;
-        #[cfg(test)]
-        if executes_again && id <= session.request_last && !session.pending.contains(id) {
-            session.pending.insert(id);
-            return Ok(Outcome::Fresh(session_id));
-        }
         if id > session.request_last {
             session.request_last = id;
             let full = session.pending.len() >= pending_max;
@@ -394,12 +382,6 @@ impl Sessions {
         if session.granted.grace_ms == 0 {
             return Ok(session.conn);
         }
-        let loses_answers = planted::has(Bug::LostAnswer);
-        #[cfg(test)]
-        let loses_answers = loses_answers || self.flaw == Some(super::simulation::Flaw::DetachedAnswerLost);
-        if loses_answers && session.conn.is_none() {
-            return Ok(None);
-        }
         session.window_bytes += bytes.len() as u64;
         self.held_bytes += bytes.len() as u64 + KEPT_COST_BYTES;
         session.window.push_back(Kept { id, is_answer: is_answer == IsAnswer::Yes, bytes: bytes.into() });
@@ -468,20 +450,14 @@ impl Sessions {
             let why = remembered.filter(|_| hello.incarnation == self.incarnation).map(|&(_, why)| why);
             return Err(Fault::session_ended(why));
         };
-        #[cfg(test)]
-        let unchecked = self.flaw == Some(super::simulation::Flaw::TokenUnchecked);
-        #[cfg(not(test))]
-        let unchecked = false;
-        if !unchecked && !same(&session.token, &hello.token) {
+        if !same(&session.token, &hello.token) {
             return Err(Fault::new(FaultCode::SessionForged, 0, 0));
         }
         if hello.received > session.sent {
             return Err(Fault::new(FaultCode::FalseAcknowledgement, hello.received, session.sent));
         }
         let oldest = session.oldest();
-        #[cfg(test)]
-        let unchecked = self.flaw == Some(super::simulation::Flaw::WindowUnchecked);
-        if !unchecked && hello.received + 1 < oldest {
+        if hello.received + 1 < oldest {
             return Err(Fault::new(FaultCode::WindowPassed, hello.received, oldest));
         }
         let Some((state, action)) = session.state.on(ServerEvent::Resumed) else {
@@ -489,20 +465,11 @@ impl Sessions {
         };
         self.held_bytes -= session.acknowledge(hello.received)?;
         session.state = state;
-        if planted::has(Bug::RepeatedRequest) {
-            session.request_last = session.request_last.saturating_sub(1);
-        }
         session.last_received_at = now;
         if let Some(old) = session.conn.replace(conn) {
             debug_assert_eq!(action, ServerAction::Supersede);
-            #[cfg(test)]
-            let keeps = self.flaw == Some(super::simulation::Flaw::OldConnectionServed);
-            #[cfg(not(test))]
-            let keeps = false;
-            if !keeps {
-                self.of_conn.remove(old);
-                self.outputs.push_back(Output::Superseded { conn: old });
-            }
+            self.of_conn.remove(old);
+            self.outputs.push_back(Output::Superseded { conn: old });
         }
         self.of_conn.insert(conn, id);
         self.arm(now, id);

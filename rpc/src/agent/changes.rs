@@ -97,8 +97,7 @@ impl Agent {
     /// Calls the newcomer, and the workers that it removes or replaces, before this worker agrees.
     fn try_change(&mut self, now: Instant, mut notified: Notified) {
         let (number, until) = (notified.number, now + REACH_TIMEOUT);
-        let newcomer =
-            notified.change.joined.as_ref().map(Member::location).filter(|_| !planted!(self, UntriedRoute));
+        let newcomer = notified.change.joined.as_ref().map(Member::location);
         let doubts = self.doubts(&notified.change);
         notified.calls = doubts.len() + newcomer.iter().len();
         self.notified.push(notified);
@@ -114,9 +113,6 @@ impl Agent {
 
     /// Returns the members that the change removes or replaces and that are not known to be dead.
     fn doubts(&self, change: &Change) -> Vec<WorkerLocation> {
-        if planted!(self, BlindFaith) {
-            return Vec::new();
-        }
         let newcomer = change.joined.as_ref();
         let is_touched = |member: &&Member| {
             change.left.iter().any(|location| location.is(member))
@@ -209,8 +205,7 @@ impl Agent {
     fn withdraw(&mut self, left: &[WorkerLocation], by: Option<&WorkerInfo>) {
         let is_dead = |notified: &Notified| {
             let newcomer = notified.change.joined.as_ref().filter(|_| by.is_none_or(|by| notified.by == *by));
-            !planted!(self, GhostOfNewcomer)
-                && newcomer.is_some_and(|newcomer| left.iter().any(|location| location.is(newcomer)))
+            newcomer.is_some_and(|newcomer| left.iter().any(|location| location.is(newcomer)))
         };
         let departed: Vec<u64> = self
             .notified

@@ -133,9 +133,7 @@ impl Agent {
             return;
         }
         let (worker, why): (_, Box<str>) = (location.worker.clone(), why.into());
-        if !planted!(self, HangingCalls) {
-            self.outputs.push_back(Output::EndCallsTo(location.clone(), why.clone()));
-        }
+        self.outputs.push_back(Output::EndCallsTo(location.clone(), why.clone()));
         if matches!(self.life, Life::Member | Life::Draining | Life::Leaving) {
             let why = why.clone();
             self.outputs.push_back(Output::Event(GroupEvent::PeerDied { worker, why }));
@@ -150,9 +148,6 @@ impl Agent {
 
     /// Marks members as dead whose liveness keys were deleted before they were known as members.
     pub(super) fn mark_lost_members(&mut self) {
-        if planted!(self, ForgottenLoss) {
-            return;
-        }
         let known = self
             .members()
             .iter()

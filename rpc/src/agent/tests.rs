@@ -708,37 +708,3 @@ fn what_is_no_call_of_a_members_changes_nothing() {
     agent.handle(world.now, Input::Called(8, called));
     assert!(matches!(agent.poll_output(), Some(Output::Respond(8, Err(_)))));
 }
-
-/// Deliberate bugs of the state machine.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Flaw {
-    /// The leader starts the group before all members have called.
-    HastyLeader,
-    /// A notified member does not try to call the newcomer.
-    UntriedRoute,
-    /// The mark of a leaving worker's key is ignored.
-    UnheardGoing,
-    /// Deaths of workers that were not known yet are forgotten.
-    ForgottenLoss,
-    /// Calls to the dead do not end.
-    HangingCalls,
-    /// A worker that leaves does not wait for its calls.
-    ShortDrain,
-    /// Workers that are reported to have ended are not checked.
-    BlindFaith,
-    /// A newcomer that withdraws before it was agreed to becomes a member nevertheless.
-    GhostOfNewcomer,
-    /// Calls to a worker that leaves end as those to a dead one.
-    AbruptLeave,
-    /// Calls that were cut off are not reported.
-    UntoldCut,
-}
-
-std::thread_local! {
-    static PLANTED: core::cell::Cell<Option<Flaw>> = const { core::cell::Cell::new(None) };
-}
-
-/// The bug that is enabled in this thread.
-pub(super) fn planted() -> Option<Flaw> {
-    PLANTED.get()
-}

@@ -64,34 +64,6 @@ fn the_crates_depend_on_no_default_features_and_in_one_direction() {
     DEPENDENCIES.holds();
 }
 
-const PLANTED: Rule = Rule {
-    sentence: "Bugs can be planted in tests/planted and nowhere else: no other manifest, and no recipe, asks for the \
-               core's feature planted-bugs.",
-    check: |files| {
-        let tasks = |file: &&File| {
-            let builds = ["Cargo.toml", "Makefile"].iter().any(|name| file.path.ends_with(name));
-            (builds || file.path.starts_with(".ci/")) && file.path != "tests/planted/Cargo.toml"
-        };
-        let broken = |file: &File| {
-            let lines = (1..).zip(file.text.lines()).filter(|(_, line)| line.contains("planted-bugs"));
-            let is_its_own = |line: &str| file.path == "core/Cargo.toml" && line == "planted-bugs = []";
-            let lines = lines.filter(|(_, line)| !line.starts_with('#') && !is_its_own(line));
-            lines.map(|(number, line)| file.at(number, line)).collect::<Vec<_>>()
-        };
-        files.iter().filter(tasks).flat_map(broken).collect()
-    },
-};
-
-#[test]
-fn bugs_are_planted_in_one_place() {
-    PLANTED.notices("ffi/Cargo.toml", "rendezvous-core = { features = [\"std\", \"planted-bugs\"] }\n");
-    PLANTED.notices("core/Cargo.toml", "default = [\"std\", \"planted-bugs\"]\nplanted-bugs = []\n");
-    PLANTED.notices("Makefile", "lib:\n\tcargo build --features planted-bugs\n");
-    PLANTED.allows("core/Cargo.toml", "# planted-bugs are no step\nplanted-bugs = []\n");
-    PLANTED.allows("tests/planted/Cargo.toml", "features = [\"std\", \"planted-bugs\"]\n");
-    PLANTED.holds();
-}
-
 const GUARDS: Rule = Rule {
     sentence: "Every extern \"C\" function runs its whole body in one guard: its own, that of a helper in the same file, \
                or that of a helper which it calls by its file's name. No panic crosses into C.",

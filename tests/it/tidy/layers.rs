@@ -19,12 +19,11 @@ const fn module(path: &'static str, layer: u8, capacity: &'static str) -> Module
 /// The lowest layer whose rooms are machines without I/O; none of them knows another.
 const MACHINES: u8 = 3;
 
-const MODULES: [Module; 38] = [
+const MODULES: [Module; 37] = [
     module("error", 0, "ground"),
     module("ids", 0, "ground"),
     module("limits", 0, "ground"),
     module("ordered", 0, "ground"),
-    module("planted", 0, "ground"),
     module("rng", 0, "ground"),
     module("time", 0, "ground"),
     module("store::op", 1, "requests"),

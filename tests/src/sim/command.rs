@@ -8,7 +8,7 @@ usage: sim --seed N [--world store|elastic|agents] [--sabotage NAME] [--trace]
            run one seed, and with --trace print its trace; without a world, in all worlds
        sim --from N --count M [--world store|elastic|agents] [--sabotage NAME]
            run many seeds and print those that fail
-bugs that are planted in the machines: cargo run --manifest-path tests/planted/Cargo.toml";
+bugs of the state machines are patches: see docs/testing.md";
 
 /// Runs what the arguments say.
 #[must_use]

@@ -158,7 +158,7 @@ impl Kind {
         match self {
             Self::Store => &Sabotage::STORE,
             Self::Elastic => &Sabotage::ELASTIC,
-            // Bugs of agents are planted in the machines.
+            // Bugs of agents are patches in `tests/planted`.
             Self::Agents => &[],
         }
     }

@@ -10,22 +10,6 @@ use crate::time::Duration;
 use alloc::format;
 use alloc::string::{String, ToString};
 
-/// Faults that the simulation has to find.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Flaw {
-    LateBegins,
-    ConflictUnchecked,
-    TryStays,
-    DeadlineMoves,
-    DeadlineIgnored,
-    NameCountsTwice,
-    ReleasedTooEarly,
-    WithdrawnStays,
-    LeavingBreaks,
-    AwaitedDeathUnnoticed,
-    WaiterForgotten,
-}
-
 const KEY: &[u8] = b"k";
 
 const fn secs(seconds: u64) -> Duration {

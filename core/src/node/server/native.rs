@@ -14,7 +14,6 @@ use crate::barrier::service::Barriers;
 use crate::ids::ConnId;
 use crate::limits::{ServerLimits, SessionLimits};
 use crate::ordered::{Map, Named};
-use crate::planted::{self, Bug};
 use crate::rendezvous::service::Rendezvous;
 use crate::session::table::{FrameRefused, Hello, Input, Outcome, Output, Scratch, SessionId, Sessions};
 use crate::store::engine::Engine;
@@ -470,9 +469,6 @@ impl Native {
                     self.send_unnumbered(context, conn, &welcome);
                     let mut sink = context.conns.sink(Some(conn));
                     self.sessions.unreceived(session).for_each(|frame| sink.put(frame));
-                    if resumed && planted::has(Bug::ForgottenWaiter) {
-                        self.end_waits(context, session);
-                    }
                     if resumed {
                         self.resume_watches(context, session);
                     } else {

@@ -10,15 +10,11 @@ use super::settings::RunSettings;
 use super::state::{NodeState, NodeStateEvent, Phase, PhaseEvent};
 use super::{ParticipantId, ROUND_MIN_MAX, RunId};
 use crate::ordered::{Index, Map, Named, Number, Set};
-use crate::planted;
 use crate::time::{Duration, Instant};
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
-
-#[cfg(test)]
-use super::tests::Bug;
 
 /// What an update of a run leaves for the service to do.
 #[derive(Debug, Default)]
@@ -26,8 +22,6 @@ pub(super) struct Effects {
     pub(super) outputs: VecDeque<Output>,
     /// Participants that are no longer in the run.
     pub(super) departed: Vec<ParticipantId>,
-    #[cfg(test)]
-    pub(super) bug: Option<Bug>,
 }
 
 impl Effects {
@@ -335,11 +329,7 @@ impl Run {
     fn admit(&mut self, now: Instant, fx: &mut Effects) {
         let max_nodes = self.max_nodes();
         let event = self.slot_event();
-        #[cfg(test)]
-        let kept = if fx.bug == Some(Bug::SpareTakesKeptSlot) { self.counts.due } else { 0 };
-        #[cfg(not(test))]
-        let kept = 0;
-        while self.counts.slots() - kept < max_nodes
+        while self.counts.slots() < max_nodes
             && let Some(((JoinIntent::Slot, _), participant)) = self.standby.first()
         {
             self.claim_slot(now, participant, event, fx);
@@ -403,10 +393,6 @@ impl Run {
         match (from.is_gathered(), to.is_gathered()) {
             (false, true) => {
                 self.deadlines.insert(deadline);
-                #[cfg(test)]
-                if fx.bug == Some(Bug::ForgetDeadline) {
-                    self.deadlines.remove(deadline);
-                }
                 self.returned += u32::from(member.is_returned);
             }
             (true, false) => {
@@ -475,12 +461,6 @@ impl Run {
                 }
                 if was_in_live_round && let Some((round, rank)) = last {
                     self.notify_active(&Event::NodeLost(Arc::new(Loss { round, node, rank, why })), fx);
-                    let forgets_one = planted::has(planted::Bug::UntoldSurvivor);
-                    #[cfg(test)]
-                    let forgets_one = forgets_one || fx.bug == Some(Bug::ForgetOneSurvivor);
-                    if forgets_one {
-                        fx.outputs.pop_back();
-                    }
                 }
             }
         }
@@ -546,11 +526,6 @@ impl Run {
         let mut lost = None;
         let members: Vec<_> = self.members.iter().map(|(id, member)| (id, member.node_state)).collect();
         for (participant, node_state) in members {
-            #[cfg(test)]
-            if fx.bug == Some(Bug::ForgetOneOnClose) && node_state.is_gathered() {
-                fx.bug = None;
-                continue;
-            }
             let (run_id, by, failure) = (run_id.clone(), by.clone(), failure.clone());
             let event = match node_state {
                 NodeState::Joining | NodeState::Waiting => {

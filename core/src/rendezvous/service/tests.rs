@@ -13,21 +13,6 @@ use alloc::format;
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 
-/// Faults that the simulation must detect.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Bug {
-    SkipFence,
-    ForgetOneSurvivor,
-    ForgetOneOnClose,
-    SpareTakesKeptSlot,
-    RankTwice,
-    ForgetDeadline,
-    ReopenClosed,
-    FenceTwice,
-    ReuseRound,
-    ForgetToDelete,
-}
-
 const RUN: &str = "j";
 
 fn secs(seconds: u64) -> Duration {

@@ -1,7 +1,6 @@
 //! Fences: keys that can no longer be changed, because their round has ended.
 
 use crate::ordered::{Index, Named};
-use crate::planted::{self, Bug};
 
 /// Attempt to change a fenced key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,7 +44,6 @@ impl Fences {
         self.lengths.iter().find_map(|(length, _)| {
             let (stem, rest) = key.split_at_checked(length)?;
             let &over = self.over.get(stem)?;
-            let over = if planted::has(Bug::ShortFence) { over.checked_sub(1)? } else { over };
             number(rest).filter(|&round| round <= over).map(|round| Stale { round, over })
         })
     }

@@ -3,7 +3,7 @@
 use super::*;
 
 /// A worker that leaves has finished its own calls, and the requests of others continue.
-pub(super) fn who_leaves_is_parted_with_and_calls_to_it_go_on() {
+fn who_leaves_is_parted_with_and_calls_to_it_go_on() {
     for liveness_watcher in [Signing::None, Signing::Native] {
         let mut world = World::new(8, liveness_watcher);
         for name in ["a", "b", "c"] {
@@ -28,7 +28,7 @@ fn calls_to_who_leaves_are_not_ended() {
 }
 
 /// A worker leaves though its own calls do not end, and reports their callees.
-pub(super) fn who_cuts_its_calls_says_so() {
+fn who_cuts_its_calls_says_so() {
     for size in [None, Some(3)] {
         for calls in [&[][..], &["c", "b", "c"][..]] {
             let mut world = World::new(8, Signing::Native);

@@ -3,7 +3,7 @@
 use super::*;
 
 /// Without the token, no worker can replace a live member.
-pub(super) fn nobody_strikes_out_the_living() {
+fn nobody_strikes_out_the_living() {
     let mut world = World::new(9, Signing::None);
     for name in ["a", "b", "c", "e"] {
         world.spawn(name, None);
@@ -192,7 +192,7 @@ fn what_is_told_twice_happens_once_and_who_came_back_had_died() {
 }
 
 /// A newcomer withdraws before the call to it has ended.
-pub(super) fn who_takes_itself_back_is_no_ghost() {
+fn who_takes_itself_back_is_no_ghost() {
     let mut world = World::new(11, Signing::None);
     world.spawn("a", None);
     world.run_for(1000);
@@ -286,7 +286,7 @@ fn whose_sign_vanished_unseen_while_a_static_group_ends_has_ended() {
 }
 
 #[test]
-pub(super) fn a_death_that_is_told_of_before_its_worker_is_known_counts() {
+fn a_death_that_is_told_of_before_its_worker_is_known_counts() {
     let mut world = World::new(8, Signing::None);
     for name in ["a", "b"] {
         world.spawn(name, Some(2));

@@ -3,7 +3,6 @@
 
 use super::{Native, ServerContext, millis};
 use crate::node::server::event::Event as ServerEvent;
-use crate::planted::{self, Bug};
 use crate::rendezvous::service::{
     CoolDown, EndReason, Event, FastQuorum, Input, InputError, Join, JoinFailure, LastCall, Namespace,
     NodeName, Output, ParticipantId, RankOrder, Reason, Round, RunId, RunSettings,
@@ -361,7 +360,6 @@ impl Native {
                 // Round numbers are never used twice, but a client that knows the prefix may have written there too
                 // early.
                 Output::RoundOpened(namespace) => context.engine.discard(&self.prefix(&namespace)),
-                Output::Fence(_) if planted::has(Bug::SkippedFence) => {}
                 Output::Fence(namespace) => {
                     let stale_waits = context.engine.fence(&self.stem(&namespace.run_id), namespace.round);
                     let stale = Stale { round: namespace.round, over: namespace.round };

@@ -4,7 +4,6 @@ use super::store::fault_of;
 use super::{Native, ServerContext, millis};
 use crate::limits::WAIT_COST_BYTES;
 use crate::ordered::{Index, Map, Set};
-use crate::planted::{self, Bug};
 use crate::session::table::SessionId;
 use crate::store::engine::{ApplyError, ChangeRef, LeaseError, LeaseId, WatchError, WatchId, Watched};
 use crate::store::op::Key;
@@ -218,9 +217,6 @@ impl Native {
         let first = |this: &Self| this.watching.of_request.of(session).next();
         while let Some((_, watch)) = first(self) {
             self.end_watch(context, watch);
-        }
-        if planted::has(Bug::UndyingLease) {
-            return;
         }
         let first = |this: &Self| this.watching.leases_of.of(session).next();
         while let Some((_, lease)) = first(self) {

@@ -2,7 +2,6 @@
 
 use super::{Counts, Effects, Member, Run};
 use crate::ordered::Named;
-use crate::planted;
 use crate::rendezvous::service::ParticipantId;
 use crate::rendezvous::service::event::{Event, JoinFailure, NAMES_MAX, Output, Shortfall};
 use crate::rendezvous::service::policy::{self, Action, Candidate, RankOrder, Reason, View, decide};
@@ -11,9 +10,6 @@ use crate::rendezvous::service::state::{NodeState, NodeStateEvent, Phase, PhaseE
 use crate::time::{Duration, Instant};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
-
-#[cfg(test)]
-use crate::rendezvous::service::tests::Bug;
 
 impl Run {
     /// Returns the state on which the next decision depends; `None`: the run has no nodes.
@@ -162,17 +158,11 @@ impl Run {
             }
         }
         let record = self.rank(round);
-        self.next_round += u64::from(!planted::has(planted::Bug::ReusedRound));
+        self.next_round += 1;
         let [last, before] = self.kept;
         self.kept = [Some(round), last];
         if let Some(old) = before {
             fx.outputs.push_back(Output::Delete(self.namespace(old)));
-        }
-        #[cfg(test)]
-        match fx.bug {
-            Some(Bug::ReuseRound) => self.next_round = round,
-            Some(Bug::ForgetToDelete) => fx.outputs.retain(|output| !matches!(output, Output::Delete(_))),
-            _ => {}
         }
         fx.outputs.push_back(Output::RoundOpened(self.namespace(round)));
         for (rank, ranked) in (0_u32..).zip(&record.members) {
@@ -180,8 +170,6 @@ impl Run {
             if let Some(member) = self.members.get_mut(ranked.participant) {
                 (member.last, member.is_returned) = (Some((round, rank)), false);
             }
-            #[cfg(test)]
-            let rank = if fx.bug == Some(Bug::RankTwice) { rank.saturating_sub(1) } else { rank };
             if let Some(summary) = record.summary_for(&self.id, rank) {
                 fx.notify(ranked.participant, Event::RoundFormed(summary));
             }
@@ -236,19 +224,7 @@ impl Run {
     fn end_round(&mut self, reason: Reason, fx: &mut Effects) {
         let round = self.round();
         fx.outputs.push_back(Output::Fence(self.namespace(round)));
-        #[cfg(test)]
-        match fx.bug {
-            Some(Bug::SkipFence) => drop(fx.outputs.pop_back()),
-            Some(Bug::FenceTwice) => fx.outputs.push_back(Output::Fence(self.namespace(round))),
-            _ => {}
-        }
         self.phase_event(PhaseEvent::RoundEnded);
-        let reopens = planted::has(planted::Bug::ReopenedRun);
-        #[cfg(test)]
-        let reopens = reopens || fx.bug == Some(Bug::ReopenClosed);
-        if reopens {
-            self.phase = Phase::Gathering;
-        }
         let members: Vec<_> = self.members.iter().map(|(id, member)| (id, member.node_state)).collect();
         for (participant, node_state) in members {
             if node_state == NodeState::Active {
