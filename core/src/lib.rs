@@ -56,7 +56,21 @@ pub mod store {
 }
 
 // L2
-pub mod wire;
+/// Stateless codecs of the wire protocols.
+pub mod wire {
+    pub mod c10d;
+    #[doc(hidden)]
+    pub mod choice;
+    pub mod native;
+    pub mod sink;
+    #[doc(hidden)]
+    pub mod split;
+    #[doc(hidden)]
+    pub mod version;
+
+    #[cfg(feature = "alloc")]
+    mod vec_sink;
+}
 
 // L3
 /// Barriers: participants wait until all have arrived.

@@ -19,19 +19,18 @@ use super::event_loop::EventLoop;
 use super::random::random_seed;
 use super::rendezvous::LastRounds;
 use super::socket::endpoint_text;
-use super::sorted_map::SortedMap;
 use super::store::{Timeout, Timeouts};
 use super::store_client::StoreOptions;
 use crate::error::{Cause, Effect, ErrorKind, Failure, Operation, Phase};
-use crate::node::multi_client::{Answer, Input};
+use crate::node::multi_client::Answer;
 use crate::store::call::{Call, CallId, WaitMode};
 use crate::store::op::{Key, Request};
 use crate::time::Duration;
 use alloc::boxed::Box;
-use alloc::collections::VecDeque;
+use alloc::collections::{BTreeMap, VecDeque};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
-use loop_store::{Lookups, LoopStore};
+use loop_store::LoopStore;
 use member::Members;
 use session::LoopSession;
 use std::io;
@@ -124,12 +123,11 @@ pub enum SubmitError {
 #[derive(Debug)]
 pub struct Loop {
     events: EventLoop,
-    stores: SortedMap<StoreId, Box<LoopStore>>,
-    sessions: SortedMap<SessionId, Box<LoopSession>>,
+    stores: BTreeMap<StoreId, Box<LoopStore>>,
+    sessions: BTreeMap<SessionId, Box<LoopSession>>,
     members: Members,
     members_made: u32,
     event_queue: VecDeque<LoopEvent>,
-    lookups: Lookups,
     last_rounds: Arc<LastRounds>,
     buffer: Vec<u8>,
 }
@@ -145,12 +143,11 @@ impl Loop {
     pub fn new() -> io::Result<Self> {
         Ok(Self {
             events: EventLoop::new()?,
-            stores: SortedMap::default(),
-            sessions: SortedMap::default(),
+            stores: BTreeMap::new(),
+            sessions: BTreeMap::new(),
             members: Members::default(),
             members_made: 0,
             event_queue: VecDeque::new(),
-            lookups: Lookups::default(),
             last_rounds: Arc::default(),
             buffer: alloc::vec![0; READ_BYTES],
         })
@@ -167,7 +164,7 @@ impl Loop {
     pub fn add_store(&mut self, host: &str, port: u16, options: StoreOptions) -> StoreId {
         let id = StoreId(self.next_number());
         let (peer, seed) = (endpoint_text(host, port), random_seed());
-        let member = LoopStore::new(id, host, port, &peer, options, seed, self.lookups.clone());
+        let member = LoopStore::new(id, host, port, &peer, options, seed);
         self.stores.insert(id, Box::new(member));
         id
     }
@@ -180,7 +177,7 @@ impl Loop {
     /// Removes a store with its connections. Its calls end without an event. The store of a session ends as with
     /// [`Loop::remove_session`].
     pub fn remove_store(&mut self, store: StoreId) {
-        if self.stores.remove(store).is_some() {
+        if self.stores.remove(&store).is_some() {
             let is_of_it = |event: &LoopEvent| matches!(event, LoopEvent::Store(over) if over.store == store);
             self.event_queue.retain(|event| !is_of_it(event));
         } else {
@@ -214,13 +211,13 @@ impl Loop {
         span: Duration,
     ) -> Result<CallId, SubmitError> {
         let now = self.events.clock().now();
-        if let Some(session) = self.sessions.get_mut(SessionId(store.0)) {
+        if let Some(session) = self.sessions.get_mut(&SessionId(store.0)) {
             let id = session.begin_call(now, call, span)?;
             session.execute(&self.events, &mut self.event_queue);
             self.changed();
             return Ok(id);
         }
-        let member = self.stores.get_mut(store).ok_or(SubmitError::UnknownStore)?;
+        let member = self.stores.get_mut(&store).ok_or(SubmitError::UnknownStore)?;
         let submitted = member.client.submit(now, call, span);
         let id = submitted.map_err(|limit| {
             let failure = Failure {
@@ -263,22 +260,22 @@ impl Loop {
     /// Returns the prefix of the keys of a store, or of a session's store.
     #[must_use]
     pub fn scope(&self, store: StoreId) -> Option<&[u8]> {
-        let of_session = || self.sessions.get(SessionId(store.0)).map(|session| &*session.options.scope);
-        self.stores.get(store).map(|member| &*member.options.scope).or_else(of_session)
+        let of_session = || self.sessions.get(&SessionId(store.0)).map(|session| &*session.options.scope);
+        self.stores.get(&store).map(|member| &*member.options.scope).or_else(of_session)
     }
 
     fn timeouts(&self, store: StoreId) -> Option<Timeouts> {
-        let of_session = || self.sessions.get(SessionId(store.0)).map(|session| session.options.timeouts);
-        self.stores.get(store).map(|member| member.options.timeouts()).or_else(of_session)
+        let of_session = || self.sessions.get(&SessionId(store.0)).map(|session| session.options.timeouts);
+        self.stores.get(&store).map(|member| member.options.timeouts()).or_else(of_session)
     }
 
     /// Cancels a call. Its event is an error of kind [`ErrorKind::Cancelled`], unless the call is already over.
     pub fn cancel(&mut self, store: StoreId, call: CallId) {
         let now = self.events.clock().now();
-        if let Some(member) = self.stores.get_mut(store) {
+        if let Some(member) = self.stores.get_mut(&store) {
             member.client.cancel(now, call);
             member.execute(&mut self.events, &mut self.event_queue);
-        } else if let Some(session) = self.sessions.get_mut(SessionId(store.0)) {
+        } else if let Some(session) = self.sessions.get_mut(&SessionId(store.0)) {
             session.cancel(call, &mut self.event_queue);
             session.execute(&self.events, &mut self.event_queue);
         } else {
@@ -301,26 +298,19 @@ impl Loop {
             member.execute(&mut self.events, &mut self.event_queue);
         }
         for one in ready {
-            if let Some(member) = self.stores.get_mut(LoopStore::of_token(one.token)) {
+            if let Some(member) = self.stores.get_mut(&LoopStore::of_token(one.token)) {
                 member.ready(now, one, &mut self.buffer);
                 member.execute(&mut self.events, &mut self.event_queue);
-            } else if let Some(session) = self.sessions.get_mut(SessionId(LoopStore::of_token(one.token).0)) {
+            } else if let Some(session) = self.sessions.get_mut(&SessionId(LoopStore::of_token(one.token).0))
+            {
                 session.ready(one, &mut self.buffer);
                 session.execute(&self.events, &mut self.event_queue);
             } else {
                 self.members.ready(one, &mut self.event_queue)?;
             }
         }
-        for lookup in self.lookups.take() {
-            // The store may have been removed by now.
-            if let Some(member) = self.stores.get_mut(lookup.store) {
-                member.looked_up(now, &lookup);
-                member.execute(&mut self.events, &mut self.event_queue);
-            }
-        }
         for member in self.stores.values_mut() {
-            if member.client.poll_timeout().is_some_and(|due| due <= now) {
-                member.client.handle(now, Input::Tick);
+            if member.step(now) {
                 member.execute(&mut self.events, &mut self.event_queue);
             }
         }
@@ -339,7 +329,7 @@ impl Loop {
     pub fn next_event(&mut self) -> Option<LoopEvent> {
         let Some(event) = self.event_queue.pop_front() else { return self.members.next_event() };
         if let LoopEvent::Session(session, SessionEvent::Changed(call, change)) = &event
-            && let Some(session) = self.sessions.get_mut(*session)
+            && let Some(session) = self.sessions.get_mut(session)
         {
             session.taken(*call, change);
         }
@@ -349,8 +339,8 @@ impl Loop {
     /// Returns the number of a store's calls in progress.
     #[must_use]
     pub fn pending(&self, store: StoreId) -> usize {
-        let of_session = || self.sessions.get(SessionId(store.0)).map(|session| session.driver.pending());
-        self.stores.get(store).map(|member| member.client.pending()).or_else(of_session).unwrap_or(0)
+        let of_session = || self.sessions.get(&SessionId(store.0)).map(|session| session.driver.pending());
+        self.stores.get(&store).map(|member| member.client.pending()).or_else(of_session).unwrap_or(0)
     }
 
     /// Must follow a change outside of [`Loop::poll`]: makes the descriptor readable if the change produced events.

@@ -40,11 +40,10 @@ use crate::node::native_client::fault::{Describe, DescribeEnd, failure_of};
 use crate::store::op::Key;
 use crate::time::Duration;
 use crate::wire::native::{ClientFrame, Fault, FaultCode, Message, ServerFrame};
-use crate::wire::sink::{Fill, Length};
+use crate::wire::sink::Length;
 use alloc::boxed::Box;
 use alloc::string::{String, ToString};
 use alloc::sync::{Arc, Weak};
-use alloc::vec;
 use alloc::vec::Vec;
 use core::fmt;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -739,8 +738,8 @@ fn system_error(peer: &str, error: &io::Error) -> NativeError {
 fn body_of(frame: &impl Message) -> Vec<u8> {
     let mut length = Length::default();
     frame.write_body(&mut length);
-    let mut body = vec![0; length.0];
-    frame.write_body(&mut Fill::new(&mut body));
+    let mut body = Vec::with_capacity(length.0);
+    frame.write_body(&mut body);
     body
 }
 

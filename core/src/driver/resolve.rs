@@ -1,14 +1,19 @@
 //! Host name resolution on a thread of its own: the resolver of the C library has no deadline.
 
+use crate::driver::event_loop::Waker;
 use crate::driver::socket::classify;
 use crate::driver::threads;
 use crate::error::{Cause, ErrorKind};
+use alloc::boxed::Box;
 use alloc::ffi::CString;
 use alloc::string::{String, ToString};
+use alloc::sync::Arc;
+use alloc::vec;
 use alloc::vec::Vec;
 use core::fmt;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
 use std::io;
+use std::sync::{Mutex, PoisonError};
 
 /// Addresses of a host, or the reason why none were found.
 pub type Found = Result<Vec<SocketAddr>, ResolveError>;
@@ -60,6 +65,57 @@ pub fn literal(host: &str, port: u16) -> Option<SocketAddr> {
 pub fn look_up(host: &str, port: u16, done: impl FnOnce(Found) + Send + 'static) -> io::Result<()> {
     let host = host.to_string();
     threads::spawn("rdzv-resolve", move || done(addresses(&host, port))).map(drop)
+}
+
+/// Look-ups of one host for an event loop, one at a time.
+#[derive(Debug)]
+pub(super) struct HostLookup {
+    host: Box<str>,
+    port: u16,
+    /// Look-up in progress. Its thread sets the result.
+    pending: Option<Arc<Mutex<Option<Found>>>>,
+}
+
+impl HostLookup {
+    pub(super) fn new(host: &str, port: u16) -> Self {
+        Self { host: host.into(), port, pending: None }
+    }
+
+    /// Returns the result if no look-up is necessary or possible. Otherwise begins one, unless one is in progress, and
+    /// wakes the loop at its end.
+    pub(super) fn begin(&mut self, waker: Waker) -> Option<Found> {
+        if let Some(address) = literal(&self.host, self.port) {
+            return Some(Ok(vec![address]));
+        }
+        if self.pending.is_some() {
+            return None;
+        }
+        let result = Arc::new(Mutex::new(None));
+        self.pending = Some(Arc::clone(&result));
+        let begun = look_up(&self.host, self.port, move |found| {
+            // The loop may have ended by now; then the result is dropped.
+            *result.lock().unwrap_or_else(PoisonError::into_inner) = Some(found);
+            waker.wake();
+        });
+        begun.err().map(|error| {
+            self.pending = None;
+            Err(ResolveError::of_thread(&error))
+        })
+    }
+
+    /// Returns whether a look-up has ended.
+    pub(super) fn has_ended(&self) -> bool {
+        self.pending
+            .as_ref()
+            .is_some_and(|result| result.lock().unwrap_or_else(PoisonError::into_inner).is_some())
+    }
+
+    /// Returns the result of a look-up that has ended, once.
+    pub(super) fn take(&mut self) -> Option<Found> {
+        let found = self.pending.as_ref()?.lock().unwrap_or_else(PoisonError::into_inner).take()?;
+        self.pending = None;
+        Some(found)
+    }
 }
 
 /// Returns the resolver's message for its error number.

@@ -1,7 +1,6 @@
 //! Client sockets: how they are opened, and what their errors mean.
 
 use crate::error::{Cause, ErrorKind};
-use crate::store::dial::Family;
 use crate::time::Duration;
 use alloc::format;
 use alloc::string::{String, ToString};
@@ -180,16 +179,6 @@ pub fn classify(error: &io::Error) -> (ErrorKind, Cause) {
         _ => ErrorKind::Io,
     };
     (kind, Cause::Os(number))
-}
-
-impl Family {
-    /// Returns the family of an address.
-    pub(super) const fn of(address: &SocketAddr) -> Self {
-        match address {
-            SocketAddr::V4(_) => Self::V4,
-            SocketAddr::V6(_) => Self::V6,
-        }
-    }
 }
 
 /// Formats `host:port`, with brackets around an IPv6 address.

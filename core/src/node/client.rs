@@ -2,9 +2,10 @@
 
 pub mod link;
 
-use crate::error::{Effect, Operation, Phase};
+use crate::error::{Cause, Effect, ErrorKind, Failure, Operation, Phase};
 use crate::store::call::{GetMode, Outcome};
-use crate::store::client_conn::{Finding, Loss};
+use crate::store::client_conn::{BeginError, Finding, Loss};
+use crate::time::Duration;
 
 /// How many bytes of a call were sent before its connection ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -63,6 +64,17 @@ pub const fn after_loss(
         return RetryDecision::Again(mode);
     }
     RetryDecision::Fail(if untouched { Effect::None } else { loss.effect })
+}
+
+/// Returns the failure of a call that could not be encoded onto a connection with capacity for it.
+#[must_use]
+pub const fn begin_failure(error: BeginError) -> Failure {
+    let cause = match error {
+        BeginError::Limit(limit) => Cause::Limit(limit),
+        BeginError::Busy | BeginError::Full | BeginError::Space(_) | BeginError::Unknown => Cause::Unknown,
+    };
+    let (kind, phase) = (ErrorKind::LimitExceeded, Phase::Sending);
+    Failure { kind, phase, elapsed: Duration::ZERO, cause, effect: Effect::None }
 }
 
 #[cfg(test)]

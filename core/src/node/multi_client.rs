@@ -22,13 +22,13 @@ use crate::ordered::{Map, Number, Set};
 use crate::rng::Rng;
 use crate::store::call::{Call, CallId, GetMode, Outcome, WaitMode};
 use crate::store::client_conn::GiveUp;
-use crate::store::dial::{DialOptions, Family, Rounds};
+use crate::store::dial::{DialOptions, Rounds};
 use crate::time::{Duration, Instant};
 use crate::wire::c10d::{Frame, encode_frame, parse_frame};
-use crate::wire::sink::{Fill, Length};
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 use connections::ConnectionPool;
+use core::net::SocketAddr;
 
 /// Options of a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,10 +57,10 @@ impl Default for MultiClientOptions {
 /// Event of the client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Input<'a> {
-    /// The name was resolved: the families of its addresses, in the resolver's order.
-    Resolved(ConnId, &'a [Family]),
+    /// The name was resolved: its addresses, in the resolver's order.
+    Resolved(&'a [SocketAddr]),
     /// The name was not resolved: the kind of failure and the resolver's error number.
-    Unresolved(ConnId, ErrorKind, Cause),
+    Unresolved(ErrorKind, Cause),
     /// The connection was established.
     Connected(ConnId),
     /// The connection was not established.
@@ -78,10 +78,10 @@ pub enum Input<'a> {
 /// Action that the caller carries out.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Output {
-    /// Resolve the name of the host, for this connection.
-    Resolve(ConnId),
-    /// Connect to the resolved address with this index.
-    Connect(ConnId, u8),
+    /// Resolve the name of the host.
+    Resolve,
+    /// Connect to this address.
+    Connect(ConnId, SocketAddr),
     /// [`MultiClient::unsent`] is no longer empty: start sending.
     Transmit(ConnId),
     /// Close the connection, or stop connecting. The id is invalid afterwards, unless a `Connect` for it follows.
@@ -126,10 +126,7 @@ impl OwnedCall {
     fn new(call: &Call<'_>, mut frame: Vec<u8>) -> Self {
         frame.clear();
         if let Call::Store(request, _) = call {
-            let mut length = Length::default();
-            encode_frame(&mut length, &Frame::Request(*request));
-            frame.resize(length.0, 0);
-            encode_frame(&mut Fill::new(&mut frame), &Frame::Request(*request));
+            encode_frame(&mut frame, &Frame::Request(*request));
         }
         Self { frame, wait_mode: call.wait_mode() }
     }
@@ -320,12 +317,6 @@ impl MultiClient {
     #[must_use]
     pub fn pending_on(&self, conn: ConnId) -> usize {
         self.pool.live(conn)
-    }
-
-    /// Returns whether a connection is being established.
-    #[must_use]
-    pub fn is_dialling(&self, conn: ConnId) -> bool {
-        self.pool.is_dialling(conn)
     }
 
     /// Returns the number of calls under way.

@@ -243,7 +243,7 @@ impl<const PENDING: usize> NativeClient<PENDING> {
             return;
         }
         let input = match input {
-            Input::Resolved(families) => DialInput::Resolved(families),
+            Input::Resolved(addresses) => DialInput::Resolved(addresses),
             Input::Unresolved(kind, cause) => DialInput::Unresolved(kind, cause),
             Input::Connected => DialInput::Connected,
             Input::ConnectFailed(kind, cause) => DialInput::Failed(kind, cause),
@@ -726,7 +726,7 @@ impl<const PENDING: usize> NativeClient<PENDING> {
         while let Some(output) = self.dialer.poll_output() {
             match output {
                 DialOutput::Resolve => self.emit(Output::Resolve),
-                DialOutput::Connect(index) => self.emit(Output::Connect(index)),
+                DialOutput::Connect(address) => self.emit(Output::Connect(address)),
                 DialOutput::Greet => {
                     self.partial_bytes = 0;
                     self.opening = self.session.hello(now).ok();

@@ -20,9 +20,8 @@ mod step;
 use crate::error::{Due, Effect, LimitError, Operation, Phase, Violation};
 use crate::limits::ClientLimits;
 use crate::store::call::{Call, CallId, GetMode, Outcome, WaitMode};
-use crate::store::op::Request;
 use crate::wire::c10d::{Frame, MAGIC, NOT_READY, Opcode, READY, STOP_WAITING, WAIT_CANCELED, encode_frame};
-use crate::wire::sink::{Fill, Length};
+use crate::wire::sink::{Fill, Length, Sink};
 use heapless::Deque;
 use step::{After, Reply, Step, after, encode_step, first_step};
 
@@ -78,7 +77,7 @@ pub enum BeginError {
     /// The table of pending calls is full.
     #[error("the maximum number of calls is in progress on this connection")]
     Full,
-    /// The caller's buffer is too small; this many bytes are required.
+    /// The sink has too little space; this many bytes are required.
     #[error("the request needs {0} bytes of buffer")]
     Space(usize),
     /// The request exceeds a limit.
@@ -239,25 +238,25 @@ impl<const PENDING: usize> ClientConn<PENDING> {
         bytes
     }
 
-    /// Starts a call, and writes its first bytes to the start of `buffer`. Returns their number.
+    /// Starts a call, and writes its first bytes to `out`.
     ///
     /// # Errors
-    /// See [`BeginError`]; the connection is unchanged.
+    /// See [`BeginError`]; the connection and `out` are unchanged.
     pub fn begin(
         &mut self,
         id: CallId,
         call: &Call<'_>,
         mode: GetMode,
-        buffer: &mut [u8],
-    ) -> Result<usize, BeginError> {
+        out: &mut impl Sink,
+    ) -> Result<(), BeginError> {
         self.may_begin()?;
         call.check_limits(&self.limits.frame).map_err(BeginError::Limit)?;
         let step = first_step(call, mode);
         let mut entry = Entry::new(id, call, mode, step);
-        let bytes = self.encode(&mut entry, call, buffer)?;
+        self.encode(&mut entry, call, out)?;
         // `may_begin` has checked the capacity.
         let _ = self.entries.push_back(entry);
-        Ok(bytes)
+        Ok(())
     }
 
     /// Checks whether a call can start now.
@@ -271,44 +270,21 @@ impl<const PENDING: usize> ClientConn<PENDING> {
         if self.entries.is_full() { Err(BeginError::Full) } else { Ok(()) }
     }
 
-    /// Writes the next bytes of a call that requested it with [`Event::Proceed`]. Returns their number.
+    /// Writes the next bytes of a call that requested it with [`Event::Proceed`] to `out`.
     ///
     /// # Errors
-    /// [`BeginError::Unknown`] if the call did not request it, [`BeginError::Space`] if the buffer is too small.
-    pub fn proceed(&mut self, id: CallId, call: &Call<'_>, buffer: &mut [u8]) -> Result<usize, BeginError> {
+    /// [`BeginError::Unknown`] if the call did not request it, [`BeginError::Space`] if `out` has too little space.
+    pub fn proceed(&mut self, id: CallId, call: &Call<'_>, out: &mut impl Sink) -> Result<(), BeginError> {
         let mut entry = match self.entries.front() {
             Some(entry) if entry.id == id && entry.parked && entry.operation == call.operation() => *entry,
             _ => return Err(BeginError::Unknown),
         };
         entry.parked = false;
-        let bytes = self.encode(&mut entry, call, buffer)?;
+        self.encode(&mut entry, call, out)?;
         if let Some(front) = self.entries.front_mut() {
             *front = entry;
         }
-        Ok(bytes)
-    }
-
-    /// Returns an upper bound for the size of any single write of `call`, in bytes.
-    #[must_use]
-    pub fn write_bytes_max(call: &Call<'_>) -> usize {
-        let mut length = Length::default();
-        if let Call::Store(request, _) = call {
-            encode_frame(&mut length, &Frame::Request(*request));
-        }
-        // A CANCEL_WAIT may come before, and a PING after. Calls that read keys may name them twice, in WAIT and
-        // GET.
-        let named_again = match call {
-            Call::Store(
-                Request::Get { .. }
-                | Request::MultiGet { .. }
-                | Request::Wait { .. }
-                | Request::Check { .. }
-                | Request::QueuePop { .. },
-                _,
-            ) => length.0 + 8,
-            _ => 0,
-        };
-        length.0 + named_again + 6
+        Ok(())
     }
 
     /// Cancels a call, because its deadline has passed or the caller wants to. No event of it follows.
@@ -439,21 +415,24 @@ impl<const PENDING: usize> ClientConn<PENDING> {
         self.nonce
     }
 
-    fn encode(&mut self, entry: &mut Entry, call: &Call<'_>, buffer: &mut [u8]) -> Result<usize, BeginError> {
+    fn encode(&mut self, entry: &mut Entry, call: &Call<'_>, out: &mut impl Sink) -> Result<(), BeginError> {
         entry.prefix = self.stale && entry.step.clears_stale();
         entry.nonce = self.nonce.wrapping_add(1);
         entry.cancelled = entry.step == Step::BarrierOnce;
-        let mut fill = Fill::new(buffer);
-        encode_step(&mut fill, entry.step, call, entry.prefix, entry.nonce);
-        let bytes = fill.finish().map_err(BeginError::Space)?;
-        let bytes_max = self.limits.frame.frame_bytes_max;
+        let mut length = Length::default();
+        encode_step(&mut length, entry.step, call, entry.prefix, entry.nonce);
+        let (bytes, bytes_max) = (length.0, self.limits.frame.frame_bytes_max);
+        if bytes > out.space() {
+            return Err(BeginError::Space(bytes));
+        }
         if bytes > bytes_max {
             let (bytes, bytes_max) = (bytes as u64, bytes_max as u64);
             return Err(BeginError::Limit(LimitError::Frame { bytes, bytes_max }));
         }
+        encode_step(out, entry.step, call, entry.prefix, entry.nonce);
         self.next_nonce();
         self.stale &= !entry.prefix;
-        Ok(bytes)
+        Ok(())
     }
 
     /// Handles a complete part, which is in `self.head`.

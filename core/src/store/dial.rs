@@ -9,43 +9,25 @@
 use crate::error::{Cause, Effect, ErrorKind, Failure, Phase, Violation};
 use crate::rng::Rng;
 use crate::time::{Duration, Instant};
+use core::net::SocketAddr;
 use heapless::{Deque, Vec};
 
 /// Maximum number of addresses of one host that are tried.
 pub const ADDRESSES_MAX: usize = 16;
 
-/// Address family.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Family {
-    /// IPv4.
-    V4,
-    /// IPv6.
-    V6,
-}
-
-/// Returns the order in which to try addresses, as indices: the resolver's order within a family, alternating
-/// between the families, starting with the family of the resolver's first address. Addresses beyond
-/// [`ADDRESSES_MAX`] are left out.
+/// Returns the order in which to try addresses: the resolver's order within a family, alternating between the
+/// families, starting with the family of the resolver's first address. Addresses beyond [`ADDRESSES_MAX`] are left
+/// out.
 #[must_use]
-pub fn alternate_families(families: &[Family]) -> Vec<u8, ADDRESSES_MAX> {
-    let mut order = Vec::new();
-    let Some(&first) = families.first() else { return order };
-    let indexes = |wanted_first: bool| {
-        let families = families.iter().enumerate().take(256);
-        families.filter(move |(_, family)| (**family == first) == wanted_first).map(|(index, _)| index)
-    };
-    let (mut ones, mut others) = (indexes(true), indexes(false));
-    loop {
-        let pair = [ones.next(), others.next()];
-        if pair == [None, None] {
-            return order;
-        }
-        for index in pair.into_iter().flatten() {
-            if order.push(u8::try_from(index).unwrap_or(u8::MAX)).is_err() {
-                return order;
-            }
-        }
-    }
+pub fn alternate_families(addresses: &[SocketAddr]) -> Vec<SocketAddr, ADDRESSES_MAX> {
+    let first_is_v4 = addresses.first().is_some_and(SocketAddr::is_ipv4);
+    let of_family = |is_first| addresses.iter().filter(move |one| (one.is_ipv4() == first_is_v4) == is_first);
+    let (mut firsts, mut others) = (of_family(true), of_family(false));
+    let pairs = core::iter::from_fn(|| {
+        let pair = [firsts.next(), others.next()];
+        (pair != [None, None]).then_some(pair)
+    });
+    pairs.flatten().flatten().copied().take(ADDRESSES_MAX).collect()
 }
 
 /// Timing of connection attempts.
@@ -81,8 +63,8 @@ pub enum Rounds {
 /// Input of a [`Dialer`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DialInput<'a> {
-    /// The host has addresses of these families, in the resolver's order.
-    Resolved(&'a [Family]),
+    /// The host has these addresses, in the resolver's order.
+    Resolved(&'a [SocketAddr]),
     /// No address of the host was found.
     Unresolved(ErrorKind, Cause),
     /// The address accepted the connection.
@@ -102,8 +84,8 @@ pub enum DialInput<'a> {
 pub enum DialOutput {
     /// Resolve the host's addresses.
     Resolve,
-    /// Connect to the address with this index in the resolver's list.
-    Connect(u8),
+    /// Connect to this address.
+    Connect(SocketAddr),
     /// Send the greeting.
     Greet,
     /// Close the connection, or abort the attempt.
@@ -143,7 +125,7 @@ pub struct Dialer {
     /// End of the current attempt or pause.
     until: Instant,
     pause: Duration,
-    order: Vec<u8, ADDRESSES_MAX>,
+    order: Vec<SocketAddr, ADDRESSES_MAX>,
     order_index: usize,
     last: Option<(ErrorKind, Phase, Cause)>,
     outputs: Deque<DialOutput, 4>,
@@ -177,8 +159,8 @@ impl Dialer {
         match (self.state, input) {
             (Ready | Failed, _) => {}
             (_, DialInput::Tick) => self.tick(now),
-            (Resolving, DialInput::Resolved(families)) => {
-                self.order = alternate_families(families);
+            (Resolving, DialInput::Resolved(addresses)) => {
+                self.order = alternate_families(addresses);
                 self.order_index = 0;
                 if self.order.is_empty() {
                     self.round_failed(now, ErrorKind::Unresolved, Cause::Resolver(0));
@@ -239,9 +221,9 @@ impl Dialer {
         Failure { kind, phase, elapsed: now.since(self.began), cause, effect: Effect::None }
     }
 
-    /// Returns the index of the address that is being tried.
+    /// Returns the address that is being tried, or that is connected.
     #[must_use]
-    pub fn current(&self) -> Option<u8> {
+    pub fn current(&self) -> Option<SocketAddr> {
         self.order.get(self.order_index).copied()
     }
 
@@ -282,8 +264,8 @@ impl Dialer {
     fn connect(&mut self, now: Instant) {
         self.state = DialState::Connecting;
         self.until = self.attempt_end(now).min(now + self.options.connect_attempt_max);
-        if let Some(&index) = self.order.get(self.order_index) {
-            self.emit(DialOutput::Connect(index));
+        if let Some(address) = self.current() {
+            self.emit(DialOutput::Connect(address));
         }
     }
 
@@ -364,9 +346,13 @@ mod tests {
     use super::*;
     use crate::error::Due;
     use alloc::vec::Vec as AnyVec;
+    use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
     const MS: fn(u64) -> Instant = Instant::from_millis;
     const REFUSED: DialInput<'static> = DialInput::Failed(ErrorKind::Refused, Cause::Os(111));
+
+    const V4: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 1);
+    const V6: SocketAddr = SocketAddr::new(IpAddr::V6(Ipv6Addr::LOCALHOST), 2);
 
     fn dialer(deadline_ms: u64, rounds: Rounds) -> Dialer {
         Dialer::new(MS(0), MS(deadline_ms), rounds, DialOptions::default(), 7)
@@ -383,7 +369,6 @@ mod tests {
 
     #[test]
     fn families_take_turns_and_keep_their_order() {
-        use Family::{V4, V6};
         for (families, expected) in [
             (&[][..], &[][..]),
             (&[V6, V6, V6, V4], &[0, 3, 1, 2]),
@@ -391,7 +376,11 @@ mod tests {
             (&[V4], &[0]),
             (&[V6; 40], &[0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15]),
         ] {
-            assert_eq!(alternate_families(families).as_slice(), expected);
+            // The port is the position in the resolver's list.
+            let numbered: AnyVec<SocketAddr> =
+                (0..).zip(families).map(|(port, one)| SocketAddr::new(one.ip(), port)).collect();
+            let ports: AnyVec<u16> = alternate_families(&numbered).iter().map(SocketAddr::port).collect();
+            assert_eq!(ports, expected);
         }
     }
 
@@ -399,10 +388,10 @@ mod tests {
     fn each_address_is_tried_then_greeted() {
         let mut dialer = dialer(1000, Rounds::One);
         assert_eq!(outputs(&mut dialer), [DialOutput::Resolve]);
-        dialer.handle(MS(1), DialInput::Resolved(&[Family::V6, Family::V4]));
-        assert_eq!(outputs(&mut dialer), [DialOutput::Connect(0)]);
+        dialer.handle(MS(1), DialInput::Resolved(&[V6, V4]));
+        assert_eq!(outputs(&mut dialer), [DialOutput::Connect(V6)]);
         dialer.handle(MS(2), REFUSED);
-        assert_eq!(outputs(&mut dialer), [DialOutput::Connect(1)]);
+        assert_eq!(outputs(&mut dialer), [DialOutput::Connect(V4)]);
         dialer.handle(MS(3), DialInput::Connected);
         assert_eq!(outputs(&mut dialer), [DialOutput::Greet]);
         dialer.handle(MS(4), DialInput::Greeted);
@@ -413,7 +402,7 @@ mod tests {
     #[test]
     fn one_round_fails_with_the_last_cause() {
         let mut dialer = dialer(1000, Rounds::One);
-        dialer.handle(MS(0), DialInput::Resolved(&[Family::V4]));
+        dialer.handle(MS(0), DialInput::Resolved(&[V4]));
         outputs(&mut dialer);
         dialer.handle(MS(5), REFUSED);
         let expected = failed(ErrorKind::Refused, Phase::Connecting, 5, Cause::Os(111));
@@ -426,7 +415,7 @@ mod tests {
         let (mut now, mut pause, mut rounds) = (MS(0), 50e6, 0);
         loop {
             outputs(&mut dialer);
-            dialer.handle(now, DialInput::Resolved(&[Family::V4]));
+            dialer.handle(now, DialInput::Resolved(&[V4]));
             outputs(&mut dialer);
             dialer.handle(now, REFUSED);
             let until = dialer.poll_timeout().expect("a pause");
@@ -475,11 +464,11 @@ mod tests {
     #[test]
     fn a_silent_address_leaves_time_for_the_next() {
         let mut dialer = dialer(1000, Rounds::One);
-        dialer.handle(MS(0), DialInput::Resolved(&[Family::V6, Family::V4]));
+        dialer.handle(MS(0), DialInput::Resolved(&[V6, V4]));
         outputs(&mut dialer);
         assert_eq!(dialer.poll_timeout(), Some(MS(500)));
         dialer.handle(MS(500), DialInput::Tick);
-        assert_eq!(outputs(&mut dialer), [DialOutput::Disconnect, DialOutput::Connect(1)]);
+        assert_eq!(outputs(&mut dialer), [DialOutput::Disconnect, DialOutput::Connect(V4)]);
         dialer.handle(MS(501), DialInput::Connected);
         outputs(&mut dialer);
         dialer.handle(MS(1000), DialInput::Tick);
@@ -490,7 +479,7 @@ mod tests {
     #[test]
     fn a_stranger_is_final() {
         let mut dialer = dialer(1000, Rounds::UntilDeadline);
-        dialer.handle(MS(0), DialInput::Resolved(&[Family::V6, Family::V4]));
+        dialer.handle(MS(0), DialInput::Resolved(&[V6, V4]));
         dialer.handle(MS(0), DialInput::Connected);
         outputs(&mut dialer);
         let violation = Violation { due: Due::Echo(1), seen: 2 };
@@ -502,7 +491,7 @@ mod tests {
     #[test]
     fn every_state_takes_every_input_at_its_deadline() {
         let inputs = [
-            DialInput::Resolved(&[Family::V4]),
+            DialInput::Resolved(&[V4]),
             DialInput::Resolved(&[]),
             DialInput::Unresolved(ErrorKind::Unresolved, Cause::Resolver(-2)),
             DialInput::Connected,
@@ -530,7 +519,7 @@ mod tests {
             }
         }
         let expected = "\
-Resolving Resolved([V4]) -> Connecting
+Resolving Resolved([127.0.0.1:1]) -> Connecting
 Resolving Resolved([]) -> Pausing
 Resolving Unresolved(Unresolved, Resolver(-2)) -> Pausing
 Resolving Connected -> Resolving
@@ -538,7 +527,7 @@ Resolving Failed(Refused, Os(111)) -> Resolving
 Resolving Greeted -> Resolving
 Resolving Violated(Violation { due: Silence, seen: 0 }) -> Resolving
 Resolving Tick -> Resolving
-Connecting Resolved([V4]) -> Connecting
+Connecting Resolved([127.0.0.1:1]) -> Connecting
 Connecting Resolved([]) -> Connecting
 Connecting Unresolved(Unresolved, Resolver(-2)) -> Connecting
 Connecting Connected -> Greeting
@@ -546,7 +535,7 @@ Connecting Failed(Refused, Os(111)) -> Pausing
 Connecting Greeted -> Connecting
 Connecting Violated(Violation { due: Silence, seen: 0 }) -> Connecting
 Connecting Tick -> Connecting
-Greeting Resolved([V4]) -> Greeting
+Greeting Resolved([127.0.0.1:1]) -> Greeting
 Greeting Resolved([]) -> Greeting
 Greeting Unresolved(Unresolved, Resolver(-2)) -> Greeting
 Greeting Connected -> Greeting
@@ -554,7 +543,7 @@ Greeting Failed(Refused, Os(111)) -> Pausing
 Greeting Greeted -> Ready
 Greeting Violated(Violation { due: Silence, seen: 0 }) -> Failed
 Greeting Tick -> Greeting
-Pausing Resolved([V4]) -> Pausing
+Pausing Resolved([127.0.0.1:1]) -> Pausing
 Pausing Resolved([]) -> Pausing
 Pausing Unresolved(Unresolved, Resolver(-2)) -> Pausing
 Pausing Connected -> Pausing
@@ -562,7 +551,7 @@ Pausing Failed(Refused, Os(111)) -> Pausing
 Pausing Greeted -> Pausing
 Pausing Violated(Violation { due: Silence, seen: 0 }) -> Pausing
 Pausing Tick -> Pausing
-Ready Resolved([V4]) -> Ready
+Ready Resolved([127.0.0.1:1]) -> Ready
 Ready Resolved([]) -> Ready
 Ready Unresolved(Unresolved, Resolver(-2)) -> Ready
 Ready Connected -> Ready

@@ -5,6 +5,11 @@
 pub trait Sink {
     /// Appends `bytes`.
     fn put(&mut self, bytes: &[u8]);
+
+    /// Returns how many more bytes the sink accepts.
+    fn space(&self) -> usize {
+        usize::MAX
+    }
 }
 
 /// Sink that only counts the bytes.
@@ -49,6 +54,10 @@ impl Sink for Fill<'_> {
             self.used += bytes.len();
         }
         self.wanted += bytes.len();
+    }
+
+    fn space(&self) -> usize {
+        self.buffer.len().saturating_sub(self.wanted)
     }
 }
 

@@ -12,12 +12,12 @@ use super::world::{SimContext, WorldEvent};
 use connection::{ClientConnection, ConnectionEvent};
 use rendezvous_core::barrier::by_keys::{KeyBarrier, KeyBarrierState};
 use rendezvous_core::error::{Cause, Effect, ErrorKind};
-use rendezvous_core::node::client::link::{LinkInput, LinkOutput};
 use rendezvous_core::node::client::{Age, RetryDecision, Sent, after_loss};
 use rendezvous_core::store::call::{CallId, GetMode, Outcome, WaitMode};
 use rendezvous_core::store::client_conn::{BeginError, GiveUp};
-use rendezvous_core::store::dial::{DialState, Family, Rounds};
+use rendezvous_core::store::dial::{DialInput, DialOutput, DialState, Rounds};
 use rendezvous_core::time::{Duration, Instant};
+use std::net::SocketAddr;
 
 /// Behaviour of a client for the whole run.
 #[derive(Clone, Debug)]
@@ -26,8 +26,8 @@ pub(super) struct Behaviour {
     pub(super) get_mode: GetMode,
     pub(super) rounds: Rounds,
     pub(super) dial_timeout: Duration,
-    /// Where its addresses lead and their families, in the resolver's order.
-    pub(super) routes: Vec<(Route, Family)>,
+    /// Its addresses in the resolver's order, and where they lead.
+    pub(super) routes: Vec<(Route, SocketAddr)>,
 }
 
 /// Fault of a client that the simulator must detect.
@@ -127,7 +127,7 @@ impl Client {
                 self.connections.iter_mut().find(|connection| connection.number == number)
                 && connection.link.poll_timeout().is_some_and(|at| at <= context.now)
             {
-                connection.link.handle(context.now, LinkInput::Tick);
+                connection.link.handle(context.now, DialInput::Tick);
                 self.drain(context, number)?;
             }
         }
@@ -137,13 +137,13 @@ impl Client {
 
     pub(super) fn resolved(&mut self, context: &mut SimContext, number: u32) -> Result<(), CheckError> {
         let found = !context.stormy || !self.sim_rng.percent(4);
-        let families: Vec<Family> = self.behaviour.routes.iter().map(|(_, family)| *family).collect();
+        let addresses: Vec<SocketAddr> = self.behaviour.routes.iter().map(|(_, address)| *address).collect();
         if let Some(connection) = self.connections.iter_mut().find(|connection| connection.number == number) {
             // -2 is EAI_NONAME.
             let input = if found {
-                LinkInput::Resolved(&families)
+                DialInput::Resolved(&addresses)
             } else {
-                LinkInput::Unresolved(ErrorKind::Unresolved, Cause::Resolver(-2))
+                DialInput::Unresolved(ErrorKind::Unresolved, Cause::Resolver(-2))
             };
             connection.link.handle(context.now, input);
             self.drain(context, number)?;
@@ -166,13 +166,13 @@ impl Client {
         match notice {
             Notice::Connected(_) => {
                 connection.epoch = context.network.epoch(stream);
-                connection.link.handle(context.now, LinkInput::Connected);
+                connection.link.handle(context.now, DialInput::Connected);
                 self.drain(context, number)?;
             }
             Notice::Refused(_) => {
                 connection.hang_up(context);
                 // 111 is ECONNREFUSED.
-                let input = LinkInput::ConnectFailed(ErrorKind::Refused, Cause::Os(111));
+                let input = DialInput::Failed(ErrorKind::Refused, Cause::Os(111));
                 connection.link.handle(context.now, input);
                 self.drain(context, number)?;
             }
@@ -315,20 +315,21 @@ impl Client {
             };
             let Some(output) = connection.link.poll_output() else { return Ok(()) };
             match output {
-                LinkOutput::Resolve => {
+                DialOutput::Resolve => {
                     let at = context.now + self.sim_rng.span(Duration::ZERO, Duration::from_millis(20));
                     context.event_queue.schedule(at, WorldEvent::Resolved(self.number, number));
                 }
-                LinkOutput::Connect(index) => {
-                    let (route, _) = self.behaviour.routes[usize::from(index)];
+                DialOutput::Connect(address) => {
+                    let leads = self.behaviour.routes.iter().find(|(_, one)| *one == address);
+                    let (route, _) = *leads.expect("an address of the client");
                     let stream = context.network.connect(context.now, self.number, route);
                     context.note(format_args!("c{} l{number} connects {stream} to {route:?}", self.number));
                     connection.stream = Some(stream);
                 }
-                LinkOutput::Greet(bytes) => connection.out.extend_from_slice(&bytes),
-                LinkOutput::Disconnect => connection.hang_up(context),
-                LinkOutput::Ready => context.note(format_args!("c{} l{number} is ready", self.number)),
-                LinkOutput::Failed(failure) => {
+                DialOutput::Greet => connection.out.extend_from_slice(&connection.link.conn().greet()),
+                DialOutput::Disconnect => connection.hang_up(context),
+                DialOutput::Ready => context.note(format_args!("c{} l{number} is ready", self.number)),
+                DialOutput::Failed(failure) => {
                     context.note(format_args!("c{} l{number} has no connection: {failure:?}", self.number));
                     if failure.kind == ErrorKind::WrongProtocol {
                         return Err(CheckError(format!("c{} met a stranger: {failure:?}", self.number)));
@@ -458,7 +459,7 @@ impl Client {
             return self.end_calls_of(context, connection);
         }
         self.connections[slot].hang_up(context);
-        self.connections[slot].link.handle(context.now, LinkInput::Ended(cause));
+        self.connections[slot].link.handle(context.now, DialInput::Failed(ErrorKind::ServerGone, cause));
         self.drain(context, number)
     }
 

@@ -16,9 +16,10 @@ use super::trace::Trace;
 use super::{AgentCounts, Failure, Kind, Options, Report};
 use rendezvous_core::limits::ServerLimits;
 use rendezvous_core::store::call::GetMode;
-use rendezvous_core::store::dial::{Family, Rounds};
+use rendezvous_core::store::dial::Rounds;
 use rendezvous_core::time::{Duration, Instant};
 use std::fmt;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 /// Event that is not caused by the network.
 pub(super) enum WorldEvent {
@@ -356,12 +357,16 @@ pub(super) fn random_network_model(sim_rng: &mut SimRng) -> NetworkModel {
     }
 }
 
+/// Addresses of the server in the simulated network.
+pub(super) const V4: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 1);
+pub(super) const V6: SocketAddr = SocketAddr::new(IpAddr::V6(Ipv6Addr::LOCALHOST), 1);
+
 pub(super) fn behaviour(sim_rng: &mut SimRng) -> Behaviour {
-    let v4 = (Route::Server, Family::V4);
+    let v4 = (Route::Server, V4);
     let routes = match sim_rng.index(6) {
-        0 => vec![(Route::Nowhere, Family::V6), v4],
-        1 => vec![(Route::Closed, Family::V6), v4],
-        2 => vec![(Route::Server, Family::V6), v4],
+        0 => vec![(Route::Nowhere, V6), v4],
+        1 => vec![(Route::Closed, V6), v4],
+        2 => vec![(Route::Server, V6), v4],
         _ => vec![v4],
     };
     Behaviour {

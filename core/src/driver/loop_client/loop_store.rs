@@ -2,91 +2,34 @@
 
 use super::{CALLS_PER_MEMBER_BITS, CallOver, LoopEvent, StoreId, names_of};
 use crate::driver::call_error::CallError;
-use crate::driver::event_loop::{EventLoop, Interest, Ready, Token, Watch};
-use crate::driver::resolve::{Found, ResolveError, literal, look_up};
-use crate::driver::socket::{classify, finish_connect, open_socket, start_connect};
-use crate::driver::sorted_map::SortedMap;
+use crate::driver::connection::Connection;
+use crate::driver::event_loop::{EventLoop, Ready, Token};
+use crate::driver::resolve::{Found, HostLookup};
+use crate::driver::socket::classify;
 use crate::driver::store_client::StoreOptions;
 use crate::driver::take::strip_scope;
 use crate::error::{Cause, Operation};
 use crate::ids::ConnId;
 use crate::node::multi_client::{Input, MultiClient, MultiClientOptions, Output};
-use crate::store::dial::Family;
 use crate::time::Instant;
 use alloc::boxed::Box;
-use alloc::collections::VecDeque;
-use alloc::sync::Arc;
+use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec::Vec;
-use core::net::SocketAddr;
-use socket2::Socket;
-use std::io::{self, Read};
-use std::os::fd::AsRawFd;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::io;
 
 /// Maximum number of reads of one socket in one iteration, so that the other sockets are read, too.
 const READS_MAX: usize = 8;
-
-/// Result of a look-up, and the store that requested it.
-#[derive(Debug)]
-pub(super) struct Lookup {
-    pub(super) store: StoreId,
-    found: Found,
-}
-
-/// Results of look-ups that the loop has not processed yet.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Lookups(Arc<Mutex<Vec<Lookup>>>);
-
-impl Lookups {
-    fn lock(&self) -> MutexGuard<'_, Vec<Lookup>> {
-        // No code that holds the lock panics in the middle of a change.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn put(&self, lookup: Lookup) {
-        self.lock().push(lookup);
-    }
-
-    pub(super) fn take(&self) -> Vec<Lookup> {
-        core::mem::take(&mut *self.lock())
-    }
-}
-
-/// Socket of one connection.
-#[derive(Debug)]
-struct Connection {
-    /// Declared before the socket, so that it is dropped first.
-    watch: Watch,
-    socket: Socket,
-    state: ConnectionState,
-    address: SocketAddr,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum ConnectionState {
-    Connecting,
-    Open,
-}
 
 /// One store of a loop.
 #[derive(Debug)]
 pub(super) struct LoopStore {
     id: StoreId,
-    host: Box<str>,
-    port: u16,
     pub(super) peer: Box<str>,
     pub(super) options: StoreOptions,
     pub(super) client: MultiClient,
-    connections: SortedMap<ConnId, Connection>,
-    conns: SortedMap<Token, ConnId>,
-    tokens: u32,
-    /// Resolved addresses of connections that are being made.
-    addresses: SortedMap<ConnId, Vec<SocketAddr>>,
-    /// Address of an earlier connection. Further ones need no look-up.
-    known: Option<SocketAddr>,
-    lookups: Lookups,
-    /// Connections that wait for the look-up. One look-up is in progress whenever there are any, and all share it.
-    resolving: Vec<ConnId>,
+    /// By the generation of the connection's id.
+    connections: BTreeMap<u32, (ConnId, Connection)>,
+    lookup: HostLookup,
     /// Connections whose bytes are sent in the next iteration.
     unflushed: Vec<ConnId>,
 }
@@ -99,7 +42,6 @@ impl LoopStore {
         peer: &str,
         options: StoreOptions,
         seed: u64,
-        lookups: Lookups,
     ) -> Self {
         let (connect_timeout, rounds) = options.connect_budget();
         let machine =
@@ -109,18 +51,11 @@ impl LoopStore {
         client.number_calls_from((u64::from(id.as_u32()) << CALLS_PER_MEMBER_BITS) + 1);
         Self {
             id,
-            host: host.into(),
-            port,
             peer: peer.into(),
             options,
             client,
-            connections: SortedMap::default(),
-            conns: SortedMap::default(),
-            tokens: 0,
-            addresses: SortedMap::default(),
-            known: None,
-            lookups,
-            resolving: Vec::new(),
+            connections: BTreeMap::new(),
+            lookup: HostLookup::new(host, port),
             unflushed: Vec::new(),
         }
     }
@@ -130,22 +65,22 @@ impl LoopStore {
         StoreId((token.0 >> 32) as u32)
     }
 
-    fn new_token(&mut self) -> Token {
-        self.tokens = self.tokens.wrapping_add(1);
-        Token((u64::from(self.id.0) << 32) | u64::from(self.tokens))
-    }
-
     /// Executes the outputs of the machine and queues the events.
     pub(super) fn execute(&mut self, events: &mut EventLoop, event_queue: &mut VecDeque<LoopEvent>) {
         while let Some(output) = self.client.poll_output() {
             let now = events.clock().now();
             match output {
-                Output::Resolve(conn) => self.resolve(now, conn, events),
-                Output::Connect(conn, index) => {
-                    if let Err(error) = self.connect(conn, index, events) {
-                        self.known = None;
-                        let (kind, cause) = classify(&error);
-                        self.client.handle(now, Input::ConnectFailed(conn, kind, cause));
+                Output::Resolve => {
+                    if let Some(found) = self.lookup.begin(events.waker()) {
+                        self.looked_up(now, &found);
+                    }
+                }
+                Output::Connect(conn, address) => {
+                    self.close(conn);
+                    let token = Token(u64::from(self.id.0) << 32 | u64::from(conn.generation));
+                    match Connection::start(address, self.options.keep_alive.as_ref(), events, token) {
+                        Ok(connection) => drop(self.connections.insert(conn.generation, (conn, connection))),
+                        Err(error) => self.connect_failed(now, conn, &error),
                     }
                 }
                 // On an idle connection a request is sent at once. Behind others it waits for the next iteration, and
@@ -174,66 +109,39 @@ impl LoopStore {
                 }
             }
         }
-        self.addresses.retain(|conn| self.client.is_dialling(conn));
-        self.update_interest();
-    }
-
-    fn resolve(&mut self, now: Instant, conn: ConnId, events: &EventLoop) {
-        if let Some(address) = literal(&self.host, self.port).or(self.known) {
-            return self.resolved(now, conn, Ok(alloc::vec![address]));
-        }
-        let in_flight = !self.resolving.is_empty();
-        self.resolving.retain(|&conn| self.client.is_dialling(conn));
-        self.resolving.push(conn);
-        if in_flight {
-            return;
-        }
-        let (store, lookups, waker) = (self.id, self.lookups.clone(), events.waker());
-        let begun = look_up(&self.host, self.port, move |found| {
-            // The loop may have ended by now; then the result is dropped.
-            lookups.put(Lookup { store, found });
-            waker.wake();
-        });
-        if let Err(error) = begun {
-            self.looked_up(now, &Lookup { store, found: Err(ResolveError::of_thread(&error)) });
+        for (conn, connection) in self.connections.values_mut() {
+            connection.update_interest(!self.client.unsent(*conn).is_empty());
         }
     }
 
-    pub(super) fn looked_up(&mut self, now: Instant, lookup: &Lookup) {
-        for conn in core::mem::take(&mut self.resolving) {
-            self.resolved(now, conn, lookup.found.clone());
+    /// Advances the time to `now`, and handles a look-up that has ended. Returns whether there was something to do.
+    pub(super) fn step(&mut self, now: Instant) -> bool {
+        let found = self.lookup.take();
+        if let Some(found) = &found {
+            self.looked_up(now, found);
         }
+        let is_due = self.client.poll_timeout().is_some_and(|due| due <= now);
+        if is_due {
+            self.client.handle(now, Input::Tick);
+        }
+        is_due || found.is_some()
     }
 
-    fn resolved(&mut self, now: Instant, conn: ConnId, found: Found) {
-        match found {
-            Ok(addresses) => {
-                let families: Vec<Family> = addresses.iter().map(Family::of).collect();
-                self.addresses.insert(conn, addresses);
-                self.client.handle(now, Input::Resolved(conn, &families));
-            }
+    fn looked_up(&mut self, now: Instant, found: &Found) {
+        let input = match found {
+            Ok(addresses) => Input::Resolved(addresses),
             Err(error) => {
                 let (kind, cause) = error.classify();
-                self.client.handle(now, Input::Unresolved(conn, kind, cause));
+                Input::Unresolved(kind, cause)
             }
-        }
+        };
+        self.client.handle(now, input);
     }
 
-    fn connect(&mut self, conn: ConnId, index: u8, events: &EventLoop) -> io::Result<()> {
+    fn connect_failed(&mut self, now: Instant, conn: ConnId, error: &io::Error) {
         self.close(conn);
-        let addresses = self.addresses.get(conn);
-        let Some(&address) = addresses.and_then(|addresses| addresses.get(usize::from(index))) else {
-            return Err(io::Error::from_raw_os_error(libc::EADDRNOTAVAIL));
-        };
-        let socket = open_socket(address)?;
-        // The next iteration learns of the connection in either case.
-        start_connect(&socket, address, self.options.keep_alive.as_ref())?;
-        let token = self.new_token();
-        let watch = events.watch(socket.as_raw_fd(), Interest::Write, token)?;
-        self.conns.insert(token, conn);
-        self.connections
-            .insert(conn, Connection { watch, socket, state: ConnectionState::Connecting, address });
-        Ok(())
+        let (kind, cause) = classify(error);
+        self.client.handle(now, Input::ConnectFailed(conn, kind, cause));
     }
 
     /// Sends the requests that were submitted since the last iteration.
@@ -245,52 +153,36 @@ impl LoopStore {
 
     /// Handles a ready socket.
     pub(super) fn ready(&mut self, now: Instant, ready: Ready, buffer: &mut [u8]) {
-        let Some(&conn) = self.conns.get(ready.token) else { return };
-        let Some(connection) = self.connections.get(conn) else { return };
-        match connection.state {
-            ConnectionState::Connecting => self.connected(now, conn),
-            ConnectionState::Open => {
-                if ready.writable {
-                    self.flush(now, conn);
-                }
-                if ready.readable {
-                    self.read(now, conn, buffer);
-                }
+        let generation = (ready.token.0 << 32 >> 32) as u32;
+        let Some((conn, connection)) = self.connections.get_mut(&generation) else { return };
+        let conn = *conn;
+        if connection.is_connected() {
+            if ready.writable {
+                self.flush(now, conn);
             }
+            if ready.readable {
+                self.read(now, conn, buffer);
+            }
+            return;
         }
-    }
-
-    fn connected(&mut self, now: Instant, conn: ConnId) {
-        let Some(connection) = self.connections.get_mut(conn) else { return };
-        match finish_connect(&connection.socket) {
-            Ok(()) => {
-                connection.state = ConnectionState::Open;
-                self.known = Some(connection.address);
-                self.client.handle(now, Input::Connected(conn));
-            }
-            Err(error) => {
-                self.known = None;
-                self.close(conn);
-                let (kind, cause) = classify(&error);
-                self.client.handle(now, Input::ConnectFailed(conn, kind, cause));
-            }
+        match connection.finish() {
+            Ok(()) => self.client.handle(now, Input::Connected(conn)),
+            Err(error) => self.connect_failed(now, conn, &error),
         }
     }
 
     fn read(&mut self, now: Instant, conn: ConnId, buffer: &mut [u8]) {
         for _ in 0..READS_MAX {
-            let Some(connection) = self.connections.get(conn) else { return };
-            match (&connection.socket).read(buffer) {
-                Ok(0) => return self.ended(now, conn, Cause::Closed),
+            let Some((_, connection)) = self.connections.get(&conn.generation) else { return };
+            match connection.receive(buffer) {
+                Ok(0) => return,
                 Ok(count) => {
                     self.client.handle(now, Input::Received(conn, &buffer[..count]));
                     if count < buffer.len() {
                         return;
                     }
                 }
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => return self.ended(now, conn, classify(&error).1),
+                Err(cause) => return self.ended(now, conn, cause),
             }
         }
     }
@@ -299,14 +191,14 @@ impl LoopStore {
     fn flush(&mut self, now: Instant, conn: ConnId) {
         loop {
             let bytes = self.client.unsent(conn);
-            let open =
-                |connection: &&Connection| connection.state == ConnectionState::Open && !bytes.is_empty();
-            let Some(connection) = self.connections.get(conn).filter(open) else { return };
-            match connection.socket.send_with_flags(bytes, libc::MSG_NOSIGNAL) {
+            let Some((_, connection)) = self.connections.get(&conn.generation) else { return };
+            if bytes.is_empty() || !connection.is_connected() {
+                return;
+            }
+            match connection.send(bytes) {
+                Ok(0) => return,
                 Ok(count) => self.client.handle(now, Input::Sent(conn, count)),
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => return self.ended(now, conn, classify(&error).1),
+                Err(cause) => return self.ended(now, conn, cause),
             }
         }
     }
@@ -317,22 +209,7 @@ impl LoopStore {
     }
 
     fn close(&mut self, conn: ConnId) {
-        if let Some(connection) = self.connections.remove(conn) {
-            self.conns.remove(connection.watch.token());
-        }
-    }
-
-    /// Watches each socket for the conditions that its connection waits for.
-    fn update_interest(&mut self) {
-        for (conn, connection) in self.connections.iter_mut() {
-            let wanted = match connection.state {
-                ConnectionState::Connecting => Interest::Write,
-                ConnectionState::Open if self.client.unsent(conn).is_empty() => Interest::Read,
-                ConnectionState::Open => Interest::Both,
-            };
-            // A change fails only for lack of memory. The next iteration tries again.
-            let _ = connection.watch.change(wanted);
-        }
+        self.connections.remove(&conn.generation);
     }
 }
 
@@ -370,39 +247,28 @@ mod tests {
         let mut events = Loop::new().expect("a loop");
         let store = events.add_store("localhost", server.local_addr().port(), StoreOptions::default());
         submit_gets(&mut events, store, 3);
-        assert_eq!(events.stores.get(store).map_or(0, |store| store.resolving.len()), 3);
-        let lookup = loop {
+        let member = events.stores.get(&store).expect("it is there");
+        assert_eq!((member.client.connections(), member.connections.len()), (3, 0));
+        while !events.stores.get(&store).is_some_and(|store| store.lookup.has_ended()) {
             assert!(becomes_readable(events.fd(), SOON), "localhost");
             assert_eq!(events.events.poll().expect("polled").count(), 0, "no socket yet");
-            if let Some(lookup) = events.lookups.take().pop() {
-                break lookup;
-            }
-        };
-        let now = events.events.clock().now();
-        let member = events.stores.get_mut(store).expect("it is there");
-        member.looked_up(now, &lookup);
-        assert!(member.resolving.is_empty());
-        assert_eq!(member.addresses.len(), 3, "each connection has its own");
-        member.execute(&mut events.events, &mut events.event_queue);
+        }
+        events.poll().expect("polled");
+        let member = events.stores.get(&store).expect("it is there");
+        assert_eq!(member.connections.len(), 3, "each has its own socket");
         let set = Request::Set { key: Key::raw(b"/k"), value: b"v" };
         events.submit(store, set, Timeout::After(SOON)).expect("submitted");
-        // The calls may be over while a connection that none of them needs any more is still being made.
-        let is_over = |events: &mut Loop| {
-            let made = events.stores.get(store).is_some_and(|store| store.addresses.len() == 0);
-            made && events.pending(store) == 0
-        };
-        turn_until(&mut events, is_over);
+        turn_until(&mut events, |events| events.pending(store) == 0);
         assert!(
             events
                 .event_queue
                 .iter()
                 .all(|event| matches!(event, LoopEvent::Store(over) if over.result.is_ok()))
         );
-        assert!(events.lookups.take().is_empty());
     }
 
     #[test]
-    fn addresses_go_with_the_connection_that_was_not_made() {
+    fn nothing_is_left_of_connections_that_were_not_made() {
         let port = TcpListener::bind("127.0.0.1:0").expect("a port").local_addr().expect("an address").port();
         let mut events = Loop::new().expect("a loop");
         let options = StoreOptions { connect_timeout: Duration::from_millis(50), ..StoreOptions::default() };
@@ -412,7 +278,7 @@ mod tests {
             turn_until(&mut events, |events| events.pending(store) == 0);
         }
         assert_eq!(events.event_queue.len(), 9);
-        let member = events.stores.get(store).expect("it is there");
-        assert!([member.addresses.len(), member.connections.len(), member.conns.len()] == [0; 3]);
+        let member = events.stores.get(&store).expect("it is there");
+        assert_eq!((member.connections.len(), member.client.connections()), (0, 0));
     }
 }

@@ -20,7 +20,7 @@ impl Loop {
     /// The store is not that of a session ([`crate::error::ErrorKind::Unsupported`], with the store's kind), or there
     /// is no such store.
     pub fn native(&mut self, store: StoreId, operation: Operation) -> Result<Session<'_>, SubmitError> {
-        if let Some(member) = self.stores.get(store) {
+        if let Some(member) = self.stores.get(&store) {
             return Err(not_native(operation, &member.peer, "a store over the c10d protocol").into());
         }
         self.session(SessionId(store.0)).ok_or(SubmitError::UnknownStore)
@@ -30,12 +30,12 @@ impl Loop {
 /// Keys are without the scope.
 impl Session<'_> {
     fn scope(&self) -> alloc::boxed::Box<[u8]> {
-        self.events.sessions.get(self.id).map(|member| member.options.scope.clone()).unwrap_or_default()
+        self.events.sessions.get(&self.id).map(|member| member.options.scope.clone()).unwrap_or_default()
     }
 
     fn begin_encoded(&mut self, encoded: EncodedRequest, timeout: Timeout) -> Result<CallId, SubmitError> {
         let span = self.span(timeout);
-        let member = self.events.sessions.get_mut(self.id).ok_or(SubmitError::UnknownStore)?;
+        let member = self.events.sessions.get_mut(&self.id).ok_or(SubmitError::UnknownStore)?;
         let id = member.begin_encoded(encoded, (None, 0), span, SubmitPath::Plain)?;
         self.events.session_changed(self.id);
         Ok(id)
@@ -153,7 +153,7 @@ impl Session<'_> {
         checked: Result<(), (&[u8], Loss)>,
     ) -> Result<(), SubmitError> {
         let Err((key, loss)) = checked else { return Ok(()) };
-        let member = self.events.sessions.get(self.id).ok_or(SubmitError::UnknownStore)?;
+        let member = self.events.sessions.get(&self.id).ok_or(SubmitError::UnknownStore)?;
         let keys = (Some(Key::scoped(&member.options.scope, key)), 1);
         Err(CallError::from(loss.into_error(operation, keys, &member.peer)).into())
     }

@@ -51,7 +51,7 @@ impl Loop {
         let node = settings.node_name(&host, std::process::id(), number);
         let options = session_options(&settings, &node, settings.timeouts.join);
         let id = self.add_session(&settings.host, settings.port, options);
-        if let Some(member) = self.sessions.get_mut(id) {
+        if let Some(member) = self.sessions.get_mut(&id) {
             member.settings = Some((settings, host.into(), Arc::clone(&self.last_rounds)));
         }
         Ok(id)
@@ -60,7 +60,7 @@ impl Loop {
     /// Closes a session's connection without a goodbye, as when the process dies: if the node is in a round, the
     /// other nodes see it as dead. [`Session::close`] says goodbye. No event of the session follows.
     pub fn remove_session(&mut self, session: SessionId) {
-        self.sessions.remove(session);
+        self.sessions.remove(&session);
         self.event_queue.retain(|event| match event {
             LoopEvent::Store(over) => over.store != session.store(),
             LoopEvent::Session(of, _) => *of != session,
@@ -70,12 +70,12 @@ impl Loop {
 
     /// Returns a session of the loop, to submit calls. `None`: the loop has no such session.
     pub fn session(&mut self, session: SessionId) -> Option<Session<'_>> {
-        self.sessions.get(session)?;
+        self.sessions.get(&session)?;
         Some(Session { events: self, id: session })
     }
 
     pub(super) fn session_changed(&mut self, session: SessionId) {
-        if let Some(member) = self.sessions.get_mut(session) {
+        if let Some(member) = self.sessions.get_mut(&session) {
             member.execute(&self.events, &mut self.event_queue);
         }
         self.changed();
@@ -97,14 +97,14 @@ impl Session<'_> {
         span: Duration,
         submit_path: SubmitPath,
     ) -> Result<CallId, SubmitError> {
-        let member = self.events.sessions.get_mut(self.id).ok_or(SubmitError::UnknownStore)?;
+        let member = self.events.sessions.get_mut(&self.id).ok_or(SubmitError::UnknownStore)?;
         let id = member.begin(operation, frame, span, submit_path)?;
         self.events.session_changed(self.id);
         Ok(id)
     }
 
     pub(super) fn span(&self, timeout: Timeout) -> Duration {
-        let member = self.events.sessions.get(self.id);
+        let member = self.events.sessions.get(&self.id);
         member.map_or(Duration::ZERO, |member| member.options.timeouts.wait_budget(timeout).0)
     }
 
@@ -119,7 +119,7 @@ impl Session<'_> {
             Role::Spare => Operation::Standby,
         };
         let (span, submit_path) = (Duration::from_millis(entry.join_timeout_ms), SubmitPath::Join);
-        let member = self.events.sessions.get_mut(self.id).ok_or(SubmitError::UnknownStore)?;
+        let member = self.events.sessions.get_mut(&self.id).ok_or(SubmitError::UnknownStore)?;
         let id = member.begin(operation, &entry.frame(role), span, submit_path)?;
         let session = self.id;
         let is_earlier = |event: &LoopEvent| match event {
@@ -137,13 +137,13 @@ impl Session<'_> {
     /// # Errors
     /// As [`Session::join`].
     pub fn next_round(&mut self) -> Option<Result<CallId, SubmitError>> {
-        let member = self.events.sessions.get_mut(self.id)?;
+        let member = self.events.sessions.get_mut(&self.id)?;
         let (settings, address, rounds) = member.settings.take()?;
         let (labels, node) = (labels_of(&settings), member.options.node.clone());
         let join_terms = (settings.timeouts.join, rounds.next(&settings));
         let (entry, role) = entry_of(&settings, (&node, &address), &labels, join_terms);
         let begun = self.join(&entry, role);
-        if let Some(member) = self.events.sessions.get_mut(self.id) {
+        if let Some(member) = self.events.sessions.get_mut(&self.id) {
             member.settings = Some((settings, address, rounds));
         }
         Some(begun)
@@ -152,19 +152,19 @@ impl Session<'_> {
     /// Returns the run that the node was added for, if it was added with [`Loop::add_node`].
     #[must_use]
     pub fn run_id(&self) -> Option<&str> {
-        Some(self.events.sessions.get(self.id)?.settings.as_ref()?.0.run_id.as_str())
+        Some(self.events.sessions.get(&self.id)?.settings.as_ref()?.0.run_id.as_str())
     }
 
     /// Returns the server's name in error messages.
     #[must_use]
     pub fn peer(&self) -> &str {
-        self.events.sessions.get(self.id).map_or("", |member| &member.peer)
+        self.events.sessions.get(&self.id).map_or("", |member| &member.peer)
     }
 
     /// Returns the node's name.
     #[must_use]
     pub fn node(&self) -> &str {
-        self.events.sessions.get(self.id).map_or("", |member| member.options.node.as_str())
+        self.events.sessions.get(&self.id).map_or("", |member| member.options.node.as_str())
     }
 
     /// Leaves the run, which goes on.
@@ -196,7 +196,7 @@ impl Session<'_> {
         timeout: Timeout,
     ) -> Result<CallId, SubmitError> {
         if let Err(loss) = check_reason(message) {
-            let peer = self.events.sessions.get(self.id).map_or("", |member| &member.peer);
+            let peer = self.events.sessions.get(&self.id).map_or("", |member| &member.peer);
             let error = loss.into_error(Operation::Close, (Some(Key::raw(run_id)), 1), peer);
             return Err(CallError::from(error).into());
         }
@@ -241,7 +241,7 @@ impl Session<'_> {
         (count, names): (u32, &[&[u8]]),
         timeout: Timeout,
     ) -> Result<CallId, SubmitError> {
-        let member = self.events.sessions.get(self.id).ok_or(SubmitError::UnknownStore)?;
+        let member = self.events.sessions.get(&self.id).ok_or(SubmitError::UnknownStore)?;
         let (span, wait_mode) = member.options.timeouts.wait_budget(timeout);
         let (timeout_ms, participants) = (wait_millis(span, wait_mode), participants(count, names));
         let (scope, name) = (member.options.scope.clone(), member.options.node.clone());
@@ -267,19 +267,19 @@ impl Session<'_> {
     /// Returns the node's part in its run.
     #[must_use]
     pub fn part(&self) -> Part {
-        let member = self.events.sessions.get(self.id);
+        let member = self.events.sessions.get(&self.id);
         member.map_or(Part::Outside, |member| member.driver.machine().participant().part())
     }
 
     /// Returns whether the session is open and has a connection.
     #[must_use]
     pub fn is_live(&self) -> bool {
-        self.events.sessions.get(self.id).is_some_and(|member| member.driver.machine().is_live())
+        self.events.sessions.get(&self.id).is_some_and(|member| member.driver.machine().is_live())
     }
 
     /// Returns the reason why the session is over, if it is.
     #[must_use]
     pub fn ending(&self) -> Option<Ending> {
-        self.events.sessions.get(self.id).and_then(|member| member.driver.ending())
+        self.events.sessions.get(&self.id).and_then(|member| member.driver.ending())
     }
 }

@@ -10,7 +10,6 @@ use crate::driver::native_client::{
     NodeEvent, OwnedFrame, RunInfo, SubmitPath, TxnResult, WatchError, plain, removed_in,
 };
 use crate::driver::rendezvous::LastRounds;
-use crate::driver::sorted_map::SortedMap;
 use crate::driver::take::{List, strip_scope};
 use crate::error::{Cause, ErrorKind, Failure, Operation, Phase};
 use crate::limits::FrameLimits;
@@ -141,7 +140,7 @@ pub(super) struct LoopSession {
     /// nodes, and the last rounds of the loop's nodes.
     pub(super) settings: Option<(RdzvSettings, Box<str>, Arc<LastRounds>)>,
     /// Listings by the request for the next page.
-    listed: SortedMap<u64, Listed>,
+    listed: BTreeMap<u64, Listed>,
     /// Watches in progress by their requests.
     watches: BTreeMap<u64, Watched>,
 }
@@ -201,7 +200,7 @@ impl LoopSession {
             options,
             driver,
             settings: None,
-            listed: SortedMap::default(),
+            listed: BTreeMap::new(),
             watches: BTreeMap::new(),
         }
     }
@@ -274,7 +273,7 @@ impl LoopSession {
     /// Cancels a call, or ends the watch that it began.
     pub(super) fn cancel(&mut self, call: CallId, event_queue: &mut VecDeque<LoopEvent>) {
         // For a call of several requests, the one in progress.
-        let page = self.listed.iter_mut().find(|(_, listed)| listed.call == call).map(|(request, _)| request);
+        let page = self.listed.iter().find(|(_, listed)| listed.call == call).map(|(&request, _)| request);
         let first = self.request_of(call);
         if let Some(watched) = self.watches.remove(&first) {
             self.driver.forget(first);
@@ -441,7 +440,7 @@ impl LoopSession {
     ) -> Option<LoopEvent> {
         let limits = *self.driver.limits();
         let (mut id, mut values) = (self.call_id(request), List::default());
-        let outcome = match self.listed.remove(request) {
+        let outcome = match self.listed.remove(&request) {
             Some(mut listed) => {
                 id = listed.call;
                 let page =

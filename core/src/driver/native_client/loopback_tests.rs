@@ -465,9 +465,9 @@ fn handles_beneath_a_prefix_have_keys_revisions_and_a_default_timeout_of_their_o
     assert_eq!(client.read(&[b"mine"], WHILE).expect("read"), [value(b"v", revision)]);
     assert_eq!(client.read(&[b"never"], Timeout::Default).expect_err("late").kind(), ErrorKind::TimedOut);
     let first = client.list_page(b"", b"", 1, WHILE).expect("listed");
-    assert_eq!(first, KeysPage { keys: vec![b"mine".to_vec()], more: true });
+    assert_eq!(first, KeysPage { keys: alloc::vec![b"mine".to_vec()], more: true });
     let rest = client.list_page(b"", b"mine", 9, WHILE).expect("listed");
-    assert_eq!(rest, KeysPage { keys: vec![b"two".to_vec()], more: false });
+    assert_eq!(rest, KeysPage { keys: alloc::vec![b"two".to_vec()], more: false });
     assert_eq!(lease.revoke(WHILE).expect("ended"), 1);
     assert_eq!(client.delete_prefix(b"", WHILE).expect("removed").removed, 1);
     let reported: Vec<Vec<u8>> =

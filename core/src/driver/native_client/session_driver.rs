@@ -4,18 +4,17 @@
 use super::node::NodeEvent;
 use super::{Loss, Machine, NativeClientOptions, OwnedFrame, ServerFault, SubmitPath, body_of, plain};
 use crate::driver::clock::Clock;
-use crate::driver::event_loop::{EventLoop, Interest, Ready, Token, Watch};
+use crate::driver::connection::Connection;
+use crate::driver::event_loop::{EventLoop, Ready, Token};
 use crate::driver::last_try::FailedTry;
-use crate::driver::resolve::{Found, ResolveError, literal, look_up};
-use crate::driver::socket::endpoint_text;
-use crate::driver::socket::{KeepAlive, classify, finish_connect, open_socket, start_connect};
+use crate::driver::resolve::{Found, HostLookup};
+use crate::driver::socket::{KeepAlive, classify, endpoint_text};
 use crate::error::{Cause, ErrorKind, Failure, Operation, Phase};
 use crate::limits::FrameLimits;
 use crate::node::native_client::{
     BeginError, Ending, Event, Failed, IDENTIFY_NONCE, Input, Output, Taken, ToWrite,
 };
 use crate::rendezvous::participant::{self, InvalidState, Part};
-use crate::store::dial::Family;
 use crate::store::op::Key;
 use crate::time::{Duration, Instant, Poller};
 use crate::wire::c10d;
@@ -23,15 +22,10 @@ use crate::wire::native::{ClientFrame, Fault, HEADER_BYTES, MAGIC, Message, enco
 use crate::wire::sink::Sink;
 use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, VecDeque};
-use alloc::sync::Arc;
-use alloc::vec;
 use alloc::vec::Vec;
 use core::fmt;
 use core::net::SocketAddr;
-use socket2::Socket;
-use std::io::{self, Read};
-use std::os::fd::AsRawFd;
-use std::sync::{Mutex, PoisonError};
+use std::io;
 
 /// Size in bytes of the read buffer that an owner passes.
 pub(in crate::driver) const READ_BYTES: usize = 64 * 1024;
@@ -118,25 +112,6 @@ pub(in crate::driver) enum SessionOutput {
     Over(Ending),
 }
 
-struct Growing<'v>(&'v mut Vec<u8>);
-
-impl Sink for Growing<'_> {
-    fn put(&mut self, bytes: &[u8]) {
-        self.0.extend_from_slice(bytes);
-    }
-}
-
-#[derive(Debug)]
-struct Connection {
-    /// Declared before the socket, so that it is dropped first.
-    watch: Watch,
-    socket: Socket,
-    is_connected: bool,
-}
-
-/// Result of a look-up, which its thread sets.
-type Lookup = Arc<Mutex<Option<Found>>>;
-
 /// One session and its connection.
 pub(in crate::driver) struct SessionDriver {
     clock: Clock,
@@ -153,8 +128,7 @@ pub(in crate::driver) struct SessionDriver {
     unread: VecDeque<u64>,
     /// Run of the Join request that was sent last.
     run_id: Vec<u8>,
-    lookup: Option<Lookup>,
-    addresses: Vec<SocketAddr>,
+    lookup: HostLookup,
     connection: Option<Connection>,
     received: Vec<u8>,
     unsent: Vec<u8>,
@@ -188,8 +162,7 @@ impl SessionDriver {
             requests: BTreeMap::new(),
             unread: VecDeque::new(),
             run_id: Vec::new(),
-            lookup: None,
-            addresses: Vec::new(),
+            lookup: HostLookup::new(host, port),
             connection: None,
             received: Vec::new(),
             unsent: Vec::new(),
@@ -290,8 +263,7 @@ impl SessionDriver {
 
     /// Returns whether [`SessionDriver::step`] has something to do at `now`.
     pub(in crate::driver) fn is_due(&self, now: Instant) -> bool {
-        let is_found = |lookup: &Lookup| lookup.lock().unwrap_or_else(PoisonError::into_inner).is_some();
-        self.poll_timeout().is_some_and(|due| due <= now) || self.lookup.as_ref().is_some_and(is_found)
+        self.poll_timeout().is_some_and(|due| due <= now) || self.lookup.has_ended()
     }
 
     /// Notes that the owner has woken up. Must be called before it passes on events.
@@ -303,13 +275,8 @@ impl SessionDriver {
     /// read: a process that was stopped for a while must read the messages of that time before it concludes that
     /// there were none.
     pub(in crate::driver) fn step(&mut self, now: Instant) {
-        let found = self
-            .lookup
-            .as_ref()
-            .and_then(|lookup| lookup.lock().unwrap_or_else(PoisonError::into_inner).take());
-        if let Some(found) = found {
-            self.lookup = None;
-            self.resolved(found);
+        if let Some(found) = self.lookup.take() {
+            self.resolved(&found);
         }
         if self.machine.poll_timeout().is_some_and(|due| due <= now) {
             self.machine.handle(now, Input::Tick);
@@ -319,7 +286,7 @@ impl SessionDriver {
     /// Handles the readiness of the socket.
     pub(in crate::driver) fn ready(&mut self, ready: Ready, buffer: &mut [u8]) {
         let Some(connection) = &self.connection else { return };
-        if connection.is_connected {
+        if connection.is_connected() {
             // [`SessionDriver::execute`] handles writability.
             if ready.readable {
                 self.read(buffer);
@@ -335,7 +302,7 @@ impl SessionDriver {
             while let Some(output) = self.machine.poll_output() {
                 match output {
                     Output::Resolve => self.resolve(events),
-                    Output::Connect(index) => self.connect(index, events),
+                    Output::Connect(address) => self.connect(address, events),
                     Output::Disconnect => self.disconnect(),
                     Output::Over(ending) => self.over(ending),
                 }
@@ -404,60 +371,34 @@ impl SessionDriver {
     }
 
     fn resolve(&mut self, events: &EventLoop) {
-        if let Some(address) = literal(&self.host, self.port) {
-            return self.resolved(Ok(vec![address]));
-        }
-        let (lookup, waker) = (Lookup::default(), events.waker());
-        self.lookup = Some(Arc::clone(&lookup));
-        let begun = look_up(&self.host, self.port, move |found| {
-            // The session may be over by now, or may have begun another look-up; then the result is dropped.
-            *lookup.lock().unwrap_or_else(PoisonError::into_inner) = Some(found);
-            waker.wake();
-        });
-        if let Err(error) = begun {
-            self.lookup = None;
-            self.resolved(Err(ResolveError::of_thread(&error)));
+        if let Some(found) = self.lookup.begin(events.waker()) {
+            self.resolved(&found);
         }
     }
 
-    fn resolved(&mut self, found: Found) {
-        let now = self.clock.now();
-        match found {
-            Ok(addresses) => {
-                let families: Vec<Family> = addresses.iter().map(Family::of).collect();
-                self.addresses = addresses;
-                self.machine.handle(now, Input::Resolved(&families));
-            }
+    fn resolved(&mut self, found: &Found) {
+        let input = match found {
+            Ok(addresses) => Input::Resolved(addresses),
             Err(error) => {
                 let (kind, cause) = error.classify();
-                self.machine.handle(now, Input::Unresolved(kind, cause));
+                Input::Unresolved(kind, cause)
             }
-        }
+        };
+        self.machine.handle(self.clock.now(), input);
     }
 
-    fn connect(&mut self, index: u8, events: &EventLoop) {
+    fn connect(&mut self, address: SocketAddr, events: &EventLoop) {
         self.disconnect();
-        let begun = self.addresses.get(usize::from(index)).map(|&address| {
-            let socket = open_socket(address)?;
-            // The next iteration learns of the connection in either case.
-            start_connect(&socket, address, self.keep_alive.as_ref())?;
-            let watch = events.watch(socket.as_raw_fd(), Interest::Write, self.token)?;
-            Ok(Connection { watch, socket, is_connected: false })
-        });
-        match begun {
-            Some(Ok(connection)) => self.connection = Some(connection),
-            Some(Err(error)) => self.connect_failed(&error),
-            None => self.connect_failed(&io::Error::from_raw_os_error(libc::EADDRNOTAVAIL)),
+        match Connection::start(address, self.keep_alive.as_ref(), events, self.token) {
+            Ok(connection) => self.connection = Some(connection),
+            Err(error) => self.connect_failed(&error),
         }
     }
 
     fn connected(&mut self) {
         let Some(connection) = &mut self.connection else { return };
-        match finish_connect(&connection.socket) {
-            Ok(()) => {
-                connection.is_connected = true;
-                self.machine.handle(self.clock.now(), Input::Connected);
-            }
+        match connection.finish() {
+            Ok(()) => self.machine.handle(self.clock.now(), Input::Connected),
             Err(error) => self.connect_failed(&error),
         }
     }
@@ -479,8 +420,8 @@ impl SessionDriver {
         let mut budget = READ_BYTES_PER_STEP;
         while budget > 0 {
             let Some(connection) = &self.connection else { return };
-            match (&connection.socket).read(buffer) {
-                Ok(0) => return self.lose(Cause::Closed),
+            match connection.receive(buffer) {
+                Ok(0) => return,
                 Ok(count) => {
                     budget = budget.saturating_sub(count);
                     self.received.extend_from_slice(&buffer[..count]);
@@ -490,9 +431,7 @@ impl SessionDriver {
                         return;
                     }
                 }
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => return self.lose(classify(&error).1),
+                Err(cause) => return self.lose(cause),
             }
         }
     }
@@ -563,33 +502,33 @@ impl SessionDriver {
         while self.unsent.len() - self.sent < UNSENT_BYTES_HIGH {
             let now = self.clock.now();
             let Some(write) = self.machine.poll_write(now) else { return };
-            let mut out = Growing(&mut self.unsent);
+            let out = &mut self.unsent;
             // A body can exceed the length field only beyond the limits that `begin` enforces.
             let encoded = match write {
                 ToWrite::Identify => {
-                    c10d::encode_frame(&mut out, &c10d::Frame::Validate { magic: c10d::MAGIC });
-                    c10d::encode_frame(&mut out, &c10d::Frame::Ping { nonce: IDENTIFY_NONCE });
+                    c10d::encode_frame(out, &c10d::Frame::Validate { magic: c10d::MAGIC });
+                    c10d::encode_frame(out, &c10d::Frame::Ping { nonce: IDENTIFY_NONCE });
                     Ok(())
                 }
                 ToWrite::Opening(label, identity) => {
                     out.put(&MAGIC);
                     let hello = self.machine.hello(identity, self.node.as_bytes(), b"");
-                    encode_frame(&mut out, label, &hello)
+                    encode_frame(out, label, &hello)
                 }
                 ToWrite::Request(id, label) => match self.requests.get(&id) {
                     Some(encoded) => {
                         if let Some(run_id) = encoded.run_to_join(&self.limits) {
                             self.run_id = run_id;
                         }
-                        encode_frame(&mut out, label, &encoded)
+                        encode_frame(out, label, &encoded)
                     }
                     // The machine cancels requests that have no caller any more.
                     None => Ok(()),
                 },
-                ToWrite::Frame(label, frame) => encode_frame(&mut out, label, &frame),
+                ToWrite::Frame(label, frame) => encode_frame(out, label, &frame),
                 ToWrite::Leave(label) => {
                     let leave = ClientFrame::Leave { run_id: Key::raw(&self.run_id) };
-                    encode_frame(&mut out, label, &leave)
+                    encode_frame(out, label, &leave)
                 }
             };
             debug_assert!(encoded.is_ok(), "a frame is shorter than 4 GiB");
@@ -600,20 +539,16 @@ impl SessionDriver {
     fn flush(&mut self) -> bool {
         let mut any = false;
         while self.sent < self.unsent.len() {
-            let Some(connection) = self.connection.as_ref().filter(|connection| connection.is_connected)
-            else {
-                return false;
-            };
-            match connection.socket.send_with_flags(&self.unsent[self.sent..], libc::MSG_NOSIGNAL) {
+            let connected = |connection: &&Connection| connection.is_connected();
+            let Some(connection) = self.connection.as_ref().filter(connected) else { return false };
+            match connection.send(&self.unsent[self.sent..]) {
+                Ok(0) => return false,
                 Ok(count) => {
                     self.sent += count;
                     any = true;
                 }
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return false,
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => {
+                Err(cause) => {
                     // Messages that the server sent before it closed are still to be read.
-                    let cause = classify(&error).1;
                     self.read(&mut [0; LAST_READ_BYTES]);
                     if self.connection.is_some() {
                         self.lose(cause);
@@ -629,13 +564,8 @@ impl SessionDriver {
     }
 
     fn update_interest(&mut self) {
-        let Some(connection) = &mut self.connection else { return };
-        let wanted = match (connection.is_connected, self.sent < self.unsent.len()) {
-            (false, _) => Interest::Write,
-            (true, false) => Interest::Read,
-            (true, true) => Interest::Both,
-        };
-        // A change fails only for lack of memory. The next iteration tries again.
-        let _ = connection.watch.change(wanted);
+        if let Some(connection) = &mut self.connection {
+            connection.update_interest(self.sent < self.unsent.len());
+        }
     }
 }

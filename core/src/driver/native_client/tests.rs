@@ -471,7 +471,7 @@ fn an_answer_of_another_length_than_its_question_is_none() {
                 // As many as the timeout, which the tests choose, and not as many as there are keys.
                 ClientFrame::MultiGet { timeout_ms, .. } => {
                     let count = usize::try_from(timeout_ms / 1000).expect("few");
-                    let values = vec![Found { revision: 5, value: Some(b"x") }; count];
+                    let values = alloc::vec![Found { revision: 5, value: Some(b"x") }; count];
                     stage.answer(id, &ServerFrame::Values { values: List::new(&values) });
                 }
                 ClientFrame::Batch { .. } => {

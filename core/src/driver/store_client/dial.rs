@@ -9,13 +9,12 @@ use crate::driver::resolve::{Found, ResolveError, literal, look_up};
 use crate::driver::socket::{classify, finish_connect, open_socket, start_connect, wait_writable};
 use crate::error::{Cause, ErrorKind, Failure, Phase};
 use crate::node::client::Sent;
-use crate::node::client::link::{Link, LinkInput, LinkOutput};
-use crate::store::dial::{DialState, Family, Rounds};
+use crate::node::client::link::Link;
+use crate::store::dial::{DialInput, DialOutput, DialState, Rounds};
 use crate::time::Instant;
 use alloc::boxed::Box;
 use alloc::sync::Arc;
 use alloc::vec;
-use alloc::vec::Vec;
 use core::net::SocketAddr;
 use socket2::Socket;
 use std::io;
@@ -26,7 +25,6 @@ impl Client {
     pub(super) fn dial(&self, ticket: Ticket, span: Span, rounds: Rounds) -> Result<Box<Wire>, Failure> {
         let (options, limits) = (self.options.dial, self.options.limits);
         let mut link = Link::new(self.clock.now(), span.deadline, rounds, options, limits, self.seed());
-        let mut addresses = Vec::new();
         let mut registration: Option<Registration<'_, BlockingSocket>> = None;
         let cancelled = |phase| Failure { phase, ..ended(pool::Ended::Cancelled) };
         loop {
@@ -34,34 +32,31 @@ impl Client {
                 return Err(cancelled(link.failure(self.clock.now()).phase));
             }
             match link.poll_output() {
-                Some(LinkOutput::Resolve) => match self.addresses(ticket, span, rounds) {
-                    Ok(Ok(found)) => {
-                        let families: Vec<Family> = found.iter().map(Family::of).collect();
-                        addresses = found;
-                        link.handle(self.clock.now(), LinkInput::Resolved(&families));
-                    }
+                Some(DialOutput::Resolve) => match self.addresses(ticket, span, rounds) {
+                    Ok(Ok(found)) => link.handle(self.clock.now(), DialInput::Resolved(&found)),
                     Ok(Err(error)) => {
                         let (kind, cause) = error.classify();
-                        link.handle(self.clock.now(), LinkInput::Unresolved(kind, cause));
+                        link.handle(self.clock.now(), DialInput::Unresolved(kind, cause));
                     }
-                    Err(pool::Ended::TimeUp) => link.handle(self.clock.now(), LinkInput::Tick),
+                    Err(pool::Ended::TimeUp) => link.handle(self.clock.now(), DialInput::Tick),
                     Err(pool::Ended::Cancelled) => return Err(cancelled(Phase::Resolving)),
                 },
-                Some(LinkOutput::Connect(index)) => {
+                Some(DialOutput::Connect(address)) => {
                     drop(registration.take());
-                    match self.connect_socket(ticket, addresses[usize::from(index)], link.poll_timeout()) {
+                    match self.connect_socket(ticket, address, link.poll_timeout()) {
                         Ok(Some(socket)) => {
                             registration = Some(socket.map(BlockingSocket::new));
-                            link.handle(self.clock.now(), LinkInput::Connected);
+                            link.handle(self.clock.now(), DialInput::Connected);
                         }
-                        Ok(None) => link.handle(self.clock.now(), LinkInput::Tick),
+                        Ok(None) => link.handle(self.clock.now(), DialInput::Tick),
                         Err(error) => {
                             let (kind, cause) = classify(&error);
-                            link.handle(self.clock.now(), LinkInput::ConnectFailed(kind, cause));
+                            link.handle(self.clock.now(), DialInput::Failed(kind, cause));
                         }
                     }
                 }
-                Some(LinkOutput::Greet(bytes)) => {
+                Some(DialOutput::Greet) => {
+                    let bytes = link.conn().greet();
                     let until = link.poll_timeout().unwrap_or(span.deadline);
                     let Some(Registration { socket, .. }) = &mut registration else { continue };
                     let mut timer = Timer::new(&self.clock, self.clock.now(), until);
@@ -69,15 +64,15 @@ impl Client {
                         self.greeting_failed(&mut link, exchange_error);
                     }
                 }
-                Some(LinkOutput::Disconnect) => registration = None,
-                Some(LinkOutput::Ready) => {
+                Some(DialOutput::Disconnect) => registration = None,
+                Some(DialOutput::Ready) => {
                     let Some(pooled) = registration else { continue };
                     let socket = pooled.into_inner();
-                    self.pool.set_known(socket.peer());
+                    self.pool.set_known(link.address());
                     self.last_try.set(None);
                     return Ok(Box::new(Wire::new(socket, link, self.clock.now())));
                 }
-                Some(LinkOutput::Failed(failure)) => {
+                Some(DialOutput::Failed(failure)) => {
                     self.pool.set_known(None);
                     return Err(failure);
                 }
@@ -117,7 +112,7 @@ impl Client {
                 self.last_try.set(Some(FailedTry::new(&self.peer, link.failure(self.clock.now()))));
                 let left = until.since(self.clock.now());
                 if self.pool.pause(ticket.epoch, from_now(left)).is_ok() {
-                    link.handle(self.clock.now().max(until), LinkInput::Tick);
+                    link.handle(self.clock.now().max(until), DialInput::Tick);
                 }
             }
         }
@@ -127,8 +122,10 @@ impl Client {
     fn greeting_failed(&self, link: &mut Link<PENDING>, exchange_error: ExchangeError) {
         let now = self.clock.now();
         match exchange_error {
-            ExchangeError::Lost(cause, _) => link.handle(now, LinkInput::Ended(cause)),
-            _ => link.handle(now.max(link.poll_timeout().unwrap_or(now)), LinkInput::Tick),
+            ExchangeError::Lost(cause, _) => {
+                link.handle(now, DialInput::Failed(ErrorKind::ServerGone, cause))
+            }
+            _ => link.handle(now.max(link.poll_timeout().unwrap_or(now)), DialInput::Tick),
         }
     }
 

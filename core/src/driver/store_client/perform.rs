@@ -7,9 +7,8 @@ use crate::driver::backend::{NOT_RELEASED, Span};
 use crate::driver::socket::{Idle, look};
 use crate::driver::take::Take;
 use crate::error::{Cause, Effect, ErrorKind, Failure, LimitError, Phase};
-use crate::node::client::{Age, RetryDecision, Sent, after_loss};
+use crate::node::client::{Age, RetryDecision, Sent, after_loss, begin_failure};
 use crate::store::call::{Call, GetMode, Outcome, WaitMode};
-use crate::store::client_conn::BeginError;
 use crate::store::dial::Rounds;
 use crate::time::{Duration, Instant};
 use alloc::boxed::Box;
@@ -191,12 +190,3 @@ const IDLE_READ_UNCHECKED_MAX: Duration = Duration::from_secs(1);
 /// Idle time up to which other calls use a connection unchecked: in a steady run of calls, each check would cost a
 /// system call.
 const IDLE_UNCHECKED_MAX: Duration = Duration::from_micros(10);
-
-fn begin_failure(error: BeginError) -> Failure {
-    let cause = match error {
-        BeginError::Limit(limit) => Cause::Limit(limit),
-        // A pooled connection has a free slot and no call of its own in progress.
-        BeginError::Busy | BeginError::Full | BeginError::Space(_) | BeginError::Unknown => Cause::Unknown,
-    };
-    Failure { kind: ErrorKind::LimitExceeded, phase: Phase::Sending, cause, ..NOT_RELEASED }
-}

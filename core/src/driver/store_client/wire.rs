@@ -10,7 +10,6 @@ use crate::store::call::{Call, CallId, GetMode, Outcome};
 use crate::store::client_conn::{BeginError, Event, GiveUp};
 use crate::time::{Duration, Instant};
 use alloc::vec::Vec;
-use core::net::SocketAddr;
 use socket2::Socket;
 use std::io::{self, Read};
 use std::os::fd::{AsRawFd, RawFd};
@@ -59,8 +58,8 @@ pub(super) enum ExchangeError {
 impl Wire {
     /// Makes a connection whose greeting was answered.
     pub(super) fn new(socket: BlockingSocket, link: Link<PENDING>, now: Instant) -> Self {
-        let buffer = || std::vec![0; BUFFER_BYTES];
-        Self { socket, link, out: buffer(), input: buffer(), calls: 0, used: now }
+        let (out, input) = (Vec::with_capacity(BUFFER_BYTES), std::vec![0; BUFFER_BYTES]);
+        Self { socket, link, out, input, calls: 0, used: now }
     }
 
     pub(super) fn fd(&self) -> RawFd {
@@ -115,8 +114,9 @@ impl Wire {
         let Self { socket, link, out, input, .. } = self;
         let conn = link.conn();
         let mut sent = Sent::Nothing;
-        let bytes = grow_and_encode(out, |out| conn.begin(id, call, mode, out))?;
-        socket.send_all(&out[..bytes], timer, &mut sent)?;
+        out.clear();
+        conn.begin(id, call, mode, out).map_err(ExchangeError::NotBegun)?;
+        socket.send_all(out, timer, &mut sent)?;
         loop {
             let due = usize::try_from(conn.value_bytes_due()).unwrap_or(usize::MAX);
             if due > input.len() {
@@ -130,8 +130,9 @@ impl Wire {
                     Event::ValueStart { bytes, .. } => take.start(bytes),
                     Event::ValueChunk { bytes, .. } => take.chunk(bytes),
                     Event::Proceed { id } => {
-                        let bytes = grow_and_encode(out, |out| conn.proceed(id, call, out))?;
-                        socket.send_all(&out[..bytes], timer, &mut sent)?;
+                        out.clear();
+                        conn.proceed(id, call, out).map_err(ExchangeError::NotBegun)?;
+                        socket.send_all(out, timer, &mut sent)?;
                     }
                     Event::Done { outcome, .. } => return Ok(outcome),
                     Event::Greeted => {}
@@ -142,10 +143,11 @@ impl Wire {
 
     /// Prepares the connection for its idle time. Returns false if it must be closed.
     pub(super) fn rest(&mut self, now: Instant) -> bool {
+        self.out.clear();
         for buffer in [&mut self.out, &mut self.input] {
-            if buffer.len() > BUFFER_BYTES_IDLE_MAX {
+            if buffer.capacity() > BUFFER_BYTES_IDLE_MAX {
                 buffer.truncate(BUFFER_BYTES_IDLE_MAX);
-                buffer.shrink_to_fit();
+                buffer.shrink_to(BUFFER_BYTES_IDLE_MAX);
             }
         }
         self.used = now;
@@ -179,26 +181,9 @@ impl<'a> Timer<'a> {
     }
 }
 
-/// Encodes into `buffer`, which grows if necessary.
-fn grow_and_encode(
-    buffer: &mut Vec<u8>,
-    mut encode: impl FnMut(&mut [u8]) -> Result<usize, BeginError>,
-) -> Result<usize, ExchangeError> {
-    loop {
-        match encode(buffer) {
-            Err(BeginError::Space(bytes)) => buffer.resize(bytes.next_power_of_two(), 0),
-            other => return other.map_err(ExchangeError::NotBegun),
-        }
-    }
-}
-
 impl BlockingSocket {
     pub(super) fn new(socket: Socket) -> Self {
         Self { socket, receive_timeout: Duration::MAX, send_timeout: Duration::MAX }
-    }
-
-    pub(super) fn peer(&self) -> Option<SocketAddr> {
-        self.socket.peer_addr().ok().and_then(|peer| peer.as_socket())
     }
 
     pub(super) fn send_all(

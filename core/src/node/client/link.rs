@@ -1,45 +1,12 @@
 //! Connection to a store, from the first connection attempt to the last byte: a dialer and a protocol machine.
 
-use crate::error::{Cause, ErrorKind, Failure, Phase, Violation};
+use crate::error::{Failure, Phase, Violation};
 use crate::limits::ClientLimits;
 use crate::store::call::CallId;
-use crate::store::client_conn::{ClientConn, Event, GREETING_BYTES};
-use crate::store::dial::{DialInput, DialOptions, DialOutput, DialState, Dialer, Family, Rounds};
+use crate::store::client_conn::{ClientConn, Event};
+use crate::store::dial::{DialInput, DialOptions, DialOutput, DialState, Dialer, Rounds};
 use crate::time::Instant;
-
-/// Event of a link. Received bytes are passed to [`Link::receive`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum LinkInput<'a> {
-    /// The name was resolved: the families of its addresses, in the resolver's order.
-    Resolved(&'a [Family]),
-    /// The name was not resolved: the kind of failure and the resolver's error number.
-    Unresolved(ErrorKind, Cause),
-    /// The connection was established.
-    Connected,
-    /// The connection was not established.
-    ConnectFailed(ErrorKind, Cause),
-    /// The established connection ended.
-    Ended(Cause),
-    /// Time passed.
-    Tick,
-}
-
-/// Action that the caller carries out for a link.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum LinkOutput {
-    /// Resolve the name of the host.
-    Resolve,
-    /// Connect to the resolved address with this index.
-    Connect(u8),
-    /// Send these bytes in one write.
-    Greet([u8; GREETING_BYTES]),
-    /// Close the connection, or stop connecting.
-    Disconnect,
-    /// The link is ready for calls.
-    Ready,
-    /// The link will never be ready.
-    Failed(Failure),
-}
+use core::net::SocketAddr;
 
 /// Link with capacity for `PENDING` calls.
 #[derive(Debug)]
@@ -51,7 +18,7 @@ pub struct Link<const PENDING: usize> {
 }
 
 impl<const PENDING: usize> Link<PENDING> {
-    /// Creates a link that starts connecting at `now`. The first output is [`LinkOutput::Resolve`]. `seed` randomizes
+    /// Creates a link that starts connecting at `now`. The first output is [`DialOutput::Resolve`]. `seed` randomizes
     /// the retry delays and the number that PING carries.
     #[must_use]
     pub fn new(
@@ -71,43 +38,28 @@ impl<const PENDING: usize> Link<PENDING> {
         }
     }
 
-    /// Handles an event. After [`LinkInput::Ended`] on a ready link, [`ClientConn::lose`] returns the calls it had.
-    pub fn handle(&mut self, now: Instant, input: LinkInput<'_>) {
-        let input = match input {
-            LinkInput::Resolved(families) => DialInput::Resolved(families),
-            LinkInput::Unresolved(kind, cause) => DialInput::Unresolved(kind, cause),
-            LinkInput::Connected => {
-                // Discards the state of a greeting that was lost with an earlier connection.
-                self.conn = ClientConn::new(self.limits, self.nonce);
-                DialInput::Connected
-            }
-            LinkInput::ConnectFailed(kind, cause) => DialInput::Failed(kind, cause),
-            LinkInput::Ended(cause) => DialInput::Failed(ErrorKind::ServerGone, cause),
-            LinkInput::Tick => DialInput::Tick,
-        };
+    /// Handles an event of the connection that is being established.
+    pub fn handle(&mut self, now: Instant, input: DialInput<'_>) {
+        if input == DialInput::Connected {
+            // Discards the state of a greeting that was lost with an earlier connection.
+            self.conn = ClientConn::new(self.limits, self.nonce);
+        }
         self.dialer.handle(now, input);
     }
 
-    /// Returns the next action, in order.
-    pub fn poll_output(&mut self) -> Option<LinkOutput> {
-        Some(match self.dialer.poll_output()? {
-            DialOutput::Resolve => LinkOutput::Resolve,
-            DialOutput::Connect(index) => LinkOutput::Connect(index),
-            DialOutput::Greet => LinkOutput::Greet(self.conn.greet()),
-            DialOutput::Disconnect => LinkOutput::Disconnect,
-            DialOutput::Ready => LinkOutput::Ready,
-            DialOutput::Failed(failure) => LinkOutput::Failed(failure),
-        })
+    /// Returns the next action, in order. The greeting is [`ClientConn::greet`].
+    pub fn poll_output(&mut self) -> Option<DialOutput> {
+        self.dialer.poll_output()
     }
 
-    /// Returns when [`LinkInput::Tick`] is due. A ready link has no timers: deadlines belong to calls.
+    /// Returns when [`DialInput::Tick`] is due. A ready link has no timers: deadlines belong to calls.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Instant> {
         self.dialer.poll_timeout()
     }
 
-    /// Parses received bytes, as [`ClientConn::receive`] does. The echo of the greeting leads to [`LinkOutput::Ready`],
-    /// anything else in its place to [`LinkOutput::Failed`].
+    /// Parses received bytes, as [`ClientConn::receive`] does. The echo of the greeting leads to [`DialOutput::Ready`],
+    /// anything else in its place to [`DialOutput::Failed`].
     ///
     /// # Errors
     /// The peer violated the protocol after the greeting. The caller must close the connection.
@@ -127,6 +79,12 @@ impl<const PENDING: usize> Link<PENDING> {
             }
             other => other,
         }
+    }
+
+    /// Returns the address that is being tried, or that is connected.
+    #[must_use]
+    pub fn address(&self) -> Option<SocketAddr> {
+        self.dialer.current()
     }
 
     /// Returns the state of the dialer.

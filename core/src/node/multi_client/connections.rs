@@ -4,15 +4,17 @@ use super::outgoing::Outgoing;
 use super::{CallPosition, Input, MultiClient, Output, Queues, failure_of};
 use crate::error::{Cause, Effect, ErrorKind, Failure, Phase, Violation};
 use crate::ids::ConnId;
-use crate::node::client::link::{Link, LinkInput, LinkOutput};
-use crate::node::client::{Age, RetryDecision, Sent, after_loss};
+use crate::node::client::link::Link;
+use crate::node::client::{Age, RetryDecision, Sent, after_loss, begin_failure};
 use crate::ordered::Set;
 use crate::store::call::{CallId, GetMode};
-use crate::store::client_conn::{BeginError, ClientConn, Event, GiveUp};
-use crate::store::dial::{DialState, Rounds};
+use crate::store::client_conn::{BeginError, Event, GiveUp};
+use crate::store::dial::{DialInput, DialOutput, DialState, Rounds};
 use crate::time::Instant;
+use crate::wire::sink::Sink;
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
+use core::net::SocketAddr;
 use slab::Slab;
 
 /// Most calls that are pipelined on one connection.
@@ -58,6 +60,10 @@ pub(super) struct ConnectionPool {
     /// Connection that the calls share which are answered at once.
     shared: Option<ConnId>,
     ever_ready: bool,
+    /// Address of the last connection. Further ones need no look-up.
+    known: Option<SocketAddr>,
+    /// Whether a look-up of the host is in progress. All connections that need one share it.
+    looking_up: bool,
 }
 
 impl ConnectionPool {
@@ -116,10 +122,6 @@ impl ConnectionPool {
         self.get(conn).map_or(&[], |connection| connection.out.unsent())
     }
 
-    pub(super) fn is_dialling(&self, conn: ConnId) -> bool {
-        self.get(conn).is_some_and(|connection| connection.link.state() != DialState::Ready)
-    }
-
     pub(super) fn live(&self, conn: ConnId) -> usize {
         self.get(conn).map_or(0, |connection| connection.live)
     }
@@ -150,28 +152,11 @@ impl ConnectionPool {
     /// Appends bytes to the unsent ones.
     pub(super) fn append(&mut self, conn: ConnId, bytes: &[u8], outputs: &mut VecDeque<Output>) {
         if let Some(connection) = self.get_mut(conn) {
-            let quiet = connection.out.is_empty();
-            connection.out.put(bytes);
-            if quiet {
+            if connection.out.is_empty() {
                 outputs.push_back(Output::Transmit(conn));
             }
+            connection.out.put(bytes);
         }
-    }
-
-    /// Appends what an encoder writes to the unsent bytes.
-    fn write(
-        connection: &mut PooledConnection,
-        conn: ConnId,
-        bytes_max: usize,
-        outputs: &mut VecDeque<Output>,
-        encode: impl FnOnce(&mut ClientConn<PENDING>, &mut [u8]) -> Result<usize, BeginError>,
-    ) -> Result<(), BeginError> {
-        let (link, quiet) = (&mut connection.link, connection.out.is_empty());
-        connection.out.write(bytes_max, |out| encode(link.conn(), out))?;
-        if quiet && !connection.out.is_empty() {
-            outputs.push_back(Output::Transmit(conn));
-        }
-        Ok(())
     }
 }
 
@@ -179,13 +164,11 @@ impl MultiClient {
     /// Handles an event of a connection.
     pub(super) fn connection_input(&mut self, now: Instant, input: Input<'_>) {
         match input {
-            Input::Resolved(conn, families) => self.link_input(now, conn, LinkInput::Resolved(families)),
-            Input::Unresolved(conn, kind, cause) => {
-                self.link_input(now, conn, LinkInput::Unresolved(kind, cause));
-            }
-            Input::Connected(conn) => self.link_input(now, conn, LinkInput::Connected),
+            Input::Resolved(addresses) => self.looked_up(now, DialInput::Resolved(addresses)),
+            Input::Unresolved(kind, cause) => self.looked_up(now, DialInput::Unresolved(kind, cause)),
+            Input::Connected(conn) => self.link_input(now, conn, DialInput::Connected),
             Input::ConnectFailed(conn, kind, cause) => {
-                self.link_input(now, conn, LinkInput::ConnectFailed(kind, cause));
+                self.link_input(now, conn, DialInput::Failed(kind, cause));
             }
             Input::Received(conn, bytes) => self.received(now, conn, bytes),
             Input::Sent(conn, bytes) => self.sent(conn, bytes),
@@ -193,7 +176,7 @@ impl MultiClient {
                 if self.pool.get(conn).is_some_and(|connection| connection.link.state() == DialState::Ready) {
                     self.lost(now, conn, cause);
                 } else {
-                    self.link_input(now, conn, LinkInput::Ended(cause));
+                    self.link_input(now, conn, DialInput::Failed(ErrorKind::ServerGone, cause));
                 }
             }
             Input::Tick => {
@@ -201,13 +184,22 @@ impl MultiClient {
                     connection.link.poll_timeout().is_some_and(|at| at <= now)
                 };
                 while let Some(conn) = self.pool.find(due) {
-                    self.link_input(now, conn, LinkInput::Tick);
+                    self.link_input(now, conn, DialInput::Tick);
                 }
             }
         }
     }
 
-    fn link_input(&mut self, now: Instant, conn: ConnId, input: LinkInput<'_>) {
+    /// Handles the end of a look-up.
+    fn looked_up(&mut self, now: Instant, input: DialInput<'_>) {
+        self.pool.looking_up = false;
+        let resolves = |connection: &mut PooledConnection| connection.link.state() == DialState::Resolving;
+        while let Some(conn) = self.pool.find(resolves) {
+            self.link_input(now, conn, input);
+        }
+    }
+
+    fn link_input(&mut self, now: Instant, conn: ConnId, input: DialInput<'_>) {
         if let Some(connection) = self.pool.get_mut(conn) {
             connection.link.handle(now, input);
             self.link_outputs(now, conn);
@@ -215,21 +207,33 @@ impl MultiClient {
     }
 
     fn link_outputs(&mut self, now: Instant, conn: ConnId) {
-        while let Some(output) = self.pool.get_mut(conn).and_then(|connection| connection.link.poll_output())
+        while let Some(connection) = self.pool.get_mut(conn)
+            && let Some(output) = connection.link.poll_output()
         {
             match output {
-                LinkOutput::Resolve => self.outputs.push_back(Output::Resolve(conn)),
-                LinkOutput::Connect(index) => {
-                    if let Some(connection) = self.pool.get_mut(conn) {
-                        // An unsent greeting was lost with its connection.
-                        connection.out.forget();
+                DialOutput::Resolve => {
+                    if let Some(address) = self.pool.known {
+                        self.link_input(now, conn, DialInput::Resolved(&[address]));
+                    } else if !core::mem::replace(&mut self.pool.looking_up, true) {
+                        self.outputs.push_back(Output::Resolve);
                     }
-                    self.outputs.push_back(Output::Connect(conn, index));
                 }
-                LinkOutput::Greet(bytes) => self.pool.append(conn, &bytes, &mut self.outputs),
-                LinkOutput::Disconnect => self.outputs.push_back(Output::Disconnect(conn)),
-                LinkOutput::Ready => self.pool.ever_ready = true,
-                LinkOutput::Failed(failure) => {
+                DialOutput::Connect(address) => {
+                    // An unsent greeting was lost with its connection.
+                    connection.out.forget();
+                    self.outputs.push_back(Output::Connect(conn, address));
+                }
+                DialOutput::Greet => {
+                    let greeting = connection.link.conn().greet();
+                    self.pool.append(conn, &greeting, &mut self.outputs);
+                }
+                DialOutput::Disconnect => self.outputs.push_back(Output::Disconnect(conn)),
+                DialOutput::Ready => {
+                    let address = connection.link.address();
+                    (self.pool.ever_ready, self.pool.known) = (true, address);
+                }
+                DialOutput::Failed(failure) => {
+                    self.pool.known = None;
                     self.pool.remove(conn);
                     self.not_connected(now, failure);
                 }
@@ -302,14 +306,9 @@ impl MultiClient {
                 else {
                     return;
                 };
-                let call = pending.request.call();
-                let bytes_max = ClientConn::<PENDING>::write_bytes_max(&call);
-                let encode = |conn: &mut ClientConn<PENDING>, out: &mut [u8]| conn.proceed(id, &call, out);
-                if ConnectionPool::write(connection, conn, bytes_max, &mut self.outputs, encode).is_err() {
-                    let failure =
-                        failure_of(ErrorKind::LimitExceeded, Phase::Sending, Cause::Unknown, Effect::None);
-                    self.complete(now, id, Err(failure));
-                }
+                let (was_empty, call) = (connection.out.is_empty(), pending.request.call());
+                let begun = connection.link.conn().proceed(id, &call, &mut connection.out);
+                self.begun(now, (conn, was_empty), id, begun);
             }
             Event::Done { id, outcome } => self.complete(now, id, Ok(outcome)),
         }
@@ -432,16 +431,23 @@ impl MultiClient {
         connection.waits = call.may_wait();
         pending.call_position = CallPosition::On(conn, connection.out.end());
         (connection.live, connection.begun) = (connection.live + 1, connection.begun + 1);
-        let bytes_max = ClientConn::<PENDING>::write_bytes_max(&call);
-        let encode = |conn: &mut ClientConn<PENDING>, out: &mut [u8]| conn.begin(id, &call, mode, out);
-        if let Err(error) = ConnectionPool::write(connection, conn, bytes_max, &mut self.outputs, encode) {
-            let cause = match error {
-                BeginError::Limit(limit) => Cause::Limit(limit),
-                // The connection was chosen because it has capacity.
-                _ => Cause::Unknown,
-            };
-            let failure = failure_of(ErrorKind::LimitExceeded, Phase::Sending, cause, Effect::None);
-            self.complete(now, id, Err(failure));
+        let was_empty = connection.out.is_empty();
+        let begun = connection.link.conn().begin(id, &call, mode, &mut connection.out);
+        self.begun(now, (conn, was_empty), id, begun);
+    }
+
+    /// Handles the result of encoding a call, or of its next bytes, onto a connection.
+    fn begun(
+        &mut self,
+        now: Instant,
+        (conn, was_empty): (ConnId, bool),
+        id: CallId,
+        begun: Result<(), BeginError>,
+    ) {
+        match begun {
+            Ok(()) if was_empty => self.outputs.push_back(Output::Transmit(conn)),
+            Ok(()) => {}
+            Err(error) => self.complete(now, id, Err(begin_failure(error))),
         }
     }
 

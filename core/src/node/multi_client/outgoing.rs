@@ -1,12 +1,13 @@
 //! Send buffer of a connection.
 
+use crate::wire::sink::Sink;
 use alloc::vec::Vec;
 
 /// Most capacity that an empty buffer keeps, and most sent bytes that a buffer keeps in front of the unsent ones.
 /// Bytes.
 const BYTES_KEPT_MAX: usize = 64 * 1024;
 
-/// Unsent bytes, and the total number of bytes.
+/// Unsent bytes, and the total number of bytes. A sink.
 #[derive(Debug, Default)]
 pub(super) struct Outgoing {
     bytes: Vec<u8>,
@@ -35,26 +36,6 @@ impl Outgoing {
         index < self.sent_total
     }
 
-    pub(super) fn put(&mut self, bytes: &[u8]) {
-        self.bytes.extend_from_slice(bytes);
-        self.put_total += bytes.len() as u64;
-    }
-
-    /// Appends what `encode` writes. `encode` needs at most `bytes_max` bytes and returns how many it used.
-    pub(super) fn write<E>(
-        &mut self,
-        bytes_max: usize,
-        encode: impl FnOnce(&mut [u8]) -> Result<usize, E>,
-    ) -> Result<(), E> {
-        let before = self.bytes.len();
-        self.bytes.resize(before + bytes_max, 0);
-        let encoded = encode(&mut self.bytes[before..]);
-        let bytes = *encoded.as_ref().unwrap_or(&0);
-        self.bytes.truncate(before + bytes);
-        self.put_total += bytes as u64;
-        encoded.map(drop)
-    }
-
     /// Records that `count` more bytes were sent.
     pub(super) fn sent(&mut self, count: usize) {
         let count = count.min(self.unsent().len());
@@ -76,6 +57,13 @@ impl Outgoing {
     }
 }
 
+impl Sink for Outgoing {
+    fn put(&mut self, bytes: &[u8]) {
+        self.bytes.extend_from_slice(bytes);
+        self.put_total += bytes.len() as u64;
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -87,12 +75,7 @@ mod tests {
         let chunk: Vec<u8> = (0..100_000_u32).map(|number| number.to_le_bytes()[0]).collect();
         outgoing.put(&chunk[..1]);
         for poll in 0..1000 {
-            outgoing
-                .write(chunk.len() + 7, |spare| {
-                    spare[..chunk.len()].copy_from_slice(&chunk);
-                    Ok::<_, ()>(chunk.len())
-                })
-                .expect("encoded");
+            outgoing.put(&chunk);
             let unsent = outgoing.unsent();
             assert_eq!(unsent.len(), chunk.len() + 1);
             assert_eq!(unsent[0], if poll == 0 { chunk[0] } else { chunk[chunk.len() - 1] });
@@ -117,7 +100,6 @@ mod tests {
         outgoing.sent(3);
         outgoing.forget();
         assert!(outgoing.is_empty() && outgoing.was_sent(7) && !outgoing.was_sent(outgoing.end()));
-        assert_eq!(outgoing.write(4, |_| Err("no room")), Err("no room"));
-        assert!(outgoing.is_empty() && outgoing.end() == 8);
+        assert_eq!(outgoing.end(), 8);
     }
 }

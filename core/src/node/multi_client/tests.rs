@@ -5,8 +5,9 @@ use crate::store::op::{Key, Keys, Request};
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::string::String;
 use alloc::{format, vec};
-use core::net::SocketAddr;
+use core::net::{IpAddr, Ipv4Addr};
 
+const ADDRESS: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
 const MS: fn(u64) -> Instant = Instant::from_millis;
 const SECOND: Duration = Duration::from_secs(1);
 const ADD: Call<'static> = Call::Store(Request::Add { key: Key::raw(b"/n"), delta: 1 }, WaitMode::Wait);
@@ -40,11 +41,11 @@ impl Scripted {
         let mut reported = Vec::new();
         while let Some(output) = self.client.poll_output() {
             reported.push(match output {
-                Output::Resolve(conn) => {
+                Output::Resolve => String::from("resolve"),
+                Output::Connect(conn, address) => {
                     self.conns.insert(conn.generation, conn);
-                    format!("{} resolve", conn.generation)
+                    format!("{} connect {}", conn.generation, address.port())
                 }
-                Output::Connect(conn, index) => format!("{} connect {index}", conn.generation),
                 Output::Disconnect(conn) => format!("{} disconnect", conn.generation),
                 Output::Transmit(conn) => {
                     let bytes = self.client.unsent(conn);
@@ -82,9 +83,17 @@ impl Scripted {
         self.client.handle(MS(at_ms), Input::Received(self.conns[&conn], &bytes));
     }
 
+    /// Ends the look-up.
+    fn resolve(&mut self, at_ms: u64) -> Vec<String> {
+        self.client.handle(MS(at_ms), Input::Resolved(&[ADDRESS]));
+        self.outputs()
+    }
+
     /// Takes a connection that was just opened through its greeting.
     fn connect(&mut self, at_ms: u64, conn: u32) {
-        self.input(at_ms, conn, |conn| Input::Resolved(conn, &[Family::V4]));
+        if !self.conns.contains_key(&conn) {
+            self.resolve(at_ms);
+        }
         self.input(at_ms, conn, Input::Connected);
         let reported = self.outputs();
         let greeting = reported.last().expect("a greeting").clone();
@@ -106,7 +115,7 @@ fn calls_that_are_answered_at_once_share_a_connection() {
     let mut world = Scripted::new(4, 4);
     world.submit(0, ADD);
     world.submit(0, NUM_KEYS);
-    assert_eq!(world.outputs(), ["1 resolve"]);
+    assert_eq!(world.outputs(), ["resolve"]);
     world.connect(1, 1);
     assert_eq!(world.outputs(), [format!("1 sends {ADD_SENT}07")]);
     world.submit(2, ADD);
@@ -120,13 +129,38 @@ fn calls_that_are_answered_at_once_share_a_connection() {
 }
 
 #[test]
+fn connections_share_a_look_up_and_further_ones_need_none_until_one_fails() {
+    let mut world = Scripted::new(4, 4);
+    world.submit(0, GET);
+    world.submit(0, GET);
+    assert_eq!(world.outputs(), ["resolve"]);
+    assert_eq!(world.resolve(1), ["1 connect 0", "2 connect 0"]);
+    for conn in [1, 2] {
+        world.connect(2, conn);
+        assert_eq!(world.outputs(), [format!("{conn} sends {GET_SENT}")]);
+    }
+    world.submit(3, ADD);
+    assert_eq!(world.outputs(), ["3 connect 0"], "the address is known");
+    world.input(4, 3, |conn| Input::ConnectFailed(conn, ErrorKind::Refused, Cause::Os(111)));
+    assert_eq!(world.outputs(), ["3 Add Refused Connecting 1 Os(111) None"]);
+    world.submit(5, ADD);
+    world.submit(5, GET);
+    assert_eq!(world.outputs(), ["resolve"], "the name may lead elsewhere by now");
+    world.client.handle(MS(6), Input::Unresolved(ErrorKind::Unresolved, Cause::Resolver(-2)));
+    let mut ended = world.outputs();
+    ended.sort();
+    let unresolved = "Unresolved Resolving 1 Resolver(-2) None";
+    assert_eq!(ended, [format!("4 Add {unresolved}"), format!("5 Get {unresolved}")]);
+}
+
+#[test]
 fn calls_that_may_block_have_connections_of_their_own_and_surplus_ones_close() {
     let mut world = Scripted::new(4, 1);
     for _ in 0..2 {
         world.submit(0, GET);
     }
     world.submit(0, ADD);
-    assert_eq!(world.outputs(), ["1 resolve", "2 resolve", "3 resolve"]);
+    assert_eq!(world.outputs(), ["resolve"]);
     let mut sent = Vec::new();
     for conn in 1..=3 {
         world.connect(1, conn);
@@ -162,7 +196,7 @@ fn beyond_the_limit_calls_wait_their_turn() {
     for _ in 0..4 {
         world.submit(0, WAIT);
     }
-    assert_eq!(world.outputs(), ["1 resolve", "2 resolve"]);
+    assert_eq!(world.outputs(), ["resolve"]);
     for conn in [1, 2] {
         world.connect(1, conn);
         assert_eq!(world.outputs(), [format!("{conn} sends {WAIT_SENT}")]);
@@ -183,11 +217,11 @@ fn waits_leave_a_connection_to_the_calls_that_end_them() {
         let mut world = Scripted::new(connections_max, 2);
         world.submit(0, WAIT);
         world.submit(0, GET);
-        assert_eq!(world.outputs(), ["1 resolve"]);
+        assert_eq!(world.outputs(), ["resolve"]);
         world.connect(1, 1);
         assert_eq!(world.outputs(), [format!("1 sends {WAIT_SENT}")]);
         world.submit(2, NUM_KEYS);
-        assert_eq!(world.outputs(), ["2 resolve"]);
+        assert_eq!(world.outputs(), ["2 connect 0"]);
         world.connect(3, 2);
         assert_eq!(world.outputs(), ["2 sends 07"]);
         world.receives(4, 2, "0100000000000000");
@@ -208,11 +242,11 @@ fn a_call_that_looks_once_needs_no_turn_among_those_that_wait() {
     let mut world = Scripted::new(2, 2);
     world.submit(0, WAIT);
     world.submit(0, WAIT);
-    assert_eq!(world.outputs(), ["1 resolve"]);
+    assert_eq!(world.outputs(), ["resolve"]);
     world.connect(1, 1);
     world.outputs();
     world.submit(2, Call::Store(Request::MultiGet { keys: Keys::one(Key::raw(b"/k")) }, WaitMode::Once));
-    assert_eq!(world.outputs(), ["2 resolve"]);
+    assert_eq!(world.outputs(), ["2 connect 0"]);
     world.connect(3, 2);
     assert_eq!(world.outputs(), ["2 sends 05010000000000000002000000000000002f6b"]);
     world.receives(4, 2, "01");
@@ -224,7 +258,7 @@ fn without_descriptors(world: &mut Scripted, at_ms: u64) -> (usize, Vec<String>)
     let (mut dials, mut reported) = (0, Vec::new());
     while let Some(output) = world.client.poll_output() {
         match output {
-            Output::Resolve(conn) => world.client.handle(MS(at_ms), Input::Resolved(conn, &[Family::V4])),
+            Output::Resolve => world.client.handle(MS(at_ms), Input::Resolved(&[ADDRESS])),
             Output::Connect(conn, _) => {
                 dials += 1;
                 assert!(dials < 100, "at one moment");
@@ -278,12 +312,11 @@ fn a_failed_dial_costs_no_call_that_another_will_serve() {
     world.outputs();
     let first = world.submit(2, GET);
     world.submit(2, GET);
-    assert_eq!(world.outputs(), ["2 resolve", "3 resolve"]);
+    assert_eq!(world.outputs(), ["2 connect 0", "3 connect 0"]);
     world.client.cancel(MS(3), first);
     world.outputs();
-    world.input(4, 2, |conn| Input::Resolved(conn, &[Family::V4]));
     world.input(4, 2, |conn| Input::ConnectFailed(conn, ErrorKind::Refused, Cause::Os(111)));
-    assert_eq!(world.outputs(), ["2 connect 0"]);
+    assert_eq!(world.outputs(), [""; 0]);
     world.connect(5, 3);
     assert_eq!(world.outputs(), [format!("3 sends {GET_SENT}")]);
 }
@@ -308,12 +341,12 @@ fn a_deadline_while_nobody_listens_tells_the_last_cause() {
     let mut world = Scripted::new(4, 4);
     world.submit(0, GET);
     world.outputs();
-    world.input(1, 1, |conn| Input::Resolved(conn, &[Family::V4]));
+    assert_eq!(world.resolve(1), ["1 connect 0"]);
     world.input(2, 1, |conn| Input::ConnectFailed(conn, ErrorKind::Refused, Cause::Os(111)));
-    assert_eq!(world.outputs(), ["1 connect 0"]);
+    assert_eq!(world.outputs(), [""; 0]);
     let pause = world.client.poll_timeout().expect("a pause");
     assert!(pause > MS(20) && pause < MS(90), "{pause:?}");
-    assert_eq!(world.tick(100), ["1 resolve"]);
+    assert_eq!(world.tick(100), ["resolve"]);
     assert_eq!(world.tick(1000), ["1 Get Refused Connecting 1000 Os(111) None"]);
     assert_eq!(world.client.pending(), 0);
 }
@@ -351,7 +384,7 @@ fn an_overdue_answer_ends_the_connection_when_nobody_else_waits_on_it() {
     world.outputs();
     assert_eq!(world.tick(1000), ["1 Add TimedOut Waiting 1000 NoAnswer Possible"]);
     world.submit(1001, ADD);
-    assert_eq!(world.outputs(), ["2 resolve"], "the silent connection gets no more calls");
+    assert_eq!(world.outputs(), ["2 connect 0"], "the silent connection gets no more calls");
     world.receives(1002, 1, "01000000000000000700000000000000");
     assert_eq!(world.outputs(), ["2 NumKeys Number(7) []", "1 disconnect"]);
 }
@@ -365,7 +398,10 @@ fn what_only_reads_is_begun_again_once_and_what_writes_is_not() {
     world.connect(1, 1);
     world.outputs();
     world.input(2, 1, RESET);
-    assert_eq!(world.outputs(), ["1 disconnect", "2 Add ServerGone Waiting 2 Os(104) Possible", "2 resolve"]);
+    assert_eq!(
+        world.outputs(),
+        ["1 disconnect", "2 Add ServerGone Waiting 2 Os(104) Possible", "2 connect 0"]
+    );
     world.connect(3, 2);
     assert_eq!(world.outputs(), ["2 sends 07"]);
     world.input(4, 2, CLOSED);
@@ -377,9 +413,8 @@ fn what_only_reads_is_begun_again_once_and_what_writes_is_not() {
     world.outputs();
     world.input(6, 3, CLOSED);
     world.outputs();
-    world.input(7, 4, |conn| Input::Resolved(conn, &[Family::V4]));
     world.input(8, 4, |conn| Input::ConnectFailed(conn, ErrorKind::Refused, Cause::Os(111)));
-    assert_eq!(world.outputs(), ["4 connect 0", "3 NumKeys ServerGone Waiting 3 Closed None"]);
+    assert_eq!(world.outputs(), ["3 NumKeys ServerGone Waiting 3 Closed None"]);
 }
 
 #[test]
@@ -395,7 +430,7 @@ fn a_call_of_which_nothing_was_sent_is_begun_again_whatever_it_is() {
     // The driver could not send before it noticed the end.
     world.input(2, 1, CLOSED);
     let reported = world.outputs();
-    assert_eq!(reported.last().map(String::as_str), Some("2 resolve"), "{reported:?}");
+    assert_eq!(reported.last().map(String::as_str), Some("2 connect 0"), "{reported:?}");
     world.connect(3, 2);
     assert_eq!(world.outputs(), [format!("2 sends {ADD_SENT}")]);
 }
@@ -408,7 +443,7 @@ fn a_server_that_drops_on_missing_keys_is_asked_the_slow_way() {
     world.connect(1, 1);
     world.outputs();
     world.input(2, 1, CLOSED);
-    assert_eq!(world.outputs(), ["1 disconnect", "2 resolve"]);
+    assert_eq!(world.outputs(), ["1 disconnect", "2 connect 0"]);
     world.connect(3, 2);
     assert_eq!(world.outputs(), [format!("2 sends {WAIT_SENT}")]);
     world.receives(4, 2, "00");
@@ -448,7 +483,7 @@ fn a_stranger_is_told_from_a_store() {
     let mut world = Scripted::new(4, 4);
     world.submit(0, GET);
     world.outputs();
-    world.input(1, 1, |conn| Input::Resolved(conn, &[Family::V4]));
+    world.resolve(1);
     world.input(1, 1, Input::Connected);
     world.outputs();
     world.receives(2, 1, "485454502f");
@@ -525,7 +560,7 @@ impl World {
         while let Some(output) = self.client.poll_output() {
             busy = true;
             match output {
-                Output::Resolve(conn) => self.client.handle(self.now, Input::Resolved(conn, &[Family::V4])),
+                Output::Resolve => self.client.handle(self.now, Input::Resolved(&[ADDRESS])),
                 Output::Connect(conn, _) if self.rng.below(8) == 0 => {
                     let refused = Input::ConnectFailed(conn, ErrorKind::Refused, Cause::Os(111));
                     self.client.handle(self.now, refused);

@@ -6,15 +6,15 @@ use super::fault::failure_of_end;
 use crate::error::{Cause, Effect, ErrorKind, Failure, LimitError, Operation, Phase};
 use crate::rendezvous::participant::{self, InvalidState};
 use crate::session::client::{End, Identity};
-use crate::store::dial::Family;
 use crate::time::Duration;
 use crate::wire::native::{ClientFrame, Fault, Label, ServerFrame};
+use core::net::SocketAddr;
 
 /// Event of the client. Received bytes are passed to [`NativeClient::receive`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Input<'a> {
-    /// The name was resolved: the families of its addresses, in the resolver's order.
-    Resolved(&'a [Family]),
+    /// The name was resolved: its addresses, in the resolver's order.
+    Resolved(&'a [SocketAddr]),
     /// The name was not resolved: the kind of failure and the resolver's error number.
     Unresolved(ErrorKind, Cause),
     /// The connection was established.
@@ -32,8 +32,8 @@ pub enum Input<'a> {
 pub enum Output {
     /// Resolve the name of the host.
     Resolve,
-    /// Connect to the resolved address with this index.
-    Connect(u8),
+    /// Connect to this address.
+    Connect(SocketAddr),
     /// Close the connection, or stop connecting. Unsent bytes are dropped.
     Disconnect,
     /// The client has ended. [`NativeClient::next_failed`] returns its calls.

@@ -45,10 +45,10 @@ impl<const PENDING: usize> NativeClient<PENDING> {
         if !was_closed || !is_unanswered || self.options.unanswered == Unanswered::Accept {
             return false;
         }
-        let Some(index) = self.dialer.current() else { return false };
+        let Some(address) = self.dialer.current() else { return false };
         let until = self.dialer.poll_timeout().map_or(now, |due| due.min(now + IDENTIFY_TIMEOUT));
         self.identification = Some(Identification { cause, until, is_due: false });
-        self.emit(Output::Connect(index));
+        self.emit(Output::Connect(address));
         true
     }
 

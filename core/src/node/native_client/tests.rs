@@ -2,14 +2,15 @@ extern crate alloc;
 use super::*;
 use crate::rendezvous::participant::Part;
 use crate::rng::Rng;
-use crate::store::dial::Family;
 use crate::store::op::Key;
 use crate::wire::native::{FLAG_RESENT, Fault, FaultCode, Message, Why, encode_frame};
 use crate::wire::sink::Sink;
 use alloc::vec::Vec as Bytes;
+use core::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 mod node;
 
+const ADDRESS: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 1);
 const NOW: fn(u64) -> Instant = Instant::from_millis;
 const SECOND: Duration = Duration::from_secs(1);
 const RUN: Key<'static> = Key::raw(b"run");
@@ -90,8 +91,8 @@ fn new(grace_ms: u32) -> Client {
 }
 
 fn connect(client: &mut Client, millis: u64) {
-    client.handle(NOW(millis), Input::Resolved(&[Family::V4]));
-    assert_eq!(outputs(client), [Output::Connect(0)]);
+    client.handle(NOW(millis), Input::Resolved(&[ADDRESS]));
+    assert_eq!(outputs(client), [Output::Connect(ADDRESS)]);
     client.handle(NOW(millis), Input::Connected);
 }
 
@@ -171,7 +172,7 @@ fn a_connection_that_ends_is_made_again_and_what_did_not_arrive_is_sent_again() 
     client.handle(NOW(10), Input::Ended(Cause::Closed));
     assert_eq!(outputs(&mut client), [Output::Resolve]);
     begin(&mut client, 11, Operation::Set);
-    client.handle(NOW(12), Input::Resolved(&[Family::V4]));
+    client.handle(NOW(12), Input::Resolved(&[ADDRESS]));
     client.handle(NOW(12), Input::ConnectFailed(ErrorKind::Refused, Cause::Os(111)));
     let pause = client.poll_timeout().expect("another attempt");
     assert!(pause > NOW(12) && pause < NOW(2010));
@@ -255,8 +256,8 @@ fn who_says_goodbye_with_the_greeting_makes_no_other_connection() {
     let inputs = [Input::Ended(Cause::Closed), Input::Tick];
     for input in inputs {
         let mut client = new(0);
-        client.handle(NOW(0), Input::Resolved(&[Family::V4, Family::V4]));
-        assert_eq!(outputs(&mut client), [Output::Connect(0)]);
+        client.handle(NOW(0), Input::Resolved(&[ADDRESS, ADDRESS]));
+        assert_eq!(outputs(&mut client), [Output::Connect(ADDRESS)]);
         client.handle(NOW(0), Input::Connected);
         let bye = client.begin_bye(NOW(0), SECOND).expect("there is room");
         assert_eq!(ids(&writes(&mut client, 0)), [0, bye]);
@@ -356,7 +357,7 @@ fn a_peer_that_closes_in_place_of_an_answer_is_asked_who_it_is() {
         connect(&mut client, 0);
         writes(&mut client, 0);
         client.handle(NOW(100), Input::Ended(Cause::Closed));
-        assert_eq!(outputs(&mut client), [Output::Connect(0)]);
+        assert_eq!(outputs(&mut client), [Output::Connect(ADDRESS)]);
         client.handle(NOW(100), Input::Connected);
         assert_eq!(writes(&mut client, 100), [ToWrite::Identify]);
         assert_eq!(client.poll_timeout(), Some(NOW(1000)), "it has no longer than the connection");
@@ -651,7 +652,7 @@ fn damaged_frames_end_at_most_the_session() {
             }
             if rng.below(10) == 0 {
                 client.handle(NOW(now), Input::Ended(Cause::Closed));
-                client.handle(NOW(now), Input::Resolved(&[Family::V4]));
+                client.handle(NOW(now), Input::Resolved(&[ADDRESS]));
                 client.handle(NOW(now), Input::Connected);
             }
             client.handle(NOW(now), Input::Tick);

@@ -39,10 +39,9 @@ fn conn() -> Conn {
 }
 
 fn begin(conn: &mut Conn, id: u64, call: &Call<'_>, mode: GetMode) -> String {
-    let mut buffer = [0; 512];
-    let bytes = conn.begin(CallId(id), call, mode, &mut buffer).expect("begins");
-    assert!(bytes <= Conn::write_bytes_max(call));
-    hex_of(&buffer[..bytes])
+    let mut bytes = Vec::new();
+    conn.begin(CallId(id), call, mode, &mut bytes).expect("begins");
+    hex_of(&bytes)
 }
 
 /// Feeds bytes in pieces of the given sizes, and returns the events, with the chunks of one value joined.
@@ -116,9 +115,9 @@ fn check(call: Call<'static>, mode: GetMode, sends: &str, acts: &[Act]) {
                     assert_eq!(reported, *expected, "{hex} cut at {cut}");
                 }
                 Sends(hex) => {
-                    let mut buffer = [0; 512];
-                    let bytes = conn.proceed(CallId(1), &call, &mut buffer).expect("proceeds");
-                    assert_eq!(hex_of(&buffer[..bytes]), hex_of(&bytes_of(hex)));
+                    let mut bytes = Vec::new();
+                    conn.proceed(CallId(1), &call, &mut bytes).expect("proceeds");
+                    assert_eq!(hex_of(&bytes), hex_of(&bytes_of(hex)));
                 }
                 Act::GiveUp(expected) => assert_eq!(conn.give_up(CallId(1)), *expected),
                 Begin(id, call, hex) => {
@@ -480,7 +479,7 @@ fn plain_calls_pipeline_and_are_answered_in_order() {
 
 #[test]
 fn a_call_that_may_block_is_alone_and_the_table_is_bounded() {
-    let mut buffer = [0; 128];
+    let mut buffer = Vec::new();
     let mut conn = conn();
     begin(&mut conn, 1, &ADD, PIPELINED);
     begin(&mut conn, 2, &GET, PIPELINED);
@@ -503,6 +502,7 @@ fn a_call_that_may_block_is_alone_and_the_table_is_bounded() {
 fn a_call_that_does_not_begin_leaves_no_trace() {
     let mut conn = conn();
     let mut buffer = [0; 18];
+    let mut buffer = Fill::new(&mut buffer);
     assert_eq!(conn.begin(CallId(1), &ADD, PIPELINED, &mut buffer), Err(BeginError::Space(19)));
     let limits = FrameLimits { key_bytes_max: 3, value_bytes_max: 2, keys_max: 1, ..FrameLimits::default() };
     let mut small = Conn::new(ClientLimits { frame: limits, ..ClientLimits::default() }, 0);
@@ -518,10 +518,11 @@ fn a_call_that_does_not_begin_leaves_no_trace() {
         (Request::Wait { keys: Keys::scoped(b"", two) }, LimitError::Keys { count: 2, count_max: 1 }),
     ] {
         let call = Call::Store(request, WaitMode::Wait);
-        let begun = small.begin(CallId(1), &call, PIPELINED, &mut [0; 128]);
+        let begun = small.begin(CallId(1), &call, PIPELINED, &mut Vec::new());
         assert_eq!(begun, Err(BeginError::Limit(error)));
     }
     assert!(conn.is_idle() && small.is_idle());
+    assert_eq!(buffer.space(), 18);
     assert_eq!(conn.proceed(CallId(1), &ADD, &mut buffer), Err(BeginError::Unknown));
     assert_eq!(conn.give_up(CallId(1)), GiveUp::Nothing);
     assert_eq!(begin(&mut conn, 2, &Call::Ping, PIPELINED), "0d01000000");
@@ -572,7 +573,7 @@ fn the_sum_of_an_answer_is_bounded() {
     let multi_get = Call::Store(Request::MultiGet { keys: Keys::scoped(b"/", names) }, WaitMode::Wait);
     begin(&mut conn, 1, &multi_get, PIPELINED);
     assert_eq!(feed(&mut conn, &[0], || 1), Ok(vec!["1 proceed".into()]));
-    conn.proceed(CallId(1), &multi_get, &mut [0; 128]).expect("proceeds");
+    conn.proceed(CallId(1), &multi_get, &mut Vec::new()).expect("proceeds");
     let reported = feed(&mut conn, &bytes_of("01 0600000000000000 616161616161 0500000000000000"), || 100);
     assert_eq!(reported, Err(Violation { due: Due::Length(4), seen: 5 }));
 }

@@ -1,18 +1,21 @@
 //! One link to a store, from dialling to an answer; a barrier of plain keys; and an error as a sentence.
 
 use super::codec::letters_of;
+use core::net::{IpAddr, Ipv4Addr, SocketAddr};
 use rendezvous_core::barrier::by_keys::KeyBarrier;
 use rendezvous_core::error::{Operation, Sentence};
 use rendezvous_core::limits::ClientLimits;
-use rendezvous_core::node::client::link::{Link, LinkInput, LinkOutput};
+use rendezvous_core::node::client::link::Link;
 use rendezvous_core::node::client::{Age, RetryDecision, Sent, after_loss};
 use rendezvous_core::store::call::{Call, CallId, GetMode, Outcome, WaitMode};
 use rendezvous_core::store::client_conn::Event;
-use rendezvous_core::store::dial::{DialOptions, Family, Rounds};
+use rendezvous_core::store::dial::{DialInput, DialOptions, DialOutput, Rounds};
 use rendezvous_core::store::op::{Key, Request};
 use rendezvous_core::time::{Duration, Instant};
+use rendezvous_core::wire::sink::Fill;
 
 const NOW: Instant = Instant::ORIGIN;
+const ADDRESS: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 1);
 
 pub(crate) fn sings() -> bool {
     links().is_some() && meets() && tells()
@@ -25,25 +28,28 @@ fn link() -> Link<4> {
 
 fn links() -> Option<()> {
     let mut link = link();
-    let resolves = link.poll_output()? == LinkOutput::Resolve;
-    link.handle(NOW, LinkInput::Resolved(&[Family::V4]));
-    let connects = link.poll_output()? == LinkOutput::Connect(0);
-    link.handle(NOW, LinkInput::Connected);
-    let LinkOutput::Greet(greeting) = link.poll_output()? else { return None };
+    let resolves = link.poll_output()? == DialOutput::Resolve;
+    link.handle(NOW, DialInput::Resolved(&[ADDRESS]));
+    let connects = link.poll_output()? == DialOutput::Connect(ADDRESS);
+    link.handle(NOW, DialInput::Connected);
+    let greets = link.poll_output()? == DialOutput::Greet;
+    let greeting = link.conn().greet();
     // The echo of the number behind the second opcode.
     link.receive(NOW, &mut &greeting[6..]).ok()?;
-    let is_ready = link.poll_output()? == LinkOutput::Ready;
+    let is_ready = link.poll_output()? == DialOutput::Ready;
     let call = Call::Store(Request::Add { key: Key::scoped(b"/", b"n"), delta: 2 }, WaitMode::Once);
     let mut buffer = [0; 64];
-    let bytes = link.conn().begin(CallId(1), &call, GetMode::Pipelined, &mut buffer).ok()?;
+    let mut fill = Fill::new(&mut buffer);
+    link.conn().begin(CallId(1), &call, GetMode::Pipelined, &mut fill).ok()?;
+    let is_encoded = fill.finish() == Ok(19);
     let answer = 2i64.to_le_bytes();
     let event = link.receive(NOW, &mut answer.as_slice()).ok()??;
     let is_answered = event == Event::Done { id: CallId(1), outcome: Outcome::Number(2) };
-    link.conn().begin(CallId(2), &call, GetMode::Pipelined, &mut buffer).ok()?;
+    link.conn().begin(CallId(2), &call, GetMode::Pipelined, &mut Fill::new(&mut buffer)).ok()?;
     let loss = link.conn().lose()?;
     let result = after_loss(Operation::Add, GetMode::Pipelined, 0, Age::Used, Sent::Something, &loss);
     let fails = matches!(result, RetryDecision::Fail(_));
-    (resolves && connects && is_ready && bytes == 19 && is_answered && fails).then_some(())
+    (resolves && connects && greets && is_ready && is_encoded && is_answered && fails).then_some(())
 }
 
 fn meets() -> bool {

@@ -1,12 +1,12 @@
 //! A node joins a run: session, participant and connection, composed.
 
+use core::net::{IpAddr, Ipv4Addr, SocketAddr};
 use rendezvous_core::error::{ErrorKind, Operation};
 use rendezvous_core::limits::FrameLimits;
 use rendezvous_core::node::native_client::{Input, NativeClient, NativeOptions, Output, Taken, ToWrite};
 use rendezvous_core::rendezvous::participant::{Entry, Part, Participant, Role};
 use rendezvous_core::rendezvous::rejoin::{self, Action, Reason, Rejoin, Waited};
 use rendezvous_core::session::client::SessionOptions;
-use rendezvous_core::store::dial::Family;
 use rendezvous_core::store::op::Pairs;
 use rendezvous_core::time::{Duration, Instant};
 use rendezvous_core::wire::native::{
@@ -14,6 +14,7 @@ use rendezvous_core::wire::native::{
 };
 use rendezvous_core::wire::sink::{Fill, Length};
 
+const ADDRESS: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 1);
 const NOW: Instant = Instant::ORIGIN;
 type Client = NativeClient<4>;
 
@@ -64,8 +65,8 @@ fn joins() -> Option<bool> {
     let span = Duration::from_secs(1);
     let id = client.begin_join(NOW, Operation::Join, (join.kind(), length.0), span).ok()?;
     let resolves = client.poll_output()? == Output::Resolve;
-    client.handle(NOW, Input::Resolved(&[Family::V4]));
-    let connects = client.poll_output()? == Output::Connect(0);
+    client.handle(NOW, Input::Resolved(&[ADDRESS]));
+    let connects = client.poll_output()? == Output::Connect(ADDRESS);
     client.handle(NOW, Input::Connected);
 
     let mut buffer = [0; 512];

@@ -10,6 +10,6 @@ pub(crate) fn sings() -> bool {
     let mut client = MultiClient::new(MultiClientOptions::default(), 1);
     let call = Call::Store(Request::Get { key: Key::scoped(b"/", b"k") }, WaitMode::Wait);
     let submitted = client.submit(Instant::ORIGIN, &call, Duration::from_secs(1));
-    let resolves = matches!(client.poll_output(), Some(Output::Resolve(_)));
+    let resolves = matches!(client.poll_output(), Some(Output::Resolve));
     submitted.is_ok() && resolves && client.pending() == 1 && client.poll_timeout().is_some()
 }

@@ -5,7 +5,7 @@ use super::super::world::SimContext;
 use rendezvous_core::limits::ClientLimits;
 use rendezvous_core::node::client::link::Link;
 use rendezvous_core::store::call::{Call, CallId, GetMode, Outcome};
-use rendezvous_core::store::client_conn::{BeginError, ClientConn, Event};
+use rendezvous_core::store::client_conn::{BeginError, Event};
 use rendezvous_core::store::dial::{DialOptions, DialState, Rounds};
 use rendezvous_core::time::{Duration, Instant};
 
@@ -88,17 +88,17 @@ impl ClientConnection {
     }
 
     pub(super) fn begin(&mut self, id: CallId, call: &Call<'_>, mode: GetMode) -> Result<(), BeginError> {
-        let mut buffer = vec![0; ClientConn::<PENDING>::write_bytes_max(call)];
-        let bytes = self.link.conn().begin(id, call, mode, &mut buffer)?;
+        let mut bytes = Vec::new();
+        self.link.conn().begin(id, call, mode, &mut bytes)?;
         self.used = true;
-        self.push(&buffer[..bytes]);
+        self.push(&bytes);
         Ok(())
     }
 
     pub(super) fn proceed(&mut self, id: CallId, call: &Call<'_>) -> Result<(), BeginError> {
-        let mut buffer = vec![0; ClientConn::<PENDING>::write_bytes_max(call)];
-        let bytes = self.link.conn().proceed(id, call, &mut buffer)?;
-        self.push(&buffer[..bytes]);
+        let mut bytes = Vec::new();
+        self.link.conn().proceed(id, call, &mut bytes)?;
+        self.push(&bytes);
         Ok(())
     }
 

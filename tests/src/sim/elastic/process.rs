@@ -5,7 +5,7 @@ use super::super::faults::Sabotage;
 use super::super::history::CheckError;
 use super::super::network::{Notice, Read, Route, Side, Stream};
 use super::super::sim_rng::SimRng;
-use super::super::world::{SimContext, WorldEvent};
+use super::super::world::{SimContext, V4, V6, WorldEvent};
 use super::Cue;
 use super::clock::Clock;
 use super::order::{Order, OwnedFrame, Request};
@@ -18,13 +18,13 @@ use rendezvous_core::node::native_client::{
 };
 use rendezvous_core::rendezvous::participant::{self, Part};
 use rendezvous_core::session::client::Identity;
-use rendezvous_core::store::dial::Family;
 use rendezvous_core::store::op::Key;
 use rendezvous_core::time::{Duration, Instant, PauseDetector, Poller};
 use rendezvous_core::wire::native::{ClientFrame, FaultCode, MAGIC, Message, ServerFrame};
 use rendezvous_core::wire::sink::Sink;
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
+use std::net::SocketAddr;
 
 /// Requests that one process may have under way: few, so that the table is sometimes full.
 const PENDING: usize = 12;
@@ -397,10 +397,9 @@ impl Process {
         }
         // -2 is EAI_NONAME. A frozen process finds the answer when it continues.
         // Some servers have two addresses, and one may be tried while a greeting is still on its way to the other.
-        let families: &[Family] =
-            if self.host.is_multiple_of(3) { &[Family::V6, Family::V4] } else { &[Family::V4] };
+        let addresses: &[SocketAddr] = if self.host.is_multiple_of(3) { &[V6, V4] } else { &[V4] };
         let input = if found {
-            Input::Resolved(families)
+            Input::Resolved(addresses)
         } else {
             Input::Unresolved(ErrorKind::Unresolved, Cause::Resolver(-2))
         };

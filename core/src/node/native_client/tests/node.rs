@@ -292,7 +292,7 @@ fn a_leave_that_was_given_up_before_it_left_changes_nothing() {
 #[test]
 fn a_wish_that_was_given_up_and_never_arrived_leaves_the_node_where_it_was() {
     let resumed = |client: &mut Client, request_last| {
-        client.handle(NOW(2), Input::Resolved(&[Family::V4]));
+        client.handle(NOW(2), Input::Resolved(&[ADDRESS]));
         client.handle(NOW(2), Input::Connected);
         outputs(client);
         writes(client, 2);
@@ -328,7 +328,7 @@ fn a_wish_to_come_back_that_never_arrived_leaves_the_node_in_its_round() {
     writes(&mut client, 2);
     client.handle(NOW(3), Input::Ended(Cause::Closed));
     client.cancel(NOW(3), again).expect("under way");
-    client.handle(NOW(4), Input::Resolved(&[Family::V4]));
+    client.handle(NOW(4), Input::Resolved(&[ADDRESS]));
     client.handle(NOW(4), Input::Connected);
     outputs(&mut client);
     writes(&mut client, 4);
