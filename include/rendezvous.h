@@ -1521,10 +1521,9 @@ typedef struct {
 //
 // User code invoked by a call on the loop must not use that loop: functions return `RDZV_REENTRANT`, or
 // NULL if they return a pointer. This concerns the following code. `rdzv_loop_rpc_call` and `_notify` may
-// invoke an inline handler of a worker that calls itself, a custom backend, and `release`;
-// `rdzv_loop_cancel` may invoke `release`. `rdzv_loop_next_event`, `rdzv_loop_poll`,
-// `rdzv_loop_rpc_shutdown`, `rdzv_loop_remove_rpc` and `rdzv_loop_free` may invoke the `done` of
-// `rdzv_rpc_call_with` and `rdzv_rpc_handlers_dispatch` for requests that end without an answer.
+// invoke a custom backend, and `release`; `rdzv_loop_cancel` may invoke `release`. `rdzv_loop_next_event`,
+// `rdzv_loop_poll`, `rdzv_loop_rpc_shutdown`, `rdzv_loop_remove_rpc` and `rdzv_loop_free` may invoke the
+// `done` of `rdzv_rpc_handlers_dispatch` for requests that end without an answer.
 //
 // Two functions are exceptions. `rdzv_loop_free` frees the loop when the outer call returns, which then
 // reports no event. `rdzv_loop_remove_rpc` removes a worker, whose events are then not reported.

@@ -492,13 +492,19 @@ static void *remove_from_elsewhere(void *argument) {
   return NULL;
 }
 
-// Uses the loop whose call runs it in every way, and frees it if it has the last word.
-static void meddle(void *user_data, const rdzv_rpc_request *request, rdzv_rpc_responder *responder) {
-  struct looped *at = user_data;
+// Released bytes of a call: their owner uses the loop whose call runs it in every way, and may end what it is within.
+struct meddler {
+  struct looped *at;
+  enum { USES, REMOVES, FREES } last;
+};
+
+static void meddle(void *user_data) {
+  const struct meddler *meddler = user_data;
+  struct looped *at = meddler->at;
   size_t len = 0;
   uint32_t number = 0;
   rdzv_event event = {.struct_size = sizeof event};
-  const rdzv_rpc_call_spec call = call_of("one", "meddle", "");
+  const rdzv_rpc_call_spec call = call_of("one", "ask", "");
   uint64_t operation = 0;
   FAILS(RDZV_REENTRANT, rdzv_loop_poll(at->loop, &error));
   FAILS(RDZV_REENTRANT, rdzv_loop_next_event(at->loop, &event, &error));
@@ -511,40 +517,35 @@ static void meddle(void *user_data, const rdzv_rpc_request *request, rdzv_rpc_re
   pthread_t thread;
   CHECK(pthread_create(&thread, NULL, remove_from_elsewhere, at) == 0);
   CHECK(pthread_join(thread, NULL) == 0);
-  rdzv_rpc_request_payload(request, &len);
-  if (len == strlen("remove")) OK(rdzv_loop_remove_rpc(at->loop, at->one, &error));
-  if (len == strlen("free")) rdzv_loop_free(at->loop);
-  OK(rdzv_rpc_responder_answer(responder, NULL, 0, NULL, NULL, &error));
-}
-
-static void join_meddling(struct looped *at) {
-  rdzv_rpc_handlers *handlers = NULL;
-  OK(rdzv_rpc_handlers_new(&handlers, &error));
-  OK(rdzv_rpc_handlers_add(handlers, TEXT("meddle"), RDZV_RPC_INLINE, meddle, at, NULL, &error));
-  OK(rdzv_loop_rpc_init_over_store(at->loop, NULL, at->store, TEXT("one"), 1, -1, NULL, handlers, &at->one, &error));
-  rdzv_rpc_handlers_free(handlers);
-  await_success(at->loop, at->one, RDZV_EVENT_RPC_JOINED);
+  if (meddler->last == REMOVES) OK(rdzv_loop_remove_rpc(at->loop, at->one, &error));
+  if (meddler->last == FREES) rdzv_loop_free(at->loop);
 }
 
 void code_within_a_call_does_not_use_its_loop(void) {
   struct looped at = {.server = start_server(NULL)};
+  struct meddler meddler = {.at = &at, .last = USES};
   at.store = connect_store(NULL, rdzv_server_port(at.server));
   OK(rdzv_loop_new(NULL, &at.loop, &error));
-  join_meddling(&at);
-  // A worker that calls itself runs its inline handlers where it calls.
+  at.one = join(&at, "one", 1);
+  await_success(at.loop, at.one, RDZV_EVENT_RPC_JOINED);
+  // A call that is refused releases its bytes before it returns.
   uint64_t operation = 0;
-  rdzv_rpc_call_spec call = call_of("one", "meddle", "");
-  OK(rdzv_loop_rpc_call(at.loop, at.one, &call, &operation, &error));
-  await_answer(at.loop, at.one, operation, "");
+  rdzv_rpc_call_spec call = call_of("none", "ask", "bytes");
+  call.release = meddle;
+  call.user_data = &meddler;
+  FAILS(RDZV_RPC_UNKNOWN_WORKER, rdzv_loop_rpc_call(at.loop, at.one, &call, &operation, &error));
   // Removed within, the worker goes when the call returns; and so does the loop when it is freed there.
-  call = call_of("one", "meddle", "remove");
-  OK(rdzv_loop_rpc_call(at.loop, at.one, &call, &operation, &error));
+  meddler.last = REMOVES;
+  FAILS(RDZV_RPC_UNKNOWN_WORKER, rdzv_loop_rpc_call(at.loop, at.one, &call, &operation, &error));
+  call.release = NULL;
   FAILS(INVALID, rdzv_loop_rpc_call(at.loop, at.one, &call, &operation, &error));
   rdzv_loop_free(at.loop);
   OK(rdzv_loop_new(NULL, &at.loop, &error));
-  join_meddling(&at);
-  call = call_of("one", "meddle", "free");
-  OK(rdzv_loop_rpc_call(at.loop, at.one, &call, &operation, &error));
+  at.one = join(&at, "one", 1);
+  await_success(at.loop, at.one, RDZV_EVENT_RPC_JOINED);
+  call.release = meddle;
+  meddler.last = FREES;
+  FAILS(RDZV_RPC_UNKNOWN_WORKER, rdzv_loop_rpc_call(at.loop, at.one, &call, &operation, &error));
   rdzv_store_free(at.store);
   rdzv_server_free(at.server);
 }
@@ -559,44 +560,64 @@ static void free_loop(void *user_data, rdzv_status status, const uint8_t *data, 
   at->loop = NULL;
 }
 
-// Of a call that ends with the worker that made it, on whatever thread.
-static void end_with_worker(void *user_data, rdzv_status status, const uint8_t *data, size_t len,
-                            const rdzv_error *failure) {
+static void pass_over(void *user_data, rdzv_status status, const uint8_t *data, size_t len, const rdzv_error *failure) {
   (void)user_data;
   (void)data;
   (void)len;
-  (void)failure;
-  CHECK_NUMBER(status, RDZV_RPC_NO_MEMBER);
+  CHECK(status != RDZV_OK && failure != NULL);
 }
 
-// A worker alone in a loop, and a handle of it.
-static rdzv_rpc *join_alone(struct looped *at) {
-  rdzv_rpc *handle = NULL;
-  at->server = start_server(NULL);
-  at->store = connect_store(NULL, rdzv_server_port(at->server));
-  OK(rdzv_loop_new(NULL, &at->loop, &error));
-  at->one = join(at, "one", 1);
+// A worker in code of the test's own, alone in a loop.
+struct alone {
+  struct looped at;
+  struct own own;
+  rdzv_context *context;
+};
+
+static void join_alone(struct alone *alone) {
+  const rdzv_rpc_backend_vtable vtable = {.struct_size = sizeof vtable, .user_data = &alone->own, .init = own_init};
+  struct looped *at = &alone->at;
+  rdzv_rpc_options *options = NULL;
+  rdzv_rpc_handlers *handlers = handlers_of_loop();
+  OK(rdzv_context_new(&alone->context, &error));
+  OK(rdzv_context_register_rpc_backend(alone->context, TEXT("mine"), &vtable, &error));
+  OK(rdzv_store_new_hash(alone->context, PATIENCE_MS, &at->store, &error));
+  OK(rdzv_rpc_options_new(alone->context, TEXT("mine"), -1, NULL, 0, NULL, NULL, 0, &options, &error));
+  OK(rdzv_loop_new(alone->context, &at->loop, &error));
+  OK(rdzv_loop_rpc_init_over_store(at->loop, alone->context, at->store, TEXT("me"), 5, -1, options, handlers, &at->one,
+                                   &error));
+  rdzv_rpc_handlers_free(handlers);
+  rdzv_rpc_options_free(options);
   await_success(at->loop, at->one, RDZV_EVENT_RPC_JOINED);
-  OK(rdzv_loop_rpc_handle(at->loop, at->one, &handle, &error));
-  return handle;
+}
+
+static void end_alone(struct alone *alone) {
+  rdzv_rpc_handlers_free(alone->own.handlers);
+  rdzv_store_free(alone->at.store);
+  rdzv_context_free(alone->context);
+}
+
+typedef void on_end(void *user_data, rdzv_status status, const uint8_t *data, size_t len, const rdzv_error *failure);
+
+// A request that comes through the worker's code, which hears on the thread that takes the events what comes of it.
+static void dispatch(struct alone *alone, on_end *done) {
+  OK(rdzv_rpc_handlers_dispatch(alone->own.handlers, TEXT("x"), 9, TEXT("ask"), TEXT("x"), -1, 1, done, &alone->at,
+                                &error));
 }
 
 void loop_that_is_freed_while_an_event_is_taken_shows_none(void) {
-  struct looped at = {0};
-  rdzv_rpc *handle = join_alone(&at);
-  const rdzv_rpc_call_spec call = call_of("one", "ask", "x");
-  OK(rdzv_rpc_call_with(handle, &call, free_loop, &at, &error));
-  OK(rdzv_rpc_call_with(handle, &call, end_with_worker, NULL, &error));
-  await_success(at.loop, at.one, RDZV_EVENT_RPC_REQUEST);
+  struct alone alone = {.own = {.mutex = PTHREAD_MUTEX_INITIALIZER}};
+  join_alone(&alone);
+  dispatch(&alone, free_loop);
+  dispatch(&alone, pass_over);
+  await_success(alone.at.loop, alone.at.one, RDZV_EVENT_RPC_REQUEST);
   // Nobody took the way back, so that its caller is told when the next event is taken; and that is a request, too.
   rdzv_event event = {.struct_size = sizeof event};
-  OK(rdzv_loop_next_event(at.loop, &event, &error));
-  CHECK(at.loop == NULL);
+  OK(rdzv_loop_next_event(alone.at.loop, &event, &error));
+  CHECK(alone.at.loop == NULL);
   CHECK_NUMBER(event.kind, RDZV_EVENT_NONE);
   CHECK(event.data == NULL && event.error == NULL);
-  rdzv_rpc_free(handle);
-  rdzv_store_free(at.store);
-  rdzv_server_free(at.server);
+  end_alone(&alone);
 }
 
 static void remove_one(void *user_data, rdzv_status status, const uint8_t *data, size_t len, const rdzv_error *failure) {
@@ -608,31 +629,24 @@ static void remove_one(void *user_data, rdzv_status status, const uint8_t *data,
   OK(rdzv_loop_remove_rpc(at->loop, at->one, &error));
 }
 
-static void pass_over(void *user_data, rdzv_status status, const uint8_t *data, size_t len, const rdzv_error *failure) {
-  (void)user_data;
-  (void)data;
-  (void)len;
-  CHECK(status != RDZV_OK && failure != NULL);
-}
-
 void worker_that_is_removed_while_its_event_is_taken_has_none(void) {
-  struct looped at = {0};
-  rdzv_rpc *handle = join_alone(&at);
+  struct alone alone = {.own = {.mutex = PTHREAD_MUTEX_INITIALIZER}};
+  struct looped *at = &alone.at;
+  join_alone(&alone);
   rdzv_event event = {.struct_size = sizeof event};
-  const rdzv_rpc_call_spec call = call_of("one", "ask", "x");
-  OK(rdzv_rpc_call_with(handle, &call, remove_one, &at, &error));
-  OK(rdzv_rpc_call_with(handle, &call, pass_over, NULL, &error));
-  await_success(at.loop, at.one, RDZV_EVENT_RPC_REQUEST);
+  dispatch(&alone, remove_one);
+  dispatch(&alone, pass_over);
+  await_success(at->loop, at->one, RDZV_EVENT_RPC_REQUEST);
   // Who asked first hears that there is no answer while the second request is taken, and removes the worker.
-  OK(rdzv_loop_next_event(at.loop, &event, &error));
+  OK(rdzv_loop_next_event(at->loop, &event, &error));
   CHECK_NUMBER(event.kind, RDZV_EVENT_NONE);
-  CHECK(event.data == NULL && rdzv_loop_rpc_request(at.loop) == NULL);
-  FAILS(INVALID, rdzv_loop_rpc_shutdown(at.loop, at.one, RDZV_RPC_ABRUPT, &error));
+  CHECK(event.data == NULL && rdzv_loop_rpc_request(at->loop) == NULL);
+  FAILS(INVALID, rdzv_loop_rpc_shutdown(at->loop, at->one, RDZV_RPC_ABRUPT, &error));
   // What happens to others is told as ever.
-  at.two = join(&at, "two", 2);
-  await_success(at.loop, at.two, RDZV_EVENT_RPC_JOINED);
-  rdzv_rpc_free(handle);
-  end_pair(&at);
+  at->two = join(at, "two", 2);
+  await_success(at->loop, at->two, RDZV_EVENT_RPC_JOINED);
+  rdzv_loop_free(at->loop);
+  end_alone(&alone);
 }
 
 void workers_of_a_loop_refuse_bad_arguments(void) {

@@ -1,33 +1,25 @@
 //! Client of other workers.
 
-use super::client_state::{ClientShared, Target};
+use super::Payload;
+use super::client_state::ClientShared;
 use super::completion::Completion;
-use super::handling::{AnswerTo, CallSource, Handling, Job, Run};
-use super::line::SCRATCH_BYTES;
+use super::io_thread::{IoShared, IoThread, Target, failure_text};
 use super::link::{Driven, Link, Wanted};
-use super::local_call::{LocalCall, OWN_CALL};
 use super::reentrancy::{CallSite, Home, may_wait};
-use super::{Payload, Received};
-use crate::connection::caller::NewCall;
-use crate::connection::{CallError, CallFailure, CallKind, CallPhase, ConnectionError, Status};
+use crate::connection::{CallError, CallFailure, CallKind, ConnectionError};
 use crate::name::WorkerInfo;
 use alloc::boxed::Box;
-use alloc::format;
 use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
-use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use rendezvous_core::driver::canceller::{Canceller, Watch};
-use rendezvous_core::driver::event_loop::EventLoop;
+use rendezvous_core::driver::event_loop::Ready;
 use rendezvous_core::driver::reply::{Awaited, ask};
+use rendezvous_core::driver::server::ServerFailure;
 use rendezvous_core::driver::socket::KeepAlive;
-use rendezvous_core::driver::threads::{self, Thread, panic_text};
 use rendezvous_core::limits::RpcLimits;
-use rendezvous_core::ordered::Set;
 use rendezvous_core::time::{Duration, Instant};
-use slab::Slab;
 use std::io;
-use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Condvar, Mutex, OnceLock, PoisonError};
+use std::sync::{Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 
 pub use super::completion::CallResult;
 pub(in crate::driver) use super::completion::{CallGuard, Mark};
@@ -43,19 +35,22 @@ pub struct RpcClientOptions {
     pub limits: RpcLimits,
     /// TCP keep-alive, which detects silent hosts; `None` leaves the system's defaults.
     pub keep_alive: Option<KeepAlive>,
-    /// This worker's own handlers, for calls to itself.
-    pub local: Option<Arc<Handling>>,
 }
 
-/// Client that calls other workers, and this worker itself. Dropping it fails all calls.
+/// Client that calls other workers. Dropping it fails all calls.
 #[derive(Debug)]
 pub struct RpcClient {
+    links: Arc<Links>,
+    /// Thread of this client alone; `None` if it shares that of a server.
+    own_thread: Option<IoThread>,
+}
+
+/// Connections of a client.
+#[derive(Debug)]
+struct Links {
     shared: Arc<ClientShared>,
+    token: usize,
     links: Mutex<Vec<Weak<Link>>>,
-    /// This worker's own handlers.
-    local: Option<Arc<Handling>>,
-    stop: Arc<AtomicBool>,
-    thread: Option<Thread>,
 }
 
 /// Callees of calls that were pending at the deadline.
@@ -63,88 +58,59 @@ pub struct RpcClient {
 pub struct Busy(pub Vec<WorkerInfo>);
 
 impl RpcClient {
-    /// Creates a client without connections.
+    /// Creates a client without connections, with a thread of its own.
     ///
     /// # Errors
     /// The system has no descriptors or threads left.
     pub fn new(options: RpcClientOptions) -> io::Result<Self> {
-        Self::new_watched(options, |_| ())
+        let thread = IoThread::start(|_| ())?;
+        let mut client = Self::on_thread(options, thread.shared(), Home::default());
+        client.own_thread = Some(thread);
+        Ok(client)
     }
 
-    /// Creates a client that calls `failed` on its thread if that thread panics, with the panic's message. All calls
-    /// have failed by then.
-    ///
-    /// # Errors
-    /// As [`RpcClient::new`].
-    pub fn new_watched(
-        options: RpcClientOptions,
-        failed: impl FnOnce(&str) + Send + 'static,
-    ) -> io::Result<Self> {
-        let RpcClientOptions { me, group, limits, keep_alive, local } = options;
-        let mut events = EventLoop::new()?;
+    /// Creates a client whose connections this thread drives. Its callbacks are those of the worker `home`.
+    pub(super) fn on_thread(options: RpcClientOptions, io: &Arc<IoShared>, home: Home) -> Self {
+        let RpcClientOptions { me, group, limits, keep_alive } = options;
         let shared = Arc::new(ClientShared {
             me,
             group: group.into(),
             limits,
             keep_alive,
-            home: local.as_ref().map(|local| local.home().clone()).unwrap_or_default(),
-            clock: *events.clock(),
-            watcher: events.watcher(),
-            waker: events.waker(),
-            targets: Mutex::new(Slab::new()),
-            timers: Mutex::new(Set::new()),
-            sleeps_until: AtomicU64::new(0),
+            home,
+            io: Arc::clone(io),
             left: (Mutex::new(()), Condvar::new()),
             end: OnceLock::new(),
         });
-        let stop = Arc::new(AtomicBool::new(false));
-        let (stop_flag, thread_shared) = (Arc::clone(&stop), Arc::clone(&shared));
-        let thread = threads::spawn("rdzv-rpc-out", move || {
-            let drive = AssertUnwindSafe(|| drive(&mut events, &thread_shared, &stop_flag));
-            if let Err(panic) = catch_unwind(drive) {
-                let message = format!("the thread of calls panicked: {}", panic_text(&*panic));
-                // No thread reads responses or checks deadlines any more.
-                thread_shared.end_all(&ConnectionError::Panicked(message.as_str().into()));
-                failed(&message);
-            }
-        })?;
-        Ok(Self { shared, links: Mutex::default(), local, stop, thread: Some(thread) })
+        let links = Arc::new_cyclic(|links: &Weak<Links>| {
+            let token = io.add(links.clone());
+            Links { shared, token, links: Mutex::default() }
+        });
+        if let Some(why) = io.failure() {
+            Arc::clone(&links).thread_ended(why);
+        }
+        Self { links, own_thread: None }
     }
 
-    /// Returns a handle for calls to the worker at this address. Nothing is sent before the first call; all handles of
-    /// the same worker share a connection.
+    /// Returns a handle for calls to the worker at this address, which may be this worker itself. Nothing is sent before
+    /// the first call; all handles of the same worker share a connection.
     ///
     /// # Errors
     /// The system has no descriptors left.
     pub fn peer(&self, worker: &WorkerInfo, host: &str, port: u16) -> io::Result<RpcPeer> {
-        if *worker == self.shared.me
-            && let Some(local) = &self.local
-        {
-            return Ok(RpcPeer(To::Local(Arc::clone(&self.shared), Arc::clone(local))));
+        if let Some(link) = self.links_to(worker, host, port).find(|link| link.takes_calls()) {
+            return Ok(RpcPeer(link));
         }
-        self.peer_at(worker, host, port)
-    }
-
-    /// Returns a handle for calls to the worker at this address, even if it has this worker's own name and number: a
-    /// restarted worker checks whether its predecessor is alive.
-    ///
-    /// # Errors
-    /// As [`RpcClient::peer`].
-    pub fn peer_at(&self, worker: &WorkerInfo, host: &str, port: u16) -> io::Result<RpcPeer> {
-        if let Some(peer) = self.known_peer(worker, host, port) {
-            return Ok(peer);
-        }
-        let link = Link::new(&self.shared, worker.clone(), host, port)?;
-        let mut links = self.links.lock().unwrap_or_else(PoisonError::into_inner);
+        let link = Link::new(&self.links.shared, worker.clone(), host, port)?;
+        let mut links = self.links.lock();
         links.retain(|link| link.strong_count() > 0);
         links.push(Arc::downgrade(&link));
         drop(links);
-        Ok(RpcPeer(To::Link(link)))
-    }
-
-    fn known_peer(&self, worker: &WorkerInfo, host: &str, port: u16) -> Option<RpcPeer> {
-        let known = self.links_to(worker, host, port).find(|link| link.takes_calls());
-        Some(RpcPeer(To::Link(known?)))
+        // A thread that has ended all calls meanwhile may not have seen this link.
+        if let Some(why) = self.links.shared.end.get() {
+            link.end(why);
+        }
+        Ok(RpcPeer(link))
     }
 
     /// Marks the worker there as dead, for callers that know better than the connection: all calls to it fail with this
@@ -163,18 +129,7 @@ impl RpcClient {
     fn links_to(&self, worker: &WorkerInfo, host: &str, port: u16) -> impl Iterator<Item = Arc<Link>> {
         let is_it =
             move |link: &Arc<Link>| link.worker == *worker && *link.host == *host && link.port == port;
-        self.links().into_iter().filter(is_it)
-    }
-
-    /// Number of scheduled deadlines.
-    #[cfg(test)]
-    pub(super) fn alarms(&self) -> usize {
-        self.shared.timers.lock().unwrap_or_else(PoisonError::into_inner).len()
-    }
-
-    fn links(&self) -> Vec<Arc<Link>> {
-        let links = self.links.lock().unwrap_or_else(PoisonError::into_inner);
-        links.iter().filter_map(Weak::upgrade).collect()
+        self.links.all().into_iter().filter(is_it)
     }
 
     /// Accepts no further calls, and waits until the pending ones have ended.
@@ -182,10 +137,10 @@ impl RpcClient {
     /// # Errors
     /// Callees of the calls that had not ended within `timeout`.
     pub fn leave(&self, timeout: Duration) -> Result<(), Busy> {
-        let links = self.links();
+        let (links, shared) = (self.links.all(), &self.links.shared);
         links.iter().for_each(Link::goodbye);
-        let until = self.shared.clock.now() + timeout;
-        let (lock, stop_flag) = &self.shared.left;
+        let until = shared.io.clock.now() + timeout;
+        let (lock, left) = &shared.left;
         loop {
             // A link takes the lock before it notifies, so no notification is lost between the check and the wait.
             let guard = lock.lock().unwrap_or_else(PoisonError::into_inner);
@@ -194,85 +149,73 @@ impl RpcClient {
             if busy.is_empty() {
                 return Ok(());
             }
-            let left = until.since(self.shared.clock.now());
-            if left.is_zero() {
+            let time_left = until.since(shared.io.clock.now());
+            if time_left.is_zero() {
                 return Err(Busy(busy));
             }
-            drop(stop_flag.wait_timeout(guard, left).unwrap_or_else(PoisonError::into_inner));
+            drop(left.wait_timeout(guard, time_left).unwrap_or_else(PoisonError::into_inner));
         }
     }
 
-    /// Fails all pending calls of the program with this message, including those of the worker to itself. New calls are
-    /// accepted, and the library's own calls continue.
+    /// Fails all pending calls of the program with this message. New calls are accepted, and the library's own calls
+    /// continue.
     pub fn cut(&self, why: &str) {
-        self.shared.all_targets().for_each(|target| target.cut(why));
+        self.links.all().iter().for_each(|link| link.cut(why));
     }
 
     /// Accepts no further calls, and fails the pending ones with this message.
     pub fn stop(&self, why: &str) {
-        self.shared.end_all(&ConnectionError::CallerEnded(why.into()));
+        self.links.end(&ConnectionError::CallerEnded(why.into()));
     }
 
     /// Accepts no further calls, and fails the pending ones, because a thread of the worker has panicked.
     pub fn stop_in_panic(&self, message: &str) {
-        self.shared.end_all(&ConnectionError::Panicked(message.into()));
+        self.links.end(&ConnectionError::Panicked(message.into()));
     }
 }
 
 impl Drop for RpcClient {
     fn drop(&mut self) {
         self.stop("the caller ended");
-        self.stop.store(true, Ordering::Release);
-        self.shared.waker.wake();
-        if let Some(thread) = self.thread.take().filter(|thread| thread.id() != std::thread::current().id()) {
-            thread.join();
+        if let Some(thread) = self.own_thread.take() {
+            thread.stop();
         }
     }
 }
 
-impl ClientShared {
-    fn all_targets(&self) -> impl Iterator<Item = Arc<dyn Target>> {
-        let targets: Vec<_> = self.targets().iter().map(|(_, target)| Weak::clone(target)).collect();
-        targets.into_iter().filter_map(|target| target.upgrade())
+impl Links {
+    fn lock(&self) -> MutexGuard<'_, Vec<Weak<Link>>> {
+        self.links.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn all(&self) -> Vec<Arc<Link>> {
+        self.lock().iter().filter_map(Weak::upgrade).collect()
     }
 
     /// Fails all pending and later calls.
-    fn end_all(&self, why: &ConnectionError) {
-        self.end.get_or_init(|| why.clone());
-        self.all_targets().for_each(|target| target.end(why));
+    fn end(&self, why: &ConnectionError) {
+        self.shared.end.get_or_init(|| why.clone());
+        self.all().iter().for_each(|link| link.end(why));
     }
 }
 
-/// Runs the client's thread.
-fn drive(events: &mut EventLoop, shared: &ClientShared, stop: &AtomicBool) {
-    let mut scratch = Vec::with_capacity(SCRATCH_BYTES);
-    let find = |token: usize| {
-        let target = shared.targets().get(token).cloned();
-        target.and_then(|target| target.upgrade())
-    };
-    while !stop.load(Ordering::Acquire) {
-        let timers = shared.timers.lock().unwrap_or_else(PoisonError::into_inner);
-        let until = timers.first().map(|(at, _)| at);
-        shared.sleeps_until.store(until.unwrap_or(Instant::MAX).as_nanos(), Ordering::Release);
-        drop(timers);
-        // Waiting fails only for lack of memory; deadlines are still checked then.
-        let ready = events.wait(until);
-        shared.sleeps_until.store(0, Ordering::Release);
-        for one in ready.into_iter().flatten() {
-            if let Some(target) = usize::try_from(one.token.0).ok().and_then(find) {
-                target.ready(&mut scratch);
-            }
-        }
-        let now = shared.clock.now();
-        loop {
-            let mut timers = shared.timers.lock().unwrap_or_else(PoisonError::into_inner);
-            let Some((at, token)) = timers.first().filter(|(at, _)| *at <= now) else { break };
-            timers.remove((at, token));
-            drop(timers);
-            if let Some(target) = find(token) {
-                target.tick(now);
-            }
-        }
+impl Target for Links {
+    fn ready(self: Arc<Self>, _: Ready, _: &mut Vec<u8>) {}
+
+    fn tick(self: Arc<Self>, _: Instant, _: &mut Vec<u8>) {}
+
+    fn thread_ended(self: Arc<Self>, why: &ServerFailure) {
+        // No thread reads responses or checks deadlines any more.
+        self.end(&match why {
+            ServerFailure::Stopped => ConnectionError::CallerEnded("the caller ended".into()),
+            other => ConnectionError::Panicked(failure_text(other).into()),
+        });
+    }
+}
+
+impl Drop for Links {
+    fn drop(&mut self) {
+        self.shared.io.remove(self.token);
     }
 }
 
@@ -304,29 +247,13 @@ impl<'a> Call<'a> {
 /// Handle for calls to one worker. Clones share the connection, which is closed when the last of them and of their
 /// calls has ended.
 #[derive(Clone, Debug)]
-pub struct RpcPeer(To);
-
-#[derive(Clone, Debug)]
-enum To {
-    Link(Arc<Link>),
-    Local(Arc<ClientShared>, Arc<Handling>),
-}
+pub struct RpcPeer(Arc<Link>);
 
 impl RpcPeer {
     /// The callee.
     #[must_use]
     pub fn worker(&self) -> &WorkerInfo {
-        match &self.0 {
-            To::Link(link) => &link.worker,
-            To::Local(shared, _) => &shared.me,
-        }
-    }
-
-    fn home(&self) -> &Home {
-        match &self.0 {
-            To::Link(link) => &link.shared.home,
-            To::Local(shared, _) => &shared.home,
-        }
+        &self.0.worker
     }
 
     /// Makes a call and waits for the response. Refused in an inline handler or a callback ([`may_wait`]).
@@ -349,8 +276,8 @@ impl RpcPeer {
             let target = target.clone();
             cancellable.watch(move || _ = target.cancel())
         });
-        if let (CallTarget::Link(link, id), Driven::ByItself) = (&target, driven) {
-            link.drive(*id);
+        if driven == Driven::ByItself {
+            target.link.drive(target.id);
         }
         let result = awaited.wait(FOREVER);
         // Cancelling a call releases borrowed bytes, which runs the program's code, and that may wait for this thread.
@@ -392,7 +319,7 @@ impl RpcPeer {
         payload: impl Into<Payload>,
         callback: impl FnOnce(CallResult) + Send + 'static,
     ) -> Result<CallCanceller, CallError> {
-        let home = self.home().clone();
+        let home = self.0.shared.home.clone();
         let callback = move |result| home.run(CallSite::Callback, || callback(result));
         let completion = Completion::Callback(Box::new(callback));
         let begun = self.begin(call, payload.into(), completion, Driven::ByThread);
@@ -437,53 +364,14 @@ impl RpcPeer {
         call_mode: Driven,
     ) -> Result<(CallTarget, Driven), CallError> {
         let Call { handler, timeout, .. } = call;
-        let shared = match &self.0 {
-            To::Link(link) => &link.shared,
-            To::Local(shared, _) => shared,
-        };
+        let shared = &self.0.shared;
         if let Some(why) = shared.end.get() {
             return Err(CallFailure::Unsent(why.clone()).of(handler, self.worker()));
         }
-        match &self.0 {
-            To::Link(link) => {
-                let deadline = timeout.map(|timeout| link.shared.clock.now() + timeout);
-                let wanted = Wanted { handler, deadline, kind };
-                let (id, driven) = link.begin(wanted, payload, completion, call_mode)?;
-                Ok((CallTarget::Link(Arc::clone(link), id), driven))
-            }
-            To::Local(shared, handling) => {
-                let now = shared.clock.now();
-                let deadline = timeout.map(|timeout| now + timeout);
-                let payload_bytes = payload.bytes().len() as u64;
-                let mut begun = NewCall { handler, payload_bytes, deadline, kind }.check(&shared.limits);
-                if timeout == Some(Duration::ZERO) {
-                    let (elapsed, phase) = (Duration::ZERO, CallPhase::Queued);
-                    begun = begun.and(Err(CallFailure::DeadlinePassed { elapsed, phase }));
-                }
-                begun.map_err(|why| why.of(handler, &shared.me))?;
-                let local = LocalCall::new(shared, handler, (now, deadline), completion, handling);
-                match handling.get(handler) {
-                    _ if !local.is_wanted(OWN_CALL) => {}
-                    None => _ = local.fail(OWN_CALL, Status::NoHandler, ""),
-                    Some(handler) => {
-                        let job = Job {
-                            caller: shared.me.clone(),
-                            payload: Received::new(payload.into_bytes(), None),
-                            kind,
-                            time_left: timeout,
-                            to: AnswerTo { source: Arc::<LocalCall>::clone(&local), call: OWN_CALL },
-                            held: None,
-                            handler,
-                        };
-                        match job.handler.run {
-                            Run::Inline => job.run(),
-                            Run::Pooled => handling.submit(job),
-                        }
-                    }
-                }
-                Ok((CallTarget::Local(local), Driven::ByThread))
-            }
-        }
+        let deadline = timeout.map(|timeout| shared.io.clock.now() + timeout);
+        let wanted = Wanted { handler, deadline, kind };
+        let (id, driven) = self.0.begin(wanted, payload, completion, call_mode)?;
+        Ok((CallTarget { link: Arc::clone(&self.0), id }, driven))
     }
 }
 
@@ -493,26 +381,16 @@ const LOST: CallFailure = CallFailure::ConnectionLost(ConnectionError::Closed);
 /// Practically unlimited; the wait ends with the call's own deadline, or with the worker.
 const FOREVER: Duration = Duration::from_secs(1 << 31);
 
-/// Target of a call.
+/// A call, by its connection and number.
 #[derive(Clone, Debug)]
-enum CallTarget {
-    Link(Arc<Link>, u64),
-    Local(Arc<LocalCall>),
+struct CallTarget {
+    link: Arc<Link>,
+    id: u64,
 }
 
 impl CallTarget {
     fn cancel(&self) -> bool {
-        match self {
-            Self::Link(link, id) => link.cancel(*id),
-            Self::Local(local) => local.cancel(),
-        }
-    }
-
-    fn peer(&self) -> &WorkerInfo {
-        match self {
-            Self::Link(link, _) => &link.worker,
-            Self::Local(local) => local.worker(),
-        }
+        self.link.cancel(self.id)
     }
 }
 
@@ -536,7 +414,7 @@ impl PendingCall {
     }
 
     fn failed(&self, why: CallFailure) -> CallError {
-        why.of(&*self.handler, self.target.peer())
+        why.of(&*self.handler, &self.target.link.worker)
     }
 
     /// Returns the result if it is available within `timeout`. The result is returned once; later calls return `None`.

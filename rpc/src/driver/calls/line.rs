@@ -65,6 +65,13 @@ enum Segment {
 }
 
 impl Segment {
+    fn into_payload(self) -> Option<Payload> {
+        match self {
+            Self::Bytes(_) => None,
+            Self::Part { payload, .. } => Some(payload),
+        }
+    }
+
     fn bytes(&self) -> &[u8] {
         match self {
             Self::Bytes(bytes) => bytes,
@@ -123,15 +130,16 @@ impl Unsent {
 
     /// Copies the unwritten rest of a call's payload: a part whose header was written must follow completely. That is
     /// little more than one part.
-    fn let_go(&mut self, call: u64) {
+    fn let_go(&mut self, call: u64, released: &mut Vec<Payload>) {
         for segment in &mut self.segments {
             if matches!(segment, Segment::Part { call: of, .. } if *of == call) {
-                *segment = Segment::Bytes(segment.bytes().to_vec());
+                let copy = Segment::Bytes(segment.bytes().to_vec());
+                released.extend(core::mem::replace(segment, copy).into_payload());
             }
         }
     }
 
-    fn took(&mut self, bytes: usize) {
+    fn took(&mut self, bytes: usize, released: &mut Vec<Payload>) {
         self.bytes -= bytes;
         self.taken += bytes;
         while let Some(first) = self.segments.front().map(|first| first.bytes().len()) {
@@ -139,18 +147,9 @@ impl Unsent {
                 break;
             }
             self.taken -= first;
-            self.segments.pop_front();
+            released.extend(self.segments.pop_front().and_then(Segment::into_payload));
         }
     }
-}
-
-/// Result of a write.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Flushed {
-    /// Everything is written.
-    All,
-    /// The socket accepts no more bytes for now.
-    Full,
 }
 
 /// Result of a read.
@@ -168,8 +167,6 @@ pub(super) enum Got {
 
 /// Number of bytes that are read after those of the target.
 const LOOKAHEAD_BYTES: usize = 1024;
-/// Size of a scratch buffer in bytes.
-pub(super) const SCRATCH_BYTES: usize = 64 * 1024;
 
 #[derive(Debug)]
 pub(super) struct Line {
@@ -191,8 +188,13 @@ impl Line {
     }
 
     /// The payload of this call is to be released; the unwritten rest of it is copied.
-    pub(super) fn let_go(&mut self, call: u64) {
-        self.unsent.let_go(call);
+    pub(super) fn let_go(&mut self, call: u64, released: &mut Vec<Payload>) {
+        self.unsent.let_go(call, released);
+    }
+
+    /// Closes the socket.
+    pub(super) fn close(self, released: &mut Vec<Payload>) {
+        released.extend(self.unsent.segments.into_iter().filter_map(Segment::into_payload));
     }
 
     /// Returns the condition of an idle connection.
@@ -206,14 +208,18 @@ impl Line {
     }
 
     /// Writes as much as the socket accepts. `more` appends the next bytes, and returns false if there are none.
-    pub(super) fn flush(&mut self, more: &mut dyn FnMut(&mut Unsent) -> bool) -> io::Result<Flushed> {
+    pub(super) fn flush(
+        &mut self,
+        released: &mut Vec<Payload>,
+        more: &mut dyn FnMut(&mut Unsent) -> bool,
+    ) -> io::Result<()> {
         let mut is_dry = false;
         loop {
             while !is_dry && self.unsent.bytes < UNSENT_BYTES {
                 is_dry = !more(&mut self.unsent);
             }
             if self.unsent.bytes == 0 {
-                return Ok(Flushed::All);
+                return Ok(());
             }
             let mut slices = [IoSlice::new(&[]); SLICES_PER_WRITE];
             let mut skip = self.unsent.taken;
@@ -223,9 +229,9 @@ impl Line {
             }
             let count = self.unsent.segments.len().min(SLICES_PER_WRITE);
             match self.transport.write(slices.get(..count).unwrap_or_default()) {
-                Ok(bytes) => self.unsent.took(bytes),
+                Ok(bytes) => self.unsent.took(bytes, released),
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(Flushed::Full),
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(()),
                 Err(error) => return Err(error),
             }
         }

@@ -4,10 +4,11 @@
 //! that case no other thread watches the socket. A second call hands the socket over to the client's thread.
 
 use super::Payload;
-use super::borrowed::{Locked, is_due};
-use super::client_state::{ClientShared, Target};
+use super::client_state::ClientShared;
 use super::completion::{CallGuard, CallResult, Completion};
+use super::io_thread::Target;
 use super::line::{Got, Incoming, Line, NoMemory, Transport, closed, lost};
+use super::locked::{HoldsPayloads, Locked};
 use crate::connection::caller::NewCall;
 use crate::connection::{CallError, CallKind, ConnectionError, ToWrite};
 use crate::name::WorkerInfo;
@@ -18,8 +19,9 @@ use alloc::string::String;
 use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
 use core::net::SocketAddr;
-use rendezvous_core::driver::event_loop::{Interest, Token, Waker, Watch};
+use rendezvous_core::driver::event_loop::{Interest, Ready, Waker, Watch};
 use rendezvous_core::driver::resolve::{Found, literal, look_up};
+use rendezvous_core::driver::server::ServerFailure;
 use rendezvous_core::driver::socket::endpoint_text;
 use rendezvous_core::driver::socket::{Idle, finish_connect, open_socket, start_connect};
 use rendezvous_core::time::{Duration, Instant};
@@ -97,6 +99,7 @@ struct LinkState {
     requests: BTreeMap<u64, Payload>,
     answers: BTreeMap<u64, Incoming>,
     completions: BTreeMap<u64, Completion>,
+    released: Vec<Payload>,
     /// Guards of one-way calls that the socket has not accepted completely.
     unsent_marks: Vec<Box<dyn CallGuard>>,
     /// Scheduled time of the next tick.
@@ -145,7 +148,7 @@ impl Link {
             worker,
             host: host.into(),
             port,
-            token: shared.add_target(link.clone()),
+            token: shared.io.add(link.clone()),
             caller_waker,
             state: Mutex::new(LinkState {
                 peer,
@@ -160,6 +163,7 @@ impl Link {
                 requests: BTreeMap::new(),
                 answers: BTreeMap::new(),
                 completions: BTreeMap::new(),
+                released: Vec::new(),
                 unsent_marks: Vec::new(),
                 timer: None,
                 has_left: false,
@@ -171,7 +175,6 @@ impl Link {
     }
 
     fn lock(&self) -> Locked<'_, LinkState> {
-        // No code of the library panics during a change, and no code of the program runs under the lock.
         Locked::new(&self.state)
     }
 
@@ -191,7 +194,7 @@ impl Link {
         completion: Completion,
         call_mode: Driven,
     ) -> Result<(u64, Driven), CallError> {
-        let now = self.shared.clock.now();
+        let now = self.shared.io.clock.now();
         let Wanted { handler, deadline, kind } = wanted;
         let payload_bytes = payload.bytes().len() as u64;
         let mut due = Due::default();
@@ -252,7 +255,7 @@ impl Link {
     /// when another thread is the reader.
     pub(super) fn drive(self: &Arc<Self>, id: u64) {
         let mut state = self.lock();
-        let mut now = self.shared.clock.now();
+        let mut now = self.shared.io.clock.now();
         let mut scratch = core::mem::take(&mut state.scratch);
         scratch.reserve_exact(DRIVEN_SCRATCH_BYTES);
         loop {
@@ -290,7 +293,7 @@ impl Link {
             if is_woken {
                 self.caller_waker.take_back();
             }
-            now = self.shared.clock.now();
+            now = self.shared.io.clock.now();
             let mut due = Due::default();
             state = self.lock();
             if state.reader == Reader::Caller(id) {
@@ -335,6 +338,16 @@ impl Link {
         self.change(|state, _| state.peer.goodbye());
     }
 
+    /// Fails the program's calls with this message.
+    pub(super) fn cut(self: &Arc<Self>, message: &str) {
+        self.change(|state, _| state.peer.cut(message));
+    }
+
+    /// Fails all calls, and accepts no further ones.
+    pub(super) fn end(self: &Arc<Self>, why: &ConnectionError) {
+        self.change(|state, _| state.peer.end(why));
+    }
+
     fn resolved(self: &Arc<Self>, attempt: u64, found: Found) {
         self.change(|state, now| {
             if state.attempts == attempt {
@@ -351,7 +364,7 @@ impl Link {
     }
 
     fn change(self: &Arc<Self>, change: impl FnOnce(&mut LinkState, Instant)) {
-        let now = self.shared.clock.now();
+        let now = self.shared.io.clock.now();
         let mut due = Due::default();
         let mut state = self.lock();
         change(&mut state, now);
@@ -401,7 +414,7 @@ impl Link {
             && state.timer.is_none_or(|timer| at < timer)
         {
             state.timer = Some(at);
-            self.shared.schedule(at, self.token);
+            self.shared.io.schedule(at, self.token);
         }
     }
 
@@ -416,7 +429,7 @@ impl Link {
             PeerEvent::Connect => self.dial(state, now),
             PeerEvent::HangUp => state.hang_up(),
             PeerEvent::Answer(id, bytes) => {
-                state.requests.remove(&id);
+                state.released.extend(state.requests.remove(&id));
                 state.answers.insert(id, Incoming::new(bytes));
             }
             PeerEvent::Bytes(id, part) => {
@@ -457,7 +470,7 @@ impl Link {
         let is_watched = match watch {
             Some(watch) => watch.change(interest),
             None => {
-                let new = self.shared.watcher.watch(fd, interest, Token(self.token as u64));
+                let new = self.shared.io.watch(fd, interest, self.token);
                 new.map(|new| *watch = Some(new))
             }
         };
@@ -521,8 +534,8 @@ impl Link {
 }
 
 impl Target for Link {
-    fn ready(self: Arc<Self>, scratch: &mut Vec<u8>) {
-        let now = self.shared.clock.now();
+    fn ready(self: Arc<Self>, _: Ready, scratch: &mut Vec<u8>) {
+        let now = self.shared.io.clock.now();
         let mut due = Due::default();
         let mut state = self.lock();
         if let Some(socket) = state.dialing.take() {
@@ -540,25 +553,20 @@ impl Target for Link {
         let mut due = Due::default();
         let mut state = self.lock();
         state.writing = Writing::AtOnce;
-        self.settle(&mut state, self.shared.clock.now(), &mut &[][..], &mut due);
+        self.settle(&mut state, self.shared.io.clock.now(), &mut &[][..], &mut due);
         drop(state);
         due.call();
     }
 
-    fn tick(self: Arc<Self>, now: Instant) {
+    fn tick(self: Arc<Self>, now: Instant, _: &mut Vec<u8>) {
         self.change(|state, _| {
             state.timer = None;
             state.peer.tick(now);
         });
     }
 
-    fn cut(self: Arc<Self>, message: &str) {
-        self.change(|state, _| state.peer.cut(message));
-    }
-
-    fn end(self: Arc<Self>, why: &ConnectionError) {
-        self.change(|state, _| state.peer.end(why));
-    }
+    /// The client ends its links.
+    fn thread_ended(self: Arc<Self>, _: &ServerFailure) {}
 }
 
 const IDLE_SCRATCH_BYTES: usize = 4 * 1024;
@@ -566,7 +574,7 @@ const DRIVEN_SCRATCH_BYTES: usize = 16 * 1024;
 
 impl Drop for Link {
     fn drop(&mut self) {
-        self.shared.remove_target(self.token);
+        self.shared.io.remove(self.token);
         let address = self.address();
         let state = self.state.get_mut().unwrap_or_else(PoisonError::into_inner);
         state.peer.abort(&ConnectionError::Closed);
@@ -581,13 +589,19 @@ impl Drop for Link {
     }
 }
 
+impl HoldsPayloads for LinkState {
+    fn released(&mut self) -> &mut Vec<Payload> {
+        &mut self.released
+    }
+}
+
 impl LinkState {
     /// Writes as much as the socket accepts. Returns true if that failed.
     fn flush(&mut self) -> bool {
-        let Self { peer, line: Some(line), requests, writing: Writing::AtOnce, .. } = self else {
+        let Self { peer, line: Some(line), requests, released, writing: Writing::AtOnce, .. } = self else {
             return false;
         };
-        let flushed = line.flush(&mut |unsent| {
+        let flushed = line.flush(released, &mut |unsent| {
             let Some(write) = peer.poll_write() else { return false };
             let payload = match &write {
                 ToWrite::Part { call, .. } => requests.get(call),
@@ -597,7 +611,7 @@ impl LinkState {
             true
         });
         match flushed {
-            Ok(_) => false,
+            Ok(()) => false,
             Err(error) => {
                 peer.lost(lost(&error));
                 true
@@ -639,7 +653,9 @@ impl LinkState {
 
     fn hang_up(&mut self) {
         self.watch = None;
-        self.line = None;
+        if let Some(line) = self.line.take() {
+            line.close(&mut self.released);
+        }
         self.dialing = None;
         self.addresses.clear();
         self.attempts += 1;
@@ -649,19 +665,18 @@ impl LinkState {
     }
 
     fn finish(&mut self, id: u64, result: CallResult, due: &mut Due) {
-        self.requests.remove(&id);
+        self.released.extend(self.requests.remove(&id));
         let completion = self.completions.remove(&id);
         let is_one_way_success = matches!((&completion, &result), (Some(Completion::Unowned(_)), Ok(_)));
         if let (false, Some(line)) = (is_one_way_success, &mut self.line) {
             // Borrowed bytes are released with the result, whether or not the callee reads the rest.
-            line.let_go(id);
+            line.let_go(id, &mut self.released);
         }
         match completion {
-            // Borrowed bytes are released before the call returns.
-            Some(Completion::Waiter(reply, None)) if !is_due() => reply.answer(result),
             Some(Completion::Unowned(None)) | None => {}
             // It is pending until its last byte is written.
             Some(Completion::Unowned(Some(mark))) if result.is_ok() => self.unsent_marks.push(mark),
+            // Borrowed bytes are released before the call returns.
             Some(completion) => due.0.push((completion, result)),
         }
     }

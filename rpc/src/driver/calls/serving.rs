@@ -1,30 +1,37 @@
-//! Server of a worker: one thread reads all connections, and passes requests to handlers.
+//! Server of a worker: it accepts connections, reads them, and passes requests to handlers.
 
 mod conn;
-mod reactor;
 
+use super::calling::{RpcClient, RpcClientOptions};
 use super::handling::{Handling, Held, Holder};
-use super::received::BufferPool;
+use super::io_thread::{IoShared, IoThread, Target};
+use super::received::{BufferPool, LONG_BYTES_MIN};
 use crate::connection::Refusal;
 use crate::intake::{FairIntake, QuotaId, Released};
 use crate::name::WorkerInfo;
 use alloc::boxed::Box;
-use alloc::sync::Arc;
+use alloc::collections::BTreeMap;
+use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
+use conn::Conn;
 use core::fmt;
 use core::net::SocketAddr;
-use crossbeam_channel::{Sender, unbounded};
-use reactor::{Command, LISTENER, Reactor};
-use rendezvous_core::driver::clock::Clock;
-use rendezvous_core::driver::event_loop::{EventLoop, Interest, Waker, Watcher};
-use rendezvous_core::driver::reply::ask;
+use rendezvous_core::driver::event_loop::{Interest, Ready, Watch};
+use rendezvous_core::driver::reply::{Reply, ask};
 use rendezvous_core::driver::server::{Listen, ServerFailure, StartError, open_listener};
-use rendezvous_core::driver::socket::KeepAlive;
-use rendezvous_core::driver::threads::{self, Thread, panic_text};
+use rendezvous_core::driver::socket::{KeepAlive, is_newcomers_fault};
 use rendezvous_core::limits::{IntakeLimits, RpcLimits};
-use rendezvous_core::time::Duration;
+use rendezvous_core::time::{Duration, Instant};
+use socket2::Socket;
+use std::io::ErrorKind;
+use std::net::TcpListener;
 use std::os::fd::AsRawFd;
-use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// Maximum number of connections accepted at once, so that many new ones do not starve the others.
+const ACCEPTS_PER_ITERATION: usize = 128;
+/// Pause before accepting is tried again after a failure that concerns not only one connection.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
 /// Decides whether a worker that connects is accepted, or returns the reason and a message. It is called on the thread
 /// that serves all connections, and must not block.
@@ -63,13 +70,9 @@ impl fmt::Debug for RpcServerOptions {
 pub struct RpcServer {
     local_addr: SocketAddr,
     shared: Arc<ServerShared>,
-    commands: Sender<Command>,
-    thread: Mutex<Option<Thread>>,
-    failure_cell: Arc<OnceLock<ServerFailure>>,
+    keep_alive: Option<KeepAlive>,
+    thread: IoThread,
 }
-
-/// Timeout of the thread's reply to a query of its handle.
-const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 
 impl RpcServer {
     /// Starts to listen, with the handlers of `handling`. When this returns, callers can connect.
@@ -93,8 +96,9 @@ impl RpcServer {
         let listener = open_listener(&listen, keep_alive)?;
         let no_system = |cause| StartError::io(&listen, cause);
         let local_addr = listener.local_addr().map_err(no_system)?;
-        let events = EventLoop::new().map_err(no_system)?;
-        let shared = Arc::new(ServerShared {
+        let thread = IoThread::start(failed).map_err(no_system)?;
+        let io = Arc::clone(thread.shared());
+        let shared = Arc::new_cyclic(|server: &Weak<ServerShared>| ServerShared {
             me,
             group: group.into(),
             admit,
@@ -102,30 +106,28 @@ impl RpcServer {
             intake: Mutex::new(FairIntake::new(intake)),
             handling,
             buffer_pool: Arc::default(),
-            clock: *events.clock(),
-            watcher: events.watcher(),
-            waker: events.waker(),
+            token: io.add(server.clone()),
+            state: Mutex::new(ServerState {
+                acceptor: Some(Acceptor { watch: None, listener }),
+                conns: BTreeMap::new(),
+                unread: Vec::new(),
+                leave_request: None,
+                leaving: None,
+            }),
+            io,
         });
-        let watch = events.watch(listener.as_raw_fd(), Interest::Read, LISTENER).map_err(no_system)?;
-        let (commands, inbox) = unbounded();
-        let mut reactor = Reactor::new(events, (listener, watch), Arc::clone(&shared), inbox);
-        let failure_cell = Arc::new(OnceLock::new());
-        let thread_failure = Arc::clone(&failure_cell);
-        let thread = threads::spawn("rdzv-rpc-in", move || {
-            let end = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| reactor.run()));
-            let failure = match end {
-                Ok(Ok(())) => ServerFailure::Stopped,
-                Ok(Err(error)) => ServerFailure::Poll(error.raw_os_error().unwrap_or(0)),
-                Err(panic) => ServerFailure::Panicked(panic_text(&*panic)),
-            };
-            thread_failure.set(failure.clone()).ok();
-            reactor.close_all();
-            if failure != ServerFailure::Stopped {
-                failed(&failure);
-            }
-        });
-        let thread = Mutex::new(Some(thread.map_err(no_system)?));
-        Ok(Self { local_addr, shared, commands, thread, failure_cell })
+        // The first accept watches the listener.
+        shared.io.schedule(Instant::ORIGIN, shared.token);
+        Ok(Self { local_addr, shared, keep_alive, thread })
+    }
+
+    /// Creates a client of the same worker, whose connections are driven by the same thread.
+    #[must_use]
+    pub fn client(&self) -> RpcClient {
+        let ServerShared { me, group, limits, handling, io, .. } = &*self.shared;
+        let (me, group, limits, keep_alive) = (me.clone(), group.to_vec(), *limits, self.keep_alive);
+        let options = RpcClientOptions { me, group, limits, keep_alive };
+        RpcClient::on_thread(options, io, handling.home().clone())
     }
 
     /// The address it is bound to, with the port that the system chose.
@@ -137,23 +139,20 @@ impl RpcServer {
     /// Reason why it has ended; `None` while it runs.
     #[must_use]
     pub fn failure(&self) -> Option<ServerFailure> {
-        self.failure_cell.get().cloned()
+        self.shared.io.failure().cloned()
     }
 
     /// Returns the number of accepted requests, their bytes, and the number of connections.
-    ///
-    /// # Errors
-    /// The thread has ended or does not reply.
-    pub fn held(&self) -> Result<(u64, u64, usize), ServerFailure> {
-        let (reply, answer) = ask();
-        self.send(Command::Held(reply));
-        answer.wait(ANSWER_TIMEOUT).map_err(|_| self.failure().unwrap_or(ServerFailure::Unresponsive))
+    #[must_use]
+    pub fn held(&self) -> (u64, u64, usize) {
+        let (requests, bytes) = self.shared.intake().held();
+        (requests, bytes, self.shared.lock().conns.len())
     }
 
     /// Returns a handle that rechecks which workers are admitted.
     #[must_use]
     pub fn admission(&self) -> Admission {
-        Admission { commands: self.commands.clone(), waker: self.shared.waker.clone() }
+        Admission(Arc::downgrade(&self.shared))
     }
 
     /// Accepts no further requests or connections, and waits until the pending requests have their responses. Returns
@@ -161,55 +160,39 @@ impl RpcServer {
     #[must_use]
     pub fn leave(&self, timeout: Duration) -> bool {
         let (reply, answer) = ask();
-        self.send(Command::Goodbye(reply));
+        self.shared.lock().leave_request = Some(reply);
+        self.shared.io.schedule(Instant::ORIGIN, self.shared.token);
+        if self.failure().is_some() {
+            // The thread may not have seen the request.
+            self.shared.lock().leave_request = None;
+        }
         answer.wait(timeout).is_ok()
     }
 
     /// Starts to end at once, without waiting.
     pub fn begin_to_stop(&self) {
-        self.send(Command::Stop);
+        self.thread.begin_to_stop();
     }
 
-    /// Ends at once: connections are closed, and requests are given up.
+    /// Ends at once: connections are closed, and requests are given up. If a handler calls this, the thread ends when
+    /// the handler has returned.
     pub fn stop(&self) {
-        self.begin_to_stop();
-        let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
-        if let Some(thread) = thread {
-            if thread.id() == std::thread::current().id() {
-                // A handler that stops its own server: the thread ends when the handler has returned.
-                return;
-            }
-            thread.join();
-        }
-    }
-
-    fn send(&self, command: Command) {
-        // If the reactor has ended, the reply is dropped with the command.
-        self.commands.send(command).ok();
-        self.shared.waker.wake();
-    }
-}
-
-impl Drop for RpcServer {
-    fn drop(&mut self) {
-        self.stop();
+        self.thread.stop();
     }
 }
 
 /// Handle of a server for code that knows when admission has changed.
 #[derive(Clone, Debug)]
-pub struct Admission {
-    commands: Sender<Command>,
-    waker: Waker,
-}
+pub struct Admission(Weak<ServerShared>);
 
 impl Admission {
     /// Calls [`RpcServerOptions::admit`] again for each connected worker, and closes the connections of those that it
     /// refuses.
     pub fn ask_again(&self) {
-        // If the reactor has ended, there are no connections.
-        self.commands.send(Command::AdmitAgain).ok();
-        self.waker.wake();
+        let Some(shared) = self.0.upgrade() else { return };
+        for conn in shared.conns() {
+            conn.change(shared.io.clock.now(), |state| state.admit_again(&*shared.admit));
+        }
     }
 }
 
@@ -221,9 +204,28 @@ struct ServerShared {
     intake: Mutex<FairIntake>,
     handling: Arc<Handling>,
     buffer_pool: Arc<BufferPool>,
-    clock: Clock,
-    watcher: Watcher,
-    waker: Waker,
+    io: Arc<IoShared>,
+    token: usize,
+    /// Never locked while a connection is being locked.
+    state: Mutex<ServerState>,
+}
+
+struct ServerState {
+    acceptor: Option<Acceptor>,
+    /// Open connections by their tokens.
+    conns: BTreeMap<usize, Arc<Conn>>,
+    /// Connections that are not read until there is capacity.
+    unread: Vec<Arc<Conn>>,
+    /// The thread is to say goodbye to all callers.
+    leave_request: Option<Reply<()>>,
+    /// It has said goodbye. The reply is due when there are no connections.
+    leaving: Option<Reply<()>>,
+}
+
+struct Acceptor {
+    /// `None` while accepting is paused.
+    watch: Option<Watch>,
+    listener: TcpListener,
 }
 
 impl fmt::Debug for ServerShared {
@@ -233,6 +235,10 @@ impl fmt::Debug for ServerShared {
 }
 
 impl ServerShared {
+    fn lock(&self) -> MutexGuard<'_, ServerState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn intake(&self) -> MutexGuard<'_, FairIntake> {
         self.intake.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -241,12 +247,144 @@ impl ServerShared {
         self.intake().enter(quota, payload_bytes);
         Held { holder: Arc::<Self>::clone(self), quota, payload_bytes }
     }
+
+    /// Schedules the end of the pool of buffers, which a request of this many bytes has just used.
+    fn schedule_pool_end(&self, payload_bytes: u64) {
+        if let (true, Some(at)) = (payload_bytes >= LONG_BYTES_MIN as u64, self.buffer_pool.until()) {
+            self.io.schedule(at, self.token);
+        }
+    }
+
+    fn conns(&self) -> Vec<Arc<Conn>> {
+        self.lock().conns.values().cloned().collect()
+    }
+
+    fn accept(self: &Arc<Self>, now: Instant) {
+        for _ in 0..ACCEPTS_PER_ITERATION {
+            let mut state = self.lock();
+            let Some(Acceptor { watch, listener }) = &mut state.acceptor else { return };
+            match listener.accept() {
+                Ok((stream, _)) => {
+                    drop(state);
+                    self.add_conn(now, stream.into());
+                }
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                    if watch.is_none() {
+                        *watch = self.io.watch(listener.as_raw_fd(), Interest::Read, self.token).ok();
+                    }
+                    if watch.is_none() {
+                        self.io.schedule(now + ACCEPT_PAUSE, self.token);
+                    }
+                    return;
+                }
+                Err(error) if is_newcomers_fault(&error) => {}
+                Err(_) => {
+                    // No descriptor or memory is left; there may be later. Until then the listener is not watched.
+                    *watch = None;
+                    self.io.schedule(now + ACCEPT_PAUSE, self.token);
+                    return;
+                }
+            }
+        }
+    }
+
+    fn add_conn(self: &Arc<Self>, now: Instant, socket: Socket) {
+        if socket.set_nonblocking(true).is_ok() {
+            let conn = Conn::new(self, now, socket);
+            self.lock().conns.insert(conn.token(), Arc::clone(&conn));
+            conn.change(now, |_| ());
+        }
+    }
+
+    /// Removes a closed connection.
+    fn remove_conn(&self, conn: &Conn) {
+        let mut state = self.lock();
+        state.unread.retain(|held| held.token() != conn.token());
+        let removed = state.conns.remove(&conn.token());
+        if state.acceptor.as_ref().is_some_and(|acceptor| acceptor.watch.is_none()) {
+            // A descriptor is free again.
+            self.io.schedule(Instant::ORIGIN, self.token);
+        }
+        state.finish_leaving();
+        drop(state);
+        drop(removed);
+    }
+
+    /// Reads connections that were held up, as far as there is capacity.
+    fn read_on(&self, now: Instant) {
+        let unread = core::mem::take(&mut self.lock().unread);
+        for conn in unread {
+            if conn.has_capacity() {
+                conn.change(now, |state| state.callee.go_on());
+            } else {
+                self.lock().unread.push(conn);
+            }
+        }
+    }
+
+    fn say_goodbye(&self, now: Instant, reply: Reply<()>, scratch: &mut Vec<u8>) {
+        let mut state = self.lock();
+        (state.acceptor, state.leaving) = (None, Some(reply));
+        drop(state);
+        for conn in self.conns() {
+            // Available bytes were sent before the goodbye, and may have arrived since the last poll.
+            conn.read_ahead(now, scratch);
+            conn.change(now, |state| state.callee.goodbye());
+        }
+        self.lock().finish_leaving();
+    }
+}
+
+impl ServerState {
+    fn finish_leaving(&mut self) {
+        if self.conns.is_empty()
+            && let Some(reply) = self.leaving.take()
+        {
+            reply.answer(());
+        }
+    }
+}
+
+impl Target for ServerShared {
+    fn ready(self: Arc<Self>, _: Ready, _: &mut Vec<u8>) {
+        self.accept(self.io.clock.now());
+    }
+
+    fn tick(self: Arc<Self>, now: Instant, scratch: &mut Vec<u8>) {
+        let request = self.lock().leave_request.take();
+        if let Some(reply) = request {
+            self.say_goodbye(now, reply, scratch);
+        }
+        if self.lock().acceptor.as_ref().is_some_and(|acceptor| acceptor.watch.is_none()) {
+            self.accept(now);
+        }
+        if self.intake().take_capacity() {
+            self.read_on(now);
+        }
+        if self.buffer_pool.until().is_some_and(|at| at <= now) {
+            self.buffer_pool.close();
+        }
+    }
+
+    fn thread_ended(self: Arc<Self>, _: &ServerFailure) {
+        let mut state = self.lock();
+        (state.acceptor, state.leave_request, state.leaving) = (None, None, None);
+        drop(state);
+        self.conns().iter().for_each(|conn| conn.end());
+        self.lock().unread.clear();
+    }
+}
+
+impl Drop for ServerShared {
+    fn drop(&mut self) {
+        self.io.remove(self.token);
+    }
 }
 
 impl Holder for ServerShared {
     fn let_go(&self, quota: QuotaId, payload_bytes: u64) {
         if self.intake().leave(quota, payload_bytes) == Released::Again {
-            self.waker.wake();
+            self.io.schedule(Instant::ORIGIN, self.token);
         }
     }
 }

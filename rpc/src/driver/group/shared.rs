@@ -184,8 +184,7 @@ pub(super) struct GroupShared {
     inputs: (Sender<Input>, Receiver<Input>),
     /// `None` until the worker's address is known.
     agent: Mutex<Option<Agent>>,
-    /// The client, and the address at which this worker accepts calls.
-    client: OnceLock<(RpcClient, Box<str>)>,
+    client: OnceLock<RpcClient>,
     routes: Mutex<Vec<Route>>,
     /// Calls of the library's own handlers whose response is pending.
     answers: Mutex<Answers>,
@@ -329,7 +328,7 @@ impl GroupShared {
 
     /// Sets the state machine and the client that makes its calls.
     pub(super) fn begin(&self, agent: Agent, client: RpcClient) {
-        self.client.set((client, agent.me().address.clone())).ok();
+        self.client.set(client).ok();
         *lock(&self.agent) = Some(agent);
     }
 
@@ -412,18 +411,13 @@ impl GroupShared {
     fn new_route(&self, location: &WorkerLocation) -> Result<RpcPeer, GroupCallError> {
         let worker = || location.worker.clone();
         let over = || GroupCallError::NotCallable(NotCallable::NoMember);
-        let (client, local_address) = self.client.get().ok_or_else(over)?;
+        let client = self.client.get().ok_or_else(over)?;
         let (host, port) = host_and_port(&location.address)
             .ok_or_else(|| GroupCallError::Address { worker: worker(), address: location.address.clone() })?;
-        let peer = if location.address == *local_address {
-            client.peer(&location.worker, &host, port)
-        } else {
-            client.peer_at(&location.worker, &host, port)
-        };
         let system =
             |error: io::Error| GroupCallError::System { worker: worker(), message: error.to_string().into() };
         // Created under no lock, since dropping a route may need one.
-        let peer = peer.map_err(system)?;
+        let peer = client.peer(&location.worker, &host, port).map_err(system)?;
         let mut routes = lock(&self.routes);
         if let Some(other) = routes.iter().find(|known| known.location == *location) {
             let other = other.peer.clone();
@@ -517,8 +511,7 @@ impl GroupShared {
     /// Removes the route to a worker, and its connection: pending calls keep the connection.
     fn forget_connection(&self, location: &WorkerLocation, forget: impl FnOnce(&RpcClient, &str, u16)) {
         let route = self.forget_route(location);
-        if let (Some((client, _)), Some((host, port))) = (self.client.get(), host_and_port(&location.address))
-        {
+        if let (Some(client), Some((host, port))) = (self.client.get(), host_and_port(&location.address)) {
             forget(client, &host, port);
         }
         drop(route);
@@ -539,14 +532,14 @@ impl GroupShared {
         let busy: Vec<Arc<WorkerLocation>> =
             lock(&self.calls).in_flight.iter().map(|(_, to)| Arc::clone(to)).collect();
         self.push_input(Input::Cut(busy.iter().map(|to| to.worker.clone()).collect()));
-        if let Some((client, _)) = self.client.get() {
+        if let Some(client) = self.client.get() {
             client.cut(why);
         }
     }
 
     /// Fails all calls, and accepts no further ones.
     pub(super) fn end_calls(&self, why: &str) {
-        let Some((client, _)) = self.client.get() else { return };
+        let Some(client) = self.client.get() else { return };
         match self.panic.get() {
             Some(message) => client.stop_in_panic(message),
             None => client.stop(why),

@@ -467,7 +467,6 @@ fn a_static_group_hears_its_members_only() {
             group: greeting(&group),
             limits: RpcLimits::default(),
             keep_alive: None,
-            local: None,
         });
         let client = client.expect("room");
         let peer = client.peer(agent.me(), host, port.parse().expect("a port")).expect("room");
@@ -504,7 +503,6 @@ fn whoever_was_heard_before_a_static_group_was_complete_is_heard_no_more() {
             group: greeting(group),
             limits: RpcLimits::default(),
             keep_alive: None,
-            local: None,
         });
         let client = client.expect("room");
         let peer = client.peer(&worker("a", 0), host, port.parse().expect("a port")).expect("room");
@@ -532,7 +530,6 @@ fn workers_of_other_groups_beneath_the_same_prefix_are_not_called() {
             group: greeting(&group),
             limits: RpcLimits::default(),
             keep_alive: None,
-            local: None,
         });
         let client = client.expect("room");
         let peer = client.peer(b.me(), host, to.parse().expect("a port")).expect("room");

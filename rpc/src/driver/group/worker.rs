@@ -14,11 +14,11 @@ use crate::agent::{
 use crate::connection::Status;
 use crate::device::{Device, DeviceKind};
 use crate::device_map::{DeviceMaps, NodeDevices};
-use crate::driver::calls::Payload;
 pub use crate::driver::calls::calling::CallCanceller;
-use crate::driver::calls::calling::{Call, CallGuard, Mark, PendingCall, RpcClient, RpcClientOptions};
+use crate::driver::calls::calling::{Call, CallGuard, Mark, PendingCall};
 use crate::driver::calls::handling::{Handling, Request, Responder, Run};
 use crate::driver::calls::serving::{RpcServer, RpcServerOptions};
+use crate::driver::calls::{Payload, failure_text};
 use crate::handlers::{HandlerError, Owner};
 use crate::membership::error::MembershipError;
 use crate::membership::observer::Seen;
@@ -177,7 +177,7 @@ impl RpcAgent {
         let server = RpcServerOptions {
             listen: Listen::Address { host: host.clone(), port: 0, family: Family::AsGiven },
             me: me.clone(),
-            group: group.clone(),
+            group,
             admit: Box::new(admit),
             limits: RpcLimits::default(),
             intake: IntakeLimits::default(),
@@ -186,7 +186,7 @@ impl RpcAgent {
         let weak = Arc::downgrade(&shared);
         let server = RpcServer::start_watched(server, Arc::clone(&handling), move |failure| {
             if let Some(shared) = weak.upgrade() {
-                shared.panicked(&failure.to_string());
+                shared.panicked(&failure_text(failure));
             }
         })?;
         let address: Box<str> = endpoint_text(&host, server.local_addr().port()).into();
@@ -195,20 +195,6 @@ impl RpcAgent {
             maps: options.device_maps().clone(),
             devices: options.devices().to_vec(),
         };
-        let client = RpcClientOptions {
-            me: me.clone(),
-            group,
-            limits: RpcLimits::default(),
-            keep_alive: Some(KeepAlive::default()),
-            local: Some(Arc::clone(&handling)),
-        };
-        let weak = Arc::downgrade(&shared);
-        let client = RpcClient::new_watched(client, move |message| {
-            if let Some(shared) = weak.upgrade() {
-                shared.panicked(message);
-            }
-        })
-        .map_err(RpcInitError::System)?;
         let member = Member { worker: me.clone(), address: address.clone(), devices };
         let machine = AgentOptions {
             member,
@@ -224,7 +210,7 @@ impl RpcAgent {
         };
         let machine = Agent::new(shared.clock().now(), machine).map_err(AgentError::from)?;
         let (liveness_key, here) = (machine.liveness_key().key(), liveness_key::here(me.id));
-        shared.begin(machine, client);
+        shared.begin(machine, server.client());
         let liveness_watcher = match has_sessions {
             Sessions::Native => {
                 let cancel_guard = CancelGuard::begin(&store, &call);

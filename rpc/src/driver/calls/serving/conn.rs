@@ -3,17 +3,21 @@
 use super::{Admit, ServerShared};
 use crate::connection::callee::{Callee, CalleeEvent};
 use crate::connection::{CallKind, ConnectionError, Status, ToWrite};
-use crate::driver::calls::borrowed::Locked;
-use crate::driver::calls::handling::{AnswerTo, CallKey, CallSource, Handler, Held, Job, is_carried_out};
-use crate::driver::calls::line::{Flushed, Got, Incoming, Line, NoMemory, Transport, closed, lost};
+use crate::driver::calls::handling::{
+    AnswerTo, CallKey, CallSource, Handler, Held, Job, Run, is_carried_out,
+};
+use crate::driver::calls::io_thread::Target;
+use crate::driver::calls::line::{Got, Incoming, Line, NoMemory, Transport, closed, lost};
+use crate::driver::calls::locked::{HoldsPayloads, Locked};
 use crate::driver::calls::{Payload, Received};
 use crate::intake::{InFlight, QuotaId};
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::format;
 use alloc::string::String;
-use alloc::sync::Arc;
+use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
-use rendezvous_core::driver::event_loop::{Interest, Token, Watch};
+use rendezvous_core::driver::event_loop::{Interest, Ready, Watch};
+use rendezvous_core::driver::server::ServerFailure;
 use rendezvous_core::time::Instant;
 use socket2::Socket;
 use std::sync::Mutex;
@@ -26,6 +30,7 @@ const READS_PER_ITERATION: usize = 8;
 pub(in crate::driver::calls) struct Conn {
     shared: Arc<ServerShared>,
     quota: QuotaId,
+    token: usize,
     state: Mutex<ConnState>,
 }
 
@@ -34,16 +39,19 @@ pub(super) struct ConnState {
     pub(super) callee: Callee,
     /// Declared before, and so dropped before, the socket that it watches.
     watch: Option<Watch>,
+    /// `None` once it is closed.
     line: Option<Line>,
-    token: Token,
+    /// Scheduled time of the next tick.
+    timer: Option<Instant>,
     receiving: BTreeMap<u64, Receiving>,
     answers: BTreeMap<u64, Payload>,
+    released: Vec<Payload>,
     /// Bytes of responses that the worker's intake has counted for this connection.
     unread_bytes: u64,
     /// Requests, by their calls, whose handlers start when the caller has read other responses.
     held_back: VecDeque<(u64, Job)>,
-    pub(super) writing: Writing,
-    pub(super) end: End,
+    writing: Writing,
+    end: End,
 }
 
 /// Request that is being received.
@@ -57,14 +65,14 @@ struct Receiving {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Writing {
+enum Writing {
     AtOnce,
     /// The thread runs handlers, and writes once after all of them.
     Gathered,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum End {
+enum End {
     NotYet,
     /// When the pending bytes are written.
     WhenWritten,
@@ -73,21 +81,29 @@ pub(super) enum End {
 
 impl Conn {
     /// Creates the state of an accepted connection.
-    pub(super) fn new(shared: &Arc<ServerShared>, now: Instant, socket: Socket, token: Token) -> Arc<Self> {
+    pub(super) fn new(shared: &Arc<ServerShared>, now: Instant, socket: Socket) -> Arc<Self> {
         let state = ConnState {
             callee: Callee::new(now, shared.me.clone(), &shared.group, shared.limits),
             watch: None,
             line: Some(Line::new(Transport::plain(socket))),
-            token,
+            timer: None,
             receiving: BTreeMap::new(),
             answers: BTreeMap::new(),
+            released: Vec::new(),
             unread_bytes: 0,
             held_back: VecDeque::new(),
             writing: Writing::AtOnce,
             end: End::NotYet,
         };
         let quota = shared.intake().open();
-        Arc::new(Self { shared: Arc::clone(shared), quota, state: Mutex::new(state) })
+        Arc::new_cyclic(|conn: &Weak<Self>| {
+            let token = shared.io.add(conn.clone());
+            Self { shared: Arc::clone(shared), quota, token, state: Mutex::new(state) }
+        })
+    }
+
+    pub(super) const fn token(&self) -> usize {
+        self.token
     }
 
     /// Identity of a call in this process.
@@ -95,8 +111,7 @@ impl Conn {
         (core::ptr::from_ref(self).addr(), call)
     }
 
-    pub(super) fn lock(&self) -> Locked<'_, ConnState> {
-        // No code of the library panics during a change, and no code of the program runs under the lock.
+    fn lock(&self) -> Locked<'_, ConnState> {
         Locked::new(&self.state)
     }
 
@@ -126,7 +141,7 @@ impl Conn {
 
     fn write_from_outside(&self, state: &mut ConnState) {
         if state.writing == Writing::AtOnce {
-            state.settle(&self.shared);
+            state.settle(&self.shared, self.token);
             if let (true, Some(line)) = (state.is_over(), &state.line) {
                 // The thread that owns the connection is woken by this.
                 line.shut_down();
@@ -134,8 +149,89 @@ impl Conn {
         }
     }
 
+    /// Changes the state, and executes what follows from that.
+    pub(super) fn change(self: &Arc<Self>, now: Instant, change: impl FnOnce(&mut ConnState)) {
+        let mut state = self.lock();
+        change(&mut state);
+        self.handle_event(&mut state, now, &[], &mut Vec::new());
+        self.update(&mut state);
+    }
+
+    /// Writes, sets the timer, and closes the connection if it has ended.
+    fn update(&self, state: &mut ConnState) {
+        if state.line.is_none() {
+            return;
+        }
+        state.settle(&self.shared, self.token);
+        if state.is_over() {
+            if state.end == End::WhenWritten {
+                state.callee.lost(ConnectionError::Closed);
+            }
+            return self.close(state);
+        }
+        if let Some(at) = state.callee.poll_timeout()
+            && state.timer.is_none_or(|timer| at < timer)
+        {
+            state.timer = Some(at);
+            self.shared.io.schedule(at, self.token);
+        }
+    }
+
+    fn begin_job(&self, job: Job) {
+        match job.handler.run {
+            Run::Inline => job.run(),
+            Run::Pooled => self.shared.handling.submit(job),
+        }
+    }
+
+    /// Reads what is available, if the connection is being read, and starts the handlers of complete requests.
+    pub(super) fn read_ahead(self: &Arc<Self>, now: Instant, scratch: &mut Vec<u8>) {
+        if self.lock().callee.is_read() {
+            self.serve(now, true, scratch);
+        }
+    }
+
+    fn serve(self: &Arc<Self>, now: Instant, readable: bool, scratch: &mut Vec<u8>) {
+        let mut jobs = Vec::new();
+        let mut state = self.lock();
+        if readable && state.callee.is_held_up() {
+            // Only the end of such a connection is watched for.
+            state.callee.read_to_the_end();
+            self.shared.lock().unread.retain(|held| held.token != self.token);
+        }
+        if readable && state.callee.is_read() {
+            if !self.may_read(&state) && state.callee.hold_up(now) {
+                self.shared.lock().unread.push(Arc::clone(self));
+            } else {
+                self.read(&mut state, now, scratch, &mut jobs);
+            }
+        }
+        let is_inline = |job: &Job| job.handler.run == Run::Inline;
+        if jobs.iter().any(is_inline) {
+            state.writing = Writing::Gathered;
+            drop(state);
+            jobs.into_iter().for_each(|job| self.begin_job(job));
+            state = self.lock();
+            state.writing = Writing::AtOnce;
+            self.update(&mut state);
+        } else {
+            self.update(&mut state);
+            let held_back = state.take_held_back(&self.shared);
+            drop(state);
+            jobs.into_iter().for_each(|job| self.begin_job(job));
+            held_back.into_iter().for_each(|(_, job)| self.begin_job(job));
+        }
+    }
+
+    /// Ends the connection at once.
+    pub(super) fn end(&self) {
+        let mut state = self.lock();
+        state.callee.lost(ConnectionError::Closed);
+        self.close(&mut state);
+    }
+
     /// Handles received bytes; complete requests are added to `jobs`.
-    pub(super) fn handle_event(
+    fn handle_event(
         self: &Arc<Self>,
         state: &mut ConnState,
         now: Instant,
@@ -154,6 +250,7 @@ impl Conn {
                         None => _ = state.callee.fail(call, Status::NoHandler, ""),
                         Some(handler) => {
                             let payload = Incoming::with(payload_bytes, &shared.buffer_pool, now);
+                            shared.schedule_pool_end(payload_bytes);
                             let held = shared.take_in(self.quota, payload_bytes);
                             let receiving = Receiving { handler, payload, kind, deadline, held };
                             state.receiving.insert(call, receiving);
@@ -196,22 +293,30 @@ impl Conn {
     }
 
     /// Whether there is capacity for what the caller sends.
-    pub(super) fn may_read(&self, state: &ConnState) -> bool {
+    pub(super) fn has_capacity(&self) -> bool {
+        self.may_read(&self.lock())
+    }
+
+    fn may_read(&self, state: &ConnState) -> bool {
         let awaited = state.callee.awaited();
         let in_flight = InFlight { awaited, is_receiving: !state.receiving.is_empty() };
         self.shared.intake().may_read(self.quota, in_flight)
     }
 
-    /// Closes the connection at once.
-    pub(super) fn close(&self, state: &mut ConnState) {
+    fn close(&self, state: &mut ConnState) {
+        if state.line.is_none() {
+            return;
+        }
         state.close();
         let mut intake = self.shared.intake();
         intake.count_unread(core::mem::take(&mut state.unread_bytes), 0);
         intake.close(self.quota);
+        drop(intake);
+        self.shared.remove_conn(self);
     }
 
     /// Reads what is available, up to a limit.
-    pub(super) fn read(
+    fn read(
         self: &Arc<Self>,
         state: &mut ConnState,
         now: Instant,
@@ -228,6 +333,28 @@ impl Conn {
                 return;
             }
         }
+    }
+}
+
+impl Target for Conn {
+    fn ready(self: Arc<Self>, ready: Ready, scratch: &mut Vec<u8>) {
+        self.serve(self.shared.io.clock.now(), ready.readable, scratch);
+    }
+
+    fn tick(self: Arc<Self>, now: Instant, _: &mut Vec<u8>) {
+        self.change(now, |state| {
+            state.timer = None;
+            state.callee.tick(now);
+        });
+    }
+
+    /// The server ends its connections.
+    fn thread_ended(self: Arc<Self>, _: &ServerFailure) {}
+}
+
+impl Drop for Conn {
+    fn drop(&mut self) {
+        self.shared.io.remove(self.token);
     }
 }
 
@@ -290,9 +417,15 @@ impl CallSource for Conn {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Go {
+enum Go {
     On,
     Enough,
+}
+
+impl HoldsPayloads for ConnState {
+    fn released(&mut self) -> &mut Vec<Payload> {
+        &mut self.released
+    }
 }
 
 impl ConnState {
@@ -362,10 +495,10 @@ impl ConnState {
         match event {
             CalleeEvent::Over(call, _) | CalleeEvent::Responded(call) => {
                 self.receiving.remove(call);
-                self.answers.remove(call);
+                self.released.extend(self.answers.remove(call));
                 self.held_back.retain(|(held, _)| held != call);
                 if let (CalleeEvent::Over(..), Some(line)) = (event, &mut self.line) {
-                    line.let_go(*call);
+                    line.let_go(*call, &mut self.released);
                 }
             }
             CalleeEvent::Drained | CalleeEvent::Ended(_) if self.end == End::NotYet => {
@@ -377,10 +510,10 @@ impl ConnState {
     }
 
     /// Writes what is pending, and arranges that the rest is written later.
-    pub(super) fn settle(&mut self, shared: &ServerShared) {
-        let Self { callee, line, answers, .. } = self;
+    fn settle(&mut self, shared: &ServerShared, token: usize) {
+        let Self { callee, line, answers, released, .. } = self;
         let Some(line) = line else { return };
-        let flushed = line.flush(&mut |unsent| {
+        let flushed = line.flush(released, &mut |unsent| {
             let Some(write) = callee.poll_write() else { return false };
             let payload = match &write {
                 ToWrite::Part { call, .. } => answers.get(call),
@@ -389,9 +522,8 @@ impl ConnState {
             unsent.put(write, payload);
             true
         });
-        match flushed {
-            Ok(Flushed::All | Flushed::Full) => {}
-            Err(error) => self.lose(lost(&error)),
+        if let Err(error) = flushed {
+            self.lose(lost(&error));
         }
         // Without bytes there are only events of ends.
         while let Some(event) = self.callee.next_event(Instant::ORIGIN, &mut &[][..]) {
@@ -402,7 +534,7 @@ impl ConnState {
             shared.intake().count_unread(self.unread_bytes, unread_bytes);
             self.unread_bytes = unread_bytes;
         }
-        self.update_interest(shared);
+        self.update_interest(shared, token);
     }
 
     /// Whether handlers may start for this caller.
@@ -412,12 +544,12 @@ impl ConnState {
     }
 
     /// Takes the requests that were held back and may be executed now.
-    pub(super) fn take_held_back(&mut self, shared: &ServerShared) -> VecDeque<(u64, Job)> {
+    fn take_held_back(&mut self, shared: &ServerShared) -> VecDeque<(u64, Job)> {
         let is_due = !self.held_back.is_empty() && self.begins(shared);
         if is_due { core::mem::take(&mut self.held_back) } else { VecDeque::new() }
     }
 
-    fn update_interest(&mut self, shared: &ServerShared) {
+    fn update_interest(&mut self, shared: &ServerShared, token: usize) {
         let is_due = !self.held_back.is_empty() && self.begins(shared);
         let Some(line) = &self.line else { return };
         // The thread that owns the connection closes it, and must be woken when it has ended.
@@ -437,16 +569,14 @@ impl ConnState {
         };
         let is_watched = match &mut self.watch {
             Some(watch) => watch.change(interest),
-            None => {
-                shared.watcher.watch(line.fd(), interest, self.token).map(|watch| self.watch = Some(watch))
-            }
+            None => shared.io.watch(line.fd(), interest, token).map(|watch| self.watch = Some(watch)),
         };
         if let Err(error) = is_watched {
             self.lose(lost(&error));
         }
     }
 
-    pub(super) fn is_over(&self) -> bool {
+    fn is_over(&self) -> bool {
         let is_written = self.line.as_ref().is_none_or(|line| !line.has_unsent());
         self.end == End::Now || (self.end == End::WhenWritten && is_written)
     }
@@ -457,9 +587,11 @@ impl ConnState {
             self.ended(&event);
         }
         self.watch = None;
-        self.line = None;
+        if let Some(line) = self.line.take() {
+            line.close(&mut self.released);
+        }
         self.receiving = BTreeMap::new();
-        self.answers = BTreeMap::new();
+        self.released.extend(core::mem::take(&mut self.answers).into_values());
         self.held_back = VecDeque::new();
     }
 }
@@ -483,9 +615,10 @@ mod tests {
             callee,
             watch: None,
             line: None,
-            token: Token(1),
+            timer: None,
             receiving: BTreeMap::new(),
             answers: BTreeMap::new(),
+            released: Vec::new(),
             unread_bytes: 0,
             held_back: VecDeque::new(),
             writing: Writing::AtOnce,

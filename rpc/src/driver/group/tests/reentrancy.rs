@@ -142,7 +142,7 @@ fn a_worker_is_dropped_by_its_own_callbacks_on_whatever_thread() {
             "rdzv-rpc-group"
         } else {
             responder.answer(Vec::new());
-            "rdzv-rpc-out"
+            "rdzv-rpc-io"
         };
         assert_eq!(reported.recv_timeout(SOON).as_deref(), Ok(wanted));
         assert!(one.lock().expect("no panic").is_none());

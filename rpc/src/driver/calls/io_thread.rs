@@ -1,0 +1,207 @@
+//! Thread that drives all connections of a worker: those that it has accepted and those that it has opened.
+
+use alloc::collections::BTreeMap;
+use alloc::format;
+use alloc::string::{String, ToString};
+use alloc::sync::{Arc, Weak};
+use alloc::vec::Vec;
+use core::fmt;
+use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use rendezvous_core::driver::clock::Clock;
+use rendezvous_core::driver::event_loop::{EventLoop, Interest, Ready, Token, Waker, Watch, Watcher};
+use rendezvous_core::driver::server::ServerFailure;
+use rendezvous_core::driver::threads::{self, Thread, panic_text};
+use rendezvous_core::ordered::Set;
+use rendezvous_core::time::Instant;
+use std::io;
+use std::os::fd::RawFd;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+
+/// Size of the thread's scratch buffer in bytes.
+const SCRATCH_BYTES: usize = 64 * 1024;
+
+/// Connection or listener that the thread drives. Its methods are called on the thread.
+pub(super) trait Target: Send + Sync {
+    /// The watched socket is ready.
+    fn ready(self: Arc<Self>, ready: Ready, scratch: &mut Vec<u8>);
+
+    /// A scheduled time has come.
+    fn tick(self: Arc<Self>, now: Instant, scratch: &mut Vec<u8>);
+
+    /// The thread has ended.
+    fn thread_ended(self: Arc<Self>, why: &ServerFailure);
+}
+
+/// Targets and timers of the thread.
+pub(super) struct IoShared {
+    pub(super) clock: Clock,
+    watcher: Watcher,
+    waker: Waker,
+    /// By their tokens. No token is used twice, so a late event of one socket is not taken for one of another.
+    targets: Mutex<BTreeMap<usize, Weak<dyn Target>>>,
+    last_token: AtomicUsize,
+    timers: Mutex<Set<(Instant, usize)>>,
+    /// Time until which the thread sleeps unless it is woken.
+    sleeps_until: AtomicU64,
+    is_stopped: AtomicBool,
+    failure: OnceLock<ServerFailure>,
+}
+
+impl fmt::Debug for IoShared {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("IoShared").field("failure", &self.failure).finish_non_exhaustive()
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl IoShared {
+    /// Adds a target, and returns its token.
+    pub(super) fn add(&self, target: Weak<dyn Target>) -> usize {
+        let token = self.last_token.fetch_add(1, Ordering::Relaxed) + 1;
+        lock(&self.targets).insert(token, target);
+        token
+    }
+
+    pub(super) fn remove(&self, token: usize) {
+        let target = lock(&self.targets).remove(&token);
+        // Dropping the target may drop what it refers to, which needs the table unlocked.
+        drop(target);
+    }
+
+    /// Calls [`Target::ready`] when this socket is ready.
+    pub(super) fn watch(&self, fd: RawFd, interest: Interest, token: usize) -> io::Result<Watch> {
+        self.watcher.watch(fd, interest, Token(token as u64))
+    }
+
+    /// Schedules a call of [`Target::tick`] at this time.
+    pub(super) fn schedule(&self, at: Instant, token: usize) {
+        let mut timers = lock(&self.timers);
+        timers.insert((at, token));
+        let is_earlier = at.as_nanos() < self.sleeps_until.load(Ordering::Acquire);
+        drop(timers);
+        if is_earlier {
+            self.waker.wake();
+        }
+    }
+
+    /// Reason why the thread has ended; `None` while it runs.
+    pub(super) fn failure(&self) -> Option<&ServerFailure> {
+        self.failure.get()
+    }
+
+    fn find(&self, token: usize) -> Option<Arc<dyn Target>> {
+        let target = lock(&self.targets).get(&token).cloned();
+        target.and_then(|target| target.upgrade())
+    }
+
+    fn run(&self, events: &mut EventLoop) -> io::Result<()> {
+        let mut scratch = Vec::with_capacity(SCRATCH_BYTES);
+        while !self.is_stopped.load(Ordering::Acquire) {
+            let timers = lock(&self.timers);
+            let until = timers.first().map(|(at, _)| at);
+            self.sleeps_until.store(until.unwrap_or(Instant::MAX).as_nanos(), Ordering::Release);
+            drop(timers);
+            let ready = events.wait(until);
+            self.sleeps_until.store(0, Ordering::Release);
+            for one in ready? {
+                if let Some(target) = usize::try_from(one.token.0).ok().and_then(|token| self.find(token)) {
+                    target.ready(one, &mut scratch);
+                }
+            }
+            let now = self.clock.now();
+            loop {
+                let mut timers = lock(&self.timers);
+                let Some((at, token)) = timers.first().filter(|(at, _)| *at <= now) else { break };
+                timers.remove((at, token));
+                drop(timers);
+                if let Some(target) = self.find(token) {
+                    target.tick(now, &mut scratch);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn end(&self, why: ServerFailure) {
+        self.failure.set(why.clone()).ok();
+        // Clients, which were added after their server, end their calls before that closes connections.
+        let targets: Vec<_> = lock(&self.targets).values().rev().cloned().collect();
+        targets.iter().filter_map(Weak::upgrade).for_each(|target| target.thread_ended(&why));
+    }
+}
+
+/// Returns the text of a failure of the thread.
+pub(in crate::driver) fn failure_text(failure: &ServerFailure) -> String {
+    match failure {
+        ServerFailure::Panicked(text) => format!("the thread of calls panicked: {text}"),
+        other => other.to_string(),
+    }
+}
+
+/// The running thread. Dropping it stops it.
+#[derive(Debug)]
+pub(super) struct IoThread {
+    shared: Arc<IoShared>,
+    thread: Mutex<Option<Thread>>,
+}
+
+impl IoThread {
+    /// Starts the thread. If it ends without having been stopped, it calls `failed` last.
+    pub(super) fn start(failed: impl FnOnce(&ServerFailure) + Send + 'static) -> io::Result<Self> {
+        let mut events = EventLoop::new()?;
+        let shared = Arc::new(IoShared {
+            clock: *events.clock(),
+            watcher: events.watcher(),
+            waker: events.waker(),
+            targets: Mutex::default(),
+            last_token: AtomicUsize::new(0),
+            timers: Mutex::new(Set::new()),
+            sleeps_until: AtomicU64::new(0),
+            is_stopped: AtomicBool::new(false),
+            failure: OnceLock::new(),
+        });
+        let thread_shared = Arc::clone(&shared);
+        let thread = threads::spawn("rdzv-rpc-io", move || {
+            let end = catch_unwind(AssertUnwindSafe(|| thread_shared.run(&mut events)));
+            let failure = match end {
+                Ok(Ok(())) => ServerFailure::Stopped,
+                Ok(Err(error)) => ServerFailure::Poll(error.raw_os_error().unwrap_or(0)),
+                Err(panic) => ServerFailure::Panicked(panic_text(&*panic)),
+            };
+            thread_shared.end(failure.clone());
+            if failure != ServerFailure::Stopped {
+                failed(&failure);
+            }
+        })?;
+        Ok(Self { shared, thread: Mutex::new(Some(thread)) })
+    }
+
+    pub(super) const fn shared(&self) -> &Arc<IoShared> {
+        &self.shared
+    }
+
+    /// Starts to stop, without waiting.
+    pub(super) fn begin_to_stop(&self) {
+        self.shared.is_stopped.store(true, Ordering::Release);
+        self.shared.waker.wake();
+    }
+
+    /// Stops, and waits for the thread. If this runs on the thread, it ends when the caller has returned.
+    pub(super) fn stop(&self) {
+        self.begin_to_stop();
+        let thread = lock(&self.thread).take();
+        if let Some(thread) = thread.filter(|thread| thread.id() != std::thread::current().id()) {
+            thread.join();
+        }
+    }
+}
+
+impl Drop for IoThread {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
