@@ -3,6 +3,7 @@
 use crate::endpoint::Endpoint;
 use crate::failure::{EXIT_CODES, Failure, Report};
 use clap::Args;
+use rendezvous_core::driver::cancel::CancelToken;
 use rendezvous_core::driver::store::Store;
 use rendezvous_core::driver::store_client::StoreOptions;
 use rendezvous_core::error::ErrorKind;
@@ -63,8 +64,9 @@ fn watch(arguments: &GroupArguments) -> Result<(), Failure> {
         0 => Duration::from_secs(3600),
         quiet_ms => Duration::from_millis(quiet_ms),
     };
+    let token = CancelToken::new();
     loop {
-        match observer.next(quiet).map_err(|error| unseen(&error))? {
+        match observer.next(quiet, &token).map_err(|error| unseen(&error))? {
             Some(observation) => {
                 let line = if arguments.json { json_of(&observation) } else { text_of(&observation) };
                 if writeln!(io::stdout().lock(), "{line}").is_err() {

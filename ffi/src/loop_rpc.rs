@@ -20,7 +20,7 @@ use crate::rpc_options::rdzv_rpc_options;
 use crate::sized;
 use crate::status::{RDZV_ALREADY_REGISTERED, RDZV_EXHAUSTED, RDZV_UNSUPPORTED, rdzv_status};
 use crate::store::rdzv_store;
-use rendezvous_core::driver::canceller::Canceller;
+use rendezvous_core::driver::cancel::CancelToken;
 use rendezvous_core::driver::loop_client::{MemberEvent, MemberId};
 use rendezvous_rpc::driver::group::CallSpec;
 use rendezvous_rpc::driver::loop_member::{RpcAskError, RpcEvent, RpcLoop, RpcRequestQueue};
@@ -99,8 +99,7 @@ unsafe fn init(
 ) -> Result<(), Fault> {
     let number = out_pointer(number, "number")?;
     let (home, making) = making()?;
-    let make =
-        Box::new(move |queue: &RpcRequestQueue, canceller: Canceller| making.run_for(queue, canceller));
+    let make = Box::new(move |queue: &RpcRequestQueue, token: CancelToken| making.run_for(queue, token));
     let made = this.stores.init_rpc(home, make).map_err(|cause| {
         Fault::new(RDZV_EXHAUSTED, format!("cannot create a thread for the RPC worker: {cause}"))
             .with(|details| details.os_error = cause.raw_os_error().unwrap_or(0))

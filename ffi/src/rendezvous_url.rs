@@ -7,7 +7,7 @@ use crate::guard::{self, Poison};
 use crate::rendezvous_fault::handler_fault;
 use crate::rendezvous_info::{info_handle, rdzv_rendezvous_info};
 use crate::status::{RDZV_REENTRANT, rdzv_status};
-use rendezvous_core::driver::canceller::Canceller;
+use rendezvous_core::driver::cancel::Canceller;
 use rendezvous_core::driver::rendezvous::{Meeting, UrlOptions, UrlRendezvous};
 use rendezvous_core::rendezvous::store_info::{RendezvousInfo, RendezvousStoreInfo};
 use rendezvous_core::rendezvous::url::{RankEnvironment, WorldSize};

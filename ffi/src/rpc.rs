@@ -16,7 +16,7 @@ use crate::rpc_workers::rdzv_rpc_workers;
 use crate::sized;
 use crate::status::*;
 use crate::store::{rdzv_store, span};
-use rendezvous_core::driver::canceller::{Cancellable, Canceller};
+use rendezvous_core::driver::cancel::{CancelToken, Canceller};
 use rendezvous_core::driver::rendezvous::NodeStore;
 use rendezvous_core::driver::store::Timeouts;
 use rendezvous_core::rendezvous::url::RankEnvironment;
@@ -166,7 +166,7 @@ pub(crate) struct Making {
     environment: RankEnvironment,
     listen_host: Option<String>,
     /// Cancelled through the options with which the worker is created, from another thread.
-    making: Cancellable,
+    making: CancelToken,
 }
 
 /// Name, rank and world size of a worker, as passed from C.
@@ -210,7 +210,7 @@ impl Making {
             entries: handlers.map(rdzv_rpc_handlers::entries).unwrap_or_default().to_vec(),
             environment: given.environment.clone(),
             listen_host: given.listen_host.clone(),
-            making: given.canceller.begin(),
+            making: given.canceller.token(),
             home,
         })
     }
@@ -219,23 +219,23 @@ impl Making {
     pub(crate) fn run_for(
         self,
         queue: &RpcRequestQueue,
-        joining: Canceller,
+        joining: CancelToken,
     ) -> Result<Arc<dyn RpcWorker>, RpcInitError> {
-        let (making, cancels) = (self.making.clone(), joining.clone());
-        let _watch = making.watch(move || cancels.cancel());
+        let (making, cancelled) = (self.making.clone(), joining.clone());
+        let _guard = making.on_cancel(move || cancelled.cancel());
         self.make(Some(queue), joining)
     }
 
     /// Creates a worker outside of a loop.
     fn run(self) -> Result<Arc<dyn RpcWorker>, RpcInitError> {
-        let canceller = self.making.for_parts();
-        self.make(None, canceller)
+        let token = self.making.clone();
+        self.make(None, token)
     }
 
     fn make(
         self,
         queue: Option<&RpcRequestQueue>,
-        canceller: Canceller,
+        token: CancelToken,
     ) -> Result<Arc<dyn RpcWorker>, RpcInitError> {
         let Self { home, store, name, rank, world_size, mut options, mut tcp, entries, .. } = self;
         let refused = |fault: Fault| RpcInitError::Foreign {
@@ -267,7 +267,7 @@ impl Making {
             options: Some(options),
             environment: self.environment,
             listen_host: self.listen_host,
-            canceller,
+            token,
             ..RpcInit::default()
         };
         match store {
@@ -717,10 +717,10 @@ pub unsafe extern "C" fn rdzv_rpc_next_event(
         operate(rpc, error, |of| {
             let given = sized::given_size(event, EVENT_FIRST_SIZE, "event")?;
             let tcp = of.tcp("events")?;
-            let cancellable = of.canceller.begin();
+            let token = of.canceller.token();
             let timeout = span(timeout_ms, Timeouts::default().call)?;
-            let happened = tcp.next_event_unless(timeout, &cancellable);
-            if happened.is_none() && cancellable.is_cancelled() {
+            let happened = tcp.next_event(timeout, &token);
+            if happened.is_none() && token.is_cancelled() {
                 let message = "waiting for an event was cancelled";
                 return Err(Fault::new(RDZV_CANCELLED, message).during("next_event"));
             }

@@ -270,14 +270,14 @@ pub unsafe extern "C" fn rdzv_rpc_call(
         call_on(rpc, call, error, |of, spec| {
             let outcome = match of.calls()? {
                 Calls::Tcp(tcp) => tcp
-                    .call_unless(&of.canceller, spec.callee, spec.handler, spec.payload, spec.timeout)
+                    .call_unless(&of.canceller.token(), spec.callee, spec.handler, spec.payload, spec.timeout)
                     .map_err(|error| group_call_fault(&error)),
                 Calls::Foreign(_) if !may_wait() => return Err(vain_wait()),
                 Calls::Foreign(_) => {
-                    let cancellable = of.canceller.begin();
+                    let token = of.canceller.token();
                     let future = start(of, spec)?;
                     let canceller = future.canceller.clone();
-                    let _watch = cancellable.watch(move || canceller.end());
+                    let _guard = token.on_cancel(move || canceller.end());
                     let unanswered = || Fault::new(RDZV_TIMED_OUT, "the call was not answered");
                     future.wait(FOREVER)?.ok_or_else(unanswered)?
                 }

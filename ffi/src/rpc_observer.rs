@@ -10,7 +10,7 @@ use crate::rpc_workers::rdzv_rpc_workers;
 use crate::sized;
 use crate::status::{RDZV_CANCELLED, rdzv_status};
 use crate::store::{rdzv_store, span};
-use rendezvous_core::driver::canceller::Canceller;
+use rendezvous_core::driver::cancel::Canceller;
 use rendezvous_core::driver::store::Timeouts;
 use rendezvous_rpc::device_map::GroupKind;
 use rendezvous_rpc::driver::group::{GroupObserver, ObserverOptions};
@@ -113,10 +113,10 @@ pub unsafe extern "C" fn rdzv_rpc_observer_next(
             let of = reference(observer, "observer")?;
             of.shared.refuse_sink()?;
             let given = sized::given_size(observation, OBSERVATION_FIRST_SIZE, "observation")?;
-            let cancellable = of.canceller.begin();
-            let next = of.observer.next_unless(span(timeout_ms, Timeouts::default().call)?, &cancellable);
+            let token = of.canceller.token();
+            let next = of.observer.next(span(timeout_ms, Timeouts::default().call)?, &token);
             let next = next.map_err(|error| observer_fault(&error))?;
-            if next.is_none() && cancellable.is_cancelled() {
+            if next.is_none() && token.is_cancelled() {
                 return Err(
                     Fault::new(RDZV_CANCELLED, "waiting for an observation was cancelled").during("observe")
                 );

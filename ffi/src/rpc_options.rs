@@ -9,7 +9,7 @@ use crate::rpc_fault::{backend_fault, options_fault};
 use crate::rpc_handlers::Entry;
 use crate::rpc_reentry::refuse_reentry;
 use crate::status::{RDZV_UNSUPPORTED, rdzv_status};
-use rendezvous_core::driver::canceller::Canceller;
+use rendezvous_core::driver::cancel::Canceller;
 use rendezvous_core::rendezvous::url::RankEnvironment;
 use rendezvous_rpc::device::{Device, DeviceKind};
 use rendezvous_rpc::device_map::DeviceMap;

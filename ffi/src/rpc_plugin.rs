@@ -14,7 +14,7 @@ use crate::rpc_reentry::{Inside, enter, is_inside, making_options, refuse_reentr
 use crate::sized;
 use crate::status::*;
 use crate::store::{handle, rdzv_store};
-use rendezvous_core::driver::canceller::Cancellable;
+use rendezvous_core::driver::cancel::CancelToken;
 use rendezvous_core::driver::store::Store;
 use rendezvous_rpc::agent::AgentError;
 use rendezvous_rpc::connection::CallKind;
@@ -224,7 +224,7 @@ fn refusal(
 
 impl RpcBackend for BackendCode {
     type Store = Store;
-    type Call = Cancellable;
+    type Token = CancelToken;
     type Agent = Arc<dyn RpcWorker>;
     type Error = RpcInitError;
 
@@ -271,21 +271,19 @@ impl RpcBackend for BackendCode {
 
     fn init_backend(
         &self,
-        request: InitRequest<Store, Cancellable>,
+        request: InitRequest<Store, CancelToken>,
         options: RpcOptions,
     ) -> Result<Arc<dyn RpcWorker>, RpcInitError> {
         let failed = |status, message: &str| RpcInitError::Foreign { status, message: message.into() };
         let missing =
             || failed(RDZV_WRONG_PROTOCOL, &format!("RPC backend {}: it gave no worker", self.name));
         let init = self.vtable.init.ok_or_else(missing)?;
-        let InitRequest { store, worker, world_size, call } = request;
+        let InitRequest { store, worker, world_size, token } = request;
         let given = options.extra_options::<Given>().cloned().unwrap_or_default();
         let has_ended = Arc::<AtomicBool>::default();
         let handlers = rdzv_rpc_handlers::of(&given.entries, Arc::clone(&has_ended));
         // Only the waits on this store are cancelled; the library cannot cancel other waits of user code.
-        let cancelled = store.for_one_call();
-        let _watch = call.watch(move || cancelled.cancel());
-        let store = handle(store, given.shared.unwrap_or_default());
+        let store = handle(store.with_token(&token), given.shared.unwrap_or_default());
         let rpc_timeout = options.rpc_timeout();
         let options = rdzv_rpc_options::new(options);
         let init_request = rdzv_rpc_init_request {

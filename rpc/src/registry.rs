@@ -24,16 +24,16 @@ pub struct InitRequest<S, C> {
     pub worker: WorkerInfo,
     /// Number of members of the group; `None` for a dynamic group.
     pub world_size: Option<u16>,
-    /// Cancellation of the call that creates the agent.
-    pub call: C,
+    /// Token that ends the call that creates the agent.
+    pub token: C,
 }
 
 /// Backend of RPC groups.
 pub trait RpcBackend {
     /// Store handle that agents get.
     type Store;
-    /// Call that can be cancelled.
-    type Call;
+    /// Token that ends a call.
+    type Token;
     /// Agent that it creates.
     type Agent;
     /// Error of creating an agent.
@@ -56,7 +56,7 @@ pub trait RpcBackend {
     /// It is not in the group, and nothing is left of it.
     fn init_backend(
         &self,
-        request: InitRequest<Self::Store, Self::Call>,
+        request: InitRequest<Self::Store, Self::Token>,
         options: RpcOptions,
     ) -> Result<Self::Agent, Self::Error>;
 }
@@ -325,14 +325,14 @@ mod tests {
     use super::*;
     use alloc::format;
 
-    type Any = dyn RpcBackend<Store = &'static str, Call = (), Agent = String, Error = String>;
+    type Any = dyn RpcBackend<Store = &'static str, Token = (), Agent = String, Error = String>;
 
     /// A backend that creates options of a kind, and agents that are sentences.
     struct Stub(&'static str);
 
     impl RpcBackend for Stub {
         type Store = &'static str;
-        type Call = ();
+        type Token = ();
         type Agent = String;
         type Error = String;
 
@@ -457,10 +457,10 @@ mod tests {
         let registry = registry();
         let (backend, options) = registry.choose(None, None).expect("the one that there is");
         let worker = |id| WorkerInfo { name: "w".parse().expect("a name"), id };
-        let request = InitRequest { store: "s", worker: worker(1), world_size: None, call: () };
+        let request = InitRequest { store: "s", worker: worker(1), world_size: None, token: () };
         let agent = backend.backend().init_backend(request, options).expect("made");
         assert!(agent.starts_with("w (id 1) in s of None: <tcp: "), "{agent}");
-        let request = InitRequest { store: "s", worker: worker(9), world_size: Some(2), call: () };
+        let request = InitRequest { store: "s", worker: worker(9), world_size: Some(2), token: () };
         assert_eq!(backend.backend().init_backend(request, RpcOptions::new("tcp")), Err("no room".into()));
     }
 }

@@ -3,6 +3,7 @@
 //! It joins, and says `joined` with how long that took, in nanoseconds. Then it says `died NAME` with the time, in
 //! nanoseconds since 1970, whenever it hears of a death, until stdin ends; then it leaves.
 
+use rendezvous_core::driver::cancel::CancelToken;
 use rendezvous_core::driver::store::Store;
 use rendezvous_core::driver::store_client::StoreOptions;
 use rendezvous_rpc::agent::GroupEvent;
@@ -66,7 +67,8 @@ fn take_part(endpoint: &str, name: &str, id: &str) -> io::Result<()> {
     let (observer, ends) = (Arc::clone(&agent), Arc::clone(&has_done));
     let listener = thread::spawn(move || {
         while !ends.load(Ordering::Acquire) {
-            if let Some(GroupEvent::PeerDied { worker, .. }) = observer.next_event(Duration::from_millis(100))
+            if let Some(GroupEvent::PeerDied { worker, .. }) =
+                observer.next_event(Duration::from_millis(100), &CancelToken::new())
             {
                 say(&format!("died {} {}\n", worker.name, now_ns())).ok();
             }

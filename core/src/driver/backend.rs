@@ -1,10 +1,9 @@
 //! Trait of every kind of store: it performs requests on whole keys.
 
 use crate::driver::call_error::{CallError, Refusal};
-use crate::driver::canceller::Cancellable;
+use crate::driver::cancel::CancelToken;
 use crate::driver::clock::Clock;
 use crate::driver::native_client::NativeClient;
-use crate::driver::pauses::Paused;
 use crate::driver::take::Take;
 use crate::driver::timeout::Timeouts;
 use crate::error::{Cause, Effect, ErrorKind, Failure, Phase};
@@ -12,18 +11,17 @@ use crate::store::call::{Call, Outcome, WaitMode};
 use crate::time::{Duration, Instant};
 use alloc::sync::Arc;
 
-/// Times of one call on the clock of its backend, and whether the call waits.
+/// Times of one call on the clock of its backend, whether the call waits, and what cancels it.
 #[derive(Clone, Copy, Debug)]
-pub struct Span {
+pub struct Span<'a> {
     /// Time at which the call began.
     pub began: Instant,
     /// Time by which the call must be over.
     pub deadline: Instant,
     /// Whether the call waits for keys that are absent.
     pub wait_mode: WaitMode,
-    /// Cancellation epoch of a call that consists of several steps: a cancel between two steps ends the call, too.
-    /// `None`: the step is a call of its own and begins now.
-    pub epoch: Option<u64>,
+    /// Ends the call. Steps of one call have the same token.
+    pub token: &'a CancelToken,
 }
 
 /// How the participants of a barrier find each other.
@@ -65,26 +63,21 @@ pub trait Backend: Send + Sync {
     /// Returns how barriers are held over this store.
     fn meeting(&self) -> Meeting;
 
-    /// Performs a call by its deadline. Values are passed to `take`.
+    /// Performs a call by its deadline, or until its token is cancelled. The caller has checked the token once.
+    /// Values are passed to `take`.
     ///
     /// # Errors
     /// The reason why it was not performed. The caller fills in the elapsed time.
-    fn perform(&self, call: &Call<'_>, span: Span, take: &mut dyn Take) -> Result<Outcome, Refusal>;
+    fn perform(&self, call: &Call<'_>, span: Span<'_>, take: &mut dyn Take) -> Result<Outcome, Refusal>;
 
-    /// Opens a second, independent client of the same store. Cancelling `call` ends the wait for it.
+    /// Opens a second, independent client of the same store, unless `token` is cancelled before.
     ///
     /// # Errors
     /// The reason why the client could not be opened.
-    fn duplicate(&self, call: &Cancellable) -> Result<Arc<dyn Backend>, CallError>;
+    fn duplicate(&self, token: &CancelToken) -> Result<Arc<dyn Backend>, CallError>;
 
-    /// Ends all calls in progress with [`ErrorKind::Cancelled`].
-    fn cancel(&self);
-
-    /// Returns how often calls were cancelled. A call of several steps reads this when it begins.
-    fn epoch(&self) -> u64;
-
-    /// Waits for `span`, unless the calls of that epoch are cancelled.
-    fn pause(&self, epoch: u64, span: Duration) -> Paused;
+    /// Wakes the waiting calls, so that they check their tokens. The handle calls this when a token is cancelled.
+    fn wake(&self);
 }
 
 /// Failure of a wait that was not over in time. The elapsed time is filled in later.

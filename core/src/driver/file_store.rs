@@ -16,9 +16,8 @@ mod locked;
 
 use crate::driver::backend::{Backend, CANCELLED, Meeting, NOT_RELEASED, Span};
 use crate::driver::call_error::{CallError, Refusal};
-use crate::driver::canceller::Cancellable;
+use crate::driver::cancel::CancelToken;
 use crate::driver::clock::Clock;
-use crate::driver::pauses::{Paused, Pauses};
 use crate::driver::take::Take;
 use crate::driver::timeout::{Timeout, Timeouts};
 use crate::error::{Cause, ErrorKind, Failure, Operation, Phase};
@@ -26,7 +25,7 @@ use crate::limits::{FrameLimits, LogLimits};
 use crate::store::call::{Call, Outcome, WaitMode};
 use crate::store::file_log::{KEY_SCOPE, Log, LogError, Remains, Reply};
 use crate::store::op::Request;
-use crate::time::{Duration, Instant};
+use crate::time::Duration;
 use alloc::boxed::Box;
 use alloc::string::ToString;
 use alloc::sync::Arc;
@@ -35,10 +34,10 @@ use catching_up::FileAccess;
 use locked::{Access, Identity, Locked, removed};
 use std::fs::File;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
 /// Options of a file store.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default)]
 pub struct FileStoreOptions {
     /// Number of store objects after which the file is removed: the last one to be closed removes it if at least this
     /// many have been closed by then. `None`: the file stays.
@@ -49,6 +48,8 @@ pub struct FileStoreOptions {
     pub frame: FrameLimits,
     /// Limits on what is read from the file.
     pub log: LogLimits,
+    /// Ends the opening. The calls of the store have tokens of their own.
+    pub token: CancelToken,
 }
 
 /// Store in a file.
@@ -58,11 +59,12 @@ pub struct FileStore {
     peer: Box<str>,
     options: FileStoreOptions,
     clock: Clock,
-    pauses: Pauses,
     /// Stays open as long as the store, so that no other file can get the same inode number.
     _anchor: Arc<File>,
     identity: Identity,
     state: Mutex<FileState>,
+    /// Signalled when this handle has written, and when calls are cancelled.
+    changed: Condvar,
 }
 
 #[derive(Debug)]
@@ -93,16 +95,15 @@ impl FileStore {
         access: Access,
         expected: Option<Identity>,
     ) -> Result<Self, CallError> {
-        let (clock, pauses, peer) = (Clock::new(), Pauses::default(), path.to_string_lossy());
+        let (clock, peer) = (Clock::new(), path.to_string_lossy());
         let began = clock.now();
         let (after, wait_mode) = options.timeouts.wait_budget(Timeout::Default);
-        let span = Span { began, deadline: began + after, wait_mode, epoch: None };
+        let span = Span { began, deadline: began + after, wait_mode, token: &options.token };
         let fail = |failure: Failure| {
             let failure = Failure { elapsed: clock.now().since(began), ..failure };
             CallError::new(Operation::Open, (None, 0), &peer, failure)
         };
-        let file_access =
-            FileAccess { clock: &clock, pauses: &pauses, deadline: span.deadline, epoch: pauses.epoch() };
+        let file_access = FileAccess { clock: &clock, span };
         let state = Mutex::new(FileState::new(options.log));
         let (locked, mut held) = file_access.begin(path, access, expected, &state).map_err(fail)?;
         let identity = locked.identity();
@@ -113,7 +114,7 @@ impl FileStore {
         drop(held);
         let _anchor = locked.unlock();
         let (path, peer) = (path.into(), peer.to_string().into());
-        Ok(Self { path, peer, options, clock, pauses, _anchor, identity, state })
+        Ok(Self { path, peer, options, clock, _anchor, identity, state, changed: Condvar::new() })
     }
 
     /// Returns the options.
@@ -122,12 +123,7 @@ impl FileStore {
         &self.options
     }
 
-    const fn until(&self, deadline: Instant, epoch: u64) -> FileAccess<'_> {
-        FileAccess { clock: &self.clock, pauses: &self.pauses, deadline, epoch }
-    }
-
-    fn drive(&self, call: &Call<'_>, span: Span, take: &mut dyn Take) -> Result<Outcome, Failure> {
-        let epoch = span.epoch.unwrap_or_else(|| self.pauses.epoch());
+    fn drive(&self, call: &Call<'_>, span: Span<'_>, take: &mut dyn Take) -> Result<Outcome, Failure> {
         call.check_limits(&self.options.frame).map_err(|limit| Failure {
             kind: ErrorKind::LimitExceeded,
             cause: Cause::Limit(limit),
@@ -136,9 +132,7 @@ impl FileStore {
         })?;
         let request = match call {
             Call::Ping => {
-                return self
-                    .file_access(&Request::NumKeys, Access::Read, span, epoch, take)
-                    .map(|_| Outcome::Alive);
+                return self.file_access(&Request::NumKeys, Access::Read, span, take).map(|_| Outcome::Alive);
             }
             Call::Store(request, _) => request,
         };
@@ -150,18 +144,20 @@ impl FileStore {
             _ => (Access::Write, false),
         };
         let (mut pause, longest) = (PAUSES[0], PAUSES[1]);
-        let (mut outcome, mut seen) = self.file_access(request, access, span, epoch, take)?;
+        let (mut outcome, mut seen) = self.file_access(request, access, span, take)?;
         while outcome == Outcome::Missing && waits {
             let left = span.deadline.since(self.clock.now());
             if left.is_zero() {
                 break;
             }
-            if self.pauses.pause(epoch, pause.min(left)) == Paused::Cancelled {
+            let state = lock_state(&self.state);
+            if span.token.is_cancelled() {
                 return Err(CANCELLED);
             }
+            drop(self.changed.wait_timeout(state, pause.min(left)));
             pause = longest.min(pause * 2);
             if self.has_grown(seen)? {
-                (outcome, seen) = self.file_access(request, access, span, epoch, take)?;
+                (outcome, seen) = self.file_access(request, access, span, take)?;
             }
         }
         Ok(outcome)
@@ -179,11 +175,10 @@ impl FileStore {
         &self,
         request: &Request<'_>,
         access: Access,
-        span: Span,
-        epoch: u64,
+        span: Span<'_>,
         take: &mut dyn Take,
     ) -> Result<(Outcome, u64), Failure> {
-        let file_access = self.until(span.deadline, epoch);
+        let file_access = FileAccess { clock: &self.clock, span };
         let (locked, mut state) = file_access.begin(&self.path, access, Some(self.identity), &self.state)?;
         let outcome = state.answer(request, take)?;
         if !state.records.is_empty()
@@ -196,7 +191,7 @@ impl FileStore {
         drop(state);
         drop(locked);
         if has_written {
-            self.pauses.recheck_cancellation();
+            self.changed.notify_all();
         }
         Ok((outcome, seen))
     }
@@ -204,7 +199,9 @@ impl FileStore {
     /// Counts this store out, and removes the file if no store uses it any more. No limit applies.
     fn close(&self) -> Result<(), Failure> {
         lock_state(&self.state).log.keep_counters_only();
-        let file_access = self.until(self.clock.now() + CLOSE_MAX, self.pauses.epoch());
+        let (began, token) = (self.clock.now(), CancelToken::new());
+        let span = Span { began, deadline: began + CLOSE_MAX, wait_mode: WaitMode::Wait, token: &token };
+        let file_access = FileAccess { clock: &self.clock, span };
         let (locked, mut state) =
             file_access.begin(&self.path, Access::Write, Some(self.identity), &self.state)?;
         let FileState { log, records, .. } = &mut *state;
@@ -293,7 +290,7 @@ impl Backend for FileStore {
         Meeting::ByKeys
     }
 
-    fn perform(&self, call: &Call<'_>, span: Span, take: &mut dyn Take) -> Result<Outcome, Refusal> {
+    fn perform(&self, call: &Call<'_>, span: Span<'_>, take: &mut dyn Take) -> Result<Outcome, Refusal> {
         self.drive(call, span, take).map_err(Refusal::from).map_err(|refusal| {
             match (refusal.failure.kind, call) {
                 (ErrorKind::Unsupported, Call::Store(Request::Barrier { .. } | Request::CancelWait, _)) => {
@@ -304,21 +301,16 @@ impl Backend for FileStore {
         })
     }
 
-    fn duplicate(&self, _call: &Cancellable) -> Result<Arc<dyn Backend>, CallError> {
+    fn duplicate(&self, token: &CancelToken) -> Result<Arc<dyn Backend>, CallError> {
+        let options = FileStoreOptions { token: token.clone(), ..self.options.clone() };
         // A file that was removed or replaced is another store, so the file is not created again.
-        Ok(Arc::new(Self::open_as(&self.path, self.options, Access::Write, Some(self.identity))?))
+        Ok(Arc::new(Self::open_as(&self.path, options, Access::Write, Some(self.identity))?))
     }
 
-    fn cancel(&self) {
-        self.pauses.cancel();
-    }
-
-    fn epoch(&self) -> u64 {
-        self.pauses.epoch()
-    }
-
-    fn pause(&self, epoch: u64, span: Duration) -> Paused {
-        self.pauses.pause(epoch, span)
+    fn wake(&self) {
+        // A call that has checked its token is waiting once the lock is free.
+        drop(lock_state(&self.state));
+        self.changed.notify_all();
     }
 }
 

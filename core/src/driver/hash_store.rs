@@ -6,9 +6,8 @@
 
 use crate::driver::backend::{Backend, CANCELLED, Meeting, NOT_RELEASED, Span};
 use crate::driver::call_error::{CallError, Refusal};
-use crate::driver::canceller::Cancellable;
+use crate::driver::cancel::CancelToken;
 use crate::driver::clock::Clock;
-use crate::driver::pauses::Paused;
 use crate::driver::random::random_seed;
 use crate::driver::take::Take;
 use crate::driver::timeout::Timeouts;
@@ -18,11 +17,9 @@ use crate::limits::{EngineLimits, FrameLimits};
 use crate::store::call::{Call, Outcome, WaitMode};
 use crate::store::engine::{Answer, Applied, ApplyError, Engine, Readiness};
 use crate::store::op::{Key, Keys, Request};
-use crate::time::Duration;
 use alloc::boxed::Box;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
-use core::sync::atomic::{AtomicU64, Ordering};
 use slab::Slab;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
@@ -43,8 +40,6 @@ pub struct HashStore {
     shared: Arc<HashStoreShared>,
     clock: Clock,
     options: HashStoreOptions,
-    /// Number of times that the calls of this handle were cancelled.
-    epoch: AtomicU64,
 }
 
 #[derive(Debug)]
@@ -80,7 +75,7 @@ impl HashStore {
         let (waiting, released, poppers) = (Slab::new(), Vec::new(), Vec::new());
         let state = HashStoreState { engine, waiting, released, poppers, next_ticket: 0 };
         let shared = Arc::new(HashStoreShared { state: Mutex::new(state), changed: Condvar::new() });
-        Self { shared, clock: Clock::new(), options, epoch: AtomicU64::new(0) }
+        Self { shared, clock: Clock::new(), options }
     }
 
     fn lock(&self) -> MutexGuard<'_, HashStoreState> {
@@ -88,13 +83,12 @@ impl HashStore {
         self.shared.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn drive(&self, call: &Call<'_>, span: Span, take: &mut dyn Take) -> Result<Outcome, Failure> {
+    fn drive(&self, call: &Call<'_>, span: Span<'_>, take: &mut dyn Take) -> Result<Outcome, Failure> {
         call.check_limits(&self.options.frame).map_err(limit_exceeded)?;
         let Call::Store(request, wait_mode) = call else { return Ok(Outcome::Alive) };
-        let epoch = span.epoch.unwrap_or_else(|| self.epoch());
         let mut state = self.lock();
         if let Request::QueuePop { key } = *request {
-            return self.pop(state, key, *wait_mode, span, epoch, take);
+            return self.pop(state, key, *wait_mode, span, take);
         }
         loop {
             let awaited = match *request {
@@ -107,13 +101,13 @@ impl HashStore {
                 None => true,
             };
             if is_ready {
-                return self.apply(state, request, span, epoch, take);
+                return self.apply(state, request, span, take);
             }
             if *wait_mode == WaitMode::Once {
                 return Ok(Outcome::Missing);
             }
             let Some(keys) = awaited else { return Ok(Outcome::Missing) };
-            match self.park(state, &Request::Wait { keys }, span, epoch)? {
+            match self.park(state, &Request::Wait { keys }, span)? {
                 // The key that released the wait may be absent again. For a request that is only a wait that does not
                 // matter.
                 (again, Outcome::Released) if !matches!(request, Request::Wait { .. }) => state = again,
@@ -128,8 +122,7 @@ impl HashStore {
         mut state: MutexGuard<'_, HashStoreState>,
         key: Key<'_>,
         wait_mode: WaitMode,
-        span: Span,
-        epoch: u64,
+        span: Span<'_>,
         take: &mut dyn Take,
     ) -> Result<Outcome, Failure> {
         let whole: Box<[u8]> = key.pieces().concat().into();
@@ -149,7 +142,7 @@ impl HashStore {
                 Ok(false) => {}
                 iteration => break iteration.map(Some),
             }
-            if self.epoch.load(Ordering::Acquire) != epoch {
+            if span.token.is_cancelled() {
                 break Err(CANCELLED);
             }
             let left = span.deadline.since(self.clock.now());
@@ -172,8 +165,7 @@ impl HashStore {
         &'s self,
         mut state: MutexGuard<'s, HashStoreState>,
         request: &Request<'_>,
-        span: Span,
-        epoch: u64,
+        span: Span<'_>,
     ) -> Result<(MutexGuard<'s, HashStoreState>, Outcome), Failure> {
         let slot = state.waiting.insert(());
         let conn = ConnId { index: u32::try_from(slot).unwrap_or(u32::MAX), generation: 0 };
@@ -188,7 +180,7 @@ impl HashStore {
                     state.released.swap_remove(queue_index);
                     break Ok(Outcome::Released);
                 }
-                if self.epoch.load(Ordering::Acquire) != epoch {
+                if span.token.is_cancelled() {
                     break Err(CANCELLED);
                 }
                 let left = span.deadline.since(self.clock.now());
@@ -218,12 +210,11 @@ impl HashStore {
         &self,
         mut state: MutexGuard<'_, HashStoreState>,
         request: &Request<'_>,
-        span: Span,
-        epoch: u64,
+        span: Span<'_>,
         take: &mut dyn Take,
     ) -> Result<Outcome, Failure> {
         if let Request::Barrier { .. } = request {
-            return self.park(state, request, span, epoch).map(|(_, outcome)| outcome);
+            return self.park(state, request, span).map(|(_, outcome)| outcome);
         }
         let outcome = state.iteration(NO_CONNECTION, request, &mut |answer| outcome(answer, take));
         let may_feed = matches!(
@@ -360,31 +351,21 @@ impl Backend for HashStore {
         Meeting::Native
     }
 
-    fn perform(&self, call: &Call<'_>, span: Span, take: &mut dyn Take) -> Result<Outcome, Refusal> {
+    fn perform(&self, call: &Call<'_>, span: Span<'_>, take: &mut dyn Take) -> Result<Outcome, Refusal> {
         self.drive(call, span, take).map_err(Refusal::from)
     }
 
-    fn duplicate(&self, _call: &Cancellable) -> Result<Arc<dyn Backend>, CallError> {
-        let shared = Arc::clone(&self.shared);
-        Ok(Arc::new(Self { shared, clock: self.clock, options: self.options, epoch: AtomicU64::new(0) }))
+    fn duplicate(&self, token: &CancelToken) -> Result<Arc<dyn Backend>, CallError> {
+        if token.is_cancelled() {
+            return Err(CallError::new(Operation::Open, (None, 0), self.peer(), CANCELLED));
+        }
+        Ok(Arc::new(Self { shared: Arc::clone(&self.shared), clock: self.clock, options: self.options }))
     }
 
-    fn cancel(&self) {
-        let state = self.lock();
-        self.epoch.fetch_add(1, Ordering::AcqRel);
-        drop(state);
+    fn wake(&self) {
+        // A call that has checked its token is waiting once the lock is free.
+        drop(self.lock());
         self.shared.changed.notify_all();
-    }
-
-    fn epoch(&self) -> u64 {
-        self.epoch.load(Ordering::Acquire)
-    }
-
-    fn pause(&self, epoch: u64, span: Duration) -> Paused {
-        let unchanged = |_: &mut HashStoreState| self.epoch() == epoch;
-        let waited = self.shared.changed.wait_timeout_while(self.lock(), span, unchanged);
-        drop(waited.unwrap_or_else(PoisonError::into_inner));
-        if self.epoch() == epoch { Paused::Over } else { Paused::Cancelled }
     }
 }
 

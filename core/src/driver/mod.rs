@@ -5,7 +5,7 @@
 
 pub mod backend;
 pub mod call_error;
-pub mod canceller;
+pub mod cancel;
 pub mod clock;
 mod connection;
 pub mod elastic_store;
@@ -16,7 +16,6 @@ pub mod last_try;
 pub mod loop_client;
 pub mod native_client;
 pub mod native_store;
-pub mod pauses;
 pub mod plugin_store;
 pub mod random;
 pub mod rendezvous;

@@ -22,11 +22,10 @@ pub use options::NativeClientOptions;
 pub use watch::{Change, Lease, Watch, WatchError};
 
 use crate::driver::call_error::CallError;
-use crate::driver::canceller::{Cancellable, Canceller};
+use crate::driver::cancel::{CancelToken, Canceller};
 use crate::driver::clock::Clock;
 use crate::driver::event_loop::Waker;
 use crate::driver::last_try::{FailedTry, LastTry};
-use crate::driver::pauses::Pauses;
 use crate::driver::random::random_seed;
 use crate::driver::reply::{NoAnswer, Reply, ask};
 use crate::driver::socket::classify;
@@ -46,7 +45,7 @@ use alloc::string::{String, ToString};
 use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
 use core::fmt;
-use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicBool, Ordering};
 use crossbeam_channel::{Sender, unbounded};
 use inbox::{Inbox, InboxLimit, Weighted};
 use session::Session;
@@ -136,6 +135,10 @@ pub(in crate::driver) struct Loss {
 impl Loss {
     pub(in crate::driver) const fn of(failure: Failure) -> Self {
         Self { failure, fault: None, ending: None }
+    }
+
+    pub(in crate::driver) const fn cancelled() -> Self {
+        Self::of(plain(ErrorKind::Cancelled))
     }
 
     /// Makes the failure of a request that the server answered with this fault.
@@ -241,10 +244,7 @@ struct Submitted {
     encoded: EncodedRequest,
     span: Duration,
     submit_path: SubmitPath,
-    /// Number of the handle with whose calls it is cancelled.
-    calls: u64,
-    /// Ticket by which this call alone can be cancelled.
-    ticket: Option<u64>,
+    token: CancelToken,
     /// Inbox for its pushes.
     inbox: Option<Arc<Inbox<OwnedFrame>>>,
     reply: Option<Reply<Result<OwnedFrame, Loss>>>,
@@ -252,14 +252,12 @@ struct Submitted {
 
 enum Command {
     Call(Box<Submitted>),
-    /// Cancels the call with this ticket, which was sent before.
-    Cancel(u64),
     /// Ends the watch of this request: its pushes are not read any more.
     EndWatch(u64),
     /// Drops the inbox of the lease of this request. The lease itself goes on.
     ForgetLease(u64),
-    /// Cancels the calls of this handle that were sent before.
-    CancelAll(u64),
+    /// Ends the calls that were sent before and whose tokens are cancelled.
+    CheckTokens,
     Stop,
 }
 
@@ -326,13 +324,13 @@ impl Thread {
     }
 }
 
-/// Session with a native server, and the keys under a scope. Clones share the session, and their calls are cancelled
-/// together.
+/// Session with a native server, and the keys under a scope. Clones share the session, and [`NativeClient::cancel`]
+/// ends their calls together.
 ///
 /// When the last clone is dropped, the connection closes without a goodbye, as when a process dies: a node of a round
 /// that unwinds must not look as if it had finished. [`NativeClient::close`] says goodbye.
 #[derive(Clone)]
-pub struct NativeClient(Arc<Inner>, Arc<View>, Arc<Calls>);
+pub struct NativeClient(Arc<Inner>, Arc<View>, Canceller);
 
 /// Scope and timeouts of a handle.
 struct View {
@@ -342,14 +340,6 @@ struct View {
     timeouts: Timeouts,
 }
 
-/// Calls that are cancelled together: those of a handle and its clones.
-#[derive(Default)]
-struct Calls {
-    /// Number of the handle in its session.
-    number: u64,
-    pauses: Pauses,
-}
-
 struct Inner {
     peer: Box<str>,
     host: Box<str>,
@@ -357,10 +347,6 @@ struct Inner {
     options: NativeClientOptions,
     answer_limits: FrameLimits,
     clock: Clock,
-    /// Next ticket of a call.
-    tickets: AtomicU64,
-    /// Number of handles that are cancelled separately from the first one.
-    handles: AtomicU64,
     shared: Arc<ClientShared>,
     thread: Thread,
 }
@@ -377,6 +363,19 @@ impl Drop for Inner {
         if let Some(thread) = self.thread.handle.lock().unwrap_or_else(PoisonError::into_inner).take() {
             thread.join();
         }
+    }
+}
+
+impl Inner {
+    /// Makes the canceller of a handle whose calls `token` ends.
+    fn canceller(self: &Arc<Self>, token: &CancelToken) -> Canceller {
+        let inner = Arc::clone(self);
+        Canceller::of(token, Some(Arc::new(move || inner.wake())))
+    }
+
+    fn wake(&self) {
+        self.shared.recheck_cancellation();
+        self.thread.send(Command::CheckTokens);
     }
 }
 
@@ -400,33 +399,24 @@ impl NativeClient {
     /// As [`NativeClient::start`], and waits until the session is open.
     ///
     /// # Errors
-    /// The reason why the session could not be opened.
+    /// The reason why the session could not be opened, or [`ErrorKind::Cancelled`].
     pub fn connect(host: &str, port: u16, options: NativeClientOptions) -> Result<Self, NativeError> {
-        Self::connect_cancellable(host, port, options, &Canceller::default().begin())
-    }
-
-    /// As [`NativeClient::connect`], as a step of `call`: cancelling `call` also ends the connecting.
-    ///
-    /// # Errors
-    /// As [`NativeClient::connect`], or [`ErrorKind::Cancelled`].
-    pub fn connect_cancellable(
-        host: &str,
-        port: u16,
-        options: NativeClientOptions,
-        call: &Cancellable,
-    ) -> Result<Self, NativeError> {
+        let token = options.token.clone();
+        let error = |loss: Loss| loss.into_error(Operation::Connect, (None, 0), &endpoint_text(host, port));
+        if token.is_cancelled() {
+            return Err(error(Loss::cancelled()));
+        }
         let (reply, opened) = ask();
         let wait_mode = options.connect_timeout + options.timeouts.answer + THREAD_TIMEOUT;
         let client = Self::spawn(host, port, options, Some(reply))?;
         let given_up = client.clone();
-        let _watch = call.watch(move || given_up.abandon());
-        let loss = match opened.wait(wait_mode) {
-            _ if call.is_cancelled() => return Err(client.cancelled(Operation::Connect)),
+        let _guard = token.on_cancel(move || given_up.abandon());
+        Err(error(match opened.wait(wait_mode) {
+            _ if token.is_cancelled() => Loss::cancelled(),
             Ok(Ok(())) => return Ok(client),
             Ok(Err(ending)) => Loss::of_ending(ending),
             Err(none) => client.no_answer(none),
-        };
-        Err(client.error(Operation::Connect, (None, 0), loss))
+        }))
     }
 
     fn spawn(
@@ -448,28 +438,21 @@ impl NativeClient {
         let (waker, clock, thread) = begun.map_err(|error| system_error(&peer, &error))?;
         let thread = Thread { commands, waker, handle: Mutex::new(Some(thread)) };
         let view = View { scope: options.scope.clone(), timeouts: options.timeouts };
-        let inner = Inner {
-            peer,
-            host: host.into(),
-            port,
-            options,
-            answer_limits,
-            clock,
-            tickets: AtomicU64::new(0),
-            handles: AtomicU64::new(0),
-            shared,
-            thread,
-        };
-        Ok(Self(Arc::new(inner), Arc::new(view), Arc::default()))
+        let inner = Inner { peer, host: host.into(), port, options, answer_limits, clock, shared, thread };
+        let inner = Arc::new(inner);
+        let canceller = inner.canceller(&CancelToken::new());
+        Ok(Self(inner, Arc::new(view), canceller))
     }
 
-    /// Returns a handle of the same session that is cancelled separately: [`NativeClient::cancel`] on one does not
-    /// affect the other's calls.
+    /// Returns a handle of the same session whose calls end when `token` is cancelled, and end at once if it already
+    /// is. [`NativeClient::cancel`] of one handle does not affect the calls of the other.
     #[must_use]
-    pub fn apart(&self) -> Self {
-        let number = self.0.handles.fetch_add(1, Ordering::Relaxed) + 1;
-        let calls = Calls { number, pauses: Pauses::default() };
-        Self(Arc::clone(&self.0), Arc::clone(&self.1), Arc::new(calls))
+    pub fn with_token(&self, token: &CancelToken) -> Self {
+        self.with_canceller(&self.0.canceller(token))
+    }
+
+    pub(in crate::driver) fn with_canceller(&self, canceller: &Canceller) -> Self {
+        Self(Arc::clone(&self.0), Arc::clone(&self.1), canceller.clone())
     }
 
     /// Returns a handle of the same session with another scope and other timeouts. Calls of both handles are
@@ -477,7 +460,7 @@ impl NativeClient {
     #[must_use]
     pub fn with_scope(&self, scope: &[u8], timeouts: Timeouts) -> Self {
         let view = View { scope: scope.into(), timeouts };
-        Self(Arc::clone(&self.0), Arc::new(view), Arc::clone(&self.2))
+        Self(Arc::clone(&self.0), Arc::new(view), self.2.clone())
     }
 
     /// Returns the server as `host:port`.
@@ -516,18 +499,16 @@ impl NativeClient {
         self.0.shared.last_try.get()
     }
 
-    /// Ends all calls in progress of this handle and its clones, in all threads, with [`ErrorKind::Cancelled`], and
-    /// so their waits for pushes and events. Later calls are not affected.
+    /// Ends the calls in progress of this handle and its clones, in all threads, with [`ErrorKind::Cancelled`], and
+    /// so their waits for pushes and events. Later calls are not affected: to end a call that may not have begun, use
+    /// [`NativeClient::with_token`].
     pub fn cancel(&self) {
-        self.2.pauses.cancel();
-        self.0.shared.recheck_cancellation();
-        self.0.thread.send(Command::CancelAll(self.2.number));
+        self.2.cancel();
     }
 
-    /// Returns a function that returns whether this handle's calls were cancelled after this call.
-    fn cancelled_since(&self) -> impl Fn() -> bool {
-        let (calls, epoch) = (&self.2, self.2.pauses.epoch());
-        move || calls.pauses.epoch() != epoch
+    /// Wakes the waiting calls, so that they check their tokens.
+    pub(in crate::driver) fn wake(&self) {
+        self.0.wake();
     }
 
     /// Ends the session with a goodbye to the server, so that the node is not considered dead.
@@ -535,20 +516,8 @@ impl NativeClient {
     /// # Errors
     /// The reason why the server did not confirm it.
     pub fn close(&self, timeout: Duration) -> Result<(), NativeError> {
-        self.close_until(timeout, None)
-    }
-
-    /// As [`NativeClient::close`], until `call` is cancelled.
-    ///
-    /// # Errors
-    /// The reason why the server did not confirm it.
-    pub fn close_cancellable(&self, timeout: Duration, call: &Cancellable) -> Result<(), NativeError> {
-        self.close_until(timeout, Some(call))
-    }
-
-    fn close_until(&self, timeout: Duration, call: Option<&Cancellable>) -> Result<(), NativeError> {
-        let bye = ClientFrame::Bye {};
-        match self.exchange(Operation::Bye, &bye, timeout, SubmitPath::Bye, None, call) {
+        let bye = EncodedRequest::new(Operation::Bye, &ClientFrame::Bye {});
+        match self.exchange(bye, timeout, SubmitPath::Bye, None, &self.2.token()) {
             Ok(_) => Ok(()),
             Err(loss) if loss.ending.as_deref() == Some(&Ending::Left) => Ok(()),
             Err(loss) => Err(self.error(Operation::Bye, (None, 0), loss)),
@@ -566,20 +535,14 @@ impl NativeClient {
         (&self.0.host, self.0.port)
     }
 
-    /// Opens a second, independent session with the same server.
+    /// Opens a second, independent session with the same server. A cancel of this handle's calls also ends the
+    /// connecting. The new handle has no token.
     ///
     /// # Errors
     /// The reason why it could not be opened.
     pub fn duplicate(&self) -> Result<Self, NativeError> {
-        self.duplicate_cancellable(&Canceller::default().begin())
-    }
-
-    /// As [`NativeClient::duplicate`], until `call` is cancelled.
-    ///
-    /// # Errors
-    /// The reason why it could not be opened.
-    pub fn duplicate_cancellable(&self, call: &Cancellable) -> Result<Self, NativeError> {
-        Self::connect_cancellable(&self.0.host, self.0.port, self.0.options.clone(), call)
+        let options = NativeClientOptions { token: self.2.token(), ..self.0.options.clone() };
+        Self::connect(&self.0.host, self.0.port, options)
     }
 
     /// Sends a request and waits for the response.
@@ -590,44 +553,22 @@ impl NativeClient {
         span: Duration,
         keys: (Option<Key<'_>>, usize),
     ) -> Result<OwnedFrame, NativeError> {
-        self.exchange(operation, frame, span, SubmitPath::Plain, None, None)
-            .map_err(|loss| self.error(operation, keys, loss))
-    }
-
-    /// As [`NativeClient::ask`], until `call` is cancelled.
-    fn ask_cancellable(
-        &self,
-        operation: Operation,
-        frame: &ClientFrame<'_>,
-        span: Duration,
-        keys: (Option<Key<'_>>, usize),
-        call: &Cancellable,
-    ) -> Result<OwnedFrame, NativeError> {
-        self.exchange(operation, frame, span, SubmitPath::Plain, None, Some(call))
+        let encoded = EncodedRequest::new(operation, frame);
+        self.exchange(encoded, span, SubmitPath::Plain, None, &self.2.token())
             .map_err(|loss| self.error(operation, keys, loss))
     }
 
     fn exchange(
         &self,
-        operation: Operation,
-        frame: &ClientFrame<'_>,
-        span: Duration,
-        submit_path: SubmitPath,
-        inbox: Option<Arc<Inbox<OwnedFrame>>>,
-        call: Option<&Cancellable>,
-    ) -> Result<OwnedFrame, Loss> {
-        self.exchange_encoded(EncodedRequest::new(operation, frame), span, submit_path, inbox, call)
-    }
-
-    /// As [`NativeClient::exchange`], for an encoded request.
-    fn exchange_encoded(
-        &self,
         encoded: EncodedRequest,
         span: Duration,
         submit_path: SubmitPath,
         inbox: Option<Arc<Inbox<OwnedFrame>>>,
-        call: Option<&Cancellable>,
+        token: &CancelToken,
     ) -> Result<OwnedFrame, Loss> {
+        if token.is_cancelled() {
+            return Err(Loss::cancelled());
+        }
         if let Some(&ending) = self.0.shared.ending_cell.get() {
             return Err(Loss::of_ending(ending));
         }
@@ -637,14 +578,8 @@ impl NativeClient {
             SubmitPath::Join => Duration::MAX,
             _ => span + self.0.options.answer_slack + THREAD_TIMEOUT,
         };
-        let ticket = call.map(|_| self.0.tickets.fetch_add(1, Ordering::Relaxed));
-        let calls = self.2.number;
-        self.submit(Submitted { encoded, span, submit_path, calls, ticket, inbox, reply: Some(reply) });
-        // The cancel follows the call in the channel, also if the call was cancelled before: so it is never lost.
-        let _watch = call.zip(ticket).map(|(call, ticket)| {
-            let client = self.clone();
-            call.watch(move || client.0.thread.send(Command::Cancel(ticket)))
-        });
+        let token = token.clone();
+        self.submit(Submitted { encoded, span, submit_path, token, inbox, reply: Some(reply) });
         match answer.wait(wait_mode) {
             Ok(result) => result,
             Err(none) => Err(self.no_answer(none)),
@@ -672,12 +607,6 @@ impl NativeClient {
         loss.into_error(operation, keys, &self.0.peer)
     }
 
-    /// Makes the error of a cancelled call.
-    #[cold]
-    fn cancelled(&self, operation: Operation) -> NativeError {
-        self.error(operation, (None, 0), Loss::of(plain(ErrorKind::Cancelled)))
-    }
-
     #[cold]
     fn wrong_answer(&self, operation: Operation) -> NativeError {
         self.error(operation, (None, 0), Loss::of_wrong_answer(operation))
@@ -695,10 +624,6 @@ impl NativeClient {
 
     pub(in crate::driver) fn clock(&self) -> Clock {
         self.0.clock
-    }
-
-    pub(in crate::driver) fn pauses(&self) -> &Pauses {
-        &self.2.pauses
     }
 }
 

@@ -2,14 +2,12 @@
 
 use crate::driver::backend::{Backend, Meeting, Span};
 use crate::driver::call_error::{CallError, Refusal};
-use crate::driver::canceller::Cancellable;
+use crate::driver::cancel::CancelToken;
 use crate::driver::clock::Clock;
 use crate::driver::native_client::{NativeClient, NativeClientOptions};
-use crate::driver::pauses::Paused;
 use crate::driver::take::Take;
 use crate::driver::timeout::Timeouts;
 use crate::store::call::{Call, Outcome};
-use crate::time::Duration;
 use alloc::sync::Arc;
 
 /// Store of a native server. Other users may share its session for more than keys.
@@ -17,10 +15,10 @@ use alloc::sync::Arc;
 pub struct NativeStore(NativeClient);
 
 impl NativeStore {
-    /// Makes the store of a session. Cancelling its calls cancels no other requests of the session.
+    /// Makes the store of a session. Its calls have tokens of their own.
     #[must_use]
     pub fn new(client: &NativeClient) -> Self {
-        Self(client.apart())
+        Self(client.clone())
     }
 
     /// Connects a store with a session of its own.
@@ -66,23 +64,17 @@ impl Backend for NativeStore {
         Meeting::ByKeys
     }
 
-    fn perform(&self, call: &Call<'_>, span: Span, take: &mut dyn Take) -> Result<Outcome, Refusal> {
-        self.0.perform(call, span.deadline.since(self.0.clock().now()), take)
+    fn perform(&self, call: &Call<'_>, span: Span<'_>, take: &mut dyn Take) -> Result<Outcome, Refusal> {
+        self.0.perform(call, span.deadline.since(self.0.clock().now()), span.token, take)
     }
 
-    fn duplicate(&self, call: &Cancellable) -> Result<Arc<dyn Backend>, CallError> {
-        Ok(Arc::new(Self(self.0.duplicate_cancellable(call)?)))
+    fn duplicate(&self, token: &CancelToken) -> Result<Arc<dyn Backend>, CallError> {
+        let options = NativeClientOptions { token: token.clone(), ..self.0.options().clone() };
+        let (host, port) = self.0.endpoint();
+        Ok(Arc::new(Self::connect(host, port, options)?))
     }
 
-    fn cancel(&self) {
-        self.0.cancel();
-    }
-
-    fn epoch(&self) -> u64 {
-        self.0.pauses().epoch()
-    }
-
-    fn pause(&self, epoch: u64, span: Duration) -> Paused {
-        self.0.pauses().pause(epoch, span)
+    fn wake(&self) {
+        self.0.wake();
     }
 }

@@ -6,9 +6,8 @@
 
 use crate::driver::backend::{Backend, CANCELLED, Meeting, NOT_RELEASED, Span};
 use crate::driver::call_error::{CallError, Refusal};
-use crate::driver::canceller::Cancellable;
+use crate::driver::cancel::CancelToken;
 use crate::driver::clock::Clock;
-use crate::driver::pauses::{Paused, Pauses};
 use crate::driver::take::Take;
 use crate::driver::timeout::Timeouts;
 use crate::driver::workers::{Ended, Workers};
@@ -100,7 +99,6 @@ pub struct PluginStore {
     workers: Workers,
     options: PluginStoreOptions,
     clock: Clock,
-    pauses: Pauses,
 }
 
 impl fmt::Debug for PluginStore {
@@ -117,10 +115,10 @@ impl PluginStore {
     #[must_use]
     pub fn new(plugin: Arc<dyn Plugin>, options: PluginStoreOptions) -> Self {
         let workers = Workers::new("rdzv-store", options.questions_max);
-        Self { plugin, workers, options, clock: Clock::new(), pauses: Pauses::default() }
+        Self { plugin, workers, options, clock: Clock::new() }
     }
 
-    fn drive(&self, call: &Call<'_>, span: Span, take: &mut dyn Take) -> Result<Outcome, Refusal> {
+    fn drive(&self, call: &Call<'_>, span: Span<'_>, take: &mut dyn Take) -> Result<Outcome, Refusal> {
         call.check_limits(&self.options.frame).map_err(|limit| Failure {
             kind: ErrorKind::LimitExceeded,
             cause: Cause::Limit(limit),
@@ -128,8 +126,7 @@ impl PluginStore {
             ..NOT_RELEASED
         })?;
         let Call::Store(request, wait_mode) = call else { return Ok(Outcome::Alive) };
-        let epoch = span.epoch.unwrap_or_else(|| self.pauses.epoch());
-        let plugin_call = PluginCall { store: self, span, epoch, wait_mode: *wait_mode };
+        let plugin_call = PluginCall { store: self, span, wait_mode: *wait_mode };
         let operation = call.operation();
         match *request {
             Request::Set { key, value }
@@ -188,8 +185,8 @@ impl PluginStore {
                 }
                 match (wait_mode, plugin_call.pause()?) {
                     (WaitMode::Once, _) => return Ok(Outcome::QueueEmpty),
-                    (WaitMode::Wait, Paused::Over) => {}
-                    (WaitMode::Wait, Paused::Cancelled) => return Ok(Outcome::Missing),
+                    (WaitMode::Wait, TimeLeft::Some) => {}
+                    (WaitMode::Wait, TimeLeft::None) => return Ok(Outcome::Missing),
                 }
             },
             Request::CancelWait | Request::Barrier { .. } => Err(no_operation().into()),
@@ -197,11 +194,17 @@ impl PluginStore {
     }
 }
 
+/// Whether a call may check again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum TimeLeft {
+    Some,
+    None,
+}
+
 /// The requests of one call.
 struct PluginCall<'a> {
     store: &'a PluginStore,
-    span: Span,
-    epoch: u64,
+    span: Span<'a>,
     wait_mode: WaitMode,
 }
 
@@ -226,11 +229,11 @@ impl PluginCall<'_> {
             number,
             timeout: if waits { left } else { Duration::ZERO },
         };
-        let PluginStore { plugin, workers, pauses, options, .. } = self.store;
+        let PluginStore { plugin, workers, options, .. } = self.store;
         let base = Failure { phase: Phase::Calling, ..NOT_RELEASED };
         let effect = if operation.reads_only() { Effect::None } else { Effect::Possible };
         let plugin = Arc::clone(plugin);
-        match workers.ask(move || plugin.ask(&question), left, || pauses.epoch() != self.epoch) {
+        match workers.ask(move || plugin.ask(&question), left, || self.span.token.is_cancelled()) {
             Ok(Ok(answer)) => Ok(answer),
             Ok(Err(error)) => {
                 let cause = match error.kind {
@@ -302,26 +305,23 @@ impl PluginCall<'_> {
             None => {}
         }
         while !self.has_all(keys)? {
-            if self.pause()? == Paused::Cancelled {
+            if self.pause()? == TimeLeft::None {
                 return Ok(false);
             }
         }
         Ok(true)
     }
 
-    /// Pauses before the next check. Returns [`Paused::Cancelled`] when the time is up.
-    fn pause(&self) -> Result<Paused, Refusal> {
+    /// Pauses before the next check, if there is time left.
+    fn pause(&self) -> Result<TimeLeft, Refusal> {
         let left = self.left();
         if left.is_zero() {
-            return Ok(Paused::Cancelled);
+            return Ok(TimeLeft::None);
         }
-        if self.wait_mode == WaitMode::Once {
-            return Ok(Paused::Over);
+        if self.wait_mode == WaitMode::Wait && self.span.token.wait(LOOK_INTERVAL.min(left)) {
+            return Err(CANCELLED.into());
         }
-        match self.store.pauses.pause(self.epoch, LOOK_INTERVAL.min(left)) {
-            Paused::Over => Ok(Paused::Over),
-            Paused::Cancelled => Err(CANCELLED.into()),
-        }
+        Ok(TimeLeft::Some)
     }
 
     fn multi_get(&self, keys: Keys<'_>, take: &mut dyn Take) -> Result<Outcome, Refusal> {
@@ -406,25 +406,19 @@ impl Backend for PluginStore {
         Meeting::ByKeys
     }
 
-    fn perform(&self, call: &Call<'_>, span: Span, take: &mut dyn Take) -> Result<Outcome, Refusal> {
+    fn perform(&self, call: &Call<'_>, span: Span<'_>, take: &mut dyn Take) -> Result<Outcome, Refusal> {
         self.drive(call, span, take)
     }
 
-    fn duplicate(&self, _call: &Cancellable) -> Result<Arc<dyn Backend>, CallError> {
+    fn duplicate(&self, token: &CancelToken) -> Result<Arc<dyn Backend>, CallError> {
+        if token.is_cancelled() {
+            return Err(CallError::new(Operation::Open, (None, 0), self.peer(), CANCELLED));
+        }
         Ok(Arc::new(Self::new(Arc::clone(&self.plugin), self.options.clone())))
     }
 
-    fn cancel(&self) {
-        self.pauses.cancel();
+    fn wake(&self) {
         self.workers.look_up();
-    }
-
-    fn epoch(&self) -> u64 {
-        self.pauses.epoch()
-    }
-
-    fn pause(&self, epoch: u64, span: Duration) -> Paused {
-        self.pauses.pause(epoch, span)
     }
 }
 

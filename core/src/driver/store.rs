@@ -6,17 +6,15 @@
 //! order in which they were made, and no backend knows of them.
 
 pub use crate::driver::backend::{Backend, Meeting, Span};
-pub use crate::driver::pauses::Paused;
 pub use crate::driver::timeout::{Timeout, Timeouts};
 
 use crate::barrier::by_keys::{COUNTER_SUFFIX, KeyBarrier, KeyBarrierState};
 use crate::driver::backend::{CANCELLED, NOT_RELEASED};
 use crate::driver::call_error::{CallError, Refusal};
-use crate::driver::canceller::{Cancellable, Canceller};
+use crate::driver::cancel::{CancelToken, Canceller};
 use crate::driver::clock::Clock;
 use crate::driver::file_store::{FileStore, FileStoreOptions};
 use crate::driver::hash_store::{HashStore, HashStoreOptions};
-use crate::driver::last_try::LastTry;
 use crate::driver::native_client::{NativeClient, NativeClientOptions};
 use crate::driver::native_store::NativeStore;
 use crate::driver::store_client::{Client, StoreOptions};
@@ -44,8 +42,7 @@ pub struct Store {
     meeting: Meeting,
     /// Default timeout of calls in nanoseconds, initially [`Timeouts::call`] of the backend.
     timeout_nanos: AtomicU64,
-    /// Cancellation epoch of a handle whose calls are steps of one call: the epoch in which that call began.
-    epoch: Option<u64>,
+    canceller: Canceller,
 }
 
 impl fmt::Debug for Store {
@@ -76,34 +73,6 @@ impl Store {
         NativeStore::connect(host, port, options).map(|store| Self::over(Arc::new(store)))
     }
 
-    /// As [`Store::connect`], as a step of `call`: cancelling `call` also ends the connecting.
-    ///
-    /// # Errors
-    /// As [`Store::connect`], or [`ErrorKind::Cancelled`].
-    pub fn connect_cancellable(
-        host: &str,
-        port: u16,
-        options: StoreOptions,
-        call: &Cancellable,
-    ) -> Result<Self, CallError> {
-        Client::connect_cancellable(host, port, options, call).map(|client| Self::over(Arc::new(client)))
-    }
-
-    /// As [`Store::connect_cancellable`], and keeps the last failed attempt in `last_try`.
-    ///
-    /// # Errors
-    /// As [`Store::connect_cancellable`].
-    pub fn connect_telling(
-        host: &str,
-        port: u16,
-        options: StoreOptions,
-        call: &Cancellable,
-        last_try: &LastTry,
-    ) -> Result<Self, CallError> {
-        let client = Client::connect_telling(host, port, options, call, last_try)?;
-        Ok(Self::over(Arc::new(client)))
-    }
-
     /// Opens a file as a store that PyTorch's `FileStore`s can share. Creates it if it is missing.
     ///
     /// # Errors
@@ -121,19 +90,37 @@ impl Store {
     /// Makes a handle of any kind of store.
     #[must_use]
     pub fn over(backend: Arc<dyn Backend>) -> Self {
+        let canceller = canceller_of(&backend, &CancelToken::new());
         let (clock, scope, meeting) = (backend.clock(), backend.scope().into(), backend.meeting());
         let timeout_nanos = AtomicU64::new(nanos(backend.timeouts().call));
-        Self { backend, clock, scope, meeting, timeout_nanos, epoch: None }
+        Self { backend, clock, scope, meeting, timeout_nanos, canceller }
+    }
+
+    /// Returns a handle of the same keys with the same default timeout.
+    fn again(&self) -> Self {
+        Self {
+            backend: Arc::clone(&self.backend),
+            clock: self.clock,
+            scope: self.scope.clone(),
+            meeting: self.meeting,
+            timeout_nanos: AtomicU64::new(self.timeout_nanos.load(Ordering::Relaxed)),
+            canceller: self.canceller.clone(),
+        }
+    }
+
+    /// Returns a handle of the same keys whose calls end when `token` is cancelled, and end at once if it already is.
+    /// It shares the connection with this handle and starts with its default timeout. [`Store::cancel`] of one handle
+    /// does not affect the calls of the other.
+    #[must_use]
+    pub fn with_token(&self, token: &CancelToken) -> Self {
+        Self { canceller: canceller_of(&self.backend, token), ..self.again() }
     }
 
     /// Returns a handle for a call of several steps: a cancel of the calls in progress ends that call, including the
     /// steps that begin later.
     #[must_use]
     pub fn for_one_call(&self) -> Self {
-        let epoch = self.epoch.unwrap_or_else(|| self.backend.epoch());
-        let store = Self::over(Arc::clone(&self.backend));
-        store.set_timeout(self.timeout());
-        Self { scope: self.scope.clone(), meeting: self.meeting, epoch: Some(epoch), ..store }
+        self.with_token(&self.canceller.token())
     }
 
     /// Returns a handle for the keys under `prefix`: key `k` is `prefix/k`, also when `prefix` is empty. Its barriers
@@ -143,25 +130,16 @@ impl Store {
     #[must_use]
     pub fn with_prefix(&self, prefix: &[u8]) -> Self {
         let scope = [&self.scope, prefix, b"/"].concat().into();
-        let scoped = Self { scope, meeting: Meeting::ByKeys, ..Self::over(Arc::clone(&self.backend)) };
-        scoped.set_timeout(self.timeout());
-        scoped
+        Self { scope, meeting: Meeting::ByKeys, ..self.again() }
     }
 
-    /// Opens a second, independent handle of the same store, with the same prefix and default timeout.
+    /// Opens a second, independent handle of the same store, with the same prefix and default timeout. A cancel of
+    /// this handle's calls also ends the connecting. The new handle has no token.
     ///
     /// # Errors
-    /// As those of the function that made this handle.
+    /// As those of the function that made this handle, or [`ErrorKind::Cancelled`].
     pub fn duplicate(&self) -> Result<Self, CallError> {
-        self.duplicate_cancellable(&Canceller::default().begin())
-    }
-
-    /// As [`Store::duplicate`], as a step of `call`: cancelling `call` also ends the connecting.
-    ///
-    /// # Errors
-    /// As [`Store::duplicate`], or [`ErrorKind::Cancelled`].
-    pub fn duplicate_cancellable(&self, call: &Cancellable) -> Result<Self, CallError> {
-        Ok(self.on_another(self.backend.duplicate(call)?))
+        Ok(self.on_another(self.backend.duplicate(&self.canceller.token())?))
     }
 
     /// Returns a handle with the same keys and default timeout over another backend of the same store.
@@ -189,7 +167,9 @@ impl Store {
     /// [`ErrorKind::Unsupported`], of this operation, with the store's kind: the store is of another kind.
     pub fn native(&self, operation: Operation) -> Result<NativeClient, CallError> {
         match self.backend.native() {
-            Some(client) => Ok(client.with_scope(&self.scope, self.timeouts())),
+            Some(client) => {
+                Ok(client.with_scope(&self.scope, self.timeouts()).with_canceller(&self.canceller))
+            }
             None => Err(not_native(operation, self.peer(), self.backend.kind())),
         }
     }
@@ -217,9 +197,11 @@ impl Store {
         Duration::from_nanos(self.timeout_nanos.swap(nanos(timeout), Ordering::Relaxed))
     }
 
-    /// Ends all calls in progress, in all threads, with [`ErrorKind::Cancelled`]. Later calls are not affected.
+    /// Ends the calls in progress of this handle and of those made from it with a prefix, in all threads, with
+    /// [`ErrorKind::Cancelled`]. Later calls are not affected: to end a call that may not have begun, use
+    /// [`Store::with_token`].
     pub fn cancel(&self) {
-        self.backend.cancel();
+        self.canceller.cancel();
     }
 
     /// Stores a value. The store has it when this returns.
@@ -365,7 +347,8 @@ impl Store {
     /// # Errors
     /// [`ErrorKind::QueueEmpty`] when the queue is empty.
     pub fn queue_try_pop(&self, key: &[u8], value: &mut Vec<u8>, timeout: Timeout) -> Result<(), CallError> {
-        let span = Span { wait_mode: WaitMode::Once, ..self.span(timeout) };
+        let token = self.canceller.token();
+        let span = Span { wait_mode: WaitMode::Once, ..self.span(timeout, &token) };
         let call = Call::Store(Request::QueuePop { key: self.key(key) }, WaitMode::Once);
         self.finish(&call, span, &mut OneValue(value)).map(drop)
     }
@@ -387,9 +370,11 @@ impl Store {
     pub fn barrier(&self, key: &[u8], world_size: i64, timeout: Timeout) -> Result<(), CallError> {
         match self.meeting {
             Meeting::Native => {
-                let key = self.key(key);
-                let met = self.plain(Request::Barrier { key, world_size }, timeout).map(drop);
-                met.map_err(|error| self.with_arrivals(error, key, world_size))
+                let (token, key) = (self.canceller.token(), self.key(key));
+                let span = self.span(timeout, &token);
+                let call = Call::Store(Request::Barrier { key, world_size }, span.wait_mode);
+                let met = self.finish(&call, span, &mut NoValue).map(drop);
+                met.map_err(|error| self.with_arrivals(error, key, world_size, &token))
             }
             Meeting::ByKeys => self.meet_by_keys(Operation::Barrier, key, world_size, timeout),
         }
@@ -397,13 +382,18 @@ impl Store {
 
     /// Adds to a barrier's timeout how many participants arrived, which the store counts under `counter`.
     #[cold]
-    fn with_arrivals(&self, error: CallError, counter: Key<'_>, world_size: i64) -> CallError {
+    fn with_arrivals(
+        &self,
+        error: CallError,
+        counter: Key<'_>,
+        world_size: i64,
+        token: &CancelToken,
+    ) -> CallError {
         if error.kind() != ErrorKind::TimedOut || error.failure().effect != Effect::Kept {
             return error;
         }
         let began = self.clock.now();
-        let span =
-            Span { deadline: began + COUNT_TIMEOUT, began, wait_mode: WaitMode::Once, epoch: self.epoch };
+        let span = Span { deadline: began + COUNT_TIMEOUT, began, wait_mode: WaitMode::Once, token };
         let (look, mut count) = (Request::Get { key: counter }, Vec::new());
         let found = self.perform(&Call::Store(look, WaitMode::Once), span, &mut OneValue(&mut count));
         let arrived = found.ok().filter(|&outcome| outcome == Outcome::Value).and(parse_leading(&count));
@@ -425,8 +415,8 @@ impl Store {
         world_size: i64,
         timeout: Timeout,
     ) -> Result<(), CallError> {
-        let (epoch, key) = (self.epoch.unwrap_or_else(|| self.backend.epoch()), self.key(key));
-        let span = Span { epoch: Some(epoch), ..self.span(timeout) };
+        let (token, key) = (self.canceller.token(), self.key(key));
+        let span = self.span(timeout, &token);
         let mut barrier = KeyBarrier::new(world_size, span.wait_mode);
         let ended = loop {
             let Some(call) = barrier.next_call(key) else {
@@ -444,7 +434,7 @@ impl Store {
             let effect = barrier.effect_when_given_up(refusal.failure.effect);
             let refusal = Refusal { failure: Failure { effect, ..refusal.failure }, ..refusal };
             let error = self.error(operation, (Some(key), 1), refusal, span);
-            self.with_arrivals(error, key.with_suffix(COUNTER_SUFFIX), world_size)
+            self.with_arrivals(error, key.with_suffix(COUNTER_SUFFIX), world_size, &token)
         })
     }
 
@@ -453,7 +443,8 @@ impl Store {
     /// # Errors
     /// See [`Store::set`].
     pub fn ping(&self, timeout: Timeout) -> Result<(), CallError> {
-        self.finish(&Call::Ping, self.span(timeout), &mut NoValue).map(drop)
+        let token = self.canceller.token();
+        self.finish(&Call::Ping, self.span(timeout, &token), &mut NoValue).map(drop)
     }
 
     /// Counts this worker, as PyTorch's clients do when they connect, and returns how many have checked in.
@@ -473,7 +464,8 @@ impl Store {
     }
 
     fn count_workers(&self, request: Request<'static>, timeout: Timeout) -> Result<i64, CallError> {
-        let span = self.span(timeout);
+        let token = self.canceller.token();
+        let span = self.span(timeout, &token);
         let call = Call::Store(request, span.wait_mode);
         match self.perform(&call, span, &mut NoValue) {
             Ok(Outcome::Number(count)) => Ok(count),
@@ -488,8 +480,8 @@ impl Store {
     /// # Errors
     /// [`ErrorKind::TimedOut`] when fewer have in time.
     pub fn wait_for_workers(&self, world_size: i64, timeout: Timeout) -> Result<(), CallError> {
-        let epoch = self.epoch.unwrap_or_else(|| self.backend.epoch());
-        let span = Span { epoch: Some(epoch), ..self.span(timeout) };
+        let token = self.canceller.token();
+        let span = self.span(timeout, &token);
         let (mut wait, mut text) = (WorkersWait::new(world_size, span.wait_mode, span.deadline), Vec::new());
         let refusal = loop {
             let now = self.clock.now();
@@ -501,7 +493,7 @@ impl Store {
                     }
                 }
                 WorkersStep::PauseUntil(until) => {
-                    if self.backend.pause(epoch, until.since(now)) == Paused::Cancelled {
+                    if token.wait(until.since(now)) {
                         break CANCELLED.into();
                     }
                 }
@@ -545,12 +537,13 @@ impl Store {
         timeout: Timeout,
         take: &mut dyn Take,
     ) -> Result<Outcome, CallError> {
-        let span = self.span(timeout);
+        let token = self.canceller.token();
+        let span = self.span(timeout, &token);
         self.finish(&Call::Store(request, span.wait_mode), span, take)
     }
 
     /// Performs a call and makes the error of a failure.
-    fn finish(&self, call: &Call<'_>, span: Span, take: &mut dyn Take) -> Result<Outcome, CallError> {
+    fn finish(&self, call: &Call<'_>, span: Span<'_>, take: &mut dyn Take) -> Result<Outcome, CallError> {
         let refusal = match self.perform(call, span, take) {
             Ok(outcome) => match outcome.failure(call.operation()) {
                 None => return Ok(outcome),
@@ -561,8 +554,8 @@ impl Store {
         Err(self.error(call.operation(), call.keys(), refusal, span))
     }
 
-    fn perform(&self, call: &Call<'_>, span: Span, take: &mut dyn Take) -> Result<Outcome, Refusal> {
-        if span.epoch.is_some_and(|epoch| epoch != self.backend.epoch()) {
+    fn perform(&self, call: &Call<'_>, span: Span<'_>, take: &mut dyn Take) -> Result<Outcome, Refusal> {
+        if span.token.is_cancelled() {
             return Err(CANCELLED.into());
         }
         self.backend.perform(call, span, take)
@@ -574,24 +567,30 @@ impl Store {
         operation: Operation,
         keys: (Option<Key<'_>>, usize),
         refusal: Refusal,
-        span: Span,
+        span: Span<'_>,
     ) -> CallError {
         let elapsed = self.clock.now().since(span.began);
         let failure = Failure { elapsed, ..refusal.failure };
         CallError::new(operation, keys, self.peer(), failure).with_message(refusal.message)
     }
 
-    fn span(&self, timeout: Timeout) -> Span {
+    fn span<'a>(&self, timeout: Timeout, token: &'a CancelToken) -> Span<'a> {
         let began = self.clock.now();
         let (after, wait_mode) = self.timeouts().wait_budget(timeout);
-        Span { began, deadline: began + after, wait_mode, epoch: self.epoch }
+        Span { began, deadline: began + after, wait_mode, token }
     }
 
     /// Returns the same deadline for the next of several calls. Each counts its time from a fresh reading of the
     /// clock.
-    fn resumed(&self, span: Span) -> Span {
+    fn resumed<'a>(&self, span: Span<'a>) -> Span<'a> {
         Span { began: self.clock.now(), ..span }
     }
+}
+
+/// Makes the canceller of a handle whose calls `token` ends.
+fn canceller_of(backend: &Arc<dyn Backend>, token: &CancelToken) -> Canceller {
+    let backend = Arc::clone(backend);
+    Canceller::of(token, Some(Arc::new(move || backend.wake())))
 }
 
 /// Timeout of counting the participants of a barrier, which only improves an error message.

@@ -11,10 +11,9 @@ mod wire;
 
 use crate::driver::backend::{Backend, CANCELLED, Meeting, NOT_RELEASED, Span};
 use crate::driver::call_error::{CallError, Refusal};
-use crate::driver::canceller::Cancellable;
-use crate::driver::clock::{Clock, from_now};
+use crate::driver::cancel::CancelToken;
+use crate::driver::clock::Clock;
 use crate::driver::last_try::LastTry;
-use crate::driver::pauses::Paused;
 use crate::driver::random::random_seed;
 use crate::driver::socket::{KeepAlive, endpoint_text};
 use crate::driver::take::Take;
@@ -28,11 +27,11 @@ use crate::time::Duration;
 use alloc::boxed::Box;
 use alloc::sync::Arc;
 use core::sync::atomic::{AtomicU64, Ordering};
-use pool::{Ended, Entered, HoldTime, NEW_EPOCH, Pool};
+use pool::{Ended, Entered, HoldTime, Pool};
 use wire::Wire;
 
 /// Options of a client.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub struct StoreOptions {
     /// Timeout of calls that set none.
     pub timeout: Duration,
@@ -48,6 +47,10 @@ pub struct StoreOptions {
     pub dial: DialOptions,
     /// Limits of the client.
     pub limits: ClientLimits,
+    /// Ends the connecting. The calls of the store have tokens of their own.
+    pub token: CancelToken,
+    /// Receives the last failed attempt to connect.
+    pub last_try: LastTry,
 }
 
 impl Default for StoreOptions {
@@ -60,6 +63,8 @@ impl Default for StoreOptions {
             keep_alive: Some(KeepAlive::default()),
             dial: DialOptions::default(),
             limits: ClientLimits::default(),
+            token: CancelToken::new(),
+            last_try: LastTry::default(),
         }
     }
 }
@@ -93,8 +98,6 @@ pub struct Client {
     clock: Clock,
     pool: Arc<Pool>,
     seeds: AtomicU64,
-    /// Last failed attempt to connect.
-    last_try: LastTry,
 }
 
 impl Client {
@@ -102,43 +105,10 @@ impl Client {
     ///
     /// # Errors
     /// The reason why there is no connection by the end of [`StoreOptions::connect_timeout`] (zero: after one attempt
-    /// at each address).
+    /// at each address), or [`ErrorKind::Cancelled`](crate::error::ErrorKind::Cancelled).
     pub fn connect(host: &str, port: u16, options: StoreOptions) -> Result<Self, CallError> {
-        Self::new(host, port, options).connected()
-    }
-
-    /// As [`Client::connect`], as a step of `call`: cancelling `call` also ends the connecting.
-    ///
-    /// # Errors
-    /// As [`Client::connect`].
-    pub fn connect_cancellable(
-        host: &str,
-        port: u16,
-        options: StoreOptions,
-        call: &Cancellable,
-    ) -> Result<Self, CallError> {
-        Self::connect_telling(host, port, options, call, &LastTry::default())
-    }
-
-    /// As [`Client::connect_cancellable`], and keeps the last failed attempt in `last_try`.
-    ///
-    /// # Errors
-    /// As [`Client::connect_cancellable`].
-    pub fn connect_telling(
-        host: &str,
-        port: u16,
-        options: StoreOptions,
-        call: &Cancellable,
-        last_try: &LastTry,
-    ) -> Result<Self, CallError> {
-        let client = Self { last_try: last_try.clone(), ..Self::new(host, port, options) };
-        let pool = Arc::clone(&client.pool);
-        let _watch = call.watch(move || pool.cancel());
-        client.connected()
-    }
-
-    fn new(host: &str, port: u16, options: StoreOptions) -> Self {
-        Self {
+        let token = options.token.clone();
+        let client = Self {
             host: host.into(),
             port,
             peer: endpoint_text(host, port).into(),
@@ -146,24 +116,22 @@ impl Client {
             options,
             clock: Clock::new(),
             seeds: AtomicU64::new(random_seed()),
-            last_try: LastTry::default(),
-        }
-    }
-
-    /// Opens the first connection. An earlier cancel counts.
-    fn connected(self) -> Result<Self, CallError> {
-        let (span, rounds) = self.connecting();
-        let span = Span { epoch: Some(NEW_EPOCH), ..span };
-        let entered = self.enter(HoldTime::Brief, span).and_then(|Entered { ticket, .. }| {
-            let dialled = self.dial(ticket, span, rounds);
+        };
+        let pool = Arc::clone(&client.pool);
+        let _guard = token.on_cancel(move || pool.wake());
+        let ((after, rounds), began) = (client.options.connect_budget(), client.clock.now());
+        let span = Span { began, deadline: began + after, wait_mode: WaitMode::Wait, token: &token };
+        let entered = client.enter(HoldTime::Brief, span).and_then(|Entered { ticket, .. }| {
+            let dialled = client.dial(ticket, span, rounds);
             let (wire, result) = split(dialled);
-            self.pool.leave(ticket, wire);
+            client.pool.leave(ticket, wire);
             result
         });
         match entered {
-            Ok(()) => Ok(self),
+            Ok(()) => Ok(client),
             Err(failure) => {
-                Err(CallError::new(Operation::Connect, (None, 0), &self.peer, self.aged(failure, span)))
+                let failure = Failure { elapsed: client.clock.now().since(began), ..failure };
+                Err(CallError::new(Operation::Connect, (None, 0), &client.peer, failure))
             }
         }
     }
@@ -208,27 +176,17 @@ impl Backend for Client {
         Meeting::Native
     }
 
-    fn perform(&self, call: &Call<'_>, span: Span, take: &mut dyn Take) -> Result<Outcome, Refusal> {
+    fn perform(&self, call: &Call<'_>, span: Span<'_>, take: &mut dyn Take) -> Result<Outcome, Refusal> {
         self.drive(call, span, take).map_err(Refusal::from)
     }
 
-    fn duplicate(&self, call: &Cancellable) -> Result<Arc<dyn Backend>, CallError> {
-        Ok(Arc::new(Self::connect_cancellable(&self.host, self.port, self.options.clone(), call)?))
+    fn duplicate(&self, token: &CancelToken) -> Result<Arc<dyn Backend>, CallError> {
+        let options = StoreOptions { token: token.clone(), ..self.options.clone() };
+        Ok(Arc::new(Self::connect(&self.host, self.port, options)?))
     }
 
-    fn cancel(&self) {
-        self.pool.cancel();
-    }
-
-    fn epoch(&self) -> u64 {
-        self.pool.epoch()
-    }
-
-    fn pause(&self, epoch: u64, span: Duration) -> Paused {
-        match self.pool.pause(epoch, from_now(span)) {
-            Ok(()) => Paused::Over,
-            Err(_) => Paused::Cancelled,
-        }
+    fn wake(&self) {
+        self.pool.wake();
     }
 }
 

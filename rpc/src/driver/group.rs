@@ -29,7 +29,7 @@ use alloc::vec::Vec;
 use core::any::Any;
 use crossbeam_channel::{Receiver, bounded, select};
 use rendezvous_core::driver::call_error::CallError;
-use rendezvous_core::driver::canceller::Cancellable;
+use rendezvous_core::driver::cancel::CancelToken;
 use rendezvous_core::driver::rendezvous::HandlerError as RendezvousFault;
 use rendezvous_core::driver::server::StartError;
 use rendezvous_core::time::Duration;
@@ -143,9 +143,9 @@ pub trait RpcWorker: Send + Sync {
 }
 
 /// Returns the next item of a channel, or `None` after `timeout`, after a cancellation, or if the channel is closed.
-fn next_unless<T>(items: &Receiver<T>, timeout: Duration, cancellable: &Cancellable) -> Option<T> {
+fn next_unless<T>(items: &Receiver<T>, timeout: Duration, token: &CancelToken) -> Option<T> {
     let (wake, woken) = bounded(1);
-    let _watch = cancellable.watch(move || _ = wake.try_send(()));
+    let _guard = token.on_cancel(move || _ = wake.try_send(()));
     select! {
         recv(items) -> item => item.ok(),
         recv(woken) -> _ => None,

@@ -16,7 +16,7 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::any::Any;
 use core::fmt;
-use rendezvous_core::driver::canceller::Canceller;
+use rendezvous_core::driver::cancel::CancelToken;
 use rendezvous_core::driver::clock::Clock;
 use rendezvous_core::driver::event_loop::Waker;
 use rendezvous_core::driver::loop_client::{Loop, Member, MemberContext, MemberEvent, MemberId};
@@ -73,9 +73,9 @@ impl RpcHome for RpcContext {
 }
 
 /// Function that creates a worker, on a thread of its own. The queue is for handlers of the loop. The loop cancels the
-/// creation with the canceller, possibly before this starts.
+/// creation with the token, possibly before this starts.
 pub type MakeRpc =
-    Box<dyn FnOnce(&RpcRequestQueue, Canceller) -> Result<Arc<dyn RpcWorker>, RpcInitError> + Send>;
+    Box<dyn FnOnce(&RpcRequestQueue, CancelToken) -> Result<Arc<dyn RpcWorker>, RpcInitError> + Send>;
 
 /// Reason why a worker of a loop does not execute a request.
 #[derive(Debug, thiserror::Error)]
@@ -261,7 +261,7 @@ struct LoopRpc {
     home: Arc<dyn RpcHome>,
     /// Set once the event that it is a member was taken.
     agent: Option<Arc<dyn RpcWorker>>,
-    joining: Canceller,
+    joining: CancelToken,
     calls: Map<u64, Made>,
     ending: Ending,
     /// Time when ending it is tried again.
@@ -278,7 +278,7 @@ impl LoopRpc {
             queue: Arc::new(RequestQueue { inbox: Mutex::new(inbox), waker: context.waker.clone() }),
             home,
             agent: None,
-            joining: Canceller::default(),
+            joining: CancelToken::new(),
             calls: Map::new(),
             ending: Ending::new(keeper),
             retry_at: None,
@@ -290,7 +290,7 @@ impl LoopRpc {
     /// Starts to create it.
     fn make(&mut self, make: MakeRpc) -> io::Result<()> {
         let (queue, home) = (Arc::clone(&self.queue), Arc::clone(&self.home));
-        let joining = self.joining.begin().for_parts();
+        let joining = self.joining.clone();
         let thread = threads::spawn("rdzv-rpc-join", move || {
             let made = caught("makes it", || make(&RpcRequestQueue(Arc::clone(&queue)), joining));
             let agent = match made.unwrap_or_else(|error| Err(error.into())) {

@@ -2,6 +2,7 @@
 //! stdout, and executes the commands on stdin.
 #![allow(clippy::std_instead_of_core, clippy::std_instead_of_alloc, reason = "tests run where std is")]
 
+use rendezvous_core::driver::cancel::CancelToken;
 use rendezvous_core::driver::rendezvous::NodeStore;
 use rendezvous_core::driver::store::Store;
 use rendezvous_core::driver::store_client::StoreOptions;
@@ -71,7 +72,9 @@ fn run() -> Result<(), Box<dyn Error>> {
     say("joined");
     let last_received_at = Arc::clone(&worker);
     std::thread::spawn(move || {
-        while let Some(event) = last_received_at.tcp().and_then(|tcp| tcp.next_event(LOOK)) {
+        while let Some(event) =
+            last_received_at.tcp().and_then(|tcp| tcp.next_event(LOOK, &CancelToken::new()))
+        {
             say(&format!("event {event:?}"));
         }
     });

@@ -180,7 +180,7 @@ fn lock(thread_state: &Mutex<ThreadState>) -> MutexGuard<'_, ThreadState> {
 mod tests {
     use super::*;
     use core::sync::atomic::AtomicU32;
-    use rendezvous_core::driver::canceller::Canceller;
+    use rendezvous_core::driver::cancel::Canceller;
     use std::sync::mpsc;
     use std::time::Duration;
 
@@ -200,9 +200,9 @@ mod tests {
             move |tasks| {
                 while let Some(ask) = tasks.next() {
                     notify.send(ask).expect("awaited");
-                    let call = canceller.begin();
+                    let call = canceller.token();
                     let (woken, wait) = mpsc::channel();
-                    let _watch = call.watch(move || woken.send(()).unwrap_or_default());
+                    let _guard = call.on_cancel(move || woken.send(()).unwrap_or_default());
                     if !tasks.is_wanted() {
                         wait.recv().expect("cancelled");
                     }

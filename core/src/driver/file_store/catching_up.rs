@@ -3,9 +3,8 @@
 //! short.
 
 use super::locked::{Access, CHUNK_BYTES, Identity, Locked, read_at};
-use super::{CANCELLED, Clock, FileState, NOT_RELEASED, Pauses, lock_state, log_failure};
+use super::{CANCELLED, Clock, FileState, NOT_RELEASED, Span, lock_state, log_failure};
 use crate::error::{Cause, ErrorKind, Failure, Phase};
-use crate::time::Instant;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use std::fs::File;
@@ -15,12 +14,10 @@ use std::sync::{Mutex, MutexGuard};
 /// Size of a read where most of the file can be skipped.
 const HEADER_CHUNK_BYTES: u64 = 4096;
 
-/// One operation with its deadline and its cancellation epoch.
+/// One operation with its deadline and its token.
 pub(super) struct FileAccess<'a> {
     pub(super) clock: &'a Clock,
-    pub(super) pauses: &'a Pauses,
-    pub(super) deadline: Instant,
-    pub(super) epoch: u64,
+    pub(super) span: Span<'a>,
 }
 
 impl FileAccess<'_> {
@@ -35,6 +32,9 @@ impl FileAccess<'_> {
     ) -> Result<(Locked, MutexGuard<'s, FileState>), Failure> {
         // Open as long as its log is in use: no other file can get the same inode number.
         let mut begun: Option<(Arc<File>, Identity)> = None;
+        if self.span.token.is_cancelled() {
+            return Err(Failure { phase: Phase::Opening, ..CANCELLED });
+        }
         loop {
             let locked = Locked::take(access.open(path)?, access, self)?;
             match expected {
@@ -100,10 +100,10 @@ impl FileAccess<'_> {
     }
 
     fn check(&self, offset: u64) -> Result<(), Failure> {
-        if self.pauses.epoch() != self.epoch {
+        if self.span.token.is_cancelled() {
             return Err(Failure { phase: Phase::Reading, ..CANCELLED });
         }
-        if self.clock.now() >= self.deadline {
+        if self.clock.now() >= self.span.deadline {
             return Err(Failure { phase: Phase::Reading, cause: Cause::ReadUpTo(offset), ..NOT_RELEASED });
         }
         Ok(())

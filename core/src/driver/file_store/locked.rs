@@ -1,6 +1,6 @@
 //! The store's file while this process holds its lock.
 
-use super::{CANCELLED, FileAccess, NOT_RELEASED, Paused};
+use super::{CANCELLED, FileAccess, NOT_RELEASED};
 use crate::error::{Cause, ErrorKind, Failure, Phase};
 use crate::store::file_log::append;
 use crate::time::Duration;
@@ -106,11 +106,11 @@ impl Locked {
                 Some(libc::EINTR) => continue,
                 _ => return Err(os(Phase::Locking, &error)),
             }
-            let left = file_access.deadline.since(file_access.clock.now());
+            let left = file_access.span.deadline.since(file_access.clock.now());
             if left.is_zero() {
                 return Err(Failure { phase: Phase::Locking, cause: Cause::Locked, ..NOT_RELEASED });
             }
-            if file_access.pauses.pause(file_access.epoch, pause.min(left)) == Paused::Cancelled {
+            if file_access.span.token.wait(pause.min(left)) {
                 return Err(Failure { phase: Phase::Locking, ..CANCELLED });
             }
             pause = longest.min(pause * 2);

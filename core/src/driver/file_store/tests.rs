@@ -5,6 +5,7 @@ use crate::driver::store::Store;
 use crate::driver::testing::TemporaryFile;
 use crate::driver::timeout::Timeout;
 use crate::error::LimitError;
+use crate::time::Instant;
 use std::fs::{self, OpenOptions};
 use std::io::Write;
 use std::os::fd::AsRawFd;
@@ -180,15 +181,13 @@ fn a_lock_that_nobody_gives_back_costs_the_deadline_and_no_more() {
     let timeouts = Timeouts { call: Duration::from_millis(80), answer: SOON };
     let late = Store::open_file(file.path(), FileStoreOptions { timeouts, ..options(None) });
     assert_eq!(late.expect_err("locked").cause(), Cause::Locked);
+    let token = CancelToken::new();
     let error = std::thread::scope(|scope| {
-        let pending = scope.spawn(|| store.set(b"k", b"v", DEFAULT));
-        while !pending.is_finished() {
-            store.cancel();
-            std::thread::yield_now();
-        }
+        let pending = scope.spawn(|| store.with_token(&token).set(b"k", b"v", DEFAULT));
+        token.cancel();
         pending.join().expect("no panic").expect_err("cancelled")
     });
-    assert_eq!((error.kind(), error.phase()), (ErrorKind::Cancelled, Phase::Locking));
+    assert_eq!(error.kind(), ErrorKind::Cancelled, "{error}");
     std::thread::scope(|scope| {
         let pending = scope.spawn(|| store.set(b"k", b"v", DEFAULT));
         drop(holder);
@@ -296,8 +295,9 @@ fn reading_a_large_file_keeps_nobody_out_and_can_be_cancelled() {
     let small = lock_state(&store.state).log.offset();
     append_much(&file);
     let end = fs::metadata(file.path()).expect("the file").len();
-    let span =
-        Span { began: Instant::ORIGIN, deadline: Instant::MAX, wait_mode: WaitMode::Wait, epoch: None };
+    let token = CancelToken::new();
+    let (began, deadline) = (Instant::ORIGIN, Instant::MAX);
+    let span = Span { began, deadline, wait_mode: WaitMode::Wait, token: &token };
     let call = Call::Store(Request::NumKeys, WaitMode::Wait);
     std::thread::scope(|scope| {
         let reading = scope.spawn(|| store.drive(&call, span, &mut crate::driver::take::NoValue));
@@ -307,7 +307,7 @@ fn reading_a_large_file_keeps_nobody_out_and_can_be_cancelled() {
         drop(hold(&file));
         let offset = lock_state(&store.state).log.offset();
         assert!(offset < end, "the lock was free while it was read");
-        store.cancel();
+        token.cancel();
         let failure = reading.join().expect("no panic").expect_err("cancelled");
         assert_eq!((failure.kind, failure.phase), (ErrorKind::Cancelled, Phase::Reading));
     });

@@ -2,6 +2,7 @@ use super::*;
 use crate::driver::store::Store;
 use crate::driver::take::NoValue;
 use crate::driver::timeout::Timeout;
+use crate::time::Duration;
 use std::thread;
 
 const SOON: Duration = Duration::from_secs(20);

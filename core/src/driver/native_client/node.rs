@@ -1,8 +1,9 @@
 //! Membership of a node in a run.
 
 use super::inbox::{Last, Weighted};
-use super::{Loss, NativeClient, NativeError, OwnedFrame, SubmitPath, check_reason, plain, text_of};
-use crate::driver::canceller::Cancellable;
+use super::{
+    EncodedRequest, Loss, NativeClient, NativeError, OwnedFrame, SubmitPath, check_reason, plain, text_of,
+};
 use crate::error::{ErrorKind, Operation};
 use crate::rendezvous::participant::{Entry, Event, Role};
 use crate::rendezvous::round_event::RoundEvent;
@@ -10,7 +11,6 @@ use crate::store::op::Key;
 use crate::time::Duration;
 use crate::wire::native::{ClientFrame, ServerFrame};
 use alloc::boxed::Box;
-use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::sync::atomic::Ordering;
 
@@ -184,23 +184,14 @@ impl NativeClient {
     /// # Errors
     /// The reason why there is no round; [`NativeError::fault`] has the server's response.
     pub fn join(&self, entry: &Entry<'_>, role: Role) -> Result<Joined, NativeError> {
-        self.join_cancellable(entry, role, None)
-    }
-
-    /// As [`NativeClient::join`], until `call` is cancelled.
-    pub(in crate::driver) fn join_cancellable(
-        &self,
-        entry: &Entry<'_>,
-        role: Role,
-        call: Option<&Cancellable>,
-    ) -> Result<Joined, NativeError> {
         let operation = match role {
             Role::Member => Operation::Join,
             Role::Spare => Operation::Standby,
         };
         let (span, submit_path) = (Duration::from_millis(entry.join_timeout_ms), SubmitPath::Join);
         let keys = (Some(Key::raw(entry.run_id)), 1);
-        let answer = self.exchange(operation, &entry.frame(role), span, submit_path, None, call);
+        let encoded = EncodedRequest::new(operation, &entry.frame(role));
+        let answer = self.exchange(encoded, span, submit_path, None, &self.2.token());
         let answer: OwnedFrame = answer.map_err(|loss| self.error(operation, keys, loss))?;
         let frame = answer.frame(&self.0.answer_limits);
         frame.as_ref().and_then(Joined::of).ok_or_else(|| self.wrong_answer(operation))
@@ -223,27 +214,12 @@ impl NativeClient {
     /// # Errors
     /// The session is over.
     pub fn next_event(&self, timeout: Duration) -> Result<Option<NodeEvent>, NativeError> {
-        self.event(self.0.shared.events.next_unless(timeout, self.cancelled_since()))
-    }
-
-    /// As [`NativeClient::next_event`], until `call` is cancelled.
-    pub(in crate::driver) fn next_event_cancellable(
-        &self,
-        timeout: Duration,
-        call: &Cancellable,
-    ) -> Result<Option<NodeEvent>, NativeError> {
-        let shared = Arc::clone(&self.0.shared);
-        let _watch = call.watch(move || shared.events.recheck_cancellation());
-        let cancelled = self.cancelled_since();
-        self.event(self.0.shared.events.next_unless(timeout, || call.is_cancelled() || cancelled()))
-    }
-
-    fn event(&self, next: Result<Option<NodeEvent>, Last>) -> Result<Option<NodeEvent>, NativeError> {
-        next.map_err(|last| {
+        let token = self.2.token();
+        self.0.shared.events.next_unless(timeout, || token.is_cancelled()).map_err(|last| {
             let loss = match last {
                 Last::Over(ending) => Loss::of_ending(ending),
                 Last::Overrun => Loss::of(plain(ErrorKind::LimitExceeded)),
-                Last::Interrupted => return self.cancelled(Operation::RoundEvent),
+                Last::Interrupted => Loss::cancelled(),
             };
             self.error(Operation::RoundEvent, (None, 0), loss)
         })
@@ -255,7 +231,8 @@ impl NativeClient {
     /// The node is in no run, or the server did not respond.
     pub fn leave(&self, run_id: &[u8], timeout: Duration) -> Result<(), NativeError> {
         let leave = ClientFrame::Leave { run_id: Key::raw(run_id) };
-        let left = self.exchange(Operation::Leave, &leave, timeout, SubmitPath::Leave, None, None);
+        let leave = EncodedRequest::new(Operation::Leave, &leave);
+        let left = self.exchange(leave, timeout, SubmitPath::Leave, None, &self.2.token());
         left.map(drop).map_err(|loss| self.error(Operation::Leave, (Some(Key::raw(run_id)), 1), loss))
     }
 
@@ -269,34 +246,21 @@ impl NativeClient {
         self.ask(Operation::Close, &close, timeout, (Some(run_id), 1)).map(drop)
     }
 
-    /// As [`NativeClient::close_run`], until `call` is cancelled.
-    pub(in crate::driver) fn close_run_cancellable(
-        &self,
-        run_id: &[u8],
-        timeout: Duration,
-        call: &Cancellable,
-    ) -> Result<(), NativeError> {
-        let run_id = Key::raw(run_id);
-        let close = ClientFrame::Close { run_id };
-        self.ask_cancellable(Operation::Close, &close, timeout, (Some(run_id), 1), call).map(drop)
-    }
-
     /// Closes the run and notifies its nodes of the reason why the job failed, of at most 1,024 bytes.
     ///
     /// # Errors
     /// The reason why it is not closed.
-    pub(in crate::driver) fn fail_run_cancellable(
+    pub(in crate::driver) fn fail_run(
         &self,
         run_id: &[u8],
         message: &str,
         timeout: Duration,
-        call: &Cancellable,
     ) -> Result<(), NativeError> {
         let run_id = Key::raw(run_id);
         let keys = (Some(run_id), 1);
         check_reason(message).map_err(|loss| self.error(Operation::Close, keys, loss))?;
         let fail = ClientFrame::Fail { run_id, message: message.as_bytes() };
-        self.ask_cancellable(Operation::Close, &fail, timeout, keys, call).map(drop)
+        self.ask(Operation::Close, &fail, timeout, keys).map(drop)
     }
 
     /// Requests the state of a run.
@@ -306,22 +270,7 @@ impl NativeClient {
     pub fn run_info(&self, run_id: &[u8], timeout: Duration) -> Result<RunInfo, NativeError> {
         let run_id = Key::raw(run_id);
         let ask = ClientFrame::RunInfo { run_id };
-        self.run_state(&self.ask(Operation::RunInfo, &ask, timeout, (Some(run_id), 1))?)
-    }
-
-    /// As [`NativeClient::run_info`], until `call` is cancelled.
-    pub(in crate::driver) fn run_info_cancellable(
-        &self,
-        run_id: &[u8],
-        timeout: Duration,
-        call: &Cancellable,
-    ) -> Result<RunInfo, NativeError> {
-        let run_id = Key::raw(run_id);
-        let ask = ClientFrame::RunInfo { run_id };
-        self.run_state(&self.ask_cancellable(Operation::RunInfo, &ask, timeout, (Some(run_id), 1), call)?)
-    }
-
-    fn run_state(&self, answer: &OwnedFrame) -> Result<RunInfo, NativeError> {
+        let answer = self.ask(Operation::RunInfo, &ask, timeout, (Some(run_id), 1))?;
         let frame = answer.frame(&self.0.answer_limits);
         frame.as_ref().and_then(RunInfo::of).ok_or_else(|| self.wrong_answer(Operation::RunInfo))
     }

@@ -3,8 +3,9 @@
 
 use super::batch::{Batch, Txn};
 use super::calls::{Listing, check, frame_of, settle, wait_millis};
-use super::{Loss, NativeClient, NativeError, OwnedFrame, SubmitPath, strip_scope, text_of};
+use super::{EncodedRequest, Loss, NativeClient, NativeError, OwnedFrame, SubmitPath, strip_scope, text_of};
 use crate::driver::call_error::Refusal;
+use crate::driver::cancel::CancelToken;
 use crate::driver::take::Take;
 use crate::driver::timeout::Timeout;
 use crate::error::Operation;
@@ -244,7 +245,7 @@ impl NativeClient {
         let too_long = txn.check_keys(&self.1.scope, &self.0.options.limits);
         too_long.map_err(|(key, loss)| self.error(Operation::Txn, (Some(self.key(key)), 1), loss))?;
         let encoded = txn.encode(&self.1.scope);
-        let answer = self.exchange_encoded(encoded, self.span(timeout).0, SubmitPath::Plain, None, None);
+        let answer = self.exchange(encoded, self.span(timeout).0, SubmitPath::Plain, None, &self.2.token());
         let answer = answer.map_err(|loss| self.error(Operation::Txn, (None, 0), loss))?;
         let frame = answer.frame(&self.0.answer_limits);
         frame.as_ref().and_then(TxnResult::of).ok_or_else(|| self.wrong_answer(Operation::Txn))
@@ -259,7 +260,7 @@ impl NativeClient {
         let too_long = batch.check_keys(&self.1.scope, &self.0.options.limits);
         too_long.map_err(|(key, loss)| self.error(Operation::Batch, (Some(self.key(key)), 1), loss))?;
         let encoded = batch.encode(&self.1.scope);
-        let answer = self.exchange_encoded(encoded, self.span(timeout).0, SubmitPath::Plain, None, None);
+        let answer = self.exchange(encoded, self.span(timeout).0, SubmitPath::Plain, None, &self.2.token());
         let answer = answer.map_err(|loss| self.error(Operation::Batch, (None, 0), loss))?;
         let frame = answer.frame(&self.0.answer_limits);
         frame
@@ -318,27 +319,35 @@ impl NativeClient {
         &self,
         call: &Call<'_>,
         span: Duration,
+        token: &CancelToken,
         take: &mut dyn Take,
     ) -> Result<Outcome, Refusal> {
-        self.drive(call, span, take)
+        self.drive(call, span, token, take)
             .map_err(|loss| Refusal { message: loss.message(), failure: loss.failure })
     }
 
-    fn drive(&self, call: &Call<'_>, span: Duration, take: &mut dyn Take) -> Result<Outcome, Loss> {
+    fn drive(
+        &self,
+        call: &Call<'_>,
+        span: Duration,
+        token: &CancelToken,
+        take: &mut dyn Take,
+    ) -> Result<Outcome, Loss> {
         check(call, &self.0.options.limits)?;
+        let ask = |frame: &ClientFrame<'_>| {
+            let encoded = EncodedRequest::new(call.operation(), frame);
+            self.exchange(encoded, span, SubmitPath::Plain, None, token)
+        };
         let limits = &self.0.answer_limits;
         if let Call::Store(Request::ListKeys, _) = call {
             let mut listing = Listing::default();
             loop {
-                let answer =
-                    self.exchange(call.operation(), &listing.page(), span, SubmitPath::Plain, None, None)?;
+                let answer = ask(&listing.page())?;
                 if let Some(outcome) = listing.take_page(&answer, limits, take)? {
                     return Ok(outcome);
                 }
             }
         }
-        let answer =
-            self.exchange(call.operation(), &frame_of(call, span), span, SubmitPath::Plain, None, None);
-        settle(call, answer, limits, take)
+        settle(call, ask(&frame_of(call, span)), limits, take)
     }
 }

@@ -1,6 +1,7 @@
 //! Options of a client of a native server.
 
 use super::inbox::InboxLimit;
+use crate::driver::cancel::CancelToken;
 use crate::driver::socket::KeepAlive;
 use crate::driver::timeout::Timeouts;
 use crate::limits::FrameLimits;
@@ -12,7 +13,7 @@ use alloc::boxed::Box;
 use alloc::string::String;
 
 /// Options of a client of a native server.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub struct NativeClientOptions {
     /// Name of the client's node in events and errors of other nodes.
     pub node: String,
@@ -43,6 +44,8 @@ pub struct NativeClientOptions {
     /// Size in bytes of the unread pushes of one watch, or of the node, from which on no more are kept. The default
     /// is twice what a server remembers, so that a watch from an old revision does not end at once.
     pub pushed_bytes_max: usize,
+    /// Ends the connecting. The calls of the client have tokens of their own.
+    pub token: CancelToken,
 }
 
 impl Default for NativeClientOptions {
@@ -62,6 +65,7 @@ impl Default for NativeClientOptions {
             limits: FrameLimits::default(),
             pushes_max: 4096,
             pushed_bytes_max: 128 << 20,
+            token: CancelToken::new(),
         }
     }
 }

@@ -3,6 +3,7 @@
 use super::inbox::{Inbox, Put};
 use super::session_driver::{READ_BYTES, SessionDriver, SessionOutput};
 use super::{ClientShared, Command, Loss, NativeClientOptions, NodeEvent, OwnedFrame, SubmitPath, Submitted};
+use crate::driver::cancel::CancelToken;
 use crate::driver::clock::Clock;
 use crate::driver::event_loop::{EventLoop, Token, Waker};
 use crate::driver::reply::Reply;
@@ -24,8 +25,7 @@ const SOCKET: Token = Token(0);
 
 /// Caller that waits for a response.
 struct Caller {
-    calls: u64,
-    ticket: Option<u64>,
+    token: CancelToken,
     inbox: Option<Arc<Inbox<OwnedFrame>>>,
     reply: Option<Reply<Result<OwnedFrame, Loss>>>,
 }
@@ -155,42 +155,38 @@ impl Session {
         while let Ok(command) = self.commands.try_recv() {
             match command {
                 Command::Call(call) => self.begin(*call),
-                Command::Cancel(ticket) => self.cancel(ticket),
                 Command::EndWatch(id) => {
                     self.streams.remove(&id);
                     self.driver.forget(id);
                 }
                 Command::ForgetLease(id) => drop(self.streams.remove(&id)),
-                Command::CancelAll(calls) => self.cancel_all(calls),
+                Command::CheckTokens => self.check_tokens(),
                 Command::Stop => return Flow::Stop,
             }
         }
         Flow::Go
     }
 
-    /// Cancels the call with this ticket, unless it is over.
-    fn cancel(&mut self, ticket: u64) {
-        let call = self.callers.iter().find(|(_, caller)| caller.ticket == Some(ticket)).map(|(&id, _)| id);
-        if let Some(id) = call {
-            self.driver.cancel(id);
-        }
-    }
-
-    fn cancel_all(&mut self, calls: u64) {
-        let is_one = |&(_, caller): &(&u64, &Caller)| caller.calls == calls;
-        let ids: Vec<u64> = self.callers.iter().filter(is_one).map(|(&id, _)| id).collect();
+    fn check_tokens(&mut self) {
+        let is_cancelled = |&(_, caller): &(&u64, &Caller)| caller.token.is_cancelled();
+        let ids: Vec<u64> = self.callers.iter().filter(is_cancelled).map(|(&id, _)| id).collect();
         ids.into_iter().for_each(|id| self.driver.cancel(id));
     }
 
     fn begin(&mut self, submitted: Submitted) {
-        let Submitted { encoded, span, submit_path, calls, ticket, inbox, reply } = submitted;
+        let Submitted { encoded, span, submit_path, token, inbox, reply } = submitted;
         let is_join = submit_path == SubmitPath::Join;
         match self.driver.begin(encoded, span, submit_path) {
             Ok(id) => {
                 if is_join {
                     self.shared.was_standby.store(false, Ordering::Release);
                 }
-                self.callers.insert(id, Caller { calls, ticket, inbox, reply });
+                // A token that was cancelled before this caller was known is not reported again.
+                let is_cancelled = token.is_cancelled();
+                self.callers.insert(id, Caller { token, inbox, reply });
+                if is_cancelled {
+                    self.driver.cancel(id);
+                }
             }
             Err(refused) => {
                 if let Some(reply) = reply {

@@ -1,8 +1,12 @@
 //! Watches and leases: requests whose pushes follow the response.
 
 use super::inbox::{Inbox, Last, Queue};
-use super::{Command, Loss, NativeClient, NativeError, OwnedFrame, SubmitPath, millis, plain, strip_scope};
+use super::{
+    Command, EncodedRequest, Loss, NativeClient, NativeError, OwnedFrame, SubmitPath, millis, plain,
+    strip_scope,
+};
 use crate::driver::call_error::CallError;
+use crate::driver::cancel::CancelToken;
 use crate::driver::timeout::Timeout;
 use crate::error::{ErrorKind, Operation};
 use crate::store::op::{Key, Keys};
@@ -14,7 +18,6 @@ use alloc::format;
 use alloc::string::String;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
-use core::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
 /// One change of a key.
@@ -130,7 +133,8 @@ pub struct Watch {
     key: Box<[u8]>,
     revision: u64,
     inbox: Arc<Inbox<OwnedFrame>>,
-    is_cancelled: AtomicBool,
+    /// Ends the waits.
+    token: CancelToken,
     /// Server's last message for the watch.
     ended: OnceLock<(Why, u64)>,
     /// Changes that came in one frame with others. Locked only while the inbox is locked.
@@ -150,8 +154,8 @@ impl Watch {
     /// # Errors
     /// The reason why no change follows, or that the call was cancelled.
     pub fn next(&self, timeout: Duration) -> Result<Option<Change>, WatchError> {
-        let has_ended = self.client.cancelled_since();
-        let is_over = || is_set(&self.is_cancelled) || has_ended();
+        let call = self.client.2.token();
+        let is_over = || self.token.is_cancelled() || call.is_cancelled();
         let (clock, key) = (self.client.clock(), self.client.key(&self.key));
         let began = clock.now();
         let lost = |mut loss: Loss| {
@@ -161,7 +165,7 @@ impl Watch {
         match self.inbox.next_with(timeout, is_over, |queue| self.take(queue)) {
             Ok(taken) => taken.transpose(),
             Err(Last::Overrun) => Err(WatchError::overrun(key, self.client.peer())),
-            Err(Last::Interrupted) => Err(WatchError::Cancelled(lost(Loss::of(plain(ErrorKind::Cancelled))))),
+            Err(Last::Interrupted) => Err(WatchError::Cancelled(lost(Loss::cancelled()))),
             Err(Last::Over(ending)) => Err(WatchError::Lost(lost(Loss::of_ending(ending)))),
         }
     }
@@ -175,7 +179,7 @@ impl Watch {
     /// Ends the call that waits for the next change, and every later one, so that a thread is stopped whether or not
     /// it already waits.
     pub fn cancel(&self) {
-        self.is_cancelled.store(true, Ordering::Release);
+        self.token.cancel();
         self.inbox.recheck_cancellation();
     }
 
@@ -208,10 +212,6 @@ impl Watch {
     }
 }
 
-fn is_set(flag: &AtomicBool) -> bool {
-    flag.load(Ordering::Acquire)
-}
-
 impl Drop for Watch {
     fn drop(&mut self) {
         self.client.0.thread.send(Command::EndWatch(self.id));
@@ -227,7 +227,8 @@ pub struct Lease {
     id: u64,
     lease: u64,
     inbox: Arc<Inbox<OwnedFrame>>,
-    is_cancelled: AtomicBool,
+    /// Ends the waits.
+    token: CancelToken,
     /// Reason for its end, once a caller has received it.
     over: OnceLock<Why>,
 }
@@ -277,10 +278,10 @@ impl Lease {
     pub fn wait_over(&self, timeout: Duration) -> Result<Option<Why>, NativeError> {
         let clock = self.client.clock();
         let began = clock.now();
-        let has_ended = self.client.cancelled_since();
+        let call = self.client.2.token();
         let taken = self.inbox.next_with(
             timeout,
-            || is_set(&self.is_cancelled) || has_ended(),
+            || self.token.is_cancelled() || call.is_cancelled(),
             |queue| {
                 while let Some(push) = queue.pop_front() {
                     if let Some(ServerFrame::LeaseOver { why, .. }) = push.frame(&self.client.0.answer_limits)
@@ -297,7 +298,7 @@ impl Lease {
             Err(last) => {
                 let mut loss = match last {
                     Last::Over(ending) => Loss::of_ending(ending),
-                    _ => Loss::of(plain(ErrorKind::Cancelled)),
+                    _ => Loss::cancelled(),
                 };
                 loss.failure.elapsed = clock.now().since(began);
                 Err(self.client.error(Operation::LeaseWait, (None, 0), loss))
@@ -307,7 +308,7 @@ impl Lease {
 
     /// Ends the call that waits for the lease to end, and every later one. The lease goes on.
     pub fn cancel_wait(&self) {
-        self.is_cancelled.store(true, Ordering::Release);
+        self.token.cancel();
         self.inbox.recheck_cancellation();
     }
 }
@@ -353,7 +354,7 @@ impl NativeClient {
             key: key.name().into(),
             revision,
             inbox,
-            is_cancelled: AtomicBool::new(false),
+            token: CancelToken::new(),
             ended: OnceLock::new(),
             ready: Mutex::default(),
         })
@@ -368,8 +369,8 @@ impl NativeClient {
         let (answer, inbox) = self.begin_stream(Operation::LeaseGrant, &grant, (None, 0), timeout)?;
         let number = self.number_in(Operation::LeaseGrant, &answer)?;
         let (client, id, lease) = (self.clone(), answer.id, number.cast_unsigned());
-        let (is_cancelled, over) = (AtomicBool::new(false), OnceLock::new());
-        Ok(Lease { client, id, lease, inbox, is_cancelled, over })
+        let (token, over) = (CancelToken::new(), OnceLock::new());
+        Ok(Lease { client, id, lease, inbox, token, over })
     }
 
     fn begin_stream(
@@ -380,14 +381,8 @@ impl NativeClient {
         timeout: Timeout,
     ) -> Result<(OwnedFrame, Arc<Inbox<OwnedFrame>>), NativeError> {
         let inbox = self.0.shared.stream(self.0.options.limit());
-        let begun = self.exchange(
-            operation,
-            frame,
-            self.span(timeout).0,
-            SubmitPath::Plain,
-            Some(Arc::clone(&inbox)),
-            None,
-        );
+        let (encoded, stream) = (EncodedRequest::new(operation, frame), Some(Arc::clone(&inbox)));
+        let begun = self.exchange(encoded, self.span(timeout).0, SubmitPath::Plain, stream, &self.2.token());
         begun.map(|answer| (answer, inbox)).map_err(|loss| self.error(operation, keys, loss))
     }
 }

@@ -6,7 +6,7 @@
 
 use super::handler::{CreateHandler, HandlerError, NodeStore, RendezvousHandler};
 use super::url::{Meeting, UrlHandler, UrlOptions, UrlRendezvous};
-use crate::driver::canceller::{Cancellable, Canceller};
+use crate::driver::cancel::{CancelToken, Canceller};
 use crate::driver::workers::{Answer, Ended, Job, Workers};
 use crate::error::ErrorKind;
 use crate::limits::ClientLimits;
@@ -63,10 +63,10 @@ impl Calls {
         &self,
         what: &str,
         limit: Duration,
-        call: &Cancellable,
+        token: &CancelToken,
         job: impl FnOnce() -> T + Send + 'static,
     ) -> Result<T, HandlerError> {
-        let answer = self.make_any(what, limit, call, Box::new(|| Box::new(job()) as Answer))?;
+        let answer = self.make_any(what, limit, token, Box::new(|| Box::new(job()) as Answer))?;
         // The downcast cannot fail: `job` returns a `T`.
         answer.downcast().map(|answer| *answer).map_err(|_| self.call_error(what, limit, Ended::Panicked))
     }
@@ -76,12 +76,12 @@ impl Calls {
         &self,
         what: &str,
         limit: Duration,
-        call: &Cancellable,
+        token: &CancelToken,
         job: Job,
     ) -> Result<Answer, HandlerError> {
         let workers = Arc::clone(&self.workers);
-        let _watch = call.watch(move || workers.look_up());
-        let result = self.workers.ask_any(job, limit, &|| call.is_cancelled());
+        let _guard = token.on_cancel(move || workers.look_up());
+        let result = self.workers.ask_any(job, limit, &|| token.is_cancelled());
         result.map_err(|ended| self.call_error(what, limit, ended))
     }
 
@@ -140,9 +140,9 @@ impl CreateHandler for ForeignBackend {
 
     fn create(&self, parameters: &RendezvousParameters) -> Result<Box<dyn RendezvousHandler>, HandlerError> {
         let (code, parameters) = (Arc::clone(&self.code), parameters.clone());
-        let (calls, call) = (&self.calls, Canceller::default().begin());
+        let (calls, token) = (&self.calls, CancelToken::new());
         let handler =
-            calls.make("create", calls.options.call_timeout, &call, move || code.create(&parameters))??;
+            calls.make("create", calls.options.call_timeout, &token, move || code.create(&parameters))??;
         Ok(Box::new(ForeignHandler::new(handler, calls.options.clone())))
     }
 
@@ -186,7 +186,7 @@ impl ForeignHandler {
         job: impl FnOnce(&dyn RendezvousHandler) -> Result<T, HandlerError> + Send + 'static,
     ) -> Result<T, HandlerError> {
         let code = Arc::clone(&self.code);
-        let made = self.calls.make(what, limit, &self.canceller.begin(), move || job(&*code));
+        let made = self.calls.make(what, limit, &self.canceller.token(), move || job(&*code));
         if let Err(HandlerError::Plugin { kind: ErrorKind::TimedOut, .. }) = made {
             self.cancel_code();
         }
@@ -297,7 +297,7 @@ impl UrlHandler for ForeignUrls {
         let (code, canceller) = (Arc::clone(&self.code), options.canceller.clone());
         let limit = options.timeout.saturating_add(self.calls.options.call_timeout);
         let begun =
-            self.calls.make("begin", limit, &canceller.begin(), move || code.begin(url, options))??;
+            self.calls.make("begin", limit, &canceller.token(), move || code.begin(url, options))??;
         let calls = Calls::new(self.calls.name.clone(), self.calls.options.clone());
         let (interrupt, code) = (begun.interrupt(), Arc::new(Mutex::new(begun)));
         Ok(Box::new(ForeignUrlRendezvous { code, interrupt, calls, canceller, limit }))
@@ -315,7 +315,7 @@ struct ForeignUrlRendezvous {
 impl UrlRendezvous for ForeignUrlRendezvous {
     fn next(&mut self) -> Result<Meeting, HandlerError> {
         let code = Arc::clone(&self.code);
-        let made = self.calls.make("next", self.limit, &self.canceller.begin(), move || {
+        let made = self.calls.make("next", self.limit, &self.canceller.token(), move || {
             // Waits for a call that was given up earlier and still runs.
             code.lock().unwrap_or_else(PoisonError::into_inner).next()
         });

@@ -7,7 +7,7 @@ use super::host_name::host_name;
 use super::hosting::{HostedServers, local_address};
 use super::last_rounds::LastRounds;
 use crate::driver::call_error::CallError;
-use crate::driver::canceller::{Cancellable, Canceller};
+use crate::driver::cancel::{CancelToken, Canceller};
 use crate::driver::clock::Clock;
 use crate::driver::last_try::{FailedTry, LastTry};
 use crate::driver::native_client::{
@@ -148,7 +148,7 @@ impl RdzvRendezvous {
         &self,
         connect_timeout: Duration,
         operation: Operation,
-        call: &Cancellable,
+        token: &CancelToken,
     ) -> Result<Link, HandlerError> {
         // Held while the session starts, so that a node has one session.
         let mut link = lock(&self.link);
@@ -161,9 +161,9 @@ impl RdzvRendezvous {
         }
         // The server of an earlier session is kept until the new session has its own. A cancelled call starts
         // neither.
-        self.check_cancelled(operation, call)?;
-        let server = self.host(call)?;
-        self.check_cancelled(operation, call)?;
+        self.check_cancelled(operation, token)?;
+        let server = self.host(token)?;
+        self.check_cancelled(operation, token)?;
         let (host, port) = match &server {
             Some(server) => (local_address(server), server.local_addr().port()),
             None => (self.settings.host.clone(), self.settings.port),
@@ -173,12 +173,12 @@ impl RdzvRendezvous {
         Ok(link.insert(Link { client, server, port }).clone())
     }
 
-    fn host(&self, call: &Cancellable) -> Result<Option<Arc<Server>>, HandlerError> {
+    fn host(&self, token: &CancelToken) -> Result<Option<Arc<Server>>, HandlerError> {
         let RdzvSettings { host, port, hosting, listen_host, .. } = &self.settings;
         let here = match hosting {
             Hosting::Here => true,
             Hosting::Stored => false,
-            Hosting::WhereTheEndpointIs => is_local(host, self.settings.timeouts.heartbeat, call),
+            Hosting::WhereTheEndpointIs => is_local(host, self.settings.timeouts.heartbeat, token),
         };
         if !here {
             return Ok(None);
@@ -196,19 +196,21 @@ impl RdzvRendezvous {
         }
     }
 
-    fn join(&self, call: &Cancellable) -> Result<(Link, Joined), HandlerError> {
+    fn join(&self, token: &CancelToken) -> Result<(Link, Joined), HandlerError> {
         self.last_try.set(None);
         let mut rejoin = Rejoin::new(self.clock.now(), self.settings.timeouts.join);
         let operation = self.operation();
-        let unless_cancelled = |input| if call.is_cancelled() { Input::Cancelled } else { input };
+        let unless_cancelled = |input| if token.is_cancelled() { Input::Cancelled } else { input };
         let mut lost = None;
         loop {
             let now = self.clock.now();
             rejoin.handle(now, unless_cancelled(Input::Tick));
             match rejoin.decide() {
                 (Action::Ask, _) => {
-                    let link = self.link(rejoin.left(now), operation, call)?;
-                    let error = match self.request_join(&link.client, rejoin.left(self.clock.now()), call) {
+                    let link = self.link(rejoin.left(now), operation, token)?;
+                    let error = match self
+                        .request_join(&link.client.with_token(token), rejoin.left(self.clock.now()))
+                    {
                         Ok(joined) => {
                             self.is_abandoned.store(false, Ordering::Release);
                             self.was_member.store(true, Ordering::Release);
@@ -223,7 +225,7 @@ impl RdzvRendezvous {
                     self.last_try.set(Some(FailedTry::from(&CallError::from(error.clone()))));
                     lost = Some(error);
                 }
-                (Action::Rest(until), _) => std::thread::park_timeout(until.since(now)),
+                (Action::Rest(until), _) => _ = token.wait(until.since(now)),
                 (Action::GiveUp, reason) => {
                     return Err(match lost.filter(|_| reason != Reason::Cancelled) {
                         Some(error) => {
@@ -250,8 +252,8 @@ impl RdzvRendezvous {
     }
 
     /// Returns an error if the call was cancelled.
-    fn check_cancelled(&self, operation: Operation, call: &Cancellable) -> Result<(), HandlerError> {
-        if call.is_cancelled() { Err(self.cancelled(operation)) } else { Ok(()) }
+    fn check_cancelled(&self, operation: Operation, token: &CancelToken) -> Result<(), HandlerError> {
+        if token.is_cancelled() { Err(self.cancelled(operation)) } else { Ok(()) }
     }
 
     fn cancelled(&self, operation: Operation) -> HandlerError {
@@ -260,24 +262,25 @@ impl RdzvRendezvous {
         CallError::new(operation, keys, &peer, plain(ErrorKind::Cancelled)).into()
     }
 
-    fn request_join(
-        &self,
-        client: &NativeClient,
-        timeout: Duration,
-        call: &Cancellable,
-    ) -> Result<Joined, NativeError> {
+    fn request_join(&self, client: &NativeClient, timeout: Duration) -> Result<Joined, NativeError> {
         let labels = labels_of(&self.settings);
         let round_min = self.rounds.next(&self.settings);
         let (entry, role) =
             entry_of(&self.settings, (&self.node, &self.address), &labels, (timeout, round_min));
         let role = if self.was_member.load(Ordering::Acquire) { Role::Member } else { role };
-        client.join_cancellable(&entry, role, Some(call))
+        client.join(&entry, role)
+    }
+
+    /// Returns the session for one call, opening one if there is none.
+    fn client(&self, connect_timeout: Duration, operation: Operation) -> Result<NativeClient, HandlerError> {
+        let token = self.canceller.token();
+        Ok(self.link(connect_timeout, operation, &token)?.client.with_token(&token))
     }
 
     fn run_info(&self) -> Result<RunInfo, HandlerError> {
-        let (call, timeout) = (self.canceller.begin(), self.settings.timeouts.heartbeat);
-        let client = self.link(timeout, Operation::RunInfo, &call)?.client;
-        client.run_info_cancellable(self.settings.run_id.as_bytes(), timeout, &call).map_err(connection)
+        let timeout = self.settings.timeouts.heartbeat;
+        let client = self.client(timeout, Operation::RunInfo)?;
+        client.run_info(self.settings.run_id.as_bytes(), timeout).map_err(connection)
     }
 
     /// Returns the existing session.
@@ -300,7 +303,7 @@ impl RendezvousHandler for RdzvRendezvous {
     }
 
     fn next_rendezvous(&self) -> Result<RendezvousInfo<Arc<NodeStore>>, HandlerError> {
-        let call = self.canceller.begin();
+        let token = self.canceller.token();
         let _one_at_a_time = match self.joining.try_lock() {
             Ok(joining) => joining,
             Err(TryLockError::Poisoned(joining)) => joining.into_inner(),
@@ -308,7 +311,7 @@ impl RendezvousHandler for RdzvRendezvous {
                 return Err(HandlerError::Joining { run_id: self.settings.run_id.as_str().into() });
             }
         };
-        let (link, joined) = self.join(&call)?;
+        let (link, joined) = self.join(&token)?;
         let store = Store::over(Arc::new(NativeStore::new(&link.client)));
         // The session's store adds a slash before every key, and the prefix store adds one after its prefix.
         let prefix = joined.namespace.strip_prefix(b"/").unwrap_or(&joined.namespace);
@@ -336,17 +339,15 @@ impl RendezvousHandler for RdzvRendezvous {
     }
 
     fn set_closed(&self) -> Result<(), HandlerError> {
-        let (call, timeout) = (self.canceller.begin(), self.settings.timeouts.close);
-        let client = self.link(timeout, Operation::Close, &call)?.client;
-        let run_id = self.settings.run_id.as_bytes();
-        client.close_run_cancellable(run_id, timeout, &call).map_err(connection)
+        let timeout = self.settings.timeouts.close;
+        let client = self.client(timeout, Operation::Close)?;
+        client.close_run(self.settings.run_id.as_bytes(), timeout).map_err(connection)
     }
 
     fn fail(&self, message: &str) -> Result<(), HandlerError> {
-        let (call, timeout) = (self.canceller.begin(), self.settings.timeouts.close);
-        let client = self.link(timeout, Operation::Close, &call)?.client;
-        let run_id = self.settings.run_id.as_bytes();
-        client.fail_run_cancellable(run_id, message, timeout, &call).map_err(connection)
+        let timeout = self.settings.timeouts.close;
+        let client = self.client(timeout, Operation::Close)?;
+        client.fail_run(self.settings.run_id.as_bytes(), message, timeout).map_err(connection)
     }
 
     fn num_nodes_waiting(&self) -> Result<u64, HandlerError> {
@@ -354,12 +355,11 @@ impl RendezvousHandler for RdzvRendezvous {
     }
 
     fn next_event(&self, timeout: Duration) -> Result<Option<RoundEvent>, HandlerError> {
-        let call = self.canceller.begin();
-        let client = self.joined()?;
+        let client = self.joined()?.with_token(&self.canceller.token());
         let deadline = self.clock.now() + timeout;
         loop {
             let left = deadline.since(self.clock.now());
-            let event = client.next_event_cancellable(left, &call).map_err(connection)?;
+            let event = client.next_event(left).map_err(connection)?;
             match event.map(NodeEvent::into_round_event) {
                 None => return Ok(None),
                 Some(Some(event)) => return Ok(Some(event)),
@@ -376,6 +376,7 @@ impl RendezvousHandler for RdzvRendezvous {
     fn progress(&self) -> Option<Progress> {
         // A thread that opens a session holds the link; this query does not wait for it.
         let client = self.link.try_lock().ok()?.as_ref()?.client.clone();
+        let client = client.with_token(&self.canceller.token());
         let run_id = self.settings.run_id.as_bytes();
         let info = client.run_info(run_id, self.settings.timeouts.heartbeat).ok()?;
         let stage = match info.complete {
@@ -421,7 +422,7 @@ impl RendezvousHandler for RdzvRendezvous {
     fn shutdown(&self) -> bool {
         self.canceller.cancel();
         self.was_member.store(false, Ordering::Release);
-        let call = self.canceller.begin();
+        let token = self.canceller.token();
         let is_abandoned = self.is_abandoned.swap(false, Ordering::AcqRel);
         let Some(Link { client, .. }) = lock(&self.link).take() else { return true };
         let timeout = self.settings.timeouts.close;
@@ -431,7 +432,7 @@ impl RendezvousHandler for RdzvRendezvous {
             return true;
         }
         // A session that says goodbye leaves its run.
-        client.is_over() || client.close_cancellable(timeout, &call).is_ok()
+        client.is_over() || client.with_token(&token).close(timeout).is_ok()
     }
 
     /// Ends the session without a goodbye: a node that says goodbye is done, and its round continues without it. The
@@ -551,7 +552,7 @@ fn connection(error: NativeError) -> HandlerError {
 }
 
 /// Whether `host` is this host, that is, one of its addresses can be bound here. False when the call is cancelled.
-fn is_local(host: &str, timeout: Duration, call: &Cancellable) -> bool {
+fn is_local(host: &str, timeout: Duration, token: &CancelToken) -> bool {
     let can_bind = |address: &SocketAddr| {
         !address.ip().is_unspecified() && std::net::UdpSocket::bind(SocketAddr::new(address.ip(), 0)).is_ok()
     };
@@ -560,7 +561,7 @@ fn is_local(host: &str, timeout: Duration, call: &Cancellable) -> bool {
     }
     let (found, result) = mpsc::channel();
     let cancelled = found.clone();
-    let _watch = call.watch(move || drop(cancelled.send(Err(ResolveError::Resolver(libc::EAI_AGAIN)))));
+    let _guard = token.on_cancel(move || drop(cancelled.send(Err(ResolveError::Resolver(libc::EAI_AGAIN)))));
     let lookup = resolve::look_up(host, 0, move |addresses| {
         // Fails if the caller no longer waits.
         found.send(addresses).ok();

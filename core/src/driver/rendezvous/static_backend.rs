@@ -7,7 +7,7 @@ use super::handler::{
 use super::hosting::{HostedServers, HostingError, local_address};
 use super::process_claim::{process_claim, start_time};
 use crate::driver::call_error::CallError;
-use crate::driver::canceller::{Cancellable, Canceller, Watch};
+use crate::driver::cancel::{CancelToken, Canceller};
 use crate::driver::clock::Clock;
 use crate::driver::last_try::{FailedTry, LastTry};
 use crate::driver::server::StartErrorKind;
@@ -109,7 +109,7 @@ impl StaticRendezvous {
         self.joined.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn join(&self, call: &Cancellable) -> Result<NodeStore, HandlerError> {
+    fn join(&self, token: &CancelToken) -> Result<NodeStore, HandlerError> {
         let StaticSettings { master, listen_host, rank, timeout, .. } = &self.settings;
         let location = StoreLocation {
             host: &master.master_addr,
@@ -121,11 +121,13 @@ impl StaticRendezvous {
             timeout: *timeout,
             connect_timeout: *timeout,
             scope: self.settings.scope().into(),
+            token: token.clone(),
+            last_try: self.last_try.clone(),
             ..StoreOptions::default()
         };
-        location.connect(&self.servers, options.clone(), call, &self.last_try).map_err(|error| match error {
+        location.connect(&self.servers, options.clone()).map_err(|error| match error {
             HandlerError::Hosting(error) if error.cause.kind == StartErrorKind::AddressInUse => {
-                self.port_is_taken(error, options, call)
+                self.port_is_taken(error, options)
             }
             HandlerError::Store(error) if error.kind() != ErrorKind::Cancelled && *rank != 0 => {
                 RendezvousError::Connection { backing: Backing::NodeZero, inner: Box::new(error) }.into()
@@ -135,11 +137,12 @@ impl StaticRendezvous {
     }
 
     /// Returns the error of a node 0 that cannot host the store: another process may have the same rank.
-    fn port_is_taken(&self, error: HostingError, options: StoreOptions, call: &Cancellable) -> HandlerError {
+    fn port_is_taken(&self, error: HostingError, options: StoreOptions) -> HandlerError {
+        let token = options.token.clone();
         let options =
             StoreOptions { timeout: PORT_OWNER_TIMEOUT, connect_timeout: PORT_OWNER_TIMEOUT, ..options };
-        let store = Store::connect_cancellable(&error.host, error.port, options, call);
-        let taken = store.ok().and_then(|store| {
+        let taken = Store::connect(&error.host, error.port, options).ok().and_then(|store| {
+            let store = store.with_token(&token);
             let key = claim_key(0);
             store.check(&[key.as_bytes()], Timeout::Default).ok().filter(|has_claim| *has_claim)?;
             let current = store.get_owned(key.as_bytes(), Timeout::Default).ok()?;
@@ -196,13 +199,11 @@ impl StaticRendezvous {
         &self,
         rounds: &mut StaticRounds,
         joined: &Store,
-        call: &Cancellable,
+        token: &CancelToken,
     ) -> Result<u64, HandlerError> {
         let clock = Clock::new();
         let mut until = clock.now() + self.settings.timeout;
-        let mut store = joined.for_one_call();
-        let cancelled = joined.for_one_call();
-        let mut watch = Some(call.watch(move || cancelled.cancel()));
+        let mut store = joined.with_token(token);
         let mut problem = None;
         self.claim_rank(&store, Timeout::After(self.settings.timeout))?;
         rounds.begin();
@@ -226,8 +227,7 @@ impl StaticRendezvous {
                     return Err(self.host_left(rounds.missing(), &error));
                 }
                 // The other nodes are notified that this node leaves, even when its join was cancelled.
-                drop(watch.take());
-                store = joined.for_one_call();
+                store = joined.with_token(&CancelToken::new());
                 until = clock.now() + LEAVE_TIMEOUT;
                 problem = Some(error);
             }
@@ -318,14 +318,12 @@ impl StaticRendezvous {
     /// Returns the state of a round that this node is not in.
     fn read_round(&self, round: u64, timeout: Timeout) -> Result<Option<NextRound>, CallError> {
         let store = match &self.joined().store {
-            Some(store) => store.for_one_call(),
+            Some(store) => store.with_token(&self.canceller.token()),
             None => return Ok(None),
         };
-        let cancelled = store.for_one_call();
-        let watch = self.canceller.begin().watch(move || cancelled.cancel());
         let nodes = self.settings.world_size.unsigned_abs();
         let attendance = Attendance::read(&log(&store, round, timeout)?, nodes);
-        Ok(Some(NextRound { store, round, attendance, watch }))
+        Ok(Some(NextRound { store, round, attendance }))
     }
 }
 
@@ -334,8 +332,6 @@ struct NextRound {
     store: Store,
     round: u64,
     attendance: Attendance,
-    /// While it lives, cancelling the handler's calls cancels those of `store`.
-    watch: Watch,
 }
 
 /// Returns a round's log, empty if no node has joined the round.
@@ -373,7 +369,7 @@ impl RendezvousHandler for StaticRendezvous {
     /// Joins and waits until all nodes have joined, the first time. Later calls meet the other nodes in a new round
     /// if all of them support rounds, and otherwise return the same result again.
     fn next_rendezvous(&self) -> Result<RendezvousInfo<Arc<NodeStore>>, HandlerError> {
-        let call = self.canceller.begin();
+        let token = self.canceller.token();
         let mut rounds = match self.rounds.try_lock() {
             Ok(rounds) => rounds,
             Err(TryLockError::Poisoned(rounds)) => rounds.into_inner(),
@@ -385,12 +381,12 @@ impl RendezvousHandler for StaticRendezvous {
         let joined = match known {
             Some(store) => store,
             None => {
-                let store = Arc::new(self.join(&call)?);
+                let store = Arc::new(self.join(&token)?);
                 self.joined().store = Some(Arc::clone(&store));
                 store
             }
         };
-        let entered = self.enter(&mut rounds, &joined, &call)?;
+        let entered = self.enter(&mut rounds, &joined, &token)?;
         self.joined().round = Some(entered);
         // Nodes of PyTorch use the first round's store, and know no other.
         let round = Some(entered).filter(|&round| round > 0);
@@ -421,7 +417,7 @@ impl RendezvousHandler for StaticRendezvous {
     /// rounds: nothing is done where they take part, or before this node has joined.
     fn set_closed(&self) -> Result<(), HandlerError> {
         let Some(next) = self.next_round(Timeout::Once)? else { return Ok(()) };
-        let NextRound { store, round, watch: _watch, .. } = next;
+        let NextRound { store, round, .. } = next;
         let nodes = self.settings.world_size.unsigned_abs();
         if Attendance::read(&log(&store, 0, Timeout::Once)?, nodes).round_state() != RoundState::Whole {
             return Ok(());
@@ -483,8 +479,6 @@ impl StoreLocation<'_> {
         &self,
         servers: &HostedServers,
         options: StoreOptions,
-        call: &Cancellable,
-        last_try: &LastTry,
     ) -> Result<NodeStore, HandlerError> {
         let server =
             if self.is_host { Some(servers.host(self.host, self.port, self.listen_host)?) } else { None };
@@ -492,7 +486,7 @@ impl StoreLocation<'_> {
             Some(server) => (local_address(server), server.local_addr().port()),
             None => (self.host.to_string(), self.port),
         };
-        let store = Store::connect_telling(&host, port, options, call, last_try)?;
+        let store = Store::connect(&host, port, options)?;
         Ok(NodeStore::new(store, server))
     }
 
@@ -502,12 +496,11 @@ impl StoreLocation<'_> {
         servers: &HostedServers,
         world_size: i64,
         options: StoreOptions,
-        call: &Cancellable,
     ) -> Result<NodeStore, HandlerError> {
-        let store = self.connect(servers, options, call, &LastTry::default())?;
+        let token = options.token.clone();
+        let store = self.connect(servers, options)?;
         if world_size > 0 {
-            let (counting, cancelled) = (store.for_one_call(), store.for_one_call());
-            let _watch = call.watch(move || cancelled.cancel());
+            let counting = store.with_token(&token);
             counting.check_in(Timeout::Default)?;
             if self.is_host {
                 counting.wait_for_workers(world_size, Timeout::Default)?;

@@ -3,7 +3,7 @@
 use super::handler::{HandlerError, NodeStore};
 use super::hosting::HostedServers;
 use super::static_backend::StoreLocation;
-use crate::driver::canceller::Canceller;
+use crate::driver::cancel::Canceller;
 use crate::driver::file_store::FileStoreOptions;
 use crate::driver::store::{Store, Timeouts};
 use crate::driver::store_client::StoreOptions;
@@ -138,9 +138,13 @@ impl UrlRendezvous for TcpUrlRendezvous {
         let TcpRendezvous { host, port, rank, world_size, role } = (self.to_tcp)(&self.url, environment)?;
         let is_host = role == StoreRole::Host;
         let location = StoreLocation { host: &host, port, listen_host: listen_host.as_deref(), is_host };
-        let options =
-            StoreOptions { timeout: *timeout, connect_timeout: *timeout, ..StoreOptions::default() };
-        let store = Arc::new(location.join(&self.servers, world_size, options, &canceller.begin())?);
+        let options = StoreOptions {
+            timeout: *timeout,
+            connect_timeout: *timeout,
+            token: canceller.token(),
+            ..StoreOptions::default()
+        };
+        let store = Arc::new(location.join(&self.servers, world_size, options)?);
         self.progress = Progress::Met;
         Ok(Meeting { store, rank, world_size })
     }
@@ -152,13 +156,13 @@ pub(super) struct FileUrls;
 
 impl UrlHandler for FileUrls {
     fn begin(&self, url: RendezvousUrl, options: UrlOptions) -> Result<Box<dyn UrlRendezvous>, HandlerError> {
-        Ok(Box::new(FileUrlRendezvous { url, timeout: options.timeout, progress: Progress::NotMet }))
+        Ok(Box::new(FileUrlRendezvous { url, options, progress: Progress::NotMet }))
     }
 }
 
 struct FileUrlRendezvous {
     url: RendezvousUrl,
-    timeout: Duration,
+    options: UrlOptions,
     progress: Progress,
 }
 
@@ -171,7 +175,8 @@ impl UrlRendezvous for FileUrlRendezvous {
         let options = FileStoreOptions {
             // With an unknown number of ranks, none can tell that it is the last one.
             world_size: u64::try_from(world_size).ok(),
-            timeouts: Timeouts { call: self.timeout, ..Timeouts::default() },
+            timeouts: Timeouts { call: self.options.timeout, ..Timeouts::default() },
+            token: self.options.canceller.token(),
             ..FileStoreOptions::default()
         };
         let store = Store::open_file(Path::new(&path), options)?;

@@ -22,17 +22,17 @@ use std::os::fd::AsRawFd;
 
 impl Client {
     /// Opens a connection within the call's time. Its socket is registered in the pool all the time.
-    pub(super) fn dial(&self, ticket: Ticket, span: Span, rounds: Rounds) -> Result<Box<Wire>, Failure> {
+    pub(super) fn dial(&self, ticket: Ticket, span: Span<'_>, rounds: Rounds) -> Result<Box<Wire>, Failure> {
         let (options, limits) = (self.options.dial, self.options.limits);
         let mut link = Link::new(self.clock.now(), span.deadline, rounds, options, limits, self.seed());
         let mut registration: Option<Registration<'_, BlockingSocket>> = None;
         let cancelled = |phase| Failure { phase, ..ended(pool::Ended::Cancelled) };
         loop {
-            if self.pool.is_cancelled(ticket) {
+            if span.token.is_cancelled() {
                 return Err(cancelled(link.failure(self.clock.now()).phase));
             }
             match link.poll_output() {
-                Some(DialOutput::Resolve) => match self.addresses(ticket, span, rounds) {
+                Some(DialOutput::Resolve) => match self.addresses(span, rounds) {
                     Ok(Ok(found)) => link.handle(self.clock.now(), DialInput::Resolved(&found)),
                     Ok(Err(error)) => {
                         let (kind, cause) = error.classify();
@@ -43,7 +43,7 @@ impl Client {
                 },
                 Some(DialOutput::Connect(address)) => {
                     drop(registration.take());
-                    match self.connect_socket(ticket, address, link.poll_timeout()) {
+                    match self.connect_socket(ticket, span, address, link.poll_timeout()) {
                         Ok(Some(socket)) => {
                             registration = Some(socket.map(BlockingSocket::new));
                             link.handle(self.clock.now(), DialInput::Connected);
@@ -69,14 +69,14 @@ impl Client {
                     let Some(pooled) = registration else { continue };
                     let socket = pooled.into_inner();
                     self.pool.set_known(link.address());
-                    self.last_try.set(None);
+                    self.options.last_try.set(None);
                     return Ok(Box::new(Wire::new(socket, link, self.clock.now())));
                 }
                 Some(DialOutput::Failed(failure)) => {
                     self.pool.set_known(None);
                     return Err(failure);
                 }
-                None => self.wait_for_link(ticket, &mut link, &mut registration, span)?,
+                None => self.wait_for_link(&mut link, &mut registration, span)?,
             }
         }
     }
@@ -84,10 +84,9 @@ impl Client {
     /// Waits for the response to the greeting, or for the next round of attempts.
     fn wait_for_link(
         &self,
-        ticket: Ticket,
         link: &mut Link<PENDING>,
         registration: &mut Option<Registration<'_, BlockingSocket>>,
-        span: Span,
+        span: Span<'_>,
     ) -> Result<(), Failure> {
         let until = link.poll_timeout().unwrap_or(span.deadline);
         match (link.state(), registration) {
@@ -109,9 +108,9 @@ impl Client {
             (_, registration) => {
                 // A pause: closes the failed socket meanwhile.
                 *registration = None;
-                self.last_try.set(Some(FailedTry::new(&self.peer, link.failure(self.clock.now()))));
+                self.options.last_try.set(Some(FailedTry::new(&self.peer, link.failure(self.clock.now()))));
                 let left = until.since(self.clock.now());
-                if self.pool.pause(ticket.epoch, from_now(left)).is_ok() {
+                if !span.token.wait(left) {
                     link.handle(self.clock.now().max(until), DialInput::Tick);
                 }
             }
@@ -130,7 +129,7 @@ impl Client {
     }
 
     /// Returns the host's addresses. A further connection uses the address that worked before, without a look-up.
-    fn addresses(&self, ticket: Ticket, span: Span, rounds: Rounds) -> Result<Found, pool::Ended> {
+    fn addresses(&self, span: Span<'_>, rounds: Rounds) -> Result<Found, pool::Ended> {
         if let Some(address) = literal(&self.host, self.port) {
             return Ok(Ok(vec![address]));
         }
@@ -148,13 +147,14 @@ impl Client {
             }
         };
         let left = span.deadline.since(self.clock.now());
-        self.pool.await_lookup(ticket, number, from_now(left))
+        self.pool.await_lookup(span.token, number, from_now(left))
     }
 
     /// Returns a connected socket, or `None` when `until` has passed.
     fn connect_socket(
         &self,
         ticket: Ticket,
+        span: Span<'_>,
         address: SocketAddr,
         until: Option<Instant>,
     ) -> io::Result<Option<Registration<'_, Socket>>> {
@@ -162,7 +162,7 @@ impl Client {
         let socket = &pooled.socket;
         let connected = start_connect(socket, address, self.options.keep_alive.as_ref())?;
         // A cancel before the connect found nothing to shut down.
-        if !connected && !self.pool.is_cancelled(ticket) {
+        if !connected && !span.token.is_cancelled() {
             let left = until.unwrap_or(Instant::MAX).since(self.clock.now());
             if !wait_writable(socket.as_raw_fd(), left)? {
                 return Ok(None);

@@ -8,14 +8,19 @@ use crate::driver::socket::{Idle, look};
 use crate::driver::take::Take;
 use crate::error::{Cause, Effect, ErrorKind, Failure, LimitError, Phase};
 use crate::node::client::{Age, RetryDecision, Sent, after_loss, begin_failure};
-use crate::store::call::{Call, GetMode, Outcome, WaitMode};
+use crate::store::call::{Call, GetMode, Outcome};
 use crate::store::dial::Rounds;
 use crate::time::{Duration, Instant};
 use alloc::boxed::Box;
 
 impl Client {
     /// Performs a call.
-    pub(super) fn drive(&self, call: &Call<'_>, span: Span, take: &mut dyn Take) -> Result<Outcome, Failure> {
+    pub(super) fn drive(
+        &self,
+        call: &Call<'_>,
+        span: Span<'_>,
+        take: &mut dyn Take,
+    ) -> Result<Outcome, Failure> {
         let hold_time = if call.may_wait() { HoldTime::Long } else { HoldTime::Brief };
         let Entered { ticket, idle, mode, waited } = self.enter(hold_time, span)?;
         // A call that did not wait uses the reading of the clock from its beginning.
@@ -23,7 +28,7 @@ impl Client {
         let (wire, result) = self.attempts(call, Span { began: now, ..span }, take, ticket, idle, mode);
         self.pool.leave(ticket, wire);
         match result {
-            Err(failure) if self.pool.is_cancelled(ticket) && failure.kind == ErrorKind::ServerGone => {
+            Err(failure) if span.token.is_cancelled() && failure.kind == ErrorKind::ServerGone => {
                 Err(Failure { kind: ErrorKind::Cancelled, cause: Cause::Unknown, ..failure })
             }
             other => other,
@@ -34,7 +39,7 @@ impl Client {
     fn attempts(
         &self,
         call: &Call<'_>,
-        span: Span,
+        span: Span<'_>,
         take: &mut dyn Take,
         ticket: Ticket,
         idle: Option<Box<Wire>>,
@@ -109,7 +114,7 @@ impl Client {
                             return (None, Ok(outcome));
                         }
                         RetryDecision::Fail(effect) => return (None, Err(Failure { effect, ..failure })),
-                        RetryDecision::Again(_) if self.pool.is_cancelled(ticket) => {
+                        RetryDecision::Again(_) if span.token.is_cancelled() => {
                             return (None, Err(failure));
                         }
                         RetryDecision::Again(again) => {
@@ -158,8 +163,8 @@ impl Client {
         None
     }
 
-    pub(super) fn enter(&self, hold_time: HoldTime, span: Span) -> Result<Entered, Failure> {
-        self.pool.enter(hold_time, span.deadline.since(span.began), span.epoch).map_err(|error| {
+    pub(super) fn enter(&self, hold_time: HoldTime, span: Span<'_>) -> Result<Entered, Failure> {
+        self.pool.enter(hold_time, span.deadline.since(span.began), span.token).map_err(|error| {
             match ended(error) {
                 failure if failure.kind == ErrorKind::TimedOut => Failure {
                     kind: ErrorKind::LimitExceeded,
@@ -172,16 +177,6 @@ impl Client {
                 failure => failure,
             }
         })
-    }
-
-    /// Returns the time for the first connection, and how often each address is tried.
-    pub(super) fn connecting(&self) -> (Span, Rounds) {
-        let ((after, rounds), began) = (self.options.connect_budget(), self.clock.now());
-        (Span { began, deadline: began + after, wait_mode: WaitMode::Wait, epoch: None }, rounds)
-    }
-
-    pub(super) fn aged(&self, failure: Failure, span: Span) -> Failure {
-        Failure { elapsed: self.clock.now().since(span.began), ..failure }
     }
 }
 

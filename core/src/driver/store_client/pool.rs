@@ -1,6 +1,7 @@
 //! Connections of a blocking client: idle ones, those in use, and the cancellation of calls in progress.
 
 use super::wire::Wire;
+use crate::driver::cancel::CancelToken;
 use crate::driver::clock::from_now;
 use crate::driver::resolve::Found;
 use crate::driver::socket::shut_down;
@@ -22,8 +23,8 @@ pub(super) struct Pool {
     /// free.
     freed_for_brief: Condvar,
     freed_for_long: Condvar,
-    /// Signalled when a name was resolved or calls were cancelled.
-    changed: Condvar,
+    /// Signalled when a name was resolved.
+    found: Condvar,
     limits: ClientLimits,
 }
 
@@ -36,8 +37,6 @@ struct PoolState {
     long: usize,
     /// Number of calls that wait for a slot.
     queued: usize,
-    /// Number of cancels so far.
-    epoch: u64,
     get_mode: GetMode,
     /// Address of the last connection. Further ones need no resolver.
     known: Option<SocketAddr>,
@@ -50,6 +49,9 @@ struct Busy {
     /// `None` while there is no socket yet.
     socket: Option<RawFd>,
     hold_time: HoldTime,
+    token: CancelToken,
+    /// Whether the socket was shut down because the call was cancelled.
+    is_shut_down: bool,
 }
 
 /// Look-up of the host's name. There is one at a time, and all calls that need one share it.
@@ -92,12 +94,9 @@ pub(super) enum Joined {
 
 /// A call's slot in the pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Ticket {
-    slot: usize,
-    pub(super) epoch: u64,
-}
+pub(super) struct Ticket(usize);
 
-/// Socket of a call that is registered in the pool: [`Pool::cancel`] may shut it down. The registration always ends
+/// Socket of a call that is registered in the pool: [`Pool::wake`] may shut it down. The registration always ends
 /// before the socket is closed, since the number of a closed descriptor may be in use again at once.
 #[derive(Debug)]
 pub(super) struct Registration<'p, S> {
@@ -139,9 +138,6 @@ impl<'p, S> Registration<'p, S> {
     }
 }
 
-/// Epoch of a new pool.
-pub(super) const NEW_EPOCH: u64 = 0;
-
 /// Reason why a wait in the pool ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Ended {
@@ -151,8 +147,8 @@ pub(super) enum Ended {
 
 impl Pool {
     pub(super) fn new(limits: ClientLimits) -> Self {
-        let [freed_for_brief, freed_for_long, changed] = [const { Condvar::new() }; 3];
-        Self { state: Mutex::default(), freed_for_brief, freed_for_long, changed, limits }
+        let [freed_for_brief, freed_for_long, found] = [const { Condvar::new() }; 3];
+        Self { state: Mutex::default(), freed_for_brief, freed_for_long, found, limits }
     }
 
     fn lock(&self) -> MutexGuard<'_, PoolState> {
@@ -160,26 +156,25 @@ impl Pool {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes the connection that was used last, or the right to open one; waits while there are too many. When
-    /// several calls are steps of one, the later ones pass the epoch of the first.
+    /// Takes the connection that was used last, or the right to open one; waits while there are too many.
     pub(super) fn enter(
         &self,
         hold_time: HoldTime,
         timeout: Duration,
-        epoch: Option<u64>,
+        token: &CancelToken,
     ) -> Result<Entered, Ended> {
         let mut until = None;
         let mut state = self.lock();
-        let epoch = epoch.unwrap_or(state.epoch);
         loop {
-            if state.epoch == epoch && self.has_capacity(&state, hold_time) {
+            if !token.is_cancelled() && self.has_capacity(&state, hold_time) {
                 let idle = state.idle.pop();
                 let socket = idle.as_ref().map(|wire| wire.fd());
                 state.long += usize::from(hold_time == HoldTime::Long);
-                let ticket = Ticket { slot: state.busy.insert(Busy { socket, hold_time }), epoch };
+                let busy = Busy { socket, hold_time, token: token.clone(), is_shut_down: false };
+                let ticket = Ticket(state.busy.insert(busy));
                 return Ok(Entered { ticket, idle, mode: state.get_mode, waited: until.is_some() });
             }
-            let left = state.left(*until.get_or_insert_with(|| from_now(timeout)), epoch)?;
+            let left = left(*until.get_or_insert_with(|| from_now(timeout)), token)?;
             let freed = match hold_time {
                 HoldTime::Brief => &self.freed_for_brief,
                 HoldTime::Long => &self.freed_for_long,
@@ -200,26 +195,13 @@ impl Pool {
         fits && state.busy.len() < self.limits.connections_max()
     }
 
-    fn wait<'g>(
-        &self,
-        state: MutexGuard<'g, PoolState>,
-        until: Instant,
-        epoch: u64,
-    ) -> Result<MutexGuard<'g, PoolState>, Ended> {
-        let left = state.left(until, epoch)?;
-        Ok(self.changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0)
-    }
-
     /// Ends a call, and keeps its connection if one is given.
     pub(super) fn leave(&self, ticket: Ticket, wire: Option<Box<Wire>>) {
         let mut state = self.lock();
-        let left = state.busy.remove(ticket.slot);
+        let left = state.busy.remove(ticket.0);
         state.long -= usize::from(left.hold_time == HoldTime::Long);
         let surplus = match wire {
-            // A connection that was cancelled at the last moment has been shut down.
-            Some(wire)
-                if state.epoch == ticket.epoch && state.idle.len() < self.limits.idle_connections_max =>
-            {
+            Some(wire) if !left.is_shut_down && state.idle.len() < self.limits.idle_connections_max => {
                 state.idle.push(wire);
                 None
             }
@@ -237,41 +219,19 @@ impl Pool {
 
     /// Sets the socket of a call, or removes it. Must be called before a socket is closed.
     pub(super) fn set_socket(&self, ticket: Ticket, fd: Option<RawFd>) {
-        self.lock().busy[ticket.slot].socket = fd;
+        self.lock().busy[ticket.0].socket = fd;
     }
 
-    pub(super) fn epoch(&self) -> u64 {
-        self.lock().epoch
-    }
-
-    pub(super) fn is_cancelled(&self, ticket: Ticket) -> bool {
-        self.lock().epoch != ticket.epoch
-    }
-
-    /// Ends the calls in progress.
-    pub(super) fn cancel(&self) {
+    /// Wakes the waiting calls, and ends those in progress whose tokens are cancelled.
+    pub(super) fn wake(&self) {
         let mut state = self.lock();
-        state.epoch += 1;
-        for (_, busy) in &state.busy {
+        for (_, busy) in state.busy.iter_mut().filter(|(_, busy)| busy.token.is_cancelled()) {
+            busy.is_shut_down |= busy.socket.is_some();
             // A socket is removed from the table before it is closed, so the number is still that socket's.
             busy.socket.into_iter().for_each(shut_down);
         }
         drop(state);
-        [&self.freed_for_brief, &self.freed_for_long, &self.changed]
-            .into_iter()
-            .for_each(Condvar::notify_all);
-    }
-
-    /// Waits until `until`, unless the calls are cancelled.
-    pub(super) fn pause(&self, epoch: u64, until: Instant) -> Result<(), Ended> {
-        let mut state = self.lock();
-        loop {
-            match self.wait(state, until, epoch) {
-                Ok(again) => state = again,
-                Err(Ended::TimeUp) => return Ok(()),
-                Err(Ended::Cancelled) => return Err(Ended::Cancelled),
-            }
-        }
+        [&self.freed_for_brief, &self.freed_for_long, &self.found].into_iter().for_each(Condvar::notify_all);
     }
 
     /// From now on, gets are sent in the form that works with every server.
@@ -305,16 +265,24 @@ impl Pool {
     pub(super) fn end_lookup(&self, found: Found) {
         let lookup = &mut self.lock().lookup;
         (lookup.ended, lookup.found) = (lookup.begun, Some(found));
-        self.changed.notify_all();
+        self.found.notify_all();
     }
 
     /// Waits for the result of the look-up with this number, or of a later one.
-    pub(super) fn await_lookup(&self, ticket: Ticket, number: u64, until: Instant) -> Result<Found, Ended> {
+    pub(super) fn await_lookup(
+        &self,
+        token: &CancelToken,
+        number: u64,
+        until: Instant,
+    ) -> Result<Found, Ended> {
         let mut state = self.lock();
         loop {
             match &state.lookup {
                 Lookup { ended, found: Some(found), .. } if *ended >= number => return Ok(found.clone()),
-                _ => state = self.wait(state, until, ticket.epoch)?,
+                _ => {
+                    let left = left(until, token)?;
+                    state = self.found.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
+                }
             }
         }
     }
@@ -324,15 +292,13 @@ impl Pool {
     }
 }
 
-impl PoolState {
-    /// Returns the time left until `until`, unless the calls of that epoch are cancelled.
-    fn left(&self, until: Instant, epoch: u64) -> Result<Duration, Ended> {
-        let left = until.saturating_duration_since(Instant::now());
-        match (self.epoch == epoch, left.is_zero()) {
-            (false, _) => Err(Ended::Cancelled),
-            (true, true) => Err(Ended::TimeUp),
-            (true, false) => Ok(left),
-        }
+/// Returns the time left until `until`, unless the call is cancelled.
+fn left(until: Instant, token: &CancelToken) -> Result<Duration, Ended> {
+    let left = until.saturating_duration_since(Instant::now());
+    match (token.is_cancelled(), left.is_zero()) {
+        (true, _) => Err(Ended::Cancelled),
+        (false, true) => Err(Ended::TimeUp),
+        (false, false) => Ok(left),
     }
 }
 
@@ -351,7 +317,7 @@ mod tests {
     }
 
     fn enter(pool: &Pool, hold_time: HoldTime) -> Ticket {
-        pool.enter(hold_time, Duration::ZERO, None).expect("room").ticket
+        pool.enter(hold_time, Duration::ZERO, &CancelToken::new()).expect("room").ticket
     }
 
     fn until_queued(pool: &Pool, count: usize) {
@@ -386,7 +352,7 @@ mod tests {
         drop(Registration::new(&pool, ticket, Probe(&pool, &closed)));
         let pooled = Registration::new(&pool, ticket, Probe(&pool, &closed)).map(|probe| (probe, "and more"));
         let kept = pooled.into_inner();
-        assert_eq!(pool.lock().busy[ticket.slot].socket, Some(-7));
+        assert_eq!(pool.lock().busy[ticket.0].socket, Some(-7));
         pool.set_socket(ticket, None);
         drop(kept);
         assert_eq!(*closed.lock().expect("no panic"), [None, None]);
@@ -397,18 +363,18 @@ mod tests {
         let pool = pool();
         let long = enter(&pool, HoldTime::Long);
         assert_eq!(
-            pool.enter(HoldTime::Long, Duration::ZERO, None).expect_err("it is the others'"),
+            pool.enter(HoldTime::Long, Duration::ZERO, &CancelToken::new()).expect_err("it is the others'"),
             Ended::TimeUp
         );
         let brief = enter(&pool, HoldTime::Brief);
         assert_eq!(
-            pool.enter(HoldTime::Brief, Duration::ZERO, None).expect_err("both are taken"),
+            pool.enter(HoldTime::Brief, Duration::ZERO, &CancelToken::new()).expect_err("both are taken"),
             Ended::TimeUp
         );
         pool.leave(long, None);
         let second = enter(&pool, HoldTime::Brief);
         assert_eq!(
-            pool.enter(HoldTime::Long, Duration::ZERO, None).expect_err("both are taken"),
+            pool.enter(HoldTime::Long, Duration::ZERO, &CancelToken::new()).expect_err("both are taken"),
             Ended::TimeUp
         );
         pool.leave(brief, None);
@@ -427,9 +393,8 @@ mod tests {
                 let event = event.clone();
                 let pool = &pool;
                 scope.spawn(move || {
-                    let epoch = pool.epoch();
                     event.send(()).expect("the test goes on");
-                    pool.pause(epoch, from_now(2 * SOON))
+                    pool.await_lookup(&CancelToken::new(), 1, from_now(2 * SOON))
                 });
             }
             (0..8).for_each(|_| notify.recv_timeout(SOON).expect("it began"));
@@ -437,7 +402,7 @@ mod tests {
                 .map(|hold_time| {
                     let pool = &pool;
                     scope.spawn(move || {
-                        pool.enter(hold_time, SOON, None).map(|entered| {
+                        pool.enter(hold_time, SOON, &CancelToken::new()).map(|entered| {
                             assert!(entered.waited);
                             pool.leave(entered.ticket, None);
                         })
@@ -447,19 +412,20 @@ mod tests {
             until_queued(&pool, 4);
             taken.into_iter().for_each(|ticket| pool.leave(ticket, None));
             let ended: Vec<_> = waiters.into_iter().map(thread::ScopedJoinHandle::join).collect();
-            pool.cancel();
+            pool.end_lookup(Ok(Vec::new()));
             assert!(ended.into_iter().all(|ended| ended.expect("no panic").is_ok()));
         });
     }
 
     #[test]
     fn cancelling_ends_the_wait_for_a_place() {
-        let pool = pool();
+        let (pool, token) = (pool(), CancelToken::new());
         let taken = enter(&pool, HoldTime::Long);
         thread::scope(|scope| {
-            let waiter = scope.spawn(|| pool.enter(HoldTime::Long, SOON, None).map(drop));
+            let waiter = scope.spawn(|| pool.enter(HoldTime::Long, SOON, &token).map(drop));
             until_queued(&pool, 1);
-            pool.cancel();
+            token.cancel();
+            pool.wake();
             pool.leave(taken, None);
             assert_eq!(waiter.join().expect("no panic"), Err(Ended::Cancelled));
         });
@@ -468,31 +434,31 @@ mod tests {
     #[test]
     fn cancelling_ends_a_call_of_several_between_them() {
         let pool = pool();
-        let epoch = Some(pool.epoch());
-        let first = pool.enter(HoldTime::Brief, Duration::ZERO, epoch).expect("room").ticket;
+        let token = CancelToken::new();
+        let first = pool.enter(HoldTime::Brief, Duration::ZERO, &token).expect("room").ticket;
         pool.leave(first, None);
-        pool.cancel();
-        assert_eq!(pool.enter(HoldTime::Long, SOON, epoch).expect_err("it is over"), Ended::Cancelled);
+        token.cancel();
+        assert_eq!(pool.enter(HoldTime::Long, SOON, &token).expect_err("it is over"), Ended::Cancelled);
         enter(&pool, HoldTime::Long);
     }
 
     #[test]
     fn one_look_up_serves_all_who_need_it() {
         let pool = pool();
-        let ticket = enter(&pool, HoldTime::Brief);
+        let token = CancelToken::new();
         assert_eq!(pool.join_lookup(), Joined::Begins(1));
         assert_eq!(pool.join_lookup(), Joined::Shares(1));
         let found = |port| Ok(Vec::from([SocketAddr::from(([127, 0, 0, 1], port))]));
         thread::scope(|scope| {
-            let waiters = [(); 3].map(|()| scope.spawn(|| pool.await_lookup(ticket, 1, from_now(SOON))));
+            let waiters = [(); 3].map(|()| scope.spawn(|| pool.await_lookup(&token, 1, from_now(SOON))));
             pool.end_lookup(found(1));
             for waiter in waiters {
                 assert_eq!(waiter.join().expect("no panic"), Ok(found(1)));
             }
         });
-        assert_eq!(pool.await_lookup(ticket, 1, Instant::now()), Ok(found(1)));
+        assert_eq!(pool.await_lookup(&token, 1, Instant::now()), Ok(found(1)));
         assert_eq!(pool.join_lookup(), Joined::Begins(2), "a name may lead elsewhere by now");
-        assert_eq!(pool.await_lookup(ticket, 2, Instant::now()), Err(Ended::TimeUp));
+        assert_eq!(pool.await_lookup(&token, 2, Instant::now()), Err(Ended::TimeUp));
         assert_eq!(pool.join_lookup(), Joined::Shares(2), "a call that gives up leaves it to the others");
     }
 }

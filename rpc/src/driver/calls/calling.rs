@@ -11,7 +11,7 @@ use crate::name::WorkerInfo;
 use alloc::boxed::Box;
 use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
-use rendezvous_core::driver::canceller::{Canceller, Watch};
+use rendezvous_core::driver::cancel::{CancelGuard, CancelToken};
 use rendezvous_core::driver::event_loop::Ready;
 use rendezvous_core::driver::reply::{Awaited, ask};
 use rendezvous_core::driver::server::ServerFailure;
@@ -226,15 +226,15 @@ pub struct Call<'a> {
     pub handler: &'a str,
     /// Timeout; `None` waits as long as the worker responds to pings.
     pub timeout: Option<Duration>,
-    /// Token that cancels a blocking call from another thread.
-    pub canceller: Option<&'a Canceller>,
+    /// Token that ends a blocking call.
+    pub token: Option<&'a CancelToken>,
 }
 
 impl<'a> Call<'a> {
     /// Creates the parameters of a call of this handler without a timeout.
     #[must_use]
     pub const fn of(handler: &'a str) -> Self {
-        Self { handler, timeout: None, canceller: None }
+        Self { handler, timeout: None, token: None }
     }
 
     /// Sets the timeout.
@@ -268,21 +268,23 @@ impl RpcPeer {
         if !may_wait() {
             return Err(CallFailure::Reentrant.of(call.handler, self.worker()));
         }
+        if call.token.is_some_and(CancelToken::is_cancelled) {
+            return Err(CallFailure::Cancelled.of(call.handler, self.worker()));
+        }
         let (reply, awaited) = ask();
-        let cancellable = call.canceller.map(Canceller::begin);
         let (target, driven) =
             self.begin(call, payload, Completion::Waiter(reply, None), Driven::ByItself)?;
-        let watch = cancellable.as_ref().map(|cancellable| {
+        let guard = call.token.map(|token| {
             let target = target.clone();
-            cancellable.watch(move || _ = target.cancel())
+            token.on_cancel(move || _ = target.cancel())
         });
         if driven == Driven::ByItself {
             target.link.drive(target.id);
         }
         let result = awaited.wait(FOREVER);
         // Cancelling a call releases borrowed bytes, which runs the program's code, and that may wait for this thread.
-        // The watch of an ended call cancels nothing.
-        watch.into_iter().for_each(Watch::let_go);
+        // The hook of an ended call cancels nothing.
+        guard.into_iter().for_each(CancelGuard::let_go);
         result.unwrap_or_else(|_| Err(LOST.of(call.handler, self.worker())))
     }
 

@@ -10,7 +10,7 @@ use crate::connection::{CallFailure, CallKind, ConnectionError, Refusal};
 use crate::name::WorkerInfo;
 use crate::wire::{CalleeFrame, CallerFrame, DATA, Header, MAGIC, encode_frame};
 use crossbeam_channel::{Receiver, Sender, unbounded as channel};
-use rendezvous_core::driver::canceller::Canceller;
+use rendezvous_core::driver::cancel::{CancelToken, Canceller};
 use rendezvous_core::driver::server::{Family, Listen};
 use rendezvous_core::driver::socket::KeepAlive;
 use rendezvous_core::limits::{IntakeLimits, RpcLimits};
@@ -293,20 +293,18 @@ fn a_call_ends_at_its_deadline_and_the_handler_is_told() {
 #[test]
 fn a_cancelled_call_ends_at_once_and_its_handler_is_told() {
     let scene = scene();
-    let canceller = Canceller::default();
-    let call = Call { canceller: Some(&canceller), ..Call::of("hold").with_timeout(SOON) };
+    let token = CancelToken::new();
+    let call = Call { token: Some(&token), ..Call::of("hold").with_timeout(SOON) };
     std::thread::scope(|scope| {
         let blocked = scope.spawn(|| scene.peer.call(call, &b""[..]));
         let held = scene.held.recv_timeout(SOON);
-        // It may begin to wait a moment after its request was sent.
-        while !blocked.is_finished() {
-            canceller.cancel();
-            std::thread::yield_now();
-        }
+        token.cancel();
         let error = message(blocked.join().expect("no panic"));
         assert_eq!(error, "hold at b (id 2): it was cancelled");
         held.expect("a request");
     });
+    let error = message(scene.peer.call(call, &b""[..]));
+    assert_eq!(error, "hold at b (id 2): it was cancelled", "before it began");
     let started = scene.peer.start(Call::of("hold"), &b""[..]).expect("made");
     let (_, responder) = scene.next_held();
     assert!(started.cancel() && !started.cancel());

@@ -17,7 +17,7 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::fmt;
 use core::sync::atomic::{AtomicU64, Ordering};
-use rendezvous_core::driver::canceller::{Cancellable, Canceller};
+use rendezvous_core::driver::cancel::{CancelToken, Canceller};
 use rendezvous_core::driver::rendezvous::{Context, NodeStore, UrlOptions};
 use rendezvous_core::driver::store::Store;
 use rendezvous_core::rendezvous::url::{RankEnvironment, WorldSize};
@@ -25,7 +25,7 @@ use rendezvous_core::time::Duration;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Any backend of a context.
-pub type AnyRpcBackend = dyn RpcBackend<Store = Store, Call = Cancellable, Agent = Arc<dyn RpcWorker>, Error = RpcInitError>
+pub type AnyRpcBackend = dyn RpcBackend<Store = Store, Token = CancelToken, Agent = Arc<dyn RpcWorker>, Error = RpcInitError>
     + Send
     + Sync;
 
@@ -38,7 +38,7 @@ pub struct TcpBackend;
 
 impl RpcBackend for TcpBackend {
     type Store = Store;
-    type Call = Cancellable;
+    type Token = CancelToken;
     type Agent = Arc<dyn RpcWorker>;
     type Error = RpcInitError;
 
@@ -52,12 +52,12 @@ impl RpcBackend for TcpBackend {
 
     fn init_backend(
         &self,
-        request: InitRequest<Store, Cancellable>,
+        request: InitRequest<Store, CancelToken>,
         options: RpcOptions,
     ) -> Result<Arc<dyn RpcWorker>, RpcInitError> {
-        let InitRequest { store, worker, world_size, call } = request;
+        let InitRequest { store, worker, world_size, token } = request;
         let extra_options = options.extra_options::<TcpOptions>().cloned().unwrap_or_default();
-        let extra_options = TcpOptions { call: Some(call), ..extra_options };
+        let extra_options = TcpOptions { token, ..extra_options };
         Ok(Arc::new(RpcAgent::start(&store, worker, world_size, &options, &extra_options)?))
     }
 }
@@ -79,9 +79,9 @@ pub struct RpcInit<'a> {
     pub environment: RankEnvironment,
     /// Address at which the worker that hosts the store listens, if it is not that of the URL.
     pub listen_host: Option<String>,
-    /// Cancels the call from another thread in every phase: the rendezvous, joining, and verifying the other workers.
-    /// Joining is undone at the workers that were already notified.
-    pub canceller: Canceller,
+    /// Ends the call in every phase: the rendezvous, joining, and verifying the other workers. Joining is undone at the
+    /// workers that were already notified.
+    pub token: CancelToken,
 }
 
 enum Slot {
@@ -97,8 +97,8 @@ struct Taken {
     _store: Arc<NodeStore>,
     /// The keys of the group in a store that ends with the worker, if this process hosts it.
     hosted: Option<Arc<Store>>,
-    /// Cancels the wait for the others after the worker has left.
-    hosting: Canceller,
+    /// Ends the wait for the others after the worker has left.
+    hosting: CancelToken,
 }
 
 /// RPC of one user of the library: its backends, and the one worker that it may have. It uses no global state.
@@ -224,13 +224,13 @@ impl RpcContext {
             Slot::Taken(Taken { agent: known, hosted: Some(store), hosting, .. })
                 if Arc::ptr_eq(known, agent) =>
             {
-                Some((Arc::clone(store), hosting.begin()))
+                Some((Arc::clone(store), hosting.clone()))
             }
             _ => None,
         };
-        if let (Some((store, call)), Some(tcp)) = (hosted, agent.tcp()) {
+        if let (Some((store, token)), Some(tcp)) = (hosted, agent.tcp()) {
             // Without the server, there are no workers to wait for.
-            wait_for_the_last(&store, tcp.membership_timeout(), &call).ok();
+            wait_for_the_last(&store, tcp.membership_timeout(), &token).ok();
         }
     }
 
@@ -248,8 +248,7 @@ impl RpcContext {
     /// # Errors
     /// It did not become one, and nothing is left of it in this process.
     pub fn init(&self, init: RpcInit<'_>) -> Result<Arc<dyn RpcWorker>, RpcInitError> {
-        let RpcInit { name, backend, rank, world_size, options, environment, listen_host, canceller } = init;
-        let call = canceller.begin();
+        let RpcInit { name, backend, rank, world_size, options, environment, listen_host, token } = init;
         let name = WorkerName::new(name)?;
         let (backend, options) = self.choose(backend, options)?;
         let slot_guard = self.begin()?;
@@ -264,7 +263,7 @@ impl RpcContext {
             timeout,
             listen_host,
             environment,
-            canceller: call.for_parts(),
+            canceller: Canceller::of(&token, None),
         };
         let meeting = self.rendezvous.rendezvous(options.init_method(), url)?.next()?;
         // Counted as PyTorch's processes count: an attempt whose rendezvous failed does not count.
@@ -272,10 +271,10 @@ impl RpcContext {
         let id = u16::try_from(meeting.rank).map_err(|_| RpcInitError::Rank { rank: meeting.rank })?;
         let prefix = format!("rpc_prefix_{number}");
         let store = meeting.store.with_prefix(prefix.as_bytes());
-        let request = InitRequest { store, worker: WorkerInfo { name, id }, world_size, call };
+        let request = InitRequest { store, worker: WorkerInfo { name, id }, world_size, token };
         let agent = backend.backend().init_backend(request, options)?;
         let hosted = meeting.store.server().map(|_| Arc::new(meeting.store.with_prefix(prefix.as_bytes())));
-        let (taken, hosting) = (Arc::clone(&agent), Canceller::default());
+        let (taken, hosting) = (Arc::clone(&agent), CancelToken::new());
         *lock(&self.slot) = Slot::Taken(Taken { agent: taken, _store: meeting.store, hosted, hosting });
         drop(slot_guard);
         Ok(agent)
@@ -291,18 +290,17 @@ impl RpcContext {
         store: Arc<NodeStore>,
         init: RpcInit<'_>,
     ) -> Result<Arc<dyn RpcWorker>, RpcInitError> {
-        let RpcInit { name, backend, rank, world_size, options, canceller, .. } = init;
-        let call = canceller.begin();
+        let RpcInit { name, backend, rank, world_size, options, token, .. } = init;
         let name = WorkerName::new(name)?;
         let id = rank.ok_or(RpcInitError::Rank { rank: -1 })?;
         let (backend, options) = self.choose(backend, options)?;
         let slot_guard = self.begin()?;
         let world_size = world_size.filter(|&size| size > 0);
         // A separate handle, so that cancelling the worker's operations does not cancel the caller's.
-        let extra_options = store.duplicate_cancellable(&call)?;
-        let request = InitRequest { store: extra_options, worker: WorkerInfo { name, id }, world_size, call };
+        let duplicate = store.with_token(&token).duplicate()?;
+        let request = InitRequest { store: duplicate, worker: WorkerInfo { name, id }, world_size, token };
         let agent = backend.backend().init_backend(request, options)?;
-        let (taken, hosting) = (Arc::clone(&agent), Canceller::default());
+        let (taken, hosting) = (Arc::clone(&agent), CancelToken::new());
         // The caller keeps the store.
         *lock(&self.slot) = Slot::Taken(Taken { agent: taken, _store: store, hosted: None, hosting });
         drop(slot_guard);

@@ -2,15 +2,13 @@
 
 use super::store_connection::open_store;
 use crate::agent::liveness_key;
-use alloc::sync::Arc;
 use rendezvous_core::driver::call_error::CallError;
-use rendezvous_core::driver::canceller::Cancellable;
+use rendezvous_core::driver::cancel::CancelToken;
 use rendezvous_core::driver::clock::Clock;
 use rendezvous_core::driver::native_client::{NativeClient, Watch, WatchError};
 use rendezvous_core::driver::store::{Store, Timeout};
 use rendezvous_core::error::Operation;
 use rendezvous_core::time::Duration;
-use std::sync::{Mutex, PoisonError};
 
 /// Waits until no worker of the group has a session with the store's server any more, up to `timeout` or a
 /// cancellation. `store` has the keys of the group.
@@ -20,16 +18,14 @@ use std::sync::{Mutex, PoisonError};
 pub(super) fn wait_for_the_last(
     store: &Store,
     timeout: Duration,
-    call: &Cancellable,
+    token: &CancelToken,
 ) -> Result<(), CallError> {
     let clock = Clock::new();
     let until = clock.now() + timeout;
-    let (store, _) = open_store(store, "host", call)?;
+    let (store, _) = open_store(store, "host", token)?;
     let client = store.native(Operation::Watch)?;
-    let watch = Arc::new(Mutex::new(watch_keys(&client)?));
-    let cancelled = Arc::clone(&watch);
-    let _cancels = call.watch(move || current(&cancelled).cancel());
-    wait_for_end(&mut KeyWatch { client: &client, watch: &watch, call }, || until.since(clock.now()))
+    let watch = watch_keys(&client)?;
+    wait_for_end(&mut KeyWatch { client, watch }, || until.since(clock.now()))
 }
 
 /// Source of the information whether workers have sessions.
@@ -58,39 +54,29 @@ fn wait_for_end(source: &mut impl LivenessSource, left: impl Fn() -> Duration) -
     Ok(())
 }
 
-struct KeyWatch<'a> {
-    client: &'a NativeClient,
-    watch: &'a Mutex<Arc<Watch>>,
-    call: &'a Cancellable,
+struct KeyWatch {
+    client: NativeClient,
+    watch: Watch,
 }
 
-impl LivenessSource for KeyWatch<'_> {
+impl LivenessSource for KeyWatch {
     fn has_any(&mut self) -> Result<bool, CallError> {
         let page = self.client.list_page(liveness_key::PREFIX.as_bytes(), b"", 1, Timeout::Default)?;
         Ok(!page.keys.is_empty())
     }
 
     fn wait_for_change(&mut self, left: Duration) -> Result<(), WatchError> {
-        current(self.watch).next(left).map(drop)
+        self.watch.next(left).map(drop)
     }
 
     fn watch_again(&mut self) -> Result<(), CallError> {
-        let again = watch_keys(self.client)?;
-        *self.watch.lock().unwrap_or_else(PoisonError::into_inner) = again;
-        if self.call.is_cancelled() {
-            // A cancellation may have reached the previous watch only.
-            current(self.watch).cancel();
-        }
+        self.watch = watch_keys(&self.client)?;
         Ok(())
     }
 }
 
-fn watch_keys(client: &NativeClient) -> Result<Arc<Watch>, CallError> {
-    Ok(Arc::new(client.watch_prefix(liveness_key::PREFIX.as_bytes(), 0, Timeout::Default)?))
-}
-
-fn current(watch: &Mutex<Arc<Watch>>) -> Arc<Watch> {
-    Arc::clone(&watch.lock().unwrap_or_else(PoisonError::into_inner))
+fn watch_keys(client: &NativeClient) -> Result<Watch, CallError> {
+    Ok(client.watch_prefix(liveness_key::PREFIX.as_bytes(), 0, Timeout::Default)?)
 }
 
 #[cfg(test)]

@@ -27,7 +27,7 @@ const MARK_LEAVING_TIMEOUT: Duration = Duration::from_secs(2);
 #[derive(Debug)]
 pub(super) struct LivenessWatcher {
     client: NativeClient,
-    store: Store,
+    store: Arc<Store>,
     key: Box<str>,
     /// Kept as long as the key.
     _lease: Lease,
@@ -56,7 +56,7 @@ impl LivenessWatcher {
     /// Sets the worker's own key, and reports all keys from now on. `store` is one of a native server, with a session
     /// of this worker.
     pub(super) fn begin(
-        store: &Store,
+        store: &Arc<Store>,
         (key, here): (&str, &str),
         shared: &Arc<GroupShared>,
     ) -> Result<Self, LivenessError> {
@@ -73,7 +73,7 @@ impl LivenessWatcher {
             run_watched(&weak, || listen(&watcher, &stop_watch, &weak));
         });
         let thread = Some(thread.map_err(LivenessError::Thread)?);
-        Ok(Self { client, store: store.for_one_call(), key: key.into(), _lease: lease, watch, thread })
+        Ok(Self { client, store: Arc::clone(store), key: key.into(), _lease: lease, watch, thread })
     }
 
     /// Marks the key as leaving.

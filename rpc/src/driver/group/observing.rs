@@ -6,9 +6,9 @@ use super::store_connection::{Sessions, open_store};
 use crate::membership::observer::{Observation, Observer, ObserverError, ObserverOutput, Seen};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
-use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, bounded, unbounded};
+use crossbeam_channel::{Receiver, Sender, bounded, unbounded};
 use rendezvous_core::driver::call_error::CallError;
-use rendezvous_core::driver::canceller::{Cancellable, Canceller};
+use rendezvous_core::driver::cancel::CancelToken;
 use rendezvous_core::driver::clock::Clock;
 use rendezvous_core::driver::native_client::{Watch, WatchError};
 use rendezvous_core::driver::store::{Store, Timeout};
@@ -52,10 +52,8 @@ pub enum ObservingError {
 pub struct GroupObserver {
     events: Receiver<Result<Observation, ObserverError>>,
     seen: Arc<Mutex<Vec<Seen>>>,
-    store: Arc<Store>,
-    watch: Option<Arc<Watch>>,
-    /// Dropping it ends the thread.
-    stop: Option<Sender<()>>,
+    /// Ends the thread.
+    token: CancelToken,
     thread: Option<Thread>,
 }
 
@@ -65,51 +63,38 @@ impl GroupObserver {
     /// # Errors
     /// There is no connection, or no thread.
     pub fn start(store: &Store, options: ObserverOptions) -> Result<Self, ObservingError> {
-        let (store, sessions) = open_store(store, "observer", &Canceller::default().begin())?;
+        let token = CancelToken::new();
+        let (store, sessions) = open_store(store, "observer", &token)?;
         let watch = match sessions {
             // Without a watch, the observer sees changes a little later.
             Sessions::Native => store
                 .native(Operation::Watch)
                 .and_then(|client| Ok(client.watch_prefix(NAMES, 0, Timeout::Default)?))
-                .ok()
-                .map(Arc::new),
+                .ok(),
             Sessions::None => None,
         };
-        let (store, seen) = (Arc::new(store), Arc::default());
+        let seen = Arc::default();
         let (sender, events) = bounded(EVENTS_MAX);
-        let (stop, stopped) = unbounded();
         let observing = ObserverThread {
             clock: Clock::new(),
             observer: Observer::new(options.pause),
-            store: Arc::clone(&store),
-            watch: watch.clone(),
+            store,
+            watch,
             seen: Arc::clone(&seen),
             sender,
-            stopped,
+            token: token.clone(),
         };
         let thread =
             threads::spawn("rdzv-rpc-look", move || observing.run()).map_err(ObservingError::Thread)?;
-        Ok(Self { events, seen, store, watch, stop: Some(stop), thread: Some(thread) })
+        Ok(Self { events, seen, token, thread: Some(thread) })
     }
 
-    /// Returns the next event, or `None` after `timeout`.
+    /// Returns the next event, or `None` after `timeout`, or if `token` is cancelled.
     ///
     /// # Errors
     /// The observer has failed. This is returned once.
-    pub fn next(&self, timeout: Duration) -> Result<Option<Observation>, ObserverError> {
-        self.events.recv_timeout(timeout).ok().transpose()
-    }
-
-    /// Returns the next event, or `None` after `timeout` or a cancellation.
-    ///
-    /// # Errors
-    /// As [`GroupObserver::next`].
-    pub fn next_unless(
-        &self,
-        timeout: Duration,
-        cancellable: &Cancellable,
-    ) -> Result<Option<Observation>, ObserverError> {
-        next_unless(&self.events, timeout, cancellable).transpose()
+    pub fn next(&self, timeout: Duration, token: &CancelToken) -> Result<Option<Observation>, ObserverError> {
+        next_unless(&self.events, timeout, token).transpose()
     }
 
     /// Workers seen so far, in the order of their numbers.
@@ -121,11 +106,7 @@ impl GroupObserver {
 
 impl Drop for GroupObserver {
     fn drop(&mut self) {
-        drop(self.stop.take());
-        if let Some(watch) = &self.watch {
-            watch.cancel();
-        }
-        self.store.cancel();
+        self.token.cancel();
         // Unblocks a thread that waits for capacity of the channel.
         self.events = unbounded().1;
         if let Some(thread) = self.thread.take() {
@@ -137,11 +118,11 @@ impl Drop for GroupObserver {
 struct ObserverThread {
     clock: Clock,
     observer: Observer,
-    store: Arc<Store>,
-    watch: Option<Arc<Watch>>,
+    store: Store,
+    watch: Option<Watch>,
     seen: Arc<Mutex<Vec<Seen>>>,
     sender: Sender<Result<Observation, ObserverError>>,
-    stopped: Receiver<()>,
+    token: CancelToken,
 }
 
 impl ObserverThread {
@@ -171,10 +152,9 @@ impl ObserverThread {
                 // A watch that fell behind, or lost its session, is replaced by reads at the interval.
                 Some(Err(WatchError::Cancelled(_))) => {}
                 Some(Err(_)) => self.watch = None,
-                None if self.stopped.recv_timeout(pause) == Err(RecvTimeoutError::Disconnected) => return,
-                None => {}
+                None => _ = self.token.wait(pause),
             }
-            if self.stopped.try_recv() == Err(crossbeam_channel::TryRecvError::Disconnected) {
+            if self.token.is_cancelled() {
                 return;
             }
             self.observer.tick(self.clock.now());

@@ -20,7 +20,7 @@ use alloc::vec::Vec;
 use core::fmt;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crossbeam_channel::{Receiver, Sender, unbounded};
-use rendezvous_core::driver::canceller::Cancellable;
+use rendezvous_core::driver::cancel::CancelToken;
 use rendezvous_core::driver::clock::Clock;
 use rendezvous_core::rendezvous::parse::Endpoint;
 use rendezvous_core::time::{Duration, Instant, Seconds};
@@ -608,18 +608,9 @@ impl GroupShared {
         drop(group_listener);
     }
 
-    /// Returns the next event, or `None` after `timeout` or after the end.
-    pub(super) fn next_event(&self, timeout: Duration) -> Option<GroupEvent> {
-        self.events.recv_timeout(timeout).ok()
-    }
-
     /// Returns the next event, or `None` after `timeout`, after the end, or after a cancellation.
-    pub(super) fn next_event_unless(
-        &self,
-        timeout: Duration,
-        cancellable: &Cancellable,
-    ) -> Option<GroupEvent> {
-        next_unless(&self.events, timeout, cancellable)
+    pub(super) fn next_event(&self, timeout: Duration, token: &CancelToken) -> Option<GroupEvent> {
+        next_unless(&self.events, timeout, token)
     }
 
     /// Returns true at the first call, for callers that return the end only once.

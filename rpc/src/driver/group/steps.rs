@@ -5,9 +5,8 @@ use alloc::boxed::Box;
 use alloc::string::ToString;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
-use core::sync::atomic::{AtomicBool, Ordering};
 use rendezvous_core::driver::call_error::CallError;
-use rendezvous_core::driver::canceller::Canceller;
+use rendezvous_core::driver::cancel::CancelToken;
 use rendezvous_core::driver::clock::Clock;
 use rendezvous_core::driver::native_client::{Branch, Lease, Step, Test, Txn};
 use rendezvous_core::driver::store::{Store, Timeout};
@@ -21,15 +20,14 @@ pub(super) struct StepStore {
     current: Mutex<Arc<Store>>,
     /// Lease of the values that [`StoreStep::SetForSession`] has set over this connection.
     lease: Mutex<Option<(Arc<Store>, Lease)>>,
-    /// Whether steps are cancelled.
-    is_cancelled: AtomicBool,
-    canceller: Canceller,
+    /// Ends the steps and the opening of further connections.
+    token: CancelToken,
 }
 
 impl StepStore {
-    pub(super) fn new(store: Arc<Store>) -> Self {
-        let (is_cancelled, canceller) = (AtomicBool::new(false), Canceller::default());
-        Self { current: Mutex::new(store), lease: Mutex::default(), is_cancelled, canceller }
+    /// Makes a store for steps that `token` ends, like the calls of `store`.
+    pub(super) fn new(store: Arc<Store>, token: CancelToken) -> Self {
+        Self { current: Mutex::new(store), lease: Mutex::default(), token }
     }
 
     /// Returns the current connection to the store.
@@ -37,11 +35,9 @@ impl StepStore {
         Arc::clone(&self.current.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Cancels the pending operation, and opens no further connection.
+    /// Cancels the pending step and all later ones, and opens no further connection.
     pub(super) fn cancel(&self) {
-        self.is_cancelled.store(true, Ordering::Relaxed);
-        self.canceller.cancel();
-        self.current().cancel();
+        self.token.cancel();
     }
 
     /// Executes a step, whose times are of this clock. A step that may have been executed before the session ended is
@@ -80,10 +76,10 @@ impl StepStore {
     /// Opens another connection, if the session of this one has ended.
     fn renewed(&self, store: &Store) -> Option<Arc<Store>> {
         let has_ended = store.native(Operation::Connect).is_ok_and(|client| client.is_over());
-        if !has_ended || self.is_cancelled.load(Ordering::Relaxed) {
+        if !has_ended {
             return None;
         }
-        let renewed = Arc::new(store.duplicate_cancellable(&self.canceller.begin()).ok()?);
+        let renewed = Arc::new(store.duplicate().ok()?.with_token(&self.token));
         *self.current.lock().unwrap_or_else(PoisonError::into_inner) = Arc::clone(&renewed);
         Some(renewed)
     }

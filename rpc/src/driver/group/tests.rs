@@ -90,7 +90,7 @@ fn eventually(is_so: impl Fn() -> bool) {
 }
 
 fn next_event(agent: &RpcAgent) -> GroupEvent {
-    agent.next_event(SOON).expect("something happens")
+    agent.next_event(SOON, &CancelToken::new()).expect("something happens")
 }
 
 #[test]
@@ -307,7 +307,7 @@ struct OnRequest(std::sync::Mutex<Vec<(String, Duration)>>);
 
 impl crate::registry::RpcBackend for OnRequest {
     type Store = Store;
-    type Call = rendezvous_core::driver::canceller::Cancellable;
+    type Token = CancelToken;
     type Agent = Arc<dyn RpcWorker>;
     type Error = RpcInitError;
 
@@ -321,7 +321,7 @@ impl crate::registry::RpcBackend for OnRequest {
 
     fn init_backend(
         &self,
-        request: crate::registry::InitRequest<Store, Self::Call>,
+        request: crate::registry::InitRequest<Store, Self::Token>,
         _: RpcOptions,
     ) -> Result<Arc<dyn RpcWorker>, RpcInitError> {
         let scope = String::from_utf8_lossy(request.store.scope()).into_owned();
@@ -415,10 +415,10 @@ fn over_a_store_that_is_there_a_worker_is_made_and_ended_by_whoever_has_it() {
     assert_eq!(error.to_string(), "the rank -1 is not a worker's number: those are from 0 to 65535");
     let first = context.init_over(Arc::clone(&over), init("first", Some(1))).expect("a member");
     let agent = first.tcp().expect("of tcp");
-    assert!(agent.next_event(Duration::ZERO).is_none() && agent.end().is_none());
+    assert!(agent.next_event(Duration::ZERO, &CancelToken::new()).is_none() && agent.end().is_none());
     thread::scope(|scope| {
         // A wait for an event ends with the membership.
-        let waiting = scope.spawn(|| agent.next_event(SOON * 100));
+        let waiting = scope.spawn(|| agent.next_event(SOON * 100, &CancelToken::new()));
         assert_eq!(context.end(&first, Shutdown::Graceful), Ok(()));
         assert_eq!(waiting.join().expect("no panic"), None);
     });
@@ -542,7 +542,7 @@ fn workers_of_other_groups_beneath_the_same_prefix_are_not_called() {
 fn an_observer_sees_who_comes_and_goes() {
     let (_server, port) = server();
     let observer = GroupObserver::start(&store(port), ObserverOptions::default()).expect("it looks");
-    let next = || observer.next(SOON).expect("it sees").expect("something");
+    let next = || observer.next(SOON, &CancelToken::new()).expect("it sees").expect("something");
     let a = joined(port, "a", 0);
     assert_eq!(next(), Observation::Begun(crate::device_map::GroupKind::Dynamic));
     let Observation::Joined(seen) = next() else { panic!("it came") };
@@ -623,7 +623,7 @@ fn a_group_goes_on_without_the_server_and_hears_that_deaths_are_told_no_more() {
         assert!(why.contains("127.0.0.1"), "{why}");
     }
     assert_eq!(a.call("b", "echo", b"x".to_vec(), None), Ok(b"x".to_vec()));
-    assert_eq!((a.next_event(Duration::from_millis(1)), a.end()), (None, None));
+    assert_eq!((a.next_event(Duration::from_millis(1), &CancelToken::new()), a.end()), (None, None));
     drop(b);
     let error = a.call("b", "echo", Vec::new(), None).expect_err("no worker is there").to_string();
     assert!(error.starts_with("echo at b (id 1, 127.0.0.1:"), "{error}");
@@ -684,7 +684,7 @@ fn a_thousand_workers_come_and_go_and_leave_nothing() {
         } else {
             agent.shutdown(Shutdown::Graceful).expect("it leaves");
         }
-        while first.next_event(Duration::ZERO).is_some() {}
+        while first.next_event(Duration::ZERO, &CancelToken::new()).is_some() {}
     };
     // What is created once and kept exists now.
     (0..200).for_each(once);

@@ -3,7 +3,7 @@
 use super::liveness_watcher::LivenessWatcher;
 use super::shared::{Callee, GroupCallError, GroupShared};
 use super::steps::{StepStore, execute};
-use super::store_connection::{CancelGuard, Sessions, open_store};
+use super::store_connection::{Sessions, open_store};
 use super::worker_threads::GroupThreads;
 use super::{AlreadyObserved, Begun, CallSpec, GroupResult, Listener, OnResult, RpcInitError, RpcWorker};
 #[cfg(test)]
@@ -33,7 +33,7 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::net::IpAddr;
 use core::sync::atomic::{AtomicBool, Ordering};
-use rendezvous_core::driver::canceller::{Cancellable, Canceller};
+use rendezvous_core::driver::cancel::CancelToken;
 use rendezvous_core::driver::random::random_seed;
 use rendezvous_core::driver::server::{Family, Listen};
 use rendezvous_core::driver::socket::KeepAlive;
@@ -65,9 +65,8 @@ pub struct TcpOptions {
     pub handling: Option<Arc<Handling>>,
     /// Times of the heartbeats of a worker that changes a dynamic group.
     pub times: TokenTimes,
-    /// Cancellation of the call that creates the worker. A cancelled join is undone at the workers that were already
-    /// notified.
-    pub call: Option<Cancellable>,
+    /// Ends the call that creates the worker. A cancelled join is undone at the workers that were already notified.
+    pub token: CancelToken,
 }
 
 impl Default for TcpOptions {
@@ -79,7 +78,7 @@ impl Default for TcpOptions {
             membership_timeout: None,
             handling: None,
             times: TokenTimes::default(),
-            call: None,
+            token: CancelToken::new(),
         }
     }
 }
@@ -153,20 +152,21 @@ impl RpcAgent {
         let reserved = Reserved::register(&handling, &shared)?;
         let host = tcp.host.clone().unwrap_or_else(|| host_towards(store));
         let scope = store.scope().to_vec();
-        let call = tcp.call.clone().unwrap_or_else(|| Canceller::default().begin());
+        // Ends the worker's store operations. While the worker starts, a cancel of that does so, too.
+        let (token, starts) = (CancelToken::new(), &tcp.token);
+        let ends = token.clone();
+        let start_guard = starts.on_cancel(move || ends.cancel());
         // After a cancellation, that is the reason, whatever error the cancelled step has.
-        let go_on = || match call.is_cancelled() {
+        let go_on = || match starts.is_cancelled() {
             true => Err(AgentError::from(MembershipError::Cancelled)),
             false => Ok(()),
         };
-        let local = open_store(store, &me.name, &call);
+        let local = open_store(store, &me.name, &token);
         go_on()?;
         let (store, has_sessions) = local?;
         store.set_timeout(membership_timeout);
         let store = Arc::new(store);
-        let cancel_guard = CancelGuard::begin(&store, &call);
         let id = execute(&store, shared.clock(), &group_id::ask(random_seed()));
-        drop(cancel_guard);
         go_on()?;
         let group = group_id::group_id_from(&scope, id).map_err(AgentError::from)?;
         let weak = Arc::downgrade(&shared);
@@ -213,16 +213,16 @@ impl RpcAgent {
         shared.begin(machine, server.client());
         let liveness_watcher = match has_sessions {
             Sessions::Native => {
-                let cancel_guard = CancelGuard::begin(&store, &call);
                 let liveness_watcher = LivenessWatcher::begin(&store, (&liveness_key, &here), &shared);
-                drop(cancel_guard);
                 go_on()?;
                 Some(liveness_watcher?)
             }
             Sessions::None => None,
         };
         let liveness_watcher = Arc::new(Mutex::new(liveness_watcher));
-        let store = Arc::new(StepStore::new(store));
+        // From here on, a cancel undoes the join, which needs the store.
+        drop(start_guard);
+        let store = Arc::new(StepStore::new(store, token));
         let group_threads = GroupThreads::start(
             &shared,
             Arc::clone(&store),
@@ -244,13 +244,13 @@ impl RpcAgent {
             reserved: Mutex::new(Some(reserved)),
             is_closing: AtomicBool::new(false),
         };
-        agent.wait_until_joined(&call)?;
+        agent.wait_until_joined(starts)?;
         Ok(agent)
     }
 
-    fn wait_until_joined(&self, call: &Cancellable) -> Result<(), RpcInitError> {
+    fn wait_until_joined(&self, token: &CancelToken) -> Result<(), RpcInitError> {
         let cancelled = Arc::clone(&self.shared);
-        let _watch = call.watch(move || cancelled.cancel_join());
+        let _guard = token.on_cancel(move || cancelled.cancel_join());
         let clock = self.shared.clock();
         let until = clock.now() + self.membership_timeout * 2 + END_SLACK;
         // If the state machine's own deadlines have passed, the store does not respond.
@@ -311,26 +311,23 @@ impl RpcAgent {
         payload: impl Into<Payload>,
         timeout: Option<Duration>,
     ) -> GroupResult {
-        let (peer, mark) = self.shared.route_to(callee.into())?;
-        let result = peer.call(self.method_timeout(handler, timeout), payload);
-        mark.ended(&result);
-        Ok(result?)
+        self.call_unless(&CancelToken::new(), callee, handler, payload, timeout)
     }
 
-    /// Calls a worker and waits for the response; `canceller` cancels it from another thread.
+    /// As [`RpcAgent::call`], until `token` is cancelled.
     ///
     /// # Errors
     /// The call failed.
     pub fn call_unless<'a>(
         &self,
-        canceller: &Canceller,
+        token: &CancelToken,
         callee: impl Into<Callee<'a>>,
         handler: &str,
         payload: impl Into<Payload>,
         timeout: Option<Duration>,
     ) -> GroupResult {
         let (peer, mark) = self.shared.route_to(callee.into())?;
-        let call = Call { canceller: Some(canceller), ..self.method_timeout(handler, timeout) };
+        let call = Call { token: Some(token), ..self.method_timeout(handler, timeout) };
         let result = peer.call(call, payload);
         mark.ended(&result);
         Ok(result?)
@@ -439,17 +436,11 @@ impl RpcAgent {
         self.shared.with_agent(|agent| agent.group().devices(&self.me.name)).unwrap_or_default()
     }
 
-    /// Returns the next event of the group, or `None` after `timeout`, or if this worker is not in its group any more.
-    /// If several threads wait, each gets another event.
+    /// Returns the next event of the group, or `None` after `timeout`, if `token` is cancelled, or if this worker is not
+    /// in its group any more. If several threads wait, each gets another event.
     #[must_use]
-    pub fn next_event(&self, timeout: Duration) -> Option<GroupEvent> {
-        self.shared.next_event(timeout)
-    }
-
-    /// Returns the next event of the group, as [`RpcAgent::next_event`], or `None` after a cancellation.
-    #[must_use]
-    pub fn next_event_unless(&self, timeout: Duration, cancellable: &Cancellable) -> Option<GroupEvent> {
-        self.shared.next_event_unless(timeout, cancellable)
+    pub fn next_event(&self, timeout: Duration, token: &CancelToken) -> Option<GroupEvent> {
+        self.shared.next_event(timeout, token)
     }
 
     /// Number of events that were dropped because they were not taken.

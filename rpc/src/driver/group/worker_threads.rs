@@ -3,7 +3,6 @@
 use super::liveness_watcher::LivenessWatcher;
 use super::shared::GroupShared;
 use super::steps::StepStore;
-use super::store_connection::INTERRUPT_INTERVAL;
 use crate::agent::{AgentError, Input, Output};
 use crate::driver::calls::serving::Admission;
 use crate::membership::StoreStep;
@@ -12,7 +11,6 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::ops::ControlFlow;
 use crossbeam_channel::{Sender, unbounded};
-use rendezvous_core::driver::reply::{Awaited, ask};
 use rendezvous_core::driver::threads::{self, Thread, panic_text};
 use rendezvous_core::time::Duration;
 use std::io;
@@ -24,9 +22,6 @@ use std::sync::{Mutex, PoisonError};
 pub(super) struct GroupThreads {
     group_thread: Option<Thread>,
     store_thread: Option<Thread>,
-    /// Notified when the store thread has ended.
-    store_ended: Awaited<()>,
-    store: Arc<StepStore>,
 }
 
 impl GroupThreads {
@@ -39,15 +34,13 @@ impl GroupThreads {
     ) -> io::Result<Self> {
         let (steps, step_receiver) = unbounded();
         let group_thread = GroupDriver { shared: Arc::clone(shared), steps, liveness_watcher, admission };
-        let (on_result, called) = (Arc::clone(shared), Arc::clone(&store));
-        let (ends, store_ended) = ask();
+        let on_result = Arc::clone(shared);
         let store_thread = threads::spawn("rdzv-rpc-store", move || {
             guarded("of the store", &on_result, || {
                 for step in step_receiver {
-                    on_result.push_input(Input::Stored(called.execute(on_result.clock(), &step)));
+                    on_result.push_input(Input::Stored(store.execute(on_result.clock(), &step)));
                 }
             });
-            ends.answer(());
         })?;
         let on_result = Arc::clone(shared);
         let group_thread = threads::spawn("rdzv-rpc-group", move || {
@@ -59,7 +52,7 @@ impl GroupThreads {
                 on_result.over(Err(AgentError::Abandoned));
             }
         })?;
-        Ok(Self { group_thread: Some(group_thread), store_thread: Some(store_thread), store_ended, store })
+        Ok(Self { group_thread: Some(group_thread), store_thread: Some(store_thread) })
     }
 
     /// Waits for both threads; the state machine has ended, and the store's operations are cancelled.
@@ -74,12 +67,9 @@ impl GroupThreads {
         if let Some(group_thread) = group_thread {
             group_thread.join();
         }
-        let Some(store_thread) = store_thread else { return };
-        // An operation that starts just after a cancellation is not cancelled by it, so the cancellation is repeated.
-        while store_thread.is_here() && self.store_ended.look(INTERRUPT_INTERVAL).is_none() {
-            self.store.cancel();
+        if let Some(store_thread) = store_thread {
+            store_thread.join();
         }
-        store_thread.join();
     }
 }
 

@@ -33,7 +33,7 @@ fn init(
     world_size: Option<u16>,
 ) -> MemberId {
     let (home, context) = (Arc::clone(context), Arc::clone(context));
-    let make = Box::new(move |queue: &RpcRequestQueue, canceller: Canceller| {
+    let make = Box::new(move |queue: &RpcRequestQueue, token: CancelToken| {
         let handling = Handling::new(1);
         handling.register_as(Owner::Program, "ask", Run::Inline, queue.handler())?;
         let local = TcpOptions { handling: Some(handling), ..TcpOptions::default() };
@@ -42,7 +42,7 @@ fn init(
         let over = Arc::new(NodeStore::new(store(port), None));
         let rank = Some(rank);
         let options = Some(options);
-        let init = RpcInit { name, rank, world_size, options, canceller, ..RpcInit::default() };
+        let init = RpcInit { name, rank, world_size, options, token, ..RpcInit::default() };
         context.init_over(over, init)
     });
     events.init_rpc(home, make).expect("a thread")
@@ -401,7 +401,7 @@ fn a_worker_that_is_there_may_be_added_and_lives_on() {
     let (_, request, responder) = put_request(&mut events);
     responder.answer(request.payload);
     assert_eq!(call.wait(), Ok(b"x".to_vec()));
-    assert!(tcp.next_event(Duration::ZERO).is_none(), "the loop hears it");
+    assert!(tcp.next_event(Duration::ZERO, &CancelToken::new()).is_none(), "the loop hears it");
 
     events.remove_rpc(id);
     let error = two.call("one", "ask", Vec::new(), Some(SOON)).expect_err("no loop").to_string();
@@ -567,7 +567,7 @@ fn an_end_that_failed_is_told_as_such_and_one_that_was_abrupt_is_none() {
         let local = Arc::new(Ending(worker("own", 1), said));
         let mut events = Loop::new().expect("a loop");
         let home: Arc<dyn RpcHome> = Arc::new(RpcContext::default());
-        let make = Box::new(move |_: &RpcRequestQueue, _: Canceller| Ok(local as Arc<dyn RpcWorker>));
+        let make = Box::new(move |_: &RpcRequestQueue, _: CancelToken| Ok(local as Arc<dyn RpcWorker>));
         let id = events.init_rpc(home, make).expect("a thread");
         assert_eq!(joined(&mut events), id);
         events.rpc_shutdown(id, Shutdown::Graceful).expect("a thread");
@@ -610,7 +610,7 @@ fn calls_of_foreign_backends_end_by_their_deadlines_too() {
     let kept = Arc::clone(&local);
     let mut events = Loop::new().expect("a loop");
     let home: Arc<dyn RpcHome> = Arc::new(RpcContext::default());
-    let make = Box::new(move |_: &RpcRequestQueue, _: Canceller| Ok(local as Arc<dyn RpcWorker>));
+    let make = Box::new(move |_: &RpcRequestQueue, _: CancelToken| Ok(local as Arc<dyn RpcWorker>));
     let id = events.init_rpc(home, make).expect("a thread");
     assert_eq!(joined(&mut events), id);
     let reported = || kept.1.lock().expect("no panic").remove(0);
@@ -683,14 +683,14 @@ fn calls_of_foreign_backends_end_by_their_deadlines_too() {
 fn a_panic_where_a_worker_is_made_or_ended_is_told_as_its_end() {
     let mut events = Loop::new().expect("a loop");
     let home: Arc<dyn RpcHome> = Arc::new(RpcContext::default());
-    let make = Box::new(|_: &RpcRequestQueue, _: Canceller| panic!("provoked"));
+    let make = Box::new(|_: &RpcRequestQueue, _: CancelToken| panic!("provoked"));
     let id = events.init_rpc(Arc::clone(&home), make).expect("a thread");
     let (of, event) = next(&mut events);
     let RpcEvent::Joined(Err(error)) = event else { panic!("{event:?}") };
     let message = "the worker ended: the thread that makes it panicked: provoked";
     assert_eq!((of, error.to_string().as_str()), (id, message));
 
-    let make = Box::new(|_: &RpcRequestQueue, _: Canceller| {
+    let make = Box::new(|_: &RpcRequestQueue, _: CancelToken| {
         Ok(Arc::new(Local(worker("panics", 1), Mutex::default())) as Arc<dyn RpcWorker>)
     });
     let id = events.init_rpc(home, make).expect("a thread");
@@ -707,7 +707,7 @@ fn a_panic_where_a_worker_is_made_or_ended_is_told_as_its_end() {
 #[test]
 fn a_request_for_which_a_loop_has_no_room_is_told_so_and_no_handler_sees_it() {
     let mut events = Loop::new().expect("a loop");
-    let make = Box::new(|_: &RpcRequestQueue, _: Canceller| {
+    let make = Box::new(|_: &RpcRequestQueue, _: CancelToken| {
         Ok(Arc::new(Local(worker("own", 1), Mutex::default())) as Arc<dyn RpcWorker>)
     });
     let id = events.init_rpc(Arc::new(RpcContext::default()), make).expect("a thread");

@@ -277,7 +277,7 @@ fn a_node_goes_on_with_a_server_that_came_back() {
 
 #[test]
 fn a_host_knows_its_own_addresses() {
-    let call = Canceller::default().begin();
+    let call = CancelToken::new();
     assert!(is_local("127.0.0.1", SOON, &call) && is_local("localhost", SOON, &call));
     // An address reserved for documentation belongs to no host.
     assert!(
@@ -299,12 +299,12 @@ fn a_cancel_is_never_lost_and_waits_for_nothing() {
     for options in [&spare[..], &[external, ("join_timeout", 600.into())]] {
         let node = bare_node(port, "n", (2, 2), options);
         // Before it looks up the server.
-        let call = node.canceller.begin();
+        let call = node.canceller.token();
         node.cancel();
         assert_cancelled(node.join(&call));
         assert!(lock(&node.link).is_none(), "who was cancelled makes no session");
         // While it opens a session, or waits for another thread that does.
-        let call = node.canceller.begin();
+        let call = node.canceller.token();
         thread::scope(|scope| {
             let link = lock(&node.link);
             let joining = scope.spawn(|| node.join(&call));
@@ -313,10 +313,10 @@ fn a_cancel_is_never_lost_and_waits_for_nothing() {
             assert_cancelled(joining.join().expect("no panic"));
         });
         // Before it sends the request to join.
-        let call = node.canceller.begin();
+        let call = node.canceller.token();
         let link = node.link(SOON, Operation::Join, &call).expect("a session");
         node.cancel();
-        let error = node.request_join(&link.client, SOON * 30, &call).expect_err("cancelled");
+        let error = node.request_join(&link.client.with_token(&call), SOON * 30).expect_err("cancelled");
         assert_eq!(error.kind(), ErrorKind::Cancelled, "{error}");
         let info = node.run_info().expect("known");
         assert_eq!((info.nodes, info.nodes_standby), (0, 0), "the server knows it, too");

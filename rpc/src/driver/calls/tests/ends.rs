@@ -112,16 +112,18 @@ fn whoever_gets_bytes_of_a_cancelled_call_back_may_call_with_the_same_canceller(
     let (peer, local) = (scene.peer.clone(), canceller.clone());
     let call_again = move || {
         // It has been cancelled already, or not at all.
-        let call = Call { canceller: Some(&local), ..Call::of("echo").with_timeout(SOON) };
+        let token = local.token();
+        let call = Call { token: Some(&token), ..Call::of("echo").with_timeout(SOON) };
         let result = peer.call(call, &b"again"[..]);
         local.cancel();
-        notify.send((result, local.begin().is_cancelled())).ok();
+        notify.send((result, local.token().is_cancelled())).ok();
     };
     let payload = borrowed(1_000_000, call_again);
     let (peer, local) = (scene.peer.clone(), canceller.clone());
     let (take_end, ended): (Sender<CallResult>, _) = channel();
     let blocked = std::thread::spawn(move || {
-        let call = Call { canceller: Some(&local), ..Call::of("hold").with_timeout(SOON) };
+        let token = local.token();
+        let call = Call { token: Some(&token), ..Call::of("hold").with_timeout(SOON) };
         take_end.send(peer.call(call, payload)).ok();
     });
     let _held = scene.next_held();

@@ -1,0 +1,341 @@
+//! Cancellation of blocking calls from another thread.
+
+use crate::time::Duration;
+use alloc::boxed::Box;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::fmt;
+use core::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+
+/// Token that ends blocking calls. Clones are the same token.
+///
+/// Once cancelled it stays cancelled: calls in progress end, and later calls with it end at once. Any thread may use
+/// it.
+#[derive(Clone, Default)]
+pub struct CancelToken(Arc<TokenShared>);
+
+#[derive(Default)]
+struct TokenShared {
+    /// Changed under the lock of `hooks`, and read without it.
+    is_cancelled: AtomicBool,
+    hooks: Mutex<Vec<Arc<Hook>>>,
+    /// Signalled when the token is cancelled.
+    cancelled: Condvar,
+    /// Registration with the parent.
+    parent: OnceLock<CancelGuard>,
+}
+
+impl Drop for TokenShared {
+    fn drop(&mut self) {
+        // The parent may be cancelling this token in the current thread.
+        if let Some(guard) = self.parent.take() {
+            guard.let_go();
+        }
+    }
+}
+
+/// Callback of a token; `None` once it was called or removed. The lock is held during the call.
+struct Hook(Mutex<Option<Box<dyn FnOnce() + Send>>>);
+
+impl Hook {
+    fn lock(&self) -> MutexGuard<'_, Option<Box<dyn FnOnce() + Send>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn call(&self) {
+        let mut hook = self.lock();
+        if let Some(hook) = hook.take() {
+            hook();
+        }
+    }
+}
+
+impl fmt::Debug for CancelToken {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("CancelToken").field(&self.is_cancelled()).finish()
+    }
+}
+
+impl CancelToken {
+    /// Makes a token that is not cancelled.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Makes a token that is cancelled with this one, or alone.
+    #[must_use]
+    pub fn child(&self) -> Self {
+        let child = Self::new();
+        let weak = Arc::downgrade(&child.0);
+        let guard = self.on_cancel(move || {
+            if let Some(child) = weak.upgrade() {
+                Self(child).cancel();
+            }
+        });
+        // A new token has no parent yet.
+        child.0.parent.set(guard).ok();
+        child
+    }
+
+    /// Cancels the token and its children. Their hooks run in this thread, each once.
+    pub fn cancel(&self) {
+        let mut hooks = self.lock();
+        self.0.is_cancelled.store(true, Ordering::Release);
+        let called = core::mem::take(&mut *hooks);
+        // A hook may run code of the program, and that code may use this token.
+        drop(hooks);
+        self.0.cancelled.notify_all();
+        called.iter().for_each(|hook| hook.call());
+    }
+
+    /// Returns whether the token is cancelled. Takes no lock, so a hook may take a lock that the caller holds.
+    #[must_use]
+    pub fn is_cancelled(&self) -> bool {
+        self.0.is_cancelled.load(Ordering::Acquire)
+    }
+
+    /// Waits until the token is cancelled, for at most `timeout`. Returns whether it is.
+    pub fn wait(&self, timeout: Duration) -> bool {
+        let waits = |_: &mut Vec<Arc<Hook>>| !self.is_cancelled();
+        drop(self.0.cancelled.wait_timeout_while(self.lock(), timeout, waits));
+        self.is_cancelled()
+    }
+
+    /// Registers `hook`, which is called once when the token is cancelled while the guard lives, and at once if it
+    /// already is. The hook must be quick, and must not drop its own guard.
+    #[must_use = "the hook is removed when this is dropped"]
+    pub fn on_cancel(&self, hook: impl FnOnce() + Send + 'static) -> CancelGuard {
+        let hook = Arc::new(Hook(Mutex::new(Some(Box::new(hook)))));
+        let mut hooks = self.lock();
+        let is_cancelled = self.is_cancelled();
+        if !is_cancelled {
+            hooks.push(Arc::clone(&hook));
+        }
+        drop(hooks);
+        if is_cancelled {
+            hook.call();
+        }
+        CancelGuard { token: self.clone(), hook: Some(hook) }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Vec<Arc<Hook>>> {
+        // No code that holds the lock panics in the middle of a change.
+        self.0.hooks.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Registration of a hook. If the hook is running on another thread, dropping this waits for its end.
+pub struct CancelGuard {
+    token: CancelToken,
+    hook: Option<Arc<Hook>>,
+}
+
+impl fmt::Debug for CancelGuard {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("CancelGuard")
+    }
+}
+
+impl CancelGuard {
+    /// Removes the hook without waiting for a call of it. This is for hooks that run code of the program, which may
+    /// wait for this thread, and that do no harm when they run later.
+    pub fn let_go(mut self) {
+        self.forget();
+    }
+
+    fn forget(&mut self) -> Option<Arc<Hook>> {
+        let hook = self.hook.take()?;
+        let mut hooks = self.token.lock();
+        let index = hooks.iter().position(|known| Arc::ptr_eq(known, &hook));
+        let known = index.map(|index| hooks.swap_remove(index));
+        // The hook may hold the last reference to an object whose destructor takes long.
+        drop(hooks);
+        drop(known);
+        Some(hook)
+    }
+}
+
+impl Drop for CancelGuard {
+    fn drop(&mut self) {
+        if let Some(hook) = self.forget() {
+            let hook = hook.lock().take();
+            drop(hook);
+        }
+    }
+}
+
+/// Canceller of a handle's calls: ends those in progress, and no later ones. Clones cancel the same calls.
+///
+/// A call takes the current token once, when it begins, and all its steps use that.
+#[derive(Clone)]
+pub struct Canceller(Arc<CancellerShared>);
+
+struct CancellerShared {
+    parent: CancelToken,
+    /// Wakes the waiting calls when their token is cancelled.
+    wake: Option<Arc<dyn Fn() + Send + Sync>>,
+    current: Mutex<Current>,
+}
+
+struct Current {
+    token: CancelToken,
+    _guard: Option<CancelGuard>,
+}
+
+impl Current {
+    fn new(parent: &CancelToken, wake: Option<&Arc<dyn Fn() + Send + Sync>>) -> Self {
+        let token = parent.child();
+        let _guard = wake.cloned().map(|wake| token.on_cancel(move || wake()));
+        Self { token, _guard }
+    }
+}
+
+impl Default for Canceller {
+    fn default() -> Self {
+        Self::of(&CancelToken::new(), None)
+    }
+}
+
+impl fmt::Debug for Canceller {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Canceller")
+    }
+}
+
+impl Canceller {
+    /// Makes a canceller of calls that `parent` ends, too. `wake` is called when they are cancelled.
+    #[must_use]
+    pub fn of(parent: &CancelToken, wake: Option<Arc<dyn Fn() + Send + Sync>>) -> Self {
+        let current = Mutex::new(Current::new(parent, wake.as_ref()));
+        Self(Arc::new(CancellerShared { parent: parent.clone(), wake, current }))
+    }
+
+    /// Returns the token of a call that begins now.
+    #[must_use]
+    pub fn token(&self) -> CancelToken {
+        self.lock().token.clone()
+    }
+
+    /// Ends the calls that have begun. Calls that begin later are not affected.
+    pub fn cancel(&self) {
+        let next = Current::new(&self.0.parent, self.0.wake.as_ref());
+        let cancelled = core::mem::replace(&mut *self.lock(), next);
+        cancelled.token.cancel();
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Current> {
+        // No code that holds the lock panics in the middle of a change.
+        self.0.current.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use core::sync::atomic::AtomicU64;
+    use std::sync::mpsc::channel;
+
+    /// Longer than anything here takes.
+    const SOON: Duration = Duration::from_secs(20);
+
+    /// Counts its calls.
+    fn counting(count: &Arc<AtomicU64>) -> impl Fn() + Send + Sync + 'static {
+        let count = Arc::clone(count);
+        move || {
+            count.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    #[test]
+    fn a_cancelled_token_stays_cancelled_and_calls_each_hook_once() {
+        let (token, calls) = (CancelToken::new(), Arc::new(AtomicU64::new(0)));
+        let guard = token.on_cancel(counting(&calls));
+        drop(token.on_cancel(|| panic!("it was removed")));
+        assert!(!token.wait(Duration::ZERO) && !token.is_cancelled());
+        token.clone().cancel();
+        token.cancel();
+        assert!(token.is_cancelled() && token.wait(SOON));
+        assert_eq!(calls.load(Ordering::Relaxed), 1);
+        drop(token.on_cancel(counting(&calls)));
+        assert_eq!(calls.load(Ordering::Relaxed), 2, "it is called at once");
+        drop(guard);
+        assert_eq!(Arc::strong_count(&calls), 1);
+    }
+
+    #[test]
+    fn a_child_is_cancelled_with_its_parent_or_alone() {
+        let parent = CancelToken::new();
+        let (alone, child) = (parent.child(), parent.child().child());
+        alone.cancel();
+        assert!(alone.is_cancelled() && !parent.is_cancelled() && !child.is_cancelled());
+        std::thread::scope(|scope| {
+            let waiting = scope.spawn(|| child.wait(SOON));
+            parent.cancel();
+            assert!(waiting.join().expect("no panic"));
+        });
+        assert!(parent.child().is_cancelled());
+        let parent = CancelToken::new();
+        drop(parent.child());
+        assert!(parent.lock().is_empty(), "nothing is left of it");
+    }
+
+    #[test]
+    fn a_canceller_ends_the_calls_that_have_begun() {
+        let (parent, wakes) = (CancelToken::new(), Arc::new(AtomicU64::new(0)));
+        let canceller = Canceller::of(&parent, Some(Arc::new(counting(&wakes))));
+        let call = canceller.token();
+        canceller.clone().cancel();
+        assert_eq!((call.is_cancelled(), wakes.load(Ordering::Relaxed)), (true, 1));
+        let later = canceller.token();
+        assert!(!later.is_cancelled());
+        parent.cancel();
+        assert_eq!((later.is_cancelled(), wakes.load(Ordering::Relaxed)), (true, 2));
+        canceller.cancel();
+        assert!(canceller.token().is_cancelled(), "its parent stays cancelled");
+    }
+
+    #[test]
+    fn a_hook_may_use_its_token() {
+        let (token, (called, calls)) = (CancelToken::new(), channel());
+        let inner = token.clone();
+        let guard = token.on_cancel(move || {
+            inner.cancel();
+            let is_cancelled = inner.is_cancelled();
+            drop(inner.on_cancel(move || called.send(is_cancelled).expect("the test goes on")));
+        });
+        token.cancel();
+        drop(guard);
+        assert_eq!(calls.recv(), Ok(true));
+    }
+
+    #[test]
+    fn dropping_a_guard_waits_for_its_hook_unless_it_is_let_go() {
+        for waits in [true, false] {
+            let token = CancelToken::new();
+            let (begun, begins) = channel();
+            let (go_on, may_go_on) = channel::<()>();
+            let over = Arc::new(AtomicBool::new(false));
+            let is_over = Arc::clone(&over);
+            let guard = token.on_cancel(move || {
+                begun.send(()).ok();
+                may_go_on.recv().ok();
+                is_over.store(true, Ordering::Release);
+            });
+            let cancelling = std::thread::spawn(move || token.cancel());
+            begins.recv().expect("it is called");
+            if waits {
+                let release = std::thread::spawn(move || go_on.send(()));
+                drop(guard);
+                assert!(over.load(Ordering::Acquire));
+                release.join().expect("no panic").expect("it waits");
+            } else {
+                guard.let_go();
+                assert!(!over.load(Ordering::Acquire));
+                go_on.send(()).expect("it waits");
+            }
+            cancelling.join().expect("no panic");
+        }
+    }
+}
