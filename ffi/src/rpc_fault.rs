@@ -116,7 +116,7 @@ pub(crate) fn init_fault(error: &RpcInitError) -> Fault {
 
 const fn status_of_call(error: &CallError) -> rdzv_status {
     match &error.why {
-        CallFailure::NotOpen | CallFailure::Leaving => RDZV_RPC_LEAVING,
+        CallFailure::Leaving => RDZV_RPC_LEAVING,
         CallFailure::TooMany { .. } | CallFailure::TooMuch { .. } | CallFailure::TooLong { .. } => {
             RDZV_LIMIT_EXCEEDED
         }
@@ -271,7 +271,6 @@ mod tests {
         let remote = |status| Remote { status, message: "no luck".into() };
         let lost = || ConnectionError::Lost("reset".into());
         for (why, status, message) in [
-            (NotOpen, RDZV_RPC_LEAVING, "the connection is not open yet"),
             (Leaving, RDZV_RPC_LEAVING, "it takes no further calls"),
             (TooMany { count: 3 }, RDZV_LIMIT_EXCEEDED, "3 calls to it are under way, and that is the limit"),
             (

@@ -1,8 +1,13 @@
 //! Handlers of a worker, by name.
 
-use super::connection::caller::HANDLER_BYTES_MAX;
 use alloc::boxed::Box;
+use rendezvous_core::limits::RPC_FRAME;
 use rendezvous_core::ordered::Named;
+
+/// Maximum length of a handler's name, in bytes.
+pub const HANDLER_BYTES_MAX: usize = 1024;
+
+const _: () = assert!(HANDLER_BYTES_MAX as u64 <= RPC_FRAME.value_bytes_max);
 
 /// Prefix of the names of the library's own handlers.
 pub const RESERVED_PREFIX: &str = "rdzv/";

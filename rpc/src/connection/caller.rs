@@ -1,9 +1,14 @@
-//! Calling end of a connection.
+//! Calls of one worker to another: over one connection, and over a new one when that has ended.
+//!
+//! A connection is opened when there is a call for it. Calls wait until it is open, and while the maximum number is
+//! pending. A call that was sent over a connection is never sent over another one: when the connection ends, it is
+//! unknown whether the call was executed, and it fails. Waiting calls continue with a new connection.
 
 use super::frames_in::{FramePart, FramesIn};
 use super::in_flight::InFlight;
 use super::outgoing::{Outgoing, ToWrite};
 use super::{CallError, CallFailure, CallKind, CallPhase, ConnectionError, PoolLoad, Refusal, Status};
+use crate::handlers::{HANDLER_BYTES_MAX, is_of_the_program};
 use crate::name::WorkerInfo;
 use crate::wire::{CalleeFrame, CallerFrame, DATA, MAGIC, Splitter, VERSION_MAX, VERSION_MIN};
 use alloc::boxed::Box;
@@ -11,11 +16,8 @@ use alloc::collections::VecDeque;
 use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
-use rendezvous_core::limits::{RPC_FRAME, RpcLimits};
-use rendezvous_core::time::Instant;
-
-/// Maximum length of a handler's name, in bytes.
-pub const HANDLER_BYTES_MAX: usize = 1024;
+use rendezvous_core::limits::RpcLimits;
+use rendezvous_core::time::{Duration, Instant, Seconds};
 
 /// A call to be made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,11 +32,14 @@ pub struct NewCall<'a> {
     pub kind: CallKind,
 }
 
-/// Events of a [`Caller`].
+/// Events of a [`Caller`], and requests to the driver.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CallerEvent<'b> {
-    /// The callee has accepted this caller: calls can be made.
-    Open,
+    /// Open a connection, and report the result by [`Caller::connected`] or [`Caller::unreachable`].
+    Connect,
+    /// Close the connection, or cancel the attempt to open one, for this reason. All calls that were sent over it have
+    /// ended before.
+    HangUp(ConnectionError),
     /// A response begins: number of the call, and length in bytes.
     Answer(u64, u64),
     /// A part of a response.
@@ -43,45 +48,50 @@ pub enum CallerEvent<'b> {
     Done(u64),
     /// A call has failed.
     Failed(u64, CallError),
-    /// The callee accepts no further calls.
-    PeerLeaving,
-    /// The connection can be closed: a goodbye was sent or received, and no call is pending.
-    Drained,
-    /// The connection has failed and is to be closed. All its calls have failed before.
-    Ended(ConnectionError),
+    /// There are no more calls after a goodbye.
+    Left,
 }
 
+/// State of the connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum CallerState {
+enum LineState {
+    Down,
+    Connecting,
     Greeting,
     Open,
     /// One of the two ends has sent a goodbye.
     Leaving,
-    Drained,
-    Ended,
+}
+
+/// Whether calls are accepted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Acceptance {
+    Taking,
+    Leaving,
+    Left,
 }
 
 #[derive(Clone, Debug)]
 struct Call {
     handler: Box<str>,
+    payload_bytes: u64,
+    deadline: Option<Instant>,
     kind: CallKind,
     began: Instant,
     /// Bytes of the response that are still to arrive, once it has begun.
     left: Option<u64>,
 }
 
-/// State machine of the calling end of a connection.
+/// State of the current connection.
 #[derive(Debug)]
-pub struct Caller {
-    peer: WorkerInfo,
-    limits: RpcLimits,
-    state: CallerState,
+struct Line {
     incoming: FramesIn,
     outgoing: Outgoing,
-    calls: InFlight<Call>,
+    /// Highest number of a call that was sent over it.
     last_id: u64,
     requests_max: u32,
     bytes_max: u64,
+    /// Time when it was requested, or opened.
     began: Instant,
     /// Time of the last received byte, or of the first call since, while a call is pending or was until it was given
     /// up.
@@ -95,6 +105,53 @@ pub struct Caller {
     ask_again_at: Option<Instant>,
     /// Time when the callee reported that no handler thread was free, and its report.
     load: Option<(Instant, PoolLoad)>,
+    /// Whether it has been open, and so has accepted at least one call: each connection that opens reduces the waiting
+    /// calls.
+    has_opened: bool,
+}
+
+impl Line {
+    fn new(began: Instant) -> Self {
+        Self {
+            incoming: FramesIn::new(Splitter::from_callee()),
+            outgoing: Outgoing::default(),
+            last_id: 0,
+            requests_max: 0,
+            bytes_max: 0,
+            began,
+            silent_since: None,
+            has_given_up: false,
+            pinged: None,
+            pings: 0,
+            ask_again_at: None,
+            load: None,
+            has_opened: false,
+        }
+    }
+
+    fn ping(&mut self) {
+        self.pings += 1;
+        self.outgoing.frame(0, &CallerFrame::Ping { nonce: self.pings });
+    }
+}
+
+/// State machine of the calls to one worker.
+#[derive(Debug)]
+pub struct Caller {
+    me: WorkerInfo,
+    peer: WorkerInfo,
+    group: Box<[u8]>,
+    limits: RpcLimits,
+    state: LineState,
+    line: Line,
+    acceptance: Acceptance,
+    /// Reason why no calls are accepted any more, if it is not a goodbye.
+    end: Option<ConnectionError>,
+    /// Calls that were sent over the connection.
+    calls: InFlight<Call>,
+    /// Sent in the order of their numbers.
+    waiting: InFlight<Call>,
+    last_id: u64,
     events: VecDeque<CallerEvent<'static>>,
     /// Calls whose last bytes are in the current write.
     out: Vec<u64>,
@@ -102,10 +159,7 @@ pub struct Caller {
 
 impl NewCall<'_> {
     /// Checks the call against the limits.
-    ///
-    /// # Errors
-    /// The handler's name has an invalid length, or the payload is too long.
-    pub fn check(&self, limits: &RpcLimits) -> Result<(), CallFailure> {
+    fn check(&self, limits: &RpcLimits) -> Result<(), CallFailure> {
         if self.handler.is_empty() || self.handler.len() > HANDLER_BYTES_MAX {
             return Err(CallFailure::Handler { bytes: self.handler.len() });
         }
@@ -115,202 +169,326 @@ impl NewCall<'_> {
 }
 
 impl Caller {
-    /// Creates the end of a connection that worker `me` of `group` has opened to the address of `peer`.
+    /// Creates the state of the calls of worker `me` of `group` to `peer`, without calls and connection.
     #[must_use]
-    pub fn new(now: Instant, me: &WorkerInfo, peer: WorkerInfo, group: &[u8], limits: RpcLimits) -> Self {
-        let mut outgoing = Outgoing::default();
-        outgoing.raw(&MAGIC);
-        outgoing.frame(
-            0,
-            &CallerFrame::Hello {
-                version_min: VERSION_MIN,
-                version_max: VERSION_MAX,
-                group,
-                caller: me.name.as_bytes(),
-                caller_id: me.id,
-                callee: peer.name.as_bytes(),
-                callee_id: peer.id,
-            },
-        );
+    pub fn new(me: WorkerInfo, peer: WorkerInfo, group: &[u8], limits: RpcLimits) -> Self {
         Self {
+            me,
             peer,
+            group: group.into(),
             limits,
-            state: CallerState::Greeting,
-            incoming: FramesIn::new(Splitter::from_callee()),
-            outgoing,
+            state: LineState::Down,
+            line: Line::new(Instant::ORIGIN),
+            acceptance: Acceptance::Taking,
+            end: None,
             calls: InFlight::new(),
+            waiting: InFlight::new(),
             last_id: 0,
-            requests_max: 0,
-            bytes_max: 0,
-            began: now,
-            silent_since: None,
-            has_given_up: false,
-            pinged: None,
-            pings: 0,
-            ask_again_at: None,
-            load: None,
             events: VecDeque::new(),
             out: Vec::new(),
         }
     }
 
-    /// Whether calls can be made.
+    /// Whether a call would be sent at once and be the only pending one. It would not while a pong is expected.
     #[must_use]
-    pub fn is_open(&self) -> bool {
-        self.state == CallerState::Open
+    pub fn is_at_rest(&self) -> bool {
+        let is_expected = self.in_flight() > 0 || self.line.silent_since.is_some();
+        self.state == LineState::Open && !is_expected && self.events.is_empty()
     }
 
-    /// The callee.
+    /// Whether further calls are accepted; if not, that is final.
     #[must_use]
-    pub const fn peer(&self) -> &WorkerInfo {
-        &self.peer
+    pub fn takes_calls(&self) -> bool {
+        self.acceptance == Acceptance::Taking
     }
 
-    /// Number of pending calls.
+    /// Number of pending and waiting calls.
     #[must_use]
     pub fn in_flight(&self) -> usize {
-        self.calls.len()
+        self.waiting.len() + self.calls.len()
     }
 
-    /// Lowest number that a new call may have.
-    #[must_use]
-    pub const fn next_id(&self) -> u64 {
-        self.last_id + 1
+    fn is_up(&self) -> bool {
+        matches!(self.state, LineState::Greeting | LineState::Open | LineState::Leaving)
     }
 
-    /// Makes a call with a number higher than those before. The caller has waited since `since`.
+    fn is_greeted(&self) -> bool {
+        matches!(self.state, LineState::Open | LineState::Leaving)
+    }
+
+    /// Makes a call, and returns its number.
     ///
     /// # Errors
-    /// The call was not made, and nothing of it will be sent.
-    pub fn begin(
-        &mut self,
-        now: Instant,
-        id: u64,
-        since: Instant,
-        call: NewCall<'_>,
-    ) -> Result<(), CallFailure> {
-        debug_assert!(id > self.last_id, "numbers grow");
-        match self.state {
-            CallerState::Greeting => return Err(CallFailure::NotOpen),
-            CallerState::Leaving | CallerState::Drained => return Err(CallFailure::Leaving),
-            CallerState::Ended => return Err(CallFailure::Unsent(ConnectionError::Closed)),
-            CallerState::Open => {}
-        }
+    /// It was not made, and nothing of it will be sent.
+    pub fn begin(&mut self, now: Instant, call: NewCall<'_>) -> Result<u64, CallError> {
+        self.accept(now, call).map_err(|why| why.of(call.handler, &self.peer))
+    }
+
+    fn accept(&mut self, now: Instant, call: NewCall<'_>) -> Result<u64, CallFailure> {
         call.check(&self.limits)?;
-        if self.calls.len() as u64 >= u64::from(self.requests_max) {
-            return Err(CallFailure::TooMany { count: self.requests_max });
+        if !self.takes_calls() {
+            return Err(self.end.clone().map_or(CallFailure::Leaving, CallFailure::Unsent));
         }
-        let (bytes, bytes_max) = (self.calls.bytes_with(call.payload_bytes), self.bytes_max);
-        if bytes > bytes_max && !self.calls.is_empty() {
-            return Err(CallFailure::TooMuch { bytes, bytes_max });
-        }
-        let left = call.deadline.map(|at| at.since(now));
-        if left.is_some_and(|left| left.is_zero()) {
-            let (elapsed, phase) = (now.since(since), CallPhase::Queued);
+        if call.deadline.is_some_and(|at| at <= now) {
+            let (elapsed, phase) = (Duration::ZERO, self.phase_of_waiting());
             return Err(CallFailure::DeadlinePassed { elapsed, phase });
         }
-        self.silent_since.get_or_insert(now);
+        if self.state == LineState::Leaving {
+            return Err(CallFailure::Leaving);
+        }
+        let NewCall { handler, payload_bytes, deadline, kind } = call;
+        let call = Call { handler: handler.into(), payload_bytes, deadline, kind, began: now, left: None };
+        let id = self.last_id + 1;
+        if self.waiting.is_empty() && self.has_capacity(payload_bytes) {
+            self.last_id = id;
+            self.send(now, id, call);
+            return Ok(id);
+        }
+        if self.waiting.len() as u64 >= u64::from(self.limits.waiting_max) {
+            return Err(CallFailure::TooMany { count: self.limits.waiting_max });
+        }
+        let (bytes, bytes_max) = (self.waiting.bytes_with(payload_bytes), self.limits.waiting_bytes_max);
+        if bytes > bytes_max && !self.waiting.is_empty() {
+            return Err(CallFailure::TooMuch { bytes, bytes_max });
+        }
         self.last_id = id;
+        self.waiting.insert(id, payload_bytes, deadline, call);
+        self.advance(now);
+        Ok(id)
+    }
+
+    /// Whether the connection accepts a call with a payload of this many bytes now.
+    fn has_capacity(&self, payload_bytes: u64) -> bool {
+        self.state == LineState::Open
+            && (self.calls.len() as u64) < u64::from(self.line.requests_max)
+            && (self.calls.bytes_with(payload_bytes) <= self.line.bytes_max || self.calls.is_empty())
+    }
+
+    /// Sends a call, or fails it if its deadline has passed while it was waiting.
+    fn send(&mut self, now: Instant, id: u64, call: Call) {
+        let left = call.deadline.map(|at| at.since(now));
+        if left.is_some_and(|left| left.is_zero()) {
+            let (elapsed, phase) = (now.since(call.began), CallPhase::Queued);
+            return self.failed(id, CallFailure::DeadlinePassed { elapsed, phase }, call.handler);
+        }
+        self.line.silent_since.get_or_insert(now);
+        self.line.last_id = id;
         // Rounded up, so that the callee does not give up before the caller.
         let deadline_ms =
             left.map_or(0, |left| u64::try_from(left.as_millis()).unwrap_or(u64::MAX).saturating_add(1));
         let (payload_bytes, handler) = (call.payload_bytes, call.handler.as_bytes());
+        let outgoing = &mut self.line.outgoing;
         match call.kind {
             CallKind::Responded => {
-                self.outgoing.frame(id, &CallerFrame::Request { deadline_ms, payload_bytes, handler })
+                outgoing.frame(id, &CallerFrame::Request { deadline_ms, payload_bytes, handler })
             }
             CallKind::OneWay => {
-                self.outgoing.frame(id, &CallerFrame::Notice { deadline_ms, payload_bytes, handler })
+                outgoing.frame(id, &CallerFrame::Notice { deadline_ms, payload_bytes, handler })
             }
         };
-        self.outgoing.payload(id, payload_bytes);
-        let NewCall { handler, payload_bytes, deadline, kind } = call;
-        let call = Call { handler: handler.into(), kind, began: since, left: None };
-        self.calls.insert(id, payload_bytes, deadline, call);
-        Ok(())
+        outgoing.payload(id, payload_bytes);
+        self.calls.insert(id, payload_bytes, call.deadline, call);
     }
 
-    /// Cancels a call: it gets no further event. Returns its handler if the call was pending.
-    pub fn cancel(&mut self, id: u64) -> Option<Box<str>> {
-        let call = self.take(id)?;
-        self.has_given_up = true;
-        self.outgoing.frame(id, &CallerFrame::Cancel {});
-        self.look_for_the_end();
-        Some(call.handler)
-    }
-
-    /// Returns the pending calls whose handlers match.
-    #[must_use]
-    pub fn ids_of(&self, is_it: fn(&str) -> bool) -> Vec<u64> {
-        let mut ids = self.calls.ids();
-        ids.retain(|&id| self.calls.get(id).is_some_and(|call| is_it(&call.handler)));
-        ids
-    }
-
-    /// Sends a goodbye: there will be no further calls, and the pending ones continue.
-    pub fn goodbye(&mut self) {
-        if self.state == CallerState::Open {
-            self.state = CallerState::Leaving;
-            self.outgoing.frame(0, &CallerFrame::Goodbye {});
-            self.look_for_the_end();
-        } else if self.state == CallerState::Greeting {
-            self.end(ConnectionError::Closed);
+    /// Sends waiting calls, as far as the connection accepts them, or opens one for them.
+    fn advance(&mut self, now: Instant) {
+        if self.state == LineState::Down && !self.waiting.is_empty() {
+            (self.state, self.line) = (LineState::Connecting, Line::new(now));
+            self.events.push_back(CallerEvent::Connect);
+        }
+        while let Some((id, call)) = self.waiting.first() {
+            if !self.has_capacity(call.payload_bytes) {
+                return;
+            }
+            if let Some(call) = self.waiting.take(id) {
+                self.send(now, id, call);
+            }
         }
     }
 
-    /// Fails the connection for this reason.
+    fn phase_of_waiting(&self) -> CallPhase {
+        if self.state == LineState::Open { CallPhase::Queued } else { CallPhase::Connecting }
+    }
+
+    /// Cancels a call. Returns whether it was pending; if so, an event reports its failure.
+    pub fn cancel(&mut self, id: u64) -> bool {
+        self.give_up(id, CallFailure::Cancelled)
+    }
+
+    /// Fails a call for lack of memory for its response. Returns whether it was pending.
+    pub fn no_memory(&mut self, id: u64) -> bool {
+        self.give_up(id, CallFailure::NoMemory)
+    }
+
+    fn give_up(&mut self, id: u64, why: CallFailure) -> bool {
+        let sent = self.take(id);
+        let was_sent = sent.is_some();
+        let Some(call) = sent.or_else(|| self.waiting.take(id)) else { return false };
+        self.failed(id, why, call.handler);
+        if was_sent {
+            self.send_cancel(id);
+            self.look_for_the_end();
+        }
+        true
+    }
+
+    fn send_cancel(&mut self, id: u64) {
+        self.line.has_given_up = true;
+        self.line.outgoing.frame(id, &CallerFrame::Cancel {});
+    }
+
+    fn failed(&mut self, id: u64, why: CallFailure, handler: Box<str>) {
+        self.events.push_back(CallerEvent::Failed(id, why.of(handler, &self.peer)));
+    }
+
+    /// The connection is open.
+    pub fn connected(&mut self, now: Instant) {
+        if self.state != LineState::Connecting {
+            return;
+        }
+        (self.state, self.line) = (LineState::Greeting, Line::new(now));
+        self.line.outgoing.raw(&MAGIC);
+        self.line.outgoing.frame(
+            0,
+            &CallerFrame::Hello {
+                version_min: VERSION_MIN,
+                version_max: VERSION_MAX,
+                group: &self.group,
+                caller: self.me.name.as_bytes(),
+                caller_id: self.me.id,
+                callee: self.peer.name.as_bytes(),
+                callee_id: self.peer.id,
+            },
+        );
+    }
+
+    /// The connection could not be opened.
+    pub fn unreachable(&mut self, why: &ConnectionError) {
+        if self.state == LineState::Connecting {
+            self.hang_up(why.clone());
+            self.fail_waiting(&CallFailure::Unsent(why.clone()));
+        }
+    }
+
+    /// The connection has ended.
     pub fn lost(&mut self, why: ConnectionError) {
-        self.end(why);
+        if !self.is_up() {
+            return;
+        }
+        for id in self.calls.ids() {
+            if let Some(call) = self.calls.take(id) {
+                self.failed(id, why.clone().of_sent(), call.handler);
+            }
+        }
+        let has_opened = self.line.has_opened;
+        self.hang_up(why.clone());
+        if !has_opened {
+            self.fail_waiting(&CallFailure::Unsent(why));
+        }
+    }
+
+    /// Fails all calls, including waiting ones. A later call opens a new connection.
+    pub fn abort(&mut self, why: &ConnectionError) {
+        self.fail_waiting(&CallFailure::Unsent(why.clone()));
+        if self.state == LineState::Connecting {
+            self.hang_up(why.clone());
+        }
+        self.lost(why.clone());
+    }
+
+    /// Fails the program's calls with this message. The library's own calls continue, and so does the connection.
+    pub fn cut(&mut self, message: &str) {
+        for id in self.calls.ids_of(|call| is_of_the_program(&call.handler)) {
+            self.give_up(id, CallFailure::CallerEnded(message.into()));
+        }
+        for id in self.waiting.ids_of(|call| is_of_the_program(&call.handler)) {
+            self.give_up(id, CallFailure::Unsent(ConnectionError::CallerEnded(message.into())));
+        }
+    }
+
+    /// Fails all calls, and later ones, for this reason.
+    pub fn end(&mut self, why: &ConnectionError) {
+        self.end.get_or_insert_with(|| why.clone());
+        if self.acceptance == Acceptance::Taking {
+            self.acceptance = Acceptance::Leaving;
+        }
+        self.abort(why);
+        self.look_for_the_end();
+    }
+
+    /// Accepts no further calls. Pending calls continue, waiting ones fail.
+    pub fn goodbye(&mut self) {
+        if self.acceptance != Acceptance::Taking {
+            return;
+        }
+        self.acceptance = Acceptance::Leaving;
+        self.fail_waiting(&CallFailure::Leaving);
+        match self.state {
+            LineState::Open => {
+                self.state = LineState::Leaving;
+                self.line.outgoing.frame(0, &CallerFrame::Goodbye {});
+            }
+            LineState::Greeting => self.lost(ConnectionError::Closed),
+            LineState::Connecting => self.hang_up(ConnectionError::Closed),
+            LineState::Leaving | LineState::Down => {}
+        }
+        self.look_for_the_end();
+    }
+
+    fn hang_up(&mut self, why: ConnectionError) {
+        self.state = LineState::Down;
+        self.line.outgoing.clear();
+        self.line.silent_since = None;
+        self.events.push_back(CallerEvent::HangUp(why));
+        self.look_for_the_end();
+    }
+
+    fn fail_waiting(&mut self, why: &CallFailure) {
+        for id in self.waiting.ids() {
+            if let Some(call) = self.waiting.take(id) {
+                self.failed(id, why.clone(), call.handler);
+            }
+        }
     }
 
     fn take(&mut self, id: u64) -> Option<Call> {
         let call = self.calls.take(id)?;
-        self.outgoing.drop_payload(id);
+        self.line.outgoing.drop_payload(id);
         Some(call)
     }
 
     /// Stops the supervision of the callee if nothing is expected from it.
     fn look_for_rest(&mut self) {
-        if self.calls.is_empty() && !self.has_given_up {
-            (self.silent_since, self.pinged) = (None, None);
+        if self.calls.is_empty() && !self.line.has_given_up {
+            (self.line.silent_since, self.line.pinged) = (None, None);
         }
     }
 
     /// Records that bytes were received.
     fn note_received(&mut self, now: Instant) {
-        (self.silent_since, self.pinged, self.has_given_up) = (Some(now), None, false);
+        (self.line.silent_since, self.line.pinged, self.line.has_given_up) = (Some(now), None, false);
         self.look_for_rest();
     }
 
     /// Time since which the callee has been silent, if a response or a pong is expected.
     fn silence(&self) -> Option<Instant> {
-        self.silent_since.filter(|_| matches!(self.state, CallerState::Open | CallerState::Leaving))
+        self.line.silent_since.filter(|_| self.is_greeted())
     }
 
+    /// Closes the connection if one end has said goodbye and no call is pending on it.
     fn look_for_the_end(&mut self) {
-        if self.state == CallerState::Leaving && self.calls.is_empty() {
-            self.state = CallerState::Drained;
-            self.events.push_back(CallerEvent::Drained);
+        if self.state == LineState::Leaving && self.calls.is_empty() {
+            self.hang_up(ConnectionError::Closed);
         }
-    }
-
-    fn end(&mut self, why: ConnectionError) {
-        if self.state == CallerState::Ended {
-            return;
+        if (self.acceptance, self.state) == (Acceptance::Leaving, LineState::Down) {
+            self.acceptance = Acceptance::Left;
+            self.events.push_back(CallerEvent::Left);
         }
-        self.state = CallerState::Ended;
-        self.outgoing.clear();
-        for id in self.calls.ids() {
-            let Some(call) = self.calls.take(id) else { continue };
-            let error = why.clone().of_sent().of(call.handler, &self.peer);
-            self.events.push_back(CallerEvent::Failed(id, error));
-        }
-        self.events.push_back(CallerEvent::Ended(why));
     }
 
     /// Returns what to write next. To be called when the socket accepts bytes.
     pub fn poll_write(&mut self) -> Option<ToWrite> {
-        let next = self.outgoing.poll(&mut self.out)?;
+        let next = self.line.outgoing.poll(&mut self.out)?;
         // A one-way call is done when its last bytes are written.
         for id in self.out.drain(..) {
             if self.calls.get(id).is_some_and(|call| call.kind == CallKind::OneWay) {
@@ -327,19 +505,9 @@ impl Caller {
     /// it: when three quarters of the call's time have passed. Other calls that end soon after share the response.
     fn ask_due(&self) -> Option<Instant> {
         let (deadline, call) = self.calls.first_due()?;
-        let is_awaited = matches!(self.state, CallerState::Open | CallerState::Leaving)
-            && call.kind == CallKind::Responded;
         let due = call.began + deadline.since(call.began) / 4 * 3;
-        let due = self.ask_again_at.map_or(due, |until| due.max(until));
-        (is_awaited && due < deadline).then_some(due)
-    }
-
-    fn ask(&mut self, now: Instant) {
-        if self.ask_due().is_some_and(|due| due <= now) {
-            self.ask_again_at = self.calls.first_deadline();
-            self.pings += 1;
-            self.outgoing.frame(0, &CallerFrame::Ping { nonce: self.pings });
-        }
+        let due = self.line.ask_again_at.map_or(due, |until| due.max(until));
+        (self.is_greeted() && call.kind == CallKind::Responded && due < deadline).then_some(due)
     }
 
     /// Returns the phase of a call whose deadline has passed. The reported load explains the failure only if the report
@@ -347,47 +515,59 @@ impl Caller {
     /// other share it.
     fn late_phase(&self, now: Instant, began: Instant) -> CallPhase {
         let half = began + now.since(began) / 2;
-        let load = self.load.filter(|&(announced, _)| announced >= half);
+        let load = self.line.load.filter(|&(announced, _)| announced >= half);
         load.map_or(CallPhase::InFlight, |(_, load)| CallPhase::Exhausted(load))
     }
 
     /// Time of the next [`Caller::tick`]; `None` if none is needed.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Instant> {
-        let first = self.calls.first_deadline();
-        let greeting =
-            (self.state == CallerState::Greeting).then(|| self.began + self.limits.greeting_timeout);
-        let ping = self.silence().map(|since| match self.pinged {
+        let opening = matches!(self.state, LineState::Connecting | LineState::Greeting)
+            .then(|| self.line.began + self.limits.greeting_timeout);
+        let ping = self.silence().map(|since| match self.line.pinged {
             Some(at) => at + self.limits.ping_timeout,
             None => since + self.limits.ping_interval,
         });
-        [first, greeting, ping, self.ask_due()].into_iter().flatten().min()
+        let deadlines = [self.calls.first_deadline(), self.waiting.first_deadline()];
+        deadlines.into_iter().chain([opening, ping, self.ask_due()]).flatten().min()
     }
 
     /// Processes the passage of time.
     pub fn tick(&mut self, now: Instant) {
-        while let Some((id, call)) = self.calls.take_overdue(now) {
-            self.has_given_up = true;
-            self.outgoing.drop_payload(id);
-            self.outgoing.frame(id, &CallerFrame::Cancel {});
-            let (elapsed, phase) = (now.since(call.began), self.late_phase(now, call.began));
-            let why = CallFailure::DeadlinePassed { elapsed, phase };
-            self.events.push_back(CallerEvent::Failed(id, why.of(call.handler, &self.peer)));
+        while let Some((id, call)) = self.waiting.take_overdue(now) {
+            let (elapsed, phase) = (now.since(call.began), self.phase_of_waiting());
+            self.failed(id, CallFailure::DeadlinePassed { elapsed, phase }, call.handler);
         }
-        self.ask(now);
+        while let Some((id, call)) = self.calls.take_overdue(now) {
+            self.line.outgoing.drop_payload(id);
+            self.send_cancel(id);
+            let (elapsed, phase) = (now.since(call.began), self.late_phase(now, call.began));
+            self.failed(id, CallFailure::DeadlinePassed { elapsed, phase }, call.handler);
+        }
+        if self.ask_due().is_some_and(|due| due <= now) {
+            self.line.ask_again_at = self.calls.first_deadline();
+            self.line.ping();
+        }
         self.look_for_the_end();
-        if self.state == CallerState::Greeting && now >= self.began + self.limits.greeting_timeout {
-            return self.end(ConnectionError::NoGreeting(self.limits.greeting_timeout));
+        let limit = self.limits.greeting_timeout;
+        if now >= self.line.began + limit {
+            match self.state {
+                LineState::Connecting => {
+                    let message = format!("no connection in {}s", Seconds(limit));
+                    return self.unreachable(&ConnectionError::Unreachable(message.into()));
+                }
+                LineState::Greeting => return self.lost(ConnectionError::NoGreeting(limit)),
+                LineState::Down | LineState::Open | LineState::Leaving => {}
+            }
         }
         let Some(since) = self.silence() else { return };
-        match self.pinged {
+        match self.line.pinged {
             Some(at) if now >= at + self.limits.ping_timeout => {
-                self.end(ConnectionError::Silent(now.since(since)));
+                self.lost(ConnectionError::Silent(now.since(since)));
             }
             None if now >= since + self.limits.ping_interval => {
-                self.pings += 1;
-                self.outgoing.frame(0, &CallerFrame::Ping { nonce: self.pings });
-                self.pinged = Some(now);
+                self.line.ping();
+                self.line.pinged = Some(now);
             }
             _ => {}
         }
@@ -397,14 +577,15 @@ impl Caller {
     /// directly, and report that with [`Caller::filled`].
     #[must_use]
     pub fn due(&self) -> Option<(u64, u32)> {
-        self.incoming.due().filter(|&(id, _)| self.calls.get(id).is_some_and(|call| call.left.is_some()))
+        let due = self.line.incoming.due().filter(|_| self.is_up());
+        due.filter(|&(id, _)| self.calls.get(id).is_some_and(|call| call.left.is_some()))
     }
 
     /// Records that this many bytes of what [`Caller::due`] returned were read to their destination. No event reports
     /// them.
     pub fn filled(&mut self, now: Instant, bytes: u32) {
         self.note_received(now);
-        self.incoming.filled(bytes);
+        self.line.incoming.filled(bytes);
     }
 
     /// Returns the next event, and consumes bytes from the front of `bytes`; `None` when all are consumed.
@@ -413,22 +594,24 @@ impl Caller {
             if let Some(event) = self.events.pop_front() {
                 return Some(event);
             }
-            if self.state == CallerState::Ended {
+            if !self.is_up() {
                 *bytes = &[];
-                return None;
-            }
-            if !bytes.is_empty() {
+            } else if !bytes.is_empty() {
                 self.note_received(now);
             }
             // The end of a frame has no bytes of its own, so the codec is called even if there are none.
-            match self.incoming.next(bytes) {
-                Ok(None) => return self.events.pop_front(),
+            let frame_part = if self.is_up() { self.line.incoming.next(bytes) } else { Ok(None) };
+            match frame_part.map_err(ConnectionError::from) {
                 Ok(Some(frame_part)) => match self.frame_part(now, frame_part) {
                     Ok(None) => {}
                     Ok(Some(event)) => return Some(event),
-                    Err(error) => self.end(error),
+                    Err(error) => self.lost(error),
                 },
-                Err(error) => self.end(error.into()),
+                Err(error) => self.lost(error),
+                Ok(None) => {
+                    self.advance(now);
+                    return self.events.pop_front();
+                }
             }
         }
     }
@@ -463,7 +646,7 @@ impl Caller {
 
     /// Handles a frame for a call that is not pending: either the call was given up, or it never existed.
     const fn late<'b>(&self, id: u64, kind: u16) -> Result<Option<CallerEvent<'b>>, ConnectionError> {
-        if id == 0 || id > self.last_id { Err(ConnectionError::UnexpectedFrame(kind)) } else { Ok(None) }
+        if id == 0 || id > self.line.last_id { Err(ConnectionError::UnexpectedFrame(kind)) } else { Ok(None) }
     }
 
     fn look_at_answer(&mut self, id: u64) {
@@ -489,7 +672,7 @@ impl Caller {
             }
             (
                 CalleeFrame::Welcome { version, callee, callee_id, requests_max, bytes_max },
-                CallerState::Greeting,
+                LineState::Greeting,
             ) => {
                 if !(VERSION_MIN..=VERSION_MAX).contains(&version) {
                     return Err(ConnectionError::UnexpectedFrame(kind));
@@ -498,29 +681,31 @@ impl Caller {
                     let got = format!("{} (id {callee_id})", text(callee)).into();
                     return Err(ConnectionError::Impostor { wanted: self.peer.clone(), got });
                 }
-                self.requests_max = requests_max.min(self.limits.requests_max);
-                self.bytes_max = bytes_max.min(self.limits.bytes_max);
-                if self.requests_max == 0 {
+                self.line.requests_max = requests_max.min(self.limits.requests_max);
+                self.line.bytes_max = bytes_max.min(self.limits.bytes_max);
+                if self.line.requests_max == 0 {
                     return Err(ConnectionError::NothingAllowed);
                 }
-                self.state = CallerState::Open;
-                Ok(Some(CallerEvent::Open))
+                (self.state, self.line.has_opened) = (LineState::Open, true);
+                self.advance(now);
+                Ok(None)
             }
-            (_, CallerState::Greeting) | (CalleeFrame::Welcome { .. }, _) => {
+            (_, LineState::Greeting) | (CalleeFrame::Welcome { .. }, _) => {
                 Err(ConnectionError::UnexpectedFrame(kind))
             }
             (CalleeFrame::Pong { .. }, _) => {
-                self.load = None;
+                self.line.load = None;
                 Ok(None)
             }
             (CalleeFrame::Exhausted { threads, waiting }, _) => {
-                self.load = Some((now, PoolLoad { threads, waiting }));
+                self.line.load = Some((now, PoolLoad { threads, waiting }));
                 Ok(None)
             }
-            (CalleeFrame::Goodbye {}, CallerState::Open) => {
-                self.state = CallerState::Leaving;
+            (CalleeFrame::Goodbye {}, LineState::Open) => {
+                self.state = LineState::Leaving;
+                self.fail_waiting(&CallFailure::Leaving);
                 self.look_for_the_end();
-                Ok(Some(CallerEvent::PeerLeaving))
+                Ok(None)
             }
             (CalleeFrame::Goodbye {}, _) => Ok(None),
             (CalleeFrame::Response { status, payload_bytes, message }, _) => {
@@ -542,12 +727,11 @@ impl Caller {
             return Err(ConnectionError::UnexpectedFrame(kind));
         }
         // The callee needs no more of the request.
-        self.outgoing.drop_payload(id);
+        self.line.outgoing.drop_payload(id);
         let bytes_max = self.limits.payload_bytes_max;
         if status != 0 {
             let Some(call) = self.take(id) else { return Ok(None) };
             self.look_for_rest();
-            self.look_for_the_end();
             let why = match Status::from_number(status) {
                 // The error is the same whichever end detects it first.
                 Status::Deadline => {
@@ -556,22 +740,20 @@ impl Caller {
                 }
                 status => CallFailure::Remote { status, message: String::from_utf8_lossy(message).into() },
             };
-            return Ok(Some(CallerEvent::Failed(id, why.of(call.handler, &self.peer))));
+            self.failed(id, why, call.handler);
+            self.look_for_the_end();
+            return Ok(None);
         }
         if bytes > bytes_max {
-            let handler = self.cancel(id).unwrap_or_default();
-            let error = CallFailure::TooLong { bytes, bytes_max }.of(handler, &self.peer);
-            return Ok(Some(CallerEvent::Failed(id, error)));
+            self.give_up(id, CallFailure::TooLong { bytes, bytes_max });
+            return Ok(None);
         }
         call.left = Some(bytes);
+        self.events.push_back(CallerEvent::Answer(id, bytes));
         self.look_at_answer(id);
-        if bytes > 0 {
-            return Ok(Some(CallerEvent::Answer(id, bytes)));
-        }
-        // The event of an empty response comes before that of its end.
-        self.events.push_front(CallerEvent::Answer(id, 0));
-        Ok(self.events.pop_front())
+        Ok(None)
     }
 }
 
-const _: () = assert!(HANDLER_BYTES_MAX as u64 <= RPC_FRAME.value_bytes_max);
+#[cfg(test)]
+pub(super) mod tests;

@@ -1,6 +1,6 @@
 //! Errors of calls and connections.
 
-use super::caller::HANDLER_BYTES_MAX;
+use crate::handlers::HANDLER_BYTES_MAX;
 use crate::name::WorkerInfo;
 use crate::wire::FrameError;
 use alloc::borrow::Cow;
@@ -155,9 +155,6 @@ impl CallPhase {
 /// Reason why a call was not made or has failed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CallFailure {
-    /// The handshake is not complete.
-    #[error("the connection is not open yet")]
-    NotOpen,
     /// The maximum number of calls is pending.
     #[error("{count} calls to it are under way, and that is the limit")]
     TooMany {
@@ -340,7 +337,7 @@ impl CallError {
     pub const fn phase(&self) -> Option<CallPhase> {
         match &self.why {
             CallFailure::DeadlinePassed { phase, .. } => Some(*phase),
-            CallFailure::NotOpen | CallFailure::Unsent(_) => Some(CallPhase::Connecting),
+            CallFailure::Unsent(_) => Some(CallPhase::Connecting),
             CallFailure::ConnectionLost(_)
             | CallFailure::CallerEnded(_)
             | CallFailure::Panicked(_)

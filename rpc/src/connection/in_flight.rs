@@ -83,6 +83,10 @@ impl<C> InFlight<C> {
         self.deadlines.first().map(|(at, _)| at)
     }
 
+    pub(crate) fn ids_of(&self, is_it: impl Fn(&C) -> bool) -> Vec<u64> {
+        self.calls.iter().filter(|(_, entry)| is_it(&entry.call)).map(|(&id, _)| id).collect()
+    }
+
     pub(crate) fn ids(&self) -> Vec<u64> {
         self.calls.keys().copied().collect()
     }

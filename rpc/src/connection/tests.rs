@@ -1,4 +1,5 @@
 use super::callee::{Callee, CalleeEvent, Ending};
+use super::caller::tests::connected;
 use super::caller::{Caller, CallerEvent, NewCall};
 mod flow;
 mod life;
@@ -48,7 +49,7 @@ impl Pair {
         let (a, b) = (worker("a", 1), worker("b", 2));
         Self {
             now: NOW,
-            caller: Caller::new(NOW, &a, b.clone(), b"group", limits),
+            caller: connected(&a, &b, b"group", limits),
             callee: Callee::new(NOW, b, b"group", limits),
             there: Vec::new(),
             back: Vec::new(),
@@ -66,7 +67,7 @@ impl Pair {
     fn open_with(limits: RpcLimits) -> Self {
         let mut pair = Self::with(limits);
         pair.run();
-        assert_eq!(pair.take_log(), ["claimed a (id 1)", "open"]);
+        assert_eq!(pair.take_log(), ["claimed a (id 1)"]);
         pair
     }
 
@@ -146,7 +147,6 @@ impl Pair {
         while let Some(event) = self.caller.next_event(self.now, &mut bytes) {
             any = true;
             self.log.push(match event {
-                CallerEvent::Open => "open".into(),
                 CallerEvent::Answer(call, bytes) => format!("answer {call} {bytes}"),
                 CallerEvent::Bytes(call, bytes) => {
                     self.got.entry((false, call)).or_default().extend_from_slice(bytes);
@@ -154,9 +154,9 @@ impl Pair {
                 }
                 CallerEvent::Done(call) => format!("done {call}"),
                 CallerEvent::Failed(call, error) => format!("failed {call}: {error}"),
-                CallerEvent::PeerLeaving => "callee leaves".into(),
-                CallerEvent::Drained => "caller drained".into(),
-                CallerEvent::Ended(why) => format!("caller ended: {why}"),
+                CallerEvent::HangUp(why) => format!("caller hangs up: {why}"),
+                CallerEvent::Connect => "caller connects".into(),
+                CallerEvent::Left => "caller left".into(),
             });
         }
         assert!(bytes.is_empty());
@@ -177,8 +177,7 @@ impl Pair {
     }
 
     fn begin(&mut self, call: NewCall<'_>) -> Result<u64, CallFailure> {
-        let id = self.caller.next_id();
-        self.caller.begin(self.now, id, self.now, call).map(|()| id)
+        self.caller.begin(self.now, call).map_err(|error| error.why)
     }
 
     fn expect(&mut self, log: &[&str]) {
@@ -264,9 +263,9 @@ fn who_gives_up_hears_no_more_of_it() {
     pair.step_there(usize::MAX);
     pair.step_there(usize::MAX);
     let cancelled = [1, 1, 9].map(|id| pair.caller.cancel(id));
-    assert_eq!(cancelled, [Some("a".into()), None, None]);
+    assert_eq!(cancelled, [true, false, false]);
     pair.take_log();
-    pair.expect(&["over 1 Cancelled"]);
+    pair.expect(&["failed 1: a at b (id 2): it was cancelled", "over 1 Cancelled"]);
     assert!(!pair.callee.answer(1, 3), "the caller does not wait for it");
     // The response and the cancel frame cross each other.
     pair.callee.answer(2, 3);
@@ -275,7 +274,7 @@ fn who_gives_up_hears_no_more_of_it() {
     crossing.iter().for_each(|write| Pair::write(write, &mut pair.back));
     let back = core::mem::take(&mut pair.back);
     pair.hear_caller(&back);
-    pair.expect(&["answered 2"]);
+    pair.expect(&["failed 2: b at b (id 2): it was cancelled", "answered 2"]);
     assert_eq!((pair.caller.in_flight(), pair.callee.in_flight()), (0, 0));
 }
 
@@ -448,18 +447,21 @@ fn no_more_is_under_way_than_may_be() {
     let limits = RpcLimits { requests_max: 2, bytes_max: 10, payload_bytes_max: 20, ..RpcLimits::default() };
     let mut pair = Pair::open_with(limits);
     pair.call("f", 15).expect("one alone may be long");
-    let error = pair.call("f", 1).expect_err("too much");
-    assert_eq!(error.to_string(), "calls to it would have 16 bytes under way; the limit is 10");
-    pair.call("f", 0).expect_err("still over the limit");
-    pair.run();
+    // The others wait: for bytes, and for one of the two calls to end.
+    for bytes in [1, 9, 0] {
+        pair.call("f", bytes).expect("made");
+    }
+    pair.expect(&["request 1 f 15 Responded 0", "complete 1"]);
     pair.callee.answer(1, 0);
-    pair.run();
-    pair.call("f", 5).expect("made");
-    pair.call("f", 5).expect("made");
-    assert_eq!(
-        pair.call("f", 0).expect_err("too many").to_string(),
-        "2 calls to it are under way, and that is the limit"
-    );
+    pair.expect(&[
+        "answered 1",
+        "answer 1 0",
+        "done 1",
+        "request 2 f 1 Responded 0",
+        "request 3 f 9 Responded 0",
+        "complete 2",
+        "complete 3",
+    ]);
     let error = pair.call("f", 21).expect_err("too long");
     assert_eq!(error.to_string(), "a payload of 21 bytes is over the limit of 20");
     for bytes in [0, 1025] {
@@ -473,6 +475,8 @@ fn no_more_is_under_way_than_may_be() {
     pair.expect(&[
         "answered 2",
         "failed 2: f at b (id 2): the payload is over the limit: a response of 21 bytes, of at most 20",
+        "request 4 f 0 Responded 0",
+        "complete 4",
     ]);
 }
 
@@ -503,10 +507,10 @@ fn who_leaves_answers_what_it_has() {
     pair.callee.goodbye();
     // This one crosses the goodbye.
     pair.call("g", 0).expect("made");
-    pair.expect(&["callee leaves", "failed 2: g at b (id 2): the worker takes no further requests"]);
+    pair.expect(&["failed 2: g at b (id 2): the worker takes no further requests"]);
     assert_eq!(pair.call("h", 0), Err(CallFailure::Leaving));
     pair.callee.answer(1, 2);
-    pair.expect(&["answer 1 2", "answered 1", "callee drained", "done 1", "caller drained"]);
+    pair.expect(&["answer 1 2", "answered 1", "callee drained", "done 1", "caller hangs up: it was closed"]);
 
     let mut pair = Pair::open();
     pair.call("f", 0).expect("made");
@@ -514,15 +518,22 @@ fn who_leaves_answers_what_it_has() {
     assert_eq!(pair.call("h", 0), Err(CallFailure::Leaving));
     pair.expect(&["request 1 f 0 Responded 0", "complete 1", "caller leaves"]);
     pair.callee.answer(1, 0);
-    pair.expect(&["answered 1", "callee drained", "answer 1 0", "done 1", "caller drained"]);
+    pair.expect(&[
+        "answered 1",
+        "callee drained",
+        "answer 1 0",
+        "done 1",
+        "caller hangs up: it was closed",
+        "caller left",
+    ]);
     // Without pending calls it is done at once; before the handshake there is nothing to send.
     let mut pair = Pair::open();
     pair.callee.goodbye();
-    pair.expect(&["callee drained", "callee leaves", "caller drained"]);
+    pair.expect(&["callee drained", "caller hangs up: it was closed"]);
     let mut pair = Pair::with(RpcLimits::default());
     pair.caller.goodbye();
     pair.callee.goodbye();
-    pair.expect(&["caller ended: it was closed", "callee ended: it was closed"]);
+    pair.expect(&["caller hangs up: it was closed", "caller left", "callee ended: it was closed"]);
 }
 
 #[test]
@@ -532,17 +543,17 @@ fn nobody_speaks_under_anothers_name() {
     let group = b"group";
     for (caller, callee, message) in [
         (
-            Caller::new(NOW, &a, c.clone(), group, limits),
+            connected(&a, &c, group, limits),
             Callee::new(NOW, b.clone(), group, limits),
             "refused: another worker is at this address: this is b (id 2)",
         ),
         (
-            Caller::new(NOW, &a, worker("b", 3), group, limits),
+            connected(&a, &worker("b", 3), group, limits),
             Callee::new(NOW, b.clone(), group, limits),
             "refused: another worker is at this address: this is b (id 2)",
         ),
         (
-            Caller::new(NOW, &a, b.clone(), b"other", limits),
+            connected(&a, &b, b"other", limits),
             Callee::new(NOW, b.clone(), group, limits),
             "refused: it belongs to another group",
         ),
@@ -550,7 +561,7 @@ fn nobody_speaks_under_anothers_name() {
         let mut pair = Pair { caller, callee, ..Pair::with(limits) };
         pair.run();
         let log = pair.take_log();
-        assert!(log.contains(&format!("caller ended: {message}")), "{log:?}");
+        assert!(log.contains(&format!("caller hangs up: {message}")), "{log:?}");
         assert!(log.contains(&format!("callee ended: {message}")), "{log:?}");
     }
     // The driver decides which callers are admitted.
@@ -562,14 +573,14 @@ fn nobody_speaks_under_anothers_name() {
     pair.callee.refuse(Refusal::Unknown, "no worker a here");
     pair.expect(&[
         "callee ended: refused: the caller is not a known member: no worker a here",
-        "caller ended: refused: the caller is not a known member: no worker a here",
+        "caller hangs up: refused: the caller is not a known member: no worker a here",
     ]);
     // The caller detects a worker that responds for another.
     let mut pair = Pair::with(limits);
     let welcome =
         CalleeFrame::Welcome { version: 1, callee: b"c", callee_id: 3, requests_max: 1, bytes_max: 1 };
     pair.hear_caller(&encoded(0, &welcome));
-    assert_eq!(pair.take_log(), ["caller ended: c (id 3) answered at the address of b (id 2)"]);
+    assert_eq!(pair.take_log(), ["caller hangs up: c (id 3) answered at the address of b (id 2)"]);
     let hello = |version_min, caller| CallerFrame::Hello {
         version_min,
         version_max: 9,
@@ -664,7 +675,7 @@ fn frames_out_of_their_place_end_the_connection() {
         let mut pair = Pair::open();
         pair.call("f", 0).expect("made");
         pair.hear_caller(&bytes);
-        assert_eq!(pair.take_log().pop(), Some(format!("caller ended: {message}")));
+        assert_eq!(pair.take_log().pop(), Some(format!("caller hangs up: {message}")));
     }
     // Additions of a later version are ignored.
     let mut pair = Pair::open();
@@ -698,10 +709,8 @@ fn every_call_ends_once_and_brings_its_bytes() {
                     }
                 }
                 3 => {
-                    if let Some(&id) = made.get(usize::try_from(rng.below(made.len() as u64)).expect("few"))
-                        && pair.caller.cancel(id).is_some()
-                    {
-                        ended.push(id);
+                    if let Some(&id) = made.get(usize::try_from(rng.below(made.len() as u64)).expect("few")) {
+                        pair.caller.cancel(id);
                     }
                 }
                 4 | 5 if !open.is_empty() => {
@@ -723,7 +732,7 @@ fn every_call_ends_once_and_brings_its_bytes() {
             look(&mut pair, &mut open, &mut ended);
         }
         if rng.below(3) == 0 {
-            pair.caller.lost(ConnectionError::Closed);
+            pair.caller.abort(&ConnectionError::Closed);
             pair.callee.lost(ConnectionError::Closed);
         } else {
             pair.caller.goodbye();

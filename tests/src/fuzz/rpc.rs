@@ -34,8 +34,7 @@ pub fn rpc(bytes: &[u8]) {
 /// Returns the events of the called end, with parts of payloads joined.
 fn callee(pieces: &[&[u8]]) -> Vec<String> {
     let (a, b) = (worker("a", 1), worker("b", 2));
-    let mut greeting = Caller::new(NOW, &a, b.clone(), b"", RpcLimits::default());
-    let Some(ToWrite::Bytes(hello)) = greeting.poll_write() else { panic!("a greeting comes first") };
+    let (_, hello) = greeting(a, b.clone());
     let limits = RpcLimits { requests_max: 4, ..RpcLimits::default() };
     let mut callee = Callee::new(NOW, b, b"", limits);
     let mut reported = Vec::new();
@@ -64,12 +63,24 @@ fn callee(pieces: &[&[u8]]) -> Vec<String> {
     reported
 }
 
+/// Returns a calling end that has two calls, and the bytes with which its connection begins.
+fn greeting(me: WorkerInfo, peer: WorkerInfo) -> (Caller, Vec<u8>) {
+    let mut caller = Caller::new(me, peer, b"", RpcLimits::default());
+    for payload_bytes in [0, 3] {
+        let call = NewCall { handler: "f", payload_bytes, deadline: None, kind: CallKind::Responded };
+        caller.begin(NOW, call).expect("it takes calls");
+    }
+    assert_eq!(caller.next_event(NOW, &mut &[][..]), Some(CallerEvent::Connect));
+    caller.connected(NOW);
+    let Some(ToWrite::Bytes(hello)) = caller.poll_write() else { panic!("a greeting comes first") };
+    (caller, hello)
+}
+
 /// The same for the calling end, which has two calls under way.
 fn caller(pieces: &[&[u8]]) -> Vec<String> {
     let (a, b) = (worker("a", 1), worker("b", 2));
     let mut answering = Callee::new(NOW, b.clone(), b"", RpcLimits::default());
-    let mut caller = Caller::new(NOW, &a, b, b"", RpcLimits::default());
-    let Some(ToWrite::Bytes(hello)) = caller.poll_write() else { panic!("a greeting comes first") };
+    let (mut caller, hello) = greeting(a, b);
     while answering.next_event(NOW, &mut &hello[..]).is_none() {}
     answering.admit();
     let Some(ToWrite::Bytes(welcome)) = answering.poll_write() else { panic!("a welcome follows") };
@@ -79,13 +90,6 @@ fn caller(pieces: &[&[u8]]) -> Vec<String> {
         let mut rest = chunk;
         while let Some(event) = caller.next_event(NOW, &mut rest) {
             match event {
-                CallerEvent::Open => {
-                    for payload_bytes in [0, 3] {
-                        let kind = CallKind::Responded;
-                        let call = NewCall { handler: "f", payload_bytes, deadline: None, kind };
-                        caller.begin(NOW, caller.next_id(), NOW, call).expect("it is open");
-                    }
-                }
                 CallerEvent::Bytes(call, bytes) => parts.add(call, bytes),
                 other => {
                     parts.end(&mut reported);
@@ -96,7 +100,7 @@ fn caller(pieces: &[&[u8]]) -> Vec<String> {
         assert!(rest.is_empty());
     }
     parts.end(&mut reported);
-    caller.lost(rendezvous_rpc::connection::ConnectionError::Closed);
+    caller.abort(&rendezvous_rpc::connection::ConnectionError::Closed);
     while caller.next_event(NOW, &mut &[][..]).is_some() {}
     assert_eq!((caller.in_flight(), caller.poll_write()), (0, None));
     reported

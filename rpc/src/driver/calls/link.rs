@@ -9,10 +9,9 @@ use super::completion::{CallGuard, CallResult, Completion};
 use super::io_thread::Target;
 use super::line::{Got, Incoming, Line, NoMemory, Transport, closed, lost};
 use super::locked::{HoldsPayloads, Locked};
-use crate::connection::caller::NewCall;
+use crate::connection::caller::{Caller, CallerEvent, NewCall};
 use crate::connection::{CallError, CallKind, ConnectionError, ToWrite};
 use crate::name::WorkerInfo;
-use crate::peer::{Peer, PeerEvent};
 use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::string::String;
@@ -84,7 +83,7 @@ pub(super) struct Link {
 
 #[derive(Debug)]
 struct LinkState {
-    peer: Peer,
+    caller: Caller,
     /// Declared before, and so dropped before, the socket that it watches.
     watch: Option<Watch>,
     line: Option<Line>,
@@ -142,7 +141,7 @@ impl Link {
         port: u16,
     ) -> io::Result<Arc<Self>> {
         let caller_waker = Waker::alone()?;
-        let peer = Peer::new(shared.me.clone(), worker.clone(), &shared.group, shared.limits);
+        let caller = Caller::new(shared.me.clone(), worker.clone(), &shared.group, shared.limits);
         Ok(Arc::new_cyclic(|link: &Weak<Self>| Self {
             shared: Arc::clone(shared),
             worker,
@@ -151,7 +150,7 @@ impl Link {
             token: shared.io.add(link.clone()),
             caller_waker,
             state: Mutex::new(LinkState {
-                peer,
+                caller,
                 watch: None,
                 line: None,
                 dialing: None,
@@ -183,7 +182,7 @@ impl Link {
     }
 
     pub(super) fn takes_calls(&self) -> bool {
-        self.lock().peer.takes_calls()
+        self.lock().caller.takes_calls()
     }
 
     /// Makes a call. `call_mode` is the reader that the caller prefers.
@@ -199,15 +198,17 @@ impl Link {
         let payload_bytes = payload.bytes().len() as u64;
         let mut due = Due::default();
         let mut state = self.lock();
-        if state.peer.is_at_rest() && !matches!(state.reader, Reader::Caller(_)) && now > state.rested + REST
+        if state.caller.is_at_rest()
+            && !matches!(state.reader, Reader::Caller(_))
+            && now > state.rested + REST
         {
             self.check_idle(&mut state, now, &mut due);
         }
         let is_alone = call_mode == Driven::ByItself
-            && state.peer.is_at_rest()
+            && state.caller.is_at_rest()
             && !matches!(state.reader, Reader::Caller(_))
             && state.writing == Writing::AtOnce;
-        let begun = state.peer.begin(now, NewCall { handler, payload_bytes, deadline, kind });
+        let begun = state.caller.begin(now, NewCall { handler, payload_bytes, deadline, kind });
         let driven = if is_alone && begun.is_ok() { Driven::ByItself } else { Driven::ByThread };
         if let Ok(id) = begun {
             if payload_bytes > 0 {
@@ -267,7 +268,7 @@ impl Link {
                 state.rested = now;
                 // A pong may still be expected for a call that was given up. The unwritten rest of a call whose
                 // response came early must be written without waiting for the next call.
-                let is_idle = state.peer.poll_timeout().is_none()
+                let is_idle = state.caller.poll_timeout().is_none()
                     && state.line.as_ref().is_none_or(|line| !line.has_unsent());
                 state.reader = if is_idle { Reader::Unowned } else { Reader::Thread };
                 if !is_idle {
@@ -287,7 +288,7 @@ impl Link {
                 return;
             };
             let (fd, has_unsent) = (line.fd(), line.has_unsent());
-            let until = state.peer.poll_timeout();
+            let until = state.caller.poll_timeout();
             drop(state);
             let is_woken = self.wait(fd, has_unsent, until.map(|until| until.since(now)));
             if is_woken {
@@ -300,7 +301,7 @@ impl Link {
                 // Bytes that arrived while this process was paused are read before the peer is considered dead.
                 self.receive(&mut state, now, &mut scratch, &mut due);
                 if until.is_some_and(|until| until <= now) {
-                    state.peer.tick(now);
+                    state.caller.tick(now);
                     self.settle(&mut state, now, &mut &[][..], &mut due);
                 }
             }
@@ -330,22 +331,22 @@ impl Link {
     /// Cancels a call; returns whether it was pending.
     pub(super) fn cancel(self: &Arc<Self>, id: u64) -> bool {
         let mut was_there = false;
-        self.change(|state, _| was_there = state.peer.cancel(id));
+        self.change(|state, _| was_there = state.caller.cancel(id));
         was_there
     }
 
     pub(super) fn goodbye(self: &Arc<Self>) {
-        self.change(|state, _| state.peer.goodbye());
+        self.change(|state, _| state.caller.goodbye());
     }
 
     /// Fails the program's calls with this message.
     pub(super) fn cut(self: &Arc<Self>, message: &str) {
-        self.change(|state, _| state.peer.cut(message));
+        self.change(|state, _| state.caller.cut(message));
     }
 
     /// Fails all calls, and accepts no further ones.
     pub(super) fn end(self: &Arc<Self>, why: &ConnectionError) {
-        self.change(|state, _| state.peer.end(why));
+        self.change(|state, _| state.caller.end(why));
     }
 
     fn resolved(self: &Arc<Self>, attempt: u64, found: Found) {
@@ -394,7 +395,7 @@ impl Link {
     fn settle(self: &Arc<Self>, state: &mut LinkState, now: Instant, bytes: &mut &[u8], due: &mut Due) {
         loop {
             let mut any = false;
-            while let Some(event) = state.peer.next_event(now, bytes) {
+            while let Some(event) = state.caller.next_event(now, bytes) {
                 any = true;
                 self.handle_event(state, now, event, due);
             }
@@ -410,7 +411,7 @@ impl Link {
             }
         }
         self.watch(state);
-        if let (Reader::Thread | Reader::Unowned, Some(at)) = (state.reader, state.peer.poll_timeout())
+        if let (Reader::Thread | Reader::Unowned, Some(at)) = (state.reader, state.caller.poll_timeout())
             && state.timer.is_none_or(|timer| at < timer)
         {
             state.timer = Some(at);
@@ -422,30 +423,30 @@ impl Link {
         self: &Arc<Self>,
         state: &mut LinkState,
         now: Instant,
-        event: PeerEvent<'_>,
+        event: CallerEvent<'_>,
         due: &mut Due,
     ) {
         match event {
-            PeerEvent::Connect => self.dial(state, now),
-            PeerEvent::HangUp => state.hang_up(),
-            PeerEvent::Answer(id, bytes) => {
+            CallerEvent::Connect => self.dial(state, now),
+            CallerEvent::HangUp(_) => state.hang_up(),
+            CallerEvent::Answer(id, bytes) => {
                 state.released.extend(state.requests.remove(&id));
                 state.answers.insert(id, Incoming::new(bytes));
             }
-            PeerEvent::Bytes(id, part) => {
+            CallerEvent::Bytes(id, part) => {
                 if let Some(Err(NoMemory)) = state.answers.get_mut(&id).map(|answer| answer.append(part)) {
-                    state.peer.no_memory(id);
+                    state.caller.no_memory(id);
                 }
             }
-            PeerEvent::Done(id) => {
+            CallerEvent::Done(id) => {
                 let answer = state.answers.remove(&id).map(Incoming::into_bytes).unwrap_or_default();
                 state.finish(id, Ok(answer), due);
             }
-            PeerEvent::Failed(id, error) => {
+            CallerEvent::Failed(id, error) => {
                 state.answers.remove(&id);
                 state.finish(id, Err(error.at(self.address())), due);
             }
-            PeerEvent::Left => {
+            CallerEvent::Left => {
                 state.has_left = true;
                 let (lock, condvar) = &self.shared.left;
                 drop(lock.lock().unwrap_or_else(PoisonError::into_inner));
@@ -476,7 +477,7 @@ impl Link {
         };
         if let Err(error) = is_watched {
             // The socket would not be watched again, so the connection fails at the next event.
-            state.peer.lost(lost(&error));
+            state.caller.lost(lost(&error));
         }
     }
 
@@ -494,7 +495,7 @@ impl Link {
             }
         });
         if let Err(error) = looked_up {
-            state.peer.unreachable(&ConnectionError::Unreachable(error.to_string().into()));
+            state.caller.unreachable(&ConnectionError::Unreachable(error.to_string().into()));
         }
     }
 
@@ -514,14 +515,14 @@ impl Link {
             }
         }
         let why = state.last_failure.clone();
-        state.peer.unreachable(&why);
+        state.caller.unreachable(&why);
     }
 
     fn finish_dialing(&self, state: &mut LinkState, now: Instant, socket: Socket) {
         match finish_connect(&socket) {
             Ok(()) => {
                 state.line = Some(Line::new(Transport::plain(socket)));
-                state.peer.connected(now);
+                state.caller.connected(now);
             }
             Err(error) => {
                 state.watch = None;
@@ -561,7 +562,7 @@ impl Target for Link {
     fn tick(self: Arc<Self>, now: Instant, _: &mut Vec<u8>) {
         self.change(|state, _| {
             state.timer = None;
-            state.peer.tick(now);
+            state.caller.tick(now);
         });
     }
 
@@ -577,10 +578,10 @@ impl Drop for Link {
         self.shared.io.remove(self.token);
         let address = self.address();
         let state = self.state.get_mut().unwrap_or_else(PoisonError::into_inner);
-        state.peer.abort(&ConnectionError::Closed);
+        state.caller.abort(&ConnectionError::Closed);
         let mut due = Due::default();
-        while let Some(event) = state.peer.next_event(Instant::ORIGIN, &mut &[][..]) {
-            if let PeerEvent::Failed(id, error) = event {
+        while let Some(event) = state.caller.next_event(Instant::ORIGIN, &mut &[][..]) {
+            if let CallerEvent::Failed(id, error) = event {
                 state.finish(id, Err(error.at(&*address)), &mut due);
             }
         }
@@ -598,11 +599,11 @@ impl HoldsPayloads for LinkState {
 impl LinkState {
     /// Writes as much as the socket accepts. Returns true if that failed.
     fn flush(&mut self) -> bool {
-        let Self { peer, line: Some(line), requests, released, writing: Writing::AtOnce, .. } = self else {
+        let Self { caller, line: Some(line), requests, released, writing: Writing::AtOnce, .. } = self else {
             return false;
         };
         let flushed = line.flush(released, &mut |unsent| {
-            let Some(write) = peer.poll_write() else { return false };
+            let Some(write) = caller.poll_write() else { return false };
             let payload = match &write {
                 ToWrite::Part { call, .. } => requests.get(call),
                 ToWrite::Bytes(_) => None,
@@ -613,7 +614,7 @@ impl LinkState {
         match flushed {
             Ok(()) => false,
             Err(error) => {
-                peer.lost(lost(&error));
+                caller.lost(lost(&error));
                 true
             }
         }
@@ -621,7 +622,7 @@ impl LinkState {
 
     fn read_once(&mut self, now: Instant, scratch: &mut Vec<u8>) -> Option<Got> {
         let line = self.line.as_ref()?;
-        let due = self.peer.due().and_then(|(id, due)| Some((id, self.answers.get_mut(&id)?, due)));
+        let due = self.caller.due().and_then(|(id, due)| Some((id, self.answers.get_mut(&id)?, due)));
         let (id, mut answer, due) = match due {
             Some((id, answer, due)) => (id, Some(answer), due),
             None => (0, None, 0),
@@ -629,7 +630,7 @@ impl LinkState {
         let target = match answer.as_mut().map(|answer| answer.target(due)) {
             Some(Ok(target)) => target,
             Some(Err(NoMemory)) => {
-                self.peer.no_memory(id);
+                self.caller.no_memory(id);
                 return Some(Got::More(0));
             }
             None => &mut [],
@@ -641,12 +642,12 @@ impl LinkState {
             // SAFETY: the socket has filled this many bytes of the target.
             unsafe { answer.filled(*bytes) };
             // The target was not longer than what was due, which is a `u32`.
-            self.peer.filled(now, u32::try_from(*bytes).unwrap_or(due));
+            self.caller.filled(now, u32::try_from(*bytes).unwrap_or(due));
         }
         match got {
-            Ok(Got::End) => self.peer.lost(closed()),
+            Ok(Got::End) => self.caller.lost(closed()),
             Ok(got) => return Some(got),
-            Err(error) => self.peer.lost(lost(&error)),
+            Err(error) => self.caller.lost(lost(&error)),
         }
         None
     }

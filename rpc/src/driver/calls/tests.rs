@@ -655,6 +655,10 @@ fn calls_to_oneself_end_as_others_do() {
     let error = message(peer.call(brief, &b""[..]));
     assert!(error.starts_with("hold at a (id 1): no answer in "), "{error}");
     let (_, responder) = held.recv_timeout(SOON).expect("a request");
+    let until = std::time::Instant::now() + SOON;
+    while responder.is_wanted() {
+        assert!(std::time::Instant::now() < until, "the callee does not notice");
+    }
     assert!(!responder.answer(&b""[..]));
     let started = peer.start(Call::of("hold"), &b""[..]).expect("made");
     assert!(started.cancel());

@@ -3,12 +3,11 @@
 use rendezvous_core::limits::{IntakeLimits, RpcLimits};
 use rendezvous_core::time::Instant;
 use rendezvous_rpc::connection::callee::{Callee, CalleeEvent};
-use rendezvous_rpc::connection::caller::NewCall;
+use rendezvous_rpc::connection::caller::{Caller, CallerEvent, NewCall};
 use rendezvous_rpc::connection::{CallKind, ToWrite};
 use rendezvous_rpc::handlers::{Handlers, Owner};
 use rendezvous_rpc::intake::Intake;
 use rendezvous_rpc::name::WorkerInfo;
-use rendezvous_rpc::peer::{Peer, PeerEvent};
 
 pub(crate) fn sings() -> bool {
     is_answered() == Some(true)
@@ -21,18 +20,18 @@ fn is_answered() -> Option<bool> {
     let mut handlers = Handlers::new();
     handlers.register(Owner::Program, "f", ()).ok()?;
     let mut intake = Intake::new(IntakeLimits::default());
-    let mut peer = Peer::new(a, b.clone(), b"g", RpcLimits::default());
+    let mut caller = Caller::new(a, b.clone(), b"g", RpcLimits::default());
     let mut callee = Callee::new(now, b, b"g", RpcLimits::default());
     let call = NewCall { handler: "f", payload_bytes: 0, deadline: None, kind: CallKind::Responded };
-    let id = peer.begin(now, call).ok()?;
+    let id = caller.begin(now, call).ok()?;
     let mut nothing: &[u8] = &[];
-    if peer.next_event(now, &mut nothing) != Some(PeerEvent::Connect) {
+    if caller.next_event(now, &mut nothing) != Some(CallerEvent::Connect) {
         return None;
     }
-    peer.connected(now);
+    caller.connected(now);
     let mut is_done = false;
     for _ in 0..4 {
-        if let Some(ToWrite::Bytes(bytes)) = peer.poll_write() {
+        if let Some(ToWrite::Bytes(bytes)) = caller.poll_write() {
             let mut bytes = &bytes[..];
             while let Some(event) = callee.next_event(now, &mut bytes) {
                 match event {
@@ -48,10 +47,10 @@ fn is_answered() -> Option<bool> {
         }
         if let Some(ToWrite::Bytes(bytes)) = callee.poll_write() {
             let mut bytes = &bytes[..];
-            while let Some(event) = peer.next_event(now, &mut bytes) {
-                is_done |= event == PeerEvent::Done(id);
+            while let Some(event) = caller.next_event(now, &mut bytes) {
+                is_done |= event == CallerEvent::Done(id);
             }
         }
     }
-    Some(is_done && intake.held() == (1, 0) && peer.is_at_rest())
+    Some(is_done && intake.held() == (1, 0) && caller.is_at_rest())
 }

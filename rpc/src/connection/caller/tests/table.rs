@@ -5,7 +5,7 @@ use crate::connection::{Refusal, Status};
 
 /// One of the two ends, and the other as far as there is a connection.
 struct World {
-    peer: Peer,
+    peer: Caller,
     callee: Option<Callee>,
 }
 
@@ -80,16 +80,16 @@ impl World {
 
     /// State as text.
     fn status(&self) -> String {
-        let line = match &self.peer.line {
-            Line::Down => "down",
-            Line::Connecting(_) => "connecting",
-            Line::Up(caller) if caller.is_open() => "open",
-            Line::Up(_) if self.peer.has_opened => "closing",
-            Line::Up(_) => "greeting",
+        let line = match self.peer.state {
+            LineState::Down => "down",
+            LineState::Connecting => "connecting",
+            LineState::Open => "open",
+            LineState::Leaving => "closing",
+            LineState::Greeting => "greeting",
         };
         let waiting = self.peer.waiting.len();
         let in_flight = self.peer.in_flight() - waiting;
-        format!("{:?}, {line}, {in_flight} under way, {waiting} waiting", self.peer.part)
+        format!("{:?}, {line}, {in_flight} under way, {waiting} waiting", self.peer.acceptance)
     }
 }
 
@@ -170,7 +170,7 @@ const INPUTS: [(&str, Give); 23] = [
         format!("it was under way: {}", world.peer.no_memory(1))
     }),
     ("there is a connection", |world| {
-        if let Line::Connecting(_) = world.peer.line {
+        if world.peer.state == LineState::Connecting {
             world.callee = Some(callee());
         }
         world.peer.connected(NOW);

@@ -13,24 +13,38 @@ fn worker(name: &str, id: u16) -> WorkerInfo {
     WorkerInfo { name: name.parse().expect("a name"), id }
 }
 
+/// Caller with a connection that was opened, and without calls.
+pub(in crate::connection) fn connected(
+    me: &WorkerInfo,
+    peer: &WorkerInfo,
+    group: &[u8],
+    limits: RpcLimits,
+) -> Caller {
+    let mut caller = Caller::new(me.clone(), peer.clone(), group, limits);
+    caller.state = LineState::Connecting;
+    caller.connected(NOW);
+    caller
+}
+
 fn limits() -> RpcLimits {
     RpcLimits { requests_max: 2, waiting_max: 3, ..RpcLimits::default() }
 }
 
-fn peer() -> Peer {
-    Peer::new(worker("a", 1), worker("b", 2), b"group", limits())
+fn peer() -> Caller {
+    Caller::new(worker("a", 1), worker("b", 2), b"group", limits())
 }
 
-fn call(peer: &mut Peer) -> Result<u64, CallError> {
+fn call(peer: &mut Caller) -> Result<u64, CallError> {
     let call = NewCall { handler: "f", payload_bytes: 0, deadline: None, kind: CallKind::Responded };
     peer.begin(NOW, call)
 }
 
-fn reported(peer: &mut Peer, mut bytes: &[u8]) -> Vec<String> {
+fn reported(peer: &mut Caller, mut bytes: &[u8]) -> Vec<String> {
     let mut reported = Vec::new();
     while let Some(event) = peer.next_event(NOW, &mut bytes) {
         reported.push(match event {
-            PeerEvent::Failed(id, error) => format!("failed {id}: {error}"),
+            CallerEvent::Failed(id, error) => format!("failed {id}: {error}"),
+            CallerEvent::HangUp(_) => "HangUp".into(),
             event => format!("{event:?}"),
         });
     }
@@ -38,7 +52,7 @@ fn reported(peer: &mut Peer, mut bytes: &[u8]) -> Vec<String> {
 }
 
 /// Passes bytes between the two until there is no progress, and admits all callers. Returns the requests of the callee.
-fn talk(peer: &mut Peer, callee: &mut Callee) -> (Vec<u64>, Vec<String>) {
+fn talk(peer: &mut Caller, callee: &mut Callee) -> (Vec<u64>, Vec<String>) {
     let (mut request, mut last_received_at) = (Vec::new(), Vec::new());
     loop {
         let there = peer.poll_write();
@@ -76,7 +90,7 @@ fn encoded(frame: &impl Message) -> Vec<u8> {
     out.0
 }
 
-fn open() -> (Peer, Callee) {
+fn open() -> (Caller, Callee) {
     let (mut peer, mut callee) = (peer(), callee());
     assert_eq!(call(&mut peer), Ok(1));
     assert_eq!(reported(&mut peer, b""), ["Connect"]);
@@ -113,7 +127,7 @@ fn calls_wait_for_the_connection_and_for_room_on_it() {
 #[test]
 fn calls_that_wait_have_a_bound_in_bytes_and_one_alone_may_have_more() {
     let limits = RpcLimits { waiting_bytes_max: 100, ..limits() };
-    let mut peer = Peer::new(worker("a", 1), worker("b", 2), b"group", limits);
+    let mut peer = Caller::new(worker("a", 1), worker("b", 2), b"group", limits);
     let mut begin = |payload_bytes| {
         let call = NewCall { handler: "f", payload_bytes, deadline: None, kind: CallKind::OneWay };
         peer.begin(NOW, call).map_err(|error| error.why)
@@ -211,13 +225,15 @@ fn how_long_a_call_took_is_told_from_its_beginning() {
     while let Some(event) = peer.next_event(at(55), &mut answer) {
         reported.push(event);
     }
-    assert_eq!(reported, [PeerEvent::Answer(1, 0), PeerEvent::Done(1)]);
+    assert_eq!(reported, [CallerEvent::Answer(1, 0), CallerEvent::Done(1)]);
     assert!(peer.cancel(2));
     let mut reported = Vec::new();
     while let Some(event) = peer.next_event(at(55), &mut &[][..]) {
         reported.push(event);
     }
-    let [PeerEvent::Failed(2, _), PeerEvent::Failed(4, late)] = &reported[..] else { panic!("{reported:?}") };
+    let [CallerEvent::Failed(2, _), CallerEvent::Failed(4, late)] = &reported[..] else {
+        panic!("{reported:?}")
+    };
     assert_eq!(late.to_string(), "f at b (id 2): not sent in 55s");
     peer.tick(at(60));
     assert_eq!(self::reported(&mut peer, b""), ["failed 3: f at b (id 2): no answer in 60s"]);
@@ -280,7 +296,7 @@ fn who_is_gone_for_good_is_called_no_more() {
         last_received_at,
         [failed(3, "not sent: "), failed(1, ""), failed(2, ""), "HangUp".into(), "Left".into()]
     );
-    let refused = |peer: &mut Peer| call(peer).expect_err("not called").why;
+    let refused = |peer: &mut Caller| call(peer).expect_err("not called").why;
     let why = CallFailure::Unsent(ConnectionError::CallerEnded("it was shut down".into()));
     assert_eq!((refused(&mut peer), peer.takes_calls()), (why.clone(), false));
     // The first reason stays, and a goodbye changes nothing.
