@@ -117,13 +117,15 @@ impl FailedCall {
 
 /// A call that owns its bytes: the request as an encoded frame.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-struct OwnedCall {
+pub struct OwnedCall {
     frame: Vec<u8>,
     wait_mode: WaitMode,
 }
 
 impl OwnedCall {
-    fn new(call: &Call<'_>, mut frame: Vec<u8>) -> Self {
+    /// Copies a call into `frame`, whose bytes are dropped.
+    #[must_use]
+    pub fn new(call: &Call<'_>, mut frame: Vec<u8>) -> Self {
         frame.clear();
         if let Call::Store(request, _) = call {
             encode_frame(&mut frame, &Frame::Request(*request));
@@ -131,7 +133,9 @@ impl OwnedCall {
         Self { frame, wait_mode: call.wait_mode() }
     }
 
-    fn call(&self) -> Call<'_> {
+    /// Returns the call.
+    #[must_use]
+    pub fn call(&self) -> Call<'_> {
         match parse_frame(&self.frame) {
             Some(Frame::Request(request)) => Call::Store(request, self.wait_mode),
             _ => Call::Ping,

@@ -3,7 +3,7 @@
 use super::{CALLS_PER_MEMBER_BITS, CallOver, LoopEvent, SessionId, StoreId, names_of};
 use crate::driver::call_error::CallError;
 use crate::driver::event_loop::{EventLoop, Ready, Token};
-use crate::driver::native_client::calls::{Listing, call_of, check, frame_of, settle};
+use crate::driver::native_client::calls::{Listing, check, settle};
 use crate::driver::native_client::session_driver::{EncodedRequest, SessionDriver, SessionOutput};
 use crate::driver::native_client::{
     BarrierResult, BatchAnswer, Change, Joined, Loss, MemberInfo, NativeClientOptions, NativeError,
@@ -16,7 +16,7 @@ use crate::limits::FrameLimits;
 use crate::node::multi_client::Answer;
 use crate::node::native_client::Ending;
 use crate::rendezvous::rdzv_settings::RdzvSettings;
-use crate::store::call::{Call, CallId, Outcome};
+use crate::store::call::{Call, CallId, Outcome, WaitMode};
 use crate::store::engine::PrefixRemoved;
 use crate::store::op::{Key, Request};
 use crate::time::{Duration, Instant, Poller};
@@ -153,6 +153,8 @@ struct Watched {
     untaken: usize,
 }
 
+const LIST_KEYS: Call<'static> = Call::Store(Request::ListKeys, WaitMode::Wait);
+
 /// Returns the first key of a request and the number of keys, for errors.
 fn keys_of<'a>(frame: &ClientFrame<'a>) -> (Option<Key<'a>>, usize) {
     match *frame {
@@ -248,7 +250,11 @@ impl LoopSession {
     ) -> Result<CallId, CallError> {
         let is_listing = matches!(call, Call::Store(Request::ListKeys, _));
         let listing = Listing::default();
-        let frame = if is_listing { listing.page() } else { frame_of(call, span) };
+        let encoded = if is_listing {
+            EncodedRequest::new(Operation::ListKeys, &listing.page())
+        } else {
+            EncodedRequest::of_call(call, span)
+        };
         let begun = check(call, &self.options.limits)
             .and_then(|()| match call {
                 // The c10d barriers are no requests of the native protocol, which has its own.
@@ -258,9 +264,7 @@ impl LoopSession {
                 }
                 _ => Ok(()),
             })
-            .and_then(|()| {
-                self.driver.begin(EncodedRequest::new(call.operation(), &frame), span, SubmitPath::Plain)
-            });
+            .and_then(|()| self.driver.begin(encoded, span, SubmitPath::Plain));
         let request = begun.map_err(|loss| loss.into_error(call.operation(), call.keys(), &self.peer))?;
         let id = self.call_id(request);
         if is_listing {
@@ -386,10 +390,11 @@ impl LoopSession {
         answer: Result<OwnedFrame, Loss>,
     ) -> Option<LoopEvent> {
         let limits = *self.driver.limits();
-        let (operation, frame) = (encoded.operation, encoded.frame(&limits)?);
-        if let Some(call) = call_of(operation, &frame) {
+        let is_listing = self.listed.contains_key(&request);
+        if let Some(call) = encoded.call().or(is_listing.then_some(LIST_KEYS)) {
             return self.call_ended(now, request, (encoded, &call), answer);
         }
+        let (operation, frame) = (encoded.operation, encoded.frame(&limits)?);
         let scope = &*self.options.scope;
         let (first, count) = keys_of(&frame);
         let first = first.map(|key| key.pieces().concat());

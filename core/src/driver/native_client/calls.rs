@@ -96,36 +96,6 @@ impl Listing {
     }
 }
 
-/// Returns the store call of this request; `None` if the request is not one of a store.
-pub(in crate::driver) fn call_of<'a>(operation: Operation, frame: &ClientFrame<'a>) -> Option<Call<'a>> {
-    let wait_mode_of = |timeout_ms| if timeout_ms == 0 { WaitMode::Once } else { WaitMode::Wait };
-    let (request, wait_mode) = match *frame {
-        ClientFrame::Check { .. } if operation == Operation::Ping => return Some(Call::Ping),
-        ClientFrame::Check { keys } if operation == Operation::Wait => {
-            (Request::Wait { keys }, WaitMode::Once)
-        }
-        ClientFrame::Check { keys } => (Request::Check { keys }, WaitMode::Wait),
-        ClientFrame::Wait { timeout_ms, keys } => (Request::Wait { keys }, wait_mode_of(timeout_ms)),
-        ClientFrame::Get { timeout_ms, key } => (Request::Get { key }, wait_mode_of(timeout_ms)),
-        ClientFrame::MultiGet { timeout_ms, keys } => (Request::MultiGet { keys }, wait_mode_of(timeout_ms)),
-        ClientFrame::QueuePop { timeout_ms, key } => (Request::QueuePop { key }, wait_mode_of(timeout_ms)),
-        ClientFrame::Set { key, value } => (Request::Set { key, value }, WaitMode::Wait),
-        ClientFrame::CompareSet { key, expected, desired } => {
-            (Request::CompareSet { key, expected, desired }, WaitMode::Wait)
-        }
-        ClientFrame::Add { key, delta } => (Request::Add { key, delta }, WaitMode::Wait),
-        ClientFrame::Delete { key } => (Request::Delete { key }, WaitMode::Wait),
-        ClientFrame::Append { key, value } => (Request::Append { key, value }, WaitMode::Wait),
-        ClientFrame::MultiSet { pairs } => (Request::MultiSet { pairs }, WaitMode::Wait),
-        ClientFrame::QueuePush { key, value } => (Request::QueuePush { key, value }, WaitMode::Wait),
-        ClientFrame::QueueLen { key } => (Request::QueueLen { key }, WaitMode::Wait),
-        ClientFrame::NumKeys {} => (Request::NumKeys, WaitMode::Wait),
-        ClientFrame::ListKeys { .. } => (Request::ListKeys, WaitMode::Wait),
-        _ => return None,
-    };
-    Some(Call::Store(request, wait_mode))
-}
-
 /// Returns the request of a call.
 pub(in crate::driver) fn frame_of<'a>(call: &Call<'a>, span: Duration) -> ClientFrame<'a> {
     let Call::Store(request, wait_mode) = *call else {

@@ -1,6 +1,7 @@
 //! Driver of a session: its socket, its buffers and its state machine. The owner drives it, be that a thread of the
 //! session or the program's event loop, and takes the results from [`SessionDriver::next_output`].
 
+use super::calls::frame_of;
 use super::node::NodeEvent;
 use super::{Loss, Machine, NativeClientOptions, OwnedFrame, ServerFault, SubmitPath, body_of, plain};
 use crate::driver::clock::Clock;
@@ -11,15 +12,17 @@ use crate::driver::resolve::{Found, HostLookup};
 use crate::driver::socket::{KeepAlive, classify, endpoint_text};
 use crate::error::{Cause, ErrorKind, Failure, Operation, Phase};
 use crate::limits::FrameLimits;
+use crate::node::multi_client::OwnedCall;
 use crate::node::native_client::{
     BeginError, Ending, Event, Failed, IDENTIFY_NONCE, Input, Output, Taken, ToWrite,
 };
 use crate::rendezvous::participant::{self, InvalidState, Part};
+use crate::store::call::Call;
 use crate::store::op::Key;
 use crate::time::{Duration, Instant, Poller};
 use crate::wire::c10d;
 use crate::wire::native::{ClientFrame, Fault, HEADER_BYTES, MAGIC, Message, encode_frame};
-use crate::wire::sink::Sink;
+use crate::wire::sink::{Length, Sink};
 use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec::Vec;
@@ -38,18 +41,39 @@ const UNSENT_BYTES_HIGH: usize = 1 << 20;
 /// Maximum capacity in bytes that an empty buffer keeps.
 const BYTES_KEPT_MAX: usize = 256 * 1024;
 
-/// Encoded request.
+/// Request that owns its bytes.
 #[derive(Debug)]
 pub(in crate::driver) struct EncodedRequest {
     pub(in crate::driver) operation: Operation,
-    pub(in crate::driver) kind: u16,
-    pub(in crate::driver) body: Vec<u8>,
+    content: Content,
     began: Instant,
+}
+
+#[derive(Debug)]
+enum Content {
+    /// A frame of this kind with this body.
+    Frame(u16, Vec<u8>),
+    /// A call on the session's store, for which the server may wait for this time.
+    Call(OwnedCall, Duration),
 }
 
 impl EncodedRequest {
     pub(in crate::driver) fn new(operation: Operation, frame: &ClientFrame<'_>) -> Self {
-        Self { operation, kind: frame.kind(), body: body_of(frame), began: Instant::ORIGIN }
+        let content = Content::Frame(frame.kind(), body_of(frame));
+        Self { operation, content, began: Instant::ORIGIN }
+    }
+
+    pub(in crate::driver) fn of_call(call: &Call<'_>, span: Duration) -> Self {
+        let content = Content::Call(OwnedCall::new(call, Vec::new()), span);
+        Self { operation: call.operation(), content, began: Instant::ORIGIN }
+    }
+
+    /// Returns the call on the session's store, if it is one.
+    pub(in crate::driver) fn call(&self) -> Option<Call<'_>> {
+        match &self.content {
+            Content::Frame(..) => None,
+            Content::Call(owned, _) => Some(owned.call()),
+        }
     }
 
     /// Returns the time since the request was begun.
@@ -57,9 +81,12 @@ impl EncodedRequest {
         now.since(self.began)
     }
 
-    /// Parses the request.
+    /// Returns the request's frame.
     pub(in crate::driver) fn frame<'a>(&'a self, limits: &'a FrameLimits) -> Option<ClientFrame<'a>> {
-        ClientFrame::parse(self.kind, &self.body, limits).ok().flatten()
+        match &self.content {
+            Content::Frame(kind, body) => ClientFrame::parse(*kind, body, limits).ok().flatten(),
+            Content::Call(owned, span) => Some(frame_of(&owned.call(), *span)),
+        }
     }
 
     /// Returns whether a response for several keys or requests covers all of them, and no others.
@@ -84,14 +111,19 @@ impl EncodedRequest {
     }
 }
 
-/// Writes the encoded body.
 impl Message for &EncodedRequest {
     fn kind(&self) -> u16 {
-        self.kind
+        match &self.content {
+            Content::Frame(kind, _) => *kind,
+            Content::Call(owned, span) => frame_of(&owned.call(), *span).kind(),
+        }
     }
 
     fn write_body(&self, out: &mut impl Sink) {
-        out.put(&self.body);
+        match &self.content {
+            Content::Frame(_, body) => out.put(body),
+            Content::Call(owned, span) => frame_of(&owned.call(), *span).write_body(out),
+        }
     }
 }
 
@@ -213,8 +245,9 @@ impl SessionDriver {
         span: Duration,
         submit_path: SubmitPath,
     ) -> Result<u64, Loss> {
-        let (now, operation, frame) =
-            (self.clock.now(), encoded.operation, (encoded.kind, encoded.body.len()));
+        let (now, operation, mut length) = (self.clock.now(), encoded.operation, Length::default());
+        (&encoded).write_body(&mut length);
+        let frame = ((&encoded).kind(), length.0);
         let begun = match submit_path {
             SubmitPath::Plain => self.machine.begin(now, operation, frame, span),
             SubmitPath::Join => self.machine.begin_join(now, operation, frame, span),
