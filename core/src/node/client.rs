@@ -1,11 +1,13 @@
-//! Policy of the store clients: whether a call is retried when its connection ends.
+//! Policy of the c10d clients, blocking or in an event loop: whether a call is retried when its connection ends, in which
+//! mode a get is sent, and when the host's name is looked up.
 
 pub mod link;
 
-use crate::error::{Cause, Effect, ErrorKind, Failure, Operation, Phase};
+use crate::error::{Cause, Effect, ErrorKind, Failure, Operation, Phase, Violation};
 use crate::store::call::{GetMode, Outcome};
 use crate::store::client_conn::{BeginError, Finding, Loss};
 use crate::time::Duration;
+use core::net::SocketAddr;
 
 /// How many bytes of a call were sent before its connection ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -66,6 +68,130 @@ pub const fn after_loss(
     RetryDecision::Fail(if untouched { Effect::None } else { loss.effect })
 }
 
+/// Attempts at one call of a client with several connections: each is made on another connection.
+#[derive(Clone, Copy, Debug)]
+pub struct Attempts {
+    operation: Operation,
+    first_mode: GetMode,
+    mode: GetMode,
+    /// Number of times that the call was repeated in the same mode.
+    retries: u32,
+    lost: Option<Failure>,
+}
+
+impl Attempts {
+    /// Begins with an attempt in `mode`, the profile's.
+    #[must_use]
+    pub const fn new(operation: Operation, mode: GetMode) -> Self {
+        Self { operation, first_mode: mode, mode, retries: 0, lost: None }
+    }
+
+    /// Returns the operation of the call.
+    #[must_use]
+    pub const fn operation(&self) -> Operation {
+        self.operation
+    }
+
+    /// Returns the mode of the current attempt.
+    #[must_use]
+    pub const fn mode(&self) -> GetMode {
+        self.mode
+    }
+
+    /// Returns how the connection of the last attempt was lost, if the call was repeated. That says more than why there
+    /// is no further connection.
+    #[must_use]
+    pub const fn lost(&self) -> Option<Failure> {
+        self.lost
+    }
+
+    /// Handles the end of the current attempt's connection. Returns the result of the call, or `None` if it must be
+    /// repeated on another connection.
+    pub fn connection_lost(
+        &mut self,
+        cause: Cause,
+        age: Age,
+        sent: Sent,
+        loss: &Loss,
+    ) -> Option<Result<Outcome, Failure>> {
+        let phase = if sent == Sent::Nothing { Phase::Sending } else { loss.phase };
+        let failure = failure_of(ErrorKind::ServerGone, phase, cause, Effect::None);
+        match after_loss(self.operation, self.mode, self.retries, age, sent, loss) {
+            RetryDecision::Answer(outcome) => {
+                self.mode = GetMode::WaitThenGet;
+                Some(Ok(outcome))
+            }
+            RetryDecision::Fail(effect) => Some(Err(Failure { effect, ..failure })),
+            RetryDecision::Again(mode) => {
+                self.retries += u32::from(mode == self.mode);
+                (self.mode, self.lost) = (mode, Some(failure));
+                None
+            }
+        }
+    }
+
+    /// Returns the mode for later calls, if this one ended in another than it began in and the other one works.
+    #[must_use]
+    pub fn learned(&self, result: &Result<Outcome, Failure>) -> Option<GetMode> {
+        let works = result.as_ref().map_or_else(|failure| failure.cause == Cause::NotReleased, |_| true);
+        (works && self.mode != self.first_mode).then_some(self.mode)
+    }
+}
+
+/// What the connections of one client know about their server.
+#[derive(Debug, Default)]
+pub struct ServerProfile {
+    /// Mode in which calls begin.
+    pub get_mode: GetMode,
+    /// Address of the last connection. Further ones need no look-up.
+    address: Option<SocketAddr>,
+    is_looking_up: bool,
+}
+
+/// How a connection gets the addresses of the server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Resolution {
+    /// This one worked before.
+    Known(SocketAddr),
+    /// The caller begins a look-up.
+    LookUp,
+    /// A look-up is in progress, which all connections share.
+    Awaited,
+}
+
+impl ServerProfile {
+    /// Returns how a connection gets the addresses.
+    pub fn resolve(&mut self) -> Resolution {
+        match self.address {
+            Some(address) => Resolution::Known(address),
+            None if core::mem::replace(&mut self.is_looking_up, true) => Resolution::Awaited,
+            None => Resolution::LookUp,
+        }
+    }
+
+    /// Notes that the look-up has ended.
+    pub const fn looked_up(&mut self) {
+        self.is_looking_up = false;
+    }
+
+    /// Notes the address that a connection has, or that none could be established.
+    pub const fn dialled(&mut self, address: Option<SocketAddr>) {
+        self.address = address;
+    }
+}
+
+/// Returns the failure of a call whose connection violated the protocol. `effect` is what the call may have changed.
+#[must_use]
+pub const fn violation_failure(violation: Violation, effect: Effect) -> Failure {
+    failure_of(ErrorKind::WrongProtocol, Phase::Receiving, Cause::Violation(violation), effect)
+}
+
+/// Returns a failure without its elapsed time, which the caller fills in.
+#[must_use]
+pub const fn failure_of(kind: ErrorKind, phase: Phase, cause: Cause, effect: Effect) -> Failure {
+    Failure { kind, phase, elapsed: Duration::ZERO, cause, effect }
+}
+
 /// Returns the failure of a call that could not be encoded onto a connection with capacity for it.
 #[must_use]
 pub const fn begin_failure(error: BeginError) -> Failure {
@@ -73,8 +199,7 @@ pub const fn begin_failure(error: BeginError) -> Failure {
         BeginError::Limit(limit) => Cause::Limit(limit),
         BeginError::Busy | BeginError::Full | BeginError::Space(_) | BeginError::Unknown => Cause::Unknown,
     };
-    let (kind, phase) = (ErrorKind::LimitExceeded, Phase::Sending);
-    Failure { kind, phase, elapsed: Duration::ZERO, cause, effect: Effect::None }
+    failure_of(ErrorKind::LimitExceeded, Phase::Sending, cause, Effect::None)
 }
 
 #[cfg(test)]

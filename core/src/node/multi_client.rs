@@ -18,9 +18,10 @@ mod outgoing;
 use crate::error::{Cause, Effect, ErrorKind, Failure, LimitError, Operation, Phase};
 use crate::ids::ConnId;
 use crate::limits::ClientLimits;
+use crate::node::client::{Attempts, ServerProfile, failure_of};
 use crate::ordered::{Map, Number, Set};
 use crate::rng::Rng;
-use crate::store::call::{Call, CallId, GetMode, Outcome, WaitMode};
+use crate::store::call::{Call, CallId, Outcome, WaitMode};
 use crate::store::client_conn::GiveUp;
 use crate::store::dial::{DialOptions, Rounds};
 use crate::time::{Duration, Instant};
@@ -146,15 +147,11 @@ impl OwnedCall {
 #[derive(Debug)]
 struct PendingCall {
     request: OwnedCall,
-    operation: Operation,
-    mode: GetMode,
+    attempts: Attempts,
     began: Instant,
     deadline: Instant,
-    retries: u32,
     call_position: CallPosition,
     values: Vec<Vec<u8>>,
-    /// Failure of the connection under which the call was lost, if it was repeated.
-    lost: Option<Failure>,
 }
 
 /// Position of a call.
@@ -190,7 +187,7 @@ struct Queues {
 impl Queues {
     fn of(&mut self, pending: &PendingCall) -> &mut Set<CallId> {
         let call = pending.request.call();
-        match (call.is_exclusive(pending.mode), call.may_wait()) {
+        match (call.is_exclusive(pending.attempts.mode()), call.may_wait()) {
             (false, _) => &mut self.shared,
             (true, false) => &mut self.brief,
             (true, true) => &mut self.waiting,
@@ -207,7 +204,7 @@ pub struct MultiClient {
     deadlines: Set<(Instant, CallId)>,
     queues: Queues,
     pool: ConnectionPool,
-    mode: GetMode,
+    profile: ServerProfile,
     rng: Rng,
     outputs: VecDeque<Output>,
     /// Buffers of completed requests, for reuse.
@@ -226,7 +223,7 @@ impl MultiClient {
             deadlines: Set::new(),
             queues: Queues::default(),
             pool: ConnectionPool::default(),
-            mode: GetMode::Pipelined,
+            profile: ServerProfile::default(),
             rng: Rng::new(seed),
             outputs: VecDeque::new(),
             spare: Vec::new(),
@@ -257,14 +254,11 @@ impl MultiClient {
         let (id, deadline) = (CallId(self.calls), now + timeout);
         let pending = PendingCall {
             request,
-            operation: call.operation(),
-            mode: self.mode,
+            attempts: Attempts::new(call.operation(), self.profile.get_mode),
             began: now,
             deadline,
-            retries: 0,
             call_position: CallPosition::Queued,
             values: Vec::new(),
-            lost: None,
         };
         self.queues.of(&pending).insert(id);
         self.operations.insert(id, pending);
@@ -341,7 +335,7 @@ impl MultiClient {
         let failure = match pending.call_position {
             CallPosition::Queued => {
                 self.queues.of(pending).remove(id);
-                match pending.lost.or_else(|| self.pool.dial_failure(now)) {
+                match pending.attempts.lost().or_else(|| self.pool.dial_failure(now)) {
                     Some(failure) if kind == ErrorKind::TimedOut => failure,
                     Some(failure) => Failure { kind, cause: Cause::Unknown, ..failure },
                     None => failure_of(kind, Phase::Connecting, Cause::Unknown, Effect::None),
@@ -368,15 +362,14 @@ impl MultiClient {
     fn complete(&mut self, now: Instant, id: CallId, result: Result<Outcome, Failure>) {
         let Some(mut pending) = self.operations.remove(id) else { return };
         self.deadlines.remove((pending.deadline, id));
-        let worked = result.map_or_else(|failure| failure.cause == Cause::NotReleased, |_| true);
-        if pending.mode == GetMode::WaitThenGet && worked {
-            // The call was in this mode because the faster one had failed, so later calls start in this mode.
-            self.mode = GetMode::WaitThenGet;
+        if let Some(mode) = pending.attempts.learned(&result) {
+            self.profile.get_mode = mode;
         }
         if let CallPosition::On(conn, _) = pending.call_position {
             self.pool.call_ended(conn);
         }
-        let failed = |outcome: Outcome| outcome.failure(pending.operation).map_or(Ok(outcome), Err);
+        let operation = pending.attempts.operation();
+        let failed = |outcome: Outcome| outcome.failure(operation).map_or(Ok(outcome), Err);
         let result = result.and_then(failed);
         let result = match result {
             Ok(outcome) => {
@@ -390,17 +383,13 @@ impl MultiClient {
                 request: pending.request,
             }),
         };
-        self.outputs.push_back(Output::Completed(id, pending.operation, result));
+        self.outputs.push_back(Output::Completed(id, operation, result));
     }
 }
 
 /// Most request buffers that are kept for later calls, and most bytes that a kept buffer may have.
 const SPARE_MAX: usize = 64;
 const SPARE_BYTES_MAX: usize = 1024;
-
-const fn failure_of(kind: ErrorKind, phase: Phase, cause: Cause, effect: Effect) -> Failure {
-    Failure { kind, phase, elapsed: Duration::ZERO, cause, effect }
-}
 
 #[cfg(test)]
 mod tests;

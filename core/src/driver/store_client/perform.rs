@@ -7,7 +7,7 @@ use crate::driver::backend::{NOT_RELEASED, Span};
 use crate::driver::socket::{Idle, look};
 use crate::driver::take::Take;
 use crate::error::{Cause, Effect, ErrorKind, Failure, LimitError, Phase};
-use crate::node::client::{Age, RetryDecision, Sent, after_loss, begin_failure};
+use crate::node::client::{Age, Attempts, begin_failure, failure_of, violation_failure};
 use crate::store::call::{Call, GetMode, Outcome};
 use crate::store::dial::Rounds;
 use crate::time::{Duration, Instant};
@@ -45,11 +45,9 @@ impl Client {
         idle: Option<Box<Wire>>,
         first_mode: GetMode,
     ) -> (Option<Box<Wire>>, Result<Outcome, Failure>) {
-        let mut mode = first_mode;
+        let mut attempts = Attempts::new(call.operation(), first_mode);
         let mut next = idle.and_then(|wire| self.usable(ticket, wire, call, span.began));
         let mut timer = Timer::new(&self.clock, span.began, span.deadline);
-        let mut retries = 0;
-        let mut lost = None;
         loop {
             let (mut wire, age) = match next.take() {
                 Some(wire) => (wire, Age::Used),
@@ -58,73 +56,53 @@ impl Client {
                         timer = Timer::new(&self.clock, self.clock.now(), span.deadline);
                         (wire, Age::Fresh)
                     }
-                    // The loss of a connection says more than the failure to open a new one.
-                    Err(failure) => return (None, Err(lost.unwrap_or(failure))),
+                    Err(failure) => return (None, Err(attempts.lost().unwrap_or(failure))),
                 },
             };
-            let exchange_error = match wire.exchange(call, mode, &mut timer, take) {
-                Ok(outcome) => {
-                    if mode != first_mode {
-                        self.pool.learn_slow_gets();
-                    }
-                    return (self.rested(ticket, wire), Ok(outcome));
+            let result = match wire.exchange(call, attempts.mode(), &mut timer, take) {
+                Ok(outcome) => Ok(outcome),
+                Err(ExchangeError::NotBegun(error)) => Err(begin_failure(error)),
+                Err(ExchangeError::TimedOut(phase, cause, effect)) => {
+                    Err(Failure { phase, cause, effect, ..NOT_RELEASED })
                 }
-                Err(exchange_error) => exchange_error,
-            };
-            match exchange_error {
-                ExchangeError::NotBegun(error) => {
-                    let failure = begin_failure(error);
-                    return (self.rested(ticket, wire), Err(failure));
-                }
-                ExchangeError::TimedOut(phase, cause, effect) => {
-                    let failure = Failure { phase, cause, effect, ..NOT_RELEASED };
-                    let kept = if cause == Cause::NotReleased {
-                        if mode != first_mode {
-                            self.pool.learn_slow_gets();
-                        }
-                        self.rested(ticket, wire)
-                    } else {
-                        self.dropped(ticket, wire)
-                    };
-                    return (kept, Err(failure));
-                }
-                ExchangeError::Violated(violation) => {
-                    let (kind, cause) = (ErrorKind::WrongProtocol, Cause::Violation(violation));
+                Err(ExchangeError::Violated(violation)) => {
                     let effect = wire.link.conn().lose().map_or(Effect::None, |loss| loss.effect);
-                    let failure = Failure { kind, cause, effect, phase: Phase::Receiving, ..NOT_RELEASED };
-                    return (self.dropped(ticket, wire), Err(failure));
+                    Err(violation_failure(violation, effect))
                 }
-                ExchangeError::Lost(cause, sent) => {
+                Err(ExchangeError::Lost(cause, sent)) => {
                     let loss = wire.link.conn().lose();
                     self.dropped(ticket, wire);
                     // The other idle connections are connections to the same server.
                     self.pool.forget_idle();
-                    let retry_decision = match &loss {
-                        Some(loss) => after_loss(call.operation(), mode, retries, age, sent, loss),
-                        None => RetryDecision::Fail(Effect::None),
+                    let Some(loss) = loss else {
+                        let (kind, phase) = (ErrorKind::ServerGone, Phase::Sending);
+                        return (None, Err(failure_of(kind, phase, cause, Effect::None)));
                     };
-                    let phase = loss.map_or(Phase::Sending, |loss| match sent {
-                        Sent::Nothing => Phase::Sending,
-                        Sent::Something => loss.phase,
-                    });
-                    let failure = Failure { kind: ErrorKind::ServerGone, phase, cause, ..NOT_RELEASED };
-                    match retry_decision {
-                        RetryDecision::Answer(outcome) => {
-                            self.pool.learn_slow_gets();
-                            return (None, Ok(outcome));
-                        }
-                        RetryDecision::Fail(effect) => return (None, Err(Failure { effect, ..failure })),
-                        RetryDecision::Again(_) if span.token.is_cancelled() => {
-                            return (None, Err(failure));
-                        }
-                        RetryDecision::Again(again) => {
-                            retries += u32::from(again == mode);
-                            (mode, lost) = (again, Some(failure));
-                            take.reset();
-                        }
+                    let ended = attempts.connection_lost(cause, age, sent, &loss);
+                    let cancelled = || attempts.lost().filter(|_| span.token.is_cancelled()).map(Err);
+                    if let Some(result) = ended.or_else(cancelled) {
+                        self.learn(&attempts, &result);
+                        return (None, result);
                     }
+                    take.reset();
+                    continue;
                 }
-            }
+            };
+            self.learn(&attempts, &result);
+            let is_usable = match &result {
+                Ok(_) => true,
+                Err(Failure { kind, cause, .. }) => {
+                    *kind == ErrorKind::LimitExceeded || *cause == Cause::NotReleased
+                }
+            };
+            let kept = if is_usable { self.rested(ticket, wire) } else { self.dropped(ticket, wire) };
+            return (kept, result);
+        }
+    }
+
+    fn learn(&self, attempts: &Attempts, result: &Result<Outcome, Failure>) {
+        if let Some(mode) = attempts.learned(result) {
+            self.pool.set_get_mode(mode);
         }
     }
 

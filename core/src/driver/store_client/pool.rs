@@ -234,9 +234,9 @@ impl Pool {
         [&self.freed_for_brief, &self.freed_for_long, &self.found].into_iter().for_each(Condvar::notify_all);
     }
 
-    /// From now on, gets are sent in the form that works with every server.
-    pub(super) fn learn_slow_gets(&self) {
-        self.lock().get_mode = GetMode::WaitThenGet;
+    /// Sets the mode in which later calls begin.
+    pub(super) fn set_get_mode(&self, mode: GetMode) {
+        self.lock().get_mode = mode;
     }
 
     pub(super) fn forget_idle(&self) {

@@ -1,20 +1,19 @@
 //! Connections of a [`MultiClient`], and the assignment of calls to them.
 
 use super::outgoing::Outgoing;
-use super::{CallPosition, Input, MultiClient, Output, Queues, failure_of};
-use crate::error::{Cause, Effect, ErrorKind, Failure, Phase, Violation};
+use super::{CallPosition, Input, MultiClient, Output, Queues};
+use crate::error::{Cause, ErrorKind, Failure, Phase, Violation};
 use crate::ids::ConnId;
 use crate::node::client::link::Link;
-use crate::node::client::{Age, RetryDecision, Sent, after_loss, begin_failure};
+use crate::node::client::{Age, Resolution, Sent, begin_failure, violation_failure};
 use crate::ordered::Set;
-use crate::store::call::{CallId, GetMode};
+use crate::store::call::CallId;
 use crate::store::client_conn::{BeginError, Event, GiveUp};
 use crate::store::dial::{DialInput, DialOutput, DialState, Rounds};
 use crate::time::Instant;
 use crate::wire::sink::Sink;
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
-use core::net::SocketAddr;
 use slab::Slab;
 
 /// Most calls that are pipelined on one connection.
@@ -60,10 +59,6 @@ pub(super) struct ConnectionPool {
     /// Connection that the calls share which are answered at once.
     shared: Option<ConnId>,
     ever_ready: bool,
-    /// Address of the last connection. Further ones need no look-up.
-    known: Option<SocketAddr>,
-    /// Whether a look-up of the host is in progress. All connections that need one share it.
-    looking_up: bool,
 }
 
 impl ConnectionPool {
@@ -192,7 +187,7 @@ impl MultiClient {
 
     /// Handles the end of a look-up.
     fn looked_up(&mut self, now: Instant, input: DialInput<'_>) {
-        self.pool.looking_up = false;
+        self.profile.looked_up();
         let resolves = |connection: &mut PooledConnection| connection.link.state() == DialState::Resolving;
         while let Some(conn) = self.pool.find(resolves) {
             self.link_input(now, conn, input);
@@ -211,13 +206,13 @@ impl MultiClient {
             && let Some(output) = connection.link.poll_output()
         {
             match output {
-                DialOutput::Resolve => {
-                    if let Some(address) = self.pool.known {
+                DialOutput::Resolve => match self.profile.resolve() {
+                    Resolution::Known(address) => {
                         self.link_input(now, conn, DialInput::Resolved(&[address]));
-                    } else if !core::mem::replace(&mut self.pool.looking_up, true) {
-                        self.outputs.push_back(Output::Resolve);
                     }
-                }
+                    Resolution::LookUp => self.outputs.push_back(Output::Resolve),
+                    Resolution::Awaited => {}
+                },
                 DialOutput::Connect(address) => {
                     // An unsent greeting was lost with its connection.
                     connection.out.forget();
@@ -229,11 +224,11 @@ impl MultiClient {
                 }
                 DialOutput::Disconnect => self.outputs.push_back(Output::Disconnect(conn)),
                 DialOutput::Ready => {
-                    let address = connection.link.address();
-                    (self.pool.ever_ready, self.pool.known) = (true, address);
+                    self.profile.dialled(connection.link.address());
+                    self.pool.ever_ready = true;
                 }
                 DialOutput::Failed(failure) => {
-                    self.pool.known = None;
+                    self.profile.dialled(None);
                     self.pool.remove(conn);
                     self.not_connected(now, failure);
                 }
@@ -263,7 +258,7 @@ impl MultiClient {
             }
         }
         for id in failed {
-            let lost = self.operations.get(id).and_then(|pending| pending.lost);
+            let lost = self.operations.get(id).and_then(|pending| pending.attempts.lost());
             self.complete(now, id, Err(lost.unwrap_or(failure)));
         }
     }
@@ -319,9 +314,7 @@ impl MultiClient {
         let Some(mut connection) = self.pool.remove(conn) else { return };
         self.outputs.push_back(Output::Disconnect(conn));
         while let Some(loss) = connection.link.conn().lose() {
-            let cause = Cause::Violation(violation);
-            let failure = failure_of(ErrorKind::WrongProtocol, Phase::Receiving, cause, loss.effect);
-            self.complete(now, loss.id, Err(failure));
+            self.complete(now, loss.id, Err(violation_failure(violation, loss.effect)));
         }
     }
 
@@ -336,27 +329,14 @@ impl MultiClient {
                 CallPosition::On(_, at) if connection.out.was_sent(at) => Sent::Something,
                 _ => Sent::Nothing,
             };
-            let (operation, retries) = (pending.operation, pending.retries);
-            let phase = if sent == Sent::Nothing { Phase::Sending } else { loss.phase };
-            let failure = failure_of(ErrorKind::ServerGone, phase, cause, Effect::None);
-            match after_loss(operation, pending.mode, retries, age, sent, &loss) {
-                RetryDecision::Answer(outcome) => {
-                    self.mode = GetMode::WaitThenGet;
-                    self.complete(now, loss.id, Ok(outcome));
-                }
-                RetryDecision::Fail(effect) => {
-                    self.complete(now, loss.id, Err(Failure { effect, ..failure }))
-                }
-                RetryDecision::Again(mode) => {
-                    pending.retries += u32::from(mode == pending.mode);
-                    pending.mode = mode;
-                    pending.call_position = CallPosition::Queued;
-                    pending.lost = Some(failure);
-                    pending.values.clear();
-                    // Ids keep the order of submission: it goes before calls that were submitted later.
-                    self.queues.of(pending).insert(loss.id);
-                }
+            if let Some(result) = pending.attempts.connection_lost(cause, age, sent, &loss) {
+                self.complete(now, loss.id, result);
+                continue;
             }
+            pending.call_position = CallPosition::Queued;
+            pending.values.clear();
+            // Ids keep the order of submission: it goes before calls that were submitted later.
+            self.queues.of(pending).insert(loss.id);
         }
     }
 
@@ -423,7 +403,7 @@ impl MultiClient {
 
     fn begin(&mut self, now: Instant, conn: ConnId, id: CallId) {
         let Some(pending) = self.operations.get_mut(id) else { return };
-        let (call, mode) = (pending.request.call(), pending.mode);
+        let (call, mode) = (pending.request.call(), pending.attempts.mode());
         if call.is_exclusive(mode) && self.pool.shared == Some(conn) {
             self.pool.shared = None;
         }
