@@ -18,7 +18,7 @@ use crate::driver::random::random_seed;
 use crate::driver::socket::{KeepAlive, endpoint_text};
 use crate::driver::take::Take;
 use crate::driver::timeout::{Timeout, Timeouts};
-use crate::error::{Cause, Failure, Operation};
+use crate::error::{Failure, Operation};
 use crate::limits::ClientLimits;
 use crate::rng::Rng;
 use crate::store::call::{Call, Outcome, WaitMode};
@@ -27,8 +27,7 @@ use crate::time::Duration;
 use alloc::boxed::Box;
 use alloc::sync::Arc;
 use core::sync::atomic::{AtomicU64, Ordering};
-use pool::{Ended, Entered, HoldTime, Pool};
-use wire::Wire;
+use pool::{Entered, HoldTime, Pool};
 
 /// Options of a client.
 #[derive(Clone, Debug)]
@@ -123,8 +122,8 @@ impl Client {
         let span = Span { began, deadline: began + after, wait_mode: WaitMode::Wait, token: &token };
         let entered = client.enter(HoldTime::Brief, span).and_then(|Entered { ticket, .. }| {
             let dialled = client.dial(ticket, span, rounds);
-            let (wire, result) = split(dialled);
-            client.pool.leave(ticket, wire);
+            let result = dialled.as_ref().map(drop).map_err(|&failure| failure);
+            client.pool.leave(ticket, dialled.ok());
             result
         });
         match entered {
@@ -187,20 +186,6 @@ impl Backend for Client {
 
     fn wake(&self) {
         self.pool.wake();
-    }
-}
-
-fn ended(ended: Ended) -> Failure {
-    match ended {
-        Ended::Cancelled => CANCELLED,
-        Ended::TimeUp => Failure { cause: Cause::Unknown, ..NOT_RELEASED },
-    }
-}
-
-fn split(dialled: Result<Box<Wire>, Failure>) -> (Option<Box<Wire>>, Result<(), Failure>) {
-    match dialled {
-        Ok(wire) => (Some(wire), Ok(())),
-        Err(failure) => (None, Err(failure)),
     }
 }
 

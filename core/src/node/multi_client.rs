@@ -19,14 +19,13 @@ use crate::error::{Cause, Effect, ErrorKind, Failure, LimitError, Operation, Pha
 use crate::ids::ConnId;
 use crate::limits::ClientLimits;
 use crate::node::client::{Attempts, ServerProfile, failure_of};
-use crate::ordered::{Map, Number, Set};
 use crate::rng::Rng;
 use crate::store::call::{Call, CallId, Outcome, WaitMode};
 use crate::store::client_conn::GiveUp;
 use crate::store::dial::{DialOptions, Rounds};
 use crate::time::{Duration, Instant};
 use crate::wire::c10d::{Frame, encode_frame, parse_frame};
-use alloc::collections::VecDeque;
+use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::vec::Vec;
 use connections::ConnectionPool;
 use core::net::SocketAddr;
@@ -163,29 +162,19 @@ enum CallPosition {
     On(ConnId, u64),
 }
 
-impl Number for CallId {
-    fn number(self) -> u64 {
-        self.0
-    }
-
-    fn from_number(number: u64) -> Self {
-        Self(number)
-    }
-}
-
 /// Calls without a connection, in the order of their submission.
 #[derive(Debug, Default)]
 struct Queues {
     /// Calls that share a connection.
-    shared: Set<CallId>,
+    shared: BTreeSet<CallId>,
     /// Calls that need a connection of their own for a short time.
-    brief: Set<CallId>,
+    brief: BTreeSet<CallId>,
     /// Calls that need a connection of their own for as long as they wait.
-    waiting: Set<CallId>,
+    waiting: BTreeSet<CallId>,
 }
 
 impl Queues {
-    fn of(&mut self, pending: &PendingCall) -> &mut Set<CallId> {
+    fn of(&mut self, pending: &PendingCall) -> &mut BTreeSet<CallId> {
         let call = pending.request.call();
         match (call.is_exclusive(pending.attempts.mode()), call.may_wait()) {
             (false, _) => &mut self.shared,
@@ -199,9 +188,9 @@ impl Queues {
 #[derive(Debug)]
 pub struct MultiClient {
     options: MultiClientOptions,
-    operations: Map<CallId, PendingCall>,
+    operations: BTreeMap<CallId, PendingCall>,
     calls: u64,
-    deadlines: Set<(Instant, CallId)>,
+    deadlines: BTreeSet<(Instant, CallId)>,
     queues: Queues,
     pool: ConnectionPool,
     profile: ServerProfile,
@@ -218,9 +207,9 @@ impl MultiClient {
     pub fn new(options: MultiClientOptions, seed: u64) -> Self {
         Self {
             options,
-            operations: Map::new(),
+            operations: BTreeMap::new(),
             calls: 0,
-            deadlines: Set::new(),
+            deadlines: BTreeSet::new(),
             queues: Queues::default(),
             pool: ConnectionPool::default(),
             profile: ServerProfile::default(),
@@ -275,7 +264,7 @@ impl MultiClient {
 
     /// Cancels all calls.
     pub fn cancel_all(&mut self, now: Instant) {
-        let ids: Vec<CallId> = self.operations.iter().map(|(id, _)| id).collect();
+        let ids: Vec<CallId> = self.operations.keys().copied().collect();
         ids.into_iter().for_each(|id| self.give_up(now, id, ErrorKind::Cancelled));
         self.pump(now);
     }
@@ -284,7 +273,7 @@ impl MultiClient {
     pub fn handle(&mut self, now: Instant, input: Input<'_>) {
         self.connection_input(now, input);
         if matches!(input, Input::Tick) {
-            while let Some((deadline, id)) = self.deadlines.first()
+            while let Some(&(deadline, id)) = self.deadlines.first()
                 && deadline <= now
             {
                 self.give_up(now, id, ErrorKind::TimedOut);
@@ -301,7 +290,7 @@ impl MultiClient {
     /// Returns when [`Input::Tick`] is due.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Instant> {
-        let deadline = self.deadlines.first().map(|(deadline, _)| deadline);
+        let deadline = self.deadlines.first().map(|&(deadline, _)| deadline);
         deadline.into_iter().chain(self.pool.poll_timeout()).min()
     }
 
@@ -331,10 +320,10 @@ impl MultiClient {
 
     /// Ends a call before its answer.
     fn give_up(&mut self, now: Instant, id: CallId, kind: ErrorKind) {
-        let Some(pending) = self.operations.get(id) else { return };
+        let Some(pending) = self.operations.get(&id) else { return };
         let failure = match pending.call_position {
             CallPosition::Queued => {
-                self.queues.of(pending).remove(id);
+                self.queues.of(pending).remove(&id);
                 match pending.attempts.lost().or_else(|| self.pool.dial_failure(now)) {
                     Some(failure) if kind == ErrorKind::TimedOut => failure,
                     Some(failure) => Failure { kind, cause: Cause::Unknown, ..failure },
@@ -360,8 +349,8 @@ impl MultiClient {
 
     /// Completes a call.
     fn complete(&mut self, now: Instant, id: CallId, result: Result<Outcome, Failure>) {
-        let Some(mut pending) = self.operations.remove(id) else { return };
-        self.deadlines.remove((pending.deadline, id));
+        let Some(mut pending) = self.operations.remove(&id) else { return };
+        self.deadlines.remove(&(pending.deadline, id));
         if let Some(mode) = pending.attempts.learned(&result) {
             self.profile.get_mode = mode;
         }

@@ -1,8 +1,8 @@
 //! Opening of a connection in the calling thread.
 
-use super::pool::{self, Joined, Registration, Ticket};
+use super::pool::{Ended, Registration, Ticket};
 use super::wire::{BlockingSocket, ExchangeError, PENDING, Timer, Wire};
-use super::{Client, NOT_RELEASED, Span, ended};
+use super::{CANCELLED, Client, NOT_RELEASED, Span};
 use crate::driver::clock::from_now;
 use crate::driver::last_try::FailedTry;
 use crate::driver::resolve::{Found, ResolveError, literal, look_up};
@@ -26,20 +26,20 @@ impl Client {
         let (options, limits) = (self.options.dial, self.options.limits);
         let mut link = Link::new(self.clock.now(), span.deadline, rounds, options, limits, self.seed());
         let mut registration: Option<Registration<'_, BlockingSocket>> = None;
-        let cancelled = |phase| Failure { phase, ..ended(pool::Ended::Cancelled) };
+        let cancelled = |phase| Failure { phase, ..CANCELLED };
         loop {
             if span.token.is_cancelled() {
                 return Err(cancelled(link.failure(self.clock.now()).phase));
             }
             match link.poll_output() {
-                Some(DialOutput::Resolve) => match self.addresses(span, rounds) {
+                Some(DialOutput::Resolve) => match self.addresses(span) {
                     Ok(Ok(found)) => link.handle(self.clock.now(), DialInput::Resolved(&found)),
                     Ok(Err(error)) => {
                         let (kind, cause) = error.classify();
                         link.handle(self.clock.now(), DialInput::Unresolved(kind, cause));
                     }
-                    Err(pool::Ended::TimeUp) => link.handle(self.clock.now(), DialInput::Tick),
-                    Err(pool::Ended::Cancelled) => return Err(cancelled(Phase::Resolving)),
+                    Err(Ended::TimeUp) => link.handle(self.clock.now(), DialInput::Tick),
+                    Err(Ended::Cancelled) => return Err(cancelled(Phase::Resolving)),
                 },
                 Some(DialOutput::Connect(address)) => {
                     drop(registration.take());
@@ -68,12 +68,12 @@ impl Client {
                 Some(DialOutput::Ready) => {
                     let Some(pooled) = registration else { continue };
                     let socket = pooled.into_inner();
-                    self.pool.set_known(link.address());
+                    self.pool.dialled(link.address());
                     self.options.last_try.set(None);
                     return Ok(Box::new(Wire::new(socket, link, self.clock.now())));
                 }
                 Some(DialOutput::Failed(failure)) => {
-                    self.pool.set_known(None);
+                    self.pool.dialled(None);
                     return Err(failure);
                 }
                 None => self.wait_for_link(&mut link, &mut registration, span)?,
@@ -128,26 +128,18 @@ impl Client {
         }
     }
 
-    /// Returns the host's addresses. A further connection uses the address that worked before, without a look-up.
-    fn addresses(&self, span: Span<'_>, rounds: Rounds) -> Result<Found, pool::Ended> {
+    /// Returns the host's addresses.
+    fn addresses(&self, span: Span<'_>) -> Result<Found, Ended> {
         if let Some(address) = literal(&self.host, self.port) {
             return Ok(Ok(vec![address]));
         }
-        if let (Rounds::One, Some(address)) = (rounds, self.pool.known()) {
-            return Ok(Ok(vec![address]));
-        }
-        let number = match self.pool.join_lookup() {
-            Joined::Shares(number) => number,
-            Joined::Begins(number) => {
-                let pool = Arc::clone(&self.pool);
-                if let Err(error) = look_up(&self.host, self.port, move |found| pool.end_lookup(found)) {
-                    self.pool.end_lookup(Err(ResolveError::of_thread(&error)));
-                }
-                number
-            }
-        };
         let left = span.deadline.since(self.clock.now());
-        self.pool.await_lookup(span.token, number, from_now(left))
+        self.pool.addresses(span.token, from_now(left), || {
+            let pool = Arc::clone(&self.pool);
+            if let Err(error) = look_up(&self.host, self.port, move |found| pool.end_lookup(found)) {
+                self.pool.end_lookup(Err(ResolveError::of_thread(&error)));
+            }
+        })
     }
 
     /// Returns a connected socket, or `None` when `until` has passed.

@@ -1,9 +1,9 @@
 //! One call from beginning to end: connections, attempts, and the kind of a failure.
 
-use super::pool::{Entered, HoldTime, Ticket};
+use super::Client;
+use super::pool::{Ended, Entered, HoldTime, Ticket};
 use super::wire::{ExchangeError, Timer, Wire};
-use super::{Client, ended};
-use crate::driver::backend::{NOT_RELEASED, Span};
+use crate::driver::backend::{CANCELLED, NOT_RELEASED, Span};
 use crate::driver::socket::{Idle, look};
 use crate::driver::take::Take;
 use crate::error::{Cause, Effect, ErrorKind, Failure, LimitError, Phase};
@@ -142,17 +142,13 @@ impl Client {
     }
 
     pub(super) fn enter(&self, hold_time: HoldTime, span: Span<'_>) -> Result<Entered, Failure> {
-        self.pool.enter(hold_time, span.deadline.since(span.began), span.token).map_err(|error| {
-            match ended(error) {
-                failure if failure.kind == ErrorKind::TimedOut => Failure {
-                    kind: ErrorKind::LimitExceeded,
-                    phase: Phase::Connecting,
-                    cause: Cause::Limit(LimitError::Operations {
-                        count: self.options.limits.connections_max() as u64,
-                    }),
-                    ..failure
-                },
-                failure => failure,
+        let timeout = span.deadline.since(span.began);
+        self.pool.enter(hold_time, timeout, span.token).map_err(|ended| match ended {
+            Ended::Cancelled => CANCELLED,
+            Ended::TimeUp => {
+                let count = self.options.limits.connections_max() as u64;
+                let cause = Cause::Limit(LimitError::Operations { count });
+                failure_of(ErrorKind::LimitExceeded, Phase::Connecting, cause, Effect::None)
             }
         })
     }

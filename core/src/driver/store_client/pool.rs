@@ -6,6 +6,7 @@ use crate::driver::clock::from_now;
 use crate::driver::resolve::Found;
 use crate::driver::socket::shut_down;
 use crate::limits::ClientLimits;
+use crate::node::client::{Resolution, ServerProfile};
 use crate::store::call::GetMode;
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -37,10 +38,10 @@ struct PoolState {
     long: usize,
     /// Number of calls that wait for a slot.
     queued: usize,
-    get_mode: GetMode,
-    /// Address of the last connection. Further ones need no resolver.
-    known: Option<SocketAddr>,
-    lookup: Lookup,
+    profile: ServerProfile,
+    /// Number of look-ups of the host's name that have ended, and the result of the last one.
+    lookups_ended: u64,
+    found: Option<Found>,
 }
 
 /// Call in progress.
@@ -52,15 +53,6 @@ struct Busy {
     token: CancelToken,
     /// Whether the socket was shut down because the call was cancelled.
     is_shut_down: bool,
-}
-
-/// Look-up of the host's name. There is one at a time, and all calls that need one share it.
-#[derive(Debug, Default)]
-struct Lookup {
-    begun: u64,
-    ended: u64,
-    /// Result of the last look-up.
-    found: Option<Found>,
 }
 
 /// Time for which a call holds its connection.
@@ -81,15 +73,6 @@ pub(super) struct Entered {
     pub(super) mode: GetMode,
     /// Whether the call waited for its slot, so that time has passed.
     pub(super) waited: bool,
-}
-
-/// Look-up to wait for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Joined {
-    /// The caller must begin it.
-    Begins(u64),
-    /// It is in progress.
-    Shares(u64),
 }
 
 /// A call's slot in the pool.
@@ -172,7 +155,7 @@ impl Pool {
                 state.long += usize::from(hold_time == HoldTime::Long);
                 let busy = Busy { socket, hold_time, token: token.clone(), is_shut_down: false };
                 let ticket = Ticket(state.busy.insert(busy));
-                return Ok(Entered { ticket, idle, mode: state.get_mode, waited: until.is_some() });
+                return Ok(Entered { ticket, idle, mode: state.profile.get_mode, waited: until.is_some() });
             }
             let left = left(*until.get_or_insert_with(|| from_now(timeout)), token)?;
             let freed = match hold_time {
@@ -236,7 +219,7 @@ impl Pool {
 
     /// Sets the mode in which later calls begin.
     pub(super) fn set_get_mode(&self, mode: GetMode) {
-        self.lock().get_mode = mode;
+        self.lock().profile.get_mode = mode;
     }
 
     pub(super) fn forget_idle(&self) {
@@ -244,47 +227,45 @@ impl Pool {
         drop(idle);
     }
 
-    pub(super) fn known(&self) -> Option<SocketAddr> {
-        self.lock().known
+    /// Notes the address that a connection has, or that none could be established.
+    pub(super) fn dialled(&self, address: Option<SocketAddr>) {
+        self.lock().profile.dialled(address);
     }
 
-    pub(super) fn set_known(&self, address: Option<SocketAddr>) {
-        self.lock().known = address;
-    }
-
-    /// Joins the look-up in progress, or makes the caller begin one.
-    pub(super) fn join_lookup(&self) -> Joined {
-        let lookup = &mut self.lock().lookup;
-        if lookup.begun > lookup.ended {
-            return Joined::Shares(lookup.begun);
-        }
-        lookup.begun += 1;
-        Joined::Begins(lookup.begun)
-    }
-
-    pub(super) fn end_lookup(&self, found: Found) {
-        let lookup = &mut self.lock().lookup;
-        (lookup.ended, lookup.found) = (lookup.begun, Some(found));
-        self.found.notify_all();
-    }
-
-    /// Waits for the result of the look-up with this number, or of a later one.
-    pub(super) fn await_lookup(
+    /// Returns the address that worked before, or the result of a look-up, which `begin` starts if none is in progress.
+    pub(super) fn addresses(
         &self,
         token: &CancelToken,
-        number: u64,
         until: Instant,
+        begin: impl FnOnce(),
     ) -> Result<Found, Ended> {
         let mut state = self.lock();
+        let number = state.lookups_ended + 1;
+        match state.profile.resolve() {
+            Resolution::Known(address) => return Ok(Ok(Vec::from([address]))),
+            Resolution::Awaited => {}
+            Resolution::LookUp => {
+                drop(state);
+                begin();
+                state = self.lock();
+            }
+        }
         loop {
-            match &state.lookup {
-                Lookup { ended, found: Some(found), .. } if *ended >= number => return Ok(found.clone()),
+            match &state.found {
+                Some(found) if state.lookups_ended >= number => return Ok(found.clone()),
                 _ => {
                     let left = left(until, token)?;
                     state = self.found.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
                 }
             }
         }
+    }
+
+    pub(super) fn end_lookup(&self, found: Found) {
+        let mut state = self.lock();
+        state.profile.looked_up();
+        (state.lookups_ended, state.found) = (state.lookups_ended + 1, Some(found));
+        self.found.notify_all();
     }
 
     pub(super) fn idle_count(&self) -> usize {
@@ -305,6 +286,7 @@ fn left(until: Instant, token: &CancelToken) -> Result<Duration, Ended> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use core::cell::Cell;
     use std::sync::mpsc;
     use std::thread;
 
@@ -394,7 +376,7 @@ mod tests {
                 let pool = &pool;
                 scope.spawn(move || {
                     event.send(()).expect("the test goes on");
-                    pool.await_lookup(&CancelToken::new(), 1, from_now(2 * SOON))
+                    pool.addresses(&CancelToken::new(), from_now(2 * SOON), || {})
                 });
             }
             (0..8).for_each(|_| notify.recv_timeout(SOON).expect("it began"));
@@ -444,21 +426,29 @@ mod tests {
 
     #[test]
     fn one_look_up_serves_all_who_need_it() {
-        let pool = pool();
-        let token = CancelToken::new();
-        assert_eq!(pool.join_lookup(), Joined::Begins(1));
-        assert_eq!(pool.join_lookup(), Joined::Shares(1));
-        let found = |port| Ok(Vec::from([SocketAddr::from(([127, 0, 0, 1], port))]));
+        let (pool, token) = (&pool(), &CancelToken::new());
+        let address = |port| SocketAddr::from(([127, 0, 0, 1], port));
+        let found = |port| Ok(Vec::from([address(port)]));
+        let in_progress = || panic!("a look-up is in progress");
+        let begun = Cell::new(0);
+        let begin = || begun.set(begun.get() + 1);
+        assert_eq!(pool.addresses(token, Instant::now(), begin), Err(Ended::TimeUp));
+        assert_eq!(begun.get(), 1, "a call that gives up leaves it to the others");
+        assert_eq!(pool.addresses(token, Instant::now(), in_progress), Err(Ended::TimeUp));
         thread::scope(|scope| {
-            let waiters = [(); 3].map(|()| scope.spawn(|| pool.await_lookup(&token, 1, from_now(SOON))));
+            // A waiter that comes late looks the name up itself.
+            let look_up = || pool.end_lookup(found(1));
+            let waiters =
+                [(); 3].map(|()| scope.spawn(move || pool.addresses(token, from_now(SOON), look_up)));
             pool.end_lookup(found(1));
             for waiter in waiters {
                 assert_eq!(waiter.join().expect("no panic"), Ok(found(1)));
             }
         });
-        assert_eq!(pool.await_lookup(&token, 1, Instant::now()), Ok(found(1)));
-        assert_eq!(pool.join_lookup(), Joined::Begins(2), "a name may lead elsewhere by now");
-        assert_eq!(pool.await_lookup(&token, 2, Instant::now()), Err(Ended::TimeUp));
-        assert_eq!(pool.join_lookup(), Joined::Shares(2), "a call that gives up leaves it to the others");
+        assert_eq!(pool.addresses(token, Instant::now(), begin), Err(Ended::TimeUp));
+        assert_eq!(begun.get(), 2, "a name may lead elsewhere by now");
+        pool.end_lookup(found(2));
+        pool.dialled(Some(address(2)));
+        assert_eq!(pool.addresses(token, Instant::now(), in_progress), Ok(found(2)), "it worked before");
     }
 }

@@ -6,7 +6,6 @@ use crate::error::{Cause, ErrorKind, Failure, Phase, Violation};
 use crate::ids::ConnId;
 use crate::node::client::link::Link;
 use crate::node::client::{Age, Resolution, Sent, begin_failure, violation_failure};
-use crate::ordered::Set;
 use crate::store::call::CallId;
 use crate::store::client_conn::{BeginError, Event, GiveUp};
 use crate::store::dial::{DialInput, DialOutput, DialState, Rounds};
@@ -241,7 +240,7 @@ impl MultiClient {
         let mut failed = Vec::new();
         if self.pool.len() == 0 {
             let Queues { shared, brief, waiting } = core::mem::take(&mut self.queues);
-            failed.extend([shared, brief, waiting].iter().flat_map(Set::iter));
+            failed.extend([shared, brief, waiting].into_iter().flatten());
         } else {
             // With other connections left, only one call needs this one: the one that has waited longest. Calls that
             // share a connection use one that exists or is being established. If there is none, they fail as well,
@@ -254,11 +253,11 @@ impl MultiClient {
                 failed.extend(exclusive.pop_first());
             }
             if shared > dialling {
-                failed.extend(core::mem::take(&mut queues.shared).iter());
+                failed.extend(core::mem::take(&mut queues.shared));
             }
         }
         for id in failed {
-            let lost = self.operations.get(id).and_then(|pending| pending.attempts.lost());
+            let lost = self.operations.get(&id).and_then(|pending| pending.attempts.lost());
             self.complete(now, id, Err(lost.unwrap_or(failure)));
         }
     }
@@ -284,20 +283,20 @@ impl MultiClient {
         match event {
             Event::Greeted | Event::Count { .. } => {}
             Event::ValueStart { id, bytes } => {
-                if let Some(pending) = self.operations.get_mut(id) {
+                if let Some(pending) = self.operations.get_mut(&id) {
                     // The peer claims this length. More capacity is allocated only as bytes arrive.
                     let capacity = usize::try_from(bytes.min(PREALLOCATION_BYTES_MAX)).unwrap_or_default();
                     pending.values.push(Vec::with_capacity(capacity));
                 }
             }
             Event::ValueChunk { id, bytes } => {
-                if let Some(value) = self.operations.get_mut(id).and_then(|one| one.values.last_mut()) {
+                if let Some(value) = self.operations.get_mut(&id).and_then(|one| one.values.last_mut()) {
                     value.extend_from_slice(bytes);
                 }
             }
             Event::Proceed { id } => {
                 let (Some(connection), Some(pending)) =
-                    (self.pool.get_mut(conn), self.operations.get_mut(id))
+                    (self.pool.get_mut(conn), self.operations.get_mut(&id))
                 else {
                     return;
                 };
@@ -324,7 +323,7 @@ impl MultiClient {
         self.outputs.push_back(Output::Disconnect(conn));
         let age = if connection.begun == 1 { Age::Fresh } else { Age::Used };
         while let Some(loss) = connection.link.conn().lose() {
-            let Some(pending) = self.operations.get_mut(loss.id) else { continue };
+            let Some(pending) = self.operations.get_mut(&loss.id) else { continue };
             let sent = match pending.call_position {
                 CallPosition::On(_, at) if connection.out.was_sent(at) => Sent::Something,
                 _ => Sent::Nothing,
@@ -342,19 +341,19 @@ impl MultiClient {
 
     /// Assigns queued calls to connections, opens missing connections and closes surplus ones.
     pub(super) fn pump(&mut self, now: Instant) {
-        while let Some(id) = self.queues.shared.first()
+        while let Some(&id) = self.queues.shared.first()
             && let Some(conn) = self.shared_connection()
         {
             self.queues.shared.pop_first();
             self.begin(now, conn, id);
         }
-        while let Some(id) = self.queues.brief.first()
+        while let Some(&id) = self.queues.brief.first()
             && let Some(conn) = self.idle_connection()
         {
             self.queues.brief.pop_first();
             self.begin(now, conn, id);
         }
-        while let Some(id) = self.queues.waiting.first()
+        while let Some(&id) = self.queues.waiting.first()
             && self.pool.waiting() < self.options.limits.waiting_connections_max()
             && let Some(conn) = self.idle_connection()
         {
@@ -402,7 +401,7 @@ impl MultiClient {
     }
 
     fn begin(&mut self, now: Instant, conn: ConnId, id: CallId) {
-        let Some(pending) = self.operations.get_mut(id) else { return };
+        let Some(pending) = self.operations.get_mut(&id) else { return };
         let (call, mode) = (pending.request.call(), pending.attempts.mode());
         if call.is_exclusive(mode) && self.pool.shared == Some(conn) {
             self.pool.shared = None;
