@@ -4,13 +4,16 @@ use crate::driver::clock::from_now;
 use crate::node::native_client::Ending;
 use crate::time::Duration;
 use alloc::collections::VecDeque;
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use crossbeam_channel::Sender;
+use std::sync::{Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 
 /// Bounded queue that may end with a last state.
 #[derive(Debug)]
 pub(super) struct Inbox<T> {
     state: Mutex<InboxState<T>>,
     changed: Condvar,
+    /// Also gets a message on a change, if there is capacity for it.
+    wakes: OnceLock<Sender<()>>,
     limit: InboxLimit,
 }
 
@@ -77,7 +80,7 @@ pub(super) enum Put {
 impl<T: Weighted> Inbox<T> {
     pub(super) const fn new(limit: InboxLimit) -> Self {
         let state = InboxState { queue: Queue { items: VecDeque::new(), bytes: 0 }, last: None };
-        Self { state: Mutex::new(state), changed: Condvar::new(), limit }
+        Self { state: Mutex::new(state), changed: Condvar::new(), wakes: OnceLock::new(), limit }
     }
 
     fn lock(&self) -> MutexGuard<'_, InboxState<T>> {
@@ -85,16 +88,31 @@ impl<T: Weighted> Inbox<T> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    fn notify(&self) {
+        self.changed.notify_all();
+        if let Some(wakes) = self.wakes.get() {
+            wakes.try_send(()).ok();
+        }
+    }
+
+    /// Sends a message on this channel whenever items are added or the inbox ends. The first call counts.
+    pub(super) fn wake(&self, wakes: Sender<()>) {
+        self.wakes.set(wakes).ok();
+        self.notify();
+    }
+
     /// Adds an item at the end. If the inbox is full, it ends.
     pub(super) fn put(&self, item: T) -> Put {
         let mut state = self.lock();
         if state.queue.is_full(self.limit) {
             state.last.get_or_insert(Last::Overrun);
+            drop(state);
+            self.notify();
             return Put::Full;
         }
         state.queue.push_back(item);
         drop(state);
-        self.changed.notify_all();
+        self.notify();
         Put::Kept
     }
 
@@ -104,7 +122,7 @@ impl<T: Weighted> Inbox<T> {
         while state.queue.is_full(self.limit) && state.queue.pop_front().is_some() {}
         state.queue.push_back(item);
         drop(state);
-        self.changed.notify_all();
+        self.notify();
     }
 
     /// Removes the items for which `keep` returns false.
@@ -116,7 +134,7 @@ impl<T: Weighted> Inbox<T> {
 
     pub(super) fn end(&self, ending: Ending) {
         self.lock().last.get_or_insert(Last::Over(ending));
-        self.changed.notify_all();
+        self.notify();
     }
 
     /// Waits up to `span` for the next item, and until `is_cancelled`, which is checked again after
@@ -133,7 +151,7 @@ impl<T: Weighted> Inbox<T> {
     pub(super) fn recheck_cancellation(&self) {
         // A thread that has already checked is waiting once the lock is free.
         drop(self.lock());
-        self.changed.notify_all();
+        self.notify();
     }
 
     /// Waits up to `span` until `take` returns a result, and returns that. `take` is called with the queue locked,

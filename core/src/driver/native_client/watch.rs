@@ -18,6 +18,7 @@ use alloc::format;
 use alloc::string::String;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
+use crossbeam_channel::Sender;
 use std::sync::{Mutex, OnceLock, PoisonError};
 
 /// One change of a key.
@@ -168,6 +169,12 @@ impl Watch {
             Err(Last::Interrupted) => Err(WatchError::Cancelled(lost(Loss::cancelled()))),
             Err(Last::Over(ending)) => Err(WatchError::Lost(lost(Loss::of_ending(ending)))),
         }
+    }
+
+    /// Sends a message on this channel, if there is capacity for it, when [`Watch::next`] has something to return. Only
+    /// the first channel counts.
+    pub fn wake(&self, wakes: Sender<()>) {
+        self.inbox.wake(wakes);
     }
 
     /// Returns the key or prefix, without the scope.

@@ -3,23 +3,16 @@
 use super::shared::GroupShared;
 use crate::agent::{Input, liveness_key};
 use alloc::boxed::Box;
-use alloc::format;
 use alloc::string::{String, ToString};
-use alloc::sync::{Arc, Weak};
+use alloc::sync::Arc;
 use alloc::vec::Vec;
 use rendezvous_core::driver::native_client::{Lease, NativeClient, NativeError, Watch, WatchError};
 use rendezvous_core::driver::store::{Store, Timeout};
-use rendezvous_core::driver::threads::{self, Thread, panic_text};
 use rendezvous_core::error::Operation;
 use rendezvous_core::time::Duration;
-use std::io;
-use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Mutex, PoisonError};
 
 /// Number of keys that are read at a time.
 const PAGE: u32 = 1024;
-/// Practically unlimited; the watch ends or is cancelled before.
-const LONG: Duration = Duration::from_secs(24 * 3600);
 /// Timeout of marking the key as leaving: the worker's end is also reported otherwise.
 const MARK_LEAVING_TIMEOUT: Duration = Duration::from_secs(2);
 
@@ -31,8 +24,10 @@ pub(super) struct LivenessWatcher {
     key: Box<str>,
     /// Kept as long as the key.
     _lease: Lease,
-    watch: Arc<Mutex<Arc<Watch>>>,
-    thread: Option<Thread>,
+    /// All keys when the watch began, until they were returned.
+    first: Option<Input>,
+    /// `None` once it has ended.
+    watch: Option<Watch>,
 }
 
 /// Reason why the liveness keys cannot be used.
@@ -47,9 +42,6 @@ pub enum LivenessError {
     /// The watch ended before it began.
     #[error(transparent)]
     Watch(#[from] WatchError),
-    /// The thread could not be started.
-    #[error("no thread for the liveness keys: {0}")]
-    Thread(io::Error),
 }
 
 impl LivenessWatcher {
@@ -61,19 +53,54 @@ impl LivenessWatcher {
         shared: &Arc<GroupShared>,
     ) -> Result<Self, LivenessError> {
         let client = store.native(Operation::Watch)?;
-        let watch = Arc::new(client.watch_prefix(liveness_key::PREFIX.as_bytes(), 0, Timeout::Default)?);
+        let watch = watch_keys(&client, shared)?;
         // Changes from now on are reported by the watch.
-        push_all(&client, shared)?;
+        let first = Some(all_keys(&client)?);
         let lease = client.lease(Duration::ZERO, Timeout::Default)?;
         lease.attach(&[key.as_bytes()], Timeout::Default)?;
         store.set(key.as_bytes(), here.as_bytes(), Timeout::Default)?;
-        let watch = Arc::new(Mutex::new(watch));
-        let (watcher, stop_watch, weak) = (client.clone(), Arc::clone(&watch), Arc::downgrade(shared));
-        let thread = threads::spawn("rdzv-rpc-signs", move || {
-            run_watched(&weak, || listen(&watcher, &stop_watch, &weak));
-        });
-        let thread = Some(thread.map_err(LivenessError::Thread)?);
-        Ok(Self { client, store: Arc::clone(store), key: key.into(), _lease: lease, watch, thread })
+        Ok(Self {
+            client,
+            store: Arc::clone(store),
+            key: key.into(),
+            _lease: lease,
+            first,
+            watch: Some(watch),
+        })
+    }
+
+    /// Returns the changes of the keys since the last call. It waits only where changes were missed, for a new watch.
+    pub(super) fn changes(&mut self, shared: &GroupShared) -> Vec<Input> {
+        let mut inputs: Vec<Input> = self.first.take().into_iter().collect();
+        while let Some(watch) = &self.watch {
+            let error = match watch.next(Duration::ZERO) {
+                Ok(None) | Err(WatchError::Cancelled(_)) => break,
+                Ok(Some(change)) => {
+                    let value = change.value.map(Vec::into_boxed_slice);
+                    inputs.extend(short(&change.key).map(|key| Input::LivenessKey(key, value)));
+                    continue;
+                }
+                Err(WatchError::Compacted { .. } | WatchError::Overrun(_)) => {
+                    match self.begin_again(shared) {
+                        Ok(all) => {
+                            inputs.push(all);
+                            continue;
+                        }
+                        Err(error) => error,
+                    }
+                }
+                Err(error) => error.into(),
+            };
+            self.watch = None;
+            inputs.push(Input::LivenessLost(error.to_string().into()));
+        }
+        inputs
+    }
+
+    /// Starts a new watch, and returns all keys.
+    fn begin_again(&mut self, shared: &GroupShared) -> Result<Input, LivenessError> {
+        self.watch = Some(watch_keys(&self.client, shared)?);
+        Ok(all_keys(&self.client)?)
     }
 
     /// Marks the key as leaving.
@@ -81,25 +108,13 @@ impl LivenessWatcher {
         // If that fails, the others report a death, as they should.
         self.store.set(self.key.as_bytes(), liveness_key::GOING, Timeout::After(MARK_LEAVING_TIMEOUT)).ok();
     }
-
-    /// Ends the session, and with it the key.
-    pub(super) fn end(&mut self) {
-        current(&self.watch).cancel();
-        self.client.abandon();
-        if let Some(thread) = self.thread.take() {
-            thread.join();
-        }
-    }
 }
 
 impl Drop for LivenessWatcher {
+    /// Ends the session, and with it the key.
     fn drop(&mut self) {
-        self.end();
+        self.client.abandon();
     }
-}
-
-fn current(watch: &Mutex<Arc<Watch>>) -> Arc<Watch> {
-    Arc::clone(&watch.lock().unwrap_or_else(PoisonError::into_inner))
 }
 
 /// Returns a key without its prefix, as the state machine expects it.
@@ -108,14 +123,13 @@ fn short(key: &[u8]) -> Option<Box<str>> {
     Some(String::from_utf8_lossy(key).into())
 }
 
-fn push_input(shared: &GroupShared, key: &[u8], value: Option<Vec<u8>>) {
-    if let Some(key) = short(key) {
-        shared.push_input(Input::LivenessKey(key, value.map(Vec::into_boxed_slice)));
-    }
+fn watch_keys(client: &NativeClient, shared: &GroupShared) -> Result<Watch, NativeError> {
+    let watch = client.watch_prefix(liveness_key::PREFIX.as_bytes(), 0, Timeout::Default)?;
+    watch.wake(shared.waker());
+    Ok(watch)
 }
 
-/// Reports all keys.
-fn push_all(client: &NativeClient, shared: &GroupShared) -> Result<(), NativeError> {
+fn all_keys(client: &NativeClient) -> Result<Input, NativeError> {
     let (mut after, mut all) = (Vec::new(), Vec::new());
     loop {
         let page = client.list_page(liveness_key::PREFIX.as_bytes(), &after, PAGE, Timeout::Default)?;
@@ -125,64 +139,7 @@ fn push_all(client: &NativeClient, shared: &GroupShared) -> Result<(), NativeErr
         all.extend(found.filter_map(|(key, found)| Some((short(key)?, found.value.into_boxed_slice()))));
         match page.keys.last() {
             Some(last) if page.more => after.clone_from(last),
-            _ => break,
+            _ => return Ok(Input::LivenessKeys(all)),
         }
-    }
-    shared.push_input(Input::LivenessKeys(all));
-    Ok(())
-}
-
-/// Starts a new watch, and reports what was missed.
-fn begin_again(
-    client: &NativeClient,
-    watch: &Mutex<Arc<Watch>>,
-    shared: &GroupShared,
-) -> Result<(), LivenessError> {
-    let again = client.watch_prefix(liveness_key::PREFIX.as_bytes(), 0, Timeout::Default)?;
-    *watch.lock().unwrap_or_else(PoisonError::into_inner) = Arc::new(again);
-    Ok(push_all(client, shared)?)
-}
-
-/// Runs the watching thread; if it panics, the state machine is notified that the watch is lost.
-fn run_watched(shared: &Weak<GroupShared>, listen: impl FnOnce()) {
-    if let Err(panic) = catch_unwind(AssertUnwindSafe(listen))
-        && let Some(shared) = shared.upgrade()
-    {
-        let message = format!("the thread of liveness keys panicked: {}", panic_text(&*panic));
-        shared.push_input(Input::LivenessLost(message.into()));
-    }
-}
-
-fn listen(client: &NativeClient, watch: &Mutex<Arc<Watch>>, shared: &Weak<GroupShared>) {
-    loop {
-        let watcher = current(watch).next(LONG);
-        let Some(shared) = shared.upgrade() else { return };
-        match watcher {
-            Ok(Some(change)) => push_input(&shared, &change.key, change.value),
-            Ok(None) => {}
-            Err(WatchError::Compacted { .. } | WatchError::Overrun(_)) => {
-                if let Err(error) = begin_again(client, watch, &shared) {
-                    return shared.push_input(Input::LivenessLost(error.to_string().into()));
-                }
-            }
-            // The worker ends.
-            Err(WatchError::Cancelled(_)) => return,
-            Err(error) => return shared.push_input(Input::LivenessLost(error.to_string().into())),
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_panic_of_who_listens_is_told_as_the_end_of_what_it_hears() {
-        let shared = GroupShared::new();
-        run_watched(&Arc::downgrade(&shared), || ());
-        assert_eq!(shared.next_input(Duration::ZERO), None);
-        run_watched(&Arc::downgrade(&shared), || panic!("provoked"));
-        let why = "the thread of liveness keys panicked: provoked".into();
-        assert_eq!(shared.next_input(Duration::ZERO), Some(Input::LivenessLost(why)));
     }
 }

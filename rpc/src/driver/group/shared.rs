@@ -19,7 +19,7 @@ use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
 use core::fmt;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use crossbeam_channel::{Receiver, Sender, unbounded};
+use crossbeam_channel::{Receiver, Sender, bounded, select, unbounded};
 use rendezvous_core::driver::cancel::CancelToken;
 use rendezvous_core::driver::clock::Clock;
 use rendezvous_core::rendezvous::parse::Endpoint;
@@ -182,6 +182,8 @@ struct Answers {
 pub(super) struct GroupShared {
     clock: Clock,
     inputs: (Sender<Input>, Receiver<Input>),
+    /// Wakes the thread that drives the state machine.
+    wakes: (Sender<()>, Receiver<()>),
     /// `None` until the worker's address is known.
     agent: Mutex<Option<Agent>>,
     client: OnceLock<RpcClient>,
@@ -281,6 +283,7 @@ impl GroupShared {
         Arc::new(Self {
             clock: Clock::new(),
             inputs: unbounded(),
+            wakes: bounded(1),
             agent: Mutex::default(),
             client: OnceLock::new(),
             routes: Mutex::default(),
@@ -338,9 +341,18 @@ impl GroupShared {
         self.inputs.0.send(input).ok();
     }
 
-    /// Returns the next input of the state machine, or `None` after `timeout`.
+    /// Returns a channel that wakes the thread that drives the state machine.
+    pub(super) fn waker(&self) -> Sender<()> {
+        self.wakes.0.clone()
+    }
+
+    /// Returns the next input of the state machine, or `None` after `timeout` or when the thread is woken.
     pub(super) fn next_input(&self, timeout: Duration) -> Option<Input> {
-        self.inputs.1.recv_timeout(timeout).ok()
+        select! {
+            recv(self.inputs.1) -> input => input.ok(),
+            recv(self.wakes.1) -> _ => None,
+            default(timeout) => None,
+        }
     }
 
     pub(super) fn with_agent<T>(&self, look: impl FnOnce(&mut Agent) -> T) -> Option<T> {

@@ -15,7 +15,7 @@ use rendezvous_core::driver::threads::{self, Thread, panic_text};
 use rendezvous_core::time::Duration;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Threads of one worker.
 #[derive(Debug)]
@@ -99,10 +99,20 @@ impl GroupDriver {
             let timeout = self.shared.with_agent(|agent| agent.poll_timeout()).flatten();
             let wait = timeout.map_or(LONG, |at| at.since(clock.now()));
             let input = self.shared.next_input(wait).unwrap_or(Input::Tick);
-            self.shared.with_agent(|agent| agent.handle(clock.now(), input));
+            let changes = match &mut *self.liveness_watcher() {
+                Some(liveness_watcher) => liveness_watcher.changes(&self.shared),
+                None => Vec::new(),
+            };
+            for input in [input].into_iter().chain(changes) {
+                self.shared.with_agent(|agent| agent.handle(clock.now(), input));
+            }
             go_on = self.execute_all();
         }
         self.shared.decline_all();
+    }
+
+    fn liveness_watcher(&self) -> MutexGuard<'_, Option<LivenessWatcher>> {
+        self.liveness_watcher.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn execute_all(&self) -> ControlFlow<()> {
@@ -123,9 +133,7 @@ impl GroupDriver {
                 Output::PartWith(location) => self.shared.part_with(&location),
                 Output::AdmitAgain => self.admission.ask_again(),
                 Output::MarkLeaving => {
-                    let liveness_watcher =
-                        self.liveness_watcher.lock().unwrap_or_else(PoisonError::into_inner);
-                    if let Some(liveness_watcher) = &*liveness_watcher {
+                    if let Some(liveness_watcher) = &*self.liveness_watcher() {
                         liveness_watcher.mark_leaving();
                     }
                 }
