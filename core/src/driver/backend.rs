@@ -77,7 +77,7 @@ pub trait Backend: Send + Sync {
     fn duplicate(&self, token: &CancelToken) -> Result<Arc<dyn Backend>, CallError>;
 
     /// Wakes the waiting calls, so that they check their tokens. The handle calls this when a token is cancelled.
-    fn wake(&self);
+    fn wake(&self) {}
 }
 
 /// Failure of a wait that was not over in time. The elapsed time is filled in later.

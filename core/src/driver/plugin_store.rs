@@ -233,7 +233,7 @@ impl PluginCall<'_> {
         let base = Failure { phase: Phase::Calling, ..NOT_RELEASED };
         let effect = if operation.reads_only() { Effect::None } else { Effect::Possible };
         let plugin = Arc::clone(plugin);
-        match workers.ask(move || plugin.ask(&question), left, || self.span.token.is_cancelled()) {
+        match workers.ask(move || plugin.ask(&question), left, self.span.token) {
             Ok(Ok(answer)) => Ok(answer),
             Ok(Err(error)) => {
                 let cause = match error.kind {
@@ -415,10 +415,6 @@ impl Backend for PluginStore {
             return Err(CallError::new(Operation::Open, (None, 0), self.peer(), CANCELLED));
         }
         Ok(Arc::new(Self::new(Arc::clone(&self.plugin), self.options.clone())))
-    }
-
-    fn wake(&self) {
-        self.workers.look_up();
     }
 }
 

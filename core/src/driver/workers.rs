@@ -1,21 +1,17 @@
 //! Threads that run code of the program (plug-ins), which may block and may never return.
 
+use crate::driver::cancel::CancelToken;
 use crate::driver::clock::from_now;
 use crate::driver::threads;
 use crate::time::Duration;
 use alloc::boxed::Box;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
-use core::any::Any;
 use core::fmt;
+use crossbeam_channel::{bounded, select_biased};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::ThreadId;
-
-/// Result of a job. It can have any type: one kind of thread serves all plug-ins.
-pub(super) type Answer = Box<dyn Any + Send>;
-/// Call into a plug-in.
-pub(super) type Job = Box<dyn FnOnce() -> Answer + Send>;
 
 /// Reason why there is no result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,16 +46,11 @@ struct WorkersShared {
     state: Mutex<WorkersState>,
     /// Signalled when a job is queued.
     job_added: Condvar,
-    /// Signalled when a job has a result, and when callers should check whether they were cancelled.
-    result_ready: Condvar,
 }
 
 #[derive(Default)]
 struct WorkersState {
     queue: Vec<Task>,
-    answers: Vec<(u64, Option<Answer>)>,
-    /// Jobs whose callers have returned.
-    abandoned: Vec<u64>,
     threads: Vec<ThreadId>,
     idle: usize,
     tasks: u64,
@@ -71,75 +62,61 @@ struct Task {
     job: Job,
 }
 
+/// Call into a plug-in. It returns what delivers its result.
+type Job = Box<dyn FnOnce() -> Box<dyn FnOnce()> + Send>;
+
 impl Workers {
     /// Makes a pool whose threads are called `name`.
     pub(super) fn new(name: &'static str, threads_max: usize) -> Self {
         Self { shared: Arc::default(), name, threads_max }
     }
 
-    /// Runs `job` and waits for its result, for at most `timeout` and while `is_cancelled` returns false. All that
-    /// the job holds is dropped before the result is delivered.
+    /// Runs `job` and waits for its result, for at most `timeout` and until `token` is cancelled. All that the job
+    /// holds is dropped before the result is delivered.
     pub(super) fn ask<T: Send + 'static>(
         &self,
         job: impl FnOnce() -> T + Send + 'static,
         timeout: Duration,
-        is_cancelled: impl Fn() -> bool,
+        token: &CancelToken,
     ) -> Result<T, Ended> {
-        let answer = self.ask_any(Box::new(|| Box::new(job()) as Answer), timeout, &is_cancelled)?;
-        // The result has the type of the job.
-        answer.downcast::<T>().map(|answer| *answer).map_err(|_| Ended::Panicked)
-    }
-
-    /// As [`Workers::ask`], for results of any type.
-    pub(super) fn ask_any(
-        &self,
-        job: Job,
-        timeout: Duration,
-        is_cancelled: &dyn Fn() -> bool,
-    ) -> Result<Answer, Ended> {
+        let (reply, result) = bounded(1);
+        let (cancelled, cancellation) = bounded::<()>(0);
         let until = from_now(timeout);
-        let mut state = self.shared.lock();
-        if state.threads.contains(&std::thread::current().id()) {
-            return Err(Ended::CalledBack);
-        }
-        let number = self.enqueue(&mut state, job)?;
-        loop {
-            if let Some(index) = state.answers.iter().position(|&(of, _)| of == number) {
-                return state.answers.swap_remove(index).1.ok_or(Ended::Panicked);
+        let number = {
+            let mut state = self.shared.lock();
+            if state.threads.contains(&std::thread::current().id()) {
+                return Err(Ended::CalledBack);
             }
-            let left = until.saturating_duration_since(std::time::Instant::now());
-            let ended = if is_cancelled() {
-                Ended::Cancelled
-            } else if left.is_zero() {
-                Ended::TimeUp
-            } else {
-                let waited = self.shared.result_ready.wait_timeout(state, left);
-                state = waited.unwrap_or_else(PoisonError::into_inner).0;
-                continue;
+            let job = move || {
+                let result = catch_unwind(AssertUnwindSafe(job)).ok();
+                // A caller that has given up does not receive, and the thread drops the result.
+                Box::new(move || drop(reply.send(result))) as Box<dyn FnOnce()>
             };
-            let unstarted = state.queue.iter().position(|task| task.number == number);
-            let unstarted = unstarted.map(|index| state.queue.swap_remove(index));
-            if unstarted.is_none() {
-                state.abandoned.push(number);
-            }
-            // The job belongs to the program, and dropping it may call this pool.
-            drop(state);
-            drop(unstarted);
-            return Err(ended);
-        }
+            self.enqueue(&mut state, Box::new(job))?
+        };
+        let _guard = token.on_cancel(move || drop(cancelled));
+        let ended = select_biased! {
+            recv(result) -> result => return result.ok().flatten().ok_or(Ended::Panicked),
+            recv(cancellation) -> _ => Ended::Cancelled,
+            default(until.saturating_duration_since(std::time::Instant::now())) => Ended::TimeUp,
+        };
+        let mut state = self.shared.lock();
+        let unstarted = state.queue.iter().position(|task| task.number == number);
+        let unstarted = unstarted.map(|index| state.queue.swap_remove(index));
+        // The job belongs to the program, and dropping it may call this pool.
+        drop(state);
+        drop(unstarted);
+        Err(ended)
     }
 
     /// Queues `job` without waiting for it.
     pub(super) fn start(&self, job: impl FnOnce() + Send + 'static) {
-        let result_ready = || {
-            job();
-            Box::new(()) as Answer
+        let job = || {
+            catch_unwind(AssertUnwindSafe(job)).ok();
+            Box::new(|| ()) as Box<dyn FnOnce()>
         };
-        let mut state = self.shared.lock();
         // If no thread can be started, the job is dropped: no caller waits for an error.
-        if let Ok(number) = self.enqueue(&mut state, Box::new(result_ready)) {
-            state.abandoned.push(number);
-        }
+        self.enqueue(&mut self.shared.lock(), Box::new(job)).ok();
     }
 
     fn enqueue(&self, state: &mut WorkersState, job: Job) -> Result<u64, Ended> {
@@ -164,12 +141,6 @@ impl Workers {
         state.idle += 1;
         Ok(())
     }
-
-    /// Wakes the callers so that they check whether they were cancelled.
-    pub(super) fn look_up(&self) {
-        drop(self.shared.lock());
-        self.shared.result_ready.notify_all();
-    }
 }
 
 impl Drop for Workers {
@@ -193,24 +164,16 @@ impl WorkersShared {
     fn work(&self) {
         let mut state = self.lock();
         loop {
-            if let Some(Task { number, job }) = state.queue.pop() {
+            if let Some(Task { job, .. }) = state.queue.pop() {
                 state.idle -= 1;
                 drop(state);
-                // The job and all that it holds are dropped before a caller learns the result. A caller that then
-                // drops the plug-in holds the last reference to it.
-                let answer = catch_unwind(AssertUnwindSafe(job)).ok();
+                let deliver = job();
                 state = self.lock();
+                // The thread is free for the next call of the caller that gets the result.
                 state.idle += 1;
-                match state.abandoned.iter().position(|&of| of == number) {
-                    Some(index) => {
-                        state.abandoned.swap_remove(index);
-                        drop(state);
-                        drop(answer);
-                        state = self.lock();
-                    }
-                    None => state.answers.push((number, answer)),
-                }
-                self.result_ready.notify_all();
+                drop(state);
+                deliver();
+                state = self.lock();
             } else if state.is_closing {
                 let this = std::thread::current().id();
                 state.threads.retain(|&thread| thread != this);

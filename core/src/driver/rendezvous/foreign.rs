@@ -7,7 +7,7 @@
 use super::handler::{CreateHandler, HandlerError, NodeStore, RendezvousHandler};
 use super::url::{Meeting, UrlHandler, UrlOptions, UrlRendezvous};
 use crate::driver::cancel::{CancelToken, Canceller};
-use crate::driver::workers::{Answer, Ended, Job, Workers};
+use crate::driver::workers::{Ended, Workers};
 use crate::error::ErrorKind;
 use crate::limits::ClientLimits;
 use crate::rendezvous::parameters::RendezvousParameters;
@@ -42,7 +42,7 @@ impl Default for ForeignOptions {
 /// The calls to one backend or scheme, with their threads.
 struct Calls {
     name: Box<str>,
-    workers: Arc<Workers>,
+    workers: Workers,
     options: ForeignOptions,
 }
 
@@ -54,7 +54,7 @@ impl fmt::Debug for Calls {
 
 impl Calls {
     fn new(name: Box<str>, options: ForeignOptions) -> Self {
-        let workers = Arc::new(Workers::new("rdzv-foreign", options.calls_max));
+        let workers = Workers::new("rdzv-foreign", options.calls_max);
         Self { name, workers, options }
     }
 
@@ -66,23 +66,7 @@ impl Calls {
         token: &CancelToken,
         job: impl FnOnce() -> T + Send + 'static,
     ) -> Result<T, HandlerError> {
-        let answer = self.make_any(what, limit, token, Box::new(|| Box::new(job()) as Answer))?;
-        // The downcast cannot fail: `job` returns a `T`.
-        answer.downcast().map(|answer| *answer).map_err(|_| self.call_error(what, limit, Ended::Panicked))
-    }
-
-    #[inline(never)]
-    fn make_any(
-        &self,
-        what: &str,
-        limit: Duration,
-        token: &CancelToken,
-        job: Job,
-    ) -> Result<Answer, HandlerError> {
-        let workers = Arc::clone(&self.workers);
-        let _guard = token.on_cancel(move || workers.look_up());
-        let result = self.workers.ask_any(job, limit, &|| token.is_cancelled());
-        result.map_err(|ended| self.call_error(what, limit, ended))
+        self.workers.ask(job, limit, token).map_err(|ended| self.call_error(what, limit, ended))
     }
 
     #[cold]
