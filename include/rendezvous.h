@@ -16,6 +16,9 @@
 //   - const handles may be used by any number of threads at a time; others by one at a time. Any handle may
 //     move between threads. Nothing else may be under way on a handle when it is freed.
 //   - After RDZV_PANIC a handle is poisoned: every further call on it returns RDZV_POISONED; free it.
+//   - The first call adds a panic hook to the Rust runtime, so that a panic in the library prints nothing. A
+//     program with Rust code of its own that links librendezvous.a shares the runtime, and with it the hook,
+//     which passes all other panics on to the one before. Such a program sets hooks of its own first.
 //   - Structs begin with struct_size: the size that the caller's header gives them. Fields are only appended.
 //   - Threads of the library have all signals blocked. It installs no signal handlers, reaps no children of
 //     the program's, and writes nothing to stdout or stderr, but for what agents pass on from their workers.

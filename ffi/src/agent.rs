@@ -104,11 +104,11 @@ fn local_fault(error: &LocalError) -> Fault {
 unsafe fn operate(
     agent: *const rdzv_agent,
     error: *mut *mut rdzv_error,
-    body: impl FnOnce(&rdzv_agent) -> Result<(), Fault>,
+    body: &mut dyn FnMut(&rdzv_agent) -> Result<(), Fault>,
 ) -> rdzv_status {
     // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
-        guard::call_on(agent.as_ref().map(|agent| &agent.poison), error, || {
+        guard::call_on(agent.as_ref().map(|agent| &agent.poison), error, &mut || {
             let agent = reference(agent, "agent")?;
             if agent.agent.is_poisoned() {
                 drop(agent.enter()?);
@@ -174,7 +174,7 @@ pub unsafe extern "C" fn rdzv_agent_new(
 ) -> rdzv_status {
     // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused where it must be.
     unsafe {
-        guard::call(error, || {
+        guard::call(error, &mut || {
             let out = out_pointer(out, "out")?;
             let home = home(context)?;
             let options = reference(options, "options")?;
@@ -238,7 +238,7 @@ pub unsafe extern "C" fn rdzv_agent_run(
 ) -> rdzv_status {
     // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused where it must be.
     unsafe {
-        operate(agent, error, |agent| {
+        operate(agent, error, &mut |agent| {
             agent.refuse_loop()?;
             let result = agent.enter()?.run(|agent, event| handle_event(listener, user_data, agent, &event));
             let result = result.map_err(|error| agent_fault(&error))?;
@@ -270,7 +270,7 @@ pub unsafe extern "C" fn rdzv_agent_get_result(
 ) -> rdzv_status {
     // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
-        operate(agent, error, |agent| {
+        operate(agent, error, &mut |agent| {
             let out = out_pointer(out, "out")?;
             let result = agent.enter()?.result();
             let not_ended = || Fault::new(RDZV_UNSUPPORTED, "the agent has not ended");
@@ -298,7 +298,7 @@ pub unsafe extern "C" fn rdzv_agent_stop_by_signal(
 ) -> rdzv_status {
     // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
-        operate(agent, error, |agent| {
+        operate(agent, error, &mut |agent| {
             agent.control.stop_by_signal(checked_signal(signal)?);
             Ok(())
         })
@@ -314,7 +314,7 @@ pub unsafe extern "C" fn rdzv_agent_pass_signal(
 ) -> rdzv_status {
     // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
-        operate(agent, error, |agent| {
+        operate(agent, error, &mut |agent| {
             agent.control.pass(checked_signal(signal)?);
             Ok(())
         })
@@ -338,7 +338,7 @@ pub unsafe extern "C" fn rdzv_agent_get_worker_group(
 ) -> rdzv_status {
     // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
-        operate(agent, error, |agent| {
+        operate(agent, error, &mut |agent| {
             out_pointer(out, "out")?.put(group_handle(agent.control.worker_group()));
             Ok(())
         })

@@ -62,10 +62,10 @@ impl rdzv_agent_options {
 unsafe fn set(
     options: *mut rdzv_agent_options,
     error: *mut *mut rdzv_error,
-    body: impl FnOnce(&mut rdzv_agent_options) -> Result<(), Fault>,
+    body: impl Fn(&mut rdzv_agent_options) -> Result<(), Fault>,
 ) -> rdzv_status {
     // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
-    unsafe { guard::call(error, || body(reference_mut(options, "options")?)) }
+    unsafe { guard::call(error, &mut || body(reference_mut(options, "options")?)) }
 }
 
 /// Converts milliseconds to a duration; 0 is allowed.
@@ -88,7 +88,7 @@ pub unsafe extern "C" fn rdzv_agent_options_new(
 ) -> rdzv_status {
     // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
-        guard::call(error, || {
+        guard::call(error, &mut || {
             let out = out_pointer(out, "out")?;
             let spec = WorkerSpec::new(local_world_size);
             spec.check().map_err(|error| invalid_fault(&error))?;

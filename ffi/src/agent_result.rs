@@ -185,7 +185,7 @@ pub unsafe extern "C" fn rdzv_agent_result_failure(
 ) -> rdzv_status {
     // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
-        guard::call(error, || {
+        guard::call(error, &mut || {
             let result = reference(result, "result")?;
             let given = sized::given_size(failure, FAILURE_FIRST_SIZE, "failure")?;
             let of = result

@@ -86,11 +86,11 @@ impl OwnedSink {
 unsafe fn watch(
     agent: *const rdzv_agent,
     error: *mut *mut rdzv_error,
-    body: impl FnOnce(&mut Agent, &EventFacts) -> Result<(), Fault>,
+    body: impl Fn(&mut Agent, &EventFacts) -> Result<(), Fault>,
 ) -> rdzv_status {
     // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
-        guard::call_on(agent.as_ref().map(|agent| &agent.poison), error, || {
+        guard::call_on(agent.as_ref().map(|agent| &agent.poison), error, &mut || {
             let agent = reference(agent, "agent")?;
             agent.home.refuse_sink()?;
             body(&mut *agent.enter()?, &agent.facts)

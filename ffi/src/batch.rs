@@ -116,11 +116,11 @@ unsafe fn require(
     txn: *mut rdzv_txn,
     (key, key_len): (*const u8, usize),
     error: *mut *mut rdzv_error,
-    test: impl FnOnce() -> Result<Test, Fault>,
+    test: impl Fn() -> Result<Test, Fault>,
 ) -> rdzv_status {
     // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
-        guard::call(error, || {
+        guard::call(error, &mut || {
             let (this, key) = (reference_mut(txn, "txn")?, bytes(key, key_len, "key")?);
             let test = test()?;
             count(&mut this.count)?;
@@ -135,11 +135,11 @@ unsafe fn write(
     txn: *mut rdzv_txn,
     (key, key_len): (*const u8, usize),
     error: *mut *mut rdzv_error,
-    step: impl FnOnce() -> Result<Step, Fault>,
+    step: impl Fn() -> Result<Step, Fault>,
 ) -> rdzv_status {
     // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
-        guard::call(error, || {
+        guard::call(error, &mut || {
             let (this, key) = (reference_mut(txn, "txn")?, bytes(key, key_len, "key")?);
             let step = step()?;
             count(&mut this.count)?;
@@ -154,11 +154,11 @@ unsafe fn request(
     batch: *mut rdzv_batch,
     (key, key_len): (*const u8, usize),
     error: *mut *mut rdzv_error,
-    step: impl FnOnce() -> Result<BatchStep, Fault>,
+    step: impl Fn() -> Result<BatchStep, Fault>,
 ) -> rdzv_status {
     // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
-        guard::call(error, || {
+        guard::call(error, &mut || {
             let (this, key) = (reference_mut(batch, "batch")?, bytes(key, key_len, "key")?);
             let step = step()?;
             count(&mut this.count)?;
@@ -243,7 +243,7 @@ pub unsafe extern "C" fn rdzv_txn_require_value(
 pub unsafe extern "C" fn rdzv_txn_otherwise(txn: *mut rdzv_txn, error: *mut *mut rdzv_error) -> rdzv_status {
     // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
-        guard::call(error, || {
+        guard::call(error, &mut || {
             reference_mut(txn, "txn")?.branch = Branch::Otherwise;
             Ok(())
         })
@@ -338,7 +338,7 @@ pub unsafe extern "C" fn rdzv_store_commit(
 ) -> rdzv_status {
     // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused where it must be.
     unsafe {
-        guard::call_on(store.as_ref().map(|store| &store.poison), error, || {
+        guard::call_on(store.as_ref().map(|store| &store.poison), error, &mut || {
             let client = native(reference(store, "store")?, Operation::Txn)?;
             let (txn, holds) = (reference(txn, "txn")?, out_pointer(holds, "holds")?);
             let done = client.commit(&txn.txn, timeout(timeout_ms)?).map_err(|error| {
@@ -542,7 +542,7 @@ pub unsafe extern "C" fn rdzv_answers_get(
 ) -> rdzv_status {
     // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
-        guard::call(error, || {
+        guard::call(error, &mut || {
             let answers = reference(answers, "answers")?;
             let given = sized::given_size(out, ANSWER_FIRST_SIZE, "out")?;
             let view = answers.answers.view(index);
@@ -568,7 +568,7 @@ pub unsafe extern "C" fn rdzv_store_batch(
 ) -> rdzv_status {
     // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
-        guard::call_on(store.as_ref().map(|store| &store.poison), error, || {
+        guard::call_on(store.as_ref().map(|store| &store.poison), error, &mut || {
             let client = native(reference(store, "store")?, Operation::Batch)?;
             let (batch, answers) = (reference(batch, "batch")?, reference_mut(answers, "answers")?);
             let done = client.batch(&batch.batch, timeout(timeout_ms)?);

@@ -234,7 +234,7 @@ pub unsafe extern "C" fn rdzv_context_new(
 ) -> rdzv_status {
     // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
-        guard::call(error, || {
+        guard::call(error, &mut || {
             let out = out_pointer(out, "out")?;
             out.put(Box::into_raw(Box::new(rdzv_context {
                 poison: Poison::default(),
@@ -270,7 +270,7 @@ pub unsafe extern "C" fn rdzv_context_set_log_sink(
 ) -> rdzv_status {
     // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
-        guard::call_on(context.as_ref().map(|context| &context.poison), error, || {
+        guard::call_on(context.as_ref().map(|context| &context.poison), error, &mut || {
             let shared = &reference(context, "context")?.home.shared;
             shared.refuse_sink()?;
             let given = sized::given_size(sink, SINK_FIRST_SIZE, "sink")?;

@@ -268,7 +268,7 @@ pub unsafe extern "C" fn rdzv_store_new_custom(
 ) -> rdzv_status {
     // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused where it must be.
     unsafe {
-        guard::call(error, || {
+        guard::call(error, &mut || {
             let out = out_pointer(out, "out")?;
             let shared = shared(context)?;
             let given = sized::given_size(vtable, VTABLE_FIRST_SIZE, "vtable")?;

@@ -243,7 +243,7 @@ pub unsafe extern "C" fn rdzv_worker_start_environment(
 ) -> rdzv_status {
     // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
-        guard::call(error, || {
+        guard::call(error, &mut || {
             let start = reference(start, "start")?;
             let (names, values) = (reference_mut(names, "names")?, reference_mut(values, "values")?);
             let environment =
@@ -267,7 +267,7 @@ pub unsafe extern "C" fn rdzv_workers_notify(
 ) -> rdzv_status {
     // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
-        guard::call(error, || {
+        guard::call(error, &mut || {
             let sender = &reference(workers, "workers")?.sender;
             let given = sized::given_size(event, EVENT_FIRST_SIZE, "event")?;
             let given_event = sized::get(event, given, NO_EVENT);
@@ -341,7 +341,7 @@ pub unsafe extern "C" fn rdzv_agent_new_custom(
 ) -> rdzv_status {
     // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused where it must be.
     unsafe {
-        guard::call(error, || {
+        guard::call(error, &mut || {
             let out = out_pointer(out, "out")?;
             let home = home(context)?;
             let options = reference(options, "options")?;

@@ -46,7 +46,7 @@ pub unsafe extern "C" fn rdzv_loop_new(
 ) -> rdzv_status {
     // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused where it must be.
     unsafe {
-        guard::call(error, || {
+        guard::call(error, &mut || {
             let out = out_pointer(out, "out")?;
             let home = home(context)?;
             let stores = Loop::new().map_err(|cause| {
@@ -88,7 +88,7 @@ pub unsafe extern "C" fn rdzv_loop_poll(
 ) -> rdzv_status {
     // SAFETY: passed on unchanged.
     unsafe {
-        loop_gate::operate(event_loop, error, |this| {
+        loop_gate::operate(event_loop, error, &mut |this| {
             this.stores.poll().map_err(|cause| {
                 Fault::new(RDZV_IO, format!("the event queue failed: {cause}"))
                     .during("poll")
@@ -108,7 +108,7 @@ pub unsafe extern "C" fn rdzv_loop_next_event(
 ) -> rdzv_status {
     // SAFETY: passed on unchanged.
     unsafe {
-        loop_gate::operate(event_loop, error, |this| {
+        loop_gate::operate(event_loop, error, &mut |this| {
             let given = sized::given_size(event, EVENT_FIRST_SIZE, "event")?;
             let view = loop {
                 let next = this.stores.next_event();
@@ -156,7 +156,7 @@ pub unsafe extern "C" fn rdzv_loop_add_store(
 ) -> rdzv_status {
     // SAFETY: passed on unchanged.
     unsafe {
-        loop_gate::operate(event_loop, error, |this| {
+        loop_gate::operate(event_loop, error, &mut |this| {
             let (store, options) = (out_pointer(store, "store")?, reference(options, "options")?);
             let (host, port) = options.endpoint()?;
             store.put(this.stores.add_store(host, port, options.options.clone()).as_u32());
@@ -176,7 +176,7 @@ pub unsafe extern "C" fn rdzv_loop_remove_store(
 ) -> rdzv_status {
     // SAFETY: passed on unchanged.
     unsafe {
-        loop_gate::operate(event_loop, error, |this| {
+        loop_gate::operate(event_loop, error, &mut |this| {
             this.stores.remove_store(StoreId::from_u32(store));
             Ok(())
         })
@@ -194,7 +194,7 @@ pub unsafe extern "C" fn rdzv_loop_cancel(
 ) -> rdzv_status {
     // SAFETY: passed on unchanged.
     unsafe {
-        loop_gate::operate(event_loop, error, |this| {
+        loop_gate::operate(event_loop, error, &mut |this| {
             this.stores.cancel(StoreId::from_u32(store), CallId(operation));
             Ok(())
         })
@@ -274,47 +274,23 @@ impl LastEvent {
     }
 }
 
-/// Operation to submit. A trait of its own instead of a boxed closure, as in [`guard`].
-trait Submit {
-    fn run(&mut self, submission: &mut Submission<'_>) -> Result<CallId, Fault>;
-}
-
-impl<F: FnOnce(&mut Submission<'_>) -> Result<CallId, Fault>> Submit for Option<F> {
-    fn run(&mut self, submission: &mut Submission<'_>) -> Result<CallId, Fault> {
-        self.take().map_or(Ok(CallId(0)), |request| request(submission))
-    }
-}
-
 /// Submits an operation; `request` receives the store's key scope.
 unsafe fn submit(
-    at: (*mut rdzv_loop, u32),
-    timeout_ms: i64,
-    operation: *mut u64,
-    error: *mut *mut rdzv_error,
-    request: impl FnOnce(&mut Submission<'_>) -> Result<CallId, Fault>,
-) -> rdzv_status {
-    // SAFETY: passed on unchanged.
-    unsafe { submitted(at, timeout_ms, operation, error, &mut Some(request)) }
-}
-
-/// Not generic, so that the library contains it once for all operations.
-#[inline(never)]
-unsafe fn submitted(
     (event_loop, store): (*mut rdzv_loop, u32),
     timeout_ms: i64,
     operation: *mut u64,
     error: *mut *mut rdzv_error,
-    request: &mut dyn Submit,
+    request: &mut dyn FnMut(&mut Submission<'_>) -> Result<CallId, Fault>,
 ) -> rdzv_status {
     // SAFETY: passed on unchanged.
     unsafe {
-        loop_gate::operate(event_loop, error, |this| {
+        loop_gate::operate(event_loop, error, &mut |this| {
             let (operation, timeout) = (out_pointer(operation, "operation")?, timeout(timeout_ms)?);
             let store = StoreId::from_u32(store);
             let scope = this.stores.scope(store).map(Box::<[u8]>::from);
             let scope = scope.ok_or_else(|| invalid(SubmitError::UnknownStore.to_string()))?;
             let mut submission = Submission { stores: &mut this.stores, store, timeout, scope: &scope };
-            operation.put(request.run(&mut submission)?.0);
+            operation.put(request(&mut submission)?.0);
             Ok(())
         })
     }
@@ -363,7 +339,7 @@ pub unsafe extern "C" fn rdzv_loop_store_set(
 ) -> rdzv_status {
     // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
-        submit((event_loop, store), timeout_ms, operation, error, |submission| {
+        submit((event_loop, store), timeout_ms, operation, error, &mut |submission| {
             let key = submission.key(key, key_len)?;
             submission.begin(Request::Set { key, value: bytes(value, value_len, "value")? })
         })
@@ -383,7 +359,7 @@ pub unsafe extern "C" fn rdzv_loop_store_get(
 ) -> rdzv_status {
     // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
-        submit((event_loop, store), timeout_ms, operation, error, |submission| {
+        submit((event_loop, store), timeout_ms, operation, error, &mut |submission| {
             let key = submission.key(key, key_len)?;
             submission.begin(Request::Get { key })
         })
@@ -404,7 +380,7 @@ pub unsafe extern "C" fn rdzv_loop_store_add(
 ) -> rdzv_status {
     // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
-        submit((event_loop, store), timeout_ms, operation, error, |submission| {
+        submit((event_loop, store), timeout_ms, operation, error, &mut |submission| {
             let key = submission.key(key, key_len)?;
             submission.begin(Request::Add { key, delta })
         })
@@ -428,7 +404,7 @@ pub unsafe extern "C" fn rdzv_loop_store_compare_set(
 ) -> rdzv_status {
     // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
-        submit((event_loop, store), timeout_ms, operation, error, |submission| {
+        submit((event_loop, store), timeout_ms, operation, error, &mut |submission| {
             let key = submission.key(key, key_len)?;
             let expected = bytes(expected, expected_len, "expected")?;
             let desired = bytes(desired, desired_len, "desired")?;
@@ -450,7 +426,7 @@ pub unsafe extern "C" fn rdzv_loop_store_wait(
 ) -> rdzv_status {
     // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
-        submit((event_loop, store), timeout_ms, operation, error, |submission| {
+        submit((event_loop, store), timeout_ms, operation, error, &mut |submission| {
             let keys = list(keys, key_count, "keys")?;
             let keys = Keys::scoped(submission.scope, &keys);
             submission.begin(Request::Wait { keys })
@@ -471,7 +447,7 @@ pub unsafe extern "C" fn rdzv_loop_store_check(
 ) -> rdzv_status {
     // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
-        submit((event_loop, store), timeout_ms, operation, error, |submission| {
+        submit((event_loop, store), timeout_ms, operation, error, &mut |submission| {
             let keys = list(keys, key_count, "keys")?;
             let keys = Keys::scoped(submission.scope, &keys);
             submission.begin(Request::Check { keys })
@@ -492,7 +468,7 @@ pub unsafe extern "C" fn rdzv_loop_store_delete_key(
 ) -> rdzv_status {
     // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
-        submit((event_loop, store), timeout_ms, operation, error, |submission| {
+        submit((event_loop, store), timeout_ms, operation, error, &mut |submission| {
             let key = submission.key(key, key_len)?;
             submission.begin(Request::Delete { key })
         })
@@ -510,7 +486,7 @@ pub unsafe extern "C" fn rdzv_loop_store_num_keys(
 ) -> rdzv_status {
     // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
-        submit((event_loop, store), timeout_ms, operation, error, |submission| {
+        submit((event_loop, store), timeout_ms, operation, error, &mut |submission| {
             submission.begin(Request::NumKeys)
         })
     }
@@ -527,7 +503,7 @@ pub unsafe extern "C" fn rdzv_loop_store_list_keys(
 ) -> rdzv_status {
     // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
-        submit((event_loop, store), timeout_ms, operation, error, |submission| {
+        submit((event_loop, store), timeout_ms, operation, error, &mut |submission| {
             submission.begin(Request::ListKeys)
         })
     }
@@ -548,7 +524,7 @@ pub unsafe extern "C" fn rdzv_loop_store_append(
 ) -> rdzv_status {
     // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
-        submit((event_loop, store), timeout_ms, operation, error, |submission| {
+        submit((event_loop, store), timeout_ms, operation, error, &mut |submission| {
             let key = submission.key(key, key_len)?;
             submission.begin(Request::Append { key, value: bytes(value, value_len, "value")? })
         })
@@ -568,7 +544,7 @@ pub unsafe extern "C" fn rdzv_loop_store_multi_get(
 ) -> rdzv_status {
     // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
-        submit((event_loop, store), timeout_ms, operation, error, |submission| {
+        submit((event_loop, store), timeout_ms, operation, error, &mut |submission| {
             let keys = list(keys, key_count, "keys")?;
             let keys = Keys::scoped(submission.scope, &keys);
             submission.begin(Request::MultiGet { keys })
@@ -590,7 +566,7 @@ pub unsafe extern "C" fn rdzv_loop_store_multi_set(
 ) -> rdzv_status {
     // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
-        submit((event_loop, store), timeout_ms, operation, error, |submission| {
+        submit((event_loop, store), timeout_ms, operation, error, &mut |submission| {
             let (keys, values) = (list(keys, count, "keys")?, list(values, count, "values")?);
             let pairs: Vec<(&[u8], &[u8])> = keys.into_iter().zip(values).collect();
             submission.begin(Request::MultiSet { pairs: Pairs::scoped(submission.scope, &pairs) })
@@ -613,7 +589,7 @@ pub unsafe extern "C" fn rdzv_loop_store_queue_push(
 ) -> rdzv_status {
     // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
-        submit((event_loop, store), timeout_ms, operation, error, |submission| {
+        submit((event_loop, store), timeout_ms, operation, error, &mut |submission| {
             let key = submission.key(key, key_len)?;
             submission.begin(Request::QueuePush { key, value: bytes(item, item_len, "item")? })
         })
@@ -633,7 +609,7 @@ pub unsafe extern "C" fn rdzv_loop_store_queue_pop(
 ) -> rdzv_status {
     // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
-        submit((event_loop, store), timeout_ms, operation, error, |submission| {
+        submit((event_loop, store), timeout_ms, operation, error, &mut |submission| {
             let key = submission.key(key, key_len)?;
             submission.begin(Request::QueuePop { key })
         })
@@ -653,7 +629,7 @@ pub unsafe extern "C" fn rdzv_loop_store_queue_len(
 ) -> rdzv_status {
     // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
-        submit((event_loop, store), timeout_ms, operation, error, |submission| {
+        submit((event_loop, store), timeout_ms, operation, error, &mut |submission| {
             let key = submission.key(key, key_len)?;
             submission.begin(Request::QueueLen { key })
         })
@@ -674,7 +650,7 @@ pub unsafe extern "C" fn rdzv_loop_store_barrier(
 ) -> rdzv_status {
     // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
-        submit((event_loop, store), timeout_ms, operation, error, |submission| {
+        submit((event_loop, store), timeout_ms, operation, error, &mut |submission| {
             let key = submission.key(key, key_len)?;
             submission.begin(Request::Barrier { key, world_size: participants(world_size)? })
         })
@@ -692,7 +668,7 @@ pub unsafe extern "C" fn rdzv_loop_store_ping(
 ) -> rdzv_status {
     // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
-        submit((event_loop, store), timeout_ms, operation, error, |submission| {
+        submit((event_loop, store), timeout_ms, operation, error, &mut |submission| {
             submission.stores.ping(submission.store, submission.timeout).map_err(submit_fault)
         })
     }

@@ -20,7 +20,9 @@ pub unsafe extern "C" fn rdzv_fault_panic(
 ) -> rdzv_status {
     // SAFETY: NULL or a live server, as promised.
     unsafe {
-        guard::call_on(server.as_ref().map(|server| &server.poison), error, || panic!("provoked in a call"))
+        guard::call_on(server.as_ref().map(|server| &server.poison), error, &mut || {
+            panic!("provoked in a call")
+        })
     }
 }
 
@@ -32,7 +34,7 @@ pub unsafe extern "C" fn rdzv_fault_panic_in_agent(
 ) -> rdzv_status {
     // SAFETY: NULL or a live agent, as promised.
     unsafe {
-        guard::call_on(agent.as_ref().map(|agent| &agent.poison), error, || panic!("provoked in a call"))
+        guard::call_on(agent.as_ref().map(|agent| &agent.poison), error, &mut || panic!("provoked in a call"))
     }
 }
 
@@ -44,7 +46,7 @@ pub unsafe extern "C" fn rdzv_fault_panic_in_turns(
 ) -> rdzv_status {
     // SAFETY: NULL or a live agent, as promised.
     unsafe {
-        guard::call_on(agent.as_ref().map(|agent| &agent.poison), error, || {
+        guard::call_on(agent.as_ref().map(|agent| &agent.poison), error, &mut || {
             let agent = reference(agent, "agent")?;
             let is_added = Arc::new(AtomicBool::new(false));
             let is_armed = Arc::clone(&is_added);
@@ -69,9 +71,9 @@ pub unsafe extern "C" fn rdzv_fault_panic_in_rpc(
 ) -> rdzv_status {
     // SAFETY: NULL or a live worker and call, as promised.
     unsafe {
-        let read = spec(call);
-        guard::call_on(rpc.as_ref().map(|rpc| &rpc.poison), error, || {
-            let _payload = read?.payload;
+        let mut read = Some(spec(call));
+        guard::call_on(rpc.as_ref().map(|rpc| &rpc.poison), error, &mut || {
+            let _call = read.take().transpose()?;
             panic!("provoked in a call")
         })
     }
@@ -85,7 +87,9 @@ pub unsafe extern "C" fn rdzv_fault_panic_in_rpc_future(
 ) -> rdzv_status {
     // SAFETY: NULL or a live future, as promised.
     unsafe {
-        guard::call_on(future.as_ref().map(|future| &future.poison), error, || panic!("provoked in a call"))
+        guard::call_on(future.as_ref().map(|future| &future.poison), error, &mut || {
+            panic!("provoked in a call")
+        })
     }
 }
 

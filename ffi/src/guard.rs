@@ -29,27 +29,8 @@ thread_local! {
     static PANICKED_AT: RefCell<String> = const { RefCell::new(String::new()) };
 }
 
-/// Body and its result. A trait of its own instead of a boxed closure, whose vtable would contain a second
-/// copy of the body's code.
-trait Run {
-    fn run(&mut self);
-}
-
-struct Job<F, R> {
-    body: Option<F>,
-    result: Option<R>,
-}
-
-impl<F: FnOnce() -> R, R> Run for Job<F, R> {
-    fn run(&mut self) {
-        self.result = self.body.take().map(|body| body());
-    }
-}
-
-/// Runs a job and converts a panic to its message without printing to stderr. Not generic, so that the
-/// library contains it once for all its functions.
-#[inline(never)]
-fn caught(job: &mut dyn Run) -> Result<(), String> {
+/// Runs a body and converts a panic to its message without printing to stderr.
+fn caught(body: &mut dyn FnMut()) -> Result<(), String> {
     static HOOK: Once = Once::new();
     HOOK.call_once(|| {
         let hook = std::panic::take_hook();
@@ -60,7 +41,7 @@ fn caught(job: &mut dyn Run) -> Result<(), String> {
         }));
     });
     let outer = GUARDED.replace(true);
-    let result = catch_unwind(AssertUnwindSafe(|| job.run()));
+    let result = catch_unwind(AssertUnwindSafe(body));
     GUARDED.set(outer);
     result.map_err(|panic| format!("{}{}", panic_text(&*panic), PANICKED_AT.take()))
 }
@@ -80,7 +61,7 @@ fn is_ours(panic: &PanicHookInfo<'_>) -> bool {
 /// failure.
 pub(crate) unsafe fn call(
     error: *mut *mut rdzv_error,
-    body: impl FnOnce() -> Result<(), Fault>,
+    body: &mut dyn FnMut() -> Result<(), Fault>,
 ) -> rdzv_status {
     // SAFETY: `error` is passed on unchanged.
     unsafe { call_on(None, error, body) }
@@ -91,35 +72,16 @@ pub(crate) unsafe fn call(
 pub(crate) unsafe fn call_on(
     poison: Option<&Poison>,
     error: *mut *mut rdzv_error,
-    body: impl FnOnce() -> Result<(), Fault>,
+    body: &mut dyn FnMut() -> Result<(), Fault>,
 ) -> rdzv_status {
-    let mut call = Some(body);
-    // SAFETY: `error` is passed on unchanged.
-    unsafe { guarded(poison, error, &mut call) }
-}
-
-/// Body that may fail.
-trait Call {
-    fn call(&mut self) -> Result<(), Fault>;
-}
-
-impl<F: FnOnce() -> Result<(), Fault>> Call for Option<F> {
-    fn call(&mut self) -> Result<(), Fault> {
-        self.take().map_or(Ok(()), |body| body())
-    }
-}
-
-/// Not generic, for the same reason as [`caught`].
-#[inline(never)]
-unsafe fn guarded(poison: Option<&Poison>, error: *mut *mut rdzv_error, body: &mut dyn Call) -> rdzv_status {
     let fault = if poison.is_some_and(Poison::is_set) {
         Fault::new(RDZV_POISONED, "an earlier call on this handle panicked; free it")
     } else {
-        let mut job = Job { body: Some(|| body.call()), result: None };
-        match (caught(&mut job), job.result) {
+        let mut result = Ok(());
+        match (caught(&mut || result = body()), result) {
             (Err(panic), _) => Fault::new(RDZV_PANIC, format!("a bug in librendezvous: {panic}")),
-            (Ok(()), Some(Err(fault))) => fault,
-            (Ok(()), _) => return RDZV_OK,
+            (Ok(()), Err(fault)) => fault,
+            (Ok(()), Ok(())) => return RDZV_OK,
         }
     };
     let status = fault.status;
@@ -134,18 +96,17 @@ unsafe fn guarded(poison: Option<&Poison>, error: *mut *mut rdzv_error, body: &m
 }
 
 /// Runs a body that cannot report a failure; returns `fallback` after a panic.
-pub(crate) fn quiet<R>(fallback: R, body: impl FnOnce() -> R) -> R {
-    let mut job = Job { body: Some(body), result: None };
-    match caught(&mut job) {
-        Ok(()) => job.result.unwrap_or(fallback),
-        Err(_) => fallback,
-    }
+pub(crate) fn quiet<R>(fallback: R, mut body: impl FnMut() -> R) -> R {
+    let mut result = fallback;
+    // After a panic the result is the fallback still.
+    let _ = caught(&mut || result = body());
+    result
 }
 
 /// Reads a value of a handle; returns `fallback` for NULL and after a panic.
-pub(crate) unsafe fn read<T, R: Copy>(handle: *const T, fallback: R, read: impl FnOnce(&T) -> R) -> R {
+pub(crate) unsafe fn read<T, R: Copy>(handle: *const T, fallback: R, read: impl Fn(&T) -> R) -> R {
     // SAFETY: the caller of the C function promises that a non-NULL handle is live.
-    quiet(fallback, || unsafe { handle.as_ref() }.map_or(fallback, read))
+    quiet(fallback, || unsafe { handle.as_ref() }.map_or(fallback, &read))
 }
 
 /// Frees a handle; NULL is ignored.
@@ -174,13 +135,13 @@ mod tests {
         let poison = Poison::default();
         let mut error = null_mut();
         // SAFETY: `error` is a live variable.
-        let status = unsafe { call_on(Some(&poison), &raw mut error, || panic!("provoked")) };
+        let status = unsafe { call_on(Some(&poison), &raw mut error, &mut || panic!("provoked")) };
         assert_eq!(status, RDZV_PANIC);
         // SAFETY: the call has written `error`.
         unsafe {
             assert_eq!(rdzv_error_status(error), RDZV_PANIC);
             rdzv_error_free(error);
-            assert_eq!(call_on(Some(&poison), null_mut(), || Ok(())), RDZV_POISONED);
+            assert_eq!(call_on(Some(&poison), null_mut(), &mut || Ok(())), RDZV_POISONED);
         }
         assert_eq!(quiet(7, || panic!("provoked")), 7);
     }

@@ -47,7 +47,7 @@ pub unsafe extern "C" fn rdzv_loop_add_agent(
 ) -> rdzv_status {
     // SAFETY: passed on unchanged.
     unsafe {
-        loop_gate::operate(event_loop, error, |this| {
+        loop_gate::operate(event_loop, error, &mut |this| {
             let (number, agent) = (out_pointer(number, "number")?, reference(agent, "agent")?);
             let added = this.stores.add_agent(agent.for_loop()?).map_err(|cause| {
                 Fault::new(RDZV_EXHAUSTED, format!("the agent cannot be watched: {cause}"))
@@ -69,7 +69,7 @@ pub unsafe extern "C" fn rdzv_loop_remove_agent(
 ) -> rdzv_status {
     // SAFETY: passed on unchanged.
     unsafe {
-        loop_gate::operate(event_loop, error, |this| {
+        loop_gate::operate(event_loop, error, &mut |this| {
             this.stores.remove_agent(MemberId::from_u32(number));
             Ok(())
         })
@@ -86,7 +86,7 @@ pub unsafe extern "C" fn rdzv_loop_agent_event(
 ) -> rdzv_status {
     // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
-        loop_gate::operate(event_loop, error, |this| {
+        loop_gate::operate(event_loop, error, &mut |this| {
             let given = sized::given_size(out, EVENT_FIRST_SIZE, "out")?;
             let view = this
                 .last_event

@@ -11,6 +11,7 @@ use crate::loop_event::LastEvent;
 use crate::status::{RDZV_INVALID_ARGUMENT, RDZV_REENTRANT, rdzv_status};
 use crate::store::call_fault;
 use rendezvous_core::driver::loop_client::{Loop, MemberId, SubmitError};
+use rendezvous_core::store::call::CallId;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::ThreadId;
 
@@ -188,38 +189,19 @@ pub(crate) fn remove_now(this: &mut rdzv_loop, watched: Option<MemberId>) -> boo
     was_removed
 }
 
-/// Body of an operation on a loop. A trait of its own instead of a boxed closure, as in [`guard`].
-trait Work {
-    fn run(&mut self, this: &mut rdzv_loop) -> Result<(), Fault>;
-}
-
-impl<F: FnOnce(&mut rdzv_loop) -> Result<(), Fault>> Work for Option<F> {
-    fn run(&mut self, this: &mut rdzv_loop) -> Result<(), Fault> {
-        self.take().map_or(Ok(()), |body| body(this))
-    }
-}
+/// Result of a submission: the operation's number, the loop's error, or one of the arguments.
+pub(crate) type Submitted = Result<Result<CallId, SubmitError>, Fault>;
 
 /// Runs an operation on a loop inside a guard.
 pub(crate) unsafe fn operate(
     event_loop: *mut rdzv_loop,
     error: *mut *mut rdzv_error,
-    body: impl FnOnce(&mut rdzv_loop) -> Result<(), Fault>,
-) -> rdzv_status {
-    // SAFETY: passed on unchanged.
-    unsafe { operated(event_loop, error, &mut Some(body)) }
-}
-
-/// Not generic, so that the library contains it once for all operations.
-#[inline(never)]
-unsafe fn operated(
-    event_loop: *mut rdzv_loop,
-    error: *mut *mut rdzv_error,
-    body: &mut dyn Work,
+    body: &mut dyn FnMut(&mut rdzv_loop) -> Result<(), Fault>,
 ) -> rdzv_status {
     // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
         let gate = gate_of(event_loop);
-        guard::call_on(gate.as_deref().map(|gate| &gate.poison), error, || {
+        guard::call_on(gate.as_deref().map(|gate| &gate.poison), error, &mut || {
             enter(gate.as_ref(), event_loop, body)
         })
     }
@@ -229,7 +211,7 @@ unsafe fn operated(
 unsafe fn enter(
     gate: Option<&Arc<Gate>>,
     event_loop: *mut rdzv_loop,
-    body: &mut dyn Work,
+    body: &mut dyn FnMut(&mut rdzv_loop) -> Result<(), Fault>,
 ) -> Result<(), Fault> {
     if gate.is_some_and(|gate| !gate.try_enter()) {
         let message = "the event loop is in use, by another thread or by a caller of this function";
@@ -238,7 +220,7 @@ unsafe fn enter(
     let inside = gate.map(|gate| Leaving(Inside { gate: Arc::clone(gate), event_loop }));
     // SAFETY: NULL, which is refused, or a live loop that this thread alone uses.
     let this = unsafe { reference_mut(event_loop, "event_loop") }?;
-    let done = this.refuse_sink().and_then(|()| body.run(this));
+    let done = this.refuse_sink().and_then(|()| body(this));
     drop(inside);
     done
 }
@@ -253,15 +235,15 @@ pub(crate) unsafe fn remove(
     // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
         let gate = gate_of(event_loop);
-        guard::call_on(gate.as_deref().map(|gate| &gate.poison), error, || {
+        guard::call_on(gate.as_deref().map(|gate| &gate.poison), error, &mut || {
             if gate.as_ref().is_some_and(|gate| gate.defer_removal(worker, removal)) {
                 return Ok(());
             }
-            let remove = |this: &mut rdzv_loop| {
+            let mut remove = |this: &mut rdzv_loop| {
                 removal(&mut this.stores, worker);
                 Ok(())
             };
-            enter(gate.as_ref(), event_loop, &mut Some(remove))
+            enter(gate.as_ref(), event_loop, &mut remove)
         })
     }
 }

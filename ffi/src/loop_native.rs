@@ -2,16 +2,15 @@
 
 use crate::argument::{bytes, invalid, list, out_pointer, rdzv_bytes, reference, zero_or_more_ms};
 use crate::batch::{ANSWER_FIRST_SIZE, rdzv_answer, rdzv_batch, rdzv_txn};
-use crate::fault::{Fault, rdzv_error};
-use crate::loop_gate::{self, rdzv_loop, submit_fault};
+use crate::fault::rdzv_error;
+use crate::loop_gate::{self, Submitted, rdzv_loop, submit_fault};
 use crate::sized;
 use crate::status::rdzv_status;
 use crate::store::timeout;
 use crate::store_options::rdzv_store_options;
-use rendezvous_core::driver::loop_client::{Session, StoreId, SubmitError};
+use rendezvous_core::driver::loop_client::{Session, StoreId};
 use rendezvous_core::driver::store::Timeout;
 use rendezvous_core::error::Operation;
-use rendezvous_core::store::call::CallId;
 
 /// `rdzv_event.kind`: a change that the watch `operation` observed. `data` and `len` have the key,
 /// `revision` the store's revision, and item 0 (`rdzv_loop_item`) the new value; `item_count` is 0 if the
@@ -39,7 +38,7 @@ pub unsafe extern "C" fn rdzv_loop_add_native_store(
 ) -> rdzv_status {
     // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
-        loop_gate::operate(event_loop, error, |this| {
+        loop_gate::operate(event_loop, error, &mut |this| {
             let (store, options) = (out_pointer(store, "store")?, reference(options, "options")?);
             let (host, port) = options.endpoint()?;
             store.put(this.stores.add_session(host, port, options.native()).as_u32());
@@ -48,55 +47,20 @@ pub unsafe extern "C" fn rdzv_loop_add_native_store(
     }
 }
 
-/// Operation to submit to a native store. A trait of its own instead of a boxed closure, as in
-/// [`crate::guard`].
-trait OnSession {
-    fn run(
-        &mut self,
-        session: &mut Session<'_>,
-        timeout: Timeout,
-    ) -> Result<Result<CallId, SubmitError>, Fault>;
-}
-
-impl<F: FnOnce(&mut Session<'_>, Timeout) -> Result<Result<CallId, SubmitError>, Fault>> OnSession
-    for Option<F>
-{
-    fn run(
-        &mut self,
-        session: &mut Session<'_>,
-        timeout: Timeout,
-    ) -> Result<Result<CallId, SubmitError>, Fault> {
-        self.take().map_or(Ok(Ok(CallId(0))), |begin| begin(session, timeout))
-    }
-}
-
 /// Submits an operation that only native stores have.
 unsafe fn submit(
-    at: (*mut rdzv_loop, u32, Operation),
-    timeout_ms: i64,
-    operation: *mut u64,
-    error: *mut *mut rdzv_error,
-    begin: impl FnOnce(&mut Session<'_>, Timeout) -> Result<Result<CallId, SubmitError>, Fault>,
-) -> rdzv_status {
-    // SAFETY: passed on unchanged.
-    unsafe { submitted(at, timeout_ms, operation, error, &mut Some(begin)) }
-}
-
-/// Not generic, so that the library contains it once for all operations.
-#[inline(never)]
-unsafe fn submitted(
     (event_loop, store, which): (*mut rdzv_loop, u32, Operation),
     timeout_ms: i64,
     operation: *mut u64,
     error: *mut *mut rdzv_error,
-    begin: &mut dyn OnSession,
+    begin: &mut dyn FnMut(&mut Session<'_>, Timeout) -> Submitted,
 ) -> rdzv_status {
     // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
-        loop_gate::operate(event_loop, error, |this| {
+        loop_gate::operate(event_loop, error, &mut |this| {
             let (operation, timeout) = (out_pointer(operation, "operation")?, timeout(timeout_ms)?);
             let mut session = this.stores.native(StoreId::from_u32(store), which).map_err(submit_fault)?;
-            operation.put(begin.run(&mut session, timeout)?.map_err(submit_fault)?.0);
+            operation.put(begin(&mut session, timeout)?.map_err(submit_fault)?.0);
             Ok(())
         })
     }
@@ -121,9 +85,15 @@ pub unsafe extern "C" fn rdzv_loop_store_watch_key(
 ) -> rdzv_status {
     // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
-        submit((event_loop, store, Operation::Watch), timeout_ms, operation, error, |session, timeout| {
-            Ok(session.watch_key(bytes(key, key_len, "key")?, from_revision, timeout))
-        })
+        submit(
+            (event_loop, store, Operation::Watch),
+            timeout_ms,
+            operation,
+            error,
+            &mut |session, timeout| {
+                Ok(session.watch_key(bytes(key, key_len, "key")?, from_revision, timeout))
+            },
+        )
     }
 }
 
@@ -141,9 +111,15 @@ pub unsafe extern "C" fn rdzv_loop_store_watch_prefix(
 ) -> rdzv_status {
     // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
-        submit((event_loop, store, Operation::Watch), timeout_ms, operation, error, |session, timeout| {
-            Ok(session.watch_prefix(bytes(prefix, prefix_len, "prefix")?, from_revision, timeout))
-        })
+        submit(
+            (event_loop, store, Operation::Watch),
+            timeout_ms,
+            operation,
+            error,
+            &mut |session, timeout| {
+                Ok(session.watch_prefix(bytes(prefix, prefix_len, "prefix")?, from_revision, timeout))
+            },
+        )
     }
 }
 
@@ -165,7 +141,7 @@ pub unsafe extern "C" fn rdzv_loop_store_grant_lease(
             timeout_ms,
             operation,
             error,
-            |session, timeout| Ok(session.lease(zero_or_more_ms(ttl_ms, "ttl_ms")?, timeout)),
+            &mut |session, timeout| Ok(session.lease(zero_or_more_ms(ttl_ms, "ttl_ms")?, timeout)),
         )
     }
 }
@@ -189,7 +165,7 @@ pub unsafe extern "C" fn rdzv_loop_store_attach_lease(
             timeout_ms,
             operation,
             error,
-            |session, timeout| Ok(session.lease_attach(lease, &list(keys, key_count, "keys")?, timeout)),
+            &mut |session, timeout| Ok(session.lease_attach(lease, &list(keys, key_count, "keys")?, timeout)),
         )
     }
 }
@@ -211,7 +187,7 @@ pub unsafe extern "C" fn rdzv_loop_store_renew_lease(
             timeout_ms,
             operation,
             error,
-            |session, timeout| Ok(session.lease_renew(lease, timeout)),
+            &mut |session, timeout| Ok(session.lease_renew(lease, timeout)),
         )
     }
 }
@@ -234,7 +210,7 @@ pub unsafe extern "C" fn rdzv_loop_store_revoke_lease(
             timeout_ms,
             operation,
             error,
-            |session, timeout| Ok(session.lease_revoke(lease, timeout)),
+            &mut |session, timeout| Ok(session.lease_revoke(lease, timeout)),
         )
     }
 }
@@ -258,7 +234,7 @@ pub unsafe extern "C" fn rdzv_loop_store_delete_prefix(
             timeout_ms,
             operation,
             error,
-            |session, timeout| Ok(session.delete_prefix(bytes(prefix, prefix_len, "prefix")?, timeout)),
+            &mut |session, timeout| Ok(session.delete_prefix(bytes(prefix, prefix_len, "prefix")?, timeout)),
         )
     }
 }
@@ -276,7 +252,7 @@ pub unsafe extern "C" fn rdzv_loop_store_commit(
 ) -> rdzv_status {
     // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
-        submit((event_loop, store, Operation::Txn), timeout_ms, operation, error, |session, timeout| {
+        submit((event_loop, store, Operation::Txn), timeout_ms, operation, error, &mut |session, timeout| {
             Ok(session.commit(&reference(txn, "txn")?.txn, timeout))
         })
     }
@@ -295,9 +271,13 @@ pub unsafe extern "C" fn rdzv_loop_store_batch(
 ) -> rdzv_status {
     // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
-        submit((event_loop, store, Operation::Batch), timeout_ms, operation, error, |session, timeout| {
-            Ok(session.batch(&reference(batch, "batch")?.batch, timeout))
-        })
+        submit(
+            (event_loop, store, Operation::Batch),
+            timeout_ms,
+            operation,
+            error,
+            &mut |session, timeout| Ok(session.batch(&reference(batch, "batch")?.batch, timeout)),
+        )
     }
 }
 
@@ -314,7 +294,7 @@ pub unsafe extern "C" fn rdzv_loop_answer(
 ) -> rdzv_status {
     // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
-        loop_gate::operate(event_loop, error, |this| {
+        loop_gate::operate(event_loop, error, &mut |this| {
             let given = sized::given_size(out, ANSWER_FIRST_SIZE, "out")?;
             let view = this.last_event.answers.view(index);
             sized::put(

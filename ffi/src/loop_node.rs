@@ -4,7 +4,7 @@ use crate::argument::{bytes, invalid, list, out_pointer, reference, text};
 use crate::batch::Answers;
 use crate::fault::{Fault, rdzv_error};
 use crate::loop_event::{LastEvent, RDZV_EVENT_COMPLETED};
-use crate::loop_gate::{self, rdzv_loop, submit_fault};
+use crate::loop_gate::{self, Submitted, rdzv_loop, submit_fault};
 use crate::loop_native::{RDZV_EVENT_CHANGE, RDZV_EVENT_LEASE_OVER, RDZV_EVENT_WATCH_OVER};
 use crate::native_store::{barrier_end, native_fault};
 use crate::rendezvous_event::{EVENT_FIRST_SIZE, projected, rdzv_round_event};
@@ -14,11 +14,10 @@ use crate::sized;
 use crate::status::rdzv_status;
 use crate::store::{call_fault, of_keys, timeout};
 use crate::watch::watch_fault;
-use rendezvous_core::driver::loop_client::{Session, SessionAnswer, SessionEvent, SessionId, SubmitError};
+use rendezvous_core::driver::loop_client::{Session, SessionAnswer, SessionEvent, SessionId};
 use rendezvous_core::driver::native_client::{NativeError, NodeEvent};
 use rendezvous_core::driver::rendezvous::refusal;
 use rendezvous_core::driver::store::Timeout;
-use rendezvous_core::store::call::CallId;
 use rendezvous_core::store::engine::PrefixRemoved;
 use std::time::Duration;
 
@@ -128,7 +127,7 @@ pub unsafe extern "C" fn rdzv_loop_add_node(
 ) -> rdzv_status {
     // SAFETY: passed on unchanged.
     unsafe {
-        loop_gate::operate(event_loop, error, |this| {
+        loop_gate::operate(event_loop, error, &mut |this| {
             let (node, parameters) = (out_pointer(node, "node")?, reference(parameters, "parameters")?);
             let added = this.stores.add_node(&parameters.parameters);
             node.put(added.map_err(|error| handler_fault(&error))?.as_u32());
@@ -148,65 +147,29 @@ pub unsafe extern "C" fn rdzv_loop_remove_node(
 ) -> rdzv_status {
     // SAFETY: passed on unchanged.
     unsafe {
-        loop_gate::operate(event_loop, error, |this| {
+        loop_gate::operate(event_loop, error, &mut |this| {
             this.stores.remove_session(SessionId::from_u32(node));
             Ok(())
         })
     }
 }
 
-/// Operation to submit for a node. A trait of its own instead of a boxed closure, as in [`crate::guard`].
-trait OnNode {
-    fn run(
-        &mut self,
-        session: &mut Session<'_>,
-        run_id: &str,
-        timeout: Timeout,
-    ) -> Result<Result<CallId, SubmitError>, Fault>;
-}
-
-impl<F: FnOnce(&mut Session<'_>, &str, Timeout) -> Result<Result<CallId, SubmitError>, Fault>> OnNode
-    for Option<F>
-{
-    fn run(
-        &mut self,
-        session: &mut Session<'_>,
-        run_id: &str,
-        timeout: Timeout,
-    ) -> Result<Result<CallId, SubmitError>, Fault> {
-        self.take().map_or(Ok(Ok(CallId(0))), |begin| begin(session, run_id, timeout))
-    }
-}
-
 /// Submits an operation for a node.
 unsafe fn submit(
-    at: (*mut rdzv_loop, u32),
-    timeout_ms: i64,
-    operation: *mut u64,
-    error: *mut *mut rdzv_error,
-    begin: impl FnOnce(&mut Session<'_>, &str, Timeout) -> Result<Result<CallId, SubmitError>, Fault>,
-) -> rdzv_status {
-    // SAFETY: passed on unchanged.
-    unsafe { submitted(at, timeout_ms, operation, error, &mut Some(begin)) }
-}
-
-/// Not generic, so that the library contains it once for all operations.
-#[inline(never)]
-unsafe fn submitted(
     (event_loop, node): (*mut rdzv_loop, u32),
     timeout_ms: i64,
     operation: *mut u64,
     error: *mut *mut rdzv_error,
-    begin: &mut dyn OnNode,
+    begin: &mut dyn FnMut(&mut Session<'_>, &str, Timeout) -> Submitted,
 ) -> rdzv_status {
     // SAFETY: passed on unchanged.
     unsafe {
-        loop_gate::operate(event_loop, error, |this| {
+        loop_gate::operate(event_loop, error, &mut |this| {
             let (operation, timeout) = (out_pointer(operation, "operation")?, timeout(timeout_ms)?);
             let mut session = this.stores.session(SessionId::from_u32(node));
             let session = session.as_mut().ok_or_else(|| invalid("the loop has no node with this number"))?;
             let run_id = session.run_id().unwrap_or_default().to_string();
-            operation.put(begin.run(session, &run_id, timeout)?.map_err(submit_fault)?.0);
+            operation.put(begin(session, &run_id, timeout)?.map_err(submit_fault)?.0);
             Ok(())
         })
     }
@@ -233,7 +196,7 @@ pub unsafe extern "C" fn rdzv_loop_node_next_rendezvous(
 ) -> rdzv_status {
     // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
-        submit((event_loop, node), -1, operation, error, |session, _, _| {
+        submit((event_loop, node), -1, operation, error, &mut |session, _, _| {
             session.next_round().ok_or_else(|| invalid("the loop has no node with this number"))
         })
     }
@@ -250,7 +213,7 @@ pub unsafe extern "C" fn rdzv_loop_node_leave(
 ) -> rdzv_status {
     // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
-        submit((event_loop, node), timeout_ms, operation, error, |session, run_id, timeout| {
+        submit((event_loop, node), timeout_ms, operation, error, &mut |session, run_id, timeout| {
             Ok(session.leave(run_id.as_bytes(), timeout))
         })
     }
@@ -267,7 +230,7 @@ pub unsafe extern "C" fn rdzv_loop_node_set_closed(
 ) -> rdzv_status {
     // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
-        submit((event_loop, node), timeout_ms, operation, error, |session, run_id, timeout| {
+        submit((event_loop, node), timeout_ms, operation, error, &mut |session, run_id, timeout| {
             Ok(session.close_run(run_id.as_bytes(), timeout))
         })
     }
@@ -286,9 +249,9 @@ pub unsafe extern "C" fn rdzv_loop_node_fail(
 ) -> rdzv_status {
     // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
-        let message = text(message, message_len, "message");
-        submit((event_loop, node), timeout_ms, operation, error, |session, run_id, timeout| {
-            Ok(session.fail_run(run_id.as_bytes(), message?, timeout))
+        submit((event_loop, node), timeout_ms, operation, error, &mut |session, run_id, timeout| {
+            let message = text(message, message_len, "message")?;
+            Ok(session.fail_run(run_id.as_bytes(), message, timeout))
         })
     }
 }
@@ -305,7 +268,7 @@ pub unsafe extern "C" fn rdzv_loop_node_shutdown(
 ) -> rdzv_status {
     // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
-        submit((event_loop, node), timeout_ms, operation, error, |session, _, timeout| {
+        submit((event_loop, node), timeout_ms, operation, error, &mut |session, _, timeout| {
             Ok(session.close(timeout))
         })
     }
@@ -322,7 +285,7 @@ pub unsafe extern "C" fn rdzv_loop_node_run_info(
 ) -> rdzv_status {
     // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
-        submit((event_loop, node), timeout_ms, operation, error, |session, run_id, timeout| {
+        submit((event_loop, node), timeout_ms, operation, error, &mut |session, run_id, timeout| {
             Ok(session.run_info(run_id.as_bytes(), timeout))
         })
     }
@@ -343,7 +306,7 @@ pub unsafe extern "C" fn rdzv_loop_node_members(
 ) -> rdzv_status {
     // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
-        submit((event_loop, node), timeout_ms, operation, error, |session, run_id, timeout| {
+        submit((event_loop, node), timeout_ms, operation, error, &mut |session, run_id, timeout| {
             Ok(session.members(run_id.as_bytes(), round, (first, count_max), timeout))
         })
     }
@@ -368,7 +331,7 @@ pub unsafe extern "C" fn rdzv_loop_node_barrier(
 ) -> rdzv_status {
     // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
-        submit((event_loop, node), timeout_ms, operation, error, |session, _, timeout| {
+        submit((event_loop, node), timeout_ms, operation, error, &mut |session, _, timeout| {
             let (key, names) = (bytes(key, key_len, "key")?, list(names, name_count, "names")?);
             Ok(session.barrier(key, 0, (world_size, &names), timeout))
         })
@@ -380,11 +343,11 @@ unsafe fn show<T: Copy>(
     event_loop: *mut rdzv_loop,
     (out, first_size): (*mut T, usize),
     error: *mut *mut rdzv_error,
-    read: impl FnOnce(&LastEvent) -> Option<T>,
+    read: impl Fn(&LastEvent) -> Option<T>,
 ) -> rdzv_status {
     // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
-        loop_gate::operate(event_loop, error, |this| {
+        loop_gate::operate(event_loop, error, &mut |this| {
             let given = sized::given_size(out, first_size, "out")?;
             let view =
                 read(&this.last_event).ok_or_else(|| invalid("the last event has no such information"))?;

@@ -139,7 +139,7 @@ pub unsafe extern "C" fn rdzv_loop_rpc_init(
 ) -> rdzv_status {
     // SAFETY: passed on unchanged.
     unsafe {
-        loop_gate::operate(event_loop, error, |this| {
+        loop_gate::operate(event_loop, error, &mut |this| {
             let making = || {
                 let home = home(context)?;
                 let named = Named { name, name_len, rank, world_size };
@@ -168,7 +168,7 @@ pub unsafe extern "C" fn rdzv_loop_rpc_init_over_store(
 ) -> rdzv_status {
     // SAFETY: passed on unchanged; NULL is refused.
     unsafe {
-        loop_gate::operate(event_loop, error, |this| {
+        loop_gate::operate(event_loop, error, &mut |this| {
             let making = || {
                 let (home, store) = (home(context)?, reference(store, "store")?);
                 let named = Named { name, name_len, rank, world_size };
@@ -193,7 +193,7 @@ pub unsafe extern "C" fn rdzv_loop_add_rpc(
 ) -> rdzv_status {
     // SAFETY: passed on unchanged; NULL is refused.
     unsafe {
-        loop_gate::operate(event_loop, error, |this| {
+        loop_gate::operate(event_loop, error, &mut |this| {
             let (number, rpc) = (out_pointer(number, "number")?, reference(rpc, "rpc")?);
             let home = Arc::clone(&rpc.home);
             let added = this.stores.add_rpc(home, Arc::clone(&rpc.agent)).map_err(|_| {
@@ -236,7 +236,7 @@ pub unsafe extern "C" fn rdzv_loop_rpc_handle(
 ) -> rdzv_status {
     // SAFETY: passed on unchanged; NULL is refused.
     unsafe {
-        loop_gate::operate(event_loop, error, |this| {
+        loop_gate::operate(event_loop, error, &mut |this| {
             let (out, id) = (out_pointer(out, "out")?, MemberId::from_u32(number));
             let home = this.stores.rpc_home(id).map(|home| home as Arc<dyn Any + Send + Sync>);
             let home = home.and_then(|home| home.downcast::<Home>().ok());
@@ -254,15 +254,15 @@ unsafe fn call_on(
     event_loop: *mut rdzv_loop,
     call: *const rdzv_rpc_call_spec,
     error: *mut *mut rdzv_error,
-    body: impl FnOnce(&mut rdzv_loop, CallSpec<'_>) -> Result<(), Fault>,
+    body: impl Fn(&mut rdzv_loop, CallSpec<'_>) -> Result<(), Fault>,
 ) -> rdzv_status {
     // As for a blocking worker, the call is read outside the guard.
     // SAFETY: the pointer is NULL or valid as the header requires; NULL is refused.
-    let read = unsafe { spec(call) };
+    let mut read = Some(unsafe { spec(call) });
     // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
-        loop_gate::operate(event_loop, error, |this| {
-            let spec = read?;
+        loop_gate::operate(event_loop, error, &mut |this| {
+            let Some(spec) = read.take().transpose()? else { return Ok(()) };
             let callee = spec.callee;
             body(this, spec).map_err(|fault| naming(fault, callee))
         })
@@ -325,7 +325,7 @@ pub unsafe extern "C" fn rdzv_loop_rpc_add_handler(
 ) -> rdzv_status {
     // SAFETY: passed on unchanged; NULL is refused.
     unsafe {
-        loop_gate::operate(event_loop, error, |this| {
+        loop_gate::operate(event_loop, error, &mut |this| {
             let (id, name) = (MemberId::from_u32(number), text(name, name_len, "name")?);
             let (Some(agent), Some(queue)) = (this.stores.rpc(id), this.stores.rpc_request_queue(id)) else {
                 return Err(invalid("the loop has no RPC worker with this number that has joined its group"));
@@ -354,7 +354,7 @@ pub unsafe extern "C" fn rdzv_loop_rpc_shutdown(
 ) -> rdzv_status {
     // SAFETY: passed on unchanged.
     unsafe {
-        loop_gate::operate(event_loop, error, |this| {
+        loop_gate::operate(event_loop, error, &mut |this| {
             let how = shutdown_of(how)?;
             this.stores.rpc_shutdown(MemberId::from_u32(number), how).map_err(|error| ask_fault(&error))
         })
@@ -387,7 +387,7 @@ pub unsafe extern "C" fn rdzv_loop_rpc_event(
 ) -> rdzv_status {
     // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused where it must be.
     unsafe {
-        loop_gate::operate(event_loop, error, |this| {
+        loop_gate::operate(event_loop, error, &mut |this| {
             let given = sized::given_size(event, EVENT_FIRST_SIZE, "event")?;
             let last_event = match &this.last_event.rpc.event {
                 Some(RpcWorkerEvent::Group(event)) => view(Some(event)),
@@ -425,7 +425,7 @@ pub unsafe extern "C" fn rdzv_loop_rpc_responder(
 ) -> rdzv_status {
     // SAFETY: passed on unchanged; NULL is refused.
     unsafe {
-        loop_gate::operate(event_loop, error, |this| {
+        loop_gate::operate(event_loop, error, &mut |this| {
             let out = out_pointer(out, "out")?;
             let responder = this.last_event.rpc.responder.take();
             let responder = responder

@@ -33,42 +33,19 @@ pub(crate) fn native(store: &rdzv_store, operation: Operation) -> Result<NativeC
     store.store.native(operation).map_err(|error| call_fault(&error))
 }
 
-/// Body of an operation on a native store. A trait object rather than a boxed closure, as in [`guard`].
-trait OnNative {
-    fn run(&mut self, client: &NativeClient, timeout: Timeout) -> Result<(), Fault>;
-}
-
-impl<F: FnOnce(&NativeClient, Timeout) -> Result<(), Fault>> OnNative for Option<F> {
-    fn run(&mut self, client: &NativeClient, timeout: Timeout) -> Result<(), Fault> {
-        self.take().map_or(Ok(()), |body| body(client, timeout))
-    }
-}
-
 /// Runs an operation that only native stores have.
 unsafe fn operate(
     store: *const rdzv_store,
     operation: Operation,
     timeout_ms: i64,
     error: *mut *mut rdzv_error,
-    body: impl FnOnce(&NativeClient, Timeout) -> Result<(), Fault>,
-) -> rdzv_status {
-    // SAFETY: the arguments are forwarded unchanged.
-    unsafe { operated((store, operation), timeout_ms, error, &mut Some(body)) }
-}
-
-/// Non-generic part of [`operate`], compiled once for all operations.
-#[inline(never)]
-unsafe fn operated(
-    (store, operation): (*const rdzv_store, Operation),
-    timeout_ms: i64,
-    error: *mut *mut rdzv_error,
-    body: &mut dyn OnNative,
+    body: &mut dyn FnMut(&NativeClient, Timeout) -> Result<(), Fault>,
 ) -> rdzv_status {
     // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
-        guard::call_on(store.as_ref().map(|store| &store.poison), error, || {
+        guard::call_on(store.as_ref().map(|store| &store.poison), error, &mut || {
             let client = native(reference(store, "store")?, operation)?;
-            body.run(&client, timeout(timeout_ms)?)
+            body(&client, timeout(timeout_ms)?)
         })
     }
 }
@@ -90,7 +67,7 @@ pub unsafe extern "C" fn rdzv_store_connect_native(
 ) -> rdzv_status {
     // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused where it must be.
     unsafe {
-        guard::call(error, || {
+        guard::call(error, &mut || {
             let out = out_pointer(out, "out")?;
             let shared = shared(context)?;
             let options = reference(options, "options")?;
@@ -119,7 +96,7 @@ pub unsafe extern "C" fn rdzv_store_end_session(
 ) -> rdzv_status {
     // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
-        operate(store, Operation::Bye, timeout_ms, error, |client, _| {
+        operate(store, Operation::Bye, timeout_ms, error, &mut |client, _| {
             let span = span(timeout_ms, client.timeouts().call)?;
             client.close(span).map_err(|error| native_fault(&error))
         })
@@ -147,7 +124,7 @@ pub unsafe extern "C" fn rdzv_store_get_with_revision(
 ) -> rdzv_status {
     // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
-        operate(store, Operation::MultiGet, timeout_ms, error, |client, timeout| {
+        operate(store, Operation::MultiGet, timeout_ms, error, &mut |client, timeout| {
             let key = bytes(key, key_len, "key")?;
             let (value, revision) = (reference_mut(value, "value")?, out_pointer(revision, "revision")?);
             let found = read(client, &[key], timeout)?.pop().unwrap_or_default();
@@ -172,7 +149,7 @@ pub unsafe extern "C" fn rdzv_store_multi_get_with_revisions(
 ) -> rdzv_status {
     // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
-        operate(store, Operation::MultiGet, timeout_ms, error, |client, timeout| {
+        operate(store, Operation::MultiGet, timeout_ms, error, &mut |client, timeout| {
             let keys = list(keys, key_count, "keys")?;
             let values = reference_mut(values, "values")?;
             out_pointer(revisions, "revisions")?;
@@ -204,7 +181,7 @@ pub unsafe extern "C" fn rdzv_store_list_keys_page(
 ) -> rdzv_status {
     // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
-        operate(store, Operation::ListKeys, timeout_ms, error, |client, timeout| {
+        operate(store, Operation::ListKeys, timeout_ms, error, &mut |client, timeout| {
             let (prefix, after) = (bytes(prefix, prefix_len, "prefix")?, bytes(after, after_len, "after")?);
             let (keys, more) = (reference_mut(keys, "keys")?, out_pointer(more, "more")?);
             let page = client.list_page(prefix, after, count_max, timeout);
@@ -233,7 +210,7 @@ pub unsafe extern "C" fn rdzv_store_delete_prefix(
 ) -> rdzv_status {
     // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused where it must be.
     unsafe {
-        operate(store, Operation::DeletePrefix, timeout_ms, error, |client, timeout| {
+        operate(store, Operation::DeletePrefix, timeout_ms, error, &mut |client, timeout| {
             let (prefix, count) = (bytes(prefix, prefix_len, "prefix")?, out_pointer(count, "count")?);
             let removed = client.delete_prefix(prefix, timeout);
             let done = removed.map_err(|error| of_keys(native_fault(&error), &[prefix]))?;
@@ -277,7 +254,7 @@ pub unsafe extern "C" fn rdzv_store_named_barrier(
 ) -> rdzv_status {
     // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused where it must be.
     unsafe {
-        operate(store, Operation::NamedBarrier, timeout_ms, error, |client, timeout| {
+        operate(store, Operation::NamedBarrier, timeout_ms, error, &mut |client, timeout| {
             let (key, name) = (bytes(key, key_len, "key")?, bytes(name, name_len, "name")?);
             let names = list(names, name_count, "names")?;
             let clock = Clock::new();
@@ -308,7 +285,7 @@ pub unsafe extern "C" fn rdzv_store_cancel_named_barrier(
 ) -> rdzv_status {
     // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
-        operate(store, Operation::BarrierCancel, timeout_ms, error, |client, timeout| {
+        operate(store, Operation::BarrierCancel, timeout_ms, error, &mut |client, timeout| {
             let (key, name) = (bytes(key, key_len, "key")?, bytes(name, name_len, "name")?);
             let waited = out_pointer(waited, "waited")?;
             let cancelled = client.barrier_cancel(key, name, timeout);

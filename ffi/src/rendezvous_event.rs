@@ -168,7 +168,7 @@ pub unsafe extern "C" fn rdzv_round_event_describe(
 ) -> rdzv_status {
     // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
-        guard::call(error, || {
+        guard::call(error, &mut || {
             let event = parsed(event, text(name, name_len, "name")?)?;
             let message = reference_mut(message, "message")?;
             let description = event.map_or_else(|| "nothing happened".to_string(), |event| event.to_string());

@@ -33,15 +33,18 @@ impl fmt::Debug for rdzv_rendezvous_handler {
     }
 }
 
+/// Result of a function on a handler: the handler's own error, or one of the arguments.
+type Done = Result<Result<(), HandlerError>, Fault>;
+
 /// Runs the body of a function on a handler inside the panic guard.
 unsafe fn operate(
     handler: *const rdzv_rendezvous_handler,
     error: *mut *mut rdzv_error,
-    body: impl FnOnce(&rdzv_rendezvous_handler) -> Result<Result<(), HandlerError>, Fault>,
+    body: &mut dyn FnMut(&rdzv_rendezvous_handler) -> Done,
 ) -> rdzv_status {
     // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
-        guard::call_on(handler.as_ref().map(|handler| &handler.poison), error, || {
+        guard::call_on(handler.as_ref().map(|handler| &handler.poison), error, &mut || {
             let handler = reference(handler, "handler")?;
             handler.home.refuse_sink()?;
             body(handler)?.map_err(|error| handler_fault(&error))
@@ -66,7 +69,7 @@ pub unsafe extern "C" fn rdzv_rendezvous_handler_new(
 ) -> rdzv_status {
     // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused where it must be.
     unsafe {
-        guard::call(error, || {
+        guard::call(error, &mut || {
             let out = out_pointer(out, "out")?;
             let home = home(context)?;
             let parameters = reference(parameters, "parameters")?;
@@ -138,7 +141,7 @@ pub unsafe extern "C" fn rdzv_rendezvous_handler_next_rendezvous(
 ) -> rdzv_status {
     // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
-        operate(handler, error, |of| {
+        operate(handler, error, &mut |of| {
             let out = out_pointer(out, "out")?;
             let joined = of.handler.next_rendezvous();
             Ok(joined.map(|info| out.put(info_handle(info, Arc::clone(of.home.shared())))))
@@ -158,7 +161,7 @@ pub unsafe extern "C" fn rdzv_rendezvous_handler_is_closed(
 ) -> rdzv_status {
     // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
-        operate(handler, error, |of| {
+        operate(handler, error, &mut |of| {
             let closed = out_pointer(closed, "closed")?;
             Ok(of.handler.is_closed().map(|is_closed| closed.put(i32::from(is_closed))))
         })
@@ -172,7 +175,7 @@ pub unsafe extern "C" fn rdzv_rendezvous_handler_set_closed(
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
     // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
-    unsafe { operate(handler, error, |of| Ok(of.handler.set_closed())) }
+    unsafe { operate(handler, error, &mut |of| Ok(of.handler.set_closed())) }
 }
 
 /// Closes the rendezvous because the job has failed. Nodes of the current round receive `message` (UTF-8,
@@ -186,10 +189,7 @@ pub unsafe extern "C" fn rdzv_rendezvous_handler_fail(
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
     // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
-    unsafe {
-        let reason = text(message, message_len, "message");
-        operate(handler, error, |of| Ok(of.handler.fail(reason?)))
-    }
+    unsafe { operate(handler, error, &mut |of| Ok(of.handler.fail(text(message, message_len, "message")?))) }
 }
 
 /// Writes the number of nodes that wait for the next round to `*count`.
@@ -201,7 +201,7 @@ pub unsafe extern "C" fn rdzv_rendezvous_handler_num_nodes_waiting(
 ) -> rdzv_status {
     // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
-        operate(handler, error, |of| {
+        operate(handler, error, &mut |of| {
             let count = out_pointer(count, "count")?;
             let waiting = of.handler.num_nodes_waiting();
             Ok(waiting.map(|waiting| count.put(i64::try_from(waiting).unwrap_or(i64::MAX))))
@@ -226,7 +226,7 @@ pub unsafe extern "C" fn rdzv_rendezvous_handler_next_event(
 ) -> rdzv_status {
     // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused where it must be.
     unsafe {
-        operate(handler, error, |of| {
+        operate(handler, error, &mut |of| {
             let given = sized::given_size(event, EVENT_FIRST_SIZE, "event")?;
             let timeout = span(timeout_ms, Timeouts::default().call)?;
             Ok(of.handler.next_event(timeout).map(|happened| {
@@ -251,7 +251,7 @@ pub unsafe extern "C" fn rdzv_rendezvous_handler_shutdown(
 ) -> rdzv_status {
     // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused where it must be.
     unsafe {
-        operate(handler, error, |of| {
+        operate(handler, error, &mut |of| {
             let is_clean = of.handler.shutdown();
             if let Ok(clean) = out_pointer(clean, "clean") {
                 clean.put(i32::from(is_clean));

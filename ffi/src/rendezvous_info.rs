@@ -55,7 +55,7 @@ pub unsafe extern "C" fn rdzv_rendezvous_info_store(
 ) -> rdzv_status {
     // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
-        guard::call(error, || {
+        guard::call(error, &mut || {
             let of = reference(info, "info")?;
             out_pointer(out, "out")?.put(node_handle(Arc::clone(&of.info.store), Arc::clone(&of.shared)));
             Ok(())

@@ -128,7 +128,7 @@ pub unsafe extern "C" fn rdzv_rendezvous_parameters_new(
 ) -> rdzv_status {
     // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused where it must be.
     unsafe {
-        guard::call(error, || {
+        guard::call(error, &mut || {
             let out = out_pointer(out, "out")?;
             let backend = text(backend, backend_len, "backend")?;
             let endpoint = text(endpoint, endpoint_len, "endpoint")?;
@@ -158,7 +158,7 @@ pub unsafe extern "C" fn rdzv_rendezvous_parameters_set_local_addr(
 ) -> rdzv_status {
     // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
-        guard::call(error, || {
+        guard::call(error, &mut || {
             let parameters = reference_mut(parameters, "parameters")?;
             parameters.parameters.set_local_addr(text(local_addr, local_addr_len, "local_addr")?);
             Ok(())
@@ -179,7 +179,7 @@ pub unsafe extern "C" fn rdzv_rendezvous_parameters_set_config(
 ) -> rdzv_status {
     // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
-        guard::call(error, || {
+        guard::call(error, &mut || {
             let parameters = reference_mut(parameters, "parameters")?;
             let config = parse_config(text(config, config_len, "config")?);
             for (key, value) in config.map_err(|error| invalid_fault(&error))? {
@@ -202,7 +202,7 @@ pub unsafe extern "C" fn rdzv_rendezvous_parameters_set(
 ) -> rdzv_status {
     // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
-        guard::call(error, || {
+        guard::call(error, &mut || {
             let parameters = reference_mut(parameters, "parameters")?;
             let key = text(key, key_len, "key")?;
             let value = parsed(value, "value")?;
@@ -225,7 +225,7 @@ pub unsafe extern "C" fn rdzv_rendezvous_parameters_set_text(
 ) -> rdzv_status {
     // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
-        guard::call(error, || {
+        guard::call(error, &mut || {
             let parameters = reference_mut(parameters, "parameters")?;
             let key = text(key, key_len, "key")?;
             parameters.parameters.set(key, text(value, value_len, "value")?.into());
@@ -245,7 +245,7 @@ pub unsafe extern "C" fn rdzv_rendezvous_parameters_set_int(
 ) -> rdzv_status {
     // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
-        guard::call(error, || {
+        guard::call(error, &mut || {
             let parameters = reference_mut(parameters, "parameters")?;
             parameters.parameters.set(text(key, key_len, "key")?, value.into());
             Ok(())
@@ -326,7 +326,7 @@ pub unsafe extern "C" fn rdzv_rendezvous_parameters_list(
 ) -> rdzv_status {
     // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
-        guard::call(error, || {
+        guard::call(error, &mut || {
             let of = reference(parameters, "parameters")?;
             let keys = reference_mut(keys, "keys")?;
             keys.items = of.parameters.config().iter().map(|(key, _)| key.clone().into_bytes()).collect();
@@ -347,7 +347,7 @@ pub unsafe extern "C" fn rdzv_rendezvous_parameters_get(
 ) -> rdzv_status {
     // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
-        guard::call(error, || {
+        guard::call(error, &mut || {
             let of = reference(parameters, "parameters")?;
             let key = text(key, key_len, "key")?;
             let given = sized::given_size(value, VALUE_FIRST_SIZE, "value")?;
@@ -375,7 +375,7 @@ pub unsafe extern "C" fn rdzv_rendezvous_parameters_get_as_bool(
 ) -> rdzv_status {
     // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused where it must be.
     unsafe {
-        guard::call(error, || {
+        guard::call(error, &mut || {
             let of = reference(parameters, "parameters")?;
             let key = text(key, key_len, "key")?;
             let default_value = read_default(default_value)?;
@@ -406,7 +406,7 @@ pub unsafe extern "C" fn rdzv_rendezvous_parameters_get_as_int(
 ) -> rdzv_status {
     // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused where it must be.
     unsafe {
-        guard::call(error, || {
+        guard::call(error, &mut || {
             let of = reference(parameters, "parameters")?;
             let key = text(key, key_len, "key")?;
             let default_value = read_default(default_value)?;
@@ -435,7 +435,7 @@ pub unsafe extern "C" fn rdzv_parse_endpoint(
 ) -> rdzv_status {
     // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
-        guard::call(error, || {
+        guard::call(error, &mut || {
             let endpoint = text(endpoint, endpoint_len, "endpoint")?;
             let (host, port) = (reference_mut(host, "host")?, out_pointer(port, "port")?);
             let parsed = Endpoint::parse(endpoint).map_err(|error| invalid_fault(&error))?;
@@ -461,7 +461,7 @@ pub unsafe extern "C" fn rdzv_parse_config(
 ) -> rdzv_status {
     // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
-        guard::call(error, || {
+        guard::call(error, &mut || {
             let config = text(config, config_len, "config")?;
             let (keys, values) = (reference_mut(keys, "keys")?, reference_mut(values, "values")?);
             let config = parse_config(config).map_err(|error| invalid_fault(&error))?;

@@ -555,7 +555,7 @@ pub unsafe extern "C" fn rdzv_context_register_backend(
 ) -> rdzv_status {
     // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused where it must be.
     unsafe {
-        guard::call(error, || {
+        guard::call(error, &mut || {
             let home = &reference(context, "context")?.home;
             home.refuse_sink()?;
             let backend = text(backend, backend_len, "backend")?;
@@ -594,7 +594,7 @@ pub unsafe extern "C" fn rdzv_context_register_url_scheme(
 ) -> rdzv_status {
     // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused where it must be.
     unsafe {
-        guard::call(error, || {
+        guard::call(error, &mut || {
             let home = &reference(context, "context")?.home;
             home.refuse_sink()?;
             let scheme = text(scheme, scheme_len, "scheme")?;
@@ -619,7 +619,7 @@ pub unsafe extern "C" fn rdzv_context_register_url_scheme(
 /// Fills an answer and records an error for the caller of the user code. NULL is ignored.
 unsafe fn respond(
     answer: *mut rdzv_rendezvous_answer,
-    body: impl FnOnce(&mut rdzv_rendezvous_answer) -> Result<(), Fault>,
+    body: impl Fn(&mut rdzv_rendezvous_answer) -> Result<(), Fault>,
 ) {
     guard::quiet((), || {
         // SAFETY: NULL, or the answer of the call in progress.
@@ -783,7 +783,7 @@ pub unsafe extern "C" fn rdzv_context_list_backends(
 ) -> rdzv_status {
     // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
-        guard::call(error, || {
+        guard::call(error, &mut || {
             let home = &reference(context, "context")?.home;
             home.refuse_sink()?;
             let list = reference_mut(names, "names")?;

@@ -44,7 +44,7 @@ pub unsafe extern "C" fn rdzv_rendezvous_url_options_new(
 ) -> rdzv_status {
     // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
-        guard::call(error, || {
+        guard::call(error, &mut || {
             out_pointer(out, "out")?.put(Box::into_raw(Box::default()));
             Ok(())
         })
@@ -68,7 +68,7 @@ pub unsafe extern "C" fn rdzv_rendezvous_url_options_set_rank(
 ) -> rdzv_status {
     // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
-        guard::call(error, || {
+        guard::call(error, &mut || {
             reference_mut(options, "options")?.options.rank = rank;
             Ok(())
         })
@@ -84,7 +84,7 @@ pub unsafe extern "C" fn rdzv_rendezvous_url_options_set_world_size(
 ) -> rdzv_status {
     // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
-        guard::call(error, || {
+        guard::call(error, &mut || {
             let options = reference_mut(options, "options")?;
             options.options.world_size =
                 if world_size == -1 { WorldSize::InUrl } else { WorldSize::Known(world_size) };
@@ -102,7 +102,7 @@ pub unsafe extern "C" fn rdzv_rendezvous_url_options_set_dynamic(
 ) -> rdzv_status {
     // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
-        guard::call(error, || {
+        guard::call(error, &mut || {
             reference_mut(options, "options")?.options.world_size = WorldSize::Dynamic;
             Ok(())
         })
@@ -119,7 +119,7 @@ pub unsafe extern "C" fn rdzv_rendezvous_url_options_set_timeout_ms(
 ) -> rdzv_status {
     // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
-        guard::call(error, || {
+        guard::call(error, &mut || {
             let options = reference_mut(options, "options")?;
             options.options.timeout = positive_ms(timeout_ms, "timeout_ms")?;
             Ok(())
@@ -137,7 +137,7 @@ pub unsafe extern "C" fn rdzv_rendezvous_url_options_set_listen_host(
 ) -> rdzv_status {
     // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
-        guard::call(error, || {
+        guard::call(error, &mut || {
             let options = reference_mut(options, "options")?;
             let listen_host = text(listen_host, listen_host_len, "listen_host")?;
             if listen_host.is_empty() {
@@ -180,7 +180,7 @@ pub unsafe extern "C" fn rdzv_rendezvous_url_options_set_variable(
 ) -> rdzv_status {
     // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
-        guard::call(error, || {
+        guard::call(error, &mut || {
             let environment = &mut reference_mut(options, "options")?.options.environment;
             let variable = variable(environment, text(name, name_len, "name")?)?;
             *variable = Some(text(value, value_len, "value")?.into());
@@ -208,7 +208,7 @@ pub unsafe extern "C" fn rdzv_rendezvous_url_begin(
 ) -> rdzv_status {
     // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused where it must be.
     unsafe {
-        guard::call(error, || {
+        guard::call(error, &mut || {
             let out = out_pointer(out, "out")?;
             let home = home(context)?;
             let url = text(url, url_len, "url")?;
@@ -246,7 +246,7 @@ pub unsafe extern "C" fn rdzv_rendezvous_url_next(
 ) -> rdzv_status {
     // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
-        guard::call_on(rendezvous.as_ref().map(|of| &of.poison), error, || {
+        guard::call_on(rendezvous.as_ref().map(|of| &of.poison), error, &mut || {
             let of = crate::argument::reference(rendezvous, "rendezvous")?;
             of.home.refuse_sink()?;
             let out = out_pointer(out, "out")?;

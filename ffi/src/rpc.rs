@@ -131,11 +131,11 @@ impl rdzv_rpc {
 unsafe fn operate(
     rpc: *const rdzv_rpc,
     error: *mut *mut rdzv_error,
-    body: impl FnOnce(&rdzv_rpc) -> Result<(), Fault>,
+    body: &mut dyn FnMut(&rdzv_rpc) -> Result<(), Fault>,
 ) -> rdzv_status {
     // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
-        guard::call_on(rpc.as_ref().map(|rpc| &rpc.poison), error, || {
+        guard::call_on(rpc.as_ref().map(|rpc| &rpc.poison), error, &mut || {
             let rpc = reference(rpc, "rpc")?;
             rpc.home.refuse_sink()?;
             body(rpc)
@@ -358,7 +358,7 @@ pub unsafe extern "C" fn rdzv_rpc_init(
 ) -> rdzv_status {
     // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused where it must be.
     unsafe {
-        guard::call(error, || {
+        guard::call(error, &mut || {
             let out = out_pointer(out, "out")?;
             let named = Named { name, name_len, rank, world_size };
             out.put(init(home(context)?, None, named, options, handlers)?);
@@ -386,7 +386,7 @@ pub unsafe extern "C" fn rdzv_rpc_init_over_store(
 ) -> rdzv_status {
     // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused where it must be.
     unsafe {
-        guard::call(error, || {
+        guard::call(error, &mut || {
             let out = out_pointer(out, "out")?;
             let store = reference(store, "store")?;
             let named = Named { name, name_len, rank, world_size };
@@ -436,7 +436,7 @@ pub unsafe extern "C" fn rdzv_rpc_shutdown(
 ) -> rdzv_status {
     // SAFETY: the arguments are forwarded unchanged.
     unsafe {
-        operate(rpc, error, |of| {
+        operate(rpc, error, &mut |of| {
             let how = shutdown_of(how)?;
             if let Ok(Calls::Foreign(code)) = of.calls() {
                 code.refuse_recursion()?;
@@ -498,7 +498,7 @@ pub unsafe extern "C" fn rdzv_rpc_list_workers(
 ) -> rdzv_status {
     // SAFETY: the arguments are forwarded unchanged; NULL is refused.
     unsafe {
-        operate(rpc, error, |of| {
+        operate(rpc, error, &mut |of| {
             let out = out_pointer(out, "out")?;
             let workers = match of.agent.tcp() {
                 Some(tcp) => rdzv_rpc_workers::of_seen(tcp.places()),
@@ -539,7 +539,7 @@ pub unsafe extern "C" fn rdzv_rpc_worker_id(
 ) -> rdzv_status {
     // SAFETY: the arguments are forwarded unchanged; NULL is refused.
     unsafe {
-        operate(rpc, error, |of| {
+        operate(rpc, error, &mut |of| {
             let id = out_pointer(id, "id")?;
             id.put(find(of, Callee::Name(text(name, name_len, "name")?))?.id);
             Ok(())
@@ -559,7 +559,7 @@ pub unsafe extern "C" fn rdzv_rpc_worker_name(
 ) -> rdzv_status {
     // SAFETY: the arguments are forwarded unchanged; NULL is refused.
     unsafe {
-        operate(rpc, error, |of| {
+        operate(rpc, error, &mut |of| {
             reference_mut(name, "name")?.put(find(of, Callee::Id(id))?.name.as_bytes());
             Ok(())
         })
@@ -579,7 +579,7 @@ pub unsafe extern "C" fn rdzv_rpc_devices(
 ) -> rdzv_status {
     // SAFETY: the arguments are forwarded unchanged; NULL is refused.
     unsafe {
-        operate(rpc, error, |of| {
+        operate(rpc, error, &mut |of| {
             let list = reference_mut(names, "names")?;
             let devices = of.tcp("devices")?.devices();
             list.items = devices.iter().map(|device| device.to_string().into_bytes()).collect();
@@ -600,7 +600,7 @@ pub unsafe extern "C" fn rdzv_rpc_reverse_maps(
 ) -> rdzv_status {
     // SAFETY: the arguments are forwarded unchanged; NULL is refused.
     unsafe {
-        operate(rpc, error, |of| {
+        operate(rpc, error, &mut |of| {
             let maps = of.tcp("device maps")?.reverse_maps();
             reference_mut(message, "message")?.put(maps.to_string().as_bytes());
             Ok(())
@@ -624,7 +624,7 @@ pub unsafe extern "C" fn rdzv_rpc_list_reverse_map(
 ) -> rdzv_status {
     // SAFETY: the arguments are forwarded unchanged; NULL is refused.
     unsafe {
-        operate(rpc, error, |of| {
+        operate(rpc, error, &mut |of| {
             let maps = of.tcp("device maps")?.reverse_maps();
             list_map(maps.get(text(caller, caller_len, "caller")?), from, to)
         })
@@ -662,7 +662,7 @@ pub unsafe extern "C" fn rdzv_rpc_add_handler(
 ) -> rdzv_status {
     // SAFETY: the arguments are forwarded unchanged; NULL is refused where it must be.
     unsafe {
-        operate(rpc, error, |of| {
+        operate(rpc, error, &mut |of| {
             let handling = of.tcp("handlers")?.handling();
             let take = |entry: Entry| entry.register(handling);
             parsed((name, name_len), run, handle, (user_data, destroy), take)
@@ -684,7 +684,7 @@ pub unsafe extern "C" fn rdzv_rpc_remove_handler(
 ) -> rdzv_status {
     // SAFETY: the arguments are forwarded unchanged; NULL is refused where it must be.
     unsafe {
-        operate(rpc, error, |of| {
+        operate(rpc, error, &mut |of| {
             let was_there = of.tcp("handlers")?.handling().remove(text(name, name_len, "name")?);
             if let Ok(found) = out_pointer(found, "found") {
                 found.put(i32::from(was_there));
@@ -714,7 +714,7 @@ pub unsafe extern "C" fn rdzv_rpc_next_event(
 ) -> rdzv_status {
     // SAFETY: the arguments are forwarded unchanged; NULL is refused where it must be.
     unsafe {
-        operate(rpc, error, |of| {
+        operate(rpc, error, &mut |of| {
             let given = sized::given_size(event, EVENT_FIRST_SIZE, "event")?;
             let tcp = of.tcp("events")?;
             let token = of.canceller.token();

@@ -27,17 +27,17 @@ unsafe fn call_on(
     rpc: *const rdzv_rpc,
     call: *const rdzv_rpc_call_spec,
     error: *mut *mut rdzv_error,
-    body: impl FnOnce(&rdzv_rpc, CallSpec<'_>) -> Result<(), Fault>,
+    body: impl Fn(&rdzv_rpc, CallSpec<'_>) -> Result<(), Fault>,
 ) -> rdzv_status {
     // Outside the guard, since the bytes are released for a poisoned worker, too; nothing in `spec` panics.
     // SAFETY: NULL or valid, as the header requires.
-    let read = unsafe { spec(call) };
+    let mut read = Some(unsafe { spec(call) });
     // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
-        guard::call_on(rpc.as_ref().map(|rpc| &rpc.poison), error, || {
+        guard::call_on(rpc.as_ref().map(|rpc| &rpc.poison), error, &mut || {
             let rpc = reference(rpc, "rpc")?;
             rpc.home.refuse_sink()?;
-            let spec = read?;
+            let Some(spec) = read.take().transpose()? else { return Ok(()) };
             let callee = spec.callee;
             body(rpc, spec).map_err(|fault| naming(fault, callee))
         })
@@ -420,7 +420,7 @@ pub unsafe extern "C" fn rdzv_rpc_future_wait(
 ) -> rdzv_status {
     // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused where it must be.
     unsafe {
-        guard::call_on(future.as_ref().map(|future| &future.poison), error, || {
+        guard::call_on(future.as_ref().map(|future| &future.poison), error, &mut || {
             let future = reference(future, "future")?;
             let ended = out_pointer(ended, "ended")?;
             let wait = crate::store::span(timeout_ms, FOREVER)?;

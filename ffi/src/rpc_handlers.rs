@@ -329,7 +329,7 @@ pub unsafe extern "C" fn rdzv_rpc_handlers_new(
 ) -> rdzv_status {
     // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
-        guard::call(error, || {
+        guard::call(error, &mut || {
             out_pointer(out, "out")?.put(Box::into_raw(Box::default()));
             Ok(())
         })
@@ -346,7 +346,7 @@ pub unsafe extern "C" fn rdzv_rpc_handlers_clone(
 ) -> rdzv_status {
     // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
-        guard::call(error, || {
+        guard::call(error, &mut || {
             let handlers = reference(handlers, "handlers")?;
             let copy = rdzv_rpc_handlers::of(&handlers.entries, Arc::clone(&handlers.has_ended));
             out_pointer(out, "out")?.put(Box::into_raw(Box::new(copy)));
@@ -392,7 +392,7 @@ pub unsafe extern "C" fn rdzv_rpc_handlers_add(
 ) -> rdzv_status {
     // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused where it must be.
     unsafe {
-        guard::call(error, || {
+        guard::call(error, &mut || {
             let handlers = reference_mut(handlers, "handlers")?;
             parsed((name, name_len), run, handle, (user_data, destroy), |entry| {
                 let registered = handlers.names.register(Owner::Program, &entry.name, ());
@@ -500,7 +500,7 @@ pub unsafe extern "C" fn rdzv_rpc_handlers_dispatch(
 ) -> rdzv_status {
     // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused where it must be.
     unsafe {
-        guard::call(error, || {
+        guard::call(error, &mut || {
             let handlers = reference(handlers, "handlers")?;
             let caller = text(caller, caller_len, "caller")?;
             let handler = text(handler, handler_len, "handler")?;
@@ -540,7 +540,7 @@ pub unsafe extern "C" fn rdzv_rpc_handlers_dispatch_to(
 ) -> rdzv_status {
     // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused where it must be.
     unsafe {
-        guard::call(error, || {
+        guard::call(error, &mut || {
             let handlers = reference(handlers, "handlers")?;
             let caller = text(caller, caller_len, "caller")?;
             let handler = text(handler, handler_len, "handler")?;
@@ -651,7 +651,7 @@ pub unsafe extern "C" fn rdzv_rpc_request_take(
 ) -> rdzv_status {
     // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
-        guard::call(error, || {
+        guard::call(error, &mut || {
             let (request, out) = (reference(request, "request")?, reference_mut(out, "out")?);
             let none = Bytes::Local(Vec::new().into());
             out.take(std::mem::replace(&mut *request.bytes(), none).into_vec());
@@ -680,11 +680,11 @@ pub unsafe extern "C" fn rdzv_rpc_request_time_left_ms(request: *const rdzv_rpc_
 unsafe fn respond(
     responder: *mut rdzv_rpc_responder,
     error: *mut *mut rdzv_error,
-    answer: impl FnOnce() -> Result<Result<Payload, Fault>, Fault>,
+    answer: impl Fn() -> Result<Result<Payload, Fault>, Fault>,
 ) -> rdzv_status {
     // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
-        guard::call(error, || {
+        guard::call(error, &mut || {
             let answer = answer();
             if responder.is_null() {
                 return Err(invalid("`responder` is NULL"));

@@ -70,7 +70,7 @@ pub unsafe extern "C" fn rdzv_rpc_observer_new(
 ) -> rdzv_status {
     // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
-        guard::call(error, || {
+        guard::call(error, &mut || {
             let store = reference(store, "store")?;
             store.shared.refuse_sink()?;
             let out = out_pointer(out, "out")?;
@@ -109,7 +109,7 @@ pub unsafe extern "C" fn rdzv_rpc_observer_next(
 ) -> rdzv_status {
     // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused where it must be.
     unsafe {
-        guard::call_on(observer.as_ref().map(|of| &of.poison), error, || {
+        guard::call_on(observer.as_ref().map(|of| &of.poison), error, &mut || {
             let of = reference(observer, "observer")?;
             of.shared.refuse_sink()?;
             let given = sized::given_size(observation, OBSERVATION_FIRST_SIZE, "observation")?;
@@ -162,7 +162,7 @@ pub unsafe extern "C" fn rdzv_rpc_observer_list(
 ) -> rdzv_status {
     // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
-        guard::call_on(observer.as_ref().map(|of| &of.poison), error, || {
+        guard::call_on(observer.as_ref().map(|of| &of.poison), error, &mut || {
             let of = reference(observer, "observer")?;
             let out = out_pointer(out, "out")?;
             out.put(Box::into_raw(Box::new(rdzv_rpc_workers::of_seen(of.observer.seen()))));

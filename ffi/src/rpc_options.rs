@@ -86,10 +86,10 @@ fn device(name: &str) -> Result<Device, Fault> {
 unsafe fn set(
     options: *mut rdzv_rpc_options,
     error: *mut *mut rdzv_error,
-    body: impl FnOnce(&mut rdzv_rpc_options) -> Result<(), Fault>,
+    body: impl Fn(&mut rdzv_rpc_options) -> Result<(), Fault>,
 ) -> rdzv_status {
     // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
-    unsafe { guard::call(error, || body(reference_mut(options, "options")?)) }
+    unsafe { guard::call(error, &mut || body(reference_mut(options, "options")?)) }
 }
 
 /// Creates options of the backend `backend`; NULL: `tcp`. `context` may be NULL, which creates a new one.
@@ -117,7 +117,7 @@ pub unsafe extern "C" fn rdzv_rpc_options_new(
 ) -> rdzv_status {
     // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused where it must be.
     unsafe {
-        guard::call(error, || {
+        guard::call(error, &mut || {
             let out = out_pointer(out, "out")?;
             let home = home(context)?;
             refuse_reentry()?;
@@ -416,7 +416,7 @@ pub unsafe extern "C" fn rdzv_rpc_options_describe(
 ) -> rdzv_status {
     // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
-        guard::call(error, || {
+        guard::call(error, &mut || {
             let options = reference(options, "options")?;
             reference_mut(message, "message")?.put(options.options.to_string().as_bytes());
             Ok(())
@@ -451,7 +451,7 @@ pub unsafe extern "C" fn rdzv_rpc_options_lists(
 ) -> rdzv_status {
     // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused where it must be.
     unsafe {
-        guard::call(error, || {
+        guard::call(error, &mut || {
             let options = &reference(options, "options")?.options;
             for (names, list) in [(options.transports(), transports), (options.channels(), channels)] {
                 if let Ok(list) = reference_mut(list, "list") {
@@ -487,7 +487,7 @@ pub unsafe extern "C" fn rdzv_rpc_options_init_method(
 ) -> rdzv_status {
     // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
-        guard::call(error, || {
+        guard::call(error, &mut || {
             let options = reference(options, "options")?;
             reference_mut(url, "url")?.put(options.options.init_method().as_bytes());
             Ok(())
@@ -522,7 +522,7 @@ pub unsafe extern "C" fn rdzv_rpc_options_list_devices(
 ) -> rdzv_status {
     // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
-        guard::call(error, || {
+        guard::call(error, &mut || {
             let options = reference(options, "options")?;
             let names = reference_mut(names, "names")?;
             names.items = device_names(options.options.devices().iter().copied());
@@ -540,7 +540,7 @@ pub unsafe extern "C" fn rdzv_rpc_options_list_mapped_workers(
 ) -> rdzv_status {
     // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
-        guard::call(error, || {
+        guard::call(error, &mut || {
             let maps = reference(options, "options")?.options.device_maps();
             let list = reference_mut(workers, "workers")?;
             list.items = maps.iter().map(|(worker, _)| worker.as_bytes().to_vec()).collect();
@@ -562,7 +562,7 @@ pub unsafe extern "C" fn rdzv_rpc_options_list_device_map(
 ) -> rdzv_status {
     // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused, and text is checked.
     unsafe {
-        guard::call(error, || {
+        guard::call(error, &mut || {
             let maps = reference(options, "options")?.options.device_maps();
             let map = maps.get(text(worker, worker_len, "worker")?);
             list_map(map, from, to)

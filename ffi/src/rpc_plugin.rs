@@ -490,7 +490,7 @@ pub unsafe extern "C" fn rdzv_context_register_rpc_backend(
 ) -> rdzv_status {
     // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused where it must be.
     unsafe {
-        guard::call(error, || {
+        guard::call(error, &mut || {
             let home = &reference(context, "context")?.home;
             home.refuse_sink()?;
             refuse_reentry()?;
@@ -521,7 +521,7 @@ pub unsafe extern "C" fn rdzv_context_list_rpc_backends(
 ) -> rdzv_status {
     // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
-        guard::call(error, || {
+        guard::call(error, &mut || {
             let home = &reference(context, "context")?.home;
             home.refuse_sink()?;
             refuse_reentry()?;
@@ -543,7 +543,7 @@ pub unsafe extern "C" fn rdzv_rpc_options_list_extra(
 ) -> rdzv_status {
     // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
-        guard::call(error, || {
+        guard::call(error, &mut || {
             let options = &reference(options, "options")?.options;
             let extra_options = options
                 .extra_options::<Given>()
@@ -558,10 +558,7 @@ pub unsafe extern "C" fn rdzv_rpc_options_list_extra(
 }
 
 /// Fills an answer and records an error for the caller of the user code. NULL is ignored.
-unsafe fn on_done(
-    answer: *mut rdzv_rpc_answer,
-    body: impl FnOnce(&mut rdzv_rpc_answer) -> Result<(), Fault>,
-) {
+unsafe fn on_done(answer: *mut rdzv_rpc_answer, body: impl Fn(&mut rdzv_rpc_answer) -> Result<(), Fault>) {
     guard::quiet((), || {
         // SAFETY: NULL, or the answer of the call in progress.
         let Some(answer) = (unsafe { answer.as_mut() }) else { return };

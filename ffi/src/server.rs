@@ -97,7 +97,7 @@ pub unsafe extern "C" fn rdzv_server_start(
 ) -> rdzv_status {
     // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused where it must be.
     unsafe {
-        guard::call(error, || {
+        guard::call(error, &mut || {
             let out = out_pointer(out, "out")?;
             let shared = shared(context)?;
             let defaults = rdzv_server_options::default();
@@ -169,7 +169,7 @@ pub unsafe extern "C" fn rdzv_server_get_stats(
 ) -> rdzv_status {
     // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
-        guard::call_on(server.as_ref().map(|server| &server.poison), error, || {
+        guard::call_on(server.as_ref().map(|server| &server.poison), error, &mut || {
             let server = reference(server, "server")?;
             server.shared.refuse_sink()?;
             let given = sized::given_size(stats, STATS_FIRST_SIZE, "stats")?;
@@ -203,7 +203,7 @@ pub unsafe extern "C" fn rdzv_server_stop(
 ) -> rdzv_status {
     // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
-        guard::call_on(server.as_ref().map(|server| &server.poison), error, || {
+        guard::call_on(server.as_ref().map(|server| &server.poison), error, &mut || {
             let server = reference(server, "server")?;
             server.shared.refuse_sink()?;
             server.server.stop().map_err(|failure| server_fault(&failure, "stop"))?;

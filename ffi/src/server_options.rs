@@ -64,7 +64,7 @@ pub unsafe extern "C" fn rdzv_server_options_new(
 ) -> rdzv_status {
     // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
-        guard::call(error, || {
+        guard::call(error, &mut || {
             out_pointer(out, "out")?.put(Box::into_raw(Box::default()));
             Ok(())
         })
@@ -91,7 +91,7 @@ pub unsafe extern "C" fn rdzv_server_options_set_bind(
 ) -> rdzv_status {
     // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
-        guard::call(error, || {
+        guard::call(error, &mut || {
             let options = reference_mut(options, "options")?;
             let host = text(host, host_len, "host")?;
             if host.is_empty() {
@@ -115,7 +115,7 @@ pub unsafe extern "C" fn rdzv_server_options_set_family(
 ) -> rdzv_status {
     // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
-        guard::call(error, || {
+        guard::call(error, &mut || {
             reference_mut(options, "options")?.family = match family {
                 RDZV_FAMILY_AS_GIVEN => Family::AsGiven,
                 RDZV_FAMILY_DUAL_STACK => Family::DualStack,
@@ -136,7 +136,7 @@ pub unsafe extern "C" fn rdzv_server_options_set_listen_fd(
 ) -> rdzv_status {
     // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
-        guard::call(error, || {
+        guard::call(error, &mut || {
             let options = reference_mut(options, "options")?;
             if fd < 0 {
                 return Err(invalid(format!("`fd` is {fd}, which is not a descriptor")));
@@ -163,7 +163,7 @@ pub unsafe extern "C" fn rdzv_server_options_set_connections_max(
 ) -> rdzv_status {
     // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
-        guard::call(error, || {
+        guard::call(error, &mut || {
             let options = reference_mut(options, "options")?;
             if connections_max == 0 {
                 return Err(invalid("`connections_max` is 0"));
@@ -185,7 +185,7 @@ pub unsafe extern "C" fn rdzv_server_options_set_stored_bytes_max(
 ) -> rdzv_status {
     // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
-        guard::call(error, || {
+        guard::call(error, &mut || {
             let options = reference_mut(options, "options")?;
             if stored_bytes_max == 0 {
                 return Err(invalid("`stored_bytes_max` is 0"));
@@ -205,7 +205,7 @@ pub unsafe extern "C" fn rdzv_server_options_set_handshake_timeout_ms(
 ) -> rdzv_status {
     // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
-        guard::call(error, || {
+        guard::call(error, &mut || {
             let options = reference_mut(options, "options")?;
             options.limits.handshake_timeout = positive_ms(handshake_timeout_ms, "handshake_timeout_ms")?;
             Ok(())
@@ -223,7 +223,7 @@ pub unsafe extern "C" fn rdzv_server_options_set_frame_timeout_ms(
 ) -> rdzv_status {
     // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
-        guard::call(error, || {
+        guard::call(error, &mut || {
             let options = reference_mut(options, "options")?;
             options.limits.frame_timeout = positive_ms(frame_timeout_ms, "frame_timeout_ms")?;
             Ok(())
@@ -248,7 +248,7 @@ pub unsafe extern "C" fn rdzv_server_options_set_keep_alive(
 ) -> rdzv_status {
     // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
-        guard::call(error, || {
+        guard::call(error, &mut || {
             let options = reference_mut(options, "options")?;
             options.keep_alive = keep_alive(idle_ms, interval_ms, probes, unacknowledged_ms_max)?;
             Ok(())

@@ -137,42 +137,19 @@ fn done(result: Result<(), CallError>, keys: &[&[u8]]) -> Result<(), Fault> {
     result.map_err(|error| of_keys(call_fault(&error), keys))
 }
 
-/// Body of an operation on a store. A trait object rather than a boxed closure, as in [`guard`].
-trait OnStore {
-    fn run(&mut self, store: &Store, timeout: Timeout) -> Result<(), Fault>;
-}
-
-impl<F: FnOnce(&Store, Timeout) -> Result<(), Fault>> OnStore for Option<F> {
-    fn run(&mut self, store: &Store, timeout: Timeout) -> Result<(), Fault> {
-        self.take().map_or(Ok(()), |body| body(store, timeout))
-    }
-}
-
 /// Runs an operation on a store.
 unsafe fn operate(
     store: *const rdzv_store,
     timeout_ms: i64,
     error: *mut *mut rdzv_error,
-    body: impl FnOnce(&Store, Timeout) -> Result<(), Fault>,
-) -> rdzv_status {
-    // SAFETY: the arguments are forwarded unchanged.
-    unsafe { operated(store, timeout_ms, error, &mut Some(body)) }
-}
-
-/// Non-generic part of [`operate`], compiled once for all operations.
-#[inline(never)]
-unsafe fn operated(
-    store: *const rdzv_store,
-    timeout_ms: i64,
-    error: *mut *mut rdzv_error,
-    body: &mut dyn OnStore,
+    body: &mut dyn FnMut(&Store, Timeout) -> Result<(), Fault>,
 ) -> rdzv_status {
     // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
-        guard::call_on(store.as_ref().map(|store| &store.poison), error, || {
+        guard::call_on(store.as_ref().map(|store| &store.poison), error, &mut || {
             let store = reference(store, "store")?;
             store.shared.refuse_sink()?;
-            body.run(&store.store, timeout(timeout_ms)?)
+            body(&store.store, timeout(timeout_ms)?)
         })
     }
 }
@@ -203,7 +180,7 @@ pub unsafe extern "C" fn rdzv_store_connect(
 ) -> rdzv_status {
     // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused where it must be.
     unsafe {
-        guard::call(error, || {
+        guard::call(error, &mut || {
             let out = out_pointer(out, "out")?;
             let shared = shared(context)?;
             let options = reference(options, "options")?;
@@ -227,7 +204,7 @@ pub unsafe extern "C" fn rdzv_store_clone(
 ) -> rdzv_status {
     // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
-        guard::call_on(store.as_ref().map(|store| &store.poison), error, || {
+        guard::call_on(store.as_ref().map(|store| &store.poison), error, &mut || {
             let store = reference(store, "store")?;
             store.shared.refuse_sink()?;
             let out = out_pointer(out, "out")?;
@@ -283,7 +260,7 @@ pub unsafe extern "C" fn rdzv_store_set(
 ) -> rdzv_status {
     // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
-        operate(store, timeout_ms, error, |store, timeout| {
+        operate(store, timeout_ms, error, &mut |store, timeout| {
             let key = bytes(key, key_len, "key")?;
             let value = bytes(value, value_len, "value")?;
             done(store.set(key, value, timeout), &[key])
@@ -306,7 +283,7 @@ pub unsafe extern "C" fn rdzv_store_get(
 ) -> rdzv_status {
     // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
-        operate(store, timeout_ms, error, |store, timeout| {
+        operate(store, timeout_ms, error, &mut |store, timeout| {
             let key = bytes(key, key_len, "key")?;
             let value = reference_mut(value, "value")?;
             done(value.fill(|value| store.get(key, value, timeout)), &[key])
@@ -331,7 +308,7 @@ pub unsafe extern "C" fn rdzv_store_add(
 ) -> rdzv_status {
     // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
-        operate(store, timeout_ms, error, |store, timeout| {
+        operate(store, timeout_ms, error, &mut |store, timeout| {
             let key = bytes(key, key_len, "key")?;
             let sum = out_pointer(sum, "sum")?;
             done(store.add(key, delta, timeout).map(|total| sum.put(total)), &[key])
@@ -357,7 +334,7 @@ pub unsafe extern "C" fn rdzv_store_compare_set(
 ) -> rdzv_status {
     // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
-        operate(store, timeout_ms, error, |store, timeout| {
+        operate(store, timeout_ms, error, &mut |store, timeout| {
             let key = bytes(key, key_len, "key")?;
             let expected = bytes(expected, expected_len, "expected")?;
             let desired = bytes(desired, desired_len, "desired")?;
@@ -380,7 +357,7 @@ pub unsafe extern "C" fn rdzv_store_wait(
 ) -> rdzv_status {
     // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
-        operate(store, timeout_ms, error, |store, timeout| {
+        operate(store, timeout_ms, error, &mut |store, timeout| {
             let keys = list(keys, key_count, "keys")?;
             done(store.wait(&keys, timeout), &keys)
         })
@@ -399,7 +376,7 @@ pub unsafe extern "C" fn rdzv_store_check(
 ) -> rdzv_status {
     // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
-        operate(store, timeout_ms, error, |store, timeout| {
+        operate(store, timeout_ms, error, &mut |store, timeout| {
             let keys = list(keys, key_count, "keys")?;
             let ready = out_pointer(ready, "ready")?;
             done(store.check(&keys, timeout).map(|all| ready.put(i32::from(all))), &keys)
@@ -419,7 +396,7 @@ pub unsafe extern "C" fn rdzv_store_delete_key(
 ) -> rdzv_status {
     // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
-        operate(store, timeout_ms, error, |store, timeout| {
+        operate(store, timeout_ms, error, &mut |store, timeout| {
             let key = bytes(key, key_len, "key")?;
             let deleted = out_pointer(deleted, "deleted")?;
             done(store.delete(key, timeout).map(|was_there| deleted.put(i32::from(was_there))), &[key])
@@ -438,7 +415,7 @@ pub unsafe extern "C" fn rdzv_store_num_keys(
 ) -> rdzv_status {
     // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
-        operate(store, timeout_ms, error, |store, timeout| {
+        operate(store, timeout_ms, error, &mut |store, timeout| {
             let count = out_pointer(count, "count")?;
             done(store.num_keys(timeout).map(|number| count.put(number)), &[])
         })
@@ -455,7 +432,7 @@ pub unsafe extern "C" fn rdzv_store_list_keys(
 ) -> rdzv_status {
     // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
-        operate(store, timeout_ms, error, |store, timeout| {
+        operate(store, timeout_ms, error, &mut |store, timeout| {
             let keys = reference_mut(keys, "keys")?;
             done(store.list_keys(timeout).map(|found| keys.items = found), &[])
         })
@@ -475,7 +452,7 @@ pub unsafe extern "C" fn rdzv_store_append(
 ) -> rdzv_status {
     // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
-        operate(store, timeout_ms, error, |store, timeout| {
+        operate(store, timeout_ms, error, &mut |store, timeout| {
             let key = bytes(key, key_len, "key")?;
             let value = bytes(value, value_len, "value")?;
             done(store.append(key, value, timeout), &[key])
@@ -496,7 +473,7 @@ pub unsafe extern "C" fn rdzv_store_multi_get(
 ) -> rdzv_status {
     // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
-        operate(store, timeout_ms, error, |store, timeout| {
+        operate(store, timeout_ms, error, &mut |store, timeout| {
             let keys = list(keys, key_count, "keys")?;
             let values = reference_mut(values, "values")?;
             done(store.multi_get(&keys, timeout).map(|found| values.items = found), &keys)
@@ -517,7 +494,7 @@ pub unsafe extern "C" fn rdzv_store_multi_set(
 ) -> rdzv_status {
     // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
-        operate(store, timeout_ms, error, |store, timeout| {
+        operate(store, timeout_ms, error, &mut |store, timeout| {
             let (keys, values) = (list(keys, count, "keys")?, list(values, count, "values")?);
             let pairs: Vec<(&[u8], &[u8])> = keys.iter().copied().zip(values).collect();
             done(store.multi_set(&pairs, timeout), &keys)
@@ -539,7 +516,7 @@ pub unsafe extern "C" fn rdzv_store_queue_push(
 ) -> rdzv_status {
     // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
-        operate(store, timeout_ms, error, |store, timeout| {
+        operate(store, timeout_ms, error, &mut |store, timeout| {
             let key = bytes(key, key_len, "key")?;
             let item = bytes(item, item_len, "item")?;
             done(store.queue_push(key, item, timeout), &[key])
@@ -561,7 +538,7 @@ pub unsafe extern "C" fn rdzv_store_queue_pop(
 ) -> rdzv_status {
     // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
-        operate(store, timeout_ms, error, |store, timeout| {
+        operate(store, timeout_ms, error, &mut |store, timeout| {
             let key = bytes(key, key_len, "key")?;
             let item = reference_mut(item, "item")?;
             done(item.fill(|item| store.queue_pop(key, item, timeout)), &[key])
@@ -581,7 +558,7 @@ pub unsafe extern "C" fn rdzv_store_queue_len(
 ) -> rdzv_status {
     // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
-        operate(store, timeout_ms, error, |store, timeout| {
+        operate(store, timeout_ms, error, &mut |store, timeout| {
             let key = bytes(key, key_len, "key")?;
             let length = out_pointer(length, "length")?;
             done(store.queue_len(key, timeout).map(|number| length.put(number)), &[key])
@@ -607,7 +584,7 @@ pub unsafe extern "C" fn rdzv_store_barrier(
 ) -> rdzv_status {
     // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
-        operate(store, timeout_ms, error, |store, timeout| {
+        operate(store, timeout_ms, error, &mut |store, timeout| {
             let key = bytes(key, key_len, "key")?;
             done(store.barrier(key, participants(world_size)?, timeout), &[key])
         })
@@ -628,7 +605,7 @@ pub unsafe extern "C" fn rdzv_store_barrier_by_keys(
 ) -> rdzv_status {
     // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
-        operate(store, timeout_ms, error, |store, timeout| {
+        operate(store, timeout_ms, error, &mut |store, timeout| {
             let key = bytes(key, key_len, "key")?;
             done(store.barrier_by_keys(key, participants(world_size)?, timeout), &[key])
         })
@@ -646,7 +623,7 @@ pub unsafe extern "C" fn rdzv_store_check_in(
 ) -> rdzv_status {
     // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
-        operate(store, timeout_ms, error, |store, timeout| {
+        operate(store, timeout_ms, error, &mut |store, timeout| {
             let count = out_pointer(count, "count")?;
             done(store.check_in(timeout).map(|number| count.put(number)), &[])
         })
@@ -665,7 +642,7 @@ pub unsafe extern "C" fn rdzv_store_wait_for_workers(
 ) -> rdzv_status {
     // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
-        operate(store, timeout_ms, error, |store, timeout| {
+        operate(store, timeout_ms, error, &mut |store, timeout| {
             done(store.wait_for_workers(participants(world_size)?, timeout), &[])
         })
     }
@@ -679,5 +656,5 @@ pub unsafe extern "C" fn rdzv_store_ping(
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
     // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
-    unsafe { operate(store, timeout_ms, error, |store, timeout| done(store.ping(timeout), &[])) }
+    unsafe { operate(store, timeout_ms, error, &mut |store, timeout| done(store.ping(timeout), &[])) }
 }

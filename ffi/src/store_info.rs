@@ -40,7 +40,7 @@ pub unsafe extern "C" fn rdzv_store_info_new(
 ) -> rdzv_status {
     // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
-        guard::call(error, || {
+        guard::call(error, &mut || {
             let out = out_pointer(out, "out")?;
             let master_addr = text(master_addr, master_addr_len, "master_addr")?.into();
             let info = RendezvousStoreInfo { master_addr, master_port };
@@ -76,7 +76,7 @@ pub unsafe extern "C" fn rdzv_store_info_build(
 ) -> rdzv_status {
     // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused where it must be.
     unsafe {
-        guard::call_on(store.as_ref().map(|store| &store.poison), error, || {
+        guard::call_on(store.as_ref().map(|store| &store.poison), error, &mut || {
             let store = reference(store, "store")?;
             store.shared.refuse_sink()?;
             let out = out_pointer(out, "out")?;
@@ -137,7 +137,7 @@ pub unsafe extern "C" fn rdzv_store_info_take_socket(
 ) -> rdzv_status {
     // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
-        guard::call(error, || {
+        guard::call(error, &mut || {
             let info = reference_mut(info, "info")?;
             let fd = out_pointer(fd, "fd")?;
             fd.put(info.reserved.take().ok_or_else(nothing_reserved)?.into_socket().into_raw_fd());
@@ -162,7 +162,7 @@ pub unsafe extern "C" fn rdzv_store_info_serve(
 ) -> rdzv_status {
     // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused where it must be.
     unsafe {
-        guard::call(error, || {
+        guard::call(error, &mut || {
             let info = reference_mut(info, "info")?;
             let out = out_pointer(out, "out")?;
             let shared = shared(context)?;

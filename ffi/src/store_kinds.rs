@@ -49,7 +49,7 @@ pub unsafe extern "C" fn rdzv_store_open_file(
 ) -> rdzv_status {
     // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused where it must be.
     unsafe {
-        guard::call(error, || {
+        guard::call(error, &mut || {
             let out = out_pointer(out, "out")?;
             let shared = shared(context)?;
             let path = bytes(path, path_len, "path")?;
@@ -88,7 +88,7 @@ pub unsafe extern "C" fn rdzv_store_new_hash(
 ) -> rdzv_status {
     // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused where it must be.
     unsafe {
-        guard::call(error, || {
+        guard::call(error, &mut || {
             let out = out_pointer(out, "out")?;
             let shared = shared(context)?;
             let options = HashStoreOptions { timeouts: timeouts(timeout_ms)?, ..HashStoreOptions::default() };
@@ -114,7 +114,7 @@ pub unsafe extern "C" fn rdzv_store_with_prefix(
 ) -> rdzv_status {
     // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
-        guard::call_on(store.as_ref().map(|store| &store.poison), error, || {
+        guard::call_on(store.as_ref().map(|store| &store.poison), error, &mut || {
             let store = reference(store, "store")?;
             store.shared.refuse_sink()?;
             let out = out_pointer(out, "out")?;

@@ -58,7 +58,7 @@ pub unsafe extern "C" fn rdzv_store_options_new(
 ) -> rdzv_status {
     // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
-        guard::call(error, || {
+        guard::call(error, &mut || {
             out_pointer(out, "out")?.put(Box::into_raw(Box::default()));
             Ok(())
         })
@@ -84,7 +84,7 @@ pub unsafe extern "C" fn rdzv_store_options_set_endpoint(
 ) -> rdzv_status {
     // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
-        guard::call(error, || {
+        guard::call(error, &mut || {
             let options = reference_mut(options, "options")?;
             let host = text(host, host_len, "host")?;
             if host.is_empty() || port == 0 {
@@ -105,7 +105,7 @@ pub unsafe extern "C" fn rdzv_store_options_set_timeout_ms(
 ) -> rdzv_status {
     // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
-        guard::call(error, || {
+        guard::call(error, &mut || {
             reference_mut(options, "options")?.options.timeout = positive_ms(timeout_ms, "timeout_ms")?;
             Ok(())
         })
@@ -122,7 +122,7 @@ pub unsafe extern "C" fn rdzv_store_options_set_connect_timeout_ms(
 ) -> rdzv_status {
     // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
-        guard::call(error, || {
+        guard::call(error, &mut || {
             let options = reference_mut(options, "options")?;
             options.options.connect_timeout = zero_or_more_ms(connect_timeout_ms, "connect_timeout_ms")?;
             Ok(())
@@ -140,7 +140,7 @@ pub unsafe extern "C" fn rdzv_store_options_set_answer_timeout_ms(
 ) -> rdzv_status {
     // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
-        guard::call(error, || {
+        guard::call(error, &mut || {
             let options = reference_mut(options, "options")?;
             options.options.answer_timeout = positive_ms(answer_timeout_ms, "answer_timeout_ms")?;
             Ok(())
@@ -161,7 +161,7 @@ pub unsafe extern "C" fn rdzv_store_options_set_keep_alive(
 ) -> rdzv_status {
     // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
-        guard::call(error, || {
+        guard::call(error, &mut || {
             let options = reference_mut(options, "options")?;
             options.options.keep_alive =
                 Some(keep_alive(idle_ms, interval_ms, probes, unacknowledged_ms_max)?);
@@ -181,7 +181,7 @@ pub unsafe extern "C" fn rdzv_store_options_set_node(
 ) -> rdzv_status {
     // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
-        guard::call(error, || {
+        guard::call(error, &mut || {
             reference_mut(options, "options")?.node = text(node, node_len, "node")?.into();
             Ok(())
         })
@@ -199,7 +199,7 @@ pub unsafe extern "C" fn rdzv_store_options_set_grace_ms(
 ) -> rdzv_status {
     // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
-        guard::call(error, || {
+        guard::call(error, &mut || {
             reference_mut(options, "options")?.grace = zero_or_more_ms(grace_ms, "grace_ms")?;
             Ok(())
         })
@@ -217,7 +217,7 @@ pub unsafe extern "C" fn rdzv_store_options_set_heartbeat(
 ) -> rdzv_status {
     // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
-        guard::call(error, || {
+        guard::call(error, &mut || {
             let options = reference_mut(options, "options")?;
             if heartbeats_missed_max == 0 {
                 return Err(invalid("`heartbeats_missed_max` is 0; it must be above 0"));

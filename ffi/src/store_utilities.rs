@@ -44,7 +44,7 @@ pub unsafe extern "C" fn rdzv_store_set_timeout_ms(
 ) -> rdzv_status {
     // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused where it must be.
     unsafe {
-        guard::call_on(store.as_ref().map(|store| &store.poison), error, || {
+        guard::call_on(store.as_ref().map(|store| &store.poison), error, &mut || {
             let store = reference(store, "store")?;
             store.shared.refuse_sink()?;
             let old = store.store.set_timeout(positive_ms(timeout_ms, "timeout_ms")?);
@@ -61,12 +61,12 @@ unsafe fn meet(
     store: *const rdzv_store,
     timeout_ms: i64,
     error: *mut *mut rdzv_error,
-    body: impl FnOnce(&Store, Duration) -> Result<Result<(), MeetingError>, Fault>,
+    body: impl Fn(&Store, Duration) -> Result<Result<(), MeetingError>, Fault>,
     are_named: bool,
 ) -> rdzv_status {
     // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
-        guard::call_on(store.as_ref().map(|store| &store.poison), error, || {
+        guard::call_on(store.as_ref().map(|store| &store.poison), error, &mut || {
             let store = reference(store, "store")?;
             store.shared.refuse_sink()?;
             let timeout = match timeout(timeout_ms)? {

@@ -70,11 +70,11 @@ unsafe fn open<T>(
     timeout_ms: i64,
     out: *mut *mut T,
     error: *mut *mut rdzv_error,
-    make: impl FnOnce(&NativeClient, Timeout, Duration, Arc<ContextShared>) -> Result<T, Fault>,
+    make: impl Fn(&NativeClient, Timeout, Duration, Arc<ContextShared>) -> Result<T, Fault>,
 ) -> rdzv_status {
     // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
-        guard::call_on(store.as_ref().map(|store| &store.poison), error, || {
+        guard::call_on(store.as_ref().map(|store| &store.poison), error, &mut || {
             let store = reference(store, "store")?;
             let client = native(store, operation)?;
             let (out, timeout) = (out_pointer(out, "out")?, timeout(timeout_ms)?);
@@ -176,7 +176,7 @@ pub unsafe extern "C" fn rdzv_watch_next(
 ) -> rdzv_status {
     // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused where it must be.
     unsafe {
-        guard::call_on(watch.as_ref().map(|watch| &watch.poison), error, || {
+        guard::call_on(watch.as_ref().map(|watch| &watch.poison), error, &mut || {
             let of = reference(watch, "watch")?;
             of.shared.refuse_sink()?;
             let given = sized::given_size(change, CHANGE_FIRST_SIZE, "change")?;
@@ -248,11 +248,11 @@ pub unsafe extern "C" fn rdzv_lease_number(lease: *const rdzv_lease) -> u64 {
 unsafe fn on_lease(
     lease: *const rdzv_lease,
     error: *mut *mut rdzv_error,
-    body: impl FnOnce(&rdzv_lease) -> Result<(), Fault>,
+    body: impl Fn(&rdzv_lease) -> Result<(), Fault>,
 ) -> rdzv_status {
     // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
-        guard::call_on(lease.as_ref().map(|lease| &lease.poison), error, || {
+        guard::call_on(lease.as_ref().map(|lease| &lease.poison), error, &mut || {
             let lease = reference(lease, "lease")?;
             lease.shared.refuse_sink()?;
             body(lease)

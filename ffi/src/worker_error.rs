@@ -24,7 +24,7 @@ pub unsafe extern "C" fn rdzv_record_error(
 ) -> rdzv_status {
     // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused where it must be.
     unsafe {
-        guard::call(error, || {
+        guard::call(error, &mut || {
             let message = text(message, message_len, "message")?;
             let callstack = text(callstack, callstack_len, "callstack")?;
             #[expect(clippy::disallowed_methods, reason = "that is where agents tell their workers")]

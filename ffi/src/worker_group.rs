@@ -109,7 +109,7 @@ pub unsafe extern "C" fn rdzv_worker_group_get_info(
 ) -> rdzv_status {
     // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
-        guard::call(error, || {
+        guard::call(error, &mut || {
             let group = &reference(group, "group")?.group;
             let given = sized::given_size(info, INFO_FIRST_SIZE, "info")?;
             let state = WorkerState::ALL.iter().position(|state| *state == group.state).unwrap_or(0);
@@ -141,7 +141,7 @@ pub unsafe extern "C" fn rdzv_worker_group_worker(
 ) -> rdzv_status {
     // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
-        guard::call(error, || {
+        guard::call(error, &mut || {
             let group = &reference(group, "group")?.group;
             let given = sized::given_size(worker, WORKER_FIRST_SIZE, "worker")?;
             let of: &Worker = usize::try_from(local_rank)
