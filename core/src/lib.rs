@@ -2,9 +2,7 @@
 //! them.
 //!
 //! ```
-//! use rendezvous_core::driver::server::{Server, ServerOptions};
-//! use rendezvous_core::driver::store::{Store, Timeout};
-//! use rendezvous_core::driver::store_client::StoreOptions;
+//! use rendezvous_core::{Server, ServerOptions, Store, StoreOptions, Timeout};
 //!
 //! // A server of this process, on a free port, and a client of it.
 //! let server = Server::start(ServerOptions::on("127.0.0.1", 0))?;
@@ -29,16 +27,19 @@ extern crate std;
 
 // L0
 pub mod error;
+#[doc(hidden)]
 pub mod ids;
 pub mod limits;
 #[cfg(feature = "alloc")]
 #[doc(hidden)]
 pub mod ordered;
+#[doc(hidden)]
 pub mod rng;
 pub mod time;
 
 // L1
 /// The key/value store: requests as data, the engine, and the machines at both ends of a connection.
+#[doc(hidden)]
 pub mod store {
     pub mod call;
     pub mod client_conn;
@@ -57,6 +58,7 @@ pub mod store {
 
 // L2
 /// Stateless codecs of the wire protocols.
+#[doc(hidden)]
 pub mod wire {
     pub mod c10d;
     #[doc(hidden)]
@@ -74,6 +76,7 @@ pub mod wire {
 
 // L3
 /// Barriers: participants wait until all have arrived.
+#[doc(hidden)]
 pub mod barrier {
     pub mod by_keys;
 
@@ -81,9 +84,12 @@ pub mod barrier {
     pub mod service;
 }
 #[cfg(feature = "alloc")]
+#[doc(hidden)]
 pub mod elastic_store;
+#[doc(hidden)]
 pub mod workers;
 /// Rendezvous: nodes that do not know each other form a round with ranks.
+#[doc(hidden)]
 pub mod rendezvous {
     #[cfg(feature = "alloc")]
     pub mod error;
@@ -118,6 +124,7 @@ pub mod rendezvous {
 }
 
 /// Sessions of the native protocol, which outlive their connections.
+#[doc(hidden)]
 pub mod session {
     pub mod client;
     pub mod life;
@@ -142,4 +149,24 @@ pub mod node {
 
 // L5
 #[cfg(feature = "std")]
+#[doc(hidden)]
 pub mod driver;
+
+// What a Rust program needs. The crates of this workspace also use the hidden modules, whose names may change.
+#[cfg(feature = "std")]
+#[doc(inline)]
+pub use driver::{
+    call_error::CallError,
+    loop_client::{CallOver, Loop, LoopEvent, Session, SessionEvent, SessionId, StoreId, SubmitError},
+    native_client::{
+        Batch, BatchStep, Branch, Change, Joined, Lease, MemberInfo, NativeClient, NativeClientOptions,
+        NativeError, NodeEvent, RunInfo, Step, Test, Txn, Versioned, Watch, WatchError,
+    },
+    rendezvous::{Context, HandlerError, NodeStore, RendezvousHandler},
+    server::{Server, ServerFailure, ServerOptions, StartError},
+    store::{Store, Timeout},
+    store_client::StoreOptions,
+};
+#[cfg(feature = "alloc")]
+#[doc(inline)]
+pub use rendezvous::parameters::RendezvousParameters;
