@@ -22,13 +22,13 @@ use rendezvous_core::driver::store::Timeouts;
 use rendezvous_core::rendezvous::url::RankEnvironment;
 use rendezvous_rpc::agent::{AgentError, GroupEvent, NotCallable, unless_abandoned};
 use rendezvous_rpc::driver::calls::handling::Handling;
+use rendezvous_rpc::driver::group::registry::{BaseOptions, DEFAULT_BACKEND};
 use rendezvous_rpc::driver::group::{
     Callee, GroupCallError, RpcAgent, RpcInit, RpcInitError, RpcWorker, TcpOptions,
 };
 use rendezvous_rpc::driver::loop_member::RpcRequestQueue;
 use rendezvous_rpc::name::WorkerInfo;
 use rendezvous_rpc::options::RpcOptions;
-use rendezvous_rpc::registry::{BaseOptions, DEFAULT_BACKEND};
 use std::ffi::c_void;
 use std::fmt;
 use std::ptr::null;

@@ -10,13 +10,13 @@ use crate::watch::watch_fault;
 use rendezvous_core::time::Duration;
 use rendezvous_rpc::agent::{AgentError, NotCallable, indicates_death};
 use rendezvous_rpc::connection::{CallError, CallFailure, CallPhase, ConnectionError, Status};
+use rendezvous_rpc::driver::group::registry::BackendError;
 use rendezvous_rpc::driver::group::{GroupCallError, LivenessError, ObservingError, RpcInitError};
 use rendezvous_rpc::handlers::HandlerError;
 use rendezvous_rpc::membership::error::MembershipError;
 use rendezvous_rpc::membership::observer::ObserverError;
 use rendezvous_rpc::name::WorkerInfo;
 use rendezvous_rpc::options::OptionsError;
-use rendezvous_rpc::registry::BackendError;
 use std::io;
 
 pub(crate) fn options_fault(error: &OptionsError) -> Fault {

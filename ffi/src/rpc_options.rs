@@ -14,9 +14,9 @@ use rendezvous_core::rendezvous::url::RankEnvironment;
 use rendezvous_rpc::device::{Device, DeviceKind};
 use rendezvous_rpc::device_map::DeviceMap;
 use rendezvous_rpc::driver::group::TcpOptions;
+use rendezvous_rpc::driver::group::registry::{BaseOptions, DEFAULT_BACKEND};
 use rendezvous_rpc::name::WorkerName;
 use rendezvous_rpc::options::RpcOptions;
-use rendezvous_rpc::registry::{BaseOptions, DEFAULT_BACKEND};
 use std::sync::Arc;
 use std::time::Duration;
 

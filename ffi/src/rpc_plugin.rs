@@ -14,18 +14,16 @@ use crate::rpc_reentry::{Inside, enter, is_inside, making_options, refuse_reentr
 use crate::sized;
 use crate::status::*;
 use crate::store::{handle, rdzv_store};
-use rendezvous_core::driver::cancel::CancelToken;
-use rendezvous_core::driver::store::Store;
 use rendezvous_rpc::agent::AgentError;
 use rendezvous_rpc::connection::CallKind;
 use rendezvous_rpc::driver::calls::handling::Wanted;
+use rendezvous_rpc::driver::group::registry::{BaseOptions, InitRequest, RpcBackend};
 use rendezvous_rpc::driver::group::{
-    AnyRpcBackend, Begun, CallSpec, Callee, GroupCallError, OnResult, RpcInitError, RpcWorker, Shutdown,
+    Begun, CallSpec, Callee, GroupCallError, OnResult, RpcInitError, RpcWorker, Shutdown,
 };
 use rendezvous_rpc::driver::loop_member::Called;
 use rendezvous_rpc::name::{WorkerInfo, WorkerName};
 use rendezvous_rpc::options::{OptionsError, RpcOptions};
-use rendezvous_rpc::registry::{BaseOptions, InitRequest, RpcBackend};
 use std::any::Any;
 use std::ffi::c_void;
 use std::ptr::null_mut;
@@ -223,11 +221,6 @@ fn refusal(
 }
 
 impl RpcBackend for BackendCode {
-    type Store = Store;
-    type Token = CancelToken;
-    type Agent = Arc<dyn RpcWorker>;
-    type Error = RpcInitError;
-
     fn construct_options(
         &self,
         base: BaseOptions<'_>,
@@ -271,7 +264,7 @@ impl RpcBackend for BackendCode {
 
     fn init_backend(
         &self,
-        request: InitRequest<Store, CancelToken>,
+        request: InitRequest,
         options: RpcOptions,
     ) -> Result<Arc<dyn RpcWorker>, RpcInitError> {
         let failed = |status, message: &str| RpcInitError::Foreign { status, message: message.into() };
@@ -502,7 +495,7 @@ pub unsafe extern "C" fn rdzv_context_register_rpc_backend(
             }
             let owned = Owned { user_data: vtable.user_data, destroy: OnceLock::new() };
             let code = Arc::new(BackendCode { owned, vtable, name: name.into() });
-            let registered = home.rpc().register(name, Arc::clone(&code) as Arc<AnyRpcBackend>);
+            let registered = home.rpc().register(name, Arc::clone(&code) as Arc<dyn RpcBackend>);
             registered.map_err(|error| backend_fault(&error))?;
             if let Some(destroy) = vtable.destroy {
                 code.owned.destroy.set(destroy).ok();

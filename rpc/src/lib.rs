@@ -59,7 +59,6 @@ pub mod intake;
 pub mod membership;
 pub mod name;
 pub mod options;
-pub mod registry;
 pub mod shutdown;
 
 // L5

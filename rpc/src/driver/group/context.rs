@@ -1,15 +1,15 @@
 //! RPC of a context: its backends, and the one worker that it may have.
 
 use super::hosting::wait_for_the_last;
+use super::registry::{
+    BackendError, BackendType, BaseOptions, DEFAULT_BACKEND, InitRequest, RpcBackend, RpcBackendRegistry,
+    tcp_options,
+};
 use super::worker::{RpcAgent, TcpOptions};
 use super::{RpcInitError, RpcWorker};
 use crate::agent::AgentError;
 use crate::name::{WorkerInfo, WorkerName};
 use crate::options::{OptionsError, RpcOptions};
-use crate::registry::{
-    BackendError, BackendType, BaseOptions, DEFAULT_BACKEND, InitRequest, RpcBackend, RpcBackendRegistry,
-    tcp_options,
-};
 use crate::shutdown::Shutdown;
 use alloc::format;
 use alloc::string::{String, ToString};
@@ -24,11 +24,6 @@ use rendezvous_core::rendezvous::url::{RankEnvironment, WorldSize};
 use rendezvous_core::time::Duration;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Any backend of a context.
-pub type AnyRpcBackend = dyn RpcBackend<Store = Store, Token = CancelToken, Agent = Arc<dyn RpcWorker>, Error = RpcInitError>
-    + Send
-    + Sync;
-
 /// Timeout of the rendezvous if calls have none.
 const TIMEOUT: Duration = Duration::from_secs(30 * 60);
 
@@ -37,11 +32,6 @@ const TIMEOUT: Duration = Duration::from_secs(30 * 60);
 pub struct TcpBackend;
 
 impl RpcBackend for TcpBackend {
-    type Store = Store;
-    type Token = CancelToken;
-    type Agent = Arc<dyn RpcWorker>;
-    type Error = RpcInitError;
-
     fn construct_options(
         &self,
         base: BaseOptions<'_>,
@@ -52,7 +42,7 @@ impl RpcBackend for TcpBackend {
 
     fn init_backend(
         &self,
-        request: InitRequest<Store, CancelToken>,
+        request: InitRequest,
         options: RpcOptions,
     ) -> Result<Arc<dyn RpcWorker>, RpcInitError> {
         let InitRequest { store, worker, world_size, token } = request;
@@ -104,7 +94,7 @@ struct Taken {
 /// RPC of one user of the library: its backends, and the one worker that it may have. It uses no global state.
 pub struct RpcContext {
     rendezvous: Arc<Context>,
-    registry: Mutex<RpcBackendRegistry<AnyRpcBackend>>,
+    registry: Mutex<RpcBackendRegistry>,
     slot: Mutex<Slot>,
     /// Number of attempts to create a worker. Consecutive groups have prefixes of their own.
     inits: AtomicU64,
@@ -157,7 +147,7 @@ impl RpcContext {
     ///
     /// # Errors
     /// The name is taken, even if by the same backend.
-    pub fn register(&self, name: &str, backend: Arc<AnyRpcBackend>) -> Result<(), BackendError> {
+    pub fn register(&self, name: &str, backend: Arc<dyn RpcBackend>) -> Result<(), BackendError> {
         lock(&self.registry).register(name, backend).map(drop)
     }
 
@@ -195,7 +185,7 @@ impl RpcContext {
         &self,
         name: Option<&str>,
         options: Option<RpcOptions>,
-    ) -> Result<(BackendType<AnyRpcBackend>, RpcOptions), BackendError> {
+    ) -> Result<(BackendType, RpcOptions), BackendError> {
         // A custom backend may be slow, and may register others, so the registry is not locked.
         let registry = lock(&self.registry).clone();
         registry.choose(name, options).map(|(backend, options)| (backend.clone(), options))

@@ -305,23 +305,18 @@ fn a_context_has_one_worker_at_a_time_and_the_url_says_where() {
 #[derive(Debug, Default)]
 struct OnRequest(std::sync::Mutex<Vec<(String, Duration)>>);
 
-impl crate::registry::RpcBackend for OnRequest {
-    type Store = Store;
-    type Token = CancelToken;
-    type Agent = Arc<dyn RpcWorker>;
-    type Error = RpcInitError;
-
+impl crate::driver::group::registry::RpcBackend for OnRequest {
     fn construct_options(
         &self,
-        base: crate::registry::BaseOptions<'_>,
+        base: crate::driver::group::registry::BaseOptions<'_>,
         local: &[(&str, &str)],
     ) -> Result<RpcOptions, crate::options::OptionsError> {
-        crate::registry::tcp_options(base, local)
+        crate::driver::group::registry::tcp_options(base, local)
     }
 
     fn init_backend(
         &self,
-        request: crate::registry::InitRequest<Store, Self::Token>,
+        request: crate::driver::group::registry::InitRequest,
         _: RpcOptions,
     ) -> Result<Arc<dyn RpcWorker>, RpcInitError> {
         let scope = String::from_utf8_lossy(request.store.scope()).into_owned();
@@ -334,7 +329,8 @@ impl crate::registry::RpcBackend for OnRequest {
 fn each_attempt_has_a_prefix_of_its_own_and_the_store_waits_as_long_as_calls() {
     let context = RpcContext::default();
     let curious = Arc::new(OnRequest::default());
-    let backend: Arc<AnyRpcBackend> = Arc::clone(&curious) as Arc<AnyRpcBackend>;
+    let backend: Arc<dyn crate::driver::group::registry::RpcBackend> =
+        Arc::clone(&curious) as Arc<dyn crate::driver::group::registry::RpcBackend>;
     context.register("curious", backend).expect("free");
     let attempt = |init_method: &str, seconds| {
         let mut options = RpcOptions::new("tcp");

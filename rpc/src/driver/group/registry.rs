@@ -3,42 +3,36 @@
 //! A backend has two functions: one creates options, one creates an agent from them. The registry calls the first. The
 //! second needs a store, which its caller creates, so the registry only selects the backend.
 
-use super::name::WorkerInfo;
-use super::options::{OptionsError, RpcOptions};
+use super::{RpcInitError, RpcWorker};
+use crate::name::WorkerInfo;
+use crate::options::{INIT_METHOD, OptionsError, RPC_TIMEOUT, RpcOptions};
 use alloc::boxed::Box;
 use alloc::string::{String, ToString};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::fmt;
+use rendezvous_core::driver::cancel::CancelToken;
+use rendezvous_core::driver::store::Store;
 use rendezvous_core::time::Duration;
 
 /// Backend of this library, which is the default.
 pub const DEFAULT_BACKEND: &str = "tcp";
 
 /// Parameters of an agent in addition to its options.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct InitRequest<S, C> {
+#[derive(Debug)]
+pub struct InitRequest {
     /// Store in which the members of the group find each other; no other data has its prefix.
-    pub store: S,
+    pub store: Store,
     /// Name and number of this member.
     pub worker: WorkerInfo,
     /// Number of members of the group; `None` for a dynamic group.
     pub world_size: Option<u16>,
     /// Token that ends the call that creates the agent.
-    pub token: C,
+    pub token: CancelToken,
 }
 
 /// Backend of RPC groups.
-pub trait RpcBackend {
-    /// Store handle that agents get.
-    type Store;
-    /// Token that ends a call.
-    type Token;
-    /// Agent that it creates.
-    type Agent;
-    /// Error of creating an agent.
-    type Error;
-
+pub trait RpcBackend: Send + Sync {
     /// Creates options. `base` has the timeout and the URL of the rendezvous; `extra_options` are the backend's own
     /// options as text.
     ///
@@ -56,9 +50,9 @@ pub trait RpcBackend {
     /// It is not in the group, and nothing is left of it.
     fn init_backend(
         &self,
-        request: InitRequest<Self::Store, Self::Token>,
+        request: InitRequest,
         options: RpcOptions,
-    ) -> Result<Self::Agent, Self::Error>;
+    ) -> Result<Arc<dyn RpcWorker>, RpcInitError>;
 }
 
 /// Options that every backend has.
@@ -72,7 +66,7 @@ pub struct BaseOptions<'a> {
 
 impl Default for BaseOptions<'_> {
     fn default() -> Self {
-        Self { rpc_timeout: super::options::RPC_TIMEOUT, init_method: super::options::INIT_METHOD }
+        Self { rpc_timeout: RPC_TIMEOUT, init_method: INIT_METHOD }
     }
 }
 
@@ -162,12 +156,13 @@ pub enum BackendError {
 }
 
 /// Registered backend and its name: a member of PyTorch's enumeration. It does not change when others are registered.
-pub struct BackendType<B: ?Sized> {
+#[derive(Clone)]
+pub struct BackendType {
     name: Arc<str>,
-    backend: Arc<B>,
+    backend: Arc<dyn RpcBackend>,
 }
 
-impl<B: ?Sized> BackendType<B> {
+impl BackendType {
     /// Name of the backend.
     #[must_use]
     pub fn name(&self) -> &str {
@@ -176,54 +171,46 @@ impl<B: ?Sized> BackendType<B> {
 
     /// The backend.
     #[must_use]
-    pub const fn backend(&self) -> &Arc<B> {
+    pub const fn backend(&self) -> &Arc<dyn RpcBackend> {
         &self.backend
     }
-}
 
-impl<B: ?Sized> Clone for BackendType<B> {
-    fn clone(&self) -> Self {
-        Self { name: self.name.clone(), backend: self.backend.clone() }
+    /// Whether the backend's default options have the kind of these.
+    fn makes(&self, options: &RpcOptions) -> bool {
+        let made = self.backend.construct_options(BaseOptions::default(), &[]);
+        made.is_ok_and(|made| made.kind() == options.kind())
     }
 }
 
-impl<B: ?Sized> fmt::Display for BackendType<B> {
+impl fmt::Display for BackendType {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "BackendType.{}", self.name)
     }
 }
 
-impl<B: ?Sized> fmt::Debug for BackendType<B> {
+impl fmt::Debug for BackendType {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)
     }
 }
 
 /// Registered backends of a context.
-#[derive(Debug)]
-pub struct RpcBackendRegistry<B: ?Sized> {
+#[derive(Clone, Debug, Default)]
+pub struct RpcBackendRegistry {
     /// The newest first.
-    backends: Vec<BackendType<B>>,
+    backends: Vec<BackendType>,
 }
 
-impl<B: ?Sized> Clone for RpcBackendRegistry<B> {
-    fn clone(&self) -> Self {
-        Self { backends: self.backends.clone() }
-    }
-}
-
-impl<B: ?Sized> Default for RpcBackendRegistry<B> {
-    fn default() -> Self {
-        Self { backends: Vec::new() }
-    }
-}
-
-impl<B: RpcBackend + ?Sized> RpcBackendRegistry<B> {
+impl RpcBackendRegistry {
     /// Registers a backend.
     ///
     /// # Errors
     /// The name is taken, even if by the same backend.
-    pub fn register(&mut self, name: &str, backend: Arc<B>) -> Result<BackendType<B>, BackendError> {
+    pub fn register(
+        &mut self,
+        name: &str,
+        backend: Arc<dyn RpcBackend>,
+    ) -> Result<BackendType, BackendError> {
         if name.is_empty() {
             return Err(BackendError::Unnamed);
         }
@@ -242,7 +229,7 @@ impl<B: RpcBackend + ?Sized> RpcBackendRegistry<B> {
     }
 
     /// Returns the backends, the newest first.
-    pub fn iter(&self) -> impl Iterator<Item = &BackendType<B>> {
+    pub fn iter(&self) -> impl Iterator<Item = &BackendType> {
         self.backends.iter()
     }
 
@@ -250,7 +237,7 @@ impl<B: RpcBackend + ?Sized> RpcBackendRegistry<B> {
     ///
     /// # Errors
     /// The name is not registered.
-    pub fn find(&self, name: &str) -> Result<&BackendType<B>, BackendError> {
+    pub fn find(&self, name: &str) -> Result<&BackendType, BackendError> {
         self.iter().find(|known| known.name() == name).ok_or_else(|| BackendError::NotRegistered {
             name: name.into(),
             known: self.iter().map(|known| known.name().into()).collect(),
@@ -274,7 +261,7 @@ impl<B: RpcBackend + ?Sized> RpcBackendRegistry<B> {
     ///
     /// # Errors
     /// There is none.
-    pub fn infer(&self, options: &RpcOptions) -> Result<&BackendType<B>, BackendError> {
+    pub fn infer(&self, options: &RpcOptions) -> Result<&BackendType, BackendError> {
         self.iter()
             .find(|known| known.makes(options))
             .ok_or_else(|| BackendError::CannotInfer { options: text(options) })
@@ -288,7 +275,7 @@ impl<B: RpcBackend + ?Sized> RpcBackendRegistry<B> {
         &self,
         name: Option<&str>,
         options: Option<RpcOptions>,
-    ) -> Result<(&BackendType<B>, RpcOptions), BackendError> {
+    ) -> Result<(&BackendType, RpcOptions), BackendError> {
         match (name, options) {
             (None, Some(options)) => Ok((self.infer(&options)?, options)),
             (Some(name), Some(options)) => {
@@ -307,14 +294,6 @@ impl<B: RpcBackend + ?Sized> RpcBackendRegistry<B> {
     }
 }
 
-impl<B: RpcBackend + ?Sized> BackendType<B> {
-    /// Whether the backend's default options have the kind of these.
-    fn makes(&self, options: &RpcOptions) -> bool {
-        let made = self.backend.construct_options(BaseOptions::default(), &[]);
-        made.is_ok_and(|made| made.kind() == options.kind())
-    }
-}
-
 fn text(options: &RpcOptions) -> Box<str> {
     let text: String = options.to_string();
     text.into()
@@ -325,17 +304,10 @@ mod tests {
     use super::*;
     use alloc::format;
 
-    type Any = dyn RpcBackend<Store = &'static str, Token = (), Agent = String, Error = String>;
-
-    /// A backend that creates options of a kind, and agents that are sentences.
+    /// A backend that creates options of a kind, and no agents.
     struct Stub(&'static str);
 
     impl RpcBackend for Stub {
-        type Store = &'static str;
-        type Token = ();
-        type Agent = String;
-        type Error = String;
-
         fn construct_options(
             &self,
             base: BaseOptions<'_>,
@@ -351,19 +323,16 @@ mod tests {
 
         fn init_backend(
             &self,
-            request: InitRequest<&'static str, ()>,
-            options: RpcOptions,
-        ) -> Result<String, String> {
-            if request.worker.id == 9 {
-                return Err("no room".into());
-            }
-            Ok(format!("{} in {} of {:?}: {options}", request.worker, request.store, request.world_size))
+            request: InitRequest,
+            _: RpcOptions,
+        ) -> Result<Arc<dyn RpcWorker>, RpcInitError> {
+            Err(RpcInitError::Rank { rank: request.worker.id.into() })
         }
     }
 
-    fn registry() -> RpcBackendRegistry<Any> {
+    fn registry() -> RpcBackendRegistry {
         let mut registry = RpcBackendRegistry::default();
-        let tcp: Arc<Any> = Arc::new(Stub("tcp"));
+        let tcp: Arc<dyn RpcBackend> = Arc::new(Stub("tcp"));
         registry.register("tcp", tcp).expect("free");
         registry
     }
@@ -371,7 +340,7 @@ mod tests {
     #[test]
     fn a_name_has_one_backend_and_the_newest_comes_first() {
         let mut registry = registry();
-        let ucx: Arc<Any> = Arc::new(Stub("ucx"));
+        let ucx: Arc<dyn RpcBackend> = Arc::new(Stub("ucx"));
         let member = registry.register("UCX", ucx.clone()).expect("free");
         assert_eq!(
             (member.to_string(), format!("{member:?}")),
@@ -422,7 +391,7 @@ mod tests {
     #[test]
     fn backend_and_options_follow_from_each_other() {
         let mut registry = registry();
-        let chosen = |registry: &RpcBackendRegistry<Any>, name: Option<&str>, options| {
+        let chosen = |registry: &RpcBackendRegistry, name: Option<&str>, options| {
             registry
                 .choose(name, options)
                 .map(|(backend, options)| (backend.name().to_string(), options.kind().to_string()))
@@ -450,17 +419,5 @@ mod tests {
             "{error}"
         );
         chosen(&registry, Some("none"), Some(RpcOptions::new("ucx"))).expect_err("unknown");
-    }
-
-    #[test]
-    fn agents_are_made_by_their_backend() {
-        let registry = registry();
-        let (backend, options) = registry.choose(None, None).expect("the one that there is");
-        let worker = |id| WorkerInfo { name: "w".parse().expect("a name"), id };
-        let request = InitRequest { store: "s", worker: worker(1), world_size: None, token: () };
-        let agent = backend.backend().init_backend(request, options).expect("made");
-        assert!(agent.starts_with("w (id 1) in s of None: <tcp: "), "{agent}");
-        let request = InitRequest { store: "s", worker: worker(9), world_size: Some(2), token: () };
-        assert_eq!(backend.backend().init_backend(request, RpcOptions::new("tcp")), Err("no room".into()));
     }
 }
