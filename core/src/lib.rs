@@ -63,6 +63,7 @@ pub mod wire {
     pub mod c10d;
     #[doc(hidden)]
     pub mod choice;
+    pub mod message;
     pub mod native;
     pub mod sink;
     #[doc(hidden)]

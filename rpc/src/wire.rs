@@ -4,8 +4,8 @@ pub mod card;
 mod frames;
 
 pub use frames::{CalleeFrame, CallerFrame};
+pub use rendezvous_core::wire::message::Message;
 
-use rendezvous_core::limits::RPC_FRAME;
 use rendezvous_core::wire::native::{BodyError, Field};
 use rendezvous_core::wire::sink::{Fill, Length, Sink};
 use rendezvous_core::wire::split::{self, Split};
@@ -30,6 +30,8 @@ pub const FLAG_ONE_WAY: u16 = 0x0001;
 /// Mask of the flags that a receiver must understand; version 1 has none.
 pub const FLAGS_CRITICAL: u16 = 0xff00;
 
+/// Kind of a request without a response.
+const NOTICE: u16 = 0x0003;
 /// Kind of a frame with a part of a payload, in both directions: its body has only the payload's bytes.
 pub const DATA: u16 = 0x0010;
 
@@ -115,16 +117,6 @@ impl Header {
     }
 }
 
-/// Frame without its header.
-pub trait Message {
-    /// Returns the kind.
-    fn kind(&self) -> u16;
-    /// Returns the flags.
-    fn flags(&self) -> u16;
-    /// Writes the fields.
-    fn write_body(&self, out: &mut impl Sink);
-}
-
 /// Writes a frame.
 ///
 /// # Errors
@@ -134,7 +126,9 @@ pub fn encode_frame(out: &mut impl Sink, id: u64, frame: &impl Message) -> Resul
     frame.write_body(&mut length);
     let body_bytes =
         u32::try_from(length.0).ok().filter(|&bytes| bytes <= SMALL_BYTES_MAX).ok_or(length.0)?;
-    out.put(&Header { body_bytes, kind: frame.kind(), flags: frame.flags(), id }.to_bytes());
+    let kind = frame.kind();
+    let flags = if kind == NOTICE { FLAG_ONE_WAY } else { 0 };
+    out.put(&Header { body_bytes, kind, flags, id }.to_bytes());
     frame.write_body(out);
     Ok(())
 }
@@ -197,13 +191,9 @@ pub const fn negotiate(version_min: u16, version_max: u16) -> Option<u16> {
     highest_in_common((VERSION_MIN, VERSION_MAX), (version_min, version_max))
 }
 
-fn body_error(kind: u16) -> impl Fn(BodyError) -> FrameError {
+/// Returns the conversion of an error in the body of a frame of this kind.
+pub(crate) fn body_error(kind: u16) -> impl Fn(BodyError) -> FrameError {
     move |why| FrameError::Body { kind, why }
-}
-
-/// Limits of the fields of a frame that is not data.
-const fn limits() -> &'static rendezvous_core::limits::FrameLimits {
-    &RPC_FRAME
 }
 
 #[cfg(test)]

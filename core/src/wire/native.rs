@@ -9,9 +9,10 @@ mod field;
 mod frames;
 mod record;
 
+pub use super::message::Message;
 pub use fault::{Fault, FaultCode};
 pub use field::{Body, BodyError, Field, List, OrZero};
-pub use frames::{Batched, ClientFrame, Message, SMALL_BYTES_MAX, ServerFrame, Size};
+pub use frames::{Batched, ClientFrame, SMALL_BYTES_MAX, ServerFrame, Size};
 pub use record::{BarrierEnd, Change, Found, LastCall, Member, Participants, RankOrder, Terms, Why};
 
 use crate::limits::FrameLimits;

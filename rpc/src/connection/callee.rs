@@ -6,13 +6,13 @@ use super::outgoing::{Outgoing, ToWrite};
 use super::{CallKind, ConnectionError, PoolLoad, Refusal, Status, cut_failure_text};
 use crate::intake::Load;
 use crate::name::{WorkerInfo, WorkerName};
-use crate::wire::{CalleeFrame, CallerFrame, DATA, Splitter, VERSION_MAX, negotiate};
+use crate::wire::{CalleeFrame, CallerFrame, DATA, Header, Splitter, VERSION_MAX, body_error, negotiate};
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
-use rendezvous_core::limits::RpcLimits;
+use rendezvous_core::limits::{RPC_FRAME, RpcLimits};
 use rendezvous_core::time::{Duration, Instant, Seconds};
 
 /// Reason why a request ended without a response.
@@ -583,10 +583,12 @@ impl Callee {
                 }
                 Ok(None)
             }
-            FramePart::Frame(header, body) => match CallerFrame::parse(header.kind, &body)? {
-                Some(frame) => self.frame(now, header.id, header.kind, frame),
-                None => Ok(None),
-            },
+            FramePart::Frame(Header { id, kind, .. }, body) => {
+                match CallerFrame::parse(kind, &body, &RPC_FRAME).map_err(body_error(kind))? {
+                    Some(frame) => self.frame(now, id, kind, frame),
+                    None => Ok(None),
+                }
+            }
         }
     }
 

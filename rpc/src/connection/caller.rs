@@ -10,13 +10,15 @@ use super::outgoing::{Outgoing, ToWrite};
 use super::{CallError, CallFailure, CallKind, CallPhase, ConnectionError, PoolLoad, Refusal, Status};
 use crate::handlers::{HANDLER_BYTES_MAX, is_of_the_program};
 use crate::name::WorkerInfo;
-use crate::wire::{CalleeFrame, CallerFrame, DATA, MAGIC, Splitter, VERSION_MAX, VERSION_MIN};
+use crate::wire::{
+    CalleeFrame, CallerFrame, DATA, Header, MAGIC, Splitter, VERSION_MAX, VERSION_MIN, body_error,
+};
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
-use rendezvous_core::limits::RpcLimits;
+use rendezvous_core::limits::{RPC_FRAME, RpcLimits};
 use rendezvous_core::time::{Duration, Instant, Seconds};
 
 /// A call to be made.
@@ -637,10 +639,12 @@ impl Caller {
                 self.look_at_answer(id);
                 Ok(None)
             }
-            FramePart::Frame(header, body) => match CalleeFrame::parse(header.kind, &body)? {
-                Some(frame) => self.frame(now, header.id, header.kind, frame),
-                None => Ok(None),
-            },
+            FramePart::Frame(Header { id, kind, .. }, body) => {
+                match CalleeFrame::parse(kind, &body, &RPC_FRAME).map_err(body_error(kind))? {
+                    Some(frame) => self.frame(now, id, kind, frame),
+                    None => Ok(None),
+                }
+            }
         }
     }
 

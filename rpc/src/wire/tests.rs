@@ -4,6 +4,7 @@ use alloc::string::String;
 use alloc::vec::Vec;
 use alloc::{format, vec};
 use proptest::prelude::*;
+use rendezvous_core::limits::RPC_FRAME;
 
 struct Bytes(Vec<u8>);
 
@@ -140,13 +141,13 @@ fn whole(chunk: &[u8]) -> (Header, Vec<u8>) {
 #[test]
 fn frames_are_read_as_they_were_written() {
     let (header, body) = whole(&encoded(0, &HELLO));
-    assert_eq!(CallerFrame::parse(header.kind, &body), Ok(Some(HELLO)));
+    assert_eq!(CallerFrame::parse(header.kind, &body, &RPC_FRAME), Ok(Some(HELLO)));
     for end in 0..body.len() {
-        CallerFrame::parse(header.kind, &body[..end]).expect_err("cut short");
+        CallerFrame::parse(header.kind, &body[..end], &RPC_FRAME).expect_err("cut short");
     }
-    assert_eq!(CallerFrame::parse(0x8001, &body), Ok(None));
+    assert_eq!(CallerFrame::parse(0x8001, &body, &RPC_FRAME), Ok(None));
     let longer = [&body[..], b"more of a later version"].concat();
-    assert_eq!(CallerFrame::parse(header.kind, &longer), Ok(Some(HELLO)));
+    assert_eq!(CallerFrame::parse(header.kind, &longer, &RPC_FRAME), Ok(Some(HELLO)));
 }
 
 #[test]
@@ -221,6 +222,6 @@ proptest! {
 
     #[test]
     fn any_body_has_a_verdict(kind: u16, bytes: Vec<u8>) {
-        let _ = (CallerFrame::parse(kind % 8, &bytes), CalleeFrame::parse(0x8000 + kind % 8, &bytes));
+        let _ = (CallerFrame::parse(kind % 8, &bytes, &RPC_FRAME), CalleeFrame::parse(0x8000 + kind % 8, &bytes, &RPC_FRAME));
     }
 }

@@ -6,6 +6,7 @@ use super::record::{BarrierEnd, Change, Found, Member, Participants, Terms, Why}
 use crate::limits::FrameLimits;
 use crate::store::op::{Key, Keys, Pairs};
 use crate::store::txn::{Compare, Write};
+use crate::wire::message::{Message, define_frames};
 use crate::wire::sink::Sink;
 
 /// Size class of the body of a kind.
@@ -38,80 +39,7 @@ impl Size {
     }
 }
 
-/// Frame without its header.
-pub trait Message {
-    /// Returns the kind of the frame.
-    fn kind(&self) -> u16;
-
-    /// Writes the fields.
-    fn write_body(&self, out: &mut impl Sink);
-}
-
-macro_rules! frames {
-    (
-        $(#[$doc:meta])* $name:ident<'a> {
-            $($(#[$kind_doc:meta])* $kind:literal $size:ident $variant:ident { $($field:ident: $type:ty),* })*
-        }
-    ) => {
-        $(#[$doc])*
-        #[derive(Clone, Copy, Debug, PartialEq)]
-        #[allow(missing_docs, reason = "docs/protocol/native.md documents the fields")]
-        pub enum $name<'a> {
-            $($(#[$kind_doc])* $variant { $($field: $type),* },)*
-        }
-
-        impl<'a> $name<'a> {
-            /// Number, name and field names of each kind, in the order of the numbers.
-            pub const KINDS: &'static [(u16, &'static str, &'static [&'static str])] =
-                &[$(($kind, stringify!($variant), &[$(stringify!($field)),*])),*];
-
-            /// Returns the size class of a kind; `None` for an unknown kind.
-            #[must_use]
-            pub const fn size_of(kind: u16) -> Option<Size> {
-                match kind {
-                    $($kind => Some(Size::$size),)*
-                    _ => None,
-                }
-            }
-
-            /// Parses the body of a frame; returns `None` for an unknown kind. Additional bytes after the known
-            /// fields are ignored.
-            ///
-            /// # Errors
-            /// The error in the body.
-            pub fn parse(kind: u16, bytes: &'a [u8], limits: &'a FrameLimits) -> Result<Option<Self>, BodyError> {
-                #[allow(unused_mut, unused_variables, reason = "some kinds have no fields")]
-                let mut body = Body::new(bytes, limits);
-                Self::read_kind(kind, &mut body)
-            }
-
-            #[allow(unused_variables, reason = "some kinds have no fields")]
-            fn read_kind(kind: u16, body: &mut Body<'a>) -> Result<Option<Self>, BodyError> {
-                Ok(Some(match kind {
-                    $($kind => Self::$variant { $($field: Field::read(body)?),* },)*
-                    _ => return Ok(None),
-                }))
-            }
-        }
-
-        impl Message for $name<'_> {
-            fn kind(&self) -> u16 {
-                match self {
-                    $(Self::$variant { .. } => $kind,)*
-                }
-            }
-
-            #[allow(unused_variables, reason = "some kinds have no fields")]
-            fn write_body(&self, out: &mut impl Sink) {
-                match self {
-                    $(Self::$variant { $($field),* } => { $($field.write(out);)* })*
-                }
-            }
-        }
-    };
-}
-
-frames! {
+define_frames! {
     /// Frame from a client.
     ClientFrame<'a> {
         /// Opens or resumes a session.
@@ -207,7 +135,7 @@ frames! {
     }
 }
 
-frames! {
+define_frames! {
     /// Frame from a server.
     ServerFrame<'a> {
         /// The session is open.
