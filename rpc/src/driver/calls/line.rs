@@ -4,7 +4,7 @@ use super::Payload;
 use super::received::{BufferPool, LONG_BYTES_MIN};
 use crate::connection::{ConnectionError, ToWrite};
 use crate::wire::HEADER_BYTES;
-use alloc::collections::VecDeque;
+use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec::Vec;
 use core::mem::MaybeUninit;
 use rendezvous_core::driver::socket::{Idle, classify, look, shut_down};
@@ -84,7 +84,7 @@ impl Segment {
 
 /// Bytes that a state machine has handed out and the socket has not accepted.
 #[derive(Debug, Default)]
-pub(super) struct Unsent {
+struct Unsent {
     segments: VecDeque<Segment>,
     /// Number of bytes of the first segment that the socket has accepted.
     taken: usize,
@@ -98,8 +98,8 @@ const UNSENT_BYTES: usize = 256 * 1024;
 const SLICES_PER_WRITE: usize = 16;
 
 impl Unsent {
-    /// Appends what a state machine hands out; `payload` is that of the call to which a part belongs.
-    pub(super) fn put(&mut self, write: ToWrite, payload: Option<&Payload>) {
+    /// Appends what a state machine hands out, with the payload of the call to which a part belongs.
+    fn put(&mut self, write: ToWrite, payloads: &BTreeMap<u64, Payload>) {
         match write {
             ToWrite::Bytes(bytes) => {
                 self.bytes += bytes.len();
@@ -109,7 +109,9 @@ impl Unsent {
                 }
             }
             ToWrite::Part { header, call, offset, bytes } => {
-                let (Some(payload), Ok(offset)) = (payload, usize::try_from(offset)) else { return };
+                let (Some(payload), Ok(offset)) = (payloads.get(&call), usize::try_from(offset)) else {
+                    return;
+                };
                 let bytes = bytes as usize;
                 self.bytes += HEADER_BYTES + bytes;
                 if !matches!(self.segments.back(), Some(Segment::Bytes(_))) {
@@ -154,7 +156,7 @@ impl Unsent {
 
 /// Result of a read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Got {
+enum Got {
     /// This many bytes are in the target; the others are in the scratch buffer. There may be more to read.
     More(usize),
     /// Like [`Got::More`], and the socket is empty.
@@ -207,16 +209,21 @@ impl Line {
         shut_down(self.fd());
     }
 
-    /// Writes as much as the socket accepts. `more` appends the next bytes, and returns false if there are none.
+    /// Writes as much as the socket accepts. `poll_write` returns the next bytes; the parts of payloads are taken from
+    /// `payloads`.
     pub(super) fn flush(
         &mut self,
+        payloads: &BTreeMap<u64, Payload>,
         released: &mut Vec<Payload>,
-        more: &mut dyn FnMut(&mut Unsent) -> bool,
+        poll_write: &mut dyn FnMut() -> Option<ToWrite>,
     ) -> io::Result<()> {
         let mut is_dry = false;
         loop {
             while !is_dry && self.unsent.bytes < UNSENT_BYTES {
-                is_dry = !more(&mut self.unsent);
+                match poll_write() {
+                    Some(write) => self.unsent.put(write, payloads),
+                    None => is_dry = true,
+                }
             }
             if self.unsent.bytes == 0 {
                 return Ok(());
@@ -238,7 +245,7 @@ impl Line {
     }
 
     /// Reads once: first into `target`, and the rest into `scratch`, which is empty.
-    pub(super) fn read(&self, target: &mut [MaybeUninit<u8>], scratch: &mut Vec<u8>) -> io::Result<Got> {
+    fn read(&self, target: &mut [MaybeUninit<u8>], scratch: &mut Vec<u8>) -> io::Result<Got> {
         let target_bytes = target.len();
         // The due bytes are followed by the next header, and perhaps by more bytes that belong into another target.
         let spare_bytes =
@@ -268,6 +275,46 @@ impl Line {
     }
 }
 
+/// Result of reading the bytes of a payload and those after them.
+pub(super) enum ReadResult {
+    /// This many bytes were read to the payload, and others may be in the scratch buffer. The flag says whether there may
+    /// be more to read.
+    Read(u32, bool),
+    /// There is no memory for the payload; nothing was read.
+    NoMemory,
+    /// The connection has ended for this reason.
+    Lost(ConnectionError),
+}
+
+impl Line {
+    /// Reads once. `due` is the payload whose bytes come next, and how many at least.
+    pub(super) fn read_payload(
+        &self,
+        due: Option<(&mut Incoming, u32)>,
+        scratch: &mut Vec<u8>,
+    ) -> ReadResult {
+        let (mut payload, due) = due.map_or((None, 0), |(payload, due)| (Some(payload), due));
+        let target = match payload.as_mut().map(|payload| payload.target(due)) {
+            Some(Ok(target)) => target,
+            Some(Err(NoMemory)) => return ReadResult::NoMemory,
+            None => &mut [],
+        };
+        let (bytes, is_more) = match self.read(target, scratch) {
+            Ok(Got::More(bytes)) => (bytes, true),
+            Ok(Got::Last(bytes)) => (bytes, false),
+            Ok(Got::Nothing) => (0, false),
+            Ok(Got::End) => return ReadResult::Lost(closed()),
+            Err(error) => return ReadResult::Lost(lost(&error)),
+        };
+        if let (Some(payload), 1..) = (payload, bytes) {
+            // SAFETY: the socket has filled this many bytes of the target.
+            unsafe { payload.filled(bytes) };
+        }
+        // The target was not longer than what was due, which is a `u32`.
+        ReadResult::Read(u32::try_from(bytes).unwrap_or(due), is_more)
+    }
+}
+
 /// Converts an error of the socket.
 pub(super) fn lost(error: &io::Error) -> ConnectionError {
     let (_, cause) = classify(error);
@@ -278,7 +325,7 @@ pub(super) fn lost(error: &io::Error) -> ConnectionError {
 }
 
 /// The peer closed the connection without a goodbye.
-pub(super) fn closed() -> ConnectionError {
+fn closed() -> ConnectionError {
     ConnectionError::Lost("the other end closed it".into())
 }
 
@@ -314,7 +361,7 @@ impl Incoming {
     }
 
     /// Returns the destination of the next `due` bytes, or of some of them; empty if they are few.
-    pub(super) fn target(&mut self, due: u32) -> Result<&mut [MaybeUninit<u8>], NoMemory> {
+    fn target(&mut self, due: u32) -> Result<&mut [MaybeUninit<u8>], NoMemory> {
         let due = due as usize;
         if due < IN_TARGET_BYTES_MIN {
             return Ok(&mut []);
@@ -339,7 +386,7 @@ impl Incoming {
         Ok(())
     }
 
-    /// Small pages would fault one by one.
+    /// Small pages would fault one by one: to receive 64 MiB into a new buffer would take almost twice as long.
     fn prefer_large_pages(&mut self) {
         let begin = self.bytes.as_mut_ptr();
         // All of its pages: a mapping with mixed flags could not be moved as a whole.
@@ -355,7 +402,7 @@ impl Incoming {
     ///
     /// # Safety
     /// They were.
-    pub(super) unsafe fn filled(&mut self, bytes: usize) {
+    unsafe fn filled(&mut self, bytes: usize) {
         let have = self.bytes.len() + bytes;
         debug_assert!(have <= self.bytes.capacity(), "no more than there was room for");
         // SAFETY: by the caller's contract.

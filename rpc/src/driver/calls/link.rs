@@ -7,10 +7,10 @@ use super::Payload;
 use super::client_state::ClientShared;
 use super::completion::{CallGuard, CallResult, Completion};
 use super::io_thread::Target;
-use super::line::{Got, Incoming, Line, NoMemory, Transport, closed, lost};
+use super::line::{Incoming, Line, NoMemory, ReadResult, Transport, lost};
 use super::locked::{HoldsPayloads, Locked};
 use crate::connection::caller::{Caller, CallerEvent, NewCall};
-use crate::connection::{CallError, CallKind, ConnectionError, ToWrite};
+use crate::connection::{CallError, CallKind, ConnectionError};
 use crate::name::WorkerInfo;
 use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, VecDeque};
@@ -382,11 +382,10 @@ impl Link {
     fn receive(self: &Arc<Self>, state: &mut LinkState, now: Instant, scratch: &mut Vec<u8>, due: &mut Due) {
         for _ in 0..READS_PER_ITERATION {
             scratch.clear();
-            let got = state.read_once(now, scratch);
+            let is_more = state.read_once(now, scratch);
             self.settle(state, now, &mut &scratch[..], due);
-            match got {
-                Some(Got::More(_)) => {}
-                _ => return,
+            if !is_more {
+                return;
             }
         }
     }
@@ -602,15 +601,7 @@ impl LinkState {
         let Self { caller, line: Some(line), requests, released, writing: Writing::AtOnce, .. } = self else {
             return false;
         };
-        let flushed = line.flush(released, &mut |unsent| {
-            let Some(write) = caller.poll_write() else { return false };
-            let payload = match &write {
-                ToWrite::Part { call, .. } => requests.get(call),
-                ToWrite::Bytes(_) => None,
-            };
-            unsent.put(write, payload);
-            true
-        });
+        let flushed = line.flush(requests, released, &mut || caller.poll_write());
         match flushed {
             Ok(()) => false,
             Err(error) => {
@@ -620,36 +611,24 @@ impl LinkState {
         }
     }
 
-    fn read_once(&mut self, now: Instant, scratch: &mut Vec<u8>) -> Option<Got> {
-        let line = self.line.as_ref()?;
-        let due = self.caller.due().and_then(|(id, due)| Some((id, self.answers.get_mut(&id)?, due)));
-        let (id, mut answer, due) = match due {
-            Some((id, answer, due)) => (id, Some(answer), due),
-            None => (0, None, 0),
-        };
-        let target = match answer.as_mut().map(|answer| answer.target(due)) {
-            Some(Ok(target)) => target,
-            Some(Err(NoMemory)) => {
-                self.caller.no_memory(id);
-                return Some(Got::More(0));
+    /// Reads once; returns whether there may be more to read.
+    fn read_once(&mut self, now: Instant, scratch: &mut Vec<u8>) -> bool {
+        let Some(line) = &self.line else { return false };
+        let due = self.caller.due();
+        let payload = due.and_then(|(id, bytes)| Some((self.answers.get_mut(&id)?, bytes)));
+        match line.read_payload(payload, scratch) {
+            ReadResult::Read(bytes, is_more) => {
+                if bytes > 0 {
+                    self.caller.filled(now, bytes);
+                }
+                is_more
             }
-            None => &mut [],
-        };
-        let got = line.read(target, scratch);
-        if let (Ok(Got::More(bytes) | Got::Last(bytes)), Some(answer)) = (&got, answer)
-            && *bytes > 0
-        {
-            // SAFETY: the socket has filled this many bytes of the target.
-            unsafe { answer.filled(*bytes) };
-            // The target was not longer than what was due, which is a `u32`.
-            self.caller.filled(now, u32::try_from(*bytes).unwrap_or(due));
+            ReadResult::NoMemory => due.is_some_and(|(id, _)| self.caller.no_memory(id)),
+            ReadResult::Lost(why) => {
+                self.caller.lost(why);
+                false
+            }
         }
-        match got {
-            Ok(Got::End) => self.caller.lost(closed()),
-            Ok(got) => return Some(got),
-            Err(error) => self.caller.lost(lost(&error)),
-        }
-        None
     }
 
     fn hang_up(&mut self) {

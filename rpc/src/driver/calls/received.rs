@@ -1,7 +1,8 @@
 //! Payloads of requests as handlers get them, and the pool of long buffers.
 //!
 //! Filling a new long buffer costs about as much as receiving its contents: the system provides its pages one by one,
-//! and zeroes each. So buffers of finished requests are kept in a pool for the next ones, while there are any.
+//! and zeroes each. So buffers of finished requests are kept in a pool for the next ones, while there are any. Without the
+//! pool, the benchmark row call-payload-64MiB takes 20 % longer.
 
 use super::Payload;
 use alloc::sync::Arc;

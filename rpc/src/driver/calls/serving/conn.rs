@@ -2,12 +2,12 @@
 
 use super::{Admit, ServerShared};
 use crate::connection::callee::{Callee, CalleeEvent};
-use crate::connection::{CallKind, ConnectionError, Status, ToWrite};
+use crate::connection::{CallKind, ConnectionError, Status};
 use crate::driver::calls::handling::{
     AnswerTo, CallKey, CallSource, Handler, Held, Job, Run, is_carried_out,
 };
 use crate::driver::calls::io_thread::Target;
-use crate::driver::calls::line::{Got, Incoming, Line, NoMemory, Transport, closed, lost};
+use crate::driver::calls::line::{Incoming, Line, NoMemory, ReadResult, Transport, lost};
 use crate::driver::calls::locked::{HoldsPayloads, Locked};
 use crate::driver::calls::{Payload, Received};
 use crate::intake::{InFlight, QuotaId};
@@ -325,9 +325,9 @@ impl Conn {
     ) {
         for _ in 0..READS_PER_ITERATION {
             scratch.clear();
-            let got = state.read_once(scratch);
+            let is_more = state.read_once(scratch);
             self.handle_event(state, now, scratch, jobs);
-            let is_enough = got == Go::Enough || state.end != End::NotYet || !state.callee.is_read();
+            let is_enough = !is_more || state.end != End::NotYet || !state.callee.is_read();
             // Whether the connection must be held up is checked before the next read.
             if is_enough || !self.may_read(state) {
                 return;
@@ -416,12 +416,6 @@ impl CallSource for Conn {
     }
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Go {
-    On,
-    Enough,
-}
-
 impl HoldsPayloads for ConnState {
     fn released(&mut self) -> &mut Vec<Payload> {
         &mut self.released
@@ -429,41 +423,26 @@ impl HoldsPayloads for ConnState {
 }
 
 impl ConnState {
-    fn read_once(&mut self, scratch: &mut Vec<u8>) -> Go {
-        let Some(line) = &self.line else { return Go::Enough };
-        let due = self.callee.due().and_then(|(call, due)| Some((call, self.receiving.get_mut(&call)?, due)));
-        let (call, receiving, due) = match due {
-            Some((call, receiving, due)) => (call, Some(receiving), due),
-            None => (0, None, 0),
-        };
-        let mut payload = receiving.map(|receiving| &mut receiving.payload);
-        let target = match payload.as_mut().map(|payload| payload.target(due)) {
-            Some(Ok(target)) => target,
-            Some(Err(NoMemory)) => {
-                self.no_memory(call);
-                return Go::On;
+    /// Reads once; returns whether there may be more to read.
+    fn read_once(&mut self, scratch: &mut Vec<u8>) -> bool {
+        let Some(line) = &self.line else { return false };
+        let due = self.callee.due();
+        let payload =
+            due.and_then(|(call, bytes)| Some((&mut self.receiving.get_mut(&call)?.payload, bytes)));
+        match line.read_payload(payload, scratch) {
+            ReadResult::Read(bytes, is_more) => {
+                if bytes > 0 {
+                    self.callee.filled(bytes);
+                }
+                is_more
             }
-            None => &mut [],
-        };
-        let got = line.read(target, scratch);
-        if let (Ok(Got::More(bytes) | Got::Last(bytes)), Some(payload)) = (&got, payload)
-            && *bytes > 0
-        {
-            // SAFETY: the socket has filled this many bytes of the target.
-            unsafe { payload.filled(*bytes) };
-            // The target was not longer than what was due, which is a `u32`.
-            self.callee.filled(u32::try_from(*bytes).unwrap_or(due));
-        }
-        match got {
-            Ok(Got::More(_)) => Go::On,
-            Ok(Got::Last(_) | Got::Nothing) => Go::Enough,
-            Ok(Got::End) => {
-                self.lose(closed());
-                Go::Enough
+            ReadResult::NoMemory => {
+                due.into_iter().for_each(|(call, _)| self.no_memory(call));
+                true
             }
-            Err(error) => {
-                self.lose(lost(&error));
-                Go::Enough
+            ReadResult::Lost(why) => {
+                self.lose(why);
+                false
             }
         }
     }
@@ -513,15 +492,7 @@ impl ConnState {
     fn settle(&mut self, shared: &ServerShared, token: usize) {
         let Self { callee, line, answers, released, .. } = self;
         let Some(line) = line else { return };
-        let flushed = line.flush(released, &mut |unsent| {
-            let Some(write) = callee.poll_write() else { return false };
-            let payload = match &write {
-                ToWrite::Part { call, .. } => answers.get(call),
-                ToWrite::Bytes(_) => None,
-            };
-            unsent.put(write, payload);
-            true
-        });
+        let flushed = line.flush(answers, released, &mut || callee.poll_write());
         if let Err(error) = flushed {
             self.lose(lost(&error));
         }
