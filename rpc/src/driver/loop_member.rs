@@ -483,12 +483,22 @@ impl Member for LoopRpc {
 
 /// Operations of a loop on workers of RPC groups.
 pub trait RpcLoop {
+    /// The loop.
+    fn events(&mut self) -> &mut Loop;
+
     /// Starts to create a worker, on a thread of its own. [`RpcEvent::Joined`] has the result; the worker ends with the
     /// loop.
     ///
     /// # Errors
     /// The thread could not be started.
-    fn init_rpc(&mut self, home: Arc<dyn RpcHome>, make: MakeRpc) -> io::Result<MemberId>;
+    fn init_rpc(&mut self, home: Arc<dyn RpcHome>, make: MakeRpc) -> io::Result<MemberId> {
+        self.events().add_member(|context| {
+            let inbox = Inbox::of_newcomer(InboxLimits::default());
+            let mut member = LoopRpc::new(context, inbox, home, Keeper::Loop);
+            member.make(make)?;
+            Ok(member)
+        })
+    }
 
     /// Adds a worker that is a member already: its events are delivered here from now on. It does not end with the
     /// loop.
@@ -499,61 +509,8 @@ pub trait RpcLoop {
         &mut self,
         home: Arc<dyn RpcHome>,
         agent: Arc<dyn RpcWorker>,
-    ) -> Result<MemberId, AlreadyObserved>;
-
-    /// Removes a worker: no event of it follows, and its requests are refused. One that was created for the loop ends
-    /// abruptly, on a thread of its own.
-    fn remove_rpc(&mut self, worker: MemberId);
-
-    /// Returns the worker, once the event that it is a member was taken.
-    fn rpc(&mut self, worker: MemberId) -> Option<Arc<dyn RpcWorker>>;
-
-    /// Returns the handle that passes requests of the worker's handlers to this loop.
-    fn rpc_request_queue(&mut self, worker: MemberId) -> Option<RpcRequestQueue>;
-
-    /// Returns the owner of the worker's context.
-    fn rpc_home(&mut self, worker: MemberId) -> Option<Arc<dyn RpcHome>>;
-
-    /// Calls another worker, or this one. [`RpcEvent::Completed`] has the result.
-    ///
-    /// # Errors
-    /// It was not made.
-    fn rpc_call(&mut self, worker: MemberId, call: CallSpec<'_>) -> Result<CallId, RpcAskError>;
-
-    /// Makes a one-way call.
-    ///
-    /// # Errors
-    /// It was not made.
-    fn rpc_notify(&mut self, worker: MemberId, call: CallSpec<'_>) -> Result<(), RpcAskError>;
-
-    /// Starts to end a worker; [`RpcEvent::Over`] has the result. One that is joining gives that up.
-    ///
-    /// # Errors
-    /// There is none, or no thread for it.
-    fn rpc_shutdown(&mut self, worker: MemberId, how: Shutdown) -> Result<(), RpcAskError>;
-}
-
-/// Runs `work` with a worker.
-fn with<T>(events: &mut Loop, worker: MemberId, work: impl FnOnce(&mut LoopRpc) -> T) -> Option<T> {
-    events.with_member(worker, |member, _| work(member))
-}
-
-impl RpcLoop for Loop {
-    fn init_rpc(&mut self, home: Arc<dyn RpcHome>, make: MakeRpc) -> io::Result<MemberId> {
-        self.add_member(|context| {
-            let inbox = Inbox::of_newcomer(InboxLimits::default());
-            let mut member = LoopRpc::new(context, inbox, home, Keeper::Loop);
-            member.make(make)?;
-            Ok(member)
-        })
-    }
-
-    fn add_rpc(
-        &mut self,
-        home: Arc<dyn RpcHome>,
-        agent: Arc<dyn RpcWorker>,
     ) -> Result<MemberId, AlreadyObserved> {
-        self.add_member(|context| {
+        self.events().add_member(|context| {
             let inbox = Inbox::of_member(InboxLimits::default());
             let mut member = LoopRpc::new(context, inbox, home, Keeper::Others);
             agent.listen(Arc::clone(&member.queue) as Arc<dyn Listener>)?;
@@ -562,36 +519,64 @@ impl RpcLoop for Loop {
         })
     }
 
+    /// Removes a worker: no event of it follows, and its requests are refused. One that was created for the loop ends
+    /// abruptly, on a thread of its own.
     fn remove_rpc(&mut self, worker: MemberId) {
-        self.remove_member::<LoopRpc>(worker);
+        self.events().remove_member::<LoopRpc>(worker);
     }
 
+    /// Returns the worker, once the event that it is a member was taken.
     fn rpc(&mut self, worker: MemberId) -> Option<Arc<dyn RpcWorker>> {
-        with(self, worker, |member| member.agent.clone())?
+        with(self.events(), worker, |member| member.agent.clone())?
     }
 
+    /// Returns the handle that passes requests of the worker's handlers to this loop.
     fn rpc_request_queue(&mut self, worker: MemberId) -> Option<RpcRequestQueue> {
-        with(self, worker, |member| RpcRequestQueue(Arc::clone(&member.queue)))
+        with(self.events(), worker, |member| RpcRequestQueue(Arc::clone(&member.queue)))
     }
 
+    /// Returns the owner of the worker's context.
     fn rpc_home(&mut self, worker: MemberId) -> Option<Arc<dyn RpcHome>> {
-        with(self, worker, |member| Arc::clone(&member.home))
+        with(self.events(), worker, |member| Arc::clone(&member.home))
     }
 
+    /// Calls another worker, or this one. [`RpcEvent::Completed`] has the result.
+    ///
+    /// # Errors
+    /// It was not made.
     fn rpc_call(&mut self, worker: MemberId, call: CallSpec<'_>) -> Result<CallId, RpcAskError> {
-        let made = with(self, worker, |member| member.call(call)).ok_or(RpcAskError::Unknown)?;
+        let made = with(self.events(), worker, |member| member.call(call)).ok_or(RpcAskError::Unknown)?;
         Ok(made?)
     }
 
+    /// Makes a one-way call.
+    ///
+    /// # Errors
+    /// It was not made.
     fn rpc_notify(&mut self, worker: MemberId, call: CallSpec<'_>) -> Result<(), RpcAskError> {
-        let agent = with(self, worker, |member| member.agent.clone()).ok_or(RpcAskError::Unknown)?;
+        let agent = with(self.events(), worker, |member| member.agent.clone()).ok_or(RpcAskError::Unknown)?;
         let agent = agent.ok_or(GroupCallError::from(NotCallable::NoMember))?;
         Ok(agent.begin_notify(call)?)
     }
 
+    /// Starts to end a worker; [`RpcEvent::Over`] has the result. One that is joining gives that up.
+    ///
+    /// # Errors
+    /// There is none, or no thread for it.
     fn rpc_shutdown(&mut self, worker: MemberId, how: Shutdown) -> Result<(), RpcAskError> {
-        let begun = with(self, worker, |member| member.end(how)).ok_or(RpcAskError::Unknown)?;
+        let begun = with(self.events(), worker, |member| member.end(how)).ok_or(RpcAskError::Unknown)?;
         begun.map_err(RpcAskError::System)
+    }
+}
+
+/// Runs `work` with a worker.
+fn with<T>(events: &mut Loop, worker: MemberId, work: impl FnOnce(&mut LoopRpc) -> T) -> Option<T> {
+    events.with_member(worker, |member, _| work(member))
+}
+
+impl RpcLoop for Loop {
+    fn events(&mut self) -> &mut Loop {
+        self
     }
 }
 
