@@ -553,6 +553,26 @@ rdzv_status rdzv_server_stop(const rdzv_server *server, rdzv_error **error);
 void rdzv_server_free(rdzv_server *server);
 
 // -----------------------------------------------------------------------------------------------------------
+// Cancel tokens.
+// -----------------------------------------------------------------------------------------------------------
+
+// Token that ends blocking calls. Once cancelled it stays cancelled: the calls in progress that use it
+// return `RDZV_CANCELLED`, and later ones return it at once, so a cancel is never too early. Any thread may
+// use it at any time.
+typedef struct rdzv_cancel_token rdzv_cancel_token;
+
+// Creates a token that is not cancelled. On success the caller owns `*out` and frees it with
+// `rdzv_cancel_token_free`.
+rdzv_status rdzv_cancel_token_new(rdzv_cancel_token **out, rdzv_error **error);
+
+// Cancels a token for good. NULL is ignored.
+void rdzv_cancel_token_cancel(const rdzv_cancel_token *token);
+
+// Frees a token without cancelling it. Options and handles that were given the token keep what they need.
+// NULL is ignored.
+void rdzv_cancel_token_free(rdzv_cancel_token *token);
+
+// -----------------------------------------------------------------------------------------------------------
 // Options of a store client.
 // -----------------------------------------------------------------------------------------------------------
 
@@ -622,6 +642,12 @@ rdzv_status rdzv_store_options_set_heartbeat(rdzv_store_options *options,
                                              uint32_t heartbeats_missed_max,
                                              rdzv_error **error);
 
+// Sets a token that ends connecting with these options. It does not end the operations of the connected
+// store: see `rdzv_store_with_cancel_token`.
+rdzv_status rdzv_store_options_set_cancel_token(rdzv_store_options *options,
+                                                const rdzv_cancel_token *token,
+                                                rdzv_error **error);
+
 // -----------------------------------------------------------------------------------------------------------
 // Clients of a store.
 // -----------------------------------------------------------------------------------------------------------
@@ -649,7 +675,8 @@ rdzv_status rdzv_store_connect(const rdzv_context *context,
 
 // Creates a second, independent handle of the same store with the same prefix. For a server it has a
 // connection of its own; in a file it counts as one more store. On success the caller owns `*out` and
-// frees it with `rdzv_store_free`. Errors: those of the function that created the first handle.
+// frees it with `rdzv_store_free`. The token of the first handle ends the cloning, and the new handle has
+// no token. Errors: those of the function that created the first handle, and `RDZV_CANCELLED`.
 rdzv_status rdzv_store_clone(const rdzv_store *store, rdzv_store **out, rdzv_error **error);
 
 // Closes and frees a store handle. No other call on it may be in progress: cancel such calls and wait for
@@ -660,8 +687,9 @@ void rdzv_store_free(rdzv_store *store);
 // NUL-terminated and valid as long as the handle. Empty for NULL.
 const char *rdzv_store_peer(const rdzv_store *store);
 
-// Cancels every operation in progress on this handle, on all threads; each returns `RDZV_CANCELLED`.
-// Connecting and cloning continue until their timeout. Later calls are not affected. NULL is ignored.
+// Cancels every operation in progress on this handle, cloning included, on all threads; each returns
+// `RDZV_CANCELLED`. Later calls are not affected: to end one that may not have begun, use
+// `rdzv_store_with_cancel_token`. NULL is ignored.
 void rdzv_store_cancel(const rdzv_store *store);
 
 // Stores a value of up to 8 MiB under a key of up to 8191 bytes. When it returns `RDZV_OK`, the store has
@@ -898,6 +926,15 @@ rdzv_status rdzv_store_with_prefix(const rdzv_store *store,
                                    size_t prefix_len,
                                    rdzv_store **out,
                                    rdzv_error **error);
+
+// Creates a handle of the same keys whose operations end when `token` is cancelled, and at once if it
+// already is; so does `rdzv_store_clone` of it. The two handles share connections, and
+// `rdzv_store_cancel` on one does not affect the other; either may be freed first, and the token, too. On
+// success the caller owns `*out` and frees it with `rdzv_store_free`.
+rdzv_status rdzv_store_with_cancel_token(const rdzv_store *store,
+                                         const rdzv_cancel_token *token,
+                                         rdzv_store **out,
+                                         rdzv_error **error);
 
 // -----------------------------------------------------------------------------------------------------------
 // Stores over the native protocol: revisions, prefixes, pages and named barriers.
@@ -2484,6 +2521,13 @@ rdzv_status rdzv_rendezvous_handler_shutdown(const rdzv_rendezvous_handler *hand
 // calls are not affected. Calls on the store of a rendezvous are not cancelled: use `rdzv_store_cancel`
 // for those. NULL is ignored.
 void rdzv_rendezvous_handler_cancel(const rdzv_rendezvous_handler *handler);
+
+// Sets the token of a handler: calls that begin later return `RDZV_CANCELLED` once `token` is cancelled,
+// and at once if it already is. It replaces an earlier token. The caller may free the token. Handlers of a
+// backend in user code are notified through the function `cancel` of their vtable.
+rdzv_status rdzv_rendezvous_handler_set_cancel_token(const rdzv_rendezvous_handler *handler,
+                                                     const rdzv_cancel_token *token,
+                                                     rdzv_error **error);
 
 // -----------------------------------------------------------------------------------------------------------
 // Rendezvous by URL.

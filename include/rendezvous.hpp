@@ -218,6 +218,23 @@ class server {
   detail::handle<rdzv_server, rdzv_server_free> handle_;
 };
 
+/// Ends calls. Once cancelled it stays cancelled, so a cancel is never too early: calls that begin later end at once.
+/// Any thread may use it, and it may go before what it was given to.
+class cancel_token {
+ public:
+  static result<cancel_token> create() {
+    rdzv_cancel_token* made = nullptr;
+    if (auto failure = detail::failure_of(rdzv_cancel_token_new, &made)) return std::move(*failure);
+    return cancel_token(made);
+  }
+  void cancel() const { rdzv_cancel_token_cancel(c_handle()); }
+  const rdzv_cancel_token* c_handle() const noexcept { return handle_.get(); }
+
+ private:
+  explicit cancel_token(rdzv_cancel_token* made) noexcept : handle_(made) {}
+  detail::handle<rdzv_cancel_token, rdzv_cancel_token_free> handle_;
+};
+
 /// How a store client is set up.
 struct store_options {
   /// For operations that name no timeout of their own.
@@ -226,6 +243,8 @@ struct store_options {
   std::chrono::milliseconds connect_timeout{300000};
   /// For the answer to an operation that does not wait (timeout 0).
   std::chrono::milliseconds answer_timeout{30000};
+  /// Ends connecting, if given; for the operations see `store::with_token`.
+  const cancel_token* token = nullptr;
 
   // Of native stores alone:
   /// Name of the session, as other clients see it at barriers and in errors.
@@ -255,6 +274,8 @@ inline result<options_handle> c_options(std::string_view host, port_number port,
   if (!failure)
     failure = failure_of(rdzv_store_options_set_heartbeat, made, options.heartbeat.count(),
                          options.heartbeats_missed_max);
+  if (!failure && options.token != nullptr)
+    failure = failure_of(rdzv_store_options_set_cancel_token, made, options.token->c_handle());
   if (failure) return std::move(*failure);
   return owned;
 }
@@ -487,6 +508,14 @@ class store {
     return store(made);
   }
 
+  /// A handle of the same keys whose calls, `clone` included, end with `token`. `cancel` of one does not touch the other.
+  result<store> with_token(const cancel_token& token) const {
+    rdzv_store* made = nullptr;
+    auto failure = detail::failure_of(rdzv_store_with_cancel_token, c_handle(), token.c_handle(), &made);
+    if (failure) return std::move(*failure);
+    return store(made);
+  }
+
   /// A new handle to the same store; to a server it has connections of its own.
   result<store> clone() const {
     rdzv_store* made = nullptr;
@@ -494,7 +523,8 @@ class store {
     return store(made);
   }
 
-  /// Ends every call that is pending on this handle, in any thread, with `status::cancelled`. Later calls go on.
+  /// Ends every call that is pending on this handle, in any thread, with `status::cancelled`. Later calls go on:
+  /// to end one that may not have begun, use `with_token`.
   void cancel() { rdzv_store_cancel(c_handle()); }
 
   const rdzv_store* c_handle() const noexcept { return handle_.get(); }

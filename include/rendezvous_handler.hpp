@@ -379,6 +379,10 @@ class rendezvous_handler {
   }
   /// Ends every call that is under way, in any thread, with `status::cancelled`. Later calls go on.
   void cancel() { rdzv_rendezvous_handler_cancel(c_handle()); }
+  /// Calls that begin later also end with `token`, which replaces an earlier one.
+  result<void> set_token(const cancel_token& token) {
+    return detail::call(rdzv_rendezvous_handler_set_cancel_token, c_handle(), token.c_handle());
+  }
 
   /// Takes over a handle of the C ABI, such as `release()` gives away.
   static rendezvous_handler adopt(rdzv_rendezvous_handler* handle) noexcept { return rendezvous_handler(handle); }

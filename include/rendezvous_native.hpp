@@ -342,6 +342,12 @@ class native_store : public store {
     if (!made) return std::move(made).error();
     return native_store(*std::move(made));
   }
+  /// A handle on the same session whose calls end with `token`.
+  result<native_store> with_token(const cancel_token& token) const {
+    auto made = store::with_token(token);
+    if (!made) return std::move(made).error();
+    return native_store(*std::move(made));
+  }
   /// A new handle to the same store, with a session of its own.
   result<native_store> clone() const {
     auto made = store::clone();

@@ -26,6 +26,8 @@ mod server_options;
 
 mod server;
 
+mod cancel_token;
+
 mod store_options;
 
 mod store;
@@ -177,6 +179,7 @@ pub use agent_watch::*;
 pub use argument::rdzv_bytes;
 pub use batch::*;
 pub use buffer::*;
+pub use cancel_token::*;
 pub use context::*;
 pub use custom_store::*;
 #[cfg(feature = "agent")]

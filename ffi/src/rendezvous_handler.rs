@@ -2,6 +2,7 @@
 
 use crate::argument::{out_pointer, reference, reference_mut, text};
 use crate::buffer::{borrowed, rdzv_buffer};
+use crate::cancel_token::{rdzv_cancel_token, token_of};
 use crate::context::{Home, home, rdzv_context};
 use crate::fault::{Fault, rdzv_error};
 use crate::guard::{self, Poison};
@@ -268,4 +269,23 @@ pub unsafe extern "C" fn rdzv_rendezvous_handler_shutdown(
 pub unsafe extern "C" fn rdzv_rendezvous_handler_cancel(handler: *const rdzv_rendezvous_handler) {
     // SAFETY: NULL or valid, as the header requires.
     unsafe { guard::read(handler, (), |of| of.handler.cancel()) };
+}
+
+/// Sets the token of a handler: calls that begin later return `RDZV_CANCELLED` once `token` is cancelled,
+/// and at once if it already is. It replaces an earlier token. The caller may free the token. Handlers of a
+/// backend in user code are notified through the function `cancel` of their vtable.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdzv_rendezvous_handler_set_cancel_token(
+    handler: *const rdzv_rendezvous_handler,
+    token: *const rdzv_cancel_token,
+    error: *mut *mut rdzv_error,
+) -> rdzv_status {
+    // SAFETY: the arguments are forwarded unchanged; NULL is refused where it must be.
+    unsafe {
+        operate(handler, error, &mut |of| {
+            let token = token_of(token)?;
+            of.handler.set_token(&token);
+            Ok(Ok(()))
+        })
+    }
 }

@@ -195,7 +195,8 @@ pub unsafe extern "C" fn rdzv_store_connect(
 
 /// Creates a second, independent handle of the same store with the same prefix. For a server it has a
 /// connection of its own; in a file it counts as one more store. On success the caller owns `*out` and
-/// frees it with `rdzv_store_free`. Errors: those of the function that created the first handle.
+/// frees it with `rdzv_store_free`. The token of the first handle ends the cloning, and the new handle has
+/// no token. Errors: those of the function that created the first handle, and `RDZV_CANCELLED`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_store_clone(
     store: *const rdzv_store,
@@ -232,8 +233,9 @@ pub unsafe extern "C" fn rdzv_store_peer(store: *const rdzv_store) -> *const c_c
     unsafe { guard::read(store, c"".as_ptr(), |store| store.peer.as_ptr()) }
 }
 
-/// Cancels every operation in progress on this handle, on all threads; each returns `RDZV_CANCELLED`.
-/// Connecting and cloning continue until their timeout. Later calls are not affected. NULL is ignored.
+/// Cancels every operation in progress on this handle, cloning included, on all threads; each returns
+/// `RDZV_CANCELLED`. Later calls are not affected: to end one that may not have begun, use
+/// `rdzv_store_with_cancel_token`. NULL is ignored.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_store_cancel(store: *const rdzv_store) {
     // SAFETY: NULL or valid, as the header requires.

@@ -1,6 +1,7 @@
 //! Stores without a server, and prefixes.
 
 use crate::argument::{bytes, invalid, out_pointer, positive_ms, reference};
+use crate::cancel_token::{rdzv_cancel_token, token_of};
 use crate::context::{rdzv_context, shared};
 use crate::fault::{Fault, rdzv_error};
 use crate::guard;
@@ -121,6 +122,31 @@ pub unsafe extern "C" fn rdzv_store_with_prefix(
             let prefix = bytes(prefix, prefix_len, "prefix")?;
             let scoped = NodeStore::new(store.store.with_prefix(prefix), store.store.server().cloned());
             out.put(node_handle(Arc::new(scoped), Arc::clone(&store.shared)));
+            Ok(())
+        })
+    }
+}
+
+/// Creates a handle of the same keys whose operations end when `token` is cancelled, and at once if it
+/// already is; so does `rdzv_store_clone` of it. The two handles share connections, and
+/// `rdzv_store_cancel` on one does not affect the other; either may be freed first, and the token, too. On
+/// success the caller owns `*out` and frees it with `rdzv_store_free`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdzv_store_with_cancel_token(
+    store: *const rdzv_store,
+    token: *const rdzv_cancel_token,
+    out: *mut *mut rdzv_store,
+    error: *mut *mut rdzv_error,
+) -> rdzv_status {
+    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
+    unsafe {
+        guard::call_on(store.as_ref().map(|store| &store.poison), error, &mut || {
+            let store = reference(store, "store")?;
+            store.shared.refuse_sink()?;
+            let out = out_pointer(out, "out")?;
+            let other =
+                NodeStore::new(store.store.with_token(&token_of(token)?), store.store.server().cloned());
+            out.put(node_handle(Arc::new(other), Arc::clone(&store.shared)));
             Ok(())
         })
     }

@@ -1,6 +1,7 @@
 //! Options of a store client.
 
 use crate::argument::{invalid, out_pointer, positive_ms, reference_mut, text, zero_or_more_ms};
+use crate::cancel_token::{rdzv_cancel_token, token_of};
 use crate::fault::{Fault, rdzv_error};
 use crate::guard;
 use crate::server_options::keep_alive;
@@ -44,6 +45,7 @@ impl rdzv_store_options {
             connect_timeout: self.options.connect_timeout,
             timeouts: self.options.timeouts(),
             keep_alive: self.options.keep_alive,
+            token: self.options.token.clone(),
             ..defaults
         }
     }
@@ -223,6 +225,23 @@ pub unsafe extern "C" fn rdzv_store_options_set_heartbeat(
                 return Err(invalid("`heartbeats_missed_max` is 0; it must be above 0"));
             }
             options.heartbeat = Some((positive_ms(heartbeat_ms, "heartbeat_ms")?, heartbeats_missed_max));
+            Ok(())
+        })
+    }
+}
+
+/// Sets a token that ends connecting with these options. It does not end the operations of the connected
+/// store: see `rdzv_store_with_cancel_token`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdzv_store_options_set_cancel_token(
+    options: *mut rdzv_store_options,
+    token: *const rdzv_cancel_token,
+    error: *mut *mut rdzv_error,
+) -> rdzv_status {
+    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
+    unsafe {
+        guard::call(error, &mut || {
+            reference_mut(options, "options")?.options.token = token_of(token)?;
             Ok(())
         })
     }

@@ -27,6 +27,7 @@ static const struct test tests[] = {
     TEST(servers_that_go_away),
     TEST(pending_wait_delays_nobody),
     TEST(cancel_ends_what_is_pending),
+    TEST(a_token_ends_calls_before_they_begin),
     TEST(handle_serves_many_threads),
     TEST(loops_do_every_operation),
     TEST(loop_events_tell_of_failures),

@@ -354,6 +354,8 @@ void null_handles_are_freed_and_read(void) {
   rdzv_store_options_free(NULL);
   rdzv_store_free(NULL);
   rdzv_store_cancel(NULL);
+  rdzv_cancel_token_cancel(NULL);
+  rdzv_cancel_token_free(NULL);
   CHECK_NUMBER(rdzv_error_status(NULL), RDZV_OK);
   CHECK_TEXT(rdzv_error_message(NULL), "");
   CHECK_TEXT(rdzv_error_operation(NULL), "");

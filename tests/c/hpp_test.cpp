@@ -145,6 +145,16 @@ void cancelling() {
   store.cancel();
   CHECK(pending.get() == rdzv::status::cancelled);
   DONE(store.ping());
+  const rdzv::cancel_token token = VALUE(rdzv::cancel_token::create());
+  rdzv::store bound = VALUE(store.with_token(token));
+  DONE(bound.ping());
+  token.cancel();
+  CHECK(bound.ping().error().code() == rdzv::status::cancelled);
+  CHECK(bound.clone().error().code() == rdzv::status::cancelled);
+  rdzv::store_options options;
+  options.token = &token;
+  CHECK(rdzv::store::connect(server.address(), options).error().code() == rdzv::status::cancelled);
+  DONE(store.ping());
 }
 
 void event_loops() {

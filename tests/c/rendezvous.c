@@ -554,6 +554,7 @@ void handlers_that_cannot_be(void) {
   FAILS(INVALID, rdzv_rendezvous_handler_num_nodes_waiting(NULL, &number, &error));
   FAILS(INVALID, rdzv_rendezvous_handler_next_event(NULL, 0, &event, NULL, &error));
   FAILS(INVALID, rdzv_rendezvous_handler_shutdown(NULL, &flag, &error));
+  FAILS(INVALID, rdzv_rendezvous_handler_set_cancel_token(NULL, NULL, &error));
   rdzv_rendezvous_handler_cancel(NULL);
   rdzv_rendezvous_handler_free(NULL);
   rdzv_rendezvous_info_free(NULL);

@@ -22,6 +22,7 @@ void servers_that_go_away(void);
 // threads.c
 void pending_wait_delays_nobody(void);
 void cancel_ends_what_is_pending(void);
+void a_token_ends_calls_before_they_begin(void);
 void handle_serves_many_threads(void);
 
 // loops.c

@@ -92,6 +92,43 @@ void cancel_ends_what_is_pending(void) {
   rdzv_server_free(server);
 }
 
+void a_token_ends_calls_before_they_begin(void) {
+  rdzv_server *server = start_server(NULL);
+  rdzv_store *store = connect_store(NULL, rdzv_server_port(server));
+  rdzv_cancel_token *token = NULL;
+  rdzv_store *bound = NULL;
+  rdzv_store *other = NULL;
+  OK(rdzv_cancel_token_new(&token, &error));
+  OK(rdzv_store_with_cancel_token(store, token, &bound, &error));
+  rdzv_store_cancel(bound);
+  OK(rdzv_store_set(bound, TEXT("k"), NULL, 0, -1, &error));
+  struct pending call = {bound, "wait", 0, NULL};
+  pthread_t thread;
+  CHECK(pthread_create(&thread, NULL, wait_for_ever, &call) == 0);
+  await_waiting(server, 1);
+  rdzv_cancel_token_cancel(token);
+  CHECK(pthread_join(thread, NULL) == 0);
+  CHECK_NUMBER(call.outcome, RDZV_CANCELLED);
+  rdzv_error_free(call.error);
+  FAILS(RDZV_CANCELLED, rdzv_store_set(bound, TEXT("k"), NULL, 0, -1, &error));
+  FAILS(RDZV_CANCELLED, rdzv_store_clone(bound, &other, &error));
+  rdzv_store_options *options = NULL;
+  OK(rdzv_store_options_new(&options, &error));
+  OK(rdzv_store_options_set_endpoint(options, TEXT("127.0.0.1"), rdzv_server_port(server), &error));
+  OK(rdzv_store_options_set_cancel_token(options, token, &error));
+  rdzv_cancel_token_free(token);
+  FAILS(RDZV_CANCELLED, rdzv_store_connect(NULL, options, &other, &error));
+  FAILS(RDZV_CANCELLED, rdzv_store_connect_native(NULL, options, &other, &error));
+  FAILS(RDZV_INVALID_ARGUMENT, rdzv_store_options_set_cancel_token(options, NULL, &error));
+  FAILS(RDZV_INVALID_ARGUMENT, rdzv_store_with_cancel_token(store, NULL, &other, &error));
+  FAILS(RDZV_INVALID_ARGUMENT, rdzv_cancel_token_new(NULL, &error));
+  OK(rdzv_store_set(store, TEXT("k"), NULL, 0, -1, &error));
+  rdzv_store_options_free(options);
+  rdzv_store_free(bound);
+  rdzv_store_free(store);
+  rdzv_server_free(server);
+}
+
 enum { THREADS = 8, ROUNDS = 50 };
 
 static void *add_up(void *argument) {

@@ -22,16 +22,14 @@ struct TokenShared {
     hooks: Mutex<Vec<Arc<Hook>>>,
     /// Signalled when the token is cancelled.
     cancelled: Condvar,
-    /// Registration with the parent.
-    parent: OnceLock<CancelGuard>,
+    /// Registrations with the parents.
+    parents: OnceLock<Vec<CancelGuard>>,
 }
 
 impl Drop for TokenShared {
     fn drop(&mut self) {
-        // The parent may be cancelling this token in the current thread.
-        if let Some(guard) = self.parent.take() {
-            guard.let_go();
-        }
+        // A parent may be cancelling this token in the current thread.
+        self.parents.take().into_iter().flatten().for_each(CancelGuard::let_go);
     }
 }
 
@@ -67,15 +65,21 @@ impl CancelToken {
     /// Makes a token that is cancelled with this one, or alone.
     #[must_use]
     pub fn child(&self) -> Self {
+        Self::child_of(&[self])
+    }
+
+    fn child_of(parents: &[&Self]) -> Self {
         let child = Self::new();
-        let weak = Arc::downgrade(&child.0);
-        let guard = self.on_cancel(move || {
-            if let Some(child) = weak.upgrade() {
-                Self(child).cancel();
-            }
+        let guards = parents.iter().map(|parent| {
+            let weak = Arc::downgrade(&child.0);
+            parent.on_cancel(move || {
+                if let Some(child) = weak.upgrade() {
+                    Self(child).cancel();
+                }
+            })
         });
-        // A new token has no parent yet.
-        child.0.parent.set(guard).ok();
+        // A new token has no parents yet.
+        child.0.parents.set(guards.collect()).ok();
         child
     }
 
@@ -173,22 +177,25 @@ impl Drop for CancelGuard {
 pub struct Canceller(Arc<CancellerShared>);
 
 struct CancellerShared {
-    parent: CancelToken,
     /// Wakes the waiting calls when their token is cancelled.
     wake: Option<Arc<dyn Fn() + Send + Sync>>,
     current: Mutex<Current>,
 }
 
 struct Current {
+    /// Cancelled by [`Canceller::cancel`], with all its children.
+    own: CancelToken,
+    parent: CancelToken,
+    /// Child of both.
     token: CancelToken,
     _guard: Option<CancelGuard>,
 }
 
 impl Current {
-    fn new(parent: &CancelToken, wake: Option<&Arc<dyn Fn() + Send + Sync>>) -> Self {
-        let token = parent.child();
+    fn new(own: CancelToken, parent: &CancelToken, wake: Option<&Arc<dyn Fn() + Send + Sync>>) -> Self {
+        let token = CancelToken::child_of(&[&own, parent]);
         let _guard = wake.cloned().map(|wake| token.on_cancel(move || wake()));
-        Self { token, _guard }
+        Self { own, parent: parent.clone(), token, _guard }
     }
 }
 
@@ -208,8 +215,8 @@ impl Canceller {
     /// Makes a canceller of calls that `parent` ends, too. `wake` is called when they are cancelled.
     #[must_use]
     pub fn of(parent: &CancelToken, wake: Option<Arc<dyn Fn() + Send + Sync>>) -> Self {
-        let current = Mutex::new(Current::new(parent, wake.as_ref()));
-        Self(Arc::new(CancellerShared { parent: parent.clone(), wake, current }))
+        let current = Mutex::new(Current::new(CancelToken::new(), parent, wake.as_ref()));
+        Self(Arc::new(CancellerShared { wake, current }))
     }
 
     /// Returns the token of a call that begins now.
@@ -220,9 +227,18 @@ impl Canceller {
 
     /// Ends the calls that have begun. Calls that begin later are not affected.
     pub fn cancel(&self) {
-        let next = Current::new(&self.0.parent, self.0.wake.as_ref());
-        let cancelled = core::mem::replace(&mut *self.lock(), next);
-        cancelled.token.cancel();
+        let mut current = self.lock();
+        let next = Current::new(CancelToken::new(), &current.parent, self.0.wake.as_ref());
+        let cancelled = core::mem::replace(&mut *current, next);
+        drop(current);
+        cancelled.own.cancel();
+    }
+
+    /// Sets the parent of the tokens of later calls. This is for cancellers without a wake function: it would not be
+    /// called for the calls that have begun.
+    pub fn set_parent(&self, parent: &CancelToken) {
+        let mut current = self.lock();
+        *current = Current::new(current.own.clone(), parent, None);
     }
 
     fn lock(&self) -> MutexGuard<'_, Current> {
@@ -294,6 +310,22 @@ mod tests {
         assert_eq!((later.is_cancelled(), wakes.load(Ordering::Relaxed)), (true, 2));
         canceller.cancel();
         assert!(canceller.token().is_cancelled(), "its parent stays cancelled");
+    }
+
+    #[test]
+    fn a_canceller_with_another_parent_still_ends_the_calls_that_have_begun() {
+        let (canceller, parents) = (Canceller::default(), [CancelToken::new(), CancelToken::new()]);
+        let calls = parents.each_ref().map(|parent| {
+            canceller.set_parent(parent);
+            [canceller.token(), canceller.token().child()]
+        });
+        parents[0].cancel();
+        assert!(calls[0].iter().all(CancelToken::is_cancelled));
+        assert!(!calls[1].iter().any(CancelToken::is_cancelled));
+        canceller.set_parent(&CancelToken::new());
+        canceller.cancel();
+        assert!(calls[1].iter().all(CancelToken::is_cancelled));
+        assert!(!canceller.token().is_cancelled());
     }
 
     #[test]

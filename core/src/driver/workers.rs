@@ -87,6 +87,9 @@ impl Workers {
             if state.threads.contains(&std::thread::current().id()) {
                 return Err(Ended::CalledBack);
             }
+            if token.is_cancelled() {
+                return Err(Ended::Cancelled);
+            }
             let job = move || {
                 let result = catch_unwind(AssertUnwindSafe(job)).ok();
                 // A caller that has given up does not receive, and the thread drops the result.

@@ -6,7 +6,7 @@
 
 use super::handler::{CreateHandler, HandlerError, NodeStore, RendezvousHandler};
 use super::url::{Meeting, UrlHandler, UrlOptions, UrlRendezvous};
-use crate::driver::cancel::{CancelToken, Canceller};
+use crate::driver::cancel::{CancelGuard, CancelToken, Canceller};
 use crate::driver::workers::{Ended, Workers};
 use crate::error::ErrorKind;
 use crate::limits::ClientLimits;
@@ -42,7 +42,7 @@ impl Default for ForeignOptions {
 /// The calls to one backend or scheme, with their threads.
 struct Calls {
     name: Box<str>,
-    workers: Workers,
+    workers: Arc<Workers>,
     options: ForeignOptions,
 }
 
@@ -54,7 +54,7 @@ impl fmt::Debug for Calls {
 
 impl Calls {
     fn new(name: Box<str>, options: ForeignOptions) -> Self {
-        let workers = Workers::new("rdzv-foreign", options.calls_max);
+        let workers = Arc::new(Workers::new("rdzv-foreign", options.calls_max));
         Self { name, workers, options }
     }
 
@@ -146,6 +146,8 @@ struct ForeignHandler {
     is_abandoned: AtomicBool,
     calls: Calls,
     canceller: Canceller,
+    /// Cancels the code when the handler's token is cancelled.
+    token_guard: Mutex<Option<CancelGuard>>,
 }
 
 impl ForeignHandler {
@@ -160,6 +162,7 @@ impl ForeignHandler {
             code: code.into(),
             calls,
             canceller: Canceller::default(),
+            token_guard: Mutex::default(),
         }
     }
 
@@ -172,15 +175,15 @@ impl ForeignHandler {
         let code = Arc::clone(&self.code);
         let made = self.calls.make(what, limit, &self.canceller.token(), move || job(&*code));
         if let Err(HandlerError::Plugin { kind: ErrorKind::TimedOut, .. }) = made {
-            self.cancel_code();
+            self.cancel_code()();
         }
         made?
     }
 
-    /// Cancels the call that is still running in the code after its caller gave up.
-    fn cancel_code(&self) {
-        let code = Arc::clone(&self.code);
-        self.calls.workers.start(move || code.cancel());
+    /// Returns a function that cancels the call that is still running in the code after its caller gave up.
+    fn cancel_code(&self) -> impl FnOnce() + Send + 'static {
+        let (code, workers) = (Arc::clone(&self.code), Arc::clone(&self.calls.workers));
+        move || workers.start(move || code.cancel())
     }
 
     const fn call_timeout(&self) -> Duration {
@@ -251,7 +254,14 @@ impl RendezvousHandler for ForeignHandler {
 
     fn cancel(&self) {
         self.canceller.cancel();
-        self.cancel_code();
+        self.cancel_code()();
+    }
+
+    fn set_token(&self, token: &CancelToken) {
+        self.canceller.set_parent(token);
+        let guard = token.on_cancel(self.cancel_code());
+        let previous = self.token_guard.lock().unwrap_or_else(PoisonError::into_inner).replace(guard);
+        drop(previous);
     }
 }
 

@@ -3,6 +3,7 @@
 use super::hosting::HostingError;
 use super::store_info::PublishError;
 use crate::driver::call_error::CallError;
+use crate::driver::cancel::CancelToken;
 use crate::driver::last_try::FailedTry;
 use crate::driver::server::Server;
 use crate::driver::store::Store;
@@ -242,6 +243,12 @@ pub trait RendezvousHandler: Send + Sync {
     /// Ends this handler's calls in progress in other threads with an error of the kind [`ErrorKind::Cancelled`].
     /// Later calls are unaffected. By default no call waits, and this does nothing.
     fn cancel(&self) {}
+
+    /// Sets the token that also ends the calls that begin later; it replaces an earlier one. By default no call waits,
+    /// and this does nothing.
+    fn set_token(&self, token: &CancelToken) {
+        let _ = token;
+    }
 }
 
 /// Creator of handlers of one backend.

@@ -451,6 +451,10 @@ impl RendezvousHandler for RdzvRendezvous {
     fn cancel(&self) {
         self.canceller.cancel();
     }
+
+    fn set_token(&self, token: &CancelToken) {
+        self.canceller.set_parent(token);
+    }
 }
 
 impl Drop for RdzvRendezvous {

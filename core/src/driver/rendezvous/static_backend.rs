@@ -463,6 +463,10 @@ impl RendezvousHandler for StaticRendezvous {
     fn cancel(&self) {
         self.canceller.cancel();
     }
+
+    fn set_token(&self, token: &CancelToken) {
+        self.canceller.set_parent(token);
+    }
 }
 
 /// Address of a store, and whether this process hosts it.

@@ -364,3 +364,103 @@ fn cancelling_beneath_a_prefix_ends_the_calls_of_all() {
         }
     }
 }
+
+/// Returns the error of a call that ends when its token is cancelled, once before the call and once during it, when
+/// `is_waiting` has returned.
+fn cancelled<T: Send>(call: &(dyn Fn(&CancelToken) -> Result<T, CallError> + Sync), is_waiting: &dyn Fn()) {
+    let token = CancelToken::new();
+    let during = thread::scope(|scope| {
+        let pending = scope.spawn(|| call(&token));
+        is_waiting();
+        token.cancel();
+        pending.join().expect("no panic")
+    });
+    for ended in [during, call(&token)] {
+        let error = ended.err().expect("cancelled");
+        assert_eq!(error.kind(), ErrorKind::Cancelled, "{error}");
+    }
+}
+
+#[test]
+fn a_token_ends_calls_whenever_it_is_cancelled() {
+    let family = Family::new("token");
+    for (_, store) in &family.members {
+        cancelled(&|token| store.with_token(token).wait(&[b"never"], DEFAULT), &|| ());
+        cancelled(&|token| store.with_token(token).barrier(b"alone", 1 << 40, DEFAULT), &|| ());
+        cancelled(&|token| store.with_token(token).wait_for_workers(1 << 40, DEFAULT), &|| ());
+        let token = CancelToken::new();
+        let bound = store.with_token(&token);
+        bound.set(b"k", b"v", DEFAULT).expect("set");
+        bound.cancel();
+        bound.with_prefix(b"below").set(b"k", b"v", DEFAULT).expect("a later call");
+        let other = bound.duplicate().expect("connected");
+        token.cancel();
+        for ended in [
+            bound.set(b"k", b"v", DEFAULT),
+            bound.with_prefix(b"below").set(b"k", b"v", DEFAULT),
+            bound.duplicate().map(drop),
+        ] {
+            assert_eq!(ended.expect_err("cancelled").kind(), ErrorKind::Cancelled);
+        }
+        if let Ok(client) = bound.native(Operation::LeaseGrant) {
+            let error = client.lease(Duration::ZERO, DEFAULT).expect_err("cancelled");
+            assert_eq!(error.kind(), ErrorKind::Cancelled);
+        }
+        other.set(b"k", b"v", DEFAULT).expect("it has no token");
+        store.set(b"k", b"v", DEFAULT).expect("the first handle goes on");
+    }
+}
+
+#[test]
+fn a_token_ends_connecting() {
+    let mute = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+    let port = mute.local_addr().expect("bound").port();
+    let accepts = || drop(mute.accept().map(core::mem::forget));
+    let connect = |token: &CancelToken| {
+        let options = StoreOptions { token: token.clone(), ..StoreOptions::default() };
+        Store::connect("127.0.0.1", port, options)
+    };
+    cancelled(&connect, &accepts);
+    let connect = |token: &CancelToken| {
+        let options = NativeClientOptions { token: token.clone(), ..NativeClientOptions::default() };
+        Store::connect_native("127.0.0.1", port, options)
+    };
+    cancelled(&connect, &accepts);
+    // No server is there, or one that has gone.
+    drop(mute);
+    cancelled(&connect, &|| ());
+    let Family { members, _servers: servers, .. } = Family::new("token-connect");
+    for server in servers {
+        server.stop().expect("it ran");
+    }
+    for (_, store) in members.iter().filter(|(name, _)| !name.starts_with("in") && !name.starts_with("file"))
+    {
+        cancelled(&|token| store.with_token(token).duplicate(), &|| ());
+    }
+}
+
+#[test]
+fn a_token_ends_the_wait_for_the_lock_of_a_file() {
+    use crate::driver::rendezvous::{Context, HandlerError, UrlOptions};
+    let file = TemporaryFile::new("token-lock");
+    let store = Store::open_file(file.path(), FileStoreOptions::default()).expect("opened");
+    let holder = std::fs::File::open(file.path()).expect("the file");
+    holder.lock().expect("the lock is free");
+    cancelled(&|token| store.with_token(token).set(b"k", b"v", DEFAULT), &|| ());
+    cancelled(&|token| store.with_token(token).duplicate(), &|| ());
+    let open = |token: &CancelToken| {
+        let options = FileStoreOptions { token: token.clone(), ..FileStoreOptions::default() };
+        Store::open_file(file.path(), options)
+    };
+    cancelled(&open, &|| ());
+    let url = std::format!("file://{}?rank=0&world_size=2", file.path().display());
+    let meet = |token: &CancelToken| {
+        let options = UrlOptions { canceller: Canceller::of(token, None), ..UrlOptions::default() };
+        let met = Context::default().rendezvous(&url, options).and_then(|mut meeting| meeting.next());
+        met.map_err(|error| match error {
+            HandlerError::Store(error) => error,
+            error => panic!("{error}"),
+        })
+    };
+    cancelled(&meet, &|| ());
+}

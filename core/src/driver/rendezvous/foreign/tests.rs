@@ -96,6 +96,7 @@ fn made(call_timeout: Duration) -> Made {
         code: Arc::clone(&local) as Arc<dyn RendezvousHandler>,
         calls,
         canceller: Canceller::default(),
+        token_guard: Mutex::default(),
     });
     local.back.set(Arc::downgrade(&handler)).ok();
     Made { handler, entered, go, cancelled }
@@ -126,6 +127,23 @@ fn waiting_for_foreign_code_can_be_cancelled_and_the_code_is_notified() {
     // Later calls are unaffected.
     go.send(()).expect("it waits again");
     assert_eq!(handler.next_rendezvous().expect_err("none").to_string(), "no node joined");
+}
+
+#[test]
+fn a_token_ends_the_wait_for_foreign_code_and_the_code_is_notified() {
+    let Made { handler, entered, go, cancelled } = made(SOON);
+    let token = CancelToken::new();
+    handler.set_token(&token);
+    thread::scope(|scope| {
+        let node = scope.spawn(|| handler.next_rendezvous().expect_err("cancelled"));
+        entered.recv_timeout(SOON).expect("it waits");
+        token.cancel();
+        assert_eq!(kind(&node.join().expect("no panic")), ErrorKind::Cancelled);
+    });
+    cancelled.recv_timeout(SOON).expect("reported");
+    go.send(()).expect("it still waits");
+    assert_eq!(kind(&handler.next_rendezvous().expect_err("cancelled")), ErrorKind::Cancelled);
+    assert!(entered.try_recv().is_err(), "it is not called");
 }
 
 #[test]

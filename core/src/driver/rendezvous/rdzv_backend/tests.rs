@@ -335,6 +335,23 @@ fn a_cancel_is_never_lost_and_waits_for_nothing() {
 }
 
 #[test]
+fn a_token_ends_the_calls_that_begin_after_it_was_set() {
+    let (_server, port, external) = server();
+    let node = node(port, "n", (2, 2), &external);
+    let token = CancelToken::new();
+    node.set_token(&token);
+    thread::scope(|scope| {
+        let waiting = scope.spawn(|| node.next_rendezvous());
+        token.cancel();
+        assert_cancelled(waiting.join().expect("no panic"));
+    });
+    assert_cancelled(node.next_rendezvous());
+    assert_cancelled(node.is_closed());
+    node.set_token(&CancelToken::new());
+    assert!(!node.is_closed().expect("a later call"));
+}
+
+#[test]
 fn a_cancelled_node_may_join_again_at_once() {
     let (_server, port, external) = server();
     let node = node(port, "n", (2, 2), &external);
