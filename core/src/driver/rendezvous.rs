@@ -20,7 +20,7 @@ pub use foreign::{ForeignBackend, ForeignOptions, ForeignUrls};
 pub use handler::{
     CreateHandler, HandlerError, NODE_NAMES_MAX, NodeStore, Progress, RendezvousHandler, Stage,
 };
-pub use host_name::host_name;
+pub use host_name::{full_host_name, host_name};
 pub use hosting::{HostedServers, HostingError};
 pub use last_rounds::LastRounds;
 pub use rdzv_backend::{RdzvBackend, RdzvRendezvous, refusal};

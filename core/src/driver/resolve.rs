@@ -13,6 +13,7 @@ use alloc::vec::Vec;
 use core::fmt;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
 use std::io;
+use std::net::UdpSocket;
 use std::sync::{Mutex, PoisonError};
 
 /// Addresses of a host, or the reason why none were found.
@@ -56,6 +57,21 @@ impl fmt::Display for ResolveError {
 pub fn literal(host: &str, port: u16) -> Option<SocketAddr> {
     let bare = host.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')).unwrap_or(host);
     bare.parse().ok().map(|address: IpAddr| SocketAddr::new(address, port))
+}
+
+/// Returns the address of this host on the way to a server. Looks `host` up if it is a name, on the calling thread, and
+/// sends nothing.
+#[must_use]
+pub fn address_towards(host: &str, port: u16) -> Option<IpAddr> {
+    let server = match literal(host, port) {
+        Some(server) => server,
+        None => *addresses(host, port).ok()?.first()?,
+    };
+    let unspecified: IpAddr =
+        if server.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
+    let socket = UdpSocket::bind((unspecified, 0)).ok()?;
+    socket.connect(server).ok()?;
+    Some(socket.local_addr().ok()?.ip())
 }
 
 /// Looks `host` up on a new thread, which passes the result to `done`.
@@ -128,12 +144,23 @@ pub(super) fn error_text(number: i32) -> String {
     text.to_string_lossy().into_owned()
 }
 
-/// Looks `host` up on the calling thread.
-pub(super) fn addresses(host: &str, port: u16) -> Found {
+/// Addresses that the resolver has found; freed with this.
+struct AddressList(*mut libc::addrinfo);
+
+impl Drop for AddressList {
+    fn drop(&mut self) {
+        // SAFETY: getaddrinfo made the list, and it is freed once.
+        unsafe { libc::freeaddrinfo(self.0) };
+    }
+}
+
+/// Asks the resolver on the calling thread.
+fn resolve(host: &str, flags: libc::c_int) -> Result<AddressList, ResolveError> {
     let Ok(name) = CString::new(host) else { return Err(ResolveError::Resolver(libc::EAI_NONAME)) };
     // SAFETY: all zeros is a valid `addrinfo`: no flags, any family, null pointers.
     let mut hints: libc::addrinfo = unsafe { core::mem::zeroed() };
     hints.ai_socktype = libc::SOCK_STREAM;
+    hints.ai_flags = flags;
     let mut list: *mut libc::addrinfo = core::ptr::null_mut();
     // SAFETY: every thread has its own error number.
     unsafe { *libc::__errno_location() = 0 };
@@ -147,9 +174,27 @@ pub(super) fn addresses(host: &str, port: u16) -> Found {
             _ => ResolveError::Resolver(number),
         });
     }
+    Ok(AddressList(list))
+}
+
+/// Looks up the canonical name of `host` on the calling thread.
+pub(super) fn canonical_name(host: &str) -> Option<String> {
+    let list = resolve(host, libc::AI_CANONNAME).ok()?;
+    // SAFETY: the list has an entry, and the first one holds the canonical name, a C string, if there is one.
+    let name = unsafe { list.0.as_ref()?.ai_canonname };
+    if name.is_null() {
+        return None;
+    }
+    // SAFETY: as above; the list is freed after this.
+    Some(unsafe { core::ffi::CStr::from_ptr(name) }.to_string_lossy().into_owned())
+}
+
+/// Looks `host` up on the calling thread.
+pub fn addresses(host: &str, port: u16) -> Found {
+    let list = resolve(host, 0)?;
     let mut found = Vec::new();
-    let mut next = list;
-    // SAFETY: `next` walks the list that getaddrinfo made, which ends with null; it is freed below.
+    let mut next = list.0;
+    // SAFETY: `next` walks the list that getaddrinfo made, which ends with null; it is freed with `list`.
     while let Some(info) = unsafe { next.as_ref() } {
         next = info.ai_next;
         let address = match info.ai_family {
@@ -170,8 +215,6 @@ pub(super) fn addresses(host: &str, port: u16) -> Found {
             found.push(address);
         }
     }
-    // SAFETY: `list` came from getaddrinfo and is freed once.
-    unsafe { libc::freeaddrinfo(list) };
     Ok(found)
 }
 

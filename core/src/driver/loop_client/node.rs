@@ -6,7 +6,9 @@ use crate::driver::call_error::CallError;
 use crate::driver::native_client::calls::wait_millis;
 use crate::driver::native_client::{NativeClientOptions, SubmitPath, check_reason, participants};
 use crate::driver::random::random_seed;
-use crate::driver::rendezvous::{HandlerError, entry_of, host_name, labels_of, session_options};
+use crate::driver::rendezvous::{
+    HandlerError, entry_of, full_host_name, host_name, labels_of, session_options,
+};
 use crate::driver::socket::endpoint_text;
 use crate::driver::store::Timeout;
 use crate::error::Operation;
@@ -42,9 +44,12 @@ impl Loop {
     /// The parameters are invalid, or the host has no name.
     pub fn add_node(&mut self, parameters: &RendezvousParameters) -> Result<SessionId, HandlerError> {
         let settings = RdzvSettings::read(parameters)?;
-        let host = match &settings.address {
-            Some(address) => address.clone(),
-            None => host_name().map_err(HandlerError::HostName)?,
+        let (host, address) = match &settings.address {
+            Some(address) => (address.clone(), address.clone()),
+            None => (
+                host_name().map_err(HandlerError::HostName)?,
+                full_host_name().map_err(HandlerError::HostName)?,
+            ),
         };
         // Rendezvous handlers of this process, and other loops, number their nodes from 0 on.
         let number = (random_seed() >> 32) as u32;
@@ -52,7 +57,7 @@ impl Loop {
         let options = session_options(&settings, &node, settings.timeouts.join);
         let id = self.add_session(&settings.host, settings.port, options);
         if let Some(member) = self.sessions.get_mut(&id) {
-            member.settings = Some((settings, host.into(), Arc::clone(&self.last_rounds)));
+            member.settings = Some((settings, address.into(), Arc::clone(&self.last_rounds)));
         }
         Ok(id)
     }

@@ -18,6 +18,7 @@ use crate::rendezvous::store_info::RendezvousInfo;
 use crate::rendezvous::url::UrlError;
 use crate::time::Duration;
 use alloc::boxed::Box;
+use alloc::format;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::ops::Deref;
@@ -35,6 +36,12 @@ impl NodeStore {
     #[must_use]
     pub const fn new(store: Store, server: Option<Arc<Server>>) -> Self {
         Self { store, server }
+    }
+
+    /// Returns the part of the store that belongs to a round: the keys under `round/N/`.
+    #[must_use]
+    pub fn of_round(&self, round: u64) -> Self {
+        Self::new(self.store.with_prefix(format!("round/{round}").as_bytes()), self.server.clone())
     }
 
     /// Returns the server if this process hosts it.

@@ -1,8 +1,15 @@
 //! The name of this host.
 
+use crate::driver::resolve;
+use crate::driver::threads;
+use crate::time::Duration;
 use alloc::string::String;
 use alloc::vec;
 use std::io;
+use std::sync::mpsc;
+
+/// Longest wait for the resolver. A host without a name service has the name that the system knows.
+const RESOLVE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Returns the host's name as `gethostname` gives it.
 ///
@@ -17,4 +24,47 @@ pub fn host_name() -> io::Result<String> {
     }
     name.truncate(name.iter().position(|&byte| byte == 0).unwrap_or(name.len()));
     Ok(String::from_utf8_lossy(&name).into_owned())
+}
+
+/// Returns the name under which other hosts look for this one: the fully qualified name if the resolver knows it within
+/// two seconds, otherwise that of [`host_name`]. As torchrun publishes it.
+///
+/// # Errors
+/// As [`host_name`].
+pub fn full_host_name() -> io::Result<String> {
+    let name = host_name()?;
+    if name.contains('.') {
+        return Ok(name);
+    }
+    let (done, found) = mpsc::channel();
+    let asked = name.clone();
+    // The resolver of the C library has no deadline.
+    threads::spawn("rdzv-resolve", move || done.send(resolve::canonical_name(&asked)).unwrap_or_default())?;
+    let full = found.recv_timeout(RESOLVE_TIMEOUT).ok().flatten();
+    // A host that knows itself only as `localhost` is not found under that name elsewhere.
+    Ok(full.filter(|full| is_full_name(full, &name)).unwrap_or(name))
+}
+
+fn is_full_name(full: &str, name: &str) -> bool {
+    let labels = full.strip_prefix(name).and_then(|rest| rest.strip_prefix('.'));
+    labels.is_some_and(|domain| !domain.is_empty() && !domain.starts_with("localdomain"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_full_name_is_the_name_in_a_domain() {
+        assert!(is_full_name("node-3.cluster.example", "node-3"));
+        for other in ["node-3", "node-3.", "localhost", "node-33.example", "node-3.localdomain", "10.0.0.1"] {
+            assert!(!is_full_name(other, "node-3"), "{other}");
+        }
+    }
+
+    #[test]
+    fn the_published_name_begins_with_the_name_of_the_host() {
+        let (name, full) = (host_name().expect("a name"), full_host_name().expect("a name"));
+        assert!(full == name || is_full_name(&full, &name), "{full} of {name}");
+    }
 }

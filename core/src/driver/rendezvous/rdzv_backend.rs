@@ -3,7 +3,7 @@
 use super::handler::{
     CreateHandler, HandlerError, NODE_NAMES_MAX, NodeStore, Progress, RendezvousHandler, Stage,
 };
-use super::host_name::host_name;
+use super::host_name::{full_host_name, host_name};
 use super::hosting::{HostedServers, local_address};
 use super::last_rounds::LastRounds;
 use crate::driver::call_error::CallError;
@@ -116,15 +116,18 @@ impl RdzvRendezvous {
         servers: Arc<HostedServers>,
         rounds: Arc<LastRounds>,
     ) -> Result<Self, HandlerError> {
-        let host = match &settings.address {
-            Some(address) => address.clone(),
-            None => host_name().map_err(HandlerError::HostName)?,
+        let (host, address) = match &settings.address {
+            Some(address) => (address.clone(), address.clone()),
+            None => (
+                host_name().map_err(HandlerError::HostName)?,
+                full_host_name().map_err(HandlerError::HostName)?,
+            ),
         };
         let node = settings.node_name(&host, std::process::id(), local_id);
         Ok(Self {
             settings,
             node,
-            address: host,
+            address,
             servers,
             rounds,
             joining: Mutex::new(()),

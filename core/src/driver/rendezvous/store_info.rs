@@ -1,6 +1,6 @@
 //! Publishing the address of the ranks' store.
 
-use super::host_name::host_name;
+use super::host_name::full_host_name;
 use super::reserved_port::{NoPort, ReservedPort};
 use crate::driver::call_error::CallError;
 use crate::driver::store::{Store, Timeout};
@@ -36,7 +36,7 @@ pub struct Built {
 
 /// Publishes an address and a port on rank 0; all ranks, rank 0 included, read them.
 ///
-/// `local_addr` is published as given; without one, the host's own name is. No name is looked up. `server_port` is
+/// `local_addr` is published as given; without one, the host's full name is. `server_port` is
 /// the port of a server that already runs. With 0 or `None` there is none, and a port is reserved for one.
 ///
 /// # Errors
@@ -52,7 +52,7 @@ pub fn build(
     if rank == 0 {
         let address = match local_addr {
             Some(address) => address.to_string(),
-            None => host_name().map_err(PublishError::HostName)?,
+            None => full_host_name().map_err(PublishError::HostName)?,
         };
         let port = match server_port {
             None | Some(0) => reserved.insert(ReservedPort::take()?).port(),
@@ -106,7 +106,7 @@ mod tests {
         let (_server, store) = store();
         let built = build(0, &store, None, Some(29500), SOON).expect("published");
         assert_eq!((built.info.master_port, built.reserved.is_none()), (29500, true));
-        assert_eq!(built.info.master_addr, host_name().expect("a name"));
+        assert_eq!(built.info.master_addr, full_host_name().expect("a name"));
         assert!(!built.info.master_addr.is_empty());
         assert!(build(0, &store, None, Some(0), SOON).expect("published").reserved.is_some());
     }
