@@ -2377,6 +2377,24 @@ rdzv_status rdzv_context_register_url_scheme(const rdzv_context *context,
                                              const rdzv_url_scheme_vtable *vtable,
                                              rdzv_error **error);
 
+// Sets a handler as the answer. `vtable` is copied, and the library owns its `user_data` until it calls
+// `destroy`, whatever the outcome of the call. If a mandatory entry of the vtable is missing, the caller
+// gets `RDZV_INVALID_ARGUMENT` and `user_data` stays with the user code.
+void rdzv_rendezvous_answer_set_handler(rdzv_rendezvous_answer *answer,
+                                        const rdzv_rendezvous_handler_vtable *vtable);
+
+// Sets a rendezvous by URL as the answer. `vtable` is copied, and its `user_data` is owned as that of a
+// handler is.
+void rdzv_rendezvous_answer_set_rendezvous(rdzv_rendezvous_answer *answer,
+                                           const rdzv_url_rendezvous_vtable *vtable);
+
+// Lists the names of the context's backends in byte order; they replace the content of `names`.
+rdzv_status rdzv_context_list_backends(const rdzv_context *context, rdzv_list *names, rdzv_error **error);
+
+// -----------------------------------------------------------------------------------------------------------
+// Answers of rendezvous backends and URL schemes in user code.
+// -----------------------------------------------------------------------------------------------------------
+
 // Sets a number as the answer. This and the functions that follow are for use inside the functions of a
 // backend in user code.
 void rdzv_rendezvous_answer_set_number(rdzv_rendezvous_answer *answer, int64_t number);
@@ -2400,25 +2418,17 @@ void rdzv_rendezvous_answer_set_group(rdzv_rendezvous_answer *answer,
                                       size_t master_addr_len,
                                       int64_t master_port);
 
+// Says that the group of `rdzv_rendezvous_answer_set_group` is that of round `round`; called after it. Each
+// round of a run has another number. Events of other rounds do not concern the agent then. What agents and
+// workers write during the round goes under `round/N/` of the group's store, so a restart finds no keys of
+// an earlier round, and an agent serves another store for the workers of each round.
+void rdzv_rendezvous_answer_set_round(rdzv_rendezvous_answer *answer, uint64_t round);
+
 // Sets an event as the answer. `name` is the name of the node that died or that closed the run.
 void rdzv_rendezvous_answer_set_event(rdzv_rendezvous_answer *answer,
                                       const rdzv_round_event *event,
                                       const uint8_t *name,
                                       size_t name_len);
-
-// Sets a handler as the answer. `vtable` is copied, and the library owns its `user_data` until it calls
-// `destroy`, whatever the outcome of the call. If a mandatory entry of the vtable is missing, the caller
-// gets `RDZV_INVALID_ARGUMENT` and `user_data` stays with the user code.
-void rdzv_rendezvous_answer_set_handler(rdzv_rendezvous_answer *answer,
-                                        const rdzv_rendezvous_handler_vtable *vtable);
-
-// Sets a rendezvous by URL as the answer. `vtable` is copied, and its `user_data` is owned as that of a
-// handler is.
-void rdzv_rendezvous_answer_set_rendezvous(rdzv_rendezvous_answer *answer,
-                                           const rdzv_url_rendezvous_vtable *vtable);
-
-// Lists the names of the context's backends in byte order; they replace the content of `names`.
-rdzv_status rdzv_context_list_backends(const rdzv_context *context, rdzv_list *names, rdzv_error **error);
 
 // -----------------------------------------------------------------------------------------------------------
 // Rendezvous handlers: one node's membership in a rendezvous.
@@ -3269,9 +3279,10 @@ rdzv_status rdzv_agent_options_set_start_timeout_ms(rdzv_agent_options *options,
                                                     int64_t start_timeout_ms,
                                                     rdzv_error **error);
 
-// Sets how long agents whose workers have succeeded wait for each other if the rendezvous does not report
-// deaths (`static` and custom backends), in milliseconds. Default 300,000. If it reports deaths (`rdzv`),
-// they wait as long as the workers of the other agents take.
+// Sets how long agents whose workers have succeeded wait for the others at the exit barrier, in
+// milliseconds, with every backend. By default they wait as long as workers of other agents run if the
+// rendezvous reports deaths (`rdzv`), so the slowest live worker ends the wait, and otherwise (`static`,
+// most custom backends) 300,000.
 rdzv_status rdzv_agent_options_set_exit_barrier_timeout_ms(rdzv_agent_options *options,
                                                            int64_t exit_barrier_timeout_ms,
                                                            rdzv_error **error);
@@ -3288,11 +3299,20 @@ rdzv_status rdzv_agent_options_set_devices(rdzv_agent_options *options, int32_t 
 
 // Sets the address at which workers of other nodes reach this node if it hosts the round's store. Default:
 // the address known to the rendezvous; for a group of one node 127.0.0.1, except with custom workers,
-// which may run on any host.
+// which may run on any host. The address need not belong to this host (address translation, containers):
+// see `rdzv_agent_options_set_listen_addr`.
 rdzv_status rdzv_agent_options_set_local_addr(rdzv_agent_options *options,
                                               const uint8_t *address,
                                               size_t address_len,
                                               rdzv_error **error);
+
+// Sets the address on which this node listens if it hosts the round's store. Default: the address of
+// `rdzv_agent_options_set_local_addr` if this host has it, otherwise the address by which this host reaches
+// the rendezvous server; every interface if this host's own name leads elsewhere.
+rdzv_status rdzv_agent_options_set_listen_addr(rdzv_agent_options *options,
+                                               const uint8_t *address,
+                                               size_t address_len,
+                                               rdzv_error **error);
 
 // Sets the address and port of an existing store for the workers of every round. Default: each round has
 // its own store, served by the agent of rank 0.

@@ -312,8 +312,9 @@ struct agent_options {
   milliseconds kill_timeout{5000};
   /// How long it may take until all workers of a start run.
   milliseconds start_timeout{300000};
-  /// How long to wait for agents that are not done, where the rendezvous tells nothing of them.
-  milliseconds exit_barrier_timeout{300000};
+  /// How long to wait for agents whose workers still run. Without it: as long as those work, if the rendezvous reports
+  /// deaths, otherwise 300 s.
+  std::optional<milliseconds> exit_barrier_timeout;
   /// Where the rendezvous does not tell of waiting nodes by itself.
   milliseconds monitor_interval{1000};
   /// Each worker sees one device, and LOCAL_RANK 0.
@@ -322,6 +323,8 @@ struct agent_options {
   std::string name;
   /// Where workers of other nodes reach this one; empty: as the rendezvous knows it.
   std::string local_addr;
+  /// Where this node listens if it serves the workers' store; empty: where other nodes reach it.
+  std::string listen_addr;
   /// Where files of logs and errors are; empty: a new folder for temporary files. "/dev/null": nowhere.
   std::string log_dir;
   /// What goes into files ("0" nothing, "1" stdout, "2" stderr, "3" both, or "RANK:N,RANK:N"), and what to the console,
@@ -383,12 +386,14 @@ inline result<agent_options_handle> c_options(const agent_options& options,
   set(rdzv_agent_options_set_leftover_timeout_ms, static_cast<std::int64_t>(options.leftover_timeout.count()));
   set(rdzv_agent_options_set_kill_timeout_ms, static_cast<std::int64_t>(options.kill_timeout.count()));
   set(rdzv_agent_options_set_start_timeout_ms, static_cast<std::int64_t>(options.start_timeout.count()));
-  set(rdzv_agent_options_set_exit_barrier_timeout_ms,
-      static_cast<std::int64_t>(options.exit_barrier_timeout.count()));
+  if (options.exit_barrier_timeout)
+    set(rdzv_agent_options_set_exit_barrier_timeout_ms,
+        static_cast<std::int64_t>(options.exit_barrier_timeout->count()));
   set(rdzv_agent_options_set_monitor_interval_ms, static_cast<std::int64_t>(options.monitor_interval.count()));
   set(rdzv_agent_options_set_devices, options.one_device_each ? RDZV_DEVICES_ONE_EACH : RDZV_DEVICES_ALL);
   set_text(rdzv_agent_options_set_name, options.name);
   set_text(rdzv_agent_options_set_local_addr, options.local_addr);
+  set_text(rdzv_agent_options_set_listen_addr, options.listen_addr);
   set_text(rdzv_agent_options_set_log_dir, options.log_dir);
   set_text(rdzv_agent_options_set_redirects, options.redirects);
   set(rdzv_agent_options_set_tee, bytes(options.tee), options.tee.size(), bytes(options.tee_prefix),

@@ -32,6 +32,8 @@ class rendezvous_answer {
     rdzv_rendezvous_answer_set_group(answer_, shared.c_handle(), rank, world_size, detail::bytes(master_addr),
                                      master_addr.size(), master_port.number());
   }
+  /// The group is that of this round; called after `set_group`. Each round of a run has another number.
+  void set_round(std::uint64_t round) { rdzv_rendezvous_answer_set_round(answer_, round); }
   void set_event(const round_event& event) {
     const rdzv_round_event c_event = event.c_event();
     rdzv_rendezvous_answer_set_event(answer_, &c_event, detail::bytes(event.name), event.name.size());

@@ -34,6 +34,7 @@
 //!     name: "localhost".into(),
 //!     entry_name: "sh".into(),
 //!     local_addr: None,
+//!     listen_addr: None,
 //!     master: None,
 //! };
 //! let workers = LocalWorkers::new(workers, "job-1", 2)?;
@@ -76,13 +77,11 @@ pub mod stuck;
 pub mod supervisor;
 pub mod template;
 pub mod watchdog;
+pub mod worker_event;
 pub mod worker_store;
 
 // Layer 4: composition
-/// State machine of a node: it combines the machines above with those of the rendezvous.
-pub mod node {
-    pub mod rounds;
-}
+pub mod node;
 
 // Layer 5: driver
 #[cfg(feature = "std")]

@@ -59,10 +59,19 @@ pub fn assigned_ranks_key(group_rank: u64) -> String {
     format!("torchelastic/assigned_ranks/{group_rank}")
 }
 
-/// Returns the value of an agent's role and size.
+/// Returns the value of an agent's role, size and name. PyTorch's agents have no name, and ignore it.
 #[must_use]
-pub fn role_info(role: &str, group_rank: u64, local_world_size: u32) -> Vec<u8> {
-    json!({ "role": role, "rank": group_rank, "local_world_size": local_world_size }).to_string().into_bytes()
+pub fn role_info(role: &str, group_rank: u64, local_world_size: u32, name: &str) -> Vec<u8> {
+    json!({ "role": role, "rank": group_rank, "local_world_size": local_world_size, "agent": name })
+        .to_string()
+        .into_bytes()
+}
+
+/// Returns the name of the agent that wrote its role and size, if it is there.
+#[must_use]
+pub fn agent_name(role_info: &[u8]) -> Option<String> {
+    let info: Value = serde_json::from_slice(role_info).ok()?;
+    Some(info.get("agent")?.as_str()?.to_string())
 }
 
 /// Invalid value of a key.
@@ -179,7 +188,7 @@ mod tests {
         let infos: Vec<_> = [("trainer", 2), ("ps", 1), ("trainer", 3)]
             .iter()
             .zip(0..)
-            .map(|(&(role, size), rank)| role_info(role, rank, size))
+            .map(|(&(role, size), rank)| role_info(role, rank, size, "host"))
             .collect();
         let ranks = assign(&infos).expect("sense");
         let event = |global_rank_first, role_rank_first, role_world_size| Ranks {
@@ -198,7 +207,7 @@ mod tests {
 
     #[test]
     fn identical_agents_need_no_store() {
-        let infos: Vec<_> = (0..3).map(|rank| role_info("default", rank, 4)).collect();
+        let infos: Vec<_> = (0..3).map(|rank| role_info("default", rank, 4, "host")).collect();
         let through_store = assign(&infos).expect("sense");
         let alone: Vec<_> = (0..3).map(|rank| Ranks::of_identical(rank, 3, 4)).collect();
         assert_eq!(alone, through_store);
@@ -208,7 +217,7 @@ mod tests {
     fn the_values_are_those_of_pytorch() {
         // Values in the format of Python's json, which writes a space after each comma and colon.
         let theirs = br#"{"role": "default", "rank": 1, "local_world_size": 2}"#.to_vec();
-        let ranks = assign(&[role_info("default", 0, 1), theirs]).expect("sense");
+        let ranks = assign(&[role_info("default", 0, 1, "host"), theirs]).expect("sense");
         assert_eq!(ranks[1].role_world_size, 3);
         assert_eq!(read_assigned(1, b"[1, 3, 1, 3]").expect("sense"), ranks[1]);
         assert_eq!(role_info_key(7), "torchelastic/role_info/7");
@@ -217,7 +226,7 @@ mod tests {
 
     #[test]
     fn nonsense_is_named() {
-        let good = role_info("default", 0, 1);
+        let good = role_info("default", 0, 1, "host");
         for bad in [
             "",
             "[]",

@@ -48,9 +48,10 @@ pub struct WorkerSpec {
     /// Time that killed workers have to end before they are abandoned: a process that hangs in the kernel may never
     /// end.
     pub kill_timeout: Duration,
-    /// Timeout of the exit barrier with backends that do not report deaths and ends of rounds. Others wait as long as
-    /// the other agents' workers run.
-    pub exit_barrier_timeout: Duration,
+    /// Timeout of the exit barrier, at which agents whose workers have succeeded wait for the others. Without it, the
+    /// wait lasts as long as workers of other agents run, with backends that report deaths and ends of rounds; with
+    /// others it lasts 300 s at most.
+    pub exit_barrier_timeout: Option<Duration>,
     /// Way of assigning ranks to the workers.
     pub rank_assignment: RankAssignment,
     /// Timeout of waiting for the other agents when ranks are assigned.
@@ -74,7 +75,7 @@ impl WorkerSpec {
             stop_timeout: Duration::from_secs(30),
             leftover_timeout: LEFTOVER_TIMEOUT_DEFAULT,
             kill_timeout: Duration::from_secs(5),
-            exit_barrier_timeout: Duration::from_secs(300),
+            exit_barrier_timeout: None,
             rank_assignment: RankAssignment::ThroughStore,
             assign_timeout: Duration::from_secs(60),
             master_port: None,

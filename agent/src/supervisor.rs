@@ -24,6 +24,7 @@ use super::group::{ExitStatus, WorkerGroup, WorkerState};
 use super::phase::{Phase, PhaseEvent};
 use super::reason::{NoRound, Reason, StartFailure, StopCause, WaitFailure};
 use super::spec::{SpecError, WorkerSpec};
+use super::worker_event::WorkerEvent;
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 use alloc::format;
@@ -279,7 +280,8 @@ impl Supervisor {
     /// The input is impossible: its worker does not exist, or the agent has begun before. The state has not changed
     /// then.
     pub fn handle(&mut self, now: Instant, input: Input) -> Result<(), InputError> {
-        if let Some(local_rank) = input.local_rank()
+        if let Input::Worker(event) = &input
+            && let Some(local_rank) = event.local_rank()
             && self.worker(local_rank).is_none()
         {
             return Err(InputError::NoSuchWorker { local_rank });
@@ -323,43 +325,7 @@ impl Supervisor {
             | Input::Parted { .. }
             | Input::NotParted { .. }
             | Input::Closed { .. } => {}
-            Input::Started { local_rank, pid } => self.started(now, local_rank, pid),
-            Input::NotStarted { local_rank, start_failure, message } => {
-                self.not_started(now, local_rank, start_failure, message);
-            }
-            Input::Exited { local_rank, exit, at, was_ending } => {
-                self.exited(now, local_rank, exit, at, was_ending);
-            }
-            Input::ErrorWritten { local_rank, at } => {
-                if self.stopping.is_none() && matches!(self.phase, Phase::Starting | Phase::Running) {
-                    self.errors.push((local_rank, at));
-                }
-            }
-            Input::Leftovers { message } => {
-                if let Some(stopping) = self.stopping.filter(|stopping| stopping.step != StopStep::Killed) {
-                    let left = stopping.until.since(now).as_millis();
-                    let (seconds, tenths) = (left / 1000, left % 1000 / 100);
-                    let message = format!("{message}; killed in {seconds}.{tenths} s").into();
-                    self.notify(Notice::Remark { message });
-                }
-            }
-            Input::Stuck { local_rank, since } => {
-                if let (Phase::Starting | Phase::Running, Some(worker)) =
-                    (self.phase, self.group.ranks_of(local_rank))
-                {
-                    self.group.state = WorkerState::Unhealthy;
-                    self.give_up(now, Reason::Stuck { worker, since });
-                }
-            }
-            Input::TimerExpired(timer) => self.timer_expired(now, timer),
-            Input::Empty => {
-                self.has_descendants = false;
-                if self.stopping.is_some() {
-                    self.clear(now, Reason::Done);
-                }
-            }
-            Input::GroupLost { message } => self.group_lost(now, message),
-            Input::GuardLost { message } => self.guard_lost(now, message),
+            Input::Worker(event) => self.worker_event(now, event),
             Input::Member(membership) => self.member(now, membership),
             Input::Stop(cause) => self.stop(now, cause),
             Input::Pass { signal } => {
@@ -369,6 +335,49 @@ impl Supervisor {
             }
         }
         Ok(())
+    }
+
+    fn worker_event(&mut self, now: Instant, event: WorkerEvent) {
+        match event {
+            WorkerEvent::Started { local_rank, pid } => self.started(now, local_rank, pid),
+            WorkerEvent::NotStarted { local_rank, start_failure, message } => {
+                self.not_started(now, local_rank, start_failure, message);
+            }
+            WorkerEvent::Exited { local_rank, exit, at, was_ending, .. } => {
+                self.exited(now, local_rank, exit, at, was_ending);
+            }
+            WorkerEvent::ErrorWritten { local_rank, at } => {
+                if self.stopping.is_none() && matches!(self.phase, Phase::Starting | Phase::Running) {
+                    self.errors.push((local_rank, at));
+                }
+            }
+            WorkerEvent::Leftovers { message } => {
+                if let Some(stopping) = self.stopping.filter(|stopping| stopping.step != StopStep::Killed) {
+                    let left = stopping.until.since(now).as_millis();
+                    let (seconds, tenths) = (left / 1000, left % 1000 / 100);
+                    let message = format!("{message}; killed in {seconds}.{tenths} s").into();
+                    self.notify(Notice::Remark { message });
+                }
+            }
+            WorkerEvent::Stuck { local_rank, since } => {
+                if let (Phase::Starting | Phase::Running, Some(worker)) =
+                    (self.phase, self.group.ranks_of(local_rank))
+                {
+                    self.group.state = WorkerState::Unhealthy;
+                    self.give_up(now, Reason::Stuck { worker, since });
+                }
+            }
+            WorkerEvent::TimerExpired(timer) => self.timer_expired(now, timer),
+            WorkerEvent::Empty => {
+                self.has_descendants = false;
+                if self.stopping.is_some() {
+                    self.clear(now, Reason::Done);
+                }
+            }
+            WorkerEvent::GroupLost { message } => self.group_lost(now, message),
+            WorkerEvent::GuardLost { message } => self.guard_lost(now, message),
+            WorkerEvent::Remark { message } => self.notify(Notice::Remark { message }),
+        }
     }
 
     /// Returns whether this answers the call that `phase` waits for, and clears the pending call if so.

@@ -59,6 +59,7 @@ fn agent(port: u16, folder: &std::path::Path) -> Agent {
         name: "a".into(),
         entry_name: "sh".into(),
         local_addr: Some("127.0.0.1".into()),
+        listen_addr: None,
         master: None,
     };
     Agent::new(options, Arc::from(handler), Box::new(workers)).expect("an agent")

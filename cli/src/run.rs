@@ -106,6 +106,7 @@ fn supervise(arguments: &RunArguments, screen: &mut Screen) -> Result<AgentResul
         name: host,
         entry_name: command.name,
         local_addr: rendezvous.local_addr,
+        listen_addr: rendezvous.listen_addr,
         master: rendezvous.master,
     };
     let handler: Arc<dyn RendezvousHandler> = Arc::from(handler);
@@ -147,6 +148,7 @@ fn spec(arguments: &RunArguments, workers: u32) -> Result<WorkerSpec, Failure> {
         monitor_interval: arguments.monitor_interval,
         stop_timeout: arguments.stop_timeout()?,
         leftover_timeout: arguments.leftover_timeout,
+        exit_barrier_timeout: arguments.exit_barrier_timeout,
         rank_assignment: arguments::rank_assignment(),
         ..WorkerSpec::new(workers)
     };

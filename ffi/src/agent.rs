@@ -146,6 +146,7 @@ pub(crate) fn new_agent(
         name: host,
         entry_name: options.entry_name.clone(),
         local_addr: options.local_addr.clone(),
+        listen_addr: options.listen_addr.clone(),
         master: options.master.clone(),
     };
     let agent =

@@ -195,7 +195,9 @@ fn projected(event: &AgentEvent, group: &WorkerGroup) -> (rdzv_agent_event, Stri
             let local_rank = timer.local_rank.unwrap_or(u32::MAX);
             (rdzv_agent_event { local_rank, ..of(RDZV_AGENT_EVENT_TIMER_EXPIRED) }, reason.to_string())
         }
-        AgentEvent::Notice(Notice::Remark { message }) => (of(RDZV_AGENT_EVENT_REMARK), message.to_string()),
+        AgentEvent::Notice(Notice::Remark { message } | Notice::StillAtWork { message }) => {
+            (of(RDZV_AGENT_EVENT_REMARK), message.to_string())
+        }
         AgentEvent::Notice(Notice::Killing { reason }) => (of(RDZV_AGENT_EVENT_KILLING), reason.to_string()),
         AgentEvent::Notice(Notice::GaveUp { since, left }) => {
             let stop_us = micros(*since);

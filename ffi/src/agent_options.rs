@@ -42,6 +42,7 @@ pub struct rdzv_agent_options {
     pub(crate) devices: Devices,
     pub(crate) name: Option<String>,
     pub(crate) local_addr: Option<String>,
+    pub(crate) listen_addr: Option<String>,
     pub(crate) master: Option<RendezvousStoreInfo>,
     pub(crate) logs: LogSettings,
     pub(crate) log_dir: Option<PathBuf>,
@@ -102,6 +103,7 @@ pub unsafe extern "C" fn rdzv_agent_options_new(
                 devices: Devices::All,
                 name: None,
                 local_addr: None,
+                listen_addr: None,
                 master: None,
                 logs: LogSettings::default(),
                 log_dir: None,
@@ -410,9 +412,10 @@ pub unsafe extern "C" fn rdzv_agent_options_set_start_timeout_ms(
     }
 }
 
-/// Sets how long agents whose workers have succeeded wait for each other if the rendezvous does not report
-/// deaths (`static` and custom backends), in milliseconds. Default 300,000. If it reports deaths (`rdzv`),
-/// they wait as long as the workers of the other agents take.
+/// Sets how long agents whose workers have succeeded wait for the others at the exit barrier, in
+/// milliseconds, with every backend. By default they wait as long as workers of other agents run if the
+/// rendezvous reports deaths (`rdzv`), so the slowest live worker ends the wait, and otherwise (`static`,
+/// most custom backends) 300,000.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_agent_options_set_exit_barrier_timeout_ms(
     options: *mut rdzv_agent_options,
@@ -422,7 +425,8 @@ pub unsafe extern "C" fn rdzv_agent_options_set_exit_barrier_timeout_ms(
     // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
         set(options, error, |options| {
-            options.spec.exit_barrier_timeout = span(exit_barrier_timeout_ms, "exit_barrier_timeout_ms")?;
+            options.spec.exit_barrier_timeout =
+                Some(span(exit_barrier_timeout_ms, "exit_barrier_timeout_ms")?);
             Ok(())
         })
     }
@@ -474,7 +478,8 @@ pub unsafe extern "C" fn rdzv_agent_options_set_devices(
 
 /// Sets the address at which workers of other nodes reach this node if it hosts the round's store. Default:
 /// the address known to the rendezvous; for a group of one node 127.0.0.1, except with custom workers,
-/// which may run on any host.
+/// which may run on any host. The address need not belong to this host (address translation, containers):
+/// see `rdzv_agent_options_set_listen_addr`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_agent_options_set_local_addr(
     options: *mut rdzv_agent_options,
@@ -486,6 +491,25 @@ pub unsafe extern "C" fn rdzv_agent_options_set_local_addr(
     unsafe {
         set(options, error, |options| {
             options.local_addr = Some(text(address, address_len, "address")?.into());
+            Ok(())
+        })
+    }
+}
+
+/// Sets the address on which this node listens if it hosts the round's store. Default: the address of
+/// `rdzv_agent_options_set_local_addr` if this host has it, otherwise the address by which this host reaches
+/// the rendezvous server; every interface if this host's own name leads elsewhere.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdzv_agent_options_set_listen_addr(
+    options: *mut rdzv_agent_options,
+    address: *const u8,
+    address_len: usize,
+    error: *mut *mut rdzv_error,
+) -> rdzv_status {
+    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
+    unsafe {
+        set(options, error, |options| {
+            options.listen_addr = Some(text(address, address_len, "address")?.into());
             Ok(())
         })
     }

@@ -13,10 +13,11 @@ use crate::sized;
 use crate::status::{RDZV_EXHAUSTED, RDZV_OK, RDZV_TIMED_OUT, name_of, rdzv_status};
 use crate::worker_group::rdzv_worker_group;
 use rendezvous_agent::driver::agent::{
-    ForeignEvent, ForeignWorkers, StartOrder, WorkerEvent, WorkerEventSender, WorkerHooks,
+    ForeignEvent, ForeignWorkers, StartOrder, WorkerEventSender, WorkerHooks,
 };
 use rendezvous_agent::group::ExitStatus;
 use rendezvous_agent::reason::StartFailure;
+use rendezvous_agent::worker_event::WorkerEvent;
 use rendezvous_core::driver::reply::{Awaited, ask};
 use std::ffi::c_void;
 use std::ptr::null;

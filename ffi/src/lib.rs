@@ -58,6 +58,8 @@ mod store_info;
 
 mod rendezvous_plugin;
 
+mod rendezvous_answer;
+
 mod rendezvous_handler;
 
 mod rendezvous_url;
@@ -198,6 +200,7 @@ pub use loop_node::*;
 #[cfg(feature = "rpc")]
 pub use loop_rpc::*;
 pub use native_store::*;
+pub use rendezvous_answer::*;
 pub use rendezvous_event::*;
 pub use rendezvous_handler::*;
 pub use rendezvous_info::*;

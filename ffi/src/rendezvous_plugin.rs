@@ -1,16 +1,15 @@
 //! Rendezvous backends and URL schemes in user code.
 
-use crate::argument::{bytes, invalid, reference, reference_mut, text};
+use crate::argument::{invalid, reference, reference_mut, text};
 use crate::buffer::rdzv_list;
 use crate::context::{rdzv_context, struct_size};
 use crate::fault::{Fault, rdzv_error};
 use crate::guard;
-use crate::rendezvous_event::{parsed, rdzv_round_event};
 use crate::rendezvous_fault::{registry_fault, reported_by};
 use crate::rendezvous_parameters::rdzv_rendezvous_parameters;
 use crate::sized;
 use crate::status::{RDZV_OK, rdzv_status};
-use crate::store::{rdzv_store, timeout};
+use crate::store::timeout;
 use rendezvous_core::driver::rendezvous::{
     CreateHandler, ForeignBackend, ForeignOptions, ForeignUrls, HandlerError, Meeting, NodeStore,
     RendezvousHandler, UrlHandler, UrlOptions, UrlRendezvous,
@@ -20,7 +19,7 @@ use rendezvous_core::error::ErrorKind;
 use rendezvous_core::rendezvous::parameters::RendezvousParameters;
 use rendezvous_core::rendezvous::registry::Identity;
 use rendezvous_core::rendezvous::round_event::RoundEvent;
-use rendezvous_core::rendezvous::store_info::{RendezvousInfo, RendezvousStoreInfo};
+use rendezvous_core::rendezvous::store_info::RendezvousInfo;
 use rendezvous_core::rendezvous::url::RendezvousUrl;
 use std::ffi::{CStr, c_char, c_void};
 use std::ptr::{null, null_mut};
@@ -34,10 +33,10 @@ type Ask =
 /// Receives the answer of user code to a call. Valid only during that call.
 #[derive(Debug, Default)]
 pub struct rdzv_rendezvous_answer {
-    message: Option<String>,
-    number: Option<i64>,
-    group: Option<RendezvousInfo<Arc<NodeStore>>>,
-    event: Option<RoundEvent>,
+    pub(crate) message: Option<String>,
+    pub(crate) number: Option<i64>,
+    pub(crate) group: Option<RendezvousInfo<Arc<NodeStore>>>,
+    pub(crate) event: Option<RoundEvent>,
     handler: Option<HandlerCode>,
     rendezvous: Option<UrlCode>,
     /// First error found in the answer.
@@ -617,7 +616,7 @@ pub unsafe extern "C" fn rdzv_context_register_url_scheme(
 }
 
 /// Fills an answer and records an error for the caller of the user code. NULL is ignored.
-unsafe fn respond(
+pub(crate) unsafe fn respond(
     answer: *mut rdzv_rendezvous_answer,
     body: impl Fn(&mut rdzv_rendezvous_answer) -> Result<(), Fault>,
 ) {
@@ -628,92 +627,6 @@ unsafe fn respond(
             answer.first_error.get_or_insert_with(|| fault.message.clone());
         }
     });
-}
-
-/// Sets a number as the answer. This and the functions that follow are for use inside the functions of a
-/// backend in user code.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn rdzv_rendezvous_answer_set_number(answer: *mut rdzv_rendezvous_answer, number: i64) {
-    let body = |answer: &mut rdzv_rendezvous_answer| {
-        answer.number = Some(number);
-        Ok(())
-    };
-    // SAFETY: NULL or valid, as the header requires.
-    unsafe { respond(answer, body) };
-}
-
-/// Sets the message of the error, in UTF-8, for an operation that fails.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn rdzv_rendezvous_answer_set_message(
-    answer: *mut rdzv_rendezvous_answer,
-    message: *const u8,
-    message_len: usize,
-) {
-    let body = |answer: &mut rdzv_rendezvous_answer| {
-        // SAFETY: NULL or valid, as the header requires.
-        let message = unsafe { bytes(message, message_len, "message") }?;
-        answer.message = Some(String::from_utf8_lossy(message).into_owned());
-        Ok(())
-    };
-    // SAFETY: NULL or valid, as the header requires.
-    unsafe { respond(answer, body) };
-}
-
-/// Sets the result of joining as the answer. `store` is the store that the nodes share; the library keeps a
-/// reference, so the caller may free its handle. `rank` is this node's rank, from 0. `world_size` is the
-/// number of nodes, above `rank`; for a URL scheme it may be negative if the number is unknown.
-/// `master_addr` and `master_port` (0 to 65,535) are the address at which the ranks of the job find their
-/// store; a URL scheme need not set them. Any other rank or port makes the call fail with
-/// `RDZV_INVALID_ARGUMENT`.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn rdzv_rendezvous_answer_set_group(
-    answer: *mut rdzv_rendezvous_answer,
-    store: *const rdzv_store,
-    rank: i64,
-    world_size: i64,
-    master_addr: *const u8,
-    master_addr_len: usize,
-    master_port: i64,
-) {
-    let body = |answer: &mut rdzv_rendezvous_answer| {
-        // SAFETY: NULL or valid, as the header requires.
-        let (store, master_addr) =
-            unsafe { (reference(store, "store")?, text(master_addr, master_addr_len, "master_addr")?) };
-        if rank < 0 || (world_size >= 0 && rank >= world_size) {
-            return Err(invalid(format!("rank {rank} is not one of {world_size}")));
-        }
-        let Ok(master_port) = u16::try_from(master_port) else {
-            return Err(invalid(format!("the port {master_port} is not from 0 to 65535")));
-        };
-        answer.group = Some(RendezvousInfo {
-            store: Arc::clone(&store.store),
-            rank,
-            world_size,
-            bootstrap_store_info: RendezvousStoreInfo { master_addr: master_addr.into(), master_port },
-            round: None,
-            position: None,
-        });
-        Ok(())
-    };
-    // SAFETY: NULL or valid, as the header requires.
-    unsafe { respond(answer, body) };
-}
-
-/// Sets an event as the answer. `name` is the name of the node that died or that closed the run.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn rdzv_rendezvous_answer_set_event(
-    answer: *mut rdzv_rendezvous_answer,
-    event: *const rdzv_round_event,
-    name: *const u8,
-    name_len: usize,
-) {
-    let body = |answer: &mut rdzv_rendezvous_answer| {
-        // SAFETY: NULL or valid, as the header requires.
-        answer.event = unsafe { parsed(event, text(name, name_len, "name")?) }?;
-        Ok(())
-    };
-    // SAFETY: NULL or valid, as the header requires.
-    unsafe { respond(answer, body) };
 }
 
 /// Sets a handler as the answer. `vtable` is copied, and the library owns its `user_data` until it calls

@@ -36,6 +36,7 @@ static rdzv_agent_options *new_options(uint32_t workers) {
   OK(rdzv_agent_options_new(workers, &options, &error));
   OK(rdzv_agent_options_set_name(options, TEXT("here"), &error));
   OK(rdzv_agent_options_set_local_addr(options, TEXT("127.0.0.1"), &error));
+  OK(rdzv_agent_options_set_listen_addr(options, TEXT("127.0.0.1"), &error));
   OK(rdzv_agent_options_set_log_dir(options, TEXT("/dev/null"), &error));
   return options;
 }
@@ -700,6 +701,7 @@ void agents_refuse_bad_arguments(void) {
   FAILS(RDZV_INVALID_ARGUMENT, rdzv_agent_options_set_rank_assignment(options, 2, 1, &error));
   FAILS(RDZV_INVALID_ARGUMENT, rdzv_agent_options_set_devices(options, 2, &error));
   FAILS(RDZV_INVALID_ARGUMENT, rdzv_agent_options_set_local_addr(options, NULL, 1, &error));
+  FAILS(RDZV_INVALID_ARGUMENT, rdzv_agent_options_set_listen_addr(options, NULL, 1, &error));
   FAILS(RDZV_INVALID_ARGUMENT, rdzv_agent_options_set_master(options, NULL, 1, 1, &error));
   FAILS(RDZV_INVALID_ARGUMENT, rdzv_agent_options_set_log_dir(options, NULL, 1, &error));
   FAILS(RDZV_INVALID_ARGUMENT, rdzv_agent_options_set_redirects(options, TEXT("4"), &error));

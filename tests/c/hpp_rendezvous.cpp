@@ -202,6 +202,7 @@ class own_handler : public rdzv::custom_handler {
     auto store = rdzv::store::in_process();
     if (!store) return rdzv::status::io;
     answer.set_group(*store, 2, 3, "node-0", 29500);
+    answer.set_round(5);
     return rdzv::status::ok;
   }
   rdzv::status is_closed(rdzv::rendezvous_answer& answer) override {
@@ -300,6 +301,7 @@ void own_backend() {
     auto handler = own(context, rdzv::status::ok);
     CHECK(handler.backend() == "mine" && handler.run_id() == "run" && handler.use_agent_store());
     auto info = VALUE(handler.next_rendezvous());
+    CHECK(info.round() == 5);
     CHECK(info.rank() == 2 && info.world_size() == 3 && info.master_port() == 29500);
     CHECK(VALUE(info.store()).set("k", "v"));
     CHECK(!VALUE(handler.is_closed()) && VALUE(handler.num_nodes_waiting()) == 4 && VALUE(handler.shutdown()));

@@ -15,6 +15,7 @@ struct plan {
   rdzv_status outcome;
   const char *message;
   bool waits;
+  uint64_t round;
   rdzv_round_event event;
   // Whom the event is about; NULL: host-2.
   const char *name;
@@ -98,6 +99,7 @@ static rdzv_status own_join(void *user_data, rdzv_rendezvous_answer *answer) {
   if (plan.outcome == RDZV_OK) {
     const bool has_port = plan.flaw == NULL || strcmp(plan.flaw, "port") != 0;
     rdzv_rendezvous_answer_set_group(answer, own->store, 1, 3, TEXT("node-0"), has_port ? 29500 : 65536);
+    if (plan.round > 0) rdzv_rendezvous_answer_set_round(answer, plan.round);
   }
   return plan.outcome;
 }
@@ -276,6 +278,16 @@ void own_code_is_a_backend(void) {
   rdzv_buffer *value = rdzv_buffer_new();
   OK(rdzv_store_get(own.store, TEXT("k"), -1, value, &error));
   CHECK_BUFFER(value, "v");
+  rdzv_store_free(store);
+  // What is written in a round has keys of its own.
+  PLAN(&own, round, 7);
+  OK(rdzv_rendezvous_handler_next_rendezvous(own.handle, &info, &error));
+  CHECK_NUMBER(rdzv_rendezvous_info_round(info), 7);
+  OK(rdzv_rendezvous_info_store(info, &store, &error));
+  rdzv_rendezvous_info_free(info);
+  OK(rdzv_store_set(store, TEXT("k"), TEXT("w"), -1, &error));
+  OK(rdzv_store_get(own.store, TEXT("round/7/k"), -1, value, &error));
+  CHECK_BUFFER(value, "w");
   rdzv_buffer_free(value);
   rdzv_store_free(store);
   int32_t closed = 0, clean = 0;
@@ -695,6 +707,7 @@ void registries_keep_their_rules(void) {
   rdzv_rendezvous_answer_set_number(NULL, 1);
   rdzv_rendezvous_answer_set_message(NULL, TEXT("m"));
   rdzv_rendezvous_answer_set_group(NULL, NULL, 0, 0, NULL, 0, 0);
+  rdzv_rendezvous_answer_set_round(NULL, 0);
   rdzv_rendezvous_answer_set_event(NULL, NULL, NULL, 0);
   rdzv_rendezvous_answer_set_handler(NULL, NULL);
   rdzv_rendezvous_answer_set_rendezvous(NULL, NULL);

@@ -1,18 +1,14 @@
-//! Driver of an agent: [`Supervisor`] with its threads, sockets and processes.
+//! Driver of an agent: [`AgentNode`] with its threads, sockets and processes.
 //!
-//! The thread that polls the agent never blocks. Two threads of the agent make the blocking calls: one joins the
-//! rendezvous and listens to its events, the other meets the other agents in the round's store. Their results arrive
-//! through a channel that makes the agent's descriptor readable.
+//! The thread that polls the agent never blocks. Two threads of the agent make its calls to the rendezvous and to the
+//! round's store. Their answers arrive through a channel that makes the agent's descriptor readable.
 
-mod blocking_thread;
+mod calls;
 mod control;
 mod foreign;
 mod health;
 mod input;
-mod last_call;
 mod local;
-mod membership;
-mod numbering;
 mod workers;
 
 #[cfg(test)]
@@ -21,40 +17,36 @@ mod tests;
 pub use control::AgentControl;
 pub use foreign::{ForeignEvent, ForeignWorkers, StartOrder, WorkerEventSender, WorkerHooks};
 pub use local::{LocalEntry, LocalError, LocalOptions, LocalWorkers, TimerError};
-pub use workers::{Reach, Start, WorkerEvent, Workers};
+pub use workers::{Reach, Start, Workers};
 
 use crate::environment::AgentStore;
 use crate::failure::WorkerGroupFailure;
 use crate::group::{Worker, WorkerGroup};
 use crate::health::{Health, LivenessPolicy, PROGRESS_INTERVAL};
+use crate::node::{AgentNode, Input, NodeOptions, Output};
 use crate::observer::Happened;
 use crate::phase::Phase;
 use crate::spec::{SpecError, WorkerSpec};
-use crate::supervisor::{Input, Membership, Notice, Outcome, Output, Round, Supervisor};
+use crate::supervisor::{self, Notice, Outcome, Supervisor};
 use crate::watchdog::ExpiredTimer;
-use crate::worker_store::{Named, WorkerStores};
+use crate::worker_event::WorkerEvent;
 use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, VecDeque};
-use alloc::format;
 use alloc::string::String;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
-use blocking_thread::BlockingThread;
+use calls::Calls;
 use control::Snapshot;
 use crossbeam_channel::{Receiver, unbounded};
 use health::HealthServer;
-use input::{AgentInput, EventSender, Info, Numbered};
-use last_call::{CallSource, LastCall, leave_timeout};
-use membership::{CurrentStore, Member};
-use numbering::Numbering;
+use input::InputSender;
 use rendezvous_core::driver::event_loop::{EventLoop, Interest, Token, Watch};
 use rendezvous_core::driver::rendezvous::RendezvousHandler;
 use rendezvous_core::rendezvous::store_info::RendezvousStoreInfo;
-use rendezvous_core::time::{Duration, Instant};
+use rendezvous_core::time::Instant;
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, RawFd};
-use std::sync::PoisonError;
 
 /// Options of an agent.
 #[derive(Clone, Debug)]
@@ -68,6 +60,9 @@ pub struct AgentOptions {
     /// Address at which workers of other nodes reach this node if it hosts their store. Without it, the address that
     /// the rendezvous knows is used. A group of one node whose workers run on its host uses the loopback address then.
     pub local_addr: Option<String>,
+    /// Address on which this node listens if it hosts the workers' store. Without it, the address by which this host
+    /// reaches the rendezvous server is used.
+    pub listen_addr: Option<String>,
     /// Address of the workers' store. Without it, each round has a store of its own, served by the first agent.
     pub master: Option<RendezvousStoreInfo>,
 }
@@ -118,40 +113,24 @@ pub struct AgentResult {
 }
 
 const WORKERS: Token = Token(0);
-/// Interval at which a blocking call is cancelled again. A call that was just beginning may miss the first
-/// cancellation.
-const INTERRUPT_INTERVAL: Duration = Duration::from_millis(2);
-
 /// An agent, polled by one thread. Other threads use its [`AgentControl`].
 ///
 /// Dropping an agent before it has ended kills its workers, and this node has left the rendezvous then. Pending waits
 /// in the rendezvous are cancelled. Backend code that cannot be cancelled gets ten seconds; after that its thread is
 /// detached, and keeps what it holds, including the handler and its session.
 pub struct Agent {
-    machine: Supervisor,
+    node: AgentNode,
     entry_name: String,
-    // Dropped before what they interrupt.
-    membership: BlockingThread<membership::Ask>,
-    numbering: BlockingThread<numbering::Ask>,
+    calls: Calls,
     // Dropped before the descriptor that it watches.
     #[expect(dead_code, reason = "held: the descriptor becomes readable by it")]
     watch: Watch,
     workers: Box<dyn Workers>,
     events: EventLoop,
     handler: Arc<dyn RendezvousHandler>,
-    store: CurrentStore,
-    inputs: Receiver<AgentInput>,
-    event_sender: EventSender,
+    inputs: Receiver<Input>,
+    input_sender: InputSender,
     snapshot: Arc<Snapshot>,
-    /// The last call of the supervisor.
-    last_call: Option<LastCall>,
-    /// Threads that have panicked, with the panic message. They answer no more calls.
-    panicked_threads: Vec<(CallSource, Box<str>)>,
-    /// Deadline for leaving the rendezvous.
-    leave_until: Option<Instant>,
-    info: Option<Arc<Info>>,
-    numbered: Option<Box<Numbered>>,
-    returned: BTreeMap<u32, Arc<Vec<u8>>>,
     failure: Option<WorkerGroupFailure>,
     /// Timers of this start that ended a worker.
     expired: Vec<ExpiredTimer>,
@@ -164,7 +143,7 @@ pub struct Agent {
 
 impl core::fmt::Debug for Agent {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        f.debug_struct("Agent").field("phase", &self.machine.phase()).finish_non_exhaustive()
+        f.debug_struct("Agent").field("phase", &self.node.supervisor().phase()).finish_non_exhaustive()
     }
 }
 
@@ -178,75 +157,40 @@ impl Agent {
         handler: Arc<dyn RendezvousHandler>,
         mut workers: Box<dyn Workers>,
     ) -> Result<Self, AgentError> {
-        let machine = Supervisor::new(options.spec.clone())?;
+        let use_agent_store = handler.use_agent_store();
+        let node = AgentNode::new(NodeOptions {
+            spec: options.spec,
+            name: options.name.into(),
+            local_addr: options.local_addr.map(Into::into),
+            listen_addr: options.listen_addr.map(Into::into),
+            master: options.master,
+            is_local: workers.reach() == Reach::ThisHost,
+            tells_of_deaths: handler.tells_of_deaths(),
+            agent_store: if use_agent_store { AgentStore::Shared } else { AgentStore::OfRankZero },
+        })?;
         let mut events = EventLoop::new()?;
         workers.begin(*events.clock());
         let watch = events.watch(workers.fd(), Interest::Read, WORKERS)?;
         let (sender, inputs) = unbounded();
-        let event_sender = EventSender::new(sender, events.waker());
-        let store = CurrentStore::default();
-        let member = Member {
-            handler: Arc::clone(&handler),
-            monitor_interval: options.spec.monitor_interval,
-            name: options.name,
-            store: Arc::clone(&store),
-            event_sender: event_sender.clone(),
-        };
-        let (interrupted, its_store) = (Arc::clone(&handler), Arc::clone(&store));
-        let interrupt = move || {
-            interrupted.cancel();
-            cancel(&its_store);
-        };
-        let membership = BlockingThread::start(
-            "rdzv-member",
-            interrupt,
-            move |tasks| member.run(&tasks),
-            on_panic(&event_sender, CallSource::Member),
-        )?;
-        let named = if options.master.is_some() { Named::Yes } else { Named::No };
-        let of_rendezvous =
-            if handler.use_agent_store() { AgentStore::Shared } else { AgentStore::OfRankZero };
-        let numbering = Numbering {
-            spec: options.spec,
-            master: options.master,
-            stores: WorkerStores::new(named, of_rendezvous),
-            tells_of_deaths: handler.tells_of_deaths(),
-            local_addr: options.local_addr,
-            reach: workers.reach(),
-            event_sender: event_sender.clone(),
-        };
-        let its_store = Arc::clone(&store);
-        let interrupt = move || cancel(&its_store);
-        let numbering = BlockingThread::start(
-            "rdzv-number",
-            interrupt,
-            move |tasks| numbering.run(&tasks),
-            on_panic(&event_sender, CallSource::Numbering),
-        )?;
-        let snapshot = Arc::new(Snapshot::new(machine.group().clone()));
-        let moment =
-            Moment { group: snapshot.publish(machine.group()), restarts_left: machine.restarts_left() };
+        let input_sender = InputSender::new(sender, events.waker());
+        let calls = Calls::new(Arc::clone(&handler), input_sender.clone())?;
+        let group = node.supervisor().group();
+        let snapshot = Arc::new(Snapshot::new(group.clone()));
+        let restarts_left = node.supervisor().restarts_left();
+        let moment = Moment { group: snapshot.publish(group), restarts_left };
         // The first thing to do is to begin.
         events.wake_at(events.clock().now());
         Ok(Self {
-            machine,
+            node,
             entry_name: options.entry_name,
-            membership,
-            numbering,
+            calls,
             watch,
             workers,
             events,
             handler,
-            store,
             inputs,
-            event_sender,
+            input_sender,
             snapshot,
-            last_call: None,
-            panicked_threads: Vec::new(),
-            leave_until: None,
-            info: None,
-            numbered: None,
-            returned: BTreeMap::new(),
             failure: None,
             expired: Vec::new(),
             happened: VecDeque::new(),
@@ -259,13 +203,13 @@ impl Agent {
     /// Returns a handle for other threads.
     #[must_use]
     pub fn control(&self) -> AgentControl {
-        AgentControl::new(self.event_sender.clone(), Arc::clone(&self.snapshot))
+        AgentControl::new(self.input_sender.clone(), Arc::clone(&self.snapshot))
     }
 
     /// Returns the supervisor, for inspection.
     #[must_use]
     pub const fn supervisor(&self) -> &Supervisor {
-        &self.machine
+        self.node.supervisor()
     }
 
     /// Adds a callback for all events. If it is added before the first poll, it gets all events from the beginning. It
@@ -274,7 +218,7 @@ impl Agent {
         let now = self.now();
         for (event, _) in &self.happened {
             if let AgentEvent::Notice(notice) = event {
-                observer(now, &self.machine, Happened::Notice(notice));
+                observer(now, self.node.supervisor(), Happened::Notice(notice));
             }
         }
         self.observers.push(observer);
@@ -287,7 +231,8 @@ impl Agent {
             .health
             .as_ref()
             .map_or_else(LivenessPolicy::default, |(_, liveness_policy)| *liveness_policy);
-        Health::new(self.machine.phase(), self.now(), self.machine.group(), liveness_policy)
+        let supervisor = self.node.supervisor();
+        Health::new(supervisor.phase(), self.now(), supervisor.group(), liveness_policy)
     }
 
     /// Serves the agent's health over HTTP at `address`, on a thread of its own, until the agent is dropped. Port 0
@@ -347,12 +292,13 @@ impl Agent {
     /// Returns the result, once the agent has ended.
     #[must_use]
     pub fn result(&self) -> Option<AgentResult> {
-        let outcome = self.machine.outcome().filter(|_| self.is_over())?.clone();
+        let outcome = self.supervisor().outcome().filter(|_| self.is_over())?.clone();
         let mut returned = BTreeMap::new();
         if matches!(outcome, Outcome::Succeeded { .. }) {
-            let ranks = self.machine.group().workers.iter();
-            let of =
-                |worker: &Worker| Some((worker.global_rank, self.returned.get(&worker.local_rank)?.clone()));
+            let ranks = self.supervisor().group().workers.iter();
+            let of = |worker: &Worker| {
+                Some((worker.global_rank, self.node.returned().get(&worker.local_rank)?.clone()))
+            };
             returned.extend(ranks.filter_map(of));
         }
         Some(AgentResult { outcome, returned, failure: self.failure.clone() })
@@ -375,7 +321,7 @@ impl Agent {
     }
 
     fn is_over(&self) -> bool {
-        self.machine.phase() == Phase::Over
+        self.supervisor().phase() == Phase::Over
     }
 
     fn now(&self) -> Instant {
@@ -384,36 +330,34 @@ impl Agent {
 
     /// Returns the time of the next poll if no event arrives before.
     fn deadline(&self) -> Option<Instant> {
-        let is_busy = self.membership.is_busy() || self.numbering.is_busy();
-        let interrupt_at = is_busy.then(|| self.now() + INTERRUPT_INTERVAL);
-        let leave_at = self.leave_until;
         let is_watchful = matches!(self.health, Some((_, LivenessPolicy::Watchful)));
         let progress = is_watchful.then(|| self.now() + PROGRESS_INTERVAL);
-        let machine = self.machine.poll_timeout();
-        [interrupt_at, progress, leave_at, machine, self.workers.deadline()].into_iter().flatten().min()
+        [progress, self.node.poll_timeout(), self.workers.deadline()].into_iter().flatten().min()
     }
 
     fn progress(&mut self) {
         loop {
-            if let Ok(inputs) = self.inputs.try_recv() {
-                self.handle_event(inputs);
+            if let Ok(input) = self.inputs.try_recv() {
+                self.handle_input(input);
             } else if let Some(event) = self.workers.next_event() {
-                self.on_worker_event(event);
-            } else if self.machine.phase() == Phase::Idle {
+                if let WorkerEvent::TimerExpired(timer) = &event
+                    && timer.signal > 0
+                {
+                    self.expired.push(timer.clone());
+                }
+                self.handle_input(Input::Worker(event));
+            } else if self.supervisor().phase() == Phase::Idle {
                 self.handle_input(Input::Begin);
-            } else if self.machine.poll_timeout().is_some_and(|due| due <= self.now()) {
-                self.machine.handle_timeout(self.now());
-            } else if self.leave_until.is_some_and(|until| until <= self.now()) {
-                self.end_leave();
+            } else if self.node.poll_timeout().is_some_and(|due| due <= self.now()) {
+                self.node.handle_timeout(self.now());
             } else {
                 break;
             }
-            self.perform_all();
+            while let Some(output) = self.node.poll_output() {
+                self.perform(output);
+            }
         }
-        self.perform_all();
-        self.membership.interrupt_call();
-        self.numbering.interrupt_call();
-        self.snapshot.publish(self.machine.group());
+        self.snapshot.publish(self.node.supervisor().group());
         if let Some((server, _)) = &self.health {
             server.show(self.health());
         }
@@ -423,133 +367,36 @@ impl Agent {
     }
 
     fn handle_input(&mut self, input: Input) {
-        // The supervisor refuses events of workers that it does not know. They belong to an attempt that it gave up.
-        self.machine.handle(self.now(), input).ok();
-    }
-
-    fn handle_event(&mut self, inputs: AgentInput) {
-        match inputs {
-            AgentInput::Input(input) => self.handle_input(input),
-            AgentInput::Met { call, info } => {
-                let round = Round {
-                    group_rank: info.rank.unsigned_abs(),
-                    group_world_size: info.world_size.unsigned_abs(),
-                    number: info.round,
-                    tells_of_deaths: self.handler.tells_of_deaths(),
-                };
-                self.info = Some(info);
-                self.handle_input(Input::Met { call, round });
-            }
-            AgentInput::Numbered { call, numbered } => {
-                let ranks = numbered.ranks;
-                self.numbered = Some(numbered);
-                self.handle_input(Input::Assigned { call, ranks });
-            }
-            AgentInput::ThreadPanicked { call_source, message } => {
-                let message: Box<str> = format!("a thread of the agent panicked: {message}").into();
-                self.panicked_threads.push((call_source, message.clone()));
-                self.fail_calls_of_panicked_threads();
-                if call_source == CallSource::Member {
-                    self.handle_input(Input::Member(Membership::ServerLost { message }));
-                }
-            }
+        if let Input::Answered { id, .. } = &input {
+            self.calls.answered(*id);
         }
-    }
-
-    /// Answers the pending call if the thread that would answer it has panicked.
-    fn fail_calls_of_panicked_threads(&mut self) {
-        let Some(last_call) = self.last_call else { return };
-        let panicked_threads =
-            self.panicked_threads.iter().find(|(call_source, _)| *call_source == last_call.call_source());
-        if let Some(message) = panicked_threads.map(|(_, message)| message.clone()) {
-            self.handle_input(last_call.unanswered(message));
-        }
-    }
-
-    /// Ends a leave that got no answer in time. The agent ends without it.
-    fn end_leave(&mut self) {
-        self.leave_until = None;
-        if let Some(last_call @ LastCall::Close { .. }) = self.last_call {
-            self.membership.ask(membership::Ask::Rest);
-            self.handle_input(last_call.unanswered(Box::default()));
-        }
-    }
-
-    fn on_worker_event(&mut self, event: WorkerEvent) {
-        let input = match event {
-            WorkerEvent::Started { local_rank, pid } => Input::Started { local_rank, pid },
-            WorkerEvent::NotStarted { local_rank, start_failure, message } => {
-                Input::NotStarted { local_rank, start_failure, message }
-            }
-            WorkerEvent::Exited { local_rank, exit, at, was_ending, returned } => {
-                if let Some(returned) = returned {
-                    self.returned.insert(local_rank, Arc::new(returned));
-                }
-                Input::Exited { local_rank, exit, at, was_ending }
-            }
-            WorkerEvent::ErrorWritten { local_rank, at } => Input::ErrorWritten { local_rank, at },
-            WorkerEvent::Leftovers { message } => Input::Leftovers { message },
-            WorkerEvent::Stuck { local_rank, since } => Input::Stuck { local_rank, since },
-            WorkerEvent::TimerExpired(timer) => {
-                self.expired.extend((timer.signal > 0).then(|| timer.clone()));
-                Input::TimerExpired(timer)
-            }
-            WorkerEvent::Remark { message } => {
-                return self.record_event(AgentEvent::Notice(Notice::Remark { message }));
-            }
-            WorkerEvent::Empty => Input::Empty,
-            WorkerEvent::GroupLost { message } => Input::GroupLost { message },
-            WorkerEvent::GuardLost { message } => Input::GuardLost { message },
-        };
-        self.handle_input(input);
-    }
-
-    fn perform_all(&mut self) {
-        while let Some(output) = self.machine.poll_output() {
-            self.perform(output);
-        }
+        // Events of workers that the node does not know belong to an attempt that it gave up.
+        self.node.handle(self.now(), input).ok();
     }
 
     fn perform(&mut self, output: Output) {
         match output {
-            Output::Meet { call } => {
-                self.membership.ask(membership::Ask::Meet { call });
-                self.set_last_call(LastCall::Meet { call });
-            }
-            Output::Close { call, leave_mode } => {
-                self.membership.ask(membership::Ask::Close { call, leave_mode });
-                self.leave_until = Some(self.now() + leave_timeout(leave_mode));
-                self.set_last_call(LastCall::Close { call });
-            }
-            Output::Assign { call } => {
-                // The server of the last start ends now, after its workers: the next server may use the same port.
-                self.numbered = None;
-                self.request_numbering(LastCall::Assign { call }, |info| numbering::Ask::Assign {
-                    call,
-                    info,
-                });
-            }
-            Output::Part { call } => {
-                self.request_numbering(LastCall::Part { call }, |info| numbering::Ask::Part { call, info });
-            }
-            Output::Cancel { .. } => match self.last_call.map(LastCall::call_source) {
-                Some(CallSource::Member) => self.membership.ask(membership::Ask::Rest),
-                Some(CallSource::Numbering) => self.numbering.ask(numbering::Ask::Rest),
-                None => {}
-            },
-            Output::Abandon => self.handler.abandon(),
-            Output::Announce { reason } => self.membership.ask(membership::Ask::Announce { reason }),
-            Output::Start { .. } => {
-                self.returned.clear();
+            Output::Call { id, request } => self.calls.begin(id, request),
+            Output::Cancel { id } => self.calls.cancel(id),
+            Output::Abandon => self.calls.abandon(),
+            Output::EndStore => self.calls.end_store(),
+            Output::Supervisor(output) => self.perform_for_workers(output),
+        }
+    }
+
+    fn perform_for_workers(&mut self, output: supervisor::Output) {
+        use supervisor::Output as Do;
+        match output {
+            Do::Start { .. } => {
                 self.failure = None;
                 self.expired.clear();
                 self.start();
             }
-            Output::Signal { signal } => self.workers.signal(signal),
-            Output::NameLeftovers => self.workers.name_leftovers(),
-            Output::Kill => self.workers.kill(),
-            Output::Pass { signal } => self.workers.pass(signal),
-            Output::Report { group, failures } => {
+            Do::Signal { signal } => self.workers.signal(signal),
+            Do::NameLeftovers => self.workers.name_leftovers(),
+            Do::Kill => self.workers.kill(),
+            Do::Pass { signal } => self.workers.pass(signal),
+            Do::Report { group, failures } => {
                 let mut failures = self.workers.failures(&group, &failures);
                 failures.iter_mut().for_each(|failure| failure.name_timer(&self.expired));
                 self.failure = WorkerGroupFailure::new(&self.entry_name, failures);
@@ -557,14 +404,19 @@ impl Agent {
                     self.record_event(AgentEvent::WorkersFailed(failure));
                 }
             }
-            Output::Notify(notice) => self.record_event(AgentEvent::Notice(notice)),
-            Output::Over => {
-                self.leave_until = None;
-                self.numbered = None;
-                self.info = None;
-                *self.store.lock().unwrap_or_else(PoisonError::into_inner) = None;
+            Do::Notify(notice) => self.record_event(AgentEvent::Notice(notice)),
+            Do::Over => {
+                self.calls.leave_round();
                 self.record_event(AgentEvent::Over);
             }
+            // The node turns these into calls.
+            Do::Meet { .. }
+            | Do::Assign { .. }
+            | Do::Part { .. }
+            | Do::Close { .. }
+            | Do::Cancel { .. }
+            | Do::Announce { .. }
+            | Do::Abandon => {}
         }
     }
 
@@ -576,32 +428,22 @@ impl Agent {
             AgentEvent::Over => None,
         };
         if let Some(seen) = seen {
-            self.observers.iter_mut().for_each(|observer| observer(now, &self.machine, seen));
+            self.observers.iter_mut().for_each(|observer| observer(now, self.node.supervisor(), seen));
         }
-        let group = self.snapshot.publish(self.machine.group());
-        self.happened.push_back((event, Moment { group, restarts_left: self.machine.restarts_left() }));
-    }
-
-    fn set_last_call(&mut self, last_call: LastCall) {
-        self.last_call = Some(last_call);
-        self.fail_calls_of_panicked_threads();
-    }
-
-    fn request_numbering(&mut self, last_call: LastCall, ask: impl FnOnce(Arc<Info>) -> numbering::Ask) {
-        // The supervisor requests ranks only in a round.
-        let Some(info) = self.info.clone() else { return };
-        self.numbering.ask(ask(info));
-        self.set_last_call(last_call);
+        let group = self.snapshot.publish(self.node.supervisor().group());
+        let restarts_left = self.node.supervisor().restarts_left();
+        self.happened.push_back((event, Moment { group, restarts_left }));
     }
 
     fn start(&mut self) {
-        let Some(numbered) = &self.numbered else { return };
+        // The workers are started only when their store is known.
+        let Some(store) = self.node.start_store() else { return };
         self.workers.start(&Start {
-            group: self.machine.group(),
-            master: &numbered.master,
-            agent_store: numbered.agent_store,
+            group: self.node.supervisor().group(),
+            master: &store.master,
+            agent_store: store.agent_store,
             run_id: self.handler.run_id(),
-            max_restarts: self.machine.spec().max_restarts,
+            max_restarts: self.node.supervisor().spec().max_restarts,
         });
     }
 }
@@ -611,17 +453,5 @@ impl AsRawFd for Agent {
     /// of the agent.
     fn as_raw_fd(&self) -> RawFd {
         self.events.fd()
-    }
-}
-
-/// Returns the callback for a panic of the thread.
-fn on_panic(event_sender: &EventSender, call_source: CallSource) -> impl FnOnce(String) + Send + 'static {
-    let event_sender = event_sender.clone();
-    move |message| event_sender.notify(AgentInput::ThreadPanicked { call_source, message })
-}
-
-fn cancel(store: &CurrentStore) {
-    if let Some(store) = &*store.lock().unwrap_or_else(PoisonError::into_inner) {
-        store.cancel();
     }
 }

@@ -28,12 +28,13 @@ mod workers;
 mod tests;
 
 pub use error::{GuardError, GuardLost, Part, SpawnStep, StartStep};
-pub use event::{ExitStatus, GuardEvent, Returned};
+pub use event::{GuardEvent, Returned};
 pub use find::{FindError, ProcessState, find_program, process_state};
 pub(in crate::driver) use find::{command_of, parent_of};
 pub use function::{Call, Function, NOT_RETURNED, PANICKED, Registered};
 pub use program::{Entry, Program, Stdio};
 
+use crate::group::ExitStatus;
 use alloc::collections::VecDeque;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -435,8 +436,11 @@ impl Inner {
             }
             report::EXITED => {
                 let returned = self.workers.ended(worker, self.options.returned_bytes_max);
-                let (status, at_ns, was_ending) =
-                    (ExitStatus::of(from_guard), from_guard.at_ns, from_guard.was_ending != 0);
+                let status = match from_guard.how {
+                    libc::CLD_EXITED => ExitStatus::Code(value),
+                    _ => ExitStatus::Signal(value),
+                };
+                let (at_ns, was_ending) = (from_guard.at_ns, from_guard.was_ending != 0);
                 self.happened.push_back(GuardEvent::Exited {
                     worker,
                     pid,

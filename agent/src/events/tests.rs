@@ -3,6 +3,7 @@ use crate::group::ExitStatus;
 use crate::observer::stage::Stage;
 use crate::reason::StopCause;
 use crate::supervisor::Input;
+use crate::worker_event::WorkerEvent;
 use alloc::vec;
 use alloc::vec::Vec;
 
@@ -39,9 +40,14 @@ fn brief(event: &Value) -> String {
 
 fn life(stage: &mut Stage<Watch<'_>>) {
     stage.after(1, Input::Begin).meets(10).numbered(20).starts(30).exits(1000, 1, ExitStatus::Signal(9));
-    stage.exits(3, 0, ExitStatus::Signal(15)).after(2, Input::Empty).meets(10).numbered(20).starts(30);
+    stage
+        .exits(3, 0, ExitStatus::Signal(15))
+        .after(2, Input::Worker(WorkerEvent::Empty))
+        .meets(10)
+        .numbered(20)
+        .starts(30);
     stage.exits(100, 0, ExitStatus::Code(0)).exits(100, 1, ExitStatus::Code(0));
-    stage.after(0, Input::Empty).parts(50).closes(5);
+    stage.after(0, Input::Worker(WorkerEvent::Empty)).parts(50).closes(5);
 }
 
 #[test]
@@ -106,7 +112,7 @@ fn who_is_stopped_is_terminated_and_who_was_never_started_ends_never() {
     let stopped = recorded(Watched::No, |stage| {
         stage.after(0, Input::Begin).meets(0).numbered(0).starts(0).exits(1, 0, ExitStatus::Code(0));
         stage.after(1, Input::Stop(StopCause::Signal(15))).exits(1, 1, ExitStatus::Signal(15));
-        stage.after(0, Input::Empty).closes(0);
+        stage.after(0, Input::Worker(WorkerEvent::Empty)).closes(0);
     });
     assert_eq!(
         stopped[4..].iter().map(brief).collect::<Vec<_>>(),
@@ -130,8 +136,12 @@ fn the_watchdog_tells_of_itself() {
     };
     let play = |stage: &mut Stage<Watch<'_>>| {
         stage.after(0, Input::Begin).meets(0).numbered(0).starts(0);
-        stage.after(5, Input::TimerExpired(timer.clone())).exits(1, 1, ExitStatus::Signal(9));
-        stage.exits(0, 0, ExitStatus::Signal(15)).after(0, Input::Empty);
+        stage.after(5, Input::Worker(WorkerEvent::TimerExpired(timer.clone()))).exits(
+            1,
+            1,
+            ExitStatus::Signal(9),
+        );
+        stage.exits(0, 0, ExitStatus::Signal(15)).after(0, Input::Worker(WorkerEvent::Empty));
     };
     let events = recorded(Watched::ByTimers, play);
     let names: Vec<_> = events.iter().filter_map(|event| event["name"].as_str()).collect();

@@ -3,6 +3,7 @@ use crate::group::ExitStatus;
 use crate::observer::stage::Stage;
 use crate::reason::{StopCause, WaitFailure};
 use crate::supervisor::{Input, Membership};
+use crate::worker_event::WorkerEvent;
 use alloc::string::String;
 use alloc::vec::Vec;
 use core::fmt::Write;
@@ -32,9 +33,9 @@ fn measured(
 fn a_life_with_a_restart() {
     let seen = measured(3, |stage| {
         stage.after(1, Input::Begin).meets(10).numbered(20).starts(30).exits(1000, 1, ExitStatus::Code(3));
-        stage.after(5, Input::Empty).meets(10).numbered(20).starts(30);
+        stage.after(5, Input::Worker(WorkerEvent::Empty)).meets(10).numbered(20).starts(30);
         stage.exits(100, 0, ExitStatus::Code(0)).exits(100, 1, ExitStatus::Code(0));
-        stage.after(0, Input::Empty).parts(50).closes(5);
+        stage.after(0, Input::Worker(WorkerEvent::Empty)).parts(50).closes(5);
     });
     let wanted = "\
 31: Simple_rendezvous.success=1 Simple_rendezvous.duration.ms=30 Simple_assign_worker_ranks.success=1 \
@@ -89,11 +90,20 @@ fn each_state_is_counted() {
     let exit = ExitStatus::Signal(9);
     let states = [
         (
-            Input::Exited { local_rank: 0, exit, at: Instant::from_millis(1), was_ending: false },
+            Input::Worker(WorkerEvent::Exited {
+                local_rank: 0,
+                exit,
+                at: Instant::from_millis(1),
+                was_ending: false,
+                returned: None,
+            }),
             Some("failed=1"),
         ),
-        (Input::Stuck { local_rank: 0, since: Duration::from_secs(9) }, Some("unhealthy=1")),
-        (Input::GuardLost { message: "gone".into() }, Some("unknown=1")),
+        (
+            Input::Worker(WorkerEvent::Stuck { local_rank: 0, since: Duration::from_secs(9) }),
+            Some("unhealthy=1"),
+        ),
+        (Input::Worker(WorkerEvent::GuardLost { message: "gone".into() }), Some("unknown=1")),
         (Input::Member(Membership::NodesWaiting { nodes: 1 }), None),
         (Input::Stop(StopCause::Requested), None),
     ];

@@ -12,10 +12,13 @@ use rendezvous_core::rendezvous::round_event::RoundEvent;
 use rendezvous_core::wire::native::Why;
 
 /// Key at which an agent announces that its workers failed and are out of restarts. The first announcement stays.
-pub const FAILURE_KEY: &[u8] = b"torchelastic/agent/failure";
+pub const FAILURE_KEY: &str = "torchelastic/agent/failure";
 /// Prefix of the keys of the exit barrier, at which agents whose workers succeeded wait for each other. It is
 /// PyTorch's.
 pub const EXIT_BARRIER_PREFIX: &str = "torchelastic/agent/terminal_state";
+
+/// Key to which each agent that waits at the exit barrier appends its group rank and a newline.
+pub const ARRIVED_KEY: &str = "torchelastic/agent/arrived";
 
 /// Meaning of a round event for an agent.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -34,21 +37,22 @@ pub enum Meaning {
 }
 
 /// Returns the meaning of an event for an agent in round `current`. Events of earlier rounds may arrive late, and have
-/// none.
+/// none. With a backend that does not number its rounds, each event belongs to the current one.
 #[must_use]
 pub fn meaning(event: &RoundEvent, current: Option<u64>) -> Meaning {
+    let is_current = |round| current.is_none_or(|current| current == round);
     let message = || event.to_string().into();
     match *event {
         RoundEvent::NodesWaiting { nodes: 0 } => Meaning::Nothing,
         RoundEvent::NodesWaiting { nodes } => Meaning::NodesMayWait { nodes: nodes.into() },
         // The member cannot return, and no round is formed without it: no more rounds follow.
-        RoundEvent::PeerDied { round, why: Why::Refused, .. } if Some(round) == current => {
+        RoundEvent::PeerDied { round, why: Why::Refused, .. } if is_current(round) => {
             Meaning::Known(Membership::JobFailed { message: message() })
         }
-        RoundEvent::PeerDied { round, .. } if Some(round) == current => {
+        RoundEvent::PeerDied { round, .. } if is_current(round) => {
             Meaning::Known(Membership::PeerDied { message: message() })
         }
-        RoundEvent::RoundOver { round, .. } if Some(round) == current => {
+        RoundEvent::RoundOver { round, .. } if is_current(round) => {
             Meaning::Known(Membership::RoundOver { message: message() })
         }
         RoundEvent::Excluded { round } if current.is_none_or(|current| round > current) => {
@@ -100,7 +104,7 @@ pub const FAILURE_BYTES_MAX: usize = 1024;
 /// Returns the message with which an agent announces that its workers failed and are out of restarts. It is sent to the
 /// other agents and written at [`FAILURE_KEY`].
 #[must_use]
-pub fn failure_message(agent: &str, group_rank: i64, reason: &Reason) -> String {
+pub fn failure_message(agent: &str, group_rank: u64, reason: &Reason) -> String {
     let mut message = format!("{agent} (group rank {group_rank}): {reason}");
     message.truncate(message.floor_char_boundary(FAILURE_BYTES_MAX));
     message
@@ -161,5 +165,9 @@ mod tests {
         }
         // With backends that do not number their rounds, an event cannot belong to another one.
         assert_eq!(meaning(&RoundEvent::Excluded { round: 0 }, None), Meaning::Known(Membership::Excluded));
+        let death = Membership::PeerDied { message: reported(&died(3)) };
+        assert_eq!(meaning(&died(3), None), Meaning::Known(death));
+        let end = Membership::RoundOver { message: reported(&over(3)) };
+        assert_eq!(meaning(&over(3), None), Meaning::Known(end));
     }
 }

@@ -7,6 +7,7 @@ use crate::group::ExitStatus;
 use crate::ranks::Ranks;
 use crate::spec::WorkerSpec;
 use crate::supervisor::{Input, Output, Round, Supervisor};
+use crate::worker_event::WorkerEvent;
 use alloc::vec::Vec;
 use rendezvous_core::time::{Duration, Instant};
 
@@ -69,13 +70,16 @@ impl<F: FnMut(Instant, &Supervisor, Happened<'_>)> Stage<F> {
     /// Starts both workers, with process IDs that depend on the attempt.
     pub(crate) fn starts(&mut self, millis: u64) -> &mut Self {
         let pid = 100 + 10 * u32::try_from(self.machine.group().attempt).expect("few");
-        self.after(millis, Input::Started { local_rank: 0, pid });
-        self.after(0, Input::Started { local_rank: 1, pid: pid + 1 })
+        self.after(millis, Input::Worker(WorkerEvent::Started { local_rank: 0, pid }));
+        self.after(0, Input::Worker(WorkerEvent::Started { local_rank: 1, pid: pid + 1 }))
     }
 
     pub(crate) fn exits(&mut self, millis: u64, local_rank: u32, exit: ExitStatus) -> &mut Self {
         let at = self.now + Duration::from_millis(millis);
-        self.after(millis, Input::Exited { local_rank, exit, at, was_ending: false })
+        self.after(
+            millis,
+            Input::Worker(WorkerEvent::Exited { local_rank, exit, at, was_ending: false, returned: None }),
+        )
     }
 
     pub(crate) fn parts(&mut self, millis: u64) -> &mut Self {

@@ -3,8 +3,9 @@
 use crate::group::{ExitStatus, WorkerGroup};
 use crate::phase::Phase;
 use crate::ranks::Ranks;
-use crate::reason::{NoRound, Reason, StartFailure, StopCause, WaitFailure};
+use crate::reason::{NoRound, Reason, StopCause, WaitFailure};
 use crate::watchdog::ExpiredTimer;
+use crate::worker_event::WorkerEvent;
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::fmt;
@@ -82,68 +83,8 @@ pub enum Input {
         /// Description of the failure.
         message: Box<str>,
     },
-    /// A worker was started: part of the answer to [`Output::Start`].
-    Started {
-        /// Local rank of the worker.
-        local_rank: u32,
-        /// Process ID of the worker.
-        pid: u32,
-    },
-    /// A worker could not be started.
-    NotStarted {
-        /// Local rank of the worker.
-        local_rank: u32,
-        /// Whether another attempt may succeed.
-        start_failure: StartFailure,
-        /// Description of the failure.
-        message: Box<str>,
-    },
-    /// A worker's process ended.
-    Exited {
-        /// Local rank of the worker.
-        local_rank: u32,
-        /// Exit status of the process.
-        exit: ExitStatus,
-        /// Time at which the process began to end, as far as that was observed.
-        at: Instant,
-        /// Whether the process was seen to be ending before a stop signal was sent to it, whatever `at` says.
-        was_ending: bool,
-    },
-    /// A worker has written an error file. Reported before the failure of another worker, whose cause it may be.
-    ErrorWritten {
-        /// Local rank of the worker.
-        local_rank: u32,
-        /// Time of writing.
-        at: Instant,
-    },
-    /// Processes that outlive the workers: the answer to [`Output::NameLeftovers`], if there are any.
-    Leftovers {
-        /// Their process IDs and commands.
-        message: Box<str>,
-    },
-    /// A worker hangs in the kernel for too long.
-    Stuck {
-        /// Local rank of the worker.
-        local_rank: u32,
-        /// Time for which it has hung.
-        since: Duration,
-    },
-    /// A worker's timer has expired. Its process was sent the timer's signal, if the timer has one.
-    TimerExpired(ExpiredTimer),
-    /// No descendant of the agent is alive. Reported after [`Output::Signal`] and [`Output::Kill`] as soon as it is
-    /// true, at once if it is already.
-    Empty,
-    /// The agent lost its guard process, and all descendants of the agent were killed or are being killed. Other
-    /// workers can be started; [`Input::Empty`] follows.
-    GroupLost {
-        /// Description of the loss.
-        message: Box<str>,
-    },
-    /// The workers cannot be observed any more.
-    GuardLost {
-        /// Description of the loss.
-        message: Box<str>,
-    },
+    /// Something happened to the workers: the answers to [`Output::Start`] and to the outputs that end workers.
+    Worker(WorkerEvent),
     /// The membership of the round has changed.
     Member(Membership),
     /// The other agents no longer wait for this one at the exit barrier. Reported before the answer to
@@ -178,21 +119,6 @@ pub enum Input {
         /// Signal number.
         signal: i32,
     },
-}
-
-impl Input {
-    /// Returns the local rank of the worker that the input concerns.
-    pub(super) const fn local_rank(&self) -> Option<u32> {
-        match *self {
-            Self::Started { local_rank, .. }
-            | Self::NotStarted { local_rank, .. }
-            | Self::Exited { local_rank, .. }
-            | Self::ErrorWritten { local_rank, .. }
-            | Self::Stuck { local_rank, .. } => Some(local_rank),
-            Self::TimerExpired(ref timer) => timer.local_rank,
-            _ => None,
-        }
-    }
 }
 
 /// An impossible input.
@@ -308,6 +234,11 @@ pub enum Notice {
         /// Text of the message.
         message: Box<str>,
     },
+    /// The agent has waited at the exit barrier for a while, and other agents are still at work.
+    StillAtWork {
+        /// How many agents have finished, and which have not, as far as that is known.
+        message: Box<str>,
+    },
     /// All descendants of the agent are being killed.
     Killing {
         /// Reason for killing them.
@@ -388,7 +319,7 @@ pub enum Output {
         /// Signal number.
         signal: i32,
     },
-    /// Name the processes that have outlived their workers; answered by [`Input::Leftovers`], if there are any.
+    /// Name the processes that have outlived their workers; answered by [`WorkerEvent::Leftovers`], if there are any.
     NameLeftovers,
     /// Kill all descendants of the agent.
     Kill,

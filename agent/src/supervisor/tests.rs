@@ -87,14 +87,20 @@ impl Play {
 
     fn started(&mut self) -> &mut Self {
         for local_rank in 0..self.agent.spec().local_world_size {
-            self.give(Input::Started { local_rank, pid: 100 + local_rank });
+            self.give(Input::Worker(WorkerEvent::Started { local_rank, pid: 100 + local_rank }));
         }
         self
     }
 
     fn exited(&mut self, local_rank: u32, exit: ExitStatus) -> &mut Self {
         let at = self.now;
-        self.give(Input::Exited { local_rank, exit, at, was_ending: false })
+        self.give(Input::Worker(WorkerEvent::Exited {
+            local_rank,
+            exit,
+            at,
+            was_ending: false,
+            returned: None,
+        }))
     }
 
     fn running(&mut self) -> &mut Self {
@@ -102,7 +108,10 @@ impl Play {
     }
 
     fn exit_barrier(&mut self) -> &mut Self {
-        self.running().exited(0, ExitStatus::Code(0)).exited(1, ExitStatus::Code(0)).give(Input::Empty)
+        self.running()
+            .exited(0, ExitStatus::Code(0))
+            .exited(1, ExitStatus::Code(0))
+            .give(Input::Worker(WorkerEvent::Empty))
     }
 
     /// Returns the outputs since the last call, without notices.
@@ -127,9 +136,11 @@ fn in_phase(phase: Phase) -> Play {
         Phase::Restarting => play.running().give(Input::Member(Membership::NodesWaiting { nodes: 1 })),
         Phase::ExitBarrier => play.exit_barrier(),
         Phase::Ending => play.running().give(Input::Stop(StopCause::Requested)),
-        Phase::Closing => play.running().give(Input::Stop(StopCause::Requested)).give(Input::Empty),
+        Phase::Closing => {
+            play.running().give(Input::Stop(StopCause::Requested)).give(Input::Worker(WorkerEvent::Empty))
+        }
         Phase::Over => {
-            play.running().give(Input::Stop(StopCause::Requested)).give(Input::Empty);
+            play.running().give(Input::Stop(StopCause::Requested)).give(Input::Worker(WorkerEvent::Empty));
             let call = play.call;
             play.give(Input::Closed { call })
         }
@@ -166,32 +177,61 @@ fn inputs(play: &Play) -> Vec<(&'static str, Input)> {
             "not assigned: the round is over",
             Input::NotAssigned { call, kind: WaitFailure::RoundOver, message: message() },
         ),
-        ("started 0", Input::Started { local_rank: 0, pid: 7 }),
+        ("started 0", Input::Worker(WorkerEvent::Started { local_rank: 0, pid: 7 })),
         (
             "not started: for lack of room",
-            Input::NotStarted { local_rank: 0, start_failure: StartFailure::Passing, message: message() },
+            Input::Worker(WorkerEvent::NotStarted {
+                local_rank: 0,
+                start_failure: StartFailure::Passing,
+                message: message(),
+            }),
         ),
         (
             "not started: no such program",
-            Input::NotStarted { local_rank: 0, start_failure: StartFailure::Lasting, message: message() },
+            Input::Worker(WorkerEvent::NotStarted {
+                local_rank: 0,
+                start_failure: StartFailure::Lasting,
+                message: message(),
+            }),
         ),
         (
             "exited 0 well",
-            Input::Exited { local_rank: 0, exit: ExitStatus::Code(0), at: play.now, was_ending: false },
+            Input::Worker(WorkerEvent::Exited {
+                local_rank: 0,
+                exit: ExitStatus::Code(0),
+                at: play.now,
+                was_ending: false,
+                returned: None,
+            }),
         ),
-        ("exited 0 badly", Input::Exited { local_rank: 0, exit: died, at: play.now, was_ending: false }),
+        (
+            "exited 0 badly",
+            Input::Worker(WorkerEvent::Exited {
+                local_rank: 0,
+                exit: died,
+                at: play.now,
+                was_ending: false,
+                returned: None,
+            }),
+        ),
         (
             "exited 0 badly, later",
-            Input::Exited { local_rank: 0, exit: died, at: play.now + STOP, was_ending: false },
+            Input::Worker(WorkerEvent::Exited {
+                local_rank: 0,
+                exit: died,
+                at: play.now + STOP,
+                was_ending: false,
+                returned: None,
+            }),
         ),
-        ("error written by 1", Input::ErrorWritten { local_rank: 1, at: play.now }),
-        ("leftovers", Input::Leftovers { message: message() }),
-        ("stuck", Input::Stuck { local_rank: 1, since: STOP }),
-        ("timer expired", Input::TimerExpired(timer(9))),
-        ("timer expired, without a signal", Input::TimerExpired(timer(0))),
-        ("empty", Input::Empty),
-        ("group lost", Input::GroupLost { message: message() }),
-        ("lost sight", Input::GuardLost { message: message() }),
+        ("error written by 1", Input::Worker(WorkerEvent::ErrorWritten { local_rank: 1, at: play.now })),
+        ("leftovers", Input::Worker(WorkerEvent::Leftovers { message: message() })),
+        ("stuck", Input::Worker(WorkerEvent::Stuck { local_rank: 1, since: STOP })),
+        ("timer expired", Input::Worker(WorkerEvent::TimerExpired(timer(9)))),
+        ("timer expired, without a signal", Input::Worker(WorkerEvent::TimerExpired(timer(0)))),
+        ("empty", Input::Worker(WorkerEvent::Empty)),
+        ("group lost", Input::Worker(WorkerEvent::GroupLost { message: message() })),
+        ("lost sight", Input::Worker(WorkerEvent::GuardLost { message: message() })),
         ("nodes waiting", Input::Member(Membership::NodesWaiting { nodes: 2 })),
         ("no nodes waiting", Input::Member(Membership::NodesWaiting { nodes: 0 })),
         ("peer died", Input::Member(Membership::PeerDied { message: message() })),
@@ -295,11 +335,13 @@ fn every_input_in_every_phase_is_in_the_snapshot() {
 #[test]
 fn a_failure_spends_the_budget_and_a_newcomer_does_not() {
     let mut play = Play::new(spec());
-    play.running().give(Input::Member(Membership::NodesWaiting { nodes: 1 })).give(Input::Empty);
+    play.running()
+        .give(Input::Member(Membership::NodesWaiting { nodes: 1 }))
+        .give(Input::Worker(WorkerEvent::Empty));
     assert_eq!((play.phase(), play.agent.restarts_left()), (Phase::Meeting, 1));
     play.met().assigned().started();
     assert_eq!((play.agent.group().attempt, play.agent.group().restart_count), (1, 0));
-    play.exited(1, ExitStatus::Code(3)).give(Input::Empty);
+    play.exited(1, ExitStatus::Code(3)).give(Input::Worker(WorkerEvent::Empty));
     assert_eq!((play.phase(), play.agent.restarts_left()), (Phase::Meeting, 0));
     play.met().assigned().started();
     assert_eq!((play.agent.group().attempt, play.agent.group().restart_count), (2, 1));
@@ -307,7 +349,7 @@ fn a_failure_spends_the_budget_and_a_newcomer_does_not() {
     play.pass(Duration::from_millis(10)).exited(0, ExitStatus::Signal(11)).pass(Duration::from_millis(10));
     let reason = Reason::WorkerFailed { worker: ranks(0), exit: ExitStatus::Signal(11) };
     assert_eq!(play.actions(), [Output::Announce { reason: reason.clone() }, Output::Signal { signal: 15 }]);
-    play.exited(1, ExitStatus::Signal(15)).give(Input::Empty);
+    play.exited(1, ExitStatus::Signal(15)).give(Input::Worker(WorkerEvent::Empty));
     let failures = vec![Failed { local_rank: 0, pid: Some(100), exit: ExitStatus::Signal(11), at: at(10) }];
     let (call, group) = (play.call, play.agent.group().clone());
     assert_eq!(
@@ -334,7 +376,7 @@ fn what_workers_leave_behind_is_named_and_has_a_short_time() {
     play.pass(Duration::from_millis(1));
     assert_eq!(play.actions(), [Output::NameLeftovers]);
     play.outputs.clear();
-    play.give(Input::Leftovers { message: "pid 7 (sleep)".into() });
+    play.give(Input::Worker(WorkerEvent::Leftovers { message: "pid 7 (sleep)".into() }));
     let message = "pid 7 (sleep); killed in 2.9 s".into();
     assert_eq!(play.outputs.pop(), Some(Output::Notify(Notice::Remark { message })));
     play.pass(Duration::from_millis(2899));
@@ -354,7 +396,7 @@ fn what_workers_leave_behind_has_no_longer_than_the_stop() {
     assert_eq!(play.actions(), [Output::NameLeftovers, Output::Kill]);
     // Processes that are killed already are not named.
     play.outputs.clear();
-    play.give(Input::Leftovers { message: "pid 7 (sleep)".into() });
+    play.give(Input::Worker(WorkerEvent::Leftovers { message: "pid 7 (sleep)".into() }));
     assert_eq!(play.outputs, []);
 }
 
@@ -377,12 +419,16 @@ fn what_workers_that_were_stopped_as_they_started_leave_has_a_short_time_too() {
     let mut play = Play::new(spec());
     play.give(Input::Begin).met().assigned().give(Input::Stop(StopCause::Requested));
     // One of them could not be started.
-    play.give(Input::Started { local_rank: 0, pid: 100 }).exited(0, ExitStatus::Code(0));
+    play.give(Input::Worker(WorkerEvent::Started { local_rank: 0, pid: 100 })).exited(0, ExitStatus::Code(0));
     play.outputs.clear();
     play.pass(Duration::from_secs(5));
     assert_eq!(play.actions(), [], "the other one may come up yet");
     let message = "a stop was asked for".into();
-    play.give(Input::NotStarted { local_rank: 1, start_failure: StartFailure::Passing, message });
+    play.give(Input::Worker(WorkerEvent::NotStarted {
+        local_rank: 1,
+        start_failure: StartFailure::Passing,
+        message,
+    }));
     play.pass(Duration::from_millis(100)).pass(Duration::from_millis(2900));
     assert_eq!(play.actions(), [Output::NameLeftovers, Output::Kill]);
 }
@@ -390,7 +436,7 @@ fn what_workers_that_were_stopped_as_they_started_leave_has_a_short_time_too() {
 #[test]
 fn a_worker_whose_timer_expired_has_failed_however_it_ends_then() {
     let mut play = Play::new(WorkerSpec { max_restarts: 0, ..spec() });
-    play.running().give(Input::TimerExpired(timer(9)));
+    play.running().give(Input::Worker(WorkerEvent::TimerExpired(timer(9))));
     let reason = Reason::TimerExpired { worker: Some(ranks(1)), timer: timer(9) };
     assert_eq!((play.phase(), play.agent.group().state), (Phase::Ending, WorkerState::Failed));
     assert_eq!(
@@ -400,7 +446,7 @@ fn a_worker_whose_timer_expired_has_failed_however_it_ends_then() {
     play.outputs.clear();
     // Both end after they were sent the signal.
     play.pass(Duration::from_millis(1)).exited(0, ExitStatus::Signal(15)).exited(1, ExitStatus::Signal(9));
-    play.give(Input::Empty);
+    play.give(Input::Worker(WorkerEvent::Empty));
     let report = play.actions().into_iter().find_map(|output| match output {
         Output::Report { failures, .. } => Some(failures),
         _ => None,
@@ -458,7 +504,7 @@ fn what_is_given_up_in_doubt_is_given_up_for_good() {
 #[test]
 fn a_start_that_comes_to_nothing_is_a_failure() {
     let mut play = in_phase(Phase::Starting);
-    play.give(Input::Started { local_rank: 0, pid: 7 }).outputs.clear();
+    play.give(Input::Worker(WorkerEvent::Started { local_rank: 0, pid: 7 })).outputs.clear();
     assert_eq!(play.agent.deadline(), Some(play.now + play.agent.spec().start_timeout));
     play.pass(play.agent.spec().start_timeout);
     assert_eq!((play.phase(), play.agent.restarts_left()), (Phase::Restarting, 0));
@@ -473,12 +519,12 @@ fn a_system_without_room_is_not_asked_again_at_once() {
     play.give(Input::Begin);
     let not_started = |play: &mut Play| {
         play.met().assigned();
-        play.give(Input::NotStarted {
+        play.give(Input::Worker(WorkerEvent::NotStarted {
             local_rank: 0,
             start_failure: StartFailure::Passing,
             message: "no more processes".into(),
-        });
-        play.give(Input::Empty);
+        }));
+        play.give(Input::Worker(WorkerEvent::Empty));
     };
     for seconds in [1, 2, 4, 8, 16, 32, 32] {
         not_started(&mut play);
@@ -488,7 +534,7 @@ fn a_system_without_room_is_not_asked_again_at_once() {
         assert_eq!(play.phase(), Phase::Meeting);
     }
     // The pauses start over once all workers run, and a stop does not wait for them.
-    play.met().assigned().started().exited(0, ExitStatus::Code(1)).give(Input::Empty);
+    play.met().assigned().started().exited(0, ExitStatus::Code(1)).give(Input::Worker(WorkerEvent::Empty));
     assert_eq!(play.phase(), Phase::Meeting, "workers that fail are started anew at once");
     not_started(&mut play);
     assert_eq!(play.agent.deadline(), Some(play.now + Duration::from_secs(1)));
@@ -543,7 +589,7 @@ fn a_second_signal_ends_it_at_once() {
     assert_eq!(play.actions(), [Output::Kill]);
     play.give(Input::Stop(StopCause::Signal(2)));
     assert_eq!(play.actions(), []);
-    play.give(Input::Empty);
+    play.give(Input::Worker(WorkerEvent::Empty));
     let call = play.call;
     assert_eq!(play.actions(), [Output::Close { call, leave_mode: LeaveMode::Leave }]);
     play.give(Input::Stop(StopCause::Signal(2)));
@@ -578,7 +624,7 @@ fn only_an_agent_stopped_with_work_undone_abandons_the_round() {
         assert_eq!(play.actions().contains(&Output::Abandon), abandons, "{phase:?}");
         if phase == Phase::Meeting {
             let mut play = in_phase(phase);
-            play.give(Input::GuardLost { message: "blind".into() });
+            play.give(Input::Worker(WorkerEvent::GuardLost { message: "blind".into() }));
             assert!(play.actions().contains(&Output::Abandon), "it cannot announce anything");
         }
     }
@@ -590,15 +636,15 @@ fn only_an_agent_stopped_with_work_undone_abandons_the_round() {
 #[test]
 fn workers_that_end_before_all_are_started_count() {
     let mut play = in_phase(Phase::Starting);
-    play.give(Input::Started { local_rank: 0, pid: 7 }).exited(0, ExitStatus::Code(0));
+    play.give(Input::Worker(WorkerEvent::Started { local_rank: 0, pid: 7 })).exited(0, ExitStatus::Code(0));
     assert_eq!(play.phase(), Phase::Starting);
-    play.give(Input::Started { local_rank: 1, pid: 8 });
+    play.give(Input::Worker(WorkerEvent::Started { local_rank: 1, pid: 8 }));
     assert_eq!(play.phase(), Phase::Running);
     play.exited(1, ExitStatus::Code(0));
     assert_eq!(play.phase(), Phase::ExitBarrier);
     let mut play = in_phase(Phase::Starting);
-    play.give(Input::Started { local_rank: 0, pid: 7 }).exited(0, ExitStatus::Code(0));
-    play.give(Input::Started { local_rank: 1, pid: 8 }).exited(1, ExitStatus::Code(2));
+    play.give(Input::Worker(WorkerEvent::Started { local_rank: 0, pid: 7 })).exited(0, ExitStatus::Code(0));
+    play.give(Input::Worker(WorkerEvent::Started { local_rank: 1, pid: 8 })).exited(1, ExitStatus::Code(2));
     assert_eq!(play.phase(), Phase::Restarting);
 }
 
@@ -624,7 +670,7 @@ fn a_restart_that_a_peers_death_has_cost_is_given_back() {
     assert_eq!((play.phase(), play.agent.restarts_left()), (Phase::Restarting, 1), "once");
     let message = "node b died: what failed here costs no restart".into();
     assert!(play.outputs.contains(&Output::Notify(Notice::Remark { message })));
-    play.give(Input::Empty).met().assigned().started();
+    play.give(Input::Worker(WorkerEvent::Empty)).met().assigned().started();
     assert_eq!((play.agent.group().attempt, play.agent.group().restart_count), (1, 0));
     // A worker is not killed by missing a peer, and a node that leaves for another round has not died.
     let restart = |exits: &[ExitStatus], news: Input| {
@@ -633,7 +679,7 @@ fn a_restart_that_a_peers_death_has_cost_is_given_back() {
         (0..).zip(exits).for_each(|(local_rank, exit)| {
             play.exited(local_rank, *exit);
         });
-        play.give(news).give(Input::Empty);
+        play.give(news).give(Input::Worker(WorkerEvent::Empty));
         assert_eq!(play.phase(), Phase::Meeting);
         play.agent.restarts_left()
     };
@@ -644,7 +690,7 @@ fn a_restart_that_a_peers_death_has_cost_is_given_back() {
     assert_eq!(restart(&[ExitStatus::Code(1)], Input::Member(Membership::NodesWaiting { nodes: 1 })), 0);
     // A late report does not excuse the next failure.
     let mut play = in_phase(Phase::Restarting);
-    play.give(Input::Empty).met().assigned().started().give(died());
+    play.give(Input::Worker(WorkerEvent::Empty)).met().assigned().started().give(died());
     assert_eq!((play.phase(), play.agent.restarts_left()), (Phase::Restarting, 1));
 }
 
@@ -674,11 +720,11 @@ fn a_peers_death_saves_the_job_that_its_consequence_would_have_ended() {
     play.give(died());
     assert_eq!((play.phase(), play.actions()), (Phase::Restarting, vec![]));
     assert_eq!(play.agent.deadline(), Some(play.now + STOP), "they are being stopped still");
-    play.give(Input::Empty);
+    play.give(Input::Worker(WorkerEvent::Empty));
     assert_eq!(play.phase(), Phase::Meeting);
     // The same when no process is alive any more.
     let mut play = suspects();
-    play.exited(1, ExitStatus::Signal(15)).give(Input::Empty);
+    play.exited(1, ExitStatus::Signal(15)).give(Input::Worker(WorkerEvent::Empty));
     assert_eq!(play.phase(), Phase::Ending, "the word may come");
     play.give(died());
     let call = play.call;
@@ -698,18 +744,24 @@ fn without_a_death_the_job_fails_soon_whatever_its_workers_do() {
         "the announcement does not wait for workers that do not end"
     );
     assert_eq!((play.phase(), play.agent.outcome()), (Phase::Ending, failed.as_ref()));
-    play.give(Input::Empty);
+    play.give(Input::Worker(WorkerEvent::Empty));
     assert_eq!(play.phase(), Phase::Closing);
     let mut play = suspects();
-    play.give(Input::Empty).outputs.clear();
+    play.give(Input::Worker(WorkerEvent::Empty)).outputs.clear();
     play.pass(DEATH_NEWS_DELAY_MAX);
     let call = play.call;
     assert_eq!(play.actions(), [announced.clone(), Output::Close { call, leave_mode: LeaveMode::Close }]);
     // Events that make it certain before.
-    let crashed = Input::Exited { local_rank: 1, exit: ExitStatus::Signal(11), at: at(0), was_ending: false };
+    let crashed = Input::Worker(WorkerEvent::Exited {
+        local_rank: 1,
+        exit: ExitStatus::Signal(11),
+        at: at(0),
+        was_ending: false,
+        returned: None,
+    });
     let lost = Input::Member(Membership::ServerLost { message: "gone".into() });
     let others = Input::Member(Membership::JobFailed { message: "b".into() });
-    let unseen = Input::GuardLost { message: "the guard is gone".into() };
+    let unseen = Input::Worker(WorkerEvent::GuardLost { message: "the guard is gone".into() });
     for input in [crashed, lost, others, unseen, Input::Stop(StopCause::Requested)] {
         let mut play = suspects();
         play.give(input);
@@ -753,19 +805,25 @@ fn without_news_of_deaths_nothing_is_in_doubt() {
 
 #[test]
 fn a_start_that_lacks_nothing_waits_for_no_room() {
-    let no_room = || Input::NotStarted {
-        local_rank: 0,
-        start_failure: StartFailure::Passing,
-        message: "no processes".into(),
+    let no_room = || {
+        Input::Worker(WorkerEvent::NotStarted {
+            local_rank: 0,
+            start_failure: StartFailure::Passing,
+            message: "no processes".into(),
+        })
     };
     let mut play = Play::new(WorkerSpec { max_restarts: 9, ..spec() });
-    play.give(Input::Begin).met().assigned().give(no_room()).give(Input::Empty);
+    play.give(Input::Begin).met().assigned().give(no_room()).give(Input::Worker(WorkerEvent::Empty));
     assert_eq!((play.phase(), play.agent.deadline()), (Phase::Restarting, Some(play.now + RESOURCE_BACKOFF)));
     // The next start has resources, and ends for another reason before all workers run.
-    play.pass(RESOURCE_BACKOFF).met().assigned().exited(0, ExitStatus::Code(1)).give(Input::Empty);
+    play.pass(RESOURCE_BACKOFF)
+        .met()
+        .assigned()
+        .exited(0, ExitStatus::Code(1))
+        .give(Input::Worker(WorkerEvent::Empty));
     assert_eq!(play.phase(), Phase::Meeting);
     // So the row has ended.
-    play.met().assigned().give(no_room()).give(Input::Empty);
+    play.met().assigned().give(no_room()).give(Input::Worker(WorkerEvent::Empty));
     assert_eq!(play.agent.deadline(), Some(play.now + RESOURCE_BACKOFF));
 }
 
@@ -774,8 +832,14 @@ fn the_time_of_each_phase_of_a_restart_is_reported() {
     let ms = Duration::from_millis;
     let mut play = Play::new(spec());
     play.running().pass(ms(100));
-    play.give(Input::Exited { local_rank: 0, exit: ExitStatus::Code(1), at: at(98), was_ending: false });
-    play.pass(ms(3)).give(Input::Empty).pass(ms(5)).met().pass(ms(7)).assigned();
+    play.give(Input::Worker(WorkerEvent::Exited {
+        local_rank: 0,
+        exit: ExitStatus::Code(1),
+        at: at(98),
+        was_ending: false,
+        returned: None,
+    }));
+    play.pass(ms(3)).give(Input::Worker(WorkerEvent::Empty)).pass(ms(5)).met().pass(ms(7)).assigned();
     play.outputs.clear();
     play.pass(ms(11)).started();
     let timing = Timing { detect: ms(2), stop: ms(3), rendezvous: ms(5), assign: ms(7), start: ms(11) };

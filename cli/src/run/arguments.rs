@@ -142,6 +142,9 @@ pub(crate) struct RunArguments {
     /// Where other nodes reach this one, if its host name will not do
     #[arg(long, alias = "local_addr", env = "PET_LOCAL_ADDR", value_name = "HOST")]
     local_addr: Option<String>,
+    /// Where this node listens if it serves the rendezvous or the workers' store [default: where other nodes reach it]
+    #[arg(long, env = "RDZV_LISTEN_ADDR", value_name = "HOST")]
+    listen_addr: Option<String>,
     /// The longest pause before a restart, in seconds, where starts fail at once one after the other; 0: no pauses
     #[arg(
         long,
@@ -167,6 +170,9 @@ pub(crate) struct RunArguments {
     /// How long processes that workers leave behind may take to end once no worker lives, in seconds; then they are killed
     #[arg(long, alias = "leftover_timeout", env = "PET_LEFTOVER_TIMEOUT", value_name = "SECONDS", value_parser = seconds, default_value = "3")]
     pub(super) leftover_timeout: Duration,
+    /// How long nodes whose workers have succeeded wait for the others, in seconds [default: rdzv: as long as those work; static: 300]
+    #[arg(long, env = "RDZV_EXIT_BARRIER_TIMEOUT", value_name = "SECONDS", value_parser = seconds)]
+    pub(super) exit_barrier_timeout: Option<Duration>,
     /// Each worker sees one device, and LOCAL_RANK 0
     #[arg(long, alias = "virtual_local_rank", env = "PET_VIRTUAL_LOCAL_RANK", action = ArgAction::SetTrue, value_parser = BoolishValueParser::new())]
     pub(super) virtual_local_rank: bool,
@@ -254,6 +260,8 @@ pub(super) struct Rendezvous {
     pub(super) parameters: RendezvousParameters,
     /// Where other nodes reach this one, if the user has said so.
     pub(super) local_addr: Option<String>,
+    /// Where this node listens, if the user has said so.
+    pub(super) listen_addr: Option<String>,
     /// Where the workers find their store, if no agent serves it.
     pub(super) master: Option<RendezvousStoreInfo>,
     /// The port where an agent serves it.
@@ -368,9 +376,13 @@ impl RunArguments {
         if let Some(address) = &self.local_addr {
             parameters = parameters.with_local_addr(address);
         }
+        if let Some(address) = self.listen_addr.as_deref().filter(|_| config.get("listen_host").is_none()) {
+            parameters = parameters.with("listen_host", address);
+        }
         let mut rendezvous = Rendezvous {
             parameters,
             local_addr: self.local_addr.clone(),
+            listen_addr: self.listen_addr.clone(),
             master: None,
             master_port: self.master_port.filter(|_| !is_static),
             notes,

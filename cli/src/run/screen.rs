@@ -6,12 +6,12 @@ use clap::ValueEnum;
 use rendezvous_agent::driver::agent::{Agent, AgentEvent, Moment};
 use rendezvous_agent::failure::signal_name;
 use rendezvous_agent::phase::Phase;
-use rendezvous_agent::reason::{Reason, StopCause};
+use rendezvous_agent::reason::{NoRound, Reason, StopCause};
 use rendezvous_agent::supervisor::{Notice, Outcome, Timing};
 use rendezvous_core::driver::clock::Clock;
 use rendezvous_core::driver::rendezvous::RendezvousHandler;
 use rendezvous_core::rendezvous::parameters::RendezvousParameters;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 /// Amount of logging on stderr.
@@ -29,11 +29,22 @@ pub(super) struct Screen {
     console: Arc<Console<Waiting>>,
     clock: Clock,
     nodes: (u32, u32),
+    /// Nodes that are still at work, as the agent said last.
+    still_at_work: Arc<Mutex<Option<String>>>,
+    /// Endpoint of the rendezvous, for several nodes.
+    endpoint: Option<String>,
 }
 
 impl Screen {
     pub(super) fn new(level: LogLevel) -> Self {
-        Self { level, console: Arc::new(Console::new()), clock: Clock::new(), nodes: (1, 1) }
+        Self {
+            level,
+            console: Arc::new(Console::new()),
+            clock: Clock::new(),
+            nodes: (1, 1),
+            still_at_work: Arc::default(),
+            endpoint: None,
+        }
     }
 
     /// Starts to write; see [`Console::begin`].
@@ -70,27 +81,29 @@ impl Screen {
         self.nodes = (u32::try_from(min).unwrap_or(u32::MAX), u32::try_from(max).unwrap_or(u32::MAX));
         let nodes = if min == max { format!("{min}") } else { format!("{min} to {max}") };
         let (run_id, endpoint, backend) = (handler.run_id(), parameters.endpoint(), handler.backend());
+        self.endpoint = (max > 1).then(|| endpoint.to_string());
         self.note(&format!("joining run {run_id} at {endpoint} ({backend}; nodes: {nodes})"));
         if self.level == LogLevel::Warn {
             return Ok(());
         }
         let (console, handler, clock) = (Arc::clone(&self.console), Arc::clone(handler), self.clock);
+        let still_at_work = Arc::clone(&self.still_at_work);
         std::thread::Builder::new().name("rdzv-waits".into()).spawn(move || {
             let mut enough_since = None;
             console.run(|waiting| {
-                let (failed, progress) = match waiting.awaited {
+                let (known, progress) = match waiting.awaited {
                     Awaited::Round => match handler.failed_try() {
                         // Nothing is known of a rendezvous that is not reached, and to ask takes its time.
                         Some(failed) => (Some(failed.to_string()), None),
                         None => (None, handler.progress()),
                     },
-                    Awaited::OthersToEnd => (None, None),
+                    Awaited::OthersToEnd => (lock(&still_at_work).clone(), None),
                 };
                 let now = clock.now();
                 // What was so in an earlier wait is over.
                 let since = enough_since.filter(|&since| since > waiting.began).unwrap_or(now);
                 enough_since = waiting.is_enough(progress.as_ref()).then_some(since);
-                let message = waiting.status_line(now, failed.as_deref(), progress.as_ref(), enough_since);
+                let message = waiting.status_line(now, known.as_deref(), progress.as_ref(), enough_since);
                 StatusLine { what: format!("rdzv run: {}", message.what), ..message }
             })
         })?;
@@ -109,14 +122,21 @@ impl Screen {
                 if let Some((weight, message)) = describe(agent, notice) {
                     self.line(weight, &message);
                 }
-                if let Notice::Phase { to, .. } = notice {
-                    self.wait(*to);
+                match notice {
+                    Notice::Phase { to, .. } => self.wait(*to),
+                    Notice::StillAtWork { message } => {
+                        *lock(&self.still_at_work) = Some(message.to_string());
+                    }
+                    _ => {}
                 }
             }
             AgentEvent::WorkersFailed(failure) => self.console.line(Weight::Warning, &failure.to_string()),
             AgentEvent::Over => {
-                if let Some((weight, message)) = agent.supervisor().outcome().map(outcome) {
-                    self.line(weight, &message);
+                let Some(end) = agent.supervisor().outcome() else { return };
+                let (weight, message) = outcome(end);
+                self.line(weight, &message);
+                if let (Some(endpoint), true) = (&self.endpoint, is_without_server(end)) {
+                    self.line(Weight::Warning, &advice(endpoint));
                 }
             }
         }
@@ -131,8 +151,13 @@ impl Screen {
         };
         let (nodes_min, nodes_max) = self.nodes;
         let began = self.clock.now();
+        *lock(&self.still_at_work) = None;
         self.console.wait_for(awaited.map(|awaited| Waiting { awaited, began, nodes_min, nodes_max }));
     }
+}
+
+fn lock(still_at_work: &Mutex<Option<String>>) -> MutexGuard<'_, Option<String>> {
+    still_at_work.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn describe(agent: &Agent, notice: &Notice) -> Option<(Weight, String)> {
@@ -197,7 +222,9 @@ fn describe(agent: &Agent, notice: &Notice) -> Option<(Weight, String)> {
             };
             (Weight::Warning, format!("watchdog: {timer}{whose} expired: {what}"))
         }
-        Notice::Remark { message } => (Weight::Ordinary, message.to_string()),
+        Notice::Remark { message } | Notice::StillAtWork { message } => {
+            (Weight::Ordinary, message.to_string())
+        }
         Notice::Killing { reason } => (Weight::Warning, format!("{reason}: killing what is left")),
         Notice::GaveUp { since, left } => {
             (Weight::Warning, format!("{left} after {}, and left alone", span(*since)))
@@ -220,6 +247,23 @@ fn outcome(outcome: &Outcome) -> (Weight, String) {
             (Weight::Warning, format!("failed: {reason}"))
         }
     }
+}
+
+/// Whether the server of the rendezvous was lost, or was not there.
+const fn is_without_server(outcome: &Outcome) -> bool {
+    use NoRound::Failed as NotJoined;
+    matches!(
+        outcome,
+        Outcome::Failed { reason: Reason::ServerLost { .. } | Reason::NoRound { kind: NotJoined, .. } }
+    )
+}
+
+/// What to do when the server of the rendezvous is gone.
+fn advice(endpoint: &str) -> String {
+    format!(
+        "if a node of the job served the rendezvous at {endpoint}, start that node again; a job that shall outlive each \
+         of its nodes needs `rdzv server` on a host outside of it, named by --rdzv-endpoint on every node"
+    )
 }
 
 const fn is_failure(reason: &Reason) -> bool {

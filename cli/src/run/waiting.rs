@@ -34,20 +34,23 @@ pub(super) struct Waiting {
 }
 
 impl Waiting {
-    /// What is known. `failed` is how the last try to reach the rendezvous failed, while it is not reached;
-    /// `enough_since` is when there were first enough nodes.
+    /// What is known. `known` is how the last try to reach the rendezvous failed, while it is not reached, or which
+    /// nodes are still at work; `enough_since` is when there were first enough nodes.
     pub(super) fn status_line(
         &self,
         now: Instant,
-        failed: Option<&str>,
+        known: Option<&str>,
         progress: Option<&Progress>,
         enough_since: Option<Instant>,
     ) -> StatusLine {
         let mut node_names = String::new();
         let waited = format!(", {} s", now.since(self.began).as_secs());
         let status_line = match (self.awaited, progress) {
-            (Awaited::OthersToEnd, _) => "waiting for the other nodes' workers to end".to_string(),
-            (Awaited::Round, None) => match failed {
+            (Awaited::OthersToEnd, _) => match known {
+                Some(known) => format!("waiting for the other nodes' workers to end: {known}"),
+                None => "waiting for the other nodes' workers to end".to_string(),
+            },
+            (Awaited::Round, None) => match known {
                 Some(failed) => format!("waiting for the rendezvous at {failed}"),
                 None => "waiting for the rendezvous".to_string(),
             },
@@ -129,6 +132,15 @@ mod tests {
         let StatusLine { what, time, node_names } =
             waiting.status_line(now, Some("h:1: refused"), None, None);
         assert_eq!((what + &time + &node_names).as_str(), "waiting for the rendezvous at h:1: refused, 3 s");
+    }
+
+    #[test]
+    fn nodes_that_are_still_at_work_are_named() {
+        let waiting =
+            Waiting { awaited: Awaited::OthersToEnd, began: Instant::ORIGIN, nodes_min: 2, nodes_max: 2 };
+        let known = "1 of 2 agents have finished; still at work: b (group rank 1)";
+        let StatusLine { what, .. } = waiting.status_line(Instant::ORIGIN, Some(known), None, None);
+        assert_eq!(what, format!("waiting for the other nodes' workers to end: {known}"));
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! Several agents, one job.
 
-use super::{Gate, IDLE, Launch, Launched, until_gone};
+use super::{Gate, IDLE, Launch, Launched, free_port, until_gone};
 use crate::rdzv::{RdzvServer, program};
 
 /// Agents of one job at a server of its own.
@@ -330,4 +330,53 @@ fn a_rank_that_two_nodes_were_given_is_refused_and_both_are_named() {
     for node in [zero, one] {
         node.finish().with(0).says(1, "started");
     }
+}
+
+/// Starts a node of a job without a server of its own. One of its two nodes serves the rendezvous.
+fn node_without_server(port: &str, flags: &[&str], script: &str) -> Launched {
+    let endpoint = format!("127.0.0.1:{port}");
+    let job = ["--nnodes=2", "--rdzv-id=job", "--rdzv-endpoint", &endpoint];
+    Launch::shell(&[&job[..], flags].concat(), script).start()
+}
+
+const GUEST: [&str; 2] = ["--rdzv-conf", "is_host=false,join_timeout=5"];
+
+#[test]
+fn a_node_of_the_job_serves_the_rendezvous_to_its_end() {
+    let port = free_port();
+    let mut host = node_without_server(&port, &[], "echo world $WORLD_SIZE");
+    host.until(1, "waiting for nodes 1/2");
+    let guest = node_without_server(&port, &GUEST, "echo world $WORLD_SIZE");
+    guest.finish().with(0).says(1, "world 2");
+    host.finish().with(0).says(1, "world 2");
+}
+
+#[test]
+fn the_death_of_the_node_that_serves_the_rendezvous_ends_the_others_with_advice() {
+    let port = free_port();
+    let mut host = node_without_server(&port, &[], IDLE);
+    host.until(1, "waiting for nodes 1/2");
+    let mut guest = node_without_server(&port, &GUEST, IDLE);
+    guest.until(1, "idle");
+    let worker = host.number("idle 0 ");
+    host.signal(libc::SIGKILL);
+    host.finish();
+    until_gone(worker);
+    let advice = format!("served the rendezvous at 127.0.0.1:{port}, start that node again");
+    guest.finish().with(1).tells("the rendezvous is lost").tells(&advice).tells("`rdzv server`");
+    // A node that comes after it finds no server either, and says so when its join timeout is over.
+    let late = node_without_server(&port, &GUEST, IDLE);
+    late.finish().with(1).tells(&advice).says(0, "idle");
+}
+
+#[test]
+fn a_node_that_is_done_waits_no_longer_than_its_deadline() {
+    let job = Job::of("2");
+    let gate = Gate::new("deadline");
+    let mut done = job.launch(&["--exit-barrier-timeout=0.1"], "exit 0").start();
+    let at_work = job.launch(&[], Gate::WAIT).arg(&gate.path).start();
+    done.until(1, "1 of 2 have arrived");
+    gate.open();
+    at_work.finish().with(0);
+    done.finish().with(0);
 }

@@ -1,9 +1,9 @@
 //! Handle of an agent for other threads.
 
-use super::input::EventSender;
+use super::input::InputSender;
 use crate::group::WorkerGroup;
+use crate::node::Input;
 use crate::reason::StopCause;
-use crate::supervisor::Input;
 use alloc::sync::Arc;
 use std::sync::{Mutex, PoisonError};
 
@@ -29,13 +29,13 @@ impl Snapshot {
 /// Handle of an agent for other threads. It may outlive the agent.
 #[derive(Clone, Debug)]
 pub struct AgentControl {
-    event_sender: EventSender,
+    input_sender: InputSender,
     snapshot: Arc<Snapshot>,
 }
 
 impl AgentControl {
-    pub(super) const fn new(event_sender: EventSender, snapshot: Arc<Snapshot>) -> Self {
-        Self { event_sender, snapshot }
+    pub(super) const fn new(input_sender: InputSender, snapshot: Arc<Snapshot>) -> Self {
+        Self { input_sender, snapshot }
     }
 
     /// Returns the worker group at this moment. The returned value never changes.
@@ -46,16 +46,16 @@ impl AgentControl {
 
     /// Makes the agent stop its workers and end. A second call kills them without waiting.
     pub fn stop(&self) {
-        self.event_sender.input(Input::Stop(StopCause::Requested));
+        self.input_sender.send(Input::Stop(StopCause::Requested));
     }
 
     /// Makes the agent stop its workers with this signal and end, as if the agent's process had received it.
     pub fn stop_by_signal(&self, signal: i32) {
-        self.event_sender.input(Input::Stop(StopCause::Signal(signal)));
+        self.input_sender.send(Input::Stop(StopCause::Signal(signal)));
     }
 
     /// Forwards a signal to the workers, without other effects.
     pub fn pass(&self, signal: i32) {
-        self.event_sender.input(Input::Pass { signal });
+        self.input_sender.send(Input::Pass { signal });
     }
 }

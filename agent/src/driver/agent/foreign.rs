@@ -3,7 +3,7 @@
 //! Its hooks may block: they are called on a thread of their own, one after the other. It may report events from any
 //! thread.
 
-use super::workers::{Start, WorkerEvent, Workers};
+use super::workers::{Start, Workers};
 use crate::environment::{Devices, Job, Variable, of_worker};
 use crate::error_file::ErrorFile;
 use crate::failure::{NodeIdentity, ProcessFailure, WorkerEnd};
@@ -11,6 +11,7 @@ use crate::group::WorkerGroup;
 use crate::reason::StartFailure;
 use crate::roster::Roster;
 use crate::supervisor::Failed;
+use crate::worker_event::WorkerEvent;
 use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::string::{String, ToString};

@@ -7,7 +7,7 @@ mod timers;
 
 pub use timers::TimerError;
 
-use super::workers::{Reach, Start, WorkerEvent, Workers};
+use super::workers::{Reach, Start, Workers};
 use crate::driver::process::{
     self, Entry, Guard, GuardError, GuardEvent, GuardLost, GuardOptions, NOT_RETURNED, Program, Registered,
     Returned, Stdio,
@@ -23,6 +23,7 @@ use crate::log_layout::LogSettings;
 use crate::reason::StartFailure;
 use crate::supervisor::Failed;
 use crate::template::{self, Origin};
+use crate::worker_event::WorkerEvent;
 use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::format;
@@ -306,14 +307,9 @@ impl LocalWorkers {
             },
             GuardEvent::Exited { worker, status, at_ns, was_ending, returned, .. } => {
                 let local_rank = self.record_end(worker)?;
-                let exit = match status {
-                    // A return value that the agent cannot receive counts as a failure, too.
-                    process::ExitStatus::Code(0) if returned.failure().is_some() => {
-                        ExitStatus::Code(NOT_RETURNED)
-                    }
-                    process::ExitStatus::Code(code) => ExitStatus::Code(code),
-                    process::ExitStatus::Signal { signal, .. } => ExitStatus::Signal(signal),
-                };
+                // A return value that the agent cannot receive counts as a failure, too.
+                let is_lacking = status.is_success() && returned.failure().is_some();
+                let exit = if is_lacking { ExitStatus::Code(NOT_RETURNED) } else { status };
                 if !exit.is_success() && !self.is_stopping {
                     self.report_error_files();
                 }

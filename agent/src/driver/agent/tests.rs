@@ -13,6 +13,7 @@ use rendezvous_core::driver::loop_client::{Loop, LoopEvent};
 use rendezvous_core::driver::rendezvous::Context;
 use rendezvous_core::driver::server::{Server, ServerOptions};
 use rendezvous_core::rendezvous::parameters::RendezvousParameters;
+use rendezvous_core::time::Duration;
 use std::ffi::OsString;
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::path::PathBuf;
@@ -162,6 +163,7 @@ impl Job {
             name: name.into(),
             entry_name: "sh".into(),
             local_addr: local_addr.map(ToString::to_string),
+            listen_addr: None,
             master: None,
         };
         Agent::new(options, handler, Box::new(workers)).expect("an agent")
@@ -379,6 +381,7 @@ fn a_program_that_is_not_there_ends_the_agent_at_once() {
         name: "a".into(),
         entry_name: "trainer".into(),
         local_addr: Some("127.0.0.1".into()),
+        listen_addr: None,
         master: None,
     };
     let agent = Agent::new(options, job.handler("a", (1, 1), 2), Box::new(workers)).expect("an agent");
@@ -624,16 +627,28 @@ fn a_peer_that_restarts_restarts_the_agents_that_are_done() {
 }
 
 #[test]
-fn an_agent_that_is_done_waits_as_long_as_the_others_take() {
-    let job = Job::new();
-    let timeout = WorkerSpec { exit_barrier_timeout: Duration::ZERO, ..spec(1) };
-    let first = job.run("a", (2, 2), timeout, "exit 0");
-    let second = job.run("b", (2, 2), spec(1), "until test -e go; do sleep 0.01; done");
-    first.until(|event| {
-        matches!(event, AgentEvent::Notice(Notice::Phase { to: Phase::ExitBarrier, .. })).then_some(())
-    });
-    fs::write(job.folder.0.join("go"), "").expect("room");
-    assert_eq!((first.result().outcome, second.result().outcome), (SUCCEEDED, SUCCEEDED));
+fn an_agent_that_is_done_waits_as_long_as_the_others_take_unless_it_has_a_deadline() {
+    for timeout in [None, Some(Duration::ZERO)] {
+        let job = Job::new();
+        let impatient = WorkerSpec { exit_barrier_timeout: timeout, ..spec(1) };
+        let first = job.run("a", (2, 2), impatient, "exit 0");
+        let second = job.run("b", (2, 2), spec(1), "until test -e go; do sleep 0.01; done");
+        first.until(|event| {
+            matches!(event, AgentEvent::Notice(Notice::Phase { to: Phase::ExitBarrier, .. })).then_some(())
+        });
+        if timeout.is_some() {
+            let outcome = first.result().outcome;
+            let Outcome::Succeeded { missing: Some(Reason::NotAllParted { message }) } = outcome else {
+                panic!("{outcome:?}")
+            };
+            assert!(message.ends_with(": 1 of 2 have arrived"), "{message}");
+            fs::write(job.folder.0.join("go"), "").expect("room");
+        } else {
+            fs::write(job.folder.0.join("go"), "").expect("room");
+            assert_eq!(first.result().outcome, SUCCEEDED);
+        }
+        assert_eq!(second.result().outcome, SUCCEEDED);
+    }
 }
 
 #[test]

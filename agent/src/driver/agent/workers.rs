@@ -2,14 +2,12 @@
 
 use crate::environment::AgentStore;
 use crate::failure::ProcessFailure;
-use crate::group::{ExitStatus, WorkerGroup};
-use crate::reason::StartFailure;
+use crate::group::WorkerGroup;
 use crate::supervisor::Failed;
-use crate::watchdog::ExpiredTimer;
-use alloc::boxed::Box;
+use crate::worker_event::WorkerEvent;
 use alloc::vec::Vec;
 use rendezvous_core::rendezvous::store_info::RendezvousStoreInfo;
-use rendezvous_core::time::{Duration, Instant};
+use rendezvous_core::time::Instant;
 use std::os::fd::RawFd;
 
 /// A start of a worker group.
@@ -25,81 +23,6 @@ pub struct Start<'a> {
     pub run_id: &'a str,
     /// Number of times that the group may be restarted in all.
     pub max_restarts: u32,
-}
-
-/// Event of the workers.
-#[derive(Clone, Debug, PartialEq)]
-pub enum WorkerEvent {
-    /// A worker was started.
-    Started {
-        /// Local rank of the worker.
-        local_rank: u32,
-        /// Process ID of the worker, or another number that identifies it.
-        pid: u32,
-    },
-    /// A worker could not be started.
-    NotStarted {
-        /// Local rank of the worker.
-        local_rank: u32,
-        /// Whether another attempt may succeed.
-        start_failure: StartFailure,
-        /// Description of the failure.
-        message: Box<str>,
-    },
-    /// A worker ended.
-    Exited {
-        /// Local rank of the worker.
-        local_rank: u32,
-        /// Exit status of the worker.
-        exit: ExitStatus,
-        /// Time at which it began to end, as far as that was observed, on the clock passed to [`Workers::begin`].
-        at: Instant,
-        /// Whether it was seen to be ending before a signal of [`Workers::signal`] was sent to it.
-        was_ending: bool,
-        /// Bytes that it returned, for workers that return a value.
-        returned: Option<Vec<u8>>,
-    },
-    /// A worker has written an error file. Reported before the failure of another worker, unless the workers are being
-    /// stopped.
-    ErrorWritten {
-        /// Local rank of the worker.
-        local_rank: u32,
-        /// Time of writing.
-        at: Instant,
-    },
-    /// Processes have outlived the workers: the answer to [`Workers::name_leftovers`], if there are any.
-    Leftovers {
-        /// Their process IDs and commands.
-        message: Box<str>,
-    },
-    /// A worker hangs where no signal reaches it.
-    Stuck {
-        /// Local rank of the worker.
-        local_rank: u32,
-        /// Time for which it has hung.
-        since: Duration,
-    },
-    /// A timer that a worker had set has expired. Its process was sent the timer's signal, if the timer has one.
-    TimerExpired(ExpiredTimer),
-    /// A message for the user that does not change the state.
-    Remark {
-        /// Text of the message.
-        message: Box<str>,
-    },
-    /// No started process is alive any more, and no start is pending. Reported after each [`Workers::signal`] and
-    /// [`Workers::kill`], as soon as it is true.
-    Empty,
-    /// All workers and their descendants were killed because their guard ended, not because they failed. No other event
-    /// of them follows, except [`WorkerEvent::Empty`]; others can be started after that.
-    GroupLost {
-        /// Description of the loss.
-        message: Box<str>,
-    },
-    /// The workers cannot be observed any more.
-    GuardLost {
-        /// Description of the loss.
-        message: Box<str>,
-    },
 }
 
 /// Hosts on which workers may run.

@@ -1,7 +1,7 @@
 //! Events of a guard.
 
 use super::error::SpawnStep;
-use super::guard::packet::Report;
+use crate::group::ExitStatus;
 use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -61,29 +61,6 @@ pub enum GuardEvent {
         /// Number of all of them.
         count: u32,
     },
-}
-
-/// Exit status of a process.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ExitStatus {
-    /// It exited with this code (0 to 255).
-    Code(i32),
-    /// A signal ended it.
-    Signal {
-        /// Signal number.
-        signal: i32,
-        /// Whether the kernel wrote a core dump.
-        core_dumped: bool,
-    },
-}
-
-impl ExitStatus {
-    pub(super) const fn of(report: &Report) -> Self {
-        match report.how {
-            libc::CLD_EXITED => Self::Code(report.value),
-            how => Self::Signal { signal: report.value, core_dumped: how == libc::CLD_DUMPED },
-        }
-    }
 }
 
 /// Return value of a worker.

@@ -65,7 +65,7 @@ fn refused(guard: &mut Guard, number: u32) -> (SpawnStep, i32) {
 }
 
 const fn killed_by(signal: i32) -> ExitStatus {
-    ExitStatus::Signal { signal, core_dumped: false }
+    ExitStatus::Signal(signal)
 }
 
 fn message(message: &[&str]) -> Vec<OsString> {
@@ -333,7 +333,7 @@ fn who_dies_while_becoming_a_program_has_started_and_ended() {
     let mut guard = start();
     guard.spawn(1, &Program::new(Entry::Path(file.path()))).expect("asked");
     started(&mut guard, 1);
-    let ExitStatus::Signal { signal, .. } = ended(&mut guard, 1).0 else { panic!("it was killed") };
+    let ExitStatus::Signal(signal) = ended(&mut guard, 1).0 else { panic!("it was killed") };
     assert!([libc::SIGSEGV, libc::SIGKILL].contains(&signal), "{signal}");
 }
 

@@ -5,7 +5,10 @@ use super::*;
 /// Lets the workers of a start fail after `ran`. Returns the pause before the next start.
 fn fails_after(play: &mut Play, ran: Duration) -> Duration {
     play.met().assigned().started();
-    play.pass(ran).exited(0, ExitStatus::Signal(9)).exited(1, ExitStatus::Signal(15)).give(Input::Empty);
+    play.pass(ran)
+        .exited(0, ExitStatus::Signal(9))
+        .exited(1, ExitStatus::Signal(15))
+        .give(Input::Worker(WorkerEvent::Empty));
     let pause = match play.phase() {
         Phase::Meeting => Duration::ZERO,
         phase => {
@@ -61,7 +64,7 @@ fn who_is_stopped_during_the_pause_ends_at_once() {
     let mut play = Play::new(spec_with(Duration::from_secs(10)));
     play.give(Input::Begin);
     fails_after(&mut play, Duration::ZERO);
-    play.met().assigned().started().exited(0, ExitStatus::Signal(9)).give(Input::Empty);
+    play.met().assigned().started().exited(0, ExitStatus::Signal(9)).give(Input::Worker(WorkerEvent::Empty));
     assert_eq!(play.phase(), Phase::Restarting);
     play.give(Input::Stop(StopCause::Requested));
     assert_eq!(play.phase(), Phase::Closing);
@@ -74,7 +77,7 @@ fn a_peers_death_that_is_heard_during_the_pause_gives_the_restart_back() {
     fails_after(&mut play, Duration::ZERO);
     let left = play.agent.restarts_left();
     play.met().assigned().started().exited(0, ExitStatus::Code(1)).exited(1, ExitStatus::Code(1));
-    play.give(Input::Empty);
+    play.give(Input::Worker(WorkerEvent::Empty));
     assert_eq!((play.phase(), play.agent.restarts_left()), (Phase::Restarting, left - 1));
     play.give(Input::Member(Membership::PeerDied { message: "b".into() }));
     assert_eq!(play.agent.restarts_left(), left);
@@ -86,7 +89,8 @@ fn a_failure_that_came_of_a_peers_death_does_not_count() {
     play.give(Input::Begin);
     fails_after(&mut play, Duration::ZERO);
     play.met().assigned().started().exited(0, ExitStatus::Code(1));
-    play.give(Input::Member(Membership::PeerDied { message: "b".into() })).give(Input::Empty);
+    play.give(Input::Member(Membership::PeerDied { message: "b".into() }))
+        .give(Input::Worker(WorkerEvent::Empty));
     assert_eq!(play.phase(), Phase::Meeting, "no pause");
     assert_eq!(fails_after(&mut play, Duration::ZERO).as_millis(), 100);
 }

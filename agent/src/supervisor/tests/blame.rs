@@ -9,7 +9,9 @@ fn who_was_killed_is_the_root_cause_although_its_peers_ended_first() {
     // Its sockets closed before its end was reported.
     play.exited(0, ExitStatus::Code(1)).pass(Duration::from_millis(1)).exited(3, ExitStatus::Signal(9));
     // These end because of the signal, each in its way.
-    play.exited(1, ExitStatus::Signal(15)).exited(2, ExitStatus::Signal(6)).give(Input::Empty);
+    play.exited(1, ExitStatus::Signal(15))
+        .exited(2, ExitStatus::Signal(6))
+        .give(Input::Worker(WorkerEvent::Empty));
     let exits = play.outputs.iter().filter_map(|output| match output {
         Output::Notify(Notice::Exited { local_rank, was_stopped: false, .. }) => Some(*local_rank),
         _ => None,
@@ -31,7 +33,7 @@ fn who_is_killed_because_it_does_not_stop_has_not_failed() {
         .exited(0, ExitStatus::Code(1))
         .pass(STOP)
         .exited(1, ExitStatus::Signal(9))
-        .give(Input::Empty);
+        .give(Input::Worker(WorkerEvent::Empty));
     let report = play.actions().into_iter().find_map(|output| match output {
         Output::Report { failures, .. } => Some(failures),
         _ => None,
@@ -45,16 +47,29 @@ fn a_worker_that_died_before_the_signal_was_sent_has_failed_too() {
     play.running().pass(Duration::from_millis(10));
     let now = play.now;
     // Both died in one millisecond. The second is reported after the first had its consequences.
-    play.give(Input::Exited { local_rank: 2, exit: ExitStatus::Code(1), at: at(9), was_ending: false });
-    play.give(Input::Exited { local_rank: 0, exit: ExitStatus::Code(1), at: at(9), was_ending: false });
-    play.give(Input::Exited {
+    play.give(Input::Worker(WorkerEvent::Exited {
+        local_rank: 2,
+        exit: ExitStatus::Code(1),
+        at: at(9),
+        was_ending: false,
+        returned: None,
+    }));
+    play.give(Input::Worker(WorkerEvent::Exited {
+        local_rank: 0,
+        exit: ExitStatus::Code(1),
+        at: at(9),
+        was_ending: false,
+        returned: None,
+    }));
+    play.give(Input::Worker(WorkerEvent::Exited {
         local_rank: 1,
         exit: ExitStatus::Code(1),
         at: now + Duration::from_millis(1),
         was_ending: false,
-    });
+        returned: None,
+    }));
     play.outputs.clear();
-    play.give(Input::Empty);
+    play.give(Input::Worker(WorkerEvent::Empty));
     let Some(Output::Report { group, failures }) = play.actions().into_iter().next() else {
         panic!("no report")
     };
@@ -71,8 +86,14 @@ fn a_worker_that_crashes_after_the_signal_is_not_the_root_cause() {
     play.exited(1, ExitStatus::Code(3)).pass(Duration::from_millis(2));
     // One crashes after the signal. Another had crashed before, which is reported late.
     play.exited(0, ExitStatus::Signal(11));
-    play.give(Input::Exited { local_rank: 2, exit: ExitStatus::Signal(11), at: now, was_ending: false });
-    play.exited(3, ExitStatus::Signal(15)).give(Input::Empty);
+    play.give(Input::Worker(WorkerEvent::Exited {
+        local_rank: 2,
+        exit: ExitStatus::Signal(11),
+        at: now,
+        was_ending: false,
+        returned: None,
+    }));
+    play.exited(3, ExitStatus::Signal(15)).give(Input::Worker(WorkerEvent::Empty));
     let report = play.actions().into_iter().find_map(|output| match output {
         Output::Report { failures, .. } => Some(failures),
         _ => None,
@@ -83,7 +104,7 @@ fn a_worker_that_crashes_after_the_signal_is_not_the_root_cause() {
 
 /// Returns the ranks in the report, in its order.
 fn named(play: &mut Play) -> Vec<u32> {
-    play.give(Input::Empty);
+    play.give(Input::Worker(WorkerEvent::Empty));
     let report = play.actions().into_iter().find_map(|output| match output {
         Output::Report { failures, .. } => Some(failures),
         _ => None,
@@ -97,7 +118,9 @@ fn a_worker_that_was_ending_before_the_stop_has_failed_whenever_its_end_is_seen(
     play.running().pass(Duration::from_millis(10));
     // Worker 2 had begun to end at 7 ms; worker 1 noticed, and was seen to end at 10 ms.
     play.exited(1, ExitStatus::Code(1)).pass(Duration::from_millis(3));
-    let exited = |local_rank, exit, at, was_ending| Input::Exited { local_rank, exit, at, was_ending };
+    let exited = |local_rank, exit, at, was_ending| {
+        Input::Worker(WorkerEvent::Exited { local_rank, exit, at, was_ending, returned: None })
+    };
     play.give(exited(2, ExitStatus::Code(3), at(7), true));
     // This one was ending when the signal was sent to it, a moment after the stop was requested.
     play.give(exited(0, ExitStatus::Code(1), play.now, true));
@@ -110,7 +133,7 @@ fn a_worker_that_had_written_an_error_file_has_failed_however_it_ends() {
     for exit in [ExitStatus::Signal(15), ExitStatus::Code(1), ExitStatus::Code(0)] {
         let mut play = Play::new(WorkerSpec { local_world_size: 3, max_restarts: 0, ..spec() });
         play.running().pass(Duration::from_millis(10));
-        play.give(Input::ErrorWritten { local_rank: 2, at: at(4) });
+        play.give(Input::Worker(WorkerEvent::ErrorWritten { local_rank: 2, at: at(4) }));
         play.exited(0, ExitStatus::Code(1)).pass(Duration::from_millis(300));
         play.exited(1, ExitStatus::Signal(15)).exited(2, exit);
         assert_eq!(named(&mut play), [2, 0]);
@@ -121,7 +144,7 @@ fn a_worker_that_had_written_an_error_file_has_failed_however_it_ends() {
     // An error file of its own does not make a crash a consequence of another failure.
     let mut play = Play::new(WorkerSpec { local_world_size: 3, max_restarts: 0, ..spec() });
     play.running().pass(Duration::from_millis(10));
-    play.give(Input::ErrorWritten { local_rank: 2, at: at(4) });
+    play.give(Input::Worker(WorkerEvent::ErrorWritten { local_rank: 2, at: at(4) }));
     play.exited(0, ExitStatus::Signal(11)).pass(Duration::from_millis(1));
     play.exited(1, ExitStatus::Signal(15)).exited(2, ExitStatus::Signal(15));
     assert_eq!(named(&mut play), [0, 2]);
@@ -134,7 +157,19 @@ fn an_abort_is_a_failure_and_may_follow_from_another() {
     let now = play.now;
     play.exited(1, ExitStatus::Signal(6)).pass(Duration::from_millis(3));
     let exit = ExitStatus::Code(3);
-    play.give(Input::Exited { local_rank: 2, exit, at: at(9), was_ending: true });
-    play.give(Input::Exited { local_rank: 0, exit: ExitStatus::Signal(6), at: now, was_ending: true });
+    play.give(Input::Worker(WorkerEvent::Exited {
+        local_rank: 2,
+        exit,
+        at: at(9),
+        was_ending: true,
+        returned: None,
+    }));
+    play.give(Input::Worker(WorkerEvent::Exited {
+        local_rank: 0,
+        exit: ExitStatus::Signal(6),
+        at: now,
+        was_ending: true,
+        returned: None,
+    }));
     assert_eq!(named(&mut play), [2, 1, 0], "by their times");
 }

@@ -60,7 +60,7 @@ fn who_leaves_the_exit_barrier_waits_until_it_is_known_whether_the_others_wait_f
         }
         (play, call)
     };
-    let unseen = || Input::GuardLost { message: "gone".into() };
+    let unseen = || Input::Worker(WorkerEvent::GuardLost { message: "gone".into() });
     let stop = || Input::Stop(StopCause::Requested);
     let stopped = Outcome::Stopped { cause: StopCause::Requested };
     let leave = |play: &Play| Output::Close { call: play.call, leave_mode: LeaveMode::Leave };
@@ -112,14 +112,14 @@ fn who_was_counted_at_the_exit_barrier_may_leave_it_at_once() {
     // The workers had succeeded before the guard was lost.
     let reason = Reason::GuardLost { message: "gone".into() };
     assert_eq!(
-        counted(Input::GuardLost { message: "gone".into() }),
+        counted(Input::Worker(WorkerEvent::GuardLost { message: "gone".into() })),
         Some(Outcome::Succeeded { missing: Some(reason) })
     );
     // The arrival at another barrier does not count for this one.
     let mut play = in_phase(Phase::ExitBarrier);
     let call = play.call;
     play.give(Input::Arrived { call }).give(Input::Member(Membership::NodesWaiting { nodes: 1 }));
-    play.give(Input::Empty).met().assigned().started();
+    play.give(Input::Worker(WorkerEvent::Empty)).met().assigned().started();
     play.exited(0, ExitStatus::Code(0)).exited(1, ExitStatus::Code(0));
     play.outputs.clear();
     play.give(Input::Stop(cause));
@@ -133,7 +133,8 @@ fn who_was_counted_at_the_exit_barrier_may_leave_it_at_once() {
 fn who_had_succeeded_and_finds_no_other_round_stands_by_the_last_one() {
     let comes_back = || {
         let mut play = in_phase(Phase::ExitBarrier);
-        play.give(Input::Member(Membership::NodesWaiting { nodes: 1 })).give(Input::Empty);
+        play.give(Input::Member(Membership::NodesWaiting { nodes: 1 }))
+            .give(Input::Worker(WorkerEvent::Empty));
         assert_eq!(play.phase(), Phase::Meeting);
         play
     };
@@ -158,7 +159,7 @@ fn who_had_succeeded_and_finds_no_other_round_stands_by_the_last_one() {
     assert!(matches!(play.agent.outcome(), Some(Outcome::Succeeded { missing: Some(_) })));
     // Once another start has begun, its result counts.
     let mut play = comes_back();
-    play.met().assigned().started().exited(0, ExitStatus::Code(1)).give(Input::Empty);
+    play.met().assigned().started().exited(0, ExitStatus::Code(1)).give(Input::Worker(WorkerEvent::Empty));
     let reason = closed(&mut play).expect("a reason");
     assert_eq!(play.agent.outcome(), Some(&Outcome::Failed { reason }));
 }
@@ -171,6 +172,6 @@ fn what_lingers_after_success_is_stopped_when_all_have_parted() {
     play.outputs.clear();
     play.give(Input::Parted { call });
     assert_eq!(play.actions(), [Output::Signal { signal: 15 }]);
-    play.give(Input::Empty);
+    play.give(Input::Worker(WorkerEvent::Empty));
     assert_eq!(play.phase(), Phase::Closing);
 }

@@ -6,7 +6,7 @@ use super::*;
 fn a_group_can_be_kept_while_the_agent_goes_on() {
     let mut play = in_phase(Phase::Running);
     let group = play.agent.group().clone();
-    play.exited(1, ExitStatus::Code(1)).give(Input::Empty);
+    play.exited(1, ExitStatus::Code(1)).give(Input::Worker(WorkerEvent::Empty));
     assert_eq!(group.state, WorkerState::Healthy);
     let worker = Worker {
         local_rank: 1,

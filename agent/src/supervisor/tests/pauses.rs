@@ -33,7 +33,7 @@ fn a_node_that_the_server_gave_up_joins_again_and_pays_with_a_restart() {
     let mut play = Play::new(spec());
     play.running().give(given_up());
     assert_eq!((play.agent.phase(), play.agent.restarts_left()), (Phase::Restarting, 0));
-    play.give(Input::Empty);
+    play.give(Input::Worker(WorkerEvent::Empty));
     assert_eq!(play.agent.phase(), Phase::Meeting);
 }
 

@@ -4,8 +4,8 @@ use super::plan::Mishap;
 use super::world::{Cue, SimContext, World};
 use rendezvous_agent::group::{ExitStatus, WorkerGroup};
 use rendezvous_agent::reason::StartFailure;
-use rendezvous_agent::supervisor::Input;
 use rendezvous_agent::watchdog::ExpiredTimer;
+use rendezvous_agent::worker_event::WorkerEvent;
 use rendezvous_core::time::{Duration, Instant};
 
 const SIGKILL: i32 = 9;
@@ -99,16 +99,16 @@ impl Crew {
     }
 
     /// Reports an input to the agent, a little later and in order.
-    fn report(&mut self, sim: &mut SimContext, at: usize, input: Input) {
+    fn report(&mut self, sim: &mut SimContext, at: usize, event: WorkerEvent) {
         let attempt = self.attempt.unwrap_or_default();
         self.reported_until = (sim.now + sim.sim_rng.span(Duration::ZERO, ms(3))).max(self.reported_until);
-        sim.event_queue.schedule(self.reported_until, Cue::Seen(at, attempt, input));
+        sim.event_queue.schedule(self.reported_until, Cue::Seen(at, attempt, event));
     }
 
     fn report_if_empty(&mut self, sim: &mut SimContext, at: usize) {
         if self.is_awaited && !self.lives() && !self.leftover {
             self.is_awaited = false;
-            self.report(sim, at, Input::Empty);
+            self.report(sim, at, WorkerEvent::Empty);
         }
     }
 
@@ -199,7 +199,7 @@ impl World {
                 crew.workers[slot].state = State::Dead;
                 let local_rank = u32::try_from(slot).unwrap_or(u32::MAX);
                 let message = "no process could be created".into();
-                crew.report(sim, at, Input::NotStarted { local_rank, start_failure, message });
+                crew.report(sim, at, WorkerEvent::NotStarted { local_rank, start_failure, message });
             } else {
                 let up = Cue::Crew(at, group.attempt, CrewCue::Up { slot });
                 sim.event_queue.schedule(sim.now + after, up);
@@ -226,7 +226,7 @@ impl World {
                 let worker = &mut crew.workers[slot];
                 worker.state = State::Alive;
                 let (pid, local_rank) = (worker.pid, u32::try_from(slot).unwrap_or(u32::MAX));
-                crew.report(sim, at, Input::Started { local_rank, pid });
+                crew.report(sim, at, WorkerEvent::Started { local_rank, pid });
                 if crew.is_killed {
                     crew.schedule_end(sim, at, slot, (ExitStatus::Signal(SIGKILL), Cause::Killed), ms(1));
                 } else if let Some(signal) = crew.reported {
@@ -332,7 +332,11 @@ impl World {
         self.sim.note(format_args!("{at} worker {slot} ends: {exit:?}, {cause:?}"));
         if is_supervised && cause != Cause::Orphaned {
             let local_rank = u32::try_from(slot).unwrap_or(u32::MAX);
-            crew.report(&mut self.sim, at, Input::Exited { local_rank, exit, at: now, was_ending: false });
+            crew.report(
+                &mut self.sim,
+                at,
+                WorkerEvent::Exited { local_rank, exit, at: now, was_ending: false, returned: None },
+            );
             crew.report_if_empty(&mut self.sim, at);
         }
         if !exit.is_success() || cause == Cause::Requested {
@@ -377,15 +381,15 @@ impl World {
             self.orphan(at);
             let crew = &mut self.agents[at].crew;
             crew.is_awaited = false;
-            crew.report(&mut self.sim, at, Input::GroupLost { message: "the guard was killed".into() });
-            return crew.report(&mut self.sim, at, Input::Empty);
+            crew.report(&mut self.sim, at, WorkerEvent::GroupLost { message: "the guard was killed".into() });
+            return crew.report(&mut self.sim, at, WorkerEvent::Empty);
         }
         if mishap == Mishap::GuardLost {
             (crew.leftover, crew.is_unguarded) = (false, true);
             self.orphan(at);
             let crew = &mut self.agents[at].crew;
-            crew.report(&mut self.sim, at, Input::GuardLost { message: "the guard is gone".into() });
-            return crew.report(&mut self.sim, at, Input::Empty);
+            crew.report(&mut self.sim, at, WorkerEvent::GuardLost { message: "the guard is gone".into() });
+            return crew.report(&mut self.sim, at, WorkerEvent::Empty);
         }
         let alive: Vec<usize> = (0..crew.workers.len())
             .filter(|&slot| {
@@ -404,7 +408,7 @@ impl World {
             Mishap::Stuck(span) => {
                 crew.workers[slot].stuck_until = Some(self.sim.now + span);
                 crew.workers[slot].ticket += 1;
-                crew.report(&mut self.sim, at, Input::Stuck { local_rank, since: span });
+                crew.report(&mut self.sim, at, WorkerEvent::Stuck { local_rank, since: span });
             }
             Mishap::TimerExpires => {
                 let timer = ExpiredTimer {
@@ -415,7 +419,7 @@ impl World {
                     span: Duration::ZERO,
                     signal: SIGKILL,
                 };
-                crew.report(&mut self.sim, at, Input::TimerExpired(timer));
+                crew.report(&mut self.sim, at, WorkerEvent::TimerExpired(timer));
                 crew.schedule_end(
                     &mut self.sim,
                     at,

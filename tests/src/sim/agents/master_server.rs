@@ -48,9 +48,11 @@ pub(super) enum Op {
     Add(String, i64),
     /// Waits until all keys are present.
     Get(Vec<String>),
-    Look(String),
-    /// Sets the key if it is missing.
+    /// Reads the keys, if all are present.
+    Look(Vec<String>),
+    /// Sets the key if it is missing, and reads it.
     Begin(String, Vec<u8>),
+    Append(String, Vec<u8>),
 }
 
 /// Message to a node.
@@ -191,13 +193,17 @@ impl MasterServer {
     fn store(&mut self, session: u64, id: u64, round: u64, op: Op) {
         let board = self.boards.entry(round).or_default();
         let answer = match op {
-            Op::Set(_) | Op::Add(..) | Op::Begin(..) if board.is_over => Some(Answer::Stale),
+            Op::Set(_) | Op::Add(..) | Op::Begin(..) | Op::Append(..) if board.is_over => Some(Answer::Stale),
             Op::Set(pairs) => {
                 board.keys.extend(pairs);
                 Some(Answer::Done)
             }
             Op::Begin(key, value) => {
-                board.keys.entry(key).or_insert(value);
+                let value = board.keys.entry(key).or_insert(value).clone();
+                Some(Answer::Values(vec![value]))
+            }
+            Op::Append(key, value) => {
+                board.keys.entry(key).or_default().extend(value);
                 Some(Answer::Done)
             }
             Op::Add(key, delta) => {
@@ -206,9 +212,7 @@ impl MasterServer {
                 board.keys.insert(key, sum.to_string().into_bytes());
                 Some(Answer::Number(sum))
             }
-            Op::Look(key) => Some(
-                board.keys.get(&key).map_or(Answer::Missing, |value| Answer::Values(vec![value.clone()])),
-            ),
+            Op::Look(keys) => Some(board.values(&keys).map_or(Answer::Missing, Answer::Values)),
             Op::Get(keys) => match board.values(&keys) {
                 Some(values) => Some(Answer::Values(values)),
                 None if board.is_over => Some(Answer::Stale),

@@ -1,18 +1,15 @@
-//! World of agents: whole jobs. Agents with their workers join rounds at the rendezvous service, assign ranks to their
-//! workers, and pass the exit barrier in the store of the round, as the driver's threads do. Calls that block there
-//! take virtual time here.
+//! World of agents: whole jobs. It runs the shipped [`rendezvous_agent::node::AgentNode`] and the shipped rendezvous
+//! service. The calls that the driver's threads make for a node take virtual time here.
 //!
 //! A run begins with a plan: which agents start when, with how many workers, and which mishaps happen. Then it
 //! continues until all agents have ended. A mishap hits an agent at a time, or as it enters a phase. At the end,
 //! closing the run releases the spares.
 
+mod calls;
 mod crew;
 mod master_server;
-mod member;
-mod numbering;
 mod plan;
 mod referee;
-mod threads;
 mod world;
 
 pub(super) use world::World;

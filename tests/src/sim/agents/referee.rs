@@ -7,7 +7,8 @@ use super::world::{Life, World};
 use rendezvous_agent::group::WorkerGroup;
 use rendezvous_agent::phase::Phase;
 use rendezvous_agent::reason::{NoRound, Reason};
-use rendezvous_agent::supervisor::{Failed, Input, LeaveMode, Membership, Notice, Outcome};
+use rendezvous_agent::supervisor::{Failed, Input, Membership, Notice, Outcome};
+use rendezvous_agent::worker_event::WorkerEvent;
 use rendezvous_core::time::{Duration, Instant};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -70,7 +71,7 @@ const CALLS_MAX: Duration = Duration::from_secs(60);
 
 impl World {
     pub(super) fn before(&self, at: usize) -> Before {
-        let machine = &self.agents[at].machine;
+        let machine = self.agents[at].machine();
         let (phase, restarts_left) = (machine.phase(), machine.restarts_left());
         Before { phase, restarts_left, is_open: machine.outcome().is_none() }
     }
@@ -78,7 +79,7 @@ impl World {
     /// Notes an input before the machine handles it.
     pub(super) fn note_input(&mut self, at: usize, input: &Input) {
         let now = self.sim.now;
-        let phase = self.agents[at].machine.phase();
+        let phase = self.agents[at].machine().phase();
         let ledger = &mut self.agents[at].ledger;
         match input {
             Input::Stop(_) => {
@@ -89,7 +90,7 @@ impl World {
                     phase == Phase::Restarting && matches!(membership, Membership::PeerDied { .. });
                 ledger.last_received_at.push(membership.clone());
             }
-            Input::TimerExpired(timer) => ledger.overdue.extend(timer.local_rank),
+            Input::Worker(WorkerEvent::TimerExpired(timer)) => ledger.overdue.extend(timer.local_rank),
             Input::NotMet { kind, .. } => ledger.no_round = Some(*kind),
             Input::NotAssigned { .. } => ledger.no_ranks = true,
             Input::NotParted { .. } => ledger.not_parted = true,
@@ -99,15 +100,19 @@ impl World {
 
     /// Checks the machine after an input.
     pub(super) fn check_input(&mut self, at: usize, before: Before, input: Option<&Input>) -> Checked {
-        let machine = &self.agents[at].machine;
+        let machine = self.agents[at].machine();
         let (left, phase) = (machine.restarts_left(), machine.phase());
         let max = machine.spec().max_restarts;
         let ledger = &mut self.agents[at].ledger;
         // The budget.
         if left < before.restarts_left {
             let is_local = match input {
-                Some(Input::Exited { exit, .. }) => !exit.is_success(),
-                Some(Input::NotStarted { .. } | Input::TimerExpired(_) | Input::GroupLost { .. }) => true,
+                Some(Input::Worker(WorkerEvent::Exited { exit, .. })) => !exit.is_success(),
+                Some(
+                    Input::Worker(WorkerEvent::NotStarted { .. })
+                    | Input::Worker(WorkerEvent::TimerExpired(_))
+                    | Input::Worker(WorkerEvent::GroupLost { .. }),
+                ) => true,
                 Some(Input::Member(Membership::SessionEnded { .. })) => true,
                 Some(Input::NotAssigned { .. }) => {
                     let has_happened = ledger.mishaps.contains(&Mishap::NotNumbered);
@@ -123,8 +128,8 @@ impl World {
             self.agent_counts.paid += 1;
             let ledger = &mut self.agents[at].ledger;
             ledger.is_excusable = match input {
-                Some(Input::Exited { exit, .. }) => !exit.is_violent(),
-                input => matches!(input, Some(Input::TimerExpired(_))),
+                Some(Input::Worker(WorkerEvent::Exited { exit, .. })) => !exit.is_violent(),
+                input => matches!(input, Some(Input::Worker(WorkerEvent::TimerExpired(_)))),
             };
             ledger.paid += 1;
             check!(ledger.paid <= max, "budget: {at} paid {} times of {max}", ledger.paid);
@@ -202,14 +207,14 @@ impl World {
                 seats.world_size
             );
         }
-        let max = agent.machine.spec().max_restarts;
+        let max = agent.machine().spec().max_restarts;
         let paid = agent.ledger.paid;
         check!(
             group.restart_count == paid && paid <= max,
             "budget: {at} starts as {} of {paid}",
             group.restart_count
         );
-        let left = agent.machine.restarts_left();
+        let left = agent.machine().restarts_left();
         self.agent_counts.starts += 1;
         let ledger = &mut self.agents[at].ledger;
         ledger.starts += 1;
@@ -305,11 +310,12 @@ impl World {
         Ok(())
     }
 
-    pub(super) fn check_close(&self, at: usize, leave_mode: LeaveMode) -> Checked {
-        let outcome = self.agents[at].machine.outcome();
+    /// Checks an agent that closes the run.
+    pub(super) fn check_close(&self, at: usize) -> Checked {
+        let outcome = self.agents[at].machine().outcome();
         let may =
             self.agents[at].ledger.announced || matches!(outcome, Some(Outcome::Succeeded { missing: None }));
-        check!(leave_mode == LeaveMode::Leave || may, "close: {at} closes the run with {outcome:?}");
+        check!(may, "close: {at} closes the run with {outcome:?}");
         Ok(())
     }
 
@@ -320,7 +326,7 @@ impl World {
     /// Checks an agent that has ended.
     pub(super) fn check_over(&mut self, at: usize) -> Checked {
         let agent = &self.agents[at];
-        let (machine, ledger) = (&agent.machine, &agent.ledger);
+        let (machine, ledger) = (agent.machine(), &agent.ledger);
         let living = agent.crew.unended();
         check!(living == 0 || ledger.gave_up, "orphans: {at} is over and {living} of its workers live");
         let Some(outcome) = machine.outcome() else {
@@ -443,7 +449,7 @@ impl World {
             check!(
                 matches!(agent.life, Life::Over | Life::Dead),
                 "end: {at} is {:?} at the end of time",
-                agent.machine.phase()
+                agent.machine().phase()
             );
         }
         self.agent_counts.dead = self.agents.iter().filter(|agent| agent.life == Life::Dead).count() as u64;
@@ -456,7 +462,7 @@ impl World {
             for &(agent, ..) in job.members.iter().filter(|_| is_done) {
                 let is_excused =
                     self.agents[agent].life == Life::Dead || self.agents[agent].ledger.stopped.is_some();
-                let outcome = self.agents[agent].machine.outcome();
+                let outcome = self.agents[agent].machine().outcome();
                 check!(
                     is_excused || matches!(outcome, Some(Outcome::Succeeded { .. })),
                     "success: all workers of round {key:?} succeeded, and {agent} ended with {outcome:?}"
@@ -468,7 +474,7 @@ impl World {
         let is_clean = self.agents.iter().all(|agent| agent.ledger.mishaps.is_empty());
         let is_clean = is_clean && is_calm && !self.is_short_handed;
         for (at, agent) in self.agents.iter().enumerate().filter(|_| is_clean) {
-            let outcome = agent.machine.outcome();
+            let outcome = agent.machine().outcome();
             let is_well = matches!(outcome, Some(Outcome::Succeeded { .. } | Outcome::NotNeeded));
             // An agent that starts after the run was closed finds no round.
             let is_too_late = matches!(

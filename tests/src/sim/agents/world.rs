@@ -5,14 +5,19 @@ use super::super::sim_rng::SimRng;
 use super::super::trace::Trace;
 use super::super::{Failure, Kind, Options, Report, Sabotage};
 use super::AgentCounts;
+use super::calls::{AgentContext, name};
 use super::crew::{Crew, CrewCue, Job};
-use super::master_server::{Answer, Formed, MasterServer, Request, ServerMessage};
-use super::numbering::WaitFailure;
+use super::master_server::{
+    Answer as ServerAnswer, Formed, MasterServer, Request as ServerRequest, ServerMessage,
+};
 use super::plan::{Mishap, Plan, When};
 use super::referee::Ledger;
-use super::threads::{AgentContext, Info, MemberAsk, NumberingAsk, Thread, ThreadReport};
+use rendezvous_agent::environment::AgentStore;
+use rendezvous_agent::node::request::{Answer, CallFailure, Request};
+use rendezvous_agent::node::{AgentNode, Input, NodeOptions, Output};
 use rendezvous_agent::phase::Phase;
-use rendezvous_agent::supervisor::{Input, Notice, Outcome, Output, Round, Supervisor};
+use rendezvous_agent::supervisor::{self, Notice, Outcome, Supervisor};
+use rendezvous_agent::worker_event::WorkerEvent;
 use rendezvous_core::rendezvous::service::{EndReason, Event};
 use rendezvous_core::time::{Duration, Instant};
 use std::collections::BTreeMap;
@@ -24,17 +29,17 @@ pub(super) enum Cue {
     Begin(usize),
     /// A timer of an agent's machine is due.
     Due(usize),
-    /// A thread reports to an agent.
-    ThreadReport(usize, ThreadReport),
+    /// A call of an agent has ended.
+    Answered(usize, u64, Result<Answer, CallFailure>),
     /// An agent sees an event of the workers of an attempt.
-    Seen(usize, u64, Input),
+    Seen(usize, u64, WorkerEvent),
     Crew(usize, u64, CrewCue),
-    ServerRequest(u64, Request),
+    ServerRequest(u64, ServerRequest),
     ServerMessage(u64, ServerMessage),
     /// A timer of the server is due.
     Tick,
     /// A call was not answered in time.
-    TimeUp(usize, Thread, u64),
+    TimeUp(usize, u64),
     NodeLoses(u64),
     ServerLoses(u64, EndReason),
     ServerRestarts,
@@ -65,13 +70,11 @@ pub(super) enum Life {
 }
 
 pub(super) struct Agent {
-    pub(super) machine: Supervisor,
+    node: AgentNode,
     pub(super) life: Life,
     pub(super) crew: Crew,
     pub(super) context: AgentContext,
     pub(super) ledger: Ledger,
-    /// What the agent knows of its round.
-    info: Option<Info>,
     /// Whether the last ranks were not assigned because the round had ended.
     pub(super) stale_numbers: bool,
     due: Option<Instant>,
@@ -80,6 +83,10 @@ pub(super) struct Agent {
 }
 
 impl Agent {
+    pub(super) const fn machine(&self) -> &Supervisor {
+        self.node.supervisor()
+    }
+
     pub(super) fn is_supervised(&self) -> bool {
         self.life == Life::Lives
     }
@@ -136,15 +143,24 @@ impl World {
         let mut agents = Vec::new();
         for (at, node) in plan.nodes.iter().enumerate() {
             // The plan contains only valid specs.
-            let Ok(machine) = Supervisor::new(node.spec.clone()) else { continue };
+            let options = NodeOptions {
+                spec: node.spec.clone(),
+                name: name(at).into(),
+                local_addr: None,
+                listen_addr: None,
+                master: None,
+                is_local: true,
+                tells_of_deaths: true,
+                agent_store: AgentStore::Shared,
+            };
+            let Ok(machine) = AgentNode::new(options) else { continue };
             sim.event_queue.schedule(node.starts_at, Cue::Begin(at));
             agents.push(Agent {
-                machine,
+                node: machine,
                 life: Life::Unborn,
                 crew: Crew::default(),
-                context: AgentContext::new(),
+                context: AgentContext::default(),
                 ledger: Ledger::default(),
-                info: None,
                 stale_numbers: false,
                 due: None,
                 visits: BTreeMap::new(),
@@ -229,11 +245,11 @@ impl World {
                 Ok(())
             }
             Cue::Due(at) => self.due(at),
-            Cue::ThreadReport(at, reported) => self.reported(at, reported),
-            Cue::Seen(at, attempt, input) => {
+            Cue::Answered(at, id, answer) => self.give(at, Input::Answered { id, answer }),
+            Cue::Seen(at, attempt, event) => {
                 // What is seen of an earlier attempt does not concern the workers of this one.
                 if self.agents[at].crew.attempt.unwrap_or_default() == attempt {
-                    self.give(at, input)?;
+                    self.give(at, Input::Worker(event))?;
                 }
                 Ok(())
             }
@@ -255,12 +271,9 @@ impl World {
                 }
                 self.post()
             }
-            Cue::TimeUp(at, thread, id) => {
+            Cue::TimeUp(at, id) => {
                 if self.agents[at].is_supervised() {
-                    match thread {
-                        Thread::Member => self.member_lost(at, Some(id)),
-                        Thread::Numbering => self.numbering_time_up(at, id),
-                    }
+                    self.call_time_up(at, id);
                 }
                 Ok(())
             }
@@ -289,9 +302,9 @@ impl World {
         let now = self.sim.now;
         let agent = &mut self.agents[at];
         agent.due = None;
-        if agent.is_supervised() && agent.machine.poll_timeout().is_some_and(|due| due <= now) {
+        if agent.is_supervised() && agent.node.poll_timeout().is_some_and(|due| due <= now) {
             let before = self.before(at);
-            self.agents[at].machine.handle_timeout(now);
+            self.agents[at].node.begin_timeout(now);
             self.after(at, before, None)?;
         }
         self.set_alarm(at);
@@ -300,27 +313,10 @@ impl World {
 
     fn set_alarm(&mut self, at: usize) {
         let agent = &mut self.agents[at];
-        let Some(due) = agent.machine.poll_timeout().filter(|_| agent.life == Life::Lives) else { return };
+        let Some(due) = agent.node.poll_timeout().filter(|_| agent.life == Life::Lives) else { return };
         if agent.due.is_none_or(|armed| armed > due) {
             agent.due = Some(due);
             self.sim.event_queue.schedule(due, Cue::Due(at));
-        }
-    }
-
-    fn reported(&mut self, at: usize, reported: ThreadReport) -> Result<(), String> {
-        match reported {
-            ThreadReport::Input(input) => self.give(at, input),
-            ThreadReport::Met { call, info } => {
-                let round = Round {
-                    group_rank: info.rank,
-                    group_world_size: info.nodes,
-                    number: Some(info.round),
-                    tells_of_deaths: true,
-                };
-                self.agents[at].info = Some(info);
-                self.give(at, Input::Met { call, round })
-            }
-            ThreadReport::Numbered { call, ranks } => self.give(at, Input::Assigned { call, ranks }),
         }
     }
 
@@ -329,89 +325,101 @@ impl World {
             return Ok(());
         }
         self.sim.note(format_args!("{at} <- {input:?}"));
-        self.note_input(at, &input);
+        let report = match &input {
+            Input::Worker(event) => Some(supervisor::Input::Worker(event.clone())),
+            Input::Stop(cause) => Some(supervisor::Input::Stop(*cause)),
+            Input::Begin | Input::Pass { .. } | Input::Answered { .. } => None,
+        };
+        if let Some(report) = &report {
+            self.note_input(at, report);
+        }
         let before = self.before(at);
         // Workers that the machine does not know belong to an attempt that it gave up.
-        self.agents[at].machine.handle(self.sim.now, input.clone()).ok();
-        self.after(at, before, Some(&input))
+        self.agents[at].node.begin(self.sim.now, input).ok();
+        self.after(at, before, report.as_ref())
     }
 
+    /// Checks the agent's supervisor after each of its inputs, and performs the outputs.
     fn after(
         &mut self,
         at: usize,
         before: super::referee::Before,
-        input: Option<&Input>,
+        input: Option<&supervisor::Input>,
     ) -> Result<(), String> {
         self.check_input(at, before, input)?;
-        while let Some(output) = self.agents[at].machine.poll_output() {
-            self.perform(at, output)?;
+        loop {
+            while let Some(output) = self.agents[at].node.poll_output() {
+                self.perform(at, output)?;
+            }
+            let Some(report) = self.agents[at].node.next_report().cloned() else { break };
+            self.sim.note(format_args!("{at} <- {report:?}"));
+            self.note_input(at, &report);
+            let before = self.before(at);
+            self.agents[at].node.step(self.sim.now);
+            self.check_input(at, before, Some(&report))?;
         }
         self.set_alarm(at);
         Ok(())
     }
 
     fn perform(&mut self, at: usize, output: Output) -> Result<(), String> {
-        if !matches!(output, Output::Report { .. }) {
+        match output {
+            Output::Call { id, request } => {
+                self.sim.note(format_args!("{at} -> call {id}: {request:?}"));
+                self.begin_call(at, id, request.clone());
+                if request == Request::Close {
+                    self.check_close(at)?;
+                }
+                Ok(())
+            }
+            Output::Cancel { id } => {
+                self.sim.note(format_args!("{at} -> cancel {id}"));
+                self.cancel_call(at, id);
+                Ok(())
+            }
+            Output::Abandon => {
+                self.abandon(at);
+                Ok(())
+            }
+            Output::EndStore => Ok(()),
+            Output::Supervisor(output) => self.perform_for_workers(at, output),
+        }
+    }
+
+    fn perform_for_workers(&mut self, at: usize, output: supervisor::Output) -> Result<(), String> {
+        use supervisor::Output as Do;
+        if !matches!(output, Do::Report { .. }) {
             self.sim.note(format_args!("{at} -> {output:?}"));
         }
         match output {
-            Output::Meet { call } => {
-                self.agents[at].context.wanted = Thread::Member;
-                self.ask_member(at, MemberAsk::Meet { call });
-            }
-            Output::Close { call, leave_mode } => {
-                self.check_close(at, leave_mode)?;
-                self.agents[at].context.wanted = Thread::Member;
-                self.ask_member(at, MemberAsk::Close { call, leave_mode });
-            }
-            Output::Assign { call } => {
-                self.agents[at].stale_numbers = false;
-                if let Some(info) = self.agents[at].info.clone() {
-                    self.agents[at].context.wanted = Thread::Numbering;
-                    self.ask_numbering(at, NumberingAsk::Assign { call, info });
-                }
-            }
-            Output::Part { call } => {
-                if let Some(info) = self.agents[at].info.clone() {
-                    self.agents[at].context.wanted = Thread::Numbering;
-                    self.ask_numbering(at, NumberingAsk::Part { call, info });
-                }
-            }
-            Output::Cancel { .. } => match self.agents[at].context.wanted {
-                Thread::Member => self.ask_member(at, MemberAsk::Rest),
-                Thread::Numbering => self.ask_numbering(at, NumberingAsk::Rest),
-            },
-            Output::Abandon => self.abandon(at),
-            Output::Announce { reason } => {
-                self.note_announced(at);
-                self.ask_member(at, MemberAsk::Announce { reason });
-            }
-            Output::Start { .. } => {
-                let group = self.agents[at].machine.group().clone();
-                let info = self.agents[at].info.as_ref();
-                let job = info.and_then(|info| Some((self.lines.get(&info.session)?.epoch, info.round)));
+            Do::Start { .. } => {
+                let group = self.agents[at].machine().group().clone();
+                let round = self.agents[at].context.round();
+                let job = round.and_then(|round| Some((self.lines.get(&round.session)?.epoch, round.number)));
                 self.check_start(at, &group, job)?;
                 self.start(at, &group, job);
             }
-            Output::Signal { signal } => self.order(at, CrewCue::Signal(signal)),
-            Output::Kill => self.order(at, CrewCue::Kill),
-            Output::NameLeftovers => {}
-            Output::Pass { .. } => {}
-            Output::Report { failures, .. } => {
+            Do::Signal { signal } => self.order(at, CrewCue::Signal(signal)),
+            Do::Kill => self.order(at, CrewCue::Kill),
+            Do::Report { failures, .. } => {
                 self.sim.note(format_args!("{at} -> Report {failures:?}"));
                 self.check_report(at, &failures)?;
             }
-            Output::Notify(notice) => {
+            Do::Notify(notice) => {
                 self.check_notice(at, &notice);
                 if let Notice::Phase { to, .. } = notice {
+                    if to == Phase::Assigning {
+                        self.agents[at].stale_numbers = false;
+                    }
                     self.trigger_mishaps(at, to);
                 }
             }
-            Output::Over => {
+            Do::Over => {
                 self.check_over(at)?;
                 self.agents[at].life = Life::Over;
                 self.hang_up(at);
             }
+            _ => {}
         }
         Ok(())
     }
@@ -522,14 +530,14 @@ impl World {
         Some(session)
     }
 
-    pub(super) fn send(&mut self, session: u64, request: Request) {
+    pub(super) fn send(&mut self, session: u64, request: ServerRequest) {
         let Some(line) = self.lines.get_mut(&session).filter(|line| line.is_open_here) else { return };
         let method = self.sim.sim_rng.span(line.pace / 2, line.pace);
         line.up = (self.sim.now + method).max(line.up);
         self.sim.event_queue.schedule(line.up, Cue::ServerRequest(session, request));
     }
 
-    fn handle_request(&mut self, session: u64, request: Request) -> Result<(), String> {
+    fn handle_request(&mut self, session: u64, request: ServerRequest) -> Result<(), String> {
         let Some(line) = self.lines.get_mut(&session) else { return Ok(()) };
         let Some(master_server) = self.master_server.as_mut().filter(|_| line.is_open_there && !line.is_cut)
         else {
@@ -587,14 +595,13 @@ impl World {
         if line.is_cut || !line.is_open_here || !is_current || !self.agents[at].is_supervised() {
             return;
         }
-        if matches!(news, ServerMessage::Stored { answer: Answer::Stale, .. }) {
+        if matches!(news, ServerMessage::Stored { answer: ServerAnswer::Stale, .. }) {
             self.agents[at].stale_numbers = true;
         }
         if let ServerMessage::Event(Event::Replaced { .. }) = news {
             self.sim.note(format_args!("{at} was replaced"));
         }
-        self.numbering_news(at, &news);
-        self.member_news(at, session, news);
+        self.call_news(at, session, news);
     }
 
     fn node_loses(&mut self, session: u64) {
@@ -605,8 +612,7 @@ impl World {
         if agent.context.session == Some(session) && agent.is_supervised() {
             self.sim.note(format_args!("{at} has lost its session"));
             agent.context.is_line_over = true;
-            self.wait_failure(at, WaitFailure::ConnectionLost);
-            self.member_lost(at, None);
+            self.calls_lost(at);
         }
     }
 
@@ -643,15 +649,14 @@ impl World {
     /// Ends the session without notice, in the middle of the round.
     fn abandon(&mut self, at: usize) {
         self.hang_up(at);
-        self.wait_failure(at, WaitFailure::ConnectionLost);
-        self.member_lost(at, None);
+        self.calls_lost(at);
     }
 }
 
 impl fmt::Debug for World {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let verdicts: Vec<Option<&Outcome>> =
-            self.agents.iter().map(|agent| agent.machine.outcome()).collect();
+            self.agents.iter().map(|agent| agent.machine().outcome()).collect();
         f.debug_struct("World").field("seed", &self.seed).field("verdicts", &verdicts).finish_non_exhaustive()
     }
 }

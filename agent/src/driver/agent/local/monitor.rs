@@ -3,9 +3,9 @@
 
 use super::running::Running;
 use super::timers::{TimerError, Timers};
-use crate::driver::agent::workers::WorkerEvent;
 use crate::driver::process::{ProcessState, process_state};
 use crate::stuck::{ObservedState, StuckWatch};
+use crate::worker_event::WorkerEvent;
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 use rendezvous_core::driver::event_loop::{EventLoop, Interest, Token, Watch};

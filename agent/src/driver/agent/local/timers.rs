@@ -1,9 +1,9 @@
 //! The pipe through which workers set timers ([`crate::watchdog`]), and the effect of an expired timer on its process.
 
 use super::running::Running;
-use crate::driver::agent::workers::WorkerEvent;
 use crate::driver::process::{parent_of, pidfd_of, send_signal};
 use crate::watchdog::{CHECK_INTERVAL, ExpiredTimer, Watchdog};
+use crate::worker_event::WorkerEvent;
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::ffi::CString;
 use alloc::format;

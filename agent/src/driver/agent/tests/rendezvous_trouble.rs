@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::reason::NoRound;
+use rendezvous_core::driver::cancel::CancelToken;
 use rendezvous_core::driver::rendezvous::{HandlerError, NodeStore, RendezvousHandler};
 use rendezvous_core::rendezvous::round_event::RoundEvent;
 use rendezvous_core::rendezvous::store_info::RendezvousInfo;
@@ -50,6 +51,8 @@ enum Fault {
     PanicsAsItLeaves,
     /// Its server does not say which nodes wait.
     NeverKnowsWhoWaits,
+    /// It does not number its rounds.
+    HidesRounds,
 }
 
 impl FaultyBackend {
@@ -83,7 +86,11 @@ impl RendezvousHandler for FaultyBackend {
             Fault::PanicsAsItJoins => panic!("a bug of the backend's"),
             _ => {}
         }
-        self.inner.next_rendezvous()
+        let mut info = self.inner.next_rendezvous()?;
+        if self.fault == Fault::HidesRounds {
+            (info.round, info.position) = (None, None);
+        }
+        Ok(info)
     }
 
     fn is_closed(&self) -> Result<bool, HandlerError> {
@@ -129,6 +136,10 @@ impl RendezvousHandler for FaultyBackend {
             _ => {}
         }
         self.inner.shutdown()
+    }
+
+    fn set_token(&self, token: &CancelToken) {
+        self.inner.set_token(token);
     }
 
     fn cancel(&self) {
@@ -219,4 +230,24 @@ fn waiting_nodes_are_believed_where_they_cannot_be_counted() {
     fs::write(job.folder.0.join("parting"), "").expect("room");
     assert_eq!(end_within(agent, SOON).outcome, SUCCEEDED);
     assert_eq!(end_within(other, SOON).outcome, SUCCEEDED);
+}
+
+#[test]
+fn deaths_reach_an_agent_whose_backend_does_not_number_its_rounds() {
+    let job = Job::new();
+    let script = "test -e died && exit 0; exec sleep 1000";
+    let agent = |name| {
+        let inner = job.handler(name, (1, 2), 1);
+        let odd = Arc::new(FaultyBackend { inner, fault: Fault::HidesRounds, go: Arc::default() });
+        job.agent_by(odd, name, spec(1), script, |_| {})
+    };
+    let (agent, mut other) = (Running::new(agent("a")), agent("b"));
+    agent.until_running();
+    while other.supervisor().phase() != Phase::Running {
+        other.wait().expect("the system does its part");
+    }
+    fs::write(job.folder.0.join("died"), "").expect("room");
+    drop(other);
+    // Its worker may have ended before the death was reported.
+    assert!(matches!(end_within(agent, SOON).outcome, Outcome::Succeeded { .. }));
 }

@@ -1,0 +1,321 @@
+//! Threads that make the agent's calls to the rendezvous and to the round's store. The agent itself never blocks.
+
+use super::input::InputSender;
+use crate::node::Input;
+use crate::node::request::{Answer, CallFailure, JoinedRound, Request, ServeStore, StoreOperation};
+use crate::node::rounds::no_round;
+use crate::reason::NoRound;
+use alloc::borrow::ToOwned;
+use alloc::boxed::Box;
+use alloc::collections::BTreeMap;
+use alloc::format;
+use alloc::string::{String, ToString};
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::fmt;
+use core::net::IpAddr;
+use crossbeam_channel::{Receiver, Sender, unbounded};
+use rendezvous_core::driver::call_error::CallError;
+use rendezvous_core::driver::cancel::CancelToken;
+use rendezvous_core::driver::rendezvous::{
+    HandlerError, HostedServers, HostingError, NodeStore, RendezvousHandler, full_host_name,
+};
+use rendezvous_core::driver::resolve;
+use rendezvous_core::driver::server::{Server, StartErrorKind};
+use rendezvous_core::driver::store::{Store, Timeout};
+use rendezvous_core::driver::threads::{self, Thread, panic_text};
+use rendezvous_core::error::ErrorKind;
+use rendezvous_core::rendezvous::store_info::{RendezvousInfo, RendezvousStoreInfo};
+use rendezvous_core::time::Duration;
+use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// Number of calls that the agent makes at a time: one to the rendezvous, and one to the round's store.
+const THREADS: usize = 2;
+/// Length of one wait for events. Nothing depends on it.
+const LISTEN_INTERVAL: Duration = Duration::from_secs(60);
+/// Longest wait for the end of a call when the agent is dropped. A thread in code that cannot be cancelled is detached
+/// then.
+const THREAD_END_TIMEOUT: Duration = Duration::from_secs(10);
+
+struct Job {
+    id: u64,
+    request: Request,
+    token: CancelToken,
+}
+
+/// What the calls use.
+struct Shared {
+    handler: Arc<dyn RendezvousHandler>,
+    /// Store of the last round that was joined.
+    store: Mutex<Option<Arc<NodeStore>>>,
+    /// The workers' store, if this agent serves it.
+    server: Mutex<Option<Arc<Server>>>,
+    input_sender: InputSender,
+}
+
+/// The agent's handle of its calls. Dropping it cancels them. A call that has not ended after 10 s is detached with
+/// everything it holds.
+pub(super) struct Calls {
+    jobs: Option<Sender<Job>>,
+    threads: Vec<Thread>,
+    pending: BTreeMap<u64, CancelToken>,
+    shared: Arc<Shared>,
+}
+
+impl fmt::Debug for Calls {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Calls").field("pending", &self.pending.keys()).finish_non_exhaustive()
+    }
+}
+
+impl Calls {
+    pub(super) fn new(handler: Arc<dyn RendezvousHandler>, input_sender: InputSender) -> io::Result<Self> {
+        let (sender, jobs) = unbounded();
+        let shared =
+            Arc::new(Shared { handler, store: Mutex::default(), server: Mutex::default(), input_sender });
+        let start = |_| {
+            let (shared, jobs) = (Arc::clone(&shared), jobs.clone());
+            threads::spawn("rdzv-agent-call", move || run(&shared, &jobs))
+        };
+        let threads = (0..THREADS).map(start).collect::<io::Result<_>>()?;
+        Ok(Self { jobs: Some(sender), threads, pending: BTreeMap::new(), shared })
+    }
+
+    pub(super) fn begin(&mut self, id: u64, request: Request) {
+        let token = CancelToken::new();
+        self.pending.insert(id, token.clone());
+        if let Some(jobs) = &self.jobs {
+            // The threads receive as long as this lives.
+            jobs.send(Job { id, request, token }).ok();
+        }
+    }
+
+    pub(super) fn cancel(&self, id: u64) {
+        if let Some(token) = self.pending.get(&id) {
+            token.cancel();
+        }
+    }
+
+    /// Records that a call was answered.
+    pub(super) fn answered(&mut self, id: u64) {
+        self.pending.remove(&id);
+    }
+
+    /// Leaves the round at once.
+    pub(super) fn abandon(&self) {
+        self.shared.handler.abandon();
+    }
+
+    /// Ends the workers' store.
+    pub(super) fn end_store(&self) {
+        *lock(&self.shared.server) = None;
+    }
+
+    /// Lets go of the round's store.
+    pub(super) fn leave_round(&self) {
+        *lock(&self.shared.store) = None;
+    }
+}
+
+impl Drop for Calls {
+    fn drop(&mut self) {
+        if self.threads.iter().any(|thread| !thread.is_here()) {
+            // In a forked child the threads do not exist, and a lock that they held stays locked for ever.
+            core::mem::forget(self.jobs.take());
+            return self.threads.drain(..).for_each(Thread::join);
+        }
+        self.jobs = None;
+        self.pending.values().for_each(CancelToken::cancel);
+        for thread in self.threads.drain(..) {
+            thread.join_timeout(THREAD_END_TIMEOUT, || {});
+        }
+    }
+}
+
+fn run(shared: &Shared, jobs: &Receiver<Job>) {
+    for Job { id, request, token } in jobs {
+        let made = catch_unwind(AssertUnwindSafe(|| shared.make(request, &token)));
+        let answer = made.unwrap_or_else(|panic| {
+            Err(failure(None, format!("a thread of the agent panicked: {}", panic_text(&*panic))))
+        });
+        shared.input_sender.send(Input::Answered { id, answer });
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Shared {
+    fn make(&self, request: Request, token: &CancelToken) -> Result<Answer, CallFailure> {
+        let handler = &self.handler;
+        if !matches!(request, Request::Store { .. } | Request::ServeStore(_)) {
+            // One call to the rendezvous is made at a time.
+            handler.set_token(token);
+        }
+        match request {
+            Request::Join => {
+                let info = handler.next_rendezvous().map_err(|error| of_handler(&error))?;
+                let round = joined(&info);
+                *lock(&self.store) = Some(info.store);
+                Ok(Answer::Joined(round))
+            }
+            Request::NextEvent => {
+                handler.next_event(LISTEN_INTERVAL).map(Answer::Event).map_err(|error| of_handler(&error))
+            }
+            Request::NodesWaiting => {
+                let nodes = handler.num_nodes_waiting().map_err(|error| of_handler(&error))?;
+                Ok(Answer::Number(i64::try_from(nodes).unwrap_or(i64::MAX)))
+            }
+            Request::Fail { message } => done(handler.fail(&message)),
+            Request::Close => done(handler.set_closed()),
+            Request::Shutdown => {
+                handler.shutdown();
+                Ok(Answer::Done)
+            }
+            Request::Store { operation, timeout } => {
+                let store = lock(&self.store).clone();
+                let store = store.ok_or_else(|| failure(None, "there is no round".to_owned()))?;
+                let timeout = if timeout.is_zero() { Timeout::Once } else { Timeout::After(timeout) };
+                perform(&store.with_token(token), operation, timeout).map_err(|error| of_store(&error))
+            }
+            Request::ServeStore(serve) => {
+                let (info, server) = serve_store(&serve).map_err(|error| failure(None, error.to_string()))?;
+                *lock(&self.server) = Some(server);
+                Ok(Answer::Serving(info))
+            }
+        }
+    }
+}
+
+fn perform(store: &Store, operation: StoreOperation, timeout: Timeout) -> Result<Answer, CallError> {
+    match operation {
+        StoreOperation::Set(pairs) => {
+            let pairs: Vec<(&[u8], &[u8])> =
+                pairs.iter().map(|(key, value)| (key.as_bytes(), value.as_slice())).collect();
+            match pairs.as_slice() {
+                [(key, value)] => store.set(key, value, timeout)?,
+                pairs => store.multi_set(pairs, timeout)?,
+            }
+            Ok(Answer::Done)
+        }
+        StoreOperation::SetIfAbsent(key, value) => {
+            let mut stored = Vec::new();
+            store.compare_set(key.as_bytes(), b"", &value, &mut stored, timeout)?;
+            Ok(Answer::Values([stored].into()))
+        }
+        StoreOperation::Append(key, value) => {
+            store.append(key.as_bytes(), &value, timeout)?;
+            Ok(Answer::Done)
+        }
+        StoreOperation::Add(key, delta) => Ok(Answer::Number(store.add(key.as_bytes(), delta, timeout)?)),
+        StoreOperation::Get(keys) => {
+            let keys: Vec<&[u8]> = keys.iter().map(|key| key.as_bytes()).collect();
+            Ok(Answer::Values(match keys.as_slice() {
+                [key] => [store.get_owned(key, timeout)?].into(),
+                keys => store.multi_get(keys, timeout)?,
+            }))
+        }
+        StoreOperation::Wait(key) => {
+            store.wait(&[key.as_bytes()], timeout)?;
+            Ok(Answer::Done)
+        }
+    }
+}
+
+#[derive(Debug, thiserror::Error)]
+enum ServeError {
+    #[error("cannot read this host's name: {0}")]
+    HostName(#[from] io::Error),
+    #[error(transparent)]
+    Hosting(#[from] HostingError),
+}
+
+fn serve_store(serve: &ServeStore) -> Result<(RendezvousStoreInfo, Arc<Server>), ServeError> {
+    let master_addr = match &serve.host {
+        Some(host) => String::from(&**host),
+        None => full_host_name()?,
+    };
+    let host = |listen: Option<&str>| HostedServers::default().host(&master_addr, serve.port, listen);
+    let server = match (&serve.listen_addr, &serve.local_address) {
+        (None, Some(local)) if is_address(&master_addr) => match host(None) {
+            // Published for others, and translated on the way here.
+            Err(error) if error.cause.kind == StartErrorKind::AddressNotAvailable => host(Some(local)),
+            hosted => hosted,
+        },
+        (None, Some(local)) if leads_to(&master_addr, local) => host(Some(local)),
+        // Workers of this host may look for it at a loopback address.
+        (listen, _) => host(listen.as_deref()),
+    }?;
+    let master_port = server.local_addr().port();
+    Ok((RendezvousStoreInfo { master_addr, master_port }, server))
+}
+
+fn is_address(host: &str) -> bool {
+    host == "localhost" || resolve::literal(host, 0).is_some()
+}
+
+/// Returns whether workers of this host that look for `host` find this address, and no other.
+fn leads_to(host: &str, address: &str) -> bool {
+    let addresses = resolve::addresses(host, 0).unwrap_or_default();
+    !addresses.is_empty() && addresses.iter().all(|found| found.ip().to_string() == address)
+}
+
+fn joined(info: &RendezvousInfo<Arc<NodeStore>>) -> JoinedRound {
+    JoinedRound {
+        rank: info.rank.unsigned_abs(),
+        world_size: info.world_size.unsigned_abs(),
+        number: info.round,
+        store_info: info.bootstrap_store_info.clone(),
+        leader: info.position.as_ref().map(|position| position.leader.as_str().into()),
+        local_address: address_of_this_host(&info.store).map(|address| address.to_string().into()),
+    }
+}
+
+/// Returns the address by which the other nodes reach this host, as far as the rendezvous shows it.
+fn address_of_this_host(store: &NodeStore) -> Option<IpAddr> {
+    match (store.server(), store.endpoint()) {
+        (Some(server), _) => Some(server.local_addr().ip()),
+        (None, Some((host, port))) => resolve::address_towards(host, port),
+        (None, None) => None,
+    }
+}
+
+fn done(result: Result<(), HandlerError>) -> Result<Answer, CallFailure> {
+    result.map(|()| Answer::Done).map_err(|error| of_handler(&error))
+}
+
+fn failure(kind: Option<ErrorKind>, message: String) -> CallFailure {
+    CallFailure { kind, no_round: NoRound::Failed, has_no_events: false, message: message.into() }
+}
+
+fn of_store(error: &CallError) -> CallFailure {
+    failure(Some(error.kind()), error.to_string())
+}
+
+fn of_handler(error: &HandlerError) -> CallFailure {
+    let no_round = match error {
+        HandlerError::Rendezvous(error) => no_round(error.kind()),
+        HandlerError::Store(error) if error.kind() == ErrorKind::Closed => NoRound::Closed,
+        _ => NoRound::Failed,
+    };
+    let inner = core::error::Error::source(error).and_then(|inner| inner.downcast_ref::<CallError>());
+    let kind = match error {
+        _ if error.is_cancelled() => Some(ErrorKind::Cancelled),
+        HandlerError::Plugin { kind, .. } => Some(*kind),
+        _ => inner.map(CallError::kind),
+    };
+    let has_no_events = matches!(error, HandlerError::NoEvents { .. });
+    CallFailure { kind, no_round, has_no_events, message: describe(error) }
+}
+
+/// Returns the error's message, with its cause where the message only names the kind.
+fn describe(error: &HandlerError) -> Box<str> {
+    let message = error.to_string();
+    match core::error::Error::source(error).map(ToString::to_string) {
+        Some(cause) if !message.contains(&cause) => format!("{message} {cause}").into(),
+        _ => message.into(),
+    }
+}
