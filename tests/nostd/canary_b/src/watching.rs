@@ -1,15 +1,18 @@
 //! Observation of an agent and monitoring of its workers.
 
+use rendezvous_agent::environment::AgentStore;
 use rendezvous_agent::events::{EventFacts, EventRecorder};
 use rendezvous_agent::health::{Health, Request, LivenessPolicy};
 use rendezvous_agent::metrics::Metrics;
+use rendezvous_agent::node::{AgentNode, Input, NodeOptions, Output};
 use rendezvous_agent::numa::{Host, NumaBinding, bind, parse_list, write_list};
 use rendezvous_agent::observer::Happened;
 use rendezvous_agent::phase::Phase;
 use rendezvous_agent::spec::WorkerSpec;
 use rendezvous_agent::stuck::{ObservedState, StuckWatch};
-use rendezvous_agent::supervisor::{Input, Output, Supervisor};
+use rendezvous_agent::supervisor::Output as SupervisorOutput;
 use rendezvous_agent::watchdog::Watchdog;
+use rendezvous_agent::worker_event::WorkerEvent;
 use rendezvous_core::time::{Duration, Instant};
 
 pub(crate) fn sings() -> bool {
@@ -17,19 +20,29 @@ pub(crate) fn sings() -> bool {
 }
 
 fn observes() -> Option<bool> {
-    let mut machine = Supervisor::new(WorkerSpec::new(1)).ok()?;
+    let options = NodeOptions {
+        spec: WorkerSpec::new(1),
+        name: "node".into(),
+        local_addr: None,
+        listen_addr: None,
+        master: None,
+        is_local: true,
+        tells_of_deaths: true,
+        agent_store: AgentStore::Shared,
+    };
+    let mut node = AgentNode::new(options).ok()?;
     let (mut metrics, mut events) = (Metrics::default(), EventRecorder::new(EventFacts::default()));
     let (mut measured, mut written) = (0, 0);
-    for input in [Input::Begin, Input::GuardLost { message: "gone".into() }] {
-        machine.handle(Instant::ORIGIN, input).ok()?;
-        while let Some(output) = machine.poll_output() {
-            let Output::Notify(notice) = output else { continue };
+    for input in [Input::Begin, Input::Worker(WorkerEvent::GuardLost { message: "gone".into() })] {
+        node.handle(Instant::ORIGIN, input).ok()?;
+        while let Some(output) = node.poll_output() {
+            let Output::Supervisor(SupervisorOutput::Notify(notice)) = output else { continue };
             let happened = Happened::Notice(&notice);
-            metrics.observe(Instant::ORIGIN, &machine, happened, &mut |_: &str, _: i64| measured += 1);
-            events.observe(Instant::ORIGIN, &machine, happened, &mut |line| written += line.len());
+            metrics.observe(Instant::ORIGIN, node.supervisor(), happened, &mut |_: &str, _: i64| measured += 1);
+            events.observe(Instant::ORIGIN, node.supervisor(), happened, &mut |line| written += line.len());
         }
     }
-    let health = Health::new(Phase::Running, Instant::ORIGIN, machine.group(), LivenessPolicy::Watchful);
+    let health = Health::new(Phase::Running, Instant::ORIGIN, node.supervisor().group(), LivenessPolicy::Watchful);
     let answer = Request::of(b"GET / HTTP/1.1\r\n\r\n").answer(&health, Instant::MAX)?;
     Some(measured > 0 && written > 0 && answer.starts_with("HTTP/1.1 503 "))
 }
