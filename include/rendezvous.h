@@ -2327,7 +2327,8 @@ typedef struct {
   // other nodes as a death. May be called twice; `shutdown` follows. May be NULL.
   void (*abandon)(void *user_data);
   // 1 if `next_event` reports every death and the end of the round, else 0. If it is 1, agents wait at
-  // their exit barrier without a time limit.
+  // their exit barrier without a time limit unless `rdzv_agent_options_set_exit_barrier_timeout_ms` sets
+  // one.
   uint32_t tells_of_deaths;
   // Reserved; 0.
   uint32_t reserved;
@@ -2533,7 +2534,8 @@ rdzv_status rdzv_rendezvous_handler_shutdown(const rdzv_rendezvous_handler *hand
 void rdzv_rendezvous_handler_cancel(const rdzv_rendezvous_handler *handler);
 
 // Sets the token of a handler: calls that begin later return `RDZV_CANCELLED` once `token` is cancelled,
-// and at once if it already is. It replaces an earlier token. The caller may free the token. Handlers of a
+// and at once if it already is. It replaces an earlier token; an agent that runs with the handler replaces
+// it, too. The caller may free the token. Handlers of a
 // backend in user code are notified through the function `cancel` of their vtable.
 rdzv_status rdzv_rendezvous_handler_set_cancel_token(const rdzv_rendezvous_handler *handler,
                                                      const rdzv_cancel_token *token,

@@ -84,6 +84,9 @@ pub unsafe extern "C" fn rdzv_rendezvous_answer_set_group(
 pub unsafe extern "C" fn rdzv_rendezvous_answer_set_round(answer: *mut rdzv_rendezvous_answer, round: u64) {
     let body = |answer: &mut rdzv_rendezvous_answer| {
         let group = answer.group.as_mut().ok_or_else(|| invalid("there is no group yet"))?;
+        if group.round.is_some() {
+            return Err(invalid("the group has a round already"));
+        }
         group.store = Arc::new(group.store.of_round(round));
         group.round = Some(round);
         Ok(())

@@ -272,7 +272,8 @@ pub unsafe extern "C" fn rdzv_rendezvous_handler_cancel(handler: *const rdzv_ren
 }
 
 /// Sets the token of a handler: calls that begin later return `RDZV_CANCELLED` once `token` is cancelled,
-/// and at once if it already is. It replaces an earlier token. The caller may free the token. Handlers of a
+/// and at once if it already is. It replaces an earlier token; an agent that runs with the handler replaces
+/// it, too. The caller may free the token. Handlers of a
 /// backend in user code are notified through the function `cancel` of their vtable.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_rendezvous_handler_set_cancel_token(

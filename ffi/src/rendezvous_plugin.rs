@@ -137,7 +137,8 @@ pub struct rdzv_rendezvous_handler_vtable {
     /// other nodes as a death. May be called twice; `shutdown` follows. May be NULL.
     pub abandon: Option<unsafe extern "C" fn(user_data: *mut c_void)>,
     /// 1 if `next_event` reports every death and the end of the round, else 0. If it is 1, agents wait at
-    /// their exit barrier without a time limit.
+    /// their exit barrier without a time limit unless `rdzv_agent_options_set_exit_barrier_timeout_ms` sets
+    /// one.
     pub tells_of_deaths: u32,
     /// Reserved; 0.
     pub reserved: u32,

@@ -11,7 +11,6 @@ use alloc::collections::VecDeque;
 use alloc::format;
 use alloc::string::String;
 use alloc::vec;
-use alloc::vec::Vec;
 use rendezvous_core::error::ErrorKind;
 use rendezvous_core::rendezvous::round_event::RoundEvent;
 use rendezvous_core::time::{Duration, Instant};
@@ -250,7 +249,7 @@ impl Member {
         match purpose {
             Purpose::Join { call } => self.join_answered(now, call, answer, calls),
             Purpose::ReadCause { call, message } => {
-                let message = match values(answer) {
+                let message = match message_of(answer) {
                     Some(cause) if !message.contains(&*cause) => format!("{message} {cause}").into(),
                     _ => message,
                 };
@@ -264,11 +263,11 @@ impl Member {
                 _ => calls.member(Membership::NodesWaiting { nodes }),
             },
             Purpose::ReadFailure => {
-                if let Some(message) = values(answer) {
+                if let Some(message) = message_of(answer) {
                     calls.member(Membership::JobFailed { message });
                 }
             }
-            Purpose::AwaitFailure { until } => match values(answer) {
+            Purpose::AwaitFailure { until } => match message_of(answer) {
                 Some(message) => {
                     self.listening = Listening::Off;
                     calls.member(Membership::JobFailed { message });
@@ -279,7 +278,7 @@ impl Member {
             Purpose::PollNodes => self.poll_answered(now, answer, calls),
             Purpose::WriteFailure { message } => {
                 // All agents report the failure that was announced first.
-                let first = values(answer).filter(|first| !first.is_empty());
+                let first = message_of(answer).filter(|first| !first.is_empty());
                 let message = first.unwrap_or(message);
                 self.call(Purpose::FailRun, Request::Fail { message }, calls);
             }
@@ -409,9 +408,8 @@ fn read_failure() -> StoreOperation {
 }
 
 /// Returns the message in a value, shortened to the length of a failure message.
-fn values(answer: &Result<Answer, CallFailure>) -> Option<Box<str>> {
+fn message_of(answer: &Result<Answer, CallFailure>) -> Option<Box<str>> {
     let Ok(Answer::Values(values)) = answer else { return None };
-    let values: &Vec<Vec<u8>> = values;
     let mut message = String::from_utf8_lossy(values.first()?).into_owned();
     message.truncate(message.floor_char_boundary(FAILURE_BYTES_MAX));
     Some(message.into())

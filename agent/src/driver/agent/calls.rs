@@ -17,6 +17,7 @@ use core::net::IpAddr;
 use crossbeam_channel::{Receiver, Sender, unbounded};
 use rendezvous_core::driver::call_error::CallError;
 use rendezvous_core::driver::cancel::CancelToken;
+use rendezvous_core::driver::clock::Clock;
 use rendezvous_core::driver::rendezvous::{
     HandlerError, HostedServers, HostingError, NodeStore, RendezvousHandler, full_host_name,
 };
@@ -35,7 +36,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 const THREADS: usize = 2;
 /// Length of one wait for events. Nothing depends on it.
 const LISTEN_INTERVAL: Duration = Duration::from_secs(60);
-/// Longest wait for the end of a call when the agent is dropped. A thread in code that cannot be cancelled is detached
+/// Longest wait for the end of the calls when the agent is dropped. A thread in code that cannot be cancelled is detached
 /// then.
 const THREAD_END_TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -128,15 +129,26 @@ impl Drop for Calls {
         }
         self.jobs = None;
         self.pending.values().for_each(CancelToken::cancel);
+        let clock = Clock::new();
+        let until = clock.now() + THREAD_END_TIMEOUT;
         for thread in self.threads.drain(..) {
-            thread.join_timeout(THREAD_END_TIMEOUT, || {});
+            thread.join_timeout(until.since(clock.now()), || {});
         }
     }
 }
 
 fn run(shared: &Shared, jobs: &Receiver<Job>) {
     for Job { id, request, token } in jobs {
+        let is_of_store = matches!(request, Request::Store { .. } | Request::ServeStore(_));
+        if !is_of_store {
+            // One call to the rendezvous is made at a time.
+            shared.handler.set_token(&token);
+        }
         let made = catch_unwind(AssertUnwindSafe(|| shared.make(request, &token)));
+        if !is_of_store {
+            // The program may use the handler after its agent, so a cancelled token does not stay.
+            shared.handler.set_token(&CancelToken::new());
+        }
         let answer = made.unwrap_or_else(|panic| {
             Err(failure(None, format!("a thread of the agent panicked: {}", panic_text(&*panic))))
         });
@@ -151,10 +163,6 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 impl Shared {
     fn make(&self, request: Request, token: &CancelToken) -> Result<Answer, CallFailure> {
         let handler = &self.handler;
-        if !matches!(request, Request::Store { .. } | Request::ServeStore(_)) {
-            // One call to the rendezvous is made at a time.
-            handler.set_token(token);
-        }
         match request {
             Request::Join => {
                 let info = handler.next_rendezvous().map_err(|error| of_handler(&error))?;
@@ -317,5 +325,40 @@ fn describe(error: &HandlerError) -> Box<str> {
     match core::error::Error::source(error).map(ToString::to_string) {
         Some(cause) if !message.contains(&cause) => format!("{message} {cause}").into(),
         _ => message.into(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Serves a store for workers that look for it at `host`. Returns the published host and the address it listens on.
+    fn served(host: &str, listen_addr: Option<&str>, local_address: Option<&str>) -> (String, IpAddr) {
+        let serve = ServeStore {
+            host: Some(host.into()),
+            listen_addr: listen_addr.map(Into::into),
+            local_address: local_address.map(Into::into),
+            port: 0,
+        };
+        let (info, server) = serve_store(&serve).expect("a server");
+        assert_eq!(info.master_port, server.local_addr().port());
+        (info.master_addr, server.local_addr().ip())
+    }
+
+    #[test]
+    fn an_address_that_this_host_does_not_have_is_published_and_another_is_bound() {
+        let local: IpAddr = "127.0.0.1".parse().expect("an address");
+        // An address for documentation, which no host has.
+        let foreign = "203.0.113.7";
+        assert_eq!(served(foreign, None, Some("127.0.0.1")), (foreign.into(), local));
+        assert_eq!(served(foreign, Some("127.0.0.1"), None), (foreign.into(), local));
+        assert_eq!(served("127.0.0.1", None, Some("127.0.0.2")), ("127.0.0.1".into(), local));
+        assert_eq!(served("localhost", None, Some("127.0.0.2")).0, "localhost");
+    }
+
+    #[test]
+    fn a_name_that_leads_elsewhere_is_served_on_every_interface() {
+        let (host, address) = served("no-such-host.invalid", None, Some("127.0.0.1"));
+        assert_eq!((host.as_str(), address.is_unspecified()), ("no-such-host.invalid", true));
     }
 }

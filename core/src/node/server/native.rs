@@ -7,6 +7,8 @@ mod store;
 mod waiting;
 mod watching;
 
+pub use rounds::{why_of, why_over};
+
 use super::conns::{Conns, Protocol};
 use super::event::{CloseReason, Event, Stats};
 use super::instance::ServerInstance;

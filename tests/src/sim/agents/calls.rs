@@ -7,16 +7,14 @@ use rendezvous_agent::node::request::{Answer, CallFailure, JoinedRound, Request,
 use rendezvous_agent::node::rounds::{FAILURE_KEY, no_round};
 use rendezvous_agent::reason::NoRound;
 use rendezvous_core::error::ErrorKind;
+use rendezvous_core::node::server::{why_of, why_over};
 use rendezvous_core::rendezvous::error::RendezvousErrorKind;
 use rendezvous_core::rendezvous::participant::Role;
 use rendezvous_core::rendezvous::rejoin::{Action, Input as RejoinInput, Rejoin, Waited};
 use rendezvous_core::rendezvous::round_event::RoundEvent;
-use rendezvous_core::rendezvous::service::{
-    EndReason, Event, InputError, Join, JoinFailure, NodeName, Reason as RoundReason,
-};
+use rendezvous_core::rendezvous::service::{Event, InputError, Join, JoinFailure, NodeName};
 use rendezvous_core::rendezvous::store_info::RendezvousStoreInfo;
 use rendezvous_core::time::{Duration, Instant};
-use rendezvous_core::wire::native::Why;
 use std::collections::{BTreeMap, VecDeque};
 
 /// Timeout of a call to the rendezvous server.
@@ -394,32 +392,15 @@ pub(super) fn name(at: usize) -> String {
 
 /// Returns the event that the node keeps for its listener, if it keeps it.
 fn round_event(event: Event) -> Option<RoundEvent> {
-    let why = |reason| match reason {
-        EndReason::ConnectionEnded => Why::Connection,
-        EndReason::HostSilent => Why::HostSilent,
-        EndReason::HeartbeatsMissed => Why::Heartbeat,
-        EndReason::Stalled => Why::Stalled,
-        EndReason::ProtocolBroken => Why::Protocol,
-        EndReason::Replaced => Why::Replaced,
-        EndReason::Refused => Why::Refused,
-        EndReason::GaveUp => Why::GaveUp,
-    };
     Some(match event {
         Event::NodesWaiting { nodes } => RoundEvent::NodesWaiting { nodes },
         Event::NodeLost(loss) => RoundEvent::PeerDied {
             round: loss.round,
             node_rank: loss.rank,
             node: loss.node.to_string().into(),
-            why: why(loss.why),
+            why: why_of(loss.why),
         },
-        Event::RoundEnded { round, reason } => RoundEvent::RoundOver {
-            round,
-            why: match reason {
-                RoundReason::Closed => Why::Closed,
-                RoundReason::Deserted => Why::Deserted,
-                _ => Why::TooFewNodes,
-            },
-        },
+        Event::RoundEnded { round, reason } => RoundEvent::RoundOver { round, why: why_over(reason) },
         Event::Excluded { round } => RoundEvent::Excluded { round },
         Event::JobFailed { message } => RoundEvent::JobFailed { message: (*message).into() },
         Event::RunClosed { by } => {

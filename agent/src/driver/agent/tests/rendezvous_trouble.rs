@@ -251,3 +251,13 @@ fn deaths_reach_an_agent_whose_backend_does_not_number_its_rounds() {
     // Its worker may have ended before the death was reported.
     assert!(matches!(end_within(agent, SOON).outcome, Outcome::Succeeded { .. }));
 }
+
+#[test]
+fn a_handler_can_be_used_after_its_agent_was_dropped() {
+    let job = Job::new();
+    let handler = job.handler("a", (2, 2), 1);
+    let mut agent = job.agent_by(Arc::clone(&handler), "a", spec(1), "exit 0", |_| {});
+    agent.poll().expect("it joins");
+    drop(agent);
+    assert_eq!(handler.num_nodes_waiting().map_err(|error| error.to_string()), Ok(0));
+}

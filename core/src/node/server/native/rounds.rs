@@ -581,7 +581,9 @@ const fn end_reason(why: Why) -> EndReason {
     }
 }
 
-const fn why_of(reason: EndReason) -> Why {
+/// Returns the reason on the wire for the end of a participant.
+#[must_use]
+pub const fn why_of(reason: EndReason) -> Why {
     match reason {
         EndReason::ConnectionEnded => Why::Connection,
         EndReason::HostSilent => Why::HostSilent,
@@ -594,7 +596,9 @@ const fn why_of(reason: EndReason) -> Why {
     }
 }
 
-const fn why_over(reason: Reason) -> Why {
+/// Returns the reason on the wire for the end of a round.
+#[must_use]
+pub const fn why_over(reason: Reason) -> Why {
     match reason {
         Reason::Closed => Why::Closed,
         Reason::Deserted => Why::Deserted,
