@@ -2,14 +2,9 @@
 //! how they ended.
 //!
 //! ```
-//! use rendezvous_agent::driver::agent::{Agent, AgentOptions, LocalEntry, LocalOptions, LocalWorkers};
-//! use rendezvous_agent::environment::Devices;
-//! use rendezvous_agent::log_layout::LogSettings;
-//! use rendezvous_agent::spec::WorkerSpec;
-//! use rendezvous_agent::supervisor::Outcome;
-//! use rendezvous_core::driver::rendezvous::Context;
-//! use rendezvous_core::driver::server::{Server, ServerOptions};
-//! use rendezvous_core::rendezvous::parameters::RendezvousParameters;
+//! use rendezvous_agent::{Agent, AgentOptions, LocalEntry, LocalOptions, LocalWorkers, LogSettings};
+//! use rendezvous_agent::{Devices, Outcome, WorkerSpec};
+//! use rendezvous_core::{Context, RendezvousParameters, Server, ServerOptions};
 //! use std::sync::Arc;
 //!
 //! // A job of one node. Its agent joins the rendezvous at this server.
@@ -55,34 +50,88 @@ extern crate alloc;
 extern crate std;
 
 // Layer 3: machines
+#[doc(hidden)]
 pub mod console_backlog;
+#[doc(hidden)]
 pub mod environment;
+#[doc(hidden)]
 pub mod error_file;
+#[doc(hidden)]
 pub mod events;
+#[doc(hidden)]
 pub mod failure;
+#[doc(hidden)]
 pub mod group;
+#[doc(hidden)]
 pub mod health;
+#[doc(hidden)]
 pub mod log_layout;
+#[doc(hidden)]
 pub mod log_lines;
+#[doc(hidden)]
 pub mod metrics;
+#[doc(hidden)]
 pub mod numa;
+#[doc(hidden)]
 pub mod observer;
+#[doc(hidden)]
 pub mod phase;
+#[doc(hidden)]
 pub mod ranks;
+#[doc(hidden)]
 pub mod reason;
+#[doc(hidden)]
 pub mod roster;
+#[doc(hidden)]
 pub mod spec;
+#[doc(hidden)]
 pub mod streams;
+#[doc(hidden)]
 pub mod stuck;
+#[doc(hidden)]
 pub mod supervisor;
+#[doc(hidden)]
 pub mod template;
+#[doc(hidden)]
 pub mod watchdog;
+#[doc(hidden)]
 pub mod worker_event;
+#[doc(hidden)]
 pub mod worker_store;
 
 // Layer 4: composition
+#[doc(hidden)]
 pub mod node;
 
 // Layer 5: driver
 #[cfg(feature = "std")]
+#[doc(hidden)]
 pub mod driver;
+
+// What a Rust program needs. The crates of this workspace also use the hidden modules, whose names may change.
+#[cfg(feature = "std")]
+#[doc(inline)]
+pub use driver::{
+    agent::{
+        Agent, AgentControl, AgentError, AgentEvent, AgentOptions, AgentResult, ForeignEvent, ForeignWorkers,
+        LocalEntry, LocalError, LocalOptions, LocalWorkers, Moment, Reach, Start, StartOrder,
+        WorkerEventSender, WorkerHooks, Workers,
+    },
+    loop_member::{AgentLoop, LoopAgent, LoopAgentEvent},
+    process::{Function, Registered},
+    worker_logs::write_error_file,
+};
+#[doc(inline)]
+pub use {
+    environment::Devices,
+    events::EventFacts,
+    failure::{ProcessFailure, WorkerGroupFailure},
+    group::{ExitStatus, Worker, WorkerGroup, WorkerState},
+    health::LivenessPolicy,
+    log_layout::LogSettings,
+    phase::Phase,
+    reason::{Reason, StartFailure, StopCause},
+    spec::{RankAssignment, SpecError, WorkerSpec},
+    supervisor::{Notice, Outcome},
+    worker_event::WorkerEvent,
+};

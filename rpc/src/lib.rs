@@ -1,11 +1,8 @@
 //! Named workers that call each other: membership of their group, connections between them, and the driver.
 //!
 //! ```
-//! use rendezvous_core::driver::rendezvous::NodeStore;
-//! use rendezvous_core::driver::store::Store;
-//! use rendezvous_rpc::driver::calls::handling::{Handling, Run};
-//! use rendezvous_rpc::driver::group::{RpcContext, RpcInit, Shutdown, TcpOptions};
-//! use rendezvous_rpc::options::RpcOptions;
+//! use rendezvous_core::{NodeStore, Store};
+//! use rendezvous_rpc::{Handling, RpcContext, RpcInit, RpcOptions, Run, Shutdown, TcpOptions};
 //! use std::sync::Arc;
 //!
 //! // Handlers of the worker.
@@ -44,23 +41,66 @@ extern crate alloc;
 extern crate std;
 
 // L2
+#[doc(hidden)]
 pub mod wire;
 
 // L3
+#[doc(hidden)]
 pub mod agent;
+#[doc(hidden)]
 pub mod connection;
+#[doc(hidden)]
 pub mod device;
+#[doc(hidden)]
 pub mod device_map;
+#[doc(hidden)]
 pub mod exchange;
+#[doc(hidden)]
 pub mod fair_queue;
+#[doc(hidden)]
 pub mod handlers;
+#[doc(hidden)]
 pub mod inbox;
+#[doc(hidden)]
 pub mod intake;
+#[doc(hidden)]
 pub mod membership;
+#[doc(hidden)]
 pub mod name;
+#[doc(hidden)]
 pub mod options;
+#[doc(hidden)]
 pub mod shutdown;
 
 // L5
 #[cfg(feature = "std")]
+#[doc(hidden)]
 pub mod driver;
+
+// What a Rust program needs. The crates of this workspace also use the hidden modules, whose names may change.
+#[cfg(feature = "std")]
+#[doc(inline)]
+pub use driver::{
+    calls::{
+        Payload, Received,
+        handling::{HandlerFn, Handling, Request, Responder, Run, Wanted},
+    },
+    group::{
+        CallCanceller, CallSpec, Callee, CalleeName, GroupCall, GroupCallError, GroupObserver,
+        ObserverOptions, ObservingError, RpcAgent, RpcContext, RpcInit, RpcInitError, RpcWorker, TcpOptions,
+        registry::{BackendError, InitRequest, RpcBackend},
+    },
+    loop_member::{RpcAskError, RpcEvent, RpcLoop, RpcRequestQueue},
+};
+#[doc(inline)]
+pub use {
+    agent::{AgentError, GroupEvent},
+    connection::{CallError, CallFailure, ConnectionError, Status},
+    device::{Device, DeviceKind},
+    device_map::DeviceMap,
+    handlers::HandlerError,
+    membership::observer::{Observation, ObserverError},
+    name::{WorkerInfo, WorkerName},
+    options::RpcOptions,
+    shutdown::Shutdown,
+};
