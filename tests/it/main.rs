@@ -18,6 +18,7 @@ mod nostd;
 mod planted;
 mod process;
 mod rdzv;
+mod restarts;
 mod rpc_groups;
 mod run;
 mod sim;
