@@ -60,32 +60,32 @@ pub(crate) const fn status_of(kind: ErrorKind) -> rdzv_status {
     }
 }
 
-/// All kinds, for the conversion from a status.
-const KINDS: [ErrorKind; 19] = [
-    ErrorKind::TimedOut,
-    ErrorKind::Refused,
-    ErrorKind::ServerGone,
-    ErrorKind::WrongProtocol,
-    ErrorKind::Unresolved,
-    ErrorKind::Unreachable,
-    ErrorKind::Cancelled,
-    ErrorKind::LimitExceeded,
-    ErrorKind::QueueEmpty,
-    ErrorKind::InvalidArgument,
-    ErrorKind::Unsupported,
-    ErrorKind::Corrupt,
-    ErrorKind::Reentrant,
-    ErrorKind::Io,
-    ErrorKind::Exhausted,
-    ErrorKind::NotFound,
-    ErrorKind::Conflict,
-    ErrorKind::StaleRound,
-    ErrorKind::Compacted,
-];
-
-/// Returns the kind of failure that the status of a plug-in stands for.
-pub(crate) fn kind_of(status: rdzv_status) -> ErrorKind {
-    KINDS.into_iter().find(|&kind| status_of(kind) == status).unwrap_or(ErrorKind::Io)
+/// Returns the kind of failure that the status of a plug-in stands for: [`ErrorKind::Io`] for a status that no kind
+/// has.
+pub(crate) const fn kind_of(status: rdzv_status) -> ErrorKind {
+    match status {
+        RDZV_TIMED_OUT => ErrorKind::TimedOut,
+        RDZV_REFUSED => ErrorKind::Refused,
+        RDZV_SERVER_GONE => ErrorKind::ServerGone,
+        RDZV_WRONG_PROTOCOL => ErrorKind::WrongProtocol,
+        RDZV_UNRESOLVED => ErrorKind::Unresolved,
+        RDZV_UNREACHABLE => ErrorKind::Unreachable,
+        RDZV_CANCELLED => ErrorKind::Cancelled,
+        RDZV_LIMIT_EXCEEDED => ErrorKind::LimitExceeded,
+        RDZV_QUEUE_EMPTY => ErrorKind::QueueEmpty,
+        RDZV_INVALID_ARGUMENT => ErrorKind::InvalidArgument,
+        RDZV_UNSUPPORTED => ErrorKind::Unsupported,
+        RDZV_CORRUPT => ErrorKind::Corrupt,
+        RDZV_REENTRANT => ErrorKind::Reentrant,
+        RDZV_EXHAUSTED => ErrorKind::Exhausted,
+        RDZV_NOT_FOUND => ErrorKind::NotFound,
+        RDZV_CONFLICT => ErrorKind::Conflict,
+        RDZV_STALE_ROUND => ErrorKind::StaleRound,
+        RDZV_COMPACTED => ErrorKind::Compacted,
+        RDZV_CLOSED => ErrorKind::Closed,
+        RDZV_RENDEZVOUS_REPLACED => ErrorKind::Replaced,
+        _ => ErrorKind::Io,
+    }
 }
 
 #[cold]
@@ -659,4 +659,53 @@ pub unsafe extern "C" fn rdzv_store_ping(
 ) -> rdzv_status {
     // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe { operate(store, timeout_ms, error, &mut |store, timeout| done(store.ping(timeout), &[])) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The statuses that stand for no kind: a plug-in that returns one has failed as [`ErrorKind::Io`].
+    const WITHOUT_KIND: [rdzv_status; 27] = [
+        RDZV_OK,
+        RDZV_PANIC,
+        RDZV_POISONED,
+        RDZV_ADDRESS_IN_USE,
+        RDZV_RENDEZVOUS_CLOSED,
+        RDZV_RENDEZVOUS_TIMED_OUT,
+        RDZV_RENDEZVOUS_CONNECTION,
+        RDZV_RENDEZVOUS_STATE,
+        RDZV_RENDEZVOUS_GRACEFUL_EXIT,
+        RDZV_NOT_REGISTERED,
+        RDZV_ALREADY_REGISTERED,
+        RDZV_BACKEND_MISMATCH,
+        RDZV_BARRIER_BROKEN,
+        RDZV_RPC_UNKNOWN_WORKER,
+        RDZV_RPC_NO_HANDLER,
+        RDZV_RPC_HANDLER_FAILED,
+        RDZV_RPC_PEER_DIED,
+        RDZV_RPC_NO_MEMBER,
+        RDZV_RPC_LEAVING,
+        RDZV_RPC_ALREADY_INITIALIZED,
+        RDZV_RPC_MIXED_GROUP,
+        RDZV_RPC_NAME_TAKEN,
+        RDZV_RPC_DEVICE_MAP,
+        RDZV_RPC_UNREACHED,
+        RDZV_RPC_EVICTED,
+        RDZV_RPC_MEMBERSHIP,
+        RDZV_RPC_MALFORMED,
+    ];
+
+    #[test]
+    fn status_of_a_plugin_becomes_the_kind_with_that_status() {
+        let unknown = name_of(rdzv_status::MAX);
+        let statuses = (0..).take_while(|&status| name_of(status) != unknown);
+        let mut count = 0;
+        for status in statuses {
+            let expected = if WITHOUT_KIND.contains(&status) { RDZV_IO } else { status };
+            assert_eq!(status_of(kind_of(status)), expected, "{}", name_of(status).to_string_lossy());
+            count += 1;
+        }
+        assert!(count >= 48, "{count}");
+    }
 }

@@ -200,6 +200,8 @@ static rdzv_status answer_locked(void *user_data, const rdzv_store_question *que
     case RDZV_STORE_ADD:
       rdzv_store_answer_set_message(answer, TEXT("it cannot count"));
       return RDZV_LIMIT_EXCEEDED;
+    case RDZV_STORE_DELETE_KEY:
+      return RDZV_CLOSED;
     case RDZV_STORE_NUM_KEYS:
       // Back into the handle that is asking.
       CHECK_NUMBER(rdzv_store_set(own->handle, TEXT("k"), TEXT("v"), PATIENCE_MS, &details), RDZV_REENTRANT);
@@ -254,6 +256,8 @@ void own_code_is_a_store(void) {
                                .message_part = "it cannot count"}),
              rdzv_store_add(store, TEXT("k"), 1, PATIENCE_MS, &number, &error));
   FAILS(RDZV_UNSUPPORTED, rdzv_store_append(store, TEXT("k"), TEXT("v"), PATIENCE_MS, &error));
+  int32_t existed = 0;
+  FAILS(RDZV_CLOSED, rdzv_store_delete_key(store, TEXT("k"), PATIENCE_MS, &existed, &error));
   OK(rdzv_store_num_keys(store, PATIENCE_MS, &number, &error));
   CHECK_NUMBER(number, 7);
   rdzv_store *twin = NULL;
