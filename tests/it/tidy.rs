@@ -4,6 +4,7 @@ mod boundary;
 mod cycles;
 mod layers;
 mod planted;
+mod references;
 mod vocabulary;
 mod words;
 
