@@ -13,8 +13,8 @@ FUZZ_SECONDS ?= 60
 # A target folder that the user's cargo configuration may name would not be found by the commands below.
 export CARGO_TARGET_DIR := $(CURDIR)/target
 
-# The library must not tell where it was built.
-export RUSTFLAGS := $(RUSTFLAGS) --remap-path-prefix=$(or $(CARGO_HOME),$(HOME)/.cargo)=/cargo --remap-path-prefix=$(CURDIR)=/librendezvous
+# The library must not tell where it was built. The first flag is that of .cargo/config.toml, which RUSTFLAGS replaces.
+export RUSTFLAGS := $(RUSTFLAGS) -Cforce-frame-pointers=yes --remap-path-prefix=$(or $(CARGO_HOME),$(HOME)/.cargo)=/cargo --remap-path-prefix=$(CURDIR)=/librendezvous
 
 # `make` says what a target needs before it builds for minutes. The first word is the program, the rest what it is for.
 define needs

@@ -1,8 +1,8 @@
-//! Ordered maps and sets with little machine code.
+//! Ordered maps and sets with little machine code, for state machines.
 //!
-//! Each pair of types for which a program instantiates a tree of the standard library takes about ten kilobytes of
-//! code. So this module has only two trees, one keyed by pairs of numbers and one by bytes, and each maps to a
-//! number. Values that are not numbers are stored in a list beside the tree.
+//! Each pair of types for which a program instantiates a tree of the standard library takes about seven kilobytes of
+//! code. So this module has only two trees, one keyed by pairs of numbers and one by bytes, and each maps to a number.
+//! Values that are not numbers are stored in a list beside the tree. See docs/adr/0012-size-of-maps.md.
 
 use crate::ids::ConnId;
 use crate::time::Instant;

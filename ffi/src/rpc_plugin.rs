@@ -437,7 +437,7 @@ impl RpcWorker for AgentCode {
         if let Some((status, message)) = refusal(&self.backend, status, &mut answer) {
             return Err(AgentError::Foreign { status, message });
         }
-        answer.workers.sort_unstable_by_key(|worker| worker.id);
+        WorkerInfo::sort(&mut answer.workers);
         Ok(answer.workers)
     }
 

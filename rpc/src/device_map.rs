@@ -46,7 +46,7 @@ impl DeviceMap {
     /// # Errors
     /// Two devices map to the same one.
     pub fn new(pairs: impl IntoIterator<Item = (Device, Device)>) -> Result<Self, MapError> {
-        let last: BTreeMap<Device, Device> = pairs.into_iter().collect();
+        let Self(last) = Self::unchecked(pairs);
         let mut back: BTreeMap<Device, Device> = BTreeMap::new();
         for (&from, &to) in last.iter() {
             if let Some(first) = back.insert(to, from) {
@@ -58,7 +58,11 @@ impl DeviceMap {
 
     /// Creates a map from a message of another worker without checking the rules: [`Group::check`] checks them.
     pub(super) fn unchecked(pairs: impl IntoIterator<Item = (Device, Device)>) -> Self {
-        Self(pairs.into_iter().collect())
+        let mut map = BTreeMap::new();
+        for (from, to) in pairs {
+            map.insert(from, to);
+        }
+        Self(map)
     }
 
     /// Adds the pairs of another map. The result may not be one to one: like PyTorch, [`Group::check`] reports that
@@ -177,7 +181,11 @@ impl DeviceMaps {
 
 impl FromIterator<(WorkerName, DeviceMap)> for DeviceMaps {
     fn from_iter<I: IntoIterator<Item = (WorkerName, DeviceMap)>>(maps: I) -> Self {
-        Self(maps.into_iter().collect())
+        let mut all = Self::default();
+        for (to, map) in maps {
+            all.0.insert(to, map);
+        }
+        all
     }
 }
 
@@ -386,14 +394,18 @@ impl Group {
         } else {
             node.devices.clone()
         };
-        devices.sort_unstable_by_key(|device| (device.index(), *device));
+        sort_by_index(&mut devices);
         devices.dedup();
         devices
     }
 }
 
+fn sort_by_index(devices: &mut [Device]) {
+    devices.sort_unstable_by_key(|device| (device.index(), *device));
+}
+
 fn has_duplicates(mut devices: Vec<Device>) -> bool {
-    devices.sort_unstable();
+    sort_by_index(&mut devices);
     devices.windows(2).any(|pair| pair.first() == pair.last())
 }
 

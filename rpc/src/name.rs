@@ -89,6 +89,13 @@ pub struct WorkerInfo {
     pub id: u16,
 }
 
+impl WorkerInfo {
+    /// Sorts workers by their numbers.
+    pub fn sort(workers: &mut [Self]) {
+        workers.sort_unstable_by_key(|worker| worker.id);
+    }
+}
+
 impl fmt::Display for WorkerInfo {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} (id {})", self.name, self.id)

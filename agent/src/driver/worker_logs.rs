@@ -35,7 +35,7 @@ use crossbeam_channel::{Receiver, Sender, bounded, unbounded};
 pub use error::LogError;
 pub use error_files::{error_file_age, hand_on_error_file, read_error_file, write_error_file};
 use files::{LogFile, RunFolder};
-use pump::{Command, Group, Lines, Piped, Pump};
+use pump::{Command, CommandResult, Group, Lines, Piped, Pump};
 use rendezvous_core::driver::clock::Clock;
 use rendezvous_core::driver::event_loop::{EventLoop, Waker};
 use rendezvous_core::driver::threads::{self, Thread};
@@ -199,29 +199,23 @@ impl WorkerLogs {
         };
         self.has_started = true;
         self.tails = made.tails;
-        let (done, started) = bounded(1);
-        self.send_command(Command::Start { group: made.group, done });
-        // If it does not answer in time, it is blocked by a disk, and executes the command later.
-        match started.recv_timeout(TIMEOUT) {
-            Ok(Err(error)) => Err(LogError::not_carried(&error)),
-            _ => Ok(made.attempt),
-        }
+        self.execute(TIMEOUT, |done| Command::Start { group: made.group, done })
+            .map_err(|error| LogError::not_carried(&error))?;
+        Ok(made.attempt)
     }
 
     /// Waits until everything that the workers wrote has been read: until all their streams have ended, or until the
     /// timeout. Then the streams are closed. Returns those that had not ended: most likely a descendant of a worker
     /// holds them open.
     pub fn finish_attempt(&mut self, timeout: Duration) -> Vec<OpenStream> {
-        let (done, finished) = bounded(1);
-        self.send_command(Command::Finish { until: self.clock.now() + timeout, done });
-        finished.recv_timeout(timeout + TIMEOUT).unwrap_or_default()
+        let until = self.clock.now() + timeout;
+        self.execute(timeout + TIMEOUT, |done| Command::Finish { until, done }).unwrap_or_default()
     }
 
     /// Waits until the consoles have accepted everything, or until the timeout.
     pub fn flush(&self, timeout: Duration) {
-        let (done, flushed) = bounded(1);
-        self.send_command(Command::Flush { until: self.clock.now() + timeout, done });
-        let _ = flushed.recv_timeout(timeout + TIMEOUT);
+        let until = self.clock.now() + timeout;
+        let _ = self.execute(timeout + TIMEOUT, |done| Command::Flush { until, done });
     }
 
     /// Returns the last lines of a worker's standard error, the oldest first: at most
@@ -232,14 +226,24 @@ impl WorkerLogs {
     pub fn tail(&self, local_rank: u32) -> Vec<String> {
         match self.tails.iter().find(|(of, _)| *of == local_rank) {
             Some((_, Tail::Lines(lines))) => {
-                let (done, drained) = bounded(1);
-                self.send_command(Command::Drain { local_rank, done });
-                let _ = drained.recv_timeout(TIMEOUT);
+                let _ = self.execute(TIMEOUT, |done| Command::Drain { local_rank, done });
                 pump::lock(lines).tail()
             }
             Some((_, Tail::File(file))) => files::tail(file),
             None => Vec::new(),
         }
+    }
+
+    /// Executes a command and waits for its result. A thread that does not answer in time is blocked by a disk, and
+    /// executes the command later.
+    fn execute(
+        &self,
+        timeout: Duration,
+        command: impl FnOnce(Sender<CommandResult>) -> Command,
+    ) -> CommandResult {
+        let (done, result) = bounded(1);
+        self.send_command(command(done));
+        result.recv_timeout(timeout).unwrap_or_else(|_| Ok(Vec::new()))
     }
 
     fn send_command(&self, command: Command) {

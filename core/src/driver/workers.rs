@@ -7,8 +7,9 @@ use crate::time::Duration;
 use alloc::boxed::Box;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
+use core::any::Any;
 use core::fmt;
-use crossbeam_channel::{bounded, select_biased};
+use crossbeam_channel::{Sender, bounded};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::ThreadId;
@@ -60,10 +61,14 @@ struct WorkersState {
 struct Task {
     number: u64,
     job: Job,
+    /// Receives the result. `None` if no caller waits for it.
+    reply: Option<Sender<JobResult>>,
 }
 
-/// Call into a plug-in. It returns what delivers its result.
-type Job = Box<dyn FnOnce() -> Box<dyn FnOnce()> + Send>;
+/// Call into a plug-in.
+type Job = Box<dyn FnOnce() -> Box<dyn Any + Send> + Send>;
+/// Result of a job, of the type that its caller expects.
+type JobResult = Result<Box<dyn Any + Send>, Ended>;
 
 impl Workers {
     /// Makes a pool whose threads are called `name`.
@@ -79,8 +84,15 @@ impl Workers {
         timeout: Duration,
         token: &CancelToken,
     ) -> Result<T, Ended> {
-        let (reply, result) = bounded(1);
-        let (cancelled, cancellation) = bounded::<()>(0);
+        let result = self.ask_boxed(Box::new(|| Box::new(job())), timeout, token)?;
+        Ok(*result.downcast().expect("the job returns this type"))
+    }
+
+    /// [`ask`](Self::ask) for every type of result: its machine code exists once.
+    fn ask_boxed(&self, job: Job, timeout: Duration, token: &CancelToken) -> JobResult {
+        // The result and the cancellation.
+        let (reply, result) = bounded(2);
+        let cancelled = reply.clone();
         let until = from_now(timeout);
         let number = {
             let mut state = self.shared.lock();
@@ -90,45 +102,44 @@ impl Workers {
             if token.is_cancelled() {
                 return Err(Ended::Cancelled);
             }
-            let job = move || {
-                let result = catch_unwind(AssertUnwindSafe(job)).ok();
-                // A caller that has given up does not receive, and the thread drops the result.
-                Box::new(move || drop(reply.send(result))) as Box<dyn FnOnce()>
-            };
-            self.enqueue(&mut state, Box::new(job))?
+            self.enqueue(&mut state, job, Some(reply))?
         };
-        let _guard = token.on_cancel(move || drop(cancelled));
-        let ended = select_biased! {
-            recv(result) -> result => return result.ok().flatten().ok_or(Ended::Panicked),
-            recv(cancellation) -> _ => Ended::Cancelled,
-            default(until.saturating_duration_since(std::time::Instant::now())) => Ended::TimeUp,
-        };
-        let mut state = self.shared.lock();
-        let unstarted = state.queue.iter().position(|task| task.number == number);
-        let unstarted = unstarted.map(|index| state.queue.swap_remove(index));
-        // The job belongs to the program, and dropping it may call this pool.
-        drop(state);
-        drop(unstarted);
-        Err(ended)
+        let _guard = token.on_cancel(move || drop(cancelled.send(Err(Ended::Cancelled))));
+        // A thread answers every job that it takes, and a job that is not taken stays in the queue.
+        let result = result.recv_deadline(until).unwrap_or(Err(Ended::TimeUp));
+        if result.is_err() {
+            let mut state = self.shared.lock();
+            let unstarted = state.queue.iter().position(|task| task.number == number);
+            let unstarted = unstarted.map(|index| state.queue.swap_remove(index));
+            // The job belongs to the program, and dropping it may call this pool.
+            drop(state);
+            drop(unstarted);
+        }
+        result
     }
 
     /// Queues `job` without waiting for it.
     pub(super) fn start(&self, job: impl FnOnce() + Send + 'static) {
-        let job = || {
-            catch_unwind(AssertUnwindSafe(job)).ok();
-            Box::new(|| ()) as Box<dyn FnOnce()>
+        let job = || -> Box<dyn Any + Send> {
+            job();
+            Box::new(())
         };
         // If no thread can be started, the job is dropped: no caller waits for an error.
-        self.enqueue(&mut self.shared.lock(), Box::new(job)).ok();
+        self.enqueue(&mut self.shared.lock(), Box::new(job), None).ok();
     }
 
-    fn enqueue(&self, state: &mut WorkersState, job: Job) -> Result<u64, Ended> {
+    fn enqueue(
+        &self,
+        state: &mut WorkersState,
+        job: Job,
+        reply: Option<Sender<JobResult>>,
+    ) -> Result<u64, Ended> {
         state.tasks += 1;
         let number = state.tasks;
         if state.idle <= state.queue.len() {
             self.add_thread(state)?;
         }
-        state.queue.push(Task { number, job });
+        state.queue.push(Task { number, job, reply });
         self.shared.job_added.notify_one();
         Ok(number)
     }
@@ -167,15 +178,18 @@ impl WorkersShared {
     fn work(&self) {
         let mut state = self.lock();
         loop {
-            if let Some(Task { job, .. }) = state.queue.pop() {
+            if let Some(Task { job, reply, .. }) = state.queue.pop() {
                 state.idle -= 1;
                 drop(state);
-                let deliver = job();
+                let result = catch_unwind(AssertUnwindSafe(job)).map_err(|_| Ended::Panicked);
                 state = self.lock();
                 // The thread is free for the next call of the caller that gets the result.
                 state.idle += 1;
                 drop(state);
-                deliver();
+                if let Some(reply) = reply {
+                    // A caller that has given up does not receive, and the result is dropped here.
+                    reply.send(result).ok();
+                }
                 state = self.lock();
             } else if state.is_closing {
                 let this = std::thread::current().id();

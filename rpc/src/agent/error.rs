@@ -24,7 +24,7 @@ impl Callees {
     /// Creates a list from workers that may occur several times.
     #[must_use]
     pub fn of(mut workers: Vec<WorkerInfo>) -> Self {
-        workers.sort_unstable_by_key(|worker| worker.id);
+        WorkerInfo::sort(&mut workers);
         workers.dedup();
         let count = workers.len();
         workers.truncate(CALLEES_LISTED_MAX);

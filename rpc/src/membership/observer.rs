@@ -243,7 +243,7 @@ impl Observer {
     }
 
     fn locate(&mut self, now: Instant) {
-        self.found.sort_unstable_by_key(|worker| worker.id);
+        WorkerInfo::sort(&mut self.found);
         if self.found.is_empty() {
             self.compare(now, &[]);
             return self.rest(now);

@@ -7,7 +7,6 @@ use crate::node::rounds::no_round;
 use crate::reason::NoRound;
 use alloc::borrow::ToOwned;
 use alloc::boxed::Box;
-use alloc::collections::BTreeMap;
 use alloc::format;
 use alloc::string::{String, ToString};
 use alloc::sync::Arc;
@@ -28,6 +27,7 @@ use rendezvous_core::driver::threads::{self, Thread, panic_text};
 use rendezvous_core::error::ErrorKind;
 use rendezvous_core::rendezvous::store_info::{RendezvousInfo, RendezvousStoreInfo};
 use rendezvous_core::time::Duration;
+use std::collections::HashMap;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -61,7 +61,7 @@ struct Shared {
 pub(super) struct Calls {
     jobs: Option<Sender<Job>>,
     threads: Vec<Thread>,
-    pending: BTreeMap<u64, CancelToken>,
+    pending: HashMap<u64, CancelToken>,
     shared: Arc<Shared>,
 }
 
@@ -81,7 +81,7 @@ impl Calls {
             threads::spawn("rdzv-agent-call", move || run(&shared, &jobs))
         };
         let threads = (0..THREADS).map(start).collect::<io::Result<_>>()?;
-        Ok(Self { jobs: Some(sender), threads, pending: BTreeMap::new(), shared })
+        Ok(Self { jobs: Some(sender), threads, pending: HashMap::new(), shared })
     }
 
     pub(super) fn begin(&mut self, id: u64, request: Request) {

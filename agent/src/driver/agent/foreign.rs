@@ -13,7 +13,7 @@ use crate::roster::Roster;
 use crate::supervisor::Failed;
 use crate::worker_event::WorkerEvent;
 use alloc::boxed::Box;
-use alloc::collections::{BTreeMap, VecDeque};
+use alloc::collections::VecDeque;
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 use core::fmt;
@@ -22,6 +22,7 @@ use rendezvous_core::driver::clock::Clock;
 use rendezvous_core::driver::event_loop::{EventLoop, Waker};
 use rendezvous_core::driver::threads::{self, Thread};
 use rendezvous_core::time::{Duration, Instant};
+use std::collections::HashMap;
 use std::io;
 use std::os::fd::RawFd;
 
@@ -120,7 +121,7 @@ pub struct ForeignWorkers {
     host: String,
     devices: Devices,
     /// Host of each worker of this start, and the cause of its exit.
-    notes: BTreeMap<u32, (Box<str>, Box<str>)>,
+    notes: HashMap<u32, (Box<str>, Box<str>)>,
 }
 
 impl fmt::Debug for ForeignWorkers {
@@ -152,7 +153,7 @@ impl ForeignWorkers {
             happened: VecDeque::new(),
             host,
             devices,
-            notes: BTreeMap::new(),
+            notes: HashMap::new(),
         })
     }
 

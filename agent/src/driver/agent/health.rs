@@ -2,7 +2,6 @@
 //! blocked agent is reported as such.
 
 use crate::health::{Health, REQUEST_BYTES_MAX, Request};
-use alloc::collections::BTreeMap;
 use alloc::string::String;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -11,6 +10,7 @@ use rendezvous_core::driver::clock::Clock;
 use rendezvous_core::driver::event_loop::{EventLoop, Interest, Token, Waker, Watch};
 use rendezvous_core::driver::threads::{self, Thread};
 use rendezvous_core::time::{Duration, Instant};
+use std::collections::HashMap;
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::fd::AsRawFd;
@@ -53,7 +53,7 @@ impl HealthServer {
             watch: Some(watch),
             paused_until: None,
             listener,
-            connections: BTreeMap::new(),
+            connections: HashMap::new(),
             next: 1,
             shared: Arc::clone(&shared),
             clock,
@@ -87,7 +87,7 @@ struct HealthListener {
     // Watches are dropped before what they watch. `None` while no connection is accepted.
     watch: Option<Watch>,
     paused_until: Option<Instant>,
-    connections: BTreeMap<u64, HealthConnection>,
+    connections: HashMap<u64, HealthConnection>,
     listener: TcpListener,
     next: u64,
     shared: Arc<HealthShared>,

@@ -25,7 +25,7 @@ use crate::supervisor::Failed;
 use crate::template::{self, Origin};
 use crate::worker_event::WorkerEvent;
 use alloc::boxed::Box;
-use alloc::collections::{BTreeMap, VecDeque};
+use alloc::collections::VecDeque;
 use alloc::format;
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
@@ -34,6 +34,7 @@ use monitor::WorkerMonitor;
 use rendezvous_core::driver::clock::Clock;
 use rendezvous_core::time::{Duration, Instant};
 use running::Running;
+use std::collections::HashMap;
 use std::ffi::OsString;
 use std::os::fd::{AsFd, AsRawFd, RawFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -122,7 +123,7 @@ pub struct LocalWorkers {
     /// Error files of the workers of this start.
     error_files: ErrorWatch,
     /// Why return values of workers of this start are missing, by local rank.
-    not_returned: BTreeMap<u32, String>,
+    not_returned: HashMap<u32, String>,
 }
 
 impl LocalWorkers {
@@ -164,7 +165,7 @@ impl LocalWorkers {
             is_stopping: false,
             logs,
             error_files,
-            not_returned: BTreeMap::new(),
+            not_returned: HashMap::new(),
         })
     }
 
@@ -458,8 +459,7 @@ fn merged(
     base: &[(OsString, OsString)],
     over: impl Iterator<Item = (OsString, OsString)>,
 ) -> Vec<(OsString, OsString)> {
-    let mut all = BTreeMap::new();
-    all.extend(base.iter().cloned().chain(over));
+    let all: HashMap<_, _> = base.iter().cloned().chain(over).collect();
     all.into_iter().collect()
 }
 

@@ -4,9 +4,9 @@ use super::GuardError;
 use super::event::Returned;
 use super::function::{ReturnedHead, outcome};
 use super::program::memory_file;
-use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 use core::mem::size_of;
+use std::collections::HashMap;
 use std::fs::File;
 use std::io::{ErrorKind, Read, Seek, SeekFrom};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -14,7 +14,7 @@ use std::os::unix::fs::FileExt;
 
 /// Workers that were requested and have not ended, by their numbers.
 #[derive(Debug, Default)]
-pub(super) struct Workers(BTreeMap<u32, Worker>);
+pub(super) struct Workers(HashMap<u32, Worker>);
 
 #[derive(Debug)]
 struct Worker {

@@ -27,17 +27,20 @@ pub(super) fn lock(lines: &Lines) -> MutexGuard<'_, LogLines> {
     lines.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// Result of a command: the streams that [`Command::Finish`] closed before their end.
+pub(super) type CommandResult = io::Result<Vec<OpenStream>>;
+
 /// Command to the thread. The caller waits for `done` with a timeout.
 #[derive(Debug)]
 pub(super) enum Command {
     /// Replaces the streams by these.
-    Start { group: Group, done: Sender<io::Result<()>> },
+    Start { group: Group, done: Sender<CommandResult> },
     /// Reads what a worker has written by now.
-    Drain { local_rank: u32, done: Sender<()> },
+    Drain { local_rank: u32, done: Sender<CommandResult> },
     /// Reads until all streams have ended, then closes them.
-    Finish { until: Instant, done: Sender<Vec<OpenStream>> },
+    Finish { until: Instant, done: Sender<CommandResult> },
     /// Writes until the consoles have accepted everything.
-    Flush { until: Instant, done: Sender<()> },
+    Flush { until: Instant, done: Sender<CommandResult> },
     /// Ends the thread.
     Stop { until: Instant },
 }
@@ -89,8 +92,8 @@ pub(super) struct Pump {
     outputs: Outputs,
     /// For which needs each console allowed reading when the watches were last updated; `None` requests an update.
     gates: Option<[[bool; 2]; 2]>,
-    finish: Option<(Instant, Sender<Vec<OpenStream>>)>,
-    flushes: Vec<(Instant, Sender<()>)>,
+    finish: Option<(Instant, Sender<CommandResult>)>,
+    flushes: Vec<(Instant, Sender<CommandResult>)>,
     stop: Option<Instant>,
     buffer: Vec<u8>,
 }
@@ -172,11 +175,11 @@ impl Pump {
             Command::Start { group, done } => {
                 self.drain(|_| true);
                 self.close_all();
-                drop(done.send(self.start(group)));
+                drop(done.send(self.start(group).map(|()| Vec::new())));
             }
             Command::Drain { local_rank, done } => {
                 self.drain(|name| name.local_rank == local_rank);
-                let _ = done.send(());
+                let _ = done.send(Ok(Vec::new()));
             }
             Command::Finish { until, done } => {
                 self.finish = Some((until, done));
@@ -306,7 +309,7 @@ impl Pump {
                 self.close_all();
                 self.outputs.filtered = [None, None];
                 self.outputs.flush(now, &self.events);
-                drop(done.send(open));
+                drop(done.send(Ok(open)));
             } else {
                 self.finish = Some((until, done));
             }
@@ -315,7 +318,7 @@ impl Pump {
         self.flushes.retain(|(until, done)| {
             let is_over = has_drained || now >= *until;
             if is_over {
-                let _ = done.send(());
+                let _ = done.send(Ok(Vec::new()));
             }
             !is_over
         });

@@ -22,9 +22,10 @@ use crate::store::op::{Key, Request};
 use crate::time::{Duration, Instant, Poller};
 use crate::wire::native::{Batched, ClientFrame, ServerFrame, Why};
 use alloc::boxed::Box;
-use alloc::collections::{BTreeMap, VecDeque};
+use alloc::collections::VecDeque;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
+use std::collections::HashMap;
 
 /// Response to a session's call.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -140,9 +141,9 @@ pub(super) struct LoopSession {
     /// nodes, and the last rounds of the loop's nodes.
     pub(super) settings: Option<(RdzvSettings, Box<str>, Arc<LastRounds>)>,
     /// Listings by the request for the next page.
-    listed: BTreeMap<u64, Listed>,
+    listed: HashMap<u64, Listed>,
     /// Watches in progress by their requests.
-    watches: BTreeMap<u64, Watched>,
+    watches: HashMap<u64, Watched>,
 }
 
 #[derive(Debug)]
@@ -202,8 +203,8 @@ impl LoopSession {
             options,
             driver,
             settings: None,
-            listed: BTreeMap::new(),
-            watches: BTreeMap::new(),
+            listed: HashMap::new(),
+            watches: HashMap::new(),
         }
     }
 

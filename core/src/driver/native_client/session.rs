@@ -12,12 +12,12 @@ use crate::error::Operation;
 use crate::node::native_client::Ending;
 use crate::time::Poller;
 use alloc::boxed::Box;
-use alloc::collections::BTreeMap;
 use alloc::sync::Arc;
 use alloc::vec;
 use alloc::vec::Vec;
 use core::sync::atomic::Ordering;
 use crossbeam_channel::Receiver;
+use std::collections::HashMap;
 use std::io;
 
 /// Token of the only watched descriptor.
@@ -42,9 +42,9 @@ pub(super) struct Session {
     commands: Receiver<Command>,
     shared: Arc<ClientShared>,
     opened: Option<Reply<Result<(), Ending>>>,
-    callers: BTreeMap<u64, Caller>,
+    callers: HashMap<u64, Caller>,
     /// Watches and leases by their requests.
-    streams: BTreeMap<u64, Arc<Inbox<OwnedFrame>>>,
+    streams: HashMap<u64, Arc<Inbox<OwnedFrame>>>,
     buffer: Box<[u8]>,
     /// Whether there was no connection in the last iteration.
     was_trying: bool,
@@ -67,8 +67,8 @@ impl Session {
             commands,
             shared,
             opened,
-            callers: BTreeMap::new(),
-            streams: BTreeMap::new(),
+            callers: HashMap::new(),
+            streams: HashMap::new(),
             buffer: vec![0; READ_BYTES].into_boxed_slice(),
             was_trying: true,
         })

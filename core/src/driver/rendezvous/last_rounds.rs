@@ -1,8 +1,8 @@
 //! The last round of each run in which the nodes of this program took part.
 
 use crate::rendezvous::rdzv_settings::RdzvSettings;
-use alloc::collections::BTreeMap;
 use alloc::string::String;
+use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Largest number of runs that are remembered.
@@ -16,7 +16,7 @@ pub struct LastRounds(Mutex<Rounds>);
 
 #[derive(Debug, Default)]
 struct Rounds {
-    runs: BTreeMap<(String, u16, String), LastRound>,
+    runs: HashMap<(String, u16, String), LastRound>,
     /// Number of uses so far, as a clock.
     uses: u64,
 }

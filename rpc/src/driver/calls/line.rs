@@ -4,13 +4,14 @@ use super::Payload;
 use super::received::{BufferPool, LONG_BYTES_MIN};
 use crate::connection::{ConnectionError, ToWrite};
 use crate::wire::HEADER_BYTES;
-use alloc::collections::{BTreeMap, VecDeque};
+use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 use core::mem::MaybeUninit;
 use rendezvous_core::driver::socket::{Idle, classify, look, shut_down};
 use rendezvous_core::error::Cause;
 use rendezvous_core::time::Instant;
 use socket2::{MaybeUninitSlice, SockAddr, Socket};
+use std::collections::HashMap;
 use std::io::{self, ErrorKind, IoSlice};
 use std::os::fd::{AsRawFd, RawFd};
 use std::string::ToString;
@@ -99,7 +100,7 @@ const SLICES_PER_WRITE: usize = 16;
 
 impl Unsent {
     /// Appends what a state machine hands out, with the payload of the call to which a part belongs.
-    fn put(&mut self, write: ToWrite, payloads: &BTreeMap<u64, Payload>) {
+    fn put(&mut self, write: ToWrite, payloads: &HashMap<u64, Payload>) {
         match write {
             ToWrite::Bytes(bytes) => {
                 self.bytes += bytes.len();
@@ -213,7 +214,7 @@ impl Line {
     /// `payloads`.
     pub(super) fn flush(
         &mut self,
-        payloads: &BTreeMap<u64, Payload>,
+        payloads: &HashMap<u64, Payload>,
         released: &mut Vec<Payload>,
         poll_write: &mut dyn FnMut() -> Option<ToWrite>,
     ) -> io::Result<()> {

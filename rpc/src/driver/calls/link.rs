@@ -13,7 +13,7 @@ use crate::connection::caller::{Caller, CallerEvent, NewCall};
 use crate::connection::{CallError, CallKind, ConnectionError};
 use crate::name::WorkerInfo;
 use alloc::boxed::Box;
-use alloc::collections::{BTreeMap, VecDeque};
+use alloc::collections::VecDeque;
 use alloc::string::String;
 use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
@@ -25,6 +25,7 @@ use rendezvous_core::driver::socket::endpoint_text;
 use rendezvous_core::driver::socket::{Idle, finish_connect, open_socket, start_connect};
 use rendezvous_core::time::{Duration, Instant};
 use socket2::Socket;
+use std::collections::HashMap;
 use std::io;
 use std::os::fd::{AsRawFd, RawFd};
 use std::string::ToString;
@@ -95,9 +96,9 @@ struct LinkState {
     last_failure: ConnectionError,
     reader: Reader,
     writing: Writing,
-    requests: BTreeMap<u64, Payload>,
-    answers: BTreeMap<u64, Incoming>,
-    completions: BTreeMap<u64, Completion>,
+    requests: HashMap<u64, Payload>,
+    answers: HashMap<u64, Incoming>,
+    completions: HashMap<u64, Completion>,
     released: Vec<Payload>,
     /// Guards of one-way calls that the socket has not accepted completely.
     unsent_marks: Vec<Box<dyn CallGuard>>,
@@ -159,9 +160,9 @@ impl Link {
                 last_failure: ConnectionError::Closed,
                 reader: Reader::Unowned,
                 writing: Writing::AtOnce,
-                requests: BTreeMap::new(),
-                answers: BTreeMap::new(),
-                completions: BTreeMap::new(),
+                requests: HashMap::new(),
+                answers: HashMap::new(),
+                completions: HashMap::new(),
                 released: Vec::new(),
                 unsent_marks: Vec::new(),
                 timer: None,

@@ -10,7 +10,6 @@ use crate::connection::Refusal;
 use crate::intake::{FairIntake, QuotaId, Released};
 use crate::name::WorkerInfo;
 use alloc::boxed::Box;
-use alloc::collections::BTreeMap;
 use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
 use conn::Conn;
@@ -23,6 +22,7 @@ use rendezvous_core::driver::socket::{KeepAlive, is_newcomers_fault};
 use rendezvous_core::limits::{IntakeLimits, RpcLimits};
 use rendezvous_core::time::{Duration, Instant};
 use socket2::Socket;
+use std::collections::HashMap;
 use std::io::ErrorKind;
 use std::net::TcpListener;
 use std::os::fd::AsRawFd;
@@ -109,7 +109,7 @@ impl RpcServer {
             token: io.add(server.clone()),
             state: Mutex::new(ServerState {
                 acceptor: Some(Acceptor { watch: None, listener }),
-                conns: BTreeMap::new(),
+                conns: HashMap::new(),
                 unread: Vec::new(),
                 leave_request: None,
                 leaving: None,
@@ -213,7 +213,7 @@ struct ServerShared {
 struct ServerState {
     acceptor: Option<Acceptor>,
     /// Open connections by their tokens.
-    conns: BTreeMap<usize, Arc<Conn>>,
+    conns: HashMap<usize, Arc<Conn>>,
     /// Connections that are not read until there is capacity.
     unread: Vec<Arc<Conn>>,
     /// The thread is to say goodbye to all callers.

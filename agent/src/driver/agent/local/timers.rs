@@ -4,15 +4,17 @@ use super::running::Running;
 use crate::driver::process::{parent_of, pidfd_of, send_signal};
 use crate::watchdog::{CHECK_INTERVAL, ExpiredTimer, Watchdog};
 use crate::worker_event::WorkerEvent;
-use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
+use alloc::collections::VecDeque;
 use alloc::ffi::CString;
 use alloc::format;
-use alloc::string::ToString;
+use alloc::string::{String, ToString};
+use alloc::vec::Vec;
 use rendezvous_core::driver::clock::since_1970;
 use rendezvous_core::driver::event_loop::{EventLoop, Interest, Token, Watch};
 use rendezvous_core::driver::random::random_seed;
 use rendezvous_core::driver::temporary::temporary_folder;
 use rendezvous_core::time::Instant;
+use std::collections::HashMap;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read};
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -44,7 +46,7 @@ pub(super) struct Timers {
     #[expect(dead_code, reason = "held: the loop's descriptor becomes readable by it")]
     watch: Watch,
     /// Living processes that have timers or had some.
-    held: BTreeMap<u32, Held>,
+    held: HashMap<u32, Held>,
     pipe: File,
     path: PathBuf,
     /// Process that removes the pipe; a forked child does not.
@@ -52,8 +54,8 @@ pub(super) struct Timers {
     guard: u32,
     watchdog: Watchdog,
     /// Remarks made so far; none is repeated.
-    said: BTreeSet<alloc::string::String>,
-    remarks: VecDeque<alloc::string::String>,
+    said: Vec<String>,
+    remarks: VecDeque<String>,
 }
 
 /// A process held by its pidfd, so that its ID cannot be reused unnoticed.
@@ -79,13 +81,13 @@ impl Timers {
         };
         Ok(Self {
             watch,
-            held: BTreeMap::new(),
+            held: HashMap::new(),
             pipe,
             path,
             owner: std::process::id(),
             guard,
             watchdog: Watchdog::default(),
-            said: BTreeSet::new(),
+            said: Vec::new(),
             remarks: VecDeque::new(),
         })
     }
@@ -179,7 +181,8 @@ impl Timers {
         }
         while let Some(remark) = self.remarks.pop_front() {
             // Repeated remarks are dropped, and so are those after the 64th.
-            if self.said.len() < 64 && self.said.insert(remark.clone()) {
+            if self.said.len() < 64 && !self.said.contains(&remark) {
+                self.said.push(remark.clone());
                 worker_events
                     .push_back(WorkerEvent::Remark { message: format!("watchdog: {remark}").into() });
             }

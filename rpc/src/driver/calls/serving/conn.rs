@@ -11,7 +11,7 @@ use crate::driver::calls::line::{Incoming, Line, NoMemory, ReadResult, Transport
 use crate::driver::calls::locked::{HoldsPayloads, Locked};
 use crate::driver::calls::{Payload, Received};
 use crate::intake::{InFlight, QuotaId};
-use alloc::collections::{BTreeMap, VecDeque};
+use alloc::collections::VecDeque;
 use alloc::format;
 use alloc::string::String;
 use alloc::sync::{Arc, Weak};
@@ -20,6 +20,7 @@ use rendezvous_core::driver::event_loop::{Interest, Ready, Watch};
 use rendezvous_core::driver::server::ServerFailure;
 use rendezvous_core::time::Instant;
 use socket2::Socket;
+use std::collections::HashMap;
 use std::sync::Mutex;
 
 /// Maximum number of reads of one connection in one iteration.
@@ -43,8 +44,8 @@ pub(super) struct ConnState {
     line: Option<Line>,
     /// Scheduled time of the next tick.
     timer: Option<Instant>,
-    receiving: BTreeMap<u64, Receiving>,
-    answers: BTreeMap<u64, Payload>,
+    receiving: HashMap<u64, Receiving>,
+    answers: HashMap<u64, Payload>,
     released: Vec<Payload>,
     /// Bytes of responses that the worker's intake has counted for this connection.
     unread_bytes: u64,
@@ -87,8 +88,8 @@ impl Conn {
             watch: None,
             line: Some(Line::new(Transport::plain(socket))),
             timer: None,
-            receiving: BTreeMap::new(),
-            answers: BTreeMap::new(),
+            receiving: HashMap::new(),
+            answers: HashMap::new(),
             released: Vec::new(),
             unread_bytes: 0,
             held_back: VecDeque::new(),
@@ -561,7 +562,7 @@ impl ConnState {
         if let Some(line) = self.line.take() {
             line.close(&mut self.released);
         }
-        self.receiving = BTreeMap::new();
+        self.receiving = HashMap::new();
         self.released.extend(core::mem::take(&mut self.answers).into_values());
         self.held_back = VecDeque::new();
     }
@@ -587,8 +588,8 @@ mod tests {
             watch: None,
             line: None,
             timer: None,
-            receiving: BTreeMap::new(),
-            answers: BTreeMap::new(),
+            receiving: HashMap::new(),
+            answers: HashMap::new(),
             released: Vec::new(),
             unread_bytes: 0,
             held_back: VecDeque::new(),
