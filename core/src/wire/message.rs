@@ -12,13 +12,17 @@ pub trait Message {
 }
 
 /// Defines the frames of one end of a connection: an enum, its parser, and its [`Message`]. The names of the parts that it
-/// uses must be in scope: `Body`, `BodyError`, `Field`, `FrameLimits`, `Message`, `Sink` and `Size`.
+/// uses must be in scope: `Body`, `BodyError`, `Field`, `FrameLimits`, `Message`, `Sink` and `Size`. A kind that is
+/// followed by `batchable` may stand in a batch.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! define_frames {
     (
         $(#[$doc:meta])* $name:ident<'a> {
-            $($(#[$kind_doc:meta])* $kind:literal $size:ident $variant:ident { $($field:ident: $type:ty),* })*
+            $(
+                $(#[$kind_doc:meta])* $kind:literal $size:ident $variant:ident { $($field:ident: $type:ty),* }
+                $($batchable:ident)?
+            )*
         }
     ) => {
         $(#[$doc])*
@@ -39,6 +43,15 @@ macro_rules! define_frames {
                 match kind {
                     $($kind => Some(Size::$size),)*
                     _ => None,
+                }
+            }
+
+            /// Returns whether a frame of this kind may stand in a batch.
+            #[must_use]
+            pub const fn is_batchable(kind: u16) -> bool {
+                match kind {
+                    $($kind => false $(|| !stringify!($batchable).is_empty())?,)*
+                    _ => false,
                 }
             }
 

@@ -21,8 +21,8 @@ use crate::session::table::{FrameRefused, Hello, Input, Outcome, Output, Scratch
 use crate::store::engine::Engine;
 use crate::time::{Duration, Instant};
 use crate::wire::native::{
-    ClientFrame, Fault, FaultCode, FrameError, From, HEADER_BYTES, HELLO, Header, Label, Scan, ServerFrame,
-    Why, append_frame, body_bytes_max, negotiate, scan, scan_opening,
+    ClientFrame, Fault, FaultCode, FrameError, From, HEADER_BYTES, HELLO, Header, Label, Message, Scan,
+    ServerFrame, Why, append_frame, body_bytes_max, negotiate, scan, scan_opening,
 };
 use crate::wire::sink::Sink;
 use alloc::boxed::Box;
@@ -345,7 +345,32 @@ impl Native {
             ClientFrame::Barrier { .. } | ClientFrame::BarrierCancel { .. } => {
                 self.barrier_request(context, session, id, frame);
             }
-            _ => self.store_request(context, session, id, frame),
+            ClientFrame::Set { .. }
+            | ClientFrame::CompareSet { .. }
+            | ClientFrame::Get { .. }
+            | ClientFrame::Add { .. }
+            | ClientFrame::Check { .. }
+            | ClientFrame::Wait { .. }
+            | ClientFrame::NumKeys {}
+            | ClientFrame::Delete { .. }
+            | ClientFrame::Append { .. }
+            | ClientFrame::MultiGet { .. }
+            | ClientFrame::MultiSet { .. }
+            | ClientFrame::QueuePush { .. }
+            | ClientFrame::QueuePop { .. }
+            | ClientFrame::QueueLen { .. }
+            | ClientFrame::ListKeys { .. }
+            | ClientFrame::DeletePrefix { .. }
+            | ClientFrame::Txn { .. }
+            | ClientFrame::Batch { .. } => self.store_request(context, session, id, frame),
+            // These concern the session, and are handled before requests are.
+            ClientFrame::Hello { .. }
+            | ClientFrame::Heartbeat { .. }
+            | ClientFrame::Acknowledge {}
+            | ClientFrame::Bye {} => {
+                let fault = Fault::new(FaultCode::UnknownRequest, frame.kind().into(), 0);
+                self.fail(context, session, id, fault);
+            }
         }
     }
 

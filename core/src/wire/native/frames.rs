@@ -39,6 +39,7 @@ impl Size {
     }
 }
 
+// Requests in a batch are store operations that never wait.
 define_frames! {
     /// Frame from a client.
     ClientFrame<'a> {
@@ -57,37 +58,37 @@ define_frames! {
         0x0005 Small Cancel { request: u64 }
 
         /// Stores a value.
-        0x0010 Value Set { key: Key<'a>, value: &'a [u8] }
+        0x0010 Value Set { key: Key<'a>, value: &'a [u8] } batchable
         /// Stores a value if the current one is as expected.
-        0x0011 Value CompareSet { key: Key<'a>, expected: &'a [u8], desired: &'a [u8] }
+        0x0011 Value CompareSet { key: Key<'a>, expected: &'a [u8], desired: &'a [u8] } batchable
         /// Reads a value, as soon as there is one, or at the deadline.
         0x0012 Small Get { timeout_ms: u64, key: Key<'a> }
         /// Adds to a number.
-        0x0013 Small Add { key: Key<'a>, delta: i64 }
+        0x0013 Small Add { key: Key<'a>, delta: i64 } batchable
         /// Checks whether all keys exist.
-        0x0014 Frame Check { keys: Keys<'a> }
+        0x0014 Frame Check { keys: Keys<'a> } batchable
         /// Waits until all keys have existed, or the deadline passes.
         0x0015 Frame Wait { timeout_ms: u64, keys: Keys<'a> }
         /// Counts the keys.
-        0x0016 Small NumKeys {}
+        0x0016 Small NumKeys {} batchable
         /// Removes a key.
-        0x0017 Small Delete { key: Key<'a> }
+        0x0017 Small Delete { key: Key<'a> } batchable
         /// Appends bytes to a value.
-        0x0018 Value Append { key: Key<'a>, value: &'a [u8] }
+        0x0018 Value Append { key: Key<'a>, value: &'a [u8] } batchable
         /// Reads several values, as soon as all exist, or at the deadline.
         0x0019 Frame MultiGet { timeout_ms: u64, keys: Keys<'a> }
         /// Stores several values atomically.
-        0x001a Frame MultiSet { pairs: Pairs<'a> }
+        0x001a Frame MultiSet { pairs: Pairs<'a> } batchable
         /// Appends an item to a queue.
-        0x001b Value QueuePush { key: Key<'a>, value: &'a [u8] }
+        0x001b Value QueuePush { key: Key<'a>, value: &'a [u8] } batchable
         /// Removes the first item of a queue, as soon as there is one, or at the deadline.
         0x001c Small QueuePop { timeout_ms: u64, key: Key<'a> }
         /// Counts the items of a queue.
-        0x001d Small QueueLen { key: Key<'a> }
+        0x001d Small QueueLen { key: Key<'a> } batchable
         /// Lists the keys with a prefix that follow another key.
         0x001e Small ListKeys { prefix: Key<'a>, after: Key<'a>, count_max: u32 }
         /// Removes all keys with a prefix.
-        0x001f Small DeletePrefix { prefix: Key<'a> }
+        0x001f Small DeletePrefix { prefix: Key<'a> } batchable
         /// Applies a list of writes if all conditions hold, or else another list.
         0x0020 Frame Txn { compares: List<'a, Compare<'a>>, then: List<'a, Write<'a>>, otherwise: List<'a, Write<'a>> }
         /// Several requests that are applied together, each with its own answer.
@@ -150,15 +151,15 @@ define_frames! {
         0x8003 Small SessionOver { why: Why }
 
         /// The request was applied; the revision of the store.
-        0x8010 Small Done { revision: u64 }
+        0x8010 Small Done { revision: u64 } batchable
         /// A number.
-        0x8011 Small Number { number: i64, revision: u64 }
+        0x8011 Small Number { number: i64, revision: u64 } batchable
         /// A value and the revision at which it last changed.
-        0x8012 Frame Value { revision: u64, value: Option<&'a [u8]> }
+        0x8012 Frame Value { revision: u64, value: Option<&'a [u8]> } batchable
         /// Values in the order of their keys.
         0x8013 Frame Values { values: List<'a, Found<'a>> }
         /// Whether the condition of the request holds.
-        0x8014 Small Outcome { holds: bool, revision: u64 }
+        0x8014 Small Outcome { holds: bool, revision: u64 } batchable
         /// Keys in byte order, and whether more follow.
         0x8015 Frame KeyList { more: bool, keys: Keys<'a> }
         /// The answers to a batch, in order.
@@ -179,7 +180,7 @@ define_frames! {
         /// Keys with a prefix were removed. `left` keys stay, because they belong to rounds that have ended.
         0x801c Small PrefixRemoved { removed: u64, left: u64, revision: u64 }
         /// The request failed.
-        0x80ff Small Error { fault: Fault<'a> }
+        0x80ff Small Error { fault: Fault<'a> } batchable
 
         /// Changes that a watch reports.
         0xc001 Frame Changed { changes: List<'a, Change<'a>> }
@@ -204,17 +205,6 @@ define_frames! {
         0xc016 Small Replaced { run_id: Key<'a>, session: u64 }
         /// A node has reported that the job has failed.
         0xc017 Value JobFailed { run_id: Key<'a>, message: &'a [u8] }
-    }
-}
-
-impl ClientFrame<'_> {
-    /// Returns whether a request of this kind is allowed in a batch: a store operation that never waits.
-    #[must_use]
-    pub const fn is_batchable(kind: u16) -> bool {
-        matches!(
-            kind,
-            0x0010 | 0x0011 | 0x0013 | 0x0014 | 0x0016..=0x0018 | 0x001a | 0x001b | 0x001d | 0x001f
-        )
     }
 }
 
@@ -243,7 +233,7 @@ impl ServerFrame<'_> {
 pub struct Batched<F>(pub F);
 
 macro_rules! batched {
-    ($name:ident, $allowed:expr) => {
+    ($name:ident) => {
         impl<'a> Field<'a> for Batched<$name<'a>> {
             fn write(&self, out: &mut impl Sink) {
                 self.0.kind().write(out);
@@ -254,7 +244,7 @@ macro_rules! batched {
                 let kind = u16::read(body)?;
                 let meaningless = BodyError::Meaningless(u64::from(kind));
                 // Checked before the fields are read, so that frames are never nested deeper.
-                if !$allowed(kind) {
+                if !$name::is_batchable(kind) {
                     return Err(meaningless);
                 }
                 $name::read_kind(kind, body)?.map(Self).ok_or(meaningless)
@@ -262,5 +252,5 @@ macro_rules! batched {
         }
     };
 }
-batched!(ClientFrame, ClientFrame::is_batchable);
-batched!(ServerFrame, |kind| matches!(kind, 0x8010 | 0x8011 | 0x8012 | 0x8014 | 0x80ff));
+batched!(ClientFrame);
+batched!(ServerFrame);

@@ -7,7 +7,7 @@ use crate::node::server::event::CloseReason;
 use crate::session::table::SessionId;
 use crate::store::engine::{Answer, ApplyError, Engine, PrefixRemoved, Stale, ValueRef};
 use crate::store::op::{Key, Keys, Request};
-use crate::wire::native::{Batched, ClientFrame, Fault, FaultCode, Found, List, ServerFrame};
+use crate::wire::native::{Batched, ClientFrame, Fault, FaultCode, Found, List, Message, ServerFrame};
 use alloc::borrow::Cow;
 use alloc::collections::VecDeque;
 use alloc::string::String;
@@ -144,9 +144,35 @@ impl Native {
                 let removed = context.engine.delete_prefix(&whole(prefix));
                 return removed.map(Outcome::Removed).map_err(|error| fault_of(&error));
             }
-            ref other => {
-                use crate::wire::native::Message;
-                return Err(Fault::new(FaultCode::UnknownRequest, other.kind().into(), 0));
+            // None of these is a store request that never waits.
+            ClientFrame::Hello { .. }
+            | ClientFrame::Heartbeat { .. }
+            | ClientFrame::Acknowledge {}
+            | ClientFrame::Bye {}
+            | ClientFrame::Cancel { .. }
+            | ClientFrame::Get { .. }
+            | ClientFrame::Wait { .. }
+            | ClientFrame::MultiGet { .. }
+            | ClientFrame::QueuePop { .. }
+            | ClientFrame::ListKeys { .. }
+            | ClientFrame::Txn { .. }
+            | ClientFrame::Batch { .. }
+            | ClientFrame::WatchKey { .. }
+            | ClientFrame::WatchPrefix { .. }
+            | ClientFrame::LeaseGrant { .. }
+            | ClientFrame::LeaseAttach { .. }
+            | ClientFrame::LeaseRenew { .. }
+            | ClientFrame::LeaseRevoke { .. }
+            | ClientFrame::Barrier { .. }
+            | ClientFrame::BarrierCancel { .. }
+            | ClientFrame::Join { .. }
+            | ClientFrame::Standby { .. }
+            | ClientFrame::Leave { .. }
+            | ClientFrame::Close { .. }
+            | ClientFrame::Members { .. }
+            | ClientFrame::RunInfo { .. }
+            | ClientFrame::Fail { .. } => {
+                return Err(Fault::new(FaultCode::UnknownRequest, frame.kind().into(), 0));
             }
         };
         // None of these requests waits, so the waiter's index is never used.
