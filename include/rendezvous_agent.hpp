@@ -45,7 +45,7 @@ enum class agent_phase : std::int32_t {
   starting = RDZV_PHASE_STARTING,
   running = RDZV_PHASE_RUNNING,
   restarting = RDZV_PHASE_RESTARTING,
-  parting = RDZV_PHASE_EXIT_BARRIER,
+  exit_barrier = RDZV_PHASE_EXIT_BARRIER,
   ending = RDZV_PHASE_ENDING,
   closing = RDZV_PHASE_CLOSING,
   over = RDZV_PHASE_OVER,

@@ -310,9 +310,9 @@ impl AgentNode {
         use supervisor::Output as Do;
         let calls = &mut self.calls;
         match output {
-            Do::Meet { call } => {
+            Do::Join { call } => {
                 self.calling = CallingPart::Member;
-                self.member.meet(now, call, calls);
+                self.member.join(now, call, calls);
             }
             Do::Close { call, leave_mode } => {
                 self.calling = CallingPart::Member;
@@ -326,7 +326,7 @@ impl AgentNode {
                     self.round_store.assign(now, call, round.clone(), calls);
                 }
             }
-            Do::Part { call } => {
+            Do::WaitAtExitBarrier { call } => {
                 self.calling = CallingPart::RoundStore;
                 if let Some(round) = self.member.round() {
                     self.round_store.wait_at_exit(now, call, round, calls);

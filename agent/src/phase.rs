@@ -32,7 +32,7 @@ pub enum PhaseEvent {
     /// The agent begins.
     Begin,
     /// A round was formed.
-    Meet,
+    Join,
     /// The ranks are known.
     Assign,
     /// All workers run.
@@ -44,7 +44,7 @@ pub enum PhaseEvent {
     /// No descendant is alive any more, or the living ones were abandoned.
     Clear,
     /// All agents have arrived at the exit barrier, or the agent leaves it without them.
-    Part,
+    ExitBarrierOver,
     /// No other attempt follows.
     GiveUp,
     /// The failure that would have ended the agent was caused by another agent's death.
@@ -66,12 +66,12 @@ impl Phase {
         use PhaseEvent as E;
         Some(match (self, event) {
             (Idle, E::Begin) | (Assigning, E::Renew) | (Restarting, E::Clear) => Meeting,
-            (Meeting, E::Meet) => Assigning,
+            (Meeting, E::Join) => Assigning,
             (Assigning, E::Assign) => Starting,
             (Starting, E::Start) => Running,
             (Starting | Running | ExitBarrier, E::Renew) => Restarting,
             (Running, E::Succeed) => ExitBarrier,
-            (ExitBarrier, E::Part) => Ending,
+            (ExitBarrier, E::ExitBarrierOver) => Ending,
             (Idle | Meeting | Assigning | Starting | Running | Restarting | ExitBarrier, E::GiveUp) => Ending,
             (Ending, E::Excuse) => Restarting,
             (Ending, E::Clear) => Closing,
@@ -90,7 +90,7 @@ impl Phase {
             Starting => "starting",
             Running => "running",
             Restarting => "restarting",
-            ExitBarrier => "parting",
+            ExitBarrier => "exit_barrier",
             Ending => "ending",
             Closing => "closing",
             Over => "over",
@@ -109,13 +109,13 @@ mod tests {
         use PhaseEvent as E;
         [
             E::Begin,
-            E::Meet,
+            E::Join,
             E::Assign,
             E::Start,
             E::Succeed,
             E::Renew,
             E::Clear,
-            E::Part,
+            E::ExitBarrierOver,
             E::GiveUp,
             E::Excuse,
             E::Close,

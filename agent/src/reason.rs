@@ -145,7 +145,7 @@ pub enum Reason {
     /// The agent was asked to stop.
     Stop(StopCause),
     /// Not all agents arrived at the exit barrier.
-    NotAllParted {
+    ExitBarrierFailed {
         /// The missing agents, as far as they are known.
         message: Box<str>,
     },
@@ -205,7 +205,7 @@ impl fmt::Display for Reason {
             }
             Self::Stop(StopCause::Signal(signal)) => write!(f, "signal {signal}"),
             Self::Stop(StopCause::Requested) => f.write_str("asked to stop"),
-            Self::NotAllParted { message } => write!(f, "not all agents ended with this one: {message}"),
+            Self::ExitBarrierFailed { message } => write!(f, "not all agents ended with this one: {message}"),
             Self::Succeeded => f.write_str("all workers succeeded"),
             Self::StopTimeout => f.write_str("the stop timeout has passed"),
             Self::LeftoverTimeout => {

@@ -240,7 +240,7 @@ impl Supervisor {
     pub fn handle_timeout(&mut self, now: Instant) {
         self.wake(now);
         if let Some(Unexplained { message, .. }) = self.unexplained.take_if(|news| news.until <= now) {
-            self.leave_barrier_early(now, Reason::NotAllParted { message });
+            self.leave_barrier_early(now, Reason::ExitBarrierFailed { message });
         }
         if self.suspicion.as_ref().is_some_and(|suspicion| suspicion.until <= now) {
             self.settle(now);
@@ -290,8 +290,8 @@ impl Supervisor {
         match input {
             Input::Begin if self.phase == Phase::Idle => self.enter(now, PhaseEvent::Begin, Reason::Begun),
             Input::Begin => return Err(InputError::BegunBefore),
-            Input::Met { call, round } if self.takes(call, Phase::Meeting) => self.met(now, round),
-            Input::NotMet { call, kind, message } if self.takes(call, Phase::Meeting) => {
+            Input::Joined { call, round } if self.takes(call, Phase::Meeting) => self.joined(now, round),
+            Input::NotJoined { call, kind, message } if self.takes(call, Phase::Meeting) => {
                 let reason = Reason::NoRound { kind, message };
                 self.conclude_with_last_round(now, reason);
             }
@@ -303,11 +303,11 @@ impl Supervisor {
                 WaitFailure::RoundOver => self.renew(now, Reason::RoundOver { message }),
                 WaitFailure::Failed => self.spend(now, Reason::NoRanks { message }),
             },
-            Input::Parted { call } if self.takes(call, Phase::ExitBarrier) => {
-                self.enter(now, PhaseEvent::Part, Reason::Done);
+            Input::ExitBarrierPassed { call } if self.takes(call, Phase::ExitBarrier) => {
+                self.enter(now, PhaseEvent::ExitBarrierOver, Reason::Done);
             }
-            Input::NotParted { call, kind, message } if self.takes(call, Phase::ExitBarrier) => {
-                self.not_parted(now, kind, message);
+            Input::ExitBarrierFailed { call, kind, message } if self.takes(call, Phase::ExitBarrier) => {
+                self.exit_barrier_failed(now, kind, message);
             }
             Input::Arrived { call } => {
                 if self.phase == Phase::ExitBarrier && self.call == Some(call) {
@@ -318,12 +318,12 @@ impl Supervisor {
                 self.enter(now, PhaseEvent::Close, Reason::Done);
             }
             // An answer to a call that is no longer pending.
-            Input::Met { .. }
-            | Input::NotMet { .. }
+            Input::Joined { .. }
+            | Input::NotJoined { .. }
             | Input::Assigned { .. }
             | Input::NotAssigned { .. }
-            | Input::Parted { .. }
-            | Input::NotParted { .. }
+            | Input::ExitBarrierPassed { .. }
+            | Input::ExitBarrierFailed { .. }
             | Input::Closed { .. } => {}
             Input::Worker(event) => self.worker_event(now, event),
             Input::Member(membership) => self.member(now, membership),
@@ -420,7 +420,7 @@ impl Supervisor {
             Phase::Meeting => {
                 self.group.workers.clear();
                 self.group.group_rank = None;
-                self.ask(|call| Output::Meet { call });
+                self.ask(|call| Output::Join { call });
             }
             Phase::Assigning => self.ask(|call| Output::Assign { call }),
             Phase::Starting => self.start(now),
@@ -433,7 +433,7 @@ impl Supervisor {
             Phase::Restarting | Phase::Ending => self.begin_stop(now, &reason),
             Phase::ExitBarrier => {
                 self.arrival = Arrival::Unknown;
-                self.ask(|call| Output::Part { call });
+                self.ask(|call| Output::WaitAtExitBarrier { call });
             }
             Phase::Closing => {
                 // Only an agent that knows that the job is over closes the run.
@@ -463,14 +463,14 @@ impl Supervisor {
         }
     }
 
-    fn met(&mut self, now: Instant, round: Round) {
+    fn joined(&mut self, now: Instant, round: Round) {
         self.group.group_rank = Some(round.group_rank);
         self.group.group_world_size = round.group_world_size;
         self.group.round = round.number;
         self.tells_of_deaths = round.tells_of_deaths;
         // From here on this round counts, and the success of the last one is void.
         self.done = None;
-        self.enter(now, PhaseEvent::Meet, Reason::Done);
+        self.enter(now, PhaseEvent::Join, Reason::Done);
     }
 
     fn start(&mut self, now: Instant) {

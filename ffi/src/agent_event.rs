@@ -220,7 +220,7 @@ pub extern "C" fn rdzv_agent_phase_name(phase: i32) -> *const c_char {
             c"starting",
             c"running",
             c"restarting",
-            c"parting",
+            c"exit_barrier",
             c"ending",
             c"closing",
             c"over",

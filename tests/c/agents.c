@@ -774,7 +774,7 @@ void agents_refuse_bad_arguments(void) {
   CHECK(rdzv_agent_result_outcome(NULL) == -1 && rdzv_agent_result_report(NULL, NULL) == NULL);
   CHECK_TEXT(rdzv_worker_state_name(RDZV_WORKERS_HEALTHY), "HEALTHY");
   CHECK_TEXT(rdzv_worker_state_name(99), "UNKNOWN");
-  CHECK_TEXT(rdzv_agent_phase_name(RDZV_PHASE_EXIT_BARRIER), "parting");
+  CHECK_TEXT(rdzv_agent_phase_name(RDZV_PHASE_EXIT_BARRIER), "exit_barrier");
   CHECK_TEXT(rdzv_agent_phase_name(-1), "unknown");
   rdzv_server_free(server);
 }

@@ -410,9 +410,9 @@ impl Agent {
                 self.record_event(AgentEvent::Over);
             }
             // The node turns these into calls.
-            Do::Meet { .. }
+            Do::Join { .. }
             | Do::Assign { .. }
-            | Do::Part { .. }
+            | Do::WaitAtExitBarrier { .. }
             | Do::Close { .. }
             | Do::Cancel { .. }
             | Do::Announce { .. }

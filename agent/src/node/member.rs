@@ -26,7 +26,7 @@ const CLOSE_TIMEOUT: Duration = Duration::from_secs(10);
 /// Task, given by the supervisor.
 #[derive(Debug)]
 enum Task {
-    Meet { call: u64 },
+    Join { call: u64 },
     Announce { reason: Reason },
     Close { call: u64, leave_mode: LeaveMode },
 }
@@ -133,8 +133,8 @@ impl Member {
         self.joined.as_ref().filter(|_| self.is_in_round)
     }
 
-    pub(super) fn meet(&mut self, now: Instant, call: u64, calls: &mut Calls) {
-        self.add_task(now, Task::Meet { call }, calls);
+    pub(super) fn join(&mut self, now: Instant, call: u64, calls: &mut Calls) {
+        self.add_task(now, Task::Join { call }, calls);
     }
 
     pub(super) fn announce(&mut self, now: Instant, reason: Reason, calls: &mut Calls) {
@@ -213,7 +213,7 @@ impl Member {
     fn begin(&mut self, now: Instant, task: Task, calls: &mut Calls) {
         self.listening = Listening::Off;
         match task {
-            Task::Meet { call } => {
+            Task::Join { call } => {
                 self.is_in_round = false;
                 self.call(Purpose::Join { call }, Request::Join, calls);
             }
@@ -253,7 +253,7 @@ impl Member {
                     Some(cause) if !message.contains(&*cause) => format!("{message} {cause}").into(),
                     _ => message,
                 };
-                calls.report(Input::NotMet { call, kind: NoRound::Closed, message });
+                calls.report(Input::NotJoined { call, kind: NoRound::Closed, message });
             }
             Purpose::WaitForEvent => self.event_answered(now, is_cancelled, answer, calls),
             Purpose::CountNodes { nodes } => match answer {
@@ -319,10 +319,12 @@ impl Member {
                 self.joined = Some(round.clone());
                 self.is_in_round = true;
                 self.listening = Listening::Events;
-                calls.report(Input::Met { call, round: position });
+                calls.report(Input::Joined { call, round: position });
                 return self.advance(now, calls);
             }
-            Ok(_) => return calls.report(not_met(call, NoRound::Failed, "the answer fits no join".into())),
+            Ok(_) => {
+                return calls.report(not_joined(call, NoRound::Failed, "the answer fits no join".into()));
+            }
             Err(failure) => failure,
         };
         // The agent that closed the run may have written the reason into the store of this agent's last round.
@@ -330,7 +332,7 @@ impl Member {
             let purpose = Purpose::ReadCause { call, message: failure.message.clone() };
             return self.store(purpose, read_failure(), Duration::ZERO, calls);
         }
-        calls.report(not_met(call, failure.no_round, failure.message.clone()));
+        calls.report(not_joined(call, failure.no_round, failure.message.clone()));
     }
 
     fn event_answered(
@@ -395,8 +397,8 @@ impl Member {
     }
 }
 
-fn not_met(call: u64, kind: NoRound, message: Box<str>) -> Input {
-    Input::NotMet { call, kind, message }
+fn not_joined(call: u64, kind: NoRound, message: Box<str>) -> Input {
+    Input::NotJoined { call, kind, message }
 }
 
 fn report_nodes(nodes: i64, calls: &mut Calls) {

@@ -90,14 +90,14 @@ impl RoundStore {
     pub(super) fn wait_at_exit(&mut self, now: Instant, call: u64, round: &JoinedRound, calls: &mut Calls) {
         match ExitBarrier::new(now, round.rank, round.world_size, self.exit_barrier_timeout) {
             Ok(barrier) => self.add_task(now, Task::ExitBarrier { call, barrier: Box::new(barrier) }, calls),
-            Err(error) => not_parted(call, None, error.to_string().into(), calls),
+            Err(error) => exit_barrier_failed(call, None, error.to_string().into(), calls),
         }
     }
 
     /// Cancels the pending call of the supervisor.
     pub(super) fn cancel(&mut self, calls: &mut Calls) {
         if let Some(Task::ExitBarrier { call, .. }) = self.next.take() {
-            not_parted(call, Some(ErrorKind::Cancelled), CANCELLED.into(), calls);
+            exit_barrier_failed(call, Some(ErrorKind::Cancelled), CANCELLED.into(), calls);
         }
         if let Some(pending) = &mut self.pending
             && !core::mem::replace(&mut pending.is_cancelled, true)
@@ -202,18 +202,18 @@ impl RoundStore {
             calls.report(Input::Arrived { call });
         }
         match update {
-            Update::Released => return calls.report(Input::Parted { call }),
-            Update::Failed { kind, message } => return not_parted(call, kind, message, calls),
+            Update::Released => return calls.report(Input::ExitBarrierPassed { call }),
+            Update::Failed { kind, message } => return exit_barrier_failed(call, kind, message, calls),
             Update::Report(message) => calls.notify(Notice::StillAtWork { message }),
             Update::Nothing => {}
         }
         if is_cancelled {
-            return not_parted(call, Some(ErrorKind::Cancelled), CANCELLED.into(), calls);
+            return exit_barrier_failed(call, Some(ErrorKind::Cancelled), CANCELLED.into(), calls);
         }
         self.task = Some(Task::ExitBarrier { call, barrier });
     }
 }
 
-fn not_parted(call: u64, kind: Option<ErrorKind>, message: Box<str>, calls: &mut Calls) {
-    calls.report(Input::NotParted { call, kind: wait_failure(kind), message });
+fn exit_barrier_failed(call: u64, kind: Option<ErrorKind>, message: Box<str>, calls: &mut Calls) {
+    calls.report(Input::ExitBarrierFailed { call, kind: wait_failure(kind), message });
 }

@@ -267,7 +267,7 @@ fn the_exit_barrier_has_a_deadline_under_every_backend_if_one_is_set() {
         play.store(failed(ErrorKind::TimedOut));
         play.store(Ok(Answer::Number(1)));
         let message = "TimedOut: 1 of 2 have arrived".into();
-        let missing = Some(Reason::NotAllParted { message });
+        let missing = Some(Reason::ExitBarrierFailed { message });
         assert_eq!(play.node.supervisor().outcome(), Some(&Outcome::Succeeded { missing }));
     }
 }

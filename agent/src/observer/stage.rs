@@ -30,9 +30,9 @@ impl<F: FnMut(Instant, &Supervisor, Happened<'_>)> Stage<F> {
         self.machine.handle(self.now, input).expect("it can happen");
         while let Some(output) = self.machine.poll_output() {
             match output {
-                Output::Meet { call }
+                Output::Join { call }
                 | Output::Assign { call }
-                | Output::Part { call }
+                | Output::WaitAtExitBarrier { call }
                 | Output::Close { call, .. } => self.call = call,
                 Output::Notify(notice) => (self.watch)(self.now, &self.machine, Happened::Notice(&notice)),
                 Output::Report { group, failures } => {
@@ -59,7 +59,7 @@ impl<F: FnMut(Instant, &Supervisor, Happened<'_>)> Stage<F> {
 
     pub(crate) fn meets(&mut self, millis: u64) -> &mut Self {
         let round = Round { group_rank: 1, group_world_size: 3, number: Some(0), tells_of_deaths: true };
-        self.after(millis, Input::Met { call: self.call, round })
+        self.after(millis, Input::Joined { call: self.call, round })
     }
 
     pub(crate) fn numbered(&mut self, millis: u64) -> &mut Self {
@@ -83,7 +83,7 @@ impl<F: FnMut(Instant, &Supervisor, Happened<'_>)> Stage<F> {
     }
 
     pub(crate) fn parts(&mut self, millis: u64) -> &mut Self {
-        self.after(millis, Input::Parted { call: self.call })
+        self.after(millis, Input::ExitBarrierPassed { call: self.call })
     }
 
     pub(crate) fn closes(&mut self, millis: u64) -> &mut Self {

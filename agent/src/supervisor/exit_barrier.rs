@@ -34,7 +34,7 @@ impl Supervisor {
     pub(super) fn leave_barrier_early(&mut self, now: Instant, reason: Reason) {
         self.cancel();
         self.outcome = Some(Outcome::Succeeded { missing: Some(reason.clone()) });
-        self.enter(now, PhaseEvent::Part, reason);
+        self.enter(now, PhaseEvent::ExitBarrierOver, reason);
     }
 
     /// Ends a renewal that forms no other round. If this agent's workers had succeeded, that result stands: the others
@@ -52,7 +52,7 @@ impl Supervisor {
     }
 
     /// Handles the failure of the exit barrier.
-    pub(super) fn not_parted(&mut self, now: Instant, kind: WaitFailure, message: Box<str>) {
+    pub(super) fn exit_barrier_failed(&mut self, now: Instant, kind: WaitFailure, message: Box<str>) {
         if kind == WaitFailure::RoundOver {
             // No agent waits there any more.
             self.arrival = Arrival::Counted;
@@ -62,7 +62,9 @@ impl Supervisor {
             (None, WaitFailure::RoundOver) => {
                 self.unexplained = Some(Unexplained { until: now + NEWS_DELAY_MAX, message });
             }
-            (None, WaitFailure::Failed) => self.leave_without_others(now, Reason::NotAllParted { message }),
+            (None, WaitFailure::Failed) => {
+                self.leave_without_others(now, Reason::ExitBarrierFailed { message })
+            }
         }
     }
 

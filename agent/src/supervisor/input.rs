@@ -51,15 +51,15 @@ pub enum Membership {
 pub enum Input {
     /// The agent begins.
     Begin,
-    /// A round was formed: the answer to [`Output::Meet`].
-    Met {
+    /// A round was formed: the answer to [`Output::Join`].
+    Joined {
         /// Number of the answered call.
         call: u64,
         /// The agent's position in the round.
         round: Round,
     },
-    /// No round was formed: the other answer to [`Output::Meet`].
-    NotMet {
+    /// No round was formed: the other answer to [`Output::Join`].
+    NotJoined {
         /// Number of the answered call.
         call: u64,
         /// Kind of failure.
@@ -88,18 +88,18 @@ pub enum Input {
     /// The membership of the round has changed.
     Member(Membership),
     /// The other agents no longer wait for this one at the exit barrier. Reported before the answer to
-    /// [`Output::Part`].
+    /// [`Output::WaitAtExitBarrier`].
     Arrived {
-        /// Number of the call to [`Output::Part`].
+        /// Number of the call to [`Output::WaitAtExitBarrier`].
         call: u64,
     },
-    /// All agents arrived at the exit barrier: the answer to [`Output::Part`].
-    Parted {
+    /// All agents arrived at the exit barrier: the answer to [`Output::WaitAtExitBarrier`].
+    ExitBarrierPassed {
         /// Number of the answered call.
         call: u64,
     },
-    /// Not all agents arrived: the other answer to [`Output::Part`].
-    NotParted {
+    /// Not all agents arrived: the other answer to [`Output::WaitAtExitBarrier`].
+    ExitBarrierFailed {
         /// Number of the answered call.
         call: u64,
         /// Kind of failure.
@@ -274,8 +274,8 @@ impl fmt::Display for Left {
 /// Output of the supervisor: what the driver does next.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Output {
-    /// Join the rendezvous; answered by [`Input::Met`] or [`Input::NotMet`].
-    Meet {
+    /// Join the rendezvous; answered by [`Input::Joined`] or [`Input::NotJoined`].
+    Join {
         /// Number of the call, repeated in the answer.
         call: u64,
     },
@@ -284,8 +284,8 @@ pub enum Output {
         /// Number of the call, repeated in the answer.
         call: u64,
     },
-    /// Wait for the other agents; answered by [`Input::Parted`] or [`Input::NotParted`], also after [`Output::Cancel`].
-    Part {
+    /// Wait for the other agents; answered by [`Input::ExitBarrierPassed`] or [`Input::ExitBarrierFailed`], also after [`Output::Cancel`].
+    WaitAtExitBarrier {
         /// Number of the call, repeated in the answer.
         call: u64,
     },

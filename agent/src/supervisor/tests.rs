@@ -45,9 +45,9 @@ impl Play {
     fn drain(&mut self) -> &mut Self {
         while let Some(output) = self.agent.poll_output() {
             match output {
-                Output::Meet { call }
+                Output::Join { call }
                 | Output::Assign { call }
-                | Output::Part { call }
+                | Output::WaitAtExitBarrier { call }
                 | Output::Close { call, .. } => self.call = call,
                 _ => {}
             }
@@ -76,9 +76,9 @@ impl Play {
         self.drain()
     }
 
-    fn met(&mut self) -> &mut Self {
+    fn joined(&mut self) -> &mut Self {
         let round = Round { group_rank: 0, group_world_size: 2, number: Some(0), tells_of_deaths: true };
-        self.give(Input::Met { call: self.call, round })
+        self.give(Input::Joined { call: self.call, round })
     }
 
     fn assigned(&mut self) -> &mut Self {
@@ -105,7 +105,7 @@ impl Play {
     }
 
     fn running(&mut self) -> &mut Self {
-        self.give(Input::Begin).met().assigned().started()
+        self.give(Input::Begin).joined().assigned().started()
     }
 
     fn exit_barrier(&mut self) -> &mut Self {
@@ -131,8 +131,8 @@ fn in_phase(phase: Phase) -> Play {
     match phase {
         Phase::Idle => &mut play,
         Phase::Meeting => play.give(Input::Begin),
-        Phase::Assigning => play.give(Input::Begin).met(),
-        Phase::Starting => play.give(Input::Begin).met().assigned(),
+        Phase::Assigning => play.give(Input::Begin).joined(),
+        Phase::Starting => play.give(Input::Begin).joined().assigned(),
         Phase::Running => play.running(),
         Phase::Restarting => play.running().give(Input::Member(Membership::NodesWaiting { nodes: 1 })),
         Phase::ExitBarrier => play.exit_barrier(),
@@ -156,8 +156,8 @@ fn timer(signal: i32) -> ExpiredTimer {
     ExpiredTimer { pid: 101, local_rank: Some(1), scope: "a#1".into(), expires: STOP, span, signal }
 }
 
-fn not_parted(call: u64, kind: WaitFailure) -> Input {
-    Input::NotParted { call, kind, message: "round 0 is over".into() }
+fn exit_barrier_failed(call: u64, kind: WaitFailure) -> Input {
+    Input::ExitBarrierFailed { call, kind, message: "round 0 is over".into() }
 }
 
 fn inputs(play: &Play) -> Vec<(&'static str, Input)> {
@@ -167,10 +167,10 @@ fn inputs(play: &Play) -> Vec<(&'static str, Input)> {
     let ranks = Ranks { global_rank_first: 0, world_size: 2, role_rank_first: 0, role_world_size: 2 };
     let died = ExitStatus::Signal(9);
     vec![
-        ("met", Input::Met { call, round }),
-        ("met, late", Input::Met { call: late, round }),
-        ("not met: not needed", Input::NotMet { call, kind: NoRound::NotNeeded, message: message() }),
-        ("not met: closed", Input::NotMet { call, kind: NoRound::Closed, message: message() }),
+        ("joined", Input::Joined { call, round }),
+        ("joined, late", Input::Joined { call: late, round }),
+        ("not joined: not needed", Input::NotJoined { call, kind: NoRound::NotNeeded, message: message() }),
+        ("not joined: closed", Input::NotJoined { call, kind: NoRound::Closed, message: message() }),
         ("assigned", Input::Assigned { call, ranks }),
         ("assigned, late", Input::Assigned { call: late, ranks }),
         ("not assigned", Input::NotAssigned { call, kind: WaitFailure::Failed, message: message() }),
@@ -242,11 +242,11 @@ fn inputs(play: &Play) -> Vec<(&'static str, Input)> {
         ("job failed", Input::Member(Membership::JobFailed { message: message() })),
         ("session ended", Input::Member(Membership::SessionEnded { message: message() })),
         ("server lost", Input::Member(Membership::ServerLost { message: message() })),
-        ("parted", Input::Parted { call }),
+        ("exit barrier passed", Input::ExitBarrierPassed { call }),
         ("arrived", Input::Arrived { call }),
         ("arrived, late", Input::Arrived { call: late }),
-        ("not parted", not_parted(call, WaitFailure::Failed)),
-        ("not parted: the round is over", not_parted(call, WaitFailure::RoundOver)),
+        ("exit barrier failed", exit_barrier_failed(call, WaitFailure::Failed)),
+        ("exit barrier failed: the round is over", exit_barrier_failed(call, WaitFailure::RoundOver)),
         ("closed", Input::Closed { call }),
         ("signal", Input::Stop(StopCause::Signal(2))),
         ("asked to stop", Input::Stop(StopCause::Requested)),
@@ -256,9 +256,9 @@ fn inputs(play: &Play) -> Vec<(&'static str, Input)> {
 
 fn brief(output: &Output) -> String {
     match output {
-        Output::Meet { .. } => "meet".into(),
+        Output::Join { .. } => "join".into(),
         Output::Assign { .. } => "assign".into(),
-        Output::Part { .. } => "part".into(),
+        Output::WaitAtExitBarrier { .. } => "wait at exit barrier".into(),
         Output::Close { leave_mode, .. } => format!("{leave_mode:?}").to_lowercase(),
         Output::Cancel { .. } => "cancel".into(),
         Output::Announce { .. } => "announce".into(),
@@ -340,11 +340,11 @@ fn a_failure_spends_the_budget_and_a_newcomer_does_not() {
         .give(Input::Member(Membership::NodesWaiting { nodes: 1 }))
         .give(Input::Worker(WorkerEvent::Empty));
     assert_eq!((play.phase(), play.agent.restarts_left()), (Phase::Meeting, 1));
-    play.met().assigned().started();
+    play.joined().assigned().started();
     assert_eq!((play.agent.group().attempt, play.agent.group().restart_count), (1, 0));
     play.exited(1, ExitStatus::Code(3)).give(Input::Worker(WorkerEvent::Empty));
     assert_eq!((play.phase(), play.agent.restarts_left()), (Phase::Meeting, 0));
-    play.met().assigned().started();
+    play.joined().assigned().started();
     assert_eq!((play.agent.group().attempt, play.agent.group().restart_count), (2, 1));
     play.outputs.clear();
     play.pass(Duration::from_millis(10)).exited(0, ExitStatus::Signal(11)).pass(Duration::from_millis(10));
@@ -447,7 +447,7 @@ fn a_system_without_room_is_not_asked_again_at_once() {
     let mut play = Play::new(WorkerSpec { max_restarts: 9, ..spec() });
     play.give(Input::Begin);
     let not_started = |play: &mut Play| {
-        play.met().assigned();
+        play.joined().assigned();
         play.give(Input::Worker(WorkerEvent::NotStarted {
             local_rank: 0,
             start_failure: StartFailure::Passing,
@@ -463,7 +463,7 @@ fn a_system_without_room_is_not_asked_again_at_once() {
         assert_eq!(play.phase(), Phase::Meeting);
     }
     // The pauses start over once all workers run, and a stop does not wait for them.
-    play.met().assigned().started().exited(0, ExitStatus::Code(1)).give(Input::Worker(WorkerEvent::Empty));
+    play.joined().assigned().started().exited(0, ExitStatus::Code(1)).give(Input::Worker(WorkerEvent::Empty));
     assert_eq!(play.phase(), Phase::Meeting, "workers that fail are started anew at once");
     not_started(&mut play);
     assert_eq!(play.agent.deadline(), Some(play.now + Duration::from_secs(1)));
@@ -581,7 +581,7 @@ fn workers_that_end_before_all_are_started_count() {
 fn success_closes_the_run() {
     let mut play = in_phase(Phase::ExitBarrier);
     let call = play.call;
-    play.give(Input::Parted { call });
+    play.give(Input::ExitBarrierPassed { call });
     let call = play.call;
     assert_eq!(play.actions(), [Output::Close { call, leave_mode: LeaveMode::Close }]);
     play.give(Input::Closed { call });
@@ -599,7 +599,7 @@ fn a_restart_that_a_peers_death_has_cost_is_given_back() {
     assert_eq!((play.phase(), play.agent.restarts_left()), (Phase::Restarting, 1), "once");
     let message = "node b died: what failed here costs no restart".into();
     assert!(play.outputs.contains(&Output::Notify(Notice::Remark { message })));
-    play.give(Input::Worker(WorkerEvent::Empty)).met().assigned().started();
+    play.give(Input::Worker(WorkerEvent::Empty)).joined().assigned().started();
     assert_eq!((play.agent.group().attempt, play.agent.group().restart_count), (1, 0));
     // A worker is not killed by missing a peer, and a node that leaves for another round has not died.
     let restart = |exits: &[ExitStatus], news: Input| {
@@ -619,7 +619,7 @@ fn a_restart_that_a_peers_death_has_cost_is_given_back() {
     assert_eq!(restart(&[ExitStatus::Code(1)], Input::Member(Membership::NodesWaiting { nodes: 1 })), 0);
     // A late report does not excuse the next failure.
     let mut play = in_phase(Phase::Restarting);
-    play.give(Input::Worker(WorkerEvent::Empty)).met().assigned().started().give(died());
+    play.give(Input::Worker(WorkerEvent::Empty)).joined().assigned().started().give(died());
     assert_eq!((play.phase(), play.agent.restarts_left()), (Phase::Restarting, 1));
 }
 
@@ -657,7 +657,7 @@ fn a_peers_death_saves_the_job_that_its_consequence_would_have_ended() {
     assert_eq!(play.phase(), Phase::Ending, "the word may come");
     play.give(died());
     let call = play.call;
-    assert_eq!((play.phase(), play.actions().pop()), (Phase::Meeting, Some(Output::Meet { call })));
+    assert_eq!((play.phase(), play.actions().pop()), (Phase::Meeting, Some(Output::Join { call })));
 }
 
 #[test]
@@ -704,12 +704,12 @@ fn without_a_death_the_job_fails_soon_whatever_its_workers_do() {
 #[test]
 fn the_end_of_a_round_costs_no_restart_however_it_is_reported() {
     let mut play = Play::new(WorkerSpec { max_restarts: 0, ..spec() });
-    play.give(Input::Begin).met();
+    play.give(Input::Begin).joined();
     let call = play.call;
     play.give(Input::NotAssigned { call, kind: WaitFailure::RoundOver, message: "round 0 is over".into() });
     assert_eq!((play.phase(), play.agent.outcome()), (Phase::Meeting, None));
     let call = play.call;
-    assert_eq!(play.actions().pop(), Some(Output::Meet { call }));
+    assert_eq!(play.actions().pop(), Some(Output::Join { call }));
 }
 
 #[test]
@@ -718,7 +718,7 @@ fn without_news_of_deaths_nothing_is_in_doubt() {
     let round = Round { group_rank: 0, group_world_size: 2, number: None, tells_of_deaths: false };
     play.give(Input::Begin);
     let call = play.call;
-    play.give(Input::Met { call, round }).assigned().started();
+    play.give(Input::Joined { call, round }).assigned().started();
     play.exited(0, ExitStatus::Code(1));
     let reason = Reason::WorkerFailed { worker: ranks(0), exit: ExitStatus::Code(1) };
     assert_eq!(play.agent.outcome(), Some(&Outcome::Failed { reason }));
@@ -726,7 +726,7 @@ fn without_news_of_deaths_nothing_is_in_doubt() {
     let mut play = Play::new(spec());
     play.give(Input::Begin);
     let call = play.call;
-    play.give(Input::Met { call, round }).assigned().started().exited(0, ExitStatus::Code(1));
+    play.give(Input::Joined { call, round }).assigned().started().exited(0, ExitStatus::Code(1));
     let left = play.agent.restarts_left();
     play.give(Input::Member(Membership::PeerDied { message: "b died".into() }));
     assert_eq!(play.agent.restarts_left(), left + 1);
@@ -742,17 +742,17 @@ fn a_start_that_lacks_nothing_waits_for_no_room() {
         })
     };
     let mut play = Play::new(WorkerSpec { max_restarts: 9, ..spec() });
-    play.give(Input::Begin).met().assigned().give(no_room()).give(Input::Worker(WorkerEvent::Empty));
+    play.give(Input::Begin).joined().assigned().give(no_room()).give(Input::Worker(WorkerEvent::Empty));
     assert_eq!((play.phase(), play.agent.deadline()), (Phase::Restarting, Some(play.now + RESOURCE_BACKOFF)));
     // The next start has resources, and ends for another reason before all workers run.
     play.pass(RESOURCE_BACKOFF)
-        .met()
+        .joined()
         .assigned()
         .exited(0, ExitStatus::Code(1))
         .give(Input::Worker(WorkerEvent::Empty));
     assert_eq!(play.phase(), Phase::Meeting);
     // So the row has ended.
-    play.met().assigned().give(no_room()).give(Input::Worker(WorkerEvent::Empty));
+    play.joined().assigned().give(no_room()).give(Input::Worker(WorkerEvent::Empty));
     assert_eq!(play.agent.deadline(), Some(play.now + RESOURCE_BACKOFF));
 }
 
@@ -768,7 +768,7 @@ fn the_time_of_each_phase_of_a_restart_is_reported() {
         was_ending: false,
         returned: None,
     }));
-    play.pass(ms(3)).give(Input::Worker(WorkerEvent::Empty)).pass(ms(5)).met().pass(ms(7)).assigned();
+    play.pass(ms(3)).give(Input::Worker(WorkerEvent::Empty)).pass(ms(5)).joined().pass(ms(7)).assigned();
     play.outputs.clear();
     play.pass(ms(11)).started();
     let timing = Timing { detect: ms(2), stop: ms(3), rendezvous: ms(5), assign: ms(7), start: ms(11) };

@@ -116,7 +116,7 @@ mod tests {
         let mut buffer = [0; 128];
         let mut fill = Fill::new(&mut buffer);
         encode_frame(&mut fill, &Frame::Request(request));
-        let bytes = fill.finish().expect("room");
+        let bytes = fill.finish().expect("capacity");
         buffer[..bytes].iter().map(|byte| format!("{byte:02x}")).collect()
     }
 

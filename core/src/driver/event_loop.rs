@@ -355,7 +355,7 @@ mod tests {
 
         let (mut near, far) = UnixStream::pair().expect("a pair");
         let mut watch = events.watch(far.as_raw_fd(), Interest::Read, Token(7)).expect("watched");
-        near.write_all(b"x").expect("room");
+        near.write_all(b"x").expect("written");
         for _ in 0..2 {
             assert!(becomes_readable(events.fd(), SECONDS), "until it is read");
             let ready: Vec<Ready> = events.poll().expect("polled").collect();

@@ -29,7 +29,7 @@ fn that_it_is_a_member_is_told_first_and_that_it_has_ended_last() {
     assert_eq!(poll(&mut inbox), ["joined", "early", "came", "went"]);
     assert_eq!(inbox.parted(), Put::Wakes);
     assert!(inbox.has_parted());
-    let call = inbox.begin().expect("room");
+    let call = inbox.begin().expect("capacity");
     assert_eq!(inbox.put_request(1, "late"), Put::Quiet);
     assert_eq!((inbox.take_requests(), inbox.first_call()), (vec!["late"], Some(call)));
     assert_eq!((inbox.put_answer(call, "no answer"), inbox.over("over")), (Put::Quiet, Put::Quiet));
@@ -82,7 +82,7 @@ fn what_is_taken_out_of_a_turn_lets_nothing_into_it() {
 #[test]
 fn a_call_that_was_not_made_is_not_told() {
     let mut inbox = Inbox::of_member(LIMITS);
-    let (call, other) = (inbox.begin().expect("room"), inbox.begin().expect("room"));
+    let (call, other) = (inbox.begin().expect("capacity"), inbox.begin().expect("capacity"));
     // Its worker ends meanwhile, and ends all pending calls.
     inbox.put_answer(call, "no member");
     inbox.put_answer(other, "no member");
@@ -96,7 +96,7 @@ fn a_call_that_was_not_made_is_not_told() {
 #[test]
 fn a_call_is_told_once_and_by_its_deadline() {
     let (mut inbox, at) = (Inbox::of_member(LIMITS), Instant::from_millis);
-    let (first, second) = (inbox.begin().expect("room"), inbox.begin().expect("room"));
+    let (first, second) = (inbox.begin().expect("capacity"), inbox.begin().expect("capacity"));
     assert_eq!(inbox.begin(), Err(NotBegun::TooMany { calls_max: 2 }));
     assert_eq!(inbox.poll_timeout(), None);
     inbox.set_deadline(second, at(30));
@@ -108,7 +108,7 @@ fn a_call_is_told_once_and_by_its_deadline() {
     assert_eq!(poll(&mut inbox), ['a']);
     inbox.forget(second);
     assert_eq!((inbox.poll_timeout(), inbox.first_call()), (None, None));
-    let third = inbox.begin().expect("room");
+    let third = inbox.begin().expect("capacity");
     assert!(third > second);
     // A call that has ended has no deadline any more.
     assert_eq!(inbox.put_answer(third, 'c'), Put::Wakes);
@@ -139,7 +139,7 @@ fn a_worker_that_has_ended_is_asked_nothing_and_its_loop_lives() {
 #[test]
 fn when_the_loop_is_gone_nothing_is_taken_any_more() {
     let mut inbox = Inbox::of_newcomer(LIMITS);
-    inbox.begin().expect("room");
+    inbox.begin().expect("capacity");
     assert_eq!(inbox.put_request(1, 'r'), Put::Quiet);
     assert_eq!(inbox.close(), ['r']);
     assert_eq!((inbox.joined('j'), inbox.over('o')), (Put::Refused('j'), Put::Refused('o')));

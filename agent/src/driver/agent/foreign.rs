@@ -431,7 +431,7 @@ mod tests {
             let ((say, said), (notify, senders)) = (mpsc::channel(), mpsc::channel());
             let hooks = Said { said: say, senders: notify, can_start };
             let mut workers =
-                ForeignWorkers::new(Box::new(hooks), "here".into(), Devices::All).expect("room");
+                ForeignWorkers::new(Box::new(hooks), "here".into(), Devices::All).expect("a thread");
             workers.begin(Clock::new());
             let event_sender = senders.recv_timeout(SOON).expect("it begins");
             let worker = |local_rank: u32| Worker {
@@ -559,7 +559,7 @@ mod tests {
         let ((go, wait), (held, departed)) = (mpsc::channel(), mpsc::channel());
         let mut rig = Rig::new(Ok(()));
         rig.workers =
-            ForeignWorkers::new(Box::new(Slow(wait, held)), "here".into(), Devices::All).expect("room");
+            ForeignWorkers::new(Box::new(Slow(wait, held)), "here".into(), Devices::All).expect("a thread");
         rig.start();
         let (notify, reported) = mpsc::channel();
         let workers = rig.workers;

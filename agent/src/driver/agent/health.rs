@@ -259,7 +259,7 @@ mod tests {
         );
         let group = WorkerGroup::default();
         server.show(Health::new(Phase::ExitBarrier, Instant::ORIGIN, &group, LivenessPolicy::Watchful));
-        assert!(ask(&server, &[b"GET / HTTP/1.1\r\n\r\n"]).contains("\"phase\":\"parting\""));
+        assert!(ask(&server, &[b"GET / HTTP/1.1\r\n\r\n"]).contains("\"phase\":\"exit_barrier\""));
         assert!(ask(&server, &[b"PUT / HTTP/1.1\r\n\r\n"]).starts_with("HTTP/1.1 405 "));
         assert!(ask(&server, &[b"\x16\x03"]).starts_with("HTTP/1.1 400 "));
     }

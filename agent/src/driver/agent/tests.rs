@@ -504,7 +504,7 @@ fn a_node_that_dies_makes_the_others_meet_again() {
         assert_ne!(second.supervisor().phase(), Phase::Over);
         second.wait().expect("the system does its part");
     }
-    fs::write(job.folder.0.join("died"), "").expect("room");
+    fs::write(job.folder.0.join("died"), "").expect("written");
     drop(second);
     assert_eq!(first.result().outcome, SUCCEEDED);
 }
@@ -605,7 +605,7 @@ fn a_connection_that_breaks_and_comes_back_within_its_grace_changes_nothing() {
     let second = job.run("b", (1, 2), spec(1), script);
     assert!(matches!(agent.until_restarting(), Reason::NodesWaiting { .. } | Reason::RoundOver { .. }));
     assert_eq!(agent.until_running(), 1, "the breaks made no start");
-    fs::write(go, "").expect("room");
+    fs::write(go, "").expect("written");
     assert_eq!((agent.result().outcome, second.result().outcome), (SUCCEEDED, SUCCEEDED));
 }
 
@@ -621,7 +621,7 @@ fn a_peer_that_restarts_restarts_the_agents_that_are_done() {
         first.until(|event| {
             matches!(event, AgentEvent::Notice(Notice::Phase { to: Phase::ExitBarrier, .. })).then_some(())
         });
-        fs::write(job.folder.0.join("parting"), "").expect("room");
+        fs::write(job.folder.0.join("parting"), "").expect("written");
         assert_eq!((first.result().outcome, second.result().outcome), (SUCCEEDED, SUCCEEDED));
     }
 }
@@ -638,13 +638,13 @@ fn an_agent_that_is_done_waits_as_long_as_the_others_take_unless_it_has_a_deadli
         });
         if timeout.is_some() {
             let outcome = first.result().outcome;
-            let Outcome::Succeeded { missing: Some(Reason::NotAllParted { message }) } = outcome else {
+            let Outcome::Succeeded { missing: Some(Reason::ExitBarrierFailed { message }) } = outcome else {
                 panic!("{outcome:?}")
             };
             assert!(message.ends_with(": 1 of 2 have arrived"), "{message}");
-            fs::write(job.folder.0.join("go"), "").expect("room");
+            fs::write(job.folder.0.join("go"), "").expect("written");
         } else {
-            fs::write(job.folder.0.join("go"), "").expect("room");
+            fs::write(job.folder.0.join("go"), "").expect("written");
             assert_eq!(first.result().outcome, SUCCEEDED);
         }
         assert_eq!(second.result().outcome, SUCCEEDED);

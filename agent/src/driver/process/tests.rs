@@ -202,7 +202,7 @@ fn a_worker_has_what_was_asked_for_and_nothing_else() {
         Program { arguments: &script, stdin: Stdio::Null, stderr: Stdio::Null, ..Program::new(at(SHELL)) };
     assert_eq!(said_by(&null), "in: \n/dev/null\n");
     let (fed, mut feeder) = pipe().expect("a pipe");
-    feeder.write_all(b"words\n").expect("room");
+    feeder.write_all(b"words\n").expect("written");
     assert_eq!(said_by(&Program { stdin: Stdio::Fd(fed.as_fd()), ..null }), "in: words\n/dev/null\n");
 
     // Signals: none ignored, the requested ones blocked (as bits, signal 1 is the lowest). Two belong to the C library.

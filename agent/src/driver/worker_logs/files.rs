@@ -214,7 +214,7 @@ mod tests {
 
     #[test]
     fn a_forked_child_leaves_its_parents_folder_alone() {
-        let mut folder = Some(RunFolder::open("run", LogFolder::Temporary).expect("room"));
+        let mut folder = Some(RunFolder::open("run", LogFolder::Temporary).expect("a folder"));
         let path = folder.as_ref().map(|folder| folder.path().to_path_buf()).expect("it is there");
         let child = in_a_child(|| {
             drop(folder.take());

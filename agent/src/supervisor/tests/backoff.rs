@@ -4,7 +4,7 @@ use super::*;
 
 /// Lets the workers of a start fail after `ran`. Returns the pause before the next start.
 fn fails_after(play: &mut Play, ran: Duration) -> Duration {
-    play.met().assigned().started();
+    play.joined().assigned().started();
     play.pass(ran)
         .exited(0, ExitStatus::Signal(9))
         .exited(1, ExitStatus::Signal(15))
@@ -41,7 +41,7 @@ fn failures_before_the_start_leave_no_pause_behind() {
     let mut play = Play::new(spec_with(Duration::from_secs(1)));
     play.give(Input::Begin);
     for _ in 0..5 {
-        play.met();
+        play.joined();
         let call = play.call;
         play.give(Input::NotAssigned {
             call,
@@ -64,7 +64,11 @@ fn who_is_stopped_during_the_pause_ends_at_once() {
     let mut play = Play::new(spec_with(Duration::from_secs(10)));
     play.give(Input::Begin);
     fails_after(&mut play, Duration::ZERO);
-    play.met().assigned().started().exited(0, ExitStatus::Signal(9)).give(Input::Worker(WorkerEvent::Empty));
+    play.joined()
+        .assigned()
+        .started()
+        .exited(0, ExitStatus::Signal(9))
+        .give(Input::Worker(WorkerEvent::Empty));
     assert_eq!(play.phase(), Phase::Restarting);
     play.give(Input::Stop(StopCause::Requested));
     assert_eq!(play.phase(), Phase::Closing);
@@ -76,7 +80,7 @@ fn a_peers_death_that_is_heard_during_the_pause_gives_the_restart_back() {
     play.give(Input::Begin);
     fails_after(&mut play, Duration::ZERO);
     let left = play.agent.restarts_left();
-    play.met().assigned().started().exited(0, ExitStatus::Code(1)).exited(1, ExitStatus::Code(1));
+    play.joined().assigned().started().exited(0, ExitStatus::Code(1)).exited(1, ExitStatus::Code(1));
     play.give(Input::Worker(WorkerEvent::Empty));
     assert_eq!((play.phase(), play.agent.restarts_left()), (Phase::Restarting, left - 1));
     play.give(Input::Member(Membership::PeerDied { message: "b".into() }));
@@ -88,7 +92,7 @@ fn a_failure_that_came_of_a_peers_death_does_not_count() {
     let mut play = Play::new(spec_with(Duration::from_secs(10)));
     play.give(Input::Begin);
     fails_after(&mut play, Duration::ZERO);
-    play.met().assigned().started().exited(0, ExitStatus::Code(1));
+    play.joined().assigned().started().exited(0, ExitStatus::Code(1));
     play.give(Input::Member(Membership::PeerDied { message: "b".into() }))
         .give(Input::Worker(WorkerEvent::Empty));
     assert_eq!(play.phase(), Phase::Meeting, "no pause");

@@ -18,7 +18,7 @@ fn who_has_succeeded_does_not_wait_for_the_dead_and_leaves_the_run_open() {
 fn what_ended_the_round_decides_whether_who_has_succeeded_comes_back() {
     let over = |play: &mut Play| {
         let call = play.call;
-        play.give(not_parted(call, WaitFailure::RoundOver));
+        play.give(exit_barrier_failed(call, WaitFailure::RoundOver));
         assert_eq!(
             (play.phase(), play.agent.deadline()),
             (Phase::ExitBarrier, Some(play.now + NEWS_DELAY_MAX))
@@ -37,7 +37,7 @@ fn what_ended_the_round_decides_whether_who_has_succeeded_comes_back() {
     over(&mut play);
     play.pass(NEWS_DELAY_MAX);
     assert_eq!((play.phase(), play.agent.deadline()), (Phase::Closing, None));
-    let missing = Some(Reason::NotAllParted { message: "round 0 is over".into() });
+    let missing = Some(Reason::ExitBarrierFailed { message: "round 0 is over".into() });
     assert_eq!(play.agent.outcome(), Some(&Outcome::Succeeded { missing }));
 }
 
@@ -66,7 +66,7 @@ fn who_leaves_the_exit_barrier_waits_until_it_is_known_whether_the_others_wait_f
     let leave = |play: &Play| Output::Close { call: play.call, leave_mode: LeaveMode::Leave };
     // Not counted, or perhaps not, or no answer: a graceful leave alone would leave the others waiting.
     let (mut play, call) = leaving(stop());
-    play.give(not_parted(call, WaitFailure::Failed));
+    play.give(exit_barrier_failed(call, WaitFailure::Failed));
     assert_eq!((play.actions(), play.agent.outcome()), (vec![Output::Abandon, leave(&play)], Some(&stopped)));
     let (mut play, _) = leaving(stop());
     play.pass(ARRIVAL_DELAY_MAX);
@@ -82,17 +82,17 @@ fn who_leaves_the_exit_barrier_waits_until_it_is_known_whether_the_others_wait_f
     assert_eq!((play.actions(), play.agent.outcome()), (vec![leave(&play)], Some(&stopped)));
     // No agent waits in the round any more.
     let (mut play, call) = leaving(stop());
-    play.give(not_parted(call, WaitFailure::RoundOver));
+    play.give(exit_barrier_failed(call, WaitFailure::RoundOver));
     assert_eq!((play.actions(), play.agent.outcome()), (vec![leave(&play)], Some(&stopped)));
     // All agents arrived at the same moment.
     let (mut play, call) = leaving(stop());
-    play.give(Input::Parted { call });
+    play.give(Input::ExitBarrierPassed { call });
     assert_eq!(play.agent.outcome(), Some(&Outcome::Succeeded { missing: None }));
     // An agent that cannot even arrive must not be waited for.
     let mut play = in_phase(Phase::ExitBarrier);
     let call = play.call;
     play.outputs.clear();
-    play.give(not_parted(call, WaitFailure::Failed));
+    play.give(exit_barrier_failed(call, WaitFailure::Failed));
     assert_eq!(play.actions(), [Output::Abandon, leave(&play)]);
 }
 
@@ -119,7 +119,7 @@ fn who_was_counted_at_the_exit_barrier_may_leave_it_at_once() {
     let mut play = in_phase(Phase::ExitBarrier);
     let call = play.call;
     play.give(Input::Arrived { call }).give(Input::Member(Membership::NodesWaiting { nodes: 1 }));
-    play.give(Input::Worker(WorkerEvent::Empty)).met().assigned().started();
+    play.give(Input::Worker(WorkerEvent::Empty)).joined().assigned().started();
     play.exited(0, ExitStatus::Code(0)).exited(1, ExitStatus::Code(0));
     play.outputs.clear();
     play.give(Input::Stop(cause));
@@ -140,7 +140,7 @@ fn who_had_succeeded_and_finds_no_other_round_stands_by_the_last_one() {
     };
     let closed = |play: &mut Play| {
         let call = play.call;
-        play.give(Input::NotMet { call, kind: NoRound::Closed, message: "by b".into() });
+        play.give(Input::NotJoined { call, kind: NoRound::Closed, message: "by b".into() });
         Some(Reason::NoRound { kind: NoRound::Closed, message: "by b".into() })
     };
     let mut play = comes_back();
@@ -159,7 +159,7 @@ fn who_had_succeeded_and_finds_no_other_round_stands_by_the_last_one() {
     assert!(matches!(play.agent.outcome(), Some(Outcome::Succeeded { missing: Some(_) })));
     // Once another start has begun, its result counts.
     let mut play = comes_back();
-    play.met().assigned().started().exited(0, ExitStatus::Code(1)).give(Input::Worker(WorkerEvent::Empty));
+    play.joined().assigned().started().exited(0, ExitStatus::Code(1)).give(Input::Worker(WorkerEvent::Empty));
     let reason = closed(&mut play).expect("a reason");
     assert_eq!(play.agent.outcome(), Some(&Outcome::Failed { reason }));
 }
@@ -170,7 +170,7 @@ fn what_lingers_after_success_is_stopped_when_all_have_parted() {
     play.running().exited(0, ExitStatus::Code(0)).exited(1, ExitStatus::Code(0));
     let call = play.call;
     play.outputs.clear();
-    play.give(Input::Parted { call });
+    play.give(Input::ExitBarrierPassed { call });
     assert_eq!(play.actions(), [Output::Signal { signal: 15 }]);
     play.give(Input::Worker(WorkerEvent::Empty));
     assert_eq!(play.phase(), Phase::Closing);

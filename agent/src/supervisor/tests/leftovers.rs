@@ -47,7 +47,7 @@ fn a_daemon_delays_a_success_for_a_short_time() {
     play.running().exited(0, ExitStatus::Code(0)).exited(1, ExitStatus::Code(0));
     let call = play.call;
     play.outputs.clear();
-    play.give(Input::Parted { call });
+    play.give(Input::ExitBarrierPassed { call });
     assert_eq!(play.actions(), [Output::Signal { signal: 15 }]);
     play.pass(Duration::from_millis(100));
     assert_eq!(play.actions(), [Output::NameLeftovers]);
@@ -58,7 +58,7 @@ fn a_daemon_delays_a_success_for_a_short_time() {
 #[test]
 fn what_workers_that_were_stopped_as_they_started_leave_has_a_short_time_too() {
     let mut play = Play::new(spec());
-    play.give(Input::Begin).met().assigned().give(Input::Stop(StopCause::Requested));
+    play.give(Input::Begin).joined().assigned().give(Input::Stop(StopCause::Requested));
     // One of them could not be started.
     play.give(Input::Worker(WorkerEvent::Started { local_rank: 0, pid: 100 })).exited(0, ExitStatus::Code(0));
     play.outputs.clear();

@@ -299,7 +299,7 @@ mod tests {
     }
 
     fn enter(pool: &Pool, hold_time: HoldTime) -> Ticket {
-        pool.enter(hold_time, Duration::ZERO, &CancelToken::new()).expect("room").ticket
+        pool.enter(hold_time, Duration::ZERO, &CancelToken::new()).expect("capacity").ticket
     }
 
     fn until_queued(pool: &Pool, count: usize) {
@@ -417,7 +417,7 @@ mod tests {
     fn cancelling_ends_a_call_of_several_between_them() {
         let pool = pool();
         let token = CancelToken::new();
-        let first = pool.enter(HoldTime::Brief, Duration::ZERO, &token).expect("room").ticket;
+        let first = pool.enter(HoldTime::Brief, Duration::ZERO, &token).expect("capacity").ticket;
         pool.leave(first, None);
         token.cancel();
         assert_eq!(pool.enter(HoldTime::Long, SOON, &token).expect_err("it is over"), Ended::Cancelled);

@@ -495,7 +495,7 @@ fn an_idle_connection_with_unread_bytes_is_not_used() {
     assert_eq!(store.add(b"n", 1, DEFAULT).expect("added"), 7);
     let client = &store.client;
     let entered = client.pool.enter(HoldTime::Brief, Duration::ZERO, &CancelToken::new());
-    let Entered { ticket, idle, .. } = entered.expect("room");
+    let Entered { ticket, idle, .. } = entered.expect("capacity");
     let wire = idle.expect("the connection of the first call");
     assert!(becomes_readable(wire.fd(), SOON), "the noise has come");
     let used = wire.used;
@@ -528,7 +528,7 @@ fn a_write_is_not_sent_into_a_connection_whose_end_can_be_seen() {
     let store = connect(port);
     let client = &store.client;
     let entered = client.pool.enter(HoldTime::Brief, Duration::ZERO, &CancelToken::new());
-    let Entered { ticket, idle, .. } = entered.expect("room");
+    let Entered { ticket, idle, .. } = entered.expect("capacity");
     let wire = idle.expect("the connection of the greeting");
     close.send(()).expect("the peer waits");
     assert!(becomes_readable(wire.fd(), SOON), "its end has come");

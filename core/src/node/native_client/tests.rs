@@ -321,7 +321,8 @@ fn a_silent_server_is_asked_then_left() {
 fn a_program_that_polls_seldom_has_its_deadlines_all_the_same() {
     let options = NativeOptions { poller: Poller::Program, ..NativeOptions::default() };
     let mut client = live_with(options);
-    let id = client.begin(NOW(0), Operation::Get, (0x0010, 8), Duration::from_millis(1_200)).expect("room");
+    let id =
+        client.begin(NOW(0), Operation::Get, (0x0010, 8), Duration::from_millis(1_200)).expect("capacity");
     writes(&mut client, 0);
     let mut ended = None;
     for now in [2_000, 4_000, 6_000] {

@@ -553,11 +553,11 @@ fn a_worker_that_falls_silent_is_noticed_by_calls_that_have_little_time() {
     let mut out = Bytes(Vec::new());
     encode_frame(&mut out, 0, &welcome).and_then(|()| encode_frame(&mut out, 1, &answer)).expect("short");
     let (welcome, answer) = out.0.split_at(41);
-    stream.write_all(welcome).expect("room");
+    stream.write_all(welcome).expect("written");
     // A response may come once its request has arrived.
     let (greeting_bytes, request_bytes) = (59, 41);
     stream.read_exact(&mut vec![0; greeting_bytes + request_bytes]).expect("a request");
-    stream.write_all(answer).expect("room");
+    stream.write_all(answer).expect("written");
     assert_eq!(first.wait().as_deref(), Ok(&b""[..]));
     listener.set_nonblocking(true).expect("a socket");
     let until = std::time::Instant::now() + SOON;

@@ -464,8 +464,8 @@ fn a_static_group_hears_its_members_only() {
             limits: RpcLimits::default(),
             keep_alive: None,
         });
-        let client = client.expect("room");
-        let peer = client.peer(agent.me(), host, port.parse().expect("a port")).expect("room");
+        let client = client.expect("a client");
+        let peer = client.peer(agent.me(), host, port.parse().expect("a port")).expect("a peer");
         let error =
             peer.call(Call::of("echo").with_timeout(SOON), &b"x"[..]).expect_err("refused").to_string();
         assert!(error.ends_with(message), "{error}");
@@ -500,8 +500,8 @@ fn whoever_was_heard_before_a_static_group_was_complete_is_heard_no_more() {
             limits: RpcLimits::default(),
             keep_alive: None,
         });
-        let client = client.expect("room");
-        let peer = client.peer(&worker("a", 0), host, port.parse().expect("a port")).expect("room");
+        let client = client.expect("a client");
+        let peer = client.peer(&worker("a", 0), host, port.parse().expect("a port")).expect("a peer");
         // The members are not known yet.
         peer.call(Call::of("who").with_timeout(SOON), &b""[..]).expect("it is admitted");
         begin("b", 1);
@@ -527,8 +527,8 @@ fn workers_of_other_groups_beneath_the_same_prefix_are_not_called() {
             limits: RpcLimits::default(),
             keep_alive: None,
         });
-        let client = client.expect("room");
-        let peer = client.peer(b.me(), host, to.parse().expect("a port")).expect("room");
+        let client = client.expect("a client");
+        let peer = client.peer(b.me(), host, to.parse().expect("a port")).expect("a peer");
         let answer = peer.call(Call::of("who").with_timeout(SOON), &b""[..]);
         assert_eq!(answer.is_ok(), is_heard, "{answer:?}");
     }

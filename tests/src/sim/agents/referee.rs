@@ -44,7 +44,7 @@ pub(super) struct Ledger {
     last_received_at: Vec<Membership>,
     no_round: Option<NoRound>,
     no_ranks: bool,
-    not_parted: bool,
+    exit_barrier_failed: bool,
     announced: bool,
     /// The rounds in which all its workers succeeded.
     succeeded_in: BTreeSet<(u32, u64)>,
@@ -91,9 +91,9 @@ impl World {
                 ledger.last_received_at.push(membership.clone());
             }
             Input::Worker(WorkerEvent::TimerExpired(timer)) => ledger.overdue.extend(timer.local_rank),
-            Input::NotMet { kind, .. } => ledger.no_round = Some(*kind),
+            Input::NotJoined { kind, .. } => ledger.no_round = Some(*kind),
             Input::NotAssigned { .. } => ledger.no_ranks = true,
-            Input::NotParted { .. } => ledger.not_parted = true,
+            Input::ExitBarrierFailed { .. } => ledger.exit_barrier_failed = true,
             _ => {}
         }
     }
@@ -427,7 +427,7 @@ impl World {
             Reason::NoRanks { .. } => ledger.no_ranks,
             // No start takes that long here.
             Reason::StartTimeout => false,
-            Reason::NotAllParted { .. } => ledger.not_parted,
+            Reason::ExitBarrierFailed { .. } => ledger.exit_barrier_failed,
             Reason::GroupLost { .. } => ledger.mishaps.contains(&Mishap::GroupLost),
             Reason::GuardLost { .. } => ledger.mishaps.contains(&Mishap::GuardLost),
             Reason::Stop(_) => ledger.stopped.is_some(),

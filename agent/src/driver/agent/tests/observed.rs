@@ -56,7 +56,7 @@ fn a_forked_child_drops_the_agent_and_its_parent_goes_on() {
     assert!(!handler.is_closed().expect("the session goes on"));
     server.stats().expect("it serves");
     assert!(job.folder.0.join("timers").exists());
-    fs::write(go, "").expect("room");
+    fs::write(go, "").expect("written");
     let agent = agent.expect("the child took its own");
     assert_eq!(Running::new(agent).result().outcome, SUCCEEDED);
 }

@@ -227,7 +227,7 @@ fn waiting_nodes_are_believed_where_they_cannot_be_counted() {
     agent.until(|event| {
         matches!(event, AgentEvent::Notice(Notice::Phase { to: Phase::ExitBarrier, .. })).then_some(())
     });
-    fs::write(job.folder.0.join("parting"), "").expect("room");
+    fs::write(job.folder.0.join("parting"), "").expect("written");
     assert_eq!(end_within(agent, SOON).outcome, SUCCEEDED);
     assert_eq!(end_within(other, SOON).outcome, SUCCEEDED);
 }
@@ -246,7 +246,7 @@ fn deaths_reach_an_agent_whose_backend_does_not_number_its_rounds() {
     while other.supervisor().phase() != Phase::Running {
         other.wait().expect("the system does its part");
     }
-    fs::write(job.folder.0.join("died"), "").expect("room");
+    fs::write(job.folder.0.join("died"), "").expect("written");
     drop(other);
     // Its worker may have ended before the death was reported.
     assert!(matches!(end_within(agent, SOON).outcome, Outcome::Succeeded { .. }));

@@ -187,7 +187,7 @@ fn threads_that_start_it_and_call_it_may_end() {
         guard
     };
     let mut guard = thread::spawn(spawn).join().expect("no panic");
-    feeder.write_all(b"still there?").expect("room");
+    feeder.write_all(b"still there?").expect("written");
     assert_eq!(take(&mut said, 12), b"still there?");
     drop(feeder);
     assert_eq!(ended(&mut guard, 1).0, ExitStatus::Code(0));
@@ -338,7 +338,7 @@ fn when_the_agent_is_gone_so_is_all_of_it() {
         });
         drop(theirs);
         let watched = watch(&reported(&mut ours, 25));
-        (&holder).write_all(b"!").expect("room");
+        (&holder).write_all(b"!").expect("written");
         if let At::Stopping = at {
             reported(&mut ours, 1);
         }
@@ -559,7 +559,7 @@ fn dropping_it_in_a_forked_child_harms_nobody() {
     });
     assert_eq!(end_of(child), 0);
     let mut guard = held.expect("the parent's");
-    feeder.write_all(b"still there?").expect("room");
+    feeder.write_all(b"still there?").expect("written");
     assert_eq!(take(&mut said, 12), b"still there?");
     drop(feeder);
     assert_eq!(ended(&mut guard, 1).0, ExitStatus::Code(0));

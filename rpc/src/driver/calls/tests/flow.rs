@@ -84,7 +84,7 @@ fn unread(run: Run) -> (Scene, TcpStream, Arc<Live>) {
     scene.handling.register("huge", run, answer).expect("a name");
     let mut stream = greeting(&scene);
     let requests: Vec<u8> = (1..=150).flat_map(|id| request_of(b"huge", id, 0)).collect();
-    stream.write_all(&requests).expect("room");
+    stream.write_all(&requests).expect("written");
     (scene, stream, live)
 }
 
@@ -183,7 +183,7 @@ fn lent_bytes_for_a_worker_that_does_not_read_are_given_back_at_the_deadline() {
             let welcome =
                 CalleeFrame::Welcome { version: 1, callee: b"b", callee_id: 2, requests_max, bytes_max };
             encode_frame(&mut out, 0, &welcome).expect("short");
-            stream.write_all(&out.0).expect("room");
+            stream.write_all(&out.0).expect("written");
             stream
         });
         for timeout in [300, 30] {
@@ -201,11 +201,11 @@ fn an_answer_to_a_cancelled_call_keeps_no_lent_bytes() {
     let scene = scene();
     let (live, long) = (Arc::new(Live::default()), Arc::new(vec![7_u8; 64 * MIB]));
     let mut stream = greeting(&scene);
-    stream.write_all(&request_of(b"hold", 1, 0)).expect("room");
+    stream.write_all(&request_of(b"hold", 1, 0)).expect("written");
     let (_, responder) = scene.next_held();
     assert!(responder.answer(live.lend(&long)));
     assert_eq!(live.now(), 1);
-    stream.write_all(&frame(1, &CallerFrame::Cancel {})).expect("room");
+    stream.write_all(&frame(1, &CallerFrame::Cancel {})).expect("written");
     until("they are kept", || live.now() == 0);
 }
 
@@ -290,7 +290,7 @@ fn answers_that_come_later_are_dropped_beyond_their_limit_and_the_caller_is_told
     let scene = scene_with(RpcServerOptions { limits, ..server_options() }, client_options());
     let (live, long) = (Arc::new(Live::default()), Arc::new(vec![7_u8; 16 * MIB]));
     let mut stream = greeting(&scene);
-    stream.write_all(&[request_of(b"hold", 1, 0), request_of(b"hold", 2, 0)].concat()).expect("room");
+    stream.write_all(&[request_of(b"hold", 1, 0), request_of(b"hold", 2, 0)].concat()).expect("written");
     let ((_, first), (_, second)) = (scene.next_held(), scene.next_held());
     assert!(first.answer(live.lend(&long)));
     assert!(!second.answer(live.lend(&long)), "it is dropped");
@@ -321,12 +321,12 @@ fn a_caller_that_sends_half_a_request_and_nothing_more_holds_no_buffers_for_ever
     let half = CallerFrame::Request { deadline_ms: 0, payload_bytes: 2 << 20, handler: b"echo" };
     let notice = CallerFrame::Notice { deadline_ms: 0, payload_bytes: 2 << 20, handler: b"hold" };
     let part = |call| [&Header::of_data(call, 1 << 20).to_bytes()[..], &[7; 1 << 20]].concat();
-    stream.write_all(&[frame(1, &half), frame(2, &notice), part(1), part(2)].concat()).expect("room");
+    stream.write_all(&[frame(1, &half), frame(2, &notice), part(1), part(2)].concat()).expect("written");
     let (kind, call, body) = next_frame(&mut stream);
     assert_eq!((kind, call, &body[..2]), (RESPONSE, 1, &[7, 0][..]), "Stalled");
     scene.until_idle(1);
     // The connection continues.
-    stream.write_all(&request_of(b"echo", 3, 0)).expect("room");
+    stream.write_all(&request_of(b"echo", 3, 0)).expect("written");
     assert_eq!(next_frame(&mut stream).1, 3);
 }
 
@@ -349,7 +349,7 @@ fn a_payload_that_fills_the_worker_is_read_on_when_its_caller_is_below_its_quota
         5,
         &CallerFrame::Request { deadline_ms: 0, payload_bytes: 2 << 20, handler: b"length" },
     ));
-    stream.write_all(&first).expect("room");
+    stream.write_all(&first).expect("written");
     until("they do not come", || scene.server.held().0 == 5);
     let part = [&Header::of_data(5, 1 << 20).to_bytes()[..], &[7; 1 << 20]].concat();
     // More than the sockets hold may be written when the connection is read again.
@@ -359,7 +359,7 @@ fn a_payload_that_fills_the_worker_is_read_on_when_its_caller_is_below_its_quota
     assert_eq!(next_frame(&mut stream), (PONG, 0, vec![0; 8]));
     gate.open();
     assert_eq!(next_frame(&mut stream).1, 5);
-    writing.join().expect("no panic").expect("room");
+    writing.join().expect("no panic").expect("written");
     scene.until_idle(1);
 }
 
@@ -373,9 +373,9 @@ fn answers_that_one_caller_does_not_read_hold_back_no_caller_that_reads() {
     let (lender, long) = (Arc::clone(&live), Arc::clone(&huge));
     let answer = move |_: Request, responder: Responder| _ = responder.answer(lender.lend(&long));
     scene.handling.register("huge", Run::Inline, answer).expect("a name");
-    stream.write_all(&request_of(b"huge", 1, 0)).expect("room");
+    stream.write_all(&request_of(b"huge", 1, 0)).expect("written");
     until("no answer", || live.now() == 1);
-    stream.write_all(&[request_of(b"huge", 2, 0), request_of(b"hold", 3, 0)].concat()).expect("room");
+    stream.write_all(&[request_of(b"huge", 2, 0), request_of(b"hold", 3, 0)].concat()).expect("written");
     for _ in 0..3 {
         assert!(scene.call("huge", b"") == Ok(huge.to_vec()));
     }

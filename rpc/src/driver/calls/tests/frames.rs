@@ -21,7 +21,7 @@ pub(in crate::driver::calls) fn hello() -> Vec<u8> {
 pub(super) fn greeting(scene: &Scene) -> TcpStream {
     let mut stream = TcpStream::connect(scene.server.local_addr()).expect("it listens");
     stream.set_read_timeout(Some(SOON)).expect("a timeout");
-    stream.write_all(&hello()).expect("room");
+    stream.write_all(&hello()).expect("written");
     stream.read_exact(&mut [0; 41]).expect("Welcome");
     stream
 }
@@ -44,7 +44,7 @@ fn frames_that_no_caller_sends_end_the_connection_and_no_other() {
         data(1).to_vec(),
     ] {
         let mut stream = greeting(&scene);
-        stream.write_all(&bad).expect("room");
+        stream.write_all(&bad).expect("written");
         let end = stream.read(&mut [0; 1]);
         assert!(
             matches!(end, Ok(0)) || end.is_err_and(|error| error.raw_os_error() == Some(libc::ECONNRESET))
@@ -60,7 +60,7 @@ fn a_length_that_is_a_lie_costs_nothing_and_its_deadline_passes_while_it_streams
     let mut stream = greeting(&scene);
     let lie = CallerFrame::Request { deadline_ms: 30, payload_bytes: 4 << 30, handler: b"echo" };
     let head = Header::of_data(1, 1 << 20).to_bytes();
-    stream.write_all(&[&frame(1, &lie)[..], &head, &[7; 100_000]].concat()).expect("room");
+    stream.write_all(&[&frame(1, &lie)[..], &head, &[7; 100_000]].concat()).expect("written");
     let mut header = [0; 16];
     stream.read_exact(&mut header).expect("Response");
     let mut body = [0; 18];
@@ -71,9 +71,9 @@ fn a_length_that_is_a_lie_costs_nothing_and_its_deadline_passes_while_it_streams
         "Response, Deadline"
     );
     // The bytes in flight are skipped, and the connection continues.
-    stream.write_all(&vec![7; (1 << 20) - 100_000]).expect("room");
+    stream.write_all(&vec![7; (1 << 20) - 100_000]).expect("written");
     let next = CallerFrame::Request { deadline_ms: 0, payload_bytes: 0, handler: b"echo" };
-    stream.write_all(&frame(2, &next)).expect("room");
+    stream.write_all(&frame(2, &next)).expect("written");
     stream.read_exact(&mut header).expect("Response");
     assert_eq!(header[8..], 2_u64.to_le_bytes());
     drop(stream);
@@ -107,7 +107,7 @@ fn an_answer_that_streams_ends_at_the_deadline_and_the_connection_goes_on() {
     for (deadline_ms, id) in (5..).map(|power| 1 << power).zip((1..).step_by(2)) {
         // The second one has no response. It ends no earlier than the first one.
         let both = [request_of(b"hold", id, deadline_ms), request_of(b"hold", id + 1, deadline_ms)].concat();
-        stream.write_all(&both).expect("room");
+        stream.write_all(&both).expect("written");
         let ((_, first), (_, second)) = (scene.next_held(), scene.next_held());
         let is_in_time = first.answer(Payload::foreign(Arc::<Vec<u8>>::clone(&huge)));
         let until = std::time::Instant::now() + SOON;
@@ -121,7 +121,7 @@ fn an_answer_that_streams_ends_at_the_deadline_and_the_connection_goes_on() {
         }
     }
     let cut = cut.expect("there is always more time");
-    stream.write_all(&request_of(b"echo", cut + 2, 0)).expect("room");
+    stream.write_all(&request_of(b"echo", cut + 2, 0)).expect("written");
     let mut got = 0;
     loop {
         match next_frame(&mut stream) {
@@ -176,7 +176,7 @@ fn who_says_goodbye_and_does_not_take_the_last_answer_is_left() {
     // So small that the response does not fit.
     socket2::SockRef::from(&stream).set_recv_buffer_size(4096).expect("a size");
     let last = [request_of(b"hold", 1, 0), frame(0, &CallerFrame::Goodbye {})].concat();
-    stream.write_all(&last).expect("room");
+    stream.write_all(&last).expect("written");
     let (_, responder) = scene.next_held();
     assert!(responder.answer(Payload::foreign(Arc::new(bytes(1 << 20)))));
     scene.until_idle(0);
@@ -197,7 +197,7 @@ fn full() -> (Scene, Request, Responder) {
 fn who_is_held_up_is_greeted_and_hears_that_the_worker_lives() {
     let (scene, request, responder) = full();
     let mut stream = greeting(&scene);
-    stream.write_all(&request_of(b"echo", 1, 0)).expect("room");
+    stream.write_all(&request_of(b"echo", 1, 0)).expect("written");
     for _ in 0..3 {
         let (kind, _, body) = next_frame(&mut stream);
         assert_eq!((kind, &body[..]), (PONG, &[0; 8][..]), "unsolicited");
@@ -213,7 +213,7 @@ fn that_a_caller_ended_is_noticed_while_it_is_held_up() {
     let (scene, request, responder) = full();
     let mut stream = greeting(&scene);
     let notice = CallerFrame::Notice { deadline_ms: 0, payload_bytes: 0, handler: b"hold" };
-    stream.write_all(&frame(1, &notice)).expect("room");
+    stream.write_all(&frame(1, &notice)).expect("written");
     assert_eq!(next_frame(&mut stream).0, PONG, "it is held up");
     assert_eq!(scene.server.held().2, 2);
     drop(stream);
