@@ -40,7 +40,7 @@ test: ## Everything but PyTorch (several minutes, most of them building)
 	$(call needs,$(CXX) the C++ header is tested with it)
 	$(call needs,valgrind the C and C++ programs run under it; apt-get install valgrind)
 ifneq ($(shell $(CARGO) nextest --version 2>/dev/null),)
-	$(CARGO) nextest run --locked --workspace --no-fail-fast
+	$(CARGO) nextest run --locked --workspace --no-fail-fast --test-threads $$((2 * $$(nproc)))
 else
 	@echo "cargo-nextest is not installed: running the same tests with cargo test, one at a time"
 	$(CARGO) test --locked --workspace --tests --no-fail-fast -- --test-threads=1
@@ -100,7 +100,7 @@ interop: ## Everything against real PyTorch, installed once into target/torch-ve
 bench: ## Criterion benches, then the tables beside the kernel's floor and PyTorch
 	tests/interop/setup.sh
 	$(CARGO) build --locked --release -p rendezvous-ffi -p rendezvous-cli -p rendezvous-benches
-	$(CARGO) bench -p rendezvous-benches
+	$(CARGO) bench -p rendezvous-benches --features criterion
 	$(PYTHON) benches/peers/run.py
 
 fuzz: ## Each fuzz target for FUZZ_SECONDS; needs a nightly toolchain and cargo-fuzz

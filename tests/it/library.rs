@@ -1,4 +1,4 @@
-//! The shared object as it is shipped, and its twin for the tests of the panic guards.
+//! The shared object as it is shipped, and the one for the tests of the panic guards.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -7,26 +7,22 @@ use std::sync::OnceLock;
 /// `librendezvous.so` of the release profile.
 pub(crate) fn shipped() -> &'static Path {
     static LIBRARY: OnceLock<PathBuf> = OnceLock::new();
-    LIBRARY.get_or_init(|| build(&["--release"], &crate::target_folder()))
+    LIBRARY.get_or_init(build)
 }
 
-/// `librendezvous.so` of the dev profile, with the functions that provoke panics.
-pub(crate) fn with_faults() -> &'static Path {
-    static LIBRARY: OnceLock<PathBuf> = OnceLock::new();
-    // A folder of its own: the plain library must not be replaced by this one, not even for a moment.
-    LIBRARY.get_or_init(|| {
-        build(&["--features=fault-injection"], &crate::target_folder().join("fault-injection"))
-    })
+/// Returns `librendezvous_abi.so`, with the functions that provoke panics. These tests depend on its package, so cargo
+/// has built it together with them.
+pub(crate) fn with_faults() -> PathBuf {
+    crate::profile_folder().join("deps/librendezvous_abi.so")
 }
 
 /// Only cargo knows whether the library that lies about is that of today's sources. Several tests may ask at a time:
 /// cargo lets one after the other in, and with nothing to do it is quick.
-fn build(arguments: &[&str], target: &Path) -> PathBuf {
+fn build() -> PathBuf {
     let output = Command::new(env!("CARGO"))
-        .args(["build", "--quiet", "--package=rendezvous-ffi", "--lib", "--message-format=json"])
-        .args(arguments)
+        .args(["build", "--quiet", "--release", "--package=rendezvous-ffi", "--lib", "--message-format=json"])
         .arg("--target-dir")
-        .arg(target)
+        .arg(crate::target_folder())
         .current_dir(crate::repository())
         .output()
         .expect("cargo runs");

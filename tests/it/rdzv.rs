@@ -11,17 +11,18 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::OnceLock;
 
 /// The program, built by cargo with the profile of these tests: only cargo knows whether the one that lies about is
-/// that of today's sources, and with nothing to do it is quick.
+/// that of today's sources, and with nothing to do it is quick. `cargo build` would choose other features of the
+/// dependencies and build them again, so cargo is asked for the tests that run the program.
 pub(crate) fn program() -> &'static Path {
     static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
     PROGRAM.get_or_init(|| {
         let profile = crate::profile_folder();
         let name = match profile.file_name().and_then(|name| name.to_str()).expect("a profile's name") {
-            "debug" => "dev",
+            "debug" => "test",
             name => name,
         };
         let output = Command::new(env!("CARGO"))
-            .args(["build", "--quiet", "--package=rendezvous-cli", "--bin=rdzv", "--message-format=json"])
+            .args(["test", "--no-run", "--quiet", "--workspace", "--test=cli", "--message-format=json"])
             .arg(format!("--profile={name}"))
             .arg("--target-dir")
             .arg(crate::target_folder())
@@ -31,7 +32,8 @@ pub(crate) fn program() -> &'static Path {
         let messages = String::from_utf8_lossy(&output.stdout);
         let built = messages.lines().find_map(|line| {
             let message: serde_json::Value = serde_json::from_str(line).ok()?;
-            message["executable"].as_str().map(PathBuf::from)
+            let is_program = message["target"]["name"] == "rdzv";
+            message["executable"].as_str().filter(|_| is_program).map(PathBuf::from)
         });
         built.unwrap_or_else(|| panic!("rdzv does not build: {}", String::from_utf8_lossy(&output.stderr)))
     })
