@@ -32,19 +32,6 @@ use slab::Slab;
 /// Index of a barrier in the table. It does not change while the barrier exists.
 type BarrierId = usize;
 
-/// Status of a barrier.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct BarrierStatus {
-    /// The open generation; without one, the last that ended, or the next if all arrivals were withdrawn.
-    pub generation: u64,
-    /// Phase of that generation.
-    pub phase: Phase,
-    /// Number of participants that wait.
-    pub waiting: u32,
-    /// Number of participants in all.
-    pub participants: u32,
-}
-
 /// Barrier at which an arrival waits, and the member that it belongs to.
 #[derive(Clone, Copy, Debug)]
 struct Waiter {
@@ -137,18 +124,6 @@ impl Barriers {
         self.deadlines.first().map(|(when, _)| when).into_iter().chain(early).min()
     }
 
-    /// Returns the number of barriers, including those without waiting arrivals.
-    #[must_use]
-    pub fn len(&self) -> usize {
-        self.barriers.len()
-    }
-
-    /// Returns whether there are no barriers.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.barriers.is_empty()
-    }
-
     /// Returns the number of arrivals that wait, at all barriers together.
     #[must_use]
     pub fn waiting(&self) -> usize {
@@ -159,18 +134,6 @@ impl Barriers {
     #[must_use]
     pub fn waits(&self, arrival: ArrivalId) -> bool {
         self.arrivals.contains(arrival)
-    }
-
-    /// Returns the status of a barrier; `None` if it is unknown.
-    #[must_use]
-    pub fn status(&self, key: &[u8]) -> Option<BarrierStatus> {
-        let barrier = &self.barriers[*self.keys.get(key)?];
-        Some(BarrierStatus {
-            generation: barrier.generation,
-            phase: barrier.phase,
-            waiting: barrier.members.waiting(),
-            participants: barrier.participants(),
-        })
     }
 
     fn arrive(&mut self, now: Instant, arrive: &Arrive<'_>) -> Result<(), Refusal> {

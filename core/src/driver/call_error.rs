@@ -106,12 +106,6 @@ impl CallError {
         self.0.key.as_deref()
     }
 
-    /// Returns the number of keys of the call.
-    #[must_use]
-    pub fn keys_count(&self) -> usize {
-        self.0.keys_count
-    }
-
     /// Returns the store's name: a server as `host:port`, a path, a name.
     #[must_use]
     pub fn peer(&self) -> &str {

@@ -62,12 +62,6 @@ impl CancelToken {
         Self::default()
     }
 
-    /// Makes a token that is cancelled with this one, or alone.
-    #[must_use]
-    pub fn child(&self) -> Self {
-        Self::child_of(&[self])
-    }
-
     fn child_of(parents: &[&Self]) -> Self {
         let child = Self::new();
         let guards = parents.iter().map(|parent| {
@@ -264,6 +258,10 @@ mod tests {
         }
     }
 
+    fn child_of(parent: &CancelToken) -> CancelToken {
+        CancelToken::child_of(&[parent])
+    }
+
     #[test]
     fn a_cancelled_token_stays_cancelled_and_calls_each_hook_once() {
         let (token, calls) = (CancelToken::new(), Arc::new(AtomicU64::new(0)));
@@ -283,7 +281,7 @@ mod tests {
     #[test]
     fn a_child_is_cancelled_with_its_parent_or_alone() {
         let parent = CancelToken::new();
-        let (alone, child) = (parent.child(), parent.child().child());
+        let (alone, child) = (child_of(&parent), child_of(&child_of(&parent)));
         alone.cancel();
         assert!(alone.is_cancelled() && !parent.is_cancelled() && !child.is_cancelled());
         std::thread::scope(|scope| {
@@ -291,9 +289,9 @@ mod tests {
             parent.cancel();
             assert!(waiting.join().expect("no panic"));
         });
-        assert!(parent.child().is_cancelled());
+        assert!(child_of(&parent).is_cancelled());
         let parent = CancelToken::new();
-        drop(parent.child());
+        drop(child_of(&parent));
         assert!(parent.lock().is_empty(), "nothing is left of it");
     }
 
@@ -317,7 +315,7 @@ mod tests {
         let (canceller, parents) = (Canceller::default(), [CancelToken::new(), CancelToken::new()]);
         let calls = parents.each_ref().map(|parent| {
             canceller.set_parent(parent);
-            [canceller.token(), canceller.token().child()]
+            [canceller.token(), child_of(&canceller.token())]
         });
         parents[0].cancel();
         assert!(calls[0].iter().all(CancelToken::is_cancelled));

@@ -15,26 +15,6 @@ use alloc::format;
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 
-/// Guard of a temporary default timeout of a store.
-#[derive(Debug)]
-#[must_use = "the timeout holds as long as this lives"]
-pub struct StoreTimeout<'a> {
-    store: &'a Store,
-    before: Duration,
-}
-
-/// Sets the default timeout of `store` until the guard is dropped, which restores the previous one. The timeout holds
-/// for all threads that use this handle. Two threads with overlapping guards should use two handles.
-pub fn store_timeout(store: &Store, timeout: Duration) -> StoreTimeout<'_> {
-    StoreTimeout { store, before: store.set_timeout(timeout) }
-}
-
-impl Drop for StoreTimeout<'_> {
-    fn drop(&mut self) {
-        self.store.set_timeout(self.before);
-    }
-}
-
 /// Reason why ranks did not meet.
 #[derive(Debug, thiserror::Error)]
 pub enum MeetingError {

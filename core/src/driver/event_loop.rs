@@ -138,12 +138,6 @@ impl Watch {
         }
         Ok(())
     }
-
-    /// Returns the token of its [`Ready`] events.
-    #[must_use]
-    pub const fn token(&self) -> Token {
-        self.token
-    }
 }
 
 impl Drop for Watch {

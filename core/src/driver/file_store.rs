@@ -117,12 +117,6 @@ impl FileStore {
         Ok(Self { path, peer, options, clock, _anchor, identity, state, changed: Condvar::new() })
     }
 
-    /// Returns the options.
-    #[must_use]
-    pub const fn options(&self) -> &FileStoreOptions {
-        &self.options
-    }
-
     fn drive(&self, call: &Call<'_>, span: Span<'_>, take: &mut dyn Take) -> Result<Outcome, Failure> {
         call.check_limits(&self.options.frame).map_err(|limit| Failure {
             kind: ErrorKind::LimitExceeded,

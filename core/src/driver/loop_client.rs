@@ -23,7 +23,7 @@ use super::store::{Timeout, Timeouts};
 use super::store_client::StoreOptions;
 use crate::error::{Cause, Effect, ErrorKind, Failure, Operation, Phase};
 use crate::node::multi_client::Answer;
-use crate::store::call::{Call, CallId, WaitMode};
+use crate::store::call::{Call, CallId};
 use crate::store::op::{Key, Request};
 use crate::time::Duration;
 use alloc::boxed::Box;
@@ -241,20 +241,6 @@ impl Loop {
     pub fn ping(&mut self, store: StoreId, timeout: Timeout) -> Result<CallId, SubmitError> {
         let (span, _) = self.timeouts(store).ok_or(SubmitError::UnknownStore)?.wait_budget(timeout);
         self.submit_call(store, &Call::Ping, span)
-    }
-
-    /// Submits a pop that does not wait for an item.
-    ///
-    /// # Errors
-    /// As [`Loop::submit`].
-    pub fn queue_try_pop(
-        &mut self,
-        store: StoreId,
-        key: Key<'_>,
-        timeout: Timeout,
-    ) -> Result<CallId, SubmitError> {
-        let (span, _) = self.timeouts(store).ok_or(SubmitError::UnknownStore)?.wait_budget(timeout);
-        self.submit_call(store, &Call::Store(Request::QueuePop { key }, WaitMode::Once), span)
     }
 
     /// Returns the prefix of the keys of a store, or of a session's store.

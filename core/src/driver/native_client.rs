@@ -535,16 +535,6 @@ impl NativeClient {
         (&self.0.host, self.0.port)
     }
 
-    /// Opens a second, independent session with the same server. A cancel of this handle's calls also ends the
-    /// connecting. The new handle has no token.
-    ///
-    /// # Errors
-    /// The reason why it could not be opened.
-    pub fn duplicate(&self) -> Result<Self, NativeError> {
-        let options = NativeClientOptions { token: self.2.token(), ..self.0.options.clone() };
-        Self::connect(&self.0.host, self.0.port, options)
-    }
-
     /// Sends a request and waits for the response.
     fn ask(
         &self,

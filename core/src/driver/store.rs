@@ -342,17 +342,6 @@ impl Store {
         self.call(Request::QueuePop { key: self.key(key) }, timeout, &mut OneValue(value)).map(drop)
     }
 
-    /// Removes the item at the front of a queue and writes it into `value`, without waiting for one.
-    ///
-    /// # Errors
-    /// [`ErrorKind::QueueEmpty`] when the queue is empty.
-    pub fn queue_try_pop(&self, key: &[u8], value: &mut Vec<u8>, timeout: Timeout) -> Result<(), CallError> {
-        let token = self.canceller.token();
-        let span = Span { wait_mode: WaitMode::Once, ..self.span(timeout, &token) };
-        let call = Call::Store(Request::QueuePop { key: self.key(key) }, WaitMode::Once);
-        self.finish(&call, span, &mut OneValue(value)).map(drop)
-    }
-
     /// Counts the items of a queue.
     ///
     /// # Errors

@@ -262,13 +262,6 @@ impl MultiClient {
         self.pump(now);
     }
 
-    /// Cancels all calls.
-    pub fn cancel_all(&mut self, now: Instant) {
-        let ids: Vec<CallId> = self.operations.keys().copied().collect();
-        ids.into_iter().for_each(|id| self.give_up(now, id, ErrorKind::Cancelled));
-        self.pump(now);
-    }
-
     /// Handles an event. Afterwards the caller drains [`MultiClient::poll_output`].
     pub fn handle(&mut self, now: Instant, input: Input<'_>) {
         self.connection_input(now, input);

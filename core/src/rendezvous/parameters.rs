@@ -21,6 +21,12 @@ pub enum ConfigValue {
     Text(String),
 }
 
+impl From<f64> for ConfigValue {
+    fn from(value: f64) -> Self {
+        Self::Float(value)
+    }
+}
+
 impl From<bool> for ConfigValue {
     fn from(value: bool) -> Self {
         Self::Bool(value)
@@ -30,12 +36,6 @@ impl From<bool> for ConfigValue {
 impl From<i64> for ConfigValue {
     fn from(value: i64) -> Self {
         Self::Int(value)
-    }
-}
-
-impl From<f64> for ConfigValue {
-    fn from(value: f64) -> Self {
-        Self::Float(value)
     }
 }
 
@@ -69,18 +69,6 @@ impl Config {
     pub fn get(&self, key: &str) -> Option<&ConfigValue> {
         let index = self.0.binary_search_by(|(known, _)| known.as_str().cmp(key)).ok()?;
         Some(&self.0[index].1)
-    }
-
-    /// Returns the number of options.
-    #[must_use]
-    pub const fn len(&self) -> usize {
-        self.0.len()
-    }
-
-    /// Whether there are no options.
-    #[must_use]
-    pub const fn is_empty(&self) -> bool {
-        self.0.is_empty()
     }
 
     /// Iterates over the options, sorted by key.
@@ -478,6 +466,6 @@ mod tests {
         let given = parameters().with("a", 1).with("b", "x").with("a", 2);
         assert_eq!(given.get("a"), Some(&ConfigValue::Int(2)));
         assert_eq!(given.get("c"), None);
-        assert_eq!(given.config().len(), 2);
+        assert_eq!(given.config().iter().count(), 2);
     }
 }

@@ -105,12 +105,6 @@ impl Part {
     pub fn on_event(self, event: PartEvent) -> Option<Self> {
         PARTS.iter().find(|(from, on, _)| *on == event && from.contains(&self)).map(|&(.., to)| to)
     }
-
-    /// Whether the node waits for a round.
-    #[must_use]
-    pub const fn is_waiting(self) -> bool {
-        matches!(self, Joining | Seated | Standby)
-    }
 }
 
 /// How a node takes part in a run.
@@ -280,12 +274,6 @@ impl Participant {
     #[must_use]
     pub const fn part(&self) -> Part {
         self.part
-    }
-
-    /// Returns the number of the node's round, live or last.
-    #[must_use]
-    pub const fn round(&self) -> Option<u64> {
-        self.round
     }
 
     /// Whether the request `id` is one of this node's.

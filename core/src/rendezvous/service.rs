@@ -179,19 +179,6 @@ impl Rendezvous {
         self.timers.first().map(|(when, _)| when)
     }
 
-    /// Returns the number of nodes that wait for the next round while one is live, without spares. 0 for an unknown
-    /// run.
-    #[must_use]
-    pub fn num_nodes_waiting(&self, run_id: &str) -> u32 {
-        self.run(run_id).map_or(0, |run| run.counts.waiting)
-    }
-
-    /// Whether the run was closed. False for a run that is unknown or forgotten.
-    #[must_use]
-    pub fn is_closed(&self, run_id: &str) -> bool {
-        self.run(run_id).is_some_and(|run| run.phase.is_closed())
-    }
-
     /// Returns the state of a run; `None`: it is unknown.
     #[must_use]
     pub fn status(&self, run_id: &str) -> Option<RunStatus> {
@@ -213,12 +200,6 @@ impl Rendezvous {
     pub fn waiting_nodes(&self, run_id: &str) -> Option<(u64, impl Iterator<Item = WaitingNode<'_>>)> {
         let run = self.run(run_id)?;
         Some((run.next_round, run.waiting_nodes()))
-    }
-
-    /// Returns what is to be done with a run at `now`, and why; `None`: no node is in it.
-    #[must_use]
-    pub fn explain(&self, now: Instant, run_id: &str) -> Option<(Action, Reason)> {
-        Some(decide(now, &self.run(run_id)?.view()?))
     }
 
     /// Returns the run of a participant, and the participant's state there.

@@ -250,34 +250,6 @@ impl RendezvousUrl {
         &self.parts.scheme
     }
 
-    /// Returns the path.
-    #[must_use]
-    pub fn path(&self) -> &str {
-        &self.parts.path
-    }
-
-    /// Returns the host, in lower case and without brackets.
-    #[must_use]
-    pub fn host(&self) -> Option<String> {
-        self.parts.host()
-    }
-
-    /// Returns the port.
-    ///
-    /// # Errors
-    /// The port is invalid.
-    pub fn port(&self) -> Result<Option<u16>, UrlError> {
-        Ok(self.parts.port()?)
-    }
-
-    /// Returns a parameter of the query; of several with one name, the last.
-    ///
-    /// # Errors
-    /// A part of the query has no value.
-    pub fn parameter(&self, name: &str) -> Result<Option<String>, UrlError> {
-        Ok(Query::read(&self.parts.query)?.get(name).map(ToString::to_string))
-    }
-
     /// Reads a `tcp://` URL. `use_libuv` and other parameters are ignored.
     ///
     /// # Errors

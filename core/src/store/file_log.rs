@@ -33,7 +33,6 @@ use crate::store::op::{Key, Keys, Request};
 use alloc::borrow::Cow;
 use alloc::boxed::Box;
 use alloc::vec::Vec;
-use core::ops::Bound;
 
 /// Prefix of every user key.
 pub const KEY_SCOPE: &[u8] = b"/";
@@ -213,19 +212,6 @@ impl Log {
     #[must_use]
     pub fn value(&self, key: &[u8]) -> Option<&[u8]> {
         self.values.get(key).map(|value| &**value)
-    }
-
-    /// Returns the number of keys, including the two counters.
-    #[must_use]
-    pub fn key_count(&self) -> usize {
-        self.values.len()
-    }
-
-    /// Returns the whole keys that begin with `scope`, in byte order.
-    pub fn keys_with_prefix<'a>(&'a self, scope: &'a [u8]) -> impl Iterator<Item = &'a [u8]> {
-        let from = (Bound::Included(scope), Bound::Unbounded);
-        let keys = self.values.range(from).map(|(key, _)| key);
-        keys.take_while(move |key| key.starts_with(scope))
     }
 
     /// Returns the number that is stored under a whole key; 0 when the key is missing or its value is empty.

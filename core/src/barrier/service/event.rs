@@ -188,7 +188,7 @@ impl fmt::Display for End {
                 for (at, name) in absent.as_keys().iter().enumerate() {
                     write!(f, "{}{name}", if at == 0 { ": " } else { ", " })?;
                 }
-                let named = u32::try_from(absent.len()).unwrap_or(u32::MAX);
+                let named = u32::try_from(absent.count).unwrap_or(u32::MAX);
                 match absent_count.saturating_sub(named) {
                     more if more > 0 && named > 0 => write!(f, " and {more} more"),
                     _ => Ok(()),
@@ -211,18 +211,6 @@ impl Names {
     #[must_use]
     pub fn as_keys(&self) -> Keys<'_> {
         Keys::packed(self.count, &self.packed)
-    }
-
-    /// Returns the number of names.
-    #[must_use]
-    pub const fn len(&self) -> usize {
-        self.count
-    }
-
-    /// Returns whether there are no names.
-    #[must_use]
-    pub const fn is_empty(&self) -> bool {
-        self.count == 0
     }
 }
 

@@ -143,12 +143,17 @@ impl World {
     }
 
     fn status(&self) -> String {
-        self.barriers.status(KEY).map_or_else(
+        self.barrier(KEY).map_or_else(
             || String::from("unknown"),
-            |BarrierStatus { generation, phase, waiting, participants }| {
-                format!("{generation} {phase:?} {waiting}/{participants}")
+            |barrier| {
+                let (waiting, participants) = (barrier.members.waiting(), barrier.participants());
+                format!("{} {:?} {waiting}/{participants}", barrier.generation, barrier.phase)
             },
         )
+    }
+
+    fn barrier(&self, key: &[u8]) -> Option<&Barrier> {
+        self.barriers.keys.get(key).map(|&index| &self.barriers.barriers[index])
     }
 }
 

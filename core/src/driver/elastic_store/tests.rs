@@ -2,7 +2,6 @@ use super::*;
 use crate::driver::server::{Server, ServerOptions};
 use crate::driver::store_client::StoreOptions;
 use crate::elastic_store::get_all::{ExchangeTimeout, Lacking};
-use alloc::boxed::Box;
 use std::format;
 use std::thread;
 
@@ -148,27 +147,4 @@ fn rank_zero_waits_for_the_others_and_they_for_the_data() {
     assert_eq!(ranks.len(), 16);
     let error = synchronize(&store, b"x", 2, 2, "a", short).expect_err("no such rank");
     assert_eq!(error.to_string(), "The rank (2) must be at least 0 and less than the world size (2).");
-}
-
-#[test]
-fn a_timeout_comes_back_on_every_path() {
-    let (_server, store) = server();
-    let short = Duration::from_millis(50);
-    {
-        let _outer = store_timeout(&store, short);
-        let error = store.get_owned(b"missing", Timeout::Default).expect_err("the key is never set");
-        assert_eq!(error.kind(), ErrorKind::TimedOut);
-        let _inner = store_timeout(&store, Duration::from_secs(7));
-        assert_eq!(store.timeout(), Duration::from_secs(7));
-    }
-    assert_eq!(store.timeout(), SOON);
-    let panicked = std::panic::catch_unwind(core::panic::AssertUnwindSafe(|| {
-        let _scope = store_timeout(&store, short);
-        std::panic::resume_unwind(Box::new(()));
-    }));
-    assert!(panicked.is_err());
-    assert_eq!(store.timeout(), SOON);
-    let copy = store_timeout(&store, short);
-    assert_eq!(store.duplicate().expect("connected").timeout(), short, "a copy is as the original is");
-    drop(copy);
 }

@@ -98,7 +98,7 @@ fn items_are_promised_to_those_who_wait() {
         items.sort();
         assert_eq!(items, [b"0", b"1", b"2", b"3"]);
     });
-    let empty = store.queue_try_pop(b"q", &mut Vec::new(), DEFAULT).expect_err("all are taken");
+    let empty = store.queue_pop(b"q", &mut Vec::new(), Timeout::Once).expect_err("all are taken");
     assert_eq!(empty.kind(), ErrorKind::QueueEmpty);
 }
 

@@ -12,9 +12,8 @@ use crate::driver::rendezvous::{
 use crate::driver::socket::endpoint_text;
 use crate::driver::store::Timeout;
 use crate::error::Operation;
-use crate::node::native_client::Ending;
 use crate::rendezvous::parameters::RendezvousParameters;
-use crate::rendezvous::participant::{Entry, Part, Role};
+use crate::rendezvous::participant::{Entry, Role};
 use crate::rendezvous::rdzv_settings::RdzvSettings;
 use crate::store::call::CallId;
 use crate::store::op::Key;
@@ -261,30 +260,5 @@ impl Session<'_> {
     /// As [`Session::close_run`].
     pub fn close(&mut self, timeout: Timeout) -> Result<CallId, SubmitError> {
         self.begin(Operation::Bye, &ClientFrame::Bye {}, self.span(timeout), SubmitPath::Bye)
-    }
-
-    /// Cancels a call. Its event is an error of kind [`crate::error::ErrorKind::Cancelled`], unless the call is
-    /// already over.
-    pub fn cancel(&mut self, call: CallId) {
-        self.events.cancel(self.id.store(), call);
-    }
-
-    /// Returns the node's part in its run.
-    #[must_use]
-    pub fn part(&self) -> Part {
-        let member = self.events.sessions.get(&self.id);
-        member.map_or(Part::Outside, |member| member.driver.machine().participant().part())
-    }
-
-    /// Returns whether the session is open and has a connection.
-    #[must_use]
-    pub fn is_live(&self) -> bool {
-        self.events.sessions.get(&self.id).is_some_and(|member| member.driver.machine().is_live())
-    }
-
-    /// Returns the reason why the session is over, if it is.
-    #[must_use]
-    pub fn ending(&self) -> Option<Ending> {
-        self.events.sessions.get(&self.id).and_then(|member| member.driver.ending())
     }
 }

@@ -84,7 +84,7 @@ fn a_deadline_makes_the_descriptor_readable() {
     assert!(took >= Duration::from_millis(200) && took < Duration::from_secs(5), "{took:?}");
     events.ping(store, Timeout::Default).expect("submitted");
     assert_eq!(answered(&next(&mut events)).0, Outcome::Alive);
-    events.queue_try_pop(store, key(b"q"), Timeout::Default).expect("submitted");
+    events.submit(store, Request::QueuePop { key: key(b"q") }, Timeout::Once).expect("submitted");
     assert_eq!(next(&mut events).result.expect_err("empty").kind(), ErrorKind::QueueEmpty);
 }
 

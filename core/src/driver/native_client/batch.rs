@@ -58,12 +58,6 @@ pub enum BatchStep {
     QueueLen,
 }
 
-impl From<Step> for BatchStep {
-    fn from(step: Step) -> Self {
-        Self::Write(step)
-    }
-}
-
 /// Keys and the requests on them.
 type Steps<S> = Vec<(Box<[u8]>, S)>;
 
@@ -130,8 +124,8 @@ pub struct Batch(Steps<BatchStep>);
 
 impl Batch {
     /// Adds a request.
-    pub fn push(&mut self, key: &[u8], step: impl Into<BatchStep>) {
-        self.0.push((key.into(), step.into()));
+    pub fn push(&mut self, key: &[u8], step: BatchStep) {
+        self.0.push((key.into(), step));
     }
 
     /// Returns the key of a request.

@@ -496,10 +496,10 @@ fn transactions_batches_prefixes_watches_and_leases() {
     let otherwise = client.commit(&txn, NOW).expect("done otherwise");
     assert!(done.holds && !otherwise.holds && otherwise.revision == done.revision + 1);
     let mut batch = Batch::default();
-    batch.push(b, Step::Add { delta: 3 });
+    batch.push(b, BatchStep::Write(Step::Add { delta: 3 }));
     batch.push(a, BatchStep::CompareSet { expected: b""[..].into(), desired: b"new"[..].into() });
-    batch.push(b"dir/text", set(b"text"));
-    batch.push(b"dir/text", Step::Add { delta: 1 });
+    batch.push(b"dir/text", BatchStep::Write(set(b"text")));
+    batch.push(b"dir/text", BatchStep::Write(Step::Add { delta: 1 }));
     let answers = client.batch(&batch, NOW).expect("carried out");
     assert_eq!(
         answers[..3],
@@ -526,7 +526,7 @@ fn transactions_batches_prefixes_watches_and_leases() {
     brief.renew(NOW).expect("it lives");
     brief.attach(&[b"dir/leased"], NOW).expect("attached");
     let mut batch = Batch::default();
-    batch.push(b"dir/leased", set(b""));
+    batch.push(b"dir/leased", BatchStep::Write(set(b"")));
     let answer = client.batch(&batch, NOW);
     assert_eq!(answer.expect("carried out"), [BatchAnswer::Done]);
     assert_eq!(brief.wait_over(SOON).expect("alive"), Some(Why::Deadline));

@@ -493,7 +493,7 @@ fn an_answer_of_another_length_than_its_question_is_none() {
     assert_eq!(client.read(&[b"k", b"l"], seconds(2)).map(|found| found.len()), Ok(2));
     for count in [1, 3] {
         let mut batch = Batch::default();
-        (0..count).for_each(|_| batch.push(b"k", Step::Delete));
+        (0..count).for_each(|_| batch.push(b"k", BatchStep::Write(Step::Delete)));
         let error = client.batch(&batch, WHILE).expect_err("not two");
         assert_eq!(
             (error.kind(), error.call().failure().effect),

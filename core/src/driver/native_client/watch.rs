@@ -74,12 +74,6 @@ pub enum WatchError {
 }
 
 impl WatchError {
-    /// Returns the kind of failure.
-    #[must_use]
-    pub fn kind(&self) -> ErrorKind {
-        self.call().kind()
-    }
-
     /// Returns the watch as a failed call.
     #[must_use]
     pub const fn call(&self) -> &CallError {
@@ -397,7 +391,7 @@ impl NativeClient {
 #[cfg(test)]
 mod tests {
     use super::super::PENDING;
-    use super::super::batch::{Batch, Step};
+    use super::super::batch::{Batch, BatchStep, Step};
     use super::super::loopback_tests::{server, session};
     use super::*;
     use alloc::vec;
@@ -453,7 +447,7 @@ mod tests {
         // The one that was kept returns each change, in order.
         for value in [b"1", b"2"] {
             let mut batch = Batch::default();
-            batch.push(b"k", Step::Set { value: value.as_slice().into() });
+            batch.push(b"k", BatchStep::Write(Step::Set { value: value.as_slice().into() }));
             client.batch(&batch, Timeout::Default).expect("done");
             let change = kept.next(SOON).expect("alive").expect("a change");
             assert_eq!(change.value.as_deref(), Some(&value[..]));

@@ -121,12 +121,6 @@ impl Context {
         let handler = handler.ok_or_else(|| UrlError::NoHandler { scheme: url.scheme().into() })?;
         handler.begin(url, options)
     }
-
-    /// Returns the store servers that this process hosts for its handlers.
-    #[must_use]
-    pub const fn servers(&self) -> &Arc<HostedServers> {
-        &self.servers
-    }
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

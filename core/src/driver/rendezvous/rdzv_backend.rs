@@ -140,12 +140,6 @@ impl RdzvRendezvous {
         })
     }
 
-    /// Returns the node's name in the events and errors of other nodes.
-    #[must_use]
-    pub fn node(&self) -> &str {
-        &self.node
-    }
-
     /// Returns the session, opening one if there is none.
     fn link(
         &self,

@@ -1,6 +1,5 @@
 //! A port that no other process can take.
 
-use crate::driver::server::{Listen, Server, ServerOptions, StartError};
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use socket2::{Domain, SockAddr, Socket, Type};
 use std::io;
@@ -57,19 +56,12 @@ impl ReservedPort {
     pub fn into_socket(self) -> OwnedFd {
         self.socket
     }
-
-    /// Starts a store server on the port.
-    ///
-    /// # Errors
-    /// The server does not start.
-    pub fn serve(self) -> Result<Server, StartError> {
-        Server::start(ServerOptions { listen: Listen::Adopted(self.socket), ..ServerOptions::on("", 0) })
-    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::driver::server::{Listen, Server, ServerOptions};
     use crate::driver::store::{Store, Timeout};
     use crate::driver::store_client::StoreOptions;
     use std::net::{TcpListener, TcpStream};
@@ -82,7 +74,11 @@ mod tests {
         assert_eq!(taken.kind(), io::ErrorKind::AddrInUse);
         // A client that connects too early waits.
         let early = TcpStream::connect(("127.0.0.1", port)).expect("in the queue");
-        let server = reserved.serve().expect("it runs");
+        let server = Server::start(ServerOptions {
+            listen: Listen::Adopted(reserved.into_socket()),
+            ..ServerOptions::on("", 0)
+        })
+        .expect("it runs");
         assert_eq!(server.local_addr().port(), port);
         let store = Store::connect("127.0.0.1", port, StoreOptions::default()).expect("connected");
         store.set(b"k", b"v", Timeout::Default).expect("applied");

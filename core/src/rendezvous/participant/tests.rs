@@ -104,7 +104,7 @@ fn a_node_joins_is_notified_of_its_round_and_rejoins() {
     assert_eq!(node.push(1, &SEAT), Some(Event::Seated));
     assert_eq!(node.push(1, &WAITING), None, "it is in no round");
     assert!(matches!(node.answer(1, &round(0)), Ok(Some(Event::Formed(_)))));
-    assert_eq!((node.part(), node.round()), (InRound, Some(0)));
+    assert_eq!((node.part(), node.round), (InRound, Some(0)));
     assert_eq!(node.push(1, &WAITING), Some(Event::NodesWaiting { nodes: 1 }));
     let died = ServerFrame::PeerDied { run_id: RUN, round: 0, node_rank: 0, node: b"a", why: Why::Heartbeat };
     assert!(matches!(node.push(1, &died), Some(Event::PeerDied { node: b"a", .. })));
@@ -114,7 +114,7 @@ fn a_node_joins_is_notified_of_its_round_and_rejoins() {
     assert_eq!(node.push(1, &died), None);
     assert_eq!(node.answer(1, &round(0)), Ok(None));
     assert!(matches!(node.answer(3, &round(1)), Ok(Some(Event::Formed(_)))));
-    assert_eq!(node.round(), Some(1));
+    assert_eq!(node.round, Some(1));
 }
 
 #[test]

@@ -310,12 +310,11 @@ fn the_agents_store_is_used_at_its_own_address_only() {
 fn own_schemes_see_the_whole_url() {
     let url = RendezvousUrl::parse("own://H:7/p?x=1#f", 2, Known(3), &none()).expect("a URL");
     assert_eq!(url.to_string(), "own://H:7/p?x=1&rank=2&world_size=3#f");
-    assert_eq!((url.scheme(), url.host().as_deref(), url.path()), ("own", Some("h"), "/p"));
-    assert_eq!(url.port(), Ok(Some(7)));
-    assert_eq!(url.parameter("x"), Ok(Some("1".to_string())));
-    assert_eq!(url.parameter("y"), Ok(None));
+    assert_eq!((url.scheme(), url.parts.host().as_deref(), &*url.parts.path), ("own", Some("h"), "/p"));
+    assert_eq!(url.parts.port().ok().flatten(), Some(7));
+    assert_eq!(Query::read(&url.parts.query).expect("a query").get("x").map(AsRef::as_ref), Some("1"));
     let url = RendezvousUrl::parse("own:p", -1, InUrl, &none()).expect("a URL");
-    assert_eq!((url.to_string().as_str(), url.host()), ("own:p", None));
+    assert_eq!((url.to_string().as_str(), url.parts.host()), ("own:p", None));
 }
 
 /// Any text gives a result or an error; and a URL that was formatted parses as the same URL.

@@ -92,7 +92,7 @@ fn a_lost_connection_ends_the_session_after_its_grace_and_at_once_without() {
     assert_eq!(sessions.poll_timeout(), Some(at(105)));
     assert_eq!(feed(&mut sessions, at(1004), Input::Tick), []);
     assert_eq!(feed(&mut sessions, at(1005), Input::Tick), ended(Why::HostSilent, None));
-    assert!(sessions.is_empty() && sessions.poll_timeout().is_none());
+    assert!(sessions.sessions.is_empty() && sessions.poll_timeout().is_none());
 }
 
 #[test]

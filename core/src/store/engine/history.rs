@@ -85,7 +85,7 @@ pub(super) struct History {
     changes: VecDeque<Change>,
     bytes: u64,
     /// Oldest revision in the history.
-    oldest: u64,
+    pub(super) oldest: u64,
     last: u64,
     watches: Map<WatchId, Watch>,
     of_key: Named<Set<WatchId>>,
@@ -112,10 +112,6 @@ impl History {
             prefix_lengths: Index::new(),
             ready: VecDeque::new(),
         }
-    }
-
-    pub(super) const fn oldest(&self) -> u64 {
-        self.oldest
     }
 
     pub(super) fn record(&mut self, revision: u64, key: &[u8], value: Option<&[u8]>) {

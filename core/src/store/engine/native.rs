@@ -63,12 +63,6 @@ impl Engine {
         self.slots.keep_order();
     }
 
-    /// Returns the oldest revision in the history; `None` without a history.
-    #[must_use]
-    pub fn history_oldest(&self) -> Option<u64> {
-        self.extras.as_ref().map(|extras| extras.history.oldest())
-    }
-
     /// Returns the value of a key and the revision at which it last changed, if it has one.
     #[must_use]
     pub fn find(&self, key: &[u8]) -> Option<(u64, ValueRef<'_>)> {

@@ -154,7 +154,7 @@ mod tests {
                 .expect("written");
                 assert_eq!(file[usize::try_from(offset).expect("small")..], records, "{offset} {length}");
                 let log = read(&file);
-                assert_eq!(log.key_count(), 3);
+                assert_eq!(log.values.len(), 3);
                 assert_eq!(log.value(b"/l").expect("there").len(), length - length / 2);
                 assert_eq!(count == 1, !is_in_steps(&records, offset) || page_space(offset) < FILLER_BYTES);
             }

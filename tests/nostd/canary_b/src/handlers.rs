@@ -31,7 +31,7 @@ fn rules_hold() -> bool {
     let mut schemes = Schemes::default();
     let registered = schemes.register("own", 1).is_ok() && schemes.register("own", 1).is_err();
     let info = RendezvousStoreInfo::from_values(b"h", b"1").is_ok();
-    let config = parse_config("a=1").is_ok_and(|config| config.len() == 1);
+    let config = parse_config("a=1").is_ok_and(|config| config.iter().len() == 1);
     by_url && by_rank && registered && info && config && error.kind() == RendezvousErrorKind::Closed
 }
 

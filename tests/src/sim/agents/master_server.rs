@@ -173,7 +173,7 @@ impl MasterServer {
                 self.out.push((session, ServerMessage::Done { id }));
             }
             Request::Waiting { id } => {
-                let nodes = self.service.num_nodes_waiting(RUN);
+                let nodes = self.service.status(RUN).map_or(0, |status| status.counts.waiting);
                 self.out.push((session, ServerMessage::Waiting { id, nodes }));
             }
             Request::Store { id, round, op } => self.store(session, id, round, op),

@@ -216,8 +216,9 @@ impl UrlHandler for OwnScheme {
 
 impl UrlRendezvous for OwnRendezvous {
     fn next(&mut self) -> Result<Meeting, HandlerError> {
-        let port = self.0.path().trim_start_matches('/').parse();
-        let port = port.map_err(|_| HandlerError::Foreign(format!("no port in {}", self.0).into()))?;
+        let (url, own) =
+            (self.0.to_string(), |url: &str| url.split('/').nth(3)?.split('?').next()?.parse().ok());
+        let port = own(&url).ok_or_else(|| HandlerError::Foreign(format!("no port in {url}").into()))?;
         let store = Store::connect("127.0.0.1", port, StoreOptions::default())?;
         Ok(Meeting { store: Arc::new(NodeStore::new(store, None)), rank: 7, world_size: 8 })
     }

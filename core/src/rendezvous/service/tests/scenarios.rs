@@ -2,6 +2,10 @@
 
 use super::*;
 
+fn is_closed(world: &World, run_id: &str) -> bool {
+    world.service.run(run_id).is_some_and(|run| run.phase.is_closed())
+}
+
 #[test]
 fn the_maximum_completes_at_once() {
     let mut world = World::new(settings(2, 3));
@@ -146,7 +150,7 @@ fn scale_up_keeps_rank_0_where_it_is() {
     world.join_all("b");
     world.pass(secs(30));
     assert_eq!(world.join("a"), "a seated; b gets 1 waiting");
-    assert_eq!(world.service.num_nodes_waiting(RUN), 1);
+    assert_eq!(world.service.status(RUN).map_or(0, |status| status.counts.waiting), 1);
     // Only one node is notified, and only of the first new node.
     assert_eq!(world.join("c"), "c seated");
     assert_eq!(world.join("b"), "b seated; fence 0; open 1; b is 0/3 in 1; a is 1/3 in 1; c is 2/3 in 1");
@@ -231,7 +235,7 @@ fn leaving_is_neither_a_loss_nor_the_end() {
     world.join_all("a b c");
     assert_eq!(world.leave("a"), "");
     assert_eq!(world.leave("b"), "");
-    assert!(!world.service.is_closed(RUN));
+    assert!(!is_closed(&world, RUN));
     assert_eq!(world.status(), "Complete 0 0/0/1/0/0");
     assert_eq!(world.leave("c"), "fence 0");
     assert_eq!(world.join("d"), "d seated");
@@ -254,7 +258,7 @@ fn overflow_parks_and_gets_a_slot_when_a_node_dies() {
     world.join_all("a b");
     assert_eq!(world.join("c"), "c stands by after 0");
     assert_eq!(world.join("d"), "d stands by after 1");
-    assert_eq!(world.service.num_nodes_waiting(RUN), 0);
+    assert_eq!(world.service.status(RUN).map_or(0, |status| status.counts.waiting), 0);
     // Its timeout does not run while it is a spare, and the live round is not interrupted.
     assert_eq!(world.pass(secs(6000)), "");
     assert_eq!(
@@ -340,7 +344,7 @@ fn closed_is_final_and_tells_everybody() {
     assert_eq!(world.join("a"), "fence 0; error: the rendezvous 'j' is closed (by node a)");
     assert_eq!(world.status(), "Closed 1 0/0/0/0/0");
     assert_eq!(world.join("a"), "error: the rendezvous 'j' is closed (by node a)");
-    assert!(world.service.is_closed(RUN));
+    assert!(is_closed(&world, RUN));
 }
 
 #[test]
@@ -498,7 +502,7 @@ fn runs_do_not_meet() {
     let join = Join { run_id: "k".into(), ..world.request("a") };
     assert_eq!(world.join_as("z", join), "z seated; open 0; z is 0/1 in 0");
     world.close("a");
-    assert!(world.service.is_closed(RUN) && !world.service.is_closed("k"));
+    assert!(is_closed(&world, RUN) && !is_closed(&world, "k"));
 }
 
 #[test]
@@ -671,9 +675,10 @@ fn long_lists_of_names_are_cut_and_counted() {
 #[test]
 fn the_state_of_a_run_is_explained() {
     let mut world = World::new(settings(2, 3));
-    assert_eq!(world.service.explain(world.now, RUN), None);
+    assert!(world.service.run(RUN).is_none());
     world.join("a");
-    let (_, reason) = world.service.explain(world.now, RUN).expect("a run");
+    let view = world.service.run(RUN).and_then(Run::view).expect("a run");
+    let (_, reason) = decide(world.now, &view);
     assert_eq!(reason.to_string(), "1 of at least 2 nodes are there");
 }
 

@@ -362,7 +362,10 @@ impl Sim {
         let continues = active > 0
             && u32::try_from(active).unwrap_or(u32::MAX) + self.finished >= self.settings.minimum_to_continue;
         check!(self.live.is_some() == continues, "{:?} with {active} and {} done", self.live, self.finished);
-        check!(self.service.is_closed(RUN) == self.is_closed, "closed is final");
+        check!(
+            self.service.run(RUN).is_some_and(|run| run.phase.is_closed()) == self.is_closed,
+            "closed is final"
+        );
         let seated = self.agents.iter().filter(|(_, agent)| matches!(agent, Agent::Seated { .. })).count();
         check!((counts.joining + counts.waiting) as usize == seated, "{seated} have seats: {counts:?}");
         let seats = counts.joining + counts.waiting + counts.active + counts.due;
@@ -371,7 +374,7 @@ impl Sim {
             check!(seated == 0 && counts.standby == 0, "a node waits in a closed run");
         }
         if self.live.is_some() && !self.is_closed {
-            let is_waiting = self.service.num_nodes_waiting(RUN) > 0;
+            let is_waiting = counts.waiting > 0;
             for (participant, agent) in &self.agents {
                 if let Agent::InRound { saw_waiting, .. } = agent {
                     check!(*saw_waiting == is_waiting, "{participant} does not know who waits");
