@@ -11,7 +11,7 @@ mod native;
 
 pub use event::{CloseReason, Event, Input, InputError, Output, Severity, Stats};
 pub use instance::ServerInstance;
-pub use native::{why_of, why_over};
+pub use native::why_over;
 
 use crate::ids::{ConnId, WaiterId};
 use crate::limits::ServerLimits;

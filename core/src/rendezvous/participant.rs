@@ -4,8 +4,9 @@
 //! The owner gives each request the id that its session uses for it. It passes the server's frames with that id back:
 //! the answer to [`Participant::answer`], pushes to [`Participant::push`].
 
-use crate::store::op::{Key, Pairs};
-use crate::wire::native::{ClientFrame, Fault, FaultCode, OrZero, ServerFrame, Terms, Why};
+use crate::store::op::Key;
+pub use crate::wire::native::Entry;
+use crate::wire::native::{ClientFrame, Fault, FaultCode, ServerFrame, Why};
 
 /// State of a node in its run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -116,59 +117,13 @@ pub enum Role {
     Spare,
 }
 
-/// A node's description of itself in a request to join.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Entry<'a> {
-    /// The run's id.
-    pub run_id: &'a [u8],
-    /// The node's name.
-    pub node: &'a [u8],
-    /// Address at which other nodes reach it.
-    pub address: &'a [u8],
-    /// Number of its workers.
-    pub local_world_size: u32,
-    /// The node rank that it asks for; -1: any.
-    pub node_rank: i32,
-    /// Time that it waits for a round, in milliseconds.
-    pub join_timeout_ms: u64,
-    /// The terms, on which all nodes of the run must agree.
-    pub terms: Terms<'a>,
-    /// Further properties of the node.
-    pub labels: Pairs<'a>,
-    /// The lowest number that its round may have, above those of all rounds that its program was in.
-    pub round_min: u64,
-}
-
 impl<'a> Entry<'a> {
     /// Returns the request to join in this role.
     #[must_use]
     pub const fn frame(&self, role: Role) -> ClientFrame<'a> {
-        let Self { node, address, local_world_size, node_rank, join_timeout_ms, terms, labels, .. } = *self;
-        let round_min = OrZero(self.round_min);
-        let run_id = Key::raw(self.run_id);
         match role {
-            Role::Member => ClientFrame::Join {
-                run_id,
-                node,
-                address,
-                local_world_size,
-                node_rank,
-                join_timeout_ms,
-                terms,
-                labels,
-                round_min,
-            },
-            Role::Spare => ClientFrame::Standby {
-                run_id,
-                node,
-                address,
-                local_world_size,
-                node_rank,
-                join_timeout_ms,
-                terms,
-                labels,
-                round_min,
-            },
+            Role::Member => ClientFrame::Join { entry: *self },
+            Role::Spare => ClientFrame::Standby { entry: *self },
         }
     }
 }

@@ -23,7 +23,7 @@ mod tests;
 pub use event::{Event, Input, InputError, Join, JoinFailure, Loss, Output, Shortfall};
 pub use node::{NodeName, natural};
 pub use policy::{Action, CoolDown, FastQuorum, LastCall, RankOrder, Reason, View, decide};
-pub use round::{EndReason, MemberState, Namespace, Round, RoundMember, WaitingNode};
+pub use round::{MemberState, Namespace, Round, RoundMember, WaitingNode};
 pub use run::Counts;
 pub use settings::{RunSettings, SettingsDifference, SettingsError, validate_run_id};
 pub use state::{NodeState, NodeStateEvent, Phase, PhaseEvent};
@@ -68,7 +68,7 @@ impl fmt::Display for ParticipantId {
 }
 
 /// State of a run.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RunStatus {
     /// The run's phase.
     pub phase: Phase,

@@ -11,9 +11,9 @@ mod record;
 
 pub use super::message::Message;
 pub use fault::{Fault, FaultCode};
-pub use field::{Body, BodyError, Field, List, OrZero};
+pub use field::{Body, BodyError, Field, List};
 pub use frames::{Batched, ClientFrame, SMALL_BYTES_MAX, ServerFrame, Size};
-pub use record::{BarrierEnd, Change, Found, LastCall, Member, Participants, RankOrder, Terms, Why};
+pub use record::{BarrierEnd, Change, Entry, Found, LastCall, Member, Participants, RankOrder, Terms, Why};
 
 use crate::limits::FrameLimits;
 use crate::wire::sink::{Length, Sink};

@@ -159,9 +159,8 @@ const LIST_KEYS: Call<'static> = Call::Store(Request::ListKeys, WaitMode::Wait);
 /// Returns the first key of a request and the number of keys, for errors.
 fn keys_of<'a>(frame: &ClientFrame<'a>) -> (Option<Key<'a>>, usize) {
     match *frame {
-        ClientFrame::Join { run_id: key, .. }
-        | ClientFrame::Standby { run_id: key, .. }
-        | ClientFrame::Leave { run_id: key }
+        ClientFrame::Join { entry } | ClientFrame::Standby { entry } => (Some(Key::raw(entry.run_id)), 1),
+        ClientFrame::Leave { run_id: key }
         | ClientFrame::Close { run_id: key }
         | ClientFrame::Fail { run_id: key, .. }
         | ClientFrame::RunInfo { run_id: key }

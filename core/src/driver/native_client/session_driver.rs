@@ -103,9 +103,7 @@ impl EncodedRequest {
             return None;
         }
         match self.frame(limits)? {
-            ClientFrame::Join { run_id, .. } | ClientFrame::Standby { run_id, .. } => {
-                Some(run_id.pieces().concat())
-            }
+            ClientFrame::Join { entry } | ClientFrame::Standby { entry } => Some(entry.run_id.to_vec()),
             _ => None,
         }
     }

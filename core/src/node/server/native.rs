@@ -7,7 +7,7 @@ mod store;
 mod waiting;
 mod watching;
 
-pub use rounds::{why_of, why_over};
+pub use rounds::why_over;
 
 use super::conns::{Conns, Protocol};
 use super::event::{CloseReason, Event, Stats};
@@ -39,6 +39,19 @@ pub(super) struct ServerContext<'s> {
     pub(super) conns: &'s mut Conns,
     pub(super) stats: &'s mut Stats,
     pub(super) events: &'s mut VecDeque<Event>,
+}
+
+/// A request of a session, by its number there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct RequestId {
+    session: SessionId,
+    id: u64,
+}
+
+impl RequestId {
+    const fn key(self) -> (SessionId, u64) {
+        (self.session, self.id)
+    }
 }
 
 /// Result of looking at the next bytes of a connection.
@@ -279,11 +292,11 @@ impl Native {
             Ok(outcome) => outcome,
             Err(fault) => return refuse(self, context, fault),
         };
-        let session = match outcome {
-            Outcome::Fresh(session) => session,
+        let request = match outcome {
+            Outcome::Fresh(session) => RequestId { session, id: header.id },
             Outcome::Pending => return Ok(()),
             Outcome::Refuse(session, fault) => {
-                self.fail(context, session, header.id, fault);
+                self.fail(context, RequestId { session, id: header.id }, fault);
                 return Ok(());
             }
             Outcome::Repeat(bytes) => {
@@ -299,51 +312,45 @@ impl Native {
         };
         match parsed {
             Ok(Some(ClientFrame::Bye {})) => {
-                self.done(context, session, header.id);
+                self.done(context, request);
                 // The session is attached to this connection.
                 let _ = self.sessions.handle(context.now, Input::Bye { conn });
             }
-            Ok(Some(frame)) => self.request(context, session, header.id, &frame),
+            Ok(Some(frame)) => self.request(context, request, &frame),
             Ok(None) => {
                 let fault = Fault::new(FaultCode::UnknownRequest, header.kind.into(), 0);
-                self.fail(context, session, header.id, fault);
+                self.fail(context, request, fault);
             }
             Err(error) => {
                 let fault = Fault::of_body(error, header.kind, limits);
-                self.fail(context, session, header.id, fault);
+                self.fail(context, request, fault);
             }
         }
         Ok(())
     }
 
-    fn request(
-        &mut self,
-        context: &mut ServerContext<'_>,
-        session: SessionId,
-        id: u64,
-        frame: &ClientFrame<'_>,
-    ) {
+    fn request(&mut self, context: &mut ServerContext<'_>, request: RequestId, frame: &ClientFrame<'_>) {
         match *frame {
-            ClientFrame::Cancel { request } => {
-                let holds = self.cancel(context, session, request);
+            ClientFrame::Cancel { request: id } => {
+                let holds = self.cancel(context, RequestId { id, ..request });
                 let revision = context.engine.revision();
-                self.answer(context, session, id, &ServerFrame::Outcome { holds, revision });
+                self.answer(context, request, &ServerFrame::Outcome { holds, revision });
             }
             ClientFrame::WatchKey { .. }
             | ClientFrame::WatchPrefix { .. }
             | ClientFrame::LeaseGrant { .. }
             | ClientFrame::LeaseAttach { .. }
             | ClientFrame::LeaseRenew { .. }
-            | ClientFrame::LeaseRevoke { .. } => self.watching_request(context, session, id, frame),
+            | ClientFrame::LeaseRevoke { .. } => self.watching_request(context, request, frame),
             ClientFrame::Join { .. }
             | ClientFrame::Standby { .. }
             | ClientFrame::Leave { .. }
             | ClientFrame::Close { .. }
             | ClientFrame::Fail { .. }
             | ClientFrame::Members { .. }
-            | ClientFrame::RunInfo { .. } => self.rendezvous_request(context, session, id, frame),
+            | ClientFrame::RunInfo { .. } => self.rendezvous_request(context, request, frame),
             ClientFrame::Barrier { .. } | ClientFrame::BarrierCancel { .. } => {
-                self.barrier_request(context, session, id, frame);
+                self.barrier_request(context, request, frame);
             }
             ClientFrame::Set { .. }
             | ClientFrame::CompareSet { .. }
@@ -362,85 +369,73 @@ impl Native {
             | ClientFrame::ListKeys { .. }
             | ClientFrame::DeletePrefix { .. }
             | ClientFrame::Txn { .. }
-            | ClientFrame::Batch { .. } => self.store_request(context, session, id, frame),
+            | ClientFrame::Batch { .. } => self.store_request(context, request, frame),
             // These concern the session, and are handled before requests are.
             ClientFrame::Hello { .. }
             | ClientFrame::Heartbeat { .. }
             | ClientFrame::Acknowledge {}
             | ClientFrame::Bye {} => {
                 let fault = Fault::new(FaultCode::UnknownRequest, frame.kind().into(), 0);
-                self.fail(context, session, id, fault);
+                self.fail(context, request, fault);
             }
         }
     }
 
     /// Cancels a pending request or a watch of a session. Returns whether there was one.
-    fn cancel(&mut self, context: &mut ServerContext<'_>, session: SessionId, request: u64) -> bool {
-        if self.cancel_wait(context, session, request)
-            || self.cancel_arrival(context, session, request)
-            || self.cancel_join(context, session, request)
+    fn cancel(&mut self, context: &mut ServerContext<'_>, request: RequestId) -> bool {
+        if self.cancel_wait(context, request)
+            || self.cancel_arrival(context, request)
+            || self.cancel_join(context, request)
         {
-            let node = self.sessions.node_of(session).map(<[u8]>::to_vec).unwrap_or_default();
+            let node = self.sessions.node_of(request.session).map(<[u8]>::to_vec).unwrap_or_default();
             let fault = Fault { text: &node, ..Fault::new(FaultCode::Cancelled, 0, 0) };
-            self.fail(context, session, request, fault);
+            self.fail(context, request, fault);
             return true;
         }
-        self.cancel_watch(context, session, request)
+        self.cancel_watch(context, request)
     }
 
     /// Answers a request.
     #[inline(never)]
-    fn answer(
-        &mut self,
-        context: &mut ServerContext<'_>,
-        session: SessionId,
-        id: u64,
-        frame: &ServerFrame<'_>,
-    ) {
-        let conn = self.sessions.conn_of(session);
-        let outcome = self.sessions.answer(session, id, frame, &mut context.conns.sink(conn));
+    fn answer(&mut self, context: &mut ServerContext<'_>, request: RequestId, frame: &ServerFrame<'_>) {
+        let conn = self.sessions.conn_of(request.session);
+        let outcome = self.sessions.answer(request.session, request.id, frame, &mut context.conns.sink(conn));
         if let Some(conn) = conn {
             context.conns.want_to_send(conn);
         }
         match outcome {
-            Err(FrameRefused::TooLong(bytes)) => self.too_long(context, session, id, bytes),
+            Err(FrameRefused::TooLong(bytes)) => self.too_long(context, request, bytes),
             // No client waits for the answer of a session that has ended.
             Ok(_) | Err(FrameRefused::SessionOver | FrameRefused::NotPending(_)) => {}
         }
     }
 
-    fn too_long(&mut self, context: &mut ServerContext<'_>, session: SessionId, id: u64, bytes: usize) {
+    fn too_long(&mut self, context: &mut ServerContext<'_>, request: RequestId, bytes: usize) {
         let limit = context.limits.frame.frame_bytes_max as u64;
-        self.fail(context, session, id, Fault::new(FaultCode::TooLong, bytes as u64, limit));
+        self.fail(context, request, Fault::new(FaultCode::TooLong, bytes as u64, limit));
     }
 
     /// Answers a request with an error.
     #[inline(never)]
-    fn fail(&mut self, context: &mut ServerContext<'_>, session: SessionId, id: u64, fault: Fault<'_>) {
+    fn fail(&mut self, context: &mut ServerContext<'_>, request: RequestId, fault: Fault<'_>) {
         context.stats.stale_writes += u64::from(fault.code == FaultCode::StaleRound);
         let kept = fault.text.len().min(TEXT_BYTES_MAX);
         let fault = Fault { text: &fault.text[..kept], ..fault };
-        self.answer(context, session, id, &ServerFrame::Error { fault });
+        self.answer(context, request, &ServerFrame::Error { fault });
     }
 
     #[inline(never)]
-    fn done(&mut self, context: &mut ServerContext<'_>, session: SessionId, id: u64) {
+    fn done(&mut self, context: &mut ServerContext<'_>, request: RequestId) {
         let revision = context.engine.revision();
-        self.answer(context, session, id, &ServerFrame::Done { revision });
+        self.answer(context, request, &ServerFrame::Done { revision });
     }
 
     /// Sends a session a push that belongs to its request `id`.
     #[inline(never)]
-    fn push(
-        &mut self,
-        context: &mut ServerContext<'_>,
-        session: SessionId,
-        id: u64,
-        frame: &ServerFrame<'_>,
-    ) {
-        let conn = self.sessions.conn_of(session);
+    fn push(&mut self, context: &mut ServerContext<'_>, request: RequestId, frame: &ServerFrame<'_>) {
+        let conn = self.sessions.conn_of(request.session);
         // A push to a session that has ended is dropped, and no push is too long.
-        let _ = self.sessions.push(session, id, frame, &mut context.conns.sink(conn));
+        let _ = self.sessions.push(request.session, request.id, frame, &mut context.conns.sink(conn));
         if let Some(conn) = conn {
             context.conns.want_to_send(conn);
         }

@@ -1,5 +1,7 @@
 extern crate alloc;
 use super::*;
+use crate::store::op::Pairs;
+use crate::wire::native::Terms;
 use crate::wire::native::{LastCall, RankOrder};
 use alloc::format;
 use alloc::string::String;
@@ -314,6 +316,9 @@ fn a_join_is_a_frame() {
         labels,
         round_min: 3,
     };
-    assert!(matches!(entry.frame(Role::Member), ClientFrame::Join { node: b"a", .. }));
-    assert!(matches!(entry.frame(Role::Spare), ClientFrame::Standby { local_world_size: 4, .. }));
+    assert!(matches!(entry.frame(Role::Member), ClientFrame::Join { entry: Entry { node: b"a", .. } }));
+    assert!(matches!(
+        entry.frame(Role::Spare),
+        ClientFrame::Standby { entry: Entry { local_world_size: 4, .. } }
+    ));
 }

@@ -2,10 +2,11 @@
 
 use super::node::NodeName;
 use super::policy::{Action, Reason};
-use super::round::{EndReason, MemberState, Namespace, Round};
+use super::round::{MemberState, Namespace, Round};
 use super::settings::{RunSettings, SettingsDifference, SettingsError};
 use super::{ParticipantId, RunId};
 use crate::time::Duration;
+use crate::wire::native::Why;
 use alloc::boxed::Box;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -79,7 +80,7 @@ pub enum Input {
         /// The session.
         participant: ParticipantId,
         /// Why it ended.
-        why: EndReason,
+        why: Why,
     },
     /// Time has passed.
     Tick,
@@ -179,13 +180,7 @@ pub struct Loss {
     /// Its rank in that round.
     pub rank: u32,
     /// Why it was lost.
-    pub why: EndReason,
-}
-
-impl fmt::Display for Loss {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "node {} (rank {} of round {}) was lost: {}", self.node, self.rank, self.round, self.why)
-    }
+    pub why: Why,
 }
 
 /// Why a join failed.

@@ -2,6 +2,7 @@
 
 use super::node::NodeName;
 use super::{ParticipantId, RunId};
+use crate::wire::native::Why;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::fmt;
@@ -35,42 +36,6 @@ pub struct Round {
     pub rank_zero_address: Arc<[u8]>,
 }
 
-/// Why a participant is no longer in its round although it was not done.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum EndReason {
-    /// Its connection ended, because its process died.
-    ConnectionEnded,
-    /// Its host stopped responding.
-    HostSilent,
-    /// Its process sends no heartbeats.
-    HeartbeatsMissed,
-    /// It does not read what the server sends.
-    Stalled,
-    /// It violated the protocol.
-    ProtocolBroken,
-    /// Another participant joined under its name.
-    Replaced,
-    /// It asked for another round of a closed run.
-    Refused,
-    /// It asked for another round, and left or timed out before one was formed.
-    GaveUp,
-}
-
-impl fmt::Display for EndReason {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::ConnectionEnded => "its connection ended",
-            Self::HostSilent => "its host fell silent",
-            Self::HeartbeatsMissed => "its heartbeats stopped",
-            Self::Stalled => "it stopped reading",
-            Self::ProtocolBroken => "it broke the protocol",
-            Self::Replaced => "another process joined under its name",
-            Self::Refused => "it wanted another round, and the run is closed",
-            Self::GaveUp => "it wanted another round, and gave that up",
-        })
-    }
-}
-
 /// State of a node of a round.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MemberState {
@@ -81,7 +46,7 @@ pub enum MemberState {
     /// Left.
     Left,
     /// Died, or was replaced.
-    Ended(EndReason),
+    Ended(Why),
     /// Rejoined, and gave up before the next round was formed.
     GaveUp,
 }

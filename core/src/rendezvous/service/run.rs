@@ -5,12 +5,13 @@ mod rounds;
 use super::event::{Event, InputError, Join, JoinFailure, Loss, Output};
 use super::node::NodeName;
 use super::policy::HostRecord;
-use super::round::{EndReason, MemberState, Namespace, RoundRecord, WaitingNode};
+use super::round::{MemberState, Namespace, RoundRecord, WaitingNode};
 use super::settings::RunSettings;
 use super::state::{NodeState, NodeStateEvent, Phase, PhaseEvent};
 use super::{ParticipantId, ROUND_MIN_MAX, RunId};
 use crate::ordered::{Index, Map, Named, Number, Set};
 use crate::time::{Duration, Instant};
+use crate::wire::native::Why;
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 use alloc::sync::Arc;
@@ -89,7 +90,7 @@ impl Counts {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Departure {
     Left,
-    Ended(EndReason),
+    Ended(Why),
 }
 
 #[derive(Debug)]
@@ -269,7 +270,7 @@ impl Run {
             last = self.members.get(old).and_then(|member| member.last);
             inherits_slot = join_intent == JoinIntent::Slot && self.state_of(old) != NodeState::Standby;
             fx.notify(old, Event::Replaced { by: participant });
-            self.depart(now, old, Departure::Ended(EndReason::Replaced), 0, fx);
+            self.depart(now, old, Departure::Ended(Why::Replaced), 0, fx);
         }
         self.next_round = self.next_round.max(join.round_min.min(ROUND_MIN_MAX));
         let Join { node, address, local_world_size, labels, node_rank, join_timeout, settings, .. } = join;
@@ -441,7 +442,7 @@ impl Run {
             node_state == NodeState::Active || (node_state == NodeState::Waiting && member.is_returned);
         match how {
             Departure::Left => {
-                let gave_up = self.lost_while_joining(participant, EndReason::GaveUp);
+                let gave_up = self.lost_while_joining(participant, Why::GaveUp);
                 self.set_member_state(participant, MemberState::Left);
                 if node_state == NodeState::Active
                     && let Some(record) = &mut self.record
@@ -456,7 +457,7 @@ impl Run {
             Departure::Ended(why) => {
                 self.set_member_state(participant, MemberState::Ended(why));
                 self.transition(participant, NodeStateEvent::End, fx);
-                if why != EndReason::Replaced {
+                if why != Why::Replaced {
                     self.remember_failure(now, node.host(), failed_hosts_max);
                 }
                 if was_in_live_round && let Some((round, rank)) = last {
@@ -483,8 +484,8 @@ impl Run {
 
     /// Removes a node of the live round that asked to rejoin a closed run.
     pub(super) fn withdraw(&mut self, participant: ParticipantId, fx: &mut Effects) {
-        let lost = self.lost(participant, EndReason::Refused);
-        self.set_member_state(participant, MemberState::Ended(EndReason::Refused));
+        let lost = self.lost(participant, Why::Refused);
+        self.set_member_state(participant, MemberState::Ended(Why::Refused));
         self.transition(participant, NodeStateEvent::End, fx);
         if let Some(lost) = lost {
             self.notify_active(&lost, fx);
@@ -493,14 +494,14 @@ impl Run {
 
     /// Returns the event for the loss of a node that was not done in the live round. Without it the other nodes would
     /// wait for that node forever.
-    fn lost(&self, participant: ParticipantId, why: EndReason) -> Option<Event> {
+    fn lost(&self, participant: ParticipantId, why: Why) -> Option<Event> {
         let Member { node, last, .. } = self.members.get(participant)?;
         let (round, rank) = (*last)?;
         Some(Event::NodeLost(Arc::new(Loss { round, node: node.clone(), rank, why })))
     }
 
     /// Returns the same event for a node that waits for the round after the live one, `None` for other nodes.
-    fn lost_while_joining(&self, participant: ParticipantId, why: EndReason) -> Option<Event> {
+    fn lost_while_joining(&self, participant: ParticipantId, why: Why) -> Option<Event> {
         let member = self.members.get(participant)?;
         if member.node_state == NodeState::Waiting && member.is_returned {
             self.lost(participant, why)
@@ -535,7 +536,7 @@ impl Run {
                 NodeState::Active | NodeState::Due | NodeState::Outside => Event::RunClosed { by },
             };
             fx.notify(participant, event);
-            lost = lost.or_else(|| self.lost_while_joining(participant, EndReason::Refused));
+            lost = lost.or_else(|| self.lost_while_joining(participant, Why::Refused));
             if node_state != NodeState::Active {
                 self.transition(participant, NodeStateEvent::Close, fx);
             }

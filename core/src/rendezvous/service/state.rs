@@ -1,9 +1,10 @@
 //! The transition tables of a run and of a node in it.
 
 /// Phase of a run.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Phase {
     /// No round is live, and there are fewer nodes than a round needs.
+    #[default]
     Gathering,
     /// There are enough nodes; the round waits for more.
     LastCall,

@@ -8,6 +8,7 @@ mod table;
 
 use super::*;
 use crate::time::Duration;
+use crate::wire::native::Why;
 use alloc::boxed::Box;
 use alloc::format;
 use alloc::string::{String, ToString};
@@ -95,7 +96,7 @@ impl World {
     }
 
     fn die(&mut self, node: &str) -> String {
-        self.give(Input::Ended { participant: id(node), why: EndReason::ConnectionEnded })
+        self.give(Input::Ended { participant: id(node), why: Why::Connection })
     }
 
     fn close(&mut self, node: &str) -> String {
@@ -146,7 +147,10 @@ fn notify(output: &Output) -> Option<String> {
                 }
                 Event::JoinFailed(failure) => format!("fails: {failure}"),
                 Event::NodesWaiting { nodes } => format!("gets {nodes} waiting"),
-                Event::NodeLost(loss) => format!("gets {loss}"),
+                Event::NodeLost(loss) => {
+                    let Loss { node, rank, round, why } = &**loss;
+                    format!("gets node {node} (rank {rank} of round {round}) was lost: {why}")
+                }
                 Event::RoundEnded { round, reason } => format!("is out of {round}: {reason}"),
                 Event::Excluded { round } => format!("left behind by {round}"),
                 Event::RunClosed { .. } => String::from("gets closed"),

@@ -27,7 +27,7 @@ pub enum BodyError {
 /// Unread rest of a body.
 #[derive(Clone, Copy, Debug)]
 pub struct Body<'a> {
-    rest: &'a [u8],
+    pub(super) rest: &'a [u8],
     limits: &'a FrameLimits,
 }
 
@@ -117,20 +117,6 @@ macro_rules! integers {
     )*};
 }
 integers!(u8 u16 u32 u64 i32 i64);
-
-/// Integer at the end of a body that clients of earlier releases omit; it is then 0.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct OrZero(pub u64);
-
-impl<'a> Field<'a> for OrZero {
-    fn write(&self, out: &mut impl Sink) {
-        self.0.write(out);
-    }
-
-    fn read(body: &mut Body<'a>) -> Result<Self, BodyError> {
-        if body.rest.is_empty() { Ok(Self(0)) } else { u64::read(body).map(Self) }
-    }
-}
 
 impl<'a> Field<'a> for [u8; 16] {
     fn write(&self, out: &mut impl Sink) {

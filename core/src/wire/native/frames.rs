@@ -1,8 +1,8 @@
 //! All kinds of frames: number, name, size class and fields, each defined once.
 
 use super::fault::Fault;
-use super::field::{Body, BodyError, Field, List, OrZero};
-use super::record::{BarrierEnd, Change, Found, Member, Participants, Terms, Why};
+use super::field::{Body, BodyError, Field, List};
+use super::record::{BarrierEnd, Change, Entry, Found, Member, Participants, Why};
 use crate::limits::FrameLimits;
 use crate::store::op::{Key, Keys, Pairs};
 use crate::store::txn::{Compare, Write};
@@ -114,15 +114,9 @@ define_frames! {
         0x0031 Small BarrierCancel { key: Key<'a>, name: &'a [u8] }
 
         /// Joins the next round of a run.
-        0x0040 Value Join {
-            run_id: Key<'a>, node: &'a [u8], address: &'a [u8], local_world_size: u32, node_rank: i32,
-            join_timeout_ms: u64, terms: Terms<'a>, labels: Pairs<'a>, round_min: OrZero
-        }
+        0x0040 Value Join { entry: Entry<'a> }
         /// Registers as a standby node of a run, without causing a new round.
-        0x0041 Value Standby {
-            run_id: Key<'a>, node: &'a [u8], address: &'a [u8], local_world_size: u32, node_rank: i32,
-            join_timeout_ms: u64, terms: Terms<'a>, labels: Pairs<'a>, round_min: OrZero
-        }
+        0x0041 Value Standby { entry: Entry<'a> }
         /// Leaves a run, which continues.
         0x0042 Small Leave { run_id: Key<'a> }
         /// Closes a run permanently.

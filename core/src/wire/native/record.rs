@@ -1,7 +1,7 @@
 //! Records in the lists of a body, and enumerated fields.
 
 use super::field::{Body, BodyError, Field};
-use crate::store::op::Key;
+use crate::store::op::{Key, Pairs};
 use crate::store::txn::{Compare, Condition, Write};
 use crate::wire::choice::open_choice;
 use crate::wire::sink::Sink;
@@ -360,6 +360,58 @@ impl<'a> Field<'a> for Terms<'a> {
             cool_down_window_ms: Field::read(body)?,
             cool_down_pause_ms: Field::read(body)?,
             cool_down_pause_ms_max: Field::read(body)?,
+        })
+    }
+}
+
+/// A node's description of itself in a request to join.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Entry<'a> {
+    /// The run's id.
+    pub run_id: &'a [u8],
+    /// The node's name.
+    pub node: &'a [u8],
+    /// Address at which other nodes reach it.
+    pub address: &'a [u8],
+    /// Number of its workers.
+    pub local_world_size: u32,
+    /// Node rank that it asks for; -1: any.
+    pub node_rank: i32,
+    /// Time that it waits for a round, in milliseconds.
+    pub join_timeout_ms: u64,
+    /// The terms, on which all nodes of the run must agree.
+    pub terms: Terms<'a>,
+    /// Further properties of the node.
+    pub labels: Pairs<'a>,
+    /// The lowest number that its round may have, above those of all rounds that its program was in.
+    pub round_min: u64,
+}
+
+impl<'a> Field<'a> for Entry<'a> {
+    fn write(&self, out: &mut impl Sink) {
+        Key::raw(self.run_id).write(out);
+        self.node.write(out);
+        self.address.write(out);
+        self.local_world_size.write(out);
+        self.node_rank.write(out);
+        self.join_timeout_ms.write(out);
+        self.terms.write(out);
+        self.labels.write(out);
+        self.round_min.write(out);
+    }
+
+    fn read(body: &mut Body<'a>) -> Result<Self, BodyError> {
+        Ok(Self {
+            run_id: Key::read(body)?.name(),
+            node: Field::read(body)?,
+            address: Field::read(body)?,
+            local_world_size: Field::read(body)?,
+            node_rank: Field::read(body)?,
+            join_timeout_ms: Field::read(body)?,
+            terms: Field::read(body)?,
+            labels: Field::read(body)?,
+            // Clients of earlier releases omit it.
+            round_min: if body.rest.is_empty() { 0 } else { Field::read(body)? },
         })
     }
 }

@@ -2,9 +2,10 @@
 
 use rendezvous_core::limits::RendezvousLimits;
 use rendezvous_core::rendezvous::service::{
-    EndReason, Event, Input, Join, NodeName, Output, ParticipantId, Rendezvous, RunSettings,
+    Event, Input, Join, NodeName, Output, ParticipantId, Rendezvous, RunSettings,
 };
 use rendezvous_core::time::{Duration, Instant};
+use rendezvous_core::wire::native::Why;
 
 pub(crate) fn sings() -> bool {
     let mut service = Rendezvous::new(RendezvousLimits::default());
@@ -27,7 +28,7 @@ pub(crate) fn sings() -> bool {
         }
     }
     let is_formed = service.members("run").is_some_and(|(round, members)| round == 0 && members.len() == 2);
-    let ended = Input::Ended { participant: ParticipantId(1), why: EndReason::HostSilent };
+    let ended = Input::Ended { participant: ParticipantId(1), why: Why::HostSilent };
     let is_taken = service.handle(Instant::ORIGIN, ended).is_ok();
     while let Some(output) = service.poll_output() {
         is_loss_told |= matches!(output, Output::Notify { event: Event::NodeLost(_), .. });

@@ -7,7 +7,7 @@ use rendezvous_agent::node::request::{Answer, CallFailure, JoinedRound, Request,
 use rendezvous_agent::node::rounds::{FAILURE_KEY, no_round};
 use rendezvous_agent::reason::NoRound;
 use rendezvous_core::error::ErrorKind;
-use rendezvous_core::node::server::{why_of, why_over};
+use rendezvous_core::node::server::why_over;
 use rendezvous_core::rendezvous::error::RendezvousErrorKind;
 use rendezvous_core::rendezvous::participant::Role;
 use rendezvous_core::rendezvous::rejoin::{Action, Input as RejoinInput, Rejoin, Waited};
@@ -398,7 +398,7 @@ fn round_event(event: Event) -> Option<RoundEvent> {
             round: loss.round,
             node_rank: loss.rank,
             node: loss.node.to_string().into(),
-            why: why_of(loss.why),
+            why: loss.why,
         },
         Event::RoundEnded { round, reason } => RoundEvent::RoundOver { round, why: why_over(reason) },
         Event::Excluded { round } => RoundEvent::Excluded { round },

@@ -4,9 +4,10 @@
 use rendezvous_core::limits::RendezvousLimits;
 use rendezvous_core::rendezvous::participant::Role;
 use rendezvous_core::rendezvous::service::{
-    EndReason, Event, Input, InputError, Join, NodeState, Output, ParticipantId, Rendezvous, Round,
+    Event, Input, InputError, Join, NodeState, Output, ParticipantId, Rendezvous, Round,
 };
 use rendezvous_core::time::Instant;
+use rendezvous_core::wire::native::Why;
 use std::collections::BTreeMap;
 
 pub(super) const RUN: &str = "job";
@@ -121,7 +122,7 @@ impl MasterServer {
         self.drain();
     }
 
-    pub(super) fn ended(&mut self, now: Instant, session: u64, why: EndReason) {
+    pub(super) fn ended(&mut self, now: Instant, session: u64, why: Why) {
         for board in self.boards.values_mut() {
             board.waits.retain(|(waiting, ..)| *waiting != session);
         }

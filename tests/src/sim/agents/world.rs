@@ -18,8 +18,9 @@ use rendezvous_agent::node::{AgentNode, Input, NodeOptions, Output};
 use rendezvous_agent::phase::Phase;
 use rendezvous_agent::supervisor::{self, Notice, Outcome, Supervisor};
 use rendezvous_agent::worker_event::WorkerEvent;
-use rendezvous_core::rendezvous::service::{EndReason, Event};
+use rendezvous_core::rendezvous::service::Event;
 use rendezvous_core::time::{Duration, Instant};
+use rendezvous_core::wire::native::Why;
 use std::collections::BTreeMap;
 use std::fmt;
 
@@ -41,7 +42,7 @@ pub(super) enum Cue {
     /// A call was not answered in time.
     TimeUp(usize, u64),
     NodeLoses(u64),
-    ServerLoses(u64, EndReason),
+    ServerLoses(u64, Why),
     ServerRestarts,
     Mishap(usize, Mishap),
     /// The spares are released.
@@ -463,7 +464,7 @@ impl World {
                 {
                     line.is_cut = true;
                     self.sim.event_queue.schedule(now + here, Cue::NodeLoses(session));
-                    let why = EndReason::HostSilent;
+                    let why = Why::HostSilent;
                     self.sim.event_queue.schedule(now + there, Cue::ServerLoses(session, why));
                 }
             }
@@ -622,7 +623,7 @@ impl World {
         is_over && self.master_server.is_some()
     }
 
-    fn server_loses(&mut self, session: u64, why: EndReason) -> Result<(), String> {
+    fn server_loses(&mut self, session: u64, why: Why) -> Result<(), String> {
         let Some(line) = self.lines.get_mut(&session).filter(|line| line.is_open_there) else {
             return Ok(());
         };
@@ -642,7 +643,7 @@ impl World {
         line.is_open_here = false;
         if !line.is_cut {
             let when = (self.sim.now + line.pace).max(line.up);
-            self.sim.event_queue.schedule(when, Cue::ServerLoses(session, EndReason::ConnectionEnded));
+            self.sim.event_queue.schedule(when, Cue::ServerLoses(session, Why::Connection));
         }
     }
 

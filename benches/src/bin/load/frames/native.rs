@@ -3,7 +3,7 @@
 use super::{Arrival, Bytes, Frames, Operation, key};
 use rendezvous_core::store::op::{Key, Keys, Pairs};
 use rendezvous_core::wire::native::{
-    BarrierEnd, ClientFrame, HEADER_BYTES, Label, LastCall, MAGIC, OrZero, Participants, RankOrder,
+    BarrierEnd, ClientFrame, Entry, HEADER_BYTES, Label, LastCall, MAGIC, Participants, RankOrder,
     ServerFrame, Terms, VERSION_MAX, VERSION_MIN, encode_frame,
 };
 use rendezvous_core::wire::sink::Sink;
@@ -137,15 +137,17 @@ impl NodeTerms {
             cool_down_pause_ms_max: 0,
         };
         let join = ClientFrame::Join {
-            run_id: Key::raw(run_id.as_bytes()),
-            node: node.as_bytes(),
-            address: ADDRESS,
-            local_world_size: 1,
-            node_rank: -1,
-            join_timeout_ms: WAIT_MS,
-            terms,
-            labels: Pairs::scoped(b"", &[]),
-            round_min: OrZero(0),
+            entry: Entry {
+                run_id: run_id.as_bytes(),
+                node: node.as_bytes(),
+                address: ADDRESS,
+                local_world_size: 1,
+                node_rank: -1,
+                join_timeout_ms: WAIT_MS,
+                terms,
+                labels: Pairs::scoped(b"", &[]),
+                round_min: 0,
+            },
         };
         put(out, id, &join);
     }

@@ -1,6 +1,6 @@
 //! Barrier requests of native clients, and their answers.
 
-use super::{Native, ServerContext, millis};
+use super::{Native, RequestId, ServerContext, millis};
 use crate::barrier::service::{ArrivalId, Arrive, Input, Output, OwnerId};
 use crate::session::table::SessionId;
 use crate::wire::native::{ClientFrame, Fault, FaultCode, ServerFrame, Why};
@@ -9,11 +9,10 @@ impl Native {
     pub(super) fn barrier_request(
         &mut self,
         context: &mut ServerContext<'_>,
-        session: SessionId,
-        id: u64,
+        request: RequestId,
         frame: &ClientFrame<'_>,
     ) {
-        let arrival = arrival(session, id);
+        let arrival = arrival(request);
         let input = match *frame {
             ClientFrame::Barrier { key, generation, name, timeout_ms, participants } => {
                 Input::Arrive(Arrive {
@@ -33,25 +32,20 @@ impl Native {
         let refused = self.barriers.handle(context.now, input);
         self.drain_barriers(context);
         if let Err(refusal) = refused {
-            self.fail(context, session, id, refusal.fault());
+            self.fail(context, request, refusal.fault());
         }
     }
 
     /// Withdraws an arrival. Returns whether it was waiting.
-    pub(super) fn cancel_arrival(
-        &mut self,
-        context: &mut ServerContext<'_>,
-        session: SessionId,
-        request: u64,
-    ) -> bool {
-        let arrival = arrival(session, request);
+    pub(super) fn cancel_arrival(&mut self, context: &mut ServerContext<'_>, request: RequestId) -> bool {
+        let arrival = arrival(request);
         let waited = self.barriers.waits(arrival);
         if waited {
             // A withdrawal is never refused.
             let _ = self.barriers.handle(context.now, Input::Withdraw { arrival });
             self.drain_barriers(context);
         }
-        waited && self.sessions.is_pending(session, request)
+        waited && self.sessions.is_pending(request.session, request.id)
     }
 
     pub(super) fn end_arrivals(
@@ -87,23 +81,27 @@ impl Native {
             match output {
                 Output::Over { arrival, generation, end } => {
                     let over = ServerFrame::BarrierOver { generation, end: end.as_wire() };
-                    self.answer(context, SessionId(arrival.owner.0), arrival.request, &over);
+                    self.answer(context, request_of(arrival), &over);
                 }
                 Output::Superseded { arrival, .. } => {
                     let text = b"another arrival with the same name replaced it";
                     let fault = Fault { text, ..Fault::new(FaultCode::Cancelled, 0, 0) };
-                    self.fail(context, SessionId(arrival.owner.0), arrival.request, fault);
+                    self.fail(context, request_of(arrival), fault);
                 }
                 Output::CancelDone { request, had_waiters } => {
                     let revision = context.engine.revision();
                     let outcome = ServerFrame::Outcome { holds: had_waiters, revision };
-                    self.answer(context, SessionId(request.owner.0), request.request, &outcome);
+                    self.answer(context, request_of(request), &outcome);
                 }
             }
         }
     }
 }
 
-const fn arrival(session: SessionId, request: u64) -> ArrivalId {
-    ArrivalId { owner: OwnerId(session.0), request }
+const fn arrival(request: RequestId) -> ArrivalId {
+    ArrivalId { owner: OwnerId(request.session.0), request: request.id }
+}
+
+const fn request_of(arrival: ArrivalId) -> RequestId {
+    RequestId { session: SessionId(arrival.owner.0), id: arrival.request }
 }

@@ -1,17 +1,17 @@
 //! Rendezvous requests of native clients. Frames become inputs of the rendezvous service, and its outputs become
 //! frames, fences and removed keys before the next frame is served.
 
-use super::{Native, ServerContext, millis};
+use super::{Native, RequestId, ServerContext, millis};
 use crate::node::server::event::Event as ServerEvent;
 use crate::rendezvous::service::{
-    CoolDown, EndReason, Event, FastQuorum, Input, InputError, Join, JoinFailure, LastCall, Namespace,
-    NodeName, Output, ParticipantId, RankOrder, Reason, Round, RunId, RunSettings,
+    CoolDown, Event, FastQuorum, Input, InputError, Join, JoinFailure, LastCall, Namespace, NodeName, Output,
+    ParticipantId, RankOrder, Reason, Round, RunId, RunSettings, RunStatus,
 };
 use crate::session::table::SessionId;
 use crate::store::engine::Stale;
-use crate::store::op::{Key, Pairs};
+use crate::store::op::Key;
 use crate::wire::native::{
-    self, ClientFrame, Fault, FaultCode, List, Member, OrZero, RankOrder as Order, ServerFrame, Terms, Why,
+    self, ClientFrame, Entry, Fault, FaultCode, List, Member, RankOrder as Order, ServerFrame, Terms, Why,
 };
 use alloc::boxed::Box;
 use alloc::format;
@@ -49,8 +49,8 @@ fn page_of<T>(
 /// Part of a session in a run.
 #[derive(Clone, Debug)]
 pub(super) struct Part {
-    /// Id of the Join request. Pushes carry it.
-    join: u64,
+    /// Join request. Pushes carry its id.
+    join: RequestId,
     run_id: RunId,
 }
 
@@ -86,75 +86,43 @@ impl Native {
     pub(super) fn rendezvous_request(
         &mut self,
         context: &mut ServerContext<'_>,
-        session: SessionId,
-        id: u64,
+        request: RequestId,
         frame: &ClientFrame<'_>,
     ) {
         let outcome = match *frame {
-            ClientFrame::Join {
-                run_id,
-                node,
-                address,
-                local_world_size,
-                node_rank,
-                join_timeout_ms,
-                terms,
-                labels,
-                round_min: OrZero(round_min),
-            } => {
-                read_join(run_id, node, address, local_world_size, node_rank, join_timeout_ms, &terms, labels)
-                    .map(|join| Join { round_min, ..join })
-                    .and_then(|join| {
-                        let participant = participant(session);
-                        self.enter(context, session, id, run_id, Input::Join { participant, join })
-                    })
-            }
-            ClientFrame::Standby {
-                run_id,
-                node,
-                address,
-                local_world_size,
-                node_rank,
-                join_timeout_ms,
-                terms,
-                labels,
-                round_min: OrZero(round_min),
-            } => {
-                read_join(run_id, node, address, local_world_size, node_rank, join_timeout_ms, &terms, labels)
-                    .map(|join| Join { round_min, ..join })
-                    .and_then(|join| {
-                        let participant = participant(session);
-                        self.enter(context, session, id, run_id, Input::Standby { participant, join })
-                    })
-            }
-            ClientFrame::Leave { run_id } => self.leave(context, session, id, run_id),
-            ClientFrame::Close { run_id } => self.close(context, session, id, run_id, None),
-            ClientFrame::Fail { run_id, message } => self.close(context, session, id, run_id, Some(message)),
+            ClientFrame::Join { .. } | ClientFrame::Standby { .. } => self.enter(context, request, frame),
+            ClientFrame::Leave { run_id } => self.leave(context, request, run_id),
+            ClientFrame::Close { run_id } => self.close(context, request, run_id, None),
+            ClientFrame::Fail { run_id, message } => self.close(context, request, run_id, Some(message)),
             ClientFrame::Members { run_id, round, first_node_rank, count_max } => {
-                self.members(context, session, id, run_id, round, (first_node_rank, count_max))
+                self.members(context, request, run_id, round, (first_node_rank, count_max))
             }
-            ClientFrame::RunInfo { run_id } => self.run_info(context, session, id, run_id),
+            ClientFrame::RunInfo { run_id } => self.run_info(context, request, run_id),
             _ => Err(Refusal::invalid("not a request of the rendezvous")),
         };
         if let Err(refusal) = outcome {
-            self.fail(context, session, id, refusal.fault());
+            self.fail(context, request, refusal.fault());
         }
     }
 
     fn enter(
         &mut self,
         context: &mut ServerContext<'_>,
-        session: SessionId,
-        id: u64,
-        run_id: Key<'_>,
-        input: Input,
+        request: RequestId,
+        frame: &ClientFrame<'_>,
     ) -> Result<(), Refusal> {
-        let part = Part { join: id, run_id: text("run id", run_id.name())?.into() };
-        let before = self.parts.insert(session, part);
+        let (ClientFrame::Join { entry } | ClientFrame::Standby { entry }) = frame else { return Ok(()) };
+        let (join, participant) = (read_join(entry)?, participant(request.session));
+        let input = match frame {
+            ClientFrame::Standby { .. } => Input::Standby { participant, join },
+            _ => Input::Join { participant, join },
+        };
+        let part = Part { join: request, run_id: text("run id", entry.run_id)?.into() };
+        let before = self.parts.insert(request.session, part);
         if let Err(error) = self.rendezvous.handle(context.now, input) {
             match before {
-                Some(before) => self.parts.insert(session, before),
-                None => self.parts.remove(session),
+                Some(before) => self.parts.insert(request.session, before),
+                None => self.parts.remove(request.session),
             };
             self.drain_rounds(context);
             return Err(refusal_of(&error));
@@ -166,40 +134,38 @@ impl Native {
     fn leave(
         &mut self,
         context: &mut ServerContext<'_>,
-        session: SessionId,
-        id: u64,
+        request: RequestId,
         run_id: Key<'_>,
     ) -> Result<(), Refusal> {
         let run_id = text("run id", run_id.name())?;
-        let participant = participant(session);
+        let participant = participant(request.session);
         if self.rendezvous.node_state(participant).is_none_or(|(run, _)| **run != *run_id) {
             return Err(Refusal::new(
                 FaultCode::UnknownRound,
                 format!("this session is not in the run '{run_id}'"),
             ));
         }
-        let part = self.parts.remove(session);
+        let part = self.parts.remove(request.session);
         let left = self.rendezvous.handle(context.now, Input::Leave { participant });
         if let Some(Part { join, .. }) = part {
             // This answers only a join that is pending: a request is never answered twice.
             let fault = Fault { text: b"left", ..Fault::new(FaultCode::Cancelled, 0, 0) };
-            self.fail(context, session, join, fault);
+            self.fail(context, join, fault);
         }
         self.drain_rounds(context);
         left.map_err(|error| refusal_of(&error))?;
-        self.done(context, session, id);
+        self.done(context, request);
         Ok(())
     }
 
     fn close(
         &mut self,
         context: &mut ServerContext<'_>,
-        session: SessionId,
-        id: u64,
+        request: RequestId,
         run_id: Key<'_>,
         failure: Option<&[u8]>,
     ) -> Result<(), Refusal> {
-        let (run_id, participant) = (text("run id", run_id.name())?.into(), participant(session));
+        let (run_id, participant) = (text("run id", run_id.name())?.into(), participant(request.session));
         let input = match failure {
             None => Input::Close { participant, run_id },
             Some(message) => Input::Fail { participant, run_id, message: text("failure", message)?.into() },
@@ -207,15 +173,14 @@ impl Native {
         let closed = self.rendezvous.handle(context.now, input);
         self.drain_rounds(context);
         closed.map_err(|error| refusal_of(&error))?;
-        self.done(context, session, id);
+        self.done(context, request);
         Ok(())
     }
 
     fn members(
         &mut self,
         context: &mut ServerContext<'_>,
-        session: SessionId,
-        id: u64,
+        request: RequestId,
         run_id: Key<'_>,
         round: u64,
         (first, count_max): (u32, u32),
@@ -259,8 +224,7 @@ impl Native {
             .collect();
         self.answer(
             context,
-            session,
-            id,
+            request,
             &ServerFrame::MemberList { round, nodes, members: List::new(&records) },
         );
         Ok(())
@@ -269,46 +233,31 @@ impl Native {
     fn run_info(
         &mut self,
         context: &mut ServerContext<'_>,
-        session: SessionId,
-        id: u64,
+        request: RequestId,
         run_id: Key<'_>,
     ) -> Result<(), Refusal> {
         let run_id = text("run id", run_id.name())?;
-        let state = self.rendezvous.status(run_id).map_or(
-            ServerFrame::RunState {
-                round: 0,
-                complete: false,
-                closed: false,
-                nodes: 0,
-                nodes_waiting: 0,
-                nodes_standby: 0,
-            },
-            |status| ServerFrame::RunState {
-                round: status.round,
-                complete: status.phase.is_live(),
-                closed: status.phase.is_closed(),
-                nodes: if status.phase.is_live() { status.counts.active } else { status.counts.joining },
-                nodes_waiting: status.counts.waiting,
-                nodes_standby: status.counts.standby,
-            },
-        );
-        self.answer(context, session, id, &state);
+        let RunStatus { phase, round, counts } = self.rendezvous.status(run_id).unwrap_or_default();
+        let state = ServerFrame::RunState {
+            round,
+            complete: phase.is_live(),
+            closed: phase.is_closed(),
+            nodes: if phase.is_live() { counts.active } else { counts.joining },
+            nodes_waiting: counts.waiting,
+            nodes_standby: counts.standby,
+        };
+        self.answer(context, request, &state);
         Ok(())
     }
 
     /// Cancels a pending join. Returns whether there was one.
-    pub(super) fn cancel_join(
-        &mut self,
-        context: &mut ServerContext<'_>,
-        session: SessionId,
-        request: u64,
-    ) -> bool {
+    pub(super) fn cancel_join(&mut self, context: &mut ServerContext<'_>, request: RequestId) -> bool {
         use crate::rendezvous::service::NodeState;
-        let participant = participant(session);
+        let participant = participant(request.session);
         let pending = self.rendezvous.node_state(participant).is_some_and(|(_, index)| {
             matches!(index, NodeState::Joining | NodeState::Waiting | NodeState::Standby)
         });
-        if !pending || self.parts.get(session).is_none_or(|part| part.join != request) {
+        if !pending || self.parts.get(request.session).is_none_or(|part| part.join != request) {
             return false;
         }
         // The participant is in the run, so this does not fail.
@@ -328,7 +277,9 @@ impl Native {
         let participant = participant(session);
         let input = match why {
             Why::Left => Input::Leave { participant },
-            why => Input::Ended { participant, why: end_reason(why) },
+            // The session was too slow to take what it was sent.
+            Why::Limit => Input::Ended { participant, why: Why::Stalled },
+            why => Input::Ended { participant, why },
         };
         // A session that left its run before is in none. That is not an error here.
         let _ = self.rendezvous.handle(context.now, input);
@@ -380,27 +331,22 @@ impl Native {
     /// Notifies a session of an event, as the answer to its Join or as a push that belongs to it.
     fn notify_participant(&mut self, context: &mut ServerContext<'_>, to: ParticipantId, event: &Event) {
         let session = SessionId(to.0);
-        let Some(Part { join: id, run_id }) = self.parts.get(session).cloned() else { return };
+        let Some(Part { join: request, run_id }) = self.parts.get(session).cloned() else { return };
         let run_id = Key::raw(run_id.as_bytes());
         match event {
             Event::Seated => {
-                self.push(context, session, id, &ServerFrame::Placed { run_id, seated: true, ahead: 0 });
+                self.push(context, request, &ServerFrame::Placed { run_id, seated: true, ahead: 0 });
             }
             Event::Standby { ahead } => {
-                self.push(
-                    context,
-                    session,
-                    id,
-                    &ServerFrame::Placed { run_id, seated: false, ahead: *ahead },
-                );
+                self.push(context, request, &ServerFrame::Placed { run_id, seated: false, ahead: *ahead });
             }
-            Event::RoundFormed(round) => self.send_round(context, session, id, round),
+            Event::RoundFormed(round) => self.send_round(context, request, round),
             Event::JoinFailed(failure) => {
                 self.parts.remove(session);
-                self.fail(context, session, id, failure_of(failure).fault());
+                self.fail(context, request, failure_of(failure).fault());
             }
             Event::NodesWaiting { nodes } => {
-                self.push(context, session, id, &ServerFrame::NodesWaiting { run_id, nodes: *nodes });
+                self.push(context, request, &ServerFrame::NodesWaiting { run_id, nodes: *nodes });
             }
             Event::NodeLost(loss) => {
                 let node = loss.node.to_string();
@@ -409,40 +355,35 @@ impl Native {
                     round: loss.round,
                     node_rank: loss.rank,
                     node: node.as_bytes(),
-                    why: why_of(loss.why),
+                    why: loss.why,
                 };
-                self.push(context, session, id, &died);
+                self.push(context, request, &died);
             }
             Event::RoundEnded { round, reason } => {
                 let over = ServerFrame::RoundOver { run_id, round: *round, why: why_over(*reason) };
-                self.push(context, session, id, &over);
+                self.push(context, request, &over);
             }
             Event::Excluded { round } => {
                 self.parts.remove(session);
-                self.push(context, session, id, &ServerFrame::Excluded { run_id, round: *round });
+                self.push(context, request, &ServerFrame::Excluded { run_id, round: *round });
             }
             Event::RunClosed { by } => {
                 let by = by.as_ref().map(ToString::to_string).unwrap_or_default();
-                self.push(context, session, id, &ServerFrame::RunClosed { run_id, by: by.as_bytes() });
+                self.push(context, request, &ServerFrame::RunClosed { run_id, by: by.as_bytes() });
             }
             Event::JobFailed { message } => {
-                self.push(
-                    context,
-                    session,
-                    id,
-                    &ServerFrame::JobFailed { run_id, message: message.as_bytes() },
-                );
+                self.push(context, request, &ServerFrame::JobFailed { run_id, message: message.as_bytes() });
             }
             Event::Replaced { by } => {
                 self.parts.remove(session);
-                self.push(context, session, id, &ServerFrame::Replaced { run_id, session: by.0 });
+                self.push(context, request, &ServerFrame::Replaced { run_id, session: by.0 });
                 // Its Join may still be pending.
-                self.fail(context, session, id, Fault { first: by.0, ..Fault::REPLACED });
+                self.fail(context, request, Fault { first: by.0, ..Fault::REPLACED });
             }
         }
     }
 
-    fn send_round(&mut self, context: &mut ServerContext<'_>, session: SessionId, id: u64, round: &Round) {
+    fn send_round(&mut self, context: &mut ServerContext<'_>, request: RequestId, round: &Round) {
         let namespace = self.prefix(&round.namespace);
         let frame = ServerFrame::Round {
             run_id: Key::raw(round.namespace.run_id.as_bytes()),
@@ -454,7 +395,7 @@ impl Native {
             leader: &round.rank_zero_address,
             namespace: Key::raw(&namespace),
         };
-        self.answer(context, session, id, &frame);
+        self.answer(context, request, &frame);
     }
 }
 
@@ -473,31 +414,21 @@ fn text<'t>(what: &str, bytes: &'t [u8]) -> Result<&'t str, Refusal> {
     core::str::from_utf8(bytes).map_err(|_| Refusal::invalid(&format!("the {what} is not UTF-8")))
 }
 
-#[allow(clippy::too_many_arguments, reason = "they are the fields of one frame")]
-fn read_join(
-    run_id: Key<'_>,
-    node: &[u8],
-    address: &[u8],
-    local_world_size: u32,
-    node_rank: i32,
-    join_timeout_ms: u64,
-    terms: &Terms<'_>,
-    labels: Pairs<'_>,
-) -> Result<Join, Refusal> {
-    let labels = labels.iter().map(|(name, value)| {
+fn read_join(entry: &Entry<'_>) -> Result<Join, Refusal> {
+    let labels = entry.labels.iter().map(|(name, value)| {
         let (name, value) = (text("name of a label", name.name())?, text("value of a label", value)?);
         Ok((Box::from(name), Box::from(value)))
     });
     Ok(Join {
-        run_id: text("run id", run_id.name())?.into(),
-        node: NodeName::parse(text("node's name", node)?),
-        address: address.into(),
-        local_world_size,
+        run_id: text("run id", entry.run_id)?.into(),
+        node: NodeName::parse(text("node's name", entry.node)?),
+        address: entry.address.into(),
+        local_world_size: entry.local_world_size,
         labels: labels.collect::<Result<_, _>>()?,
-        node_rank: u32::try_from(node_rank).ok(),
-        join_timeout: millis(join_timeout_ms),
-        settings: read_terms(terms)?,
-        round_min: 0,
+        node_rank: u32::try_from(entry.node_rank).ok(),
+        join_timeout: millis(entry.join_timeout_ms),
+        settings: read_terms(&entry.terms)?,
+        round_min: entry.round_min,
     })
 }
 
@@ -568,34 +499,6 @@ fn failure_of(failure: &JoinFailure) -> Refusal {
     }
 }
 
-const fn end_reason(why: Why) -> EndReason {
-    match why {
-        Why::HostSilent => EndReason::HostSilent,
-        Why::Heartbeat => EndReason::HeartbeatsMissed,
-        Why::Stalled | Why::Limit => EndReason::Stalled,
-        Why::Protocol => EndReason::ProtocolBroken,
-        Why::Replaced => EndReason::Replaced,
-        Why::Refused => EndReason::Refused,
-        Why::GaveUp => EndReason::GaveUp,
-        _ => EndReason::ConnectionEnded,
-    }
-}
-
-/// Returns the reason on the wire for the end of a participant.
-#[must_use]
-pub const fn why_of(reason: EndReason) -> Why {
-    match reason {
-        EndReason::ConnectionEnded => Why::Connection,
-        EndReason::HostSilent => Why::HostSilent,
-        EndReason::HeartbeatsMissed => Why::Heartbeat,
-        EndReason::Stalled => Why::Stalled,
-        EndReason::ProtocolBroken => Why::Protocol,
-        EndReason::Replaced => Why::Replaced,
-        EndReason::Refused => Why::Refused,
-        EndReason::GaveUp => Why::GaveUp,
-    }
-}
-
 /// Returns the reason on the wire for the end of a round.
 #[must_use]
 pub const fn why_over(reason: Reason) -> Why {
@@ -615,22 +518,6 @@ mod tests {
         for run_id in ["a", "a.1", "a1", "team/job"] {
             let expected = format!("/torch.rendezvous.{run_id}.000000000000001f.");
             assert_eq!(stem(0x1f, run_id), expected.as_bytes());
-        }
-    }
-
-    #[test]
-    fn each_end_of_a_participant_has_its_own_reason() {
-        for reason in [
-            EndReason::ConnectionEnded,
-            EndReason::HostSilent,
-            EndReason::HeartbeatsMissed,
-            EndReason::Stalled,
-            EndReason::ProtocolBroken,
-            EndReason::Replaced,
-            EndReason::Refused,
-            EndReason::GaveUp,
-        ] {
-            assert_eq!(end_reason(why_of(reason)), reason);
         }
     }
 }

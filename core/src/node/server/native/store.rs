@@ -1,7 +1,7 @@
 //! Store requests of native clients, both those that are answered at once and those that wait.
 
 use super::waiting::{Awaited, Pending};
-use super::{Native, ServerContext, millis};
+use super::{Native, RequestId, ServerContext, millis};
 use crate::ids::WaiterId;
 use crate::node::server::event::CloseReason;
 use crate::session::table::SessionId;
@@ -31,22 +31,21 @@ impl Native {
     pub(super) fn store_request(
         &mut self,
         context: &mut ServerContext<'_>,
-        session: SessionId,
-        id: u64,
+        request: RequestId,
         frame: &ClientFrame<'_>,
     ) {
         match *frame {
             ClientFrame::Get { timeout_ms, key } => {
-                self.begin_wait(context, session, id, timeout_ms, Awaited::Value, Keys::one(key));
+                self.begin_wait(context, request, timeout_ms, Awaited::Value, Keys::one(key));
             }
             ClientFrame::Wait { timeout_ms, keys } => {
-                self.begin_wait(context, session, id, timeout_ms, Awaited::KeyPresence, keys);
+                self.begin_wait(context, request, timeout_ms, Awaited::KeyPresence, keys);
             }
             ClientFrame::MultiGet { timeout_ms, keys } => {
-                self.begin_wait(context, session, id, timeout_ms, Awaited::Values, keys);
+                self.begin_wait(context, request, timeout_ms, Awaited::Values, keys);
             }
             ClientFrame::QueuePop { timeout_ms, key } => {
-                self.begin_wait(context, session, id, timeout_ms, Awaited::Item, Keys::one(key));
+                self.begin_wait(context, request, timeout_ms, Awaited::Item, Keys::one(key));
             }
             ClientFrame::ListKeys { prefix, after, count_max } => {
                 let (prefix, after) = (whole(prefix), whole(after));
@@ -55,7 +54,7 @@ impl Native {
                 // Writing the answer needs the whole context, so the keys are copied out of the store.
                 let answer = owned_keys(&keys);
                 let keys = Keys::packed(keys.len(), &answer);
-                self.answer(context, session, id, &ServerFrame::KeyList { more, keys });
+                self.answer(context, request, &ServerFrame::KeyList { more, keys });
             }
             ClientFrame::Txn { compares, then, otherwise } => {
                 let applied = context.engine.txn(compares.iter(), then.iter(), otherwise.iter());
@@ -65,21 +64,21 @@ impl Native {
                         Released { conns: context.conns, requests: &mut self.waiting.released }
                             .note(applied.released);
                         let revision = context.engine.revision();
-                        self.answer(context, session, id, &ServerFrame::Outcome { holds, revision });
+                        self.answer(context, request, &ServerFrame::Outcome { holds, revision });
                     }
                     Err((error, key)) => {
                         let key = key.map(whole).unwrap_or_default();
-                        self.fail(context, session, id, Fault { text: &key, ..fault_of(&error) });
+                        self.fail(context, request, Fault { text: &key, ..fault_of(&error) });
                     }
                 }
             }
-            ClientFrame::Batch { requests } => self.batch(context, session, id, requests.iter()),
+            ClientFrame::Batch { requests } => self.batch(context, request, requests.iter()),
             _ => match self.execute(context, frame) {
                 Ok(outcome) => {
                     let revision = context.engine.revision();
-                    self.answer(context, session, id, &frame_of(&outcome, revision));
+                    self.answer(context, request, &frame_of(&outcome, revision));
                 }
-                Err(fault) => self.fail(context, session, id, fault),
+                Err(fault) => self.fail(context, request, fault),
             },
         }
     }
@@ -87,8 +86,7 @@ impl Native {
     fn batch<'a>(
         &mut self,
         context: &mut ServerContext<'_>,
-        session: SessionId,
-        id: u64,
+        request: RequestId,
         requests: impl Iterator<Item = Batched<ClientFrame<'a>>>,
     ) {
         let (mut outcomes, mut budget) = (Vec::new(), context.limits.frame.frame_bytes_max / 2);
@@ -118,7 +116,7 @@ impl Native {
                 }
             })
             .collect();
-        self.answer(context, session, id, &ServerFrame::BatchDone { answers: List::new(&answers) });
+        self.answer(context, request, &ServerFrame::BatchDone { answers: List::new(&answers) });
     }
 
     /// Executes a request that never waits.
@@ -200,29 +198,28 @@ impl Native {
     fn begin_wait(
         &mut self,
         context: &mut ServerContext<'_>,
-        session: SessionId,
-        id: u64,
+        request: RequestId,
         timeout_ms: u64,
         what: Awaited,
         keys: Keys<'_>,
     ) {
-        if self.try_wait(context, session, id, &what, keys) {
+        if self.try_wait(context, request, &what, keys) {
             return;
         }
         if timeout_ms == 0 {
-            return self.answer_once(context, session, id, &what, keys);
+            return self.answer_once(context, request, &what, keys);
         }
         let deadline = context.now + millis(timeout_ms);
-        let pending = Pending::new((session, id), timeout_ms, deadline, what, keys);
+        let pending = Pending::new(request, timeout_ms, deadline, what, keys);
         self.park(context, pending);
     }
 
     /// Lets a request wait for the keys that are missing.
     fn park(&mut self, context: &mut ServerContext<'_>, pending: Pending) {
         let waiter = WaiterId::Request(self.waiting.next_index());
-        let (session, id) = (pending.session, pending.request);
-        if let Err(fault) = self.sessions.charge(session, pending.cost()) {
-            return self.fail(context, session, id, fault);
+        let request = pending.request;
+        if let Err(fault) = self.sessions.charge(request.session, pending.cost()) {
+            return self.fail(context, request, fault);
         }
         let parked = match (&pending.what, pending.keys().iter().next()) {
             (Awaited::Item, Some(key)) => context.engine.wait_for_item(waiter, key).map(|()| true),
@@ -234,18 +231,18 @@ impl Native {
         if let Ok(true) = parked {
             return self.waiting.insert(pending);
         }
-        self.sessions.discharge(session, pending.cost());
+        self.sessions.discharge(request.session, pending.cost());
         match parked {
             // The key names a queue, but the request asks for a value, so it cannot wait for it.
-            Ok(_) => self.answer_once(context, session, id, &pending.what, pending.keys()),
-            Err(error) => self.fail(context, session, id, fault_of(&error)),
+            Ok(_) => self.answer_once(context, request, &pending.what, pending.keys()),
+            Err(error) => self.fail(context, request, fault_of(&error)),
         }
     }
 
     /// Removes a request that no longer waits.
     fn unpark(&mut self, index: u32) -> Option<Pending> {
         let pending = self.waiting.remove(index)?;
-        self.sessions.discharge(pending.session, pending.cost());
+        self.sessions.discharge(pending.request.session, pending.cost());
         Some(pending)
     }
 
@@ -253,8 +250,7 @@ impl Native {
     fn try_wait(
         &mut self,
         context: &mut ServerContext<'_>,
-        session: SessionId,
-        id: u64,
+        request: RequestId,
         what: &Awaited,
         keys: Keys<'_>,
     ) -> bool {
@@ -263,20 +259,20 @@ impl Native {
                 let Some(key) = keys.iter().next() else { return false };
                 let Some((revision, value)) = context.engine.find(&whole(key)) else { return false };
                 let value = owned(value);
-                self.answer(context, session, id, &ServerFrame::Value { revision, value: Some(&value) });
+                self.answer(context, request, &ServerFrame::Value { revision, value: Some(&value) });
                 true
             }
             Awaited::KeyPresence => {
                 let ready = is_ready(context.engine, keys);
                 if ready {
-                    self.done(context, session, id);
+                    self.done(context, request);
                 }
                 ready
             }
             Awaited::Values => {
                 let there = keys.iter().all(|key| context.engine.find(&whole(key)).is_some());
                 if there {
-                    self.answer_values(context, session, id, keys);
+                    self.answer_values(context, request, keys);
                 }
                 there
             }
@@ -287,12 +283,12 @@ impl Native {
                     Ok(Answer::Popped { length_before, item: Some(item) }) => {
                         let length_before = length_before.unsigned_abs();
                         let popped = ServerFrame::Popped { length_before, item: Some(&item) };
-                        self.answer(context, session, id, &popped);
+                        self.answer(context, request, &popped);
                         true
                     }
                     Ok(_) => false,
                     Err(error) => {
-                        self.fail(context, session, id, fault_of(&error));
+                        self.fail(context, request, fault_of(&error));
                         true
                     }
                 }
@@ -304,34 +300,27 @@ impl Native {
     fn answer_once(
         &mut self,
         context: &mut ServerContext<'_>,
-        session: SessionId,
-        id: u64,
+        request: RequestId,
         what: &Awaited,
         keys: Keys<'_>,
     ) {
         match what {
-            Awaited::Value => self.fail(context, session, id, Fault::new(FaultCode::NotFound, 0, 0)),
-            Awaited::KeyPresence => self.fail_missing(context, session, id, 0, keys),
-            Awaited::Values => self.answer_values(context, session, id, keys),
+            Awaited::Value => self.fail(context, request, Fault::new(FaultCode::NotFound, 0, 0)),
+            Awaited::KeyPresence => self.fail_missing(context, request, 0, keys),
+            Awaited::Values => self.answer_values(context, request, keys),
             Awaited::Item => {
-                self.answer(context, session, id, &ServerFrame::Popped { length_before: 0, item: None });
+                self.answer(context, request, &ServerFrame::Popped { length_before: 0, item: None });
             }
         }
     }
 
-    fn answer_values(
-        &mut self,
-        context: &mut ServerContext<'_>,
-        session: SessionId,
-        id: u64,
-        keys: Keys<'_>,
-    ) {
+    fn answer_values(&mut self, context: &mut ServerContext<'_>, request: RequestId, keys: Keys<'_>) {
         // A key may occur many times in the request, so the size is checked before any value is copied.
         let sizes =
             keys.iter().map(|key| context.engine.find(&whole(key)).map_or(0, |(_, value)| value.len()));
         let bytes = sizes.fold(0, usize::saturating_add);
         if bytes > context.limits.frame.frame_bytes_max {
-            return self.too_long(context, session, id, bytes);
+            return self.too_long(context, request, bytes);
         }
         let found: Vec<_> = keys
             .iter()
@@ -344,14 +333,13 @@ impl Native {
                 None => Found { revision: 0, value: None },
             })
             .collect();
-        self.answer(context, session, id, &ServerFrame::Values { values: List::new(&values) });
+        self.answer(context, request, &ServerFrame::Values { values: List::new(&values) });
     }
 
     fn fail_missing(
         &mut self,
         context: &mut ServerContext<'_>,
-        session: SessionId,
-        id: u64,
+        request: RequestId,
         timeout_ms: u64,
         keys: Keys<'_>,
     ) {
@@ -371,7 +359,7 @@ impl Native {
             let _ = write!(text, " and {more} more");
         }
         let fault = Fault { text: text.as_bytes(), ..Fault::new(FaultCode::TimedOut, timeout_ms, 0) };
-        self.fail(context, session, id, fault);
+        self.fail(context, request, fault);
     }
 
     /// Notes that the store has ended the wait of this request.
@@ -388,11 +376,11 @@ impl Native {
     pub(in crate::node::server) fn serve_released(&mut self, context: &mut ServerContext<'_>) {
         while let Some(index) = self.waiting.released.pop_front() {
             let Some(pending) = self.unpark(index) else { continue };
-            let (session, id) = (pending.session, pending.request);
+            let request = pending.request;
             if let Awaited::KeyPresence = pending.what {
                 // Each key has been present, though not necessarily all at once.
-                self.done(context, session, id);
-            } else if !self.try_wait(context, session, id, &pending.what, pending.keys()) {
+                self.done(context, request);
+            } else if !self.try_wait(context, request, &pending.what, pending.keys()) {
                 self.park(context, pending);
             }
         }
@@ -414,7 +402,7 @@ impl Native {
                 }
                 WaiterId::Request(index) => {
                     if let Some(pending) = self.unpark(index) {
-                        self.fail(context, pending.session, pending.request, fault_of(&error));
+                        self.fail(context, pending.request, fault_of(&error));
                     }
                 }
             }
@@ -426,25 +414,20 @@ impl Native {
         while let Some(index) = self.waiting.expired(context.now) {
             context.engine.forget_waits(WaiterId::Request(index));
             let Some(pending) = self.unpark(index) else { continue };
-            let (session, id, timeout_ms) = (pending.session, pending.request, pending.timeout_ms);
+            let (request, timeout_ms) = (pending.request, pending.timeout_ms);
             match pending.what {
                 Awaited::Item => {
                     let text = pending.keys().iter().next().map(whole).unwrap_or_default();
                     let fault = Fault { text: &text, ..Fault::new(FaultCode::TimedOut, timeout_ms, 0) };
-                    self.fail(context, session, id, fault);
+                    self.fail(context, request, fault);
                 }
-                _ => self.fail_missing(context, session, id, timeout_ms, pending.keys()),
+                _ => self.fail_missing(context, request, timeout_ms, pending.keys()),
             }
         }
     }
 
-    pub(super) fn cancel_wait(
-        &mut self,
-        context: &mut ServerContext<'_>,
-        session: SessionId,
-        request: u64,
-    ) -> bool {
-        let Some(index) = self.waiting.find(session, request) else { return false };
+    pub(super) fn cancel_wait(&mut self, context: &mut ServerContext<'_>, request: RequestId) -> bool {
+        let Some(index) = self.waiting.find(request) else { return false };
         context.engine.forget_waits(WaiterId::Request(index));
         self.unpark(index).is_some()
     }

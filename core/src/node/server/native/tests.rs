@@ -10,7 +10,7 @@ use crate::store::op::{Key, Keys, Pairs, Request};
 use crate::store::txn::{Compare, Condition, Write};
 use crate::time::Duration;
 use crate::wire::native::{
-    Batched, ClientFrame, FaultCode, From, HEADER_BYTES, Label, LastCall, List, MAGIC, Message, OrZero,
+    Batched, ClientFrame, Entry, FaultCode, From, HEADER_BYTES, Label, LastCall, List, MAGIC, Message,
     Participants, RankOrder, Scan, ServerFrame, Terms, Why, encode_frame, scan,
 };
 use crate::wire::sink::Sink;
@@ -199,15 +199,17 @@ fn key_of(run_id: &str, round: u64, name: &str) -> String {
 
 fn join(node: &str) -> ClientFrame<'_> {
     ClientFrame::Join {
-        run_id: Key::raw(b"run"),
-        node: node.as_bytes(),
-        address: node.as_bytes(),
-        local_world_size: 4,
-        node_rank: -1,
-        join_timeout_ms: 10_000,
-        terms: TERMS,
-        labels: Pairs::scoped(b"", &[]),
-        round_min: OrZero(0),
+        entry: Entry {
+            run_id: b"run",
+            node: node.as_bytes(),
+            address: node.as_bytes(),
+            local_world_size: 4,
+            node_rank: -1,
+            join_timeout_ms: 10_000,
+            terms: TERMS,
+            labels: Pairs::scoped(b"", &[]),
+            round_min: 0,
+        },
     }
 }
 

@@ -1,5 +1,6 @@
 //! Table of the requests that wait for keys, by session and by deadline.
 
+use super::RequestId;
 use crate::limits::WAIT_COST_BYTES;
 use crate::ordered::{Index, Set};
 use crate::session::table::SessionId;
@@ -24,8 +25,7 @@ pub(super) enum Awaited {
 
 #[derive(Debug)]
 pub(super) struct Pending {
-    pub(super) session: SessionId,
-    pub(super) request: u64,
+    pub(super) request: RequestId,
     pub(super) timeout_ms: u64,
     pub(super) deadline: Instant,
     pub(super) what: Awaited,
@@ -35,7 +35,7 @@ pub(super) struct Pending {
 
 impl Pending {
     pub(super) fn new(
-        (session, request): (SessionId, u64),
+        request: RequestId,
         timeout_ms: u64,
         deadline: Instant,
         what: Awaited,
@@ -46,7 +46,7 @@ impl Pending {
             packed.extend_from_slice(&(key.len() as u64).to_le_bytes());
             key.pieces().into_iter().for_each(|part| packed.extend_from_slice(part));
         }
-        Self { session, request, timeout_ms, deadline, what, count: keys.len(), packed }
+        Self { request, timeout_ms, deadline, what, count: keys.len(), packed }
     }
 
     /// Returns the bytes that the session is charged for the request.
@@ -79,14 +79,14 @@ impl Waiting {
     /// Adds a request at [`Waiting::next_index`].
     pub(super) fn insert(&mut self, pending: Pending) {
         let index = self.next_index();
-        self.of_request.insert((pending.session, pending.request), index);
+        self.of_request.insert(pending.request.key(), index);
         self.deadlines.insert((pending.deadline, index));
         self.slots.insert(pending);
     }
 
     pub(super) fn remove(&mut self, index: u32) -> Option<Pending> {
         let pending = self.slots.try_remove(index as usize)?;
-        self.of_request.remove((pending.session, pending.request));
+        self.of_request.remove(pending.request.key());
         self.deadlines.remove((pending.deadline, index));
         if self.slots.is_empty() && self.slots.capacity() > 1024 {
             self.slots.shrink_to_fit();
@@ -94,8 +94,8 @@ impl Waiting {
         Some(pending)
     }
 
-    pub(super) fn find(&self, session: SessionId, request: u64) -> Option<u32> {
-        self.of_request.get((session, request))
+    pub(super) fn find(&self, request: RequestId) -> Option<u32> {
+        self.of_request.get(request.key())
     }
 
     pub(super) fn of_session(&self, session: SessionId) -> Option<u32> {

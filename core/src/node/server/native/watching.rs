@@ -1,7 +1,7 @@
 //! Watches and leases of native clients.
 
 use super::store::fault_of;
-use super::{Native, ServerContext, millis};
+use super::{Native, RequestId, ServerContext, millis};
 use crate::limits::WAIT_COST_BYTES;
 use crate::ordered::{Index, Map, Set};
 use crate::session::table::SessionId;
@@ -20,15 +20,14 @@ pub(super) struct Watching {
     watches: Map<WatchId, Watcher>,
     /// Watches with changes for a session that does not read at the moment.
     held_back: Set<(SessionId, WatchId)>,
-    leases: Map<LeaseId, (SessionId, u64)>,
+    leases: Map<LeaseId, RequestId>,
     leases_of: Set<(SessionId, LeaseId)>,
 }
 
 /// Owner of a watch.
 #[derive(Clone, Copy, Debug)]
 struct Watcher {
-    session: SessionId,
-    request: u64,
+    request: RequestId,
     /// Bytes that the session is charged for it.
     cost: u64,
 }
@@ -44,22 +43,21 @@ impl Native {
     pub(super) fn watching_request(
         &mut self,
         context: &mut ServerContext<'_>,
-        session: SessionId,
-        id: u64,
+        request: RequestId,
         frame: &ClientFrame<'_>,
     ) {
         let outcome = match *frame {
             ClientFrame::WatchKey { key, from_revision } => {
-                self.watch(context, session, id, Watched::Key(key.name()), from_revision)
+                self.watch(context, request, Watched::Key(key.name()), from_revision)
             }
             ClientFrame::WatchPrefix { prefix, from_revision } => {
-                self.watch(context, session, id, Watched::Prefix(prefix.name()), from_revision)
+                self.watch(context, request, Watched::Prefix(prefix.name()), from_revision)
             }
             ClientFrame::LeaseGrant { ttl_ms } => {
                 let ttl = (ttl_ms > 0).then(|| millis(ttl_ms));
                 context.engine.lease_grant(context.now, ttl).map_err(lease_fault).map(|lease| {
-                    self.watching.leases.insert(lease, (session, id));
-                    self.watching.leases_of.insert((session, lease));
+                    self.watching.leases.insert(lease, request);
+                    self.watching.leases_of.insert((request.session, lease));
                     Some(lease.0)
                 })
             }
@@ -80,28 +78,27 @@ impl Native {
             Ok(Some(number)) => {
                 let number = i64::try_from(number).unwrap_or(i64::MAX);
                 let revision = context.engine.revision();
-                self.answer(context, session, id, &ServerFrame::Number { number, revision });
+                self.answer(context, request, &ServerFrame::Number { number, revision });
             }
-            Ok(None) => self.done(context, session, id),
-            Err(fault) => self.fail(context, session, id, fault),
+            Ok(None) => self.done(context, request),
+            Err(fault) => self.fail(context, request, fault),
         }
     }
 
     fn watch(
         &mut self,
         context: &mut ServerContext<'_>,
-        session: SessionId,
-        id: u64,
+        request: RequestId,
         what: Watched<'_>,
         from_revision: u64,
     ) -> Result<Option<u64>, Fault<'static>> {
         let (Watched::Key(name) | Watched::Prefix(name)) = what;
         // The name is stored in the watch and in the index that finds it.
         let cost = 2 * name.len() as u64 + WAIT_COST_BYTES;
-        self.sessions.charge(session, cost)?;
+        self.sessions.charge(request.session, cost)?;
         let begun = context.engine.watch(what, from_revision);
         if begun.is_err() {
-            self.sessions.discharge(session, cost);
+            self.sessions.discharge(request.session, cost);
         }
         let watch = begun.map_err(|error| match error {
             WatchError::Compacted { oldest } => Fault::new(FaultCode::Compacted, oldest, 0),
@@ -110,8 +107,8 @@ impl Native {
             }
             WatchError::Unknown => Fault::new(FaultCode::NotFound, 0, 0),
         })?;
-        self.watching.watches.insert(watch, Watcher { session, request: id, cost });
-        self.watching.of_request.insert((session, id), watch);
+        self.watching.watches.insert(watch, Watcher { request, cost });
+        self.watching.of_request.insert(request.key(), watch);
         Ok(None)
     }
 
@@ -124,11 +121,11 @@ impl Native {
 
     /// Sends the changes that fit into one frame. If there are more, the engine returns the watch again.
     fn push_changes(&mut self, context: &mut ServerContext<'_>, watch: WatchId) {
-        let Some(&Watcher { session, request: id, .. }) = self.watching.watches.get(watch) else { return };
-        let conn = self.sessions.conn_of(session).and_then(|conn| context.conns.get(conn));
+        let Some(&Watcher { request, .. }) = self.watching.watches.get(watch) else { return };
+        let conn = self.sessions.conn_of(request.session).and_then(|conn| context.conns.get(conn));
         let takes_more = |unsent: usize| unsent < context.limits.unsent_bytes_high;
         if !conn.is_some_and(|conn| takes_more(conn.outbox.unsent().len())) {
-            self.watching.held_back.insert((session, watch));
+            self.watching.held_back.insert((request.session, watch));
             return;
         }
         // The frame is written while the history is borrowed, so the changes are copied.
@@ -151,7 +148,7 @@ impl Native {
         if let Some(oldest) = is_behind_window {
             self.end_watch(context, watch);
             let over = ServerFrame::WatchOver { why: Why::Compacted, oldest };
-            return self.push(context, session, id, &over);
+            return self.push(context, request, &over);
         }
         let changes: Vec<Change<'_>> = collected
             .iter()
@@ -162,7 +159,7 @@ impl Native {
             })
             .collect();
         let Some(last) = changes.last().map(|change| change.revision) else { return };
-        self.push(context, session, id, &ServerFrame::Changed { changes: List::new(&changes) });
+        self.push(context, request, &ServerFrame::Changed { changes: List::new(&changes) });
         context.engine.delivered(watch, last);
     }
 
@@ -175,39 +172,34 @@ impl Native {
         }
     }
 
-    pub(super) fn cancel_watch(
-        &mut self,
-        context: &mut ServerContext<'_>,
-        session: SessionId,
-        request: u64,
-    ) -> bool {
-        let Some(watch) = self.watching.of_request.get((session, request)) else { return false };
+    pub(super) fn cancel_watch(&mut self, context: &mut ServerContext<'_>, request: RequestId) -> bool {
+        let Some(watch) = self.watching.of_request.get(request.key()) else { return false };
         self.end_watch(context, watch);
         let over = ServerFrame::WatchOver { why: Why::Cancelled, oldest: 0 };
-        self.push(context, session, request, &over);
+        self.push(context, request, &over);
         true
     }
 
     fn end_watch(&mut self, context: &mut ServerContext<'_>, watch: WatchId) {
         context.engine.unwatch(watch);
-        let Some(Watcher { session, request, cost }) = self.watching.watches.remove(watch) else { return };
-        self.sessions.discharge(session, cost);
-        self.watching.of_request.remove((session, request));
-        self.watching.held_back.remove((session, watch));
+        let Some(Watcher { request, cost }) = self.watching.watches.remove(watch) else { return };
+        self.sessions.discharge(request.session, cost);
+        self.watching.of_request.remove(request.key());
+        self.watching.held_back.remove((request.session, watch));
     }
 
-    fn forget_lease(&mut self, lease: LeaseId) -> Option<(SessionId, u64)> {
+    fn forget_lease(&mut self, lease: LeaseId) -> Option<RequestId> {
         let owner = self.watching.leases.remove(lease)?;
-        self.watching.leases_of.remove((owner.0, lease));
+        self.watching.leases_of.remove((owner.session, lease));
         Some(owner)
     }
 
     /// Ends expired leases and notifies their owners.
     pub(super) fn expire_leases(&mut self, context: &mut ServerContext<'_>) {
         while let Some(lease) = context.engine.lease_expire(context.now) {
-            if let Some((session, id)) = self.forget_lease(lease) {
+            if let Some(request) = self.forget_lease(lease) {
                 let over = ServerFrame::LeaseOver { lease: lease.0, why: Why::Deadline };
-                self.push(context, session, id, &over);
+                self.push(context, request, &over);
             }
         }
     }

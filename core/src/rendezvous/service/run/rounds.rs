@@ -5,9 +5,10 @@ use crate::ordered::Named;
 use crate::rendezvous::service::ParticipantId;
 use crate::rendezvous::service::event::{Event, JoinFailure, NAMES_MAX, Output, Shortfall};
 use crate::rendezvous::service::policy::{self, Action, Candidate, RankOrder, Reason, View, decide};
-use crate::rendezvous::service::round::{EndReason, MemberState, RoundMember, RoundRecord};
+use crate::rendezvous::service::round::{MemberState, RoundMember, RoundRecord};
 use crate::rendezvous::service::state::{NodeState, NodeStateEvent, Phase, PhaseEvent};
 use crate::time::{Duration, Instant};
+use crate::wire::native::Why;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
@@ -105,7 +106,7 @@ impl Run {
             let waited = self.members.get(participant).map_or(Duration::ZERO, |member| member.join_timeout);
             let failure = JoinFailure::TimedOut { waited, shortfall: shortfall.clone() };
             fx.notify(participant, Event::JoinFailed(failure));
-            lost = lost.or_else(|| self.lost_while_joining(participant, EndReason::GaveUp));
+            lost = lost.or_else(|| self.lost_while_joining(participant, Why::GaveUp));
             self.set_member_state(participant, MemberState::GaveUp);
             self.transition(participant, NodeStateEvent::Expire, fx);
         }

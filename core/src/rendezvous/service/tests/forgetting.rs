@@ -99,7 +99,7 @@ fn no_run_with_a_node_is_forgotten_and_no_key_outlives_its_run() {
                 }
                 (Some(_), 0..60) => Input::Leave { participant: id(&node) },
                 (_, 60..80) => Input::Close { participant: id("z"), run_id: run_id.as_str().into() },
-                _ => Input::Ended { participant: id(&node), why: EndReason::HostSilent },
+                _ => Input::Ended { participant: id(&node), why: Why::HostSilent },
             };
             world.now = world.now + secs(40);
             world.service.handle(world.now, Input::Tick).expect("time passes");

@@ -138,7 +138,7 @@ fn a_join_that_times_out_names_the_present_and_the_missing_nodes() {
     assert_eq!(
         world.pass(secs(600)),
         "a fails: round 1 of the rendezvous 'j' was not formed: 1 of at least 3 nodes were there (a); missing of the \
-         last round: b (was lost: its connection ended), c (has not rejoined) (waited 600s)"
+         last round: b (was lost: the connection ended), c (has not rejoined) (waited 600s)"
     );
     assert_eq!(world.status(), "Gathering 1 0/0/0/1/0");
     assert_eq!(world.leave("a"), "error: participant 97 is in no run");
@@ -177,8 +177,8 @@ fn when_rank_0_dies_the_next_survivor_is_rank_0() {
     world.join_all("a b c");
     assert_eq!(
         world.die("a"),
-        "b gets node a (rank 0 of round 0) was lost: its connection ended; \
-         c gets node a (rank 0 of round 0) was lost: its connection ended"
+        "b gets node a (rank 0 of round 0) was lost: the connection ended; \
+         c gets node a (rank 0 of round 0) was lost: the connection ended"
     );
     // The new node's name sorts first, but it gets the free rank: rank 0 needs a node that has the job's state.
     assert_eq!(world.join("aa"), "aa seated; b gets 1 waiting; c gets 1 waiting");
@@ -212,8 +212,8 @@ fn a_fixed_size_run_ends_its_round_with_the_first_death() {
     world.join_all("a b c");
     assert_eq!(
         world.die("b"),
-        "a gets node b (rank 1 of round 0) was lost: its connection ended; \
-         c gets node b (rank 1 of round 0) was lost: its connection ended; \
+        "a gets node b (rank 1 of round 0) was lost: the connection ended; \
+         c gets node b (rank 1 of round 0) was lost: the connection ended; \
          fence 0; a is out of 0: 2 of at least 3 nodes are left in it; \
          c is out of 0: 2 of at least 3 nodes are left in it"
     );
@@ -263,7 +263,7 @@ fn overflow_parks_and_gets_a_slot_when_a_node_dies() {
     assert_eq!(world.pass(secs(6000)), "");
     assert_eq!(
         world.die("a"),
-        "b gets node a (rank 0 of round 0) was lost: its connection ended; fence 0; \
+        "b gets node a (rank 0 of round 0) was lost: the connection ended; fence 0; \
          b is out of 0: 1 of at least 2 nodes are left in it; c seated"
     );
     assert_eq!(world.join("b"), "b seated; open 1; b is 0/2 in 1; c is 1/2 in 1");
@@ -443,8 +443,8 @@ fn a_second_process_of_the_same_name_replaces_the_first() {
     assert_eq!(
         world.join_as("B", join),
         "b replaced by B; \
-         a gets node b (rank 1 of round 0) was lost: another process joined under its name; \
-         c gets node b (rank 1 of round 0) was lost: another process joined under its name; \
+         a gets node b (rank 1 of round 0) was lost: another one joined under its name; \
+         c gets node b (rank 1 of round 0) was lost: another one joined under its name; \
          B seated; a gets 1 waiting; c gets 1 waiting"
     );
     assert_eq!(world.die("b"), "");
@@ -697,7 +697,7 @@ fn ten_thousand_nodes_cost_ten_thousand_messages() {
     join_all(&mut world);
     // One slot and one round for each node, the keys, and a log entry.
     assert_eq!(outputs(&mut world), 20_000 + 2);
-    let why = EndReason::HostSilent;
+    let why = Why::HostSilent;
     world.service.handle(world.now, Input::Ended { participant: ParticipantId(0), why }).expect("ends");
     // The loss and the end of the round for each node, the fence, and a log entry.
     assert_eq!(outputs(&mut world), 2 * 9_999 + 2);

@@ -175,7 +175,7 @@ impl Sim {
         self.look(0)
     }
 
-    fn end(&mut self, at: usize, why: EndReason) -> Checked {
+    fn end(&mut self, at: usize, why: Why) -> Checked {
         let (participant, agent) = self.renew(at);
         self.trace += &format!("{} {participant} ends: {why}\n", self.now.as_nanos());
         let was_in = match agent {
@@ -450,8 +450,8 @@ impl Sim {
             (Agent::InRound { .. }, 95..100) => self.enter(at, true),
             (Agent::Off | Agent::Done, _) => Ok(()),
             (_, 70..75) => self.leave(at),
-            (_, 75..83) => self.end(at, EndReason::ConnectionEnded),
-            (_, 83..86) => self.end(at, EndReason::HeartbeatsMissed),
+            (_, 75..83) => self.end(at, Why::Connection),
+            (_, 83..86) => self.end(at, Why::Heartbeat),
             (_, 86..89) if may_be_replaced => self.replace(at),
             _ => Ok(()),
         }
@@ -527,8 +527,8 @@ const SEEDS: u64 = 400;
 const SIGHTS: [&str; 10] = [
     "stands by after",
     "left behind by",
-    "was lost: its connection ended",
-    "was lost: another process joined under its name",
+    "was lost: the connection ended",
+    "was lost: another one joined under its name",
     "replaced by",
     "fails: round",
     "terminating pending",

@@ -104,30 +104,12 @@ fn the_keys_of_a_run_that_is_forgotten_go_and_nothing_is_left_of_its_fence() {
     let mut rig = Rig::new(ServerLimits { rendezvous, ..ServerLimits::default() });
     let conn = rig.open(0, "n");
     let join = |run_id| match join("n") {
-        ClientFrame::Join {
-            node,
-            address,
-            local_world_size,
-            node_rank,
-            join_timeout_ms,
-            terms,
-            labels,
-            round_min,
-            ..
-        } => ClientFrame::Join {
-            run_id: key(run_id),
-            node,
-            address,
-            local_world_size,
-            node_rank,
-            join_timeout_ms,
-            terms: Terms { nodes_min: 1, nodes_max: 1, ..terms },
-            labels,
-            round_min,
+        ClientFrame::Join { entry } => ClientFrame::Join {
+            entry: Entry { run_id, terms: Terms { nodes_min: 1, nodes_max: 1, ..entry.terms }, ..entry },
         },
         other => other,
     };
-    rig.ask(conn, 1, &join("old"));
+    rig.ask(conn, 1, &join(b"old"));
     let written = &key_of("old", 0, "k");
     rig.ask(conn, 2, &ClientFrame::Set { key: key(written), value: b"v" });
     rig.ask(conn, 3, &ClientFrame::Leave { run_id: key("old") });
@@ -135,7 +117,7 @@ fn the_keys_of_a_run_that_is_forgotten_go_and_nothing_is_left_of_its_fence() {
     let reported = rig.lines(conn);
     assert_eq!(reported.last().map(String::as_str), Some("4 Error StaleRound 0 1 "), "{reported:?}");
     assert_eq!(rig.server.engine().key_count(), 1);
-    let reported = rig.wanted(conn, 5, &join("new"));
+    let reported = rig.wanted(conn, 5, &join(b"new"));
     assert!(reported.iter().any(|line| line.starts_with("5 Round 1 ")), "{reported:?}");
     assert_eq!(rig.server.engine().key_count(), 0);
     assert_eq!(rig.wanted(conn, 6, &ClientFrame::Set { key: key(written), value: b"w" }), ["6 Done"]);

@@ -147,15 +147,17 @@ fn joins_that_make_no_sense_are_told_what_is_wrong() {
     let mut rig = rig();
     let (a, b) = (rig.open(0, "a"), rig.open(1, "b"));
     let with = |terms: Terms<'static>, run_id: &'static [u8], node: &'static [u8]| ClientFrame::Join {
-        run_id: Key::raw(run_id),
-        node,
-        address: b"",
-        local_world_size: 1,
-        node_rank: -1,
-        join_timeout_ms: 1000,
-        terms,
-        labels: Pairs::scoped(b"", &[]),
-        round_min: OrZero(0),
+        entry: Entry {
+            run_id: run_id,
+            node,
+            address: b"",
+            local_world_size: 1,
+            node_rank: -1,
+            join_timeout_ms: 1000,
+            terms,
+            labels: Pairs::scoped(b"", &[]),
+            round_min: 0,
+        },
     };
     let mut id = 0;
     for (frame, error) in [
