@@ -440,6 +440,18 @@ pub struct Failure {
 }
 
 impl Failure {
+    /// Makes a failure without effect. The caller fills in the elapsed time.
+    #[must_use]
+    pub const fn new(kind: ErrorKind, phase: Phase, cause: Cause) -> Self {
+        Self { kind, phase, elapsed: Duration::ZERO, cause, effect: Effect::None }
+    }
+
+    /// Makes the failure of an operation that exceeds a limit.
+    #[must_use]
+    pub const fn limit(phase: Phase, limit: LimitError) -> Self {
+        Self::new(ErrorKind::LimitExceeded, phase, Cause::Limit(limit))
+    }
+
     const fn is_of_a_file(&self) -> bool {
         matches!(self.phase, Phase::Opening | Phase::Locking | Phase::Reading | Phase::Writing)
     }

@@ -6,9 +6,9 @@ use crate::driver::clock::Clock;
 use crate::driver::native_client::NativeClient;
 use crate::driver::take::Take;
 use crate::driver::timeout::Timeouts;
-use crate::error::{Cause, Effect, ErrorKind, Failure, Phase};
+use crate::error::{Cause, ErrorKind, Failure, Phase};
 use crate::store::call::{Call, Outcome, WaitMode};
-use crate::time::{Duration, Instant};
+use crate::time::Instant;
 use alloc::sync::Arc;
 
 /// Times of one call on the clock of its backend, whether the call waits, and what cancels it.
@@ -81,13 +81,7 @@ pub trait Backend: Send + Sync {
 }
 
 /// Failure of a wait that was not over in time. The elapsed time is filled in later.
-pub(super) const NOT_RELEASED: Failure = Failure {
-    kind: ErrorKind::TimedOut,
-    phase: Phase::Waiting,
-    elapsed: Duration::ZERO,
-    cause: Cause::NotReleased,
-    effect: Effect::None,
-};
+pub(super) const NOT_RELEASED: Failure =
+    Failure::new(ErrorKind::TimedOut, Phase::Waiting, Cause::NotReleased);
 /// Failure of a cancelled call.
-pub(super) const CANCELLED: Failure =
-    Failure { kind: ErrorKind::Cancelled, cause: Cause::Unknown, ..NOT_RELEASED };
+pub(super) const CANCELLED: Failure = Failure::new(ErrorKind::Cancelled, Phase::Waiting, Cause::Unknown);

@@ -118,12 +118,7 @@ impl FileStore {
     }
 
     fn drive(&self, call: &Call<'_>, span: Span<'_>, take: &mut dyn Take) -> Result<Outcome, Failure> {
-        call.check_limits(&self.options.frame).map_err(|limit| Failure {
-            kind: ErrorKind::LimitExceeded,
-            cause: Cause::Limit(limit),
-            phase: Phase::Writing,
-            ..NOT_RELEASED
-        })?;
+        call.check_limits(&self.options.frame).map_err(|limit| Failure::limit(Phase::Writing, limit))?;
         let request = match call {
             Call::Ping => {
                 return self.file_access(&Request::NumKeys, Access::Read, span, take).map(|_| Outcome::Alive);
@@ -316,7 +311,7 @@ fn log_failure(error: LogError) -> Failure {
         LogError::NotANumber => (ErrorKind::InvalidArgument, Cause::NotANumber),
         LogError::Unsupported => (ErrorKind::Unsupported, Cause::NoQueues),
     };
-    Failure { kind, cause, phase: Phase::Reading, ..NOT_RELEASED }
+    Failure::new(kind, Phase::Reading, cause)
 }
 
 #[cfg(test)]

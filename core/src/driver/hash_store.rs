@@ -306,19 +306,13 @@ fn outcome(answer: Answer<'_>, take: &mut dyn Take) -> Outcome {
     }
 }
 
-fn limit_exceeded(limit: LimitError) -> Failure {
-    let (kind, cause) = (ErrorKind::LimitExceeded, Cause::Limit(limit));
-    Failure { kind, cause, phase: Phase::Sending, ..NOT_RELEASED }
+const fn limit_exceeded(limit: LimitError) -> Failure {
+    Failure::limit(Phase::Sending, limit)
 }
 
 fn refused(error: ApplyError) -> Failure {
     match error {
-        ApplyError::NotANumber => Failure {
-            kind: ErrorKind::InvalidArgument,
-            cause: Cause::NotANumber,
-            phase: Phase::Sending,
-            ..NOT_RELEASED
-        },
+        ApplyError::NotANumber => Failure::new(ErrorKind::InvalidArgument, Phase::Sending, Cause::NotANumber),
         ApplyError::Full(bytes_max) => limit_exceeded(LimitError::Stored { bytes_max }),
         // A store of one process has no rounds.
         ApplyError::Stale(_) => Failure { kind: ErrorKind::InvalidArgument, ..NOT_RELEASED },

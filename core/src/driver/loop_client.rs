@@ -21,7 +21,7 @@ use super::rendezvous::LastRounds;
 use super::socket::endpoint_text;
 use super::store::{Timeout, Timeouts};
 use super::store_client::StoreOptions;
-use crate::error::{Cause, Effect, ErrorKind, Failure, Operation, Phase};
+use crate::error::{Failure, Operation, Phase};
 use crate::node::multi_client::Answer;
 use crate::store::call::{Call, CallId};
 use crate::store::op::{Key, Request};
@@ -219,16 +219,8 @@ impl Loop {
         }
         let member = self.stores.get_mut(&store).ok_or(SubmitError::UnknownStore)?;
         let submitted = member.client.submit(now, call, span);
-        let id = submitted.map_err(|limit| {
-            let failure = Failure {
-                kind: ErrorKind::LimitExceeded,
-                phase: Phase::Sending,
-                elapsed: Duration::ZERO,
-                cause: Cause::Limit(limit),
-                effect: Effect::None,
-            };
-            CallError::of_call(call, &member.peer, failure)
-        })?;
+        let id = submitted
+            .map_err(|limit| CallError::of_call(call, &member.peer, Failure::limit(Phase::Sending, limit)))?;
         member.execute(&mut self.events, &mut self.event_queue);
         self.changed();
         Ok(id)

@@ -623,8 +623,7 @@ pub(in crate::driver) fn check_reason(reason: &str) -> Result<(), Loss> {
     if bytes <= bytes_max {
         return Ok(());
     }
-    let (kind, cause) = (ErrorKind::LimitExceeded, Cause::Limit(LimitError::Reason { bytes, bytes_max }));
-    Err(Loss::of(Failure { cause, phase: Phase::Sending, ..plain(kind) }))
+    Err(Loss::of(Failure::limit(Phase::Sending, LimitError::Reason { bytes, bytes_max })))
 }
 
 /// Removes `scope` from a key of the server.
@@ -634,18 +633,12 @@ pub(in crate::driver) fn strip_scope(scope: &[u8], key: &Key<'_>) -> Vec<u8> {
 }
 
 pub(in crate::driver) const fn plain(kind: ErrorKind) -> Failure {
-    Failure {
-        kind,
-        phase: Phase::Waiting,
-        elapsed: Duration::ZERO,
-        cause: Cause::Unknown,
-        effect: Effect::None,
-    }
+    Failure::new(kind, Phase::Waiting, Cause::Unknown)
 }
 
 fn system_error(peer: &str, error: &io::Error) -> NativeError {
     let (kind, cause) = classify(error);
-    let failure = Failure { cause, phase: Phase::Connecting, ..plain(kind) };
+    let failure = Failure::new(kind, Phase::Connecting, cause);
     NativeError { call: CallError::new(Operation::Connect, (None, 0), peer, failure), fault: None }
 }
 

@@ -11,7 +11,7 @@ use crate::driver::clock::Clock;
 use crate::driver::take::Take;
 use crate::driver::timeout::Timeouts;
 use crate::driver::workers::{Ended, Workers};
-use crate::error::{Cause, Effect, ErrorKind, Failure, Operation, Phase};
+use crate::error::{Cause, Effect, ErrorKind, Failure, LimitError, Operation, Phase};
 use crate::limits::{ClientLimits, FrameLimits};
 use crate::store::call::{Call, Outcome, WaitMode};
 use crate::store::op::{Key, Keys, Request};
@@ -119,12 +119,7 @@ impl PluginStore {
     }
 
     fn drive(&self, call: &Call<'_>, span: Span<'_>, take: &mut dyn Take) -> Result<Outcome, Refusal> {
-        call.check_limits(&self.options.frame).map_err(|limit| Failure {
-            kind: ErrorKind::LimitExceeded,
-            cause: Cause::Limit(limit),
-            phase: Phase::Calling,
-            ..NOT_RELEASED
-        })?;
+        call.check_limits(&self.options.frame).map_err(|limit| Failure::limit(Phase::Calling, limit))?;
         let Call::Store(request, wait_mode) = call else { return Ok(Outcome::Alive) };
         let plugin_call = PluginCall { store: self, span, wait_mode: *wait_mode };
         let operation = call.operation();
@@ -268,8 +263,7 @@ impl PluginCall<'_> {
             }
             Err(Ended::TooMany) => {
                 let count = options.questions_max as u64;
-                let cause = Cause::Limit(crate::error::LimitError::Operations { count });
-                Err(Failure { kind: ErrorKind::LimitExceeded, cause, ..base }.into())
+                Err(Failure::limit(Phase::Calling, LimitError::Operations { count }).into())
             }
             Err(Ended::NoThread(number)) => {
                 Err(Failure { kind: ErrorKind::Io, cause: Cause::Os(number), ..base }.into())
@@ -367,18 +361,13 @@ fn one(answer: PluginAnswer, take: &mut dyn Take) -> Result<Outcome, Refusal> {
 }
 
 fn invalid_answer(message: &str) -> Refusal {
-    let failure = Failure {
-        kind: ErrorKind::WrongProtocol,
-        phase: Phase::Calling,
-        cause: Cause::Unknown,
-        effect: Effect::Possible,
-        ..NOT_RELEASED
-    };
+    let failure = Failure::new(ErrorKind::WrongProtocol, Phase::Calling, Cause::Unknown);
+    let failure = Failure { effect: Effect::Possible, ..failure };
     Refusal { failure, message: Some(message.into()) }
 }
 
 fn no_operation() -> Failure {
-    Failure { kind: ErrorKind::Unsupported, cause: Cause::NoOperation, phase: Phase::Calling, ..NOT_RELEASED }
+    Failure::new(ErrorKind::Unsupported, Phase::Calling, Cause::NoOperation)
 }
 
 impl Backend for PluginStore {

@@ -588,8 +588,7 @@ const COUNT_TIMEOUT: Duration = Duration::from_secs(1);
 /// Makes the error of an operation that only the native protocol has, on another kind of store.
 #[cold]
 pub(super) fn not_native(operation: Operation, peer: &str, kind: &str) -> CallError {
-    let (kind_of_error, cause, phase) = (ErrorKind::Unsupported, Cause::NoOperation, Phase::Sending);
-    let failure = Failure { kind: kind_of_error, cause, phase, ..NOT_RELEASED };
+    let failure = Failure::new(ErrorKind::Unsupported, Phase::Sending, Cause::NoOperation);
     CallError::new(operation, (None, 0), peer, failure)
         .with_message(Some(alloc::format!("it is {kind}").into()))
 }

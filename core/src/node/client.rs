@@ -6,7 +6,6 @@ pub mod link;
 use crate::error::{Cause, Effect, ErrorKind, Failure, Operation, Phase, Violation};
 use crate::store::call::{GetMode, Outcome};
 use crate::store::client_conn::{BeginError, Finding, Loss};
-use crate::time::Duration;
 use core::net::SocketAddr;
 
 /// How many bytes of a call were sent before its connection ended.
@@ -115,7 +114,7 @@ impl Attempts {
         loss: &Loss,
     ) -> Option<Result<Outcome, Failure>> {
         let phase = if sent == Sent::Nothing { Phase::Sending } else { loss.phase };
-        let failure = failure_of(ErrorKind::ServerGone, phase, cause, Effect::None);
+        let failure = Failure::new(ErrorKind::ServerGone, phase, cause);
         match after_loss(self.operation, self.mode, self.retries, age, sent, loss) {
             RetryDecision::Answer(outcome) => {
                 self.mode = GetMode::WaitThenGet;
@@ -183,13 +182,8 @@ impl ServerProfile {
 /// Returns the failure of a call whose connection violated the protocol. `effect` is what the call may have changed.
 #[must_use]
 pub const fn violation_failure(violation: Violation, effect: Effect) -> Failure {
-    failure_of(ErrorKind::WrongProtocol, Phase::Receiving, Cause::Violation(violation), effect)
-}
-
-/// Returns a failure without its elapsed time, which the caller fills in.
-#[must_use]
-pub const fn failure_of(kind: ErrorKind, phase: Phase, cause: Cause, effect: Effect) -> Failure {
-    Failure { kind, phase, elapsed: Duration::ZERO, cause, effect }
+    let cause = Cause::Violation(violation);
+    Failure { effect, ..Failure::new(ErrorKind::WrongProtocol, Phase::Receiving, cause) }
 }
 
 /// Returns the failure of a call that could not be encoded onto a connection with capacity for it.
@@ -199,7 +193,7 @@ pub const fn begin_failure(error: BeginError) -> Failure {
         BeginError::Limit(limit) => Cause::Limit(limit),
         BeginError::Busy | BeginError::Full | BeginError::Space(_) | BeginError::Unknown => Cause::Unknown,
     };
-    failure_of(ErrorKind::LimitExceeded, Phase::Sending, cause, Effect::None)
+    Failure::new(ErrorKind::LimitExceeded, Phase::Sending, cause)
 }
 
 #[cfg(test)]

@@ -18,7 +18,7 @@ mod outgoing;
 use crate::error::{Cause, Effect, ErrorKind, Failure, LimitError, Operation, Phase};
 use crate::ids::ConnId;
 use crate::limits::ClientLimits;
-use crate::node::client::{Attempts, ServerProfile, failure_of};
+use crate::node::client::{Attempts, ServerProfile};
 use crate::rng::Rng;
 use crate::store::call::{Call, CallId, Outcome, WaitMode};
 use crate::store::client_conn::GiveUp;
@@ -320,7 +320,7 @@ impl MultiClient {
                 match pending.attempts.lost().or_else(|| self.pool.dial_failure(now)) {
                     Some(failure) if kind == ErrorKind::TimedOut => failure,
                     Some(failure) => Failure { kind, cause: Cause::Unknown, ..failure },
-                    None => failure_of(kind, Phase::Connecting, Cause::Unknown, Effect::None),
+                    None => Failure::new(kind, Phase::Connecting, Cause::Unknown),
                 }
             }
             CallPosition::On(conn, _) => {
@@ -334,7 +334,7 @@ impl MultiClient {
                     }
                 };
                 let cause = if kind == ErrorKind::TimedOut { cause } else { Cause::Unknown };
-                failure_of(kind, phase, cause, effect)
+                Failure { effect, ..Failure::new(kind, phase, cause) }
             }
         };
         self.complete(now, id, Err(failure));

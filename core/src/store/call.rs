@@ -3,7 +3,6 @@
 use crate::error::{Cause, Effect, ErrorKind, Failure, LimitError, Operation, Phase};
 use crate::limits::FrameLimits;
 use crate::store::op::Request;
-use crate::time::Duration;
 
 /// Id of a call in progress; the caller chooses it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -213,6 +212,6 @@ impl Outcome {
             Self::QueueEmpty => (ErrorKind::QueueEmpty, Cause::Unknown, Effect::None),
             _ => return None,
         };
-        Some(Failure { kind, phase: Phase::Waiting, elapsed: Duration::ZERO, cause, effect })
+        Some(Failure { effect, ..Failure::new(kind, Phase::Waiting, cause) })
     }
 }

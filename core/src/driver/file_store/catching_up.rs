@@ -115,12 +115,7 @@ impl FileState {
     fn catch_up(&mut self, locked: &Locked) -> Result<(), Failure> {
         let (end, offset) = (locked.bytes(), self.log.offset());
         if end < offset {
-            return Err(Failure {
-                kind: ErrorKind::ServerGone,
-                cause: Cause::FileReplaced,
-                phase: Phase::Reading,
-                ..NOT_RELEASED
-            });
+            return Err(Failure::new(ErrorKind::ServerGone, Phase::Reading, Cause::FileReplaced));
         }
         let buffer = read_at(locked.file(), offset, end - offset)?;
         self.log.replay(&buffer, end).map_err(log_failure).map(drop)

@@ -40,11 +40,9 @@ impl Access {
         // Opening a pipe must not block.
         options.create(self == Self::Create).custom_flags(libc::O_NONBLOCK);
         options.open(path).map_err(|error| match error.kind() {
-            io::ErrorKind::NotFound if self != Self::Create => Failure {
-                kind: ErrorKind::ServerGone,
-                cause: Cause::FileRemoved,
-                ..os(Phase::Opening, &error)
-            },
+            io::ErrorKind::NotFound if self != Self::Create => {
+                Failure::new(ErrorKind::ServerGone, Phase::Opening, Cause::FileRemoved)
+            }
             _ => os(Phase::Opening, &error),
         })
     }
@@ -148,7 +146,7 @@ impl Locked {
             (true, 0) => Cause::FileRemoved,
             (false, _) => Cause::FileReplaced,
         };
-        Err(Failure { kind: ErrorKind::ServerGone, cause, phase: Phase::Opening, ..NOT_RELEASED })
+        Err(Failure::new(ErrorKind::ServerGone, Phase::Opening, cause))
     }
 
     pub(super) fn file(&self) -> &File {
@@ -197,11 +195,9 @@ pub(super) fn read_at(file: &File, offset: u64, bytes: u64) -> Result<Vec<u8>, F
     let mut chunk = vec![0; usize::try_from(bytes).unwrap_or(CHUNK_BYTES)];
     match file.read_exact_at(&mut chunk, offset) {
         Ok(()) => Ok(chunk),
-        Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Err(Failure {
-            kind: ErrorKind::ServerGone,
-            cause: Cause::FileReplaced,
-            ..os(Phase::Reading, &error)
-        }),
+        Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
+            Err(Failure::new(ErrorKind::ServerGone, Phase::Reading, Cause::FileReplaced))
+        }
         Err(error) => Err(os(Phase::Reading, &error)),
     }
 }
@@ -220,5 +216,5 @@ pub(super) fn removed(error: &io::Error) -> Failure {
 
 fn os(phase: Phase, error: &io::Error) -> Failure {
     let cause = error.raw_os_error().map_or(Cause::Unknown, Cause::Os);
-    Failure { kind: ErrorKind::Io, phase, cause, ..NOT_RELEASED }
+    Failure::new(ErrorKind::Io, phase, cause)
 }

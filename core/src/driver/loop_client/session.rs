@@ -7,7 +7,7 @@ use crate::driver::native_client::calls::{Listing, check, settle};
 use crate::driver::native_client::session_driver::{EncodedRequest, SessionDriver, SessionOutput};
 use crate::driver::native_client::{
     BarrierResult, BatchAnswer, Change, Joined, Loss, MemberInfo, NativeClientOptions, NativeError,
-    NodeEvent, OwnedFrame, RunInfo, SubmitPath, TxnResult, WatchError, plain, removed_in,
+    NodeEvent, OwnedFrame, RunInfo, SubmitPath, TxnResult, WatchError, removed_in,
 };
 use crate::driver::rendezvous::LastRounds;
 use crate::driver::take::{List, strip_scope};
@@ -259,8 +259,8 @@ impl LoopSession {
             .and_then(|()| match call {
                 // The c10d barriers are no requests of the native protocol, which has its own.
                 Call::Store(Request::Barrier { .. } | Request::CancelWait, _) => {
-                    let failure = plain(ErrorKind::Unsupported);
-                    Err(Loss::of(Failure { cause: Cause::NoOperation, phase: Phase::Sending, ..failure }))
+                    let (kind, cause) = (ErrorKind::Unsupported, Cause::NoOperation);
+                    Err(Loss::of(Failure::new(kind, Phase::Sending, cause)))
                 }
                 _ => Ok(()),
             })
@@ -281,7 +281,7 @@ impl LoopSession {
         let first = self.request_of(call);
         if let Some(watched) = self.watches.remove(&first) {
             self.driver.forget(first);
-            let cancelled = Loss::of(plain(ErrorKind::Cancelled));
+            let cancelled = Loss::cancelled();
             let keys = (Some(Key::raw(&watched.key)), 1);
             let cancelled = cancelled.into_error(Operation::Watch, keys, &self.peer);
             let over = SessionEvent::WatchOver(call, WatchError::Cancelled(cancelled));

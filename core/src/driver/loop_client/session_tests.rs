@@ -9,6 +9,7 @@ use crate::driver::native_client::{
 };
 use crate::driver::server::{Server, ServerOptions};
 use crate::driver::testing::becomes_readable;
+use crate::error::ErrorKind;
 use crate::rendezvous::parameters::RendezvousParameters;
 use crate::rendezvous::participant::{Entry, Part, Role};
 use crate::rendezvous::round_event::RoundEvent;

@@ -1,6 +1,7 @@
 use super::*;
 use crate::driver::server::{Server, ServerOptions};
 use crate::driver::testing::becomes_readable;
+use crate::error::ErrorKind;
 use crate::limits::ClientLimits;
 use crate::store::call::Outcome;
 use crate::store::op::{Key, Keys};

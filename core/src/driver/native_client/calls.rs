@@ -1,8 +1,8 @@
 //! Conversion of store calls to native requests, and of the responses to outcomes, as over the c10d protocol.
 
-use super::{Loss, OwnedFrame, millis, plain};
+use super::{Loss, OwnedFrame, millis};
 use crate::driver::take::Take;
-use crate::error::{Cause, ErrorKind, Failure, Operation, Phase};
+use crate::error::{Cause, Failure, Operation, Phase};
 use crate::limits::FrameLimits;
 use crate::store::call::{Call, Outcome, WaitMode};
 use crate::store::op::{Key, Keys, Request};
@@ -22,10 +22,7 @@ pub(in crate::driver) fn wait_millis(span: Duration, wait_mode: WaitMode) -> u64
 
 /// Fails if a call exceeds a limit.
 pub(in crate::driver) fn check(call: &Call<'_>, limits: &FrameLimits) -> Result<(), Loss> {
-    call.check_limits(limits).map_err(|limit| {
-        let (kind, cause) = (ErrorKind::LimitExceeded, Cause::Limit(limit));
-        Loss::of(Failure { cause, phase: Phase::Sending, ..plain(kind) })
-    })
+    call.check_limits(limits).map_err(|limit| Loss::of(Failure::limit(Phase::Sending, limit)))
 }
 
 /// Returns the result of a call from the response to its request.

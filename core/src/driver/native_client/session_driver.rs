@@ -257,10 +257,7 @@ impl SessionDriver {
                 self.requests.insert(id, EncodedRequest { began: now, ..encoded });
                 Ok(id)
             }
-            Err(BeginError::Limit(limit)) => {
-                let (kind, cause) = (ErrorKind::LimitExceeded, Cause::Limit(limit));
-                Err(Loss::of(Failure { kind, cause, phase: Phase::Sending, ..plain(kind) }))
-            }
+            Err(BeginError::Limit(limit)) => Err(Loss::of(Failure::limit(Phase::Sending, limit))),
             Err(BeginError::InvalidState(InvalidState(Part::Replaced))) => {
                 Err(Loss::of_fault(&Fault::REPLACED))
             }

@@ -2,7 +2,7 @@
 
 use super::pool::{Ended, Registration, Ticket};
 use super::wire::{BlockingSocket, ExchangeError, PENDING, Timer, Wire};
-use super::{CANCELLED, Client, NOT_RELEASED, Span};
+use super::{CANCELLED, Client, Span};
 use crate::driver::clock::from_now;
 use crate::driver::last_try::FailedTry;
 use crate::driver::resolve::{Found, ResolveError, literal, look_up};
@@ -101,8 +101,8 @@ impl Client {
                     }
                 };
                 if let Err(violation) = link.receive(self.clock.now(), &mut bytes) {
-                    let (kind, cause) = (ErrorKind::WrongProtocol, Cause::Violation(violation));
-                    return Err(Failure { kind, cause, phase: Phase::Greeting, ..NOT_RELEASED });
+                    let cause = Cause::Violation(violation);
+                    return Err(Failure::new(ErrorKind::WrongProtocol, Phase::Greeting, cause));
                 }
             }
             (_, registration) => {

@@ -7,7 +7,7 @@ use crate::driver::backend::{CANCELLED, NOT_RELEASED, Span};
 use crate::driver::socket::{Idle, look};
 use crate::driver::take::Take;
 use crate::error::{Cause, Effect, ErrorKind, Failure, LimitError, Phase};
-use crate::node::client::{Age, Attempts, begin_failure, failure_of, violation_failure};
+use crate::node::client::{Age, Attempts, begin_failure, violation_failure};
 use crate::store::call::{Call, GetMode, Outcome};
 use crate::store::dial::Rounds;
 use crate::time::{Duration, Instant};
@@ -75,8 +75,7 @@ impl Client {
                     // The other idle connections are connections to the same server.
                     self.pool.forget_idle();
                     let Some(loss) = loss else {
-                        let (kind, phase) = (ErrorKind::ServerGone, Phase::Sending);
-                        return (None, Err(failure_of(kind, phase, cause, Effect::None)));
+                        return (None, Err(Failure::new(ErrorKind::ServerGone, Phase::Sending, cause)));
                     };
                     let ended = attempts.connection_lost(cause, age, sent, &loss);
                     let cancelled = || attempts.lost().filter(|_| span.token.is_cancelled()).map(Err);
@@ -147,8 +146,7 @@ impl Client {
             Ended::Cancelled => CANCELLED,
             Ended::TimeUp => {
                 let count = self.options.limits.connections_max() as u64;
-                let cause = Cause::Limit(LimitError::Operations { count });
-                failure_of(ErrorKind::LimitExceeded, Phase::Connecting, cause, Effect::None)
+                Failure::limit(Phase::Connecting, LimitError::Operations { count })
             }
         })
     }

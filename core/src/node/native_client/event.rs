@@ -3,10 +3,9 @@
 #[cfg(doc)]
 use super::NativeClient;
 use super::fault::failure_of_end;
-use crate::error::{Cause, Effect, ErrorKind, Failure, LimitError, Operation, Phase};
+use crate::error::{Cause, ErrorKind, Failure, LimitError, Operation, Phase};
 use crate::rendezvous::participant::{self, InvalidState};
 use crate::session::client::{End, Identity};
-use crate::time::Duration;
 use crate::wire::native::{ClientFrame, Fault, Label, ServerFrame};
 use core::net::SocketAddr;
 
@@ -58,13 +57,7 @@ impl Ending {
         match *self {
             Self::Dialling(failure) => failure,
             Self::Session(end, cause) => failure_of_end(end, cause),
-            Self::Left => Failure {
-                kind: ErrorKind::SessionEnded,
-                phase: Phase::Sending,
-                elapsed: Duration::ZERO,
-                cause: Cause::Unknown,
-                effect: Effect::None,
-            },
+            Self::Left => Failure::new(ErrorKind::SessionEnded, Phase::Sending, Cause::Unknown),
         }
     }
 }

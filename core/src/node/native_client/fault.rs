@@ -1,9 +1,8 @@
 //! Translation of the server's errors to the kinds and messages that a caller gets. No other code does this.
 
-use crate::error::{Cause, Effect, ErrorKind, Failure, LimitError, Phase};
+use crate::error::{Cause, ErrorKind, Failure, LimitError, Phase};
 use crate::session::client::End;
 use crate::store::op::write_lossy;
-use crate::time::Duration;
 use crate::wire::native::{Fault, FaultCode, Why};
 use core::fmt;
 
@@ -53,13 +52,7 @@ pub const fn failure_of(fault: &Fault<'_>) -> Failure {
         // The limit may be one on a key, a value, a list or a frame. The message names the lengths.
         _ => Cause::Unknown,
     };
-    Failure {
-        kind: kind_of(fault.code),
-        phase: Phase::Waiting,
-        elapsed: Duration::ZERO,
-        cause,
-        effect: Effect::None,
-    }
+    Failure::new(kind_of(fault.code), Phase::Waiting, cause)
 }
 
 /// Message for an error of the server, in addition to that of its kind; empty where [`failure_of`] says it all.
@@ -139,7 +132,7 @@ pub fn failure_of_end(end: End, cause: Cause) -> Failure {
         End::Server(_) => ErrorKind::SessionEnded,
         End::Refused(code, ..) => kind_of(code),
     };
-    Failure { kind, phase: Phase::Waiting, elapsed: Duration::ZERO, cause, effect: Effect::None }
+    Failure::new(kind, Phase::Waiting, cause)
 }
 
 /// Message for the end of a session.
