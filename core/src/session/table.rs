@@ -127,6 +127,12 @@ impl Sessions {
         self.sessions.len()
     }
 
+    /// Returns whether there are no sessions.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.sessions.is_empty()
+    }
+
     /// Returns the session of a connection.
     #[must_use]
     pub fn of(&self, conn: ConnId) -> Option<SessionId> {
