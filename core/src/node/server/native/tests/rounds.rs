@@ -148,7 +148,7 @@ fn joins_that_make_no_sense_are_told_what_is_wrong() {
     let (a, b) = (rig.open(0, "a"), rig.open(1, "b"));
     let with = |terms: Terms<'static>, run_id: &'static [u8], node: &'static [u8]| ClientFrame::Join {
         entry: Entry {
-            run_id: run_id,
+            run_id,
             node,
             address: b"",
             local_world_size: 1,
