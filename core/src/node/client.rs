@@ -19,7 +19,7 @@ pub enum Sent {
 
 /// Outcome of a call whose connection ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum RetryDecision {
+enum RetryDecision {
     /// The client repeats the call on a new connection, in this mode.
     Again(GetMode),
     /// The call is answered: the peer closes connections that ask for missing keys.
@@ -43,8 +43,7 @@ pub enum Age {
 /// A call without an effect is repeated once: one of which no byte was sent, or one that only reads and has no part of
 /// an answer yet. If a new connection ends under a get, the peer may be one that closes connections which ask for a
 /// missing key. The get is then repeated in the slower mode that works with every peer.
-#[must_use]
-pub const fn after_loss(
+const fn after_loss(
     operation: Operation,
     mode: GetMode,
     retries: u32,

@@ -12,7 +12,7 @@ use super::world::{SimContext, WorldEvent};
 use connection::{ClientConnection, ConnectionEvent};
 use rendezvous_core::barrier::by_keys::{KeyBarrier, KeyBarrierState};
 use rendezvous_core::error::{Cause, Effect, ErrorKind};
-use rendezvous_core::node::client::{Age, RetryDecision, Sent, after_loss};
+use rendezvous_core::node::client::{Age, Attempts, Sent};
 use rendezvous_core::store::call::{CallId, GetMode, Outcome, WaitMode};
 use rendezvous_core::store::client_conn::{BeginError, GiveUp};
 use rendezvous_core::store::dial::{DialInput, DialOutput, DialState, Rounds};
@@ -54,8 +54,7 @@ struct Task {
     barrier: Option<KeyBarrier>,
     deadline: Instant,
     cancel_at: Option<Instant>,
-    mode: GetMode,
-    retries: u32,
+    attempts: Attempts,
     flight: Option<Flight>,
     values: Vec<Vec<u8>>,
     /// Number of the server's process that saw it last.
@@ -248,14 +247,14 @@ impl Client {
             _ => None,
         };
         context.schedule_sabotage(&sim_operation);
+        let operation = sim_operation.with_call(barrier.as_ref(), |call| call.operation());
         self.tasks.push(Task {
             id,
             barrier,
             sim_operation,
             deadline: context.now + timeout,
             cancel_at: cancel_after.map(|span| context.now + span),
-            mode: self.get_mode,
-            retries: 0,
+            attempts: Attempts::new(operation, self.get_mode),
             flight: None,
             values: Vec::new(),
             epoch: None,
@@ -277,7 +276,7 @@ impl Client {
             let start = connection.taken;
             let begun = task
                 .sim_operation
-                .with_call(task.barrier.as_ref(), |made| connection.begin(call, made, task.mode));
+                .with_call(task.barrier.as_ref(), |made| connection.begin(call, made, task.attempts.mode()));
             begun
                 .map_err(|error| CheckError(format!("c{} cannot begin {}: {error}", self.number, task.id)))?;
             task.flight = Some(Flight { connection: connection.number, call, start, age });
@@ -429,12 +428,16 @@ impl Client {
             let over = barrier.state() == KeyBarrierState::Released;
             task.left_trace = true;
             task.flight = None;
-            task.retries = 0;
             if !over {
+                let next = task.sim_operation.with_call(task.barrier.as_ref(), |call| call.operation());
+                task.attempts = Attempts::new(next, task.attempts.mode());
                 return Ok(());
             }
             // The last participant has ended its arrival when it has notified the others.
             outcome = Outcome::Released;
+        }
+        if let Some(mode) = task.attempts.learned(&Ok(outcome)) {
+            self.get_mode = mode;
         }
         let values = core::mem::take(&mut task.values);
         let Some(answer) = task.sim_operation.answer(outcome, values) else {
@@ -486,23 +489,17 @@ impl Client {
             let task = &mut self.tasks[slot];
             let Some(flight) = task.flight.take() else { continue };
             let sent = if left > flight.start { Sent::Something } else { Sent::Nothing };
-            let operation = task.sim_operation.with_call(task.barrier.as_ref(), |call| call.operation());
-            match after_loss(operation, task.mode, task.retries, flight.age, sent, &loss) {
-                RetryDecision::Again(mode) => {
-                    if mode == task.mode {
-                        task.retries += 1;
-                    } else {
-                        self.get_mode = mode;
-                    }
+            match task.attempts.connection_lost(Cause::Closed, flight.age, sent, &loss) {
+                None => {
+                    let mode = task.attempts.mode();
                     context.note(format_args!("c{} repeats {} as {mode:?}", self.number, task.id));
-                    task.mode = mode;
                 }
-                RetryDecision::Answer(outcome) => {
+                Some(Ok(outcome)) => {
                     task.values.clear();
                     self.call_done(context, slot, outcome)?;
                 }
-                RetryDecision::Fail(effect) => {
-                    self.end(context, slot, End::Failed(ErrorKind::ServerGone, effect))?;
+                Some(Err(failure)) => {
+                    self.end(context, slot, End::Failed(failure.kind, failure.effect))?;
                 }
             }
         }

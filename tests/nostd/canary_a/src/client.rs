@@ -3,10 +3,10 @@
 use super::codec::letters_of;
 use core::net::{IpAddr, Ipv4Addr, SocketAddr};
 use rendezvous_core::barrier::by_keys::KeyBarrier;
-use rendezvous_core::error::{Operation, Sentence};
+use rendezvous_core::error::{Cause, Operation, Sentence};
 use rendezvous_core::limits::ClientLimits;
 use rendezvous_core::node::client::link::Link;
-use rendezvous_core::node::client::{Age, RetryDecision, Sent, after_loss};
+use rendezvous_core::node::client::{Age, Attempts, Sent};
 use rendezvous_core::store::call::{Call, CallId, GetMode, Outcome, WaitMode};
 use rendezvous_core::store::client_conn::Event;
 use rendezvous_core::store::dial::{DialInput, DialOptions, DialOutput, Rounds};
@@ -47,8 +47,9 @@ fn links() -> Option<()> {
     let is_answered = event == Event::Done { id: CallId(1), outcome: Outcome::Number(2) };
     link.conn().begin(CallId(2), &call, GetMode::Pipelined, &mut Fill::new(&mut buffer)).ok()?;
     let loss = link.conn().lose()?;
-    let result = after_loss(Operation::Add, GetMode::Pipelined, 0, Age::Used, Sent::Something, &loss);
-    let fails = matches!(result, RetryDecision::Fail(_));
+    let mut attempts = Attempts::new(Operation::Add, GetMode::Pipelined);
+    let result = attempts.connection_lost(Cause::Closed, Age::Used, Sent::Something, &loss);
+    let fails = matches!(result, Some(Err(_)));
     (resolves && connects && greets && is_ready && is_encoded && is_answered && fails).then_some(())
 }
 
