@@ -37,12 +37,6 @@ impl WorkerState {
         Self::Failed,
     ];
 
-    /// Returns whether the workers run.
-    #[must_use]
-    pub const fn is_running(self) -> bool {
-        matches!(self, Self::Healthy | Self::Unhealthy)
-    }
-
     /// Returns the name in PyTorch's events and metrics.
     #[must_use]
     pub const fn name(self) -> &'static str {

@@ -110,12 +110,6 @@ impl LogLines {
         tail.lines.iter().map(TailLine::text).collect()
     }
 
-    /// Returns the size of the buffer for an incomplete line, in bytes.
-    #[must_use]
-    pub fn pending_bytes(&self) -> usize {
-        self.pending.len()
-    }
-
     fn end(&mut self, end: End, last: &[u8], out: &mut LineOutput) {
         let mut pending = core::mem::take(&mut self.pending);
         // Most lines arrive in one chunk, and need no copy here.
@@ -267,7 +261,7 @@ mod tests {
         let (mut lines, mut out) = (machine(needles), LineOutput::default());
         for chunk in pieces {
             lines.push(chunk, &mut out);
-            assert!(lines.pending_bytes() < LINE_BYTES_MAX);
+            assert!(lines.pending.len() < LINE_BYTES_MAX);
         }
         lines.finish(&mut out);
         (out, lines.tail())

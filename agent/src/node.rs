@@ -30,7 +30,7 @@ use assignment::AssignmentSettings;
 use member::Member;
 use rendezvous_core::rendezvous::store_info::RendezvousStoreInfo;
 use rendezvous_core::time::{Duration, Instant};
-use request::{Answer, CallFailure, JoinedRound, Request};
+use request::{Answer, CallFailure, Request};
 use round_store::RoundStore;
 
 /// Exit barrier timeout with backends that do not report deaths, unless the spec says otherwise.
@@ -202,12 +202,6 @@ impl AgentNode {
     #[must_use]
     pub const fn supervisor(&self) -> &Supervisor {
         &self.supervisor
-    }
-
-    /// Returns the round that the agent has joined.
-    #[must_use]
-    pub fn round(&self) -> Option<&JoinedRound> {
-        self.member.round()
     }
 
     /// Returns the store of the workers. Present from [`supervisor::Output::Start`] until the next round.

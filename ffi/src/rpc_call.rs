@@ -14,7 +14,7 @@ use rendezvous_rpc::connection::CallKind;
 use rendezvous_rpc::driver::calls::handling::Wanted;
 use rendezvous_rpc::driver::calls::reentrancy::may_wait;
 use rendezvous_rpc::driver::group::{
-    CallCanceller, CallSpec, CalleeName, GroupCall, GroupCallError, GroupResult, OnResult,
+    CallCanceller, CallSpec, CalleeName, GroupCallError, GroupResult, OnResult, PendingCall,
 };
 use rendezvous_rpc::driver::loop_member::Called;
 use std::ffi::c_void;
@@ -106,7 +106,7 @@ enum FutureState {
 }
 
 enum Pending {
-    Tcp(GroupCall),
+    Tcp(PendingCall),
     Foreign(Foreign),
 }
 
@@ -165,7 +165,9 @@ impl Pending {
     /// Waits up to `wait` and returns the outcome if there is one.
     fn look(&mut self, wait: Duration) -> Option<Outcome> {
         match self {
-            Self::Tcp(call) => call.look(wait).map(|result| result.map_err(|error| group_call_fault(&error))),
+            Self::Tcp(call) => {
+                call.look(wait).map(|result| result.map_err(|error| group_call_fault(&error.into())))
+            }
             Self::Foreign(call) => call.look(wait),
         }
     }

@@ -307,18 +307,6 @@ impl Agent {
         Ok(agent)
     }
 
-    /// The current state.
-    #[must_use]
-    pub const fn life(&self) -> Life {
-        self.life
-    }
-
-    /// This worker, as the others see it.
-    #[must_use]
-    pub const fn me(&self) -> &Member {
-        &self.me
-    }
-
     /// The members, including this one, and dead ones that have not been struck out.
     #[must_use]
     pub const fn members(&self) -> &Members {

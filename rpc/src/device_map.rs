@@ -82,12 +82,6 @@ impl DeviceMap {
         Ok(())
     }
 
-    /// Returns the target of a device.
-    #[must_use]
-    pub fn get(&self, from: Device) -> Option<Device> {
-        self.0.get(&from).copied()
-    }
-
     /// Returns the pairs in the order of their first devices.
     pub fn iter(&self) -> impl Iterator<Item = (Device, Device)> {
         self.0.iter().map(|(&from, &to)| (from, to))
@@ -101,18 +95,6 @@ impl DeviceMap {
     /// Returns the callee's devices.
     pub fn targets(&self) -> impl Iterator<Item = Device> {
         self.0.values().copied()
-    }
-
-    /// Number of pairs.
-    #[must_use]
-    pub fn len(&self) -> usize {
-        self.0.len()
-    }
-
-    /// Whether there are no pairs.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
     }
 
     /// Returns the inverse map.
@@ -164,18 +146,6 @@ impl DeviceMaps {
     /// Returns workers and their maps, in the order of the names.
     pub fn iter(&self) -> impl Iterator<Item = (&WorkerName, &DeviceMap)> {
         self.0.iter()
-    }
-
-    /// Number of workers that have a map.
-    #[must_use]
-    pub fn len(&self) -> usize {
-        self.0.len()
-    }
-
-    /// Whether no worker has a map.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
     }
 }
 
@@ -236,6 +206,24 @@ pub struct Group {
     pub nodes: BTreeMap<WorkerName, NodeDevices>,
 }
 
+/// Side of a device map. Displayed as PyTorch names it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Side {
+    /// Devices of the caller.
+    Source,
+    /// Devices of the callee.
+    Target,
+}
+
+impl fmt::Display for Side {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Source => "source",
+            Self::Target => "target",
+        })
+    }
+}
+
 /// Device maps and devices of a group that do not match.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[allow(missing_docs, reason = "the fields are those of the messages")]
@@ -255,30 +243,18 @@ pub enum DeviceMapError {
     /// Two devices map to the same one.
     #[error("Node {node} has duplicated target devices in its device map for {target}: device map = {map}")]
     DuplicatedTargets { node: WorkerName, target: WorkerName, map: DeviceMap },
-    /// A map begins at a device that is not in its worker's list.
+    /// A map begins or ends at a device that is not in the list of the worker there.
     #[error(
-        "Node {node} has unexpected source devices in its device map for {target}: \
+        "Node {node} has unexpected {side} devices in its device map for {target}: \
          device map = {map}, devices = {devices:?}"
     )]
-    UnexpectedSources { node: WorkerName, target: WorkerName, map: DeviceMap, devices: Vec<Device> },
-    /// A map begins at a device that does not exist.
+    Unexpected { node: WorkerName, target: WorkerName, side: Side, map: DeviceMap, devices: Vec<Device> },
+    /// A map begins or ends at a device that does not exist.
     #[error(
-        "Node {node} has source devices with invalid indices in its device map for {target}: \
+        "Node {node} has {side} devices with invalid indices in its device map for {target}: \
          device map = {map}, device count = {count}"
     )]
-    InvalidSources { node: WorkerName, target: WorkerName, map: DeviceMap, count: u32 },
-    /// A map ends at a device that is not in the other worker's list.
-    #[error(
-        "Node {node} has unexpected target devices in its device map for {target}: \
-         device map = {map}, devices = {devices:?}"
-    )]
-    UnexpectedTargets { node: WorkerName, target: WorkerName, map: DeviceMap, devices: Vec<Device> },
-    /// A map ends at a device that does not exist.
-    #[error(
-        "Node {node} has target devices with invalid indices in its device map for {target}: \
-         device map = {map}, device count = {count}"
-    )]
-    InvalidTargets { node: WorkerName, target: WorkerName, map: DeviceMap, count: u32 },
+    Invalid { node: WorkerName, target: WorkerName, side: Side, map: DeviceMap, count: u32 },
 }
 
 impl DeviceMapError {
@@ -290,10 +266,8 @@ impl DeviceMapError {
             | Self::InvalidDevices { node, .. }
             | Self::InvalidTargetNames { node, .. }
             | Self::DuplicatedTargets { node, .. }
-            | Self::UnexpectedSources { node, .. }
-            | Self::InvalidSources { node, .. }
-            | Self::UnexpectedTargets { node, .. }
-            | Self::InvalidTargets { node, .. } => node,
+            | Self::Unexpected { node, .. }
+            | Self::Invalid { node, .. } => node,
         }
     }
 }
@@ -323,47 +297,30 @@ impl Group {
             return Err(DeviceMapError::InvalidTargetNames { node: node.clone(), maps, names });
         }
         for (target, map) in said.maps.iter() {
-            let current_options = || (node.clone(), target.clone(), map.clone());
             if has_duplicates(map.targets().collect()) {
-                let (node, target, map) = current_options();
+                let (node, target, map) = (node.clone(), target.clone(), map.clone());
                 return Err(DeviceMapError::DuplicatedTargets { node, target, map });
             }
-            match self.reaches(said, map.sources()) {
-                Reach::All => {}
-                Reach::BeyondList => {
-                    let ((node, target, map), devices) = (current_options(), said.devices.clone());
-                    return Err(DeviceMapError::UnexpectedSources { node, target, map, devices });
+            for (side, owner) in [(Side::Source, Some(said)), (Side::Target, self.nodes.get(target))] {
+                let Some(owner) = owner else { continue };
+                let mut wanted = map.iter().map(|(from, to)| if side == Side::Source { from } else { to });
+                let (count, has_list) = (owner.count, !owner.devices.is_empty());
+                let are_known = match has_list {
+                    true => wanted.all(|device| owner.devices.contains(&device)),
+                    false => self.are_there(wanted, count),
+                };
+                if are_known {
+                    continue;
                 }
-                Reach::BeyondCount => {
-                    let ((node, target, map), count) = (current_options(), said.count);
-                    return Err(DeviceMapError::InvalidSources { node, target, map, count });
-                }
-            }
-            let Some(other) = self.nodes.get(target) else { continue };
-            match self.reaches(other, map.targets()) {
-                Reach::All => {}
-                Reach::BeyondList => {
-                    let ((node, target, map), devices) = (current_options(), other.devices.clone());
-                    return Err(DeviceMapError::UnexpectedTargets { node, target, map, devices });
-                }
-                Reach::BeyondCount => {
-                    let ((node, target, map), count) = (current_options(), other.count);
-                    return Err(DeviceMapError::InvalidTargets { node, target, map, count });
-                }
+                let (node, target, map) = (node.clone(), target.clone(), map.clone());
+                let devices = owner.devices.clone();
+                return Err(match has_list {
+                    true => DeviceMapError::Unexpected { node, target, side, map, devices },
+                    false => DeviceMapError::Invalid { node, target, side, map, count },
+                });
             }
         }
         Ok(())
-    }
-
-    /// Checks devices against a worker's list, or against its count if there is no list.
-    fn reaches(&self, node: &NodeDevices, mut wanted: impl Iterator<Item = Device>) -> Reach {
-        if node.devices.is_empty() {
-            if self.are_there(wanted, node.count) { Reach::All } else { Reach::BeyondCount }
-        } else if wanted.all(|device| node.devices.contains(&device)) {
-            Reach::All
-        } else {
-            Reach::BeyondList
-        }
     }
 
     fn are_there(&self, mut devices: impl Iterator<Item = Device>, count: u32) -> bool {
@@ -407,13 +364,6 @@ fn sort_by_index(devices: &mut [Device]) {
 fn has_duplicates(mut devices: Vec<Device>) -> bool {
     sort_by_index(&mut devices);
     devices.windows(2).any(|pair| pair.first() == pair.last())
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Reach {
-    All,
-    BeyondList,
-    BeyondCount,
 }
 
 #[cfg(test)]

@@ -86,8 +86,8 @@ pub use driver::{
         handling::{HandlerFn, Handling, Request, Responder, Run, Wanted},
     },
     group::{
-        CallCanceller, CallSpec, Callee, CalleeName, GroupCall, GroupCallError, GroupObserver,
-        ObserverOptions, ObservingError, RpcAgent, RpcContext, RpcInit, RpcInitError, RpcWorker, TcpOptions,
+        CallCanceller, CallSpec, Callee, CalleeName, GroupCallError, GroupObserver, ObserverOptions,
+        ObservingError, PendingCall, RpcAgent, RpcContext, RpcInit, RpcInitError, RpcWorker, TcpOptions,
         registry::{BackendError, InitRequest, RpcBackend},
     },
     loop_member::{RpcAskError, RpcEvent, RpcLoop, RpcRequestQueue},

@@ -43,12 +43,6 @@ pub enum OptionsError {
         /// The given number.
         threads: i64,
     },
-    /// The timeout is negative or not a number.
-    #[error("rpc_timeout must be a number of seconds that is not negative, got {seconds}")]
-    Timeout {
-        /// The given value as text.
-        seconds: Box<str>,
-    },
     /// The URL of the rendezvous is empty.
     #[error("init_method must be a URL, got an empty string")]
     InitMethod,
@@ -185,17 +179,6 @@ impl RpcOptions {
         self.extra_options = Some(extra_options.into());
     }
 
-    /// Sets the timeout of a call in seconds; 0 for no limit.
-    ///
-    /// # Errors
-    /// The number is not a valid time.
-    pub fn set_rpc_timeout_s(&mut self, seconds: f64) -> Result<(), OptionsError> {
-        let timeout = Duration::try_from_secs_f64(seconds)
-            .map_err(|_| OptionsError::Timeout { seconds: alloc::format!("{seconds}").into() })?;
-        self.set_rpc_timeout(timeout);
-        Ok(())
-    }
-
     /// Sets the timeout of a call; zero for no limit.
     pub const fn set_rpc_timeout(&mut self, timeout: Duration) {
         self.rpc_timeout = if timeout.is_zero() { None } else { Some(timeout) };
@@ -303,13 +286,13 @@ mod tests {
         );
         assert_eq!((options.rpc_timeout(), options.worker_threads()), (Some(RPC_TIMEOUT), 16));
         assert_eq!((options.transports(), options.channels()), (None, None));
-        assert_eq!((options.devices(), options.device_maps().len()), (&[][..], 0));
+        assert_eq!((options.devices(), options.device_maps().iter().count()), (&[][..], 0));
     }
 
     #[test]
     fn what_is_told_stays() {
         let mut options = RpcOptions::new("tcp");
-        options.set_rpc_timeout_s(2.5).expect("a time");
+        options.set_rpc_timeout(Duration::from_millis(2500));
         options.set_init_method("tcp://localhost:1").expect("a URL");
         options.set_worker_threads(3).expect("some");
         options.set_transports(&["shm", "uv"]).expect("named");
@@ -325,7 +308,7 @@ mod tests {
         );
         assert_eq!(options.transports(), Some(&["shm".into(), "uv".into()][..]));
         assert_eq!(options.channels(), Some(&[][..]), "no channel is not the same as any");
-        options.set_rpc_timeout_s(0.0).expect("as long as it likes");
+        options.set_rpc_timeout(Duration::ZERO);
         assert_eq!(options.rpc_timeout(), None);
         options.set_extra(Box::new(7_u8));
         assert_eq!((options.extra_options::<u8>(), options.extra_options::<u16>()), (Some(&7), None));
@@ -338,18 +321,6 @@ mod tests {
         let worker = WorkerName::new("w").expect("a name");
         let (zero, one) = (device("cuda:0"), device("cuda:1"));
         for (result, message) in [
-            (
-                options.set_rpc_timeout_s(-1.0),
-                "rpc_timeout must be a number of seconds that is not negative, got -1",
-            ),
-            (
-                options.set_rpc_timeout_s(f64::NAN),
-                "rpc_timeout must be a number of seconds that is not negative, got NaN",
-            ),
-            (
-                options.set_rpc_timeout_s(f64::INFINITY),
-                "rpc_timeout must be a number of seconds that is not negative, got inf",
-            ),
             (options.set_init_method(""), "init_method must be a URL, got an empty string"),
             (options.set_worker_threads(0), "num_worker_threads must be from 1 to 1024, got 0"),
             (options.set_worker_threads(-1), "num_worker_threads must be from 1 to 1024, got -1"),

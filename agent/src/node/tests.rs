@@ -1,3 +1,4 @@
+use super::request::JoinedRound;
 use super::request::{ServeStore, StoreOperation};
 use super::*;
 use crate::group::ExitStatus;

@@ -376,7 +376,7 @@ impl World {
             let answer = Err(NoAnswer::Unknown(why.into()));
             return self.at(until, Happening::Input(from, Input::Ended(number, answer)));
         }
-        let participant = self.nodes[from].agent.me().worker.clone();
+        let participant = self.nodes[from].agent.me.worker.clone();
         if let Err(message) = self.nodes[at].agent.admit(&participant) {
             let answer = Err(NoAnswer::Unknown(message.to_string().into()));
             return self.send(Happening::Input(from, Input::Ended(number, answer)));
@@ -468,7 +468,7 @@ fn nobody_begins_where_the_leader_did_not_hear_from_all() {
         world.spawn(name, Some(6));
     }
     // All have joined, and one cannot be reached any more.
-    while world.nodes[2].agent.life() == Life::Joining {
+    while world.nodes[2].agent.life == Life::Joining {
         world.run_for(1);
     }
     world.end(2);
@@ -487,14 +487,14 @@ fn who_calls_the_leader_twice_counts_once() {
     for name in ["a", "b", "c"] {
         world.spawn(name, Some(3));
     }
-    while world.nodes[2].agent.life() == Life::Joining {
+    while world.nodes[2].agent.life == Life::Joining {
         world.run_for(1);
     }
     world.end(2);
     world.run_for(1000);
     let again = Called { from: worker("b"), handler: READY_HANDLER.into(), payload: Box::default() };
     world.input(0, Input::Called(1_000_000, again));
-    assert_eq!(world.nodes[0].agent.life(), Life::Meeting);
+    assert_eq!(world.nodes[0].agent.life, Life::Meeting);
     world.run_for(100_000);
     assert_eq!(world.error(0), "2 of 3 workers called a (id 0) in 60s; missing: c (id 2)");
 }
@@ -505,7 +505,7 @@ fn a_sign_that_vanishes_ends_a_group_that_has_not_begun_and_calls_in_one_that_ha
     for name in NAMES {
         world.spawn(name, Some(6));
     }
-    while world.nodes[2].agent.life() == Life::Joining {
+    while world.nodes[2].agent.life == Life::Joining {
         world.run_for(1);
     }
     world.end(2);
@@ -599,11 +599,11 @@ fn a_shut_down_worker_answers_nobody_and_calls_that_do_not_end_are_ended() {
     world.run_for(1000);
     let agent = &mut world.nodes[0].agent;
     agent.handle(world.now, Input::Leave);
-    assert_eq!((agent.life(), agent.poll_output()), (Life::Draining, Some(Output::Drain)));
+    assert_eq!((agent.life, agent.poll_output()), (Life::Draining, Some(Output::Drain)));
     let at = agent.poll_timeout().expect("a deadline");
     agent.handle(at, Input::Tick);
     let message = "this worker is leaving its group, and the timeout of its calls has passed".into();
-    assert_eq!((agent.life(), agent.poll_output()), (Life::Leaving, Some(Output::CutCalls(message))));
+    assert_eq!((agent.life, agent.poll_output()), (Life::Leaving, Some(Output::CutCalls(message))));
     agent.handle(at, Input::Abandon);
     let outputs: Vec<Output> = core::iter::from_fn(|| agent.poll_output()).collect();
     assert_eq!(outputs.last(), Some(&Output::Over(Err(AgentError::Abandoned))));
@@ -638,7 +638,7 @@ fn who_was_heard_before_a_static_group_was_complete_is_asked_for_again() {
     // A worker that is not a member, and one with the name of a member and another number.
     world.input(0, ready("e", 1_000_001));
     let (mut outputs, now) = (Vec::new(), world.now);
-    while world.nodes[0].agent.life() == Life::Joining {
+    while world.nodes[0].agent.life == Life::Joining {
         world.run_for(1);
     }
     let message = "e (id 4) is not a member of this group";
@@ -663,7 +663,7 @@ fn who_was_heard_before_a_static_group_was_complete_is_asked_for_again() {
     let mut world = World::new(15, Signing::None);
     let mut agent = Agent::new(world.now, options).expect("a worker");
     let mut asked_again = 0;
-    while agent.life() != Life::Member {
+    while agent.life != Life::Member {
         match agent.poll_output().expect("it goes on") {
             Output::Store(step) => {
                 let reply = world.execute(step);
@@ -702,7 +702,7 @@ fn what_is_no_call_of_a_members_changes_nothing() {
         agent.handle(world.now, Input::Called(7, called));
         let answer = answer.map(Box::from).map_err(Box::from);
         assert_eq!(agent.poll_output(), Some(Output::Respond(7, answer)));
-        assert_eq!((agent.life(), agent.members().len()), (Life::Member, 1));
+        assert_eq!((agent.life, agent.members().len()), (Life::Member, 1));
     }
     let called = Called { from: worker("b"), handler: CHANGE_HANDLER.into(), payload: b"x"[..].into() };
     agent.handle(world.now, Input::Called(8, called));

@@ -50,8 +50,6 @@ pub enum CallerEvent<'b> {
     Done(u64),
     /// A call has failed.
     Failed(u64, CallError),
-    /// There are no more calls after a goodbye.
-    Left,
 }
 
 /// State of the connection.
@@ -63,14 +61,6 @@ enum LineState {
     Open,
     /// One of the two ends has sent a goodbye.
     Leaving,
-}
-
-/// Whether calls are accepted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Acceptance {
-    Taking,
-    Leaving,
-    Left,
 }
 
 #[derive(Clone, Debug)]
@@ -146,7 +136,7 @@ pub struct Caller {
     limits: RpcLimits,
     state: LineState,
     line: Line,
-    acceptance: Acceptance,
+    takes_calls: bool,
     /// Reason why no calls are accepted any more, if it is not a goodbye.
     end: Option<ConnectionError>,
     /// Calls that were sent over the connection.
@@ -181,7 +171,7 @@ impl Caller {
             limits,
             state: LineState::Down,
             line: Line::new(Instant::ORIGIN),
-            acceptance: Acceptance::Taking,
+            takes_calls: true,
             end: None,
             calls: InFlight::new(),
             waiting: InFlight::new(),
@@ -201,7 +191,7 @@ impl Caller {
     /// Whether further calls are accepted; if not, that is final.
     #[must_use]
     pub fn takes_calls(&self) -> bool {
-        self.acceptance == Acceptance::Taking
+        self.takes_calls
     }
 
     /// Number of pending and waiting calls.
@@ -411,8 +401,8 @@ impl Caller {
     /// Fails all calls, and later ones, for this reason.
     pub fn end(&mut self, why: &ConnectionError) {
         self.end.get_or_insert_with(|| why.clone());
-        if self.acceptance == Acceptance::Taking {
-            self.acceptance = Acceptance::Leaving;
+        if self.takes_calls {
+            self.takes_calls = false;
         }
         self.abort(why);
         self.look_for_the_end();
@@ -420,10 +410,10 @@ impl Caller {
 
     /// Accepts no further calls. Pending calls continue, waiting ones fail.
     pub fn goodbye(&mut self) {
-        if self.acceptance != Acceptance::Taking {
+        if !self.takes_calls {
             return;
         }
-        self.acceptance = Acceptance::Leaving;
+        self.takes_calls = false;
         self.fail_waiting(&CallFailure::Leaving);
         match self.state {
             LineState::Open => {
@@ -481,10 +471,6 @@ impl Caller {
     fn look_for_the_end(&mut self) {
         if self.state == LineState::Leaving && self.calls.is_empty() {
             self.hang_up(ConnectionError::Closed);
-        }
-        if (self.acceptance, self.state) == (Acceptance::Leaving, LineState::Down) {
-            self.acceptance = Acceptance::Left;
-            self.events.push_back(CallerEvent::Left);
         }
     }
 

@@ -130,7 +130,13 @@ fn the_first_fault_is_the_one_of_the_order() {
         let error =
             group(GroupKind::Static, &[("a", bad.clone()), ("b", b.clone())]).check().expect_err("bad");
         let debug = alloc::format!("{error:?}");
-        found.push(debug.split_whitespace().next().unwrap_or_default().to_string());
+        let side = match &error {
+            DeviceMapError::Unexpected { side, .. } | DeviceMapError::Invalid { side, .. } => {
+                side.to_string()
+            }
+            _ => String::new(),
+        };
+        found.push(debug.split_whitespace().next().unwrap_or_default().to_string() + &side);
     };
     look(&bad, &b);
     bad.devices.pop();
@@ -156,10 +162,10 @@ fn the_first_fault_is_the_one_of_the_order() {
             "InvalidDevices",
             "InvalidTargetNames",
             "DuplicatedTargets",
-            "UnexpectedSources",
-            "InvalidSources",
-            "UnexpectedTargets",
-            "InvalidTargets"
+            "Unexpectedsource",
+            "Invalidsource",
+            "Unexpectedtarget",
+            "Invalidtarget"
         ]
     );
 }

@@ -61,4 +61,4 @@ impl fmt::Debug for Payload {
 }
 
 #[cfg(test)]
-mod tests;
+pub(in crate::driver) mod tests;

@@ -16,7 +16,7 @@ pub use context::{RpcContext, RpcInit, TcpBackend};
 pub use liveness_watcher::LivenessError;
 pub use observing::{GroupObserver, ObserverOptions, ObservingError};
 pub use shared::{Callee, CalleeName, GroupCallError};
-pub use worker::{CallCanceller, GroupCall, RpcAgent, TcpOptions};
+pub use worker::{CallCanceller, PendingCall, RpcAgent, TcpOptions};
 
 use crate::agent::{AgentError, GroupEvent};
 use crate::driver::calls::Payload;

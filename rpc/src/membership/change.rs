@@ -7,7 +7,6 @@ use crate::wire::card::{Departure, Update};
 use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
-use rendezvous_core::limits::CARD;
 use rendezvous_core::wire::native::List;
 use rendezvous_core::wire::sink::{Fill, Length};
 
@@ -154,12 +153,6 @@ impl Members {
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
-    }
-
-    /// Whether the group has the maximum number of members, `CARD.keys_max`.
-    #[must_use]
-    pub fn is_full(&self) -> bool {
-        self.len() as u64 >= CARD.keys_max
     }
 }
 

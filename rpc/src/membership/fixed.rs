@@ -180,12 +180,6 @@ impl FixedGroup {
         Ok(group)
     }
 
-    /// The current state.
-    #[must_use]
-    pub const fn state(&self) -> FixedState {
-        self.state
-    }
-
     /// The members; empty before this worker is one.
     #[must_use]
     pub const fn members(&self) -> &Members {

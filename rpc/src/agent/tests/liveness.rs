@@ -14,7 +14,7 @@ fn group(names: &[&'static str], size: Option<u16>) -> World {
         }
     }
     world.run_for(2000);
-    assert!(world.nodes.iter().all(|node| node.agent.life() == Life::Member));
+    assert!(world.nodes.iter().all(|node| node.agent.life == Life::Member));
     world
 }
 
@@ -26,7 +26,7 @@ fn freeze(world: &mut World, location: usize) {
 }
 
 fn location(world: &World, node: usize) -> WorkerLocation {
-    world.nodes[node].agent.me().location()
+    world.nodes[node].agent.me.location()
 }
 
 #[test]
@@ -56,7 +56,7 @@ fn a_member_without_a_session_that_answers_stays() {
     world.run_for(100);
     let c = world.spawn("c", None);
     let other =
-        world.spawn_as("b", Member { address: "b@9".into(), ..world.nodes[1].agent.me().clone() }, None);
+        world.spawn_as("b", Member { address: "b@9".into(), ..world.nodes[1].agent.me.clone() }, None);
     world.run_for(3000);
     assert_eq!(world.nodes[c].met, ["a", "b", "c"]);
     assert_eq!(world.error(other), "RPC worker name b is not unique.");
@@ -125,14 +125,14 @@ fn a_living_worker_keeps_its_name_while_a_static_group_meets_and_a_dead_one_does
     world.run_for(1000);
     let message = "RPC worker name a is not unique: a (id 0) has joined the static group already, at a@0";
     assert_eq!(world.error(other), message);
-    assert_eq!(world.nodes[0].agent.life(), Life::Joining);
+    assert_eq!(world.nodes[0].agent.life, Life::Joining);
     // It dies before any other worker has joined, and rejoins.
     world.step(Happening::Kill(0));
     world.run_for(100);
     let (again, b) = (world.spawn("a", Some(2)), world.spawn("b", Some(2)));
     world.run_for(1000);
     for location in [again, b] {
-        assert_eq!(world.nodes[location].agent.life(), Life::Member, "{:?}", world.nodes[location].over);
+        assert_eq!(world.nodes[location].agent.life, Life::Member, "{:?}", world.nodes[location].over);
     }
 }
 
@@ -153,7 +153,7 @@ fn a_worker_that_failed_for_a_death_is_not_named_as_dead_itself() {
         agent.handle(now, Input::Ended(call.expect("it asks"), Err(NoAnswer::Dead)));
         agent.handle(now, Input::Leave);
         agent.handle(now, Input::Drained);
-        assert_eq!(agent.life(), Life::Leaving);
+        assert_eq!(agent.life, Life::Leaving);
         let died = |agent: &mut Agent| {
             core::iter::from_fn(|| agent.poll_output()).find_map(|output| match output {
                 Output::Over(Err(AgentError::PeerDied { worker, .. })) => Some(worker),

@@ -60,7 +60,7 @@ fn nobody_strikes_out_the_living() {
         assert_eq!(world.reported(location, &from, &change), Err(message.into()));
     }
     for (node, before) in world.nodes.iter().zip(before) {
-        assert_eq!((node.agent.life(), node.agent.members().len()), (Life::Member, 4), "{}", node.name);
+        assert_eq!((node.agent.life, node.agent.members().len()), (Life::Member, 4), "{}", node.name);
         assert_eq!(node.events, before);
     }
     // No worker is there any more, though that was not reported: the name is free.
@@ -170,7 +170,7 @@ fn a_member_in_whose_name_somebody_else_died_with_the_token_stays() {
         assert_eq!(&*world.value(keys::ALL_WORKERS), b"a-0,b-1,", "{liveness_watcher:?}");
         assert_eq!((&*world.value("names/1"), &*world.value("addrs/b")), (&b"b"[..], &b"b@1"[..]));
         assert_eq!(world.nodes[0].events, ["+b", "+c", "-c"], "{liveness_watcher:?}");
-        assert_eq!((world.nodes[1].agent.life(), world.nodes[1].over.is_none()), (Life::Member, true));
+        assert_eq!((world.nodes[1].agent.life, world.nodes[1].over.is_none()), (Life::Member, true));
     }
 }
 
@@ -224,7 +224,7 @@ fn whoever_cannot_be_called_is_asked_once_more_and_is_dead_if_nobody_is_there() 
         }
         world.run_for(5000);
         let before = world.nodes[0].events.len();
-        let location = |world: &World, at: usize| world.nodes[at].agent.me().location();
+        let location = |world: &World, at: usize| world.nodes[at].agent.me.location();
         let (b, c) = (location(&world, 1), location(&world, 2));
         // A broken connection is no proof, and an address without a member concerns none.
         for location in [b, state_of("b", "elsewhere"), location(&world, 0)] {
@@ -274,11 +274,11 @@ fn whose_sign_vanished_unseen_while_a_static_group_ends_has_ended() {
     world.run_for(2000);
     world.input(0, Input::Leave);
     world.run_for(100);
-    assert_eq!(world.nodes[0].agent.life(), Life::Leaving);
+    assert_eq!(world.nodes[0].agent.life, Life::Leaving);
     // The mark was lost, and the end is reported twice: with all keys, and by itself.
     world.input(0, Input::LivenessKeys([("a/a@0".into(), b"here:0"[..].into())].into()));
     world.input(0, Input::LivenessKey("b/b@1".into(), None));
-    assert_eq!(world.nodes[0].agent.life(), Life::Leaving, "{:?}", world.nodes[0].over);
+    assert_eq!(world.nodes[0].agent.life, Life::Leaving, "{:?}", world.nodes[0].over);
     world.input(1, Input::Leave);
     world.run_for(2000);
     assert_eq!((&world.nodes[0].over, &world.nodes[1].over), (&Some(Ok(())), &Some(Ok(()))));

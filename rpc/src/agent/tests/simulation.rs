@@ -72,8 +72,8 @@ fn live(seed: u64, has_signs: Signing) -> (usize, usize) {
                 deaths += 1;
                 world.step(Happening::Kill(location));
             }
-            1 if world.nodes[location].agent.life() == Life::Member => world.input(location, Input::Leave),
-            2 if world.nodes[location].agent.life() == Life::Joining && world.rng.below(3) == 0 => {
+            1 if world.nodes[location].agent.life == Life::Member => world.input(location, Input::Leave),
+            2 if world.nodes[location].agent.life == Life::Joining && world.rng.below(3) == 0 => {
                 world.input(location, Input::Cancel);
             }
             _ => {}
@@ -89,7 +89,7 @@ fn live(seed: u64, has_signs: Signing) -> (usize, usize) {
     assert_eq!(living.len(), NAMES.len(), "all are there in the end");
     for &location in &living {
         let node = &world.nodes[location];
-        assert_eq!(node.agent.life(), Life::Member, "{}", node.name);
+        assert_eq!(node.agent.life, Life::Member, "{}", node.name);
         assert!(node.agent.deaths.is_empty(), "{}: {:?}", node.name, node.agent.deaths);
         for &other in &living {
             let member = node.agent.callee(world.nodes[other].name).expect("it can be called");

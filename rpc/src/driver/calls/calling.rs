@@ -3,7 +3,7 @@
 use super::Payload;
 use super::client_state::ClientShared;
 use super::completion::Completion;
-use super::io_thread::{IoShared, IoThread, Target, failure_text};
+use super::io_thread::{IoShared, Target, failure_text};
 use super::link::{Driven, Link, Wanted};
 use super::reentrancy::{CallSite, Home, may_wait};
 use crate::connection::{CallError, CallFailure, CallKind, ConnectionError};
@@ -19,7 +19,7 @@ use rendezvous_core::driver::socket::KeepAlive;
 use rendezvous_core::limits::RpcLimits;
 use rendezvous_core::time::{Duration, Instant};
 use std::io;
-use std::sync::{Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 pub use super::completion::CallResult;
 pub(in crate::driver) use super::completion::{CallGuard, Mark};
@@ -39,11 +39,7 @@ pub struct RpcClientOptions {
 
 /// Client that calls other workers. Dropping it fails all calls.
 #[derive(Debug)]
-pub struct RpcClient {
-    links: Arc<Links>,
-    /// Thread of this client alone; `None` if it shares that of a server.
-    own_thread: Option<IoThread>,
-}
+pub struct RpcClient(Arc<Links>);
 
 /// Connections of a client.
 #[derive(Debug)]
@@ -53,22 +49,7 @@ struct Links {
     links: Mutex<Vec<Weak<Link>>>,
 }
 
-/// Callees of calls that were pending at the deadline.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Busy(pub Vec<WorkerInfo>);
-
 impl RpcClient {
-    /// Creates a client without connections, with a thread of its own.
-    ///
-    /// # Errors
-    /// The system has no descriptors or threads left.
-    pub fn new(options: RpcClientOptions) -> io::Result<Self> {
-        let thread = IoThread::start(|_| ())?;
-        let mut client = Self::on_thread(options, thread.shared(), Home::default());
-        client.own_thread = Some(thread);
-        Ok(client)
-    }
-
     /// Creates a client whose connections this thread drives. Its callbacks are those of the worker `home`.
     pub(super) fn on_thread(options: RpcClientOptions, io: &Arc<IoShared>, home: Home) -> Self {
         let RpcClientOptions { me, group, limits, keep_alive } = options;
@@ -79,7 +60,6 @@ impl RpcClient {
             keep_alive,
             home,
             io: Arc::clone(io),
-            left: (Mutex::new(()), Condvar::new()),
             end: OnceLock::new(),
         });
         let links = Arc::new_cyclic(|links: &Weak<Links>| {
@@ -89,7 +69,7 @@ impl RpcClient {
         if let Some(why) = io.failure() {
             Arc::clone(&links).thread_ended(why);
         }
-        Self { links, own_thread: None }
+        Self(links)
     }
 
     /// Returns a handle for calls to the worker at this address, which may be this worker itself. Nothing is sent before
@@ -101,13 +81,13 @@ impl RpcClient {
         if let Some(link) = self.links_to(worker, host, port).find(|link| link.takes_calls()) {
             return Ok(RpcPeer(link));
         }
-        let link = Link::new(&self.links.shared, worker.clone(), host, port)?;
-        let mut links = self.links.lock();
+        let link = Link::new(&self.0.shared, worker.clone(), host, port)?;
+        let mut links = self.0.lock();
         links.retain(|link| link.strong_count() > 0);
         links.push(Arc::downgrade(&link));
         drop(links);
         // A thread that has ended all calls meanwhile may not have seen this link.
-        if let Some(why) = self.links.shared.end.get() {
+        if let Some(why) = self.0.shared.end.get() {
             link.end(why);
         }
         Ok(RpcPeer(link))
@@ -129,57 +109,29 @@ impl RpcClient {
     fn links_to(&self, worker: &WorkerInfo, host: &str, port: u16) -> impl Iterator<Item = Arc<Link>> {
         let is_it =
             move |link: &Arc<Link>| link.worker == *worker && *link.host == *host && link.port == port;
-        self.links.all().into_iter().filter(is_it)
-    }
-
-    /// Accepts no further calls, and waits until the pending ones have ended.
-    ///
-    /// # Errors
-    /// Callees of the calls that had not ended within `timeout`.
-    pub fn leave(&self, timeout: Duration) -> Result<(), Busy> {
-        let (links, shared) = (self.links.all(), &self.links.shared);
-        links.iter().for_each(Link::goodbye);
-        let until = shared.io.clock.now() + timeout;
-        let (lock, left) = &shared.left;
-        loop {
-            // A link takes the lock before it notifies, so no notification is lost between the check and the wait.
-            let guard = lock.lock().unwrap_or_else(PoisonError::into_inner);
-            let busy: Vec<_> =
-                links.iter().filter(|link| !link.has_left()).map(|link| link.worker.clone()).collect();
-            if busy.is_empty() {
-                return Ok(());
-            }
-            let time_left = until.since(shared.io.clock.now());
-            if time_left.is_zero() {
-                return Err(Busy(busy));
-            }
-            drop(left.wait_timeout(guard, time_left).unwrap_or_else(PoisonError::into_inner));
-        }
+        self.0.all().into_iter().filter(is_it)
     }
 
     /// Fails all pending calls of the program with this message. New calls are accepted, and the library's own calls
     /// continue.
     pub fn cut(&self, why: &str) {
-        self.links.all().iter().for_each(|link| link.cut(why));
+        self.0.all().iter().for_each(|link| link.cut(why));
     }
 
     /// Accepts no further calls, and fails the pending ones with this message.
     pub fn stop(&self, why: &str) {
-        self.links.end(&ConnectionError::CallerEnded(why.into()));
+        self.0.end(&ConnectionError::CallerEnded(why.into()));
     }
 
     /// Accepts no further calls, and fails the pending ones, because a thread of the worker has panicked.
     pub fn stop_in_panic(&self, message: &str) {
-        self.links.end(&ConnectionError::Panicked(message.into()));
+        self.0.end(&ConnectionError::Panicked(message.into()));
     }
 }
 
 impl Drop for RpcClient {
     fn drop(&mut self) {
         self.stop("the caller ended");
-        if let Some(thread) = self.own_thread.take() {
-            thread.stop();
-        }
     }
 }
 
@@ -272,8 +224,13 @@ impl RpcPeer {
             return Err(CallFailure::Cancelled.of(call.handler, self.worker()));
         }
         let (reply, awaited) = ask();
-        let (target, driven) =
-            self.begin(call, payload, Completion::Waiter(reply, None), Driven::ByItself)?;
+        let (target, driven) = self.begin(
+            CallKind::Responded,
+            call,
+            payload,
+            Completion::Waiter(reply, None),
+            Driven::ByItself,
+        )?;
         let guard = call.token.map(|token| {
             let target = target.clone();
             token.on_cancel(move || _ = target.cancel())
@@ -288,24 +245,21 @@ impl RpcPeer {
         result.unwrap_or_else(|_| Err(LOST.of(call.handler, self.worker())))
     }
 
-    /// Makes a call without waiting for the response.
+    /// Makes a call without waiting for the response. `mark` is dropped when the call has ended, whether or not its
+    /// result was taken.
     ///
     /// # Errors
     /// The call was not made, and nothing of it will be sent.
-    pub fn start(&self, call: Call<'_>, payload: impl Into<Payload>) -> Result<PendingCall, CallError> {
-        self.start_marked(call, payload.into(), None)
-    }
-
-    /// Makes a call without waiting; `mark` is dropped when the call has ended, whether or not its result was taken.
-    pub(in crate::driver) fn start_marked(
+    pub(in crate::driver) fn start(
         &self,
         call: Call<'_>,
-        payload: Payload,
+        payload: impl Into<Payload>,
         mark: Mark,
     ) -> Result<PendingCall, CallError> {
         let (reply, awaited) = ask();
         let completion = Completion::Waiter(reply, mark);
-        let (target, _) = self.begin(call, payload, completion, Driven::ByThread)?;
+        let (target, _) =
+            self.begin(CallKind::Responded, call, payload.into(), completion, Driven::ByThread)?;
         Ok(PendingCall { target, handler: call.handler.into(), awaited: Some(awaited) })
     }
 
@@ -324,47 +278,32 @@ impl RpcPeer {
         let home = self.0.shared.home.clone();
         let callback = move |result| home.run(CallSite::Callback, || callback(result));
         let completion = Completion::Callback(Box::new(callback));
-        let begun = self.begin(call, payload.into(), completion, Driven::ByThread);
-        begun.map(|(target, _)| CallCanceller(target))
+        let begun = self.begin(CallKind::Responded, call, payload.into(), completion, Driven::ByThread);
+        begun.map(|(target, _)| target)
     }
 
-    /// Makes a one-way call. Its arrival is not reported.
+    /// Makes a one-way call. Its arrival is not reported; `mark` is dropped when its last byte is written.
     ///
     /// # Errors
     /// The call was not made, and nothing of it will be sent.
-    pub fn notify(&self, call: Call<'_>, payload: impl Into<Payload>) -> Result<(), CallError> {
-        self.notify_marked(call, payload.into(), None)
-    }
-
-    /// Makes a one-way call; `mark` is dropped when its last byte is written.
-    pub(in crate::driver) fn notify_marked(
+    pub(in crate::driver) fn notify(
         &self,
         call: Call<'_>,
-        payload: Payload,
+        payload: impl Into<Payload>,
         mark: Mark,
     ) -> Result<(), CallError> {
         let completion = Completion::Unowned(mark);
-        self.begin_as(CallKind::OneWay, call, payload, completion, Driven::ByThread).map(drop)
+        self.begin(CallKind::OneWay, call, payload.into(), completion, Driven::ByThread).map(drop)
     }
 
     fn begin(
-        &self,
-        call: Call<'_>,
-        payload: Payload,
-        completion: Completion,
-        call_mode: Driven,
-    ) -> Result<(CallTarget, Driven), CallError> {
-        self.begin_as(CallKind::Responded, call, payload, completion, call_mode)
-    }
-
-    fn begin_as(
         &self,
         kind: CallKind,
         call: Call<'_>,
         payload: Payload,
         completion: Completion,
         call_mode: Driven,
-    ) -> Result<(CallTarget, Driven), CallError> {
+    ) -> Result<(CallCanceller, Driven), CallError> {
         let Call { handler, timeout, .. } = call;
         let shared = &self.0.shared;
         if let Some(why) = shared.end.get() {
@@ -373,7 +312,7 @@ impl RpcPeer {
         let deadline = timeout.map(|timeout| shared.io.clock.now() + timeout);
         let wanted = Wanted { handler, deadline, kind };
         let (id, driven) = self.0.begin(wanted, payload, completion, call_mode)?;
-        Ok((CallTarget { link: Arc::clone(&self.0), id }, driven))
+        Ok((CallCanceller { link: Arc::clone(&self.0), id }, driven))
     }
 }
 
@@ -383,15 +322,16 @@ const LOST: CallFailure = CallFailure::ConnectionLost(ConnectionError::Closed);
 /// Practically unlimited; the wait ends with the call's own deadline, or with the worker.
 const FOREVER: Duration = Duration::from_secs(1 << 31);
 
-/// A call, by its connection and number.
+/// Handle that cancels one call, from any thread. It keeps the connection open.
 #[derive(Clone, Debug)]
-struct CallTarget {
+pub struct CallCanceller {
     link: Arc<Link>,
     id: u64,
 }
 
-impl CallTarget {
-    fn cancel(&self) -> bool {
+impl CallCanceller {
+    /// Cancels the call; returns true if it had not ended.
+    pub fn cancel(&self) -> bool {
         self.link.cancel(self.id)
     }
 }
@@ -399,7 +339,7 @@ impl CallTarget {
 /// Pending call. Dropping it before it has ended cancels it.
 #[derive(Debug)]
 pub struct PendingCall {
-    target: CallTarget,
+    target: CallCanceller,
     handler: Box<str>,
     /// `None` once the result was taken.
     awaited: Option<Awaited<CallResult>>,
@@ -436,18 +376,7 @@ impl PendingCall {
     /// Returns a handle that cancels the call while another thread waits for it.
     #[must_use]
     pub fn canceller(&self) -> CallCanceller {
-        CallCanceller(self.target.clone())
-    }
-}
-
-/// Handle that cancels one call, from any thread. It keeps the connection open.
-#[derive(Clone, Debug)]
-pub struct CallCanceller(CallTarget);
-
-impl CallCanceller {
-    /// Cancels the call; returns true if it had not ended.
-    pub fn cancel(&self) -> bool {
-        self.0.cancel()
+        self.target.clone()
     }
 }
 

@@ -8,7 +8,7 @@ use alloc::boxed::Box;
 use alloc::sync::Arc;
 use rendezvous_core::driver::socket::KeepAlive;
 use rendezvous_core::limits::RpcLimits;
-use std::sync::{Condvar, Mutex, OnceLock};
+use std::sync::OnceLock;
 
 /// State that all calls of a client share.
 #[derive(Debug)]
@@ -20,8 +20,6 @@ pub(super) struct ClientShared {
     /// Worker whose callbacks these are.
     pub(super) home: Home,
     pub(super) io: Arc<IoShared>,
-    /// Notified when a link has no more calls after a goodbye.
-    pub(super) left: (Mutex<()>, Condvar),
     /// Reason why no calls are accepted any more. Set before the pending calls fail.
     pub(super) end: OnceLock<ConnectionError>,
 }

@@ -104,7 +104,6 @@ struct LinkState {
     unsent_marks: Vec<Box<dyn CallGuard>>,
     /// Scheduled time of the next tick.
     timer: Option<Instant>,
-    has_left: bool,
     /// Buffer for the next thread that reads for its own call.
     scratch: Vec<u8>,
     /// Time when the last such call ended.
@@ -166,7 +165,6 @@ impl Link {
                 released: Vec::new(),
                 unsent_marks: Vec::new(),
                 timer: None,
-                has_left: false,
                 scratch: Vec::new(),
                 rested: Instant::ORIGIN,
                 kept: None,
@@ -176,10 +174,6 @@ impl Link {
 
     fn lock(&self) -> Locked<'_, LinkState> {
         Locked::new(&self.state)
-    }
-
-    pub(super) fn has_left(&self) -> bool {
-        self.lock().has_left
     }
 
     pub(super) fn takes_calls(&self) -> bool {
@@ -445,12 +439,6 @@ impl Link {
             CallerEvent::Failed(id, error) => {
                 state.answers.remove(&id);
                 state.finish(id, Err(error.at(self.address())), due);
-            }
-            CallerEvent::Left => {
-                state.has_left = true;
-                let (lock, condvar) = &self.shared.left;
-                drop(lock.lock().unwrap_or_else(PoisonError::into_inner));
-                condvar.notify_all();
             }
         }
     }

@@ -2,8 +2,10 @@ mod ends;
 mod flow;
 pub(super) mod frames;
 
-use super::calling::{Busy, Call, CallResult, RpcClient, RpcClientOptions, RpcPeer};
+use super::calling::{Call, CallResult, RpcClient, RpcClientOptions, RpcPeer};
 use super::handling::{Handling, Request, Responder, Run};
+use super::io_thread::IoThread;
+use super::reentrancy::Home;
 use super::serving::{RpcServer, RpcServerOptions};
 use super::*;
 use crate::connection::{CallFailure, CallKind, ConnectionError, Refusal};
@@ -32,7 +34,7 @@ fn worker(name: &str, id: u16) -> WorkerInfo {
 struct Scene {
     server: RpcServer,
     handling: Arc<Handling>,
-    client: RpcClient,
+    client: LoneClient,
     peer: RpcPeer,
     /// Requests of the handler `hold`, and their responders.
     held: Receiver<(Request, Responder)>,
@@ -55,6 +57,29 @@ fn server_options() -> RpcServerOptions {
         limits: RpcLimits::default(),
         intake: IntakeLimits::default(),
         keep_alive: Some(KeepAlive::default()),
+    }
+}
+
+/// Client with a thread of its own.
+pub(in crate::driver) struct LoneClient {
+    client: RpcClient,
+    #[expect(dead_code, reason = "held: the thread ends after its client")]
+    thread: IoThread,
+}
+
+impl LoneClient {
+    pub(in crate::driver) fn new(options: RpcClientOptions) -> std::io::Result<Self> {
+        let thread = IoThread::start(|_| ())?;
+        let client = RpcClient::on_thread(options, thread.shared(), Home::default());
+        Ok(Self { client, thread })
+    }
+}
+
+impl core::ops::Deref for LoneClient {
+    type Target = RpcClient;
+
+    fn deref(&self) -> &RpcClient {
+        &self.client
     }
 }
 
@@ -116,7 +141,7 @@ fn scene() -> Scene {
 fn scene_with(server: RpcServerOptions, client: RpcClientOptions) -> Scene {
     let (handling, held) = handling();
     let server = RpcServer::start(server, Arc::clone(&handling)).expect("a free port");
-    let client = RpcClient::new(client).expect("descriptors");
+    let client = LoneClient::new(client).expect("descriptors");
     let peer = client.peer(&worker("b", 2), "127.0.0.1", server.local_addr().port()).expect("a descriptor");
     Scene { server, handling, client, peer, held }
 }
@@ -159,7 +184,8 @@ fn calls_are_answered_whatever_their_size_and_way() {
         let payload = bytes(size);
         for handler in ["echo", "pooled"] {
             assert!(scene.call(handler, &payload) == Ok(payload.clone()), "{handler} {size}");
-            let started = scene.peer.start(Call::of(handler).with_timeout(SOON), &payload[..]).expect("made");
+            let started =
+                scene.peer.start(Call::of(handler).with_timeout(SOON), &payload[..], None).expect("made");
             assert!(started.wait() == Ok(payload.clone()), "{handler} {size}");
             let (notify, reported) = channel();
             let call = Call::of(handler).with_timeout(SOON);
@@ -185,7 +211,7 @@ fn many_calls_are_in_flight_and_long_ones_hold_up_nobody() {
         .map(|at| {
             let payload = if at % 50 == 0 { long.clone() } else { bytes(at) };
             let handler = if at % 3 == 0 { "pooled" } else { "echo" };
-            scene.peer.start(Call::of(handler).with_timeout(SOON), payload).expect("made")
+            scene.peer.start(Call::of(handler).with_timeout(SOON), payload, None).expect("made")
         })
         .collect();
     std::thread::scope(|scope| {
@@ -233,7 +259,7 @@ fn handlers_that_fail_say_so_and_their_threads_live_on() {
 fn answers_may_come_late_and_from_any_thread() {
     let scene = scene();
     let calls: Vec<_> =
-        (0..20).map(|at| scene.peer.start(Call::of("hold"), bytes(at)).expect("made")).collect();
+        (0..20).map(|at| scene.peer.start(Call::of("hold"), bytes(at), None).expect("made")).collect();
     let mut held: Vec<_> = calls.iter().map(|_| scene.next_held()).collect();
     held.reverse();
     std::thread::scope(|scope| {
@@ -250,12 +276,12 @@ fn answers_may_come_late_and_from_any_thread() {
 fn a_notice_arrives_and_nobody_answers() {
     let scene = scene();
     for payload in [vec![], bytes(10), bytes(2 << 20)] {
-        scene.peer.notify(Call::of("hold"), payload.clone()).expect("made");
+        scene.peer.notify(Call::of("hold"), payload.clone(), None).expect("made");
         let (request, responder) = scene.next_held();
         assert!(*request.payload == payload[..] && request.kind == CallKind::OneWay);
         assert!(!responder.answer(payload));
     }
-    scene.peer.notify(Call::of("absent"), &b""[..]).expect("made");
+    scene.peer.notify(Call::of("absent"), &b""[..], None).expect("made");
     assert_eq!(scene.call("echo", b"x").as_deref(), Ok(&b"x"[..]));
     scene.until_idle(1);
 }
@@ -264,7 +290,7 @@ fn a_notice_arrives_and_nobody_answers() {
 fn held_for_a_while(scene: &Scene) -> (calling::PendingCall, Request, Responder) {
     for timeout_ms in (5..).map(|power| 1 << power) {
         let call = Call::of("hold").with_timeout(Duration::from_millis(timeout_ms));
-        let started = scene.peer.start(call, &b""[..]);
+        let started = scene.peer.start(call, &b""[..], None);
         // Requests arrive in order.
         assert_eq!(scene.call("echo", b"x").as_deref(), Ok(&b"x"[..]));
         if let (Ok(started), Ok((request, responder))) = (started, scene.held.try_recv()) {
@@ -305,11 +331,11 @@ fn a_cancelled_call_ends_at_once_and_its_handler_is_told() {
     });
     let error = message(scene.peer.call(call, &b""[..]));
     assert_eq!(error, "hold at b (id 2): it was cancelled", "before it began");
-    let started = scene.peer.start(Call::of("hold"), &b""[..]).expect("made");
+    let started = scene.peer.start(Call::of("hold"), &b""[..], None).expect("made");
     let (_, responder) = scene.next_held();
     assert!(started.cancel() && !started.cancel());
     assert_eq!(message(started.wait()), "hold at b (id 2): it was cancelled");
-    let dropped = scene.peer.start(Call::of("hold"), &b""[..]).expect("made");
+    let dropped = scene.peer.start(Call::of("hold"), &b""[..], None).expect("made");
     let (_, of_dropped) = scene.next_held();
     drop(dropped);
     // The cancel frame has reached the server before this request.
@@ -378,7 +404,7 @@ impl Sink for Bytes {
 #[test]
 fn a_server_that_leaves_answers_what_it_has_and_one_that_stops_does_not() {
     let scene = scene();
-    let started = scene.peer.start(Call::of("hold").with_timeout(SOON), &b"x"[..]).expect("made");
+    let started = scene.peer.start(Call::of("hold").with_timeout(SOON), &b"x"[..], None).expect("made");
     let (request, responder) = scene.next_held();
     assert!(!scene.server.leave(Duration::from_millis(1)), "one is under way");
     // The thread says goodbye a little later.
@@ -400,7 +426,7 @@ fn a_server_that_leaves_answers_what_it_has_and_one_that_stops_does_not() {
     assert!(message(scene.call("echo", b"")).starts_with("echo at b (id 2): not sent: "));
 
     let scene = self::scene();
-    let started = scene.peer.start(Call::of("hold").with_timeout(SOON), &b"x"[..]).expect("made");
+    let started = scene.peer.start(Call::of("hold").with_timeout(SOON), &b"x"[..], None).expect("made");
     let (_, responder) = scene.next_held();
     scene.server.stop();
     let error = message(started.wait());
@@ -412,20 +438,19 @@ fn a_server_that_leaves_answers_what_it_has_and_one_that_stops_does_not() {
 }
 
 #[test]
-fn a_client_that_leaves_waits_for_its_calls_and_one_that_stops_does_not() {
+fn a_client_that_parts_with_a_worker_gets_its_answers_and_one_that_stops_does_not() {
     let scene = scene();
     assert_eq!(scene.call("echo", b"x").as_deref(), Ok(&b"x"[..]));
-    let started = scene.peer.start(Call::of("hold").with_timeout(SOON), &b"x"[..]).expect("made");
+    let started = scene.peer.start(Call::of("hold").with_timeout(SOON), &b"x"[..], None).expect("made");
     let (request, responder) = scene.next_held();
-    assert_eq!(scene.client.leave(Duration::from_millis(1)), Err(Busy(vec![worker("b", 2)])));
+    scene.client.part_with(&worker("b", 2), "127.0.0.1", scene.server.local_addr().port());
     assert_eq!(message(scene.call("echo", b"")), "echo at b (id 2): it takes no further calls");
     responder.answer(request.payload);
     assert_eq!(started.wait().as_deref(), Ok(&b"x"[..]));
-    assert_eq!(scene.client.leave(SOON), Ok(()));
     scene.until_idle(0);
 
     let scene = self::scene();
-    let started = scene.peer.start(Call::of("hold").with_timeout(SOON), &b"x"[..]).expect("made");
+    let started = scene.peer.start(Call::of("hold").with_timeout(SOON), &b"x"[..], None).expect("made");
     let _held = scene.next_held();
     scene.client.stop("the job ended");
     assert_eq!(message(started.wait()), "hold at b (id 2): the job ended");
@@ -438,7 +463,7 @@ fn a_worker_that_is_said_to_be_dead_is_dead_for_all_calls_at_once() {
     let port = scene.server.local_addr().port();
     let die = || scene.client.mark_dead(&worker("b", 2), "127.0.0.1", port, "its lease ended");
     let peer = || scene.client.peer(&worker("b", 2), "127.0.0.1", port).expect("a descriptor");
-    let started = scene.peer.start(Call::of("hold").with_timeout(SOON), &b""[..]).expect("made");
+    let started = scene.peer.start(Call::of("hold").with_timeout(SOON), &b""[..], None).expect("made");
     let _held = scene.next_held();
     die();
     assert_eq!(
@@ -467,7 +492,7 @@ fn a_worker_that_is_said_to_be_dead_is_dead_for_all_calls_at_once() {
 fn calls_to_a_worker_that_leaves_go_on_and_no_others_are_made() {
     let scene = scene();
     let port = scene.server.local_addr().port();
-    let started = scene.peer.start(Call::of("hold").with_timeout(SOON), &b"x"[..]).expect("made");
+    let started = scene.peer.start(Call::of("hold").with_timeout(SOON), &b"x"[..], None).expect("made");
     let (request, responder) = scene.next_held();
     scene.client.part_with(&worker("b", 2), "127.0.0.1", port);
     let error = scene.call("echo", b"").expect_err("it leaves");
@@ -489,7 +514,7 @@ fn calls_that_are_given_up_end_and_later_ones_are_made() {
     let local = peer_of(&client, &worker("a", 1), &server);
     let port = scene.server.local_addr().port();
     let peer = client.peer(&worker("b", 2), "127.0.0.1", port).expect("a descriptor");
-    let calls = [local.start(Call::of("hold"), &b""[..]), peer.start(Call::of("hold"), &b""[..])];
+    let calls = [local.start(Call::of("hold"), &b""[..], None), peer.start(Call::of("hold"), &b""[..], None)];
     // Only the call keeps the connection.
     drop(peer);
     let _held = scene.next_held();
@@ -502,7 +527,7 @@ fn calls_that_are_given_up_end_and_later_ones_are_made() {
     }
     assert_eq!(local.call(Call::of("echo").with_timeout(SOON), &b"x"[..]).as_deref(), Ok(&b"x"[..]));
     // Without a deadline, nothing else would end it.
-    let mut call = local.start(Call::of("hold"), &b""[..]).expect("made");
+    let mut call = local.start(Call::of("hold"), &b""[..], None).expect("made");
     drop(client);
     let error = call.look(SOON).expect("it ended").expect_err("its worker ended");
     assert_eq!(error.at("").to_string(), "hold at a (id 1): the caller ended");
@@ -531,7 +556,7 @@ fn a_worker_that_comes_again_is_called_again() {
         scene.server =
             RpcServer::start(options, Arc::clone(&scene.handling)).expect("the port is free again");
         assert_eq!(scene.call("echo", b"x").as_deref(), Ok(&b"x"[..]));
-        let started = scene.peer.start(Call::of("pooled"), &b"y"[..]).expect("made");
+        let started = scene.peer.start(Call::of("pooled"), &b"y"[..], None).expect("made");
         assert_eq!(started.wait().as_deref(), Ok(&b"y"[..]));
     }
 }
@@ -543,9 +568,9 @@ fn a_worker_that_falls_silent_is_noticed_by_calls_that_have_little_time() {
     let port = listener.local_addr().expect("bound").port();
     let (ping_interval, ping_timeout) = (Duration::from_millis(40), Duration::from_millis(60));
     let limits = RpcLimits { ping_interval, ping_timeout, ..RpcLimits::default() };
-    let client = RpcClient::new(RpcClientOptions { limits, ..client_options() }).expect("descriptors");
+    let client = LoneClient::new(RpcClientOptions { limits, ..client_options() }).expect("descriptors");
     let peer = client.peer(&worker("b", 2), "127.0.0.1", port).expect("a descriptor");
-    let first = peer.start(Call::of("f").with_timeout(SOON), &b""[..]).expect("made");
+    let first = peer.start(Call::of("f").with_timeout(SOON), &b""[..], None).expect("made");
     let (mut stream, _) = listener.accept().expect("it is called");
     let welcome =
         CalleeFrame::Welcome { version: 1, callee: b"b", callee_id: 2, requests_max: 9, bytes_max: 9 };
@@ -581,7 +606,7 @@ fn a_thousand_connections_come_and_go_and_leave_nothing() {
     let (handling, _held) = handling();
     let server = RpcServer::start(server_options(), handling).expect("a free port");
     let port = server.local_addr().port();
-    let client = RpcClient::new(client_options()).expect("descriptors");
+    let client = LoneClient::new(client_options()).expect("descriptors");
     let before = descriptors();
     for round in 0..1000_u32 {
         let peer = client.peer(&worker("b", 2), "127.0.0.1", port).expect("a descriptor");
@@ -601,14 +626,14 @@ fn who_is_sent_more_than_it_can_take_reads_no_further_and_loses_nothing() {
     let intake = IntakeLimits { requests_max: 4, bytes_max: 1 << 20, ..IntakeLimits::default() };
     let limits = RpcLimits { bytes_max: 600_000, ..RpcLimits::default() };
     let scene = scene_with(RpcServerOptions { intake, limits, ..server_options() }, client_options());
-    let peers: Vec<RpcClient> =
-        (0..3).map(|_| RpcClient::new(client_options()).expect("descriptors")).collect();
+    let peers: Vec<LoneClient> =
+        (0..3).map(|_| LoneClient::new(client_options()).expect("descriptors")).collect();
     let port = scene.server.local_addr().port();
     let mut calls = Vec::new();
     for client in &peers {
         let peer = client.peer(&worker("b", 2), "127.0.0.1", port).expect("a descriptor");
         for _ in 0..30 {
-            calls.push(peer.start(Call::of("hold").with_timeout(SOON), bytes(300_000)).expect("made"));
+            calls.push(peer.start(Call::of("hold").with_timeout(SOON), bytes(300_000), None).expect("made"));
         }
     }
     let mut most = 0;
@@ -630,7 +655,7 @@ fn more_calls_than_the_other_end_allows_wait_their_turn() {
     let few = RpcLimits { requests_max: 2, ..RpcLimits::default() };
     let scene = scene_with(RpcServerOptions { limits: few, ..server_options() }, client_options());
     let calls: Vec<_> = (0..50)
-        .map(|at| scene.peer.start(Call::of("pooled").with_timeout(SOON), bytes(at)).expect("made"))
+        .map(|at| scene.peer.start(Call::of("pooled").with_timeout(SOON), bytes(at), None).expect("made"))
         .collect();
     for (at, call) in calls.into_iter().enumerate() {
         assert_eq!(call.wait(), Ok(bytes(at)));
@@ -660,7 +685,7 @@ fn calls_to_oneself_end_as_others_do() {
         assert!(std::time::Instant::now() < until, "the callee does not notice");
     }
     assert!(!responder.answer(&b""[..]));
-    let started = peer.start(Call::of("hold"), &b""[..]).expect("made");
+    let started = peer.start(Call::of("hold"), &b""[..], None).expect("made");
     assert!(started.cancel());
     assert_eq!(message(started.wait()), "hold at a (id 1): it was cancelled");
 }

@@ -244,19 +244,6 @@ impl RpcBackendRegistry {
         })
     }
 
-    /// Creates options of a backend.
-    ///
-    /// # Errors
-    /// The name is not registered, or the backend refuses an option.
-    pub fn construct_options(
-        &self,
-        name: &str,
-        base: BaseOptions<'_>,
-        extra_options: &[(&str, &str)],
-    ) -> Result<RpcOptions, BackendError> {
-        Ok(self.find(name)?.backend.construct_options(base, extra_options)?)
-    }
-
     /// Returns the newest backend whose options have the kind of these.
     ///
     /// # Errors
@@ -364,13 +351,15 @@ mod tests {
     fn options_are_made_by_their_backend() {
         let mut registry = registry();
         registry.register("UCX", Arc::new(Stub("ucx"))).expect("free");
+        let construct = |name: &str, base: BaseOptions<'_>, extra_options: &[(&str, &str)]| {
+            registry.find(name).expect("registered").backend.construct_options(base, extra_options)
+        };
         let base = BaseOptions { rpc_timeout: Duration::from_secs(7), init_method: "tcp://h:1" };
-        let options = registry.construct_options("UCX", base, &[("a", "b"), ("c", "d")]).expect("made");
+        let options = construct("UCX", base, &[("a", "b"), ("c", "d")]).expect("made");
         assert_eq!((options.extra_options::<usize>(), options.init_method()), (Some(&2), "tcp://h:1"));
         assert_eq!(options.rpc_timeout(), Some(Duration::from_secs(7)));
         let extra_options = [("num_worker_threads", "3"), ("transports", "uv,shm"), ("channels", "")];
-        let options =
-            registry.construct_options("tcp", BaseOptions::default(), &extra_options).expect("made");
+        let options = construct("tcp", BaseOptions::default(), &extra_options).expect("made");
         assert_eq!((options.worker_threads(), options.channels()), (3, Some(&[][..])));
         assert_eq!(options.transports(), Some(&["uv".into(), "shm".into()][..]));
         for (extra_options, message) in [
@@ -378,14 +367,12 @@ mod tests {
             (("num_worker_threads", "many"), "RPC backend tcp: option num_worker_threads cannot be many"),
             (("num_worker_threads", "0"), "num_worker_threads must be from 1 to 1024, got 0"),
         ] {
-            let error = registry
-                .construct_options("tcp", BaseOptions::default(), &[extra_options])
-                .expect_err(message);
+            let error = construct("tcp", BaseOptions::default(), &[extra_options]).expect_err(message);
             assert_eq!(error.to_string(), message);
         }
         let nowhere = BaseOptions { init_method: "", ..BaseOptions::default() };
-        registry.construct_options("UCX", nowhere, &[]).expect_err("no way to meet");
-        registry.construct_options("x", BaseOptions::default(), &[]).expect_err("unknown");
+        construct("UCX", nowhere, &[]).expect_err("no way to meet");
+        registry.find("x").expect_err("unknown");
     }
 
     #[test]

@@ -8,8 +8,9 @@ mod sessions;
 use super::*;
 use crate::agent::GroupEvent;
 use crate::connection::{CallFailure, ConnectionError};
-use crate::driver::calls::calling::{Call, RpcClient, RpcClientOptions};
+use crate::driver::calls::calling::{Call, RpcClientOptions};
 use crate::driver::calls::handling::{Handling, Run};
+use crate::driver::calls::tests::LoneClient;
 use crate::driver::testing::is_alone;
 use crate::membership::observer::Observation;
 use crate::options::RpcOptions;
@@ -73,8 +74,8 @@ fn names(agent: &RpcAgent) -> String {
 }
 
 /// Returns the failure of a call.
-fn failure(result: GroupResult) -> CallFailure {
-    match result {
+fn failure(result: Result<Vec<u8>, impl Into<GroupCallError>>) -> CallFailure {
+    match result.map_err(Into::into) {
         Err(GroupCallError::Call(error)) => error.why,
         other => panic!("{other:?}"),
     }
@@ -192,6 +193,55 @@ fn a_death_is_told_to_all_and_ends_calls() {
     assert_eq!(next_event(&b), GroupEvent::Joined(worker("c", 2)));
     assert_eq!(b.call("c", "echo", b"again".to_vec(), None), Ok(b"again".to_vec()));
     assert_eq!((names(&a).as_str(), names(&c).as_str()), ("a b c", "a b c"));
+}
+
+/// Returns the IDs and names of this process's threads, in the order of the names, without the pool's.
+fn named_threads() -> Vec<(String, String)> {
+    let tasks = std::fs::read_dir("/proc/self/task").expect("a list");
+    let named = tasks.filter_map(|task| {
+        let task = task.ok()?;
+        let name = std::fs::read_to_string(task.path().join("comm")).ok()?;
+        Some((name.trim().to_string(), task.file_name().to_string_lossy().into_owned()))
+    });
+    let mut named: Vec<_> = named.filter(|(name, _)| name != "rdzv-rpc-work").collect();
+    named.sort_unstable();
+    named
+}
+
+#[test]
+fn a_worker_has_four_threads_beside_its_pool() {
+    if !is_alone() {
+        return;
+    }
+    let (_server, port) = server();
+    let before = named_threads();
+    let a = joined(port, "a", 0);
+    // A thread that was just started may not have its name yet.
+    let become_threads = |expected: &[&str]| {
+        eventually(|| {
+            let is_new = |id: &String| before.iter().all(|(_, known)| known != id);
+            let now = named_threads().into_iter().filter(|(_, id)| is_new(id));
+            now.map(|(name, _)| name).collect::<Vec<_>>() == expected
+        });
+    };
+    let four = ["rdzv-rpc-group", "rdzv-rpc-io", "rdzv-rpc-store", "rdzv-session"];
+    become_threads(&four);
+    // Neither calls nor other members of the group add any.
+    a.register("pooled", Run::Pooled, |request, responder| _ = responder.answer(request.payload))
+        .expect("free");
+    let b = joined(port, "b", 1);
+    let (notify, reported) = std::sync::mpsc::channel();
+    for callee in ["a", "b"] {
+        assert_eq!(a.call(callee, "echo", b"x".to_vec(), None), Ok(b"x".to_vec()));
+        let notify = notify.clone();
+        a.call_with(callee, "echo", b"y".to_vec(), None, move |result| drop(notify.send(result)))
+            .expect("made");
+        assert_eq!(reported.recv_timeout(SOON).expect("in time"), Ok(b"y".to_vec()));
+        assert_eq!(b.call("a", "pooled", b"z".to_vec(), None), Ok(b"z".to_vec()));
+    }
+    become_threads(&four.map(|name| [name; 2]).concat());
+    b.shutdown(Shutdown::Graceful).expect("it leaves");
+    become_threads(&four);
 }
 
 #[test]
@@ -332,19 +382,19 @@ fn each_attempt_has_a_prefix_of_its_own_and_the_store_waits_as_long_as_calls() {
     let backend: Arc<dyn crate::driver::group::registry::RpcBackend> =
         Arc::clone(&curious) as Arc<dyn crate::driver::group::registry::RpcBackend>;
     context.register("curious", backend).expect("free");
-    let attempt = |init_method: &str, seconds| {
+    let attempt = |init_method: &str, timeout| {
         let mut options = RpcOptions::new("tcp");
         options.set_init_method(init_method).expect("a URL");
-        options.set_rpc_timeout_s(seconds).expect("a time");
+        options.set_rpc_timeout(timeout);
         let backend = Some("curious");
         let init =
             RpcInit { name: "w", backend, rank: Some(0), options: Some(options), ..RpcInit::default() };
         context.init(init).map(drop).expect_err("it makes none")
     };
-    attempt("tcp://127.0.0.1:0", 7.0);
+    attempt("tcp://127.0.0.1:0", Duration::from_secs(7));
     // Its rendezvous fails, so it does not count.
-    assert!(matches!(attempt("tcp://127.0.0.1", 8.0), RpcInitError::Rendezvous(_)));
-    attempt("tcp://127.0.0.1:0", 9.0);
+    assert!(matches!(attempt("tcp://127.0.0.1", Duration::from_secs(8)), RpcInitError::Rendezvous(_)));
+    attempt("tcp://127.0.0.1:0", Duration::from_secs(9));
     let reported = core::mem::take(&mut *curious.0.lock().expect("no panic"));
     let reported: Vec<(&str, u64)> =
         reported.iter().map(|(scope, timeout)| (scope.as_str(), timeout.as_secs())).collect();
@@ -387,8 +437,8 @@ fn devices_are_of_whatever_kind_the_group_counts() {
     let agent = start("xpu").expect("a member");
     assert_eq!(agent.devices(), [device("xpu:0"), device("xpu:1")]);
     assert_eq!(
-        agent.reverse_maps().get("a").map(|map| map.get(device("xpu:0"))),
-        Some(Some(device("xpu:1")))
+        agent.reverse_maps().get("a").map(|map| map.iter().collect::<Vec<_>>()),
+        Some(alloc::vec![(device("xpu:0"), device("xpu:1"))])
     );
     agent.shutdown(Shutdown::Graceful).expect("alone");
     let error = start("cuda").expect_err("another kind").to_string();
@@ -458,7 +508,7 @@ fn a_static_group_hears_its_members_only() {
         (worker("x", 0), "x (id 0) claims to be a (id 0)"),
         (worker("x", 7), "x (id 7) is not a member of this group"),
     ] {
-        let client = RpcClient::new(RpcClientOptions {
+        let client = LoneClient::new(RpcClientOptions {
             me,
             group: greeting(&group),
             limits: RpcLimits::default(),
@@ -494,7 +544,7 @@ fn whoever_was_heard_before_a_static_group_was_complete_is_heard_no_more() {
         let address = group.get_owned(b"addrs/a", Timeout::After(SOON)).expect("it is there");
         let address = String::from_utf8(address).expect("text");
         let (host, port) = address.rsplit_once(':').expect("host and port");
-        let client = RpcClient::new(RpcClientOptions {
+        let client = LoneClient::new(RpcClientOptions {
             me: worker("x", 7),
             group: greeting(group),
             limits: RpcLimits::default(),
@@ -521,7 +571,7 @@ fn workers_of_other_groups_beneath_the_same_prefix_are_not_called() {
     let (a, b) = (joined(port, "a", 0), joined(other_port, "b", 1));
     let (host, to) = b.address().rsplit_once(':').expect("host and port");
     for (group, is_heard) in [(store(port), false), (store(other_port), true)] {
-        let client = RpcClient::new(RpcClientOptions {
+        let client = LoneClient::new(RpcClientOptions {
             me: a.me().clone(),
             group: greeting(&group),
             limits: RpcLimits::default(),

@@ -14,8 +14,8 @@ use crate::agent::{
 use crate::connection::Status;
 use crate::device::{Device, DeviceKind};
 use crate::device_map::{DeviceMaps, NodeDevices};
-pub use crate::driver::calls::calling::CallCanceller;
-use crate::driver::calls::calling::{Call, CallGuard, Mark, PendingCall};
+use crate::driver::calls::calling::{Call, CallGuard, Mark};
+pub use crate::driver::calls::calling::{CallCanceller, PendingCall};
 use crate::driver::calls::handling::{Handling, Request, Responder, Run};
 use crate::driver::calls::serving::{RpcServer, RpcServerOptions};
 use crate::driver::calls::{Payload, failure_text};
@@ -99,36 +99,6 @@ pub struct RpcAgent {
     reserved: Mutex<Option<Reserved>>,
     /// Whether a thread is closing it, or has.
     is_closing: AtomicBool,
-}
-
-/// Pending call to a worker of the group. Dropping it before it has ended cancels it.
-#[derive(Debug)]
-pub struct GroupCall(PendingCall);
-
-impl GroupCall {
-    /// Waits for the response.
-    ///
-    /// # Errors
-    /// The call failed.
-    pub fn wait(self) -> GroupResult {
-        Ok(self.0.wait()?)
-    }
-
-    /// Returns the result if it is available within `timeout`. The result is returned once; later calls return `None`.
-    pub fn look(&mut self, timeout: Duration) -> Option<GroupResult> {
-        self.0.look(timeout).map(|result| result.map_err(GroupCallError::from))
-    }
-
-    /// Cancels the call; returns true if it had not ended.
-    pub fn cancel(&self) -> bool {
-        self.0.cancel()
-    }
-
-    /// Returns a handle that cancels the call while another thread waits for it.
-    #[must_use]
-    pub fn canceller(&self) -> CallCanceller {
-        self.0.canceller()
-    }
 }
 
 impl RpcAgent {
@@ -343,10 +313,10 @@ impl RpcAgent {
         handler: &str,
         payload: impl Into<Payload>,
         timeout: Option<Duration>,
-    ) -> Result<GroupCall, GroupCallError> {
+    ) -> Result<PendingCall, GroupCallError> {
         let (peer, mark) = self.shared.route_to(callee.into())?;
         let mark: Mark = Some(Box::new(mark));
-        Ok(GroupCall(peer.start_marked(self.method_timeout(handler, timeout), payload.into(), mark)?))
+        Ok(peer.start(self.method_timeout(handler, timeout), payload, mark)?)
     }
 
     /// Makes a call and passes its result to `callback`, which must not block, on a thread of the library. The returned
@@ -383,7 +353,7 @@ impl RpcAgent {
         timeout: Option<Duration>,
     ) -> Result<(), GroupCallError> {
         let (peer, mark) = self.shared.route_to(callee.into())?;
-        Ok(peer.notify_marked(self.method_timeout(handler, timeout), payload.into(), Some(Box::new(mark)))?)
+        Ok(peer.notify(self.method_timeout(handler, timeout), payload, Some(Box::new(mark)))?)
     }
 
     /// Returns all workers of the group, in the order of their numbers; none once this one is not in a group any more.

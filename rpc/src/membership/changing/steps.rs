@@ -403,16 +403,4 @@ impl ChangingGroup {
         let member = &self.options.member;
         WorkerLocation { worker: member.worker.clone(), address: member.address.clone() }
     }
-
-    /// Returns this member's card, which other members request.
-    #[must_use]
-    pub fn local_card(&self) -> Vec<u8> {
-        crate::exchange::encode_card(&self.options.member.worker, &self.options.member.devices)
-    }
-
-    /// Whether a worker with this name is a member, as far as this one knows.
-    #[must_use]
-    pub fn knows(&self, name: &WorkerName) -> bool {
-        self.members.get(name).is_some()
-    }
 }

@@ -188,7 +188,7 @@ fn the_dead_are_struck_out_and_the_living_are_told() {
     w.reported("a", Ok(())).unlock().expect(&["Joined"]);
     let names: Vec<&str> = w.group.members().iter().map(|member| &*member.worker.name).collect();
     assert_eq!(names, ["a", "w"]);
-    assert!(w.group.knows(&"a".parse().expect("a name")) && !w.group.knows(&"d".parse().expect("a name")));
+    assert!(w.group.members.get("a").is_some() && w.group.members.get("d").is_none());
 
     let newcomer = Change { joined: Some(member("n", 9, "h:n")), left: Vec::new() };
     w.input(Input::Changed(newcomer.clone()));

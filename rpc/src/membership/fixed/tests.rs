@@ -113,7 +113,7 @@ fn who_does_not_come_is_named() {
         error.to_string(),
         "2 of 20 workers joined in 60s; missing: 1, 2, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17 and 2 more"
     );
-    assert_eq!(groups[0].state(), FixedState::Over);
+    assert_eq!(groups[0].state, FixedState::Over);
 }
 
 #[test]
@@ -123,7 +123,7 @@ fn who_was_counted_twice_stands_for_nobody_else() {
     store.insert("rdzv/came".into(), b"1".to_vec());
     let mut groups = [group(member("a", 0), 2)];
     assert_eq!(run(&mut groups, &mut store), [const { Vec::new() }; 1]);
-    assert_eq!(groups[0].state(), FixedState::Missing);
+    assert_eq!(groups[0].state, FixedState::Missing);
     let mut others = [group(member("b", 1), 2)];
     assert_eq!(run(&mut others, &mut store), [[FixedOutput::Joined]]);
     groups[0].handle(NOW, Reply::Released);
@@ -213,7 +213,7 @@ fn kinds_of_groups_do_not_mix_and_stores_may_fail() {
         let mut group = group(member("a", 0), 1);
         group.handle(NOW, reply);
         assert!(matches!(group.output, Some(FixedOutput::Failed(MembershipError::Store { .. }))));
-        assert_eq!(group.state(), FixedState::Over);
+        assert_eq!(group.state, FixedState::Over);
     }
 }
 

@@ -133,12 +133,6 @@ impl TokenState {
             _ => return None,
         })
     }
-
-    /// Whether this is a final state.
-    #[must_use]
-    pub const fn is_over(self) -> bool {
-        matches!(self, Self::Free | Self::GaveUp | Self::NotUnique | Self::Lost)
-    }
 }
 
 #[cfg(test)]
@@ -211,7 +205,11 @@ mod tests {
     fn only_ends_have_nothing_behind_them() {
         for state in STATES {
             let continues_in = EVENTS.iter().any(|&event| state.on(event).is_some());
-            assert_eq!(continues_in, !state.is_over(), "{state:?}");
+            let is_end = matches!(
+                state,
+                TokenState::Free | TokenState::GaveUp | TokenState::NotUnique | TokenState::Lost
+            );
+            assert_eq!(continues_in, !is_end, "{state:?}");
         }
     }
 

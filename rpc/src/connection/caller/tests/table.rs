@@ -89,7 +89,8 @@ impl World {
         };
         let waiting = self.peer.waiting.len();
         let in_flight = self.peer.in_flight() - waiting;
-        format!("{:?}, {line}, {in_flight} under way, {waiting} waiting", self.peer.acceptance)
+        let acceptance = if self.peer.takes_calls() { "Taking" } else { "Leaving" };
+        format!("{acceptance}, {line}, {in_flight} under way, {waiting} waiting")
     }
 }
 

@@ -19,16 +19,16 @@ fn a_callback_that_panics_has_been_told_and_others_are() {
     assert_eq!(reported.recv_timeout(SOON).expect("notified").as_deref(), Ok(&b"2"[..]));
     // Deadlines are checked, responses are read, and connections are opened.
     let brief = Call::of("hold").with_timeout(Duration::from_millis(500));
-    let late = scene.peer.start(brief, &b""[..]).expect("made").wait();
+    let late = scene.peer.start(brief, &b""[..], None).expect("made").wait();
     assert!(message(late).starts_with("hold at b (id 2)"), "one of the two keeps it");
-    let started = scene.peer.start(Call::of("echo").with_timeout(SOON), &b"3"[..]).expect("made");
+    let started = scene.peer.start(Call::of("echo").with_timeout(SOON), &b"3"[..], None).expect("made");
     assert_eq!(started.wait().as_deref(), Ok(&b"3"[..]));
 }
 
 #[test]
 fn an_answer_that_is_lost_in_a_panic_elsewhere_is_missed_by_nobody() {
     let scene = scene();
-    let started = scene.peer.start(Call::of("hold").with_timeout(SOON), &b""[..]).expect("made");
+    let started = scene.peer.start(Call::of("hold").with_timeout(SOON), &b""[..], None).expect("made");
     let (_, responder) = scene.next_held();
     let program = std::thread::spawn(move || {
         let _responder = responder;
@@ -46,7 +46,7 @@ fn an_answer_that_is_lost_in_a_panic_elsewhere_is_missed_by_nobody() {
         panic!("provoked");
     };
     scene.handling.register("takes", Run::Pooled, takes).expect("a name");
-    let first = scene.peer.start(Call::of("hold").with_timeout(SOON), &b""[..]).expect("made");
+    let first = scene.peer.start(Call::of("hold").with_timeout(SOON), &b""[..], None).expect("made");
     *other.lock().expect("no panic") = Some(scene.next_held().1);
     let error = message(scene.call("takes", b""));
     assert_eq!(error, "takes at b (id 2): the handler failed: takes panicked: provoked");
@@ -84,14 +84,15 @@ fn whoever_gets_lent_bytes_back_may_call() {
             let reported = move |result| drop(notify.send(result));
             peer.start_with(Call::of("echo").with_timeout(SOON), &b"again"[..], reported).expect("made");
         };
-        let started = scene.peer.start(Call::of("length").with_timeout(SOON), borrowed(length, call_again));
+        let started =
+            scene.peer.start(Call::of("length").with_timeout(SOON), borrowed(length, call_again), None);
         assert_eq!(started.expect("made").wait(), Ok(length.to_string().into_bytes()));
         assert_eq!(reported.recv_timeout(SOON).expect("notified").as_deref(), Ok(&b"again"[..]));
     }
     // The same for borrowed responses: they are released by the connection that they were written to.
     for length in [10, 1_000_000] {
-        let started = scene.peer.start(Call::of("hold").with_timeout(SOON), &b""[..]).expect("made");
-        let other = scene.peer.start(Call::of("hold").with_timeout(SOON), &b""[..]).expect("made");
+        let started = scene.peer.start(Call::of("hold").with_timeout(SOON), &b""[..], None).expect("made");
+        let other = scene.peer.start(Call::of("hold").with_timeout(SOON), &b""[..], None).expect("made");
         let responder = scene.next_held().1;
         let next = Mutex::new(Some(scene.next_held().1));
         let answer_other = move || {
@@ -148,13 +149,13 @@ fn who_leaves_answers_what_was_sent_before_though_it_has_not_looked() {
     };
     scene.handling.register("stuck", Run::Inline, stuck).expect("a name");
     let port = scene.server.local_addr().port();
-    let client = RpcClient::new(client_options()).expect("descriptors");
+    let client = LoneClient::new(client_options()).expect("descriptors");
     let other = client.peer(&worker("b", 2), "127.0.0.1", port).expect("a descriptor");
     assert_eq!(other.call(Call::of("echo").with_timeout(SOON), &b"x"[..]).as_deref(), Ok(&b"x"[..]));
     // The thread that reads all connections is busy, and then must execute a goodbye.
-    scene.peer.notify(Call::of("stuck"), &b""[..]).expect("made");
+    scene.peer.notify(Call::of("stuck"), &b""[..], None).expect("made");
     begins.recv_timeout(SOON).expect("it is at work");
-    let call = other.start(Call::of("echo").with_timeout(SOON), &b"y"[..]).expect("made");
+    let call = other.start(Call::of("echo").with_timeout(SOON), &b"y"[..], None).expect("made");
     assert!(!scene.server.leave(Duration::ZERO));
     go_on.send(()).expect("it waits");
     assert_eq!(call.wait().as_deref(), Ok(&b"y"[..]));
@@ -171,11 +172,11 @@ fn calls_of_a_worker_whose_thread_of_calls_panicked_say_so() {
     let client = server.client();
     let local = peer_of(&client, &worker("a", 1), &server);
     let peer = peer_of(&client, &worker("b", 2), &scene.server);
-    let calls = [&local, &peer].map(|peer| peer.start(Call::of("hold"), &b""[..]).expect("made"));
+    let calls = [&local, &peer].map(|peer| peer.start(Call::of("hold"), &b""[..], None).expect("made"));
     let _held = scene.next_held();
     // The thread releases its bytes.
     let brief = Call::of("hold").with_timeout(Duration::from_millis(500));
-    let late = peer.start(brief, borrowed(1000, || panic!("provoked"))).expect("made");
+    let late = peer.start(brief, borrowed(1000, || panic!("provoked")), None).expect("made");
     let message = "the thread of calls panicked: provoked";
     assert_eq!(reported.recv_timeout(SOON).as_deref(), Ok(message));
     for mut call in calls {
@@ -200,11 +201,11 @@ fn who_ends_waits_for_handlers_that_are_at_work_and_begins_no_others() {
     };
     handling.register("work", Run::Pooled, work).expect("a name");
     let server = RpcServer::start(server_options(), Arc::clone(&handling)).expect("a free port");
-    let client = RpcClient::new(client_options()).expect("descriptors");
+    let client = LoneClient::new(client_options()).expect("descriptors");
     let peer = client.peer(&worker("b", 2), "127.0.0.1", server.local_addr().port()).expect("a descriptor");
     let call = || Call::of("work").with_timeout(SOON);
-    peer.notify(call(), &b"1"[..]).expect("made");
-    peer.notify(call(), &b"2"[..]).expect("made");
+    peer.notify(call(), &b"1"[..], None).expect("made");
+    peer.notify(call(), &b"2"[..], None).expect("made");
     assert_eq!(begins.recv_timeout(SOON).as_deref(), Ok(&b"1"[..]));
     while server.held().0 < 2 {}
     server.stop();
@@ -218,7 +219,7 @@ fn who_ends_waits_for_handlers_that_are_at_work_and_begins_no_others() {
     // The same handlers may be another worker's afterwards.
     let server = RpcServer::start(server_options(), Arc::clone(&handling)).expect("a free port");
     let peer = client.peer(&worker("b", 2), "127.0.0.1", server.local_addr().port()).expect("a descriptor");
-    peer.notify(call(), &b"3"[..]).expect("made");
+    peer.notify(call(), &b"3"[..], None).expect("made");
     assert_eq!(begins.recv_timeout(SOON).as_deref(), Ok(&b"3"[..]));
     go_on.send(()).expect("it waits");
     assert!(handling.finish(SOON, Duration::ZERO));
@@ -230,7 +231,7 @@ fn a_server_whose_thread_panics_says_so() {
     let options = RpcServerOptions { admit: Box::new(|_| panic!("provoked")), ..server_options() };
     let failed = move |failure: &ServerFailure| drop(notify.send(failure.clone()));
     let server = RpcServer::start_watched(options, handling().0, failed).expect("a free port");
-    let client = RpcClient::new(client_options()).expect("descriptors");
+    let client = LoneClient::new(client_options()).expect("descriptors");
     let peer = client.peer(&worker("b", 2), "127.0.0.1", server.local_addr().port()).expect("a descriptor");
     let error = message(peer.call(Call::of("echo").with_timeout(SOON), &b""[..]));
     assert!(error.starts_with("echo at b (id 2): not sent: "), "{error}");

@@ -133,7 +133,7 @@ fn two_workers_with_long_answers_for_each_other_do_not_wait_for_each_other() {
     let options = RpcServerOptions { me: me.clone(), admit: Box::new(|_| Ok(())), ..server_options() };
     let back = RpcServer::start(options, Arc::clone(&handling)).expect("a free port");
     let other =
-        RpcClient::new(RpcClientOptions { me: worker("b", 2), ..client_options() }).expect("descriptors");
+        LoneClient::new(RpcClientOptions { me: worker("b", 2), ..client_options() }).expect("descriptors");
     let peer = other.peer(&me, "127.0.0.1", back.local_addr().port()).expect("a descriptor");
     let long = |_: Request, responder: Responder| _ = responder.answer(vec![7; 64 * MIB]);
     for handling in [&handling, &scene.handling] {
@@ -141,7 +141,7 @@ fn two_workers_with_long_answers_for_each_other_do_not_wait_for_each_other() {
     }
     let calls: Vec<_> = (0..24)
         .flat_map(|_| [&peer, &scene.peer])
-        .map(|peer| peer.start(Call::of("long").with_timeout(SOON), &b""[..]).expect("made"))
+        .map(|peer| peer.start(Call::of("long").with_timeout(SOON), &b""[..], None).expect("made"))
         .collect();
     for call in calls {
         assert_eq!(call.wait().map(|answer| answer.len()), Ok(64 * MIB));
@@ -161,7 +161,7 @@ fn lent_bytes_are_given_back_before_a_blocking_call_returns() {
     // The bytes in flight are sent without a further call.
     until("the rest is not sent", || scene.server.held().0 == 0);
     assert_eq!(scene.call("echo", b"x").as_deref(), Ok(&b"x"[..]));
-    let pending = scene.peer.start(Call::of("hold"), live.lend(&long)).expect("made");
+    let pending = scene.peer.start(Call::of("hold"), live.lend(&long), None).expect("made");
     assert!(pending.cancel());
     assert_eq!((live.now(), message(pending.wait())), (0, "hold at b (id 2): it was cancelled".into()));
 }
@@ -171,7 +171,7 @@ fn lent_bytes_are_given_back_before_a_blocking_call_returns() {
 fn lent_bytes_for_a_worker_that_does_not_read_are_given_back_at_the_deadline() {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
     let port = listener.local_addr().expect("bound").port();
-    let client = RpcClient::new(client_options()).expect("descriptors");
+    let client = LoneClient::new(client_options()).expect("descriptors");
     let peer = client.peer(&worker("b", 2), "127.0.0.1", port).expect("a descriptor");
     let (live, long) = (Arc::new(Live::default()), Arc::new(vec![7_u8; 64 * MIB]));
     std::thread::scope(|scope| {
@@ -228,7 +228,7 @@ fn notices_of_one_caller_are_held_back_and_those_of_others_are_not() {
     let options = RpcServerOptions { admit: Box::new(|_| Ok(())), ..server_options() };
     let scene = scene_with(options, client_options());
     let client =
-        RpcClient::new(RpcClientOptions { me: worker("c", 3), ..client_options() }).expect("descriptors");
+        LoneClient::new(RpcClientOptions { me: worker("c", 3), ..client_options() }).expect("descriptors");
     let port = scene.server.local_addr().port();
     let other = client.peer(&worker("b", 2), "127.0.0.1", port).expect("a descriptor");
     let (gate, done) = (Gate::default(), Arc::new(AtomicUsize::new(0)));
@@ -238,7 +238,7 @@ fn notices_of_one_caller_are_held_back_and_those_of_others_are_not() {
         counted.fetch_add(1, Ordering::SeqCst);
     };
     scene.handling.register("work", Run::Pooled, work).expect("a name");
-    let is_made = |_: &usize| scene.peer.notify(Call::of("work"), bytes(4096)).is_ok();
+    let is_made = |_: &usize| scene.peer.notify(Call::of("work"), bytes(4096), None).is_ok();
     let made = (0..150_000).take_while(is_made).count();
     let quick = Call::of("echo").with_timeout(Duration::from_secs(10));
     for at in 0..10 {
@@ -252,7 +252,7 @@ fn notices_of_one_caller_are_held_back_and_those_of_others_are_not() {
         _ = responder.answer(counted.load(Ordering::SeqCst).to_string().into_bytes());
     };
     scene.handling.register("turn", Run::Pooled, reported).expect("a name");
-    let poll = other.start(Call::of("turn").with_timeout(SOON), &b"x"[..]).expect("made");
+    let poll = other.start(Call::of("turn").with_timeout(SOON), &b"x"[..], None).expect("made");
     until("it is not there", || scene.server.held().0 > requests);
     gate.open();
     let before = String::from_utf8(poll.wait().expect("an answer")).expect("a number");
@@ -269,7 +269,7 @@ fn calls_that_were_given_up_count_until_their_handlers_are_done() {
     scene.handling.register("work", Run::Pooled, move |_, _| shut.pass()).expect("a name");
     for _ in 0..20 {
         let calls: Vec<_> = (0..1000)
-            .map(|_| scene.peer.start(Call::of("work").with_timeout(SOON), bytes(100)).expect("made"))
+            .map(|_| scene.peer.start(Call::of("work").with_timeout(SOON), bytes(100), None).expect("made"))
             .collect();
         until("they do not come", || {
             let (requests, _, _) = scene.server.held();

@@ -188,7 +188,7 @@ fn full() -> (Scene, Request, Responder) {
     let limits = RpcLimits { ping_interval: Duration::from_millis(20), ..RpcLimits::default() };
     let server = RpcServerOptions { intake, limits, ..server_options() };
     let scene = scene_with(server, client_options());
-    scene.peer.notify(Call::of("hold"), &b"x"[..]).expect("made");
+    scene.peer.notify(Call::of("hold"), &b"x"[..], None).expect("made");
     let (request, responder) = scene.next_held();
     (scene, request, responder)
 }

@@ -198,7 +198,7 @@ fn nobody_waits_for_a_call_in_an_inline_handler_or_in_a_callback() {
         assert!(begun.look(Duration::from_millis(1)).is_none());
         begun.cancel();
         let awaited = agent.start_call("two", "hold", Vec::new(), Some(Duration::from_millis(1)));
-        [called, message(awaited.expect("made").wait())].join("; ")
+        [called, message(awaited.expect("made").wait().map_err(GroupCallError::from))].join("; ")
     };
     let (held, _holds) = channel();
     two.register("hold", Run::Inline, move |_, responder| _ = held.send(responder)).expect("free");

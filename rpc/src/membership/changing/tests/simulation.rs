@@ -179,10 +179,10 @@ impl World {
     fn input(&mut self, location: usize, input: Input) {
         let now = self.now;
         let Kind::Ours(group) = &mut self.nodes[location].kind else { return };
-        let seizes = group.token().state() == TokenState::Waking;
+        let seizes = group.token.state() == TokenState::Waking;
         group.handle(now, input);
         let Kind::Ours(group) = &self.nodes[location].kind else { return };
-        self.seizures += u64::from(!seizes && group.token().state() == TokenState::Waking);
+        self.seizures += u64::from(!seizes && group.token.state() == TokenState::Waking);
         self.drain(location);
     }
 
@@ -428,7 +428,7 @@ impl World {
     fn kill_twins(&mut self) {
         for node in self.nodes.iter_mut().filter(|node| node.is_twin && node.is_alive) {
             if let Kind::Ours(group) = &node.kind
-                && group.token().is_held()
+                && group.token.is_held()
                 && group.phase() == Phase::Asking
             {
                 node.is_alive = false;
@@ -443,7 +443,7 @@ impl World {
             node.is_alive
                 && !node.was_frozen
                 && match &node.kind {
-                    Kind::Ours(group) => group.token().is_held(),
+                    Kind::Ours(group) => group.token.is_held(),
                     Kind::Torch(state) => matches!(state, Torch::Reading(_) | Torch::Writing(_)),
                 }
         };
