@@ -205,10 +205,22 @@ int end_of(pid_t trainer, std::chrono::steady_clock::time_point deadline) {
   return ended == trainer ? status : -1;
 }
 
+// Waits for the trainers. Each ends with code 0, but the one that is killed.
+bool have_ended_well(const std::vector<pid_t>& trainers, int killed) {
+  const auto deadline = std::chrono::steady_clock::now() + wait_timeout;
+  bool is_well = true;
+  for (std::size_t trainer = 0; trainer < trainers.size(); ++trainer) {
+    const int end = end_of(trainers[trainer], deadline);
+    const bool is_as_meant = static_cast<int>(trainer) == killed ? WIFSIGNALED(end) : end == 0;
+    is_well = is_well && is_as_meant;
+  }
+  return is_well;
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
-  bool is_well = true;
+  bool is_well = false;
   std::vector<pid_t> trainers;
   int pipes[2] = {-1, -1};
   // Trainers that are gone are an error of `write`, not the end.
@@ -230,16 +242,12 @@ int main(int argc, char** argv) {
       if (write(pipes[1], &port, sizeof port) != sizeof port) throw std::runtime_error("the pipe takes nothing");
     close(pipes[1]);
     serve(port, data);
+    // A trainer uses the store until its shutdown returns, after the others have noticed that it left.
+    is_well = have_ended_well(trainers, killed);
   } catch (const std::exception& problem) {
     std::fprintf(stderr, "parameter_server: %s\n", problem.what());
     for (const pid_t trainer : trainers) kill(trainer, SIGKILL);
-    is_well = false;
-  }
-  const auto deadline = std::chrono::steady_clock::now() + wait_timeout;
-  for (std::size_t trainer = 0; trainer < trainers.size(); ++trainer) {
-    const int end = end_of(trainers[trainer], deadline);
-    const bool is_as_meant = static_cast<int>(trainer) == killed ? WIFSIGNALED(end) : end == 0;
-    is_well = is_well && is_as_meant;
+    have_ended_well(trainers, killed);
   }
   return is_well ? 0 : 1;
 }
