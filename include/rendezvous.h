@@ -2329,7 +2329,7 @@ typedef struct {
   // 1 if `next_event` reports every death and the end of the round, else 0. If it is 1, agents wait at
   // their exit barrier without a time limit unless `rdzv_agent_options_set_exit_barrier_timeout_ms` sets
   // one.
-  uint32_t tells_of_deaths;
+  uint32_t reports_deaths;
   // Reserved; 0.
   uint32_t reserved;
   // Called once, when the handler has been freed and none of its functions is in progress. May be NULL.

@@ -79,7 +79,7 @@ class custom_handler {
   /// This node leaves with its work undone; the other nodes must be notified as of a death. May be called twice.
   virtual void abandon() {}
   /// Whether `next_event` tells of every death and of the end of the round.
-  virtual bool tells_of_deaths() const { return false; }
+  virtual bool reports_deaths() const { return false; }
 };
 
 /// A rendezvous by URL in code of yours, under way.
@@ -249,7 +249,7 @@ inline void rendezvous_answer::set_handler(std::unique_ptr<custom_handler> made)
     });
   };
   vtable.abandon = detail::notify<custom_handler, &custom_handler::abandon>;
-  vtable.tells_of_deaths = made->tells_of_deaths() ? 1 : 0;
+  vtable.reports_deaths = made->reports_deaths() ? 1 : 0;
   vtable.destroy = detail::handler_code::destroy;
   vtable.user_data = new detail::handler_code(std::move(made));
   rdzv_rendezvous_answer_set_handler(answer_, &vtable);

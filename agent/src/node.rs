@@ -54,7 +54,7 @@ pub struct NodeOptions {
     /// Whether all workers run on the agent's host.
     pub is_local: bool,
     /// Whether the rendezvous reports deaths and ends of rounds.
-    pub tells_of_deaths: bool,
+    pub reports_deaths: bool,
     /// Which process serves the store over which the nodes meet, as the workers see it.
     pub agent_store: AgentStore,
 }
@@ -170,7 +170,7 @@ impl AgentNode {
     pub fn new(options: NodeOptions) -> Result<Self, SpecError> {
         let NodeOptions { spec, name, local_addr, listen_addr, master, is_local, .. } = options;
         let named = if master.is_some() { Named::Yes } else { Named::No };
-        let exit_barrier_timeout = match (spec.exit_barrier_timeout, options.tells_of_deaths) {
+        let exit_barrier_timeout = match (spec.exit_barrier_timeout, options.reports_deaths) {
             (Some(timeout), _) => timeout,
             // Deaths end the wait, and a healthy job may take any time.
             (None, true) => FOR_EVER,
@@ -189,7 +189,7 @@ impl AgentNode {
         };
         let stores = WorkerStores::new(named, options.agent_store);
         Ok(Self {
-            member: Member::new(name, spec.monitor_interval, options.tells_of_deaths),
+            member: Member::new(name, spec.monitor_interval, options.reports_deaths),
             round_store: RoundStore::new(settings, spec.assign_timeout, exit_barrier_timeout, stores),
             supervisor: Supervisor::new(spec)?,
             calling: CallingPart::Member,

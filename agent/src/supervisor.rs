@@ -103,7 +103,7 @@ pub struct Supervisor {
     /// State of this agent's arrival at the current exit barrier.
     arrival: Arrival,
     /// Whether the rendezvous reports deaths of members.
-    tells_of_deaths: bool,
+    reports_deaths: bool,
     /// Whether a stop was requested.
     is_stop_requested: bool,
     /// Failures of this start, in the order in which they happened.
@@ -150,7 +150,7 @@ impl Supervisor {
             backoff: Backoff::default(),
             done: None,
             arrival: Arrival::Unknown,
-            tells_of_deaths: false,
+            reports_deaths: false,
             is_stop_requested: false,
             failures: Vec::new(),
             overdue: Vec::new(),
@@ -467,7 +467,7 @@ impl Supervisor {
         self.group.group_rank = Some(round.group_rank);
         self.group.group_world_size = round.group_world_size;
         self.group.round = round.number;
-        self.tells_of_deaths = round.tells_of_deaths;
+        self.reports_deaths = round.reports_deaths;
         // From here on this round counts, and the success of the last one is void.
         self.done = None;
         self.enter(now, PhaseEvent::Join, Reason::Done);
@@ -543,7 +543,7 @@ impl Supervisor {
                 self.is_excusable = is_excusable;
                 self.renew(now, reason);
             }
-            None if is_excusable && self.tells_of_deaths => {
+            None if is_excusable && self.reports_deaths => {
                 self.suspicion =
                     Some(PendingFailure { reason: reason.clone(), until: now + DEATH_NEWS_DELAY_MAX });
                 self.enter(now, PhaseEvent::GiveUp, reason);

@@ -139,7 +139,7 @@ pub struct rdzv_rendezvous_handler_vtable {
     /// 1 if `next_event` reports every death and the end of the round, else 0. If it is 1, agents wait at
     /// their exit barrier without a time limit unless `rdzv_agent_options_set_exit_barrier_timeout_ms` sets
     /// one.
-    pub tells_of_deaths: u32,
+    pub reports_deaths: u32,
     /// Reserved; 0.
     pub reserved: u32,
     /// Called once, when the handler has been freed and none of its functions is in progress. May be NULL.
@@ -252,7 +252,7 @@ const NO_HANDLER: rdzv_rendezvous_handler_vtable = rdzv_rendezvous_handler_vtabl
     cancel: None,
     fail: None,
     abandon: None,
-    tells_of_deaths: 0,
+    reports_deaths: 0,
     reserved: 0,
     destroy: None,
 };
@@ -435,8 +435,8 @@ impl RendezvousHandler for HandlerCode {
         ask(&self.backend, function).map(drop)
     }
 
-    fn tells_of_deaths(&self) -> bool {
-        self.vtable.tells_of_deaths != 0 && self.vtable.next_event.is_some()
+    fn reports_deaths(&self) -> bool {
+        self.vtable.reports_deaths != 0 && self.vtable.next_event.is_some()
     }
 
     fn run_id(&self) -> &str {

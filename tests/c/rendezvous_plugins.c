@@ -178,7 +178,7 @@ static rdzv_status own_create(void *user_data, const rdzv_rendezvous_parameters 
       .shutdown = own_shutdown,
       .cancel = own_cancel,
       .fail = own_fail,
-      .tells_of_deaths = 1,
+      .reports_deaths = 1,
       .destroy = own_handler_destroy,
   };
   if (strcmp(flaw, "nothing") == 0) return RDZV_OK;

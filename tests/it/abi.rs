@@ -169,7 +169,7 @@ fn layout_of_rust() -> String {
     });
     layout!(text, rdzv_rendezvous_handler_vtable {
         struct_size use_agent_store user_data backend run_id next_rendezvous is_closed set_closed num_nodes_waiting
-        next_event shutdown cancel fail abandon tells_of_deaths reserved destroy
+        next_event shutdown cancel fail abandon reports_deaths reserved destroy
     });
     layout!(text, rdzv_url_question {
         struct_size reserved url url_len timeout_ms listen_host listen_host_len

@@ -165,7 +165,7 @@ impl Agent {
             listen_addr: options.listen_addr.map(Into::into),
             master: options.master,
             is_local: workers.reach() == Reach::ThisHost,
-            tells_of_deaths: handler.tells_of_deaths(),
+            reports_deaths: handler.reports_deaths(),
             agent_store: if use_agent_store { AgentStore::Shared } else { AgentStore::OfRankZero },
         })?;
         let mut events = EventLoop::new()?;

@@ -101,7 +101,7 @@ pub(super) struct Member {
     /// Name of this agent in messages to other agents.
     name: Box<str>,
     monitor_interval: Duration,
-    tells_of_deaths: bool,
+    reports_deaths: bool,
     tasks: VecDeque<Task>,
     pending: Option<Pending>,
     listening: Listening,
@@ -114,11 +114,11 @@ pub(super) struct Member {
 }
 
 impl Member {
-    pub(super) const fn new(name: Box<str>, monitor_interval: Duration, tells_of_deaths: bool) -> Self {
+    pub(super) const fn new(name: Box<str>, monitor_interval: Duration, reports_deaths: bool) -> Self {
         Self {
             name,
             monitor_interval,
-            tells_of_deaths,
+            reports_deaths,
             tasks: VecDeque::new(),
             pending: None,
             listening: Listening::Off,
@@ -314,7 +314,7 @@ impl Member {
                     group_rank: round.rank,
                     group_world_size: round.world_size,
                     number: round.number,
-                    tells_of_deaths: self.tells_of_deaths,
+                    reports_deaths: self.reports_deaths,
                 };
                 self.joined = Some(round.clone());
                 self.is_in_round = true;

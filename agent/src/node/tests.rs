@@ -46,7 +46,7 @@ fn one_worker() -> NodeOptions {
         listen_addr: None,
         master: None,
         is_local: false,
-        tells_of_deaths: true,
+        reports_deaths: true,
         agent_store: AgentStore::Shared,
     }
 }
@@ -257,10 +257,10 @@ fn an_agent_that_does_not_list_itself_is_counted_only() {
 
 #[test]
 fn the_exit_barrier_has_a_deadline_under_every_backend_if_one_is_set() {
-    for tells_of_deaths in [true, false] {
+    for reports_deaths in [true, false] {
         let timeout = Duration::from_secs(7);
         let spec = WorkerSpec { exit_barrier_timeout: Some(timeout), ..WorkerSpec::new(1) };
-        let mut play = Play::new(NodeOptions { spec, tells_of_deaths, ..one_worker() });
+        let mut play = Play::new(NodeOptions { spec, reports_deaths, ..one_worker() });
         play.succeeded();
         play.store(Ok(Answer::Done));
         play.store(Ok(Answer::Number(1)));
@@ -285,7 +285,7 @@ fn a_death_is_reported_to_the_supervisor() {
 
 #[test]
 fn a_backend_without_events_is_asked_in_intervals() {
-    let mut play = Play::new(NodeOptions { tells_of_deaths: false, ..one_worker() });
+    let mut play = Play::new(NodeOptions { reports_deaths: false, ..one_worker() });
     play.running();
     let no_events =
         CallFailure { has_no_events: true, ..failed(ErrorKind::Unsupported).expect_err("a failure") };

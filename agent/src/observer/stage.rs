@@ -58,7 +58,7 @@ impl<F: FnMut(Instant, &Supervisor, Happened<'_>)> Stage<F> {
     }
 
     pub(crate) fn meets(&mut self, millis: u64) -> &mut Self {
-        let round = Round { group_rank: 1, group_world_size: 3, number: Some(0), tells_of_deaths: true };
+        let round = Round { group_rank: 1, group_world_size: 3, number: Some(0), reports_deaths: true };
         self.after(millis, Input::Joined { call: self.call, round })
     }
 

@@ -21,7 +21,7 @@ pub struct Round {
     /// Number of the round, for backends that number their rounds.
     pub number: Option<u64>,
     /// Whether the backend reports the death of a member.
-    pub tells_of_deaths: bool,
+    pub reports_deaths: bool,
 }
 
 /// A change of the round's membership.

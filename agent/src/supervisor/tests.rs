@@ -77,7 +77,7 @@ impl Play {
     }
 
     fn joined(&mut self) -> &mut Self {
-        let round = Round { group_rank: 0, group_world_size: 2, number: Some(0), tells_of_deaths: true };
+        let round = Round { group_rank: 0, group_world_size: 2, number: Some(0), reports_deaths: true };
         self.give(Input::Joined { call: self.call, round })
     }
 
@@ -163,7 +163,7 @@ fn exit_barrier_failed(call: u64, kind: WaitFailure) -> Input {
 fn inputs(play: &Play) -> Vec<(&'static str, Input)> {
     let message = || "words".into();
     let (call, late) = (play.call, play.call.wrapping_sub(1));
-    let round = Round { group_rank: 1, group_world_size: 3, number: Some(7), tells_of_deaths: true };
+    let round = Round { group_rank: 1, group_world_size: 3, number: Some(7), reports_deaths: true };
     let ranks = Ranks { global_rank_first: 0, world_size: 2, role_rank_first: 0, role_world_size: 2 };
     let died = ExitStatus::Signal(9);
     vec![
@@ -715,7 +715,7 @@ fn the_end_of_a_round_costs_no_restart_however_it_is_reported() {
 #[test]
 fn without_news_of_deaths_nothing_is_in_doubt() {
     let mut play = Play::new(WorkerSpec { max_restarts: 0, ..spec() });
-    let round = Round { group_rank: 0, group_world_size: 2, number: None, tells_of_deaths: false };
+    let round = Round { group_rank: 0, group_world_size: 2, number: None, reports_deaths: false };
     play.give(Input::Begin);
     let call = play.call;
     play.give(Input::Joined { call, round }).assigned().started();

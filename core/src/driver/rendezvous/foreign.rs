@@ -141,7 +141,7 @@ struct ForeignHandler {
     backend: Box<str>,
     run_id: Box<str>,
     use_agent_store: bool,
-    tells_of_deaths: bool,
+    reports_deaths: bool,
     /// Whether the node leaves with its work undone.
     is_abandoned: AtomicBool,
     calls: Calls,
@@ -157,7 +157,7 @@ impl ForeignHandler {
             backend: code.backend().into(),
             run_id: code.run_id().into(),
             use_agent_store: code.use_agent_store(),
-            tells_of_deaths: code.tells_of_deaths(),
+            reports_deaths: code.reports_deaths(),
             is_abandoned: AtomicBool::new(false),
             code: code.into(),
             calls,
@@ -217,8 +217,8 @@ impl RendezvousHandler for ForeignHandler {
         self.make("fail", self.call_timeout(), move |code| code.fail(&message))
     }
 
-    fn tells_of_deaths(&self) -> bool {
-        self.tells_of_deaths
+    fn reports_deaths(&self) -> bool {
+        self.reports_deaths
     }
 
     fn num_nodes_waiting(&self) -> Result<u64, HandlerError> {

@@ -220,7 +220,7 @@ pub trait RendezvousHandler: Send + Sync {
 
     /// Whether [`RendezvousHandler::next_event`] reports every death and the end of the round. If it does, a node
     /// that waits for others of its round needs no deadline. False by default.
-    fn tells_of_deaths(&self) -> bool {
+    fn reports_deaths(&self) -> bool {
         false
     }
 

@@ -366,7 +366,7 @@ impl RendezvousHandler for RdzvRendezvous {
         }
     }
 
-    fn tells_of_deaths(&self) -> bool {
+    fn reports_deaths(&self) -> bool {
         true
     }
 

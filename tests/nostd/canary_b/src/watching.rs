@@ -27,7 +27,7 @@ fn observes() -> Option<bool> {
         listen_addr: None,
         master: None,
         is_local: true,
-        tells_of_deaths: true,
+        reports_deaths: true,
         agent_store: AgentStore::Shared,
     };
     let mut node = AgentNode::new(options).ok()?;

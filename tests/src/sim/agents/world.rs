@@ -151,7 +151,7 @@ impl World {
                 listen_addr: None,
                 master: None,
                 is_local: true,
-                tells_of_deaths: true,
+                reports_deaths: true,
                 agent_store: AgentStore::Shared,
             };
             let Ok(machine) = AgentNode::new(options) else { continue };

@@ -105,8 +105,8 @@ impl RendezvousHandler for FaultyBackend {
         self.inner.fail(message)
     }
 
-    fn tells_of_deaths(&self) -> bool {
-        self.inner.tells_of_deaths()
+    fn reports_deaths(&self) -> bool {
+        self.inner.reports_deaths()
     }
 
     fn abandon(&self) {

@@ -52,7 +52,7 @@ impl RendezvousHandler for Local {
         Err(HandlerError::Foreign(message.into()))
     }
 
-    fn tells_of_deaths(&self) -> bool {
+    fn reports_deaths(&self) -> bool {
         true
     }
 
@@ -91,7 +91,7 @@ fn made(call_timeout: Duration) -> Made {
         backend: "own".into(),
         run_id: "run".into(),
         use_agent_store: false,
-        tells_of_deaths: local.tells_of_deaths(),
+        reports_deaths: local.reports_deaths(),
         is_abandoned: AtomicBool::new(false),
         code: Arc::clone(&local) as Arc<dyn RendezvousHandler>,
         calls,
@@ -203,7 +203,7 @@ fn waiting_for_a_foreign_scheme_can_be_cancelled() {
 #[test]
 fn what_foreign_code_does_about_failures_and_deaths_is_asked_of_it() {
     let Made { handler, cancelled, .. } = made(SOON);
-    assert!(handler.tells_of_deaths());
+    assert!(handler.reports_deaths());
     assert_eq!(handler.fail("code 1").expect_err("with its message").to_string(), "code 1");
     handler.abandon();
     cancelled.recv_timeout(SOON).expect("reported");
