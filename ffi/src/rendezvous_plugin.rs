@@ -11,8 +11,8 @@ use crate::sized;
 use crate::status::{RDZV_OK, rdzv_status};
 use crate::store::timeout;
 use rendezvous_core::driver::rendezvous::{
-    CreateHandler, ForeignBackend, ForeignOptions, ForeignUrls, HandlerError, Meeting, NodeStore,
-    RendezvousHandler, UrlHandler, UrlOptions, UrlRendezvous,
+    CreateHandler, ForeignBackend, ForeignOptions, ForeignUrls, HandlerError, NodeStore, RendezvousHandler,
+    UrlGroup, UrlHandler, UrlOptions, UrlRendezvous,
 };
 use rendezvous_core::driver::store::Timeout;
 use rendezvous_core::error::ErrorKind;
@@ -505,12 +505,12 @@ struct UrlCode {
 }
 
 impl UrlRendezvous for UrlCode {
-    fn next(&mut self) -> Result<Meeting, HandlerError> {
+    fn next(&mut self) -> Result<UrlGroup, HandlerError> {
         let next = self.next.ok_or_else(|| gave_no(&self.name, "function"))?;
         // SAFETY: the vtable was supplied for this call.
         let answer = ask(&self.name, |answer| unsafe { next(self.owned.user_data, answer) })?;
         let group = answer.group.ok_or_else(|| gave_no(&self.name, "group"))?;
-        Ok(Meeting { store: group.store, rank: group.rank, world_size: group.world_size })
+        Ok(UrlGroup { store: group.store, rank: group.rank, world_size: group.world_size })
     }
 
     fn interrupt(&self) -> Option<Arc<dyn Fn() + Send + Sync>> {

@@ -8,7 +8,7 @@ use crate::rendezvous_fault::handler_fault;
 use crate::rendezvous_info::{info_handle, rdzv_rendezvous_info};
 use crate::status::{RDZV_REENTRANT, rdzv_status};
 use rendezvous_core::driver::cancel::Canceller;
-use rendezvous_core::driver::rendezvous::{Meeting, UrlOptions, UrlRendezvous};
+use rendezvous_core::driver::rendezvous::{UrlGroup, UrlOptions, UrlRendezvous};
 use rendezvous_core::rendezvous::store_info::{RendezvousInfo, RendezvousStoreInfo};
 use rendezvous_core::rendezvous::url::{RankEnvironment, WorldSize};
 use std::fmt;
@@ -257,7 +257,7 @@ pub unsafe extern "C" fn rdzv_rendezvous_url_next(
                     return Err(Fault::new(RDZV_REENTRANT, "another call is under way on this rendezvous"));
                 }
             };
-            let Meeting { store, rank, world_size } =
+            let UrlGroup { store, rank, world_size } =
                 in_flight.next().map_err(|error| handler_fault(&error))?;
             let bootstrap_store_info = RendezvousStoreInfo { master_addr: String::new(), master_port: 0 };
             let info =

@@ -26,7 +26,7 @@ pub struct Span<'a> {
 
 /// How the participants of a barrier find each other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Meeting {
+pub enum BarrierMethod {
     /// With the store's own barrier operation.
     Native,
     /// With plain keys under the barrier's key, as over PyTorch's prefix and file stores.
@@ -61,7 +61,7 @@ pub trait Backend: Send + Sync {
     fn clock(&self) -> Clock;
 
     /// Returns how barriers are held over this store.
-    fn meeting(&self) -> Meeting;
+    fn barrier_method(&self) -> BarrierMethod;
 
     /// Performs a call by its deadline, or until its token is cancelled. The caller has checked the token once.
     /// Values are passed to `take`.

@@ -14,7 +14,7 @@
 mod catching_up;
 mod locked;
 
-use crate::driver::backend::{Backend, CANCELLED, Meeting, NOT_RELEASED, Span};
+use crate::driver::backend::{Backend, BarrierMethod, CANCELLED, NOT_RELEASED, Span};
 use crate::driver::call_error::{CallError, Refusal};
 use crate::driver::cancel::CancelToken;
 use crate::driver::clock::Clock;
@@ -275,8 +275,8 @@ impl Backend for FileStore {
         self.clock
     }
 
-    fn meeting(&self) -> Meeting {
-        Meeting::ByKeys
+    fn barrier_method(&self) -> BarrierMethod {
+        BarrierMethod::ByKeys
     }
 
     fn perform(&self, call: &Call<'_>, span: Span<'_>, take: &mut dyn Take) -> Result<Outcome, Refusal> {

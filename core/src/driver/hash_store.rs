@@ -4,7 +4,7 @@
 //! server does, but does not know which waiter will take it. A plain wait on the queue would use up the wake-up of a
 //! pop.
 
-use crate::driver::backend::{Backend, CANCELLED, Meeting, NOT_RELEASED, Span};
+use crate::driver::backend::{Backend, BarrierMethod, CANCELLED, NOT_RELEASED, Span};
 use crate::driver::call_error::{CallError, Refusal};
 use crate::driver::cancel::CancelToken;
 use crate::driver::clock::Clock;
@@ -341,8 +341,8 @@ impl Backend for HashStore {
         self.clock
     }
 
-    fn meeting(&self) -> Meeting {
-        Meeting::Native
+    fn barrier_method(&self) -> BarrierMethod {
+        BarrierMethod::Native
     }
 
     fn perform(&self, call: &Call<'_>, span: Span<'_>, take: &mut dyn Take) -> Result<Outcome, Refusal> {

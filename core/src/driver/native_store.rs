@@ -1,6 +1,6 @@
 //! Store over a native session. Its keys are those that clients of the c10d protocol see.
 
-use crate::driver::backend::{Backend, Meeting, Span};
+use crate::driver::backend::{Backend, BarrierMethod, Span};
 use crate::driver::call_error::{CallError, Refusal};
 use crate::driver::cancel::CancelToken;
 use crate::driver::clock::Clock;
@@ -60,8 +60,8 @@ impl Backend for NativeStore {
     }
 
     /// By keys, so that native clients and c10d clients meet at the same barrier.
-    fn meeting(&self) -> Meeting {
-        Meeting::ByKeys
+    fn barrier_method(&self) -> BarrierMethod {
+        BarrierMethod::ByKeys
     }
 
     fn perform(&self, call: &Call<'_>, span: Span<'_>, take: &mut dyn Take) -> Result<Outcome, Refusal> {

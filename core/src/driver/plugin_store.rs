@@ -4,7 +4,7 @@
 //! caller waits for the result until its deadline or until it is cancelled, and then abandons the call. A plug-in
 //! that calls the handle it is called from gets an error.
 
-use crate::driver::backend::{Backend, CANCELLED, Meeting, NOT_RELEASED, Span};
+use crate::driver::backend::{Backend, BarrierMethod, CANCELLED, NOT_RELEASED, Span};
 use crate::driver::call_error::{CallError, Refusal};
 use crate::driver::cancel::CancelToken;
 use crate::driver::clock::Clock;
@@ -391,8 +391,8 @@ impl Backend for PluginStore {
         self.clock
     }
 
-    fn meeting(&self) -> Meeting {
-        Meeting::ByKeys
+    fn barrier_method(&self) -> BarrierMethod {
+        BarrierMethod::ByKeys
     }
 
     fn perform(&self, call: &Call<'_>, span: Span<'_>, take: &mut dyn Take) -> Result<Outcome, Refusal> {

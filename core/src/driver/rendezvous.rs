@@ -28,4 +28,4 @@ pub(in crate::driver) use rdzv_backend::{entry_of, labels_of, session_options};
 pub use reserved_port::{NoPort, ReservedPort};
 pub use static_backend::{StaticBackend, StaticRendezvous};
 pub use store_info::{Built, PublishError, build};
-pub use url::{Meeting, UrlHandler, UrlOptions, UrlRendezvous};
+pub use url::{UrlGroup, UrlHandler, UrlOptions, UrlRendezvous};

@@ -5,7 +5,7 @@
 //! (`/`, as PyTorch has it), then each requested prefix, followed by a `/`. So prefixes cost nothing, nest in the
 //! order in which they were made, and no backend knows of them.
 
-pub use crate::driver::backend::{Backend, Meeting, Span};
+pub use crate::driver::backend::{Backend, BarrierMethod, Span};
 pub use crate::driver::timeout::{Timeout, Timeouts};
 
 use crate::barrier::by_keys::{COUNTER_SUFFIX, KeyBarrier, KeyBarrierState};
@@ -39,7 +39,7 @@ pub struct Store {
     clock: Clock,
     /// Prefix of every key of this handle.
     scope: Box<[u8]>,
-    meeting: Meeting,
+    barrier_method: BarrierMethod,
     /// Default timeout of calls in nanoseconds, initially [`Timeouts::call`] of the backend.
     timeout_nanos: AtomicU64,
     canceller: Canceller,
@@ -91,9 +91,10 @@ impl Store {
     #[must_use]
     pub fn over(backend: Arc<dyn Backend>) -> Self {
         let canceller = canceller_of(&backend, &CancelToken::new());
-        let (clock, scope, meeting) = (backend.clock(), backend.scope().into(), backend.meeting());
+        let (clock, scope, barrier_method) =
+            (backend.clock(), backend.scope().into(), backend.barrier_method());
         let timeout_nanos = AtomicU64::new(nanos(backend.timeouts().call));
-        Self { backend, clock, scope, meeting, timeout_nanos, canceller }
+        Self { backend, clock, scope, barrier_method, timeout_nanos, canceller }
     }
 
     /// Returns a handle of the same keys with the same default timeout.
@@ -102,7 +103,7 @@ impl Store {
             backend: Arc::clone(&self.backend),
             clock: self.clock,
             scope: self.scope.clone(),
-            meeting: self.meeting,
+            barrier_method: self.barrier_method,
             timeout_nanos: AtomicU64::new(self.timeout_nanos.load(Ordering::Relaxed)),
             canceller: self.canceller.clone(),
         }
@@ -130,7 +131,7 @@ impl Store {
     #[must_use]
     pub fn with_prefix(&self, prefix: &[u8]) -> Self {
         let scope = [&self.scope, prefix, b"/"].concat().into();
-        Self { scope, meeting: Meeting::ByKeys, ..self.again() }
+        Self { scope, barrier_method: BarrierMethod::ByKeys, ..self.again() }
     }
 
     /// Opens a second, independent handle of the same store, with the same prefix and default timeout. A cancel of
@@ -147,7 +148,7 @@ impl Store {
     pub fn on_another(&self, backend: Arc<dyn Backend>) -> Self {
         let other = Self::over(backend);
         other.set_timeout(self.timeout());
-        Self { scope: self.scope.clone(), meeting: self.meeting, ..other }
+        Self { scope: self.scope.clone(), barrier_method: self.barrier_method, ..other }
     }
 
     /// Returns the prefix of every key of this handle.
@@ -357,15 +358,15 @@ impl Store {
     /// # Errors
     /// [`ErrorKind::TimedOut`] when not all arrived in time.
     pub fn barrier(&self, key: &[u8], world_size: i64, timeout: Timeout) -> Result<(), CallError> {
-        match self.meeting {
-            Meeting::Native => {
+        match self.barrier_method {
+            BarrierMethod::Native => {
                 let (token, key) = (self.canceller.token(), self.key(key));
                 let span = self.span(timeout, &token);
                 let call = Call::Store(Request::Barrier { key, world_size }, span.wait_mode);
                 let met = self.finish(&call, span, &mut NoValue).map(drop);
                 met.map_err(|error| self.with_arrivals(error, key, world_size, &token))
             }
-            Meeting::ByKeys => self.meet_by_keys(Operation::Barrier, key, world_size, timeout),
+            BarrierMethod::ByKeys => self.meet_by_keys(Operation::Barrier, key, world_size, timeout),
         }
     }
 

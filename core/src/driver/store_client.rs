@@ -9,7 +9,7 @@ mod perform;
 mod pool;
 mod wire;
 
-use crate::driver::backend::{Backend, CANCELLED, Meeting, Span};
+use crate::driver::backend::{Backend, CANCELLED, BarrierMethod, Span};
 use crate::driver::call_error::{CallError, Refusal};
 use crate::driver::cancel::CancelToken;
 use crate::driver::clock::Clock;
@@ -171,8 +171,8 @@ impl Backend for Client {
         self.clock
     }
 
-    fn meeting(&self) -> Meeting {
-        Meeting::Native
+    fn barrier_method(&self) -> BarrierMethod {
+        BarrierMethod::Native
     }
 
     fn perform(&self, call: &Call<'_>, span: Span<'_>, take: &mut dyn Take) -> Result<Outcome, Refusal> {

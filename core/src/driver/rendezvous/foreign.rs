@@ -5,7 +5,7 @@
 //! its thread until the code returns. Calls from that code back into the calling handle are refused.
 
 use super::handler::{CreateHandler, HandlerError, NodeStore, RendezvousHandler};
-use super::url::{Meeting, UrlHandler, UrlOptions, UrlRendezvous};
+use super::url::{UrlGroup, UrlHandler, UrlOptions, UrlRendezvous};
 use crate::driver::cancel::{CancelGuard, CancelToken, Canceller};
 use crate::driver::workers::{Ended, Workers};
 use crate::error::ErrorKind;
@@ -307,7 +307,7 @@ struct ForeignUrlRendezvous {
 }
 
 impl UrlRendezvous for ForeignUrlRendezvous {
-    fn next(&mut self) -> Result<Meeting, HandlerError> {
+    fn next(&mut self) -> Result<UrlGroup, HandlerError> {
         let code = Arc::clone(&self.code);
         let made = self.calls.make("next", self.limit, &self.canceller.token(), move || {
             // Waits for a call that was given up earlier and still runs.

@@ -50,7 +50,7 @@ impl Default for UrlOptions {
 
 /// Result of a rendezvous by URL.
 #[derive(Clone, Debug)]
-pub struct Meeting {
+pub struct UrlGroup {
     /// The store that the ranks share.
     pub store: Arc<NodeStore>,
     /// This process's rank.
@@ -65,7 +65,7 @@ pub trait UrlRendezvous: Send {
     ///
     /// # Errors
     /// The ranks have not met.
-    fn next(&mut self) -> Result<Meeting, HandlerError>;
+    fn next(&mut self) -> Result<UrlGroup, HandlerError>;
 
     /// Returns a function that ends the wait of a [`UrlRendezvous::next`] whose caller has given up; `None`: that
     /// wait cannot be ended.
@@ -130,7 +130,7 @@ enum Progress {
 }
 
 impl UrlRendezvous for TcpUrlRendezvous {
-    fn next(&mut self) -> Result<Meeting, HandlerError> {
+    fn next(&mut self) -> Result<UrlGroup, HandlerError> {
         if self.progress == Progress::Met {
             return Err(UrlError::NotAgain { scheme: self.url.scheme().into() }.into());
         }
@@ -146,7 +146,7 @@ impl UrlRendezvous for TcpUrlRendezvous {
         };
         let store = Arc::new(location.join(&self.servers, world_size, options)?);
         self.progress = Progress::Met;
-        Ok(Meeting { store, rank, world_size })
+        Ok(UrlGroup { store, rank, world_size })
     }
 }
 
@@ -167,7 +167,7 @@ struct FileUrlRendezvous {
 }
 
 impl UrlRendezvous for FileUrlRendezvous {
-    fn next(&mut self) -> Result<Meeting, HandlerError> {
+    fn next(&mut self) -> Result<UrlGroup, HandlerError> {
         if self.progress == Progress::Met {
             return Err(UrlError::NotAgain { scheme: self.url.scheme().into() }.into());
         }
@@ -181,6 +181,6 @@ impl UrlRendezvous for FileUrlRendezvous {
         };
         let store = Store::open_file(Path::new(&path), options)?;
         self.progress = Progress::Met;
-        Ok(Meeting { store: Arc::new(NodeStore::new(store, None)), rank, world_size })
+        Ok(UrlGroup { store: Arc::new(NodeStore::new(store, None)), rank, world_size })
     }
 }

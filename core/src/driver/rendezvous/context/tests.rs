@@ -1,5 +1,5 @@
 use super::*;
-use crate::driver::rendezvous::{Meeting, NodeStore, ReservedPort};
+use crate::driver::rendezvous::{NodeStore, ReservedPort, UrlGroup};
 use crate::driver::server::{Server, ServerOptions};
 use crate::driver::store::{Store, Timeout};
 use crate::driver::store_client::StoreOptions;
@@ -115,7 +115,7 @@ fn meet(url: &str, options: impl Fn(i64) -> UrlOptions) -> Vec<bool> {
                 scope.spawn(move || {
                     let context = Context::default();
                     let mut rendezvous = context.rendezvous(url, options).expect("a URL");
-                    let Meeting { store, rank: local, world_size } =
+                    let UrlGroup { store, rank: local, world_size } =
                         rendezvous.next().expect("all ranks join");
                     assert_eq!((local, world_size), (rank, 3));
                     store.barrier(b"met", 3, Timeout::Default).expect("all ranks join");
@@ -215,12 +215,12 @@ impl UrlHandler for OwnScheme {
 }
 
 impl UrlRendezvous for OwnRendezvous {
-    fn next(&mut self) -> Result<Meeting, HandlerError> {
+    fn next(&mut self) -> Result<UrlGroup, HandlerError> {
         let (url, own) =
             (self.0.to_string(), |url: &str| url.split('/').nth(3)?.split('?').next()?.parse().ok());
         let port = own(&url).ok_or_else(|| HandlerError::Foreign(format!("no port in {url}").into()))?;
         let store = Store::connect("127.0.0.1", port, StoreOptions::default())?;
-        Ok(Meeting { store: Arc::new(NodeStore::new(store, None)), rank: 7, world_size: 8 })
+        Ok(UrlGroup { store: Arc::new(NodeStore::new(store, None)), rank: 7, world_size: 8 })
     }
 }
 

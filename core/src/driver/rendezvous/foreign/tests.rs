@@ -171,7 +171,7 @@ impl UrlHandler for Slow {
 }
 
 impl UrlRendezvous for Slow {
-    fn next(&mut self) -> Result<Meeting, HandlerError> {
+    fn next(&mut self) -> Result<UrlGroup, HandlerError> {
         self.1.send(()).expect("awaited");
         self.0.lock().expect("no panic").recv_timeout(SOON).expect("let go");
         Err(HandlerError::Foreign("no node joined".into()))
