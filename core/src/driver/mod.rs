@@ -17,6 +17,7 @@ pub mod loop_client;
 pub mod native_client;
 pub mod native_store;
 pub mod plugin_store;
+mod plugin_threads;
 pub mod random;
 pub mod rendezvous;
 pub mod reply;
@@ -31,7 +32,6 @@ pub mod take;
 pub mod temporary;
 pub mod threads;
 pub mod timeout;
-mod workers;
 
 #[cfg(test)]
 mod testing;

@@ -8,9 +8,9 @@ use crate::driver::backend::{Backend, BarrierMethod, CANCELLED, NOT_RELEASED, Sp
 use crate::driver::call_error::{CallError, Refusal};
 use crate::driver::cancel::CancelToken;
 use crate::driver::clock::Clock;
+use crate::driver::plugin_threads::{Ended, PluginThreads};
 use crate::driver::take::Take;
 use crate::driver::timeout::Timeouts;
-use crate::driver::workers::{Ended, Workers};
 use crate::error::{Cause, Effect, ErrorKind, Failure, LimitError, Operation, Phase};
 use crate::limits::{ClientLimits, FrameLimits};
 use crate::store::call::{Call, Outcome, WaitMode};
@@ -96,7 +96,7 @@ impl Default for PluginStoreOptions {
 /// Store in code of the program.
 pub struct PluginStore {
     plugin: Arc<dyn Plugin>,
-    workers: Workers,
+    threads: PluginThreads,
     options: PluginStoreOptions,
     clock: Clock,
 }
@@ -114,8 +114,8 @@ impl PluginStore {
     /// Makes a store that calls `plugin`.
     #[must_use]
     pub fn new(plugin: Arc<dyn Plugin>, options: PluginStoreOptions) -> Self {
-        let workers = Workers::new("rdzv-store", options.questions_max);
-        Self { plugin, workers, options, clock: Clock::new() }
+        let threads = PluginThreads::new("rdzv-store", options.questions_max);
+        Self { plugin, threads, options, clock: Clock::new() }
     }
 
     fn drive(&self, call: &Call<'_>, span: Span<'_>, take: &mut dyn Take) -> Result<Outcome, Refusal> {
@@ -224,11 +224,11 @@ impl PluginCall<'_> {
             number,
             timeout: if waits { left } else { Duration::ZERO },
         };
-        let PluginStore { plugin, workers, options, .. } = self.store;
+        let PluginStore { plugin, threads, options, .. } = self.store;
         let base = Failure { phase: Phase::Calling, ..NOT_RELEASED };
         let effect = if operation.reads_only() { Effect::None } else { Effect::Possible };
         let plugin = Arc::clone(plugin);
-        match workers.ask(move || plugin.ask(&question), left, self.span.token) {
+        match threads.ask(move || plugin.ask(&question), left, self.span.token) {
             Ok(Ok(answer)) => Ok(answer),
             Ok(Err(error)) => {
                 let cause = match error.kind {

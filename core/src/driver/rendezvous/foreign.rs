@@ -7,7 +7,7 @@
 use super::handler::{CreateHandler, HandlerError, NodeStore, RendezvousHandler};
 use super::url::{UrlGroup, UrlHandler, UrlOptions, UrlRendezvous};
 use crate::driver::cancel::{CancelGuard, CancelToken, Canceller};
-use crate::driver::workers::{Ended, Workers};
+use crate::driver::plugin_threads::{Ended, PluginThreads};
 use crate::error::ErrorKind;
 use crate::limits::ClientLimits;
 use crate::rendezvous::parameters::RendezvousParameters;
@@ -42,7 +42,7 @@ impl Default for ForeignOptions {
 /// The calls to one backend or scheme, with their threads.
 struct Calls {
     name: Box<str>,
-    workers: Arc<Workers>,
+    threads: Arc<PluginThreads>,
     options: ForeignOptions,
 }
 
@@ -54,8 +54,8 @@ impl fmt::Debug for Calls {
 
 impl Calls {
     fn new(name: Box<str>, options: ForeignOptions) -> Self {
-        let workers = Arc::new(Workers::new("rdzv-foreign", options.calls_max));
-        Self { name, workers, options }
+        let threads = Arc::new(PluginThreads::new("rdzv-foreign", options.calls_max));
+        Self { name, threads, options }
     }
 
     /// Runs `job` on a thread of the pool and waits up to `limit` for its result; `what` is its name in errors.
@@ -66,7 +66,7 @@ impl Calls {
         token: &CancelToken,
         job: impl FnOnce() -> T + Send + 'static,
     ) -> Result<T, HandlerError> {
-        self.workers.ask(job, limit, token).map_err(|ended| self.call_error(what, limit, ended))
+        self.threads.ask(job, limit, token).map_err(|ended| self.call_error(what, limit, ended))
     }
 
     #[cold]
@@ -182,8 +182,8 @@ impl ForeignHandler {
 
     /// Returns a function that cancels the call that is still running in the code after its caller gave up.
     fn cancel_code(&self) -> impl FnOnce() + Send + 'static {
-        let (code, workers) = (Arc::clone(&self.code), Arc::clone(&self.calls.workers));
-        move || workers.start(move || code.cancel())
+        let (code, threads) = (Arc::clone(&self.code), Arc::clone(&self.calls.threads));
+        move || threads.start(move || code.cancel())
     }
 
     const fn call_timeout(&self) -> Duration {
@@ -249,7 +249,7 @@ impl RendezvousHandler for ForeignHandler {
     fn abandon(&self) {
         self.is_abandoned.store(true, Ordering::Release);
         let code = Arc::clone(&self.code);
-        self.calls.workers.start(move || code.abandon());
+        self.calls.threads.start(move || code.abandon());
     }
 
     fn cancel(&self) {
@@ -316,7 +316,7 @@ impl UrlRendezvous for ForeignUrlRendezvous {
         if let Err(HandlerError::Plugin { kind: ErrorKind::TimedOut | ErrorKind::Cancelled, .. }) = made
             && let Some(interrupt) = self.interrupt.clone()
         {
-            self.calls.workers.start(move || interrupt());
+            self.calls.threads.start(move || interrupt());
         }
         made?
     }

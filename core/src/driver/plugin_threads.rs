@@ -30,27 +30,27 @@ pub(super) enum Ended {
 }
 
 /// Pool with one thread for each concurrent job.
-pub(super) struct Workers {
-    shared: Arc<WorkersShared>,
+pub(super) struct PluginThreads {
+    shared: Arc<PluginThreadsShared>,
     name: &'static str,
     threads_max: usize,
 }
 
-impl fmt::Debug for Workers {
+impl fmt::Debug for PluginThreads {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.name)
     }
 }
 
 #[derive(Default)]
-struct WorkersShared {
-    state: Mutex<WorkersState>,
+struct PluginThreadsShared {
+    state: Mutex<PluginThreadsState>,
     /// Signalled when a job is queued.
     job_added: Condvar,
 }
 
 #[derive(Default)]
-struct WorkersState {
+struct PluginThreadsState {
     queue: Vec<Task>,
     threads: Vec<ThreadId>,
     idle: usize,
@@ -70,7 +70,7 @@ type Job = Box<dyn FnOnce() -> Box<dyn Any + Send> + Send>;
 /// Result of a job, of the type that its caller expects.
 type JobResult = Result<Box<dyn Any + Send>, Ended>;
 
-impl Workers {
+impl PluginThreads {
     /// Makes a pool whose threads are called `name`.
     pub(super) fn new(name: &'static str, threads_max: usize) -> Self {
         Self { shared: Arc::default(), name, threads_max }
@@ -130,7 +130,7 @@ impl Workers {
 
     fn enqueue(
         &self,
-        state: &mut WorkersState,
+        state: &mut PluginThreadsState,
         job: Job,
         reply: Option<Sender<JobResult>>,
     ) -> Result<u64, Ended> {
@@ -144,7 +144,7 @@ impl Workers {
         Ok(number)
     }
 
-    fn add_thread(&self, state: &mut WorkersState) -> Result<(), Ended> {
+    fn add_thread(&self, state: &mut PluginThreadsState) -> Result<(), Ended> {
         if state.threads.len() >= self.threads_max {
             return Err(Ended::TooMany);
         }
@@ -157,7 +157,7 @@ impl Workers {
     }
 }
 
-impl Drop for Workers {
+impl Drop for PluginThreads {
     /// Idle threads end after the remaining jobs. A thread that is in the program's code ends when that returns; this
     /// does not wait for it.
     fn drop(&mut self) {
@@ -168,8 +168,8 @@ impl Drop for Workers {
     }
 }
 
-impl WorkersShared {
-    fn lock(&self) -> MutexGuard<'_, WorkersState> {
+impl PluginThreadsShared {
+    fn lock(&self) -> MutexGuard<'_, PluginThreadsState> {
         // No code that holds the lock panics in the middle of a change.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
