@@ -9,7 +9,7 @@ mod perform;
 mod pool;
 mod wire;
 
-use crate::driver::backend::{Backend, CANCELLED, BarrierMethod, Span};
+use crate::driver::backend::{Backend, BarrierMethod, CANCELLED, Span};
 use crate::driver::call_error::{CallError, Refusal};
 use crate::driver::cancel::CancelToken;
 use crate::driver::clock::Clock;

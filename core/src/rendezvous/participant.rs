@@ -316,8 +316,10 @@ impl Participant {
             return None;
         }
         let (event, node_event) = match *frame {
-            ServerFrame::Placed { seated: true, .. } => (PartEvent::Slot, Event::Seated),
-            ServerFrame::Placed { seated: false, ahead, .. } => (PartEvent::Park, Event::Standby { ahead }),
+            ServerFrame::Placed { is_participant: true, .. } => (PartEvent::Slot, Event::Seated),
+            ServerFrame::Placed { is_participant: false, ahead, .. } => {
+                (PartEvent::Park, Event::Standby { ahead })
+            }
             ServerFrame::RoundOver { round, why, .. } => {
                 (PartEvent::EndRound, Event::RoundOver { round, why })
             }

@@ -95,7 +95,7 @@ impl EncodedRequest {
             return true;
         }
         let frames = self.frame(limits).zip(answer.frame(limits));
-        frames.is_some_and(|(request, answer)| answer.tells_of_all(&request))
+        frames.is_some_and(|(request, answer)| answer.answers_all(&request))
     }
 
     fn run_to_join(&self, limits: &FrameLimits) -> Option<Vec<u8>> {

@@ -335,7 +335,7 @@ fn a_join_leaves_with_the_greeting_and_events_follow_in_order() {
         Box::new(|stage, id, frame| {
             match frame {
                 ClientFrame::Join { .. } => {
-                    stage.push(id, &ServerFrame::Placed { run_id: RUN, seated: true, ahead: 0 });
+                    stage.push(id, &ServerFrame::Placed { run_id: RUN, is_participant: true, ahead: 0 });
                     stage.answer(
                         id,
                         &ServerFrame::Round {

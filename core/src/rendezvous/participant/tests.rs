@@ -74,8 +74,8 @@ fn round(round: u64) -> ServerFrame<'static> {
     }
 }
 
-const SEAT: ServerFrame<'static> = ServerFrame::Placed { run_id: RUN, seated: true, ahead: 0 };
-const PARK: ServerFrame<'static> = ServerFrame::Placed { run_id: RUN, seated: false, ahead: 2 };
+const SEAT: ServerFrame<'static> = ServerFrame::Placed { run_id: RUN, is_participant: true, ahead: 0 };
+const PARK: ServerFrame<'static> = ServerFrame::Placed { run_id: RUN, is_participant: false, ahead: 2 };
 const WAITING: ServerFrame<'static> = ServerFrame::NodesWaiting { run_id: RUN, nodes: 1 };
 const DONE: ServerFrame<'static> = ServerFrame::Done { revision: 1 };
 
@@ -199,7 +199,7 @@ fn a_withdrawn_leave_keeps_the_state_of_the_node() {
     let mut node = Participant::new();
     node.join(1).expect("outside");
     node.leave(2).expect("joining");
-    let seated = ServerFrame::Placed { run_id: RUN, seated: true, ahead: 0 };
+    let seated = ServerFrame::Placed { run_id: RUN, is_participant: true, ahead: 0 };
     assert_eq!(node.push(1, &seated), None, "it is leaving");
     node.withdraw(2);
     assert_eq!((node.part(), node.join(3)), (Seated, Err(InvalidState(Seated))));

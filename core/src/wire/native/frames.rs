@@ -192,7 +192,7 @@ define_frames! {
         0xc013 Value RunClosed { run_id: Key<'a>, by: &'a [u8] }
         /// The position of the node: it takes part in the next round, or is on standby with `ahead` nodes before
         /// it.
-        0xc014 Small Placed { run_id: Key<'a>, seated: bool, ahead: u32 }
+        0xc014 Small Placed { run_id: Key<'a>, is_participant: bool, ahead: u32 }
         /// The next round was formed without the node, which is no longer in the run.
         0xc015 Small Excluded { run_id: Key<'a>, round: u64 }
         /// Another session has joined under the node's name. The node is no longer in the run, and must not rejoin.
@@ -213,7 +213,7 @@ impl ServerFrame<'_> {
     /// Returns whether an answer with one entry for each key or request of `request` has the right number of
     /// entries.
     #[must_use]
-    pub const fn tells_of_all(&self, request: &ClientFrame<'_>) -> bool {
+    pub const fn answers_all(&self, request: &ClientFrame<'_>) -> bool {
         match (self, request) {
             (Self::Values { values }, ClientFrame::MultiGet { keys, .. }) => values.len() == keys.len(),
             (Self::BatchDone { answers }, ClientFrame::Batch { requests }) => answers.len() == requests.len(),

@@ -285,7 +285,7 @@ fn server_samples() -> Vec<ServerFrame<'static>> {
         F::RoundOver { run_id, round: 3, why: Why::TooFewNodes },
         F::NodesWaiting { run_id, nodes: 2 },
         F::RunClosed { run_id, by: b"host1_42_0" },
-        F::Placed { run_id, seated: false, ahead: 2 },
+        F::Placed { run_id, is_participant: false, ahead: 2 },
         F::Excluded { run_id, round: 4 },
         F::Replaced { run_id, session: 6 },
         F::JobFailed { run_id, message: b"exit code 1" },

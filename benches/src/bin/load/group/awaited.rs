@@ -96,7 +96,7 @@ mod tests {
         for wrong in [round("q", 2, 3), round("r", 3, 3), round("r", 0, 2)] {
             assert_eq!(judged(&awaited, &wrong), Judged::Wrong, "{wrong:?}");
         }
-        let placed = ServerFrame::Placed { run_id: Key::raw(b"r"), seated: true, ahead: 0 };
+        let placed = ServerFrame::Placed { run_id: Key::raw(b"r"), is_participant: true, ahead: 0 };
         assert_eq!(judged(&awaited, &placed), Judged::Other);
     }
 

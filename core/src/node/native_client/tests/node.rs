@@ -10,7 +10,7 @@ fn a_node_joins_stands_by_without_a_deadline_and_leaves() {
     let again = client.begin_join(NOW(0), Operation::Join, (0x40, 8), SECOND);
     assert_eq!(again, Err(BeginError::InvalidState(InvalidState(Part::Joining))));
     writes(&mut client, 0);
-    let placed = |seated, ahead| ServerFrame::Placed { run_id: RUN, seated, ahead };
+    let placed = |is_participant, ahead| ServerFrame::Placed { run_id: RUN, is_participant, ahead };
     let reported = give(&mut client, 1, &bytes_of(id, 1, &placed(false, 3)));
     assert_eq!(reported, "Node(None, Standby { ahead: 3 })");
     assert_eq!(client.next_failed(NOW(60_000)), None, "no time counts");
@@ -169,7 +169,7 @@ fn who_joins_again_before_his_last_wish_is_answered_joins_behind_it() {
     let get = begin(&mut client, 1, Operation::Get);
     assert_eq!(ids(&writes(&mut client, 1)), [get], "it holds nothing else up");
     // The caller does not get the position of the first join.
-    let parked = ServerFrame::Placed { run_id: RUN, seated: false, ahead: 3 };
+    let parked = ServerFrame::Placed { run_id: RUN, is_participant: false, ahead: 3 };
     assert_eq!(give(&mut client, 2, &bytes_of(1, 1, &parked)), "Nothing");
     let reported = give(&mut client, 2, &bytes_of(1, 2, &refused(FaultCode::Cancelled)));
     assert!(reported.starts_with("Node(None, Refused"), "{reported}");

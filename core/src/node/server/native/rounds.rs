@@ -335,10 +335,14 @@ impl Native {
         let run_id = Key::raw(run_id.as_bytes());
         match event {
             Event::Seated => {
-                self.push(context, request, &ServerFrame::Placed { run_id, seated: true, ahead: 0 });
+                self.push(context, request, &ServerFrame::Placed { run_id, is_participant: true, ahead: 0 });
             }
             Event::Standby { ahead } => {
-                self.push(context, request, &ServerFrame::Placed { run_id, seated: false, ahead: *ahead });
+                self.push(
+                    context,
+                    request,
+                    &ServerFrame::Placed { run_id, is_participant: false, ahead: *ahead },
+                );
             }
             Event::RoundFormed(round) => self.send_round(context, request, round),
             Event::JoinFailed(failure) => {

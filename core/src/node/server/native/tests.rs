@@ -112,7 +112,9 @@ fn line(limits: &ServerLimits, bytes: &[u8]) -> (String, usize) {
         ServerFrame::NodesWaiting { nodes, .. } => format!("NodesWaiting {nodes}"),
         ServerFrame::JobFailed { message, .. } => format!("JobFailed {}", text(message)),
         ServerFrame::RunClosed { by, .. } => format!("RunClosed by={}", text(by)),
-        ServerFrame::Placed { seated, ahead, .. } => format!("Placed seated={seated} ahead={ahead}"),
+        ServerFrame::Placed { is_participant, ahead, .. } => {
+            format!("Placed is_participant={is_participant} ahead={ahead}")
+        }
         ServerFrame::RunState { round, complete, closed, nodes, nodes_waiting, nodes_standby } => format!(
             "RunState {round} complete={complete} closed={closed} {nodes}+{nodes_waiting}+{nodes_standby}"
         ),

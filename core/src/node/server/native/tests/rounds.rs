@@ -6,20 +6,20 @@ use super::*;
 fn nodes_meet_and_hear_of_each_others_end_at_once() {
     let mut rig = rig();
     let (a, b, c) = (rig.open(0, "a"), rig.open(1, "b"), rig.open(2, "c"));
-    assert_eq!(rig.wanted(a, 1, &join("a")), ["1 Placed seated=true ahead=0"]);
+    assert_eq!(rig.wanted(a, 1, &join("a")), ["1 Placed is_participant=true ahead=0"]);
     rig.ask(b, 1, &join("b"));
     let namespace = key_of("run", 0, "");
     assert_eq!(rig.lines(a), [format!("1 Round 0 rank=0/2 workers=0/8 leader=a {namespace}")]);
     assert_eq!(
         rig.lines(b),
         [
-            "1 Placed seated=true ahead=0".to_string(),
+            "1 Placed is_participant=true ahead=0".to_string(),
             format!("1 Round 0 rank=1/2 workers=4/8 leader=a {namespace}")
         ]
     );
     let members = ClientFrame::Members { run_id: key("run"), round: 0, first_node_rank: 1, count_max: 10 };
     assert_eq!(rig.wanted(a, 2, &members), ["2 MemberList 0 2 1:b@b"]);
-    assert_eq!(rig.wanted(c, 1, &join("c")), ["1 Placed seated=false ahead=0"]);
+    assert_eq!(rig.wanted(c, 1, &join("c")), ["1 Placed is_participant=false ahead=0"]);
     assert_eq!(rig.lines(a), [""; 0], "a spare does not affect the round");
     assert_eq!(
         rig.wanted(c, 2, &ClientFrame::RunInfo { run_id: key("run") }),
@@ -44,7 +44,7 @@ fn nodes_meet_and_hear_of_each_others_end_at_once() {
     assert_eq!(
         rig.lines(c),
         [
-            "1 Placed seated=true ahead=0".to_string(),
+            "1 Placed is_participant=true ahead=0".to_string(),
             format!("1 Round 1 rank=1/2 workers=4/8 leader=a {}", key_of("run", 1, ""))
         ]
     );
