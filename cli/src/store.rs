@@ -22,8 +22,8 @@ use std::time::Duration;
 
 /// Read and write a store from a shell: ours, or the one of a PyTorch job
 ///
-/// The endpoint is that of --endpoint, else of RDZV_ENDPOINT, else of MASTER_ADDR and MASTER_PORT; so within a rank's
-/// environment nothing has to be said.
+/// The endpoint is that of --endpoint, else of RDZV_ENDPOINT, else of MASTER_ADDR and MASTER_PORT. A rank needs no
+/// option.
 ///
 /// Keys are those that PyTorch's TCPStore users see (on the wire each has a '/' before it). In PyTorch's
 /// PrefixStore("p", store), key "k" is "p/k" here, or "k" with --scope p.
@@ -32,7 +32,7 @@ use std::time::Duration;
     subcommand_value_name = "OPERATION",
     subcommand_help_heading = "Operations",
     after_help = format!("\
-Answers go to stdout: values as they are with a newline behind, nothing where there is nothing to say. With --json \
+Answers go to stdout. Each value is followed by a newline; operations without a result print nothing. With --json \
 each answer is one object a line; keys and values are strings there, or {{\"base64\": \"...\"}} where they are not \
 UTF-8. Errors go to stderr, one sentence each, and leave stdout empty.
 

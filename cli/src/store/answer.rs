@@ -1,4 +1,4 @@
-//! What an operation says on stdout.
+//! Answers of the operations on stdout.
 
 use crate::{failure, json};
 use rendezvous_core::error::Operation;
@@ -9,9 +9,9 @@ use std::process::ExitCode;
 /// How answers are written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Format {
-    /// Each item with a newline behind.
+    /// Each item, followed by a newline.
     Text,
-    /// Each item as it is; those of lists with a zero byte behind.
+    /// Each item as it is; those of lists are followed by a zero byte.
     Raw,
     /// An object a line.
     Json,
@@ -23,16 +23,17 @@ pub(super) struct Answer {
     operation: Operation,
     /// The one key, if there is one.
     key: Option<Vec<u8>>,
-    said: Said,
+    body: AnswerBody,
 }
 
+/// Result of one operation.
 #[derive(Debug)]
-pub(super) enum Said {
-    /// It is done, and that is all.
+pub(super) enum AnswerBody {
+    /// The operation has no result.
     Done,
-    /// The server is there.
+    /// The server responds.
     Alive,
-    /// Whether all keys are there.
+    /// Whether all keys exist.
     Present(bool),
     /// A number, with what JSON calls it.
     Number(&'static str, i64),
@@ -43,12 +44,12 @@ pub(super) enum Said {
 }
 
 impl Answer {
-    pub(super) fn new(operation: Operation, key: Option<&[u8]>, said: Said) -> Self {
-        Self { operation, key: key.map(<[u8]>::to_vec), said }
+    pub(super) fn new(operation: Operation, key: Option<&[u8]>, body: AnswerBody) -> Self {
+        Self { operation, key: key.map(<[u8]>::to_vec), body }
     }
 
     pub(super) fn exit_code(&self) -> ExitCode {
-        ExitCode::from(u8::from(matches!(self.said, Said::Present(false))))
+        ExitCode::from(u8::from(matches!(self.body, AnswerBody::Present(false))))
     }
 
     pub(super) fn write(&self, format: Format, out: &mut impl Write) -> io::Result<()> {
@@ -62,14 +63,14 @@ impl Answer {
 
     fn write_items(&self, after_one: &[u8], after_each: &[u8], out: &mut impl Write) -> io::Result<()> {
         let mut one = |bytes: &[u8]| out.write_all(bytes).and_then(|()| out.write_all(after_one));
-        match &self.said {
-            Said::Done => Ok(()),
-            Said::Alive => one(b"alive"),
-            Said::Present(present) => one(present.to_string().as_bytes()),
-            Said::Number(_, number) => one(number.to_string().as_bytes()),
-            Said::Value(value) => one(value),
-            Said::Keys(items) => write_each(items.iter(), after_each, out),
-            Said::Pairs(pairs) => write_each(pairs.iter().map(|(_, value)| value), after_each, out),
+        match &self.body {
+            AnswerBody::Done => Ok(()),
+            AnswerBody::Alive => one(b"alive"),
+            AnswerBody::Present(present) => one(present.to_string().as_bytes()),
+            AnswerBody::Number(_, number) => one(number.to_string().as_bytes()),
+            AnswerBody::Value(value) => one(value),
+            AnswerBody::Keys(items) => write_each(items.iter(), after_each, out),
+            AnswerBody::Pairs(pairs) => write_each(pairs.iter().map(|(_, value)| value), after_each, out),
         }
     }
 
@@ -83,14 +84,14 @@ impl Answer {
             object.extend(fields.iter().map(|(name, value)| ((*name).to_owned(), value.clone())));
             writeln!(out, "{}", Value::Object(object))
         };
-        match &self.said {
-            Said::Done => line(&[("done", true.into())]),
-            Said::Alive => line(&[("alive", true.into())]),
-            Said::Present(present) => line(&[("present", (*present).into())]),
-            Said::Number(name, number) => line(&[(name, (*number).into())]),
-            Said::Value(value) => line(&[("value", json::bytes(value))]),
-            Said::Keys(keys) => keys.iter().try_for_each(|key| line(&[("key", json::bytes(key))])),
-            Said::Pairs(pairs) => pairs.iter().try_for_each(|(key, value)| {
+        match &self.body {
+            AnswerBody::Done => line(&[("done", true.into())]),
+            AnswerBody::Alive => line(&[("alive", true.into())]),
+            AnswerBody::Present(present) => line(&[("present", (*present).into())]),
+            AnswerBody::Number(name, number) => line(&[(name, (*number).into())]),
+            AnswerBody::Value(value) => line(&[("value", json::bytes(value))]),
+            AnswerBody::Keys(keys) => keys.iter().try_for_each(|key| line(&[("key", json::bytes(key))])),
+            AnswerBody::Pairs(pairs) => pairs.iter().try_for_each(|(key, value)| {
                 line(&[("key", json::bytes(key)), ("value", json::bytes(value))])
             }),
         }
@@ -120,43 +121,47 @@ mod tests {
         let key = Some(&b"k"[..]);
         for (answer, text, raw, json) in [
             (
-                Answer::new(Operation::Set, key, Said::Done),
+                Answer::new(Operation::Set, key, AnswerBody::Done),
                 "",
                 "",
                 "{\"done\":true,\"key\":\"k\",\"operation\":\"set\"}\n",
             ),
             (
-                Answer::new(Operation::Ping, None, Said::Alive),
+                Answer::new(Operation::Ping, None, AnswerBody::Alive),
                 "alive\n",
                 "alive",
                 "{\"alive\":true,\"operation\":\"ping\"}\n",
             ),
             (
-                Answer::new(Operation::Check, None, Said::Present(false)),
+                Answer::new(Operation::Check, None, AnswerBody::Present(false)),
                 "false\n",
                 "false",
                 "{\"operation\":\"check\",\"present\":false}\n",
             ),
             (
-                Answer::new(Operation::Add, key, Said::Number("value", -7)),
+                Answer::new(Operation::Add, key, AnswerBody::Number("value", -7)),
                 "-7\n",
                 "-7",
                 "{\"key\":\"k\",\"operation\":\"add\",\"value\":-7}\n",
             ),
             (
-                Answer::new(Operation::Get, key, Said::Value(b"v".to_vec())),
+                Answer::new(Operation::Get, key, AnswerBody::Value(b"v".to_vec())),
                 "v\n",
                 "v",
                 "{\"key\":\"k\",\"operation\":\"get\",\"value\":\"v\"}\n",
             ),
             (
-                Answer::new(Operation::ListKeys, None, Said::Keys(vec![b"k".to_vec(), b"l".to_vec()])),
+                Answer::new(Operation::ListKeys, None, AnswerBody::Keys(vec![b"k".to_vec(), b"l".to_vec()])),
                 "k\nl\n",
                 "k\0l\0",
                 "{\"key\":\"k\",\"operation\":\"list\"}\n{\"key\":\"l\",\"operation\":\"list\"}\n",
             ),
             (
-                Answer::new(Operation::MultiGet, None, Said::Pairs(vec![(b"k".to_vec(), b"v".to_vec())])),
+                Answer::new(
+                    Operation::MultiGet,
+                    None,
+                    AnswerBody::Pairs(vec![(b"k".to_vec(), b"v".to_vec())]),
+                ),
                 "v\n",
                 "v\0",
                 "{\"key\":\"k\",\"operation\":\"multi-get\",\"value\":\"v\"}\n",
