@@ -330,7 +330,11 @@ impl Thread {
 /// When the last clone is dropped, the connection closes without a goodbye, as when a process dies: a node of a round
 /// that unwinds must not look as if it had finished. [`NativeClient::close`] says goodbye.
 #[derive(Clone)]
-pub struct NativeClient(Arc<Inner>, Arc<View>, Canceller);
+pub struct NativeClient {
+    inner: Arc<Inner>,
+    view: Arc<View>,
+    canceller: Canceller,
+}
 
 /// Scope and timeouts of a handle.
 struct View {
@@ -353,7 +357,7 @@ struct Inner {
 
 impl fmt::Debug for NativeClient {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "NativeClient({})", self.0.peer)
+        write!(f, "NativeClient({})", self.inner.peer)
     }
 }
 
@@ -441,18 +445,18 @@ impl NativeClient {
         let inner = Inner { peer, host: host.into(), port, options, answer_limits, clock, shared, thread };
         let inner = Arc::new(inner);
         let canceller = inner.canceller(&CancelToken::new());
-        Ok(Self(inner, Arc::new(view), canceller))
+        Ok(Self { inner, view: Arc::new(view), canceller })
     }
 
     /// Returns a handle of the same session whose calls end when `token` is cancelled, and end at once if it already
     /// is. [`NativeClient::cancel`] of one handle does not affect the calls of the other.
     #[must_use]
     pub fn with_token(&self, token: &CancelToken) -> Self {
-        self.with_canceller(&self.0.canceller(token))
+        self.with_canceller(&self.inner.canceller(token))
     }
 
     pub(in crate::driver) fn with_canceller(&self, canceller: &Canceller) -> Self {
-        Self(Arc::clone(&self.0), Arc::clone(&self.1), canceller.clone())
+        Self { canceller: canceller.clone(), ..self.clone() }
     }
 
     /// Returns a handle of the same session with another scope and other timeouts. Calls of both handles are
@@ -460,55 +464,55 @@ impl NativeClient {
     #[must_use]
     pub fn with_scope(&self, scope: &[u8], timeouts: Timeouts) -> Self {
         let view = View { scope: scope.into(), timeouts };
-        Self(Arc::clone(&self.0), Arc::new(view), self.2.clone())
+        Self { view: Arc::new(view), ..self.clone() }
     }
 
     /// Returns the server as `host:port`.
     #[must_use]
     pub fn peer(&self) -> &str {
-        &self.0.peer
+        &self.inner.peer
     }
 
     /// Returns the options of the session.
     #[must_use]
     pub fn options(&self) -> &NativeClientOptions {
-        &self.0.options
+        &self.inner.options
     }
 
     /// Returns the default timeouts of this handle's calls.
     #[must_use]
     pub fn timeouts(&self) -> Timeouts {
-        self.1.timeouts
+        self.view.timeouts
     }
 
     /// Returns whether the session is over.
     #[must_use]
     pub fn is_over(&self) -> bool {
-        self.0.shared.ending_cell.get().is_some()
+        self.inner.shared.ending_cell.get().is_some()
     }
 
     /// Returns whether the server has ever greeted this session. If it has not, the server may not know the session.
     #[must_use]
     pub fn has_opened(&self) -> bool {
-        self.0.shared.has_opened.load(Ordering::Acquire)
+        self.inner.shared.has_opened.load(Ordering::Acquire)
     }
 
     /// Returns the last failed attempt to connect, if there was one and there is no connection.
     #[must_use]
     pub fn failed_try(&self) -> Option<FailedTry> {
-        self.0.shared.last_try.get()
+        self.inner.shared.last_try.get()
     }
 
     /// Ends the calls in progress of this handle and its clones, in all threads, with [`ErrorKind::Cancelled`], and
     /// so their waits for pushes and events. Later calls are not affected: to end a call that may not have begun, use
     /// [`NativeClient::with_token`].
     pub fn cancel(&self) {
-        self.2.cancel();
+        self.canceller.cancel();
     }
 
     /// Wakes the waiting calls, so that they check their tokens.
     pub(in crate::driver) fn wake(&self) {
-        self.0.wake();
+        self.inner.wake();
     }
 
     /// Ends the session with a goodbye to the server, so that the node is not considered dead.
@@ -517,7 +521,7 @@ impl NativeClient {
     /// The reason why the server did not confirm it.
     pub fn close(&self, timeout: Duration) -> Result<(), NativeError> {
         let bye = EncodedRequest::new(Operation::Bye, &ClientFrame::Bye {});
-        match self.exchange(bye, timeout, SubmitPath::Bye, None, &self.2.token()) {
+        match self.exchange(bye, timeout, SubmitPath::Bye, None, &self.canceller.token()) {
             Ok(_) => Ok(()),
             Err(loss) if loss.ending.as_deref() == Some(&Ending::Left) => Ok(()),
             Err(loss) => Err(self.error(Operation::Bye, (None, 0), loss)),
@@ -527,12 +531,12 @@ impl NativeClient {
     /// Ends the session without a goodbye and without waiting. The server considers the node dead when its grace
     /// period is over.
     pub fn abandon(&self) {
-        self.0.thread.send(Command::Stop);
+        self.inner.thread.send(Command::Stop);
     }
 
     /// Returns host and port of the server.
     pub(in crate::driver) fn endpoint(&self) -> (&str, u16) {
-        (&self.0.host, self.0.port)
+        (&self.inner.host, self.inner.port)
     }
 
     /// Sends a request and waits for the response.
@@ -544,7 +548,7 @@ impl NativeClient {
         keys: (Option<Key<'_>>, usize),
     ) -> Result<OwnedFrame, NativeError> {
         let encoded = EncodedRequest::new(operation, frame);
-        self.exchange(encoded, span, SubmitPath::Plain, None, &self.2.token())
+        self.exchange(encoded, span, SubmitPath::Plain, None, &self.canceller.token())
             .map_err(|loss| self.error(operation, keys, loss))
     }
 
@@ -559,14 +563,14 @@ impl NativeClient {
         if token.is_cancelled() {
             return Err(Loss::cancelled());
         }
-        if let Some(&ending) = self.0.shared.ending_cell.get() {
+        if let Some(&ending) = self.inner.shared.ending_cell.get() {
             return Err(Loss::of_ending(ending));
         }
         let (reply, answer) = ask();
         // A spare waits until a round needs it.
         let wait_mode = match submit_path {
             SubmitPath::Join => Duration::MAX,
-            _ => span + self.0.options.answer_slack + THREAD_TIMEOUT,
+            _ => span + self.inner.options.answer_slack + THREAD_TIMEOUT,
         };
         let token = token.clone();
         self.submit(Submitted { encoded, span, submit_path, token, inbox, reply: Some(reply) });
@@ -577,13 +581,13 @@ impl NativeClient {
     }
 
     fn submit(&self, call: Submitted) {
-        self.0.thread.send(Command::Call(Box::new(call)));
+        self.inner.thread.send(Command::Call(Box::new(call)));
     }
 
     /// Makes the failure of a call that the session's thread did not answer: the session is over, or the thread
     /// hangs.
     fn no_answer(&self, none: NoAnswer) -> Loss {
-        match (none, self.0.shared.ending_cell.get()) {
+        match (none, self.inner.shared.ending_cell.get()) {
             (_, Some(&ending)) => Loss::of_ending(ending),
             (none, None) => {
                 let kind = if none == NoAnswer::Closed { ErrorKind::ServerGone } else { ErrorKind::TimedOut };
@@ -594,7 +598,7 @@ impl NativeClient {
 
     #[cold]
     fn error(&self, operation: Operation, keys: (Option<Key<'_>>, usize), loss: Loss) -> NativeError {
-        loss.into_error(operation, keys, &self.0.peer)
+        loss.into_error(operation, keys, &self.inner.peer)
     }
 
     #[cold]
@@ -603,17 +607,17 @@ impl NativeClient {
     }
 
     fn key<'a>(&'a self, name: &'a [u8]) -> Key<'a> {
-        Key::scoped(&self.1.scope, name)
+        Key::scoped(&self.view.scope, name)
     }
 
     /// Removes this handle's scope from a key of the server.
     #[must_use]
     pub fn name_of(&self, key: &[u8]) -> Vec<u8> {
-        strip_scope(&self.1.scope, &Key::raw(key))
+        strip_scope(&self.view.scope, &Key::raw(key))
     }
 
     pub(in crate::driver) fn clock(&self) -> Clock {
-        self.0.clock
+        self.inner.clock
     }
 }
 

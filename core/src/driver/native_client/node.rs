@@ -191,20 +191,20 @@ impl NativeClient {
         let (span, submit_path) = (Duration::from_millis(entry.join_timeout_ms), SubmitPath::Join);
         let keys = (Some(Key::raw(entry.run_id)), 1);
         let encoded = EncodedRequest::new(operation, &entry.frame(role));
-        let answer = self.exchange(encoded, span, submit_path, None, &self.2.token());
+        let answer = self.exchange(encoded, span, submit_path, None, &self.canceller.token());
         let answer: OwnedFrame = answer.map_err(|loss| self.error(operation, keys, loss))?;
-        let frame = answer.frame(&self.0.answer_limits);
+        let frame = answer.frame(&self.inner.answer_limits);
         frame.as_ref().and_then(Joined::of).ok_or_else(|| self.wrong_answer(operation))
     }
 
     /// Returns whether the node was a spare at any time since its last join request.
     pub(in crate::driver) fn was_standby(&self) -> bool {
-        self.0.shared.was_standby.load(Ordering::Acquire)
+        self.inner.shared.was_standby.load(Ordering::Acquire)
     }
 
     /// Returns whether another session joined under the node's name, in which case this one must not join again.
     pub(in crate::driver) fn was_replaced(&self) -> bool {
-        self.0.shared.was_replaced.load(Ordering::Acquire)
+        self.inner.shared.was_replaced.load(Ordering::Acquire)
     }
 
     /// Waits up to `timeout` for the node's next event; `None`: there was none. When a round is formed, untaken
@@ -214,8 +214,8 @@ impl NativeClient {
     /// # Errors
     /// The session is over.
     pub fn next_event(&self, timeout: Duration) -> Result<Option<NodeEvent>, NativeError> {
-        let token = self.2.token();
-        self.0.shared.events.next_unless(timeout, || token.is_cancelled()).map_err(|last| {
+        let token = self.canceller.token();
+        self.inner.shared.events.next_unless(timeout, || token.is_cancelled()).map_err(|last| {
             let loss = match last {
                 Last::Over(ending) => Loss::of_ending(ending),
                 Last::Overrun => Loss::of(plain(ErrorKind::LimitExceeded)),
@@ -232,7 +232,7 @@ impl NativeClient {
     pub fn leave(&self, run_id: &[u8], timeout: Duration) -> Result<(), NativeError> {
         let leave = ClientFrame::Leave { run_id: Key::raw(run_id) };
         let leave = EncodedRequest::new(Operation::Leave, &leave);
-        let left = self.exchange(leave, timeout, SubmitPath::Leave, None, &self.2.token());
+        let left = self.exchange(leave, timeout, SubmitPath::Leave, None, &self.canceller.token());
         left.map(drop).map_err(|loss| self.error(Operation::Leave, (Some(Key::raw(run_id)), 1), loss))
     }
 
@@ -271,7 +271,7 @@ impl NativeClient {
         let run_id = Key::raw(run_id);
         let ask = ClientFrame::RunInfo { run_id };
         let answer = self.ask(Operation::RunInfo, &ask, timeout, (Some(run_id), 1))?;
-        let frame = answer.frame(&self.0.answer_limits);
+        let frame = answer.frame(&self.inner.answer_limits);
         frame.as_ref().and_then(RunInfo::of).ok_or_else(|| self.wrong_answer(Operation::RunInfo))
     }
 
@@ -290,7 +290,7 @@ impl NativeClient {
         let run_id = Key::raw(run_id);
         let ask = ClientFrame::Members { run_id, round, first_node_rank: first, count_max };
         let answer = self.ask(Operation::Members, &ask, timeout, (Some(run_id), 1))?;
-        let frame = answer.frame(&self.0.answer_limits);
+        let frame = answer.frame(&self.inner.answer_limits);
         frame.as_ref().and_then(MemberInfo::list_of).ok_or_else(|| self.wrong_answer(Operation::Members))
     }
 }

@@ -170,11 +170,11 @@ pub struct KeysPage {
 
 impl NativeClient {
     pub(super) fn span(&self, timeout: Timeout) -> (Duration, WaitMode) {
-        self.1.timeouts.wait_budget(timeout)
+        self.view.timeouts.wait_budget(timeout)
     }
 
     pub(super) fn number_in(&self, operation: Operation, answer: &OwnedFrame) -> Result<i64, NativeError> {
-        match answer.frame(&self.0.answer_limits) {
+        match answer.frame(&self.inner.answer_limits) {
             Some(ServerFrame::Number { number, .. }) => Ok(number),
             _ => Err(self.wrong_answer(operation)),
         }
@@ -189,7 +189,7 @@ impl NativeClient {
         let prefix = self.key(prefix);
         let delete = ClientFrame::DeletePrefix { prefix };
         let answer = self.ask(Operation::DeletePrefix, &delete, self.span(timeout).0, (Some(prefix), 1))?;
-        let frame = answer.frame(&self.0.answer_limits);
+        let frame = answer.frame(&self.inner.answer_limits);
         frame.as_ref().and_then(removed_in).ok_or_else(|| self.wrong_answer(Operation::DeletePrefix))
     }
 
@@ -200,10 +200,10 @@ impl NativeClient {
     /// Some key was not set in time, or the reason why the values are not known.
     pub fn read(&self, keys: &[&[u8]], timeout: Timeout) -> Result<Vec<Versioned>, NativeError> {
         let (span, wait_mode) = self.span(timeout);
-        let keys = Keys::scoped(&self.1.scope, keys);
+        let keys = Keys::scoped(&self.view.scope, keys);
         let read = ClientFrame::MultiGet { timeout_ms: wait_millis(span, wait_mode), keys };
         let answer = self.ask(Operation::MultiGet, &read, span, (keys.iter().next(), keys.len()))?;
-        let Some(ServerFrame::Values { values }) = answer.frame(&self.0.answer_limits) else {
+        let Some(ServerFrame::Values { values }) = answer.frame(&self.inner.answer_limits) else {
             return Err(self.wrong_answer(Operation::MultiGet));
         };
         let values = values.iter().map(|found| match found.value {
@@ -229,10 +229,10 @@ impl NativeClient {
         let after = if after.is_empty() { Key::raw(b"") } else { self.key(after) };
         let list = ClientFrame::ListKeys { prefix, after, count_max };
         let answer = self.ask(Operation::ListKeys, &list, self.span(timeout).0, (Some(prefix), 1))?;
-        let Some(ServerFrame::KeyList { more, keys }) = answer.frame(&self.0.answer_limits) else {
+        let Some(ServerFrame::KeyList { more, keys }) = answer.frame(&self.inner.answer_limits) else {
             return Err(self.wrong_answer(Operation::ListKeys));
         };
-        Ok(KeysPage { keys: keys.iter().map(|key| strip_scope(&self.1.scope, &key)).collect(), more })
+        Ok(KeysPage { keys: keys.iter().map(|key| strip_scope(&self.view.scope, &key)).collect(), more })
     }
 
     /// Commits a transaction: if all its tests hold, applies its writes, otherwise those of its other branch, in one
@@ -242,12 +242,13 @@ impl NativeClient {
     /// The reason why the result is not known. [`crate::error::Failure::effect`] says whether the transaction may
     /// have been committed. It is never applied in part.
     pub fn commit(&self, txn: &Txn, timeout: Timeout) -> Result<TxnResult, NativeError> {
-        let too_long = txn.check_keys(&self.1.scope, &self.0.options.limits);
+        let too_long = txn.check_keys(&self.view.scope, &self.inner.options.limits);
         too_long.map_err(|(key, loss)| self.error(Operation::Txn, (Some(self.key(key)), 1), loss))?;
-        let encoded = txn.encode(&self.1.scope);
-        let answer = self.exchange(encoded, self.span(timeout).0, SubmitPath::Plain, None, &self.2.token());
+        let encoded = txn.encode(&self.view.scope);
+        let answer =
+            self.exchange(encoded, self.span(timeout).0, SubmitPath::Plain, None, &self.canceller.token());
         let answer = answer.map_err(|loss| self.error(Operation::Txn, (None, 0), loss))?;
-        let frame = answer.frame(&self.0.answer_limits);
+        let frame = answer.frame(&self.inner.answer_limits);
         frame.as_ref().and_then(TxnResult::of).ok_or_else(|| self.wrong_answer(Operation::Txn))
     }
 
@@ -257,17 +258,18 @@ impl NativeClient {
     /// The reason why there are no responses. [`crate::error::Failure::effect`] says whether the batch may have been
     /// executed. It is never executed in part.
     pub fn batch(&self, batch: &Batch, timeout: Timeout) -> Result<Vec<BatchAnswer>, NativeError> {
-        let too_long = batch.check_keys(&self.1.scope, &self.0.options.limits);
+        let too_long = batch.check_keys(&self.view.scope, &self.inner.options.limits);
         too_long.map_err(|(key, loss)| self.error(Operation::Batch, (Some(self.key(key)), 1), loss))?;
-        let encoded = batch.encode(&self.1.scope);
-        let answer = self.exchange(encoded, self.span(timeout).0, SubmitPath::Plain, None, &self.2.token());
+        let encoded = batch.encode(&self.view.scope);
+        let answer =
+            self.exchange(encoded, self.span(timeout).0, SubmitPath::Plain, None, &self.canceller.token());
         let answer = answer.map_err(|loss| self.error(Operation::Batch, (None, 0), loss))?;
-        let frame = answer.frame(&self.0.answer_limits);
+        let frame = answer.frame(&self.inner.answer_limits);
         frame
             .as_ref()
             .and_then(|frame| {
-                let key_of = |index| [&*self.1.scope, batch.key(index)].concat();
-                BatchAnswer::list_of(frame, &self.0.peer, &key_of)
+                let key_of = |index| [&*self.view.scope, batch.key(index)].concat();
+                BatchAnswer::list_of(frame, &self.inner.peer, &key_of)
             })
             .ok_or_else(|| self.wrong_answer(Operation::Batch))
     }
@@ -291,7 +293,7 @@ impl NativeClient {
         let (key, name) = (self.key(key), self.name_or_default(name));
         let barrier = ClientFrame::Barrier { key, generation, name, timeout_ms, participants };
         let answer = self.ask(Operation::NamedBarrier, &barrier, span, (Some(key), 1))?;
-        let frame = answer.frame(&self.0.answer_limits);
+        let frame = answer.frame(&self.inner.answer_limits);
         frame.as_ref().and_then(BarrierResult::of).ok_or_else(|| self.wrong_answer(Operation::NamedBarrier))
     }
 
@@ -303,7 +305,7 @@ impl NativeClient {
         let (key, name) = (self.key(key), self.name_or_default(name));
         let cancel = ClientFrame::BarrierCancel { key, name };
         let answer = self.ask(Operation::BarrierCancel, &cancel, self.span(timeout).0, (Some(key), 1))?;
-        match answer.frame(&self.0.answer_limits) {
+        match answer.frame(&self.inner.answer_limits) {
             Some(ServerFrame::Outcome { holds, .. }) => Ok(holds),
             _ => Err(self.wrong_answer(Operation::BarrierCancel)),
         }
@@ -311,7 +313,7 @@ impl NativeClient {
 
     /// Returns `name`, or the session's name if it is empty.
     fn name_or_default<'a>(&'a self, name: &'a [u8]) -> &'a [u8] {
-        if name.is_empty() { self.0.options.node.as_bytes() } else { name }
+        if name.is_empty() { self.inner.options.node.as_bytes() } else { name }
     }
 
     /// Performs a store call, with the semantics of the c10d protocol. Keys are whole.
@@ -333,12 +335,12 @@ impl NativeClient {
         token: &CancelToken,
         take: &mut dyn Take,
     ) -> Result<Outcome, Loss> {
-        check(call, &self.0.options.limits)?;
+        check(call, &self.inner.options.limits)?;
         let ask = |frame: &ClientFrame<'_>| {
             let encoded = EncodedRequest::new(call.operation(), frame);
             self.exchange(encoded, span, SubmitPath::Plain, None, token)
         };
-        let limits = &self.0.answer_limits;
+        let limits = &self.inner.answer_limits;
         if let Call::Store(Request::ListKeys, _) = call {
             let mut listing = Listing::default();
             loop {

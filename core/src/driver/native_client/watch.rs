@@ -149,7 +149,7 @@ impl Watch {
     /// # Errors
     /// The reason why no change follows, or that the call was cancelled.
     pub fn next(&self, timeout: Duration) -> Result<Option<Change>, WatchError> {
-        let call = self.client.2.token();
+        let call = self.client.canceller.token();
         let is_over = || self.token.is_cancelled() || call.is_cancelled();
         let (clock, key) = (self.client.clock(), self.client.key(&self.key));
         let began = clock.now();
@@ -199,9 +199,9 @@ impl Watch {
                     self.client.peer(),
                 )));
             }
-            match queue.pop_front()?.frame(&self.client.0.answer_limits) {
+            match queue.pop_front()?.frame(&self.client.inner.answer_limits) {
                 Some(ServerFrame::Changed { changes }) => {
-                    ready.extend(changes.iter().map(|change| Change::of(&change, &self.client.1.scope)));
+                    ready.extend(changes.iter().map(|change| Change::of(&change, &self.client.view.scope)));
                 }
                 Some(ServerFrame::WatchOver { why, oldest }) => {
                     self.ended.get_or_init(|| (why, oldest));
@@ -215,7 +215,7 @@ impl Watch {
 
 impl Drop for Watch {
     fn drop(&mut self) {
-        self.client.0.thread.send(Command::EndWatch(self.id));
+        self.client.inner.thread.send(Command::EndWatch(self.id));
     }
 }
 
@@ -246,7 +246,7 @@ impl Lease {
     /// # Errors
     /// The lease is over, or another reason why the keys are not attached.
     pub fn attach(&self, keys: &[&[u8]], timeout: Timeout) -> Result<(), NativeError> {
-        let keys = Keys::scoped(&self.client.1.scope, keys);
+        let keys = Keys::scoped(&self.client.view.scope, keys);
         let attach = ClientFrame::LeaseAttach { lease: self.lease, keys };
         let first = (keys.iter().next(), keys.len());
         self.client.ask(Operation::LeaseAttach, &attach, self.client.span(timeout).0, first).map(drop)
@@ -279,13 +279,14 @@ impl Lease {
     pub fn wait_over(&self, timeout: Duration) -> Result<Option<Why>, NativeError> {
         let clock = self.client.clock();
         let began = clock.now();
-        let call = self.client.2.token();
+        let call = self.client.canceller.token();
         let taken = self.inbox.next_with(
             timeout,
             || self.token.is_cancelled() || call.is_cancelled(),
             |queue| {
                 while let Some(push) = queue.pop_front() {
-                    if let Some(ServerFrame::LeaseOver { why, .. }) = push.frame(&self.client.0.answer_limits)
+                    if let Some(ServerFrame::LeaseOver { why, .. }) =
+                        push.frame(&self.client.inner.answer_limits)
                     {
                         return Some(*self.over.get_or_init(|| why));
                     }
@@ -316,7 +317,7 @@ impl Lease {
 
 impl Drop for Lease {
     fn drop(&mut self) {
-        self.client.0.thread.send(Command::ForgetLease(self.id));
+        self.client.inner.thread.send(Command::ForgetLease(self.id));
     }
 }
 
@@ -346,7 +347,7 @@ impl NativeClient {
 
     fn watch(&self, key: Key<'_>, frame: &ClientFrame<'_>, timeout: Timeout) -> Result<Watch, NativeError> {
         let (answer, inbox) = self.begin_stream(Operation::Watch, frame, (Some(key), 1), timeout)?;
-        let Some(ServerFrame::Done { revision }) = answer.frame(&self.0.answer_limits) else {
+        let Some(ServerFrame::Done { revision }) = answer.frame(&self.inner.answer_limits) else {
             return Err(self.wrong_answer(Operation::Watch));
         };
         Ok(Watch {
@@ -381,9 +382,10 @@ impl NativeClient {
         keys: (Option<Key<'_>>, usize),
         timeout: Timeout,
     ) -> Result<(OwnedFrame, Arc<Inbox<OwnedFrame>>), NativeError> {
-        let inbox = self.0.shared.stream(self.0.options.limit());
+        let inbox = self.inner.shared.stream(self.inner.options.limit());
         let (encoded, stream) = (EncodedRequest::new(operation, frame), Some(Arc::clone(&inbox)));
-        let begun = self.exchange(encoded, self.span(timeout).0, SubmitPath::Plain, stream, &self.2.token());
+        let begun =
+            self.exchange(encoded, self.span(timeout).0, SubmitPath::Plain, stream, &self.canceller.token());
         begun.map(|answer| (answer, inbox)).map_err(|loss| self.error(operation, keys, loss))
     }
 }
