@@ -129,9 +129,8 @@ impl HashStore {
         let ticket = state.next_ticket;
         if wait_mode == WaitMode::Once {
             return match state.is_first_in_line(key, &whole, ticket)? {
-                true => state.iteration(NO_CONNECTION, &Request::QueuePop { key }, &mut |answer| {
-                    outcome(answer, take)
-                }),
+                true => state
+                    .apply(NO_CONNECTION, &Request::QueuePop { key }, &mut |answer| outcome(answer, take)),
                 false => Ok(Outcome::QueueEmpty),
             };
         }
@@ -154,8 +153,9 @@ impl HashStore {
         state.poppers.retain(|popper| popper.ticket != ticket);
         // A pop that gives up had no item, so removing it gives none to the pops after it.
         match iteration? {
-            Some(_) => state
-                .iteration(NO_CONNECTION, &Request::QueuePop { key }, &mut |answer| outcome(answer, take)),
+            Some(_) => {
+                state.apply(NO_CONNECTION, &Request::QueuePop { key }, &mut |answer| outcome(answer, take))
+            }
             None => Ok(Outcome::Missing),
         }
     }
@@ -169,7 +169,7 @@ impl HashStore {
     ) -> Result<(MutexGuard<'s, HashStoreState>, Outcome), Failure> {
         let slot = state.waiting.insert(());
         let conn = ConnId { index: u32::try_from(slot).unwrap_or(u32::MAX), generation: 0 };
-        let begun = state.iteration(conn, request, &mut |answer| matches!(answer, Answer::Parked));
+        let begun = state.apply(conn, request, &mut |answer| matches!(answer, Answer::Parked));
         if state.was_released(conn) {
             self.shared.changed.notify_all();
         }
@@ -216,7 +216,7 @@ impl HashStore {
         if let Request::Barrier { .. } = request {
             return self.park(state, request, span).map(|(_, outcome)| outcome);
         }
-        let outcome = state.iteration(NO_CONNECTION, request, &mut |answer| outcome(answer, take));
+        let outcome = state.apply(NO_CONNECTION, request, &mut |answer| outcome(answer, take));
         let may_feed = matches!(
             request,
             Request::QueuePush { .. }
@@ -240,7 +240,7 @@ const NO_CONNECTION: ConnId = ConnId { index: u32::MAX, generation: 0 };
 
 impl HashStoreState {
     /// Applies one request to the engine.
-    fn iteration<R>(
+    fn apply<R>(
         &mut self,
         conn: ConnId,
         request: &Request<'_>,
@@ -259,7 +259,7 @@ impl HashStoreState {
     /// too, which then finds the queue empty, as over TCP.
     fn is_first_in_line(&mut self, key: Key<'_>, whole: &[u8], ticket: u64) -> Result<bool, Failure> {
         let length = |answer: Answer<'_>| if let Answer::Number(length) = answer { length } else { 0 };
-        let items = self.iteration(NO_CONNECTION, &Request::QueueLen { key }, &mut { length })?;
+        let items = self.apply(NO_CONNECTION, &Request::QueueLen { key }, &mut { length })?;
         if items == 0 {
             return self.is_ready(Keys::one(key));
         }
@@ -269,7 +269,7 @@ impl HashStoreState {
 
     fn is_ready(&mut self, keys: Keys<'_>) -> Result<bool, Failure> {
         let ready = |answer: Answer<'_>| matches!(answer, Answer::Readiness(Readiness::Ready));
-        self.iteration(NO_CONNECTION, &Request::Check { keys }, &mut { ready })
+        self.apply(NO_CONNECTION, &Request::Check { keys }, &mut { ready })
     }
 }
 

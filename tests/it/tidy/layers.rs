@@ -5,18 +5,18 @@ use super::{File, Rule};
 /// The crates of state machines and drivers; those of the agent's and of RPC are modules `agent` and `rpc` in the table.
 const CRATES: [&str; 3] = ["core", "agent", "rpc"];
 
-/// A module: its path, its layer, and the room that it is a part of. Modules of one room may import each other.
+/// A module: its path, its layer, and the group that it is a part of. Modules of one group may import each other.
 struct Module {
     path: &'static str,
     layer: u8,
-    capacity: &'static str,
+    group: &'static str,
 }
 
-const fn module(path: &'static str, layer: u8, capacity: &'static str) -> Module {
-    Module { path, layer, capacity }
+const fn module(path: &'static str, layer: u8, group: &'static str) -> Module {
+    Module { path, layer, group }
 }
 
-/// The lowest layer whose rooms are machines without I/O; none of them knows another.
+/// The layer of state machines without I/O; those of one group know none of another.
 const MACHINES: u8 = 3;
 
 const MODULES: [Module; 37] = [
@@ -67,10 +67,10 @@ const LAYERS: Rule = Rule {
 };
 
 fn find(path: &str) -> Option<&'static Module> {
-    let with_timeout = |module: &&Module| {
+    let contains = |module: &&Module| {
         path.strip_prefix(module.path).is_some_and(|rest| rest.is_empty() || rest.starts_with("::"))
     };
-    MODULES.iter().find(with_timeout)
+    MODULES.iter().find(contains)
 }
 
 fn wrong_arrows(file: &File) -> Vec<String> {
@@ -85,7 +85,7 @@ fn wrong_arrows(file: &File) -> Vec<String> {
     let wrong = |target: &String| match find(target) {
         Some(other) => {
             let is_foreign = !["", root_of(local.path)].contains(&root_of(other.path));
-            is_foreign || other.capacity != local.capacity && other.layer >= local.layer
+            is_foreign || other.group != local.group && other.layer >= local.layer
         }
         // A module that only holds others says nothing by itself; anything else has no place in the table.
         None => !matches!(target.as_str(), "" | "store" | "node"),
@@ -105,11 +105,11 @@ fn module_path(path: &str) -> Option<String> {
     let (name, path) = path.split_once("/src/")?;
     let path = path.strip_suffix(".rs").filter(|_| CRATES.contains(&name))?;
     let path = path.strip_suffix("/mod").unwrap_or(path);
-    let with_timeout = if path == "lib" { String::new() } else { path.replace('/', "::") };
-    Some(match (name, with_timeout.as_str()) {
-        ("core", _) => with_timeout,
+    let module = if path == "lib" { String::new() } else { path.replace('/', "::") };
+    Some(match (name, module.as_str()) {
+        ("core", _) => module,
         (_, "") => name.to_owned(),
-        _ => format!("{name}::{with_timeout}"),
+        _ => format!("{name}::{module}"),
     })
 }
 

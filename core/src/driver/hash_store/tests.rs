@@ -85,9 +85,7 @@ fn items_are_promised_to_those_who_wait() {
         let key = Key::scoped(b"/", b"q");
         for item in [b"0", b"1", b"2", b"3"] {
             let push = Request::QueuePush { key, value: item };
-            state
-                .iteration(NO_CONNECTION, &push, &mut |answer| outcome(answer, &mut NoValue))
-                .expect("pushed");
+            state.apply(NO_CONNECTION, &push, &mut |answer| outcome(answer, &mut NoValue)).expect("pushed");
         }
         let late = state.next_ticket;
         assert!(!state.is_first_in_line(key, b"/q", late).expect("answered"), "they are promised");
